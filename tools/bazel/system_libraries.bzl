@@ -1,0 +1,35 @@
+"""The system's libraries under the labels that their own projects use.
+
+Headers are in /usr/include, which the compiler searches by itself.
+"""
+
+def _library(name, target, linkopts = [], extra = ""):
+    native.new_local_repository(
+        name = name,
+        build_file_content = """
+package(default_visibility = ["//visibility:public"])
+cc_library(name = "%s", linkopts = %s)
+%s""" % (target, repr(linkopts), extra),
+        path = "tools/bazel/empty",
+    )
+
+def system_libraries():
+    _library(
+        "googletest",
+        "gtest",
+        ["-lgmock", "-lgtest", "-lpthread"],
+        'cc_library(name = "gtest_main", linkopts = ["-lgtest_main"], deps = [":gtest"])\n',
+    )
+    _library("yaml_cpp", "yaml-cpp", ["-lyaml-cpp"])
+    _library("spdlog", "spdlog", ["-lspdlog", "-lfmt"])
+    _library("cli11", "cli11")
+    _library("nlohmann_json", "json")
+    _library("zlib", "z", ["-lz"])
+
+    # The serial build: our own thread pool splits the work, so a result never depends on how many
+    # threads another library would have liked to use.
+    _library(
+        "openblas",
+        "openblas",
+        ["/usr/lib/x86_64-linux-gnu/openblas-serial/libopenblas.a", "-lm"],
+    )

@@ -1,0 +1,82 @@
+// A device as one rank sees it: its memory, its streams and its clock. Ranks that are threads of
+// one process each have a Device of their own.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_DEVICE_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_DEVICE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+enum class DeviceType { kCpu, kSim };
+
+// Device memory with one owner. Freed by the destructor: no stream may still use it.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device& device, std::byte* data, int64_t bytes)
+      : device_(&device), data_(data), bytes_(bytes) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  // The first elements as a tensor. FSDP_CHECKs that they fit.
+  View As(DType dtype, const Shape& shape, int64_t byte_offset = 0) const;
+
+ private:
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// One operation on a stream's time line.
+struct Span {
+  std::string name;
+  std::string stream;
+  double begin_s = 0, end_s = 0;  // On the device's clock.
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  virtual DeviceType type() const = 0;
+
+  // `threads`: CPU threads that a kernel on it may use; the other devices ignore it.
+  virtual std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) = 0;
+
+  // Aligned to 4096 bytes, contents undefined. Throws MemoryError.
+  Buffer Allocate(int64_t bytes);
+
+  virtual double Now() const = 0;  // Seconds; differences only.
+
+  // From now on operations are timed; TakeTrace() stops it and returns the spans, by stream and
+  // time. All streams must be idle at both calls.
+  virtual void StartTrace() = 0;
+  virtual std::vector<Span> TakeTrace() = 0;
+
+  const std::shared_ptr<StreamChecker>& checker() const { return checker_; }
+
+ protected:
+  explicit Device(std::shared_ptr<StreamChecker> checker) : checker_(std::move(checker)) {}
+
+ private:
+  friend class Buffer;
+  virtual std::byte* DoAllocate(int64_t bytes) = 0;
+  virtual void DoFree(std::byte* data, int64_t bytes) noexcept = 0;
+  void Free(std::byte* data, int64_t bytes) noexcept;
+
+  std::shared_ptr<StreamChecker> checker_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_DEVICE_H_

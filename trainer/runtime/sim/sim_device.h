@@ -1,0 +1,55 @@
+// The simulated device: the same program, no tensor data. Kernels are never called; an operation
+// takes the time that its cost is worth on a described machine, memory is addresses alone. With a
+// SimModel of zeros, work is free and only order and memory are left: the memory plan.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_SIM_SIM_DEVICE_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_SIM_SIM_DEVICE_H_
+
+#include <functional>
+#include <limits>
+#include <memory>
+
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+struct SimModel {
+  // Seconds per unit; an operation takes the larger of its compute and memory time, plus its link
+  // time (alpha-beta model: messages x latency + bytes x time a byte).
+  double s_per_flop = 0;
+  double s_per_byte = 0;
+  double s_per_link_byte = 0;
+  double s_per_link_message = 0;
+  double s_per_enqueue = 0;  // Of the host.
+  int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
+};
+
+class SimDevice final : public Device {
+ public:
+  explicit SimDevice(SimModel model = {}, std::shared_ptr<StreamChecker> checker = nullptr)
+      : Device(std::move(checker)), model_(model) {}
+
+  DeviceType type() const override { return DeviceType::kSim; }
+  std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) override;
+  double Now() const override { return host_; }  // The simulated host's time.
+  void StartTrace() override;
+  std::vector<Span> TakeTrace() override;
+
+  int64_t allocated_bytes() const { return allocated_; }
+  int64_t peak_bytes() const { return peak_; }
+
+ private:
+  friend class SimStream;
+  std::byte* DoAllocate(int64_t bytes) override;
+  void DoFree(std::byte* data, int64_t bytes) noexcept override;
+
+  SimModel model_;
+  mutable double host_ = 0;
+  uintptr_t next_ = uintptr_t{1} << 44;  // No process has memory there to mistake it for.
+  int64_t allocated_ = 0, peak_ = 0;
+  bool tracing_ = false;
+  std::vector<Span> spans_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_SIM_SIM_DEVICE_H_

@@ -1,0 +1,96 @@
+// Stream, Event and Operation: what work is, in which order it happens, and how it fails. The same
+// contract on every device; tests/trainer/runtime/stream_suite.h holds each of them to it.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/stream_checker.h"
+#include "trainer/runtime/thread_pool.h"
+
+namespace fsdp {
+
+class Device;
+
+// What an operation does, stated once and read by MFU, the plan and the simulator.
+struct Cost {
+  double flops = 0;       // A fused multiply-add counts two.
+  double bytes_read = 0;  // Of device memory, each operand once.
+  double bytes_written = 0;
+  double link_bytes = 0;  // Sent by this rank to its peers.
+  int link_messages = 0;  // Rounds in which it must hear from a peer.
+
+  Cost& operator+=(const Cost& other);
+};
+
+// `name` must outlive the program (a literal). Reads and writes are all the memory that the kernel
+// touches, its captured Views included; what is both goes into `writes`.
+struct Operation {
+  const char* name = "";
+  std::vector<Range> reads;
+  std::vector<Range> writes;
+  Cost cost;
+};
+
+// The work itself on a CPU. May throw: the stream then fails.
+using Kernel = std::function<void(ThreadPool& pool)>;
+
+// A point in a Stream's work, made by Record() alone.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool Ready() const = 0;  // Never blocks. True also when failed.
+  // Blocks the host. Throws what the failed operation threw.
+  void Synchronize() const;
+  // The same, for a stream's worker: the host thread learns nothing from it.
+  virtual void Block() const = 0;
+  // Seconds on the device's clock at which it passed. Only after Ready().
+  virtual double Time() const = 0;
+
+ private:
+  friend class Stream;
+  std::shared_ptr<StreamChecker> checker_;
+  VectorClock clock_;
+};
+using EventPtr = std::shared_ptr<const Event>;
+
+// An in-order queue of work on one device. Calls enqueue and return; the host runs ahead.
+//   Failure  An operation that throws fails the stream: what is queued behind it is dropped, later
+//            events are failed, a stream that waits for a failed event fails with the same error,
+//            Synchronize() throws it. A failed stream stays failed.
+//   Threads  One thread enqueues at a time, for all streams of a device together.
+//   End      The destructor waits for what is queued. Abort communicators first.
+class Stream {
+ public:
+  Stream(Device& device, std::string name);
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Device& device() const { return device_; }
+  const std::string& name() const { return name_; }
+
+  // With a checker, a use of memory that no event orders after an earlier one is reported here.
+  void Enqueue(const Operation& operation, Kernel kernel);
+  [[nodiscard]] EventPtr Record();   // Passes when all work enqueued so far is done.
+  void Wait(const EventPtr& event);  // Any device's event; the host does not block. Null is no-op.
+  void Synchronize() { Record()->Synchronize(); }  // Blocks the host: for tests and shutdown.
+
+ private:
+  virtual void DoEnqueue(const Operation& operation, Kernel kernel) = 0;
+  virtual std::shared_ptr<Event> DoRecord() = 0;
+  virtual void DoWait(const EventPtr& event) = 0;
+
+  Device& device_;
+  std::string name_;
+  std::shared_ptr<StreamChecker> checker_;  // Null: no checking.
+  int checker_stream_ = -1;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_

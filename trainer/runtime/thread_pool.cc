@@ -1,0 +1,91 @@
+#include "trainer/runtime/thread_pool.h"
+
+#include <algorithm>
+
+#include "trainer/core/check.h"
+
+namespace fsdp {
+namespace {
+
+// Polls of an atomic before sleeping: about 50 us, more than the serial stretches between two
+// parallel loops of a step and less than a time slice.
+constexpr int kSpins = 1000;
+
+template <typename T>
+void AwaitChange(const std::atomic<T>& value, T old, bool spin) {
+  if (spin) {
+    for (int i = 0; i < kSpins; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      __builtin_ia32_pause();
+    }
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads, bool spin) : spin_(spin), errors_(threads) {
+  FSDP_CHECK_LE(1, threads);
+  for (int t = 1; t < threads; ++t) helpers_.emplace_back([this, t] { Help(t); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void ThreadPool::Help(int t) {
+  for (uint32_t seen = 0;;) {
+    AwaitChange(generation_, seen, spin_);
+    ++seen;
+    if (stop_.load(std::memory_order_relaxed)) return;
+    try {
+      (*task_)(t);
+    } catch (...) {
+      errors_[t] = std::current_exception();
+    }
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
+  }
+}
+
+void ThreadPool::Run(const std::function<void(int)>& task) {
+  if (helpers_.empty()) return task(0);
+  task_ = &task;
+  std::fill(errors_.begin(), errors_.end(), nullptr);
+  running_.store(static_cast<int>(helpers_.size()), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  try {
+    task(0);
+  } catch (...) {
+    errors_[0] = std::current_exception();
+  }
+  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;) {
+    AwaitChange(running_, left, spin_);
+  }
+  for (const std::exception_ptr& error : errors_) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+std::pair<int64_t, int64_t> ThreadPool::Part(int64_t n, int64_t grain, int parts, int t) {
+  const int64_t grains = (n + grain - 1) / grain;
+  const auto border = [&](int64_t p) { return std::min(n, grains * p / parts * grain); };
+  return {border(t), border(t + 1)};
+}
+
+void ThreadPool::ParallelFor(int64_t n, int64_t grain,
+                             const std::function<void(int64_t, int64_t)>& body) {
+  if (size() == 1 || n <= grain) {
+    if (n > 0) body(0, n);
+    return;
+  }
+  Run([&](int t) {
+    const auto [begin, end] = Part(n, grain, size(), t);
+    if (begin < end) body(begin, end);
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,51 @@
+// The compute threads of one CPU stream. Work is split by shape and thread count alone, never by
+// who is faster, so the bits of a result do not depend on timing.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_THREAD_POOL_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace fsdp {
+
+class ThreadPool {
+ public:
+  // The calling thread is one of the `threads` >= 1. `spin`: helpers poll for a while before they
+  // sleep; right only while all ranks' threads together are no more than the cores.
+  ThreadPool(int threads, bool spin);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(helpers_.size()) + 1; }
+
+  // Calls task(t) once for each t in [0, size()), each on its own thread, and returns when all are
+  // done. Rethrows the first exception in order of t. Not to be called from inside a task.
+  void Run(const std::function<void(int t)>& task);
+
+  // Splits [0, n) into at most size() contiguous parts, borders at multiples of `grain`, and calls
+  // body(begin, end) for each part that is not empty.
+  void ParallelFor(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+
+  // Part t of ParallelFor's split, for callers that keep something a part.
+  static std::pair<int64_t, int64_t> Part(int64_t n, int64_t grain, int parts, int t);
+
+ private:
+  void Help(int t);
+
+  const bool spin_;
+  std::atomic<uint32_t> generation_{0};  // Odd steps of Run(); helpers wait for it to change.
+  std::atomic<int> running_{0};
+  std::atomic<bool> stop_{false};
+  const std::function<void(int)>* task_ = nullptr;
+  std::vector<std::exception_ptr> errors_;
+  std::vector<std::thread> helpers_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_THREAD_POOL_H_
