@@ -1,0 +1,92 @@
+#include "trainer/fsdp/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <stdexcept>
+
+namespace fsdp {
+namespace {
+
+std::vector<SegmentShape> ThreeBlocks() {
+  return {{"embed", false, {{"wte", Shape{101, 7}}, {"wpe", Shape{13, 7}}}},
+          {"h.0", true, {{"h.0.w", Shape{7, 21}}, {"h.0.b", Shape{21}}}},
+          {"h.1", true, {{"h.1.w", Shape{7, 21}}, {"h.1.b", Shape{21}}}},
+          {"h.2", true, {{"h.2.w", Shape{7, 21}}, {"h.2.b", Shape{21}}}},
+          {"head", false, {{"ln_f", Shape{7}}}}};
+}
+
+TEST(Layout, BlocksAreUnitsAndTheRestIsTheRoot) {
+  const Layout layout = MakeLayout(ThreeBlocks(), {}, 2);
+  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
+  ASSERT_EQ(layout.units.size(), 4u);
+  EXPECT_EQ(layout.units[0].name, "root");
+  EXPECT_EQ(layout.units[2].name, "h.1");
+  EXPECT_EQ(layout.units[0].parameters.size(), 3u);
+  EXPECT_EQ(layout.NumParameters(), 101 * 7 + 13 * 7 + 3 * (7 * 21 + 21) + 7);
+}
+
+TEST(Layout, SizePolicyJoinsConsecutiveBlocks) {
+  const Layout layout = MakeLayout(ThreeBlocks(), {AutoWrap::kSize, 7 * 21 + 21 + 1}, 1);
+  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 1, 2, 0}));
+  const Layout none = MakeLayout(ThreeBlocks(), {AutoWrap::kNone}, 1);
+  EXPECT_EQ(none.unit_of_segment, (std::vector<int>{0, 0, 0, 0, 0}));
+}
+
+TEST(Layout, OffsetsAndShardsAreAligned) {
+  for (const int shards : {1, 2, 3, 4, 7, 64}) {
+    const Layout layout = MakeLayout(ThreeBlocks(), {}, shards);
+    for (const UnitLayout& unit : layout.units) {
+      EXPECT_EQ(unit.size, unit.shard_size * shards);
+      EXPECT_EQ(unit.shard_size % kShardAlignment, 0);
+      int64_t end = 0;
+      for (const Placement& p : unit.parameters) {
+        EXPECT_EQ(p.offset % kParameterAlignment, 0);
+        EXPECT_GE(p.offset, end);
+        EXPECT_LT(p.offset, end + kParameterAlignment);
+        end = p.offset + p.size();
+      }
+      EXPECT_LE(end, unit.size);
+    }
+  }
+}
+
+TEST(Layout, OffsetsDoNotDependOnTheNumberOfShards) {
+  const Layout one = MakeLayout(ThreeBlocks(), {}, 1), five = MakeLayout(ThreeBlocks(), {}, 5);
+  for (size_t u = 0; u < one.units.size(); ++u) {
+    for (size_t i = 0; i < one.units[u].parameters.size(); ++i) {
+      EXPECT_EQ(one.units[u].parameters[i].offset, five.units[u].parameters[i].offset);
+    }
+  }
+}
+
+TEST(Layout, ShardsHoldEveryElementOnce) {
+  for (const int shards : {1, 2, 3, 4, 64}) {
+    const Layout layout = MakeLayout(ThreeBlocks(), {}, shards);
+    for (const UnitLayout& unit : layout.units) {
+      std::vector<std::vector<int>> seen;
+      for (const Placement& p : unit.parameters) seen.emplace_back(p.size(), 0);
+      for (int r = 0; r < shards; ++r) {
+        for (const Piece& piece : PiecesOfShard(unit, r)) {
+          const size_t i = piece.parameter - &unit.parameters[0];
+          EXPECT_EQ(unit.ShardBegin(r) + piece.at, piece.parameter->offset + piece.begin);
+          EXPECT_LE(piece.at + piece.count, unit.shard_size);
+          for (int64_t e = 0; e < piece.count; ++e) ++seen[i].at(piece.begin + e);
+        }
+      }
+      for (const std::vector<int>& parameter : seen) {
+        for (const int n : parameter) ASSERT_EQ(n, 1);
+      }
+    }
+  }
+}
+
+TEST(Layout, RefusesWhatItCannotLayOut) {
+  EXPECT_THROW(MakeLayout(ThreeBlocks(), {}, 0), std::invalid_argument);
+  std::vector<SegmentShape> twice = ThreeBlocks();
+  twice[2].parameters[0].name = "h.0.w";
+  EXPECT_THROW(MakeLayout(twice, {}, 1), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace fsdp

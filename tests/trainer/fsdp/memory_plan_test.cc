@@ -1,0 +1,112 @@
+#include "trainer/fsdp/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/runtime/sim/sim_device.h"
+
+namespace fsdp {
+namespace {
+
+TEST(PackBlocks, BlocksAliveTogetherDoNotOverlap) {
+  const RandomStream random(1, "pack");
+  for (int trial = 0; trial < 50; ++trial) {
+    std::vector<Lifetime> blocks;
+    int64_t most = 0;
+    for (int i = 0; i < 60; ++i) {
+      const uint64_t at = trial * 1000 + i * 3;
+      const auto born = static_cast<int64_t>(random.Below(at, 100));
+      blocks.push_back({1 + static_cast<int64_t>(random.Below(at + 1, 5000)), born,
+                        born + 1 + static_cast<int64_t>(random.Below(at + 2, 30))});
+    }
+    std::vector<int64_t> offsets;
+    const int64_t top = PackBlocks(blocks, offsets);
+    int64_t sum = 0;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      EXPECT_EQ(offsets[i] % 64, 0);
+      EXPECT_LE(offsets[i] + blocks[i].bytes, top);
+      sum += (blocks[i].bytes + 63) / 64 * 64;
+      for (size_t j = 0; j < i; ++j) {
+        const bool together = blocks[i].born < blocks[j].died && blocks[j].born < blocks[i].died;
+        const bool overlap =
+            offsets[i] < offsets[j] + blocks[j].bytes && offsets[j] < offsets[i] + blocks[i].bytes;
+        EXPECT_FALSE(together && overlap) << i << " and " << j;
+      }
+    }
+    for (int64_t t = 0; t < 130; ++t) {  // No packing can beat the bytes alive at one time.
+      int64_t alive = 0;
+      for (const Lifetime& b : blocks) alive += b.born <= t && t < b.died ? b.bytes : 0;
+      most = std::max(most, alive);
+    }
+    EXPECT_LE(most, top);
+    EXPECT_LE(top, std::min(sum, 2 * most));  // Nor is it far from that here.
+  }
+}
+
+// Two tensors that live one after the other, inside one that spans them.
+void AllocateAStep(PhasedAllocator& allocator, Phase phase) {
+  allocator.Begin(phase);
+  Tensor outer(allocator, DType::kFloat32, Shape{100});
+  { Tensor a(allocator, DType::kFloat32, Shape{1000}); }
+  { Tensor b(allocator, DType::kFloat32, Shape{500}); }
+}
+
+TEST(MemoryPlan, TheRealRunGetsWhatWasPlanned) {
+  PlanRecorder recorder;
+  recorder.Begin(Phase::kPersistent);
+  auto shard =
+      std::make_unique<Tensor>(recorder, DType::kFloat32, Shape{10}, MemoryKind::kParameters);
+  AllocateAStep(recorder, Phase::kTrain);
+  AllocateAStep(recorder, Phase::kTrain);  // A second micro-batch asks for the same.
+  AllocateAStep(recorder, Phase::kEval);
+  const MemoryPlan plan = recorder.Finish();
+  EXPECT_EQ(plan.blocks[0].size(), 1u);
+  EXPECT_EQ(plan.blocks[1].size(), 3u);
+  // 64 persistent, then 4032 (b shares a's place) + 448, used by both phases.
+  EXPECT_EQ(plan.bytes, 64 + 4032 + 448);
+  EXPECT_EQ(plan.by_kind[static_cast<int>(MemoryKind::kParameters)], 64);
+  EXPECT_EQ(plan.by_kind[static_cast<int>(MemoryKind::kActivations)], 4032 + 448);
+
+  SimDevice device;
+  {
+    PlannedAllocator allocator(device, plan);
+    EXPECT_EQ(device.allocated_bytes(), plan.bytes);
+    allocator.Begin(Phase::kPersistent);
+    const Tensor real(allocator, DType::kFloat32, Shape{10}, MemoryKind::kParameters);
+    for (int step = 0; step < 3; ++step) {
+      allocator.Begin(Phase::kTrain);
+      const Tensor outer(allocator, DType::kFloat32, Shape{100});
+      const Tensor a(allocator, DType::kFloat32, Shape{1000});
+      const Tensor b(allocator, DType::kFloat32, Shape{500});
+      EXPECT_EQ(a.view().data, b.view().data);
+      EXPECT_NE(a.view().data, outer.view().data);
+    }
+  }
+  EXPECT_EQ(device.allocated_bytes(), 0);
+}
+
+TEST(MemoryPlanDeathTest, AnotherSizeAborts) {
+  PlanRecorder recorder;
+  AllocateAStep(recorder, Phase::kTrain);
+  SimDevice device;
+  PlannedAllocator allocator(device, recorder.Finish());
+  allocator.Begin(Phase::kTrain);
+  EXPECT_DEATH(Tensor(allocator, DType::kFloat32, Shape{101}), "404");
+  allocator.Begin(Phase::kEval);
+  EXPECT_DEATH(Tensor(allocator, DType::kFloat32, Shape{1}), "more than planned");
+}
+
+TEST(MemoryPlan, WhatDoesNotFitIsRefused) {
+  PlanRecorder recorder;
+  AllocateAStep(recorder, Phase::kTrain);
+  SimModel model;
+  model.capacity_bytes = 4000;
+  SimDevice device(model);
+  EXPECT_THROW(PlannedAllocator(device, recorder.Finish()), MemoryError);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,283 @@
+#include "trainer/fsdp/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+namespace fsdp {
+namespace {
+
+// Embedding and head in the root, `blocks` blocks that are units of their own.
+ScheduleOptions Blocks(int blocks, int shards) {
+  ScheduleOptions options;
+  options.shards = shards;
+  options.unit_of_segment.push_back(0);
+  for (int i = 1; i <= blocks; ++i) options.unit_of_segment.push_back(i);
+  options.unit_of_segment.push_back(0);
+  options.recomputed.assign(blocks + 2, false);
+  return options;
+}
+
+int Count(const Schedule& s, ActionKind kind) {
+  return static_cast<int>(std::count_if(s.actions.begin(), s.actions.end(),
+                                        [&](const Action& a) { return a.kind == kind; }));
+}
+
+int Find(const Schedule& s, const std::function<bool(const Action&)>& is, int from = 0) {
+  const auto it = std::find_if(s.actions.begin() + from, s.actions.end(), is);
+  return it == s.actions.end() ? -1 : static_cast<int>(it - s.actions.begin());
+}
+
+int FindRun(const Schedule& s, int segment, Pass pass, int m = 0) {
+  return Find(s, [&](const Action& a) {
+    return a.kind == ActionKind::kRun && a.segment == segment && a.pass == pass &&
+           a.micro_batch == m;
+  });
+}
+
+// The gather of `unit` for the backward pass: the last one.
+int FindBackwardGather(const Schedule& s, int unit) {
+  int last = -1;
+  for (int i = 0; i < static_cast<int>(s.actions.size()); ++i) {
+    if (s.actions[i].kind == ActionKind::kGather && s.actions[i].unit == unit) last = i;
+  }
+  return last;
+}
+
+// Start and end of each action when streams run in parallel and every wait is kept.
+struct Priced {
+  std::vector<double> begin, end;
+  double total = 0;
+};
+Priced Price(const Schedule& s, double forward, double gather) {
+  Priced priced;
+  double tail[kNumStreams] = {};
+  for (const Action& a : s.actions) {
+    double duration = 0;
+    if (a.kind == ActionKind::kRun) duration = a.pass == Pass::kBackward ? 2 * forward : forward;
+    if (a.kind == ActionKind::kGather || a.kind == ActionKind::kReduce) duration = gather;
+    double& at = tail[static_cast<int>(a.stream)];
+    for (const Wait& wait : a.waits) at = std::max(at, priced.end[wait.action]);
+    priced.begin.push_back(at);
+    at += duration;
+    priced.end.push_back(at);
+    priced.total = std::max(priced.total, at);
+  }
+  return priced;
+}
+
+TEST(Schedule, FullShardGathersTwiceAndReducesOnce) {
+  const Schedule s = MakeSchedule(Blocks(5, 4));
+  EXPECT_EQ(Count(s, ActionKind::kGather), 1 + 2 * 5);  // The root once: it is kept.
+  EXPECT_EQ(Count(s, ActionKind::kReduce), 6);
+  EXPECT_EQ(Count(s, ActionKind::kFree), 10);
+  EXPECT_EQ(Count(s, ActionKind::kOptimizer), 6);
+  EXPECT_EQ(s.gather_slots, 2);
+}
+
+TEST(Schedule, ShardGradOpGathersOnceAStep) {
+  ScheduleOptions o = Blocks(5, 4);
+  o.strategy = Strategy::kShardGradOp;
+  o.micro_batches = 3;
+  const Schedule s = MakeSchedule(o);
+  EXPECT_EQ(Count(s, ActionKind::kGather), 6);
+  EXPECT_EQ(Count(s, ActionKind::kFree), 0);
+  EXPECT_EQ(Count(s, ActionKind::kReduce), 18);  // Sharded accumulation: each micro-batch.
+  o.strategy = Strategy::kFullShard;
+  EXPECT_EQ(Count(MakeSchedule(o), ActionKind::kGather), 1 + 3 * 10);
+}
+
+TEST(Schedule, UnshardedAccumulationReducesOnce) {
+  ScheduleOptions o = Blocks(3, 2);
+  o.micro_batches = 4;
+  o.accumulation = Accumulation::kUnsharded;
+  const Schedule s = MakeSchedule(o);
+  EXPECT_EQ(Count(s, ActionKind::kReduce), 4);
+  EXPECT_EQ(Count(s, ActionKind::kClear), 4);
+  EXPECT_EQ(s.gradient_slots, 0);
+}
+
+TEST(Schedule, NoShardNeverGathersAndAllReducesOnce) {
+  ScheduleOptions o = Blocks(3, 1);
+  o.strategy = Strategy::kNoShard;
+  o.replicas = 4;
+  o.micro_batches = 2;
+  const Schedule s = MakeSchedule(o);
+  EXPECT_EQ(Count(s, ActionKind::kGather), 0);
+  EXPECT_EQ(Count(s, ActionKind::kReduce), 4);
+  EXPECT_EQ(Count(s, ActionKind::kReduceScalars), 1);
+}
+
+TEST(Schedule, OneRankTalksToNobody) {
+  const Schedule s = MakeSchedule(Blocks(3, 1));
+  EXPECT_EQ(Count(s, ActionKind::kGather) + Count(s, ActionKind::kReduce) +
+                Count(s, ActionKind::kReduceScalars),
+            0);
+}
+
+TEST(Schedule, PreLetsTheNextGatherStartWhileAUnitComputes) {
+  const int blocks = 8;
+  for (const BackwardPrefetch prefetch :
+       {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
+    for (const int communicators : {1, 2}) {
+      ScheduleOptions o = Blocks(blocks, 4);
+      o.backward_prefetch = prefetch;
+      o.communicators = communicators;
+      const Schedule s = MakeSchedule(o);
+      const Priced priced = Price(s, /*forward=*/1, /*gather=*/0.8);
+      int early = 0, before_reduce = 0;
+      for (int i = 2; i <= blocks; ++i) {
+        const int run = FindRun(s, i, Pass::kBackward), gather = FindBackwardGather(s, i - 1);
+        const int reduce =
+            Find(s, [&](const Action& a) { return a.kind == ActionKind::kReduce && a.unit == i; });
+        early += priced.begin[gather] < priced.end[run];
+        before_reduce += priced.begin[gather] < priced.end[reduce];
+      }
+      EXPECT_EQ(early, prefetch == BackwardPrefetch::kPre ? blocks - 1 : 0);
+      EXPECT_EQ(before_reduce, prefetch == BackwardPrefetch::kNone ? 0 : blocks - 1);
+    }
+  }
+}
+
+TEST(Schedule, PrefetchIsWorthWhatTheTimelineSays) {
+  ScheduleOptions o = Blocks(12, 4);
+  const double pre = Price(MakeSchedule(o), 1, 0.8).total;
+  o.backward_prefetch = BackwardPrefetch::kPost;
+  const double post = Price(MakeSchedule(o), 1, 0.8).total;
+  o.backward_prefetch = BackwardPrefetch::kNone;
+  const double none = Price(MakeSchedule(o), 1, 0.8).total;
+  EXPECT_LT(pre, post);
+  EXPECT_LT(post, none);
+}
+
+TEST(Schedule, LimitBoundsHowFarGathersRunAhead) {
+  for (const int limit : {1, 2, 3, 0}) {
+    ScheduleOptions o = Blocks(6, 2);
+    o.limit_all_gathers = limit;
+    const Schedule s = MakeSchedule(o);
+    EXPECT_EQ(s.gather_slots, limit == 0 ? 6 : limit);
+    // Gathers are free: only slots hold them back. Units that are gathered but not freed yet.
+    const Priced priced = Price(s, 1, 0);
+    for (size_t t = 0; t < s.actions.size(); ++t) {
+      int held = 0;
+      for (size_t i = 0; i < s.actions.size(); ++i) {
+        const Action& a = s.actions[i];
+        if (a.kind != ActionKind::kGather || a.unit == 0) continue;
+        const int free = Find(
+            s, [&](const Action& f) { return f.kind == ActionKind::kFree && f.unit == a.unit; },
+            static_cast<int>(i));
+        ASSERT_GE(free, 0);
+        held += priced.begin[i] <= priced.begin[t] && priced.begin[t] < priced.begin[free];
+      }
+      EXPECT_LE(held, s.gather_slots);
+    }
+  }
+}
+
+TEST(Schedule, OneSlotMeansNoPrefetch) {
+  ScheduleOptions o = Blocks(4, 2);
+  o.limit_all_gathers = 1;
+  const Schedule s = MakeSchedule(o);
+  const Priced priced = Price(s, 1, 0.5);
+  for (int i = 1; i < 4; ++i) {
+    const int run = FindRun(s, i, Pass::kForward);
+    const int gather =
+        Find(s, [&](const Action& a) { return a.kind == ActionKind::kGather && a.unit == i + 1; });
+    EXPECT_GE(priced.begin[gather], priced.end[run]);
+  }
+}
+
+TEST(Schedule, OneCommunicatorIsOneQueue) {
+  ScheduleOptions o = Blocks(4, 2);
+  o.communicators = 1;
+  for (const Action& a : MakeSchedule(o).actions) EXPECT_NE(a.stream, StreamId::kReduce);
+  // With one queue the place in the list counts: the next gather goes out before the reduction.
+  const Schedule s = MakeSchedule(o);
+  for (int i = 2; i <= 4; ++i) {
+    const int reduce =
+        Find(s, [&](const Action& a) { return a.kind == ActionKind::kReduce && a.unit == i; });
+    EXPECT_LT(FindBackwardGather(s, i - 1), reduce);
+  }
+}
+
+TEST(Schedule, RecomputeRunsBeforeItsBackwardAndGathersNothingMore) {
+  ScheduleOptions o = Blocks(3, 2);
+  const Schedule plain = MakeSchedule(o);
+  for (int i = 1; i <= 3; ++i) o.recomputed[i] = true;
+  const Schedule s = MakeSchedule(o);
+  EXPECT_EQ(Count(s, ActionKind::kGather), Count(plain, ActionKind::kGather));
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_EQ(FindRun(s, i, Pass::kRecompute) >= 0, true);
+    EXPECT_LT(FindRun(s, i, Pass::kRecompute), FindRun(s, i, Pass::kBackward));
+  }
+}
+
+TEST(Schedule, GradientSlotIsTakenAgainOnlyAfterItsReduction) {
+  for (const int buffers : {1, 2, 3}) {
+    ScheduleOptions o = Blocks(6, 2);
+    o.reduce_buffers = buffers;
+    const Schedule s = MakeSchedule(o);
+    EXPECT_EQ(s.gradient_slots, buffers);
+    const Priced priced = Price(s, 1, 5);  // Slow reductions: the slots hold backward back.
+    std::map<int, int> reduce_of_slot;
+    for (size_t i = 0; i < s.actions.size(); ++i) {
+      const Action& a = s.actions[i];
+      if (a.kind == ActionKind::kClear && reduce_of_slot.count(a.slot)) {
+        EXPECT_GE(priced.begin[i], priced.end[reduce_of_slot[a.slot]]);
+      }
+      if (a.kind == ActionKind::kReduce && a.slot >= 0) reduce_of_slot[a.slot] = i;
+    }
+  }
+}
+
+TEST(Schedule, EvalOnlyRunsForward) {
+  ScheduleOptions o = Blocks(3, 2);
+  o.mode = Mode::kEval;
+  const Schedule s = MakeSchedule(o);
+  EXPECT_EQ(Count(s, ActionKind::kRun), 5);
+  EXPECT_EQ(Count(s, ActionKind::kGather), 4);
+  EXPECT_EQ(Count(s, ActionKind::kOptimizer), 0);
+  EXPECT_EQ(Count(s, ActionKind::kReduceScalars), 1);
+}
+
+TEST(Schedule, OnlyPostAndNonePace) {
+  for (const BackwardPrefetch prefetch :
+       {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
+    ScheduleOptions o = Blocks(5, 2);
+    o.backward_prefetch = prefetch;
+    int pacing = 0;
+    for (const Action& a : MakeSchedule(o).actions) {
+      for (const Wait& wait : a.waits) pacing += wait.pacing;
+    }
+    EXPECT_EQ(pacing > 0, prefetch != BackwardPrefetch::kPre);
+  }
+}
+
+TEST(Schedule, HashTellsSettingsApart) {
+  ScheduleOptions o = Blocks(3, 2);
+  const uint64_t hash = MakeSchedule(o).Hash();
+  EXPECT_EQ(hash, MakeSchedule(o).Hash());
+  o.reduce_buffers = 1;
+  EXPECT_NE(hash, MakeSchedule(o).Hash());
+}
+
+TEST(Schedule, RefusesOptionsOutOfRange) {
+  const auto refused = [](const std::function<void(ScheduleOptions&)>& change) {
+    ScheduleOptions o = Blocks(3, 2);
+    change(o);
+    EXPECT_THROW(MakeSchedule(o), std::invalid_argument);
+  };
+  refused([](ScheduleOptions& o) { o.unit_of_segment.clear(); });
+  refused([](ScheduleOptions& o) { o.recomputed.pop_back(); });
+  refused([](ScheduleOptions& o) { o.shards = 0; });
+  refused([](ScheduleOptions& o) { o.strategy = Strategy::kNoShard; });
+  refused([](ScheduleOptions& o) { o.micro_batches = 0; });
+  refused([](ScheduleOptions& o) { o.limit_all_gathers = -1; });
+  refused([](ScheduleOptions& o) { o.reduce_buffers = 0; });
+  refused([](ScheduleOptions& o) { o.communicators = 3; });
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,81 @@
+// Where every parameter lies: units, offsets, shards. A pure function of names, shapes, wrapping
+// and F, so ranks agree on it without talking, and a checkpoint can be read at any F.
+//
+// FlatParameter (arXiv 2304.11277, section 3.2.1): a unit's parameters end to end. Offsets count
+// elements and are the same for every dtype: each parameter starts at a multiple of 64 (a cache
+// line of any dtype), each shard is a multiple of 256 (so a norm's chunk of 256 never straddles two
+// ranks). Padding is zero in parameters, gradients and state, by construction.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
+#define FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/core/view.h"
+
+namespace fsdp {
+
+constexpr int64_t kParameterAlignment = 64;  // Elements.
+constexpr int64_t kShardAlignment = 256;     // Elements.
+
+struct ParameterShape {
+  std::string name;  // Of its Hugging Face file.
+  Shape shape;
+};
+
+// What a model is made of, in forward order: the embedding, the blocks, the head. The parameters of
+// a segment are those it alone uses; what two segments use (a tied embedding) is listed in the
+// first one that is not a block, and so ends up in the root.
+struct SegmentShape {
+  std::string name;
+  bool is_block = false;
+  std::vector<ParameterShape> parameters;
+};
+
+enum class AutoWrap { kTransformerBlock, kSize, kNone };
+
+struct WrapPolicy {
+  AutoWrap policy = AutoWrap::kTransformerBlock;
+  int64_t min_num_params = 100'000'000;  // kSize: consecutive blocks are joined until they have it.
+};
+
+struct Placement {
+  std::string name;
+  Shape shape;
+  int64_t offset = 0;  // Elements from the start of the unit.
+  int64_t size() const { return shape.NumElements(); }
+};
+
+struct UnitLayout {
+  std::string name;
+  std::vector<Placement> parameters;
+  int64_t size = 0;        // Elements, with padding: shards * shard_size.
+  int64_t shard_size = 0;  // Elements of one rank.
+
+  int64_t ShardBegin(int shard) const { return shard * shard_size; }
+};
+
+struct Layout {
+  int shards = 1;                    // F.
+  std::vector<UnitLayout> units;     // [0] is the root: all that no other unit holds.
+  std::vector<int> unit_of_segment;  // Parallel to the segments.
+
+  int64_t NumParameters() const;  // Without padding.
+  int64_t MaxUnitSize() const;    // Of the units other than the root, elements; 0 without any.
+};
+
+// Throws std::invalid_argument for shards < 1 or a name that occurs twice.
+Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy, int shards);
+
+// The part of a parameter that a shard holds: elements [begin, begin + count) of the parameter lie
+// at element `at` of the shard.
+struct Piece {
+  const Placement* parameter = nullptr;
+  int64_t begin = 0, count = 0, at = 0;
+};
+std::vector<Piece> PiecesOfShard(const UnitLayout& unit, int shard);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_

@@ -1,0 +1,128 @@
+#include "trainer/fsdp/memory_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "trainer/core/check.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& offsets) {
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });
+  offsets.assign(blocks.size(), 0);
+  int64_t top = 0;
+  std::vector<size_t> placed;  // By offset.
+  for (const size_t i : order) {
+    int64_t at = 0;
+    for (const size_t j : placed) {
+      const bool together = blocks[i].born < blocks[j].died && blocks[j].born < blocks[i].died;
+      if (!together) continue;
+      if (offsets[j] >= at + Aligned(blocks[i].bytes)) break;  // It fits below this one.
+      at = std::max(at, offsets[j] + Aligned(blocks[j].bytes));
+    }
+    offsets[i] = at;
+    top = std::max(top, at + Aligned(blocks[i].bytes));
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
+                                   [&](size_t a, size_t b) { return offsets[a] < offsets[b]; }),
+                  i);
+  }
+  return top;
+}
+
+void PlanRecorder::Begin(Phase phase) {
+  FSDP_CHECK(phase_ == Phase::kPersistent || live_ == 0) << live_ << " blocks outlive their phase";
+  FSDP_CHECK(!again_ || next_ == records_[static_cast<int>(phase_)].size() || phase != phase_)
+      << "a phase allocated less than the first time";
+  phase_ = phase;
+  again_ = !records_[static_cast<int>(phase)].empty();
+  next_ = 0;
+  live_ = 0;
+}
+
+std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryKind kind) {
+  FSDP_CHECK_LT(0, bytes);
+  std::vector<Record>& records = records_[static_cast<int>(phase_)];
+  if (again_) {
+    FSDP_CHECK_LT(next_, records.size()) << "a phase allocates more than the first time";
+    FSDP_CHECK_EQ(records[next_].bytes, bytes) << "allocation " << next_;
+  } else {
+    records.push_back({bytes, kind, ticks_++, -1});
+  }
+  ++live_;
+  const uintptr_t address = next_address_;
+  next_address_ += Aligned(bytes);
+  blocks_[address] = {static_cast<int>(phase_), next_++};
+  return reinterpret_cast<std::byte*>(address);
+}
+
+void PlanRecorder::Free(std::byte* data, int64_t, MemoryKind) noexcept {
+  const auto block = blocks_.find(reinterpret_cast<uintptr_t>(data));
+  FSDP_CHECK(block != blocks_.end());
+  const auto [phase, index] = block->second;
+  blocks_.erase(block);
+  if (phase == static_cast<int>(phase_)) --live_;
+  Record& record = records_[phase][index];
+  if (record.died < 0) record.died = ticks_++;
+}
+
+MemoryPlan PlanRecorder::Finish() const {
+  MemoryPlan plan;
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    for (const Record& record : records_[phase]) {
+      plan.blocks[phase].push_back({record.bytes, 0, record.kind});
+    }
+  }
+  for (MemoryPlan::Block& block : plan.blocks[static_cast<int>(Phase::kPersistent)]) {
+    block.offset = plan.bytes;
+    plan.bytes += Aligned(block.bytes);
+    plan.by_kind[static_cast<int>(block.kind)] += Aligned(block.bytes);
+  }
+  int64_t shared = 0;
+  for (const Phase phase : {Phase::kTrain, Phase::kEval}) {
+    std::vector<Lifetime> lifetimes;
+    for (const Record& record : records_[static_cast<int>(phase)]) {
+      lifetimes.push_back({record.bytes, record.born,
+                           record.died < 0 ? std::numeric_limits<int64_t>::max() : record.died});
+    }
+    std::vector<int64_t> offsets;
+    shared = std::max(shared, PackBlocks(lifetimes, offsets));
+    for (size_t k = 0; k < offsets.size(); ++k) {
+      plan.blocks[static_cast<int>(phase)][k].offset = plan.bytes + offsets[k];
+    }
+  }
+  plan.bytes += shared;
+  plan.by_kind[static_cast<int>(MemoryKind::kActivations)] += shared;
+  return plan;
+}
+
+PlannedAllocator::PlannedAllocator(Device& device, MemoryPlan plan)
+    : plan_(std::move(plan)), arena_(device.Allocate(plan_.bytes)) {}
+
+void PlannedAllocator::Begin(Phase phase) {
+  phase_ = phase;
+  next_ = 0;
+}
+
+std::byte* PlannedAllocator::Allocate(int64_t bytes, MemoryKind) {
+  const std::vector<MemoryPlan::Block>& blocks = plan_.blocks[static_cast<int>(phase_)];
+  FSDP_CHECK_LT(next_, blocks.size())
+      << "phase " << static_cast<int>(phase_) << " allocates more than planned";
+  FSDP_CHECK_EQ(blocks[next_].bytes, bytes)
+      << "phase " << static_cast<int>(phase_) << " allocation " << next_;
+  return arena_.data() + blocks[next_++].offset;
+}
+
+void PlannedAllocator::Free(std::byte*, int64_t, MemoryKind) noexcept {}
+
+}  // namespace fsdp

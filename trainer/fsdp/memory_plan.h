@@ -1,0 +1,96 @@
+// Memory planned by offsets. One step runs on the sim device while a PlanRecorder writes down every
+// allocation and how long it lives; the blocks are packed into one arena; the real run's k-th
+// allocation takes the k-th offset, and aborts if its size differs. So allocated = active =
+// reserved = planned, addresses repeat from step to step, and nothing fragments.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_MEMORY_PLAN_H_
+#define FSDP_TRAIN_TRAINER_FSDP_MEMORY_PLAN_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "trainer/runtime/allocator.h"
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+// kPersistent: what lives as long as the run. The others are what one micro-batch allocates and
+// frees; they follow one another on one stream, so they share their place in the arena.
+enum class Phase { kPersistent, kTrain, kEval };
+constexpr int kNumPhases = 3;
+
+struct MemoryPlan {
+  struct Block {
+    int64_t bytes = 0;   // As asked for.
+    int64_t offset = 0;  // Into the arena.
+    MemoryKind kind = MemoryKind::kActivations;
+  };
+  std::array<std::vector<Block>, kNumPhases> blocks;  // In order of allocation.
+  int64_t bytes = 0;                                  // The arena's.
+  // Of `bytes`, by kind; kActivations includes the place that the phases share.
+  std::array<int64_t, kNumMemoryKinds> by_kind{};
+};
+
+class PhasedAllocator : public Allocator {
+ public:
+  // Starts a phase, or the same one again: its k-th allocation is then expected to be as before.
+  // What the last phase allocated, unless persistent, has been freed.
+  virtual void Begin(Phase phase) = 0;
+};
+
+// Gives out addresses that are only numbers, so the device must be a simulated one.
+class PlanRecorder final : public PhasedAllocator {
+ public:
+  void Begin(Phase phase) override;
+  std::byte* Allocate(int64_t bytes, MemoryKind kind) override;
+  void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept override;
+
+  MemoryPlan Finish() const;
+
+ private:
+  struct Record {
+    int64_t bytes = 0;
+    MemoryKind kind = MemoryKind::kActivations;
+    int64_t born = 0, died = -1;  // Ticks: allocations and frees, counted. -1: lives on.
+  };
+  std::array<std::vector<Record>, kNumPhases> records_;
+  Phase phase_ = Phase::kPersistent;
+  bool again_ = false;  // The phase was recorded before.
+  size_t next_ = 0;
+  int64_t ticks_ = 0;
+  int64_t live_ = 0;                             // Blocks of this phase that are not freed.
+  uintptr_t next_address_ = uintptr_t{1} << 44;  // Never given out twice: no two blocks overlap.
+  std::map<uintptr_t, std::pair<int, size_t>> blocks_;  // Phase and index, while allocated.
+};
+
+class PlannedAllocator final : public PhasedAllocator {
+ public:
+  // Takes the whole arena from the device. Throws MemoryError.
+  PlannedAllocator(Device& device, MemoryPlan plan);
+
+  void Begin(Phase phase) override;
+  std::byte* Allocate(int64_t bytes, MemoryKind kind) override;
+  void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept override;
+
+  const MemoryPlan& plan() const { return plan_; }
+
+ private:
+  MemoryPlan plan_;
+  Buffer arena_;
+  Phase phase_ = Phase::kPersistent;
+  size_t next_ = 0;
+};
+
+// Offsets for blocks that live in [born, died): large ones first, each at the lowest place that no
+// block alive at the same time has. Multiples of 64 bytes. Returns the end of the highest.
+struct Lifetime {
+  int64_t bytes = 0;
+  int64_t born = 0, died = 0;
+};
+int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& offsets);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_MEMORY_PLAN_H_

@@ -1,0 +1,443 @@
+#include "trainer/fsdp/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "trainer/core/check.h"
+#include "trainer/core/philox.h"
+
+namespace fsdp {
+namespace {
+
+// What actions read and write, by name. Two uses of one resource on two streams need a wait.
+enum class Resource {
+  kShard,
+  kValue,
+  kSlot,
+  kGradient,
+  kGradientSlot,
+  kGradientShard,
+  kStaging,
+  kScalars,
+  kBatch
+};
+using Use = std::pair<Resource, int>;  // With the unit or slot.
+
+// Adds actions and finds the waits each needs: vector clocks over streams, as the stream checker
+// keeps them over bytes.
+class ActionList {
+ public:
+  explicit ActionList(bool one_queue) : one_queue_(one_queue) {}
+
+  int Add(Action action, const std::vector<Use>& reads, const std::vector<Use>& writes,
+          const std::vector<int>& pacing = {}) {
+    if (one_queue_ && action.stream == StreamId::kReduce) action.stream = StreamId::kGather;
+    const int index = static_cast<int>(actions_.size());
+    const int stream = static_cast<int>(action.stream);
+
+    std::vector<int> needed;
+    for (const Use& use : reads) Touch(use, index, /*write=*/false, needed);
+    for (const Use& use : writes) Touch(use, index, /*write=*/true, needed);
+
+    Clock& now = streams_[stream];
+    for (const Wait& wait : Minimal(now, needed, pacing)) {
+      Join(now, clocks_[wait.action]);
+      actions_[wait.action].signals = true;
+      action.waits.push_back(wait);
+    }
+    now[stream] = index + 1;
+    clocks_.push_back(now);
+    actions_.push_back(std::move(action));
+    return index;
+  }
+
+  std::vector<Action> Take() { return std::move(actions_); }
+
+ private:
+  // Entry s: the actions of stream s with an index below it are done.
+  using Clock = std::array<int, kNumStreams>;
+  struct Users {
+    int write = 0;  // Action 0, kBegin, stands for all steps before.
+    std::vector<int> reads;
+  };
+
+  static void Join(Clock& into, const Clock& from) {
+    for (int s = 0; s < kNumStreams; ++s) into[s] = std::max(into[s], from[s]);
+  }
+  bool Knows(const Clock& clock, int action) const {
+    return clock[static_cast<int>(actions_[action].stream)] > action;
+  }
+
+  void Touch(const Use& use, int index, bool write, std::vector<int>& needed) {
+    Users& users = users_[use];
+    if (index > 0) needed.push_back(users.write);
+    if (write) {
+      needed.insert(needed.end(), users.reads.begin(), users.reads.end());
+      users = {index, {}};
+      needed.erase(std::remove(needed.begin(), needed.end(), index), needed.end());
+    } else {
+      users.reads.push_back(index);
+    }
+  }
+
+  // The fewest waits after which all of `needed` and `pacing` is known to a stream that knows
+  // `known`. Descending order finds them: what an earlier action knows, a later one may know too,
+  // never the other way round.
+  std::vector<Wait> Minimal(const Clock& known, const std::vector<int>& needed,
+                            const std::vector<int>& pacing) const {
+    std::vector<int> candidates = needed;
+    candidates.insert(candidates.end(), pacing.begin(), pacing.end());
+    std::sort(candidates.rbegin(), candidates.rend());
+    std::vector<Wait> waits;
+    Clock clock = known;
+    for (const int action : candidates) {
+      if (Knows(clock, action)) continue;
+      Join(clock, clocks_[action]);
+      waits.push_back({action});
+    }
+    for (Wait& wait : waits) {
+      Clock without = known;
+      for (const Wait& other : waits) {
+        if (other.action != wait.action) Join(without, clocks_[other.action]);
+      }
+      wait.pacing = std::all_of(needed.begin(), needed.end(),
+                                [&](int action) { return Knows(without, action); });
+    }
+    return waits;
+  }
+
+  bool one_queue_;
+  std::vector<Action> actions_;
+  std::vector<Clock> clocks_;  // Of each action, when it is done.
+  std::array<Clock, kNumStreams> streams_{};
+  std::map<Use, Users> users_;
+};
+
+// Walks the step in the order of the model's code and adds what surrounds each run.
+class Builder {
+ public:
+  explicit Builder(const ScheduleOptions& options)
+      : o_(options),
+        segments_(static_cast<int>(o_.unit_of_segment.size())),
+        units_(1 + *std::max_element(o_.unit_of_segment.begin(), o_.unit_of_segment.end())),
+        sharded_(o_.shards > 1),
+        reduced_(o_.shards * o_.replicas > 1),
+        freed_(sharded_ && o_.strategy == Strategy::kFullShard),
+        slotted_gradients_(sharded_ && o_.accumulation == Accumulation::kSharded),
+        list_(o_.communicators == 1),
+        slot_of_(units_, -1),
+        resident_(units_, !sharded_),
+        gradient_slot_of_(units_, -1) {
+    ListRuns();
+  }
+
+  Schedule Build() {
+    Schedule schedule;
+    schedule.options = o_;
+    const int others = units_ - 1;
+    if (freed_) {
+      schedule.gather_slots =
+          o_.limit_all_gathers == 0 ? others : std::min(o_.limit_all_gathers, others);
+    }
+    gather_slots_ = schedule.gather_slots;
+    free_slots_ = gather_slots_;
+    const bool train = o_.mode == Mode::kTrain;
+    if (train && slotted_gradients_) {
+      schedule.gradient_slots = std::min(o_.reduce_buffers, others);
+    }
+    gradient_slots_ = schedule.gradient_slots;
+
+    list_.Add({.kind = ActionKind::kBegin}, {}, {{Resource::kScalars, 0}});
+    for (size_t r = 0; r < runs_.size(); ++r) AddRun(r);
+    if (train) AddUpdate();
+    if (!train && reduced_) AddScalarReduction();
+    list_.Add({.kind = ActionKind::kEnd}, {{Resource::kScalars, 0}}, {});
+    schedule.actions = list_.Take();
+    return schedule;
+  }
+
+ private:
+  struct Run {
+    int micro_batch, segment, unit;
+    Pass pass;
+    bool backward() const { return pass != Pass::kForward; }
+  };
+
+  void ListRuns() {
+    const auto add = [&](int m, int s, Pass pass) {
+      runs_.push_back({m, s, o_.unit_of_segment[s], pass});
+    };
+    for (int m = 0; m < o_.micro_batches; ++m) {
+      for (int s = 0; s < segments_; ++s) add(m, s, Pass::kForward);
+      if (o_.mode != Mode::kTrain) continue;
+      for (int s = segments_ - 1; s >= 0; --s) {
+        if (o_.recomputed[s]) add(m, s, Pass::kRecompute);
+        add(m, s, Pass::kBackward);
+      }
+    }
+  }
+
+  Use Value(int unit) const {
+    if (!sharded_) return {Resource::kShard, unit};
+    if (slot_of_[unit] >= 0) return {Resource::kSlot, slot_of_[unit]};
+    return {Resource::kValue, unit};
+  }
+  Use Gradient(int unit) const {
+    if (!sharded_) return {Resource::kGradientShard, unit};
+    if (gradient_slot_of_[unit] >= 0) return {Resource::kGradientSlot, gradient_slot_of_[unit]};
+    return {Resource::kGradient, unit};
+  }
+
+  // Whether the unit takes a slot when gathered and gives it back after a pass.
+  bool Freed(int unit) const { return freed_ && unit != 0; }
+
+  // Issues the gather of `unit` unless it is there. False: no slot has been given back yet.
+  bool Gather(int unit, int micro_batch, const std::vector<int>& pacing = {}) {
+    if (resident_[unit]) return true;
+    if (Freed(unit)) {
+      if (free_slots_ == 0) return false;
+      --free_slots_;
+      slot_of_[unit] = next_slot_++ % gather_slots_;
+    }
+    resident_[unit] = true;
+    list_.Add({.kind = ActionKind::kGather,
+               .stream = StreamId::kGather,
+               .unit = unit,
+               .micro_batch = micro_batch,
+               .slot = slot_of_[unit]},
+              {{Resource::kShard, unit}}, {Value(unit)}, pacing);
+    return true;
+  }
+
+  // The next run after r of another unit that takes part in prefetching, in the same pass direction
+  // of the same micro-batch; -1 if there is none.
+  int NextUnit(size_t r) const {
+    for (size_t n = r + 1; n < runs_.size(); ++n) {
+      if (runs_[n].micro_batch != runs_[r].micro_batch ||
+          runs_[n].backward() != runs_[r].backward()) {
+        return -1;
+      }
+      if (runs_[n].unit != 0 && runs_[n].unit != runs_[r].unit) return runs_[n].unit;
+    }
+    return -1;
+  }
+
+  void PrefetchForBackward(size_t r, const std::vector<int>& pacing) {
+    const int next = NextUnit(r);
+    if (next >= 0) Gather(next, runs_[r].micro_batch, pacing);
+  }
+
+  void AddRun(size_t r) {
+    const Run& run = runs_[r];
+    const int m = run.micro_batch, u = run.unit;
+    const Use batch{Resource::kBatch, m % 2};
+    if (run.pass == Pass::kForward && run.segment == 0) {
+      list_.Add(
+          {.kind = ActionKind::kLoad, .stream = StreamId::kData, .micro_batch = m, .slot = m % 2},
+          {}, {batch});
+    }
+    FSDP_CHECK(Gather(u, m)) << "no slot for unit " << u;
+    const bool pre = o_.backward_prefetch == BackwardPrefetch::kPre;
+    if (run.backward() ? pre : o_.forward_prefetch) {
+      const int next = NextUnit(r);
+      if (next >= 0) Gather(next, m);
+    }
+
+    const bool gradient = run.pass == Pass::kBackward;
+    if (gradient) TakeGradient(u, m);
+    std::vector<Use> reads{Value(u)}, writes;
+    const bool last = run.segment == segments_ - 1;
+    if ((run.segment == 0 || last) && run.pass != Pass::kRecompute) reads.push_back(batch);
+    if (gradient) writes.push_back(Gradient(u));
+    if (last && (gradient || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
+    const int index = list_.Add(
+        {.kind = ActionKind::kRun, .segment = run.segment, .pass = run.pass, .micro_batch = m},
+        reads, writes);
+
+    const bool ends =
+        r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
+    if (!ends) return;
+    if (Freed(u)) {
+      list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]}, {},
+                {Value(u)});
+      resident_[u] = false;
+      ++free_slots_;
+    }
+    if (!run.backward()) return;
+    if (pre) PrefetchForBackward(r, {});
+    if (o_.backward_prefetch == BackwardPrefetch::kPost) PrefetchForBackward(r, {index});
+    std::vector<int> pacing{index};
+    const int reduced = Reduce(r);
+    if (reduced >= 0) pacing.push_back(reduced);
+    if (o_.backward_prefetch == BackwardPrefetch::kNone) PrefetchForBackward(r, pacing);
+  }
+
+  void TakeGradient(int u, int m) {
+    if (!has_gradient_.insert(u).second) return;
+    if (slotted_gradients_ && u != 0) {
+      gradient_slot_of_[u] = next_gradient_slot_++ % gradient_slots_;
+    }
+    list_.Add(
+        {.kind = ActionKind::kClear, .unit = u, .micro_batch = m, .slot = gradient_slot_of_[u]}, {},
+        {Gradient(u)});
+  }
+
+  // After backward run r, the last of its visit: reduces the unit's gradient if no later run of the
+  // micro-batch adds to it and this is the micro-batch to reduce in. The reduction's last action,
+  // or -1.
+  int Reduce(size_t r) {
+    const int u = runs_[r].unit, m = runs_[r].micro_batch;
+    for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == m; ++n) {
+      if (runs_[n].unit == u) return -1;
+    }
+    const bool final = m == o_.micro_batches - 1;
+    if (final) order_of_updates_.push_back(u);
+    if (!reduced_ || (!slotted_gradients_ && !final)) return -1;
+    const Use shard{Resource::kGradientShard, u}, staging{Resource::kStaging, 0};
+    const bool staged = slotted_gradients_ && m > 0;
+    const Use gradient = Gradient(u);
+    std::vector<Use> reads, writes{staged ? staging : shard};
+    if (gradient != writes[0]) reads.push_back(gradient);
+    int index = list_.Add({.kind = ActionKind::kReduce,
+                           .stream = StreamId::kReduce,
+                           .unit = u,
+                           .micro_batch = m,
+                           .slot = gradient_slot_of_[u],
+                           .staged = staged},
+                          reads, writes);
+    if (staged) {
+      index = list_.Add({.kind = ActionKind::kAccumulate,
+                         .stream = StreamId::kReduce,
+                         .unit = u,
+                         .micro_batch = m},
+                        {staging}, {shard});
+    }
+    if (slotted_gradients_) has_gradient_.erase(u);  // The next micro-batch starts from zero.
+    return index;
+  }
+
+  void AddScalarReduction() {
+    list_.Add({.kind = ActionKind::kReduceScalars, .stream = StreamId::kReduce}, {},
+              {{Resource::kScalars, 0}});
+  }
+
+  void AddUpdate() {
+    const Use scalars{Resource::kScalars, 0};
+    for (const int u : order_of_updates_) {
+      list_.Add({.kind = ActionKind::kSumSquares, .unit = u}, {{Resource::kGradientShard, u}},
+                {scalars});
+    }
+    if (reduced_) AddScalarReduction();
+    list_.Add({.kind = ActionKind::kClip}, {}, {scalars});
+    for (const int u : order_of_updates_) {
+      list_.Add({.kind = ActionKind::kOptimizer, .unit = u},
+                {scalars, {Resource::kGradientShard, u}}, {{Resource::kShard, u}});
+    }
+  }
+
+  const ScheduleOptions& o_;
+  const int segments_, units_;
+  const bool sharded_;            // Parameters are gathered.
+  const bool reduced_;            // There are peers to sum with.
+  const bool freed_;              // Units other than the root take slots in turn.
+  const bool slotted_gradients_;  // So do their gradients.
+  ActionList list_;
+  std::vector<Run> runs_;
+  int gather_slots_ = 0, free_slots_ = 0, next_slot_ = 0;
+  int gradient_slots_ = 0, next_gradient_slot_ = 0;
+  std::vector<int> slot_of_;
+  std::vector<bool> resident_;
+  std::vector<int> gradient_slot_of_;
+  std::set<int> has_gradient_;  // Units whose gradient holds what is not reduced yet.
+  std::vector<int> order_of_updates_;
+};
+
+void Check(const ScheduleOptions& o) {
+  const auto require = [](bool ok, const std::string& what) {
+    if (!ok) throw std::invalid_argument("[MakeSchedule] " + what);
+  };
+  require(!o.unit_of_segment.empty(), "no segments");
+  require(o.recomputed.size() == o.unit_of_segment.size(), "recomputed must have a bit a segment");
+  require(o.shards >= 1 && o.replicas >= 1, "shards and replicas must be >= 1");
+  require(o.shards == 1 || o.replicas == 1, "hybrid sharding is not in this version");
+  require(o.strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
+  require(o.micro_batches >= 1, "micro_batches must be >= 1");
+  require(o.limit_all_gathers >= 0, "limit_all_gathers must be >= 0");
+  require(o.reduce_buffers >= 1, "reduce_buffers must be >= 1");
+  require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
+}
+
+const char* Name(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kBegin:
+      return "begin";
+    case ActionKind::kLoad:
+      return "load";
+    case ActionKind::kGather:
+      return "gather";
+    case ActionKind::kRun:
+      return "run";
+    case ActionKind::kFree:
+      return "free";
+    case ActionKind::kClear:
+      return "clear";
+    case ActionKind::kReduce:
+      return "reduce";
+    case ActionKind::kAccumulate:
+      return "accumulate";
+    case ActionKind::kSumSquares:
+      return "sum_squares";
+    case ActionKind::kReduceScalars:
+      return "reduce_scalars";
+    case ActionKind::kClip:
+      return "clip";
+    case ActionKind::kOptimizer:
+      return "optimizer";
+    case ActionKind::kEnd:
+      return "end";
+  }
+  return "?";
+}
+
+const char* Name(Pass pass) {
+  return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
+}
+
+constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce", "data"};
+
+}  // namespace
+
+Schedule MakeSchedule(const ScheduleOptions& options) {
+  Check(options);
+  return Builder(options).Build();
+}
+
+std::string ToString(const Action& a) {
+  std::ostringstream out;
+  out << kStreamNames[static_cast<int>(a.stream)] << ": " << Name(a.kind);
+  if (a.kind == ActionKind::kRun) out << " " << Name(a.pass) << " segment " << a.segment;
+  if (a.unit >= 0) out << " unit " << a.unit;
+  if (a.micro_batch >= 0) out << " micro-batch " << a.micro_batch;
+  if (a.slot >= 0) out << " slot " << a.slot;
+  if (a.staged) out << " staged";
+  for (const Wait& wait : a.waits) out << (wait.pacing ? " paced by " : " after ") << wait.action;
+  return out.str();
+}
+
+std::string Schedule::ToString() const {
+  std::ostringstream out;
+  out << "gather slots " << gather_slots << ", gradient slots " << gradient_slots << "\n";
+  for (size_t i = 0; i < actions.size(); ++i) {
+    out << i << " " << fsdp::ToString(actions[i]) << "\n";
+  }
+  return out.str();
+}
+
+uint64_t Schedule::Hash() const { return HashBytes(ToString()); }
+
+}  // namespace fsdp

@@ -1,0 +1,105 @@
+// The schedule of a step: which gathers, runs, reductions and updates happen, on which stream, in
+// which slot, and what each waits for. A pure function of the recipe; the executor follows it, the
+// planner and the simulator add it up, ranks compare its hash. Sections 3.3 and 3.4 of arXiv
+// 2304.11277, with one difference: what bounds memory is a number of slots and events between
+// streams, never a host that waits.
+//
+//   A segment is the piece of the model between two cursor positions (model.h); consecutive
+//   segments may share a unit. A unit other than the root is `freed in a pass` under kFullShard: it
+//   takes a gather slot before its run in forward and again before its recompute or backward.
+//   Gather slots are taken in turn, so the slot that a gather needs is always the one that has been
+//   longest in use. The root has memory of its own and is gathered once a step.
+//
+//   Waits name earlier actions, so no schedule can deadlock, and only those that order two uses of
+//   the same memory which nothing else orders; but for the `pacing` waits of backward_prefetch post
+//   and none, each is needed: without it the stream checker reports a race.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_
+#define FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/autograd/segment.h"
+
+namespace fsdp {
+
+enum class Strategy { kFullShard, kShardGradOp, kNoShard };
+enum class BackwardPrefetch { kPre, kPost, kNone };
+enum class Accumulation { kSharded, kUnsharded };
+enum class Mode { kTrain, kEval };  // kEval: forward only, also for sampling.
+
+struct ScheduleOptions {
+  Mode mode = Mode::kTrain;
+  Strategy strategy = Strategy::kFullShard;
+  int shards = 1;                    // F. With 1 nothing is gathered.
+  int replicas = 1;                  // Ranks that hold the same shard: world / F.
+  std::vector<int> unit_of_segment;  // Layout's. Unit 0 is the root.
+  std::vector<bool> recomputed;      // By segment: run again before its backward.
+  int micro_batches = 1;
+  bool forward_prefetch = true;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  int limit_all_gathers = 2;  // Gather slots; 0 = one for each unit.
+  int reduce_buffers = 2;     // Gradient slots.
+  int communicators = 2;      // 1: gathers and reductions share the gather stream.
+  Accumulation accumulation = Accumulation::kSharded;
+};
+
+enum class StreamId { kCompute, kGather, kReduce, kData };
+constexpr int kNumStreams = 4;
+
+enum class ActionKind {
+  kBegin,          // compute   Clears the step's scalars; the end of all steps before.
+  kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
+  kGather,         // gather    All-gather of a unit's shard into its slot.
+  kRun,            // compute   The model's code for one segment and pass.
+  kFree,           // compute   The unit's parameters have no address any more (poisoned in tests).
+  kClear,          // compute   Zeroes the unit's gradient slot.
+  kReduce,         // reduce    Reduce-scatter (or all-reduce) of the gradient slot.
+  kAccumulate,     // reduce    gradient shard += what kReduce left in the staging buffer.
+  kSumSquares,     // compute   Adds the squares of the unit's gradient shard.
+  kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
+  kClip,           // compute   Gradient norm and coefficient.
+  kOptimizer,      // compute   Updates the unit's shard.
+  kEnd,            // compute   Publishes the scalars to the host.
+};
+
+struct Wait {
+  int action = 0;
+  bool pacing = false;  // Orders no memory: backward_prefetch post and none.
+  bool operator==(const Wait&) const = default;
+};
+
+struct Action {
+  ActionKind kind = ActionKind::kRun;
+  StreamId stream = StreamId::kCompute;
+  int unit = -1;     // kGather, kFree, kClear, kReduce, kAccumulate, kSumSquares, kOptimizer.
+  int segment = -1;  // kRun.
+  Pass pass = Pass::kForward;  // kRun.
+  int micro_batch = -1;
+  int slot = -1;        // kGather, kFree: gather slot; kClear, kReduce: gradient slot. -1: its own.
+  bool staged = false;  // kReduce: into the staging buffer, a kAccumulate follows.
+  bool signals = false;  // A later action waits for it.
+  std::vector<Wait> waits = {};
+
+  bool operator==(const Action&) const = default;
+};
+
+struct Schedule {
+  ScheduleOptions options;
+  int gather_slots = 0;    // Of Layout::MaxUnitSize() elements each; 0 where each unit has its own.
+  int gradient_slots = 0;  // Likewise.
+  std::vector<Action> actions;
+
+  std::string ToString() const;  // One action a line.
+  uint64_t Hash() const;
+};
+
+// Throws std::invalid_argument for options out of range.
+Schedule MakeSchedule(const ScheduleOptions& options);
+
+std::string ToString(const Action& action);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_

@@ -1,0 +1,52 @@
+// Memory of a step: who asks, how much, what for. Behind it is a recorder (the plan is being made)
+// or a plan (offsets are known): see fsdp/memory_plan.h.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_ALLOCATOR_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_ALLOCATOR_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "trainer/core/view.h"
+
+namespace fsdp {
+
+enum class MemoryKind {
+  kParameters,   // Shards: master weights and compute copies.
+  kGradients,    // Gradient shards, and full gradients where there is no shard.
+  kOptimizer,    // State.
+  kUnsharded,    // Gather and gradient slots: what exists only while a unit is in use.
+  kActivations,  // What forward keeps for backward, and working memory of ops.
+};
+constexpr int kNumMemoryKinds = 5;
+
+// Not thread-safe. Freed memory may be given out again at once: all of it is used on one stream, so
+// the stream's order keeps the uses apart.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  // Aligned to 64 bytes, contents undefined. bytes > 0.
+  virtual std::byte* Allocate(int64_t bytes, MemoryKind kind) = 0;
+  virtual void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept = 0;
+};
+
+// A View with an owner.
+class Tensor {
+ public:
+  Tensor(Allocator& allocator, DType dtype, const Shape& shape,
+         MemoryKind kind = MemoryKind::kActivations);
+  ~Tensor();
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+
+  const View& view() const { return view_; }
+
+ private:
+  Allocator& allocator_;
+  MemoryKind kind_;
+  View view_;
+};
+using TensorPtr = std::shared_ptr<Tensor>;
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_ALLOCATOR_H_
