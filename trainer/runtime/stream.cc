@@ -14,8 +14,9 @@ Cost& Cost::operator+=(const Cost& other) {
 }
 
 void Event::Synchronize() const {
-  Block();
+  // Before Block(), which may throw: what came before a failed event is done or dropped as well.
   if (checker_) checker_->OnHostWait(clock_);
+  Block();
 }
 
 Stream::Stream(Device& device, std::string name)
