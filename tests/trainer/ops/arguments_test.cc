@@ -1,0 +1,62 @@
+#include "trainer/ops/arguments.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace fsdp {
+namespace {
+
+const Arguments kArguments("op");
+
+template <typename Check>
+std::string Refusal(const Check& check) {
+  try {
+    check();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Arguments, DTypeAndShape) {
+  float data[6];
+  const View x(reinterpret_cast<std::byte*>(data), DType::kFloat32, {2, 3});
+  const auto check = [&](const View& view, DType dtype, const Shape& shape) {
+    return Refusal([&] { kArguments.Check("x", view, dtype, shape); });
+  };
+  EXPECT_EQ(check(x, DType::kFloat32, {2, 3}), "accepted");
+  EXPECT_EQ(check(x, DType::kFloat32, {3, 2}), "[op] x is fp32 [2, 3], want fp32 [3, 2]");
+  EXPECT_EQ(check(x, DType::kFloat32, {6}), "[op] x is fp32 [2, 3], want fp32 [6]");
+  EXPECT_EQ(check(x, DType::kInt32, {2, 3}), "[op] x is fp32 [2, 3], want int32 [2, 3]");
+  EXPECT_EQ(check(View(nullptr, DType::kFloat32, {2}), DType::kFloat32, {2}),
+            "[op] x is fp32 [2] without memory");
+  EXPECT_EQ(check(View(nullptr, DType::kFloat32, {0}), DType::kFloat32, {0}), "accepted");
+  EXPECT_EQ(Refusal([&] { kArguments.CheckRank("x", x, DType::kFloat32, 2); }), "accepted");
+  EXPECT_EQ(Refusal([&] { kArguments.CheckRank("x", x, DType::kFloat32, 1); }),
+            "[op] x is fp32 [2, 3], want fp32 with 1 dimensions");
+}
+
+TEST(Arguments, Workspace) {
+  float data[6];
+  const View workspace(reinterpret_cast<std::byte*>(data), DType::kFloat32, {6});
+  EXPECT_EQ(Refusal([&] { kArguments.CheckWorkspace(workspace, 24); }), "accepted");
+  EXPECT_EQ(Refusal([&] { kArguments.CheckWorkspace(View(), 0); }), "accepted");
+  EXPECT_EQ(Refusal([&] { kArguments.CheckWorkspace(workspace, 25); }),
+            "[op] workspace has 24 bytes, want >= 25");
+}
+
+TEST(Arguments, Disjoint) {
+  float data[8];
+  const View all(reinterpret_cast<std::byte*>(data), DType::kFloat32, {8});
+  const auto check = [&](const View& a, const View& b) {
+    return Refusal([&] { kArguments.CheckDisjoint("a", a, "b", b); });
+  };
+  EXPECT_EQ(check(all.Slice(0, 4), all.Slice(4, 4)), "accepted");
+  EXPECT_EQ(check(all.Slice(4, 4), all.Slice(0, 4)), "accepted");
+  EXPECT_EQ(check(all.Slice(0, 5), all.Slice(4, 4)), "[op] a and b overlap");
+  EXPECT_EQ(check(all, all), "[op] a and b overlap");
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,41 @@
+// Checks that every op makes before it enqueues anything. All throw std::invalid_argument with the
+// op's name in brackets, what came and what was wanted.
+#ifndef FSDP_TRAIN_TRAINER_OPS_ARGUMENTS_H_
+#define FSDP_TRAIN_TRAINER_OPS_ARGUMENTS_H_
+
+#include <string>
+
+#include "trainer/core/view.h"
+
+namespace fsdp {
+
+// One op's view of its arguments: `op` and the names are literals, as the header spells them.
+class Arguments {
+ public:
+  explicit Arguments(const char* op) : op_(op) {}
+
+  [[noreturn]] void Fail(const std::string& message) const;
+  // `message` is made into a string only when the condition fails.
+  void Require(bool condition, const char* message) const {
+    if (!condition) Fail(message);
+  }
+
+  // The view has memory (unless it is empty), this dtype and this shape.
+  void Check(const char* name, const ConstView& view, DType dtype, const Shape& shape) const;
+  // The same for any shape of this rank.
+  void CheckRank(const char* name, const ConstView& view, DType dtype, int rank) const;
+  // At least `bytes` of memory, of any dtype and shape.
+  void CheckWorkspace(const ConstView& workspace, int64_t bytes) const;
+  // No byte in common.
+  void CheckDisjoint(const char* name_a, const ConstView& a, const char* name_b,
+                     const ConstView& b) const;
+
+ private:
+  void CheckMemory(const char* name, const ConstView& view) const;
+
+  const char* op_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ARGUMENTS_H_
