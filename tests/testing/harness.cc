@@ -1,0 +1,231 @@
+#include "tests/testing/harness.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "trainer/core/check.h"
+#include "trainer/runtime/sim/sim_device.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+template <typename Out>
+void Store(std::byte* data, const std::vector<double>& values) {
+  auto* out = reinterpret_cast<Out*>(data);
+  for (const double v : values) {
+    if constexpr (std::is_integral_v<Out>) {
+      *out++ = static_cast<Out>(v);
+    } else {
+      *out++ = Out(static_cast<float>(v));
+    }
+  }
+}
+
+template <typename In>
+std::vector<double> Load(const std::byte* data, int64_t n) {
+  const auto* in = reinterpret_cast<const In*>(data);
+  std::vector<double> values(n);
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (std::is_integral_v<In>) {
+      values[i] = static_cast<double>(in[i]);
+    } else {
+      values[i] = static_cast<float>(in[i]);
+    }
+  }
+  return values;
+}
+
+bool Overlap(const Range& range, const std::byte* data, int64_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  return range.begin < begin + bytes && begin < range.begin + range.bytes;
+}
+
+bool SameRanges(const std::vector<Range>& a, const std::vector<Range>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].begin != b[i].begin || a[i].bytes != b[i].bytes) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void PrintTo(const TestDevice& device, std::ostream* out) { *out << "cpu" << device.threads; }
+
+std::vector<TestDevice> TestDevices() {
+  return {{DeviceType::kCpu, 1}, {DeviceType::kCpu, 2}, {DeviceType::kCpu, 3}};
+}
+
+// Keeps what is enqueued and runs nothing.
+class OpTest::Recorder final : public Stream {
+ public:
+  explicit Recorder(Device& device) : Stream(device, "recorder") {}
+  std::vector<std::pair<Operation, Kernel>> operations;
+
+ private:
+  void DoEnqueue(const Operation& operation, Kernel kernel) override {
+    operations.emplace_back(operation, std::move(kernel));
+  }
+  std::shared_ptr<Event> DoRecord() override { throw std::logic_error("an op records no event"); }
+  void DoWait(const EventPtr&) override { throw std::logic_error("an op waits for nothing"); }
+};
+
+OpTest::OpTest() : device_({.spin = false, .checker = std::make_shared<StreamChecker>()}) {
+  FSDP_CHECK(GetParam().type == DeviceType::kCpu);
+}
+
+OpTest::~OpTest() = default;
+
+View OpTest::Allocate(const Shape& shape, DType dtype) {
+  const int64_t bytes = shape.NumElements() * SizeOf(dtype);
+  const int64_t usable = (bytes + kPage - 1) / kPage * kPage;
+  TestTensor& tensor = tensors_.emplace_back(TestTensor{device_.Allocate(usable + kPage), usable});
+  FSDP_CHECK_EQ(mprotect(tensor.buffer.data() + usable, kPage, PROT_NONE), 0);
+  return View(tensor.buffer.data() + usable - bytes, dtype, shape);
+}
+
+View OpTest::Input(const Shape& shape, const std::vector<double>& values, DType dtype) {
+  const View view = Allocate(shape, dtype);
+  Set(view, values);
+  return view;
+}
+
+View OpTest::Output(const Shape& shape, DType dtype) {
+  const View view = Allocate(shape, dtype);
+  const bool integer = dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUInt8;
+  if (integer) {
+    std::memset(view.data, 0x7f, view.bytes());
+  } else {
+    Set(view, std::vector<double>(view.NumElements(), std::numeric_limits<double>::quiet_NaN()));
+  }
+  return view;
+}
+
+View OpTest::Accumulated(const Shape& shape, double before, DType dtype) {
+  return Input(shape, std::vector<double>(shape.NumElements(), before), dtype);
+}
+
+View OpTest::Workspace(int64_t bytes) {
+  const View view = Allocate(Shape{bytes}, DType::kUInt8);
+  std::memset(view.data, 0xff, view.bytes());
+  return view;
+}
+
+void OpTest::Set(const View& view, const std::vector<double>& values) {
+  FSDP_CHECK_EQ(static_cast<int64_t>(values.size()), view.NumElements());
+  device_.checker()->OnHostAccess("test writes", {}, {view});
+  switch (view.dtype) {
+    case DType::kFloat32:
+      return Store<float>(view.data, values);
+    case DType::kBFloat16:
+      return Store<BFloat16>(view.data, values);
+    case DType::kFloat16:
+      return Store<Float16>(view.data, values);
+    case DType::kInt32:
+      return Store<int32_t>(view.data, values);
+    case DType::kInt64:
+      return Store<int64_t>(view.data, values);
+    case DType::kUInt8:
+      return Store<uint8_t>(view.data, values);
+  }
+}
+
+std::vector<double> OpTest::Get(const View& view) const {
+  device_.checker()->OnHostAccess("test reads", {view}, {});
+  const int64_t n = view.NumElements();
+  switch (view.dtype) {
+    case DType::kFloat32:
+      return Load<float>(view.data, n);
+    case DType::kBFloat16:
+      return Load<BFloat16>(view.data, n);
+    case DType::kFloat16:
+      return Load<Float16>(view.data, n);
+    case DType::kInt32:
+      return Load<int32_t>(view.data, n);
+    case DType::kInt64:
+      return Load<int64_t>(view.data, n);
+    case DType::kUInt8:
+      return Load<uint8_t>(view.data, n);
+  }
+  return {};
+}
+
+void OpTest::ProtectAll(int protection) const {
+  for (const TestTensor& t : tensors_) {
+    if (t.usable > 0) FSDP_CHECK_EQ(mprotect(t.buffer.data(), t.usable, protection), 0);
+  }
+}
+
+void OpTest::ProtectFor(const Operation& operation) const {
+  for (const TestTensor& t : tensors_) {
+    if (t.usable == 0) continue;
+    int protection = PROT_NONE;
+    for (const Range& range : operation.reads) {
+      if (Overlap(range, t.buffer.data(), t.usable)) protection = PROT_READ;
+    }
+    for (const Range& range : operation.writes) {
+      if (Overlap(range, t.buffer.data(), t.usable)) protection = PROT_READ | PROT_WRITE;
+    }
+    FSDP_CHECK_EQ(mprotect(t.buffer.data(), t.usable, protection), 0);
+  }
+}
+
+void OpTest::Run(const Call& call) {
+  // Tensors are accessible again when the test sees an exception.
+  struct Restore {
+    const OpTest& test;
+    ~Restore() { test.ProtectAll(PROT_READ | PROT_WRITE); }
+  } restore{*this};
+  ProtectAll(PROT_NONE);
+  SimDevice sim_device;
+  CpuDevice unchecked;  // The recorder's operations never run: the checker must not see them.
+  Recorder sim(sim_device), recorder(unchecked);
+  call(sim);
+  call(recorder);
+
+  ASSERT_FALSE(sim.operations.empty()) << "nothing was enqueued";
+  ASSERT_EQ(sim.operations.size(), recorder.operations.size());
+  const auto stream = device_.CreateStream("stream", GetParam().threads);
+  cost_ = Cost();
+  for (size_t i = 0; i < recorder.operations.size(); ++i) {
+    const auto& [operation, kernel] = recorder.operations[i];
+    const Operation& simulated = sim.operations[i].first;
+    EXPECT_STRNE(operation.name, "");
+    EXPECT_STREQ(operation.name, simulated.name);
+    EXPECT_TRUE(SameRanges(operation.reads, simulated.reads));
+    EXPECT_TRUE(SameRanges(operation.writes, simulated.writes));
+    EXPECT_EQ(operation.cost.flops, simulated.cost.flops);
+    EXPECT_EQ(operation.cost.bytes_read, simulated.cost.bytes_read);
+    EXPECT_EQ(operation.cost.bytes_written, simulated.cost.bytes_written);
+    EXPECT_GE(operation.cost.flops, 0);
+    EXPECT_GT(operation.cost.bytes_read + operation.cost.bytes_written, 0);
+    cost_ += operation.cost;
+    ProtectFor(operation);
+    stream->Enqueue(operation, kernel);
+    stream->Synchronize();
+  }
+}
+
+void OpTest::ExpectRefused(const Call& call, const std::string& message) {
+  for (const bool simulated : {true, false}) {
+    SimDevice sim_device;
+    CpuDevice cpu_device;
+    Recorder recorder(simulated ? static_cast<Device&>(sim_device) : cpu_device);
+    try {
+      call(recorder);
+      ADD_FAILURE() << "accepted, want a refusal with: " << message;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos)
+          << "got:  " << error.what() << "\nwant: " << message;
+    }
+    EXPECT_TRUE(recorder.operations.empty()) << "refused after something was enqueued";
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,123 @@
+// The harness itself: that what it promises to catch is caught.
+#include "tests/testing/harness.h"
+
+#include <sys/wait.h>
+
+#include <cmath>
+#include <csignal>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+constexpr Cost kCost = {.flops = 1, .bytes_read = 4, .bytes_written = 4};
+
+class HarnessTest : public OpTest {
+ protected:
+  // y = x + 1, with what is declared left to the test.
+  static void AddOne(Stream& stream, ConstView x, View y, const Operation& operation,
+                     int64_t beyond = 0) {
+    stream.Enqueue(operation, [=](ThreadPool&) {
+      for (int64_t i = 0; i < y.NumElements() + beyond; ++i) {
+        y.As<float>()[i] = x.As<float>()[i % x.NumElements()] + 1;
+      }
+    });
+  }
+};
+using HarnessDeathTest = HarnessTest;
+
+// By SIGSEGV, or by a sanitizer that met it first: not by abort(), the way of our own checks.
+bool Crashed(int status) {
+  return WIFSIGNALED(status) ? WTERMSIG(status) == SIGSEGV : WEXITSTATUS(status) != 0;
+}
+
+TEST_P(HarnessTest, RunsAnHonestOp) {
+  const View x = Input({3}, {1, 2, 3}), y = Output({3});
+  for (const double v : Get(y)) EXPECT_TRUE(std::isnan(v));
+  Run([=](Stream& stream) { AddOne(stream, x, y, {"add_one", {x}, {y}, kCost}); });
+  EXPECT_EQ(Get(y), (std::vector<double>{2, 3, 4}));
+  EXPECT_EQ(cost().flops, 1);
+}
+
+TEST_P(HarnessTest, RethrowsAndIsUsableAfterwards) {
+  const View x = Input({1}, {1});
+  const auto fail = [=](Stream& stream) {
+    stream.Enqueue({"fail", {x}, {}, kCost}, [](ThreadPool&) { throw DataError("bad"); });
+  };
+  EXPECT_THROW(Run(fail), DataError);
+  EXPECT_EQ(Get(x), std::vector<double>{1});
+}
+
+TEST_P(HarnessTest, KeepsEveryDType) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt32,
+                            DType::kInt64, DType::kUInt8}) {
+    EXPECT_EQ(Get(Input({3}, {1, 2, 96}, dtype)), (std::vector<double>{1, 2, 96})) << Name(dtype);
+  }
+}
+
+TEST_P(HarnessDeathTest, UndeclaredRead) {
+  const View x = Input({3}, {1, 2, 3}), y = Output({3});
+  EXPECT_EXIT(Run([=](Stream& s) { AddOne(s, x, y, {"add_one", {}, {y}, kCost}); }), Crashed, "");
+}
+
+TEST_P(HarnessDeathTest, WriteDeclaredAsRead) {
+  const View x = Input({3}, {1, 2, 3}), y = Output({3});
+  EXPECT_EXIT(Run([=](Stream& s) {
+                AddOne(s, x, y, {"add_one", {x, y}, {}, kCost});
+              }),
+              Crashed, "");
+}
+
+TEST_P(HarnessDeathTest, OneElementTooFar) {
+  const View x = Input({3}, {1, 2, 3}), y = Output({3});
+  EXPECT_EXIT(Run([=](Stream& s) {
+                AddOne(s, x, y, {"add_one", {x}, {y}, kCost}, 1);
+              }),
+              Crashed, "");
+}
+
+TEST_P(HarnessDeathTest, HostReadsATensor) {
+  const View x = Input({3}, {1, 2, 3}), y = Output({3});
+  EXPECT_EXIT(Run([=](Stream& s) {
+                if (x.As<float>()[0] > 0) AddOne(s, x, y, {"add_one", {x}, {y}, kCost});
+              }),
+              Crashed, "");
+}
+
+FSDP_INSTANTIATE_OP_TEST(HarnessTest);
+INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessDeathTest, ::testing::Values(TestDevice{}));
+
+TEST(Tolerance, PaysForRoundings) {
+  EXPECT_EQ(Tolerance(DType::kFloat32, 3), 12 * 0x1p-23);
+  EXPECT_EQ(Tolerance(DType::kBFloat16, 0), 0x1p-7 + 8 * 0x1p-23);
+}
+
+TEST(AllNear, RefusesNanSizesAndErrors) {
+  EXPECT_TRUE(AllNear({1, 200}, {1.01, 201}, 0.011));
+  EXPECT_FALSE(AllNear({1, 200}, {1.02, 201}, 0.011));
+  EXPECT_FALSE(AllNear({NAN}, {1}, 1e9));
+  EXPECT_FALSE(AllNear({1, 2}, {NAN, 2}, 1e9));
+  EXPECT_FALSE(AllNear({1}, {1, 2}, 1e9));
+}
+
+TEST(NumericGradient, OfACube) {
+  const auto cubes = [](const std::vector<double>& x) {
+    return x[0] * x[0] * x[0] + 2 * x[1] * x[1] * x[1];
+  };
+  const std::vector<double> got = NumericGradient(cubes, {0.5, -1});
+  EXPECT_NEAR(got[0], 0.75, 1e-9);
+  EXPECT_NEAR(got[1], 6, 1e-9);
+}
+
+TEST(Random, IsReproducibleAndRounded) {
+  EXPECT_EQ(Random(1).Vector(8), Random(1).Vector(8));
+  EXPECT_NE(Random(1).Vector(8), Random(2).Vector(8));
+  for (const double v : Random(1, DType::kBFloat16).Vector(100)) {
+    EXPECT_EQ(v, RoundTo(DType::kBFloat16, v));
+    EXPECT_LE(std::abs(v), 1);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
