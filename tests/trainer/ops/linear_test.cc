@@ -1,0 +1,203 @@
+#include "trainer/ops/linear.h"
+
+#include <vector>
+
+#include "tests/testing/harness.h"
+
+namespace fsdp {
+namespace {
+
+using Values = std::vector<double>;
+constexpr WeightLayout kLayouts[] = {WeightLayout::kInOut, WeightLayout::kOutIn};
+
+struct Case {
+  int64_t rows, in, out;
+  WeightLayout layout;
+
+  int64_t At(int64_t i, int64_t o) const {
+    return layout == WeightLayout::kInOut ? i * out + o : o * in + i;
+  }
+  Shape WeightShape() const {
+    return layout == WeightLayout::kInOut ? Shape{in, out} : Shape{out, in};
+  }
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.rows << " x " << c.in << " -> " << c.out
+       << (c.layout == WeightLayout::kInOut ? " in-out" : " out-in");
+}
+
+Values Oracle(const Case& c, const Values& x, const Values& w, const Values& b) {
+  Values y(c.rows * c.out);
+  for (int64_t r = 0; r < c.rows; ++r) {
+    for (int64_t o = 0; o < c.out; ++o) {
+      double sum = b.empty() ? 0 : b[o];
+      for (int64_t i = 0; i < c.in; ++i) sum += x[r * c.in + i] * w[c.At(i, o)];
+      y[r * c.out + o] = sum;
+    }
+  }
+  return y;
+}
+
+struct Gradients {
+  Values dx, dw, db;
+};
+Gradients OracleBackward(const Case& c, const Values& x, const Values& w, const Values& dy) {
+  Gradients g{Values(x.size()), Values(w.size()), Values(c.out)};
+  for (int64_t r = 0; r < c.rows; ++r) {
+    for (int64_t o = 0; o < c.out; ++o) {
+      const double d = dy[r * c.out + o];
+      g.db[o] += d;
+      for (int64_t i = 0; i < c.in; ++i) {
+        g.dx[r * c.in + i] += d * w[c.At(i, o)];
+        g.dw[c.At(i, o)] += d * x[r * c.in + i];
+      }
+    }
+  }
+  return g;
+}
+
+class LinearTest : public OpTest {
+ protected:
+  static constexpr double kBefore = 0.5;
+
+  Values Forward(const Case& c, const Values& x, const Values& w, const Values& b) {
+    const View vx = Input({c.rows, c.in}, x), vw = Input(c.WeightShape(), w);
+    const View y = Output({c.rows, c.out});
+    std::optional<ConstView> vb;
+    if (!b.empty()) vb = Input({c.out}, b);
+    Run([&](Stream& stream) { LinearForward(stream, vx, vw, c.layout, vb, y); });
+    return Get(y);
+  }
+
+  // Of dw and db: what was added.
+  Gradients Backward(const Case& c, const Values& x, const Values& w, const Values& dy) {
+    const View vx = Input({c.rows, c.in}, x), vw = Input(c.WeightShape(), w);
+    const View vdy = Input({c.rows, c.out}, dy);
+    const View dx = Output(vx.shape), dw = Accumulated(vw.shape, kBefore);
+    const View db = Accumulated({c.out}, kBefore);
+    Run([&](Stream& stream) { LinearBackward(stream, vx, vw, c.layout, vdy, dx, dw, db); });
+    Gradients got{Get(dx), Get(dw), Get(db)};
+    for (double& v : got.dw) v -= kBefore;
+    for (double& v : got.db) v -= kBefore;
+    return got;
+  }
+};
+
+TEST_P(LinearTest, ForwardMatchesOracle) {
+  Random random(1);
+  for (const WeightLayout layout : kLayouts) {
+    for (const Case& c : {Case{1, 1, 1, layout},
+                          {5, 3, 7, layout},
+                          {37, 130, 1021, layout},
+                          {259, 65, 66, layout},
+                          {1, 64, 20001, layout}}) {
+      SCOPED_TRACE(::testing::PrintToString(c));
+      const Values x = random.Vector(c.rows * c.in), w = random.Vector(c.in * c.out);
+      const Values b = random.Vector(c.out);
+      const double tolerance = Tolerance(DType::kFloat32, c.in);
+      EXPECT_TRUE(AllNear(Forward(c, x, w, b), Oracle(c, x, w, b), tolerance));
+      EXPECT_EQ(cost().flops, 2.0 * c.rows * c.in * c.out + 1.0 * c.rows * c.out);
+      EXPECT_TRUE(AllNear(Forward(c, x, w, {}), Oracle(c, x, w, {}), tolerance));
+      EXPECT_EQ(Forward(c, x, w, b), Forward(c, x, w, b));
+      Clear();
+    }
+  }
+}
+
+TEST_P(LinearTest, GradientMatchesFiniteDifferences) {
+  Random random(2);
+  for (const WeightLayout layout : kLayouts) {
+    const Case c{5, 4, 3, layout};
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Values x = random.Vector(c.rows * c.in), w = random.Vector(c.in * c.out);
+    const Values b = random.Vector(c.out), dy = random.Vector(c.rows * c.out);
+    const Gradients got = Backward(c, x, w, dy);
+    const auto dx =
+        NumericGradient([&](const Values& v) { return Dot(dy, Oracle(c, v, w, b)); }, x);
+    const auto dw =
+        NumericGradient([&](const Values& v) { return Dot(dy, Oracle(c, x, v, b)); }, w);
+    const auto db =
+        NumericGradient([&](const Values& v) { return Dot(dy, Oracle(c, x, w, v)); }, b);
+    EXPECT_TRUE(AllNear(got.dx, dx, Tolerance(DType::kFloat32, c.out)));
+    EXPECT_TRUE(AllNear(got.dw, dw, Tolerance(DType::kFloat32, c.rows)));
+    EXPECT_TRUE(AllNear(got.db, db, Tolerance(DType::kFloat32, c.rows)));
+  }
+}
+
+TEST_P(LinearTest, BackwardMatchesOracle) {
+  Random random(3);
+  for (const WeightLayout layout : kLayouts) {
+    for (const Case& c : {Case{1, 1, 1, layout}, {67, 130, 300, layout}, {515, 31, 77, layout}}) {
+      SCOPED_TRACE(::testing::PrintToString(c));
+      const Values x = random.Vector(c.rows * c.in), w = random.Vector(c.in * c.out);
+      const Values dy = random.Vector(c.rows * c.out);
+      const Gradients got = Backward(c, x, w, dy), want = OracleBackward(c, x, w, dy);
+      EXPECT_EQ(cost().flops, 4.0 * c.rows * c.in * c.out + 1.0 * c.rows * c.out);
+      EXPECT_TRUE(AllNear(got.dx, want.dx, Tolerance(DType::kFloat32, c.out)));
+      EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(DType::kFloat32, c.rows)));
+      EXPECT_TRUE(AllNear(got.db, want.db, Tolerance(DType::kFloat32, c.rows)));
+      const Gradients again = Backward(c, x, w, dy);
+      EXPECT_EQ(got.dx, again.dx);
+      EXPECT_EQ(got.dw, again.dw);
+      EXPECT_EQ(got.db, again.db);
+      Clear();
+    }
+  }
+}
+
+// What is left out changes nothing of the rest, and its operand is not read.
+TEST_P(LinearTest, EachGradientAlone) {
+  const Case c{5, 4, 3, WeightLayout::kInOut};
+  Random random(4);
+  const Values x = random.Vector(c.rows * c.in), w = random.Vector(c.in * c.out);
+  const Values dy = random.Vector(c.rows * c.out);
+  const Gradients want = Backward(c, x, w, dy);
+  const View vx = Input({c.rows, c.in}, x), vw = Input(c.WeightShape(), w);
+  const View vdy = Input({c.rows, c.out}, dy), no_x = Output(vx.shape), no_w = Output(vw.shape);
+  const View dx = Output(vx.shape), dw = Accumulated(vw.shape, kBefore);
+  const View db = Accumulated({c.out}, kBefore);
+  Run([&](Stream& s) { LinearBackward(s, no_x, vw, c.layout, vdy, dx, {}, {}); });
+  EXPECT_EQ(Get(dx), want.dx);
+  Run([&](Stream& s) { LinearBackward(s, vx, no_w, c.layout, vdy, {}, dw, {}); });
+  Run([&](Stream& s) { LinearBackward(s, no_x, no_w, c.layout, vdy, {}, {}, db); });
+  for (int64_t i = 0; i < c.in * c.out; ++i) EXPECT_EQ(Get(dw)[i] - kBefore, want.dw[i]);
+  for (int64_t i = 0; i < c.out; ++i) EXPECT_EQ(Get(db)[i] - kBefore, want.db[i]);
+}
+
+TEST_P(LinearTest, NoRows) {
+  const Case c{0, 4, 3, WeightLayout::kOutIn};
+  const Values w = Random(5).Vector(c.in * c.out);
+  EXPECT_EQ(Backward(c, {}, w, {}).dw, Values(c.in * c.out));
+}
+
+TEST_P(LinearTest, RefusesWrongArguments) {
+  const auto kInOut = WeightLayout::kInOut;
+  const View x = Output({5, 4}), w = Output({4, 3}), b = Output({3}), y = Output({5, 3});
+  const View half = Output({5, 3}, DType::kBFloat16);
+  const auto forward = [&](View vx, View vw, View vb, View vy, const std::string& message) {
+    ExpectRefused([=](Stream& s) { LinearForward(s, vx, vw, kInOut, vb, vy); },
+                  "[linear_forward] " + message);
+  };
+  forward(x.Reshape({20}), w, b, y, "x is fp32 [20], want fp32 with 2 dimensions");
+  forward(x, w.Reshape({3, 4}), b, y, "w is fp32 [3, 4], want fp32 [4, 3]");
+  forward(x, w, b, half, "y is bf16 [5, 3], want fp32 with 2 dimensions");
+  forward(x, w, y.Slice(0, 4), y, "b is fp32 [4], want fp32 [3]");
+  forward(x, w, y.Slice(2, 3), y, "y and b overlap");
+  forward(x, y.Slice(3, 12).Reshape({4, 3}), b, y, "y and w overlap");
+  const auto backward = [&](View vdy, std::optional<View> dx, std::optional<View> dw,
+                            std::optional<View> db, const std::string& message) {
+    ExpectRefused([=](Stream& s) { LinearBackward(s, x, w, kInOut, vdy, dx, dw, db); },
+                  "[linear_backward] " + message);
+  };
+  backward(y, {}, {}, {}, "nothing to compute");
+  backward(y.Slice(0, 12).Reshape({4, 3}), x, {}, {}, "dy is fp32 [4, 3], want fp32 [5, 3]");
+  backward(y, w, {}, {}, "dx is fp32 [4, 3], want fp32 [5, 4]");
+  backward(y, x, {}, {}, "dx and x overlap");
+  backward(y, {}, w, {}, "dw and w overlap");
+  backward(y, {}, {}, y.Slice(0, 3), "db and dy overlap");
+}
+
+FSDP_INSTANTIATE_OP_TEST(LinearTest);
+
+}  // namespace
+}  // namespace fsdp

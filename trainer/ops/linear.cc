@@ -1,0 +1,107 @@
+#include "trainer/ops/linear.h"
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/linear_cpu.h"
+
+namespace fsdp {
+namespace {
+
+constexpr DType kF32 = DType::kFloat32;
+
+Shape WeightShape(const LinearShape& s) {
+  return s.layout == WeightLayout::kInOut ? Shape{s.in, s.out} : Shape{s.out, s.in};
+}
+
+// Of x and y (or their gradients), which fix all other shapes.
+LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, const char* y_name,
+                             const ConstView& y, WeightLayout layout) {
+  arguments.CheckRank("x", x, kF32, 2);
+  arguments.CheckRank(y_name, y, kF32, 2);
+  const LinearShape shape{x.shape[0], x.shape[1], y.shape[1], layout};
+  arguments.Check(y_name, y, kF32, {shape.rows, shape.out});
+  return shape;
+}
+
+double Flops(const LinearShape& s) { return 2.0 * s.rows * s.in * s.out; }
+
+float* Data(const std::optional<View>& view) { return view ? view->As<float>() : nullptr; }
+
+}  // namespace
+
+void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
+                   std::optional<ConstView> b, View y) {
+  const Arguments arguments("linear_forward");
+  const LinearShape shape = CheckActivations(arguments, x, "y", y, layout);
+  arguments.Check("w", w, kF32, WeightShape(shape));
+  arguments.CheckDisjoint("y", y, "x", x);
+  arguments.CheckDisjoint("y", y, "w", w);
+
+  Operation operation{.name = "linear_forward", .reads = {x, w}, .writes = {y}, .cost = {}};
+  operation.cost.flops = Flops(shape);
+  operation.cost.bytes_read = static_cast<double>(x.bytes() + w.bytes());
+  operation.cost.bytes_written = static_cast<double>(y.bytes());
+  if (b) {
+    arguments.Check("b", *b, kF32, {shape.out});
+    arguments.CheckDisjoint("y", y, "b", *b);
+    operation.reads.push_back(*b);
+    operation.cost.flops += static_cast<double>(shape.rows * shape.out);
+    operation.cost.bytes_read += static_cast<double>(b->bytes());
+  }
+  stream.Enqueue(operation, [=](ThreadPool& pool) {
+    LinearForwardCpu(pool, shape, x.As<float>(), w.As<float>(), b ? b->As<float>() : nullptr,
+                     y.As<float>());
+  });
+}
+
+void LinearBackward(Stream& stream, ConstView x, ConstView w, WeightLayout layout, ConstView dy,
+                    std::optional<View> dx, std::optional<View> dw, std::optional<View> db) {
+  const Arguments arguments("linear_backward");
+  const LinearShape shape = CheckActivations(arguments, x, "dy", dy, layout);
+  arguments.Check("w", w, kF32, WeightShape(shape));
+  arguments.Require(dx || dw || db, "nothing to compute: dx, dw and db are all left out");
+
+  Operation operation{.name = "linear_backward", .reads = {dy}, .writes = {}, .cost = {}};
+  Cost& cost = operation.cost;
+  cost.bytes_read = static_cast<double>(dy.bytes());
+  if (dx) {
+    arguments.Check("dx", *dx, kF32, x.shape);
+    arguments.CheckDisjoint("dx", *dx, "x", x);
+    arguments.CheckDisjoint("dx", *dx, "w", w);
+    arguments.CheckDisjoint("dx", *dx, "dy", dy);
+    operation.reads.push_back(w);
+    operation.writes.push_back(*dx);
+    cost.flops += Flops(shape);
+    cost.bytes_read += static_cast<double>(w.bytes());
+    cost.bytes_written += static_cast<double>(dx->bytes());
+  }
+  if (dw) {
+    arguments.Check("dw", *dw, kF32, w.shape);
+    arguments.CheckDisjoint("dw", *dw, "x", x);
+    arguments.CheckDisjoint("dw", *dw, "w", w);
+    arguments.CheckDisjoint("dw", *dw, "dy", dy);
+    if (dx) arguments.CheckDisjoint("dw", *dw, "dx", *dx);
+    operation.reads.push_back(x);
+    operation.writes.push_back(*dw);
+    cost.flops += Flops(shape);
+    cost.bytes_read += static_cast<double>(x.bytes() + dw->bytes());
+    cost.bytes_written += static_cast<double>(dw->bytes());
+  }
+  if (db) {
+    arguments.Check("db", *db, kF32, {shape.out});
+    arguments.CheckDisjoint("db", *db, "dy", dy);
+    arguments.CheckDisjoint("db", *db, "x", x);
+    arguments.CheckDisjoint("db", *db, "w", w);
+    if (dx) arguments.CheckDisjoint("db", *db, "dx", *dx);
+    if (dw) arguments.CheckDisjoint("db", *db, "dw", *dw);
+    operation.writes.push_back(*db);
+    cost.flops += static_cast<double>(shape.rows * shape.out);
+    cost.bytes_read += static_cast<double>(db->bytes());
+    cost.bytes_written += static_cast<double>(db->bytes());
+  }
+  stream.Enqueue(operation, [=](ThreadPool& pool) {
+    LinearBackwardCpu(pool, shape, x.As<float>(), w.As<float>(), dy.As<float>(), Data(dx), Data(dw),
+                      Data(db));
+  });
+}
+
+}  // namespace fsdp

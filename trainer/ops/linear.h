@@ -1,0 +1,37 @@
+// A linear layer with an optional bias:   y = x W + b   (W as a matrix [in, out])
+//
+// x, dx: [rows, in], y, dy: [rows, out], b, db: [out], W, dW: as WeightLayout says; all fp32, sums
+// are fp32. Nothing is saved beyond x and W; no workspace.
+// Cost: 2 rows in out FLOPs for each product and rows out for the bias; every operand once.
+// Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping results.
+#ifndef FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
+#define FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
+
+#include <optional>
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// How a weight matrix lies in memory: as its Hugging Face file has it, so that it is never turned.
+enum class WeightLayout {
+  kInOut,  // [in, out]: GPT-2's Conv1D.
+  kOutIn,  // [out, in]: torch.nn.Linear.
+};
+
+// Overwrites y, which overlaps nothing else.
+void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
+                   std::optional<ConstView> b, View y);
+
+//   dx  = dy W^T              overwritten
+//   dW += x^T dy              added to, so that micro-batches accumulate
+//   db += sum_i dy[i, :]      added to
+// Each may be left out: dx for a layer that starts the network, dW and db for frozen parameters.
+// x is read only for dW, W only for dx. The results overlap nothing else.
+void LinearBackward(Stream& stream, ConstView x, ConstView w, WeightLayout layout, ConstView dy,
+                    std::optional<View> dx, std::optional<View> dw, std::optional<View> db);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
