@@ -1,0 +1,153 @@
+#include "trainer/ops/embedding.h"
+
+#include <vector>
+
+#include "tests/testing/harness.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+using Values = std::vector<double>;
+
+struct Case {
+  int64_t rows, cols, vocab, max_positions;
+};
+
+Values Oracle(const Case& c, const Values& tokens, const Values& positions, const Values& wte,
+              const Values& wpe) {
+  Values y(c.rows * c.cols);
+  for (int64_t i = 0; i < c.rows; ++i) {
+    for (int64_t j = 0; j < c.cols; ++j) {
+      y[i * c.cols + j] = wte[static_cast<int64_t>(tokens[i]) * c.cols + j] +
+                          wpe[static_cast<int64_t>(positions[i]) * c.cols + j];
+    }
+  }
+  return y;
+}
+
+class EmbeddingTest : public OpTest {
+ protected:
+  static constexpr double kBefore = 0.25;
+
+  void Upload(const Case& c, const Values& tokens, const Values& positions) {
+    tokens_ = Input({c.rows}, tokens, DType::kInt32);
+    positions_ = Input({c.rows}, positions, DType::kInt32);
+  }
+  struct Gradients {
+    Values dwte, dwpe;
+  };
+  Gradients Backward(const Case& c, const Values& dy) {
+    const View vdy = Input({c.rows, c.cols}, dy);
+    const View dwte = Accumulated({c.vocab, c.cols}, kBefore);
+    const View dwpe = Accumulated({c.max_positions, c.cols}, kBefore);
+    Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, vdy, dwte, dwpe); });
+    return {Get(dwte), Get(dwpe)};
+  }
+
+  View tokens_, positions_;
+};
+
+TEST_P(EmbeddingTest, ForwardMatchesOracle) {
+  Random random(1);
+  for (const Case& c : {Case{1, 1, 1, 1}, {37, 3, 1021, 37}, {130, 65, 256, 64}}) {
+    const Values tokens = random.Integers(c.rows, c.vocab);
+    const Values positions = random.Integers(c.rows, c.max_positions);
+    const Values wte = random.Vector(c.vocab * c.cols);
+    const Values wpe = random.Vector(c.max_positions * c.cols);
+    Upload(c, tokens, positions);
+    const View vwte = Input({c.vocab, c.cols}, wte), vwpe = Input({c.max_positions, c.cols}, wpe);
+    const View y = Output({c.rows, c.cols});
+    Run([&](Stream& s) { EmbeddingForward(s, tokens_, positions_, vwte, vwpe, y); });
+    // One addition, rounded once.
+    EXPECT_TRUE(AllNear(Get(y), Oracle(c, tokens, positions, wte, wpe), Epsilon(DType::kFloat32)));
+    EXPECT_EQ(cost().flops, c.rows * c.cols);
+  }
+}
+
+TEST_P(EmbeddingTest, GradientMatchesFiniteDifferences) {
+  Random random(2);
+  const Case c{19, 3, 5, 7};  // More rows than tokens: some repeat.
+  const Values tokens = random.Integers(c.rows, c.vocab);
+  const Values positions = random.Integers(c.rows, c.max_positions);
+  const Values wte = random.Vector(c.vocab * c.cols);
+  const Values wpe = random.Vector(c.max_positions * c.cols);
+  const Values dy = random.Vector(c.rows * c.cols);
+  Upload(c, tokens, positions);
+  const Gradients got = Backward(c, dy);
+  Values dwte = NumericGradient(
+      [&](const Values& v) { return Dot(dy, Oracle(c, tokens, positions, v, wpe)); }, wte);
+  Values dwpe = NumericGradient(
+      [&](const Values& v) { return Dot(dy, Oracle(c, tokens, positions, wte, v)); }, wpe);
+  for (double& v : dwte) v += kBefore;
+  for (double& v : dwpe) v += kBefore;
+  EXPECT_TRUE(AllNear(got.dwte, dwte, Tolerance(DType::kFloat32, c.rows)));
+  EXPECT_TRUE(AllNear(got.dwpe, dwpe, Tolerance(DType::kFloat32, c.rows)));
+}
+
+// One float32 sum an element, in the order of the rows: known to the bit, whatever the threads.
+TEST_P(EmbeddingTest, BackwardAddsInOrderOfRows) {
+  Random random(3);
+  const Case c{515, 67, 11, 103};
+  const Values tokens = random.Integers(c.rows, c.vocab);
+  const Values positions = random.Integers(c.rows, c.max_positions);
+  const Values dy = random.Vector(c.rows * c.cols);
+  std::vector<float> dwte(c.vocab * c.cols, kBefore), dwpe(c.max_positions * c.cols, kBefore);
+  for (int64_t i = 0; i < c.rows; ++i) {
+    for (int64_t j = 0; j < c.cols; ++j) {
+      const auto d = static_cast<float>(dy[i * c.cols + j]);
+      dwte[static_cast<int64_t>(tokens[i]) * c.cols + j] += d;
+      dwpe[static_cast<int64_t>(positions[i]) * c.cols + j] += d;
+    }
+  }
+  Upload(c, tokens, positions);
+  const Gradients got = Backward(c, dy);
+  EXPECT_EQ(got.dwte, Values(dwte.begin(), dwte.end()));
+  EXPECT_EQ(got.dwpe, Values(dwpe.begin(), dwpe.end()));
+}
+
+TEST_P(EmbeddingTest, AnIdOutsideItsTableIsADataError) {
+  const Case c{3, 2, 5, 4};
+  const View wte = Accumulated({c.vocab, c.cols}), wpe = Accumulated({c.max_positions, c.cols});
+  const View y = Output({c.rows, c.cols}), dy = Accumulated({c.rows, c.cols});
+  const auto expect_refused = [&](const Values& tokens, const Values& positions) {
+    Upload(c, tokens, positions);
+    EXPECT_THROW(Run([&](Stream& s) { EmbeddingForward(s, tokens_, positions_, wte, wpe, y); }),
+                 DataError);
+    EXPECT_THROW(Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, dy, wte, wpe); }),
+                 DataError);
+    EXPECT_EQ(Get(wte), Values(c.vocab * c.cols, 1));  // Nothing was added.
+  };
+  expect_refused({0, 1, 5}, {0, 1, 2});
+  expect_refused({0, -1, 2}, {0, 1, 2});
+  expect_refused({0, 1, 2}, {4, 1, 2});
+  expect_refused({0, 1, 2}, {0, 1, -7});
+}
+
+TEST_P(EmbeddingTest, RefusesWrongArguments) {
+  Upload({3, 2, 5, 4}, {0, 1, 2}, {0, 1, 2});
+  const View wte = Output({5, 2}), wpe = Output({4, 2}), y = Output({3, 2});
+  const auto forward = [&](View tokens, View positions, View vwte, View vwpe, View vy,
+                           const std::string& message) {
+    ExpectRefused([=](Stream& s) { EmbeddingForward(s, tokens, positions, vwte, vwpe, vy); },
+                  "[embedding_forward] " + message);
+  };
+  const View floats = Output({3});
+  forward(floats, positions_, wte, wpe, y, "tokens is fp32 [3], want int32 [3]");
+  forward(tokens_, positions_.Slice(0, 2), wte, wpe, y, "positions is int32 [2], want int32 [3]");
+  forward(tokens_, positions_, wte.Reshape({2, 5}), wpe, y, "wte is fp32 [2, 5], want fp32 [2, 2]");
+  forward(tokens_, positions_, wte, wpe.Reshape({8}), y, "wpe is fp32 [8], want fp32 with 2");
+  forward(tokens_, positions_, wte, wpe, wte.Slice(2, 6).Reshape({3, 2}), "y and wte overlap");
+  ExpectRefused([=, this](Stream& s) { EmbeddingBackward(s, tokens_, positions_, y, wte, wte); },
+                "[embedding_backward] dwte and dwpe overlap");
+  ExpectRefused(
+      [=, this](Stream& s) {
+        EmbeddingBackward(s, tokens_, positions_, wpe.Slice(0, 6).Reshape({3, 2}), wte, wpe);
+      },
+      "[embedding_backward] dwpe and dy overlap");
+}
+
+FSDP_INSTANTIATE_OP_TEST(EmbeddingTest);
+
+}  // namespace
+}  // namespace fsdp

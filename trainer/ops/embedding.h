@@ -1,0 +1,28 @@
+// Token and position embedding:   y[i, :] = wte[tokens[i], :] + wpe[positions[i], :]
+//
+// wte, dwte: [vocab, cols], wpe, dwpe: [max_positions, cols], y, dy: [rows, cols], fp32;
+// tokens, positions: [rows], int32. Nothing is saved; no workspace.
+// Cost: an addition per element read; of the tables at most `rows` rows each are touched.
+// Throws std::invalid_argument before anything is enqueued. A token or position outside its table
+// fails the stream with DataError before anything is written.
+#ifndef FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
+#define FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// Overwrites y, which overlaps nothing else.
+void EmbeddingForward(Stream& stream, ConstView tokens, ConstView positions, ConstView wte,
+                      ConstView wpe, View y);
+
+//   dwte[tokens[i], :] += dy[i, :]     dwpe[positions[i], :] += dy[i, :]
+// Each element is summed in the order of i, so its bits do not depend on the number of threads.
+// dwte and dwpe overlap nothing else.
+void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView positions, ConstView dy,
+                       View dwte, View dwpe);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
