@@ -1,0 +1,256 @@
+#include "trainer/ops/head_loss.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tests/testing/harness.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+using Values = std::vector<double>;
+constexpr DType kF32 = DType::kFloat32;
+
+struct Problem {
+  int64_t rows, cols, vocab;
+  float scale;
+  Values x, w, targets, weights;
+};
+
+// A third of the rows has weight zero, and then a target that no table has.
+Problem MakeProblem(uint64_t seed, int64_t rows, int64_t cols, int64_t vocab, float scale) {
+  Random random(seed);
+  Problem p{rows,
+            cols,
+            vocab,
+            scale,
+            random.Vector(rows * cols),
+            random.Vector(vocab * cols),
+            random.Integers(rows, vocab),
+            random.Vector(rows, 0.5, 1.5)};
+  for (int64_t i = 1; i < rows; i += 3) p.weights[i] = 0, p.targets[i] = -100;
+  return p;
+}
+
+struct Results {
+  double loss = 0;
+  Values dx, dw;
+};
+
+Results Oracle(const Problem& p) {
+  Results out{0, Values(p.x.size()), Values(p.w.size())};
+  Values e(p.vocab);
+  for (int64_t i = 0; i < p.rows; ++i) {
+    if (p.weights[i] == 0) continue;
+    const double* x = p.x.data() + i * p.cols;
+    double sum = 0, target_logit = 0;
+    for (int64_t v = 0; v < p.vocab; ++v) {
+      double logit = 0;
+      for (int64_t c = 0; c < p.cols; ++c) logit += x[c] * p.w[v * p.cols + c];
+      if (v == p.targets[i]) target_logit = logit;
+      sum += e[v] = std::exp(logit);
+    }
+    const double factor = p.scale * p.weights[i];
+    out.loss += factor * (std::log(sum) - target_logit);
+    for (int64_t v = 0; v < p.vocab; ++v) {
+      const double g = factor * (e[v] / sum - (v == p.targets[i]));
+      for (int64_t c = 0; c < p.cols; ++c) {
+        out.dx[i * p.cols + c] += g * p.w[v * p.cols + c];
+        out.dw[v * p.cols + c] += g * x[c];
+      }
+    }
+  }
+  return out;
+}
+
+class HeadLossTest : public OpTest {
+ protected:
+  static constexpr double kBefore = 0.5;
+
+  void Upload(const Problem& p) {
+    x_ = Input({p.rows, p.cols}, p.x);
+    w_ = Input({p.vocab, p.cols}, p.w);
+    targets_ = Input({p.rows}, p.targets, DType::kInt32);
+    weights_ = Input({p.rows}, p.weights);
+    loss_ = Accumulated({1}, kBefore);
+    workspace_ = Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab));
+    dx_ = Output(x_.shape);
+    dw_ = Accumulated(w_.shape, kBefore);
+  }
+  double Forward(const Problem& p) {
+    Clear();
+    Upload(p);
+    Run([&](Stream& s) {
+      HeadLossForward(s, x_, w_, targets_, weights_, p.scale, loss_, workspace_);
+    });
+    return Get(loss_)[0] - kBefore;
+  }
+  // Of loss and dw: what was added.
+  Results ForwardBackward(const Problem& p) {
+    Clear();
+    Upload(p);
+    Run([&](Stream& s) {
+      HeadLossForwardBackward(s, x_, w_, targets_, weights_, p.scale, loss_, dx_, dw_, workspace_);
+    });
+    Results got{Get(loss_)[0] - kBefore, Get(dx_), Get(dw_)};
+    for (double& v : got.dw) v -= kBefore;
+    return got;
+  }
+
+  View x_, w_, targets_, weights_, loss_, workspace_, dx_, dw_;
+};
+
+// dx adds up over the vocabulary, dw over the rows; the logits under both over the columns.
+void ExpectNear(const Results& got, const Results& want, const Problem& p) {
+  EXPECT_TRUE(AllNear({got.loss}, {want.loss}, Tolerance(kF32, p.cols)));
+  EXPECT_TRUE(AllNear(got.dx, want.dx, Tolerance(kF32, p.cols + p.vocab)));
+  EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(kF32, p.cols + p.rows)));
+}
+
+TEST_P(HeadLossTest, GradientMatchesFiniteDifferences) {
+  const Problem p = MakeProblem(1, 8, 3, 11, /*scale=*/0.75);
+  Results want = Oracle(p);
+  want.dx = NumericGradient(
+      [&](const Values& v) {
+        Problem q = p;
+        q.x = v;
+        return Oracle(q).loss;
+      },
+      p.x);
+  want.dw = NumericGradient(
+      [&](const Values& v) {
+        Problem q = p;
+        q.w = v;
+        return Oracle(q).loss;
+      },
+      p.w);
+  ExpectNear(ForwardBackward(p), want, p);
+}
+
+TEST_P(HeadLossTest, MatchesOracle) {
+  // Scales near one keep the gradients of order one, where the tolerance bites.
+  for (const Problem& p :
+       {MakeProblem(2, 1, 3, 1021, 1), MakeProblem(3, 37, 66, 1021, 0.5),
+        MakeProblem(4, 130, 65, 257, 1), MakeProblem(5, 5, 1, 1, 1), MakeProblem(6, 2, 7, 2, 1)}) {
+    SCOPED_TRACE(std::to_string(p.rows) + " x " + std::to_string(p.cols) + " x " +
+                 std::to_string(p.vocab));
+    const Results want = Oracle(p), got = ForwardBackward(p);
+    EXPECT_EQ(cost().flops, (6.0 * p.cols + 4) * p.rows * p.vocab);
+    ExpectNear(got, want, p);
+    EXPECT_TRUE(AllNear({Forward(p)}, {want.loss}, Tolerance(kF32, p.cols)));
+    EXPECT_EQ(cost().flops, (2.0 * p.cols + 4) * p.rows * p.vocab);
+
+    const Results again = ForwardBackward(p);
+    EXPECT_EQ(got.loss, again.loss);
+    EXPECT_EQ(got.dx, again.dx);
+    EXPECT_EQ(got.dw, again.dw);
+  }
+}
+
+TEST_P(HeadLossTest, SeveralChunksTheLastOneShort) {
+  constexpr int64_t kVocab = 1021;
+  const int64_t chunk = HeadLossChunkRows(int64_t{1} << 40, kVocab);
+  const Problem p = MakeProblem(7, 2 * chunk + 5, 2, kVocab, 1.0f / 512);
+  const Results want = Oracle(p);
+  ExpectNear(ForwardBackward(p), want, p);
+  EXPECT_TRUE(AllNear({Forward(p)}, {want.loss}, Tolerance(kF32, p.cols)));
+}
+
+TEST_P(HeadLossTest, RowsOfWeightZeroTakeNoPart) {
+  const Problem p = MakeProblem(8, 31, 5, 67, 1);
+  const Results got = ForwardBackward(p);
+  Problem fewer = p;
+  fewer.rows = 0;
+  fewer.x.clear(), fewer.targets.clear(), fewer.weights.clear();
+  for (int64_t i = 0; i < p.rows; ++i) {
+    if (p.weights[i] == 0) {
+      for (int64_t c = 0; c < p.cols; ++c) EXPECT_EQ(got.dx[i * p.cols + c], 0) << i;
+      continue;
+    }
+    ++fewer.rows;
+    fewer.x.insert(fewer.x.end(), &p.x[i * p.cols], &p.x[i * p.cols] + p.cols);
+    fewer.targets.push_back(p.targets[i]);
+    fewer.weights.push_back(p.weights[i]);
+  }
+  const Results want = ForwardBackward(fewer);
+  EXPECT_EQ(got.loss, want.loss);
+  EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(kF32, p.rows)));
+
+  Problem none = p;
+  none.weights.assign(p.rows, 0);
+  const Results nothing = ForwardBackward(none);
+  EXPECT_EQ(nothing.loss, 0);
+  EXPECT_EQ(nothing.dx, Values(p.x.size()));
+  EXPECT_EQ(nothing.dw, Values(p.w.size()));
+}
+
+// e^1000 is beyond float64; only differences to the largest logit may be taken.
+TEST_P(HeadLossTest, LargeLogits) {
+  const Problem p{2, 1, 3, 1, {1000, -1000}, {1, 0.5, -1}, {1, 0}, {1, 1}};
+  const Results got = ForwardBackward(p);
+  EXPECT_EQ(got.loss, 500 + 2000);
+  EXPECT_EQ(got.dx, (Values{0.5, -2}));
+  EXPECT_EQ(got.dw, (Values{1000 + 1000, -1000, -1000}));
+}
+
+TEST_P(HeadLossTest, ANanInOneRowReachesTheLoss) {
+  Problem p = MakeProblem(9, 3, 2, 5, 1);
+  p.x[0] = NAN;
+  EXPECT_TRUE(std::isnan(Forward(p)));
+  EXPECT_TRUE(std::isnan(ForwardBackward(p).loss));
+}
+
+TEST_P(HeadLossTest, ATargetOutsideTheVocabularyIsADataError) {
+  for (const double target : {-1.0, 11.0, 2147483647.0, -2147483648.0}) {
+    Problem p = MakeProblem(10, 7, 3, 11, 1);
+    p.targets[6] = target;
+    EXPECT_THROW(Forward(p), DataError);
+    EXPECT_THROW(ForwardBackward(p), DataError);
+    EXPECT_EQ(Get(loss_), Values{kBefore});
+    EXPECT_EQ(Get(dw_), Values(p.w.size(), kBefore));
+  }
+}
+
+TEST(HeadLossChunk, RowsAndWorkspaceAreBounded) {
+  constexpr int64_t kMany = int64_t{1} << 40;
+  EXPECT_EQ(HeadLossChunkRows(3, 1021), 3);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 257), 512);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 50257), 240);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 1 << 20), 16);
+  for (const int64_t vocab : {1, 257, 1021, 50257}) {
+    EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab), (48 << 20) + 512 * 8 + 64);
+  }
+}
+
+TEST_P(HeadLossTest, RefusesWrongArguments) {
+  Upload(MakeProblem(11, 4, 3, 5, 1));
+  const auto refused = [&](View x, View targets, View loss, View dx, View dw, View workspace,
+                           const std::string& message) {
+    ExpectRefused(
+        [=, this](Stream& s) {
+          HeadLossForwardBackward(s, x, w_, targets, weights_, 1, loss, dx, dw, workspace);
+        },
+        "[head_loss_forward_backward] " + message);
+  };
+  refused(x_.Reshape({3, 4}), targets_, loss_, dx_, dw_, workspace_,
+          "w is fp32 [5, 3], want fp32 [5, 4]");
+  refused(x_, weights_, loss_, dx_, dw_, workspace_, "targets is fp32 [4], want int32 [4]");
+  refused(x_, targets_, dx_, dx_, dw_, workspace_, "loss is fp32 [4, 3], want fp32 [1]");
+  refused(x_, targets_, loss_, x_, dw_, workspace_, "dx and x overlap");
+  refused(x_, targets_, loss_, dx_, w_, workspace_, "dw and w overlap");
+  refused(x_, targets_, loss_, dx_, dw_, workspace_.Slice(0, 100),
+          "workspace has 100 bytes, want >= ");
+  refused(x_, targets_, dx_.Slice(2, 1), dx_, dw_, workspace_, "dx and loss overlap");
+  ExpectRefused(
+      [&](Stream& s) {
+        HeadLossForward(s, x_, w_, targets_, weights_.Slice(0, 3), 1, loss_, workspace_);
+      },
+      "[head_loss_forward] weights is fp32 [3], want fp32 [4]");
+}
+
+FSDP_INSTANTIATE_OP_TEST(HeadLossTest);
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,49 @@
+// The output head and its softmax cross-entropy as one op over chunks of rows, so that the logits
+// of all rows never exist at once:
+//   l[i, v] = sum_c x[i, c] w[v, c]
+//   nll[i]  = log(sum_v e^(l[i, v] - m[i])) + m[i] - l[i, targets[i]],   m[i] = max_v l[i, v]
+//   loss   += scale sum_i weights[i] nll[i]
+//
+// x, dx: [rows, cols], w, dw: [vocab, cols] (the token table itself where they are tied), weights:
+// [rows], loss: [1], fp32; targets: [rows], int32. `scale` is the same for all rows, as 1 / T0.
+// A row of weight zero takes no part: its target is not looked at, its row of dx is exactly zero
+// and it adds nothing to dw, provided that x is finite.
+// Products are fp32; the sum over the vocabulary is fp32 in blocks and float64 over blocks, the
+// sum over rows is float64 in the order of i. The results overlap nothing else.
+//
+// Cost: 2 rows cols vocab FLOPs a product (one forward, three with the gradient) and 4 per logit;
+// every operand once. The logits of a chunk, which should stay in a cache, are not counted.
+// Throws std::invalid_argument before anything is enqueued. A target outside [0, vocab) fails the
+// stream with DataError before anything is written.
+#ifndef FSDP_TRAIN_TRAINER_OPS_HEAD_LOSS_H_
+#define FSDP_TRAIN_TRAINER_OPS_HEAD_LOSS_H_
+
+#include <cstdint>
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// Adds to loss. For evaluation.
+void HeadLossForward(Stream& stream, ConstView x, ConstView w, ConstView targets, ConstView weights,
+                     float scale, View loss, View workspace);
+
+// The same, and with p = softmax(l):
+//   g[i, v] = scale weights[i] (p[i, v] - [v = targets[i]])
+//   dx  = g w       overwritten
+//   dw += g^T x     added to, so that micro-batches accumulate
+void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView targets,
+                             ConstView weights, float scale, View loss, View dx, View dw,
+                             View workspace);
+
+// Rows of a chunk: 512, or as many as make 48 MiB of logits, but at least 16. A function of the
+// shape alone, so that the order of sums does not depend on threads.
+int64_t HeadLossChunkRows(int64_t rows, int64_t vocab);
+
+// Bytes of `workspace` for both: the logits of one chunk. The workspace starts at a multiple of 8.
+int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_HEAD_LOSS_H_
