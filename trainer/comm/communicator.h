@@ -1,0 +1,106 @@
+// Collectives over a fixed group of ranks. tests/trainer/comm/communicator_suite.h holds every
+// transport to what is said here.
+#ifndef FSDP_TRAIN_TRAINER_COMM_COMMUNICATOR_H_
+#define FSDP_TRAIN_TRAINER_COMM_COMMUNICATOR_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/device.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+enum class Collective : uint8_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast };
+inline constexpr int kCollectives = 5;
+
+const char* Name(Collective kind);  // "all_gather", ...: also the operation's name on the stream.
+
+// What one rank does in a collective of `n` elements (as in the comments below: n per rank, the
+// whole tensor for kAllReduce and kBroadcast). Links are priced as rings of size - 1 rounds, the
+// schedule of least volume: all-gather, reduce-scatter and all-to-all send (size - 1) / size of the
+// full tensor, an all-reduce is the first two in turn, a pipelined broadcast forwards it once.
+Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype);
+
+struct CommOptions {
+  double timeout_s = 600;  // A peer not heard of for longer fails the collective.
+  // Polls before a waiting rank sleeps, about 20 ns each. Polling is right only while all busy
+  // threads of a host have a core each; -1: 2000 if the ranks alone do, otherwise none.
+  int spins = -1;
+};
+
+// One collective of one rank, checked: all that a transport needs to know.
+struct CollectiveCall {
+  Collective kind = Collective::kAllGather;
+  DType dtype = DType::kFloat32;
+  int root = 0;
+  int64_t n = 0;
+  uint64_t sequence = 0;  // Counts the calls of this communicator from 0.
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;  // The same as `in` for kAllReduce and kBroadcast.
+
+  int64_t bytes() const { return n * SizeOf(dtype); }
+};
+
+// Collectives, enqueued on the caller's stream like any op. Sum only: a caller scales. CPU
+// transports sum in fp32, in rank order over the whole group, and round once to the wire dtype, so
+// all of them give the same bits.
+//   Order    All ranks make the same calls, in the same order, with the same n and dtype. The calls
+//            of one communicator go to one stream, or to streams that events order.
+//   Units    Elements, never bytes: n per rank, size() * n in a full tensor. n = 0 is a call too.
+//   Aliases  In place where said; any other overlap is an error.
+//   Errors   Views that disagree: std::invalid_argument, nothing enqueued. Ranks that disagree, a
+//            dead peer or a timeout fail the stream with CommError, on every rank; the group is
+//            then beyond repair: destroy it.
+//   Threads  One thread calls at a time, except Abort().
+class Communicator {
+ public:
+  // Aborts what is in flight, here and, as this rank has left, on the peers. Never throws or hangs.
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }  // In [0, size()).
+  int size() const { return size_; }
+
+  // full[r * n + i] = shard[i] of rank r. In place if `shard` is slice rank() of `full`.
+  void AllGather(Stream& stream, ConstView shard, View full);
+  // shard[i] = sum over ranks of full[rank() * n + i]. fp32, bf16 or fp16. In place as above.
+  void ReduceScatter(Stream& stream, ConstView full, View shard);
+  // data[i] = sum over ranks of data[i], in place. fp32, bf16 or fp16.
+  void AllReduce(Stream& stream, View data);
+  // out[r * n + i] = in[rank() * n + i] of rank r. Never in place.
+  void AllToAll(Stream& stream, ConstView in, View out);
+  // data[i] = data[i] of rank `root`, in place.
+  void Broadcast(Stream& stream, View data, int root);
+
+  // What is in flight and everything later fails with CommError, here and on the peers; `why` is in
+  // its message. A collective for which all ranks have arrived already may still complete. From any
+  // thread, at any time; the first reason counts.
+  virtual void Abort(const std::string& why) = 0;
+
+  // Sum of Cost::link_bytes of all calls of a kind so far.
+  double link_bytes(Collective kind) const { return link_bytes_[static_cast<int>(kind)]; }
+
+ protected:
+  Communicator(int rank, int size, DeviceType device);
+
+ private:
+  virtual void Enqueue(Stream& stream, const Operation& operation, const CollectiveCall& call) = 0;
+  void Submit(Stream& stream, CollectiveCall call, std::vector<Range> reads,
+              std::vector<Range> writes);
+  void CheckStream(const char* name, Stream& stream) const;
+
+  const int rank_;
+  const int size_;
+  const DeviceType device_;
+  uint64_t calls_ = 0;
+  std::array<double, kCollectives> link_bytes_{};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_COMMUNICATOR_H_

@@ -1,0 +1,27 @@
+// What the CPU transports share on the way from a stream to their bytes.
+#ifndef FSDP_TRAIN_TRAINER_COMM_CPU_COMMUNICATOR_H_
+#define FSDP_TRAIN_TRAINER_COMM_CPU_COMMUNICATOR_H_
+
+#include <memory>
+#include <string>
+
+#include "trainer/comm/communicator.h"
+
+namespace fsdp {
+
+// How bytes move. It outlives its Communicator while streams still hold work of it.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // On a stream's worker: blocks until the collective is done. Throws CommError. One at a time.
+  virtual void Run(const CollectiveCall& call) = 0;
+  virtual void Abort(const std::string& why) = 0;  // From any thread.
+  virtual void Leave() = 0;                        // The same, and says that this rank has left.
+};
+
+std::unique_ptr<Communicator> MakeCpuCommunicator(int rank, int size,
+                                                  std::shared_ptr<Transport> transport);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_CPU_COMMUNICATOR_H_

@@ -1,0 +1,48 @@
+// The store of ranks that are threads of one process: one object that all of them share.
+#ifndef FSDP_TRAIN_TRAINER_COMM_MEMORY_STORE_H_
+#define FSDP_TRAIN_TRAINER_COMM_MEMORY_STORE_H_
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/store.h"
+
+namespace fsdp {
+
+// OnFailure adds a callback: each rank may have one. Fail() calls them, in the failing thread.
+// Leave() does nothing: a thread does not vanish alone.
+class MemoryStore final : public Store {
+ public:
+  explicit MemoryStore(double timeout_s = 600) : Store(timeout_s) {}
+
+  void Set(const std::string& key, const std::string& value) override;
+  int64_t Add(const std::string& key, int64_t delta) override;
+  std::vector<std::optional<std::string>> Fetch(const std::vector<std::string>& keys,
+                                                double timeout_s) override;
+  void Fail(const std::string& why) override;
+  std::string FailureReason() const override;
+  void OnFailure(std::function<void(const std::string&)> callback) override;
+  void Leave() override {}
+
+ private:
+  void CheckFailure() const;  // With mutex_ held.
+
+  mutable std::mutex mutex_;  // Guards all below.
+  std::condition_variable changed_;
+  std::map<std::string, std::string> table_;
+  std::string failure_;
+  std::mutex callbacks_mutex_;  // Taken after mutex_ is released: callbacks may take long.
+  std::vector<std::function<void(const std::string&)>> callbacks_;
+};
+
+// The sum as a new decimal string. Throws std::invalid_argument where `value` is no number.
+std::string AddDecimal(const std::string& key, const std::string& value, int64_t delta);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_MEMORY_STORE_H_

@@ -1,0 +1,46 @@
+// Who is who: the ranks of a job as coordinates. Pure arithmetic, the same on every rank.
+#ifndef FSDP_TRAIN_TRAINER_COMM_MESH_H_
+#define FSDP_TRAIN_TRAINER_COMM_MESH_H_
+
+#include <vector>
+
+namespace fsdp {
+
+// World ranks as a [replicate][shard] array, shard innermost: with F = ranks per host, a shard
+// group is a host (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2, hybrid sharding). The axes
+// `sequence` and `expert` are there for their callers' sake and have size 1.
+class Mesh {
+ public:
+  struct Coordinate {
+    int replicate = 0, shard = 0, sequence = 0, expert = 0;
+    bool operator==(const Coordinate&) const = default;
+  };
+
+  // `shard_size` is F, a divisor of `world_size`. Throws std::invalid_argument otherwise.
+  Mesh(int world_rank, int world_size, int shard_size);
+
+  int world_rank() const { return world_rank_; }
+  int world_size() const { return world_size_; }
+  int shard_size() const { return shard_size_; }
+  int replicate_size() const { return world_size_ / shard_size_; }
+
+  Coordinate coordinate() const { return CoordinateOf(world_rank_); }
+  Coordinate CoordinateOf(int world_rank) const;
+  int RankOf(const Coordinate& coordinate) const;
+
+  // World ranks, ascending, this one included. A rank's number in the group's communicator is its
+  // place in the list: coordinate().shard and coordinate().replicate.
+  std::vector<int> ShardGroup() const;      // Together they hold one copy of everything.
+  std::vector<int> ReplicateGroup() const;  // They hold the same shard.
+
+  // Which part of the samples is this rank's, of data_size() parts.
+  int data_coordinate() const { return world_rank_; }
+  int data_size() const { return world_size_; }
+
+ private:
+  int world_rank_, world_size_, shard_size_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_MESH_H_

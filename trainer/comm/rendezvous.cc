@@ -1,0 +1,175 @@
+#include "trainer/comm/rendezvous.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "trainer/core/check.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+constexpr std::chrono::milliseconds kWatchInterval{100};
+
+// About 40 us: as long as ranks are apart whose work is alike, less than a time slice.
+constexpr int kSpins = 2000;
+
+int Spins(const CommOptions& options, int size) {
+  if (options.spins >= 0) return options.spins;
+  return size <= static_cast<int>(std::thread::hardware_concurrency()) ? kSpins : 0;
+}
+
+bool Alike(const CollectiveCall& a, const CollectiveCall& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.root == b.root && a.n == b.n &&
+         a.sequence == b.sequence;
+}
+
+}  // namespace
+
+std::string ToString(const CollectiveCall& call) {
+  std::ostringstream out;
+  out << Name(call.kind) << " #" << call.sequence << " (n = " << call.n << ", " << Name(call.dtype);
+  if (call.kind == Collective::kBroadcast) out << ", root " << call.root;
+  out << ")";
+  return out.str();
+}
+
+int64_t Rendezvous::Bytes(int size) { return sizeof(Rendezvous) + size * sizeof(Slot); }
+
+Member::Member(void* shared, int rank, int size, const CommOptions& options, Watch watch)
+    : shared_(*static_cast<Rendezvous*>(shared)),
+      rank_(rank),
+      size_(size),
+      timeout_s_(options.timeout_s),
+      spins_(Spins(options, size)),
+      watch_(std::move(watch)) {}
+
+void Member::Begin(const CollectiveCall& call) {
+  // Nobody waits for anybody any more: a slow peer may still be reading this rank's older calls.
+  if (shared_.gate_.aborted()) throw CommError(Reason("aborted"));
+  call_ = call;
+  begun_ = meetings_;
+  Rendezvous::Slot& slot = shared_.slots()[rank_];
+  slot.calls[begun_ % 2] = call;
+  slot.call.store((call.sequence + 1) * 8 + static_cast<uint64_t>(call.kind),
+                  std::memory_order_relaxed);
+  Arrive(/*even_if_aborted=*/false);
+  CompareCalls();
+}
+
+void Member::Meet() { Arrive(/*even_if_aborted=*/false); }
+
+void Member::MeetSurely() { Arrive(/*even_if_aborted=*/true); }
+
+const CollectiveCall& Member::CallOf(int rank) const {
+  return shared_.slots()[rank].calls[begun_ % 2];
+}
+
+void Member::Arrive(bool even_if_aborted) {
+  shared_.slots()[rank_].meetings.store(++meetings_, std::memory_order_relaxed);
+  Gate::Ticket ticket;
+  switch (shared_.gate_.Arrive(size_, even_if_aborted, &ticket)) {
+    case Gate::Outcome::kPassed:
+      return;
+    case Gate::Outcome::kWaiting:
+      return Await(ticket);
+    case Gate::Outcome::kAborted:
+      throw CommError(Reason("aborted"));
+  }
+}
+
+void Member::Await(const Gate::Ticket& ticket) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  const auto timeout = std::chrono::duration<double>(timeout_s_);
+  for (int spins = spins_;; spins = 0) {
+    std::chrono::nanoseconds slice = kWatchInterval;
+    if (!ticket.even_if_aborted) {
+      const auto left = std::chrono::duration<double>(begin - Clock::now()) + timeout;
+      if (left < kWatchInterval) slice = std::chrono::duration_cast<std::chrono::nanoseconds>(left);
+    }
+    switch (shared_.gate_.Wait(ticket, spins, slice)) {
+      case Gate::Outcome::kPassed:
+        return;
+      case Gate::Outcome::kAborted:
+        throw CommError(Reason("aborted"));
+      case Gate::Outcome::kWaiting:
+        break;
+    }
+    if (ticket.even_if_aborted) continue;
+    if (watch_) {
+      const std::string gone = watch_();
+      if (!gone.empty()) return Fail(gone + ", in " + ToString(call_), &ticket);
+    }
+    if (Clock::now() - begin >= timeout) {
+      std::ostringstream why;
+      why << ToString(call_) << " timed out after " << timeout_s_ << " s: " << Late();
+      return Fail(why.str(), &ticket);
+    }
+  }
+}
+
+void Member::CompareCalls() const {
+  const CollectiveCall& first = CallOf(0);
+  for (int r = 1; r < size_; ++r) {
+    if (Alike(first, CallOf(r))) continue;
+    const std::string why = "ranks disagree: rank 0 is in " + ToString(first) + ", rank " +
+                            std::to_string(r) + " in " + ToString(CallOf(r));
+    const_cast<Member*>(this)->Abort(why);
+    throw CommError(why);
+  }
+}
+
+std::string Member::Late() const {
+  std::ostringstream out;
+  const char* separator = "";
+  for (int r = 0; r < size_; ++r) {
+    const Rendezvous::Slot& slot = shared_.slots()[r];
+    if (slot.meetings.load(std::memory_order_relaxed) >= meetings_) continue;
+    out << separator << "rank " << r << " has not arrived (";
+    const uint64_t call = slot.call.load(std::memory_order_relaxed);
+    if (call == 0) {
+      out << "no collective yet)";
+    } else {
+      out << "its last was " << Name(static_cast<Collective>(call % 8)) << " #" << call / 8 - 1
+          << ")";
+    }
+    separator = ", ";
+  }
+  return out.str();
+}
+
+void Member::Abort(const std::string& why) {
+  WriteReason(why);
+  shared_.gate_.Abort();
+}
+
+void Member::Leave() { Abort("rank " + std::to_string(rank_) + " has left the group"); }
+
+void Member::Fail(const std::string& why, const Gate::Ticket* ticket) {
+  WriteReason(why);
+  if (shared_.gate_.Abort(ticket) == Gate::Outcome::kPassed) return;
+  throw CommError(Reason(why));
+}
+
+void Member::WriteReason(const std::string& why) {
+  uint32_t nobody = 0;
+  if (!shared_.reason_state_.compare_exchange_strong(nobody, 1)) return;
+  std::memcpy(shared_.reason_, why.data(), std::min<size_t>(why.size(), Rendezvous::kMaxReason));
+  shared_.reason_state_.store(2, std::memory_order_release);
+}
+
+std::string Member::Reason(const std::string& otherwise) const {
+  // Whoever writes needs no lock and no time; one that was killed while writing never ends.
+  for (int i = 0; i < 1000; ++i) {
+    if (shared_.reason_state_.load(std::memory_order_acquire) == 2) return shared_.reason_;
+    std::this_thread::yield();
+  }
+  return otherwise;
+}
+
+}  // namespace fsdp

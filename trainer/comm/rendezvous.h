@@ -1,0 +1,94 @@
+// Where the ranks of a group meet: a barrier that compares what they are about to do, notices who
+// is missing or dead, and can be aborted. The part that the CPU transports have in common.
+#ifndef FSDP_TRAIN_TRAINER_COMM_RENDEZVOUS_H_
+#define FSDP_TRAIN_TRAINER_COMM_RENDEZVOUS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/comm/gate.h"
+
+namespace fsdp {
+
+// The shared side. Lies in memory of all ranks, threads or processes: no pointers but those that a
+// thread's call carries, and zero bytes are a valid new one.
+class Rendezvous {
+ public:
+  static int64_t Bytes(int size);  // With a slot for each rank; aligned to kAlignment.
+  static constexpr int64_t kAlignment = 128;
+
+ private:
+  friend class Member;
+
+  static constexpr int kMaxReason = 1000;
+
+  struct alignas(kAlignment) Slot {
+    std::atomic<uint64_t> meetings{0};  // At which the rank has arrived.
+    std::atomic<uint64_t> call{0};      // The newest one begun: (sequence + 1) * 8 + kind; 0: none.
+    // By parity of the meeting: one may be written while a slow peer still reads the other.
+    CollectiveCall calls[2];
+  };
+  Slot* slots() { return reinterpret_cast<Slot*>(this + 1); }
+
+  alignas(kAlignment) Gate gate_;
+  // Why the group was aborted, by the first who did: 0 nobody, 1 being written, 2 written.
+  alignas(kAlignment) std::atomic<uint32_t> reason_state_{0};
+  char reason_[kMaxReason + 1] = {};
+};
+
+// One rank's side. One thread uses it, except Abort().
+class Member {
+ public:
+  // Every 100 ms of waiting: a message about a peer that is known to be gone, or empty.
+  using Watch = std::function<std::string()>;
+
+  // `shared` is Rendezvous::Bytes(size) bytes, zeroed by whoever made them.
+  Member(void* shared, int rank, int size, const CommOptions& options, Watch watch);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Each waits for all ranks and orders what they did before ahead of what they do after. Throws
+  // CommError where the group was aborted before the last rank came, and aborts it when a peer is
+  // dead, silent for timeout_s, or about to do something else than `call`.
+  void Begin(const CollectiveCall& call);  // The first meeting of a collective.
+  void Meet();                             // A later one.
+  // A later one between threads, which cannot die alone and only copy in between: it passes even
+  // when aborted, so that nobody leaves memory that a peer still reads.
+  void MeetSurely();
+
+  // What `rank` brought to Begin(); valid until the next Begin() but one.
+  const CollectiveCall& CallOf(int rank) const;
+
+  void Abort(const std::string& why);
+  void Leave();  // An abort that says that this rank has left.
+
+ private:
+  void Arrive(bool even_if_aborted);
+  void Await(const Gate::Ticket& ticket);
+  void CompareCalls() const;
+  // Aborts with `why` and throws what counts, unless the meeting had passed by then.
+  void Fail(const std::string& why, const Gate::Ticket* ticket);
+  void WriteReason(const std::string& why);
+  std::string Reason(const std::string& otherwise) const;
+  std::string Late() const;  // Who has not arrived, and what they did last.
+
+  Rendezvous& shared_;
+  const int rank_;
+  const int size_;
+  const double timeout_s_;
+  const int spins_;
+  const Watch watch_;
+  uint64_t meetings_ = 0;
+  uint64_t begun_ = 0;  // `meetings_` at the last Begin().
+  CollectiveCall call_;
+};
+
+std::string ToString(const CollectiveCall& call);  // "all_gather #3 (n = 7, fp32)"
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_RENDEZVOUS_H_

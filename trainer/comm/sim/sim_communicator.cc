@@ -1,0 +1,20 @@
+#include "trainer/comm/sim/sim_communicator.h"
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+
+void SimCommunicator::Abort(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  if (aborted_.empty()) aborted_ = "rank " + std::to_string(rank()) + " aborted: " + why;
+}
+
+void SimCommunicator::Enqueue(Stream& stream, const Operation& operation, const CollectiveCall&) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!aborted_.empty()) throw CommError(aborted_);
+  }
+  stream.Enqueue(operation, nullptr);
+}
+
+}  // namespace fsdp

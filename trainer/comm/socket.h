@@ -1,0 +1,41 @@
+// Sockets and addresses of the TCP store.
+#ifndef FSDP_TRAIN_TRAINER_COMM_SOCKET_H_
+#define FSDP_TRAIN_TRAINER_COMM_SOCKET_H_
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace fsdp {
+
+class Socket {
+ public:
+  explicit Socket(int fd = -1) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket();
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Non-blocking; on the loopback device only where `host` names it, otherwise on every address, both
+// IPv6 and IPv4 where there are both. Throws CommError.
+Socket Listen(const std::string& host, int port);
+int PortOf(const Socket& listening);
+
+// Blocking. Tries every address of the name, again and again until one answers. Throws CommError
+// with the last reason when `deadline` is over.
+Socket Connect(const std::string& host, int port, std::chrono::steady_clock::time_point deadline);
+
+// So that a host that vanished without a word is noticed, in about a minute; and small messages are
+// sent at once.
+void ConfigureConnection(int fd);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_SOCKET_H_

@@ -1,0 +1,123 @@
+#include "trainer/comm/thread/thread_communicator.h"
+
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "trainer/comm/cpu_communicator.h"
+#include "trainer/comm/reduce.h"
+#include "trainer/comm/rendezvous.h"
+
+namespace fsdp {
+namespace {
+
+struct Free {
+  void operator()(std::byte* data) const {
+    ::operator delete[](data, std::align_val_t(Rendezvous::kAlignment));
+  }
+};
+using SharedMemory = std::unique_ptr<std::byte[], Free>;
+
+class ThreadTransport final : public Transport {
+ public:
+  ThreadTransport(std::shared_ptr<SharedMemory> shared, int rank, int size,
+                  const CommOptions& options)
+      : shared_(std::move(shared)),
+        member_(shared_->get(), rank, size, options, /*watch=*/nullptr),
+        sources_(size) {}
+
+  void Run(const CollectiveCall& call) override {
+    member_.Begin(call);  // From here on all ranks read each other's memory, and nobody waits long.
+    switch (call.kind) {
+      case Collective::kAllGather:
+        AllGather(call);
+        break;
+      case Collective::kReduceScatter:
+        SumSlice(call, member_.rank() * call.n, call.n, call.out);
+        break;
+      case Collective::kAllReduce:
+        AllReduce(call);
+        break;
+      case Collective::kAllToAll:
+        AllToAll(call);
+        break;
+      case Collective::kBroadcast:
+        CopyBytes(call.out, member_.CallOf(call.root).in, call.bytes());
+        break;
+    }
+    member_.MeetSurely();
+  }
+
+  void Abort(const std::string& why) override { member_.Abort(why); }
+  void Leave() override { member_.Leave(); }
+
+ private:
+  // Ranks start at different peers, so that they do not all read the same memory.
+  int Peer(int i) const { return (member_.rank() + i) % member_.size(); }
+
+  void AllGather(const CollectiveCall& call) {
+    for (int i = 0; i < member_.size(); ++i) {
+      const int peer = Peer(i);
+      CopyBytes(call.out + peer * call.bytes(), member_.CallOf(peer).in, call.bytes());
+    }
+  }
+
+  void AllToAll(const CollectiveCall& call) {
+    for (int i = 0; i < member_.size(); ++i) {
+      const int peer = Peer(i);
+      CopyBytes(call.out + peer * call.bytes(),
+                member_.CallOf(peer).in + member_.rank() * call.bytes(), call.bytes());
+    }
+  }
+
+  // Each rank sums its slice into its own tensor, where nobody else reads, then fetches the others.
+  void AllReduce(const CollectiveCall& call) {
+    const auto border = [&](int rank) { return call.n * rank / member_.size(); };
+    const auto slice_bytes = [&](int rank) {
+      return (border(rank + 1) - border(rank)) * SizeOf(call.dtype);
+    };
+    const int64_t begin = border(member_.rank());
+    SumSlice(call, begin, border(member_.rank() + 1) - begin,
+             call.out + begin * SizeOf(call.dtype));
+    member_.MeetSurely();
+    for (int i = 1; i < member_.size(); ++i) {
+      const int peer = Peer(i);
+      const int64_t offset = border(peer) * SizeOf(call.dtype);
+      CopyBytes(call.out + offset, member_.CallOf(peer).in + offset, slice_bytes(peer));
+    }
+  }
+
+  void SumSlice(const CollectiveCall& call, int64_t begin, int64_t count, std::byte* out) {
+    for (int r = 0; r < member_.size(); ++r) {
+      sources_[r] = member_.CallOf(r).in + begin * SizeOf(call.dtype);
+    }
+    SumInOrder(call.dtype, sources_, count, out);
+  }
+
+  std::shared_ptr<SharedMemory> shared_;
+  Member member_;
+  std::vector<const std::byte*> sources_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(int size,
+                                                                     const CommOptions& options) {
+  if (size < 1 || size > Gate::kMaxSize) {
+    throw std::invalid_argument("[CreateThreadCommunicators] size is " + std::to_string(size) +
+                                ", want 1 to " + std::to_string(Gate::kMaxSize));
+  }
+  const int64_t bytes = Rendezvous::Bytes(size);
+  auto shared = std::make_shared<SharedMemory>(
+      static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(Rendezvous::kAlignment))));
+  std::memset(shared->get(), 0, bytes);
+  std::vector<std::unique_ptr<Communicator>> out;
+  for (int rank = 0; rank < size; ++rank) {
+    out.push_back(MakeCpuCommunicator(
+        rank, size, std::make_shared<ThreadTransport>(shared, rank, size, options)));
+  }
+  return out;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,18 @@
+// Ranks that are threads of one process: each reads its peers' tensors where they lie.
+#ifndef FSDP_TRAIN_TRAINER_COMM_THREAD_THREAD_COMMUNICATOR_H_
+#define FSDP_TRAIN_TRAINER_COMM_THREAD_THREAD_COMMUNICATOR_H_
+
+#include <memory>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+
+namespace fsdp {
+
+// Element r is for rank r. Up to 1023 ranks. Streams of CPU devices only.
+std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(
+    int size, const CommOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_THREAD_THREAD_COMMUNICATOR_H_

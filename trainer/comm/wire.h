@@ -1,0 +1,75 @@
+// Messages of the TCP store: a frame is the length of its body in 4 bytes, then the body; numbers
+// are little-endian. What arrives is not trusted.
+#ifndef FSDP_TRAIN_TRAINER_COMM_WIRE_H_
+#define FSDP_TRAIN_TRAINER_COMM_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace fsdp::wire {
+
+enum class Type : uint8_t {
+  // To the server: all are answered, with the same id.
+  kHello = 1,  // string kMagic, rank, size; welcomed when all ranks have joined
+  kSet,        // key, value
+  kAdd,        // key, delta
+  kFetch,      // timeout in microseconds, count, keys
+  kFail,       // why
+  kLeave,
+  // From the server.
+  kDone = 64,
+  kSum,      // the new number
+  kValues,   // count, then for each 0, or 1 and the value
+  kRefused,  // a text: the caller's mistake
+  kFailure,  // why the job has failed; unasked, id 0
+};
+
+inline constexpr std::string_view kMagic = "fsdp-train store 1";
+inline constexpr size_t kMaxBody = 64 << 20;
+inline constexpr size_t kMaxHello = 64;  // Bytes of a stranger's first body.
+
+struct Malformed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Writer {
+ public:
+  Writer(Type type, uint64_t id);
+  Writer& Int(int64_t value);
+  Writer& String(std::string_view value);
+  size_t bytes() const { return frame_.size(); }
+  std::string Frame() &&;  // With its length.
+
+ private:
+  std::string frame_;
+};
+
+// Reads a body. Throws Malformed where it ends too early or says what it cannot mean.
+class Reader {
+ public:
+  explicit Reader(std::string_view body);  // Of at least a type and an id.
+  Type type() const { return type_; }
+  uint64_t id() const { return id_; }
+  int64_t Int();
+  std::string String(size_t max);
+  void ExpectEnd() const;
+
+ private:
+  std::string_view Take(size_t bytes);
+
+  std::string_view rest_;
+  Type type_;
+  uint64_t id_;
+};
+
+// Takes the first complete frame's body off the front of `received`. Throws Malformed where it is
+// longer than `max_body`.
+std::optional<std::string> TakeFrame(std::string& received, size_t max_body);
+
+}  // namespace fsdp::wire
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_WIRE_H_
