@@ -1,0 +1,650 @@
+// What every CPU transport must do, for a test file to instantiate:
+//   INSTANTIATE_TEST_SUITE_P(Thread, CommunicatorSuite, SuiteCases(RunThreadRanks), SuiteCaseName);
+#ifndef FSDP_TRAIN_TESTS_TRAINER_COMM_COMMUNICATOR_SUITE_H_
+#define FSDP_TRAIN_TESTS_TRAINER_COMM_COMMUNICATOR_SUITE_H_
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/trainer/comm/ranks.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/runtime/cpu/cpu_device.h"
+
+namespace fsdp::testing {
+
+struct SuiteCase {
+  RunRanks run;
+  int size;
+};
+
+class CommunicatorSuite : public ::testing::TestWithParam<SuiteCase> {
+ protected:
+  int size() const { return GetParam().size; }
+  std::vector<Outcome> Run(const Body& body) const { return GetParam().run(size(), body); }
+  void ExpectAllFine(const Body& body) const {
+    const auto outcomes = Run(body);
+    for (int r = 0; r < size(); ++r) EXPECT_EQ(outcomes[r].error, "") << "rank " << r;
+  }
+};
+
+inline std::vector<SuiteCase> SuiteCases(RunRanks run) {
+  return {{run, 1}, {run, 2}, {run, 3}, {run, 4}, {run, 8}};
+}
+inline std::string SuiteCaseName(const ::testing::TestParamInfo<SuiteCase>& info) {
+  return "Ranks" + std::to_string(info.param.size);
+}
+
+inline constexpr int64_t kLengths[] = {0, 1, 7, 4096, 100003};
+
+// A tensor with a canary behind it. Starts poisoned: what a collective leaves out shows.
+class Tensor {
+ public:
+  Tensor(Device& device, DType dtype, int64_t n)
+      : buffer_(device.Allocate(n * SizeOf(dtype) + kCanary)), view_(buffer_.As(dtype, Shape{n})) {
+    std::memset(buffer_.data(), kPoison, buffer_.bytes());
+  }
+
+  const View& view() const { return view_; }
+  View Slice(int64_t begin, int64_t count) const { return view_.Slice(begin, count); }
+
+  template <typename Function>
+  void Fill(Function value) {
+    for (int64_t i = 0; i < view_.NumElements(); ++i) Write(i, value(i));
+  }
+  template <typename Function>
+  void FillBytes(Function value) {
+    for (int64_t i = 0; i < view_.bytes(); ++i) view_.data[i] = static_cast<std::byte>(value(i));
+  }
+
+  float Read(int64_t i) const {
+    switch (view_.dtype) {
+      case DType::kFloat32:
+        return view_.As<float>()[i];
+      case DType::kBFloat16:
+        return static_cast<float>(view_.As<BFloat16>()[i]);
+      default:
+        return static_cast<float>(view_.As<Float16>()[i]);
+    }
+  }
+
+  template <typename Want>
+  void RequireEqual(Want want, const std::string& what) const {
+    for (int64_t i = 0; i < view_.NumElements(); ++i) {
+      const float have = Read(i), wanted = want(i);
+      if (std::memcmp(&have, &wanted, sizeof(float)) == 0) continue;
+      std::ostringstream message;
+      message.precision(9);
+      message << what << ": element " << i << " is " << have << ", want " << wanted;
+      throw std::runtime_error(message.str());
+    }
+    RequireCanary(what);
+  }
+  template <typename Want>
+  void RequireBytes(Want want, const std::string& what) const {
+    for (int64_t i = 0; i < view_.bytes(); ++i) {
+      if (view_.data[i] == static_cast<std::byte>(want(i))) continue;
+      throw std::runtime_error(what + ": byte " + std::to_string(i) + " is wrong");
+    }
+    RequireCanary(what);
+  }
+
+ private:
+  static constexpr int64_t kCanary = 64;
+  static constexpr int kPoison = 0xab;
+
+  void Write(int64_t i, float value) {
+    switch (view_.dtype) {
+      case DType::kFloat32:
+        view_.As<float>()[i] = value;
+        break;
+      case DType::kBFloat16:
+        view_.As<BFloat16>()[i] = BFloat16(value);
+        break;
+      default:
+        view_.As<Float16>()[i] = Float16(value);
+        break;
+    }
+  }
+  void RequireCanary(const std::string& what) const {
+    for (int64_t i = view_.bytes(); i < buffer_.bytes(); ++i) {
+      if (buffer_.data()[i] != static_cast<std::byte>(kPoison)) {
+        throw std::runtime_error(what + ": wrote too far");
+      }
+    }
+  }
+
+  Buffer buffer_;
+  View view_;
+};
+
+// A small whole number, different for neighbours in rank and index: sums over 8 ranks are exact in
+// every dtype, bf16 (whole numbers to 256) included.
+inline float Value(int rank, int64_t i) {
+  return static_cast<float>((i * 7 + rank * 13) % 31 - 15);
+}
+inline float SumOfValues(int size, int64_t i) {
+  float sum = 0;
+  for (int r = 0; r < size; ++r) sum += Value(r, i);
+  return sum;
+}
+inline int ByteValue(int rank, int64_t i) {  // Any bits, NaNs too.
+  return static_cast<int>((i * 31 + i / 251 + rank * 17 + 5) & 0xff);
+}
+
+inline std::string Describe(const char* what, DType dtype, int64_t n, bool in_place) {
+  return std::string(what) + " of " + std::to_string(n) + " " + std::string(Name(dtype)) +
+         (in_place ? " in place" : "");
+}
+
+// The message of the CommError that failed the stream; throws if there was none.
+inline std::string CommErrorOf(Stream& stream) {
+  try {
+    stream.Synchronize();
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  throw std::runtime_error("the stream did not fail");
+}
+
+inline void RequireContains(const std::string& text, const std::string& part) {
+  Require(text.find(part) != std::string::npos, "\"" + text + "\" does not say \"" + part + "\"");
+}
+
+inline CommOptions Patient() {
+  CommOptions options;
+  options.timeout_s = 60;
+  return options;
+}
+
+TEST_P(CommunicatorSuite, GathersEveryBit) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("gather", Patient());
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
+      for (const int64_t n : kLengths) {
+        for (const bool in_place : {false, true}) {
+          Tensor full(device, dtype, n * rank.size), apart(device, dtype, n);
+          const View shard = in_place ? full.Slice(rank.rank * n, n) : apart.view();
+          for (int64_t i = 0; i < shard.bytes(); ++i) {
+            shard.data[i] = static_cast<std::byte>(ByteValue(rank.rank, i));
+          }
+          comm->AllGather(*stream, shard, full.view());
+          stream->Synchronize();
+          const int64_t bytes = shard.bytes();
+          full.RequireBytes(
+              [&](int64_t i) { return ByteValue(static_cast<int>(i / bytes), i % bytes); },
+              Describe("all-gather", dtype, n, in_place));
+        }
+      }
+    }
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, ReduceScatters) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("reduce_scatter", Patient());
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      for (const int64_t n : kLengths) {
+        for (const bool in_place : {false, true}) {
+          Tensor full(device, dtype, n * rank.size), apart(device, dtype, n);
+          full.Fill([&](int64_t i) { return Value(rank.rank, i); });
+          const int64_t begin = rank.rank * n;
+          const View shard = in_place ? full.Slice(begin, n) : apart.view();
+          comm->ReduceScatter(*stream, full.view(), shard);
+          stream->Synchronize();
+          const std::string what = Describe("reduce-scatter", dtype, n, in_place);
+          const auto sum = [&](int64_t i) { return SumOfValues(rank.size, i); };
+          if (!in_place) apart.RequireEqual([&](int64_t i) { return sum(begin + i); }, what);
+          full.RequireEqual(  // Only the slice changes.
+              [&](int64_t i) {
+                const bool mine = in_place && i >= begin && i < begin + n;
+                return mine ? sum(i) : Value(rank.rank, i);
+              },
+              what);
+        }
+      }
+    }
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, AllReduces) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("all_reduce", Patient());
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      // The last is more than one piece of a staging buffer for every size.
+      for (const int64_t n :
+           {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{4096}, int64_t{1100003}}) {
+        Tensor data(device, dtype, n);
+        data.Fill([&](int64_t i) { return Value(rank.rank, i); });
+        comm->AllReduce(*stream, data.view());
+        stream->Synchronize();
+        data.RequireEqual([&](int64_t i) { return SumOfValues(rank.size, i); },
+                          Describe("all-reduce", dtype, n, true));
+      }
+    }
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, ExchangesAllToAll) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("all_to_all", Patient());
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const int64_t n : kLengths) {
+        Tensor in(device, dtype, n * rank.size), out(device, dtype, n * rank.size);
+        in.FillBytes([&](int64_t i) { return ByteValue(rank.rank, i); });
+        comm->AllToAll(*stream, in.view(), out.view());
+        stream->Synchronize();
+        const int64_t bytes = n * SizeOf(dtype);
+        out.RequireBytes(
+            [&](int64_t i) {
+              return ByteValue(static_cast<int>(i / bytes), rank.rank * bytes + i % bytes);
+            },
+            Describe("all-to-all", dtype, n, false));
+      }
+    }
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, BroadcastsFromEveryRoot) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("broadcast", Patient());
+    for (int root = 0; root < rank.size; ++root) {
+      for (const int64_t n : {int64_t{0}, int64_t{7}, int64_t{300001}}) {
+        Tensor data(device, DType::kFloat32, n);
+        data.FillBytes([&](int64_t i) { return ByteValue(rank.rank, i); });
+        comm->Broadcast(*stream, data.view(), root);
+        stream->Synchronize();
+        data.RequireBytes([&](int64_t i) { return ByteValue(root, i); },
+                          Describe("broadcast", DType::kFloat32, n, true));
+      }
+    }
+    return "";
+  });
+}
+
+// Numbers whose sum depends on the order, to the last bit.
+inline float Delicate(int rank, int64_t i) {
+  constexpr float kValues[] = {1e8f, 1.f, -1e8f, 3.25f, 1e-3f, -7e7f, 7e7f, 0.1f};
+  return kValues[(rank + i) % 8] * (1.f + static_cast<float>(i % 5));
+}
+
+TEST_P(CommunicatorSuite, SumsInFloat32InRankOrderAndRoundsOnce) {
+  // Otherwise the test would not see another order.
+  if (size() >= 3) {
+    const float forward = (Delicate(0, 0) + Delicate(1, 0)) + Delicate(2, 0);
+    const float backward = (Delicate(2, 0) + Delicate(1, 0)) + Delicate(0, 0);
+    const float outside_in = (Delicate(0, 0) + Delicate(2, 0)) + Delicate(1, 0);
+    ASSERT_EQ(forward, 0.f);
+    ASSERT_EQ(outside_in, 1.f);
+    ASSERT_EQ(backward, 0.f);
+  }
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("order", Patient());
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const auto wire = [&](float x) {
+        return dtype == DType::kFloat32 ? x : static_cast<float>(BFloat16(x));
+      };
+      const auto want = [&](int64_t i) {
+        float sum = wire(Delicate(0, i));
+        for (int r = 1; r < rank.size; ++r) sum += wire(Delicate(r, i));
+        return wire(sum);
+      };
+      constexpr int64_t n = 5003;
+      Tensor full(device, dtype, n * rank.size), shard(device, dtype, n);
+      full.Fill([&](int64_t i) { return Delicate(rank.rank, i); });
+      comm->ReduceScatter(*stream, full.view(), shard.view());
+      comm->AllReduce(*stream, full.view());
+      stream->Synchronize();
+      shard.RequireEqual([&](int64_t i) { return want(rank.rank * n + i); }, "reduce-scatter");
+      full.RequireEqual(want, "all-reduce");
+    }
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, TwoCommunicatorsOnTwoStreamsInAnyOrderOfIssue) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto a = device.CreateStream("gather"), b = device.CreateStream("reduce");
+    const auto gather = rank.join("gather", Patient()), reduce = rank.join("reduce", Patient());
+    constexpr int kRounds = 30;
+    constexpr int64_t n = 3001;
+    std::vector<Tensor> fulls, sums;
+    for (int i = 0; i < kRounds; ++i) {
+      fulls.emplace_back(device, DType::kFloat32, n * rank.size);
+      sums.emplace_back(device, DType::kFloat32, n);
+      sums[i].Fill([&](int64_t k) { return Value(rank.rank + i, k); });
+      const View shard = fulls[i].Slice(rank.rank * n, n);
+      for (int64_t k = 0; k < n; ++k) shard.As<float>()[k] = Value(rank.rank + 2 * i, k);
+    }
+    const auto issue_gather = [&](int i) {
+      gather->AllGather(*a, fulls[i].Slice(rank.rank * n, n), fulls[i].view());
+    };
+    const auto issue_reduce = [&](int i) { reduce->AllReduce(*b, sums[i].view()); };
+    if (rank.rank % 2 == 0) {  // All gathers first, or all reductions.
+      for (int i = 0; i < kRounds; ++i) issue_gather(i);
+      for (int i = 0; i < kRounds; ++i) issue_reduce(i);
+    } else {
+      for (int i = 0; i < kRounds; ++i) issue_reduce(i);
+      for (int i = 0; i < kRounds; ++i) issue_gather(i);
+    }
+    b->Synchronize();
+    a->Synchronize();
+    for (int i = 0; i < kRounds; ++i) {
+      fulls[i].RequireEqual(
+          [&](int64_t k) { return Value(static_cast<int>(k / n) + 2 * i, k % n); }, "gather");
+      sums[i].RequireEqual(
+          [&](int64_t k) {
+            float sum = 0;
+            for (int r = 0; r < rank.size; ++r) sum += Value(r + i, k);
+            return sum;
+          },
+          "reduce");
+    }
+    return "";
+  });
+}
+
+// Everything in turn, of lengths around the borders of pieces, without a pause. Returns a hash of
+// all results.
+inline std::string MixedCollectives(Rank& rank) {
+  CpuDevice device;
+  const auto stream = device.CreateStream("comm");
+  const auto comm = rank.join("mixed", Patient());
+  const RandomStream random(7, "mixed collectives");
+  const auto pick = [&](int round, uint64_t salt, uint64_t below) {
+    return random.Below(static_cast<uint64_t>(round) * 16 + salt, below);
+  };
+  std::vector<Tensor> results;
+  for (int round = 0; round < 60; ++round) {
+    constexpr int64_t kSizes[] = {0, 1, 13, 511, 8192, 43690, 131072, 131073, 180001};
+    const int64_t n = kSizes[pick(round, 0, std::size(kSizes))];
+    const DType dtype = pick(round, 1, 2) == 0 ? DType::kFloat32 : DType::kBFloat16;
+    const int kind = static_cast<int>(pick(round, 2, kCollectives));
+    const bool full_in = kind == 1 || kind == 3, full_out = kind == 0 || kind == 3;
+    Tensor in(device, dtype, full_in ? n * rank.size : n);
+    Tensor out(device, dtype, full_out ? n * rank.size : n);
+    const RandomStream values(7, "values", static_cast<uint64_t>(round * 100 + rank.rank));
+    in.Fill([&](int64_t i) { return values.Uniform(static_cast<uint64_t>(i)) - 0.5f; });
+    switch (static_cast<Collective>(kind)) {
+      case Collective::kAllGather:
+        comm->AllGather(*stream, in.view(), out.view());
+        break;
+      case Collective::kReduceScatter:
+        comm->ReduceScatter(*stream, in.view(), out.view());
+        break;
+      case Collective::kAllReduce:
+        comm->AllReduce(*stream, in.view());
+        break;
+      case Collective::kAllToAll:
+        comm->AllToAll(*stream, in.view(), out.view());
+        break;
+      case Collective::kBroadcast:
+        comm->Broadcast(*stream, in.view(), static_cast<int>(pick(round, 3, rank.size)));
+        break;
+    }
+    results.push_back(std::move(in));
+    results.push_back(std::move(out));
+  }
+  stream->Synchronize();
+  uint64_t hash = 0;
+  for (const Tensor& result : results) {
+    hash = HashBytes({reinterpret_cast<const char*>(result.view().data),
+                      static_cast<size_t>(result.view().bytes())},
+                     hash);
+  }
+  return std::to_string(hash);
+}
+
+TEST_P(CommunicatorSuite, MixedCollectivesRepeatTheirBits) {
+  const auto first = Run(MixedCollectives), second = Run(MixedCollectives);
+  for (int r = 0; r < size(); ++r) {
+    EXPECT_EQ(first[r].error, "");
+    EXPECT_NE(first[r].result, "");
+    EXPECT_EQ(first[r].result, second[r].result);
+  }
+}
+
+TEST_P(CommunicatorSuite, RanksThatDisagreeAllFailWithBothSides) {
+  if (size() == 1) return;  // Nobody to disagree with.
+  struct Disagreement {
+    const char* name;
+    void (*odd)(Communicator&, Stream&);  // What the last rank does.
+    const char* theirs;
+    const char* odd_text;
+  };
+  static const Disagreement kDisagreements[] = {
+      {"n",
+       [](Communicator& c, Stream& s) { c.AllReduce(s, View(nullptr, DType::kFloat32, Shape{0})); },
+       "all_reduce #0 (n = 7, fp32)", "all_reduce #0 (n = 0, fp32)"},
+      {"dtype",
+       [](Communicator& c, Stream& s) {
+         static BFloat16 data[7];
+         c.AllReduce(s, View(reinterpret_cast<std::byte*>(data), DType::kBFloat16, Shape{7}));
+       },
+       "all_reduce #0 (n = 7, fp32)", "all_reduce #0 (n = 7, bf16)"},
+      {"kind",
+       [](Communicator& c, Stream& s) {
+         static float data[7];
+         c.Broadcast(s, View(reinterpret_cast<std::byte*>(data), DType::kFloat32, Shape{7}), 1);
+       },
+       "all_reduce #0 (n = 7, fp32)", "broadcast #0 (n = 7, fp32, root 1)"},
+  };
+  for (const Disagreement& d : kDisagreements) {
+    SCOPED_TRACE(d.name);
+    ExpectAllFine([&](Rank& rank) -> std::string {
+      CpuDevice device;
+      const auto stream = device.CreateStream("comm"), later = device.CreateStream("later");
+      const auto comm = rank.join("disagree", Patient());
+      Tensor data(device, DType::kFloat32, 7);
+      if (rank.rank == rank.size - 1) {
+        d.odd(*comm, *stream);
+      } else {
+        comm->AllReduce(*stream, data.view());
+      }
+      const std::string error = CommErrorOf(*stream);
+      RequireContains(error, std::string("rank 0 is in ") + d.theirs);
+      RequireContains(error, "rank " + std::to_string(rank.size - 1) + " in " + d.odd_text);
+      comm->AllReduce(*later, data.view());
+      Require(CommErrorOf(*later) == error, "a later call must fail alike");
+      return "";
+    });
+  }
+}
+
+TEST_P(CommunicatorSuite, NamesTheRankThatNeverComes) {
+  if (size() == 1) return;
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    CommOptions options;
+    options.timeout_s = 2;
+    const auto comm = rank.join("late", options);
+    Tensor data(device, DType::kFloat32, 7);
+    const bool late = rank.rank == rank.size - 1;
+    comm->AllReduce(*stream, data.view());
+    stream->Synchronize();
+    Barrier(*rank.store, "all are up", rank.rank, rank.size);
+    if (!late) {
+      comm->AllReduce(*stream, data.view());
+      const std::string error = CommErrorOf(*stream);
+      RequireContains(error, "all_reduce #1 (n = 7, fp32) timed out after 2 s");
+      RequireContains(error, "rank " + std::to_string(rank.size - 1) +
+                                 " has not arrived (its last was all_reduce #0)");
+    }
+    Barrier(*rank.store, "all have failed", rank.rank, rank.size);
+    if (late) {  // Too late: the group is beyond repair.
+      comm->AllReduce(*stream, data.view());
+      RequireContains(CommErrorOf(*stream), "timed out after 2 s");
+    }
+    Barrier(*rank.store, "the late one too", rank.rank, rank.size);
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, AbortEndsWhatIsInFlightOnEveryRank) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("abort", Patient());
+    Tensor data(device, DType::kFloat32, 7);
+    if (rank.rank != 0) {
+      comm->AllReduce(*stream, data.view());
+    } else {  // From another thread than the one that enqueues, while the others wait.
+      std::thread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        comm->Abort("the disk is full");
+      }).join();
+      comm->AllReduce(*stream, data.view());
+    }
+    Require(CommErrorOf(*stream) == "rank 0 aborted: the disk is full", "another reason");
+    comm->Abort("second thoughts");  // The first reason counts.
+    const auto later = device.CreateStream("later");
+    comm->AllReduce(*later, data.view());
+    Require(CommErrorOf(*later) == "rank 0 aborted: the disk is full", "another reason later");
+    Barrier(*rank.store, "done", rank.rank, rank.size);
+    return "";
+  });
+}
+
+// The first moment at which a rank may go: right after its last collective, others still in it.
+TEST_P(CommunicatorSuite, RanksMayLeaveAfterTheirLastCollective) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    for (int i = 0; i < 20; ++i) {
+      const auto stream = device.CreateStream("comm");
+      const auto comm = rank.join("short " + std::to_string(i), Patient());
+      Tensor data(device, DType::kFloat32, 1000);
+      data.Fill([&](int64_t k) { return Value(rank.rank, k); });
+      comm->AllReduce(*stream, data.view());
+      stream->Synchronize();
+      data.RequireEqual([&](int64_t k) { return SumOfValues(rank.size, k); }, "all-reduce");
+    }
+    Barrier(*rank.store, "done", rank.rank, rank.size);
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, DestructionFailsWhatWaitsForTheRankThatLeft) {
+  if (size() == 1) return;
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    auto comm = rank.join("leave", Patient());
+    Tensor data(device, DType::kFloat32, 7);
+    if (rank.rank == 0) {
+      comm.reset();
+    } else {
+      comm->AllReduce(*stream, data.view());
+      Require(CommErrorOf(*stream) == "rank 0 has left the group", "another reason");
+    }
+    Barrier(*rank.store, "done", rank.rank, rank.size);
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, DestructionWithWorkQueuedEndsIt) {
+  if (size() == 1) return;
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    auto comm = rank.join("queued", Patient());
+    Tensor data(device, DType::kFloat32, 7);
+    if (rank.rank == 0) {  // Nobody else comes, so these would wait for long.
+      for (int i = 0; i < 5; ++i) comm->AllReduce(*stream, data.view());
+      comm.reset();
+      RequireContains(CommErrorOf(*stream), "rank 0 has left the group");
+    }
+    Barrier(*rank.store, "done", rank.rank, rank.size);
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, CallersMistakesEnqueueNothing) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("mistakes", Patient());
+    const int64_t size = rank.size;
+    Tensor full(device, DType::kFloat32, 8 * size), shard(device, DType::kFloat32, 8);
+    Tensor half(device, DType::kBFloat16, 8), whole(device, DType::kInt32, 8);
+    const auto rejects = [](const char* what, const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const std::invalid_argument&) {
+        return;
+      }
+      throw std::runtime_error(std::string(what) + " was taken");
+    };
+    rejects("short", [&] { comm->AllGather(*stream, shard.Slice(0, 7), full.view()); });
+    rejects("dtype", [&] { comm->AllGather(*stream, half.view(), full.view()); });
+    rejects("overlap", [&] {
+      comm->AllGather(*stream, full.Slice(rank.rank * 8 + (rank.rank == 0 ? 1 : -1), 8),
+                      full.Slice(0, 8 * size));
+    });
+    rejects("short", [&] { comm->ReduceScatter(*stream, full.view(), shard.Slice(0, 7)); });
+    rejects("sum of int32", [&] { comm->AllReduce(*stream, whole.view()); });
+    rejects("aliases", [&] { comm->AllToAll(*stream, full.view(), full.view()); });
+    rejects("root", [&] { comm->Broadcast(*stream, shard.view(), rank.size); });
+    rejects("root", [&] { comm->Broadcast(*stream, shard.view(), -1); });
+    shard.Fill([&](int64_t i) { return Value(rank.rank, i); });
+    comm->AllReduce(*stream, shard.view());
+    stream->Synchronize();
+    shard.RequireEqual([&](int64_t i) { return SumOfValues(rank.size, i); }, "all-reduce");
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, CallsOnStreamsThatNothingOrdersFail) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto first = device.CreateStream("first"), second = device.CreateStream("second");
+    const auto gate = device.CreateStream("gate");
+    const auto comm = rank.join("turn", Patient());
+    Tensor data(device, DType::kFloat32, 7);
+    std::promise<void> open;
+    gate->Enqueue({}, [&](ThreadPool&) { open.get_future().wait(); });
+    first->Wait(gate->Record());
+    comm->AllReduce(*first, data.view());
+    comm->AllReduce(*second, data.view());  // Runs while the first call cannot.
+    std::string error;
+    try {
+      second->Synchronize();
+    } catch (const std::logic_error& e) {
+      error = e.what();
+    }
+    open.set_value();
+    RequireContains(error, "call #1 runs while #0 has not");
+    first->Synchronize();
+    return "";
+  });
+}
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TRAINER_COMM_COMMUNICATOR_SUITE_H_

@@ -1,0 +1,45 @@
+// Runs a body once a rank, on threads or in processes of its own, and brings back what came of it.
+#ifndef FSDP_TRAIN_TESTS_TRAINER_COMM_RANKS_H_
+#define FSDP_TRAIN_TESTS_TRAINER_COMM_RANKS_H_
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/comm/store.h"
+
+namespace fsdp::testing {
+
+struct Rank {
+  int rank = 0;
+  int size = 1;
+  Store* store = nullptr;
+  // A communicator of all ranks; each `name` once.
+  std::function<std::unique_ptr<Communicator>(const std::string& name, const CommOptions&)> join;
+};
+
+struct Outcome {
+  std::string error;   // what() of the exception that ended the body, or how its process ended.
+  std::string result;  // What it returned.
+};
+
+// A body throws where a gtest assertion would return and leave its peers waiting.
+using Body = std::function<std::string(Rank& rank)>;
+using RunRanks = std::vector<Outcome> (*)(int size, const Body& body);
+
+std::vector<Outcome> RunThreadRanks(int size, const Body& body);
+
+// Forks before it starts any thread, so that sanitizers can follow; the caller has none running
+// either. The store's server is the parent's.
+std::vector<Outcome> RunProcessRanks(int size, const Body& body);
+
+inline void Require(bool condition, const std::string& message) {
+  if (!condition) throw std::runtime_error("Require: " + message);
+}
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TRAINER_COMM_RANKS_H_

@@ -1,0 +1,37 @@
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "tests/trainer/comm/ranks.h"
+#include "trainer/comm/memory_store.h"
+#include "trainer/comm/thread/thread_communicator.h"
+
+namespace fsdp::testing {
+
+std::vector<Outcome> RunThreadRanks(int size, const Body& body) {
+  MemoryStore store(/*timeout_s=*/60);
+  std::mutex mutex;
+  std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups;
+  std::vector<Outcome> outcomes(size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      Rank rank{r, size, &store, [&, r](const std::string& name, const CommOptions& options) {
+                  std::lock_guard lock(mutex);
+                  auto& group = groups[name];
+                  if (group.empty()) group = CreateThreadCommunicators(size, options);
+                  return std::move(group[r]);
+                }};
+      try {
+        outcomes[r].result = body(rank);
+      } catch (const std::exception& error) {
+        outcomes[r].error = error.what();
+        store.Fail("rank " + std::to_string(r) + ": " + error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+}  // namespace fsdp::testing
