@@ -1,0 +1,213 @@
+#include "trainer/data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "trainer/core/errors.h"
+#include "trainer/data/synthetic_source.h"
+#include "trainer/data/text_source.h"
+
+namespace fsdp {
+namespace {
+
+// Memory for a Batch, poisoned: what is not written shows.
+struct HostBatch {
+  HostBatch(int64_t rows, int64_t cols)
+      : tokens(rows * cols, -7),
+        targets(rows * cols, -7),
+        positions(rows * cols, -7),
+        weights(rows * cols, NAN),
+        shape{rows, cols} {}
+
+  Batch Views() {
+    return {.tokens = {reinterpret_cast<std::byte*>(tokens.data()), DType::kInt32, shape},
+            .targets = {reinterpret_cast<std::byte*>(targets.data()), DType::kInt32, shape},
+            .weights = {reinterpret_cast<std::byte*>(weights.data()), DType::kFloat32, shape},
+            .positions = {reinterpret_cast<std::byte*>(positions.data()), DType::kInt32, shape}};
+  }
+
+  std::vector<int32_t> tokens, targets, positions;
+  std::vector<float> weights;
+  Shape shape;
+};
+
+constexpr int64_t kSeqLen = 6;
+constexpr int32_t kVocab = 31;
+
+// 100 windows.
+std::shared_ptr<const TokenSource> Tokens() {
+  return std::make_shared<SyntheticSource>(
+      SyntheticOptions{.vocab_size = kVocab, .num_tokens = 100 * kSeqLen + 3, .seed = 4});
+}
+
+LoaderOptions Options(int64_t global, int64_t micro, int64_t ranks) {
+  return {.seq_len = kSeqLen,
+          .global_batch_size = global,
+          .micro_batch_size = micro,
+          .data_ranks = ranks,
+          .vocab_size = kVocab};
+}
+
+// Row -> how often it was dealt, over all micro-batches and ranks, with every invariant of a row
+// checked on the way.
+struct Row {
+  std::vector<int32_t> tokens, targets;
+  auto operator<=>(const Row&) const = default;
+};
+template <typename Loader>
+std::map<int64_t, Row> Gather(const Loader& loader, const LoaderOptions& options, int64_t step) {
+  std::map<int64_t, Row> rows;
+  for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
+    for (int64_t rank = 0; rank < options.data_ranks; ++rank) {
+      HostBatch batch(options.micro_batch_size, kSeqLen);
+      loader.MicroBatch(step, m, rank, batch.Views());
+      for (int64_t row = 0; row < options.micro_batch_size; ++row) {
+        const int64_t sample = loader.SampleOf(step, m, rank, row);
+        Row got;
+        for (int64_t i = row * kSeqLen; i < (row + 1) * kSeqLen; ++i) {
+          EXPECT_EQ(batch.positions[i], i - row * kSeqLen);
+          EXPECT_EQ(batch.weights[i], sample == kNoSample ? 0.0f : 1.0f);
+          got.tokens.push_back(batch.tokens[i]);
+          got.targets.push_back(batch.targets[i]);
+        }
+        if (sample == kNoSample) {
+          EXPECT_EQ(got.tokens, std::vector<int32_t>(kSeqLen, 0));
+          EXPECT_EQ(got.targets, std::vector<int32_t>(kSeqLen, 0));
+        } else {
+          EXPECT_TRUE(rows.emplace(sample, got).second) << "dealt twice: " << sample;
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+Row WindowAt(const TokenSource& source, int64_t offset) {
+  Row row{std::vector<int32_t>(kSeqLen), std::vector<int32_t>(kSeqLen)};
+  source.Read(offset, row.tokens);
+  source.Read(offset + 1, row.targets);
+  return row;
+}
+
+// (global, micro, ranks).
+class DealTest : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
+
+TEST_P(DealTest, RanksTogetherHoldExactlyTheGlobalBatch) {
+  const auto [global, micro, ranks] = GetParam();
+  const LoaderOptions options = Options(global, micro, ranks);
+  const auto source = Tokens();
+  const TrainLoader loader(source, options, /*shuffle=*/true, /*seed=*/8);
+  EXPECT_EQ(loader.MicroBatches(), (global + micro * ranks - 1) / (micro * ranks));
+  for (const int64_t step : {1, 2, 7, 1000}) {  // The last two cross epochs.
+    const auto rows = Gather(loader, options, step);
+    EXPECT_EQ(std::ssize(rows), global);
+    EXPECT_EQ(loader.TargetsOfStep(step), global * kSeqLen);
+    int64_t sample = (step - 1) * global;
+    for (const auto& [got, row] : rows) {
+      EXPECT_EQ(got, sample);
+      EXPECT_EQ(row, WindowAt(*source, loader.index().TokenOffset(sample)));
+      ++sample;
+    }
+  }
+}
+
+TEST_P(DealTest, EvaluationIsTheSameWindowsInOrderEverywhere) {
+  const auto [global, micro, ranks] = GetParam();
+  const LoaderOptions options = Options(global, micro, ranks);
+  const auto source = Tokens();
+  for (const int64_t batches : {int64_t{1}, int64_t{3}, INT64_MAX}) {
+    const EvalLoader loader(source, options, batches);
+    const int64_t want = std::min<int64_t>(100, batches > 100 ? 100 : batches * global);
+    EXPECT_EQ(loader.Batches(), (want + global - 1) / global);
+    EXPECT_EQ(loader.Targets(), want * kSeqLen);
+    int64_t sample = 0, targets = 0;
+    for (int64_t b = 0; b < loader.Batches(); ++b) {
+      const auto rows = Gather(loader, options, b);
+      EXPECT_EQ(loader.TargetsOfBatch(b), std::ssize(rows) * kSeqLen);
+      targets += loader.TargetsOfBatch(b);
+      for (const auto& [got, row] : rows) {
+        EXPECT_EQ(got, sample);
+        EXPECT_EQ(row, WindowAt(*source, sample * kSeqLen));
+        ++sample;
+      }
+    }
+    EXPECT_EQ(sample, want);
+    EXPECT_EQ(targets, loader.Targets());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AnyShape, DealTest,
+                         ::testing::Combine(::testing::Values(1, 2, 7, 12, 33, 101),
+                                            ::testing::Values(1, 3, 4, 40),
+                                            ::testing::Values(1, 2, 3, 4, 5)));
+
+TEST(TrainLoader, StepsReadOnWhereTheLastOneEnded) {
+  const auto source = Tokens();
+  const LoaderOptions options = Options(/*global=*/8, /*micro=*/3, /*ranks=*/2);
+  const TrainLoader loader(source, options, /*shuffle=*/true, /*seed=*/8);
+  std::multiset<Row> seen, want;
+  for (int64_t step = 1; step <= 25; ++step) {  // 200 samples: two epochs.
+    for (const auto& [sample, row] : Gather(loader, options, step)) seen.insert(row);
+  }
+  for (int64_t window = 0; window < 200; ++window) {
+    want.insert(WindowAt(*source, window % 100 * kSeqLen));
+  }
+  EXPECT_TRUE(seen == want);
+  // A loader made for the resumed run knows step 17 as well.
+  EXPECT_EQ(Gather(TrainLoader(source, options, true, 8), options, 17),
+            Gather(loader, options, 17));
+  EXPECT_NE(Gather(TrainLoader(source, options, true, 9), options, 17),
+            Gather(loader, options, 17));
+}
+
+TEST(TrainLoader, TokenOutsideTheVocabularyNamesItsPlace) {
+  const std::string path = ::testing::TempDir() + "/latin.txt";
+  std::ofstream(path) << "abcdef\xe9 and on";
+  const std::vector<std::string> paths = {path};
+  LoaderOptions options = Options(1, 1, 1);
+  options.vocab_size = 128;
+  const TrainLoader loader(std::make_shared<TextSource>(paths), options, /*shuffle=*/false, 0);
+  HostBatch batch(1, kSeqLen);
+  try {
+    loader.MicroBatch(1, 0, 0, batch.Views());  // The target of its last token.
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_EQ(std::string(error.what()).find("data: " + path + ", byte 6: token 233 is outside"),
+              0u)
+        << error.what();
+  }
+}
+
+TEST(TrainLoader, RefusesWhatMakesNoSense) {
+  const auto source = Tokens();
+  const TrainLoader loader(source, Options(4, 2, 1), true, 0);
+  HostBatch batch(2, kSeqLen);
+  EXPECT_THROW(loader.MicroBatch(0, 0, 0, batch.Views()), std::invalid_argument);
+  EXPECT_THROW(loader.MicroBatch(1, 2, 0, batch.Views()), std::invalid_argument);
+  EXPECT_THROW(loader.MicroBatch(1, 0, 1, batch.Views()), std::invalid_argument);
+  EXPECT_THROW(loader.SampleOf(1, 0, 0, 2), std::invalid_argument);
+  EXPECT_THROW(loader.TargetsOfStep(0), std::invalid_argument);
+  Batch views = batch.Views();
+  views.weights.dtype = DType::kInt32;
+  EXPECT_THROW(loader.MicroBatch(1, 0, 0, views), std::invalid_argument);
+  HostBatch wide(2, kSeqLen + 1);
+  EXPECT_THROW(loader.MicroBatch(1, 0, 0, wide.Views()), std::invalid_argument);
+  EXPECT_THROW(loader.MicroBatch(1, 0, 0, Batch{}), std::invalid_argument);
+  EXPECT_THROW(TrainLoader(source, Options(0, 2, 1), true, 0), std::invalid_argument);
+  EXPECT_THROW(EvalLoader(source, Options(4, 2, 1), 0), std::invalid_argument);
+  EXPECT_THROW(EvalLoader(source, Options(4, 2, 1), 2).TargetsOfBatch(2), std::invalid_argument);
+  LoaderOptions longer = Options(4, 2, 1);
+  longer.seq_len = 1000;
+  EXPECT_THROW(TrainLoader(source, longer, true, 0), DataError);
+  EXPECT_THROW(EvalLoader(source, longer, 1), DataError);
+}
+
+}  // namespace
+}  // namespace fsdp

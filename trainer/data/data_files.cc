@@ -1,0 +1,123 @@
+#include "trainer/data/data_files.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+[[noreturn]] void Fail(const std::string& path, const std::string& what) {
+  throw DataError("data: " + path + ": " + what);
+}
+
+}  // namespace
+
+FileContents::FileContents(std::string path) : path_(std::move(path)) {
+  struct stat info;
+  if (::stat(path_.c_str(), &info) != 0) {
+    const int error = errno;
+    Fail(path_, std::string(std::strerror(error)) +
+                    (error == ENOENT ? ": check data.*.paths (a relative path starts at the "
+                                       "working directory, not at the recipe)"
+                                     : ""));
+  }
+  if (S_ISDIR(info.st_mode))
+    Fail(path_, "is a directory: name its files, or a glob: " + path_ + "/*");
+  if (!S_ISREG(info.st_mode)) Fail(path_, "is not a regular file");
+  if (info.st_size == 0) Fail(path_, "is empty: take it out of data.*.paths, or fill it");
+  if (path_.ends_with(".gz")) {
+    Inflate();
+  } else {
+    Map();
+  }
+}
+
+FileContents::FileContents(FileContents&& other) noexcept
+    : path_(std::move(other.path_)),
+      bytes_(std::exchange(other.bytes_, {})),
+      inflated_(std::move(other.inflated_)),
+      mapped_(std::exchange(other.mapped_, false)) {
+  if (!mapped_) bytes_ = inflated_;  // A short string moves with its owner.
+}
+
+FileContents::~FileContents() {
+  if (mapped_) ::munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+}
+
+void FileContents::Map() {
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) Fail(path_, std::string("cannot be read: ") + std::strerror(errno));
+  struct stat info;
+  const bool known = ::fstat(fd, &info) == 0 && info.st_size > 0;
+  void* data =
+      known ? ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0)
+            : MAP_FAILED;
+  const int error = errno;
+  ::close(fd);
+  if (data == MAP_FAILED) Fail(path_, std::string("cannot be mapped: ") + std::strerror(error));
+  bytes_ = {static_cast<const char*>(data), static_cast<size_t>(info.st_size)};
+  mapped_ = true;
+}
+
+void FileContents::Inflate() {
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(::gzopen(path_.c_str(), "rbe"), ::gzclose);
+  if (!file) Fail(path_, std::string("cannot be read: ") + std::strerror(errno));
+  ::gzbuffer(file.get(), 1 << 17);
+  constexpr size_t kChunk = 1 << 20;
+  size_t size = 0;
+  for (;;) {
+    inflated_.resize(size + kChunk);
+    const int n = ::gzread(file.get(), inflated_.data() + size, kChunk);
+    // zlib hands a file that is no gzip through as it is, and reports a cut-off one at its end.
+    if (::gzdirect(file.get())) Fail(path_, "is not in gzip format: rename it, or compress it");
+    int error = Z_OK;
+    const char* message = ::gzerror(file.get(), &error);
+    if (n < 0 || error != Z_OK) Fail(path_, std::string("is damaged or cut off: ") + message);
+    size += static_cast<size_t>(n);
+    if (n == 0) break;
+  }
+  if (size == 0) Fail(path_, "is empty when decompressed: take it out of data.*.paths");
+  inflated_.resize(size);
+  inflated_.shrink_to_fit();
+  bytes_ = inflated_;
+}
+
+std::vector<std::string> ExpandPaths(std::span<const std::string> paths) {
+  if (paths.empty()) throw DataError("data: no paths: list files or globs in data.*.paths");
+  std::vector<std::string> out;
+  for (const std::string& path : paths) {
+    struct stat info;
+    if (path.find_first_of("*?[") == std::string::npos || ::stat(path.c_str(), &info) == 0) {
+      out.push_back(path);
+      continue;
+    }
+    glob_t found{};
+    const int result = ::glob(path.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
+    const size_t first = out.size();
+    if (result == 0) out.insert(out.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    ::globfree(&found);
+    if (result == GLOB_NOMATCH) {
+      Fail(path,
+           "matches no file: check data.*.paths (a relative path starts at the working "
+           "directory, not at the recipe)");
+    }
+    if (result != 0) Fail(path, "its directories cannot be read");
+    // Not glob's own order, which follows the user's locale: hosts could then disagree.
+    std::sort(out.begin() + static_cast<ptrdiff_t>(first), out.end());
+  }
+  return out;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,35 @@
+// Text files, end to end, one token a byte. Nothing is put between two files.
+#ifndef FSDP_TRAIN_TRAINER_DATA_TEXT_SOURCE_H_
+#define FSDP_TRAIN_TRAINER_DATA_TEXT_SOURCE_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trainer/data/data_files.h"
+#include "trainer/data/token_source.h"
+
+namespace fsdp {
+
+class TextSource : public TokenSource {
+ public:
+  // Files and globs as in ExpandPaths. Throws DataError.
+  explicit TextSource(std::span<const std::string> paths);
+
+  int64_t size() const override { return starts_.back(); }
+  int32_t vocab_size() const override { return 256; }
+  void Read(int64_t offset, std::span<int32_t> out) const override;
+  std::string Describe() const override;
+  std::string Where(int64_t offset) const override;
+  std::vector<DataFile> Files() const override;
+
+ private:
+  size_t FileOf(int64_t offset) const;
+
+  std::vector<FileContents> files_;
+  std::vector<int64_t> starts_;  // Of each file, and the end of the last.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_TEXT_SOURCE_H_
