@@ -1,0 +1,91 @@
+#include "trainer/observe/log.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+std::string FreshDirectory(const std::string& name) {
+  const std::string dir = ::testing::TempDir() + "/" + name;
+  std::filesystem::remove_all(dir);
+  return dir;
+}
+
+TEST(Log, LinesHaveTimeAndLevelAndAreThereAtOnce) {
+  const std::string path = FreshDirectory("log") + "/logs/rank_3.log";
+  {
+    Log log(path);
+    log.Info("step {} is text, not a format");
+    log.Warning("two");
+    log.Error("three");
+    const std::string time = R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})";
+    const std::string text = ReadWholeFile(path);
+    EXPECT_TRUE(std::regex_match(text, std::regex(time + R"( I step \{\} is text, not a format\n)" +
+                                                  time + " W two\n" + time + " E three\n")))
+        << text;
+  }
+  Log(path).Info("four");  // A resumed run goes on in the same file.
+  EXPECT_NE(ReadWholeFile(path).find("three\n"), std::string::npos);
+  EXPECT_NE(ReadWholeFile(path).find("four\n"), std::string::npos);
+}
+
+TEST(Log, ScreenSeesWarningsAndErrorsOnly) {
+  std::vector<std::pair<LogLevel, std::string>> seen;
+  Log log(FreshDirectory("screen") + "/rank_0.log",
+          [&](LogLevel level, std::string_view text) { seen.emplace_back(level, text); });
+  log.Info("one");
+  log.Warning("two");
+  log.Error("three");
+  EXPECT_EQ(seen, (std::vector<std::pair<LogLevel, std::string>>{{LogLevel::kWarning, "two"},
+                                                                 {LogLevel::kError, "three"}}));
+}
+
+TEST(Log, ThreadsDoNotMixLines) {
+  const std::string path = FreshDirectory("threads") + "/rank_0.log";
+  int shown = 0;
+  {
+    Log log(path, [&](LogLevel, std::string_view) { ++shown; });
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&log, t] {
+        for (int i = 0; i < 100; ++i) log.Warning(std::string(50, static_cast<char>('a' + t)));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(shown, 400);
+  std::istringstream lines(ReadWholeFile(path));
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    ASSERT_GE(line.size(), 50u);
+    EXPECT_EQ(line.substr(line.size() - 50), std::string(50, line.back()));
+  }
+  EXPECT_EQ(count, 400);
+}
+
+TEST(Log, UnwritableIsAClearError) {
+  const std::string dir = FreshDirectory("unwritable");
+  std::filesystem::create_directories(dir);
+  WriteWholeFile(dir + "/logs", "a file");
+  try {
+    Log log(dir + "/logs/rank_0.log");
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kCheckpoint);
+    EXPECT_NE(std::string(error.what()).find(dir + "/logs/rank_0.log: the log cannot be written: "),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace fsdp

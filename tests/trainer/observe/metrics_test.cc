@@ -1,0 +1,189 @@
+#include "trainer/observe/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/trainer/observe/full_disk.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+std::string FreshPath(const std::string& name) {
+  const std::string path = ::testing::TempDir() + "/" + name + ".jsonl";
+  std::filesystem::remove(path);
+  return path;
+}
+
+void Put(const std::string& path, const std::string& contents) {
+  std::ofstream(path, std::ios::binary) << contents;
+}
+
+std::string Lines(const std::vector<MetricsRecord>& records) {
+  std::string out;
+  for (const MetricsRecord& record : records) out += ToJson(record) + "\n";
+  return out;
+}
+
+StepRecord Step(int64_t step) { return {.step = step, .loss = 5.0 / static_cast<double>(step)}; }
+
+TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
+  EXPECT_EQ(ToJson(RunRecord{.name = "quick \"start\"",
+                             .version = "0.1.0",
+                             .git = "unknown",
+                             .started = "2026-01-02T03:04:05Z",
+                             .device = "cpu",
+                             .world_size = 2,
+                             .threads = 1,
+                             .seed = 1337,
+                             .parameters = 830000,
+                             .steps = 100}),
+            R"({"kind": "run", "name": "quick \"start\"", "version": "0.1.0", "git": "unknown", )"
+            R"("started": "2026-01-02T03:04:05Z", "device": "cpu", "world_size": 2, "threads": 1, )"
+            R"("seed": 1337, "parameters": 830000, "steps": 100})");
+  EXPECT_EQ(ToJson(ResumeRecord{.step = 20, .from = "runs/a/checkpoints/step_20"}),
+            R"({"kind": "resume", "step": 20, "from": "runs/a/checkpoints/step_20"})");
+  StepRecord step{.step = 3,
+                  .loss = 2.25,
+                  .grad_norm = 0.1,
+                  .lr = 3e-4,
+                  .tokens = 24576,
+                  .step_time_s = 0.5,
+                  .tokens_per_s = 16384,
+                  .tflops_per_device = 0.0625,
+                  .mfu = 0.41,
+                  .memory = {1000, 2000, 3000}};
+  EXPECT_EQ(ToJson(step),
+            R"({"kind": "step", "step": 3, "loss": 2.25, "grad_norm": 0.1, "lr": 3e-04, )"
+            R"("tokens": 24576, "step_time_s": 0.5, "tokens_per_s": 16384.0, )"
+            R"("tflops_per_device": 0.0625, "mfu": 0.41, "memory": {"allocated_peak": 1000, )"
+            R"("active_peak": 2000, "reserved_peak": 3000}})");
+  step.mfu.reset();
+  step.loss = NAN;
+  step.grad_norm = INFINITY;
+  const auto read = nlohmann::json::parse(ToJson(step));
+  EXPECT_TRUE(read["mfu"].is_null() && read["loss"].is_null() && read["grad_norm"].is_null());
+  EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 1.5}),
+            R"({"kind": "eval", "step": 3, "loss": 1.5})");
+  EXPECT_EQ(
+      ToJson(CheckpointRecord{.step = 4, .path = "c/step_4", .seconds = 0.25, .bytes = 12}),
+      R"({"kind": "checkpoint", "step": 4, "path": "c/step_4", "seconds": 0.25, "bytes": 12})");
+  EXPECT_EQ(ToJson(SkippedRecord{.step = 5, .reason = "gradient not finite"}),
+            R"({"kind": "skipped", "step": 5, "reason": "gradient not finite"})");
+  EXPECT_EQ(ToJson(EndRecord{.reason = "done"}), R"({"kind": "end", "reason": "done"})");
+}
+
+TEST(MetricsWriter, AppendsLineByLineAndRefusesAnotherRunsFile) {
+  const std::string path = FreshPath("create");
+  {
+    MetricsWriter writer = MetricsWriter::Create(path);
+    writer.Write(Step(1));
+    EXPECT_EQ(ReadWholeFile(path), Lines({Step(1)}));  // At once, not when it is closed.
+    MetricsWriter moved = std::move(writer);
+    moved.Write(EvalRecord{1, 2.0});
+    moved.Sync();
+  }
+  EXPECT_EQ(ReadWholeFile(path), Lines({Step(1), EvalRecord{1, 2.0}}));
+  try {
+    MetricsWriter::Create(path);
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(std::string(error.what()).find(path + ": exists: this directory holds a run"), 0u);
+  }
+  EXPECT_THROW(MetricsWriter::Create(::testing::TempDir() + "/none/m.jsonl"), CheckpointError);
+  EXPECT_THROW(MetricsWriter::Resume(::testing::TempDir() + "/none/m.jsonl", 1), CheckpointError);
+}
+
+TEST(MetricsWriter, ResumeDropsWhatIsPastTheStep) {
+  const RunRecord run{.name = "a"};
+  const std::vector<MetricsRecord> kept = {run,
+                                           Step(1),
+                                           Step(2),
+                                           EvalRecord{2, 1.0},
+                                           Step(3),
+                                           SkippedRecord{3, "x"},
+                                           CheckpointRecord{.step = 3}};
+  std::vector<MetricsRecord> old = kept;
+  old.insert(old.end(), {Step(4), EvalRecord{4, 1.0}, EndRecord{"signal"}});
+  const std::string path = FreshPath("resume");
+  Put(path, Lines(old));
+  MetricsKept count;
+  std::vector<MetricsRecord> want = kept;
+  {
+    MetricsWriter writer = MetricsWriter::Resume(path, 3, &count);
+    EXPECT_EQ(count.kept, 7);
+    EXPECT_EQ(count.dropped, 3);
+    EXPECT_EQ(count.damaged, 0);
+    want.insert(want.end(), {run, ResumeRecord{3, "c"}, Step(4), Step(5)});
+    writer.Write(run);
+    writer.Write(ResumeRecord{3, "c"});
+    writer.Write(Step(4));
+    writer.Write(Step(5));
+  }
+  EXPECT_EQ(ReadWholeFile(path), Lines(want));
+  // From an earlier step: the later start goes with the steps that it made.
+  MetricsWriter::Resume(path, 2, &count);
+  EXPECT_EQ(ReadWholeFile(path), Lines({run, Step(1), Step(2), EvalRecord{2, 1.0}}));
+  EXPECT_EQ(count.dropped, 7);
+  MetricsWriter::Resume(path, 0, &count);
+  EXPECT_EQ(ReadWholeFile(path), Lines({run}));
+}
+
+TEST(MetricsWriter, ResumeGoesOnBehindAnEndAndWithoutAFile) {
+  const std::string path = FreshPath("end");
+  Put(path, Lines({Step(1), EndRecord{"done"}}));
+  MetricsWriter::Resume(path, 1).Write(Step(2));
+  EXPECT_EQ(ReadWholeFile(path), Lines({Step(1), Step(2)}));
+  const std::string fresh = FreshPath("fresh");
+  MetricsWriter::Resume(fresh, 7).Write(Step(8));
+  EXPECT_EQ(ReadWholeFile(fresh), Lines({Step(8)}));
+}
+
+// kill -9 in the middle of a line, at each of its bytes.
+TEST(MetricsWriter, HalfWrittenLastLineIsDropped) {
+  const std::string whole = Lines({Step(1), Step(2)}), last = Lines({Step(3)});
+  const std::string path = FreshPath("torn");
+  for (size_t cut = 1; cut < last.size(); ++cut) {
+    Put(path, whole + last.substr(0, cut));
+    MetricsKept count;
+    MetricsWriter::Resume(path, 3, &count).Write(Step(3));
+    ASSERT_EQ(count.damaged, 1) << cut;
+    ASSERT_EQ(ReadWholeFile(path), whole + last) << cut;
+  }
+  // A power cut may leave zeros, or lines of anything.
+  Put(path, whole + std::string(100, '\0') + "\n[1]\n{\"step\": 3}\n\n" + last);
+  MetricsKept count;
+  MetricsWriter::Resume(path, 3, &count);
+  EXPECT_EQ(count.kept, 3);
+  EXPECT_EQ(count.damaged, 4);
+  EXPECT_EQ(ReadWholeFile(path), whole + last);
+}
+
+TEST(MetricsWriter, FullDiskIsAClearErrorAndLeavesWholeLines) {
+  const std::string path = FreshPath("full");
+  MetricsWriter writer = MetricsWriter::Create(path);
+  writer.Write(Step(1));
+  std::string error;
+  {
+    const FullDisk full(ToJson(Step(1)).size() + 20);
+    try {
+      writer.Write(Step(2));
+    } catch (const CheckpointError& e) {
+      error = e.what();
+    }
+  }
+  EXPECT_EQ(error, path + ": cannot be written: File too large");
+  EXPECT_EQ(ReadWholeFile(path), Lines({Step(1)}));
+  writer.Write(Step(2));  // Room again.
+  EXPECT_EQ(ReadWholeFile(path), Lines({Step(1), Step(2)}));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,19 @@
+#include "trainer/observe/build_info.h"
+
+#include "trainer/observe/git_hash.h"
+
+namespace fsdp {
+
+std::string_view BuildVersion() { return "0.1.0"; }
+
+std::string_view BuildGitHash() { return kGitHash; }
+
+std::string_view BuildCompiler() {
+#ifdef __clang__
+  return "clang " __clang_version__;
+#else
+  return "gcc " __VERSION__;
+#endif
+}
+
+}  // namespace fsdp

@@ -1,0 +1,28 @@
+// Streams' time lines as Chrome's Trace Event JSON, which Perfetto (ui.perfetto.dev) opens. Format:
+// "Trace Event Format", Google, complete ("X") and metadata ("M") events.
+#ifndef FSDP_TRAIN_TRAINER_OBSERVE_CHROME_TRACE_H_
+#define FSDP_TRAIN_TRAINER_OBSERVE_CHROME_TRACE_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+struct RankTrace {
+  int rank = 0;
+  std::vector<Span> spans;  // Of one step or several; seconds on one clock for all ranks given.
+};
+
+// A process for each rank, a thread for each stream in order of first appearance; microseconds from
+// the earliest span of all.
+std::string ChromeTrace(std::span<const RankTrace> ranks);
+
+// Blocks on the disk. Throws CheckpointError.
+void WriteChromeTrace(const std::string& path, std::span<const RankTrace> ranks);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OBSERVE_CHROME_TRACE_H_

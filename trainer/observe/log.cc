@@ -1,0 +1,40 @@
+#include "trainer/observe/log.h"
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/basic_file_sink.h>
+
+#include <mutex>
+#include <utility>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+
+struct Log::Impl {
+  spdlog::logger logger;
+  Screen screen;
+  std::mutex screen_mutex;
+};
+
+Log::Log(const std::string& path, Screen screen) try {
+  auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
+  impl_.reset(new Impl{spdlog::logger("rank", std::move(file)), std::move(screen), {}});
+  impl_->logger.set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");  // Local time; the level's first letter.
+  impl_->logger.flush_on(spdlog::level::info);
+} catch (const spdlog::spdlog_ex& error) {
+  throw CheckpointError(path + ": the log cannot be written: " + error.what());
+}
+
+Log::~Log() = default;
+
+void Log::Write(LogLevel level, std::string_view text) {
+  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn,
+                                                   spdlog::level::err};
+  impl_->logger.log(kLevels[static_cast<int>(level)],
+                    spdlog::string_view_t(text.data(), text.size()));
+  if (level == LogLevel::kInfo || !impl_->screen) return;
+  const std::lock_guard lock(impl_->screen_mutex);
+  impl_->screen(level, text);
+}
+
+}  // namespace fsdp

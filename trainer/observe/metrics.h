@@ -1,0 +1,105 @@
+// metrics.jsonl: one JSON object a line, append-only, reads as one run however often it was
+// resumed. docs: interface.md. Rank 0 writes it.
+#ifndef FSDP_TRAIN_TRAINER_OBSERVE_METRICS_H_
+#define FSDP_TRAIN_TRAINER_OBSERVE_METRICS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+namespace fsdp {
+
+// Bytes, the largest over ranks since the last record.
+struct MemoryPeaks {
+  int64_t allocated = 0, active = 0, reserved = 0;
+};
+
+struct RunRecord {  // First, once per start.
+  std::string name{};
+  std::string version{}, git{};  // build_info.h.
+  std::string started{};         // UTC, ISO 8601.
+  std::string device{};
+  int64_t world_size = 1;
+  int64_t threads = 1;  // CPU compute threads of a rank.
+  uint64_t seed = 0;
+  int64_t parameters = 0;  // Elements of the whole model.
+  int64_t steps = 0;       // train.steps.
+};
+struct ResumeRecord {
+  int64_t step = 0;
+  std::string from{};  // Directory of the checkpoint.
+};
+struct StepRecord {
+  int64_t step = 0;      // From 1.
+  double loss = 0;       // Of that step alone: mean over its target tokens, nats.
+  double grad_norm = 0;  // Before clipping.
+  double lr = 0;
+  int64_t tokens = 0;  // Target tokens since step 1.
+  double step_time_s = 0;
+  double tokens_per_s = 0;
+  double tflops_per_device = 0;
+  std::optional<double> mfu{};  // 0 to 1; absent where the device's peak is unknown.
+  MemoryPeaks memory{};
+};
+struct EvalRecord {
+  int64_t step = 0;
+  double loss = 0;
+};
+struct CheckpointRecord {
+  int64_t step = 0;
+  std::string path{};
+  double seconds = 0;
+  int64_t bytes = 0;
+};
+struct SkippedRecord {  // The optimizer left the parameters alone.
+  int64_t step = 0;
+  std::string reason{};
+};
+struct EndRecord {
+  std::string reason{};
+};
+
+using MetricsRecord = std::variant<RunRecord, ResumeRecord, StepRecord, EvalRecord,
+                                   CheckpointRecord, SkippedRecord, EndRecord>;
+
+std::string ToJson(const MetricsRecord& record);  // Without the line's end.
+
+// What a resume found in the old file, lines.
+struct MetricsKept {
+  int64_t kept = 0;
+  int64_t dropped = 0;  // Past the resumed step, or the end of the run that is now going on.
+  int64_t damaged = 0;  // No record: a half-written last line, or what a crash left. Dropped.
+};
+
+// Throws CheckpointError (exit 5) with path and reason for all that the disk refuses.
+class MetricsWriter {
+ public:
+  // A new file. Throws CheckpointError if there is one.
+  static MetricsWriter Create(const std::string& path);
+
+  // Drops what is past `step` and goes on behind it; the file is replaced by rename, so a crash
+  // meanwhile loses nothing. Without a file it makes one (a run resumed from another's checkpoint).
+  static MetricsWriter Resume(const std::string& path, int64_t step, MetricsKept* kept = nullptr);
+
+  MetricsWriter(MetricsWriter&& other) noexcept;
+  MetricsWriter& operator=(MetricsWriter&&) = delete;
+  ~MetricsWriter();
+
+  // Handed to the kernel whole when it returns, or not at all: a line cut off by a full disk is
+  // taken back.
+  void Write(const MetricsRecord& record);
+
+  // Blocks until all lines are on the disk: before a checkpoint that follows them counts.
+  void Sync();
+
+ private:
+  MetricsWriter(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+
+  std::string path_;
+  int fd_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OBSERVE_METRICS_H_

@@ -1,0 +1,117 @@
+#include "trainer/observe/provenance.h"
+
+#include <gnu/libc-version.h>
+#include <sched.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+
+#include "trainer/observe/json.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+std::string Processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+// One member or element a line.
+std::string Lines(char open, const std::vector<std::string>& items, char close,
+                  const std::string& indent) {
+  if (items.empty()) return {open, close};
+  std::string out(1, open);
+  for (size_t i = 0; i < items.size(); ++i) {
+    out += (i == 0 ? "\n" : ",\n") + indent + "  " + items[i];
+  }
+  return out + "\n" + indent + close;
+}
+
+std::string Member(std::string_view key, std::string_view json) {
+  return JsonString(key) + ": " + std::string(json);
+}
+
+std::string Hex(uint64_t value) {
+  char buffer[20];
+  std::snprintf(buffer, sizeof(buffer), "%016" PRIx64, value);
+  return buffer;
+}
+
+}  // namespace
+
+HostInfo DescribeHost() {
+  HostInfo host;
+  utsname names{};
+  if (::uname(&names) == 0) {
+    host.name = names.nodename;
+    host.kernel = std::string(names.sysname) + " " + names.release + " " + names.machine;
+  }
+  host.processor = Processor();
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  host.cores = ::sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine)
+                                                                : ::sysconf(_SC_NPROCESSORS_ONLN);
+  host.memory = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  return host;
+}
+
+std::pair<std::string, std::string> CLibrary() { return {"glibc", ::gnu_get_libc_version()}; }
+
+std::string UtcNow() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char buffer[32];
+  std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return buffer;
+}
+
+std::string ToJson(const Provenance& p) {
+  std::vector<std::string> arguments, libraries, data;
+  for (const std::string& argument : p.command_line) arguments.push_back(JsonString(argument));
+  for (const auto& [name, version] : p.libraries) {
+    libraries.push_back(Member(name, JsonString(version)));
+  }
+  for (const Provenance::File& file : p.data) {
+    data.push_back(JsonObject()
+                       .Add("path", file.path)
+                       .Add("bytes", file.bytes)
+                       .Add("hash", Hex(file.hash))
+                       .Text());
+  }
+  const std::string host = JsonObject()
+                               .Add("name", p.host.name)
+                               .Add("kernel", p.host.kernel)
+                               .Add("processor", p.host.processor)
+                               .Add("cores", p.host.cores)
+                               .Add("memory", p.host.memory)
+                               .Text();
+  return Lines(
+             '{',
+             {Member("command_line", JsonArray(arguments)),
+              Member("directory", JsonString(p.directory)),
+              Member("started", JsonString(p.started)), Member("version", JsonString(p.version)),
+              Member("git", JsonString(p.git)), Member("compiler", JsonString(p.compiler)),
+              Member("device", JsonString(p.device)),
+              Member("libraries", Lines('{', libraries, '}', "  ")),
+              Member("world_size", std::to_string(p.world_size)),
+              Member("threads", std::to_string(p.threads)), Member("seed", std::to_string(p.seed)),
+              Member("host", host), Member("data", Lines('[', data, ']', "  "))},
+             '}', "") +
+         "\n";
+}
+
+void WriteProvenance(const std::string& path, const Provenance& provenance) {
+  WriteWholeFile(path, ToJson(provenance));
+}
+
+}  // namespace fsdp

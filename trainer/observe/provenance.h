@@ -1,0 +1,51 @@
+// provenance.json: what produced a run, for the person who has to repeat it.
+#ifndef FSDP_TRAIN_TRAINER_OBSERVE_PROVENANCE_H_
+#define FSDP_TRAIN_TRAINER_OBSERVE_PROVENANCE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+
+struct HostInfo {
+  std::string name;       // Of the host.
+  std::string kernel;     // "Linux 6.1.0 x86_64".
+  std::string processor;  // Model name; "unknown" where /proc does not tell.
+  int64_t cores = 0;      // This process may run on.
+  int64_t memory = 0;     // Bytes.
+};
+HostInfo DescribeHost();
+
+struct Provenance {
+  struct File {
+    std::string path;
+    int64_t bytes = 0;
+    uint64_t hash = 0;  // HashBytes() of the contents (core/philox.h).
+  };
+
+  std::vector<std::string> command_line;
+  std::string directory;               // It was given in.
+  std::string started;                 // UtcNow().
+  std::string version, git, compiler;  // build_info.h.
+  std::string device;
+  std::vector<std::pair<std::string, std::string>> libraries;  // Name, version; see CLibrary().
+  int64_t world_size = 1;
+  int64_t threads = 1;
+  uint64_t seed = 0;
+  HostInfo host;
+  std::vector<File> data;
+};
+
+std::pair<std::string, std::string> CLibrary();  // {"glibc", "2.36"}.
+std::string UtcNow();                            // "2026-01-31T23:59:59Z".
+
+std::string ToJson(const Provenance& provenance);  // Indented by hand: people read it.
+
+// Blocks on the disk. Throws CheckpointError.
+void WriteProvenance(const std::string& path, const Provenance& provenance);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OBSERVE_PROVENANCE_H_

@@ -1,0 +1,52 @@
+// How fast a run is, from any clock: tokens/s, TFLOP/s, MFU and the time left.
+#ifndef FSDP_TRAIN_TRAINER_OBSERVE_THROUGHPUT_H_
+#define FSDP_TRAIN_TRAINER_OBSERVE_THROUGHPUT_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+namespace fsdp {
+
+struct ThroughputOptions {
+  std::function<double()> clock;     // Seconds; differences only. A device's Now().
+  double flops_per_token = 0;        // Of the model, forward and backward, without recomputation.
+  int64_t devices = 1;               // That share the work.
+  std::optional<double> peak_flops;  // Per second and device, at the dtype of the GEMMs.
+};
+
+class ThroughputMeter {
+ public:
+  explicit ThroughputMeter(ThroughputOptions options);  // Running. Throws std::invalid_argument.
+
+  // What lies between does not count: evaluation, a blocking checkpoint. Pairs, not nested.
+  void Pause();
+  void Continue();
+
+  struct Rates {
+    double step_time_s = 0;  // Mean of the steps since the last Take.
+    double tokens_per_s = 0;
+    double tflops_per_device = 0;
+    std::optional<double> mfu;  // flops / peak; absent where the peak is unknown.
+  };
+  // `steps` >= 1 steps ended since the last Take (or the start), over all ranks with `tokens`
+  // target tokens. Rates are 0 if the clock has not moved.
+  Rates Take(int64_t steps, int64_t tokens);
+
+  // For that many steps more, from a running mean of the time of a step that forgets with 1/8 a
+  // Take; the first Take, which warms caches up, counts only until there is a second. -1 before
+  // any.
+  double TimeLeft(int64_t steps) const;
+
+ private:
+  ThroughputOptions options_;
+  double since_;       // Clock at the last Take or Continue.
+  double before_ = 0;  // Counted before the last Pause.
+  bool running_ = true;
+  int64_t takes_ = 0;
+  double mean_step_s_ = -1;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OBSERVE_THROUGHPUT_H_

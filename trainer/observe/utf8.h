@@ -1,0 +1,22 @@
+// Bytes of unknown origin (sampled text, paths, arguments) made fit for a terminal or a file.
+#ifndef FSDP_TRAIN_TRAINER_OBSERVE_UTF8_H_
+#define FSDP_TRAIN_TRAINER_OBSERVE_UTF8_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+// Bytes, 1 to 4, of the well-formed UTF-8 character (Unicode 15, table 3-7: no overlong forms, no
+// surrogates) that `bytes` begins with; 0 if it begins with none.
+size_t Utf8Length(std::string_view bytes);
+
+// Well-formed UTF-8 that moves no cursor: characters stay, line feeds and tabs among them; other
+// control characters (C0, DEL, C1) and bytes that are no UTF-8 appear as \xNN each. Not reversible:
+// backslashes stay too.
+std::string Printable(std::string_view bytes);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OBSERVE_UTF8_H_
