@@ -1,0 +1,74 @@
+#include "models/gpt2/config.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace fsdp {
+namespace {
+
+// The element counts of the published files gpt2, gpt2-medium, gpt2-large and gpt2-xl.
+TEST(Gpt2Config, PresetsHaveThePublishedNumbersOfParameters) {
+  const auto count = [](const char* name) { return NumParameters(*FindGpt2Preset(name)); };
+  EXPECT_EQ(count("gpt2-124m"), 124439808);
+  EXPECT_EQ(count("gpt2-350m"), 354823168);
+  EXPECT_EQ(count("gpt2-774m"), 774030080);
+  EXPECT_EQ(count("gpt2-1.5b"), 1557611200);
+  EXPECT_EQ(FindGpt2Preset("gpt2"), nullptr);
+  for (const Gpt2Preset& preset : Gpt2Presets()) {
+    EXPECT_TRUE(Validate(preset.config).empty()) << preset.name;
+    EXPECT_EQ(preset.config.head_dim(), 64) << preset.name;
+  }
+}
+
+TEST(Gpt2Config, IntermediateSizeFollowsHiddenSize) {
+  EXPECT_EQ(Gpt2Config{.hidden_size = 24}.intermediate_size, 96);
+  EXPECT_EQ((Gpt2Config{.hidden_size = 24, .intermediate_size = 50}.intermediate_size), 50);
+}
+
+TEST(Gpt2Config, CountsEveryTensorOnce) {
+  const Gpt2Config config{.hidden_size = 3,
+                          .intermediate_size = 5,
+                          .num_hidden_layers = 2,
+                          .num_attention_heads = 3,
+                          .vocab_size = 7,
+                          .max_position_embeddings = 4};
+  const int64_t block = 2 * 3 + (9 * 3 + 9) + (3 * 3 + 3) + 2 * 3 + (3 * 5 + 5) + (5 * 3 + 3);
+  EXPECT_EQ(NumParameters(config), 7 * 3 + 4 * 3 + 2 * block + 2 * 3);
+}
+
+TEST(Gpt2Config, LargestShapeDoesNotOverflow) {
+  const Gpt2Config config{.hidden_size = kMaxHiddenSize,
+                          .intermediate_size = kMaxIntermediateSize,
+                          .num_hidden_layers = kMaxHiddenLayers,
+                          .num_attention_heads = 1,
+                          .vocab_size = kMaxVocabSize,
+                          .max_position_embeddings = kMaxPositions};
+  EXPECT_TRUE(Validate(config).empty());
+  const double h = kMaxHiddenSize;
+  const double matrices = kMaxHiddenLayers * (4 * h * h + 2 * h * kMaxIntermediateSize);
+  ASSERT_LT(matrices * 1.001, static_cast<double>(std::numeric_limits<int64_t>::max()));
+  EXPECT_GT(static_cast<double>(NumParameters(config)), matrices);
+}
+
+TEST(Gpt2Config, NamesEveryMistake) {
+  Gpt2Config config{.hidden_size = 100, .num_attention_heads = 3};
+  ASSERT_EQ(Validate(config).size(), 1u);
+  EXPECT_EQ(Validate(config)[0].field, "num_attention_heads");
+  EXPECT_EQ(Validate(config)[0].message, "3 heads do not divide hidden_size 100");
+  config = {.hidden_size = 0,
+            .intermediate_size = 0,
+            .num_hidden_layers = -1,
+            .num_attention_heads = 0,
+            .vocab_size = kMaxVocabSize + 1,
+            .max_position_embeddings = 0,
+            .layer_norm_epsilon = -1};
+  std::string fields;
+  for (const ShapeMistake& mistake : Validate(config)) fields += mistake.field + " ";
+  EXPECT_EQ(fields,
+            "hidden_size intermediate_size num_hidden_layers num_attention_heads vocab_size "
+            "max_position_embeddings layer_norm_epsilon ");
+}
+
+}  // namespace
+}  // namespace fsdp
