@@ -39,6 +39,15 @@ void Arguments::CheckRank(const char* name, const ConstView& view, DType dtype, 
   CheckMemory(name, view);
 }
 
+void Arguments::CheckElements(const char* name, const ConstView& view, DType dtype,
+                              int64_t n) const {
+  if (view.dtype != dtype || view.NumElements() != n) {
+    Fail(std::string(name) + " is " + Describe(view.dtype, view.shape) + ", want " +
+         std::string(Name(dtype)) + " with " + std::to_string(n) + " elements");
+  }
+  CheckMemory(name, view);
+}
+
 void Arguments::CheckWorkspace(const ConstView& workspace, int64_t bytes) const {
   if (workspace.bytes() < bytes) {
     Fail("workspace has " + std::to_string(workspace.bytes()) +
@@ -53,6 +62,12 @@ void Arguments::CheckDisjoint(const char* name_a, const ConstView& a, const char
   if (before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes())) {
     Fail(std::string(name_a) + " and " + name_b + " overlap");
   }
+}
+
+void Arguments::CheckSameOrDisjoint(const char* name_a, const ConstView& a, const char* name_b,
+                                    const ConstView& b) const {
+  if (a.data == b.data && a.bytes() == b.bytes()) return;
+  CheckDisjoint(name_a, a, name_b, b);
 }
 
 }  // namespace fsdp

@@ -24,11 +24,16 @@ class Arguments {
   void Check(const char* name, const ConstView& view, DType dtype, const Shape& shape) const;
   // The same for any shape of this rank.
   void CheckRank(const char* name, const ConstView& view, DType dtype, int rank) const;
+  // The same for any shape of `n` elements.
+  void CheckElements(const char* name, const ConstView& view, DType dtype, int64_t n) const;
   // At least `bytes` of memory, of any dtype and shape.
   void CheckWorkspace(const ConstView& workspace, int64_t bytes) const;
   // No byte in common.
   void CheckDisjoint(const char* name_a, const ConstView& a, const char* name_b,
                      const ConstView& b) const;
+  // One and the same memory, or no byte in common.
+  void CheckSameOrDisjoint(const char* name_a, const ConstView& a, const char* name_b,
+                           const ConstView& b) const;
 
  private:
   void CheckMemory(const char* name, const ConstView& view) const;

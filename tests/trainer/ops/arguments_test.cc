@@ -35,6 +35,9 @@ TEST(Arguments, DTypeAndShape) {
   EXPECT_EQ(Refusal([&] { kArguments.CheckRank("x", x, DType::kFloat32, 2); }), "accepted");
   EXPECT_EQ(Refusal([&] { kArguments.CheckRank("x", x, DType::kFloat32, 1); }),
             "[op] x is fp32 [2, 3], want fp32 with 1 dimensions");
+  EXPECT_EQ(Refusal([&] { kArguments.CheckElements("x", x, DType::kFloat32, 6); }), "accepted");
+  EXPECT_EQ(Refusal([&] { kArguments.CheckElements("x", x, DType::kFloat32, 5); }),
+            "[op] x is fp32 [2, 3], want fp32 with 5 elements");
 }
 
 TEST(Arguments, Workspace) {
@@ -56,6 +59,19 @@ TEST(Arguments, Disjoint) {
   EXPECT_EQ(check(all.Slice(4, 4), all.Slice(0, 4)), "accepted");
   EXPECT_EQ(check(all.Slice(0, 5), all.Slice(4, 4)), "[op] a and b overlap");
   EXPECT_EQ(check(all, all), "[op] a and b overlap");
+}
+
+TEST(Arguments, SameOrDisjoint) {
+  float data[8];
+  const View all(reinterpret_cast<std::byte*>(data), DType::kFloat32, {8});
+  const auto check = [&](const View& a, const View& b) {
+    return Refusal([&] { kArguments.CheckSameOrDisjoint("a", a, "b", b); });
+  };
+  EXPECT_EQ(check(all, all), "accepted");
+  EXPECT_EQ(check(all, all.Reshape({2, 4})), "accepted");
+  EXPECT_EQ(check(all.Slice(0, 4), all.Slice(4, 4)), "accepted");
+  EXPECT_EQ(check(all.Slice(0, 4), all.Slice(3, 4)), "[op] a and b overlap");
+  EXPECT_EQ(check(all, all.Slice(0, 4)), "[op] a and b overlap");
 }
 
 }  // namespace
