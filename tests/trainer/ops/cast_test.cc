@@ -1,0 +1,123 @@
+#include "trainer/ops/cast.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "tests/testing/harness.h"
+
+namespace fsdp {
+namespace {
+
+struct Format {
+  DType dtype;
+  int fraction_bits, min_exponent, max_exponent;  // Of normal numbers.
+};
+constexpr Format kFormats[] = {{DType::kFloat32, 23, -126, 127},
+                               {DType::kBFloat16, 7, -126, 127},
+                               {DType::kFloat16, 10, -14, 15}};
+
+// IEEE 754's rounding to nearest, ties to even, from its definition.
+double RoundedTo(const Format& f, double value) {
+  if (!std::isfinite(value) || value == 0) return value;
+  const int exponent = std::max(std::ilogb(value), f.min_exponent);
+  const double ulp = std::ldexp(1.0, exponent - f.fraction_bits);
+  const double rounded = std::nearbyint(value / ulp) * ulp;
+  const double largest = std::ldexp(2 - std::ldexp(1.0, -f.fraction_bits), f.max_exponent);
+  return std::abs(rounded) > largest ? std::copysign(INFINITY, value) : rounded;
+}
+
+// Every bf16 or every fp16 value, but NaN; for fp32 random bits and what lies on and beside the
+// halfway points of the smaller formats.
+std::vector<double> Values(const Format& f) {
+  std::vector<double> values;
+  const auto add = [&](double v) {
+    if (!std::isnan(v)) values.push_back(v);
+  };
+  if (f.dtype == DType::kFloat32) {
+    const RandomStream random(1, "bits");
+    for (int i = 0; i < 50000; ++i) add(std::bit_cast<float>(random.Bits(i)));
+    for (int i = 0; i < 5000; ++i) {
+      const float small = std::ldexp(random.Uniform(100000 + i), -26 + i % 44);  // fp16's range.
+      add(small);
+      for (const uint32_t half : {0x7fffu, 0x8000u, 0x8001u, 0xfffu, 0x1000u, 0x1001u}) {
+        const uint32_t kept = half > 0x1001u ? 0xffff0000u : 0xffffe000u;
+        add(std::bit_cast<float>((std::bit_cast<uint32_t>(small) & kept) | half));
+      }
+    }
+    for (const double v : {65504.0, 65519.996, 65520.0, 65536.0}) add(static_cast<float>(v));
+    return values;
+  }
+  for (int bits = 0; bits < 65536; ++bits) {
+    const int exponent_bits = 15 - f.fraction_bits;
+    const int fraction = bits & ((1 << f.fraction_bits) - 1);
+    const int exponent = (bits >> f.fraction_bits) & ((1 << exponent_bits) - 1);
+    double v = exponent == 0 ? std::ldexp(fraction, f.min_exponent - f.fraction_bits)
+                             : std::ldexp((1 << f.fraction_bits) + fraction,
+                                          exponent - 1 + f.min_exponent - f.fraction_bits);
+    if (exponent == (1 << exponent_bits) - 1) v = fraction == 0 ? INFINITY : NAN;
+    add(bits & 0x8000 ? -v : v);
+  }
+  return values;
+}
+
+class CastTest : public OpTest {};
+FSDP_INSTANTIATE_OP_TEST(CastTest);
+
+TEST_P(CastTest, RoundsToNearestEven) {
+  for (const Format& from : kFormats) {
+    const auto values = Values(from);
+    const int64_t n = values.size();
+    const View x = Input({n}, values, from.dtype);
+    ASSERT_EQ(Get(x), values);
+    for (const Format& to : kFormats) {
+      const View y = Output({n}, to.dtype);
+      Run([&](Stream& stream) { Cast(stream, x, y); });
+      const auto got = Get(y);
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_EQ(got[i], RoundedTo(to, values[i]))
+            << Name(from.dtype) << " " << values[i] << " to " << Name(to.dtype);
+        ASSERT_EQ(std::signbit(got[i]), std::signbit(values[i]));
+      }
+    }
+    Clear();
+  }
+}
+
+// The loops' bodies and their tails.
+TEST_P(CastTest, NaNStaysNaN) {
+  for (const Format& from : kFormats) {
+    for (const Format& to : kFormats) {
+      const View x = Output({13}, from.dtype), y = Input({13}, std::vector<double>(13), to.dtype);
+      Run([&](Stream& stream) { Cast(stream, x, y); });
+      for (const double v : Get(y)) EXPECT_TRUE(std::isnan(v));
+    }
+  }
+}
+
+TEST_P(CastTest, OddSizes) {
+  for (const int64_t n : {0, 1, 7, 9, 257, 2049}) {
+    const auto values = Random(n, DType::kBFloat16).Vector(n);
+    for (const Format& from : kFormats) {
+      for (const Format& to : kFormats) {
+        const View x = Input({n}, values, from.dtype), y = Output({n}, to.dtype);
+        Run([&](Stream& stream) { Cast(stream, x, y); });
+        std::vector<double> want;
+        for (const double v : values) want.push_back(RoundedTo(to, RoundedTo(from, v)));
+        EXPECT_EQ(Get(y), want);
+      }
+    }
+    Clear();
+  }
+}
+
+TEST_P(CastTest, RefusesWrongArguments) {
+  const View x = Output({6});
+  ExpectRefused([&](Stream& s) { Cast(s, x, Output({5}, DType::kBFloat16)); }, "[cast] x is fp32");
+  ExpectRefused([&](Stream& s) { Cast(s, x, Output({6}, DType::kInt32)); }, "y int32");
+  const View inside(x.data, DType::kBFloat16, {6});
+  ExpectRefused([&](Stream& s) { Cast(s, x, inside); }, "overlap");
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,18 @@
+// The plumbing between ops. Tensors of one element count, any shape. Each output may be one of the
+// inputs itself; a partial overlap is refused. No result depends on the number of threads.
+#ifndef FSDP_TRAIN_TRAINER_OPS_ELEMENTWISE_H_
+#define FSDP_TRAIN_TRAINER_OPS_ELEMENTWISE_H_
+
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+void Add(Stream& stream, ConstView a, ConstView b, View y);  // y = a + b. fp32.
+void Accumulate(Stream& stream, ConstView x, View y);        // y += x. fp32.
+// y = value, rounded to y's dtype: fp32, bf16, fp16, or int32 (a value that it holds exactly).
+void Fill(Stream& stream, float value, View y);
+void Copy(Stream& stream, ConstView x, View y);  // y = x, bit for bit, any one dtype.
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ELEMENTWISE_H_
