@@ -1,0 +1,196 @@
+#include "trainer/ops/layer_norm.h"
+
+#include <cmath>
+
+#include "tests/testing/harness.h"
+#include "tests/testing/same_bits.h"
+
+namespace fsdp {
+namespace {
+
+struct Case {
+  int64_t rows, cols;
+  float eps;
+};
+// One column has no variance: a large eps keeps 1 / sqrt(eps) of order one. 600 rows make 32 blocks
+// of sums, 40 make 2.
+constexpr Case kCases[] = {{1, 1, 0.25f},  {3, 1, 0.25f},   {1, 7, 1e-5f}, {5, 8, 1e-5f},
+                           {3, 33, 1e-5f}, {40, 21, 1e-5f}, {600, 5, 0.1f}};
+
+struct Oracle {
+  std::vector<double> y, mean, rstd;
+
+  Oracle(const Case& c, const std::vector<double>& x, const std::vector<double>& w,
+         const std::vector<double>& b) {
+    for (int64_t i = 0; i < c.rows; ++i) {
+      const double* row = x.data() + i * c.cols;
+      double m = 0, squares = 0;
+      for (int64_t j = 0; j < c.cols; ++j) m += row[j] / c.cols;
+      for (int64_t j = 0; j < c.cols; ++j) squares += (row[j] - m) * (row[j] - m) / c.cols;
+      const double r = 1 / std::sqrt(squares + c.eps);
+      for (int64_t j = 0; j < c.cols; ++j) y.push_back(w[j] * (row[j] - m) * r + b[j]);
+      mean.push_back(m);
+      rstd.push_back(r);
+    }
+  }
+};
+
+struct Inputs {
+  std::vector<double> x, w, b, dy;
+
+  explicit Inputs(const Case& c) {
+    Random random(42);
+    x = random.Vector(c.rows * c.cols);
+    w = random.Vector(c.cols);
+    b = random.Vector(c.cols);
+    dy = random.Vector(c.rows * c.cols);
+  }
+};
+
+class LayerNormTest : public OpTest {};
+FSDP_INSTANTIATE_OP_TEST(LayerNormTest);
+
+TEST_P(LayerNormTest, ForwardMatchesOracle) {
+  for (const Case& c : kCases) {
+    const Inputs in(c);
+    const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w),
+               b = Input({c.cols}, in.b);
+    const View y = Output({c.rows, c.cols}), mean = Output({c.rows}), rstd = Output({c.rows});
+    Run([&](Stream& stream) { LayerNormForward(stream, x, w, b, c.eps, y, mean, rstd); });
+    const Oracle want(c, in.x, in.w, in.b);
+    const double tolerance = Tolerance(DType::kFloat32, c.cols);
+    EXPECT_TRUE(AllNear(Get(y), want.y, tolerance)) << c.rows << " x " << c.cols;
+    EXPECT_TRUE(AllNear(Get(mean), want.mean, tolerance));
+    EXPECT_TRUE(AllNear(Get(rstd), want.rstd, tolerance));
+
+    Run([&](Stream& stream) { LayerNormForward(stream, x, w, b, c.eps, x, mean, rstd); });
+    EXPECT_EQ(Get(x), Get(y)) << "in place";
+    Clear();
+  }
+}
+
+// mean(x^2) - mean^2 would lose every digit of the variance here.
+TEST_P(LayerNormTest, KeepsDigitsUnderALargeMean) {
+  const Case c{1, 64, 1e-5f};
+  Inputs in(c);
+  for (double& v : in.x) v = RoundTo(DType::kFloat32, v + 4096);
+  const View x = Input({1, 64}, in.x), w = Input({64}, in.w), b = Input({64}, in.b);
+  const View y = Output({1, 64}), mean = Output({1}), rstd = Output({1});
+  Run([&](Stream& stream) { LayerNormForward(stream, x, w, b, c.eps, y, mean, rstd); });
+  // The mean alone is rounded: 2^-12 of 4096's last digit, in values of order one.
+  const double tolerance = 4096 * Tolerance(DType::kFloat32, 0);
+  EXPECT_TRUE(AllNear(Get(y), Oracle(c, in.x, in.w, in.b).y, tolerance));
+}
+
+TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
+  for (const Case& c : kCases) {
+    const Inputs in(c);
+    const auto loss = [&](const auto& x, const auto& w, const auto& b) {
+      return Dot(in.dy, Oracle(c, x, w, b).y);
+    };
+    std::vector<double> want_dx;  // Row by row: they do not depend on each other.
+    for (int64_t i = 0; i < c.rows; ++i) {
+      const auto row = [&](const std::vector<double>& all) {
+        return std::vector<double>(all.begin() + i * c.cols, all.begin() + (i + 1) * c.cols);
+      };
+      const auto row_loss = [&, dy = row(in.dy)](const auto& x) {
+        return Dot(dy, Oracle({1, c.cols, c.eps}, x, in.w, in.b).y);
+      };
+      const auto gradient = NumericGradient(row_loss, row(in.x));
+      want_dx.insert(want_dx.end(), gradient.begin(), gradient.end());
+    }
+    auto want_dw = NumericGradient([&](const auto& v) { return loss(in.x, v, in.b); }, in.w);
+    auto want_db = NumericGradient([&](const auto& v) { return loss(in.x, in.w, v); }, in.b);
+    for (double& d : want_dw) d += 1;
+    for (double& d : want_db) d += 1;
+
+    const Oracle saved(c, in.x, in.w, in.b);
+    const Shape shape{c.rows, c.cols};
+    const View x = Input(shape, in.x), w = Input({c.cols}, in.w), dy = Input(shape, in.dy);
+    const View mean = Input({c.rows}, saved.mean), rstd = Input({c.rows}, saved.rstd);
+    const View dx = Output(shape), dw = Accumulated({c.cols}), db = Accumulated({c.cols});
+    const View workspace = Workspace(LayerNormBackwardWorkspace(c.rows, c.cols));
+    const auto run = [&](LayerNormDx mode, const View& to) {
+      Set(dw, std::vector<double>(c.cols, 1));
+      Set(db, std::vector<double>(c.cols, 1));
+      Run([&](Stream& stream) {
+        LayerNormBackward(stream, x, w, mean, rstd, dy, mode, to, dw, db, workspace);
+      });
+      EXPECT_TRUE(AllNear(Get(dw), want_dw, Tolerance(DType::kFloat32, c.rows + c.cols)));
+      EXPECT_TRUE(AllNear(Get(db), want_db, Tolerance(DType::kFloat32, c.rows + c.cols)));
+    };
+    const double tolerance = Tolerance(DType::kFloat32, c.cols);
+    run(LayerNormDx::kOverwrite, dx);
+    EXPECT_TRUE(AllNear(Get(dx), want_dx, tolerance)) << c.rows << " x " << c.cols;
+
+    const View sum = Accumulated(shape, 3);
+    run(LayerNormDx::kAdd, sum);
+    auto want_sum = want_dx;
+    for (double& d : want_sum) d += 3;
+    EXPECT_TRUE(AllNear(Get(sum), want_sum, tolerance));
+
+    run(LayerNormDx::kOverwrite, dy);
+    EXPECT_EQ(Get(dy), Get(dx)) << "in place";
+    Clear();
+  }
+}
+
+TEST_P(LayerNormTest, NoRows) {
+  const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1}),
+             none = Input({0}, {});
+  const View dw = Accumulated({4}), workspace = Workspace(LayerNormBackwardWorkspace(0, 4));
+  const View db = Accumulated({4});
+  Run([&](Stream& stream) {
+    LayerNormForward(stream, x, w, w, 1e-5f, x, none, none);
+    LayerNormBackward(stream, x, w, none, none, dy, LayerNormDx::kOverwrite, dy, dw, db, workspace);
+  });
+  EXPECT_EQ(Get(dw), std::vector<double>(4, 1));
+}
+
+TEST_P(LayerNormTest, RefusesWrongArguments) {
+  const View x = Output({2, 3}), y = Output({2, 3}), dx = Output({2, 3});
+  const View w = Output({3}), b = Output({3}), rows = Output({2}), rstd = Output({2});
+  const auto forward = [&](const View& x, const View& w, float eps, const View& y,
+                           const View& mean) {
+    return [=](Stream& stream) { LayerNormForward(stream, x, w, b, eps, y, mean, rstd); };
+  };
+  ExpectRefused(forward(w, w, 1e-5f, y, rows), "[layer_norm_forward] x is fp32 [3]");
+  ExpectRefused(forward(x, rows, 1e-5f, y, rows), "w is fp32 [2], want fp32 [3]");
+  ExpectRefused(forward(x, w, 0, y, rows), "eps");
+  ExpectRefused(forward(x, w, 1e-5f, Output({3, 2}), rows), "y is fp32 [3, 2]");
+  ExpectRefused(forward(x, w, 1e-5f, y, w), "mean is fp32 [3]");
+  ExpectRefused(forward(Output({2, 0}), Output({0}), 1e-5f, y, rows), "no columns");
+  const auto backward = [&](const View& dy, const View& dx, const View& workspace) {
+    return [=](Stream& stream) {
+      LayerNormBackward(stream, x, w, rows, rstd, dy, LayerNormDx::kOverwrite, dx, w, b, workspace);
+    };
+  };
+  const View workspace = Workspace(LayerNormBackwardWorkspace(2, 3));
+  ExpectRefused(backward(Output({3, 2}), dx, workspace), "[layer_norm_backward] dy");
+  ExpectRefused(backward(y, x, workspace), "dx and x overlap");
+  ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
+}
+
+TEST(LayerNorm, BitsDoNotDependOnThreads) {
+  const int64_t rows = 117, cols = 70;
+  Random random(1);
+  auto x = Floats(random.Vector(rows * cols)), w = Floats(random.Vector(cols));
+  auto dy = Floats(random.Vector(rows * cols));
+  ExpectSameBits([&](Stream& stream) {
+    std::vector<float> y(rows * cols), mean(rows), rstd(rows), dx(rows * cols, 1);
+    std::vector<float> dw(cols, 1), db(cols, 2);
+    std::vector<float> workspace(LayerNormBackwardWorkspace(rows, cols) / 4);
+    const Shape shape{rows, cols};
+    LayerNormForward(stream, ViewOf(x, shape), ViewOf(w), ViewOf(w), 1e-5f, ViewOf(y, shape),
+                     ViewOf(mean), ViewOf(rstd));
+    LayerNormBackward(stream, ViewOf(x, shape), ViewOf(w), ViewOf(mean), ViewOf(rstd),
+                      ViewOf(dy, shape), LayerNormDx::kAdd, ViewOf(dx, shape), ViewOf(dw),
+                      ViewOf(db), ViewOf(workspace));
+    stream.Synchronize();
+    for (const auto* part : {&dx, &dw, &db}) y.insert(y.end(), part->begin(), part->end());
+    return y;
+  });
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,75 @@
+#include "trainer/ops/layer_norm.h"
+
+#include <algorithm>
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/layer_norm_cpu.h"
+
+namespace fsdp {
+namespace {
+
+// Enough for 32 threads, few enough that adding them up is cheap beside the rows themselves.
+int64_t Blocks(int64_t rows) { return std::clamp<int64_t>(rows / 16, 1, 32); }
+
+}  // namespace
+
+void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, float eps, View y,
+                      View mean, View rstd) {
+  constexpr const char* kOp = "layer_norm_forward";
+  const Arguments args(kOp);
+  args.CheckRank("x", x, DType::kFloat32, 2);
+  const Shape shape = x.shape;
+  const int64_t rows = shape[0], cols = shape[1];
+  args.Require(cols > 0, "x has no columns");
+  args.Check("w", w, DType::kFloat32, {cols});
+  args.Check("b", b, DType::kFloat32, {cols});
+  args.Check("y", y, DType::kFloat32, shape);
+  args.Check("mean", mean, DType::kFloat32, {rows});
+  args.Check("rstd", rstd, DType::kFloat32, {rows});
+  args.CheckSameOrDisjoint("y", y, "x", x);
+  args.Require(eps > 0, "eps is not positive");
+  const Cost cost{.flops = 8.0 * rows * cols,
+                  .bytes_read = 4.0 * (rows * cols + 2 * cols),
+                  .bytes_written = 4.0 * (rows * cols + 2 * rows)};
+  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, cost}, [=](ThreadPool& pool) {
+    LayerNormForwardCpu(pool, x.As<float>(), w.As<float>(), b.As<float>(), eps, rows, cols,
+                        y.As<float>(), mean.As<float>(), rstd.As<float>());
+  });
+}
+
+int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t cols) {
+  return Blocks(rows) * 2 * cols * sizeof(float);
+}
+
+void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
+                       ConstView dy, LayerNormDx mode, View dx, View dw, View db, View workspace) {
+  constexpr const char* kOp = "layer_norm_backward";
+  const Arguments args(kOp);
+  args.CheckRank("x", x, DType::kFloat32, 2);
+  const Shape shape = x.shape;
+  const int64_t rows = shape[0], cols = shape[1];
+  args.Require(cols > 0, "x has no columns");
+  args.Check("w", w, DType::kFloat32, {cols});
+  args.Check("mean", mean, DType::kFloat32, {rows});
+  args.Check("rstd", rstd, DType::kFloat32, {rows});
+  args.Check("dy", dy, DType::kFloat32, shape);
+  args.Check("dx", dx, DType::kFloat32, shape);
+  args.Check("dw", dw, DType::kFloat32, {cols});
+  args.Check("db", db, DType::kFloat32, {cols});
+  args.CheckWorkspace(workspace, LayerNormBackwardWorkspace(rows, cols));
+  args.CheckSameOrDisjoint("dx", dx, "dy", dy);
+  args.CheckDisjoint("dx", dx, "x", x);
+  const bool add = mode == LayerNormDx::kAdd;
+  const int64_t blocks = Blocks(rows);
+  const Cost cost{.flops = 16.0 * rows * cols,
+                  .bytes_read = 4.0 * ((add ? 3 : 2) * rows * cols + 3 * cols + 2 * rows),
+                  .bytes_written = 4.0 * (rows * cols + 2 * cols)};
+  stream.Enqueue(
+      {kOp, {x, w, mean, rstd, dy}, {dx, dw, db, workspace}, cost}, [=](ThreadPool& pool) {
+        LayerNormBackwardCpu(pool, x.As<float>(), w.As<float>(), mean.As<float>(), rstd.As<float>(),
+                             dy.As<float>(), rows, cols, blocks, add, dx.As<float>(),
+                             dw.As<float>(), db.As<float>(), workspace.As<float>());
+      });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,35 @@
+// LayerNorm over the last dimension (Ba, Kiros and Hinton 2016, arXiv:1607.06450):
+//   mean[i] = mean_j x[i,j]      rstd[i] = 1 / sqrt(mean_j (x[i,j] - mean[i])^2 + eps)
+//   xhat[i,j] = (x[i,j] - mean[i]) rstd[i]      y[i,j] = w[j] xhat[i,j] + b[j]
+// x, y, dx, dy: [rows, cols]; w, b, dw, db: [cols]; mean, rstd: [rows]; all fp32, rows may be 0.
+// Backward needs x, w, mean and rstd. No result depends on the number of threads.
+#ifndef FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
+#define FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
+
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// 8 FLOPs an element; reads x twice from cache, once from memory. y may be x.
+void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, float eps, View y,
+                      View mean, View rstd);
+
+enum class LayerNormDx {
+  kOverwrite,  // dx = the gradient.
+  kAdd,        // dx += the gradient: dx holds that of the skip connection around a pre-norm block.
+};
+
+// Bytes of LayerNormBackward's workspace: at most 64 cols floats.
+int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t cols);
+
+//   g[i,j] = w[j] dy[i,j]
+//   dx[i,k] (+)= rstd[i] (g[i,k] - mean_j g[i,j] - xhat[i,k] mean_j (g[i,j] xhat[i,j]))
+//   dw[k] += sum_i dy[i,k] xhat[i,k]      db[k] += sum_i dy[i,k]
+// dx may be dy itself. Adds to dw and db, so that micro-batches accumulate: sums of fixed blocks of
+// rows, added in the order of rows. 16 FLOPs an element.
+void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
+                       ConstView dy, LayerNormDx mode, View dx, View dw, View db, View workspace);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
