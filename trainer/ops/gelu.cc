@@ -1,0 +1,35 @@
+#include "trainer/ops/gelu.h"
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/gelu_cpu.h"
+
+namespace fsdp {
+
+void GeluForward(Stream& stream, ConstView x, View y) {
+  constexpr const char* kOp = "gelu_forward";
+  const Arguments args(kOp);
+  const int64_t n = x.NumElements();
+  args.CheckElements("x", x, DType::kFloat32, n);
+  args.CheckElements("y", y, DType::kFloat32, n);
+  args.CheckSameOrDisjoint("y", y, "x", x);
+  const Cost cost{.flops = 25.0 * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
+  stream.Enqueue({kOp, {x}, {y}, cost},
+                 [=](ThreadPool& pool) { GeluForwardCpu(pool, x.As<float>(), n, y.As<float>()); });
+}
+
+void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
+  constexpr const char* kOp = "gelu_backward";
+  const Arguments args(kOp);
+  const int64_t n = x.NumElements();
+  args.CheckElements("x", x, DType::kFloat32, n);
+  args.CheckElements("dy", dy, DType::kFloat32, n);
+  args.CheckElements("dx", dx, DType::kFloat32, n);
+  args.CheckSameOrDisjoint("dx", dx, "dy", dy);
+  args.CheckSameOrDisjoint("dx", dx, "x", x);
+  const Cost cost{.flops = 35.0 * n, .bytes_read = 8.0 * n, .bytes_written = 4.0 * n};
+  stream.Enqueue({kOp, {x, dy}, {dx}, cost}, [=](ThreadPool& pool) {
+    GeluBackwardCpu(pool, x.As<float>(), dy.As<float>(), n, dx.As<float>());
+  });
+}
+
+}  // namespace fsdp
