@@ -1,0 +1,156 @@
+#include "trainer/ops/adamw.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/testing/harness.h"
+#include "tests/testing/same_bits.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kSteps = 6;
+constexpr int64_t kSizes[] = {1, 7, 300, 4099};
+
+// torch.optim.AdamW's documented algorithm (amsgrad and maximize off), in float64.
+struct Oracle {
+  std::vector<double> p, m, v;
+
+  void Step(const AdamWOptions& o, const std::vector<bool>& decays, double coefficient,
+            const std::vector<double>& gradients) {
+    for (size_t i = 0; i < p.size(); ++i) {
+      const double g = coefficient * gradients[i];
+      if (decays[i]) p[i] -= o.lr * o.weight_decay * p[i];
+      m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
+      v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
+      const double m_hat = m[i] / (1 - std::pow(o.beta1, o.step));
+      const double v_hat = v[i] / (1 - std::pow(o.beta2, o.step));
+      p[i] -= o.lr * m_hat / (std::sqrt(v_hat) + o.eps);
+    }
+  }
+};
+
+std::vector<ElementRange> SomeRanges(int64_t n) {
+  return {{0, n / 5}, {n / 3, n / 2}, {n / 2, n / 2 + n / 7}};
+}
+
+std::vector<bool> Flags(const std::vector<ElementRange>& ranges, int64_t n) {
+  std::vector<bool> flags(n);
+  for (const auto& r : ranges) std::fill(flags.begin() + r.begin, flags.begin() + r.end, true);
+  return flags;
+}
+
+class AdamWTest : public OpTest {};
+FSDP_INSTANTIATE_OP_TEST(AdamWTest);
+
+// Gradients of order 8 make m and v of order one, so that the tolerance means something for them.
+TEST_P(AdamWTest, FollowsTorch) {
+  for (const int64_t n : kSizes) {
+    Random random(n);
+    AdamWOptions options{.lr = 0.03, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.5};
+    const auto ranges = SomeRanges(n);
+    const auto flags = Flags(ranges, n);
+    const double coefficient = RoundTo(DType::kFloat32, 0.7);
+    Oracle want{random.Vector(n), std::vector<double>(n), std::vector<double>(n)};
+    const View p = Input({n}, want.p), m = Input({n}, want.m), v = Input({n}, want.v);
+    const View c = Input({1}, {coefficient}), g = Output({n});
+    for (int step = 1; step <= kSteps; ++step) {
+      options.step = step;
+      const auto gradients = random.Vector(n, -8, 8);
+      Set(g, gradients);
+      want.Step(options, flags, coefficient, gradients);
+      Run([&](Stream& stream) { AdamW(stream, options, ranges, c, g, p, m, v); });
+    }
+    const double tolerance = Tolerance(DType::kFloat32, kSteps);
+    EXPECT_TRUE(AllNear(Get(p), want.p, tolerance)) << n;
+    EXPECT_TRUE(AllNear(Get(m), want.m, tolerance));
+    EXPECT_TRUE(AllNear(Get(v), want.v, tolerance));
+    Clear();
+  }
+}
+
+// Known by hand: the first step of Adam moves by lr against the gradient's sign.
+TEST_P(AdamWTest, FirstStepIsTheSign) {
+  const View p = Input({3}, {0, 0, 2}), g = Input({3}, {1e-3, -5, 0}), c = Input({1}, {1});
+  const View m = Accumulated({3}, 0), v = Accumulated({3}, 0);
+  const AdamWOptions options{.lr = 0.5, .eps = 1e-12, .weight_decay = 0.1, .step = 1};
+  Run([&](Stream& stream) { AdamW(stream, options, {{2, 3}}, c, g, p, m, v); });
+  EXPECT_TRUE(AllNear(Get(p), {-0.5, 0.5, 2 * (1 - 0.5 * 0.1)}, Tolerance(DType::kFloat32, 1)));
+}
+
+TEST_P(AdamWTest, CoefficientThatIsNotFiniteSkips) {
+  const int64_t n = 77;
+  Random random(1);
+  const auto pv = random.Vector(n), mv = random.Vector(n), vv = random.Vector(n, 0, 1);
+  const View p = Input({n}, pv), m = Input({n}, mv), v = Input({n}, vv), g = Output({n});
+  for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    const View c = Input({1}, {bad});
+    Run([&](Stream& stream) { AdamW(stream, {}, {{0, n}}, c, g, p, m, v); });
+    EXPECT_EQ(Get(p), pv);
+    EXPECT_EQ(Get(m), mv);
+    EXPECT_EQ(Get(v), vv);
+  }
+}
+
+TEST_P(AdamWTest, PaddingStaysZero) {
+  const int64_t n = 33;
+  const std::vector<double> zero(n);
+  const View p = Input({n}, zero), m = Input({n}, zero), v = Input({n}, zero);
+  const View g = Input({n}, zero), c = Input({1}, {0.5});
+  for (int step = 1; step <= 3; ++step) {
+    const AdamWOptions options{.lr = 0.5, .weight_decay = 1, .step = step};
+    Run([&](Stream& stream) { AdamW(stream, options, {{5, 20}}, c, g, p, m, v); });
+  }
+  for (const View& view : {p, m, v}) {
+    EXPECT_EQ(Get(view), zero);
+    for (const double d : Get(view)) EXPECT_FALSE(std::signbit(d));
+  }
+}
+
+TEST_P(AdamWTest, EmptyShard) {
+  const View none = Input({0}, {}), c = Input({1}, {1});
+  Run([&](Stream& stream) { AdamW(stream, {}, {}, c, none, none, none, none); });
+}
+
+TEST_P(AdamWTest, RefusesWrongArguments) {
+  const View p = Output({4}), g = Output({4}), m = Output({4}), v = Output({4}), c = Output({1});
+  const auto call = [&](const AdamWOptions& options, const std::vector<ElementRange>& ranges) {
+    return [=](Stream& stream) { AdamW(stream, options, ranges, c, g, p, m, v); };
+  };
+  ExpectRefused(call({.lr = -1}, {}), "[adamw] lr");
+  ExpectRefused(call({.beta1 = 1}, {}), "beta1");
+  ExpectRefused(call({.eps = 0}, {}), "eps");
+  ExpectRefused(call({.eps = 1e-60}, {}), "eps");
+  ExpectRefused(call({.weight_decay = -1}, {}), "weight_decay");
+  ExpectRefused(call({.step = 0}, {}), "step");
+  ExpectRefused(call({}, {{0, 5}}), "decay range [0, 5)");
+  ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, c, Output({3}), p, m, v); }, "g is fp32 [3]");
+  ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, g, g, p, m, v); }, "coefficient is fp32 [4]");
+  ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, c, g, p, m, m); }, "m and v overlap");
+  ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, c, p, p, m, v); }, "p and g overlap");
+}
+
+// Nor on how the ranges cut the loop: an element's bits are its own.
+TEST(AdamW, BitsDoNotDependOnThreadsOrRanges) {
+  const int64_t n = 9001;
+  Random random(2);
+  auto g = Floats(random.Vector(n));
+  std::vector<float> c = {0.25f};
+  const auto p0 = Floats(random.Vector(n)), m0 = Floats(random.Vector(n));
+  const auto v0 = Floats(random.Vector(n, 0, 1));
+  const auto run = [&](Stream& stream, const std::vector<ElementRange>& ranges) {
+    auto p = p0, m = m0, v = v0;
+    AdamW(stream, {.step = 5}, ranges, ViewOf(c), ViewOf(g), ViewOf(p), ViewOf(m), ViewOf(v));
+    stream.Synchronize();
+    p.insert(p.end(), m.begin(), m.end());
+    p.insert(p.end(), v.begin(), v.end());
+    return p;
+  };
+  ExpectSameBits([&](Stream& stream) { return run(stream, SomeRanges(n)); });
+  CpuDevice device;
+  const auto stream = device.CreateStream("stream");
+  EXPECT_TRUE(SameBits(run(*stream, {{0, n}}), run(*stream, {{0, 3}, {3, 14}, {14, n}})));
+}
+
+}  // namespace
+}  // namespace fsdp

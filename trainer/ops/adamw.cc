@@ -1,0 +1,55 @@
+#include "trainer/ops/adamw.h"
+
+#include <cmath>
+
+#include "trainer/ops/adamw_cpu.h"
+#include "trainer/ops/arguments.h"
+
+namespace fsdp {
+namespace {
+
+AdamWFactors Factors(const AdamWOptions& o) {
+  const double t = static_cast<double>(o.step);
+  return {.keep = static_cast<float>(1 - o.lr * o.weight_decay),
+          .beta1_new = static_cast<float>(1 - o.beta1),
+          .beta2_old = static_cast<float>(o.beta2),
+          .beta2_new = static_cast<float>(1 - o.beta2),
+          .step_size = static_cast<float>(o.lr / (1 - std::pow(o.beta1, t))),
+          .root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(o.beta2, t))),
+          .eps = static_cast<float>(o.eps)};
+}
+
+}  // namespace
+
+void AdamW(Stream& stream, const AdamWOptions& options,
+           const std::vector<ElementRange>& decay_ranges, ConstView coefficient, ConstView g,
+           View p, View m, View v) {
+  constexpr const char* kOp = "adamw";
+  const Arguments args(kOp);
+  args.CheckRank("p", p, DType::kFloat32, 1);
+  const int64_t n = p.NumElements();
+  args.Check("coefficient", coefficient, DType::kFloat32, {1});
+  args.Check("g", g, DType::kFloat32, {n});
+  args.Check("m", m, DType::kFloat32, {n});
+  args.Check("v", v, DType::kFloat32, {n});
+  args.CheckDisjoint("p", p, "g", g);
+  args.CheckDisjoint("p", p, "m", m);
+  args.CheckDisjoint("p", p, "v", v);
+  args.CheckDisjoint("m", m, "g", g);
+  args.CheckDisjoint("m", m, "v", v);
+  args.CheckDisjoint("v", v, "g", g);
+  args.Require(options.lr >= 0 && options.weight_decay >= 0, "lr and weight_decay, want >= 0");
+  args.Require(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+               "beta1 and beta2, want in [0, 1)");
+  const AdamWFactors factors = Factors(options);
+  args.Require(factors.eps > 0, "eps, want > 0 in fp32");
+  args.Require(options.step >= 1, "step, want >= 1");
+  CheckRanges(args, decay_ranges, n);
+  const Cost cost{.flops = 16.0 * n, .bytes_read = 16.0 * n + 4, .bytes_written = 12.0 * n};
+  stream.Enqueue({kOp, {coefficient, g}, {p, m, v}, cost}, [=](ThreadPool& pool) {
+    AdamWCpu(pool, factors, decay_ranges, coefficient.As<float>(), g.As<float>(), n, p.As<float>(),
+             m.As<float>(), v.As<float>());
+  });
+}
+
+}  // namespace fsdp

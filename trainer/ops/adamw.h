@@ -1,0 +1,39 @@
+// Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2), in
+// the order of torch.optim.AdamW. For each element, with c = coefficient[0] and t = step:
+//   p -= lr wd p                            inside decay_ranges only
+//   m += (1 - beta1) (c g - m)
+//   v  = beta2 v + (1 - beta2) (c g)^2
+//   p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// p, g, m, v: [n], fp32, a flat shard; coefficient: [1], fp32, read on the device: the product of
+// clipping and of the correction of the mean (ClipCoefficient, reductions.h).
+//   Skipping  A coefficient that is not finite changes nothing at all: p, m and v keep their bits.
+//   Padding   Elements that are exactly 0 in p, g, m and v stay exactly 0.
+//   Threads   Element by element: no result depends on their number.
+#ifndef FSDP_TRAIN_TRAINER_OPS_ADAMW_H_
+#define FSDP_TRAIN_TRAINER_OPS_ADAMW_H_
+
+#include <vector>
+
+#include "trainer/ops/element_ranges.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+struct AdamWOptions {
+  double lr = 1e-3;    // >= 0.
+  double beta1 = 0.9;  // In [0, 1), as beta2.
+  double beta2 = 0.999;
+  double eps = 1e-8;           // > 0: it keeps padding at 0 / eps.
+  double weight_decay = 0.01;  // >= 0.
+  int64_t step = 1;            // From 1. The host's count: a step that the device skips counts too.
+};
+
+// The factors of the options are computed in float64 and rounded once. 16 FLOPs and 28 bytes an
+// element.
+void AdamW(Stream& stream, const AdamWOptions& options,
+           const std::vector<ElementRange>& decay_ranges, ConstView coefficient, ConstView g,
+           View p, View m, View v);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ADAMW_H_

@@ -1,0 +1,43 @@
+#include "trainer/ops/sgd.h"
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/sgd_cpu.h"
+
+namespace fsdp {
+
+void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRange>& decay_ranges,
+         ConstView coefficient, ConstView g, View p, View b) {
+  constexpr const char* kOp = "sgd";
+  const Arguments args(kOp);
+  args.CheckRank("p", p, DType::kFloat32, 1);
+  const int64_t n = p.NumElements();
+  args.Check("coefficient", coefficient, DType::kFloat32, {1});
+  args.Check("g", g, DType::kFloat32, {n});
+  args.CheckDisjoint("p", p, "g", g);
+  args.Require(options.lr >= 0 && options.weight_decay >= 0, "lr and weight_decay, want >= 0");
+  args.Require(options.momentum >= 0 && options.momentum < 1, "momentum, want in [0, 1)");
+  const bool has_buffer = options.momentum > 0;
+  if (has_buffer) {
+    args.Check("b", b, DType::kFloat32, {n});
+    args.CheckDisjoint("b", b, "p", p);
+    args.CheckDisjoint("b", b, "g", g);
+  } else {
+    args.Require(b.data == nullptr, "b is given, want View() without momentum");
+  }
+  CheckRanges(args, decay_ranges, n);
+  const SgdFactors factors{.lr = static_cast<float>(options.lr),
+                           .momentum = static_cast<float>(options.momentum),
+                           .weight_decay = static_cast<float>(options.weight_decay)};
+  Operation operation{kOp, {coefficient, g}, {p}, {}};
+  operation.cost = {.flops = 5.0 * n, .bytes_read = 8.0 * n + 4, .bytes_written = 4.0 * n};
+  if (has_buffer) {
+    operation.writes.push_back(b);
+    operation.cost += {.flops = 2.0 * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
+  }
+  stream.Enqueue(operation, [=](ThreadPool& pool) {
+    SgdCpu(pool, factors, decay_ranges, coefficient.As<float>(), g.As<float>(), n, p.As<float>(),
+           b.As<float>());
+  });
+}
+
+}  // namespace fsdp
