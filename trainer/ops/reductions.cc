@@ -1,0 +1,38 @@
+#include "trainer/ops/reductions.h"
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/reductions_cpu.h"
+
+namespace fsdp {
+
+void SumOfSquares(Stream& stream, ConstView x, View out) {
+  constexpr const char* kOp = "sum_of_squares";
+  const Arguments args(kOp);
+  const int64_t n = x.NumElements();
+  args.CheckElements("x", x, DType::kFloat32, n);
+  args.Check("out", out, DType::kFloat32, {1});
+  args.CheckDisjoint("out", out, "x", x);
+  const Cost cost{.flops = 2.0 * n, .bytes_read = 4.0 * n + 4, .bytes_written = 4};
+  stream.Enqueue({kOp, {x}, {out}, cost}, [=](ThreadPool& pool) {
+    SumOfSquaresCpu(pool, x.As<float>(), n, out.As<float>());
+  });
+}
+
+void ClipCoefficient(Stream& stream, ConstView sum_of_squares, ConstView mean_scale, float max_norm,
+                     View norm, View coefficient) {
+  constexpr const char* kOp = "clip_coefficient";
+  const Arguments args(kOp);
+  args.Check("sum_of_squares", sum_of_squares, DType::kFloat32, {1});
+  args.Check("mean_scale", mean_scale, DType::kFloat32, {1});
+  args.Check("norm", norm, DType::kFloat32, {1});
+  args.Check("coefficient", coefficient, DType::kFloat32, {1});
+  args.CheckDisjoint("coefficient", coefficient, "norm", norm);
+  args.Require(max_norm >= 0, "max_norm, want >= 0");
+  const Cost cost{.flops = 6, .bytes_read = 8, .bytes_written = 8};
+  stream.Enqueue({kOp, {sum_of_squares, mean_scale}, {norm, coefficient}, cost}, [=](ThreadPool&) {
+    ClipCoefficientCpu(*sum_of_squares.As<float>(), *mean_scale.As<float>(), max_norm,
+                       norm.As<float>(), coefficient.As<float>());
+  });
+}
+
+}  // namespace fsdp
