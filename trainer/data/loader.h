@@ -10,19 +10,11 @@
 #include <cstdint>
 #include <memory>
 
-#include "trainer/core/view.h"
+#include "trainer/data/batch.h"
 #include "trainer/data/sample_index.h"
 #include "trainer/data/token_source.h"
 
 namespace fsdp {
-
-// Host memory of the caller's, all [micro_batch_size, seq_len].
-struct Batch {
-  View tokens;     // int32.
-  View targets;    // int32: the token after each token.
-  View weights;    // fp32: 1 for a target that counts, 0 in rows left over.
-  View positions;  // int32: 0 ... seq_len - 1 in every row.
-};
 
 struct LoaderOptions {
   int64_t seq_len = 0;
