@@ -1,0 +1,119 @@
+#include "models/gpt2/gpt2.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "trainer/nn/layers.h"
+
+namespace fsdp {
+namespace {
+
+// Section 2.3 of the paper: 0.02, and residual projections scaled by 1 / sqrt(number of residual
+// layers), of which a block has two. Positions as Hugging Face's GPT2PreTrainedModel has them.
+constexpr float kStddev = 0.02f;
+constexpr Init kZeros{0, 0}, kOnes{1, 0}, kNormal{0, kStddev};
+
+}  // namespace
+
+Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
+  for (const ShapeMistake& mistake : Validate(config)) {
+    throw std::invalid_argument("[Gpt2] " + mistake.field + ": " + mistake.message);
+  }
+  const int64_t c = config.hidden_size, inner = config.intermediate_size;
+  const Init residual{0, kStddev / std::sqrt(2.0f * static_cast<float>(config.num_hidden_layers))};
+  const std::string root = "transformer.";
+  wte_ = New(root + "wte.weight", Shape{config.vocab_size, c}, kNormal);
+  wpe_ = New(root + "wpe.weight", Shape{config.max_position_embeddings, c}, kNormal);
+  segments_.push_back({"embedding", false, {wte_, wpe_}});
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string h = root + "h." + std::to_string(i) + ".";
+    Block b;
+    b.ln_1_w = New(h + "ln_1.weight", Shape{c}, kOnes);
+    b.ln_1_b = New(h + "ln_1.bias", Shape{c}, kZeros);
+    b.qkv_w = New(h + "attn.c_attn.weight", Shape{c, 3 * c}, kNormal);
+    b.qkv_b = New(h + "attn.c_attn.bias", Shape{3 * c}, kZeros);
+    b.attn_w = New(h + "attn.c_proj.weight", Shape{c, c}, residual);
+    b.attn_b = New(h + "attn.c_proj.bias", Shape{c}, kZeros);
+    b.ln_2_w = New(h + "ln_2.weight", Shape{c}, kOnes);
+    b.ln_2_b = New(h + "ln_2.bias", Shape{c}, kZeros);
+    b.fc_w = New(h + "mlp.c_fc.weight", Shape{c, inner}, kNormal);
+    b.fc_b = New(h + "mlp.c_fc.bias", Shape{inner}, kZeros);
+    b.proj_w = New(h + "mlp.c_proj.weight", Shape{inner, c}, residual);
+    b.proj_b = New(h + "mlp.c_proj.bias", Shape{c}, kZeros);
+    blocks_.push_back(b);
+    segments_.push_back({"h." + std::to_string(i),
+                         true,
+                         {b.ln_1_w, b.ln_1_b, b.qkv_w, b.qkv_b, b.attn_w, b.attn_b, b.ln_2_w,
+                          b.ln_2_b, b.fc_w, b.fc_b, b.proj_w, b.proj_b}});
+  }
+  ln_f_w_ = New(root + "ln_f.weight", Shape{c}, kOnes);
+  ln_f_b_ = New(root + "ln_f.bias", Shape{c}, kZeros);
+  segments_.push_back({"head", false, {ln_f_w_, ln_f_b_}});
+}
+
+// Decay as nanoGPT and llm.c have it: matrices and embeddings, not biases and norms.
+Parameter* Gpt2::New(const std::string& name, const Shape& shape, Init init) {
+  parameters_.push_back(
+      std::make_unique<Parameter>(name, shape, init, /*decay=*/shape.rank() == 2));
+  return parameters_.back().get();
+}
+
+Var Gpt2::RunBlock(Tape& tape, const Var& x, const Block& b, int64_t batch, int64_t seq) const {
+  const auto eps = static_cast<float>(config_.layer_norm_epsilon);
+  constexpr WeightLayout kLayout = WeightLayout::kInOut;
+  Var a = LayerNorm(tape, x, *b.ln_1_w, *b.ln_1_b, eps);
+  a = Linear(tape, a, *b.qkv_w, kLayout, *b.qkv_b);
+  a = CausalAttention(tape, a, batch, seq, config_.num_attention_heads);
+  a = Linear(tape, a, *b.attn_w, kLayout, *b.attn_b);
+  const Var middle = Residual(tape, x, a);
+  Var m = LayerNorm(tape, middle, *b.ln_2_w, *b.ln_2_b, eps);
+  m = Linear(tape, m, *b.fc_w, kLayout, *b.fc_b);
+  m = Gelu(tape, m);
+  m = Linear(tape, m, *b.proj_w, kLayout, *b.proj_b);
+  return Residual(tape, middle, m);
+}
+
+Var Gpt2::Hidden(Tape& tape, const Batch& batch) const {
+  const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
+  Var x = tape.Segment(0, {}, /*recomputable=*/false,
+                       [&](Tape& t, const Var&) { return Embed(t, *wte_, *wpe_, batch); });
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    x = tape.Segment(static_cast<int>(i) + 1, x, /*recomputable=*/true,
+                     [this, i, rows, seq](Tape& t, const Var& in) {
+                       return RunBlock(t, in, blocks_[i], rows, seq);
+                     });
+  }
+  return x;
+}
+
+void Gpt2::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
+  const Var x = Hidden(tape, batch);
+  tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
+    const Var y =
+        LayerNorm(t, in, *ln_f_w_, *ln_f_b_, static_cast<float>(config_.layer_norm_epsilon));
+    HeadLoss(t, y, *wte_, batch, scale, loss);
+    return Var{};
+  });
+}
+
+void Gpt2::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const {
+  const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
+  const Var x = Hidden(tape, batch);
+  tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
+    const Var y =
+        LayerNorm(t, in, *ln_f_w_, *ln_f_b_, static_cast<float>(config_.layer_norm_epsilon));
+    for (int64_t r = 0; r < rows; ++r) {
+      const Shape row{1, config_.hidden_size};
+      const View last =
+          y.view().Slice((r * seq + column) * config_.hidden_size, config_.hidden_size);
+      LinearForward(t.stream(), last.Reshape(row), wte_->value(), WeightLayout::kOutIn,
+                    std::nullopt,
+                    logits.Slice(r * config_.vocab_size, config_.vocab_size)
+                        .Reshape(Shape{1, config_.vocab_size}));
+    }
+    return Var{};
+  });
+}
+
+}  // namespace fsdp

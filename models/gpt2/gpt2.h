@@ -1,0 +1,45 @@
+// GPT-2 (Radford et al. 2019): a forward pass, and the names of Hugging Face's GPT2LMHeadModel.
+// Matrices are [in, out], as in its files (Conv1D); the head is the token embedding.
+#ifndef FSDP_TRAIN_MODELS_GPT2_GPT2_H_
+#define FSDP_TRAIN_MODELS_GPT2_GPT2_H_
+
+#include <memory>
+#include <vector>
+
+#include "models/gpt2/config.h"
+#include "trainer/nn/model.h"
+
+namespace fsdp {
+
+class Gpt2 final : public Model {
+ public:
+  // Throws std::invalid_argument for a config that Validate() complains about.
+  explicit Gpt2(const Gpt2Config& config);
+
+  const std::vector<ModelSegment>& segments() const override { return segments_; }
+  void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
+  void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_positions() const override { return config_.max_position_embeddings; }
+
+ private:
+  struct Block {
+    Parameter *ln_1_w, *ln_1_b, *qkv_w, *qkv_b, *attn_w, *attn_b;
+    Parameter *ln_2_w, *ln_2_b, *fc_w, *fc_b, *proj_w, *proj_b;
+  };
+
+  Parameter* New(const std::string& name, const Shape& shape, Init init);
+  Var Hidden(Tape& tape, const Batch& batch) const;  // Before the final norm.
+  Var RunBlock(Tape& tape, const Var& x, const Block& block, int64_t batch, int64_t seq) const;
+  int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }
+
+  Gpt2Config config_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  Parameter *wte_, *wpe_, *ln_f_w_, *ln_f_b_;
+  std::vector<Block> blocks_;
+  std::vector<ModelSegment> segments_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_GPT2_GPT2_H_

@@ -1,0 +1,136 @@
+#include "trainer/autograd/tape.h"
+
+#include <utility>
+
+#include "trainer/core/check.h"
+#include "trainer/ops/elementwise.h"
+
+namespace fsdp {
+
+struct Saved::Recipe {
+  Tape& tape;
+  std::vector<std::pair<std::weak_ptr<Saved>, Shape>> values;
+  std::function<void(const std::vector<View>&)> remake;
+};
+
+const View& Saved::Get() {
+  if (tensor_ == nullptr) {
+    FSDP_CHECK(recipe_ != nullptr) << "a value is used after it was dropped";
+    std::vector<TensorPtr> tensors;  // Those nobody wants any more go when this returns.
+    std::vector<View> views;
+    for (const auto& [weak, shape] : recipe_->values) {
+      const SavedPtr value = weak.lock();
+      tensors.push_back(recipe_->tape.New(shape));
+      views.push_back(tensors.back()->view());
+      if (value) value->tensor_ = tensors.back();
+    }
+    recipe_->remake(views);
+  }
+  return tensor_->view();
+}
+
+Tape::Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool record,
+           Recompute recompute)
+    : stream_(stream),
+      allocator_(allocator),
+      hooks_(hooks),
+      record_(record),
+      recompute_(recompute) {}
+
+TensorPtr Tape::New(const Shape& shape, DType dtype) {
+  return std::make_shared<Tensor>(allocator_, dtype, shape);
+}
+
+Var Tape::NewVar(const Shape& shape) {
+  return {std::make_shared<Saved>(New(shape)), record_ ? std::make_shared<TensorPtr>() : nullptr,
+          shape};
+}
+
+void Tape::Push(std::function<void()> node) {
+  if (record_) nodes_.push_back(std::move(node));
+}
+
+void Tape::Cheap(const std::vector<SavedPtr>& values,
+                 std::function<void(const std::vector<View>&)> remake) {
+  if (!record_ || recompute_ != Recompute::kSelective) return;
+  Saved::Recipe recipe{*this, {}, std::move(remake)};
+  for (const SavedPtr& value : values) {
+    recipe.values.emplace_back(value, value->Get().shape);
+    cheap_.push_back(value);
+  }
+  const auto shared = std::make_shared<const Saved::Recipe>(std::move(recipe));
+  for (const SavedPtr& value : values) value->recipe_ = shared;
+}
+
+void Tape::DropCheap() {
+  for (const std::weak_ptr<Saved>& value : cheap_) {
+    if (const SavedPtr saved = value.lock()) saved->tensor_ = nullptr;
+  }
+  cheap_.clear();
+}
+
+void Tape::Add(const std::shared_ptr<TensorPtr>& grad, TensorPtr tensor) {
+  if (*grad == nullptr) {
+    *grad = std::move(tensor);
+    return;
+  }
+  if (!Owned(*grad)) {  // A skip connection's two branches share it: the other one still reads.
+    std::swap(*grad, tensor);
+    FSDP_CHECK(Owned(*grad)) << "two shared gradients meet";
+  }
+  Accumulate(stream_, tensor->view(), (*grad)->view());
+}
+
+TensorPtr Tape::Take(const std::shared_ptr<TensorPtr>& grad) {
+  FSDP_CHECK(*grad != nullptr) << "no gradient has reached this value";
+  return std::exchange(*grad, nullptr);
+}
+
+Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& body) {
+  if (record_ && recompute_ == Recompute::kFull && recomputable) {
+    hooks_.Enter(index, Pass::kForward);
+    Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone);
+    Var output = body(forward, input);
+    hooks_.Leave(index, Pass::kForward);
+    output.grad = std::make_shared<TensorPtr>();
+    Push([this, index, input, output_grad = output.grad, body] {
+      hooks_.Enter(index, Pass::kRecompute);
+      Tape again(stream_, allocator_, hooks_, /*record=*/true, Recompute::kNone);
+      Var inner = input;
+      inner.grad = std::make_shared<TensorPtr>();
+      {
+        const Var output = body(again, inner);
+        *output.grad = Take(output_grad);
+      }
+      hooks_.Leave(index, Pass::kRecompute);
+      hooks_.Enter(index, Pass::kBackward);
+      again.Backward();
+      hooks_.Leave(index, Pass::kBackward);
+      if (input.grad) Add(input.grad, Take(inner.grad));
+    });
+    return output;
+  }
+
+  hooks_.Enter(index, Pass::kForward);
+  Var inner = input;
+  if (record_ && input.value) inner.grad = std::make_shared<TensorPtr>();
+  Push([this, index, outer = input.grad, inner = inner.grad] {
+    hooks_.Leave(index, Pass::kBackward);
+    if (outer) Add(outer, Take(inner));
+  });
+  Var output = body(*this, inner);
+  Push([this, index] { hooks_.Enter(index, Pass::kBackward); });
+  DropCheap();
+  hooks_.Leave(index, Pass::kForward);
+  return output;
+}
+
+void Tape::Backward() {
+  while (!nodes_.empty()) {
+    const std::function<void()> node = std::move(nodes_.back());
+    nodes_.pop_back();
+    node();
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,102 @@
+// A small reverse-mode tape. One a micro-batch, no global state. It keeps parameter handles, never
+// their addresses: a unit's memory comes and goes between forward and backward.
+//
+// Activations live until the last node that saved them has run. All of a tape's work is on one
+// stream, so memory given back may be handed out at once.
+#ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_TAPE_H_
+#define FSDP_TRAIN_TRAINER_AUTOGRAD_TAPE_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "trainer/autograd/segment.h"
+#include "trainer/runtime/allocator.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+enum class Recompute {
+  kNone,
+  kSelective,  // Norms, activations and attention again; what their inputs are is kept.
+  kFull,       // Only the inputs of blocks are kept.
+};
+
+// A tensor that a backward node may need. It may have been dropped and be made again on demand.
+class Saved {
+ public:
+  explicit Saved(TensorPtr tensor) : tensor_(std::move(tensor)) {}
+  const View& Get();
+
+ private:
+  friend class Tape;
+  struct Recipe;  // How to make it, and what is made with it, again.
+
+  TensorPtr tensor_;
+  std::shared_ptr<const Recipe> recipe_;
+};
+using SavedPtr = std::shared_ptr<Saved>;
+
+// A value on the tape: its tensor, and the place where its gradient is summed.
+struct Var {
+  SavedPtr value;                   // Null: nothing (the input of the first segment).
+  std::shared_ptr<TensorPtr> grad;  // Null without a tape that records.
+  Shape shape;
+
+  const View& view() const { return value->Get(); }
+};
+
+class Tape {
+ public:
+  // Without `record`, nothing is saved and Backward() has nothing to do: evaluation.
+  Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool record, Recompute recompute);
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  Stream& stream() const { return stream_; }
+  bool recording() const { return record_; }
+
+  // For ops. ------------------------------------------------------------------------------------
+  TensorPtr New(const Shape& shape, DType dtype = DType::kFloat32);
+  Var NewVar(const Shape& shape);
+  // `node` runs in Backward(), after the nodes pushed later, and is then destroyed with what it
+  // saved. No-op unless recording.
+  void Push(std::function<void()> node);
+  // The values are cheap to make again: under kSelective they are dropped at the end of the
+  // segment, and when one of them is needed, `remake` fills new tensors for all of them, in this
+  // order. It must not own any of `values`.
+  void Cheap(const std::vector<SavedPtr>& values,
+             std::function<void(const std::vector<View>&)> remake);
+
+  // Gradients. Add() takes the tensor over: it must not be used afterwards.
+  void Add(const std::shared_ptr<TensorPtr>& grad, TensorPtr tensor);
+  // The summed gradient, which the caller now owns alone or shares with others.
+  static TensorPtr Take(const std::shared_ptr<TensorPtr>& grad);
+  // `tensor` itself if nobody else holds it, else null: whether it may be written to.
+  static bool Owned(const TensorPtr& tensor) { return tensor.use_count() == 1; }
+
+  // For models. ---------------------------------------------------------------------------------
+  // Runs `body` as segment `index`. Gradients that reach `input` inside are summed first and then
+  // added outside, whether the segment is run again (`recomputable` under kFull) or not: so both
+  // ways give the same bits.
+  using Body = std::function<Var(Tape& tape, const Var& input)>;
+  Var Segment(int index, const Var& input, bool recomputable, const Body& body);
+
+  // Runs all nodes, last first.
+  void Backward();
+
+ private:
+  void DropCheap();
+
+  Stream& stream_;
+  Allocator& allocator_;
+  SegmentHooks& hooks_;
+  const bool record_;
+  const Recompute recompute_;
+  std::vector<std::function<void()>> nodes_;
+  std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_AUTOGRAD_TAPE_H_

@@ -1,0 +1,42 @@
+// What the trainer asks of a model: segments with their parameters, and a forward pass in plain C++
+// that says which segment it is in (Tape::Segment). A model knows shapes, not ranks or files.
+#ifndef FSDP_TRAIN_TRAINER_NN_MODEL_H_
+#define FSDP_TRAIN_TRAINER_NN_MODEL_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/autograd/tape.h"
+#include "trainer/data/batch.h"
+#include "trainer/nn/parameter.h"
+
+namespace fsdp {
+
+// The segments are in forward order, each entered once in a forward pass. A parameter that several
+// segments use belongs to one that is not a block.
+struct ModelSegment {
+  std::string name;  // The common prefix of its parameters' names.
+  bool is_block = false;
+  std::vector<Parameter*> parameters;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const std::vector<ModelSegment>& segments() const = 0;
+
+  // Adds scale * sum of weights x cross-entropy, in nats, to loss [1]. On a tape that records, the
+  // loss is there after Backward(), whose gradients are those of that sum.
+  virtual void Loss(Tape& tape, const Batch& batch, float scale, View loss) const = 0;
+
+  // Logits [rows, vocab] of one position (`column`) of each row. The tape must not record.
+  virtual void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const = 0;
+
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t max_positions() const = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_NN_MODEL_H_
