@@ -89,7 +89,7 @@ MemoryPlan PlanRecorder::Finish() const {
     plan.by_kind[static_cast<int>(block.kind)] += Aligned(block.bytes);
   }
   int64_t shared = 0;
-  for (const Phase phase : {Phase::kTrain, Phase::kEval}) {
+  for (const Phase phase : {Phase::kTrain, Phase::kEval, Phase::kGenerate}) {
     std::vector<Lifetime> lifetimes;
     for (const Record& record : records_[static_cast<int>(phase)]) {
       lifetimes.push_back({record.bytes, record.born,

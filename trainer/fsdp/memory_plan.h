@@ -18,8 +18,8 @@ namespace fsdp {
 
 // kPersistent: what lives as long as the run. The others are what one micro-batch allocates and
 // frees; they follow one another on one stream, so they share their place in the arena.
-enum class Phase { kPersistent, kTrain, kEval };
-constexpr int kNumPhases = 3;
+enum class Phase { kPersistent, kTrain, kEval, kGenerate };
+constexpr int kNumPhases = 4;
 
 struct MemoryPlan {
   struct Block {

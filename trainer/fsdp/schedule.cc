@@ -264,7 +264,7 @@ class Builder {
     if (!ends) return;
     if (Freed(u)) {
       list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]}, {},
-                {Value(u)});
+                o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
       resident_[u] = false;
       ++free_slots_;
     }

@@ -43,6 +43,7 @@ struct ScheduleOptions {
   int reduce_buffers = 2;     // Gradient slots.
   int communicators = 2;      // 1: gathers and reductions share the gather stream.
   Accumulation accumulation = Accumulation::kSharded;
+  bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 };
 
 enum class StreamId { kCompute, kGather, kReduce, kData };
@@ -53,7 +54,7 @@ enum class ActionKind {
   kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
   kGather,         // gather    All-gather of a unit's shard into its slot.
   kRun,            // compute   The model's code for one segment and pass.
-  kFree,           // compute   The unit's parameters have no address any more (poisoned in tests).
+  kFree,           // compute   The unit's parameters have no address any more.
   kClear,          // compute   Zeroes the unit's gradient slot.
   kReduce,         // reduce    Reduce-scatter (or all-reduce) of the gradient slot.
   kAccumulate,     // reduce    gradient shard += what kReduce left in the staging buffer.

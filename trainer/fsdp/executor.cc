@@ -1,0 +1,358 @@
+#include "trainer/fsdp/executor.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "trainer/core/check.h"
+#include "trainer/ops/elementwise.h"
+#include "trainer/ops/reductions.h"
+
+namespace fsdp {
+namespace {
+
+// Where the step's scalars lie, in the order of StepScalars. The first three are summed over ranks.
+enum Scalar { kLoss, kSumSquares, kStop, kMeanScale, kGradNorm, kCoefficient };
+constexpr int kSummedScalars = 3;
+
+const char* Name(Pass pass) {
+  return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
+}
+
+}  // namespace
+
+int ShardsFor(const ExecutorOptions& options, int world) {
+  return options.strategy == Strategy::kNoShard ? 1 : world;
+}
+
+std::vector<SegmentShape> ShapesOf(const Model& model) {
+  std::vector<SegmentShape> shapes;
+  for (const ModelSegment& segment : model.segments()) {
+    shapes.push_back({segment.name, segment.is_block, {}});
+    for (const Parameter* p : segment.parameters) {
+      shapes.back().parameters.push_back({p->name(), p->shape()});
+    }
+  }
+  return shapes;
+}
+
+Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int world, Mode mode) {
+  ScheduleOptions schedule;
+  schedule.mode = mode;
+  schedule.strategy = options.strategy;
+  schedule.shards = ShardsFor(options, world);
+  schedule.replicas = world / schedule.shards;
+  schedule.unit_of_segment =
+      MakeLayout(ShapesOf(model), options.wrap, schedule.shards).unit_of_segment;
+  for (const ModelSegment& segment : model.segments()) {
+    schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
+  }
+  schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;
+  schedule.forward_prefetch = options.forward_prefetch;
+  schedule.backward_prefetch = options.backward_prefetch;
+  schedule.limit_all_gathers = options.limit_all_gathers;
+  schedule.reduce_buffers = options.reduce_buffers;
+  schedule.communicators = options.communicators;
+  schedule.accumulation = options.accumulation;
+  schedule.poison = options.poison;
+  return MakeSchedule(schedule);
+}
+
+Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
+                   const ExecutorOptions& options, int rank, int world, Communicator* gather,
+                   Communicator* reduce)
+    : device_(device),
+      allocator_(allocator),
+      model_(model),
+      options_(options),
+      rank_(rank),
+      world_(world),
+      layout_(MakeLayout(ShapesOf(model), options.wrap, ShardsFor(options, world))),
+      shard_rank_(rank % layout_.shards),
+      replica_rank_(rank / layout_.shards),
+      schedules_{ScheduleFor(options, model, world, Mode::kTrain),
+                 ScheduleFor(options, model, world, Mode::kEval)},
+      gather_(gather),
+      reduce_(reduce),
+      units_(layout_.units.size()) {
+  if (world > 1 && (gather == nullptr || reduce == nullptr)) {
+    throw std::invalid_argument("[Executor] a world of " + std::to_string(world) +
+                                " needs communicators");
+  }
+  streams_.push_back(device.CreateStream("compute", options.threads));
+  for (const char* name : {"gather", "reduce", "data"}) {
+    streams_.push_back(device.CreateStream(name));
+  }
+  allocator_.Begin(Phase::kPersistent);
+  for (size_t s = 0; s < model.segments().size(); ++s) {
+    Unit& unit = units_[layout_.unit_of_segment[s]];
+    const std::vector<Parameter*>& parameters = model.segments()[s].parameters;
+    unit.parameters.insert(unit.parameters.end(), parameters.begin(), parameters.end());
+  }
+
+  const Schedule& train = schedules_[0];
+  const int64_t slot = layout_.MaxUnitSize();
+  for (int i = 0; i < train.gather_slots; ++i) {
+    gather_slots_.push_back(NewPersistent(slot, MemoryKind::kUnsharded));
+  }
+  for (int i = 0; i < train.gradient_slots; ++i) {
+    gradient_slots_.push_back(NewPersistent(slot, MemoryKind::kUnsharded));
+  }
+  int64_t largest_shard = 0;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const UnitLayout& unit = layout_.units[u];
+    masters_.push_back(NewPersistent(unit.shard_size, MemoryKind::kParameters));
+    gradients_.push_back(NewPersistent(unit.shard_size, MemoryKind::kGradients));
+    largest_shard = std::max(largest_shard, unit.shard_size);
+    if (!sharded()) {
+      units_[u].value = masters_[u].data;
+      units_[u].gradient = gradients_[u].data;
+      continue;
+    }
+    if (u == 0 || train.gather_slots == 0) {
+      units_[u].own_value = NewPersistent(unit.size, MemoryKind::kUnsharded);
+    }
+    if (u == 0 || train.gradient_slots == 0) {
+      units_[u].own_gradient = NewPersistent(unit.size, MemoryKind::kUnsharded);
+    }
+  }
+  const auto staged = [](const Action& action) { return action.staged; };
+  if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
+    staging_ = NewPersistent(largest_shard, MemoryKind::kUnsharded);
+  }
+  for (Batch& batch : batches_) {
+    const Shape shape{options.micro_batch_size, options.seq_len};
+    const auto tensor = [&](DType dtype) {
+      return NewPersistent(shape.NumElements(), MemoryKind::kActivations, dtype).Reshape(shape);
+    };
+    batch = {tensor(DType::kInt32), tensor(DType::kInt32), tensor(DType::kFloat32),
+             tensor(DType::kInt32)};
+  }
+  scalars_ = NewPersistent(kNumScalars, MemoryKind::kActivations);
+  for (View& report : reports_) report = NewPersistent(kNumScalars, MemoryKind::kActivations);
+}
+
+Executor::~Executor() = default;
+
+void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {
+  schedules_[static_cast<int>(mode)] = std::move(schedule);
+}
+
+View Executor::NewPersistent(int64_t elements, MemoryKind kind, DType dtype) {
+  View view(nullptr, dtype, Shape{elements});
+  if (elements > 0) view.data = allocator_.Allocate(view.bytes(), kind);
+  return view;
+}
+
+View Executor::NewBuffer(int64_t elements) {
+  return NewPersistent(elements, MemoryKind::kActivations);
+}
+
+std::vector<View> Executor::NewShards(MemoryKind kind) {
+  std::vector<View> shards;
+  for (const UnitLayout& unit : layout_.units) {
+    shards.push_back(NewPersistent(unit.shard_size, kind));
+    if (unit.shard_size > 0) Fill(compute(), 0, shards.back());
+  }
+  return shards;
+}
+
+void Executor::Initialize(FillParameter fill) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (layout_.units[u].shard_size == 0) continue;
+    Operation operation{"initialize", {}, {masters_[u]}, {}};
+    operation.cost.bytes_written = static_cast<double>(masters_[u].bytes());
+    compute().Enqueue(operation, [this, u, fill](ThreadPool& pool) {
+      const UnitLayout& unit = layout_.units[u];
+      const std::span<float> shard(masters_[u].As<float>(), unit.shard_size);
+      std::fill(shard.begin(), shard.end(), 0.0f);
+      for (const Piece& piece : PiecesOfShard(unit, shard_rank_)) {
+        const Parameter& parameter = *units_[u].parameters[piece.parameter - &unit.parameters[0]];
+        pool.ParallelFor(piece.count, kShardAlignment, [&](int64_t begin, int64_t end) {
+          fill(parameter, piece.begin + begin, shard.subspan(piece.at + begin, end - begin));
+        });
+      }
+    });
+  }
+}
+
+void Executor::Run(const Step& step) {
+  EventPtr& end = ends_[steps_ % 2];
+  if (end) end->Synchronize();
+  step_ = &step;
+  running_ = &schedules_[static_cast<int>(step.mode)];
+  events_.assign(running_->actions.size(), nullptr);
+  cursor_ = 0;
+  AdvanceToRun();
+  const bool train = step.mode == Mode::kTrain;
+  for (int m = 0; m < running_->options.micro_batches; ++m) {
+    allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
+    Tape tape(compute(), allocator_, *this, train, options_.recompute);
+    const Batch& batch = batches_[m % 2];
+    if (step.forward) {
+      step.forward(tape, batch);
+    } else {
+      model_.Loss(tape, batch, step.loss_scale, scalars_.Slice(kLoss, 1));
+    }
+    tape.Backward();
+  }
+  FSDP_CHECK_EQ(cursor_, running_->actions.size()) << "the model left runs of the schedule out";
+  end = compute().Record();
+  ++steps_;
+  step_ = nullptr;
+}
+
+StepScalars Executor::Result(int64_t index) {
+  FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
+  ends_[index % 2]->Synchronize();
+  StepScalars scalars;
+  if (device_.type() == DeviceType::kSim) return scalars;
+  const View& report = reports_[index % 2];
+  if (device_.checker()) device_.checker()->OnHostAccess("result", {report}, {});
+  const float* s = report.As<float>();
+  scalars = {s[kLoss] * s[kMeanScale], s[kSumSquares], s[kStop], s[kMeanScale], s[kGradNorm],
+             s[kCoefficient]};
+  return scalars;
+}
+
+void Executor::Synchronize() {
+  for (const auto& stream : streams_) stream->Synchronize();
+}
+
+const Action& Executor::CurrentRun(int segment, Pass pass, const char* what) const {
+  FSDP_CHECK(running_ != nullptr && cursor_ < running_->actions.size())
+      << what << " " << model_.segments()[segment].name << " " << Name(pass)
+      << ", but the schedule has ended";
+  const Action& action = running_->actions[cursor_];
+  FSDP_CHECK(action.kind == ActionKind::kRun && action.segment == segment && action.pass == pass)
+      << what << " " << model_.segments()[segment].name << " " << Name(pass)
+      << ", but the schedule says " << ToString(action);
+  return action;
+}
+
+void Executor::Enter(int segment, Pass pass) {
+  const Action& action = CurrentRun(segment, pass, "entering");
+  WaitFor(action);
+  Bind(layout_.unit_of_segment[segment], /*value=*/true, pass == Pass::kBackward);
+}
+
+void Executor::Leave(int segment, Pass pass) {
+  CurrentRun(segment, pass, "leaving");
+  Bind(layout_.unit_of_segment[segment], false, false);
+  Signal(cursor_++);
+  AdvanceToRun();
+}
+
+void Executor::AdvanceToRun() {
+  const std::vector<Action>& actions = running_->actions;
+  for (; cursor_ < actions.size() && actions[cursor_].kind != ActionKind::kRun; ++cursor_) {
+    WaitFor(actions[cursor_]);
+    Execute(actions[cursor_]);
+    Signal(cursor_);
+  }
+}
+
+void Executor::WaitFor(const Action& action) {
+  for (const Wait& wait : action.waits) StreamOf(action).Wait(events_[wait.action]);
+}
+
+void Executor::Signal(size_t index) {
+  const Action& action = running_->actions[index];
+  if (action.signals) events_[index] = StreamOf(action).Record();
+}
+
+void Executor::Bind(int unit, bool value, bool gradient) {
+  const UnitLayout& layout = layout_.units[unit];
+  const Unit& u = units_[unit];
+  for (size_t i = 0; i < u.parameters.size(); ++i) {
+    const int64_t at = layout.parameters[i].offset * SizeOf(DType::kFloat32);
+    u.parameters[i]->BindValue(value && u.value ? u.value + at : nullptr);
+    u.parameters[i]->BindGrad(gradient && u.gradient ? u.gradient + at : nullptr);
+  }
+}
+
+View Executor::UnitView(std::byte* data, int unit) const {
+  return {data, DType::kFloat32, Shape{layout_.units[unit].size}};
+}
+
+void Executor::Execute(const Action& action) {
+  Stream& stream = StreamOf(action);
+  const int u = action.unit;
+  if (u >= 0 && layout_.units[u].size == 0) return;  // A root without parameters of its own.
+  switch (action.kind) {
+    case ActionKind::kRun:
+      break;
+    case ActionKind::kBegin:
+      Fill(stream, 0, scalars_);
+      if (step_->stop != 0) Fill(stream, step_->stop, scalars_.Slice(kStop, 1));
+      Fill(stream, step_->mean_scale, scalars_.Slice(kMeanScale, 1));
+      break;
+    case ActionKind::kLoad: {
+      const Batch batch = batches_[action.slot];
+      Operation operation{
+          "load", {}, {batch.tokens, batch.targets, batch.positions, batch.weights}, {}};
+      operation.cost.bytes_written = 4.0 * static_cast<double>(batch.tokens.bytes());
+      stream.Enqueue(operation, [load = step_->load, batch, m = action.micro_batch](ThreadPool&) {
+        load(m, batch);
+      });
+      break;
+    }
+    case ActionKind::kGather: {
+      Unit& unit = units_[u];
+      unit.value = action.slot >= 0 ? gather_slots_[action.slot].data : unit.own_value.data;
+      gather_->AllGather(stream, masters_[u], UnitView(unit.value, u));
+      break;
+    }
+    case ActionKind::kFree:
+      if (options_.poison) {
+        Fill(stream, std::numeric_limits<float>::quiet_NaN(), UnitView(units_[u].value, u));
+      }
+      units_[u].value = nullptr;
+      break;
+    case ActionKind::kClear: {
+      Unit& unit = units_[u];
+      if (sharded()) {
+        unit.gradient =
+            action.slot >= 0 ? gradient_slots_[action.slot].data : unit.own_gradient.data;
+      }
+      Fill(stream, 0, UnitView(unit.gradient, u));
+      break;
+    }
+    case ActionKind::kReduce: {
+      const View gradient = UnitView(units_[u].gradient, u);
+      if (sharded()) {
+        const View shard =
+            action.staged ? staging_.Slice(0, gradients_[u].NumElements()) : gradients_[u];
+        reduce_->ReduceScatter(stream, gradient, shard);
+      } else {
+        reduce_->AllReduce(stream, gradient);
+      }
+      break;
+    }
+    case ActionKind::kAccumulate:
+      Accumulate(stream, staging_.Slice(0, gradients_[u].NumElements()), gradients_[u]);
+      break;
+    case ActionKind::kSumSquares:
+      SumOfSquares(stream, gradients_[u], scalars_.Slice(kSumSquares, 1));
+      break;
+    case ActionKind::kReduceScalars:
+      // Replicas hold the same squares: they count once.
+      if (replica_rank_ > 0) Fill(stream, 0, scalars_.Slice(kSumSquares, 1));
+      reduce_->AllReduce(stream, scalars_.Slice(0, kSummedScalars));
+      break;
+    case ActionKind::kClip:
+      ClipCoefficient(stream, scalars_.Slice(kSumSquares, 1), scalars_.Slice(kMeanScale, 1),
+                      options_.max_norm, scalars_.Slice(kGradNorm, 1),
+                      scalars_.Slice(kCoefficient, 1));
+      break;
+    case ActionKind::kOptimizer:
+      step_->optimize(stream, u, masters_[u], gradients_[u], scalars_.Slice(kCoefficient, 1));
+      break;
+    case ActionKind::kEnd:
+      Copy(stream, scalars_, reports_[steps_ % 2]);
+      break;
+  }
+}
+
+}  // namespace fsdp

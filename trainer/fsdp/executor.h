@@ -1,0 +1,174 @@
+// Runs the schedule of a step on one rank: holds shards and slots, drives the streams, and follows
+// the model's code with a cursor. Entering another segment than the schedule names aborts with both
+// names, so what the planner added up and the checker proved is what runs.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_H_
+#define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/fsdp/layout.h"
+#include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/schedule.h"
+#include "trainer/nn/model.h"
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+// What the step's schedule and memory follow from, for one rank of a job.
+struct ExecutorOptions {
+  Strategy strategy = Strategy::kFullShard;
+  WrapPolicy wrap;
+  bool forward_prefetch = true;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  int limit_all_gathers = 2;
+  int reduce_buffers = 2;
+  int communicators = 2;
+  Accumulation accumulation = Accumulation::kSharded;
+  Recompute recompute = Recompute::kNone;
+
+  int64_t micro_batch_size = 1;  // Rows of a micro-batch.
+  int64_t seq_len = 1;
+  int micro_batches = 1;  // Of a training step.
+  float max_norm = 0;     // Clipping; 0 = off.
+  int threads = 1;        // Of the compute stream.
+  bool poison = false;    // Fills freed gather slots with NaN.
+};
+
+// The schedule of `mode` for a world of `world` ranks. In kEval there is one micro-batch.
+Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int world, Mode mode);
+
+// F: the number of ranks that the strategy shards over.
+int ShardsFor(const ExecutorOptions& options, int world);
+
+std::vector<SegmentShape> ShapesOf(const Model& model);
+
+// The step's scalars, fp32, as they are on the device.
+struct StepScalars {
+  float loss = 0;         // Mean over target tokens, of this step alone.
+  float sum_squares = 0;  // Of the gradient, before mean_scale.
+  float stop = 0;         // Ranks that were asked to stop.
+  float mean_scale = 0;   // T0 / T.
+  float grad_norm = 0;    // Before clipping.
+  float coefficient = 0;  // What multiplies the gradient; NaN: the step changed nothing.
+};
+constexpr int kNumScalars = 6;
+
+class Executor final : public SegmentHooks {
+ public:
+  // Holds references to device, model, allocator and communicators. Persistent memory is taken from
+  // the allocator, in phase kPersistent, in this call and in NewShards() and NewBuffer(). `gather`
+  // and `reduce` may be the same object when options.communicators is 1, and null in a world of
+  // one.
+  Executor(Device& device, PhasedAllocator& allocator, Model& model, const ExecutorOptions& options,
+           int rank, int world, Communicator* gather, Communicator* reduce);
+  ~Executor() override;
+
+  const Layout& layout() const { return layout_; }
+  const Schedule& schedule(Mode mode) const { return schedules_[static_cast<int>(mode)]; }
+  // For tests, before the first step: runs another schedule of the same runs and slots.
+  void ReplaceSchedule(Mode mode, Schedule schedule);
+  int shard_rank() const { return shard_rank_; }
+  int replica_rank() const { return replica_rank_; }
+  Stream& compute() { return *streams_[0]; }
+
+  // Flat fp32 shards of this rank, [shard_size], by unit.
+  const View& master(int unit) const { return masters_[unit]; }
+  const View& gradient(int unit) const { return gradients_[unit]; }
+  // Another one, for the optimizer: persistent memory, zero.
+  std::vector<View> NewShards(MemoryKind kind);
+  // fp32, persistent, contents undefined: what a forward pass leaves for the host, logits say.
+  View NewBuffer(int64_t elements);
+
+  // Fills this rank's elements of every parameter: `fill(parameter, begin, values)` gives elements
+  // [begin, begin + values.size()) of it. Runs on the compute stream, on its threads; returns when
+  // enqueued. Padding becomes zero.
+  using FillParameter = std::function<void(const Parameter&, int64_t begin, std::span<float>)>;
+  void Initialize(FillParameter fill);
+
+  struct Step {
+    Mode mode = Mode::kTrain;
+    float loss_scale = 1;  // 1 / T0.
+    float mean_scale = 1;  // T0 / T: exactly 1 when every target counts.
+    float stop = 0;        // This rank's wish; all ranks see the sum.
+    // Writes a micro-batch into host-addressable views. Called on a stream's thread.
+    std::function<void(int micro_batch, const Batch& batch)> load;
+    // kTrain: enqueues the update of a unit's shard on `stream`. `coefficient` [1] multiplies the
+    // gradient; NaN means that nothing may change.
+    std::function<void(Stream& stream, int unit, View master, ConstView gradient,
+                       ConstView coefficient)>
+        optimize;
+    // kEval: what to run on the micro-batch instead of the loss (memory phase kGenerate).
+    std::function<void(Tape& tape, const Batch& batch)> forward;
+  };
+  // Enqueues a whole step. First waits, and for nothing else, until the step before the last one is
+  // done; its scalars are then to be had from Result().
+  void Run(const Step& step);
+
+  // Steps enqueued so far.
+  int64_t steps() const { return steps_; }
+  // The scalars of step `index` (0-based, in order of Run()). Blocks until it is done; throws what
+  // failed it. Only the last two steps have one.
+  StepScalars Result(int64_t index);
+  // Blocks until everything enqueued is done.
+  void Synchronize();
+
+  void Enter(int segment, Pass pass) override;
+  void Leave(int segment, Pass pass) override;
+
+ private:
+  struct Unit {
+    std::vector<Parameter*> parameters;  // Parallel to the layout's.
+    View own_value, own_gradient;        // Empty where it uses slots.
+    std::byte* value = nullptr;          // Where it is gathered now.
+    std::byte* gradient = nullptr;
+  };
+
+  View NewPersistent(int64_t elements, MemoryKind kind, DType dtype = DType::kFloat32);
+  Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
+  bool sharded() const { return layout_.shards > 1; }
+
+  void AdvanceToRun();
+  const Action& CurrentRun(int segment, Pass pass, const char* what) const;
+  void WaitFor(const Action& action);
+  void Signal(size_t index);
+  void Execute(const Action& action);
+  void Bind(int unit, bool value, bool gradient);
+  View UnitView(std::byte* data, int unit) const;
+
+  Device& device_;
+  PhasedAllocator& allocator_;
+  Model& model_;
+  const ExecutorOptions options_;
+  const int rank_, world_;
+  const Layout layout_;
+  const int shard_rank_, replica_rank_;
+  Schedule schedules_[2];
+  Communicator* const gather_;
+  Communicator* const reduce_;
+  std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId.
+
+  std::vector<Unit> units_;
+  std::vector<View> masters_, gradients_;
+  std::vector<View> gather_slots_, gradient_slots_;
+  View staging_;
+  Batch batches_[2];
+  View scalars_, reports_[2], workspace_;
+
+  // The step that is being enqueued.
+  const Step* step_ = nullptr;
+  const Schedule* running_ = nullptr;
+  size_t cursor_ = 0;
+  std::vector<EventPtr> events_;  // By action.
+  int64_t steps_ = 0;
+  EventPtr ends_[2];
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_H_
