@@ -1,0 +1,89 @@
+#include "trainer/optim/optimizer.h"
+
+#include <set>
+
+#include "trainer/ops/adamw.h"
+#include "trainer/ops/sgd.h"
+
+namespace fsdp {
+namespace {
+
+// By unit: the elements of this rank's shard that decay.
+std::vector<std::vector<ElementRange>> DecayRanges(const Executor& executor, const Model& model) {
+  std::set<std::string> decaying;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      if (p->decay()) decaying.insert(p->name());
+    }
+  }
+  std::vector<std::vector<ElementRange>> ranges;
+  for (const UnitLayout& unit : executor.layout().units) {
+    ranges.emplace_back();
+    for (const Piece& piece : PiecesOfShard(unit, executor.shard_rank())) {
+      if (decaying.count(piece.parameter->name)) {
+        ranges.back().push_back({piece.at, piece.at + piece.count});
+      }
+    }
+  }
+  return ranges;
+}
+
+class AdamWOptimizer final : public Optimizer {
+ public:
+  AdamWOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
+      : options_(options), decay_(DecayRanges(executor, model)) {
+    for (const char* name : {"m", "v"}) {
+      state_.push_back({name, executor.NewShards(MemoryKind::kOptimizer)});
+    }
+  }
+  void Step(Stream& stream, int unit, double lr, int64_t step, View master, ConstView gradient,
+            ConstView coefficient) override {
+    const AdamWOptions options{lr,           options_.beta1,        options_.beta2,
+                               options_.eps, options_.weight_decay, step};
+    AdamW(stream, options, decay_[unit], coefficient, gradient, master, state_[0].shards[unit],
+          state_[1].shards[unit]);
+  }
+  const std::vector<ShardState>& state() const override { return state_; }
+
+ private:
+  OptimizerOptions options_;
+  std::vector<std::vector<ElementRange>> decay_;
+  std::vector<ShardState> state_;
+};
+
+class SgdOptimizer final : public Optimizer {
+ public:
+  SgdOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
+      : options_(options), decay_(DecayRanges(executor, model)) {
+    if (options.momentum > 0) {
+      state_.push_back({"momentum", executor.NewShards(MemoryKind::kOptimizer)});
+    }
+  }
+  void Step(Stream& stream, int unit, double lr, int64_t, View master, ConstView gradient,
+            ConstView coefficient) override {
+    SgdOptions options;
+    options.lr = lr;
+    options.momentum = options_.momentum;
+    options.weight_decay = options_.weight_decay;
+    Sgd(stream, options, decay_[unit], coefficient, gradient, master,
+        state_.empty() ? View() : state_[0].shards[unit]);
+  }
+  const std::vector<ShardState>& state() const override { return state_; }
+
+ private:
+  OptimizerOptions options_;
+  std::vector<std::vector<ElementRange>> decay_;
+  std::vector<ShardState> state_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> CreateOptimizer(const OptimizerOptions& options, Executor& executor,
+                                           const Model& model) {
+  if (options.kind == OptimizerOptions::Kind::kSgd) {
+    return std::make_unique<SgdOptimizer>(options, executor, model);
+  }
+  return std::make_unique<AdamWOptimizer>(options, executor, model);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,44 @@
+// Optimizers over flat shards: this rank's part of each unit, whatever parameters lie in it. State
+// is laid out as the shards are, so it is saved and resharded as they are.
+#ifndef FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
+#define FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/fsdp/executor.h"
+
+namespace fsdp {
+
+struct OptimizerOptions {
+  enum class Kind { kAdamW, kSgd };
+  Kind kind = Kind::kAdamW;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
+  double momentum = 0;                           // SGD.
+  double weight_decay = 0.1;  // On the parameters that take part in it (Parameter::decay).
+};
+
+// A state tensor: one flat fp32 shard a unit.
+struct ShardState {
+  std::string name;  // "m", "v", "momentum": as in checkpoints.
+  std::vector<View> shards;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  // Enqueues the update of one unit's shard with learning rate `lr`; `step` counts from 1.
+  // coefficient [1] multiplies the gradient on the device; NaN there changes nothing.
+  virtual void Step(Stream& stream, int unit, double lr, int64_t step, View master,
+                    ConstView gradient, ConstView coefficient) = 0;
+  virtual const std::vector<ShardState>& state() const = 0;
+};
+
+// Takes its state's memory from the executor.
+std::unique_ptr<Optimizer> CreateOptimizer(const OptimizerOptions& options, Executor& executor,
+                                           const Model& model);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
