@@ -1,0 +1,105 @@
+#include "trainer/loop/session.h"
+
+#include <algorithm>
+
+#include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/core/check.h"
+#include "trainer/core/philox.h"
+#include "trainer/runtime/sim/sim_device.h"
+
+namespace fsdp {
+
+Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
+                 const SessionOptions& options, int rank, int world, Communicator* gather,
+                 Communicator* reduce)
+    : options_(options),
+      device_(device),
+      model_(model),
+      executor_(device, allocator, model, options.executor, rank, world, gather, reduce),
+      optimizer_(CreateOptimizer(options.optimizer, executor_, model)) {
+  if (options.generate) logits_ = executor_.NewBuffer(model.vocab_size());
+}
+
+void Session::Train(int64_t step, int64_t targets, bool stop, Load load) {
+  const double full = static_cast<double>(options_.FullTargets());
+  Executor::Step run;
+  run.mode = Mode::kTrain;
+  run.loss_scale = static_cast<float>(1 / full);
+  run.mean_scale = static_cast<float>(full / static_cast<double>(targets));
+  run.stop = stop ? 1.0f : 0.0f;
+  run.load = std::move(load);
+  run.optimize = [this, step, lr = options_.lr.At(step)](Stream& stream, int unit, View master,
+                                                         ConstView gradient,
+                                                         ConstView coefficient) {
+    optimizer_->Step(stream, unit, lr, step, master, gradient, coefficient);
+  };
+  executor_.Run(run);
+}
+
+void Session::Eval(float scale, Load load) {
+  Executor::Step run;
+  run.mode = Mode::kEval;
+  run.loss_scale = scale;
+  run.load = std::move(load);
+  executor_.Run(run);
+}
+
+std::vector<float> Session::Logits(int64_t column, Load load) {
+  FSDP_CHECK(options_.generate);
+  Executor::Step run;
+  run.mode = Mode::kEval;
+  run.load = std::move(load);
+  run.forward = [&](Tape& tape, const Batch& batch) {
+    const auto row = [](const View& view) {
+      const int64_t seq = view.shape[1];
+      return view.Reshape(Shape{view.NumElements()}).Slice(0, seq).Reshape(Shape{1, seq});
+    };
+    const Batch one{row(batch.tokens), row(batch.targets), row(batch.weights),
+                    row(batch.positions)};
+    model_.Logits(tape, one, column, logits_);
+  };
+  executor_.Run(run);
+  executor_.Result(executor_.steps() - 1);
+  std::vector<float> logits(model_.vocab_size());
+  if (device_.type() == DeviceType::kSim) return logits;
+  if (device_.checker()) device_.checker()->OnHostAccess("logits", {logits_}, {});
+  std::copy_n(logits_.As<float>(), logits.size(), logits.begin());
+  return logits;
+}
+
+MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
+                      StepTraffic* traffic) {
+  SimDevice device;
+  PlanRecorder recorder;
+  SimCommunicator gather(0, world), reduce(0, world);
+  const auto no_load = [](int, const Batch&) {};
+  {
+    Session session(device, recorder, model, options, 0, world, &gather, &reduce);
+    session.Train(1, options.FullTargets(), false, no_load);
+    if (traffic != nullptr) {
+      for (const Communicator* c : {&gather, &reduce}) {
+        traffic->all_gather_bytes += c->link_bytes(Collective::kAllGather);
+        traffic->reduce_scatter_bytes += c->link_bytes(Collective::kReduceScatter);
+        traffic->all_reduce_bytes += c->link_bytes(Collective::kAllReduce);
+      }
+    }
+    if (options.eval) session.Eval(1, no_load);
+    if (options.generate) session.Logits(0, no_load);
+  }
+  return recorder.Finish();
+}
+
+void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin,
+                 std::span<float> values) {
+  const Init& init = parameter.init();
+  if (init.stddev == 0) {
+    std::fill(values.begin(), values.end(), init.constant);
+    return;
+  }
+  const RandomStream random(seed, parameter.name());
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = init.constant + init.stddev * random.Normal(begin + static_cast<int64_t>(i));
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,77 @@
+// One rank's training state, built either on a real device or on the simulated one: executor,
+// optimizer, and the steps that the loop is made of. The same code makes the memory plan and runs
+// the job, so the two cannot part ways.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_SESSION_H_
+#define FSDP_TRAIN_TRAINER_LOOP_SESSION_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/memory_plan.h"
+#include "trainer/nn/model.h"
+#include "trainer/optim/lr_schedule.h"
+#include "trainer/optim/optimizer.h"
+
+namespace fsdp {
+
+struct SessionOptions {
+  ExecutorOptions executor;
+  OptimizerOptions optimizer;
+  LrSchedule lr;
+  int64_t global_batch_size = 1;  // Sequences.
+  bool eval = true;               // Plans memory for it.
+  bool generate = false;          // Likewise: a buffer for one row of logits.
+
+  // T0: the targets of a full global batch.
+  int64_t FullTargets() const { return global_batch_size * executor.seq_len; }
+};
+
+class Session {
+ public:
+  // References are kept. Communicators as in Executor.
+  Session(Device& device, PhasedAllocator& allocator, Model& model, const SessionOptions& options,
+          int rank, int world, Communicator* gather, Communicator* reduce);
+
+  using Load = std::function<void(int micro_batch, const Batch& batch)>;
+
+  // Enqueues training step `step`, counted from 1, which has `targets` target tokens over all
+  // ranks. `stop`: this rank wants to end the run.
+  void Train(int64_t step, int64_t targets, bool stop, Load load);
+  // Enqueues the loss of one micro-batch a rank: Result().loss becomes the sum over ranks of
+  // weights x cross-entropy, times `scale`.
+  void Eval(float scale, Load load);
+  // Runs the model on row 0 of the batch that `load` fills; the logits of position `column`,
+  // [vocab], on the host. Blocks.
+  std::vector<float> Logits(int64_t column, Load load);
+
+  Executor& executor() { return executor_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  const SessionOptions& options() const { return options_; }
+
+ private:
+  const SessionOptions options_;
+  Device& device_;
+  Model& model_;
+  Executor executor_;
+  std::unique_ptr<Optimizer> optimizer_;
+  View logits_;
+};
+
+// What a rank of the job needs, by running each kind of step once on a simulated device. Ranks
+// differ in nothing that the plan sees. `communication`, if not null, gets the bytes that a rank
+// sends in one training step.
+struct StepTraffic {
+  double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;
+};
+MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
+                      StepTraffic* traffic = nullptr);
+
+// Fills a parameter's elements with their initial values: see Init.
+void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin, std::span<float> values);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_SESSION_H_
