@@ -148,6 +148,18 @@ INSTANTIATE_TEST_SUITE_P(AnyShape, DealTest,
                                             ::testing::Values(1, 3, 4, 40),
                                             ::testing::Values(1, 2, 3, 4, 5)));
 
+TEST(TrainLoader, DealsMicroBatchByMicroBatchAndRankByRank) {
+  const TrainLoader loader(Tokens(), Options(/*global=*/7, /*micro=*/2, /*ranks=*/2), true, 8);
+  std::vector<int64_t> samples;
+  for (const int64_t micro_index : {0, 1}) {
+    for (const int64_t rank : {0, 1}) {
+      for (const int64_t row : {0, 1})
+        samples.push_back(loader.SampleOf(2, micro_index, rank, row));
+    }
+  }
+  EXPECT_EQ(samples, (std::vector<int64_t>{7, 8, 9, 10, 11, 12, 13, kNoSample}));
+}
+
 TEST(TrainLoader, StepsReadOnWhereTheLastOneEnded) {
   const auto source = Tokens();
   const LoaderOptions options = Options(/*global=*/8, /*micro=*/3, /*ranks=*/2);

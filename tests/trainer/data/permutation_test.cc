@@ -35,7 +35,7 @@ TEST(Permutation, IsOneForEverySmallSize) {
 }
 
 TEST(Permutation, IsOneForLargerSizes) {
-  for (const int64_t n : {4095, 4096, 4097, 65536, 65537, 100003}) {
+  for (const int64_t n : {4095, 4096, 4097, 65537}) {
     const Permutation permutation(n, 1, 0);
     std::vector<bool> seen(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) seen.at(static_cast<size_t>(permutation(i))) = true;
