@@ -1,5 +1,7 @@
 #include "trainer/ops/embedding.h"
 
+#include <utility>
+
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/embedding_cpu.h"
 

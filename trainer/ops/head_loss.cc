@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/head_loss_cpu.h"
@@ -35,6 +36,8 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   arguments.Check("loss", loss, DType::kFloat32, {1});
   const int64_t workspace_bytes = HeadLossWorkspaceBytes(rows, vocab);
   arguments.CheckWorkspace(workspace, workspace_bytes);
+  arguments.Require(reinterpret_cast<uintptr_t>(workspace.data) % alignof(double) == 0,
+                    "workspace does not start at a multiple of 8");
 
   struct Named {
     const char* name;

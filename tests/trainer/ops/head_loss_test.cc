@@ -243,6 +243,8 @@ TEST_P(HeadLossTest, RefusesWrongArguments) {
   refused(x_, targets_, loss_, dx_, dw_, workspace_.Slice(0, 100),
           "workspace has 100 bytes, want >= ");
   refused(x_, targets_, dx_.Slice(2, 1), dx_, dw_, workspace_, "dx and loss overlap");
+  const View all = Workspace(4096);
+  refused(x_, targets_, loss_, dx_, dw_, all.Slice(4, 4000), "workspace does not start at a mult");
   ExpectRefused(
       [&](Stream& s) {
         HeadLossForward(s, x_, w_, targets_, weights_.Slice(0, 3), 1, loss_, workspace_);
