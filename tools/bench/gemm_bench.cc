@@ -1,11 +1,12 @@
 // GFLOP/s of Gemm() at the shapes of a GPT-2 step, by number of threads:
 //   bazel run //tools/bench:gemm_bench [-- THREADS ...]
-// Medians over about a third of a second a cell, threads interleaved within a shape.
+// The best of about a third of a second a cell (noise only ever adds), threads interleaved.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -49,20 +50,19 @@ int Main(std::vector<int> threads) {
     std::vector<float> a(p.m * p.k, 0.5f), b(p.k * p.n, 0.25f), c(p.m * p.n);
     const GemmOperand left{a.data(), p.ta ? p.m : p.k, p.ta};
     const GemmOperand right{b.data(), p.tb ? p.k : p.n, p.tb};
-    std::vector<std::vector<double>> times(threads.size());
+    std::vector<double> best(threads.size(), std::numeric_limits<double>::infinity());
     const double begin = Seconds();
     for (int round = 0; round < 4 || Seconds() - begin < 0.33 * threads.size(); ++round) {
       for (size_t i = 0; i < threads.size(); ++i) {
         const double from = Seconds();
         Gemm(*pools[i], p.m, p.n, p.k, 1, left, right, 0, c.data(), p.n);
-        if (round > 0) times[i].push_back(Seconds() - from);
+        best[i] = std::min(best[i], Seconds() - from);
       }
     }
     std::printf("%-12s %6ld %6ld %6ld", p.name, static_cast<long>(p.m), static_cast<long>(p.n),
                 static_cast<long>(p.k));
     for (size_t i = 0; i < threads.size(); ++i) {
-      std::nth_element(times[i].begin(), times[i].begin() + times[i].size() / 2, times[i].end());
-      const double rate = 2e-9 * p.m * p.n * p.k / times[i][times[i].size() / 2];
+      const double rate = 2e-9 * p.m * p.n * p.k / best[i];
       logs[i] += std::log(rate);
       std::printf("  %7.1f", rate);
     }

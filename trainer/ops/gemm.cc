@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "trainer/core/check.h"
 
