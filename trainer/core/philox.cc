@@ -18,12 +18,20 @@ PhiloxCounter Philox(PhiloxCounter c, PhiloxKey k) {
   return c;
 }
 
-uint64_t HashBytes(std::string_view bytes, uint64_t seed) {
-  uint64_t h = 0xcbf29ce484222325u ^ seed;
-  for (const unsigned char b : bytes) h = (h ^ b) * 0x100000001b3u;
+namespace {
+
+uint64_t Mix(uint64_t h) {
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
   h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
   return h ^ (h >> 31);
+}
+
+}  // namespace
+
+uint64_t HashBytes(std::string_view bytes, uint64_t seed) {
+  uint64_t h = 0xcbf29ce484222325u ^ Mix(seed);  // Unmixed, a seed of 3 would make "a" of "b".
+  for (const unsigned char b : bytes) h = (h ^ b) * 0x100000001b3u;
+  return Mix(h);
 }
 
 RandomStream::RandomStream(uint64_t seed, std::string_view name, uint64_t salt)

@@ -16,7 +16,8 @@ using PhiloxKey = std::array<uint32_t, 2>;
 PhiloxCounter Philox(PhiloxCounter counter, PhiloxKey key);
 
 // Numbers of one stream, addressed by index. A stream is (seed, name, salt): two streams that
-// differ in any of them are unrelated.
+// differ in any of them are unrelated. Draw one kind of number from a stream: the kinds share
+// words.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name, uint64_t salt = 0);
@@ -35,8 +36,8 @@ class RandomStream {
   uint64_t stream_;
 };
 
-// FNV-1a, 64 bits, then mixed by splitmix64's finaliser: names that differ in one letter differ
-// everywhere.
+// FNV-1a, 64 bits, seed and result mixed by splitmix64's finaliser: names that differ in one letter
+// differ everywhere, and no seed turns one name into another.
 uint64_t HashBytes(std::string_view bytes, uint64_t seed = 0);
 
 }  // namespace fsdp

@@ -1,5 +1,6 @@
 #include "trainer/core/view.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "trainer/core/check.h"
@@ -18,6 +19,15 @@ Shape::Shape(std::span<const int64_t> dims) {
     if (dim < 0) throw std::invalid_argument("[Shape] dimension " + std::to_string(dim) + " < 0");
     dims_[rank_++] = dim;
   }
+  for (int64_t n = 1; const int64_t dim : dims) {
+    if (dim > kMaxElements / n) throw std::invalid_argument("[Shape] too large: " + ToString());
+    n *= std::max<int64_t>(dim, 1);  // A zero does not excuse the others.
+  }
+}
+
+int64_t Shape::operator[](int i) const {
+  FSDP_CHECK(0 <= i && i < rank_) << "dimension " << i << " of " << ToString();
+  return dims_[i];
 }
 
 int64_t Shape::NumElements() const {

@@ -16,17 +16,19 @@
 
 namespace fsdp {
 
-// Up to five dimensions, each >= 0. Throws std::invalid_argument otherwise.
+// Up to five dimensions, each >= 0; their product (zeros left out) is at most kMaxElements, so that
+// no number of elements or bytes overflows. Throws std::invalid_argument otherwise.
 class Shape {
  public:
   static constexpr int kMaxRank = 5;
+  static constexpr int64_t kMaxElements = int64_t{1} << 59;
 
   Shape() = default;  // A scalar: rank 0, one element.
   Shape(std::initializer_list<int64_t> dims);
   explicit Shape(std::span<const int64_t> dims);
 
   int rank() const { return rank_; }
-  int64_t operator[](int i) const { return dims_[i]; }
+  int64_t operator[](int i) const;  // FSDP_CHECKs 0 <= i < rank().
   int64_t NumElements() const;
   std::string ToString() const;  // "[2, 3]".
   bool operator==(const Shape&) const = default;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <string>
 
 namespace fsdp {
 namespace {
@@ -24,6 +26,43 @@ TEST(RandomStream, ValueBelongsToSeedNameSaltAndIndex) {
   EXPECT_NE(a.Bits(12345), RandomStream(2, "h.0.attn.c_attn.weight").Bits(12345));
   EXPECT_NE(a.Bits(12345), RandomStream(1, "h.1.attn.c_attn.weight").Bits(12345));
   EXPECT_NE(a.Bits(12345), RandomStream(1, "h.0.attn.c_attn.weight", 1).Bits(12345));
+}
+
+// A salt that were only xor-ed in would turn "a", salt 3 into "b", salt 0.
+TEST(RandomStream, NoSaltTurnsOneNameIntoAnother) {
+  for (int salt = 1; salt < 256; ++salt) {
+    const std::string other(1, static_cast<char>('a' ^ salt));
+    EXPECT_NE(HashBytes("a", salt), HashBytes(other)) << salt;
+    EXPECT_NE(HashBytes("a" + std::string(20, 'x'), salt), HashBytes(other + std::string(20, 'x')));
+  }
+}
+
+// Initial weights and data order hang on these: a change of any of them is a change of every run.
+// The numbers were worked out with Python's integers from the definitions in philox.h.
+TEST(RandomStream, ValuesAreForEver) {
+  const RandomStream stream(1337, "transformer.h.0.mlp.c_fc.weight", 2);
+  EXPECT_EQ(stream.Bits(0), 0x03b21fe3u);
+  EXPECT_EQ(stream.Bits(1), 0x3db0aaf9u);
+  EXPECT_EQ(stream.Bits(5), 0x9490b8ccu);
+  EXPECT_EQ(stream.Uniform(3), 0x1.164bp-8f);
+  EXPECT_EQ(stream.Below(4, 1000), 91u);
+  EXPECT_FLOAT_EQ(stream.Normal(0), 2.1333307336f);
+  EXPECT_FLOAT_EQ(stream.Normal(1), 1.9811262694f);
+  EXPECT_EQ(HashBytes("wte.weight"), 0xf076d5014e5a1640u);
+}
+
+TEST(RandomStream, ElementsDoNotDependOnWhoAsksInWhichOrder) {
+  const RandomStream stream(7, "w");
+  std::array<float, 64> forward{}, backward{};
+  for (int i = 0; i < 64; ++i) forward[i] = stream.Normal(i);
+  for (int i = 63; i >= 0; --i) backward[i] = RandomStream(7, "w").Normal(i);
+  EXPECT_EQ(forward, backward);
+}
+
+TEST(RandomStream, IndicesBeyond32BitsAreDistinct) {
+  const RandomStream stream(8, "large");
+  EXPECT_NE(stream.Bits(5), stream.Bits(5 + (uint64_t{1} << 34)));
+  EXPECT_NE(stream.Normal(5), stream.Normal(5 + (uint64_t{1} << 33)));
 }
 
 TEST(RandomStream, UniformIsOpenAndEven) {
