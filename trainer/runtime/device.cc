@@ -1,5 +1,7 @@
 #include "trainer/runtime/device.h"
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "trainer/core/check.h"
@@ -7,17 +9,20 @@
 namespace fsdp {
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
+  if (this == &other) return *this;
+  Release();
+  device_ = std::exchange(other.device_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
   return *this;
 }
 
-Buffer::~Buffer() {
+void Buffer::Release() noexcept {
   if (data_ != nullptr) device_->Free(data_, bytes_);
 }
 
 View Buffer::As(DType dtype, const Shape& shape, int64_t byte_offset) const {
+  FSDP_CHECK_LE(0, byte_offset);
   View view(data_ + byte_offset, dtype, shape);
   FSDP_CHECK_LE(byte_offset + view.bytes(), bytes_);
   return view;
@@ -26,6 +31,13 @@ View Buffer::As(DType dtype, const Shape& shape, int64_t byte_offset) const {
 Buffer Device::Allocate(int64_t bytes) {
   FSDP_CHECK_LE(0, bytes);
   return bytes == 0 ? Buffer() : Buffer(*this, DoAllocate(bytes), bytes);
+}
+
+std::vector<Span> Device::ByStreamAndTime(std::vector<Span> spans) {
+  std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+    return std::tie(a.stream, a.begin_s) < std::tie(b.stream, b.begin_s);
+  });
+  return spans;
 }
 
 void Device::Free(std::byte* data, int64_t bytes) noexcept {

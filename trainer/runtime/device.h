@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/view.h"
@@ -14,7 +15,8 @@ namespace fsdp {
 
 enum class DeviceType { kCpu, kSim };
 
-// Device memory with one owner. Freed by the destructor: no stream may still use it.
+// Device memory with one owner. Freed by the destructor and by assigning another one to it: no
+// stream may still use it then.
 class Buffer {
  public:
   Buffer() = default;
@@ -22,7 +24,7 @@ class Buffer {
       : device_(&device), data_(data), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
+  ~Buffer() { Release(); }
 
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
@@ -30,6 +32,8 @@ class Buffer {
   View As(DType dtype, const Shape& shape, int64_t byte_offset = 0) const;
 
  private:
+  void Release() noexcept;
+
   Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
@@ -50,7 +54,8 @@ class Device {
 
   virtual DeviceType type() const = 0;
 
-  // `threads`: CPU threads that a kernel on it may use; the other devices ignore it.
+  // `threads`: CPU threads that a kernel on it may use; the other devices ignore it. Throws
+  // DeviceError.
   virtual std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) = 0;
 
   // Aligned to 4096 bytes, contents undefined. Throws MemoryError.
@@ -58,8 +63,8 @@ class Device {
 
   virtual double Now() const = 0;  // Seconds; differences only.
 
-  // From now on operations are timed; TakeTrace() stops it and returns the spans, by stream and
-  // time. All streams must be idle at both calls.
+  // From now on operations and waits ("wait") are timed; TakeTrace() stops it and returns the
+  // spans, ordered by stream name, then time. All streams must be idle at both calls.
   virtual void StartTrace() = 0;
   virtual std::vector<Span> TakeTrace() = 0;
 
@@ -67,6 +72,7 @@ class Device {
 
  protected:
   explicit Device(std::shared_ptr<StreamChecker> checker) : checker_(std::move(checker)) {}
+  static std::vector<Span> ByStreamAndTime(std::vector<Span> spans);
 
  private:
   friend class Buffer;

@@ -1,5 +1,8 @@
 #include "trainer/runtime/stream.h"
 
+#include <stdexcept>
+
+#include "trainer/core/check.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -14,14 +17,22 @@ Cost& Cost::operator+=(const Cost& other) {
 }
 
 void Event::Synchronize() const {
-  // Before Block(), which may throw: what came before a failed event is done or dropped as well.
+  try {
+    Block();
+  } catch (...) {
+    if (checker_) checker_->OnHostWaitFailed(checker_stream_, clock_);
+    throw;
+  }
   if (checker_) checker_->OnHostWait(clock_);
-  Block();
 }
 
 Stream::Stream(Device& device, std::string name)
     : device_(device), name_(std::move(name)), checker_(device.checker()) {
   if (checker_) checker_stream_ = checker_->AddStream(name_);
+}
+
+Stream::~Stream() {
+  if (checker_) checker_->OnStreamEnd(checker_stream_);
 }
 
 void Stream::Enqueue(const Operation& operation, Kernel kernel) {
@@ -33,8 +44,10 @@ void Stream::Enqueue(const Operation& operation, Kernel kernel) {
 
 EventPtr Stream::Record() {
   std::shared_ptr<Event> event = DoRecord();
+  event->simulated_ = device_.type() == DeviceType::kSim;
   if (checker_) {
     event->checker_ = checker_;
+    event->checker_stream_ = checker_stream_;
     event->clock_ = checker_->OnRecord(checker_stream_);
   }
   return event;
@@ -42,6 +55,13 @@ EventPtr Stream::Record() {
 
 void Stream::Wait(const EventPtr& event) {
   if (event == nullptr) return;
+  if (event->simulated_ != (device_.type() == DeviceType::kSim)) {
+    throw std::invalid_argument(
+        "[Wait] an event of simulated time on a stream of real time, or the "
+        "reverse: " +
+        name_);
+  }
+  FSDP_CHECK(event->checker_ == checker_) << "streams that wait for each other share a checker";
   if (checker_) checker_->OnWait(checker_stream_, event->clock_);
   DoWait(event);
 }

@@ -54,20 +54,23 @@ class Event {
  private:
   friend class Stream;
   std::shared_ptr<StreamChecker> checker_;
+  int checker_stream_ = -1;
   VectorClock clock_;
+  bool simulated_ = false;  // Time() is simulated time.
 };
 using EventPtr = std::shared_ptr<const Event>;
 
 // An in-order queue of work on one device. Calls enqueue and return; the host runs ahead.
 //   Failure  An operation that throws fails the stream: what is queued behind it is dropped, later
 //            events are failed, a stream that waits for a failed event fails with the same error,
-//            Synchronize() throws it. A failed stream stays failed.
+//            Synchronize() throws it. A failed stream stays failed. A dropped wait does not wait: a
+//            failed event says that its own stream is idle, and nothing of other streams.
 //   Threads  One thread enqueues at a time, for all streams of a device together.
 //   End      The destructor waits for what is queued. Abort communicators first.
 class Stream {
  public:
   Stream(Device& device, std::string name);
-  virtual ~Stream() = default;
+  virtual ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -76,8 +79,10 @@ class Stream {
 
   // With a checker, a use of memory that no event orders after an earlier one is reported here.
   void Enqueue(const Operation& operation, Kernel kernel);
-  [[nodiscard]] EventPtr Record();   // Passes when all work enqueued so far is done.
-  void Wait(const EventPtr& event);  // Any device's event; the host does not block. Null is no-op.
+  [[nodiscard]] EventPtr Record();  // Passes when all work enqueued so far is done.
+  // The host does not block. Null is a no-op. Any device's event, if both devices share a checker
+  // or have none; std::invalid_argument if one of the two is simulated.
+  void Wait(const EventPtr& event);
   void Synchronize() { Record()->Synchronize(); }  // Blocks the host: for tests and shutdown.
 
  private:

@@ -57,6 +57,12 @@ void StreamChecker::OnWait(int stream, const VectorClock& event) { Join(clocks_[
 
 void StreamChecker::OnHostWait(const VectorClock& event) { Join(clocks_[kHost], event); }
 
+void StreamChecker::OnHostWaitFailed(int stream, const VectorClock& event) {
+  VectorClock own(std::min<size_t>(stream + 1, event.size()), 0);
+  if (own.size() == static_cast<size_t>(stream) + 1) own[stream] = event[stream];
+  Join(clocks_[kHost], own);
+}
+
 void StreamChecker::OnHostAccess(const char* name, const std::vector<Range>& reads,
                                  const std::vector<Range>& writes) {
   ++clocks_[kHost][kHost];

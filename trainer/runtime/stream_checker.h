@@ -48,6 +48,11 @@ class StreamChecker {
   VectorClock OnRecord(int stream);
   void OnWait(int stream, const VectorClock& event);
   void OnHostWait(const VectorClock& event);
+  // Of a failed event the host learns that its stream's own operations are over, and no more: waits
+  // before it may have been dropped with the rest.
+  void OnHostWaitFailed(int stream, const VectorClock& event);
+  // The stream is destroyed, its own operations are over.
+  void OnStreamEnd(int stream) { OnHostWaitFailed(stream, clocks_[stream]); }
   // The host's own reads and writes of memory that streams also use.
   void OnHostAccess(const char* name, const std::vector<Range>& reads,
                     const std::vector<Range>& writes);
@@ -55,6 +60,7 @@ class StreamChecker {
   void OnFree(Range range);
 
   int64_t races() const { return races_; }
+  size_t segments() const { return segments_.size(); }  // Entries kept: steady over repeated steps.
 
  private:
   static constexpr int kHost = 0;  // Stream number of the host thread.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trainer/core/check.h"
+#include "trainer/runtime/futex.h"
 
 namespace fsdp {
 namespace {
@@ -11,28 +12,34 @@ namespace {
 // parallel loops of a step and less than a time slice.
 constexpr int kSpins = 1000;
 
-template <typename T>
-void AwaitChange(const std::atomic<T>& value, T old, bool spin) {
+void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old, bool spin) {
   if (spin) {
     for (int i = 0; i < kSpins; ++i) {
       if (value.load(std::memory_order_acquire) != old) return;
       __builtin_ia32_pause();
     }
   }
-  value.wait(old, std::memory_order_acquire);
+  SleepWhile(value, old);
 }
 
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, bool spin) : spin_(spin), errors_(threads) {
   FSDP_CHECK_LE(1, threads);
-  for (int t = 1; t < threads; ++t) helpers_.emplace_back([this, t] { Help(t); });
+  try {
+    for (int t = 1; t < threads; ++t) helpers_.emplace_back([this, t] { Help(t); });
+  } catch (...) {
+    Join();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Join(); }
+
+void ThreadPool::Join() noexcept {
   stop_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  WakeAll(generation_);
   for (std::thread& helper : helpers_) helper.join();
 }
 
@@ -46,7 +53,7 @@ void ThreadPool::Help(int t) {
     } catch (...) {
       errors_[t] = std::current_exception();
     }
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) WakeAll(running_);
   }
 }
 
@@ -54,15 +61,15 @@ void ThreadPool::Run(const std::function<void(int)>& task) {
   if (helpers_.empty()) return task(0);
   task_ = &task;
   std::fill(errors_.begin(), errors_.end(), nullptr);
-  running_.store(static_cast<int>(helpers_.size()), std::memory_order_relaxed);
+  running_.store(static_cast<uint32_t>(helpers_.size()), std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  WakeAll(generation_);
   try {
     task(0);
   } catch (...) {
     errors_[0] = std::current_exception();
   }
-  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;) {
+  for (uint32_t left; (left = running_.load(std::memory_order_acquire)) != 0;) {
     AwaitChange(running_, left, spin_);
   }
   for (const std::exception_ptr& error : errors_) {
@@ -71,6 +78,7 @@ void ThreadPool::Run(const std::function<void(int)>& task) {
 }
 
 std::pair<int64_t, int64_t> ThreadPool::Part(int64_t n, int64_t grain, int parts, int t) {
+  FSDP_CHECK_LE(1, grain);
   const int64_t grains = (n + grain - 1) / grain;
   const auto border = [&](int64_t p) { return std::min(n, grains * p / parts * grain); };
   return {border(t), border(t + 1)};
@@ -78,6 +86,7 @@ std::pair<int64_t, int64_t> ThreadPool::Part(int64_t n, int64_t grain, int parts
 
 void ThreadPool::ParallelFor(int64_t n, int64_t grain,
                              const std::function<void(int64_t, int64_t)>& body) {
+  FSDP_CHECK_LE(1, grain);
   if (size() == 1 || n <= grain) {
     if (n > 0) body(0, n);
     return;

@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace fsdp {
@@ -15,7 +16,8 @@ namespace fsdp {
 class ThreadPool {
  public:
   // The calling thread is one of the `threads` >= 1. `spin`: helpers poll for a while before they
-  // sleep; right only while all ranks' threads together are no more than the cores.
+  // sleep; right only while all ranks' threads together are no more than the cores. Throws
+  // std::system_error when the machine has no more threads to give.
   ThreadPool(int threads, bool spin);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -31,15 +33,17 @@ class ThreadPool {
   // body(begin, end) for each part that is not empty.
   void ParallelFor(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
-  // Part t of ParallelFor's split, for callers that keep something a part.
+  // Part t of ParallelFor's split among `parts` threads, for callers that keep something a part.
+  // 0 <= t < parts; grain > 0.
   static std::pair<int64_t, int64_t> Part(int64_t n, int64_t grain, int parts, int t);
 
  private:
   void Help(int t);
+  void Join() noexcept;
 
   const bool spin_;
-  std::atomic<uint32_t> generation_{0};  // Odd steps of Run(); helpers wait for it to change.
-  std::atomic<int> running_{0};
+  std::atomic<uint32_t> generation_{0};  // Counts calls of Run(); helpers wait for the next one.
+  std::atomic<uint32_t> running_{0};     // Helpers not yet done with this call.
   std::atomic<bool> stop_{false};
   const std::function<void(int)>* task_ = nullptr;
   std::vector<std::exception_ptr> errors_;

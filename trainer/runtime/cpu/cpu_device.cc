@@ -7,11 +7,14 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/runtime/futex.h"
 
 namespace fsdp {
 namespace {
@@ -20,7 +23,7 @@ class CpuEvent final : public Event {
  public:
   bool Ready() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void Block() const override {
-    state_.wait(kPending, std::memory_order_acquire);
+    SleepWhile(state_, kPending);
     if (error_) std::rethrow_exception(error_);
   }
   double Time() const override { return time_; }
@@ -29,7 +32,7 @@ class CpuEvent final : public Event {
     error_ = std::move(error);
     time_ = time;
     state_.store(kPassed, std::memory_order_release);
-    state_.notify_all();
+    WakeAll(state_);
   }
 
  private:
@@ -55,25 +58,19 @@ class CpuStream final : public Stream {
 
   ~CpuStream() override {
     {
-      std::lock_guard lock(device_.mutex_);
-      std::erase(device_.streams_, this);
-    }
-    {
       std::lock_guard lock(mutex_);
       stop_ = true;
     }
     wake_.notify_all();
     worker_.join();
+    std::lock_guard lock(device_.mutex_);
+    std::erase(device_.streams_, this);
+    MoveSpans(device_.spans_of_ended_);
   }
-
-  void Wake() {
-    { std::lock_guard lock(mutex_); }  // Parked() has been read before or will be after.
-    wake_.notify_all();
-  }
-
-  std::vector<Span> TakeSpans() { return std::exchange(spans_, {}); }
 
  private:
+  friend class CpuDevice;
+
   struct Task {
     const char* name = "";
     Kernel kernel;                    // Empty for an event.
@@ -90,6 +87,11 @@ class CpuStream final : public Stream {
     return event;
   }
   void DoWait(const EventPtr& event) override { Push({"wait", nullptr, nullptr, event}); }
+
+  void MoveSpans(std::vector<Span>& to) {
+    std::move(spans_.begin(), spans_.end(), std::back_inserter(to));
+    spans_.clear();
+  }
 
   void Push(Task task) {
     {
@@ -139,7 +141,12 @@ class CpuStream final : public Stream {
 };
 
 std::unique_ptr<Stream> CpuDevice::CreateStream(std::string name, int threads) {
-  return std::make_unique<CpuStream>(*this, std::move(name), threads);
+  try {
+    return std::make_unique<CpuStream>(*this, name, threads);
+  } catch (const std::system_error& error) {
+    throw DeviceError("cannot start the " + std::to_string(threads) + " threads of stream " + name +
+                      ": " + error.what());
+  }
 }
 
 double CpuDevice::Now() const {
@@ -150,20 +157,22 @@ void CpuDevice::StartTrace() { tracing_.store(true, std::memory_order_relaxed); 
 
 std::vector<Span> CpuDevice::TakeTrace() {
   tracing_.store(false, std::memory_order_relaxed);
-  std::vector<Span> all;
   std::lock_guard lock(mutex_);
-  for (CpuStream* stream : streams_) {
-    for (Span& span : stream->TakeSpans()) all.push_back(std::move(span));
-  }
-  return all;
+  std::vector<Span> all = std::exchange(spans_of_ended_, {});
+  for (CpuStream* stream : streams_) stream->MoveSpans(all);
+  return ByStreamAndTime(std::move(all));
 }
 
 void CpuDevice::Park() { parked_.store(true, std::memory_order_release); }
 
+// With all queues locked, no worker is awake before the last of them is free again. One that woke
+// earlier would hand what it has done to the next queue through the host's lock.
 void CpuDevice::Release() {
-  parked_.store(false, std::memory_order_release);
   std::lock_guard lock(mutex_);
-  for (CpuStream* stream : streams_) stream->Wake();
+  for (CpuStream* stream : streams_) stream->mutex_.lock();
+  parked_.store(false, std::memory_order_release);
+  for (CpuStream* stream : streams_) stream->mutex_.unlock();
+  for (CpuStream* stream : streams_) stream->wake_.notify_all();
 }
 
 // Straight from the system: what is not touched yet costs nothing, and it comes and goes whole.

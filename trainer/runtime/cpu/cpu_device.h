@@ -29,7 +29,8 @@ class CpuDevice final : public Device {
   std::vector<Span> TakeTrace() override;
 
   // For ThreadSanitizer: a queue's own lock orders host and worker and so hides a missing wait.
-  // From Park() on, streams start nothing new until Release(). Nobody may Synchronize in between.
+  // Nothing enqueued after Park() starts before Release(). Nobody may Synchronize in between. A
+  // stream destroyed in between runs what it has.
   void Park();
   void Release();
 
@@ -44,8 +45,9 @@ class CpuDevice final : public Device {
   std::atomic<int64_t> allocated_{0};
   std::atomic<bool> tracing_{false};
   std::atomic<bool> parked_{false};
-  std::mutex mutex_;  // Guards streams_.
+  std::mutex mutex_;  // Guards what follows.
   std::vector<CpuStream*> streams_;
+  std::vector<Span> spans_of_ended_;  // Of streams that are gone.
 };
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 #include "trainer/runtime/sim/sim_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -11,13 +12,13 @@ namespace {
 
 class SimEvent final : public Event {
  public:
-  SimEvent(double& host, double time) : host_(host), time_(time) {}
-  bool Ready() const override { return time_ <= host_; }
-  void Block() const override { host_ = std::max(host_, time_); }
+  SimEvent(std::shared_ptr<double> host, double time) : host_(std::move(host)), time_(time) {}
+  bool Ready() const override { return time_ <= *host_; }
+  void Block() const override { *host_ = std::max(*host_, time_); }
   double Time() const override { return time_; }
 
  private:
-  double& host_;
+  std::shared_ptr<double> host_;  // Shared: an event may outlive its device.
   double time_;
 };
 
@@ -26,27 +27,44 @@ class SimEvent final : public Event {
 class SimStream final : public Stream {
  public:
   SimStream(SimDevice& device, std::string name) : Stream(device, std::move(name)), sim_(device) {}
+  ~SimStream() override { *sim_.host_ = std::max(*sim_.host_, tail_); }
 
  private:
   void DoEnqueue(const Operation& operation, Kernel) override {
     const SimModel& model = sim_.model_;
     const Cost& cost = operation.cost;
-    sim_.host_ += model.s_per_enqueue;
-    const double begin = std::max(sim_.host_, tail_);
-    tail_ = begin +
-            std::max(cost.flops * model.s_per_flop,
-                     (cost.bytes_read + cost.bytes_written) * model.s_per_byte) +
-            cost.link_bytes * model.s_per_link_byte + cost.link_messages * model.s_per_link_message;
-    if (sim_.tracing_) sim_.spans_.push_back({operation.name, name(), begin, tail_});
+    *sim_.host_ += model.s_per_enqueue;
+    const double begin = std::max(*sim_.host_, tail_);
+    const double seconds = std::max(cost.flops * model.s_per_flop,
+                                    (cost.bytes_read + cost.bytes_written) * model.s_per_byte) +
+                           cost.link_bytes * model.s_per_link_byte +
+                           cost.link_messages * model.s_per_link_message;
+    Advance(operation.name, begin, begin + seconds);
   }
   std::shared_ptr<Event> DoRecord() override {
-    return std::make_shared<SimEvent>(sim_.host_, std::max(tail_, sim_.host_));
+    return std::make_shared<SimEvent>(sim_.host_, std::max(tail_, *sim_.host_));
   }
-  void DoWait(const EventPtr& event) override { tail_ = std::max(tail_, event->Time()); }
+  void DoWait(const EventPtr& event) override {
+    const double begin = std::max(*sim_.host_, tail_);
+    Advance("wait", begin, std::max(begin, event->Time()));
+  }
+
+  void Advance(const char* what, double begin, double end) {
+    tail_ = end;
+    if (sim_.tracing_) sim_.spans_.push_back({what, name(), begin, end});
+  }
 
   SimDevice& sim_;
   double tail_ = 0;  // When the work enqueued so far is done.
 };
+
+// Each device has 2^44 bytes of addresses for itself, above all that a process on x86-64 can have:
+// a checker that follows several devices never takes one's memory for another's.
+SimDevice::SimDevice(SimModel model, std::shared_ptr<StreamChecker> checker)
+    : Device(std::move(checker)), model_(model) {
+  static std::atomic<uintptr_t> next_device{8};
+  next_ = next_device.fetch_add(1, std::memory_order_relaxed) << 44;
+}
 
 std::unique_ptr<Stream> SimDevice::CreateStream(std::string name, int) {
   return std::make_unique<SimStream>(*this, std::move(name));
@@ -56,7 +74,7 @@ void SimDevice::StartTrace() { tracing_ = true; }
 
 std::vector<Span> SimDevice::TakeTrace() {
   tracing_ = false;
-  return std::exchange(spans_, {});
+  return ByStreamAndTime(std::exchange(spans_, {}));
 }
 
 std::byte* SimDevice::DoAllocate(int64_t bytes) {

@@ -25,12 +25,11 @@ struct SimModel {
 
 class SimDevice final : public Device {
  public:
-  explicit SimDevice(SimModel model = {}, std::shared_ptr<StreamChecker> checker = nullptr)
-      : Device(std::move(checker)), model_(model) {}
+  explicit SimDevice(SimModel model = {}, std::shared_ptr<StreamChecker> checker = nullptr);
 
   DeviceType type() const override { return DeviceType::kSim; }
   std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) override;
-  double Now() const override { return host_; }  // The simulated host's time.
+  double Now() const override { return *host_; }  // The simulated host's time.
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;
 
@@ -43,8 +42,8 @@ class SimDevice final : public Device {
   void DoFree(std::byte* data, int64_t bytes) noexcept override;
 
   SimModel model_;
-  mutable double host_ = 0;
-  uintptr_t next_ = uintptr_t{1} << 44;  // No process has memory there to mistake it for.
+  std::shared_ptr<double> host_ = std::make_shared<double>(0);
+  uintptr_t next_;  // Address of the next allocation.
   int64_t allocated_ = 0, peak_ = 0;
   bool tracing_ = false;
   std::vector<Span> spans_;

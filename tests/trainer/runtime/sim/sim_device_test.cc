@@ -1,0 +1,169 @@
+#include "trainer/runtime/sim/sim_device.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/trainer/runtime/stream_suite.h"
+#include "trainer/runtime/cpu/cpu_device.h"
+
+namespace fsdp {
+namespace {
+
+SimModel SecondsAFlop() {
+  SimModel model;
+  model.s_per_flop = 1;
+  model.capacity_bytes = int64_t{1} << 30;
+  return model;
+}
+
+const auto kDevices = ::testing::Values(
+    DeviceCase{"sim",
+               [](std::shared_ptr<StreamChecker> checker) {
+                 return std::make_unique<SimDevice>(SecondsAFlop(), std::move(checker));
+               },
+               int64_t{1} << 30});  // All of it, and some is in use.
+
+INSTANTIATE_TEST_SUITE_P(Devices, StreamSuite, kDevices, DeviceName);
+INSTANTIATE_TEST_SUITE_P(Devices, CheckedStreamSuite, kDevices, DeviceName);
+INSTANTIATE_TEST_SUITE_P(Devices, BufferSuite, kDevices, DeviceName);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StreamFailureSuite);  // No kernel runs, none fails.
+
+// All numbers below are sums of powers of two: exact.
+double Seconds(const SimModel& model, const Cost& cost) {
+  SimDevice device(model);
+  const auto stream = device.CreateStream("s");
+  Operation operation;
+  operation.cost = cost;
+  stream->Enqueue(operation, nullptr);
+  return stream->Record()->Time();
+}
+
+TEST(SimDevice, PricesTheLargerOfComputeAndMemoryPlusTheLink) {
+  SimModel model;
+  model.s_per_flop = 0.5;
+  model.s_per_byte = 2;
+  model.s_per_link_byte = 4;
+  model.s_per_link_message = 16;
+  Cost cost;
+  EXPECT_EQ(Seconds(model, cost), 0);
+  cost.flops = 100;
+  EXPECT_EQ(Seconds(model, cost), 50);
+  cost.bytes_read = 10;
+  EXPECT_EQ(Seconds(model, cost), 50);  // 20 s of memory hide behind 50 s of compute.
+  cost.bytes_written = 20;
+  EXPECT_EQ(Seconds(model, cost), 60);  // 60 s of memory do not.
+  cost.link_bytes = 8;
+  EXPECT_EQ(Seconds(model, cost), 60 + 32);
+  cost.link_messages = 3;
+  EXPECT_EQ(Seconds(model, cost), 60 + 32 + 48);
+}
+
+TEST(SimDevice, HostTimeIsPartOfTheTimeline) {
+  SimModel model = SecondsAFlop();
+  model.s_per_enqueue = 0.25;
+  SimDevice device(model);
+  const auto stream = device.CreateStream("s");
+  stream->Enqueue(Priced("x"), nullptr);
+  EXPECT_EQ(device.Now(), 0.25);  // The host paid for the call alone.
+  const EventPtr first = stream->Record();
+  EXPECT_EQ(first->Time(), 1.25);
+  stream->Enqueue(Priced("x"), nullptr);
+  EXPECT_EQ(stream->Record()->Time(), 2.25);  // The host was ahead: back to back.
+  EXPECT_FALSE(first->Ready());
+  stream->Synchronize();
+  EXPECT_EQ(device.Now(), 2.25);
+  EXPECT_TRUE(first->Ready());
+  stream->Enqueue(Priced("x"), nullptr);
+  EXPECT_EQ(stream->Record()->Time(), 3.5);  // The device had to wait for the host.
+  first->Synchronize();
+  EXPECT_EQ(device.Now(), 2.5);  // A passed event moves no time, least of all backwards.
+}
+
+TEST(SimDevice, OverlapIsPriced) {
+  SimDevice device(SecondsAFlop());
+  const auto compute = device.CreateStream("compute"), comm = device.CreateStream("comm");
+  device.StartTrace();
+  comm->Enqueue(Priced("gather 0"), nullptr);
+  compute->Wait(comm->Record());
+  comm->Enqueue(Priced("gather 1"), nullptr);
+  compute->Enqueue(Priced("unit 0"), nullptr);
+  compute->Wait(comm->Record());
+  compute->Enqueue(Priced("unit 1"), nullptr);
+  compute->Synchronize();
+  EXPECT_EQ(device.Now(), 3);  // 0 | 1 and unit 0 | unit 1.
+  const std::vector<Span> spans = device.TakeTrace();
+  ASSERT_EQ(spans.size(), 6u);
+  const auto expect = [&](int i, const char* name, double begin, double end) {
+    EXPECT_EQ(spans[i].name, name);
+    EXPECT_EQ(spans[i].begin_s, begin);
+    EXPECT_EQ(spans[i].end_s, end);
+  };
+  expect(0, "gather 0", 0, 1);
+  expect(1, "gather 1", 1, 2);
+  expect(2, "wait", 0, 1);
+  expect(3, "unit 0", 1, 2);
+  expect(4, "wait", 2, 2);
+  expect(5, "unit 1", 2, 3);
+}
+
+TEST(SimDevice, DestroyedStreamTookItsTime) {
+  SimDevice device(SecondsAFlop());
+  device.CreateStream("s")->Enqueue(Priced("x"), nullptr);
+  EXPECT_EQ(device.Now(), 1);
+}
+
+TEST(SimDevice, ZeroModelIsFreeAndOrdersStill) {
+  const auto races = std::make_shared<int>(0);
+  SimDevice device({},
+                   std::make_shared<StreamChecker>([=](const StreamChecker::Race&) { ++*races; }));
+  const auto a = device.CreateStream("a"), b = device.CreateStream("b");
+  const Buffer buffer = device.Allocate(int64_t{1} << 40);  // More than any machine here has.
+  Operation write = Priced("write");
+  write.writes = {Range(buffer.data(), buffer.bytes())};
+  a->Enqueue(write, nullptr);
+  EXPECT_TRUE(a->Record()->Ready());
+  EXPECT_EQ(device.Now(), 0);
+  b->Enqueue(write, nullptr);  // Free in time, and a race all the same.
+  EXPECT_EQ(*races, 1);
+  a->Synchronize();
+  b->Synchronize();
+}
+
+TEST(SimDevice, KernelsAreNeverCalled) {
+  SimDevice device;
+  const auto stream = device.CreateStream("s");
+  bool called = false;
+  stream->Enqueue(Priced("x"), [&](ThreadPool&) { called = true; });
+  stream->Synchronize();
+  EXPECT_FALSE(called);
+}
+
+TEST(SimDevice, CapacityIsEnforcedAndPeakKept) {
+  SimModel model;
+  model.capacity_bytes = 1000;
+  SimDevice device(model);
+  Buffer a = device.Allocate(600);
+  EXPECT_THROW((void)device.Allocate(401), MemoryError);
+  {
+    const Buffer b = device.Allocate(400);
+    EXPECT_EQ(device.allocated_bytes(), 1000);
+    EXPECT_THROW((void)device.Allocate(1), MemoryError);
+  }
+  EXPECT_EQ(device.allocated_bytes(), 600);
+  a = Buffer();
+  EXPECT_EQ(device.allocated_bytes(), 0);
+  EXPECT_EQ(device.peak_bytes(), 1000);
+  EXPECT_EQ(device.Allocate(1000).bytes(), 1000);
+  EXPECT_THROW((void)device.Allocate(std::numeric_limits<int64_t>::max()), MemoryError);
+}
+
+TEST(SimDevice, SimulatedAndRealTimeDoNotMix) {
+  SimDevice sim;
+  CpuDevice cpu;
+  const auto simulated = sim.CreateStream("simulated"), real = cpu.CreateStream("real");
+  EXPECT_THROW(simulated->Wait(real->Record()), std::invalid_argument);
+  EXPECT_THROW(real->Wait(simulated->Record()), std::invalid_argument);
+  real->Synchronize();  // Nothing was enqueued.
+}
+
+}  // namespace
+}  // namespace fsdp

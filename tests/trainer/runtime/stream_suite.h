@@ -1,0 +1,632 @@
+// What every Device has to do, whatever runs its kernels. A device's test includes this header and
+// instantiates StreamSuite and BufferSuite, and StreamFailureSuite where kernels really run.
+#ifndef FSDP_TRAIN_TESTS_TRAINER_RUNTIME_STREAM_SUITE_H_
+#define FSDP_TRAIN_TESTS_TRAINER_RUNTIME_STREAM_SUITE_H_
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "trainer/core/errors.h"
+#include "trainer/runtime/device.h"
+#include "trainer/runtime/futex.h"
+
+namespace fsdp {
+
+struct DeviceCase {
+  std::string name;
+  // Work of one flop, one byte or one message must take simulated time where time is simulated.
+  std::function<std::unique_ptr<Device>(std::shared_ptr<StreamChecker>)> make;
+  // Bytes that Allocate() must refuse while half of them would be granted, or could be.
+  int64_t too_many_bytes;
+};
+
+inline std::string DeviceName(const ::testing::TestParamInfo<DeviceCase>& info) {
+  return info.param.name;
+}
+
+// An operation that is not done before Open() on a device that runs kernels, and on one that does
+// not until the host's time has moved past its cost.
+class Gate {
+ public:
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  ~Gate() { Open(); }
+
+  void Enqueue(Stream& stream) {
+    Operation operation;
+    operation.name = "gate";
+    operation.cost.flops = 1;
+    stream.Enqueue(operation, [open = open_](ThreadPool&) { SleepWhile(*open, 0); });
+  }
+  void Open() {
+    open_->store(1, std::memory_order_release);
+    WakeAll(*open_);
+  }
+
+ private:
+  // Shared: the kernel may outlive the test that opened it.
+  std::shared_ptr<std::atomic<uint32_t>> open_ = std::make_shared<std::atomic<uint32_t>>(0);
+};
+
+inline Operation Priced(const char* name) {
+  Operation operation;
+  operation.name = name;
+  operation.cost.flops = 1;
+  return operation;
+}
+
+inline void Nothing(ThreadPool&) {}
+
+class StreamSuite : public ::testing::TestWithParam<DeviceCase> {
+ protected:
+  std::unique_ptr<Device> Make(std::shared_ptr<StreamChecker> checker = nullptr) const {
+    return GetParam().make(std::move(checker));
+  }
+  // Right code passes however late or early it runs; this gives wrong code the time to be caught.
+  static void LetWorkersRun() { std::this_thread::sleep_for(std::chrono::milliseconds(10)); }
+  static const Span& Find(const std::vector<Span>& spans, const std::string& name) {
+    for (const Span& span : spans) {
+      if (span.name == name) return span;
+    }
+    throw std::runtime_error("no span " + name);
+  }
+};
+
+TEST_P(StreamSuite, KnowsItsNameAndDevice) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("compute", 2);
+  EXPECT_EQ(stream->name(), "compute");
+  EXPECT_EQ(&stream->device(), device.get());
+}
+
+TEST_P(StreamSuite, RunsInOrder) {
+  static constexpr const char* kNames[] = {"a", "b", "c", "d", "e"};
+  const auto device = Make();
+  const auto stream = device->CreateStream("s");
+  device->StartTrace();
+  for (int i = 0; i < 100; ++i) stream->Enqueue(Priced(kNames[i % 5]), Nothing);
+  stream->Synchronize();
+  const std::vector<Span> spans = device->TakeTrace();
+  ASSERT_EQ(spans.size(), 100u);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    EXPECT_EQ(spans[i].name, kNames[i % 5]);
+    EXPECT_EQ(spans[i].stream, "s");
+    EXPECT_LE(spans[i].begin_s, spans[i].end_s);
+    if (i > 0) {
+      EXPECT_LE(spans[i - 1].end_s, spans[i].begin_s);
+    }
+  }
+}
+
+TEST_P(StreamSuite, HostRunsAhead) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s");
+  Gate gate;
+  const EventPtr before = stream->Record();
+  before->Synchronize();
+  gate.Enqueue(*stream);
+  const EventPtr after = stream->Record();
+  for (int i = 0; i < 1000; ++i) stream->Enqueue(Priced("more"), Nothing);
+  LetWorkersRun();
+  EXPECT_TRUE(before->Ready());
+  EXPECT_FALSE(after->Ready());
+  gate.Open();
+  after->Synchronize();
+  EXPECT_TRUE(after->Ready());
+  EXPECT_LE(before->Time(), after->Time());
+  stream->Synchronize();
+}
+
+TEST_P(StreamSuite, EventOfAnIdleStreamPasses) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s");
+  stream->Record()->Synchronize();
+  const EventPtr event = stream->Record();
+  event->Synchronize();
+  event->Synchronize();  // Again does no harm.
+  EXPECT_TRUE(event->Ready());
+}
+
+TEST_P(StreamSuite, StreamsAreIndependent) {
+  const auto device = Make();
+  const auto held = device->CreateStream("held"), free = device->CreateStream("free");
+  Gate gate;
+  gate.Enqueue(*held);
+  gate.Enqueue(*held);  // On sim: twice as long as what `free` has to do.
+  const EventPtr event = held->Record();
+  free->Enqueue(Priced("x"), Nothing);
+  free->Synchronize();
+  EXPECT_FALSE(event->Ready());
+  gate.Open();
+  held->Synchronize();
+}
+
+TEST_P(StreamSuite, WaitOrdersTwoStreams) {
+  const auto device = Make();
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+  Gate gate;
+  device->StartTrace();
+  gate.Enqueue(*a);
+  a->Enqueue(Priced("first"), Nothing);
+  const EventPtr event = a->Record();
+  a->Enqueue(Priced("later"), Nothing);
+  b->Wait(event);
+  b->Enqueue(Priced("second"), Nothing);
+  const EventPtr end = b->Record();
+  LetWorkersRun();
+  EXPECT_FALSE(end->Ready());
+  gate.Open();
+  end->Synchronize();
+  a->Synchronize();
+  const std::vector<Span> spans = device->TakeTrace();
+  EXPECT_LE(Find(spans, "first").end_s, event->Time());
+  EXPECT_LE(event->Time(), Find(spans, "second").begin_s);
+  EXPECT_LE(event->Time(), Find(spans, "wait").end_s);
+  EXPECT_LE(Find(spans, "second").end_s, end->Time());
+}
+
+TEST_P(StreamSuite, WaitOrdersAcrossDevices) {
+  const auto one = Make(), other = Make();
+  const auto a = one->CreateStream("a"), b = other->CreateStream("b");
+  Gate gate;
+  gate.Enqueue(*a);
+  const EventPtr event = a->Record();
+  b->Wait(event);
+  b->Enqueue(Priced("second"), Nothing);
+  const EventPtr end = b->Record();
+  LetWorkersRun();
+  EXPECT_FALSE(end->Ready());
+  gate.Open();
+  end->Synchronize();
+  EXPECT_LE(event->Time(), end->Time());
+  a->Synchronize();
+}
+
+TEST_P(StreamSuite, OrderIsTransitive) {
+  const auto device = Make();
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b"),
+             c = device->CreateStream("c");
+  Gate gate;
+  gate.Enqueue(*a);
+  const EventPtr first = a->Record();
+  b->Wait(first);
+  c->Wait(b->Record());
+  const EventPtr last = c->Record();
+  LetWorkersRun();
+  EXPECT_FALSE(last->Ready());
+  gate.Open();
+  last->Synchronize();
+  EXPECT_TRUE(first->Ready());
+}
+
+TEST_P(StreamSuite, WaitForPassedOrNullEventIsNothing) {
+  const auto device = Make();
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+  const EventPtr event = a->Record();
+  a->Synchronize();
+  b->Wait(event);
+  b->Wait(nullptr);
+  b->Synchronize();
+}
+
+TEST_P(StreamSuite, WaitForOwnEventIsNoDeadlock) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s");
+  stream->Enqueue(Priced("x"), Nothing);
+  stream->Wait(stream->Record());
+  stream->Synchronize();
+}
+
+TEST_P(StreamSuite, DestructorDrains) {
+  const auto device = Make();
+  EventPtr event;
+  {
+    const auto stream = device->CreateStream("s");
+    for (int i = 0; i < 100; ++i) stream->Enqueue(Priced("x"), Nothing);
+    event = stream->Record();
+  }
+  EXPECT_TRUE(event->Ready());
+}
+
+TEST_P(StreamSuite, EventOutlivesItsStreamAndDevice) {
+  auto device = Make();
+  auto stream = device->CreateStream("s");
+  stream->Enqueue(Priced("x"), Nothing);
+  const EventPtr event = stream->Record();
+  stream.reset();
+  device.reset();
+  EXPECT_TRUE(event->Ready());
+  event->Synchronize();
+}
+
+TEST_P(StreamSuite, TimeGoesForward) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s");
+  const double start = device->Now();
+  stream->Enqueue(Priced("x"), Nothing);
+  const EventPtr event = stream->Record();
+  event->Synchronize();
+  EXPECT_LE(start, event->Time());
+  EXPECT_LE(event->Time(), device->Now());
+}
+
+TEST_P(StreamSuite, TraceHoldsEachStreamInOrderAndNothingElse) {
+  const auto device = Make();
+  const auto b = device->CreateStream("b");
+  auto a = device->CreateStream("a");
+  b->Enqueue(Priced("untraced"), Nothing);
+  b->Synchronize();
+  device->StartTrace();
+  b->Enqueue(Priced("b0"), Nothing);
+  a->Enqueue(Priced("a0"), Nothing);
+  b->Wait(a->Record());
+  a->Enqueue(Priced("a1"), Nothing);
+  b->Enqueue(Priced("b1"), Nothing);
+  a.reset();  // Its spans stay.
+  b->Synchronize();
+  std::vector<std::string> names;
+  for (const Span& span : device->TakeTrace()) names.push_back(span.stream + ":" + span.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"a:a0", "a:a1", "b:b0", "b:wait", "b:b1"}));
+  b->Enqueue(Priced("untraced"), Nothing);
+  b->Synchronize();
+  device->StartTrace();
+  EXPECT_TRUE(device->TakeTrace().empty());
+}
+
+// The checker sees what the streams do, on every device alike.
+class CheckedStreamSuite : public StreamSuite {
+ protected:
+  std::unique_ptr<Device> MakeChecked() {
+    return Make(std::make_shared<StreamChecker>(
+        [this](const StreamChecker::Race& race) { races_.push_back(race.ToString()); }));
+  }
+  static Operation Write(const Buffer& buffer, const char* name = "write") {
+    Operation operation = Priced(name);
+    operation.writes = {Range(buffer.data(), buffer.bytes())};
+    return operation;
+  }
+  std::vector<std::string> races_;
+};
+
+TEST_P(CheckedStreamSuite, MissingWaitIsReportedWithBothNames) {
+  const auto device = MakeChecked();
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+  const Buffer buffer = device->Allocate(64);
+  a->Enqueue(Write(buffer, "gather"), Nothing);
+  b->Enqueue(Write(buffer, "clear"), Nothing);
+  a->Synchronize();
+  b->Synchronize();
+  ASSERT_EQ(races_.size(), 1u);
+  EXPECT_NE(races_[0].find("clear on b is not ordered after gather on a: 64 bytes"),
+            std::string::npos)
+      << races_[0];
+}
+
+TEST_P(CheckedStreamSuite, WaitAndHostWaitAreOrder) {
+  const auto device = MakeChecked();
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+  const Buffer buffer = device->Allocate(64);
+  a->Enqueue(Write(buffer), Nothing);
+  b->Wait(a->Record());
+  b->Enqueue(Write(buffer), Nothing);
+  b->Synchronize();
+  a->Enqueue(Write(buffer), Nothing);
+  a->Synchronize();
+  EXPECT_EQ(races_, std::vector<std::string>());
+}
+
+TEST_P(CheckedStreamSuite, FreeingMemoryInUseIsReported) {
+  const auto device = MakeChecked();
+  const auto stream = device->CreateStream("s");
+  {
+    Gate gate;
+    const Buffer buffer = device->Allocate(64);
+    gate.Enqueue(*stream);
+    stream->Enqueue(Write(buffer), Nothing);
+  }
+  stream->Synchronize();
+  ASSERT_EQ(races_.size(), 1u);
+  EXPECT_NE(races_[0].find("free on host is not ordered after write on s"), std::string::npos);
+}
+
+TEST_P(CheckedStreamSuite, DestroyedStreamUsesNoMemory) {
+  const auto device = MakeChecked();
+  {
+    const Buffer buffer = device->Allocate(64);
+    const auto stream = device->CreateStream("s");
+    stream->Enqueue(Write(buffer), Nothing);
+  }
+  EXPECT_EQ(races_, std::vector<std::string>());
+}
+
+TEST_P(CheckedStreamSuite, StreamsOfTwoCheckersCannotWaitForEachOther) {
+  const auto one = MakeChecked(), other = MakeChecked();
+  const auto a = one->CreateStream("a"), b = other->CreateStream("b");
+  const EventPtr event = a->Record();
+  EXPECT_DEATH(b->Wait(event), "share a checker");
+}
+
+TEST_P(CheckedStreamSuite, TwoDevicesWithOneCheckerDoNotShareAddresses) {
+  const auto one = MakeChecked();
+  const auto other = Make(one->checker());
+  const auto a = one->CreateStream("a"), b = other->CreateStream("b");
+  const Buffer x = one->Allocate(64), y = other->Allocate(64);
+  a->Enqueue(Write(x), Nothing);
+  b->Enqueue(Write(y), Nothing);
+  b->Wait(a->Record());
+  b->Enqueue(Write(x), Nothing);
+  b->Synchronize();
+  EXPECT_EQ(races_, std::vector<std::string>());
+}
+
+class BufferSuite : public StreamSuite {};
+
+TEST_P(BufferSuite, IsAlignedDisjointAndOfItsSize) {
+  const auto device = Make();
+  std::vector<Buffer> buffers;
+  for (const int64_t bytes : {1, 4095, 4096, 4097, 1 << 20, (4 << 20) + 1}) {
+    buffers.push_back(device->Allocate(bytes));
+    EXPECT_EQ(buffers.back().bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffers.back().data()) % 4096, 0u);
+  }
+  for (const Buffer& a : buffers) {
+    for (const Buffer& b : buffers) {
+      const bool apart = a.data() + a.bytes() <= b.data() || b.data() + b.bytes() <= a.data();
+      EXPECT_TRUE(apart || &a == &b);
+    }
+  }
+}
+
+TEST_P(BufferSuite, OfNothingIsNothing) {
+  const auto device = Make();
+  const Buffer buffer = device->Allocate(0);
+  EXPECT_EQ(buffer.bytes(), 0);
+  EXPECT_EQ(buffer.data(), nullptr);
+  EXPECT_EQ(buffer.As(DType::kFloat32, {0, 3}).NumElements(), 0);
+}
+
+TEST_P(BufferSuite, MovesAndFreesOnce) {
+  int frees = 0;
+  // A free is a race here, because the write before it is never waited for: so frees are counted.
+  const auto device =
+      Make(std::make_shared<StreamChecker>([&](const StreamChecker::Race&) { ++frees; }));
+  const auto stream = device->CreateStream("s");
+  const auto used = [&] {
+    Buffer buffer = device->Allocate(64);
+    Operation write = Priced("write");
+    write.writes = {Range(buffer.data(), 64)};
+    stream->Enqueue(write, Nothing);
+    return buffer;
+  };
+  {
+    Buffer a = used(), b = used();
+    std::byte* const data = a.data();
+    Buffer c(std::move(a));
+    EXPECT_EQ(c.data(), data);
+    EXPECT_EQ(a.data(), nullptr);  // NOLINT: the state after a move is a promise.
+    EXPECT_EQ(a.bytes(), 0);
+    EXPECT_EQ(frees, 0);
+    b = std::move(c);
+    EXPECT_EQ(b.data(), data);
+    EXPECT_EQ(frees, 1);  // What b held is free now, not when c dies.
+    Buffer& same = b;
+    b = std::move(same);
+    EXPECT_EQ(b.data(), data);
+    EXPECT_EQ(frees, 1);
+  }
+  EXPECT_EQ(frees, 2);
+}
+
+TEST_P(BufferSuite, ViewsStayInside) {
+  const auto device = Make();
+  const Buffer buffer = device->Allocate(96);
+  const View view = buffer.As(DType::kBFloat16, {3, 16});
+  EXPECT_EQ(view.data, buffer.data());
+  EXPECT_EQ(view.dtype, DType::kBFloat16);
+  EXPECT_EQ(view.bytes(), 96);
+  EXPECT_EQ(buffer.As(DType::kInt64, {2}, 80).data, buffer.data() + 80);
+  EXPECT_DEATH(buffer.As(DType::kFloat32, {25}), "broken invariant");
+  EXPECT_DEATH(buffer.As(DType::kInt64, {2}, 81), "broken invariant");
+  EXPECT_DEATH(buffer.As(DType::kInt64, {2}, -8), "broken invariant");
+}
+
+TEST_P(BufferSuite, FailedAllocationThrowsAndChangesNothing) {
+  const auto device = Make();
+  const Buffer before = device->Allocate(4096);
+  try {
+    (void)device->Allocate(GetParam().too_many_bytes);
+    FAIL() << "granted";
+  } catch (const MemoryError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kMemory);
+    EXPECT_NE(std::string(error.what()).find(std::to_string(GetParam().too_many_bytes)),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(device->Allocate(4096).bytes(), 4096);
+  EXPECT_DEATH((void)device->Allocate(-1), "broken invariant");
+}
+
+// The failure contract of stream.h, for devices whose kernels run.
+class StreamFailureSuite : public StreamSuite {
+ protected:
+  static void Fail(ThreadPool&) { throw CommError("rank 3 is gone"); }
+
+  // The very error that was thrown, not another of the same class.
+  static void ExpectFailed(const EventPtr& event, const std::string& what = "rank 3 is gone") {
+    for (int i = 0; i < 2; ++i) {  // As often as one asks.
+      try {
+        event->Synchronize();
+        FAIL() << "the event passed";
+      } catch (const CommError& error) {
+        EXPECT_EQ(error.what(), what);
+        EXPECT_EQ(error.code(), ExitCode::kCollective);
+      }
+    }
+    EXPECT_TRUE(event->Ready());
+  }
+  Kernel Count() {
+    return [this](ThreadPool&) { ++ran_; };
+  }
+
+  std::atomic<int> ran_{0};
+};
+
+TEST_P(StreamFailureSuite, DropsWhatIsQueuedBehind) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s");
+  const auto captured = std::make_shared<int>(0);
+  stream->Enqueue(Priced("before"), Count());
+  const EventPtr before = stream->Record();
+  Gate gate;
+  gate.Enqueue(*stream);
+  stream->Enqueue(Priced("fail"), Fail);
+  for (int i = 0; i < 10; ++i) {
+    stream->Enqueue(Priced("after"), [this, captured](ThreadPool&) { ++ran_; });
+  }
+  const EventPtr after = stream->Record();
+  gate.Open();
+  ExpectFailed(after);
+  before->Synchronize();  // What came before it stays done.
+  EXPECT_EQ(ran_, 1);
+  EXPECT_EQ(captured.use_count(), 1);  // Dropped, not kept.
+}
+
+TEST_P(StreamFailureSuite, FailedStreamStaysFailed) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s");
+  stream->Enqueue(Priced("fail"), Fail);
+  EXPECT_THROW(stream->Synchronize(), CommError);
+  for (int i = 0; i < 3; ++i) {
+    stream->Enqueue(Priced("after"), Count());
+    stream->Enqueue(Priced("again"), [](ThreadPool&) { throw DeviceError("another"); });
+    ExpectFailed(stream->Record());
+  }
+  EXPECT_EQ(ran_, 0);
+}
+
+TEST_P(StreamFailureSuite, FailureIsTransitive) {
+  const auto device = Make(), other = Make();
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b"),
+             c = other->CreateStream("c"), d = device->CreateStream("d");
+  Gate gate;
+  gate.Enqueue(*a);
+  const EventPtr good = a->Record();
+  a->Enqueue(Priced("fail"), Fail);
+  b->Wait(a->Record());
+  b->Enqueue(Priced("b"), Count());
+  c->Wait(b->Record());
+  c->Enqueue(Priced("c"), Count());
+  d->Wait(good);  // An event from before the failure.
+  d->Enqueue(Priced("d"), Count());
+  gate.Open();
+  for (Stream* stream : {a.get(), b.get(), c.get()}) ExpectFailed(stream->Record());
+  d->Synchronize();
+  EXPECT_EQ(ran_, 1);
+}
+
+TEST_P(StreamFailureSuite, EventsOfTheHealthyPartStayGood) {
+  const auto device = Make();
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+  b->Enqueue(Priced("b"), Count());
+  const EventPtr before_the_wait = b->Record();
+  a->Enqueue(Priced("fail"), Fail);
+  const EventPtr failed = a->Record();
+  ExpectFailed(failed);
+  b->Wait(failed);  // Also when it has failed long ago.
+  b->Enqueue(Priced("b"), Count());
+  ExpectFailed(b->Record());
+  before_the_wait->Synchronize();
+  EXPECT_EQ(ran_, 1);
+}
+
+TEST_P(StreamFailureSuite, FirstErrorStays) {
+  const auto device = Make();
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+  a->Enqueue(Priced("fail"), Fail);
+  b->Enqueue(Priced("fail"), [](ThreadPool&) { throw CommError("b's own"); });
+  b->Wait(a->Record());
+  ExpectFailed(b->Record(), "b's own");
+  ExpectFailed(a->Record());
+}
+
+TEST_P(StreamFailureSuite, DroppedWaitDoesNotWait) {
+  const auto device = Make();
+  const auto held = device->CreateStream("held"), stream = device->CreateStream("s");
+  Gate gate;
+  gate.Enqueue(*held);
+  stream->Enqueue(Priced("fail"), Fail);
+  stream->Wait(held->Record());
+  ExpectFailed(stream->Record());  // While the gate is shut.
+  gate.Open();
+  held->Synchronize();
+}
+
+TEST_P(StreamFailureSuite, CarriesWhateverWasThrown) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s");
+  stream->Enqueue(Priced("fail"), [](ThreadPool&) { throw 42; });
+  EXPECT_THROW(stream->Synchronize(), int);
+  const auto empty = device->CreateStream("e");
+  empty->Enqueue(Priced("no kernel"), nullptr);
+  EXPECT_THROW(empty->Synchronize(), std::bad_function_call);
+}
+
+TEST_P(StreamFailureSuite, ErrorOfAComputeThreadFailsTheStream) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s", 3);
+  stream->Enqueue(Priced("fail"), [](ThreadPool& pool) {
+    pool.Run([](int t) {
+      if (t == 2) throw CommError("rank 3 is gone");
+    });
+  });
+  ExpectFailed(stream->Record());
+}
+
+TEST_P(StreamFailureSuite, DestructorsOfFailedStreamsAreQuiet) {
+  const auto device = Make();
+  EventPtr event;
+  {
+    const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+    a->Enqueue(Priced("fail"), Fail);
+    b->Wait(a->Record());
+    event = b->Record();
+  }
+  ExpectFailed(event);
+}
+
+TEST_P(StreamFailureSuite, MemoryCanBeFreedAfterDrainingEveryStream) {
+  std::vector<std::string> races;
+  const auto device = Make(std::make_shared<StreamChecker>(
+      [&](const StreamChecker::Race& race) { races.push_back(race.ToString()); }));
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+  Gate gate;
+  {
+    const Buffer of_a = device->Allocate(64), of_b = device->Allocate(64);
+    Operation write_a = Priced("write_a"), write_b = Priced("write_b");
+    write_a.writes = {Range(of_a.data(), 64)};
+    write_b.writes = {Range(of_b.data(), 64)};
+    a->Enqueue(write_a, Fail);
+    gate.Enqueue(*b);
+    b->Enqueue(write_b, Nothing);
+    a->Wait(b->Record());
+    EXPECT_THROW(a->Synchronize(), CommError);
+    // a's failed event says nothing of b, which still holds its buffer: a's wait was dropped.
+  }
+  ASSERT_EQ(races.size(), 1u);
+  EXPECT_NE(races[0].find("free on host is not ordered after write_b on b"), std::string::npos);
+  gate.Open();
+  b->Synchronize();
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TESTS_TRAINER_RUNTIME_STREAM_SUITE_H_
