@@ -19,6 +19,7 @@ class Gpt2 final : public Model {
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
+  double FlopsPerToken(int64_t seq) const override;
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t max_positions() const override { return config_.max_position_embeddings; }
 

@@ -132,7 +132,7 @@ TinyResult Train(const TinyRun& given) {
         executor.Synchronize();
         device.Park();
       }
-      session.Train(step, run.options.FullTargets(), false,
+      session.Train(step, run.options.FullTargets(), {},
                     [&run, step, rank](int m, const Batch& b) { Fill(run, step, rank, m, b); });
       if (run.park) device.Release();
     }

@@ -12,9 +12,9 @@
 namespace fsdp {
 namespace {
 
-// Where the step's scalars lie, in the order of StepScalars. The first three are summed over ranks.
-enum Scalar { kLoss, kSumSquares, kStop, kMeanScale, kGradNorm, kCoefficient };
-constexpr int kSummedScalars = 3;
+// Where the step's scalars lie, in the order of StepScalars. The first four are summed over ranks.
+enum Scalar { kLoss, kSumSquares, kStop, kSave, kMeanScale, kGradNorm, kCoefficient };
+constexpr int kSummedScalars = 4;
 
 const char* Name(Pass pass) {
   return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
@@ -211,8 +211,9 @@ StepScalars Executor::Result(int64_t index) {
   const View& report = reports_[index % 2];
   if (device_.checker()) device_.checker()->OnHostAccess("result", {report}, {});
   const float* s = report.As<float>();
-  scalars = {s[kLoss] * s[kMeanScale], s[kSumSquares], s[kStop], s[kMeanScale], s[kGradNorm],
-             s[kCoefficient]};
+  scalars = {
+      s[kLoss] * s[kMeanScale], s[kSumSquares], s[kStop], s[kSave], s[kMeanScale], s[kGradNorm],
+      s[kCoefficient]};
   return scalars;
 }
 
@@ -286,6 +287,7 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kBegin:
       Fill(stream, 0, scalars_);
       if (step_->stop != 0) Fill(stream, step_->stop, scalars_.Slice(kStop, 1));
+      if (step_->save != 0) Fill(stream, step_->save, scalars_.Slice(kSave, 1));
       Fill(stream, step_->mean_scale, scalars_.Slice(kMeanScale, 1));
       break;
     case ActionKind::kLoad: {

@@ -53,11 +53,12 @@ struct StepScalars {
   float loss = 0;         // Mean over target tokens, of this step alone.
   float sum_squares = 0;  // Of the gradient, before mean_scale.
   float stop = 0;         // Ranks that were asked to stop.
+  float save = 0;         // Ranks that were asked for a checkpoint.
   float mean_scale = 0;   // T0 / T.
   float grad_norm = 0;    // Before clipping.
   float coefficient = 0;  // What multiplies the gradient; NaN: the step changed nothing.
 };
-constexpr int kNumScalars = 6;
+constexpr int kNumScalars = 7;
 
 class Executor final : public SegmentHooks {
  public:
@@ -95,7 +96,8 @@ class Executor final : public SegmentHooks {
     Mode mode = Mode::kTrain;
     float loss_scale = 1;  // 1 / T0.
     float mean_scale = 1;  // T0 / T: exactly 1 when every target counts.
-    float stop = 0;        // This rank's wish; all ranks see the sum.
+    float stop = 0;        // This rank's wishes; all ranks see the sums.
+    float save = 0;
     // Writes a micro-batch into host-addressable views. Called on a stream's thread.
     std::function<void(int micro_batch, const Batch& batch)> load;
     // kTrain: enqueues the update of a unit's shard on `stream`. `coefficient` [1] multiplies the

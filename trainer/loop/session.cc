@@ -20,13 +20,14 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   if (options.generate) logits_ = executor_.NewBuffer(model.vocab_size());
 }
 
-void Session::Train(int64_t step, int64_t targets, bool stop, Load load) {
+void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
   const double full = static_cast<double>(options_.FullTargets());
   Executor::Step run;
   run.mode = Mode::kTrain;
   run.loss_scale = static_cast<float>(1 / full);
   run.mean_scale = static_cast<float>(full / static_cast<double>(targets));
-  run.stop = stop ? 1.0f : 0.0f;
+  run.stop = wishes.stop ? 1.0f : 0.0f;
+  run.save = wishes.save ? 1.0f : 0.0f;
   run.load = std::move(load);
   run.optimize = [this, step, lr = options_.lr.At(step)](Stream& stream, int unit, View master,
                                                          ConstView gradient,
@@ -75,7 +76,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
   const auto no_load = [](int, const Batch&) {};
   {
     Session session(device, recorder, model, options, 0, world, &gather, &reduce);
-    session.Train(1, options.FullTargets(), false, no_load);
+    session.Train(1, options.FullTargets(), {}, no_load);
     if (traffic != nullptr) {
       for (const Communicator* c : {&gather, &reduce}) {
         traffic->all_gather_bytes += c->link_bytes(Collective::kAllGather);

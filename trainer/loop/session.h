@@ -37,9 +37,13 @@ class Session {
 
   using Load = std::function<void(int micro_batch, const Batch& batch)>;
 
+  // What this rank has been asked for; all ranks act on the sums they read from the step's result.
+  struct Wishes {
+    bool stop = false, save = false;
+  };
   // Enqueues training step `step`, counted from 1, which has `targets` target tokens over all
-  // ranks. `stop`: this rank wants to end the run.
-  void Train(int64_t step, int64_t targets, bool stop, Load load);
+  // ranks.
+  void Train(int64_t step, int64_t targets, Wishes wishes, Load load);
   // Enqueues the loss of one micro-batch a rank: Result().loss becomes the sum over ranks of
   // weights x cross-entropy, times `scale`.
   void Eval(float scale, Load load);

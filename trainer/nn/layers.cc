@@ -41,7 +41,8 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
   tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
   tape.Push([&tape, &weight, &bias, rows, cols, x, mean, rstd, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
-    const TensorPtr workspace = tape.New(Shape{LayerNormBackwardWorkspace(rows, cols)});
+    const TensorPtr workspace =
+        tape.New(Shape{LayerNormBackwardWorkspace(rows, cols)}, DType::kUInt8);
     const auto backward = [&](LayerNormDx mode, const View& dx) {
       LayerNormBackward(tape.stream(), x.view(), weight.value(), mean->view(), rstd->view(),
                         dy->view(), mode, dx, weight.grad(), bias.grad(), workspace->view());

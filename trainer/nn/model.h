@@ -33,6 +33,10 @@ class Model {
   // Logits [rows, vocab] of one position (`column`) of each row. The tape must not record.
   virtual void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const = 0;
 
+  // Forward and backward of one token of a sequence of `seq` tokens, without recomputation: 6 for
+  // each weight of a matrix (the head counts, tables that are only looked up do not), and attention
+  // below the diagonal.
+  virtual double FlopsPerToken(int64_t seq) const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_positions() const = 0;
 };

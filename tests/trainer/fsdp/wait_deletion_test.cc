@@ -68,7 +68,7 @@ class Runner {
     session.executor().ReplaceSchedule(mode, schedule);
     const auto load = [](int, const Batch&) {};
     const auto train = [&](int64_t step) {
-      session.Train(step, options_.FullTargets(), false, load);
+      session.Train(step, options_.FullTargets(), {}, load);
       if (step > 1) session.executor().Result(session.executor().steps() - 2);
     };
     train(1);
