@@ -1,0 +1,289 @@
+#include "trainer/recipe/yaml_tree.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <optional>
+#include <sstream>
+
+namespace fsdp::recipe {
+namespace {
+
+// Thrown through yaml-cpp's parser, which has no state that we read again.
+struct Refused {
+  YAML::Mark mark;
+  std::string message;
+};
+
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  TreeBuilder(int source, bool place_lines, std::vector<RecipeMistake>& mistakes)
+      : source_(source), place_lines_(place_lines), mistakes_(mistakes) {}
+
+  std::shared_ptr<const YamlNode> root() const { return root_; }
+
+  Place PlaceOf(const YAML::Mark& mark) const {
+    if (!place_lines_) return {source_, 0, 0};
+    return {source_, std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1};
+  }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (root_) throw Refused{mark, "a second document: a recipe is one"};
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    auto node = New(YamlNode::Kind::kNull, mark);
+    // The mark of a value that is not there may be the next token's.
+    if (!stack_.empty() && stack_.back().key && stack_.back().key->place.line != node->place.line) {
+      node->place = stack_.back().key->place;
+    }
+    Add(mark, anchor, node);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) throw Refused{mark, "an alias inside its own anchor"};
+    if (AwaitsKey()) throw Refused{mark, "an alias cannot be a key"};
+    Add(mark, 0, found->second);
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    RefuseTag(mark, tag);
+    if (AwaitsKey()) {
+      if (value == "<<" && tag == "?") {
+        throw Refused{mark, "merge keys (<<) are not supported: use a second --config file"};
+      }
+      stack_.back().key = {value, PlaceOf(mark), nullptr};
+      return;
+    }
+    auto node = New(YamlNode::Kind::kScalar, mark);
+    node->text = value;
+    node->plain = tag == "?";
+    Add(mark, anchor, node);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    Open(YamlNode::Kind::kList, mark, tag, anchor);
+  }
+  void OnSequenceEnd() override { Close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    Open(YamlNode::Kind::kMap, mark, tag, anchor);
+  }
+  void OnMapEnd() override { Close(); }
+
+ private:
+  struct Frame {
+    std::shared_ptr<YamlNode> node;
+    YAML::anchor_t anchor;
+    YAML::Mark mark;
+    std::optional<YamlNode::Entry> key;  // Read, its value still to come.
+  };
+
+  std::shared_ptr<YamlNode> New(YamlNode::Kind kind, const YAML::Mark& mark) const {
+    auto node = std::make_shared<YamlNode>();
+    node->kind = kind;
+    node->place = PlaceOf(mark);
+    return node;
+  }
+
+  static void RefuseTag(const YAML::Mark& mark, const std::string& tag) {
+    // "?" is a plain scalar or collection, "!" a quoted scalar.
+    if (!tag.empty() && tag != "?" && tag != "!") {
+      throw Refused{mark, "tags are not supported, got " + tag};
+    }
+  }
+
+  bool AwaitsKey() const {
+    return !stack_.empty() && stack_.back().node->kind == YamlNode::Kind::kMap &&
+           !stack_.back().key;
+  }
+
+  void Open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
+            YAML::anchor_t anchor) {
+    RefuseTag(mark, tag);
+    // For yaml-cpp a bracket that nobody closed begins a key.
+    if (AwaitsKey()) throw Refused{mark, "a key must be text; or a bracket is not closed"};
+    stack_.push_back({New(kind, mark), anchor, mark, std::nullopt});
+  }
+
+  void Close() {
+    Frame frame = std::move(stack_.back());
+    stack_.pop_back();
+    Add(frame.mark, frame.anchor, frame.node);
+  }
+
+  void Add(const YAML::Mark& mark, YAML::anchor_t anchor, std::shared_ptr<const YamlNode> node) {
+    if (anchor != 0) anchors_[anchor] = node;
+    if (stack_.empty()) {
+      root_ = node;
+      return;
+    }
+    if (AwaitsKey()) throw Refused{mark, "a key must be text"};
+    Frame& frame = stack_.back();
+    if (frame.node->kind == YamlNode::Kind::kList) {
+      frame.node->items.push_back(node);
+      return;
+    }
+    YamlNode::Entry entry = std::move(*frame.key);
+    frame.key.reset();
+    entry.value = node;
+    for (YamlNode::Entry& before : frame.node->entries) {
+      if (before.key != entry.key) continue;
+      std::string message = "duplicate key";
+      if (place_lines_) message += ", first on line " + std::to_string(before.place.line);
+      mistakes_.push_back({entry.place, Path() + entry.key, message});
+      before = entry;
+      return;
+    }
+    frame.node->entries.push_back(entry);
+  }
+
+  // Of the map that is open, with a dot at its end.
+  std::string Path() const {
+    std::string path;
+    for (size_t i = 0; i + 1 < stack_.size(); ++i) {
+      if (stack_[i].node->kind == YamlNode::Kind::kList) {
+        if (!path.empty()) path.pop_back();
+        path.append("[").append(std::to_string(stack_[i].node->items.size())).append("].");
+      } else {
+        path += stack_[i].key->key + ".";
+      }
+    }
+    return path;
+  }
+
+  const int source_;
+  const bool place_lines_;
+  std::vector<RecipeMistake>& mistakes_;
+  std::vector<Frame> stack_;
+  std::map<YAML::anchor_t, std::shared_ptr<const YamlNode>> anchors_;
+  std::shared_ptr<const YamlNode> root_;
+};
+
+// Well-formed UTF-8 (Unicode 15, table 3-7). Gives the offset of the first bad byte.
+std::optional<size_t> FindBadUtf8(const std::string& text) {
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  for (size_t i = 0; i < text.size();) {
+    const unsigned lead = byte(i);
+    if (lead < 0x80) {
+      ++i;
+      continue;
+    }
+    const int more = lead >= 0xc2 && lead <= 0xdf   ? 1
+                     : lead >= 0xe0 && lead <= 0xef ? 2
+                     : lead >= 0xf0 && lead <= 0xf4 ? 3
+                                                    : 0;
+    if (more == 0) return i;
+    const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    if (byte(i + 1) < low || byte(i + 1) > high) return i;
+    for (int k = 2; k <= more; ++k) {
+      if (byte(i + k) < 0x80 || byte(i + k) > 0xbf) return i;
+    }
+    i += more + 1;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const YamlNode::Entry* YamlNode::Find(const std::string& key) const {
+  for (const Entry& entry : entries) {
+    if (entry.key == key) return &entry;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const YamlNode> ParseYaml(const std::string& text, int source, bool place_lines,
+                                          std::vector<RecipeMistake>& mistakes) {
+  TreeBuilder builder(source, place_lines, mistakes);
+  if (const auto bad = FindBadUtf8(text)) {
+    YAML::Mark mark;
+    const size_t line_start = bad == 0u ? std::string::npos : text.rfind('\n', *bad - 1);
+    mark.line = static_cast<int>(std::count(text.begin(), text.begin() + *bad, '\n'));
+    mark.column = static_cast<int>(line_start == std::string::npos ? *bad : *bad - line_start - 1);
+    mistakes.push_back({builder.PlaceOf(mark), "", "not UTF-8 text"});
+    return nullptr;
+  }
+  // yaml-cpp 0.7 takes a quote that nobody closed for closed at the end of the text, and with it
+  // all keys after it; at an end of document it does not.
+  const bool ended = text.empty() || text.back() == '\n';
+  std::istringstream stream(text + (ended ? "...\n" : "\n...\n"));
+  try {
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const Refused& refused) {
+    mistakes.push_back({builder.PlaceOf(refused.mark), "", refused.message});
+    return nullptr;
+  } catch (const YAML::Exception& error) {
+    std::string message = error.msg;
+    if (message == YAML::ErrorMsg::DOC_IN_SCALAR) message = "a quote above is not closed";
+    if (message == YAML::ErrorMsg::BAD_FILE) message = "nested too deeply";
+    mistakes.push_back({builder.PlaceOf(error.mark), "", "not YAML: " + message});
+    return nullptr;
+  }
+  if (builder.root()) return builder.root();
+  auto empty = std::make_shared<YamlNode>();
+  empty->place = builder.PlaceOf(YAML::Mark());
+  return empty;
+}
+
+PlainType ResolvePlain(const std::string& text) {
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
+    return PlainType::kNull;
+  }
+  for (const char* word : {"true", "True", "TRUE", "false", "False", "FALSE"}) {
+    if (text == word) return PlainType::kBool;
+  }
+  const auto digits = [&](size_t from, auto is_digit) {
+    size_t end = from;
+    while (end < text.size() && is_digit(static_cast<unsigned char>(text[end]))) ++end;
+    return end;
+  };
+  const auto decimal = [](unsigned char c) { return c >= '0' && c <= '9'; };
+  const auto octal = [](unsigned char c) { return c >= '0' && c <= '7'; };
+  const auto hex = [](unsigned char c) { return std::isxdigit(c) != 0; };
+  const size_t size = text.size();
+  if (size > 2 && text[0] == '0') {
+    if (text[1] == 'o' && digits(2, octal) == size) return PlainType::kInteger;
+    if (text[1] == 'x' && digits(2, hex) == size) return PlainType::kInteger;
+  }
+  const size_t start = text[0] == '+' || text[0] == '-' ? 1 : 0;
+  for (const char* word : {".inf", ".Inf", ".INF"}) {
+    if (text.substr(start) == word) return PlainType::kNumber;
+  }
+  for (const char* word : {".nan", ".NaN", ".NAN"}) {
+    if (text == word) return PlainType::kNumber;
+  }
+  size_t at = digits(start, decimal);
+  const size_t whole = at - start;
+  if (at == size) return whole > 0 ? PlainType::kInteger : PlainType::kText;
+  size_t fraction = 0;
+  if (text[at] == '.') {
+    const size_t end = digits(at + 1, decimal);
+    fraction = end - at - 1;
+    at = end;
+  }
+  if (whole + fraction == 0) return PlainType::kText;
+  if (at < size && (text[at] == 'e' || text[at] == 'E')) {
+    ++at;
+    if (at < size && (text[at] == '+' || text[at] == '-')) ++at;
+    const size_t end = digits(at, decimal);
+    if (end == at) return PlainType::kText;
+    at = end;
+  }
+  return at == size ? PlainType::kNumber : PlainType::kText;
+}
+
+}  // namespace fsdp::recipe
