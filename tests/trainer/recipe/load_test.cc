@@ -1,0 +1,478 @@
+#include "trainer/recipe/load.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kGood =
+    "model: {family: gpt2, hidden_size: 64, num_attention_heads: 4}\n"
+    "data: {train: {paths: [corpus.txt]}}\n";
+
+Recipe Parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return ParseRecipe({{"r.yaml", text}}, overrides);
+}
+
+std::string MistakesOf(const std::vector<RecipeText>& texts,
+                       const std::vector<std::string>& overrides = {}) {
+  try {
+    ParseRecipe(texts, overrides);
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+std::string MistakesOf(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return MistakesOf({{"r.yaml", text}}, overrides);
+}
+
+TEST(LoadRecipe, FillsInTheDefaults) {
+  const Recipe recipe = Parse(kGood);
+  EXPECT_EQ(recipe.train.steps, 100);
+  EXPECT_EQ(recipe.optimizer.lr, 3e-4);
+  EXPECT_EQ(recipe.fsdp.sharding_strategy, FsdpRecipe::Strategy::kFullShard);
+  EXPECT_EQ(recipe.run.Directory(), "runs/run");
+  EXPECT_EQ(std::get<HeldOut>(recipe.data.valid).fraction, 0.05);
+  const Gpt2Config shape = Gpt2Shape(recipe.model);
+  EXPECT_EQ(shape.hidden_size, 64);
+  EXPECT_EQ(shape.intermediate_size, 256);
+  EXPECT_EQ(shape.num_hidden_layers, 12);
+  EXPECT_EQ(shape.vocab_size, 256);  // Bytes.
+  EXPECT_EQ(shape.max_position_embeddings, 1024);
+}
+
+TEST(LoadRecipe, ReadsEveryKindOfValue) {
+  const Recipe recipe = Parse(R"(
+run: {name: "5", dir: /tmp/x, seed: 0x10, device: sim, timeout_s: 1, store_port: 29501}
+model: {family: gpt2, preset: gpt2-350m, vocab_size: 300}
+data:
+  train: {source: text, paths: [a.txt, 'b c.txt', "*.txt"], tokenizer: bytes}
+  valid: {source: text, paths: [v.txt]}
+  shuffle: False
+train: {activation_checkpointing: selective, grad_clip: 0}
+eval: {every: 10, sample: {prompt: "Once\n", max_tokens: 7}}
+optimizer: {name: sgd, lr: 1e-1, momentum: .9, betas: [0, 0.5]}
+schedule: {name: constant, warmup_steps: 3}
+fsdp: {sharding_strategy: no_shard, shard_size: 1, backward_prefetch: none, limit_all_gathers: 0}
+checkpoint: {resume: 40, keep_last: 0}
+log: {trace_steps: [1, 5]}
+)");
+  EXPECT_EQ(recipe.run.name, "5");
+  EXPECT_EQ(recipe.run.Directory(), "/tmp/x");
+  EXPECT_EQ(recipe.run.seed, 16);
+  EXPECT_EQ(recipe.run.device, RunRecipe::Device::kSim);
+  EXPECT_EQ(recipe.run.timeout_s, 1.0);
+  EXPECT_EQ(recipe.run.store_port, 29501);
+  EXPECT_EQ(recipe.model.hidden_size, 1024);
+  EXPECT_EQ(recipe.model.vocab_size, 300);
+  EXPECT_EQ(recipe.data.train.paths, (std::vector<std::string>{"a.txt", "b c.txt", "*.txt"}));
+  EXPECT_EQ(std::get<SourceRecipe>(recipe.data.valid).paths, std::vector<std::string>{"v.txt"});
+  EXPECT_FALSE(recipe.data.shuffle);
+  EXPECT_EQ(recipe.train.activation_checkpointing, TrainRecipe::Recompute::kSelective);
+  EXPECT_EQ(recipe.train.grad_clip, 0);
+  ASSERT_TRUE(recipe.eval.sample);
+  EXPECT_EQ(recipe.eval.sample->prompt, "Once\n");
+  EXPECT_EQ(recipe.eval.sample->max_tokens, 7);
+  EXPECT_EQ(recipe.eval.sample->temperature, 0.8);
+  EXPECT_EQ(recipe.optimizer.name, OptimizerRecipe::Kind::kSgd);
+  EXPECT_EQ(recipe.optimizer.lr, 0.1);
+  EXPECT_EQ(recipe.optimizer.momentum, 0.9);
+  EXPECT_EQ(recipe.optimizer.betas, (std::array<double, 2>{0, 0.5}));
+  EXPECT_EQ(recipe.schedule.name, ScheduleRecipe::Kind::kConstant);
+  EXPECT_EQ(recipe.fsdp.backward_prefetch, FsdpRecipe::Prefetch::kNone);
+  EXPECT_EQ(recipe.checkpoint.resume.kind, ResumeRecipe::Kind::kStep);
+  EXPECT_EQ(recipe.checkpoint.resume.step, 40);
+  EXPECT_EQ(recipe.log.trace_steps, (std::vector<int64_t>{1, 5}));
+  EXPECT_EQ(Parse(kGood, {"checkpoint.resume='40'"}).checkpoint.resume.directory, "40");
+  EXPECT_EQ(Parse(kGood, {"checkpoint.resume=none"}).checkpoint.resume.kind,
+            ResumeRecipe::Kind::kNone);
+}
+
+struct Case {
+  const char* name;
+  const char* text;  // Follows kGood, so its first line is 3.
+  const char* mistakes;
+};
+
+class MistakeTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MistakeTest, IsNamedWithItsPlace) {
+  EXPECT_EQ(MistakesOf(kGood + std::string(GetParam().text)), GetParam().mistakes);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, MistakeTest,
+    ::testing::ValuesIn(std::vector<Case>{
+        // Keys.
+        {"UnknownKey", "train: {stepz: 5}",
+         "r.yaml:3:9: train.stepz: unknown key; did you mean "
+         "`steps`?"},
+        {"UnknownSection", "optimiser: {lr: 1}",
+         "r.yaml:3:1: optimiser: unknown key; did you mean `optimizer`?"},
+        {"OtherProgramsKey", "optimizer: {learning_rate: 1}",
+         "r.yaml:3:13: optimizer.learning_rate: unknown key; did you mean `lr`?"},
+        {"KeyOfAnotherSection", "train: {weight_decay: 0}",
+         "r.yaml:3:9: train.weight_decay: unknown key; did you mean `optimizer.weight_decay`?"},
+        {"NothingNear", "log: {dropout: 0}",
+         "r.yaml:3:7: log.dropout: unknown key; known here: every, tensorboard and trace_steps"},
+        {"DuplicateKey", "log:\n  every: 1\n  every: 2",
+         "r.yaml:5:3: log.every: duplicate key, first on line 4"},
+        {"DuplicateSection", "model: {family: gpt2}",
+         "r.yaml:3:1: model: duplicate key, first on line 1"},
+        // Types.
+        {"TextForInteger", "train: {steps: many}",
+         "r.yaml:3:16: train.steps: want an integer of at least 1, got the text `many`"},
+        {"QuotedInteger", "train: {steps: '5'}",
+         "r.yaml:3:16: train.steps: want an integer of at least 1, got the text `5`"},
+        {"NumberForInteger", "train: {steps: 1e3}",
+         "r.yaml:3:16: train.steps: want an integer of at least 1, got 1e3"},
+        {"BooleanForInteger", "train: {steps: true}",
+         "r.yaml:3:16: train.steps: want an integer of at least 1, got true"},
+        {"NullForInteger", "train: {steps: }",
+         "r.yaml:3:16: train.steps: want an integer of at least 1, got null"},
+        {"ListForInteger", "train: {steps: [1, 2]}",
+         "r.yaml:3:16: train.steps: want an integer of at least 1, got a list of 2"},
+        {"GarbageAfterInteger", "train: {steps: 10k}",
+         "r.yaml:3:16: train.steps: want an integer of at least 1, got the text `10k`"},
+        {"HugeInteger", "run: {seed: 9223372036854775808}",
+         "r.yaml:3:13: run.seed: want an integer of at most 9223372036854775807, got "
+         "9223372036854775808"},
+        {"InfiniteNumber", "optimizer: {lr: .inf}",
+         "r.yaml:3:17: optimizer.lr: want a finite number that fits in 64 bits, got .inf"},
+        {"NotANumber", "optimizer: {lr: .nan}",
+         "r.yaml:3:17: optimizer.lr: want a finite number that fits in 64 bits, got .nan"},
+        {"OverflowingNumber", "optimizer: {lr: 1e999}",
+         "r.yaml:3:17: optimizer.lr: want a finite number that fits in 64 bits, got 1e999"},
+        {"BooleanForNumber", "optimizer: {lr: false}",
+         "r.yaml:3:17: optimizer.lr: want a number of at least 0, got false"},
+        {"YesForBoolean", "data.x: 1\nfsdp: {forward_prefetch: yes}",
+         "r.yaml:3:1: data.x: unknown key; did you mean `data`?\n"
+         "r.yaml:4:26: fsdp.forward_prefetch: want true or false, got the text `yes`"},
+        {"IntegerForBoolean", "fsdp: {forward_prefetch: 1}",
+         "r.yaml:3:26: fsdp.forward_prefetch: want true or false, got 1"},
+        {"IntegerForText", "run: {name: 5}",
+         "r.yaml:3:13: run.name: want text (in quotes, where it looks like something else), got 5"},
+        {"EmptyText", "run: {name: ''}",
+         "r.yaml:3:13: run.name: want text that is not empty, got the text ``"},
+        {"ValueForSection", "train: 5", "r.yaml:3:8: train: want a map, got 5"},
+        {"NullForSection", "train:", "r.yaml:3:1: train: want a map, got null"},
+        {"TextForList", "log: {trace_steps: 5}",
+         "r.yaml:3:20: log.trace_steps: want a list, got 5"},
+        {"ItemOfList", "log: {trace_steps: [5, x]}",
+         "r.yaml:3:24: log.trace_steps[1]: want an integer of at least 1, got the text `x`"},
+        {"LengthOfList", "optimizer: {betas: [0.9]}",
+         "r.yaml:3:20: optimizer.betas: want a list of 2, got a list of 1"},
+        {"Resume", "checkpoint: {resume: 1.5}",
+         "r.yaml:3:22: checkpoint.resume: want `auto`, `none`, a step or a directory, got 1.5"},
+        {"ResumeBeforeTheStart", "checkpoint: {resume: -1}",
+         "r.yaml:3:22: checkpoint.resume: want an integer of at least 0, got -1"},
+        // Ranges and names.
+        {"BelowRange", "fsdp: {reduce_buffers: 0}",
+         "r.yaml:3:24: fsdp.reduce_buffers: want an integer of at least 1, got 0"},
+        {"OutOfRange", "fsdp: {communicators: 3}",
+         "r.yaml:3:23: fsdp.communicators: want an integer from 1 to 2, got 3"},
+        {"OpenEnd", "optimizer: {betas: [0.9, 1]}",
+         "r.yaml:3:26: optimizer.betas[1]: want a number of at least 0 and below 1, got 1"},
+        {"Name", "optimizer: {name: adam}",
+         "r.yaml:3:19: optimizer.name: want `adamw` or `sgd`, got the text `adam`; did you mean "
+         "`adamw`?"},
+        {"NameOfAnotherType", "optimizer: {name: 3}",
+         "r.yaml:3:19: optimizer.name: want `adamw` or `sgd`, got 3"},
+        {"PathForName", "run: {name: a/b}",
+         "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
+        // What interface.md has and this version has not.
+        {"LaterDevice", "run: {device: cuda}",
+         "r.yaml:3:15: run.device: `cuda`: not in this version (want `auto`, `cpu` or `sim`)"},
+        {"LaterStrategy", "fsdp: {sharding_strategy: hybrid_shard}",
+         "r.yaml:3:27: fsdp.sharding_strategy: `hybrid_shard`: not in this version (want "
+         "`full_shard`, `shard_grad_op` or `no_shard`)"},
+        {"LaterLimiter", "fsdp: {limiter: host}",
+         "r.yaml:3:17: fsdp.limiter: `host`: not in this version (want `device`)"},
+        {"LaterBuffers", "fsdp: {buffers: caching}",
+         "r.yaml:3:17: fsdp.buffers: `caching`: not in this version (want `slots`)"},
+        {"LaterDtype", "fsdp: {mixed_precision: {param_dtype: bf16}}",
+         "r.yaml:3:39: fsdp.mixed_precision.param_dtype: `bf16`: not in this version (want "
+         "`fp32`)"},
+        {"LaterOffload", "fsdp: {cpu_offload: {params: true}}",
+         "r.yaml:3:30: fsdp.cpu_offload.params: `true`: not in this version"},
+        {"LaterSchedule", "schedule: {name: wsd}",
+         "r.yaml:3:18: schedule.name: `wsd`: not in this version (want `cosine` or `constant`)"},
+        {"LaterAsync", "checkpoint: {async: true}",
+         "r.yaml:3:21: checkpoint.async: `true`: not in this version"},
+        {"LaterTensorboard", "log: {tensorboard: true}",
+         "r.yaml:3:20: log.tensorboard: `true`: not in this version"},
+        // Settings against each other.
+        {"WarmupPastTheEnd", "train: {steps: 10}\nschedule: {warmup_steps: 11}",
+         "r.yaml:4:26: schedule.warmup_steps: schedule.warmup_steps is 11, but train.steps is 10"},
+        {"MomentumOfAdamW", "optimizer: {momentum: 0.9}",
+         "r.yaml:3:23: optimizer.momentum: optimizer.momentum belongs to `sgd`, but optimizer.name "
+         "is `adamw`"},
+        {"ShardsOfNoShard", "fsdp: {sharding_strategy: no_shard, shard_size: 2}",
+         "r.yaml:3:49: fsdp.shard_size: `no_shard` keeps a full copy on every rank, so "
+         "fsdp.shard_size can only be 1"},
+        {"SampleWithoutPrompt", "eval: {sample: {max_tokens: 5}}",
+         "r.yaml:3:8: eval.sample.prompt: required"},
+    }),
+    [](const auto& info) { return info.param.name; });
+
+// Those about model and data, which kGood has already.
+TEST(LoadRecipe, ModelAndDataMistakes) {
+  const auto model = [](const std::string& fields) {
+    return MistakesOf("model: {family: gpt2, " + fields + "}\ndata: {train: {paths: [x]}}\n");
+  };
+  EXPECT_EQ(model("hidden_size: 100, num_attention_heads: 3"),
+            "r.yaml:1:62: model.num_attention_heads: 3 heads do not divide hidden_size 100");
+  EXPECT_EQ(model("hidden_size: 100"),  // 12 heads are the default, so it is hidden_size's line.
+            "r.yaml:1:36: model.hidden_size: 12 heads do not divide hidden_size 100");
+  EXPECT_EQ(model("preset: gpt2-125m"),
+            "r.yaml:1:31: model.preset: want `gpt2-124m`, `gpt2-350m`, `gpt2-774m` or `gpt2-1.5b`, "
+            "got the text `gpt2-125m`; did you mean `gpt2-124m`?");
+  EXPECT_EQ(model("vocab_size: 255"),
+            "r.yaml:1:35: model.vocab_size: text in bytes needs a vocabulary of at least 256, got "
+            "255");
+  EXPECT_EQ(model("max_position_embeddings: 255"),
+            "r.yaml:1:48: model.max_position_embeddings: data.seq_len is 256, but "
+            "model.max_position_embeddings is 255");
+  EXPECT_EQ(model("n_embd: 64"),
+            "r.yaml:1:23: model.n_embd: unknown key; did you mean `hidden_size`?");
+  EXPECT_EQ(model("head_dim: 64"), "r.yaml:1:23: model.head_dim: not in this version");
+  EXPECT_EQ(MistakesOf("model: {family: llama}\ndata: {train: {paths: [x]}}\n"),
+            "r.yaml:1:17: model.family: `llama`: not in this version (want `gpt2`)");
+
+  const auto data = [](const std::string& fields) {
+    return MistakesOf("model: {family: gpt2}\ndata: {" + fields + "}\n");
+  };
+  EXPECT_EQ(data("train: {}"), "r.yaml:2:8: data.train: source `text` needs at least one path");
+  EXPECT_EQ(data("train: {paths: []}"),
+            "r.yaml:2:23: data.train.paths: source `text` needs at least one path");
+  EXPECT_EQ(data("train: {source: synthetic, paths: [x]}"),
+            "r.yaml:2:42: data.train.paths: source `synthetic` has no files");
+  EXPECT_EQ(data("train: [{paths: [x]}]"),
+            "r.yaml:2:15: data.train: a list of sources: not in this version");
+  EXPECT_EQ(data("train: {paths: [x], weight: 1}"),
+            "r.yaml:2:28: data.train.weight: not in this version");
+  EXPECT_EQ(data("train: {source: tokens, paths: [x]}"),
+            "r.yaml:2:24: data.train.source: `tokens`: not in this version (want `text` or "
+            "`synthetic`)");
+  EXPECT_EQ(data("train: {paths: [x], tokenizer: gpt2/tokenizer.json}"),
+            "r.yaml:2:39: data.train.tokenizer: `gpt2/tokenizer.json`: not in this version (want "
+            "`bytes`)");
+  EXPECT_EQ(data("train: {paths: [x]}, valid: {fraction: 1}"),
+            "r.yaml:2:47: data.valid.fraction: want a number above 0 and below 1, got 1");
+  EXPECT_EQ(data("train: {paths: [x]}, valid: {fraction: 0.1, paths: [y]}"),
+            "r.yaml:2:37: data.valid.fraction: a share of data.train and a source of its own "
+            "exclude each other");
+  EXPECT_EQ(data("train: {paths: [x]}, valid: 0.05"),
+            "r.yaml:2:36: data.valid: want null, {fraction: ...} or a map like data.train, got "
+            "0.05");
+  EXPECT_EQ(data("train: {paths: [x]}, valid: {source: text}"),
+            "r.yaml:2:45: data.valid.source: source `text` needs at least one path");
+  EXPECT_EQ(data("train: {paths: [x]}, seq_len: 2048"),
+            "r.yaml:2:38: data.seq_len: data.seq_len is 2048, but model.max_position_embeddings is "
+            "1024");
+  EXPECT_EQ(data("train: {paths: [x]}, valid: null}\neval: {every: 5"),
+            "r.yaml:3:15: eval.every: eval.every is 5, but data.valid is null");
+  EXPECT_EQ(data("train: {source: synthetic}}\neval: {sample: {prompt: x}"),
+            "r.yaml:3:8: eval.sample: eval.sample is text, but data.train is not (source "
+            "`synthetic`)");
+}
+
+TEST(LoadRecipe, NamesWhatIsRequired) {
+  EXPECT_EQ(MistakesOf(""), "r.yaml:1:1: model.family: required\nr.yaml:1:1: data.train: required");
+  EXPECT_EQ(MistakesOf("run: {}\nmodel: {}\ndata:\n  seq_len: 8\n"),
+            "r.yaml:2:1: model.family: required\nr.yaml:3:1: data.train: required");
+  // Misspelt is not missing.
+  EXPECT_EQ(MistakesOf("modle: {family: gpt2}\ndata: {train: {paths: [x]}}\n"),
+            "r.yaml:1:1: modle: unknown key; did you mean `model`?");
+  EXPECT_THROW(ParseRecipe({}), ConfigError);
+}
+
+TEST(LoadRecipe, ListsEveryMistakeAtOnceInOrder) {
+  EXPECT_EQ(MistakesOf({{"a.yaml",
+                         "model:\n"
+                         "  family: gpt2\n"
+                         "  hiden_size: 64\n"
+                         "  num_attention_heads: 5\n"
+                         "data: {train: {paths: [x]}, seq_len: 4096}\n"
+                         "train: {steps: 0, steps: -1}\n"
+                         "schedule: {warmup_steps: 101}\n"},
+                        {"b.yaml", "train: {grad_clip: -1}\nlog: 3\n"}},
+                       {"nonsense", "eval.steps=x", "data.valid=null", "eval.every=3"}),
+            // The misspelt hidden_size says nothing about the heads, the bad steps nothing about
+            // the warm-up.
+            "a.yaml:3:3: model.hiden_size: unknown key; did you mean `hidden_size`?\n"
+            "a.yaml:5:38: data.seq_len: data.seq_len is 4096, but model.max_position_embeddings is "
+            "1024\n"
+            "a.yaml:6:19: train.steps: duplicate key, first on line 6\n"
+            "a.yaml:6:26: train.steps: want an integer of at least 1, got -1\n"
+            "b.yaml:1:20: train.grad_clip: want a number of at least 0, got -1\n"
+            "b.yaml:2:6: log: want a map, got 3\n"
+            "--set nonsense: want KEY=VALUE\n"
+            "--set eval.steps=x: eval.steps: want an integer of at least 1, got the text `x`\n"
+            "--set eval.every=3: eval.every: eval.every is 3, but data.valid is null");
+}
+
+TEST(LoadRecipe, OneMistakeHidesNoOther) {
+  EXPECT_EQ(MistakesOf("model: {family: gpt2, preset: gpt2-124m, num_attention_heads: 5}\n"
+                       "data: {train: {paths: []}, seq_len: 1025, valid: {paths: [v], x: 1}}\n"
+                       "eval: {sample: {temperature: -1}}\n"),
+            "r.yaml:1:63: model.num_attention_heads: 5 heads do not divide hidden_size 768\n"
+            "r.yaml:2:23: data.train.paths: source `text` needs at least one path\n"
+            "r.yaml:2:37: data.seq_len: data.seq_len is 1025, but model.max_position_embeddings is "
+            "1024\n"
+            "r.yaml:2:63: data.valid.x: unknown key; known here: source, paths and tokenizer\n"
+            "r.yaml:3:8: eval.sample.prompt: required\n"
+            "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
+}
+
+TEST(LoadRecipe, AnOverriddenMistakeIsStillOne) {
+  EXPECT_EQ(MistakesOf({{"a.yaml", kGood}, {"b.yaml", "train: {steps: x}"}}, {"train.steps=5"}),
+            "b.yaml:1:16: train.steps: want an integer of at least 1, got the text `x`");
+}
+
+TEST(LoadRecipe, UnreadableTextEndsTheCheck) {
+  const std::string mistakes =
+      MistakesOf({{"a.yaml", "model: [\n"}, {"b.yaml", "train: {steps: 1, steps: 2}"}}, {"a={"});
+  EXPECT_EQ(mistakes.substr(0, 22), "a.yaml:2:1: not YAML: ");
+  EXPECT_NE(mistakes.find("\nb.yaml:1:19: train.steps: duplicate key, first on line 1\n"),
+            std::string::npos);
+  EXPECT_NE(mistakes.find("\n--set a={: a key must be text; or a bracket is not closed"),
+            std::string::npos);
+  EXPECT_EQ(mistakes.find("required"), std::string::npos);
+}
+
+TEST(LoadRecipe, LaterOverridesEarlier) {
+  const std::vector<RecipeText> files = {
+      {"a.yaml", kGood + std::string("optimizer: {lr: 1, eps: 2, betas: [0.1, 0.2]}\n"
+                                     "log: {trace_steps: [1, 2, 3]}\n")},
+      {"b.yaml", "optimizer: {lr: 3}\nlog: {trace_steps: [4]}\ndata: {seq_len: 32}\n"}};
+  Recipe recipe = ParseRecipe(files);
+  EXPECT_EQ(recipe.optimizer.lr, 3);                           // The later file.
+  EXPECT_EQ(recipe.optimizer.eps, 2);                          // Maps are merged,
+  EXPECT_EQ(recipe.log.trace_steps, std::vector<int64_t>{4});  // lists replaced.
+  EXPECT_EQ(recipe.data.train.paths, std::vector<std::string>{"corpus.txt"});
+  recipe = ParseRecipe(files, {"optimizer.lr=4", "optimizer={eps: 5}", "optimizer.lr=6"});
+  EXPECT_EQ(recipe.optimizer.lr, 6);
+  EXPECT_EQ(recipe.optimizer.eps, 5);
+  EXPECT_EQ(recipe.optimizer.betas[0], 0.1);
+  EXPECT_EQ(recipe.places.at("optimizer.lr"), "--set optimizer.lr=6");
+  EXPECT_EQ(recipe.places.at("data.seq_len"), "b.yaml:3:17");
+  EXPECT_EQ(recipe.places.at("data.train.paths"), "a.yaml:2:23");
+  EXPECT_EQ(recipe.places.count("data.shuffle"), 0u);
+  EXPECT_EQ(recipe.Mistake("data.train.paths", "no such file"),
+            "a.yaml:2:23: data.train.paths: no such file");
+  EXPECT_EQ(recipe.Mistake("data.shuffle", "no"), "data.shuffle: no");
+}
+
+TEST(LoadRecipe, OverridesOfMapsThatMayBeNull) {
+  Recipe recipe = Parse(kGood, {"data.valid=null", "data.valid.fraction=0.25"});
+  EXPECT_EQ(std::get<HeldOut>(recipe.data.valid).fraction, 0.25);
+  recipe = Parse(kGood, {"data.valid.paths=[v]", "data.valid.tokenizer=bytes"});
+  EXPECT_EQ(std::get<SourceRecipe>(recipe.data.valid).paths, std::vector<std::string>{"v"});
+  recipe = Parse(kGood, {"data.valid.paths=[v]", "data.valid.fraction=0.5"});
+  EXPECT_EQ(std::get<HeldOut>(recipe.data.valid).fraction, 0.5);
+  recipe = Parse(kGood, {"eval.sample.prompt=x", "eval.sample.max_tokens=5"});
+  EXPECT_EQ(recipe.eval.sample->prompt, "x");
+  EXPECT_EQ(recipe.eval.sample->max_tokens, 5);
+  EXPECT_FALSE(Parse(kGood, {"eval.sample.prompt=x", "eval.sample=null"}).eval.sample);
+  // A prompt before the null is gone with it.
+  EXPECT_EQ(
+      MistakesOf(kGood, {"eval.sample.prompt=x", "eval.sample=null", "eval.sample.max_tokens=5"}),
+      "--set eval.sample.max_tokens=5: eval.sample.prompt: required");
+}
+
+TEST(LoadRecipe, PresetsAndTheFieldsBesideThem) {
+  const auto shape = [](const std::vector<std::string>& models,
+                        const std::vector<std::string>& overrides = {}) {
+    std::vector<RecipeText> texts = {{"d", "data: {train: {paths: [x]}}\nmodel: {family: gpt2}\n"}};
+    for (const std::string& model : models) texts.push_back({"m", "model: {" + model + "}"});
+    return Gpt2Shape(ParseRecipe(texts, overrides).model);
+  };
+  const Gpt2Config medium = *FindGpt2Preset("gpt2-350m");
+  EXPECT_EQ(shape({"preset: gpt2-350m"}), medium);
+  Gpt2Config want = medium;
+  want.hidden_size = 512, want.intermediate_size = 2048;
+  EXPECT_EQ(shape({"hidden_size: 512, preset: gpt2-350m"}), want);
+  EXPECT_EQ(shape({"preset: gpt2-350m", "hidden_size: 512"}), want);
+  EXPECT_EQ(shape({"preset: gpt2-350m"}, {"model.hidden_size=512"}), want);
+  EXPECT_EQ(shape({}, {"model.hidden_size=512", "model.preset=gpt2-350m"}), want);
+  EXPECT_EQ(shape({"hidden_size: 512", "preset: gpt2-350m"}), medium);
+  EXPECT_EQ(shape({"hidden_size: 512"}, {"model.preset=gpt2-350m"}), medium);
+  EXPECT_EQ(shape({"preset: gpt2-350m", "preset: null"}).hidden_size, 768);
+  EXPECT_EQ(shape({"preset: gpt2-350m", "vocab_size: 300", "vocab_size: null"}).vocab_size, 50257);
+}
+
+TEST(LoadRecipe, FilesUnderInitFromDecideTheShape) {
+  const Recipe recipe =
+      Parse("model: {family: gpt2, init_from: hf, hidden_size: 64}\ndata: {train: {paths: [x]}}\n");
+  EXPECT_FALSE(recipe.model.num_hidden_layers);
+  EXPECT_THROW(Gpt2Shape(recipe.model), std::invalid_argument);
+  const Gpt2Config files{.hidden_size = 64, .num_hidden_layers = 2, .num_attention_heads = 2};
+  EXPECT_EQ(Gpt2Shape(recipe, files), files);
+  Gpt2Config other = files;
+  other.hidden_size = 32;
+  other.vocab_size = 100;
+  other.max_position_embeddings = 16;
+  try {
+    Gpt2Shape(recipe, other);
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "r.yaml:1:51: model.hidden_size: the recipe says 64, hf says 32\n"
+        "r.yaml:1:34: model.init_from: data.seq_len is 256, but model.max_position_embeddings is "
+        "16\n"
+        "r.yaml:1:34: model.init_from: text in bytes needs a vocabulary of at least 256, got 100");
+  }
+}
+
+TEST(LoadRecipe, ReadsFiles) {
+  const std::string dir = ::testing::TempDir();
+  const std::string path = dir + "/recipe.yaml";
+  std::ofstream(path) << kGood << "train: {steps: 7}\n";
+  EXPECT_EQ(LoadRecipe({path}, {"train.grad_clip=2"}).train.steps, 7);
+  const auto mistakes = [](const std::vector<std::string>& files) -> std::string {
+    try {
+      LoadRecipe(files);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(mistakes({path, dir + "/none.yaml", dir}),
+            dir + "/none.yaml: No such file or directory\n" + dir + ": Is a directory");
+  std::ofstream(dir + "/empty.yaml");
+  EXPECT_EQ(mistakes({dir + "/empty.yaml"}), dir + "/empty.yaml:1:1: model.family: required\n" +
+                                                 dir + "/empty.yaml:1:1: data.train: required");
+}
+
+TEST(CheckWorld, ShardSizeIsTheWorldOrHybrid) {
+  const auto mistake = [](const std::vector<std::string>& overrides, int64_t world) -> std::string {
+    try {
+      CheckWorld(Parse(kGood, overrides), world, 1);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(mistake({}, 4), "");
+  EXPECT_EQ(mistake({"fsdp.shard_size=4"}, 4), "");
+  EXPECT_EQ(mistake({"fsdp.sharding_strategy=no_shard", "fsdp.shard_size=1"}, 4), "");
+  EXPECT_EQ(mistake({"fsdp.shard_size=2"}, 4),
+            "--set fsdp.shard_size=2: fsdp.shard_size: want null or the world size 4 for "
+            "`full_shard`, got 2; sharding in groups is `hybrid_shard`: not in this version");
+  EXPECT_NE(mistake({"fsdp.shard_size=8", "fsdp.sharding_strategy=shard_grad_op"}, 4)
+                .find("`hybrid_shard_grad_op`"),
+            std::string::npos);
+  EXPECT_THROW(CheckWorld(Parse(kGood), 1, 2), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,430 @@
+// The schema against the loader: both come from one table, so they must accept the same values.
+// Printing is held to reading by random recipes drawn from the schema.
+#include "trainer/recipe/schema.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <set>
+
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/print.h"
+
+namespace fsdp {
+namespace {
+
+using recipe::Json;
+using recipe::RecipeType;
+
+// The part of JSON Schema (draft 2020-12) that the schema uses; any other keyword fails the test.
+bool Allows(const Json& schema, const Json& value) {
+  static const std::set<std::string> kWords = {"$schema", "title", "description", "default"};
+  const auto is = [&](const std::string& type) {
+    return (type == "null" && value.is_null()) || (type == "boolean" && value.is_boolean()) ||
+           (type == "integer" && value.is_number_integer()) ||
+           (type == "number" && value.is_number()) || (type == "string" && value.is_string()) ||
+           (type == "array" && value.is_array()) || (type == "object" && value.is_object());
+  };
+  for (const auto& [keyword, want] : schema.items()) {
+    bool holds = true;
+    if (kWords.count(keyword) > 0) {
+    } else if (keyword == "type") {
+      holds = want.is_string() ? is(want) : false;
+      if (want.is_array()) {
+        for (const Json& type : want) holds |= is(type);
+      }
+    } else if (keyword == "enum") {
+      holds = std::find(want.begin(), want.end(), value) != want.end();
+    } else if (keyword == "anyOf") {
+      holds = false;
+      for (const Json& form : want) holds |= Allows(form, value);
+    } else if (keyword == "minimum") {
+      holds = !value.is_number() || value >= want;
+    } else if (keyword == "maximum") {
+      holds = !value.is_number() || value <= want;
+    } else if (keyword == "exclusiveMinimum") {
+      holds = !value.is_number() || value > want;
+    } else if (keyword == "exclusiveMaximum") {
+      holds = !value.is_number() || value < want;
+    } else if (keyword == "minLength") {
+      holds = !value.is_string() || value.get_ref<const std::string&>().size() >= want;
+    } else if (keyword == "minItems") {
+      holds = !value.is_array() || value.size() >= want;
+    } else if (keyword == "maxItems") {
+      holds = !value.is_array() || value.size() <= want;
+    } else if (keyword == "items") {
+      if (value.is_array()) {
+        for (const Json& item : value) holds &= Allows(want, item);
+      }
+    } else if (keyword == "properties") {
+      if (value.is_object()) {
+        for (const auto& [key, property] : want.items()) {
+          if (value.contains(key)) holds &= Allows(property, value[key]);
+        }
+      }
+    } else if (keyword == "required") {
+      if (value.is_object()) {
+        for (const Json& key : want) holds &= value.contains(key.get<std::string>());
+      }
+    } else if (keyword == "additionalProperties") {
+      EXPECT_EQ(want, false);
+      if (value.is_object()) {
+        for (const auto& item : value.items()) holds &= schema["properties"].contains(item.key());
+      }
+    } else {
+      ADD_FAILURE() << "no such keyword: " << keyword;
+    }
+    if (!holds) return false;
+  }
+  return true;
+}
+
+Json Schema() { return Json::parse(RecipeJsonSchema()); }
+
+std::string MistakesOf(const Json& recipe) {
+  try {
+    ParseRecipe({{"r", recipe.dump()}});  // JSON is YAML.
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+Json GoodRecipe() {
+  return Json::parse(R"({"model": {"family": "gpt2"}, "data": {"train": {"paths": ["x"]}}})");
+}
+
+TEST(Schema, IsWhatEditorsExpect) {
+  const Json schema = Schema();
+  EXPECT_EQ(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+  EXPECT_EQ(schema["required"], Json({"model", "data"}));
+  EXPECT_EQ(schema["properties"].size(), 10u);
+  const Json& optimizer = schema["properties"]["optimizer"];
+  EXPECT_EQ(optimizer["additionalProperties"], false);
+  EXPECT_EQ(optimizer["properties"]["name"]["enum"], Json({"adamw", "sgd"}));
+  EXPECT_EQ(optimizer["properties"]["name"]["default"], "adamw");
+  EXPECT_EQ(optimizer["properties"]["lr"]["default"], 3e-4);
+  EXPECT_EQ(schema["properties"]["model"]["required"], Json({"family"}));
+  // Nothing that this version refuses is listed.
+  const std::string text = RecipeJsonSchema();
+  for (const char* word : {"llama", "hybrid", "\"host\"", "caching", "bf16", "wsd", "\"tokens\"",
+                           "cuda", "weight\"", "num_key_value_heads"}) {
+    EXPECT_EQ(text.find(word), std::string::npos) << word;
+  }
+}
+
+// Calls `visit(path, schema)` for every key, in every form of a map that has several.
+template <typename Visit>
+void ForEachKey(const Json& schema, const std::vector<std::string>& path, const Visit& visit) {
+  for (const Json& form : schema.value("anyOf", Json::array())) ForEachKey(form, path, visit);
+  if (!schema.contains("properties")) return;
+  for (const auto& [name, property] : schema["properties"].items()) {
+    std::vector<std::string> below = path;
+    below.push_back(name);
+    visit(below, property);
+    ForEachKey(property, below, visit);
+  }
+}
+
+TEST(Schema, EveryKeyIsDescribedAndDefaultsAreAllowed) {
+  int keys = 0;
+  ForEachKey(Schema(), {}, [&](const auto& path, const Json& property) {
+    EXPECT_GT(property.value("description", "").size(), 5u) << path.back();
+    if (property.contains("default")) {
+      EXPECT_TRUE(Allows(property, property["default"])) << path.back();
+    }
+    ++keys;
+  });
+  EXPECT_GT(keys, 80);
+  EXPECT_TRUE(Allows(Schema(), GoodRecipe()));
+  EXPECT_FALSE(Allows(Schema(), Json::object()));
+}
+
+TEST(Schema, AgreesWithTheLoaderOnEveryKey) {
+  const Json schema = Schema();
+  const std::vector<Json> values = {nullptr,
+                                    true,
+                                    false,
+                                    0,
+                                    1,
+                                    2,
+                                    -1,
+                                    70000,
+                                    0.5,
+                                    -0.5,
+                                    1.5,
+                                    1e300,
+                                    "text",
+                                    "",
+                                    "auto",
+                                    "none",
+                                    "sgd",
+                                    "fp32",
+                                    "gpt2",
+                                    "bf16",
+                                    Json::array(),
+                                    Json({1}),
+                                    Json({0.5, 0.5}),
+                                    Json({"word"}),
+                                    Json::object()};
+  int allowed = 0, refused = 0;
+  ForEachKey(schema, {}, [&](const std::vector<std::string>& path, const Json&) {
+    for (const Json& value : values) {
+      Json recipe = GoodRecipe();
+      Json* at = &recipe;
+      std::string key;
+      for (const std::string& name : path) {
+        at = &(*at)[name];
+        key += (key.empty() ? "" : ".");
+        key += name;
+      }
+      *at = value;
+      if (path.back() != "prompt" && key.starts_with("eval.sample.")) {
+        recipe["eval"]["sample"]["prompt"] = "x";
+      }
+      const std::string mistakes = MistakesOf(recipe);
+      if (Allows(schema, recipe)) {
+        // What is left are settings against each other.
+        for (const char* words : {"want ", "unknown key", "not in this version", "required"}) {
+          EXPECT_EQ(mistakes.find(words), std::string::npos)
+              << key << ": " << value << ": " << mistakes;
+        }
+        ++allowed;
+      } else {
+        EXPECT_NE(mistakes.find(key), std::string::npos) << key << ": " << value;
+        ++refused;
+      }
+    }
+  });
+  EXPECT_GT(allowed, 200);
+  EXPECT_GT(refused, 1000);
+}
+
+// A random value that `schema` allows.
+Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
+  if (schema.contains("enum")) {
+    return schema["enum"][random.Below(n++, schema["enum"].size())];
+  }
+  if (schema.contains("anyOf")) {
+    return Draw(schema["anyOf"][random.Below(n++, schema["anyOf"].size())], random, n);
+  }
+  std::string type;
+  if (schema["type"].is_array()) {
+    if (random.Below(n++, 3) == 0) return nullptr;
+    type = schema["type"][0];
+  } else {
+    type = schema["type"];
+  }
+  if (type == "null") return nullptr;
+  if (type == "boolean") return random.Below(n++, 2) == 1;
+  if (type == "integer") {
+    const int64_t low = schema["minimum"], high = schema["maximum"];
+    const uint64_t span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) + 1;
+    const uint64_t below = random.Below(n++, 2) ? span : std::min<uint64_t>(span, 20);
+    return low + static_cast<int64_t>(random.Below(n++, below));
+  }
+  if (type == "number") {
+    const double low = schema.value("minimum", schema.value("exclusiveMinimum", 0.0));
+    const double high = schema.value("maximum", schema.value("exclusiveMaximum", 1e300));
+    while (true) {
+      // Every exponent and every last digit.
+      const uint64_t bits = random.Below(n++, uint64_t{0x7ff} << 52);
+      const double value = random.Below(n++, 2) ? std::bit_cast<double>(bits)
+                                                : low + (high - low) * random.Uniform(n++);
+      if (value >= low && value <= high && Allows(schema, value)) return value;
+    }
+  }
+  if (type == "string") {
+    static const std::vector<std::string> kPieces = {"a",
+                                                     "Z",
+                                                     "0",
+                                                     "7",
+                                                     ".",
+                                                     "-",
+                                                     "_",
+                                                     "/",
+                                                     ":",
+                                                     " ",
+                                                     ": ",
+                                                     "# ",
+                                                     "'",
+                                                     "\"",
+                                                     "\\",
+                                                     "\n",
+                                                     "\t",
+                                                     "{",
+                                                     "]",
+                                                     ",",
+                                                     "null",
+                                                     "no",
+                                                     "~",
+                                                     "true",
+                                                     "1e3",
+                                                     "\xc3\xa9",
+                                                     "\x01",
+                                                     "\x7f",
+                                                     "\xe2\x80\xa8",
+                                                     "*",
+                                                     "&",
+                                                     "!",
+                                                     "%",
+                                                     "@",
+                                                     "`",
+                                                     "|",
+                                                     ">",
+                                                     "?",
+                                                     "- ",
+                                                     "=",
+                                                     "\r",
+                                                     "<<",
+                                                     "..",
+                                                     "---",
+                                                     "\xef\xbb\xbf"};
+    std::string text;
+    do {
+      text += kPieces[random.Below(n++, kPieces.size())];
+    } while (random.Below(n++, 4) > 0);
+    return text;
+  }
+  if (type == "array") {
+    Json list = Json::array();
+    const uint64_t size = schema.value("minItems", random.Below(n++, 4));
+    for (uint64_t i = 0; i < size; ++i) list.push_back(Draw(schema["items"], random, n));
+    return list;
+  }
+  Json map = Json::object();
+  for (const auto& [key, property] : schema["properties"].items()) {
+    map[key] = Draw(property, random, n);
+  }
+  return map;
+}
+
+// Makes a random recipe one without contradictions.
+void Reconcile(Json& recipe) {
+  auto& model = recipe["model"];
+  model["num_attention_heads"] = 1;
+  model["vocab_size"] = 300;
+  model["max_position_embeddings"] = recipe["data"]["seq_len"];
+  for (const char* part : {"train", "valid"}) {
+    Json& source = recipe["data"][part];
+    if (!source.is_object() || !source.contains("paths")) continue;
+    if (source["source"] == "synthetic") source["paths"] = Json::array();
+    if (source["source"] == "text" && source["paths"].empty()) source["paths"] = {"no"};
+  }
+  if (recipe["data"]["train"]["source"] == "synthetic") recipe["eval"]["sample"] = nullptr;
+  if (recipe["data"]["valid"].is_null()) recipe["eval"]["every"] = 0;
+  if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
+  if (recipe["fsdp"]["sharding_strategy"] == "no_shard") recipe["fsdp"]["shard_size"] = nullptr;
+  recipe["schedule"]["warmup_steps"] = 1;
+  std::string& name = recipe["run"]["name"].get_ref<std::string&>();
+  std::replace(name.begin(), name.end(), '/', '_');
+  name += "x";
+}
+
+TEST(Print, ReadsBackToTheSameRecipe) {
+  const Json schema = Schema();
+  const RandomStream random(20231, "recipes");
+  uint64_t n = 0;
+  for (int i = 0; i < 300; ++i) {
+    Json drawn = Draw(schema, random, n);
+    Reconcile(drawn);
+    SCOPED_TRACE(drawn.dump());
+    Recipe recipe;
+    ASSERT_NO_THROW(recipe = ParseRecipe({{"drawn", drawn.dump()}})) << MistakesOf(drawn);
+    // What was drawn is what was read ...
+    Json written = RecipeType().write(recipe);
+    for (const auto& [key, value] : drawn["model"].items()) {
+      if (value.is_null()) written["model"][key] = nullptr;  // Filled in.
+    }
+    ASSERT_EQ(written, drawn);
+    // ... and printing loses nothing.
+    const std::string text = PrintRecipe(recipe);
+    ASSERT_EQ(ParseRecipe({{"printed", text}}), recipe) << text;
+    ASSERT_EQ(PrintRecipe(ParseRecipe({{"printed", text}})), text);
+  }
+}
+
+TEST(Print, IsPlainYaml) {
+  const Recipe recipe =
+      ParseRecipe({{"r", GoodRecipe().dump()}},
+                  {"optimizer.eps=1e-8", "run.name='no'", "data.train.paths=[a b, c.txt, '7']"});
+  const std::string text = PrintRecipe(recipe);
+  for (const char* line : {"\nmodel:\n  family: gpt2\n", "  eps: 1.0e-8\n", "  name: \"no\"\n",
+                           "    paths: [\"a b\", c.txt, \"7\"]\n", "  betas: [0.9, 0.95]\n",
+                           "  grad_clip: 1.0\n", "  lr: 3.0e-4\n", "  sample: null\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+  EXPECT_EQ(text.substr(0, 16), "run:\n  name: \"no");
+}
+
+// == must see every key: two recipes that print differently differ.
+TEST(Recipe, EqualityIsThatOfThePrintedText) {
+  const Json schema = Schema();
+  const RandomStream random(5, "equality");
+  uint64_t n = 0;
+  Json drawn = Draw(schema, random, n);
+  Reconcile(drawn);
+  const Recipe before = ParseRecipe({{"r", drawn.dump()}});
+  int changed = 0;
+  for (int i = 0; i < 500; ++i) {
+    Json other = Draw(schema, random, n);
+    // One section of another recipe.
+    const auto& sections = schema["properties"];
+    std::vector<std::string> names;
+    for (const auto& item : sections.items()) names.push_back(item.key());
+    const std::string name = names[random.Below(n++, names.size())];
+    Json mixed = drawn;
+    mixed[name] = other[name];
+    Reconcile(mixed);
+    const Recipe now = ParseRecipe({{"r", mixed.dump()}});
+    EXPECT_EQ(now == before, PrintRecipe(now) == PrintRecipe(before)) << name;
+    changed += now == before ? 0 : 1;
+  }
+  EXPECT_GT(changed, 400);
+}
+
+// Whatever the bytes, the loader gives a recipe or a ConfigError. Runs under ASan and UBSan too.
+TEST(Load, SurvivesMutatedText) {
+  const std::string seed = PrintRecipe(ParseRecipe({{"r", GoodRecipe().dump()}})) +
+                           "anchors: &a {x: *a, <<: [1, 'two', \"t\\x41\"]}\n- |\n  block\n";
+  const RandomStream random(99, "bytes");
+  const std::string alphabet = ":{}[],&*!|>'\"%@`#-?~ \n\t\r\\<=0e.x\xc3\xff";
+  uint64_t n = 0;
+  int recipes = 0, errors = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = i % 2 == 0 ? seed.substr(0, seed.find("anchors")) : seed;
+    for (uint64_t edits = i % 2 == 0 ? 1 : 1 + random.Below(n++, 5); edits > 0; --edits) {
+      const size_t at = random.Below(n++, text.size());
+      switch (random.Below(n++, 4)) {
+        case 0:
+          text[at] = alphabet[random.Below(n++, alphabet.size())];
+          break;
+        case 1:
+          text.insert(at, 1, alphabet[random.Below(n++, alphabet.size())]);
+          break;
+        case 2:
+          text.erase(at, 1 + random.Below(n++, 5));
+          break;
+        default: {
+          const size_t from = random.Below(n++, text.size());
+          text.insert(at, text.substr(from, random.Below(n++, 30)));
+        }
+      }
+    }
+    try {
+      const Recipe recipe = ParseRecipe({{"r", text}});
+      EXPECT_EQ(ParseRecipe({{"r", PrintRecipe(recipe)}}), recipe);
+      ++recipes;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(std::string(error.what()).substr(0, 2), "r:");
+      ++errors;
+    }
+  }
+  EXPECT_GT(recipes, 50);
+  EXPECT_GT(errors, 1000);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,284 @@
+#include "trainer/recipe/load.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "trainer/core/errors.h"
+#include "trainer/recipe/schema.h"
+
+namespace fsdp {
+namespace {
+
+using recipe::Json;
+using recipe::kNotInThisVersion;
+using recipe::KnownKeys;
+using recipe::ParseYaml;
+using recipe::Place;
+using recipe::RecipeMistake;
+using recipe::RecipeReader;
+using recipe::RecipeType;
+using recipe::YamlNode;
+
+std::string ShowPlace(const Place& place, const std::vector<std::string>& sources) {
+  const std::string& name = sources.at(place.source);
+  if (place.line == 0) return name;
+  return name + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
+}
+
+[[noreturn]] void Throw(std::vector<RecipeMistake> mistakes,
+                        const std::vector<std::string>& sources) {
+  std::stable_sort(mistakes.begin(), mistakes.end(),
+                   [](const auto& a, const auto& b) { return a.place < b.place; });
+  std::vector<std::string> lines;
+  for (const RecipeMistake& mistake : mistakes) {
+    std::string line = ShowPlace(mistake.place, sources) + ": ";
+    if (!mistake.key.empty()) line += mistake.key + ": ";
+    line += mistake.message;
+    // One written thing read through two aliases is one mistake.
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+  }
+  std::string text;
+  for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
+  throw ConfigError(text);
+}
+
+// A tree of maps that holds `value` at a.b.c.
+std::shared_ptr<const YamlNode> Nest(const std::string& dotted, const Place& place,
+                                     std::shared_ptr<const YamlNode> value) {
+  size_t end = dotted.size();
+  while (true) {
+    const size_t dot = end == 0 ? std::string::npos : dotted.rfind('.', end - 1);
+    const size_t begin = dot == std::string::npos ? 0 : dot + 1;
+    auto map = std::make_shared<YamlNode>();
+    map->kind = YamlNode::Kind::kMap;
+    map->place = place;
+    map->entries.push_back({dotted.substr(begin, end - begin), place, std::move(value)});
+    value = std::move(map);
+    if (dot == std::string::npos) return value;
+    end = dot;
+  }
+}
+
+// 0, or errno.
+int ReadFile(const std::string& path, std::string& text) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (!file) return errno;
+  char block[4096];
+  while (const size_t n = std::fread(block, 1, sizeof(block), file.get())) text.append(block, n);
+  return std::ferror(file.get()) ? errno : 0;
+}
+
+// Otherwise the files under init_from decide.
+bool HasShape(const ModelRecipe& model) { return model.preset || !model.init_from; }
+
+void FillShape(ModelRecipe& model, const DataRecipe& data) {
+  Gpt2Config shape;
+  if (model.preset) {
+    shape = *FindGpt2Preset(*model.preset);
+  } else if (data.train.source == SourceRecipe::Source::kText) {
+    shape.vocab_size = 256;
+  }
+  const int64_t hidden = model.hidden_size.value_or(shape.hidden_size);
+  model.hidden_size = hidden;
+  model.intermediate_size = model.intermediate_size.value_or(4 * hidden);
+  model.num_hidden_layers = model.num_hidden_layers.value_or(shape.num_hidden_layers);
+  model.num_attention_heads = model.num_attention_heads.value_or(shape.num_attention_heads);
+  model.vocab_size = model.vocab_size.value_or(shape.vocab_size);
+  model.max_position_embeddings =
+      model.max_position_embeddings.value_or(shape.max_position_embeddings);
+  model.layer_norm_epsilon = model.layer_norm_epsilon.value_or(shape.layer_norm_epsilon);
+}
+
+// Rules that join several keys.
+class Rules {
+ public:
+  explicit Rules(RecipeReader& reader) : reader_(reader) {}
+
+  // `keys`: all that the rule reads. The mistake is reported at the first that somebody wrote.
+  // Breaking one rule makes no key unusable for the others.
+  void Require(bool holds, const std::vector<std::string>& keys, const std::string& message) {
+    if (holds) return;
+    for (const std::string& key : keys) {
+      if (reader_.Unusable(key)) return;
+    }
+    for (const std::string& key : keys) {
+      if (reader_.places().count(key) == 0) continue;
+      reader_.mistakes().push_back({reader_.places().at(key), key, message});
+      return;
+    }
+    reader_.mistakes().push_back({PlaceAbove(keys[0]), keys[0], message});
+  }
+
+  void RequireKeys(const Json& schema, const Json& value, const std::string& prefix) {
+    for (const Json& form : schema.value("anyOf", Json::array())) RequireKeys(form, value, prefix);
+    if (!value.is_object() || !schema.contains("properties")) return;
+    for (const Json& name : schema.value("required", Json::array())) {
+      // Of a section, what it must hold says more.
+      if (schema["properties"][name.get<std::string>()].contains("required")) continue;
+      const std::string key = prefix + name.get<std::string>();
+      Require(reader_.places().count(key) > 0, {key}, "required");
+    }
+    for (const auto& [name, property] : schema["properties"].items()) {
+      if (value.contains(name)) RequireKeys(property, value[name], prefix + name + ".");
+    }
+  }
+
+ private:
+  // Of the nearest section above that somebody wrote, else the start of the first file.
+  Place PlaceAbove(std::string key) const {
+    for (size_t dot = key.rfind('.'); dot != std::string::npos; dot = key.rfind('.')) {
+      key.resize(dot);
+      const auto found = reader_.places().find(key);
+      if (found != reader_.places().end()) return found->second;
+    }
+    return {0, 1, 1};
+  }
+
+  RecipeReader& reader_;
+};
+
+void CheckSource(Rules& rules, const SourceRecipe& source, const std::string& key) {
+  const std::vector<std::string> keys = {key + ".paths", key + ".source", key};
+  if (source.source == SourceRecipe::Source::kText) {
+    rules.Require(!source.paths.empty(), keys, "source `text` needs at least one path");
+  } else {
+    rules.Require(source.paths.empty(), keys, "source `synthetic` has no files");
+  }
+}
+
+void CheckRules(RecipeReader& reader, const Recipe& recipe) {
+  Rules rules(reader);
+  rules.RequireKeys(RecipeType().schema, RecipeType().write(recipe), "");
+
+  const std::string& name = recipe.run.name;
+  rules.Require(name.find('/') == std::string::npos && name != "." && name != "..", {"run.name"},
+                "a name, not a path; run.dir takes a path");
+
+  const ModelRecipe& model = recipe.model;
+  const DataRecipe& data = recipe.data;
+  if (HasShape(model)) {
+    for (const ShapeConflict& conflict : ShapeConflicts(recipe, Gpt2Shape(model))) {
+      rules.Require(false, conflict.keys, conflict.message);
+    }
+  }
+
+  // data.train is required: what follows from its absence is not worth a second line.
+  if (reader.places().count("data.train") > 0) CheckSource(rules, data.train, "data.train");
+  const auto* valid = std::get_if<SourceRecipe>(&data.valid);
+  if (valid != nullptr) CheckSource(rules, *valid, "data.valid");
+
+  rules.Require(recipe.schedule.warmup_steps <= recipe.train.steps,
+                {"schedule.warmup_steps", "train.steps"},
+                "schedule.warmup_steps is " + std::to_string(recipe.schedule.warmup_steps) +
+                    ", but train.steps is " + std::to_string(recipe.train.steps));
+
+  rules.Require(recipe.eval.every == 0 || !std::holds_alternative<std::monostate>(data.valid),
+                {"eval.every", "data.valid"},
+                "eval.every is " + std::to_string(recipe.eval.every) + ", but data.valid is null");
+  rules.Require(!recipe.eval.sample || data.train.source == SourceRecipe::Source::kText,
+                {"eval.sample", "data.train.source"},
+                "eval.sample is text, but data.train is not (source `synthetic`)");
+
+  rules.Require(
+      recipe.optimizer.name == OptimizerRecipe::Kind::kSgd || recipe.optimizer.momentum == 0,
+      {"optimizer.momentum", "optimizer.name"},
+      "optimizer.momentum belongs to `sgd`, but optimizer.name is `adamw`");
+
+  rules.Require(recipe.fsdp.sharding_strategy != FsdpRecipe::Strategy::kNoShard ||
+                    recipe.fsdp.shard_size.value_or(1) == 1,
+                {"fsdp.shard_size", "fsdp.sharding_strategy"},
+                "`no_shard` keeps a full copy on every rank, so fsdp.shard_size can only be 1");
+}
+
+}  // namespace
+
+Recipe ParseRecipe(const std::vector<RecipeText>& texts,
+                   const std::vector<std::string>& overrides) {
+  if (texts.empty()) throw ConfigError("no recipe: name a file with --config");
+  std::vector<std::string> sources;
+  for (const RecipeText& text : texts) sources.push_back(text.name);
+  for (const std::string& text : overrides) sources.push_back("--set " + text);
+
+  RecipeReader reader(KnownKeys());
+  struct Layer {
+    std::shared_ptr<const YamlNode> tree;
+    bool is_preset;
+  };
+  std::vector<Layer> layers;
+  bool readable = true;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto tree = ParseYaml(texts[i].text, static_cast<int>(i), true, reader.mistakes());
+    readable &= tree != nullptr;
+    if (tree && tree->kind != YamlNode::Kind::kNull) layers.push_back({tree, false});
+  }
+  const size_t files_end = layers.size();
+  for (size_t i = 0; i < overrides.size(); ++i) {
+    const int source = static_cast<int>(texts.size() + i);
+    const Place place{source, 0, 0};
+    const size_t equals = overrides[i].find('=');
+    if (equals == std::string::npos || equals == 0) {
+      reader.mistakes().push_back({place, "", "want KEY=VALUE"});
+      continue;
+    }
+    const std::string key = overrides[i].substr(0, equals);
+    const auto value = ParseYaml(overrides[i].substr(equals + 1), source, false, reader.mistakes());
+    readable &= value != nullptr;
+    if (value) layers.push_back({Nest(key, place, value), key == "model.preset"});
+  }
+  // What cannot be read may hold any key, so nothing can be said about the whole.
+  if (!readable) Throw(reader.mistakes(), sources);
+  // A preset replaces the fields of earlier layers; all overrides count as beside it.
+  std::stable_partition(layers.begin() + files_end, layers.end(),
+                        [](const Layer& layer) { return layer.is_preset; });
+
+  Recipe recipe;
+  for (const Layer& layer : layers) RecipeType().read(*layer.tree, "", reader, recipe);
+  if (HasShape(recipe.model)) FillShape(recipe.model, recipe.data);
+  CheckRules(reader, recipe);
+  if (!reader.mistakes().empty()) Throw(reader.mistakes(), sources);
+  for (const auto& [key, place] : reader.places()) {
+    recipe.places[key] = ShowPlace(place, sources);
+  }
+  return recipe;
+}
+
+Recipe LoadRecipe(const std::vector<std::string>& files,
+                  const std::vector<std::string>& overrides) {
+  std::vector<RecipeText> texts;
+  std::string unreadable;
+  for (const std::string& file : files) {
+    RecipeText text{file, ""};
+    if (const int error = ReadFile(file, text.text); error != 0) {
+      unreadable += (unreadable.empty() ? "" : "\n") + file + ": " + std::strerror(error);
+    }
+    texts.push_back(std::move(text));
+  }
+  if (!unreadable.empty()) throw ConfigError(unreadable);
+  return ParseRecipe(texts, overrides);
+}
+
+void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size) {
+  if (local_world_size < 1 || local_world_size > world_size) {
+    throw std::invalid_argument("[CheckWorld] want 1 <= local_world_size <= world_size, got " +
+                                std::to_string(local_world_size) + " and " +
+                                std::to_string(world_size));
+  }
+  const FsdpRecipe& fsdp = recipe.fsdp;
+  if (!fsdp.shard_size || fsdp.sharding_strategy == FsdpRecipe::Strategy::kNoShard) return;
+  if (*fsdp.shard_size == world_size) return;
+  const bool keeps = fsdp.sharding_strategy == FsdpRecipe::Strategy::kShardGradOp;
+  const std::string strategy(Name(fsdp.sharding_strategy));
+  throw ConfigError(recipe.Mistake(
+      "fsdp.shard_size",
+      "want null or the world size " + std::to_string(world_size) + " for `" + strategy +
+          "`, got " + std::to_string(*fsdp.shard_size) + "; sharding in groups is `" +
+          (keeps ? "hybrid_shard_grad_op" : "hybrid_shard") + "`: " + kNotInThisVersion));
+}
+
+}  // namespace fsdp

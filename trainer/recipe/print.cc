@@ -1,0 +1,206 @@
+#include "trainer/recipe/print.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+
+#include "trainer/recipe/schema.h"
+
+namespace fsdp {
+namespace {
+
+using recipe::Json;
+using recipe::PlainType;
+using recipe::RecipeType;
+using recipe::ResolvePlain;
+
+// Shortest digits that read back to the same bits, in a form that YAML 1.1 readers take for a
+// number too: with a point, and a sign before an exponent. 3.0e-4, where to_chars says 3e-04.
+std::string YamlNumber(double value) {
+  char buffer[32];
+  std::string text(buffer, std::to_chars(buffer, buffer + sizeof(buffer), value).ptr);
+  const size_t e = std::min(text.find('e'), text.size());
+  std::string digits = text.substr(0, e), exponent = text.substr(e);
+  if (digits.find('.') == std::string::npos) digits += ".0";
+  if (exponent.size() == 4 && exponent[2] == '0') exponent.erase(2, 1);
+  return digits + exponent;
+}
+
+std::string YamlText(const std::string& text) {
+  bool plain = std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/';
+  for (const char c : text) {
+    plain &=
+        std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '/' || c == '.' || c == '-';
+  }
+  // The words that YAML 1.1 takes for booleans too.
+  for (const char* word : {"y", "Y", "yes", "Yes", "YES", "n", "N", "no", "No", "NO", "on", "On",
+                           "ON", "off", "Off", "OFF"}) {
+    plain &= text != word;
+  }
+  plain &= ResolvePlain(text) == PlainType::kText;
+  // In double quotes YAML reads what JSON reads.
+  return plain ? text : Json(text).dump();
+}
+
+std::string YamlValue(const Json& value) {
+  if (value.is_number_float()) return YamlNumber(value.get<double>());
+  if (value.is_string()) return YamlText(value.get_ref<const std::string&>());
+  if (value.is_array()) {
+    std::string list;
+    for (const Json& item : value) list += (list.empty() ? "" : ", ") + YamlValue(item);
+    return "[" + list + "]";
+  }
+  return value.dump();  // null, true, false, integers.
+}
+
+void AddYaml(const Json& map, int indent, std::string& text) {
+  for (const auto& [key, value] : map.items()) {
+    text += std::string(indent, ' ') + key + ":";
+    if (value.is_object()) {
+      text += "\n";
+      AddYaml(value, indent + 2, text);
+    } else {
+      text += " " + YamlValue(value) + "\n";
+    }
+  }
+}
+
+void AddFlat(const Json& map, const std::string& prefix,
+             std::vector<std::pair<std::string, std::string>>& flat) {
+  for (const auto& [key, value] : map.items()) {
+    if (value.is_object()) {
+      AddFlat(value, prefix + key + ".", flat);
+    } else {
+      flat.emplace_back(prefix + key, YamlValue(value));
+    }
+  }
+}
+
+std::string Code(const std::string& text) { return "`" + text + "`"; }
+
+// What a schema allows, in words for a table.
+std::string DescribeSchema(const Json& schema) {
+  if (schema.contains("enum")) {
+    std::string names;
+    for (const Json& name : schema["enum"]) {
+      names += (names.empty() ? "" : ", ") + Code(YamlValue(name));
+    }
+    return names;
+  }
+  if (schema.contains("anyOf")) {
+    std::string forms, last;
+    for (const Json& form : schema["anyOf"]) {
+      const std::string words = DescribeSchema(form);
+      if (words == last) continue;
+      forms += (forms.empty() ? "" : " or ") + words;
+      last = words;
+    }
+    return forms;
+  }
+  const Json& type = schema["type"];
+  const bool nullable = type.is_array();
+  const std::string name = nullable ? type[0].get<std::string>() : type.get<std::string>();
+  std::string words = name == "boolean"  ? "`true`, `false`"
+                      : name == "string" ? "text"
+                      : name == "null"   ? "`null`"
+                      : name == "object" ? "map"
+                                         : name;
+  if (name == "array") {
+    words = "list of ";
+    if (schema.contains("minItems")) words += schema["minItems"].dump() + " x ";
+    words += DescribeSchema(schema["items"]);
+  }
+  bool bounded = false;
+  const auto bound = [&](const char* keyword, const char* sign) {
+    if (!schema.contains(keyword)) return;
+    const Json& at = schema[keyword];
+    // Bounds that only say how many bits there are tell nobody anything.
+    if (at == std::numeric_limits<int32_t>::max() || at == std::numeric_limits<int64_t>::max()) {
+      return;
+    }
+    char text[32];
+    *std::to_chars(text, text + sizeof(text) - 1, at.get<double>()).ptr = '\0';
+    words += std::string(bounded ? " and " : " ") + sign + " " +
+             (at.is_number_integer() ? at.dump() : text);
+    bounded = true;
+  };
+  bound("minimum", ">=");
+  bound("exclusiveMinimum", ">");
+  bound("maximum", "<=");
+  bound("exclusiveMaximum", "<");
+  return words + (nullable ? ", `null`" : "");
+}
+
+std::string DescribeDefault(const Json& value) {
+  if (!value.is_object()) return Code(YamlValue(value));
+  std::string map;
+  for (const auto& [key, item] : value.items()) {
+    map += (map.empty() ? "" : ", ") + key + ": " + YamlValue(item);
+  }
+  return Code("{" + map + "}");
+}
+
+void AddRows(const Json& section, const std::string& prefix, std::string& text) {
+  for (const auto& [name, property] : section["properties"].items()) {
+    bool required = false;
+    for (const Json& key : section.value("required", Json::array())) required |= key == name;
+    const std::string standard = property.contains("default") ? DescribeDefault(property["default"])
+                                 : required                   ? "required"
+                                                              : "";
+    text += "| " + Code(prefix + name) + " | " + DescribeSchema(property) + " | " + standard +
+            " | " + property["description"].get<std::string>() + " |\n";
+    if (property.contains("properties")) AddRows(property, prefix + name + ".", text);
+    for (const Json& form : property.value("anyOf", Json::array())) {
+      if (form.contains("properties")) AddRows(form, prefix + name + ".", text);
+    }
+  }
+}
+
+}  // namespace
+
+std::string PrintRecipe(const Recipe& recipe) {
+  std::string text;
+  AddYaml(RecipeType().write(recipe), 0, text);
+  return text;
+}
+
+std::vector<std::pair<std::string, std::string>> FlattenRecipe(const Recipe& recipe) {
+  std::vector<std::pair<std::string, std::string>> flat;
+  AddFlat(RecipeType().write(recipe), "", flat);
+  return flat;
+}
+
+std::string RecipeJsonSchema() { return RecipeType().schema.dump(2) + "\n"; }
+
+std::string RecipeDocumentation() {
+  std::string text = R"(# The recipe
+
+<!-- Written by `fsdp-train config docs > docs/recipe.md`. A test fails when this file is stale. -->
+
+A run is described by one or more YAML files and by `--set KEY=VALUE` on the command line:
+
+    fsdp-train config print --config configs/models/gpt2-124m.yaml --set optimizer.lr=1e-3
+
+- Later files override earlier ones, then `--set` in order, its value read as YAML. Maps are merged
+  key by key; a list replaces the list before it. A section cannot be null.
+- An unknown key, a wrong type, a value out of range, a duplicate key or two settings that contradict
+  each other is an error with exit code 2. All mistakes are listed at once, one a line, as
+  `file:line:column: key: message` or `--set KEY=VALUE: key: message`.
+- Values are those of YAML 1.2: `true` and `false` alone are booleans, `3e-4` and `3.0e-4` are
+  numbers, `1e3` is no integer. Text that looks like something else needs quotes (`name: "5"`).
+  Anchors and aliases work; merge keys (`<<`), tags and several documents in a file are refused.
+- `fsdp-train config check` checks, `config print` shows the recipe with everything filled in, and
+  `config schema` prints a JSON Schema: save it as `recipe.schema.json` and begin a recipe with
+  `# yaml-language-server: $schema=recipe.schema.json` to have an editor complete and check it.
+)";
+  for (const auto& [name, section] : RecipeType().schema["properties"].items()) {
+    text += "\n## " + name + "\n\n" + section["description"].get<std::string>() +
+            "\n\n| key | value | default | |\n|---|---|---|---|\n";
+    AddRows(section, name + ".", text);
+  }
+  return text;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,24 @@
+// The recipe and its schema as text.
+#ifndef FSDP_TRAIN_TRAINER_RECIPE_PRINT_H_
+#define FSDP_TRAIN_TRAINER_RECIPE_PRINT_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+// All keys, as YAML in the schema's order. LoadRecipe reads the same recipe back.
+std::string PrintRecipe(const Recipe& recipe);
+
+// (key with its dots, value as one line of YAML) for every leaf, in the schema's order.
+std::vector<std::pair<std::string, std::string>> FlattenRecipe(const Recipe& recipe);
+
+std::string RecipeJsonSchema();     // JSON Schema, draft 2020-12.
+std::string RecipeDocumentation();  // docs/recipe.md.
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RECIPE_PRINT_H_

@@ -1,0 +1,283 @@
+// What a run is to do, as read from YAML and resolved: every default filled in, nothing left to
+// interpret. The members are the recipe's keys, the initialisers its defaults; ranges, meanings and
+// documentation are in schema.cc. Enumerators are in the order of their names.
+#ifndef FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_
+#define FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "models/gpt2/config.h"
+#include "trainer/core/dtype.h"
+
+namespace fsdp {
+
+struct RunRecipe {
+  enum class Device { kAuto, kCpu, kSim };
+
+  std::string name = "run";
+  std::optional<std::string> dir;  // runs/<name> where empty.
+  int64_t seed = 1337;
+  Device device = Device::kAuto;
+  int64_t threads = 0;  // 0: cores of the host / its ranks.
+  bool deterministic = false;
+  double timeout_s = 600;
+  std::optional<int64_t> store_port;
+
+  std::string Directory() const { return dir ? *dir : "runs/" + name; }
+  bool operator==(const RunRecipe&) const = default;
+};
+
+struct ModelRecipe {
+  enum class Family { kGpt2 };
+
+  Family family = Family::kGpt2;
+  std::optional<std::string> preset;
+  std::optional<std::string> init_from;
+  // Empty only under init_from without preset: the files there decide. Otherwise LoadRecipe has
+  // filled them.
+  std::optional<int64_t> hidden_size;
+  std::optional<int64_t> intermediate_size;
+  std::optional<int64_t> num_hidden_layers;
+  std::optional<int64_t> num_attention_heads;
+  std::optional<int64_t> vocab_size;
+  std::optional<int64_t> max_position_embeddings;
+  std::optional<double> layer_norm_epsilon;
+
+  bool operator==(const ModelRecipe&) const = default;
+};
+
+struct SourceRecipe {
+  enum class Source { kText, kSynthetic };
+  enum class Tokenizer { kBytes };
+
+  Source source = Source::kText;
+  std::vector<std::string> paths;  // Files or globs; not empty for text, empty for synthetic.
+  Tokenizer tokenizer = Tokenizer::kBytes;
+
+  bool operator==(const SourceRecipe&) const = default;
+};
+
+struct HeldOut {
+  double fraction = 0.05;  // The last part of the tokens of data.train, never trained on.
+
+  bool operator==(const HeldOut&) const = default;
+};
+
+struct DataRecipe {
+  SourceRecipe train;
+  std::variant<std::monostate, HeldOut, SourceRecipe> valid = HeldOut{};  // monostate: none.
+  int64_t seq_len = 256;
+  bool shuffle = true;
+
+  bool operator==(const DataRecipe&) const = default;
+};
+
+struct TrainRecipe {
+  enum class Recompute { kNone, kSelective, kFull };
+
+  int64_t steps = 100;
+  int64_t micro_batch_size = 8;    // Sequences per rank and forward pass.
+  int64_t global_batch_size = 32;  // Sequences per optimizer step, over all ranks.
+  double grad_clip = 1.0;          // 0: off.
+  Recompute activation_checkpointing = Recompute::kNone;
+
+  bool operator==(const TrainRecipe&) const = default;
+};
+
+struct SampleRecipe {
+  std::string prompt;        // Not empty.
+  int64_t max_tokens = 200;  // New ones, after the prompt.
+  double temperature = 0.8;  // 0: always the likeliest token.
+
+  bool operator==(const SampleRecipe&) const = default;
+};
+
+struct EvalRecipe {
+  int64_t every = 0;  // Steps; 0: never.
+  int64_t steps = 20;
+  std::optional<SampleRecipe> sample;
+
+  bool operator==(const EvalRecipe&) const = default;
+};
+
+struct OptimizerRecipe {
+  enum class Kind { kAdamW, kSgd };
+
+  Kind name = Kind::kAdamW;
+  double lr = 3e-4;
+  std::array<double, 2> betas = {0.9, 0.95};  // AdamW.
+  double eps = 1e-8;                          // AdamW.
+  double momentum = 0;                        // SGD.
+  double weight_decay = 0.1;
+  DType state_dtype = DType::kFloat32;
+
+  bool operator==(const OptimizerRecipe&) const = default;
+};
+
+struct ScheduleRecipe {
+  enum class Kind { kCosine, kConstant };
+
+  Kind name = Kind::kCosine;
+  int64_t warmup_steps = 0;  // At most train.steps.
+  double min_lr_ratio = 0.1;
+
+  bool operator==(const ScheduleRecipe&) const = default;
+};
+
+struct FsdpRecipe {
+  enum class Strategy { kFullShard, kShardGradOp, kNoShard };
+  enum class Policy { kTransformerBlock, kSize, kNone };
+  enum class Prefetch { kPre, kPost, kNone };
+  enum class Limiter { kDevice };
+  enum class Buffers { kSlots };
+  enum class Accumulation { kSharded, kUnsharded };
+
+  struct AutoWrap {
+    Policy policy = Policy::kTransformerBlock;
+    int64_t min_num_params = 100000000;
+    bool operator==(const AutoWrap&) const = default;
+  };
+  struct MixedPrecision {
+    DType param_dtype = DType::kFloat32;
+    DType grad_dtype = DType::kFloat32;
+    DType reduce_dtype = DType::kFloat32;
+    DType master_dtype = DType::kFloat32;
+    DType buffer_dtype = DType::kFloat32;
+    bool operator==(const MixedPrecision&) const = default;
+  };
+  struct CpuOffload {
+    bool params = false;
+    bool optimizer = false;
+    bool operator==(const CpuOffload&) const = default;
+  };
+
+  Strategy sharding_strategy = Strategy::kFullShard;
+  std::optional<int64_t> shard_size;  // CheckWorld() holds it against the world.
+  AutoWrap auto_wrap;
+  Prefetch backward_prefetch = Prefetch::kPre;
+  bool forward_prefetch = true;
+  int64_t limit_all_gathers = 2;  // Slots; 0: unlimited.
+  int64_t reduce_buffers = 2;
+  int64_t communicators = 2;
+  Limiter limiter = Limiter::kDevice;
+  Buffers buffers = Buffers::kSlots;
+  Accumulation gradient_accumulation = Accumulation::kSharded;
+  MixedPrecision mixed_precision;
+  CpuOffload cpu_offload;
+
+  bool operator==(const FsdpRecipe&) const = default;
+};
+
+struct ResumeRecipe {
+  enum class Kind { kAuto, kNone, kStep, kDirectory };
+
+  Kind kind = Kind::kAuto;
+  int64_t step = 0;            // kStep.
+  std::string directory = {};  // kDirectory.
+
+  bool operator==(const ResumeRecipe&) const = default;
+};
+
+struct CheckpointRecipe {
+  int64_t every = 0;      // Steps; 0: never, else also at the end.
+  int64_t keep_last = 3;  // 0: all.
+  bool async = false;
+  ResumeRecipe resume;
+
+  bool operator==(const CheckpointRecipe&) const = default;
+};
+
+struct LogRecipe {
+  int64_t every = 1;  // Steps.
+  bool tensorboard = false;
+  std::vector<int64_t> trace_steps;
+
+  bool operator==(const LogRecipe&) const = default;
+};
+
+struct Recipe {
+  RunRecipe run;
+  ModelRecipe model;
+  DataRecipe data;
+  TrainRecipe train;
+  EvalRecipe eval;
+  OptimizerRecipe optimizer;
+  ScheduleRecipe schedule;
+  FsdpRecipe fsdp;
+  CheckpointRecipe checkpoint;
+  LogRecipe log;
+
+  // Where each key that somebody wrote was written last: "file:line:column" or "--set key=value".
+  // No part of what the run is, so == leaves it out.
+  std::map<std::string, std::string> places;
+
+  // "place: key: message", or "key: message" for a key left at its default: for mistakes that show
+  // only when the run starts.
+  std::string Mistake(const std::string& key, const std::string& message) const;
+
+  bool operator==(const Recipe& other) const;
+};
+
+// The names that recipes use, in the enumerators' order.
+constexpr auto NamesOf(RunRecipe::Device) {
+  return std::to_array<std::string_view>({"auto", "cpu", "sim"});
+}
+constexpr auto NamesOf(ModelRecipe::Family) { return std::to_array<std::string_view>({"gpt2"}); }
+constexpr auto NamesOf(SourceRecipe::Source) {
+  return std::to_array<std::string_view>({"text", "synthetic"});
+}
+constexpr auto NamesOf(SourceRecipe::Tokenizer) {
+  return std::to_array<std::string_view>({"bytes"});
+}
+constexpr auto NamesOf(TrainRecipe::Recompute) {
+  return std::to_array<std::string_view>({"none", "selective", "full"});
+}
+constexpr auto NamesOf(OptimizerRecipe::Kind) {
+  return std::to_array<std::string_view>({"adamw", "sgd"});
+}
+constexpr auto NamesOf(ScheduleRecipe::Kind) {
+  return std::to_array<std::string_view>({"cosine", "constant"});
+}
+constexpr auto NamesOf(FsdpRecipe::Strategy) {
+  return std::to_array<std::string_view>({"full_shard", "shard_grad_op", "no_shard"});
+}
+constexpr auto NamesOf(FsdpRecipe::Policy) {
+  return std::to_array<std::string_view>({"transformer_block", "size", "none"});
+}
+constexpr auto NamesOf(FsdpRecipe::Prefetch) {
+  return std::to_array<std::string_view>({"pre", "post", "none"});
+}
+constexpr auto NamesOf(FsdpRecipe::Limiter) { return std::to_array<std::string_view>({"device"}); }
+constexpr auto NamesOf(FsdpRecipe::Buffers) { return std::to_array<std::string_view>({"slots"}); }
+constexpr auto NamesOf(FsdpRecipe::Accumulation) {
+  return std::to_array<std::string_view>({"sharded", "unsharded"});
+}
+
+template <typename E>
+requires requires(E e) { NamesOf(e); }
+constexpr std::string_view Name(E value) { return NamesOf(value)[static_cast<size_t>(value)]; }
+
+// The shape to build. Throws std::invalid_argument where a field is empty.
+Gpt2Config Gpt2Shape(const ModelRecipe& model);
+
+// Under init_from, with the shape found there: a field of the recipe may only agree with it. Throws
+// ConfigError with a line for each that does not, naming both values, and for each ShapeConflict.
+Gpt2Config Gpt2Shape(const Recipe& recipe, const Gpt2Config& files);
+
+// What cannot be trained: no model has this shape, or the data does not fit it.
+struct ShapeConflict {
+  std::vector<std::string> keys;  // All that are involved, the most telling one first.
+  std::string message;
+};
+std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const Gpt2Config& shape);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_

@@ -1,0 +1,57 @@
+#include "trainer/recipe/resume.h"
+
+#include <map>
+
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/recipe/print.h"
+
+namespace fsdp {
+namespace {
+
+bool IsFree(const std::string& key) {
+  for (const char* prefix : {"run.", "log.", "checkpoint.", "eval.", "fsdp.", "data.valid."}) {
+    if (key.starts_with(prefix)) return true;
+  }
+  return key == "data.valid" || key == "train.steps";
+}
+
+}  // namespace
+
+std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now) {
+  constexpr const char* kAbsent = "absent";
+  std::map<std::string, std::string> left;
+  for (auto& [key, value] : FlattenRecipe(before)) left[key] = value;
+  std::vector<RecipeDifference> differences;
+  for (const auto& [key, value] : FlattenRecipe(now)) {
+    const auto old = left.find(key);
+    const std::string was = old == left.end() ? kAbsent : old->second;
+    if (old != left.end()) left.erase(old);
+    if (was != value && !IsFree(key)) differences.push_back({key, was, value});
+  }
+  for (const auto& [key, value] : left) {
+    if (!IsFree(key)) differences.push_back({key, value, kAbsent});
+  }
+  return differences;
+}
+
+void CheckResume(const Recipe& before, const Recipe& now) {
+  std::string text;
+  for (const RecipeDifference& difference : ResumeDifferences(before, now)) {
+    if (!text.empty()) text += "\n";
+    text += now.Mistake(difference.key, "the run to resume has " + difference.before +
+                                            ", the recipe has " + difference.now +
+                                            ": may not differ on a resume");
+  }
+  if (!text.empty()) throw ConfigError(text);
+}
+
+uint64_t HashRecipe(const Recipe& recipe) {
+  std::string text;
+  for (const auto& [key, value] : FlattenRecipe(recipe)) {
+    if (key != "run.threads" && key != "run.dir") text += key + ": " + value + "\n";
+  }
+  return HashBytes(text);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,431 @@
+#include "trainer/recipe/schema.h"
+
+#include <limits>
+
+namespace fsdp::recipe {
+namespace {
+
+constexpr int64_t kAnyInteger = std::numeric_limits<int64_t>::max();
+
+Section<RunRecipe> RunSection() {
+  using R = RunRecipe;
+  return {{
+      Key("name", &R::name, Text(), "Names the run; no slashes."),
+      Key("dir", &R::dir, Nullable(Text()), "The run directory. null: runs/ and the name."),
+      Key("seed", &R::seed, Integer(0, kAnyInteger), "Of initial weights and data order."),
+      Key("device", &R::device, OneOf<R::Device>(Later({"cuda"})),
+          "What computes. auto: the best there is. sim: a simulated rank, without tensor data."),
+      Key("threads", &R::threads, Integer(0),
+          "CPU compute threads of a rank. 0: the cores of the host, divided by its ranks."),
+      Key("deterministic", &R::deterministic, Boolean(),
+          "Repeatable bits on devices that have a faster way without; the cpu device always has "
+          "them."),
+      Key("timeout_s", &R::timeout_s, Number({.above = 0, .at_most = 1e9}),
+          "Seconds of silence of a peer or collective after which the run ends, with exit code 6."),
+      Key("store_port", &R::store_port, Nullable(Integer(1, 65535)),
+          "TCP port of the ranks' store. null: MASTER_PORT, or the port after it where an agent "
+          "owns that."),
+  }};
+}
+
+Type<std::string> PresetName() {
+  std::vector<std::string> names;
+  for (const Gpt2Preset& preset : Gpt2Presets()) names.emplace_back(preset.name);
+  return Convert<std::string, size_t>(
+      OneOfNames(names, Later({})), [names](const size_t& index) { return names.at(index); },
+      [names](const std::string& name) -> size_t {
+        return std::find(names.begin(), names.end(), name) - names.begin();
+      });
+}
+
+Section<ModelRecipe> ModelSection() {
+  using R = ModelRecipe;
+  Field<R> preset = Key("preset", &R::preset, Nullable(PresetName()),
+                        "A published size: sets the fields below, and those beside it override it. "
+                        "Given in a later file, it replaces the fields of earlier ones.");
+  preset.read = [read = preset.read](const YamlNode& node, const std::string& key,
+                                     RecipeReader& reader, R& model) {
+    read(node, key, reader, model);
+    if (node.kind == YamlNode::Kind::kNull) return;
+    model.hidden_size.reset();
+    model.intermediate_size.reset();
+    model.num_hidden_layers.reset();
+    model.num_attention_heads.reset();
+    model.vocab_size.reset();
+    model.max_position_embeddings.reset();
+    model.layer_norm_epsilon.reset();
+  };
+  return {
+      {
+          Key("family", &R::family,
+              OneOf<R::Family>(Later({"llama", "t5", "vit", "regnet", "dhen"})),
+              "The architecture.")
+              .Required(),
+          preset,
+          Key("init_from", &R::init_from, Nullable(Text()),
+              "A Hugging Face directory (config.json and *.safetensors) or a checkpoint to "
+              "take shape and weights from. Shape fields given beside it must agree with it."),
+          Key("hidden_size", &R::hidden_size, Nullable(Integer(1, kMaxHiddenSize)),
+              "Width of the residual stream. null: 768.")
+              .Elsewhere({"n_embd", "d_model", "hidden_dim"}),
+          Key("intermediate_size", &R::intermediate_size,
+              Nullable(Integer(1, kMaxIntermediateSize)),
+              "Width inside the MLP. null: 4 x hidden_size.")
+              .Elsewhere({"n_inner", "d_ff", "ffn_dim"}),
+          Key("num_hidden_layers", &R::num_hidden_layers, Nullable(Integer(1, kMaxHiddenLayers)),
+              "Transformer blocks. null: 12.")
+              .Elsewhere({"n_layer", "n_layers", "num_layers"}),
+          Key("num_attention_heads", &R::num_attention_heads, Nullable(Integer(1, kMaxHiddenSize)),
+              "Attention heads; they divide hidden_size. null: 12.")
+              .Elsewhere({"n_head", "n_heads", "num_heads"}),
+          Key("vocab_size", &R::vocab_size, Nullable(Integer(1, kMaxVocabSize)),
+              "Tokens that the model knows. null: the preset's; without one 256 for text in "
+              "bytes, else 50257.")
+              .Elsewhere({"n_vocab"}),
+          Key("max_position_embeddings", &R::max_position_embeddings,
+              Nullable(Integer(1, kMaxPositions)), "Longest sequence, in tokens. null: 1024.")
+              .Elsewhere({"n_positions", "n_ctx", "block_size"}),
+          Key("layer_norm_epsilon", &R::layer_norm_epsilon,
+              Nullable(Number({.at_least = 0, .at_most = 1})),
+              "Added to the variance in every LayerNorm. null: 1e-5.")
+              .Elsewhere({"layer_norm_eps", "norm_eps"}),
+      },
+      {"num_key_value_heads", "head_dim"}};
+}
+
+Section<SourceRecipe> SourceSection() {
+  using R = SourceRecipe;
+  return {{
+              Key("source", &R::source, OneOf<R::Source>(Later({"tokens", "images"})),
+                  "text: files, tokenised when the run starts. synthetic: tokens drawn from the "
+                  "seed over the model's vocabulary, without files."),
+              Key("paths", &R::paths, ListOf(Text()),
+                  "Files or globs, in this order. At least one for text, none for synthetic."),
+              Key("tokenizer", &R::tokenizer, OneOf<R::Tokenizer>([](const std::string& name) {
+                    return name.ends_with(".json") || name.ends_with(".model");
+                  }),
+                  "bytes: a token for each byte."),
+          },
+          {"weight"}};
+}
+
+// A map; lists of weighted sources are for later.
+Type<SourceRecipe> TrainSource() {
+  Type<SourceRecipe> type = Map(SourceSection());
+  type.read = [read = type.read](const YamlNode& node, const std::string& key, RecipeReader& reader,
+                                 SourceRecipe& value) {
+    if (node.kind == YamlNode::Kind::kList) {
+      reader.Mistake(node.place, key, "a list of sources: " + std::string(kNotInThisVersion));
+      return false;
+    }
+    return read(node, key, reader, value);
+  };
+  return type;
+}
+
+// null, {fraction} or a source. A later file that names keys of the other form changes the form.
+using Valid = std::variant<std::monostate, HeldOut, SourceRecipe>;
+Type<Valid> ValidType() {
+  const Type<HeldOut> held_out = Map(Section<HeldOut>{{
+      Key("fraction", &HeldOut::fraction, Number({.above = 0, .below = 1}),
+          "Share of the tokens of data.train, at their end, that is never trained on."),
+  }});
+  const Type<SourceRecipe> source = Map(SourceSection());
+  const Json null = {{"type", "null"}};
+  return {{{"anyOf", {null, held_out.schema, source.schema}}},
+          [=](const YamlNode& node, const std::string& key, RecipeReader& reader, Valid& value) {
+            if (node.kind == YamlNode::Kind::kNull) {
+              reader.ForgetBelow(key);
+              value = std::monostate();
+              return true;
+            }
+            if (node.kind != YamlNode::Kind::kMap) {
+              reader.Wrong(node, key, "null, {fraction: ...} or a map like data.train");
+              return false;
+            }
+            const YamlNode::Entry* fraction = node.Find("fraction");
+            bool names_source = false;
+            for (const char* name : {"source", "paths", "tokenizer", "weight"}) {
+              names_source |= node.Find(name) != nullptr;
+            }
+            if (fraction != nullptr && names_source) {
+              reader.Mistake(fraction->place, key + ".fraction",
+                             "a share of data.train and a source of its own exclude each other");
+              return false;
+            }
+            if (names_source || (fraction == nullptr && std::get_if<SourceRecipe>(&value))) {
+              SourceRecipe read;
+              if (const auto* before = std::get_if<SourceRecipe>(&value)) read = *before;
+              const bool good = source.read(node, key, reader, read);
+              value = std::move(read);
+              return good;
+            }
+            HeldOut read;
+            if (const auto* before = std::get_if<HeldOut>(&value)) read = *before;
+            const bool good = held_out.read(node, key, reader, read);
+            value = read;
+            return good;
+          },
+          [=](const Valid& value) {
+            if (const auto* share = std::get_if<HeldOut>(&value)) return held_out.write(*share);
+            if (const auto* own = std::get_if<SourceRecipe>(&value)) return source.write(*own);
+            return Json(nullptr);
+          }};
+}
+
+Section<DataRecipe> DataSection() {
+  using R = DataRecipe;
+  return {{
+      Key("train", &R::train, TrainSource(), "What to train on.").Required(),
+      Key("valid", &R::valid, ValidType(),
+          "What to evaluate on: the last part of data.train, a source of its own, or null for "
+          "nothing."),
+      Key("seq_len", &R::seq_len, Integer(1, kMaxPositions),
+          "Tokens of a sequence; at most the model's max_position_embeddings.")
+          .Elsewhere({"sequence_length", "max_seq_len", "block_size"}),
+      Key("shuffle", &R::shuffle, Boolean(),
+          "Sequences in an order drawn from the seed, anew each epoch; false: as they lie."),
+  }};
+}
+
+Section<TrainRecipe> TrainSection() {
+  using R = TrainRecipe;
+  return {{
+      Key("steps", &R::steps, Integer(1), "Optimizer steps of the whole run.")
+          .Elsewhere({"max_steps", "num_steps", "iterations"}),
+      Key("micro_batch_size", &R::micro_batch_size, Integer(1),
+          "Sequences per rank and forward pass.")
+          .Elsewhere({"batch_size"}),
+      Key("global_batch_size", &R::global_batch_size, Integer(1),
+          "Sequences per optimizer step, over all ranks; any number at any world size."),
+      Key("grad_clip", &R::grad_clip, Number({.at_least = 0}),
+          "Largest norm of all gradients together. 0: no clipping.")
+          .Elsewhere({"max_grad_norm", "clip_grad_norm", "max_norm"}),
+      Key("activation_checkpointing", &R::activation_checkpointing, OneOf<R::Recompute>(),
+          "What backward computes again instead of keeping it. selective: norms, activations and "
+          "attention. full: all but the inputs of the blocks."),
+  }};
+}
+
+Section<EvalRecipe> EvalSection() {
+  using R = EvalRecipe;
+  const Section<SampleRecipe> sample = {{
+      Key("prompt", &SampleRecipe::prompt, Text(), "What the sample continues.").Required(),
+      Key("max_tokens", &SampleRecipe::max_tokens, Integer(1), "New tokens after the prompt."),
+      Key("temperature", &SampleRecipe::temperature, Number({.at_least = 0}),
+          "Divides the logits. 0: always the likeliest token."),
+  }};
+  return {{
+      Key("every", &R::every, Integer(0), "Steps between evaluations. 0: none."),
+      Key("steps", &R::steps, Integer(1), "Batches of an evaluation, at most."),
+      Key("sample", &R::sample, Nullable(Map(sample)),
+          "A continuation to sample from the model, to look at. null: none."),
+  }};
+}
+
+Type<DType> Only32Bit() {
+  return Convert<DType, size_t>(
+      OneOfNames({"fp32"}, Later({"bf16", "fp16"})), [](const size_t&) { return DType::kFloat32; },
+      [](const DType&) { return size_t{0}; });
+}
+
+Section<OptimizerRecipe> OptimizerSection() {
+  using R = OptimizerRecipe;
+  return {{
+      Key("name", &R::name, OneOf<R::Kind>(), "The update rule.").Elsewhere({"type", "kind"}),
+      Key("lr", &R::lr, Number({.at_least = 0}), "Learning rate at its highest.")
+          .Elsewhere({"learning_rate", "max_lr"}),
+      Key("betas", &R::betas, PairOf(Number({.at_least = 0, .below = 1})),
+          "adamw: decay of the first and of the second moment. sgd does not read it."),
+      Key("eps", &R::eps, Number({.at_least = 0}),
+          "adamw: added to the root of the second moment. sgd does not read it."),
+      Key("momentum", &R::momentum, Number({.at_least = 0, .below = 1}),
+          "sgd: decay of the momentum. 0: none, and the only value for adamw."),
+      Key("weight_decay", &R::weight_decay, Number({.at_least = 0}),
+          "Decay of matrices and embeddings, not of biases and norms."),
+      Key("state_dtype", &R::state_dtype, Only32Bit(), "Of moments and momentum."),
+  }};
+}
+
+Section<ScheduleRecipe> ScheduleSection() {
+  using R = ScheduleRecipe;
+  return {{
+      Key("name", &R::name, OneOf<R::Kind>(Later({"linear", "wsd"})),
+          "How the learning rate falls after the warm-up."),
+      Key("warmup_steps", &R::warmup_steps, Integer(0),
+          "Steps of linear rise to optimizer.lr; at most train.steps."),
+      Key("min_lr_ratio", &R::min_lr_ratio, Number({.at_least = 0, .at_most = 1}),
+          "Last learning rate, as a share of optimizer.lr. constant does not read it."),
+  }};
+}
+
+Section<FsdpRecipe> FsdpSection() {
+  using R = FsdpRecipe;
+  const Section<R::AutoWrap> auto_wrap = {{
+      Key("policy", &R::AutoWrap::policy, OneOf<R::Policy>(),
+          "transformer_block: a unit for each block. size: sub-trees of min_num_params or more. "
+          "none: the whole model is one unit."),
+      Key("min_num_params", &R::AutoWrap::min_num_params, Integer(1, kAnyInteger),
+          "Parameters of a unit, at least; for policy size."),
+  }};
+  const Section<R::MixedPrecision> mixed_precision = {{
+      Key("param_dtype", &R::MixedPrecision::param_dtype, Only32Bit(),
+          "Of gathered parameters and of compute."),
+      Key("grad_dtype", &R::MixedPrecision::grad_dtype, Only32Bit(), "Of unsharded gradients."),
+      Key("reduce_dtype", &R::MixedPrecision::reduce_dtype, Only32Bit(),
+          "Of gradients on the wire."),
+      Key("master_dtype", &R::MixedPrecision::master_dtype, Only32Bit(),
+          "Of the parameters that the optimizer updates."),
+      Key("buffer_dtype", &R::MixedPrecision::buffer_dtype, Only32Bit(),
+          "Of buffers that are no parameters."),
+  }};
+  const Section<R::CpuOffload> cpu_offload = {{
+      Key("params", &R::CpuOffload::params, OnlyFalse(), "Parameter shards in host memory."),
+      Key("optimizer", &R::CpuOffload::optimizer, OnlyFalse(),
+          "Optimizer state in host memory, updated there."),
+  }};
+  return {{
+      Key("sharding_strategy", &R::sharding_strategy,
+          OneOf<R::Strategy>(Later({"hybrid_shard", "hybrid_shard_grad_op"})),
+          "full_shard: parameters are gathered for forward and again for backward. shard_grad_op: "
+          "kept from forward to backward. no_shard: every rank keeps all of them."),
+      Key("shard_size", &R::shard_size, Nullable(Integer(1)),
+          "Ranks that share one copy. null: all of them, or one for no_shard."),
+      Key("auto_wrap", &R::auto_wrap, Map(auto_wrap), "What is gathered and freed together."),
+      Key("backward_prefetch", &R::backward_prefetch, OneOf<R::Prefetch>(),
+          "When the next unit's gather may start in backward. pre: before this unit's gradients. "
+          "post: after them. none: after their reduction."),
+      Key("forward_prefetch", &R::forward_prefetch, Boolean(),
+          "The next unit's gather is issued before this unit's forward."),
+      Key("limit_all_gathers", &R::limit_all_gathers, Integer(0),
+          "Units gathered at once, in slots that are used again; n slots prefetch n - 1 ahead. 1: "
+          "no prefetch. 0: no limit."),
+      Key("reduce_buffers", &R::reduce_buffers, Integer(1), "Units whose gradients wait at once."),
+      Key("communicators", &R::communicators, Integer(1, 2),
+          "2: gathers and reductions have a queue each. 1: they share one."),
+      Key("limiter", &R::limiter, OneOf<R::Limiter>(Later({"host"})),
+          "What waits for a free slot: the device's stream."),
+      Key("buffers", &R::buffers, OneOf<R::Buffers>(Later({"caching"})),
+          "Where gathered units live: in slots planned before the run."),
+      Key("gradient_accumulation", &R::gradient_accumulation, OneOf<R::Accumulation>(),
+          "sharded: gradients are reduced after every micro-batch. unsharded: after the last one, "
+          "for memory of the whole gradient."),
+      Key("mixed_precision", &R::mixed_precision, Map(mixed_precision), "Number formats."),
+      Key("cpu_offload", &R::cpu_offload, Map(cpu_offload), "What leaves the device."),
+  }};
+}
+
+Type<ResumeRecipe> ResumeType() {
+  using Kind = ResumeRecipe::Kind;
+  const Type<int64_t> step = Integer(0);
+  const Type<std::string> text = Text();
+  const Json words = {{"enum", {"auto", "none"}}};
+  return {
+      {{"anyOf", {words, step.schema, text.schema}}},
+      [=](const YamlNode& node, const std::string& key, RecipeReader& reader, ResumeRecipe& value) {
+        const bool scalar = node.kind == YamlNode::Kind::kScalar;
+        if (scalar && (node.text == "auto" || node.text == "none")) {
+          value = {.kind = node.text == "auto" ? Kind::kAuto : Kind::kNone};
+          return true;
+        }
+        if (scalar && node.plain && ResolvePlain(node.text) == PlainType::kInteger) {
+          ResumeRecipe read{.kind = Kind::kStep};
+          if (!step.read(node, key, reader, read.step)) return false;
+          value = std::move(read);
+          return true;
+        }
+        const bool is_text = scalar && !node.text.empty() &&
+                             (!node.plain || ResolvePlain(node.text) == PlainType::kText);
+        if (!is_text) {
+          reader.Wrong(node, key, "`auto`, `none`, a step or a directory");
+          return false;
+        }
+        ResumeRecipe read{.kind = Kind::kDirectory};
+        if (!text.read(node, key, reader, read.directory)) return false;
+        value = std::move(read);
+        return true;
+      },
+      [](const ResumeRecipe& value) {
+        switch (value.kind) {
+          case Kind::kAuto:
+            return Json("auto");
+          case Kind::kNone:
+            return Json("none");
+          case Kind::kStep:
+            return Json(value.step);
+          case Kind::kDirectory:
+            break;
+        }
+        return Json(value.directory);
+      }};
+}
+
+Section<CheckpointRecipe> CheckpointSection() {
+  using R = CheckpointRecipe;
+  return {{
+      Key("every", &R::every, Integer(0),
+          "Steps between checkpoints, and one at the end. 0: none at all."),
+      Key("keep_last", &R::keep_last, Integer(0), "Newest checkpoints to keep. 0: all."),
+      Key("async", &R::async, OnlyFalse(), "Written while training goes on."),
+      Key("resume", &R::resume, ResumeType(),
+          "auto: from the newest complete checkpoint, where there is one. none: from the start, in "
+          "a run directory that holds no run. A step or a directory: from that checkpoint."),
+  }};
+}
+
+Section<LogRecipe> LogSection() {
+  using R = LogRecipe;
+  return {{
+      Key("every", &R::every, Integer(1), "Steps between lines and records."),
+      Key("tensorboard", &R::tensorboard, OnlyFalse(), "Scalars for TensorBoard as well."),
+      Key("trace_steps", &R::trace_steps, ListOf(Integer(1)),
+          "Steps of which a Chrome trace is kept."),
+  }};
+}
+
+Type<Recipe> BuildRecipeType() {
+  using R = Recipe;
+  Type<Recipe> type = Map(Section<R>{{
+      Key("run", &R::run, Map(RunSection()), "Where and how the run takes place."),
+      Key("model", &R::model, Map(ModelSection()), "What is trained.").Required(),
+      Key("data", &R::data, Map(DataSection()), "What it is trained on.").Required(),
+      Key("train", &R::train, Map(TrainSection()), "How much of it, and how."),
+      Key("eval", &R::eval, Map(EvalSection()), "Evaluations during the run."),
+      Key("optimizer", &R::optimizer, Map(OptimizerSection()), "From gradients to weights."),
+      Key("schedule", &R::schedule, Map(ScheduleSection()), "The learning rate over the steps."),
+      Key("fsdp", &R::fsdp, Map(FsdpSection()), "How the ranks share the model."),
+      Key("checkpoint", &R::checkpoint, Map(CheckpointSection()), "What is kept on disk."),
+      Key("log", &R::log, Map(LogSection()), "What is reported."),
+  }});
+  Json head = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+               {"title", "fsdp-train recipe"}};
+  head.update(type.schema);
+  type.schema = std::move(head);
+  return type;
+}
+
+void AddKeys(const Json& schema, const std::string& prefix, std::vector<std::string>& keys) {
+  if (schema.contains("anyOf")) {
+    for (const Json& form : schema["anyOf"]) AddKeys(form, prefix, keys);
+  }
+  if (!schema.contains("properties")) return;
+  for (const auto& [name, property] : schema["properties"].items()) {
+    keys.push_back(prefix + name);
+    AddKeys(property, prefix + name + ".", keys);
+  }
+}
+
+}  // namespace
+
+const Type<Recipe>& RecipeType() {
+  static const Type<Recipe> type = BuildRecipeType();
+  return type;
+}
+
+std::vector<std::string> KnownKeys() {
+  std::vector<std::string> keys;
+  AddKeys(RecipeType().schema, "", keys);
+  return keys;
+}
+
+}  // namespace fsdp::recipe
