@@ -1,0 +1,92 @@
+#include "cmd/config_command.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cmd/recipe_flags.h"
+#include "models/gpt2/config.h"
+#include "trainer/recipe/print.h"
+
+namespace fsdp {
+namespace {
+
+// 1234567 as "1,234,567".
+std::string Grouped(int64_t value) {
+  std::string text = std::to_string(value);
+  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(at, ",");
+  return text;
+}
+
+std::string DescribeSource(const SourceRecipe& source) {
+  if (source.source == SourceRecipe::Source::kSynthetic) return "synthetic tokens";
+  std::string text;
+  for (const std::string& path : source.paths) text += (text.empty() ? "" : ", ") + path;
+  return "text in " + std::string(Name(source.tokenizer)) + " from " + text;
+}
+
+// What a person would check by eye before starting the run.
+void PrintSummary(const Recipe& recipe) {
+  const ModelRecipe& model = recipe.model;
+  const std::string family(Name(model.family));
+  if (model.hidden_size && model.num_hidden_layers) {
+    const Gpt2Config shape = Gpt2Shape(model);
+    std::printf("model       %s, %lld layers x %lld, %lld heads, vocabulary %s: %s parameters\n",
+                family.c_str(), static_cast<long long>(shape.num_hidden_layers),
+                static_cast<long long>(shape.hidden_size),
+                static_cast<long long>(shape.num_attention_heads),
+                Grouped(shape.vocab_size).c_str(), Grouped(NumParameters(shape)).c_str());
+  } else {
+    std::printf("model       %s, shape and weights from %s\n", family.c_str(),
+                model.init_from->c_str());
+  }
+  std::printf("data        %s\n", DescribeSource(recipe.data.train).c_str());
+  if (const auto* share = std::get_if<HeldOut>(&recipe.data.valid)) {
+    std::printf("validation  the last %g %% of it\n", 100 * share->fraction);
+  } else if (const auto* own = std::get_if<SourceRecipe>(&recipe.data.valid)) {
+    std::printf("validation  %s\n", DescribeSource(*own).c_str());
+  } else {
+    std::printf("validation  none\n");
+  }
+  const TrainRecipe& train = recipe.train;
+  const int64_t tokens = train.global_batch_size * recipe.data.seq_len;
+  std::printf("steps       %s of %s x %s = %s tokens\n", Grouped(train.steps).c_str(),
+              Grouped(train.global_batch_size).c_str(), Grouped(recipe.data.seq_len).c_str(),
+              Grouped(tokens).c_str());
+  std::printf("optimizer   %s, lr %g, %s after %s warm-up steps\n",
+              std::string(Name(recipe.optimizer.name)).c_str(), recipe.optimizer.lr,
+              std::string(Name(recipe.schedule.name)).c_str(),
+              Grouped(recipe.schedule.warmup_steps).c_str());
+  std::printf("sharding    %s, wrapped by %s\n",
+              std::string(Name(recipe.fsdp.sharding_strategy)).c_str(),
+              std::string(Name(recipe.fsdp.auto_wrap.policy)).c_str());
+  std::printf("directory   %s\n", recipe.run.Directory().c_str());
+}
+
+}  // namespace
+
+void AddConfigCommand(CLI::App& app) {
+  CLI::App* config = app.add_subcommand("config", "Check, print and document recipes");
+  config->require_subcommand(1);
+
+  const auto add = [&](const char* name, const char* help, auto run) {
+    CLI::App* command = config->add_subcommand(name, help);
+    const auto flags = std::make_shared<RecipeFlags>();
+    AddRecipeFlags(*command, *flags);
+    command->callback([flags, run] { run(*flags); });
+  };
+  add("check", "Say ok and what the run would be, or list every mistake", [](const auto& flags) {
+    const Recipe recipe = LoadRecipe(flags);
+    std::printf("ok\n");
+    PrintSummary(recipe);
+  });
+  add("print", "Print the recipe as resolved, as YAML that reads back to the same",
+      [](const auto& flags) { std::fputs(PrintRecipe(LoadRecipe(flags)).c_str(), stdout); });
+  // A recipe changes nothing about these two; the flags are taken so that scripts need not care.
+  add("schema", "Print a JSON Schema of recipes, for editors",
+      [](const auto&) { std::fputs(RecipeJsonSchema().c_str(), stdout); });
+  add("docs", "Print the reference of all keys: docs/recipe.md",
+      [](const auto&) { std::fputs(RecipeDocumentation().c_str(), stdout); });
+}
+
+}  // namespace fsdp

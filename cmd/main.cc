@@ -1,0 +1,106 @@
+// Nothing but parsing flags and calling trainer/.
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "cmd/config_command.h"
+#include "cmd/recipe_flags.h"
+#include "models/gpt2/config.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kVersion = "0.1.0";
+
+void PrintModels() {
+  std::printf("%-12s %-7s %7s %7s %6s %11s %10s %14s\n", "preset", "family", "layers", "hidden",
+              "heads", "vocabulary", "positions", "parameters");
+  for (const Gpt2Preset& preset : Gpt2Presets()) {
+    const Gpt2Config& shape = preset.config;
+    std::printf(
+        "%-12s %-7s %7lld %7lld %6lld %11lld %10lld %14lld\n", std::string(preset.name).c_str(),
+        "gpt2", static_cast<long long>(shape.num_hidden_layers),
+        static_cast<long long>(shape.hidden_size),
+        static_cast<long long>(shape.num_attention_heads), static_cast<long long>(shape.vocab_size),
+        static_cast<long long>(shape.max_position_embeddings),
+        static_cast<long long>(NumParameters(shape)));
+  }
+}
+
+void PrintDevices() {
+  utsname machine{};
+  uname(&machine);
+  const double bytes =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  std::printf("cpu   %u cores (%s), %.1f GiB\n", std::thread::hardware_concurrency(),
+              machine.machine, bytes / (1 << 30));
+  std::printf("sim   simulated: addresses and time, no tensor data\n");
+}
+
+// The default command: one rank of a training run.
+void Train(const RecipeFlags& flags) {
+  LoadRecipe(flags);
+  // The training loop, trainer/loop/train.h, is called from here; --dry-run goes to it too.
+  throw ConfigError("training: not in this version");
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("fsdp-train: Fully Sharded Data Parallel training from a YAML recipe");
+  app.set_version_flag("--version", std::string("fsdp-train ") + kVersion);
+  app.footer(
+      "Exit codes: 0 done, 1 runtime, 2 usage or recipe, 3 does not fit in memory, 4 data,\n"
+      "5 checkpoint or run directory, 6 a collective failed or timed out, 7 loss not finite,\n"
+      "75 stopped early on a signal with a checkpoint to resume from.");
+  app.require_subcommand(0, 1);
+
+  RecipeFlags flags;
+  std::string device;
+  bool dry_run = false;
+  AddRecipeFlags(app, flags);
+  app.add_option("--device", device, "The same as --set run.device=...")->type_name("auto|cpu|sim");
+  app.add_flag("--dry-run", dry_run, "All checks and the plan, but no device memory");
+
+  AddConfigCommand(app);
+  app.add_subcommand("models", "List the presets with their numbers of parameters")
+      ->callback(PrintModels);
+  app.add_subcommand("devices", "List what can compute here")->callback(PrintDevices);
+
+  try {
+    app.parse(argc, argv);
+    if (app.get_subcommands().empty()) {
+      if (!device.empty()) flags.overrides.push_back("run.device=" + device);
+      Train(flags);
+    } else if (!flags.files.empty() || !flags.overrides.empty() || !device.empty() || dry_run) {
+      throw ConfigError("flags of a training run go without a sub-command, or after its name");
+    }
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);  // Prints to stdout.
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "fsdp-train: %s\nRun with --help for more information.\n", error.what());
+    return static_cast<int>(ExitCode::kUsage);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "fsdp-train: %s\n", error.what());
+    return static_cast<int>(ExitCode::kRuntime);
+  }
+  // A full disk or a closed pipe shows only now.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
+    std::perror("fsdp-train: stdout");
+    return static_cast<int>(ExitCode::kRuntime);
+  }
+  return static_cast<int>(ExitCode::kDone);
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }

@@ -1,0 +1,22 @@
+#include "cmd/recipe_flags.h"
+
+#include "trainer/recipe/load.h"
+
+namespace fsdp {
+
+void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
+  // One value a flag: what follows it is not swallowed, and [1, 2] in a value stays whole.
+  app.add_option("--config", flags.files, "A recipe (YAML). Later files override earlier ones.")
+      ->type_name("FILE")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--set", flags.overrides,
+                 "Override one key, for example --set optimizer.lr=3e-4; the value is YAML.")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+}
+
+Recipe LoadRecipe(const RecipeFlags& flags) { return LoadRecipe(flags.files, flags.overrides); }
+
+}  // namespace fsdp

@@ -1,0 +1,26 @@
+// The flags that name a recipe, the same wherever a command takes one.
+#ifndef FSDP_TRAIN_CMD_RECIPE_FLAGS_H_
+#define FSDP_TRAIN_CMD_RECIPE_FLAGS_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+struct RecipeFlags {
+  std::vector<std::string> files;
+  std::vector<std::string> overrides;
+};
+
+// --config FILE and --set KEY=VALUE, each any number of times.
+void AddRecipeFlags(CLI::App& app, RecipeFlags& flags);
+
+// Throws ConfigError; where --config is missing, too.
+Recipe LoadRecipe(const RecipeFlags& flags);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_CMD_RECIPE_FLAGS_H_

@@ -1,0 +1,143 @@
+// The binary as a shell sees it: what goes to which stream, and the exit codes of interface.md.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace {
+
+struct Result {
+  int code = -1;  // 128 + signal where one ended it.
+  std::string out, err;
+};
+
+std::string Read(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+std::string Path(const std::string& name) { return ::testing::TempDir() + "/" + name; }
+
+// `arguments` as typed in a shell.
+Result Call(const std::string& arguments) {
+  const std::string command =
+      "cmd/fsdp-train " + arguments + " >'" + Path("out") + "' 2>'" + Path("err") + "'";
+  const int status = std::system(command.c_str());
+  Result result;
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.out = Read(Path("out"));
+  result.err = Read(Path("err"));
+  return result;
+}
+
+std::string Write(const std::string& name, const std::string& text) {
+  std::ofstream(Path(name)) << text;
+  return Path(name);
+}
+
+std::string Good() {
+  return Write("good.yaml",
+               "model: {family: gpt2, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: "
+               "1}\ndata: {train: {paths: [x]}}\n");
+}
+
+TEST(Cli, ConfigCheckSaysOk) {
+  const Result result = Call("config check --config " + Good());
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(result.out.substr(0, 3), "ok\n");
+  // (256 + 1024) 8 + 12 8 8 + 13 8 + 2 8
+  EXPECT_NE(result.out.find("vocabulary 256: 11,128 parameters"), std::string::npos) << result.out;
+  EXPECT_EQ(result.err, "");
+}
+
+TEST(Cli, ConfigCheckListsEveryMistakeOnce) {
+  const std::string bad = Write("bad.yaml", "train: {steps: x}\n");
+  const Result result = Call("config check --config " + Good() + " --config " + bad +
+                             " --set optimizer.lr=-1 --set fsdp.limiter=host");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err,
+            bad + ":1:16: train.steps: want an integer of at least 1, got the text `x`\n" +
+                "--set optimizer.lr=-1: optimizer.lr: want a number of at least 0, got -1\n" +
+                "--set fsdp.limiter=host: fsdp.limiter: `host`: not in this version (want "
+                "`device`)\n");
+}
+
+TEST(Cli, ConfigPrintReadsBack) {
+  const Result first = Call("config print --config " + Good() +
+                            " --set 'data.train.paths=[a, \"b c\"]' --set train.steps=5");
+  EXPECT_EQ(first.code, 0);
+  EXPECT_NE(first.out.find("    paths: [a, \"b c\"]\n"), std::string::npos) << first.out;
+  EXPECT_NE(first.out.find("  steps: 5\n"), std::string::npos);
+  const Result second = Call("config print --config " + Write("printed.yaml", first.out));
+  EXPECT_EQ(second.code, 0);
+  EXPECT_EQ(second.out, first.out);
+}
+
+TEST(Cli, SchemaAndDocsNeedNoRecipe) {
+  const Result schema = Call("config schema");
+  EXPECT_EQ(schema.code, 0);
+  EXPECT_EQ(schema.out.substr(0, 16), "{\n  \"$schema\": \"");
+  const Result docs = Call("config docs");
+  EXPECT_EQ(docs.code, 0);
+  EXPECT_EQ(docs.out, Read("docs/recipe.md"));
+}
+
+TEST(Cli, ListsWhatThereIs) {
+  const Result version = Call("--version");
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.out.substr(0, 11), "fsdp-train ");
+  const Result models = Call("models");
+  EXPECT_EQ(models.code, 0);
+  EXPECT_NE(models.out.find("gpt2-124m"), std::string::npos);
+  EXPECT_NE(models.out.find("1557611200\n"), std::string::npos);
+  const Result devices = Call("devices");
+  EXPECT_EQ(devices.code, 0);
+  EXPECT_EQ(devices.out.substr(0, 6), "cpu   ");
+  EXPECT_NE(devices.out.find("\nsim "), std::string::npos);
+  const Result help = Call("--help");
+  EXPECT_EQ(help.code, 0);
+  EXPECT_NE(help.out.find("75 stopped early"), std::string::npos);
+}
+
+TEST(Cli, UsageErrorsExitWith2) {
+  for (const std::string arguments :
+       {"", "--nonsense", "nonsense", "config", "config nonsense", "config check", "config print",
+        "config check --config", "config check --config /nonexistent.yaml", "config check --set",
+        "config check --config a extra"}) {
+    const Result result = Call(arguments);
+    EXPECT_EQ(result.code, 2) << arguments;
+    EXPECT_EQ(result.out, "") << arguments;
+    EXPECT_NE(result.err, "") << arguments;
+  }
+  EXPECT_EQ(Call("config check --config " + Good() + " --set steps").err,
+            "--set steps: want KEY=VALUE\n");
+  EXPECT_EQ(Call("--config " + Good() + " config check").code, 2);
+}
+
+TEST(Cli, DeviceIsARecipeKey) {
+  const Result result = Call("--config " + Good() + " --device cuda");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.err,
+            "--set run.device=cuda: run.device: `cuda`: not in this version (want `auto`, `cpu` or "
+            "`sim`)\n");
+}
+
+TEST(Cli, AFullDiskIsAnError) {
+  const int status = std::system("cmd/fsdp-train config docs >/dev/full 2>/dev/null");
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(Cli, OutputHasNoColours) {
+  for (const char* arguments : {"models", "config", "config docs", "--help"}) {
+    const Result result = Call(arguments);
+    EXPECT_EQ((result.out + result.err).find('\x1b'), std::string::npos) << arguments;
+  }
+}
+
+}  // namespace
