@@ -1,0 +1,95 @@
+#include "trainer/launch/stop_signal.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+namespace fsdp {
+namespace {
+
+constexpr std::chrono::milliseconds kNever = std::chrono::hours(1);
+
+TEST(StopSignalTest, NothingIsRequestedAtFirst) {
+  StopSignal signals;
+  EXPECT_FALSE(signals.stop_requested());
+  EXPECT_EQ(signals.signal(), 0);
+  EXPECT_FALSE(signals.TakeCheckpointRequest());
+  EXPECT_FALSE(signals.TakeReportRequest());
+}
+
+TEST(StopSignalTest, TheFirstStopCountsAndARepeatIsTheSame) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    StopSignal signals(kNever);
+    raise(number);
+    EXPECT_TRUE(signals.stop_requested());
+    EXPECT_EQ(signals.signal(), number);
+    raise(SIGTERM);
+    raise(SIGINT);
+    EXPECT_TRUE(signals.stop_requested());
+    EXPECT_EQ(signals.signal(), number);
+  }
+}
+
+TEST(StopSignalTest, RequestsAreTakenOnce) {
+  StopSignal signals;
+  raise(SIGUSR1);
+  raise(SIGUSR1);
+  EXPECT_TRUE(signals.TakeCheckpointRequest());
+  EXPECT_FALSE(signals.TakeCheckpointRequest());
+  EXPECT_FALSE(signals.TakeReportRequest());
+  raise(SIGUSR2);
+  EXPECT_FALSE(signals.TakeCheckpointRequest());
+  EXPECT_TRUE(signals.TakeReportRequest());
+  EXPECT_FALSE(signals.TakeReportRequest());
+  EXPECT_FALSE(signals.stop_requested());
+}
+
+TEST(StopSignalTest, HandlersLeaveErrnoAlone) {
+  StopSignal signals;
+  errno = 77;
+  raise(SIGTERM);
+  EXPECT_EQ(errno, 77);
+}
+
+TEST(StopSignalTest, WhatWasThereComesBack) {
+  static int caught = 0;
+  const auto previous = signal(SIGUSR1, [](int number) { caught = number; });
+  {
+    StopSignal signals;
+    raise(SIGUSR1);
+    EXPECT_TRUE(signals.TakeCheckpointRequest());
+  }
+  EXPECT_EQ(caught, 0);
+  raise(SIGUSR1);
+  EXPECT_EQ(caught, SIGUSR1);
+  signal(SIGUSR1, previous);
+  StopSignal again;  // Starts from nothing.
+  EXPECT_FALSE(again.TakeCheckpointRequest());
+}
+
+TEST(StopSignalTest, OneAtATime) {
+  StopSignal signals;
+  EXPECT_THROW(StopSignal(), std::logic_error);
+  raise(SIGUSR1);  // The one that threw has not touched the other.
+  EXPECT_TRUE(signals.TakeCheckpointRequest());
+}
+
+// Sends `second` in a process that has had `first` longer ago than `repeat`.
+void StopTwice(int first, int second) {
+  StopSignal signals(std::chrono::milliseconds(1));
+  raise(first);
+  if (!signals.stop_requested()) _exit(1);
+  usleep(5000);
+  raise(second);
+  _exit(2);
+}
+
+TEST(StopSignalDeathTest, ALaterSecondOneEndsTheProcess) {
+  EXPECT_EXIT(StopTwice(SIGTERM, SIGTERM), ::testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(StopTwice(SIGINT, SIGTERM), ::testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(StopTwice(SIGTERM, SIGINT), ::testing::KilledBySignal(SIGINT), "");
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,88 @@
+#include "trainer/launch/stop_signal.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstdint>
+#include <stdexcept>
+
+#include "trainer/core/check.h"
+
+namespace fsdp {
+namespace {
+
+// What the handler may touch: lock-free atomics are async-signal-safe, members of an object whose
+// life ends are not reachable from it.
+struct Notes {
+  std::atomic<bool> installed;
+  std::atomic<int64_t> repeat_ns;
+  std::atomic<int64_t> first_stop_ns;  // CLOCK_MONOTONIC, 0 before.
+  std::atomic<int> stop_signal;
+  std::atomic<bool> checkpoint;
+  std::atomic<bool> report;
+};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+              std::atomic<int64_t>::is_always_lock_free);
+Notes notes;
+
+int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);  // Async-signal-safe (POSIX 2008).
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+}
+
+void OnSignal(int number) {
+  const int saved_errno = errno;
+  if (number == SIGUSR1) {
+    notes.checkpoint = true;
+  } else if (number == SIGUSR2) {
+    notes.report = true;
+  } else {
+    int64_t first = 0;
+    const int64_t now = NowNs();
+    if (notes.first_stop_ns.compare_exchange_strong(first, now)) {
+      notes.stop_signal = number;
+    } else if (now - first > notes.repeat_ns) {
+      struct sigaction standard = {};
+      standard.sa_handler = SIG_DFL;
+      sigaction(number, &standard, nullptr);
+      raise(number);  // Pending until this handler returns, then fatal.
+    }
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+StopSignal::StopSignal(std::chrono::milliseconds repeat) {
+  if (notes.installed.exchange(true)) {
+    throw std::logic_error("[StopSignal] one at a time, and another is installed");
+  }
+  notes.repeat_ns = std::chrono::nanoseconds(repeat).count();
+  notes.first_stop_ns = 0;
+  notes.stop_signal = 0;
+  notes.checkpoint = false;
+  notes.report = false;
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;
+  action.sa_flags = SA_RESTART;
+  for (const int number : kSignals) sigaddset(&action.sa_mask, number);
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    FSDP_CHECK_EQ(sigaction(kSignals[i], &action, &previous_[i]), 0);
+  }
+}
+
+StopSignal::~StopSignal() {
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    sigaction(kSignals[i], &previous_[i], nullptr);
+  }
+  notes.installed = false;
+}
+
+bool StopSignal::stop_requested() const { return notes.stop_signal != 0; }
+int StopSignal::signal() const { return notes.stop_signal; }
+bool StopSignal::TakeCheckpointRequest() { return notes.checkpoint.exchange(false); }
+bool StopSignal::TakeReportRequest() { return notes.report.exchange(false); }
+
+}  // namespace fsdp

@@ -1,0 +1,46 @@
+// What a rank does about signals: it takes a note, and the training loop reads it once a step.
+//
+//   SIGINT, SIGTERM  Stop: end after this step with a checkpoint, exit code 75. Another one within
+//                    kRepeat of the first is the same request (a launcher, a scheduler and a
+//                    terminal may all send one); a later one ends the process at once, by the
+//                    signal's default action.
+//   SIGUSR1          Write a checkpoint now and go on.
+//   SIGUSR2          Say where this rank stands.
+// All ranks must act at the same step, so what the loop acts on is the sum of their notes.
+#ifndef FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
+#define FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
+
+#include <signal.h>
+
+#include <chrono>
+
+namespace fsdp {
+
+// Installs the handlers, and puts back on destruction what was there before. At most one object at
+// a time: std::logic_error. The functions may be called from any thread and never block. A blocking
+// system call of the process may return EINTR only where it does so despite SA_RESTART (poll,
+// nanosleep, ...).
+class StopSignal {
+ public:
+  // A supervisor passes a second signal on after 5 s of its own clock; what it passes on must not
+  // be taken for a repeat because the first was delivered late.
+  static constexpr std::chrono::milliseconds kRepeat{4500};
+
+  explicit StopSignal(std::chrono::milliseconds repeat = kRepeat);
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  bool stop_requested() const;   // Stays true.
+  int signal() const;            // The first SIGINT or SIGTERM, 0 before.
+  bool TakeCheckpointRequest();  // True once per SIGUSR1; several before a call are one.
+  bool TakeReportRequest();      // Likewise for SIGUSR2.
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+  struct sigaction previous_[4];
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
