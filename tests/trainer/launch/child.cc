@@ -1,0 +1,228 @@
+// A program that, like fsdp-train, is both supervisor and rank, and whose ranks misbehave on
+// command:
+//   child launch [options of launch] -- ACTION ...
+// An ACTION is --RANK:VERB[=VALUE], RANK a number or `all`; a rank does its own in order, then
+// returns 0. LAUNCH_TEST_{GRACE,GRACE_AFTER_SIGTERM,REPEAT}_MS set what has no flag or is too long
+// for tests.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "trainer/core/errors.h"
+#include "trainer/launch/environment.h"
+#include "trainer/launch/launch_command.h"
+#include "trainer/launch/stop_signal.h"
+
+namespace fsdp {
+namespace {
+
+void Write(int fd, const std::string& text) {
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = write(fd, text.data() + done, text.size() - done);
+    if (written > 0) done += static_cast<size_t>(written);
+  }
+}
+
+void Sleep(int ms) { usleep(static_cast<useconds_t>(ms) * 1000); }
+
+[[noreturn]] void SleepForEver() {
+  for (;;) pause();
+}
+
+int SignalNumber(const std::string& name) {
+  for (int number = 1; number < 32; ++number) {
+    if (name == sigabbrev_np(number)) return number;
+  }
+  throw std::invalid_argument("signal " + name);
+}
+
+void PrintCaught(int number) {
+  const char* name = sigabbrev_np(number);
+  char line[32] = "caught ";
+  strcat(line, name);
+  strcat(line, "\n");
+  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, line, strlen(line));
+}
+
+// Prints `ready`, then the signals that come, until `last` has.
+void ReportSignals(int last) {
+  sigset_t all;
+  sigemptyset(&all);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&all, number);
+  sigprocmask(SIG_BLOCK, &all, nullptr);
+  Write(STDOUT_FILENO, "ready\n");
+  for (int number = 0; number != last;) {
+    sigwait(&all, &number);
+    PrintCaught(number);
+  }
+}
+
+// What the training loop does: 75 when a stop was requested.
+int Train(std::chrono::milliseconds repeat, bool stop) {
+  StopSignal signals(repeat);
+  Write(STDOUT_FILENO, "ready\n");
+  for (;;) {
+    Sleep(1);
+    if (signals.TakeCheckpointRequest()) Write(STDOUT_FILENO, "checkpoint\n");
+    if (signals.TakeReportRequest()) Write(STDOUT_FILENO, "report\n");
+    if (signals.stop_requested() && stop) return static_cast<int>(ExitCode::kStopped);
+  }
+}
+
+// Binds and listens where the supervisor says that the store is, as the store does.
+void Listen(const RankEnvironment& environment) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(environment.master_port));
+  const bool listens =
+      bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 && listen(fd, 1) == 0;
+  Write(STDOUT_FILENO, listens ? "listens\n" : std::string("cannot listen: ") + strerror(errno));
+}
+
+void StartGrandchild(bool own_session) {
+  int ready[2];
+  if (pipe(ready) != 0) throw std::runtime_error("pipe");
+  if (fork() == 0) {
+    if (own_session) setsid();
+    signal(SIGTERM, SIG_IGN);
+    Write(ready[1], "x");
+    SleepForEver();
+  }
+  char byte;
+  while (read(ready[0], &byte, 1) != 1) {
+  }
+}
+
+int Do(const RankEnvironment& environment, const std::string& verb, const std::string& value) {
+  const auto number = [&] { return std::stoi(value); };
+  if (verb == "exit") _exit(number());
+  if (verb == "fail_at_first") {
+    if (environment.restart_count == 0) _exit(number());
+  } else if (verb == "raise") {
+    const rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    signal(SignalNumber(value), SIG_DFL);  // A sanitizer catches SIGSEGV.
+    raise(SignalNumber(value));
+  } else if (verb == "print") {
+    Write(STDOUT_FILENO, value + "\n");
+  } else if (verb == "half") {
+    Write(STDOUT_FILENO, value);
+  } else if (verb == "error") {
+    Write(STDERR_FILENO, value + "\n");
+  } else if (verb == "binary") {
+    std::string bytes;
+    for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+    Write(STDOUT_FILENO, bytes + "\n");
+  } else if (verb == "long") {
+    Write(STDOUT_FILENO, std::string(static_cast<size_t>(number()), 'x') + "\n");
+  } else if (verb == "lines") {  // On both streams, each line of one letter.
+    const std::string line = std::string(5000, static_cast<char>('a' + environment.rank)) + "\n";
+    for (int i = 0; i < number(); ++i) Write(1 + i % 2, line);
+  } else if (verb == "environment") {
+    Write(STDOUT_FILENO,
+          Describe(environment) + ", port " + std::to_string(environment.master_port) + ", store " +
+              std::to_string(StorePort(environment, std::nullopt)) + ", at " +
+              environment.master_addr + ", restart " + std::to_string(environment.restart_count) +
+              " of " + std::to_string(environment.max_restarts) + "\n");
+  } else if (verb == "stdin") {
+    char byte;
+    Write(STDOUT_FILENO, read(STDIN_FILENO, &byte, 1) == 0 ? "at its end\n" : "not at its end\n");
+  } else if (verb == "group") {
+    Write(STDOUT_FILENO, getpgrp() == getpid() ? "own group\n" : "shared group\n");
+  } else if (verb == "files") {
+    rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    Write(STDOUT_FILENO, "files " + std::to_string(files.rlim_cur) + "\n");
+  } else if (verb == "descriptors") {  // Open ones beyond 0 to 2 would be leaks of the supervisor.
+    for (int fd = 3; fd < 256; ++fd) {
+      if (fcntl(fd, F_GETFD) >= 0) Write(STDOUT_FILENO, "open " + std::to_string(fd) + "\n");
+    }
+  } else if (verb == "ignore") {
+    signal(SignalNumber(value), SIG_IGN);
+  } else if (verb == "signals") {
+    ReportSignals(SignalNumber(value));
+  } else if (verb == "train") {
+    _exit(Train(std::chrono::milliseconds(number()), true));
+  } else if (verb == "never_stop") {
+    _exit(Train(std::chrono::milliseconds(number()), false));
+  } else if (verb == "ms") {
+    Sleep(number());
+  } else if (verb == "touch") {
+    fclose(fopen(value.c_str(), "w"));
+  } else if (verb == "await") {
+    while (access(value.c_str(), F_OK) != 0) Sleep(1);
+  } else if (verb == "listen") {
+    Listen(environment);
+  } else if (verb == "grandchild") {
+    StartGrandchild(value == "session");
+  } else if (verb == "sleep") {
+    SleepForEver();
+  } else {
+    throw std::invalid_argument("verb " + verb);
+  }
+  return 0;
+}
+
+int RunRank(int argc, char** argv) {
+  const RankEnvironment environment = ReadRankEnvironment();
+  for (int i = 1; i < argc; ++i) {
+    const std::string action = argv[i];
+    const size_t colon = action.find(':');
+    if (colon == std::string::npos) continue;
+    const size_t equals = std::min(action.find('='), action.size());
+    const std::string rank = action.substr(0, colon).substr(2);  // After `--`.
+    if (rank != "all" && rank != std::to_string(environment.rank)) continue;
+    Do(environment, action.substr(colon + 1, equals - colon - 1),
+       equals < action.size() ? action.substr(equals + 1) : "");
+  }
+  return 0;
+}
+
+void ReadMilliseconds(const char* name, std::chrono::milliseconds* value) {
+  if (const char* text = std::getenv(name)) *value = std::chrono::milliseconds(std::stoi(text));
+}
+
+int RunSupervisor(int argc, char** argv) {
+  CLI::App app;
+  std::vector<std::string> config;
+  app.add_option("--config", config);  // As fsdp-train itself has it.
+  LaunchCommand command;
+  AddLaunchCommand(app, &command);
+  try {
+    app.parse(argc, argv);
+    ReadMilliseconds("LAUNCH_TEST_GRACE_MS", &command.options.grace);
+    ReadMilliseconds("LAUNCH_TEST_GRACE_AFTER_SIGTERM_MS", &command.options.grace_after_sigterm);
+    ReadMilliseconds("LAUNCH_TEST_REPEAT_MS", &command.options.repeat);
+    return Launch(command.options, command.argv);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return 2;
+  } catch (const Error& error) {
+    Write(STDERR_FILENO, std::string(error.what()) + "\n");
+    return static_cast<int>(error.code());
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "launch") return fsdp::RunSupervisor(argc, argv);
+  return fsdp::RunRank(argc, argv);
+}

@@ -1,0 +1,558 @@
+// `child launch ...` (child.cc), seen from outside: exit code, output, and that nobody is left.
+#include "trainer/launch/supervisor.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+
+#include "trainer/core/errors.h"
+#include "trainer/launch/spawn.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kChild[] = "tests/trainer/launch/child";
+constexpr char kForEver[] = "3600000";  // ms; what it bounds must not decide the test.
+constexpr std::chrono::seconds kPatience(120);
+
+using Strings = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
+
+// One supervisor. Its two streams come through pipes, or both through one (`merged`).
+class Launched {
+ public:
+  Launched(const Strings& options, const Strings& actions, const Variables& variables = {},
+           bool merged = false, rlim_t files = 0) {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);  // What it leaves behind becomes ours: Wait() sees it.
+    std::vector<char*> argv;
+    Strings strings = {kChild, "launch"};
+    strings.insert(strings.end(), options.begin(), options.end());
+    strings.push_back("--");
+    for (const std::string& action : actions) strings.push_back("--" + action);
+    for (std::string& text : strings) argv.push_back(text.data());
+    argv.push_back(nullptr);
+    auto [output, output_end] = MakePipe();
+    auto [errors, errors_end] = MakePipe();
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(output_end.get(), STDOUT_FILENO);
+      dup2(merged ? output_end.get() : errors_end.get(), STDERR_FILENO);
+      for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+      rlimit limit;
+      getrlimit(RLIMIT_NOFILE, &limit);
+      if (files > 0) limit.rlim_cur = files;
+      setrlimit(RLIMIT_NOFILE, &limit);
+      execv(kChild, argv.data());
+      _exit(126);
+    }
+    pipes_[0] = std::move(output);
+    pipes_[1] = std::move(errors);
+  }
+
+  ~Launched() {
+    if (pid_ > 0) kill(pid_, SIGKILL);
+    while (waitpid(-1, nullptr, 0) > 0) {
+    }
+  }
+
+  void Signal(int number) { kill(pid_, number); }
+  pid_t pid() const { return pid_; }
+
+  // Reads until the output holds `text` that often.
+  void Await(const std::string& text, int times = 1) {
+    while (Count(text) < times) {
+      if (!ReadSome()) throw std::runtime_error("it ended without `" + text + "`:\n" + All());
+    }
+  }
+
+  int Count(const std::string& text) const {
+    int count = 0;
+    for (const std::string& stream : text_) {
+      for (size_t at = stream.find(text); at != std::string::npos; at = stream.find(text, at + 1)) {
+        ++count;
+      }
+    }
+    return count;
+  }
+
+  // Reads all output. The exit code, or minus the signal; none of its descendants is left, not even
+  // as a zombie.
+  int Wait() {
+    while (ReadSome()) {
+    }
+    return WaitWithoutReading();
+  }
+
+  int WaitWithoutReading() {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    pid_ = -1;
+    const pid_t left = waitpid(-1, nullptr, WNOHANG);
+    EXPECT_EQ(left, -1) << "a process is left: "
+                        << (left == 0 ? "it runs" : std::to_string(left) + ", a zombie");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  void CloseOutput() {
+    pipes_[0].Close();
+    pipes_[1].Close();
+  }
+
+  const std::string& output() const { return text_[0]; }
+  const std::string& errors() const { return text_[1]; }
+  std::string All() const { return text_[0] + text_[1]; }
+
+ private:
+  // False at the end of both streams.
+  bool ReadSome() {
+    std::vector<pollfd> polled;
+    for (const Descriptor& pipe : pipes_) {
+      if (pipe.open()) polled.push_back({pipe.get(), POLLIN, 0});
+    }
+    if (polled.empty()) return false;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        start_ + kPatience - std::chrono::steady_clock::now());
+    if (poll(polled.data(), polled.size(), std::max<int>(0, static_cast<int>(left.count()))) == 0) {
+      throw std::runtime_error("nothing more came in time:\n" + All());
+    }
+    for (const pollfd& ready : polled) {
+      if (ready.revents == 0) continue;
+      const int i = ready.fd == pipes_[0].get() ? 0 : 1;
+      char bytes[65536];
+      const ssize_t length = read(ready.fd, bytes, sizeof(bytes));
+      if (length > 0) {
+        text_[i].append(bytes, static_cast<size_t>(length));
+      } else {
+        pipes_[i].Close();
+      }
+    }
+    return true;
+  }
+
+  pid_t pid_;
+  Descriptor pipes_[2];
+  std::string text_[2];
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// A directory of this test alone.
+std::string Directory() {
+  static int made = 0;
+  const std::string path =
+      ::testing::TempDir() + "/launch_" + std::to_string(getpid()) + "_" + std::to_string(made++);
+  return path;
+}
+
+std::string File(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+const Strings kTwo = {"--nproc-per-node", "2"};
+const Strings kThree = {"--nproc-per-node", "3"};
+const Variables kPatient = {{"LAUNCH_TEST_GRACE_MS", kForEver}};
+const Variables kHasty = {{"LAUNCH_TEST_GRACE_MS", "50"},
+                          {"LAUNCH_TEST_GRACE_AFTER_SIGTERM_MS", "50"}};
+
+TEST(SupervisorTest, RanksSeeTorchrunsEnvironment) {
+  const Variables stale = {{"RANK", "7"},
+                           {"MASTER_PORT", "1"},
+                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                           {"OMPI_COMM_WORLD_RANK", "9"}};
+  Launched it(kTwo, {"all:environment", "all:group", "all:stdin", "all:descriptors", "0:listen"},
+              stale);
+  EXPECT_EQ(it.Wait(), 0) << it.All();
+  EXPECT_EQ(it.Count("[0] rank 0 of 2, local rank 0 of 2, from torchrun, port "), 1) << it.All();
+  EXPECT_EQ(it.Count("[1] rank 1 of 2, local rank 1 of 2, from torchrun, port "), 1) << it.All();
+  EXPECT_EQ(it.Count("at 127.0.0.1, restart 0 of 0\n"), 2) << it.All();
+  EXPECT_EQ(it.Count("own group\n"), 2) << it.All();
+  EXPECT_EQ(it.Count("] at its end\n"), 2) << it.All();
+  EXPECT_EQ(it.Count("] open "), 0) << it.All();
+  EXPECT_EQ(it.Count("[0] listens\n"), 1) << it.All();
+  EXPECT_EQ(it.errors(), "");
+}
+
+TEST(SupervisorTest, OneRankIsTheDefault) {
+  Launched it({}, {"all:environment"});
+  EXPECT_EQ(it.Wait(), 0);
+  EXPECT_EQ(it.output().find("[0] rank 0 of 1, local rank 0 of 1, from torchrun"), 0u);
+}
+
+TEST(SupervisorTest, FlagsOfTheProgramItselfGoToTheRanks) {
+  Launched it({}, {"config", "1:x", "0:print=two words", "config=b", "0:print=--nnodes"});
+  EXPECT_EQ(it.Wait(), 0) << it.All();
+  EXPECT_EQ(it.output(), "[0] two words\n[0] --nnodes\n");
+}
+
+TEST(SupervisorTest, RendezvousEndpoint) {
+  Launched it({"--rdzv-endpoint", "localhost:29876"}, {"0:environment"});
+  EXPECT_EQ(it.Wait(), 0);
+  EXPECT_EQ(it.Count("port 29876, store 29876, at localhost,"), 1) << it.All();
+}
+
+TEST(SupervisorTest, StreamsStayApartAndHalfLinesComeAtTheEnd) {
+  Launched it(kTwo, {"0:print=out", "0:error=err", "1:half=no end"});
+  EXPECT_EQ(it.Wait(), 0);
+  EXPECT_EQ(it.Count("[0] out\n"), 1);
+  EXPECT_NE(it.output().find("[1] no end\n"), std::string::npos) << it.output();
+  EXPECT_EQ(it.errors(), "[0] err\n");
+}
+
+TEST(SupervisorTest, LongAndBinaryLines) {
+  Launched it({}, {"0:binary", "0:long=150000", "0:print=after"});
+  EXPECT_EQ(it.Wait(), 0);
+  std::string bytes;
+  for (int i = 0; i < 256; ++i) {
+    bytes += static_cast<char>(i);
+    if (i == '\n') bytes += "[0] ";
+  }
+  const std::string x(64 << 10, 'x');
+  const std::string rest(150000 - 2 * x.size(), 'x');
+  const std::string want =
+      "[0] " + bytes + "\n[0] " + x + "\n[0] " + x + "\n[0] " + rest + "\n[0] after\n";
+  EXPECT_TRUE(it.output() == want) << it.output().size() << " bytes, want " << want.size();
+}
+
+TEST(SupervisorTest, LinesOfDifferentRanksAndStreamsNeverMix) {
+  Launched it({"--nproc-per-node", "4"}, {"all:lines=100"}, {}, /*merged=*/true);
+  EXPECT_EQ(it.Wait(), 0);
+  std::istringstream lines(it.output());
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    ASSERT_EQ(line.size(), 5004u);
+    const int rank = line[1] - '0';
+    std::string prefix = "[?] ";
+    prefix[1] = line[1];
+    EXPECT_EQ(line.substr(0, 4), prefix);
+    EXPECT_EQ(line.find_first_not_of(static_cast<char>('a' + rank), 4), std::string::npos) << line;
+  }
+  EXPECT_EQ(count, 400);
+}
+
+TEST(SupervisorTest, LogFilesHoldTheRanksOwnBytes) {
+  const std::string directory = Directory() + "/deeper";
+  const Strings options = {"--nproc-per-node", "2", "--log-dir", directory};
+  for (int run = 1; run <= 2; ++run) {  // The second appends.
+    Launched it(options, {"0:long=150000", "0:binary", "1:print=one", "1:error=two", "1:half=3"});
+    EXPECT_EQ(it.Wait(), 0);
+  }
+  std::string bytes(150000, 'x');
+  bytes += '\n';
+  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+  bytes += '\n';
+  EXPECT_TRUE(File(directory + "/rank_0.log") == bytes + bytes);
+  std::string one = File(directory + "/rank_1.log");
+  EXPECT_EQ(one.size(), 2 * std::string("one\ntwo\n3\n").size()) << one;
+  for (const char* line : {"one\n", "two\n", "3\n"}) EXPECT_NE(one.find(line), std::string::npos);
+}
+
+TEST(SupervisorTest, ARankThatReturnsZeroIsNoFailure) {
+  const std::string file = Directory();
+  Launched it(kTwo, {"0:print=done", "1:await=" + file, "1:print=later"}, kHasty);
+  it.Await("[0] done");
+  std::ofstream(file).close();
+  EXPECT_EQ(it.Wait(), 0);
+  EXPECT_EQ(it.Count("[1] later"), 1);
+  EXPECT_EQ(it.errors(), "");
+}
+
+TEST(SupervisorTest, TheFirstThatFailedIsNamedAndItsCodeReturned) {
+  for (const int code : {1, 2, 3, 4, 5, 7, 200}) {
+    Launched it(kThree, {"1:exit=" + std::to_string(code), "0:sleep", "2:sleep"}, kHasty);
+    EXPECT_EQ(it.Wait(), code);
+    EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
+    EXPECT_EQ(it.Count(") failed first: exit code " + std::to_string(code)), 1) << it.errors();
+    EXPECT_EQ(it.Count("launch: ranks 0, 2 still there 0.05 s later: SIGTERM\n"), 1) << it.errors();
+    EXPECT_EQ(it.Count("SIGKILL"), 0) << it.errors();
+  }
+}
+
+TEST(SupervisorTest, ASignalsDeathIs128PlusItsNumber) {
+  for (const auto& [name, number] :
+       std::map<std::string, int>{{"SEGV", SIGSEGV}, {"KILL", SIGKILL}, {"ABRT", SIGABRT}}) {
+    Launched it(kTwo, {"1:raise=" + name, "0:sleep"}, kHasty);
+    EXPECT_EQ(it.Wait(), 128 + number);
+    EXPECT_EQ(it.Count(") failed first: killed by SIG" + name), 1) << it.errors();
+    EXPECT_EQ(it.Count(", exit code " + std::to_string(128 + number) + "\n"), 1) << it.errors();
+  }
+}
+
+TEST(SupervisorTest, LastWordsComeBeforeTheVerdict) {
+  Launched it(kTwo, {"1:error=why", "1:half=half a word", "1:exit=4", "0:sleep"}, kHasty,
+              /*merged=*/true);
+  EXPECT_EQ(it.Wait(), 4);
+  const size_t verdict = it.output().find("launch: rank 1");
+  EXPECT_LT(it.output().find("[1] why\n"), verdict) << it.output();
+  EXPECT_LT(it.output().find("[1] half a word\n"), verdict) << it.output();
+}
+
+TEST(SupervisorTest, AnEchoGivesWayToTheFailureItEchoes) {
+  // In either order: rank 1 is still unwinding when rank 0 notices.
+  const std::string file = Directory();
+  Launched it(kThree, {"0:exit=6", "1:await=" + file, "1:exit=1", "2:exit=6"}, kPatient);
+  usleep(100000);
+  std::ofstream(file).close();
+  EXPECT_EQ(it.Wait(), 1);
+  EXPECT_EQ(it.Count("failed first"), 1) << it.errors();
+  EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
+}
+
+TEST(SupervisorTest, ACollectiveThatNobodyExplainsIsNamed) {
+  Launched it(kTwo, {"0:exit=6", "1:sleep"}, kHasty);
+  EXPECT_EQ(it.Wait(), 6);
+  EXPECT_EQ(it.Count("launch: rank 0 (pid "), 1) << it.errors();
+  EXPECT_EQ(it.Count("exit code 6, a collective failed or timed out\n"), 1) << it.errors();
+}
+
+TEST(SupervisorTest, WhatWeEndedOurselvesIsNotTheCause) {
+  Launched it(kTwo, {"0:exit=6", "1:train=1"}, kHasty);  // Returns 75 on the SIGTERM.
+  EXPECT_EQ(it.Wait(), 6);
+  Launched other(kTwo, {"0:exit=6", "1:sleep"}, kHasty);  // Dies of it.
+  EXPECT_EQ(other.Wait(), 6);
+}
+
+TEST(SupervisorTest, WhoIgnoresSigtermIsKilled) {
+  Launched it(kThree,
+              {"0:ignore=TERM", "2:ignore=TERM", "0:print=deaf", "2:print=deaf", "0:sleep",
+               "2:sleep", "1:ms=200", "1:exit=3"},
+              kHasty);
+  EXPECT_EQ(it.Wait(), 3);
+  EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
+  EXPECT_EQ(it.Count("launch: ranks 0, 2 still there 0.05 s after SIGTERM: SIGKILL\n"), 1)
+      << it.errors();
+}
+
+// Wait() finds whatever is left.
+TEST(SupervisorTest, GrandchildrenEnd) {
+  for (const std::string kind : {"group", "session"}) {
+    Launched done(kTwo, {"all:grandchild=" + kind, "all:half=held open by a grandchild"});
+    EXPECT_EQ(done.Wait(), 0);
+    EXPECT_EQ(done.Count("] held open by a grandchild\n"), 2) << done.output();
+    Launched failed(kTwo, {"all:grandchild=" + kind, "0:raise=SEGV", "1:sleep"}, kHasty);
+    EXPECT_EQ(failed.Wait(), 139);
+    Launched restarted({"--max-restarts", "2"}, {"0:grandchild=" + kind, "0:fail_at_first=1"});
+    EXPECT_EQ(restarted.Wait(), 0);
+  }
+}
+
+TEST(SupervisorTest, RanksDieWithTheSupervisor) {
+  Launched it(kTwo, {"all:ignore=TERM", "all:print=ready", "all:sleep"});
+  it.Await("] ready", 2);
+  it.Signal(SIGKILL);
+  int killed = 0;
+  for (int i = 0; i < 3; ++i) {  // The supervisor, and the ranks that became ours.
+    int status = 0;
+    if (waitpid(-1, &status, 0) > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+      ++killed;
+    }
+  }
+  EXPECT_EQ(killed, 3);
+}
+
+TEST(SupervisorTest, EverySignalIsForwardedOnceAndToAllRanks) {
+  const Variables variables = {{"LAUNCH_TEST_REPEAT_MS", kForEver},
+                               {"LAUNCH_TEST_GRACE_MS", kForEver}};
+  Launched it(kTwo, {"all:signals=TERM", "all:print=end"}, variables);
+  it.Await("] ready", 2);
+  for (const int number : {SIGUSR1, SIGUSR2}) {
+    const std::string caught = std::string("] caught ") + sigabbrev_np(number);
+    it.Signal(number);
+    it.Await(caught, 2);
+    it.Signal(number);  // A repeat. Whether it came through shows at the end.
+  }
+  it.Signal(SIGTERM);
+  EXPECT_EQ(it.Wait(), 0);
+  EXPECT_EQ(it.Count("] caught USR1"), 2) << it.All();
+  EXPECT_EQ(it.Count("] caught USR2"), 2) << it.All();
+  EXPECT_EQ(it.Count("] caught TERM"), 2) << it.All();
+  EXPECT_EQ(it.Count("] end"), 2) << it.All();
+}
+
+TEST(SupervisorTest, ARepeatOfSigintOrSigtermIsTheSame) {
+  Launched it(kTwo, {"all:signals=USR2"}, {{"LAUNCH_TEST_REPEAT_MS", kForEver}});
+  it.Await("] ready", 2);
+  it.Signal(SIGINT);
+  it.Await("] caught INT", 2);
+  it.Signal(SIGINT);
+  it.Signal(SIGTERM);
+  it.Signal(SIGUSR1);  // Comes through last, or in the same reading as those two.
+  it.Await("] caught USR1", 2);
+  it.Signal(SIGUSR2);
+  EXPECT_EQ(it.Wait(), 0);
+  EXPECT_EQ(it.Count("] caught INT"), 2) << it.All();
+  EXPECT_EQ(it.Count("] caught TERM"), 0) << it.All();
+}
+
+TEST(SupervisorTest, AfterAWhileASecondStopIsForwardedAndAThirdKills) {
+  Launched it(kTwo, {"all:signals=USR2"}, {{"LAUNCH_TEST_REPEAT_MS", "1"}});
+  it.Await("] ready", 2);
+  it.Signal(SIGTERM);
+  it.Await("] caught TERM", 2);
+  usleep(10000);
+  it.Signal(SIGTERM);
+  it.Await("] caught TERM", 4);
+  usleep(10000);
+  it.Signal(SIGINT);
+  EXPECT_EQ(it.Wait(), 128 + SIGKILL);
+  EXPECT_EQ(it.Count("launch: SIGINT, the third: SIGKILL\n"), 1) << it.errors();
+  EXPECT_EQ(it.Count("dmesg"), 0) << it.errors();
+}
+
+TEST(SupervisorTest, ASecondStopEndsRanksThatTrain) {
+  Launched it(kTwo, {"all:never_stop=1"},
+              {{"LAUNCH_TEST_REPEAT_MS", "1"}, {"LAUNCH_TEST_GRACE_MS", kForEver}});
+  it.Await("] ready", 2);
+  it.Signal(SIGTERM);
+  it.Await("the ranks stop after this step");
+  usleep(100000);
+  it.Signal(SIGTERM);
+  EXPECT_EQ(it.Wait(), 128 + SIGTERM);
+  EXPECT_EQ(it.Count("failed first: killed by SIGTERM, exit code 143\n"), 1) << it.errors();
+}
+
+TEST(SupervisorTest, StoppedEarlyIs75AndNoRestart) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    Launched it({"--nproc-per-node", "2", "--max-restarts", "3"},
+                {std::string("all:train=") + kForEver});
+    it.Await("] ready", 2);
+    it.Signal(SIGUSR1);
+    it.Await("] checkpoint", 2);
+    it.Signal(SIGUSR2);
+    it.Await("] report", 2);
+    it.Signal(number);
+    EXPECT_EQ(it.Wait(), 75);
+    EXPECT_EQ(it.Count("] ready"), 2) << it.All();
+    EXPECT_EQ(it.Count("failed"), 0) << it.errors();
+  }
+}
+
+TEST(SupervisorTest, ARestartStartsAllRanksOnAnotherPort) {
+  const std::string directory = Directory();
+  Launched it({"--nproc-per-node", "2", "--max-restarts", "2", "--log-dir", directory},
+              {"all:environment", "0:listen", "1:fail_at_first=1", "0:fail_at_first=6"}, kPatient);
+  EXPECT_EQ(it.Wait(), 0) << it.All();
+  EXPECT_EQ(it.Count("launch: restart 1 of 2 after exit code 1\n"), 1) << it.errors();
+  EXPECT_EQ(it.Count("launch: restart 2"), 0) << it.errors();
+  EXPECT_EQ(it.Count("[0] listens"), 2) << it.All();
+  EXPECT_EQ(it.Count("restart 0 of 2\n"), 2) << it.All();
+  EXPECT_EQ(it.Count("restart 1 of 2\n"), 2) << it.All();
+  const size_t first = it.output().find(", port ");
+  const size_t last = it.output().rfind(", port ");
+  EXPECT_NE(it.output().substr(first, 13), it.output().substr(last, 13));
+  const std::string log = File(directory + "/rank_1.log");
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;
+}
+
+TEST(SupervisorTest, RestartsEnd) {
+  Launched it({"--max-restarts", "2"}, {"0:print=try", "0:exit=7"});
+  EXPECT_EQ(it.Wait(), 7);
+  EXPECT_EQ(it.Count("[0] try"), 3);
+  EXPECT_EQ(it.Count("launch: restart 2 of 2 after exit code 7\n"), 1) << it.errors();
+  // 75 with no signal of ours: something else stopped the rank, and there is a checkpoint.
+  Launched stopped({"--max-restarts", "1"}, {"0:print=try", "0:exit=75"});
+  EXPECT_EQ(stopped.Wait(), 75);
+  EXPECT_EQ(stopped.Count("[0] try"), 2);
+}
+
+TEST(SupervisorTest, WhatWouldFailAgainIsNotRestarted) {
+  for (const int code : {2, 3, 4, 5}) {
+    Launched it({"--max-restarts", "2"}, {"0:print=try", "0:exit=" + std::to_string(code)});
+    EXPECT_EQ(it.Wait(), code);
+    EXPECT_EQ(it.Count("[0] try"), 1);
+    EXPECT_EQ(it.Count("no restart: exit code " + std::to_string(code)), 1) << it.errors();
+  }
+}
+
+TEST(SupervisorTest, AfterAStopAFailureIsNotRestarted) {
+  Launched it({"--max-restarts", "2"}, {"0:signals=TERM", "0:exit=1"});
+  it.Await("[0] ready");
+  it.Signal(SIGTERM);
+  EXPECT_EQ(it.Wait(), 1);
+  EXPECT_EQ(it.Count("[0] ready"), 1);
+}
+
+// Rank 0 has filled every pipe on the way and nobody reads: signals still come through.
+TEST(SupervisorTest, ASlowReaderDoesNotBlockTheSupervisor) {
+  const std::string caught = Directory();
+  Launched it(kTwo, {"0:ignore=USR1", "0:lines=2000", "1:signals=USR1", "1:touch=" + caught});
+  it.Await("[1] ready");
+  usleep(100000);
+  it.Signal(SIGUSR1);
+  for (int i = 0; i < 60000 && access(caught.c_str(), F_OK) != 0; ++i) usleep(1000);
+  EXPECT_EQ(access(caught.c_str(), F_OK), 0);
+  EXPECT_EQ(it.Wait(), 0);
+  EXPECT_EQ(it.output().size() + it.errors().size(),
+            2000u * 5005u + std::string("[1] ready\n[1] caught USR1\n").size());
+}
+
+TEST(SupervisorTest, WithoutAReaderTheRanksGoOn) {
+  const std::string file = Directory();
+  Launched it(kTwo, {"all:lines=1000", "0:touch=" + file});
+  it.CloseOutput();
+  EXPECT_EQ(it.WaitWithoutReading(), 0);
+  EXPECT_EQ(access(file.c_str(), F_OK), 0);
+}
+
+TEST(SupervisorTest, MoreRanksThanTheLimitOfOpenFilesAllows) {
+  Launched it({"--nproc-per-node", "40"}, {"all:files"}, {}, /*merged=*/true, /*files=*/64);
+  EXPECT_EQ(it.Wait(), 0) << it.All();
+  EXPECT_EQ(it.Count("] files 64\n"), 40) << it.All();  // The ranks have what we were given.
+}
+
+TEST(SupervisorTest, WrongOptionsAreNamedBeforeAnythingRuns) {
+  const std::pair<Strings, const char*> mistakes[] = {
+      {{"--nnodes", "2"}, "not in this version"},
+      {{"--nnodes", "0"}, "--nnodes 0: want at least 1"},
+      {{"--node-rank", "1"}, "--node-rank 1: with one node it is 0"},
+      {{"--nproc-per-node", "0"}, "--nproc-per-node 0: want 1 to 4096"},
+      {{"--nproc-per-node", "4097"}, "--nproc-per-node 4097: want 1 to 4096"},
+      {{"--nproc-per-node", "two"}, "two"},
+      {{"--max-restarts", "-1"}, "--max-restarts -1: want 0 or more"},
+      {{"--rdzv-endpoint", "host"}, "--rdzv-endpoint host: want HOST:PORT"},
+      {{"--rdzv-endpoint", "host:0"}, "want HOST:PORT"},
+      {{"--rdzv-endpoint", "host:99999"}, "want HOST:PORT"},
+      {{"--rdzv-endpoint", ":29500"}, "want HOST:PORT"},
+      {{"--grace", "-1"}, "--grace: want seconds"},
+      {{"--log-dir", "/proc/nowhere"}, "--log-dir /proc/nowhere: cannot be made"},
+      {{"--config", "a.yaml"},
+       "launch: --config is not an option of launch; the flags of the "
+       "training run come after `--`"},
+      {{"--config=a.yaml", "--set", "run.seed=1"}, "launch: --config=a.yaml is not an option"},
+      {{"--nproc-per-node", "2", "a.yaml"}, "launch: a.yaml is not an option of launch"},
+  };
+  for (const auto& [options, message] : mistakes) {
+    Launched it(options, {"0:print=ran"});
+    EXPECT_EQ(it.Wait(), 2) << options[0];
+    EXPECT_NE(it.errors().find(message), std::string::npos) << it.errors();
+    EXPECT_EQ(it.Count("ran\n"), 0);
+  }
+  Launched several({"--nnodes", "2", "--max-restarts", "-1"}, {});
+  EXPECT_EQ(several.Wait(), 2);
+  EXPECT_EQ(several.Count("--"), 2) << several.errors();  // Both in one go.
+}
+
+TEST(SupervisorTest, AProgramThatCannotRunIsDeviceErrorAndLeavesNothing) {
+  LaunchOptions options;
+  options.program = "/nonexistent";
+  EXPECT_THROW(Launch(options, {}), DeviceError);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+  sigset_t mask;  // And the caller's signals are as they were.
+  sigprocmask(SIG_BLOCK, nullptr, &mask);
+  EXPECT_EQ(sigismember(&mask, SIGTERM), 0);
+}
+
+}  // namespace
+}  // namespace fsdp

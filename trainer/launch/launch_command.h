@@ -1,0 +1,28 @@
+// The command line of `fsdp-train launch`.
+#ifndef FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_COMMAND_H_
+#define FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/launch/supervisor.h"
+
+namespace CLI {
+class App;  // <CLI/CLI.hpp> is 6 s of compile time: for the one source that needs it.
+}
+
+namespace fsdp {
+
+struct LaunchCommand {
+  LaunchOptions options;
+  std::vector<std::string> argv;  // What follows `--`: the flags of a training run.
+};
+
+// Adds the sub-command, which fills `command`: it must live as long as `app`. Where launch was
+// given, app.parse throws ConfigError for options out of range and for flags of a training run
+// before the `--`. The caller then returns Launch(command->options, command->argv).
+CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_COMMAND_H_

@@ -1,0 +1,61 @@
+#include "trainer/launch/process_scope.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+
+ProcessScope::ProcessScope(rlim_t files) {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd >= 0) close(fd);
+
+  sigemptyset(&handled_);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) {
+    sigaddset(&handled_, number);
+  }
+  signals_ = Descriptor(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.open()) {
+    throw DeviceError(std::string("cannot read signals: ") + std::strerror(errno));
+  }
+  sigprocmask(SIG_BLOCK, &handled_, &previous_mask_);
+  struct sigaction action = {};
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, &previous_pipe_);
+  action.sa_handler = SIG_DFL;  // Inherited as ignored, the kernel would reap children unseen.
+  sigaction(SIGCHLD, &action, &previous_child_);
+  prctl(PR_GET_CHILD_SUBREAPER, &previous_subreaper_);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  getrlimit(RLIMIT_NOFILE, &previous_files_);
+  rlimit raised = previous_files_;
+  raised.rlim_cur = std::max(raised.rlim_cur, std::min(files, raised.rlim_max));
+  setrlimit(RLIMIT_NOFILE, &raised);
+}
+
+ProcessScope::~ProcessScope() {
+  signalfd_siginfo unread;
+  while (read(signals_.get(), &unread, sizeof(unread)) > 0) {
+  }
+  setrlimit(RLIMIT_NOFILE, &previous_files_);
+  prctl(PR_SET_CHILD_SUBREAPER, previous_subreaper_);
+  sigaction(SIGCHLD, &previous_child_, nullptr);
+  sigaction(SIGPIPE, &previous_pipe_, nullptr);
+  sigprocmask(SIG_SETMASK, &previous_mask_, nullptr);
+}
+
+void ProcessScope::RestoreInChild() const {
+  setrlimit(RLIMIT_NOFILE, &previous_files_);
+  sigaction(SIGCHLD, &previous_child_, nullptr);
+  sigaction(SIGPIPE, &previous_pipe_, nullptr);
+  sigprocmask(SIG_SETMASK, &previous_mask_, nullptr);
+}
+
+}  // namespace fsdp

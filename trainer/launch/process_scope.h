@@ -1,0 +1,40 @@
+// What a process changes about itself to supervise others, and undoes afterwards.
+#ifndef FSDP_TRAIN_TRAINER_LAUNCH_PROCESS_SCOPE_H_
+#define FSDP_TRAIN_TRAINER_LAUNCH_PROCESS_SCOPE_H_
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "trainer/launch/descriptor.h"
+
+namespace fsdp {
+
+// From construction to destruction SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGCHLD are blocked and
+// read from signals(), SIGPIPE is ignored, orphaned descendants become children of this process,
+// and the soft limit of open files is at least `files` where the hard one allows. Signals not read
+// by then are dropped. Opens descriptors 0 to 2 on /dev/null, for good, where they are closed:
+// pipes must not get those numbers. For a process of one thread.
+class ProcessScope {
+ public:
+  explicit ProcessScope(rlim_t files);  // Throws DeviceError.
+  ~ProcessScope();
+  ProcessScope(const ProcessScope&) = delete;
+  ProcessScope& operator=(const ProcessScope&) = delete;
+
+  int signals() const { return signals_.get(); }  // A signalfd, non-blocking.
+  // Gives a forked child what was there before. Async-signal-safe.
+  void RestoreInChild() const;
+
+ private:
+  sigset_t handled_;
+  sigset_t previous_mask_;
+  struct sigaction previous_pipe_;
+  struct sigaction previous_child_;
+  rlimit previous_files_;
+  int previous_subreaper_ = 0;
+  Descriptor signals_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LAUNCH_PROCESS_SCOPE_H_

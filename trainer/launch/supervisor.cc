@@ -1,0 +1,560 @@
+#include "trainer/launch/supervisor.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+#include "trainer/core/errors.h"
+#include "trainer/launch/free_port.h"
+#include "trainer/launch/line_buffer.h"
+#include "trainer/launch/process_scope.h"
+#include "trainer/launch/sink.h"
+#include "trainer/launch/spawn.h"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kMaxRanks = 4096;
+constexpr int kCollective = static_cast<int>(ExitCode::kCollective);
+constexpr int kStopped = static_cast<int>(ExitCode::kStopped);
+
+struct Endpoint {
+  std::string host;
+  int port;
+};
+
+std::optional<Endpoint> ParseEndpoint(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::string_view host = text.substr(0, colon);
+  const std::string_view digits = text.substr(colon + 1);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  int port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (host.empty() || error != std::errc() || end != digits.data() + digits.size() || port < 1 ||
+      port > 65535) {
+    return std::nullopt;
+  }
+  return Endpoint{std::string(host), port};
+}
+
+std::string SignalName(int number) {
+  const char* name = sigabbrev_np(number);
+  return name == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + name;
+}
+
+std::string Meaning(int code) {
+  switch (static_cast<ExitCode>(code)) {
+    case ExitCode::kUsage:
+      return ", usage or recipe";
+    case ExitCode::kMemory:
+      return ", does not fit in memory";
+    case ExitCode::kData:
+      return ", data";
+    case ExitCode::kCheckpoint:
+      return ", checkpoint or run directory";
+    case ExitCode::kCollective:
+      return ", a collective failed or timed out";
+    case ExitCode::kNotFinite:
+      return ", loss not finite";
+    default:
+      return "";
+  }
+}
+
+// Whether starting the ranks again can help.
+bool Restartable(int code) {
+  switch (static_cast<ExitCode>(code)) {
+    case ExitCode::kDone:
+    case ExitCode::kUsage:
+    case ExitCode::kMemory:
+    case ExitCode::kData:
+    case ExitCode::kCheckpoint:
+      return false;
+    default:
+      return true;
+  }
+}
+
+std::string Seconds(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000 << " s";
+  return text.str();
+}
+
+// The children of this process, from the fourth field of /proc/<pid>/stat. Zombies too.
+std::vector<pid_t> Children() {
+  std::vector<pid_t> children;
+  DIR* directory = opendir("/proc");
+  if (directory == nullptr) return children;
+  while (const dirent* entry = readdir(directory)) {
+    const pid_t pid = std::atoi(entry->d_name);
+    if (pid <= 0) continue;
+    std::string line;
+    std::getline(std::ifstream("/proc/" + std::string(entry->d_name) + "/stat"), line);
+    const size_t name_end = line.rfind(") ");  // A name may hold anything, ')' included.
+    if (name_end == std::string::npos || line.size() < name_end + 5) continue;
+    if (std::atoi(line.c_str() + name_end + 4) == getpid()) children.push_back(pid);
+  }
+  closedir(directory);
+  return children;
+}
+
+bool WriteAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+bool SameFile(int a, int b) {
+  struct stat first, second;
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+class Supervisor {
+ public:
+  Supervisor(const LaunchOptions& options, const std::vector<std::string>& argv);
+  ~Supervisor();
+  int Run();
+
+ private:
+  struct Stream {
+    Descriptor pipe;  // Closed at its end.
+    Sink* sink;
+    LineBuffer lines;
+  };
+  struct Rank {
+    int rank;
+    std::string prefix;  // Of its lines.
+    pid_t pid;
+    bool running = true;
+    Stream streams[2];
+  };
+  struct Failure {
+    int rank;
+    pid_t pid;
+    int code;
+    std::string how;
+  };
+
+  int RunOnce(int restart);
+  void Start(int restart);
+  void PollOnce();  // Blocks until something happens, and handles it.
+  void ReadSignals();
+  void OnStop(int number);
+  void Reap();
+  void OnExit(Rank& rank, int status);
+  void OnDeadline();
+  void Announce();
+  void Read(Rank& rank, Stream& stream);
+  void Emit(const Rank& rank, Stream& stream, std::string_view text, bool ended);
+  void SignalRanks(int number);
+  void EndOrphans();
+  bool AnyRunning() const;
+  bool AnyPipe() const;
+  std::string RunningRanks() const;
+  void Say(const std::string& text) { errors_->Write("launch: " + text + "\n"); }
+
+  const LaunchOptions& options_;
+  const std::vector<std::string>& argv_;
+  ProcessScope scope_;
+  Sink output_{STDOUT_FILENO};
+  Sink separate_errors_{STDERR_FILENO};
+  Sink* errors_;  // One queue where both are one file: else a line could come inside another.
+  std::vector<Descriptor> logs_;
+  std::string program_name_;
+  std::string run_id_;
+  std::unique_ptr<FreePort> free_port_;
+
+  // Of this start of the ranks.
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::optional<Failure> failure_;
+  bool announced_ = false;
+  bool stopped_early_ = false;  // A rank returned 75.
+  bool ending_ = false;         // We have sent SIGTERM or SIGKILL because of the failure.
+  std::optional<Clock::time_point> deadline_;  // For the ranks that still run.
+
+  // Of the whole launch.
+  int stops_ = 0;  // SIGINT and SIGTERM, repeats not counted.
+  Clock::time_point last_stop_;
+  std::optional<Clock::time_point> last_user_[2];  // SIGUSR1, SIGUSR2.
+  bool abandon_output_ = false;
+};
+
+Supervisor::Supervisor(const LaunchOptions& options, const std::vector<std::string>& argv)
+    : options_(options),
+      argv_(argv),
+      scope_(3 * static_cast<rlim_t>(options.nproc_per_node) + 64),
+      errors_(SameFile(STDOUT_FILENO, STDERR_FILENO) ? &output_ : &separate_errors_),
+      run_id_("launch-" + std::to_string(getpid()) + "-" +
+              std::to_string(std::chrono::system_clock::now().time_since_epoch().count())) {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  program_name_ = length > 0 ? std::string(path, static_cast<size_t>(length)) : "fsdp-train";
+  if (options.log_dir.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(options.log_dir, error);
+  if (error) {
+    throw ConfigError("--log-dir " + options.log_dir + ": cannot be made: " + error.message());
+  }
+  for (int rank = 0; rank < options.nproc_per_node; ++rank) {
+    const std::string file = options.log_dir + "/rank_" + std::to_string(rank) + ".log";
+    logs_.emplace_back(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (!logs_.back().open()) {
+      throw ConfigError("--log-dir: cannot write " + file + ": " + strerror(errno));
+    }
+  }
+}
+
+Supervisor::~Supervisor() {
+  SignalRanks(SIGKILL);
+  EndOrphans();
+}
+
+int Supervisor::Run() {
+  int code = 0;
+  for (int restart = 0;; ++restart) {
+    code = RunOnce(restart);
+    if (code == 0 || stops_ > 0 || restart == options_.max_restarts) break;
+    if (!Restartable(code)) {
+      Say("no restart: exit code " + std::to_string(code) + " would come again");
+      break;
+    }
+    Say("restart " + std::to_string(restart + 1) + " of " + std::to_string(options_.max_restarts) +
+        " after exit code " + std::to_string(code));
+  }
+  while (!abandon_output_ && !(output_.empty() && errors_->empty())) PollOnce();
+  return code;
+}
+
+int Supervisor::RunOnce(int restart) {
+  failure_.reset();
+  deadline_.reset();
+  announced_ = stopped_early_ = ending_ = false;
+  Start(restart);
+  while (AnyRunning()) PollOnce();
+  Announce();
+  EndOrphans();  // From here on nobody holds the other end of a pipe: each comes to its end.
+  while (!abandon_output_ && AnyPipe()) PollOnce();
+  ranks_.clear();
+  if (failure_) return failure_->code;
+  return stopped_early_ ? kStopped : 0;
+}
+
+void Supervisor::Start(int restart) {
+  Endpoint endpoint;
+  if (options_.rdzv_endpoint.empty()) {
+    auto port = std::make_unique<FreePort>();  // While the last one is held: never the same.
+    free_port_ = std::move(port);
+    endpoint = {"127.0.0.1", free_port_->port()};
+  } else {
+    endpoint = *ParseEndpoint(options_.rdzv_endpoint);
+  }
+  const std::string world = std::to_string(options_.nproc_per_node);
+  for (int r = 0; r < options_.nproc_per_node; ++r) {
+    const std::string rank = std::to_string(r);
+    const std::vector<std::pair<std::string, std::string>> variables = {
+        {"RANK", rank},
+        {"WORLD_SIZE", world},
+        {"LOCAL_RANK", rank},
+        {"LOCAL_WORLD_SIZE", world},
+        {"GROUP_RANK", std::to_string(options_.node_rank)},
+        {"MASTER_ADDR", endpoint.host},
+        {"MASTER_PORT", std::to_string(endpoint.port)},
+        {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+        {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
+        {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
+        {"TORCHELASTIC_RUN_ID", run_id_},
+    };
+    std::vector<std::string> environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view name = std::string_view(*entry).substr(0, strcspn(*entry, "="));
+      const bool ours = std::any_of(variables.begin(), variables.end(),
+                                    [&](const auto& variable) { return variable.first == name; });
+      if (!ours) environment.emplace_back(*entry);
+    }
+    for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+    std::vector<std::string> argv = {program_name_};
+    argv.insert(argv.end(), argv_.begin(), argv_.end());
+
+    SpawnedProcess process =
+        Spawn(options_.program, argv, environment, [this] { scope_.RestoreInChild(); });
+    ranks_.push_back(std::make_unique<Rank>());
+    Rank& it = *ranks_.back();
+    it.rank = r;
+    it.prefix.append("[").append(rank).append("] ");
+    it.pid = process.pid;
+    it.streams[0].pipe = std::move(process.output);
+    it.streams[0].sink = &output_;
+    it.streams[1].pipe = std::move(process.errors);
+    it.streams[1].sink = errors_;
+  }
+}
+
+void Supervisor::PollOnce() {
+  std::vector<pollfd> polled = {{scope_.signals(), POLLIN, 0}};
+  std::vector<Sink*> sinks;
+  for (Sink* sink : {&output_, &separate_errors_}) {
+    if (sink->empty()) continue;
+    polled.push_back({sink->fd(), POLLOUT, 0});
+    sinks.push_back(sink);
+  }
+  std::vector<std::pair<Rank*, Stream*>> streams;
+  for (const auto& rank : ranks_) {
+    for (Stream& stream : rank->streams) {
+      if (!stream.pipe.open() || stream.sink->full()) continue;
+      polled.push_back({stream.pipe.get(), POLLIN, 0});
+      streams.emplace_back(rank.get(), &stream);
+    }
+  }
+  int timeout_ms = -1;
+  if (deadline_ && AnyRunning()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
+  }
+  if (poll(polled.data(), polled.size(), timeout_ms) < 0) return;  // EINTR, after a SIGCONT.
+
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    if (polled[1 + i].revents != 0) sinks[i]->Drain();
+  }
+  for (size_t i = 0; i < streams.size(); ++i) {
+    if (polled[1 + sinks.size() + i].revents != 0) Read(*streams[i].first, *streams[i].second);
+  }
+  if (polled[0].revents != 0) ReadSignals();
+  if (deadline_ && AnyRunning() && Clock::now() >= *deadline_) OnDeadline();
+}
+
+void Supervisor::ReadSignals() {
+  signalfd_siginfo info;
+  while (read(scope_.signals(), &info, sizeof(info)) == sizeof(info)) {
+    const int number = static_cast<int>(info.ssi_signo);
+    if (number == SIGCHLD) {
+      Reap();
+    } else if (number == SIGINT || number == SIGTERM) {
+      OnStop(number);
+    } else {
+      std::optional<Clock::time_point>& last = last_user_[number == SIGUSR1 ? 0 : 1];
+      const Clock::time_point now = Clock::now();
+      if (last && now - *last <= options_.repeat) continue;
+      last = now;
+      SignalRanks(number);
+    }
+  }
+}
+
+void Supervisor::OnStop(int number) {
+  const Clock::time_point now = Clock::now();
+  if (stops_ > 0 && now - last_stop_ <= options_.repeat) return;
+  ++stops_;
+  last_stop_ = now;
+  if (!AnyRunning()) {
+    abandon_output_ = true;  // All that is left to wait for is a reader.
+  } else if (stops_ == 1) {
+    Say(SignalName(number) + ": the ranks stop after this step, with a checkpoint");
+    SignalRanks(number);
+  } else if (stops_ == 2) {
+    Say(SignalName(number) + ", the second: the ranks end now; a third kills them");
+    SignalRanks(number);
+  } else {
+    Say(SignalName(number) + ", the third: SIGKILL");
+    ending_ = true;
+    SignalRanks(SIGKILL);
+  }
+}
+
+void Supervisor::Reap() {
+  for (;;) {
+    siginfo_t info = {};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    const auto found = std::find_if(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
+      return rank->running && rank->pid == info.si_pid;
+    });
+    // What a rank leaves in its group ends with it, before the kernel may use the number again.
+    if (found != ranks_.end()) kill(-info.si_pid, SIGKILL);
+    int status = 0;
+    waitpid(info.si_pid, &status, 0);
+    if (found != ranks_.end()) OnExit(**found, status);
+  }
+}
+
+void Supervisor::OnExit(Rank& rank, int status) {
+  rank.running = false;
+  // Its last words come before ours.
+  for (Stream& stream : rank.streams) {
+    while (stream.pipe.open() && !stream.sink->full()) {
+      pollfd ready = {stream.pipe.get(), POLLIN, 0};
+      if (poll(&ready, 1, 0) != 1) break;
+      Read(rank, stream);
+    }
+  }
+  const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (code == 0) return;
+  if (code == kStopped) {
+    stopped_early_ = true;
+    return;
+  }
+  if (!failure_) deadline_ = Clock::now() + options_.grace;
+  const bool echo = failure_ && failure_->code == kCollective && code != kCollective && !ending_;
+  if (failure_ && !echo) return;
+  std::string how;
+  if (WIFEXITED(status)) {
+    how = "exit code " + std::to_string(code) + Meaning(code);
+  } else {
+    how = "killed by " + SignalName(WTERMSIG(status));
+    if (WTERMSIG(status) == SIGKILL && !ending_) how += " (by hand, or out of memory: see dmesg)";
+    how += ", exit code " + std::to_string(code);
+  }
+  failure_ = Failure{rank.rank, rank.pid, code, how};
+  if (code != kCollective) Announce();
+}
+
+void Supervisor::Announce() {
+  if (!failure_ || announced_) return;
+  announced_ = true;
+  Say("rank " + std::to_string(failure_->rank) + " (pid " + std::to_string(failure_->pid) +
+      ") failed first: " + failure_->how);
+}
+
+void Supervisor::OnDeadline() {
+  Announce();
+  if (!ending_) {
+    ending_ = true;
+    Say(RunningRanks() + " still there " + Seconds(options_.grace) + " later: SIGTERM");
+    SignalRanks(SIGTERM);
+    deadline_ = Clock::now() + options_.grace_after_sigterm;
+  } else {
+    Say(RunningRanks() + " still there " + Seconds(options_.grace_after_sigterm) +
+        " after SIGTERM: SIGKILL");
+    SignalRanks(SIGKILL);
+    deadline_.reset();
+  }
+}
+
+void Supervisor::Read(Rank& rank, Stream& stream) {
+  char bytes[1 << 16];
+  const ssize_t length = read(stream.pipe.get(), bytes, sizeof(bytes));
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (length > 0) {
+    stream.lines.Append(
+        {bytes, static_cast<size_t>(length)},
+        [&](std::string_view text, bool ended) { Emit(rank, stream, text, ended); });
+    return;
+  }
+  stream.pipe.Close();
+  stream.lines.Flush([&](std::string_view text, bool) { Emit(rank, stream, text, true); });
+}
+
+void Supervisor::Emit(const Rank& rank, Stream& stream, std::string_view text, bool ended) {
+  stream.sink->Write(rank.prefix);
+  stream.sink->Write(text);
+  stream.sink->Write("\n");
+  if (logs_.empty()) return;
+  Descriptor& log = logs_[static_cast<size_t>(rank.rank)];
+  if (!log.open()) return;
+  std::string line(text);
+  if (ended) line += '\n';
+  if (WriteAll(log.get(), line)) return;
+  Say("rank_" + std::to_string(rank.rank) + ".log ends here: " + strerror(errno));
+  log.Close();
+}
+
+void Supervisor::SignalRanks(int number) {
+  for (const auto& rank : ranks_) {
+    if (rank->running) kill(-rank->pid, number);
+  }
+}
+
+void Supervisor::EndOrphans() {
+  for (;;) {
+    pid_t reaped;
+    do {
+      reaped = waitpid(-1, nullptr, WNOHANG);
+    } while (reaped > 0);
+    if (reaped < 0) return;  // No children.
+    // Each that ends may leave us children of its own: look again after every one.
+    for (const pid_t child : Children()) kill(child, SIGKILL);
+    siginfo_t info;
+    waitid(P_ALL, 0, &info, WEXITED | WNOWAIT);
+  }
+}
+
+bool Supervisor::AnyRunning() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->running; });
+}
+
+bool Supervisor::AnyPipe() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+    return rank->streams[0].pipe.open() || rank->streams[1].pipe.open();
+  });
+}
+
+std::string Supervisor::RunningRanks() const {
+  constexpr int kNamed = 8;
+  std::string text;
+  int running = 0;
+  for (const auto& rank : ranks_) {
+    if (!rank->running) continue;
+    if (++running <= kNamed) text += (text.empty() ? "" : ", ") + std::to_string(rank->rank);
+  }
+  if (running > kNamed) text += ", ...";
+  return (running == 1 ? "rank " : "ranks ") + text;
+}
+
+}  // namespace
+
+void CheckLaunchOptions(const LaunchOptions& options) {
+  std::string mistakes;
+  const auto refuse = [&](const std::string& mistake) {
+    mistakes += (mistakes.empty() ? "" : "\n") + mistake;
+  };
+  if (options.nnodes < 1) {
+    refuse("--nnodes " + std::to_string(options.nnodes) + ": want at least 1");
+  } else if (options.nnodes > 1) {
+    refuse("--nnodes " + std::to_string(options.nnodes) +
+           ": ranks on several hosts are not in this version; leave it out, or give 1");
+  } else if (options.node_rank != 0) {
+    refuse("--node-rank " + std::to_string(options.node_rank) + ": with one node it is 0");
+  }
+  if (options.nproc_per_node < 1 || options.nproc_per_node > kMaxRanks) {
+    refuse("--nproc-per-node " + std::to_string(options.nproc_per_node) + ": want 1 to " +
+           std::to_string(kMaxRanks));
+  }
+  if (options.max_restarts < 0) {
+    refuse("--max-restarts " + std::to_string(options.max_restarts) + ": want 0 or more");
+  }
+  if (!options.rdzv_endpoint.empty() && !ParseEndpoint(options.rdzv_endpoint)) {
+    refuse("--rdzv-endpoint " + options.rdzv_endpoint +
+           ": want HOST:PORT with a port of 1 to 65535, such as 127.0.0.1:29500");
+  }
+  if (!mistakes.empty()) throw ConfigError(mistakes);
+}
+
+int Launch(const LaunchOptions& options, const std::vector<std::string>& argv) {
+  CheckLaunchOptions(options);
+  return Supervisor(options, argv).Run();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,59 @@
+// `fsdp-train launch`: starts the ranks of one host, watches them, ends them together.
+#ifndef FSDP_TRAIN_TRAINER_LAUNCH_SUPERVISOR_H_
+#define FSDP_TRAIN_TRAINER_LAUNCH_SUPERVISOR_H_
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+struct LaunchOptions {
+  int nnodes = 1;  // Hosts; more than 1 is not in this version.
+  int nproc_per_node = 1;
+  int node_rank = 0;
+  std::string rdzv_endpoint;  // HOST:PORT of the store; empty: 127.0.0.1 and a free port.
+  int max_restarts = 0;
+  std::string log_dir;  // Empty: none. Otherwise made, and rank_<r>.log in it appended to.
+
+  // How long after the first failure the other ranks may take to end by themselves (they usually
+  // do, with exit code 6 and a message), and then after SIGTERM, before SIGKILL.
+  std::chrono::milliseconds grace{10000};
+  std::chrono::milliseconds grace_after_sigterm{5000};
+  // A signal that comes again within this time is the same one.
+  std::chrono::milliseconds repeat{5000};
+  std::string program = "/proc/self/exe";  // What a rank runs: this very build, even if replaced.
+};
+
+// Throws ConfigError with all mistakes, one a line.
+void CheckLaunchOptions(const LaunchOptions& options);
+
+// Runs options.nproc_per_node ranks of `program` with the arguments `argv` (without argv[0]) until
+// all have ended, and returns the exit code for this process:
+//   0    all ranks returned 0;
+//   75   some ended early on a signal (75), none failed;
+//   n    the exit code of the rank that failed first; 128 + s if signal s killed it.
+// A rank that ends with 6, a collective failed, usually echoes the failure of another: the first
+// that fails with anything else, before any was told to end, takes its place. The one is named
+// in one line on stderr, the others end within the graces. Then all are started again, up to
+// max_restarts times, on a new port (with an rdzv_endpoint, on the same), unless the code is one
+// that would come again (2, 3, 4, 5) or SIGINT or SIGTERM has come.
+//
+// Ranks see torchrun's environment (environment.h); stdin is /dev/null. Their lines come out on
+// stdout and stderr as "[rank] line", whole, of at most 64 KiB (longer ones in pieces). A slow
+// reader slows the ranks down in the end, never the supervisor; without a reader, output is
+// dropped. The log files get both streams of a rank by lines, without prefix and not cut.
+//
+// SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 go to the groups of all ranks. SIGINT and SIGTERM count as
+// one: a repeat within options.repeat is dropped, the second after that is passed on, the third
+// sends SIGKILL. Of the others each is one signal, passed on at most once per options.repeat.
+//
+// Takes over the process for the time of the call: it must have one thread and no children; all of
+// its children, orphaned grandchildren included, have ended and are reaped on return and on throw.
+// Where this process itself is killed, the kernel kills the ranks. Blocks. Throws ConfigError
+// (options, log_dir) and DeviceError (no process, pipe or port to be had).
+int Launch(const LaunchOptions& options, const std::vector<std::string>& argv);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LAUNCH_SUPERVISOR_H_
