@@ -8,16 +8,19 @@
 #include <iostream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cmd/config_command.h"
 #include "cmd/recipe_flags.h"
 #include "models/gpt2/config.h"
 #include "trainer/core/errors.h"
+#include "trainer/launch/launch_command.h"
+#include "trainer/launch/supervisor.h"
+#include "trainer/loop/process.h"
+#include "trainer/observe/build_info.h"
 
 namespace fsdp {
 namespace {
-
-constexpr const char* kVersion = "0.1.0";
 
 void PrintModels() {
   std::printf("%-12s %-7s %7s %7s %6s %11s %10s %14s\n", "preset", "family", "layers", "hidden",
@@ -44,16 +47,9 @@ void PrintDevices() {
   std::printf("sim   simulated: addresses and time, no tensor data\n");
 }
 
-// The default command: one rank of a training run.
-void Train(const RecipeFlags& flags) {
-  LoadRecipe(flags);
-  // The training loop, trainer/loop/train.h, is called from here; --dry-run goes to it too.
-  throw ConfigError("training: not in this version");
-}
-
 int Main(int argc, char** argv) {
   CLI::App app("fsdp-train: Fully Sharded Data Parallel training from a YAML recipe");
-  app.set_version_flag("--version", std::string("fsdp-train ") + kVersion);
+  app.set_version_flag("--version", "fsdp-train " + std::string(BuildVersion()));
   app.footer(
       "Exit codes: 0 done, 1 runtime, 2 usage or recipe, 3 does not fit in memory, 4 data,\n"
       "5 checkpoint or run directory, 6 a collective failed or timed out, 7 loss not finite,\n"
@@ -68,6 +64,21 @@ int Main(int argc, char** argv) {
   app.add_flag("--dry-run", dry_run, "All checks and the plan, but no device memory");
 
   AddConfigCommand(app);
+
+  LaunchCommand launch;
+  CLI::App* const launch_command = AddLaunchCommand(app, &launch);
+
+  RecipeFlags plan_flags;
+  int plan_world = 1;
+  bool plan_json = false;
+  CLI::App* const plan_command = app.add_subcommand(
+      "plan", "Show what a recipe takes of memory and links, without running it");
+  AddRecipeFlags(*plan_command, plan_flags);
+  plan_command->add_option("--world-size", plan_world, "Ranks of the job")
+      ->required()
+      ->check(CLI::Range(1, 1 << 20));
+  plan_command->add_flag("--json", plan_json, "One JSON object");
+
   app.add_subcommand("models", "List the presets with their numbers of parameters")
       ->callback(PrintModels);
   app.add_subcommand("devices", "List what can compute here")->callback(PrintDevices);
@@ -76,9 +87,14 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) {
       if (!device.empty()) flags.overrides.push_back("run.device=" + device);
-      Train(flags);
+      return static_cast<int>(
+          TrainProcess(LoadRecipe(flags), std::vector<std::string>(argv, argv + argc), dry_run));
     } else if (!flags.files.empty() || !flags.overrides.empty() || !device.empty() || dry_run) {
       throw ConfigError("flags of a training run go without a sub-command, or after its name");
+    }
+    if (launch_command->parsed()) return Launch(launch.options, launch.argv);
+    if (plan_command->parsed()) {
+      return static_cast<int>(PlanProcess(LoadRecipe(plan_flags), plan_world, plan_json));
     }
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);  // Prints to stdout.

@@ -1,0 +1,200 @@
+#include "trainer/loop/plan.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "trainer/comm/shm/shm_communicator.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/json.h"
+#include "trainer/observe/units.h"
+
+namespace fsdp {
+namespace {
+
+// OpenBLAS 0.3.21 keeps a packing buffer for each thread that multiplies: BUFFER_SIZE (param.h) is
+// 32 MiB of address space (DYNAMIC_ARCH), of which a product touches what it packs.
+constexpr int64_t kBlasBuffer = int64_t{32} << 20;
+// Stacks, malloc's arenas and what libraries allocate of a rank's threads: four streams and their
+// helpers. Measured at 0.3 to 0.9 MiB a thread.
+constexpr int64_t kPerThread = int64_t{1} << 20;
+
+int64_t ReadKiB(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key, 0) == 0) {
+      std::istringstream fields(line.substr(key.size()));
+      int64_t kib = 0;
+      fields >> kib;
+      return kib << 10;
+    }
+  }
+  return 0;
+}
+
+int64_t ReadNumber(const char* path) {
+  std::ifstream file(path);
+  int64_t value = 0;
+  return file >> value ? value : 0;  // "max" is no number: no limit.
+}
+
+// What the kernel would give out without swapping, and no more than the control group may have.
+int64_t AvailableMemory() {
+  int64_t available = ReadKiB("/proc/meminfo", "MemAvailable:");
+  const int64_t limit = ReadNumber("/sys/fs/cgroup/memory.max");
+  if (limit > 0) {
+    available = std::min(available, limit - ReadNumber("/sys/fs/cgroup/memory.current"));
+  }
+  return available;
+}
+
+int64_t Kind(const MemoryPlan& plan, MemoryKind kind) {
+  return plan.by_kind[static_cast<int>(kind)];
+}
+
+struct Cure {
+  const char* setting;
+  std::function<bool(SessionOptions&)> apply;  // False: it is set already.
+};
+
+// Cheapest in speed first.
+const std::vector<Cure>& Cures() {
+  static const std::vector<Cure> cures = {
+      {"fsdp.limit_all_gathers: 1 and fsdp.reduce_buffers: 1",
+       [](SessionOptions& o) {
+         if (o.executor.limit_all_gathers == 1 && o.executor.reduce_buffers == 1) return false;
+         o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
+         return true;
+       }},
+      {"fsdp.sharding_strategy: full_shard",
+       [](SessionOptions& o) {
+         return std::exchange(o.executor.strategy, Strategy::kFullShard) != Strategy::kFullShard;
+       }},
+      {"fsdp.gradient_accumulation: sharded",
+       [](SessionOptions& o) {
+         return std::exchange(o.executor.accumulation, Accumulation::kSharded) !=
+                Accumulation::kSharded;
+       }},
+      {"train.activation_checkpointing: selective",
+       [](SessionOptions& o) {
+         if (o.executor.recompute != Recompute::kNone) return false;
+         o.executor.recompute = Recompute::kSelective;
+         return true;
+       }},
+      {"train.activation_checkpointing: full",
+       [](SessionOptions& o) {
+         return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
+       }},
+      {"train.micro_batch_size: 1",
+       [](SessionOptions& o) {
+         o.executor.micro_batches = 2;  // As many as it takes; more than two need no more memory.
+         return std::exchange(o.executor.micro_batch_size, 1) != 1;
+       }},
+      {"train.micro_batch_size: 1 and train.activation_checkpointing: full",
+       [](SessionOptions& o) {
+         o.executor.micro_batches = 2;
+         o.executor.micro_batch_size = 1;
+         o.executor.recompute = Recompute::kFull;
+         return true;
+       }},
+  };
+  return cures;
+}
+
+}  // namespace
+
+RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world) {
+  RunPlan plan;
+  plan.world = world;
+  plan.memory = PlanMemory(model, options, world, &plan.traffic);
+  plan.schedule_hash = ScheduleFor(options.executor, model, world, Mode::kTrain).Hash();
+  plan.outside = ReadKiB("/proc/self/status", "VmRSS:") + options.executor.threads * kBlasBuffer +
+                 (options.executor.threads + kNumStreams) * kPerThread;
+  if (world > 1) plan.outside += options.executor.communicators * ShmBytes(world) / local_world;
+  plan.available = AvailableMemory() / local_world;
+  return plan;
+}
+
+std::string PlanToJson(const RunPlan& plan) {
+  const MemoryPlan& m = plan.memory;
+  const auto memory = JsonObject()
+                          .Add("allocated_peak", m.bytes)
+                          .Add("active_peak", m.bytes)
+                          .Add("reserved_peak", m.bytes)
+                          .Add("parameters", Kind(m, MemoryKind::kParameters))
+                          .Add("gradients", Kind(m, MemoryKind::kGradients))
+                          .Add("optimizer", Kind(m, MemoryKind::kOptimizer))
+                          .Add("activations", Kind(m, MemoryKind::kActivations))
+                          .Add("unsharded", Kind(m, MemoryKind::kUnsharded))
+                          .Add("outside", plan.outside);
+  const auto communication =
+      JsonObject()
+          .Add("all_gather_bytes", static_cast<int64_t>(plan.traffic.all_gather_bytes))
+          .Add("reduce_scatter_bytes", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes))
+          .Add("all_reduce_bytes", static_cast<int64_t>(plan.traffic.all_reduce_bytes))
+          .AddRaw("exposed_s", "null");
+  return JsonObject()
+      .Add("world_size", plan.world)
+      .AddRaw("step_time_s", "null")
+      .AddRaw("tokens_per_s", "null")
+      .AddRaw("tflops_per_device", "null")
+      .Add("memory", memory)
+      .Add("fits", plan.fits())
+      .Add("alloc_retries", 0)
+      .Add("communication", communication)
+      .Text();
+}
+
+std::string PlanToText(const RunPlan& plan) {
+  const MemoryPlan& m = plan.memory;
+  std::ostringstream out;
+  const auto line = [&](const char* name, int64_t bytes) {
+    out << "  " << name << std::string(14 - std::string_view(name).size(), ' ') << HumanBytes(bytes)
+        << "\n";
+  };
+  out << "memory of each of " << plan.world << " ranks\n";
+  line("parameters", Kind(m, MemoryKind::kParameters));
+  line("gradients", Kind(m, MemoryKind::kGradients));
+  line("optimizer", Kind(m, MemoryKind::kOptimizer));
+  line("unsharded", Kind(m, MemoryKind::kUnsharded));
+  line("activations", Kind(m, MemoryKind::kActivations));
+  line("planned", m.bytes);
+  line("outside", plan.outside);
+  if (plan.available > 0) line("available", plan.available);
+  out << "  fits: " << (plan.fits() ? "yes" : "no") << "\n";
+  out << "sent by each rank in a step\n";
+  line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
+  line("reduce-scatter", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes));
+  line("all-reduce", static_cast<int64_t>(plan.traffic.all_reduce_bytes));
+  return out.str();
+}
+
+void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan, int local_world) {
+  if (plan.fits()) return;
+  std::string message = "does not fit: a rank needs " + HumanBytes(plan.total()) + " (" +
+                        HumanBytes(plan.memory.bytes) + " planned, " + HumanBytes(plan.outside) +
+                        " outside), and " + HumanBytes(plan.available) + " are available";
+  bool any = false;
+  for (const Cure& cure : Cures()) {
+    SessionOptions changed = options;
+    if (!cure.apply(changed)) continue;
+    const RunPlan other = PlanRun(model, changed, plan.world, local_world);
+    if (!other.fits()) continue;
+    message += std::string(any ? "\n  or " : "\nit fits with ") + cure.setting + ": " +
+               HumanBytes(other.total());
+    any = true;
+  }
+  if (!any) {
+    message +=
+        "\nno setting of memory alone makes it fit: use more ranks on more hosts, or a smaller "
+        "model";
+  }
+  throw MemoryError(message);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,85 @@
+#include "trainer/loop/process.h"
+
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "models/gpt2/gpt2.h"
+#include "trainer/comm/memory_store.h"
+#include "trainer/comm/shm/shm_communicator.h"
+#include "trainer/comm/tcp_store.h"
+#include "trainer/launch/environment.h"
+#include "trainer/launch/stop_signal.h"
+#include "trainer/loop/plan.h"
+#include "trainer/loop/setup.h"
+#include "trainer/loop/train.h"
+#include "trainer/observe/provenance.h"
+#include "trainer/recipe/load.h"
+
+namespace fsdp {
+namespace {
+
+RunPlan PlanFor(const Recipe& recipe, int world, int local_world) {
+  Gpt2 model(ModelShape(recipe));
+  return PlanRun(model, SessionOptionsFor(recipe, world, ThreadsFor(recipe, local_world)), world,
+                 local_world);
+}
+
+// Polling steals a core from whoever computes, so only while every busy thread has one of its own:
+// a rank's compute threads and one stream that waits for a peer.
+int SpinsFor(int local_world, int threads) {
+  return local_world * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
+}
+
+}  // namespace
+
+ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
+                      bool dry_run) {
+  const RankEnvironment environment = ReadRankEnvironment();
+  CheckSingleHost(environment);
+  CheckWorld(recipe, environment.world_size, environment.local_world_size);
+  if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
+    OpenData(recipe, ModelShape(recipe), environment.world_size);
+    const RunPlan plan = PlanFor(recipe, environment.world_size, environment.local_world_size);
+    if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
+    return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
+  }
+
+  StopSignal signals;
+  std::unique_ptr<Store> store;
+  if (environment.world_size == 1) {
+    store = std::make_unique<MemoryStore>(recipe.run.timeout_s);
+  } else {
+    std::optional<int> port;
+    if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
+    store = JoinTcpStore(environment.master_addr, StorePort(environment, port), environment.rank,
+                         environment.world_size, recipe.run.timeout_s);
+  }
+  Job job;
+  job.rank = environment.rank;
+  job.world = environment.world_size;
+  job.local_world = environment.local_world_size;
+  job.store = store.get();
+  job.connect = [&](const std::string& name) {
+    CommOptions options;
+    options.timeout_s = recipe.run.timeout_s;
+    options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
+    return CreateShmCommunicator(*store, name, job.rank, job.world, options);
+  };
+  job.command_line = command_line;
+  job.stop_requested = [&] { return signals.stop_requested(); };
+  job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
+  job.console = &std::cout;
+  const ExitCode code = TrainRank(recipe, job);
+  store->Leave();
+  return code;
+}
+
+ExitCode PlanProcess(const Recipe& recipe, int world, bool json) {
+  CheckWorld(recipe, world, world);
+  const RunPlan plan = PlanFor(recipe, world, world);
+  std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
+  return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,24 @@
+// This process as one rank of a job.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_
+#define FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/core/errors.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+// Finds its place from the environment (launch/environment.h) and its peers through the store, then
+// trains. With `dry_run`, or on the sim device: all checks, one step on the simulator, the plan
+// printed, nothing allocated. Throws Error.
+ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
+                      bool dry_run);
+
+// `fsdp-train plan`: prints it. kMemory where it does not fit.
+ExitCode PlanProcess(const Recipe& recipe, int world, bool json);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_

@@ -1,0 +1,106 @@
+#include "trainer/loop/run_directory.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/observe/whole_file.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/print.h"
+#include "trainer/recipe/resume.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kMark = "/.shared";
+
+std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
+  const ResumeRecipe& resume = recipe.checkpoint.resume;
+  switch (resume.kind) {
+    case ResumeRecipe::Kind::kNone:
+      return "";
+    case ResumeRecipe::Kind::kAuto:
+      return FindLatestCheckpoint(directory.checkpoints()).value_or("");
+    case ResumeRecipe::Kind::kStep:
+      return FindCheckpoint(directory.checkpoints(), resume.step);
+    case ResumeRecipe::Kind::kDirectory:
+      return resume.directory;
+  }
+  return "";
+}
+
+RunStart Decide(const Recipe& recipe) {
+  RunStart start;
+  start.directory.path = recipe.run.Directory();
+  const RunDirectory& directory = start.directory;
+  std::error_code error;
+  start.held_a_run =
+      fs::exists(directory.metrics(), error) || fs::exists(directory.recipe(), error);
+  if (start.held_a_run && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
+    throw CheckpointError(directory.path +
+                          " holds a run already: give this one another run.name or run.dir, or go "
+                          "on with that one by checkpoint.resume: auto");
+  }
+  start.resume_from = FindResume(recipe, directory);
+  if (!start.resume_from.empty()) {
+    const CheckpointMeta meta = ReadCheckpointMeta(start.resume_from);
+    CheckResume(ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}}), recipe);
+  } else if (fs::exists(directory.recipe(), error)) {
+    CheckResume(LoadRecipe({directory.recipe()}), recipe);
+  }
+  for (const std::string& path :
+       {directory.path, directory.checkpoints(), directory.path + "/logs"}) {
+    fs::create_directories(path, error);
+    if (error) throw CheckpointError("cannot make " + path + ": " + error.message());
+  }
+  start.resolved = PrintRecipe(recipe);
+  WriteWholeFile(directory.recipe(), start.resolved);
+  return start;
+}
+
+}  // namespace
+
+RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world) {
+  RunStart start;
+  if (rank == 0) {
+    start = Decide(recipe);
+    const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+    const std::string mark =
+        std::to_string(HashBytes(std::to_string(now) + " " + std::to_string(getpid())));
+    WriteWholeFile(start.directory.path + kMark, mark);
+    store.Set("run_directory/resume", start.resume_from);
+    store.Set("run_directory/held", start.held_a_run ? "1" : "0");
+    store.Set("run_directory/mark", mark);
+  }
+  start.directory.path = recipe.run.Directory();
+  start.resolved = PrintRecipe(recipe);
+  start.resume_from = store.Get("run_directory/resume");
+  start.held_a_run = store.Get("run_directory/held") == "1";
+  const std::string mark = store.Get("run_directory/mark");
+  std::string found;
+  try {
+    found = ReadWholeFile(start.directory.path + kMark);
+  } catch (const CheckpointError&) {
+    // Not there: reported below.
+  }
+  if (found != mark) {
+    throw CheckpointError(start.directory.path + " of rank " + std::to_string(rank) +
+                          " is not a shared directory: rank 0's files do not appear in it. Put "
+                          "run.dir where all hosts see it");
+  }
+  Barrier(store, "run_directory", rank, world);
+  if (rank == 0) {
+    std::error_code ignored;
+    fs::remove(start.directory.path + kMark, ignored);
+  }
+  return start;
+}
+
+}  // namespace fsdp

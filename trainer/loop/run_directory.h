@@ -1,0 +1,41 @@
+// The run directory: who may start in it, and where things lie.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_RUN_DIRECTORY_H_
+#define FSDP_TRAIN_TRAINER_LOOP_RUN_DIRECTORY_H_
+
+#include <string>
+
+#include "trainer/comm/store.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+struct RunDirectory {
+  std::string path;
+  std::string recipe() const { return path + "/recipe.yaml"; }
+  std::string metrics() const { return path + "/metrics.jsonl"; }
+  std::string provenance() const { return path + "/provenance.json"; }
+  std::string checkpoints() const { return path + "/checkpoints"; }
+  std::string log(int rank) const { return path + "/logs/rank_" + std::to_string(rank) + ".log"; }
+  std::string trace(int64_t step) const {
+    return path + "/traces/step_" + std::to_string(step) + ".json";
+  }
+};
+
+struct RunStart {
+  RunDirectory directory;
+  std::string resume_from;  // A checkpoint's directory; empty: from the beginning.
+  bool held_a_run = false;  // metrics.jsonl goes on.
+  std::string resolved;     // recipe.yaml's text.
+};
+
+// Called by all ranks. Rank 0 decides and makes the directory, all see the same answer. Before
+// anything is written:
+//   a run is there and checkpoint.resume is none: CheckpointError
+//   one is there with another recipe, where it matters: ConfigError naming both values
+//   the directory cannot be made or written to: CheckpointError
+// Every rank then looks for a mark that rank 0 left: CheckpointError, `not a shared directory`.
+RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_RUN_DIRECTORY_H_

@@ -1,0 +1,134 @@
+#include "trainer/loop/setup.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+#include "trainer/core/philox.h"
+#include "trainer/data/synthetic_source.h"
+#include "trainer/data/text_source.h"
+#include "trainer/loop/initial_weights.h"
+
+namespace fsdp {
+namespace {
+
+// The recipe's enumerators and the rooms' are lists of the same names in the same order.
+template <typename To, typename From>
+To Same(From value) {
+  return static_cast<To>(static_cast<int>(value));
+}
+static_assert(static_cast<int>(FsdpRecipe::Strategy::kNoShard) ==
+              static_cast<int>(Strategy::kNoShard));
+static_assert(static_cast<int>(FsdpRecipe::Policy::kNone) == static_cast<int>(AutoWrap::kNone));
+static_assert(static_cast<int>(FsdpRecipe::Prefetch::kNone) ==
+              static_cast<int>(BackwardPrefetch::kNone));
+static_assert(static_cast<int>(FsdpRecipe::Accumulation::kUnsharded) ==
+              static_cast<int>(Accumulation::kUnsharded));
+static_assert(static_cast<int>(TrainRecipe::Recompute::kFull) ==
+              static_cast<int>(Recompute::kFull));
+
+std::shared_ptr<const TokenSource> OpenSource(const SourceRecipe& source, const Gpt2Config& shape,
+                                              uint64_t seed) {
+  if (source.source == SourceRecipe::Source::kText) {
+    return std::make_shared<TextSource>(source.paths);
+  }
+  SyntheticOptions options;
+  options.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  options.seed = seed;
+  return std::make_shared<SyntheticSource>(options);
+}
+
+}  // namespace
+
+int ThreadsFor(const Recipe& recipe, int local_world) {
+  if (recipe.run.threads > 0) return static_cast<int>(recipe.run.threads);
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  const int cores = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+  return std::max(1, cores / local_world);
+}
+
+Gpt2Config ModelShape(const Recipe& recipe) {
+  if (!recipe.model.init_from) return Gpt2Shape(recipe.model);
+  return Gpt2Shape(recipe, ReadInitialShape(*recipe.model.init_from));
+}
+
+SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
+  SessionOptions options;
+  ExecutorOptions& e = options.executor;
+  const FsdpRecipe& f = recipe.fsdp;
+  e.strategy = Same<Strategy>(f.sharding_strategy);
+  e.wrap = {Same<AutoWrap>(f.auto_wrap.policy), f.auto_wrap.min_num_params};
+  e.forward_prefetch = f.forward_prefetch;
+  e.backward_prefetch = Same<BackwardPrefetch>(f.backward_prefetch);
+  e.limit_all_gathers = static_cast<int>(f.limit_all_gathers);
+  e.reduce_buffers = static_cast<int>(f.reduce_buffers);
+  e.communicators = static_cast<int>(f.communicators);
+  e.accumulation = Same<Accumulation>(f.gradient_accumulation);
+  e.recompute = Same<Recompute>(recipe.train.activation_checkpointing);
+  e.micro_batch_size = recipe.train.micro_batch_size;
+  e.seq_len = recipe.data.seq_len;
+  const int64_t wave = recipe.train.micro_batch_size * world;
+  e.micro_batches = static_cast<int>((recipe.train.global_batch_size + wave - 1) / wave);
+  e.max_norm = static_cast<float>(recipe.train.grad_clip);
+  e.threads = threads;
+
+  options.global_batch_size = recipe.train.global_batch_size;
+  options.eval = recipe.eval.every > 0;
+  options.generate = recipe.eval.every > 0 && recipe.eval.sample.has_value();
+  const OptimizerRecipe& o = recipe.optimizer;
+  options.optimizer.kind = Same<OptimizerOptions::Kind>(o.name);
+  options.optimizer.beta1 = o.betas[0];
+  options.optimizer.beta2 = o.betas[1];
+  options.optimizer.eps = o.eps;
+  options.optimizer.momentum = o.momentum;
+  options.optimizer.weight_decay = o.weight_decay;
+  options.lr.shape =
+      recipe.schedule.name == ScheduleRecipe::Kind::kCosine ? LrShape::kCosine : LrShape::kConstant;
+  options.lr.lr = o.lr;
+  options.lr.warmup_steps = recipe.schedule.warmup_steps;
+  options.lr.steps = recipe.train.steps;
+  options.lr.min_lr_ratio = recipe.schedule.min_lr_ratio;
+  return options;
+}
+
+uint64_t RunData::Hash() const {
+  std::string text;
+  for (const TokenSource* source : {train_source.get(), valid_source.get()}) {
+    if (source == nullptr) continue;
+    for (const DataFile& file : source->Files()) {
+      text += std::to_string(file.bytes) + " " + std::to_string(file.hash) + "\n";
+    }
+  }
+  return HashBytes(text);
+}
+
+RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world) {
+  RunData data;
+  const auto seed = static_cast<uint64_t>(recipe.run.seed);
+  data.train_source = OpenSource(recipe.data.train, shape, seed);
+  if (const auto* held_out = std::get_if<HeldOut>(&recipe.data.valid)) {
+    TrainAndValid split = SplitSource(data.train_source, held_out->fraction);
+    data.train_source = std::move(split.train);
+    data.valid_source = std::move(split.valid);
+  } else if (const auto* source = std::get_if<SourceRecipe>(&recipe.data.valid)) {
+    data.valid_source = OpenSource(*source, shape, seed + 1);
+  }
+  LoaderOptions options;
+  options.seq_len = recipe.data.seq_len;
+  options.global_batch_size = recipe.train.global_batch_size;
+  options.micro_batch_size = recipe.train.micro_batch_size;
+  options.data_ranks = world;
+  options.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  CheckTokens(*data.train_source, options.vocab_size);
+  data.train = std::make_unique<TrainLoader>(data.train_source, options, recipe.data.shuffle, seed);
+  if (recipe.eval.every > 0 && data.valid_source) {
+    CheckTokens(*data.valid_source, options.vocab_size);
+    data.valid = std::make_unique<EvalLoader>(data.valid_source, options, recipe.eval.steps);
+  }
+  return data;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,36 @@
+// From a recipe to the objects of a run. The only place where the rooms' own options are filled.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_SETUP_H_
+#define FSDP_TRAIN_TRAINER_LOOP_SETUP_H_
+
+#include <memory>
+
+#include "trainer/data/loader.h"
+#include "trainer/data/token_source.h"
+#include "trainer/loop/session.h"
+#include "trainer/nn/model.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+// CPU compute threads of a rank: run.threads, or the cores this process may use, shared by the
+// ranks of the host; at least 1.
+int ThreadsFor(const Recipe& recipe, int local_world);
+
+// Reads config.json where model.init_from names a directory. Throws ConfigError, CheckpointError.
+Gpt2Config ModelShape(const Recipe& recipe);
+
+SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads);
+
+// Opens and checks everything that is read while training. Throws DataError.
+struct RunData {
+  std::shared_ptr<const TokenSource> train_source, valid_source;  // valid may be null.
+  std::unique_ptr<TrainLoader> train;
+  std::unique_ptr<EvalLoader> valid;  // Null: no evaluation.
+
+  uint64_t Hash() const;  // Of all files' contents.
+};
+RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_SETUP_H_

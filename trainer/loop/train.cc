@@ -1,0 +1,485 @@
+#include "trainer/loop/train.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <ostream>
+#include <utility>
+
+#include "models/gpt2/gpt2.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/core/check.h"
+#include "trainer/data/byte_tokenizer.h"
+#include "trainer/loop/initial_weights.h"
+#include "trainer/loop/plan.h"
+#include "trainer/loop/run_directory.h"
+#include "trainer/loop/sampler.h"
+#include "trainer/loop/setup.h"
+#include "trainer/observe/build_info.h"
+#include "trainer/observe/chrome_trace.h"
+#include "trainer/observe/console.h"
+#include "trainer/observe/log.h"
+#include "trainer/observe/metrics.h"
+#include "trainer/observe/provenance.h"
+#include "trainer/observe/throughput.h"
+#include "trainer/observe/units.h"
+#include "trainer/observe/utf8.h"
+#include "trainer/ops/gemm.h"
+#include "trainer/recipe/resume.h"
+#include "trainer/runtime/cpu/cpu_device.h"
+
+namespace fsdp {
+namespace {
+
+int Cores() { return static_cast<int>(DescribeHost().cores); }
+
+// Aborts the communicators when the job fails on another rank.
+class FailureLink {
+ public:
+  FailureLink(Store& store, std::vector<Communicator*> communicators)
+      : store_(store), communicators_(std::move(communicators)) {
+    store_.OnFailure([this](const std::string& why) { Abort(why); });
+  }
+  ~FailureLink() { store_.OnFailure(nullptr); }
+
+  void Abort(const std::string& why) {
+    for (Communicator* c : communicators_) c->Abort(why);
+  }
+
+ private:
+  Store& store_;
+  std::vector<Communicator*> communicators_;
+};
+
+class Trainer {
+ public:
+  Trainer(const Recipe& recipe, const Job& job)
+      : recipe_(recipe),
+        job_(job),
+        threads_(ThreadsFor(recipe, job.local_world)),
+        shape_(ModelShape(recipe)),
+        model_(shape_),
+        options_(SessionOptionsFor(recipe, job.world, threads_)),
+        data_(OpenData(recipe, shape_, job.world)),
+        plan_(PlanRun(model_, options_, job.world, job.local_world)),
+        console_(Out(), ConsoleFor(job)) {
+    RequireFit(model_, options_, plan_, job.local_world);
+    AgreeOnEverything();
+    start_ = OpenRunDirectory(recipe, *job.store, job.rank, job.world);
+    log_.emplace(start_.directory.log(job.rank));
+    Connect();
+    CpuOptions device;
+    device.spin = job.local_world * threads_ <= Cores();
+    device_ = std::make_unique<CpuDevice>(device);
+    allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
+    session_.emplace(*device_, *allocator_, model_, options_, job.rank, job.world, gather_.get(),
+                     reduce_ ? reduce_.get() : gather_.get());
+    LoadOrInitialize();
+    OpenMetrics();
+  }
+
+  ExitCode Run() {
+    try {
+      return Steps();
+    } catch (const std::exception& error) {
+      log_->Error(error.what());
+      if (link_) link_->Abort(error.what());  // Or our own streams would wait for peers for ever.
+      throw;
+    }
+  }
+
+ private:
+  struct Pending {
+    int64_t step, index;  // index: the executor's count.
+  };
+
+  std::ostream& Out() const {
+    static std::ostream null(nullptr);
+    return job_.console ? *job_.console : null;
+  }
+  static ConsoleOptions ConsoleFor(const Job& job) {
+    if (job.console == nullptr || job.rank != 0) {
+      ConsoleOptions off;
+      off.enabled = false;
+      return off;
+    }
+    return DetectConsole(1, job.rank);
+  }
+  bool first() const { return job_.rank == 0; }
+  Executor& executor() { return session_->executor(); }
+
+  void AgreeOnEverything() {
+    Agree(*job_.store, "start", job_.rank, job_.world,
+          {{"recipe", std::to_string(HashRecipe(recipe_))},
+           {"schedule", std::to_string(plan_.schedule_hash)},
+           {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
+           {"matrix kernels", GemmKernels()},
+           {"data", std::to_string(data_.Hash())}});
+  }
+
+  void Connect() {
+    if (job_.world == 1) return;
+    gather_ = job_.connect("gather");
+    if (options_.executor.communicators == 2) reduce_ = job_.connect("reduce");
+    std::vector<Communicator*> all{gather_.get()};
+    if (reduce_) all.push_back(reduce_.get());
+    link_.emplace(*job_.store, std::move(all));
+  }
+
+  ShardPlace Place() {
+    const Layout& layout = executor().layout();
+    return {job_.rank, job_.world, executor().shard_rank(), executor().replica_rank(),
+            job_.world / layout.shards};
+  }
+
+  std::vector<CheckpointState> States() {
+    std::vector<CheckpointState> states{{"master", {}}};
+    for (size_t u = 0; u < executor().layout().units.size(); ++u) {
+      states[0].shards.push_back(executor().master(static_cast<int>(u)));
+    }
+    for (const ShardState& state : session_->optimizer().state()) {
+      states.push_back({state.name, state.shards});
+    }
+    return states;
+  }
+
+  void LoadOrInitialize() {
+    if (!start_.resume_from.empty()) {
+      executor().Synchronize();  // The optimizer's zeros are written.
+      const CheckpointMeta meta =
+          LoadCheckpoint(start_.resume_from, executor().layout(), Place(), States());
+      step_ = meta.step;
+      tokens_ = meta.tokens;
+      return;
+    }
+    if (recipe_.model.init_from) {
+      executor().Initialize(OpenInitialWeights(*recipe_.model.init_from));
+    } else {
+      const auto seed = static_cast<uint64_t>(recipe_.run.seed);
+      executor().Initialize([seed](const Parameter& p, int64_t begin, std::span<float> values) {
+        FillInitial(p, seed, begin, values);
+      });
+    }
+    executor().Synchronize();
+  }
+
+  void OpenMetrics() {
+    if (!first()) return;
+    const std::string started = UtcNow();
+    const RunDirectory& directory = start_.directory;
+    if (start_.held_a_run) {
+      MetricsKept kept;
+      metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step_, &kept));
+      if (kept.damaged > 0) {
+        console_.Warning(std::to_string(kept.damaged) + " damaged lines of " + directory.metrics() +
+                         " are dropped");
+      }
+    } else {
+      metrics_.emplace(MetricsWriter::Create(directory.metrics()));
+    }
+    RunRecord record;
+    record.name = recipe_.run.name;
+    record.version = BuildVersion();
+    record.git = BuildGitHash();
+    record.started = started;
+    record.device = "cpu";
+    record.world_size = job_.world;
+    record.threads = threads_;
+    record.seed = static_cast<uint64_t>(recipe_.run.seed);
+    record.parameters = NumParameters(shape_);
+    record.steps = recipe_.train.steps;
+    metrics_->Write(record);
+    if (!start_.resume_from.empty()) metrics_->Write(ResumeRecord{step_, start_.resume_from});
+    WriteProvenance(directory.provenance(), DescribeRun(started));
+    console_.Line(recipe_.run.name + ": " + HumanCount(static_cast<double>(NumParameters(shape_))) +
+                  " parameters, " + std::to_string(job_.world) +
+                  (job_.world == 1 ? " rank" : " ranks") + " x " + std::to_string(threads_) +
+                  (threads_ == 1 ? " thread, " : " threads, ") + HumanBytes(plan_.memory.bytes) +
+                  " planned a rank, in " + directory.path);
+    if (!start_.resume_from.empty()) {
+      console_.Line("resumed from " + start_.resume_from + ", step " + std::to_string(step_));
+    }
+  }
+
+  Provenance DescribeRun(const std::string& started) const {
+    Provenance p;
+    p.command_line = job_.command_line;
+    std::error_code ignored;
+    p.directory = std::filesystem::current_path(ignored).string();
+    p.started = started;
+    p.version = BuildVersion();
+    p.git = BuildGitHash();
+    p.compiler = BuildCompiler();
+    p.device = "cpu";
+    p.libraries = {CLibrary(), {"OpenBLAS kernels", GemmKernels()}};
+    p.threads = threads_;
+    p.host = DescribeHost();
+    for (const TokenSource* source : {data_.train_source.get(), data_.valid_source.get()}) {
+      if (source == nullptr) continue;
+      for (const DataFile& file : source->Files())
+        p.data.push_back({file.path, file.bytes, file.hash});
+    }
+    return p;
+  }
+
+  ExitCode Steps() {
+    ThroughputOptions throughput;
+    throughput.clock = [this] { return device_->Now(); };
+    throughput.flops_per_token = model_.FlopsPerToken(recipe_.data.seq_len);
+    throughput.devices = job_.world;
+    meter_.emplace(throughput);
+    logged_step_ = step_;
+    logged_tokens_ = tokens_;
+    const int64_t last = recipe_.train.steps;
+    if (step_ >= last) {
+      if (first()) console_.Line("nothing to do: step " + std::to_string(step_) + " is the last");
+      return Finish("done", ExitCode::kDone);
+    }
+    while (step_ < last && !stopping_) {
+      if (pending_.size() == 2) TakeResult();
+      if (stopping_) break;
+      if (std::exchange(saving_, false)) Save();
+      const int64_t step = step_ + 1;
+      const bool traced = IsTraced(step);
+      if (traced) StartTrace();
+      IssueStep(step);
+      if (traced) WriteTrace(step);
+      if (IsEvaluation(step)) Evaluate();
+      if (IsCheckpoint(step)) Save();
+    }
+    Drain();
+    if (stopping_ && step_ < last) {
+      if (saved_step_ != step_) Save();
+      return Finish("stopped", ExitCode::kStopped);
+    }
+    return Finish("done", ExitCode::kDone);
+  }
+
+  void IssueStep(int64_t step) {
+    Session::Wishes wishes;
+    wishes.stop = job_.stop_requested && job_.stop_requested();
+    wishes.save = job_.take_save_request && job_.take_save_request();
+    session_->Train(step, data_.train->TargetsOfStep(step), wishes,
+                    [this, step](int m, const Batch& batch) {
+                      data_.train->MicroBatch(step, m, job_.rank, batch);
+                    });
+    pending_.push_back({step, executor().steps() - 1});
+    step_ = step;
+  }
+
+  // The oldest step that is still in the air: blocks until it is done.
+  void TakeResult() {
+    const Pending pending = pending_.front();
+    pending_.pop_front();
+    const StepScalars result = executor().Result(pending.index);
+    tokens_ += data_.train->TargetsOfStep(pending.step);
+    const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+    if (first()) Record(pending.step, result);
+    if (!finite) {
+      if (first()) metrics_->Write(SkippedRecord{pending.step, "loss or gradient not finite"});
+      throw Error(ExitCode::kNotFinite,
+                  "step " + std::to_string(pending.step) + ": loss " + std::to_string(result.loss) +
+                      ", gradient norm " + std::to_string(result.grad_norm) +
+                      ": not finite. The step changed no parameter; a lower optimizer.lr or more "
+                      "schedule.warmup_steps usually helps");
+    }
+    if (result.stop > 0) stopping_ = true;
+    if (result.save > 0) saving_ = true;
+  }
+
+  void Drain() {
+    while (!pending_.empty()) TakeResult();
+  }
+
+  void Record(int64_t step, const StepScalars& result) {
+    const bool logged = step % recipe_.log.every == 0 || step == recipe_.train.steps;
+    if (!logged) return;
+    const ThroughputMeter::Rates rates =
+        meter_->Take(step - logged_step_, tokens_ - logged_tokens_);
+    logged_step_ = step;
+    logged_tokens_ = tokens_;
+    StepRecord record;
+    record.step = step;
+    record.loss = result.loss;
+    record.grad_norm = result.grad_norm;
+    record.lr = options_.lr.At(step);
+    record.tokens = tokens_;
+    record.step_time_s = rates.step_time_s;
+    record.tokens_per_s = rates.tokens_per_s;
+    record.tflops_per_device = rates.tflops_per_device;
+    record.mfu = rates.mfu;
+    const int64_t bytes = plan_.memory.bytes;  // Every rank's, and the same at every moment.
+    record.memory = {bytes, bytes, bytes};
+    metrics_->Write(record);
+    const int64_t left = recipe_.train.steps - step;
+    console_.Step(record, recipe_.train.steps, meter_->TimeLeft(left));
+  }
+
+  bool IsTraced(int64_t step) const {
+    const std::vector<int64_t>& steps = recipe_.log.trace_steps;
+    return std::find(steps.begin(), steps.end(), step) != steps.end();
+  }
+  bool IsEvaluation(int64_t step) const {
+    const int64_t every = recipe_.eval.every;
+    return data_.valid && every > 0 && (step % every == 0 || step == recipe_.train.steps);
+  }
+  bool IsCheckpoint(int64_t step) const {
+    const int64_t every = recipe_.checkpoint.every;
+    return every > 0 && (step % every == 0 || step == recipe_.train.steps);
+  }
+
+  void StartTrace() {
+    executor().Synchronize();
+    device_->StartTrace();
+  }
+  void WriteTrace(int64_t step) {
+    executor().Synchronize();
+    const RankTrace trace{job_.rank, device_->TakeTrace()};
+    std::string path = start_.directory.trace(step);
+    if (job_.world > 1) path.insert(path.rfind('.'), "_rank_" + std::to_string(job_.rank));
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    WriteChromeTrace(path, std::span(&trace, 1));
+  }
+
+  // Mean loss over the validation batches; a sample after it.
+  void Evaluate() {
+    Drain();
+    meter_->Pause();
+    const ExecutorOptions& e = options_.executor;
+    const double wave = static_cast<double>(e.micro_batch_size * e.seq_len * job_.world);
+    double sum = 0;
+    std::optional<int64_t> last;
+    const auto take = [&] {
+      if (last) sum += static_cast<double>(executor().Result(*last).loss) * wave;
+    };
+    for (int64_t b = 0; b < data_.valid->Batches(); ++b) {
+      for (int64_t m = 0; m < data_.valid->MicroBatches(); ++m) {
+        session_->Eval(static_cast<float>(1 / wave), [this, b, m](int, const Batch& batch) {
+          data_.valid->MicroBatch(b, m, job_.rank, batch);
+        });
+        take();
+        last = executor().steps() - 1;
+      }
+    }
+    take();
+    const double loss = sum / static_cast<double>(data_.valid->Targets());
+    if (first()) {
+      const EvalRecord record{step_, loss};
+      metrics_->Write(record);
+      console_.Eval(record);
+    }
+    if (options_.generate) ShowSample();
+    meter_->Continue();
+  }
+
+  void ShowSample() {
+    const SampleRecipe& sample = *recipe_.eval.sample;
+    SampleOptions options;
+    options.max_tokens = sample.max_tokens;
+    options.temperature = sample.temperature;
+    options.vocab = std::min<int64_t>(shape_.vocab_size, kByteVocabSize);
+    options.context = recipe_.data.seq_len;
+    options.seed = static_cast<uint64_t>(recipe_.run.seed);
+    options.step = static_cast<uint64_t>(step_);
+    const auto logits = [&](std::span<const int32_t> tokens) {
+      return session_->Logits(static_cast<int64_t>(tokens.size()) - 1,
+                              [tokens](int, const Batch& batch) { FillPrompt(tokens, batch); });
+    };
+    const std::vector<int32_t> out = Sample(options, EncodeBytes(sample.prompt), logits);
+    if (first()) console_.Line("sample: " + Printable(sample.prompt + DecodeBytes(out)));
+  }
+
+  // Row 0: the tokens, then zeros, which causal attention never sees from where we look.
+  static void FillPrompt(std::span<const int32_t> tokens, const Batch& batch) {
+    const int64_t seq = batch.tokens.shape[1];
+    for (int64_t i = 0; i < batch.tokens.NumElements(); ++i) {
+      batch.tokens.As<int32_t>()[i] =
+          i < static_cast<int64_t>(tokens.size()) ? tokens[static_cast<size_t>(i)] : 0;
+      batch.targets.As<int32_t>()[i] = 0;
+      batch.weights.As<float>()[i] = 0;
+      batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i % seq);
+    }
+  }
+
+  // Nothing of a step becomes durable before its events and the communicators have been checked.
+  void Save() {
+    Drain();
+    executor().Synchronize();
+    meter_->Pause();
+    const double begin = device_->Now();
+    if (first()) metrics_->Sync();
+    CheckpointMeta meta;
+    meta.step = step_;
+    meta.tokens = tokens_;
+    meta.seed = static_cast<uint64_t>(recipe_.run.seed);
+    meta.recipe = start_.resolved;
+    meta.config = ShapeToJson(shape_);
+    const SavedCheckpoint saved =
+        SaveCheckpoint(start_.directory.checkpoints(), executor().layout(), Place(), States(), meta,
+                       *job_.store, saves_++, recipe_.checkpoint.keep_last);
+    saved_step_ = step_;
+    if (first()) {
+      const CheckpointRecord record{step_, saved.path, device_->Now() - begin, saved.bytes};
+      metrics_->Write(record);
+      console_.Checkpoint(record);
+    }
+    meter_->Continue();
+  }
+
+  ExitCode Finish(const char* reason, ExitCode code) {
+    executor().Synchronize();
+    if (first()) {
+      metrics_->Write(EndRecord{reason});
+      metrics_->Sync();
+    }
+    Barrier(*job_.store, "end", job_.rank, job_.world);
+    return code;
+  }
+
+  const Recipe& recipe_;
+  const Job& job_;
+  const int threads_;
+  const Gpt2Config shape_;
+  Gpt2 model_;
+  const SessionOptions options_;
+  RunData data_;
+  RunPlan plan_;
+  Console console_;
+  RunStart start_;
+  std::optional<Log> log_;
+  // In the order in which they must outlive one another.
+  std::unique_ptr<CpuDevice> device_;
+  std::unique_ptr<Communicator> gather_, reduce_;
+  std::optional<FailureLink> link_;
+  std::unique_ptr<PlannedAllocator> allocator_;
+  std::optional<Session> session_;
+  std::optional<MetricsWriter> metrics_;
+  std::optional<ThroughputMeter> meter_;
+
+  int64_t step_ = 0;    // Issued.
+  int64_t tokens_ = 0;  // Target tokens of the steps whose results have been read.
+  int64_t logged_step_ = 0, logged_tokens_ = 0;
+  int64_t saves_ = 0, saved_step_ = -1;
+  std::deque<Pending> pending_;
+  bool stopping_ = false, saving_ = false;
+};
+
+}  // namespace
+
+ExitCode TrainRank(const Recipe& recipe, const Job& job) {
+  try {
+    Trainer trainer(recipe, job);
+    return trainer.Run();
+  } catch (const std::exception& error) {
+    // The others hear the cause, not just that somebody is gone.
+    if (job.store->FailureReason().empty()) {
+      job.store->Fail("rank " + std::to_string(job.rank) + ": " + error.what());
+    }
+    throw;
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,39 @@
+// The training loop of one rank.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_TRAIN_H_
+#define FSDP_TRAIN_TRAINER_LOOP_TRAIN_H_
+
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/comm/store.h"
+#include "trainer/core/errors.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+// Who this rank is and how it reaches the others: processes in a real run, threads in tests.
+struct Job {
+  int rank = 0, world = 1;
+  int local_world = 1;  // Ranks on this host.
+  Store* store = nullptr;
+  // Makes a communicator over all ranks; `name` is new each time. Not called in a world of one.
+  std::function<std::unique_ptr<Communicator>(const std::string& name)> connect;
+  std::vector<std::string> command_line;
+  // What the user asked of this rank so far; null: nothing. Read once a step.
+  std::function<bool()> stop_requested;
+  std::function<bool()> take_save_request;  // True once a request.
+  std::ostream* console = nullptr;          // Rank 0's; null: silent.
+};
+
+// Trains to train.steps, or until a rank is asked to stop, and returns kDone or kStopped. Rank 0
+// writes the run directory's files. Throws Error with the exit code of interface.md; what is on
+// disk by then is complete.
+ExitCode TrainRank(const Recipe& recipe, const Job& job);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_TRAIN_H_
