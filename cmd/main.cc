@@ -1,13 +1,8 @@
 // Nothing but parsing flags and calling trainer/.
-#include <sys/utsname.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <iostream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cmd/config_command.h"
@@ -18,6 +13,8 @@
 #include "trainer/launch/supervisor.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
+#include "trainer/observe/provenance.h"
+#include "trainer/observe/units.h"
 
 namespace fsdp {
 namespace {
@@ -38,18 +35,20 @@ void PrintModels() {
 }
 
 void PrintDevices() {
-  utsname machine{};
-  uname(&machine);
-  const double bytes =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  std::printf("cpu   %u cores (%s), %.1f GiB\n", std::thread::hardware_concurrency(),
-              machine.machine, bytes / (1 << 30));
+  const HostInfo host = DescribeHost();
+  std::printf("cpu   %lld cores, %s, %s\n", static_cast<long long>(host.cores),
+              host.processor.c_str(), HumanBytes(host.memory).c_str());
   std::printf("sim   simulated: addresses and time, no tensor data\n");
+}
+
+std::string Version() {
+  return "fsdp-train " + std::string(BuildVersion()) + " (" + std::string(BuildGitHash()) + ", " +
+         std::string(BuildCompiler()) + ")";
 }
 
 int Main(int argc, char** argv) {
   CLI::App app("fsdp-train: Fully Sharded Data Parallel training from a YAML recipe");
-  app.set_version_flag("--version", "fsdp-train " + std::string(BuildVersion()));
+  app.set_version_flag("--version", Version());
   app.footer(
       "Exit codes: 0 done, 1 runtime, 2 usage or recipe, 3 does not fit in memory, 4 data,\n"
       "5 checkpoint or run directory, 6 a collective failed or timed out, 7 loss not finite,\n"
