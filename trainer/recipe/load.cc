@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/observe/utf8.h"
 #include "trainer/recipe/schema.h"
 
 namespace fsdp {
@@ -39,6 +40,9 @@ std::string ShowPlace(const Place& place, const std::vector<std::string>& source
     std::string line = ShowPlace(mistake.place, sources) + ": ";
     if (!mistake.key.empty()) line += mistake.key + ": ";
     line += mistake.message;
+    // Keys and --set can hold anything; a line stays one.
+    line = Printable(line);
+    std::replace(line.begin(), line.end(), '\n', ' ');
     // One written thing read through two aliases is one mistake.
     if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
   }

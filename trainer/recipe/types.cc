@@ -138,9 +138,6 @@ std::string Describe(const YamlNode& node) {
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // UTF-8.
     text = text.substr(0, end) + "...";
   }
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
   const bool text_type = !node.plain || ResolvePlain(node.text) == PlainType::kText;
   return text_type ? "the text " + Quoted(text) : text;
 }

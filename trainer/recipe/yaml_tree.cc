@@ -9,6 +9,9 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <string_view>
+
+#include "trainer/observe/utf8.h"
 
 namespace fsdp::recipe {
 namespace {
@@ -168,29 +171,12 @@ class TreeBuilder : public YAML::EventHandler {
   std::shared_ptr<const YamlNode> root_;
 };
 
-// Well-formed UTF-8 (Unicode 15, table 3-7). Gives the offset of the first bad byte.
-std::optional<size_t> FindBadUtf8(const std::string& text) {
-  const auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  for (size_t i = 0; i < text.size();) {
-    const unsigned lead = byte(i);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const int more = lead >= 0xc2 && lead <= 0xdf   ? 1
-                     : lead >= 0xe0 && lead <= 0xef ? 2
-                     : lead >= 0xf0 && lead <= 0xf4 ? 3
-                                                    : 0;
-    if (more == 0) return i;
-    const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-    const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-    if (byte(i + 1) < low || byte(i + 1) > high) return i;
-    for (int k = 2; k <= more; ++k) {
-      if (byte(i + k) < 0x80 || byte(i + k) > 0xbf) return i;
-    }
-    i += more + 1;
+// The offset of the first byte that is no UTF-8.
+std::optional<size_t> FindBadUtf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = Utf8Length(text.substr(at));
+    if (length == 0) return at;
+    at += length;
   }
   return std::nullopt;
 }

@@ -319,6 +319,13 @@ TEST(LoadRecipe, ListsEveryMistakeAtOnceInOrder) {
             "--set eval.every=3: eval.every: eval.every is 3, but data.valid is null");
 }
 
+TEST(LoadRecipe, AMistakeIsOneLineFitForATerminal) {
+  EXPECT_EQ(MistakesOf(kGood + std::string("log: {every: \"a\\nb\\e[31m\"}\n"), {"x\n\xff=1"}),
+            "r.yaml:3:14: log.every: want an integer of at least 1, got the text `a b\\x1b[31m`\n"
+            "--set x \\xff=1: x \\xff: unknown key; known here: run, model, data, train, eval, "
+            "optimizer, schedule, fsdp, checkpoint and log");
+}
+
 TEST(LoadRecipe, OneMistakeHidesNoOther) {
   EXPECT_EQ(MistakesOf("model: {family: gpt2, preset: gpt2-124m, num_attention_heads: 5}\n"
                        "data: {train: {paths: []}, seq_len: 1025, valid: {paths: [v], x: 1}}\n"
