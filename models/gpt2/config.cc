@@ -28,6 +28,10 @@ std::vector<ShapeMistake> Validate(const Gpt2Config& c) {
   const bool heads = check("num_attention_heads", c.num_attention_heads, kMaxHiddenSize);
   check("vocab_size", c.vocab_size, kMaxVocabSize);
   check("max_position_embeddings", c.max_position_embeddings, kMaxPositions);
+  if (!std::isfinite(c.initializer_range) || c.initializer_range < 0) {
+    mistakes.push_back({"initializer_range",
+                        "want a number of at least 0, got " + std::to_string(c.initializer_range)});
+  }
   if (!std::isfinite(c.layer_norm_epsilon) || c.layer_norm_epsilon < 0) {
     mistakes.push_back({"layer_norm_epsilon", "want a number of at least 0, got " +
                                                   std::to_string(c.layer_norm_epsilon)});

@@ -20,6 +20,7 @@ struct Gpt2Config {
   int64_t vocab_size = 50257;
   int64_t max_position_embeddings = 1024;
   double layer_norm_epsilon = 1e-5;
+  double initializer_range = 0.02;  // Standard deviation of the initial weights.
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
   bool operator==(const Gpt2Config&) const = default;

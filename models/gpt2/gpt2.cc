@@ -7,48 +7,43 @@
 #include "trainer/nn/layers.h"
 
 namespace fsdp {
-namespace {
-
-// Section 2.3 of the paper: 0.02, and residual projections scaled by 1 / sqrt(number of residual
-// layers), of which a block has two. Positions as Hugging Face's GPT2PreTrainedModel has them.
-constexpr float kStddev = 0.02f;
-constexpr Init kZeros{0, 0}, kOnes{1, 0}, kNormal{0, kStddev};
-
-}  // namespace
-
 Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   for (const ShapeMistake& mistake : Validate(config)) {
     throw std::invalid_argument("[Gpt2] " + mistake.field + ": " + mistake.message);
   }
   const int64_t c = config.hidden_size, inner = config.intermediate_size;
-  const Init residual{0, kStddev / std::sqrt(2.0f * static_cast<float>(config.num_hidden_layers))};
+  // Section 2.3 of the paper: residual projections are scaled by 1 / sqrt(number of residual
+  // layers), of which a block has two. Positions as Hugging Face's GPT2PreTrainedModel has them.
+  const auto stddev = static_cast<float>(config.initializer_range);
+  const Init zeros{0, 0}, ones{1, 0}, normal{0, stddev};
+  const Init residual{0, stddev / std::sqrt(2.0f * static_cast<float>(config.num_hidden_layers))};
   const std::string root = "transformer.";
-  wte_ = New(root + "wte.weight", Shape{config.vocab_size, c}, kNormal);
-  wpe_ = New(root + "wpe.weight", Shape{config.max_position_embeddings, c}, kNormal);
+  wte_ = New(root + "wte.weight", Shape{config.vocab_size, c}, normal);
+  wpe_ = New(root + "wpe.weight", Shape{config.max_position_embeddings, c}, normal);
   segments_.push_back({"embedding", false, {wte_, wpe_}});
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string h = root + "h." + std::to_string(i) + ".";
     Block b;
-    b.ln_1_w = New(h + "ln_1.weight", Shape{c}, kOnes);
-    b.ln_1_b = New(h + "ln_1.bias", Shape{c}, kZeros);
-    b.qkv_w = New(h + "attn.c_attn.weight", Shape{c, 3 * c}, kNormal);
-    b.qkv_b = New(h + "attn.c_attn.bias", Shape{3 * c}, kZeros);
+    b.ln_1_w = New(h + "ln_1.weight", Shape{c}, ones);
+    b.ln_1_b = New(h + "ln_1.bias", Shape{c}, zeros);
+    b.qkv_w = New(h + "attn.c_attn.weight", Shape{c, 3 * c}, normal);
+    b.qkv_b = New(h + "attn.c_attn.bias", Shape{3 * c}, zeros);
     b.attn_w = New(h + "attn.c_proj.weight", Shape{c, c}, residual);
-    b.attn_b = New(h + "attn.c_proj.bias", Shape{c}, kZeros);
-    b.ln_2_w = New(h + "ln_2.weight", Shape{c}, kOnes);
-    b.ln_2_b = New(h + "ln_2.bias", Shape{c}, kZeros);
-    b.fc_w = New(h + "mlp.c_fc.weight", Shape{c, inner}, kNormal);
-    b.fc_b = New(h + "mlp.c_fc.bias", Shape{inner}, kZeros);
+    b.attn_b = New(h + "attn.c_proj.bias", Shape{c}, zeros);
+    b.ln_2_w = New(h + "ln_2.weight", Shape{c}, ones);
+    b.ln_2_b = New(h + "ln_2.bias", Shape{c}, zeros);
+    b.fc_w = New(h + "mlp.c_fc.weight", Shape{c, inner}, normal);
+    b.fc_b = New(h + "mlp.c_fc.bias", Shape{inner}, zeros);
     b.proj_w = New(h + "mlp.c_proj.weight", Shape{inner, c}, residual);
-    b.proj_b = New(h + "mlp.c_proj.bias", Shape{c}, kZeros);
+    b.proj_b = New(h + "mlp.c_proj.bias", Shape{c}, zeros);
     blocks_.push_back(b);
     segments_.push_back({"h." + std::to_string(i),
                          true,
                          {b.ln_1_w, b.ln_1_b, b.qkv_w, b.qkv_b, b.attn_w, b.attn_b, b.ln_2_w,
                           b.ln_2_b, b.fc_w, b.fc_b, b.proj_w, b.proj_b}});
   }
-  ln_f_w_ = New(root + "ln_f.weight", Shape{c}, kOnes);
-  ln_f_b_ = New(root + "ln_f.bias", Shape{c}, kZeros);
+  ln_f_w_ = New(root + "ln_f.weight", Shape{c}, ones);
+  ln_f_b_ = New(root + "ln_f.bias", Shape{c}, zeros);
   segments_.push_back({"head", false, {ln_f_w_, ln_f_b_}});
 }
 

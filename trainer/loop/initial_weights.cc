@@ -35,6 +35,7 @@ void VisitShape(Gpt2Config& shape, const Visit& visit) {
   visit("vocab_size", shape.vocab_size);
   visit("max_position_embeddings", shape.max_position_embeddings);
   visit("layer_norm_epsilon", shape.layer_norm_epsilon);
+  visit("initializer_range", shape.initializer_range);
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
   model.max_position_embeddings =
       model.max_position_embeddings.value_or(shape.max_position_embeddings);
   model.layer_norm_epsilon = model.layer_norm_epsilon.value_or(shape.layer_norm_epsilon);
+  model.initializer_range = model.initializer_range.value_or(shape.initializer_range);
 }
 
 // Rules that join several keys.

@@ -33,7 +33,8 @@ Gpt2Config Gpt2Shape(const ModelRecipe& model) {
           .num_attention_heads = get(model.num_attention_heads, "num_attention_heads"),
           .vocab_size = get(model.vocab_size, "vocab_size"),
           .max_position_embeddings = get(model.max_position_embeddings, "max_position_embeddings"),
-          .layer_norm_epsilon = get(model.layer_norm_epsilon, "layer_norm_epsilon")};
+          .layer_norm_epsilon = get(model.layer_norm_epsilon, "layer_norm_epsilon"),
+          .initializer_range = get(model.initializer_range, "initializer_range")};
 }
 
 std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const Gpt2Config& shape) {
@@ -80,6 +81,7 @@ Gpt2Config Gpt2Shape(const Recipe& recipe, const Gpt2Config& files) {
   agree(model.vocab_size, files.vocab_size, "vocab_size");
   agree(model.max_position_embeddings, files.max_position_embeddings, "max_position_embeddings");
   agree(model.layer_norm_epsilon, files.layer_norm_epsilon, "layer_norm_epsilon");
+  agree(model.initializer_range, files.initializer_range, "initializer_range");
   for (const ShapeConflict& conflict : ShapeConflicts(recipe, files)) {
     const auto written = std::find_if(conflict.keys.begin(), conflict.keys.end(),
                                       [&](const auto& key) { return recipe.places.count(key); });

@@ -49,6 +49,7 @@ struct ModelRecipe {
   std::optional<int64_t> vocab_size;
   std::optional<int64_t> max_position_embeddings;
   std::optional<double> layer_norm_epsilon;
+  std::optional<double> initializer_range;
 
   bool operator==(const ModelRecipe&) const = default;
 };

@@ -54,6 +54,7 @@ Section<ModelRecipe> ModelSection() {
     model.vocab_size.reset();
     model.max_position_embeddings.reset();
     model.layer_norm_epsilon.reset();
+    model.initializer_range.reset();
   };
   return {
       {
@@ -89,6 +90,10 @@ Section<ModelRecipe> ModelSection() {
               Nullable(Number({.at_least = 0, .at_most = 1})),
               "Added to the variance in every LayerNorm. null: 1e-5.")
               .Elsewhere({"layer_norm_eps", "norm_eps"}),
+          Key("initializer_range", &R::initializer_range,
+              Nullable(Number({.at_least = 0, .at_most = 1})),
+              "Standard deviation of the initial weights. null: 0.02.")
+              .Elsewhere({"init_std"}),
       },
       {"num_key_value_heads", "head_dim"}};
 }

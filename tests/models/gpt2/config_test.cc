@@ -62,12 +62,13 @@ TEST(Gpt2Config, NamesEveryMistake) {
             .num_attention_heads = 0,
             .vocab_size = kMaxVocabSize + 1,
             .max_position_embeddings = 0,
-            .layer_norm_epsilon = -1};
+            .layer_norm_epsilon = -1,
+            .initializer_range = -1};
   std::string fields;
   for (const ShapeMistake& mistake : Validate(config)) fields += mistake.field + " ";
   EXPECT_EQ(fields,
             "hidden_size intermediate_size num_hidden_layers num_attention_heads vocab_size "
-            "max_position_embeddings layer_norm_epsilon ");
+            "max_position_embeddings initializer_range layer_norm_epsilon ");
 }
 
 }  // namespace
