@@ -39,7 +39,8 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   CheckSingleHost(environment);
   CheckWorld(recipe, environment.world_size, environment.local_world_size);
   if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
-    OpenData(recipe, ModelShape(recipe), environment.world_size);
+    OpenData(recipe, ModelShape(recipe), environment.world_size,
+             static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
     const RunPlan plan = PlanFor(recipe, environment.world_size, environment.local_world_size);
     if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
     return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;

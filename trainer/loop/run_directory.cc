@@ -60,8 +60,7 @@ RunStart Decide(const Recipe& recipe) {
     fs::create_directories(path, error);
     if (error) throw CheckpointError("cannot make " + path + ": " + error.message());
   }
-  start.resolved = PrintRecipe(recipe);
-  WriteWholeFile(directory.recipe(), start.resolved);
+  WriteWholeFile(directory.recipe(), PrintRecipe(recipe));
   return start;
 }
 
@@ -80,7 +79,6 @@ RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int worl
     store.Set("run_directory/mark", mark);
   }
   start.directory.path = recipe.run.Directory();
-  start.resolved = PrintRecipe(recipe);
   start.resume_from = store.Get("run_directory/resume");
   start.held_a_run = store.Get("run_directory/held") == "1";
   const std::string mark = store.Get("run_directory/mark");

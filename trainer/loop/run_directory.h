@@ -25,7 +25,6 @@ struct RunStart {
   RunDirectory directory;
   std::string resume_from;  // A checkpoint's directory; empty: from the beginning.
   bool held_a_run = false;  // metrics.jsonl goes on.
-  std::string resolved;     // recipe.yaml's text.
 };
 
 // Called by all ranks. Rank 0 decides and makes the directory, all see the same answer. Before

@@ -105,14 +105,16 @@ uint64_t RunData::Hash() const {
   return HashBytes(text);
 }
 
-RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world) {
+RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world, uint64_t seed,
+                 const ValidRecipe& held_out) {
   RunData data;
-  const auto seed = static_cast<uint64_t>(recipe.run.seed);
-  data.train_source = OpenSource(recipe.data.train, shape, seed);
-  if (const auto* held_out = std::get_if<HeldOut>(&recipe.data.valid)) {
-    TrainAndValid split = SplitSource(data.train_source, held_out->fraction);
-    data.train_source = std::move(split.train);
-    data.valid_source = std::move(split.valid);
+  const std::shared_ptr<const TokenSource> all = OpenSource(recipe.data.train, shape, seed);
+  data.train_source = all;
+  if (const auto* part = std::get_if<HeldOut>(&held_out)) {
+    data.train_source = SplitSource(all, part->fraction).train;
+  }
+  if (const auto* part = std::get_if<HeldOut>(&recipe.data.valid)) {
+    data.valid_source = SplitSource(all, part->fraction).valid;
   } else if (const auto* source = std::get_if<SourceRecipe>(&recipe.data.valid)) {
     data.valid_source = OpenSource(*source, shape, seed + 1);
   }

@@ -29,7 +29,10 @@ struct RunData {
 
   uint64_t Hash() const;  // Of all files' contents.
 };
-RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world);
+// `seed` orders the samples; `held_out` is the data.valid that says which tokens of data.train are
+// never trained on: those of the recipe, or, in a resumed run, of the one that it began with.
+RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world, uint64_t seed,
+                 const ValidRecipe& held_out);
 
 }  // namespace fsdp
 

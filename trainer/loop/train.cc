@@ -28,6 +28,8 @@
 #include "trainer/observe/units.h"
 #include "trainer/observe/utf8.h"
 #include "trainer/ops/gemm.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/print.h"
 #include "trainer/recipe/resume.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
@@ -63,7 +65,10 @@ class Trainer {
         shape_(ModelShape(recipe)),
         model_(shape_),
         options_(SessionOptionsFor(recipe, job.world, threads_)),
-        data_(OpenData(recipe, shape_, job.world)),
+        data_(OpenData(recipe, shape_, job.world, static_cast<uint64_t>(recipe.run.seed),
+                       recipe.data.valid)),
+        seed_(static_cast<uint64_t>(recipe.run.seed)),
+        held_out_(recipe.data.valid),
         plan_(PlanRun(model_, options_, job.world, job.local_world)),
         console_(Out(), ConsoleFor(job)) {
     RequireFit(model_, options_, plan_, job.local_world);
@@ -153,15 +158,21 @@ class Trainer {
           LoadCheckpoint(start_.resume_from, executor().layout(), Place(), States());
       step_ = meta.step;
       tokens_ = meta.tokens;
+      seed_ = meta.seed;
+      // Samples and their order stay those that the run began with.
+      held_out_ = ParseRecipe({{start_.resume_from, meta.recipe}}).data.valid;
+      if (seed_ != static_cast<uint64_t>(recipe_.run.seed) || held_out_ != recipe_.data.valid) {
+        data_ = OpenData(recipe_, shape_, job_.world, seed_, held_out_);
+      }
       return;
     }
     if (recipe_.model.init_from) {
       executor().Initialize(OpenInitialWeights(*recipe_.model.init_from));
     } else {
-      const auto seed = static_cast<uint64_t>(recipe_.run.seed);
-      executor().Initialize([seed](const Parameter& p, int64_t begin, std::span<float> values) {
-        FillInitial(p, seed, begin, values);
-      });
+      executor().Initialize(
+          [seed = seed_](const Parameter& p, int64_t begin, std::span<float> values) {
+            FillInitial(p, seed, begin, values);
+          });
     }
     executor().Synchronize();
   }
@@ -188,7 +199,7 @@ class Trainer {
     record.device = "cpu";
     record.world_size = job_.world;
     record.threads = threads_;
-    record.seed = static_cast<uint64_t>(recipe_.run.seed);
+    record.seed = seed_;
     record.parameters = NumParameters(shape_);
     record.steps = recipe_.train.steps;
     metrics_->Write(record);
@@ -332,10 +343,12 @@ class Trainer {
   }
 
   void StartTrace() {
+    Drain();  // Or the time of the steps in the air would be counted as this one's.
     executor().Synchronize();
     device_->StartTrace();
   }
   void WriteTrace(int64_t step) {
+    Drain();
     executor().Synchronize();
     const RankTrace trace{job_.rank, device_->TakeTrace()};
     std::string path = start_.directory.trace(step);
@@ -382,7 +395,7 @@ class Trainer {
     options.temperature = sample.temperature;
     options.vocab = std::min<int64_t>(shape_.vocab_size, kByteVocabSize);
     options.context = recipe_.data.seq_len;
-    options.seed = static_cast<uint64_t>(recipe_.run.seed);
+    options.seed = seed_;
     options.step = static_cast<uint64_t>(step_);
     const auto logits = [&](std::span<const int32_t> tokens) {
       return session_->Logits(static_cast<int64_t>(tokens.size()) - 1,
@@ -414,8 +427,11 @@ class Trainer {
     CheckpointMeta meta;
     meta.step = step_;
     meta.tokens = tokens_;
-    meta.seed = static_cast<uint64_t>(recipe_.run.seed);
-    meta.recipe = start_.resolved;
+    meta.seed = seed_;
+    Recipe begun = recipe_;
+    begun.run.seed = static_cast<int64_t>(seed_);
+    begun.data.valid = held_out_;
+    meta.recipe = PrintRecipe(begun);
     meta.config = ShapeToJson(shape_);
     const SavedCheckpoint saved =
         SaveCheckpoint(start_.directory.checkpoints(), executor().layout(), Place(), States(), meta,
@@ -446,6 +462,9 @@ class Trainer {
   Gpt2 model_;
   const SessionOptions options_;
   RunData data_;
+  // Of the run as it began: a resume does not change them.
+  uint64_t seed_;
+  ValidRecipe held_out_;
   RunPlan plan_;
   Console console_;
   RunStart start_;

@@ -71,9 +71,11 @@ struct HeldOut {
   bool operator==(const HeldOut&) const = default;
 };
 
+using ValidRecipe = std::variant<std::monostate, HeldOut, SourceRecipe>;  // monostate: none.
+
 struct DataRecipe {
   SourceRecipe train;
-  std::variant<std::monostate, HeldOut, SourceRecipe> valid = HeldOut{};  // monostate: none.
+  ValidRecipe valid = HeldOut{};
   int64_t seq_len = 256;
   bool shuffle = true;
 
