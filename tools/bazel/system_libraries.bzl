@@ -25,6 +25,7 @@ def system_libraries():
     _library("cli11", "cli11")
     _library("nlohmann_json", "json")
     _library("zlib", "z", ["-lz"])
+    _library("xxhash", "xxhash", ["-lxxhash"])
 
     # The serial build: our own thread pool splits the work, so a result never depends on how many
     # threads another library would have liked to use.

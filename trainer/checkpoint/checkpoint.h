@@ -4,10 +4,17 @@
 //   <checkpoints>/step_<n>/manifest.json, rank_<r>.safetensors ...
 //   <checkpoints>/latest     the name of the newest complete one
 //
-// Saving: every rank writes into <checkpoints>/step_<n>.tmp and syncs; when all have said so through
-// the Store, rank 0 writes the manifest, syncs, renames the directory, syncs its parent, and then
-// replaces `latest` by rename. Only then are older ones beyond keep_last removed. A crash at any
-// point leaves the last complete checkpoint and `latest` as they were.
+// Saving: every rank writes into <checkpoints>/step_<n>.tmp and syncs; when all have said so
+// through the Store, rank 0 writes the manifest, syncs, renames the directory, syncs its parent,
+// and then replaces `latest` by rename. Only then are older ones beyond keep_last removed. A crash
+// at any point leaves the last complete checkpoint and `latest` as they were, and at most a
+// step_<n>.tmp, which does not count and which the next save removes.
+//
+// A step that is there already is exchanged for the new one in one rename. Where the file system
+// cannot exchange, it is set aside as step_<n>.old first, which counts as long as there is no
+// step_<n>.
+//
+// The format of manifest.json is in manifest.h.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_H_
 
@@ -16,31 +23,25 @@
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/comm/store.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {
 
-// Where a rank stands in the job: rank = replica * F + shard.
+// Where a rank stands in the job: rank = replica * F + shard. The replicas of a shard share the
+// writing of it.
 struct ShardPlace {
   int rank = 0, world = 1;
   int shard = 0, replica = 0, replicas = 1;
 };
 
-// One flat tensor a unit, this rank's shard: fp32 [shard_size]. `name`: "master", "m", "v", ...
+// One flat tensor a unit, this rank's shard: fp32 [shard_size], in host memory. `name`: "master",
+// "m", "v", ...; no '/' in it.
 struct CheckpointState {
   std::string name;
   std::vector<View> shards;
-};
-
-// What else a run needs to go on, and what a reader wants to know.
-struct CheckpointMeta {
-  int64_t step = 0;    // Steps that are done.
-  int64_t tokens = 0;  // Target tokens seen.
-  uint64_t seed = 0;
-  std::string recipe;  // As resolved, YAML.
-  std::string config;  // The model's shape, JSON text: what a reader without the recipe needs.
 };
 
 struct SavedCheckpoint {
@@ -48,28 +49,39 @@ struct SavedCheckpoint {
   int64_t bytes = 0;  // Of all files.
 };
 
-// Called by all ranks, with all device work done: blocks until the checkpoint counts. `attempt` makes
-// the Store's keys of two saves different: a number that is the same on all ranks and never used
-// twice in a run. keep_last 0 keeps all. Throws CheckpointError (on every rank, if any rank failed:
-// disk full, say; what was complete before stays so) or CommError.
+// Called by all ranks with the same arguments but for their shards, with all device work done:
+// blocks until the checkpoint counts. `attempt` makes the Store's keys of two saves different: a
+// number that is the same on all ranks and never used twice in a run. keep_last 0 keeps all; what
+// it removes are complete checkpoints of earlier steps, and of those only files of ours. That
+// removing one did not work is no error.
+//
+// Throws CheckpointError on every rank, if any rank failed (disk full, say), naming it: what was
+// complete before stays so, `latest` is as it was, and step_<n>.tmp is gone. Throws CommError where
+// a rank is lost, std::invalid_argument for shards that do not fit the layout.
 SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& layout,
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,
                                int64_t keep_last);
 
-// The directory of the newest complete checkpoint; empty where there is none. Leftovers of a crash
-// do not count.
+// A checkpoint is complete where its manifest is whole and every file has its size.
+
+// The directory of the one that `latest` names; where that is missing or not complete, of the
+// complete one of the highest step. Empty where there is none: a run that has not saved yet. Throws
+// CheckpointError where `latest` tells of a checkpoint and none is complete.
 std::optional<std::string> FindLatestCheckpoint(const std::string& checkpoints);
-// That of a step. Throws CheckpointError that lists those there are.
+// That of a step. Throws CheckpointError that says why not and lists those there are.
 std::string FindCheckpoint(const std::string& checkpoints, int64_t step);
 
 // The manifest without the data. Throws CheckpointError.
 CheckpointMeta ReadCheckpointMeta(const std::string& directory);
 
 // Fills this rank's shards from a checkpoint of any world size, F and wrapping: by parameter name,
-// shape and element, in byte ranges. Padding becomes zero. Checks the manifest, the sizes of all
-// files, and the checksum of every file it reads wholly. Throws CheckpointError that names what is
-// missing: a file, a state, a parameter, or one of another shape.
+// shape and element, in byte ranges. Padding becomes zero. States of the checkpoint that are not
+// asked for are left alone; its parameters must be those of the layout. Checks the manifest, the
+// sizes of all files, and the checksum of every chunk it reads, so that a damaged element is never
+// used. Files that the manifest does not name are ignored. Throws CheckpointError that names what
+// is missing, damaged or too much: a file, a state, a parameter, or one of another shape; the
+// shards' contents are then unspecified.
 CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout,
                               const ShardPlace& place, const std::vector<CheckpointState>& states);
 

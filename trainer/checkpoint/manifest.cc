@@ -1,0 +1,421 @@
+#include "trainer/checkpoint/manifest.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kFormat[] = "fsdp-train checkpoint";
+constexpr int64_t kVersion = 1;
+constexpr int64_t kElementBytes = 4;
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+constexpr int64_t kMaxFileBytes = int64_t{1} << 60;  // Sums and products below stay in 64 bits.
+constexpr int64_t kMinChunkBytes = int64_t{1} << 12, kMaxChunkBytes = int64_t{1} << 26;
+constexpr size_t kHexDigits = 16;
+constexpr std::string_view kBeforeChecksum = "{\"checksum\": \"", kAfterChecksum = "\",\n";
+
+// For messages: what a damaged or hostile manifest holds may be long, or no text at all.
+std::string Quote(std::string_view text) {
+  constexpr size_t kShown = 100;
+  std::string out = "'";
+  for (const char c : text.substr(0, kShown)) out += c >= ' ' && c < 0x7f ? c : '?';
+  return out + (text.size() > kShown ? "...'" : "'");
+}
+
+std::string ToHex(uint64_t value) {
+  char text[kHexDigits + 1];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::optional<uint64_t> FromHex(std::string_view text) {
+  if (text.size() != kHexDigits) return std::nullopt;
+  uint64_t value = 0;
+  for (const char c : text) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit && !(c >= 'a' && c <= 'f')) return std::nullopt;
+    value = value * 16 + static_cast<uint64_t>(digit ? c - '0' : c - 'a' + 10);
+  }
+  return value;
+}
+
+// A value of the document with the words for where it stands. Conversions are exact: nlohmann's own
+// would take 1.5 or true for the integer 1.
+class Node {
+ public:
+  Node(const Json& json, std::string where, const std::string& path)
+      : json_(json), where_(std::move(where)), path_(path) {}
+
+  [[noreturn]] void Refuse(const std::string& reason) const {
+    throw CheckpointError(path_ + ": " + (where_.empty() ? "" : where_ + ": ") + reason);
+  }
+
+  Node At(const char* key) const {
+    const auto it = json_.is_object() ? json_.find(key) : json_.end();
+    if (!json_.is_object() || it == json_.end()) Refuse(std::string("has no ") + key);
+    return {*it, where_.empty() ? key : where_ + "." + key, path_};
+  }
+
+  std::vector<Node> Elements() const {
+    if (!json_.is_array()) Refuse("is not a list");
+    std::vector<Node> nodes;
+    nodes.reserve(json_.size());
+    for (size_t i = 0; i < json_.size(); ++i) {
+      nodes.emplace_back(json_[i], where_ + "[" + std::to_string(i) + "]", path_);
+    }
+    return nodes;
+  }
+
+  int64_t Integer(int64_t least, int64_t most) const {
+    const bool fits = json_.is_number_integer() &&
+                      !(json_.is_number_unsigned() &&
+                        json_.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
+    const int64_t value = fits ? json_.get<int64_t>() : -1;
+    if (!fits || value < least || value > most) {
+      Refuse("want an integer from " + std::to_string(least) + " to " + std::to_string(most));
+    }
+    return value;
+  }
+
+  uint64_t Unsigned() const {
+    if (!json_.is_number_unsigned()) Refuse("want an unsigned integer of 64 bits");
+    return json_.get<uint64_t>();
+  }
+
+  const std::string& Text() const {
+    if (!json_.is_string()) Refuse("is not a string");
+    return json_.get_ref<const std::string&>();
+  }
+
+  uint64_t Hex() const {
+    const std::optional<uint64_t> value = FromHex(Text());
+    if (!value) Refuse("want 16 hexadecimal digits");
+    return *value;
+  }
+
+  // A name of our own: printed in messages, part of a tensor's name.
+  const std::string& PlainName() const {
+    const std::string& name = Text();
+    if (name.empty()) Refuse("is empty");
+    return name;
+  }
+
+ private:
+  const Json& json_;
+  std::string where_;
+  const std::string& path_;
+};
+
+Json Parse(std::string_view text, const std::string& path) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& error) {
+    throw CheckpointError(path + ": " + error.what());
+  }
+}
+
+std::string Dump(const Json& json) {
+  try {
+    return json.dump();
+  } catch (const Json::exception& error) {  // Text that is not UTF-8.
+    throw CheckpointError(std::string("a checkpoint's manifest cannot be written: ") +
+                          error.what());
+  }
+}
+
+Json ToJson(const UnitLayout& unit) {
+  Json parameters = Json::array();
+  for (const Placement& p : unit.parameters) {
+    Json shape = Json::array();
+    for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(p.shape[i]);
+    parameters.push_back({{"name", p.name}, {"shape", std::move(shape)}, {"offset", p.offset}});
+  }
+  return {{"name", unit.name},
+          {"size", unit.size},
+          {"shard_size", unit.shard_size},
+          {"parameters", std::move(parameters)}};
+}
+
+Placement ParsePlacement(const Node& node) {
+  Placement p;
+  p.name = node.At("name").PlainName();
+  std::vector<int64_t> dims;
+  for (const Node& dim : node.At("shape").Elements()) {
+    dims.push_back(dim.Integer(0, Shape::kMaxElements));
+  }
+  try {
+    p.shape = Shape(dims);
+  } catch (const std::invalid_argument& error) {
+    node.Refuse(error.what());
+  }
+  p.offset = node.At("offset").Integer(0, Shape::kMaxElements);
+  return p;
+}
+
+UnitLayout ParseUnit(const Node& node, int shards) {
+  UnitLayout unit;
+  unit.name = node.At("name").PlainName();
+  unit.size = node.At("size").Integer(0, Shape::kMaxElements);
+  unit.shard_size = node.At("shard_size").Integer(0, unit.size);
+  if (unit.size % shards != 0 || unit.size / shards != unit.shard_size) {
+    node.Refuse("size is not " + std::to_string(shards) + " times shard_size");
+  }
+  for (const Node& p : node.At("parameters").Elements()) {
+    unit.parameters.push_back(ParsePlacement(p));
+  }
+  std::vector<const Placement*> order;
+  for (const Placement& p : unit.parameters) order.push_back(&p);
+  std::sort(order.begin(), order.end(), [](const Placement* a, const Placement* b) {
+    return std::pair(a->offset, a->size()) < std::pair(b->offset, b->size());
+  });
+  int64_t reached = 0;
+  for (const Placement* p : order) {
+    if (p->offset < reached) node.Refuse(Quote(p->name) + " lies on another parameter");
+    reached = p->offset + p->size();
+    if (reached > unit.size) node.Refuse(Quote(p->name) + " ends behind its unit");
+  }
+  return unit;
+}
+
+ManifestFile ParseFile(const Node& node) {
+  ManifestFile file;
+  file.name = node.At("name").Text();
+  file.bytes = node.At("bytes").Integer(0, kMaxFileBytes);
+  file.chunk_bytes = node.At("chunk_bytes").Integer(kMinChunkBytes, kMaxChunkBytes);
+  for (const Node& chunk : node.At("chunks").Elements()) file.chunks.push_back(chunk.Hex());
+  const int64_t chunks = (file.bytes + file.chunk_bytes - 1) / file.chunk_bytes;
+  if (static_cast<int64_t>(file.chunks.size()) != chunks) {
+    node.Refuse("has checksums of " + std::to_string(file.chunks.size()) + " chunks, want " +
+                std::to_string(chunks));
+  }
+  for (const Node& slice : node.At("slices").Elements()) {
+    ManifestSlice s;
+    s.state = slice.At("state").PlainName();
+    s.unit = slice.At("unit").PlainName();
+    s.begin = slice.At("begin").Integer(0, Shape::kMaxElements);
+    s.count = slice.At("count").Integer(1, Shape::kMaxElements);
+    s.at = slice.At("at").Integer(0, file.bytes);
+    if (s.count > (file.bytes - s.at) / kElementBytes) slice.Refuse("ends behind its file");
+    file.slices.push_back(std::move(s));
+  }
+  std::vector<const ManifestSlice*> order;
+  for (const ManifestSlice& s : file.slices) order.push_back(&s);
+  std::sort(order.begin(), order.end(),
+            [](const ManifestSlice* a, const ManifestSlice* b) { return a->at < b->at; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    if (order[i]->at - order[i - 1]->at < order[i - 1]->count * kElementBytes) {
+      node.Refuse("two slices share bytes");
+    }
+  }
+  return file;
+}
+
+void CheckNames(const Node& document, const Manifest& manifest) {
+  std::set<std::string_view> states, units, parameters;
+  for (const std::string& state : manifest.states) {
+    if (!states.insert(state).second) document.Refuse("two states " + Quote(state));
+  }
+  for (const UnitLayout& unit : manifest.units) {
+    if (!units.insert(unit.name).second) document.Refuse("two units " + Quote(unit.name));
+    for (const Placement& p : unit.parameters) {
+      if (!parameters.insert(p.name).second) document.Refuse("two parameters " + Quote(p.name));
+    }
+  }
+  for (const ManifestFile& file : manifest.files) {
+    for (const ManifestSlice& s : file.slices) {
+      if (states.count(s.state) == 0) document.Refuse("no state " + Quote(s.state));
+      if (units.count(s.unit) == 0) document.Refuse("no unit " + Quote(s.unit));
+    }
+  }
+}
+
+void CheckCoverage(const Node& document, const Manifest& manifest) {
+  const Extents extents = ExtentsOf(manifest);
+  for (const std::string& state : manifest.states) {
+    for (const UnitLayout& unit : manifest.units) {
+      int64_t reached = 0;
+      if (const auto it = extents.find({state, unit.name}); it != extents.end()) {
+        for (const Extent& e : it->second) {
+          if (e.begin != reached) break;
+          reached += e.count;
+        }
+        if (it->second.back().begin + it->second.back().count > reached) reached = -1;
+      }
+      if (reached != unit.size) {
+        document.Refuse("the slices of state " + Quote(state) + " do not hold unit " +
+                        Quote(unit.name) + " exactly once");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t Manifest::DataBytes() const {
+  int64_t bytes = 0;
+  for (const ManifestFile& file : files) bytes += file.bytes;
+  return bytes;
+}
+
+std::string RankFileName(int rank) { return "rank_" + std::to_string(rank) + ".safetensors"; }
+
+std::string ManifestFileToJson(const ManifestFile& file) {
+  Json chunks = Json::array(), slices = Json::array();
+  for (const uint64_t chunk : file.chunks) chunks.push_back(ToHex(chunk));
+  for (const ManifestSlice& s : file.slices) {
+    slices.push_back({{"state", s.state},
+                      {"unit", s.unit},
+                      {"begin", s.begin},
+                      {"count", s.count},
+                      {"at", s.at}});
+  }
+  return Dump({{"name", file.name},
+               {"bytes", file.bytes},
+               {"chunk_bytes", file.chunk_bytes},
+               {"chunks", std::move(chunks)},
+               {"slices", std::move(slices)}});
+}
+
+ManifestFile ParseManifestFile(std::string_view json, const std::string& path) {
+  const Json document = Parse(json, path);
+  return ParseFile(Node(document, "", path));
+}
+
+std::string ManifestToText(const Manifest& manifest) {
+  const auto list = [](const auto& elements, const auto& to_text) {
+    std::string text;
+    for (const auto& element : elements) text += (text.empty() ? "\n" : ",\n") + to_text(element);
+    return "[" + text + "]";
+  };
+  const CheckpointMeta& meta = manifest.meta;
+  std::string rest;
+  const auto add = [&](const char* key, const std::string& value) {
+    rest += (rest.empty() ? "" : ",\n") + ("\"" + std::string(key) + "\": ") + value;
+  };
+  add("format", Dump(kFormat));
+  add("version", std::to_string(kVersion));
+  add("world", std::to_string(manifest.world));
+  add("shards", std::to_string(manifest.shards));
+  add("step", std::to_string(meta.step));
+  add("tokens", std::to_string(meta.tokens));
+  add("seed", std::to_string(meta.seed));
+  add("recipe", Dump(meta.recipe));
+  add("config", Dump(meta.config));
+  add("states", Dump(manifest.states));
+  add("units", list(manifest.units, [](const UnitLayout& unit) { return Dump(ToJson(unit)); }));
+  add("files", list(manifest.files, ManifestFileToJson));
+  rest += "}\n";
+  return std::string(kBeforeChecksum) + ToHex(Checksum(rest)) + std::string(kAfterChecksum) + rest;
+}
+
+Manifest ParseManifest(std::string_view text, const std::string& path) {
+  const auto refuse = [&](const std::string& reason) {
+    throw CheckpointError(path + ": " + reason);
+  };
+  const size_t head = kBeforeChecksum.size() + kHexDigits + kAfterChecksum.size();
+  if (text.size() < head || text.substr(0, kBeforeChecksum.size()) != kBeforeChecksum ||
+      text.substr(head - kAfterChecksum.size(), kAfterChecksum.size()) != kAfterChecksum) {
+    refuse("is not a checkpoint's manifest");
+  }
+  const std::optional<uint64_t> checksum = FromHex(text.substr(kBeforeChecksum.size(), kHexDigits));
+  if (!checksum || *checksum != Checksum(text.substr(head))) {
+    refuse("is damaged: its contents do not have its checksum");
+  }
+
+  const Json json = Parse(text, path);
+  const Node document(json, "", path);
+  if (const std::string& format = document.At("format").Text(); format != kFormat) {
+    refuse("has the format " + Quote(format) + ", want '" + kFormat + "'");
+  }
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  if (const int64_t version = document.At("version").Integer(0, kAny); version != kVersion) {
+    refuse("has version " + std::to_string(version) + ", this build reads " +
+           std::to_string(kVersion));
+  }
+  Manifest manifest;
+  manifest.world = static_cast<int>(document.At("world").Integer(1, 1 << 24));
+  manifest.shards = static_cast<int>(document.At("shards").Integer(1, manifest.world));
+  if (manifest.world % manifest.shards != 0) refuse("world is not a multiple of shards");
+  manifest.meta.step = document.At("step").Integer(0, kAny);
+  manifest.meta.tokens = document.At("tokens").Integer(0, kAny);
+  manifest.meta.seed = document.At("seed").Unsigned();
+  manifest.meta.recipe = document.At("recipe").Text();
+  manifest.meta.config = document.At("config").Text();
+  for (const Node& state : document.At("states").Elements()) {
+    manifest.states.push_back(state.PlainName());
+  }
+  for (const Node& unit : document.At("units").Elements()) {
+    manifest.units.push_back(ParseUnit(unit, manifest.shards));
+  }
+  for (const Node& file : document.At("files").Elements()) {
+    manifest.files.push_back(ParseFile(file));
+    const std::string want = RankFileName(static_cast<int>(manifest.files.size()) - 1);
+    if (manifest.files.back().name != want) {
+      file.Refuse("is called " + Quote(manifest.files.back().name) + ", want '" + want + "'");
+    }
+  }
+  if (static_cast<int>(manifest.files.size()) != manifest.world) {
+    refuse("has " + std::to_string(manifest.files.size()) + " files for a world of " +
+           std::to_string(manifest.world));
+  }
+  CheckNames(document, manifest);
+  CheckCoverage(document, manifest);
+  return manifest;
+}
+
+Manifest ReadManifest(const std::string& directory) {
+  const auto size_of = [](const std::string& path) -> int64_t {
+    struct stat status;
+    if (::stat(path.c_str(), &status) != 0) {
+      throw CheckpointError(path + ": " + std::strerror(errno));
+    }
+    if (!S_ISREG(status.st_mode)) throw CheckpointError(path + ": is not a file");
+    return status.st_size;
+  };
+  const std::string path = directory + "/" + kManifestName;
+  if (const int64_t bytes = size_of(path); bytes > kMaxManifestBytes) {
+    throw CheckpointError(path + ": has " + std::to_string(bytes) + " bytes, the most is " +
+                          std::to_string(kMaxManifestBytes));
+  }
+  Manifest manifest = ParseManifest(ReadWholeFile(path), path);
+  for (const ManifestFile& file : manifest.files) {
+    const std::string data = directory + "/" + file.name;
+    if (const int64_t bytes = size_of(data); bytes != file.bytes) {
+      throw CheckpointError(data + ": has " + std::to_string(bytes) + " bytes, want " +
+                            std::to_string(file.bytes));
+    }
+  }
+  return manifest;
+}
+
+Extents ExtentsOf(const Manifest& manifest) {
+  Extents extents;
+  for (size_t f = 0; f < manifest.files.size(); ++f) {
+    for (const ManifestSlice& s : manifest.files[f].slices) {
+      extents[{s.state, s.unit}].push_back({s.begin, s.count, s.at, static_cast<int>(f)});
+    }
+  }
+  for (auto& [key, list] : extents) {
+    std::sort(list.begin(), list.end(),
+              [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  }
+  return extents;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,94 @@
+// manifest.json: what a checkpoint holds and where every element of it lies. JSON, UTF-8:
+//
+//   {"checksum": "<16 hexadecimal digits>",      XXH64 of the file after this first line
+//    "format": "fsdp-train checkpoint", "version": 1,
+//    "world": 2, "shards": 2,                    of the run that wrote it; shards is F
+//    "step": 100, "tokens": 819200, "seed": 1337,
+//    "recipe": "<YAML>", "config": "<JSON>",
+//    "states": ["master", "m", "v"],
+//    "units": [{"name": "root", "size": 4096, "shard_size": 2048,
+//               "parameters": [{"name": "wte.weight", "shape": [64, 32], "offset": 0}, ...]}, ...],
+//    "files": [{"name": "rank_0.safetensors", "bytes": 25000, "chunk_bytes": 1048576,
+//               "chunks": ["<16 hexadecimal digits>", ...],     chunk_checksum.h
+//               "slices": [{"state": "master", "unit": "root", "begin": 0, "count": 2048,
+//                           "at": 808}, ...]}, ...]}
+//
+// Sizes, offsets, begin and count are elements of the unit's flat layout (trainer/fsdp/layout.h),
+// the same for all states; `at` is the byte of the file where the slice's first element lies, fp32,
+// little-endian. A slice is the tensor <state>/<unit>/fp32 of its file.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trainer/fsdp/layout.h"
+
+namespace fsdp {
+
+// What else a run needs to go on, and what a reader wants to know.
+struct CheckpointMeta {
+  int64_t step = 0;    // Steps that are done.
+  int64_t tokens = 0;  // Target tokens seen.
+  uint64_t seed = 0;
+  std::string recipe;  // As resolved, YAML.
+  std::string config;  // The model's shape, JSON text: what a reader without the recipe needs.
+};
+
+struct ManifestSlice {
+  std::string state, unit;
+  int64_t begin = 0, count = 0;  // Elements of the unit; count > 0.
+  int64_t at = 0;                // Byte of the file.
+};
+
+struct ManifestFile {
+  std::string name;
+  int64_t bytes = 0;
+  int64_t chunk_bytes = 0;
+  std::vector<uint64_t> chunks;  // Checksums.
+  std::vector<ManifestSlice> slices;
+};
+
+struct Manifest {
+  CheckpointMeta meta;
+  int world = 1, shards = 1;
+  std::vector<std::string> states;
+  std::vector<UnitLayout> units;
+  std::vector<ManifestFile> files;  // One a rank, by rank.
+
+  int64_t DataBytes() const;  // Of `files`.
+};
+
+inline constexpr char kManifestName[] = "manifest.json";
+std::string RankFileName(int rank);
+
+// Both throw CheckpointError for text that is not UTF-8. A file's JSON is what ranks send to the
+// one that writes the manifest.
+std::string ManifestToText(const Manifest& manifest);
+std::string ManifestFileToJson(const ManifestFile& file);
+ManifestFile ParseManifestFile(std::string_view json, const std::string& path);
+
+// Believes nothing: the checksum must be right, every number in its range, every name a plain one,
+// parameters apart from each other and inside their unit, and the slices of each state must hold
+// every element of every unit exactly once, without sharing bytes. Throws CheckpointError with
+// `path` and the reason.
+Manifest ParseManifest(std::string_view text, const std::string& path);
+
+// Reads <directory>/manifest.json, and checks that every file is there with its size.
+Manifest ReadManifest(const std::string& directory);
+
+// Where each (state, unit) lies: its slices by `begin`, with the file's index.
+struct Extent {
+  int64_t begin = 0, count = 0, at = 0;
+  int file = 0;
+};
+using Extents = std::map<std::pair<std::string, std::string>, std::vector<Extent>>;
+Extents ExtentsOf(const Manifest& manifest);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
