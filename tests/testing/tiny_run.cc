@@ -1,34 +1,15 @@
 #include "tests/testing/tiny_run.h"
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <bit>
+#include <cstring>
+#include <memory>
 
 #include "models/gpt2/gpt2.h"
-#include "trainer/comm/thread/thread_communicator.h"
 #include "trainer/core/philox.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp::testing {
-
-void RunRanks(int world, const std::function<void(int)>& body) {
-  std::mutex mutex;
-  std::exception_ptr first;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(rank);
-      } catch (...) {
-        std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
-}
 
 Gpt2Config TinyRun::TinyConfig() {
   Gpt2Config config;
@@ -56,100 +37,283 @@ SessionOptions TinyRun::TinyOptions() {
 
 namespace {
 
-// Row by row: sample (micro_batch * world + rank) * rows + row of the step's global batch.
-void Fill(const TinyRun& run, int64_t step, int rank, int micro_batch, const Batch& batch) {
-  const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
-  const RandomStream random(run.seed, "tokens", static_cast<uint64_t>(step));
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t sample = (micro_batch * run.world + rank) * rows + row;
-    const bool used = sample < run.options.global_batch_size;
-    for (int64_t t = 0; t < seq; ++t) {
-      const auto token = [&](int64_t at) {
-        return static_cast<int32_t>(
-            random.Below(sample * (seq + 1) + at, run.config.vocab_size / 2));
-      };
-      const int64_t i = row * seq + t;
-      batch.tokens.As<int32_t>()[i] = used ? token(t) : 0;
-      batch.targets.As<int32_t>()[i] = used ? token(t + 1) : 0;
-      batch.weights.As<float>()[i] = used ? 1.0f : 0.0f;
-      batch.positions.As<int32_t>()[i] = static_cast<int32_t>(t);
-    }
+// What a rank hands back: pieces of named tensors, as bytes, so that it fits through a pipe.
+class Report {
+ public:
+  void Add(const std::string& name, int64_t size, int64_t begin, std::span<const float> values) {
+    const int64_t head[] = {static_cast<int64_t>(name.size()), size, begin,
+                            static_cast<int64_t>(values.size())};
+    bytes_.append(reinterpret_cast<const char*>(head), sizeof(head));
+    bytes_ += name;
+    bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
   }
-}
+  void Add(const std::string& name, const std::vector<float>& values) {
+    Add(name, static_cast<int64_t>(values.size()), 0, values);
+  }
+  std::string Take() { return std::move(bytes_); }
 
-void Collect(const std::vector<UnitLayout>& units, const Executor& executor, bool gradients,
-             float scale, std::map<std::string, std::vector<float>>& out) {
-  for (size_t u = 0; u < units.size(); ++u) {
-    const View& shard = gradients ? executor.gradient(u) : executor.master(u);
-    for (const Piece& piece : PiecesOfShard(units[u], executor.shard_rank())) {
-      std::vector<float>& values = out[piece.parameter->name];
-      values.resize(piece.parameter->size());
-      for (int64_t i = 0; i < piece.count; ++i) {
-        values[piece.begin + i] = scale * shard.As<float>()[piece.at + i];
+ private:
+  std::string bytes_;
+};
+
+// Puts the pieces of all ranks together.
+class Collected {
+ public:
+  void Read(const std::string& report) {
+    for (size_t at = 0; at < report.size();) {
+      int64_t head[4];
+      std::memcpy(head, report.data() + at, sizeof(head));
+      at += sizeof(head);
+      const std::string name = report.substr(at, head[0]);
+      at += name.size();
+      Entry& entry = entries_[name];
+      entry.values.resize(head[1]);
+      entry.seen.resize(head[1]);
+      for (int64_t i = head[2]; i < head[2] + head[3]; ++i, at += sizeof(float)) {
+        float value;
+        std::memcpy(&value, report.data() + at, sizeof(value));
+        const bool same =
+            std::bit_cast<uint32_t>(value) == std::bit_cast<uint32_t>(entry.values[i]);
+        Require(!entry.seen[i] || same,
+                "ranks disagree about element " + std::to_string(i) + " of " + name);
+        entry.values[i] = value;
+        entry.seen[i] = true;
       }
     }
   }
+
+  std::vector<float> Values(const std::string& name) const {
+    const auto entry = entries_.find(name);
+    if (entry == entries_.end()) return {};
+    for (const bool seen : entry->second.seen) Require(seen, "nobody has all of " + name);
+    return entry->second.values;
+  }
+  Tensors WithPrefix(const std::string& prefix) const {
+    Tensors tensors;
+    for (const auto& [name, entry] : entries_) {
+      if (name.starts_with(prefix)) tensors[name.substr(prefix.size())] = Values(name);
+    }
+    return tensors;
+  }
+
+ private:
+  struct Entry {
+    std::vector<float> values;
+    std::vector<bool> seen;
+  };
+  std::map<std::string, Entry> entries_;
+};
+
+void RandomInitial(uint64_t seed, const Parameter& p, int64_t begin, std::span<float> values) {
+  FillInitial(p, seed, begin, values);
+  // Norms and biases away from 1 and 0, where mistakes would not show.
+  const RandomStream random(seed, p.name(), 1);
+  for (size_t i = 0; i < values.size(); ++i) values[i] += 0.05f * random.Normal(begin + i);
 }
+
+void RandomSample(const TinyRun& run, int64_t step, int64_t sample, std::span<int32_t> tokens,
+                  std::span<float> weights) {
+  const RandomStream random(run.seed, "tokens", static_cast<uint64_t>(step));
+  const auto n = static_cast<int64_t>(tokens.size());
+  for (int64_t i = 0; i < n; ++i) {
+    tokens[i] = static_cast<int32_t>(random.Below(sample * n + i, run.config.vocab_size / 2));
+  }
+  std::fill(weights.begin(), weights.end(), 1.0f);
+}
+
+// One rank's life.
+class TinyRank {
+ public:
+  TinyRank(const TinyRun& run, Rank& rank)
+      : run_(run),
+        rank_(rank),
+        rows_(run.options.executor.micro_batch_size),
+        seq_(run.options.executor.seq_len),
+        model_(run.config),
+        device_(
+            {.spin = false, .checker = run.check ? std::make_shared<StreamChecker>() : nullptr}),
+        allocator_(device_, PlanMemory(model_, run.options, rank.size)),
+        gather_(rank.join("gather", {.timeout_s = 120})),
+        reduce_(run.options.executor.communicators == 1 ? nullptr
+                                                        : rank.join("reduce", {.timeout_s = 120})),
+        session_(device_, allocator_, model_, run.options, rank.rank, rank.size, gather_.get(),
+                 reduce_ ? reduce_.get() : gather_.get()) {}
+
+  std::string Run() {
+    try {
+      Steps();
+    } catch (const std::exception& error) {  // Streams end only when nothing is in flight.
+      gather_->Abort(error.what());
+      if (reduce_) reduce_->Abort(error.what());
+      if (run_.park) device_.Release();
+      throw;
+    }
+    Barrier(*rank_.store, "done", rank_.rank, rank_.size);
+    return report_.Take();
+  }
+
+ private:
+  void Steps() {
+    Executor& executor = session_.executor();
+    executor.Initialize([this](const Parameter& p, int64_t begin, std::span<float> values) {
+      run_.initial(p, begin, values);
+    });
+    executor.Synchronize();
+    Collect("initial/", [&](int unit) { return executor.master(unit); });
+
+    std::vector<float> logits;
+    for (const auto& [sample, column] : run_.logits) {
+      const std::vector<float> row =
+          session_.Logits(column, [this, sample = sample](int, const Batch& batch) {
+            for (int64_t r = 0; r < rows_; ++r) FillRow(1, sample, r, batch);
+          });
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    report_.Add("logits", logits);
+
+    const int64_t before = executor.steps();
+    std::vector<float> losses, norms;
+    float mean_scale = 0;
+    const auto collect = [&](int64_t step) {
+      const StepScalars scalars = executor.Result(before + step - 1);
+      losses.push_back(scalars.loss);
+      norms.push_back(scalars.grad_norm);
+      mean_scale = scalars.mean_scale;
+    };
+    for (int64_t step = 1; step <= run_.steps; ++step) {
+      if (step > 2) collect(step - 2);
+      if (run_.park && step % 2 == 1) {  // Two steps at a time.
+        executor.Synchronize();
+        device_.Park();
+      }
+      session_.Train(step, Targets(step), {},
+                     [this, step](int m, const Batch& batch) { Fill(step, m, batch); });
+      if (run_.park && (step % 2 == 0 || step == run_.steps)) device_.Release();
+    }
+    for (int64_t step = std::max(1, run_.steps - 1); step <= run_.steps; ++step) collect(step);
+    report_.Add("loss", losses);
+    report_.Add("grad_norm", norms);
+
+    double loss = 0;
+    const int64_t wave = rows_ * rank_.size;
+    const auto scale = static_cast<float>(1.0 / static_cast<double>(Targets(run_.eval_step)));
+    for (int m = 0; m * wave < run_.options.global_batch_size; ++m) {
+      session_.Eval(scale, [this, m](int, const Batch& batch) { Fill(run_.eval_step, m, batch); });
+      loss += executor.Result(executor.steps() - 1).loss;
+    }
+    report_.Add("eval", {static_cast<float>(loss)});
+
+    executor.Synchronize();
+    Collect("parameter/", [&](int unit) { return executor.master(unit); });
+    Collect(
+        "gradient/", [&](int unit) { return executor.gradient(unit); }, mean_scale);
+    for (const ShardState& state : session_.optimizer().state()) {
+      Collect("state/" + state.name + "/", [&](int unit) { return state.shards[unit]; });
+    }
+  }
+
+  void FillRow(int64_t step, int64_t sample, int64_t row, const Batch& batch) const {
+    std::vector<int32_t> tokens(seq_ + 1, 0);
+    std::vector<float> weights(seq_, 0);
+    if (sample < run_.options.global_batch_size) run_.sample(step, sample, tokens, weights);
+    for (int64_t t = 0; t < seq_; ++t) {
+      const int64_t i = row * seq_ + t;
+      batch.tokens.As<int32_t>()[i] = tokens[t];
+      batch.targets.As<int32_t>()[i] = tokens[t + 1];
+      batch.weights.As<float>()[i] = weights[t];
+      batch.positions.As<int32_t>()[i] = static_cast<int32_t>(t);
+    }
+  }
+
+  // Sample (micro_batch * world + rank) * rows + row of the step's global batch.
+  void Fill(int64_t step, int micro_batch, const Batch& batch) const {
+    for (int64_t row = 0; row < rows_; ++row) {
+      FillRow(step, (micro_batch * rank_.size + rank_.rank) * rows_ + row, row, batch);
+    }
+  }
+
+  int64_t Targets(int64_t step) const {
+    std::vector<int32_t> tokens(seq_ + 1);
+    std::vector<float> weights(seq_);
+    int64_t targets = 0;
+    for (int64_t sample = 0; sample < run_.options.global_batch_size; ++sample) {
+      run_.sample(step, sample, tokens, weights);
+      targets += seq_ - std::count(weights.begin(), weights.end(), 0.0f);
+    }
+    return targets;
+  }
+
+  template <typename ShardOf>
+  void Collect(const std::string& prefix, const ShardOf& shard_of, float scale = 1) {
+    const Executor& executor = session_.executor();
+    const std::vector<UnitLayout>& units = executor.layout().units;
+    for (size_t u = 0; u < units.size(); ++u) {
+      const std::span<const float> shard(shard_of(static_cast<int>(u)).template As<float>(),
+                                         units[u].shard_size);
+      int64_t end = 0;  // Of the last piece: what lies between pieces is padding.
+      const auto padding_until = [&](int64_t begin) {
+        for (; end < begin; ++end) {
+          Require(std::bit_cast<uint32_t>(shard[end]) == 0,
+                  prefix + units[u].name + ": padding is not zero");
+        }
+      };
+      for (const Piece& piece : PiecesOfShard(units[u], executor.shard_rank())) {
+        padding_until(piece.at);
+        std::vector<float> values(shard.begin() + piece.at, shard.begin() + piece.at + piece.count);
+        for (float& value : values) value *= scale;
+        report_.Add(prefix + piece.parameter->name, piece.parameter->size(), piece.begin, values);
+        end = piece.at + piece.count;
+      }
+      padding_until(units[u].shard_size);
+    }
+  }
+
+  const TinyRun& run_;
+  Rank& rank_;
+  const int64_t rows_, seq_;
+  Gpt2 model_;
+  CpuDevice device_;
+  PlannedAllocator allocator_;
+  std::unique_ptr<Communicator> gather_, reduce_;
+  Session session_;
+  Report report_;
+};
 
 }  // namespace
 
 TinyResult Train(const TinyRun& given) {
   TinyRun run = given;
-  ExecutorOptions& executor_options = run.options.executor;
-  const int64_t wave = executor_options.micro_batch_size * run.world;
-  executor_options.micro_batches =
+  const int64_t wave = run.options.executor.micro_batch_size * run.world;
+  run.options.executor.micro_batches =
       static_cast<int>((run.options.global_batch_size + wave - 1) / wave);
-  auto gather = CreateThreadCommunicators(run.world);
-  auto reduce = CreateThreadCommunicators(run.world);
-  TinyResult result;
-  std::mutex mutex;  // Guards result.
-  RunRanks(run.world, [&](int rank) {
-    Gpt2 model(run.config);
-    const MemoryPlan plan = PlanMemory(model, run.options, run.world);
-    CpuOptions device_options;
-    if (run.check) device_options.checker = std::make_shared<StreamChecker>();
-    CpuDevice device(device_options);
-    PlannedAllocator allocator(device, plan);
-    const bool one = executor_options.communicators == 1;
-    Session session(device, allocator, model, run.options, rank, run.world, gather[rank].get(),
-                    one ? gather[rank].get() : reduce[rank].get());
-    Executor& executor = session.executor();
-    executor.Initialize([&](const Parameter& p, int64_t begin, std::span<float> values) {
-      FillInitial(p, run.seed, begin, values);
-      // Norms and biases away from 1 and 0, where mistakes would not show.
-      const RandomStream random(run.seed, p.name(), 1);
-      for (size_t i = 0; i < values.size(); ++i) values[i] += 0.05f * random.Normal(begin + i);
-    });
-    std::vector<float> losses, norms;
-    const auto collect = [&](int64_t step) {
-      const StepScalars scalars = executor.Result(step);
-      losses.push_back(scalars.loss);
-      norms.push_back(scalars.grad_norm);
+  run.options.generate = !run.logits.empty();
+  if (!run.initial) {
+    run.initial = [seed = run.seed](const Parameter& p, int64_t begin, std::span<float> values) {
+      RandomInitial(seed, p, begin, values);
     };
-    for (int64_t step = 1; step <= run.steps; ++step) {
-      if (step > 2) collect(step - 3);
-      if (run.park) {
-        executor.Synchronize();
-        device.Park();
-      }
-      session.Train(step, run.options.FullTargets(), {},
-                    [&run, step, rank](int m, const Batch& b) { Fill(run, step, rank, m, b); });
-      if (run.park) device.Release();
-    }
-    for (int64_t step = std::max(0, run.steps - 2); step < run.steps; ++step) collect(step);
-    session.Eval(1.0f / static_cast<float>(wave * executor_options.seq_len),
-                 [&run, rank](int m, const Batch& b) { Fill(run, 1000, rank, m, b); });
-    const float eval_loss = executor.Result(run.steps).loss;
-    executor.Synchronize();
-    std::lock_guard lock(mutex);
-    Collect(executor.layout().units, executor, false, 1, result.parameters);
-    Collect(executor.layout().units, executor, true, 1, result.gradients);
-    if (rank == 0) {
-      result.losses = losses;
-      result.grad_norms = norms;
-      result.eval_loss = eval_loss;
-    }
-  });
+  }
+  if (!run.sample) {
+    run.sample = [&run](int64_t step, int64_t sample, std::span<int32_t> tokens,
+                        std::span<float> weights) {
+      RandomSample(run, step, sample, tokens, weights);
+    };
+  }
+  Collected all;
+  const std::vector<Outcome> outcomes =
+      run.ranks(run.world, [&](Rank& rank) { return TinyRank(run, rank).Run(); });
+  for (int r = 0; r < run.world; ++r) {
+    Require(outcomes[r].error.empty(), "rank " + std::to_string(r) + ": " + outcomes[r].error);
+    all.Read(outcomes[r].result);
+  }
+  TinyResult result;
+  result.losses = all.Values("loss");
+  result.grad_norms = all.Values("grad_norm");
+  result.eval_loss = all.Values("eval").at(0);
+  result.logits = all.Values("logits");
+  result.initial = all.WithPrefix("initial/");
+  result.parameters = all.WithPrefix("parameter/");
+  result.gradients = all.WithPrefix("gradient/");
+  result.state = all.WithPrefix("state/");
   return result;
 }
 

@@ -1,20 +1,21 @@
-// A small GPT-2 trained by thread ranks: the whole path from schedule to bits, in milliseconds.
+// A small GPT-2 trained by ranks that are threads or processes: the whole path from schedule to
+// bits, in milliseconds.
 #ifndef FSDP_TRAIN_TESTS_TESTING_TINY_RUN_H_
 #define FSDP_TRAIN_TESTS_TESTING_TINY_RUN_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/gpt2/config.h"
+#include "tests/trainer/comm/ranks.h"
 #include "trainer/loop/session.h"
 
 namespace fsdp::testing {
-
-// Runs body(rank) on `world` threads and rethrows the first exception. The body must not return
-// while a peer may still wait for it, so checks throw.
-void RunRanks(int world, const std::function<void(int rank)>& body);
 
 struct TinyRun {
   Gpt2Config config = TinyConfig();
@@ -22,21 +23,42 @@ struct TinyRun {
   int world = 1;
   int steps = 3;
   uint64_t seed = 7;
-  bool check = true;  // Under the stream checker.
-  bool park = false;  // Streams start parked: see CpuDevice::Park.
+  RunRanks ranks = RunThreadRanks;  // Or RunProcessRanks.
+  bool check = true;                // Under the stream checker.
+  bool park = false;                // Streams start parked: see CpuDevice::Park.
+
+  // What the run starts from and is fed; random where null. Called on several threads.
+  using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;
+  Initial initial;
+  // Sequence `sample` of step `step` (from 1): tokens [seq_len + 1], weights [seq_len] of targets.
+  using Sample = std::function<void(int64_t step, int64_t sample, std::span<int32_t> tokens,
+                                    std::span<float> weights)>;
+  Sample sample;
+
+  int64_t eval_step = 1000;  // After the last step, the loss of this step's samples is measured.
+  // Before the first step: (sample of step 1, column) whose logits are wanted.
+  std::vector<std::pair<int64_t, int64_t>> logits = {};
 
   static Gpt2Config TinyConfig();       // 3 blocks, odd sizes.
   static SessionOptions TinyOptions();  // SGD, a global batch of 6 x 11 tokens.
 };
 
+using Tensors = std::map<std::string, std::vector<float>>;
+
 struct TinyResult {
-  std::vector<float> losses, grad_norms;                 // By step.
-  float eval_loss = 0;                                   // After the last step.
-  std::map<std::string, std::vector<float>> parameters;  // Whole, after the last step.
-  std::map<std::string, std::vector<float>> gradients;   // Of the last step, mean over targets.
+  std::vector<float> losses, grad_norms;  // By step.
+  float eval_loss = 0;
+  std::vector<float> logits;  // [logits.size(), vocab].
+  Tensors initial;            // Parameters, whole, by name, before the first step.
+  Tensors parameters;         // After the last step.
+  Tensors gradients;          // Of the last step, mean over its targets.
+  Tensors state;              // Of the optimizer, after the last step: "m/<parameter>", ...
+
+  bool operator==(const TinyResult&) const = default;  // Bits, but for -0 and NaN.
 };
 
-// The tokens of step `step` (from 1) are a function of step and global sample alone.
+// Throws if a rank fails, if ranks that hold the same number hold different bits of it, if a
+// parameter's element is nobody's, or if padding is anything but zero.
 TinyResult Train(const TinyRun& run);
 
 }  // namespace fsdp::testing
