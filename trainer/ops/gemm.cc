@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -16,6 +17,51 @@ void __tsan_read_range(void* data, unsigned long bytes);   // NOLINT: the runtim
 void __tsan_write_range(void* data, unsigned long bytes);  // NOLINT
 }
 #endif
+
+// sgemm packs its operands into a buffer that it takes from a table. Debian's serial OpenBLAS
+// 0.3.21 searches that table without a lock (driver/others/memory.c has it for threaded builds
+// only), so two threads at a time may be given one buffer, and products come out wrong: 4 threads
+// of 38 x 90 x 30 under the Haswell kernels, 4 to 229 of 16000. The linker leads OpenBLAS's calls
+// here (--wrap in the BUILD file): each thread takes one buffer, under a lock, and keeps it until
+// it ends. Without the lock at later calls, which would order threads in ThreadSanitizer's eyes.
+extern "C" {
+void* __real_blas_memory_alloc(int where);   // NOLINT: the linker's names.
+void __real_blas_memory_free(void* buffer);  // NOLINT
+void* __wrap_blas_memory_alloc(int where);   // NOLINT
+void __wrap_blas_memory_free(void* buffer);  // NOLINT
+}
+
+namespace {
+
+std::mutex& BlasTableMutex() {
+  static auto& mutex = *new std::mutex;  // Threads may end after static objects do.
+  return mutex;
+}
+
+struct BlasBuffer {
+  void* data = nullptr;
+  bool used = false;
+  ~BlasBuffer() {
+    if (data == nullptr) return;
+    const std::lock_guard lock(BlasTableMutex());
+    __real_blas_memory_free(data);
+  }
+};
+thread_local BlasBuffer blas_buffer;
+
+}  // namespace
+
+void* __wrap_blas_memory_alloc(int where) {  // NOLINT
+  if (blas_buffer.data == nullptr) {
+    const std::lock_guard lock(BlasTableMutex());
+    blas_buffer.data = __real_blas_memory_alloc(where);
+  }
+  FSDP_CHECK(!blas_buffer.used) << "a thread is given the same buffer twice";
+  blas_buffer.used = true;
+  return blas_buffer.data;
+}
+
+void __wrap_blas_memory_free(void*) { blas_buffer.used = false; }  // NOLINT
 
 namespace fsdp {
 namespace {
