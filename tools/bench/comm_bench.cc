@@ -1,5 +1,5 @@
 // Rates of all-gather and reduce-scatter of the CPU transports:
-//   bazel run //tools/bench:comm_bench
+//   bazel run //tools/bench:comm_bench [-- SPINS]      (CommOptions::spins)
 // A size is that of the full tensor, a rate is size / time, so that it reads as a step does: how
 // soon is a unit of that size there. Calls are enqueued in batches, so a stream's hand-over to its
 // worker is not in it; the median of the batches counts.
@@ -59,8 +59,8 @@ void Measure(const char* transport, Communicator& comm) {
   }
 }
 
-void MeasureThreads(int size) {
-  const auto group = CreateThreadCommunicators(size);
+void MeasureThreads(int size, const CommOptions& options) {
+  const auto group = CreateThreadCommunicators(size, options);
   std::vector<std::thread> ranks;
   for (const auto& comm : group) {
     ranks.emplace_back([&comm] { Measure("threads", *comm); });
@@ -68,7 +68,7 @@ void MeasureThreads(int size) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-void MeasureProcesses(int size) {
+void MeasureProcesses(int size, const CommOptions& options) {
   const int port = PortOf(Listen("localhost", 0));  // Free a moment ago.
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
@@ -76,7 +76,7 @@ void MeasureProcesses(int size) {
     if (child == 0) {
       try {
         const auto store = JoinTcpStore("localhost", port, rank, size, /*timeout_s=*/60);
-        const auto comm = CreateShmCommunicator(*store, "bench", rank, size);
+        const auto comm = CreateShmCommunicator(*store, "bench", rank, size, options);
         Measure("shm", *comm);
         Barrier(*store, "end", rank, size);
       } catch (const std::exception& error) {
@@ -93,12 +93,14 @@ void MeasureProcesses(int size) {
 }  // namespace
 }  // namespace fsdp
 
-int main() {
+int main(int argc, char** argv) {
+  fsdp::CommOptions options;
+  if (argc > 1) options.spins = std::atoi(argv[1]);
   std::printf("%-8s %5s %12s %24s %25s\n", "", "ranks", "full tensor", "all-gather",
               "reduce-scatter");
   std::fflush(stdout);
   for (const int size : {2, 4}) {
-    fsdp::MeasureProcesses(size);  // Forks: before there are threads.
-    fsdp::MeasureThreads(size);
+    fsdp::MeasureProcesses(size, options);  // Forks: before there are threads.
+    fsdp::MeasureThreads(size, options);
   }
 }

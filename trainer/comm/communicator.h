@@ -27,8 +27,8 @@ Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype);
 
 struct CommOptions {
   double timeout_s = 600;  // A peer not heard of for longer fails the collective.
-  // Polls before a waiting rank sleeps, about 20 ns each. Polling is right only while all busy
-  // threads of a host have a core each; -1: 2000 if the ranks alone do, otherwise none.
+  // Polls, about 20 ns each, before a waiting rank sleeps. -1: 2000 where each rank can have a core
+  // to itself, otherwise 200. More only where all busy threads of a host have a core each.
   int spins = -1;
 };
 
