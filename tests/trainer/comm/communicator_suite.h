@@ -28,6 +28,9 @@ struct SuiteCase {
   RunRanks run;
   int size;
 };
+inline std::ostream& operator<<(std::ostream& out, const SuiteCase& c) {
+  return out << c.size << " ranks";
+}
 
 class CommunicatorSuite : public ::testing::TestWithParam<SuiteCase> {
  protected:
