@@ -70,16 +70,18 @@ void ReportSignals(int last) {
   }
 }
 
-// What the training loop does: 75 when a stop was requested.
-int Train(std::chrono::milliseconds repeat, bool stop) {
+// What the training loop does: 75 when a stop was requested. With `hang` it only says so.
+int Train(std::chrono::milliseconds repeat, bool hang) {
   StopSignal signals(repeat);
   Write(STDOUT_FILENO, "ready\n");
-  for (;;) {
+  while (!signals.stop_requested()) {
     Sleep(1);
     if (signals.TakeCheckpointRequest()) Write(STDOUT_FILENO, "checkpoint\n");
     if (signals.TakeReportRequest()) Write(STDOUT_FILENO, "report\n");
-    if (signals.stop_requested() && stop) return static_cast<int>(ExitCode::kStopped);
   }
+  Write(STDOUT_FILENO, "stop requested\n");
+  if (hang) SleepForEver();
+  return static_cast<int>(ExitCode::kStopped);
 }
 
 // Binds and listens where the supervisor says that the store is, as the store does.
@@ -98,7 +100,8 @@ void Listen(const RankEnvironment& environment) {
 void StartGrandchild(bool own_session) {
   int ready[2];
   if (pipe(ready) != 0) throw std::runtime_error("pipe");
-  if (fork() == 0) {
+  const pid_t grandchild = fork();
+  if (grandchild == 0) {
     if (own_session) setsid();
     signal(SIGTERM, SIG_IGN);
     Write(ready[1], "x");
@@ -107,6 +110,7 @@ void StartGrandchild(bool own_session) {
   char byte;
   while (read(ready[0], &byte, 1) != 1) {
   }
+  Write(STDOUT_FILENO, "grandchild " + std::to_string(grandchild) + "!\n");
 }
 
 int Do(const RankEnvironment& environment, const std::string& verb, const std::string& value) {
@@ -158,9 +162,9 @@ int Do(const RankEnvironment& environment, const std::string& verb, const std::s
   } else if (verb == "signals") {
     ReportSignals(SignalNumber(value));
   } else if (verb == "train") {
-    _exit(Train(std::chrono::milliseconds(number()), true));
-  } else if (verb == "never_stop") {
     _exit(Train(std::chrono::milliseconds(number()), false));
+  } else if (verb == "never_stop") {
+    _exit(Train(std::chrono::milliseconds(number()), true));
   } else if (verb == "ms") {
     Sleep(number());
   } else if (verb == "touch") {

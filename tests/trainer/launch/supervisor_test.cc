@@ -63,7 +63,10 @@ class Launched {
 
   ~Launched() {
     if (pid_ > 0) kill(pid_, SIGKILL);
-    while (waitpid(-1, nullptr, 0) > 0) {
+    while (waitpid(-1, nullptr, WNOHANG) >= 0) {  // After a failure: end what it left.
+      std::ifstream children("/proc/thread-self/children");
+      for (pid_t child; children >> child;) kill(child, SIGKILL);
+      usleep(1000);
     }
   }
 
@@ -271,7 +274,8 @@ TEST(SupervisorTest, ARankThatReturnsZeroIsNoFailure) {
 
 TEST(SupervisorTest, TheFirstThatFailedIsNamedAndItsCodeReturned) {
   for (const int code : {1, 2, 3, 4, 5, 7, 200}) {
-    Launched it(kThree, {"1:exit=" + std::to_string(code), "0:sleep", "2:sleep"}, kHasty);
+    Launched it(kThree, {"1:exit=" + std::to_string(code), "0:sleep", "2:sleep"},
+                {{"LAUNCH_TEST_GRACE_MS", "50"}, {"LAUNCH_TEST_GRACE_AFTER_SIGTERM_MS", kForEver}});
     EXPECT_EQ(it.Wait(), code);
     EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
     EXPECT_EQ(it.Count(") failed first: exit code " + std::to_string(code)), 1) << it.errors();
@@ -325,9 +329,10 @@ TEST(SupervisorTest, WhatWeEndedOurselvesIsNotTheCause) {
 }
 
 TEST(SupervisorTest, WhoIgnoresSigtermIsKilled) {
+  const std::string deaf = Directory();
   Launched it(kThree,
-              {"0:ignore=TERM", "2:ignore=TERM", "0:print=deaf", "2:print=deaf", "0:sleep",
-               "2:sleep", "1:ms=200", "1:exit=3"},
+              {"all:ignore=TERM", "0:touch=" + deaf + "0", "2:touch=" + deaf + "2",
+               "1:await=" + deaf + "0", "1:await=" + deaf + "2", "1:exit=3", "all:sleep"},
               kHasty);
   EXPECT_EQ(it.Wait(), 3);
   EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
@@ -346,6 +351,19 @@ TEST(SupervisorTest, GrandchildrenEnd) {
     Launched restarted({"--max-restarts", "2"}, {"0:grandchild=" + kind, "0:fail_at_first=1"});
     EXPECT_EQ(restarted.Wait(), 0);
   }
+}
+
+TEST(SupervisorTest, ARanksGroupEndsWithItAndNotOnlyAtTheEnd) {
+  Launched it(kTwo, {"0:grandchild=group", "1:signals=TERM"});
+  it.Await("[1] ready");
+  it.Await("[0] grandchild ");
+  it.Await("!\n");
+  const size_t number = it.output().find("[0] grandchild ") + 15;
+  const pid_t grandchild = std::stoi(it.output().substr(number));
+  for (int i = 0; i < 60000 && kill(grandchild, 0) == 0; ++i) usleep(1000);
+  EXPECT_EQ(kill(grandchild, 0), -1);
+  it.Signal(SIGTERM);
+  EXPECT_EQ(it.Wait(), 0);
 }
 
 TEST(SupervisorTest, RanksDieWithTheSupervisor) {
@@ -416,10 +434,11 @@ TEST(SupervisorTest, ASecondStopEndsRanksThatTrain) {
               {{"LAUNCH_TEST_REPEAT_MS", "1"}, {"LAUNCH_TEST_GRACE_MS", kForEver}});
   it.Await("] ready", 2);
   it.Signal(SIGTERM);
-  it.Await("the ranks stop after this step");
-  usleep(100000);
+  it.Await("] stop requested", 2);
+  usleep(10000);
   it.Signal(SIGTERM);
   EXPECT_EQ(it.Wait(), 128 + SIGTERM);
+  EXPECT_EQ(it.Count("launch: SIGTERM: the ranks stop after this step"), 1) << it.errors();
   EXPECT_EQ(it.Count("failed first: killed by SIGTERM, exit code 143\n"), 1) << it.errors();
 }
 
@@ -487,12 +506,15 @@ TEST(SupervisorTest, AfterAStopAFailureIsNotRestarted) {
 // Rank 0 has filled every pipe on the way and nobody reads: signals still come through.
 TEST(SupervisorTest, ASlowReaderDoesNotBlockTheSupervisor) {
   const std::string caught = Directory();
-  Launched it(kTwo, {"0:ignore=USR1", "0:lines=2000", "1:signals=USR1", "1:touch=" + caught});
+  const std::string written = Directory();
+  Launched it(kTwo, {"0:ignore=USR1", "0:lines=2000", "0:touch=" + written, "1:signals=USR1",
+                     "1:touch=" + caught});
   it.Await("[1] ready");
   usleep(100000);
   it.Signal(SIGUSR1);
   for (int i = 0; i < 60000 && access(caught.c_str(), F_OK) != 0; ++i) usleep(1000);
   EXPECT_EQ(access(caught.c_str(), F_OK), 0);
+  EXPECT_NE(access(written.c_str(), F_OK), 0);
   EXPECT_EQ(it.Wait(), 0);
   EXPECT_EQ(it.output().size() + it.errors().size(),
             2000u * 5005u + std::string("[1] ready\n[1] caught USR1\n").size());
