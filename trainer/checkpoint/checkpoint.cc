@@ -295,13 +295,13 @@ void RemoveOlder(const std::string& checkpoints, int64_t step, int64_t keep_last
 std::vector<std::string> Together(Store& store, const std::string& key, const ShardPlace& place,
                                   const std::function<std::string()>& work) {
   constexpr size_t kMaxReason = 4096;
-  std::string outcome;
+  std::string outcome;  // '+' and the result, or '-' and the reason.
   try {
-    outcome = "+" + work();
+    outcome.append(1, '+').append(work());
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
-    outcome = "-" + std::string(error.what()).substr(0, kMaxReason);
+    outcome = std::string(1, '-').append(std::string(error.what()), 0, kMaxReason);
   }
   std::vector<std::string> all = Exchange(store, key, place.rank, place.world, outcome);
   for (size_t rank = 0; rank < all.size(); ++rank) {

@@ -299,14 +299,16 @@ ManifestFile ParseManifestFile(std::string_view json, const std::string& path) {
 
 std::string ManifestToText(const Manifest& manifest) {
   const auto list = [](const auto& elements, const auto& to_text) {
-    std::string text;
-    for (const auto& element : elements) text += (text.empty() ? "\n" : ",\n") + to_text(element);
-    return "[" + text + "]";
+    std::string text = "[";
+    for (const auto& element : elements) {
+      text.append(text.size() == 1 ? "\n" : ",\n").append(to_text(element));
+    }
+    return text + "]";
   };
   const CheckpointMeta& meta = manifest.meta;
   std::string rest;
   const auto add = [&](const char* key, const std::string& value) {
-    rest += (rest.empty() ? "" : ",\n") + ("\"" + std::string(key) + "\": ") + value;
+    rest.append(rest.empty() ? "\"" : ",\n\"").append(key).append("\": ").append(value);
   };
   add("format", Dump(kFormat));
   add("version", std::to_string(kVersion));

@@ -1,0 +1,464 @@
+#include "trainer/checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/trainer/checkpoint/rank_states.h"
+#include "trainer/checkpoint/checkpoint_weights.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/comm/memory_store.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+const WrapPolicy kWraps[] = {
+    {AutoWrap::kTransformerBlock, 0}, {AutoWrap::kNone, 0}, {AutoWrap::kSize, 3000}};
+
+World Of(int world, int shards, const WrapPolicy& wrap = kWraps[0]) {
+  World w;
+  w.world = world;
+  w.shards = shards;
+  w.wrap = wrap;
+  return w;
+}
+
+Strings NoErrors(int world) { return Strings(world); }
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void Spill(const std::string& path, const std::string& contents) {
+  std::ofstream(path, std::ios::binary) << contents;
+}
+
+template <typename Call>
+std::string ErrorOf(Call call) {
+  try {
+    call();
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void FlipByte(const std::string& path, int64_t at, uint8_t mask) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  const char byte = static_cast<char>(file.get() ^ mask);
+  file.seekp(at);
+  file.put(byte);
+}
+
+TEST(CheckpointTest, GivesBackMetaAndStates) {
+  const std::string dir = FreshDirectory("meta");
+  ASSERT_EQ(Save(Of(2, 2), dir, 7), NoErrors(2));
+  const std::string path = FindCheckpoint(dir, 7);
+  EXPECT_EQ(path, dir + "/step_7");
+  EXPECT_EQ(ReadWholeFile(dir + "/latest"), "step_7");
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_7"}));
+  EXPECT_EQ(ListSorted(path),
+            (Strings{"manifest.json", "rank_0.safetensors", "rank_1.safetensors"}));
+  const CheckpointMeta meta = ReadCheckpointMeta(path), want = MetaOf(7);
+  EXPECT_EQ(meta.step, want.step);
+  EXPECT_EQ(meta.tokens, want.tokens);
+  EXPECT_EQ(meta.seed, want.seed);
+  EXPECT_EQ(meta.recipe, want.recipe);
+  EXPECT_EQ(meta.config, want.config);
+  EXPECT_EQ(LoadAndCompare(Of(2, 2), path, 7), "");
+}
+
+TEST(CheckpointTest, SaysHowManyBytesItWrote) {
+  const std::string dir = FreshDirectory("bytes");
+  const World world = Of(1, 1);
+  const Layout layout = world.MakeLayout();
+  RankStates states(layout, {}, world.states);
+  MemoryStore store;
+  const SavedCheckpoint saved =
+      SaveCheckpoint(dir + "/made/too", layout, {}, states.states(), MetaOf(0), store, 3, 0);
+  EXPECT_EQ(saved.path, dir + "/made/too/step_0");
+  int64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(saved.path)) {
+    bytes += static_cast<int64_t>(entry.file_size());
+  }
+  EXPECT_EQ(saved.bytes, bytes);
+}
+
+// Every world of up to 5 ranks, with every number of replicas and every wrapping, is read at every
+// F and wrapping: each element of each state, and zeros between.
+TEST(CheckpointTest, AnyWorldReadsAnyOther) {
+  for (int world = 1; world <= 5; ++world) {
+    for (int shards = 1; shards <= world; ++shards) {
+      if (world % shards != 0) continue;
+      for (const WrapPolicy& wrap : kWraps) {
+        const std::string dir = FreshDirectory("any");
+        ASSERT_EQ(Save(Of(world, shards, wrap), dir, 5), NoErrors(world));
+        for (int to = 1; to <= 5; ++to) {
+          for (const WrapPolicy& to_wrap : kWraps) {
+            EXPECT_EQ(LoadAndCompare(Of(to, to, to_wrap), dir + "/step_5", 5), "")
+                << "from world " << world << ", F " << shards << ", wrap "
+                << static_cast<int>(wrap.policy) << " to F " << to << ", wrap "
+                << static_cast<int>(to_wrap.policy);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CheckpointTest, ReplicasShareTheWriting) {
+  const std::string dir = FreshDirectory("replicas");
+  World world = Of(4, 2);
+  world.states = {"master"};
+  // A shard of 3 blocks of 256 and one of 1: replicas write 1 and 2 blocks, and 0 and 1.
+  world.model = {{"embedding", false, {{"wte", Shape{1500}}}}, {"h.0", true, {{"w", Shape{500}}}}};
+  ASSERT_EQ(Save(world, dir, 1), NoErrors(4));
+  const int64_t root[] = {256, 256, 512, 512}, block[] = {0, 0, 256, 256};
+  for (int rank = 0; rank < 4; ++rank) {
+    const SafetensorsReader file(dir + "/step_1/rank_" + std::to_string(rank) + ".safetensors");
+    EXPECT_EQ(file.Info("master/root/fp32").NumElements(), root[rank]);
+    EXPECT_EQ(file.Contains("master/h.0/fp32"), block[rank] > 0);
+    if (block[rank] > 0) {
+      EXPECT_EQ(file.Info("master/h.0/fp32").NumElements(), block[rank]);
+    }
+    const int64_t data = (root[rank] + block[rank]) * 4;
+    EXPECT_GE(file.file_bytes(), data);
+    EXPECT_LT(file.file_bytes(), data + 256);
+  }
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_1", 1), "");
+}
+
+TEST(CheckpointTest, LeavesRanksWithoutAnythingToWrite) {
+  const std::string dir = FreshDirectory("idle");
+  World world = Of(3, 1);
+  world.model = {{"embedding", false, {{"wte", Shape{5}}}}};
+  ASSERT_EQ(Save(world, dir, 1), NoErrors(3));
+  EXPECT_TRUE(SafetensorsReader(dir + "/step_1/rank_0.safetensors").Names().empty());
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_1", 1), "");
+}
+
+TEST(CheckpointTest, RanksReadOneFilesTensorsInTheirOwnFormat) {
+  const std::string dir = FreshDirectory("format");
+  ASSERT_EQ(Save(Of(2, 2), dir, 4), NoErrors(2));
+  const SafetensorsReader file(dir + "/step_4/rank_0.safetensors");
+  EXPECT_EQ(file.Names(),
+            (Strings{"master/root/fp32", "master/h.0/fp32", "master/h.1/fp32", "master/h.2/fp32",
+                     "m/root/fp32", "m/h.0/fp32", "m/h.1/fp32", "m/h.2/fp32", "v/root/fp32",
+                     "v/h.0/fp32", "v/h.1/fp32", "v/h.2/fp32"}));
+  std::vector<float> first(3);
+  file.ReadFloat("m/h.1/fp32", 64, first);  // h.1.w begins there, after h.1.ln.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(first[i], ElementOf("m", "h.1.w", i, 4));
+}
+
+TEST(CheckpointTest, WeightsStartAnotherRun) {
+  const std::string dir = FreshDirectory("weights");
+  ASSERT_EQ(Save(Of(3, 3), dir, 6), NoErrors(3));
+  CheckpointWeights weights(dir + "/step_6");
+  std::vector<float> values(1000);
+  weights.Fill("h.2.w", Shape{24, 71}, 700, values);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(values[i], ElementOf("master", "h.2.w", 700 + i, 6));
+  EXPECT_TRUE(Contains(ErrorOf([&] { weights.Fill("h.3.w", Shape{1}, 0, values); }),
+                       "has no parameter 'h.3.w'"));
+  EXPECT_TRUE(Contains(ErrorOf([&] {
+                         weights.Fill("h.2.w", Shape{71, 24}, 0, values);
+                       }),
+                       "'h.2.w' has shape [24, 71], want [71, 24]"));
+  EXPECT_THROW(weights.Fill("h.2.w", Shape{24, 71}, 705, values), std::invalid_argument);
+  EXPECT_THROW(weights.Fill("h.2.w", Shape{24, 71}, -1, values), std::invalid_argument);
+}
+
+TEST(CheckpointTest, NamesWhatDoesNotFit) {
+  const std::string dir = FreshDirectory("misfit");
+  ASSERT_EQ(Save(Of(2, 2), dir, 1), NoErrors(2));
+  const auto error = [&](const World& world) { return LoadAndCompare(world, dir + "/step_1", 1); };
+  // Alike on all ranks: LoadAndCompare reports the first, whose shard may hold none of it.
+  World world = Of(5, 5);
+  world.states = {"master", "momentum"};
+  EXPECT_TRUE(Contains(error(world), "has no state 'momentum'; it has master, m, v"));
+  world = Of(5, 5);
+  world.model[4].parameters.push_back({"bias", Shape{3}});
+  EXPECT_TRUE(Contains(error(world), "rank 0: ") && Contains(error(world), "no parameter 'bias'"));
+  world = Of(5, 5);
+  world.model[4].parameters[0].shape = Shape{25};
+  EXPECT_TRUE(Contains(error(world), "'ln_f' has shape [24], want [25]"));
+  world = Of(5, 5);
+  world.model.pop_back();
+  EXPECT_TRUE(Contains(error(world), "'ln_f', which the model does not have"));
+  // Fewer states than there are: that is for the caller to choose.
+  world = Of(5, 5);
+  world.states = {"v"};
+  EXPECT_EQ(error(world), "");
+}
+
+TEST(CheckpointTest, RefusesCallersMistakes) {
+  const World world = Of(2, 2);
+  const Layout layout = world.MakeLayout();
+  const ShardPlace place = PlaceOf(1, 2, 2);
+  RankStates good(layout, place, world.states);
+  const std::string dir = FreshDirectory("mistakes");
+  const auto load = [&](const ShardPlace& p, const std::vector<CheckpointState>& states) {
+    LoadCheckpoint(dir, layout, p, states);
+  };
+  auto states = good.states();
+  states[1].name = "master";
+  EXPECT_THROW(load(place, states), std::invalid_argument);
+  states[1].name = "a/b";
+  EXPECT_THROW(load(place, states), std::invalid_argument);
+  states = good.states();
+  states[2].shards.pop_back();
+  EXPECT_THROW(load(place, states), std::invalid_argument);
+  states = good.states();
+  states[0].shards[1] = states[0].shards[1].Slice(0, 255);
+  EXPECT_THROW(load(place, states), std::invalid_argument);
+  EXPECT_THROW(load({1, 2, 0, 0, 1}, good.states()), std::invalid_argument);
+  EXPECT_THROW(load({2, 3, 0, 1, 1}, good.states()), std::invalid_argument);
+}
+
+TEST(CheckpointTest, FindsMissingShortAndLongFiles) {
+  const std::string dir = FreshDirectory("files");
+  const World world = Of(3, 3);
+  ASSERT_EQ(Save(world, dir, 1), NoErrors(3));
+  ASSERT_EQ(Save(world, dir, 2), NoErrors(3));
+  const std::string path = dir + "/step_2";
+  // A file that the manifest does not name is no part of the checkpoint.
+  Spill(path + "/rank_3.safetensors", "mine");
+  EXPECT_EQ(LoadAndCompare(world, path, 2), "");
+
+  for (const char* name : {"rank_0.safetensors", "rank_2.safetensors", "manifest.json"}) {
+    const std::string file = path + "/" + name, aside = dir + "/aside";
+    const auto size = fs::file_size(file);
+    const std::string whole = ReadWholeFile(file);
+    const auto expect_refused = [&](const std::string& why) {
+      const std::string error = LoadAndCompare(world, path, 2);
+      EXPECT_TRUE(Contains(error, "rank 0: " + file) && Contains(error, why)) << error;
+      EXPECT_TRUE(Contains(ErrorOf([&] { FindCheckpoint(dir, 2); }), file));
+      EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_1");
+    };
+    fs::rename(file, aside);
+    expect_refused("No such file");
+    fs::create_directory(file);
+    expect_refused("is not a file");
+    fs::remove(file);
+    fs::rename(aside, file);
+    const bool manifest = std::string(name) == "manifest.json";
+    fs::resize_file(file, size - 1);
+    expect_refused(manifest ? "damaged" : "want " + std::to_string(size));
+    fs::resize_file(file, size + 1);
+    expect_refused(manifest ? "damaged" : "want " + std::to_string(size));
+    Spill(file, whole);
+    EXPECT_EQ(LoadAndCompare(world, path, 2), "");
+  }
+}
+
+// At another F than the writer's: each rank reads parts of files.
+TEST(CheckpointTest, FindsEveryFlippedByte) {
+  const std::string dir = FreshDirectory("flips");
+  ASSERT_EQ(Save(Of(2, 2), dir, 1), NoErrors(2));
+  const std::string path = dir + "/step_1";
+  std::mt19937_64 random(20260101);
+  const Strings names = ListSorted(path);
+  for (int i = 0; i < 200; ++i) {
+    const std::string file = path + "/" + names[random() % names.size()];
+    const auto at = static_cast<int64_t>(random() % fs::file_size(file));
+    const auto mask = static_cast<uint8_t>(1 + random() % 255);
+    FlipByte(file, at, mask);
+    for (const int shards : {1, 3}) {
+      const std::string error = LoadAndCompare(Of(shards, shards), path, 1);
+      EXPECT_TRUE(Contains(error, file) && !Contains(error, "differs"))
+          << "byte " << at << " of " << file << ", mask " << int{mask} << ": " << error;
+    }
+    FlipByte(file, at, mask);
+  }
+  EXPECT_EQ(LoadAndCompare(Of(3, 3), path, 1), "");
+}
+
+// Files of several chunks: who reads a damaged one says so, and the others do not need it.
+TEST(CheckpointTest, VerifiesTheChunksThatItReads) {
+  const std::string dir = FreshDirectory("chunks");
+  World world = Of(1, 1);
+  world.states = {"master"};
+  world.model = {{"embedding", false, {{"w", Shape{1000, 1001}}, {"b", Shape{77}}}}};
+  ASSERT_EQ(Save(world, dir, 1), NoErrors(1));
+  const std::string file = dir + "/step_1/rank_0.safetensors";
+  ASSERT_GT(fs::file_size(file), 3u << 20);
+  World readers = world;
+  readers.world = readers.shards = 4;
+  EXPECT_EQ(LoadAndCompare(readers, dir + "/step_1", 1), "");
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 20; ++i) {
+    const auto at = static_cast<int64_t>(random() % fs::file_size(file));
+    FlipByte(file, at, 0x10);
+    const std::string first = std::to_string(at >> 20 << 20);
+    const std::string error = LoadAndCompare(readers, dir + "/step_1", 1);
+    EXPECT_TRUE(Contains(error, "is damaged: bytes " + first + " to ")) << at << ": " << error;
+    FlipByte(file, at, 0x10);
+  }
+  FlipByte(file, 100, 1);  // Elements of shard 0 alone.
+  const Layout layout = readers.MakeLayout();
+  RankStates states(layout, PlaceOf(3, 4, 4), readers.states);
+  states.Poison();
+  LoadCheckpoint(dir + "/step_1", layout, PlaceOf(3, 4, 4), states.states());
+  EXPECT_EQ(states.Difference(1), "");
+}
+
+TEST(CheckpointTest, FindsTheLatest) {
+  const std::string dir = FreshDirectory("latest");
+  EXPECT_EQ(FindLatestCheckpoint(dir + "/missing"), std::nullopt);
+  EXPECT_EQ(FindLatestCheckpoint(dir), std::nullopt);
+  for (const int step : {9, 10, 100}) ASSERT_EQ(Save(Of(1, 1), dir, step), NoErrors(1));
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_100");
+  // `latest` counts, not the number: a run may have gone back.
+  Spill(dir + "/latest", "step_10\n");
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_10");
+  // A crash between the rename and `latest`, of the first checkpoint and of any.
+  fs::remove(dir + "/latest");
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_100");
+  for (const char* text : {"step_11", "../step_9", "step_010", "step_", "", "step_9.tmp",
+                           "step_99999999999999999999"}) {
+    Spill(dir + "/latest", text);
+    EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_100") << text;
+  }
+  Spill(dir + "/latest", "step_100");
+  fs::remove(dir + "/step_100/manifest.json");
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_10");
+  // A directory under another step's name is not that step's.
+  fs::rename(dir + "/step_10", dir + "/step_12");
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_9");
+  EXPECT_TRUE(Contains(ErrorOf([&] { FindCheckpoint(dir, 12); }), "holds step 10"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { FindCheckpoint(dir, 5); }), "there are those of steps 9"));
+  // Something was saved and nothing is left: to start again in silence would bury it.
+  fs::remove_all(dir + "/step_9");
+  EXPECT_TRUE(Contains(ErrorOf([&] { FindLatestCheckpoint(dir); }), "none is complete"));
+}
+
+TEST(CheckpointTest, KeepsTheLastOnesAndWhatIsNotItsOwn) {
+  const std::string dir = FreshDirectory("keep");
+  const World world = Of(2, 2);
+  Spill(dir + "/notes.txt", "mine");
+  fs::create_directory(dir + "/step_1.backup");
+  fs::create_directory(dir + "/step_1");  // Not complete: not ours to remove.
+  Spill(dir + "/step_1/readme", "mine");
+  for (const int step : {2, 3, 4}) ASSERT_EQ(Save(world, dir, step, 3), NoErrors(2));
+  Spill(dir + "/step_3/readme", "mine");
+  const Strings rest = {"latest", "notes.txt", "step_1", "step_1.backup"};
+  const auto with = [&](Strings steps) {
+    steps.insert(steps.begin(), rest.begin(), rest.end());
+    return steps;
+  };
+  EXPECT_EQ(ListSorted(dir), with({"step_2", "step_3", "step_4"}));
+  ASSERT_EQ(Save(world, dir, 5, 3), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), with({"step_3", "step_4", "step_5"}));
+  ASSERT_EQ(Save(world, dir, 6, 1), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), with({"step_3", "step_6"}));
+  EXPECT_EQ(ListSorted(dir + "/step_3"), Strings{"readme"});
+  EXPECT_EQ(ListSorted(dir + "/step_1"), Strings{"readme"});
+  // A run that went back keeps what lies ahead of it.
+  ASSERT_EQ(Save(world, dir, 4, 1), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), with({"step_3", "step_4", "step_6"}));
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_4");
+}
+
+TEST(CheckpointTest, RemovesLeftovers) {
+  const std::string dir = FreshDirectory("stale");
+  ASSERT_EQ(Save(Of(2, 2), dir, 1), NoErrors(2));
+  fs::copy(dir + "/step_1", dir + "/step_8.tmp");
+  fs::copy(dir + "/step_1", dir + "/step_2.tmp");  // The very one that is written next.
+  Spill(dir + "/step_2.tmp/rank_5.safetensors", "of a larger world");
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_1");
+  ASSERT_EQ(Save(Of(2, 2), dir, 2), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_1", "step_2"}));
+  EXPECT_EQ(ListSorted(dir + "/step_2").size(), 3u);
+  EXPECT_EQ(LoadAndCompare(Of(2, 2), dir + "/step_2", 2), "");
+}
+
+TEST(CheckpointTest, SavesOverTheSameStep) {
+  const std::string dir = FreshDirectory("over");
+  World first = Of(4, 4), second = Of(2, 1);
+  second.states = {"master"};
+  ASSERT_EQ(Save(first, dir, 3), NoErrors(4));
+  ASSERT_EQ(Save(second, dir, 3), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_3"}));
+  EXPECT_EQ(ListSorted(dir + "/step_3").size(), 3u);
+  EXPECT_EQ(LoadAndCompare(second, dir + "/step_3", 3), "");
+}
+
+// What a file system that cannot exchange directories may leave behind.
+TEST(CheckpointTest, CountsTheOneThatWasSetAside) {
+  const std::string dir = FreshDirectory("aside");
+  const World world = Of(2, 2);
+  ASSERT_EQ(Save(world, dir, 3), NoErrors(2));
+  fs::rename(dir + "/step_3", dir + "/step_3.old");
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_3.old");
+  ASSERT_EQ(Save(world, dir, 2), NoErrors(2));  // Of another step: it must survive that.
+  EXPECT_EQ(FindCheckpoint(dir, 3), dir + "/step_3.old");
+  ASSERT_EQ(Save(world, dir, 3), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_2", "step_3"}));
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_3", 3), "");
+  fs::copy(dir + "/step_3", dir + "/step_3.old");
+  ASSERT_EQ(Save(world, dir, 4), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_2", "step_3", "step_4"}));
+}
+
+TEST(CheckpointTest, OneRanksFailureIsEverybodys) {
+  const std::string dir = FreshDirectory("one_fails");
+  const World world = Of(3, 3);
+  MemoryStore store(60);
+  ASSERT_EQ(Save(world, dir, 1, 1, store, 0), NoErrors(3));
+  // Where rank 1's file should be is a directory that is not empty.
+  fs::create_directories(dir + "/step_2.tmp/rank_1.safetensors/full");
+  const Strings errors = Save(world, dir, 2, 1, store, 1);
+  for (const std::string& error : errors) {
+    EXPECT_TRUE(Contains(error, "the checkpoint was not saved: rank 1: ") &&
+                Contains(error, "step_2.tmp/rank_1.safetensors"))
+        << error;
+  }
+  EXPECT_EQ(ListSorted(dir + "/step_2.tmp"), Strings{"rank_1.safetensors"});
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_1");
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_1", 1), "");
+  // The same store and directory serve the next attempt.
+  fs::remove_all(dir + "/step_2.tmp");
+  ASSERT_EQ(Save(world, dir, 2, 1, store, 2), NoErrors(3));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_2"}));
+}
+
+TEST(CheckpointTest, RefusesAPlaceWhereNothingCanBeMade) {
+  const std::string dir = FreshDirectory("no_place");
+  Spill(dir + "/file", "");
+  for (const std::string& error : Save(Of(2, 2), dir + "/file", 1)) {
+    EXPECT_TRUE(Contains(error, "rank 0: " + dir + "/file")) << error;
+  }
+  // `latest` cannot be replaced: the save fails everywhere, and the checkpoint is there all the
+  // same.
+  fs::create_directories(dir + "/checkpoints/latest.tmp/full");
+  for (const std::string& error : Save(Of(2, 2), dir + "/checkpoints", 1)) {
+    EXPECT_TRUE(Contains(error, "rank 0: " + dir + "/checkpoints/latest")) << error;
+  }
+  EXPECT_EQ(FindLatestCheckpoint(dir + "/checkpoints"), dir + "/checkpoints/step_1");
+}
+
+TEST(CheckpointTest, ALostRankIsACommError) {
+  const std::string dir = FreshDirectory("lost");
+  const World world = Of(2, 2);
+  const Layout layout = world.MakeLayout();
+  RankStates states(layout, PlaceOf(0, 2, 2), world.states);
+  MemoryStore store(/*timeout_s=*/60);
+  std::thread peer([&] { store.Fail("rank 1 is gone"); });
+  EXPECT_THROW(
+      SaveCheckpoint(dir, layout, PlaceOf(0, 2, 2), states.states(), MetaOf(1), store, 0, 0),
+      CommError);
+  peer.join();
+  EXPECT_EQ(FindLatestCheckpoint(dir), std::nullopt);
+}
+
+}  // namespace
+}  // namespace fsdp

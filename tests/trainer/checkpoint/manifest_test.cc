@@ -1,0 +1,240 @@
+#include "trainer/checkpoint/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Manifest Small() {
+  Manifest m;
+  m.meta = {5, 600, ~uint64_t{0}, "run: {name: \"x\"}\n", "{}"};
+  m.world = m.shards = 2;
+  m.states = {"master", "m"};
+  m.units = {{"root", {{"a", Shape{10, 7}, 0}, {"b", Shape{}, 128}}, 512, 256},
+             {"h.0", {{"c", Shape{300}, 0}}, 512, 256},
+             {"empty", {}, 0, 0}};
+  for (int rank = 0; rank < 2; ++rank) {
+    ManifestFile file{RankFileName(rank), 8192, 4096, {1, 0xfedcba9876543210u}, {}};
+    for (const char* state : {"master", "m"}) {
+      for (const char* unit : {"root", "h.0"}) {
+        const auto at = static_cast<int64_t>(100 + 1024 * file.slices.size());
+        file.slices.push_back({state, unit, 256 * rank, 256, at});
+      }
+    }
+    m.files.push_back(std::move(file));
+  }
+  return m;
+}
+
+// The text under a checksum that is right again.
+std::string Seal(const std::string& rest) {
+  const std::string sealed = ManifestToText(Small());
+  const size_t line = sealed.find('\n') + 1;
+  char digits[17];
+  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(Checksum(rest)));
+  std::string head = sealed.substr(0, line);
+  return head.replace(head.find(": \"") + 3, 16, digits) + rest;
+}
+
+std::string Edit(const std::function<void(Json&)>& edit) {
+  Json json = Json::parse(ManifestToText(Small()));
+  json.erase("checksum");
+  edit(json);
+  return Seal(json.dump().substr(1));
+}
+
+std::string ErrorOf(const std::string& text) {
+  try {
+    ParseManifest(text, "dir/manifest.json");
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ManifestTest, ReadsWhatItWrites) {
+  const Manifest want = Small();
+  const Manifest got = ParseManifest(ManifestToText(want), "");
+  EXPECT_EQ(ManifestToText(got), ManifestToText(want));
+  EXPECT_EQ(got.meta.seed, want.meta.seed);
+  EXPECT_EQ(got.meta.recipe, want.meta.recipe);
+  EXPECT_EQ(got.units[0].parameters[0].shape, (Shape{10, 7}));
+  EXPECT_EQ(got.files[1].chunks[1], 0xfedcba9876543210u);
+  EXPECT_EQ(got.DataBytes(), 16384);
+  EXPECT_EQ(Json::parse(ManifestToText(want)).at("files")[1].at("slices")[3].at("begin"), 256);
+  EXPECT_EQ(ErrorOf(Edit([](Json&) {})), "");
+}
+
+TEST(ManifestTest, RefusesTextThatIsNotUtf8) {
+  Manifest manifest = Small();
+  manifest.meta.recipe = "\xff";
+  EXPECT_THROW(ManifestToText(manifest), CheckpointError);
+}
+
+TEST(ManifestTest, FindsEveryChangedByte) {
+  const std::string whole = ManifestToText(Small());
+  std::mt19937_64 random(1);
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string text = whole;
+    text[at] = static_cast<char>(text[at] ^ (1 + random() % 255));
+    EXPECT_NE(ErrorOf(text), "") << at;
+    EXPECT_NE(ErrorOf(whole.substr(0, at)), "") << at;
+  }
+}
+
+// Whole but wrong: each is refused, with words that name the place.
+TEST(ManifestTest, RefusesWhatContradictsItself) {
+  const struct {
+    const char* want;
+    std::function<void(Json&)> edit;
+  } cases[] = {
+      {"format", [](Json& j) { j["format"] = "other"; }},
+      {"version 2, this build reads 1", [](Json& j) { j["version"] = 2; }},
+      {"version: want an integer", [](Json& j) { j["version"] = true; }},
+      {"has no step", [](Json& j) { j.erase("step"); }},
+      {"step: want an integer", [](Json& j) { j["step"] = -1; }},
+      {"step: want an integer", [](Json& j) { j["step"] = 1.5; }},
+      {"step: want an integer", [](Json& j) { j["step"] = uint64_t{1} << 63; }},
+      {"seed: want an unsigned", [](Json& j) { j["seed"] = -1; }},
+      {"recipe: is not a string", [](Json& j) { j["recipe"] = nullptr; }},
+      {"shards: want an integer from 1 to 2", [](Json& j) { j["shards"] = 3; }},
+      {"world is not a multiple", [](Json& j) { j["world"] = 3; }},
+      {"2 files for a world of 4", [](Json& j) { j["world"] = 4; }},
+      {"2 files for a world of 16777216", [](Json& j) { j["world"] = 1 << 24; }},
+      {"world: want", [](Json& j) { j["world"] = int64_t{1} << 40; }},
+      {"two states 'm'",
+       [](Json& j) {
+         j["states"] = {"m", "m"};
+       }},
+      {"no state 'master'", [](Json& j) { j["states"] = {"m"}; }},
+      {"state 'v' do not hold unit 'root'",
+       [](Json& j) {
+         j["states"] = {"master", "m", "v"};
+       }},
+      {"states: is not a list", [](Json& j) { j["states"] = "master"; }},
+      {"two units 'h.0'", [](Json& j) { j["units"][0]["name"] = "h.0"; }},
+      {"no unit 'root'", [](Json& j) { j["units"][0]["name"] = "other"; }},
+      {"units[0].name: is empty", [](Json& j) { j["units"][0]["name"] = ""; }},
+      {"size is not 2 times", [](Json& j) { j["units"][1]["shard_size"] = 128; }},
+      {"do not hold unit 'h.0'",
+       [](Json& j) {
+         j["units"][1]["shard_size"] = 512;
+         j["units"][1]["size"] = 1024;
+       }},
+      {"two parameters 'a'", [](Json& j) { j["units"][1]["parameters"][0]["name"] = "a"; }},
+      {"'b' lies on another", [](Json& j) { j["units"][0]["parameters"][1]["offset"] = 69; }},
+      {"'c' ends behind its unit", [](Json& j) { j["units"][1]["parameters"][0]["offset"] = 213; }},
+      {"offset: want",
+       [](Json& j) { j["units"][1]["parameters"][0]["offset"] = int64_t{1} << 62; }},
+      {"shape[0]: want", [](Json& j) { j["units"][1]["parameters"][0]["shape"] = {-1}; }},
+      {"units[1].parameters[0]",
+       [](Json& j) {
+         j["units"][1]["parameters"][0]["shape"] = {int64_t{1} << 40, int64_t{1} << 40};
+       }},
+      {"units[1].parameters[0]",
+       [](Json& j) { j["units"][1]["parameters"][0]["shape"] = {1, 1, 1, 1, 1, 1}; }},
+      {"'../rank_0.safetensors', want 'rank_0",
+       [](Json& j) { j["files"][0]["name"] = "../rank_0.safetensors"; }},
+      {"want 'rank_1", [](Json& j) { j["files"][1]["name"] = "rank_0.safetensors"; }},
+      {"1 chunks, want 2", [](Json& j) { j["files"][0]["chunks"].erase(1); }},
+      {"files[0].bytes: want", [](Json& j) { j["files"][0]["bytes"] = -8; }},
+      {"chunk_bytes: want", [](Json& j) { j["files"][0]["chunk_bytes"] = 0; }},
+      {"chunk_bytes: want", [](Json& j) { j["files"][0]["chunk_bytes"] = int64_t{1} << 40; }},
+      {"16 hexadecimal", [](Json& j) { j["files"][0]["chunks"][0] = "00000000000000G0"; }},
+      {"16 hexadecimal", [](Json& j) { j["files"][0]["chunks"][0] = "1"; }},
+      {"slices[0].at: want", [](Json& j) { j["files"][0]["slices"][0]["at"] = 8193; }},
+      {"ends behind its file", [](Json& j) { j["files"][0]["slices"][0]["at"] = 7169; }},
+      {"ends behind its file",
+       [](Json& j) { j["files"][0]["slices"][0]["count"] = int64_t{1} << 59; }},
+      {"count: want", [](Json& j) { j["files"][0]["slices"][0]["count"] = 0; }},
+      {"two slices share bytes", [](Json& j) { j["files"][0]["slices"][0]["at"] = 1123; }},
+      {"exactly once", [](Json& j) { j["files"][0]["slices"][0]["begin"] = 1; }},
+      {"exactly once", [](Json& j) { j["files"][0]["slices"][0]["count"] = 255; }},
+      {"exactly once", [](Json& j) { j["files"][1]["slices"][0]["begin"] = 0; }},
+      {"exactly once", [](Json& j) { j["files"][1]["slices"].erase(0); }},
+      {"exactly once", [](Json& j) { j["files"][1]["slices"][0]["begin"] = int64_t{1} << 59; }},
+      {"files: is not a list", [](Json& j) { j["files"] = Json::object(); }},
+      {"files[0]: has no name", [](Json& j) { j["files"][0] = 3; }},
+  };
+  for (const auto& c : cases) {
+    const std::string error = ErrorOf(Edit(c.edit));
+    EXPECT_NE(error.find(c.want), std::string::npos) << "want '" << c.want << "': " << error;
+    EXPECT_EQ(error.find("dir/manifest.json: "), error.empty() ? std::string::npos : 0u);
+  }
+}
+
+// Under a right checksum, random damage is read or refused, never worse; what is read holds
+// together, so it can be written again.
+TEST(ManifestTest, SurvivesRandomDamage) {
+  const std::string whole = ManifestToText(Small());
+  const std::string rest = whole.substr(whole.find('\n') + 1);
+  std::mt19937_64 random(99);
+  const std::string letters = "0123456789-.,:[]{}\"ertul\\";
+  int refused = 0, read = 0;
+  for (int i = 0; i < 4'000; ++i) {
+    std::string text = rest;
+    for (int n = 1 + static_cast<int>(random() % 3); n > 0; --n) {
+      const size_t at = random() % text.size();
+      switch (random() % 4) {
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text[at] = letters[random() % letters.size()];
+          break;
+        case 2:
+          text.erase(at, 1 + random() % 40);
+          break;
+        default:
+          text.insert(at, text.substr(random() % text.size(), 1 + random() % 40));
+      }
+    }
+    try {
+      const Manifest manifest = ParseManifest(Seal(text), "m");
+      ParseManifest(ManifestToText(manifest), "again");
+      ++read;
+    } catch (const CheckpointError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 2'000);
+  EXPECT_GT(read, 20);
+}
+
+TEST(ChunkChecksumTest, IsXxh64OfEachChunk) {
+  // From the specification's sanity checks: the empty input with seed 0.
+  EXPECT_EQ(Checksum(std::string_view()), 0xef46db3751d8e999u);
+  std::string bytes;
+  for (int i = 0; i < 1000; ++i) bytes += static_cast<char>(i * 37);
+  const auto span = std::as_bytes(std::span(bytes));
+  for (const size_t step : {1u, 7u, 64u, 256u, 1000u}) {
+    ChunkChecksums chunks(256);
+    for (size_t at = 0; at < bytes.size(); at += step) {
+      chunks.Update(span.subspan(at, std::min(step, bytes.size() - at)));
+    }
+    EXPECT_EQ(chunks.Finish(), (std::vector<uint64_t>{
+                                   Checksum(span.first(256)), Checksum(span.subspan(256, 256)),
+                                   Checksum(span.subspan(512, 256)), Checksum(span.subspan(768))}));
+  }
+}
+
+TEST(ChunkChecksumTest, KeepsTheNumberOfChunksSmall) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  EXPECT_EQ(ChunkBytes(0), kMiB);
+  EXPECT_EQ(ChunkBytes((kMiB << 14) - 1), kMiB);
+  EXPECT_EQ(ChunkBytes(kMiB << 14), 2 * kMiB);
+  EXPECT_EQ(ChunkBytes(kMiB << 19), 64 * kMiB);
+  EXPECT_EQ(ChunkBytes(kMiB << 30), 64 * kMiB);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,73 @@
+// Ranks with states whose every element is known, to save and to compare after a load.
+#ifndef FSDP_TRAIN_TESTS_TRAINER_CHECKPOINT_RANK_STATES_H_
+#define FSDP_TRAIN_TESTS_TRAINER_CHECKPOINT_RANK_STATES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/comm/store.h"
+#include "trainer/fsdp/layout.h"
+
+namespace fsdp {
+
+// A model of odd sizes: shards of other F begin and end inside its parameters.
+std::vector<SegmentShape> OddModel();
+
+// Element `index` of a parameter's state; `salt` tells checkpoints apart.
+float ElementOf(const std::string& state, const std::string& parameter, int64_t index,
+                uint64_t salt);
+
+ShardPlace PlaceOf(int rank, int world, int shards);
+
+// One rank's shards.
+class RankStates {
+ public:
+  RankStates(const Layout& layout, const ShardPlace& place, const std::vector<std::string>& names);
+
+  const std::vector<CheckpointState>& states() const { return states_; }
+  void Fill(uint64_t salt);  // ElementOf, and zeros between parameters.
+  void Poison();             // NaN everywhere.
+  // Empty where all is as Fill(salt) leaves it, bit for bit; else the first difference.
+  std::string Difference(uint64_t salt) const;
+
+ private:
+  std::vector<std::vector<float>> Expected(size_t state, uint64_t salt) const;
+
+  const Layout& layout_;
+  const ShardPlace place_;
+  std::vector<std::vector<std::vector<float>>> buffers_;  // [state][unit]
+  std::vector<CheckpointState> states_;
+};
+
+struct World {
+  std::vector<SegmentShape> model = OddModel();
+  WrapPolicy wrap;
+  int world = 1, shards = 1;
+  std::vector<std::string> states = {"master", "m", "v"};
+
+  Layout MakeLayout() const { return fsdp::MakeLayout(model, wrap, shards); }
+};
+
+CheckpointMeta MetaOf(int64_t step);
+
+// Saves with ranks that are threads; the salt is the step. What each rank threw, by rank; empty
+// where it did not.
+std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
+                              int64_t keep_last = 0);
+// The same on a store of the caller's.
+std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
+                              int64_t keep_last, Store& store, int64_t attempt);
+
+// Loads each shard in turn and compares. The first thing that is wrong; empty where nothing is.
+// Errors of the load are "rank 1: " and their text.
+std::string LoadAndCompare(const World& world, const std::string& directory, uint64_t salt);
+
+// A new, empty directory for the running test.
+std::string FreshDirectory(const std::string& name);
+std::vector<std::string> ListSorted(const std::string& directory);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TESTS_TRAINER_CHECKPOINT_RANK_STATES_H_
