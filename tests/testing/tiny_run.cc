@@ -111,16 +111,6 @@ void RandomInitial(uint64_t seed, const Parameter& p, int64_t begin, std::span<f
   for (size_t i = 0; i < values.size(); ++i) values[i] += 0.05f * random.Normal(begin + i);
 }
 
-void RandomSample(const TinyRun& run, int64_t step, int64_t sample, std::span<int32_t> tokens,
-                  std::span<float> weights) {
-  const RandomStream random(run.seed, "tokens", static_cast<uint64_t>(step));
-  const auto n = static_cast<int64_t>(tokens.size());
-  for (int64_t i = 0; i < n; ++i) {
-    tokens[i] = static_cast<int32_t>(random.Below(sample * n + i, run.config.vocab_size / 2));
-  }
-  std::fill(weights.begin(), weights.end(), 1.0f);
-}
-
 // One rank's life.
 class TinyRank {
  public:
@@ -281,6 +271,50 @@ class TinyRank {
 
 }  // namespace
 
+TinyRun::Sample SampleOf(const TinyRun& run) {
+  if (run.sample) return run.sample;
+  return [seed = run.seed, used = run.config.vocab_size / 2](
+             int64_t step, int64_t sample, std::span<int32_t> tokens, std::span<float> weights) {
+    const RandomStream random(seed, "tokens", static_cast<uint64_t>(step));
+    const auto n = static_cast<int64_t>(tokens.size());
+    for (int64_t i = 0; i < n; ++i) {
+      tokens[i] = static_cast<int32_t>(random.Below(sample * n + i, used));
+    }
+    std::fill(weights.begin(), weights.end(), 1.0f);
+  };
+}
+
+std::string FirstDifference(const TinyResult& a, const TinyResult& b) {
+  const auto compare = [](const std::string& name, const std::vector<float>& x,
+                          const std::vector<float>& y) -> std::string {
+    if (x.size() != y.size()) return name + ": another size";
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (std::bit_cast<uint32_t>(x[i]) == std::bit_cast<uint32_t>(y[i])) continue;
+      return name + "[" + std::to_string(i) + "]: " + std::to_string(x[i]) + " and " +
+             std::to_string(y[i]);
+    }
+    return "";
+  };
+  std::vector<std::string> found{
+      compare("loss", a.losses, b.losses), compare("grad_norm", a.grad_norms, b.grad_norms),
+      compare("eval_loss", {a.eval_loss}, {b.eval_loss}), compare("logits", a.logits, b.logits)};
+  const auto tensors = [&](const std::string& kind, const Tensors& x, const Tensors& y) {
+    if (x.size() != y.size()) found.push_back(kind + ": another number");
+    for (const auto& [name, values] : x) {
+      const auto other = y.find(name);
+      found.push_back(
+          compare(kind + name, values, other == y.end() ? std::vector<float>{} : other->second));
+    }
+  };
+  tensors("gradient ", a.gradients, b.gradients);
+  tensors("parameter ", a.parameters, b.parameters);
+  tensors("state ", a.state, b.state);
+  for (const std::string& difference : found) {
+    if (!difference.empty()) return difference;
+  }
+  return "";
+}
+
 TinyResult Train(const TinyRun& given) {
   TinyRun run = given;
   const int64_t wave = run.options.executor.micro_batch_size * run.world;
@@ -292,12 +326,7 @@ TinyResult Train(const TinyRun& given) {
       RandomInitial(seed, p, begin, values);
     };
   }
-  if (!run.sample) {
-    run.sample = [&run](int64_t step, int64_t sample, std::span<int32_t> tokens,
-                        std::span<float> weights) {
-      RandomSample(run, step, sample, tokens, weights);
-    };
-  }
+  run.sample = SampleOf(run);
   Collected all;
   const std::vector<Outcome> outcomes =
       run.ranks(run.world, [&](Rank& rank) { return TinyRank(run, rank).Run(); });

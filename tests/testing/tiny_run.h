@@ -53,9 +53,13 @@ struct TinyResult {
   Tensors parameters;         // After the last step.
   Tensors gradients;          // Of the last step, mean over its targets.
   Tensors state;              // Of the optimizer, after the last step: "m/<parameter>", ...
-
-  bool operator==(const TinyResult&) const = default;  // Bits, but for -0 and NaN.
 };
+
+// Where the first bits differ, in words; empty where none do. (Not `initial`.)
+std::string FirstDifference(const TinyResult& a, const TinyResult& b);
+
+// What feeds a run that says nothing else.
+TinyRun::Sample SampleOf(const TinyRun& run);
 
 // Throws if a rank fails, if ranks that hold the same number hold different bits of it, if a
 // parameter's element is nobody's, or if padding is anything but zero.

@@ -1,0 +1,86 @@
+// The settings that must not change a bit, and those whose runs agree to rounding.
+#ifndef FSDP_TRAIN_TESTS_TRAINER_LOOP_SETTINGS_H_
+#define FSDP_TRAIN_TESTS_TRAINER_LOOP_SETTINGS_H_
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/testing/pairwise.h"
+#include "tests/testing/tiny_run.h"
+
+namespace fsdp::testing {
+
+constexpr uint64_t kPairwiseSeed = 2304;
+
+inline std::string Describe(const TinyRun& run) {
+  const ExecutorOptions& o = run.options.executor;
+  std::ostringstream out;
+  out << "world " << run.world << " strategy " << static_cast<int>(o.strategy) << " wrap "
+      << static_cast<int>(o.wrap.policy) << " forward_prefetch " << o.forward_prefetch
+      << " backward_prefetch " << static_cast<int>(o.backward_prefetch) << " limit "
+      << o.limit_all_gathers << " reduce_buffers " << o.reduce_buffers << " communicators "
+      << o.communicators << " accumulation " << static_cast<int>(o.accumulation) << " recompute "
+      << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
+      << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
+      << (run.ranks == RunProcessRanks);
+  return out.str();
+}
+
+// A covering set of all settings together.
+inline std::vector<TinyRun> PairwiseRuns() {
+  std::vector<TinyRun> runs;
+  for (const std::vector<int>& row :
+       CoverPairs({4, 3, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2}, kPairwiseSeed)) {
+    TinyRun run;
+    ExecutorOptions& o = run.options.executor;
+    size_t i = 0;
+    run.world = 1 + row[i++];
+    o.strategy = static_cast<Strategy>(row[i++]);
+    o.wrap = {static_cast<AutoWrap>(row[i++]), 6000};  // kSize joins two of the three blocks.
+    o.forward_prefetch = row[i++] != 0;
+    o.backward_prefetch = static_cast<BackwardPrefetch>(row[i++]);
+    o.limit_all_gathers = row[i++];
+    o.reduce_buffers = 1 + row[i++];
+    o.communicators = 1 + row[i++];
+    o.accumulation = static_cast<Accumulation>(row[i++]);
+    o.recompute = static_cast<Recompute>(row[i++]);
+    o.poison = row[i++] != 0;
+    run.check = row[i++] != 0;
+    if (row[i++] != 0) {
+      run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
+      run.options.lr.lr = 0.01;
+    }
+    run.ranks = row[i++] != 0 ? RunProcessRanks : RunThreadRanks;
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+// `run` with the settings that may not change a bit at their plainest.
+inline TinyRun Plain(TinyRun run) {
+  const ExecutorOptions given = run.options.executor;
+  ExecutorOptions& o = run.options.executor;
+  o = TinyRun::TinyOptions().executor;
+  o.micro_batch_size = given.micro_batch_size;
+  o.seq_len = given.seq_len;
+  o.max_norm = given.max_norm;
+  o.threads = given.threads;
+  o.wrap = given.wrap;
+  o.accumulation = given.accumulation;
+  o.strategy = given.strategy == Strategy::kNoShard ? Strategy::kNoShard : Strategy::kShardGradOp;
+  o.forward_prefetch = false;
+  o.backward_prefetch = BackwardPrefetch::kNone;
+  o.limit_all_gathers = 1;
+  o.reduce_buffers = 1;
+  o.communicators = 1;
+  o.poison = false;
+  run.check = true;
+  run.park = false;
+  run.ranks = RunThreadRanks;
+  return run;
+}
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TRAINER_LOOP_SETTINGS_H_
