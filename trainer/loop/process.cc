@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "models/gpt2/gpt2.h"
 #include "trainer/comm/memory_store.h"
@@ -38,6 +39,13 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   const RankEnvironment environment = ReadRankEnvironment();
   CheckSingleHost(environment);
   CheckWorld(recipe, environment.world_size, environment.local_world_size);
+  if (environment.max_restarts > 0 && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
+    throw ConfigError(recipe.Mistake(
+        "checkpoint.resume",
+        "none, but the launcher may restart the ranks (--max-restarts " +
+            std::to_string(environment.max_restarts) +
+            "): a restarted run would not go on. Set it to auto, or --max-restarts to 0"));
+  }
   if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
     OpenData(recipe, ModelShape(recipe), environment.world_size,
              static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
@@ -70,6 +78,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   job.command_line = command_line;
   job.stop_requested = [&] { return signals.stop_requested(); };
   job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
+  job.take_report_request = [&] { return signals.TakeReportRequest(); };
   job.console = &std::cout;
   const ExitCode code = TrainRank(recipe, job);
   store->Leave();

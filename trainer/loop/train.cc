@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <iostream>
 #include <optional>
 #include <ostream>
 #include <utility>
@@ -273,6 +274,13 @@ class Trainer {
     Session::Wishes wishes;
     wishes.stop = job_.stop_requested && job_.stop_requested();
     wishes.save = job_.take_save_request && job_.take_save_request();
+    if (job_.take_report_request && job_.take_report_request()) {
+      const std::string where = "rank " + std::to_string(job_.rank) + " is about to enqueue step " +
+                                std::to_string(step) + ", " + std::to_string(pending_.size()) +
+                                " steps are in the air";
+      log_->Info(where);
+      std::cerr << where << std::endl;
+    }
     session_->Train(step, data_.train->TargetsOfStep(step), wishes,
                     [this, step](int m, const Batch& batch) {
                       data_.train->MicroBatch(step, m, job_.rank, batch);

@@ -25,8 +25,9 @@ struct Job {
   std::vector<std::string> command_line;
   // What the user asked of this rank so far; null: nothing. Read once a step.
   std::function<bool()> stop_requested;
-  std::function<bool()> take_save_request;  // True once a request.
-  std::ostream* console = nullptr;          // Rank 0's; null: silent.
+  std::function<bool()> take_save_request;    // True once a request.
+  std::function<bool()> take_report_request;  // Likewise: to say where the rank stands.
+  std::ostream* console = nullptr;            // Rank 0's; null: silent.
 };
 
 // Trains to train.steps, or until a rank is asked to stop, and returns kDone or kStopped. Rank 0
