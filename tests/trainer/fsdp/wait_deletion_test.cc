@@ -100,6 +100,12 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
     if (!seen.insert(shape).second) continue;
     ++totals.schedules;
     ASSERT_EQ(runner.FirstRace(mode, schedule), "") << schedule.ToString();
+    if (world > 2) {
+      // The list is that of two ranks: what is needed there is needed here. One in eight all the
+      // same.
+      ASSERT_EQ(schedule.ToString(), Runner(options, 2).Of(mode).ToString());
+      if (shape % 8 != 0) continue;
+    }
     for (size_t a = 0; a < schedule.actions.size(); ++a) {
       for (size_t w = 0; w < schedule.actions[a].waits.size(); ++w) {
         Schedule without = schedule;
