@@ -1,0 +1,298 @@
+// What a run shows and leaves: the files, records and lines of docs/interface.md.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+// What summing a batch's `targets` in another order may change, once in each of `steps` updates.
+double Rounding(double steps, double targets) { return steps * targets * std::ldexp(1, -24); }
+
+void ExpectClose(double a, double b, double tolerance, const std::string& what) {
+  EXPECT_LE(std::abs(a - b), tolerance * std::abs(b)) << what << ": " << a << " against " << b;
+}
+
+void ExpectSameCurve(const std::vector<Json>& got, const std::vector<Json>& want,
+                     const std::string& what) {
+  const auto steps = OfKind(got, "step"), expected = OfKind(want, "step");
+  ASSERT_EQ(steps.size(), expected.size()) << what;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const std::string where = what + ", step " + std::to_string(i + 1);
+    const double n = static_cast<double>(i + 1);
+    const double tolerance = Rounding(n, steps[i]["tokens"].get<double>() / n);
+    ExpectClose(steps[i]["loss"], expected[i]["loss"], tolerance, where + ", loss");
+    ExpectClose(steps[i]["grad_norm"], expected[i]["grad_norm"], tolerance, where + ", grad_norm");
+    EXPECT_EQ(steps[i]["lr"], expected[i]["lr"]) << where;
+    EXPECT_EQ(steps[i]["tokens"], expected[i]["tokens"]) << where;
+  }
+}
+
+TEST(Run, LeavesWhatTheInterfaceSays) {
+  Job job;
+  const Outcome outcome = job.Train();
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  EXPECT_EQ(outcome.err, "");
+
+  const std::vector<Json> records = ReadMetrics(job.run_dir());
+  ASSERT_EQ(records.size(), 12u);
+  const Json& run = records.front();
+  EXPECT_EQ(run["kind"], "run");
+  EXPECT_EQ(run["world_size"], 1);
+  EXPECT_EQ(run["threads"], 1);
+  EXPECT_EQ(run["seed"], 1337);
+  EXPECT_EQ(run["steps"], 10);
+  // (64 + 16) 16 + 2 (12 16 16 + 13 16) + 2 16
+  EXPECT_EQ(run["parameters"], 7872);
+  EXPECT_EQ(records.back(), (Json{{"kind", "end"}, {"reason", "done"}}));
+  for (int64_t s = 1; s <= 10; ++s) {
+    const Json& step = records[static_cast<size_t>(s)];
+    EXPECT_EQ(step["kind"], "step");
+    EXPECT_EQ(step["step"], s);
+    EXPECT_EQ(step["tokens"], s * 4 * 16);
+    for (const char* key :
+         {"loss", "grad_norm", "lr", "step_time_s", "tokens_per_s", "tflops_per_device"}) {
+      ASSERT_TRUE(step[key].is_number_float()) << key << " of " << step;
+      EXPECT_GT(step[key].get<double>(), 0) << key;
+    }
+    EXPECT_TRUE(step.contains("mfu"));
+    for (const char* key : {"loss", "grad_norm"}) {  // Printed to read back to the same bits.
+      const auto value = step[key].get<double>();
+      EXPECT_EQ(static_cast<double>(static_cast<float>(value)), value) << key;
+    }
+    for (const char* key : {"allocated_peak", "active_peak", "reserved_peak"}) {
+      EXPECT_TRUE(step["memory"][key].is_number_integer()) << key;
+    }
+  }
+  // Uniform over 64 tokens to begin with, and the tokens can be learnt.
+  EXPECT_NEAR(records[1]["loss"].get<double>(), std::log(64.0), 0.1);
+  EXPECT_LT(records[10]["loss"].get<double>(), records[1]["loss"].get<double>());
+
+  const Json provenance = Json::parse(ReadFile(job.run_dir() + "/provenance.json"));
+  EXPECT_EQ(provenance["command_line"][1], "--config");
+  EXPECT_EQ(provenance["world_size"], 1);
+  EXPECT_EQ(provenance["threads"], 1);
+  EXPECT_EQ(provenance["seed"], 1337);
+  EXPECT_EQ(provenance["git"], run["git"]);
+  EXPECT_FALSE(provenance["host"]["name"].get<std::string>().empty());
+
+  const Outcome print = Call({"config", "print", "--config", job.run_dir() + "/recipe.yaml"});
+  EXPECT_EQ(print.code, 0) << print.Text();
+  EXPECT_EQ(print.out, ReadFile(job.run_dir() + "/recipe.yaml"));
+
+  EXPECT_NE(ReadFile(job.run_dir() + "/logs/rank_0.log").find("rank 0 of 1, no launcher"),
+            std::string::npos);
+}
+
+TEST(Run, LogsEveryFewStepsAndTheLast) {
+  Job job;
+  ASSERT_EQ(job.Train({"log.every=4"}).code, 0);
+  std::vector<int64_t> steps;
+  for (const Json& record : OfKind(ReadMetrics(job.run_dir()), "step")) {
+    steps.push_back(record["step"]);
+    EXPECT_EQ(record["tokens"], 64 * steps.back());
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{4, 8, 10}));
+}
+
+TEST(Run, ConsoleIsPlainLinesInAPipe) {
+  Job job;
+  for (const Variables& variables : {Variables{{"TERM", "xterm"}}, Variables{{"NO_COLOR", "1"}}}) {
+    const Outcome outcome =
+        job.Train({"run.dir=" + job.RunDir(variables.begin()->first)}, variables);
+    ASSERT_EQ(outcome.code, 0) << outcome.Text();
+    EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << outcome.out;
+    EXPECT_EQ(outcome.out.find('\r'), std::string::npos) << outcome.out;
+    for (const char* text : {"\nstep  1/10  loss 4.", "\nstep 10/10  loss ", "rank 0 of 1"}) {
+      EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in " << outcome.out;
+    }
+  }
+}
+
+// SGD: AdamW hides a wrong factor.
+Strings OnText(const Strings& more = {}) {
+  Strings settings = {"data.train.source=text",
+                      "model.vocab_size=256",
+                      "train.steps=20",
+                      "train.global_batch_size=6",
+                      "data.valid={fraction: 0.05}",
+                      "optimizer={name: sgd, lr: 0.5, momentum: 0.9}"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+std::string Text() {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "line " + std::to_string(i * i) + " of the text\n";
+  return text;
+}
+
+TEST(Worlds, AgreeWithOneRankWhateverTheStrategy) {
+  Job job;
+  const Strings text = OnText({"data.train.paths=[" + job.dir().Write("text", Text()) + "]",
+                               "eval={every: 10, steps: 3, sample: {prompt: 'line ', "
+                               "max_tokens: 8, temperature: 0}}"});
+  job.RunDir("one");
+  const Outcome one = job.Train(text);
+  ASSERT_EQ(one.code, 0) << one.Text();
+  const std::vector<Json> want = ReadMetrics(job.run_dir());
+  ASSERT_EQ(OfKind(want, "step").size(), 20u);
+  ASSERT_EQ(OfKind(want, "eval").size(), 2u);
+
+  struct Case {
+    int world;
+    std::string name;
+    Strings settings;
+  };
+  const std::vector<Case> cases = {
+      {2, "full", {}},
+      {3, "full", {"fsdp.communicators=1", "train.activation_checkpointing=full"}},
+      {4, "full", {"fsdp.limit_all_gathers=1", "fsdp.reduce_buffers=1"}},
+      {2, "shard_grad_op", {"fsdp.sharding_strategy=shard_grad_op"}},
+      {3, "no_shard", {"fsdp.sharding_strategy=no_shard"}},
+      {2, "unsharded", {"fsdp.gradient_accumulation=unsharded", "train.micro_batch_size=1"}},
+  };
+  for (const Case& c : cases) {
+    const std::string what = c.name + " on " + std::to_string(c.world);
+    job.RunDir(c.name + std::to_string(c.world));
+    Strings settings = text;
+    settings.insert(settings.end(), c.settings.begin(), c.settings.end());
+    const Outcome outcome = job.Launch(c.world, settings);
+    ASSERT_EQ(outcome.code, 0) << what << "\n" << outcome.Text();
+    const std::vector<Json> got = ReadMetrics(job.run_dir());
+    ExpectSameCurve(got, want, what);
+    EXPECT_EQ(got.front()["world_size"], c.world);
+    EXPECT_EQ(Json::parse(ReadFile(job.run_dir() + "/provenance.json"))["world_size"], c.world);
+    const auto evals = OfKind(got, "eval"), expected = OfKind(want, "eval");
+    ASSERT_EQ(evals.size(), expected.size()) << what;
+    for (size_t i = 0; i < evals.size(); ++i) {
+      EXPECT_EQ(evals[i]["step"], expected[i]["step"]);
+      ExpectClose(evals[i]["loss"], expected[i]["loss"],
+                  Rounding(evals[i]["step"].get<double>(), 6 * 16), what + ", evaluation");
+    }
+    // An evaluation's record follows its step's.
+    for (size_t i = 1; i < got.size(); ++i) {
+      if (got[i]["kind"] != "eval") continue;
+      EXPECT_EQ(got[i]["step"], got[i - 1]["step"]) << what;
+    }
+    EXPECT_NE(outcome.out.find("[0] step 20/20"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("[0] sample: line "), std::string::npos) << outcome.out;
+    for (int rank = 0; rank < c.world; ++rank) {
+      const std::string log =
+          ReadFile(job.run_dir() + "/logs/rank_" + std::to_string(rank) + ".log");
+      EXPECT_NE(log.find("rank " + std::to_string(rank) + " of " + std::to_string(c.world)),
+                std::string::npos)
+          << log;
+      EXPECT_NE(log.find("from torchrun"), std::string::npos) << log;
+    }
+  }
+}
+
+TEST(Worlds, ABatchSmallerThanTheWorldIsTheSameBatch) {
+  Job job;
+  job.RunDir("one");
+  ASSERT_EQ(job.Train({"train.global_batch_size=1", "model.vocab_size=61"}).code, 0);
+  const std::vector<Json> want = ReadMetrics(job.run_dir());
+  job.RunDir("three");
+  const Outcome three = job.Launch(3, {"train.global_batch_size=1", "model.vocab_size=61"});
+  ASSERT_EQ(three.code, 0) << three.Text();
+  ExpectSameCurve(ReadMetrics(job.run_dir()), want, "three ranks");
+}
+
+TEST(Worlds, OneTokenASequence) {
+  Job job;
+  job.RunDir("one");
+  ASSERT_EQ(job.Train({"data.seq_len=1"}).code, 0);
+  const std::vector<Json> want = ReadMetrics(job.run_dir());
+  job.RunDir("three");
+  ASSERT_EQ(job.Launch(3, {"data.seq_len=1"}).code, 0);
+  ExpectSameCurve(ReadMetrics(job.run_dir()), want, "three ranks");
+}
+
+TEST(Worlds, ARunRepeatsBitForBit) {
+  Job job;
+  for (const char* name : {"a", "b"}) {
+    job.RunDir(name);
+    ASSERT_EQ(job.Launch(3).code, 0);
+  }
+  const auto a = OfKind(ReadMetrics(job.RunDir("a")), "step");
+  const auto b = OfKind(ReadMetrics(job.RunDir("b")), "step");
+  ASSERT_EQ(a.size(), 10u);
+  ASSERT_EQ(b.size(), 10u);
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i]["loss"], b[i]["loss"]);
+    EXPECT_EQ(a[i]["grad_norm"], b[i]["grad_norm"]);
+  }
+}
+
+TEST(Launch, StartsAgainWithoutACheckpointAndKeepsTheOldRecords) {
+  Job job;
+  ASSERT_EQ(job.Train().code, 0);
+  const std::string first = ReadFile(job.run_dir() + "/metrics.jsonl");
+  const Outcome again = job.Train();
+  EXPECT_EQ(again.code, 0) << again.Text();
+  EXPECT_NE(again.out.find("metrics.1.jsonl"), std::string::npos) << again.out;
+  EXPECT_EQ(ReadFile(job.run_dir() + "/metrics.1.jsonl"), first);
+  EXPECT_EQ(OfKind(ReadMetrics(job.run_dir()), "step").size(), 10u);
+}
+
+TEST(DryRun, WritesNothing) {
+  Job job;
+  for (const Strings& flags : {Strings{"--dry-run"}, Strings{"--device", "sim"}}) {
+    Strings arguments = job.Flags();
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const Outcome outcome = Call(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.Text();
+    EXPECT_NE(outcome.out.find("fits: yes"), std::string::npos) << outcome.out;
+    EXPECT_FALSE(Exists(job.run_dir()));
+  }
+  Strings arguments = job.LaunchArguments(3, {});
+  arguments.push_back("--dry-run");
+  const Outcome outcome = Call(arguments);
+  EXPECT_EQ(outcome.code, 0) << outcome.Text();
+  EXPECT_NE(outcome.out.find("[0] memory of each of 3 ranks"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("[1]"), std::string::npos) << outcome.out;
+  EXPECT_FALSE(Exists(job.run_dir()));
+}
+
+TEST(Plan, JsonHasTheInterfacesFields) {
+  Job job;
+  const Outcome outcome = Call({"plan", "--config", job.recipe(), "--world-size", "4", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  const Json plan = Json::parse(outcome.out);
+  EXPECT_EQ(plan["world_size"], 4);
+  for (const char* key : {"step_time_s", "tokens_per_s", "tflops_per_device"}) {
+    ASSERT_TRUE(plan.contains(key));
+    EXPECT_TRUE(plan[key].is_null()) << key;
+  }
+  int64_t sum = 0;
+  for (const char* key : {"parameters", "gradients", "optimizer", "activations", "unsharded"}) {
+    sum += plan["memory"][key].get<int64_t>();
+  }
+  EXPECT_EQ(plan["memory"]["allocated_peak"], sum);
+  EXPECT_EQ(plan["memory"]["active_peak"], sum);
+  EXPECT_EQ(plan["memory"]["reserved_peak"], sum);
+  EXPECT_GT(plan["memory"]["outside"].get<int64_t>(), 0);
+  EXPECT_EQ(plan["fits"], true);
+  EXPECT_EQ(plan["alloc_retries"], 0);
+  const Json& links = plan["communication"];
+  EXPECT_GT(links["all_gather_bytes"].get<int64_t>(), links["reduce_scatter_bytes"].get<int64_t>());
+  EXPECT_GT(links["reduce_scatter_bytes"].get<int64_t>(), 0);
+  EXPECT_TRUE(links["exposed_s"].is_null());
+}
+
+TEST(Plan, IsWhatARunTakes) {
+  Job job;
+  ASSERT_EQ(job.Launch(2).code, 0);
+  const Json plan =
+      Json::parse(Call({"plan", "--config", job.recipe(), "--world-size", "2", "--json"}).out);
+  for (const Json& step : OfKind(ReadMetrics(job.run_dir()), "step")) {
+    EXPECT_EQ(step["memory"]["allocated_peak"], plan["memory"]["allocated_peak"]);
+    EXPECT_EQ(step["memory"]["reserved_peak"], plan["memory"]["reserved_peak"]);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::e2e

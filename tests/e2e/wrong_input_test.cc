@@ -1,0 +1,263 @@
+// A user's mistake: one clear message, the exit code of docs/interface.md, and nothing on the disk.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+void ExpectContains(const std::string& text, const Strings& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in:\n" << text;
+  }
+}
+
+int64_t Lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+// One line that has all of `parts`, `code`, nothing on stdout, no run directory.
+void ExpectRefused(const Job& job, const Outcome& outcome, int code, const Strings& parts,
+                   int64_t lines = 1) {
+  EXPECT_EQ(outcome.code, code) << outcome.Text();
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(Lines(outcome.err), lines) << outcome.err;
+  ExpectContains(outcome.err, parts);
+  EXPECT_FALSE(Exists(job.run_dir()));
+}
+
+// The job's recipe with another file on top.
+Outcome TrainWith(const Job& job, const std::string& path) {
+  Strings flags = job.Flags();
+  flags.insert(flags.begin() + 2, {"--config", path});
+  return Call(flags);
+}
+
+TEST(Recipe, UnknownKeyNamesPlaceAndNearest) {
+  Job job;
+  const std::string path = job.dir().Write("a.yaml", "train: {steps: 3}\nmodel: {hiden_size: 3}\n");
+  ExpectRefused(job, TrainWith(job, path), 2, {path + ":2:9: ", "hiden_size", "hidden_size"});
+}
+
+TEST(Recipe, DuplicateKeyNamesBothLines) {
+  Job job;
+  const std::string path = job.dir().Write("a.yaml", "train: {steps: 3}\ntrain: {steps: 4}\n");
+  ExpectRefused(job, TrainWith(job, path), 2, {path + ":2:1: ", "duplicate", "line 1"});
+}
+
+TEST(Recipe, ContradictionsAndShapes) {
+  Job job;
+  ExpectRefused(job, job.Train({"fsdp.shard_size=2"}), 2, {"fsdp.shard_size", "hybrid"});
+  ExpectRefused(job, job.Train({"model.num_attention_heads=3"}), 2, {"num_attention_heads", "16"});
+  ExpectRefused(job, job.Train({"data.seq_len=17"}), 2,
+                {"data.seq_len", "17", "max_position_embeddings", "16"});
+  ExpectRefused(job, job.Train({"data.train={source: text, paths: [x]}"}), 2,
+                {"vocab_size", "256", "64"});
+  ExpectRefused(job, job.Train({"train.global_batch_size=0"}), 2, {"global_batch_size", "0"});
+}
+
+TEST(Recipe, IsRefusedOnceNotByEveryRank) {
+  Job job;
+  const Outcome outcome = job.Launch(3, {"train.stepz=3"});
+  ExpectRefused(job, outcome, 2, {"train.stepz", "steps"});
+  // What only the world can tell.
+  const Outcome world = job.Launch(3, {"fsdp.shard_size=2"});
+  EXPECT_EQ(world.code, 2) << world.Text();
+  ExpectContains(world.err, {"fsdp.shard_size", "world size 3"});
+  const Outcome restarts = job.Launch(2, {"checkpoint.resume=none"}, {"--max-restarts", "1"});
+  EXPECT_EQ(restarts.code, 2) << restarts.Text();
+  ExpectContains(restarts.err, {"checkpoint.resume", "--max-restarts"});
+  EXPECT_FALSE(Exists(job.run_dir()));
+}
+
+TEST(Data, MissingEmptyShortOrADirectory) {
+  Job job;
+  const std::string empty = job.dir().Write("empty", ""), brief = job.dir().Write("brief", "abc");
+  const auto with = [&](const std::string& path) {
+    return job.Train(
+        {"model.vocab_size=256", "data.train.source=text", "data.train.paths=['" + path + "']"});
+  };
+  ExpectRefused(job, with("/nonexistent/x"), 4, {"/nonexistent/x", "No such file", "data.*.paths"});
+  ExpectRefused(job, with(job.dir() / "x*"), 4, {job.dir() / "x*", "matches no file"});
+  ExpectRefused(job, with(empty), 4, {empty, "empty"});
+  ExpectRefused(job, with(brief), 4, {brief, "3 tokens", "17"});
+  ExpectRefused(job, with(job.dir().path()), 4, {job.dir().path(), "is a directory"});
+}
+
+TEST(Data, MissingUnderLaunchExitsWithItsCode) {
+  Job job;
+  const Outcome outcome = job.Launch(
+      2, {"model.vocab_size=256", "data.train.source=text", "data.train.paths=[/nonexistent/x]"});
+  EXPECT_EQ(outcome.code, 4) << outcome.Text();
+  ExpectContains(outcome.err, {"/nonexistent/x", "failed first: exit code 4, data"});
+  EXPECT_FALSE(Exists(job.run_dir()));
+}
+
+TEST(Memory, WhatDoesNotFitSaysWhatWould) {
+  Job job;
+  const Strings settings = {"model.preset=gpt2-124m",
+                            "model.hidden_size=768",
+                            "model.num_hidden_layers=12",
+                            "model.num_attention_heads=12",
+                            "model.vocab_size=50257",
+                            "model.max_position_embeddings=1024",
+                            "train.micro_batch_size=10000",
+                            "train.global_batch_size=10000",
+                            "data.seq_len=1024"};
+  const Outcome train = job.Train(settings);
+  EXPECT_EQ(train.code, 3) << train.Text();
+  EXPECT_EQ(train.out, "");
+  ExpectContains(train.err,
+                 {"does not fit", "available", "it fits with", "train.micro_batch_size"});
+  Strings dry = job.Flags(settings);
+  dry.push_back("--dry-run");
+  const Outcome dry_run = Call(dry);
+  EXPECT_EQ(dry_run.code, 3) << dry_run.Text();
+  ExpectContains(dry_run.out, {"fits: no"});
+  ExpectContains(dry_run.err, {"it fits with"});
+  EXPECT_FALSE(Exists(job.run_dir()));
+  Strings plan = {"plan", "--json", "--world-size", "1", "--config", job.recipe()};
+  for (const std::string& setting : settings) {
+    plan.push_back("--set");
+    plan.push_back(setting);
+  }
+  const Outcome planned = Call(plan);
+  EXPECT_EQ(planned.code, 3) << planned.Text();
+  EXPECT_EQ(Json::parse(planned.out)["fits"], false);
+}
+
+TEST(RunDirectory, ThatCannotBeMadeOrWritten) {
+  Job job;
+  const std::string file = job.dir().Write("file", "x");
+  for (const std::string& path : {file + "/run", file, std::string("/proc/run")}) {
+    const Outcome outcome = job.Train({"run.dir=" + path});
+    EXPECT_EQ(outcome.code, 5) << outcome.Text();
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(Lines(outcome.err), 1);
+    ExpectContains(outcome.err, {path});
+  }
+  EXPECT_EQ(ReadFile(file), "x");
+  const Outcome launched = job.Launch(2, {"run.dir=" + file + "/run"});
+  EXPECT_EQ(launched.code, 5) << launched.Text();
+  ExpectContains(launched.err, {"[0] cannot make " + file + "/run", "failed first: exit code 5"});
+}
+
+TEST(RunDirectory, ThatHoldsARunIsLeftAlone) {
+  Job job;
+  ASSERT_EQ(job.Train().code, 0);
+  const auto all_files = [&] {
+    std::string text;
+    for (const char* name :
+         {"recipe.yaml", "metrics.jsonl", "provenance.json", "logs/rank_0.log"}) {
+      text += ReadFile(job.run_dir() + "/" + name);
+    }
+    return text;
+  };
+  const std::vector<std::string> names = job.dir().List();
+  const std::string before = all_files();
+  const auto expect_refused = [&](const Strings& settings, int code, const Strings& parts) {
+    for (const bool dry_run : {false, true}) {
+      Strings flags = job.Flags(settings);
+      if (dry_run) flags.push_back("--dry-run");
+      const Outcome outcome = Call(flags);
+      EXPECT_EQ(outcome.code, code) << outcome.Text();
+      EXPECT_EQ(Lines(outcome.err), 1) << outcome.err;
+      ExpectContains(outcome.err, parts);
+      EXPECT_EQ(all_files(), before);
+    }
+  };
+  expect_refused({"checkpoint.resume=none"}, 5, {job.run_dir(), "holds a run"});
+  expect_refused({"optimizer.lr=0.5"}, 2, {"optimizer.lr", "0.01", "0.5"});
+  expect_refused({"model.hidden_size=32", "model.intermediate_size=64"}, 2, {"model.hidden_size"});
+  // Free to change, so this one goes on.
+  const Outcome longer = job.Train({"train.steps=12"});
+  EXPECT_EQ(longer.code, 0) << longer.Text();
+}
+
+TEST(Environment, HalfALauncher) {
+  Job job;
+  ExpectRefused(job, job.Train({}, {{"RANK", "0"}}), 2, {"WORLD_SIZE"});
+  ExpectRefused(job, job.Train({}, Torchrun(2, 2, 29500)), 2, {"RANK", "2"});
+}
+
+// A port of the loopback device that is taken while this lives.
+class TakenPort {
+ public:
+  TakenPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(fd_, 1), 0);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~TakenPort() { close(fd_); }
+  int port() const { return port_; }
+
+ private:
+  int fd_, port_ = 0;
+};
+
+TEST(Environment, PortInUse) {
+  Job job;
+  const TakenPort taken;
+  ExpectRefused(job, job.Train({}, Torchrun(0, 2, taken.port())), 6,
+                {std::to_string(taken.port()), "Address already in use"});
+}
+
+TEST(Environment, RanksWithDifferentRecipes) {
+  Job job;
+  const int port = FreePort();
+  Process zero = job.Start(job.Flags(), Torchrun(0, 2, port));
+  Process one = job.Start(job.Flags({"optimizer.lr=0.5"}), Torchrun(1, 2, port));
+  for (Process* rank : {&zero, &one}) {
+    const Outcome outcome = rank->Wait();
+    ExpectRefused(job, outcome, 6, {"recipe", "optimizer.lr", "0.5", "rank 1", "0.01", "rank 0"});
+  }
+}
+
+TEST(Loss, ThatIsNotFiniteEndsTheRun) {
+  for (const int world : {1, 3}) {
+    Job job;
+    const Strings settings = {"optimizer.lr=1.0e+30", "optimizer.name=sgd", "train.grad_clip=0"};
+    const Outcome outcome = world == 1 ? job.Train(settings) : job.Launch(world, settings);
+    EXPECT_EQ(outcome.code, 7) << outcome.Text();
+    ExpectContains(outcome.err, {"step 2: ", "not finite", "optimizer.lr"});
+    const std::vector<Json> records = ReadMetrics(job.run_dir());
+    ASSERT_EQ(OfKind(records, "step").size(), 2u);
+    EXPECT_TRUE(OfKind(records, "step")[1]["loss"].is_null());
+    ASSERT_EQ(OfKind(records, "skipped").size(), 1u);
+    EXPECT_EQ(OfKind(records, "skipped")[0]["step"], 2);
+    EXPECT_EQ(records.back()["kind"], "end");
+    ExpectContains(records.back()["reason"], {"not finite"});
+  }
+}
+
+TEST(FullDisk, EndsTheRunWithOneError) {
+  for (const int world : {1, 2}) {
+    Job job;
+    const Strings settings = {"train.steps=1000000"};
+    Process run = world == 1 ? job.Start(job.Flags(settings))
+                             : job.Start(job.LaunchArguments(world, settings));
+    ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) > 5; }));
+    // Its files may grow no more, as on a full disk.
+    const rlimit none = {1, 1};
+    const pid_t rank_0 = world == 1 ? run.pid() : RanksOf(run.pid()).at(0);
+    ASSERT_EQ(prlimit(rank_0, RLIMIT_FSIZE, &none, nullptr), 0);
+    const Outcome outcome = run.Wait();
+    EXPECT_EQ(outcome.code, 5) << outcome.Text();
+    EXPECT_GT(OfKind(ReadMetrics(job.run_dir()), "step").size(), 5u);  // All whole lines.
+    EXPECT_EQ(ReadFile(job.run_dir() + "/metrics.jsonl").back(), '\n');
+    // A rank under launch has a pipe for its errors.
+    if (world == 2) ExpectContains(outcome.err, {"failed first: exit code 5"});
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::e2e
