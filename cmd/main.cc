@@ -1,5 +1,6 @@
 // Nothing but parsing flags and calling trainer/.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -46,7 +47,42 @@ std::string Version() {
          std::string(BuildCompiler()) + ")";
 }
 
+// What `fsdp-train` takes without a sub-command, and `launch` after its `--`.
+struct TrainingFlags {
+  RecipeFlags recipe;
+  std::string device;
+  bool dry_run = false;
+  bool any() const {
+    return !recipe.files.empty() || !recipe.overrides.empty() || !device.empty() || dry_run;
+  }
+};
+
+void AddTrainingFlags(CLI::App& app, TrainingFlags& flags) {
+  AddRecipeFlags(app, flags.recipe);
+  app.add_option("--device", flags.device, "The same as --set run.device=...")
+      ->type_name("auto|cpu|sim");
+  app.add_flag("--dry-run", flags.dry_run, "All checks and the plan, but no device memory");
+}
+
+Recipe LoadRecipe(const TrainingFlags& flags) {
+  RecipeFlags recipe = flags.recipe;
+  if (!flags.device.empty()) recipe.overrides.push_back("run.device=" + flags.device);
+  return LoadRecipe(recipe);
+}
+
+// The ranks' mistakes in flags and recipe, told once and not by each of them.
+void CheckLaunch(const LaunchCommand& launch) {
+  CLI::App app("the flags of a training run, after `launch ... --`");
+  TrainingFlags flags;
+  AddTrainingFlags(app, flags);
+  std::vector<std::string> reversed(launch.argv.rbegin(), launch.argv.rend());  // As CLI11 wants.
+  app.parse(reversed);
+  LoadRecipe(flags);
+}
+
 int Main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // A limit on the size of files is a full disk: writes say so.
+
   CLI::App app("fsdp-train: Fully Sharded Data Parallel training from a YAML recipe");
   app.set_version_flag("--version", Version());
   app.footer(
@@ -55,12 +91,8 @@ int Main(int argc, char** argv) {
       "75 stopped early on a signal with a checkpoint to resume from.");
   app.require_subcommand(0, 1);
 
-  RecipeFlags flags;
-  std::string device;
-  bool dry_run = false;
-  AddRecipeFlags(app, flags);
-  app.add_option("--device", device, "The same as --set run.device=...")->type_name("auto|cpu|sim");
-  app.add_flag("--dry-run", dry_run, "All checks and the plan, but no device memory");
+  TrainingFlags flags;
+  AddTrainingFlags(app, flags);
 
   AddConfigCommand(app);
 
@@ -82,18 +114,21 @@ int Main(int argc, char** argv) {
       ->callback(PrintModels);
   app.add_subcommand("devices", "List what can compute here")->callback(PrintDevices);
 
+  ExitCode code = ExitCode::kDone;
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) {
-      if (!device.empty()) flags.overrides.push_back("run.device=" + device);
-      return static_cast<int>(
-          TrainProcess(LoadRecipe(flags), std::vector<std::string>(argv, argv + argc), dry_run));
-    } else if (!flags.files.empty() || !flags.overrides.empty() || !device.empty() || dry_run) {
+      return static_cast<int>(TrainProcess(
+          LoadRecipe(flags), std::vector<std::string>(argv, argv + argc), flags.dry_run));
+    } else if (flags.any()) {
       throw ConfigError("flags of a training run go without a sub-command, or after its name");
     }
-    if (launch_command->parsed()) return Launch(launch.options, launch.argv);
+    if (launch_command->parsed()) {
+      CheckLaunch(launch);
+      return Launch(launch.options, launch.argv);
+    }
     if (plan_command->parsed()) {
-      return static_cast<int>(PlanProcess(LoadRecipe(plan_flags), plan_world, plan_json));
+      code = PlanProcess(LoadRecipe(plan_flags), plan_world, plan_json);
     }
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);  // Prints to stdout.
@@ -112,7 +147,7 @@ int Main(int argc, char** argv) {
     std::perror("fsdp-train: stdout");
     return static_cast<int>(ExitCode::kRuntime);
   }
-  return static_cast<int>(ExitCode::kDone);
+  return static_cast<int>(code);
 }
 
 }  // namespace

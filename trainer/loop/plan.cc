@@ -154,7 +154,7 @@ std::string PlanToText(const RunPlan& plan) {
   const MemoryPlan& m = plan.memory;
   std::ostringstream out;
   const auto line = [&](const char* name, int64_t bytes) {
-    out << "  " << name << std::string(14 - std::string_view(name).size(), ' ') << HumanBytes(bytes)
+    out << "  " << name << std::string(16 - std::string_view(name).size(), ' ') << HumanBytes(bytes)
         << "\n";
   };
   out << "memory of each of " << plan.world << " ranks\n";

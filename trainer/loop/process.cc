@@ -12,6 +12,7 @@
 #include "trainer/launch/environment.h"
 #include "trainer/launch/stop_signal.h"
 #include "trainer/loop/plan.h"
+#include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/observe/provenance.h"
@@ -19,12 +20,6 @@
 
 namespace fsdp {
 namespace {
-
-RunPlan PlanFor(const Recipe& recipe, int world, int local_world) {
-  Gpt2 model(ModelShape(recipe));
-  return PlanRun(model, SessionOptionsFor(recipe, world, ThreadsFor(recipe, local_world)), world,
-                 local_world);
-}
 
 // Polling steals a core from whoever computes, so only while every busy thread has one of its own:
 // a rank's compute threads and one stream that waits for a peer.
@@ -49,9 +44,15 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
     OpenData(recipe, ModelShape(recipe), environment.world_size,
              static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
-    const RunPlan plan = PlanFor(recipe, environment.world_size, environment.local_world_size);
+    CheckRunDirectory(recipe);
+    Gpt2 model(ModelShape(recipe));
+    const SessionOptions options = SessionOptionsFor(
+        recipe, environment.world_size, ThreadsFor(recipe, environment.local_world_size));
+    const RunPlan plan =
+        PlanRun(model, options, environment.world_size, environment.local_world_size);
     if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
-    return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
+    RequireFit(model, options, plan, environment.local_world_size);
+    return ExitCode::kDone;
   }
 
   StopSignal signals;
@@ -75,6 +76,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
     return CreateShmCommunicator(*store, name, job.rank, job.world, options);
   };
+  job.place = Describe(environment);
   job.command_line = command_line;
   job.stop_requested = [&] { return signals.stop_requested(); };
   job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
@@ -87,7 +89,9 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 
 ExitCode PlanProcess(const Recipe& recipe, int world, bool json) {
   CheckWorld(recipe, world, world);
-  const RunPlan plan = PlanFor(recipe, world, world);
+  Gpt2 model(ModelShape(recipe));
+  const RunPlan plan =
+      PlanRun(model, SessionOptionsFor(recipe, world, ThreadsFor(recipe, world)), world, world);
   std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
 }

@@ -36,7 +36,8 @@ std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
   return "";
 }
 
-RunStart Decide(const Recipe& recipe) {
+// What only looks: nothing is created or changed.
+RunStart Look(const Recipe& recipe) {
   RunStart start;
   start.directory.path = recipe.run.Directory();
   const RunDirectory& directory = start.directory;
@@ -55,6 +56,13 @@ RunStart Decide(const Recipe& recipe) {
   } else if (fs::exists(directory.recipe(), error)) {
     CheckResume(LoadRecipe({directory.recipe()}), recipe);
   }
+  return start;
+}
+
+RunStart Decide(const Recipe& recipe) {
+  RunStart start = Look(recipe);
+  const RunDirectory& directory = start.directory;
+  std::error_code error;
   for (const std::string& path :
        {directory.path, directory.checkpoints(), directory.path + "/logs"}) {
     fs::create_directories(path, error);
@@ -65,6 +73,21 @@ RunStart Decide(const Recipe& recipe) {
 }
 
 }  // namespace
+
+std::string SetMetricsAside(const RunDirectory& directory) {
+  std::error_code error;
+  if (!fs::exists(directory.metrics(), error)) return "";
+  for (int i = 1;; ++i) {
+    const std::string path = directory.path + "/metrics." + std::to_string(i) + ".jsonl";
+    if (fs::exists(path, error)) continue;
+    fs::rename(directory.metrics(), path, error);
+    if (error)
+      throw CheckpointError(directory.metrics() + ": cannot be renamed: " + error.message());
+    return path;
+  }
+}
+
+void CheckRunDirectory(const Recipe& recipe) { Look(recipe); }
 
 RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world) {
   RunStart start;

@@ -24,7 +24,7 @@ struct RunDirectory {
 struct RunStart {
   RunDirectory directory;
   std::string resume_from;  // A checkpoint's directory; empty: from the beginning.
-  bool held_a_run = false;  // metrics.jsonl goes on.
+  bool held_a_run = false;
 };
 
 // Called by all ranks. Rank 0 decides and makes the directory, all see the same answer. Before
@@ -34,6 +34,13 @@ struct RunStart {
 //   the directory cannot be made or written to: CheckpointError
 // Every rank then looks for a mark that rank 0 left: CheckpointError, `not a shared directory`.
 RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world);
+
+// Renames metrics.jsonl to the first of metrics.1.jsonl, metrics.2.jsonl, ... that is free, and
+// returns that path; empty where there is none to rename. Throws CheckpointError.
+std::string SetMetricsAside(const RunDirectory& directory);
+
+// The checks of it that need nothing written, for --dry-run.
+void CheckRunDirectory(const Recipe& recipe);
 
 }  // namespace fsdp
 

@@ -1,5 +1,7 @@
 #include "trainer/loop/train.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -39,6 +41,10 @@ namespace {
 
 int Cores() { return static_cast<int>(DescribeHost().cores); }
 
+std::string Printed(float value) {
+  return std::isnan(value) ? "nan" : std::to_string(value);  // A NaN's sign means nothing.
+}
+
 // Aborts the communicators when the job fails on another rank.
 class FailureLink {
  public:
@@ -76,6 +82,7 @@ class Trainer {
     AgreeOnEverything();
     start_ = OpenRunDirectory(recipe, *job.store, job.rank, job.world);
     log_.emplace(start_.directory.log(job.rank));
+    log_->Info(job.place + ", process " + std::to_string(getpid()));
     Connect();
     CpuOptions device;
     device.spin = job.local_world * threads_ <= Cores();
@@ -92,6 +99,7 @@ class Trainer {
       return Steps();
     } catch (const std::exception& error) {
       log_->Error(error.what());
+      if (metrics_) RecordEnd(error.what());
       if (link_) link_->Abort(error.what());  // Or our own streams would wait for peers for ever.
       throw;
     }
@@ -118,12 +126,16 @@ class Trainer {
   Executor& executor() { return session_->executor(); }
 
   void AgreeOnEverything() {
-    Agree(*job_.store, "start", job_.rank, job_.world,
-          {{"recipe", std::to_string(HashRecipe(recipe_))},
-           {"schedule", std::to_string(plan_.schedule_hash)},
-           {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
-           {"matrix kernels", GemmKernels()},
-           {"data", std::to_string(data_.Hash())}});
+    Labels labels;
+    for (const auto& [key, value] : SharedSettings(recipe_)) {
+      labels.emplace_back("recipe: " + key, value);
+    }
+    labels.insert(labels.end(),
+                  {{"schedule", std::to_string(plan_.schedule_hash)},
+                   {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
+                   {"matrix kernels", GemmKernels()},
+                   {"data", std::to_string(data_.Hash())}});
+    Agree(*job_.store, "start", job_.rank, job_.world, labels);
   }
 
   void Connect() {
@@ -182,7 +194,12 @@ class Trainer {
     if (!first()) return;
     const std::string started = UtcNow();
     const RunDirectory& directory = start_.directory;
-    if (start_.held_a_run) {
+    if (start_.held_a_run && start_.resume_from.empty()) {
+      // It left no checkpoint to go on from; what it has recorded stays.
+      const std::string kept = SetMetricsAside(directory);
+      if (!kept.empty()) console_.Warning("starting over: the records so far are now in " + kept);
+      metrics_.emplace(MetricsWriter::Create(directory.metrics()));
+    } else if (start_.held_a_run) {
       MetricsKept kept;
       metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step_, &kept));
       if (kept.damaged > 0) {
@@ -211,6 +228,7 @@ class Trainer {
                   (job_.world == 1 ? " rank" : " ranks") + " x " + std::to_string(threads_) +
                   (threads_ == 1 ? " thread, " : " threads, ") + HumanBytes(plan_.memory.bytes) +
                   " planned a rank, in " + directory.path);
+    console_.Line(job_.place);
     if (!start_.resume_from.empty()) {
       console_.Line("resumed from " + start_.resume_from + ", step " + std::to_string(step_));
     }
@@ -227,12 +245,17 @@ class Trainer {
     p.compiler = BuildCompiler();
     p.device = "cpu";
     p.libraries = {CLibrary(), {"OpenBLAS kernels", GemmKernels()}};
+    p.world_size = job_.world;
     p.threads = threads_;
+    p.seed = seed_;
     p.host = DescribeHost();
     for (const TokenSource* source : {data_.train_source.get(), data_.valid_source.get()}) {
       if (source == nullptr) continue;
-      for (const DataFile& file : source->Files())
+      for (const DataFile& file : source->Files()) {
+        const auto is_it = [&](const Provenance::File& f) { return f.path == file.path; };
+        if (std::any_of(p.data.begin(), p.data.end(), is_it)) continue;  // Both are parts of it.
         p.data.push_back({file.path, file.bytes, file.hash});
+      }
     }
     return p;
   }
@@ -253,7 +276,7 @@ class Trainer {
     while (step_ < last && !stopping_) {
       if (pending_.size() == 2) TakeResult();
       if (stopping_) break;
-      if (std::exchange(saving_, false)) Save();
+      if (saving_) Save();
       const int64_t step = step_ + 1;
       const bool traced = IsTraced(step);
       if (traced) StartTrace();
@@ -263,8 +286,9 @@ class Trainer {
       if (IsCheckpoint(step)) Save();
     }
     Drain();
-    if (stopping_ && step_ < last) {
-      if (saved_step_ != step_) Save();
+    const bool early = stopping_ && step_ < last;
+    if ((early || saving_) && saved_step_ != step_) Save();
+    if (early) {
       return Finish("stopped", ExitCode::kStopped);
     }
     return Finish("done", ExitCode::kDone);
@@ -296,12 +320,16 @@ class Trainer {
     const StepScalars result = executor().Result(pending.index);
     tokens_ += data_.train->TargetsOfStep(pending.step);
     const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
-    if (first()) Record(pending.step, result);
+    if (first()) {
+      Record(pending.step, result);
+      console_.Progress(pending.step, recipe_.train.steps,
+                        meter_->TimeLeft(recipe_.train.steps - pending.step));
+    }
     if (!finite) {
       if (first()) metrics_->Write(SkippedRecord{pending.step, "loss or gradient not finite"});
       throw Error(ExitCode::kNotFinite,
-                  "step " + std::to_string(pending.step) + ": loss " + std::to_string(result.loss) +
-                      ", gradient norm " + std::to_string(result.grad_norm) +
+                  "step " + std::to_string(pending.step) + ": loss " + Printed(result.loss) +
+                      ", gradient norm " + Printed(result.grad_norm) +
                       ": not finite. The step changed no parameter; a lower optimizer.lr or more "
                       "schedule.warmup_steps usually helps");
     }
@@ -335,6 +363,14 @@ class Trainer {
     metrics_->Write(record);
     const int64_t left = recipe_.train.steps - step;
     console_.Step(record, recipe_.train.steps, meter_->TimeLeft(left));
+  }
+
+  // The last record of a run that fails. Where the disk is what failed, that is reported already.
+  void RecordEnd(const std::string& reason) {
+    try {
+      metrics_->Write(EndRecord{reason});
+    } catch (const Error&) {
+    }
   }
 
   bool IsTraced(int64_t step) const {
@@ -428,6 +464,7 @@ class Trainer {
   // Nothing of a step becomes durable before its events and the communicators have been checked.
   void Save() {
     Drain();
+    saving_ = false;  // Whoever asked until now gets this one.
     executor().Synchronize();
     meter_->Pause();
     const double begin = device_->Now();

@@ -22,6 +22,7 @@ struct Job {
   Store* store = nullptr;
   // Makes a communicator over all ranks; `name` is new each time. Not called in a world of one.
   std::function<std::unique_ptr<Communicator>(const std::string& name)> connect;
+  std::string place;  // For the log and rank 0's console: which rank this is, and who says so.
   std::vector<std::string> command_line;
   // What the user asked of this rank so far; null: nothing. Read once a step.
   std::function<bool()> stop_requested;

@@ -14,6 +14,7 @@ namespace fsdp {
 namespace {
 
 std::string Number(const char* format, double value) {
+  if (std::isnan(value)) return "nan";  // Its sign, which printf shows, means nothing.
   char buffer[64];
   std::snprintf(buffer, sizeof(buffer), format, value);
   return buffer;

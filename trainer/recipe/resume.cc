@@ -3,7 +3,6 @@
 #include <map>
 
 #include "trainer/core/errors.h"
-#include "trainer/core/philox.h"
 #include "trainer/recipe/print.h"
 
 namespace fsdp {
@@ -46,12 +45,12 @@ void CheckResume(const Recipe& before, const Recipe& now) {
   if (!text.empty()) throw ConfigError(text);
 }
 
-uint64_t HashRecipe(const Recipe& recipe) {
-  std::string text;
-  for (const auto& [key, value] : FlattenRecipe(recipe)) {
-    if (key != "run.threads" && key != "run.dir") text += key + ": " + value + "\n";
-  }
-  return HashBytes(text);
+std::vector<std::pair<std::string, std::string>> SharedSettings(const Recipe& recipe) {
+  auto settings = FlattenRecipe(recipe);
+  std::erase_if(settings, [](const auto& setting) {
+    return setting.first == "run.threads" || setting.first == "run.dir";
+  });
+  return settings;
 }
 
 }  // namespace fsdp

@@ -1,9 +1,9 @@
-// Two recipes of one run: what may differ, and a number to tell them apart.
+// Two recipes of one run: what may differ.
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_RESUME_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_RESUME_H_
 
-#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/recipe/recipe.h"
@@ -22,9 +22,9 @@ std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Reci
 // Throws ConfigError with a line for each difference that names both values.
 void CheckResume(const Recipe& before, const Recipe& now);
 
-// Of the resolved text, for ranks to compare before the first step. Everything counts but
-// run.threads and run.dir, which hosts of one run may have to set differently.
-uint64_t HashRecipe(const Recipe& recipe);
+// What ranks compare before the first step, as FlattenRecipe gives it: everything but run.threads
+// and run.dir, which hosts of one run may have to set differently.
+std::vector<std::pair<std::string, std::string>> SharedSettings(const Recipe& recipe);
 
 }  // namespace fsdp
 

@@ -53,13 +53,13 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   EXPECT_NO_THROW(CheckResume(With({}), With({"train.steps=5"})));
 }
 
-TEST(HashRecipe, SeesEveryKeyButTheHostsOwn) {
-  const uint64_t hash = HashRecipe(With({}));
-  EXPECT_EQ(HashRecipe(With({"train.steps=100"})), hash);  // The default, written out.
-  EXPECT_EQ(HashRecipe(With({"run.threads=2", "run.dir=/mnt/here"})), hash);
+TEST(SharedSettings, HoldEveryKeyButTheHostsOwn) {
+  const auto shared = SharedSettings(With({}));
+  EXPECT_EQ(SharedSettings(With({"train.steps=100"})), shared);  // The default, written out.
+  EXPECT_EQ(SharedSettings(With({"run.threads=2", "run.dir=/mnt/here"})), shared);
   for (const char* change : {"eval.every=1", "run.seed=1", "fsdp.communicators=1",
                              "log.trace_steps=[1]", "data.valid=null", "model.vocab_size=300"}) {
-    EXPECT_NE(HashRecipe(With({change})), hash) << change;
+    EXPECT_NE(SharedSettings(With({change})), shared) << change;
   }
 }
 
