@@ -37,14 +37,14 @@ int32_t PickToken(std::span<const float> logits, int64_t vocab, double temperatu
 
 std::vector<int32_t> Sample(
     const SampleOptions& options, std::vector<int32_t> prompt,
-    const std::function<std::vector<float>(std::span<const int32_t>)>& logits) {
+    const std::function<std::span<const float>(std::span<const int32_t>)>& logits) {
   FSDP_CHECK(!prompt.empty());
   const RandomStream random(options.seed, "sample", options.step);
   std::vector<int32_t> tokens = std::move(prompt);
   const size_t start = tokens.size();
   for (int64_t i = 0; i < options.max_tokens; ++i) {
     const size_t seen = std::min<size_t>(tokens.size(), options.context);
-    const std::vector<float> next = logits(std::span(tokens).last(seen));
+    const std::span<const float> next = logits(std::span(tokens).last(seen));
     tokens.push_back(PickToken(next, options.vocab, options.temperature, random.Uniform(i)));
   }
   return {tokens.begin() + static_cast<int64_t>(start), tokens.end()};

@@ -22,11 +22,11 @@ struct SampleOptions {
   uint64_t step = 0;
 };
 
-// `logits(tokens)` gives those of the token after the last one of `tokens` (1 to context of them).
-// Returns the new tokens alone.
+// `logits(tokens)` gives those of the token after the last one of `tokens` (1 to context of them),
+// to be read before the next call. Returns the new tokens alone.
 std::vector<int32_t> Sample(
     const SampleOptions& options, std::vector<int32_t> prompt,
-    const std::function<std::vector<float>(std::span<const int32_t>)>& logits);
+    const std::function<std::span<const float>(std::span<const int32_t>)>& logits);
 
 }  // namespace fsdp
 

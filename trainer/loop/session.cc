@@ -1,7 +1,5 @@
 #include "trainer/loop/session.h"
 
-#include <algorithm>
-
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/check.h"
 #include "trainer/core/philox.h"
@@ -45,7 +43,7 @@ void Session::Eval(float scale, Load load) {
   executor_.Run(run);
 }
 
-std::vector<float> Session::Logits(int64_t column, Load load) {
+std::span<const float> Session::Logits(int64_t column, Load load) {
   FSDP_CHECK(options_.generate);
   Executor::Step run;
   run.mode = Mode::kEval;
@@ -61,11 +59,9 @@ std::vector<float> Session::Logits(int64_t column, Load load) {
   };
   executor_.Run(run);
   executor_.Result(executor_.steps() - 1);
-  std::vector<float> logits(model_.vocab_size());
-  if (device_.type() == DeviceType::kSim) return logits;
+  if (device_.type() == DeviceType::kSim) return {};
   if (device_.checker()) device_.checker()->OnHostAccess("logits", {logits_}, {});
-  std::copy_n(logits_.As<float>(), logits.size(), logits.begin());
-  return logits;
+  return {logits_.As<float>(), static_cast<size_t>(model_.vocab_size())};
 }
 
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,

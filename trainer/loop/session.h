@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "trainer/comm/communicator.h"
@@ -48,8 +49,8 @@ class Session {
   // weights x cross-entropy, times `scale`.
   void Eval(float scale, Load load);
   // Runs the model on row 0 of the batch that `load` fills; the logits of position `column`,
-  // [vocab], on the host. Blocks.
-  std::vector<float> Logits(int64_t column, Load load);
+  // [vocab], on the host until the next call; empty on the sim device. Blocks.
+  std::span<const float> Logits(int64_t column, Load load);
 
   Executor& executor() { return executor_; }
   Optimizer& optimizer() { return *optimizer_; }
