@@ -111,6 +111,27 @@ void RandomInitial(uint64_t seed, const Parameter& p, int64_t begin, std::span<f
   for (size_t i = 0; i < values.size(); ++i) values[i] += 0.05f * random.Normal(begin + i);
 }
 
+// Memory that holds NaN until somebody writes to it.
+class DirtyAllocator final : public PhasedAllocator {
+ public:
+  DirtyAllocator(Device& device, const MemoryPlan& plan) : arena_(device, plan) {}
+
+  void Begin(Phase phase) override { arena_.Begin(phase); }
+  std::byte* Allocate(int64_t bytes, MemoryKind kind) override {
+    std::byte* data = arena_.Allocate(bytes, kind);
+    // The first block is the arena's first.
+    if (!std::exchange(dirty_, true)) std::memset(data, 0xFF, arena_.plan().bytes);
+    return data;
+  }
+  void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept override {
+    arena_.Free(data, bytes, kind);
+  }
+
+ private:
+  PlannedAllocator arena_;
+  bool dirty_ = false;
+};
+
 // One rank's life.
 class TinyRank {
  public:
@@ -263,7 +284,7 @@ class TinyRank {
   const int64_t rows_, seq_;
   Gpt2 model_;
   CpuDevice device_;
-  PlannedAllocator allocator_;
+  DirtyAllocator allocator_;
   std::unique_ptr<Communicator> gather_, reduce_;
   Session session_;
   Report report_;

@@ -76,7 +76,12 @@ void Tape::Add(const std::shared_ptr<TensorPtr>& grad, TensorPtr tensor) {
   }
   if (!Owned(*grad)) {  // A skip connection's two branches share it: the other one still reads.
     std::swap(*grad, tensor);
-    FSDP_CHECK(Owned(*grad)) << "two shared gradients meet";
+  }
+  if (!Owned(*grad)) {  // Both are shared: x + x, say.
+    TensorPtr sum = New(tensor->view().shape);
+    fsdp::Add(stream_, tensor->view(), (*grad)->view(), sum->view());
+    *grad = std::move(sum);
+    return;
   }
   Accumulate(stream_, tensor->view(), (*grad)->view());
 }

@@ -222,13 +222,13 @@ void Executor::Synchronize() {
 }
 
 const Action& Executor::CurrentRun(int segment, Pass pass, const char* what) const {
+  const auto name = [&](int s, Pass p) { return model_.segments()[s].name + " " + Name(p); };
   FSDP_CHECK(running_ != nullptr && cursor_ < running_->actions.size())
-      << what << " " << model_.segments()[segment].name << " " << Name(pass)
-      << ", but the schedule has ended";
+      << what << " " << name(segment, pass) << ", but the schedule has ended";
   const Action& action = running_->actions[cursor_];
   FSDP_CHECK(action.kind == ActionKind::kRun && action.segment == segment && action.pass == pass)
-      << what << " " << model_.segments()[segment].name << " " << Name(pass)
-      << ", but the schedule says " << ToString(action);
+      << what << " " << name(segment, pass) << ", but the schedule says "
+      << name(action.segment, action.pass);
   return action;
 }
 

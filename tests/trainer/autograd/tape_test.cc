@@ -1,0 +1,193 @@
+#include "trainer/autograd/tape.h"
+
+#include <gtest/gtest.h>
+
+#include <new>
+#include <string>
+#include <vector>
+
+#include "trainer/core/philox.h"
+#include "trainer/nn/layers.h"
+#include "trainer/runtime/cpu/cpu_device.h"
+
+namespace fsdp {
+namespace {
+
+// Gives nothing back before it ends, and counts what is not freed.
+class CountingAllocator final : public Allocator {
+ public:
+  ~CountingAllocator() override {
+    for (std::byte* block : blocks_) ::operator delete[](block, std::align_val_t(64));
+  }
+  std::byte* Allocate(int64_t bytes, MemoryKind) override {
+    blocks_.push_back(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(64))));
+    ++live_;
+    return blocks_.back();
+  }
+  void Free(std::byte*, int64_t, MemoryKind) noexcept override { --live_; }
+
+  int live() const { return live_; }
+  size_t total() const { return blocks_.size(); }
+
+ private:
+  std::vector<std::byte*> blocks_;
+  int live_ = 0;
+};
+
+class Journal final : public SegmentHooks {
+ public:
+  void Enter(int segment, Pass pass) override { Note("enter ", segment, pass); }
+  void Leave(int segment, Pass pass) override { Note("leave ", segment, pass); }
+  std::vector<std::string> lines;
+
+ private:
+  void Note(const char* what, int segment, Pass pass) {
+    lines.push_back(what + std::to_string(segment) + " " + "FRB"[static_cast<int>(pass)]);
+  }
+};
+
+using Branches = std::function<Var(Tape& tape, const Var& x)>;
+
+class TapeTest : public ::testing::Test {
+ protected:
+  TensorPtr Random(const Shape& shape, const char* name) {
+    auto tensor = std::make_shared<Tensor>(allocator_, DType::kFloat32, shape);
+    const RandomStream random(3, name);
+    for (int64_t i = 0; i < shape.NumElements(); ++i) {
+      tensor->view().As<float>()[i] = random.Normal(i);
+    }
+    return tensor;
+  }
+
+  // The gradient of x where that of body(x) is `dy`; also checks that dy, which others may still
+  // read, is left alone.
+  std::vector<float> Gradient(const Branches& body) {
+    const TensorPtr x = Random(kShape, "x"), dy = Random(kShape, "dy");
+    const std::vector<float> before = Values(dy);
+    Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+    const Var input{std::make_shared<Saved>(x), std::make_shared<TensorPtr>(), kShape};
+    *body(tape, input).grad = dy;
+    tape.Backward();
+    stream_->Synchronize();
+    EXPECT_EQ(Values(dy), before) << "a shared gradient was written";
+    return Values(*input.grad);
+  }
+
+  static std::vector<float> Values(const TensorPtr& tensor) {
+    const float* data = tensor->view().As<float>();
+    return {data, data + tensor->view().NumElements()};
+  }
+
+  const Shape kShape{5, 7};
+  CpuDevice device_;
+  CountingAllocator allocator_;
+  std::unique_ptr<Stream> stream_ = device_.CreateStream("compute");
+  Journal journal_;
+};
+
+// Doubling a float is exact, so two equal branches give exactly twice the gradient of one, unless
+// one branch wrote into what it shares with the other.
+TEST_F(TapeTest, BranchesDoNotWriteTheGradientTheyShare) {
+  const auto one = Gradient([](Tape& t, const Var& x) { return Gelu(t, x); });
+  const auto two = Gradient([](Tape& t, const Var& x) {
+    const Var a = Gelu(t, x), b = Gelu(t, x);
+    return Residual(t, a, b);
+  });
+  const auto four = Gradient([](Tape& t, const Var& x) {
+    const Var a = Gelu(t, x), b = Gelu(t, x), c = Gelu(t, x), d = Gelu(t, x);
+    return Residual(t, Residual(t, a, b), Residual(t, c, d));
+  });
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_EQ(two[i], 2 * one[i]) << i;
+    EXPECT_EQ(four[i], 4 * one[i]) << i;
+  }
+}
+
+// Around a skip connection: the branch adds to the gradient that passes by. Both orders.
+TEST_F(TapeTest, ASkipConnectionAddsOnce) {
+  const auto branch = Gradient([](Tape& t, const Var& x) { return Gelu(t, x); });
+  const std::vector<float> dy = Values(Random(kShape, "dy"));
+  for (const bool skip_first : {false, true}) {
+    const auto sum = Gradient([&](Tape& t, const Var& x) {
+      const Var y = Gelu(t, x);
+      return skip_first ? Residual(t, x, y) : Residual(t, y, x);
+    });
+    for (size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], dy[i] + branch[i]) << i;
+  }
+}
+
+TEST_F(TapeTest, AnInputUsedTwiceByOneNodeCountsTwice) {
+  const std::vector<float> dy = Values(Random(kShape, "dy"));
+  const auto sum = Gradient([](Tape& t, const Var& x) {
+    const Var a = Gelu(t, x);
+    return Residual(t, Residual(t, x, x), a);
+  });
+  const auto branch = Gradient([](Tape& t, const Var& x) { return Gelu(t, x); });
+  for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], 2 * dy[i] + branch[i], 1e-6) << i;
+}
+
+Var TwoBlocks(Tape& tape, const Var& x) {
+  const auto body = [](Tape& t, const Var& in) { return Residual(t, in, Gelu(t, in)); };
+  const Var middle = tape.Segment(0, x, true, body);
+  return tape.Segment(1, middle, true, body);
+}
+
+class TapeRecompute : public TapeTest, public ::testing::WithParamInterface<Recompute> {};
+
+TEST_P(TapeRecompute, SameBitsAndNothingKept) {
+  const auto plain = Gradient(TwoBlocks);
+  journal_.lines.clear();
+  const TensorPtr x = Random(kShape, "x");
+  TensorPtr dy = Random(kShape, "dy");
+  const int before = allocator_.live();
+  {
+    Tape tape(*stream_, allocator_, journal_, true, GetParam());
+    const Var input{std::make_shared<Saved>(x), std::make_shared<TensorPtr>(), kShape};
+    {
+      const Var y = TwoBlocks(tape, input);
+      *y.grad = std::move(dy);
+    }
+    tape.Backward();
+    stream_->Synchronize();
+    EXPECT_EQ(Values(*input.grad), plain);
+  }
+  EXPECT_EQ(allocator_.live(), before - 1);  // dy went, too.
+  std::vector<std::string> want{"enter 0 F", "leave 0 F", "enter 1 F", "leave 1 F"};
+  for (const char* segment : {"1 ", "0 "}) {
+    for (const char pass : {'R', 'B'}) {
+      if (pass == 'R' && GetParam() != Recompute::kFull) continue;
+      want.push_back(std::string("enter ") + segment + pass);
+      want.push_back(std::string("leave ") + segment + pass);
+    }
+  }
+  EXPECT_EQ(journal_.lines, want);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TapeRecompute,
+                         ::testing::Values(Recompute::kNone, Recompute::kSelective,
+                                           Recompute::kFull));
+
+TEST_F(TapeTest, EvaluationKeepsNothing) {
+  const TensorPtr x = Random(kShape, "x");
+  const int before = allocator_.live();
+  Tape tape(*stream_, allocator_, journal_, /*record=*/false, Recompute::kFull);
+  {
+    const Var y = TwoBlocks(tape, {std::make_shared<Saved>(x), nullptr, kShape});
+    EXPECT_EQ(allocator_.live(), before + 1);
+  }
+  tape.Backward();
+  EXPECT_EQ(allocator_.live(), before);
+  EXPECT_EQ(journal_.lines.size(), 4u);
+}
+
+using TapeDeathTest = TapeTest;
+
+TEST_F(TapeDeathTest, AGradientThatNeverCame) {
+  Tape tape(*stream_, allocator_, journal_, true, Recompute::kNone);
+  const Var x{std::make_shared<Saved>(Random(kShape, "x")), std::make_shared<TensorPtr>(), kShape};
+  Gelu(tape, x);
+  EXPECT_DEATH(tape.Backward(), "no gradient has reached this value");
+}
+
+}  // namespace
+}  // namespace fsdp

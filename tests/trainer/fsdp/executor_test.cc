@@ -1,0 +1,127 @@
+// A model whose code and schedule part ways is stopped, with both names. On the sim device: no
+// numbers are needed.
+#include "trainer/fsdp/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/loop/session.h"
+#include "trainer/runtime/sim/sim_device.h"
+
+namespace fsdp {
+namespace {
+
+// Three segments of one vector each, entered in the given order; `uses` is the segment whose vector
+// the code of each one looks at.
+class Toy final : public Model {
+ public:
+  Toy() {
+    for (const char* name : {"embedding", "h.0", "h.1"}) {
+      parameters_.push_back(
+          std::make_unique<Parameter>(std::string(name) + ".w", Shape{300}, Init{}, false));
+      segments_.push_back({name, name[0] == 'h', {parameters_.back().get()}});
+    }
+  }
+  const std::vector<ModelSegment>& segments() const override { return segments_; }
+  void Loss(Tape& tape, const Batch&, float, View) const override {
+    Var x;
+    for (const int s : order) {
+      x = tape.Segment(s, x, /*recomputable=*/s > 0, [&, s](Tape& t, const Var& in) {
+        parameters_[uses[s]]->value();
+        if (gradient_in_forward) parameters_[s]->grad();
+        Var y = t.NewVar(Shape{4});
+        t.Push([&t, this, s, in_grad = in.grad, y_grad = y.grad] {
+          Tape::Take(y_grad);
+          parameters_[uses[s]]->value();
+          parameters_[uses[s]]->grad();
+          if (in_grad) t.Add(in_grad, t.New(Shape{4}));
+        });
+        return y;
+      });
+    }
+    tape.Add(x.grad, tape.New(Shape{4}));
+  }
+  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  double FlopsPerToken(int64_t) const override { return 1; }
+  int64_t vocab_size() const override { return 8; }
+  int64_t max_positions() const override { return 8; }
+  const Parameter& parameter(int segment) const { return *parameters_[segment]; }
+
+  std::vector<int> order{0, 1, 2};
+  std::vector<int> uses{0, 1, 2};
+  bool gradient_in_forward = false;
+
+ private:
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<ModelSegment> segments_;
+};
+
+// As in a run: a plan is made first, by the same code; so this dies while planning.
+void TrainOneStep(Toy& model, Strategy strategy = Strategy::kFullShard, int world = 2) {
+  SessionOptions options;
+  options.eval = false;
+  options.executor.strategy = strategy;
+  PlanMemory(model, options, world);
+}
+
+TEST(Executor, FollowsTheModel) {
+  Toy model;
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
+    for (const int world : {1, 2}) TrainOneStep(model, strategy, world);
+  }
+}
+
+TEST(ExecutorDeathTest, AnotherOrderAbortsWithBothNames) {
+  Toy model;
+  model.order = {0, 2, 1};
+  EXPECT_DEATH(TrainOneStep(model), "entering h.1 forward, but the schedule says h.0 forward");
+  model.order = {0, 1, 1};
+  EXPECT_DEATH(TrainOneStep(model), "entering h.0 forward, but the schedule says h.1 forward");
+}
+
+TEST(ExecutorDeathTest, ASegmentLeftOutAborts) {
+  Toy model;
+  model.order = {0, 1};
+  EXPECT_DEATH(TrainOneStep(model), "entering h.0 backward, but the schedule says h.1 forward");
+}
+
+TEST(ExecutorDeathTest, AParameterOfAnotherUnitAborts) {
+  Toy model;
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
+    model.uses = {0, 2, 2};  // Whether or not it happens to be in memory.
+    EXPECT_DEATH(TrainOneStep(model, strategy), "h.1.w is used while its unit is not gathered");
+  }
+}
+
+TEST(ExecutorDeathTest, AGradientInForwardAborts) {
+  Toy model;
+  model.gradient_in_forward = true;
+  EXPECT_DEATH(TrainOneStep(model), "embedding.w is given a gradient outside");
+}
+
+TEST(ExecutorDeathTest, ParametersAreOutOfReachBetweenSteps) {
+  for (const int world : {1, 2}) {
+    Toy model;
+    TrainOneStep(model, Strategy::kFullShard, world);
+    for (const int segment : {0, 1, 2}) {
+      EXPECT_DEATH(model.parameter(segment).value(), "not gathered");
+      EXPECT_DEATH(model.parameter(segment).grad(), "outside");
+    }
+  }
+}
+
+TEST(Executor, AWorldNeedsCommunicators) {
+  Toy model;
+  SimDevice device;
+  PlanRecorder recorder;
+  EXPECT_THROW(Executor(device, recorder, model, {}, 0, 2, nullptr, nullptr),
+               std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace fsdp

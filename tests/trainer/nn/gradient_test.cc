@@ -1,0 +1,137 @@
+// The gradient of a whole tiny GPT-2's loss against differences of the loss, and what
+// recomputation costs and saves.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "models/gpt2/gpt2.h"
+#include "tests/testing/tiny_run.h"
+
+namespace fsdp::testing {
+namespace {
+
+TinyRun OneStep() {
+  TinyRun run;
+  run.config.num_hidden_layers = 2;
+  run.options.executor.seq_len = 5;
+  run.options.executor.max_norm = 0;
+  run.options.global_batch_size = 2;
+  run.options.lr.lr = 0;
+  run.steps = 1;
+  run.check = false;
+  return run;
+}
+
+// L(w + h v) of the parameter `name` alone.
+double LossAt(const TinyRun& run, const Tensors& initial, const std::string& name,
+              const std::vector<float>& v, double h) {
+  TinyRun moved = run;
+  moved.initial = [&](const Parameter& p, int64_t begin, std::span<float> values) {
+    const std::vector<float>& w = initial.at(p.name());
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = w[begin + i];
+      if (p.name() == name) values[i] += static_cast<float>(h * v[begin + i]);
+    }
+  };
+  return Train(moved).losses.at(0);
+}
+
+// Central differences D(h) = (L(w + h v) - L(w - h v)) / 2h. Their error: the term in h^2, of which
+// D(2h) - D(h) is three times the leading part, and the rounding of L, a mean of a few float32
+// numbers of its own size, 2^-22 of it in all, over h.
+TEST(Gradient, IsWhatDifferencesSay) {
+  const TinyRun run = OneStep();
+  const TinyResult base = Train(run);
+  const double noise = std::ldexp(base.losses.at(0), -22);
+  const double h = 0.02;
+  double worst = 0;
+  for (const auto& [name, gradient] : base.gradients) {
+    const size_t n = gradient.size();
+    std::vector<size_t> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + 2, order.end(), [&](size_t a, size_t b) {
+      return std::abs(gradient[a]) > std::abs(gradient[b]);
+    });
+    // The two steepest elements, and all elements together, along their signs.
+    for (int direction = 0; direction < 3; ++direction) {
+      std::vector<float> v(n, 0);
+      if (direction < 2) {
+        v[order[direction]] = 1;
+      } else {
+        for (size_t i = 0; i < n; ++i) {
+          v[i] = std::copysign(1 / std::sqrt(static_cast<float>(n)), gradient[i]);
+        }
+      }
+      double slope = 0;
+      for (size_t i = 0; i < n; ++i) slope += static_cast<double>(v[i]) * gradient[i];
+      const auto difference = [&](double step) {
+        return (LossAt(run, base.initial, name, v, step) -
+                LossAt(run, base.initial, name, v, -step)) /
+               (2 * step);
+      };
+      const double near = difference(h), far = difference(2 * h);
+      const double accepted = std::abs(far - near) + noise / h;
+      EXPECT_LE(std::abs(slope - near), accepted) << name << ", direction " << direction;
+      // Else half a gradient would do.
+      EXPECT_LT(accepted, std::abs(slope) / 4) << name << ", direction " << direction;
+      worst = std::max(worst, std::abs(slope - near) / accepted);
+    }
+  }
+  std::printf("worst: %.3f of what is accepted\n", worst);
+}
+
+TEST(Recomputation, OneBlockGivesTheSameBits) {
+  TinyRun run;
+  run.config.num_hidden_layers = 1;
+  const TinyResult none = Train(run);
+  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+    run.options.executor.recompute = recompute;
+    EXPECT_EQ(FirstDifference(Train(run), none), "");
+  }
+}
+
+int64_t ActivationBytes(int64_t layers, Recompute recompute) {
+  Gpt2Config config = TinyRun::TinyConfig();
+  config.num_hidden_layers = layers;
+  Gpt2 model(config);
+  SessionOptions options = TinyRun::TinyOptions();
+  options.executor.recompute = recompute;
+  return PlanMemory(model, options, 2).by_kind[static_cast<int>(MemoryKind::kActivations)];
+}
+
+TEST(Recomputation, KeepsLess) {
+  for (const int64_t layers : {2, 3, 8}) {
+    const int64_t none = ActivationBytes(layers, Recompute::kNone);
+    const int64_t selective = ActivationBytes(layers, Recompute::kSelective);
+    const int64_t full = ActivationBytes(layers, Recompute::kFull);
+    EXPECT_LT(selective, none) << layers;
+    EXPECT_LT(full, selective) << layers;
+  }
+}
+
+// What one more layer costs, from what forward must keep of it: in rows of 22 tokens, c = 24
+// columns, the feed-forward's f = 52. full: the block's input. selective: the inputs of both norms,
+// qkv and what GELU reads, mean and rstd of the norms; log-sum-exp and the rest come again. none:
+// besides, both norms' results, attention's with its log-sum-exp, and GELU's.
+TEST(Recomputation, KeepsWhatItSays) {
+  const auto layer = [](Recompute recompute) {
+    return ActivationBytes(9, recompute) - ActivationBytes(8, recompute);
+  };
+  const auto floats = [](std::initializer_list<int64_t> counts) {
+    int64_t bytes = 0;
+    for (const int64_t n : counts) bytes += (4 * n + 63) / 64 * 64;  // Blocks begin at 64 bytes.
+    return bytes;
+  };
+  constexpr int64_t r = 22, c = 24, f = 52, heads = 3;
+  EXPECT_EQ(layer(Recompute::kFull), floats({r * c}));
+  EXPECT_EQ(layer(Recompute::kSelective), floats({r * c, r * c, r * 3 * c, r * f, r, r, r, r}));
+  EXPECT_EQ(layer(Recompute::kNone), floats({r * c, r * c, r * 3 * c, r * f, r, r, r, r, r * c,
+                                             r * c, r * c, r * f, r * heads}));
+}
+
+}  // namespace
+}  // namespace fsdp::testing

@@ -1,0 +1,53 @@
+#include "trainer/optim/lr_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace fsdp {
+namespace {
+
+TEST(LrSchedule, CosineAtItsBorders) {
+  const LrSchedule s{LrShape::kCosine, 2.0, 5, 25, 0.25};
+  EXPECT_DOUBLE_EQ(s.At(1), 2.0 / 5);
+  EXPECT_DOUBLE_EQ(s.At(4), 2.0 * 4 / 5);
+  EXPECT_DOUBLE_EQ(s.At(5), 2.0);
+  EXPECT_LT(s.At(6), 2.0);
+  EXPECT_DOUBLE_EQ(s.At(15), (2.0 + 0.5) / 2);                       // Half way.
+  EXPECT_DOUBLE_EQ(s.At(10), 0.5 + 1.5 * (1 + std::sqrt(0.5)) / 2);  // A quarter.
+  EXPECT_DOUBLE_EQ(s.At(25), 0.5);
+}
+
+TEST(LrSchedule, CosineFallsEverywhereAfterWarmUp) {
+  const LrSchedule s{LrShape::kCosine, 1.0, 3, 40, 0.1};
+  for (int64_t step = 2; step <= 3; ++step) EXPECT_GT(s.At(step), s.At(step - 1));
+  for (int64_t step = 4; step <= 40; ++step) EXPECT_LT(s.At(step), s.At(step - 1));
+}
+
+TEST(LrSchedule, WithoutWarmUpTheFirstStepIsNearThePeak) {
+  const LrSchedule s{LrShape::kCosine, 1.0, 0, 100, 0.0};
+  EXPECT_DOUBLE_EQ(s.At(1), (1 + std::cos(M_PI / 100)) / 2);
+  EXPECT_NEAR(s.At(100), 0, 1e-16);
+}
+
+TEST(LrSchedule, WarmUpMayLastTheWholeRun) {
+  for (const LrShape shape : {LrShape::kCosine, LrShape::kConstant}) {
+    const LrSchedule s{shape, 3.0, 4, 4, 0.1};
+    EXPECT_DOUBLE_EQ(s.At(2), 1.5);
+    EXPECT_DOUBLE_EQ(s.At(4), 3.0);
+  }
+}
+
+TEST(LrSchedule, ARunOfOneStep) {
+  EXPECT_DOUBLE_EQ((LrSchedule{LrShape::kCosine, 3.0, 0, 1, 0.5}.At(1)), 1.5);
+  EXPECT_DOUBLE_EQ((LrSchedule{LrShape::kCosine, 3.0, 1, 1, 0.5}.At(1)), 3.0);
+}
+
+TEST(LrSchedule, ConstantStaysAfterWarmUp) {
+  const LrSchedule s{LrShape::kConstant, 3.0, 2, 10, 0.1};
+  EXPECT_DOUBLE_EQ(s.At(1), 1.5);
+  for (int64_t step = 2; step <= 10; ++step) EXPECT_DOUBLE_EQ(s.At(step), 3.0);
+}
+
+}  // namespace
+}  // namespace fsdp

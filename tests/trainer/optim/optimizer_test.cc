@@ -1,0 +1,134 @@
+// Which elements decay, and what state starts as, over all ranks of a world. Parameters are 1 and
+// gradients 0, so that a step of rate 1/2 and decay 1/2 leaves 3/4, exactly, where it is applied
+// once, with AdamW as with SGD.
+#include "trainer/optim/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/gpt2/gpt2.h"
+#include "tests/testing/tiny_run.h"
+#include "trainer/comm/thread/thread_communicator.h"
+#include "trainer/loop/session.h"
+#include "trainer/ops/elementwise.h"
+#include "trainer/runtime/cpu/cpu_device.h"
+
+namespace fsdp {
+namespace {
+
+using testing::TinyRun;
+
+struct Updated {
+  std::map<std::string, std::vector<float>> parameters;
+  std::map<std::string, std::vector<int>> owners;
+  std::vector<float> padding, initial_state;
+};
+
+// One step on every rank of the world in turn; nothing is communicated.
+Updated StepOnEveryRank(const SessionOptions& options, int world) {
+  Updated out;
+  auto communicators = CreateThreadCommunicators(world);
+  for (int rank = 0; rank < world; ++rank) {
+    Gpt2 model(TinyRun::TinyConfig());
+    CpuDevice device;
+    PlannedAllocator allocator(device, PlanMemory(model, options, world));
+    Session session(device, allocator, model, options, rank, world, communicators[rank].get(),
+                    communicators[rank].get());
+    Executor& executor = session.executor();
+    executor.Initialize([](const Parameter&, int64_t, std::span<float> values) {
+      std::fill(values.begin(), values.end(), 1.0f);
+    });
+    executor.Synchronize();
+    for (const ShardState& state : session.optimizer().state()) {
+      for (const View& shard : state.shards) {
+        out.initial_state.insert(out.initial_state.end(), shard.As<float>(),
+                                 shard.As<float>() + shard.NumElements());
+      }
+    }
+    float one = 1;
+    const View coefficient(reinterpret_cast<std::byte*>(&one), DType::kFloat32, Shape{1});
+    const std::vector<UnitLayout>& units = executor.layout().units;
+    for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+      Fill(executor.compute(), 0, executor.gradient(u));
+      session.optimizer().Step(executor.compute(), u, 0.5, 1, executor.master(u),
+                               executor.gradient(u), coefficient);
+    }
+    executor.Synchronize();
+    for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+      const float* shard = executor.master(u).As<float>();
+      std::vector<bool> used(units[u].shard_size);
+      for (const Piece& piece : PiecesOfShard(units[u], executor.shard_rank())) {
+        std::vector<float>& values = out.parameters[piece.parameter->name];
+        std::vector<int>& owners = out.owners[piece.parameter->name];
+        values.resize(piece.parameter->size());
+        owners.resize(piece.parameter->size());
+        for (int64_t i = 0; i < piece.count; ++i) {
+          values[piece.begin + i] = shard[piece.at + i];
+          ++owners[piece.begin + i];
+          used[piece.at + i] = true;
+        }
+      }
+      for (int64_t i = 0; i < units[u].shard_size; ++i) {
+        if (!used[i]) out.padding.push_back(shard[i]);
+      }
+    }
+  }
+  return out;
+}
+
+class OptimizerTest : public ::testing::TestWithParam<OptimizerOptions> {};
+
+TEST_P(OptimizerTest, MatricesDecayOnceAndNothingElse) {
+  const Gpt2 model(TinyRun::TinyConfig());
+  for (const int world : {1, 2, 3, 5, 7}) {
+    for (const AutoWrap wrap : {AutoWrap::kTransformerBlock, AutoWrap::kNone}) {
+      SessionOptions options = TinyRun::TinyOptions();
+      options.optimizer = GetParam();
+      options.optimizer.weight_decay = 0.5;
+      options.executor.wrap.policy = wrap;
+      const Updated updated = StepOnEveryRank(options, world);
+      size_t parameters = 0;
+      for (const ModelSegment& segment : model.segments()) {
+        for (const Parameter* p : segment.parameters) {
+          ++parameters;
+          const int64_t n = p->shape().NumElements();
+          const float want = p->shape().rank() == 2 ? 0.75f : 1.0f;
+          EXPECT_EQ(updated.parameters.at(p->name()), std::vector<float>(n, want))
+              << p->name() << " in a world of " << world;
+          EXPECT_EQ(updated.owners.at(p->name()), std::vector<int>(n, 1)) << p->name();
+        }
+      }
+      EXPECT_EQ(updated.parameters.size(), parameters);
+      EXPECT_EQ(updated.padding, std::vector<float>(updated.padding.size(), 0.0f));
+    }
+  }
+}
+
+TEST_P(OptimizerTest, StateStartsAtZero) {
+  SessionOptions options = TinyRun::TinyOptions();
+  options.optimizer = GetParam();
+  const bool none =
+      options.optimizer.kind == OptimizerOptions::Kind::kSgd && options.optimizer.momentum == 0;
+  for (const int world : {1, 3}) {
+    const Updated updated = StepOnEveryRank(options, world);
+    EXPECT_EQ(updated.initial_state.empty(), none);
+    EXPECT_EQ(updated.initial_state, std::vector<float>(updated.initial_state.size(), 0.0f));
+  }
+}
+
+OptimizerOptions Sgd(double momentum) {
+  OptimizerOptions options;
+  options.kind = OptimizerOptions::Kind::kSgd;
+  options.momentum = momentum;
+  return options;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerTest,
+                         ::testing::Values(OptimizerOptions{}, Sgd(0), Sgd(0.9)));
+
+}  // namespace
+}  // namespace fsdp
