@@ -185,7 +185,7 @@ TEST(Gemm, ThreadsDoNotShareBuffers) {
     for (int64_t k = 0; k < kK; ++k) {
       for (int64_t i = 0; i < kM * kN; ++i) want[i] += a[k * kM + i / kN] * b[k * kN + i % kN];
     }
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 15000; ++i) {
       GemmSerial(kM, kN, kK, 1, {a.data(), kM, /*transposed=*/true}, {b.data(), kN}, 0, c.data(),
                  kN);
       wrong[t] += c != want;
