@@ -174,7 +174,7 @@ class TinyRank {
 
     std::vector<float> logits;
     for (const auto& [sample, column] : run_.logits) {
-      const std::vector<float> row =
+      const std::span<const float> row =
           session_.Logits(column, [this, sample = sample](int, const Batch& batch) {
             for (int64_t r = 0; r < rows_; ++r) FillRow(1, sample, r, batch);
           });

@@ -78,7 +78,8 @@ std::vector<std::string> List(const std::string& directory) {
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     names.push_back(it->path().filename());
   }
-  if (error && error != std::errc::no_such_file_or_directory) {
+  if (error && error != std::errc::no_such_file_or_directory &&
+      error != std::errc::not_a_directory) {  // Who wants to write there will say so.
     throw CheckpointError(directory + ": cannot be listed: " + error.message());
   }
   return names;
