@@ -175,19 +175,19 @@ TEST(GemmSerial, ManyThreadsAtOnce) {
 // Many short products at once: what they share must be locked. Whole numbers, so one result. The
 // transposed factor keeps OpenBLAS's SkylakeX kernels from a short cut without a buffer.
 TEST(Gemm, ThreadsDoNotShareBuffers) {
-  constexpr int64_t kM = 38, kN = 90, kK = 30;
+  constexpr int64_t kN = 90, kK = 30;
   ThreadPool pool(8, /*spin=*/false);
   std::vector<int> wrong(pool.size());
   pool.Run([&](int t) {
-    std::vector<float> a(kK * kM), b(kK * kN), want(kM * kN, 0), c(kM * kN);
-    for (int64_t i = 0; i < kK * kM; ++i) a[i] = static_cast<float>((i * 7 + t) % 5 - 2);
+    const int64_t m = 2 + 5 * t;  // Of different length, so that no two threads march in step.
+    std::vector<float> a(kK * m), b(kK * kN), want(m * kN, 0), c(m * kN);
+    for (int64_t i = 0; i < kK * m; ++i) a[i] = static_cast<float>((i * 7 + t) % 5 - 2);
     for (int64_t i = 0; i < kK * kN; ++i) b[i] = static_cast<float>((i * 3 + t) % 7 - 3);
     for (int64_t k = 0; k < kK; ++k) {
-      for (int64_t i = 0; i < kM * kN; ++i) want[i] += a[k * kM + i / kN] * b[k * kN + i % kN];
+      for (int64_t i = 0; i < m * kN; ++i) want[i] += a[k * m + i / kN] * b[k * kN + i % kN];
     }
     for (int i = 0; i < 15000; ++i) {
-      GemmSerial(kM, kN, kK, 1, {a.data(), kM, /*transposed=*/true}, {b.data(), kN}, 0, c.data(),
-                 kN);
+      GemmSerial(m, kN, kK, 1, {a.data(), m, /*transposed=*/true}, {b.data(), kN}, 0, c.data(), kN);
       wrong[t] += c != want;
     }
   });
