@@ -239,6 +239,15 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   return std::string(model) + "_" + std::to_string(world) + kStrategies[static_cast<int>(strategy)];
 }
 
+// AddressSanitizer takes ten times as long and learns nothing from more worlds.
+#ifdef __SANITIZE_ADDRESS__
+const auto kThreadWorlds = ::testing::Values(3);
+const auto kProcessWorlds = ::testing::Values(2);
+#else
+const auto kThreadWorlds = ::testing::Values(2, 3, 4);
+const auto kProcessWorlds = ::testing::Values(1, 2, 3, 4);
+#endif
+
 // In a world of one the strategies are one.
 const auto kModels = ::testing::Values("odd_vocab", "odd_heads", "one_head");
 const auto kStrategies =
@@ -250,11 +259,11 @@ INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
                                             ::testing::Values(false)),
                          CaseName);
 INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
-                         ::testing::Combine(kModels, ::testing::Values(2, 3, 4), kStrategies,
+                         ::testing::Combine(kModels, kThreadWorlds, kStrategies,
                                             ::testing::Values(false)),
                          CaseName);
 INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
-                         ::testing::Combine(kModels, ::testing::Values(1, 2, 3, 4), kStrategies,
+                         ::testing::Combine(kModels, kProcessWorlds, kStrategies,
                                             ::testing::Values(true)),
                          CaseName);
 
