@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "tests/e2e/run_binary.h"
 
@@ -91,6 +92,23 @@ TEST(KilledRank, TheOthersExitWith6) {
 }
 
 TEST(KilledRank, WhileItStarts) {
+  for (const int delay_ms : {0, 20, 50, 100, 200}) {
+    Job job;
+    Process run = job.Start(job.LaunchArguments(3, {"train.steps=100000000"}, {"--grace", "1"}));
+    ASSERT_TRUE(Eventually([&] { return RanksOf(run.pid()).count(1) > 0; }));
+    const pid_t victim = RanksOf(run.pid()).at(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    ASSERT_EQ(kill(victim, SIGKILL), 0);
+    const Outcome outcome = run.Wait();
+    EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.Text();
+    EXPECT_NE(outcome.err.find("launch: rank 1 (pid "), std::string::npos) << outcome.err;
+    // Who waits for a rank that will never come is told to stop, and does.
+    EXPECT_EQ(outcome.err.find("after SIGTERM"), std::string::npos) << outcome.err;
+    ReadMetrics(job.run_dir());
+  }
+}
+
+TEST(MissingRank, IsWaitedForAsLongAsTheRecipeSays) {
   Job job;
   // Rank 1 of 2 never comes; rank 0 does not wait longer than it was told.
   Process alone = job.Start(job.Flags({"run.timeout_s=1"}), Torchrun(0, 2, FreePort()));
@@ -102,7 +120,7 @@ TEST(KilledRank, WhileItStarts) {
 
 TEST(SilentRank, EndsTheOthersAfterTheTimeout) {
   for (const int victim : {0, 1}) {
-    EndlessRun run(3, {"run.timeout_s=3"}, {"--grace", "1"});
+    EndlessRun run(3, {"run.timeout_s=3"}, {"--grace", "2"});
     ASSERT_EQ(kill(run.ranks.at(victim), SIGSTOP), 0);
     const Outcome outcome = run.process->Wait();
     EXPECT_EQ(outcome.code, 6) << outcome.Text();

@@ -91,12 +91,15 @@ class TcpStore final : public Store {
   }
 
   void Fail(const std::string& why) override {
+    const std::string reason = why.empty() ? "a rank has failed" : why.substr(0, kMaxValue);
     try {
-      Request(Type::kFail, Soon(), [&](wire::Writer& message) {
-        message.String(why.empty() ? "a rank has failed" : why.substr(0, kMaxValue));
-      });
-    } catch (const CommError&) {  // It has failed already, and all know.
+      // Not for timeout_s: that may be over already, because the one who holds the store is silent.
+      Request(Type::kFail, Clock::now() + kGrace,
+              [&](wire::Writer& message) { message.String(reason); });
+    } catch (const CommError&) {  // It has failed already and all know, or nobody can be told.
     }
+    std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = reason;
   }
 
   std::string FailureReason() const override {

@@ -1,5 +1,6 @@
 #include "trainer/loop/process.h"
 
+#include <csignal>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -55,7 +56,9 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     return ExitCode::kDone;
   }
 
-  StopSignal signals;
+  // Until the ranks have met, a stop ends this one at once: there is nothing to save and nobody to
+  // agree with. A request that can only be met later is no reason to die.
+  for (const int number : {SIGUSR1, SIGUSR2}) std::signal(number, SIG_IGN);
   std::unique_ptr<Store> store;
   if (environment.world_size == 1) {
     store = std::make_unique<MemoryStore>(recipe.run.timeout_s);
@@ -65,6 +68,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     store = JoinTcpStore(environment.master_addr, StorePort(environment, port), environment.rank,
                          environment.world_size, recipe.run.timeout_s);
   }
+  StopSignal signals;
   Job job;
   job.rank = environment.rank;
   job.world = environment.world_size;
