@@ -1,10 +1,13 @@
 // Preloaded into the binary by memory_test.cc: counts what is allocated behind the plan's back.
 //
-//   ALLOC_PROBE_METRICS  the run's metrics.jsonl: its record of step 1 starts the watch, its "end"
-//                        or this process's end stops it
+//   ALLOC_PROBE_METRICS  the run's metrics.jsonl: the record of the step below starts the watch,
+//   its
+//                        "end" or this process's end stops it
+//   ALLOC_PROBE_STEP     that step's number
 //   ALLOC_PROBE_REPORT   <this>.<pid> is written: a line for each call of kLarge bytes or more,
 //                        "before|after|end <function> <bytes>" with a back trace where it is after,
-//                        and at the end of the process "peak <bytes resident>"
+//                        and at the process's end "peak <bytes resident>" and "last
+//                        before|after|end"
 //
 // operator new goes through malloc. Uses nothing that allocates.
 #include <dlfcn.h>
@@ -76,8 +79,11 @@ void Line(const char* format, ...) {
 
 void Look() {
   const char* metrics = getenv("ALLOC_PROBE_METRICS");
-  if (metrics == nullptr) return;
-  if (watch == kBefore && Holds(metrics, "\"kind\": \"step\", \"step\": 1,")) watch = kAfter;
+  const char* step = getenv("ALLOC_PROBE_STEP");
+  if (metrics == nullptr || step == nullptr) return;
+  char record[64];
+  snprintf(record, sizeof(record), "\"kind\": \"step\", \"step\": %s,", step);
+  if (watch == kBefore && Holds(metrics, record)) watch = kAfter;
   if (watch == kAfter && Holds(metrics, "\"kind\": \"end\"")) watch = kEnd;
 }
 
@@ -122,7 +128,8 @@ __attribute__((destructor)) void End() {
   while (status != nullptr && fgets(line, sizeof(line), status) != nullptr) {
     sscanf(line, "VmHWM: %ld kB", &kib);
   }
-  Line("peak %ld\n", kib * 1024);
+  Look();
+  Line("peak %ld\nlast %s\n", kib * 1024, kNames[watch]);
 }
 
 }  // namespace

@@ -13,9 +13,10 @@ namespace {
 
 // What the probe wrote in one rank.
 struct Report {
-  int64_t before = 0, after = 0, ended = 0;  // Calls of 64 KiB or more.
-  std::vector<int64_t> sizes;                // Of those before.
-  int64_t peak = 0;                          // Bytes resident.
+  int64_t after = 0;           // Calls of 64 KiB or more from step 1 to the end of training.
+  std::vector<int64_t> sizes;  // Of those before.
+  int64_t peak = 0;            // Bytes resident.
+  bool watched = false;        // The probe saw the training begin and end.
   std::string text;
 };
 
@@ -32,12 +33,9 @@ std::vector<Report> ReadReports(const TempDir& dir, const std::string& stem) {
       int64_t bytes = 0;
       fields >> word;
       if (word == "peak") fields >> report.peak;
-      if (word == "before" && fields >> function >> bytes) {
-        ++report.before;
-        report.sizes.push_back(bytes);
-      }
+      if (word == "before" && fields >> function >> bytes) report.sizes.push_back(bytes);
       report.after += word == "after";
-      report.ended += word == "end";
+      report.watched |= line == "last end";
     }
     if (report.peak > 0) reports.push_back(report);
   }
@@ -48,6 +46,7 @@ struct Case {
   const char* name;
   int world;
   Strings settings;
+  int resume_at = 0;  // Steps that another process has done.
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -60,8 +59,15 @@ TEST_P(MemoryTest, NothingIsAllocatedAfterStepOneAndThePlanHolds) {
   Strings settings = {"model.vocab_size=50257", "model.hidden_size=64", "train.steps=12",
                       "train.global_batch_size=6"};
   settings.insert(settings.end(), c.settings.begin(), c.settings.end());
+  if (c.resume_at > 0) {  // Under the probe runs only what comes after this step.
+    Strings begin = settings;
+    begin.push_back("train.steps=" + std::to_string(c.resume_at));
+    const Outcome begun = job.Launch(c.world, begin);
+    ASSERT_EQ(begun.code, 0) << begun.Text();
+  }
   const Variables probe = {{"LD_PRELOAD", std::filesystem::absolute("tests/e2e/alloc_probe.so")},
                            {"ALLOC_PROBE_METRICS", job.run_dir() + "/metrics.jsonl"},
+                           {"ALLOC_PROBE_STEP", std::to_string(c.resume_at + 1)},
                            {"ALLOC_PROBE_REPORT", job.dir() / "probe"}};
   const Outcome outcome =
       job.Start(c.world == 1 ? job.Flags(settings) : job.LaunchArguments(c.world, settings), probe)
@@ -85,6 +91,7 @@ TEST_P(MemoryTest, NothingIsAllocatedAfterStepOneAndThePlanHolds) {
     if (c.world > 1 && !has(bytes)) continue;  // Launch itself.
     ++ranks;
     EXPECT_TRUE(has(bytes)) << "no arena of " << bytes << " bytes:\n" << report.text;
+    EXPECT_TRUE(report.watched) << report.text;
     EXPECT_EQ(report.after, 0) << report.text;
     EXPECT_LE(report.peak, bytes + outside);
     // The probe sees: a plan that is far too large would hold anything.
@@ -93,7 +100,14 @@ TEST_P(MemoryTest, NothingIsAllocatedAfterStepOneAndThePlanHolds) {
   EXPECT_EQ(ranks, c.world);
 }
 
-const char kSample[] = "eval={every: 4, steps: 2, sample: {prompt: 'a', max_tokens: 20}}";
+// Evaluations and samples on some text. The vocabulary is far larger than bytes need.
+Strings OnText(const Strings& more = {}) {
+  Strings settings = {"data.train={source: text, paths: [tests/e2e/memory_test.cc]}",
+                      "data.valid={fraction: 0.5}",
+                      "eval={every: 4, steps: 2, sample: {prompt: 'a', max_tokens: 20}}"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Runs, MemoryTest,
@@ -102,10 +116,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"three_ranks_recompute", 3, {"train.activation_checkpointing=full"}},
         Case{"no_shard", 2, {"fsdp.sharding_strategy=no_shard", "fsdp.communicators=1"}},
         Case{"two_threads", 1, {"run.threads=2", "train.micro_batch_size=6"}},
-        Case{"evaluation",
-             2,
-             {"data.train={source: text, paths: [tests/e2e/memory_test.cc]}",
-              "data.valid={fraction: 0.5}", kSample}}),
+        Case{"evaluation", 2, OnText()},
+        Case{"checkpoints", 2, OnText({"checkpoint={every: 3, keep_last: 1}"})},
+        Case{"resumed", 3, OnText({"checkpoint.every=6"}), 6}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
