@@ -143,7 +143,7 @@ TEST(RunDirectory, ThatCannotBeMadeOrWritten) {
   EXPECT_EQ(ReadFile(file), "x");
   const Outcome launched = job.Launch(2, {"run.dir=" + file + "/run"});
   EXPECT_EQ(launched.code, 5) << launched.Text();
-  ExpectContains(launched.err, {"[0] " + file + "/run", "failed first: exit code 5"});
+  ExpectContains(launched.err, {"[0] ", file + "/run", "failed first: exit code 5"});
 }
 
 TEST(RunDirectory, ThatHoldsARunIsLeftAlone) {
