@@ -21,7 +21,7 @@ void __tsan_write_range(void* data, unsigned long bytes);  // NOLINT
 // sgemm packs its operands into a buffer that it takes from a table. Debian's serial OpenBLAS
 // 0.3.21 searches that table without a lock (driver/others/memory.c has it for threaded builds
 // only), so two threads at a time may be given one buffer, and products come out wrong: 4 threads
-// of 38 x 90 x 30 under the Haswell kernels, 4 to 229 of 16000. The linker leads OpenBLAS's calls
+// of 38 x 90 x 30 under the Haswell kernels, 0 to 115 of 16000. The linker leads OpenBLAS's calls
 // here (--wrap in the BUILD file): each thread takes one buffer, under a lock, and keeps it until
 // it ends. Without the lock at later calls, which would order threads in ThreadSanitizer's eyes.
 extern "C" {
