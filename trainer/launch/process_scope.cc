@@ -22,6 +22,9 @@ ProcessScope::ProcessScope(rlim_t files) {
   for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) {
     sigaddset(&handled_, number);
   }
+  struct sigaction hangup;
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&handled_, SIGHUP);  // Else started by nohup.
   signals_ = Descriptor(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.open()) {
     throw DeviceError(std::string("cannot read signals: ") + std::strerror(errno));

@@ -9,11 +9,11 @@
 
 namespace fsdp {
 
-// From construction to destruction SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGCHLD are blocked and
-// read from signals(), SIGPIPE is ignored, orphaned descendants become children of this process,
-// and the soft limit of open files is at least `files` where the hard one allows. Signals not read
-// by then are dropped. Opens descriptors 0 to 2 on /dev/null, for good, where they are closed:
-// pipes must not get those numbers. For a process of one thread.
+// From construction to destruction SIGINT, SIGTERM, SIGHUP (unless ignored), SIGUSR1, SIGUSR2 and
+// SIGCHLD are blocked and read from signals(), SIGPIPE is ignored, orphaned descendants become
+// children of this process, and the soft limit of open files is at least `files` where the hard one
+// allows. Signals not read by then are dropped. Opens descriptors 0 to 2 on /dev/null, for good,
+// where they are closed: pipes must not get those numbers. For a process of one thread.
 class ProcessScope {
  public:
   explicit ProcessScope(rlim_t files);  // Throws DeviceError.

@@ -70,6 +70,8 @@ StopSignal::StopSignal(std::chrono::milliseconds repeat) {
   for (const int number : kSignals) sigaddset(&action.sa_mask, number);
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     FSDP_CHECK_EQ(sigaction(kSignals[i], &action, &previous_[i]), 0);
+    const bool nohup = kSignals[i] == SIGHUP && previous_[i].sa_handler == SIG_IGN;
+    if (nohup) sigaction(SIGHUP, &previous_[i], nullptr);
   }
 }
 

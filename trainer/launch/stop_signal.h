@@ -1,11 +1,12 @@
 // What a rank does about signals: it takes a note, and the training loop reads it once a step.
 //
-//   SIGINT, SIGTERM  Stop: end after this step with a checkpoint, exit code 75. Another one within
-//                    kRepeat of the first is the same request (a launcher, a scheduler and a
-//                    terminal may all send one); a later one ends the process at once, by the
-//                    signal's default action.
-//   SIGUSR1          Write a checkpoint now and go on.
-//   SIGUSR2          Say where this rank stands.
+//   SIGINT, SIGTERM, SIGHUP  Stop: end after this step with a checkpoint, exit code 75. Another one
+//                            within kRepeat of the first is the same request (a launcher, a
+//                            scheduler and a terminal may all send one); a later one ends the
+//                            process at once, by the signal's default action. A SIGHUP that is
+//                            ignored (nohup) stays so.
+//   SIGUSR1                  Write a checkpoint now and go on.
+//   SIGUSR2                  Say where this rank stands.
 // All ranks must act at the same step, so what the loop acts on is the sum of their notes.
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
@@ -32,13 +33,13 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
 
   bool stop_requested() const;   // Stays true.
-  int signal() const;            // The first SIGINT or SIGTERM, 0 before.
+  int signal() const;            // The first that asked for a stop, 0 before.
   bool TakeCheckpointRequest();  // True once per SIGUSR1; several before a call are one.
   bool TakeReportRequest();      // Likewise for SIGUSR2.
 
  private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-  struct sigaction previous_[4];
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+  struct sigaction previous_[5];
 };
 
 }  // namespace fsdp

@@ -198,7 +198,7 @@ class Supervisor {
   std::optional<Clock::time_point> deadline_;  // For the ranks that still run.
 
   // Of the whole launch.
-  int stops_ = 0;  // SIGINT and SIGTERM, repeats not counted.
+  int stops_ = 0;  // SIGINT, SIGTERM and SIGHUP, repeats not counted.
   Clock::time_point last_stop_;
   std::optional<Clock::time_point> last_user_[2];  // SIGUSR1, SIGUSR2.
   bool abandon_output_ = false;
@@ -353,7 +353,7 @@ void Supervisor::ReadSignals() {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGCHLD) {
       Reap();
-    } else if (number == SIGINT || number == SIGTERM) {
+    } else if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
       OnStop(number);
     } else {
       std::optional<Clock::time_point>& last = last_user_[number == SIGUSR1 ? 0 : 1];

@@ -37,15 +37,15 @@ void CheckLaunchOptions(const LaunchOptions& options);
 // that fails with anything else, before any was told to end, takes its place. The one is named
 // in one line on stderr, the others end within the graces. Then all are started again, up to
 // max_restarts times, on a new port (with an rdzv_endpoint, on the same), unless the code is one
-// that would come again (2, 3, 4, 5) or SIGINT or SIGTERM has come.
+// that would come again (2, 3, 4, 5) or a signal to stop has come.
 //
 // Ranks see torchrun's environment (environment.h); stdin is /dev/null. Their lines come out on
 // stdout and stderr as "[rank] line", whole, of at most 64 KiB (longer ones in pieces). A slow
 // reader slows the ranks down in the end, never the supervisor; without a reader, output is
 // dropped. The log files get both streams of a rank by lines, without prefix and not cut.
 //
-// SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 go to the groups of all ranks. SIGINT and SIGTERM count as
-// one: a repeat within options.repeat is dropped, the second after that is passed on, the third
+// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go to the groups of all ranks. The first three count
+// as one: a repeat within options.repeat is dropped, the second after that is passed on, the third
 // sends SIGKILL. Of the others each is one signal, passed on at most once per options.repeat.
 //
 // Takes over the process for the time of the call: it must have one thread and no children; all of

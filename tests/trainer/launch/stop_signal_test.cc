@@ -19,7 +19,7 @@ TEST(StopSignalTest, NothingIsRequestedAtFirst) {
 }
 
 TEST(StopSignalTest, TheFirstStopCountsAndARepeatIsTheSame) {
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     StopSignal signals(kNever);
     raise(number);
     EXPECT_TRUE(signals.stop_requested());
@@ -29,6 +29,16 @@ TEST(StopSignalTest, TheFirstStopCountsAndARepeatIsTheSame) {
     EXPECT_TRUE(signals.stop_requested());
     EXPECT_EQ(signals.signal(), number);
   }
+}
+
+TEST(StopSignalTest, AnIgnoredHangUpStaysIgnored) {
+  const auto previous = signal(SIGHUP, SIG_IGN);
+  {
+    StopSignal signals;
+    raise(SIGHUP);
+    EXPECT_FALSE(signals.stop_requested());
+  }
+  signal(SIGHUP, previous);
 }
 
 TEST(StopSignalTest, RequestsAreTakenOnce) {

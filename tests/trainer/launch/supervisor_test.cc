@@ -443,7 +443,7 @@ TEST(SupervisorTest, ASecondStopEndsRanksThatTrain) {
 }
 
 TEST(SupervisorTest, StoppedEarlyIs75AndNoRestart) {
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     Launched it({"--nproc-per-node", "2", "--max-restarts", "3"},
                 {std::string("all:train=") + kForEver});
     it.Await("] ready", 2);
