@@ -15,8 +15,7 @@ Permutation::Permutation(int64_t n, uint64_t seed, uint64_t tweak)
     throw std::invalid_argument("[Permutation] n is " + std::to_string(n) + ", want 1 to 2^62");
   }
   // At least 3: over 4 bits the orders of five samples are up to 10 % more or less likely than each
-  // other, whatever the number of rounds; over 6 bits or 2 no bias was found in 1000 draws an
-  // order.
+  // other, whatever the number of rounds; over 6 bits no bias was found in 1000 draws an order.
   half_bits_ = std::max(3, static_cast<int>(std::bit_width(n_ - 1) + 1) / 2);
   const uint64_t key = HashBytes("data.permutation", seed);
   key_ = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};

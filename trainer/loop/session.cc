@@ -23,7 +23,8 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
   Executor::Step run;
   run.mode = Mode::kTrain;
   run.loss_scale = static_cast<float>(1 / full);
-  run.mean_scale = static_cast<float>(full / static_cast<double>(targets));
+  // Nothing to learn from: a gradient of zero and a loss of zero, not 0 x infinity.
+  run.mean_scale = targets > 0 ? static_cast<float>(full / static_cast<double>(targets)) : 0.0f;
   run.stop = wishes.stop ? 1.0f : 0.0f;
   run.save = wishes.save ? 1.0f : 0.0f;
   run.load = std::move(load);
