@@ -28,6 +28,10 @@ static_assert(static_cast<int>(FsdpRecipe::Accumulation::kUnsharded) ==
               static_cast<int>(Accumulation::kUnsharded));
 static_assert(static_cast<int>(TrainRecipe::Recompute::kFull) ==
               static_cast<int>(Recompute::kFull));
+static_assert(static_cast<int>(ScheduleRecipe::Kind::kConstant) ==
+              static_cast<int>(LrShape::kConstant));
+static_assert(static_cast<int>(ScheduleRecipe::Decay::kCosine) ==
+              static_cast<int>(LrDecay::kCosine));
 
 std::shared_ptr<const TokenSource> OpenSource(const SourceRecipe& source, const Gpt2Config& shape,
                                               uint64_t seed) {
@@ -85,12 +89,16 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
   options.optimizer.eps = o.eps;
   options.optimizer.momentum = o.momentum;
   options.optimizer.weight_decay = o.weight_decay;
-  options.lr.shape =
-      recipe.schedule.name == ScheduleRecipe::Kind::kCosine ? LrShape::kCosine : LrShape::kConstant;
+  const ScheduleRecipe& s = recipe.schedule;
+  const int64_t steps = recipe.train.steps;
+  options.lr.shape = Same<LrShape>(s.name);
   options.lr.lr = o.lr;
-  options.lr.warmup_steps = recipe.schedule.warmup_steps;
-  options.lr.steps = recipe.train.steps;
-  options.lr.min_lr_ratio = recipe.schedule.min_lr_ratio;
+  options.lr.warmup_steps = s.warmup_steps;
+  options.lr.steps = steps;
+  options.lr.min_lr_ratio = s.min_lr_ratio;
+  options.lr.decay_steps =
+      s.decay_steps.value_or(std::min((steps + 9) / 10, steps - s.warmup_steps));
+  options.lr.decay = Same<LrDecay>(s.decay);
   return options;
 }
 

@@ -182,6 +182,16 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
                 {"schedule.warmup_steps", "train.steps"},
                 "schedule.warmup_steps is " + std::to_string(recipe.schedule.warmup_steps) +
                     ", but train.steps is " + std::to_string(recipe.train.steps));
+  const bool wsd = recipe.schedule.name == ScheduleRecipe::Kind::kWsd;
+  rules.Require(wsd || !recipe.schedule.decay_steps, {"schedule.decay_steps", "schedule.name"},
+                "schedule.decay_steps belongs to `wsd`, but schedule.name is `" +
+                    std::string(Name(recipe.schedule.name)) + "`");
+  rules.Require(recipe.schedule.decay_steps.value_or(0) <=
+                    recipe.train.steps - std::min(recipe.schedule.warmup_steps, recipe.train.steps),
+                {"schedule.decay_steps", "schedule.warmup_steps", "train.steps"},
+                "warm-up and decay are " + std::to_string(recipe.schedule.warmup_steps) + " + " +
+                    std::to_string(recipe.schedule.decay_steps.value_or(0)) +
+                    " steps, but train.steps is " + std::to_string(recipe.train.steps));
 
   rules.Require(recipe.eval.every == 0 || !std::holds_alternative<std::monostate>(data.valid),
                 {"eval.every", "data.valid"},

@@ -125,11 +125,14 @@ struct OptimizerRecipe {
 };
 
 struct ScheduleRecipe {
-  enum class Kind { kCosine, kConstant };
+  enum class Kind { kCosine, kLinear, kWsd, kConstant };
+  enum class Decay { kSqrt, kLinear, kCosine };
 
   Kind name = Kind::kCosine;
   int64_t warmup_steps = 0;  // At most train.steps.
   double min_lr_ratio = 0.1;
+  std::optional<int64_t> decay_steps;  // wsd; a tenth of train.steps where empty.
+  Decay decay = Decay::kSqrt;          // wsd.
 
   bool operator==(const ScheduleRecipe&) const = default;
 };
@@ -246,7 +249,10 @@ constexpr auto NamesOf(OptimizerRecipe::Kind) {
   return std::to_array<std::string_view>({"adamw", "sgd"});
 }
 constexpr auto NamesOf(ScheduleRecipe::Kind) {
-  return std::to_array<std::string_view>({"cosine", "constant"});
+  return std::to_array<std::string_view>({"cosine", "linear", "wsd", "constant"});
+}
+constexpr auto NamesOf(ScheduleRecipe::Decay) {
+  return std::to_array<std::string_view>({"sqrt", "linear", "cosine"});
 }
 constexpr auto NamesOf(FsdpRecipe::Strategy) {
   return std::to_array<std::string_view>({"full_shard", "shard_grad_op", "no_shard"});

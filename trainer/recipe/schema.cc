@@ -255,12 +255,19 @@ Section<OptimizerRecipe> OptimizerSection() {
 Section<ScheduleRecipe> ScheduleSection() {
   using R = ScheduleRecipe;
   return {{
-      Key("name", &R::name, OneOf<R::Kind>(Later({"linear", "wsd"})),
-          "How the learning rate falls after the warm-up."),
+      Key("name", &R::name, OneOf<R::Kind>(),
+          "How the learning rate falls after the warm-up. cosine, linear: over all the steps left. "
+          "wsd: it stays, and falls in the last decay_steps. constant: it does not fall."),
       Key("warmup_steps", &R::warmup_steps, Integer(0),
           "Steps of linear rise to optimizer.lr; at most train.steps."),
       Key("min_lr_ratio", &R::min_lr_ratio, Number({.at_least = 0, .at_most = 1}),
           "Last learning rate, as a share of optimizer.lr. constant does not read it."),
+      Key("decay_steps", &R::decay_steps, Nullable(Integer(1)),
+          "Steps of decay at the end, for wsd. null: a tenth of train.steps, or what the warm-up "
+          "leaves."),
+      Key("decay", &R::decay, OneOf<R::Decay>(),
+          "How the rate falls in them, p being the share that is over. sqrt: 1 - sqrt(p). linear: "
+          "1 - p. cosine: half a period."),
   }};
 }
 

@@ -31,7 +31,8 @@ TEST(LrSchedule, WithoutWarmUpTheFirstStepIsNearThePeak) {
 }
 
 TEST(LrSchedule, WarmUpMayLastTheWholeRun) {
-  for (const LrShape shape : {LrShape::kCosine, LrShape::kConstant}) {
+  for (const LrShape shape :
+       {LrShape::kCosine, LrShape::kLinear, LrShape::kWsd, LrShape::kConstant}) {
     const LrSchedule s{shape, 3.0, 4, 4, 0.1};
     EXPECT_DOUBLE_EQ(s.At(2), 1.5);
     EXPECT_DOUBLE_EQ(s.At(4), 3.0);
@@ -47,6 +48,39 @@ TEST(LrSchedule, ConstantStaysAfterWarmUp) {
   const LrSchedule s{LrShape::kConstant, 3.0, 2, 10, 0.1};
   EXPECT_DOUBLE_EQ(s.At(1), 1.5);
   for (int64_t step = 2; step <= 10; ++step) EXPECT_DOUBLE_EQ(s.At(step), 3.0);
+}
+
+TEST(LrSchedule, LinearAtItsBorders) {
+  const LrSchedule s{LrShape::kLinear, 2.0, 5, 25, 0.25};
+  EXPECT_DOUBLE_EQ(s.At(5), 2.0);
+  EXPECT_DOUBLE_EQ(s.At(6), 2.0 - 1.5 / 20);
+  EXPECT_DOUBLE_EQ(s.At(15), 1.25);
+  EXPECT_DOUBLE_EQ(s.At(25), 0.5);
+}
+
+TEST(LrSchedule, WsdStaysAndThenDecays) {
+  LrSchedule s{LrShape::kWsd, 2.0, 5, 100, 0.25, 16, LrDecay::kSqrt};
+  EXPECT_DOUBLE_EQ(s.At(2), 2.0 * 2 / 5);
+  for (int64_t step = 5; step <= 84; ++step) EXPECT_DOUBLE_EQ(s.At(step), 2.0) << step;
+  EXPECT_DOUBLE_EQ(s.At(88), 2.0 - 1.5 * 0.5);  // The root of a quarter.
+  EXPECT_DOUBLE_EQ(s.At(100), 0.5);
+  s.decay = LrDecay::kLinear;
+  EXPECT_DOUBLE_EQ(s.At(88), 2.0 - 1.5 * 0.25);
+  EXPECT_DOUBLE_EQ(s.At(100), 0.5);
+  s.decay = LrDecay::kCosine;
+  EXPECT_DOUBLE_EQ(s.At(92), 1.25);
+  EXPECT_DOUBLE_EQ(s.At(100), 0.5);
+  s.decay_steps = 0;
+  EXPECT_DOUBLE_EQ(s.At(100), 2.0);
+}
+
+TEST(LrSchedule, PastTheEndTheLastRateStays) {
+  for (const LrShape shape : {LrShape::kCosine, LrShape::kLinear, LrShape::kWsd}) {
+    const LrSchedule s{shape, 1.0, 3, 10, 0.25, 4};
+    EXPECT_DOUBLE_EQ(s.At(11), 0.25);
+    EXPECT_DOUBLE_EQ(s.At(1000), 0.25);
+  }
+  EXPECT_DOUBLE_EQ((LrSchedule{LrShape::kCosine, 1.0, 4, 4, 0.1}.At(5)), 1.0);  // Nothing falls.
 }
 
 }  // namespace

@@ -202,8 +202,6 @@ INSTANTIATE_TEST_SUITE_P(
          "`fp32`)"},
         {"LaterOffload", "fsdp: {cpu_offload: {params: true}}",
          "r.yaml:3:30: fsdp.cpu_offload.params: `true`: not in this version"},
-        {"LaterSchedule", "schedule: {name: wsd}",
-         "r.yaml:3:18: schedule.name: `wsd`: not in this version (want `cosine` or `constant`)"},
         {"LaterAsync", "checkpoint: {async: true}",
          "r.yaml:3:21: checkpoint.async: `true`: not in this version"},
         {"LaterTensorboard", "log: {tensorboard: true}",
@@ -211,6 +209,13 @@ INSTANTIATE_TEST_SUITE_P(
         // Settings against each other.
         {"WarmupPastTheEnd", "train: {steps: 10}\nschedule: {warmup_steps: 11}",
          "r.yaml:4:26: schedule.warmup_steps: schedule.warmup_steps is 11, but train.steps is 10"},
+        {"DecayStepsOfCosine", "schedule: {decay_steps: 5}",
+         "r.yaml:3:25: schedule.decay_steps: schedule.decay_steps belongs to `wsd`, but "
+         "schedule.name is `cosine`"},
+        {"WarmupAndDecayPastTheEnd",
+         "train: {steps: 10}\nschedule: {name: wsd, warmup_steps: 6, decay_steps: 5}",
+         "r.yaml:4:53: schedule.decay_steps: warm-up and decay are 6 + 5 steps, but train.steps is "
+         "10"},
         {"MomentumOfAdamW", "optimizer: {momentum: 0.9}",
          "r.yaml:3:23: optimizer.momentum: optimizer.momentum belongs to `sgd`, but optimizer.name "
          "is `adamw`"},

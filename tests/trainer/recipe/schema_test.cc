@@ -109,8 +109,8 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_EQ(schema["properties"]["model"]["required"], Json({"family"}));
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
-  for (const char* word : {"llama", "hybrid", "\"host\"", "caching", "bf16", "wsd", "\"tokens\"",
-                           "cuda", "weight\"", "num_key_value_heads"}) {
+  for (const char* word : {"llama", "hybrid", "\"host\"", "caching", "bf16", "\"tokens\"", "cuda",
+                           "weight\"", "num_key_value_heads"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -318,6 +318,10 @@ void Reconcile(Json& recipe) {
   if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
   if (recipe["fsdp"]["sharding_strategy"] == "no_shard") recipe["fsdp"]["shard_size"] = nullptr;
   recipe["schedule"]["warmup_steps"] = 1;
+  Json& decay_steps = recipe["schedule"]["decay_steps"];
+  if (recipe["schedule"]["name"] != "wsd" || decay_steps >= recipe["train"]["steps"]) {
+    decay_steps = nullptr;
+  }
   std::string& name = recipe["run"]["name"].get_ref<std::string&>();
   std::replace(name.begin(), name.end(), '/', '_');
   name += "x";
