@@ -20,7 +20,7 @@ constexpr int64_t kParameterAlignment = 64;  // Elements.
 constexpr int64_t kShardAlignment = 256;     // Elements.
 
 struct ParameterShape {
-  std::string name;  // Of its Hugging Face file.
+  std::string name;  // Of its Hugging Face file, or of what several tensors of it are put into.
   Shape shape;
 };
 

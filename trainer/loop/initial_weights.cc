@@ -69,13 +69,21 @@ Gpt2Config ReadInitialShape(const std::string& directory) {
 }
 
 Executor::FillParameter OpenInitialWeights(const std::string& directory) {
-  const auto fill = [](auto weights) {
-    return [weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
+  // Ours hold parameters, theirs slices.
+  if (IsCheckpoint(directory)) {
+    return [weights = std::make_shared<CheckpointWeights>(directory)](
+               const Parameter& parameter, int64_t begin, std::span<float> values) {
       weights->Fill(parameter.name(), parameter.shape(), begin, values);
     };
+  }
+  return [weights = std::make_shared<HfWeights>(directory)](
+             const Parameter& parameter, int64_t begin, std::span<float> values) {
+    for (const SlicePiece& piece :
+         SlicePieces(parameter, begin, static_cast<int64_t>(values.size()))) {
+      weights->Fill(piece.slice->name, piece.slice->shape, piece.begin,
+                    values.subspan(piece.at, piece.count));
+    }
   };
-  if (IsCheckpoint(directory)) return fill(std::make_shared<CheckpointWeights>(directory));
-  return fill(std::make_shared<HfWeights>(directory));
 }
 
 }  // namespace fsdp

@@ -74,7 +74,7 @@ struct StepTraffic {
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
                       StepTraffic* traffic = nullptr);
 
-// Fills a parameter's elements with their initial values: see Init.
+// Fills a parameter's elements with the initial values of its slices: see Init.
 void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin, std::span<float> values);
 
 }  // namespace fsdp

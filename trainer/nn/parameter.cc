@@ -1,8 +1,39 @@
 #include "trainer/nn/parameter.h"
 
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
 #include "trainer/core/check.h"
 
 namespace fsdp {
+namespace {
+
+Shape WithRows(const Shape& shape, int64_t rows) {
+  std::array<int64_t, Shape::kMaxRank> dims;
+  for (int i = 0; i < shape.rank(); ++i) dims[i] = i == 0 ? rows : shape[i];
+  return Shape(std::span<const int64_t>(dims.data(), shape.rank()));
+}
+
+}  // namespace
+
+Parameter::Parameter(std::string name, const Shape& shape, Init init, bool decay)
+    : Parameter(name, shape, {{name, shape[0], init, decay}}) {}
+
+Parameter::Parameter(std::string name, const Shape& shape, std::vector<ParameterSlice> slices)
+    : name_(std::move(name)), shape_(shape), slices_(std::move(slices)) {
+  int64_t rows = 0, begin = 0;
+  for (ParameterSlice& slice : slices_) {
+    slice.begin = begin;
+    slice.shape = WithRows(shape, slice.rows);
+    begin += slice.shape.NumElements();
+    rows += slice.rows;
+  }
+  if (slices_.empty() || rows != shape[0]) {
+    throw std::invalid_argument("[Parameter] the slices of " + name_ + " have " +
+                                std::to_string(rows) + " rows, want those of " + shape.ToString());
+  }
+}
 
 ConstView Parameter::value() const {
   FSDP_CHECK(value_ != nullptr) << name_ << " is used while its unit is not gathered";
@@ -12,6 +43,16 @@ ConstView Parameter::value() const {
 View Parameter::grad() const {
   FSDP_CHECK(grad_ != nullptr) << name_ << " is given a gradient outside its unit's backward";
   return {grad_, DType::kFloat32, shape_};
+}
+
+std::vector<SlicePiece> SlicePieces(const Parameter& parameter, int64_t begin, int64_t count) {
+  std::vector<SlicePiece> pieces;
+  for (const ParameterSlice& slice : parameter.slices()) {
+    const int64_t from = std::max(begin, slice.begin);
+    const int64_t to = std::min(begin + count, slice.begin + slice.shape.NumElements());
+    if (from < to) pieces.push_back({&slice, from - slice.begin, to - from, from - begin});
+  }
+  return pieces;
 }
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 #include "trainer/optim/optimizer.h"
 
-#include <set>
+#include <string>
+#include <unordered_map>
 
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/sgd.h"
@@ -10,18 +11,18 @@ namespace {
 
 // By unit: the elements of this rank's shard that decay.
 std::vector<std::vector<ElementRange>> DecayRanges(const Executor& executor, const Model& model) {
-  std::set<std::string> decaying;
+  std::unordered_map<std::string, const Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
-    for (const Parameter* p : segment.parameters) {
-      if (p->decay()) decaying.insert(p->name());
-    }
+    for (const Parameter* p : segment.parameters) parameters[p->name()] = p;
   }
   std::vector<std::vector<ElementRange>> ranges;
   for (const UnitLayout& unit : executor.layout().units) {
     ranges.emplace_back();
     for (const Piece& piece : PiecesOfShard(unit, executor.shard_rank())) {
-      if (decaying.count(piece.parameter->name)) {
-        ranges.back().push_back({piece.at, piece.at + piece.count});
+      const Parameter& parameter = *parameters.at(piece.parameter->name);
+      for (const SlicePiece& part : SlicePieces(parameter, piece.begin, piece.count)) {
+        const int64_t begin = piece.at + part.at;
+        if (part.slice->decay) ranges.back().push_back({begin, begin + part.count});
       }
     }
   }

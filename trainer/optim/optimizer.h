@@ -16,7 +16,7 @@ struct OptimizerOptions {
   Kind kind = Kind::kAdamW;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
   double momentum = 0;                           // SGD.
-  double weight_decay = 0.1;  // On the parameters that take part in it (Parameter::decay).
+  double weight_decay = 0.1;  // On the slices that take part in it (ParameterSlice::decay).
 };
 
 // A state tensor: one flat fp32 shard a unit.

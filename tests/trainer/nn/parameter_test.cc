@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 namespace fsdp {
 namespace {
 
@@ -20,6 +22,48 @@ TEST(ParameterDeathTest, HasAnAddressOnlyWhileBound) {
   p.BindGrad(nullptr);
   EXPECT_DEATH(p.value(), "not gathered");
   EXPECT_DEATH(p.grad(), "outside");
+}
+
+TEST(ParameterTest, IsOneSliceUnlessToldOtherwise) {
+  const Parameter p("wte.weight", Shape{2, 3}, {1, 2}, true);
+  ASSERT_EQ(p.slices().size(), 1u);
+  EXPECT_EQ(p.slices()[0].name, "wte.weight");
+  EXPECT_EQ(p.slices()[0].shape, (Shape{2, 3}));
+  EXPECT_EQ(p.slices()[0].begin, 0);
+  EXPECT_EQ(p.slices()[0].init.stddev, 2);
+  EXPECT_TRUE(p.slices()[0].decay);
+}
+
+TEST(ParameterTest, SlicesAreRuns) {
+  const Parameter p("qkv", Shape{7, 3}, {{"q", 4}, {"k", 1}, {"v", 2}});
+  ASSERT_EQ(p.slices().size(), 3u);
+  EXPECT_EQ(p.slices()[1].shape, (Shape{1, 3}));
+  EXPECT_EQ(p.slices()[1].begin, 12);
+  EXPECT_EQ(p.slices()[2].shape, (Shape{2, 3}));
+  EXPECT_EQ(p.slices()[2].begin, 15);
+  const Parameter bias("qkv.bias", Shape{7}, {{"q.bias", 4}, {"k.bias", 3}});
+  EXPECT_EQ(bias.slices()[1].shape, (Shape{3}));
+  EXPECT_EQ(bias.slices()[1].begin, 4);
+  EXPECT_THROW(Parameter("qkv", Shape{7, 3}, {{"q", 4}, {"k", 2}}), std::invalid_argument);
+  EXPECT_THROW(Parameter("qkv", Shape{0, 3}, std::vector<ParameterSlice>{}), std::invalid_argument);
+}
+
+// Every run of elements: each of its elements is in exactly one piece, which says where.
+TEST(ParameterTest, PiecesHoldEachElementOnce) {
+  const Parameter p("qkv", Shape{7, 3}, {{"q", 4}, {"none", 0}, {"k", 1}, {"v", 2}});
+  for (int64_t begin = 0; begin <= 21; ++begin) {
+    for (int64_t count = 0; begin + count <= 21; ++count) {
+      int64_t at = 0;
+      for (const SlicePiece& piece : SlicePieces(p, begin, count)) {
+        EXPECT_EQ(piece.at, at);
+        EXPECT_GT(piece.count, 0);
+        EXPECT_EQ(piece.slice->begin + piece.begin, begin + at);
+        EXPECT_LE(piece.begin + piece.count, piece.slice->shape.NumElements());
+        at += piece.count;
+      }
+      EXPECT_EQ(at, count);
+    }
+  }
 }
 
 }  // namespace

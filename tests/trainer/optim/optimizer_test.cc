@@ -28,12 +28,28 @@ struct Updated {
   std::vector<float> padding, initial_state;
 };
 
+// One block of one matrix in slices, of which the second decays. It computes nothing.
+class SlicedModel final : public Model {
+ public:
+  const std::vector<ModelSegment>& segments() const override { return segments_; }
+  void Loss(Tape& tape, const Batch&, float, View) const override {
+    tape.Segment(0, {}, /*recomputable=*/false, [](Tape&, const Var&) { return Var{}; });
+  }
+  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  double FlopsPerToken(int64_t) const override { return 1; }
+  int64_t vocab_size() const override { return 8; }
+  int64_t max_positions() const override { return 8; }
+
+ private:
+  Parameter qkv_{"qkv", Shape{70, 11}, {{"q", 30}, {"k", 20, {}, true}, {"v", 20}}};
+  std::vector<ModelSegment> segments_{{"h.0", true, {&qkv_}}};
+};
+
 // One step on every rank of the world in turn; nothing is communicated.
-Updated StepOnEveryRank(const SessionOptions& options, int world) {
+Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world) {
   Updated out;
   auto communicators = CreateThreadCommunicators(world);
   for (int rank = 0; rank < world; ++rank) {
-    Gpt2 model(TinyRun::TinyConfig());
     CpuDevice device;
     PlannedAllocator allocator(device, PlanMemory(model, options, world));
     Session session(device, allocator, model, options, rank, world, communicators[rank].get(),
@@ -83,14 +99,14 @@ Updated StepOnEveryRank(const SessionOptions& options, int world) {
 class OptimizerTest : public ::testing::TestWithParam<OptimizerOptions> {};
 
 TEST_P(OptimizerTest, MatricesDecayOnceAndNothingElse) {
-  const Gpt2 model(TinyRun::TinyConfig());
+  Gpt2 model(TinyRun::TinyConfig());
   for (const int world : {1, 2, 3, 5, 7}) {
     for (const AutoWrap wrap : {AutoWrap::kTransformerBlock, AutoWrap::kNone}) {
       SessionOptions options = TinyRun::TinyOptions();
       options.optimizer = GetParam();
       options.optimizer.weight_decay = 0.5;
       options.executor.wrap.policy = wrap;
-      const Updated updated = StepOnEveryRank(options, world);
+      const Updated updated = StepOnEveryRank(model, options, world);
       size_t parameters = 0;
       for (const ModelSegment& segment : model.segments()) {
         for (const Parameter* p : segment.parameters) {
@@ -108,13 +124,28 @@ TEST_P(OptimizerTest, MatricesDecayOnceAndNothingElse) {
   }
 }
 
+TEST_P(OptimizerTest, SlicesDecayByThemselves) {
+  SlicedModel model;
+  std::vector<float> want(70 * 11, 1.0f);
+  std::fill(want.begin() + 30 * 11, want.begin() + 50 * 11, 0.75f);
+  for (const int world : {1, 2, 3, 5}) {
+    SessionOptions options = TinyRun::TinyOptions();
+    options.optimizer = GetParam();
+    options.optimizer.weight_decay = 0.5;
+    const Updated updated = StepOnEveryRank(model, options, world);
+    EXPECT_EQ(updated.parameters.at("qkv"), want) << "in a world of " << world;
+    EXPECT_EQ(updated.padding, std::vector<float>(updated.padding.size(), 0.0f));
+  }
+}
+
 TEST_P(OptimizerTest, StateStartsAtZero) {
+  Gpt2 model(TinyRun::TinyConfig());
   SessionOptions options = TinyRun::TinyOptions();
   options.optimizer = GetParam();
   const bool none =
       options.optimizer.kind == OptimizerOptions::Kind::kSgd && options.optimizer.momentum == 0;
   for (const int world : {1, 3}) {
-    const Updated updated = StepOnEveryRank(options, world);
+    const Updated updated = StepOnEveryRank(model, options, world);
     EXPECT_EQ(updated.initial_state.empty(), none);
     EXPECT_EQ(updated.initial_state, std::vector<float>(updated.initial_state.size(), 0.0f));
   }
