@@ -14,28 +14,22 @@
 // cannot exchange, it is set aside as step_<n>.old first, which counts as long as there is no
 // step_<n>.
 //
-// The format of manifest.json is in manifest.h.
+// Which directories count is in checkpoint_directory.h, the format of manifest.json in manifest.h.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/rank_file.h"
 #include "trainer/comm/store.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {
-
-// Where a rank stands in the job: rank = replica * F + shard. The replicas of a shard share the
-// writing of it.
-struct ShardPlace {
-  int rank = 0, world = 1;
-  int shard = 0, replica = 0, replicas = 1;
-};
 
 // One flat tensor a unit, this rank's shard: fp32 [shard_size], in host memory. `name`: "master",
 // "m", "v", ...; no '/' in it.
@@ -62,15 +56,6 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,
                                int64_t keep_last);
-
-// A checkpoint is complete where its manifest is whole and every file has its size.
-
-// The directory of the one that `latest` names; where that is missing or not complete, of the
-// complete one of the highest step. Empty where there is none: a run that has not saved yet. Throws
-// CheckpointError where `latest` tells of a checkpoint and none is complete.
-std::optional<std::string> FindLatestCheckpoint(const std::string& checkpoints);
-// That of a step. Throws CheckpointError that says why not and lists those there are.
-std::string FindCheckpoint(const std::string& checkpoints, int64_t step);
 
 // The manifest without the data. Throws CheckpointError.
 CheckpointMeta ReadCheckpointMeta(const std::string& directory);

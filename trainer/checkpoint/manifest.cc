@@ -381,24 +381,31 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   return manifest;
 }
 
-Manifest ReadManifest(const std::string& directory) {
-  const auto size_of = [](const std::string& path) -> int64_t {
-    struct stat status;
-    if (::stat(path.c_str(), &status) != 0) {
-      throw CheckpointError(path + ": " + std::strerror(errno));
-    }
-    if (!S_ISREG(status.st_mode)) throw CheckpointError(path + ": is not a file");
-    return status.st_size;
-  };
+namespace {
+
+int64_t SizeOfFile(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) throw CheckpointError(path + ": " + std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) throw CheckpointError(path + ": is not a file");
+  return status.st_size;
+}
+
+}  // namespace
+
+Manifest ReadManifestAlone(const std::string& directory) {
   const std::string path = directory + "/" + kManifestName;
-  if (const int64_t bytes = size_of(path); bytes > kMaxManifestBytes) {
+  if (const int64_t bytes = SizeOfFile(path); bytes > kMaxManifestBytes) {
     throw CheckpointError(path + ": has " + std::to_string(bytes) + " bytes, the most is " +
                           std::to_string(kMaxManifestBytes));
   }
-  Manifest manifest = ParseManifest(ReadWholeFile(path), path);
+  return ParseManifest(ReadWholeFile(path), path);
+}
+
+Manifest ReadManifest(const std::string& directory) {
+  Manifest manifest = ReadManifestAlone(directory);
   for (const ManifestFile& file : manifest.files) {
     const std::string data = directory + "/" + file.name;
-    if (const int64_t bytes = size_of(data); bytes != file.bytes) {
+    if (const int64_t bytes = SizeOfFile(data); bytes != file.bytes) {
       throw CheckpointError(data + ": has " + std::to_string(bytes) + " bytes, want " +
                             std::to_string(file.bytes));
     }

@@ -80,6 +80,8 @@ Manifest ParseManifest(std::string_view text, const std::string& path);
 
 // Reads <directory>/manifest.json, and checks that every file is there with its size.
 Manifest ReadManifest(const std::string& directory);
+// The same without a look at the files.
+Manifest ReadManifestAlone(const std::string& directory);
 
 // Where each (state, unit) lies: its slices by `begin`, with the file's index.
 struct Extent {

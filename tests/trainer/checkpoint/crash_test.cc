@@ -18,6 +18,7 @@
 
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/observe/whole_file.h"
 
 namespace fsdp {
@@ -119,6 +120,34 @@ TEST(CrashTest, AtEverySystemCallOfASaveOverTheSameStep) {
   KillEverywhere("kill_over",
                  [](const std::string& dir) { ASSERT_TRUE(AllSaved(Save(Of(1, 1), dir, 2))); }, 2,
                  {2});
+}
+
+// A directory that a reshard was to make is not there, or whole; and the next attempt succeeds.
+TEST(CrashTest, AtEverySystemCallOfAReshard) {
+  const std::string dir = FreshDirectory("kill_reshard"), out = dir + "/out";
+  ASSERT_TRUE(AllSaved(Save(Of(2, 2), dir, 1)));
+  const auto reshard = [&] {
+    ReshardCheckpoint(dir + "/step_1", 3, 3, out, nullptr);
+    return true;
+  };
+  int count = 0, whole = 0, leftovers = 0;
+  for (bool killed = true; killed; ++count) {
+    ASSERT_LT(count, 5000);
+    fs::remove_all(out);
+    killed = KillAtCall(count, reshard);
+    ASSERT_FALSE(testing::Test::HasFailure());
+    leftovers += fs::exists(out + ".tmp");
+    if (!fs::exists(out)) {
+      ASSERT_TRUE(reshard()) << "after the kill at call " << count;
+    } else {
+      ++whole;
+    }
+    ASSERT_EQ(LoadAndCompare(Of(3, 3), out, 1), "") << "killed at call " << count;
+    ASSERT_EQ(ListSorted(dir), (std::vector<std::string>{"latest", "out", "step_1"}));
+  }
+  std::printf("a reshard killed at %d system calls; it was whole after %d\n", count - 1, whole);
+  EXPECT_GT(whole, 1);
+  EXPECT_GT(leftovers, 10);
 }
 
 // Two ranks save step after step; from time to time the process is killed and another goes on.

@@ -1,0 +1,156 @@
+#include "trainer/checkpoint/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "tests/trainer/checkpoint/rank_states.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+std::string SaveOne(const std::string& name, const World& world) {
+  const std::string dir = FreshDirectory(name);
+  EXPECT_EQ(Save(world, dir, 1), Strings(world.world));
+  return dir + "/step_1";
+}
+
+// Three files of several chunks each.
+World SeveralChunks() {
+  World world;
+  world.world = world.shards = 3;
+  world.model = {{"embedding", false, {{"wte", Shape{1000, 401}}, {"wpe", Shape{33, 401}}}},
+                 {"h.0", true, {{"h.0.w", Shape{401, 900}}, {"h.0.b", Shape{900}}}}};
+  return world;
+}
+
+void FlipByte(const std::string& path, int64_t at, uint8_t mask) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  const char byte = static_cast<char>(file.get() ^ mask);
+  file.seekp(at);
+  file.put(byte);
+}
+
+// What element lies at a byte of a rank's file, in the words of a report.
+std::string WhatLiesAt(const Manifest& manifest, const ManifestFile& file, int64_t at) {
+  for (const ManifestSlice& slice : file.slices) {
+    if (at < slice.at || at >= slice.at + 4 * slice.count) continue;
+    const int64_t element = slice.begin + (at - slice.at) / 4;
+    for (const UnitLayout& unit : manifest.units) {
+      if (unit.name != slice.unit) continue;
+      for (const Placement& p : unit.parameters) {
+        if (element >= p.offset && element < p.offset + p.size()) {
+          return slice.state + " of " + p.name;
+        }
+      }
+    }
+    return "";  // Padding: the chunk holds parameters as well.
+  }
+  return "the file's header";
+}
+
+VerifyReport Verify(const std::string& path) { return VerifyCheckpoint(path, nullptr); }
+
+TEST(VerifyTest, AWholeCheckpointIsWhole) {
+  const std::string path = SaveOne("whole", SeveralChunks());
+  int64_t last = 0, of = 0;
+  const VerifyReport report = VerifyCheckpoint(path, [&](int64_t done, int64_t total) {
+    EXPECT_LT(last, done);
+    last = done;
+    of = total;
+  });
+  EXPECT_TRUE(report.damages.empty());
+  EXPECT_EQ(report.files, 3);
+  EXPECT_EQ(last, of);
+  EXPECT_EQ(report.bytes, of);
+  EXPECT_EQ(report.bytes, ReadManifest(path).DataBytes());
+  EXPECT_GT(report.chunks, 6);
+}
+
+TEST(VerifyTest, FindsEveryFlippedByteOfAThousand) {
+  const std::string path = SaveOne("flips", SeveralChunks());
+  const Manifest manifest = ReadManifest(path);
+  std::mt19937_64 random(20260711);
+  const Strings names = ListSorted(path);
+  int in_manifest = 0, in_header = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const size_t which = random() % names.size();
+    const std::string file = path + "/" + names[which];
+    const bool header = random() % 10 == 0;  // A thousandth of the file's bytes.
+    const auto size = static_cast<int64_t>(fs::file_size(file));
+    const auto at = static_cast<int64_t>(random() % static_cast<uint64_t>(header ? 200 : size));
+    const auto mask = static_cast<uint8_t>(1 + random() % 255);
+    const std::string what = "byte " + std::to_string(at) + " of " + file;
+    FlipByte(file, at, mask);
+    if (names[which] == kManifestName) {
+      ++in_manifest;
+      EXPECT_THROW(Verify(path), CheckpointError) << what;
+    } else {
+      const VerifyReport report = Verify(path);
+      ASSERT_EQ(report.damages.size(), 1u) << what;
+      const Damage& damage = report.damages[0];
+      EXPECT_EQ(damage.file, file);
+      EXPECT_TRUE(damage.begin <= at && at < damage.end) << what << ": " << ToString(damage);
+      EXPECT_LE(damage.end - damage.begin, 1 << 20);
+      const int rank = static_cast<int>(which) - 1;  // Behind manifest.json.
+      const std::string want = WhatLiesAt(manifest, manifest.files[rank], at);
+      in_header += want == "the file's header";
+      EXPECT_TRUE(want.empty() || std::find(damage.touches.begin(), damage.touches.end(), want) !=
+                                      damage.touches.end())
+          << what << ", want " << want << ": " << ToString(damage);
+    }
+    FlipByte(file, at, mask);
+  }
+  EXPECT_GT(in_manifest, 100);
+  EXPECT_GT(in_header, 30);
+  EXPECT_TRUE(Verify(path).damages.empty());
+}
+
+TEST(VerifyTest, NamesAllDamagesAtOnce) {
+  const std::string path = SaveOne("several", SeveralChunks());
+  const int64_t size = static_cast<int64_t>(fs::file_size(path + "/rank_0.safetensors"));
+  FlipByte(path + "/rank_0.safetensors", 10, 1);
+  FlipByte(path + "/rank_0.safetensors", size - 1, 1);
+  fs::resize_file(path + "/rank_1.safetensors", size - 100);
+  fs::remove(path + "/rank_2.safetensors");
+  Strings texts;
+  for (const Damage& damage : Verify(path).damages) texts.push_back(ToString(damage));
+  ASSERT_EQ(texts.size(), 5u) << ::testing::PrintToString(texts);
+  const auto has = [&](size_t i, const std::string& part) {
+    EXPECT_NE(texts[i].find(part), std::string::npos) << texts[i] << "\nwant " << part;
+  };
+  has(0,
+      "rank_0.safetensors: bytes 0 to 1048576 do not have their checksum: the file's header, "
+      "master of wte");
+  has(1, "rank_0.safetensors: bytes 2097152 to " + std::to_string(size));
+  has(1, "v of h.0.w");
+  has(2, "rank_1.safetensors: has " + std::to_string(size - 100) + " bytes, want ");
+  has(3, "are missing: the file is cut short");
+  has(4, "rank_2.safetensors: cannot be opened: No such file");
+}
+
+TEST(VerifyTest, ReportsAFileThatIsNone) {
+  const std::string path = SaveOne("directory", World());
+  fs::remove(path + "/rank_0.safetensors");
+  fs::create_directory(path + "/rank_0.safetensors");
+  const VerifyReport report = Verify(path);
+  ASSERT_EQ(report.damages.size(), 1u);
+  EXPECT_NE(ToString(report.damages[0]).find("is not a regular file"), std::string::npos);
+}
+
+TEST(VerifyTest, NeedsAManifest) {
+  EXPECT_THROW(Verify(FreshDirectory("empty")), CheckpointError);
+  EXPECT_THROW(Verify(testing::TempDir() + "/not_there"), CheckpointError);
+}
+
+}  // namespace
+}  // namespace fsdp

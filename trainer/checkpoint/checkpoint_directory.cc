@@ -1,0 +1,247 @@
+#include "trainer/checkpoint/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kLatest[] = "/latest";
+
+bool AllDigits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+bool IsOurs(std::string_view file) {
+  constexpr std::string_view kPrefix = "rank_", kSuffix = ".safetensors";
+  if (file == kManifestName || file == std::string(kManifestName) + ".tmp") return true;
+  return file.size() > kPrefix.size() + kSuffix.size() && file.starts_with(kPrefix) &&
+         file.ends_with(kSuffix) &&
+         AllDigits(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
+}
+
+bool IsDirectory(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+// Of a run directory, its checkpoints.
+std::string CheckpointsIn(const std::string& directory) {
+  const std::string inside = directory + "/checkpoints";
+  return IsDirectory(inside) ? inside : directory;
+}
+
+CheckpointEntry Describe(const std::string& path, int64_t step) {
+  CheckpointEntry entry;
+  entry.path = path;
+  entry.step = step;
+  const std::string manifest = path + "/" + kManifestName;
+  try {
+    const Manifest read = ReadManifestAlone(path);
+    entry.world = read.world;
+    entry.shards = read.shards;
+  } catch (const CheckpointError&) {  // WhyIncomplete says it.
+  }
+  entry.why = WhyIncomplete(path, step);
+  struct stat status;
+  for (const std::string& name : ListDirectory(path)) {
+    if (::stat((path + "/" + name).c_str(), &status) == 0) entry.bytes += status.st_size;
+  }
+  if (::stat(manifest.c_str(), &status) == 0 || ::stat(path.c_str(), &status) == 0) {
+    entry.modified = static_cast<double>(status.st_mtim.tv_sec) +
+                     1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::string StepName(int64_t step) { return "step_" + std::to_string(step); }
+
+std::optional<int64_t> StepOf(std::string_view name, std::string_view suffix) {
+  constexpr std::string_view kPrefix = "step_";
+  constexpr size_t kMaxDigits = 18;
+  if (!name.starts_with(kPrefix) || !name.ends_with(suffix)) return std::nullopt;
+  if (name.size() < kPrefix.size() + suffix.size()) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  name.remove_suffix(suffix.size());
+  if (!AllDigits(name) || name.size() > kMaxDigits || (name.size() > 1 && name[0] == '0')) {
+    return std::nullopt;
+  }
+  return std::stoll(std::string(name));
+}
+
+void FailOn(const std::string& path, const char* what) {
+  const int error = errno;
+  throw CheckpointError(path + ": cannot be " + what + ": " + std::strerror(error));
+}
+
+bool PathExists(const std::string& path) {
+  struct stat status;
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+std::vector<std::string> ListDirectory(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename());
+  }
+  if (error && error != std::errc::no_such_file_or_directory &&
+      error != std::errc::not_a_directory) {  // Who wants to write there will say so.
+    throw CheckpointError(directory + ": cannot be listed: " + error.message());
+  }
+  return names;
+}
+
+void SyncDirectory(const std::string& path) {
+  const FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() < 0 || ::fsync(directory.get()) != 0) FailOn(path, "synced");
+}
+
+void RenamePath(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) FailOn(from, "renamed");
+}
+
+void RemoveOurFiles(const std::string& directory) {
+  ::unlink((directory + "/" + kManifestName).c_str());
+  try {
+    for (const std::string& name : ListDirectory(directory)) {
+      if (IsOurs(name)) ::unlink((directory + "/" + name).c_str());
+    }
+  } catch (const CheckpointError&) {
+  }
+  ::rmdir(directory.c_str());
+}
+
+void RemoveCheckpoint(const std::string& directory, const std::string& temporary) {
+  try {
+    const std::vector<std::string> names = ListDirectory(directory);
+    const bool only_ours = std::all_of(names.begin(), names.end(), IsOurs);
+    const bool renamed = only_ours && std::rename(directory.c_str(), temporary.c_str()) == 0;
+    RemoveOurFiles(renamed ? temporary : directory);
+  } catch (const CheckpointError&) {
+  }
+}
+
+std::string WhyIncomplete(const std::string& directory, int64_t step) {
+  try {
+    const int64_t held = ReadManifest(directory).meta.step;
+    return held == step ? "" : directory + ": holds step " + std::to_string(held);
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+}
+
+std::optional<std::string> CompleteStep(const std::string& checkpoints, int64_t step) {
+  const std::string path = checkpoints + "/" + StepName(step);
+  for (const std::string& directory : {path, path + kSetAsideSuffix}) {
+    if (PathExists(directory) && WhyIncomplete(directory, step).empty()) return directory;
+  }
+  return std::nullopt;
+}
+
+std::vector<int64_t> StepsIn(const std::string& checkpoints) {
+  std::set<int64_t> steps;
+  for (const std::string& name : ListDirectory(checkpoints)) {
+    if (const auto step = StepOf(name)) steps.insert(*step);
+    if (const auto step = StepOf(name, kSetAsideSuffix)) steps.insert(*step);
+  }
+  return {steps.begin(), steps.end()};
+}
+
+std::optional<std::string> FindLatestCheckpoint(const std::string& checkpoints) {
+  std::string named;
+  if (const std::string latest = checkpoints + kLatest; PathExists(latest)) {
+    named = ReadWholeFile(latest);
+    while (!named.empty() && named.back() == '\n') named.pop_back();
+    const std::optional<int64_t> step = StepOf(named);
+    if (auto path = step ? CompleteStep(checkpoints, *step) : std::nullopt) return path;
+  }
+  const std::vector<int64_t> steps = StepsIn(checkpoints);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (auto path = CompleteStep(checkpoints, *step)) return path;
+  }
+  if (!named.empty()) {
+    const std::optional<int64_t> step = StepOf(named);
+    throw CheckpointError(
+        checkpoints + kLatest + " names a checkpoint, but none is complete: " +
+        (step ? WhyIncomplete(checkpoints + "/" + named, *step) : "it is not the name of one"));
+  }
+  return std::nullopt;
+}
+
+std::string FindCheckpoint(const std::string& checkpoints, int64_t step) {
+  if (auto path = CompleteStep(checkpoints, step)) return *path;
+  std::string others;
+  for (const int64_t other : StepsIn(checkpoints)) {
+    if (!CompleteStep(checkpoints, other)) continue;
+    others += (others.empty() ? "" : ", ") + std::to_string(other);
+  }
+  const std::string path = checkpoints + "/" + StepName(step);
+  throw CheckpointError("no complete checkpoint of step " + std::to_string(step) + ": " +
+                        WhyIncomplete(path, step) + "; there are those of steps " +
+                        (others.empty() ? "none" : others));
+}
+
+std::string ResolveCheckpoint(const std::string& path) {
+  if (!IsDirectory(path)) throw CheckpointError(path + ": is not a directory");
+  if (PathExists(path + "/" + kManifestName)) return path;
+  const std::string name = fs::path(path).filename();
+  const bool is_one =
+      StepOf(name) || StepOf(name, kTemporarySuffix) || StepOf(name, kSetAsideSuffix);
+  const auto latest = is_one ? std::nullopt : FindLatestCheckpoint(CheckpointsIn(path));
+  if (!latest) {
+    throw CheckpointError(path + ": holds no " + kManifestName +
+                          (is_one ? ": not complete" : ", and no checkpoint below it"));
+  }
+  return *latest;
+}
+
+std::vector<CheckpointEntry> ListCheckpoints(const std::string& directory) {
+  if (!IsDirectory(directory)) throw CheckpointError(directory + ": is not a directory");
+  const std::string checkpoints = CheckpointsIn(directory);
+  std::vector<CheckpointEntry> entries;
+  for (const std::string& name : ListDirectory(checkpoints)) {
+    const std::string path = checkpoints + "/" + name;
+    if (const auto step = StepOf(name)) {
+      entries.push_back(Describe(path, *step));
+      entries.back().complete = entries.back().why.empty();
+    } else if (const auto old = StepOf(name, kSetAsideSuffix)) {
+      CheckpointEntry& entry = entries.emplace_back(Describe(path, *old));
+      const bool replaced = WhyIncomplete(checkpoints + "/" + StepName(*old), *old).empty();
+      if (replaced) entry.why = "set aside: there is another of its step";
+      entry.complete = entry.why.empty();
+    } else if (const auto written = StepOf(name, kTemporarySuffix)) {
+      CheckpointEntry& entry = entries.emplace_back(Describe(path, *written));
+      entry.why = "is being written, or was left by a run that ended while it wrote";
+    }
+  }
+  std::string latest;
+  try {
+    latest = FindLatestCheckpoint(checkpoints).value_or("");
+  } catch (const CheckpointError&) {  // `latest` names one, and none is complete.
+  }
+  for (CheckpointEntry& entry : entries) entry.latest = entry.path == latest;
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.step, a.path) < std::pair(b.step, b.path);
+  });
+  return entries;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,77 @@
+// Checkpoints as directories: their names, which of them count, and what becomes of the rest.
+//
+//   step_<n>        counts where it is complete: its manifest is whole and every file has its size
+//   step_<n>.tmp    being written, or left by whoever died writing it: never counts
+//   step_<n>.old    set aside while another of its step took its place: counts as long as there is
+//                   no complete step_<n>
+//   latest          a file with the name of the newest complete one
+//
+// Everything throws CheckpointError that names the path and the reason.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp {
+
+inline constexpr char kTemporarySuffix[] = ".tmp";
+inline constexpr char kSetAsideSuffix[] = ".old";
+
+std::string StepName(int64_t step);
+// Of step_<n> followed by `suffix`, written as StepName writes it.
+std::optional<int64_t> StepOf(std::string_view name, std::string_view suffix = "");
+
+// The directory of the checkpoint that `latest` names; where that is missing or not complete, of
+// the complete one of the highest step. Empty where there is none: a run that has not saved yet.
+// Throws where `latest` tells of a checkpoint and none is complete.
+std::optional<std::string> FindLatestCheckpoint(const std::string& checkpoints);
+// That of a step. Throws an error that says why not and lists those there are.
+std::string FindCheckpoint(const std::string& checkpoints, int64_t step);
+
+// What a person means by a path: a checkpoint itself, or the latest one of a run directory or of a
+// directory of checkpoints.
+std::string ResolveCheckpoint(const std::string& path);
+
+// One of the directories above.
+struct CheckpointEntry {
+  std::string path;
+  int64_t step = 0;
+  bool complete = false;
+  std::string why;            // Where it is not complete.
+  bool latest = false;        // What a run with `resume: auto` would go on from.
+  int world = 0, shards = 0;  // 0 where the manifest does not say.
+  int64_t bytes = 0;          // Of the files in it.
+  double modified = 0;  // Seconds since 1970: of the manifest, or of the directory without one.
+};
+// By step; of a run directory or of a directory of checkpoints.
+std::vector<CheckpointEntry> ListCheckpoints(const std::string& directory);
+
+// ---- For those who write checkpoints ----
+
+[[noreturn]] void FailOn(const std::string& path, const char* what);  // "cannot be <what>: errno".
+bool PathExists(const std::string& path);                             // A dangling link does, too.
+// The names in it; none where there is no such directory.
+std::vector<std::string> ListDirectory(const std::string& directory);
+void SyncDirectory(const std::string& path);
+void RenamePath(const std::string& from, const std::string& to);
+
+// All steps that have a directory of some kind, complete or not; .tmp does not count.
+std::vector<int64_t> StepsIn(const std::string& checkpoints);  // Ascending.
+std::optional<std::string> CompleteStep(const std::string& checkpoints, int64_t step);
+// Empty where the directory holds the step, complete; otherwise why not.
+std::string WhyIncomplete(const std::string& directory, int64_t step);
+
+// Removes our files, the manifest first, and the directory if nothing else was in it. What cannot
+// be removed stays: the next save tries again.
+void RemoveOurFiles(const std::string& directory);
+// By way of the name that never counts, so that a crash in between leaves nothing behind that the
+// next save would not remove. A directory that holds files of others keeps its name.
+void RemoveCheckpoint(const std::string& directory, const std::string& temporary);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_

@@ -1,0 +1,94 @@
+#include "trainer/checkpoint/new_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void Fail(const std::string& path, const char* what) {
+  throw CheckpointError(path + ": cannot be " + what + ": " + std::strerror(errno));
+}
+
+[[noreturn]] void RefuseExisting(const std::string& path) {
+  throw CheckpointError(path + ": is there already, and is not overwritten");
+}
+
+std::string Normal(const std::string& path) {
+  std::string text = fs::path(path).lexically_normal();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+void Sync(const std::string& directory) {
+  const FileDescriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0 || ::fsync(fd.get()) != 0) Fail(directory, "synced");
+}
+
+bool Exists(const std::string& path) {
+  struct stat status;
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+}  // namespace
+
+NewDirectory::NewDirectory(const std::string& path)
+    : path_(Normal(path)), temporary_(path_ + ".tmp") {
+  if (Exists(path_)) RefuseExisting(path_);
+  const std::string parent = fs::path(path_).parent_path();
+  std::error_code error;
+  if (!parent.empty()) fs::create_directories(parent, error);
+  if (error) throw CheckpointError(parent + ": cannot be made: " + error.message());
+  if (::mkdir(temporary_.c_str(), 0777) != 0 && errno != EEXIST) Fail(temporary_, "made");
+  lock_ = FileDescriptor(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock_.get() < 0) Fail(temporary_, "opened");
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      throw CheckpointError(temporary_ + ": is being written by another process");
+    }
+    Fail(temporary_, "locked");
+  }
+  for (const auto& entry : fs::directory_iterator(temporary_, error)) {
+    if (::unlink(entry.path().c_str()) != 0) Fail(entry.path(), "removed");
+  }
+}
+
+NewDirectory::~NewDirectory() {
+  if (!published_) RemoveTemporary();
+}
+
+void NewDirectory::RemoveTemporary() noexcept {
+  std::error_code ignored;
+  for (fs::directory_iterator it(temporary_, ignored), end; !ignored && it != end;
+       it.increment(ignored)) {
+    ::unlink(it->path().c_str());
+  }
+  ::rmdir(temporary_.c_str());
+}
+
+void NewDirectory::Publish() {
+  if (::fsync(lock_.get()) != 0) Fail(temporary_, "synced");
+  if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) != 0) {
+    if (errno == EEXIST) RefuseExisting(path_);
+    // A file system that knows no such rename. A plain one replaces an empty directory at most.
+    if (errno != EINVAL && errno != ENOSYS) Fail(temporary_, "renamed");
+    if (Exists(path_)) RefuseExisting(path_);
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail(temporary_, "renamed");
+  }
+  published_ = true;
+  const std::string parent = fs::path(path_).parent_path();
+  Sync(parent.empty() ? "." : parent);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,37 @@
+// A directory that appears whole under its name or not at all, and replaces nothing.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_NEW_DIRECTORY_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_NEW_DIRECTORY_H_
+
+#include <string>
+
+#include "trainer/checkpoint/safetensors.h"
+
+namespace fsdp {
+
+class NewDirectory {
+ public:
+  // Makes <path>.tmp, and the parents. Throws CheckpointError where `path` exists, or another
+  // process is at <path>.tmp; what a dead one left there is removed.
+  explicit NewDirectory(const std::string& path);
+  // Removes <path>.tmp and the files in it, unless they were published.
+  ~NewDirectory();
+  NewDirectory(const NewDirectory&) = delete;
+  NewDirectory& operator=(const NewDirectory&) = delete;
+
+  const std::string& temporary() const { return temporary_; }
+
+  // Syncs the directory, gives it its name and syncs its parent. The files in it are synced by who
+  // wrote them. Throws CheckpointError, also where `path` has come to exist meanwhile.
+  void Publish();
+
+ private:
+  void RemoveTemporary() noexcept;
+
+  std::string path_, temporary_;
+  FileDescriptor lock_;  // The directory, locked.
+  bool published_ = false;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_NEW_DIRECTORY_H_

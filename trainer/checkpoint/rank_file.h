@@ -1,0 +1,61 @@
+// One rank's file of a checkpoint, written from its first byte to its last with the checksums of
+// its chunks.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_RANK_FILE_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_RANK_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/fsdp/layout.h"
+
+namespace fsdp {
+
+// Where a rank stands in the job: rank = replica * F + shard. The replicas of a shard share the
+// writing of it.
+struct ShardPlace {
+  int rank = 0, world = 1;
+  int shard = 0, replica = 0, replicas = 1;
+};
+ShardPlace PlaceOfRank(int rank, int world, int shards);
+
+class RankFileWriter {
+ public:
+  // A tensor of the file: elements [begin, begin + count) of the unit.
+  struct Slice {
+    std::string state;
+    int unit = 0;  // Of the layout.
+    int64_t begin = 0, count = 0;
+  };
+
+  // Makes <directory>/rank_<r>.safetensors. Throws CheckpointError.
+  RankFileWriter(const std::string& directory, const Layout& layout, const ShardPlace& place,
+                 const std::vector<std::string>& states);
+
+  // In the order of the file: by state, then unit.
+  const std::vector<Slice>& slices() const { return slices_; }
+
+  // The next bytes of slice `index`, whose slices come in order.
+  void Append(size_t index, std::span<const std::byte> bytes);
+
+  // All bytes are there: synced to the disk.
+  ManifestFile Finish();
+
+ private:
+  std::vector<Slice> slices_;
+  std::vector<std::string> tensors_;  // Their names in the file.
+  ManifestFile file_;
+  std::optional<SafetensorsWriter> writer_;
+  std::optional<ChunkChecksums> checksums_;
+  int64_t reached_ = 0;  // Bytes of the file.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_RANK_FILE_H_

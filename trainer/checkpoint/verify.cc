@@ -1,0 +1,122 @@
+#include "trainer/checkpoint/verify.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <unordered_map>
+
+#include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/safetensors.h"
+
+namespace fsdp {
+namespace {
+
+// What bytes [begin, end) of the file hold, in the order of the file.
+std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& file, int64_t begin,
+                                  int64_t end) {
+  constexpr int64_t kElement = sizeof(float);
+  std::unordered_map<std::string, const UnitLayout*> units;
+  for (const UnitLayout& unit : manifest.units) units[unit.name] = &unit;
+  std::vector<std::string> found;
+  int64_t first = file.bytes;
+  for (const ManifestSlice& slice : file.slices) first = std::min(first, slice.at);
+  if (begin < first) found.push_back("the file's header");
+  for (const ManifestSlice& slice : file.slices) {
+    const int64_t from = std::max(begin, slice.at);
+    const int64_t to = std::min(end, slice.at + slice.count * kElement);
+    if (from >= to) continue;
+    const int64_t element = slice.begin + (from - slice.at) / kElement;
+    const int64_t last = slice.begin + (to - 1 - slice.at) / kElement;
+    for (const Placement& p : units.at(slice.unit)->parameters) {
+      if (p.offset <= last && element < p.offset + p.size()) {
+        found.push_back(slice.state + " of " + p.name);
+      }
+    }
+  }
+  if (found.empty()) found.push_back("padding");
+  return found;
+}
+
+// Bytes [begin, begin + out.size()); what is wrong, or empty.
+std::string ReadAt(int fd, int64_t begin, std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t n = ::pread(fd, out.data(), out.size(), begin);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return std::string("cannot be read: ") + std::strerror(errno);
+    if (n == 0) return "are missing: the file is cut short";
+    begin += n;
+    out = out.subspan(static_cast<size_t>(n));
+  }
+  return "";
+}
+
+}  // namespace
+
+VerifyReport VerifyCheckpoint(const std::string& directory,
+                              const std::function<void(int64_t done, int64_t total)>& progress) {
+  const Manifest manifest = ReadManifestAlone(directory);
+  const int64_t total = manifest.DataBytes();
+  VerifyReport report;
+  std::vector<std::byte> buffer;
+  for (const ManifestFile& file : manifest.files) {
+    ++report.files;
+    const std::string path = directory + "/" + file.name;
+    const auto damaged = [&](const std::string& reason) {
+      report.damages.push_back({path, 0, 0, {}, reason});
+    };
+    struct stat status;
+    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0) {
+      damaged(std::string("cannot be opened: ") + std::strerror(errno));
+      report.bytes += file.bytes;
+      report.chunks += static_cast<int64_t>(file.chunks.size());
+      continue;
+    }
+    if (!S_ISREG(status.st_mode)) {
+      damaged("is not a regular file");
+      continue;
+    }
+    if (status.st_size != file.bytes) {
+      damaged("has " + std::to_string(status.st_size) + " bytes, want " +
+              std::to_string(file.bytes));
+    }
+    for (size_t chunk = 0; chunk < file.chunks.size(); ++chunk) {
+      const int64_t begin = static_cast<int64_t>(chunk) * file.chunk_bytes;
+      const int64_t end = std::min(begin + file.chunk_bytes, file.bytes);
+      buffer.resize(static_cast<size_t>(end - begin));
+      std::string reason = ReadAt(fd.get(), begin, buffer);
+      if (reason.empty() && Checksum(buffer) != file.chunks[chunk]) {
+        reason = "do not have their checksum";
+      }
+      if (!reason.empty()) {
+        report.damages.push_back({path, begin, end, Contents(manifest, file, begin, end), reason});
+      }
+      ++report.chunks;
+      report.bytes += end - begin;
+      if (progress) progress(report.bytes, total);
+    }
+  }
+  return report;
+}
+
+std::string ToString(const Damage& damage) {
+  if (damage.begin == damage.end) return damage.file + ": " + damage.reason;
+  constexpr size_t kShown = 8;
+  std::string text = damage.file + ": bytes " + std::to_string(damage.begin) + " to " +
+                     std::to_string(damage.end) + " " + damage.reason + ": ";
+  const size_t shown = std::min(kShown, damage.touches.size());
+  for (size_t i = 0; i < shown; ++i) text += (i > 0 ? ", " : "") + damage.touches[i];
+  if (shown < damage.touches.size()) {
+    text += " and " + std::to_string(damage.touches.size() - shown) + " more";
+  }
+  return text;
+}
+
+}  // namespace fsdp
