@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cmd/checkpoint_command.h"
 #include "cmd/config_command.h"
 #include "cmd/recipe_flags.h"
 #include "models/gpt2/config.h"
@@ -95,6 +96,7 @@ int Main(int argc, char** argv) {
   AddTrainingFlags(app, flags);
 
   AddConfigCommand(app);
+  AddCheckpointCommand(app);
 
   LaunchCommand launch;
   CLI::App* const launch_command = AddLaunchCommand(app, &launch);

@@ -202,6 +202,46 @@ TEST_P(ResumeTest, SavesWhenAskedToAndGoesOn) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ResumeTest, ::testing::Values(1, 2, 3));
 
+// Two runs agree but for the order of sums: 5 x 16 targets a batch, in each of the steps so far.
+void ExpectSameToRounding(const std::string& got, const std::string& want, size_t steps) {
+  const std::vector<Json> curve = Curve(got), expected = Curve(want);
+  ASSERT_EQ(expected.size(), steps);
+  ASSERT_EQ(curve.size(), steps);
+  for (size_t i = 0; i < steps; ++i) {
+    const double tolerance = static_cast<double>(i + 1) * 80 * std::ldexp(1, -24);
+    for (const char* key : {"loss", "grad_norm"}) {
+      const auto a = curve[i][key].get<double>(), b = expected[i][key].get<double>();
+      EXPECT_LE(std::abs(a - b), tolerance * b) << key << " of " << curve[i];
+    }
+    EXPECT_EQ(curve[i]["lr"], expected[i]["lr"]);
+    EXPECT_EQ(curve[i]["tokens"], expected[i]["tokens"]);
+  }
+}
+
+TEST(Resume, OverAChainOfWorldsAndStrategies) {
+  Job job;
+  const Strings settings = With(Full(job), {"optimizer={name: sgd, lr: 0.5, momentum: 0.9}"});
+  const std::string want = job.RunDir("unbroken");
+  ASSERT_EQ(RunOn(job, 1, With(settings, {"train.steps=16"})).code, 0);
+  const std::string got = job.RunDir("chain");
+  struct Link {
+    int world, steps;
+    const char* setting;
+  };
+  for (const Link& link : {Link{4, 4, "fsdp.sharding_strategy=full_shard"},
+                           Link{3, 8, "fsdp.sharding_strategy=shard_grad_op"},
+                           Link{1, 12, "fsdp.sharding_strategy=no_shard"},
+                           Link{2, 16, "fsdp={auto_wrap: {policy: none}, communicators: 1}"}}) {
+    const Outcome part =
+        RunOn(job, link.world,
+              With(settings, {"train.steps=" + std::to_string(link.steps), link.setting}));
+    ASSERT_EQ(part.code, 0) << part.Text();
+    EXPECT_EQ(LastStep(got), link.steps);
+  }
+  ExpectSameToRounding(got, want, 16);
+  EXPECT_EQ(OfKind(ReadMetrics(got), "resume").size(), 3u);
+}
+
 TEST(Resume, ElsewhereSeesTheSameSamplesToRounding) {
   Job job;
   const Strings settings = With(Full(job), {"optimizer={name: sgd, lr: 0.5, momentum: 0.9}"});
@@ -220,18 +260,7 @@ TEST(Resume, ElsewhereSeesTheSameSamplesToRounding) {
     fs::copy(begun, got, fs::copy_options::recursive);
     const Outcome rest = RunOn(job, c.world, With(With(settings, {"train.steps=14"}), c.settings));
     ASSERT_EQ(rest.code, 0) << rest.Text();
-    const std::vector<Json> curve = Curve(got), expected = Curve(want);
-    ASSERT_EQ(curve.size(), 14u);
-    for (size_t i = 0; i < curve.size(); ++i) {
-      // Summing the 5 x 16 targets of a batch in another order, in each of the steps so far.
-      const double tolerance = static_cast<double>(i + 1) * 80 * std::ldexp(1, -24);
-      for (const char* key : {"loss", "grad_norm"}) {
-        const auto a = curve[i][key].get<double>(), b = expected[i][key].get<double>();
-        EXPECT_LE(std::abs(a - b), tolerance * b) << key << " of " << curve[i];
-      }
-      EXPECT_EQ(curve[i]["lr"], expected[i]["lr"]);
-      EXPECT_EQ(curve[i]["tokens"], expected[i]["tokens"]);
-    }
+    ExpectSameToRounding(got, want, 14);
     fs::remove_all(got);
   }
 }

@@ -1,0 +1,187 @@
+#include "cmd/checkpoint_command.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
+#include "trainer/checkpoint/verify.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/json.h"
+#include "trainer/observe/units.h"
+
+namespace fsdp {
+namespace {
+
+// How far a long job is, on stderr: one line redrawn on a terminal, elsewhere a line from time to
+// time, and nothing at all for what is done at once.
+class Progress {
+ public:
+  explicit Progress(std::string what) : what_(std::move(what)), begin_(Clock::now()) {}
+  ~Progress() {
+    if (shown_ && terminal_) std::fprintf(stderr, "\r\033[K");
+  }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void operator()(int64_t done, int64_t total) {
+    const Clock::time_point now = Clock::now();
+    if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10)))
+      return;
+    last_ = now;
+    shown_ = true;
+    const double elapsed = std::chrono::duration<double>(now - begin_).count();
+    const double rate = elapsed > 0 ? static_cast<double>(done) / elapsed : 0;
+    std::string line = what_ + " " + HumanBytes(done) + " of " + HumanBytes(total) + ", " +
+                       HumanBytes(static_cast<int64_t>(rate)) + "/s";
+    if (rate > 0) line += ", " + HumanDuration(static_cast<double>(total - done) / rate) + " left";
+    std::fprintf(stderr, terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
+    std::fflush(stderr);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const std::string what_;
+  const Clock::time_point begin_;
+  Clock::time_point last_ = Clock::now();
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  bool shown_ = false;
+};
+
+double SecondsSince1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string WorldOf(const CheckpointEntry& entry) {
+  return entry.world == 0 ? "-" : std::to_string(entry.world) + "/" + std::to_string(entry.shards);
+}
+
+void List(const std::string& directory, bool json) {
+  const std::vector<CheckpointEntry> entries = ListCheckpoints(directory);
+  const double now = SecondsSince1970();
+  if (json) {
+    std::vector<std::string> list;
+    for (const CheckpointEntry& e : entries) {
+      JsonObject object;
+      object.Add("step", e.step)
+          .Add("path", e.path)
+          .Add("complete", e.complete)
+          .Add("latest", e.latest);
+      e.complete ? object.AddRaw("reason", "null") : object.Add("reason", e.why);
+      if (e.world > 0) {
+        object.Add("world_size", e.world).Add("shard_size", e.shards);
+      } else {
+        object.AddRaw("world_size", "null").AddRaw("shard_size", "null");
+      }
+      list.push_back(object.Add("bytes", e.bytes).Add("age_s", now - e.modified).Text());
+    }
+    std::printf("%s\n", JsonObject().AddRaw("checkpoints", JsonArray(list)).Text().c_str());
+    return;
+  }
+  if (entries.empty()) {
+    std::printf("no checkpoints in %s\n", directory.c_str());
+    return;
+  }
+  std::printf("%12s  %-10s  %9s  %10s  %10s  %s\n", "step", "", "world/F", "size", "age", "path");
+  for (const CheckpointEntry& e : entries) {
+    const char* state = e.latest ? "latest" : e.complete ? "complete" : "incomplete";
+    std::printf("%12lld  %-10s  %9s  %10s  %10s  %s\n", static_cast<long long>(e.step), state,
+                WorldOf(e).c_str(), HumanBytes(e.bytes).c_str(),
+                HumanDuration(now - e.modified).c_str(), e.path.c_str());
+    if (!e.complete) std::printf("%12s  %s\n", "", e.why.c_str());
+  }
+}
+
+void Verify(const std::string& path) {
+  const std::string directory = ResolveCheckpoint(path);
+  VerifyReport report;
+  {
+    Progress progress("verified");
+    report = VerifyCheckpoint(directory, std::ref(progress));
+  }
+  for (const Damage& damage : report.damages) std::printf("%s\n", ToString(damage).c_str());
+  if (!report.damages.empty()) {
+    std::fflush(stdout);  // Before the error.
+    throw CheckpointError(directory + ": is damaged in " + std::to_string(report.damages.size()) +
+                          (report.damages.size() == 1 ? " place" : " places"));
+  }
+  std::printf("%s: whole: %d files, %lld chunks, %s\n", directory.c_str(), report.files,
+              static_cast<long long>(report.chunks), HumanBytes(report.bytes).c_str());
+}
+
+struct ReshardFlags {
+  std::string source, out;
+  int world = 1;
+  std::optional<int> shards;
+};
+
+void Reshard(const ReshardFlags& flags) {
+  const int shards = flags.shards.value_or(flags.world);
+  if (flags.world % shards != 0) {
+    throw ConfigError("--shard-size: " + std::to_string(shards) + " does not divide --world-size " +
+                      std::to_string(flags.world));
+  }
+  const std::string source = ResolveCheckpoint(flags.source);
+  SavedCheckpoint saved;
+  {
+    Progress progress("resharded");
+    saved = ReshardCheckpoint(source, flags.world, shards, flags.out, std::ref(progress));
+  }
+  std::printf("%s: world %d, F %d, %s\n", saved.path.c_str(), flags.world, shards,
+              HumanBytes(saved.bytes).c_str());
+}
+
+}  // namespace
+
+void AddCheckpointCommand(CLI::App& app) {
+  constexpr int kMaxWorld = 1 << 20;
+  CLI::App* checkpoint =
+      app.add_subcommand("checkpoint", "List, verify and reshard what runs have saved");
+  checkpoint->require_subcommand(1);
+
+  {
+    CLI::App* command = checkpoint->add_subcommand(
+        "ls", "List the checkpoints of a run, complete or not, and which is the latest");
+    const auto directory = std::make_shared<std::string>();
+    const auto json = std::make_shared<bool>(false);
+    command->add_option("directory", *directory, "A run directory, or one of checkpoints")
+        ->required();
+    command->add_flag("--json", *json, "One JSON object");
+    command->callback([=] { List(*directory, *json); });
+  }
+  {
+    CLI::App* command = checkpoint->add_subcommand(
+        "verify", "Read every byte of a checkpoint and hold it against its checksum");
+    const auto directory = std::make_shared<std::string>();
+    command->add_option("directory", *directory, "A checkpoint; of a run directory, the latest")
+        ->required();
+    command->callback([=] { Verify(*directory); });
+  }
+  {
+    CLI::App* command = checkpoint->add_subcommand(
+        "reshard", "Write a checkpoint as a job of another size would have saved it");
+    const auto flags = std::make_shared<ReshardFlags>();
+    command->add_option("directory", flags->source, "A checkpoint; of a run directory, the latest")
+        ->required();
+    command->add_option("--world-size", flags->world, "Ranks of that job")
+        ->required()
+        ->check(CLI::Range(1, kMaxWorld));
+    command
+        ->add_option("--shard-size", flags->shards,
+                     "F, the ranks that share one copy; default: all")
+        ->check(CLI::Range(1, kMaxWorld));
+    command->add_option("--out", flags->out, "The new checkpoint's directory; must not be there")
+        ->required();
+    command->callback([=] { Reshard(*flags); });
+  }
+}
+
+}  // namespace fsdp

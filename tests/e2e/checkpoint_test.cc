@@ -1,0 +1,146 @@
+// `fsdp-train checkpoint` as a user calls it, on what real runs have saved.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+Outcome Checkpoint(const Strings& arguments) {
+  Strings all = {"checkpoint"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return Call(all);
+}
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A run of two ranks with checkpoints of steps 4, 8 and 10.
+class CheckpointCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Outcome run = job_.Launch(2, {"checkpoint={every: 4, keep_last: 0}"});
+    ASSERT_EQ(run.code, 0) << run.Text();
+  }
+  std::string Step(int step) const {
+    return job_.run_dir() + "/checkpoints/step_" + std::to_string(step);
+  }
+  Job job_;
+};
+
+TEST_F(CheckpointCommand, LsListsThem) {
+  fs::remove(Step(4) + "/rank_1.safetensors");
+  for (const std::string& directory : {job_.run_dir(), job_.run_dir() + "/checkpoints"}) {
+    const Outcome text = Checkpoint({"ls", directory});
+    ASSERT_EQ(text.code, 0) << text.Text();
+    EXPECT_EQ(text.err, "");
+    for (const char* word : {"incomplete", "rank_1.safetensors: No such file", "complete", "latest",
+                             "2/2", "step_10"}) {
+      EXPECT_TRUE(Has(text.out, word)) << word << "\n" << text.out;
+    }
+    const Outcome json = Checkpoint({"ls", directory, "--json"});
+    ASSERT_EQ(json.code, 0) << json.Text();
+    const Json list = Json::parse(json.out).at("checkpoints");
+    ASSERT_EQ(list.size(), 3u) << json.out;
+    const int steps[] = {4, 8, 10};
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(list[i]["step"], steps[i]);
+      EXPECT_EQ(list[i]["path"], Step(steps[i]));
+      EXPECT_EQ(list[i]["complete"], i > 0);
+      EXPECT_EQ(list[i]["reason"].is_null(), i > 0);
+      EXPECT_EQ(list[i]["latest"], i == 2);
+      EXPECT_EQ(list[i]["world_size"], 2);
+      EXPECT_EQ(list[i]["shard_size"], 2);
+      EXPECT_GT(list[i]["bytes"], 1000);
+      EXPECT_GE(list[i]["age_s"], 0);
+    }
+  }
+  EXPECT_EQ(Checkpoint({"ls", job_.dir() / "nowhere"}).code, 5);
+  const Outcome none = Checkpoint({"ls", job_.dir().path()});
+  EXPECT_EQ(none.code, 0);
+  EXPECT_TRUE(Has(none.out, "no checkpoints in ")) << none.out;
+}
+
+TEST_F(CheckpointCommand, VerifyNamesWhatIsDamaged) {
+  for (const std::string& path : {job_.run_dir(), Step(10), Step(4)}) {
+    const Outcome whole = Checkpoint({"verify", path});
+    EXPECT_EQ(whole.code, 0) << whole.Text();
+    EXPECT_TRUE(Has(whole.out, "whole: 2 files")) << whole.out;
+  }
+  const std::string file = Step(10) + "/rank_1.safetensors", bytes = ReadFile(file);
+  std::string damaged = bytes;
+  damaged[damaged.size() / 2] ^= 1;
+  std::ofstream(file, std::ios::binary) << damaged;
+  const Outcome outcome = Checkpoint({"verify", job_.run_dir()});
+  EXPECT_EQ(outcome.code, 5) << outcome.Text();
+  EXPECT_TRUE(Has(outcome.out, file + ": bytes 0 to ")) << outcome.out;
+  EXPECT_TRUE(Has(outcome.out, "do not have their checksum: the file's header, master of "));
+  EXPECT_TRUE(Has(outcome.err, "step_10: is damaged in 1 place")) << outcome.err;
+  EXPECT_EQ(Checkpoint({"verify", Step(8)}).code, 0);
+  std::ofstream(Step(8) + "/manifest.json", std::ios::app) << " ";
+  const Outcome manifest = Checkpoint({"verify", Step(8)});
+  EXPECT_EQ(manifest.code, 5);
+  EXPECT_TRUE(Has(manifest.err, "manifest.json: is damaged")) << manifest.err;
+}
+
+// A run that goes on from the resharded one and a run that goes on from the original: the same.
+TEST_F(CheckpointCommand, ReshardChangesNothing) {
+  const std::string out = job_.dir() / "resharded";
+  const Outcome reshard =
+      Checkpoint({"reshard", Step(8), "--world-size", "6", "--shard-size", "3", "--out", out});
+  ASSERT_EQ(reshard.code, 0) << reshard.Text();
+  EXPECT_TRUE(Has(reshard.out, out + ": world 6, F 3, ")) << reshard.out;
+  EXPECT_EQ(Checkpoint({"verify", out}).code, 0);
+  const auto go_on = [&](const std::string& name, const std::string& from) {
+    job_.RunDir(name);
+    const Outcome run =
+        job_.Launch(3, {"train.steps=12", "checkpoint={every: 100, resume: " + from + "}"});
+    EXPECT_EQ(run.code, 0) << run.Text();
+    std::string text;
+    for (const Json& r : OfKind(ReadMetrics(job_.run_dir()), "step")) {
+      text += r["loss"].dump() + " " + r["grad_norm"].dump() + "\n";
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      text += ReadFile(job_.run_dir() + "/checkpoints/step_12/rank_" + std::to_string(rank) +
+                       ".safetensors");
+    }
+    return text;
+  };
+  const std::string original = Step(8);
+  const std::string want = go_on("original", original), got = go_on("other", out);
+  EXPECT_GT(want.size(), 10000u);
+  EXPECT_TRUE(got == want);
+}
+
+TEST_F(CheckpointCommand, MistakesHaveTheirExitCodes) {
+  const std::string out = job_.dir() / "out";
+  const auto reshard = [&](const Strings& more) {
+    Strings all = {"reshard", Step(10), "--out", out};
+    all.insert(all.end(), more.begin(), more.end());
+    return Checkpoint(all);
+  };
+  const Outcome uneven = reshard({"--world-size", "4", "--shard-size", "3"});
+  EXPECT_EQ(uneven.code, 2) << uneven.Text();
+  EXPECT_TRUE(Has(uneven.err, "--shard-size: 3 does not divide --world-size 4")) << uneven.err;
+  EXPECT_EQ(reshard({}).code, 2);
+  EXPECT_EQ(reshard({"--world-size", "0"}).code, 2);
+  EXPECT_EQ(Checkpoint({}).code, 2);
+  EXPECT_EQ(Checkpoint({"remove", Step(10)}).code, 2);
+  EXPECT_FALSE(Exists(out));
+  ASSERT_EQ(reshard({"--world-size", "1"}).code, 0);
+  const std::string bytes = ReadFile(out + "/rank_0.safetensors");
+  const Outcome again = reshard({"--world-size", "2"});
+  EXPECT_EQ(again.code, 5);
+  EXPECT_TRUE(Has(again.err, out + ": is there already, and is not overwritten")) << again.err;
+  EXPECT_TRUE(ReadFile(out + "/rank_0.safetensors") == bytes);
+  EXPECT_EQ(Checkpoint({"reshard", job_.dir() / "no", "--world-size", "1", "--out", "x"}).code, 5);
+}
+
+}  // namespace
+}  // namespace fsdp::e2e
