@@ -60,6 +60,15 @@ TEST(Recipe, ContradictionsAndShapes) {
   ExpectRefused(job, job.Train({"train.global_batch_size=0"}), 2, {"global_batch_size", "0"});
 }
 
+TEST(Recipe, GroupsThatMatchNothing) {
+  Job job;
+  const std::string groups = "[{match: '*.biass', lr_scale: 2}, {match: '*', frozen: true}]";
+  ExpectRefused(job, job.Train({"optimizer.groups=" + groups}), 2,
+                {"optimizer.groups[0].match", "`*.biass` matches no parameter", "ln_f",
+                 "every parameter is frozen"},
+                /*lines=*/2);
+}
+
 TEST(Recipe, IsRefusedOnceNotByEveryRank) {
   Job job;
   const Outcome outcome = job.Launch(3, {"train.stepz=3"});

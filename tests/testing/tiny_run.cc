@@ -143,7 +143,7 @@ class TinyRank {
         model_(run.config),
         device_(
             {.spin = false, .checker = run.check ? std::make_shared<StreamChecker>() : nullptr}),
-        allocator_(device_, PlanMemory(model_, run.options, rank.size)),
+        allocator_(device_, PlanMemory(Frozen(model_, run), run.options, rank.size)),
         gather_(rank.join("gather", {.timeout_s = 120})),
         reduce_(run.options.executor.communicators == 1 ? nullptr
                                                         : rank.join("reduce", {.timeout_s = 120})),
@@ -164,6 +164,13 @@ class TinyRank {
   }
 
  private:
+  static Model& Frozen(Model& model, const TinyRun& run) {
+    for (const GroupMistake& mistake : FreezeParameters(model, run.options.optimizer.groups)) {
+      throw std::invalid_argument(mistake.message);
+    }
+    return model;
+  }
+
   void Steps() {
     Executor& executor = session_.executor();
     executor.Initialize([this](const Parameter& p, int64_t begin, std::span<float> values) {
@@ -259,8 +266,9 @@ class TinyRank {
     const Executor& executor = session_.executor();
     const std::vector<UnitLayout>& units = executor.layout().units;
     for (size_t u = 0; u < units.size(); ++u) {
-      const std::span<const float> shard(shard_of(static_cast<int>(u)).template As<float>(),
-                                         units[u].shard_size);
+      const View view = shard_of(static_cast<int>(u));
+      if (units[u].frozen && view.NumElements() == 0) continue;  // No gradient, no state.
+      const std::span<const float> shard(view.template As<float>(), units[u].shard_size);
       int64_t end = 0;  // Of the last piece: what lies between pieces is padding.
       const auto padding_until = [&](int64_t begin) {
         for (; end < begin; ++end) {

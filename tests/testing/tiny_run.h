@@ -19,7 +19,7 @@ namespace fsdp::testing {
 
 struct TinyRun {
   Gpt2Config config = TinyConfig();
-  SessionOptions options = TinyOptions();
+  SessionOptions options = TinyOptions();  // optimizer.groups: what they freeze is frozen.
   int world = 1;
   int steps = 3;
   uint64_t seed = 7;

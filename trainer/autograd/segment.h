@@ -12,6 +12,8 @@ class SegmentHooks {
   virtual ~SegmentHooks() = default;
   virtual void Enter(int segment, Pass pass) = 0;
   virtual void Leave(int segment, Pass pass) = 0;
+  // False: neither it nor a segment before it has anything to train. Its forward is not recorded.
+  virtual bool HasBackward(int segment) const = 0;
 };
 
 }  // namespace fsdp

@@ -92,6 +92,13 @@ TensorPtr Tape::Take(const std::shared_ptr<TensorPtr>& grad) {
 }
 
 Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& body) {
+  if (record_ && !hooks_.HasBackward(index)) {
+    hooks_.Enter(index, Pass::kForward);
+    Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone);
+    Var output = body(forward, input);
+    hooks_.Leave(index, Pass::kForward);
+    return output;
+  }
   if (record_ && recompute_ == Recompute::kFull && recomputable) {
     hooks_.Enter(index, Pass::kForward);
     Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone);

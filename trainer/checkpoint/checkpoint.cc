@@ -54,11 +54,13 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
             " shards, want " + std::to_string(layout.units.size()));
     }
     for (size_t u = 0; u < layout.units.size(); ++u) {
+      const UnitLayout& unit = layout.units[u];
+      const int64_t want = UnitHasState(unit, state.name) ? unit.shard_size : 0;
       const View& shard = state.shards[u];
-      if (shard.dtype != DType::kFloat32 || shard.NumElements() != layout.units[u].shard_size) {
-        wrong("state '" + state.name + "', unit " + layout.units[u].name + ": " +
+      if (shard.dtype != DType::kFloat32 || shard.NumElements() != want) {
+        wrong("state '" + state.name + "', unit " + unit.name + ": " +
               std::string(Name(shard.dtype)) + " of " + std::to_string(shard.NumElements()) +
-              " elements, want fp32 of " + std::to_string(layout.units[u].shard_size));
+              " elements, want fp32 of " + std::to_string(want));
       }
     }
   }
@@ -218,7 +220,9 @@ CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout
   for (const UnitLayout& unit : layout.units) {
     for (const Placement& p : unit.parameters) {
       wanted.insert(p.name);
-      for (const CheckpointState& state : states) reader.Read(state.name, p.name, p.shape, 0, {});
+      for (const CheckpointState& state : states) {
+        if (UnitHasState(unit, state.name)) reader.Read(state.name, p.name, p.shape, 0, {});
+      }
     }
   }
   for (const UnitLayout& unit : reader.manifest().units) {
@@ -232,6 +236,7 @@ CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout
 
   for (const CheckpointState& state : states) {
     for (size_t u = 0; u < layout.units.size(); ++u) {
+      if (!UnitHasState(layout.units[u], state.name)) continue;
       const std::span<float> shard(state.shards[u].As<float>(),
                                    static_cast<size_t>(layout.units[u].shard_size));
       auto gap = shard.begin();

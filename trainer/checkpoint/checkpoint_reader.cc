@@ -57,6 +57,10 @@ void CheckpointReader::Read(const std::string& state, const std::string& paramet
     throw CheckpointError(directory_ + ": parameter '" + parameter + "' has shape " +
                           placement->shape.ToString() + ", want " + shape.ToString());
   }
+  if (!UnitHasState(*unit, state)) {
+    throw CheckpointError(directory_ + ": has no state '" + state + "' of '" + parameter +
+                          "', which was frozen");
+  }
   const auto count = static_cast<int64_t>(out.size());
   if (begin < 0 || count > placement->size() - begin) {
     throw std::invalid_argument("[CheckpointReader::Read] " + std::to_string(count) +

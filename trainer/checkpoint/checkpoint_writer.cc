@@ -42,7 +42,9 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
 
   int64_t total = 0, done = 0;
   for (const UnitLayout& unit : layout.units) {
-    total += unit.size * static_cast<int64_t>(checkpoint.states.size() * sizeof(float));
+    for (const std::string& state : checkpoint.states) {
+      if (UnitHasState(unit, state)) total += unit.size * static_cast<int64_t>(sizeof(float));
+    }
   }
   NewDirectory directory(out);
   std::vector<float> block;

@@ -98,6 +98,11 @@ class Node {
     return json_.get<uint64_t>();
   }
 
+  bool Boolean() const {
+    if (!json_.is_boolean()) Refuse("is neither true nor false");
+    return json_.get<bool>();
+  }
+
   const std::string& Text() const {
     if (!json_.is_string()) Refuse("is not a string");
     return json_.get_ref<const std::string&>();
@@ -149,6 +154,7 @@ Json ToJson(const UnitLayout& unit) {
   return {{"name", unit.name},
           {"size", unit.size},
           {"shard_size", unit.shard_size},
+          {"frozen", unit.frozen},
           {"parameters", std::move(parameters)}};
 }
 
@@ -173,6 +179,7 @@ UnitLayout ParseUnit(const Node& node, int shards) {
   unit.name = node.At("name").PlainName();
   unit.size = node.At("size").Integer(0, Shape::kMaxElements);
   unit.shard_size = node.At("shard_size").Integer(0, unit.size);
+  unit.frozen = node.At("frozen").Boolean();
   if (unit.size % shards != 0 || unit.size / shards != unit.shard_size) {
     node.Refuse("size is not " + std::to_string(shards) + " times shard_size");
   }
@@ -257,7 +264,7 @@ void CheckCoverage(const Node& document, const Manifest& manifest) {
         }
         if (it->second.back().begin + it->second.back().count > reached) reached = -1;
       }
-      if (reached != unit.size) {
+      if (reached != (UnitHasState(unit, state) ? unit.size : 0)) {
         document.Refuse("the slices of state " + Quote(state) + " do not hold unit " +
                         Quote(unit.name) + " exactly once");
       }
@@ -266,6 +273,10 @@ void CheckCoverage(const Node& document, const Manifest& manifest) {
 }
 
 }  // namespace
+
+bool UnitHasState(const UnitLayout& unit, std::string_view state) {
+  return !unit.frozen || state == "master";
+}
 
 int64_t Manifest::DataBytes() const {
   int64_t bytes = 0;

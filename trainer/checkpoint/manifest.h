@@ -6,7 +6,7 @@
 //    "step": 100, "tokens": 819200, "seed": 1337,
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "states": ["master", "m", "v"],
-//    "units": [{"name": "root", "size": 4096, "shard_size": 2048,
+//    "units": [{"name": "root", "size": 4096, "shard_size": 2048, "frozen": false,
 //               "parameters": [{"name": "wte.weight", "shape": [64, 32], "offset": 0}, ...]}, ...],
 //    "files": [{"name": "rank_0.safetensors", "bytes": 25000, "chunk_bytes": 1048576,
 //               "chunks": ["<16 hexadecimal digits>", ...],     chunk_checksum.h
@@ -15,7 +15,8 @@
 //
 // Sizes, offsets, begin and count are elements of the unit's flat layout (trainer/fsdp/layout.h),
 // the same for all states; `at` is the byte of the file where the slice's first element lies, fp32,
-// little-endian. A slice is the tensor <state>/<unit>/fp32 of its file.
+// little-endian. A slice is the tensor <state>/<unit>/fp32 of its file. A frozen unit has no state
+// but its parameters, "master".
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 
@@ -62,6 +63,8 @@ struct Manifest {
 
   int64_t DataBytes() const;  // Of `files`.
 };
+
+bool UnitHasState(const UnitLayout& unit, std::string_view state);
 
 inline constexpr char kManifestName[] = "manifest.json";
 std::string RankFileName(int rank);

@@ -33,7 +33,7 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     for (size_t u = 0; u < layout.units.size(); ++u) {
       const UnitLayout& unit = layout.units[u];
       const Part part = PartOfReplica(unit.shard_size, place);
-      if (part.count == 0) continue;
+      if (part.count == 0 || !UnitHasState(unit, state)) continue;
       const int64_t begin = unit.ShardBegin(place.shard) + part.begin;
       slices_.push_back({state, static_cast<int>(u), begin, part.count});
       tensors_.push_back(state + "/" + unit.name + "/fp32");

@@ -20,6 +20,17 @@ const char* Name(Pass pass) {
   return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
 }
 
+// The first segment with a parameter to train.
+int FirstTrainable(const Model& model) {
+  const std::vector<ModelSegment>& segments = model.segments();
+  const auto trains = [](const Parameter* p) { return p->trainable(); };
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const std::vector<Parameter*>& parameters = segments[s].parameters;
+    if (std::any_of(parameters.begin(), parameters.end(), trains)) return static_cast<int>(s);
+  }
+  throw std::invalid_argument("[Executor] every parameter is frozen: nothing to train");
+}
+
 }  // namespace
 
 int ShardsFor(const ExecutorOptions& options, int world) {
@@ -31,7 +42,7 @@ std::vector<SegmentShape> ShapesOf(const Model& model) {
   for (const ModelSegment& segment : model.segments()) {
     shapes.push_back({segment.name, segment.is_block, {}});
     for (const Parameter* p : segment.parameters) {
-      shapes.back().parameters.push_back({p->name(), p->shape()});
+      shapes.back().parameters.push_back({p->name(), p->shape(), !p->trainable()});
     }
   }
   return shapes;
@@ -43,8 +54,12 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int wor
   schedule.strategy = options.strategy;
   schedule.shards = ShardsFor(options, world);
   schedule.replicas = world / schedule.shards;
-  schedule.unit_of_segment =
-      MakeLayout(ShapesOf(model), options.wrap, schedule.shards).unit_of_segment;
+  const Layout layout = MakeLayout(ShapesOf(model), options.wrap, schedule.shards);
+  schedule.unit_of_segment = layout.group_of_segment;
+  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
+    if (layout.TrainableUnit(g) < 0) schedule.frozen_units.insert(g);
+  }
+  schedule.backward_from = FirstTrainable(model);
   for (const ModelSegment& segment : model.segments()) {
     schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
   }
@@ -75,7 +90,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
                  ScheduleFor(options, model, world, Mode::kEval)},
       gather_(gather),
       reduce_(reduce),
-      units_(layout_.units.size()) {
+      units_(layout_.units.size()),
+      groups_(layout_.groups.size()) {
   if (world > 1 && (gather == nullptr || reduce == nullptr)) {
     throw std::invalid_argument("[Executor] a world of " + std::to_string(world) +
                                 " needs communicators");
@@ -86,35 +102,40 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   }
   allocator_.Begin(Phase::kPersistent);
   for (size_t s = 0; s < model.segments().size(); ++s) {
-    Unit& unit = units_[layout_.unit_of_segment[s]];
-    const std::vector<Parameter*>& parameters = model.segments()[s].parameters;
-    unit.parameters.insert(unit.parameters.end(), parameters.begin(), parameters.end());
+    const std::vector<int>& units = layout_.groups[layout_.group_of_segment[s]].units;
+    for (Parameter* p : model.segments()[s].parameters) {
+      units_[p->trainable() ? units.front() : units.back()].parameters.push_back(p);
+    }
   }
 
   const Schedule& train = schedules_[0];
-  const int64_t slot = layout_.MaxUnitSize();
   for (int i = 0; i < train.gather_slots; ++i) {
-    gather_slots_.push_back(NewPersistent(slot, MemoryKind::kUnsharded));
+    gather_slots_.push_back(NewPersistent(layout_.MaxGroupSize(), MemoryKind::kUnsharded));
   }
   for (int i = 0; i < train.gradient_slots; ++i) {
-    gradient_slots_.push_back(NewPersistent(slot, MemoryKind::kUnsharded));
+    gradient_slots_.push_back(
+        NewPersistent(layout_.MaxGroupSize(/*trainable_only=*/true), MemoryKind::kUnsharded));
   }
   int64_t largest_shard = 0;
   for (size_t u = 0; u < units_.size(); ++u) {
     const UnitLayout& unit = layout_.units[u];
+    const int64_t trains = unit.frozen ? 0 : unit.shard_size;
     masters_.push_back(NewPersistent(unit.shard_size, MemoryKind::kParameters));
-    gradients_.push_back(NewPersistent(unit.shard_size, MemoryKind::kGradients));
-    largest_shard = std::max(largest_shard, unit.shard_size);
+    gradients_.push_back(NewPersistent(trains, MemoryKind::kGradients));
+    largest_shard = std::max(largest_shard, trains);
     if (!sharded()) {
       units_[u].value = masters_[u].data;
       units_[u].gradient = gradients_[u].data;
-      continue;
     }
-    if (u == 0 || train.gather_slots == 0) {
-      units_[u].own_value = NewPersistent(unit.size, MemoryKind::kUnsharded);
+  }
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (!sharded()) continue;
+    if (g == 0 || train.gather_slots == 0) {
+      groups_[g].own_value = NewPersistent(layout_.GroupSize(g), MemoryKind::kUnsharded);
     }
-    if (u == 0 || train.gradient_slots == 0) {
-      units_[u].own_gradient = NewPersistent(unit.size, MemoryKind::kUnsharded);
+    if (g == 0 || train.gradient_slots == 0) {
+      groups_[g].own_gradient =
+          NewPersistent(layout_.GroupSize(g, /*trainable_only=*/true), MemoryKind::kUnsharded);
     }
   }
   const auto staged = [](const Action& action) { return action.staged; };
@@ -152,8 +173,9 @@ View Executor::NewBuffer(int64_t elements) {
 std::vector<View> Executor::NewShards(MemoryKind kind) {
   std::vector<View> shards;
   for (const UnitLayout& unit : layout_.units) {
-    shards.push_back(NewPersistent(unit.shard_size, kind));
-    if (unit.shard_size > 0) Fill(compute(), 0, shards.back());
+    const int64_t elements = unit.frozen ? 0 : unit.shard_size;
+    shards.push_back(NewPersistent(elements, kind));
+    if (elements > 0) Fill(compute(), 0, shards.back());
   }
   return shards;
 }
@@ -235,14 +257,18 @@ const Action& Executor::CurrentRun(int segment, Pass pass, const char* what) con
 void Executor::Enter(int segment, Pass pass) {
   const Action& action = CurrentRun(segment, pass, "entering");
   WaitFor(action);
-  Bind(layout_.unit_of_segment[segment], /*value=*/true, pass == Pass::kBackward);
+  Bind(layout_.group_of_segment[segment], /*value=*/true, pass == Pass::kBackward);
 }
 
 void Executor::Leave(int segment, Pass pass) {
   CurrentRun(segment, pass, "leaving");
-  Bind(layout_.unit_of_segment[segment], false, false);
+  Bind(layout_.group_of_segment[segment], false, false);
   Signal(cursor_++);
   AdvanceToRun();
+}
+
+bool Executor::HasBackward(int segment) const {
+  return running_->options.mode == Mode::kTrain && segment >= running_->options.backward_from;
 }
 
 void Executor::AdvanceToRun() {
@@ -263,13 +289,15 @@ void Executor::Signal(size_t index) {
   if (action.signals) events_[index] = StreamOf(action).Record();
 }
 
-void Executor::Bind(int unit, bool value, bool gradient) {
-  const UnitLayout& layout = layout_.units[unit];
-  const Unit& u = units_[unit];
-  for (size_t i = 0; i < u.parameters.size(); ++i) {
-    const int64_t at = layout.parameters[i].offset * SizeOf(DType::kFloat32);
-    u.parameters[i]->BindValue(value && u.value ? u.value + at : nullptr);
-    u.parameters[i]->BindGrad(gradient && u.gradient ? u.gradient + at : nullptr);
+void Executor::Bind(int group, bool value, bool gradient) {
+  for (const int unit : layout_.groups[group].units) {
+    const UnitLayout& layout = layout_.units[unit];
+    const Unit& u = units_[unit];
+    for (size_t i = 0; i < u.parameters.size(); ++i) {
+      const int64_t at = layout.parameters[i].offset * SizeOf(DType::kFloat32);
+      u.parameters[i]->BindValue(value && u.value ? u.value + at : nullptr);
+      u.parameters[i]->BindGrad(gradient && u.gradient ? u.gradient + at : nullptr);
+    }
   }
 }
 
@@ -279,8 +307,9 @@ View Executor::UnitView(std::byte* data, int unit) const {
 
 void Executor::Execute(const Action& action) {
   Stream& stream = StreamOf(action);
-  const int u = action.unit;
-  if (u >= 0 && layout_.units[u].size == 0) return;  // A root without parameters of its own.
+  const int g = action.unit;
+  if (g >= 0 && layout_.GroupSize(g) == 0) return;       // A root without parameters of its own.
+  const int u = g >= 0 ? layout_.TrainableUnit(g) : -1;  // Whose gradient it is about.
   switch (action.kind) {
     case ActionKind::kRun:
       break;
@@ -301,22 +330,27 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kGather: {
-      Unit& unit = units_[u];
-      unit.value = action.slot >= 0 ? gather_slots_[action.slot].data : unit.own_value.data;
-      gather_->AllGather(stream, masters_[u], UnitView(unit.value, u));
+      std::byte* at =
+          action.slot >= 0 ? gather_slots_[action.slot].data : groups_[g].own_value.data;
+      for (const int unit : layout_.groups[g].units) {
+        units_[unit].value = at;
+        gather_->AllGather(stream, masters_[unit], UnitView(at, unit));
+        at += UnitView(at, unit).bytes();
+      }
       break;
     }
     case ActionKind::kFree:
-      if (options_.poison) {
-        Fill(stream, std::numeric_limits<float>::quiet_NaN(), UnitView(units_[u].value, u));
+      for (const int unit : layout_.groups[g].units) {
+        std::byte* const value = std::exchange(units_[unit].value, nullptr);
+        if (!options_.poison) continue;
+        Fill(stream, std::numeric_limits<float>::quiet_NaN(), UnitView(value, unit));
       }
-      units_[u].value = nullptr;
       break;
     case ActionKind::kClear: {
       Unit& unit = units_[u];
       if (sharded()) {
         unit.gradient =
-            action.slot >= 0 ? gradient_slots_[action.slot].data : unit.own_gradient.data;
+            action.slot >= 0 ? gradient_slots_[action.slot].data : groups_[g].own_gradient.data;
       }
       Fill(stream, 0, UnitView(unit.gradient, u));
       break;

@@ -78,10 +78,10 @@ class Executor final : public SegmentHooks {
   int replica_rank() const { return replica_rank_; }
   Stream& compute() { return *streams_[0]; }
 
-  // Flat fp32 shards of this rank, [shard_size], by unit.
+  // Flat fp32 shards of this rank, [shard_size], by unit. A frozen unit's gradient is empty, [0].
   const View& master(int unit) const { return masters_[unit]; }
   const View& gradient(int unit) const { return gradients_[unit]; }
-  // Another one, for the optimizer: persistent memory, zero.
+  // Another one of each unit that trains, for the optimizer: persistent memory, zero.
   std::vector<View> NewShards(MemoryKind kind);
   // fp32, persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements);
@@ -100,8 +100,8 @@ class Executor final : public SegmentHooks {
     float save = 0;
     // Writes a micro-batch into host-addressable views. Called on a stream's thread.
     std::function<void(int micro_batch, const Batch& batch)> load;
-    // kTrain: enqueues the update of a unit's shard on `stream`. `coefficient` [1] multiplies the
-    // gradient; NaN means that nothing may change.
+    // kTrain: enqueues the update of the shard of a unit that trains on `stream`. `coefficient` [1]
+    // multiplies the gradient; NaN means that nothing may change.
     std::function<void(Stream& stream, int unit, View master, ConstView gradient,
                        ConstView coefficient)>
         optimize;
@@ -122,13 +122,16 @@ class Executor final : public SegmentHooks {
 
   void Enter(int segment, Pass pass) override;
   void Leave(int segment, Pass pass) override;
+  bool HasBackward(int segment) const override;
 
  private:
   struct Unit {
     std::vector<Parameter*> parameters;  // Parallel to the layout's.
-    View own_value, own_gradient;        // Empty where it uses slots.
     std::byte* value = nullptr;          // Where it is gathered now.
     std::byte* gradient = nullptr;
+  };
+  struct Group {
+    View own_value, own_gradient;  // Empty where it uses slots.
   };
 
   View NewPersistent(int64_t elements, MemoryKind kind, DType dtype = DType::kFloat32);
@@ -140,7 +143,7 @@ class Executor final : public SegmentHooks {
   void WaitFor(const Action& action);
   void Signal(size_t index);
   void Execute(const Action& action);
-  void Bind(int unit, bool value, bool gradient);
+  void Bind(int group, bool value, bool gradient);
   View UnitView(std::byte* data, int unit) const;
 
   Device& device_;
@@ -155,8 +158,9 @@ class Executor final : public SegmentHooks {
   Communicator* const reduce_;
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId.
 
-  std::vector<Unit> units_;
-  std::vector<View> masters_, gradients_;
+  std::vector<Unit> units_;                // By Layout::units.
+  std::vector<Group> groups_;              // By Layout::groups, which the schedule calls units.
+  std::vector<View> masters_, gradients_;  // By unit; a frozen one has an empty gradient.
   std::vector<View> gather_slots_, gradient_slots_;
   View staging_;
   Batch batches_[2];

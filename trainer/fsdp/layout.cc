@@ -15,12 +15,12 @@ int64_t NumParameters(const SegmentShape& segment) {
   return n;
 }
 
-// The unit of each segment: 0 is the root, the others count up in forward order.
+// The group of each segment: 0 is the root, the others count up in forward order.
 std::vector<int> Wrap(const std::vector<SegmentShape>& segments, const WrapPolicy& policy) {
-  std::vector<int> unit(segments.size(), 0);
+  std::vector<int> group(segments.size(), 0);
   int last = 0;
-  int64_t gathered = 0;  // Parameters of unit `last`.
-  bool open = false;     // Whether the next block joins unit `last`.
+  int64_t gathered = 0;  // Parameters of group `last`.
+  bool open = false;     // Whether the next block joins group `last`.
   for (size_t i = 0; i < segments.size(); ++i) {
     if (!segments[i].is_block || policy.policy == AutoWrap::kNone) {
       open = false;
@@ -30,11 +30,11 @@ std::vector<int> Wrap(const std::vector<SegmentShape>& segments, const WrapPolic
       ++last;
       gathered = 0;
     }
-    unit[i] = last;
+    group[i] = last;
     gathered += NumParameters(segments[i]);
     open = policy.policy == AutoWrap::kSize && gathered < policy.min_num_params;
   }
-  return unit;
+  return group;
 }
 
 }  // namespace
@@ -47,10 +47,25 @@ int64_t Layout::NumParameters() const {
   return n;
 }
 
-int64_t Layout::MaxUnitSize() const {
+int64_t Layout::GroupSize(int group, bool trainable_only) const {
   int64_t n = 0;
-  for (size_t u = 1; u < units.size(); ++u) n = std::max(n, units[u].size);
+  for (const int u : groups[group].units) {
+    if (!trainable_only || !units[u].frozen) n += units[u].size;
+  }
   return n;
+}
+
+int64_t Layout::MaxGroupSize(bool trainable_only) const {
+  int64_t n = 0;
+  for (int g = 1; g < static_cast<int>(groups.size()); ++g) {
+    n = std::max(n, GroupSize(g, trainable_only));
+  }
+  return n;
+}
+
+int Layout::TrainableUnit(int group) const {
+  const int first = groups[group].units.front();
+  return units[first].frozen ? -1 : first;
 }
 
 Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy, int shards) {
@@ -59,25 +74,39 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
   }
   Layout layout;
   layout.shards = shards;
-  layout.unit_of_segment = Wrap(segments, policy);
-  layout.units.push_back({"root", {}, 0, 0});
+  layout.group_of_segment = Wrap(segments, policy);
+
+  struct Parts {
+    UnitLayout trainable, frozen;
+  };
+  std::vector<Parts> parts;
   std::set<std::string> names;
   for (size_t i = 0; i < segments.size(); ++i) {
-    const size_t u = layout.unit_of_segment[i];
-    if (u == layout.units.size()) layout.units.push_back({segments[i].name, {}, 0, 0});
-    UnitLayout& unit = layout.units[u];
+    const size_t group = layout.group_of_segment[i];
+    for (size_t g = parts.size(); g <= group; ++g) {
+      const std::string name = g == 0 ? "root" : segments[i].name;
+      parts.push_back({{.name = name}, {.name = name + ".frozen", .frozen = true}});
+    }
     for (const ParameterShape& p : segments[i].parameters) {
       if (!names.insert(p.name).second) {
         throw std::invalid_argument("[MakeLayout] parameter " + p.name + " occurs twice");
       }
+      UnitLayout& unit = p.frozen ? parts[group].frozen : parts[group].trainable;
       const int64_t offset = RoundUp(unit.size, kParameterAlignment);
       unit.parameters.push_back({p.name, p.shape, offset});
       unit.size = offset + p.shape.NumElements();
     }
   }
-  for (UnitLayout& unit : layout.units) {
-    unit.size = RoundUp(unit.size, kShardAlignment * shards);
-    unit.shard_size = unit.size / shards;
+  for (Parts& group : parts) {
+    layout.groups.emplace_back();
+    const bool all_frozen = group.trainable.parameters.empty() && !group.frozen.parameters.empty();
+    for (UnitLayout* unit : {&group.trainable, &group.frozen}) {
+      if (unit->parameters.empty() && (unit->frozen || all_frozen)) continue;
+      unit->size = RoundUp(unit->size, kShardAlignment * shards);
+      unit->shard_size = unit->size / shards;
+      layout.groups.back().units.push_back(static_cast<int>(layout.units.size()));
+      layout.units.push_back(std::move(*unit));
+    }
   }
   return layout;
 }

@@ -22,6 +22,7 @@ constexpr int64_t kShardAlignment = 256;     // Elements.
 struct ParameterShape {
   std::string name;  // Of its Hugging Face file, or of what several tensors of it are put into.
   Shape shape;
+  bool frozen = false;
 };
 
 // What a model is made of, in forward order: the embedding, the blocks, the head. The parameters of
@@ -47,22 +48,37 @@ struct Placement {
   int64_t size() const { return shape.NumElements(); }
 };
 
+// One FlatParameter.
 struct UnitLayout {
   std::string name;
-  std::vector<Placement> parameters;
+  std::vector<Placement> parameters = {};
   int64_t size = 0;        // Elements, with padding: shards * shard_size.
   int64_t shard_size = 0;  // Elements of one rank.
+  bool frozen = false;     // All its parameters are: no gradient, no optimizer state.
 
   int64_t ShardBegin(int shard) const { return shard * shard_size; }
 };
 
+// Units that are gathered and freed together: a block's trainable parameters and its frozen ones,
+// each a unit of its own (named with ".frozen"), because only the former have gradients.
+struct UnitGroup {
+  std::vector<int> units;  // Not empty; one that trains comes first.
+};
+
 struct Layout {
-  int shards = 1;                    // F.
-  std::vector<UnitLayout> units;     // [0] is the root: all that no other unit holds.
-  std::vector<int> unit_of_segment;  // Parallel to the segments.
+  int shards = 1;                     // F.
+  std::vector<UnitLayout> units;      // By group.
+  std::vector<UnitGroup> groups;      // [0] is the root: all that no other group holds.
+  std::vector<int> group_of_segment;  // Parallel to the segments.
 
   int64_t NumParameters() const;  // Without padding.
-  int64_t MaxUnitSize() const;    // Of the units other than the root, elements; 0 without any.
+  // Elements of a group's units, one after the other; with `trainable_only`, of the one that
+  // trains.
+  int64_t GroupSize(int group, bool trainable_only = false) const;
+  // The largest of the groups other than the root; 0 without any.
+  int64_t MaxGroupSize(bool trainable_only = false) const;
+  // Index of the group's trainable unit; -1 where everything in it is frozen.
+  int TrainableUnit(int group) const;
 };
 
 // Throws std::invalid_argument for shards < 1 or a name that occurs twice.

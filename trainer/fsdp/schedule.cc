@@ -41,8 +41,8 @@ class ActionList {
     const int stream = static_cast<int>(action.stream);
 
     std::vector<int> needed;
-    for (const Use& use : reads) Touch(use, index, /*write=*/false, needed);
-    for (const Use& use : writes) Touch(use, index, /*write=*/true, needed);
+    for (const Use& use : reads) Touch(use, index, action.stream, /*write=*/false, needed);
+    for (const Use& use : writes) Touch(use, index, action.stream, /*write=*/true, needed);
 
     Clock& now = streams_[stream];
     for (const Wait& wait : Minimal(now, needed, pacing)) {
@@ -73,9 +73,17 @@ class ActionList {
     return clock[static_cast<int>(actions_[action].stream)] > action;
   }
 
-  void Touch(const Use& use, int index, bool write, std::vector<int>& needed) {
-    Users& users = users_[use];
-    if (index > 0) needed.push_back(users.write);
+  // Whether `stream` knows all that the steps before did with a resource. In one queue the scalars
+  // were reduced last, after every run; only the optimizer came later.
+  bool KnewBefore(Resource resource, StreamId stream) const {
+    return one_queue_ && stream == StreamId::kGather &&
+           (resource == Resource::kValue || resource == Resource::kSlot);
+  }
+
+  void Touch(const Use& use, int index, StreamId stream, bool write, std::vector<int>& needed) {
+    const auto [it, fresh] = users_.try_emplace(use);
+    Users& users = it->second;
+    if (index > 0 && !(fresh && KnewBefore(use.first, stream))) needed.push_back(users.write);
     if (write) {
       needed.insert(needed.end(), users.reads.begin(), users.reads.end());
       users = {index, {}};
@@ -175,7 +183,7 @@ class Builder {
     for (int m = 0; m < o_.micro_batches; ++m) {
       for (int s = 0; s < segments_; ++s) add(m, s, Pass::kForward);
       if (o_.mode != Mode::kTrain) continue;
-      for (int s = segments_ - 1; s >= 0; --s) {
+      for (int s = segments_ - 1; s >= o_.backward_from; --s) {
         if (o_.recomputed[s]) add(m, s, Pass::kRecompute);
         add(m, s, Pass::kBackward);
       }
@@ -193,6 +201,8 @@ class Builder {
     return {Resource::kGradient, unit};
   }
 
+  bool Trains(int unit) const { return o_.frozen_units.count(unit) == 0; }
+
   // Whether the unit takes a slot when gathered and gives it back after a pass.
   bool Freed(int unit) const { return freed_ && unit != 0; }
 
@@ -205,12 +215,14 @@ class Builder {
       slot_of_[unit] = next_slot_++ % gather_slots_;
     }
     resident_[unit] = true;
+    std::vector<Use> reads;
+    if (Trains(unit)) reads.push_back({Resource::kShard, unit});  // Nobody writes the others.
     list_.Add({.kind = ActionKind::kGather,
                .stream = StreamId::kGather,
                .unit = unit,
                .micro_batch = micro_batch,
                .slot = slot_of_[unit]},
-              {{Resource::kShard, unit}}, {Value(unit)}, pacing);
+              reads, {Value(unit)}, pacing);
     return true;
   }
 
@@ -248,13 +260,13 @@ class Builder {
       if (next >= 0) Gather(next, m);
     }
 
-    const bool gradient = run.pass == Pass::kBackward;
+    const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
     if (gradient) TakeGradient(u, m);
     std::vector<Use> reads{Value(u)}, writes;
     const bool last = run.segment == segments_ - 1;
     if ((run.segment == 0 || last) && run.pass != Pass::kRecompute) reads.push_back(batch);
     if (gradient) writes.push_back(Gradient(u));
-    if (last && (gradient || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
+    if (last && (backward || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
     const int index = list_.Add(
         {.kind = ActionKind::kRun, .segment = run.segment, .pass = run.pass, .micro_batch = m},
         reads, writes);
@@ -292,6 +304,7 @@ class Builder {
   // or -1.
   int Reduce(size_t r) {
     const int u = runs_[r].unit, m = runs_[r].micro_batch;
+    if (!Trains(u)) return -1;
     for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == m; ++n) {
       if (runs_[n].unit == u) return -1;
     }
@@ -366,6 +379,8 @@ void Check(const ScheduleOptions& o) {
   require(o.shards >= 1 && o.replicas >= 1, "shards and replicas must be >= 1");
   require(o.shards == 1 || o.replicas == 1, "hybrid sharding is not in this version");
   require(o.strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
+  require(o.backward_from >= 0 && o.backward_from < static_cast<int>(o.unit_of_segment.size()),
+          "backward_from must be a segment");
   require(o.micro_batches >= 1, "micro_batches must be >= 1");
   require(o.limit_all_gathers >= 0, "limit_all_gathers must be >= 0");
   require(o.reduce_buffers >= 1, "reduce_buffers must be >= 1");

@@ -5,10 +5,11 @@
 // streams, never a host that waits.
 //
 //   A segment is the piece of the model between two cursor positions (model.h); consecutive
-//   segments may share a unit. A unit other than the root is `freed in a pass` under kFullShard: it
-//   takes a gather slot before its run in forward and again before its recompute or backward.
-//   Gather slots are taken in turn, so the slot that a gather needs is always the one that has been
-//   longest in use. The root has memory of its own and is gathered once a step.
+//   segments may share a unit. A unit is here what is gathered together (UnitGroup of layout.h). A
+//   unit other than the root is `freed in a pass` under kFullShard: it takes a gather slot before
+//   its run in forward and again before its recompute or backward. Gather slots are taken in turn,
+//   so the slot that a gather needs is always the one that has been longest in use. The root has
+//   memory of its own and is gathered once a step.
 //
 //   Waits name earlier actions, so no schedule can deadlock, and only those that order two uses of
 //   the same memory which nothing else orders; but for the `pacing` waits of backward_prefetch post
@@ -17,6 +18,7 @@
 #define FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,8 +36,10 @@ struct ScheduleOptions {
   Strategy strategy = Strategy::kFullShard;
   int shards = 1;                    // F. With 1 nothing is gathered.
   int replicas = 1;                  // Ranks that hold the same shard: world / F.
-  std::vector<int> unit_of_segment;  // Layout's. Unit 0 is the root.
+  std::vector<int> unit_of_segment;  // Layout's group_of_segment. Unit 0 is the root.
   std::vector<bool> recomputed;      // By segment: run again before its backward.
+  std::set<int> frozen_units = {};   // Without gradients.
+  int backward_from = 0;             // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "models/gpt2/gpt2.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/tcp_store.h"
@@ -46,13 +45,13 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     OpenData(recipe, ModelShape(recipe), environment.world_size,
              static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
     CheckRunDirectory(recipe);
-    Gpt2 model(ModelShape(recipe));
+    const auto model = BuildModel(recipe, ModelShape(recipe));
     const SessionOptions options = SessionOptionsFor(
         recipe, environment.world_size, ThreadsFor(recipe, environment.local_world_size));
     const RunPlan plan =
-        PlanRun(model, options, environment.world_size, environment.local_world_size);
+        PlanRun(*model, options, environment.world_size, environment.local_world_size);
     if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
-    RequireFit(model, options, plan, environment.local_world_size);
+    RequireFit(*model, options, plan, environment.local_world_size);
     return ExitCode::kDone;
   }
 
@@ -93,9 +92,9 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 
 ExitCode PlanProcess(const Recipe& recipe, int world, bool json) {
   CheckWorld(recipe, world, world);
-  Gpt2 model(ModelShape(recipe));
+  const auto model = BuildModel(recipe, ModelShape(recipe));
   const RunPlan plan =
-      PlanRun(model, SessionOptionsFor(recipe, world, ThreadsFor(recipe, world)), world, world);
+      PlanRun(*model, SessionOptionsFor(recipe, world, ThreadsFor(recipe, world)), world, world);
   std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
 }

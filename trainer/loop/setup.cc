@@ -6,6 +6,8 @@
 #include <string>
 #include <variant>
 
+#include "models/gpt2/gpt2.h"
+#include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_source.h"
@@ -44,6 +46,14 @@ std::shared_ptr<const TokenSource> OpenSource(const SourceRecipe& source, const 
   return std::make_shared<SyntheticSource>(options);
 }
 
+std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
+  std::vector<ParameterGroup> groups;
+  for (const GroupRecipe& g : recipe.optimizer.groups) {
+    groups.push_back({g.match, g.weight_decay, g.lr_scale, g.frozen});
+  }
+  return groups;
+}
+
 }  // namespace
 
 int ThreadsFor(const Recipe& recipe, int local_world) {
@@ -57,6 +67,19 @@ int ThreadsFor(const Recipe& recipe, int local_world) {
 Gpt2Config ModelShape(const Recipe& recipe) {
   if (!recipe.model.init_from) return Gpt2Shape(recipe.model);
   return Gpt2Shape(recipe, ReadInitialShape(*recipe.model.init_from));
+}
+
+std::unique_ptr<Model> BuildModel(const Recipe& recipe, const Gpt2Config& shape) {
+  auto model = std::make_unique<Gpt2>(shape);
+  std::string message;
+  for (const GroupMistake& mistake : FreezeParameters(*model, GroupsOf(recipe))) {
+    const std::string list = "optimizer.groups";
+    const std::string key =
+        mistake.group < 0 ? list : list + "[" + std::to_string(mistake.group) + "].match";
+    message += (message.empty() ? "" : "\n") + recipe.Mistake(key, mistake.message);
+  }
+  if (!message.empty()) throw ConfigError(message);
+  return model;
 }
 
 SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
@@ -89,6 +112,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
   options.optimizer.eps = o.eps;
   options.optimizer.momentum = o.momentum;
   options.optimizer.weight_decay = o.weight_decay;
+  options.optimizer.groups = GroupsOf(recipe);
   const ScheduleRecipe& s = recipe.schedule;
   const int64_t steps = recipe.train.steps;
   options.lr.shape = Same<LrShape>(s.name);

@@ -19,6 +19,9 @@ int ThreadsFor(const Recipe& recipe, int local_world);
 // Reads config.json where model.init_from names a directory. Throws ConfigError, CheckpointError.
 Gpt2Config ModelShape(const Recipe& recipe);
 
+// The model, with what optimizer.groups says frozen. Throws ConfigError.
+std::unique_ptr<Model> BuildModel(const Recipe& recipe, const Gpt2Config& shape);
+
 SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads);
 
 // Opens and checks everything that is read while training. Throws DataError.

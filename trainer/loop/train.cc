@@ -12,7 +12,6 @@
 #include <ostream>
 #include <utility>
 
-#include "models/gpt2/gpt2.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/core/check.h"
 #include "trainer/data/byte_tokenizer.h"
@@ -70,15 +69,15 @@ class Trainer {
         job_(job),
         threads_(ThreadsFor(recipe, job.local_world)),
         shape_(ModelShape(recipe)),
-        model_(shape_),
+        model_(BuildModel(recipe, shape_)),
         options_(SessionOptionsFor(recipe, job.world, threads_)),
         data_(OpenData(recipe, shape_, job.world, static_cast<uint64_t>(recipe.run.seed),
                        recipe.data.valid)),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
-        plan_(PlanRun(model_, options_, job.world, job.local_world)),
+        plan_(PlanRun(*model_, options_, job.world, job.local_world)),
         console_(Out(), ConsoleFor(job)) {
-    RequireFit(model_, options_, plan_, job.local_world);
+    RequireFit(*model_, options_, plan_, job.local_world);
     AgreeOnEverything();
     start_ = OpenRunDirectory(recipe, *job.store, job.rank, job.world);
     log_.emplace(start_.directory.log(job.rank));
@@ -88,7 +87,7 @@ class Trainer {
     device.spin = job.local_world * threads_ <= Cores();
     device_ = std::make_unique<CpuDevice>(device);
     allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
-    session_.emplace(*device_, *allocator_, model_, options_, job.rank, job.world, gather_.get(),
+    session_.emplace(*device_, *allocator_, *model_, options_, job.rank, job.world, gather_.get(),
                      reduce_ ? reduce_.get() : gather_.get());
     LoadOrInitialize();
     OpenMetrics();
@@ -263,7 +262,7 @@ class Trainer {
   ExitCode Steps() {
     ThroughputOptions throughput;
     throughput.clock = [this] { return device_->Now(); };
-    throughput.flops_per_token = model_.FlopsPerToken(recipe_.data.seq_len);
+    throughput.flops_per_token = model_->FlopsPerToken(recipe_.data.seq_len);
     throughput.devices = job_.world;
     meter_.emplace(throughput);
     logged_step_ = step_;
@@ -504,7 +503,7 @@ class Trainer {
   const Job& job_;
   const int threads_;
   const Gpt2Config shape_;
-  Gpt2 model_;
+  const std::unique_ptr<Model> model_;
   const SessionOptions options_;
   RunData data_;
   // Of the run as it began: a resume does not change them.

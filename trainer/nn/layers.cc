@@ -1,5 +1,7 @@
 #include "trainer/nn/layers.h"
 
+#include <optional>
+
 #include "trainer/ops/attention.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
@@ -12,6 +14,11 @@ namespace {
 
 View Flat(const View& view) { return view.Reshape(Shape{view.NumElements()}); }
 
+// Where the gradient goes: nowhere if the parameter is frozen.
+std::optional<View> GradOf(const Parameter& parameter) {
+  return parameter.trainable() ? std::optional(parameter.grad()) : std::nullopt;
+}
+
 }  // namespace
 
 Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_table,
@@ -22,8 +29,8 @@ Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_ta
                    y.view());
   tape.Push([&tape, &token_table, &position_table, tokens, positions, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
-    EmbeddingBackward(tape.stream(), tokens, positions, dy->view(), token_table.grad(),
-                      position_table.grad());
+    EmbeddingBackward(tape.stream(), tokens, positions, dy->view(), GradOf(token_table),
+                      GradOf(position_table));
   });
   return y;
 }
@@ -45,7 +52,7 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
         tape.New(Shape{LayerNormBackwardWorkspace(rows, cols)}, DType::kUInt8);
     const auto backward = [&](LayerNormDx mode, const View& dx) {
       LayerNormBackward(tape.stream(), x.view(), weight.value(), mean->view(), rstd->view(),
-                        dy->view(), mode, dx, weight.grad(), bias.grad(), workspace->view());
+                        dy->view(), mode, dx, GradOf(weight), GradOf(bias), workspace->view());
     };
     if (*x.grad && Tape::Owned(*x.grad)) {
       backward(LayerNormDx::kAdd, (*x.grad)->view());
@@ -68,7 +75,7 @@ Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layou
     const TensorPtr dy = Tape::Take(grad);
     TensorPtr dx = tape.New(x.shape);
     LinearBackward(tape.stream(), x.view(), weight.value(), layout, dy->view(), dx->view(),
-                   weight.grad(), bias.grad());
+                   GradOf(weight), GradOf(bias));
     tape.Add(x.grad, std::move(dx));
   });
   return y;
@@ -139,7 +146,7 @@ void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& bat
     const TensorPtr workspace = tape.New(scratch, DType::kUInt8);
     TensorPtr dx = tape.New(x.shape);
     HeadLossForwardBackward(tape.stream(), x.view(), table.value(), targets, weights, scale, loss,
-                            dx->view(), table.grad(), workspace->view());
+                            dx->view(), GradOf(table), workspace->view());
     tape.Add(x.grad, std::move(dx));
   });
 }

@@ -41,6 +41,7 @@ ConstView Parameter::value() const {
 }
 
 View Parameter::grad() const {
+  FSDP_CHECK(trainable_) << name_ << " is frozen";
   FSDP_CHECK(grad_ != nullptr) << name_ << " is given a gradient outside its unit's backward";
   return {grad_, DType::kFloat32, shape_};
 }

@@ -45,9 +45,13 @@ class Parameter {
   const Shape& shape() const { return shape_; }
   const std::vector<ParameterSlice>& slices() const { return slices_; }  // At least one.
 
+  // A frozen parameter has no gradient and no optimizer state. Called before the layout is made.
+  void Freeze() { trainable_ = false; }
+  bool trainable() const { return trainable_; }
+
   // FSDP_CHECK that the unit is gathered, or has a gradient slot.
   ConstView value() const;
-  View grad() const;  // Ops add to it.
+  View grad() const;  // Ops add to it. Of a trainable parameter.
 
   // For the executor; null ends it.
   void BindValue(std::byte* data) { value_ = data; }
@@ -57,6 +61,7 @@ class Parameter {
   std::string name_;
   Shape shape_;
   std::vector<ParameterSlice> slices_;
+  bool trainable_ = true;
   std::byte* value_ = nullptr;
   std::byte* grad_ = nullptr;
 };

@@ -10,20 +10,24 @@ namespace {
 
 AdamWFactors Factors(const AdamWOptions& o) {
   const double t = static_cast<double>(o.step);
-  return {.keep = static_cast<float>(1 - o.lr * o.weight_decay),
-          .beta1_new = static_cast<float>(1 - o.beta1),
+  return {.beta1_new = static_cast<float>(1 - o.beta1),
           .beta2_old = static_cast<float>(o.beta2),
           .beta2_new = static_cast<float>(1 - o.beta2),
-          .step_size = static_cast<float>(o.lr / (1 - std::pow(o.beta1, t))),
           .root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(o.beta2, t))),
           .eps = static_cast<float>(o.eps)};
 }
 
+AdamWRuleFactors FactorsOf(const ElementRule& rule, const AdamWOptions& o) {
+  const double lr = rule.lr_scale * o.lr;
+  return {
+      .keep = static_cast<float>(1 - lr * rule.weight_decay),
+      .step_size = static_cast<float>(lr / (1 - std::pow(o.beta1, static_cast<double>(o.step))))};
+}
+
 }  // namespace
 
-void AdamW(Stream& stream, const AdamWOptions& options,
-           const std::vector<ElementRange>& decay_ranges, ConstView coefficient, ConstView g,
-           View p, View m, View v) {
+void AdamW(Stream& stream, const AdamWOptions& options, const std::vector<ElementRule>& rules,
+           ConstView coefficient, ConstView g, View p, View m, View v) {
   constexpr const char* kOp = "adamw";
   const Arguments args(kOp);
   args.CheckRank("p", p, DType::kFloat32, 1);
@@ -38,17 +42,20 @@ void AdamW(Stream& stream, const AdamWOptions& options,
   args.CheckDisjoint("m", m, "g", g);
   args.CheckDisjoint("m", m, "v", v);
   args.CheckDisjoint("v", v, "g", g);
-  args.Require(options.lr >= 0 && options.weight_decay >= 0, "lr and weight_decay, want >= 0");
+  args.Require(options.lr >= 0, "lr, want >= 0");
   args.Require(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
                "beta1 and beta2, want in [0, 1)");
   const AdamWFactors factors = Factors(options);
   args.Require(factors.eps > 0, "eps, want > 0 in fp32");
   args.Require(options.step >= 1, "step, want >= 1");
-  CheckRanges(args, decay_ranges, n);
+  CheckRules(args, rules, n);
+  std::vector<AdamWRuleFactors> by_rule;
+  for (const ElementRule& rule : rules) by_rule.push_back(FactorsOf(rule, options));
+  by_rule.push_back(FactorsOf({}, options));
   const Cost cost{.flops = 16.0 * n, .bytes_read = 16.0 * n + 4, .bytes_written = 12.0 * n};
   stream.Enqueue({kOp, {coefficient, g}, {p, m, v}, cost}, [=](ThreadPool& pool) {
-    AdamWCpu(pool, factors, decay_ranges, coefficient.As<float>(), g.As<float>(), n, p.As<float>(),
-             m.As<float>(), v.As<float>());
+    AdamWCpu(pool, factors, rules, by_rule, coefficient.As<float>(), g.As<float>(), n,
+             p.As<float>(), m.As<float>(), v.As<float>());
   });
 }
 

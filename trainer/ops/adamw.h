@@ -1,9 +1,9 @@
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2), in
 // the order of torch.optim.AdamW. For each element, with c = coefficient[0] and t = step:
-//   p -= lr wd p                            inside decay_ranges only
+//   p -= s lr wd p                          wd and s: weight_decay and lr_scale of its rule
 //   m += (1 - beta1) (c g - m)
 //   v  = beta2 v + (1 - beta2) (c g)^2
-//   p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//   p -= s lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 // p, g, m, v: [n], fp32, a flat shard; coefficient: [1], fp32, read on the device: the product of
 // clipping and of the correction of the mean (ClipCoefficient, reductions.h).
 //   Skipping  A coefficient that is not finite changes nothing at all: p, m and v keep their bits.
@@ -14,7 +14,7 @@
 
 #include <vector>
 
-#include "trainer/ops/element_ranges.h"
+#include "trainer/ops/element_rules.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -23,16 +23,14 @@ struct AdamWOptions {
   double lr = 1e-3;    // >= 0.
   double beta1 = 0.9;  // In [0, 1), as beta2.
   double beta2 = 0.999;
-  double eps = 1e-8;           // > 0: it keeps padding at 0 / eps.
-  double weight_decay = 0.01;  // >= 0.
-  int64_t step = 1;            // From 1. The host's count: a step that the device skips counts too.
+  double eps = 1e-8;  // > 0: it keeps padding at 0 / eps.
+  int64_t step = 1;   // From 1. The host's count: a step that the device skips counts too.
 };
 
 // The factors of the options are computed in float64 and rounded once. 16 FLOPs and 28 bytes an
 // element.
-void AdamW(Stream& stream, const AdamWOptions& options,
-           const std::vector<ElementRange>& decay_ranges, ConstView coefficient, ConstView g,
-           View p, View m, View v);
+void AdamW(Stream& stream, const AdamWOptions& options, const std::vector<ElementRule>& rules,
+           ConstView coefficient, ConstView g, View p, View m, View v);
 
 }  // namespace fsdp
 

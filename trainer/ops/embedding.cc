@@ -50,29 +50,35 @@ void EmbeddingForward(Stream& stream, ConstView tokens, ConstView positions, Con
 }
 
 void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView positions, ConstView dy,
-                       View dwte, View dwpe) {
+                       std::optional<View> dwte, std::optional<View> dwpe) {
   const Arguments arguments("embedding_backward");
-  const EmbeddingShape shape =
-      CheckOperands(arguments, tokens, positions, "dwte", dwte, "dwpe", dwpe, "dy", dy);
-  arguments.CheckDisjoint("dwte", dwte, "dwpe", dwpe);
-  for (const auto& [name, view] : {std::pair<const char*, View>{"dwte", dwte}, {"dwpe", dwpe}}) {
-    arguments.CheckDisjoint(name, view, "tokens", tokens);
-    arguments.CheckDisjoint(name, view, "positions", positions);
-    arguments.CheckDisjoint(name, view, "dy", dy);
-  }
-
+  arguments.CheckRank("dy", dy, DType::kFloat32, 2);
+  EmbeddingShape shape{dy.shape[0], dy.shape[1], 0, 0};
+  arguments.Check("tokens", tokens, DType::kInt32, {shape.rows});
+  arguments.Check("positions", positions, DType::kInt32, {shape.rows});
   const double dy_bytes = static_cast<double>(dy.bytes());
-  const double id_bytes = static_cast<double>(tokens.bytes() + positions.bytes());
-  stream.Enqueue({.name = "embedding_backward",
-                  .reads = {tokens, positions, dy},
-                  .writes = {dwte, dwpe},
-                  .cost = {.flops = 2.0 * static_cast<double>(dy.NumElements()),
-                           .bytes_read = id_bytes + 3 * dy_bytes,
-                           .bytes_written = 2 * dy_bytes}},
-                 [=](ThreadPool& pool) {
-                   EmbeddingBackwardCpu(pool, shape, tokens.As<int32_t>(), positions.As<int32_t>(),
-                                        dy.As<float>(), dwte.As<float>(), dwpe.As<float>());
-                 });
+  Operation operation{"embedding_backward", {tokens, positions, dy}, {}, {}};
+  operation.cost.bytes_read = static_cast<double>(tokens.bytes() + positions.bytes()) + dy_bytes;
+  const auto add = [&](const char* name, const std::optional<View>& table, int64_t* size) {
+    if (!table) return;
+    arguments.CheckRank(name, *table, DType::kFloat32, 2);
+    arguments.Check(name, *table, DType::kFloat32, {table->shape[0], shape.cols});
+    arguments.CheckDisjoint(name, *table, "tokens", tokens);
+    arguments.CheckDisjoint(name, *table, "positions", positions);
+    arguments.CheckDisjoint(name, *table, "dy", dy);
+    *size = table->shape[0];
+    operation.writes.push_back(*table);
+    operation.cost +=
+        Cost{.flops = dy_bytes / 4, .bytes_read = dy_bytes, .bytes_written = dy_bytes};
+  };
+  add("dwte", dwte, &shape.vocab);
+  add("dwpe", dwpe, &shape.max_positions);
+  if (dwte && dwpe) arguments.CheckDisjoint("dwte", *dwte, "dwpe", *dwpe);
+
+  stream.Enqueue(operation, [=](ThreadPool& pool) {
+    EmbeddingBackwardCpu(pool, shape, tokens.As<int32_t>(), positions.As<int32_t>(), dy.As<float>(),
+                         dwte ? dwte->As<float>() : nullptr, dwpe ? dwpe->As<float>() : nullptr);
+  });
 }
 
 }  // namespace fsdp

@@ -8,6 +8,8 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
 #define FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
 
+#include <optional>
+
 #include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
 
@@ -19,9 +21,9 @@ void EmbeddingForward(Stream& stream, ConstView tokens, ConstView positions, Con
 
 //   dwte[tokens[i], :] += dy[i, :]     dwpe[positions[i], :] += dy[i, :]
 // Each element is summed in the order of i, so its bits do not depend on the number of threads.
-// dwte and dwpe overlap nothing else.
+// Either may be left out: a frozen table. dwte and dwpe overlap nothing else.
 void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView positions, ConstView dy,
-                       View dwte, View dwpe);
+                       std::optional<View> dwte, std::optional<View> dwpe);
 
 }  // namespace fsdp
 

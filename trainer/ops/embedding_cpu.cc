@@ -18,16 +18,12 @@ void CheckIds(const char* what, const int32_t* ids, int64_t rows, int64_t size) 
   }
 }
 
-void CheckIds(const EmbeddingShape& s, const int32_t* tokens, const int32_t* positions) {
-  CheckIds("token", tokens, s.rows, s.vocab);
-  CheckIds("position", positions, s.rows, s.max_positions);
-}
-
 }  // namespace
 
 void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32_t* tokens,
                          const int32_t* positions, const float* wte, const float* wpe, float* y) {
-  CheckIds(s, tokens, positions);
+  CheckIds("token", tokens, s.rows, s.vocab);
+  CheckIds("position", positions, s.rows, s.max_positions);
   pool.ParallelFor(s.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float* token = wte + tokens[i] * s.cols;
@@ -41,18 +37,18 @@ void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32_
 
 void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32_t* tokens,
                           const int32_t* positions, const float* dy, float* dwte, float* dwpe) {
-  CheckIds(s, tokens, positions);
+  if (dwte != nullptr) CheckIds("token", tokens, s.rows, s.vocab);
+  if (dwpe != nullptr) CheckIds("position", positions, s.rows, s.max_positions);
   // Split by columns: two rows with one token must not be added by two threads.
   pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {
+    const auto add = [&](const float* in, float* to) {
+#pragma omp simd
+      for (int64_t j = begin; j < end; ++j) to[j] += in[j];
+    };
     for (int64_t i = 0; i < s.rows; ++i) {
       const float* in = dy + i * s.cols;
-      float* token = dwte + tokens[i] * s.cols;
-      float* position = dwpe + positions[i] * s.cols;
-#pragma omp simd
-      for (int64_t j = begin; j < end; ++j) {
-        token[j] += in[j];
-        position[j] += in[j];
-      }
+      if (dwte != nullptr) add(in, dwte + tokens[i] * s.cols);
+      if (dwpe != nullptr) add(in, dwpe + positions[i] * s.cols);
     }
   });
 }

@@ -13,6 +13,7 @@ struct EmbeddingShape {
 
 void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const int32_t* tokens,
                          const int32_t* positions, const float* wte, const float* wpe, float* y);
+// dwte and dwpe may be null.
 void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const int32_t* tokens,
                           const int32_t* positions, const float* dy, float* dwte, float* dwpe);
 

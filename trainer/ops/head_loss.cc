@@ -19,7 +19,8 @@ constexpr int64_t kMaxChunkBytes = int64_t{48} << 20;
 constexpr int64_t kGrain = 16;
 
 struct Gradients {
-  View dx, dw;
+  View dx;
+  std::optional<View> dw;
 };
 
 void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstView targets,
@@ -46,8 +47,12 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   std::vector<Named> results = {{"loss", loss}, {"workspace", workspace}};
   if (gradients) {
     arguments.Check("dx", gradients->dx, DType::kFloat32, x.shape);
-    arguments.Check("dw", gradients->dw, DType::kFloat32, w.shape);
-    results.insert(results.end(), {{"dx", gradients->dx}, {"dw", gradients->dw}});
+    results.push_back({"dx", gradients->dx});
+  }
+  const bool with_dw = gradients && gradients->dw;
+  if (with_dw) {
+    arguments.Check("dw", *gradients->dw, DType::kFloat32, w.shape);
+    results.push_back({"dw", *gradients->dw});
   }
   Operation operation{.name = name, .reads = {x, w, targets, weights}, .writes = {}, .cost = {}};
   for (size_t i = 0; i < results.size(); ++i) {
@@ -64,13 +69,16 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
 
   const double logits = static_cast<double>(rows) * static_cast<double>(vocab);
   Cost& cost = operation.cost;
-  cost.flops = (gradients ? 3 : 1) * 2 * logits * static_cast<double>(cols) + 4 * logits;
+  cost.flops =
+      (1 + (gradients ? 1 : 0) + (with_dw ? 1 : 0)) * 2 * logits * static_cast<double>(cols) +
+      4 * logits;
   cost.bytes_read =
       static_cast<double>(x.bytes() + w.bytes() + targets.bytes() + weights.bytes() + loss.bytes());
   cost.bytes_written = static_cast<double>(loss.bytes());
-  if (gradients) {
-    cost.bytes_read += static_cast<double>(gradients->dw.bytes());
-    cost.bytes_written += static_cast<double>(gradients->dx.bytes() + gradients->dw.bytes());
+  if (gradients) cost.bytes_written += static_cast<double>(gradients->dx.bytes());
+  if (with_dw) {
+    cost.bytes_read += static_cast<double>(gradients->dw->bytes());
+    cost.bytes_written += static_cast<double>(gradients->dw->bytes());
   }
   const HeadLossShape shape{rows, cols, vocab, HeadLossChunkRows(rows, vocab)};
   stream.Enqueue(operation, [=](ThreadPool& pool) {
@@ -78,7 +86,7 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
     HeadLossCpu(pool, shape, x.As<float>(), w.As<float>(), targets.As<int32_t>(),
                 weights.As<float>(), scale, loss.As<float>(),
                 gradients ? gradients->dx.As<float>() : nullptr,
-                gradients ? gradients->dw.As<float>() : nullptr, nll,
+                with_dw ? gradients->dw->As<float>() : nullptr, nll,
                 reinterpret_cast<float*>(nll + shape.chunk));
   });
 }
@@ -103,8 +111,8 @@ void HeadLossForward(Stream& stream, ConstView x, ConstView w, ConstView targets
 }
 
 void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView targets,
-                             ConstView weights, float scale, View loss, View dx, View dw,
-                             View workspace) {
+                             ConstView weights, float scale, View loss, View dx,
+                             std::optional<View> dw, View workspace) {
   Enqueue("head_loss_forward_backward", stream, x, w, targets, weights, scale, loss,
           Gradients{dx, dw}, workspace);
 }

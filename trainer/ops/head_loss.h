@@ -19,6 +19,7 @@
 #define FSDP_TRAIN_TRAINER_OPS_HEAD_LOSS_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
@@ -32,10 +33,10 @@ void HeadLossForward(Stream& stream, ConstView x, ConstView w, ConstView targets
 // The same, and with p = softmax(l):
 //   g[i, v] = scale weights[i] (p[i, v] - [v = targets[i]])
 //   dx  = g w       overwritten
-//   dw += g^T x     added to, so that micro-batches accumulate
+//   dw += g^T x     added to, so that micro-batches accumulate; may be left out: a frozen table
 void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView targets,
-                             ConstView weights, float scale, View loss, View dx, View dw,
-                             View workspace);
+                             ConstView weights, float scale, View loss, View dx,
+                             std::optional<View> dw, View workspace);
 
 // Rows of a chunk: 512, or as many as make 48 MiB of logits, but at least 16. A function of the
 // shape alone, so that the order of sums does not depend on threads.

@@ -92,6 +92,8 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const float* x, const
     if (with_gradient) {
       Gemm(pool, rows, s.cols, s.vocab, 1, {logits, s.vocab}, {w, s.cols}, 0, dx + first * s.cols,
            s.cols);
+    }
+    if (dw != nullptr) {
       Gemm(pool, s.vocab, s.cols, rows, 1, {logits, s.vocab, true}, {x_chunk, s.cols}, 1, dw,
            s.cols);
     }

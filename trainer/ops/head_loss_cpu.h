@@ -12,7 +12,7 @@ struct HeadLossShape {
   int64_t chunk;  // Rows.
 };
 
-// dx and dw: both null for the loss alone. nll: [chunk], logits: [chunk, vocab], both scratch.
+// dx: null for the loss alone. dw: may be null. nll: [chunk], logits: [chunk, vocab], both scratch.
 void HeadLossCpu(ThreadPool& pool, const HeadLossShape& shape, const float* x, const float* w,
                  const int32_t* targets, const float* weights, float scale, float* loss, float* dx,
                  float* dw, double* nll, float* logits);

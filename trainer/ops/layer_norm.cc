@@ -1,6 +1,7 @@
 #include "trainer/ops/layer_norm.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/layer_norm_cpu.h"
@@ -42,7 +43,8 @@ int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t cols) {
 }
 
 void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
-                       ConstView dy, LayerNormDx mode, View dx, View dw, View db, View workspace) {
+                       ConstView dy, LayerNormDx mode, View dx, std::optional<View> dw,
+                       std::optional<View> db, View workspace) {
   constexpr const char* kOp = "layer_norm_backward";
   const Arguments args(kOp);
   args.CheckRank("x", x, DType::kFloat32, 2);
@@ -54,22 +56,26 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
   args.Check("rstd", rstd, DType::kFloat32, {rows});
   args.Check("dy", dy, DType::kFloat32, shape);
   args.Check("dx", dx, DType::kFloat32, shape);
-  args.Check("dw", dw, DType::kFloat32, {cols});
-  args.Check("db", db, DType::kFloat32, {cols});
+  Operation operation{kOp, {x, w, mean, rstd, dy}, {dx, workspace}, {}};
+  for (const auto& [name, view] : {std::pair("dw", dw), std::pair("db", db)}) {
+    if (!view) continue;
+    args.Check(name, *view, DType::kFloat32, {cols});
+    operation.writes.push_back(*view);
+  }
   args.CheckWorkspace(workspace, LayerNormBackwardWorkspace(rows, cols));
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckDisjoint("dx", dx, "x", x);
   const bool add = mode == LayerNormDx::kAdd;
   const int64_t blocks = Blocks(rows);
-  const Cost cost{.flops = 16.0 * rows * cols,
-                  .bytes_read = 4.0 * ((add ? 3 : 2) * rows * cols + 3 * cols + 2 * rows),
-                  .bytes_written = 4.0 * (rows * cols + 2 * cols)};
-  stream.Enqueue(
-      {kOp, {x, w, mean, rstd, dy}, {dx, dw, db, workspace}, cost}, [=](ThreadPool& pool) {
-        LayerNormBackwardCpu(pool, x.As<float>(), w.As<float>(), mean.As<float>(), rstd.As<float>(),
-                             dy.As<float>(), rows, cols, blocks, add, dx.As<float>(),
-                             dw.As<float>(), db.As<float>(), workspace.As<float>());
-      });
+  operation.cost = {.flops = 16.0 * rows * cols,
+                    .bytes_read = 4.0 * ((add ? 3 : 2) * rows * cols + 3 * cols + 2 * rows),
+                    .bytes_written = 4.0 * (rows * cols + 2 * cols)};
+  stream.Enqueue(operation, [=](ThreadPool& pool) {
+    LayerNormBackwardCpu(pool, x.As<float>(), w.As<float>(), mean.As<float>(), rstd.As<float>(),
+                         dy.As<float>(), rows, cols, blocks, add, dx.As<float>(),
+                         dw ? dw->As<float>() : nullptr, db ? db->As<float>() : nullptr,
+                         workspace.As<float>());
+  });
 }
 
 }  // namespace fsdp

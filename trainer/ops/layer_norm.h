@@ -6,6 +6,8 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
 
+#include <optional>
+
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -26,9 +28,11 @@ int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t cols);
 //   dx[i,k] (+)= rstd[i] (g[i,k] - mean_j g[i,j] - xhat[i,k] mean_j (g[i,j] xhat[i,j]))
 //   dw[k] += sum_i dy[i,k] xhat[i,k]      db[k] += sum_i dy[i,k]
 // dx may be dy itself. Adds to dw and db, so that micro-batches accumulate: sums of fixed blocks of
-// rows, added in the order of rows. 16 FLOPs an element.
+// rows, added in the order of rows. Either may be left out: a frozen parameter. 16 FLOPs an
+// element.
 void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
-                       ConstView dy, LayerNormDx mode, View dx, View dw, View db, View workspace);
+                       ConstView dy, LayerNormDx mode, View dx, std::optional<View> dw,
+                       std::optional<View> db, View workspace);
 
 }  // namespace fsdp
 

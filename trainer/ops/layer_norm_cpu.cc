@@ -78,13 +78,14 @@ void LayerNormBackwardCpu(ThreadPool& pool, const float* x, const float* w, cons
   // The first block's sums take the others' in order; then the whole is added once.
   pool.ParallelFor(cols, 64, [&](int64_t begin, int64_t end) {
     for (int part = 0; part < 2; ++part) {
+      float* out = part == 0 ? dw : db;
+      if (out == nullptr) continue;
       float* sum = partial + part * cols;
       for (int64_t block = 1; block < blocks; ++block) {
         const float* next = partial + (2 * block + part) * cols;
 #pragma omp simd
         for (int64_t j = begin; j < end; ++j) sum[j] += next[j];
       }
-      float* out = part == 0 ? dw : db;
 #pragma omp simd
       for (int64_t j = begin; j < end; ++j) out[j] += sum[j];
     }

@@ -5,7 +5,7 @@
 
 namespace fsdp {
 
-void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRange>& decay_ranges,
+void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRule>& rules,
          ConstView coefficient, ConstView g, View p, View b) {
   constexpr const char* kOp = "sgd";
   const Arguments args(kOp);
@@ -14,7 +14,7 @@ void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRan
   args.Check("coefficient", coefficient, DType::kFloat32, {1});
   args.Check("g", g, DType::kFloat32, {n});
   args.CheckDisjoint("p", p, "g", g);
-  args.Require(options.lr >= 0 && options.weight_decay >= 0, "lr and weight_decay, want >= 0");
+  args.Require(options.lr >= 0, "lr, want >= 0");
   args.Require(options.momentum >= 0 && options.momentum < 1, "momentum, want in [0, 1)");
   const bool has_buffer = options.momentum > 0;
   if (has_buffer) {
@@ -24,18 +24,23 @@ void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRan
   } else {
     args.Require(b.data == nullptr, "b is given, want View() without momentum");
   }
-  CheckRanges(args, decay_ranges, n);
-  const SgdFactors factors{.lr = static_cast<float>(options.lr),
-                           .momentum = static_cast<float>(options.momentum),
-                           .weight_decay = static_cast<float>(options.weight_decay)};
+  CheckRules(args, rules, n);
+  const auto factors = [&](const ElementRule& rule) {
+    return SgdRuleFactors{.lr = static_cast<float>(rule.lr_scale * options.lr),
+                          .weight_decay = static_cast<float>(rule.weight_decay)};
+  };
+  std::vector<SgdRuleFactors> by_rule;
+  for (const ElementRule& rule : rules) by_rule.push_back(factors(rule));
+  by_rule.push_back(factors({}));
   Operation operation{kOp, {coefficient, g}, {p}, {}};
   operation.cost = {.flops = 5.0 * n, .bytes_read = 8.0 * n + 4, .bytes_written = 4.0 * n};
   if (has_buffer) {
     operation.writes.push_back(b);
     operation.cost += {.flops = 2.0 * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
   }
+  const float momentum = static_cast<float>(options.momentum);
   stream.Enqueue(operation, [=](ThreadPool& pool) {
-    SgdCpu(pool, factors, decay_ranges, coefficient.As<float>(), g.As<float>(), n, p.As<float>(),
+    SgdCpu(pool, momentum, rules, by_rule, coefficient.As<float>(), g.As<float>(), n, p.As<float>(),
            b.As<float>());
   });
 }

@@ -1,8 +1,8 @@
 // Stochastic gradient descent with momentum, in the order of torch.optim.SGD (dampening 0, no
 // Nesterov; weight decay is coupled: part of the gradient). With c = coefficient[0]:
-//   d  = c g + wd p                         wd inside decay_ranges only
-//   b  = momentum b + d;  p -= lr b         momentum > 0: a buffer that starts at 0 is torch's
-//   p -= lr d                               momentum = 0
+//   d  = c g + wd p                         wd and s: weight_decay and lr_scale of its rule
+//   b  = momentum b + d;  p -= s lr b       momentum > 0: a buffer that starts at 0 is torch's
+//   p -= s lr d                             momentum = 0
 // p, g, b: [n], fp32, a flat shard; b is View() when momentum is 0; coefficient: [1], fp32, read on
 // the device.
 //   Skipping  A coefficient that is not finite changes nothing at all: p and b keep their bits.
@@ -13,19 +13,18 @@
 
 #include <vector>
 
-#include "trainer/ops/element_ranges.h"
+#include "trainer/ops/element_rules.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
 struct SgdOptions {
-  double lr = 1e-3;         // >= 0.
-  double momentum = 0;      // In [0, 1).
-  double weight_decay = 0;  // >= 0.
+  double lr = 1e-3;     // >= 0.
+  double momentum = 0;  // In [0, 1).
 };
 
 // 7 FLOPs and 20 bytes an element; 5 and 12 without momentum.
-void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRange>& decay_ranges,
+void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRule>& rules,
          ConstView coefficient, ConstView g, View p, View b);
 
 }  // namespace fsdp

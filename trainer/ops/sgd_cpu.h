@@ -4,18 +4,20 @@
 #include <cstdint>
 #include <vector>
 
-#include "trainer/ops/element_ranges.h"
+#include "trainer/ops/element_rules.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 
-struct SgdFactors {
-  float lr, momentum, weight_decay;
+struct SgdRuleFactors {
+  float lr;  // s lr.
+  float weight_decay;
 };
 
-// `b` is null when there is no momentum.
-void SgdCpu(ThreadPool& pool, const SgdFactors& factors,
-            const std::vector<ElementRange>& decay_ranges, const float* coefficient, const float* g,
+// `by_rule`: parallel to `rules`, and one more for the elements without a rule. b: null without
+// momentum.
+void SgdCpu(ThreadPool& pool, float momentum, const std::vector<ElementRule>& rules,
+            const std::vector<SgdRuleFactors>& by_rule, const float* coefficient, const float* g,
             int64_t n, float* p, float* b);
 
 }  // namespace fsdp

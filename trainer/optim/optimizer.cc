@@ -9,53 +9,58 @@
 namespace fsdp {
 namespace {
 
-// By unit: the elements of this rank's shard that decay.
-std::vector<std::vector<ElementRange>> DecayRanges(const Executor& executor, const Model& model) {
+// By unit: the rules for the elements of this rank's shard.
+std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
+                                              const Executor& executor, const Model& model) {
   std::unordered_map<std::string, const Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* p : segment.parameters) parameters[p->name()] = p;
   }
-  std::vector<std::vector<ElementRange>> ranges;
+  std::vector<std::vector<ElementRule>> rules;
   for (const UnitLayout& unit : executor.layout().units) {
-    ranges.emplace_back();
+    rules.emplace_back();
     for (const Piece& piece : PiecesOfShard(unit, executor.shard_rank())) {
       const Parameter& parameter = *parameters.at(piece.parameter->name);
       for (const SlicePiece& part : SlicePieces(parameter, piece.begin, piece.count)) {
         const int64_t begin = piece.at + part.at;
-        if (part.slice->decay) ranges.back().push_back({begin, begin + part.count});
+        ElementRule rule{begin, begin + part.count, part.slice->decay ? options.weight_decay : 0};
+        if (const ParameterGroup* group = GroupOf(options.groups, part.slice->name)) {
+          rule.weight_decay = group->weight_decay.value_or(rule.weight_decay);
+          rule.lr_scale = group->lr_scale;
+        }
+        rules.back().push_back(rule);
       }
     }
   }
-  return ranges;
+  return rules;
 }
 
 class AdamWOptimizer final : public Optimizer {
  public:
   AdamWOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
-      : options_(options), decay_(DecayRanges(executor, model)) {
+      : options_(options), rules_(RulesOf(options, executor, model)) {
     for (const char* name : {"m", "v"}) {
       state_.push_back({name, executor.NewShards(MemoryKind::kOptimizer)});
     }
   }
   void Step(Stream& stream, int unit, double lr, int64_t step, View master, ConstView gradient,
             ConstView coefficient) override {
-    const AdamWOptions options{lr,           options_.beta1,        options_.beta2,
-                               options_.eps, options_.weight_decay, step};
-    AdamW(stream, options, decay_[unit], coefficient, gradient, master, state_[0].shards[unit],
+    const AdamWOptions options{lr, options_.beta1, options_.beta2, options_.eps, step};
+    AdamW(stream, options, rules_[unit], coefficient, gradient, master, state_[0].shards[unit],
           state_[1].shards[unit]);
   }
   const std::vector<ShardState>& state() const override { return state_; }
 
  private:
   OptimizerOptions options_;
-  std::vector<std::vector<ElementRange>> decay_;
+  std::vector<std::vector<ElementRule>> rules_;
   std::vector<ShardState> state_;
 };
 
 class SgdOptimizer final : public Optimizer {
  public:
   SgdOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
-      : options_(options), decay_(DecayRanges(executor, model)) {
+      : options_(options), rules_(RulesOf(options, executor, model)) {
     if (options.momentum > 0) {
       state_.push_back({"momentum", executor.NewShards(MemoryKind::kOptimizer)});
     }
@@ -65,15 +70,14 @@ class SgdOptimizer final : public Optimizer {
     SgdOptions options;
     options.lr = lr;
     options.momentum = options_.momentum;
-    options.weight_decay = options_.weight_decay;
-    Sgd(stream, options, decay_[unit], coefficient, gradient, master,
+    Sgd(stream, options, rules_[unit], coefficient, gradient, master,
         state_.empty() ? View() : state_[0].shards[unit]);
   }
   const std::vector<ShardState>& state() const override { return state_; }
 
  private:
   OptimizerOptions options_;
-  std::vector<std::vector<ElementRange>> decay_;
+  std::vector<std::vector<ElementRule>> rules_;
   std::vector<ShardState> state_;
 };
 

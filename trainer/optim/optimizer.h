@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/fsdp/executor.h"
+#include "trainer/optim/parameter_groups.h"
 
 namespace fsdp {
 
@@ -17,9 +18,10 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
   double momentum = 0;                           // SGD.
   double weight_decay = 0.1;  // On the slices that take part in it (ParameterSlice::decay).
+  std::vector<ParameterGroup> groups;
 };
 
-// A state tensor: one flat fp32 shard a unit.
+// A state tensor: one flat fp32 shard a unit, empty for a frozen one.
 struct ShardState {
   std::string name;  // "m", "v", "momentum": as in checkpoints.
   std::vector<View> shards;
@@ -28,8 +30,8 @@ struct ShardState {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // Enqueues the update of one unit's shard with learning rate `lr`; `step` counts from 1.
-  // coefficient [1] multiplies the gradient on the device; NaN there changes nothing.
+  // Enqueues the update of the shard of a unit that trains with learning rate `lr`; `step` counts
+  // from 1. coefficient [1] multiplies the gradient on the device; NaN there changes nothing.
   virtual void Step(Stream& stream, int unit, double lr, int64_t step, View master,
                     ConstView gradient, ConstView coefficient) = 0;
   virtual const std::vector<ShardState>& state() const = 0;

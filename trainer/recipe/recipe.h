@@ -110,6 +110,15 @@ struct EvalRecipe {
   bool operator==(const EvalRecipe&) const = default;
 };
 
+struct GroupRecipe {
+  std::string match;  // A glob over parameter names; the first group that matches counts.
+  std::optional<double> weight_decay;
+  double lr_scale = 1;
+  bool frozen = false;
+
+  bool operator==(const GroupRecipe&) const = default;
+};
+
 struct OptimizerRecipe {
   enum class Kind { kAdamW, kSgd };
 
@@ -120,6 +129,7 @@ struct OptimizerRecipe {
   double momentum = 0;                        // SGD.
   double weight_decay = 0.1;
   DType state_dtype = DType::kFloat32;
+  std::vector<GroupRecipe> groups;
 
   bool operator==(const OptimizerRecipe&) const = default;
 };

@@ -234,6 +234,20 @@ Type<DType> Only32Bit() {
       [](const DType&) { return size_t{0}; });
 }
 
+Section<GroupRecipe> GroupSection() {
+  using R = GroupRecipe;
+  return {{
+      Key("match", &R::match, Text(),
+          "A glob over the names that parameters have in Hugging Face files: * is any run of "
+          "characters.")
+          .Required(),
+      Key("weight_decay", &R::weight_decay, Nullable(Number({.at_least = 0})),
+          "Of all that match, biases and norms, too. null: as without the group."),
+      Key("lr_scale", &R::lr_scale, Number({.at_least = 0}), "Multiplies the learning rate."),
+      Key("frozen", &R::frozen, Boolean(), "Not trained: no gradient and no optimizer state."),
+  }};
+}
+
 Section<OptimizerRecipe> OptimizerSection() {
   using R = OptimizerRecipe;
   return {{
@@ -249,6 +263,8 @@ Section<OptimizerRecipe> OptimizerSection() {
       Key("weight_decay", &R::weight_decay, Number({.at_least = 0}),
           "Decay of matrices and embeddings, not of biases and norms."),
       Key("state_dtype", &R::state_dtype, Only32Bit(), "Of moments and momentum."),
+      Key("groups", &R::groups, ListOf(Map(GroupSection())),
+          "Parameters with settings of their own. The first group that matches a name counts."),
   }};
 }
 

@@ -38,7 +38,9 @@ class Journal final : public SegmentHooks {
  public:
   void Enter(int segment, Pass pass) override { Note("enter ", segment, pass); }
   void Leave(int segment, Pass pass) override { Note("leave ", segment, pass); }
+  bool HasBackward(int segment) const override { return segment >= backward_from; }
   std::vector<std::string> lines;
+  int backward_from = 0;
 
  private:
   void Note(const char* what, int segment, Pass pass) {

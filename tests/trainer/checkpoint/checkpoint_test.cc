@@ -116,6 +116,30 @@ TEST(CheckpointTest, AnyWorldReadsAnyOther) {
   }
 }
 
+// What is frozen has no m and no v, at any F; freezing something else is not how a run goes on.
+TEST(CheckpointTest, FrozenParametersHaveNoOptimizerState) {
+  World world = Of(3, 3);
+  world.model[0].parameters[0].frozen = true;
+  for (ParameterShape& p : world.model[2].parameters) p.frozen = true;
+  const std::string dir = FreshDirectory("frozen");
+  ASSERT_EQ(Save(world, dir, 5), NoErrors(3));
+  const SafetensorsReader file(dir + "/step_5/rank_1.safetensors");
+  EXPECT_TRUE(file.Contains("master/root.frozen/fp32"));
+  EXPECT_TRUE(file.Contains("master/h.1.frozen/fp32"));
+  for (const std::string& name : file.Names()) {
+    EXPECT_TRUE(name.starts_with("master/") || !Contains(name, "frozen")) << name;
+  }
+  World other = world;
+  for (other.shards = other.world = 1; other.world <= 4; other.shards = ++other.world) {
+    EXPECT_EQ(LoadAndCompare(other, dir + "/step_5", 5), "") << other.world;
+  }
+  other = Of(1, 1);
+  EXPECT_TRUE(Contains(LoadAndCompare(other, dir + "/step_5", 5),
+                       "has no state 'm' of 'wte', which was frozen"));
+  other.states = {"master"};
+  EXPECT_EQ(LoadAndCompare(other, dir + "/step_5", 5), "");
+}
+
 TEST(CheckpointTest, ReplicasShareTheWriting) {
   const std::string dir = FreshDirectory("replicas");
   World world = Of(4, 2);

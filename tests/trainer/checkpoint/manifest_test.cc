@@ -124,6 +124,8 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
       {"two units 'h.0'", [](Json& j) { j["units"][0]["name"] = "h.0"; }},
       {"no unit 'root'", [](Json& j) { j["units"][0]["name"] = "other"; }},
       {"units[0].name: is empty", [](Json& j) { j["units"][0]["name"] = ""; }},
+      {"do not hold unit 'root' exactly once", [](Json& j) { j["units"][0]["frozen"] = true; }},
+      {"units[0].frozen: is neither", [](Json& j) { j["units"][0]["frozen"] = 1; }},
       {"size is not 2 times", [](Json& j) { j["units"][1]["shard_size"] = 128; }},
       {"do not hold unit 'h.0'",
        [](Json& j) {

@@ -49,9 +49,10 @@ RankStates::RankStates(const Layout& layout, const ShardPlace& place,
   for (size_t s = 0; s < names.size(); ++s) {
     states_.push_back({names[s], {}});
     for (const UnitLayout& unit : layout.units) {
-      buffers_[s].emplace_back(unit.shard_size);
+      const int64_t elements = UnitHasState(unit, names[s]) ? unit.shard_size : 0;
+      buffers_[s].emplace_back(elements);
       auto* data = reinterpret_cast<std::byte*>(buffers_[s].back().data());
-      states_[s].shards.emplace_back(data, DType::kFloat32, Shape{unit.shard_size});
+      states_[s].shards.emplace_back(data, DType::kFloat32, Shape{elements});
     }
   }
 }
@@ -59,7 +60,9 @@ RankStates::RankStates(const Layout& layout, const ShardPlace& place,
 std::vector<std::vector<float>> RankStates::Expected(size_t state, uint64_t salt) const {
   std::vector<std::vector<float>> units;
   for (const UnitLayout& unit : layout_.units) {
-    std::vector<float>& shard = units.emplace_back(unit.shard_size);
+    std::vector<float>& shard = units.emplace_back();
+    if (!UnitHasState(unit, states_[state].name)) continue;
+    shard.resize(unit.shard_size);
     for (const Placement& p : unit.parameters) {
       for (int64_t i = 0; i < p.size(); ++i) {
         const int64_t at = p.offset + i - unit.ShardBegin(place_.shard);

@@ -4,6 +4,7 @@
 
 #include <numeric>
 #include <stdexcept>
+#include <string>
 
 namespace fsdp {
 namespace {
@@ -18,7 +19,7 @@ std::vector<SegmentShape> ThreeBlocks() {
 
 TEST(Layout, BlocksAreUnitsAndTheRestIsTheRoot) {
   const Layout layout = MakeLayout(ThreeBlocks(), {}, 2);
-  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
+  EXPECT_EQ(layout.group_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
   ASSERT_EQ(layout.units.size(), 4u);
   EXPECT_EQ(layout.units[0].name, "root");
   EXPECT_EQ(layout.units[2].name, "h.1");
@@ -28,9 +29,9 @@ TEST(Layout, BlocksAreUnitsAndTheRestIsTheRoot) {
 
 TEST(Layout, SizePolicyJoinsConsecutiveBlocks) {
   const Layout layout = MakeLayout(ThreeBlocks(), {AutoWrap::kSize, 7 * 21 + 21 + 1}, 1);
-  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 1, 2, 0}));
+  EXPECT_EQ(layout.group_of_segment, (std::vector<int>{0, 1, 1, 2, 0}));
   const Layout none = MakeLayout(ThreeBlocks(), {AutoWrap::kNone}, 1);
-  EXPECT_EQ(none.unit_of_segment, (std::vector<int>{0, 0, 0, 0, 0}));
+  EXPECT_EQ(none.group_of_segment, (std::vector<int>{0, 0, 0, 0, 0}));
 }
 
 TEST(Layout, OffsetsAndShardsAreAligned) {
@@ -79,6 +80,34 @@ TEST(Layout, ShardsHoldEveryElementOnce) {
       }
     }
   }
+}
+
+// Of each part by itself: what trains is sharded evenly, whatever else its block holds.
+TEST(Layout, FrozenParametersAreUnitsOfTheirOwn) {
+  std::vector<SegmentShape> segments = ThreeBlocks();
+  segments[0].parameters[0].frozen = true;                           // One of the root.
+  segments[1].parameters[1].frozen = true;                           // One of h.0.
+  for (ParameterShape& p : segments[2].parameters) p.frozen = true;  // All of h.1.
+  const Layout layout = MakeLayout(segments, {}, 3);
+  EXPECT_EQ(layout.group_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
+  std::vector<std::string> names;
+  for (const UnitLayout& unit : layout.units) {
+    names.push_back(unit.name);
+    EXPECT_EQ(unit.frozen, unit.name.find(".frozen") != std::string::npos);
+    EXPECT_EQ(unit.size, 3 * unit.shard_size);
+    EXPECT_FALSE(unit.parameters.empty());
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"root", "root.frozen", "h.0", "h.0.frozen",
+                                             "h.1.frozen", "h.2"}));
+  EXPECT_EQ(layout.groups[1].units, (std::vector<int>{2, 3}));
+  EXPECT_EQ(layout.groups[2].units, (std::vector<int>{4}));
+  EXPECT_EQ(layout.TrainableUnit(1), 2);
+  EXPECT_EQ(layout.TrainableUnit(2), -1);
+  EXPECT_EQ(layout.GroupSize(1), layout.units[2].size + layout.units[3].size);
+  EXPECT_EQ(layout.GroupSize(1, /*trainable_only=*/true), layout.units[2].size);
+  EXPECT_EQ(layout.GroupSize(2, /*trainable_only=*/true), 0);
+  EXPECT_EQ(layout.MaxGroupSize(), layout.GroupSize(1));
+  EXPECT_EQ(layout.NumParameters(), MakeLayout(ThreeBlocks(), {}, 3).NumParameters());
 }
 
 TEST(Layout, RefusesWhatItCannotLayOut) {

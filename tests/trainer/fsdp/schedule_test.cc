@@ -263,6 +263,35 @@ TEST(Schedule, HashTellsSettingsApart) {
   EXPECT_NE(hash, MakeSchedule(o).Hash());
 }
 
+// Units 0 (embedding and head), 1 and 2 are frozen; 3 and 4 train.
+TEST(Schedule, FrozenUnitsAreGatheredAndNothingElse) {
+  for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
+    ScheduleOptions o = Blocks(4, 2);
+    o.strategy = strategy;
+    o.micro_batches = 2;
+    o.frozen_units = {0, 1, 2};
+    o.backward_from = 3;
+    const Schedule s = MakeSchedule(o);
+    for (const Action& a : s.actions) {
+      const bool of_gradient = a.kind == ActionKind::kClear || a.kind == ActionKind::kReduce ||
+                               a.kind == ActionKind::kAccumulate ||
+                               a.kind == ActionKind::kSumSquares ||
+                               a.kind == ActionKind::kOptimizer;
+      EXPECT_TRUE(!of_gradient || a.unit == 3 || a.unit == 4) << ToString(a);
+      EXPECT_TRUE(a.kind != ActionKind::kRun || a.pass == Pass::kForward || a.segment >= 3);
+    }
+    // The head's backward goes through the frozen root to what trains.
+    EXPECT_GE(FindRun(s, 5, Pass::kBackward), 0);
+    EXPECT_GE(FindRun(s, 3, Pass::kBackward, 1), 0);
+    EXPECT_EQ(Count(s, ActionKind::kOptimizer), 2);
+    EXPECT_EQ(Count(s, ActionKind::kReduce), 2 * 2);
+    // Every unit once a micro-batch forward, and the last two again backward where they are freed,
+    // but for the last one of all, which is still there. The root once a step.
+    const bool freed = strategy == Strategy::kFullShard;
+    EXPECT_EQ(Count(s, ActionKind::kGather), freed ? 1 + 2 * (4 + 2) : 5);
+  }
+}
+
 TEST(Schedule, RefusesOptionsOutOfRange) {
   const auto refused = [](const std::function<void(ScheduleOptions&)>& change) {
     ScheduleOptions o = Blocks(3, 2);
@@ -270,6 +299,7 @@ TEST(Schedule, RefusesOptionsOutOfRange) {
     EXPECT_THROW(MakeSchedule(o), std::invalid_argument);
   };
   refused([](ScheduleOptions& o) { o.unit_of_segment.clear(); });
+  refused([](ScheduleOptions& o) { o.backward_from = 100; });
   refused([](ScheduleOptions& o) { o.recomputed.pop_back(); });
   refused([](ScheduleOptions& o) { o.shards = 0; });
   refused([](ScheduleOptions& o) { o.strategy = Strategy::kNoShard; });

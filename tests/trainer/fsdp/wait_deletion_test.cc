@@ -32,7 +32,9 @@ Gpt2Config SmallConfig() {
 
 class Runner {
  public:
-  Runner(const ExecutorOptions& executor, int world) : model_(SmallConfig()), world_(world) {
+  Runner(const ExecutorOptions& executor, int world, const std::vector<ParameterGroup>& groups)
+      : model_(SmallConfig()), world_(world) {
+    if (!FreezeParameters(model_, groups).empty()) throw std::invalid_argument("groups");
     options_.executor = executor;
     options_.executor.seq_len = 3;
     options_.global_batch_size = world * executor.micro_batches;
@@ -90,8 +92,8 @@ struct Totals {
 };
 
 void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t>& seen,
-                    Totals& totals) {
-  Runner runner(options, world);
+                    Totals& totals, const std::vector<ParameterGroup>& groups = {}) {
+  Runner runner(options, world, groups);
   for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
     const Schedule schedule = runner.Of(mode);
     const uint64_t shape =
@@ -103,7 +105,7 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
     if (world > 2) {
       // The list is that of two ranks: what is needed there is needed here. One in eight all the
       // same.
-      ASSERT_EQ(schedule.ToString(), Runner(options, 2).Of(mode).ToString());
+      ASSERT_EQ(schedule.ToString(), Runner(options, 2, groups).Of(mode).ToString());
       if (shape % 8 != 0) continue;
     }
     for (size_t a = 0; a < schedule.actions.size(); ++a) {
@@ -182,6 +184,37 @@ TEST(WaitDeletion, OtherWraps) {
     }
   }
   EXPECT_GE(totals.schedules, 4);
+}
+
+// Parts of units, whole units, and all before the last block.
+TEST(WaitDeletion, FrozenParameters) {
+  const auto frozen = [](const char* match) { return ParameterGroup{match, {}, 1, true}; };
+  const std::vector<std::vector<ParameterGroup>> cases = {
+      {frozen("*.bias")},
+      {frozen("*.h.1.*")},
+      {frozen("*wpe*"), frozen("*wte*"), frozen("*.h.0.*")},
+      {frozen("*wpe*"), frozen("*.h.[01].*"), frozen("*ln_f*")},
+      {{"*.h.1.ln_1.weight", {}, 1, false}, frozen("*")},
+  };
+  Totals totals;
+  for (const std::vector<ParameterGroup>& groups : cases) {
+    std::set<uint64_t> seen;
+    for (int bits = 0; bits < 128; ++bits) {
+      ExecutorOptions o;
+      o.strategy = bits & 1 ? Strategy::kShardGradOp : Strategy::kFullShard;
+      o.recompute = bits & 2 ? Recompute::kFull : Recompute::kNone;
+      o.limit_all_gathers = bits & 4 ? 1 : 2;
+      o.communicators = bits & 8 ? 1 : 2;
+      o.micro_batches = bits & 16 ? 3 : 1;
+      o.accumulation = bits & 32 ? Accumulation::kUnsharded : Accumulation::kSharded;
+      o.poison = bits & 64;
+      o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
+      o.reduce_buffers = 1 + bits % 5 % 2;
+      CheckEveryWait(o, 2, seen, totals, groups);
+      if (HasFatalFailure()) return;
+    }
+  }
+  std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
 }
 
 }  // namespace

@@ -16,28 +16,27 @@ constexpr int64_t kSizes[] = {1, 7, 300, 4099};
 struct Oracle {
   std::vector<double> p, m, v;
 
-  void Step(const AdamWOptions& o, const std::vector<bool>& decays, double coefficient,
+  void Step(const AdamWOptions& o, const std::vector<ElementRule>& rules, double coefficient,
             const std::vector<double>& gradients) {
     for (size_t i = 0; i < p.size(); ++i) {
       const double g = coefficient * gradients[i];
-      if (decays[i]) p[i] -= o.lr * o.weight_decay * p[i];
+      ElementRule rule;
+      for (const ElementRule& r : rules) {
+        if (r.begin <= static_cast<int64_t>(i) && static_cast<int64_t>(i) < r.end) rule = r;
+      }
+      const double lr = o.lr * rule.lr_scale;
+      p[i] -= lr * rule.weight_decay * p[i];
       m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
       v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
       const double m_hat = m[i] / (1 - std::pow(o.beta1, o.step));
       const double v_hat = v[i] / (1 - std::pow(o.beta2, o.step));
-      p[i] -= o.lr * m_hat / (std::sqrt(v_hat) + o.eps);
+      p[i] -= lr * m_hat / (std::sqrt(v_hat) + o.eps);
     }
   }
 };
 
-std::vector<ElementRange> SomeRanges(int64_t n) {
-  return {{0, n / 5}, {n / 3, n / 2}, {n / 2, n / 2 + n / 7}};
-}
-
-std::vector<bool> Flags(const std::vector<ElementRange>& ranges, int64_t n) {
-  std::vector<bool> flags(n);
-  for (const auto& r : ranges) std::fill(flags.begin() + r.begin, flags.begin() + r.end, true);
-  return flags;
+std::vector<ElementRule> SomeRules(int64_t n) {
+  return {{0, n / 5, 0.5}, {n / 3, n / 2, 0.25, 0.125}, {n / 2, n / 2 + n / 7, 0, 3}};
 }
 
 class AdamWTest : public OpTest {};
@@ -47,9 +46,8 @@ FSDP_INSTANTIATE_OP_TEST(AdamWTest);
 TEST_P(AdamWTest, FollowsTorch) {
   for (const int64_t n : kSizes) {
     Random random(n);
-    AdamWOptions options{.lr = 0.03, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.5};
-    const auto ranges = SomeRanges(n);
-    const auto flags = Flags(ranges, n);
+    AdamWOptions options{.lr = 0.03, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-3};
+    const auto rules = SomeRules(n);
     const double coefficient = RoundTo(DType::kFloat32, 0.7);
     Oracle want{random.Vector(n), std::vector<double>(n), std::vector<double>(n)};
     const View p = Input({n}, want.p), m = Input({n}, want.m), v = Input({n}, want.v);
@@ -58,8 +56,8 @@ TEST_P(AdamWTest, FollowsTorch) {
       options.step = step;
       const auto gradients = random.Vector(n, -8, 8);
       Set(g, gradients);
-      want.Step(options, flags, coefficient, gradients);
-      Run([&](Stream& stream) { AdamW(stream, options, ranges, c, g, p, m, v); });
+      want.Step(options, rules, coefficient, gradients);
+      Run([&](Stream& stream) { AdamW(stream, options, rules, c, g, p, m, v); });
     }
     const double tolerance = Tolerance(DType::kFloat32, kSteps);
     EXPECT_TRUE(AllNear(Get(p), want.p, tolerance)) << n;
@@ -73,8 +71,8 @@ TEST_P(AdamWTest, FollowsTorch) {
 TEST_P(AdamWTest, FirstStepIsTheSign) {
   const View p = Input({3}, {0, 0, 2}), g = Input({3}, {1e-3, -5, 0}), c = Input({1}, {1});
   const View m = Accumulated({3}, 0), v = Accumulated({3}, 0);
-  const AdamWOptions options{.lr = 0.5, .eps = 1e-12, .weight_decay = 0.1, .step = 1};
-  Run([&](Stream& stream) { AdamW(stream, options, {{2, 3}}, c, g, p, m, v); });
+  const AdamWOptions options{.lr = 0.5, .eps = 1e-12, .step = 1};
+  Run([&](Stream& stream) { AdamW(stream, options, {{2, 3, 0.1}}, c, g, p, m, v); });
   EXPECT_TRUE(AllNear(Get(p), {-0.5, 0.5, 2 * (1 - 0.5 * 0.1)}, Tolerance(DType::kFloat32, 1)));
 }
 
@@ -85,7 +83,7 @@ TEST_P(AdamWTest, CoefficientThatIsNotFiniteSkips) {
   const View p = Input({n}, pv), m = Input({n}, mv), v = Input({n}, vv), g = Output({n});
   for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
     const View c = Input({1}, {bad});
-    Run([&](Stream& stream) { AdamW(stream, {}, {{0, n}}, c, g, p, m, v); });
+    Run([&](Stream& stream) { AdamW(stream, {}, {{0, n, 0.1}}, c, g, p, m, v); });
     EXPECT_EQ(Get(p), pv);
     EXPECT_EQ(Get(m), mv);
     EXPECT_EQ(Get(v), vv);
@@ -98,8 +96,8 @@ TEST_P(AdamWTest, PaddingStaysZero) {
   const View p = Input({n}, zero), m = Input({n}, zero), v = Input({n}, zero);
   const View g = Input({n}, zero), c = Input({1}, {0.5});
   for (int step = 1; step <= 3; ++step) {
-    const AdamWOptions options{.lr = 0.5, .weight_decay = 1, .step = step};
-    Run([&](Stream& stream) { AdamW(stream, options, {{5, 20}}, c, g, p, m, v); });
+    const AdamWOptions options{.lr = 0.5, .step = step};
+    Run([&](Stream& stream) { AdamW(stream, options, {{5, 20, 1}}, c, g, p, m, v); });
   }
   for (const View& view : {p, m, v}) {
     EXPECT_EQ(Get(view), zero);
@@ -114,42 +112,43 @@ TEST_P(AdamWTest, EmptyShard) {
 
 TEST_P(AdamWTest, RefusesWrongArguments) {
   const View p = Output({4}), g = Output({4}), m = Output({4}), v = Output({4}), c = Output({1});
-  const auto call = [&](const AdamWOptions& options, const std::vector<ElementRange>& ranges) {
-    return [=](Stream& stream) { AdamW(stream, options, ranges, c, g, p, m, v); };
+  const auto call = [&](const AdamWOptions& options, const std::vector<ElementRule>& rules) {
+    return [=](Stream& stream) { AdamW(stream, options, rules, c, g, p, m, v); };
   };
   ExpectRefused(call({.lr = -1}, {}), "[adamw] lr");
   ExpectRefused(call({.beta1 = 1}, {}), "beta1");
   ExpectRefused(call({.eps = 0}, {}), "eps");
   ExpectRefused(call({.eps = 1e-60}, {}), "eps");
-  ExpectRefused(call({.weight_decay = -1}, {}), "weight_decay");
+  ExpectRefused(call({}, {{0, 2, -1}}), "weight_decay");
   ExpectRefused(call({.step = 0}, {}), "step");
-  ExpectRefused(call({}, {{0, 5}}), "decay range [0, 5)");
+  ExpectRefused(call({}, {{0, 5}}), "rule for [0, 5)");
   ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, c, Output({3}), p, m, v); }, "g is fp32 [3]");
   ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, g, g, p, m, v); }, "coefficient is fp32 [4]");
   ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, c, g, p, m, m); }, "m and v overlap");
   ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, c, p, p, m, v); }, "p and g overlap");
 }
 
-// Nor on how the ranges cut the loop: an element's bits are its own.
-TEST(AdamW, BitsDoNotDependOnThreadsOrRanges) {
+// Nor on how the rules cut the loop: an element's bits are its own.
+TEST(AdamW, BitsDoNotDependOnThreadsOrRules) {
   const int64_t n = 9001;
   Random random(2);
   auto g = Floats(random.Vector(n));
   std::vector<float> c = {0.25f};
   const auto p0 = Floats(random.Vector(n)), m0 = Floats(random.Vector(n));
   const auto v0 = Floats(random.Vector(n, 0, 1));
-  const auto run = [&](Stream& stream, const std::vector<ElementRange>& ranges) {
+  const auto run = [&](Stream& stream, const std::vector<ElementRule>& rules) {
     auto p = p0, m = m0, v = v0;
-    AdamW(stream, {.step = 5}, ranges, ViewOf(c), ViewOf(g), ViewOf(p), ViewOf(m), ViewOf(v));
+    AdamW(stream, {.step = 5}, rules, ViewOf(c), ViewOf(g), ViewOf(p), ViewOf(m), ViewOf(v));
     stream.Synchronize();
     p.insert(p.end(), m.begin(), m.end());
     p.insert(p.end(), v.begin(), v.end());
     return p;
   };
-  ExpectSameBits([&](Stream& stream) { return run(stream, SomeRanges(n)); });
+  ExpectSameBits([&](Stream& stream) { return run(stream, SomeRules(n)); });
   CpuDevice device;
   const auto stream = device.CreateStream("stream");
-  EXPECT_TRUE(SameBits(run(*stream, {{0, n}}), run(*stream, {{0, 3}, {3, 14}, {14, n}})));
+  EXPECT_TRUE(
+      SameBits(run(*stream, {{0, n, 1}}), run(*stream, {{0, 3, 1}, {3, 14, 1}, {14, n, 1}})));
 }
 
 }  // namespace

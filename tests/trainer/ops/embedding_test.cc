@@ -124,6 +124,17 @@ TEST_P(EmbeddingTest, AnIdOutsideItsTableIsADataError) {
   expect_refused({0, 1, 2}, {0, 1, -7});
 }
 
+TEST_P(EmbeddingTest, AFrozenTableChangesNothingOfTheOther) {
+  tokens_ = Input({3}, {0, 4, 0}, DType::kInt32);
+  positions_ = Input({3}, {1, 0, 1}, DType::kInt32);
+  const View dy = Input({3, 2}, {1, 2, 3, 4, 5, 6});
+  const View dwte = Accumulated({5, 2}, 0), dwpe = Accumulated({2, 2}, 0);
+  Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, dy, dwte, std::nullopt); });
+  Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, dy, std::nullopt, dwpe); });
+  EXPECT_EQ(Get(dwte), (Values{6, 8, 0, 0, 0, 0, 0, 0, 3, 4}));
+  EXPECT_EQ(Get(dwpe), (Values{3, 4, 6, 8}));
+}
+
 TEST_P(EmbeddingTest, RefusesWrongArguments) {
   Upload({3, 2, 5, 4}, {0, 1, 2}, {0, 1, 2});
   const View wte = Output({5, 2}), wpe = Output({4, 2}), y = Output({3, 2});

@@ -149,6 +149,19 @@ TEST_P(HeadLossTest, MatchesOracle) {
   }
 }
 
+TEST_P(HeadLossTest, AFrozenTableChangesNothingElse) {
+  const Problem p = MakeProblem(5, 40, 7, 33, 0.25f);
+  const Results want = ForwardBackward(p);
+  Clear();
+  Upload(p);
+  Run([&](Stream& s) {
+    HeadLossForwardBackward(s, x_, w_, targets_, weights_, p.scale, loss_, dx_, std::nullopt,
+                            workspace_);
+  });
+  EXPECT_EQ(Get(loss_)[0] - kBefore, want.loss);
+  EXPECT_EQ(Get(dx_), want.dx);
+}
+
 TEST_P(HeadLossTest, SeveralChunksTheLastOneShort) {
   constexpr int64_t kVocab = 1021;
   const int64_t chunk = HeadLossChunkRows(int64_t{1} << 40, kVocab);

@@ -129,6 +129,14 @@ TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
     for (double& d : want_sum) d += 3;
     EXPECT_TRUE(AllNear(Get(sum), want_sum, tolerance));
 
+    Set(db, std::vector<double>(c.cols, 1));
+    Run([&](Stream& stream) {
+      LayerNormBackward(stream, x, w, mean, rstd, dy, LayerNormDx::kOverwrite, sum, std::nullopt,
+                        db, workspace);
+    });
+    EXPECT_EQ(Get(sum), Get(dx)) << "without dw";
+    EXPECT_TRUE(AllNear(Get(db), want_db, Tolerance(DType::kFloat32, c.rows + c.cols)));
+
     run(LayerNormDx::kOverwrite, dy);
     EXPECT_EQ(Get(dy), Get(dx)) << "in place";
     Clear();

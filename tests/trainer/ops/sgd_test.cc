@@ -16,16 +16,17 @@ struct Oracle {
   std::vector<double> p, b;
   bool first = true;
 
-  void Step(const SgdOptions& o, int64_t decay_begin, int64_t decay_end, double coefficient,
+  void Step(const SgdOptions& o, const ElementRule& rule, double coefficient,
             const std::vector<double>& gradients) {
     for (int64_t i = 0; i < static_cast<int64_t>(p.size()); ++i) {
       double g = coefficient * gradients[i];
-      if (i >= decay_begin && i < decay_end) g += o.weight_decay * p[i];
+      const bool ruled = i >= rule.begin && i < rule.end;
+      if (ruled) g += rule.weight_decay * p[i];
       if (o.momentum != 0) {
         b[i] = first ? g : o.momentum * b[i] + g;
         g = b[i];
       }
-      p[i] -= o.lr * g;
+      p[i] -= (ruled ? rule.lr_scale : 1) * o.lr * g;
     }
     first = false;
   }
@@ -38,17 +39,17 @@ TEST_P(SgdTest, FollowsTorch) {
   for (const int64_t n : {1, 7, 300, 4099}) {
     for (const double momentum : {0.0, 0.9}) {
       Random random(n);
-      const SgdOptions options{.lr = 0.1, .momentum = momentum, .weight_decay = 0.3};
+      const SgdOptions options{.lr = 0.1, .momentum = momentum};
       const double coefficient = RoundTo(DType::kFloat32, 0.7);
-      const int64_t begin = n / 4, end = n - n / 3;
+      const ElementRule rule{n / 4, n - n / 3, 0.3, 2.5};
       Oracle want{random.Vector(n), std::vector<double>(n)};
       const View p = Input({n}, want.p), c = Input({1}, {coefficient}), g = Output({n});
       const View b = momentum == 0 ? View() : Input({n}, want.b);
       for (int step = 1; step <= kSteps; ++step) {
         const auto gradients = random.Vector(n);
         Set(g, gradients);
-        want.Step(options, begin, end, coefficient, gradients);
-        Run([&](Stream& stream) { Sgd(stream, options, {{begin, end}}, c, g, p, b); });
+        want.Step(options, rule, coefficient, gradients);
+        Run([&](Stream& stream) { Sgd(stream, options, {rule}, c, g, p, b); });
       }
       const double tolerance = Tolerance(DType::kFloat32, kSteps);
       EXPECT_TRUE(AllNear(Get(p), want.p, tolerance)) << n << ", momentum " << momentum;
@@ -78,9 +79,9 @@ TEST_P(SgdTest, PaddingStaysZero) {
   const std::vector<double> zero(33);
   const View p = Input({33}, zero), b = Input({33}, zero), g = Input({33}, zero);
   const View c = Input({1}, {0.5});
-  const SgdOptions options{.lr = 1, .momentum = 0.9, .weight_decay = 3};
+  const SgdOptions options{.lr = 1, .momentum = 0.9};
   for (int step = 0; step < 3; ++step) {
-    Run([&](Stream& stream) { Sgd(stream, options, {{5, 20}}, c, g, p, b); });
+    Run([&](Stream& stream) { Sgd(stream, options, {{5, 20, 3}}, c, g, p, b); });
   }
   for (const View& view : {p, b}) {
     for (const double d : Get(view)) EXPECT_TRUE(d == 0 && !std::signbit(d));
@@ -97,29 +98,29 @@ TEST_P(SgdTest, RefusesWrongArguments) {
   ExpectRefused(call({.momentum = 0.9}, View()), "b is");
   ExpectRefused(call({.momentum = 0}, b), "want View() without momentum");
   ExpectRefused(call({.momentum = 0.9}, g), "b and g overlap");
-  ExpectRefused([&](Stream& s) { Sgd(s, {}, {{2, 5}}, c, g, p, View()); }, "decay range [2, 5)");
+  ExpectRefused([&](Stream& s) { Sgd(s, {}, {{2, 5}}, c, g, p, View()); }, "rule for [2, 5)");
   ExpectRefused([&](Stream& s) { Sgd(s, {}, {}, c, Output({5}), p, View()); }, "g is fp32 [5]");
 }
 
-TEST(Sgd, BitsDoNotDependOnThreadsOrRanges) {
+TEST(Sgd, BitsDoNotDependOnThreadsOrRules) {
   const int64_t n = 9001;
   Random random(2);
   auto g = Floats(random.Vector(n));
   std::vector<float> c = {0.25f};
   const auto p0 = Floats(random.Vector(n)), b0 = Floats(random.Vector(n));
-  const auto run = [&](Stream& stream, const std::vector<ElementRange>& ranges) {
+  const auto run = [&](Stream& stream, const std::vector<ElementRule>& rules) {
     auto p = p0, b = b0;
-    Sgd(stream, {.momentum = 0.9, .weight_decay = 0.1}, ranges, ViewOf(c), ViewOf(g), ViewOf(p),
-        ViewOf(b));
-    Sgd(stream, {.weight_decay = 0.1}, ranges, ViewOf(c), ViewOf(g), ViewOf(p), View());
+    Sgd(stream, {.momentum = 0.9}, rules, ViewOf(c), ViewOf(g), ViewOf(p), ViewOf(b));
+    Sgd(stream, {}, rules, ViewOf(c), ViewOf(g), ViewOf(p), View());
     stream.Synchronize();
     p.insert(p.end(), b.begin(), b.end());
     return p;
   };
-  ExpectSameBits([&](Stream& stream) { return run(stream, {{5, 4000}, {6000, n}}); });
+  ExpectSameBits([&](Stream& stream) { return run(stream, {{5, 4000, 0.1}, {6000, n, 0.1}}); });
   CpuDevice device;
   const auto stream = device.CreateStream("stream");
-  EXPECT_TRUE(SameBits(run(*stream, {{0, n}}), run(*stream, {{0, 3}, {3, 14}, {14, n}})));
+  EXPECT_TRUE(
+      SameBits(run(*stream, {{0, n, 1}}), run(*stream, {{0, 3, 1}, {3, 14, 1}, {14, n, 1}})));
 }
 
 }  // namespace

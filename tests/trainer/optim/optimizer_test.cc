@@ -138,6 +138,28 @@ TEST_P(OptimizerTest, SlicesDecayByThemselves) {
   }
 }
 
+// The gradient is zero, so a rate of 1/2 x 1/4 and a decay of 1/2 leave 15/16 with either rule.
+TEST_P(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
+  Gpt2 model(TinyRun::TinyConfig());
+  SessionOptions options = TinyRun::TinyOptions();
+  options.optimizer = GetParam();
+  options.optimizer.weight_decay = 0.5;
+  options.optimizer.groups = {{"*.h.1.*.weight", 0.5, 0.25, false},
+                              {"*.h.1.*", 1.0, 1, false},
+                              {"*wte*", 0, 1, false},
+                              {"*wpe*", {}, 0, false}};
+  for (const int world : {1, 3}) {
+    const Updated updated = StepOnEveryRank(model, options, world);
+    for (const auto& [name, values] : updated.parameters) {
+      const bool weight = name.ends_with(".weight"), norm = name.find("ln_") != std::string::npos;
+      float want = weight && !norm ? 0.75f : 1.0f;
+      if (name.find(".h.1.") != std::string::npos) want = weight ? 15.0f / 16 : 0.5f;
+      if (name.find("wte") != std::string::npos || name.find("wpe") != std::string::npos) want = 1;
+      EXPECT_EQ(values, std::vector<float>(values.size(), want)) << name;
+    }
+  }
+}
+
 TEST_P(OptimizerTest, StateStartsAtZero) {
   Gpt2 model(TinyRun::TinyConfig());
   SessionOptions options = TinyRun::TinyOptions();

@@ -1,0 +1,42 @@
+// How an optimizer treats the elements of a flat shard: host data, fixed by the layout.
+#ifndef FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULES_H_
+#define FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "trainer/ops/arguments.h"
+
+namespace fsdp {
+
+// For elements [begin, end). What no rule covers has the default values: no decay.
+struct ElementRule {
+  int64_t begin = 0, end = 0;
+  double weight_decay = 0;  // >= 0.
+  double lr_scale = 1;      // >= 0; multiplies the learning rate.
+};
+
+// Throws unless the rules are ascending, apart (touching is fine), inside [0, n) and in range.
+void CheckRules(const Arguments& args, const std::vector<ElementRule>& rules, int64_t n);
+
+// Calls body(begin, end, rule) for the runs of [begin, end) that share a rule (an index into
+// `rules`, or -1 for none), in order; no run is empty.
+template <typename Body>
+void ForEachRun(const std::vector<ElementRule>& rules, int64_t begin, int64_t end,
+                const Body& body) {
+  for (int i = 0; i < static_cast<int>(rules.size()); ++i) {
+    const ElementRule& rule = rules[i];
+    if (rule.end <= begin || rule.begin == rule.end) continue;
+    if (rule.begin >= end) break;
+    if (begin < rule.begin) body(begin, rule.begin, -1);
+    begin = begin < rule.begin ? rule.begin : begin;
+    const int64_t stop = rule.end < end ? rule.end : end;
+    body(begin, stop, i);
+    begin = stop;
+  }
+  if (begin < end) body(begin, end, -1);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULES_H_
