@@ -118,6 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"two_threads", 1, {"run.threads=2", "train.micro_batch_size=6"}},
         Case{"evaluation", 2, OnText()},
         Case{"checkpoints", 2, OnText({"checkpoint={every: 3, keep_last: 1}"})},
+        Case{"checkpoints_waited_for", 2, OnText({"checkpoint={every: 3, async: false}"})},
         Case{"resumed", 3, OnText({"checkpoint.every=6"}), 6}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -67,15 +68,22 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
 }
 
 ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
-                           const ShardPlace& place, const std::vector<CheckpointState>& states) {
+                           const ShardPlace& place, const std::vector<CheckpointState>& states,
+                           const Store& store) {
+  constexpr int64_t kBlock = int64_t{1} << 22;  // Elements between two looks at the store.
   std::map<std::string, const CheckpointState*> by_name;
   for (const CheckpointState& state : states) by_name[state.name] = &state;
   RankFileWriter file(directory, layout, place, NamesOf(states));
   for (size_t i = 0; i < file.slices().size(); ++i) {
     const RankFileWriter::Slice& slice = file.slices()[i];
     const int64_t at = slice.begin - layout.units[slice.unit].ShardBegin(place.shard);
-    const View from = by_name.at(slice.state)->shards[slice.unit].Slice(at, slice.count);
-    file.Append(i, {from.data, static_cast<size_t>(from.bytes())});
+    const View& shard = by_name.at(slice.state)->shards[slice.unit];
+    for (int64_t done = 0; done < slice.count; done += kBlock) {
+      const View from = shard.Slice(at + done, std::min(kBlock, slice.count - done));
+      file.Append(i, {from.data, static_cast<size_t>(from.bytes())});
+      // A job that has ended waits for us.
+      if (const std::string why = store.FailureReason(); !why.empty()) throw CommError(why);
+    }
   }
   return file.Finish();
 }
@@ -128,6 +136,10 @@ void RemoveOlder(const std::string& checkpoints, int64_t step, int64_t keep_last
   }
 }
 
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 // Does `work` on this rank and waits until all have done theirs. Returns the results by rank; where
 // any failed, throws a CheckpointError with the first one's reason on all of them.
 std::vector<std::string> Together(Store& store, const std::string& key, const ShardPlace& place,
@@ -144,6 +156,10 @@ std::vector<std::string> Together(Store& store, const std::string& key, const Sh
   std::vector<std::string> all = Exchange(store, key, place.rank, place.world, outcome);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].starts_with('-')) {
+      try {  // Who throws may end the job, and the store with it: first let all hear the reason.
+        Barrier(store, key + "/failed", place.rank, place.world);
+      } catch (const CommError&) {
+      }
       throw CheckpointError("the checkpoint was not saved: rank " + std::to_string(rank) + ": " +
                             all[rank].substr(1));
     }
@@ -159,6 +175,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
                                const CheckpointMeta& meta, Store& store, int64_t attempt,
                                int64_t keep_last) {
   CheckArguments("SaveCheckpoint", layout, place, states);
+  const double begin = Now();
   const std::string path = checkpoints + "/" + StepName(meta.step);
   const std::string temporary = path + kTemporarySuffix;
   const std::string key = "checkpoint/" + std::to_string(attempt);
@@ -177,7 +194,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
   try {
     Together(store, key + "/written", place, [&] {
       store.Set(file_key(place.rank),
-                ManifestFileToJson(WriteRankFile(temporary, layout, place, states)));
+                ManifestFileToJson(WriteRankFile(temporary, layout, place, states, store)));
       return "";
     });
     const std::vector<std::string> bytes = Together(store, key + "/done", place, [&] {
@@ -200,7 +217,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
       RemoveOlder(checkpoints, meta.step, keep_last);
       return std::to_string(manifest.DataBytes() + static_cast<int64_t>(text.size()));
     });
-    return {path, std::stoll(bytes[0])};
+    return {path, std::stoll(bytes[0]), Now() - begin};
   } catch (const CheckpointError&) {
     if (first) RemoveOurFiles(temporary);  // All ranks have said that they are done with it.
     throw;

@@ -39,8 +39,9 @@ struct CheckpointState {
 };
 
 struct SavedCheckpoint {
-  std::string path;   // The directory.
-  int64_t bytes = 0;  // Of all files.
+  std::string path;    // The directory.
+  int64_t bytes = 0;   // Of all files.
+  double seconds = 0;  // From the call until it counted.
 };
 
 // Called by all ranks with the same arguments but for their shards, with all device work done:
@@ -50,8 +51,9 @@ struct SavedCheckpoint {
 // removing one did not work is no error.
 //
 // Throws CheckpointError on every rank, if any rank failed (disk full, say), naming it: what was
-// complete before stays so, `latest` is as it was, and step_<n>.tmp is gone. Throws CommError where
-// a rank is lost, std::invalid_argument for shards that do not fit the layout.
+// complete before stays so, `latest` is as it was, and step_<n>.tmp is gone. No rank throws it
+// before all have heard of it, so one that ends the job with it takes it from nobody. Throws
+// CommError where a rank is lost, std::invalid_argument for shards that do not fit the layout.
 SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& layout,
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,

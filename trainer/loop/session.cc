@@ -3,6 +3,7 @@
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/check.h"
 #include "trainer/core/philox.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -15,6 +16,19 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
       model_(model),
       executor_(device, allocator, model, options.executor, rank, world, gather, reduce),
       optimizer_(CreateOptimizer(options.optimizer, executor_, model)) {
+  state_.push_back({"master", {}});
+  for (size_t u = 0; u < executor_.layout().units.size(); ++u) {
+    state_[0].shards.push_back(executor_.master(static_cast<int>(u)));
+  }
+  for (const ShardState& state : optimizer_->state()) state_.push_back(state);
+  if (options.snapshot) {
+    for (const ShardState& state : state_) {
+      snapshot_.push_back({state.name, executor_.NewShards(MemoryKind::kSnapshot)});
+      for (size_t u = 0; u < state.shards.size(); ++u) {  // What is frozen stays as it is.
+        if (executor_.layout().units[u].frozen) snapshot_.back().shards[u] = state.shards[u];
+      }
+    }
+  }
   if (options.generate) logits_ = executor_.NewBuffer(model.vocab_size());
 }
 
@@ -63,6 +77,17 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
   if (device_.type() == DeviceType::kSim) return {};
   if (device_.checker()) device_.checker()->OnHostAccess("logits", {logits_}, {});
   return {logits_.As<float>(), static_cast<size_t>(model_.vocab_size())};
+}
+
+const std::vector<ShardState>& Session::TakeSnapshot() {
+  FSDP_CHECK(options_.snapshot);
+  for (size_t s = 0; s < state_.size(); ++s) {
+    for (size_t u = 0; u < state_[s].shards.size(); ++u) {
+      const View &from = state_[s].shards[u], &to = snapshot_[s].shards[u];
+      if (from.NumElements() > 0 && from.data != to.data) Copy(executor_.compute(), from, to);
+    }
+  }
+  return snapshot_;
 }
 
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,

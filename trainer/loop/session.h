@@ -25,6 +25,7 @@ struct SessionOptions {
   int64_t global_batch_size = 1;  // Sequences.
   bool eval = true;               // Plans memory for it.
   bool generate = false;          // Likewise: a buffer for one row of logits.
+  bool snapshot = false;          // Likewise: a copy of what a checkpoint holds.
 
   // T0: the targets of a full global batch.
   int64_t FullTargets() const { return global_batch_size * executor.seq_len; }
@@ -52,6 +53,11 @@ class Session {
   // [vocab], on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load);
 
+  // What a checkpoint holds of this rank: master weights ("master") and the optimizer's state.
+  const std::vector<ShardState>& state() const { return state_; }
+  // Enqueues a copy of it on the compute stream, for options().snapshot; it stays until the next.
+  const std::vector<ShardState>& TakeSnapshot();
+
   Executor& executor() { return executor_; }
   Optimizer& optimizer() { return *optimizer_; }
   const SessionOptions& options() const { return options_; }
@@ -62,6 +68,7 @@ class Session {
   Model& model_;
   Executor executor_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::vector<ShardState> state_, snapshot_;
   View logits_;
 };
 

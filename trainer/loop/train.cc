@@ -12,6 +12,7 @@
 #include <ostream>
 #include <utility>
 
+#include "trainer/checkpoint/background_saver.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/core/check.h"
 #include "trainer/data/byte_tokenizer.h"
@@ -89,6 +90,7 @@ class Trainer {
     allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
     session_.emplace(*device_, *allocator_, *model_, options_, job.rank, job.world, gather_.get(),
                      reduce_ ? reduce_.get() : gather_.get());
+    if (options_.snapshot) saver_.emplace();
     LoadOrInitialize();
     OpenMetrics();
   }
@@ -97,9 +99,12 @@ class Trainer {
     try {
       return Steps();
     } catch (const std::exception& error) {
-      log_->Error(error.what());
-      if (metrics_) RecordEnd(error.what());
       if (link_) link_->Abort(error.what());  // Or our own streams would wait for peers for ever.
+      const std::string failed_save = GiveUpSaving(error);
+      const std::string reason = failed_save.empty() ? error.what() : failed_save;
+      log_->Error(reason);
+      if (metrics_) RecordEnd(reason);
+      if (!failed_save.empty()) throw CheckpointError(failed_save);
       throw;
     }
   }
@@ -152,22 +157,17 @@ class Trainer {
             job_.world / layout.shards};
   }
 
-  std::vector<CheckpointState> States() {
-    std::vector<CheckpointState> states{{"master", {}}};
-    for (size_t u = 0; u < executor().layout().units.size(); ++u) {
-      states[0].shards.push_back(executor().master(static_cast<int>(u)));
-    }
-    for (const ShardState& state : session_->optimizer().state()) {
-      states.push_back({state.name, state.shards});
-    }
+  static std::vector<CheckpointState> ForCheckpoint(const std::vector<ShardState>& state) {
+    std::vector<CheckpointState> states;
+    for (const ShardState& s : state) states.push_back({s.name, s.shards});
     return states;
   }
 
   void LoadOrInitialize() {
     if (!start_.resume_from.empty()) {
       executor().Synchronize();  // The optimizer's zeros are written.
-      const CheckpointMeta meta =
-          LoadCheckpoint(start_.resume_from, executor().layout(), Place(), States());
+      const CheckpointMeta meta = LoadCheckpoint(start_.resume_from, executor().layout(), Place(),
+                                                 ForCheckpoint(session_->state()));
       step_ = meta.step;
       tokens_ = meta.tokens;
       seed_ = meta.seed;
@@ -275,6 +275,7 @@ class Trainer {
     while (step_ < last && !stopping_) {
       if (pending_.size() == 2) TakeResult();
       if (stopping_) break;
+      if (saver_ && saver_->ended() && !saver_->failed()) FinishSaving();
       if (saving_) Save();
       const int64_t step = step_ + 1;
       const bool traced = IsTraced(step);
@@ -285,6 +286,7 @@ class Trainer {
       if (IsCheckpoint(step)) Save();
     }
     Drain();
+    FinishSaving();
     const bool early = stopping_ && step_ < last;
     if ((early || saving_) && saved_step_ != step_) Save();
     if (early) {
@@ -295,7 +297,9 @@ class Trainer {
 
   void IssueStep(int64_t step) {
     Session::Wishes wishes;
-    wishes.stop = job_.stop_requested && job_.stop_requested();
+    // A save that failed has failed on all ranks, but they need not know it at the same step: they
+    // stop together, and each then finds out why.
+    wishes.stop = (job_.stop_requested && job_.stop_requested()) || (saver_ && saver_->failed());
     wishes.save = job_.take_save_request && job_.take_save_request();
     if (job_.take_report_request && job_.take_report_request()) {
       const std::string where = "rank " + std::to_string(job_.rank) + " is about to enqueue step " +
@@ -325,6 +329,7 @@ class Trainer {
                         meter_->TimeLeft(recipe_.train.steps - pending.step));
     }
     if (!finite) {
+      FinishSaving();  // What it saves is from before, and good.
       if (first()) metrics_->Write(SkippedRecord{pending.step, "loss or gradient not finite"});
       throw Error(ExitCode::kNotFinite,
                   "step " + std::to_string(pending.step) + ": loss " + Printed(result.loss) +
@@ -460,13 +465,14 @@ class Trainer {
     }
   }
 
-  // Nothing of a step becomes durable before its events and the communicators have been checked.
+  // Nothing of a step becomes durable before its events and the communicators have been checked:
+  // that is done here, whoever writes.
   void Save() {
     Drain();
     saving_ = false;  // Whoever asked until now gets this one.
     executor().Synchronize();
     meter_->Pause();
-    const double begin = device_->Now();
+    FinishSaving();
     if (first()) metrics_->Sync();
     CheckpointMeta meta;
     meta.step = step_;
@@ -477,16 +483,50 @@ class Trainer {
     begun.data.valid = held_out_;
     meta.recipe = PrintRecipe(begun);
     meta.config = ShapeToJson(shape_);
-    const SavedCheckpoint saved =
-        SaveCheckpoint(start_.directory.checkpoints(), executor().layout(), Place(), States(), meta,
-                       *job_.store, saves_++, recipe_.checkpoint.keep_last);
+    const bool in_background = saver_ && !stopping_ && step_ < recipe_.train.steps;
+    const auto save = [this, meta, attempt = saves_++](const std::vector<ShardState>& state) {
+      return SaveCheckpoint(start_.directory.checkpoints(), executor().layout(), Place(),
+                            ForCheckpoint(state), meta, *job_.store, attempt,
+                            recipe_.checkpoint.keep_last);
+    };
     saved_step_ = step_;
-    if (first()) {
-      const CheckpointRecord record{step_, saved.path, device_->Now() - begin, saved.bytes};
-      metrics_->Write(record);
-      console_.Checkpoint(record);
+    if (in_background) {
+      const std::vector<ShardState>& snapshot = session_->TakeSnapshot();
+      executor().Synchronize();
+      saver_->Start([save, &snapshot] { return save(snapshot); });
+    } else {
+      RecordSaved(save(session_->state()));
     }
     meter_->Continue();
+  }
+
+  // Waits for the save in flight, if there is one. Throws what it threw.
+  void FinishSaving() {
+    if (saver_ && saver_->in_flight()) RecordSaved(saver_->Finish());
+  }
+
+  void RecordSaved(const SavedCheckpoint& saved) {
+    if (!first()) return;
+    const CheckpointRecord record{saved_step_, saved.path, saved.seconds, saved.bytes};
+    metrics_->Write(record);
+    console_.Checkpoint(record);
+  }
+
+  // The run ends by `error`. A save in flight waits for ranks that may be no more, unless the store
+  // says so. Returns why it failed, where it did before the run and another rank has ended that by
+  // now: then `error` is only the echo.
+  std::string GiveUpSaving(const std::exception& error) {
+    if (!saver_ || !saver_->in_flight()) return "";
+    if (!saver_->ended() && job_.store->FailureReason().empty()) {
+      job_.store->Fail("rank " + std::to_string(job_.rank) + ": " + error.what());
+    }
+    try {
+      saver_->Finish();
+    } catch (const CheckpointError& cause) {
+      if (dynamic_cast<const CommError*>(&error)) return cause.what();
+    } catch (const std::exception&) {  // It went down with the run.
+    }
+    return "";
   }
 
   ExitCode Finish(const char* reason, ExitCode code) {
@@ -519,6 +559,7 @@ class Trainer {
   std::optional<FailureLink> link_;
   std::unique_ptr<PlannedAllocator> allocator_;
   std::optional<Session> session_;
+  std::optional<BackgroundSaver> saver_;  // Reads the session's snapshot.
   std::optional<MetricsWriter> metrics_;
   std::optional<ThroughputMeter> meter_;
 

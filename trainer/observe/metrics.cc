@@ -79,8 +79,9 @@ JsonObject Object(const EndRecord& r) {
   throw CheckpointError(path + ": " + what + ": " + std::strerror(error));
 }
 
-// The lines of `old` that a run going on after `step` keeps. Steps never fall from one line to the
-// next, so the first line past `step` ends them, with all starts recorded behind it.
+// The lines of `old` that a run going on after `step` keeps. But for checkpoints, which are
+// recorded when they count, steps never fall from one line to the next: the first line past `step`
+// ends them, with all starts recorded behind it.
 std::string Keep(std::string_view old, int64_t step, MetricsKept& count) {
   std::string out;
   bool past = false;
@@ -92,10 +93,13 @@ std::string Keep(std::string_view old, int64_t step, MetricsKept& count) {
     const bool whole = end != std::string_view::npos && record.is_object() &&
                        record.contains("kind") && record["kind"].is_string();
     const auto at = whole ? record.find("step") : record.end();
-    if (whole && at != record.end() && at->is_number_integer()) past |= at->get<int64_t>() > step;
+    const bool has_step = whole && at != record.end() && at->is_number_integer();
+    const bool is_past = has_step && at->get<int64_t>() > step;
+    const bool late = has_step && !is_past && record["kind"] == "checkpoint";
+    past |= is_past;
     if (!whole) {
       ++count.damaged;
-    } else if (past || record["kind"] == "end") {
+    } else if ((past && !late) || record["kind"] == "end") {
       ++count.dropped;
     } else {
       ++count.kept;

@@ -204,7 +204,7 @@ struct ResumeRecipe {
 struct CheckpointRecipe {
   int64_t every = 0;      // Steps; 0: never, else also at the end.
   int64_t keep_last = 3;  // 0: all.
-  bool async = false;
+  bool async = true;
   ResumeRecipe resume;
 
   bool operator==(const CheckpointRecipe&) const = default;

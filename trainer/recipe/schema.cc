@@ -394,7 +394,8 @@ Section<CheckpointRecipe> CheckpointSection() {
       Key("every", &R::every, Integer(0),
           "Steps between checkpoints, and one at the end. 0: none at all."),
       Key("keep_last", &R::keep_last, Integer(0), "Newest checkpoints to keep. 0: all."),
-      Key("async", &R::async, OnlyFalse(), "Written while training goes on."),
+      Key("async", &R::async, Boolean(),
+          "Written from a copy while training goes on: more memory, less waiting."),
       Key("resume", &R::resume, ResumeType(),
           "auto: from the newest complete checkpoint, where there is one. none: from the start, in "
           "a run directory that holds no run. A step or a directory: from that checkpoint."),

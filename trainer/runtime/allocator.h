@@ -16,8 +16,9 @@ enum class MemoryKind {
   kOptimizer,    // State.
   kUnsharded,    // Gather and gradient slots: what exists only while a unit is in use.
   kActivations,  // What forward keeps for backward, and working memory of ops.
+  kSnapshot,     // Copies that are written to disk while training goes on. Host memory.
 };
-constexpr int kNumMemoryKinds = 5;
+constexpr int kNumMemoryKinds = 6;
 
 // Not thread-safe. Freed memory may be given out again at once: all of it is used on one stream, so
 // the stream's order keeps the uses apart.

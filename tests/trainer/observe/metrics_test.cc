@@ -136,6 +136,21 @@ TEST(MetricsWriter, ResumeDropsWhatIsPastTheStep) {
   EXPECT_EQ(ReadWholeFile(path), Lines({run}));
 }
 
+// A checkpoint is recorded when it counts, which may be after later steps.
+TEST(MetricsWriter, ResumeKeepsTheCheckpointsOfStepsItKeeps) {
+  const std::string path = FreshPath("late");
+  const MetricsRecord two = CheckpointRecord{2, "c/step_2", 1, 1};
+  const MetricsRecord three = CheckpointRecord{3, "c/step_3", 1, 1};
+  Put(path, Lines({Step(1), Step(2), Step(3), two, EvalRecord{3, 1}, Step(4), three}));
+  MetricsKept count;
+  MetricsWriter::Resume(path, 2, &count);
+  EXPECT_EQ(ReadWholeFile(path), Lines({Step(1), Step(2), two}));
+  EXPECT_EQ(count.kept, 3);
+  EXPECT_EQ(count.dropped, 4);
+  MetricsWriter::Resume(path, 1, &count);
+  EXPECT_EQ(ReadWholeFile(path), Lines({Step(1)}));
+}
+
 TEST(MetricsWriter, ResumeGoesOnBehindAnEndAndWithoutAFile) {
   const std::string path = FreshPath("end");
   Put(path, Lines({Step(1), EndRecord{"done"}}));

@@ -202,8 +202,6 @@ INSTANTIATE_TEST_SUITE_P(
          "`fp32`)"},
         {"LaterOffload", "fsdp: {cpu_offload: {params: true}}",
          "r.yaml:3:30: fsdp.cpu_offload.params: `true`: not in this version"},
-        {"LaterAsync", "checkpoint: {async: true}",
-         "r.yaml:3:21: checkpoint.async: `true`: not in this version"},
         {"LaterTensorboard", "log: {tensorboard: true}",
          "r.yaml:3:20: log.tensorboard: `true`: not in this version"},
         // Settings against each other.

@@ -1,0 +1,149 @@
+// The training loop of every rank, in processes of their own.
+#include "trainer/loop/train.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/trainer/comm/ranks.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+#include "trainer/recipe/load.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+std::string FreshDirectory(const std::string& name) {
+  const std::string path = ::testing::TempDir() + "/" + name;
+  fs::remove_all(path);
+  return path;
+}
+
+Recipe Tiny(const std::string& directory, const Strings& more = {}) {
+  Strings overrides = {"run.dir=" + directory};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return ParseRecipe({{"tiny",
+                       "run: {threads: 1, timeout_s: 60}\n"
+                       "model: {family: gpt2, hidden_size: 16, num_hidden_layers: 2,\n"
+                       "        num_attention_heads: 2, vocab_size: 64,\n"
+                       "        max_position_embeddings: 16}\n"
+                       "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+                       "train: {steps: 12, micro_batch_size: 2, global_batch_size: 5}\n"
+                       "optimizer: {lr: 1.0e-2}\n"}},
+                     overrides);
+}
+
+// The exit code of each rank and what it said, "0 " where it is done.
+Strings Train(int world, const Recipe& recipe) {
+  Strings ends;
+  for (const testing::Outcome& outcome :
+       testing::RunProcessRanks(world, [&](testing::Rank& rank) -> std::string {
+         Job job;
+         job.rank = rank.rank;
+         job.world = rank.size;
+         job.local_world = rank.size;
+         job.store = rank.store;
+         job.connect = [&](const std::string& name) {
+           return rank.join(name, {.timeout_s = recipe.run.timeout_s});
+         };
+         try {
+           return std::to_string(static_cast<int>(TrainRank(recipe, job))) + " ";
+         } catch (const Error& error) {
+           return std::to_string(static_cast<int>(error.code())) + " " + error.what();
+         }
+       })) {
+    ends.push_back(outcome.error.empty() ? outcome.result : outcome.error);
+  }
+  return ends;
+}
+
+// All files of all checkpoints but the manifests, which hold the run's directory.
+std::map<std::string, std::string> Files(const std::string& run) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(run + "/checkpoints")) {
+    if (entry.is_regular_file() && entry.path().filename() != "manifest.json") {
+      files[fs::relative(entry.path(), run)] = ReadWholeFile(entry.path());
+    }
+  }
+  return files;
+}
+
+std::vector<nlohmann::json> Records(const std::string& run, const std::string& kind) {
+  std::vector<nlohmann::json> records;
+  std::istringstream in(ReadWholeFile(run + "/metrics.jsonl"));
+  for (std::string line; std::getline(in, line);) {
+    auto record = nlohmann::json::parse(line);
+    if (record["kind"] == kind) records.push_back(record);
+  }
+  return records;
+}
+
+TEST(SavingTest, InTheBackgroundGivesTheSameFiles) {
+  for (const int world : {1, 3}) {
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      std::map<std::string, std::string> files[2];
+      Strings losses[2];
+      for (const int async : {0, 1}) {
+        const std::string run = FreshDirectory("same");
+        const Recipe recipe =
+            Tiny(run, {std::string("fsdp.sharding_strategy=") + strategy,
+                       std::string("checkpoint={every: 2, keep_last: 0, async: ") +
+                           (async ? "true" : "false") + "}"});
+        EXPECT_EQ(Train(world, recipe), Strings(world, "0 "));
+        files[async] = Files(run);
+        for (const auto& r : Records(run, "step")) losses[async].push_back(r["loss"].dump());
+        // Each is recorded once, in order, none before its step was.
+        const auto saved = Records(run, "checkpoint");
+        ASSERT_EQ(saved.size(), 6u);
+        for (size_t i = 0; i < saved.size(); ++i) EXPECT_EQ(saved[i]["step"], 2 * (i + 1));
+      }
+      EXPECT_EQ(files[0].size(), 6u * static_cast<size_t>(world) + 1);
+      EXPECT_TRUE(files[0] == files[1]) << world << " " << strategy;
+      EXPECT_EQ(losses[0].size(), 12u);
+      EXPECT_EQ(losses[0], losses[1]);
+    }
+  }
+}
+
+// A save in the background that fails ends the run on every rank as one in the foreground does: by
+// CheckpointError, whichever rank sees it first, and with the checkpoints of before.
+TEST(SavingTest, AFailureIsEveryRanksCheckpointError) {
+  constexpr int kWorld = 3;
+  for (const bool async : {false, true}) {
+    for (int i = 0; i < 8; ++i) {
+      // The last save is at step 12, in the foreground; that of step 10 may be found out by it.
+      const int step = 2 + 2 * (i % 6);
+      const std::string run = FreshDirectory("failure");
+      const Recipe recipe = Tiny(run, {std::string("checkpoint={every: 2, keep_last: 0, async: ") +
+                                       (async ? "true" : "false") + "}"});
+      fs::create_directories(run + "/checkpoints");
+      // No directory can be made there, and it is not ours to remove.
+      std::ofstream(run + "/checkpoints/step_" + std::to_string(step) + ".tmp") << "in the way";
+      for (const std::string& end : Train(kWorld, recipe)) {
+        EXPECT_EQ(end.substr(0, 2), "5 ") << end;
+        EXPECT_NE(end.find("the checkpoint was not saved: rank "), std::string::npos) << end;
+        EXPECT_NE(end.find("Not a directory"), std::string::npos) << end;
+      }
+      const auto records = Records(run, "end");
+      ASSERT_EQ(records.size(), 1u);
+      EXPECT_NE(records[0]["reason"].get<std::string>().find("was not saved"), std::string::npos);
+      EXPECT_EQ(fs::exists(run + "/checkpoints/step_" + std::to_string(step)), false);
+      EXPECT_EQ(fs::exists(run + "/checkpoints/step_" + std::to_string(step + 2)), false);
+      if (step > 2) {
+        EXPECT_EQ(ReadWholeFile(run + "/checkpoints/latest"), "step_" + std::to_string(step - 2));
+      }
+      EXPECT_EQ(Records(run, "checkpoint").size(), static_cast<size_t>(step / 2 - 1));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
