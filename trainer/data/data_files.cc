@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {
@@ -118,6 +119,23 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths) {
     std::sort(out.begin() + static_cast<ptrdiff_t>(first), out.end());
   }
   return out;
+}
+
+DataFile DescribeFile(std::string path, std::string_view contents) {
+  constexpr size_t kWhole = 1 << 24, kStretch = 4096, kStretches = 256;
+  uint64_t hash = 0;
+  if (contents.size() <= kWhole) {
+    hash = HashBytes(contents);
+  } else {
+    hash = HashBytes(std::to_string(contents.size()));
+    const size_t last = contents.size() - kStretch;
+    for (size_t i = 0; i < kStretches; ++i) {
+      const size_t at =
+          last / (kStretches - 1) * i + last % (kStretches - 1) * i / (kStretches - 1);
+      hash = HashBytes(contents.substr(at, kStretch), hash);
+    }
+  }
+  return {std::move(path), std::ssize(contents), hash};
 }
 
 }  // namespace fsdp

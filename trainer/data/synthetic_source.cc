@@ -38,7 +38,7 @@ int32_t SyntheticSource::Next(int32_t token) const {
 }
 
 void SyntheticSource::Read(int64_t offset, std::span<int32_t> out) const {
-  internal::CheckRange(*this, offset, out);
+  internal::CheckRange(*this, offset, std::ssize(out));
   if (out.empty()) return;
   int64_t at = offset;
   while (!IsDrawn(at)) --at;

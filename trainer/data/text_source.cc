@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "trainer/core/philox.h"
-
 namespace fsdp {
 
 TextSource::TextSource(std::span<const std::string> paths) {
@@ -20,7 +18,7 @@ size_t TextSource::FileOf(int64_t offset) const {
 }
 
 void TextSource::Read(int64_t offset, std::span<int32_t> out) const {
-  internal::CheckRange(*this, offset, out);
+  internal::CheckRange(*this, offset, std::ssize(out));
   for (size_t done = 0, file = FileOf(offset); done < out.size(); ++file) {
     const std::string_view bytes = files_[file].bytes().substr(
         static_cast<size_t>(offset + static_cast<int64_t>(done) - starts_[file]),
@@ -46,7 +44,7 @@ std::string TextSource::Where(int64_t offset) const {
 std::vector<DataFile> TextSource::Files() const {
   std::vector<DataFile> out;
   for (const FileContents& file : files_) {
-    out.push_back({file.path(), std::ssize(file.bytes()), HashBytes(file.bytes())});
+    out.push_back(DescribeFile(file.path(), file.bytes()));
   }
   return out;
 }

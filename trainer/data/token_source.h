@@ -5,20 +5,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+#include "trainer/data/data_files.h"
 
-// What a run was trained on, for the record and for ranks to compare.
-struct DataFile {
-  std::string path;
-  int64_t bytes = 0;  // Of the contents as trained on: a .gz counts decompressed.
-  uint64_t hash = 0;  // HashBytes() (core/philox.h) of these.
-  bool operator==(const DataFile&) const = default;
-};
+namespace fsdp {
 
 class TokenSource {
  public:
@@ -26,14 +21,18 @@ class TokenSource {
 
   virtual int64_t size() const = 0;        // Tokens, > 0.
   virtual int32_t vocab_size() const = 0;  // An upper bound: a token may lie in [0, vocab_size()).
+  // The token that ends every document; empty where there are no documents, or nobody knows.
+  virtual std::optional<int32_t> eot() const { return std::nullopt; }
 
   // Tokens [offset, offset + out.size()). Any number of threads. May block on the disk. Throws
   // std::invalid_argument unless all of them exist.
   virtual void Read(int64_t offset, std::span<int32_t> out) const = 0;
+  // How many of tokens [offset, offset + count) are `token`. As Read() otherwise.
+  virtual int64_t Count(int64_t offset, int64_t count, int32_t token) const;
 
   virtual std::string Describe() const = 0;             // "a.txt and 2 more files".
   virtual std::string Where(int64_t offset) const = 0;  // "a.txt, byte 17".
-  virtual std::vector<DataFile> Files() const = 0;      // Reads everything; in order; may be none.
+  virtual std::vector<DataFile> Files() const = 0;      // In order; may be none. Reads them.
 };
 
 // Tokens [begin, end) of a source. Throws std::invalid_argument unless 0 <= begin < end <= size().
@@ -49,13 +48,19 @@ struct TrainAndValid {
 // DataError if one side would be empty.
 TrainAndValid SplitSource(std::shared_ptr<const TokenSource> source, double valid_fraction);
 
-// Throws DataError with file and offset for the first token >= vocab_size. Reads everything once,
-// or nothing where source.vocab_size() rules such tokens out.
+// The same tokens, with documents that end at `eot`.
+std::shared_ptr<const TokenSource> WithEot(std::shared_ptr<const TokenSource> source, int32_t eot);
+
+// A look at the tokens before a run begins; what it does not see, the loader finds batch by batch.
+// Throws DataError with file and offset for a token >= vocab_size. Reads nothing where
+// source.vocab_size() rules such tokens out, everything up to 2^26 tokens, and of more 1024
+// stretches of 2^14, evenly spaced, the first and the last tokens among them: the mistake it is
+// for, data of another tokenizer, is all over the data, and terabytes are not read before step 1.
 void CheckTokens(const TokenSource& source, int32_t vocab_size);
 
 namespace internal {
 // The checks of Read() that all sources share.
-void CheckRange(const TokenSource& source, int64_t offset, std::span<const int32_t> out);
+void CheckRange(const TokenSource& source, int64_t offset, int64_t count);
 // Throws DataError for the first token outside [0, vocab_size); tokens[0] is at `offset`.
 void CheckVocabulary(const TokenSource& source, int64_t offset, std::span<const int32_t> tokens,
                      int32_t vocab_size);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {
@@ -123,6 +124,26 @@ TEST_F(DataFilesTest, GlobsAreSortedByBytesInTheOrderOfTheList) {
   EXPECT_EQ(expand({"a.txt", "a.txt"}), (Names{"a.txt", "a.txt"}));
   EXPECT_THROW(expand({"*.bin"}), DataError);
   EXPECT_THROW(expand({}), DataError);
+}
+
+TEST(DescribeFile, SmallContentsWholeAndLargeOnesHereAndThere) {
+  EXPECT_EQ(DescribeFile("p", "abc"), (DataFile{"p", 3, HashBytes("abc")}));
+  std::string large((1 << 24) + 1000000, 'x');
+  const uint64_t hash = DescribeFile("p", large).hash;
+  EXPECT_EQ(DescribeFile("q", large).hash, hash);
+  EXPECT_NE(DescribeFile("p", std::string_view(large).substr(1)).hash, hash);
+  for (const size_t at : {size_t{0}, size_t{4095}, large.size() - 4096, large.size() - 1}) {
+    large[at] = 'y';
+    EXPECT_NE(DescribeFile("p", large).hash, hash) << at;
+    large[at] = 'x';
+  }
+  large[5000] = 'y';  // Between two stretches.
+  EXPECT_EQ(DescribeFile("p", large).hash, hash);
+  // Up to 16 MiB every byte counts.
+  std::string whole(1 << 24, 'x');
+  const uint64_t before = DescribeFile("p", whole).hash;
+  whole[5000] = 'y';
+  EXPECT_NE(DescribeFile("p", whole).hash, before);
 }
 
 }  // namespace

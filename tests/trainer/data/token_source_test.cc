@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -48,6 +49,7 @@ void ExpectRangesAgree(const TokenSource& source) {
       std::vector<int32_t> got(static_cast<size_t>(count), -1);
       source.Read(begin, got);
       ASSERT_TRUE(std::equal(got.begin(), got.end(), all.begin() + begin)) << begin << " " << count;
+      ASSERT_EQ(source.Count(begin, count, all[0]), std::count(got.begin(), got.end(), all[0]));
     }
   }
   std::vector<int32_t> two(2);
@@ -113,7 +115,7 @@ TEST(CheckTokens, NamesFileAndOffsetOfTheFirstTokenOutside) {
   EXPECT_EQ(MessageOf([&] { CheckTokens(source, 128); }),
             "data: " + paths[1] +
                 ", byte 2: token 233 is outside the vocabulary of 128 tokens: this data needs a "
-                "model.vocab_size of 256");
+                "larger model.vocab_size, at most 256, or is another tokenizer's");
   EXPECT_EQ(MessageOf([&] { CheckTokens(source, 97); }).find("data: " + paths[0] + ", byte 0: "),
             0u);
   EXPECT_EQ(MessageOf([&] { CheckTokens(source, 256); }), "no error");

@@ -1,0 +1,154 @@
+#include "trainer/data/token_manifest.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "fsdp-train tokens 1";
+
+std::string Hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+// An exception of its own, so that the place is added once.
+struct Wrong {
+  std::string what;
+};
+
+const Json& At(const Json& map, const char* key) {
+  if (!map.is_object() || !map.contains(key)) throw Wrong{std::string("no `") + key + "`"};
+  return map.at(key);
+}
+
+std::string Text(const Json& map, const char* key) {
+  const Json& value = At(map, key);
+  if (!value.is_string()) throw Wrong{std::string("`") + key + "` is no text"};
+  return value.get<std::string>();
+}
+
+int64_t Integer(const Json& map, const char* key, int64_t min, int64_t max) {
+  const Json& value = At(map, key);
+  if (value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() >> 63)) {
+    const int64_t number = value.get<int64_t>();
+    if (number >= min && number <= max) return number;
+  }
+  throw Wrong{std::string("`") + key + "` is no integer from " + std::to_string(min) + " to " +
+              std::to_string(max)};
+}
+
+uint64_t Hash(const Json& map, const char* key) {
+  const std::string text = Text(map, key);
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw Wrong{std::string("`") + key + "` is no hexadecimal number"};
+  }
+  return value;
+}
+
+const Json& List(const Json& map, const char* key) {
+  const Json& value = At(map, key);
+  if (!value.is_array()) throw Wrong{std::string("`") + key + "` is no list"};
+  return value;
+}
+
+TokenManifest Parse(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw Wrong{"no JSON"};
+  if (Text(json, "format") != kFormat) {
+    throw Wrong{std::string("`format` is not `") + kFormat + "`"};
+  }
+  constexpr int64_t kMax = int64_t{1} << 62;
+  constexpr int64_t kMaxVocab = std::numeric_limits<int32_t>::max();
+  TokenManifest m;
+  m.tokenizer = Text(json, "tokenizer");
+  m.tokenizer_hash = Hash(json, "tokenizer_hash");
+  m.vocab_size = static_cast<int32_t>(Integer(json, "vocab_size", 1, kMaxVocab));
+  if (!At(json, "eot").is_null()) {
+    m.eot = static_cast<int32_t>(Integer(json, "eot", 0, m.vocab_size - 1));
+  }
+  m.documents = Integer(json, "documents", 0, kMax);
+  m.tokens = Integer(json, "tokens", 1, kMax);
+  for (const Json& input : List(json, "inputs")) {
+    m.inputs.push_back(
+        {Text(input, "path"), Integer(input, "bytes", 0, kMax), Hash(input, "hash")});
+  }
+  int64_t sum = 0;
+  for (const Json& shard : List(json, "shards")) {
+    m.shards.push_back({Text(shard, "file"), Integer(shard, "tokens", 1, kMaxVocab)});
+    const std::string& file = m.shards.back().file;
+    if (file.empty() || file.find('/') != std::string::npos) {
+      throw Wrong{"a shard's `file` is no plain name"};
+    }
+    sum += m.shards.back().tokens;
+  }
+  if (sum != m.tokens) {
+    throw Wrong{"its shards hold " + std::to_string(sum) + " tokens, not " +
+                std::to_string(m.tokens)};
+  }
+  return m;
+}
+
+}  // namespace
+
+std::string ToJson(const TokenManifest& m) {
+  Json json = {{"format", kFormat},
+               {"tokenizer", m.tokenizer},
+               {"tokenizer_hash", Hex(m.tokenizer_hash)},
+               {"vocab_size", m.vocab_size},
+               {"eot", m.eot ? Json(*m.eot) : Json(nullptr)},
+               {"documents", m.documents},
+               {"tokens", m.tokens},
+               {"inputs", Json::array()},
+               {"shards", Json::array()}};
+  for (const DataFile& input : m.inputs) {
+    json["inputs"].push_back(
+        {{"path", input.path}, {"bytes", input.bytes}, {"hash", Hex(input.hash)}});
+  }
+  for (const TokenManifest::Shard& shard : m.shards) {
+    json["shards"].push_back({{"file", shard.file}, {"tokens", shard.tokens}});
+  }
+  // A path need not be UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+TokenManifest ParseTokenManifest(const std::string& path, const std::string& text) {
+  try {
+    return Parse(text);
+  } catch (const Wrong& wrong) {
+    throw DataError("data: " + path + ": " + wrong.what +
+                    ": tokenize again, or remove it to use the shards by themselves");
+  }
+}
+
+std::optional<TokenManifest> ReadTokenManifest(const std::string& directory) {
+  const std::string path = directory + "/" + kTokenManifest;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
+                                                             &std::fclose);
+  if (!file) {
+    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    throw DataError("data: " + path + ": cannot be read: " + std::strerror(errno));
+  }
+  std::string text;
+  char block[1 << 14];
+  while (const size_t n = std::fread(block, 1, sizeof(block), file.get())) text.append(block, n);
+  if (std::ferror(file.get())) {
+    throw DataError("data: " + path + ": cannot be read: " + std::strerror(errno));
+  }
+  return ParseTokenManifest(path, text);
+}
+
+}  // namespace fsdp
