@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "cmd/recipe_flags.h"
@@ -22,7 +23,23 @@ std::string DescribeSource(const SourceRecipe& source) {
   if (source.source == SourceRecipe::Source::kSynthetic) return "synthetic tokens";
   std::string text;
   for (const std::string& path : source.paths) text += (text.empty() ? "" : ", ") + path;
-  return "text in " + std::string(Name(source.tokenizer)) + " from " + text;
+  if (source.source == SourceRecipe::Source::kTokens) return "tokens from " + text;
+  return "text in " + source.tokenizer + " from " + text;
+}
+
+void PrintSources(const char* label, const DataRecipe& data,
+                  std::span<const SourceRecipe> sources) {
+  double sum = 0;
+  for (const SourceRecipe& source : sources) sum += source.weight;
+  const bool mixed = sources.data() == data.TrainSources().data() && sources.size() > 1;
+  for (const SourceRecipe& source : sources) {
+    std::string text = DescribeSource(source);
+    if (!source.name.empty()) text = source.name + ": " + text;
+    std::printf("%-11s %s", label, text.c_str());
+    if (mixed) std::printf(", %.3g %%", 100 * source.weight / sum);
+    std::printf("\n");
+    label = "";
+  }
 }
 
 // What a person would check by eye before starting the run.
@@ -40,11 +57,11 @@ void PrintSummary(const Recipe& recipe) {
     std::printf("model       %s, shape and weights from %s\n", family.c_str(),
                 model.init_from->c_str());
   }
-  std::printf("data        %s\n", DescribeSource(recipe.data.train).c_str());
+  PrintSources("data", recipe.data, recipe.data.TrainSources());
   if (const auto* share = std::get_if<HeldOut>(&recipe.data.valid)) {
     std::printf("validation  the last %g %% of it\n", 100 * share->fraction);
-  } else if (const auto* own = std::get_if<SourceRecipe>(&recipe.data.valid)) {
-    std::printf("validation  %s\n", DescribeSource(*own).c_str());
+  } else if (!recipe.data.ValidSources().empty()) {
+    PrintSources("validation", recipe.data, recipe.data.ValidSources());
   } else {
     std::printf("validation  none\n");
   }

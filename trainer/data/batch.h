@@ -10,8 +10,8 @@ namespace fsdp {
 struct Batch {
   View tokens;     // int32.
   View targets;    // int32: the token after each token.
-  View weights;    // fp32: 1 for a target that counts, 0 in rows left over.
-  View positions;  // int32: 0 ... seq_len - 1 in every row.
+  View weights;    // fp32: 1 for a target that counts; 0 in rows left over, and across documents.
+  View positions;  // int32, of each token in its document: rises by one, or is 0 again (loader.h).
 };
 
 }  // namespace fsdp

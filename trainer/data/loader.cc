@@ -7,6 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+
 namespace fsdp {
 namespace {
 
@@ -26,26 +29,22 @@ void CheckBatchViews(const Batch& out, const LoaderOptions& options) {
   CheckView("positions", out.positions, DType::kInt32, options);
 }
 
-// `offset` of the window's first token, or kNoSample.
-void FillRow(const TokenSource& source, const LoaderOptions& options, int64_t offset, int64_t row,
-             const Batch& out) {
-  const size_t n = static_cast<size_t>(options.seq_len);
-  const int64_t begin = row * options.seq_len;
-  const std::span tokens(out.tokens.As<int32_t>() + begin, n);
-  const std::span targets(out.targets.As<int32_t>() + begin, n);
-  const std::span weights(out.weights.As<float>() + begin, n);
-  const std::span positions(out.positions.As<int32_t>() + begin, n);
-  std::iota(positions.begin(), positions.end(), 0);
-  std::fill(weights.begin(), weights.end(), offset == kNoSample ? 0.0f : 1.0f);
-  if (offset == kNoSample) {
-    std::fill(tokens.begin(), tokens.end(), 0);
-    std::fill(targets.begin(), targets.end(), 0);
-    return;
+// Restarts positions behind each eot and takes the weight off the target of each.
+void MarkDocuments(std::span<const int32_t> tokens, int32_t eot, std::span<int32_t> positions,
+                   std::span<float> weights) {
+  int32_t position = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    positions[i] = position++;
+    if (tokens[i] != eot) continue;
+    weights[i] = 0;
+    position = 0;
   }
-  source.Read(offset, tokens);
-  source.Read(offset + 1, targets);
-  internal::CheckVocabulary(source, offset, tokens, options.vocab_size);
-  internal::CheckVocabulary(source, offset + 1, targets, options.vocab_size);
+}
+
+std::vector<double> WeightsOf(const WeightedSources& sources) {
+  std::vector<double> weights;
+  for (const WeightedSource& source : sources) weights.push_back(source.weight);
+  return weights;
 }
 
 void CheckStep(int64_t step) {
@@ -85,11 +84,65 @@ int64_t Deal::PlaceOf(int64_t micro_index, int64_t data_rank, int64_t row) const
   return (micro_index * options_.data_ranks + data_rank) * options_.micro_batch_size + row;
 }
 
-TrainLoader::TrainLoader(std::shared_ptr<const TokenSource> source, const LoaderOptions& options,
-                         bool shuffle, uint64_t seed)
-    : deal_(options),
-      source_(std::move(source)),
-      index_(source_->size(), options.seq_len, shuffle, seed, source_->Describe()) {}
+Samples::Samples(WeightedSources sources, const LoaderOptions& options, bool shuffle, uint64_t seed)
+    : options_(options), sources_(std::move(sources)), mixture_(WeightsOf(sources_), seed) {
+  for (const WeightedSource& weighted : sources_) {
+    const TokenSource& source = *weighted.source;
+    if (options.documents && !source.eot()) {
+      throw std::invalid_argument("[Samples] documents, but no end-of-text token in " +
+                                  source.Describe());
+    }
+    const uint64_t k = indexes_.size();
+    indexes_.emplace_back(source.size(), options.seq_len, shuffle,
+                          k == 0 ? seed : HashBytes("data.mixture.source", seed + k),
+                          source.Describe());
+  }
+}
+
+Samples::Place Samples::PlaceOf(int64_t sample) const {
+  const Mixture::Place place = mixture_(sample);
+  return {place.source, indexes_[static_cast<size_t>(place.source)].TokenOffset(place.sample)};
+}
+
+void Samples::Fill(int64_t sample, int64_t row, const Batch& out) const {
+  const size_t n = static_cast<size_t>(options_.seq_len);
+  const int64_t begin = row * options_.seq_len;
+  const std::span tokens(out.tokens.As<int32_t>() + begin, n);
+  const std::span targets(out.targets.As<int32_t>() + begin, n);
+  const std::span weights(out.weights.As<float>() + begin, n);
+  const std::span positions(out.positions.As<int32_t>() + begin, n);
+  std::iota(positions.begin(), positions.end(), 0);
+  std::fill(weights.begin(), weights.end(), sample == kNoSample ? 0.0f : 1.0f);
+  if (sample == kNoSample) {
+    std::fill(tokens.begin(), tokens.end(), 0);
+    std::fill(targets.begin(), targets.end(), 0);
+    return;
+  }
+  const auto [which, offset] = PlaceOf(sample);
+  const TokenSource& source = *sources_[static_cast<size_t>(which)].source;
+  source.Read(offset, tokens);
+  std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
+  source.Read(offset + options_.seq_len, targets.last(1));
+  internal::CheckVocabulary(source, offset, tokens, options_.vocab_size);
+  internal::CheckVocabulary(source, offset + options_.seq_len, targets.last(1),
+                            options_.vocab_size);
+  if (options_.documents) MarkDocuments(tokens, *source.eot(), positions, weights);
+}
+
+int64_t Samples::Targets(int64_t begin, int64_t end) const {
+  int64_t targets = (end - begin) * options_.seq_len;
+  if (!options_.documents) return targets;
+  for (int64_t sample = begin; sample < end; ++sample) {
+    const auto [which, offset] = PlaceOf(sample);
+    const TokenSource& source = *sources_[static_cast<size_t>(which)].source;
+    targets -= source.Count(offset, options_.seq_len, *source.eot());
+  }
+  return targets;
+}
+
+TrainLoader::TrainLoader(WeightedSources sources, const LoaderOptions& options, bool shuffle,
+                         uint64_t seed)
+    : deal_(options), samples_(std::move(sources), options, shuffle, seed) {}
 
 int64_t TrainLoader::SampleOf(int64_t step, int64_t micro_index, int64_t data_rank,
                               int64_t row) const {
@@ -103,32 +156,41 @@ void TrainLoader::MicroBatch(int64_t step, int64_t micro_index, int64_t data_ran
                              const Batch& out) const {
   CheckBatchViews(out, deal_.options());
   for (int64_t row = 0; row < deal_.options().micro_batch_size; ++row) {
-    const int64_t sample = SampleOf(step, micro_index, data_rank, row);
-    const int64_t offset = sample == kNoSample ? kNoSample : index_.TokenOffset(sample);
-    FillRow(*source_, deal_.options(), offset, row, out);
+    samples_.Fill(SampleOf(step, micro_index, data_rank, row), row, out);
   }
 }
 
 int64_t TrainLoader::TargetsOfStep(int64_t step) const {
   CheckStep(step);
-  return deal_.options().global_batch_size * deal_.options().seq_len;
+  const int64_t global = deal_.options().global_batch_size;
+  const int64_t targets = samples_.Targets((step - 1) * global, step * global);
+  if (targets == 0) {
+    throw DataError("data: all tokens of step " + std::to_string(step) +
+                    " end a document, so it has no targets: is data.*.eot right?");
+  }
+  return targets;
 }
 
-EvalLoader::EvalLoader(std::shared_ptr<const TokenSource> source, const LoaderOptions& options,
-                       int64_t batches)
-    : deal_(options),
-      source_(std::move(source)),
-      index_(source_->size(), options.seq_len, /*shuffle=*/false, /*seed=*/0, source_->Describe()) {
+EvalLoader::EvalLoader(WeightedSources sources, const LoaderOptions& options, int64_t batches)
+    : deal_(options), samples_(sources, options, /*shuffle=*/false, /*seed=*/0) {
   if (batches < 1) {
     throw std::invalid_argument("[EvalLoader] " + std::to_string(batches) + " batches, want >= 1");
   }
-  const int64_t all = (index_.Windows() - 1) / options.global_batch_size + 1;
-  samples_ = batches >= all ? index_.Windows() : batches * options.global_batch_size;
+  std::vector<int64_t> windows;
+  for (size_t k = 0; k < sources.size(); ++k) {
+    windows.push_back(samples_.Windows(static_cast<int64_t>(k)));
+  }
+  constexpr int64_t kMost = int64_t{1} << 61;
+  const int64_t global = options.global_batch_size;
+  count_ = samples_.mixture().Longest(windows, batches > kMost / global ? kMost : batches * global);
+  if (count_ < 1) {
+    throw DataError("data: " + sources[0].source->Describe() +
+                    ": too little for one sample of the mixture: give more data, a shorter "
+                    "data.seq_len or another data.valid");
+  }
 }
 
-int64_t EvalLoader::Batches() const {
-  return (samples_ - 1) / deal_.options().global_batch_size + 1;
-}
+int64_t EvalLoader::Batches() const { return (count_ - 1) / deal_.options().global_batch_size + 1; }
 
 void EvalLoader::CheckBatch(int64_t batch) const {
   if (batch < 0 || batch >= Batches()) {
@@ -143,23 +205,21 @@ int64_t EvalLoader::SampleOf(int64_t batch, int64_t micro_index, int64_t data_ra
   const int64_t place = deal_.PlaceOf(micro_index, data_rank, row);
   const int64_t global = deal_.options().global_batch_size;
   const int64_t sample = batch * global + place;
-  return place < global && sample < samples_ ? sample : kNoSample;
+  return place < global && sample < count_ ? sample : kNoSample;
 }
 
 void EvalLoader::MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank,
                             const Batch& out) const {
   CheckBatchViews(out, deal_.options());
   for (int64_t row = 0; row < deal_.options().micro_batch_size; ++row) {
-    const int64_t sample = SampleOf(batch, micro_index, data_rank, row);
-    const int64_t offset = sample == kNoSample ? kNoSample : index_.TokenOffset(sample);
-    FillRow(*source_, deal_.options(), offset, row, out);
+    samples_.Fill(SampleOf(batch, micro_index, data_rank, row), row, out);
   }
 }
 
 int64_t EvalLoader::TargetsOfBatch(int64_t batch) const {
   CheckBatch(batch);
   const int64_t global = deal_.options().global_batch_size;
-  return std::min(global, samples_ - batch * global) * deal_.options().seq_len;
+  return samples_.Targets(batch * global, std::min(count_, (batch + 1) * global));
 }
 
 }  // namespace fsdp

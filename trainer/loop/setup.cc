@@ -3,7 +3,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "models/gpt2/gpt2.h"
@@ -11,6 +13,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_source.h"
+#include "trainer/data/token_file_source.h"
 #include "trainer/loop/initial_weights.h"
 
 namespace fsdp {
@@ -34,11 +37,21 @@ static_assert(static_cast<int>(ScheduleRecipe::Kind::kConstant) ==
               static_cast<int>(LrShape::kConstant));
 static_assert(static_cast<int>(ScheduleRecipe::Decay::kCosine) ==
               static_cast<int>(LrDecay::kCosine));
+static_assert(static_cast<int>(SourceRecipe::RawDType::kUint32) ==
+              static_cast<int>(TokenDType::kUint32));
 
-std::shared_ptr<const TokenSource> OpenSource(const SourceRecipe& source, const Gpt2Config& shape,
-                                              uint64_t seed) {
-  if (source.source == SourceRecipe::Source::kText) {
-    return std::make_shared<TextSource>(source.paths);
+std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& source, const Gpt2Config& shape,
+                                             uint64_t seed) {
+  switch (source.source) {
+    case SourceRecipe::Source::kText:
+      return std::make_shared<TextSource>(source.paths);
+    case SourceRecipe::Source::kTokens: {
+      std::optional<TokenDType> dtype;
+      if (source.dtype) dtype = Same<TokenDType>(*source.dtype);
+      return std::make_shared<TokenFileSource>(source.paths, dtype);
+    }
+    case SourceRecipe::Source::kSynthetic:
+      break;
   }
   SyntheticOptions options;
   options.vocab_size = static_cast<int32_t>(shape.vocab_size);
@@ -53,6 +66,34 @@ std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   }
   return groups;
 }
+
+// Opens sources one after the other and keeps the list of their files.
+class Opener {
+ public:
+  Opener(const Recipe& recipe, const Gpt2Config& shape, std::vector<DataFile>& files)
+      : recipe_(recipe), shape_(shape), files_(files) {}
+
+  std::shared_ptr<const TokenSource> Open(const SourceRecipe& recipe, const std::string& key,
+                                          uint64_t seed) {
+    std::shared_ptr<const TokenSource> source = OpenFiles(recipe, shape_, seed);
+    if (recipe.eot) source = WithEot(std::move(source), static_cast<int32_t>(*recipe.eot));
+    if (recipe_.data.documents && !source->eot()) {
+      throw ConfigError(recipe_.Mistake(
+          key + ".eot", "data.documents needs an end-of-text token, and " + source->Describe() +
+                            " names none: give " + key + ".eot"));
+    }
+    for (const DataFile& file : source->Files()) {
+      if (std::find(files_.begin(), files_.end(), file) == files_.end()) files_.push_back(file);
+    }
+    CheckTokens(*source, static_cast<int32_t>(shape_.vocab_size));
+    return source;
+  }
+
+ private:
+  const Recipe& recipe_;
+  const Gpt2Config& shape_;
+  std::vector<DataFile>& files_;
+};
 
 }  // namespace
 
@@ -129,11 +170,8 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
 
 uint64_t RunData::Hash() const {
   std::string text;
-  for (const TokenSource* source : {train_source.get(), valid_source.get()}) {
-    if (source == nullptr) continue;
-    for (const DataFile& file : source->Files()) {
-      text += std::to_string(file.bytes) + " " + std::to_string(file.hash) + "\n";
-    }
+  for (const DataFile& file : files) {
+    text += std::to_string(file.bytes) + " " + std::to_string(file.hash) + "\n";
   }
   return HashBytes(text);
 }
@@ -141,27 +179,38 @@ uint64_t RunData::Hash() const {
 RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world, uint64_t seed,
                  const ValidRecipe& held_out) {
   RunData data;
-  const std::shared_ptr<const TokenSource> all = OpenSource(recipe.data.train, shape, seed);
-  data.train_source = all;
-  if (const auto* part = std::get_if<HeldOut>(&held_out)) {
-    data.train_source = SplitSource(all, part->fraction).train;
+  Opener opener(recipe, shape, data.files);
+  const auto* apart = std::get_if<HeldOut>(&held_out);          // Never trained on.
+  const auto* last = std::get_if<HeldOut>(&recipe.data.valid);  // Evaluated.
+  WeightedSources train, tails;
+  std::vector<std::pair<std::string, WeightedSources>> valid;
+  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
+    if (keyed.list == "data.valid") {
+      const auto source = opener.Open(*keyed.source, keyed.key, seed + 1 + valid.size());
+      valid.emplace_back(keyed.source->name, WeightedSources{{source}});
+      continue;
+    }
+    const double weight = keyed.source->weight;
+    // Synthetic sources of one list are samples of one language, but not the same one.
+    const uint64_t salt = HashBytes("data.train.source", train.size());
+    const auto all = opener.Open(*keyed.source, keyed.key, train.empty() ? seed : seed ^ salt);
+    train.push_back({apart ? SplitSource(all, apart->fraction).train : all, weight});
+    if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
   }
-  if (const auto* part = std::get_if<HeldOut>(&recipe.data.valid)) {
-    data.valid_source = SplitSource(all, part->fraction).valid;
-  } else if (const auto* source = std::get_if<SourceRecipe>(&recipe.data.valid)) {
-    data.valid_source = OpenSource(*source, shape, seed + 1);
-  }
+  if (last) valid.emplace_back("", std::move(tails));
+
   LoaderOptions options;
   options.seq_len = recipe.data.seq_len;
   options.global_batch_size = recipe.train.global_batch_size;
   options.micro_batch_size = recipe.train.micro_batch_size;
   options.data_ranks = world;
   options.vocab_size = static_cast<int32_t>(shape.vocab_size);
-  CheckTokens(*data.train_source, options.vocab_size);
-  data.train = std::make_unique<TrainLoader>(data.train_source, options, recipe.data.shuffle, seed);
-  if (recipe.eval.every > 0 && data.valid_source) {
-    CheckTokens(*data.valid_source, options.vocab_size);
-    data.valid = std::make_unique<EvalLoader>(data.valid_source, options, recipe.eval.steps);
+  options.documents = recipe.data.documents;
+  data.train = std::make_unique<TrainLoader>(std::move(train), options, recipe.data.shuffle, seed);
+  if (recipe.eval.every == 0) return data;
+  for (auto& [name, sources] : valid) {
+    data.valid.push_back(
+        {name, std::make_unique<EvalLoader>(std::move(sources), options, recipe.eval.steps)});
   }
   return data;
 }

@@ -3,6 +3,8 @@
 #define FSDP_TRAIN_TRAINER_LOOP_SETUP_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "trainer/data/loader.h"
 #include "trainer/data/token_source.h"
@@ -24,13 +26,18 @@ std::unique_ptr<Model> BuildModel(const Recipe& recipe, const Gpt2Config& shape)
 
 SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads);
 
-// Opens and checks everything that is read while training. Throws DataError.
+// Opens and checks everything that is read while training. Throws DataError, ConfigError.
 struct RunData {
-  std::shared_ptr<const TokenSource> train_source, valid_source;  // valid may be null.
-  std::unique_ptr<TrainLoader> train;
-  std::unique_ptr<EvalLoader> valid;  // Null: no evaluation.
+  struct Valid {
+    std::string name;  // Empty: the only one.
+    std::unique_ptr<EvalLoader> loader;
+  };
 
-  uint64_t Hash() const;  // Of all files' contents.
+  std::unique_ptr<TrainLoader> train;
+  std::vector<Valid> valid;     // Empty: no evaluation.
+  std::vector<DataFile> files;  // All that are opened, each once, in the recipe's order.
+
+  uint64_t Hash() const;  // Of the files, but not of their paths.
 };
 // `seed` orders the samples; `held_out` is the data.valid that says which tokens of data.train are
 // never trained on: those of the recipe, or, in a resumed run, of the one that it began with.

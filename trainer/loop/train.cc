@@ -111,7 +111,7 @@ class Trainer {
 
  private:
   struct Pending {
-    int64_t step, index;  // index: the executor's count.
+    int64_t step, index, targets;  // index: the executor's count.
   };
 
   std::ostream& Out() const {
@@ -248,14 +248,7 @@ class Trainer {
     p.threads = threads_;
     p.seed = seed_;
     p.host = DescribeHost();
-    for (const TokenSource* source : {data_.train_source.get(), data_.valid_source.get()}) {
-      if (source == nullptr) continue;
-      for (const DataFile& file : source->Files()) {
-        const auto is_it = [&](const Provenance::File& f) { return f.path == file.path; };
-        if (std::any_of(p.data.begin(), p.data.end(), is_it)) continue;  // Both are parts of it.
-        p.data.push_back({file.path, file.bytes, file.hash});
-      }
-    }
+    for (const DataFile& file : data_.files) p.data.push_back({file.path, file.bytes, file.hash});
     return p;
   }
 
@@ -308,11 +301,11 @@ class Trainer {
       log_->Info(where);
       std::cerr << where << std::endl;
     }
-    session_->Train(step, data_.train->TargetsOfStep(step), wishes,
-                    [this, step](int m, const Batch& batch) {
-                      data_.train->MicroBatch(step, m, job_.rank, batch);
-                    });
-    pending_.push_back({step, executor().steps() - 1});
+    const int64_t targets = data_.train->TargetsOfStep(step);
+    session_->Train(step, targets, wishes, [this, step](int m, const Batch& batch) {
+      data_.train->MicroBatch(step, m, job_.rank, batch);
+    });
+    pending_.push_back({step, executor().steps() - 1, targets});
     step_ = step;
   }
 
@@ -321,7 +314,7 @@ class Trainer {
     const Pending pending = pending_.front();
     pending_.pop_front();
     const StepScalars result = executor().Result(pending.index);
-    tokens_ += data_.train->TargetsOfStep(pending.step);
+    tokens_ += pending.targets;
     const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
     if (first()) {
       Record(pending.step, result);
@@ -383,7 +376,7 @@ class Trainer {
   }
   bool IsEvaluation(int64_t step) const {
     const int64_t every = recipe_.eval.every;
-    return data_.valid && every > 0 && (step % every == 0 || step == recipe_.train.steps);
+    return !data_.valid.empty() && every > 0 && (step % every == 0 || step == recipe_.train.steps);
   }
   bool IsCheckpoint(int64_t step) const {
     const int64_t every = recipe_.checkpoint.every;
@@ -405,10 +398,23 @@ class Trainer {
     WriteChromeTrace(path, std::span(&trace, 1));
   }
 
-  // Mean loss over the validation batches; a sample after it.
+  // The loss of each validation set; a sample after them.
   void Evaluate() {
     Drain();
     meter_->Pause();
+    for (const RunData::Valid& valid : data_.valid) {
+      const double loss = EvalLoss(*valid.loader);
+      if (!first()) continue;
+      const EvalRecord record{step_, loss, valid.name};
+      metrics_->Write(record);
+      console_.Eval(record);
+    }
+    if (options_.generate) ShowSample();
+    meter_->Continue();
+  }
+
+  // Mean over the targets of all its batches.
+  double EvalLoss(const EvalLoader& loader) {
     const ExecutorOptions& e = options_.executor;
     const double wave = static_cast<double>(e.micro_batch_size * e.seq_len * job_.world);
     double sum = 0;
@@ -416,24 +422,17 @@ class Trainer {
     const auto take = [&] {
       if (last) sum += static_cast<double>(executor().Result(*last).loss) * wave;
     };
-    for (int64_t b = 0; b < data_.valid->Batches(); ++b) {
-      for (int64_t m = 0; m < data_.valid->MicroBatches(); ++m) {
-        session_->Eval(static_cast<float>(1 / wave), [this, b, m](int, const Batch& batch) {
-          data_.valid->MicroBatch(b, m, job_.rank, batch);
+    for (int64_t b = 0; b < loader.Batches(); ++b) {
+      for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
+        session_->Eval(static_cast<float>(1 / wave), [&, b, m](int, const Batch& batch) {
+          loader.MicroBatch(b, m, job_.rank, batch);
         });
         take();
         last = executor().steps() - 1;
       }
     }
     take();
-    const double loss = sum / static_cast<double>(data_.valid->Targets());
-    if (first()) {
-      const EvalRecord record{step_, loss};
-      metrics_->Write(record);
-      console_.Eval(record);
-    }
-    if (options_.generate) ShowSample();
-    meter_->Continue();
+    return sum / static_cast<double>(loader.Targets());
   }
 
   void ShowSample() {

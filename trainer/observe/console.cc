@@ -63,7 +63,8 @@ void Console::Step(const StepRecord& record, int64_t total_steps, double time_le
 }
 
 void Console::Eval(const EvalRecord& record) {
-  Print(Colour::kGreen, "eval at step " + std::to_string(record.step) + ": loss " +
+  const std::string name = record.name.empty() ? "" : " of " + record.name;
+  Print(Colour::kGreen, "eval" + name + " at step " + std::to_string(record.step) + ": loss " +
                             Number("%.4f", record.loss) + ", perplexity " +
                             Number("%.4g", std::exp(record.loss)));
 }

@@ -55,7 +55,9 @@ JsonObject Object(const StepRecord& r) {
 }
 
 JsonObject Object(const EvalRecord& r) {
-  return JsonObject().Add("kind", "eval").Add("step", r.step).Add("loss", r.loss);
+  JsonObject object = JsonObject().Add("kind", "eval").Add("step", r.step);
+  if (!r.name.empty()) object.Add("name", r.name);
+  return object.Add("loss", r.loss);
 }
 
 JsonObject Object(const CheckpointRecord& r) {

@@ -45,6 +45,7 @@ struct StepRecord {
 struct EvalRecord {
   int64_t step = 0;
   double loss = 0;
+  std::string name{};  // Of the set, where there are several; else empty and not written.
 };
 struct CheckpointRecord {
   int64_t step = 0;

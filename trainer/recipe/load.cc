@@ -85,7 +85,8 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
   Gpt2Config shape;
   if (model.preset) {
     shape = *FindGpt2Preset(*model.preset);
-  } else if (data.train.source == SourceRecipe::Source::kText) {
+  } else if (const std::string* tokenizer = TokenizerOf(data);
+             tokenizer != nullptr && *tokenizer == "bytes") {
     shape.vocab_size = 256;
   }
   const int64_t hidden = model.hidden_size.value_or(shape.hidden_size);
@@ -122,6 +123,12 @@ class Rules {
 
   void RequireKeys(const Json& schema, const Json& value, const std::string& prefix) {
     for (const Json& form : schema.value("anyOf", Json::array())) RequireKeys(form, value, prefix);
+    if (value.is_array() && schema.contains("items")) {
+      for (size_t i = 0; i < value.size(); ++i) {
+        const std::string item = prefix.substr(0, prefix.size() - 1) + "[" + std::to_string(i);
+        RequireKeys(schema["items"], value[i], item + "].");
+      }
+    }
     if (!value.is_object() || !schema.contains("properties")) return;
     for (const Json& name : schema.value("required", Json::array())) {
       // Of a section, what it must hold says more.
@@ -137,7 +144,8 @@ class Rules {
  private:
   // Of the nearest section above that somebody wrote, else the start of the first file.
   Place PlaceAbove(std::string key) const {
-    for (size_t dot = key.rfind('.'); dot != std::string::npos; dot = key.rfind('.')) {
+    for (size_t dot = key.find_last_of(".["); dot != std::string::npos;
+         dot = key.find_last_of(".[")) {
       key.resize(dot);
       const auto found = reader_.places().find(key);
       if (found != reader_.places().end()) return found->second;
@@ -148,12 +156,50 @@ class Rules {
   RecipeReader& reader_;
 };
 
-void CheckSource(Rules& rules, const SourceRecipe& source, const std::string& key) {
+void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
+  using Source = SourceRecipe::Source;
+  const auto& [source, list, key] = keyed;
   const std::vector<std::string> keys = {key + ".paths", key + ".source", key};
-  if (source.source == SourceRecipe::Source::kText) {
-    rules.Require(!source.paths.empty(), keys, "source `text` needs at least one path");
+  const std::string named = "source `" + std::string(Name(source->source)) + "`";
+  if (source->source == Source::kSynthetic) {
+    rules.Require(source->paths.empty(), keys, named + " has no files");
   } else {
-    rules.Require(source.paths.empty(), keys, "source `synthetic` has no files");
+    rules.Require(!source->paths.empty(), keys, named + " needs at least one path");
+  }
+  rules.Require(!source->dtype || source->source == Source::kTokens,
+                {key + ".dtype", key + ".source"}, "belongs to source `tokens`, not to " + named);
+  // Files of tokens may say it themselves, and a tokenizer's file does.
+  const std::string* tokenizer = TokenizerOf(*source);
+  const bool has_none =
+      source->source == Source::kSynthetic || (tokenizer != nullptr && *tokenizer == "bytes");
+  rules.Require(!recipe.data.documents || source->eot || !has_none,
+                {"data.documents", key + ".eot", key},
+                "data.documents needs an end-of-text token, and " +
+                    (source->source == Source::kSynthetic ? named : "tokenizer `bytes`") +
+                    " has none: give " + key + ".eot");
+}
+
+void CheckSources(Rules& rules, const Recipe& recipe) {
+  const std::vector<KeyedSource> all = KeyedSources(recipe.data);
+  for (const KeyedSource& keyed : all) CheckSource(rules, recipe, keyed);
+  const KeyedSource* first = nullptr;
+  for (const KeyedSource& keyed : all) {
+    const std::string* tokenizer = TokenizerOf(*keyed.source);
+    if (tokenizer == nullptr) continue;
+    if (first == nullptr) first = &keyed;
+    const std::string& other = *TokenizerOf(*first->source);
+    rules.Require(*tokenizer == other,
+                  {keyed.key + ".tokenizer", first->key + ".tokenizer", keyed.key},
+                  keyed.key + ".tokenizer is `" + *tokenizer + "`, but " + first->key +
+                      ".tokenizer is `" + other + "`: a model has one");
+  }
+  const std::span<const SourceRecipe> valid = recipe.data.ValidSources();
+  for (size_t i = 0; i < valid.size(); ++i) {
+    for (size_t j = 0; j < i && !valid[i].name.empty(); ++j) {
+      rules.Require(
+          valid[i].name != valid[j].name, {"data.valid[" + std::to_string(i) + "].name"},
+          "`" + valid[i].name + "` is the name of data.valid[" + std::to_string(j) + "] too");
+    }
   }
 }
 
@@ -174,9 +220,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
   }
 
   // data.train is required: what follows from its absence is not worth a second line.
-  if (reader.places().count("data.train") > 0) CheckSource(rules, data.train, "data.train");
-  const auto* valid = std::get_if<SourceRecipe>(&data.valid);
-  if (valid != nullptr) CheckSource(rules, *valid, "data.valid");
+  if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);
 
   rules.Require(recipe.schedule.warmup_steps <= recipe.train.steps,
                 {"schedule.warmup_steps", "train.steps"},
@@ -196,9 +240,10 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
   rules.Require(recipe.eval.every == 0 || !std::holds_alternative<std::monostate>(data.valid),
                 {"eval.every", "data.valid"},
                 "eval.every is " + std::to_string(recipe.eval.every) + ", but data.valid is null");
-  rules.Require(!recipe.eval.sample || data.train.source == SourceRecipe::Source::kText,
-                {"eval.sample", "data.train.source"},
-                "eval.sample is text, but data.train is not (source `synthetic`)");
+  rules.Require(!recipe.eval.sample || TokenizerOf(data) != nullptr,
+                {"eval.sample", "data.train.source", "data.train"},
+                "eval.sample is text, but data.train is not: no source of it has a tokenizer "
+                "(for source `tokens`, name the tokenizer.json or .model that made them)");
 
   rules.Require(
       recipe.optimizer.name == OptimizerRecipe::Kind::kSgd || recipe.optimizer.momentum == 0,

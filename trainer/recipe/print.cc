@@ -55,12 +55,23 @@ std::string YamlValue(const Json& value) {
   return value.dump();  // null, true, false, integers.
 }
 
+bool IsListOfMaps(const Json& value) {
+  return value.is_array() && !value.empty() && value[0].is_object();
+}
+
 void AddYaml(const Json& map, int indent, std::string& text) {
   for (const auto& [key, value] : map.items()) {
     text += std::string(indent, ' ') + key + ":";
     if (value.is_object()) {
       text += "\n";
       AddYaml(value, indent + 2, text);
+    } else if (IsListOfMaps(value)) {
+      text += "\n";
+      for (const Json& item : value) {
+        const size_t begin = text.size();
+        AddYaml(item, indent + 4, text);
+        text[begin + static_cast<size_t>(indent) + 2] = '-';
+      }
     } else {
       text += " " + YamlValue(value) + "\n";
     }
@@ -72,6 +83,10 @@ void AddFlat(const Json& map, const std::string& prefix,
   for (const auto& [key, value] : map.items()) {
     if (value.is_object()) {
       AddFlat(value, prefix + key + ".", flat);
+    } else if (IsListOfMaps(value)) {
+      for (size_t i = 0; i < value.size(); ++i) {
+        AddFlat(value[i], prefix + key + "[" + std::to_string(i) + "].", flat);
+      }
     } else {
       flat.emplace_back(prefix + key, YamlValue(value));
     }
@@ -109,8 +124,8 @@ std::string DescribeSchema(const Json& schema) {
                                          : name;
   if (name == "array") {
     words = "list of ";
-    if (schema.contains("minItems")) words += schema["minItems"].dump() + " x ";
-    words += DescribeSchema(schema["items"]);
+    if (schema.contains("maxItems")) words += schema["maxItems"].dump() + " x ";
+    words += DescribeSchema(schema["items"]) + (schema["items"].contains("properties") ? "s" : "");
   }
   bool bounded = false;
   const auto bound = [&](const char* keyword, const char* sign) {
@@ -152,8 +167,17 @@ void AddRows(const Json& section, const std::string& prefix, std::string& text) 
     text += "| " + Code(prefix + name) + " | " + DescribeSchema(property) + " | " + standard +
             " | " + property["description"].get<std::string>() + " |\n";
     if (property.contains("properties")) AddRows(property, prefix + name + ".", text);
+    Json known = Json::object();
     for (const Json& form : property.value("anyOf", Json::array())) {
-      if (form.contains("properties")) AddRows(form, prefix + name + ".", text);
+      if (form.contains("properties")) {
+        AddRows(form, prefix + name + ".", text);
+        known.update(form["properties"]);
+      }
+      if (!form.contains("items") || !form["items"].contains("properties")) continue;
+      // Of a list of such maps, what its maps have besides.
+      Json rest = form["items"];
+      for (const auto& item : known.items()) rest["properties"].erase(item.key());
+      AddRows(rest, prefix + name + "[].", text);
     }
   }
 }

@@ -22,6 +22,46 @@ bool Recipe::operator==(const Recipe& other) const {
   return parts(*this) == parts(other);
 }
 
+std::span<const SourceRecipe> DataRecipe::TrainSources() const {
+  if (const auto* one = std::get_if<SourceRecipe>(&train)) return {one, 1};
+  return std::get<std::vector<SourceRecipe>>(train);
+}
+
+std::span<const SourceRecipe> DataRecipe::ValidSources() const {
+  if (const auto* one = std::get_if<SourceRecipe>(&valid)) return {one, 1};
+  if (const auto* list = std::get_if<std::vector<SourceRecipe>>(&valid)) return *list;
+  return {};
+}
+
+std::vector<KeyedSource> KeyedSources(const DataRecipe& data) {
+  std::vector<KeyedSource> all;
+  const auto add = [&](std::span<const SourceRecipe> sources, bool is_list,
+                       const std::string& key) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      all.push_back({&sources[i], key, is_list ? key + "[" + std::to_string(i) + "]" : key});
+    }
+  };
+  add(data.TrainSources(), std::holds_alternative<std::vector<SourceRecipe>>(data.train),
+      "data.train");
+  add(data.ValidSources(), std::holds_alternative<std::vector<SourceRecipe>>(data.valid),
+      "data.valid");
+  return all;
+}
+
+const std::string* TokenizerOf(const SourceRecipe& source) {
+  const bool known =
+      source.source == SourceRecipe::Source::kText ||
+      (source.source == SourceRecipe::Source::kTokens && source.tokenizer != "bytes");
+  return known ? &source.tokenizer : nullptr;
+}
+
+const std::string* TokenizerOf(const DataRecipe& data) {
+  for (const SourceRecipe& source : data.TrainSources()) {
+    if (const std::string* tokenizer = TokenizerOf(source)) return tokenizer;
+  }
+  return nullptr;
+}
+
 Gpt2Config Gpt2Shape(const ModelRecipe& model) {
   const auto get = [](const auto& field, const char* name) {
     if (!field) throw std::invalid_argument(std::string("[Gpt2Shape] model.") + name + " is empty");
@@ -52,9 +92,16 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const Gpt2Config
              ", but model.max_position_embeddings is " +
              std::to_string(shape.max_position_embeddings)});
   }
-  const auto* valid = std::get_if<SourceRecipe>(&data.valid);
-  const bool bytes = data.train.source == SourceRecipe::Source::kText ||
-                     (valid != nullptr && valid->source == SourceRecipe::Source::kText);
+  bool bytes = false;
+  for (const auto& [source, list, key] : KeyedSources(data)) {
+    const std::string* tokenizer = TokenizerOf(*source);
+    bytes |= tokenizer != nullptr && *tokenizer == "bytes";
+    if (source->eot && *source->eot >= shape.vocab_size) {
+      conflicts.push_back({{key + ".eot", "model.vocab_size", "model.preset", "model.init_from"},
+                           key + ".eot is " + std::to_string(*source->eot) +
+                               ", outside the vocabulary of " + std::to_string(shape.vocab_size)});
+    }
+  }
   if (bytes && shape.vocab_size < 256) {
     conflicts.push_back(
         {{"model.vocab_size", "model.preset", "model.init_from", "data.train", "data.valid"},

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -55,32 +56,54 @@ struct ModelRecipe {
 };
 
 struct SourceRecipe {
-  enum class Source { kText, kSynthetic };
-  enum class Tokenizer { kBytes };
+  enum class Source { kText, kTokens, kSynthetic };
+  enum class RawDType { kUint16, kUint32 };
 
   Source source = Source::kText;
-  std::vector<std::string> paths;  // Files or globs; not empty for text, empty for synthetic.
-  Tokenizer tokenizer = Tokenizer::kBytes;
+  std::vector<std::string> paths;   // Files or globs; not empty for files, empty for synthetic.
+  std::string tokenizer = "bytes";  // Or the path of a tokenizer.json or SentencePiece .model.
+  std::optional<RawDType> dtype;    // kTokens: of files without a header.
+  std::optional<int64_t> eot;       // Empty: the tokenizer's, or that of tokens.json.
+  double weight = 1;                // In a list of data.train.
+  std::string name;                 // In a list of data.valid: not empty, no two alike.
 
   bool operator==(const SourceRecipe&) const = default;
 };
 
 struct HeldOut {
-  double fraction = 0.05;  // The last part of the tokens of data.train, never trained on.
+  double fraction = 0.05;  // The last part of each source of data.train, never trained on.
 
   bool operator==(const HeldOut&) const = default;
 };
 
-using ValidRecipe = std::variant<std::monostate, HeldOut, SourceRecipe>;  // monostate: none.
+// One source, or a list in which each has a weight or a name. A list is not empty.
+using TrainRecipeSources = std::variant<SourceRecipe, std::vector<SourceRecipe>>;
+using ValidRecipe = std::variant<std::monostate, HeldOut, SourceRecipe, std::vector<SourceRecipe>>;
 
 struct DataRecipe {
-  SourceRecipe train;
-  ValidRecipe valid = HeldOut{};
+  TrainRecipeSources train;
+  ValidRecipe valid = HeldOut{};  // monostate: none.
   int64_t seq_len = 256;
   bool shuffle = true;
+  bool documents = false;
+
+  std::span<const SourceRecipe> TrainSources() const;
+  std::span<const SourceRecipe> ValidSources() const;  // Empty where valid has none of its own.
 
   bool operator==(const DataRecipe&) const = default;
 };
+
+struct KeyedSource {
+  const SourceRecipe* source;
+  std::string list;  // "data.train" or "data.valid".
+  std::string key;   // The same, or "data.train[1]" in a list.
+};
+// Train's, then those that valid has of its own. Points into `data`.
+std::vector<KeyedSource> KeyedSources(const DataRecipe& data);
+
+// What turns the source's text into tokens; null where nobody says (tokens made elsewhere).
+const std::string* TokenizerOf(const SourceRecipe& source);
+const std::string* TokenizerOf(const DataRecipe& data);  // Of the first of train that has one.
 
 struct TrainRecipe {
   enum class Recompute { kNone, kSelective, kFull };
@@ -247,10 +270,10 @@ constexpr auto NamesOf(RunRecipe::Device) {
 }
 constexpr auto NamesOf(ModelRecipe::Family) { return std::to_array<std::string_view>({"gpt2"}); }
 constexpr auto NamesOf(SourceRecipe::Source) {
-  return std::to_array<std::string_view>({"text", "synthetic"});
+  return std::to_array<std::string_view>({"text", "tokens", "synthetic"});
 }
-constexpr auto NamesOf(SourceRecipe::Tokenizer) {
-  return std::to_array<std::string_view>({"bytes"});
+constexpr auto NamesOf(SourceRecipe::RawDType) {
+  return std::to_array<std::string_view>({"uint16", "uint32"});
 }
 constexpr auto NamesOf(TrainRecipe::Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});

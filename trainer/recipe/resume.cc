@@ -9,7 +9,8 @@ namespace fsdp {
 namespace {
 
 bool IsFree(const std::string& key) {
-  for (const char* prefix : {"run.", "log.", "checkpoint.", "eval.", "fsdp.", "data.valid."}) {
+  for (const char* prefix :
+       {"run.", "log.", "checkpoint.", "eval.", "fsdp.", "data.valid.", "data.valid["}) {
     if (key.starts_with(prefix)) return true;
   }
   return key == "data.valid" || key == "train.steps";

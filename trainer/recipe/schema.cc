@@ -98,59 +98,135 @@ Section<ModelRecipe> ModelSection() {
       {"num_key_value_heads", "head_dim"}};
 }
 
+Type<std::string> TokenizerName() {
+  return Convert<std::string, size_t>(
+      OneOfNames({"bytes"},
+                 [](const std::string& name) {
+                   return name.ends_with(".json") || name.ends_with(".model");
+                 }),
+      [](const size_t&) { return std::string("bytes"); },
+      [](const std::string&) { return size_t{0}; });
+}
+
 Section<SourceRecipe> SourceSection() {
   using R = SourceRecipe;
   return {{
-              Key("source", &R::source, OneOf<R::Source>(Later({"tokens", "images"})),
-                  "text: files, tokenised when the run starts. synthetic: tokens drawn from the "
-                  "seed over the model's vocabulary, without files."),
-              Key("paths", &R::paths, ListOf(Text()),
-                  "Files or globs, in this order. At least one for text, none for synthetic."),
-              Key("tokenizer", &R::tokenizer, OneOf<R::Tokenizer>([](const std::string& name) {
-                    return name.ends_with(".json") || name.ends_with(".model");
-                  }),
-                  "bytes: a token for each byte."),
+      Key("source", &R::source, OneOf<R::Source>(Later({"images"})),
+          "text: files, tokenised when the run starts. tokens: files of token ids (llm.c .bin, "
+          ".npy or raw). synthetic: tokens drawn from the seed over the model's vocabulary, "
+          "without files."),
+      Key("paths", &R::paths, ListOf(Text()),
+          "Files or globs, in this order. At least one for text and tokens, none for synthetic."),
+      Key("tokenizer", &R::tokenizer, TokenizerName(), "bytes: a token for each byte."),
+      Key("dtype", &R::dtype, Nullable(OneOf<R::RawDType>()),
+          "tokens: of raw files. null: every file has a header of llm.c or NumPy."),
+      Key("eot", &R::eot, Nullable(Integer(0)),
+          "The token that ends every document. null: the tokenizer's, or that of the tokens.json "
+          "beside the files, if there is one."),
+  }};
+}
+
+// A list of maps, at least one, each with a place of its own for messages. One with mistakes is a
+// list nonetheless: what else it lacks is to be found too.
+Type<std::vector<SourceRecipe>> SourceList(Section<SourceRecipe> section) {
+  const Type<SourceRecipe> item = Map(std::move(section));
+  const Type<std::vector<SourceRecipe>> list = ListOf(item);
+  Json schema = list.schema;
+  schema["minItems"] = 1;
+  return {std::move(schema),
+          [item](const YamlNode& node, const std::string& key, RecipeReader& reader,
+                 std::vector<SourceRecipe>& value) {
+            reader.ForgetBelow(key);
+            value.assign(node.items.size(), {});
+            if (value.empty()) reader.Wrong(node, key, "at least one source");
+            bool good = !value.empty();
+            for (size_t i = 0; i < value.size(); ++i) {
+              const std::string name = key + "[" + std::to_string(i) + "]";
+              reader.Saw(name, node.items[i]->place, false);
+              good &= item.read(*node.items[i], name, reader, value[i]);
+            }
+            return good;
           },
-          {"weight"}};
+          list.write};
 }
 
-// A map; lists of weighted sources are for later.
-Type<SourceRecipe> TrainSource() {
-  Type<SourceRecipe> type = Map(SourceSection());
-  type.read = [read = type.read](const YamlNode& node, const std::string& key, RecipeReader& reader,
-                                 SourceRecipe& value) {
-    if (node.kind == YamlNode::Kind::kList) {
-      reader.Mistake(node.place, key, "a list of sources: " + std::string(kNotInThisVersion));
-      return false;
-    }
-    return read(node, key, reader, value);
-  };
-  return type;
+// A later file that gives the other form replaces the earlier one.
+Type<TrainRecipeSources> TrainType() {
+  const Type<SourceRecipe> one = Map(SourceSection());
+  Section<SourceRecipe> section = SourceSection();
+  section.fields.push_back(
+      Key("weight", &SourceRecipe::weight, Number({.above = 0, .at_most = 1e9}),
+          "Share of the samples that come from this source, in any unit: 3 and 1 are three samples "
+          "of every four, and one. At every step, to within a sample or two."));
+  const Type<std::vector<SourceRecipe>> list = SourceList(std::move(section));
+  return {{{"anyOf", {one.schema, list.schema}}},
+          [=](const YamlNode& node, const std::string& key, RecipeReader& reader,
+              TrainRecipeSources& value) {
+            if (node.kind == YamlNode::Kind::kList) {
+              std::vector<SourceRecipe> read;
+              const bool good = list.read(node, key, reader, read);
+              value = std::move(read);
+              return good;
+            }
+            if (node.kind != YamlNode::Kind::kMap) {
+              reader.Wrong(node, key, "a map, or a list of maps");
+              return false;
+            }
+            SourceRecipe read;
+            if (const auto* before = std::get_if<SourceRecipe>(&value)) {
+              read = *before;
+            } else {
+              reader.ForgetBelow(key);
+            }
+            const bool good = one.read(node, key, reader, read);
+            value = std::move(read);
+            return good;
+          },
+          [=](const TrainRecipeSources& value) {
+            if (const auto* own = std::get_if<SourceRecipe>(&value)) return one.write(*own);
+            return list.write(std::get<std::vector<SourceRecipe>>(value));
+          }};
 }
 
-// null, {fraction} or a source. A later file that names keys of the other form changes the form.
-using Valid = std::variant<std::monostate, HeldOut, SourceRecipe>;
+// null, {fraction}, a source, or a list of named ones. A later file that names keys of another form
+// changes the form.
+using Valid = ValidRecipe;
 Type<Valid> ValidType() {
   const Type<HeldOut> held_out = Map(Section<HeldOut>{{
       Key("fraction", &HeldOut::fraction, Number({.above = 0, .below = 1}),
-          "Share of the tokens of data.train, at their end, that is never trained on."),
+          "Share of the tokens of each source of data.train, at their end, that is never trained "
+          "on."),
   }});
   const Type<SourceRecipe> source = Map(SourceSection());
+  Section<SourceRecipe> named = SourceSection();
+  named.fields.push_back(Key("name", &SourceRecipe::name, Text(),
+                             "What metrics.jsonl calls this one's evaluations; no two alike.")
+                             .Required());
+  const Type<std::vector<SourceRecipe>> list = SourceList(std::move(named));
   const Json null = {{"type", "null"}};
-  return {{{"anyOf", {null, held_out.schema, source.schema}}},
+  return {{{"anyOf", {null, held_out.schema, source.schema, list.schema}}},
           [=](const YamlNode& node, const std::string& key, RecipeReader& reader, Valid& value) {
             if (node.kind == YamlNode::Kind::kNull) {
               reader.ForgetBelow(key);
               value = std::monostate();
               return true;
             }
+            if (node.kind == YamlNode::Kind::kList) {
+              std::vector<SourceRecipe> read;
+              const bool good = list.read(node, key, reader, read);
+              value = std::move(read);
+              return good;
+            }
             if (node.kind != YamlNode::Kind::kMap) {
-              reader.Wrong(node, key, "null, {fraction: ...} or a map like data.train");
+              reader.Wrong(node, key,
+                           "null, {fraction: ...}, a map like data.train or a list of such maps, "
+                           "each with a name");
               return false;
             }
+            if (std::get_if<std::vector<SourceRecipe>>(&value)) reader.ForgetBelow(key);
             const YamlNode::Entry* fraction = node.Find("fraction");
             bool names_source = false;
-            for (const char* name : {"source", "paths", "tokenizer", "weight"}) {
+            for (const char* name : {"source", "paths", "tokenizer", "dtype", "eot"}) {
               names_source |= node.Find(name) != nullptr;
             }
             if (fraction != nullptr && names_source) {
@@ -174,6 +250,9 @@ Type<Valid> ValidType() {
           [=](const Valid& value) {
             if (const auto* share = std::get_if<HeldOut>(&value)) return held_out.write(*share);
             if (const auto* own = std::get_if<SourceRecipe>(&value)) return source.write(*own);
+            if (const auto* all = std::get_if<std::vector<SourceRecipe>>(&value)) {
+              return list.write(*all);
+            }
             return Json(nullptr);
           }};
 }
@@ -181,15 +260,21 @@ Type<Valid> ValidType() {
 Section<DataRecipe> DataSection() {
   using R = DataRecipe;
   return {{
-      Key("train", &R::train, TrainSource(), "What to train on.").Required(),
+      Key("train", &R::train, TrainType(),
+          "What to train on: one source, or a list of sources that are mixed by weight.")
+          .Required(),
       Key("valid", &R::valid, ValidType(),
-          "What to evaluate on: the last part of data.train, a source of its own, or null for "
-          "nothing."),
+          "What to evaluate on: the last part of data.train, a source of its own, a list of named "
+          "sources that are evaluated one by one, or null for nothing."),
       Key("seq_len", &R::seq_len, Integer(1, kMaxPositions),
           "Tokens of a sequence; at most the model's max_position_embeddings.")
           .Elsewhere({"sequence_length", "max_seq_len", "block_size"}),
       Key("shuffle", &R::shuffle, Boolean(),
           "Sequences in an order drawn from the seed, anew each epoch; false: as they lie."),
+      Key("documents", &R::documents, Boolean(),
+          "Documents end at the end-of-text token: positions begin again behind it, attention does "
+          "not look back across it, and the token behind it is nobody's target. false: a sequence "
+          "is one text."),
   }};
 }
 

@@ -107,7 +107,9 @@ void RecipeReader::Saw(const std::string& key, const Place& place, bool is_map) 
 }
 
 void RecipeReader::ForgetBelow(const std::string& key) {
-  std::erase_if(places_, [&](const auto& entry) { return entry.first.starts_with(key + "."); });
+  std::erase_if(places_, [&](const auto& entry) {
+    return entry.first.starts_with(key + ".") || entry.first.starts_with(key + "[");
+  });
 }
 
 bool RecipeReader::Unusable(const std::string& key) const {

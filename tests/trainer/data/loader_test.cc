@@ -5,6 +5,8 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -112,7 +114,7 @@ TEST_P(DealTest, RanksTogetherHoldExactlyTheGlobalBatch) {
     int64_t sample = (step - 1) * global;
     for (const auto& [got, row] : rows) {
       EXPECT_EQ(got, sample);
-      EXPECT_EQ(row, WindowAt(*source, loader.index().TokenOffset(sample)));
+      EXPECT_EQ(row, WindowAt(*source, loader.samples().PlaceOf(sample).offset));
       ++sample;
     }
   }
@@ -177,6 +179,154 @@ TEST(TrainLoader, StepsReadOnWhereTheLastOneEnded) {
             Gather(loader, options, 17));
   EXPECT_NE(Gather(TrainLoader(source, options, true, 9), options, 17),
             Gather(loader, options, 17));
+}
+
+// Two languages, so that a row tells its source.
+WeightedSources TwoSources() {
+  return {{std::make_shared<SyntheticSource>(
+               SyntheticOptions{.vocab_size = kVocab, .num_tokens = 40 * kSeqLen + 1, .seed = 1}),
+           3},
+          {std::make_shared<SyntheticSource>(
+               SyntheticOptions{.vocab_size = kVocab, .num_tokens = 10 * kSeqLen + 5, .seed = 2}),
+           1}};
+}
+
+TEST(Mixtures, EachSourceHasEpochsOfItsOwn) {
+  const LoaderOptions options = Options(/*global=*/8, /*micro=*/3, /*ranks=*/2);
+  const WeightedSources sources = TwoSources();
+  const TrainLoader loader(sources, options, /*shuffle=*/true, /*seed=*/8);
+  std::vector<std::vector<int64_t>> offsets(2);
+  for (int64_t step = 1; step <= 20; ++step) {  // 160 samples: 120 and 40, give or take one.
+    for (const auto& [sample, row] : Gather(loader, options, step)) {
+      const Samples::Place place = loader.samples().PlaceOf(sample);
+      EXPECT_EQ(row, WindowAt(*sources[static_cast<size_t>(place.source)].source, place.offset));
+      offsets[static_cast<size_t>(place.source)].push_back(place.offset);
+    }
+    EXPECT_NEAR(std::ssize(offsets[1]), 2 * step, 1);
+  }
+  // Samples come in order, so whole epochs do: three of the one, four of the other at least.
+  for (size_t k = 0; k < 2; ++k) {
+    const int64_t windows = k == 0 ? 40 : 10;
+    std::vector<std::vector<int64_t>> orders;
+    for (int64_t epoch = 0; (epoch + 1) * windows <= std::ssize(offsets[k]); ++epoch) {
+      orders.emplace_back(offsets[k].begin() + epoch * windows,
+                          offsets[k].begin() + (epoch + 1) * windows);
+      std::set<int64_t> distinct(orders.back().begin(), orders.back().end());
+      EXPECT_EQ(std::ssize(distinct), windows);
+    }
+    ASSERT_GE(orders.size(), k == 0 ? 2u : 3u);
+    EXPECT_NE(orders[0], orders[1]);
+  }
+}
+
+TEST(Mixtures, WorldAndResumeChangeNothing) {
+  const WeightedSources sources = TwoSources();
+  const LoaderOptions alone = Options(12, 12, 1);
+  const TrainLoader loader(sources, alone, true, 8);
+  for (const int64_t ranks : {2, 3, 5}) {
+    const LoaderOptions options = Options(12, 2, ranks);
+    const TrainLoader other(TwoSources(), options, true, 8);
+    for (const int64_t step : {31, 2}) {
+      EXPECT_EQ(Gather(other, options, step), Gather(loader, alone, step));
+    }
+  }
+  EXPECT_NE(Gather(TrainLoader(sources, alone, true, 9), alone, 1), Gather(loader, alone, 1));
+  // A mixture of one is the source itself, as it was before there were mixtures.
+  const auto source = Tokens();
+  EXPECT_EQ(Gather(TrainLoader(WeightedSources{{source, 0.25}}, alone, true, 8), alone, 5),
+            Gather(TrainLoader(source, alone, true, 8), alone, 5));
+}
+
+TEST(Mixtures, EvaluationHasTheSharesOfTraining) {
+  const LoaderOptions options = Options(8, 4, 1);
+  const WeightedSources sources = TwoSources();
+  const EvalLoader all(sources, options, 1000);
+  // 40 and 10 windows at 3 to 1: the second ends first, after about 40 samples.
+  EXPECT_NEAR(static_cast<double>(all.Targets()) / kSeqLen, 42, 2);
+  std::vector<int64_t> next(2);
+  int64_t samples = 0;
+  for (int64_t b = 0; b < all.Batches(); ++b) samples += std::ssize(Gather(all, options, b));
+  EXPECT_EQ(samples * kSeqLen, all.Targets());
+  EXPECT_EQ(EvalLoader(sources, options, 2).Targets(), 16 * kSeqLen);
+}
+
+// A source of given tokens.
+std::shared_ptr<const TokenSource> Bytes(const std::string& name, const std::string& text,
+                                         std::optional<int32_t> eot) {
+  const std::string path = ::testing::TempDir() + "/" + name;
+  std::ofstream(path, std::ios::binary) << text;
+  std::shared_ptr<const TokenSource> source =
+      std::make_shared<TextSource>(std::vector<std::string>{path});
+  return eot ? WithEot(source, *eot) : source;
+}
+
+TEST(Documents, PositionsBeginAgainAndNobodyGuessesTheNextDocument) {
+  LoaderOptions options = Options(1, 1, 1);
+  options.vocab_size = 128;
+  options.documents = true;
+  //                                        |     |     |     |  windows of 6
+  const auto source = Bytes("docs.txt", "..abc.defghijklmno.....pq", '.');
+  const TrainLoader loader(source, options, /*shuffle=*/false, 0);
+  const std::vector<std::vector<int32_t>> positions = {
+      {0, 0, 0, 1, 2, 3}, {0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}, {0, 0, 0, 0, 0, 0}};
+  const std::vector<std::vector<float>> weights = {
+      {0, 0, 1, 1, 1, 0}, {1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1}, {0, 0, 0, 0, 0, 1}};
+  // Window 2 is "jklmno": its '.' is a target alone, and to end the document is a target that
+  // counts.
+  for (int64_t step = 1; step <= 4; ++step) {
+    HostBatch batch(1, kSeqLen);
+    loader.MicroBatch(step, 0, 0, batch.Views());
+    EXPECT_EQ(batch.positions, positions[static_cast<size_t>(step - 1)]) << step;
+    EXPECT_EQ(batch.weights, weights[static_cast<size_t>(step - 1)]) << step;
+    const Row row{batch.tokens, batch.targets};
+    EXPECT_EQ(row, WindowAt(*source, (step - 1) * kSeqLen));
+    EXPECT_EQ(loader.TargetsOfStep(step),
+              std::accumulate(batch.weights.begin(), batch.weights.end(), 0.0f));
+  }
+}
+
+TEST(Documents, TargetsAreTheWeightsOfAllRanks) {
+  WeightedSources sources = TwoSources();
+  sources[0].source = WithEot(sources[0].source, 3);
+  sources[1].source = WithEot(sources[1].source, 5);
+  for (const int64_t ranks : {1, 2, 3}) {
+    LoaderOptions options = Options(/*global=*/7, /*micro=*/2, ranks);
+    options.documents = true;
+    const TrainLoader loader(sources, options, true, 8);
+    const EvalLoader eval(sources, options, 3);
+    const auto sum = [&](const auto& from, int64_t step) {
+      double weights = 0;
+      for (int64_t m = 0; m < from.MicroBatches(); ++m) {
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          HostBatch batch(2, kSeqLen);
+          from.MicroBatch(step, m, rank, batch.Views());
+          for (const float weight : batch.weights) weights += weight;
+        }
+      }
+      return weights;
+    };
+    int64_t fewer = 0;
+    for (int64_t step = 1; step <= 30; ++step) {
+      EXPECT_EQ(static_cast<double>(loader.TargetsOfStep(step)), sum(loader, step));
+      fewer += loader.TargetsOfStep(step) < 7 * kSeqLen;
+    }
+    EXPECT_GT(fewer, 10);
+    int64_t all = 0;
+    for (int64_t b = 0; b < eval.Batches(); ++b) {
+      EXPECT_EQ(static_cast<double>(eval.TargetsOfBatch(b)), sum(eval, b));
+      all += eval.TargetsOfBatch(b);
+    }
+    EXPECT_EQ(eval.Targets(), all);
+  }
+}
+
+TEST(Documents, NeedAnEndAndAStepNeedsTargets) {
+  LoaderOptions options = Options(1, 1, 1);
+  options.documents = true;
+  options.vocab_size = 128;
+  EXPECT_THROW(TrainLoader(Tokens(), options, true, 0), std::invalid_argument);
+  const TrainLoader loader(Bytes("ends.txt", ".......", '.'), options, false, 0);
+  EXPECT_THROW(loader.TargetsOfStep(1), DataError);
 }
 
 TEST(TrainLoader, TokenOutsideTheVocabularyNamesItsPlace) {

@@ -72,6 +72,8 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
   EXPECT_TRUE(read["mfu"].is_null() && read["loss"].is_null() && read["grad_norm"].is_null());
   EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 1.5}),
             R"({"kind": "eval", "step": 3, "loss": 1.5})");
+  EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 1.5, .name = "code"}),
+            R"({"kind": "eval", "step": 3, "name": "code", "loss": 1.5})");
   EXPECT_EQ(
       ToJson(CheckpointRecord{.step = 4, .path = "c/step_4", .seconds = 0.25, .bytes = 12}),
       R"({"kind": "checkpoint", "step": 4, "path": "c/step_4", "seconds": 0.25, "bytes": 12})");

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "trainer/core/errors.h"
+#include "trainer/recipe/print.h"
 
 namespace fsdp {
 namespace {
@@ -72,7 +73,9 @@ log: {trace_steps: [1, 5]}
   EXPECT_EQ(recipe.run.store_port, 29501);
   EXPECT_EQ(recipe.model.hidden_size, 1024);
   EXPECT_EQ(recipe.model.vocab_size, 300);
-  EXPECT_EQ(recipe.data.train.paths, (std::vector<std::string>{"a.txt", "b c.txt", "*.txt"}));
+  ASSERT_EQ(recipe.data.TrainSources().size(), 1u);
+  EXPECT_EQ(recipe.data.TrainSources()[0].paths,
+            (std::vector<std::string>{"a.txt", "b c.txt", "*.txt"}));
   EXPECT_EQ(std::get<SourceRecipe>(recipe.data.valid).paths, std::vector<std::string>{"v.txt"});
   EXPECT_FALSE(recipe.data.shuffle);
   EXPECT_EQ(recipe.train.activation_checkpointing, TrainRecipe::Recompute::kSelective);
@@ -257,13 +260,21 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
             "r.yaml:2:23: data.train.paths: source `text` needs at least one path");
   EXPECT_EQ(data("train: {source: synthetic, paths: [x]}"),
             "r.yaml:2:42: data.train.paths: source `synthetic` has no files");
-  EXPECT_EQ(data("train: [{paths: [x]}]"),
-            "r.yaml:2:15: data.train: a list of sources: not in this version");
+  EXPECT_EQ(data("train: {source: images, paths: [x]}"),
+            "r.yaml:2:24: data.train.source: `images`: not in this version (want `text`, `tokens` "
+            "or `synthetic`)");
+  EXPECT_EQ(data("train: {source: tokens}"),
+            "r.yaml:2:24: data.train.source: source `tokens` needs at least one path");
+  EXPECT_EQ(data("train: {paths: [x], dtype: uint16}"),
+            "r.yaml:2:35: data.train.dtype: belongs to source `tokens`, not to source `text`");
+  EXPECT_EQ(
+      data("train: {source: tokens, paths: [x], eot: 50257}"),
+      "r.yaml:2:49: data.train.eot: data.train.eot is 50257, outside the vocabulary of 50257");
   EXPECT_EQ(data("train: {paths: [x], weight: 1}"),
-            "r.yaml:2:28: data.train.weight: not in this version");
-  EXPECT_EQ(data("train: {source: tokens, paths: [x]}"),
-            "r.yaml:2:24: data.train.source: `tokens`: not in this version (want `text` or "
-            "`synthetic`)");
+            "r.yaml:2:28: data.train.weight: unknown key; known here: source, paths, tokenizer, "
+            "dtype and eot");
+  EXPECT_EQ(data("train: x"),
+            "r.yaml:2:15: data.train: want a map, or a list of maps, got the text `x`");
   EXPECT_EQ(data("train: {paths: [x], tokenizer: gpt2/tokenizer.json}"),
             "r.yaml:2:39: data.train.tokenizer: `gpt2/tokenizer.json`: not in this version (want "
             "`bytes`)");
@@ -272,9 +283,10 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(data("train: {paths: [x]}, valid: {fraction: 0.1, paths: [y]}"),
             "r.yaml:2:37: data.valid.fraction: a share of data.train and a source of its own "
             "exclude each other");
-  EXPECT_EQ(data("train: {paths: [x]}, valid: 0.05"),
-            "r.yaml:2:36: data.valid: want null, {fraction: ...} or a map like data.train, got "
-            "0.05");
+  EXPECT_EQ(
+      data("train: {paths: [x]}, valid: 0.05"),
+      "r.yaml:2:36: data.valid: want null, {fraction: ...}, a map like data.train or a list of "
+      "such maps, each with a name, got 0.05");
   EXPECT_EQ(data("train: {paths: [x]}, valid: {source: text}"),
             "r.yaml:2:45: data.valid.source: source `text` needs at least one path");
   EXPECT_EQ(data("train: {paths: [x]}, seq_len: 2048"),
@@ -282,9 +294,69 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
             "1024");
   EXPECT_EQ(data("train: {paths: [x]}, valid: null}\neval: {every: 5"),
             "r.yaml:3:15: eval.every: eval.every is 5, but data.valid is null");
-  EXPECT_EQ(data("train: {source: synthetic}}\neval: {sample: {prompt: x}"),
-            "r.yaml:3:8: eval.sample: eval.sample is text, but data.train is not (source "
-            "`synthetic`)");
+  EXPECT_EQ(
+      data("train: {source: synthetic}}\neval: {sample: {prompt: x}"),
+      "r.yaml:3:8: eval.sample: eval.sample is text, but data.train is not: no source of it has "
+      "a tokenizer (for source `tokens`, name the tokenizer.json or .model that made them)");
+  EXPECT_EQ(data("train: {paths: [x]}, documents: true"),
+            "r.yaml:2:40: data.documents: data.documents needs an end-of-text token, and tokenizer "
+            "`bytes` has none: give data.train.eot");
+  EXPECT_EQ(data("train: {paths: [x], eot: 0}, documents: true"), "");
+  EXPECT_EQ(data("train: {source: tokens, paths: [x]}, documents: true"), "");  // tokens.json may.
+}
+
+TEST(LoadRecipe, ListsOfSources) {
+  const auto data = [](const std::string& fields) {
+    return MistakesOf("model: {family: gpt2}\ndata: {" + fields + "}\n");
+  };
+  EXPECT_EQ(data("train: []"),
+            "r.yaml:2:15: data.train: want at least one source, got a list of 0");
+  EXPECT_EQ(data("train: [{paths: [x], weight: 0}, {weight: 2}, {source: synthetic, paths: [y]}, "
+                 "{paths: [z], name: n}, 7]"),
+            "r.yaml:2:37: data.train[0].weight: want a number above 0 and of at most 1e+09, got 0\n"
+            "r.yaml:2:41: data.train[1]: source `text` needs at least one path\n"
+            "r.yaml:2:81: data.train[2].paths: source `synthetic` has no files\n"
+            "r.yaml:2:100: data.train[3].name: unknown key; known here: source, paths, tokenizer, "
+            "dtype, eot and weight\n"
+            "r.yaml:2:110: data.train[4]: want a map, got 7");
+  EXPECT_EQ(data("train: {paths: [x]}, valid: [{paths: [v]}, {paths: [w], name: a}, "
+                 "{paths: [], name: a}]"),
+            "r.yaml:2:37: data.valid[0].name: required\n"
+            "r.yaml:2:82: data.valid[2].paths: source `text` needs at least one path\n"
+            "r.yaml:2:92: data.valid[2].name: `a` is the name of data.valid[1] too");
+  EXPECT_EQ(data("train: [{paths: [x]}, {source: synthetic, eot: 0}], documents: true"),
+            "r.yaml:2:71: data.documents: data.documents needs an end-of-text token, and tokenizer "
+            "`bytes` has none: give data.train[0].eot");
+
+  const Recipe recipe = Parse(
+      "model: {family: gpt2}\ndata:\n  train:\n  - {paths: [a, b], weight: 3}\n"
+      "  - {source: tokens, paths: [c], dtype: uint16, eot: 9}\n"
+      "  valid:\n  - {paths: [v], name: 'in'}\n  - {paths: [w], name: out}\n");
+  ASSERT_EQ(recipe.data.TrainSources().size(), 2u);
+  EXPECT_EQ(recipe.data.TrainSources()[0].weight, 3);
+  EXPECT_EQ(recipe.data.TrainSources()[1].weight, 1);
+  EXPECT_EQ(recipe.data.TrainSources()[1].dtype, SourceRecipe::RawDType::kUint16);
+  EXPECT_EQ(recipe.data.TrainSources()[1].eot, 9);
+  ASSERT_EQ(recipe.data.ValidSources().size(), 2u);
+  EXPECT_EQ(recipe.data.ValidSources()[0].name, "in");
+  EXPECT_EQ(recipe.places.at("data.train[1].paths"), "r.yaml:5:29");
+  const std::string text = PrintRecipe(recipe);
+  EXPECT_NE(text.find("  train:\n    - source: text\n      paths: [a, b]\n"), std::string::npos)
+      << text;
+  EXPECT_EQ(Parse(text), recipe);
+
+  // The later form replaces the earlier one, and with it what was said of its places.
+  const std::string list = "model: {family: gpt2}\ndata: {train: [{paths: [x]}, {paths: [y]}]}\n";
+  EXPECT_EQ(Parse(list, {"data.train=[{paths: [z]}]"}).data.TrainSources().size(), 1u);
+  const Recipe map = Parse(list, {"data.train.paths=[z]"});
+  EXPECT_TRUE(std::holds_alternative<SourceRecipe>(map.data.train));
+  EXPECT_EQ(map.data.TrainSources()[0].paths, std::vector<std::string>{"z"});
+  EXPECT_EQ(map.places.count("data.train[0].paths"), 0u);
+  EXPECT_TRUE(std::holds_alternative<std::vector<SourceRecipe>>(
+      Parse(kGood, {"data.train=[{paths: [z]}]"}).data.train));
+  const Recipe valid = Parse(
+      kGood, {"data.valid=[{paths: [v], name: a}]", "data.valid.eot=3", "data.valid.paths=[w]"});
+  EXPECT_EQ(std::get<SourceRecipe>(valid.data.valid).eot, 3);
 }
 
 TEST(LoadRecipe, NamesWhatIsRequired) {
@@ -337,7 +409,8 @@ TEST(LoadRecipe, OneMistakeHidesNoOther) {
             "r.yaml:2:23: data.train.paths: source `text` needs at least one path\n"
             "r.yaml:2:37: data.seq_len: data.seq_len is 1025, but model.max_position_embeddings is "
             "1024\n"
-            "r.yaml:2:63: data.valid.x: unknown key; known here: source, paths and tokenizer\n"
+            "r.yaml:2:63: data.valid.x: unknown key; known here: source, paths, tokenizer, dtype "
+            "and eot\n"
             "r.yaml:3:8: eval.sample.prompt: required\n"
             "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
 }
@@ -367,7 +440,7 @@ TEST(LoadRecipe, LaterOverridesEarlier) {
   EXPECT_EQ(recipe.optimizer.lr, 3);                           // The later file.
   EXPECT_EQ(recipe.optimizer.eps, 2);                          // Maps are merged,
   EXPECT_EQ(recipe.log.trace_steps, std::vector<int64_t>{4});  // lists replaced.
-  EXPECT_EQ(recipe.data.train.paths, std::vector<std::string>{"corpus.txt"});
+  EXPECT_EQ(recipe.data.TrainSources()[0].paths, std::vector<std::string>{"corpus.txt"});
   recipe = ParseRecipe(files, {"optimizer.lr=4", "optimizer={eps: 5}", "optimizer.lr=6"});
   EXPECT_EQ(recipe.optimizer.lr, 6);
   EXPECT_EQ(recipe.optimizer.eps, 5);

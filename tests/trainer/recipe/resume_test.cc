@@ -31,6 +31,7 @@ TEST(ResumeDifferences, FreeKeysMayDiffer) {
                          "{policy: none}}"}),
             "");
   EXPECT_EQ(Differences({"data.valid=null"}), "");
+  EXPECT_EQ(Differences({"data.valid=[{paths: [v], name: a}, {paths: [w], name: b}]"}), "");
 }
 
 TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
@@ -40,6 +41,16 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
             "data.train.paths [x] -> [x, z]; data.seq_len 256 -> 128; "
             "train.micro_batch_size 8 -> 4; optimizer.lr 3.0e-4 -> 0.001; "
             "schedule.name cosine -> constant; ");
+  const auto mixed = [](const std::string& second) {
+    return With({"data.train=[{paths: [x]}, " + second + "]"});
+  };
+  const auto differences =
+      ResumeDifferences(mixed("{paths: [y]}"), mixed("{paths: [y], weight: 2}"));
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].key, "data.train[1].weight");
+  EXPECT_EQ(differences[0].now, "2.0");
+  EXPECT_EQ(Differences({"data.documents=true", "data.train.eot=0"}),
+            "data.train.eot null -> 0; data.documents false -> true; ");
   try {
     CheckResume(With({}), With({"optimizer.lr=1", "train.grad_clip=2"}));
     FAIL() << "no error";

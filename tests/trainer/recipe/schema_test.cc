@@ -109,8 +109,8 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_EQ(schema["properties"]["model"]["required"], Json({"family"}));
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
-  for (const char* word : {"llama", "hybrid", "\"host\"", "caching", "bf16", "\"tokens\"", "cuda",
-                           "weight\"", "num_key_value_heads"}) {
+  for (const char* word : {"llama", "hybrid", "\"host\"", "caching", "bf16", "images", "cuda",
+                           "num_key_value_heads"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -290,7 +290,8 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
   }
   if (type == "array") {
     Json list = Json::array();
-    const uint64_t size = schema.value("minItems", random.Below(n++, 4));
+    const uint64_t least = schema.value("minItems", 0);
+    const uint64_t size = schema.contains("maxItems") ? least : least + random.Below(n++, 4);
     for (uint64_t i = 0; i < size; ++i) list.push_back(Draw(schema["items"], random, n));
     return list;
   }
@@ -307,13 +308,31 @@ void Reconcile(Json& recipe) {
   model["num_attention_heads"] = 1;
   model["vocab_size"] = 300;
   model["max_position_embeddings"] = recipe["data"]["seq_len"];
-  for (const char* part : {"train", "valid"}) {
-    Json& source = recipe["data"][part];
-    if (!source.is_object() || !source.contains("paths")) continue;
+  bool text = false;
+  int names = 0;
+  const auto fit = [&](Json& source) {
+    if (!source.is_object() || !source.contains("paths")) return;
     if (source["source"] == "synthetic") source["paths"] = Json::array();
-    if (source["source"] == "text" && source["paths"].empty()) source["paths"] = {"no"};
+    if (source["source"] != "synthetic" && source["paths"].empty()) source["paths"] = {"no"};
+    if (source["source"] != "tokens") source["dtype"] = nullptr;
+    if (!source["eot"].is_null() || recipe["data"]["documents"] == true) source["eot"] = 7;
+    if (source.contains("name")) {
+      source["name"] = source["name"].get<std::string>() + std::to_string(names++);
+    }
+  };
+  for (const char* part : {"train", "valid"}) {
+    Json& sources = recipe["data"][part];
+    if (sources.is_array()) {
+      for (Json& source : sources) fit(source);
+    } else {
+      fit(sources);
+    }
   }
-  if (recipe["data"]["train"]["source"] == "synthetic") recipe["eval"]["sample"] = nullptr;
+  const Json& train = recipe["data"]["train"];
+  for (const Json& source : train.is_array() ? train : Json::array({train})) {
+    text |= source["source"] == "text";
+  }
+  if (!text) recipe["eval"]["sample"] = nullptr;
   if (recipe["data"]["valid"].is_null()) recipe["eval"]["every"] = 0;
   if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
   if (recipe["fsdp"]["sharding_strategy"] == "no_shard") recipe["fsdp"]["shard_size"] = nullptr;
