@@ -1,0 +1,106 @@
+#include "trainer/ops/lora.h"
+
+#include <utility>
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/lora_cpu.h"
+
+namespace fsdp {
+namespace {
+
+constexpr DType kF32 = DType::kFloat32;
+
+LoraShape CheckOperands(const Arguments& args, const ConstView& x, const ConstView& a,
+                        const ConstView& b, const ConstView& u, const char* y_name,
+                        const ConstView& y, int64_t column) {
+  args.CheckRank("x", x, kF32, 2);
+  args.CheckRank("a", a, kF32, 2);
+  args.CheckRank("b", b, kF32, 2);
+  args.CheckRank(y_name, y, kF32, 2);
+  const LoraShape s{x.shape[0], x.shape[1], b.shape[0], a.shape[0], y.shape[1]};
+  args.Check("a", a, kF32, {s.rank, s.in});
+  args.Check("b", b, kF32, {s.out, s.rank});
+  args.Check("u", u, kF32, {s.rows, s.rank});
+  args.Check(y_name, y, kF32, {s.rows, s.cols});
+  args.Require(s.rank > 0, "a has no rows");
+  args.Require(column >= 0 && s.out <= s.cols - column, "the adapter's columns are not all in y");
+  return s;
+}
+
+double Flops(const LoraShape& s) {
+  return 2.0 * static_cast<double>(s.rows * s.rank) * static_cast<double>(s.in + s.out);
+}
+
+}  // namespace
+
+void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float scale, int64_t column,
+                 View u, View y) {
+  const Arguments args("lora_forward");
+  const LoraShape shape = CheckOperands(args, x, a, b, u, "y", y, column);
+  for (const auto& [name, view] : {std::pair("x", x), std::pair("a", a), std::pair("b", b)}) {
+    args.CheckDisjoint("u", u, name, view);
+    args.CheckDisjoint("y", y, name, view);
+  }
+  args.CheckDisjoint("u", u, "y", y);
+  const double out_bytes = 4.0 * static_cast<double>(shape.rows * shape.out);
+  const Cost cost{.flops = Flops(shape),
+                  .bytes_read = static_cast<double>(x.bytes() + a.bytes() + b.bytes()) + out_bytes,
+                  .bytes_written = static_cast<double>(u.bytes()) + out_bytes};
+  stream.Enqueue({"lora_forward", {x, a, b}, {u, y}, cost}, [=](ThreadPool& pool) {
+    LoraForwardCpu(pool, shape, x.As<float>(), a.As<float>(), b.As<float>(), scale, u.As<float>(),
+                   y.As<float>() + column);
+  });
+}
+
+int64_t LoraBackwardWorkspace(int64_t rows, int64_t rank) {
+  return rows * rank * static_cast<int64_t>(sizeof(float));
+}
+
+void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstView b, float scale,
+                  ConstView dy, int64_t column, View dx, std::optional<View> da,
+                  std::optional<View> db, View workspace) {
+  const Arguments args("lora_backward");
+  const LoraShape shape = CheckOperands(args, x, a, b, u, "dy", dy, column);
+  args.Check("dx", dx, kF32, x.shape);
+  args.CheckWorkspace(workspace, LoraBackwardWorkspace(shape.rows, shape.rank));
+  Operation operation{"lora_backward", {x, u, a, b, dy}, {dx, workspace}, {}};
+  operation.cost = {.flops = Flops(shape),
+                    .bytes_read = static_cast<double>(a.bytes() + b.bytes() + dx.bytes()) +
+                                  4.0 * static_cast<double>(shape.rows * shape.out),
+                    .bytes_written = static_cast<double>(dx.bytes())};
+  if (da) {
+    args.Check("da", *da, kF32, a.shape);
+    operation.writes.push_back(*da);
+    operation.cost += Cost{.flops = 2.0 * static_cast<double>(shape.rows * shape.rank * shape.in),
+                           .bytes_read = static_cast<double>(x.bytes() + da->bytes()),
+                           .bytes_written = static_cast<double>(da->bytes())};
+  }
+  if (db) {
+    args.Check("db", *db, kF32, b.shape);
+    operation.writes.push_back(*db);
+    operation.cost += Cost{.flops = 2.0 * static_cast<double>(shape.rows * shape.rank * shape.out),
+                           .bytes_read = static_cast<double>(u.bytes() + db->bytes()),
+                           .bytes_written = static_cast<double>(db->bytes())};
+  }
+  if (da && db) args.CheckDisjoint("da", *da, "db", *db);
+  const auto apart = [&](const char* name, const View& result) {
+    for (const auto& [other, view] : {std::pair("x", x), std::pair("u", u), std::pair("a", a),
+                                      std::pair("b", b), std::pair("dy", dy)}) {
+      args.CheckDisjoint(name, result, other, view);
+    }
+    args.CheckDisjoint(name, result, "workspace", workspace);
+  };
+  apart("dx", dx);
+  for (const auto& [name, view] : {std::pair("da", da), std::pair("db", db)}) {
+    if (!view) continue;
+    apart(name, *view);
+    args.CheckDisjoint(name, *view, "dx", dx);
+  }
+  stream.Enqueue(operation, [=](ThreadPool& pool) {
+    LoraBackwardCpu(pool, shape, x.As<float>(), u.As<float>(), a.As<float>(), b.As<float>(), scale,
+                    dy.As<float>() + column, dx.As<float>(), da ? da->As<float>() : nullptr,
+                    db ? db->As<float>() : nullptr, workspace.As<float>());
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,35 @@
+// A low-rank adapter beside a linear layer (Hu et al. 2021, arXiv:2106.09685), for the columns
+// [column, column + out) of the layer's output:
+//   u = x A^T      y[:, column + j] += scale (u B^T)[:, j]
+//
+// x, dx: [rows, in]; a, da: [rank, in] and b, db: [out, rank], both as torch.nn.Linear has them;
+// u: [rows, rank], which backward needs; y, dy: [rows, cols], cols >= column + out. All fp32, sums
+// are fp32. Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping
+// results.
+#ifndef FSDP_TRAIN_TRAINER_OPS_LORA_H_
+#define FSDP_TRAIN_TRAINER_OPS_LORA_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// Overwrites u, adds to y. 2 rows rank (in + out) FLOPs.
+void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float scale, int64_t column,
+                 View u, View y);
+
+//   v = scale dy[:, column ... column + out] B      [rows, rank], in the workspace
+//   dx += v A      da += v^T x      db += scale dy[:, column ... column + out]^T u
+// Either of da and db may be left out: frozen. 4 rows rank (in + out) FLOPs.
+void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstView b, float scale,
+                  ConstView dy, int64_t column, View dx, std::optional<View> da,
+                  std::optional<View> db, View workspace);
+
+// Bytes of LoraBackward's workspace.
+int64_t LoraBackwardWorkspace(int64_t rows, int64_t rank);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_LORA_H_
