@@ -1,7 +1,7 @@
 #include "models/gpt2/config.h"
 
 #include <array>
-#include <cmath>
+#include <utility>
 
 namespace fsdp {
 
@@ -14,34 +14,33 @@ int64_t NumParameters(const Gpt2Config& c) {
   return (c.vocab_size + c.max_position_embeddings) * h + c.num_hidden_layers * block + norm;
 }
 
-std::vector<ShapeMistake> Validate(const Gpt2Config& c) {
-  std::vector<ShapeMistake> mistakes;
-  const auto check = [&](const char* field, int64_t value, int64_t max) {
-    if (value >= 1 && value <= max) return true;
-    mistakes.push_back({field, "want an integer from 1 to " + std::to_string(max) + ", got " +
-                                   std::to_string(value)});
-    return false;
-  };
-  const bool hidden = check("hidden_size", c.hidden_size, kMaxHiddenSize);
-  check("intermediate_size", c.intermediate_size, kMaxIntermediateSize);
-  check("num_hidden_layers", c.num_hidden_layers, kMaxHiddenLayers);
-  const bool heads = check("num_attention_heads", c.num_attention_heads, kMaxHiddenSize);
-  check("vocab_size", c.vocab_size, kMaxVocabSize);
-  check("max_position_embeddings", c.max_position_embeddings, kMaxPositions);
-  if (!std::isfinite(c.initializer_range) || c.initializer_range < 0) {
-    mistakes.push_back({"initializer_range",
-                        "want a number of at least 0, got " + std::to_string(c.initializer_range)});
+void FillDependent(Gpt2Config& config, const std::function<bool(std::string_view)>& given) {
+  if (given("hidden_size") && !given("intermediate_size")) {
+    config.intermediate_size = 4 * config.hidden_size;
   }
-  if (!std::isfinite(c.layer_norm_epsilon) || c.layer_norm_epsilon < 0) {
-    mistakes.push_back({"layer_norm_epsilon", "want a number of at least 0, got " +
-                                                  std::to_string(c.layer_norm_epsilon)});
+}
+
+std::vector<ShapeMistake> Validate(const Gpt2Config& c) {
+  ShapeChecks checks;
+  const bool hidden = checks.Integer("hidden_size", c.hidden_size, kMaxHiddenSize);
+  checks.Integer("intermediate_size", c.intermediate_size, kMaxIntermediateSize);
+  checks.Integer("num_hidden_layers", c.num_hidden_layers, kMaxHiddenLayers);
+  const bool heads = checks.Integer("num_attention_heads", c.num_attention_heads, kMaxHiddenSize);
+  checks.Integer("vocab_size", c.vocab_size, kMaxVocabSize);
+  checks.Integer("max_position_embeddings", c.max_position_embeddings, kMaxPositions);
+  checks.AtLeastZero("initializer_range", c.initializer_range);
+  checks.AtLeastZero("layer_norm_epsilon", c.layer_norm_epsilon);
+  for (const auto& [field, rate] : {std::pair("embedding_dropout", c.embedding_dropout),
+                                    std::pair("residual_dropout", c.residual_dropout)}) {
+    if (rate >= 0 && rate < 1) continue;
+    checks.Add(field, "want a number of at least 0 and below 1, got " + std::to_string(rate));
   }
   if (hidden && heads && c.hidden_size % c.num_attention_heads != 0) {
-    mistakes.push_back({"num_attention_heads", std::to_string(c.num_attention_heads) +
-                                                   " heads do not divide hidden_size " +
-                                                   std::to_string(c.hidden_size)});
+    checks.Add("num_attention_heads", std::to_string(c.num_attention_heads) +
+                                          " heads do not divide hidden_size " +
+                                          std::to_string(c.hidden_size));
   }
-  return mistakes;
+  return checks.Take();
 }
 
 std::span<const Gpt2Preset> Gpt2Presets() {

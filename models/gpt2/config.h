@@ -3,11 +3,16 @@
 #ifndef FSDP_TRAIN_MODELS_GPT2_CONFIG_H_
 #define FSDP_TRAIN_MODELS_GPT2_CONFIG_H_
 
+#include <concepts>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
+
+#include "models/shape_checks.h"
 
 namespace fsdp {
 
@@ -22,24 +27,34 @@ struct Gpt2Config {
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;  // Standard deviation of the initial weights.
 
+  // No part of the shape: how it is trained. Of an element of the embeddings' sum, and of what a
+  // block adds to the residual stream.
+  double embedding_dropout = 0, residual_dropout = 0;
+
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
+  int64_t max_positions() const { return max_position_embeddings; }
   bool operator==(const Gpt2Config&) const = default;
 };
 
-// No field's upper bound below lets this overflow.
+// Calls visit(name, field) for each field of the shape, under the names of recipes.
+template <typename Config, typename Visit>
+requires std::same_as<std::remove_const_t<Config>, Gpt2Config>
+void VisitFields(Config& config, const Visit& visit) {
+  visit("hidden_size", config.hidden_size);
+  visit("intermediate_size", config.intermediate_size);
+  visit("num_hidden_layers", config.num_hidden_layers);
+  visit("num_attention_heads", config.num_attention_heads);
+  visit("vocab_size", config.vocab_size);
+  visit("max_position_embeddings", config.max_position_embeddings);
+  visit("layer_norm_epsilon", config.layer_norm_epsilon);
+  visit("initializer_range", config.initializer_range);
+}
+
+// Fields that nobody has given follow those that somebody has.
+void FillDependent(Gpt2Config& config, const std::function<bool(std::string_view)>& given);
+
+// No field's upper bound lets this overflow.
 int64_t NumParameters(const Gpt2Config& config);
-
-// Upper bounds of the fields: far above any machine, and products of them fit in 64 bits.
-inline constexpr int64_t kMaxHiddenSize = int64_t{1} << 20;
-inline constexpr int64_t kMaxIntermediateSize = int64_t{1} << 22;
-inline constexpr int64_t kMaxHiddenLayers = int64_t{1} << 16;
-inline constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
-inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
-
-struct ShapeMistake {
-  std::string field;  // A member of Gpt2Config.
-  std::string message;
-};
 
 // Empty where a model of this shape can be built.
 std::vector<ShapeMistake> Validate(const Gpt2Config& config);

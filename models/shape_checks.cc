@@ -1,0 +1,18 @@
+#include "models/shape_checks.h"
+
+#include <cmath>
+
+namespace fsdp {
+
+bool ShapeChecks::Integer(const std::string& field, int64_t value, int64_t max) {
+  if (value >= 1 && value <= max) return true;
+  Add(field, "want an integer from 1 to " + std::to_string(max) + ", got " + std::to_string(value));
+  return false;
+}
+
+void ShapeChecks::AtLeastZero(const std::string& field, double value) {
+  if (std::isfinite(value) && value >= 0) return;
+  Add(field, "want a number of at least 0, got " + std::to_string(value));
+}
+
+}  // namespace fsdp

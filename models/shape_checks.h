@@ -1,0 +1,44 @@
+// What the families' Validate() have in common: bounds of fields, and mistakes in words.
+#ifndef FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_
+#define FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+
+// Upper bounds of the fields: far above any machine, and products of them fit in 64 bits.
+inline constexpr int64_t kMaxHiddenSize = int64_t{1} << 20;
+inline constexpr int64_t kMaxIntermediateSize = int64_t{1} << 22;
+inline constexpr int64_t kMaxHiddenLayers = int64_t{1} << 16;
+inline constexpr int64_t kMaxHeads = int64_t{1} << 14;
+inline constexpr int64_t kMaxRotaryHeadDim = 256;  // What the attention op computes.
+inline constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
+inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
+
+struct ShapeMistake {
+  std::string field;  // A member of the family's config, with its dots.
+  std::string message;
+};
+
+class ShapeChecks {
+ public:
+  void Add(const std::string& field, const std::string& message) {
+    mistakes_.push_back({field, message});
+  }
+  // From 1 to `max`. True: it is.
+  bool Integer(const std::string& field, int64_t value, int64_t max);
+  // Finite and of at least 0.
+  void AtLeastZero(const std::string& field, double value);
+
+  std::vector<ShapeMistake> Take() { return std::move(mistakes_); }
+
+ private:
+  std::vector<ShapeMistake> mistakes_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_

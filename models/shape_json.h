@@ -1,0 +1,18 @@
+// A model's shape as a checkpoint keeps it: a JSON object of the recipe's names.
+//   {"family": "llama", "hidden_size": 4096, ..., "rope_scaling": {"type": "default", ...}, ...}
+#ifndef FSDP_TRAIN_MODELS_SHAPE_JSON_H_
+#define FSDP_TRAIN_MODELS_SHAPE_JSON_H_
+
+#include <string>
+
+#include "models/shape.h"
+
+namespace fsdp {
+
+std::string ShapeToJson(const ModelShape& shape);
+// All fields of the family must be there. Throws CheckpointError; the shape passes Validate().
+ModelShape ShapeFromJson(const std::string& text);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_SHAPE_JSON_H_

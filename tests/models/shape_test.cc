@@ -1,0 +1,98 @@
+#include "models/shape.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "models/shape_json.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+TEST(ModelShape, AsksTheFamily) {
+  const ModelShape gpt2 = *FindModelPreset("gpt2-124m"), llama = *FindModelPreset("llama3.2-1b");
+  EXPECT_EQ(FamilyOf(gpt2), "gpt2");
+  EXPECT_EQ(FamilyOf(llama), "llama");
+  EXPECT_EQ(NumParameters(gpt2), 124439808);
+  EXPECT_EQ(NumParameters(llama), 1235814400);
+  EXPECT_EQ(VocabSize(llama), 128256);
+  EXPECT_EQ(HiddenSize(llama), 2048);
+  EXPECT_EQ(NumLayers(llama), 16);
+  EXPECT_EQ(NumHeads(llama), 32);
+  EXPECT_EQ(MaxPositions(gpt2), 1024);
+  EXPECT_EQ(MaxPositions(llama), 131072);
+  EXPECT_EQ(FindModelPreset("gpt2"), nullptr);
+  EXPECT_EQ(DefaultShape("t5"), std::nullopt);
+  for (const std::string_view family : kFamilies) {
+    ASSERT_TRUE(DefaultShape(family));
+    EXPECT_EQ(FamilyOf(*DefaultShape(family)), family);
+    EXPECT_TRUE(Validate(*DefaultShape(family)).empty());
+  }
+}
+
+TEST(ModelShape, NamesAreUnique) {
+  std::set<std::string_view> names;
+  for (const ModelPreset& preset : ModelPresets()) {
+    EXPECT_TRUE(names.insert(preset.name).second) << preset.name;
+  }
+  EXPECT_GT(names.size(), 20u);
+}
+
+std::string ErrorOf(const std::string& text) {
+  try {
+    ShapeFromJson(text);
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ShapeJson, ReadsWhatItWrites) {
+  for (const ModelPreset& preset : ModelPresets()) {
+    EXPECT_EQ(ShapeFromJson(ShapeToJson(preset.shape)), preset.shape) << preset.name;
+  }
+  LlamaConfig odd;
+  odd.rope_scaling = {.type = RopeScaling::Type::kYarn,
+                      .factor = 4.5,
+                      .original_max_position_embeddings = 100,
+                      .beta_fast = 31,
+                      .beta_slow = 2,
+                      .attention_factor = 1.25,
+                      .mscale = 0.7,
+                      .mscale_all_dim = 0.8,
+                      .truncate = false};
+  odd.attention_output_bias = odd.mlp_bias = true;
+  odd.initializer_range = 1.0 / 3;
+  EXPECT_EQ(ShapeFromJson(ShapeToJson(odd)), ModelShape(odd));
+}
+
+TEST(ShapeJson, RefusesWhatIsNoShape) {
+  const std::string good = ShapeToJson(*FindModelPreset("llama3.1-8b"));
+  EXPECT_EQ(ErrorOf(good), "");
+  EXPECT_NE(ErrorOf("{"), "");
+  EXPECT_NE(ErrorOf("[]"), "");
+  const auto changed = [&](const char* key, const nlohmann::json& value) {
+    auto json = nlohmann::ordered_json::parse(good);
+    json[key] = value;
+    return ErrorOf(json.dump());
+  };
+  EXPECT_EQ(changed("family", "t5"), "the checkpoint's model shape: no family t5");
+  EXPECT_NE(changed("num_key_value_heads", 3).find("num_key_value_heads: 3 key and value heads"),
+            std::string::npos);
+  EXPECT_NE(changed("hidden_size", "wide"), "");
+  EXPECT_NE(changed("rope_scaling", nullptr), "");
+  auto json = nlohmann::ordered_json::parse(good);
+  json["rope_scaling"]["type"] = "longrope";
+  EXPECT_EQ(ErrorOf(json.dump()), "the checkpoint's model shape: rope_scaling: no type longrope");
+  json["rope_scaling"].erase("type");
+  EXPECT_NE(ErrorOf(json.dump()), "");
+  json = nlohmann::ordered_json::parse(good);
+  json.erase("qk_norm");
+  EXPECT_NE(ErrorOf(json.dump()).find("qk_norm"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fsdp
