@@ -82,7 +82,8 @@ Strings Full(const Job& job) {
           "data.train={source: text, paths: [" + job.dir().Write("text", Text()) + "]}",
           "data.valid={fraction: 0.05}",
           "train.global_batch_size=5",
-          "eval={every: 4, steps: 2, sample: {prompt: 'line ', max_tokens: 5}}",
+          "train.ema={decay: 0.9}",
+          "eval={every: 4, steps: 2, ema: true, sample: {prompt: 'line ', max_tokens: 5}}",
           "checkpoint={every: 5, keep_last: 0}"};
 }
 

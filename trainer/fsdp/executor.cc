@@ -206,6 +206,9 @@ void Executor::Run(const Step& step) {
   running_ = &schedules_[static_cast<int>(step.mode)];
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
+  for (size_t u = 0; u < units_.size() && !sharded(); ++u) {
+    units_[u].value = ShardInUse(static_cast<int>(u)).data;
+  }
   AdvanceToRun();
   const bool train = step.mode == Mode::kTrain;
   for (int m = 0; m < running_->options.micro_batches; ++m) {
@@ -334,7 +337,7 @@ void Executor::Execute(const Action& action) {
           action.slot >= 0 ? gather_slots_[action.slot].data : groups_[g].own_value.data;
       for (const int unit : layout_.groups[g].units) {
         units_[unit].value = at;
-        gather_->AllGather(stream, masters_[unit], UnitView(at, unit));
+        gather_->AllGather(stream, ShardInUse(unit), UnitView(at, unit));
         at += UnitView(at, unit).bytes();
       }
       break;

@@ -105,6 +105,9 @@ class Executor final : public SegmentHooks {
     std::function<void(Stream& stream, int unit, View master, ConstView gradient,
                        ConstView coefficient)>
         optimize;
+    // kEval: shards to gather in place of the master weights', as NewShards() made them. Null:
+    // those.
+    const std::vector<View>* weights = nullptr;
     // kEval: what to run on the micro-batch instead of the loss (memory phase kGenerate).
     std::function<void(Tape& tape, const Batch& batch)> forward;
   };
@@ -143,6 +146,11 @@ class Executor final : public SegmentHooks {
   void WaitFor(const Action& action);
   void Signal(size_t index);
   void Execute(const Action& action);
+  // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
+  // one.
+  const View& ShardInUse(int unit) const {
+    return step_->weights && !layout_.units[unit].frozen ? (*step_->weights)[unit] : masters_[unit];
+  }
   void Bind(int group, bool value, bool gradient);
   View UnitView(std::byte* data, int unit) const;
 

@@ -4,6 +4,7 @@
 #include "trainer/core/check.h"
 #include "trainer/core/philox.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/ema.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -21,6 +22,11 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     state_[0].shards.push_back(executor_.master(static_cast<int>(u)));
   }
   for (const ShardState& state : optimizer_->state()) state_.push_back(state);
+  if (options.ema) {
+    ema_ = executor_.NewShards(MemoryKind::kOptimizer);
+    state_.push_back({"ema", ema_});
+  }
+  FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
   if (options.snapshot) {
     for (const ShardState& state : state_) {
       snapshot_.push_back({state.name, executor_.NewShards(MemoryKind::kSnapshot)});
@@ -46,6 +52,7 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
                                                          ConstView gradient,
                                                          ConstView coefficient) {
     optimizer_->Step(stream, unit, lr, step, master, gradient, coefficient);
+    if (options_.ema) Ema(stream, *options_.ema, coefficient, master, ema_[unit]);
   };
   executor_.Run(run);
 }
@@ -54,6 +61,7 @@ void Session::Eval(float scale, Load load) {
   Executor::Step run;
   run.mode = Mode::kEval;
   run.loss_scale = scale;
+  run.weights = EvalWeights();
   run.load = std::move(load);
   executor_.Run(run);
 }
@@ -62,6 +70,7 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
   FSDP_CHECK(options_.generate);
   Executor::Step run;
   run.mode = Mode::kEval;
+  run.weights = EvalWeights();
   run.load = std::move(load);
   run.forward = [&](Tape& tape, const Batch& batch) {
     const auto row = [](const View& view) {
@@ -77,6 +86,14 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
   if (device_.type() == DeviceType::kSim) return {};
   if (device_.checker()) device_.checker()->OnHostAccess("logits", {logits_}, {});
   return {logits_.As<float>(), static_cast<size_t>(model_.vocab_size())};
+}
+
+void Session::InitializeEma() {
+  for (size_t u = 0; u < ema_.size(); ++u) {
+    if (ema_[u].NumElements() > 0) {
+      Copy(executor_.compute(), executor_.master(static_cast<int>(u)), ema_[u]);
+    }
+  }
 }
 
 const std::vector<ShardState>& Session::TakeSnapshot() {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct SessionOptions {
   int64_t global_batch_size = 1;  // Sequences.
   bool eval = true;               // Plans memory for it.
   bool generate = false;          // Likewise: a buffer for one row of logits.
+  std::optional<double> ema;      // Decay of the averaged weights; none without.
+  bool eval_ema = false;          // Eval() and Logits() use those.
   bool snapshot = false;          // Likewise: a copy of what a checkpoint holds.
 
   // T0: the targets of a full global batch.
@@ -53,7 +56,12 @@ class Session {
   // [vocab], on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load);
 
-  // What a checkpoint holds of this rank: master weights ("master") and the optimizer's state.
+  // The averaged weights become the master weights: once these have their initial values. Nothing
+  // without options().ema.
+  void InitializeEma();
+
+  // What a checkpoint holds of this rank: master weights ("master"), the optimizer's state, and the
+  // averaged weights ("ema").
   const std::vector<ShardState>& state() const { return state_; }
   // Enqueues a copy of it on the compute stream, for options().snapshot; it stays until the next.
   const std::vector<ShardState>& TakeSnapshot();
@@ -68,6 +76,9 @@ class Session {
   Model& model_;
   Executor executor_;
   std::unique_ptr<Optimizer> optimizer_;
+  const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
+
+  std::vector<View> ema_;
   std::vector<ShardState> state_, snapshot_;
   View logits_;
 };

@@ -146,6 +146,8 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
   options.global_batch_size = recipe.train.global_batch_size;
   options.eval = recipe.eval.every > 0;
   options.generate = recipe.eval.every > 0 && recipe.eval.sample.has_value();
+  if (recipe.train.ema) options.ema = recipe.train.ema->decay;
+  options.eval_ema = recipe.eval.ema;
   options.snapshot = recipe.checkpoint.async && recipe.checkpoint.every > 0;
   const OptimizerRecipe& o = recipe.optimizer;
   options.optimizer.kind = Same<OptimizerOptions::Kind>(o.name);

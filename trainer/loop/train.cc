@@ -186,6 +186,7 @@ class Trainer {
             FillInitial(p, seed, begin, values);
           });
     }
+    session_->InitializeEma();
     executor().Synchronize();
   }
 

@@ -245,6 +245,8 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
                 "eval.sample is text, but data.train is not: no source of it has a tokenizer "
                 "(for source `tokens`, name the tokenizer.json or .model that made them)");
 
+  rules.Require(!recipe.eval.ema || recipe.train.ema, {"eval.ema", "train.ema"},
+                "eval.ema is true, but train.ema is null: there is no average to evaluate");
   rules.Require(
       recipe.optimizer.name == OptimizerRecipe::Kind::kSgd || recipe.optimizer.momentum == 0,
       {"optimizer.momentum", "optimizer.name"},

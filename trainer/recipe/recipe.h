@@ -104,6 +104,11 @@ std::vector<KeyedSource> KeyedSources(const DataRecipe& data);
 // What turns the source's text into tokens; null where nobody says (tokens made elsewhere).
 const std::string* TokenizerOf(const SourceRecipe& source);
 const std::string* TokenizerOf(const DataRecipe& data);  // Of the first of train that has one.
+struct EmaRecipe {
+  double decay = 0.999;
+
+  bool operator==(const EmaRecipe&) const = default;
+};
 
 struct TrainRecipe {
   enum class Recompute { kNone, kSelective, kFull };
@@ -113,6 +118,7 @@ struct TrainRecipe {
   int64_t global_batch_size = 32;  // Sequences per optimizer step, over all ranks.
   double grad_clip = 1.0;          // 0: off.
   Recompute activation_checkpointing = Recompute::kNone;
+  std::optional<EmaRecipe> ema;
 
   bool operator==(const TrainRecipe&) const = default;
 };
@@ -129,6 +135,7 @@ struct EvalRecipe {
   int64_t every = 0;  // Steps; 0: never.
   int64_t steps = 20;
   std::optional<SampleRecipe> sample;
+  bool ema = false;
 
   bool operator==(const EvalRecipe&) const = default;
 };

@@ -280,6 +280,11 @@ Section<DataRecipe> DataSection() {
 
 Section<TrainRecipe> TrainSection() {
   using R = TrainRecipe;
+  const Section<EmaRecipe> ema = {{
+      Key("decay", &EmaRecipe::decay, Number({.at_least = 0, .below = 1}),
+          "What a step keeps of the average.")
+          .Elsewhere({"beta", "momentum"}),
+  }};
   return {{
       Key("steps", &R::steps, Integer(1), "Optimizer steps of the whole run.")
           .Elsewhere({"max_steps", "num_steps", "iterations"}),
@@ -294,6 +299,9 @@ Section<TrainRecipe> TrainSection() {
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<R::Recompute>(),
           "What backward computes again instead of keeping it. selective: norms, activations and "
           "attention. full: all but the inputs of the blocks."),
+      Key("ema", &R::ema, Nullable(Map(ema)),
+          "Keeps a moving average of the weights, sharded and saved as they are: a map with "
+          "`decay`. null: none."),
   }};
 }
 
@@ -310,6 +318,7 @@ Section<EvalRecipe> EvalSection() {
       Key("steps", &R::steps, Integer(1), "Batches of an evaluation, at most."),
       Key("sample", &R::sample, Nullable(Map(sample)),
           "A continuation to sample from the model, to look at. null: none."),
+      Key("ema", &R::ema, Boolean(), "Of the averaged weights, train.ema, in place of the last."),
   }};
 }
 

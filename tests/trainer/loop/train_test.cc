@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -11,6 +12,7 @@
 #include <sstream>
 
 #include "tests/trainer/comm/ranks.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/errors.h"
 #include "trainer/observe/whole_file.h"
 #include "trainer/recipe/load.h"
@@ -141,6 +143,86 @@ TEST(SavingTest, AFailureIsEveryRanksCheckpointError) {
         EXPECT_EQ(ReadWholeFile(run + "/checkpoints/latest"), "step_" + std::to_string(step - 2));
       }
       EXPECT_EQ(Records(run, "checkpoint").size(), static_cast<size_t>(step / 2 - 1));
+    }
+  }
+}
+
+// All elements of a state, parameter after parameter.
+std::vector<float> StateOf(const std::string& checkpoint, const std::string& state) {
+  CheckpointReader reader(checkpoint);
+  std::vector<float> all;
+  for (const UnitLayout& unit : reader.manifest().units) {
+    for (const Placement& p : unit.parameters) {
+      std::vector<float> values(static_cast<size_t>(p.size()));
+      reader.Read(state, p.name, p.shape, 0, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+TEST(EmaTest, FollowsTheWeightsFromTheFirstOnes) {
+  const std::string start = FreshDirectory("ema_start");
+  ASSERT_EQ(Train(1, Tiny(start, {"train.steps=1", "checkpoint.every=1"}))[0], "0 ");
+  const std::string first = start + "/checkpoints/step_1";
+  for (const int world : {1, 3}) {
+    const std::string run = FreshDirectory("ema");
+    const Recipe recipe =
+        Tiny(run, {"train={steps: 4, ema: {decay: 0.75}}", "model={init_from: " + first + "}",
+                   "checkpoint={every: 1, keep_last: 0}"});
+    EXPECT_EQ(Train(world, recipe), Strings(world, "0 "));
+    std::vector<float> want = StateOf(first, "master");
+    for (int step = 1; step <= 4; ++step) {
+      const std::string at = run + "/checkpoints/step_" + std::to_string(step);
+      const std::vector<float> master = StateOf(at, "master"), ema = StateOf(at, "ema");
+      ASSERT_EQ(ema.size(), want.size());
+      float moved = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        want[i] += 0.25f * (master[i] - want[i]);
+        // Whether the product is rounded before the sum is the compiler's choice.
+        ASSERT_NEAR(ema[i], want[i], 1e-6 * std::max(std::abs(want[i]), std::abs(master[i])));
+        moved = std::max(moved, std::abs(ema[i] - master[i]));
+      }
+      EXPECT_GT(moved, 1e-3f);
+    }
+  }
+}
+
+// An evaluation of the average is that of a run whose weights are the average.
+TEST(EmaTest, EvaluatesTheAverage) {
+  for (const int world : {1, 2}) {
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      const Strings settings = {"data.valid={source: synthetic}", "eval={every: 1, steps: 2}",
+                                std::string("fsdp.sharding_strategy=") + strategy,
+                                "checkpoint={every: 1, keep_last: 0}"};
+      const auto evaluate = [&](const std::string& name, const Strings& more) {
+        Strings all = settings;
+        all.insert(all.end(), more.begin(), more.end());
+        const std::string run = FreshDirectory(name);
+        EXPECT_EQ(Train(world, Tiny(run, all)), Strings(world, "0 "));
+        return Records(run, "eval").back()["loss"].get<double>();
+      };
+      const Strings train = {"train={steps: 4, ema: {decay: 0.9}}"};
+      const double last = evaluate("last", train);
+      const double averaged = evaluate("averaged", {train[0], "eval.ema=true"});
+      EXPECT_NE(last, averaged);
+
+      const std::string from = FreshDirectory("averaged") + "/checkpoints/step_4";
+      evaluate("averaged", {train[0], "eval.ema=true"});
+      const std::string weights = FreshDirectory("weights");
+      CheckpointReader reader(from);
+      const Manifest& manifest = reader.manifest();
+      WriteCheckpoint(
+          weights, {manifest.meta, Relayout(manifest.units, 1), 1, {"master"}},
+          [&](const std::string&, const Placement& p, int64_t begin, std::span<float> out) {
+            reader.Read("ema", p.name, p.shape, begin, out);
+          },
+          nullptr);
+      // A step that is too small to change any weight.
+      const double want =
+          evaluate("other", {"train.steps=1", "model={init_from: " + weights + "}",
+                             "optimizer={name: sgd, lr: 1.0e-30, weight_decay: 0}"});
+      EXPECT_EQ(averaged, want) << world << " " << strategy;
     }
   }
 }

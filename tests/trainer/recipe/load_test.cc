@@ -217,6 +217,11 @@ INSTANTIATE_TEST_SUITE_P(
          "train: {steps: 10}\nschedule: {name: wsd, warmup_steps: 6, decay_steps: 5}",
          "r.yaml:4:53: schedule.decay_steps: warm-up and decay are 6 + 5 steps, but train.steps is "
          "10"},
+        {"EmaOfNothing", "eval: {ema: true}",
+         "r.yaml:3:13: eval.ema: eval.ema is true, but train.ema is null: there is no average to "
+         "evaluate"},
+        {"EmaWithoutEnd", "train: {ema: {decay: 1}}",
+         "r.yaml:3:22: train.ema.decay: want a number of at least 0 and below 1, got 1"},
         {"MomentumOfAdamW", "optimizer: {momentum: 0.9}",
          "r.yaml:3:23: optimizer.momentum: optimizer.momentum belongs to `sgd`, but optimizer.name "
          "is `adamw`"},

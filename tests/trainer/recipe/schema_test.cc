@@ -334,6 +334,7 @@ void Reconcile(Json& recipe) {
   }
   if (!text) recipe["eval"]["sample"] = nullptr;
   if (recipe["data"]["valid"].is_null()) recipe["eval"]["every"] = 0;
+  if (recipe["train"]["ema"].is_null()) recipe["eval"]["ema"] = false;
   if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
   if (recipe["fsdp"]["sharding_strategy"] == "no_shard") recipe["fsdp"]["shard_size"] = nullptr;
   recipe["schedule"]["warmup_steps"] = 1;
