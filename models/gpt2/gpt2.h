@@ -20,6 +20,7 @@ class Gpt2 final : public Model {
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
   double FlopsPerToken(int64_t seq) const override;
+  WeightLayout linear_layout() const override { return WeightLayout::kInOut; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t max_positions() const override { return config_.max_position_embeddings; }
 

@@ -140,14 +140,14 @@ class TinyRank {
         rank_(rank),
         rows_(run.options.executor.micro_batch_size),
         seq_(run.options.executor.seq_len),
-        model_(run.config),
+        model_(ModelOf(run)),
         device_(
             {.spin = false, .checker = run.check ? std::make_shared<StreamChecker>() : nullptr}),
-        allocator_(device_, PlanMemory(Frozen(model_, run), run.options, rank.size)),
+        allocator_(device_, PlanMemory(*model_, run.options, rank.size)),
         gather_(rank.join("gather", {.timeout_s = 120})),
         reduce_(run.options.executor.communicators == 1 ? nullptr
                                                         : rank.join("reduce", {.timeout_s = 120})),
-        session_(device_, allocator_, model_, run.options, rank.rank, rank.size, gather_.get(),
+        session_(device_, allocator_, *model_, run.options, rank.rank, rank.size, gather_.get(),
                  reduce_ ? reduce_.get() : gather_.get()) {}
 
   std::string Run() {
@@ -164,8 +164,10 @@ class TinyRank {
   }
 
  private:
-  static Model& Frozen(Model& model, const TinyRun& run) {
-    for (const GroupMistake& mistake : FreezeParameters(model, run.options.optimizer.groups)) {
+  static std::unique_ptr<Model> ModelOf(const TinyRun& run) {
+    std::unique_ptr<Model> model = std::make_unique<Gpt2>(run.config);
+    if (run.lora) model = std::make_unique<LoraModel>(std::move(model), *run.lora);
+    for (const GroupMistake& mistake : FreezeParameters(*model, run.options.optimizer.groups)) {
       throw std::invalid_argument(mistake.message);
     }
     return model;
@@ -290,7 +292,7 @@ class TinyRank {
   const TinyRun& run_;
   Rank& rank_;
   const int64_t rows_, seq_;
-  Gpt2 model_;
+  const std::unique_ptr<Model> model_;
   CpuDevice device_;
   DirtyAllocator allocator_;
   std::unique_ptr<Communicator> gather_, reduce_;

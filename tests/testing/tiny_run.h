@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,12 +15,14 @@
 #include "models/gpt2/config.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/loop/session.h"
+#include "trainer/nn/lora.h"
 
 namespace fsdp::testing {
 
 struct TinyRun {
   Gpt2Config config = TinyConfig();
   SessionOptions options = TinyOptions();  // optimizer.groups: what they freeze is frozen.
+  std::optional<LoraOptions> lora;
   int world = 1;
   int steps = 3;
   uint64_t seed = 7;

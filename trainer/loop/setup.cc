@@ -15,6 +15,7 @@
 #include "trainer/data/text_source.h"
 #include "trainer/data/token_file_source.h"
 #include "trainer/loop/initial_weights.h"
+#include "trainer/nn/lora.h"
 
 namespace fsdp {
 namespace {
@@ -111,7 +112,15 @@ Gpt2Config ModelShape(const Recipe& recipe) {
 }
 
 std::unique_ptr<Model> BuildModel(const Recipe& recipe, const Gpt2Config& shape) {
-  auto model = std::make_unique<Gpt2>(shape);
+  std::unique_ptr<Model> model = std::make_unique<Gpt2>(shape);
+  if (const auto& lora = recipe.model.lora) {
+    try {
+      model = std::make_unique<LoraModel>(std::move(model),
+                                          LoraOptions{lora->rank, lora->alpha, lora->targets});
+    } catch (const std::invalid_argument& error) {
+      throw ConfigError(recipe.Mistake("model.lora.targets", error.what()));
+    }
+  }
   std::string message;
   for (const GroupMistake& mistake : FreezeParameters(*model, GroupsOf(recipe))) {
     const std::string list = "optimizer.groups";

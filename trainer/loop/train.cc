@@ -178,15 +178,17 @@ class Trainer {
       }
       return;
     }
+    const auto draw = [seed = seed_](const Parameter& p, int64_t begin, std::span<float> values) {
+      FillInitial(p, seed, begin, values);
+    };
     if (recipe_.model.init_from) {
-      executor().Initialize(OpenInitialWeights(*recipe_.model.init_from));
+      executor().Initialize([draw, read = OpenInitialWeights(*recipe_.model.init_from)](
+                                const Parameter& p, int64_t begin, std::span<float> values) {
+        p.is_adapter() ? draw(p, begin, values) : read(p, begin, values);
+      });
     } else {
-      executor().Initialize(
-          [seed = seed_](const Parameter& p, int64_t begin, std::span<float> values) {
-            FillInitial(p, seed, begin, values);
-          });
+      executor().Initialize(draw);
     }
-    session_->InitializeEma();
     executor().Synchronize();
   }
 

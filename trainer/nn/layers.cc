@@ -1,6 +1,7 @@
 #include "trainer/nn/layers.h"
 
 #include <optional>
+#include <vector>
 
 #include "trainer/ops/attention.h"
 #include "trainer/ops/elementwise.h"
@@ -8,6 +9,7 @@
 #include "trainer/ops/gelu.h"
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/layer_norm.h"
+#include "trainer/ops/lora.h"
 
 namespace fsdp {
 namespace {
@@ -71,11 +73,26 @@ Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layou
   const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
   Var y = tape.NewVar(Shape{x.shape[0], out});
   LinearForward(tape.stream(), x.view(), weight.value(), layout, bias.value(), y.view());
-  tape.Push([&tape, &weight, &bias, layout, x, grad = y.grad] {
+  std::vector<TensorPtr> inner;  // u of each adapter.
+  for (const Adapter& adapter : weight.adapters()) {
+    inner.push_back(tape.New(Shape{x.shape[0], adapter.a->shape()[0]}));
+    LoraForward(tape.stream(), x.view(), adapter.a->value(), adapter.b->value(), adapter.scale,
+                adapter.column, inner.back()->view(), y.view());
+  }
+  tape.Push([&tape, &weight, &bias, layout, x, inner, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
     TensorPtr dx = tape.New(x.shape);
     LinearBackward(tape.stream(), x.view(), weight.value(), layout, dy->view(), dx->view(),
                    GradOf(weight), GradOf(bias));
+    for (size_t i = 0; i < inner.size(); ++i) {
+      const Adapter& adapter = weight.adapters()[i];
+      const View u = inner[i]->view();
+      const TensorPtr workspace =
+          tape.New(Shape{LoraBackwardWorkspace(u.shape[0], u.shape[1])}, DType::kUInt8);
+      LoraBackward(tape.stream(), x.view(), u, adapter.a->value(), adapter.b->value(),
+                   adapter.scale, dy->view(), adapter.column, dx->view(), GradOf(*adapter.a),
+                   GradOf(*adapter.b), workspace->view());
+    }
     tape.Add(x.grad, std::move(dx));
   });
   return y;

@@ -9,6 +9,7 @@
 #include "trainer/autograd/tape.h"
 #include "trainer/data/batch.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/ops/linear.h"
 
 namespace fsdp {
 
@@ -37,6 +38,8 @@ class Model {
   // each weight of a matrix (the head counts, tables that are only looked up do not), and attention
   // below the diagonal.
   virtual double FlopsPerToken(int64_t seq) const = 0;
+  // How the weights of all its linear layers lie.
+  virtual WeightLayout linear_layout() const { return WeightLayout::kOutIn; }
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_positions() const = 0;
 };

@@ -35,6 +35,11 @@ Parameter::Parameter(std::string name, const Shape& shape, std::vector<Parameter
   }
 }
 
+void Parameter::AddAdapter(const Adapter& adapter) {
+  adapters_.push_back(adapter);
+  adapter.a->is_adapter_ = adapter.b->is_adapter_ = true;
+}
+
 ConstView Parameter::value() const {
   FSDP_CHECK(value_ != nullptr) << name_ << " is used while its unit is not gathered";
   return {value_, DType::kFloat32, shape_};

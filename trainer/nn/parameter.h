@@ -31,6 +31,16 @@ struct ParameterSlice {
   Shape shape = {};   // [rows, and the parameter's other dimensions].
 };
 
+class Parameter;
+
+// What is added to the columns [column, column + b's rows) of the output of a linear layer
+// (ops/lora.h).
+struct Adapter {
+  Parameter *a, *b;
+  float scale;
+  int64_t column;
+};
+
 class Parameter {
  public:
   // One slice: the whole, under the same name.
@@ -44,6 +54,11 @@ class Parameter {
   const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
   const std::vector<ParameterSlice>& slices() const { return slices_; }  // At least one.
+
+  // Of a linear layer's weight; a and b are in the same segment.
+  void AddAdapter(const Adapter& adapter);
+  const std::vector<Adapter>& adapters() const { return adapters_; }
+  bool is_adapter() const { return is_adapter_; }  // Some adapter's a or b.
 
   // A frozen parameter has no gradient and no optimizer state. Called before the layout is made.
   void Freeze() { trainable_ = false; }
@@ -61,6 +76,8 @@ class Parameter {
   std::string name_;
   Shape shape_;
   std::vector<ParameterSlice> slices_;
+  std::vector<Adapter> adapters_;
+  bool is_adapter_ = false;
   bool trainable_ = true;
   std::byte* value_ = nullptr;
   std::byte* grad_ = nullptr;

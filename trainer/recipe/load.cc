@@ -226,6 +226,11 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
                 {"schedule.warmup_steps", "train.steps"},
                 "schedule.warmup_steps is " + std::to_string(recipe.schedule.warmup_steps) +
                     ", but train.steps is " + std::to_string(recipe.train.steps));
+  rules.Require(!model.lora || model.init_from, {"model.lora", "model.init_from"},
+                "model.lora adapts a model that is there: it needs model.init_from");
+  rules.Require(!model.lora || !model.lora->targets.empty(), {"model.lora.targets", "model.lora"},
+                "no targets, so nothing to train");
+
   const bool wsd = recipe.schedule.name == ScheduleRecipe::Kind::kWsd;
   rules.Require(wsd || !recipe.schedule.decay_steps, {"schedule.decay_steps", "schedule.name"},
                 "schedule.decay_steps belongs to `wsd`, but schedule.name is `" +

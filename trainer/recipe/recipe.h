@@ -35,12 +35,21 @@ struct RunRecipe {
   bool operator==(const RunRecipe&) const = default;
 };
 
+struct LoraRecipe {
+  int64_t rank = 8;
+  double alpha = 16;
+  std::vector<std::string> targets = {"*"};  // Globs over names of weights.
+
+  bool operator==(const LoraRecipe&) const = default;
+};
+
 struct ModelRecipe {
   enum class Family { kGpt2 };
 
   Family family = Family::kGpt2;
   std::optional<std::string> preset;
   std::optional<std::string> init_from;
+  std::optional<LoraRecipe> lora;  // Only with init_from.
   // Empty only under init_from without preset: the files there decide. Otherwise LoadRecipe has
   // filled them.
   std::optional<int64_t> hidden_size;

@@ -38,6 +38,18 @@ Type<std::string> PresetName() {
       });
 }
 
+Section<LoraRecipe> LoraSection() {
+  using R = LoraRecipe;
+  return {{
+      Key("rank", &R::rank, Integer(1, kMaxHiddenSize), "Of an adapter's two matrices."),
+      Key("alpha", &R::alpha, Number({.above = 0}), "What adapters add is scaled by alpha / rank."),
+      Key("targets", &R::targets, ListOf(Text()),
+          "Globs over the names that weights of linear layers in blocks have in Hugging Face "
+          "files: "
+          "those that have an adapter."),
+  }};
+}
+
 Section<ModelRecipe> ModelSection() {
   using R = ModelRecipe;
   Field<R> preset = Key("preset", &R::preset, Nullable(PresetName()),
@@ -66,6 +78,9 @@ Section<ModelRecipe> ModelSection() {
           Key("init_from", &R::init_from, Nullable(Text()),
               "A Hugging Face directory (config.json and *.safetensors) or a checkpoint to "
               "take shape and weights from. Shape fields given beside it must agree with it."),
+          Key("lora", &R::lora, Nullable(Map(LoraSection())),
+              "Low-rank adapters: all parameters of init_from are frozen, and the adapters train. "
+              "null: none."),
           Key("hidden_size", &R::hidden_size, Nullable(Integer(1, kMaxHiddenSize)),
               "Width of the residual stream. null: 768.")
               .Elsewhere({"n_embd", "d_model", "hidden_dim"}),

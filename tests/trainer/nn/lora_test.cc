@@ -1,0 +1,210 @@
+// Adapters against the model they are merged into: that one is held to PyTorch, so these are too.
+#include "trainer/nn/lora.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <stdexcept>
+
+#include "models/gpt2/gpt2.h"
+#include "tests/testing/tiny_run.h"
+
+namespace fsdp {
+namespace {
+
+using testing::Tensors;
+using testing::TinyResult;
+using testing::TinyRun;
+using testing::Train;
+
+constexpr float kRank = 3, kAlpha = 6;
+const std::vector<std::string> kTargets = {"*attn*", "*.h.1.mlp.c_fc*"};
+
+TinyRun Adapted() {
+  TinyRun run;
+  run.lora = LoraOptions{static_cast<int64_t>(kRank), kAlpha, kTargets};
+  run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
+  run.steps = 4;
+  return run;
+}
+
+// W + alpha / rank (B A)^T for GPT-2's [in, out], of all weights that have adapters.
+Tensors Merge(const Tensors& parameters) {
+  Tensors merged;
+  for (const auto& [name, values] : parameters) {
+    if (name.find("lora_") != std::string::npos) continue;
+    merged[name] = values;
+    const auto a = parameters.find(LoraName(name, 'A')), b = parameters.find(LoraName(name, 'B'));
+    if (a == parameters.end()) continue;
+    const size_t rank = static_cast<size_t>(kRank), in = a->second.size() / rank,
+                 out = b->second.size() / rank;
+    for (size_t i = 0; i < in; ++i) {
+      for (size_t o = 0; o < out; ++o) {
+        double sum = 0;
+        for (size_t r = 0; r < rank; ++r) {
+          sum += double(a->second[r * in + i]) * b->second[o * rank + r];
+        }
+        merged[name][i * out + o] += static_cast<float>(kAlpha / kRank * sum);
+      }
+    }
+  }
+  return merged;
+}
+
+TinyRun Plain(const Tensors& parameters) {
+  TinyRun run;
+  run.initial = [parameters](const Parameter& p, int64_t begin, std::span<float> values) {
+    const std::vector<float>& from = parameters.at(p.name());
+    std::copy_n(from.begin() + begin, values.size(), values.begin());
+  };
+  return run;
+}
+
+void ExpectNear(const std::vector<float>& got, const std::vector<double>& want, double tolerance,
+                const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  double norm = 0, difference = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    norm += want[i] * want[i];
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+  }
+  EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << what;
+  EXPECT_GT(norm, 0) << what;
+}
+
+// What rounding may do: 2^-24 for each of some hundred additions in a row, generously.
+constexpr double kTolerance = 1e-5;
+
+TEST(Lora, TrainsWhatTheMergedModelWouldCompute) {
+  for (const int world : {1, 3}) {
+    TinyRun run = Adapted();
+    run.world = world;
+    run.logits = {{0, 3}, {2, 7}};
+    run.steps = 1;
+    run.options.executor.max_norm = 0;
+    const TinyResult adapted = Train(run);
+    // The merged model before the step has the same loss, and gradients that the chain rule turns
+    // into those of A and B.
+    TinyRun plain = Plain(Merge(adapted.initial));
+    plain.logits = run.logits;
+    plain.steps = 1;
+    const TinyResult merged = Train(plain);
+    EXPECT_NEAR(adapted.losses[0], merged.losses[0], kTolerance);
+    ExpectNear(adapted.logits, {merged.logits.begin(), merged.logits.end()}, kTolerance, "logits");
+    size_t adapters = 0;
+    for (const auto& [name, dw] : merged.gradients) {
+      const std::string a_name = LoraName(name, 'A'), b_name = LoraName(name, 'B');
+      if (!adapted.gradients.count(a_name)) continue;
+      ++adapters;
+      const std::vector<float>&a = adapted.initial.at(a_name), &b = adapted.initial.at(b_name);
+      const size_t rank = static_cast<size_t>(kRank), in = a.size() / rank, out = b.size() / rank;
+      std::vector<double> da(a.size()), db(b.size());
+      for (size_t i = 0; i < in; ++i) {
+        for (size_t o = 0; o < out; ++o) {
+          for (size_t r = 0; r < rank; ++r) {
+            const double d = kAlpha / kRank * double(dw[i * out + o]);
+            da[r * in + i] += d * b[o * rank + r];
+            db[o * rank + r] += d * a[r * in + i];
+          }
+        }
+      }
+      ExpectNear(adapted.gradients.at(a_name), da, kTolerance, a_name);
+      ExpectNear(adapted.gradients.at(b_name), db, kTolerance, b_name);
+    }
+    EXPECT_EQ(adapters, 7u);  // Two of attention in each of three blocks, and one more.
+    EXPECT_EQ(adapted.gradients.size(), 2 * adapters);
+  }
+}
+
+TEST(Lora, MergedAfterTrainingItIsTheSameModel) {
+  const TinyResult adapted = Train(Adapted());
+  TinyRun plain = Plain(Merge(adapted.parameters));
+  plain.options.lr.lr = 0;
+  EXPECT_NEAR(Train(plain).eval_loss, adapted.eval_loss, kTolerance);
+  EXPECT_LT(adapted.losses.back(), adapted.losses.front());
+  for (const auto& [name, values] : adapted.parameters) {
+    EXPECT_EQ(values == adapted.initial.at(name), name.find("lora_") == std::string::npos) << name;
+  }
+}
+
+TEST(Lora, StartsAsTheModelItAdapts) {
+  TinyRun run = Adapted();
+  const auto zero_b = [](const Parameter& p, int64_t begin, std::span<float> values) {
+    FillInitial(p, 3, begin, values);
+  };
+  run.initial = zero_b;
+  const TinyResult adapted = Train(run);
+  TinyRun plain;
+  plain.initial = zero_b;
+  EXPECT_EQ(adapted.losses[0], Train(plain).losses[0]);
+  for (const auto& [name, values] : adapted.initial) {
+    if (name.find("lora_") == std::string::npos) continue;
+    double squares = 0;
+    for (const float v : values) squares += v * v;
+    if (name.find("lora_B") != std::string::npos) {
+      EXPECT_EQ(squares, 0) << name;
+    } else {  // in x rank values of variance 1 / (3 in).
+      EXPECT_NEAR(squares, kRank / 3, kRank / 3 * 0.7) << name;
+    }
+  }
+}
+
+TEST(Lora, StrategyAndRecomputationChangeNoBit) {
+  for (const int world : {1, 2, 4}) {
+    TinyRun run = Adapted();
+    run.world = world;
+    const TinyResult want = Train(run);
+    for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
+      for (const Recompute recompute :
+           {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        run.options.executor.strategy = strategy;
+        run.options.executor.recompute = recompute;
+        EXPECT_EQ(testing::FirstDifference(Train(run), want), "") << world;
+      }
+    }
+  }
+}
+
+TEST(Lora, SlicesHaveAdaptersOfTheirOwn) {
+  class Sliced final : public Model {
+   public:
+    const std::vector<ModelSegment>& segments() const override { return segments_; }
+    void Loss(Tape&, const Batch&, float, View) const override {}
+    void Logits(Tape&, const Batch&, int64_t, View) const override {}
+    double FlopsPerToken(int64_t seq) const override { return 6.0 * 9 * 4 + double(seq); }
+    int64_t vocab_size() const override { return 8; }
+    int64_t max_positions() const override { return 8; }
+
+   private:
+    Parameter qkv_{"qkv", Shape{9, 4}, {{"q.weight", 5}, {"k.weight", 2}, {"v.weight", 2}}};
+    std::vector<ModelSegment> segments_{{"h.0", true, {&qkv_}}};
+  };
+  const LoraModel model(std::make_unique<Sliced>(), {2, 8, {"q.*", "[v].weight"}});
+  const std::vector<Parameter*>& parameters = model.segments()[0].parameters;
+  ASSERT_EQ(parameters.size(), 5u);
+  EXPECT_FALSE(parameters[0]->trainable());
+  const std::vector<Adapter>& adapters = parameters[0]->adapters();
+  ASSERT_EQ(adapters.size(), 2u);
+  EXPECT_EQ(adapters[0].column, 0);
+  EXPECT_EQ(adapters[1].column, 7);
+  EXPECT_EQ(adapters[1].scale, 4);
+  EXPECT_EQ(adapters[1].a->name(), "base_model.model.v.lora_A.weight");
+  EXPECT_EQ(adapters[1].a->shape(), (Shape{2, 4}));
+  EXPECT_EQ(adapters[1].b->shape(), (Shape{2, 2}));
+  EXPECT_TRUE(adapters[1].b->is_adapter() && adapters[1].b->trainable());
+  // 4 of the base's 6 a weight, all of attention's, 6 a weight of an adapter.
+  EXPECT_DOUBLE_EQ(model.FlopsPerToken(10), 4.0 * 9 * 4 + 10 + 6.0 * (2 * 4 * 2 + 5 * 2 + 2 * 2));
+}
+
+TEST(Lora, RefusesTargetsThatMatchNothing) {
+  const auto make = [](const LoraOptions& options) {
+    LoraModel model(std::make_unique<Gpt2>(TinyRun::TinyConfig()), options);
+  };
+  EXPECT_NO_THROW(make({}));
+  EXPECT_THROW(make({0, 1, {"*"}}), std::invalid_argument);
+  EXPECT_THROW(make({4, 1, {"*attn*", "*q_proj*"}}), std::invalid_argument);
+  EXPECT_THROW(make({4, 1, {"*wte*"}}), std::invalid_argument);  // Not a linear layer of a block.
+}
+
+}  // namespace
+}  // namespace fsdp

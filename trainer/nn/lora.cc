@@ -1,0 +1,82 @@
+#include "trainer/nn/lora.h"
+
+#include <fnmatch.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+namespace fsdp {
+namespace {
+
+constexpr std::string_view kSuffix = ".weight";
+
+bool IsTarget(const std::string& name, const std::string& target) {
+  return fnmatch(target.c_str(), name.c_str(), 0) == 0;
+}
+
+}  // namespace
+
+std::string LoraName(const std::string& weight, char part) {
+  std::string stem = weight;
+  if (stem.ends_with(kSuffix)) stem.resize(stem.size() - kSuffix.size());
+  return "base_model.model." + stem + ".lora_" + part + ".weight";
+}
+
+LoraModel::LoraModel(std::unique_ptr<Model> base, const LoraOptions& options)
+    : base_(std::move(base)), segments_(base_->segments()) {
+  if (options.rank < 1) throw std::invalid_argument("[LoraModel] rank, want >= 1");
+  std::vector<bool> used(options.targets.size());
+  std::string some_name;
+  for (ModelSegment& segment : segments_) {
+    for (Parameter* parameter : std::vector<Parameter*>(segment.parameters)) {
+      parameter->Freeze();
+      if (!segment.is_block || parameter->shape().rank() != 2) continue;
+      for (const ParameterSlice& slice : parameter->slices()) {
+        some_name = slice.name;
+        bool adapted = false;
+        for (size_t i = 0; i < options.targets.size(); ++i) {
+          if (!IsTarget(slice.name, options.targets[i])) continue;
+          used[i] = true;
+          if (!std::exchange(adapted, true)) Adapt(*parameter, slice, options, segment);
+        }
+      }
+    }
+  }
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) continue;
+    throw std::invalid_argument("`" + options.targets[i] +
+                                "` matches no weight of a linear layer in a block; a name is " +
+                                some_name);
+  }
+}
+
+void LoraModel::Adapt(Parameter& weight, const ParameterSlice& slice, const LoraOptions& options,
+                      ModelSegment& segment) {
+  // The rows of [out, in] are columns of the output; [in, out] has one slice, the whole.
+  const bool rows_are_outputs = linear_layout() == WeightLayout::kOutIn;
+  const int64_t in = weight.shape()[rows_are_outputs ? 1 : 0];
+  const int64_t out = rows_are_outputs ? slice.rows : weight.shape()[1];
+  const int64_t column = rows_are_outputs ? slice.begin / in : 0;
+  const Init noise{0, 1 / std::sqrt(3.0f * static_cast<float>(in))};
+  const auto add = [&](char part, const Shape& shape, const Init& init) {
+    adapters_.push_back(std::make_unique<Parameter>(LoraName(slice.name, part), shape, init,
+                                                    /*decay=*/true));
+    segment.parameters.push_back(adapters_.back().get());
+    return adapters_.back().get();
+  };
+  Parameter* const a = add('A', Shape{options.rank, in}, noise);
+  Parameter* const b = add('B', Shape{out, options.rank}, {});
+  weight.AddAdapter(
+      {a, b, static_cast<float>(options.alpha / static_cast<double>(options.rank)), column});
+}
+
+// Of the base, the gradient of x alone is computed: 4 of the 6 for each weight of a matrix, which
+// is what it has at sequence length 0, and all of attention's.
+double LoraModel::FlopsPerToken(int64_t seq) const {
+  double adapters = 0;
+  for (const auto& p : adapters_) adapters += static_cast<double>(p->shape().NumElements());
+  return base_->FlopsPerToken(seq) - base_->FlopsPerToken(0) / 3 + 6 * adapters;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,61 @@
+// Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): a model whose linear layers are frozen
+// and have adapters that train. For a weight W of y = x W (as a matrix [in, out]):
+//   y += alpha / rank x A^T B^T        A: [rank, in], B: [out, rank]
+// A starts as noise of the variance that torch.nn.Linear gives it, 1 / (3 in), B as zero: the model
+// starts as it was.
+#ifndef FSDP_TRAIN_TRAINER_NN_LORA_H_
+#define FSDP_TRAIN_TRAINER_NN_LORA_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/nn/model.h"
+
+namespace fsdp {
+
+struct LoraOptions {
+  int64_t rank = 8;
+  double alpha = 16;
+  // Globs over the names of weights in blocks (those of the Hugging Face file); each slice that one
+  // of them matches has an adapter of its own.
+  std::vector<std::string> targets = {"*"};
+
+  bool operator==(const LoraOptions&) const = default;
+};
+
+// Names of an adapter's two parameters, as PEFT (github.com/huggingface/peft) writes them:
+// base_model.model.<the weight's name without .weight>.lora_A.weight, and lora_B.
+std::string LoraName(const std::string& weight, char part);
+
+class LoraModel final : public Model {
+ public:
+  // Freezes all parameters of `base`. Throws std::invalid_argument for a rank < 1, and for a target
+  // that matches no weight, naming it and a name that one could match.
+  LoraModel(std::unique_ptr<Model> base, const LoraOptions& options);
+
+  const std::vector<ModelSegment>& segments() const override { return segments_; }
+  void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override {
+    base_->Loss(tape, batch, scale, loss);
+  }
+  void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override {
+    base_->Logits(tape, batch, column, logits);
+  }
+  double FlopsPerToken(int64_t seq) const override;
+  WeightLayout linear_layout() const override { return base_->linear_layout(); }
+  int64_t vocab_size() const override { return base_->vocab_size(); }
+  int64_t max_positions() const override { return base_->max_positions(); }
+
+ private:
+  void Adapt(Parameter& weight, const ParameterSlice& slice, const LoraOptions& options,
+             ModelSegment& segment);
+
+  std::unique_ptr<Model> base_;
+  std::vector<std::unique_ptr<Parameter>> adapters_;
+  std::vector<ModelSegment> segments_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_NN_LORA_H_
