@@ -308,6 +308,10 @@ void Reconcile(Json& recipe) {
   model["num_attention_heads"] = 1;
   model["vocab_size"] = 300;
   model["max_position_embeddings"] = recipe["data"]["seq_len"];
+  if (model["init_from"].is_null()) model["lora"] = nullptr;
+  if (model["lora"].is_object() && model["lora"]["targets"].empty()) {
+    model["lora"]["targets"] = {"*"};
+  }
   bool text = false;
   int names = 0;
   const auto fit = [&](Json& source) {
