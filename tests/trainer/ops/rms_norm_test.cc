@@ -1,0 +1,213 @@
+#include "trainer/ops/rms_norm.h"
+
+#include <cmath>
+
+#include "tests/testing/harness.h"
+#include "tests/testing/same_bits.h"
+
+namespace fsdp {
+namespace {
+
+using Values = std::vector<double>;
+
+struct Case {
+  int64_t rows, cols;
+  float eps;
+};
+// 600 rows make 32 blocks of sums, 40 make 2.
+constexpr Case kCases[] = {{1, 1, 0.25f},  {3, 1, 0.25f},   {1, 7, 1e-5f}, {5, 8, 1e-5f},
+                           {3, 33, 1e-5f}, {40, 21, 1e-5f}, {600, 5, 0.1f}};
+
+struct Oracle {
+  Values y, r;
+
+  Oracle(const Case& c, const Values& x, const Values& w) {
+    for (int64_t i = 0; i < c.rows; ++i) {
+      const double* row = x.data() + i * c.cols;
+      double squares = 0;
+      for (int64_t j = 0; j < c.cols; ++j) squares += row[j] * row[j] / c.cols;
+      r.push_back(1 / std::sqrt(squares + c.eps));
+      for (int64_t j = 0; j < c.cols; ++j) y.push_back(w[j] * row[j] * r.back());
+    }
+  }
+};
+
+struct Inputs {
+  Values x, w, dy;
+
+  explicit Inputs(const Case& c) {
+    Random random(42);
+    x = random.Vector(c.rows * c.cols);
+    w = random.Vector(c.cols);
+    dy = random.Vector(c.rows * c.cols);
+  }
+};
+
+struct Gradients {
+  Values dx, dw;
+};
+Gradients Differences(const Case& c, const Inputs& in) {
+  Gradients want;  // dx row by row: rows do not depend on each other.
+  for (int64_t i = 0; i < c.rows; ++i) {
+    const auto row = [&](const Values& all) {
+      return Values(all.begin() + i * c.cols, all.begin() + (i + 1) * c.cols);
+    };
+    const auto gradient = NumericGradient(
+        [&, dy = row(in.dy)](const auto& x) {
+          return Dot(dy, Oracle({1, c.cols, c.eps}, x, in.w).y);
+        },
+        row(in.x));
+    want.dx.insert(want.dx.end(), gradient.begin(), gradient.end());
+  }
+  want.dw = NumericGradient([&](const auto& v) { return Dot(in.dy, Oracle(c, in.x, v).y); }, in.w);
+  for (double& d : want.dw) d += 1;
+  return want;
+}
+
+class RmsNormTest : public OpTest {};
+FSDP_INSTANTIATE_OP_TEST(RmsNormTest);
+
+TEST_P(RmsNormTest, ForwardMatchesOracle) {
+  for (const Case& c : kCases) {
+    const Inputs in(c);
+    const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w);
+    const View y = Output({c.rows, c.cols}), r = Output({c.rows});
+    Run([&](Stream& stream) { RmsNormForward(stream, x, w, c.eps, y, r); });
+    const Oracle want(c, in.x, in.w);
+    const double tolerance = Tolerance(DType::kFloat32, c.cols);
+    EXPECT_TRUE(AllNear(Get(y), want.y, tolerance)) << c.rows << " x " << c.cols;
+    EXPECT_TRUE(AllNear(Get(r), want.r, tolerance));
+
+    Run([&](Stream& stream) { RmsNormForward(stream, x, w, c.eps, x, r); });
+    EXPECT_EQ(Get(x), Get(y)) << "in place";
+    Clear();
+  }
+}
+
+TEST_P(RmsNormTest, GradientMatchesFiniteDifferences) {
+  for (const Case& c : kCases) {
+    const Inputs in(c);
+    const Gradients want = Differences(c, in);
+    const Shape shape{c.rows, c.cols};
+    const View x = Input(shape, in.x), w = Input({c.cols}, in.w), dy = Input(shape, in.dy);
+    const View r = Input({c.rows}, Oracle(c, in.x, in.w).r);
+    const View dx = Output(shape), dw = Accumulated({c.cols});
+    const View workspace = Workspace(RmsNormBackwardWorkspace(c.rows, c.cols));
+    const auto run = [&](RmsNormDx mode, const View& to) {
+      Set(dw, Values(c.cols, 1));
+      Run([&](Stream& stream) { RmsNormBackward(stream, x, w, r, dy, mode, to, dw, workspace); });
+      EXPECT_TRUE(AllNear(Get(dw), want.dw, Tolerance(DType::kFloat32, c.rows + c.cols)));
+    };
+    const double tolerance = Tolerance(DType::kFloat32, c.cols);
+    run(RmsNormDx::kOverwrite, dx);
+    EXPECT_TRUE(AllNear(Get(dx), want.dx, tolerance)) << c.rows << " x " << c.cols;
+
+    const View sum = Accumulated(shape, 3);
+    run(RmsNormDx::kAdd, sum);
+    auto want_sum = want.dx;
+    for (double& d : want_sum) d += 3;
+    EXPECT_TRUE(AllNear(Get(sum), want_sum, tolerance));
+
+    run(RmsNormDx::kOverwrite, dy);
+    EXPECT_EQ(Get(dy), Get(dx)) << "in place";
+    Clear();
+  }
+}
+
+// Heads 1 and 2 of five: each is a row, and the others keep what they hold.
+TEST_P(RmsNormTest, HeadsAreRows) {
+  const int64_t batch = 2, seq = 3, all = 5, first = 1, count = 2, cols = 6;
+  const Case c{batch * seq * count, cols, 1e-5f};
+  const Inputs in(c);
+  const Oracle want(c, in.x, in.w);
+  const Gradients gradients = Differences(c, in);
+  const Shape shape{batch, seq, all, cols};
+  const auto spread = [&](const Values& rows, double other) {
+    Values out(shape.NumElements(), other);
+    for (int64_t i = 0; i < c.rows; ++i) {
+      const int64_t at = (i / count * all + first + i % count) * cols;
+      std::copy_n(rows.begin() + i * cols, cols, out.begin() + at);
+    }
+    return out;
+  };
+  const View x = Input(shape, spread(in.x, 0.5)), w = Input({cols}, in.w);
+  const View dy = Input(shape, spread(in.dy, 0.25));
+  const View y = Accumulated(shape, 7), dx = Accumulated(shape, 8), dw = Accumulated({cols});
+  const View r = Output({batch, seq, count});
+  const View workspace = Workspace(RmsNormBackwardWorkspace(c.rows, cols));
+  const auto heads = [&](const View& view) { return Heads(view, first, count); };
+  Run([&](Stream& stream) {
+    RmsNormForward(stream, heads(x), w, c.eps, heads(y), r);
+    RmsNormBackward(stream, heads(x), w, r, heads(dy), heads(dx), dw, workspace);
+  });
+  const double tolerance = Tolerance(DType::kFloat32, cols);
+  EXPECT_TRUE(AllNear(Get(y), spread(want.y, 7), tolerance));
+  EXPECT_TRUE(AllNear(Get(r), want.r, tolerance));
+  EXPECT_TRUE(AllNear(Get(dx), spread(gradients.dx, 8), tolerance));
+  EXPECT_TRUE(AllNear(Get(dw), gradients.dw, Tolerance(DType::kFloat32, c.rows + cols)));
+}
+
+TEST_P(RmsNormTest, NoRows) {
+  const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1});
+  const View none = Input({0}, {});
+  const View dw = Accumulated({4}), workspace = Workspace(RmsNormBackwardWorkspace(0, 4));
+  Run([&](Stream& stream) {
+    RmsNormForward(stream, x, w, 1e-5f, x, none);
+    RmsNormBackward(stream, x, w, none, dy, RmsNormDx::kOverwrite, dy, dw, workspace);
+  });
+  EXPECT_EQ(Get(dw), Values(4, 1));
+}
+
+TEST_P(RmsNormTest, RefusesWrongArguments) {
+  const View x = Output({2, 3}), y = Output({2, 3}), dx = Output({2, 3});
+  const View w = Output({3}), dw = Output({3}), r = Output({2});
+  const auto forward = [&](const View& x, const View& w, float eps, const View& y, const View& r) {
+    return [=](Stream& stream) { RmsNormForward(stream, x, w, eps, y, r); };
+  };
+  ExpectRefused(forward(w, w, 1e-5f, y, r), "[rms_norm_forward] x is fp32 [3]");
+  ExpectRefused(forward(x, r, 1e-5f, y, r), "w is fp32 [2], want fp32 [3]");
+  ExpectRefused(forward(x, w, -1, y, r), "eps");
+  ExpectRefused(forward(x, w, 1e-5f, Output({3, 2}), r), "y is fp32 [3, 2]");
+  ExpectRefused(forward(x, w, 1e-5f, y, w), "r is fp32 [3]");
+  ExpectRefused(forward(Output({2, 0}), Output({0}), 1e-5f, y, r), "no columns");
+  ExpectRefused(forward(x, w, 1e-5f, y, y.Slice(0, 2)), "r and y overlap");
+  const auto backward = [&](const View& dy, const View& dx, const View& workspace) {
+    return [=](Stream& stream) {
+      RmsNormBackward(stream, x, w, r, dy, RmsNormDx::kOverwrite, dx, dw, workspace);
+    };
+  };
+  const View workspace = Workspace(RmsNormBackwardWorkspace(2, 3));
+  ExpectRefused(backward(Output({3, 2}), dx, workspace), "[rms_norm_backward] dy");
+  ExpectRefused(backward(y, x, workspace), "dx and x overlap");
+  ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
+
+  const View heads = Output({1, 2, 4, 3}), head_r = Output({1, 2, 2});
+  const auto on_heads = [&](const Heads& x, const Heads& y, const View& r) {
+    return [=](Stream& stream) { RmsNormForward(stream, x, w, 1e-5f, y, r); };
+  };
+  ExpectRefused(on_heads({heads, 3, 2}, {heads, 0, 2}, head_r),
+                "x is heads 3 to 5 of [1, 2, 4, 3]");
+  ExpectRefused(on_heads({heads, 0, 2}, {heads, 0, 1}, head_r), "y has 1 heads, want 2");
+  ExpectRefused(on_heads({heads, 0, 2}, {heads, 0, 2}, Output({1, 2, 4})), "r is fp32 [1, 2, 4]");
+}
+
+TEST(RmsNorm, BitsDoNotDependOnThreads) {
+  const int64_t rows = 117, cols = 70;
+  Random random(1);
+  auto x = Floats(random.Vector(rows * cols)), w = Floats(random.Vector(cols));
+  auto dy = Floats(random.Vector(rows * cols));
+  ExpectSameBits([&](Stream& stream) {
+    std::vector<float> y(rows * cols), r(rows), dx(rows * cols, 1), dw(cols, 1);
+    std::vector<float> workspace(RmsNormBackwardWorkspace(rows, cols) / 4);
+    const Shape shape{rows, cols};
+    RmsNormForward(stream, ViewOf(x, shape), ViewOf(w), 1e-5f, ViewOf(y, shape), ViewOf(r));
+    RmsNormBackward(stream, ViewOf(x, shape), ViewOf(w), ViewOf(r), ViewOf(dy, shape),
+                    RmsNormDx::kAdd, ViewOf(dx, shape), ViewOf(dw), ViewOf(workspace));
+    stream.Synchronize();
+    for (const auto* part : {&dx, &dw}) y.insert(y.end(), part->begin(), part->end());
+    return y;
+  });
+}
+
+}  // namespace
+}  // namespace fsdp

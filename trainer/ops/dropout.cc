@@ -1,0 +1,30 @@
+#include "trainer/ops/dropout.h"
+
+#include <cmath>
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/dropout_cpu.h"
+
+namespace fsdp {
+
+void Dropout(Stream& stream, ConstView x, ConstView keys, uint32_t site, double rate, View y) {
+  constexpr const char* kOp = "dropout";
+  const Arguments args(kOp);
+  args.CheckRank("x", x, DType::kFloat32, 2);
+  const int64_t batch = x.shape[0], size = x.shape[1];
+  args.Check("y", y, DType::kFloat32, x.shape);
+  args.Check("keys", keys, DType::kInt32, {batch, 2});
+  args.CheckSameOrDisjoint("y", y, "x", x);
+  args.CheckDisjoint("y", y, "keys", keys);
+  args.Require(rate >= 0 && rate < 1, "rate is not in [0, 1)");
+  const auto threshold = static_cast<uint32_t>(std::ldexp(rate, 32));
+  const auto scale = static_cast<float>(1 / (1 - rate));
+  const double n = static_cast<double>(x.NumElements());
+  const Cost cost{.flops = 15 * n, .bytes_read = 4 * n, .bytes_written = 4 * n};
+  stream.Enqueue({kOp, {x, keys}, {y}, cost}, [=](ThreadPool& pool) {
+    DropoutCpu(pool, x.As<float>(), keys.As<int32_t>(), site, threshold, scale, batch, size,
+               y.As<float>());
+  });
+}
+
+}  // namespace fsdp

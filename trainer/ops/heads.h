@@ -1,0 +1,51 @@
+// Heads of attention as a part of a tensor: q, k and v of one packed product, or of tensors apart.
+#ifndef FSDP_TRAIN_TRAINER_OPS_HEADS_H_
+#define FSDP_TRAIN_TRAINER_OPS_HEADS_H_
+
+#include <cstdint>
+
+#include "trainer/core/view.h"
+#include "trainer/ops/arguments.h"
+
+namespace fsdp {
+
+// Heads [first, first + count) of a tensor [batch, seq, all heads, head_dim].
+template <typename AnyView>
+struct BasicHeads {
+  AnyView tensor;
+  int64_t first = 0, count = 0;
+
+  BasicHeads() = default;
+  BasicHeads(const AnyView& t, int64_t f, int64_t n) : tensor(t), first(f), count(n) {}
+  template <typename Other>
+  BasicHeads(const BasicHeads<Other>& o) : tensor(o.tensor), first(o.first), count(o.count) {}
+
+  // Elements from one row of a head to the next.
+  int64_t stride() const { return tensor.shape[2] * tensor.shape[3]; }
+  // Of the first head's first row.
+  auto* data() const { return tensor.template As<float>() + first * tensor.shape[3]; }
+};
+using Heads = BasicHeads<View>;
+using ConstHeads = BasicHeads<ConstView>;
+
+// fp32 with memory, four dimensions, and heads that it has.
+inline void CheckHeads(const Arguments& args, const char* name, const ConstHeads& heads) {
+  args.CheckRank(name, heads.tensor, DType::kFloat32, 4);
+  if (heads.first < 0 || heads.count < 0 || heads.first + heads.count > heads.tensor.shape[2]) {
+    args.Fail(std::string(name) + " is heads " + std::to_string(heads.first) + " to " +
+              std::to_string(heads.first + heads.count) + " of " + heads.tensor.shape.ToString() +
+              ", want [batch, seq, heads, head_dim]");
+  }
+}
+
+// No element in common: heads apart of one tensor, or tensors apart.
+inline void CheckHeadsApart(const Arguments& args, const char* name_a, const ConstHeads& a,
+                            const char* name_b, const ConstHeads& b) {
+  const bool one = a.tensor.data == b.tensor.data && a.tensor.shape == b.tensor.shape;
+  if (one && (a.first + a.count <= b.first || b.first + b.count <= a.first)) return;
+  args.CheckDisjoint(name_a, a.tensor, name_b, b.tensor);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_HEADS_H_

@@ -1,0 +1,153 @@
+#include "trainer/ops/rms_norm.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/rms_norm_cpu.h"
+
+namespace fsdp {
+namespace {
+
+// Enough for 32 threads, few enough that adding them up is cheap beside the rows themselves.
+int64_t Blocks(int64_t rows) { return std::clamp<int64_t>(rows / 16, 1, 32); }
+
+// A matrix or heads: what it lies in, its rows, and the shape of r.
+template <typename AnyView, typename T>
+struct Rows {
+  AnyView tensor;
+  NormRows<T> rows;
+};
+using ConstRows = Rows<ConstView, const float>;
+using MutableRows = Rows<View, float>;
+
+template <typename T, typename AnyView>
+Rows<AnyView, T> Of(const AnyView& matrix) {
+  return {matrix, {matrix.template As<float>(), matrix.shape[1]}};
+}
+template <typename T, typename AnyView>
+Rows<AnyView, T> Of(const BasicHeads<AnyView>& heads) {
+  return {heads.tensor, {heads.data(), heads.stride()}};
+}
+
+struct Sizes {
+  NormShape shape;
+  Shape r;
+};
+
+Sizes CheckMatrix(const Arguments& args, const ConstView& x) {
+  args.CheckRank("x", x, DType::kFloat32, 2);
+  args.Require(x.shape[1] > 0, "x has no columns");
+  return {{x.shape[0], 1, x.shape[1]}, Shape{x.shape[0]}};
+}
+
+Sizes CheckHeads(const Arguments& args, const ConstHeads& x) {
+  fsdp::CheckHeads(args, "x", x);
+  const Shape& s = x.tensor.shape;
+  args.Require(s[3] > 0, "x has no columns");
+  args.Require(x.count > 0, "x has no heads");
+  return {{s[0] * s[1], x.count, s[3]}, Shape{s[0], s[1], x.count}};
+}
+
+// As many heads of as many rows.
+void CheckLike(const Arguments& args, const char* name, const ConstHeads& y, const ConstHeads& x) {
+  fsdp::CheckHeads(args, name, y);
+  const Shape& s = x.tensor.shape;
+  args.Check(name, y.tensor, DType::kFloat32, {s[0], s[1], y.tensor.shape[2], s[3]});
+  if (y.count != x.count) {
+    args.Fail(std::string(name) + " has " + std::to_string(y.count) + " heads, want " +
+              std::to_string(x.count));
+  }
+}
+
+double Elements(const NormShape& s) { return static_cast<double>(s.rows() * s.cols); }
+
+void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
+             const ConstRows& x, ConstView w, float eps, const MutableRows& y, View r) {
+  const NormShape shape = sizes.shape;
+  args.Check("w", w, DType::kFloat32, {shape.cols});
+  args.Check("r", r, DType::kFloat32, sizes.r);
+  args.CheckDisjoint("r", r, "x", x.tensor);
+  args.CheckDisjoint("r", r, "y", y.tensor);
+  args.CheckDisjoint("y", y.tensor, "w", w);
+  args.Require(eps >= 0, "eps is negative");
+  const double n = Elements(shape);
+  const Cost cost{.flops = 4 * n,
+                  .bytes_read = 4 * (n + static_cast<double>(shape.cols)),
+                  .bytes_written = 4 * (n + static_cast<double>(shape.rows()))};
+  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, cost}, [=](ThreadPool& pool) {
+    RmsNormForwardCpu(pool, shape, x.rows, w.As<float>(), eps, y.rows, r.As<float>());
+  });
+}
+
+void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
+              const ConstRows& x, ConstView w, ConstView r, const ConstRows& dy, bool add,
+              const MutableRows& dx, View dw, View workspace) {
+  const NormShape shape = sizes.shape;
+  args.Check("w", w, DType::kFloat32, {shape.cols});
+  args.Check("r", r, DType::kFloat32, sizes.r);
+  args.Check("dw", dw, DType::kFloat32, {shape.cols});
+  args.CheckWorkspace(workspace, RmsNormBackwardWorkspace(shape.rows(), shape.cols));
+  args.CheckDisjoint("dx", dx.tensor, "x", x.tensor);
+  const int64_t blocks = Blocks(shape.rows());
+  const double n = Elements(shape), cols = static_cast<double>(shape.cols);
+  const Cost cost{
+      .flops = 10 * n,
+      .bytes_read = 4 * ((add ? 3 : 2) * n + 2 * cols + static_cast<double>(shape.rows())),
+      .bytes_written = 4 * (n + cols)};
+  stream.Enqueue({op, {x.tensor, w, r, dy.tensor}, {dx.tensor, dw, workspace}, cost},
+                 [=](ThreadPool& pool) {
+                   RmsNormBackwardCpu(pool, shape, x.rows, w.As<float>(), r.As<float>(), dy.rows,
+                                      blocks, add, dx.rows, dw.As<float>(), workspace.As<float>());
+                 });
+}
+
+constexpr const char* kForward = "rms_norm_forward";
+constexpr const char* kBackward = "rms_norm_backward";
+
+}  // namespace
+
+int64_t RmsNormBackwardWorkspace(int64_t rows, int64_t cols) {
+  return Blocks(rows) * cols * static_cast<int64_t>(sizeof(float));
+}
+
+void RmsNormForward(Stream& stream, ConstView x, ConstView w, float eps, View y, View r) {
+  const Arguments args(kForward);
+  const Sizes sizes = CheckMatrix(args, x);
+  args.Check("y", y, DType::kFloat32, x.shape);
+  args.CheckSameOrDisjoint("y", y, "x", x);
+  Forward(stream, args, kForward, sizes, Of<const float>(x), w, eps, Of<float>(y), r);
+}
+
+void RmsNormForward(Stream& stream, const ConstHeads& x, ConstView w, float eps, const Heads& y,
+                    View r) {
+  const Arguments args(kForward);
+  const Sizes sizes = CheckHeads(args, x);
+  CheckLike(args, "y", y, x);
+  args.CheckSameOrDisjoint("y", y.tensor, "x", x.tensor);
+  Forward(stream, args, kForward, sizes, Of<const float>(x), w, eps, Of<float>(y), r);
+}
+
+void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, ConstView dy,
+                     RmsNormDx mode, View dx, View dw, View workspace) {
+  const Arguments args(kBackward);
+  const Sizes sizes = CheckMatrix(args, x);
+  args.Check("dy", dy, DType::kFloat32, x.shape);
+  args.Check("dx", dx, DType::kFloat32, x.shape);
+  args.CheckSameOrDisjoint("dx", dx, "dy", dy);
+  Backward(stream, args, kBackward, sizes, Of<const float>(x), w, r, Of<const float>(dy),
+           mode == RmsNormDx::kAdd, Of<float>(dx), dw, workspace);
+}
+
+void RmsNormBackward(Stream& stream, const ConstHeads& x, ConstView w, ConstView r,
+                     const ConstHeads& dy, const Heads& dx, View dw, View workspace) {
+  const Arguments args(kBackward);
+  const Sizes sizes = CheckHeads(args, x);
+  CheckLike(args, "dy", dy, x);
+  CheckLike(args, "dx", dx, x);
+  args.CheckSameOrDisjoint("dx", dx.tensor, "dy", dy.tensor);
+  Backward(stream, args, kBackward, sizes, Of<const float>(x), w, r, Of<const float>(dy), false,
+           Of<float>(dx), dw, workspace);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,41 @@
+// RMSNorm over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467), with eps:
+//   r[i] = 1 / sqrt(mean_j x[i,j]^2 + eps)      y[i,j] = w[j] x[i,j] r[i]
+// Rows are those of a matrix [rows, cols], with r [rows], or, for the norms of q and k, heads of a
+// tensor [batch, seq, all heads, head_dim] (heads.h), with cols = head_dim and r [batch, seq, heads
+// of x]. w, dw: [cols]. All fp32, any number of rows. Backward needs x, w and r. No result depends
+// on the number of threads.
+#ifndef FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_
+#define FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_
+
+#include "trainer/ops/heads.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// 4 FLOPs an element; reads x twice from cache, once from memory. y may be x. Heads of y's tensor
+// that are not y's are left alone.
+void RmsNormForward(Stream& stream, ConstView x, ConstView w, float eps, View y, View r);
+void RmsNormForward(Stream& stream, const ConstHeads& x, ConstView w, float eps, const Heads& y,
+                    View r);
+
+enum class RmsNormDx {
+  kOverwrite,  // dx = the gradient.
+  kAdd,        // dx += the gradient: dx holds that of the skip connection around a pre-norm block.
+};
+
+// Bytes of RmsNormBackward's workspace: at most 32 cols floats.
+int64_t RmsNormBackwardWorkspace(int64_t rows, int64_t cols);
+
+//   dx[i,k] (+)= r[i] (w[k] dy[i,k] - x[i,k] r[i]^2 mean_j (w[j] dy[i,j] x[i,j]))
+//   dw[k] += sum_i dy[i,k] x[i,k] r[i]
+// dx may be dy itself. Adds to dw, so that micro-batches accumulate: sums of fixed blocks of rows,
+// added in the order of rows. 10 FLOPs an element.
+void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, ConstView dy,
+                     RmsNormDx mode, View dx, View dw, View workspace);
+// Overwrites dx.
+void RmsNormBackward(Stream& stream, const ConstHeads& x, ConstView w, ConstView r,
+                     const ConstHeads& dy, const Heads& dx, View dw, View workspace);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_

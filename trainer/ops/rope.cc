@@ -1,0 +1,45 @@
+#include "trainer/ops/rope.h"
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/rope_cpu.h"
+
+namespace fsdp {
+
+void RopeTable(Stream& stream, const std::vector<double>& frequencies, double factor, View table) {
+  constexpr const char* kOp = "rope_table";
+  const Arguments args(kOp);
+  args.CheckRank("table", table, DType::kFloat32, 3);
+  const int64_t positions = table.shape[0];
+  args.Check("table", table, DType::kFloat32,
+             {positions, 2, static_cast<int64_t>(frequencies.size())});
+  const Cost cost{.flops = 100.0 * static_cast<double>(table.NumElements()),
+                  .bytes_written = static_cast<double>(table.bytes())};
+  stream.Enqueue({kOp, {}, {table}, cost}, [=](ThreadPool& pool) {
+    RopeTableCpu(pool, frequencies, factor, positions, table.As<float>());
+  });
+}
+
+void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection direction,
+          const Heads& x) {
+  constexpr const char* kOp = "rope";
+  const Arguments args(kOp);
+  CheckHeads(args, "x", x);
+  const Shape& s = x.tensor.shape;
+  args.Require(s[3] % 2 == 0, "head_dim is odd");
+  args.CheckRank("table", table, DType::kFloat32, 3);
+  args.Check("table", table, DType::kFloat32, {table.shape[0], 2, s[3] / 2});
+  args.Check("positions", positions, DType::kInt32, {s[0], s[1]});
+  args.CheckDisjoint("x", x.tensor, "table", table);
+  args.CheckDisjoint("x", x.tensor, "positions", positions);
+  const RopeShape shape{s[0] * s[1], x.count, s[3] / 2, x.stride(), table.shape[0]};
+  const double n = static_cast<double>(shape.tokens * x.count * s[3]);
+  const Cost cost{.flops = 3 * n,
+                  .bytes_read = 4 * n + static_cast<double>(table.bytes() + positions.bytes()),
+                  .bytes_written = 4 * n};
+  const bool backward = direction == RopeDirection::kBackward;
+  stream.Enqueue({kOp, {table, positions}, {x.tensor}, cost}, [=](ThreadPool& pool) {
+    RopeCpu(pool, shape, table.As<float>(), positions.As<int32_t>(), backward, x.data());
+  });
+}
+
+}  // namespace fsdp
