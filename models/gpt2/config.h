@@ -27,8 +27,8 @@ struct Gpt2Config {
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;  // Standard deviation of the initial weights.
 
-  // No part of the shape: how it is trained. Of an element of the embeddings' sum, and of what a
-  // block adds to the residual stream.
+  // No part of the shape: how it is trained. Shares of the elements of the embeddings' sum, and of
+  // what a block adds to the residual stream, that are dropped (Tape::recording()).
   double embedding_dropout = 0, residual_dropout = 0;
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }

@@ -54,29 +54,40 @@ Parameter* Gpt2::New(const std::string& name, const Shape& shape, Init init) {
   return parameters_.back().get();
 }
 
-Var Gpt2::RunBlock(Tape& tape, const Var& x, const Block& b, int64_t batch, int64_t seq) const {
+Var Gpt2::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, bool train) const {
+  const Block& b = blocks_[layer];
   const auto eps = static_cast<float>(config_.layer_norm_epsilon);
   constexpr WeightLayout kLayout = WeightLayout::kInOut;
+  // Site 0 is the embedding.
+  const auto drop = [&](const Var& branch, uint32_t which) {
+    const double rate = config_.residual_dropout;
+    if (!train || rate == 0) return branch;
+    return Dropout(tape, branch, batch, 1 + 2 * static_cast<uint32_t>(layer) + which, rate);
+  };
   Var a = LayerNorm(tape, x, *b.ln_1_w, *b.ln_1_b, eps);
-  a = Linear(tape, a, *b.qkv_w, kLayout, *b.qkv_b);
-  a = CausalAttention(tape, a, batch, seq, config_.num_attention_heads);
-  a = Linear(tape, a, *b.attn_w, kLayout, *b.attn_b);
+  a = Linear(tape, a, *b.qkv_w, kLayout, b.qkv_b);
+  const int64_t heads = config_.num_attention_heads;
+  a = CausalAttention(tape, a, batch, {heads, heads});
+  a = drop(Linear(tape, a, *b.attn_w, kLayout, b.attn_b), 0);
   const Var middle = Residual(tape, x, a);
   Var m = LayerNorm(tape, middle, *b.ln_2_w, *b.ln_2_b, eps);
-  m = Linear(tape, m, *b.fc_w, kLayout, *b.fc_b);
+  m = Linear(tape, m, *b.fc_w, kLayout, b.fc_b);
   m = Gelu(tape, m);
-  m = Linear(tape, m, *b.proj_w, kLayout, *b.proj_b);
+  m = drop(Linear(tape, m, *b.proj_w, kLayout, b.proj_b), 1);
   return Residual(tape, middle, m);
 }
 
 Var Gpt2::Hidden(Tape& tape, const Batch& batch) const {
-  const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
-  Var x = tape.Segment(0, {}, /*recomputable=*/false,
-                       [&](Tape& t, const Var&) { return Embed(t, *wte_, *wpe_, batch); });
+  const bool train = tape.recording();  // Also where a block's own tape does not record.
+  Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
+    const Var sum = Embed(t, *wte_, *wpe_, batch);
+    const double rate = config_.embedding_dropout;
+    return train && rate > 0 ? Dropout(t, sum, batch, /*site=*/0, rate) : sum;
+  });
   for (size_t i = 0; i < blocks_.size(); ++i) {
     x = tape.Segment(static_cast<int>(i) + 1, x, /*recomputable=*/true,
-                     [this, i, rows, seq](Tape& t, const Var& in) {
-                       return RunBlock(t, in, blocks_[i], rows, seq);
+                     [this, i, train, batch](Tape& t, const Var& in) {
+                       return RunBlock(t, in, batch, i, train);
                      });
   }
   return x;
@@ -108,20 +119,11 @@ void Gpt2::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
 }
 
 void Gpt2::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const {
-  const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
   const Var x = Hidden(tape, batch);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     const Var y =
         LayerNorm(t, in, *ln_f_w_, *ln_f_b_, static_cast<float>(config_.layer_norm_epsilon));
-    for (int64_t r = 0; r < rows; ++r) {
-      const Shape row{1, config_.hidden_size};
-      const View last =
-          y.view().Slice((r * seq + column) * config_.hidden_size, config_.hidden_size);
-      LinearForward(t.stream(), last.Reshape(row), wte_->value(), WeightLayout::kOutIn,
-                    std::nullopt,
-                    logits.Slice(r * config_.vocab_size, config_.vocab_size)
-                        .Reshape(Shape{1, config_.vocab_size}));
-    }
+    HeadLogits(t, y, *wte_, batch, column, logits);
     return Var{};
   });
 }

@@ -32,7 +32,8 @@ class Gpt2 final : public Model {
 
   Parameter* New(const std::string& name, const Shape& shape, Init init);
   Var Hidden(Tape& tape, const Batch& batch) const;  // Before the final norm.
-  Var RunBlock(Tape& tape, const Var& x, const Block& block, int64_t batch, int64_t seq) const;
+  // `train`: dropout acts.
+  Var RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, bool train) const;
   int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }
 
   Gpt2Config config_;

@@ -6,12 +6,17 @@
 
 namespace fsdp {
 
-// A micro-batch. All [rows, seq_len].
+// A micro-batch. All [rows, seq_len] but for the keys.
 struct Batch {
-  View tokens;     // int32.
-  View targets;    // int32: the token after each token.
-  View weights;    // fp32: 1 for a target that counts; 0 in rows left over, and across documents.
-  View positions;  // int32, of each token in its document: rises by one, or is 0 again (loader.h).
+  View tokens;   // int32.
+  View targets;  // int32: the token after each token.
+  View weights;  // fp32: 1 for a target that counts; 0 in rows left over, and across documents.
+  // int32: of each token in its document, as far as it lies in the row: 0 at the row's begin, then
+  // one more from token to token, or 0 where another document begins. Attention stops there.
+  View positions;
+  // int32 [rows, 2]: 64 bits, the low word first, that name the row's sample for random numbers: of
+  // the run's seed and the global sample alone.
+  View sample_keys = {};
 };
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "trainer/core/errors.h"
@@ -22,11 +23,30 @@ void CheckView(const char* name, const View& view, DType dtype, const LoaderOpti
   }
 }
 
+void CheckKeys(const View& keys, const LoaderOptions& options) {
+  const Shape want = {options.micro_batch_size, 2};
+  if (keys.dtype != DType::kInt32 || keys.shape != want || keys.data == nullptr) {
+    throw std::invalid_argument("[MicroBatch] sample_keys is " + std::string(Name(keys.dtype)) +
+                                keys.shape.ToString() + ", want int32" + want.ToString() +
+                                " in memory");
+  }
+}
+
+// The key of a place that is left over is 0: nobody draws for it.
+void FillKey(uint64_t seed, int64_t sample, int64_t row, const Batch& out) {
+  const std::string_view bytes(reinterpret_cast<const char*>(&sample), sizeof(sample));
+  const uint64_t key = sample == kNoSample ? 0 : HashBytes(bytes, seed);
+  int32_t* words = out.sample_keys.As<int32_t>() + 2 * row;
+  words[0] = static_cast<int32_t>(static_cast<uint32_t>(key));
+  words[1] = static_cast<int32_t>(static_cast<uint32_t>(key >> 32));
+}
+
 void CheckBatchViews(const Batch& out, const LoaderOptions& options) {
   CheckView("tokens", out.tokens, DType::kInt32, options);
   CheckView("targets", out.targets, DType::kInt32, options);
   CheckView("weights", out.weights, DType::kFloat32, options);
   CheckView("positions", out.positions, DType::kInt32, options);
+  CheckKeys(out.sample_keys, options);
 }
 
 // Restarts positions behind each eot and takes the weight off the target of each.
@@ -142,7 +162,7 @@ int64_t Samples::Targets(int64_t begin, int64_t end) const {
 
 TrainLoader::TrainLoader(WeightedSources sources, const LoaderOptions& options, bool shuffle,
                          uint64_t seed)
-    : deal_(options), samples_(std::move(sources), options, shuffle, seed) {}
+    : deal_(options), samples_(std::move(sources), options, shuffle, seed), seed_(seed) {}
 
 int64_t TrainLoader::SampleOf(int64_t step, int64_t micro_index, int64_t data_rank,
                               int64_t row) const {
@@ -156,7 +176,9 @@ void TrainLoader::MicroBatch(int64_t step, int64_t micro_index, int64_t data_ran
                              const Batch& out) const {
   CheckBatchViews(out, deal_.options());
   for (int64_t row = 0; row < deal_.options().micro_batch_size; ++row) {
-    samples_.Fill(SampleOf(step, micro_index, data_rank, row), row, out);
+    const int64_t sample = SampleOf(step, micro_index, data_rank, row);
+    FillKey(seed_, sample, row, out);
+    samples_.Fill(sample, row, out);
   }
 }
 
@@ -212,7 +234,9 @@ void EvalLoader::MicroBatch(int64_t batch, int64_t micro_index, int64_t data_ran
                             const Batch& out) const {
   CheckBatchViews(out, deal_.options());
   for (int64_t row = 0; row < deal_.options().micro_batch_size; ++row) {
-    samples_.Fill(SampleOf(batch, micro_index, data_rank, row), row, out);
+    const int64_t sample = SampleOf(batch, micro_index, data_rank, row);
+    FillKey(/*seed=*/0, sample, row, out);
+    samples_.Fill(sample, row, out);
   }
 }
 

@@ -114,6 +114,7 @@ class TrainLoader {
  private:
   Deal deal_;
   Samples samples_;
+  uint64_t seed_;
 };
 
 // The first batches * global_batch_size samples of a mixture, each source in the order of its

@@ -40,7 +40,7 @@ int ShardsFor(const ExecutorOptions& options, int world) {
 std::vector<SegmentShape> ShapesOf(const Model& model) {
   std::vector<SegmentShape> shapes;
   for (const ModelSegment& segment : model.segments()) {
-    shapes.push_back({segment.name, segment.is_block, {}});
+    shapes.push_back({segment.name, segment.is_block, {}, segment.own_unit});
     for (const Parameter* p : segment.parameters) {
       shapes.back().parameters.push_back({p->name(), p->shape(), !p->trainable()});
     }
@@ -149,6 +149,9 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     };
     batch = {tensor(DType::kInt32), tensor(DType::kInt32), tensor(DType::kFloat32),
              tensor(DType::kInt32)};
+    const Shape keys{options.micro_batch_size, 2};
+    batch.sample_keys =
+        NewPersistent(keys.NumElements(), MemoryKind::kActivations, DType::kInt32).Reshape(keys);
   }
   scalars_ = NewPersistent(kNumScalars, MemoryKind::kActivations);
   for (View& report : reports_) report = NewPersistent(kNumScalars, MemoryKind::kActivations);
@@ -325,8 +328,12 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kLoad: {
       const Batch batch = batches_[action.slot];
       Operation operation{
-          "load", {}, {batch.tokens, batch.targets, batch.positions, batch.weights}, {}};
-      operation.cost.bytes_written = 4.0 * static_cast<double>(batch.tokens.bytes());
+          "load",
+          {},
+          {batch.tokens, batch.targets, batch.positions, batch.weights, batch.sample_keys},
+          {}};
+      operation.cost.bytes_written =
+          static_cast<double>(4 * batch.tokens.bytes() + batch.sample_keys.bytes());
       stream.Enqueue(operation, [load = step_->load, batch, m = action.micro_batch](ThreadPool&) {
         load(m, batch);
       });

@@ -22,17 +22,18 @@ std::vector<int> Wrap(const std::vector<SegmentShape>& segments, const WrapPolic
   int64_t gathered = 0;  // Parameters of group `last`.
   bool open = false;     // Whether the next block joins group `last`.
   for (size_t i = 0; i < segments.size(); ++i) {
-    if (!segments[i].is_block || policy.policy == AutoWrap::kNone) {
+    const bool block = segments[i].is_block, own = segments[i].own_unit;
+    if (!(block || own) || policy.policy == AutoWrap::kNone) {
       open = false;
       continue;
     }
-    if (!open) {
+    if (!open || own) {
       ++last;
       gathered = 0;
     }
     group[i] = last;
     gathered += NumParameters(segments[i]);
-    open = policy.policy == AutoWrap::kSize && gathered < policy.min_num_params;
+    open = !own && policy.policy == AutoWrap::kSize && gathered < policy.min_num_params;
   }
   return group;
 }

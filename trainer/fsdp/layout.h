@@ -27,11 +27,12 @@ struct ParameterShape {
 
 // What a model is made of, in forward order: the embedding, the blocks, the head. The parameters of
 // a segment are those it alone uses; what two segments use (a tied embedding) is listed in the
-// first one that is not a block, and so ends up in the root.
+// first one that is neither a block nor a unit of its own, and so ends up in the root.
 struct SegmentShape {
   std::string name;
   bool is_block = false;
   std::vector<ParameterShape> parameters;
+  bool own_unit = false;  // Not joined with others: an untied embedding or head.
 };
 
 enum class AutoWrap { kTransformerBlock, kSize, kNone };

@@ -262,9 +262,8 @@ class Builder {
 
     const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
     if (gradient) TakeGradient(u, m);
-    std::vector<Use> reads{Value(u)}, writes;
+    std::vector<Use> reads{Value(u), batch}, writes;  // Blocks look at positions.
     const bool last = run.segment == segments_ - 1;
-    if ((run.segment == 0 || last) && run.pass != Pass::kRecompute) reads.push_back(batch);
     if (gradient) writes.push_back(Gradient(u));
     if (last && (backward || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
     const int index = list_.Add(

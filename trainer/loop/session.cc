@@ -74,11 +74,11 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
   run.load = std::move(load);
   run.forward = [&](Tape& tape, const Batch& batch) {
     const auto row = [](const View& view) {
-      const int64_t seq = view.shape[1];
-      return view.Reshape(Shape{view.NumElements()}).Slice(0, seq).Reshape(Shape{1, seq});
+      const int64_t cols = view.shape[1];
+      return view.Reshape(Shape{view.NumElements()}).Slice(0, cols).Reshape(Shape{1, cols});
     };
-    const Batch one{row(batch.tokens), row(batch.targets), row(batch.weights),
-                    row(batch.positions)};
+    const Batch one{row(batch.tokens), row(batch.targets), row(batch.weights), row(batch.positions),
+                    row(batch.sample_keys)};
     model_.Logits(tape, one, column, logits_);
   };
   executor_.Run(run);

@@ -4,12 +4,16 @@
 #include <vector>
 
 #include "trainer/ops/attention.h"
+#include "trainer/ops/dropout.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
 #include "trainer/ops/gelu.h"
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/layer_norm.h"
 #include "trainer/ops/lora.h"
+#include "trainer/ops/rms_norm.h"
+#include "trainer/ops/rope.h"
+#include "trainer/ops/swiglu.h"
 
 namespace fsdp {
 namespace {
@@ -19,6 +23,11 @@ View Flat(const View& view) { return view.Reshape(Shape{view.NumElements()}); }
 // Where the gradient goes: nowhere if the parameter is frozen.
 std::optional<View> GradOf(const Parameter& parameter) {
   return parameter.trainable() ? std::optional(parameter.grad()) : std::nullopt;
+}
+
+// A gradient that may be written to: `d` itself where nobody else holds it.
+TensorPtr OwnOrNew(Tape& tape, const TensorPtr& d, const Shape& shape) {
+  return Tape::Owned(d) ? d : tape.New(shape);
 }
 
 }  // namespace
@@ -33,6 +42,19 @@ Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_ta
     const TensorPtr dy = Tape::Take(grad);
     EmbeddingBackward(tape.stream(), tokens, positions, dy->view(), GradOf(token_table),
                       GradOf(position_table));
+  });
+  return y;
+}
+
+Var Embed(Tape& tape, const Parameter& token_table, const Batch& batch) {
+  const View tokens = Flat(batch.tokens);
+  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]});
+  EmbeddingForward(tape.stream(), tokens, std::nullopt, token_table.value(), std::nullopt,
+                   y.view());
+  tape.Push([&tape, &token_table, tokens, grad = y.grad] {
+    const TensorPtr dy = Tape::Take(grad);
+    EmbeddingBackward(tape.stream(), tokens, std::nullopt, dy->view(), GradOf(token_table),
+                      std::nullopt);
   });
   return y;
 }
@@ -59,7 +81,7 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
     if (*x.grad && Tape::Owned(*x.grad)) {
       backward(LayerNormDx::kAdd, (*x.grad)->view());
     } else {
-      TensorPtr dx = Tape::Owned(dy) ? dy : tape.New(x.shape);
+      TensorPtr dx = OwnOrNew(tape, dy, x.shape);
       backward(LayerNormDx::kOverwrite, dx->view());
       dy = nullptr;
       tape.Add(x.grad, std::move(dx));
@@ -68,22 +90,56 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
   return y;
 }
 
+Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
+  const int64_t rows = x.shape[0], cols = x.shape[1];
+  Var y = tape.NewVar(x.shape);
+  const TensorPtr r = tape.New(Shape{rows});
+  const auto forward = [&tape, &weight, eps, x = x.value, r](View out) {
+    RmsNormForward(tape.stream(), x->Get(), weight.value(), eps, out, r->view());
+  };
+  forward(y.view());
+  if (!tape.recording()) return y;
+  tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
+  tape.Push([&tape, &weight, rows, cols, x, r, grad = y.grad] {
+    TensorPtr dy = Tape::Take(grad);
+    const TensorPtr workspace =
+        tape.New(Shape{RmsNormBackwardWorkspace(rows, cols)}, DType::kUInt8);
+    const auto backward = [&](RmsNormDx mode, const View& dx) {
+      RmsNormBackward(tape.stream(), x.view(), weight.value(), r->view(), dy->view(), mode, dx,
+                      GradOf(weight), workspace->view());
+    };
+    if (*x.grad && Tape::Owned(*x.grad)) {
+      backward(RmsNormDx::kAdd, (*x.grad)->view());
+    } else {
+      TensorPtr dx = OwnOrNew(tape, dy, x.shape);
+      backward(RmsNormDx::kOverwrite, dx->view());
+      dy = nullptr;
+      tape.Add(x.grad, std::move(dx));
+    }
+  });
+  return y;
+}
+
 Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
-           const Parameter& bias) {
+           const Parameter* bias) {
   const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
   Var y = tape.NewVar(Shape{x.shape[0], out});
-  LinearForward(tape.stream(), x.view(), weight.value(), layout, bias.value(), y.view());
+  std::optional<ConstView> b;
+  if (bias) b = bias->value();
+  LinearForward(tape.stream(), x.view(), weight.value(), layout, b, y.view());
   std::vector<TensorPtr> inner;  // u of each adapter.
   for (const Adapter& adapter : weight.adapters()) {
     inner.push_back(tape.New(Shape{x.shape[0], adapter.a->shape()[0]}));
     LoraForward(tape.stream(), x.view(), adapter.a->value(), adapter.b->value(), adapter.scale,
                 adapter.column, inner.back()->view(), y.view());
   }
-  tape.Push([&tape, &weight, &bias, layout, x, inner, grad = y.grad] {
+  tape.Push([&tape, &weight, bias, layout, x, inner, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
     TensorPtr dx = tape.New(x.shape);
+    std::optional<View> db;
+    if (bias) db = GradOf(*bias);
     LinearBackward(tape.stream(), x.view(), weight.value(), layout, dy->view(), dx->view(),
-                   GradOf(weight), GradOf(bias));
+                   GradOf(weight), db);
     for (size_t i = 0; i < inner.size(); ++i) {
       const Adapter& adapter = weight.adapters()[i];
       const View u = inner[i]->view();
@@ -107,7 +163,7 @@ Var Gelu(Tape& tape, const Var& x) {
   tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
   tape.Push([&tape, x, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
-    TensorPtr dx = Tape::Owned(dy) ? dy : tape.New(x.shape);
+    TensorPtr dx = OwnOrNew(tape, dy, x.shape);
     GeluBackward(tape.stream(), x.view(), dy->view(), dx->view());
     dy = nullptr;
     tape.Add(x.grad, std::move(dx));
@@ -115,25 +171,164 @@ Var Gelu(Tape& tape, const Var& x) {
   return y;
 }
 
-Var CausalAttention(Tape& tape, const Var& qkv, int64_t batch, int64_t seq, int64_t heads) {
-  const int64_t hidden = qkv.shape[1] / 3;
-  const Shape packed{batch, seq, 3, heads, hidden / heads},
-      split{batch, seq, heads, hidden / heads};
-  const Shape lse_shape{batch, heads, seq};
-  Var y = tape.NewVar(Shape{batch * seq, hidden});
-  const auto lse = std::make_shared<Saved>(tape.New(lse_shape));
-  const auto forward = [&tape, packed, split, qkv = qkv.value](const View& out, const View& lse) {
-    AttentionForward(tape.stream(), qkv->Get().Reshape(packed), out.Reshape(split), lse);
+Var Swiglu(Tape& tape, const Var& x) {
+  Var y = tape.NewVar(Shape{x.shape[0], x.shape[1] / 2});
+  const auto forward = [&tape, x = x.value](View out) {
+    SwigluForward(tape.stream(), x->Get(), out);
+  };
+  forward(y.view());
+  tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
+  tape.Push([&tape, x, grad = y.grad] {
+    const TensorPtr dy = Tape::Take(grad);
+    TensorPtr dx = tape.New(x.shape);
+    SwigluBackward(tape.stream(), x.view(), dy->view(), dx->view());
+    tape.Add(x.grad, std::move(dx));
+  });
+  return y;
+}
+
+namespace {
+
+// Where heads lie in qkv [batch, seq, heads + 2 kv_heads, head_dim], and the shapes beside it.
+struct PackedHeads {
+  int64_t heads, kv_heads;
+  Shape qkv, qk, out, lse;
+  View positions;
+
+  PackedHeads(const Var& x, const Batch& batch, const AttentionHeads& h)
+      : heads(h.heads), kv_heads(h.kv_heads), positions(batch.positions) {
+    const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
+    const int64_t all = heads + 2 * kv_heads, head_dim = x.shape[1] / all;
+    qkv = Shape{rows, seq, all, head_dim};
+    qk = Shape{rows, seq, heads + kv_heads, head_dim};
+    out = Shape{rows, seq, heads, head_dim};
+    lse = Shape{rows, heads, seq};
+  }
+  // `tensor` has the heads of q, k and perhaps v.
+  Heads Q(const View& tensor) const { return {tensor, 0, heads}; }
+  Heads K(const View& tensor) const { return {tensor, heads, kv_heads}; }
+  Heads V(const View& tensor) const { return {tensor, heads + kv_heads, kv_heads}; }
+  Heads QK(const View& tensor) const { return {tensor, 0, heads + kv_heads}; }
+  AttentionInputs Inputs(const View& qk, const View& v) const {
+    return {Q(qk), K(qk), V(v), positions};
+  }
+};
+
+// Attention of what `inputs` gives when it is run, whose gradients `backward` takes over: called
+// with attention's own backward, to be run on gradients' places.
+using AttentionBackwardOf = std::function<void(const AttentionGradients&)>;
+Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs()>& inputs,
+           const std::function<void(const AttentionBackwardOf&)>& backward) {
+  Var y = tape.NewVar(Shape{p.out[0] * p.out[1], p.out[2] * p.out[3]});
+  const auto lse = std::make_shared<Saved>(tape.New(p.lse));
+  const auto forward = [&tape, shape = p.out, inputs](const View& out, const View& lse) {
+    AttentionForward(tape.stream(), inputs(), out.Reshape(shape), lse);
   };
   forward(y.view(), lse->Get());
   tape.Cheap({y.value, lse}, [forward](const std::vector<View>& out) { forward(out[0], out[1]); });
-  tape.Push([&tape, packed, split, qkv, out = y.value, lse, grad = y.grad] {
+  tape.Push([&tape, shape = p.out, inputs, backward, out = y.value, lse, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
+    backward([&](const AttentionGradients& gradients) {
+      const View y = out->Get();  // Before lse: it may make both again.
+      AttentionBackward(tape.stream(), inputs(), y.Reshape(shape), lse->Get(),
+                        dy->view().Reshape(shape), gradients);
+    });
+  });
+  return y;
+}
+
+}  // namespace
+
+Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads) {
+  const PackedHeads p(qkv, batch, heads);
+  const auto inputs = [p, qkv = qkv.value] {
+    const View all = qkv->Get().Reshape(p.qkv);
+    return p.Inputs(all, all);
+  };
+  return Attend(tape, p, inputs, [&tape, p, qkv](const AttentionBackwardOf& attention) {
     TensorPtr dqkv = tape.New(qkv.shape);
-    const View y = out->Get();  // Before lse: it may make both again.
-    AttentionBackward(tape.stream(), qkv.view().Reshape(packed), y.Reshape(split), lse->Get(),
-                      dy->view().Reshape(split), dqkv->view().Reshape(packed));
+    const View all = dqkv->view().Reshape(p.qkv);
+    attention({p.Q(all), p.K(all), p.V(all)});
     tape.Add(qkv.grad, std::move(dqkv));
+  });
+}
+
+Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
+                    const Rotary& rotary) {
+  const PackedHeads p(qkv, batch, heads);
+  const auto rotate = [&tape, p, table = rotary.table](RopeDirection direction, const View& qk) {
+    Rope(tape.stream(), table->view(), p.positions, direction, p.QK(qk));
+  };
+  if (rotary.q_norm == nullptr) {
+    rotate(RopeDirection::kForward, qkv.view().Reshape(p.qkv));
+    const auto inputs = [p, qkv = qkv.value] {
+      const View all = qkv->Get().Reshape(p.qkv);
+      return p.Inputs(all, all);
+    };
+    return Attend(tape, p, inputs, [&tape, p, qkv, rotate](const AttentionBackwardOf& attention) {
+      TensorPtr dqkv = tape.New(qkv.shape);
+      const View all = dqkv->view().Reshape(p.qkv);
+      attention({p.Q(all), p.K(all), p.V(all)});
+      rotate(RopeDirection::kBackward, all);
+      tape.Add(qkv.grad, std::move(dqkv));
+    });
+  }
+
+  const auto& [table, q_norm, k_norm, eps] = rotary;
+  const TensorPtr q_r = tape.New(Shape{p.out[0], p.out[1], p.heads});
+  const TensorPtr k_r = tape.New(Shape{p.out[0], p.out[1], p.kv_heads});
+  const auto qk = std::make_shared<Saved>(tape.New(p.qk));
+  const auto normalise = [&tape, p, rotate, q_norm = q_norm, k_norm = k_norm, eps = eps, q_r, k_r,
+                          qkv = qkv.value](const View& out) {
+    const View all = qkv->Get().Reshape(p.qkv);
+    RmsNormForward(tape.stream(), p.Q(all), q_norm->value(), eps, p.Q(out), q_r->view());
+    RmsNormForward(tape.stream(), p.K(all), k_norm->value(), eps, p.K(out), k_r->view());
+    rotate(RopeDirection::kForward, out);
+  };
+  normalise(qk->Get());
+  tape.Cheap({qk}, [normalise](const std::vector<View>& out) { normalise(out[0]); });
+  const auto inputs = [p, qk, qkv = qkv.value] {
+    return p.Inputs(qk->Get(), qkv->Get().Reshape(p.qkv));
+  };
+  return Attend(tape, p, inputs,
+                [&tape, p, qkv, rotate, q_norm = q_norm, k_norm = k_norm, q_r,
+                 k_r](const AttentionBackwardOf& attention) {
+                  const TensorPtr dqk = tape.New(p.qk);
+                  TensorPtr dqkv = tape.New(qkv.shape);
+                  const View from = dqk->view(), to = dqkv->view().Reshape(p.qkv);
+                  attention({p.Q(from), p.K(from), p.V(to)});
+                  rotate(RopeDirection::kBackward, from);
+                  const View x = qkv.view().Reshape(p.qkv);
+                  const auto backward = [&](const Parameter& norm, const TensorPtr& r,
+                                            const Heads& x, const Heads& dy, const Heads& dx) {
+                    const int64_t rows = r->view().NumElements(), cols = norm.shape()[0];
+                    const TensorPtr workspace =
+                        tape.New(Shape{RmsNormBackwardWorkspace(rows, cols)}, DType::kUInt8);
+                    RmsNormBackward(tape.stream(), x, norm.value(), r->view(), dy, dx, GradOf(norm),
+                                    workspace->view());
+                  };
+                  backward(*q_norm, q_r, p.Q(x), p.Q(from), p.Q(to));
+                  backward(*k_norm, k_r, p.K(x), p.K(from), p.K(to));
+                  tape.Add(qkv.grad, std::move(dqkv));
+                });
+}
+
+Var Dropout(Tape& tape, const Var& x, const Batch& batch, uint32_t site, double rate) {
+  const int64_t rows = batch.tokens.shape[0];
+  const Shape samples{rows, x.shape.NumElements() / rows};
+  const View keys = batch.sample_keys;
+  const auto drop = [&tape, samples, keys, site, rate](const View& from, const View& to) {
+    Dropout(tape.stream(), from.Reshape(samples), keys, site, rate, to.Reshape(samples));
+  };
+  drop(x.view(), x.view());
+  Var y = x;
+  if (tape.recording()) y.grad = std::make_shared<TensorPtr>();
+  tape.Push([&tape, drop, shape = x.shape, x_grad = x.grad, grad = y.grad] {
+    TensorPtr dy = Tape::Take(grad);
+    TensorPtr dx = OwnOrNew(tape, dy, shape);
+    drop(dy->view(), dx->view());
+    dy = nullptr;
+    tape.Add(x_grad, std::move(dx));
   });
   return y;
 }
@@ -166,6 +361,18 @@ void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& bat
                             dx->view(), GradOf(table), workspace->view());
     tape.Add(x.grad, std::move(dx));
   });
+}
+
+void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const Batch& batch,
+                int64_t column, View logits) {
+  const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
+  const int64_t hidden = x.shape[1], vocab = table.shape()[0];
+  for (int64_t r = 0; r < rows; ++r) {
+    const View last = x.view().Slice((r * seq + column) * hidden, hidden);
+    LinearForward(tape.stream(), last.Reshape(Shape{1, hidden}), table.value(),
+                  WeightLayout::kOutIn, std::nullopt,
+                  logits.Slice(r * vocab, vocab).Reshape(Shape{1, vocab}));
+  }
 }
 
 }  // namespace fsdp

@@ -14,20 +14,46 @@ namespace fsdp {
 // token_table[token] + position_table[position], [batch * seq, hidden].
 Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_table,
           const Batch& batch);
+// token_table[token].
+Var Embed(Tape& tape, const Parameter& token_table, const Batch& batch);
 
-// Cheap to make again (Recompute::kSelective).
+// Cheap to make again (Recompute::kSelective), as RmsNorm, Gelu and Swiglu are.
 Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter& bias, float eps);
+Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps);
 
-// x [rows, in] -> [rows, out].
+// x [rows, in] -> [rows, out]. `bias` may be null.
 Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
-           const Parameter& bias);
+           const Parameter* bias);
 
-// Tanh approximation. Cheap to make again.
-Var Gelu(Tape& tape, const Var& x);
+Var Gelu(Tape& tape, const Var& x);  // Tanh approximation.
 
-// qkv [batch * seq, 3 * hidden] -> [batch * seq, hidden]. Cheap to make again, in memory if not in
-// time.
-Var CausalAttention(Tape& tape, const Var& qkv, int64_t batch, int64_t seq, int64_t heads);
+// x [rows, 2 * inner], a gate and a value -> [rows, inner].
+Var Swiglu(Tape& tape, const Var& x);
+
+// What attention makes of qkv [batch * seq, (heads + 2 * kv_heads) * head_dim], the heads of q,
+// then those of k, then those of v.
+struct AttentionHeads {
+  int64_t heads, kv_heads;
+};
+
+// qkv -> [batch * seq, heads * head_dim]. Cheap to make again, in memory if not in time.
+Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads);
+
+// What is done to each head of q and k before attention.
+struct Rotary {
+  TensorPtr table;                    // RopeTable: [positions, 2, head_dim / 2].
+  const Parameter* q_norm = nullptr;  // Both or none: RMSNorm over head_dim.
+  const Parameter* k_norm = nullptr;
+  float eps = 0;
+};
+
+// The same after norms and rotation. Without norms qkv is rotated in place: nobody else may use
+// it, and it is not cheap.
+Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
+                    const Rotary& rotary);
+
+// In place: nobody else may use x, and it is not cheap. Rows of x are those of the batch.
+Var Dropout(Tape& tape, const Var& x, const Batch& batch, uint32_t site, double rate);
 
 // x + y. Gradients of both are one tensor.
 Var Residual(Tape& tape, const Var& x, const Var& y);
@@ -37,6 +63,10 @@ Var Residual(Tape& tape, const Var& x, const Var& y);
 // vocabulary.
 void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& batch, float scale,
               View loss);
+
+// logits[r, :] = the table times x's row of (r, column). The tape must not record.
+void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const Batch& batch,
+                int64_t column, View logits);
 
 }  // namespace fsdp
 

@@ -14,11 +14,13 @@
 namespace fsdp {
 
 // The segments are in forward order, each entered once in a forward pass. A parameter that several
-// segments use belongs to one that is not a block.
+// segments use belongs to one that is neither a block nor a unit of its own, and is in memory in
+// all of them.
 struct ModelSegment {
   std::string name;  // The common prefix of its parameters' names.
   bool is_block = false;
   std::vector<Parameter*> parameters;
+  bool own_unit = false;  // Where blocks are gathered and freed, it is too: an untied embedding.
 };
 
 class Model {

@@ -1,17 +1,58 @@
 #include "trainer/ops/attention.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/attention_cpu.h"
 
 namespace fsdp {
 namespace {
 
-AttentionDims CheckQkv(const Arguments& args, const ConstView& qkv) {
-  args.CheckRank("qkv", qkv, DType::kFloat32, 5);
-  const Shape& s = qkv.shape;
-  args.Require(s[2] == 3, "qkv, want [batch, seq, 3, heads, head_dim]");
-  args.Require(s[4] >= 1 && s[4] <= kMaxHeadDim, "head_dim, want in [1, 256]");
-  return {.batch = s[0], .seq = s[1], .heads = s[3], .head_dim = s[4]};
+AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
+  CheckHeads(args, "q", in.q);
+  CheckHeads(args, "k", in.k);
+  CheckHeads(args, "v", in.v);
+  const Shape& s = in.q.tensor.shape;
+  for (const auto& [name, heads] : {std::pair("k", &in.k), std::pair("v", &in.v)}) {
+    const Shape& other = heads->tensor.shape;
+    args.Check(name, heads->tensor, DType::kFloat32, {s[0], s[1], other[2], s[3]});
+  }
+  args.Require(s[3] >= 1 && s[3] <= kMaxHeadDim, "head_dim, want in [1, 256]");
+  args.Require(in.k.count == in.v.count, "k and v, want the same number of heads");
+  args.Require(in.k.count > 0 ? in.q.count % in.k.count == 0 : in.q.count == 0,
+               "q and k, want heads of k that divide those of q");
+  args.Check("positions", in.positions, DType::kInt32, {s[0], s[1]});
+  return {.batch = s[0],
+          .seq = s[1],
+          .heads = in.q.count,
+          .kv_heads = std::max<int64_t>(1, in.k.count),
+          .head_dim = s[3]};
+}
+
+HeadRows<const float> Rows(const ConstHeads& heads) { return {heads.data(), heads.stride()}; }
+HeadRows<float> Rows(const Heads& heads) { return {heads.data(), heads.stride()}; }
+
+AttentionData Data(const AttentionInputs& in) {
+  return {Rows(in.q), Rows(in.k), Rows(in.v), in.positions.As<int32_t>()};
+}
+
+// Tensors, each once, however many of q, k and v lie in it.
+template <typename AnyHeads>
+std::vector<Range> Tensors(const std::vector<AnyHeads>& all) {
+  std::vector<Range> ranges;
+  std::vector<const std::byte*> seen;
+  for (const AnyHeads& heads : all) {
+    if (std::find(seen.begin(), seen.end(), heads.tensor.data) != seen.end()) continue;
+    seen.push_back(heads.tensor.data);
+    ranges.push_back(heads.tensor);
+  }
+  return ranges;
+}
+
+double Bytes(const AttentionDims& d, int64_t heads) {
+  return 4.0 * d.batch * d.seq * heads * d.head_dim;
 }
 
 // Multiply-adds of one product of [seq, head_dim] matrices under the causal mask, all heads.
@@ -21,43 +62,77 @@ double CausalProduct(const AttentionDims& d) {
 
 }  // namespace
 
-void AttentionForward(Stream& stream, ConstView qkv, View out, View lse) {
+void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse) {
   constexpr const char* kOp = "attention_forward";
   const Arguments args(kOp);
-  const AttentionDims dims = CheckQkv(args, qkv);
+  const AttentionDims dims = CheckInputs(args, in);
   args.Check("out", out, DType::kFloat32, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
-  args.CheckDisjoint("out", out, "qkv", qkv);
-  args.CheckDisjoint("lse", lse, "qkv", qkv);
   args.CheckDisjoint("lse", lse, "out", out);
+  for (const auto& [name, heads] :
+       {std::pair("q", &in.q), std::pair("k", &in.k), std::pair("v", &in.v)}) {
+    args.CheckDisjoint("out", out, name, heads->tensor);
+    args.CheckDisjoint("lse", lse, name, heads->tensor);
+  }
   const Cost cost{.flops = 2 * 2 * CausalProduct(dims),
-                  .bytes_read = static_cast<double>(qkv.bytes()),
+                  .bytes_read = Bytes(dims, dims.heads + 2 * dims.kv_heads),
                   .bytes_written = static_cast<double>(out.bytes() + lse.bytes())};
-  stream.Enqueue({kOp, {qkv}, {out, lse}, cost}, [=](ThreadPool& pool) {
-    AttentionForwardCpu(pool, dims, qkv.As<float>(), out.As<float>(), lse.As<float>());
+  std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
+  reads.push_back(in.positions);
+  stream.Enqueue({kOp, std::move(reads), {out, lse}, cost}, [=](ThreadPool& pool) {
+    AttentionForwardCpu(pool, dims, Data(in), out.As<float>(), lse.As<float>());
   });
 }
 
-void AttentionBackward(Stream& stream, ConstView qkv, ConstView out, ConstView lse, ConstView dout,
-                       View dqkv) {
+void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
+                       ConstView dout, const AttentionGradients& gradients) {
   constexpr const char* kOp = "attention_backward";
   const Arguments args(kOp);
-  const AttentionDims dims = CheckQkv(args, qkv);
+  const AttentionDims dims = CheckInputs(args, in);
   args.Check("out", out, DType::kFloat32, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
   args.Check("dout", dout, DType::kFloat32, out.shape);
-  args.Check("dqkv", dqkv, DType::kFloat32, qkv.shape);
-  args.CheckDisjoint("dqkv", dqkv, "qkv", qkv);
-  args.CheckDisjoint("dqkv", dqkv, "out", out);
-  args.CheckDisjoint("dqkv", dqkv, "lse", lse);
-  args.CheckDisjoint("dqkv", dqkv, "dout", dout);
+  struct Gradient {
+    const char* name;
+    const Heads& heads;
+    int64_t count;
+  };
+  const Gradient all[] = {{"dq", gradients.q, in.q.count},
+                          {"dk", gradients.k, in.k.count},
+                          {"dv", gradients.v, in.v.count}};
+  for (const Gradient& g : all) {
+    CheckHeads(args, g.name, g.heads);
+    const Shape& s = g.heads.tensor.shape;
+    args.Check(g.name, g.heads.tensor, DType::kFloat32,
+               {dims.batch, dims.seq, s[2], dims.head_dim});
+    if (g.heads.count != g.count) {
+      args.Fail(std::string(g.name) + " has " + std::to_string(g.heads.count) + " heads, want " +
+                std::to_string(g.count));
+    }
+    for (const Gradient& other : all) {
+      if (&other == &g) break;
+      CheckHeadsApart(args, g.name, g.heads, other.name, other.heads);
+    }
+    for (const auto& [name, heads] :
+         {std::pair("q", &in.q), std::pair("k", &in.k), std::pair("v", &in.v)}) {
+      args.CheckDisjoint(g.name, g.heads.tensor, name, heads->tensor);
+    }
+    args.CheckDisjoint(g.name, g.heads.tensor, "out", out);
+    args.CheckDisjoint(g.name, g.heads.tensor, "lse", lse);
+    args.CheckDisjoint(g.name, g.heads.tensor, "dout", dout);
+  }
+  const double qkv = Bytes(dims, dims.heads + 2 * dims.kv_heads);
   const Cost cost{.flops = 5 * 2 * CausalProduct(dims),
-                  .bytes_read = static_cast<double>(qkv.bytes() + 2 * out.bytes() + lse.bytes()),
-                  .bytes_written = static_cast<double>(dqkv.bytes())};
-  stream.Enqueue({kOp, {qkv, out, lse, dout}, {dqkv}, cost}, [=](ThreadPool& pool) {
-    AttentionBackwardCpu(pool, dims, qkv.As<float>(), out.As<float>(), lse.As<float>(),
-                         dout.As<float>(), dqkv.As<float>());
-  });
+                  .bytes_read = qkv + static_cast<double>(2 * out.bytes() + lse.bytes()),
+                  .bytes_written = qkv};
+  std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
+  reads.insert(reads.end(), {in.positions, out, lse, dout});
+  std::vector<Range> writes = Tensors<Heads>({gradients.q, gradients.k, gradients.v});
+  stream.Enqueue({kOp, std::move(reads), std::move(writes), cost},
+                 [=, g = gradients](ThreadPool& pool) {
+                   AttentionBackwardCpu(pool, dims, Data(in), out.As<float>(), lse.As<float>(),
+                                        dout.As<float>(), Rows(g.q), Rows(g.k), Rows(g.v));
+                 });
 }
 
 }  // namespace fsdp

@@ -12,7 +12,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
+#include "trainer/core/errors.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/vector_math.h"
 
@@ -104,6 +106,18 @@ void Mask(const Tile& tile, float* st) {
   }
 }
 
+// The same where key j, of the tile that begins at `key`, lies before the document of query q.
+// `start` is where the queries' documents begin: in ascending order.
+void MaskDocuments(const Tile& tile, const int64_t* start, int64_t key, float* st) {
+  if (tile.queries == 0 || start[tile.queries - 1] <= key) return;
+  int64_t lane = 0;  // The first whose document begins after key j.
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    while (lane < tile.queries && start[lane] <= key + j) ++lane;
+    std::fill(st + j * kTile + lane, st + j * kTile + tile.Lanes(),
+              -std::numeric_limits<float>::infinity());
+  }
+}
+
 // to[r][d] = scale from[r][d], [kTile, ld]: the rest of the rows and columns that blocks touch is
 // zero.
 void Load(const float* from, int64_t stride, int64_t rows, int64_t head_dim, float scale,
@@ -124,24 +138,28 @@ void Transpose(const float* from, int64_t rows, int64_t head_dim, int64_t ld, fl
   }
 }
 
-// One sample's head.
+// One sample's head of queries, with the keys and values of its group.
 struct Head {
-  const float *q, *k, *v;  // Rows are qkv_stride apart.
-  int64_t seq, head_dim, qkv_stride, out_stride;
-  int64_t qkv_offset, out_offset, lse_offset;  // Of the head, in elements.
+  const float *q, *k, *v;
+  const int32_t* positions;
+  int64_t q_stride, k_stride, v_stride;
+  int64_t seq, head_dim, out_stride;
+  int64_t out_offset, lse_offset;  // Of the head, in elements.
 
-  Head(const AttentionDims& dims, const float* qkv, int64_t index)
-      : seq(dims.seq),
+  Head(const AttentionDims& dims, const AttentionData& in, int64_t sample, int64_t head)
+      : positions(in.positions + sample * dims.seq),
+        q_stride(in.q.stride),
+        k_stride(in.k.stride),
+        v_stride(in.v.stride),
+        seq(dims.seq),
         head_dim(dims.head_dim),
-        qkv_stride(3 * dims.heads * dims.head_dim),
         out_stride(dims.heads * dims.head_dim) {
-    const int64_t sample = index / dims.heads, head = index % dims.heads;
-    qkv_offset = sample * seq * qkv_stride + head * head_dim;
+    const int64_t kv_head = head / dims.group();
+    q = in.q.data + sample * seq * q_stride + head * head_dim;
+    k = in.k.data + sample * seq * k_stride + kv_head * head_dim;
+    v = in.v.data + sample * seq * v_stride + kv_head * head_dim;
     out_offset = sample * seq * out_stride + head * head_dim;
-    lse_offset = index * seq;
-    q = qkv + qkv_offset;
-    k = q + out_stride;
-    v = k + out_stride;
+    lse_offset = (sample * dims.heads + head) * seq;
   }
 
   int64_t ld() const { return RoundUp(head_dim, kLanes); }
@@ -150,6 +168,12 @@ struct Head {
     return {.keys = std::min(kTile, seq - key),
             .queries = std::min(kTile, seq - query),
             .diagonal = query == key};
+  }
+  // Where the documents of a tile's queries begin.
+  void Starts(int64_t query, int64_t* start) const {
+    for (int64_t i = query; i < std::min(seq, query + kTile); ++i) {
+      start[i - query] = i - positions[i];
+    }
   }
 };
 
@@ -191,21 +215,26 @@ void ForwardHead(const Head& head, float* out, float* lse) {
   alignas(64) Matrix qt, kv, o;
   alignas(64) Square st;
   alignas(64) Lanes maximum, sum;
-  const int64_t ld = head.ld(), stride = head.qkv_stride;
+  int64_t start[kTile];
+  const int64_t ld = head.ld();
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = std::min(kTile, head.seq - query);
-    Load(head.q + query * stride, stride, queries, head.head_dim, head.scale(), ld, kv);
+    Load(head.q + query * head.q_stride, head.q_stride, queries, head.head_dim, head.scale(), ld,
+         kv);
     Transpose(kv, queries, head.head_dim, ld, qt);
-    std::fill(maximum, maximum + kTile, -std::numeric_limits<float>::infinity());
+    // Not -infinity: a tile may hold nothing for a query, and then this is subtracted from itself.
+    std::fill(maximum, maximum + kTile, -std::numeric_limits<float>::max());
     std::fill(sum, sum + kTile, 0.0f);
     std::fill(o, o + kTile * ld, 0.0f);
-    for (int64_t key = 0; key <= query; key += kTile) {
+    head.Starts(query, start);
+    for (int64_t key = start[0] / kTile * kTile; key <= query; key += kTile) {
       const Tile tile = head.At(query, key);
-      Load(head.k + key * stride, stride, tile.keys, head.head_dim, 1.0f, ld, kv);
+      Load(head.k + key * head.k_stride, head.k_stride, tile.keys, head.head_dim, 1.0f, ld, kv);
       Scores(tile, kv, qt, head.head_dim, ld, st);
       Mask(tile, st);
+      MaskDocuments(tile, start, key, st);
       RunningSoftmax(tile, ld, st, maximum, sum, o);
-      Load(head.v + key * stride, stride, tile.keys, head.head_dim, 1.0f, ld, kv);
+      Load(head.v + key * head.v_stride, head.v_stride, tile.keys, head.head_dim, 1.0f, ld, kv);
       AddOverKeys(tile, st, kv, ld, o);
     }
     for (int64_t q = 0; q < queries; ++q) {
@@ -233,15 +262,18 @@ void Store(const float* from, int64_t ld, int64_t rows, int64_t head_dim, float 
   }
 }
 
+// dk_out and dv_out are overwritten where `first` of the group, else added to.
 void BackwardHead(const Head& head, const float* out, const float* lse, const float* dout,
-                  float* dq_out, float* dk_out, float* dv_out) {
+                  bool first, HeadRows<float> dq_out, HeadRows<float> dk_out,
+                  HeadRows<float> dv_out) {
   alignas(64) Matrix q, qt, dout_rows, dout_t, k, v, dq, sum;
   alignas(64) Square st, dst;
   alignas(64) Lanes lse_lanes, dot_lanes;
-  const int64_t ld = head.ld(), dim = head.head_dim, stride = head.qkv_stride;
+  int64_t start[kTile];
+  const int64_t ld = head.ld(), dim = head.head_dim;
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = std::min(kTile, head.seq - query);
-    Load(head.q + query * stride, stride, queries, dim, head.scale(), ld, q);
+    Load(head.q + query * head.q_stride, head.q_stride, queries, dim, head.scale(), ld, q);
     Transpose(q, queries, dim, ld, qt);
     Load(dout + query * head.out_stride, head.out_stride, queries, dim, 1.0f, ld, dout_rows);
     Transpose(dout_rows, queries, dim, ld, dout_t);
@@ -256,13 +288,16 @@ void BackwardHead(const Head& head, const float* out, const float* lse, const fl
       lse_lanes[i] = lse[query + i];
     }
     std::fill(dq, dq + kTile * ld, 0.0f);
-    for (int64_t key = 0; key <= query; key += kTile) {
+    head.Starts(query, start);
+    for (int64_t key = start[0] / kTile * kTile; key <= query; key += kTile) {
       const Tile tile = head.At(query, key);
-      const bool add = !tile.diagonal;  // The diagonal is the first that a tile of keys meets.
-      Load(head.k + key * stride, stride, tile.keys, dim, 1.0f, ld, k);
-      Load(head.v + key * stride, stride, tile.keys, dim, 1.0f, ld, v);
+      // The diagonal is the first that a tile of keys meets.
+      const bool add = !tile.diagonal || !first;
+      Load(head.k + key * head.k_stride, head.k_stride, tile.keys, dim, 1.0f, ld, k);
+      Load(head.v + key * head.v_stride, head.v_stride, tile.keys, dim, 1.0f, ld, v);
       Scores(tile, k, qt, dim, ld, st);
       Mask(tile, st);
+      MaskDocuments(tile, start, key, st);
       Scores(tile, v, dout_t, dim, ld, dst);
       for (int64_t j = 0; j < tile.keys; ++j) {
         float *p = st + j * kTile, *ds = dst + j * kTile;
@@ -274,34 +309,59 @@ void BackwardHead(const Head& head, const float* out, const float* lse, const fl
       }
       AddOverKeys(tile, dst, k, ld, dq);
       SumOverQueries(tile, st, dout_rows, ld, sum);
-      Store(sum, ld, tile.keys, dim, 1.0f, add, dv_out + key * stride, stride);
+      Store(sum, ld, tile.keys, dim, 1.0f, add, dv_out.data + key * dv_out.stride, dv_out.stride);
       SumOverQueries(tile, dst, q, ld, sum);  // q is scaled already.
-      Store(sum, ld, tile.keys, dim, 1.0f, add, dk_out + key * stride, stride);
+      Store(sum, ld, tile.keys, dim, 1.0f, add, dk_out.data + key * dk_out.stride, dk_out.stride);
     }
-    Store(dq, ld, queries, dim, head.scale(), false, dq_out + query * stride, stride);
+    Store(dq, ld, queries, dim, head.scale(), false, dq_out.data + query * dq_out.stride,
+          dq_out.stride);
   }
+}
+
+void CheckPositions(const AttentionDims& dims, const int32_t* positions) {
+  for (int64_t b = 0; b < dims.batch; ++b) {
+    const int32_t* row = positions + b * dims.seq;
+    for (int64_t i = 0; i < dims.seq; ++i) {
+      if (row[i] == 0 || (i > 0 && row[i] == row[i - 1] + 1)) continue;
+      throw DataError("position " + std::to_string(row[i]) + " of token " + std::to_string(i) +
+                      " in row " + std::to_string(b) + ", want 0 or one more than before");
+    }
+  }
+}
+
+HeadRows<float> At(const HeadRows<float>& rows, const AttentionDims& dims, int64_t sample,
+                   int64_t head) {
+  return {rows.data + sample * dims.seq * rows.stride + head * dims.head_dim, rows.stride};
 }
 
 }  // namespace
 
-void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const float* qkv, float* out,
-                         float* lse) {
+void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
+                         float* out, float* lse) {
+  CheckPositions(dims, in.positions);
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Head head(dims, qkv, i);
+      const Head head(dims, in, i / dims.heads, i % dims.heads);
       ForwardHead(head, out + head.out_offset, lse + head.lse_offset);
     }
   });
 }
 
-void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const float* qkv,
-                          const float* out, const float* lse, const float* dout, float* dqkv) {
-  pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
+void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
+                          const float* out, const float* lse, const float* dout, HeadRows<float> dq,
+                          HeadRows<float> dk, HeadRows<float> dv) {
+  CheckPositions(dims, in.positions);
+  const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
+  pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Head head(dims, qkv, i);
-      float* dq = dqkv + head.qkv_offset;
-      BackwardHead(head, out + head.out_offset, lse + head.lse_offset, dout + head.out_offset, dq,
-                   dq + head.out_stride, dq + 2 * head.out_stride);
+      const int64_t sample = i / groups, kv_head = i % groups;
+      for (int64_t g = 0; g < dims.group(); ++g) {
+        const int64_t h = kv_head * dims.group() + g;
+        const Head head(dims, in, sample, h);
+        BackwardHead(head, out + head.out_offset, lse + head.lse_offset, dout + head.out_offset,
+                     g == 0, At(dq, dims, sample, h), At(dk, dims, sample, kv_head),
+                     At(dv, dims, sample, kv_head));
+      }
     }
   });
 }

@@ -8,13 +8,28 @@
 namespace fsdp {
 
 struct AttentionDims {
-  int64_t batch, seq, heads, head_dim;
+  int64_t batch, seq, heads, kv_heads, head_dim;
+
+  int64_t group() const { return heads / kv_heads; }
 };
 
-void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const float* qkv, float* out,
-                         float* lse);
-void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const float* qkv,
-                          const float* out, const float* lse, const float* dout, float* dqkv);
+// Head 0 of a tensor; row i of head h lies at data + i * stride + h * head_dim.
+template <typename T>
+struct HeadRows {
+  T* data;
+  int64_t stride;
+};
+
+struct AttentionData {
+  HeadRows<const float> q, k, v;
+  const int32_t* positions;
+};
+
+void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
+                         float* out, float* lse);
+void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
+                          const float* out, const float* lse, const float* dout, HeadRows<float> dq,
+                          HeadRows<float> dk, HeadRows<float> dv);
 
 }  // namespace fsdp
 

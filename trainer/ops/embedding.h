@@ -1,4 +1,5 @@
 // Token and position embedding:   y[i, :] = wte[tokens[i], :] + wpe[positions[i], :]
+// or, where positions and the table of positions are left out, that of tokens alone.
 //
 // wte, dwte: [vocab, cols], wpe, dwpe: [max_positions, cols], y, dy: [rows, cols], fp32;
 // tokens, positions: [rows], int32. Nothing is saved; no workspace.
@@ -16,14 +17,14 @@
 namespace fsdp {
 
 // Overwrites y, which overlaps nothing else.
-void EmbeddingForward(Stream& stream, ConstView tokens, ConstView positions, ConstView wte,
-                      ConstView wpe, View y);
+void EmbeddingForward(Stream& stream, ConstView tokens, std::optional<ConstView> positions,
+                      ConstView wte, std::optional<ConstView> wpe, View y);
 
 //   dwte[tokens[i], :] += dy[i, :]     dwpe[positions[i], :] += dy[i, :]
 // Each element is summed in the order of i, so its bits do not depend on the number of threads.
-// Either may be left out: a frozen table. dwte and dwpe overlap nothing else.
-void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView positions, ConstView dy,
-                       std::optional<View> dwte, std::optional<View> dwpe);
+// Either may be left out: a frozen table, or no positions. dwte and dwpe overlap nothing else.
+void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView> positions,
+                       ConstView dy, std::optional<View> dwte, std::optional<View> dwpe);
 
 }  // namespace fsdp
 

@@ -1,5 +1,6 @@
 #include "trainer/ops/embedding_cpu.h"
 
+#include <algorithm>
 #include <string>
 
 #include "trainer/core/errors.h"
@@ -23,12 +24,16 @@ void CheckIds(const char* what, const int32_t* ids, int64_t rows, int64_t size) 
 void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32_t* tokens,
                          const int32_t* positions, const float* wte, const float* wpe, float* y) {
   CheckIds("token", tokens, s.rows, s.vocab);
-  CheckIds("position", positions, s.rows, s.max_positions);
+  if (positions != nullptr) CheckIds("position", positions, s.rows, s.max_positions);
   pool.ParallelFor(s.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float* token = wte + tokens[i] * s.cols;
-      const float* position = wpe + positions[i] * s.cols;
       float* out = y + i * s.cols;
+      if (positions == nullptr) {
+        std::copy_n(token, s.cols, out);
+        continue;
+      }
+      const float* position = wpe + positions[i] * s.cols;
 #pragma omp simd
       for (int64_t j = 0; j < s.cols; ++j) out[j] = token[j] + position[j];
     }

@@ -11,6 +11,7 @@ struct EmbeddingShape {
   int64_t rows, cols, vocab, max_positions;
 };
 
+// Null pointers: no positions.
 void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const int32_t* tokens,
                          const int32_t* positions, const float* wte, const float* wpe, float* y);
 // dwte and dwpe may be null.

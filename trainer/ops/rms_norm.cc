@@ -82,11 +82,11 @@ void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes&
 
 void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
               const ConstRows& x, ConstView w, ConstView r, const ConstRows& dy, bool add,
-              const MutableRows& dx, View dw, View workspace) {
+              const MutableRows& dx, std::optional<View> dw, View workspace) {
   const NormShape shape = sizes.shape;
   args.Check("w", w, DType::kFloat32, {shape.cols});
   args.Check("r", r, DType::kFloat32, sizes.r);
-  args.Check("dw", dw, DType::kFloat32, {shape.cols});
+  if (dw) args.Check("dw", *dw, DType::kFloat32, {shape.cols});
   args.CheckWorkspace(workspace, RmsNormBackwardWorkspace(shape.rows(), shape.cols));
   args.CheckDisjoint("dx", dx.tensor, "x", x.tensor);
   const int64_t blocks = Blocks(shape.rows());
@@ -95,11 +95,12 @@ void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes
       .flops = 10 * n,
       .bytes_read = 4 * ((add ? 3 : 2) * n + 2 * cols + static_cast<double>(shape.rows())),
       .bytes_written = 4 * (n + cols)};
-  stream.Enqueue({op, {x.tensor, w, r, dy.tensor}, {dx.tensor, dw, workspace}, cost},
-                 [=](ThreadPool& pool) {
-                   RmsNormBackwardCpu(pool, shape, x.rows, w.As<float>(), r.As<float>(), dy.rows,
-                                      blocks, add, dx.rows, dw.As<float>(), workspace.As<float>());
-                 });
+  Operation operation{op, {x.tensor, w, r, dy.tensor}, {dx.tensor, workspace}, cost};
+  if (dw) operation.writes.push_back(*dw);
+  stream.Enqueue(operation, [=](ThreadPool& pool) {
+    RmsNormBackwardCpu(pool, shape, x.rows, w.As<float>(), r.As<float>(), dy.rows, blocks, add,
+                       dx.rows, dw ? dw->As<float>() : nullptr, workspace.As<float>());
+  });
 }
 
 constexpr const char* kForward = "rms_norm_forward";
@@ -129,7 +130,7 @@ void RmsNormForward(Stream& stream, const ConstHeads& x, ConstView w, float eps,
 }
 
 void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, ConstView dy,
-                     RmsNormDx mode, View dx, View dw, View workspace) {
+                     RmsNormDx mode, View dx, std::optional<View> dw, View workspace) {
   const Arguments args(kBackward);
   const Sizes sizes = CheckMatrix(args, x);
   args.Check("dy", dy, DType::kFloat32, x.shape);
@@ -140,7 +141,8 @@ void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, Cons
 }
 
 void RmsNormBackward(Stream& stream, const ConstHeads& x, ConstView w, ConstView r,
-                     const ConstHeads& dy, const Heads& dx, View dw, View workspace) {
+                     const ConstHeads& dy, const Heads& dx, std::optional<View> dw,
+                     View workspace) {
   const Arguments args(kBackward);
   const Sizes sizes = CheckHeads(args, x);
   CheckLike(args, "dy", dy, x);

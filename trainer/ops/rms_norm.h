@@ -7,6 +7,8 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_
 
+#include <optional>
+
 #include "trainer/ops/heads.h"
 #include "trainer/runtime/stream.h"
 
@@ -29,12 +31,12 @@ int64_t RmsNormBackwardWorkspace(int64_t rows, int64_t cols);
 //   dx[i,k] (+)= r[i] (w[k] dy[i,k] - x[i,k] r[i]^2 mean_j (w[j] dy[i,j] x[i,j]))
 //   dw[k] += sum_i dy[i,k] x[i,k] r[i]
 // dx may be dy itself. Adds to dw, so that micro-batches accumulate: sums of fixed blocks of rows,
-// added in the order of rows. 10 FLOPs an element.
+// added in the order of rows; may be left out: a frozen parameter. 10 FLOPs an element.
 void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, ConstView dy,
-                     RmsNormDx mode, View dx, View dw, View workspace);
+                     RmsNormDx mode, View dx, std::optional<View> dw, View workspace);
 // Overwrites dx.
 void RmsNormBackward(Stream& stream, const ConstHeads& x, ConstView w, ConstView r,
-                     const ConstHeads& dy, const Heads& dx, View dw, View workspace);
+                     const ConstHeads& dy, const Heads& dx, std::optional<View> dw, View workspace);
 
 }  // namespace fsdp
 

@@ -61,6 +61,7 @@ void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& s, NormRows<const flo
       }
     }
   });
+  if (dw == nullptr) return;
   // The first block's sum takes the others' in order; then the whole is added once.
   pool.ParallelFor(s.cols, 64, [&](int64_t begin, int64_t end) {
     for (int64_t block = 1; block < blocks; ++block) {

@@ -25,7 +25,7 @@ struct NormShape {
 void RmsNormForwardCpu(ThreadPool& pool, const NormShape& shape, NormRows<const float> x,
                        const float* w, float eps, NormRows<float> y, float* r);
 
-// `partial`: [blocks, cols], the sums for dw of each block of rows.
+// `partial`: [blocks, cols], the sums for dw of each block of rows. dw may be null.
 void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& shape, NormRows<const float> x,
                         const float* w, const float* r, NormRows<const float> dy, int64_t blocks,
                         bool add, NormRows<float> dx, float* dw, float* partial);

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/errors.h"
@@ -25,6 +26,7 @@ struct HostBatch {
       : tokens(rows * cols, -7),
         targets(rows * cols, -7),
         positions(rows * cols, -7),
+        keys(rows * 2, -7),
         weights(rows * cols, NAN),
         shape{rows, cols} {}
 
@@ -32,10 +34,12 @@ struct HostBatch {
     return {.tokens = {reinterpret_cast<std::byte*>(tokens.data()), DType::kInt32, shape},
             .targets = {reinterpret_cast<std::byte*>(targets.data()), DType::kInt32, shape},
             .weights = {reinterpret_cast<std::byte*>(weights.data()), DType::kFloat32, shape},
-            .positions = {reinterpret_cast<std::byte*>(positions.data()), DType::kInt32, shape}};
+            .positions = {reinterpret_cast<std::byte*>(positions.data()), DType::kInt32, shape},
+            .sample_keys = {reinterpret_cast<std::byte*>(keys.data()), DType::kInt32,
+                            Shape{shape[0], 2}}};
   }
 
-  std::vector<int32_t> tokens, targets, positions;
+  std::vector<int32_t> tokens, targets, positions, keys;
   std::vector<float> weights;
   Shape shape;
 };
@@ -347,6 +351,42 @@ TEST(TrainLoader, TokenOutsideTheVocabularyNamesItsPlace) {
   }
 }
 
+// By step and sample, whatever ranks and micro-batches deal it.
+TEST(TrainLoader, KeysNameTheSampleAlone) {
+  const auto source = Tokens();
+  const auto keys = [&](int64_t micro, int64_t ranks, uint64_t seed) {
+    const LoaderOptions options = Options(8, micro, ranks);
+    const TrainLoader loader(source, options, true, seed);
+    std::map<int64_t, std::pair<int32_t, int32_t>> of;
+    for (const int64_t step : {1, 2}) {
+      for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          HostBatch batch(micro, kSeqLen);
+          loader.MicroBatch(step, m, rank, batch.Views());
+          for (int64_t row = 0; row < micro; ++row) {
+            const std::pair key(batch.keys[2 * row], batch.keys[2 * row + 1]);
+            const int64_t sample = loader.SampleOf(step, m, rank, row);
+            if (sample == kNoSample) {
+              EXPECT_EQ(key, std::pair(0, 0));
+            } else {
+              of[sample] = key;
+            }
+          }
+        }
+      }
+    }
+    return of;
+  };
+  const auto one = keys(8, 1, 3);
+  EXPECT_EQ(one.size(), 16u);
+  EXPECT_EQ(keys(1, 1, 3), one);
+  EXPECT_EQ(keys(2, 3, 3), one);
+  EXPECT_NE(keys(8, 1, 4), one);
+  std::set<std::pair<int32_t, int32_t>> different;
+  for (const auto& [sample, key] : one) different.insert(key);
+  EXPECT_EQ(different.size(), 16u);
+}
+
 TEST(TrainLoader, RefusesWhatMakesNoSense) {
   const auto source = Tokens();
   const TrainLoader loader(source, Options(4, 2, 1), true, 0);
@@ -358,6 +398,9 @@ TEST(TrainLoader, RefusesWhatMakesNoSense) {
   EXPECT_THROW(loader.TargetsOfStep(0), std::invalid_argument);
   Batch views = batch.Views();
   views.weights.dtype = DType::kInt32;
+  EXPECT_THROW(loader.MicroBatch(1, 0, 0, views), std::invalid_argument);
+  views = batch.Views();
+  views.sample_keys.shape = Shape{2, 3};
   EXPECT_THROW(loader.MicroBatch(1, 0, 0, views), std::invalid_argument);
   HostBatch wide(2, kSeqLen + 1);
   EXPECT_THROW(loader.MicroBatch(1, 0, 0, wide.Views()), std::invalid_argument);

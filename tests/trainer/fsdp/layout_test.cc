@@ -110,6 +110,23 @@ TEST(Layout, FrozenParametersAreUnitsOfTheirOwn) {
   EXPECT_EQ(layout.NumParameters(), MakeLayout(ThreeBlocks(), {}, 3).NumParameters());
 }
 
+// An untied embedding and head: neither in the root nor joined with blocks.
+TEST(Layout, UnitsOfTheirOwn) {
+  std::vector<SegmentShape> segments = ThreeBlocks();
+  segments.front().own_unit = segments.back().own_unit = true;
+  const auto units = [&](const WrapPolicy& policy) {
+    return MakeLayout(segments, policy, 2).group_of_segment;
+  };
+  EXPECT_EQ(units({}), (std::vector<int>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(units({AutoWrap::kSize, 1000000}), (std::vector<int>{1, 2, 2, 2, 3}));
+  EXPECT_EQ(units({AutoWrap::kSize, 1}), (std::vector<int>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(units({AutoWrap::kNone}), (std::vector<int>{0, 0, 0, 0, 0}));
+  const Layout layout = MakeLayout(segments, {}, 2);
+  EXPECT_EQ(layout.units[0].size, 0);
+  EXPECT_TRUE(layout.units[0].parameters.empty());
+  EXPECT_EQ(layout.units[1].name, segments[0].name);
+}
+
 TEST(Layout, RefusesWhatItCannotLayOut) {
   EXPECT_THROW(MakeLayout(ThreeBlocks(), {}, 0), std::invalid_argument);
   std::vector<SegmentShape> twice = ThreeBlocks();

@@ -1,48 +1,107 @@
 #include "trainer/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/testing/harness.h"
 #include "tests/testing/same_bits.h"
+#include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
 
-struct Case {
-  int64_t batch, seq, heads, head_dim;
+// Where q, k and v lie: in one tensor, as the models have them, or q and k apart from v, between
+// heads of others.
+enum class Place { kPacked, kApart };
 
-  Shape Qkv() const { return {batch, seq, 3, heads, head_dim}; }
-  Shape Out() const { return {batch, seq, heads, head_dim}; }
+struct Case {
+  int64_t batch, seq, heads, kv_heads, head_dim;
+  std::vector<int64_t> documents = {};  // Lengths, over and over; empty: one a row.
+  Place place = Place::kPacked;
+
+  Shape Q() const { return {batch, seq, heads, head_dim}; }
+  Shape K() const { return {batch, seq, kv_heads, head_dim}; }
   Shape Lse() const { return {batch, heads, seq}; }
-  int64_t Terms() const { return seq + head_dim; }
+  int64_t Terms() const { return (seq + head_dim) * (heads / std::max<int64_t>(1, kv_heads)); }
+  std::vector<double> Positions() const {
+    std::vector<double> positions;
+    for (int64_t b = 0; b < batch; ++b) {
+      size_t document = static_cast<size_t>(b);  // Rows differ.
+      int64_t at = 0;
+      for (int64_t i = 0; i < seq; ++i) {
+        if (!documents.empty() && at == documents[document % documents.size()]) {
+          at = 0;
+          ++document;
+        }
+        positions.push_back(static_cast<double>(at++));
+      }
+    }
+    return positions;
+  }
 };
-// Around a tile of 48 and its blocks of 6 and 16, and odd everything.
-constexpr Case kCases[] = {{1, 1, 1, 1},   {2, 1, 3, 5},    {1, 2, 1, 64},
-                           {2, 37, 3, 21}, {1, 48, 2, 16},  {1, 49, 1, 17},
-                           {1, 97, 3, 64}, {1, 150, 2, 33}, {1, 53, 1, 256}};
+// Around a tile of 48 and its blocks of 6 and 16, and odd everything; groups, documents that begin
+// at, before and after a tile's border.
+const std::vector<Case>& Cases() {
+  static const std::vector<Case> cases = {
+      {1, 1, 1, 1, 1},
+      {2, 1, 3, 3, 5},
+      {1, 2, 1, 1, 64},
+      {2, 37, 3, 3, 21},
+      {1, 48, 2, 2, 16},
+      {1, 49, 1, 1, 17},
+      {1, 97, 3, 3, 64},
+      {1, 150, 2, 2, 33},
+      {1, 53, 1, 1, 256},
+      {1, 53, 6, 2, 10},
+      {2, 100, 8, 1, 7},
+      {1, 60, 4, 2, 12, {}, Place::kApart},
+      {2, 150, 2, 2, 9, {48, 1, 47, 30}},
+      {1, 200, 4, 2, 5, {50, 49, 97}, Place::kApart},
+      {2, 61, 2, 1, 20, {1}},
+      {1, 130, 1, 1, 8, {120, 3}},
+  };
+  return cases;
+}
+
+struct Tensors {
+  std::vector<double> q, k, v;
+};
+
+Tensors RandomTensors(const Case& c, Random& random) {
+  Tensors t;
+  t.q = random.Vector(c.Q().NumElements());
+  t.k = random.Vector(c.K().NumElements());
+  t.v = random.Vector(c.K().NumElements());
+  return t;
+}
 
 // Straight from the definition, in float64.
 struct Oracle {
   Case c;
-  std::vector<double> qkv, out, lse;
+  Tensors in;
+  std::vector<double> positions, out, lse;
 
-  Oracle(const Case& dims, const std::vector<double>& values)
-      : c(dims), qkv(values), out(c.Out().NumElements()), lse(c.Lse().NumElements()) {
-    ForEach([&](int64_t b, int64_t h, int64_t i, const std::vector<double>& p) {
-      for (int64_t j = 0; j <= i; ++j) {
-        for (int64_t d = 0; d < c.head_dim; ++d) out[Row(b, i, h) + d] += p[j] * At(b, j, 2, h)[d];
+  Oracle(const Case& dims, const Tensors& tensors)
+      : c(dims),
+        in(tensors),
+        positions(c.Positions()),
+        out(c.Q().NumElements()),
+        lse(c.Lse().NumElements()) {
+    ForEach([&](int64_t b, int64_t h, int64_t i, int64_t start, const std::vector<double>& p) {
+      for (int64_t j = start; j <= i; ++j) {
+        for (int64_t d = 0; d < c.head_dim; ++d) {
+          out[Q(b, i, h) + d] += p[j] * in.v[K(b, j, h) + d];
+        }
       }
     });
   }
 
-  int64_t Row(int64_t b, int64_t i, int64_t h) const {
+  int64_t Q(int64_t b, int64_t i, int64_t h) const {
     return ((b * c.seq + i) * c.heads + h) * c.head_dim;
   }
-  int64_t Index(int64_t b, int64_t i, int64_t which, int64_t h) const {
-    return (((b * c.seq + i) * 3 + which) * c.heads + h) * c.head_dim;
-  }
-  const double* At(int64_t b, int64_t i, int64_t which, int64_t h) const {
-    return qkv.data() + Index(b, i, which, h);
+  // Of the head that query head h attends to.
+  int64_t K(int64_t b, int64_t i, int64_t h) const {
+    return ((b * c.seq + i) * c.kv_heads + h / (c.heads / c.kv_heads)) * c.head_dim;
   }
   double DotOf(const double* x, const double* y) const {
     double sum = 0;
@@ -57,126 +116,261 @@ struct Oracle {
     for (int64_t b = 0; b < c.batch; ++b) {
       for (int64_t h = 0; h < c.heads; ++h) {
         for (int64_t i = 0; i < c.seq; ++i) {
+          const int64_t start = i - static_cast<int64_t>(positions[b * c.seq + i]);
           double top = -HUGE_VAL, sum = 0;
-          for (int64_t j = 0; j <= i; ++j) {
-            p[j] = DotOf(At(b, i, 0, h), At(b, j, 1, h)) / std::sqrt(c.head_dim);
+          for (int64_t j = start; j <= i; ++j) {
+            p[j] = DotOf(&in.q[Q(b, i, h)], &in.k[K(b, j, h)]) / std::sqrt(c.head_dim);
             top = std::max(top, p[j]);
           }
-          for (int64_t j = 0; j <= i; ++j) sum += std::exp(p[j] - top);
+          for (int64_t j = start; j <= i; ++j) sum += std::exp(p[j] - top);
           const double log_sum = top + std::log(sum);
-          for (int64_t j = 0; j <= i; ++j) p[j] = std::exp(p[j] - log_sum);
+          for (int64_t j = start; j <= i; ++j) p[j] = std::exp(p[j] - log_sum);
           lse[(b * c.heads + h) * c.seq + i] = log_sum;
-          body(b, h, i, p);
+          body(b, h, i, start, p);
         }
       }
     }
   }
 
-  std::vector<double> Backward(const std::vector<double>& dout) {
-    std::vector<double> dqkv(qkv.size());
+  Tensors Backward(const std::vector<double>& dout) {
+    Tensors g;
+    g.q.resize(in.q.size());
+    g.k.resize(in.k.size());
+    g.v.resize(in.v.size());
     const double scale = 1 / std::sqrt(c.head_dim);
-    ForEach([&](int64_t b, int64_t h, int64_t i, const std::vector<double>& p) {
-      const double* dy = dout.data() + Row(b, i, h);
-      const double dot = DotOf(dy, out.data() + Row(b, i, h));
-      for (int64_t j = 0; j <= i; ++j) {
-        const double ds = scale * p[j] * (DotOf(dy, At(b, j, 2, h)) - dot);
+    ForEach([&](int64_t b, int64_t h, int64_t i, int64_t start, const std::vector<double>& p) {
+      const double* dy = dout.data() + Q(b, i, h);
+      const double dot = DotOf(dy, out.data() + Q(b, i, h));
+      for (int64_t j = start; j <= i; ++j) {
+        const double ds = scale * p[j] * (DotOf(dy, &in.v[K(b, j, h)]) - dot);
         for (int64_t d = 0; d < c.head_dim; ++d) {
-          dqkv[Index(b, i, 0, h) + d] += ds * At(b, j, 1, h)[d];
-          dqkv[Index(b, j, 1, h) + d] += ds * At(b, i, 0, h)[d];
-          dqkv[Index(b, j, 2, h) + d] += p[j] * dy[d];
+          g.q[Q(b, i, h) + d] += ds * in.k[K(b, j, h) + d];
+          g.k[K(b, j, h) + d] += ds * in.q[Q(b, i, h) + d];
+          g.v[K(b, j, h) + d] += p[j] * dy[d];
         }
       }
     });
-    return dqkv;
+    return g;
   }
 };
 
-std::string Name(const Case& c) { return c.Qkv().ToString(); }
+std::string Name(const Case& c) {
+  return c.Q().ToString() + " and " + std::to_string(c.kv_heads) + ", " +
+         std::to_string(c.documents.size()) + " documents";
+}
 
-class AttentionTest : public OpTest {};
+// q, k and v on the device, wherever the case puts them.
+struct Placed {
+  Heads q, k, v;
+};
+
+class AttentionTest : public OpTest {
+ protected:
+  // Heads that nobody asked for hold `other`.
+  Placed Place(const Case& c, double other) {
+    const auto tensor = [&](int64_t heads) {
+      return Accumulated({c.batch, c.seq, heads, c.head_dim}, other);
+    };
+    if (c.place == Place::kPacked) {
+      const View all = tensor(c.heads + 2 * c.kv_heads);
+      return {
+          {all, 0, c.heads}, {all, c.heads, c.kv_heads}, {all, c.heads + c.kv_heads, c.kv_heads}};
+    }
+    const View qk = tensor(c.heads + c.kv_heads + 2), v = tensor(c.kv_heads + 1);
+    return {{qk, c.kv_heads + 1, c.heads}, {qk, 0, c.kv_heads}, {v, 1, c.kv_heads}};
+  }
+  std::vector<double> GetHeads(const Heads& heads) const {
+    std::vector<double> out;
+    const std::vector<double> all = Get(heads.tensor);
+    const int64_t dim = heads.tensor.shape[3], stride = heads.stride();
+    for (int64_t row = 0; row < heads.tensor.shape[0] * heads.tensor.shape[1]; ++row) {
+      const auto begin = all.begin() + row * stride + heads.first * dim;
+      out.insert(out.end(), begin, begin + heads.count * dim);
+    }
+    return out;
+  }
+  void SetHeads(const Heads& heads, const std::vector<double>& values) {
+    std::vector<double> all = Get(heads.tensor);
+    const int64_t dim = heads.tensor.shape[3], stride = heads.stride(), n = heads.count * dim;
+    for (int64_t row = 0; row < heads.tensor.shape[0] * heads.tensor.shape[1]; ++row) {
+      std::copy_n(values.begin() + row * n, n, all.begin() + row * stride + heads.first * dim);
+    }
+    Set(heads.tensor, all);
+  }
+  // Sum of what lies in none of the heads.
+  double Others(const Placed& p) const {
+    double sum = 0;
+    std::vector<const std::byte*> seen;
+    for (const Heads* heads : {&p.q, &p.k, &p.v}) {
+      if (std::find(seen.begin(), seen.end(), heads->tensor.data) == seen.end()) {
+        for (const double v : Get(heads->tensor)) sum += v;
+        seen.push_back(heads->tensor.data);
+      }
+      for (const double v : GetHeads(*heads)) sum -= v;
+    }
+    return sum;
+  }
+  AttentionInputs Inputs(const Case& c, const Tensors& tensors) {
+    const Placed p = Place(c, 0.5);
+    SetHeads(p.q, tensors.q);
+    SetHeads(p.k, tensors.k);
+    SetHeads(p.v, tensors.v);
+    return {p.q, p.k, p.v, Input({c.batch, c.seq}, c.Positions(), DType::kInt32)};
+  }
+};
 FSDP_INSTANTIATE_OP_TEST(AttentionTest);
 
 TEST_P(AttentionTest, ForwardMatchesOracle) {
-  for (const Case& c : kCases) {
-    const auto values = Random(1).Vector(c.Qkv().NumElements());
-    const Oracle want(c, values);
-    const View qkv = Input(c.Qkv(), values), out = Output(c.Out()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, qkv, out, lse); });
-    EXPECT_TRUE(AllNear(Get(out), want.out, Tolerance(DType::kFloat32, c.Terms()))) << Name(c);
-    EXPECT_TRUE(AllNear(Get(lse), want.lse, Tolerance(DType::kFloat32, c.Terms()))) << Name(c);
-    Clear();
-  }
-}
-
-TEST_P(AttentionTest, GradientMatchesOracle) {
-  for (const Case& c : kCases) {
-    Random random(2);
-    const auto values = random.Vector(c.Qkv().NumElements());
-    const auto gradient = random.Vector(c.Out().NumElements());
-    Oracle oracle(c, values);
-    const View qkv = Input(c.Qkv(), values), dout = Input(c.Out(), gradient);
-    const View out = Input(c.Out(), oracle.out), lse = Input(c.Lse(), oracle.lse);
-    const View dqkv = Output(c.Qkv());
-    Run([&](Stream& stream) { AttentionBackward(stream, qkv, out, lse, dout, dqkv); });
-    EXPECT_TRUE(
-        AllNear(Get(dqkv), oracle.Backward(gradient), Tolerance(DType::kFloat32, 2 * c.Terms())))
+  for (const Case& c : Cases()) {
+    Random random(1);
+    const Tensors tensors = RandomTensors(c, random);
+    const Oracle want(c, tensors);
+    const AttentionInputs in = Inputs(c, tensors);
+    const View out = Output(c.Q()), lse = Output(c.Lse());
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    EXPECT_TRUE(AllNear(Get(out), want.out, Tolerance(DType::kFloat32, c.seq + c.head_dim)))
+        << Name(c);
+    EXPECT_TRUE(AllNear(Get(lse), want.lse, Tolerance(DType::kFloat32, c.seq + c.head_dim)))
         << Name(c);
     Clear();
   }
 }
 
+TEST_P(AttentionTest, GradientMatchesOracle) {
+  for (const Case& c : Cases()) {
+    Random random(2);
+    const Tensors tensors = RandomTensors(c, random);
+    const auto gradient = random.Vector(c.Q().NumElements());
+    Oracle oracle(c, tensors);
+    const AttentionInputs in = Inputs(c, tensors);
+    const View dout = Input(c.Q(), gradient);
+    const View out = Input(c.Q(), oracle.out), lse = Input(c.Lse(), oracle.lse);
+    const Placed d = Place(c, 3);
+    const double others = Others(d);
+    Run([&](Stream& stream) { AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}); });
+    const Tensors want = oracle.Backward(gradient);
+    const double tolerance = Tolerance(DType::kFloat32, 2 * c.Terms());
+    EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance)) << "dq " << Name(c);
+    EXPECT_TRUE(AllNear(GetHeads(d.k), want.k, tolerance)) << "dk " << Name(c);
+    EXPECT_TRUE(AllNear(GetHeads(d.v), want.v, tolerance)) << "dv " << Name(c);
+    EXPECT_NEAR(Others(d), others, 1e-6) << Name(c);
+    Clear();
+  }
+}
+
 TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
-  const Case c{2, 7, 2, 3};
+  const Case c{2, 7, 4, 2, 3, {3, 2}};
   Random random(3);
-  const auto values = random.Vector(c.Qkv().NumElements());
-  const auto gradient = random.Vector(c.Out().NumElements());
-  const auto want =
-      NumericGradient([&](const auto& v) { return Dot(gradient, Oracle(c, v).out); }, values);
-  Oracle oracle(c, values);
-  EXPECT_TRUE(AllNear(oracle.Backward(gradient), want, 1e-8)) << "the oracle's own backward";
-  const View qkv = Input(c.Qkv(), values), dout = Input(c.Out(), gradient);
-  const View out = Output(c.Out()), lse = Output(c.Lse()), dqkv = Output(c.Qkv());
+  const Tensors tensors = RandomTensors(c, random);
+  const auto gradient = random.Vector(c.Q().NumElements());
+  const auto numeric = [&](std::vector<double> Tensors::*part) {
+    return NumericGradient(
+        [&](const auto& v) {
+          Tensors moved = tensors;
+          moved.*part = v;
+          return Dot(gradient, Oracle(c, moved).out);
+        },
+        tensors.*part);
+  };
+  const Tensors want{numeric(&Tensors::q), numeric(&Tensors::k), numeric(&Tensors::v)};
+  const Tensors own = Oracle(c, tensors).Backward(gradient);
+  EXPECT_TRUE(AllNear(own.q, want.q, 1e-8)) << "the oracle's own backward";
+  EXPECT_TRUE(AllNear(own.k, want.k, 1e-8));
+  EXPECT_TRUE(AllNear(own.v, want.v, 1e-8));
+  const AttentionInputs in = Inputs(c, tensors);
+  const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse());
+  const Placed d = Place(c, 0);
   Run([&](Stream& stream) {
-    AttentionForward(stream, qkv, out, lse);
-    AttentionBackward(stream, qkv, out, lse, dout, dqkv);
+    AttentionForward(stream, in, out, lse);
+    AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v});
   });
-  EXPECT_TRUE(AllNear(Get(dqkv), want, Tolerance(DType::kFloat32, 2 * c.Terms())));
+  const double tolerance = Tolerance(DType::kFloat32, 2 * c.Terms());
+  EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance));
+  EXPECT_TRUE(AllNear(GetHeads(d.k), want.k, tolerance));
+  EXPECT_TRUE(AllNear(GetHeads(d.v), want.v, tolerance));
+}
+
+// A document's rows are those it has alone: to rounding, because tiles lie elsewhere.
+TEST_P(AttentionTest, DocumentsAreApart) {
+  const Case c{1, 130, 2, 1, 8, {70, 60}}, first{1, 70, 2, 1, 8}, second{1, 60, 2, 1, 8};
+  Random random(8);
+  const Tensors tensors = RandomTensors(c, random);
+  const auto part = [&](const std::vector<double>& all, const Case& of, int64_t begin) {
+    const int64_t width = static_cast<int64_t>(all.size()) / c.seq;
+    return std::vector<double>(all.begin() + begin * width, all.begin() + (begin + of.seq) * width);
+  };
+  const auto forward = [&](const Case& of, const Tensors& t) {
+    const AttentionInputs in = Inputs(of, t);
+    const View out = Output(of.Q()), lse = Output(of.Lse());
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    return Get(out);
+  };
+  const auto together = forward(c, tensors);
+  for (const auto& [of, begin] : {std::pair(first, 0), std::pair(second, 70)}) {
+    const auto alone = forward(
+        of, {part(tensors.q, of, begin), part(tensors.k, of, begin), part(tensors.v, of, begin)});
+    EXPECT_TRUE(AllNear(part(together, of, begin), alone, Tolerance(DType::kFloat32, c.seq)));
+  }
+}
+
+TEST_P(AttentionTest, PositionsThatAreNoneAreADataError) {
+  const Case c{2, 4, 1, 1, 8};
+  Random random(9);
+  AttentionInputs in = Inputs(c, RandomTensors(c, random));
+  const View out = Output(c.Q()), lse = Output(c.Lse());
+  for (const std::vector<double>& wrong : {std::vector<double>{0, 1, 2, 3, 1, 2, 3, 4},
+                                           {0, 1, 3, 4, 0, 1, 2, 3},
+                                           {0, 1, 1, 2, 0, 1, 2, 3},
+                                           {0, -1, 0, 1, 0, 1, 2, 3}}) {
+    in.positions = Input({2, 4}, wrong, DType::kInt32);
+    EXPECT_THROW(Run([&](Stream& s) { AttentionForward(s, in, out, lse); }), DataError);
+  }
 }
 
 // Scores in the hundreds: exp overflows without the running maximum, and the maximum moves from
 // tile to tile.
 TEST_P(AttentionTest, LargeScores) {
-  const Case c{1, 120, 1, 16};
-  auto values = Random(4).Vector(c.Qkv().NumElements());
-  for (int64_t i = 0; i < c.seq; ++i) {
-    for (int64_t d = 0; d < 16; ++d) values[i * 48 + d] *= 64;           // q.
-    for (int64_t d = 16; d < 32; ++d) values[i * 48 + d] *= 1 + i / 16;  // k grows.
+  for (const std::vector<int64_t>& documents : {std::vector<int64_t>{}, {50, 70}}) {
+    const Case c{1, 120, 1, 1, 16, documents};
+    Random random(4);
+    Tensors tensors = RandomTensors(c, random);
+    for (double& q : tensors.q) q *= 64;
+    for (int64_t i = 0; i < c.seq * 16; ++i) tensors.k[i] *= 1 + i / 256;  // k grows.
+    const Oracle want(c, tensors);
+    double largest = 1;
+    for (const double l : want.lse) largest = std::max(largest, std::abs(l));
+    ASSERT_GT(largest, 100);
+    const AttentionInputs in = Inputs(c, tensors);
+    const View out = Output(c.Q()), lse = Output(c.Lse());
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    // exp makes a relative error of the absolute error of a score.
+    const double tolerance = Tolerance(DType::kFloat32, c.Terms());
+    EXPECT_TRUE(AllNear(Get(out), want.out, largest * tolerance));
+    EXPECT_TRUE(AllNear(Get(lse), want.lse, tolerance));
+    Clear();
   }
-  const Oracle want(c, values);
-  double largest = 1;
-  for (const double l : want.lse) largest = std::max(largest, std::abs(l));
-  ASSERT_GT(largest, 100);
-  const View qkv = Input(c.Qkv(), values), out = Output(c.Out()), lse = Output(c.Lse());
-  Run([&](Stream& stream) { AttentionForward(stream, qkv, out, lse); });
-  // exp makes a relative error of the absolute error of a score.
-  const double tolerance = Tolerance(DType::kFloat32, c.Terms());
-  EXPECT_TRUE(AllNear(Get(out), want.out, largest * tolerance));
-  EXPECT_TRUE(AllNear(Get(lse), want.lse, tolerance));
 }
 
 TEST_P(AttentionTest, PositionsDoNotSeeTheFuture) {
-  const Case c{1, 100, 2, 8};
-  auto values = Random(5).Vector(c.Qkv().NumElements());
-  const int64_t row = 3 * c.heads * c.head_dim, width = c.heads * c.head_dim;
-  const View qkv = Input(c.Qkv(), values), out = Output(c.Out()), lse = Output(c.Lse());
-  Run([&](Stream& stream) { AttentionForward(stream, qkv, out, lse); });
-  const auto before = Get(out);
+  const Case c{1, 100, 2, 2, 8};
+  Random random(5);
+  const Tensors tensors = RandomTensors(c, random);
+  const int64_t width = c.heads * c.head_dim;
+  const auto forward = [&](const Tensors& t) {
+    const AttentionInputs in = Inputs(c, t);
+    const View out = Output(c.Q()), lse = Output(c.Lse());
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    return Get(out);
+  };
+  const auto before = forward(tensors);
   for (const int64_t last : {0, 5, 47, 48, 98}) {
-    auto changed = values;
-    for (size_t i = (last + 1) * row; i < changed.size(); ++i) changed[i] = -3 * changed[i] + 1;
-    Set(qkv, changed);
-    Run([&](Stream& stream) { AttentionForward(stream, qkv, out, lse); });
-    const auto after = Get(out);
+    Tensors changed = tensors;
+    for (auto* part : {&changed.q, &changed.k, &changed.v}) {
+      for (size_t i = (last + 1) * width; i < part->size(); ++i) {
+        (*part)[i] = -3 * (*part)[i] + 1;
+      }
+    }
+    const auto after = forward(changed);
     const int64_t kept = (last + 1) * width;
     EXPECT_TRUE(std::equal(after.begin(), after.begin() + kept, before.begin())) << last;
     EXPECT_NE(after[kept], before[kept]);
@@ -184,59 +378,96 @@ TEST_P(AttentionTest, PositionsDoNotSeeTheFuture) {
 }
 
 TEST_P(AttentionTest, NaNShows) {
-  const Case c{1, 60, 1, 8};
-  const int64_t row = 3 * c.head_dim;
-  for (const int64_t which : {0, 1, 2}) {
-    auto values = Random(6).Vector(c.Qkv().NumElements());
-    values[50 * row + which * c.head_dim] = std::nan("");
-    const View qkv = Input(c.Qkv(), values), out = Output(c.Out()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, qkv, out, lse); });
-    EXPECT_TRUE(std::isnan(Get(out)[50 * c.head_dim])) << "in part " << which;
+  const Case c{1, 60, 1, 1, 8};
+  for (auto part : {&Tensors::q, &Tensors::k, &Tensors::v}) {
+    Random random(6);
+    Tensors tensors = RandomTensors(c, random);
+    (tensors.*part)[50 * c.head_dim] = std::nan("");
+    const AttentionInputs in = Inputs(c, tensors);
+    const View out = Output(c.Q()), lse = Output(c.Lse());
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    EXPECT_TRUE(std::isnan(Get(out)[50 * c.head_dim]));
     Clear();
   }
 }
 
 TEST_P(AttentionTest, NothingToAttendTo) {
-  for (const Case& c : {Case{0, 4, 1, 8}, Case{2, 0, 1, 8}, Case{2, 3, 0, 8}}) {
-    const View qkv = Input(c.Qkv(), {}), out = Output(c.Out()), lse = Output(c.Lse());
+  for (const Case& c : {Case{0, 4, 1, 1, 8}, Case{2, 0, 1, 1, 8}, Case{2, 3, 0, 0, 8}}) {
+    const AttentionInputs in = Inputs(c, {});
+    const View out = Output(c.Q()), lse = Output(c.Lse());
+    const Placed d = Place(c, 0);
     Run([&](Stream& stream) {
-      AttentionForward(stream, qkv, out, lse);
-      AttentionBackward(stream, qkv, out, lse, out, qkv);
+      AttentionForward(stream, in, out, lse);
+      AttentionBackward(stream, in, out, lse, out, {d.q, d.k, d.v});
     });
   }
 }
 
 TEST_P(AttentionTest, RefusesWrongArguments) {
-  const Case c{1, 4, 2, 8};
-  const View qkv = Output(c.Qkv()), out = Output(c.Out()), lse = Output(c.Lse());
-  const View dqkv = Output(c.Qkv()), dout = Output(c.Out());
-  const auto forward = [&](const View& qkv, const View& out, const View& lse) {
-    return [=](Stream& stream) { AttentionForward(stream, qkv, out, lse); };
+  const Case c{1, 4, 4, 2, 8};
+  const View qkv = Output({1, 4, 8, 8}), out = Output(c.Q()), lse = Output(c.Lse());
+  const View positions = Output({1, 4}, DType::kInt32);
+  const AttentionInputs good{Heads(qkv, 0, 4), Heads(qkv, 4, 2), Heads(qkv, 6, 2), positions};
+  const auto forward = [&](const AttentionInputs& in, const View& out, const View& lse) {
+    return [=](Stream& stream) { AttentionForward(stream, in, out, lse); };
   };
-  ExpectRefused(forward(out, out, lse), "[attention_forward] qkv is");
-  ExpectRefused(forward(Output({1, 4, 2, 2, 8}), out, lse), "want [batch, seq, 3, heads");
-  ExpectRefused(forward(Output({1, 4, 3, 2, 257}), out, lse), "head_dim");
-  ExpectRefused(forward(qkv, Output({1, 2, 4, 8}), lse), "out is");
-  ExpectRefused(forward(qkv, out, Output({1, 4, 2})), "lse is");
-  ExpectRefused(forward(qkv, qkv.Slice(0, 64).Reshape(c.Out()), lse), "out and qkv overlap");
-  const auto backward = [&](const View& dout, const View& dqkv) {
-    return [=](Stream& stream) { AttentionBackward(stream, qkv, out, lse, dout, dqkv); };
+  const auto with = [&](ConstHeads AttentionInputs::*part, const Heads& heads) {
+    AttentionInputs in = good;
+    in.*part = heads;
+    return forward(in, out, lse);
   };
-  ExpectRefused(backward(lse, dqkv), "[attention_backward] dout is");
-  ExpectRefused(backward(dout, qkv), "dqkv and qkv overlap");
-  ExpectRefused(backward(dout, out), "dqkv is");
+  ExpectRefused(with(&AttentionInputs::q, {lse, 0, 4}), "[attention_forward] q is");
+  ExpectRefused(with(&AttentionInputs::q, {qkv, 5, 4}), "q is heads 5 to 9");
+  ExpectRefused(with(&AttentionInputs::q, {qkv, 0, 3}), "heads of k that divide those of q");
+  ExpectRefused(with(&AttentionInputs::k, {qkv, 4, 1}), "the same number of heads");
+  ExpectRefused(with(&AttentionInputs::v, {Output({1, 3, 2, 8}), 0, 2}), "v is fp32 [1, 3, 2, 8]");
+  const View wide = Output({1, 4, 3, 257});
+  ExpectRefused(
+      forward({Heads(wide, 0, 1), Heads(wide, 1, 1), Heads(wide, 2, 1), positions}, out, lse),
+      "head_dim");
+  AttentionInputs wrong = good;
+  wrong.positions = Output({4}, DType::kInt32);
+  ExpectRefused(forward(wrong, out, lse), "positions is int32 [4]");
+  ExpectRefused(forward(good, Output({1, 2, 4, 8}), lse), "out is");
+  ExpectRefused(forward(good, out, Output({1, 4, 2})), "lse is");
+  ExpectRefused(forward(good, qkv.Slice(0, 128).Reshape(c.Q()), lse), "out and q overlap");
+
+  const View dqkv = Output({1, 4, 8, 8}), dout = Output(c.Q());
+  const auto backward = [&](const View& dout, const AttentionGradients& g) {
+    return [=](Stream& stream) { AttentionBackward(stream, good, out, lse, dout, g); };
+  };
+  const AttentionGradients gradients{{dqkv, 0, 4}, {dqkv, 4, 2}, {dqkv, 6, 2}};
+  ExpectRefused(backward(lse, gradients), "[attention_backward] dout is");
+  ExpectRefused(backward(dout, {{qkv, 0, 4}, {dqkv, 4, 2}, {dqkv, 6, 2}}), "dq and q overlap");
+  ExpectRefused(backward(dout, {{dqkv, 0, 4}, {dqkv, 3, 2}, {dqkv, 6, 2}}), "dk and dq overlap");
+  ExpectRefused(backward(dout, {{dqkv, 0, 4}, {dqkv, 4, 1}, {dqkv, 6, 2}}),
+                "dk has 1 heads, want 2");
+  ExpectRefused(backward(dout, {{dqkv, 0, 4}, {dqkv, 4, 2}, {Output({1, 3, 2, 8}), 0, 2}}),
+                "dv is");
 }
 
 TEST(Attention, BitsDoNotDependOnThreads) {
-  const Case c{2, 70, 3, 20};
+  const Case c{2, 70, 6, 3, 20, {31, 39}};
   Random random(7);
-  auto qkv = Floats(random.Vector(c.Qkv().NumElements()));
-  auto dout = Floats(random.Vector(c.Out().NumElements()));
+  const Shape shape{c.batch, c.seq, c.heads + 2 * c.kv_heads, c.head_dim};
+  auto qkv = Floats(random.Vector(shape.NumElements()));
+  auto dout = Floats(random.Vector(c.Q().NumElements()));
+  std::vector<float> ids(c.batch * c.seq);
+  const auto positions = c.Positions();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    reinterpret_cast<int32_t*>(ids.data())[i] = static_cast<int32_t>(positions[i]);
+  }
   ExpectSameBits([&](Stream& stream) {
     std::vector<float> out(dout.size()), lse(c.Lse().NumElements()), dqkv(qkv.size());
-    AttentionForward(stream, ViewOf(qkv, c.Qkv()), ViewOf(out, c.Out()), ViewOf(lse, c.Lse()));
-    AttentionBackward(stream, ViewOf(qkv, c.Qkv()), ViewOf(out, c.Out()), ViewOf(lse, c.Lse()),
-                      ViewOf(dout, c.Out()), ViewOf(dqkv, c.Qkv()));
+    const auto heads = [&](std::vector<float>& data, int64_t first, int64_t count) {
+      return Heads(ViewOf(data, shape), first, count);
+    };
+    AttentionInputs in{heads(qkv, 0, 6), heads(qkv, 6, 3), heads(qkv, 9, 3),
+                       ViewOf(ids, {c.batch, c.seq})};
+    in.positions.dtype = DType::kInt32;
+    AttentionForward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()));
+    AttentionBackward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()), ViewOf(dout, c.Q()),
+                      {heads(dqkv, 0, 6), heads(dqkv, 6, 3), heads(dqkv, 9, 3)});
     stream.Synchronize();
     dqkv.insert(dqkv.end(), out.begin(), out.end());
     return dqkv;

@@ -106,6 +106,31 @@ TEST_P(EmbeddingTest, BackwardAddsInOrderOfRows) {
   EXPECT_EQ(got.dwpe, Values(dwpe.begin(), dwpe.end()));
 }
 
+TEST_P(EmbeddingTest, TokensAlone) {
+  Random random(4);
+  const Case c{515, 67, 11, 1};
+  const Values tokens = random.Integers(c.rows, c.vocab);
+  const Values wte = random.Vector(c.vocab * c.cols), dy = random.Vector(c.rows * c.cols);
+  const View ids = Input({c.rows}, tokens, DType::kInt32), vwte = Input({c.vocab, c.cols}, wte);
+  const View y = Output({c.rows, c.cols}), vdy = Input({c.rows, c.cols}, dy);
+  const View dwte = Accumulated({c.vocab, c.cols}, kBefore);
+  Run([&](Stream& s) {
+    EmbeddingForward(s, ids, std::nullopt, vwte, std::nullopt, y);
+    EmbeddingBackward(s, ids, std::nullopt, vdy, dwte, std::nullopt);
+  });
+  std::vector<float> want(c.vocab * c.cols, kBefore);
+  Values rows;
+  for (int64_t i = 0; i < c.rows; ++i) {
+    const int64_t row = static_cast<int64_t>(tokens[i]) * c.cols;
+    rows.insert(rows.end(), wte.begin() + row, wte.begin() + row + c.cols);
+    for (int64_t j = 0; j < c.cols; ++j) want[row + j] += static_cast<float>(dy[i * c.cols + j]);
+  }
+  EXPECT_EQ(Get(y), rows);
+  EXPECT_EQ(Get(dwte), Values(want.begin(), want.end()));
+  ExpectRefused([&](Stream& s) { EmbeddingForward(s, ids, std::nullopt, vwte, vwte, y); },
+                "positions and their table go together");
+}
+
 TEST_P(EmbeddingTest, AnIdOutsideItsTableIsADataError) {
   const Case c{3, 2, 5, 4};
   const View wte = Accumulated({c.vocab, c.cols}), wpe = Accumulated({c.max_positions, c.cols});
