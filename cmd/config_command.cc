@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cmd/recipe_flags.h"
-#include "models/gpt2/config.h"
+#include "models/shape.h"
 #include "trainer/recipe/print.h"
 
 namespace fsdp {
@@ -47,12 +47,11 @@ void PrintSummary(const Recipe& recipe) {
   const ModelRecipe& model = recipe.model;
   const std::string family(Name(model.family));
   if (model.hidden_size && model.num_hidden_layers) {
-    const Gpt2Config shape = Gpt2Shape(model);
+    const ModelShape shape = ShapeOf(model);
     std::printf("model       %s, %lld layers x %lld, %lld heads, vocabulary %s: %s parameters\n",
-                family.c_str(), static_cast<long long>(shape.num_hidden_layers),
-                static_cast<long long>(shape.hidden_size),
-                static_cast<long long>(shape.num_attention_heads),
-                Grouped(shape.vocab_size).c_str(), Grouped(NumParameters(shape)).c_str());
+                family.c_str(), static_cast<long long>(NumLayers(shape)),
+                static_cast<long long>(HiddenSize(shape)), static_cast<long long>(NumHeads(shape)),
+                Grouped(VocabSize(shape)).c_str(), Grouped(NumParameters(shape)).c_str());
   } else {
     std::printf("model       %s, shape and weights from %s\n", family.c_str(),
                 model.init_from->c_str());

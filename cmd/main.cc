@@ -9,7 +9,7 @@
 #include "cmd/checkpoint_command.h"
 #include "cmd/config_command.h"
 #include "cmd/recipe_flags.h"
-#include "models/gpt2/config.h"
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/supervisor.h"
@@ -22,17 +22,16 @@ namespace fsdp {
 namespace {
 
 void PrintModels() {
-  std::printf("%-12s %-7s %7s %7s %6s %11s %10s %14s\n", "preset", "family", "layers", "hidden",
+  std::printf("%-16s %-7s %7s %7s %6s %11s %10s %14s\n", "preset", "family", "layers", "hidden",
               "heads", "vocabulary", "positions", "parameters");
-  for (const Gpt2Preset& preset : Gpt2Presets()) {
-    const Gpt2Config& shape = preset.config;
-    std::printf(
-        "%-12s %-7s %7lld %7lld %6lld %11lld %10lld %14lld\n", std::string(preset.name).c_str(),
-        "gpt2", static_cast<long long>(shape.num_hidden_layers),
-        static_cast<long long>(shape.hidden_size),
-        static_cast<long long>(shape.num_attention_heads), static_cast<long long>(shape.vocab_size),
-        static_cast<long long>(shape.max_position_embeddings),
-        static_cast<long long>(NumParameters(shape)));
+  for (const ModelPreset& preset : ModelPresets()) {
+    const ModelShape& shape = preset.shape;
+    std::printf("%-16s %-7s %7lld %7lld %6lld %11lld %10lld %14lld\n",
+                std::string(preset.name).c_str(), std::string(FamilyOf(shape)).c_str(),
+                static_cast<long long>(NumLayers(shape)), static_cast<long long>(HiddenSize(shape)),
+                static_cast<long long>(NumHeads(shape)), static_cast<long long>(VocabSize(shape)),
+                static_cast<long long>(MaxPositions(shape)),
+                static_cast<long long>(NumParameters(shape)));
   }
 }
 

@@ -44,7 +44,7 @@ void CheckScaling(const LlamaConfig& c, ShapeChecks& checks) {
   const ScalingFields& fields = FieldsOf(s.type);
   VisitFields(s, [&](const char* name, const auto& field) {
     const bool needed = Holds(fields.needed, name);
-    if (needed && !field) checks.Add(prefix + name, "`" + type + "` needs it");
+    if (needed && !field) checks.Add(prefix + name, "`" + type + "` needs `" + name + "`");
     if (field && !needed && !Holds(fields.optional, name)) {
       checks.Add(prefix + name, "does not belong to `" + type + "`");
     }

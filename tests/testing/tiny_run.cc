@@ -5,7 +5,7 @@
 #include <cstring>
 #include <memory>
 
-#include "models/gpt2/gpt2.h"
+#include "models/make_model.h"
 #include "trainer/core/philox.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
@@ -19,6 +19,25 @@ Gpt2Config TinyRun::TinyConfig() {
   config.num_attention_heads = 3;
   config.vocab_size = 101;
   config.max_position_embeddings = 16;
+  return config;
+}
+
+LlamaConfig TinyRun::TinyLlama() {
+  LlamaConfig config;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 6;
+  config.num_key_value_heads = 3;
+  config.head_dim = 10;
+  config.vocab_size = 101;
+  config.max_position_embeddings = 16;
+  config.rope_scaling = {.type = RopeScaling::Type::kYarn,
+                         .factor = 4,
+                         .original_max_position_embeddings = 4,
+                         .beta_fast = 1,
+                         .beta_slow = 0.1};
+  config.attention_bias = config.attention_output_bias = config.mlp_bias = config.qk_norm = true;
   return config;
 }
 
@@ -148,7 +167,11 @@ class TinyRank {
         reduce_(run.options.executor.communicators == 1 ? nullptr
                                                         : rank.join("reduce", {.timeout_s = 120})),
         session_(device_, allocator_, *model_, run.options, rank.rank, rank.size, gather_.get(),
-                 reduce_ ? reduce_.get() : gather_.get()) {}
+                 reduce_ ? reduce_.get() : gather_.get()) {
+    for (const ModelSegment& segment : model_->segments()) {
+      for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
+    }
+  }
 
   std::string Run() {
     try {
@@ -165,7 +188,7 @@ class TinyRank {
 
  private:
   static std::unique_ptr<Model> ModelOf(const TinyRun& run) {
-    std::unique_ptr<Model> model = std::make_unique<Gpt2>(run.config);
+    std::unique_ptr<Model> model = MakeModel(run.shape());
     if (run.lora) model = std::make_unique<LoraModel>(std::move(model), *run.lora);
     for (const GroupMistake& mistake : FreezeParameters(*model, run.options.optimizer.groups)) {
       throw std::invalid_argument(mistake.message);
@@ -243,6 +266,12 @@ class TinyRank {
       batch.weights.As<float>()[i] = weights[t];
       batch.positions.As<int32_t>()[i] = static_cast<int32_t>(t);
     }
+    if (run_.positions && sample < run_.options.global_batch_size) {
+      run_.positions(step, sample, {batch.positions.As<int32_t>() + row * seq_, size_t(seq_)});
+    }
+    int32_t* key = batch.sample_keys.As<int32_t>() + 2 * row;
+    key[0] = static_cast<int32_t>(step);
+    key[1] = static_cast<int32_t>(sample);
   }
 
   // Sample (micro_batch * world + rank) * rows + row of the step's global batch.
@@ -282,7 +311,11 @@ class TinyRank {
         padding_until(piece.at);
         std::vector<float> values(shard.begin() + piece.at, shard.begin() + piece.at + piece.count);
         for (float& value : values) value *= scale;
-        report_.Add(prefix + piece.parameter->name, piece.parameter->size(), piece.begin, values);
+        const Parameter& parameter = *parameters_.at(piece.parameter->name);
+        for (const SlicePiece& part : SlicePieces(parameter, piece.begin, piece.count)) {
+          report_.Add(prefix + part.slice->name, part.slice->shape.NumElements(), part.begin,
+                      std::span<const float>(values).subspan(part.at, part.count));
+        }
         end = piece.at + piece.count;
       }
       padding_until(units[u].shard_size);
@@ -293,6 +326,7 @@ class TinyRank {
   Rank& rank_;
   const int64_t rows_, seq_;
   const std::unique_ptr<Model> model_;
+  std::map<std::string, const Parameter*> parameters_;
   CpuDevice device_;
   DirtyAllocator allocator_;
   std::unique_ptr<Communicator> gather_, reduce_;
@@ -304,7 +338,7 @@ class TinyRank {
 
 TinyRun::Sample SampleOf(const TinyRun& run) {
   if (run.sample) return run.sample;
-  return [seed = run.seed, used = run.config.vocab_size / 2](
+  return [seed = run.seed, used = VocabSize(run.shape()) / 2](
              int64_t step, int64_t sample, std::span<int32_t> tokens, std::span<float> weights) {
     const RandomStream random(seed, "tokens", static_cast<uint64_t>(step));
     const auto n = static_cast<int64_t>(tokens.size());

@@ -1,5 +1,5 @@
-// A small GPT-2 trained by ranks that are threads or processes: the whole path from schedule to
-// bits, in milliseconds.
+// A small GPT-2 or Llama trained by ranks that are threads or processes: the whole path from
+// schedule to bits, in milliseconds.
 #ifndef FSDP_TRAIN_TESTS_TESTING_TINY_RUN_H_
 #define FSDP_TRAIN_TESTS_TESTING_TINY_RUN_H_
 
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/gpt2/config.h"
+#include "models/shape.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/loop/session.h"
 #include "trainer/nn/lora.h"
@@ -21,8 +21,9 @@ namespace fsdp::testing {
 
 struct TinyRun {
   Gpt2Config config = TinyConfig();
+  std::optional<LlamaConfig> llama = {};  // In place of `config`.
+  std::optional<LoraOptions> lora = {};
   SessionOptions options = TinyOptions();  // optimizer.groups: what they freeze is frozen.
-  std::optional<LoraOptions> lora;
   int world = 1;
   int steps = 3;
   uint64_t seed = 7;
@@ -37,12 +38,18 @@ struct TinyRun {
   using Sample = std::function<void(int64_t step, int64_t sample, std::span<int32_t> tokens,
                                     std::span<float> weights)>;
   Sample sample;
+  // Where the documents of a sample begin: positions [seq_len]. Null: one document a row.
+  using Positions = std::function<void(int64_t step, int64_t sample, std::span<int32_t> positions)>;
+  Positions positions = nullptr;
 
   int64_t eval_step = 1000;  // After the last step, the loss of this step's samples is measured.
   // Before the first step: (sample of step 1, column) whose logits are wanted.
   std::vector<std::pair<int64_t, int64_t>> logits = {};
 
+  ModelShape shape() const { return llama ? ModelShape(*llama) : ModelShape(config); }
+
   static Gpt2Config TinyConfig();       // 3 blocks, odd sizes.
+  static LlamaConfig TinyLlama();       // 2 blocks, 6 heads for 3, norms of q and k, biases, yarn.
   static SessionOptions TinyOptions();  // SGD, a global batch of 6 x 11 tokens.
 };
 
@@ -52,10 +59,11 @@ struct TinyResult {
   std::vector<float> losses, grad_norms;  // By step.
   float eval_loss = 0;
   std::vector<float> logits;  // [logits.size(), vocab].
-  Tensors initial;            // Parameters, whole, by name, before the first step.
-  Tensors parameters;         // After the last step.
-  Tensors gradients;          // Of the last step, mean over its targets.
-  Tensors state;              // Of the optimizer, after the last step: "m/<parameter>", ...
+  // Whole, by the names of slices:
+  Tensors initial;     // Parameters before the first step.
+  Tensors parameters;  // After the last step.
+  Tensors gradients;   // Of the last step, mean over its targets.
+  Tensors state;       // Of the optimizer, after the last step: "m/<parameter>", ...
 };
 
 // Where the first bits differ, in words; empty where none do. (Not `initial`.)

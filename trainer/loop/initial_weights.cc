@@ -2,8 +2,8 @@
 
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
+#include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_weights.h"
 #include "trainer/checkpoint/hf_weights.h"
@@ -25,45 +25,9 @@ bool IsCheckpoint(const std::string& directory) {
   return ours;
 }
 
-// The fields in one place: written and read alike.
-template <typename Visit>
-void VisitShape(Gpt2Config& shape, const Visit& visit) {
-  visit("hidden_size", shape.hidden_size);
-  visit("intermediate_size", shape.intermediate_size);
-  visit("num_hidden_layers", shape.num_hidden_layers);
-  visit("num_attention_heads", shape.num_attention_heads);
-  visit("vocab_size", shape.vocab_size);
-  visit("max_position_embeddings", shape.max_position_embeddings);
-  visit("layer_norm_epsilon", shape.layer_norm_epsilon);
-  visit("initializer_range", shape.initializer_range);
-}
-
 }  // namespace
 
-std::string ShapeToJson(const Gpt2Config& shape) {
-  nlohmann::ordered_json json{{"family", "gpt2"}};
-  Gpt2Config copy = shape;
-  VisitShape(copy, [&](const char* name, auto& value) { json[name] = value; });
-  return json.dump();
-}
-
-Gpt2Config ShapeFromJson(const std::string& text) {
-  Gpt2Config shape;
-  try {
-    const auto json = nlohmann::json::parse(text);
-    if (json.at("family") != "gpt2") throw CheckpointError("a model family other than gpt2");
-    VisitShape(shape, [&](const char* name, auto& value) { json.at(name).get_to(value); });
-  } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(std::string("the checkpoint's model shape: ") + error.what());
-  }
-  for (const ShapeMistake& mistake : Validate(shape)) {
-    throw CheckpointError("the checkpoint's model shape: " + mistake.field + ": " +
-                          mistake.message);
-  }
-  return shape;
-}
-
-Gpt2Config ReadInitialShape(const std::string& directory) {
+ModelShape ReadInitialShape(const std::string& directory) {
   if (IsCheckpoint(directory)) return ShapeFromJson(ReadCheckpointMeta(directory).config);
   return ReadHfGpt2Config(directory);
 }

@@ -4,19 +4,15 @@
 
 #include <string>
 
-#include "models/gpt2/config.h"
+#include "models/shape.h"
 #include "trainer/fsdp/executor.h"
 
 namespace fsdp {
 
 // Both throw CheckpointError that names the directory and what is wrong with it.
-Gpt2Config ReadInitialShape(const std::string& directory);
+ModelShape ReadInitialShape(const std::string& directory);
 // Reads byte ranges when it is called, so a rank holds no more than its shard.
 Executor::FillParameter OpenInitialWeights(const std::string& directory);
-
-// The model's shape as a checkpoint keeps it: JSON, the recipe's names.
-std::string ShapeToJson(const Gpt2Config& shape);
-Gpt2Config ShapeFromJson(const std::string& text);  // Throws CheckpointError.
 
 }  // namespace fsdp
 

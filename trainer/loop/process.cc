@@ -42,10 +42,11 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
             "): a restarted run would not go on. Set it to auto, or --max-restarts to 0"));
   }
   if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
-    OpenData(recipe, ModelShape(recipe), environment.world_size,
-             static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
+    const ModelShape shape = ShapeFor(recipe);
+    OpenData(recipe, shape, environment.world_size, static_cast<uint64_t>(recipe.run.seed),
+             recipe.data.valid);
     CheckRunDirectory(recipe);
-    const auto model = BuildModel(recipe, ModelShape(recipe));
+    const std::unique_ptr<Model> model = BuildModel(recipe, shape);
     const SessionOptions options = SessionOptionsFor(
         recipe, environment.world_size, ThreadsFor(recipe, environment.local_world_size));
     const RunPlan plan =
@@ -92,7 +93,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 
 ExitCode PlanProcess(const Recipe& recipe, int world, bool json) {
   CheckWorld(recipe, world, world);
-  const auto model = BuildModel(recipe, ModelShape(recipe));
+  const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
   const RunPlan plan =
       PlanRun(*model, SessionOptionsFor(recipe, world, ThreadsFor(recipe, world)), world, world);
   std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;

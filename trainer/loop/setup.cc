@@ -8,7 +8,7 @@
 #include <utility>
 #include <variant>
 
-#include "models/gpt2/gpt2.h"
+#include "models/make_model.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/synthetic_source.h"
@@ -41,7 +41,7 @@ static_assert(static_cast<int>(ScheduleRecipe::Decay::kCosine) ==
 static_assert(static_cast<int>(SourceRecipe::RawDType::kUint32) ==
               static_cast<int>(TokenDType::kUint32));
 
-std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& source, const Gpt2Config& shape,
+std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& source, const ModelShape& shape,
                                              uint64_t seed) {
   switch (source.source) {
     case SourceRecipe::Source::kText:
@@ -55,7 +55,7 @@ std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& source, const G
       break;
   }
   SyntheticOptions options;
-  options.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  options.vocab_size = static_cast<int32_t>(VocabSize(shape));
   options.seed = seed;
   return std::make_shared<SyntheticSource>(options);
 }
@@ -71,7 +71,7 @@ std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
 // Opens sources one after the other and keeps the list of their files.
 class Opener {
  public:
-  Opener(const Recipe& recipe, const Gpt2Config& shape, std::vector<DataFile>& files)
+  Opener(const Recipe& recipe, const ModelShape& shape, std::vector<DataFile>& files)
       : recipe_(recipe), shape_(shape), files_(files) {}
 
   std::shared_ptr<const TokenSource> Open(const SourceRecipe& recipe, const std::string& key,
@@ -86,13 +86,13 @@ class Opener {
     for (const DataFile& file : source->Files()) {
       if (std::find(files_.begin(), files_.end(), file) == files_.end()) files_.push_back(file);
     }
-    CheckTokens(*source, static_cast<int32_t>(shape_.vocab_size));
+    CheckTokens(*source, static_cast<int32_t>(VocabSize(shape_)));
     return source;
   }
 
  private:
   const Recipe& recipe_;
-  const Gpt2Config& shape_;
+  const ModelShape& shape_;
   std::vector<DataFile>& files_;
 };
 
@@ -106,13 +106,13 @@ int ThreadsFor(const Recipe& recipe, int local_world) {
   return std::max(1, cores / local_world);
 }
 
-Gpt2Config ModelShape(const Recipe& recipe) {
-  if (!recipe.model.init_from) return Gpt2Shape(recipe.model);
-  return Gpt2Shape(recipe, ReadInitialShape(*recipe.model.init_from));
+ModelShape ShapeFor(const Recipe& recipe) {
+  if (!recipe.model.init_from) return ShapeOf(recipe.model);
+  return ShapeOf(recipe, ReadInitialShape(*recipe.model.init_from));
 }
 
-std::unique_ptr<Model> BuildModel(const Recipe& recipe, const Gpt2Config& shape) {
-  std::unique_ptr<Model> model = std::make_unique<Gpt2>(shape);
+std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {
+  std::unique_ptr<Model> model = MakeModel(shape);
   if (const auto& lora = recipe.model.lora) {
     try {
       model = std::make_unique<LoraModel>(std::move(model),
@@ -187,7 +187,7 @@ uint64_t RunData::Hash() const {
   return HashBytes(text);
 }
 
-RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world, uint64_t seed,
+RunData OpenData(const Recipe& recipe, const ModelShape& shape, int world, uint64_t seed,
                  const ValidRecipe& held_out) {
   RunData data;
   Opener opener(recipe, shape, data.files);
@@ -215,7 +215,7 @@ RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world, uint6
   options.global_batch_size = recipe.train.global_batch_size;
   options.micro_batch_size = recipe.train.micro_batch_size;
   options.data_ranks = world;
-  options.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  options.vocab_size = static_cast<int32_t>(VocabSize(shape));
   options.documents = recipe.data.documents;
   data.train = std::make_unique<TrainLoader>(std::move(train), options, recipe.data.shuffle, seed);
   if (recipe.eval.every == 0) return data;

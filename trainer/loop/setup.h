@@ -18,11 +18,12 @@ namespace fsdp {
 // ranks of the host; at least 1.
 int ThreadsFor(const Recipe& recipe, int local_world);
 
-// Reads config.json where model.init_from names a directory. Throws ConfigError, CheckpointError.
-Gpt2Config ModelShape(const Recipe& recipe);
+// Reads the files' shape where model.init_from names a directory. Throws ConfigError,
+// CheckpointError.
+ModelShape ShapeFor(const Recipe& recipe);
 
 // The model, with what optimizer.groups says frozen. Throws ConfigError.
-std::unique_ptr<Model> BuildModel(const Recipe& recipe, const Gpt2Config& shape);
+std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape);
 
 SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads);
 
@@ -41,7 +42,7 @@ struct RunData {
 };
 // `seed` orders the samples; `held_out` is the data.valid that says which tokens of data.train are
 // never trained on: those of the recipe, or, in a resumed run, of the one that it began with.
-RunData OpenData(const Recipe& recipe, const Gpt2Config& shape, int world, uint64_t seed,
+RunData OpenData(const Recipe& recipe, const ModelShape& shape, int world, uint64_t seed,
                  const ValidRecipe& held_out);
 
 }  // namespace fsdp

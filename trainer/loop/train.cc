@@ -12,6 +12,7 @@
 #include <ostream>
 #include <utility>
 
+#include "models/shape_json.h"
 #include "trainer/checkpoint/background_saver.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/core/check.h"
@@ -69,7 +70,7 @@ class Trainer {
       : recipe_(recipe),
         job_(job),
         threads_(ThreadsFor(recipe, job.local_world)),
-        shape_(ModelShape(recipe)),
+        shape_(ShapeFor(recipe)),
         model_(BuildModel(recipe, shape_)),
         options_(SessionOptionsFor(recipe, job.world, threads_)),
         data_(OpenData(recipe, shape_, job.world, static_cast<uint64_t>(recipe.run.seed),
@@ -443,7 +444,7 @@ class Trainer {
     SampleOptions options;
     options.max_tokens = sample.max_tokens;
     options.temperature = sample.temperature;
-    options.vocab = std::min<int64_t>(shape_.vocab_size, kByteVocabSize);
+    options.vocab = std::min<int64_t>(VocabSize(shape_), kByteVocabSize);
     options.context = recipe_.data.seq_len;
     options.seed = seed_;
     options.step = static_cast<uint64_t>(step_);
@@ -465,6 +466,7 @@ class Trainer {
       batch.weights.As<float>()[i] = 0;
       batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i % seq);
     }
+    std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
   }
 
   // Nothing of a step becomes durable before its events and the communicators have been checked:
@@ -544,7 +546,7 @@ class Trainer {
   const Recipe& recipe_;
   const Job& job_;
   const int threads_;
-  const Gpt2Config shape_;
+  const ModelShape shape_;
   const std::unique_ptr<Model> model_;
   const SessionOptions options_;
   RunData data_;

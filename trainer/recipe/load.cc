@@ -5,12 +5,15 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/observe/utf8.h"
 #include "trainer/recipe/schema.h"
+#include "trainer/recipe/shape_fields.h"
 
 namespace fsdp {
 namespace {
@@ -82,23 +85,24 @@ int ReadFile(const std::string& path, std::string& text) {
 bool HasShape(const ModelRecipe& model) { return model.preset || !model.init_from; }
 
 void FillShape(ModelRecipe& model, const DataRecipe& data) {
-  Gpt2Config shape;
-  if (model.preset) {
-    shape = *FindGpt2Preset(*model.preset);
-  } else if (const std::string* tokenizer = TokenizerOf(data);
-             tokenizer != nullptr && *tokenizer == "bytes") {
-    shape.vocab_size = 256;
+  const ModelShape* preset = model.preset ? FindModelPreset(*model.preset) : nullptr;
+  if (preset && FamilyOf(*preset) != Name(model.family)) {
+    preset = nullptr;  // A mistake: CheckRules.
   }
-  const int64_t hidden = model.hidden_size.value_or(shape.hidden_size);
-  model.hidden_size = hidden;
-  model.intermediate_size = model.intermediate_size.value_or(4 * hidden);
-  model.num_hidden_layers = model.num_hidden_layers.value_or(shape.num_hidden_layers);
-  model.num_attention_heads = model.num_attention_heads.value_or(shape.num_attention_heads);
-  model.vocab_size = model.vocab_size.value_or(shape.vocab_size);
-  model.max_position_embeddings =
-      model.max_position_embeddings.value_or(shape.max_position_embeddings);
-  model.layer_norm_epsilon = model.layer_norm_epsilon.value_or(shape.layer_norm_epsilon);
-  model.initializer_range = model.initializer_range.value_or(shape.initializer_range);
+  ModelShape shape = preset ? *preset : *DefaultShape(Name(model.family));
+  const std::string* tokenizer = TokenizerOf(data);
+  if (!preset && tokenizer != nullptr && *tokenizer == "bytes") {
+    std::visit([](auto& config) { config.vocab_size = 256; }, shape);
+  }
+  VisitFields(shape, [&](const char* name, auto& field) {
+    const auto& given = recipe::MemberFor(model, name, field);
+    if (given) field = *given;
+  });
+  FillDependent(shape,
+                [&](std::string_view name) { return recipe::FindShapeField(name).IsGiven(model); });
+  VisitFields(shape, [&](const char* name, const auto& field) {
+    recipe::MemberFor(model, name, field) = field;
+  });
 }
 
 // Rules that join several keys.
@@ -203,6 +207,28 @@ void CheckSources(Rules& rules, const Recipe& recipe) {
   }
 }
 
+// The preset and the fields are the family's.
+void CheckFamily(Rules& rules, const ModelRecipe& model) {
+  const std::string family(Name(model.family));
+  if (model.preset) {
+    const std::string of(FamilyOf(*FindModelPreset(*model.preset)));
+    rules.Require(of == family, {"model.preset", "model.family"},
+                  "`" + *model.preset + "` is a " + of + ", but model.family is `" + family + "`");
+  }
+  std::set<std::string_view> known;
+  VisitFields(*DefaultShape(family), [&](const char* name, const auto&) { known.insert(name); });
+  for (const recipe::ShapeField& field : recipe::ShapeFields()) {
+    if (known.count(field.name) > 0 || !field.IsGiven(model)) continue;
+    rules.Require(false, {"model." + std::string(field.name), "model.family"},
+                  "a `" + family + "` has no such field");
+  }
+  const bool drops = model.embedding_dropout > 0 || model.residual_dropout > 0;
+  rules.Require(!drops || model.family == ModelRecipe::Family::kGpt2,
+                {model.embedding_dropout > 0 ? "model.embedding_dropout" : "model.residual_dropout",
+                 "model.family"},
+                "a `" + family + "` has no dropout");
+}
+
 void CheckRules(RecipeReader& reader, const Recipe& recipe) {
   Rules rules(reader);
   rules.RequireKeys(RecipeType().schema, RecipeType().write(recipe), "");
@@ -213,8 +239,9 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
 
   const ModelRecipe& model = recipe.model;
   const DataRecipe& data = recipe.data;
+  CheckFamily(rules, model);
   if (HasShape(model)) {
-    for (const ShapeConflict& conflict : ShapeConflicts(recipe, Gpt2Shape(model))) {
+    for (const ShapeConflict& conflict : ShapeConflicts(recipe, ShapeOf(model))) {
       rules.Require(false, conflict.keys, conflict.message);
     }
   }

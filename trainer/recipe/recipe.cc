@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "trainer/core/errors.h"
+#include "trainer/recipe/shape_fields.h"
 
 namespace fsdp {
 
@@ -62,73 +63,106 @@ const std::string* TokenizerOf(const DataRecipe& data) {
   return nullptr;
 }
 
-Gpt2Config Gpt2Shape(const ModelRecipe& model) {
-  const auto get = [](const auto& field, const char* name) {
-    if (!field) throw std::invalid_argument(std::string("[Gpt2Shape] model.") + name + " is empty");
-    return *field;
-  };
-  return {.hidden_size = get(model.hidden_size, "hidden_size"),
-          .intermediate_size = get(model.intermediate_size, "intermediate_size"),
-          .num_hidden_layers = get(model.num_hidden_layers, "num_hidden_layers"),
-          .num_attention_heads = get(model.num_attention_heads, "num_attention_heads"),
-          .vocab_size = get(model.vocab_size, "vocab_size"),
-          .max_position_embeddings = get(model.max_position_embeddings, "max_position_embeddings"),
-          .layer_norm_epsilon = get(model.layer_norm_epsilon, "layer_norm_epsilon"),
-          .initializer_range = get(model.initializer_range, "initializer_range")};
+namespace {
+
+// Not of the files: how this run trains.
+void SetDropout(const ModelRecipe& model, ModelShape& shape) {
+  if (auto* gpt2 = std::get_if<Gpt2Config>(&shape)) {
+    gpt2->embedding_dropout = model.embedding_dropout;
+    gpt2->residual_dropout = model.residual_dropout;
+  }
 }
 
-std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const Gpt2Config& shape) {
+template <typename T>
+std::string Show(const T& value) {
+  std::ostringstream text;
+  text << std::boolalpha << value;
+  return text.str();
+}
+std::string Show(const RopeScaling& scaling) {
+  std::string text = "{type: " + std::string(Name(scaling.type));
+  VisitFields(scaling, [&](const char* name, const auto& value) {
+    if (value) text += std::string(", ") + name + ": " + Show(*value);
+  });
+  return text + "}";
+}
+
+}  // namespace
+
+ModelShape ShapeOf(const ModelRecipe& model) {
+  ModelShape shape = *DefaultShape(Name(model.family));
+  VisitFields(shape, [&](const char* name, auto& field) {
+    const auto& given = recipe::MemberFor(model, name, field);
+    if (!given) throw std::invalid_argument(std::string("[ShapeOf] model.") + name + " is empty");
+    field = *given;
+  });
+  SetDropout(model, shape);
+  return shape;
+}
+
+std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape& shape) {
   std::vector<ShapeConflict> conflicts;
   for (const ShapeMistake& mistake : Validate(shape)) {
-    conflicts.push_back(
-        {{"model." + mistake.field, "model.hidden_size", "model.preset", "model.init_from"},
-         mistake.message});
+    std::vector<std::string> keys{"model." + mistake.field};
+    if (const size_t dot = mistake.field.find('.'); dot != std::string::npos) {
+      const std::string section = "model." + mistake.field.substr(0, dot);
+      keys.insert(keys.end(), {section + ".type", section});
+    }
+    keys.insert(keys.end(), {"model.hidden_size", "model.preset", "model.init_from"});
+    conflicts.push_back({std::move(keys), mistake.message});
   }
   const DataRecipe& data = recipe.data;
-  if (data.seq_len > shape.max_position_embeddings) {
+  const int64_t positions = MaxPositions(shape);
+  if (data.seq_len > positions) {
+    const int64_t plain =
+        std::visit([](const auto& config) { return config.max_position_embeddings; }, shape);
+    std::string message = "data.seq_len is " + std::to_string(data.seq_len) +
+                          ", but model.max_position_embeddings is " + std::to_string(plain);
+    if (positions != plain) {
+      message += ", which model.rope_scaling stretches to " + std::to_string(positions);
+    }
     conflicts.push_back(
         {{"data.seq_len", "model.max_position_embeddings", "model.preset", "model.init_from"},
-         "data.seq_len is " + std::to_string(data.seq_len) +
-             ", but model.max_position_embeddings is " +
-             std::to_string(shape.max_position_embeddings)});
+         message});
   }
   bool bytes = false;
   for (const auto& [source, list, key] : KeyedSources(data)) {
     const std::string* tokenizer = TokenizerOf(*source);
     bytes |= tokenizer != nullptr && *tokenizer == "bytes";
-    if (source->eot && *source->eot >= shape.vocab_size) {
+    if (source->eot && *source->eot >= VocabSize(shape)) {
       conflicts.push_back({{key + ".eot", "model.vocab_size", "model.preset", "model.init_from"},
                            key + ".eot is " + std::to_string(*source->eot) +
-                               ", outside the vocabulary of " + std::to_string(shape.vocab_size)});
+                               ", outside the vocabulary of " + std::to_string(VocabSize(shape))});
     }
   }
-  if (bytes && shape.vocab_size < 256) {
+  if (bytes && VocabSize(shape) < 256) {
     conflicts.push_back(
         {{"model.vocab_size", "model.preset", "model.init_from", "data.train", "data.valid"},
          "text in bytes needs a vocabulary of at least 256, got " +
-             std::to_string(shape.vocab_size)});
+             std::to_string(VocabSize(shape))});
   }
   return conflicts;
 }
 
-Gpt2Config Gpt2Shape(const Recipe& recipe, const Gpt2Config& files) {
+ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files) {
   std::vector<std::string> mistakes;
-  const auto agree = [&](const auto& field, const auto& found, const char* name) {
-    if (!field || *field == found) return;
-    std::ostringstream message;
-    message << "the recipe says " << *field << ", "
-            << recipe.model.init_from.value_or("model.init_from") << " says " << found;
-    mistakes.push_back(recipe.Mistake(std::string("model.") + name, message.str()));
-  };
   const ModelRecipe& model = recipe.model;
-  agree(model.hidden_size, files.hidden_size, "hidden_size");
-  agree(model.intermediate_size, files.intermediate_size, "intermediate_size");
-  agree(model.num_hidden_layers, files.num_hidden_layers, "num_hidden_layers");
-  agree(model.num_attention_heads, files.num_attention_heads, "num_attention_heads");
-  agree(model.vocab_size, files.vocab_size, "vocab_size");
-  agree(model.max_position_embeddings, files.max_position_embeddings, "max_position_embeddings");
-  agree(model.layer_norm_epsilon, files.layer_norm_epsilon, "layer_norm_epsilon");
-  agree(model.initializer_range, files.initializer_range, "initializer_range");
+  const auto disagree = [&](const std::string& key, const std::string& ours,
+                            const std::string& theirs) {
+    const std::string from = model.init_from.value_or("model.init_from");
+    mistakes.push_back(
+        recipe.Mistake(key, "the recipe says " + ours + ", " + from + " says " + theirs));
+  };
+  if (Name(model.family) != FamilyOf(files)) {
+    disagree("model.family", std::string(Name(model.family)), std::string(FamilyOf(files)));
+  } else {
+    VisitFields(files, [&](const char* name, const auto& found) {
+      const auto& given = recipe::MemberFor(model, name, found);
+      if (given && *given != found) {
+        disagree(std::string("model.") + name, Show(*given), Show(found));
+      }
+    });
+  }
   for (const ShapeConflict& conflict : ShapeConflicts(recipe, files)) {
     const auto written = std::find_if(conflict.keys.begin(), conflict.keys.end(),
                                       [&](const auto& key) { return recipe.places.count(key); });
@@ -138,7 +172,9 @@ Gpt2Config Gpt2Shape(const Recipe& recipe, const Gpt2Config& files) {
   std::string text;
   for (const std::string& mistake : mistakes) text += (text.empty() ? "" : "\n") + mistake;
   if (!text.empty()) throw ConfigError(text);
-  return files;
+  ModelShape shape = files;
+  SetDropout(model, shape);
+  return shape;
 }
 
 }  // namespace fsdp

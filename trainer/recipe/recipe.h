@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "models/gpt2/config.h"
+#include "models/shape.h"
 #include "trainer/core/dtype.h"
 
 namespace fsdp {
@@ -44,22 +44,35 @@ struct LoraRecipe {
 };
 
 struct ModelRecipe {
-  enum class Family { kGpt2 };
+  enum class Family { kGpt2, kLlama };
 
   Family family = Family::kGpt2;
   std::optional<std::string> preset;
   std::optional<std::string> init_from;
   std::optional<LoraRecipe> lora;  // Only with init_from.
-  // Empty only under init_from without preset: the files there decide. Otherwise LoadRecipe has
-  // filled them.
+  // Fields that the family lacks are empty. The others are so only under init_from without preset:
+  // the files there decide. Otherwise LoadRecipe has filled them.
   std::optional<int64_t> hidden_size;
   std::optional<int64_t> intermediate_size;
   std::optional<int64_t> num_hidden_layers;
   std::optional<int64_t> num_attention_heads;
+  std::optional<int64_t> num_key_value_heads;
+  std::optional<int64_t> head_dim;
   std::optional<int64_t> vocab_size;
   std::optional<int64_t> max_position_embeddings;
   std::optional<double> layer_norm_epsilon;
+  std::optional<double> rms_norm_eps;
+  std::optional<double> rope_theta;
+  std::optional<RopeScaling> rope_scaling;
+  std::optional<bool> tie_word_embeddings;
+  std::optional<bool> attention_bias;
+  std::optional<bool> attention_output_bias;
+  std::optional<bool> mlp_bias;
+  std::optional<bool> qk_norm;
   std::optional<double> initializer_range;
+  // GPT-2, while training; no part of the shape.
+  double embedding_dropout = 0;
+  double residual_dropout = 0;
 
   bool operator==(const ModelRecipe&) const = default;
 };
@@ -284,7 +297,7 @@ struct Recipe {
 constexpr auto NamesOf(RunRecipe::Device) {
   return std::to_array<std::string_view>({"auto", "cpu", "sim"});
 }
-constexpr auto NamesOf(ModelRecipe::Family) { return std::to_array<std::string_view>({"gpt2"}); }
+constexpr auto NamesOf(ModelRecipe::Family) { return kFamilies; }
 constexpr auto NamesOf(SourceRecipe::Source) {
   return std::to_array<std::string_view>({"text", "tokens", "synthetic"});
 }
@@ -323,18 +336,18 @@ requires requires(E e) { NamesOf(e); }
 constexpr std::string_view Name(E value) { return NamesOf(value)[static_cast<size_t>(value)]; }
 
 // The shape to build. Throws std::invalid_argument where a field is empty.
-Gpt2Config Gpt2Shape(const ModelRecipe& model);
+ModelShape ShapeOf(const ModelRecipe& model);
 
 // Under init_from, with the shape found there: a field of the recipe may only agree with it. Throws
 // ConfigError with a line for each that does not, naming both values, and for each ShapeConflict.
-Gpt2Config Gpt2Shape(const Recipe& recipe, const Gpt2Config& files);
+ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files);
 
 // What cannot be trained: no model has this shape, or the data does not fit it.
 struct ShapeConflict {
   std::vector<std::string> keys;  // All that are involved, the most telling one first.
   std::string message;
 };
-std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const Gpt2Config& shape);
+std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape& shape);
 
 }  // namespace fsdp
 

@@ -1,4 +1,4 @@
-// The gradient of a whole tiny GPT-2's loss against differences of the loss, and what
+// The gradient of a whole tiny model's loss against differences of the loss, and what
 // recomputation costs and saves.
 #include <gtest/gtest.h>
 
@@ -26,15 +26,18 @@ TinyRun OneStep() {
   return run;
 }
 
-// L(w + h v) of the parameter `name` alone.
+// L(w + h v) of the slice `name` alone.
 double LossAt(const TinyRun& run, const Tensors& initial, const std::string& name,
               const std::vector<float>& v, double h) {
   TinyRun moved = run;
   moved.initial = [&](const Parameter& p, int64_t begin, std::span<float> values) {
-    const std::vector<float>& w = initial.at(p.name());
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = w[begin + i];
-      if (p.name() == name) values[i] += static_cast<float>(h * v[begin + i]);
+    for (const SlicePiece& piece : SlicePieces(p, begin, static_cast<int64_t>(values.size()))) {
+      const std::vector<float>& w = initial.at(piece.slice->name);
+      for (int64_t i = 0; i < piece.count; ++i) {
+        float& value = values[piece.at + i];
+        value = w[piece.begin + i];
+        if (piece.slice->name == name) value += static_cast<float>(h * v[piece.begin + i]);
+      }
     }
   };
   return Train(moved).losses.at(0);
@@ -43,8 +46,7 @@ double LossAt(const TinyRun& run, const Tensors& initial, const std::string& nam
 // Central differences D(h) = (L(w + h v) - L(w - h v)) / 2h. Their error: the term in h^2, of which
 // D(2h) - D(h) is three times the leading part, and the rounding of L, a mean of a few float32
 // numbers of its own size, 2^-22 of it in all, over h.
-TEST(Gradient, IsWhatDifferencesSay) {
-  const TinyRun run = OneStep();
+void ExpectGradientOfDifferences(const TinyRun& run) {
   const TinyResult base = Train(run);
   const double noise = std::ldexp(base.losses.at(0), -22);
   const double h = 0.02;
@@ -82,6 +84,27 @@ TEST(Gradient, IsWhatDifferencesSay) {
     }
   }
   std::printf("worst: %.3f of what is accepted\n", worst);
+}
+
+TEST(Gradient, OfGpt2IsWhatDifferencesSay) { ExpectGradientOfDifferences(OneStep()); }
+
+// With dropout the loss is another function, and no less a smooth one: the same elements fall away.
+TEST(Gradient, OfDropoutIsWhatDifferencesSay) {
+  TinyRun run = OneStep();
+  run.config.embedding_dropout = 0.2;
+  run.config.residual_dropout = 0.3;
+  ExpectGradientOfDifferences(run);
+}
+
+TEST(Gradient, OfLlamaIsWhatDifferencesSay) {
+  TinyRun run = OneStep();
+  run.llama = TinyRun::TinyLlama();
+  run.positions = [](int64_t, int64_t sample, std::span<int32_t> positions) {
+    for (size_t i = 0; i < positions.size(); ++i) {
+      positions[i] = static_cast<int32_t>(i < 3 || sample > 0 ? i : i - 3);
+    }
+  };
+  ExpectGradientOfDifferences(run);
 }
 
 TEST(Recomputation, OneBlockGivesTheSameBits) {

@@ -109,8 +109,8 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_EQ(schema["properties"]["model"]["required"], Json({"family"}));
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
-  for (const char* word : {"llama", "hybrid", "\"host\"", "caching", "bf16", "images", "cuda",
-                           "num_key_value_heads"}) {
+  for (const char* word :
+       {"\"t5\"", "hybrid", "\"host\"", "caching", "bf16", "images", "cuda", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -305,7 +305,32 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
 // Makes a random recipe one without contradictions.
 void Reconcile(Json& recipe) {
   auto& model = recipe["model"];
+  // Of two families and all scalings, each field could be wrong: most get their turn as a GPT-2.
+  const bool llama = model["family"] == "llama";
+  std::vector<const char*> foreign = {"layer_norm_epsilon"};
+  if (!llama) {
+    foreign = {"num_key_value_heads",   "head_dim",
+               "rms_norm_eps",          "rope_theta",
+               "rope_scaling",          "tie_word_embeddings",
+               "attention_bias",        "mlp_bias",
+               "attention_output_bias", "qk_norm"};
+  }
+  for (const char* field : foreign) model[field] = nullptr;
+  if (llama) {
+    model["embedding_dropout"] = model["residual_dropout"] = 0.0;
+    model["num_key_value_heads"] = 1;
+    model["head_dim"] = 64;
+    Json& scaling = model["rope_scaling"];
+    if (scaling.is_object()) {
+      for (auto& item : scaling.items()) item.value() = nullptr;
+      scaling.update(Json{{"type", "yarn"},
+                          {"factor", 1.5},
+                          {"original_max_position_embeddings", 7},
+                          {"truncate", false}});
+    }
+  }
   model["num_attention_heads"] = 1;
+  if (!model["preset"].is_null()) model["preset"] = llama ? "llama2-7b" : "gpt2-124m";
   model["vocab_size"] = 300;
   model["max_position_embeddings"] = recipe["data"]["seq_len"];
   if (model["init_from"].is_null()) model["lora"] = nullptr;

@@ -1,0 +1,168 @@
+#include "models/llama/llama.h"
+
+#include <initializer_list>
+#include <stdexcept>
+#include <utility>
+
+#include "models/llama/rope.h"
+#include "trainer/ops/rope.h"
+
+namespace fsdp {
+namespace {
+
+constexpr WeightLayout kLayout = WeightLayout::kOutIn;
+
+}  // namespace
+
+Llama::Llama(const LlamaConfig& config) : config_(config) {
+  for (const ShapeMistake& mistake : Validate(config)) {
+    throw std::invalid_argument("[Llama] " + mistake.field + ": " + mistake.message);
+  }
+  const bool tied = config.tie_word_embeddings;
+  const int64_t vocab = config.vocab_size, hidden = config.hidden_size;
+  embedding_ = NewMatrix("model.embed_tokens", {{"model.embed_tokens", vocab}}, hidden);
+  segments_.push_back({"model.embed_tokens", false, {embedding_}, /*own_unit=*/!tied});
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string name = "model.layers." + std::to_string(i);
+    const size_t first = parameters_.size();
+    blocks_.push_back(NewBlock(name + "."));
+    segments_.push_back({name, true, {}});
+    for (size_t p = first; p < parameters_.size(); ++p) {
+      segments_.back().parameters.push_back(parameters_[p].get());
+    }
+  }
+  norm_ = NewNorm("model.norm.weight", hidden);
+  head_ = tied ? embedding_ : NewMatrix("lm_head", {{"lm_head", vocab}}, hidden);
+  segments_.push_back({"head", false, {norm_}, /*own_unit=*/!tied});
+  if (!tied) segments_.back().parameters.push_back(head_);
+}
+
+Parameter* Llama::Add(std::unique_ptr<Parameter> parameter) {
+  parameters_.push_back(std::move(parameter));
+  return parameters_.back().get();
+}
+
+// Initial values as Hugging Face's LlamaPreTrainedModel has them; decay as for GPT-2: matrices, not
+// biases and norms.
+Parameter* Llama::NewNorm(const std::string& name, int64_t size) {
+  return Add(std::make_unique<Parameter>(name, Shape{size}, Init{1, 0}, /*decay=*/false));
+}
+
+Parameter* Llama::NewMatrix(const std::string& name, const std::vector<Rows>& slices, int64_t in) {
+  const Init normal{0, static_cast<float>(config_.initializer_range)};
+  std::vector<ParameterSlice> all;
+  int64_t rows = 0;
+  for (const Rows& s : slices) {
+    all.push_back({s.name + ".weight", s.rows, normal, /*decay=*/true});
+    rows += s.rows;
+  }
+  return Add(std::make_unique<Parameter>(name + ".weight", Shape{rows, in}, std::move(all)));
+}
+
+Parameter* Llama::NewBias(const std::string& name, const std::vector<Rows>& slices, bool there) {
+  if (!there) return nullptr;
+  std::vector<ParameterSlice> all;
+  int64_t rows = 0;
+  for (const Rows& s : slices) {
+    all.push_back({s.name + ".bias", s.rows, Init{}, /*decay=*/false});
+    rows += s.rows;
+  }
+  return Add(std::make_unique<Parameter>(name + ".bias", Shape{rows}, std::move(all)));
+}
+
+Llama::Block Llama::NewBlock(const std::string& prefix) {
+  const LlamaConfig& c = config_;
+  const int64_t hidden = c.hidden_size, inner = c.intermediate_size;
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  const std::vector<Rows> qkv = {{attention + "q_proj", c.query_size()},
+                                 {attention + "k_proj", c.key_value_size()},
+                                 {attention + "v_proj", c.key_value_size()}};
+  const std::vector<Rows> o = {{attention + "o_proj", hidden}};
+  const std::vector<Rows> gate_up = {{mlp + "gate_proj", inner}, {mlp + "up_proj", inner}};
+  const std::vector<Rows> down = {{mlp + "down_proj", hidden}};
+  Block b;
+  b.attention_norm = NewNorm(prefix + "input_layernorm.weight", hidden);
+  b.qkv_w = NewMatrix(attention + "qkv_proj", qkv, hidden);
+  b.qkv_b = NewBias(attention + "qkv_proj", qkv, c.attention_bias);
+  b.q_norm = c.qk_norm ? NewNorm(attention + "q_norm.weight", c.head_dim) : nullptr;
+  b.k_norm = c.qk_norm ? NewNorm(attention + "k_norm.weight", c.head_dim) : nullptr;
+  b.o_w = NewMatrix(attention + "o_proj", o, c.query_size());
+  b.o_b = NewBias(attention + "o_proj", o, c.attention_output_bias);
+  b.mlp_norm = NewNorm(prefix + "post_attention_layernorm.weight", hidden);
+  b.gate_up_w = NewMatrix(mlp + "gate_up_proj", gate_up, hidden);
+  b.gate_up_b = NewBias(mlp + "gate_up_proj", gate_up, c.mlp_bias);
+  b.down_w = NewMatrix(mlp + "down_proj", down, inner);
+  b.down_b = NewBias(mlp + "down_proj", down, c.mlp_bias);
+  return b;
+}
+
+Var Llama::RunBlock(Tape& tape, const Var& x, const Batch& batch, const Block& b,
+                    const TensorPtr& rope_table) const {
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  Var a = RmsNorm(tape, x, *b.attention_norm, eps);
+  a = Linear(tape, a, *b.qkv_w, kLayout, b.qkv_b);
+  a = RotaryAttention(tape, a, batch, {config_.num_attention_heads, config_.num_key_value_heads},
+                      {rope_table, b.q_norm, b.k_norm, eps});
+  a = Linear(tape, a, *b.o_w, kLayout, b.o_b);
+  const Var middle = Residual(tape, x, a);
+  Var m = RmsNorm(tape, middle, *b.mlp_norm, eps);
+  m = Linear(tape, m, *b.gate_up_w, kLayout, b.gate_up_b);
+  m = Swiglu(tape, m);
+  m = Linear(tape, m, *b.down_w, kLayout, b.down_b);
+  return Residual(tape, middle, m);
+}
+
+Var Llama::Hidden(Tape& tape, const Batch& batch) const {
+  const int64_t seq = batch.tokens.shape[1];
+  TensorPtr table;  // Of the micro-batch's positions: lives as long as a block may need it.
+  Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
+    const RopeFrequencies rope = RopeFrequenciesOf(config_, seq);
+    table = t.New(Shape{seq, 2, config_.head_dim / 2});
+    RopeTable(t.stream(), rope.inverse, rope.attention_factor, table->view());
+    return Embed(t, *embedding_, batch);
+  });
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    x = tape.Segment(static_cast<int>(i) + 1, x, /*recomputable=*/true,
+                     [this, i, batch, table](Tape& t, const Var& in) {
+                       return RunBlock(t, in, batch, blocks_[i], table);
+                     });
+  }
+  return x;
+}
+
+Var Llama::FinalNorm(Tape& tape, const Var& x) const {
+  return RmsNorm(tape, x, *norm_, static_cast<float>(config_.rms_norm_eps));
+}
+
+// QK^T and PV of the causal half: 2 products x 2 FLOPs x query size x seq / 2, three times with
+// backward.
+double Llama::FlopsPerToken(int64_t seq) const {
+  double weights = static_cast<double>(config_.vocab_size * config_.hidden_size);
+  for (const ModelSegment& segment : segments_) {
+    for (const Parameter* p : segment.parameters) {
+      if (segment.is_block && p->shape().rank() == 2) {
+        weights += static_cast<double>(p->shape().NumElements());
+      }
+    }
+  }
+  return 6 * weights +
+         6.0 * static_cast<double>(config_.num_hidden_layers * config_.query_size() * seq);
+}
+
+void Llama::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
+  const Var x = Hidden(tape, batch);
+  tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
+    HeadLoss(t, FinalNorm(t, in), *head_, batch, scale, loss);
+    return Var{};
+  });
+}
+
+void Llama::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const {
+  const Var x = Hidden(tape, batch);
+  tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
+    HeadLogits(t, FinalNorm(t, in), *head_, batch, column, logits);
+    return Var{};
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,63 @@
+// Llama and its relatives (config.h): a forward pass, and the names of Hugging Face's
+// LlamaForCausalLM, which Mistral, Qwen2 and Qwen3 share. Matrices are [out, in], as in its files;
+// q, k and v are slices of one, gate and up of another.
+#ifndef FSDP_TRAIN_MODELS_LLAMA_LLAMA_H_
+#define FSDP_TRAIN_MODELS_LLAMA_LLAMA_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/llama/config.h"
+#include "trainer/nn/layers.h"
+#include "trainer/nn/model.h"
+
+namespace fsdp {
+
+class Llama final : public Model {
+ public:
+  // Throws std::invalid_argument for a config that Validate() complains about.
+  explicit Llama(const LlamaConfig& config);
+
+  const std::vector<ModelSegment>& segments() const override { return segments_; }
+  void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
+  void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
+  double FlopsPerToken(int64_t seq) const override;
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_positions() const override { return config_.max_positions(); }
+
+ private:
+  struct Block {
+    Parameter *attention_norm, *qkv_w, *qkv_b, *q_norm, *k_norm, *o_w, *o_b;
+    Parameter *mlp_norm, *gate_up_w, *gate_up_b, *down_w, *down_b;  // Biases and norms may be null.
+  };
+
+  // A vector of one value: a norm's weight.
+  Parameter* NewNorm(const std::string& name, int64_t size);
+  // `slices` with their rows and names without ".weight" or ".bias". A bias where `there`, else
+  // null.
+  struct Rows {
+    std::string name;
+    int64_t rows;
+  };
+  Parameter* NewMatrix(const std::string& name, const std::vector<Rows>& slices, int64_t in);
+  Parameter* NewBias(const std::string& name, const std::vector<Rows>& slices, bool there);
+  Parameter* Add(std::unique_ptr<Parameter> parameter);
+  Block NewBlock(const std::string& prefix);
+
+  Var Hidden(Tape& tape, const Batch& batch) const;  // Before the final norm.
+  Var RunBlock(Tape& tape, const Var& x, const Batch& batch, const Block& block,
+               const TensorPtr& rope_table) const;
+  Var FinalNorm(Tape& tape, const Var& x) const;
+  int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }
+
+  LlamaConfig config_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  Parameter *embedding_, *norm_, *head_;  // `head_` is the embedding where they are tied.
+  std::vector<Block> blocks_;
+  std::vector<ModelSegment> segments_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_LLAMA_LLAMA_H_

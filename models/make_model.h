@@ -1,0 +1,16 @@
+#ifndef FSDP_TRAIN_MODELS_MAKE_MODEL_H_
+#define FSDP_TRAIN_MODELS_MAKE_MODEL_H_
+
+#include <memory>
+
+#include "models/shape.h"
+#include "trainer/nn/model.h"
+
+namespace fsdp {
+
+// Throws std::invalid_argument for a shape that Validate() complains about.
+std::unique_ptr<Model> MakeModel(const ModelShape& shape);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_MAKE_MODEL_H_
