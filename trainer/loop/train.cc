@@ -190,6 +190,7 @@ class Trainer {
     } else {
       executor().Initialize(draw);
     }
+    session_->InitializeEma();
     executor().Synchronize();
   }
 
