@@ -26,6 +26,9 @@ def system_libraries():
     _library("nlohmann_json", "json")
     _library("zlib", "z", ["-lz"])
     _library("xxhash", "xxhash", ["-lxxhash"])
+    _library("pcre2", "pcre2", ["-lpcre2-8"])
+    _library("utf8proc", "utf8proc", ["-lutf8proc"])
+    _library("sentencepiece", "sentencepiece", ["-lsentencepiece"])
 
     # The serial build: our own thread pool splits the work, so a result never depends on how many
     # threads another library would have liked to use.

@@ -1,0 +1,34 @@
+#include "trainer/data/open_tokenizer.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "trainer/core/errors.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/hf_tokenizer.h"
+#include "trainer/data/sentencepiece_tokenizer.h"
+
+namespace fsdp {
+
+std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
+  if (name == "bytes") return ByteTokenizer();
+  std::optional<FileContents> file, config;
+  const std::string beside =
+      (std::filesystem::path(name).parent_path() / "tokenizer_config.json").string();
+  try {
+    file.emplace(name);
+    if (::access(beside.c_str(), F_OK) == 0) config.emplace(beside);
+  } catch (const DataError& error) {
+    throw DataError(std::string(error.what()) + " (the tokenizer)");
+  }
+  const std::string_view bytes = file->bytes(), extra = config ? config->bytes() : "";
+  const size_t start = bytes.find_first_not_of(" \t\r\n");
+  if (start != std::string_view::npos && bytes[start] == '{') {
+    return ParseHfTokenizer(name, bytes, extra);
+  }
+  return ParseSentencePiece(name, bytes, extra);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,67 @@
+// From text to token ids and back.
+#ifndef FSDP_TRAIN_TRAINER_DATA_TOKENIZER_H_
+#define FSDP_TRAIN_TRAINER_DATA_TOKENIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp {
+
+// Any number of threads may use one.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual int32_t vocab_size() const = 0;  // Ids are in [0, vocab_size()).
+  // What a document begins and ends with, for those that want it: Encode() puts neither.
+  virtual std::optional<int32_t> bos() const { return std::nullopt; }
+  virtual std::optional<int32_t> eot() const { return std::nullopt; }
+  virtual uint64_t hash() const = 0;  // Of the files it was read from. Of equal ones: equal ids.
+
+  // Appends the ids of text[0, end); what stands behind may decide where the last word ends.
+  // `first`: nothing stands before. Bytes that are no UTF-8 count as U+FFFD, as in Python's
+  // decode("utf-8", "replace"). Returns false where a word reaches across `end`: the ids so far
+  // then mean nothing. True for end == text.size().
+  virtual bool EncodePart(std::string_view text, size_t end, bool first,
+                          std::vector<int32_t>& out) const = 0;
+  // Where a part that began at 0 may end, at `target` bytes or a little behind: a place that
+  // EncodePart() will very likely accept. text.size() where the rest should stay whole.
+  virtual size_t PartEnd(std::string_view text, size_t target) const = 0;
+
+  // The bytes that an id stands for, so that a text is its pieces, one after the other, but for
+  // LeadingSpaces(). Bytes need not be UTF-8. Throws std::invalid_argument for an id out of range.
+  virtual std::string_view Piece(int32_t id) const = 0;
+  virtual int LeadingSpaces() const { return 0; }  // So many to take off the start of a text.
+
+  std::vector<int32_t> Encode(std::string_view text) const;
+  std::string Decode(std::span<const int32_t> ids) const;
+};
+
+// Token = byte; nothing ends documents. The bytes are those of the text, UTF-8 or not.
+std::shared_ptr<const Tokenizer> ByteTokenizer();
+inline constexpr int32_t kByteVocabSize = 256;
+
+// Decodes ids one at a time, for text that is shown as it comes: never a part of a character.
+class TextStream {
+ public:
+  explicit TextStream(const Tokenizer& tokenizer)
+      : tokenizer_(tokenizer), strip_(tokenizer.LeadingSpaces()) {}
+
+  // Bytes that can be shown now: all but those that may yet become a character of UTF-8.
+  std::string Add(int32_t id);
+  std::string Finish();  // What is left.
+
+ private:
+  const Tokenizer& tokenizer_;
+  int strip_;
+  std::string held_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_TOKENIZER_H_

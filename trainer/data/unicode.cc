@@ -1,0 +1,146 @@
+#include "trainer/data/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "trainer/core/check.h"
+
+namespace fsdp {
+namespace {
+
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+
+size_t AsciiPrefix(std::string_view text) {
+  size_t i = 0;
+  for (; i + 8 <= text.size(); i += 8) {
+    uint64_t word;
+    std::memcpy(&word, text.data() + i, 8);
+    if ((word & 0x8080808080808080) != 0) break;
+  }
+  while (i < text.size() && static_cast<signed char>(text[i]) >= 0) ++i;
+  return i;
+}
+
+// Of the character or maximal ill-formed subpart that non-empty `text` begins with.
+struct Subpart {
+  size_t bytes;
+  bool well_formed;
+};
+Subpart FirstSubpart(std::string_view text) {
+  const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = at(0);
+  if (first < 0x80) return {1, true};
+  if (first < 0xc2 || first > 0xf4) return {1, false};
+  const size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  for (size_t i = 1; i < length; ++i) {
+    if (i >= text.size()) return {i, false};
+    unsigned low = 0x80, high = 0xbf;
+    if (i == 1) {  // No overlong forms, no surrogates, nothing past U+10FFFF.
+      if (first == 0xe0) low = 0xa0;
+      if (first == 0xed) high = 0x9f;
+      if (first == 0xf0) low = 0x90;
+      if (first == 0xf4) high = 0x8f;
+    }
+    if (at(i) < low || at(i) > high) return {i, false};
+  }
+  return {length, true};
+}
+
+}  // namespace
+
+std::string_view WellFormed(std::string_view text, std::string& buffer) {
+  size_t good = 0;  // All before it is well-formed.
+  while (good < text.size()) {
+    good += AsciiPrefix(text.substr(good));
+    if (good == text.size()) break;
+    const Subpart part = FirstSubpart(text.substr(good));
+    if (!part.well_formed) break;
+    good += part.bytes;
+  }
+  if (good == text.size()) return text;
+  buffer.assign(text.substr(0, good));
+  for (std::string_view rest = text.substr(good); !rest.empty();) {
+    const Subpart part = FirstSubpart(rest);
+    buffer += part.well_formed ? rest.substr(0, part.bytes) : kReplacement;
+    rest.remove_prefix(part.bytes);
+  }
+  return buffer;
+}
+
+CodePoint FirstCodePoint(std::string_view text) {
+  const auto at = [&](size_t i) {
+    return static_cast<uint32_t>(static_cast<unsigned char>(text[i]));
+  };
+  const uint32_t first = at(0);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xe0) return {(first & 0x1f) << 6 | (at(1) & 0x3f), 2};
+  if (first < 0xf0) return {(first & 0xf) << 12 | (at(1) & 0x3f) << 6 | (at(2) & 0x3f), 3};
+  return {(first & 7) << 18 | (at(1) & 0x3f) << 12 | (at(2) & 0x3f) << 6 | (at(3) & 0x3f), 4};
+}
+
+CodePoint LastCodePoint(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while ((static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) --begin;
+  return FirstCodePoint(text.substr(begin));
+}
+
+void AppendUtf8(uint32_t code_point, std::string& out) {
+  utf8proc_uint8_t bytes[4];
+  const auto n = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes);
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(n));
+}
+
+bool IsWhiteSpace(uint32_t c) {
+  return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
+}
+
+bool IsWordCharacter(uint32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return c == 0x200c || c == 0x200d;
+  }
+}
+
+void AppendNormalized(std::string_view text, NormalForm form, std::string& out) {
+  constexpr std::array<int, 4> kOptions = {UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+                                           UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+                                           UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+                                           UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
+  // ASCII is itself in every form. The last of it may compose with what follows.
+  size_t plain = AsciiPrefix(text);
+  if (plain < text.size() && plain > 0) --plain;
+  out += text.substr(0, plain);
+  text.remove_prefix(plain);
+  if (text.empty()) return;
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t n =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()), &mapped,
+                   static_cast<utf8proc_option_t>(kOptions[static_cast<size_t>(form)]));
+  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(mapped, std::free);
+  if (n == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
+  FSDP_CHECK_LE(0, n);  // Well-formed text has no other error.
+  out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(n));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,36 @@
+// Text as tokenizers want it: well-formed UTF-8, in a normal form.
+#ifndef FSDP_TRAIN_TRAINER_DATA_UNICODE_H_
+#define FSDP_TRAIN_TRAINER_DATA_UNICODE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+// `text` itself where it is well-formed UTF-8 (Unicode 15, table 3-7), else `buffer`, filled with
+// it and U+FFFD for each maximal subpart that is not: what Python's decode("utf-8", "replace")
+// gives. 3 GB/s of ASCII.
+std::string_view WellFormed(std::string_view text, std::string& buffer);
+
+// The code point at the start of well-formed, non-empty `text`, and its bytes.
+struct CodePoint {
+  uint32_t value;
+  size_t bytes;
+};
+CodePoint FirstCodePoint(std::string_view text);
+CodePoint LastCodePoint(std::string_view text);
+void AppendUtf8(uint32_t code_point, std::string& out);
+
+bool IsWhiteSpace(uint32_t code_point);  // The property White_Space.
+// Letters, marks, decimal digits, connectors and joiners: \w of UTS #18, but for the few symbols
+// that are alphabetic.
+bool IsWordCharacter(uint32_t code_point);
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+// Appends well-formed `text` in that form (Unicode 15, by utf8proc).
+void AppendNormalized(std::string_view text, NormalForm form, std::string& out);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_UNICODE_H_
