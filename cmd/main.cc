@@ -8,6 +8,7 @@
 
 #include "cmd/checkpoint_command.h"
 #include "cmd/config_command.h"
+#include "cmd/generate_command.h"
 #include "cmd/recipe_flags.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
@@ -96,6 +97,7 @@ int Main(int argc, char** argv) {
 
   AddConfigCommand(app);
   AddCheckpointCommand(app);
+  AddGenerateCommand(app);
 
   LaunchCommand launch;
   CLI::App* const launch_command = AddLaunchCommand(app, &launch);

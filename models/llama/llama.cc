@@ -113,7 +113,8 @@ Var Llama::RunBlock(Tape& tape, const Var& x, const Batch& batch, const Block& b
 }
 
 Var Llama::Hidden(Tape& tape, const Batch& batch) const {
-  const int64_t seq = batch.tokens.shape[1];
+  // With a cache, that of the longest sequence it can hold, so that all of it is rotated alike.
+  const int64_t seq = tape.cache() ? tape.cache()->capacity() : batch.tokens.shape[1];
   TensorPtr table;  // Of the micro-batch's positions: lives as long as a block may need it.
   Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     const RopeFrequencies rope = RopeFrequenciesOf(config_, seq);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "trainer/autograd/kv_cache.h"
 #include "trainer/autograd/segment.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/stream.h"
@@ -56,6 +57,11 @@ class Tape {
   Stream& stream() const { return stream_; }
   bool recording() const { return record_; }
 
+  // For generation, on a tape that does not record: attention sees the tokens of the cache, too,
+  // and puts those of the batch into it, at their positions.
+  void Use(KvCache* cache) { cache_ = cache; }
+  KvCache* cache() const { return cache_; }
+
   // For ops. ------------------------------------------------------------------------------------
   TensorPtr New(const Shape& shape, DType dtype = DType::kFloat32);
   Var NewVar(const Shape& shape);
@@ -93,6 +99,7 @@ class Tape {
   SegmentHooks& hooks_;
   const bool record_;
   const Recompute recompute_;
+  KvCache* cache_ = nullptr;
   std::vector<std::function<void()>> nodes_;
   std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.
 };

@@ -20,15 +20,14 @@ const char* Name(Pass pass) {
   return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
 }
 
-// The first segment with a parameter to train.
+// The first segment with a parameter to train; the last where there is none (evaluation alone).
 int FirstTrainable(const Model& model) {
   const std::vector<ModelSegment>& segments = model.segments();
   const auto trains = [](const Parameter* p) { return p->trainable(); };
-  for (size_t s = 0; s < segments.size(); ++s) {
-    const std::vector<Parameter*>& parameters = segments[s].parameters;
-    if (std::any_of(parameters.begin(), parameters.end(), trains)) return static_cast<int>(s);
-  }
-  throw std::invalid_argument("[Executor] every parameter is frozen: nothing to train");
+  const auto first = std::find_if(segments.begin(), segments.end() - 1, [&](const auto& segment) {
+    return std::any_of(segment.parameters.begin(), segment.parameters.end(), trains);
+  });
+  return static_cast<int>(first - segments.begin());
 }
 
 }  // namespace

@@ -43,16 +43,6 @@ int64_t ReadNumber(const char* path) {
   return file >> value ? value : 0;  // "max" is no number: no limit.
 }
 
-// What the kernel would give out without swapping, and no more than the control group may have.
-int64_t AvailableMemory() {
-  int64_t available = ReadKiB("/proc/meminfo", "MemAvailable:");
-  const int64_t limit = ReadNumber("/sys/fs/cgroup/memory.max");
-  if (limit > 0) {
-    available = std::min(available, limit - ReadNumber("/sys/fs/cgroup/memory.current"));
-  }
-  return available;
-}
-
 int64_t Kind(const MemoryPlan& plan, MemoryKind kind) {
   return plan.by_kind[static_cast<int>(kind)];
 }
@@ -109,6 +99,15 @@ const std::vector<Cure>& Cures() {
 }
 
 }  // namespace
+
+int64_t AvailableMemory() {
+  int64_t available = ReadKiB("/proc/meminfo", "MemAvailable:");
+  const int64_t limit = ReadNumber("/sys/fs/cgroup/memory.max");
+  if (limit > 0) {
+    available = std::min(available, limit - ReadNumber("/sys/fs/cgroup/memory.current"));
+  }
+  return available;
+}
 
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world) {
   RunPlan plan;

@@ -24,6 +24,10 @@ struct RunPlan {
   bool fits() const { return available == 0 || total() <= available; }
 };
 
+// Bytes that the kernel would give out without swapping, and no more than the control group may
+// have. 0: unknown.
+int64_t AvailableMemory();
+
 // `local_world` ranks share the host's memory.
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world);
 

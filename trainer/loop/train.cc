@@ -444,7 +444,7 @@ class Trainer {
     const SampleRecipe& sample = *recipe_.eval.sample;
     SampleOptions options;
     options.max_tokens = sample.max_tokens;
-    options.temperature = sample.temperature;
+    options.sampling.temperature = sample.temperature;
     options.vocab = std::min<int64_t>(VocabSize(shape_), kByteVocabSize);
     options.context = recipe_.data.seq_len;
     options.seed = seed_;

@@ -3,7 +3,9 @@
 #include <optional>
 #include <vector>
 
+#include "trainer/core/check.h"
 #include "trainer/ops/attention.h"
+#include "trainer/ops/attention_cached.h"
 #include "trainer/ops/dropout.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
@@ -220,6 +222,12 @@ using AttentionBackwardOf = std::function<void(const AttentionGradients&)>;
 Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs()>& inputs,
            const std::function<void(const AttentionBackwardOf&)>& backward) {
   Var y = tape.NewVar(Shape{p.out[0] * p.out[1], p.out[2] * p.out[3]});
+  if (KvCache* const cache = tape.cache()) {
+    FSDP_CHECK(!tape.recording()) << "a cache has no backward";
+    const KvCache::Layer& layer = cache->Next();
+    AttentionCached(tape.stream(), inputs(), layer.k, layer.v, y.view().Reshape(p.out));
+    return y;
+  }
   const auto lse = std::make_shared<Saved>(tape.New(p.lse));
   const auto forward = [&tape, shape = p.out, inputs](const View& out, const View& lse) {
     AttentionForward(tape.stream(), inputs(), out.Reshape(shape), lse);

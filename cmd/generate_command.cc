@@ -1,0 +1,214 @@
+#include "cmd/generate_command.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/core/errors.h"
+#include "trainer/data/open_tokenizer.h"
+#include "trainer/loop/generator.h"
+#include "trainer/observe/json.h"
+#include "trainer/observe/utf8.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+struct GenerateFlags {
+  std::string checkpoint, tokenizer;
+  std::vector<std::string> prompts, prompt_files;
+  int64_t samples = 1, batch = 8, max_tokens = 200;
+  Sampling sampling;
+  uint64_t seed = 0;
+  int threads = 0;
+  bool ignore_eot = false, json = false;
+};
+
+int Cores() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? std::max(1, CPU_COUNT(&cpus)) : 1;
+}
+
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> tokens;
+};
+
+const char* Name(Continuation::End end) {
+  switch (end) {
+    case Continuation::End::kLength:
+      return "length";
+    case Continuation::End::kEndOfText:
+      return "end_of_text";
+    case Continuation::End::kContext:
+      return "context";
+  }
+  return "";
+}
+
+std::vector<Prompt> PromptsOf(const GenerateFlags& flags, const Tokenizer& tokenizer, int64_t vocab,
+                              int64_t positions) {
+  std::vector<std::string> texts = flags.prompts;
+  for (const std::string& file : flags.prompt_files) texts.push_back(ReadWholeFile(file));
+  std::vector<Prompt> prompts;
+  for (const std::string& text : texts) {
+    Prompt prompt{text, {}};
+    if (tokenizer.bos()) prompt.tokens.push_back(*tokenizer.bos());
+    for (const int32_t token : tokenizer.Encode(text)) prompt.tokens.push_back(token);
+    if (prompt.tokens.empty() && tokenizer.eot()) prompt.tokens.push_back(*tokenizer.eot());
+    if (prompt.tokens.empty()) {
+      throw ConfigError("--prompt: is empty, and the tokenizer has no token to begin with");
+    }
+    for (const int32_t token : prompt.tokens) {
+      if (token < vocab) continue;
+      throw ConfigError("--tokenizer: token " + std::to_string(token) +
+                        " of the prompt is outside the model's vocabulary of " +
+                        std::to_string(vocab));
+    }
+    if (static_cast<int64_t>(prompt.tokens.size()) > positions) {
+      throw ConfigError("--prompt: has " + std::to_string(prompt.tokens.size()) +
+                        " tokens, and the model has " + std::to_string(positions) + " positions");
+    }
+    for (int64_t i = 0; i < flags.samples; ++i) prompts.push_back(prompt);
+  }
+  return prompts;
+}
+
+void Run(const GenerateFlags& flags) {
+  if (flags.prompts.empty() && flags.prompt_files.empty()) {
+    throw ConfigError("generate: needs --prompt or --prompt-file");
+  }
+  StoredModel stored = OpenStoredModel(flags.checkpoint);
+  const std::string name = flags.tokenizer.empty() ? stored.tokenizer : flags.tokenizer;
+  if (name.empty()) {
+    throw ConfigError(stored.directory +
+                      ": names no tokenizer; give --tokenizer (bytes, a tokenizer.json or a "
+                      "SentencePiece model)");
+  }
+  const std::shared_ptr<const Tokenizer> tokenizer = OpenTokenizer(name);
+  const int64_t vocab = VocabSize(stored.shape), limit = MaxPositions(stored.shape);
+  const std::vector<Prompt> prompts = PromptsOf(flags, *tokenizer, vocab, limit);
+
+  size_t longest = 0;
+  for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.tokens.size());
+  GeneratorOptions options;
+  options.rows = std::min<int64_t>(flags.batch, static_cast<int64_t>(prompts.size()));
+  options.capacity = std::min(limit, static_cast<int64_t>(longest) + flags.max_tokens);
+  options.threads = flags.threads > 0 ? flags.threads : Cores();
+  Generator generator(std::move(stored), options);
+
+  GenerateOptions how;
+  how.max_tokens = flags.max_tokens;
+  how.sampling = flags.sampling;
+  how.seed = flags.seed;
+  how.vocab = std::min(static_cast<int32_t>(vocab), tokenizer->vocab_size());
+  if (tokenizer->eot() && !flags.ignore_eot) how.eot = *tokenizer->eot();
+
+  // One text is shown as it comes, several when they are whole.
+  const bool live = prompts.size() == 1 && !flags.json;
+  TextStream stream(*tokenizer);
+  const auto show = [](const std::string& bytes) {
+    std::fputs(Printable(bytes).c_str(), stdout);
+    std::fflush(stdout);
+  };
+  if (live) show(prompts[0].text);
+  for (size_t first = 0; first < prompts.size(); first += static_cast<size_t>(options.rows)) {
+    const size_t end = std::min(prompts.size(), first + static_cast<size_t>(options.rows));
+    std::vector<std::vector<int32_t>> tokens;
+    for (size_t p = first; p < end; ++p) tokens.push_back(prompts[p].tokens);
+    const std::vector<Continuation> all =
+        Generate(generator, tokens, how, options.capacity, first, [&](size_t, int32_t token) {
+          if (live) show(stream.Add(token));
+        });
+    for (size_t i = 0; i < all.size() && !live; ++i) {
+      const Prompt& prompt = prompts[first + i];
+      const std::string text = tokenizer->Decode(all[i].tokens);
+      if (flags.json) {
+        std::string ids;
+        for (const int32_t id : all[i].tokens) {
+          ids += (ids.empty() ? "" : ", ") + std::to_string(id);
+        }
+        std::printf("%s\n", JsonObject()
+                                .Add("prompt", prompt.text)
+                                .Add("text", text)
+                                .AddRaw("tokens", "[" + ids + "]")
+                                .Add("end", Name(all[i].end))
+                                .Text()
+                                .c_str());
+      } else {
+        std::printf("%s--- %zu of %zu\n%s%s\n", first + i == 0 ? "" : "\n", first + i + 1,
+                    prompts.size(), Printable(prompt.text).c_str(), Printable(text).c_str());
+      }
+    }
+    if (live) {
+      show(stream.Finish());
+      std::printf("\n");
+      if (all[0].end == Continuation::End::kContext) {
+        std::fprintf(stderr, "generate: the model's %lld positions are full\n",
+                     static_cast<long long>(limit));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void AddGenerateCommand(CLI::App& app) {
+  const auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* const command =
+      app.add_subcommand("generate", "Continue a text with a model from a checkpoint");
+  command
+      ->add_option("--checkpoint", flags->checkpoint,
+                   "A checkpoint, a run directory (its latest one) or a Hugging Face directory")
+      ->type_name("DIR")
+      ->required();
+  command->add_option("--prompt", flags->prompts, "The text to continue; may be given again")
+      ->type_name("TEXT")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--prompt-file", flags->prompt_files, "The same from a file")
+      ->type_name("FILE")
+      ->expected(1)
+      ->take_all();
+  command
+      ->add_option("--tokenizer", flags->tokenizer,
+                   "bytes, a tokenizer.json or a SentencePiece model, in place of the model's own")
+      ->type_name("T");
+  command->add_option("--max-tokens", flags->max_tokens, "New tokens, at most")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
+      ->capture_default_str();
+  command
+      ->add_option("--temperature", flags->sampling.temperature,
+                   "Divides the logits; 0: always the likeliest token")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  command->add_option("--top-k", flags->sampling.top_k, "Of the k likeliest tokens only; 0: of all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", flags->sampling.top_p,
+                   "Of the likeliest tokens that together have this probability")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", flags->seed, "Of the draws")->capture_default_str();
+  command->add_option("--samples", flags->samples, "Continuations of each prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--batch", flags->batch, "Continuations at a time")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "CPU threads; 0: one a core")
+      ->check(CLI::Range(0, 1 << 16))
+      ->capture_default_str();
+  command->add_flag("--ignore-eot", flags->ignore_eot, "Go on behind an end-of-text token");
+  command->add_flag("--json", flags->json, "One JSON object a continuation");
+  command->callback([flags] { Run(*flags); });
+}
+
+}  // namespace fsdp

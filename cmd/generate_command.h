@@ -1,0 +1,14 @@
+// fsdp-train generate.
+#ifndef FSDP_TRAIN_CMD_GENERATE_COMMAND_H_
+#define FSDP_TRAIN_CMD_GENERATE_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+
+namespace fsdp {
+
+// Registers the sub-command. It runs inside app.parse(); throws Error.
+void AddGenerateCommand(CLI::App& app);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_CMD_GENERATE_COMMAND_H_

@@ -1,0 +1,71 @@
+#include "trainer/loop/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace fsdp {
+namespace {
+
+// Shares of 10,000 draws at even distances.
+std::map<int32_t, double> Shares(const std::vector<float>& logits, const Sampling& sampling) {
+  constexpr int kDraws = 10000;
+  std::map<int32_t, double> shares;
+  for (int i = 0; i < kDraws; ++i) {
+    const auto vocab = static_cast<int64_t>(logits.size());
+    shares[PickToken(logits, vocab, sampling, (i + 0.5) / kDraws)] += 1.0 / kDraws;
+  }
+  return shares;
+}
+
+void ExpectShares(const std::map<int32_t, double>& got, const std::map<int32_t, double>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [token, share] : want) EXPECT_NEAR(got.at(token), share, 1e-3) << token;
+}
+
+const float kLog2 = std::log(2.0f);
+// Probabilities 1/8, 1/2, 1/8, 1/4.
+const std::vector<float> kLogits = {0, 2 * kLog2, 0, kLog2};
+
+TEST(Sampler, DrawsFromTheSoftmax) {
+  ExpectShares(Shares(kLogits, {.temperature = 1}), {{0, 0.125}, {1, 0.5}, {2, 0.125}, {3, 0.25}});
+  // At half the temperature probabilities are squared: 1, 16, 1, 4 of 22.
+  ExpectShares(Shares(kLogits, {.temperature = 0.5}),
+               {{0, 1.0 / 22}, {1, 16.0 / 22}, {2, 1.0 / 22}, {3, 4.0 / 22}});
+  ExpectShares(Shares(kLogits, {.temperature = 0}), {{1, 1}});
+}
+
+TEST(Sampler, TopK) {
+  ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 1}), {{1, 1}});
+  ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 2}), {{1, 2.0 / 3}, {3, 1.0 / 3}});
+  // Of equals the first.
+  ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 3}),
+               {{0, 1.0 / 7}, {1, 4.0 / 7}, {3, 2.0 / 7}});
+  ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 100}),
+               {{0, 0.125}, {1, 0.5}, {2, 0.125}, {3, 0.25}});
+}
+
+TEST(Sampler, TopP) {
+  ExpectShares(Shares(kLogits, {.temperature = 1, .top_p = 0.4}), {{1, 1}});
+  ExpectShares(Shares(kLogits, {.temperature = 1, .top_p = 0.6}), {{1, 2.0 / 3}, {3, 1.0 / 3}});
+  ExpectShares(Shares(kLogits, {.temperature = 1, .top_p = 0.8}),
+               {{0, 1.0 / 7}, {1, 4.0 / 7}, {3, 2.0 / 7}});
+  // Of what top_k leaves.
+  ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 2, .top_p = 0.6}), {{1, 1}});
+}
+
+TEST(Sampler, NanIsNeverDrawn) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  ExpectShares(Shares({nan, 0, nan, 0}, {.temperature = 1}), {{1, 0.5}, {3, 0.5}});
+  ExpectShares(Shares({nan, 0, nan, 0}, {.temperature = 1, .top_k = 3}), {{1, 0.5}, {3, 0.5}});
+}
+
+TEST(Sampler, OnlyTheFirstOfTheVocabulary) {
+  EXPECT_EQ(PickToken(kLogits, 1, {.temperature = 0}, 0.5), 0);
+  EXPECT_EQ(PickToken(kLogits, 1, {.temperature = 1}, 0.99), 0);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,106 @@
+// Against attention without a cache, which has an oracle of its own: the tokens of a sequence one
+// after the other, or in pieces, give the same rows.
+#include "trainer/ops/attention_cached.h"
+
+#include <vector>
+
+#include "tests/testing/harness.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+struct Case {
+  int64_t batch, seq, heads, kv_heads, head_dim;
+};
+constexpr Case kCases[] = {{1, 1, 1, 1, 1}, {2, 9, 6, 2, 8}, {3, 70, 4, 1, 5}, {1, 33, 2, 2, 16}};
+
+class AttentionCachedTest : public OpTest {
+ protected:
+  // qkv packed: [batch, seq, heads + 2 kv_heads, head_dim].
+  static AttentionInputs Inputs(const Case& c, const View& qkv, const View& positions) {
+    AttentionInputs in;
+    in.q = ConstHeads(qkv, 0, c.heads);
+    in.k = ConstHeads(qkv, c.heads, c.kv_heads);
+    in.v = ConstHeads(qkv, c.heads + c.kv_heads, c.kv_heads);
+    in.positions = positions;
+    return in;
+  }
+};
+FSDP_INSTANTIATE_OP_TEST(AttentionCachedTest);
+
+TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
+  for (const Case& c : kCases) {
+    Random random(3);
+    const int64_t all = c.heads + 2 * c.kv_heads, row = all * c.head_dim;
+    const auto qkv = random.Vector(c.batch * c.seq * row);
+    std::vector<double> positions;
+    for (int64_t i = 0; i < c.batch * c.seq; ++i) positions.push_back(i % c.seq);
+    const View whole = Input({c.batch, c.seq, all, c.head_dim}, qkv);
+    const View out = Output({c.batch, c.seq, c.heads, c.head_dim});
+    const View lse = Output({c.batch, c.heads, c.seq});
+    const View where = Input({c.batch, c.seq}, positions, DType::kInt32);
+    Run([&](Stream& s) { AttentionForward(s, Inputs(c, whole, where), out, lse); });
+    const std::vector<double> want = Get(out);
+
+    for (const int64_t piece : {int64_t{1}, int64_t{4}, c.seq}) {
+      // More room than tokens; what is not written yet is NaN, and must not be looked at.
+      const Shape cache{c.batch, c.seq + 3, c.kv_heads, c.head_dim};
+      const View cache_k = Output(cache), cache_v = Output(cache);
+      for (int64_t begin = 0; begin < c.seq; begin += piece) {
+        const int64_t n = std::min(piece, c.seq - begin);
+        std::vector<double> part, at, expected;
+        for (int64_t b = 0; b < c.batch; ++b) {
+          const int64_t first = b * c.seq + begin;
+          part.insert(part.end(), qkv.begin() + first * row, qkv.begin() + (first + n) * row);
+          at.insert(at.end(), positions.begin() + first, positions.begin() + first + n);
+          const int64_t width = c.heads * c.head_dim;
+          expected.insert(expected.end(), want.begin() + first * width,
+                          want.begin() + (first + n) * width);
+        }
+        const View qkv_part = Input({c.batch, n, all, c.head_dim}, part);
+        const View at_part = Input({c.batch, n}, at, DType::kInt32);
+        const View got = Output({c.batch, n, c.heads, c.head_dim});
+        Run([&](Stream& s) {
+          AttentionCached(s, Inputs(c, qkv_part, at_part), cache_k, cache_v, got);
+        });
+        EXPECT_TRUE(
+            AllNear(Get(got), expected, Tolerance(DType::kFloat32, 2 * (c.seq + c.head_dim))))
+            << c.seq << " tokens from " << begin;
+      }
+    }
+    Clear();
+  }
+}
+
+TEST_P(AttentionCachedTest, APositionOutsideTheCacheIsADataError) {
+  const Case c{1, 1, 1, 1, 2};
+  const View qkv = Input({1, 1, 3, 2}, {1, 2, 3, 4, 5, 6});
+  const View cache_k = Accumulated({1, 4, 1, 2}, 7), cache_v = Accumulated({1, 4, 1, 2}, 7);
+  const View out = Output({1, 1, 1, 2});
+  for (const double bad : {-1, 4}) {
+    const View positions = Input({1, 1}, {bad}, DType::kInt32);
+    EXPECT_THROW(Run([&](Stream& s) {
+                   AttentionCached(s, Inputs(c, qkv, positions), cache_k, cache_v, out);
+                 }),
+                 DataError);
+  }
+  EXPECT_EQ(Get(cache_k), std::vector<double>(8, 7));
+}
+
+TEST_P(AttentionCachedTest, RefusesWrongArguments) {
+  const Case c{2, 1, 3, 2, 4};
+  const View qkv = Output({2, 1, 7, 4}), positions = Output({2, 1}, DType::kInt32);
+  const View k = Output({2, 5, 1, 4}), v = Output({2, 5, 1, 4}), out = Output({2, 1, 3, 4});
+  ExpectRefused([=](Stream& s) { AttentionCached(s, Inputs(c, qkv, positions), k, v, out); },
+                "[attention_cached] the heads of k");
+  const Case d{2, 1, 5, 1, 4};
+  const View wide = Output({2, 1, 5, 4});
+  ExpectRefused([=](Stream& s) { AttentionCached(s, Inputs(d, qkv, positions), k, k, wide); },
+                "cache_k and cache_v overlap");
+  ExpectRefused([=](Stream& s) { AttentionCached(s, Inputs(d, qkv, positions), k, v, out); },
+                "out is fp32");
+}
+
+}  // namespace
+}  // namespace fsdp

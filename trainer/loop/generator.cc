@@ -1,0 +1,207 @@
+#include "trainer/loop/generator.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
+
+#include "models/make_model.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/core/check.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/loop/initial_weights.h"
+#include "trainer/loop/plan.h"
+#include "trainer/nn/lora.h"
+#include "trainer/observe/units.h"
+#include "trainer/recipe/load.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CacheShape {
+  int64_t layers, heads, head_dim;
+};
+CacheShape CacheShapeOf(const Gpt2Config& c) {
+  return {c.num_hidden_layers, c.num_attention_heads, c.head_dim()};
+}
+CacheShape CacheShapeOf(const LlamaConfig& c) {
+  return {c.num_hidden_layers, c.num_key_value_heads, c.head_dim};
+}
+
+void FreezeAll(const Model& model) {
+  for (const ModelSegment& segment : model.segments()) {
+    for (Parameter* p : segment.parameters) p->Freeze();
+  }
+}
+
+}  // namespace
+
+StoredModel OpenStoredModel(const std::string& path) {
+  StoredModel stored;
+  const bool hf = fs::exists(path + "/config.json") && !fs::exists(path + "/manifest.json");
+  stored.directory = hf ? path : ResolveCheckpoint(path);
+  stored.shape = ReadInitialShape(stored.directory);
+  stored.model = MakeModel(stored.shape);
+  if (hf) {
+    for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
+      if (stored.tokenizer.empty() && fs::exists(path + name)) stored.tokenizer = path + name;
+    }
+  } else {
+    const std::string text = ReadCheckpointMeta(stored.directory).recipe;
+    const Recipe recipe = ParseRecipe({{stored.directory, text}});
+    if (const std::string* tokenizer = TokenizerOf(recipe.data)) stored.tokenizer = *tokenizer;
+    if (const auto& lora = recipe.model.lora) {
+      stored.model = std::make_unique<LoraModel>(
+          std::move(stored.model), LoraOptions{lora->rank, lora->alpha, lora->targets});
+    }
+  }
+  FreezeAll(*stored.model);
+  stored.weights = OpenInitialWeights(stored.directory);
+  return stored;
+}
+
+Generator::Generator(StoredModel model, const GeneratorOptions& options)
+    : options_(options), model_(std::move(model.model)), allocator_(device_) {
+  if (options.rows < 1 || options.capacity < 1 || options.capacity > model_->max_positions()) {
+    throw std::invalid_argument("[Generator] " + std::to_string(options.rows) + " rows of " +
+                                std::to_string(options.capacity) + " tokens, want 1 to " +
+                                std::to_string(model_->max_positions()));
+  }
+  const CacheShape c =
+      std::visit([](const auto& shape) { return CacheShapeOf(shape); }, model.shape);
+  const Shape layer{options.rows, options.capacity, c.heads, c.head_dim};
+  const int64_t cache_bytes = 2 * c.layers * layer.NumElements() * SizeOf(DType::kFloat32);
+  const int64_t weight_bytes = NumParameters(model.shape) * SizeOf(DType::kFloat32);
+  const int64_t available = AvailableMemory();
+  if (available > 0 && weight_bytes + cache_bytes > available) {
+    throw MemoryError("does not fit: " + HumanBytes(weight_bytes) + " of weights and " +
+                      HumanBytes(cache_bytes) + " of keys and values for " +
+                      std::to_string(options.rows) + " x " + std::to_string(options.capacity) +
+                      " tokens, and " + HumanBytes(available) + " are available");
+  }
+  ExecutorOptions executor;
+  executor.strategy = Strategy::kNoShard;
+  executor.wrap.policy = AutoWrap::kNone;
+  executor.micro_batch_size = options.rows;
+  executor.seq_len = options.capacity;
+  executor.threads = options.threads;
+  executor_ =
+      std::make_unique<Executor>(device_, allocator_, *model_, executor, 0, 1, nullptr, nullptr);
+  logits_ = executor_->NewBuffer(options.rows * vocab_size());
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const View k = executor_->NewBuffer(layer.NumElements());
+    const View v = executor_->NewBuffer(layer.NumElements());
+    cache_.push_back({k.Reshape(layer), v.Reshape(layer)});
+  }
+  executor_->Initialize(model.weights);
+  executor_->Synchronize();
+}
+
+KvCache Generator::CacheOf(int64_t first_row, int64_t rows) const {
+  const auto part = [&](const View& all) {
+    const Shape& s = all.shape;
+    const int64_t row = s[1] * s[2] * s[3];
+    return all.Reshape(Shape{all.NumElements()})
+        .Slice(first_row * row, rows * row)
+        .Reshape(Shape{rows, s[1], s[2], s[3]});
+  };
+  std::vector<KvCache::Layer> layers;
+  for (const KvCache::Layer& layer : cache_) layers.push_back({part(layer.k), part(layer.v)});
+  return {options_.capacity, std::move(layers)};
+}
+
+std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
+                                      std::span<const int32_t> tokens,
+                                      std::span<const int32_t> positions) {
+  const auto n = static_cast<int64_t>(tokens.size()) / rows;
+  KvCache cache = CacheOf(first_row, rows);
+  const View logits = logits_.Slice(0, rows * vocab_size());
+  Executor::Step step;
+  step.mode = Mode::kEval;
+  step.load = [&](int, const Batch& batch) {
+    std::copy(tokens.begin(), tokens.end(), batch.tokens.As<int32_t>());
+    std::copy(positions.begin(), positions.end(), batch.positions.As<int32_t>());
+  };
+  step.forward = [&](Tape& tape, const Batch& batch) {
+    tape.Use(&cache);
+    const auto part = [&](const View& all) {
+      return all.Reshape(Shape{all.NumElements()}).Slice(0, rows * n).Reshape(Shape{rows, n});
+    };
+    Batch used{part(batch.tokens), part(batch.targets), part(batch.weights), part(batch.positions)};
+    used.sample_keys = batch.sample_keys;
+    model_->Logits(tape, used, n - 1, logits);
+  };
+  executor_->Run(step);
+  executor_->Result(executor_->steps() - 1);
+  return {logits.As<float>(), static_cast<size_t>(logits.NumElements())};
+}
+
+std::span<const float> Generator::Start(int64_t row, std::span<const int32_t> prompt) {
+  FSDP_CHECK(row >= 0 && row < options_.rows) << row;
+  FSDP_CHECK(!prompt.empty() && static_cast<int64_t>(prompt.size()) <= options_.capacity);
+  std::vector<int32_t> positions(prompt.size());
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
+  return Run(row, 1, prompt, positions);
+}
+
+std::span<const float> Generator::Next(std::span<const int32_t> tokens,
+                                       std::span<const int32_t> positions) {
+  FSDP_CHECK_EQ(static_cast<int64_t>(tokens.size()), options_.rows);
+  FSDP_CHECK_EQ(positions.size(), tokens.size());
+  return Run(0, options_.rows, tokens, positions);
+}
+
+std::vector<Continuation> Generate(
+    Generator& generator, const std::vector<std::vector<int32_t>>& prompts,
+    const GenerateOptions& options, int64_t capacity, uint64_t first,
+    const std::function<void(size_t prompt, int32_t token)>& on_token) {
+  std::vector<Continuation> out(prompts.size());
+  // By row: the token that comes next, its position, and whether the row is done.
+  std::vector<int32_t> tokens(generator.rows()), positions(generator.rows());
+  std::vector<bool> done(generator.rows(), true);
+  const auto take = [&](size_t p, std::span<const float> logits) {
+    Continuation& c = out[p];
+    const auto i = static_cast<int64_t>(c.tokens.size());
+    if (i == options.max_tokens) {
+      done[p] = true;
+      return;
+    }
+    const RandomStream random(options.seed, "generate", first + p);
+    const int32_t token = PickToken(logits, options.vocab, options.sampling, random.Uniform(i));
+    if (token == options.eot) {
+      c.end = Continuation::End::kEndOfText;
+      done[p] = true;
+      return;
+    }
+    c.tokens.push_back(token);
+    if (on_token) on_token(p, token);
+    const auto position = static_cast<int64_t>(prompts[p].size()) + i;
+    if (i + 1 == options.max_tokens) {
+      done[p] = true;
+    } else if (position >= capacity) {
+      c.end = Continuation::End::kContext;
+      done[p] = true;
+    } else {
+      tokens[p] = token;
+      positions[p] = static_cast<int32_t>(position);
+    }
+  };
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    done[p] = false;
+    take(p, generator.Start(static_cast<int64_t>(p), prompts[p]));
+  }
+  while (std::find(done.begin(), done.end(), false) != done.end()) {
+    const std::span<const float> logits = generator.Next(tokens, positions);
+    const auto vocab = static_cast<size_t>(generator.vocab_size());
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      if (!done[p]) take(p, logits.subspan(p * vocab, vocab));
+    }
+  }
+  return out;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,59 @@
+#include "trainer/ops/attention_cached.h"
+
+#include <utility>
+
+#include "trainer/ops/attention_cached_cpu.h"
+
+namespace fsdp {
+
+void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, View cache_v,
+                     View out) {
+  constexpr const char* kOp = "attention_cached";
+  constexpr DType kF32 = DType::kFloat32;
+  const Arguments args(kOp);
+  CheckHeads(args, "q", in.q);
+  CheckHeads(args, "k", in.k);
+  CheckHeads(args, "v", in.v);
+  args.CheckRank("cache_k", cache_k, kF32, 4);
+  const Shape& q = in.q.tensor.shape;
+  const CachedShape shape{q[0], q[1], in.q.count, in.k.count, q[3], cache_k.shape[1]};
+  for (const auto& [name, heads] : {std::pair("k", in.k), std::pair("v", in.v)}) {
+    const Shape& other = heads.tensor.shape;
+    if (other[0] != shape.batch || other[1] != shape.n || other[3] != shape.head_dim ||
+        heads.count != shape.kv_heads) {
+      args.Fail(std::string(name) + " is " + std::to_string(heads.count) + " heads of " +
+                other.ToString() + ", q of " + q.ToString());
+    }
+  }
+  args.Require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
+               "the heads of k, want a divisor of those of q");
+  const Shape cache{shape.batch, shape.capacity, shape.kv_heads, shape.head_dim};
+  args.Check("cache_k", cache_k, kF32, cache);
+  args.Check("cache_v", cache_v, kF32, cache);
+  args.Check("positions", in.positions, DType::kInt32, {shape.batch, shape.n});
+  args.Check("out", out, kF32, {shape.batch, shape.n, shape.heads, shape.head_dim});
+  const std::pair<const char*, View> results[] = {
+      {"cache_k", cache_k}, {"cache_v", cache_v}, {"out", out}};
+  for (const auto& [name, result] : results) {
+    args.CheckDisjoint(name, result, "q", in.q.tensor);
+    args.CheckDisjoint(name, result, "k", in.k.tensor);
+    args.CheckDisjoint(name, result, "v", in.v.tensor);
+    args.CheckDisjoint(name, result, "positions", in.positions);
+  }
+  args.CheckDisjoint("cache_k", cache_k, "cache_v", cache_v);
+  args.CheckDisjoint("cache_k", cache_k, "out", out);
+  args.CheckDisjoint("cache_v", cache_v, "out", out);
+
+  const double out_bytes = static_cast<double>(out.bytes());
+  const Cost cost{.flops = out_bytes * static_cast<double>(shape.capacity),
+                  .bytes_read = 2 * out_bytes + static_cast<double>(2 * cache_k.bytes()),
+                  .bytes_written = 2 * out_bytes};
+  stream.Enqueue(
+      {kOp, {in.q.tensor, in.k.tensor, in.v.tensor, in.positions}, {cache_k, cache_v, out}, cost},
+      [=](ThreadPool& pool) {
+        AttentionCachedCpu(pool, shape, in.q, in.k, in.v, in.positions.As<int32_t>(),
+                           cache_k.As<float>(), cache_v.As<float>(), out.As<float>());
+      });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,27 @@
+// Attention of new tokens over a cache of keys and values (generation): what attention.h computes
+// for the last tokens of a sequence whose earlier ones have been seen.
+//   cache_k[b, positions[b, t]] = k[b, t]     cache_v[b, positions[b, t]] = v[b, t]
+//   s[j] = q[b, t] . cache_k[b, j] / sqrt(head_dim), j <= positions[b, t]
+//   out[b, t] = sum_j softmax(s)[j] cache_v[b, j]
+// for each head of q, with keys and values of its group's head. All k and v are written before the
+// first is read.
+//
+// q, k, v: heads (heads.h) of tensors [batch, n, all heads, head_dim]; the heads of k divide those
+// of q. cache_k, cache_v: [batch, capacity, heads of k, head_dim]; out: [batch, n, heads of q,
+// head_dim]; all fp32. positions: int32 [batch, n], in [0, capacity): anything else fails the
+// stream with DataError before anything is written. Whoever calls has filled the cache below. One
+// thread computes a sample's group from beginning to end: no result depends on their number.
+#ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
+#define FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
+
+#include "trainer/ops/attention.h"
+
+namespace fsdp {
+
+// At most 4 batch heads n capacity head_dim FLOPs, which is what is counted.
+void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, View cache_v,
+                     View out);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
