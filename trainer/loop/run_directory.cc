@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/observe/tensorboard.h"
 #include "trainer/observe/whole_file.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -78,12 +79,20 @@ std::string SetMetricsAside(const RunDirectory& directory) {
   std::error_code error;
   if (!fs::exists(directory.metrics(), error)) return "";
   for (int i = 1;; ++i) {
-    const std::string path = directory.path + "/metrics." + std::to_string(i) + ".jsonl";
-    if (fs::exists(path, error)) continue;
-    fs::rename(directory.metrics(), path, error);
-    if (error)
-      throw CheckpointError(directory.metrics() + ": cannot be renamed: " + error.message());
-    return path;
+    const std::string aside = directory.path + "/metrics." + std::to_string(i);
+    if (fs::exists(aside + ".jsonl", error)) continue;
+    const auto rename = [&](const std::string& from, const std::string& to) {
+      fs::rename(from, to, error);
+      if (error) throw CheckpointError(from + ": cannot be renamed: " + error.message());
+    };
+    // In a directory of their own they are another run to TensorBoard. Before the metrics, so that
+    // a crash in between is gone over again.
+    for (const std::string& path : TensorBoardFiles(directory.path)) {
+      fs::create_directories(aside + ".tensorboard", error);
+      rename(path, aside + ".tensorboard/" + fs::path(path).filename().string());
+    }
+    rename(directory.metrics(), aside + ".jsonl");
+    return aside + ".jsonl";
   }
 }
 

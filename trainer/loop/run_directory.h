@@ -36,7 +36,8 @@ struct RunStart {
 RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world);
 
 // Renames metrics.jsonl to the first of metrics.1.jsonl, metrics.2.jsonl, ... that is free, and
-// returns that path; empty where there is none to rename. Throws CheckpointError.
+// returns that path; empty where there is none to rename. TensorBoard's files go into
+// metrics.1.tensorboard/ and so on. Throws CheckpointError.
 std::string SetMetricsAside(const RunDirectory& directory);
 
 // The checks of it that need nothing written, for --dry-run.

@@ -28,6 +28,7 @@
 #include "trainer/observe/log.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/observe/tensorboard.h"
 #include "trainer/observe/throughput.h"
 #include "trainer/observe/units.h"
 #include "trainer/observe/utf8.h"
@@ -206,6 +207,7 @@ class Trainer {
     } else if (start_.held_a_run) {
       MetricsKept kept;
       metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step_, &kept));
+      TrimTensorBoard(directory.path, step_);
       if (kept.damaged > 0) {
         console_.Warning(std::to_string(kept.damaged) + " damaged lines of " + directory.metrics() +
                          " are dropped");
@@ -224,8 +226,12 @@ class Trainer {
     record.seed = seed_;
     record.parameters = NumParameters(shape_);
     record.steps = recipe_.train.steps;
-    metrics_->Write(record);
-    if (!start_.resume_from.empty()) metrics_->Write(ResumeRecord{step_, start_.resume_from});
+    if (recipe_.log.tensorboard) {
+      tensorboard_.emplace(directory.path, step_);
+      tensorboard_->Text("recipe", step_, PrintRecipe(recipe_));
+    }
+    Write(record);
+    if (!start_.resume_from.empty()) Write(ResumeRecord{step_, start_.resume_from});
     WriteProvenance(directory.provenance(), DescribeRun(started));
     console_.Line(recipe_.run.name + ": " + HumanCount(static_cast<double>(NumParameters(shape_))) +
                   " parameters, " + std::to_string(job_.world) +
@@ -236,6 +242,15 @@ class Trainer {
     if (!start_.resume_from.empty()) {
       console_.Line("resumed from " + start_.resume_from + ", step " + std::to_string(step_));
     }
+  }
+
+  void Write(const MetricsRecord& record) {
+    metrics_->Write(record);
+    if (tensorboard_) tensorboard_->Write(record);
+  }
+  void SyncRecords() {
+    metrics_->Sync();
+    if (tensorboard_) tensorboard_->Sync();
   }
 
   Provenance DescribeRun(const std::string& started) const {
@@ -328,7 +343,7 @@ class Trainer {
     }
     if (!finite) {
       FinishSaving();  // What it saves is from before, and good.
-      if (first()) metrics_->Write(SkippedRecord{pending.step, "loss or gradient not finite"});
+      if (first()) Write(SkippedRecord{pending.step, "loss or gradient not finite"});
       throw Error(ExitCode::kNotFinite,
                   "step " + std::to_string(pending.step) + ": loss " + Printed(result.loss) +
                       ", gradient norm " + Printed(result.grad_norm) +
@@ -362,7 +377,7 @@ class Trainer {
     record.mfu = rates.mfu;
     const int64_t bytes = plan_.memory.bytes;  // Every rank's, and the same at every moment.
     record.memory = {bytes, bytes, bytes};
-    metrics_->Write(record);
+    Write(record);
     const int64_t left = recipe_.train.steps - step;
     console_.Step(record, recipe_.train.steps, meter_->TimeLeft(left));
   }
@@ -370,7 +385,7 @@ class Trainer {
   // The last record of a run that fails. Where the disk is what failed, that is reported already.
   void RecordEnd(const std::string& reason) {
     try {
-      metrics_->Write(EndRecord{reason});
+      Write(EndRecord{reason});
     } catch (const Error&) {
     }
   }
@@ -411,7 +426,7 @@ class Trainer {
       const double loss = EvalLoss(*valid.loader);
       if (!first()) continue;
       const EvalRecord record{step_, loss, valid.name};
-      metrics_->Write(record);
+      Write(record);
       console_.Eval(record);
     }
     if (options_.generate) ShowSample();
@@ -454,7 +469,10 @@ class Trainer {
                               [tokens](int, const Batch& batch) { FillPrompt(tokens, batch); });
     };
     const std::vector<int32_t> out = Sample(options, EncodeBytes(sample.prompt), logits);
-    if (first()) console_.Line("sample: " + Printable(sample.prompt + DecodeBytes(out)));
+    if (!first()) return;
+    const SampleRecord record{step_, sample.prompt, DecodeBytes(out)};
+    Write(record);
+    console_.Line("sample: " + Printable(record.prompt + record.text));
   }
 
   // Row 0: the tokens, then zeros, which causal attention never sees from where we look.
@@ -478,7 +496,7 @@ class Trainer {
     executor().Synchronize();
     meter_->Pause();
     FinishSaving();
-    if (first()) metrics_->Sync();
+    if (first()) SyncRecords();
     CheckpointMeta meta;
     meta.step = step_;
     meta.tokens = tokens_;
@@ -537,8 +555,8 @@ class Trainer {
   ExitCode Finish(const char* reason, ExitCode code) {
     executor().Synchronize();
     if (first()) {
-      metrics_->Write(EndRecord{reason});
-      metrics_->Sync();
+      Write(EndRecord{reason});
+      SyncRecords();
     }
     Barrier(*job_.store, "end", job_.rank, job_.world);
     return code;
@@ -565,7 +583,8 @@ class Trainer {
   std::unique_ptr<PlannedAllocator> allocator_;
   std::optional<Session> session_;
   std::optional<BackgroundSaver> saver_;  // Reads the session's snapshot.
-  std::optional<MetricsWriter> metrics_;
+  std::optional<MetricsWriter> metrics_;  // Rank 0's, as the next.
+  std::optional<TensorBoardWriter> tensorboard_;
   std::optional<ThroughputMeter> meter_;
 
   int64_t step_ = 0;    // Issued.

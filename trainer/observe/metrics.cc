@@ -1,10 +1,7 @@
 #include "trainer/observe/metrics.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -60,6 +57,14 @@ JsonObject Object(const EvalRecord& r) {
   return object.Add("loss", r.loss);
 }
 
+JsonObject Object(const SampleRecord& r) {
+  return JsonObject()
+      .Add("kind", "sample")
+      .Add("step", r.step)
+      .Add("prompt", r.prompt)
+      .Add("text", r.text);
+}
+
 JsonObject Object(const CheckpointRecord& r) {
   return JsonObject()
       .Add("kind", "checkpoint")
@@ -75,10 +80,6 @@ JsonObject Object(const SkippedRecord& r) {
 
 JsonObject Object(const EndRecord& r) {
   return JsonObject().Add("kind", "end").Add("reason", r.reason);
-}
-
-[[noreturn]] void Fail(const std::string& path, const char* what, int error) {
-  throw CheckpointError(path + ": " + what + ": " + std::strerror(error));
 }
 
 // The lines of `old` that a run going on after `step` keeps. But for checkpoints, which are
@@ -119,14 +120,13 @@ std::string ToJson(const MetricsRecord& record) {
 }
 
 MetricsWriter MetricsWriter::Create(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0 && errno == EEXIST) {
+  auto file = AppendFile::Create(path);
+  if (!file) {
     throw CheckpointError(path +
                           ": exists: this directory holds a run; resume it (checkpoint.resume), or "
                           "give run.name or run.dir another value");
   }
-  if (fd < 0) Fail(path, "cannot be created", errno);
-  return MetricsWriter(path, fd);
+  return MetricsWriter(std::move(*file));
 }
 
 MetricsWriter MetricsWriter::Resume(const std::string& path, int64_t step, MetricsKept* kept) {
@@ -137,39 +137,10 @@ MetricsWriter MetricsWriter::Resume(const std::string& path, int64_t step, Metri
     if (keep != old) WriteWholeFile(path, keep);
   }
   if (kept != nullptr) *kept = count;
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) Fail(path, "cannot be written", errno);
-  return MetricsWriter(path, fd);
+  return MetricsWriter(AppendFile::Open(path));
 }
 
-MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-
-MetricsWriter::~MetricsWriter() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-void MetricsWriter::Write(const MetricsRecord& record) {
-  const std::string line = ToJson(record) + "\n";
-  size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      const off_t end = ::lseek(fd_, 0, SEEK_END);
-      // If this fails as well, Resume() drops the half line.
-      if (done > 0 && ::ftruncate(fd_, end - static_cast<off_t>(done)) != 0) {
-        Fail(path_, "cannot be written, and ends in half a line", error);
-      }
-      Fail(path_, "cannot be written", error);
-    }
-    done += static_cast<size_t>(n);
-  }
-}
-
-void MetricsWriter::Sync() {
-  if (::fsync(fd_) != 0) Fail(path_, "cannot be synced", errno);
-}
+// Where the disk has kept half a line after all, Resume() drops it.
+void MetricsWriter::Write(const MetricsRecord& record) { file_.Write(ToJson(record) + "\n"); }
 
 }  // namespace fsdp

@@ -6,7 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
+
+#include "trainer/observe/append_file.h"
 
 namespace fsdp {
 
@@ -47,6 +50,11 @@ struct EvalRecord {
   double loss = 0;
   std::string name{};  // Of the set, where there are several; else empty and not written.
 };
+struct SampleRecord {
+  int64_t step = 0;
+  std::string prompt{};
+  std::string text{};  // What the model went on with; any bytes. In the file U+FFFD for no UTF-8.
+};
 struct CheckpointRecord {
   int64_t step = 0;
   std::string path{};
@@ -61,7 +69,7 @@ struct EndRecord {
   std::string reason{};
 };
 
-using MetricsRecord = std::variant<RunRecord, ResumeRecord, StepRecord, EvalRecord,
+using MetricsRecord = std::variant<RunRecord, ResumeRecord, StepRecord, EvalRecord, SampleRecord,
                                    CheckpointRecord, SkippedRecord, EndRecord>;
 
 std::string ToJson(const MetricsRecord& record);  // Without the line's end.
@@ -83,22 +91,17 @@ class MetricsWriter {
   // meanwhile loses nothing. Without a file it makes one (a run resumed from another's checkpoint).
   static MetricsWriter Resume(const std::string& path, int64_t step, MetricsKept* kept = nullptr);
 
-  MetricsWriter(MetricsWriter&& other) noexcept;
-  MetricsWriter& operator=(MetricsWriter&&) = delete;
-  ~MetricsWriter();
-
   // Handed to the kernel whole when it returns, or not at all: a line cut off by a full disk is
   // taken back.
   void Write(const MetricsRecord& record);
 
   // Blocks until all lines are on the disk: before a checkpoint that follows them counts.
-  void Sync();
+  void Sync() { file_.Sync(); }
 
  private:
-  MetricsWriter(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  explicit MetricsWriter(AppendFile file) : file_(std::move(file)) {}
 
-  std::string path_;
-  int fd_;
+  AppendFile file_;
 };
 
 }  // namespace fsdp

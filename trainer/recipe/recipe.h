@@ -264,7 +264,7 @@ struct CheckpointRecipe {
 
 struct LogRecipe {
   int64_t every = 1;  // Steps.
-  bool tensorboard = false;
+  bool tensorboard = true;
   std::vector<int64_t> trace_steps;
 
   bool operator==(const LogRecipe&) const = default;

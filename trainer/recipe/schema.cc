@@ -583,7 +583,8 @@ Section<LogRecipe> LogSection() {
   using R = LogRecipe;
   return {{
       Key("every", &R::every, Integer(1), "Steps between lines and records."),
-      Key("tensorboard", &R::tensorboard, OnlyFalse(), "Scalars for TensorBoard as well."),
+      Key("tensorboard", &R::tensorboard, Boolean(),
+          "The records as event files for TensorBoard as well, with samples and recipe as text."),
       Key("trace_steps", &R::trace_steps, ListOf(Integer(1)),
           "Steps of which a Chrome trace is kept."),
   }};

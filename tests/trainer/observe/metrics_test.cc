@@ -74,6 +74,9 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
             R"({"kind": "eval", "step": 3, "loss": 1.5})");
   EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 1.5, .name = "code"}),
             R"({"kind": "eval", "step": 3, "name": "code", "loss": 1.5})");
+  EXPECT_EQ(ToJson(SampleRecord{.step = 3, .prompt = "a: ", .text = "\"b\"\n\x1b\xff"}),
+            "{\"kind\": \"sample\", \"step\": 3, \"prompt\": \"a: \", "
+            "\"text\": \"\\\"b\\\"\\n\\u001b\uFFFD\"}");
   EXPECT_EQ(
       ToJson(CheckpointRecord{.step = 4, .path = "c/step_4", .seconds = 0.25, .bytes = 12}),
       R"({"kind": "checkpoint", "step": 4, "path": "c/step_4", "seconds": 0.25, "bytes": 12})");

@@ -63,7 +63,7 @@ optimizer: {name: sgd, lr: 1e-1, momentum: .9, betas: [0, 0.5]}
 schedule: {name: constant, warmup_steps: 3}
 fsdp: {sharding_strategy: no_shard, shard_size: 1, backward_prefetch: none, limit_all_gathers: 0}
 checkpoint: {resume: 40, keep_last: 0}
-log: {trace_steps: [1, 5]}
+log: {tensorboard: false, trace_steps: [1, 5]}
 )");
   EXPECT_EQ(recipe.run.name, "5");
   EXPECT_EQ(recipe.run.Directory(), "/tmp/x");
@@ -92,6 +92,7 @@ log: {trace_steps: [1, 5]}
   EXPECT_EQ(recipe.fsdp.backward_prefetch, FsdpRecipe::Prefetch::kNone);
   EXPECT_EQ(recipe.checkpoint.resume.kind, ResumeRecipe::Kind::kStep);
   EXPECT_EQ(recipe.checkpoint.resume.step, 40);
+  EXPECT_FALSE(recipe.log.tensorboard);
   EXPECT_EQ(recipe.log.trace_steps, (std::vector<int64_t>{1, 5}));
   EXPECT_EQ(Parse(kGood, {"checkpoint.resume='40'"}).checkpoint.resume.directory, "40");
   EXPECT_EQ(Parse(kGood, {"checkpoint.resume=none"}).checkpoint.resume.kind,
@@ -205,8 +206,6 @@ INSTANTIATE_TEST_SUITE_P(
          "`fp32`)"},
         {"LaterOffload", "fsdp: {cpu_offload: {params: true}}",
          "r.yaml:3:30: fsdp.cpu_offload.params: `true`: not in this version"},
-        {"LaterTensorboard", "log: {tensorboard: true}",
-         "r.yaml:3:20: log.tensorboard: `true`: not in this version"},
         // Settings against each other.
         {"WarmupPastTheEnd", "train: {steps: 10}\nschedule: {warmup_steps: 11}",
          "r.yaml:4:26: schedule.warmup_steps: schedule.warmup_steps is 11, but train.steps is 10"},

@@ -1,0 +1,40 @@
+// A file that only grows, by whole records: what a crash or a full disk leaves ends between two.
+#ifndef FSDP_TRAIN_TRAINER_OBSERVE_APPEND_FILE_H_
+#define FSDP_TRAIN_TRAINER_OBSERVE_APPEND_FILE_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace fsdp {
+
+// Throws CheckpointError (exit 5) with path and reason for all that the disk refuses.
+class AppendFile {
+ public:
+  static std::optional<AppendFile> Create(const std::string& path);  // Nothing if there is one.
+  static AppendFile Open(const std::string& path);                   // Makes it if there is none.
+
+  AppendFile(AppendFile&& other) noexcept;
+  AppendFile& operator=(AppendFile&&) = delete;
+  ~AppendFile();
+
+  const std::string& path() const { return path_; }
+
+  // Handed to the kernel whole when it returns, or not at all: a record cut off by a full disk is
+  // taken back.
+  void Write(std::string_view record);
+
+  // Blocks until all records are on the disk.
+  void Sync();
+
+ private:
+  AppendFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+
+  std::string path_;
+  int fd_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OBSERVE_APPEND_FILE_H_
