@@ -30,6 +30,27 @@ int FirstTrainable(const Model& model) {
   return static_cast<int>(first - segments.begin());
 }
 
+// What an action on the compute stream is part of; null: of what was before it.
+StepClock::Part PartOf(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kRun:
+      return action.pass == Pass::kForward     ? &StepTimes::forward
+             : action.pass == Pass::kRecompute ? &StepTimes::recompute
+                                               : &StepTimes::backward;
+    case ActionKind::kBegin:
+      return &StepTimes::forward;
+    case ActionKind::kClear:
+      return &StepTimes::backward;
+    case ActionKind::kSumSquares:
+    case ActionKind::kClip:
+    case ActionKind::kOptimizer:
+    case ActionKind::kEnd:
+      return &StepTimes::optimizer;
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 int ShardsFor(const ExecutorOptions& options, int world) {
@@ -206,6 +227,7 @@ void Executor::Run(const Step& step) {
   if (end) end->Synchronize();
   step_ = &step;
   running_ = &schedules_[static_cast<int>(step.mode)];
+  clocks_[steps_ % 2].Clear();
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
   for (size_t u = 0; u < units_.size() && !sharded(); ++u) {
@@ -226,6 +248,7 @@ void Executor::Run(const Step& step) {
   }
   FSDP_CHECK_EQ(cursor_, running_->actions.size()) << "the model left runs of the schedule out";
   end = compute().Record();
+  clocks_[steps_ % 2].End(end);
   ++steps_;
   step_ = nullptr;
 }
@@ -242,6 +265,12 @@ StepScalars Executor::Result(int64_t index) {
       s[kLoss] * s[kMeanScale], s[kSumSquares], s[kStop], s[kSave], s[kMeanScale], s[kGradNorm],
       s[kCoefficient]};
   return scalars;
+}
+
+StepTimes Executor::Times(int64_t index) {
+  FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
+  ends_[index % 2]->Synchronize();
+  return clocks_[index % 2].Read();
 }
 
 void Executor::Synchronize() {
@@ -286,7 +315,17 @@ void Executor::AdvanceToRun() {
 }
 
 void Executor::WaitFor(const Action& action) {
-  for (const Wait& wait : action.waits) StreamOf(action).Wait(events_[wait.action]);
+  Stream& stream = StreamOf(action);
+  StepClock* const clock = action.stream == StreamId::kCompute ? &clocks_[steps_ % 2] : nullptr;
+  for (const Wait& wait : action.waits) {
+    const bool data = running_->actions[wait.action].stream == StreamId::kData;
+    if (clock) clock->Enter(stream, data ? &StepTimes::data : &StepTimes::communication);
+    stream.Wait(events_[wait.action]);
+  }
+  if (clock) {
+    if (const StepClock::Part part = PartOf(action)) work_ = part;
+    clock->Enter(stream, work_);
+  }
 }
 
 void Executor::Signal(size_t index) {

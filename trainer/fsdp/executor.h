@@ -15,6 +15,7 @@
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/step_times.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
@@ -120,6 +121,8 @@ class Executor final : public SegmentHooks {
   // The scalars of step `index` (0-based, in order of Run()). Blocks until it is done; throws what
   // failed it. Only the last two steps have one.
   StepScalars Result(int64_t index);
+  // Likewise.
+  StepTimes Times(int64_t index);
   // Blocks until everything enqueued is done.
   void Synchronize();
 
@@ -181,6 +184,8 @@ class Executor final : public SegmentHooks {
   std::vector<EventPtr> events_;  // By action.
   int64_t steps_ = 0;
   EventPtr ends_[2];
+  StepClock clocks_[2];
+  StepClock::Part work_ = &StepTimes::forward;  // Of the last action that was one.
 };
 
 }  // namespace fsdp

@@ -335,6 +335,7 @@ class Trainer {
     pending_.pop_front();
     const StepScalars result = executor().Result(pending.index);
     tokens_ += pending.targets;
+    AddTimes(executor().Times(pending.index));
     const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
     if (first()) {
       Record(pending.step, result);
@@ -354,6 +355,14 @@ class Trainer {
     if (result.save > 0) saving_ = true;
   }
 
+  void AddTimes(const StepTimes& t) {
+    const double between = last_end_ ? t.begin - *last_end_ - elsewhere_ : 0;
+    last_end_ = t.end;
+    elsewhere_ = 0;
+    times_ += {t.data,      t.forward,       t.recompute,           t.backward,
+               t.optimizer, t.communication, std::max(0.0, between)};
+  }
+
   void Drain() {
     while (!pending_.empty()) TakeResult();
   }
@@ -363,9 +372,11 @@ class Trainer {
     if (!logged) return;
     const ThroughputMeter::Rates rates =
         meter_->Take(step - logged_step_, tokens_ - logged_tokens_);
+    StepRecord record;
+    record.time = times_ / static_cast<double>(step - logged_step_);
+    times_ = {};
     logged_step_ = step;
     logged_tokens_ = tokens_;
-    StepRecord record;
     record.step = step;
     record.loss = result.loss;
     record.grad_norm = result.grad_norm;
@@ -422,6 +433,7 @@ class Trainer {
   void Evaluate() {
     Drain();
     meter_->Pause();
+    const double begin = device_->Now();
     for (const RunData::Valid& valid : data_.valid) {
       const double loss = EvalLoss(*valid.loader);
       if (!first()) continue;
@@ -429,7 +441,11 @@ class Trainer {
       Write(record);
       console_.Eval(record);
     }
+    const double evaluated = device_->Now();
     if (options_.generate) ShowSample();
+    const double end = device_->Now();
+    elsewhere_ += end - begin;
+    if (first()) Write(PauseRecord{step_, evaluated - begin, end - evaluated, 0});
     meter_->Continue();
   }
 
@@ -495,6 +511,7 @@ class Trainer {
     saving_ = false;  // Whoever asked until now gets this one.
     executor().Synchronize();
     meter_->Pause();
+    const double begin = device_->Now();
     FinishSaving();
     if (first()) SyncRecords();
     CheckpointMeta meta;
@@ -520,6 +537,9 @@ class Trainer {
     } else {
       RecordSaved(save(session_->state()));
     }
+    const double seconds = device_->Now() - begin;
+    elsewhere_ += seconds;
+    if (first()) Write(PauseRecord{.step = step_, .checkpoint = seconds});
     meter_->Continue();
   }
 
@@ -531,7 +551,7 @@ class Trainer {
   void RecordSaved(const SavedCheckpoint& saved) {
     if (!first()) return;
     const CheckpointRecord record{saved_step_, saved.path, saved.seconds, saved.bytes};
-    metrics_->Write(record);
+    Write(record);
     console_.Checkpoint(record);
   }
 
@@ -590,6 +610,9 @@ class Trainer {
   int64_t step_ = 0;    // Issued.
   int64_t tokens_ = 0;  // Target tokens of the steps whose results have been read.
   int64_t logged_step_ = 0, logged_tokens_ = 0;
+  TimeParts times_;                 // Sums since the last record.
+  std::optional<double> last_end_;  // Of a training step, on the device's clock.
+  double elsewhere_ = 0;            // Seconds since then that went to no training step.
   int64_t saves_ = 0, saved_step_ = -1;
   std::deque<Pending> pending_;
   bool stopping_ = false, saving_ = false;

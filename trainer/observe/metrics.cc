@@ -37,6 +37,14 @@ JsonObject Object(const StepRecord& r) {
                                 .Add("allocated_peak", r.memory.allocated)
                                 .Add("active_peak", r.memory.active)
                                 .Add("reserved_peak", r.memory.reserved);
+  const JsonObject time = JsonObject()
+                              .Add("data", r.time.data)
+                              .Add("forward", r.time.forward)
+                              .Add("recompute", r.time.recompute)
+                              .Add("backward", r.time.backward)
+                              .Add("optimizer", r.time.optimizer)
+                              .Add("communication", r.time.communication)
+                              .Add("other", r.time.other);
   return JsonObject()
       .Add("kind", "step")
       .Add("step", r.step)
@@ -48,7 +56,8 @@ JsonObject Object(const StepRecord& r) {
       .Add("tokens_per_s", r.tokens_per_s)
       .Add("tflops_per_device", r.tflops_per_device)
       .Add("mfu", r.mfu)
-      .Add("memory", memory);
+      .Add("memory", memory)
+      .Add("time", time);
 }
 
 JsonObject Object(const EvalRecord& r) {
@@ -72,6 +81,15 @@ JsonObject Object(const CheckpointRecord& r) {
       .Add("path", r.path)
       .Add("seconds", r.seconds)
       .Add("bytes", r.bytes);
+}
+
+JsonObject Object(const PauseRecord& r) {
+  return JsonObject()
+      .Add("kind", "time")
+      .Add("step", r.step)
+      .Add("evaluation", r.evaluation)
+      .Add("sampling", r.sampling)
+      .Add("checkpoint", r.checkpoint);
 }
 
 JsonObject Object(const SkippedRecord& r) {
@@ -114,6 +132,22 @@ std::string Keep(std::string_view old, int64_t step, MetricsKept& count) {
 }
 
 }  // namespace
+
+TimeParts& TimeParts::operator+=(const TimeParts& more) {
+  data += more.data;
+  forward += more.forward;
+  recompute += more.recompute;
+  backward += more.backward;
+  optimizer += more.optimizer;
+  communication += more.communication;
+  other += more.other;
+  return *this;
+}
+
+TimeParts TimeParts::operator/(double steps) const {
+  return {data / steps,      forward / steps,       recompute / steps, backward / steps,
+          optimizer / steps, communication / steps, other / steps};
+}
 
 std::string ToJson(const MetricsRecord& record) {
   return std::visit([](const auto& r) { return Object(r).Text(); }, record);

@@ -33,6 +33,18 @@ struct ResumeRecord {
   int64_t step = 0;
   std::string from{};  // Directory of the checkpoint.
 };
+// Seconds of step_time_s, rank 0's, from events that its compute stream passes: what overlaps with
+// compute takes none. Evaluations and checkpoints lie between steps: PauseRecord.
+struct TimeParts {
+  double data = 0;  // Compute waiting for a micro-batch.
+  double forward = 0, recompute = 0, backward = 0;
+  double optimizer = 0;      // Norm, clipping and update.
+  double communication = 0;  // Compute waiting for a gather or a reduction.
+  double other = 0;          // Between steps: compute waiting for the host.
+
+  TimeParts& operator+=(const TimeParts& more);
+  TimeParts operator/(double steps) const;
+};
 struct StepRecord {
   int64_t step = 0;      // From 1.
   double loss = 0;       // Of that step alone: mean over its target tokens, nats.
@@ -44,6 +56,7 @@ struct StepRecord {
   double tflops_per_device = 0;
   std::optional<double> mfu{};  // 0 to 1; absent where the device's peak is unknown.
   MemoryPeaks memory{};
+  TimeParts time{};  // Mean of the steps since the last record, as step_time_s.
 };
 struct EvalRecord {
   int64_t step = 0;
@@ -61,6 +74,12 @@ struct CheckpointRecord {
   double seconds = 0;
   int64_t bytes = 0;
 };
+// Kind "time": seconds that training stood still, for an evaluation or for a checkpoint; one that
+// is written in the background takes more, which its own record says.
+struct PauseRecord {
+  int64_t step = 0;
+  double evaluation = 0, sampling = 0, checkpoint = 0;
+};
 struct SkippedRecord {  // The optimizer left the parameters alone.
   int64_t step = 0;
   std::string reason{};
@@ -70,7 +89,7 @@ struct EndRecord {
 };
 
 using MetricsRecord = std::variant<RunRecord, ResumeRecord, StepRecord, EvalRecord, SampleRecord,
-                                   CheckpointRecord, SkippedRecord, EndRecord>;
+                                   CheckpointRecord, PauseRecord, SkippedRecord, EndRecord>;
 
 std::string ToJson(const MetricsRecord& record);  // Without the line's end.
 

@@ -59,12 +59,16 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
                   .tokens_per_s = 16384,
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
-                  .memory = {1000, 2000, 3000}};
-  EXPECT_EQ(ToJson(step),
-            R"({"kind": "step", "step": 3, "loss": 2.25, "grad_norm": 0.1, "lr": 3e-04, )"
-            R"("tokens": 24576, "step_time_s": 0.5, "tokens_per_s": 16384.0, )"
-            R"("tflops_per_device": 0.0625, "mfu": 0.41, "memory": {"allocated_peak": 1000, )"
-            R"("active_peak": 2000, "reserved_peak": 3000}})");
+                  .memory = {1000, 2000, 3000},
+                  .time = {0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75}};
+  EXPECT_EQ(
+      ToJson(step),
+      R"({"kind": "step", "step": 3, "loss": 2.25, "grad_norm": 0.1, "lr": 3e-04, )"
+      R"("tokens": 24576, "step_time_s": 0.5, "tokens_per_s": 16384.0, )"
+      R"("tflops_per_device": 0.0625, "mfu": 0.41, "memory": {"allocated_peak": 1000, )"
+      R"("active_peak": 2000, "reserved_peak": 3000}, "time": {"data": 0.25, "forward": 0.5, )"
+      R"("recompute": 0.75, "backward": 1.0, "optimizer": 1.25, "communication": 1.5, )"
+      R"("other": 1.75}})");
   step.mfu.reset();
   step.loss = NAN;
   step.grad_norm = INFINITY;
@@ -80,6 +84,9 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
   EXPECT_EQ(
       ToJson(CheckpointRecord{.step = 4, .path = "c/step_4", .seconds = 0.25, .bytes = 12}),
       R"({"kind": "checkpoint", "step": 4, "path": "c/step_4", "seconds": 0.25, "bytes": 12})");
+  EXPECT_EQ(
+      ToJson(PauseRecord{.step = 4, .evaluation = 0.5, .sampling = 0.25, .checkpoint = 2}),
+      R"({"kind": "time", "step": 4, "evaluation": 0.5, "sampling": 0.25, "checkpoint": 2.0})");
   EXPECT_EQ(ToJson(SkippedRecord{.step = 5, .reason = "gradient not finite"}),
             R"({"kind": "skipped", "step": 5, "reason": "gradient not finite"})");
   EXPECT_EQ(ToJson(EndRecord{.reason = "done"}), R"({"kind": "end", "reason": "done"})");

@@ -48,7 +48,8 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                   .tokens_per_s = 16384,
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
-                  .memory = {1 << 20, 2 << 20, 3 << 20}};
+                  .memory = {1 << 20, 2 << 20, 3 << 20},
+                  .time = {1, 2, 3, 4, 5, 6, 7}};
   writer.Write(step);
   writer.Write(EvalRecord{.step = 300, .loss = 1.5});
   writer.Write(EvalRecord{.step = 300, .loss = 1.25, .name = "code"});
@@ -77,6 +78,13 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                                                    {"speed/tokens_per_s", 16384},
                                                    {"speed/tflops_per_device", 0.0625f},
                                                    {"speed/mfu", 0.41f},
+                                                   {"time/data", 1},
+                                                   {"time/forward", 2},
+                                                   {"time/recompute", 3},
+                                                   {"time/backward", 4},
+                                                   {"time/optimizer", 5},
+                                                   {"time/communication", 6},
+                                                   {"time/other", 7},
                                                    {"memory/allocated_peak", 1 << 20},
                                                    {"memory/active_peak", 2 << 20},
                                                    {"memory/reserved_peak", 3 << 20}}));

@@ -1,0 +1,46 @@
+// Where a step's time goes, as its compute stream passes events that say what comes next: always
+// on, and the host waits for nothing.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_STEP_TIMES_H_
+#define FSDP_TRAIN_TRAINER_FSDP_STEP_TIMES_H_
+
+#include <vector>
+
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// Seconds on the device's clock, of one rank. The parts add up to end - begin. What overlaps with
+// compute takes no time here: data and communication are what compute waited for.
+struct StepTimes {
+  double begin = 0, end = 0;
+  double data = 0;  // Waiting for a micro-batch.
+  double forward = 0;
+  double recompute = 0;  // activation_checkpointing full; selective recomputes inside backward.
+  double backward = 0;
+  double optimizer = 0;      // Norm, clipping and update.
+  double communication = 0;  // Waiting for a gather or a reduction.
+};
+
+class StepClock {
+ public:
+  using Part = double StepTimes::*;
+
+  void Clear() { marks_.clear(); }
+  // What is enqueued on `stream` from now on counts as `part`.
+  void Enter(Stream& stream, Part part);
+  void End(EventPtr end) { end_ = std::move(end); }  // Of the step, on the same stream.
+
+  StepTimes Read() const;  // Only when the end has passed.
+
+ private:
+  struct Mark {
+    Part part;
+    EventPtr event;
+  };
+  std::vector<Mark> marks_;
+  EventPtr end_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_STEP_TIMES_H_
