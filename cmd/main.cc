@@ -10,6 +10,7 @@
 #include "cmd/config_command.h"
 #include "cmd/generate_command.h"
 #include "cmd/recipe_flags.h"
+#include "cmd/report_command.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/launch/launch_command.h"
@@ -98,6 +99,7 @@ int Main(int argc, char** argv) {
   AddConfigCommand(app);
   AddCheckpointCommand(app);
   AddGenerateCommand(app);
+  AddReportCommand(app);
 
   LaunchCommand launch;
   CLI::App* const launch_command = AddLaunchCommand(app, &launch);

@@ -1,4 +1,4 @@
-// What a run gives to look at: TensorBoard's files.
+// What a run gives to look at: TensorBoard's files and the report.
 #include <gtest/gtest.h>
 
 #include "tests/e2e/run_binary.h"
@@ -83,6 +83,45 @@ TEST(TensorBoard, StartingOverSetsTheOldFilesAside) {
   ASSERT_EQ(job.Train().code, 0);
   EXPECT_EQ(ReadScalar(job.run_dir(), "train/loss"), first);
   EXPECT_EQ(ReadScalar(job.run_dir() + "/metrics.1.tensorboard", "train/loss"), first);
+}
+
+TEST(Report, DrawsRunsAndNamesThePage) {
+  Job job;
+  ASSERT_EQ(job.Train({"log.trace_steps=[3]"}).code, 0);
+  const std::string first = job.run_dir();
+  Outcome outcome = Call({"report", first});
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  EXPECT_EQ(outcome.out.find(first + "/report.html: "), 0u) << outcome.out;
+  const std::string page = ReadFile(first + "/report.html");
+  for (const char* text : {"id=\"loss\"", "Time by phase", "Operations of traced steps",
+                           "linear_backward", "optimizer.lr", ">done<"}) {
+    EXPECT_NE(page.find(text), std::string::npos) << text;
+  }
+  // A run that holds a report goes on being a run.
+  EXPECT_EQ(job.Train({"train.steps=12"}).code, 0);
+
+  ASSERT_EQ(job.Train({"run.dir=" + job.RunDir("other"), "optimizer.lr=0.5"}).code, 0);
+  const std::string out = job.dir() / "both.html";
+  outcome = Call({"report", first, job.run_dir(), "--out", out});
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  EXPECT_NE(ReadFile(out).find("<td class=\"k\">optimizer.lr</td><td class=\"v\">0.01</td><td "
+                               "class=\"v\">0.5</td>"),
+            std::string::npos);
+}
+
+TEST(Report, SaysWhatToGiveInstead) {
+  const TempDir dir;
+  Outcome outcome = Call({"report", dir / "none"});
+  EXPECT_EQ(outcome.code, 5) << outcome.Text();
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, (dir / "none") +
+                             ": no such directory; give a run directory, such as "
+                             "runs/<run.name>\n");
+  dir.Write("metrics.jsonl", "");
+  outcome = Call({"report", dir.path(), "--out", dir / "none/page.html"});
+  EXPECT_EQ(outcome.code, 5) << outcome.Text();
+  EXPECT_NE(outcome.err.find(dir / "none/page.html"), std::string::npos) << outcome.err;
+  EXPECT_EQ(Call({"report"}).code, 2);
 }
 
 }  // namespace

@@ -1,0 +1,345 @@
+#include "trainer/observe/report/run_history.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <system_error>
+
+#include "trainer/core/errors.h"
+#include "trainer/launch/line_buffer.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxLine = 1 << 20;
+constexpr size_t kMaxText = 8 << 10;
+constexpr size_t kStarts = 100, kIncidents = 100, kSamples = 8, kEvals = 32;
+constexpr int kMaxDepth = 32;
+
+// A record that is not what it says it is.
+struct Broken {};
+
+// A step, or another count: what a double holds exactly.
+int64_t Count(const json& record, const char* key) {
+  const auto at = record.find(key);
+  if (at == record.end() || !at->is_number_integer()) throw Broken();
+  const auto value = at->get<double>();
+  if (!(value >= 0 && value <= 0x1p53)) throw Broken();
+  return static_cast<int64_t>(value);
+}
+
+// NaN where it is null or absent.
+double Number(const json& record, const char* key) {
+  const auto at = record.find(key);
+  if (at == record.end() || at->is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (!at->is_number()) throw Broken();
+  return at->get<double>();
+}
+
+std::string Text(const json& record, const char* key) {
+  const auto at = record.find(key);
+  if (at == record.end()) return "";
+  if (!at->is_string()) throw Broken();
+  return at->get<std::string>();
+}
+
+void Add(Series& series, double step, double value) {
+  if (std::abs(value) < 1e300) series.Add(step, value);  // And no NaN.
+}
+
+void AddIncident(RunHistory& run, int64_t step, std::string what) {
+  if (++run.num_incidents <= static_cast<int64_t>(kIncidents)) {
+    run.incidents.push_back({step, std::move(what)});
+  }
+}
+
+// Seconds that a part of a run may have taken.
+bool IsTime(double seconds) { return seconds >= 0 && seconds < 1e12; }
+
+void AddSeconds(RunHistory& run, std::string_view part, double seconds) {
+  const auto at = std::find(kTimeParts.begin(), kTimeParts.end(), part) - kTimeParts.begin();
+  if (IsTime(seconds)) run.seconds[static_cast<size_t>(at)] += seconds;
+}
+
+void AddStart(RunHistory& run, const json& record) {
+  const int64_t steps = Count(record, "steps"), parameters = Count(record, "parameters");
+  RunHistory::Start start{Text(record, "started"),     Text(record, "version"),
+                          Text(record, "git"),         Text(record, "device"),
+                          Count(record, "world_size"), Count(record, "threads")};
+  run.name = Text(record, "name");
+  run.steps = steps;
+  run.parameters = parameters;
+  run.end.reset();
+  ++run.num_starts;
+  if (run.starts.size() == kStarts) run.starts.erase(run.starts.begin());
+  run.starts.push_back(std::move(start));
+}
+
+void AddStep(RunHistory& run, const json& record) {
+  const int64_t step = Count(record, "step");
+  const auto x = static_cast<double>(step);
+  const double loss = Number(record, "loss"), norm = Number(record, "grad_norm");
+  const double rates[] = {Number(record, "lr"),           Number(record, "step_time_s"),
+                          Number(record, "tokens_per_s"), Number(record, "tflops_per_device"),
+                          Number(record, "mfu"),          Number(record, "tokens")};
+  const json memory = record.value("memory", json::object());
+  const json time = record.value("time", json());
+  if (!memory.is_object() || !(time.is_null() || time.is_object())) throw Broken();
+  const double peaks[] = {Number(memory, "allocated_peak"), Number(memory, "active_peak"),
+                          Number(memory, "reserved_peak")};
+  double parts[kStepParts] = {};
+  for (size_t i = 0; i < kStepParts && time.is_object(); ++i) {
+    parts[i] = Number(time, std::string(kTimeParts[i]).c_str());
+  }
+
+  // The record stands for all steps since the one before it.
+  const auto steps = static_cast<double>(std::max<int64_t>(1, step - run.last_step));
+  run.last_step = step;
+  Add(run.loss, x, loss);
+  Add(run.grad_norm, x, norm);
+  Add(run.lr, x, rates[0]);
+  Add(run.step_time, x, rates[1]);
+  Add(run.tokens_per_s, x, rates[2]);
+  Add(run.tflops, x, rates[3]);
+  Add(run.mfu, x, rates[4]);
+  if (std::isfinite(rates[5])) run.tokens = rates[5];
+  Add(run.allocated, x, peaks[0]);
+  Add(run.active, x, peaks[1]);
+  Add(run.reserved, x, peaks[2]);
+  if (IsTime(rates[1] * steps) && rates[2] >= 0 && rates[2] < 1e15) {
+    run.step_seconds += rates[1] * steps;
+    run.step_tokens += rates[1] * steps * rates[2];
+  }
+  run.has_parts |= time.is_object();
+  for (size_t i = 0; i < kStepParts; ++i) AddSeconds(run, kTimeParts[i], parts[i] * steps);
+  if (!std::isfinite(loss)) AddIncident(run, step, "loss not finite");
+  if (!std::isfinite(norm)) AddIncident(run, step, "gradient norm not finite");
+}
+
+void AddEval(RunHistory& run, const json& record, size_t buckets) {
+  const int64_t step = Count(record, "step");
+  const std::string name = Text(record, "name");
+  const double loss = Number(record, "loss");
+  auto at = run.evals.find(name);
+  if (at == run.evals.end() && run.evals.size() < kEvals) {
+    at = run.evals.emplace(name, Series(buckets)).first;
+  }
+  if (at != run.evals.end()) Add(at->second, static_cast<double>(step), loss);
+}
+
+void AddSample(RunHistory& run, const json& record) {
+  RunHistory::Sample sample{Count(record, "step"), Text(record, "prompt").substr(0, kMaxText),
+                            Text(record, "text").substr(0, kMaxText)};
+  ++run.num_samples;
+  if (run.samples.size() == kSamples) run.samples.erase(run.samples.begin() + 1);
+  run.samples.push_back(std::move(sample));
+}
+
+void AddRecord(RunHistory& run, std::string_view line, size_t buckets) {
+  const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!record.is_object()) throw Broken();
+  const std::string kind = Text(record, "kind");
+  if (kind == "run") {
+    AddStart(run, record);
+  } else if (kind == "step") {
+    AddStep(run, record);
+  } else if (kind == "eval") {
+    AddEval(run, record, buckets);
+  } else if (kind == "sample") {
+    AddSample(run, record);
+  } else if (kind == "resume") {
+    const int64_t step = Count(record, "step");
+    run.resumes.Add(static_cast<double>(step), 0);
+    if (!run.starts.empty()) {
+      run.starts.back().resumed_from = Text(record, "from");
+      run.starts.back().resumed_step = step;
+    }
+  } else if (kind == "checkpoint") {
+    const int64_t step = Count(record, "step");
+    run.checkpoints.Add(static_cast<double>(step), 0);
+  } else if (kind == "time") {
+    const double evaluation = Number(record, "evaluation"), sampling = Number(record, "sampling"),
+                 checkpoint = Number(record, "checkpoint");
+    AddSeconds(run, "evaluation", evaluation);
+    AddSeconds(run, "sampling", sampling);
+    AddSeconds(run, "checkpoint", checkpoint);
+  } else if (kind == "skipped") {
+    AddIncident(run, Count(record, "step"), "skipped: " + Text(record, "reason"));
+  } else if (kind == "end") {
+    run.end = Text(record, "reason");
+  } else if (kind.empty()) {
+    throw Broken();
+  }  // Else of a later version.
+  ++run.records;
+}
+
+void ReadMetrics(const std::string& path, RunHistory& run, size_t buckets) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw CheckpointError(path + ": cannot be read: " + std::strerror(errno));
+  LineBuffer lines(kMaxLine);
+  bool in_pieces = false, at_end = false;  // in_pieces: a line too long to be a record.
+  const auto emit = [&](std::string_view line, bool ended) {
+    if (!ended) {
+      run.unfinished = at_end;
+      in_pieces = true;
+      return;
+    }
+    try {
+      if (std::exchange(in_pieces, false)) throw Broken();
+      AddRecord(run, line, buckets);
+    } catch (const Broken&) {
+      ++run.broken;
+    }
+  };
+  std::vector<char> chunk(kMaxLine);
+  while (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())), file.gcount() > 0) {
+    lines.Append({chunk.data(), static_cast<size_t>(file.gcount())}, emit);
+  }
+  if (file.bad()) throw CheckpointError(path + ": cannot be read to its end");
+  at_end = true;
+  lines.Flush(emit);
+}
+
+std::string Below(const std::string& prefix, const std::string& key) {
+  return prefix.empty() ? key : prefix + "." + key;
+}
+
+void Flatten(const YAML::Node& node, const std::string& key, int depth, FlatText& out) {
+  if (depth > kMaxDepth) throw std::runtime_error(key + " is nested too deeply");
+  const auto is_scalar = [](const YAML::Node& n) { return n.IsScalar() || n.IsNull(); };
+  const auto scalar = [](const YAML::Node& n) { return n.IsNull() ? "null" : n.Scalar(); };
+  if (node.IsMap() && node.size() > 0) {
+    for (const auto& member : node) {
+      Flatten(member.second, Below(key, member.first.Scalar()), depth + 1, out);
+    }
+  } else if (node.IsSequence() && !std::all_of(node.begin(), node.end(), is_scalar)) {
+    for (size_t i = 0; i < node.size(); ++i) {
+      Flatten(node[i], key + "[" + std::to_string(i) + "]", depth + 1, out);
+    }
+  } else if (node.IsSequence()) {
+    std::string list;
+    for (const auto& item : node) list += (list.empty() ? "" : ", ") + scalar(item);
+    out.emplace_back(key, "[" + list + "]");
+  } else {
+    out.emplace_back(key, node.IsMap() ? "{}" : scalar(node));
+  }
+}
+
+void Flatten(const ordered_json& node, const std::string& key, int depth, FlatText& out) {
+  if (depth > kMaxDepth) throw std::runtime_error(key + " is nested too deeply");
+  if (node.is_object()) {
+    for (const auto& [name, value] : node.items()) {
+      Flatten(value, Below(key, name), depth + 1, out);
+    }
+  } else if (node.is_array() && key != "command_line") {
+    for (size_t i = 0; i < node.size(); ++i) {
+      Flatten(node[i], key + "[" + std::to_string(i) + "]", depth + 1, out);
+    }
+  } else if (node.is_array()) {
+    std::string words;
+    for (const auto& word : node) {
+      words += (words.empty() ? "" : " ") + (word.is_string() ? word.get<std::string>() : "?");
+    }
+    out.emplace_back(key, words);
+  } else {
+    out.emplace_back(key, node.is_string() ? node.get<std::string>() : node.dump());
+  }
+}
+
+// The file flattened, or a note.
+template <typename Parse>
+void ReadOptional(const RunHistory& run, const std::string& name, FlatText& out,
+                  std::vector<std::string>& notes, Parse parse) {
+  try {
+    out = parse(ReadWholeFile(run.directory + "/" + name));
+  } catch (const std::exception& error) {
+    notes.push_back(name + " could not be read: " + error.what());
+  }
+}
+
+// What the user may have meant: run directories right below.
+std::string RunsBelow(const std::string& directory) {
+  std::vector<std::string> found;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(directory, none)) {
+    if (fs::exists(entry.path() / "metrics.jsonl", none)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  if (found.empty()) return "";
+  std::string text = "; it holds " + std::to_string(found.size()) +
+                     (found.size() == 1 ? " run directory: " : " run directories: ");
+  for (size_t i = 0; i < std::min<size_t>(3, found.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + found[i];
+  }
+  return text + (found.size() > 3 ? ", ..." : "");
+}
+
+}  // namespace
+
+RunHistory::RunHistory(size_t buckets)
+    : loss(buckets),
+      grad_norm(buckets),
+      lr(buckets),
+      step_time(buckets),
+      tokens_per_s(buckets),
+      tflops(buckets),
+      mfu(buckets),
+      allocated(buckets),
+      active(buckets),
+      reserved(buckets),
+      checkpoints(64),
+      resumes(64) {}
+
+FlatText FlattenYaml(const std::string& yaml) {
+  FlatText out;
+  Flatten(YAML::Load(yaml), "", 0, out);
+  return out;
+}
+
+FlatText FlattenJson(const std::string& text) {
+  FlatText out;
+  Flatten(ordered_json::parse(text), "", 0, out);
+  return out;
+}
+
+RunHistory ReadRun(const std::string& directory, size_t buckets) {
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    throw CheckpointError(directory + ": " + (fs::exists(directory, error) ? "not a" : "no such") +
+                          " directory; give a run directory, such as runs/<run.name>");
+  }
+  RunHistory run(buckets);
+  run.directory = directory;
+  const std::string metrics = directory + "/metrics.jsonl";
+  if (!fs::exists(metrics, error)) {
+    throw CheckpointError(directory +
+                          ": holds no metrics.jsonl, so no run has begun here; give a "
+                          "run directory, such as runs/<run.name>" +
+                          RunsBelow(directory));
+  }
+  ReadMetrics(metrics, run, buckets);
+  if (run.name.empty()) run.name = fs::path(directory + "/").parent_path().filename();
+  ReadOptional(run, "recipe.yaml", run.recipe, run.notes, FlattenYaml);
+  ReadOptional(run, "provenance.json", run.provenance, run.notes, FlattenJson);
+  run.traced = ReadTraces(directory + "/traces");
+  if (run.traced) {
+    run.notes.insert(run.notes.end(), run.traced->notes.begin(), run.traced->notes.end());
+    if (run.traced->files.empty()) run.traced.reset();
+  }
+  return run;
+}
+
+}  // namespace fsdp
