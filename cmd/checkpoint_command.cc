@@ -3,16 +3,21 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
+#include "trainer/checkpoint/hf_export.h"
+#include "trainer/checkpoint/hf_import.h"
 #include "trainer/checkpoint/verify.h"
+#include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 #include "trainer/observe/json.h"
 #include "trainer/observe/units.h"
@@ -139,12 +144,79 @@ void Reshard(const ReshardFlags& flags) {
               HumanBytes(saved.bytes).c_str());
 }
 
+// "5GB" and its like: powers of 1000, or of 1024 with an i. Empty where it is none.
+std::optional<int64_t> ParseBytes(const std::string& text) {
+  size_t end = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &end);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  const std::string unit = text.substr(end);
+  constexpr std::string_view kUnits = "KMGT";
+  double scale = 1;
+  if (!unit.empty() && unit != "B") {
+    const size_t power = kUnits.find(unit[0]);
+    const std::string rest = unit.substr(1);
+    if (power == std::string_view::npos || (rest != "B" && rest != "iB")) return std::nullopt;
+    scale = std::pow(rest == "B" ? 1000.0 : 1024.0, static_cast<double>(power + 1));
+  }
+  if (!(value * scale >= 1 && value * scale < 1e18)) return std::nullopt;
+  return static_cast<int64_t>(value * scale);
+}
+
+struct ExportFlags {
+  std::string source, out, dtype = "fp32", max_shard_size = "5GB";
+  bool ema = false;
+};
+
+void Export(const ExportFlags& flags) {
+  HfExportOptions options;
+  options.dtype = flags.dtype == "bf16"   ? DType::kBFloat16
+                  : flags.dtype == "fp16" ? DType::kFloat16
+                                          : DType::kFloat32;
+  const std::optional<int64_t> bytes = ParseBytes(flags.max_shard_size);
+  if (!bytes) {
+    throw ConfigError("--max-shard-size: `" + flags.max_shard_size +
+                      "`: want bytes, such as 5GB or 500MB");
+  }
+  options.max_shard_bytes = *bytes;
+  if (flags.ema) options.state = "ema";
+  const std::string source = ResolveCheckpoint(flags.source);
+  HfExported exported;
+  {
+    Progress progress("exported");
+    exported = ExportHf(source, flags.out, options, std::ref(progress));
+  }
+  std::printf("%s: %s in %s, %d %s\n", flags.out.c_str(), HumanBytes(exported.bytes).c_str(),
+              flags.dtype.c_str(), exported.files, exported.files == 1 ? "file" : "files");
+}
+
+struct ImportFlags {
+  std::string source, out;
+};
+
+void Import(const ImportFlags& flags) {
+  HfImported imported;
+  {
+    Progress progress("imported");
+    imported = ImportHf(flags.source, flags.out, std::ref(progress));
+  }
+  if (!imported.ignored.empty()) {
+    std::string list;
+    for (const std::string& key : imported.ignored) list += (list.empty() ? "" : ", ") + key;
+    std::printf("config.json: not looked at: %s\n", list.c_str());
+  }
+  std::printf("%s: %s\n", imported.saved.path.c_str(), HumanBytes(imported.saved.bytes).c_str());
+}
+
 }  // namespace
 
 void AddCheckpointCommand(CLI::App& app) {
   constexpr int kMaxWorld = 1 << 20;
-  CLI::App* checkpoint =
-      app.add_subcommand("checkpoint", "List, verify and reshard what runs have saved");
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "List, verify, reshard, export and import what runs have saved");
   checkpoint->require_subcommand(1);
 
   {
@@ -181,6 +253,30 @@ void AddCheckpointCommand(CLI::App& app) {
     command->add_option("--out", flags->out, "The new checkpoint's directory; must not be there")
         ->required();
     command->callback([=] { Reshard(*flags); });
+  }
+  {
+    CLI::App* command = checkpoint->add_subcommand(
+        "export", "Write a Hugging Face directory that transformers loads and generates from");
+    const auto flags = std::make_shared<ExportFlags>();
+    command->add_option("directory", flags->source, "A checkpoint; of a run directory, the latest")
+        ->required();
+    command->add_option("--out", flags->out, "The new directory; must not be there")->required();
+    command->add_option("--dtype", flags->dtype, "Of the weights")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+        ->capture_default_str();
+    command->add_option("--max-shard-size", flags->max_shard_size, "Of a file")
+        ->capture_default_str();
+    command->add_flag("--ema", flags->ema, "The averaged weights (train.ema)");
+    command->callback([=] { Export(*flags); });
+  }
+  {
+    CLI::App* command = checkpoint->add_subcommand(
+        "import", "Make a checkpoint of step 0 of a Hugging Face directory");
+    const auto flags = std::make_shared<ImportFlags>();
+    command->add_option("directory", flags->source, "config.json and *.safetensors")->required();
+    command->add_option("--out", flags->out, "The checkpoint's directory; must not be there")
+        ->required();
+    command->callback([=] { Import(*flags); });
   }
 }
 

@@ -1,4 +1,4 @@
-// fsdp-train checkpoint ls|verify|reshard.
+// fsdp-train checkpoint ls|verify|reshard|export|import.
 #ifndef FSDP_TRAIN_CMD_CHECKPOINT_COMMAND_H_
 #define FSDP_TRAIN_CMD_CHECKPOINT_COMMAND_H_
 

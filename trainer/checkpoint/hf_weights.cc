@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "trainer/core/errors.h"
@@ -11,10 +12,22 @@
 namespace fsdp {
 namespace {
 
-constexpr std::string_view kPrefix = "transformer.";
+// The names that classes give to the model below their heads.
+constexpr std::string_view kTrunks[] = {"transformer.", "model."};
 
-std::string WithoutPrefix(const std::string& name) {
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+std::string WithoutTrunk(const std::string& name) {
+  for (const std::string_view trunk : kTrunks) {
+    if (name.starts_with(trunk)) return name.substr(trunk.size());
+  }
+  return name;
+}
+
+// What older files hold besides weights: causal masks of GPT-2, rotary frequencies, a tied head.
+bool IsOfNoUse(const std::string& name) {
+  for (const std::string_view end : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return name == "lm_head.weight";  // Asked for where it is not tied.
 }
 
 nlohmann::json ReadJson(const std::string& path) {
@@ -24,52 +37,6 @@ nlohmann::json ReadJson(const std::string& path) {
     throw CheckpointError(path + ": " + error.what());
   }
 }
-
-// config.json, field by field, with the types it must have: null counts as absent.
-class HfConfig {
- public:
-  explicit HfConfig(const std::string& path) : path_(path), json_(ReadJson(path)) {
-    if (!json_.is_object()) throw CheckpointError(path_ + ": is not a JSON object");
-  }
-
-  [[noreturn]] void Refuse(const char* key, const std::string& reason) const {
-    throw CheckpointError(path_ + ": " + key + ": " + reason);
-  }
-
-  int64_t Integer(const char* key, int64_t otherwise) const {
-    const nlohmann::json* value = Find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_number_integer()) Refuse(key, value->dump() + " is not an integer");
-    return value->get<int64_t>();
-  }
-  double Real(const char* key, double otherwise) const {
-    const nlohmann::json* value = Find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_number()) Refuse(key, value->dump() + " is not a number");
-    return value->get<double>();
-  }
-  std::string Text(const char* key, const std::string& otherwise) const {
-    const nlohmann::json* value = Find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_string()) Refuse(key, value->dump() + " is not a string");
-    return value->get<std::string>();
-  }
-  // What is not computed here must have the value that means its absence.
-  void WantBoolean(const char* key, bool want) const {
-    const nlohmann::json* value = Find(key);
-    if (value == nullptr || *value == want) return;
-    Refuse(key, value->dump() + " is not in this version, only " + (want ? "true" : "false"));
-  }
-
- private:
-  const nlohmann::json* Find(const char* key) const {
-    const auto it = json_.find(key);
-    return it == json_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  std::string path_;
-  nlohmann::json json_;
-};
 
 // The files of a model, and the one that holds each tensor where there are several.
 std::map<std::string, std::string> ReadIndex(const std::string& path) {
@@ -93,41 +60,6 @@ std::map<std::string, std::string> ReadIndex(const std::string& path) {
 
 }  // namespace
 
-Gpt2Config ReadHfGpt2Config(const std::string& directory) {
-  const std::string path = directory + "/config.json";
-  const HfConfig hf(path);
-  if (const std::string type = hf.Text("model_type", "none"); type != "gpt2") {
-    hf.Refuse("model_type", type + " is not in this version, only gpt2");
-  }
-  const std::string activation = hf.Text("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    hf.Refuse("activation_function",
-              activation + " is not in this version, only gelu_new and gelu_pytorch_tanh");
-  }
-  hf.WantBoolean("scale_attn_weights", true);
-  hf.WantBoolean("scale_attn_by_inverse_layer_idx", false);
-  hf.WantBoolean("reorder_and_upcast_attn", false);
-  hf.WantBoolean("add_cross_attention", false);
-  hf.WantBoolean("tie_word_embeddings", true);
-
-  Gpt2Config config;
-  config.hidden_size = hf.Integer("n_embd", 768);
-  if (config.hidden_size < 1 || config.hidden_size > kMaxHiddenSize) {
-    hf.Refuse("n_embd", std::to_string(config.hidden_size) + " is not from 1 to " +
-                            std::to_string(kMaxHiddenSize));
-  }
-  config.intermediate_size = hf.Integer("n_inner", 4 * config.hidden_size);
-  config.num_hidden_layers = hf.Integer("n_layer", 12);
-  config.num_attention_heads = hf.Integer("n_head", 12);
-  config.vocab_size = hf.Integer("vocab_size", 50257);
-  config.max_position_embeddings = hf.Integer("n_positions", 1024);
-  config.layer_norm_epsilon = hf.Real("layer_norm_epsilon", 1e-5);
-  for (const ShapeMistake& mistake : Validate(config)) {
-    throw CheckpointError(path + ": " + mistake.field + ": " + mistake.message);
-  }
-  return config;
-}
-
 HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
   const auto exists = [](const std::string& path) {
     std::error_code ignored;
@@ -135,9 +67,9 @@ HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
   };
   const std::string single = directory + "/model.safetensors", index = single + ".index.json";
   const auto add = [this](const SafetensorsReader& file, const std::string& name) {
-    if (!tensors_.emplace(WithoutPrefix(name), Tensor{&file, name}).second) {
-      throw CheckpointError(file.path() + ": two tensors are called " + WithoutPrefix(name) +
-                            ", but for the prefix " + std::string(kPrefix));
+    if (!tensors_.emplace(WithoutTrunk(name), Tensor{&file, name}).second) {
+      throw CheckpointError(file.path() + ": two tensors are called " + WithoutTrunk(name) +
+                            ", but for what stands before it");
     }
   };
   if (exists(single)) {
@@ -161,11 +93,10 @@ HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
   }
 }
 
-void HfWeights::Fill(const std::string& parameter, const Shape& shape, int64_t begin,
-                     std::span<float> out) const {
-  const auto it = tensors_.find(WithoutPrefix(parameter));
+const HfWeights::Tensor& HfWeights::Find(const std::string& tensor, const Shape& shape) const {
+  const auto it = tensors_.find(WithoutTrunk(tensor));
   if (it == tensors_.end()) {
-    throw CheckpointError(directory_ + ": has no parameter '" + parameter + "'");
+    throw CheckpointError(directory_ + ": has no parameter '" + tensor + "'");
   }
   const auto& [file, name] = it->second;
   const std::vector<int64_t>& dims = file->Info(name).shape;
@@ -174,10 +105,42 @@ void HfWeights::Fill(const std::string& parameter, const Shape& shape, int64_t b
   if (!same) {
     std::string text;
     for (const int64_t dim : dims) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-    throw CheckpointError(file->path() + ": parameter '" + parameter + "' has shape [" + text +
+    throw CheckpointError(file->path() + ": parameter '" + tensor + "' has shape [" + text +
                           "], want " + shape.ToString());
   }
+  return it->second;
+}
+
+void HfWeights::RequireAll(const HfTensors& tensors) const {
+  std::set<std::string> wanted;
+  for (const auto& [parameter, slice] : tensors.tensors()) {
+    const Tensor& tensor = Find(slice->name, slice->shape);
+    tensor.file->ReadFloat(tensor.name, 0, {});  // Refuses a dtype that cannot be read.
+    wanted.insert(WithoutTrunk(slice->name));
+  }
+  std::string left;  // The first by name: the same one every time.
+  for (const auto& [name, tensor] : tensors_) {
+    if (wanted.count(name) > 0 || IsOfNoUse(name)) continue;
+    if (left.empty() || tensor.name < left) left = tensor.name;
+  }
+  if (!left.empty()) {
+    throw CheckpointError(directory_ + ": holds '" + left +
+                          "', which the model of its config.json does not have");
+  }
+}
+
+void HfWeights::Fill(const std::string& tensor, const Shape& shape, int64_t begin,
+                     std::span<float> out) const {
+  const auto& [file, name] = Find(tensor, shape);
   file->ReadFloat(name, begin, out);
+}
+
+void HfWeights::FillParameter(const Parameter& parameter, int64_t begin,
+                              std::span<float> out) const {
+  for (const SlicePiece& piece : SlicePieces(parameter, begin, static_cast<int64_t>(out.size()))) {
+    Fill(piece.slice->name, piece.slice->shape, piece.begin,
+         out.subspan(static_cast<size_t>(piece.at), static_cast<size_t>(piece.count)));
+  }
 }
 
 }  // namespace fsdp

@@ -1,6 +1,5 @@
-// Hugging Face directories as the start of a run: config.json, and model.safetensors or the files
-// that model.safetensors.index.json names. The GPT-2 family
-// (github.com/huggingface/transformers, models/gpt2/configuration_gpt2.py).
+// The tensors of a Hugging Face directory: model.safetensors, or the files that
+// model.safetensors.index.json names.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_WEIGHTS_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_WEIGHTS_H_
 
@@ -11,40 +10,42 @@
 #include <unordered_map>
 #include <vector>
 
-#include "models/gpt2/config.h"
+#include "trainer/checkpoint/hf_tensors.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/view.h"
+#include "trainer/nn/parameter.h"
 
 namespace fsdp {
 
-// The shape that config.json states; a field that is not there has the default of transformers.
-// Refuses by name what this version's GPT-2 does not compute: another model_type, an
-// activation_function other than gelu_new and gelu_pytorch_tanh, scale_attn_weights false,
-// scale_attn_by_inverse_layer_idx, reorder_and_upcast_attn, add_cross_attention,
-// tie_word_embeddings false. Dropout (attn_pdrop, embd_pdrop, resid_pdrop) does not exist in this
-// version: it acts in training only, so any value gives the same model and is ignored.
-// Throws CheckpointError.
-Gpt2Config ReadHfGpt2Config(const std::string& directory);
-
-// Parameters in F32, F64, BF16 or F16, by name with or without "transformer." before it, both here
-// and in the file. Whatever nobody asks for is ignored: attn.bias, attn.masked_bias,
-// lm_head.weight. const calls may run in parallel.
+// Tensors in F32, F64, BF16 or F16, by name with or without the name of the model's trunk before it
+// ("transformer.", "model."), both here and in the file. Read by byte ranges, 64 KiB at a time.
+// const calls may run in parallel.
 class HfWeights {
  public:
   // Opens all files and reads their headers. Throws CheckpointError.
   explicit HfWeights(const std::string& directory);
 
-  // Fills `out` with elements [begin, begin + out.size()) of the parameter. Throws CheckpointError
-  // where there is no such parameter, or it has another shape; std::invalid_argument for a range
+  // Every tensor of the model is there with its shape and a dtype that can be read, and every
+  // tensor that is there is the model's: nothing of a file is left out without a word but what is
+  // known to be of no use (causal masks, rotary frequencies, the second copy of a tied head).
+  // Throws CheckpointError with the first that is missing, wrong or too much.
+  void RequireAll(const HfTensors& tensors) const;
+
+  // Fills `out` with elements [begin, begin + out.size()) of the tensor. Throws CheckpointError
+  // where there is no such tensor, or it has another shape; std::invalid_argument for a range
   // outside it.
-  void Fill(const std::string& parameter, const Shape& shape, int64_t begin,
+  void Fill(const std::string& tensor, const Shape& shape, int64_t begin,
             std::span<float> out) const;
+  // The same of a parameter, slice by slice.
+  void FillParameter(const Parameter& parameter, int64_t begin, std::span<float> out) const;
 
  private:
   struct Tensor {
     const SafetensorsReader* file = nullptr;
     std::string name;  // In the file.
   };
+
+  const Tensor& Find(const std::string& tensor, const Shape& shape) const;
 
   std::string directory_;
   std::vector<std::unique_ptr<SafetensorsReader>> files_;

@@ -6,6 +6,7 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_weights.h"
+#include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_weights.h"
 #include "trainer/core/errors.h"
 
@@ -29,7 +30,11 @@ bool IsCheckpoint(const std::string& directory) {
 
 ModelShape ReadInitialShape(const std::string& directory) {
   if (IsCheckpoint(directory)) return ShapeFromJson(ReadCheckpointMeta(directory).config);
-  return ReadHfGpt2Config(directory);
+  return ReadHfConfig(directory).shape;
+}
+
+std::vector<std::string> IgnoredKeys(const std::string& directory) {
+  return IsCheckpoint(directory) ? std::vector<std::string>() : ReadHfConfig(directory).ignored;
 }
 
 Executor::FillParameter OpenInitialWeights(const std::string& directory) {
@@ -40,13 +45,10 @@ Executor::FillParameter OpenInitialWeights(const std::string& directory) {
       weights->Fill(parameter.name(), parameter.shape(), begin, values);
     };
   }
-  return [weights = std::make_shared<HfWeights>(directory)](
-             const Parameter& parameter, int64_t begin, std::span<float> values) {
-    for (const SlicePiece& piece :
-         SlicePieces(parameter, begin, static_cast<int64_t>(values.size()))) {
-      weights->Fill(piece.slice->name, piece.slice->shape, piece.begin,
-                    values.subspan(piece.at, piece.count));
-    }
+  const auto weights = std::make_shared<HfWeights>(directory);
+  weights->RequireAll(HfTensors(ReadHfConfig(directory).shape));
+  return [weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
+    weights->FillParameter(parameter, begin, values);
   };
 }
 

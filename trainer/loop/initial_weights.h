@@ -3,6 +3,7 @@
 #define FSDP_TRAIN_TRAINER_LOOP_INITIAL_WEIGHTS_H_
 
 #include <string>
+#include <vector>
 
 #include "models/shape.h"
 #include "trainer/fsdp/executor.h"
@@ -11,6 +12,8 @@ namespace fsdp {
 
 // Both throw CheckpointError that names the directory and what is wrong with it.
 ModelShape ReadInitialShape(const std::string& directory);
+// Keys of a Hugging Face config.json that are not looked at; none of a checkpoint of ours.
+std::vector<std::string> IgnoredKeys(const std::string& directory);
 // Reads byte ranges when it is called, so a rank holds no more than its shard.
 Executor::FillParameter OpenInitialWeights(const std::string& directory);
 

@@ -53,6 +53,11 @@ RunStart Look(const Recipe& recipe) {
   start.resume_from = FindResume(recipe, directory);
   if (!start.resume_from.empty()) {
     const CheckpointMeta meta = ReadCheckpointMeta(start.resume_from);
+    if (meta.recipe.empty()) {
+      throw CheckpointError(start.resume_from +
+                            " was imported: it holds weights alone, and no run to resume. Start "
+                            "from it by model.init_from");
+    }
     CheckResume(ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}}), recipe);
   } else if (fs::exists(directory.recipe(), error)) {
     CheckResume(LoadRecipe({directory.recipe()}), recipe);

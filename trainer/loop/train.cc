@@ -184,6 +184,7 @@ class Trainer {
       FillInitial(p, seed, begin, values);
     };
     if (recipe_.model.init_from) {
+      LogIgnoredKeys();
       executor().Initialize([draw, read = OpenInitialWeights(*recipe_.model.init_from)](
                                 const Parameter& p, int64_t begin, std::span<float> values) {
         p.is_adapter() ? draw(p, begin, values) : read(p, begin, values);
@@ -193,6 +194,16 @@ class Trainer {
     }
     session_->InitializeEma();
     executor().Synchronize();
+  }
+
+  void LogIgnoredKeys() {
+    std::string keys;
+    for (const std::string& key : IgnoredKeys(*recipe_.model.init_from)) {
+      keys += (keys.empty() ? "" : ", ") + key;
+    }
+    if (first() && !keys.empty()) {
+      log_->Info(*recipe_.model.init_from + "/config.json: not looked at: " + keys);
+    }
   }
 
   void OpenMetrics() {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -27,12 +28,6 @@ void Spill(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;
 }
 
-std::string WithConfig(const std::string& text) {
-  const std::string dir = FreshDirectory("config");
-  Spill(dir + "/config.json", text);
-  return dir;
-}
-
 template <typename Call>
 std::string ErrorOf(Call call) {
   try {
@@ -50,57 +45,6 @@ void WriteTensor(const std::string& path, const std::string& name, SafetensorsTy
   SafetensorsWriter writer(path, {&entry, 1});
   writer.WriteBytes(name, 0, std::as_bytes(std::span(values)));
   writer.Finish();
-}
-
-TEST(HfConfigTest, ReadsTheFixtures) {
-  const Gpt2Config config = ReadHfGpt2Config("tests/fixtures/gpt2/one_head");
-  EXPECT_EQ(config.hidden_size, 64);
-  EXPECT_EQ(config.intermediate_size, 96);
-  EXPECT_EQ(config.num_hidden_layers, 1);
-  EXPECT_EQ(config.num_attention_heads, 1);
-  EXPECT_EQ(config.vocab_size, 509);
-  EXPECT_EQ(config.max_position_embeddings, 64);
-  EXPECT_EQ(config.layer_norm_epsilon, 1e-3);
-}
-
-TEST(HfConfigTest, HasTheDefaultsOfTransformers) {
-  EXPECT_EQ(ReadHfGpt2Config(WithConfig(R"({"model_type": "gpt2"})")), Gpt2Config());
-  const Gpt2Config config = ReadHfGpt2Config(WithConfig(
-      R"({"model_type": "gpt2", "n_embd": 96, "n_inner": null, "attn_pdrop": 0.1, "n_ctx": 7,
-          "activation_function": "gelu_pytorch_tanh", "tie_word_embeddings": true})"));
-  EXPECT_EQ(config.hidden_size, 96);
-  EXPECT_EQ(config.intermediate_size, 384);
-}
-
-TEST(HfConfigTest, RefusesWhatItDoesNotCompute) {
-  const struct {
-    const char* member;
-    const char* want;
-  } cases[] = {
-      {R"("model_type": "llama")", "model_type: llama is not in this version"},
-      {R"("model_type": null)", "model_type: none"},
-      {R"("activation_function": "relu")", "activation_function: relu is not in this version"},
-      {R"("scale_attn_weights": false)", "scale_attn_weights: false is not in this version"},
-      {R"("scale_attn_by_inverse_layer_idx": true)", "scale_attn_by_inverse_layer_idx: true"},
-      {R"("reorder_and_upcast_attn": true)", "reorder_and_upcast_attn: true"},
-      {R"("add_cross_attention": true)", "add_cross_attention: true"},
-      {R"("tie_word_embeddings": false)", "tie_word_embeddings: false"},
-      {R"("n_head": 5)", "num_attention_heads"},
-      {R"("n_layer": 2.5)", "n_layer: 2.5 is not an integer"},
-      {R"("n_embd": 0)", "n_embd: 0 is not from 1"},
-      {R"("n_embd": 9223372036854775807)", "n_embd"},
-      {R"("vocab_size": 18446744073709551615)", "vocab_size"},
-      {R"("layer_norm_epsilon": "x")", "layer_norm_epsilon: \"x\" is not a number"},
-  };
-  for (const auto& c : cases) {
-    const std::string text = std::string(R"({"model_type": "gpt2", )") + c.member + "}";
-    const std::string error = ErrorOf([&] { ReadHfGpt2Config(WithConfig(text)); });
-    EXPECT_NE(error.find(c.want), std::string::npos) << "want '" << c.want << "': " << error;
-    EXPECT_NE(error.find("config.json: "), std::string::npos) << error;
-  }
-  EXPECT_NE(ErrorOf([] { ReadHfGpt2Config(WithConfig("{")); }), "");
-  EXPECT_NE(ErrorOf([] { ReadHfGpt2Config(WithConfig("[]")); }), "");
-  EXPECT_NE(ErrorOf([] { ReadHfGpt2Config(FreshDirectory("none")); }), "");
 }
 
 TEST(HfWeightsTest, ReadsRangesWithAndWithoutThePrefix) {
@@ -178,6 +122,71 @@ TEST(HfWeightsTest, SaysWhatIsNotThere) {
   EXPECT_NE(ErrorOf([] {
               HfWeights{FreshDirectory("empty")};
             }).find("holds neither model.safetensors nor model.safetensors.index.json"),
+            std::string::npos);
+}
+
+Gpt2Config Tiny() {
+  return {.hidden_size = 4,
+          .intermediate_size = 8,
+          .num_hidden_layers = 1,
+          .num_attention_heads = 2,
+          .vocab_size = 5,
+          .max_position_embeddings = 6};
+}
+
+// A directory with the tensors of `model`, in `type`, as `change` leaves them.
+std::string WriteModel(const HfTensors& model,
+                       const std::function<void(std::vector<SafetensorsEntry>&)>& change) {
+  const std::string dir = FreshDirectory("model");
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [parameter, slice] : model.tensors()) {
+    SafetensorsEntry& entry = entries.emplace_back();
+    entry = {slice->name, SafetensorsType::kF32, {}};
+    for (int i = 0; i < slice->shape.rank(); ++i) entry.shape.push_back(slice->shape[i]);
+  }
+  change(entries);
+  SafetensorsWriter writer(dir + "/model.safetensors", entries);
+  for (const SafetensorsEntry& entry : entries) {
+    const int64_t bytes = writer.Info(entry.name).bytes();
+    writer.WriteBytes(entry.name, 0, std::vector<std::byte>(static_cast<size_t>(bytes)));
+  }
+  writer.Finish();
+  return dir;
+}
+
+// Nothing that a file holds is left out without a word.
+TEST(HfWeightsTest, RequiresTheModelsTensorsAndNoOthers) {
+  const HfTensors model(Tiny());
+  using Entries = std::vector<SafetensorsEntry>;
+  const auto error = [&](const std::function<void(Entries&)>& change) {
+    const std::string dir = WriteModel(model, change);
+    return ErrorOf([&] { HfWeights(dir).RequireAll(model); });
+  };
+  EXPECT_EQ(error([](Entries&) {}), "");
+  EXPECT_EQ(error([](Entries& all) {  // Of no use, each of them.
+              all.push_back({"transformer.h.0.attn.bias", SafetensorsType::kBool, {1, 1, 6, 6}});
+              all.push_back({"h.0.attn.masked_bias", SafetensorsType::kF32, {}});
+              all.push_back({"lm_head.weight", SafetensorsType::kF32, {5, 4}});
+            }),
+            "");
+  EXPECT_NE(error([](Entries& all) { all.erase(all.begin() + 3); }).find("has no parameter '"),
+            std::string::npos);
+  EXPECT_NE(error([](Entries& all) {
+              all[0].shape = {4, 5};
+            }).find("has shape [4, 5], want [5, 4]"),
+            std::string::npos);
+  EXPECT_NE(error([](Entries& all) { all[0].type = SafetensorsType::kI32; }).find("is I32, want"),
+            std::string::npos);
+  EXPECT_NE(error([](Entries& all) {
+              all.push_back({"transformer.h.0.attn.q_norm.weight", SafetensorsType::kF32, {2}});
+            })
+                .find("holds 'transformer.h.0.attn.q_norm.weight', which the model of its "
+                      "config.json does not have"),
+            std::string::npos);
+  EXPECT_NE(error([](Entries& all) {  // A second layer.
+              all.push_back({"transformer.h.1.ln_1.weight", SafetensorsType::kF32, {4}});
+            })
+                .find("h.1.ln_1.weight"),
             std::string::npos);
 }
 

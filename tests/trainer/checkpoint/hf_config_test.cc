@@ -1,0 +1,285 @@
+#include "trainer/checkpoint/hf_config.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::json;
+
+HfConfig Parse(const std::string& text) { return ParseHfConfig(text, "dir/config.json"); }
+
+template <typename Call>
+std::string ErrorOf(Call call) {
+  try {
+    call();
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const LlamaConfig& Llama(const HfConfig& config) { return std::get<LlamaConfig>(config.shape); }
+const Gpt2Config& Gpt2(const HfConfig& config) { return std::get<Gpt2Config>(config.shape); }
+
+// With `members` in place of those of the same names; null removes one.
+std::string With(const std::string& text, const Json& members) {
+  Json json = Json::parse(text);
+  json.merge_patch(members);
+  return json.dump();
+}
+
+// The published files, abridged by what is bookkeeping.
+const std::string kLlama31 = R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu",
+  "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0,
+  "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+  "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": false,
+  "torch_dtype": "bfloat16", "transformers_version": "4.43.0.dev0", "use_cache": true,
+  "vocab_size": 128256})";
+const std::string kQwen25 = R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896,
+  "initializer_range": 0.02, "intermediate_size": 4864, "max_position_embeddings": 32768,
+  "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+  "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "use_cache": true, "use_mrope": false, "use_sliding_window": false,
+  "vocab_size": 151936})";
+const std::string kQwen3 = R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+  "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960,
+  "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16,
+  "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+  "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})";
+const std::string kMistral = R"({"architectures": ["MistralForCausalLM"], "attention_dropout": 0.0,
+  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+  "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null,
+  "tie_word_embeddings": false, "vocab_size": 32768})";
+
+TEST(HfConfigTest, ReadsTheFixtures) {
+  const Gpt2Config config = Gpt2(ReadHfConfig("tests/fixtures/gpt2/one_head"));
+  EXPECT_EQ(config.hidden_size, 64);
+  EXPECT_EQ(config.intermediate_size, 96);
+  EXPECT_EQ(config.num_hidden_layers, 1);
+  EXPECT_EQ(config.num_attention_heads, 1);
+  EXPECT_EQ(config.vocab_size, 509);
+  EXPECT_EQ(config.max_position_embeddings, 64);
+  EXPECT_EQ(config.layer_norm_epsilon, 1e-3);
+}
+
+TEST(HfConfigTest, PublishedFilesAreThePresets) {
+  const auto preset = [](const char* name) { return *FindModelPreset(name); };
+  EXPECT_EQ(Parse(kLlama31).shape, preset("llama3.1-8b"));
+  EXPECT_EQ(Parse(kQwen25).shape, preset("qwen2.5-0.5b"));
+  EXPECT_EQ(Parse(kQwen3).shape, preset("qwen3-0.6b"));
+  EXPECT_EQ(Parse(kMistral).shape, preset("mistral-7b-v0.3"));
+  EXPECT_EQ(Parse(R"({"model_type": "gpt2"})").shape, preset("gpt2-124m"));
+  // As transformers 5 writes it: both in one object.
+  Json newer = Json::parse(kLlama31);
+  newer["rope_parameters"] = newer["rope_scaling"];
+  newer["rope_parameters"]["rope_theta"] = newer["rope_theta"];
+  newer["dtype"] = "bfloat16";
+  for (const char* key : {"rope_scaling", "rope_theta", "torch_dtype"}) newer.erase(key);
+  EXPECT_EQ(Parse(newer.dump()).shape, preset("llama3.1-8b"));
+}
+
+TEST(HfConfigTest, HasTheDefaultsOfTransformers) {
+  EXPECT_EQ(Gpt2(Parse(R"({"model_type": "gpt2"})")), Gpt2Config());
+  const Gpt2Config gpt2 = Gpt2(Parse(
+      R"({"model_type": "gpt2", "n_embd": 96, "n_inner": null, "attn_pdrop": 0.1, "n_ctx": 7,
+          "activation_function": "gelu_pytorch_tanh", "tie_word_embeddings": true})"));
+  EXPECT_EQ(gpt2.hidden_size, 96);
+  EXPECT_EQ(gpt2.intermediate_size, 384);
+
+  // Printed by LlamaConfig(), MistralConfig(sliding_window=None), Qwen2Config() and Qwen3Config()
+  // of transformers 5.23.
+  const struct {
+    const char* text;
+    int64_t inner, groups, head_dim, vocabulary, positions;
+    bool bias, norm;
+  } cases[] = {
+      {R"({"model_type": "llama"})", 11008, 32, 128, 32000, 2048, false, false},
+      {R"({"model_type": "mistral", "sliding_window": null})", 14336, 8, 128, 32000, 131072, false,
+       false},
+      {R"({"model_type": "qwen2"})", 22016, 32, 128, 151936, 32768, true, false},
+      {R"({"model_type": "qwen3"})", 22016, 32, 128, 151936, 32768, false, true},
+  };
+  for (const auto& c : cases) {
+    const LlamaConfig config = Llama(Parse(c.text));
+    EXPECT_EQ(config.hidden_size, 4096) << c.text;
+    EXPECT_EQ(config.intermediate_size, c.inner) << c.text;
+    EXPECT_EQ(config.num_hidden_layers, 32) << c.text;
+    EXPECT_EQ(config.num_attention_heads, 32) << c.text;
+    EXPECT_EQ(config.num_key_value_heads, c.groups) << c.text;
+    EXPECT_EQ(config.head_dim, c.head_dim) << c.text;
+    EXPECT_EQ(config.vocab_size, c.vocabulary) << c.text;
+    EXPECT_EQ(config.max_position_embeddings, c.positions) << c.text;
+    EXPECT_EQ(config.rms_norm_eps, 1e-6) << c.text;
+    EXPECT_EQ(config.rope_theta, 10000) << c.text;
+    EXPECT_EQ(config.rope_scaling, RopeScaling()) << c.text;
+    EXPECT_EQ(config.tie_word_embeddings, false) << c.text;
+    EXPECT_EQ(config.attention_bias, c.bias) << c.text;
+    EXPECT_EQ(config.attention_output_bias, false) << c.text;
+    EXPECT_EQ(config.qk_norm, c.norm) << c.text;
+  }
+  // What follows from others, given, null or absent.
+  const LlamaConfig heads =
+      Llama(Parse(R"({"model_type": "llama", "hidden_size": 96, "num_attention_heads": 6})"));
+  EXPECT_EQ(heads.num_key_value_heads, 6);
+  EXPECT_EQ(heads.head_dim, 16);
+  const LlamaConfig nulls =
+      Llama(Parse(With(kQwen3, Json::parse(R"({"num_attention_heads": 8})"))));
+  EXPECT_EQ(nulls.head_dim, 128);
+  Json null_groups = Json::parse(R"({"model_type": "mistral", "sliding_window": null,
+      "num_attention_heads": 64, "num_key_value_heads": null, "head_dim": null})");
+  EXPECT_EQ(Llama(Parse(null_groups.dump())).num_key_value_heads, 64);
+  EXPECT_EQ(Llama(Parse(null_groups.dump())).head_dim, 64);
+}
+
+TEST(HfConfigTest, ReadsWhatDiffersBetweenRelatives) {
+  const auto bias = [](const std::string& text, const char* members) {
+    const LlamaConfig config = Llama(Parse(With(text, Json::parse(members))));
+    return std::pair(config.attention_bias, config.attention_output_bias);
+  };
+  EXPECT_EQ(bias(kLlama31, R"({"attention_bias": true})"), std::pair(true, true));
+  EXPECT_EQ(bias(kQwen3, R"({"attention_bias": true})"), std::pair(true, true));
+  EXPECT_EQ(bias(kQwen25, "{}"), std::pair(true, false));
+  EXPECT_EQ(bias(kMistral, "{}"), std::pair(false, false));
+  EXPECT_TRUE(Llama(Parse(With(kLlama31, {{"mlp_bias", true}}))).mlp_bias);
+  // A window that no sequence fills masks nothing.
+  EXPECT_EQ(Parse(With(kMistral, {{"sliding_window", 32768}})).shape, Parse(kMistral).shape);
+
+  const auto scaling = [](const char* text) {
+    Json json = Json::parse(kMistral);
+    json["rope_scaling"] = Json::parse(text);
+    return Llama(Parse(json.dump())).rope_scaling;
+  };
+  EXPECT_EQ(scaling(R"({"type": "linear", "factor": 4})"),
+            (RopeScaling{.type = RopeScaling::Type::kLinear, .factor = 4}));
+  EXPECT_EQ(scaling(R"({"rope_type": "dynamic", "factor": 2.5})"),
+            (RopeScaling{.type = RopeScaling::Type::kDynamic, .factor = 2.5}));
+  EXPECT_EQ(scaling(R"({"rope_type": "default"})"), RopeScaling());
+  EXPECT_EQ(scaling(R"({"rope_type": "yarn", "factor": 4, "beta_fast": 30, "truncate": false})"),
+            (RopeScaling{.type = RopeScaling::Type::kYarn,
+                         .factor = 4,
+                         .original_max_position_embeddings = 32768,
+                         .beta_fast = 30,
+                         .truncate = false}));
+}
+
+TEST(HfConfigTest, RefusesByNameWhatItDoesNotCompute) {
+  const std::string gpt2 = R"({"model_type": "gpt2"})";
+  const struct {
+    const std::string& base;
+    const char* members;
+    const char* want;
+  } cases[] = {
+      {gpt2, R"({"model_type": "mixtral"})", "model_type: \"mixtral\" is not in this version"},
+      {gpt2, R"({"model_type": null})", "model_type: \"none\""},
+      {gpt2, R"({"activation_function": "relu"})", "activation_function: \"relu\" is not in this"},
+      {gpt2, R"({"scale_attn_weights": false})",
+       "scale_attn_weights: false is not in this version"},
+      {gpt2, R"({"scale_attn_by_inverse_layer_idx": true})",
+       "scale_attn_by_inverse_layer_idx: true"},
+      {gpt2, R"({"reorder_and_upcast_attn": true})", "reorder_and_upcast_attn: true"},
+      {gpt2, R"({"add_cross_attention": true})", "add_cross_attention: true"},
+      {gpt2, R"({"tie_word_embeddings": false})", "tie_word_embeddings: false"},
+      {gpt2, R"({"n_head": 5})", "num_attention_heads"},
+      {gpt2, R"({"n_layer": 2.5})", "n_layer: 2.5 is not an integer"},
+      {gpt2, R"({"n_embd": 0})", "n_embd: 0 is not from 1"},
+      {gpt2, R"({"n_embd": 9223372036854775807})", "n_embd"},
+      {gpt2, R"({"vocab_size": 18446744073709551615})", "vocab_size"},
+      {gpt2, R"({"layer_norm_epsilon": "x"})", "layer_norm_epsilon: \"x\" is not a number"},
+      {gpt2, R"({"quantization_config": {"bits": 4}})",
+       "quantization_config: an object is not in this version, only null"},
+      {kLlama31, R"({"hidden_act": "gelu"})", "hidden_act: \"gelu\" is not in this version"},
+      {kLlama31, R"({"quantization_config": {"quant_method": "gptq"}})", "quantization_config"},
+      {kLlama31, R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor: 0.5"},
+      {kLlama31, R"({"rope_scaling": {"rope_type": "longrope"}})",
+       "rope_scaling.rope_type: \"longrope\" is not in this version"},
+      {kLlama31, R"({"rope_scaling": {"mrope_section": [1, 2]}})",
+       "rope_scaling.mrope_section: is not in this version"},
+      {kLlama31, R"({"rope_scaling": {"factor": null}})", "rope_scaling.factor"},
+      {kLlama31, R"({"rope_scaling": [1]})", "rope_scaling: a list is not an object"},
+      {kLlama31, R"({"num_local_experts": 8})", "num_local_experts: 8 is not in this version"},
+      {kLlama31, R"({"num_key_value_heads": 5})", "num_key_value_heads"},
+      {kLlama31, R"({"num_attention_heads": 0})", "num_attention_heads"},
+      {kLlama31, R"({"attention_bias": 1})", "attention_bias: 1 is not true or false"},
+      {kLlama31, R"({"layer_types": ["full_attention", "sliding_attention"]})",
+       "layer_types: \"sliding_attention\" is not in this version"},
+      {kLlama31, R"({"sliding_window": 4096})", "sliding_window: 4096 is not in this version"},
+      {kMistral, R"({"sliding_window": 4096})", "sliding_window: 4096 is not in this version"},
+      {kMistral, R"({"attention_bias": true})", "attention_bias: true is not in this version"},
+      {kQwen25, R"({"use_sliding_window": true})", "use_sliding_window: true is not in this"},
+      {kQwen25, R"({"attention_bias": false})", "attention_bias: false is not in this version"},
+      {kQwen3, R"({"mlp_bias": true})", "mlp_bias: true is not in this version"},
+      {kQwen3, R"({"num_experts": 128})", "num_experts: 128 is not in this version"},
+      {kQwen3, R"({"final_logit_softcapping": 30.0})", "final_logit_softcapping"},
+  };
+  for (const auto& c : cases) {
+    const std::string text = With(c.base, Json::parse(c.members));
+    const std::string error = ErrorOf([&] { Parse(text); });
+    EXPECT_NE(error.find(c.want), std::string::npos) << "want '" << c.want << "': " << error << "\n"
+                                                     << c.members;
+    EXPECT_EQ(error.substr(0, 17), "dir/config.json: ") << error;
+  }
+  // Where the key is absent a Mistral's window is 4096.
+  const std::string window = ErrorOf([] { Parse(R"({"model_type": "mistral"})"); });
+  EXPECT_NE(window.find("sliding_window: 4096"), std::string::npos) << window;
+  for (const std::string text : {"{", "[]", "", "3", "{\"a\": \xff}"}) {
+    EXPECT_NE(ErrorOf([&] { Parse(text); }), "") << text;
+  }
+  std::string deep = R"({"model_type": "gpt2", "x": )";
+  deep += std::string(100000, '[') + std::string(100000, ']') + "}";
+  EXPECT_NE(ErrorOf([&] { Parse(deep); }).find("nested more than 100 deep"), std::string::npos);
+  EXPECT_NE(ErrorOf([] { Parse(std::string(2 << 20, ' ')); }).find("bytes, the most is"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf([] { ReadHfConfig("not_there"); }), "");
+}
+
+TEST(HfConfigTest, SaysWhichKeysItDidNotLookAt) {
+  EXPECT_EQ(Parse(kLlama31).ignored, (std::vector<std::string>{"attention_dropout"}));
+  EXPECT_EQ(Parse(With(kQwen25, {{"some_future_key", 3}})).ignored,
+            (std::vector<std::string>{"attention_dropout", "some_future_key", "use_mrope"}));
+  EXPECT_EQ(Parse(R"({"model_type": "gpt2", "resid_pdrop": 0.1, "summary_type": "x"})").ignored,
+            (std::vector<std::string>{"resid_pdrop", "summary_type"}));
+}
+
+TEST(HfConfigTest, WritesWhatItReads) {
+  for (const ModelPreset& preset : ModelPresets()) {
+    const std::string text = HfConfigToJson(preset.shape, "bfloat16");
+    const HfConfig config = Parse(text);
+    EXPECT_EQ(config.shape, preset.shape) << preset.name << "\n" << text;
+    EXPECT_EQ(Json::parse(text)["torch_dtype"], "bfloat16");
+  }
+  LlamaConfig odd{.hidden_size = 96,
+                  .num_attention_heads = 4,
+                  .num_key_value_heads = 2,
+                  .head_dim = 40,
+                  .attention_bias = true,
+                  .attention_output_bias = true,
+                  .mlp_bias = true};
+  EXPECT_EQ(Llama(Parse(HfConfigToJson(odd, "float32"))), odd);
+  const auto refused = [](LlamaConfig config) {
+    return ErrorOf([&] { HfConfigToJson(config, "float32"); });
+  };
+  odd.attention_bias = false;
+  EXPECT_NE(refused(odd).find("attention_output_bias without attention_bias"), std::string::npos);
+  EXPECT_NE(refused({.attention_bias = true, .qk_norm = true}).find("qk_norm and a bias of q"),
+            std::string::npos);
+  EXPECT_NE(refused({.mlp_bias = true, .qk_norm = true}).find("mlp_bias with qk_norm"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,346 @@
+// Hugging Face directories in and out: the same bits, whatever lies between.
+#include "trainer/checkpoint/hf_export.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "models/shape_json.h"
+#include "trainer/checkpoint/hf_config.h"
+#include "trainer/checkpoint/hf_import.h"
+#include "trainer/checkpoint/hf_tensors.h"
+#include "trainer/checkpoint/hf_weights.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Strings = std::vector<std::string>;
+
+std::string FreshDirectory(const std::string& name) {
+  const std::string path = testing::TempDir() + "/export_" + name;
+  fs::remove_all(path);
+  fs::create_directories(path);
+  return path;
+}
+
+template <typename Call>
+std::string ErrorOf(Call call) {
+  try {
+    call();
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+Strings List(const std::string& directory) {
+  Strings names;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Every tensor of every file: dtype, shape and bits, under its name in the file.
+struct Tensor {
+  std::string type;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+  bool operator==(const Tensor&) const = default;
+};
+std::map<std::string, Tensor> Contents(const std::string& directory) {
+  std::map<std::string, Tensor> tensors;
+  for (const std::string& name : List(directory)) {
+    if (!name.starts_with("model") || !name.ends_with(".safetensors")) continue;
+    const SafetensorsReader file(directory + "/" + name);
+    for (const std::string& tensor : file.Names()) {
+      const SafetensorsInfo& info = file.Info(tensor);
+      Tensor& t = tensors[tensor];
+      EXPECT_TRUE(t.bytes.empty()) << tensor << " is in two files";
+      t = {std::string(Name(info.type)), info.shape,
+           std::vector<std::byte>(static_cast<size_t>(info.bytes()))};
+      file.ReadBytes(tensor, 0, t.bytes);
+    }
+  }
+  return tensors;
+}
+
+void ExpectSame(const std::map<std::string, Tensor>& got, const std::map<std::string, Tensor>& want,
+                const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (const auto& [name, tensor] : want) {
+    const auto it = got.find(name);
+    ASSERT_TRUE(it != got.end()) << what << ": no " << name;
+    EXPECT_EQ(it->second.type, tensor.type) << what << ": " << name;
+    EXPECT_EQ(it->second.shape, tensor.shape) << what << ": " << name;
+    EXPECT_TRUE(it->second.bytes == tensor.bytes) << what << ": " << name;
+  }
+}
+
+// The shapes under test: each a small model of what config.json tells apart.
+std::vector<std::pair<std::string, ModelShape>> Shapes() {
+  return {{"gpt2", Gpt2Config{.hidden_size = 24,
+                              .intermediate_size = 40,
+                              .num_hidden_layers = 2,
+                              .num_attention_heads = 3,
+                              .vocab_size = 37,
+                              .max_position_embeddings = 20}}};
+}
+
+float FiniteFloat(uint64_t bits, DType dtype) {
+  // Any finite value of the dtype, subnormals and zeros of both signs as well.
+  if (dtype == DType::kFloat32) {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) & 0xff7fffffu);
+  }
+  if (dtype == DType::kBFloat16) {
+    BFloat16 value;
+    value.bits = static_cast<uint16_t>(bits) & 0xff7f;
+    return static_cast<float>(value);
+  }
+  Float16 value;
+  value.bits = static_cast<uint16_t>(bits) & 0xfbff;
+  return static_cast<float>(value);
+}
+
+// A checkpoint of this shape with states "master" and "ema", all of whose values `dtype` holds.
+std::string MakeCheckpoint(const std::string& name, const ModelShape& shape, DType dtype,
+                           int shards) {
+  const HfTensors tensors(shape);
+  WholeCheckpoint checkpoint;
+  checkpoint.meta.step = 3;
+  checkpoint.meta.config = ShapeToJson(shape);
+  checkpoint.layout = MakeLayout(ShapesOf(tensors.model()), WrapPolicy(), shards);
+  checkpoint.world = shards;
+  checkpoint.states = {"master", "ema"};
+  const std::string path = FreshDirectory(name) + "/step_3";
+  WriteCheckpoint(
+      path, checkpoint,
+      [&](const std::string& state, const Placement& p, int64_t begin, std::span<float> out) {
+        const RandomStream random(7, state + "/" + p.name);
+        for (size_t i = 0; i < out.size(); ++i) {
+          out[i] = FiniteFloat(random.Bits(begin + static_cast<int64_t>(i)), dtype);
+        }
+      },
+      nullptr);
+  return path;
+}
+
+std::vector<float> Elements(CheckpointReader& reader, const std::string& state,
+                            const std::string& name, const Shape& shape) {
+  std::vector<float> values(static_cast<size_t>(shape.NumElements()));
+  reader.Read(state, name, shape, 0, values);
+  return values;
+}
+
+// transformers' own file -> checkpoint -> file.
+TEST(RoundTripTest, OfAFileOfTransformers) {
+  for (const char* model : {"one_head", "odd_vocab"}) {
+    const std::string from = std::string("tests/fixtures/gpt2/") + model;
+    const std::string dir = FreshDirectory("transformers");
+    const HfImported imported = ImportHf(from, dir + "/imported", nullptr);
+    EXPECT_EQ(imported.saved.path, dir + "/imported");
+    const HfExported exported = ExportHf(dir + "/imported", dir + "/exported", {}, nullptr);
+    EXPECT_EQ(exported.files, 1);
+    EXPECT_EQ(List(dir + "/exported"), (Strings{"config.json", "model.safetensors"}));
+    ExpectSame(Contents(dir + "/exported"), Contents(from), model);
+    EXPECT_EQ(ReadHfConfig(dir + "/exported").shape, ReadHfConfig(from).shape);
+  }
+}
+
+// Every dtype that its values fit in, in one file and in many, from any F.
+TEST(RoundTripTest, OfEveryDtypeAndNumberOfFiles) {
+  for (const auto& [name, shape] : Shapes()) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      const std::string first = MakeCheckpoint("first", shape, dtype, 3);
+      const std::string dir = FreshDirectory("files");
+      const int64_t total = NumParameters(shape) * SizeOf(dtype);
+      for (const int64_t max_bytes : {total, total / 3, int64_t{1}}) {
+        const std::string what =
+            name + " " + std::string(Name(dtype)) + " " + std::to_string(max_bytes);
+        for (const char* sub : {"/a", "/b", "/back"}) fs::remove_all(dir + sub);
+        int64_t last = 0;
+        const HfExported exported = ExportHf(first, dir + "/a", {dtype, max_bytes, "master"},
+                                             [&](int64_t done, int64_t of) {
+                                               EXPECT_LT(last, done);
+                                               EXPECT_EQ(of, total);
+                                               last = done;
+                                             });
+        EXPECT_EQ(last, total) << what;
+        EXPECT_EQ(exported.bytes, total) << what;
+        const auto contents = Contents(dir + "/a");
+        const HfTensors tensors(shape);
+        ASSERT_EQ(contents.size(), tensors.tensors().size()) << what;  // A tied head once.
+        EXPECT_EQ(exported.files, max_bytes == total ? 1
+                                  : max_bytes == 1   ? static_cast<int>(contents.size())
+                                                     : exported.files)
+            << what;
+        EXPECT_EQ(exported.files > 1, max_bytes < total);
+        if (exported.files > 1) {
+          const Json index = Json::parse(ReadWholeFile(dir + "/a/model.safetensors.index.json"));
+          EXPECT_EQ(index["metadata"]["total_size"], total);
+          EXPECT_EQ(index["weight_map"].size(), contents.size());
+          for (const auto& [tensor, file] : index["weight_map"].items()) {
+            EXPECT_TRUE(SafetensorsReader(dir + "/a/" + file.get<std::string>()).Contains(tensor));
+          }
+          char last_name[64];
+          std::snprintf(last_name, sizeof(last_name), "model-%05d-of-%05d.safetensors",
+                        exported.files, exported.files);
+          EXPECT_TRUE(fs::exists(dir + "/a/" + last_name)) << last_name;
+        }
+        HfWeights(dir + "/a").RequireAll(tensors);
+        for (const std::string& file : List(dir + "/a")) {
+          if (!file.ends_with(".safetensors")) continue;
+          EXPECT_EQ(SafetensorsReader(dir + "/a/" + file).Metadata().at("format"), "pt");
+        }
+
+        ImportHf(dir + "/a", dir + "/back", nullptr);
+        CheckpointReader before(first), after(dir + "/back");
+        EXPECT_EQ(after.manifest().meta.step, 0);
+        EXPECT_EQ(after.manifest().meta.recipe, "");
+        EXPECT_EQ(ShapeFromJson(after.manifest().meta.config), shape);
+        for (const UnitLayout& unit : before.manifest().units) {
+          for (const Placement& p : unit.parameters) {
+            const auto a = Elements(before, "master", p.name, p.shape);
+            const auto b = Elements(after, "master", p.name, p.shape);
+            EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0)
+                << what << ": " << p.name;
+          }
+        }
+        ExportHf(dir + "/back", dir + "/b", {dtype, total / 2, "master"}, nullptr);
+        ExpectSame(Contents(dir + "/b"), contents, what);
+      }
+    }
+  }
+}
+
+TEST(ExportTest, WritesTheStateItIsAskedFor) {
+  const auto [name, shape] = Shapes()[0];
+  const std::string from = MakeCheckpoint("state", shape, DType::kFloat32, 2);
+  const std::string dir = FreshDirectory("states");
+  ExportHf(from, dir + "/last", {}, nullptr);
+  ExportHf(from, dir + "/ema", {.state = "ema"}, nullptr);
+  CheckpointReader reader(from);
+  const HfWeights last(dir + "/last"), ema(dir + "/ema");
+  const HfTensors tensors(shape);
+  for (const auto& [parameter, slice] : tensors.tensors()) {
+    std::vector<float> values(static_cast<size_t>(parameter->shape().NumElements()));
+    for (const auto& [weights, state] : {std::pair(&last, "master"), std::pair(&ema, "ema")}) {
+      weights->FillParameter(*parameter, 0, values);
+      EXPECT_EQ(values, Elements(reader, state, parameter->name(), parameter->shape()));
+    }
+  }
+  const std::string imported = dir + "/imported";
+  ImportHf(dir + "/last", imported, nullptr);
+  EXPECT_NE(ErrorOf([&] {
+              ExportHf(imported, dir + "/none", {.state = "ema"}, nullptr);
+            }).find("has no state 'ema'; it has master"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(dir + "/none") || fs::exists(dir + "/none.tmp"));
+}
+
+TEST(ExportTest, RoundsToNearestAndRefusesWhatTheDtypeDoesNotHold) {
+  const auto [name, shape] = Shapes()[0];
+  float value = 0;
+  const HfTensors tensors(shape);
+  const auto make = [&](float v) {
+    value = v;
+    WholeCheckpoint checkpoint;
+    checkpoint.meta.config = ShapeToJson(shape);
+    checkpoint.layout = MakeLayout(ShapesOf(tensors.model()), WrapPolicy(), 1);
+    checkpoint.states = {"master"};
+    const std::string path = FreshDirectory("round") + "/step_0";
+    WriteCheckpoint(
+        path, checkpoint,
+        [&](const std::string&, const Placement&, int64_t, std::span<float> out) {
+          std::fill(out.begin(), out.end(), value);
+        },
+        nullptr);
+    return path;
+  };
+  const auto exported = [&](float v, DType dtype) {
+    const std::string dir = FreshDirectory("rounded");
+    ExportHf(make(v), dir + "/out", {.dtype = dtype}, nullptr);
+    std::vector<float> one(1);
+    HfWeights(dir + "/out")
+        .Fill(tensors.tensors()[0].slice->name, tensors.tensors()[0].slice->shape, 5, one);
+    return one[0];
+  };
+  EXPECT_EQ(exported(1 + 0x1p-8f, DType::kBFloat16), 1);  // A tie: to even.
+  EXPECT_EQ(exported(1 + 0x1.8p-7f, DType::kBFloat16), 1 + 0x1p-6f);
+  EXPECT_EQ(exported(1 + 0x1p-11f, DType::kFloat16), 1);
+  EXPECT_EQ(exported(65519, DType::kFloat16), 65504);
+  EXPECT_TRUE(std::isinf(exported(INFINITY, DType::kFloat16)));  // It was so before.
+  const std::string error = ErrorOf([&] { exported(65520, DType::kFloat16); });
+  EXPECT_NE(error.find("holds 65520.000000, which is too large for the dtype"), std::string::npos)
+      << error;
+  EXPECT_NE(ErrorOf([&] { exported(3.4e38f, DType::kBFloat16); }).find("too large"),
+            std::string::npos);
+}
+
+TEST(ExportTest, OverwritesNothingAndRefusesAForeignModel) {
+  const auto [name, shape] = Shapes()[0];
+  const std::string from = MakeCheckpoint("foreign", shape, DType::kFloat32, 1);
+  const std::string dir = FreshDirectory("overwrite");
+  fs::create_directory(dir + "/there");
+  EXPECT_NE(ErrorOf([&] { ExportHf(from, dir + "/there", {}, nullptr); }).find("is there already"),
+            std::string::npos);
+  EXPECT_TRUE(List(dir + "/there").empty());
+  const auto with_config = [&](const std::string& config) {
+    CheckpointReader reader(from);
+    const Manifest& m = reader.manifest();
+    WholeCheckpoint other{m.meta, Relayout(m.units, 1), 1, {"master"}};
+    other.meta.config = config;
+    const std::string path = FreshDirectory("other") + "/step_0";
+    WriteCheckpoint(
+        path, other, [&](const std::string&, const Placement&, int64_t, std::span<float>) {},
+        nullptr);
+    return ErrorOf([&] { ExportHf(path, dir + "/out", {}, nullptr); });
+  };
+  Gpt2Config one = std::get<Gpt2Config>(shape);
+  one.num_hidden_layers = 1;
+  EXPECT_NE(with_config(ShapeToJson(one)).find("which a model of its shape does not have"),
+            std::string::npos);
+  one.num_hidden_layers = 3;
+  EXPECT_NE(with_config(ShapeToJson(one)).find("has no parameter 'transformer.h.2."),
+            std::string::npos);
+  EXPECT_NE(with_config("{}").find("model shape"), std::string::npos);
+  EXPECT_EQ(List(dir), (Strings{"there"}));
+}
+
+TEST(ImportTest, RefusesWhatItWouldLeaveOut) {
+  const std::string dir = FreshDirectory("more");
+  const std::string config = ReadWholeFile("tests/fixtures/gpt2/one_head/config.json");
+  Json json = Json::parse(config);
+  fs::copy_file("tests/fixtures/gpt2/one_head/model.safetensors", dir + "/model.safetensors");
+  const auto import = [&] {
+    std::ofstream(dir + "/config.json") << json.dump();
+    return ErrorOf([&] { ImportHf(dir, dir + "/out", nullptr); });
+  };
+  json["n_layer"] = 2;
+  EXPECT_NE(import().find("has no parameter 'transformer.h.1."), std::string::npos);
+  json["n_layer"] = 1;
+  json["n_inner"] = 95;
+  EXPECT_NE(import().find("has shape [64, 96], want [64, 95]"), std::string::npos);
+  json["n_inner"] = 96;
+  json["scale_attn_weights"] = false;
+  EXPECT_NE(import().find("scale_attn_weights: false"), std::string::npos);
+  EXPECT_FALSE(fs::exists(dir + "/out"));
+  json["scale_attn_weights"] = true;
+  EXPECT_EQ(import(), "");
+}
+
+}  // namespace
+}  // namespace fsdp

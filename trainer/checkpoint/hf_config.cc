@@ -1,0 +1,476 @@
+#include "trainer/checkpoint/hf_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr size_t kMaxDepth = 100;
+
+// A value in a message: short, whatever the file holds.
+std::string Show(const Json& value) {
+  constexpr size_t kShown = 60;
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
+}
+
+// A JSON object key by key, with the types that its values must have: null counts as absent. What
+// has not been asked for at the end is ignored.
+class Object {
+ public:
+  Object(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+
+  [[noreturn]] void Refuse(const std::string& key, const std::string& reason) const {
+    throw CheckpointError(where_ + key + ": " + reason);
+  }
+
+  const Json* Find(const std::string& key) {
+    asked_.insert(key);
+    const auto it = json_.find(key);
+    return it == json_.end() || it->is_null() ? nullptr : &*it;
+  }
+  bool Holds(const std::string& key) const { return json_.contains(key); }  // Null, too.
+
+  std::optional<int64_t> Integer(const std::string& key) {
+    const Json* value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    const bool fits = value->is_number_integer() &&
+                      !(value->is_number_unsigned() &&
+                        value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
+    if (!fits) Refuse(key, Show(*value) + " is not an integer");
+    return value->get<int64_t>();
+  }
+  std::optional<double> Real(const std::string& key) {
+    const Json* value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number()) Refuse(key, Show(*value) + " is not a number");
+    return value->get<double>();
+  }
+  std::optional<std::string> Text(const std::string& key) {
+    const Json* value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_string()) Refuse(key, Show(*value) + " is not a string");
+    return value->get<std::string>();
+  }
+  std::optional<bool> Boolean(const std::string& key) {
+    const Json* value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_boolean()) Refuse(key, Show(*value) + " is not true or false");
+    return value->get<bool>();
+  }
+
+  // What is not computed here must be absent or have one of these values, which are JSON texts and
+  // mean that there is nothing of it to compute.
+  void WantOneOf(const std::string& key, const std::vector<const char*>& values) {
+    const Json* value = Find(key);
+    if (value == nullptr) return;
+    std::string list;
+    for (const char* v : values) {
+      if (*value == Json::parse(v)) return;
+      list.append(list.empty() ? "" : " and ").append(v);
+    }
+    Refuse(key, Show(*value) + " is not in this version, only " + (list.empty() ? "null" : list));
+  }
+
+  std::vector<std::string> Unasked() const {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : json_.items()) {
+      if (asked_.count(key) == 0) keys.push_back(key);
+    }
+    return keys;
+  }
+
+ private:
+  const Json& json_;
+  const std::string where_;  // "dir/config.json: "
+  std::set<std::string> asked_;
+};
+
+// ---- What all families have ----
+
+// Facts about the files and about how the model is used; no part of what it computes.
+constexpr const char* kBookkeeping[] = {
+    "_name_or_path", "architectures", "bos_token_id", "dtype",     "eos_token_id",
+    "model_type",    "pad_token_id",  "torch_dtype",  "use_cache", "transformers_version"};
+
+// Features that any config.json may ask for.
+struct Feature {
+  const char* key;
+  std::vector<const char*> harmless;  // JSON texts; null always is.
+};
+const std::vector<Feature>& CommonFeatures() {
+  static const std::vector<Feature> features = {
+      {"quantization_config", {}},           {"pruned_heads", {"{}"}},
+      {"is_encoder_decoder", {"false"}},     {"is_decoder", {"false", "true"}},
+      {"add_cross_attention", {"false"}},    {"num_experts", {"0", "1"}},
+      {"num_local_experts", {"0", "1"}},     {"n_routed_experts", {"0"}},
+      {"final_logit_softcapping", {}},       {"attn_logit_softcapping", {}},
+      {"logit_scale", {"1", "1.0"}},         {"embedding_multiplier", {"1", "1.0"}},
+      {"residual_multiplier", {"1", "1.0"}}, {"logits_scaling", {"1", "1.0"}},
+  };
+  return features;
+}
+
+// ---- GPT-2 ----
+
+struct Gpt2Key {
+  const char* key;
+  int64_t Gpt2Config::*field;
+};
+constexpr Gpt2Key kGpt2Integers[] = {{"n_embd", &Gpt2Config::hidden_size},
+                                     {"n_layer", &Gpt2Config::num_hidden_layers},
+                                     {"n_head", &Gpt2Config::num_attention_heads},
+                                     {"vocab_size", &Gpt2Config::vocab_size},
+                                     {"n_positions", &Gpt2Config::max_position_embeddings}};
+struct Gpt2RealKey {
+  const char* key;
+  double Gpt2Config::*field;
+};
+constexpr Gpt2RealKey kGpt2Reals[] = {{"layer_norm_epsilon", &Gpt2Config::layer_norm_epsilon},
+                                      {"initializer_range", &Gpt2Config::initializer_range}};
+const std::vector<Feature>& Gpt2Features() {
+  static const std::vector<Feature> features = {
+      {"activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
+      {"scale_attn_weights", {"true"}},
+      {"scale_attn_by_inverse_layer_idx", {"false"}},
+      {"reorder_and_upcast_attn", {"false"}},
+      {"tie_word_embeddings", {"true"}},
+  };
+  return features;
+}
+
+Gpt2Config ReadGpt2(Object& hf) {
+  Gpt2Config config;  // Its defaults are those of transformers.
+  for (const auto& [key, field] : kGpt2Integers) {
+    if (const auto value = hf.Integer(key)) config.*field = *value;
+  }
+  for (const auto& [key, field] : kGpt2Reals) {
+    if (const auto value = hf.Real(key)) config.*field = *value;
+  }
+  if (config.hidden_size < 1 || config.hidden_size > kMaxHiddenSize) {  // 4 times it must fit.
+    hf.Refuse("n_embd", std::to_string(config.hidden_size) + " is not from 1 to " +
+                            std::to_string(kMaxHiddenSize));
+  }
+  config.intermediate_size = hf.Integer("n_inner").value_or(4 * config.hidden_size);
+  for (const Feature& f : Gpt2Features()) hf.WantOneOf(f.key, f.harmless);
+  return config;
+}
+
+nlohmann::ordered_json WriteGpt2(const Gpt2Config& config) {
+  nlohmann::ordered_json json = {{"architectures", {"GPT2LMHeadModel"}},
+                                 {"model_type", "gpt2"},
+                                 {"activation_function", "gelu_new"}};
+  for (const auto& [key, field] : kGpt2Integers) json[key] = config.*field;
+  for (const auto& [key, field] : kGpt2Reals) json[key] = config.*field;
+  json["n_inner"] = config.intermediate_size;
+  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) json[key] = 0.0;
+  json["tie_word_embeddings"] = true;
+  return json;
+}
+
+// ---- Llama and its relatives ----
+
+struct LlamaKey {
+  const char* key;
+  int64_t LlamaConfig::*field;
+};
+constexpr LlamaKey kLlamaIntegers[] = {
+    {"hidden_size", &LlamaConfig::hidden_size},
+    {"intermediate_size", &LlamaConfig::intermediate_size},
+    {"num_hidden_layers", &LlamaConfig::num_hidden_layers},
+    {"num_attention_heads", &LlamaConfig::num_attention_heads},
+    {"vocab_size", &LlamaConfig::vocab_size},
+    {"max_position_embeddings", &LlamaConfig::max_position_embeddings}};
+struct LlamaRealKey {
+  const char* key;
+  double LlamaConfig::*field;
+};
+constexpr LlamaRealKey kLlamaReals[] = {{"rms_norm_eps", &LlamaConfig::rms_norm_eps},
+                                        {"initializer_range", &LlamaConfig::initializer_range}};
+
+struct Relative {
+  const char* model_type;
+  const char* architecture;
+  LlamaConfig defaults;  // Of keys that are absent. 0 in head_dim: follows from the others.
+  // num_key_value_heads where the key is absent; where it is null they are the heads.
+  std::optional<int64_t> key_value_heads;
+  // attention_bias and mlp_bias are keys; otherwise the biases are those of `defaults`.
+  bool attention_bias_key, mlp_bias_key;
+};
+
+const std::vector<Relative>& Relatives() {
+  static const std::vector<Relative> relatives = [] {
+    LlamaConfig llama{.hidden_size = 4096,
+                      .intermediate_size = 11008,
+                      .num_hidden_layers = 32,
+                      .num_attention_heads = 32,
+                      .num_key_value_heads = 32,
+                      .head_dim = 0,
+                      .vocab_size = 32000,
+                      .max_position_embeddings = 2048,
+                      .rms_norm_eps = 1e-6,
+                      .rope_theta = 10000};
+    LlamaConfig mistral = llama;
+    mistral.intermediate_size = 14336;
+    mistral.max_position_embeddings = 131072;
+    LlamaConfig qwen2 = llama;
+    qwen2.vocab_size = 151936;
+    qwen2.intermediate_size = 22016;
+    qwen2.max_position_embeddings = 32768;
+    qwen2.attention_bias = true;
+    LlamaConfig qwen3 = qwen2;
+    qwen3.attention_bias = false;
+    qwen3.qk_norm = true;
+    qwen3.head_dim = 128;
+    return std::vector<Relative>{
+        {"llama", "LlamaForCausalLM", llama, std::nullopt, true, true},
+        {"mistral", "MistralForCausalLM", mistral, 8, false, false},
+        {"qwen2", "Qwen2ForCausalLM", qwen2, 32, false, false},
+        {"qwen3", "Qwen3ForCausalLM", qwen3, 32, true, false},
+    };
+  }();
+  return relatives;
+}
+
+const std::vector<Feature>& LlamaFeatures() {
+  static const std::vector<Feature> features = {
+      {"hidden_act", {"\"silu\"", "\"swish\""}},
+      {"use_sliding_window", {"false"}},
+      {"partial_rotary_factor", {"1", "1.0"}},
+      {"rope_interleaved", {"false"}},
+      {"pretraining_tp", {"0", "1"}},
+  };
+  return features;
+}
+
+// A window that no sequence fills is none.
+void CheckWindow(const Relative& family, const LlamaConfig& config, Object& hf) {
+  const bool has_switch = std::string_view(family.model_type).starts_with("qwen");
+  std::optional<int64_t> window = hf.Integer("sliding_window");
+  hf.Find("max_window_layers");
+  const std::string mistral = "mistral";
+  if (!window && family.model_type == mistral && !hf.Holds("sliding_window")) window = 4096;
+  if (window && !has_switch && *window < config.max_position_embeddings) {
+    hf.Refuse("sliding_window", std::to_string(*window) +
+                                    " is not in this version, only null, or no fewer than "
+                                    "max_position_embeddings");
+  }
+  const Json* layers = hf.Find("layer_types");
+  if (layers == nullptr) return;
+  if (!layers->is_array()) hf.Refuse("layer_types", Show(*layers) + " is not a list");
+  for (const Json& layer : *layers) {
+    if (layer != "full_attention") {
+      hf.Refuse("layer_types", Show(layer) + " is not in this version, only \"full_attention\"");
+    }
+  }
+}
+
+// rope_theta and rope_scaling, or both as rope_parameters, which newer files have.
+void ReadRope(Object& hf, const std::string& where, LlamaConfig& config) {
+  if (const auto theta = hf.Real("rope_theta")) config.rope_theta = *theta;
+  const char* key = hf.Holds("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const Json* json = hf.Find(key);
+  hf.Find("rope_scaling");
+  if (json == nullptr) return;
+  if (!json->is_object()) hf.Refuse(key, Show(*json) + " is not an object");
+  Object rope(*json, where + key + ".");
+  if (const auto theta = rope.Real("rope_theta")) config.rope_theta = *theta;
+  rope.WantOneOf("partial_rotary_factor", {"1", "1.0"});
+  const char* type_key = rope.Find("rope_type") != nullptr ? "rope_type" : "type";
+  const std::string type = rope.Text(type_key).value_or("default");
+  rope.Find("type");
+  RopeScaling& scaling = config.rope_scaling;
+  const auto names = NamesOf(RopeScaling::Type());
+  const auto found = std::find(names.begin(), names.end(), type);
+  if (found == names.end()) {
+    rope.Refuse(type_key, Show(Json(type)) + " is not in this version");
+  }
+  scaling.type = static_cast<RopeScaling::Type>(found - names.begin());
+  VisitFields(scaling, [&](const char* name, auto& field) {
+    using Field = std::decay_t<decltype(*field)>;
+    if constexpr (std::is_same_v<Field, bool>) {
+      field = rope.Boolean(name);
+    } else if constexpr (std::is_same_v<Field, int64_t>) {
+      field = rope.Integer(name);
+    } else {
+      field = rope.Real(name);
+    }
+  });
+  // transformers' own defaults.
+  const bool has_original =
+      scaling.type == RopeScaling::Type::kLlama3 || scaling.type == RopeScaling::Type::kYarn;
+  if (has_original && !scaling.original_max_position_embeddings) {
+    scaling.original_max_position_embeddings = config.max_position_embeddings;
+  }
+  if (scaling.type == RopeScaling::Type::kDefault) scaling = RopeScaling();
+  if (scaling.type == RopeScaling::Type::kDynamic) {
+    scaling.original_max_position_embeddings.reset();  // It goes by max_position_embeddings.
+  }
+  if (const auto unknown = rope.Unasked(); !unknown.empty()) {
+    rope.Refuse(unknown[0], "is not in this version");
+  }
+}
+
+LlamaConfig ReadLlama(const Relative& family, Object& hf, const std::string& where) {
+  LlamaConfig config = family.defaults;
+  for (const auto& [key, field] : kLlamaIntegers) {
+    if (const auto value = hf.Integer(key)) config.*field = *value;
+  }
+  for (const auto& [key, field] : kLlamaReals) {
+    if (const auto value = hf.Real(key)) config.*field = *value;
+  }
+  const bool absent = !hf.Holds("num_key_value_heads");
+  config.num_key_value_heads =
+      hf.Integer("num_key_value_heads")
+          .value_or(absent ? family.key_value_heads.value_or(config.num_attention_heads)
+                           : config.num_attention_heads);
+  const int64_t quotient = LlamaConfig::HeadDim(config.hidden_size, config.num_attention_heads);
+  const bool given = hf.Holds("head_dim") || config.head_dim == 0;
+  config.head_dim = hf.Integer("head_dim").value_or(given ? quotient : config.head_dim);
+  config.tie_word_embeddings = hf.Boolean("tie_word_embeddings").value_or(false);
+  if (family.attention_bias_key) {
+    config.attention_bias = hf.Boolean("attention_bias").value_or(false);
+    config.attention_output_bias = config.attention_bias;
+  } else {
+    hf.WantOneOf("attention_bias", {config.attention_bias ? "true" : "false"});
+  }
+  if (family.mlp_bias_key) {
+    config.mlp_bias = hf.Boolean("mlp_bias").value_or(false);
+  } else {
+    hf.WantOneOf("mlp_bias", {"false"});
+  }
+  ReadRope(hf, where, config);
+  CheckWindow(family, config, hf);
+  for (const Feature& f : LlamaFeatures()) hf.WantOneOf(f.key, f.harmless);
+  return config;
+}
+
+// The relative that has what this one has.
+const Relative& RelativeOf(const LlamaConfig& config) {
+  const auto refuse = [](const std::string& what) {
+    throw CheckpointError("no model of transformers has " + what + ": this one cannot be exported");
+  };
+  if (config.attention_output_bias && !config.attention_bias) {
+    refuse("attention_output_bias without attention_bias");
+  }
+  const bool qwen2 = config.attention_bias && !config.attention_output_bias;
+  if (config.qk_norm && qwen2) refuse("qk_norm and a bias of q, k and v alone");
+  if (config.mlp_bias && (config.qk_norm || qwen2)) {
+    refuse("mlp_bias with qk_norm or with a bias of q, k and v alone");
+  }
+  const std::string_view type = config.qk_norm ? "qwen3" : qwen2 ? "qwen2" : "llama";
+  return *std::find_if(Relatives().begin(), Relatives().end(),
+                       [&](const Relative& r) { return r.model_type == type; });
+}
+
+nlohmann::ordered_json WriteLlama(const LlamaConfig& config) {
+  const Relative& family = RelativeOf(config);
+  nlohmann::ordered_json json = {{"architectures", {family.architecture}},
+                                 {"model_type", family.model_type},
+                                 {"hidden_act", "silu"}};
+  for (const auto& [key, field] : kLlamaIntegers) json[key] = config.*field;
+  for (const auto& [key, field] : kLlamaReals) json[key] = config.*field;
+  json["num_key_value_heads"] = config.num_key_value_heads;
+  json["head_dim"] = config.head_dim;
+  json["tie_word_embeddings"] = config.tie_word_embeddings;
+  if (family.attention_bias_key) json["attention_bias"] = config.attention_bias;
+  if (family.mlp_bias_key) json["mlp_bias"] = config.mlp_bias;
+  json["attention_dropout"] = 0.0;
+  // The keys that older versions read; newer ones take them over.
+  json["rope_theta"] = config.rope_theta;
+  nlohmann::ordered_json scaling;  // null.
+  if (config.rope_scaling.type != RopeScaling::Type::kDefault) {
+    const std::string type(
+        NamesOf(RopeScaling::Type())[static_cast<size_t>(config.rope_scaling.type)]);
+    scaling = {{"rope_type", type}, {"type", type}};
+    VisitFields(config.rope_scaling, [&](const char* name, const auto& field) {
+      if (field) scaling[name] = *field;
+    });
+  }
+  json["rope_scaling"] = scaling;
+  return json;
+}
+
+// ---- Both ----
+
+// Refuses nesting that would exhaust the stack of who walks the document.
+Json Parse(std::string_view text, const std::string& path) {
+  if (text.size() > kMaxBytes) {
+    throw CheckpointError(path + ": has " + std::to_string(text.size()) + " bytes, the most is " +
+                          std::to_string(kMaxBytes));
+  }
+  bool deep = false;
+  const auto watch = [&deep](int depth, Json::parse_event_t, Json&) {
+    deep |= depth > static_cast<int>(kMaxDepth);
+    return !deep;
+  };
+  try {
+    Json json = Json::parse(text, watch);
+    if (deep) throw CheckpointError(path + ": is nested more than 100 deep");
+    if (!json.is_object()) throw CheckpointError(path + ": is not a JSON object");
+    return json;
+  } catch (const Json::exception& error) {
+    throw CheckpointError(path + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+HfConfig ParseHfConfig(std::string_view text, const std::string& path) {
+  const Json json = Parse(text, path);
+  const std::string where = path + ": ";
+  Object hf(json, where);
+  HfConfig config;
+  const std::string type = hf.Text("model_type").value_or("none");
+  const auto& relatives = Relatives();
+  const auto relative = std::find_if(relatives.begin(), relatives.end(),
+                                     [&](const Relative& r) { return r.model_type == type; });
+  if (type == "gpt2") {
+    config.shape = ReadGpt2(hf);
+  } else if (relative != relatives.end()) {
+    config.shape = ReadLlama(*relative, hf, where);
+  } else {
+    hf.Refuse("model_type", Show(Json(type)) +
+                                " is not in this version, only gpt2, llama, mistral, qwen2, qwen3");
+  }
+  for (const Feature& f : CommonFeatures()) hf.WantOneOf(f.key, f.harmless);
+  for (const ShapeMistake& mistake : Validate(config.shape)) {
+    throw CheckpointError(where + mistake.field + ": " + mistake.message);
+  }
+  for (const char* key : kBookkeeping) hf.Find(key);
+  config.ignored = hf.Unasked();
+  return config;
+}
+
+HfConfig ReadHfConfig(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  return ParseHfConfig(ReadWholeFile(path), path);
+}
+
+std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype) {
+  nlohmann::ordered_json json = std::holds_alternative<Gpt2Config>(shape)
+                                    ? WriteGpt2(std::get<Gpt2Config>(shape))
+                                    : WriteLlama(std::get<LlamaConfig>(shape));
+  // Which tokens begin and end a text is the tokenizer's to say.
+  for (const char* key : {"bos_token_id", "eos_token_id"}) json[key] = nullptr;
+  json["torch_dtype"] = dtype;
+  json["use_cache"] = true;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,162 @@
+#include "trainer/checkpoint/hf_export.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "models/shape_json.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/hf_config.h"
+#include "trainer/checkpoint/hf_tensors.h"
+#include "trainer/checkpoint/new_directory.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/check.h"
+#include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kBlock = int64_t{1} << 20;  // Elements that are held.
+
+using Tensors = std::vector<HfTensors::Tensor>;
+
+// As torch calls it.
+std::string_view TorchName(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kFloat16:
+      return "float16";
+    default:
+      FSDP_CHECK(false) << "weights in " << Name(dtype);
+  }
+}
+
+// Whole tensors in order, as many as fit a file, at least one.
+std::vector<Tensors> Shards(const Tensors& tensors, int64_t element_bytes, int64_t max_bytes) {
+  std::vector<Tensors> shards;
+  int64_t filled = 0;
+  for (const HfTensors::Tensor& tensor : tensors) {
+    const int64_t bytes = tensor.slice->shape.NumElements() * element_bytes;
+    if (shards.empty() || (filled > 0 && bytes > max_bytes - filled)) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().push_back(tensor);
+    filled += bytes;
+  }
+  return shards;
+}
+
+std::string ShardName(size_t index, size_t count) {
+  if (count == 1) return "model.safetensors";
+  char name[64];
+  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
+  return name;
+}
+
+template <typename To>
+void Narrow(std::span<const float> from, const std::string& tensor, std::vector<std::byte>& out) {
+  out.resize(from.size() * sizeof(To));
+  for (size_t i = 0; i < from.size(); ++i) {
+    const To value(from[i]);
+    if (std::isinf(static_cast<float>(value)) && !std::isinf(from[i])) {
+      throw CheckpointError("'" + tensor + "' holds " + std::to_string(from[i]) +
+                            ", which is too large for the dtype it is to be exported in");
+    }
+    std::memcpy(out.data() + i * sizeof(To), &value, sizeof(To));
+  }
+}
+
+// As bytes of the dtype; `buffer` holds them where they are not those of `from`.
+std::span<const std::byte> Convert(std::span<const float> from, DType dtype,
+                                   const std::string& tensor, std::vector<std::byte>& buffer) {
+  if (dtype == DType::kFloat32) return std::as_bytes(from);
+  if (dtype == DType::kBFloat16) {
+    Narrow<BFloat16>(from, tensor, buffer);
+  } else {
+    Narrow<Float16>(from, tensor, buffer);
+  }
+  return buffer;
+}
+
+void CheckParameters(const CheckpointReader& reader, const HfTensors& tensors) {
+  std::vector<std::string> names;
+  for (const auto& tensor : tensors.tensors()) names.push_back(tensor.parameter->name());
+  std::sort(names.begin(), names.end());
+  for (const UnitLayout& unit : reader.manifest().units) {
+    for (const Placement& p : unit.parameters) {
+      if (!std::binary_search(names.begin(), names.end(), p.name)) {
+        throw CheckpointError(reader.directory() + ": holds parameter '" + p.name +
+                              "', which a model of its shape does not have");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+HfExported ExportHf(const std::string& checkpoint, const std::string& out,
+                    const HfExportOptions& options, const ByteProgress& progress) {
+  CheckpointReader reader(checkpoint);
+  const ModelShape shape = ShapeFromJson(reader.manifest().meta.config);
+  const std::string config = HfConfigToJson(shape, TorchName(options.dtype));
+  const HfTensors tensors(shape);
+  CheckParameters(reader, tensors);
+  const int64_t element_bytes = SizeOf(options.dtype);
+  const std::vector<Tensors> shards =
+      Shards(tensors.tensors(), element_bytes, options.max_shard_bytes);
+
+  HfExported exported;
+  exported.files = static_cast<int>(shards.size());
+  for (const auto& tensor : tensors.tensors()) {
+    reader.Read(options.state, tensor.parameter->name(), tensor.parameter->shape(), 0, {});
+    exported.bytes += tensor.slice->shape.NumElements() * element_bytes;
+  }
+  NewDirectory directory(out);
+  std::map<std::string, std::string> file_of;
+  std::vector<float> block;
+  std::vector<std::byte> buffer;
+  int64_t done = 0;
+  for (size_t s = 0; s < shards.size(); ++s) {
+    const std::string file = ShardName(s, shards.size());
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [parameter, slice] : shards[s]) {
+      SafetensorsEntry& entry = entries.emplace_back();
+      entry = {slice->name, ToSafetensorsType(options.dtype), {}};
+      for (int i = 0; i < slice->shape.rank(); ++i) entry.shape.push_back(slice->shape[i]);
+      file_of[slice->name] = file;
+    }
+    SafetensorsWriter writer(directory.temporary() + "/" + file, entries, {{"format", "pt"}});
+    for (const auto& [parameter, slice] : shards[s]) {
+      const int64_t size = slice->shape.NumElements();
+      for (int64_t at = 0; at < size; at += kBlock) {
+        block.resize(static_cast<size_t>(std::min(kBlock, size - at)));
+        reader.Read(options.state, parameter->name(), parameter->shape(), slice->begin + at, block);
+        const auto bytes = Convert(block, options.dtype, slice->name, buffer);
+        writer.WriteBytes(slice->name, at * element_bytes, bytes);
+        done += static_cast<int64_t>(bytes.size());
+        if (progress) progress(done, exported.bytes);
+      }
+    }
+    writer.Finish();
+  }
+  if (shards.size() > 1) {
+    const nlohmann::ordered_json index = {{"metadata", {{"total_size", exported.bytes}}},
+                                          {"weight_map", file_of}};
+    WriteWholeFile(directory.temporary() + "/model.safetensors.index.json", index.dump(2) + "\n");
+  }
+  WriteWholeFile(directory.temporary() + "/config.json", config);
+  directory.Publish();
+  return exported;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,34 @@
+// A checkpoint as a Hugging Face directory: config.json, and model.safetensors or its shards with
+// their index, as transformers' save_pretrained() lays them out.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_EXPORT_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_EXPORT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "trainer/checkpoint/checkpoint_writer.h"
+#include "trainer/core/dtype.h"
+
+namespace fsdp {
+
+struct HfExportOptions {
+  DType dtype = DType::kFloat32;            // Of all tensors: fp32, bf16 or fp16.
+  int64_t max_shard_bytes = 5'000'000'000;  // Of the tensors in a file; one is never split.
+  std::string state = "master";             // "ema": the averaged weights.
+};
+
+struct HfExported {
+  int files = 0;      // Of tensors.
+  int64_t bytes = 0;  // Of the tensors.
+};
+
+// Makes the directory `out`, whole or not at all, and replaces nothing (new_directory.h). A tied
+// head is written once, as the embedding. Values are rounded to nearest, even; one that the dtype
+// does not hold is refused. Holds 4 MiB of elements and one chunk of the checkpoint. `progress`
+// (bytes of tensors) may be null. Throws CheckpointError.
+HfExported ExportHf(const std::string& checkpoint, const std::string& out,
+                    const HfExportOptions& options, const ByteProgress& progress);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_HF_EXPORT_H_

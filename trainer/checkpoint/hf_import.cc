@@ -1,0 +1,28 @@
+#include "trainer/checkpoint/hf_import.h"
+
+#include "models/shape_json.h"
+#include "trainer/checkpoint/hf_config.h"
+#include "trainer/checkpoint/hf_tensors.h"
+#include "trainer/checkpoint/hf_weights.h"
+#include "trainer/fsdp/executor.h"
+
+namespace fsdp {
+
+HfImported ImportHf(const std::string& directory, const std::string& out,
+                    const ByteProgress& progress) {
+  const HfConfig config = ReadHfConfig(directory);
+  const HfTensors tensors(config.shape);
+  const HfWeights weights(directory);
+  weights.RequireAll(tensors);
+  WholeCheckpoint checkpoint;
+  checkpoint.meta.config = ShapeToJson(config.shape);
+  checkpoint.layout = MakeLayout(ShapesOf(tensors.model()), WrapPolicy(), /*shards=*/1);
+  checkpoint.states = {"master"};
+  const auto read = [&](const std::string&, const Placement& placement, int64_t begin,
+                        std::span<float> values) {
+    weights.FillParameter(tensors.Find(placement.name), begin, values);
+  };
+  return {WriteCheckpoint(out, checkpoint, read, progress), config.ignored};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,25 @@
+// A Hugging Face directory as a checkpoint of step 0.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_IMPORT_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_IMPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/checkpoint_writer.h"
+
+namespace fsdp {
+
+struct HfImported {
+  SavedCheckpoint saved;
+  std::vector<std::string> ignored;  // Keys of config.json that are not looked at.
+};
+
+// Makes the checkpoint `out` (WriteCheckpoint) for a world of one: the master weights in fp32, the
+// shape, and no recipe, optimizer state or tokens seen. Every tensor of the directory must be the
+// model's, or known to be of no use. Throws CheckpointError.
+HfImported ImportHf(const std::string& directory, const std::string& out,
+                    const ByteProgress& progress);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_HF_IMPORT_H_
