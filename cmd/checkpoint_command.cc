@@ -14,11 +14,11 @@
 
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
-#include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_import.h"
 #include "trainer/checkpoint/verify.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
+#include "trainer/loop/export.h"
 #include "trainer/observe/json.h"
 #include "trainer/observe/units.h"
 
@@ -187,7 +187,7 @@ void Export(const ExportFlags& flags) {
   HfExported exported;
   {
     Progress progress("exported");
-    exported = ExportHf(source, flags.out, options, std::ref(progress));
+    exported = ExportCheckpoint(source, flags.out, options, std::ref(progress));
   }
   std::printf("%s: %s in %s, %d %s\n", flags.out.c_str(), HumanBytes(exported.bytes).c_str(),
               flags.dtype.c_str(), exported.files, exported.files == 1 ? "file" : "files");

@@ -9,10 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "models/shape_json.h"
-#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_tensors.h"
+#include "trainer/checkpoint/merged_weights.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/check.h"
@@ -88,29 +87,14 @@ std::span<const std::byte> Convert(std::span<const float> from, DType dtype,
   return buffer;
 }
 
-void CheckParameters(const CheckpointReader& reader, const HfTensors& tensors) {
-  std::vector<std::string> names;
-  for (const auto& tensor : tensors.tensors()) names.push_back(tensor.parameter->name());
-  std::sort(names.begin(), names.end());
-  for (const UnitLayout& unit : reader.manifest().units) {
-    for (const Placement& p : unit.parameters) {
-      if (!std::binary_search(names.begin(), names.end(), p.name)) {
-        throw CheckpointError(reader.directory() + ": holds parameter '" + p.name +
-                              "', which a model of its shape does not have");
-      }
-    }
-  }
-}
-
 }  // namespace
 
-HfExported ExportHf(const std::string& checkpoint, const std::string& out,
-                    const HfExportOptions& options, const ByteProgress& progress) {
-  CheckpointReader reader(checkpoint);
-  const ModelShape shape = ShapeFromJson(reader.manifest().meta.config);
+HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const Model& model,
+                    const std::string& out, const HfExportOptions& options,
+                    const ByteProgress& progress) {
   const std::string config = HfConfigToJson(shape, TorchName(options.dtype));
-  const HfTensors tensors(shape);
-  CheckParameters(reader, tensors);
+  const HfTensors tensors(model);
+  MergedWeights weights(checkpoint, model, options.state);
   const int64_t element_bytes = SizeOf(options.dtype);
   const std::vector<Tensors> shards =
       Shards(tensors.tensors(), element_bytes, options.max_shard_bytes);
@@ -118,7 +102,6 @@ HfExported ExportHf(const std::string& checkpoint, const std::string& out,
   HfExported exported;
   exported.files = static_cast<int>(shards.size());
   for (const auto& tensor : tensors.tensors()) {
-    reader.Read(options.state, tensor.parameter->name(), tensor.parameter->shape(), 0, {});
     exported.bytes += tensor.slice->shape.NumElements() * element_bytes;
   }
   NewDirectory directory(out);
@@ -140,7 +123,7 @@ HfExported ExportHf(const std::string& checkpoint, const std::string& out,
       const int64_t size = slice->shape.NumElements();
       for (int64_t at = 0; at < size; at += kBlock) {
         block.resize(static_cast<size_t>(std::min(kBlock, size - at)));
-        reader.Read(options.state, parameter->name(), parameter->shape(), slice->begin + at, block);
+        weights.Read(*parameter, slice->begin + at, block);
         const auto bytes = Convert(block, options.dtype, slice->name, buffer);
         writer.WriteBytes(slice->name, at * element_bytes, bytes);
         done += static_cast<int64_t>(bytes.size());

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <string>
 
+#include "models/shape.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/dtype.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 
@@ -22,12 +25,14 @@ struct HfExported {
   int64_t bytes = 0;  // Of the tensors.
 };
 
-// Makes the directory `out`, whole or not at all, and replaces nothing (new_directory.h). A tied
-// head is written once, as the embedding. Values are rounded to nearest, even; one that the dtype
+// Makes the directory `out`, whole or not at all, and replaces nothing (new_directory.h). `model`
+// is that of the checkpoint, with the adapters it was trained with: they are merged. A tied head is
+// written once, as the embedding. Values are rounded to nearest, even; one that the dtype
 // does not hold is refused. Holds 4 MiB of elements and one chunk of the checkpoint. `progress`
 // (bytes of tensors) may be null. Throws CheckpointError.
-HfExported ExportHf(const std::string& checkpoint, const std::string& out,
-                    const HfExportOptions& options, const ByteProgress& progress);
+HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const Model& model,
+                    const std::string& out, const HfExportOptions& options,
+                    const ByteProgress& progress);
 
 }  // namespace fsdp
 

@@ -1,5 +1,8 @@
 #include "trainer/checkpoint/hf_import.h"
 
+#include <memory>
+
+#include "models/make_model.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_tensors.h"
@@ -11,16 +14,17 @@ namespace fsdp {
 HfImported ImportHf(const std::string& directory, const std::string& out,
                     const ByteProgress& progress) {
   const HfConfig config = ReadHfConfig(directory);
-  const HfTensors tensors(config.shape);
+  const std::unique_ptr<Model> model = MakeModel(config.shape);
+  const HfTensors tensors(*model);
   const HfWeights weights(directory);
   weights.RequireAll(tensors);
   WholeCheckpoint checkpoint;
   checkpoint.meta.config = ShapeToJson(config.shape);
-  checkpoint.layout = MakeLayout(ShapesOf(tensors.model()), WrapPolicy(), /*shards=*/1);
+  checkpoint.layout = MakeLayout(ShapesOf(*model), WrapPolicy(), /*shards=*/1);
   checkpoint.states = {"master"};
   const auto read = [&](const std::string&, const Placement& placement, int64_t begin,
                         std::span<float> values) {
-    weights.FillParameter(tensors.Find(placement.name), begin, values);
+    weights.FillParameter(*tensors.Find(placement.name), begin, values);
   };
   return {WriteCheckpoint(out, checkpoint, read, progress), config.ignored};
 }

@@ -3,10 +3,12 @@
 #include <filesystem>
 #include <memory>
 
+#include "models/make_model.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_weights.h"
 #include "trainer/checkpoint/hf_config.h"
+#include "trainer/checkpoint/hf_tensors.h"
 #include "trainer/checkpoint/hf_weights.h"
 #include "trainer/core/errors.h"
 
@@ -46,7 +48,7 @@ Executor::FillParameter OpenInitialWeights(const std::string& directory) {
     };
   }
   const auto weights = std::make_shared<HfWeights>(directory);
-  weights->RequireAll(HfTensors(ReadHfConfig(directory).shape));
+  weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(directory).shape)));
   return [weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
     weights->FillParameter(parameter, begin, values);
   };

@@ -11,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "models/make_model.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_import.h"
@@ -19,6 +20,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/nn/lora.h"
 #include "trainer/observe/whole_file.h"
 
 namespace fsdp {
@@ -100,6 +102,13 @@ std::vector<std::pair<std::string, ModelShape>> Shapes() {
                               .max_position_embeddings = 20}}};
 }
 
+HfExported Export(const std::string& checkpoint, const std::string& out,
+                  const HfExportOptions& options, const ByteProgress& progress) {
+  CheckpointReader reader(checkpoint);
+  const ModelShape shape = ShapeFromJson(reader.manifest().meta.config);
+  return ExportHf(reader, shape, *MakeModel(shape), out, options, progress);
+}
+
 float FiniteFloat(uint64_t bits, DType dtype) {
   // Any finite value of the dtype, subnormals and zeros of both signs as well.
   if (dtype == DType::kFloat32) {
@@ -118,11 +127,12 @@ float FiniteFloat(uint64_t bits, DType dtype) {
 // A checkpoint of this shape with states "master" and "ema", all of whose values `dtype` holds.
 std::string MakeCheckpoint(const std::string& name, const ModelShape& shape, DType dtype,
                            int shards) {
-  const HfTensors tensors(shape);
+  const auto model = MakeModel(shape);
+  const HfTensors tensors(*model);
   WholeCheckpoint checkpoint;
   checkpoint.meta.step = 3;
   checkpoint.meta.config = ShapeToJson(shape);
-  checkpoint.layout = MakeLayout(ShapesOf(tensors.model()), WrapPolicy(), shards);
+  checkpoint.layout = MakeLayout(ShapesOf(*model), WrapPolicy(), shards);
   checkpoint.world = shards;
   checkpoint.states = {"master", "ema"};
   const std::string path = FreshDirectory(name) + "/step_3";
@@ -152,7 +162,7 @@ TEST(RoundTripTest, OfAFileOfTransformers) {
     const std::string dir = FreshDirectory("transformers");
     const HfImported imported = ImportHf(from, dir + "/imported", nullptr);
     EXPECT_EQ(imported.saved.path, dir + "/imported");
-    const HfExported exported = ExportHf(dir + "/imported", dir + "/exported", {}, nullptr);
+    const HfExported exported = Export(dir + "/imported", dir + "/exported", {}, nullptr);
     EXPECT_EQ(exported.files, 1);
     EXPECT_EQ(List(dir + "/exported"), (Strings{"config.json", "model.safetensors"}));
     ExpectSame(Contents(dir + "/exported"), Contents(from), model);
@@ -172,16 +182,17 @@ TEST(RoundTripTest, OfEveryDtypeAndNumberOfFiles) {
             name + " " + std::string(Name(dtype)) + " " + std::to_string(max_bytes);
         for (const char* sub : {"/a", "/b", "/back"}) fs::remove_all(dir + sub);
         int64_t last = 0;
-        const HfExported exported = ExportHf(first, dir + "/a", {dtype, max_bytes, "master"},
-                                             [&](int64_t done, int64_t of) {
-                                               EXPECT_LT(last, done);
-                                               EXPECT_EQ(of, total);
-                                               last = done;
-                                             });
+        const HfExported exported =
+            Export(first, dir + "/a", {dtype, max_bytes, "master"}, [&](int64_t done, int64_t of) {
+              EXPECT_LT(last, done);
+              EXPECT_EQ(of, total);
+              last = done;
+            });
         EXPECT_EQ(last, total) << what;
         EXPECT_EQ(exported.bytes, total) << what;
         const auto contents = Contents(dir + "/a");
-        const HfTensors tensors(shape);
+        const auto model = MakeModel(shape);
+        const HfTensors tensors(*model);
         ASSERT_EQ(contents.size(), tensors.tensors().size()) << what;  // A tied head once.
         EXPECT_EQ(exported.files, max_bytes == total ? 1
                                   : max_bytes == 1   ? static_cast<int>(contents.size())
@@ -219,7 +230,7 @@ TEST(RoundTripTest, OfEveryDtypeAndNumberOfFiles) {
                 << what << ": " << p.name;
           }
         }
-        ExportHf(dir + "/back", dir + "/b", {dtype, total / 2, "master"}, nullptr);
+        Export(dir + "/back", dir + "/b", {dtype, total / 2, "master"}, nullptr);
         ExpectSame(Contents(dir + "/b"), contents, what);
       }
     }
@@ -230,11 +241,12 @@ TEST(ExportTest, WritesTheStateItIsAskedFor) {
   const auto [name, shape] = Shapes()[0];
   const std::string from = MakeCheckpoint("state", shape, DType::kFloat32, 2);
   const std::string dir = FreshDirectory("states");
-  ExportHf(from, dir + "/last", {}, nullptr);
-  ExportHf(from, dir + "/ema", {.state = "ema"}, nullptr);
+  Export(from, dir + "/last", {}, nullptr);
+  Export(from, dir + "/ema", {.state = "ema"}, nullptr);
   CheckpointReader reader(from);
   const HfWeights last(dir + "/last"), ema(dir + "/ema");
-  const HfTensors tensors(shape);
+  const auto model = MakeModel(shape);
+  const HfTensors tensors(*model);
   for (const auto& [parameter, slice] : tensors.tensors()) {
     std::vector<float> values(static_cast<size_t>(parameter->shape().NumElements()));
     for (const auto& [weights, state] : {std::pair(&last, "master"), std::pair(&ema, "ema")}) {
@@ -245,21 +257,77 @@ TEST(ExportTest, WritesTheStateItIsAskedFor) {
   const std::string imported = dir + "/imported";
   ImportHf(dir + "/last", imported, nullptr);
   EXPECT_NE(ErrorOf([&] {
-              ExportHf(imported, dir + "/none", {.state = "ema"}, nullptr);
+              Export(imported, dir + "/none", {.state = "ema"}, nullptr);
             }).find("has no state 'ema'; it has master"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(dir + "/none") || fs::exists(dir + "/none.tmp"));
 }
 
+// Adapters are merged into the weights they belong to, and nothing of them is left.
+TEST(ExportTest, MergesAdapters) {
+  for (const auto& [name, shape] : Shapes()) {
+    for (const char* state : {"master", "ema"}) {
+      const auto base = MakeModel(shape);
+      LoraModel model(MakeModel(shape), {.rank = 3, .alpha = 6, .targets = {"*attn*", "*mlp*"}});
+      WholeCheckpoint checkpoint;
+      checkpoint.meta.config = ShapeToJson(shape);
+      checkpoint.layout = MakeLayout(ShapesOf(model), WrapPolicy(), 2);
+      checkpoint.world = 2;
+      checkpoint.states = {"master", "ema"};
+      const std::string dir = FreshDirectory("lora");
+      const auto value = [](const std::string& state, const std::string& parameter, int64_t i) {
+        return RandomStream(11, state + parameter).Normal(static_cast<uint64_t>(i));
+      };
+      WriteCheckpoint(
+          dir + "/step_1", checkpoint,
+          [&](const std::string& s, const Placement& p, int64_t begin, std::span<float> out) {
+            for (size_t i = 0; i < out.size(); ++i) {
+              out[i] = value(s, p.name, begin + static_cast<int64_t>(i));
+            }
+          },
+          nullptr);
+      CheckpointReader reader(dir + "/step_1");
+      ExportHf(reader, shape, model, dir + "/out", {.state = state}, nullptr);
+      const HfTensors plain(*base);
+      const HfWeights weights(dir + "/out");
+      weights.RequireAll(plain);
+      const HfTensors adapted(model);
+      int merged = 0;
+      for (const auto& [parameter, slice] : plain.tensors()) {
+        std::vector<float> got(static_cast<size_t>(slice->shape.NumElements()));
+        weights.Fill(slice->name, slice->shape, 0, got);
+        // The same slice of the model with adapters, whose own parameters have its name.
+        const std::string a_name = LoraName(slice->name, 'A'), b_name = LoraName(slice->name, 'B');
+        const Parameter* const a = adapted.Find(a_name);
+        const int64_t width = slice->shape.rank() == 2 ? slice->shape[1] : 1;
+        merged += a != nullptr;
+        for (size_t i = 0; i < got.size(); ++i) {
+          const auto at = static_cast<int64_t>(i);
+          double want = value("master", parameter->name(), slice->begin + at);  // Frozen: no other.
+          const bool rows = model.linear_layout() == WeightLayout::kOutIn;
+          const int64_t out = rows ? at / width : at % width, in = rows ? at % width : at / width;
+          for (int64_t r = 0; a != nullptr && r < 3; ++r) {
+            want += 2.0 * value(state, b_name, out * 3 + r) *
+                    value(state, a_name, r * a->shape()[1] + in);
+          }
+          ASSERT_EQ(got[i], static_cast<float>(want)) << slice->name << " " << i;
+        }
+      }
+      EXPECT_EQ(merged, 2 * (name == "gpt2" ? 4 : 7));  // Two layers.
+    }
+  }
+}
+
 TEST(ExportTest, RoundsToNearestAndRefusesWhatTheDtypeDoesNotHold) {
   const auto [name, shape] = Shapes()[0];
   float value = 0;
-  const HfTensors tensors(shape);
+  const auto model = MakeModel(shape);
+  const HfTensors tensors(*model);
   const auto make = [&](float v) {
     value = v;
     WholeCheckpoint checkpoint;
     checkpoint.meta.config = ShapeToJson(shape);
-    checkpoint.layout = MakeLayout(ShapesOf(tensors.model()), WrapPolicy(), 1);
+    checkpoint.layout = MakeLayout(ShapesOf(*model), WrapPolicy(), 1);
     checkpoint.states = {"master"};
     const std::string path = FreshDirectory("round") + "/step_0";
     WriteCheckpoint(
@@ -272,7 +340,7 @@ TEST(ExportTest, RoundsToNearestAndRefusesWhatTheDtypeDoesNotHold) {
   };
   const auto exported = [&](float v, DType dtype) {
     const std::string dir = FreshDirectory("rounded");
-    ExportHf(make(v), dir + "/out", {.dtype = dtype}, nullptr);
+    Export(make(v), dir + "/out", {.dtype = dtype}, nullptr);
     std::vector<float> one(1);
     HfWeights(dir + "/out")
         .Fill(tensors.tensors()[0].slice->name, tensors.tensors()[0].slice->shape, 5, one);
@@ -295,7 +363,7 @@ TEST(ExportTest, OverwritesNothingAndRefusesAForeignModel) {
   const std::string from = MakeCheckpoint("foreign", shape, DType::kFloat32, 1);
   const std::string dir = FreshDirectory("overwrite");
   fs::create_directory(dir + "/there");
-  EXPECT_NE(ErrorOf([&] { ExportHf(from, dir + "/there", {}, nullptr); }).find("is there already"),
+  EXPECT_NE(ErrorOf([&] { Export(from, dir + "/there", {}, nullptr); }).find("is there already"),
             std::string::npos);
   EXPECT_TRUE(List(dir + "/there").empty());
   const auto with_config = [&](const std::string& config) {
@@ -307,7 +375,7 @@ TEST(ExportTest, OverwritesNothingAndRefusesAForeignModel) {
     WriteCheckpoint(
         path, other, [&](const std::string&, const Placement&, int64_t, std::span<float>) {},
         nullptr);
-    return ErrorOf([&] { ExportHf(path, dir + "/out", {}, nullptr); });
+    return ErrorOf([&] { Export(path, dir + "/out", {}, nullptr); });
   };
   Gpt2Config one = std::get<Gpt2Config>(shape);
   one.num_hidden_layers = 1;

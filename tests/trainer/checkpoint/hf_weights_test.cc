@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "models/gpt2/gpt2.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 
@@ -156,7 +157,8 @@ std::string WriteModel(const HfTensors& model,
 
 // Nothing that a file holds is left out without a word.
 TEST(HfWeightsTest, RequiresTheModelsTensorsAndNoOthers) {
-  const HfTensors model(Tiny());
+  const Gpt2 gpt2(Tiny());
+  const HfTensors model(gpt2);
   using Entries = std::vector<SafetensorsEntry>;
   const auto error = [&](const std::function<void(Entries&)>& change) {
     const std::string dir = WriteModel(model, change);

@@ -1,0 +1,81 @@
+#include "trainer/checkpoint/merged_weights.h"
+
+#include <utility>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+
+MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::string state)
+    : reader_(reader), layout_(model.linear_layout()), state_(std::move(state)) {
+  if (!reader.HasState(state_)) {
+    std::string list;
+    for (const std::string& s : reader.manifest().states) list += (list.empty() ? "" : ", ") + s;
+    throw CheckpointError(reader.directory() + ": has no state '" + state_ + "'; it has " + list);
+  }
+  for (const UnitLayout& unit : reader.manifest().units) {
+    if (UnitHasState(unit, state_)) continue;
+    for (const Placement& p : unit.parameters) frozen_.insert(p.name);
+  }
+  std::unordered_set<std::string> names;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      names.insert(p->name());
+      ReadPlain(*p, 0, {});  // Refuses what is missing, or of another shape.
+    }
+  }
+  for (const UnitLayout& unit : reader.manifest().units) {
+    for (const Placement& p : unit.parameters) {
+      if (names.count(p.name) == 0) {
+        throw CheckpointError(reader.directory() + ": holds parameter '" + p.name +
+                              "', which a model of its shape does not have");
+      }
+    }
+  }
+}
+
+void MergedWeights::ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out) {
+  reader_.Read(frozen_.count(parameter.name()) > 0 ? "master" : state_, parameter.name(),
+               parameter.shape(), begin, out);
+}
+
+void MergedWeights::LoadAdapters(const Parameter& parameter) {
+  if (std::exchange(loaded_, &parameter) == &parameter) return;
+  factors_.clear();
+  for (const Adapter& adapter : parameter.adapters()) {
+    Factors& f = factors_.emplace_back();
+    f.rank = adapter.a->shape()[0];
+    f.column = adapter.column;
+    f.columns = adapter.b->shape()[0];
+    f.scale = adapter.scale;
+    f.a.resize(static_cast<size_t>(adapter.a->shape().NumElements()));
+    f.b.resize(static_cast<size_t>(adapter.b->shape().NumElements()));
+    ReadPlain(*adapter.a, 0, f.a);
+    ReadPlain(*adapter.b, 0, f.b);
+  }
+}
+
+void MergedWeights::Read(const Parameter& parameter, int64_t begin, std::span<float> out) {
+  if (parameter.adapters().empty() || out.empty()) return ReadPlain(parameter, begin, out);
+  LoadAdapters(parameter);  // First: they lie elsewhere in the file.
+  ReadPlain(parameter, begin, out);
+  const bool rows_are_outputs = layout_ == WeightLayout::kOutIn;
+  const int64_t width = parameter.shape()[1];
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t at = begin + static_cast<int64_t>(i);
+    const int64_t column = rows_are_outputs ? at / width : at % width;  // Of the output.
+    const int64_t input = rows_are_outputs ? at % width : at / width;
+    for (const Factors& f : factors_) {
+      if (column < f.column || column >= f.column + f.columns) continue;
+      const float* b = f.b.data() + (column - f.column) * f.rank;
+      const int64_t inputs = rows_are_outputs ? width : parameter.shape()[0];
+      double sum = 0;
+      for (int64_t r = 0; r < f.rank; ++r) {
+        sum += static_cast<double>(b[r]) * static_cast<double>(f.a[r * inputs + input]);
+      }
+      out[i] = static_cast<float>(static_cast<double>(out[i]) + f.scale * sum);
+    }
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,49 @@
+// The weights of a checkpoint as a model without adapters has them.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MERGED_WEIGHTS_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_MERGED_WEIGHTS_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/nn/model.h"
+
+namespace fsdp {
+
+// Used by one thread. Holds the adapters of one parameter at a time.
+class MergedWeights {
+ public:
+  // `state`: "master", or "ema" for the averaged weights, which frozen parameters do not have:
+  // those are the same as ever. Throws CheckpointError where the checkpoint has no such state, or
+  // its parameters are not those of the model.
+  MergedWeights(CheckpointReader& reader, const Model& model, std::string state);
+
+  // Fills `out` with elements [begin, begin + out.size()) of the parameter, to which is added what
+  // its adapters add (nn/lora.h): alpha / rank times the product of B and A, in float64, rounded
+  // once.
+  void Read(const Parameter& parameter, int64_t begin, std::span<float> out);
+
+ private:
+  struct Factors {
+    std::vector<float> a, b;  // [rank, in], [out, rank].
+    int64_t rank = 0, column = 0, columns = 0;
+    double scale = 0;
+  };
+
+  void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
+  void LoadAdapters(const Parameter& parameter);
+
+  CheckpointReader& reader_;
+  const WeightLayout layout_;
+  const std::string state_;
+  std::unordered_set<std::string> frozen_;
+  const Parameter* loaded_ = nullptr;  // Whose adapters are held.
+  std::vector<Factors> factors_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_MERGED_WEIGHTS_H_
