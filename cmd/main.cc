@@ -11,6 +11,7 @@
 #include "cmd/generate_command.h"
 #include "cmd/recipe_flags.h"
 #include "cmd/report_command.h"
+#include "cmd/tokenize_command.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/launch/launch_command.h"
@@ -100,6 +101,7 @@ int Main(int argc, char** argv) {
   AddCheckpointCommand(app);
   AddGenerateCommand(app);
   AddReportCommand(app);
+  AddTokenizeCommand(app);
 
   LaunchCommand launch;
   CLI::App* const launch_command = AddLaunchCommand(app, &launch);

@@ -128,5 +128,76 @@ TEST(Data, BadTokensEndTheRunWithFileAndPlace) {
   EXPECT_FALSE(Exists(job.run_dir()));
 }
 
+const std::string kTokenizer = "tests/fixtures/tokenizers/gpt2.json";
+
+std::string Prose() {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "The jargon of line " + std::to_string(i * i) + " it is.\n";
+  return text;
+}
+
+TEST(Tokenizers, TextIsTokenisedOnceAndGivesTheRunOfItsTokens) {
+  Job job;
+  const std::string text = job.dir().Write("text.txt", Prose());
+  const Strings common = {
+      "model.vocab_size=1001", "data.cache=" + job.dir() / "cache",
+      "train.steps=4",         "eval={every: 2, sample: {prompt: The, max_tokens: 9}}",
+      "data.documents=true",   "data.valid={fraction: 0.1}"};
+  const auto with = [&](const std::string& name, const std::string& source) {
+    Strings all = common;
+    all.insert(all.end(), {"run.dir=" + job.RunDir(name), "data.train=" + source});
+    return all;
+  };
+  const std::string source = "{source: text, paths: [" + text + "], tokenizer: " + kTokenizer + "}";
+  const Outcome first = job.Launch(3, with("first", source));
+  ASSERT_EQ(first.code, 0) << first.Text();
+  // One rank wrote, whichever it was.
+  const size_t at = first.out.find("tokenising ");
+  ASSERT_NE(at, std::string::npos) << first.out;
+  EXPECT_EQ(first.out.find("tokenising ", at + 1), std::string::npos) << first.out;
+  EXPECT_NE(first.out.find("sample: The"), std::string::npos) << first.out;
+  const Outcome second = job.Launch(3, with("second", source));
+  EXPECT_EQ(second.out.find("tokenising "), std::string::npos) << second.out;
+
+  const std::string out = job.dir() / "tokens";
+  const Outcome made =
+      Call({"tokenize", "--tokenizer", kTokenizer, "--out", out, "--shard-tokens", "500", text});
+  ASSERT_EQ(made.code, 0) << made.Text();
+  EXPECT_NE(made.out.find(" tokens of 1 documents in "), std::string::npos) << made.out;
+  const Outcome third = job.Launch(
+      3, with("third", "{source: tokens, paths: [" + out + "], tokenizer: " + kTokenizer + "}"));
+  ASSERT_EQ(third.code, 0) << third.Text();
+  for (const char* kind : {"step", "eval"}) {
+    EXPECT_EQ(Records(job.dir(), "second", kind), Records(job.dir(), "first", kind));
+    EXPECT_EQ(Records(job.dir(), "third", kind), Records(job.dir(), "first", kind));
+  }
+  EXPECT_FALSE(Records(job.dir(), "third", "eval").empty());
+}
+
+TEST(Tokenizers, MistakesEndTheRunBeforeItBegins) {
+  Job job;
+  const std::string text = job.dir().Write("text.txt", Prose());
+  const auto train = [&](const std::string& tokenizer, const std::string& vocab) {
+    return job.Train(
+        {"model.vocab_size=" + vocab, "data.cache=" + job.dir() / "cache",
+         "data.train={source: text, paths: [" + text + "], tokenizer: " + tokenizer + "}"});
+  };
+  const Outcome small = train(kTokenizer, "1000");
+  EXPECT_EQ(small.code, 2) << small.Text();
+  EXPECT_NE(small.err.find("has 1001 tokens, but model.vocab_size is 1000"), std::string::npos)
+      << small.err;
+  const Outcome missing = train(job.dir() / "none.json", "1001");
+  EXPECT_EQ(missing.code, 4) << missing.Text();
+  EXPECT_NE(missing.err.find("none.json: No such file"), std::string::npos) << missing.err;
+  const Outcome wrong =
+      train(job.dir().Write("wrong.json", "{\"model\": {\"type\": \"Unigram\"}}"), "1001");
+  EXPECT_EQ(wrong.code, 4) << wrong.Text();
+  EXPECT_NE(wrong.err.find("wrong.json: model `Unigram` is not supported"), std::string::npos)
+      << wrong.err;
+  EXPECT_FALSE(Exists(job.run_dir()));
+  const Outcome usage = Call({"tokenize", "--tokenizer", "bytes", text});
+  EXPECT_EQ(usage.code, 2) << usage.Text();
+}
+
 }  // namespace
 }  // namespace fsdp::e2e

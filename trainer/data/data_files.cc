@@ -25,7 +25,7 @@ namespace {
 
 }  // namespace
 
-FileContents::FileContents(std::string path) : path_(std::move(path)) {
+FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
   struct stat info;
   if (::stat(path_.c_str(), &info) != 0) {
     const int error = errno;
@@ -38,7 +38,7 @@ FileContents::FileContents(std::string path) : path_(std::move(path)) {
     Fail(path_, "is a directory: name its files, or a glob: " + path_ + "/*");
   if (!S_ISREG(info.st_mode)) Fail(path_, "is not a regular file");
   if (info.st_size == 0) Fail(path_, "is empty: take it out of data.*.paths, or fill it");
-  if (path_.ends_with(".gz")) {
+  if (as == As::kContents && path_.ends_with(".gz")) {
     Inflate();
   } else {
     Map();

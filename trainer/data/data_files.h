@@ -15,9 +15,10 @@ namespace fsdp {
 // kernel then sends SIGBUS). A name that ends in .gz is decompressed into memory of this process.
 class FileContents {
  public:
+  enum class As { kContents, kStored };  // kStored: a .gz is mapped as it is.
   // Throws DataError that names the path and the cure: missing, unreadable, no regular file, empty,
   // damaged or cut-off .gz.
-  explicit FileContents(std::string path);
+  explicit FileContents(std::string path, As as = As::kContents);
   FileContents(FileContents&& other) noexcept;
   FileContents& operator=(FileContents&&) = delete;
   ~FileContents();

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -15,14 +17,14 @@ namespace fsdp {
 std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
   if (name == "bytes") return ByteTokenizer();
   std::optional<FileContents> file, config;
+  if (::access(name.c_str(), R_OK) != 0) {
+    throw DataError("tokenizer: " + name + ": " + std::strerror(errno) +
+                    " (a relative path starts at the working directory)");
+  }
   const std::string beside =
       (std::filesystem::path(name).parent_path() / "tokenizer_config.json").string();
-  try {
-    file.emplace(name);
-    if (::access(beside.c_str(), F_OK) == 0) config.emplace(beside);
-  } catch (const DataError& error) {
-    throw DataError(std::string(error.what()) + " (the tokenizer)");
-  }
+  file.emplace(name);
+  if (::access(beside.c_str(), F_OK) == 0) config.emplace(beside);
   const std::string_view bytes = file->bytes(), extra = config ? config->bytes() : "";
   const size_t start = bytes.find_first_not_of(" \t\r\n");
   if (start != std::string_view::npos && bytes[start] == '{') {

@@ -74,6 +74,7 @@ TokenManifest Parse(const std::string& text) {
   constexpr int64_t kMax = int64_t{1} << 62;
   constexpr int64_t kMaxVocab = std::numeric_limits<int32_t>::max();
   TokenManifest m;
+  m.key = Hash(json, "key");
   m.tokenizer = Text(json, "tokenizer");
   m.tokenizer_hash = Hash(json, "tokenizer_hash");
   m.vocab_size = static_cast<int32_t>(Integer(json, "vocab_size", 1, kMaxVocab));
@@ -105,15 +106,11 @@ TokenManifest Parse(const std::string& text) {
 }  // namespace
 
 std::string ToJson(const TokenManifest& m) {
-  Json json = {{"format", kFormat},
-               {"tokenizer", m.tokenizer},
-               {"tokenizer_hash", Hex(m.tokenizer_hash)},
-               {"vocab_size", m.vocab_size},
-               {"eot", m.eot ? Json(*m.eot) : Json(nullptr)},
-               {"documents", m.documents},
-               {"tokens", m.tokens},
-               {"inputs", Json::array()},
-               {"shards", Json::array()}};
+  Json json = {{"format", kFormat},          {"key", Hex(m.key)},
+               {"tokenizer", m.tokenizer},   {"tokenizer_hash", Hex(m.tokenizer_hash)},
+               {"vocab_size", m.vocab_size}, {"eot", m.eot ? Json(*m.eot) : Json(nullptr)},
+               {"documents", m.documents},   {"tokens", m.tokens},
+               {"inputs", Json::array()},    {"shards", Json::array()}};
   for (const DataFile& input : m.inputs) {
     json["inputs"].push_back(
         {{"path", input.path}, {"bytes", input.bytes}, {"hash", Hex(input.hash)}});

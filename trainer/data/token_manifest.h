@@ -21,6 +21,7 @@ struct TokenManifest {
     bool operator==(const Shard&) const = default;
   };
 
+  uint64_t key = 0;             // TokensKey() (tokenize.h): of all that made them.
   std::string tokenizer;        // As named on the command line.
   uint64_t tokenizer_hash = 0;  // Tokenizer::hash().
   int32_t vocab_size = 0;       // Ids are below it.

@@ -77,6 +77,7 @@ std::vector<int32_t> Sample(
     const size_t seen = std::min<size_t>(tokens.size(), options.context);
     const std::span<const float> next = logits(std::span(tokens).last(seen));
     tokens.push_back(PickToken(next, options.vocab, options.sampling, random.Uniform(i)));
+    if (tokens.back() == options.end) break;
   }
   return {tokens.begin() + static_cast<int64_t>(start), tokens.end()};
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,8 @@ struct SampleOptions {
   Sampling sampling;
   int64_t vocab = 256;   // Tokens that may come out.
   int64_t context = 64;  // At most so many tokens are looked at: the window slides.
-  uint64_t seed = 0;     // Token i is drawn with RandomStream(seed, "sample", step).Uniform(i).
+  std::optional<int32_t> end = std::nullopt;  // The last token, where it comes.
+  uint64_t seed = 0;  // Token i is drawn with RandomStream(seed, "sample", step).Uniform(i).
   uint64_t step = 0;
 };
 

@@ -11,9 +11,12 @@
 #include "models/make_model.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/data/open_tokenizer.h"
 #include "trainer/data/synthetic_source.h"
+#include "trainer/data/text_cache.h"
 #include "trainer/data/text_source.h"
 #include "trainer/data/token_file_source.h"
+#include "trainer/data/tokenize.h"
 #include "trainer/loop/initial_weights.h"
 #include "trainer/nn/lora.h"
 
@@ -41,25 +44,6 @@ static_assert(static_cast<int>(ScheduleRecipe::Decay::kCosine) ==
 static_assert(static_cast<int>(SourceRecipe::RawDType::kUint32) ==
               static_cast<int>(TokenDType::kUint32));
 
-std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& source, const ModelShape& shape,
-                                             uint64_t seed) {
-  switch (source.source) {
-    case SourceRecipe::Source::kText:
-      return std::make_shared<TextSource>(source.paths);
-    case SourceRecipe::Source::kTokens: {
-      std::optional<TokenDType> dtype;
-      if (source.dtype) dtype = Same<TokenDType>(*source.dtype);
-      return std::make_shared<TokenFileSource>(source.paths, dtype);
-    }
-    case SourceRecipe::Source::kSynthetic:
-      break;
-  }
-  SyntheticOptions options;
-  options.vocab_size = static_cast<int32_t>(VocabSize(shape));
-  options.seed = seed;
-  return std::make_shared<SyntheticSource>(options);
-}
-
 std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   std::vector<ParameterGroup> groups;
   for (const GroupRecipe& g : recipe.optimizer.groups) {
@@ -68,15 +52,15 @@ std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   return groups;
 }
 
-// Opens sources one after the other and keeps the list of their files.
+// Opens sources one after the other; keeps the list of their files, and their tokenizer.
 class Opener {
  public:
-  Opener(const Recipe& recipe, const ModelShape& shape, std::vector<DataFile>& files)
-      : recipe_(recipe), shape_(shape), files_(files) {}
+  Opener(const Recipe& recipe, const ModelShape& shape, const OpenProgress& progress, RunData& data)
+      : recipe_(recipe), shape_(shape), progress_(progress), data_(data) {}
 
   std::shared_ptr<const TokenSource> Open(const SourceRecipe& recipe, const std::string& key,
                                           uint64_t seed) {
-    std::shared_ptr<const TokenSource> source = OpenFiles(recipe, shape_, seed);
+    std::shared_ptr<const TokenSource> source = OpenFiles(recipe, key, seed);
     if (recipe.eot) source = WithEot(std::move(source), static_cast<int32_t>(*recipe.eot));
     if (recipe_.data.documents && !source->eot()) {
       throw ConfigError(recipe_.Mistake(
@@ -84,16 +68,65 @@ class Opener {
                             " names none: give " + key + ".eot"));
     }
     for (const DataFile& file : source->Files()) {
-      if (std::find(files_.begin(), files_.end(), file) == files_.end()) files_.push_back(file);
+      if (std::find(data_.files.begin(), data_.files.end(), file) == data_.files.end()) {
+        data_.files.push_back(file);
+      }
     }
     CheckTokens(*source, static_cast<int32_t>(VocabSize(shape_)));
     return source;
   }
 
  private:
+  // One for the run: the recipe has seen to it that all sources name the same.
+  std::shared_ptr<const Tokenizer> TokenizerFor(const SourceRecipe& recipe,
+                                                const std::string& key) {
+    if (TokenizerOf(recipe) == nullptr) return nullptr;
+    if (!data_.tokenizer) data_.tokenizer = OpenTokenizer(recipe.tokenizer);
+    const int64_t size = data_.tokenizer->vocab_size();
+    if (const int64_t vocab = VocabSize(shape_); size > vocab) {
+      throw ConfigError(recipe_.Mistake(
+          key + ".tokenizer", recipe.tokenizer + " has " + std::to_string(size) +
+                                  " tokens, but model.vocab_size is " + std::to_string(vocab)));
+    }
+    return data_.tokenizer;
+  }
+
+  std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& recipe, const std::string& key,
+                                               uint64_t seed) {
+    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    switch (recipe.source) {
+      case SourceRecipe::Source::kText: {
+        if (recipe.tokenizer == "bytes") return std::make_shared<TextSource>(recipe.paths);
+        TokenizeOptions options;
+        options.files = recipe.paths;
+        options.column = recipe.column;
+        if (recipe.eot) options.eot = static_cast<int32_t>(*recipe.eot);
+        options.stop = progress_.stop;
+        return OpenTextTokens(recipe_.data.cache.value_or(DefaultTokenCache()), tokenizer,
+                              recipe.tokenizer, std::move(options), progress_.say);
+      }
+      case SourceRecipe::Source::kTokens: {
+        std::optional<TokenDType> dtype;
+        if (recipe.dtype) dtype = Same<TokenDType>(*recipe.dtype);
+        const auto tokens = std::make_shared<TokenFileSource>(recipe.paths, dtype);
+        if (!tokens->eot() && tokenizer && tokenizer->eot()) {
+          return WithEot(tokens, *tokenizer->eot());
+        }
+        return tokens;
+      }
+      case SourceRecipe::Source::kSynthetic:
+        break;
+    }
+    SyntheticOptions options;
+    options.vocab_size = static_cast<int32_t>(VocabSize(shape_));
+    options.seed = seed;
+    return std::make_shared<SyntheticSource>(options);
+  }
+
   const Recipe& recipe_;
   const ModelShape& shape_;
-  std::vector<DataFile>& files_;
+  const OpenProgress& progress_;
+  RunData& data_;
 };
 
 }  // namespace
@@ -188,9 +221,9 @@ uint64_t RunData::Hash() const {
 }
 
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int world, uint64_t seed,
-                 const ValidRecipe& held_out) {
+                 const ValidRecipe& held_out, const OpenProgress& progress) {
   RunData data;
-  Opener opener(recipe, shape, data.files);
+  Opener opener(recipe, shape, progress, data);
   const auto* apart = std::get_if<HeldOut>(&held_out);          // Never trained on.
   const auto* last = std::get_if<HeldOut>(&recipe.data.valid);  // Evaluated.
   WeightedSources train, tails;

@@ -2,12 +2,14 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_SETUP_H_
 #define FSDP_TRAIN_TRAINER_LOOP_SETUP_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "trainer/data/loader.h"
 #include "trainer/data/token_source.h"
+#include "trainer/data/tokenizer.h"
 #include "trainer/loop/session.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/recipe.h"
@@ -35,6 +37,8 @@ struct RunData {
   };
 
   std::unique_ptr<TrainLoader> train;
+  // Of samples: that of data.train. Null where nobody says, and then nothing is sampled.
+  std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<Valid> valid;     // Empty: no evaluation.
   std::vector<DataFile> files;  // All that are opened, each once, in the recipe's order.
 
@@ -42,8 +46,13 @@ struct RunData {
 };
 // `seed` orders the samples; `held_out` is the data.valid that says which tokens of data.train are
 // never trained on: those of the recipe, or, in a resumed run, of the one that it began with.
+// Text that is not tokenised yet is: `progress` hears of it, and ends it with Error(kStopped).
+struct OpenProgress {
+  std::function<void(const std::string&)> say;  // May be null.
+  std::function<bool()> stop;                   // May be null.
+};
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int world, uint64_t seed,
-                 const ValidRecipe& held_out);
+                 const ValidRecipe& held_out, const OpenProgress& progress = {});
 
 }  // namespace fsdp
 

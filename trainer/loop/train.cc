@@ -16,7 +16,7 @@
 #include "trainer/checkpoint/background_saver.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/core/check.h"
-#include "trainer/data/byte_tokenizer.h"
+#include "trainer/data/tokenizer.h"
 #include "trainer/loop/initial_weights.h"
 #include "trainer/loop/plan.h"
 #include "trainer/loop/run_directory.h"
@@ -75,7 +75,7 @@ class Trainer {
         model_(BuildModel(recipe, shape_)),
         options_(SessionOptionsFor(recipe, job.world, threads_)),
         data_(OpenData(recipe, shape_, job.world, static_cast<uint64_t>(recipe.run.seed),
-                       recipe.data.valid)),
+                       recipe.data.valid, ProgressFor(job))),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
         plan_(PlanRun(*model_, options_, job.world, job.local_world)),
@@ -119,6 +119,15 @@ class Trainer {
   std::ostream& Out() const {
     static std::ostream null(nullptr);
     return job_.console ? *job_.console : null;
+  }
+  // Whichever rank of the host tokenises says so.
+  static OpenProgress ProgressFor(const Job& job) {
+    OpenProgress progress;
+    if (job.console != nullptr) {
+      progress.say = [&job](const std::string& line) { *job.console << line << std::endl; };
+    }
+    progress.stop = job.stop_requested;
+    return progress;
   }
   static ConsoleOptions ConsoleFor(const Job& job) {
     if (job.console == nullptr || job.rank != 0) {
@@ -176,7 +185,7 @@ class Trainer {
       // Samples and their order stay those that the run began with.
       held_out_ = ParseRecipe({{start_.resume_from, meta.recipe}}).data.valid;
       if (seed_ != static_cast<uint64_t>(recipe_.run.seed) || held_out_ != recipe_.data.valid) {
-        data_ = OpenData(recipe_, shape_, job_.world, seed_, held_out_);
+        data_ = OpenData(recipe_, shape_, job_.world, seed_, held_out_, ProgressFor(job_));
       }
       return;
     }
@@ -487,17 +496,23 @@ class Trainer {
     SampleOptions options;
     options.max_tokens = sample.max_tokens;
     options.sampling.temperature = sample.temperature;
-    options.vocab = std::min<int64_t>(VocabSize(shape_), kByteVocabSize);
+    const Tokenizer& tokenizer = *data_.tokenizer;
+    options.vocab = std::min<int64_t>(VocabSize(shape_), tokenizer.vocab_size());
     options.context = recipe_.data.seq_len;
+    options.end = tokenizer.eot();
     options.seed = seed_;
     options.step = static_cast<uint64_t>(step_);
     const auto logits = [&](std::span<const int32_t> tokens) {
       return session_->Logits(static_cast<int64_t>(tokens.size()) - 1,
                               [tokens](int, const Batch& batch) { FillPrompt(tokens, batch); });
     };
-    const std::vector<int32_t> out = Sample(options, EncodeBytes(sample.prompt), logits);
+    std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
+    if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
+    if (prompt.empty()) return;  // Nothing but what the tokenizer takes away.
+    std::string text;
+    for (const int32_t id : Sample(options, std::move(prompt), logits)) text += tokenizer.Piece(id);
     if (!first()) return;
-    const SampleRecord record{step_, sample.prompt, DecodeBytes(out)};
+    const SampleRecord record{step_, sample.prompt, text};
     Write(record);
     console_.Line("sample: " + Printable(record.prompt + record.text));
   }

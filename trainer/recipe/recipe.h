@@ -84,6 +84,7 @@ struct SourceRecipe {
   Source source = Source::kText;
   std::vector<std::string> paths;   // Files or globs; not empty for files, empty for synthetic.
   std::string tokenizer = "bytes";  // Or the path of a tokenizer.json or SentencePiece .model.
+  std::string column = "text";      // Of .jsonl.
   std::optional<RawDType> dtype;    // kTokens: of files without a header.
   std::optional<int64_t> eot;       // Empty: the tokenizer's, or that of tokens.json.
   double weight = 1;                // In a list of data.train.
@@ -107,6 +108,7 @@ struct DataRecipe {
   ValidRecipe valid = HeldOut{};  // monostate: none.
   int64_t seq_len = 256;
   bool shuffle = true;
+  std::optional<std::string> cache;  // DefaultTokenCache() where empty.
   bool documents = false;
 
   std::span<const SourceRecipe> TrainSources() const;

@@ -13,7 +13,7 @@ bool IsFree(const std::string& key) {
        {"run.", "log.", "checkpoint.", "eval.", "fsdp.", "data.valid.", "data.valid["}) {
     if (key.starts_with(prefix)) return true;
   }
-  return key == "data.valid" || key == "train.steps";
+  return key == "data.valid" || key == "data.cache" || key == "train.steps";
 }
 
 }  // namespace
@@ -49,7 +49,8 @@ void CheckResume(const Recipe& before, const Recipe& now) {
 std::vector<std::pair<std::string, std::string>> SharedSettings(const Recipe& recipe) {
   auto settings = FlattenRecipe(recipe);
   std::erase_if(settings, [](const auto& setting) {
-    return setting.first == "run.threads" || setting.first == "run.dir";
+    return setting.first == "run.threads" || setting.first == "run.dir" ||
+           setting.first == "data.cache";
   });
   return settings;
 }

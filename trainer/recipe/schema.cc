@@ -181,26 +181,41 @@ Section<ModelRecipe> ModelSection() {
       {"attention_dropout"}};
 }
 
+// `bytes`, or a path that says by its end what it is.
 Type<std::string> TokenizerName() {
-  return Convert<std::string, size_t>(
-      OneOfNames({"bytes"},
-                 [](const std::string& name) {
-                   return name.ends_with(".json") || name.ends_with(".model");
-                 }),
-      [](const size_t&) { return std::string("bytes"); },
-      [](const std::string&) { return size_t{0}; });
+  const Type<std::string> text = Text();
+  Json path = text.schema;
+  path["pattern"] = "\\.(json|model)$";
+  return {{{"anyOf", {{{"enum", {"bytes"}}}, path}}},
+          [text](const YamlNode& node, const std::string& key, RecipeReader& reader,
+                 std::string& value) {
+            std::string read;
+            if (!text.read(node, key, reader, read)) return false;
+            if (read != "bytes" && !read.ends_with(".json") && !read.ends_with(".model")) {
+              reader.Wrong(node, key, "`bytes`, or a path that ends in .json or .model");
+              return false;
+            }
+            value = std::move(read);
+            return true;
+          },
+          text.write};
 }
 
 Section<SourceRecipe> SourceSection() {
   using R = SourceRecipe;
   return {{
       Key("source", &R::source, OneOf<R::Source>(Later({"images"})),
-          "text: files, tokenised when the run starts. tokens: files of token ids (llm.c .bin, "
-          ".npy or raw). synthetic: tokens drawn from the seed over the model's vocabulary, "
+          "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
+          ".bin, .npy or raw). synthetic: tokens drawn from the seed over the model's vocabulary, "
           "without files."),
       Key("paths", &R::paths, ListOf(Text()),
           "Files or globs, in this order. At least one for text and tokens, none for synthetic."),
-      Key("tokenizer", &R::tokenizer, TokenizerName(), "bytes: a token for each byte."),
+      Key("tokenizer", &R::tokenizer, TokenizerName(),
+          "bytes: a token for each byte of the files as they are. Otherwise a file is a document, "
+          "in "
+          ".jsonl a line is. For tokens: what made them, where samples are to be shown."),
+      Key("column", &R::column, Text(),
+          "text: the field of .jsonl that holds a document. bytes does not read it."),
       Key("dtype", &R::dtype, Nullable(OneOf<R::RawDType>()),
           "tokens: of raw files. null: every file has a header of llm.c or NumPy."),
       Key("eot", &R::eot, Nullable(Integer(0)),
@@ -309,7 +324,7 @@ Type<Valid> ValidType() {
             if (std::get_if<std::vector<SourceRecipe>>(&value)) reader.ForgetBelow(key);
             const YamlNode::Entry* fraction = node.Find("fraction");
             bool names_source = false;
-            for (const char* name : {"source", "paths", "tokenizer", "dtype", "eot"}) {
+            for (const char* name : {"source", "paths", "tokenizer", "column", "dtype", "eot"}) {
               names_source |= node.Find(name) != nullptr;
             }
             if (fraction != nullptr && names_source) {
@@ -354,6 +369,9 @@ Section<DataRecipe> DataSection() {
           .Elsewhere({"sequence_length", "max_seq_len", "block_size"}),
       Key("shuffle", &R::shuffle, Boolean(),
           "Sequences in an order drawn from the seed, anew each epoch; false: as they lie."),
+      Key("cache", &R::cache, Nullable(Text()),
+          "Where a host keeps text that it has tokenised, for later runs too. null: "
+          "fsdp-train/tokens in $XDG_CACHE_HOME or ~/.cache."),
       Key("documents", &R::documents, Boolean(),
           "Documents end at the end-of-text token: positions begin again behind it, attention does "
           "not look back across it, and the token behind it is nobody's target. false: a sequence "

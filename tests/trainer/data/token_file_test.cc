@@ -254,6 +254,7 @@ TEST_F(TokenFileTest, LooksThroughManyTokensHereAndThere) {
 
 TEST_F(TokenFileTest, ManifestSaysWhatShardsCannot) {
   TokenManifest m;
+  m.key = 12;
   m.tokenizer = "gpt2/tokenizer.json";
   m.tokenizer_hash = 0xfedcba9876543210;
   m.vocab_size = 50257;

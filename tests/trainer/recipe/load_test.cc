@@ -301,12 +301,16 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
       "r.yaml:2:49: data.train.eot: data.train.eot is 50257, outside the vocabulary of 50257");
   EXPECT_EQ(data("train: {paths: [x], weight: 1}"),
             "r.yaml:2:28: data.train.weight: unknown key; known here: source, paths, tokenizer, "
-            "dtype and eot");
+            "column, dtype and eot");
   EXPECT_EQ(data("train: x"),
             "r.yaml:2:15: data.train: want a map, or a list of maps, got the text `x`");
-  EXPECT_EQ(data("train: {paths: [x], tokenizer: gpt2/tokenizer.json}"),
-            "r.yaml:2:39: data.train.tokenizer: `gpt2/tokenizer.json`: not in this version (want "
-            "`bytes`)");
+  EXPECT_EQ(data("train: {paths: [x], tokenizer: gpt2/tokenizer.json}"), "");
+  EXPECT_EQ(data("train: {paths: [x], tokenizer: byte}"),
+            "r.yaml:2:39: data.train.tokenizer: want `bytes`, or a path that ends in .json or "
+            ".model, got the text `byte`");
+  EXPECT_EQ(data("train: {paths: [x], tokenizer: a.json}, valid: {paths: [v]}"),
+            "r.yaml:2:39: data.train.tokenizer: data.valid.tokenizer is `bytes`, but "
+            "data.train.tokenizer is `a.json`: a model has one");
   EXPECT_EQ(data("train: {paths: [x]}, valid: {fraction: 1}"),
             "r.yaml:2:47: data.valid.fraction: want a number above 0 and below 1, got 1");
   EXPECT_EQ(data("train: {paths: [x]}, valid: {fraction: 0.1, paths: [y]}"),
@@ -346,7 +350,7 @@ TEST(LoadRecipe, ListsOfSources) {
             "r.yaml:2:41: data.train[1]: source `text` needs at least one path\n"
             "r.yaml:2:81: data.train[2].paths: source `synthetic` has no files\n"
             "r.yaml:2:100: data.train[3].name: unknown key; known here: source, paths, tokenizer, "
-            "dtype, eot and weight\n"
+            "column, dtype, eot and weight\n"
             "r.yaml:2:110: data.train[4]: want a map, got 7");
   EXPECT_EQ(data("train: {paths: [x]}, valid: [{paths: [v]}, {paths: [w], name: a}, "
                  "{paths: [], name: a}]"),
@@ -438,8 +442,8 @@ TEST(LoadRecipe, OneMistakeHidesNoOther) {
             "r.yaml:2:23: data.train.paths: source `text` needs at least one path\n"
             "r.yaml:2:37: data.seq_len: data.seq_len is 1025, but model.max_position_embeddings is "
             "1024\n"
-            "r.yaml:2:63: data.valid.x: unknown key; known here: source, paths, tokenizer, dtype "
-            "and eot\n"
+            "r.yaml:2:63: data.valid.x: unknown key; known here: source, paths, tokenizer, column, "
+            "dtype and eot\n"
             "r.yaml:3:8: eval.sample.prompt: required\n"
             "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
 }

@@ -67,7 +67,8 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
 TEST(SharedSettings, HoldEveryKeyButTheHostsOwn) {
   const auto shared = SharedSettings(With({}));
   EXPECT_EQ(SharedSettings(With({"train.steps=100"})), shared);  // The default, written out.
-  EXPECT_EQ(SharedSettings(With({"run.threads=2", "run.dir=/mnt/here"})), shared);
+  EXPECT_EQ(SharedSettings(With({"run.threads=2", "run.dir=/mnt/here", "data.cache=/scratch"})),
+            shared);
   for (const char* change : {"eval.every=1", "run.seed=1", "fsdp.communicators=1",
                              "log.trace_steps=[1]", "data.valid=null", "model.vocab_size=300"}) {
     EXPECT_NE(SharedSettings(With({change})), shared) << change;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <regex>
 #include <set>
 
 #include "trainer/core/errors.h"
@@ -50,6 +51,9 @@ bool Allows(const Json& schema, const Json& value) {
       holds = !value.is_number() || value < want;
     } else if (keyword == "minLength") {
       holds = !value.is_string() || value.get_ref<const std::string&>().size() >= want;
+    } else if (keyword == "pattern") {
+      holds = !value.is_string() ||
+              std::regex_search(value.get<std::string>(), std::regex(want.get<std::string>()));
     } else if (keyword == "minItems") {
       holds = !value.is_array() || value.size() >= want;
     } else if (keyword == "maxItems") {
@@ -286,7 +290,8 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
     do {
       text += kPieces[random.Below(n++, kPieces.size())];
     } while (random.Below(n++, 4) > 0);
-    return text;
+    // The one pattern that there is.
+    return schema.contains("pattern") ? text + (random.Below(n++, 2) ? ".json" : ".model") : text;
   }
   if (type == "array") {
     Json list = Json::array();
@@ -337,6 +342,9 @@ void Reconcile(Json& recipe) {
   if (model["lora"].is_object() && model["lora"]["targets"].empty()) {
     model["lora"]["targets"] = {"*"};
   }
+  // One for all sources: that of the first one drawn.
+  const Json& drawn = recipe["data"]["train"];
+  const Json tokenizer = (drawn.is_array() ? drawn[0] : drawn)["tokenizer"];
   bool text = false;
   int names = 0;
   const auto fit = [&](Json& source) {
@@ -344,6 +352,7 @@ void Reconcile(Json& recipe) {
     if (source["source"] == "synthetic") source["paths"] = Json::array();
     if (source["source"] != "synthetic" && source["paths"].empty()) source["paths"] = {"no"};
     if (source["source"] != "tokens") source["dtype"] = nullptr;
+    source["tokenizer"] = tokenizer;
     if (!source["eot"].is_null() || recipe["data"]["documents"] == true) source["eot"] = 7;
     if (source.contains("name")) {
       source["name"] = source["name"].get<std::string>() + std::to_string(names++);
@@ -359,7 +368,7 @@ void Reconcile(Json& recipe) {
   }
   const Json& train = recipe["data"]["train"];
   for (const Json& source : train.is_array() ? train : Json::array({train})) {
-    text |= source["source"] == "text";
+    text |= source["source"] == "text" || (source["source"] == "tokens" && tokenizer != "bytes");
   }
   if (!text) recipe["eval"]["sample"] = nullptr;
   if (recipe["data"]["valid"].is_null()) recipe["eval"]["every"] = 0;

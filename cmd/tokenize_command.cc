@@ -1,0 +1,109 @@
+#include "cmd/tokenize_command.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/data/open_tokenizer.h"
+#include "trainer/data/tokenize.h"
+#include "trainer/observe/units.h"
+
+namespace fsdp {
+namespace {
+
+struct Flags {
+  std::string tokenizer, out, column = "text";
+  std::vector<std::string> files;
+  int threads = 0;
+  int64_t shard_tokens = 100'000'000;
+  int64_t eot = -1;
+};
+
+// A line that is written over on a terminal, one every ten seconds elsewhere; on stderr.
+class Bar {
+ public:
+  void operator()(const TokenizeProgress& p) {
+    const double now = Seconds();
+    if (now - last_ < (terminal_ ? 0.2 : 10)) return;
+    last_ = now;
+    if (p.share <= 0) return;
+    if (first_share_ < 0) first_share_ = p.share, first_ = now;
+    std::string left;
+    if (p.share > first_share_) {
+      left =
+          ", " + HumanDuration((now - first_) * (1 - p.share) / (p.share - first_share_)) + " left";
+    }
+    std::fprintf(stderr, "%s%5.1f %%, %s tokens%s%s", terminal_ ? "\r" : "", 100 * p.share,
+                 HumanCount(static_cast<double>(p.tokens)).c_str(), left.c_str(),
+                 terminal_ ? "\x1b[K" : "\n");
+    std::fflush(stderr);
+    drawn_ = terminal_;
+  }
+  ~Bar() {
+    if (drawn_) std::fputs("\r\x1b[K", stderr);
+  }
+
+ private:
+  static double Seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  double last_ = Seconds(), first_ = 0, first_share_ = -1;
+  bool drawn_ = false;
+};
+
+void Run(const Flags& flags) {
+  TokenizeOptions options;
+  options.files = flags.files;
+  options.directory = flags.out;
+  options.column = flags.column;
+  if (flags.eot >= 0) options.eot = static_cast<int32_t>(flags.eot);
+  options.shard_tokens = flags.shard_tokens;
+  options.threads = flags.threads;
+  TokenManifest manifest;
+  {
+    Bar bar;
+    options.progress = [&](const TokenizeProgress& p) { bar(p); };
+    manifest = Tokenize(*OpenTokenizer(flags.tokenizer), flags.tokenizer, options);
+  }
+  std::printf("%s: %lld tokens of %lld documents in %zu shards, end-of-text %s\n",
+              flags.out.c_str(), static_cast<long long>(manifest.tokens),
+              static_cast<long long>(manifest.documents), manifest.shards.size(),
+              manifest.eot ? std::to_string(*manifest.eot).c_str() : "none");
+}
+
+}  // namespace
+
+void AddTokenizeCommand(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "tokenize",
+      "Write the tokens of text files as shards for `source: tokens`. A file is a document, a\n"
+      ".jsonl one a line; .gz is taken. Stopped, the same command goes on where it stopped.");
+  const auto flags = std::make_shared<Flags>();
+  command
+      ->add_option("--tokenizer", flags->tokenizer,
+                   "bytes, a tokenizer.json or a SentencePiece .model")
+      ->required();
+  command->add_option("--out", flags->out, "Directory of the shards")->required();
+  command->add_option("--column", flags->column, "Field of .jsonl that holds the text")
+      ->capture_default_str();
+  command->add_option("--eot", flags->eot, "Token behind each document; without: the tokenizer's")
+      ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
+  command->add_option("--shard-tokens", flags->shard_tokens, "Tokens of a shard")
+      ->check(CLI::Range(1, std::numeric_limits<int32_t>::max()))
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "0: all cores. The output does not depend on it")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->add_option("files", flags->files, "Files or globs")->required();
+  command->callback([flags] { Run(*flags); });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,376 @@
+#include "trainer/data/tokenize.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/testing/hard_text.h"
+#include "trainer/core/errors.h"
+#include "trainer/data/open_tokenizer.h"
+#include "trainer/data/text_cache.h"
+#include "trainer/data/token_file_source.h"
+#include "trainer/data/whole_output.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kFolder = "tests/fixtures/tokenizers/";
+
+std::string ReadFile(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class TokenizeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = fs::path(::testing::TempDir()) /
+           ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+    // A long document of words and hard stretches, some short ones, and lines.
+    std::string text;
+    for (size_t at = 0; at < 60'000; at += 300) {
+      text += testing::HardText(3, 60'000).substr(at, 300) + " and some plain words between them ";
+    }
+    Write("a.txt", text);
+    Write("b.txt", "a short one");
+    std::string lines;
+    for (int i = 0; i < 300; ++i) {
+      const std::string body =
+          i % 7 == 0 ? "" : "line " + std::to_string(i * i) + " of\ntext \u00e9";
+      lines += nlohmann::json{{"id", i}, {"text", body}, {"other", "x"}}.dump() + "\n";
+    }
+    lines_ = lines;
+    Write("c.jsonl",
+          lines + "\n" + lines.substr(0, lines.find('\n')));  // A blank line, no last end.
+  }
+
+  std::string Write(const std::string& name, const std::string& contents) {
+    std::ofstream(dir_ / name, std::ios::binary) << contents;
+    return dir_ / name;
+  }
+
+  TokenizeOptions Options(const std::string& out) {
+    TokenizeOptions options;
+    options.files = {dir_ / "a.txt", dir_ / "b.txt", dir_ / "c.jsonl"};
+    options.directory = dir_ / out;
+    options.shard_tokens = 7000;
+    options.chunk_bytes = 2000;
+    options.threads = 2;
+    return options;
+  }
+
+  // The shards' bytes, by name; tokens.json too.
+  std::map<std::string, std::string> Contents(const std::string& out) {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::directory_iterator(dir_ / out)) {
+      all[entry.path().filename()] = ReadFile(entry.path());
+    }
+    return all;
+  }
+
+  std::string ErrorOf(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const DataError& error) {
+      std::string what = error.what();
+      for (size_t at; (at = what.find(dir_.string() + "/")) != std::string::npos;) {
+        what.erase(at, dir_.string().size() + 1);
+      }
+      return what;
+    }
+    return "no error";
+  }
+
+  fs::path dir_;
+  std::string lines_;
+};
+
+TEST_F(TokenizeTest, ShardsAreTheDocumentsEndToEnd) {
+  for (const char* name : {"gpt2.json", "llama3.json", "llama2.json", "sp_bpe.model", "bytes"}) {
+    const auto tokenizer =
+        OpenTokenizer(std::string(name) == "bytes" ? name : kFolder + std::string(name));
+    std::vector<int32_t> want;
+    int64_t documents = 0;
+    const auto add = [&](const std::string& text) {
+      if (text.empty()) return;
+      if (tokenizer->bos()) want.push_back(*tokenizer->bos());
+      const std::vector<int32_t> ids = tokenizer->Encode(text);
+      want.insert(want.end(), ids.begin(), ids.end());
+      if (tokenizer->eot()) want.push_back(*tokenizer->eot());
+      ++documents;
+    };
+    add(ReadFile(dir_ / "a.txt"));
+    add(ReadFile(dir_ / "b.txt"));
+    std::istringstream lines(lines_);
+    for (std::string line; std::getline(lines, line);) add(nlohmann::json::parse(line)["text"]);
+
+    const TokenizeOptions options = Options(name);
+    const TokenManifest manifest = Tokenize(*tokenizer, name, options);
+    EXPECT_EQ(manifest.tokens, std::ssize(want));
+    EXPECT_EQ(manifest.documents, documents);
+    EXPECT_EQ(manifest.eot, tokenizer->eot());
+    EXPECT_EQ(manifest.vocab_size, tokenizer->vocab_size());
+    EXPECT_EQ(ReadTokenManifest(options.directory), manifest);
+    ASSERT_EQ(manifest.shards.size(), static_cast<size_t>((want.size() - 1) / 7000 + 1));
+    const TokenFileSource source(std::vector<std::string>{options.directory});
+    std::vector<int32_t> got(static_cast<size_t>(source.size()));
+    source.Read(0, got);
+    EXPECT_EQ(got, want) << name;
+    EXPECT_EQ(source.eot(), tokenizer->eot());
+  }
+}
+
+TEST_F(TokenizeTest, ThreadsAndChunksChangeNothing) {
+  const auto tokenizer = OpenTokenizer(kFolder + "qwen2.json");
+  TokenizeOptions options = Options("one");
+  options.threads = 1;
+  Tokenize(*tokenizer, "t", options);
+  const auto want = Contents("one");
+  for (const int threads : {2, 3, 8}) {
+    for (const int64_t chunk : {int64_t{1}, int64_t{333}, int64_t{2000}, int64_t{1} << 30}) {
+      const std::string out = std::to_string(threads) + "_" + std::to_string(chunk);
+      options = Options(out);
+      options.threads = threads;
+      options.chunk_bytes = chunk;
+      Tokenize(*tokenizer, "t", options);
+      EXPECT_EQ(Contents(out), want) << out;
+    }
+  }
+}
+
+TEST_F(TokenizeTest, GoesOnWhereItStopped) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  Tokenize(*tokenizer, "t", Options("whole"));
+  const auto want = Contents("whole");
+  int resumed = 0, kept = 0;
+  for (int every = 1; every <= 40; every += 3) {
+    const std::string out = "every_" + std::to_string(every);
+    TokenizeOptions options = Options(out);
+    bool done = false;
+    for (int call = 0; call < 1000 && !done; ++call) {
+      int left = every + call;  // At least as far as the next shard, some time.
+      options.stop = [&] { return --left == 0; };
+      options.progress = [&](const TokenizeProgress& p) { resumed += p.resumed; };
+      try {
+        Tokenize(*tokenizer, "t", options);
+        done = true;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::kStopped) << error.what();
+        EXPECT_FALSE(ReadTokenManifest(options.directory));
+        for (const auto& [name, bytes] : Contents(out)) {
+          EXPECT_FALSE(name.ends_with(".tmp")) << name;
+          if (!name.ends_with(".bin")) continue;
+          EXPECT_EQ(bytes, want.at(name));
+          ++kept;
+        }
+      }
+    }
+    ASSERT_TRUE(done);
+    EXPECT_EQ(Contents(out), want);
+  }
+  EXPECT_GT(resumed, 10);
+  EXPECT_GT(kept, 10);
+}
+
+TEST_F(TokenizeTest, DoneIsDoneAndOthersAreRefused) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  const TokenManifest manifest = Tokenize(*tokenizer, "gpt2", Options("out"));
+  const auto before = Contents("out");
+  TokenizeOptions again = Options("out");
+  int calls = 0;
+  again.progress = [&](const TokenizeProgress&) { ++calls; };
+  EXPECT_EQ(Tokenize(*tokenizer, "gpt2", again), manifest);
+  EXPECT_EQ(calls, 0);
+  const std::string cure =
+      "tokenize: out: holds the tokens of another tokenizer (gpt2) or of other files, or with "
+      "other "
+      "options: name another directory, or remove this one";
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*OpenTokenizer(kFolder + "qwen2.json"), "q", again); }), cure);
+  TokenizeOptions fewer = again;
+  fewer.files.pop_back();
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", fewer); }), cure);
+  TokenizeOptions column = again;
+  column.column = "other";
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", column); }), cure);
+  TokenizeOptions eot = again;
+  eot.eot = 7;
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", eot); }), cure);
+  EXPECT_EQ(Contents("out"), before);
+  fs::resize_file(dir_ / "out" / "tokens_00001.bin", 3);
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", again); }),
+            "tokenize: out/tokens_00001.bin: is not as it was written: remove the directory and "
+            "start again");
+  {
+    FileLock lock((dir_ / "out" / ".lock").string());
+    ASSERT_TRUE(lock.Try());
+    EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", again); }),
+              "tokenize: out: another process writes tokens there");
+  }
+
+  TokenizeOptions begun = Options("begun");
+  begun.stop = [this] { return fs::exists(dir_ / "begun" / "progress.json"); };
+  EXPECT_THROW(Tokenize(*tokenizer, "gpt2", begun), Error);
+  begun.shard_tokens = 6999;
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", begun); }),
+            "tokenize: begun: has begun to hold other tokens (other tokenizer, files or options): "
+            "name another directory, or remove this one");
+  Write("begun/progress.json", "{\"key\": 1");
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", Options("begun")); }),
+            "tokenize: begun/progress.json: is damaged: remove the directory and start again");
+}
+
+TEST_F(TokenizeTest, BadInputNamesItsPlace) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  const auto error_of = [&](const std::string& name, const std::string& contents) {
+    static int n = 0;
+    TokenizeOptions options = Options("bad_" + std::to_string(n++));
+    options.files = {Write(name, contents)};
+    return ErrorOf([&] { Tokenize(*tokenizer, "t", options); });
+  };
+  EXPECT_EQ(error_of("x.jsonl", lines_ + "{\"text\": \n"),
+            "tokenize: x.jsonl, line 301: is no JSON object");
+  EXPECT_EQ(error_of("x.jsonl", "{\"text\": \"a\"}\n\n[1]\n"),
+            "tokenize: x.jsonl, line 3: is no JSON object");
+  EXPECT_EQ(error_of("x.jsonl", "{\"txt\": \"a\"}\n"),
+            "tokenize: x.jsonl, line 1: has no field `text`: name it with --column");
+  EXPECT_EQ(error_of("x.jsonl", "{\"text\": 5}\n"),
+            "tokenize: x.jsonl, line 1: its field `text` is no text");
+  EXPECT_EQ(error_of("x.jsonl", "{\"text\": \"\"}\n"), "tokenize: x.jsonl: no text, so no tokens");
+  EXPECT_EQ(error_of("x.txt", "").rfind("data: x.txt: is empty", 0), 0u);
+  TokenizeOptions options = Options("bad");
+  options.eot = 5000;
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "t", options); }),
+            "tokenize: end-of-text token 5000 is none of the 1001 tokens of t");
+}
+
+// Exit code of `body` in a process of its own.
+int InChild(const std::function<int()>& body) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(body());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST_F(TokenizeTest, AFullDiskLeavesWholeShardsAlone) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  Tokenize(*tokenizer, "t", Options("whole"));
+  TokenizeOptions options = Options("full");
+  const int code = InChild([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{2000, 2000};  // Bytes: less than a shard.
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      Tokenize(*tokenizer, "t", options);
+    } catch (const DataError& error) {
+      const std::string what = error.what();
+      return what.find("full/tokens_00000.bin: File too large") != std::string::npos ? 4 : 5;
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 4);
+  for (const auto& [name, bytes] : Contents("full")) {
+    EXPECT_TRUE(name == ".lock") << name;
+  }
+  Tokenize(*tokenizer, "t", options);
+  EXPECT_EQ(Contents("full"), Contents("whole"));
+}
+
+TEST_F(TokenizeTest, KilledProcessesLoseNoWholeShard) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  Tokenize(*tokenizer, "t", Options("whole"));
+  const auto want = Contents("whole");
+  for (int chunks = 1; chunks <= 41; chunks += 5) {
+    const std::string out = "killed_" + std::to_string(chunks);
+    EXPECT_EQ(InChild([&] {
+                TokenizeOptions options = Options(out);
+                int left = chunks;
+                options.progress = [&](const TokenizeProgress&) {
+                  if (--left == 0) ::raise(SIGKILL);
+                };
+                Tokenize(*tokenizer, "t", options);
+                return 0;
+              }),
+              128 + SIGKILL);
+    Tokenize(*tokenizer, "t", Options(out));
+    EXPECT_EQ(Contents(out), want) << chunks;
+  }
+}
+
+// As many threads: each has an open file of its own to lock, as processes have.
+TEST_F(TokenizeTest, ManyAskOfOneCacheAndOneWrites) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  const std::string cache = dir_ / "cache";
+  std::atomic<int> wrote = 0, good = 0;
+  {
+    std::vector<std::jthread> askers;
+    for (int i = 0; i < 6; ++i) {
+      askers.emplace_back([&] {
+        const auto source = OpenTextTokens(
+            cache, tokenizer, "t", Options(""),
+            [&](const std::string& line) { wrote += line.rfind("tokenising", 0) == 0; });
+        good += source->size() > 0 && source->eot() == 1000;
+      });
+    }
+  }
+  EXPECT_EQ(wrote, 1);
+  EXPECT_EQ(good, 6);
+  const auto source = OpenTextTokens(cache, tokenizer, "t", Options(""), nullptr);
+  EXPECT_EQ(source->Files().size(), 3u);
+  EXPECT_EQ(source->Files()[0].path, dir_ / "a.txt");
+  EXPECT_EQ(source->Describe(), (dir_ / "a.txt").string() + " and 2 more files");
+  // Another text, and the same text under another name, are told apart by what they hold.
+  TokenizeOptions other = Options("");
+  other.files = {dir_ / "b.txt"};
+  EXPECT_LT(OpenTextTokens(cache, tokenizer, "t", other, nullptr)->size(), 20);
+  const auto sets_now = [&] {
+    return std::distance(fs::directory_iterator(cache), fs::directory_iterator());
+  };
+  const auto sets = sets_now();
+  fs::copy_file(dir_ / "b.txt", dir_ / "copy.txt");
+  other.files = {dir_ / "copy.txt"};
+  OpenTextTokens(cache, tokenizer, "t", other, nullptr);
+  EXPECT_EQ(sets_now(), sets);
+}
+
+TEST_F(TokenizeTest, WaitingForAnotherCanBeStopped) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  TokenizeOptions options = Options("");
+  const std::string cache = dir_ / "cache";
+  fs::create_directories(cache);
+  char key[17];
+  std::snprintf(key, sizeof(key), "%016llx",
+                static_cast<unsigned long long>(
+                    TokensKey(*tokenizer, options, DescribeInputs(options.files))));
+  FileLock lock(cache + "/" + key + ".lock");
+  ASSERT_TRUE(lock.Try());
+  int asked = 0;
+  std::vector<std::string> said;
+  options.stop = [&] { return ++asked == 3; };
+  EXPECT_THROW(OpenTextTokens(cache, tokenizer, "t", options,
+                              [&](const std::string& line) { said.push_back(line); }),
+               Error);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].rfind("waiting for another process", 0), 0u);
+}
+
+}  // namespace
+}  // namespace fsdp

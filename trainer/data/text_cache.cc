@@ -1,0 +1,115 @@
+#include "trainer/data/text_cache.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "trainer/core/errors.h"
+#include "trainer/data/token_file_source.h"
+#include "trainer/data/whole_output.h"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string Describe(const std::vector<DataFile>& files) {
+  const size_t more = files.size() - 1;
+  return files[0].path +
+         (more == 0 ? ""
+                    : " and " + std::to_string(more) + (more == 1 ? " more file" : " more files"));
+}
+
+class TokenisedText : public TokenSource {
+ public:
+  TokenisedText(const std::string& directory, std::vector<DataFile> inputs)
+      : tokens_(std::vector{directory}), inputs_(std::move(inputs)) {}
+
+  int64_t size() const override { return tokens_.size(); }
+  int32_t vocab_size() const override { return tokens_.vocab_size(); }
+  std::optional<int32_t> eot() const override { return tokens_.eot(); }
+  void Read(int64_t offset, std::span<int32_t> out) const override { tokens_.Read(offset, out); }
+  int64_t Count(int64_t offset, int64_t count, int32_t token) const override {
+    return tokens_.Count(offset, count, token);
+  }
+  std::string Describe() const override { return fsdp::Describe(inputs_); }
+  std::string Where(int64_t offset) const override { return tokens_.Where(offset); }
+  std::vector<DataFile> Files() const override { return inputs_; }
+
+ private:
+  TokenFileSource tokens_;
+  std::vector<DataFile> inputs_;
+};
+
+// What has been done, a line every few seconds.
+class Reporter {
+ public:
+  Reporter(std::string what, const std::function<void(const std::string&)>& say)
+      : what_(std::move(what)), say_(say), begin_(Clock::now()), last_(begin_) {}
+
+  void operator()(const TokenizeProgress& p) {
+    using std::chrono::seconds;
+    const auto now = Clock::now();
+    if (!say_ || now - last_ < seconds(10)) return;
+    last_ = now;
+    char text[64];
+    std::snprintf(text, sizeof(text), ": %.1f %%, %.1f M tokens", 100 * p.share,
+                  static_cast<double>(p.tokens) / 1e6);
+    say_("tokenising " + what_ + text);
+  }
+
+ private:
+  std::string what_;
+  const std::function<void(const std::string&)>& say_;
+  Clock::time_point begin_, last_;
+};
+
+}  // namespace
+
+std::string DefaultTokenCache() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  if (xdg != nullptr && *xdg == '/') return std::string(xdg) + "/fsdp-train/tokens";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home == '/') return std::string(home) + "/.cache/fsdp-train/tokens";
+  return "/tmp/fsdp-train-" + std::to_string(::getuid()) + "/tokens";
+}
+
+std::shared_ptr<const TokenSource> OpenTextTokens(
+    const std::string& cache, std::shared_ptr<const Tokenizer> tokenizer, const std::string& name,
+    TokenizeOptions options, const std::function<void(const std::string&)>& say) {
+  const std::vector<DataFile> inputs = DescribeInputs(options.files);
+  char key[17];
+  std::snprintf(key, sizeof(key), "%016llx",
+                static_cast<unsigned long long>(TokensKey(*tokenizer, options, inputs)));
+  options.directory = cache + "/" + key;
+  const auto is_there = [&] { return ReadTokenManifest(options.directory).has_value(); };
+  if (!is_there()) {
+    MakeDirectories(cache);
+    FileLock lock(cache + "/" + key + ".lock");
+    for (auto last = Clock::now() - std::chrono::hours(1); !lock.Try();) {
+      if (options.stop && options.stop()) {
+        throw Error(ExitCode::kStopped,
+                    "stopped while another process tokenised " + Describe(inputs));
+      }
+      if (say && Clock::now() - last > std::chrono::seconds(60)) {
+        say("waiting for another process that tokenises " + Describe(inputs));
+        last = Clock::now();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    if (!is_there()) {
+      Reporter report(Describe(inputs), say);
+      if (say) say("tokenising " + Describe(inputs) + " into " + options.directory);
+      options.progress = [&](const TokenizeProgress& p) { report(p); };
+      Tokenize(*tokenizer, name, options);
+    }
+  }
+  return std::make_shared<TokenisedText>(options.directory, inputs);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,513 @@
+#include "trainer/data/tokenize.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/token_file.h"
+#include "trainer/data/whole_output.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kProgressFile = "progress.json";
+
+bool IsLines(const std::string& path) {
+  return path.ends_with(".jsonl") || path.ends_with(".jsonl.gz");
+}
+
+int Cores() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+}
+
+// --- Cutting files into chunks: a function of their contents and where a chunk begins ---
+
+struct Chunk {
+  std::shared_ptr<const FileContents> contents;
+  size_t file = 0, begin = 0, end = 0;
+
+  std::string_view rest() const { return contents->bytes().substr(begin); }
+  bool is_last() const { return end == contents->bytes().size(); }
+};
+
+class Chunker {
+ public:
+  Chunker(const Tokenizer& tokenizer, std::span<const std::string> paths, size_t chunk_bytes,
+          size_t file, size_t offset)
+      : tokenizer_(tokenizer), paths_(paths), bytes_(chunk_bytes), file_(file), offset_(offset) {}
+
+  std::optional<Chunk> Next() {
+    while (contents_ == nullptr || offset_ >= contents_->bytes().size()) {
+      if (contents_ != nullptr) {
+        contents_.reset();
+        ++file_;
+        offset_ = 0;
+      }
+      if (file_ == paths_.size()) return std::nullopt;
+      contents_ = std::make_shared<const FileContents>(paths_[file_]);
+      if (offset_ > contents_->bytes().size()) {
+        throw DataError("tokenize: " + paths_[file_] + ": is shorter than it was");
+      }
+    }
+    Chunk chunk{contents_, file_, offset_, 0};
+    const std::string_view rest = chunk.rest();
+    size_t size = rest.size();
+    if (bytes_ < size) {
+      if (IsLines(paths_[file_])) {
+        const size_t line = rest.find('\n', bytes_);
+        if (line != std::string_view::npos) size = line + 1;
+      } else {
+        size = tokenizer_.PartEnd(rest, bytes_);
+      }
+    }
+    chunk.end = offset_ += size;
+    return chunk;
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::span<const std::string> paths_;
+  size_t bytes_, file_, offset_;
+  std::shared_ptr<const FileContents> contents_;
+};
+
+// --- Encoding a chunk ---
+
+struct Encoded {
+  std::vector<int32_t> ids;
+  int64_t documents = 0;
+  bool complete = true;  // False: a word reaches into the next chunk.
+};
+
+class Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, std::optional<int32_t> eot, std::string column)
+      : tokenizer_(tokenizer), eot_(eot), column_(std::move(column)) {}
+
+  Encoded Encode(const Chunk& chunk) const {
+    Encoded out;
+    if (IsLines(chunk.contents->path())) {
+      EncodeLines(chunk, out);
+      return out;
+    }
+    const bool first = chunk.begin == 0;
+    if (first) Begin(out);
+    out.complete = tokenizer_.EncodePart(chunk.rest(), chunk.end - chunk.begin, first, out.ids);
+    if (out.complete && chunk.is_last()) End(out);
+    return out;
+  }
+
+ private:
+  void Begin(Encoded& out) const {
+    if (tokenizer_.bos()) out.ids.push_back(*tokenizer_.bos());
+  }
+  void End(Encoded& out) const {
+    if (eot_) out.ids.push_back(*eot_);
+    ++out.documents;
+  }
+
+  void EncodeLines(const Chunk& chunk, Encoded& out) const {
+    std::string_view rest = chunk.rest().substr(0, chunk.end - chunk.begin);
+    for (size_t line_begin = chunk.begin; !rest.empty();) {
+      const size_t end = std::min(rest.find('\n'), rest.size());
+      const std::string_view line = rest.substr(0, end);
+      const auto fail = [&](const std::string& what) {
+        const std::string_view before = chunk.contents->bytes().substr(0, line_begin);
+        const int64_t number = 1 + std::count(before.begin(), before.end(), '\n');
+        throw DataError("tokenize: " + chunk.contents->path() + ", line " + std::to_string(number) +
+                        ": " + what);
+      };
+      if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+        const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+        if (!json.is_object()) fail("is no JSON object");
+        const auto field = json.find(column_);
+        if (field == json.end()) fail("has no field `" + column_ + "`: name it with --column");
+        if (!field->is_string()) fail("its field `" + column_ + "` is no text");
+        const auto& text = field->get_ref<const std::string&>();
+        if (!text.empty()) {
+          Begin(out);
+          tokenizer_.EncodePart(text, text.size(), /*first=*/true, out.ids);
+          End(out);
+        }
+      }
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      line_begin += end + 1;
+    }
+  }
+
+  const Tokenizer& tokenizer_;
+  std::optional<int32_t> eot_;
+  std::string column_;
+};
+
+// Chunks encoded by threads, handed out in order.
+class Pool {
+ public:
+  Pool(const Encoder& encoder, int threads) : encoder_(encoder) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+  }
+  ~Pool() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    work_.notify_all();
+  }
+
+  bool full() const { return tasks_.size() >= 2 * threads_.size() + 2; }
+  bool empty() const { return tasks_.empty(); }
+
+  void Push(Chunk chunk) {
+    auto task = std::make_shared<Task>();
+    task->chunk = std::move(chunk);
+    tasks_.push_back(task);
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(task));
+    }
+    work_.notify_one();
+  }
+
+  // Of the oldest chunk. Throws what encoding it threw.
+  std::pair<Chunk, Encoded> Pop() {
+    const std::shared_ptr<Task> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return task->done; });
+    if (task->error) std::rethrow_exception(task->error);
+    return {std::move(task->chunk), std::move(task->encoded)};
+  }
+
+ private:
+  struct Task {
+    Chunk chunk;
+    Encoded encoded;
+    std::exception_ptr error;
+    bool done = false;
+  };
+
+  void Work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      work_.wait(lock, [&] { return ending_ || !waiting_.empty(); });
+      if (ending_) return;
+      const std::shared_ptr<Task> task = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      try {
+        task->encoded = encoder_.Encode(task->chunk);
+      } catch (...) {
+        task->error = std::current_exception();
+      }
+      lock.lock();
+      task->done = true;
+      done_.notify_all();
+    }
+  }
+
+  const Encoder& encoder_;
+  std::deque<std::shared_ptr<Task>> tasks_;  // All, in order. The owner's alone.
+  std::mutex mutex_;
+  std::condition_variable work_, done_;
+  std::deque<std::shared_ptr<Task>> waiting_;
+  bool ending_ = false;
+  std::vector<std::jthread> threads_;  // Last: they use all above.
+};
+
+// --- Writing shards ---
+
+// Where the next shard begins: `skip` ids into the chunk at `offset` of a file.
+struct Position {
+  size_t file = 0, offset = 0;
+  int64_t skip = 0;
+  int64_t documents = 0;  // Before that chunk.
+};
+
+class Shards {
+ public:
+  Shards(const std::string& directory, TokenDType dtype, int64_t shard_tokens,
+         std::vector<TokenManifest::Shard> done)
+      : directory_(directory), dtype_(dtype), shard_tokens_(shard_tokens), done_(std::move(done)) {}
+
+  // Appends ids; on_shard(ids of these in whole shards) after each shard that they fill.
+  template <typename OnShard>
+  void Append(std::span<const int32_t> ids, const OnShard& on_shard) {
+    for (size_t at = 0; at < ids.size();) {
+      if (!output_) Open();
+      const size_t n = std::min(ids.size() - at, static_cast<size_t>(shard_tokens_ - in_shard_));
+      AppendIds(ids.subspan(at, n));
+      at += n;
+      if (in_shard_ < shard_tokens_) continue;
+      Close();
+      on_shard(static_cast<int64_t>(at));
+    }
+  }
+  void Finish() {
+    if (output_) Close();
+  }
+  const std::vector<TokenManifest::Shard>& done() const { return done_; }
+
+ private:
+  void Open() {
+    char name[32];
+    std::snprintf(name, sizeof(name), "tokens_%05zu.bin", done_.size());
+    name_ = name;
+    output_ = std::make_unique<WholeOutput>(directory_ + "/" + name_);
+    output_->Append(LlmcHeader(dtype_, 0));
+    in_shard_ = 0;
+  }
+  void AppendIds(std::span<const int32_t> ids) {
+    if (dtype_ == TokenDType::kUint16) {
+      narrow_.assign(ids.begin(), ids.end());
+      output_->Append({reinterpret_cast<const char*>(narrow_.data()), narrow_.size() * 2});
+    } else {
+      output_->Append({reinterpret_cast<const char*>(ids.data()), ids.size() * 4});
+    }
+    in_shard_ += std::ssize(ids);
+  }
+  void Close() {
+    output_->Overwrite(0, LlmcHeader(dtype_, in_shard_));
+    output_->Commit();
+    output_.reset();
+    done_.push_back({name_, in_shard_});
+  }
+
+  const std::string directory_;
+  const TokenDType dtype_;
+  const int64_t shard_tokens_;
+  std::vector<TokenManifest::Shard> done_;
+  std::unique_ptr<WholeOutput> output_;
+  std::string name_;
+  int64_t in_shard_ = 0;
+  std::vector<uint16_t> narrow_;
+};
+
+// --- progress.json ---
+
+struct Progress {
+  uint64_t key = 0;
+  Position next;
+  std::vector<TokenManifest::Shard> shards;
+};
+
+std::string ToJson(const Progress& progress) {
+  Json json = {{"key", std::to_string(progress.key)},  {"file", progress.next.file},
+               {"offset", progress.next.offset},       {"skip", progress.next.skip},
+               {"documents", progress.next.documents}, {"shards", Json::array()}};
+  for (const TokenManifest::Shard& shard : progress.shards) {
+    json["shards"].push_back({{"file", shard.file}, {"tokens", shard.tokens}});
+  }
+  return json.dump(1) + "\n";
+}
+
+std::optional<Progress> ReadProgress(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  try {
+    const Json json = Json::parse(text);
+    Progress p;
+    p.key = std::stoull(json.at("key").get<std::string>());
+    p.next = {json.at("file").get<size_t>(), json.at("offset").get<size_t>(),
+              json.at("skip").get<int64_t>(), json.at("documents").get<int64_t>()};
+    for (const Json& shard : json.at("shards")) {
+      p.shards.push_back({shard.at("file").get<std::string>(), shard.at("tokens").get<int64_t>()});
+    }
+    return p;
+  } catch (const std::exception&) {
+    throw DataError("tokenize: " + path + ": is damaged: remove the directory and start again");
+  }
+}
+
+void WriteFile(const std::string& path, const std::string& text) {
+  WholeOutput output(path);
+  output.Append(text);
+  output.Commit();
+}
+
+void CheckShards(const std::string& directory, TokenDType dtype,
+                 const std::vector<TokenManifest::Shard>& shards) {
+  for (const TokenManifest::Shard& shard : shards) {
+    struct stat info;
+    const std::string path = directory + "/" + shard.file;
+    if (::stat(path.c_str(), &info) != 0 ||
+        info.st_size != kLlmcHeaderBytes + shard.tokens * SizeOf(dtype)) {
+      throw DataError("tokenize: " + path +
+                      ": is not as it was written: remove the directory and start again");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<DataFile> DescribeInputs(const std::vector<std::string>& files) {
+  std::vector<DataFile> out;
+  for (const std::string& path : ExpandPaths(files)) {
+    const FileContents stored(path, FileContents::As::kStored);
+    out.push_back(DescribeFile(path, stored.bytes()));
+  }
+  return out;
+}
+
+uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                   const std::vector<DataFile>& inputs) {
+  const std::optional<int32_t> eot = options.eot ? options.eot : tokenizer.eot();
+  std::string text = std::to_string(tokenizer.hash()) + " " + std::to_string(eot.value_or(-1)) +
+                     " " + options.column + "\n";
+  for (const DataFile& input : inputs) {
+    // Of its name, what decides how it is read.
+    text += std::to_string(input.bytes) + " " + std::to_string(input.hash) +
+            (IsLines(input.path) ? " lines" : "") + (input.path.ends_with(".gz") ? " gz" : "") +
+            "\n";
+  }
+  return HashBytes(text);
+}
+
+TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
+                       const TokenizeOptions& options) {
+  if (options.shard_tokens < 1 || options.shard_tokens > std::numeric_limits<int32_t>::max() ||
+      options.threads < 0 || options.chunk_bytes < 1) {
+    throw std::invalid_argument("[Tokenize] shard_tokens " + std::to_string(options.shard_tokens) +
+                                ", threads " + std::to_string(options.threads) + ", chunk_bytes " +
+                                std::to_string(options.chunk_bytes));
+  }
+  const std::optional<int32_t> eot = options.eot ? options.eot : tokenizer.eot();
+  if (eot && (*eot < 0 || *eot >= tokenizer.vocab_size())) {
+    throw DataError("tokenize: end-of-text token " + std::to_string(*eot) + " is none of the " +
+                    std::to_string(tokenizer.vocab_size()) + " tokens of " + name);
+  }
+  const std::vector<DataFile> inputs = DescribeInputs(options.files);
+  std::vector<std::string> paths;
+  int64_t total = 0;
+  for (const DataFile& input : inputs) {
+    paths.push_back(input.path);
+    total += input.bytes;
+  }
+  MakeDirectories(options.directory);
+  FileLock lock(options.directory + "/.lock");
+  if (!lock.Try()) {
+    throw DataError("tokenize: " + options.directory + ": another process writes tokens there");
+  }
+  const TokenDType dtype =
+      tokenizer.vocab_size() <= 1 << 16 ? TokenDType::kUint16 : TokenDType::kUint32;
+  const std::string cure = ": name another directory, or remove this one";
+  if (std::optional<TokenManifest> done = ReadTokenManifest(options.directory)) {
+    if (done->key != TokensKey(tokenizer, options, inputs)) {
+      throw DataError("tokenize: " + options.directory +
+                      ": holds the tokens of another tokenizer (" + done->tokenizer +
+                      ") or of other files, or with other options" + cure);
+    }
+    CheckShards(options.directory, dtype, done->shards);
+    return *done;
+  }
+
+  const std::string progress_path = options.directory + "/" + kProgressFile;
+  const uint64_t key =
+      HashBytes(std::to_string(options.shard_tokens) + " " + std::to_string(options.chunk_bytes),
+                TokensKey(tokenizer, options, inputs));
+  Progress state{key, {}, {}};
+  TokenizeProgress report;
+  if (std::optional<Progress> before = ReadProgress(progress_path)) {
+    if (before->key != key) {
+      throw DataError("tokenize: " + options.directory +
+                      ": has begun to hold other tokens (other tokenizer, files or options)" +
+                      cure);
+    }
+    CheckShards(options.directory, dtype, before->shards);
+    state = *before;
+    report.resumed = true;
+  }
+
+  Shards shards(options.directory, dtype, options.shard_tokens, state.shards);
+  for (const TokenManifest::Shard& shard : state.shards) report.tokens += shard.tokens;
+  report.documents = state.next.documents;
+  const Encoder encoder(tokenizer, eot, options.column);
+  Pool pool(encoder, options.threads > 0 ? options.threads : Cores());
+  Chunker chunker(tokenizer, paths, static_cast<size_t>(options.chunk_bytes), state.next.file,
+                  state.next.offset);
+  int64_t bytes_before = 0;  // Of the files before the current one.
+  size_t current = 0;
+  bool more = true;
+  int64_t skip = state.next.skip;
+  while (true) {
+    while (more && !pool.full()) {
+      std::optional<Chunk> next = chunker.Next();
+      more = next.has_value();
+      if (next) pool.Push(std::move(*next));
+    }
+    if (pool.empty()) break;
+    auto [chunk, encoded] = pool.Pop();
+    while (!encoded.complete) {
+      // The last chunk of a file is always complete, so the next one is of the same file.
+      if (pool.empty()) pool.Push(*chunker.Next());
+      chunk.end = pool.Pop().first.end;
+      encoded = encoder.Encode(chunk);
+    }
+    const std::span<const int32_t> ids(encoded.ids);
+    const Position here{chunk.file, chunk.begin, 0, report.documents};
+    shards.Append(ids.subspan(static_cast<size_t>(std::min<int64_t>(skip, std::ssize(ids)))),
+                  [&](int64_t written) {
+                    state.next = here;
+                    state.next.skip = skip + written;
+                    state.shards = shards.done();
+                    WriteFile(progress_path, ToJson(state));
+                  });
+    report.tokens += std::ssize(ids) - skip;
+    report.documents += encoded.documents;
+    skip = 0;
+    while (current < chunk.file) bytes_before += inputs[current++].bytes;
+    const double in_file = static_cast<double>(chunk.end) /
+                           static_cast<double>(chunk.contents->bytes().size()) *
+                           static_cast<double>(inputs[current].bytes);
+    report.share = (static_cast<double>(bytes_before) + in_file) / static_cast<double>(total);
+    if (options.progress) options.progress(report);
+    if (options.stop && options.stop()) {
+      throw Error(ExitCode::kStopped, "tokenize: " + options.directory +
+                                          ": stopped; the same call goes on where it stopped");
+    }
+  }
+  shards.Finish();
+
+  TokenManifest manifest;
+  manifest.key = TokensKey(tokenizer, options, inputs);
+  manifest.tokenizer = name;
+  manifest.tokenizer_hash = tokenizer.hash();
+  manifest.vocab_size = tokenizer.vocab_size();
+  manifest.eot = eot;
+  manifest.documents = report.documents;
+  manifest.tokens = report.tokens;
+  manifest.inputs = inputs;
+  manifest.shards = shards.done();
+  if (manifest.tokens == 0) {
+    throw DataError("tokenize: " + inputs[0].path + (inputs.size() > 1 ? " and the others" : "") +
+                    ": no text, so no tokens");
+  }
+  WriteFile(options.directory + "/" + kTokenManifest, ToJson(manifest));
+  ::unlink(progress_path.c_str());
+  return manifest;
+}
+
+}  // namespace fsdp
