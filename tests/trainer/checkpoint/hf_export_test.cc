@@ -94,12 +94,25 @@ void ExpectSame(const std::map<std::string, Tensor>& got, const std::map<std::st
 
 // The shapes under test: each a small model of what config.json tells apart.
 std::vector<std::pair<std::string, ModelShape>> Shapes() {
-  return {{"gpt2", Gpt2Config{.hidden_size = 24,
-                              .intermediate_size = 40,
-                              .num_hidden_layers = 2,
-                              .num_attention_heads = 3,
-                              .vocab_size = 37,
-                              .max_position_embeddings = 20}}};
+  const Gpt2Config gpt2{.hidden_size = 24,
+                        .intermediate_size = 40,
+                        .num_hidden_layers = 2,
+                        .num_attention_heads = 3,
+                        .vocab_size = 37,
+                        .max_position_embeddings = 20};
+  const LlamaConfig llama{.hidden_size = 24,
+                          .intermediate_size = 44,
+                          .num_hidden_layers = 2,
+                          .num_attention_heads = 6,
+                          .num_key_value_heads = 2,
+                          .head_dim = 6,
+                          .vocab_size = 37,
+                          .max_position_embeddings = 20};
+  LlamaConfig biased = llama, qwen2 = llama, qwen3 = llama;
+  biased.attention_bias = biased.attention_output_bias = biased.mlp_bias = true;
+  qwen2.attention_bias = qwen2.tie_word_embeddings = true;
+  qwen3.qk_norm = qwen3.tie_word_embeddings = true;
+  return {{"gpt2", gpt2}, {"llama", llama}, {"biased", biased}, {"qwen2", qwen2}, {"qwen3", qwen3}};
 }
 
 HfExported Export(const std::string& checkpoint, const std::string& out,

@@ -1,0 +1,21 @@
+// Whoever reads what others wrote, as functions for a fuzzer. Each takes any bytes and returns 1
+// where they were accepted and 0 where they were refused by the error that is meant for it; what is
+// accepted has been used, and written and read again where there is a writer. Another exception, an
+// FSDP_CHECK or a sanitizer's report is a finding.
+#ifndef FSDP_TRAIN_TESTS_FUZZ_TARGETS_H_
+#define FSDP_TRAIN_TESTS_FUZZ_TARGETS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fsdp {
+
+int FuzzSafetensors(const uint8_t* data, size_t size);
+// What stands behind the first line, which holds the checksum: that is made to fit.
+int FuzzManifest(const uint8_t* data, size_t size);
+int FuzzHfConfig(const uint8_t* data, size_t size);
+int FuzzRecipe(const uint8_t* data, size_t size);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TESTS_FUZZ_TARGETS_H_

@@ -1,0 +1,60 @@
+// What this program's model computes, for a comparison with transformers:
+//   logits DIRECTORY TOKEN...
+// writes the logits of every position of the sequence to stdout, float32 [tokens, vocabulary].
+// DIRECTORY: a checkpoint or a Hugging Face directory.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "models/make_model.h"
+#include "trainer/loop/initial_weights.h"
+#include "trainer/loop/session.h"
+#include "trainer/runtime/cpu/cpu_device.h"
+
+namespace fsdp {
+namespace {
+
+void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
+  const std::unique_ptr<Model> model = MakeModel(ReadInitialShape(directory));
+  SessionOptions options;
+  options.executor.seq_len = static_cast<int64_t>(tokens.size());
+  options.generate = true;
+  CpuDevice device;
+  PlannedAllocator allocator(device, PlanMemory(*model, options, /*world=*/1));
+  Session session(device, allocator, *model, options, 0, 1, nullptr, nullptr);
+  session.executor().Initialize(OpenInitialWeights(directory));
+  const auto load = [&](int, const Batch& batch) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      batch.tokens.As<int32_t>()[i] = tokens[i];
+      batch.targets.As<int32_t>()[i] = 0;
+      batch.weights.As<float>()[i] = 0;
+      batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i);
+    }
+    std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
+  };
+  for (int64_t column = 0; column < options.executor.seq_len; ++column) {
+    const std::span<const float> row = session.Logits(column, load);
+    std::fwrite(row.data(), sizeof(float), row.size(), stdout);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) {
+  try {
+    std::vector<int32_t> tokens;
+    for (int i = 2; i < argc; ++i) tokens.push_back(std::stoi(argv[i]));
+    if (tokens.empty()) throw std::invalid_argument("usage: logits DIRECTORY TOKEN...");
+    fsdp::Run(argv[1], tokens);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "logits: %s\n", error.what());
+    return 1;
+  }
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
