@@ -1,5 +1,8 @@
-// What a run gives to look at: TensorBoard's files and the report.
+// What a run gives to look at: TensorBoard's files, the report and the live bar.
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/e2e/run_binary.h"
 #include "tests/trainer/observe/event_reader.h"
@@ -122,6 +125,58 @@ TEST(Report, SaysWhatToGiveInstead) {
   EXPECT_EQ(outcome.code, 5) << outcome.Text();
   EXPECT_NE(outcome.err.find(dir / "none/page.html"), std::string::npos) << outcome.err;
   EXPECT_EQ(Call({"report"}).code, 2);
+}
+
+// All that the binary writes to a terminal of its own, without the \r that it puts before \n.
+std::string OnTerminal(const Strings& arguments, const Variables& environment) {
+  winsize size{};
+  size.ws_col = 100;
+  size.ws_row = 24;
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
+    std::vector<char*> argv;
+    std::string binary = "cmd/fsdp-train";
+    argv.push_back(binary.data());
+    for (const std::string& argument : arguments) {
+      argv.push_back(const_cast<char*>(argument.c_str()));
+    }
+    argv.push_back(nullptr);
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  std::string out;
+  char buffer[4096];
+  for (ssize_t n; (n = ::read(terminal, buffer, sizeof(buffer))) > 0;) {
+    out.append(buffer, static_cast<size_t>(n));
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  ::close(terminal);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << out;
+  for (size_t at = 0; (at = out.find("\r\n", at)) != std::string::npos;) out.erase(at, 1);
+  return out;
+}
+
+TEST(Console, ALiveBarOnATerminal) {
+  Job job;
+  const std::string bar = "step 10/10  ▕████";
+  std::string out =
+      OnTerminal(job.Flags(), {{"TERM", "xterm"}, {"LC_ALL", "C.UTF-8"}, {"NO_COLOR", "1"}});
+  EXPECT_NE(out.find(bar), std::string::npos) << out;
+  EXPECT_EQ(out.substr(out.size() - 4), "\r\033[K") << out;  // And away at the end.
+  EXPECT_NE(out.find("\033[Kstep 10/10  loss "), std::string::npos) << out;
+  EXPECT_EQ(out.find("\033[3"), std::string::npos) << out;
+  out = OnTerminal(job.Flags({"run.dir=" + job.RunDir("dumb")}), {{"TERM", "dumb"}});
+  EXPECT_EQ(out.find('\r'), std::string::npos) << out;
+  EXPECT_EQ(out.find('\033'), std::string::npos) << out;
+  // The ranks of a launcher write to pipes, whatever it writes to itself.
+  out = OnTerminal(job.LaunchArguments(2, {"run.dir=" + job.RunDir("launched")}),
+                   {{"TERM", "xterm"}, {"LC_ALL", "C.UTF-8"}});
+  EXPECT_EQ(out.find('\r'), std::string::npos) << out;
+  EXPECT_EQ(out.find('\033'), std::string::npos) << out;
+  EXPECT_NE(out.find("[0] step 10/10  loss "), std::string::npos) << out;
 }
 
 }  // namespace

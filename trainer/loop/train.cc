@@ -339,7 +339,7 @@ class Trainer {
                                 std::to_string(step) + ", " + std::to_string(pending_.size()) +
                                 " steps are in the air";
       log_->Info(where);
-      std::cerr << where << std::endl;
+      console_.Above([&] { std::cerr << where << std::endl; });
     }
     const int64_t targets = data_.train->TargetsOfStep(step);
     session_->Train(step, targets, wishes, [this, step](int m, const Batch& batch) {
@@ -359,7 +359,7 @@ class Trainer {
     const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
     if (first()) {
       Record(pending.step, result);
-      console_.Progress(pending.step, recipe_.train.steps,
+      console_.Progress(pending.step, recipe_.train.steps, result.loss,
                         meter_->TimeLeft(recipe_.train.steps - pending.step));
     }
     if (!finite) {

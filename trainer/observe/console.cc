@@ -4,9 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <vector>
 
 #include "trainer/observe/units.h"
 
@@ -27,6 +31,46 @@ std::string StepOf(int64_t step, int64_t total_steps) {
   return out.append(pad, ' ').append(number).append("/").append(total);
 }
 
+// The locale's installed data are not asked: in a container there often are none.
+bool Utf8Locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    std::string text(value);
+    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return text.find("utf-8") != std::string::npos || text.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+std::string Repeat(std::string_view text, int64_t times) {
+  std::string out;
+  for (; times > 0; --times) out += text;
+  return out;
+}
+
+int Columns(std::string_view utf8) {  // Of what we draw: a column for each character.
+  return static_cast<int>(std::count_if(utf8.begin(), utf8.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
+
+std::string Stripped(std::string_view text) {  // Without colours.
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') {
+      i = text.find('m', i);
+      continue;
+    }
+    out += text[i];
+  }
+  return out;
+}
+
+constexpr size_t kTrendCells = 8;
+constexpr size_t kTrendLosses = 160;  // That the trend is made of.
+constexpr double kDrawEvery_s = 0.1;
+
 }  // namespace
 
 ConsoleOptions DetectConsole(int fd, int rank) {
@@ -36,10 +80,15 @@ ConsoleOptions DetectConsole(int fd, int rank) {
   options.terminal = ::isatty(fd) == 1 && term != nullptr && std::string_view(term) != "dumb";
   const char* no_color = std::getenv("NO_COLOR");
   options.colours = options.terminal && (no_color == nullptr || *no_color == '\0');
-  winsize size{};
-  if (options.terminal && ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    options.width = size.ws_col;
-  }
+  options.utf8 = options.terminal && Utf8Locale();
+  options.width = [fd] {
+    winsize size{};
+    return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? int{size.ws_col} : 80;
+  };
+  options.clock = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  };
   return options;
 }
 
@@ -56,9 +105,13 @@ std::string FormatStep(const StepRecord& r, int64_t total_steps, double time_lef
   return line;
 }
 
-Console::~Console() { EraseBar(); }
+Console::~Console() {
+  if (!bar_.empty()) out_ << Erase() << std::flush;
+}
 
 void Console::Step(const StepRecord& record, int64_t total_steps, double time_left_s) {
+  now_.tokens_per_s = record.tokens_per_s;
+  now_.memory = std::max(record.memory.reserved, record.memory.allocated);
   Print(Colour::kNone, FormatStep(record, total_steps, time_left_s));
 }
 
@@ -85,44 +138,125 @@ void Console::Warning(std::string_view text) {
   Print(Colour::kYellow, "warning: " + std::string(text));
 }
 
-void Console::Progress(int64_t step, int64_t total_steps, double time_left_s) {
-  if (!options_.enabled || !options_.terminal || total_steps < 1) return;
-  std::string tail = StepOf(step, total_steps);
-  if (time_left_s >= 0) tail += "  " + HumanDuration(time_left_s) + " left";
-  // One column stays free: a full last column wraps on some terminals.
-  const int64_t room = options_.width - 4 - std::ssize(tail);
-  std::string bar;
-  if (room >= 10) {
-    const int64_t cells = std::min<int64_t>(room, 40);
-    const int64_t full = cells * std::clamp<int64_t>(step, 0, total_steps) / total_steps;
-    bar.append("[").append(static_cast<size_t>(full), '#');
-    bar.append(static_cast<size_t>(cells - full), '.').append("] ");
-  }
-  bar += tail;
-  bar.resize(std::min(bar.size(), static_cast<size_t>(std::max(0, options_.width - 1))));
-  if (bar == bar_) return;
-  EraseBar();
-  bar_ = bar;
+void Console::Above(const std::function<void()>& write) {
+  if (!bar_.empty()) out_ << Erase() << std::flush;
+  write();
+  if (bar_.empty()) return;
+  bar_ = Bar();
   out_ << bar_ << std::flush;
+}
+
+void Console::Progress(int64_t step, int64_t total_steps, double loss, double time_left_s) {
+  if (!options_.enabled || !options_.terminal || total_steps < 1) return;
+  now_.step = step;
+  now_.total = total_steps;
+  now_.time_left_s = time_left_s;
+  now_.losses.push_back(loss);
+  if (now_.losses.size() > kTrendLosses) now_.losses.pop_front();
+  const double now = options_.clock ? options_.clock() : 0;
+  if (options_.clock && !bar_.empty() && step < total_steps && now - drawn_at_ < kDrawEvery_s) {
+    return;
+  }
+  drawn_at_ = now;
+  std::string bar = Bar();
+  if (bar == bar_) return;
+  // In one write: what another process writes comes before it or behind it.
+  out_ << Erase() + bar << std::flush;
+  bar_ = std::move(bar);
+}
+
+std::string Trend(const std::deque<double>& losses, bool utf8) {
+  std::vector<double> finite;
+  for (const double loss : losses) {
+    if (std::isfinite(loss)) finite.push_back(loss);
+  }
+  if (finite.size() < 2) return "";
+  const size_t cells = std::min(kTrendCells, finite.size());
+  std::vector<double> means;
+  for (size_t c = 0; c < cells; ++c) {
+    const size_t begin = c * finite.size() / cells, end = (c + 1) * finite.size() / cells;
+    double sum = 0;
+    for (size_t i = begin; i < end; ++i) sum += finite[i];
+    means.push_back(sum / static_cast<double>(end - begin));
+  }
+  const auto [low, high] = std::minmax_element(means.begin(), means.end());
+  static constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  static constexpr const char* kAscii[] = {"_", ".", "-", "=", "^"};
+  const int levels = utf8 ? std::size(kBlocks) : std::size(kAscii);
+  std::string out;
+  for (const double mean : means) {
+    const double share = *high > *low ? (mean - *low) / (*high - *low) : 0;
+    const int level = std::clamp(static_cast<int>(share * levels), 0, levels - 1);
+    out += utf8 ? kBlocks[level] : kAscii[level];
+  }
+  return out;
+}
+
+std::string Console::Bar() const {
+  const int width = Width() - 1;  // One column stays free: a full last one wraps.
+  const std::string step = StepOf(now_.step, now_.total);
+  const std::string trend = Trend(now_.losses, options_.utf8);
+  const std::string left = now_.time_left_s >= 0 ? HumanDuration(now_.time_left_s) + " left" : "";
+  const std::string loss = "loss " + Number("%.4f", now_.losses.back());
+  const std::string rate = now_.tokens_per_s > 0 ? HumanCount(now_.tokens_per_s) + " tok/s" : "";
+  const std::string memory = now_.memory > 0 ? HumanBytes(now_.memory) : "";
+
+  // What there is room for, the most wanted first; the bar takes between 10 and 40 of what is left.
+  int room = width - Columns(step);
+  const auto fits = [&](const std::string& part) {
+    const int columns = Columns(part) + 2;
+    if (part.empty() || columns > room) return false;
+    room -= columns;
+    return true;
+  };
+  const bool has_left = fits(left), has_loss = fits(loss);
+  const int reserved = room >= 14 ? 14 : 0;  // Two blanks, brackets and ten cells.
+  room -= reserved;
+  const bool has_rate = fits(rate);
+  const bool has_trend = has_loss && fits(trend);
+  const bool has_memory = fits(memory);
+  const auto cells = reserved == 0 ? 0 : std::min(40, 10 + room);
+
+  std::string line = step;
+  if (cells > 0) {
+    const int64_t done = std::clamp<int64_t>(now_.step, 0, now_.total);
+    const auto full = static_cast<int64_t>(static_cast<double>(cells) * static_cast<double>(done) /
+                                           static_cast<double>(now_.total));
+    const char* const colour = options_.colours ? "\033[32m" : "";
+    const char* const plain = options_.colours ? "\033[0m" : "";
+    line += options_.utf8 ? "  ▕" : "  [";
+    line += colour + Repeat(options_.utf8 ? "█" : "#", full) + plain;
+    line += Repeat(options_.utf8 ? "░" : ".", cells - full) + (options_.utf8 ? "▏" : "]");
+  }
+  if (has_loss) line += "  " + loss;
+  if (has_trend) line += "  " + trend;
+  if (has_rate) line += "  " + rate;
+  if (has_memory) line += "  " + memory;
+  if (has_left) line += "  " + left;
+  if (Columns(step) > width) line.resize(static_cast<size_t>(std::max(0, width)));
+  return line;
 }
 
 void Console::Print(Colour colour, std::string_view text) {
   if (!options_.enabled) return;
-  const std::string bar = bar_;
-  EraseBar();
   const char* const codes[] = {"", "\033[1m", "\033[32m", "\033[33m"};
   const bool paint = options_.colours && colour != Colour::kNone;
-  if (paint) out_ << codes[static_cast<int>(colour)];
-  out_ << text;
-  if (paint) out_ << "\033[0m";
-  bar_ = bar;
-  out_ << "\n" << bar_ << std::flush;
+  std::string all = Erase();
+  if (paint) all += codes[static_cast<int>(colour)];
+  all += text;
+  if (paint) all += "\033[0m";
+  all += "\n";
+  if (!bar_.empty()) bar_ = Bar();
+  out_ << all + bar_ << std::flush;
 }
 
-void Console::EraseBar() {
-  if (bar_.empty()) return;
-  out_ << "\r\033[K" << std::flush;
-  bar_.clear();
+std::string Console::Erase() const {
+  if (bar_.empty()) return "";
+  // A window that was made narrower has wrapped the bar: go up to where it begins.
+  const int columns = Columns(Stripped(bar_)), width = std::max(1, Width());
+  const int rows = (columns - 1) / width;
+  return "\r" + (rows > 0 ? "\033[" + std::to_string(rows) + "A" : "") +
+         (rows > 0 ? "\033[J" : "\033[K");
 }
 
 }  // namespace fsdp
