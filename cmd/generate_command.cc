@@ -112,7 +112,7 @@ void Run(const GenerateFlags& flags) {
 
   // One text is shown as it comes, several when they are whole.
   const bool live = prompts.size() == 1 && !flags.json;
-  TextStream stream(*tokenizer);
+  TextStream stream(*tokenizer, /*first=*/false);
   const auto show = [](const std::string& bytes) {
     std::fputs(Printable(bytes).c_str(), stdout);
     std::fflush(stdout);
@@ -128,7 +128,7 @@ void Run(const GenerateFlags& flags) {
         });
     for (size_t i = 0; i < all.size() && !live; ++i) {
       const Prompt& prompt = prompts[first + i];
-      const std::string text = tokenizer->Decode(all[i].tokens);
+      const std::string text = tokenizer->Decode(all[i].tokens, /*first=*/false);
       if (flags.json) {
         std::string ids;
         for (const int32_t id : all[i].tokens) {

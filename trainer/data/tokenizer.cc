@@ -46,9 +46,9 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
   return ids;
 }
 
-std::string Tokenizer::Decode(std::span<const int32_t> ids) const {
+std::string Tokenizer::Decode(std::span<const int32_t> ids, bool first) const {
   std::string text;
-  TextStream stream(*this);
+  TextStream stream(*this, first);
   for (const int32_t id : ids) text += stream.Add(id);
   return text + stream.Finish();
 }

@@ -39,7 +39,8 @@ class Tokenizer {
   virtual int LeadingSpaces() const { return 0; }  // So many to take off the start of a text.
 
   std::vector<int32_t> Encode(std::string_view text) const;
-  std::string Decode(std::span<const int32_t> ids) const;
+  // `first`: the ids begin a text; otherwise they go on with one.
+  std::string Decode(std::span<const int32_t> ids, bool first = true) const;
 };
 
 // Token = byte; nothing ends documents. The bytes are those of the text, UTF-8 or not.
@@ -49,8 +50,9 @@ inline constexpr int32_t kByteVocabSize = 256;
 // Decodes ids one at a time, for text that is shown as it comes: never a part of a character.
 class TextStream {
  public:
-  explicit TextStream(const Tokenizer& tokenizer)
-      : tokenizer_(tokenizer), strip_(tokenizer.LeadingSpaces()) {}
+  // `first` as in Decode().
+  explicit TextStream(const Tokenizer& tokenizer, bool first = true)
+      : tokenizer_(tokenizer), strip_(first ? tokenizer.LeadingSpaces() : 0) {}
 
   // Bytes that can be shown now: all but those that may yet become a character of UTF-8.
   std::string Add(int32_t id);
