@@ -7,23 +7,14 @@
 README.md beside this file says what every tensor means and which error the tests accept.
 """
 
-import argparse
 import dataclasses
-import json
 import math
-import os
-import pathlib
 import sys
-import tempfile
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # Models are built from their configuration.
-
+import common  # Before transformers: it keeps it off the network.
 import numpy as np
-import safetensors.numpy
 import torch
 import transformers
-
-FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "tests" / "fixtures" / "gpt2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,29 +40,6 @@ CASES = [
     # Every position used, one head as wide as the model, an epsilon that is not the default.
     Case("one_head", 3, 509, 64, 64, 64, 1, 96, 1, 1e-3, masked=True),
 ]
-
-BATCH = 5  # Sequences of the batch whose gradients are kept: no world size from 2 to 4 divides it.
-LOGIT_ROWS = 24
-STEPS = 20
-GLOBAL_BATCH = 6  # Sequences of an optimizer step.
-CLIP = 1.0
-ORDERS = 8  # The float32 runs: the same sequences in this many orders.
-
-RUNS = {
-    "adamw": dict(name="adamw", lr=3e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1),
-    "sgd": dict(name="sgd", lr=0.2, momentum=0.0, weight_decay=0.0),
-    "sgd_momentum": dict(name="sgd", lr=0.05, momentum=0.9, weight_decay=0.0),
-}
-SCHEDULE = dict(name="cosine", warmup_steps=5, min_lr_ratio=0.1)
-
-
-def learning_rate(step: int, lr: float) -> float:
-    """The rate of step 1, 2, ..., STEPS: a straight line to lr, then half a cosine to its share."""
-    warmup, share = SCHEDULE["warmup_steps"], SCHEDULE["min_lr_ratio"]
-    if step <= warmup:
-        return lr * step / warmup
-    progress = (step - warmup) / (STEPS - warmup)
-    return lr * (share + (1 - share) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def build_model(case: Case) -> transformers.GPT2LMHeadModel:
@@ -108,201 +76,10 @@ def build_model(case: Case) -> transformers.GPT2LMHeadModel:
     return model
 
 
-def draw_tokens(rng: np.random.Generator, case: Case, *shape: int) -> np.ndarray:
-    """Some tokens often, some never; the square also gives training something to learn."""
-    uniform = rng.random((*shape, case.sequence + 1))
-    return (case.vocab * uniform**2).astype(np.int32)
-
-
-def draw_weights(rng: np.random.Generator, case: Case) -> np.ndarray:
-    weights = np.ones((BATCH, case.sequence), np.float32)
-    if case.masked:
-        weights[rng.random(weights.shape) < 0.25] = 0
-        weights[1] = 0  # A whole sequence, as a global batch that does not divide leaves it.
-        weights[2, -3:] = 0
-        weights[3, 0] = 0
-    return weights
-
-
-def run_batch(model, tokens: np.ndarray, weights: np.ndarray):
-    """Logits [B, T, V] and the loss: the mean over the targets, each with its weight."""
-    ids = torch.from_numpy(tokens.astype(np.int64))
-    w = torch.from_numpy(weights).to(model.dtype).flatten()
-    logits = model(ids[:, :-1], use_cache=False).logits
-    losses = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
-    )
-    return logits, (losses * w).sum() / w.sum()
-
-
-def total_norm(model) -> float:
-    return torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
-
-
-def batch_results(model, tokens, weights, rows) -> dict[str, np.ndarray]:
-    """What one forward and backward pass gives, in the model's dtype, returned in float64."""
-    model.zero_grad()
-    logits, loss = run_batch(model, tokens, weights)
-    loss.backward()
-    results = {
-        "batch/logits": logits.detach().flatten(0, 1)[torch.from_numpy(rows).long()],
-        "batch/loss": loss.detach().reshape(1),
-        "batch/grad_norm": torch.tensor([total_norm(model)], dtype=torch.float64),
-    }
-    for name, p in model.named_parameters():
-        results["grad/" + name] = p.grad
-    return {k: v.double().numpy().copy() for k, v in results.items()}
-
-
-def train(model, tokens: np.ndarray, recipe: dict) -> dict[str, np.ndarray]:
-    """STEPS optimizer steps on tokens[step - 1], then the loss of the first batch once more."""
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
-    groups = [
-        dict(params=matrices, weight_decay=recipe["weight_decay"]),
-        dict(params=vectors, weight_decay=0.0),
-    ]
-    if recipe["name"] == "adamw":
-        optimizer = torch.optim.AdamW(
-            groups, lr=1.0, betas=tuple(recipe["betas"]), eps=recipe["eps"], foreach=False
-        )
-    else:
-        optimizer = torch.optim.SGD(groups, lr=1.0, momentum=recipe["momentum"], foreach=False)
-    weights = np.ones((GLOBAL_BATCH, tokens.shape[-1] - 1), np.float32)
-    rates, losses, norms = [], [], []
-    for step in range(1, STEPS + 1):
-        rates.append(learning_rate(step, recipe["lr"]))
-        for group in optimizer.param_groups:
-            group["lr"] = rates[-1]
-        optimizer.zero_grad()
-        _, loss = run_batch(model, tokens[step - 1], weights)
-        loss.backward()
-        losses.append(loss.item())
-        # Scales by min(1, CLIP / (norm + 1e-6)) and returns the norm before that.
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
-        optimizer.step()
-    with torch.no_grad():
-        _, final = run_batch(model, tokens[0], weights)
-    return {
-        "lr": np.array(rates),
-        "loss": np.array(losses),
-        "grad_norm": np.array(norms),
-        "final_loss": np.array([final.item()]),
-    }
-
-
-def compute(case: Case, folder: pathlib.Path) -> None:
-    """Writes config.json, model.safetensors and reference.safetensors into `folder`."""
-    model = build_model(case)
-    model.save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    weights32 = {k: v.detach().clone() for k, v in model.named_parameters()}
-
-    def fresh(dtype):
-        with torch.no_grad():
-            model.to(dtype)
-            for name, p in model.named_parameters():
-                p.copy_(weights32[name])
-        return model
-
-    rng = np.random.default_rng(1000 + case.seed)
-    tokens = draw_tokens(rng, case, BATCH)
-    weights = draw_weights(rng, case)
-    train_tokens = draw_tokens(rng, case, STEPS, GLOBAL_BATCH)
-    # The ends of every sequence, and some between.
-    ends = [b * case.sequence + t for b in range(BATCH) for t in (0, case.sequence - 1)]
-    inside = np.setdiff1d(np.arange(BATCH * case.sequence), ends)
-    rows = np.sort(np.concatenate([ends, rng.choice(inside, LOGIT_ROWS - len(ends), replace=False)]))
-
-    exact = batch_results(fresh(torch.float64), tokens, weights, rows)
-    for run, recipe in RUNS.items():
-        results = train(fresh(torch.float64), train_tokens, recipe)
-        exact |= {f"{run}/{k}": v for k, v in results.items()}
-
-    # float32's own error: the largest over several orders of the same sequences.
-    errors = {k: np.zeros(2 if k.startswith(("batch/", "grad/")) else v.shape)
-              for k, v in exact.items() if not k.endswith("/lr")}
-    for order in range(ORDERS):
-        shuffle = rng.permutation(BATCH) if order else np.arange(BATCH)
-        place = np.argsort(shuffle)  # Where each sequence went.
-        moved = place[rows // case.sequence] * case.sequence + rows % case.sequence
-        got = batch_results(fresh(torch.float32), tokens[shuffle], weights[shuffle], moved)
-        for k, v in got.items():
-            difference = v - exact[k]
-            errors[k] = np.maximum(errors[k], [np.linalg.norm(difference), abs(difference).max()])
-        shuffle = rng.permutation(GLOBAL_BATCH) if order else np.arange(GLOBAL_BATCH)
-        for run, recipe in RUNS.items():
-            for k, v in train(fresh(torch.float32), train_tokens[:, shuffle], recipe).items():
-                if k != "lr":
-                    key = f"{run}/{k}"
-                    errors[key] = np.maximum(errors[key], abs(v - exact[key]))
-
-    tensors = {
-        "batch/tokens": tokens,
-        "batch/weights": weights,
-        "batch/logits_rows": rows.astype(np.int32),
-        "train/tokens": train_tokens,
-        **exact,
-        **{k + ".fp32_error": v for k, v in errors.items()},
-    }
-    settings = dict(case=dataclasses.asdict(case), steps=STEPS, global_batch_size=GLOBAL_BATCH,
-                    grad_clip=CLIP, schedule=SCHEDULE, runs=RUNS)
-    safetensors.numpy.save_file(tensors, folder / "reference.safetensors",
-                                metadata={"settings": json.dumps(settings)})
-
-
-def compare(case: Case, want_folder: pathlib.Path, got_folder: pathlib.Path) -> list[str]:
-    """Differences beyond what another processor explains."""
-    problems = []
-    for file in ("model.safetensors", "reference.safetensors"):
-        want = safetensors.numpy.load_file(want_folder / file)
-        got = safetensors.numpy.load_file(got_folder / file)
-        for name in sorted(want.keys() ^ got.keys()):
-            problems.append(f"{case.name}/{file}: {name} is in one of the two only")
-        for name in sorted(want.keys() & got.keys()):
-            w, g = want[name], got[name]
-            if w.shape != g.shape or w.dtype != g.dtype:
-                problems.append(f"{case.name}/{file}: {name} has another shape or dtype")
-            elif name.endswith(".fp32_error"):
-                # A matter of the processor; an order of magnitude is not. Errors near a rounding
-                # of the value itself are a matter of luck.
-                value = want[name.removesuffix(".fp32_error")]
-                floor = 1e-7 * np.linalg.norm(value)
-                if not ((w <= 8 * g + floor) & (g <= 8 * w + floor)).all():
-                    problems.append(f"{case.name}/{file}: {name} is {g.max():.2e}, was {w.max():.2e}")
-            elif w.dtype != np.float64:
-                if not np.array_equal(w, g):
-                    problems.append(f"{case.name}/{file}: {name} has other values")
-            elif w.size and abs(w - g).max() > 1e-12 * max(1.0, abs(w).max()):
-                problems.append(f"{case.name}/{file}: {name} differs by {abs(w - g).max():.2e}")
-    config = [json.loads((f / "config.json").read_text()) for f in (want_folder, got_folder)]
-    for c in config:
-        c.pop("transformers_version", None)
-    if config[0] != config[1]:
-        problems.append(f"{case.name}/config.json differs")
-    return problems
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare with the committed files")
-    parser.add_argument("--out", type=pathlib.Path, default=FIXTURES, help="default: %(default)s")
-    arguments = parser.parse_args()
-    torch.set_num_threads(2)
-    torch.use_deterministic_algorithms(True)
-    transformers.utils.logging.disable_progress_bar()
-    problems = []
-    for case in CASES:
-        if arguments.check:
-            with tempfile.TemporaryDirectory() as folder:
-                compute(case, pathlib.Path(folder))
-                problems += compare(case, arguments.out / case.name, pathlib.Path(folder))
-        else:
-            compute(case, arguments.out / case.name)
-        print(f"{case.name}: {'checked' if arguments.check else 'written'}")
-    print("\n".join(problems), end="\n" if problems else "")
-    return 1 if problems else 0
+def in_double(model: transformers.GPT2LMHeadModel, _) -> transformers.GPT2LMHeadModel:
+    return model.double()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(common.main(__doc__.splitlines()[0], CASES, build_model, in_double,
+                         common.FIXTURES / "gpt2"))

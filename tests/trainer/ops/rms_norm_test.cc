@@ -108,6 +108,12 @@ TEST_P(RmsNormTest, GradientMatchesFiniteDifferences) {
     for (double& d : want_sum) d += 3;
     EXPECT_TRUE(AllNear(Get(sum), want_sum, tolerance));
 
+    const Values trained = Get(dx);
+    Run([&](Stream& stream) {
+      RmsNormBackward(stream, x, w, r, dy, RmsNormDx::kOverwrite, dx, std::nullopt, workspace);
+    });
+    EXPECT_EQ(Get(dx), trained) << "frozen";
+
     run(RmsNormDx::kOverwrite, dy);
     EXPECT_EQ(Get(dy), Get(dx)) << "in place";
     Clear();

@@ -1,0 +1,72 @@
+// A model of tests/fixtures and what PyTorch makes of it in float64 (tools/reference/README.md),
+// held to the rule that stands there.
+#ifndef FSDP_TRAIN_TESTS_TESTING_REFERENCE_H_
+#define FSDP_TRAIN_TESTS_TESTING_REFERENCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/testing/tiny_run.h"
+#include "trainer/checkpoint/safetensors.h"
+
+namespace fsdp::testing {
+
+class Reference {
+ public:
+  // `folder`: tests/fixtures/<family>/<model>. `set_shape` reads its config.json into a run.
+  using SetShape = std::function<void(const nlohmann::json& config, TinyRun& run)>;
+  Reference(const std::string& folder, SetShape set_shape);
+
+  std::vector<double> Doubles(const std::string& name) const;
+  std::vector<int32_t> Ints(const std::string& name) const;
+  const std::vector<std::string>& Names() const { return results_.Names(); }
+  bool Has(const std::string& name) const;
+
+  // The batch, once, without an update: one micro-batch size for all worlds, so that some ranks
+  // have rows left over and some runs several micro-batches. What is returned refers to this.
+  TinyRun BatchRun() const;
+  // 20 steps: "adamw", "sgd" or "sgd_momentum".
+  TinyRun TrainRun(const std::string& name) const;
+
+ private:
+  int64_t seq_len() const { return settings_.at("case").at("sequence"); }
+  TinyRun Run(int64_t global_batch_size, const std::string& positions) const;
+
+  SafetensorsReader weights_, results_;
+  nlohmann::json settings_, config_;
+  SetShape set_shape_;
+  std::vector<int32_t> batch_tokens_, train_tokens_;
+  std::vector<float> batch_weights_;
+};
+
+// Differences as shares of what is accepted; the worst one is printed, so that drift shows.
+class Judge {
+ public:
+  explicit Judge(const Reference& reference) : reference_(reference) {}
+  ~Judge();
+
+  // Logits, loss, norm and every gradient of a BatchRun().
+  void Batch(const TinyResult& ours);
+  // Losses and norms of a TrainRun(name), and its learning rates.
+  void Training(const std::string& name, const TinyRun& run, const TinyResult& ours);
+
+ private:
+  void Tensor(const std::string& name, const std::vector<float>& ours, double norm);
+  // `error`: the largest of PyTorch's so far.
+  void Number(const std::string& name, double ours, double theirs, double error);
+  // Returns the largest error.
+  double Steps(const std::string& name, const std::vector<float>& ours);
+  void Check(const std::string& name, double difference, double accepted);
+
+  const Reference& reference_;
+  double worst_ = 0;
+  std::string where_;
+  int checks_ = 0;
+};
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TESTING_REFERENCE_H_
