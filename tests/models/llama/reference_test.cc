@@ -1,0 +1,117 @@
+// Our Llama against Hugging Face's Llama, Mistral, Qwen2 and Qwen3 in float64: what
+// tools/reference/README.md describes, held to the rule that stands there, at worlds of 1, 2, 3 and
+// 5, on threads and on processes.
+#include "tests/testing/reference.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+namespace fsdp::testing {
+namespace {
+
+using nlohmann::json;
+
+RopeScaling Scaling(const json& rope) {
+  RopeScaling scaling;
+  const std::string type = rope.at("rope_type");
+  constexpr auto kNames = NamesOf(RopeScaling::Type{});
+  size_t index = 0;
+  while (kNames.at(index) != type) ++index;
+  scaling.type = static_cast<RopeScaling::Type>(index);
+  VisitFields(scaling, [&](const char* name, auto& field) {
+    using T = typename std::remove_reference_t<decltype(field)>::value_type;
+    if (rope.contains(name)) field = rope.at(name).get<T>();
+  });
+  return scaling;
+}
+
+void SetShape(const json& c, TinyRun& run) {
+  LlamaConfig config;
+  config.hidden_size = c.at("hidden_size");
+  config.intermediate_size = c.at("intermediate_size");
+  config.num_hidden_layers = c.at("num_hidden_layers");
+  config.num_attention_heads = c.at("num_attention_heads");
+  config.num_key_value_heads = c.at("num_key_value_heads");
+  config.head_dim = c.at("head_dim");
+  config.vocab_size = c.at("vocab_size");
+  config.max_position_embeddings = c.at("max_position_embeddings");
+  config.rms_norm_eps = c.at("rms_norm_eps");
+  config.rope_theta = c.at("rope_parameters").at("rope_theta");
+  config.rope_scaling = Scaling(c.at("rope_parameters"));
+  config.tie_word_embeddings = c.at("tie_word_embeddings");
+  const std::string type = c.at("model_type");
+  const bool bias = c.value("attention_bias", false);  // Qwen2's is no setting.
+  config.attention_bias = bias || type == "qwen2";
+  config.attention_output_bias = bias;
+  config.mlp_bias = c.value("mlp_bias", false);
+  config.qk_norm = type == "qwen3";
+  run.llama = config;
+}
+
+using Case = std::tuple<const char*, int, Strategy, bool>;  // Model, world, strategy, processes.
+
+class ReferenceTest : public ::testing::TestWithParam<Case> {
+ protected:
+  TinyResult Run(TinyRun run) const {
+    const auto [model, world, strategy, processes] = GetParam();
+    run.world = world;
+    run.options.executor.strategy = strategy;
+    run.ranks = processes ? RunProcessRanks : RunThreadRanks;
+    return Train(run);
+  }
+
+  const Reference reference_{std::string("tests/fixtures/llama/") + std::get<0>(GetParam()),
+                             SetShape};
+  Judge judge_{reference_};
+};
+
+TEST_P(ReferenceTest, LogitsLossAndGradients) { judge_.Batch(Run(reference_.BatchRun())); }
+
+TEST_P(ReferenceTest, TwentySteps) {
+  for (const std::string name : {"adamw", "sgd", "sgd_momentum"}) {
+    const TinyRun run = reference_.TrainRun(name);
+    judge_.Training(name, run, Run(run));
+  }
+}
+
+std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
+  const auto [model, world, strategy, processes] = info.param;
+  constexpr const char* kStrategies[] = {"FullShard", "ShardGradOp", "NoShard"};
+  return std::string(model) + "_" + std::to_string(world) + kStrategies[static_cast<int>(strategy)];
+}
+
+const auto kModels = ::testing::Values("llama_6_2", "llama_biases", "qwen2_8_1", "qwen3_documents",
+                                       "mistral_dynamic");
+const auto kFullShard = ::testing::Values(Strategy::kFullShard);
+
+INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
+                         ::testing::Combine(kModels, ::testing::Values(1), kFullShard,
+                                            ::testing::Values(false)),
+                         CaseName);
+// AddressSanitizer takes ten times as long and learns nothing from more worlds.
+#ifdef __SANITIZE_ADDRESS__
+INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
+                         ::testing::Combine(kModels, ::testing::Values(3), kFullShard,
+                                            ::testing::Values(false)),
+                         CaseName);
+#else
+INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
+                         ::testing::Combine(kModels, ::testing::Values(2, 3, 5), kFullShard,
+                                            ::testing::Values(false)),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(Strategies, ReferenceTest,
+                         ::testing::Combine(kModels, ::testing::Values(3),
+                                            ::testing::Values(Strategy::kShardGradOp,
+                                                              Strategy::kNoShard),
+                                            ::testing::Values(false)),
+                         CaseName);
+#endif
+INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
+                         ::testing::Combine(kModels, ::testing::Values(2), kFullShard,
+                                            ::testing::Values(true)),
+                         CaseName);
+
+}  // namespace
+}  // namespace fsdp::testing
