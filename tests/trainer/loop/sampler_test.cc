@@ -67,5 +67,22 @@ TEST(Sampler, OnlyTheFirstOfTheVocabulary) {
   EXPECT_EQ(PickToken(kLogits, 1, {.temperature = 1}, 0.99), 0);
 }
 
+TEST(Sampler, ASampleEndsWithTheTokenThatEndsTexts) {
+  SampleOptions options;
+  options.max_tokens = 6;
+  options.vocab = 4;
+  options.sampling.temperature = 0;
+  std::vector<float> logits(4);
+  // After token t comes t + 1.
+  const auto next = [&](std::span<const int32_t> tokens) {
+    std::fill(logits.begin(), logits.end(), 0.0f);
+    logits[static_cast<size_t>((tokens.back() + 1) % 4)] = 1;
+    return std::span<const float>(logits);
+  };
+  EXPECT_EQ(Sample(options, {0}, next), (std::vector<int32_t>{1, 2, 3, 0, 1, 2}));
+  options.end = 3;
+  EXPECT_EQ(Sample(options, {0}, next), (std::vector<int32_t>{1, 2, 3}));
+}
+
 }  // namespace
 }  // namespace fsdp
