@@ -1,0 +1,58 @@
+// Our adapters against PEFT's on Hugging Face's GPT-2 in float64, as reference_test.cc holds the
+// model itself.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "tests/testing/reference.h"
+
+namespace fsdp::testing {
+namespace {
+
+void SetShape(const nlohmann::json& c, TinyRun& run) {
+  Gpt2Config& config = run.config;
+  config.hidden_size = c.at("n_embd");
+  config.intermediate_size = c.at("n_inner");
+  config.num_hidden_layers = c.at("n_layer");
+  config.num_attention_heads = c.at("n_head");
+  config.vocab_size = c.at("vocab_size");
+  config.max_position_embeddings = c.at("n_positions");
+  config.layer_norm_epsilon = c.at("layer_norm_epsilon");
+  run.lora = LoraOptions{3, 7, {"*attn.c_attn.weight", "*mlp.c_proj.weight"}};
+}
+
+using Case = std::tuple<int, Strategy>;  // World.
+
+class LoraReferenceTest : public ::testing::TestWithParam<Case> {
+ protected:
+  TinyResult Run(TinyRun run) const {
+    std::tie(run.world, run.options.executor.strategy) = GetParam();
+    return Train(run);
+  }
+
+  const Reference reference_{"tests/fixtures/lora/gpt2", SetShape};
+  Judge judge_{reference_};
+};
+
+TEST_P(LoraReferenceTest, LogitsLossAndGradients) {
+  const TinyResult got = Run(reference_.BatchRun());
+  judge_.Batch(got);
+  EXPECT_EQ(got.gradients.size(), 2 * 2 * 2u);  // A and B of two weights of two layers.
+}
+
+TEST_P(LoraReferenceTest, TwentySteps) {
+  for (const std::string name : {"adamw", "sgd", "sgd_momentum"}) {
+    const TinyRun run = reference_.TrainRun(name);
+    judge_.Training(name, run, Run(run));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, LoraReferenceTest,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 5),
+                                            ::testing::Values(Strategy::kFullShard,
+                                                              Strategy::kShardGradOp,
+                                                              Strategy::kNoShard)));
+
+}  // namespace
+}  // namespace fsdp::testing
