@@ -32,25 +32,12 @@ StoredModel Stored(const ModelShape& shape) {
 }
 
 std::vector<TinyRun> Runs() {
-  TinyRun gpt2;
-  TinyRun llama;
-  llama.llama = LlamaConfig{};
-  LlamaConfig& c = *llama.llama;
-  c.hidden_size = 24;
-  c.intermediate_size = 40;
-  c.num_hidden_layers = 3;
-  c.num_attention_heads = 6;
-  c.num_key_value_heads = 2;
-  c.head_dim = 6;
-  c.vocab_size = 53;
-  c.max_position_embeddings = 64;
-  TinyRun qwen3 = llama;
-  qwen3.llama->qk_norm = true;
-  qwen3.llama->attention_bias = true;
-  qwen3.llama->tie_word_embeddings = true;
-  qwen3.llama->rope_scaling.type = RopeScaling::Type::kLinear;
-  qwen3.llama->rope_scaling.factor = 2;
-  return {gpt2, llama, qwen3};
+  TinyRun gpt2, qwen3, llama;
+  qwen3.llama = TinyRun::TinyLlama();
+  llama.llama = TinyRun::TinyLlama();
+  llama.llama->qk_norm = false;
+  llama.llama->rope_scaling = {};
+  return {gpt2, qwen3, llama};
 }
 
 class GeneratorTest : public ::testing::TestWithParam<int> {
