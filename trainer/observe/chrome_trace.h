@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/runtime/device.h"
+#include "trainer/observe/span.h"
 
 namespace fsdp {
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/observe/span.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -37,13 +38,6 @@ class Buffer {
   Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
-};
-
-// One operation on a stream's time line.
-struct Span {
-  std::string name;
-  std::string stream;
-  double begin_s = 0, end_s = 0;  // On the device's clock.
 };
 
 class Device {
