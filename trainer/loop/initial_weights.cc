@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <mutex>
 
 #include "models/make_model.h"
 #include "models/shape_json.h"
@@ -42,9 +43,15 @@ std::vector<std::string> IgnoredKeys(const std::string& directory) {
 Executor::FillParameter OpenInitialWeights(const std::string& directory) {
   // Ours hold parameters, theirs slices.
   if (IsCheckpoint(directory)) {
-    return [weights = std::make_shared<CheckpointWeights>(directory)](
-               const Parameter& parameter, int64_t begin, std::span<float> values) {
-      weights->Fill(parameter.name(), parameter.shape(), begin, values);
+    struct Shared {
+      explicit Shared(const std::string& directory) : weights(directory) {}
+      std::mutex mutex;  // The reader keeps one chunk; filling asks from all compute threads.
+      CheckpointWeights weights;
+    };
+    return [shared = std::make_shared<Shared>(directory)](const Parameter& parameter, int64_t begin,
+                                                          std::span<float> values) {
+      const std::lock_guard lock(shared->mutex);
+      shared->weights.Fill(parameter.name(), parameter.shape(), begin, values);
     };
   }
   const auto weights = std::make_shared<HfWeights>(directory);

@@ -14,7 +14,7 @@ namespace fsdp {
 ModelShape ReadInitialShape(const std::string& directory);
 // Keys of a Hugging Face config.json that are not looked at; none of a checkpoint of ours.
 std::vector<std::string> IgnoredKeys(const std::string& directory);
-// Reads byte ranges when it is called, so a rank holds no more than its shard.
+// Reads byte ranges when it is called, on any thread, so a rank holds no more than its shard.
 Executor::FillParameter OpenInitialWeights(const std::string& directory);
 
 }  // namespace fsdp

@@ -1,0 +1,76 @@
+#include "trainer/loop/initial_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/make_model.h"
+#include "tests/trainer/comm/ranks.h"
+#include "trainer/loop/train.h"
+#include "trainer/recipe/load.h"
+#include "trainer/runtime/thread_pool.h"
+
+namespace fsdp {
+namespace {
+
+// A llama's: its root has no parameter, and two of its parameters have slices. Of two ranks: every
+// parameter lies in two files, or in either.
+std::string SavedCheckpoint() {
+  const std::string run = ::testing::TempDir() + "/initial";
+  std::filesystem::remove_all(run);
+  const Recipe recipe = ParseRecipe(
+      {{"tiny",
+        "run: {threads: 1}\n"
+        "model: {family: llama, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 4,\n"
+        "        vocab_size: 500, max_position_embeddings: 16}\n"
+        "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+        "train: {steps: 1, micro_batch_size: 1, global_batch_size: 2}\n"
+        "checkpoint: {every: 1}\n"}},
+      {"run.dir=" + run});
+  for (const testing::Outcome& outcome :
+       testing::RunProcessRanks(2, [&](testing::Rank& rank) -> std::string {
+         Job job;
+         job.rank = rank.rank;
+         job.world = job.local_world = rank.size;
+         job.store = rank.store;
+         job.connect = [&](const std::string& name) { return rank.join(name, {.timeout_s = 60}); };
+         TrainRank(recipe, job);
+         return "";
+       })) {
+    EXPECT_EQ(outcome.error, "");
+  }
+  return run + "/checkpoints/step_1";
+}
+
+// As an executor with several compute threads asks for them.
+TEST(InitialWeights, ACheckpointIsReadFromAnyThread) {
+  const std::string checkpoint = SavedCheckpoint();
+  const auto model = MakeModel(ReadInitialShape(checkpoint));
+  const Executor::FillParameter fill = OpenInitialWeights(checkpoint);
+  ThreadPool pool(4, /*spin=*/false);
+  for (const ModelSegment& segment : model->segments()) {
+    for (const Parameter* p : segment.parameters) {
+      const int64_t n = p->shape().NumElements();
+      std::vector<float> want(n), got(n);
+      fill(*p, 0, want);
+      // Each of the threads reads all of it, from either file in turn.
+      pool.Run([&](int t) {
+        std::vector<float> own(n);
+        for (int64_t i = 0; i < 200; ++i) {
+          const int64_t at = (i % 2 == 0 ? i / 2 : 199 - i / 2) * n / 200;
+          const int64_t end = (i % 2 == 0 ? i / 2 + 1 : 200 - i / 2) * n / 200;
+          fill(*p, at, std::span(own).subspan(at, end - at));
+        }
+        if (t == 0) got = std::move(own);
+      });
+      EXPECT_EQ(got, want) << p->name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
