@@ -13,7 +13,6 @@
 #include "trainer/core/philox.h"
 #include "trainer/loop/initial_weights.h"
 #include "trainer/loop/plan.h"
-#include "trainer/nn/lora.h"
 #include "trainer/observe/units.h"
 #include "trainer/recipe/load.h"
 
@@ -52,11 +51,9 @@ StoredModel OpenStoredModel(const std::string& path) {
     }
   } else {
     const std::string text = ReadCheckpointMeta(stored.directory).recipe;
-    const Recipe recipe = ParseRecipe({{stored.directory, text}});
-    if (const std::string* tokenizer = TokenizerOf(recipe.data)) stored.tokenizer = *tokenizer;
-    if (const auto& lora = recipe.model.lora) {
-      stored.model = std::make_unique<LoraModel>(
-          std::move(stored.model), LoraOptions{lora->rank, lora->alpha, lora->targets});
+    if (!text.empty()) {  // Otherwise it was imported.
+      const Recipe recipe = ParseRecipe({{stored.directory, text}});
+      if (const std::string* tokenizer = TokenizerOf(recipe.data)) stored.tokenizer = *tokenizer;
     }
   }
   FreezeAll(*stored.model);

@@ -25,7 +25,7 @@ namespace fsdp {
 struct StoredModel {
   std::string directory;
   ModelShape shape;
-  std::unique_ptr<Model> model;     // Adapters of a checkpoint included; all of it frozen.
+  std::unique_ptr<Model> model;     // All of it frozen; a checkpoint's adapters are merged.
   Executor::FillParameter weights;  // Reads them.
   std::string tokenizer;            // For OpenTokenizer(); empty where the files name none.
 };

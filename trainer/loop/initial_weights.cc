@@ -3,15 +3,19 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "models/make_model.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_weights.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_tensors.h"
 #include "trainer/checkpoint/hf_weights.h"
+#include "trainer/checkpoint/merged_weights.h"
 #include "trainer/core/errors.h"
+#include "trainer/nn/lora.h"
+#include "trainer/recipe/load.h"
 
 namespace fsdp {
 namespace {
@@ -29,6 +33,36 @@ bool IsCheckpoint(const std::string& directory) {
   return ours;
 }
 
+// Of a checkpoint of ours, by any thread.
+class OwnWeights {
+ public:
+  explicit OwnWeights(const std::string& directory)
+      : reader_(directory),
+        model_(ModelOfCheckpoint(reader_)),
+        merged_(reader_, *model_, "master") {
+    for (const ModelSegment& segment : model_->segments()) {
+      for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
+    }
+  }
+
+  void Fill(const Parameter& parameter, int64_t begin, std::span<float> values) {
+    const auto it = parameters_.find(parameter.name());
+    if (it == parameters_.end() || it->second->shape() != parameter.shape()) {
+      throw CheckpointError(reader_.directory() + ": has no parameter '" + parameter.name() +
+                            "' of shape " + parameter.shape().ToString());
+    }
+    const std::lock_guard lock(mutex_);  // The reader keeps one chunk.
+    merged_.Read(*it->second, begin, values);
+  }
+
+ private:
+  std::mutex mutex_;
+  CheckpointReader reader_;
+  const std::unique_ptr<Model> model_;
+  MergedWeights merged_;
+  std::unordered_map<std::string, const Parameter*> parameters_;
+};
+
 }  // namespace
 
 ModelShape ReadInitialShape(const std::string& directory) {
@@ -40,18 +74,23 @@ std::vector<std::string> IgnoredKeys(const std::string& directory) {
   return IsCheckpoint(directory) ? std::vector<std::string>() : ReadHfConfig(directory).ignored;
 }
 
+std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
+  const CheckpointMeta& meta = reader.manifest().meta;
+  std::unique_ptr<Model> model = MakeModel(ShapeFromJson(meta.config));
+  if (meta.recipe.empty()) return model;  // It was imported.
+  const Recipe recipe = ParseRecipe({{reader.directory() + "/manifest.json, recipe", meta.recipe}});
+  if (const auto& lora = recipe.model.lora) {
+    model = std::make_unique<LoraModel>(std::move(model),
+                                        LoraOptions{lora->rank, lora->alpha, lora->targets});
+  }
+  return model;
+}
+
 Executor::FillParameter OpenInitialWeights(const std::string& directory) {
-  // Ours hold parameters, theirs slices.
   if (IsCheckpoint(directory)) {
-    struct Shared {
-      explicit Shared(const std::string& directory) : weights(directory) {}
-      std::mutex mutex;  // The reader keeps one chunk; filling asks from all compute threads.
-      CheckpointWeights weights;
-    };
-    return [shared = std::make_shared<Shared>(directory)](const Parameter& parameter, int64_t begin,
-                                                          std::span<float> values) {
-      const std::lock_guard lock(shared->mutex);
-      shared->weights.Fill(parameter.name(), parameter.shape(), begin, values);
+    return [own = std::make_shared<OwnWeights>(directory)](const Parameter& parameter,
+                                                           int64_t begin, std::span<float> values) {
+      own->Fill(parameter, begin, values);
     };
   }
   const auto weights = std::make_shared<HfWeights>(directory);

@@ -2,11 +2,14 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_INITIAL_WEIGHTS_H_
 #define FSDP_TRAIN_TRAINER_LOOP_INITIAL_WEIGHTS_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "models/shape.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 
@@ -14,7 +17,10 @@ namespace fsdp {
 ModelShape ReadInitialShape(const std::string& directory);
 // Keys of a Hugging Face config.json that are not looked at; none of a checkpoint of ours.
 std::vector<std::string> IgnoredKeys(const std::string& directory);
-// Reads byte ranges when it is called, on any thread, so a rank holds no more than its shard.
+// The model whose parameters a checkpoint of ours holds: with adapters where its run had them.
+std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
+// Reads byte ranges when it is called, on any thread, so a rank holds no more than its shard. The
+// adapters of a checkpoint are merged.
 Executor::FillParameter OpenInitialWeights(const std::string& directory);
 
 }  // namespace fsdp

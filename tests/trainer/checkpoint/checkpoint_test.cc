@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tests/trainer/checkpoint/rank_states.h"
-#include "trainer/checkpoint/checkpoint_weights.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/core/errors.h"
@@ -187,18 +187,18 @@ TEST(CheckpointTest, RanksReadOneFilesTensorsInTheirOwnFormat) {
 TEST(CheckpointTest, WeightsStartAnotherRun) {
   const std::string dir = FreshDirectory("weights");
   ASSERT_EQ(Save(Of(3, 3), dir, 6), NoErrors(3));
-  CheckpointWeights weights(dir + "/step_6");
+  CheckpointReader weights(dir + "/step_6");
   std::vector<float> values(1000);
-  weights.Fill("h.2.w", Shape{24, 71}, 700, values);
+  weights.Read("master", "h.2.w", Shape{24, 71}, 700, values);
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(values[i], ElementOf("master", "h.2.w", 700 + i, 6));
-  EXPECT_TRUE(Contains(ErrorOf([&] { weights.Fill("h.3.w", Shape{1}, 0, values); }),
+  EXPECT_TRUE(Contains(ErrorOf([&] { weights.Read("master", "h.3.w", Shape{1}, 0, values); }),
                        "has no parameter 'h.3.w'"));
   EXPECT_TRUE(Contains(ErrorOf([&] {
-                         weights.Fill("h.2.w", Shape{71, 24}, 0, values);
+                         weights.Read("master", "h.2.w", Shape{71, 24}, 0, values);
                        }),
                        "'h.2.w' has shape [24, 71], want [71, 24]"));
-  EXPECT_THROW(weights.Fill("h.2.w", Shape{24, 71}, 705, values), std::invalid_argument);
-  EXPECT_THROW(weights.Fill("h.2.w", Shape{24, 71}, -1, values), std::invalid_argument);
+  EXPECT_THROW(weights.Read("master", "h.2.w", Shape{24, 71}, 705, values), std::invalid_argument);
+  EXPECT_THROW(weights.Read("master", "h.2.w", Shape{24, 71}, -1, values), std::invalid_argument);
 }
 
 TEST(CheckpointTest, NamesWhatDoesNotFit) {

@@ -19,9 +19,11 @@ namespace {
 
 // A llama's: its root has no parameter, and two of its parameters have slices. Of two ranks: every
 // parameter lies in two files, or in either.
-std::string SavedCheckpoint() {
-  const std::string run = ::testing::TempDir() + "/initial";
+std::string SavedCheckpoint(const std::string& name, const std::vector<std::string>& more = {}) {
+  const std::string run = ::testing::TempDir() + "/" + name;
   std::filesystem::remove_all(run);
+  std::vector<std::string> overrides = {"run.dir=" + run};
+  overrides.insert(overrides.end(), more.begin(), more.end());
   const Recipe recipe = ParseRecipe(
       {{"tiny",
         "run: {threads: 1}\n"
@@ -30,7 +32,7 @@ std::string SavedCheckpoint() {
         "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
         "train: {steps: 1, micro_batch_size: 1, global_batch_size: 2}\n"
         "checkpoint: {every: 1}\n"}},
-      {"run.dir=" + run});
+      overrides);
   for (const testing::Outcome& outcome :
        testing::RunProcessRanks(2, [&](testing::Rank& rank) -> std::string {
          Job job;
@@ -48,7 +50,7 @@ std::string SavedCheckpoint() {
 
 // As an executor with several compute threads asks for them.
 TEST(InitialWeights, ACheckpointIsReadFromAnyThread) {
-  const std::string checkpoint = SavedCheckpoint();
+  const std::string checkpoint = SavedCheckpoint("initial");
   const auto model = MakeModel(ReadInitialShape(checkpoint));
   const Executor::FillParameter fill = OpenInitialWeights(checkpoint);
   ThreadPool pool(4, /*spin=*/false);
@@ -70,6 +72,35 @@ TEST(InitialWeights, ACheckpointIsReadFromAnyThread) {
       EXPECT_EQ(got, want) << p->name();
     }
   }
+}
+
+// A run that starts from one with adapters starts from what those made of the weights.
+TEST(InitialWeights, AdaptersAreMerged) {
+  const std::string base = SavedCheckpoint("base");
+  const std::string adapted = SavedCheckpoint(
+      "adapted", {"model.init_from=" + base, "model.lora={rank: 2, targets: ['*k_proj*']}",
+                  "optimizer.lr=0.5", "schedule={name: constant}"});
+  const auto model = MakeModel(ReadInitialShape(adapted));
+  const Executor::FillParameter before = OpenInitialWeights(base),
+                                after = OpenInitialWeights(adapted);
+  int changed = 0;
+  for (const ModelSegment& segment : model->segments()) {
+    for (const Parameter* p : segment.parameters) {
+      std::vector<float> old(p->shape().NumElements()), now(old.size());
+      before(*p, 0, old);
+      after(*p, 0, now);
+      for (const ParameterSlice& slice : p->slices()) {
+        const auto part = [&](const std::vector<float>& v) {
+          return std::vector<float>(v.begin() + slice.begin,
+                                    v.begin() + slice.begin + slice.shape.NumElements());
+        };
+        const bool adapted_slice = slice.name.find("k_proj.weight") != std::string::npos;
+        EXPECT_EQ(part(old) != part(now), adapted_slice) << slice.name;
+        changed += adapted_slice;
+      }
+    }
+  }
+  EXPECT_EQ(changed, 2);
 }
 
 }  // namespace
