@@ -122,9 +122,9 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths) {
 }
 
 DataFile DescribeFile(std::string path, std::string_view contents) {
-  constexpr size_t kWhole = 1 << 24, kStretch = 4096, kStretches = 256;
+  constexpr size_t kStretch = 4096, kStretches = 256;
   uint64_t hash = 0;
-  if (contents.size() <= kWhole) {
+  if (std::ssize(contents) <= kHashedWhole) {
     hash = HashBytes(contents);
   } else {
     hash = HashBytes(std::to_string(contents.size()));

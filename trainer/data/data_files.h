@@ -49,9 +49,12 @@ struct DataFile {
   bool operator==(const DataFile&) const = default;
 };
 
-// HashBytes() (core/philox.h) of all of it up to 16 MiB; of more, of 256 stretches of 4096 bytes,
-// evenly spaced from the first to the last byte, and of the size: terabytes of tokens are told
-// apart before step 1, in a megabyte of reads a file. A change between the stretches goes unseen.
+inline constexpr int64_t kHashedWhole = 1 << 24;  // Bytes.
+
+// HashBytes() (core/philox.h) of all of it up to kHashedWhole, 16 MiB; of more, of 256 stretches of
+// 4096 bytes, evenly spaced from the first to the last byte, and of the size: terabytes of tokens
+// are told apart before step 1, in a megabyte of reads a file. A change between the stretches goes
+// unseen.
 DataFile DescribeFile(std::string path, std::string_view contents);
 
 }  // namespace fsdp

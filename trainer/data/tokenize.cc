@@ -380,8 +380,13 @@ uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
   for (const DataFile& input : inputs) {
     // Of its name, what decides how it is read.
     text += std::to_string(input.bytes) + " " + std::to_string(input.hash) +
-            (IsLines(input.path) ? " lines" : "") + (input.path.ends_with(".gz") ? " gz" : "") +
-            "\n";
+            (IsLines(input.path) ? " lines" : "") + (input.path.ends_with(".gz") ? " gz" : "");
+    struct stat info;
+    if (input.bytes > kHashedWhole && ::stat(input.path.c_str(), &info) == 0) {
+      text +=
+          " " + std::to_string(info.st_mtim.tv_sec) + "." + std::to_string(info.st_mtim.tv_nsec);
+    }
+    text += "\n";
   }
   return HashBytes(text);
 }

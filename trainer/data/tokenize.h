@@ -49,7 +49,8 @@ struct TokenizeOptions {
 TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
                        const TokenizeOptions& options);
 
-// What names a set of tokens: the tokenizer, eot, column and the contents of the files.
+// What names a set of tokens: the tokenizer, eot, column and the contents of the files; of those
+// that are too large to be hashed whole (DescribeFile), the time of their last change too.
 uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
                    const std::vector<DataFile>& inputs);
 // Path, size and hash of each file as it is stored: a .gz is not decompressed.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +21,7 @@
 
 #include "tests/testing/hard_text.h"
 #include "trainer/core/errors.h"
+#include "trainer/data/data_files.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/text_cache.h"
 #include "trainer/data/token_file_source.h"
@@ -349,6 +351,25 @@ TEST_F(TokenizeTest, ManyAskOfOneCacheAndOneWrites) {
   other.files = {dir_ / "copy.txt"};
   OpenTextTokens(cache, tokenizer, "t", other, nullptr);
   EXPECT_EQ(sets_now(), sets);
+}
+
+TEST_F(TokenizeTest, AChangeToAnyFileNamesOtherTokens) {
+  const auto tokenizer = OpenTokenizer("bytes");
+  TokenizeOptions options = Options("");
+  const auto key = [&] { return TokensKey(*tokenizer, options, DescribeInputs(options.files)); };
+  const uint64_t before = key();
+  fs::last_write_time(dir_ / "b.txt", fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_EQ(key(), before);
+  Write("b.txt", "a short twO");
+  EXPECT_NE(key(), before);
+  // One that is hashed here and there is told apart by its time.
+  options.files = {dir_ / "large.txt"};
+  Write("large.txt", "x");
+  fs::resize_file(dir_ / "large.txt", kHashedWhole + 1);
+  const uint64_t large = key();
+  EXPECT_EQ(key(), large);
+  fs::last_write_time(dir_ / "large.txt", fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_NE(key(), large);
 }
 
 TEST_F(TokenizeTest, WaitingForAnotherCanBeStopped) {
