@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cmd/bench_command.h"
 #include "cmd/checkpoint_command.h"
 #include "cmd/config_command.h"
 #include "cmd/generate_command.h"
@@ -97,6 +98,7 @@ int Main(int argc, char** argv) {
   TrainingFlags flags;
   AddTrainingFlags(app, flags);
 
+  AddBenchCommand(app);
   AddConfigCommand(app);
   AddCheckpointCommand(app);
   AddGenerateCommand(app);

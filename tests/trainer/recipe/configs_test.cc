@@ -1,4 +1,4 @@
-// Every recipe under configs/ loads, and the documentation is the one of this build.
+// Every recipe under configs/ and of the benchmarks loads, and the documentation is the one of this build.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,17 +13,19 @@ namespace {
 
 TEST(Configs, EveryRecipeLoads) {
   int count = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator("configs")) {
-    if (entry.path().extension() != ".yaml") continue;
-    SCOPED_TRACE(entry.path());
-    try {
-      LoadRecipe({entry.path()});
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
+  for (const char* directory : {"configs", "tools/bench"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+      if (entry.path().extension() != ".yaml") continue;
+      SCOPED_TRACE(entry.path());
+      try {
+        LoadRecipe({entry.path()});
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+      ++count;
     }
-    ++count;
   }
-  EXPECT_GE(count, 4);
+  EXPECT_GE(count, 7);
 }
 
 // Under the preset's name, as far as there is one; sequences may be shorter than the longest.

@@ -1,0 +1,332 @@
+#include "cmd/bench_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cmd/recipe_flags.h"
+#include "trainer/bench/comm_bench.h"
+#include "trainer/bench/op_bench.h"
+#include "trainer/bench/step_products.h"
+#include "trainer/core/errors.h"
+#include "trainer/loop/setup.h"
+#include "trainer/observe/json.h"
+
+namespace fsdp {
+namespace {
+
+struct GemmFlags {
+  RecipeFlags recipe;
+  int world = 1, threads = 0, rounds = 3;
+  bool ask = false, json = false;
+};
+
+std::string ProductsToJson(const StepProductsBench& bench, const std::vector<double>& seconds) {
+  std::vector<std::string> products;
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    const StepProduct& p = bench.work().products[i];
+    products.push_back(JsonObject()
+                           .Add("name", p.name)
+                           .Add("m", p.m)
+                           .Add("n", p.n)
+                           .Add("k", p.k)
+                           .Add("count", p.count)
+                           .Add("flops", p.flops())
+                           .Add("seconds", seconds[i])
+                           .Text());
+  }
+  return JsonArray(products);
+}
+
+JsonObject GemmToJson(const StepProductsBench& bench,
+                      const std::vector<std::vector<double>>& rounds) {
+  std::vector<std::string> steps;
+  std::vector<double> best = rounds.front();
+  for (const std::vector<double>& seconds : rounds) {
+    steps.push_back(JsonNumber(bench.StepSeconds(seconds)));
+    for (size_t i = 0; i < best.size(); ++i) best[i] = std::min(best[i], seconds[i]);
+  }
+  return JsonObject()
+      .AddRaw("seconds", JsonArray(steps))
+      .Add("attention_flops", bench.work().attention_flops)
+      .AddRaw("parts", ProductsToJson(bench, best));
+}
+
+void PrintGemm(const StepProductsBench& bench, std::vector<std::vector<double>> rounds) {
+  std::sort(rounds.begin(), rounds.end(), [&](const auto& a, const auto& b) {
+    return bench.StepSeconds(a) < bench.StepSeconds(b);
+  });
+  const std::vector<double>& seconds = rounds[rounds.size() / 2];
+  std::printf("%-32s %6s %6s %6s %6s %10s %9s\n", "", "m", "n", "k", "calls", "ms", "GFLOP/s");
+  double flops = 0;
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    const StepProduct& p = bench.work().products[i];
+    flops += p.flops();
+    std::printf("%-32s %6lld %6lld %6lld %6lld %10.3f %9.1f\n", p.name.c_str(),
+                static_cast<long long>(p.m), static_cast<long long>(p.n),
+                static_cast<long long>(p.k), static_cast<long long>(p.count), seconds[i] * 1e3,
+                p.flops() / seconds[i] * 1e-9);
+  }
+  const double products = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  const double step = bench.StepSeconds(seconds);
+  std::printf("%-59s %10.3f %9.1f\n", "all of them", products * 1e3, flops / products * 1e-9);
+  std::printf("%-59s %10.3f\n", "attention's, at that rate", (step - products) * 1e3);
+  std::printf("%-59s %10.3f\n", "the products of a step", step * 1e3);
+}
+
+void RunGemm(const GemmFlags& flags) {
+  const Recipe recipe = LoadRecipe(flags.recipe);
+  const int threads = flags.threads > 0 ? flags.threads : ThreadsFor(recipe, /*local_world=*/1);
+  StepProductsBench bench(StepWorkOf(recipe, flags.world), threads);
+  const auto run = [&](int rounds) {
+    std::vector<std::vector<double>> all;
+    for (int i = 0; i < rounds; ++i) all.push_back(bench.Run());
+    return all;
+  };
+  if (flags.ask) {
+    for (int rounds = 0; std::cin >> rounds && rounds > 0;) {
+      std::printf("%s\n", GemmToJson(bench, run(rounds)).Text().c_str());
+      std::fflush(stdout);
+    }
+    return;
+  }
+  bench.Run();  // Touches the memory.
+  const auto rounds = run(flags.rounds);
+  if (flags.json) {
+    std::printf("%s\n", GemmToJson(bench, rounds).Text().c_str());
+  } else {
+    PrintGemm(bench, rounds);
+  }
+}
+
+void AddGemm(CLI::App& bench) {
+  const auto flags = std::make_shared<GemmFlags>();
+  CLI::App* const command = bench.add_subcommand(
+      "gemm", "Time the matrix products of a recipe's step alone: what bounds the step");
+  AddRecipeFlags(*command, flags->recipe);
+  command->add_option("--world-size", flags->world, "Ranks that share the global batch")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "CPU threads; 0: run.threads, or one a core")
+      ->check(CLI::Range(0, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--rounds", flags->rounds, "Times through the step; the median is shown")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
+  command
+      ->add_flag("--ask", flags->ask,
+                 "Read a number of rounds a line and answer each with a JSON object")
+      ->excludes(json);
+  command->callback([flags] { RunGemm(*flags); });
+}
+
+// A flag's value that only the callee could check: its message without the brackets.
+ConfigError FlagError(const std::string& bench, const std::invalid_argument& error) {
+  const std::string what = error.what(), callee = "[" + bench + "] ";
+  return ConfigError(bench + ": " +
+                     (what.rfind(callee, 0) == 0 ? what.substr(callee.size()) : what));
+}
+
+struct OpsFlags {
+  OpBenchOptions options;
+  int threads = 0;
+  bool json = false, list = false;
+};
+
+std::string OpToJson(const OpTime& op, const OpLimits& limits) {
+  return JsonObject()
+      .Add("name", op.name)
+      .Add("flops", op.cost.flops)
+      .Add("bytes", op.cost.bytes)
+      .Add("seconds", op.seconds)
+      .Add("gflops", op.cost.flops / op.seconds * 1e-9)
+      .Add("gb_per_s", op.cost.bytes / op.seconds * 1e-9)
+      .Add("share_of_limit", limits.Seconds(op.cost) / op.seconds)
+      .Text();
+}
+
+void PrintOp(const OpTime& op, const OpLimits& limits) {
+  const bool bound_by_flops =
+      op.cost.flops / limits.flops_per_s > op.cost.bytes / limits.bytes_per_s;
+  std::printf("%-24s %10.3f ms %8.1f GFLOP/s %7.1f GB/s  %6.1f %% of %s\n", op.name.c_str(),
+              op.seconds * 1e3, op.cost.flops / op.seconds * 1e-9,
+              op.cost.bytes / op.seconds * 1e-9, limits.Seconds(op.cost) / op.seconds * 100,
+              bound_by_flops ? "products" : "copies");
+  std::fflush(stdout);
+}
+
+void RunOps(const OpsFlags& flags) {
+  OpBenchOptions options = flags.options;
+  options.threads = flags.threads > 0 ? flags.threads : ThreadsFor(Recipe(), /*local_world=*/1);
+  try {
+    const std::vector<std::string> names = BenchedOps(options);
+    if (flags.list) {
+      for (const std::string& name : names) std::printf("%s\n", name.c_str());
+      return;
+    }
+    const OpLimits limits = MeasureLimits(options);
+    std::vector<std::string> ops;
+    if (!flags.json) {
+      std::printf("%d threads; products alone %.1f GFLOP/s, copies of large tensors %.1f GB/s\n",
+                  options.threads, limits.flops_per_s * 1e-9, limits.bytes_per_s * 1e-9);
+    }
+    MeasureOps(options, [&](const OpTime& op) {
+      if (flags.json) {
+        ops.push_back(OpToJson(op, limits));
+      } else {
+        PrintOp(op, limits);
+      }
+    });
+    if (flags.json) {
+      std::printf("%s\n", JsonObject()
+                              .Add("threads", options.threads)
+                              .Add("gemm_gflops", limits.flops_per_s * 1e-9)
+                              .Add("copy_gb_per_s", limits.bytes_per_s * 1e-9)
+                              .AddRaw("ops", JsonArray(ops))
+                              .Text()
+                              .c_str());
+    }
+  } catch (const std::invalid_argument& error) {
+    throw FlagError("bench ops", error);
+  }
+}
+
+void AddOps(CLI::App& bench) {
+  const auto flags = std::make_shared<OpsFlags>();
+  CLI::App* const command = bench.add_subcommand(
+      "ops", "Time each op of a step, at the shapes of GPT-2 124M unless told otherwise");
+  OpShapes& shapes = flags->options.shapes;
+  const auto shape = [&](const char* name, int64_t& value, const char* about) {
+    command->add_option(name, value, about)
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+        ->capture_default_str();
+  };
+  shape("--batch", shapes.batch, "Sequences");
+  shape("--seq", shapes.seq, "Tokens of a sequence");
+  shape("--hidden", shapes.hidden, "Width of the residual stream");
+  shape("--intermediate", shapes.intermediate, "Width inside the MLP");
+  shape("--heads", shapes.heads, "Attention heads");
+  shape("--vocab", shapes.vocab, "Vocabulary");
+  command->add_option("--threads", flags->threads, "CPU threads; 0: one a core")
+      ->check(CLI::Range(0, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--seconds", flags->options.seconds, "Of calling each op, at least")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--only", flags->options.only, "Ops with this text in their names")
+      ->type_name("TEXT");
+  CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
+  command->add_flag("--list", flags->list, "The names of the ops, and nothing else")
+      ->excludes(json);
+  command->footer(
+      "The time is that of the fastest call. The limit of an op is the time of its FLOPs at the\n"
+      "rate of a plain matrix product, or of its bytes at the rate of copying tensors that no\n"
+      "cache holds, whichever is longer; above 100 % operands were in a cache.");
+  command->callback([flags] { RunOps(*flags); });
+}
+
+struct CommFlags {
+  CommBenchOptions options;
+  std::string transport = "shm";
+  bool ask = false, json = false;
+};
+
+std::string CommToJson(const CommFlags& flags, const std::vector<CommTime>& times) {
+  std::vector<std::string> collectives;
+  for (const CommTime& t : times) {
+    collectives.push_back(JsonObject()
+                              .Add("collective", Name(t.collective))
+                              .Add("bytes", t.bytes)
+                              .Add("seconds", t.seconds)
+                              .Add("gb_per_s", t.bytes_per_s() * 1e-9)
+                              .Add("memcpy_seconds", t.memcpy_seconds)
+                              .Text());
+  }
+  return JsonObject()
+      .Add("transport", flags.transport)
+      .Add("ranks", flags.options.ranks)
+      .AddRaw("collectives", JsonArray(collectives))
+      .Text();
+}
+
+void PrintComm(const CommTime& t) {
+  std::printf("%-15s %12lld %12.1f us %8.2f GB/s %8.2f of memcpy\n", Name(t.collective),
+              static_cast<long long>(t.bytes), t.seconds * 1e6, t.bytes_per_s() * 1e-9,
+              t.memcpy_seconds / t.seconds);
+}
+
+void RunComm(const CommFlags& flags) {
+  int rounds = flags.ask ? 0 : 1;
+  const auto next = [&] {
+    if (rounds == 0 && flags.ask && !(std::cin >> rounds && rounds > 0)) return false;
+    return rounds-- > 0;
+  };
+  try {
+    CommBenchOptions options = flags.options;
+    options.transport = flags.transport == "shm" ? CommBenchOptions::Transport::kShm
+                                                 : CommBenchOptions::Transport::kThread;
+    MeasureCollectives(options, next, [&](const std::vector<CommTime>& times) {
+      if (flags.ask || flags.json) {
+        std::printf("%s\n", CommToJson(flags, times).c_str());
+      } else {
+        std::printf("%-15s %12s %15s %13s\n", "", "bytes", "a call", "bytes / s");
+        for (const CommTime& t : times) PrintComm(t);
+      }
+      std::fflush(stdout);
+    });
+  } catch (const std::invalid_argument& error) {
+    throw FlagError("bench comm", error);
+  }
+}
+
+void AddComm(CLI::App& bench) {
+  const auto flags = std::make_shared<CommFlags>();
+  CLI::App* const command =
+      bench.add_subcommand("comm", "Time the collectives, beside memcpy by every rank");
+  command->add_option("--ranks", flags->options.ranks, "Ranks of the group")
+      ->check(CLI::Range(1, 1023))
+      ->capture_default_str();
+  command
+      ->add_option("--transport", flags->transport,
+                   "shm: ranks are processes; thread: ranks are threads")
+      ->check(CLI::IsMember({"shm", "thread"}))
+      ->capture_default_str();
+  command
+      ->add_option("--sizes", flags->options.sizes,
+                   "Bytes of the full tensor, fp32; suffixes k and m are powers of 1024")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(int64_t{4}, int64_t{1} << 36))
+      ->capture_default_str();
+  command->add_option("--batches", flags->options.batches, "Batches of calls; the median counts")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
+  command
+      ->add_flag("--ask", flags->ask,
+                 "Read a number of rounds a line and answer each round with a JSON object")
+      ->excludes(json);
+  command->footer(
+      "A rate is bytes of the full tensor over the time of a call, so it reads as a step does: "
+      "how\n"
+      "soon is a unit of that size there.");
+  command->callback([flags] { RunComm(*flags); });
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app) {
+  CLI::App* const bench =
+      app.add_subcommand("bench", "Measure what a step is made of, on this machine");
+  bench->require_subcommand(1);
+  AddOps(*bench);
+  AddComm(*bench);
+  AddGemm(*bench);
+}
+
+}  // namespace fsdp

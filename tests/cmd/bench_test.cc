@@ -1,0 +1,137 @@
+// `fsdp-train bench` as a shell sees it: what it prints is JSON whose numbers belong together.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+namespace {
+
+using nlohmann::json;
+
+struct Result {
+  int code = -1;
+  std::string out, err;
+};
+
+std::string Path(const std::string& name) { return ::testing::TempDir() + "/" + name; }
+
+std::string Read(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+Result Bench(const std::string& arguments, const std::string& input = "") {
+  std::ofstream(Path("in")) << input;
+  const std::string command = "cmd/fsdp-train bench " + arguments + " <'" + Path("in") + "' >'" +
+                              Path("out") + "' 2>'" + Path("err") + "'";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), Read(Path("out")),
+          Read(Path("err"))};
+}
+
+const std::string kTiny =
+    " --batch 2 --seq 5 --hidden 12 --intermediate 28 --heads 2 --vocab 37 --threads 2 --seconds 0";
+
+TEST(Bench, OpsAsJson) {
+  const Result result = Bench("ops --json" + kTiny);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json all = json::parse(result.out);
+  EXPECT_EQ(all["threads"], 2);
+  const double flops_per_s = all["gemm_gflops"].get<double>() * 1e9;
+  const double bytes_per_s = all["copy_gb_per_s"].get<double>() * 1e9;
+  double linear = 0;
+  for (const json& op : all["ops"]) {
+    const double seconds = op["seconds"], flops = op["flops"], bytes = op["bytes"];
+    EXPECT_GT(seconds, 0);
+    EXPECT_NEAR(op["gflops"].get<double>() * seconds * 1e9, flops, 1e-6 * flops) << op;
+    EXPECT_NEAR(op["gb_per_s"].get<double>() * seconds * 1e9, bytes, 1e-6 * bytes) << op;
+    const double limit = std::max(flops / flops_per_s, bytes / bytes_per_s);
+    EXPECT_NEAR(op["share_of_limit"].get<double>() * seconds, limit, 1e-6 * limit) << op;
+    if (op["name"].get<std::string>().rfind("linear", 0) == 0) linear += flops;
+  }
+  // 6 FLOPs a weight and row, and two for each bias: 10 rows.
+  EXPECT_EQ(linear, 10 * (6 * (12 * 36 + 12 * 12 + 12 * 28 + 28 * 12) + 2 * (36 + 12 + 28 + 12)));
+}
+
+TEST(Bench, OpsListAndOnly) {
+  const Result list = Bench("ops --list");
+  EXPECT_EQ(list.code, 0);
+  EXPECT_NE(list.out.find("attention, backward\n"), std::string::npos);
+  const Result only = Bench("ops --only gelu" + kTiny);
+  EXPECT_EQ(only.code, 0);
+  EXPECT_NE(only.out.find("gelu, forward "), std::string::npos);
+  EXPECT_EQ(only.out.find("swiglu"), std::string::npos);
+}
+
+TEST(Bench, CommAsJson) {
+  for (const std::string transport : {"thread", "shm"}) {
+    const Result result =
+        Bench("comm --json --ranks 2 --batches 1 --sizes 64 1k --transport " + transport);
+    ASSERT_EQ(result.code, 0) << result.err;
+    const json all = json::parse(result.out);
+    EXPECT_EQ(all["transport"], transport);
+    EXPECT_EQ(all["ranks"], 2);
+    ASSERT_EQ(all["collectives"].size(), 10u);
+    EXPECT_EQ(all["collectives"][5]["bytes"], 1024);
+    for (const json& c : all["collectives"]) {
+      const double bytes = c["bytes"], seconds = c["seconds"];
+      EXPECT_NEAR(c["gb_per_s"].get<double>() * seconds * 1e9, bytes, 1e-6 * bytes);
+      EXPECT_GT(c["memcpy_seconds"], 0);
+    }
+  }
+}
+
+TEST(Bench, GemmAnswersARoundALine) {
+  const std::string recipe = Path("recipe.yaml");
+  std::ofstream(recipe) << "model: {family: gpt2, hidden_size: 24, num_hidden_layers: 2,\n"
+                           "  num_attention_heads: 2, vocab_size: 101}\n"
+                           "data: {train: {source: synthetic}, seq_len: 16}\n"
+                           "train: {micro_batch_size: 2, global_batch_size: 4}\n";
+  const Result result = Bench("gemm --ask --threads 1 --config " + recipe, "1\n3\n0\n");
+  ASSERT_EQ(result.code, 0) << result.err;
+  std::istringstream lines(result.out);
+  for (const size_t rounds : {1, 3}) {
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line));
+    const json answer = json::parse(line);
+    EXPECT_EQ(answer["seconds"].size(), rounds);
+    double flops = answer["attention_flops"];
+    for (const json& part : answer["parts"]) flops += part["flops"].get<double>();
+    // 64 tokens: 6 FLOPs a weight of 12 h^2 a layer and of the head, and 6 h T a layer.
+    EXPECT_EQ(flops, 64 * 6.0 * (2 * (12 * 24 * 24 + 24 * 16) + 101 * 24));
+  }
+  const Result table = Bench("gemm --rounds 1 --threads 1 --config " + recipe);
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.out.find("the products of a step"), std::string::npos) << table.out;
+}
+
+TEST(Bench, MistakesExitWith2) {
+  for (const std::string arguments :
+       {"", "nonsense", "ops --heads 0", "ops --heads 5 --hidden 12", "ops --only nothing",
+        "ops --seconds x", "ops --list --json", "comm --ranks 0", "comm --transport tcp",
+        "comm --sizes 4", "comm --sizes x", "comm --ask --json", "gemm",
+        "gemm --config /nonexistent.yaml"}) {
+    const Result result = Bench(arguments);
+    EXPECT_EQ(result.code, 2) << arguments;
+    EXPECT_EQ(result.out, "") << arguments;
+    EXPECT_NE(result.err, "") << arguments;
+  }
+  EXPECT_EQ(Bench("comm --ranks 4 --sizes 15").err,
+            "bench comm: a size is 15 bytes, want at least 4 for each of 4 ranks\n");
+}
+
+TEST(Bench, HelpNamesEveryBench) {
+  const Result help = Bench("--help");
+  EXPECT_EQ(help.code, 0);
+  for (const char* name : {"ops", "comm", "gemm"}) {
+    EXPECT_NE(help.out.find(name), std::string::npos);
+    EXPECT_EQ(Bench(std::string(name) + " --help").code, 0);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,77 @@
+#include "trainer/bench/op_bench.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <stdexcept>
+
+namespace fsdp {
+namespace {
+
+const OpShapes kTiny{
+    .batch = 2, .seq = 5, .hidden = 12, .intermediate = 28, .heads = 2, .vocab = 37};
+
+TEST(OpBench, CostsAreWhatTheOpsState) {
+  const double rows = 10, hidden = 12, inner = 28, vocab = 37;
+  const auto flops = [](const std::string& op) { return CostOfOp(kTiny, op).flops; };
+  EXPECT_EQ(flops("linear up, forward"), 2 * rows * hidden * inner + rows * inner);
+  EXPECT_EQ(flops("linear up, backward"), 4 * rows * hidden * inner + rows * inner);
+  EXPECT_EQ(flops("attention, forward"), 2 * 2 * 2 * 5 * 6 * 6);
+  EXPECT_EQ(flops("attention, backward"), 5 * 2 * 2 * 5 * 6 * 6);
+  EXPECT_EQ(flops("layer_norm, forward"), 8 * rows * hidden);
+  EXPECT_EQ(flops("rms_norm, backward"), 10 * rows * hidden);
+  EXPECT_EQ(flops("gelu, backward"), 35 * rows * inner);
+  EXPECT_EQ(flops("swiglu, forward"), 20 * rows * inner);
+  EXPECT_EQ(flops("head and loss"), 6 * rows * hidden * vocab + 4 * rows * vocab);
+  const double block = 4 * hidden * hidden + 2 * hidden * inner;
+  EXPECT_EQ(flops("adamw"), 16 * block);
+  EXPECT_EQ(flops("copy"), 0);
+}
+
+TEST(OpBench, BytesAreThoseReadAndWritten) {
+  const double rows = 10, hidden = 12, inner = 28;
+  const double block = 4 * hidden * hidden + 2 * hidden * inner;
+  EXPECT_EQ(CostOfOp(kTiny, "copy").bytes, 8 * block);
+  EXPECT_EQ(CostOfOp(kTiny, "fill").bytes, 4 * block);
+  EXPECT_EQ(CostOfOp(kTiny, "add").bytes, 12 * rows * hidden);
+  EXPECT_EQ(CostOfOp(kTiny, "gelu, forward").bytes, 8 * rows * inner);
+  EXPECT_EQ(CostOfOp(kTiny, "swiglu, forward").bytes, 12 * rows * inner);
+}
+
+TEST(OpBench, MeasuresEveryOpOnce) {
+  OpBenchOptions options{.shapes = kTiny, .threads = 2, .seconds = 0, .only = ""};
+  std::vector<std::string> names;
+  const std::vector<OpTime> times = MeasureOps(options, [&](const OpTime& op) {
+    names.push_back(op.name);
+    EXPECT_GT(op.seconds, 0) << op.name;
+    EXPECT_GT(op.cost.bytes, 0) << op.name;
+  });
+  EXPECT_EQ(names, BenchedOps(options));
+  EXPECT_EQ(times.size(), names.size());
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+}
+
+TEST(OpBench, OnlyThoseThatAreAskedFor) {
+  OpBenchOptions options{.shapes = kTiny, .threads = 1, .seconds = 0, .only = "gelu"};
+  EXPECT_EQ(MeasureOps(options, nullptr).size(), 2u);
+  options.only = "nothing";
+  EXPECT_THROW(MeasureOps(options, nullptr), std::invalid_argument);
+  EXPECT_THROW(CostOfOp(kTiny, "nothing"), std::invalid_argument);
+}
+
+TEST(OpBench, HeadsDivideTheWidth) {
+  OpBenchOptions options{.shapes = kTiny, .only = ""};
+  options.shapes.heads = 5;
+  EXPECT_THROW(BenchedOps(options), std::invalid_argument);
+  options.shapes.heads = 4;  // Three a head: rotary positions want pairs.
+  EXPECT_THROW(BenchedOps(options), std::invalid_argument);
+}
+
+TEST(OpBench, LimitIsTheLongerOfComputeAndCopies) {
+  const OpLimits limits{.flops_per_s = 100, .bytes_per_s = 10};
+  EXPECT_DOUBLE_EQ(limits.Seconds({.flops = 1000, .bytes = 50}), 10);
+  EXPECT_DOUBLE_EQ(limits.Seconds({.flops = 100, .bytes = 50}), 5);
+}
+
+}  // namespace
+}  // namespace fsdp

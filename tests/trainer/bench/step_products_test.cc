@@ -1,0 +1,109 @@
+#include "trainer/bench/step_products.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "trainer/core/errors.h"
+#include "trainer/recipe/load.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kGpt2[] =
+    "model: {family: gpt2, hidden_size: 24, intermediate_size: 40, num_hidden_layers: 3,\n"
+    "  num_attention_heads: 2, vocab_size: 101, max_position_embeddings: 32}\n"
+    "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+    "train: {micro_batch_size: 2, global_batch_size: 8}\n";
+constexpr char kLlama[] =
+    "model: {family: llama, hidden_size: 24, intermediate_size: 40, num_hidden_layers: 2,\n"
+    "  num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, vocab_size: 101,\n"
+    "  max_position_embeddings: 32}\n"
+    "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+    "train: {micro_batch_size: 2, global_batch_size: 8}\n";
+
+Recipe Parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return ParseRecipe({{"test.yaml", text}}, overrides);
+}
+
+double ProductFlops(const StepWork& work) {
+  double flops = 0;
+  for (const StepProduct& p : work.products) flops += p.flops();
+  return flops;
+}
+
+const StepProduct& Find(const StepWork& work, const std::string& name) {
+  for (const StepProduct& p : work.products) {
+    if (p.name == name) return p;
+  }
+  throw std::runtime_error("no product " + name);
+}
+
+TEST(StepProducts, AreSixFlopsForEveryWeightAndToken) {
+  // 8 sequences of 16 tokens; 24 (72 + 24 + 40 + 40) weights a layer, 3 layers, and the head.
+  const StepWork work = StepWorkOf(Parse(kGpt2), /*world=*/1);
+  const double tokens = 8 * 16;
+  EXPECT_EQ(ProductFlops(work), 6 * tokens * (3 * 24 * 176 + 101 * 24));
+  EXPECT_EQ(work.attention_flops, 6 * tokens * (3 * 24 * 16));
+}
+
+TEST(StepProducts, OfGroupedQueriesAndAnUntiedHead) {
+  // qkv: 24 x (32 + 16 + 16), o: 32 x 24, gate_up: 24 x 80, down: 40 x 24; embeddings are looked
+  // up.
+  const StepWork work = StepWorkOf(Parse(kLlama), /*world=*/1);
+  const double tokens = 8 * 16;
+  EXPECT_EQ(ProductFlops(work),
+            6 * tokens * (2 * (24 * 64 + 32 * 24 + 24 * 80 + 40 * 24) + 101 * 24));
+  EXPECT_EQ(work.attention_flops, 6 * tokens * (2 * 32 * 16));
+}
+
+TEST(StepProducts, HaveTheShapesOfTheOps) {
+  const StepWork gpt2 = StepWorkOf(Parse(kGpt2), 1);  // Four micro-batches of 32 rows.
+  const StepProduct& forward = Find(gpt2, "linear 24 to 72, forward");
+  EXPECT_EQ(forward.m, 32);
+  EXPECT_EQ(forward.n, 72);
+  EXPECT_EQ(forward.k, 24);
+  EXPECT_FALSE(forward.b_transposed);  // Conv1D: [in, out].
+  EXPECT_EQ(forward.count, 3 * 4);
+  const StepProduct& dw = Find(gpt2, "linear 24 to 72, dw");
+  EXPECT_EQ(dw.m, 24);
+  EXPECT_EQ(dw.n, 72);
+  EXPECT_TRUE(dw.adds);
+  const StepWork llama = StepWorkOf(Parse(kLlama), 1);
+  EXPECT_TRUE(Find(llama, "linear 24 to 64, forward").b_transposed);  // nn.Linear: [out, in].
+  EXPECT_EQ(Find(llama, "linear 24 to 64, dw").m, 64);
+  EXPECT_EQ(Find(llama, "head, logits").m, 32);
+  EXPECT_EQ(Find(llama, "head, logits").n, 101);
+}
+
+TEST(StepProducts, AreOneRanksShare) {
+  const double one = ProductFlops(StepWorkOf(Parse(kGpt2), 1));
+  EXPECT_EQ(ProductFlops(StepWorkOf(Parse(kGpt2), 4)), one / 4);
+  // Three ranks: two rounds each, though some of their places are empty.
+  EXPECT_EQ(ProductFlops(StepWorkOf(Parse(kGpt2), 3)), one / 2);
+}
+
+TEST(StepProducts, OfOtherStepsAreRefused) {
+  EXPECT_THROW(StepWorkOf(Parse(kGpt2, {"train.activation_checkpointing=full"}), 1), ConfigError);
+  EXPECT_THROW(StepWorkOf(Parse(kGpt2, {"optimizer.groups=[{match: '*wte*', frozen: true}]"}), 1),
+               ConfigError);
+}
+
+TEST(StepProducts, AttentionTakesItsFlopsAtTheirRate) {
+  StepProductsBench bench(
+      {.products = {{"p", 8, 8, 8, false, false, false, 2}}, .attention_flops = 1024}, 1);
+  // The two calls are 2048 FLOPs: attention takes half as long again.
+  EXPECT_DOUBLE_EQ(bench.StepSeconds({2.0}), 3.0);
+}
+
+TEST(StepProducts, RunTimesEveryOne) {
+  for (const char* text : {kGpt2, kLlama}) {
+    StepProductsBench bench(StepWorkOf(Parse(text), 1), /*threads=*/2);
+    const std::vector<double> seconds = bench.Run();
+    ASSERT_EQ(seconds.size(), bench.work().products.size());
+    for (const double s : seconds) EXPECT_GT(s, 0);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,44 @@
+// How soon a collective of some size is there, beside the memcpy of as many bytes.
+#ifndef FSDP_TRAIN_TRAINER_BENCH_COMM_BENCH_H_
+#define FSDP_TRAIN_TRAINER_BENCH_COMM_BENCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+
+namespace fsdp {
+
+struct CommBenchOptions {
+  enum class Transport { kThread, kShm };  // Ranks are threads of this process, or processes.
+
+  Transport transport = Transport::kShm;
+  int ranks = 2;
+  // Bytes of the full tensor, fp32: of all ranks' parts together, or of the one tensor that an
+  // all-reduce and a broadcast work on. At least 4 bytes a rank; rounded down to whole parts.
+  std::vector<int64_t> sizes = {1 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20, 64 << 20};
+  int max_calls = 1000;  // Of a batch; as many as move 16 MiB, within that.
+  int batches = 9;       // Of calls that are enqueued at once; the median batch counts.
+};
+
+struct CommTime {
+  Collective collective = Collective::kAllGather;
+  int64_t bytes = 0;          // Of the full tensor.
+  double seconds = 0;         // Of a call, on rank 0.
+  double memcpy_seconds = 0;  // Of as many bytes, by every rank at the same time; on rank 0.
+
+  double bytes_per_s() const { return static_cast<double>(bytes) / seconds; }
+};
+
+// Measures all collectives at all sizes, once for each time that `next` returns true, and calls
+// `done` with the results, in the order of sizes and Collective. Both are called in this process,
+// by rank 0. Blocks. kShm forks: to be called before there are other threads. Throws
+// std::invalid_argument for sizes that leave a rank nothing, CommError, DeviceError.
+void MeasureCollectives(const CommBenchOptions& options, const std::function<bool()>& next,
+                        const std::function<void(const std::vector<CommTime>&)>& done);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_COMM_BENCH_H_

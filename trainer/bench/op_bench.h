@@ -1,0 +1,65 @@
+// How fast the ops of a training step run, by the cost that each of them states, and how near that
+// is to what the machine can do.
+#ifndef FSDP_TRAIN_TRAINER_BENCH_OP_BENCH_H_
+#define FSDP_TRAIN_TRAINER_BENCH_OP_BENCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+// Of one micro-batch; the defaults are GPT-2 124M's. heads divides hidden, and hidden / heads is
+// even (rotary positions).
+struct OpShapes {
+  int64_t batch = 4, seq = 512;
+  int64_t hidden = 768, intermediate = 3072, heads = 12;
+  int64_t vocab = 50257;
+};
+
+struct OpBenchOptions {
+  OpShapes shapes;
+  int threads = 1;
+  double seconds = 0.3;  // Each op is called for at least this long, and three times.
+  std::string only;      // Ops whose name contains this; empty: all.
+};
+
+// What one call tells its stream that it does.
+struct OpCost {
+  double flops = 0;
+  double bytes = 0;  // Read and written.
+};
+
+struct OpTime {
+  std::string name;
+  OpCost cost;
+  double seconds = 0;  // Of the fastest call: what others do on the machine only slows.
+};
+
+// What the machine can do, with as many threads, measured here.
+struct OpLimits {
+  double flops_per_s = 0;  // Gemm() at the shape of the step's largest product in a block.
+  double bytes_per_s = 0;  // Copy() of tensors that no cache holds, read and written bytes.
+
+  // Of doing nothing but that many FLOPs, or moving that many bytes, whichever takes longer.
+  double Seconds(const OpCost& cost) const;
+};
+
+// The names of the ops that are asked for, in the order in which they are measured. Throws
+// std::invalid_argument where there is none, or the shapes are not an attention's.
+std::vector<std::string> BenchedOps(const OpBenchOptions& options);
+
+OpLimits MeasureLimits(const OpBenchOptions& options);
+
+// Calls `measured` as each is done. Blocks. Throws std::invalid_argument as above, MemoryError.
+std::vector<OpTime> MeasureOps(const OpBenchOptions& options,
+                               const std::function<void(const OpTime&)>& measured);
+
+// The sum over the operations that one call enqueues. Throws std::invalid_argument where there is
+// no such op.
+OpCost CostOfOp(const OpShapes& shapes, const std::string& name);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_OP_BENCH_H_

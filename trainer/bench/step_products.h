@@ -1,0 +1,62 @@
+// The matrix products of a training step, and the time that they take alone: the limit of a step.
+#ifndef FSDP_TRAIN_TRAINER_BENCH_STEP_PRODUCTS_H_
+#define FSDP_TRAIN_TRAINER_BENCH_STEP_PRODUCTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/nn/model.h"
+#include "trainer/recipe/recipe.h"
+#include "trainer/runtime/thread_pool.h"
+
+namespace fsdp {
+
+// C[m, n] = op(A)[m, k] op(B)[k, n], or += where `adds`, as an op of the step calls Gemm().
+struct StepProduct {
+  std::string name;
+  int64_t m = 0, n = 0, k = 0;
+  bool a_transposed = false, b_transposed = false;
+  bool adds = false;
+  int64_t count = 0;  // Calls in a step.
+
+  double flops() const { return 2.0 * m * n * k * count; }  // Of all of them.
+};
+
+struct StepWork {
+  std::vector<StepProduct> products;  // Of linear layers and of the head, equal ones as one.
+  // Of attention's products, below the diagonal, without recomputation: they are in tiles, inside
+  // another op, and cannot be timed as calls.
+  double attention_flops = 0;
+};
+
+// Of one rank: `micro_batches` of `micro_batch_size` sequences of `seq_len` tokens. All parameters
+// train, nothing is recomputed.
+StepWork StepWorkOf(const Model& model, int64_t micro_batch_size, int64_t seq_len,
+                    int64_t micro_batches);
+// Throws ConfigError where the recipe trains with adapters, with frozen parameters or with
+// activation checkpointing: their steps have other products.
+StepWork StepWorkOf(const Recipe& recipe, int world);
+
+// Runs the products with operands of its own.
+class StepProductsBench {
+ public:
+  StepProductsBench(StepWork work, int threads);
+
+  // Seconds of all calls of each product, once through a step. Blocks.
+  std::vector<double> Run();
+
+  // What `seconds` of Run() mean for a step: their sum, and attention at the rate they reach.
+  double StepSeconds(const std::vector<double>& seconds) const;
+
+  const StepWork& work() const { return work_; }
+
+ private:
+  const StepWork work_;
+  ThreadPool pool_;
+  std::vector<float> a_, b_, c_;  // As large as the largest.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_STEP_PRODUCTS_H_
