@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""What tools/bench/step.py says of its measurements: turns, ratios, and whether it was one work."""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.getcwd(), "tools/bench"))
+import step  # noqa: E402
+import turns  # noqa: E402
+
+
+class Fake(turns.Participant):
+    def __init__(self, name, tokens=100, seconds=1.0, losses=None, parameters=7, log=None):
+        self.name, self.tokens, self.parameters = name, tokens, parameters
+        self.seconds, self.checked, self.log = seconds, losses, log
+        self.peak_bytes = 1 << 30
+
+    def turn(self):
+        if self.log is not None:
+            self.log.append(self.name)
+        return [self.seconds, 3 * self.seconds, 2 * self.seconds]
+
+    def losses(self):
+        return self.checked
+
+
+class Turns(unittest.TestCase):
+    def test_the_order_is_reversed_every_round(self):
+        log = []
+        participants = [Fake(name, log=log) for name in "abc"]
+        times = turns.alternate(participants, rounds=3, progress=False)
+        self.assertEqual("".join(log), "abccbaabc")
+        self.assertEqual([len(t) for t in times], [3, 3, 3])
+
+    def test_spread(self):
+        self.assertEqual(turns.spread([4.0, 1.0, 2.0, 3.0, 5.0]),
+                         {"median": 3.0, "q1": 2.0, "q3": 4.0, "min": 1.0, "max": 5.0, "n": 5})
+        self.assertEqual(turns.spread([2.0])["q3"], 2.0)
+
+    def test_lines_are_asked_and_answered(self):
+        echo = [sys.executable, "-u", "-c",
+                "import sys\nfor line in sys.stdin: print('[%s]' % line.strip())"]
+        lines = turns.LineProcesses([echo, echo], priority=False, log=os.devnull)
+        self.assertEqual(lines.ask_all(5), [[5], [5]])
+        self.assertGreater(lines.peak(), 1 << 20)
+        lines.stop()
+        self.assertEqual([p.returncode for p in lines.processes], [0, 0])
+
+    def test_a_participant_that_ends_is_an_error(self):
+        lines = turns.LineProcesses([[sys.executable, "-c", ""]], priority=False, log=os.devnull)
+        with self.assertRaises(SystemExit):
+            lines.ask(1)
+        for process in lines.processes:
+            process.wait()
+
+
+class Summary(unittest.TestCase):
+    def test_ratio_is_of_tokens_a_second(self):
+        # Twice as long for the same tokens; and as long for half of them.
+        for tokens, seconds in ((100, 2.0), (50, 1.0)):
+            participants = [Fake("ours"), Fake("it", tokens=tokens, seconds=seconds)]
+            times = turns.alternate(participants, rounds=2, progress=False)
+            rows = step.summarise(participants, times)
+            self.assertEqual(rows[1]["ratio"]["median"], 2.0)  # Ours is twice as fast.
+            self.assertEqual(rows[0]["ratio"]["median"], 1.0)
+            self.assertEqual(rows[1]["tokens_per_s"], tokens / (2 * seconds))
+
+    def test_the_same_work(self):
+        ours = [(10.0, 2.0), (9.0, 1.0)]
+        same = [(10.00001, 2.0), (9.0, 1.0005)]
+        worst = step.check_same_work([Fake("ours", losses=ours), Fake("it", losses=same)])
+        self.assertAlmostEqual(worst, 5e-4, places=6)
+
+    def test_other_work_is_refused(self):
+        ours = Fake("ours", losses=[(10.0, 2.0), (9.0, 1.0)])
+        for other in (Fake("loss", losses=[(10.001, 2.0), (9.0, 1.0)]),
+                      Fake("norm", losses=[(10.0, 2.001), (9.0, 1.0)]),
+                      Fake("later", losses=[(10.0, 2.0), (9.02, 1.0)]),
+                      Fake("nan", losses=[(10.0, 2.0), (float("nan"), 1.0)]),
+                      Fake("parameters", losses=ours.checked, parameters=8)):
+            with self.assertRaises(SystemExit, msg=other.name):
+                step.check_same_work([ours, other])
+
+
+if __name__ == "__main__":
+    unittest.main()

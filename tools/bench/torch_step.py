@@ -1,0 +1,155 @@
+"""One rank of a training run in PyTorch that takes steps when told: the peer in step.py.
+
+Started by step.py with the torchrun environment. Reads `NUMBER` or `check NUMBER` from a line of
+standard input, takes that many steps, and rank 0 answers with one line of JSON on standard output.
+`check` also sums up the gradient norms in float64: PyTorch's own, in float32, is 6e-4 off for the
+38 million elements of GPT-2's token table.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import sys
+import time
+
+import numpy as np
+import safetensors.torch
+import torch
+import torch.distributed as dist
+
+import torch_models
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--recipe", required=True)  # JSON: the sections of `config print`.
+    parser.add_argument("--initial", required=True)  # Directory with model.safetensors.
+    parser.add_argument("--tokens", required=True)  # .npy
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--wrapper", choices=["none", "fsdp2", "ddp"], default="none")
+    parser.add_argument("--compile", action="store_true")
+    return parser.parse_args()
+
+
+def load(model, directory):
+    """The Hugging Face file's weights, turned where it keeps them the other way round."""
+    file = safetensors.torch.load_file(pathlib.Path(directory) / "model.safetensors")
+    state = {}
+    for name, _ in model.named_parameters():
+        tensor = file[model.file_name(name)]
+        state[name] = tensor.t().contiguous() if name.endswith(model.TRANSPOSED) else tensor
+    model.load_state_dict(state)
+
+
+def make_optimizer(model, settings):
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1],
+               "weight_decay": settings["weight_decay"]},
+              {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0}]
+    keywords = dict(lr=settings["lr"], betas=tuple(settings["betas"]), eps=settings["eps"])
+    return torch.optim.AdamW([g for g in groups if g["params"]], fused=True, **keywords)
+
+
+def main():
+    args = arguments()
+    recipe = json.loads(pathlib.Path(args.recipe).read_text())
+    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # What libraries print does not get between the answers.
+
+    torch.set_num_threads(args.threads)
+    torch.set_float32_matmul_precision("highest")  # fp32, not bf16 or TF32 behind our back.
+    model = torch_models.make(recipe["model"])
+    load(model, args.initial)
+    parameters = sum(p.numel() for p in model.parameters())
+
+    if args.wrapper != "none":
+        dist.init_process_group("gloo")
+    if args.wrapper == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        mesh = init_device_mesh("cpu", (world,))
+        for block in model.blocks():
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    if args.compile:
+        if args.wrapper == "fsdp2":  # What its authors advise: a graph for each block.
+            for block in model.blocks():
+                block.compile()
+        else:
+            model.compile()
+    step_model = model
+    if args.wrapper == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+        step_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = make_optimizer(model, recipe["optimizer"])
+
+    # Samples in order, as ours reads them with data.shuffle: false. Rank r of a global batch has the
+    # sequences of ours: which rank computes what does not change the mean.
+    length = recipe["data"]["seq_len"]
+    micro, total = recipe["train"]["micro_batch_size"], recipe["train"]["global_batch_size"]
+    rounds = total // (micro * world)
+    if rounds * micro * world != total:
+        raise SystemExit(f"global_batch_size {total} is no multiple of {micro} x {world}")
+    tokens = torch.from_numpy(np.load(args.tokens).astype(np.int64))
+    samples = (len(tokens) - 1) // length
+    clip = recipe["train"]["grad_clip"]
+
+    def batch(step, micro_step):
+        first = step * total + (micro_step * world + rank) * micro
+        rows = [(first + i) % samples * length for i in range(micro)]
+        window = torch.stack([tokens[row : row + length + 1] for row in rows])
+        return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+    def exact_norm():
+        total = torch.zeros((), dtype=torch.float64)
+        for p in model.parameters():
+            grad = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
+            total += grad.double().square().sum()
+        if args.wrapper == "fsdp2":
+            dist.all_reduce(total)
+        return total.sqrt().item()
+
+    def train_step(step, check):
+        optimizer.zero_grad(set_to_none=True)
+        loss_sum = torch.zeros(())
+        for m in range(rounds):
+            last = m == rounds - 1
+            hold = (step_model.no_sync() if args.wrapper == "ddp" and not last
+                    else contextlib.nullcontext())
+            with hold:
+                loss = step_model(*batch(step, m)) / rounds
+                loss.backward()
+            loss_sum += loss.detach()
+        norm = exact_norm() if check else None
+        if clip > 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip, foreach=True)
+        optimizer.step()
+        if world > 1:
+            dist.all_reduce(loss_sum)
+        return loss_sum.item() / world, norm
+
+    def answer(record):
+        if rank == 0:
+            answers.write(json.dumps(record) + "\n")
+
+    answer({"parameters": parameters, "torch": torch.__version__})
+    step = 0
+    for line in sys.stdin:
+        *check, count = line.split()
+        seconds, losses, norms = [], [], []
+        for _ in range(int(count)):
+            begin = time.perf_counter()
+            loss, norm = train_step(step, bool(check))
+            seconds.append(time.perf_counter() - begin)
+            losses.append(loss)
+            norms.append(norm)
+            step += 1
+        answer({"seconds": seconds, "losses": losses, "grad_norms": norms})
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
