@@ -1,5 +1,7 @@
 #include "trainer/runtime/thread_pool.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 
 #include "trainer/core/check.h"
@@ -24,6 +26,11 @@ void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old, bool spin) {
 
 }  // namespace
 
+void FlushSubnormals() {
+  _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
+  _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);
+}
+
 ThreadPool::ThreadPool(int threads, bool spin) : spin_(spin), errors_(threads) {
   FSDP_CHECK_LE(1, threads);
   try {
@@ -44,6 +51,7 @@ void ThreadPool::Join() noexcept {
 }
 
 void ThreadPool::Help(int t) {
+  FlushSubnormals();
   for (uint32_t seen = 0;;) {
     AwaitChange(generation_, seen, spin_);
     ++seen;

@@ -102,6 +102,7 @@ class CpuStream final : public Stream {
   }
 
   void Work() {
+    FlushSubnormals();
     std::exception_ptr error;  // What failed this stream, once it has.
     for (;;) {
       Task task;

@@ -1,5 +1,6 @@
 // The CPU as an asynchronous device: a stream is a FIFO worker thread with compute threads of its
-// own, an event is a flag that its worker sets.
+// own, an event is a flag that its worker sets. Kernels take and make no subnormal numbers: see
+// FlushSubnormals().
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CPU_CPU_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CPU_CPU_DEVICE_H_
 
