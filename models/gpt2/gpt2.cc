@@ -71,8 +71,7 @@ Var Gpt2::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, b
   a = drop(Linear(tape, a, *b.attn_w, kLayout, b.attn_b), 0);
   const Var middle = Residual(tape, x, a);
   Var m = LayerNorm(tape, middle, *b.ln_2_w, *b.ln_2_b, eps);
-  m = Linear(tape, m, *b.fc_w, kLayout, b.fc_b);
-  m = Gelu(tape, m);
+  m = LinearGelu(tape, m, *b.fc_w, kLayout, b.fc_b);
   m = drop(Linear(tape, m, *b.proj_w, kLayout, b.proj_b), 1);
   return Residual(tape, middle, m);
 }

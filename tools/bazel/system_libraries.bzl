@@ -29,11 +29,3 @@ def system_libraries():
     _library("pcre2", "pcre2", ["-lpcre2-8"])
     _library("utf8proc", "utf8proc", ["-lutf8proc"])
     _library("sentencepiece", "sentencepiece", ["-lsentencepiece"])
-
-    # The serial build: our own thread pool splits the work, so a result never depends on how many
-    # threads another library would have liked to use.
-    _library(
-        "openblas",
-        "openblas",
-        ["/usr/lib/x86_64-linux-gnu/openblas-serial/libopenblas.a", "-lm"],
-    )

@@ -42,7 +42,10 @@ using SavedPtr = std::shared_ptr<Saved>;
 struct Var {
   SavedPtr value;                   // Null: nothing (the input of the first segment).
   std::shared_ptr<TensorPtr> grad;  // Null without a tape that records.
-  Shape shape;
+  Shape shape = {};
+  // Where the value is gelu(u) and was made together with u: whoever multiplies it may add to the
+  // gradient of u at once, in place of its own.
+  std::shared_ptr<const Var> gelu_of = nullptr;
 
   const View& view() const { return value->Get(); }
 };

@@ -340,7 +340,7 @@ OpLimits MeasureLimits(const OpBenchOptions& options) {
     const Operation operation{"gemm", {}, {}, {}};
     const double seconds = FastestCall(options, device, *stream, [&](Stream& s) {
       s.Enqueue(operation, [&](ThreadPool& pool) {
-        Gemm(pool, m, n, k, 1, {a.As<float>(), k}, {b.As<float>(), n}, 0, c.As<float>(), n);
+        Gemm(pool, m, n, k, {a.As<float>(), k}, {b.As<float>(), n}, c.As<float>(), n);
       });
     });
     limits.flops_per_s = 2.0 * m * n * k / seconds;

@@ -124,7 +124,7 @@ std::vector<double> StepProductsBench::Run() {
     const GemmOperand b{b_.data(), p.b_transposed ? p.k : p.n, p.b_transposed};
     const double begin = Seconds();
     for (int64_t i = 0; i < p.count; ++i) {
-      Gemm(pool_, p.m, p.n, p.k, 1, a, b, p.adds ? 1 : 0, c_.data(), p.n);
+      Gemm(pool_, p.m, p.n, p.k, a, b, c_.data(), p.n, {.beta = p.adds ? 1.0f : 0.0f});
     }
     seconds.push_back(Seconds() - begin);
   }

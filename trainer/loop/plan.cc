@@ -17,9 +17,8 @@
 namespace fsdp {
 namespace {
 
-// OpenBLAS 0.3.21 keeps a packing buffer for each thread that multiplies: BUFFER_SIZE (param.h) is
-// 32 MiB of address space (DYNAMIC_ARCH), of which a product touches what it packs.
-constexpr int64_t kBlasBuffer = int64_t{32} << 20;
+// What a thread that multiplies packs at most (gemm.h).
+constexpr int64_t kPackingBuffer = int64_t{6} << 20;
 // Stacks, malloc's arenas and what libraries allocate of a rank's threads: four streams and their
 // helpers, and the one that saves. Measured at 0.3 to 0.9 MiB a thread.
 constexpr int64_t kPerThread = int64_t{1} << 20;
@@ -114,7 +113,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   plan.world = world;
   plan.memory = PlanMemory(model, options, world, &plan.traffic);
   plan.schedule_hash = ScheduleFor(options.executor, model, world, Mode::kTrain).Hash();
-  plan.outside = ReadKiB("/proc/self/status", "VmRSS:") + options.executor.threads * kBlasBuffer +
+  plan.outside = ReadKiB("/proc/self/status", "VmRSS:") + options.executor.threads * kPackingBuffer +
                  (options.executor.threads + kNumStreams + 1) * kPerThread;
   if (world > 1) plan.outside += options.executor.communicators * ShmBytes(world) / local_world;
   plan.available = AvailableMemory() / local_world;

@@ -13,8 +13,8 @@ struct RunPlan {
   int world = 1;
   MemoryPlan memory;  // Of a rank.
   StepTraffic traffic;
-  // Bytes a rank takes besides: the program and its libraries as they are resident now, OpenBLAS's
-  // packing buffers, stacks, and its share of the communicators' shared memory.
+  // Bytes a rank takes besides: the program and its libraries as they are resident now, the
+  // packing buffers of matrix products, stacks, and its share of the communicators' shared memory.
   int64_t outside = 0;
   // Bytes that this host could give to a rank now; 0: unknown.
   int64_t available = 0;

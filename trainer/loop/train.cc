@@ -32,7 +32,7 @@
 #include "trainer/observe/throughput.h"
 #include "trainer/observe/units.h"
 #include "trainer/observe/utf8.h"
-#include "trainer/ops/gemm.h"
+#include "trainer/ops/isa.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/resume.h"
@@ -148,7 +148,7 @@ class Trainer {
     labels.insert(labels.end(),
                   {{"schedule", std::to_string(plan_.schedule_hash)},
                    {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
-                   {"matrix kernels", GemmKernels()},
+                   {"kernels", IsaName()},
                    {"data", std::to_string(data_.Hash())}});
     Agree(*job_.store, "start", job_.rank, job_.world, labels);
   }
@@ -283,7 +283,7 @@ class Trainer {
     p.git = BuildGitHash();
     p.compiler = BuildCompiler();
     p.device = "cpu";
-    p.libraries = {CLibrary(), {"OpenBLAS kernels", GemmKernels()}};
+    p.libraries = {CLibrary(), {"kernels", IsaName()}};
     p.world_size = job_.world;
     p.threads = threads_;
     p.seed = seed_;

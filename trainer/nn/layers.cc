@@ -122,6 +122,60 @@ Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
   return y;
 }
 
+namespace {
+
+// Adds what the adapters of `weight` make of x to y; returns u of each, for the way back.
+std::vector<TensorPtr> AdaptersForward(Tape& tape, const Var& x, const Parameter& weight,
+                                       const View& y) {
+  std::vector<TensorPtr> inner;
+  for (const Adapter& adapter : weight.adapters()) {
+    inner.push_back(tape.New(Shape{x.shape[0], adapter.a->shape()[0]}));
+    LoraForward(tape.stream(), x.view(), adapter.a->value(), adapter.b->value(), adapter.scale,
+                adapter.column, inner.back()->view(), y);
+  }
+  return inner;
+}
+
+// From dy, the gradient of y = x W + b, to those of x, W, b and the adapters'. Where x = gelu(u) of
+// a u that was made with it, to that of u.
+void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
+                        const Parameter* bias, const std::vector<TensorPtr>& inner,
+                        const View& dy) {
+  std::optional<View> db;
+  if (bias) db = GradOf(*bias);
+  TensorPtr dx = tape.New(x.shape);
+  if (x.gelu_of && inner.empty()) {
+    const Var& u = *x.gelu_of;
+    LinearGeluBackward(tape.stream(), u.view(), x.view(), weight.value(), layout, dy, dx->view(),
+                       GradOf(weight), db);
+    tape.Add(u.grad, std::move(dx));
+    return;
+  }
+  LinearBackward(tape.stream(), x.view(), weight.value(), layout, dy, dx->view(), GradOf(weight),
+                 db);
+  for (size_t i = 0; i < inner.size(); ++i) {
+    const Adapter& adapter = weight.adapters()[i];
+    const View u = inner[i]->view();
+    const TensorPtr workspace =
+        tape.New(Shape{LoraBackwardWorkspace(u.shape[0], u.shape[1])}, DType::kUInt8);
+    LoraBackward(tape.stream(), x.view(), u, adapter.a->value(), adapter.b->value(), adapter.scale,
+                 dy, adapter.column, dx->view(), GradOf(*adapter.a), GradOf(*adapter.b),
+                 workspace->view());
+  }
+  tape.Add(x.grad, std::move(dx));
+}
+
+// From the gradient of gelu(x) to that of x.
+void AddGeluGradient(Tape& tape, const Var& x, const std::shared_ptr<TensorPtr>& grad) {
+  TensorPtr dy = Tape::Take(grad);
+  TensorPtr dx = OwnOrNew(tape, dy, x.shape);
+  GeluBackward(tape.stream(), x.view(), dy->view(), dx->view());
+  dy = nullptr;
+  tape.Add(x.grad, std::move(dx));
+}
+
+}  // namespace
+
 Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
            const Parameter* bias) {
   const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
@@ -129,29 +183,10 @@ Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layou
   std::optional<ConstView> b;
   if (bias) b = bias->value();
   LinearForward(tape.stream(), x.view(), weight.value(), layout, b, y.view());
-  std::vector<TensorPtr> inner;  // u of each adapter.
-  for (const Adapter& adapter : weight.adapters()) {
-    inner.push_back(tape.New(Shape{x.shape[0], adapter.a->shape()[0]}));
-    LoraForward(tape.stream(), x.view(), adapter.a->value(), adapter.b->value(), adapter.scale,
-                adapter.column, inner.back()->view(), y.view());
-  }
+  const std::vector<TensorPtr> inner = AdaptersForward(tape, x, weight, y.view());
   tape.Push([&tape, &weight, bias, layout, x, inner, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
-    TensorPtr dx = tape.New(x.shape);
-    std::optional<View> db;
-    if (bias) db = GradOf(*bias);
-    LinearBackward(tape.stream(), x.view(), weight.value(), layout, dy->view(), dx->view(),
-                   GradOf(weight), db);
-    for (size_t i = 0; i < inner.size(); ++i) {
-      const Adapter& adapter = weight.adapters()[i];
-      const View u = inner[i]->view();
-      const TensorPtr workspace =
-          tape.New(Shape{LoraBackwardWorkspace(u.shape[0], u.shape[1])}, DType::kUInt8);
-      LoraBackward(tape.stream(), x.view(), u, adapter.a->value(), adapter.b->value(),
-                   adapter.scale, dy->view(), adapter.column, dx->view(), GradOf(*adapter.a),
-                   GradOf(*adapter.b), workspace->view());
-    }
-    tape.Add(x.grad, std::move(dx));
+    AddLinearGradients(tape, x, weight, layout, bias, inner, dy->view());
   });
   return y;
 }
@@ -163,12 +198,34 @@ Var Gelu(Tape& tape, const Var& x) {
   };
   forward(y.view());
   tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
-  tape.Push([&tape, x, grad = y.grad] {
-    TensorPtr dy = Tape::Take(grad);
-    TensorPtr dx = OwnOrNew(tape, dy, x.shape);
-    GeluBackward(tape.stream(), x.view(), dy->view(), dx->view());
-    dy = nullptr;
-    tape.Add(x.grad, std::move(dx));
+  tape.Push([&tape, x, grad = y.grad] { AddGeluGradient(tape, x, grad); });
+  return y;
+}
+
+Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
+               const Parameter* bias) {
+  const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
+  const Var u = tape.NewVar(Shape{x.shape[0], out});
+  Var y = tape.NewVar(u.shape);
+  std::optional<ConstView> b;
+  if (bias) b = bias->value();
+  std::vector<TensorPtr> inner;
+  if (weight.adapters().empty()) {
+    LinearGeluForward(tape.stream(), x.view(), weight.value(), layout, b, u.view(), y.view());
+  } else {
+    LinearForward(tape.stream(), x.view(), weight.value(), layout, b, u.view());
+    inner = AdaptersForward(tape, x, weight, u.view());
+    GeluForward(tape.stream(), u.view(), y.view());
+  }
+  if (!tape.recording()) return y;
+  tape.Cheap({y.value}, [&tape, u = u.value](const std::vector<View>& out) {
+    GeluForward(tape.stream(), u->Get(), out[0]);
+  });
+  y.gelu_of = std::make_shared<const Var>(u);
+  tape.Push([&tape, &weight, bias, layout, x, inner, u, grad = y.grad] {
+    if (*grad) AddGeluGradient(tape, u, grad);  // From those who did not see to u themselves.
+    const TensorPtr du = Tape::Take(u.grad);
+    AddLinearGradients(tape, x, weight, layout, bias, inner, du->view());
   });
   return y;
 }

@@ -27,6 +27,10 @@ Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layou
 
 Var Gelu(Tape& tape, const Var& x);  // Tanh approximation.
 
+// Gelu(Linear(x)): the same bits in less time.
+Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
+               const Parameter* bias);
+
 // x [rows, 2 * inner], a gate and a value -> [rows, inner].
 Var Swiglu(Tape& tape, const Var& x);
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "trainer/ops/attention_kernels.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -13,13 +14,7 @@ struct AttentionDims {
   int64_t group() const { return heads / kv_heads; }
 };
 
-// Head 0 of a tensor; row i of head h lies at data + i * stride + h * head_dim.
-template <typename T>
-struct HeadRows {
-  T* data;
-  int64_t stride;
-};
-
+// Rows of head 0; those of head h begin head_dim h elements later.
 struct AttentionData {
   HeadRows<const float> q, k, v;
   const int32_t* positions;

@@ -12,7 +12,7 @@ void GeluForward(Stream& stream, ConstView x, View y) {
   args.CheckElements("x", x, DType::kFloat32, n);
   args.CheckElements("y", y, DType::kFloat32, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
-  const Cost cost{.flops = 25.0 * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
+  const Cost cost{.flops = kGeluForwardFlops * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
   stream.Enqueue({kOp, {x}, {y}, cost},
                  [=](ThreadPool& pool) { GeluForwardCpu(pool, x.As<float>(), n, y.As<float>()); });
 }
@@ -26,7 +26,7 @@ void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   args.CheckElements("dx", dx, DType::kFloat32, n);
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckSameOrDisjoint("dx", dx, "x", x);
-  const Cost cost{.flops = 35.0 * n, .bytes_read = 8.0 * n, .bytes_written = 4.0 * n};
+  const Cost cost{.flops = kGeluBackwardFlops * n, .bytes_read = 8.0 * n, .bytes_written = 4.0 * n};
   stream.Enqueue({kOp, {x, dy}, {dx}, cost}, [=](ThreadPool& pool) {
     GeluBackwardCpu(pool, x.As<float>(), dy.As<float>(), n, dx.As<float>());
   });

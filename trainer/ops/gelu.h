@@ -12,9 +12,11 @@
 
 namespace fsdp {
 
-void GeluForward(Stream& stream, ConstView x, View y);  // 25 FLOPs an element. y may be x.
+inline constexpr double kGeluForwardFlops = 25, kGeluBackwardFlops = 35;  // An element.
 
-// Overwrites dx, which may be dy (or x) itself. 35 FLOPs an element.
+void GeluForward(Stream& stream, ConstView x, View y);  // y may be x.
+
+// Overwrites dx, which may be dy (or x) itself.
 void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx);
 
 }  // namespace fsdp

@@ -1,45 +1,26 @@
 #include "trainer/ops/gelu_cpu.h"
 
-#include "trainer/ops/vector_math.h"
+#include "trainer/ops/gelu_kernels.h"
+#include "trainer/ops/isa.h"
 
 namespace fsdp {
 namespace {
 
-constexpr float kScale = 0.7978845608f;  // sqrt(2 / pi).
-constexpr float kCubic = 0.044715f;
 constexpr int64_t kGrain = 256;
 
-struct Sigmoid {
-  float s;      // 1 / (1 + exp(-2u)).
-  float slope;  // Its derivative by x: 2 s (1 - s) u'(x).
-};
-
-// Beyond |x| = 16 s is 0 or 1 to the last bit; x^3 must not overflow there. A NaN passes through.
-inline Sigmoid At(float x) {
-  float v = x < -16.0f ? -16.0f : x;
-  v = v > 16.0f ? 16.0f : v;
-  const float u = kScale * v * (1.0f + kCubic * v * v);
-  const float e = Exp(-2.0f * __builtin_fabsf(u)), r = 1.0f / (1.0f + e);
-  const float du = kScale * (1.0f + 3.0f * kCubic * v * v);
-  return {v < 0.0f ? e * r : r, 2.0f * e * r * r * du};
-}
+const GeluKernels& Kernels() { return ForThisCpu(kGeluAvx2, kGeluAvx512); }
 
 }  // namespace
 
 void GeluForwardCpu(ThreadPool& pool, const float* x, int64_t n, float* y) {
   pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) y[i] = x[i] * At(x[i]).s;
+    Kernels().forward(x + begin, end - begin, y + begin);
   });
 }
 
 void GeluBackwardCpu(ThreadPool& pool, const float* x, const float* dy, int64_t n, float* dx) {
   pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) {
-      const Sigmoid f = At(x[i]);
-      dx[i] = dy[i] * (f.s + x[i] * f.slope);
-    }
+    Kernels().backward(x + begin, dy + begin, end - begin, dx + begin);
   });
 }
 

@@ -1,10 +1,13 @@
 // Matrix products for the kernels of other ops: not an op itself. Runs where it is called.
 //
-//   C[m, n] = alpha op(A)[m, k] op(B)[k, n] + beta C        float32, row-major
+//   C[m, n] = alpha op(A)[m, k] op(B)[k, n] + beta C + bias        float32, row-major
 //
-// OpenBLAS's serial build on our own threads: which element is computed how depends on the shape
-// and the number of threads alone, so equal calls give equal bits. (A threaded BLAS chooses by
-// itself; some of them give other bits from run to run.)
+// After Goto and van de Geijn 2008 (doi:10.1145/1356052.1356053): blocks of B are packed so that
+// they stay in a core's second-level cache while all rows of A pass by.
+//
+// Every element is summed over k in order, by fused multiply-add, in blocks whose borders depend
+// on k alone: equal operands give equal bits whatever the number of threads, the split among them,
+// the width of the processor's vectors, and whatever else is in the product.
 #ifndef FSDP_TRAIN_TRAINER_OPS_GEMM_H_
 #define FSDP_TRAIN_TRAINER_OPS_GEMM_H_
 
@@ -26,32 +29,26 @@ struct GemmOperand {
 struct GemmTile {
   int64_t row = 0, rows = 0;
   int64_t col = 0, cols = 0;
+  int thread = 0;  // Of the pool, who computes it.
 };
 
-// On the calling thread: for use inside a task of a pool. beta = 0 does not read C. C overlaps
-// neither factor.
-void GemmSerial(int64_t m, int64_t n, int64_t k, float alpha, const GemmOperand& a,
-                const GemmOperand& b, float beta, float* c, int64_t c_stride);
+struct GemmOptions {
+  float alpha = 1;
+  float beta = 0;               // 0: C is not read.
+  const float* bias = nullptr;  // [n], added to every row.
+  // Called for tiles that cover C, each when its elements have their final values and while they
+  // are still in a first-level cache, on the thread that computed it. For what comes after the
+  // product anyway: an activation, a sum.
+  std::function<void(const GemmTile&)> finish = nullptr;
+};
 
-// One tile of the product; the arguments describe the whole.
-void GemmSerial(const GemmTile& tile, int64_t k, float alpha, const GemmOperand& a,
-                const GemmOperand& b, float beta, float* c, int64_t c_stride);
+// Over all threads of the pool. C overlaps neither factor nor bias. Packs up to 6 MiB a thread in
+// memory that a thread keeps until it ends.
+void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
+          const GemmOperand& b, float* c, int64_t c_stride, const GemmOptions& options = {});
 
-// Over all threads of the pool.
-void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, float alpha, const GemmOperand& a,
-          const GemmOperand& b, float beta, float* c, int64_t c_stride);
-
-// Gemm()'s split, for ops that do something to a tile before or after its product: calls
-// body(tile) for disjoint tiles that cover C, each on its own thread.
-void ForEachGemmTile(ThreadPool& pool, int64_t m, int64_t n, int64_t k,
-                     const std::function<void(const GemmTile&)>& body);
-
-// OpenBLAS's name for the kernels in use, such as "Haswell": for a run's provenance, because two
-// machines agree to the bit only where it is the same.
-const char* GemmKernels();
-
-// Tile `part` of ForEachGemmTile with this many threads; may be empty.
-GemmTile GemmPart(int64_t m, int64_t n, int64_t k, int parts, int part);
+// The tile of C that thread `part` of `parts` computes; may be empty. `pack_a`: A is transposed.
+GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part);
 
 }  // namespace fsdp
 

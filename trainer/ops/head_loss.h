@@ -38,7 +38,7 @@ void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView
                              ConstView weights, float scale, View loss, View dx,
                              std::optional<View> dw, View workspace);
 
-// Rows of a chunk: 512, or as many as make 48 MiB of logits, but at least 16. A function of the
+// Rows of a chunk: 1024, or as many as make 256 MiB of logits, but at least 16. A function of the
 // shape alone, so that the order of sums does not depend on threads.
 int64_t HeadLossChunkRows(int64_t rows, int64_t vocab);
 

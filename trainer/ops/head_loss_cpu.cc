@@ -4,10 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "trainer/core/errors.h"
 #include "trainer/ops/gemm.h"
-#include "trainer/ops/vector_math.h"
+#include "trainer/ops/head_loss_kernels.h"
+#include "trainer/ops/isa.h"
 
 namespace fsdp {
 namespace {
@@ -21,82 +23,71 @@ void CheckTargets(const HeadLossShape& s, const int32_t* targets, const float* w
   }
 }
 
-float Max(const float* row, int64_t n) {
-  float max = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : max)
-  for (int64_t v = 0; v < n; ++v) max = row[v] > max ? row[v] : max;
-  return max;
-}
-
-// sum_v e^(row[v] - max); each term also replaces its logit where `keep`.
-template <bool keep>
-double SumOfExp(float* row, int64_t n, float max) {
-  constexpr int64_t kBlock = 1024;
-  double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t v = begin; v < end; ++v) {
-      const float e = Exp(row[v] - max);
-      if constexpr (keep) row[v] = e;
-      sum += e;
-    }
-    total += sum;
-  }
-  return total;
-}
-
-// Turns a row of logits into its row of g where `with_gradient`. Returns nll.
-template <bool with_gradient>
-double Row(float* row, int64_t vocab, int32_t target, float factor) {
-  const float max = Max(row, vocab);
-  const float logit = row[target];
-  const double sum = SumOfExp<with_gradient>(row, vocab, max);
-  if constexpr (with_gradient) {
-    const float normalise = static_cast<float>(factor / sum);
-#pragma omp simd
-    for (int64_t v = 0; v < vocab; ++v) row[v] *= normalise;
-    row[target] -= factor;
-  }
-  return std::log(sum) + (static_cast<double>(max) - logit);
-}
-
 }  // namespace
 
 void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const float* x, const float* w,
                  const int32_t* targets, const float* weights, float scale, float* loss, float* dx,
                  float* dw, double* nll, float* logits) {
   CheckTargets(s, targets, weights);
+  const HeadLossKernels& kernels = ForThisCpu(kHeadLossAvx2, kHeadLossAvx512);
   const bool with_gradient = dx != nullptr;
+  // Of the rows of a chunk: what each thread of the product saw, and what a row of g is multiplied
+  // by yet.
+  std::vector<float> maxima(pool.size() * s.chunk), factors(s.chunk);
   double total = 0;
   for (int64_t first = 0; first < s.rows; first += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.rows - first);
     const float* x_chunk = x + first * s.cols;
-    Gemm(pool, rows, s.vocab, s.cols, 1, {x_chunk, s.cols}, {w, s.cols, true}, 0, logits, s.vocab);
+    std::fill(maxima.begin(), maxima.end(), -std::numeric_limits<float>::infinity());
+    Gemm(pool, rows, s.vocab, s.cols, {x_chunk, s.cols}, {w, s.cols, true}, logits, s.vocab,
+         {.finish = [&](const GemmTile& tile) {
+           for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+             float& max = maxima[tile.thread * s.chunk + i];
+             max = std::max(max, kernels.max(logits + i * s.vocab + tile.col, tile.cols));
+           }
+         }});
     pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         float* row = logits + i * s.vocab;
         const float weight = weights[first + i];
         if (weight == 0) {
-          nll[i] = 0;
+          nll[i] = factors[i] = 0;
           if (with_gradient) std::fill_n(row, s.vocab, 0.0f);
           continue;
         }
-        const int32_t target = targets[first + i];
-        nll[i] = with_gradient ? Row<true>(row, s.vocab, target, scale * weight)
-                               : Row<false>(row, s.vocab, target, scale * weight);
+        float max = maxima[i];
+        for (int t = 1; t < pool.size(); ++t) max = std::max(max, maxima[t * s.chunk + i]);
+        float& target = row[targets[first + i]];
+        const float logit = target;
+        const double sum = with_gradient ? kernels.replace_by_exp(row, s.vocab, max)
+                                         : kernels.sum_of_exp(row, s.vocab, max);
+        nll[i] = std::log(sum) + (static_cast<double>(max) - logit);
+        // g = factor (e - [target] sum): the factor goes to what g is multiplied with.
+        target -= static_cast<float>(sum);
+        factors[i] = static_cast<float>(scale * weight / sum);
       }
     });
     for (int64_t i = 0; i < rows; ++i) total += weights[first + i] * nll[i];
-    if (with_gradient) {
-      Gemm(pool, rows, s.cols, s.vocab, 1, {logits, s.vocab}, {w, s.cols}, 0, dx + first * s.cols,
-           s.cols);
-    }
+    if (!with_gradient) continue;
+    float* dx_chunk = dx + first * s.cols;
+    const auto scale_rows = [&](const GemmTile& tile, const float* from) {
+      for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+        const float factor = factors[i];
+        const int64_t at = i * s.cols + tile.col;
+#pragma omp simd
+        for (int64_t j = 0; j < tile.cols; ++j) dx_chunk[at + j] = factor * from[at + j];
+      }
+    };
     if (dw != nullptr) {
-      Gemm(pool, s.vocab, s.cols, rows, 1, {logits, s.vocab, true}, {x_chunk, s.cols}, 1, dw,
-           s.cols);
+      // dx's place serves for the rows of x, each times its factor, until dx itself comes there.
+      pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
+        scale_rows({begin, end - begin, 0, s.cols}, x_chunk);
+      });
+      Gemm(pool, s.vocab, s.cols, rows, {logits, s.vocab, true}, {dx_chunk, s.cols}, dw, s.cols,
+           {.beta = 1});
     }
+    Gemm(pool, rows, s.cols, s.vocab, {logits, s.vocab}, {w, s.cols}, dx_chunk, s.cols,
+         {.finish = [&](const GemmTile& tile) { scale_rows(tile, dx_chunk); }});
   }
   loss[0] += static_cast<float>(scale * total);
 }

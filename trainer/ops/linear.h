@@ -4,6 +4,9 @@
 // are fp32. Nothing is saved beyond x and W; no workspace.
 // Cost: 2 rows in out FLOPs for each product and rows out for the bias; every operand once.
 // Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping results.
+//
+// GELU (gelu.h) on the way, computed while a product's result is still in a cache: to the same bits
+// as by itself.
 #ifndef FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
 #define FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
 
@@ -24,6 +27,11 @@ enum class WeightLayout {
 void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
                    std::optional<ConstView> b, View y);
 
+// The same and its activation:   u = x W + b,   y = gelu(u)
+// u and y: [rows, out], both overwritten. 25 FLOPs an element more.
+void LinearGeluForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
+                       std::optional<ConstView> b, View u, View y);
+
 //   dx  = dy W^T              overwritten
 //   dW += x^T dy              added to, so that micro-batches accumulate
 //   db += sum_i dy[i, :]      added to
@@ -31,6 +39,11 @@ void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout
 // x is read only for dW, W only for dx. The results overlap nothing else.
 void LinearBackward(Stream& stream, ConstView x, ConstView w, WeightLayout layout, ConstView dy,
                     std::optional<View> dx, std::optional<View> dw, std::optional<View> db);
+
+// The same where x = gelu(u): with du, the gradient of u, [rows, in], in place of dx.
+//   du = (dy W^T) gelu'(u)    overwritten
+void LinearGeluBackward(Stream& stream, ConstView u, ConstView x, ConstView w, WeightLayout layout,
+                        ConstView dy, View du, std::optional<View> dw, std::optional<View> db);
 
 }  // namespace fsdp
 

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "trainer/ops/gelu_kernels.h"
 #include "trainer/ops/gemm.h"
+#include "trainer/ops/isa.h"
 
 namespace fsdp {
 namespace {
+
+const GeluKernels& Kernels() { return ForThisCpu(kGeluAvx2, kGeluAvx512); }
 
 GemmOperand Weight(const LinearShape& s, const float* w) {
   return s.layout == WeightLayout::kInOut ? GemmOperand{w, s.out, false}
@@ -36,29 +40,39 @@ void AddColumnSums(const float* data, int64_t rows, int64_t cols, int64_t begin,
 }  // namespace
 
 void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const float* x, const float* w,
-                      const float* b, float* y) {
-  ForEachGemmTile(pool, s.rows, s.out, s.in, [&](const GemmTile& tile) {
-    // The product is added to the bias: BLAS would otherwise have to clear y first.
-    if (b != nullptr) {
+                      const float* b, float* u, float* y) {
+  GemmOptions options{.bias = b};
+  if (u != nullptr) {
+    options.finish = [&](const GemmTile& tile) {
       for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-        std::copy_n(b + tile.col, tile.cols, y + i * s.out + tile.col);
+        const int64_t at = i * s.out + tile.col;
+        Kernels().forward(u + at, tile.cols, y + at);
       }
-    }
-    GemmSerial(tile, s.in, 1, {x, s.in}, Weight(s, w), b != nullptr ? 1 : 0, y, s.out);
-  });
+    };
+  }
+  Gemm(pool, s.rows, s.out, s.in, {x, s.in}, Weight(s, w), u != nullptr ? u : y, s.out, options);
 }
 
-void LinearBackwardCpu(ThreadPool& pool, const LinearShape& s, const float* x, const float* w,
-                       const float* dy, float* dx, float* dw, float* db) {
+void LinearBackwardCpu(ThreadPool& pool, const LinearShape& s, const float* u, const float* x,
+                       const float* w, const float* dy, float* dx, float* dw, float* db) {
   if (dx != nullptr) {
     GemmOperand weight = Weight(s, w);
     weight.transposed = !weight.transposed;
-    Gemm(pool, s.rows, s.in, s.out, 1, {dy, s.out}, weight, 0, dx, s.in);
+    GemmOptions options;
+    if (u != nullptr) {
+      options.finish = [&](const GemmTile& tile) {
+        for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+          const int64_t at = i * s.in + tile.col;
+          Kernels().backward(u + at, dx + at, tile.cols, dx + at);
+        }
+      };
+    }
+    Gemm(pool, s.rows, s.in, s.out, {dy, s.out}, weight, dx, s.in, options);
   }
   if (dw != nullptr && s.layout == WeightLayout::kInOut) {
-    Gemm(pool, s.in, s.out, s.rows, 1, {x, s.in, true}, {dy, s.out}, 1, dw, s.out);
+    Gemm(pool, s.in, s.out, s.rows, {x, s.in, true}, {dy, s.out}, dw, s.out, {.beta = 1});
   } else if (dw != nullptr) {
-    Gemm(pool, s.out, s.in, s.rows, 1, {dy, s.out, true}, {x, s.in}, 1, dw, s.in);
+    Gemm(pool, s.out, s.in, s.rows, {dy, s.out, true}, {x, s.in}, dw, s.in, {.beta = 1});
   }
   if (db != nullptr) {
     constexpr int64_t kCacheLine = 16;

@@ -15,9 +15,9 @@ struct LinearShape {
 
 // Null pointers: left out.
 void LinearForwardCpu(ThreadPool& pool, const LinearShape& shape, const float* x, const float* w,
-                      const float* b, float* y);
-void LinearBackwardCpu(ThreadPool& pool, const LinearShape& shape, const float* x, const float* w,
-                       const float* dy, float* dx, float* dw, float* db);
+                      const float* b, float* u, float* y);
+void LinearBackwardCpu(ThreadPool& pool, const LinearShape& shape, const float* u, const float* x,
+                       const float* w, const float* dy, float* dx, float* dw, float* db);
 
 }  // namespace fsdp
 

@@ -6,20 +6,22 @@ namespace fsdp {
 
 void LoraForwardCpu(ThreadPool& pool, const LoraShape& s, const float* x, const float* a,
                     const float* b, float scale, float* u, float* y) {
-  Gemm(pool, s.rows, s.rank, s.in, 1, {x, s.in}, {a, s.in, true}, 0, u, s.rank);
-  Gemm(pool, s.rows, s.out, s.rank, scale, {u, s.rank}, {b, s.rank, true}, 1, y, s.cols);
+  Gemm(pool, s.rows, s.rank, s.in, {x, s.in}, {a, s.in, true}, u, s.rank);
+  Gemm(pool, s.rows, s.out, s.rank, {u, s.rank}, {b, s.rank, true}, y, s.cols,
+       {.alpha = scale, .beta = 1});
 }
 
 void LoraBackwardCpu(ThreadPool& pool, const LoraShape& s, const float* x, const float* u,
                      const float* a, const float* b, float scale, const float* dy, float* dx,
                      float* da, float* db, float* v) {
-  Gemm(pool, s.rows, s.rank, s.out, scale, {dy, s.cols}, {b, s.rank}, 0, v, s.rank);
-  Gemm(pool, s.rows, s.in, s.rank, 1, {v, s.rank}, {a, s.in}, 1, dx, s.in);
+  Gemm(pool, s.rows, s.rank, s.out, {dy, s.cols}, {b, s.rank}, v, s.rank, {.alpha = scale});
+  Gemm(pool, s.rows, s.in, s.rank, {v, s.rank}, {a, s.in}, dx, s.in, {.beta = 1});
   if (da != nullptr) {
-    Gemm(pool, s.rank, s.in, s.rows, 1, {v, s.rank, true}, {x, s.in}, 1, da, s.in);
+    Gemm(pool, s.rank, s.in, s.rows, {v, s.rank, true}, {x, s.in}, da, s.in, {.beta = 1});
   }
   if (db != nullptr) {
-    Gemm(pool, s.out, s.rank, s.rows, scale, {dy, s.cols, true}, {u, s.rank}, 1, db, s.rank);
+    Gemm(pool, s.out, s.rank, s.rows, {dy, s.cols, true}, {u, s.rank}, db, s.rank,
+         {.alpha = scale, .beta = 1});
   }
 }
 

@@ -1,10 +1,12 @@
 // Elementary functions that gcc vectorises inside `#pragma omp simd` loops: no branch, no call, no
-// table. They are pure functions of their argument, so a loop's tail gives the same bits.
+// table. They are pure functions of their argument, so a loop's tail gives the same bits. Always
+// inlined, and made of what is: kernels of several instruction sets use them (isa.h).
 #ifndef FSDP_TRAIN_TRAINER_OPS_VECTOR_MATH_H_
 #define FSDP_TRAIN_TRAINER_OPS_VECTOR_MATH_H_
 
-#include <bit>
 #include <cstdint>
+
+#define FSDP_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace fsdp {
 
@@ -12,7 +14,7 @@ namespace fsdp {
 // absolute where it is subnormal. Infinite above 88.73, zero below -104, NaN for NaN. The
 // reduction to [-ln2/2, ln2/2] by a two-part ln 2 and the polynomial are those of Cephes' expf
 // (Moshier, netlib.org/cephes, single/expf.c).
-inline float Exp(float x) {
+FSDP_ALWAYS_INLINE float Exp(float x) {
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
@@ -28,18 +30,18 @@ inline float Exp(float x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
   // 2^k in two factors: k reaches 128 and -150, beyond the exponents of normal numbers.
-  const int32_t n =
-      static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound));
+  const int32_t n = static_cast<int32_t>(__builtin_bit_cast(uint32_t, shifted) -
+                                         __builtin_bit_cast(uint32_t, kRound));
   const int32_t half = n >> 1;
   const auto power = [](int32_t e) {
-    return std::bit_cast<float>(static_cast<uint32_t>(e + 127) << 23);
+    return __builtin_bit_cast(float, static_cast<uint32_t>(e + 127) << 23);
   };
   return p * power(half) * power(n - half);
 }
 
 // tanh x with an absolute error below 2^-22. Not for tiny results: the relative error grows as x
 // goes to 0.
-inline float Tanh(float x) {
+FSDP_ALWAYS_INLINE float Tanh(float x) {
   const float e = Exp(-2.0f * __builtin_fabsf(x));
   return __builtin_copysignf((1.0f - e) / (1.0f + e), x);
 }

@@ -128,6 +128,52 @@ TEST_F(TapeTest, AnInputUsedTwiceByOneNodeCountsTwice) {
   for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], 2 * dy[i] + branch[i], 1e-6) << i;
 }
 
+// A weight with a place for its gradient.
+struct Weight {
+  Weight(const TensorPtr& value, const Shape& shape)
+      : value(value), grad(shape.NumElements()), parameter("w", shape, {}, true) {
+    parameter.BindValue(value->view().data);
+    parameter.BindGrad(reinterpret_cast<std::byte*>(grad.data()));
+  }
+  TensorPtr value;
+  std::vector<float> grad;
+  Parameter parameter;
+};
+
+// gelu(x W), by itself or on the way, with another product as its only user: the same bits. With a
+// second user, who gives the activation itself a gradient: the sum of both.
+TEST_F(TapeTest, TwoUsersOfAnActivation) {
+  constexpr WeightLayout kLayout = WeightLayout::kInOut;
+  for (const int users : {1, 2}) {
+    std::vector<std::vector<float>> dx, dw;
+    for (const bool together : {false, true}) {
+      Weight first(Random(Shape{7, 9}, "first"), Shape{7, 9});
+      Weight second(Random(Shape{9, 9}, "second"), Shape{9, 9});
+      const TensorPtr x = Random(kShape, "x"), dy = Random(Shape{5, 9}, "dy");
+      Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+      const Var input{std::make_shared<Saved>(x), std::make_shared<TensorPtr>(), kShape};
+      {
+        const Var a = together ? LinearGelu(tape, input, first.parameter, kLayout, nullptr)
+                               : Gelu(tape, Linear(tape, input, first.parameter, kLayout, nullptr));
+        Var y = Linear(tape, a, second.parameter, kLayout, nullptr);
+        if (users == 2) y = Residual(tape, y, a);
+        *y.grad = dy;
+      }
+      tape.Backward();
+      stream_->Synchronize();
+      dx.push_back(Values(*input.grad));
+      dw.push_back(first.grad);
+      dw.back().insert(dw.back().end(), second.grad.begin(), second.grad.end());
+    }
+    if (users == 1) {
+      EXPECT_EQ(dx[0], dx[1]);
+      EXPECT_EQ(dw[0], dw[1]);
+    }
+    for (size_t i = 0; i < dx[0].size(); ++i) EXPECT_NEAR(dx[0][i], dx[1][i], 1e-5) << i;
+    for (size_t i = 0; i < dw[0].size(); ++i) EXPECT_NEAR(dw[0][i], dw[1][i], 1e-5) << i;
+  }
+}
+
 Var TwoBlocks(Tape& tape, const Var& x) {
   const auto body = [](Tape& t, const Var& in) { return Residual(t, in, Gelu(t, in)); };
   const Var middle = tape.Segment(0, x, true, body);

@@ -21,7 +21,7 @@ TEST(Provenance, TextIsJsonThatPeopleRead) {
       .git = "unknown",
       .compiler = "gcc 12.2.0",
       .device = "cpu",
-      .libraries = {{"glibc", "2.36"}, {"openblas", "OpenBLAS 0.3.21"}},
+      .libraries = {{"glibc", "2.36"}, {"kernels", "avx2"}},
       .world_size = 2,
       .threads = 1,
       .seed = 18446744073709551615u,
@@ -39,7 +39,7 @@ TEST(Provenance, TextIsJsonThatPeopleRead) {
   "device": "cpu",
   "libraries": {
     "glibc": "2.36",
-    "openblas": "OpenBLAS 0.3.21"
+    "kernels": "avx2"
   },
   "world_size": 2,
   "threads": 1,

@@ -8,9 +8,12 @@
 #include <cstdlib>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/numeric.h"
+#include "trainer/ops/gemm_kernels.h"
+#include "trainer/ops/isa.h"
 
 namespace fsdp {
 namespace {
@@ -52,10 +55,11 @@ struct Problem {
   bool ta, tb;
   float alpha, beta;
   int64_t gap;
+  bool bias = false;
 };
 void PrintTo(const Problem& p, std::ostream* out) {
   *out << p.m << "x" << p.n << "x" << p.k << " ta " << p.ta << " tb " << p.tb << " alpha "
-       << p.alpha << " beta " << p.beta << " gap " << p.gap;
+       << p.alpha << " beta " << p.beta << " gap " << p.gap << " bias " << p.bias;
 }
 
 void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
@@ -64,19 +68,22 @@ void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
   const Stored a(random, p.ta ? p.k : p.m, p.ta ? p.m : p.k, p.gap);
   const Stored b(random, p.tb ? p.n : p.k, p.tb ? p.k : p.n, p.gap);
   Stored c(random, p.m, p.n, p.gap);
+  const std::vector<double> bias_values = random.Vector(p.n);
+  const std::vector<float> bias(bias_values.begin(), bias_values.end());
   std::vector<double> want;
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
       double sum = 0;
       for (int64_t l = 0; l < p.k; ++l) sum += a.At(i, l, p.ta) * b.At(l, j, p.tb);
-      want.push_back(p.alpha * sum + p.beta * c.values[i * c.stride + j]);
+      want.push_back(p.alpha * sum + p.beta * c.values[i * c.stride + j] + (p.bias ? bias[j] : 0));
     }
   }
   if (p.beta == 0) std::fill(c.values.begin(), c.values.end(), NAN);
   Stored again = c;
   const auto run = [&](Stored& out) {
-    Gemm(pool, p.m, p.n, p.k, p.alpha, {a.values.data(), a.stride, p.ta},
-         {b.values.data(), b.stride, p.tb}, p.beta, out.values.data(), out.stride);
+    Gemm(pool, p.m, p.n, p.k, {a.values.data(), a.stride, p.ta}, {b.values.data(), b.stride, p.tb},
+         out.values.data(), out.stride,
+         {.alpha = p.alpha, .beta = p.beta, .bias = p.bias ? bias.data() : nullptr});
   };
   run(c);
   EXPECT_TRUE(AllNear(c.Dense(), want, Tolerance(DType::kFloat32, p.k)));
@@ -95,7 +102,7 @@ TEST(Gemm, RandomShapes) {
             {random.Integer(1, 130), random.Integer(1, 130), random.Integer(1, 130),
              random.Integer(0, 1) == 1, random.Integer(0, 1) == 1,
              random.Integer(0, 1) == 1 ? 1.0f : 0.5f, kBetas[random.Integer(0, 2)],
-             random.Integer(0, 3)},
+             random.Integer(0, 3), random.Integer(0, 1) == 1},
             /*seed=*/i);
     }
   }
@@ -113,14 +120,85 @@ TEST(Gemm, SplitShapes) {
   }
 }
 
+// More than one block of k, of columns and of packed rows.
+TEST(Gemm, ManyBlocks) {
+  ThreadPool pool(1, /*spin=*/false);
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      Check(pool, {20, 500, 1100, ta, tb, 1, 1, 1, true}, 6);
+      Check(pool, {2100, 50, 17, ta, tb, 1, 0, 0, false}, 7);
+    }
+  }
+}
+
 TEST(Gemm, NothingToAdd) {
   ThreadPool pool(2, /*spin=*/false);
   std::vector<float> c = {1, 2, 3, 4};
-  Gemm(pool, 2, 2, 0, 1, {nullptr, 1}, {nullptr, 2}, 0.5f, c.data(), 2);
+  Gemm(pool, 2, 2, 0, {nullptr, 1}, {nullptr, 2}, c.data(), 2, {.beta = 0.5f});
   EXPECT_EQ(c, (std::vector<float>{0.5f, 1, 1.5f, 2}));
-  Gemm(pool, 2, 2, 0, 1, {nullptr, 1}, {nullptr, 2}, 0, c.data(), 2);
+  Gemm(pool, 2, 2, 0, {nullptr, 1}, {nullptr, 2}, c.data(), 2);
   EXPECT_EQ(c, std::vector<float>(4));
-  Gemm(pool, 0, 5, 3, 1, {nullptr, 3}, {nullptr, 5}, 0, nullptr, 5);
+  Gemm(pool, 0, 5, 3, {nullptr, 3}, {nullptr, 5}, nullptr, 5);
+}
+
+// Rows of one product, by itself and among others, split among any number of threads: the same
+// bits, because an element's sum knows nothing of its neighbours.
+TEST(Gemm, BitsBelongToTheElement) {
+  constexpr int64_t kM = 150, kN = 210, kK = 1000;
+  Random random(11);
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      const Stored a(random, ta ? kK : kM, ta ? kM : kK, 0);
+      const Stored b(random, tb ? kN : kK, tb ? kK : kN, 0);
+      const auto product = [&](int threads, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+        ThreadPool pool(threads, /*spin=*/false);
+        std::vector<float> c(rows * cols);
+        Gemm(pool, rows, cols, kK, {a.values.data() + row * (ta ? 1 : a.stride), a.stride, ta},
+             {b.values.data() + col * (tb ? b.stride : 1), b.stride, tb}, c.data(), cols);
+        return c;
+      };
+      const std::vector<float> whole = product(1, 0, kM, 0, kN);
+      for (const int threads : {2, 3, 5}) EXPECT_EQ(product(threads, 0, kM, 0, kN), whole);
+      for (const int64_t rows : {1, 5, 16, 17}) {
+        const std::vector<float> part = product(1, 3, rows, 7, 100);
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t j = 0; j < 100; ++j) {
+            ASSERT_EQ(part[i * 100 + j], whole[(i + 3) * kN + j + 7]) << i << " " << j << ta << tb;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Each tile is finished once, after all of it is there, and nothing is written afterwards.
+TEST(Gemm, FinishSeesFinalValues) {
+  constexpr int64_t kN = 500, kK = 1100;
+  Random random(12);
+  for (const int64_t m : {3, 40}) {
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        const Stored a(random, ta ? kK : m, ta ? m : kK, 0);
+        const Stored b(random, tb ? kN : kK, tb ? kK : kN, 0);
+        ThreadPool pool(2, /*spin=*/false);
+        std::vector<float> want(m * kN), c(m * kN), seen(m * kN);
+        const GemmOperand left{a.values.data(), a.stride, ta}, right{b.values.data(), b.stride, tb};
+        Gemm(pool, m, kN, kK, left, right, want.data(), kN);
+        std::vector<int> calls(m * kN);
+        Gemm(pool, m, kN, kK, left, right, c.data(), kN, {.finish = [&](const GemmTile& tile) {
+               for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+                 for (int64_t j = tile.col; j < tile.col + tile.cols; ++j) {
+                   ++calls[i * kN + j];
+                   seen[i * kN + j] = std::exchange(c[i * kN + j], 7);
+                 }
+               }
+             }});
+        EXPECT_EQ(seen, want) << ta << tb;
+        EXPECT_EQ(calls, std::vector<int>(m * kN, 1));
+        EXPECT_EQ(c, std::vector<float>(m * kN, 7));
+      }
+    }
+  }
 }
 
 TEST(GemmPart, TilesCoverOnceAndShareFairly) {
@@ -134,7 +212,7 @@ TEST(GemmPart, TilesCoverOnceAndShareFairly) {
       std::vector<int> owners(m * n);
       int64_t largest = 0;
       for (int part = 0; part < parts; ++part) {
-        const GemmTile tile = GemmPart(m, n, k, parts, part);
+        const GemmTile tile = GemmPart(m, n, k, parts % 2 == 0, parts, part);
         largest = std::max(largest, tile.rows * tile.cols);
         for (int64_t r = tile.row; r < tile.row + tile.rows; ++r) {
           for (int64_t c = tile.col; c < tile.col + tile.cols; ++c) ++owners[r * n + c];
@@ -148,58 +226,48 @@ TEST(GemmPart, TilesCoverOnceAndShareFairly) {
   }
 }
 
-// OpenBLAS's serial build keeps its packing buffers in one table: calls from several threads must
-// not be given the same one.
-TEST(GemmSerial, ManyThreadsAtOnce) {
-  constexpr int64_t kSize = 96;
-  Random random(5);
-  const Stored a(random, kSize, kSize, 0), b(random, kSize, kSize, 0);
-  const auto product = [&](std::vector<float>& c) {
-    GemmSerial(kSize, kSize, kSize, 1, {a.values.data(), kSize}, {b.values.data(), kSize}, 0,
-               c.data(), kSize);
-  };
-  std::vector<float> want(kSize * kSize);
-  product(want);
-  ThreadPool pool(8, /*spin=*/false);
-  std::vector<int> wrong(pool.size());
-  pool.Run([&](int t) {
-    std::vector<float> c(kSize * kSize);
-    for (int i = 0; i < 50; ++i) {
-      product(c);
-      wrong[t] += c != want;
-    }
-  });
-  EXPECT_EQ(wrong, std::vector<int>(pool.size()));
-}
-
-// Many short products at once: what they share must be locked. Whole numbers, so one result. The
-// transposed factor keeps OpenBLAS's SkylakeX kernels from a short cut without a buffer.
-TEST(Gemm, ThreadsDoNotShareBuffers) {
-  constexpr int64_t kN = 90, kK = 30;
-  ThreadPool pool(8, /*spin=*/false);
-  std::vector<int> wrong(pool.size());
-  pool.Run([&](int t) {
-    const int64_t m = 2 + 5 * t;  // Of different length, so that no two threads march in step.
-    std::vector<float> a(kK * m), b(kK * kN), want(m * kN, 0), c(m * kN);
-    for (int64_t i = 0; i < kK * m; ++i) a[i] = static_cast<float>((i * 7 + t) % 5 - 2);
-    for (int64_t i = 0; i < kK * kN; ++i) b[i] = static_cast<float>((i * 3 + t) % 7 - 3);
-    for (int64_t k = 0; k < kK; ++k) {
-      for (int64_t i = 0; i < m * kN; ++i) want[i] += a[k * m + i / kN] * b[k * kN + i % kN];
-    }
-    for (int i = 0; i < 15000; ++i) {
-      GemmSerial(m, kN, kK, 1, {a.data(), m, /*transposed=*/true}, {b.data(), kN}, 0, c.data(), kN);
-      wrong[t] += c != want;
-    }
-  });
-  EXPECT_EQ(wrong, std::vector<int>(pool.size()));
-}
-
-// A fall-back for an unknown CPU model would cost a factor of fifteen and no other test would fail.
+// A fall-back would cost a factor of two and no other test would fail.
 TEST(Gemm, KernelsSuitTheCpu) {
-  if (__builtin_cpu_supports("avx2")) {
-    EXPECT_STREQ(GemmKernels(), std::getenv("OPENBLAS_CORETYPE"));
-    EXPECT_STRNE(GemmKernels(), "Prescott");
+  const char* wanted = std::getenv("FSDP_TRAIN_ISA");
+  if (wanted == nullptr) wanted = __builtin_cpu_supports("avx512f") ? "avx512" : "avx2";
+  EXPECT_STREQ(IsaName(), wanted);
+}
+
+// Both kernels on a machine that has both: the same bits.
+TEST(Gemm, KernelsGiveTheSameBits) {
+  if (!__builtin_cpu_supports("avx512f")) {
+    GTEST_SKIP() << "this processor has no AVX-512: there is one kernel to run";
   }
+  constexpr int64_t kRows = 3, kColumns = 31, kK = 700;
+  Random random(13);
+  const std::vector<double> a = random.Vector(kRows * kK), b = random.Vector(kK * 48);
+  const std::vector<float> left(a.begin(), a.end()), right(b.begin(), b.end());
+  const auto run = [&](const GemmKernels& kernels) {
+    // B in tiles as wide as the kernel's.
+    std::vector<float> packed((48 / kernels.cols + 1) * kernels.cols * kK), c(kRows * kColumns);
+    for (int64_t l = 0; l < kK; ++l) {
+      for (int64_t j = 0; j < kColumns; ++j) {
+        packed[j / kernels.cols * kernels.cols * kK + l * kernels.cols + j % kernels.cols] =
+            right[l * 48 + j];
+      }
+    }
+    GemmStrip s = {};
+    s.a = left.data();
+    s.a_row = kK;
+    s.a_k = 1;
+    s.b = packed.data();
+    s.b_tile = kernels.cols * kK;
+    s.b_k = kernels.cols;
+    s.c = c.data();
+    s.c_row = kColumns;
+    s.rows = kRows;
+    s.cols = kColumns;
+    s.k = kK;
+    s.alpha = 0.75f;
+    kernels.strip(s);
+    return c;
+  };
+  EXPECT_EQ(run(kGemmAvx512), run(kGemmAvx2));
 }
 
 }  // namespace

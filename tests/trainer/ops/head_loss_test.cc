@@ -229,11 +229,12 @@ TEST_P(HeadLossTest, ATargetOutsideTheVocabularyIsADataError) {
 TEST(HeadLossChunk, RowsAndWorkspaceAreBounded) {
   constexpr int64_t kMany = int64_t{1} << 40;
   EXPECT_EQ(HeadLossChunkRows(3, 1021), 3);
-  EXPECT_EQ(HeadLossChunkRows(kMany, 257), 512);
-  EXPECT_EQ(HeadLossChunkRows(kMany, 50257), 240);
-  EXPECT_EQ(HeadLossChunkRows(kMany, 1 << 20), 16);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 257), 1024);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 50257), 1024);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 128000), 512);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 1 << 23), 16);
   for (const int64_t vocab : {1, 257, 1021, 50257}) {
-    EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab), (48 << 20) + 512 * 8 + 64);
+    EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab), (256 << 20) + 1024 * 8 + 64);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "trainer/ops/gelu.h"
 
 namespace fsdp {
 namespace {
@@ -164,6 +165,48 @@ TEST_P(LinearTest, EachGradientAlone) {
   for (int64_t i = 0; i < c.out; ++i) EXPECT_EQ(Get(db)[i] - kBefore, want.db[i]);
 }
 
+// The activation on the way gives the bits that it gives by itself, forward and backward.
+TEST_P(LinearTest, GeluOnTheWay) {
+  Random random(6);
+  for (const WeightLayout layout : kLayouts) {
+    for (const Case& c : {Case{1, 1, 1, layout}, {67, 130, 300, layout}, {259, 515, 66, layout}}) {
+      SCOPED_TRACE(::testing::PrintToString(c));
+      const View x = Input({c.rows, c.in}, random.Vector(c.rows * c.in));
+      const View w = Input(c.WeightShape(), random.Vector(c.in * c.out));
+      const View b = Input({c.out}, random.Vector(c.out));
+      const View u = Output({c.rows, c.out}), y = Output(u.shape);
+      const View fused_u = Output(u.shape), fused_y = Output(u.shape);
+      Run([&](Stream& s) {
+        LinearForward(s, x, w, layout, b, u);
+        GeluForward(s, u, y);
+        LinearGeluForward(s, x, w, layout, b, fused_u, fused_y);
+      });
+      EXPECT_EQ(Get(fused_u), Get(u));
+      EXPECT_EQ(Get(fused_y), Get(y));
+
+      // Backward, with x = gelu(before).
+      const View before = Input(x.shape, random.Vector(c.rows * c.in));
+      const View dy = Input(u.shape, random.Vector(c.rows * c.out));
+      const View dx = Output(x.shape), du = Output(x.shape), fused_du = Output(x.shape);
+      const View dw = Accumulated(w.shape, 0), fused_dw = Accumulated(w.shape, 0);
+      const View db = Accumulated(b.shape, 0), fused_db = Accumulated(b.shape, 0);
+      Run([&](Stream& s) {
+        LinearBackward(s, x, w, layout, dy, dx, dw, db);
+        GeluBackward(s, before, dx, du);
+      });
+      Run([&](Stream& s) {
+        LinearGeluBackward(s, before, x, w, layout, dy, fused_du, fused_dw, fused_db);
+      });
+      EXPECT_EQ(cost().flops, 4.0 * c.rows * c.in * c.out + 1.0 * c.rows * c.out +
+                                  kGeluBackwardFlops * c.rows * c.in);
+      EXPECT_EQ(Get(fused_du), Get(du));
+      EXPECT_EQ(Get(fused_dw), Get(dw));
+      EXPECT_EQ(Get(fused_db), Get(db));
+      Clear();
+    }
+  }
+}
+
 TEST_P(LinearTest, NoRows) {
   const Case c{0, 4, 3, WeightLayout::kOutIn};
   const Values w = Random(5).Vector(c.in * c.out);
@@ -195,6 +238,13 @@ TEST_P(LinearTest, RefusesWrongArguments) {
   backward(y, x, {}, {}, "dx and x overlap");
   backward(y, {}, w, {}, "dw and w overlap");
   backward(y, {}, {}, y.Slice(0, 3), "db and dy overlap");
+  const View u = Output({5, 3});
+  ExpectRefused([&](Stream& s) { LinearGeluForward(s, x, w, kInOut, b, y, y); },
+                "[linear_gelu_forward] u and y overlap");
+  ExpectRefused([&](Stream& s) { LinearGeluForward(s, x, w, kInOut, b, x, y); },
+                "[linear_gelu_forward] u is fp32 [5, 4], want fp32 [5, 3]");
+  ExpectRefused([&](Stream& s) { LinearGeluBackward(s, u, x, w, kInOut, y, x, {}, {}); },
+                "[linear_gelu_backward] ");
 }
 
 FSDP_INSTANTIATE_OP_TEST(LinearTest);

@@ -1,0 +1,38 @@
+// Attention of one head, for each instruction set (isa.h). Formulas: attention.h.
+#ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_KERNELS_H_
+#define FSDP_TRAIN_TRAINER_OPS_ATTENTION_KERNELS_H_
+
+#include <cstdint>
+
+namespace fsdp {
+
+inline constexpr int64_t kAttentionMaxHeadDim = 256;
+
+// Row i lies at data + i * stride, head_dim elements.
+template <typename T>
+struct HeadRows {
+  T* data;
+  int64_t stride;
+};
+
+// One sample's head of queries, with the keys and values of its group.
+struct AttentionHead {
+  const float *q, *k, *v;
+  const int32_t* positions;  // [seq]
+  int64_t q_stride, k_stride, v_stride, out_stride;
+  int64_t seq, head_dim;
+};
+
+struct AttentionKernels {
+  // out: rows out_stride apart. lse: [seq].
+  void (*forward)(const AttentionHead& head, float* out, float* lse);
+  // dk and dv are overwritten where the head is the `first` of its group, else added to.
+  void (*backward)(const AttentionHead& head, const float* out, const float* lse, const float* dout,
+                   bool first, HeadRows<float> dq, HeadRows<float> dk, HeadRows<float> dv);
+};
+
+extern const AttentionKernels kAttentionAvx2, kAttentionAvx512;
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ATTENTION_KERNELS_H_
