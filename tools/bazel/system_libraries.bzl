@@ -28,6 +28,7 @@ def system_libraries():
     _library("xxhash", "xxhash", ["-lxxhash"])
     _library("pcre2", "pcre2", ["-lpcre2-8"])
     _library("utf8proc", "utf8proc", ["-lutf8proc"])
+    _library("sodium", "sodium", ["/usr/lib/x86_64-linux-gnu/libsodium.a"])
     _library("sentencepiece", "sentencepiece", ["-lsentencepiece"])
 
     # The serial build: our own thread pool splits the work, so a result never depends on how many

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/trainer/comm/ranks.h"
+#include "tests/trainer/comm/raw_member.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/tcp_store.h"
@@ -295,10 +296,11 @@ TEST(TcpStoreTest, MalformedBytesCloseOnlyTheirConnection) {
       std::string(4, '\xff'),  // A frame of 4 GB.
       std::string(4, '\0'),    // A body without a type.
       frame(wire::Type::kSet, [](wire::Writer& w) { w.String("k").String("v"); }),  // No hello.
-      frame(wire::Type::kHello, [](wire::Writer& w) { w.String("another magic").Int(0).Int(1); }),
-      frame(wire::Type::kHello, [](wire::Writer& w) { w.String(wire::kMagic).Int(0); }),
       frame(wire::Type::kHello,
-            [](wire::Writer& w) { w.String(wire::kMagic).Int(int64_t{1} << 40).Int(1); }),
+            [](wire::Writer& w) { w.String("another magic").String(std::string(32, 'n')); }),
+      frame(wire::Type::kHello, [](wire::Writer& w) { w.String(wire::kMagic).String("short"); }),
+      frame(wire::Type::kHello,
+            [](wire::Writer& w) { w.String(wire::kMagic).String(std::string(32, 'n')).Int(0); }),
   };
   const RandomStream random(11, "bytes");
   for (uint64_t i = 0; i < 50; ++i) {
@@ -328,18 +330,12 @@ TEST(TcpStoreTest, MalformedBytesCloseOnlyTheirConnection) {
 // From a member they are a failure: it is not the program that it should be.
 TEST(TcpStoreTest, MalformedBytesFromAMemberFailTheJob) {
   TcpStoreServer server("localhost", 0, 2, 60);
-  const Socket member = Connect("localhost", server.port(),
-                                std::chrono::steady_clock::now() + std::chrono::seconds(60));
-  wire::Writer hello(wire::Type::kHello, 1);
-  hello.String(wire::kMagic).Int(1).Int(2);
-  const std::string bytes = std::move(hello).Frame() + std::string("\x01\0\0\0\x02", 5);
-  std::promise<std::string> reason;
+  testing::RawMember member(server.port());
   std::string error;
   std::thread sender([&] {
-    send(member.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    char byte;
-    while (recv(member.fd(), &byte, 1, 0) > 0) {
-    }
+    member.Prove({.rank = 1, .size = 2, .timeout_us = 60'000'000, .left_us = 60'000'000});
+    member.Send(std::string("\x01\0\0\0\x02", 5));
+    member.ReadToEnd();
   });
   error = ErrorOf<CommError>([&] {
     const auto store = ConnectTcpStore("localhost", server.port(), 0, 2, 60);
