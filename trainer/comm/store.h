@@ -64,11 +64,15 @@ class Store {
 // Blocks until all are here.
 void Barrier(Store& store, const std::string& name, int rank, int size);
 
+// Before all ranks throw the same: waits until each of them is about to, so that none hears of
+// another's end instead. Where some do not come, they have ended: it returns.
+void BeforeAllThrow(Store& store, const std::string& name, int rank, int size);
+
 // Everybody's values, by rank.
 std::vector<std::string> Exchange(Store& store, const std::string& name, int rank, int size,
                                   const std::string& value);
 
-// Throws CommError, on every rank, naming the first rank and label whose value is not rank 0's.
+// Throws ConfigError, on every rank, naming the first rank and label whose value is not rank 0's.
 using Labels = std::vector<std::pair<std::string, std::string>>;
 void Agree(Store& store, const std::string& name, int rank, int size, const Labels& labels);
 

@@ -158,12 +158,12 @@ TEST_P(StoreTest, BarrierHoldsUntilAllHaveCome) {
 TEST_P(StoreTest, AgreeNamesTheRankAndTheLabelThatDiffer) {
   ExpectAllFine(3, 60, [](int rank, Store& store) {
     Agree(store, "same", rank, 3, {{"recipe", "a"}, {"schedule", "b 1 2\n\"x\""}});
-    const std::string value = ErrorOf<CommError>([&] {
+    const std::string value = ErrorOf<ConfigError>([&] {
       Agree(store, "start", rank, 3,
             {{"recipe", "a"}, {"data", rank == 2 ? "theirs" : "ours"}, {"build", "c"}});
     });
     Require(value == "[agree] start: data is \"theirs\" on rank 2, \"ours\" on rank 0", value);
-    const std::string absent = ErrorOf<CommError>([&] {
+    const std::string absent = ErrorOf<ConfigError>([&] {
       Agree(store, "labels", rank, 3,
             rank == 1 ? Labels{{"x", "1"}, {"y", "2"}} : Labels{{"x", "1"}});
     });
