@@ -13,10 +13,11 @@ namespace fsdp::e2e {
 namespace {
 
 struct Rank {
-  Strings settings = {};
+  Strings settings = {};  // And the job's recipe, or another one.
   Variables variables = {};
   std::string directory = "";  // To work in.
   std::string program = "";
+  std::string recipe = "";
 };
 
 // Three ranks, of which 2 is another one than the others: all must end with `code` and a line that
@@ -29,9 +30,10 @@ void ExpectRefused(const Job& job, const Rank& usual, const Rank& other, int cod
     const Rank& rank = r == 2 ? other : usual;
     Variables variables = Torchrun(r, 3, port);
     variables.insert(rank.variables.begin(), rank.variables.end());
+    Strings flags = job.Flags(rank.settings);
+    if (!rank.recipe.empty()) flags[1] = rank.recipe;
     ranks.push_back(std::make_unique<Process>(
-        job.Flags(rank.settings),
-        Process::Options{variables, rank.directory, job.dir().path(), rank.program}));
+        flags, Process::Options{variables, rank.directory, job.dir().path(), rank.program}));
   }
   for (const auto& rank : ranks) {
     const Outcome outcome = rank->Wait();
@@ -69,9 +71,15 @@ TEST(Agreement, OnTheSchedule) {
     std::filesystem::create_directory_symlink(fixtures + "/" + model,
                                               job.dir() / host + std::string("/model"));
   }
-  const Strings imported = {"model={family: gpt2, init_from: model}", "data.seq_len=4"};
-  ExpectRefused(job, {imported, {}, job.dir() / "a"}, {imported, {}, job.dir() / "b"}, 2,
-                "[agree] start: schedule is ");
+  const std::string recipe =
+      job.dir().Write("imported.yaml",
+                      "run: {threads: 1}\n"
+                      "model: {family: gpt2, init_from: model}\n"
+                      "data: {train: {source: synthetic}, valid: null,\n"
+                      "       seq_len: 4}\n"
+                      "train: {micro_batch_size: 1, global_batch_size: 3}\n");
+  ExpectRefused(job, {{}, {}, job.dir() / "a", "", recipe}, {{}, {}, job.dir() / "b", "", recipe},
+                2, "[agree] start: schedule is ");
 }
 
 // The same program but for the name of the commit that it was built from.

@@ -118,15 +118,15 @@ TEST(Launchers, MeetOverIpv6) {
 TEST(Launchers, OfDifferentSecretsDoNotMeet) {
   Job job;
   Hosts hosts(job, 2, 1);
-  hosts.Start(0, {"run.timeout_s=5"}, {}, {{"FSDP_TRAIN_SECRET", kSecret}});
-  hosts.Start(1, {"run.timeout_s=5"}, {}, {{"FSDP_TRAIN_SECRET", "another secret of theirs"}});
+  hosts.Start(0, {"run.timeout_s=3"}, {}, {{"FSDP_TRAIN_SECRET", kSecret}});
+  hosts.Start(1, {"run.timeout_s=3"}, {}, {{"FSDP_TRAIN_SECRET", "another secret of theirs"}});
   const Outcome first = hosts.started[0]->Wait(), second = hosts.started[1]->Wait();
   EXPECT_EQ(second.code, 6) << second.Text();
   EXPECT_TRUE(Holds(second.err, "[1] rank 1 was refused by the store at " + hosts.endpoint +
                                     ": not the same secret (FSDP_TRAIN_SECRET)\n"))
       << second.err;
   EXPECT_EQ(first.code, 6) << first.Text();
-  EXPECT_TRUE(Holds(first.err, "[0] rank 1 did not join the store within 5 s")) << first.err;
+  EXPECT_TRUE(Holds(first.err, "[0] rank 1 did not join the store within 3 s")) << first.err;
   for (const Outcome& outcome : {first, second}) {
     EXPECT_FALSE(Holds(outcome.Text(), kSecret) || Holds(outcome.Text(), "of theirs"));
   }
@@ -151,8 +151,8 @@ TEST(Launchers, DifferentNumbersOfRanksAreRefused) {
   Job job;
   Hosts two(job, 2, 2), three(job, 2, 3);
   three.endpoint = two.endpoint;
-  two.Start(0, {"run.timeout_s=5"});
-  three.Start(1, {"run.timeout_s=5"});
+  two.Start(0, {"run.timeout_s=3"});
+  three.Start(1, {"run.timeout_s=3"});
   const Outcome outcome = three.started[0]->Wait();
   EXPECT_EQ(outcome.code, 6) << outcome.Text();
   EXPECT_TRUE(Holds(outcome.err, "says that there are 6 ranks, rank 0 that there are 4"))
@@ -165,9 +165,9 @@ TEST(Launchers, RestartTogether) {
   for (const int victim : {0, 1}) {  // 0 holds the store.
     Job job;
     Hosts hosts(job, 2, 1);
-    const Strings settings = {"train.steps=2000", "checkpoint.every=100", "log.every=10"};
+    const Strings settings = {"train.steps=800", "checkpoint.every=50", "log.every=10"};
     for (const int node : {0, 1}) hosts.Start(node, settings, {"--max-restarts", "2"});
-    ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 150; }))
+    ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 60; }))
         << hosts.started[0]->Out();
     const pid_t pid = hosts.started[victim]->pid();
     ASSERT_EQ(kill(RanksOf(pid).at(victim), SIGKILL), 0);
@@ -181,7 +181,7 @@ TEST(Launchers, RestartTogether) {
     }
     const std::vector<Json> records = ReadMetrics(job.run_dir());
     EXPECT_EQ(OfKind(records, "resume").size(), 1u);
-    EXPECT_EQ(LastStep(job.run_dir()), 2000);
+    EXPECT_EQ(LastStep(job.run_dir()), 800);
   }
 }
 
