@@ -244,28 +244,37 @@ TEST(Environments, ARealTorchrun) {
                     "--test_env=FSDP_TORCHRUN=/path/to/torchrun)";
   }
   Job job;
-  job.RunDir("launch");
-  ASSERT_EQ(job.Launch(2).code, 0);
-  const std::vector<Json> want = Steps(job.run_dir());
-  const auto run = [&](const Strings& settings, const std::string& port, const Strings& more) {
-    Strings arguments = {"--nproc-per-node", "2", "--master-addr", "127.0.0.1",
-                         "--master-port",    port};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    arguments.push_back("--no-python");
-    arguments.push_back(BinaryPath());
-    for (const std::string& flag : job.Flags(settings)) arguments.push_back(flag);
-    return Process(arguments, {{{"HOME", job.dir().path()}}, "", job.dir().path(), torchrun})
-        .Wait();
+  constexpr size_t kSteps = 5;
+  const auto quickstart = [&](const std::string& name, const Strings& more) {
+    Strings settings = {"train.steps=" + std::to_string(kSteps), "schedule.warmup_steps=2",
+                        "log.every=1", "run.threads=1", "run.dir=" + job.RunDir(name)};
+    settings.insert(settings.end(), more.begin(), more.end());
+    Strings flags = {"--config", "configs/quickstart.yaml"};
+    for (const std::string& setting : settings) {
+      flags.push_back("--set");
+      flags.push_back(setting);
+    }
+    return flags;
   };
+  Strings launch = {"launch", "--nproc-per-node", "2", "--"};
+  for (const std::string& flag : quickstart("launch", {})) launch.push_back(flag);
+  const Outcome launched = Call(launch);
+  ASSERT_EQ(launched.code, 0) << launched.Text();
+  const std::vector<Json> want = Steps(job.run_dir());
   for (const bool own_port : {false, true}) {
-    job.RunDir(own_port ? "store_port" : "next_port");
     Strings settings;
     if (own_port) settings = {"run.store_port=" + std::to_string(FreePort())};
-    const Outcome outcome = run(settings, std::to_string(FreePort()), {});
+    Strings arguments = {"--nproc-per-node", "2", "--no-python", "--master-addr", "127.0.0.1"};
+    arguments.insert(arguments.end(), {"--master-port", std::to_string(FreePort()), BinaryPath()});
+    for (const std::string& flag : quickstart(own_port ? "store_port" : "next_port", settings)) {
+      arguments.push_back(flag);
+    }
+    const Outcome outcome =
+        Process(arguments, {{{"HOME", job.dir().path()}}, "", job.dir().path(), torchrun}).Wait();
     EXPECT_EQ(outcome.code, 0) << outcome.Text();
     EXPECT_TRUE(Holds(outcome.out, "rank 0 of 2, local rank 0 of 2, from torchrun\n"))
         << outcome.out;
-    ExpectSameBits(Steps(job.run_dir()), want, 10);
+    ExpectSameBits(Steps(job.run_dir()), want, kSteps);
   }
 }
 

@@ -29,6 +29,8 @@ using wire::Type;
 // On top of the time that the server was given: it answers by itself when that is over, and its
 // answer knows more than ours.
 constexpr std::chrono::seconds kGrace{5};
+// To hear that a failure has been told. It is sent by then, and read when the store gets to it.
+constexpr std::chrono::seconds kToldWithin{2};
 
 Clock::duration Seconds(double s) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
@@ -110,7 +112,7 @@ class TcpStore final : public Store {
     const std::string reason = why.empty() ? "a rank has failed" : why.substr(0, kMaxValue);
     try {
       // Not for timeout_s: that may be over already, because the one who holds the store is silent.
-      Request(Type::kFail, Clock::now() + kGrace,
+      Request(Type::kFail, Clock::now() + kToldWithin,
               [&](wire::Writer& message) { message.String(reason); });
     } catch (const CommError&) {  // It has failed already and all know, or nobody can be told.
     }
