@@ -40,8 +40,9 @@ Clock::duration Seconds(double s) {
 // welcome takes its time; whatever else listens there may never answer.
 constexpr std::chrono::seconds kAnswerWithin{30};
 // A proof can be turned down for other reasons than the secret: the store has ended, or had to wait
-// for it for too long. Then it is not turned down again.
+// for it for too long. So it counts where it came promptly, and several times in turn.
 constexpr int kRefusals = 3;
+constexpr std::chrono::seconds kPromptly{2};
 
 class TcpStore final : public Store {
  public:
@@ -197,7 +198,7 @@ class TcpStore final : public Store {
       SendAll(proof.String(key.ClientTag(mine, theirs, claim)), until);
       const std::optional<std::string> answer = ReceiveFrame(until, why);
       if (!answer) {
-        *refused = *why == kCloses;
+        *refused = *why == kCloses && Clock::now() - begin < kPromptly;
         return false;
       }
       wire::Reader proven(*answer);
