@@ -92,6 +92,11 @@ class TcpStore final : public Store {
     return wire::Reader(reply).Int();
   }
 
+  void Forget(const std::string& prefix) override {
+    CheckSizes(prefix, "");
+    Request(Type::kForget, Soon(), [&](wire::Writer& message) { message.String(prefix); });
+  }
+
   std::vector<std::optional<std::string>> Fetch(const std::vector<std::string>& keys,
                                                 double timeout_s) override {
     for (const std::string& key : keys) CheckSizes(key, "");

@@ -63,7 +63,7 @@ struct PendingFetch {
   Connection* connection = nullptr;
   uint64_t id = 0;
   std::vector<std::string> keys;
-  size_t present = 0;  // The first so many are in the table, from which nothing goes.
+  size_t present = 0;  // The first so many have been in the table.
   size_t bytes = 0;
   Clock::time_point deadline;
 };
@@ -275,6 +275,16 @@ class TcpStoreServer::Loop {
         c.fetch_bytes += fetch.bytes;
         fetches_.push_back(std::move(fetch));
         return AnswerFetches();
+      }
+      case Type::kForget: {
+        const std::string prefix = Key(message);
+        message.ExpectEnd();
+        std::erase_if(table_, [&](const auto& pair) {
+          if (!pair.first.starts_with(prefix)) return false;
+          table_bytes_ -= Bytes(pair);
+          return true;
+        });
+        return Send(c, wire::Writer(Type::kDone, message.id()));
       }
       case Type::kFail: {
         const std::string why = message.String(Store::kMaxValue);

@@ -21,7 +21,8 @@ enum class Type : uint8_t {
   kFetch,      // timeout in microseconds, count, keys
   kFail,       // why
   kLeave,
-  kProof,  // rank, size, generation, timeout and what is left of it in microseconds, tag
+  kForget,  // prefix
+  kProof,   // rank, size, generation, timeout and what is left of it in microseconds, tag
   // From the server.
   kDone = 64,  // To a proof: all ranks have joined.
   kSum,        // the new number

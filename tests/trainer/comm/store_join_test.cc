@@ -417,6 +417,11 @@ TEST(StoreLimits, AFullTableIsAnErrorOfWhoAdds) {
   store->Set("a", "");  // Makes room.
   store->Set("b", std::string(5000, 'b'));
   EXPECT_EQ(store->Get("b").size(), 5000u);
+  for (int i = 0; i < 10; ++i) {  // What is forgotten leaves its room.
+    const std::string save = "save/" + std::to_string(i) + "/";
+    for (int k = 0; k < 5; ++k) store->Set(save + std::to_string(k), std::string(400, 's'));
+    store->Forget(save);
+  }
   for (int i = 0;; ++i) {
     ASSERT_LT(i, 100);
     try {

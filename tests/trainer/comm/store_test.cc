@@ -117,6 +117,25 @@ TEST_P(StoreTest, ValuesAreAnyBytesUpToTheLimit) {
   });
 }
 
+TEST_P(StoreTest, ForgetsWhatBeginsSo) {
+  ExpectAllFine(2, 60, [](int rank, Store& store) {
+    Barrier(store, "save/1/begin", rank, 2);
+    if (rank == 0) {
+      for (const char* key : {"a/1", "a/10", "a/2", "ab", "b"}) store.Set(key, key);
+      store.Add("a/1/n", 5);
+      store.Forget("a/1");
+      const auto values = store.Fetch({"a/1", "a/10", "a/1/n", "a/2", "ab", "b"}, 0);
+      for (int i = 0; i < 6; ++i) Require(values[i].has_value() == (i >= 3), std::to_string(i));
+      Require(store.Add("a/1/n", 1) == 1, "counts anew");
+    }
+    Barrier(store, "save/1/end", rank, 2);
+    if (rank == 0) store.Forget("barrier/save/1/begin/");
+    Barrier(store, "save/1/forgotten", rank, 2);
+    Barrier(store, "save/1/begin", rank, 2);  // The name is new again.
+    Barrier(store, "end", rank, 2);
+  });
+}
+
 TEST_P(StoreTest, GetBlocksUntilSet) {
   ExpectAllFine(2, 60, [](int rank, Store& store) {
     if (rank == 0) {
