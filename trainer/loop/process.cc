@@ -22,12 +22,6 @@
 namespace fsdp {
 namespace {
 
-// Polling steals a core from whoever computes, so only while every busy thread has one of its own:
-// a rank's compute threads and one stream that waits for a peer.
-int SpinsFor(int local_world, int threads) {
-  return local_world * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
-}
-
 StoreAccess AccessFor(const RankEnvironment& environment) {
   const JobSecret secret = ReadJobSecret(environment);
   if (secret.open && environment.rank == 0 &&
@@ -37,6 +31,12 @@ StoreAccess AccessFor(const RankEnvironment& environment) {
               << " to the same secret on all hosts, or give launch a --rdzv-secret-file\n";
   }
   return {secret.text, environment.restart_count};
+}
+
+// Polling steals a core from whoever computes, so only while every busy thread has one of its own:
+// a rank's compute threads and one stream that waits for a peer.
+int SpinsFor(int local_world, int threads) {
+  return local_world * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
 }
 
 }  // namespace
