@@ -131,6 +131,11 @@ TEST(SilentRank, EndsTheOthersAfterTheTimeout) {
       ASSERT_EQ(lines.size(), 1u) << outcome.err;
       EXPECT_NE(lines[0].find(name + " has not arrived"), std::string::npos) << lines[0];
       EXPECT_NE(lines[0].find("3 s"), std::string::npos) << lines[0];
+      // And where this one was: "; rank 2 stood at step 31, backward of unit 1 (...), op ...".
+      const size_t stood = lines[0].find("; rank " + std::to_string(rank) + " stood at step ");
+      ASSERT_NE(stood, std::string::npos) << lines[0];
+      EXPECT_NE(lines[0].find(", op ", stood), std::string::npos) << lines[0];
+      EXPECT_NE(RankLog(run.job, rank).find(lines[0]), std::string::npos);
     }
   }
 }

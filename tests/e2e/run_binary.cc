@@ -30,8 +30,9 @@ const std::string& Binary() {
 
 // What a launcher of the test itself may have set is none of the binary's business.
 bool FromALauncher(std::string_view name) {
-  for (const std::string_view prefix : {"RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_",
-                                        "OMPI_", "TORCHELASTIC_", "NO_COLOR"}) {
+  for (const std::string_view prefix :
+       {"RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMIX_", "TORCHELASTIC_",
+        "FSDP_TRAIN_", "NO_COLOR"}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;
@@ -114,6 +115,8 @@ std::string ReadFile(const std::string& path) {
 
 bool Exists(const std::string& path) { return fs::exists(path); }
 
+std::string BinaryPath() { return Binary(); }
+
 Process::Process(const Strings& arguments, const Options& options) {
   if (!options.output_directory.empty()) {
     static int count = 0;
@@ -121,7 +124,7 @@ Process::Process(const Strings& arguments, const Options& options) {
     out_path_ = stem + ".out";
     err_path_ = stem + ".err";
   }
-  Strings argv = {"fsdp-train"};
+  Strings argv = {options.program.empty() ? "fsdp-train" : options.program};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   Strings environment = EnvironmentWith(options.environment);
   const std::vector<char*> argv_pointers = Pointers(argv), env_pointers = Pointers(environment);
@@ -137,7 +140,8 @@ Process::Process(const Strings& arguments, const Options& options) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // And launch's ranks die with launch.
     if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) _exit(126);
     if (!options.directory.empty() && chdir(options.directory.c_str()) != 0) _exit(126);
-    execve(binary.c_str(), argv_pointers.data(), env_pointers.data());
+    if (options.program.empty()) execve(binary.c_str(), argv_pointers.data(), env_pointers.data());
+    execvpe(options.program.c_str(), argv_pointers.data(), env_pointers.data());
     _exit(127);
   }
   for (const int fd : {in, out, err}) close(fd);

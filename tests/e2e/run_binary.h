@@ -57,6 +57,7 @@ class Process {
     Variables environment;         // On top of the test's, less what launchers set.
     std::string directory;         // To work in; empty: the test's.
     std::string output_directory;  // Where stdout and stderr are kept; empty: not kept.
+    std::string program = "";      // Another one, found on PATH; empty: the binary.
   };
   Process(const Strings& arguments, const Options& options);
   ~Process();
@@ -77,6 +78,8 @@ class Process {
   std::optional<Outcome> outcome_;
   std::string out_path_, err_path_;
 };
+
+std::string BinaryPath();
 
 // The children of `launch`, by their RANK.
 std::map<int, pid_t> RanksOf(pid_t launcher);

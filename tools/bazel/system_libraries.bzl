@@ -28,4 +28,5 @@ def system_libraries():
     _library("xxhash", "xxhash", ["-lxxhash"])
     _library("pcre2", "pcre2", ["-lpcre2-8"])
     _library("utf8proc", "utf8proc", ["-lutf8proc"])
+    _library("sodium", "sodium", ["/usr/lib/x86_64-linux-gnu/libsodium.a"])
     _library("sentencepiece", "sentencepiece", ["-lsentencepiece"])

@@ -191,6 +191,11 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
     if (::mkdir(temporary.c_str(), 0777) != 0 && errno != EEXIST) FailOn(temporary, "made");
     return "";
   });
+  if (first) {  // All have come out of the save before.
+    const std::string before = "checkpoint/" + std::to_string(attempt - 1) + "/";
+    store.Forget(before);
+    store.Forget("barrier/" + before);
+  }
   try {
     Together(store, key + "/written", place, [&] {
       store.Set(file_key(place.rank),

@@ -49,6 +49,13 @@ int64_t MemoryStore::Add(const std::string& key, int64_t delta) {
   return sum;
 }
 
+void MemoryStore::Forget(const std::string& prefix) {
+  CheckSizes(prefix, "");
+  std::lock_guard lock(mutex_);
+  CheckFailure();
+  std::erase_if(table_, [&](const auto& pair) { return pair.first.starts_with(prefix); });
+}
+
 std::vector<std::optional<std::string>> MemoryStore::Fetch(const std::vector<std::string>& keys,
                                                            double timeout_s) {
   const auto deadline = std::chrono::steady_clock::now() +

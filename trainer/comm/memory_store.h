@@ -22,6 +22,7 @@ class MemoryStore final : public Store {
 
   void Set(const std::string& key, const std::string& value) override;
   int64_t Add(const std::string& key, int64_t delta) override;
+  void Forget(const std::string& prefix) override;
   std::vector<std::optional<std::string>> Fetch(const std::vector<std::string>& keys,
                                                 double timeout_s) override;
   void Fail(const std::string& why) override;

@@ -26,8 +26,6 @@ using Clock = std::chrono::steady_clock;
 
 std::string Errno(int error) { return std::generic_category().message(error); }
 
-std::string Where(const std::string& host, int port) { return host + ":" + std::to_string(port); }
-
 struct Addresses {
   std::unique_ptr<addrinfo, void (*)(addrinfo*)> list{nullptr, freeaddrinfo};
   std::string error;  // Empty: there is at least one.
@@ -56,6 +54,14 @@ bool IsLoopback(const sockaddr* address) {
   }
   const auto* in6 = reinterpret_cast<const sockaddr_in6*>(address);
   return IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
+}
+
+bool AllLoopback(const Addresses& addresses) {
+  bool loopback = addresses.list != nullptr;
+  for (const addrinfo* a = addresses.list.get(); a != nullptr; a = a->ai_next) {
+    loopback = loopback && IsLoopback(a->ai_addr);
+  }
+  return loopback;
 }
 
 // A socket bound to one address, or an error number.
@@ -111,12 +117,16 @@ Socket::~Socket() {
   if (fd_ >= 0) close(fd_);
 }
 
+std::string HostPort(const std::string& host, int port) {
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+bool IsLoopbackHost(const std::string& host) { return AllLoopback(Resolve(host.c_str(), 0, 0)); }
+
 Socket Listen(const std::string& host, int port) {
   const Addresses named = Resolve(host.c_str(), port, 0);
-  bool loopback = named.list != nullptr;
-  for (const addrinfo* a = named.list.get(); a != nullptr; a = a->ai_next) {
-    loopback = loopback && IsLoopback(a->ai_addr);
-  }
+  const bool loopback = AllLoopback(named);
   const Addresses any = Resolve(nullptr, port, AI_PASSIVE);
   const addrinfo* first = loopback ? named.list.get() : any.list.get();
   int error = EADDRNOTAVAIL;
@@ -129,7 +139,7 @@ Socket Listen(const std::string& host, int port) {
       error = failed;
     }
   }
-  throw CommError("the store cannot listen on " + Where(host, port) + ": " + Errno(error));
+  throw CommError("the store cannot listen on " + HostPort(host, port) + ": " + Errno(error));
 }
 
 int PortOf(const Socket& listening) {
@@ -157,7 +167,7 @@ Socket Connect(const std::string& host, int port, Clock::time_point deadline) {
       reason = Errno(error);
     }
     if (Clock::now() + pause >= deadline) {
-      throw CommError("cannot reach the store at " + Where(host, port) + ": " + reason);
+      throw CommError("cannot reach the store at " + HostPort(host, port) + ": " + reason);
     }
     std::this_thread::sleep_for(pause);
   }

@@ -23,6 +23,12 @@ class Socket {
   int fd_;
 };
 
+// "host:port", an IPv6 address in brackets.
+std::string HostPort(const std::string& host, int port);
+
+// Whether `host` names addresses of the loopback device alone.
+bool IsLoopbackHost(const std::string& host);
+
 // Non-blocking; on the loopback device only where `host` names it, otherwise on every address, both
 // IPv6 and IPv4 where there are both. Throws CommError.
 Socket Listen(const std::string& host, int port);

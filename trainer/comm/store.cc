@@ -133,14 +133,22 @@ std::vector<std::string> Exchange(Store& store, const std::string& name, int ran
   return out;
 }
 
+void BeforeAllThrow(Store& store, const std::string& name, int rank, int size) {
+  try {
+    Barrier(store, name + "/failed", rank, size);
+  } catch (const CommError&) {
+  }
+}
+
 void Agree(Store& store, const std::string& name, int rank, int size, const Labels& labels) {
   const auto all = Exchange(store, "agree/" + name, rank, size, Encode(labels));
   const Labels first = Decode(all[0]);
   for (int r = 1; r < size; ++r) {
     const auto difference = FirstDifference(first, Decode(all[r]));
     if (!difference) continue;
-    throw CommError("[agree] " + name + ": " + difference->label + " is " + Quote(difference->b) +
-                    " on rank " + std::to_string(r) + ", " + Quote(difference->a) + " on rank 0");
+    BeforeAllThrow(store, "agree/" + name, rank, size);
+    throw ConfigError("[agree] " + name + ": " + difference->label + " is " + Quote(difference->b) +
+                      " on rank " + std::to_string(r) + ", " + Quote(difference->a) + " on rank 0");
   }
 }
 

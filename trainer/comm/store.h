@@ -27,6 +27,9 @@ class Store {
   // Adds to a decimal number, 0 where there is no such key, and returns the sum; all ranks' calls
   // happen one after another. Throws std::invalid_argument where the value is not a number.
   virtual int64_t Add(const std::string& key, int64_t delta) = 0;
+  // Removes all keys that begin with `prefix`, which nobody may need or wait for any more: or the
+  // table of a long run grows for ever. The names of Exchange() and the like may be used again.
+  virtual void Forget(const std::string& prefix) = 0;
   // The keys' values, once all are set; after `timeout_s`, whatever there is. Blocks.
   virtual std::vector<std::optional<std::string>> Fetch(const std::vector<std::string>& keys,
                                                         double timeout_s) = 0;
@@ -64,11 +67,15 @@ class Store {
 // Blocks until all are here.
 void Barrier(Store& store, const std::string& name, int rank, int size);
 
+// Before all ranks throw the same: waits until each of them is about to, so that none hears of
+// another's end instead. Where some do not come, they have ended: it returns.
+void BeforeAllThrow(Store& store, const std::string& name, int rank, int size);
+
 // Everybody's values, by rank.
 std::vector<std::string> Exchange(Store& store, const std::string& name, int rank, int size,
                                   const std::string& value);
 
-// Throws CommError, on every rank, naming the first rank and label whose value is not rank 0's.
+// Throws ConfigError, on every rank, naming the first rank and label whose value is not rank 0's.
 using Labels = std::vector<std::pair<std::string, std::string>>;
 void Agree(Store& store, const std::string& name, int rank, int size, const Labels& labels);
 

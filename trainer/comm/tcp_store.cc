@@ -1,7 +1,9 @@
 #include "trainer/comm/tcp_store.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -14,6 +16,7 @@
 #include <utility>
 
 #include "trainer/comm/socket.h"
+#include "trainer/comm/store_proof.h"
 #include "trainer/comm/wire.h"
 #include "trainer/core/errors.h"
 
@@ -26,27 +29,43 @@ using wire::Type;
 // On top of the time that the server was given: it answers by itself when that is over, and its
 // answer knows more than ours.
 constexpr std::chrono::seconds kGrace{5};
+// To hear that a failure has been told. It is sent by then, and read when the store gets to it.
+constexpr std::chrono::seconds kToldWithin{2};
 
 Clock::duration Seconds(double s) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
+// How long a store may take to answer a hello. One that is stopped or has another 500 ranks to
+// welcome takes its time; whatever else listens there may never answer.
+constexpr std::chrono::seconds kAnswerWithin{30};
+// A proof can be turned down for other reasons than the secret: the store has ended, or had to wait
+// for it for too long. So it counts where it came promptly, and several times in turn.
+constexpr int kRefusals = 3;
+constexpr std::chrono::seconds kPromptly{2};
+
 class TcpStore final : public Store {
  public:
   // `server` is null but on rank 0.
   TcpStore(const std::string& host, int port, int rank, int size, double timeout_s,
-           std::unique_ptr<TcpStoreServer> server)
-      : Store(timeout_s), server_(std::move(server)) {
+           const StoreAccess& access, std::unique_ptr<TcpStoreServer> server)
+      : Store(timeout_s), where_(HostPort(host, port)), server_(std::move(server)) {
     const auto deadline = Clock::now() + Seconds(timeout_s);
+    const StoreKey key(access.secret);
+    JoinClaim claim;
+    claim.rank = rank;
+    claim.size = size;
+    claim.generation = access.generation;
+    claim.timeout_us = static_cast<int64_t>(timeout_s * 1e6);
     try {
-      socket_ = Connect(host, port, deadline);
+      Join(host, port, key, claim, deadline);
     } catch (const CommError& error) {
       throw CommError("rank " + std::to_string(rank) + " " + error.what());
     }
+    answers_[kJoinId] = std::nullopt;
     reader_ = std::thread([this] { Read(); });
     try {
-      Request(Type::kHello, deadline + kGrace,
-              [&](wire::Writer& message) { message.String(wire::kMagic).Int(rank).Int(size); });
+      Await(kJoinId, deadline + kGrace);
     } catch (const std::invalid_argument& error) {  // The launcher's mistake, not our caller's.
       Stop();
       throw CommError(error.what());
@@ -73,6 +92,11 @@ class TcpStore final : public Store {
     return wire::Reader(reply).Int();
   }
 
+  void Forget(const std::string& prefix) override {
+    CheckSizes(prefix, "");
+    Request(Type::kForget, Soon(), [&](wire::Writer& message) { message.String(prefix); });
+  }
+
   std::vector<std::optional<std::string>> Fetch(const std::vector<std::string>& keys,
                                                 double timeout_s) override {
     for (const std::string& key : keys) CheckSizes(key, "");
@@ -94,7 +118,7 @@ class TcpStore final : public Store {
     const std::string reason = why.empty() ? "a rank has failed" : why.substr(0, kMaxValue);
     try {
       // Not for timeout_s: that may be over already, because the one who holds the store is silent.
-      Request(Type::kFail, Clock::now() + kGrace,
+      Request(Type::kFail, Clock::now() + kToldWithin,
               [&](wire::Writer& message) { message.String(reason); });
     } catch (const CommError&) {  // It has failed already and all know, or nobody can be told.
     }
@@ -125,7 +149,117 @@ class TcpStore final : public Store {
   }
 
  private:
+  static constexpr uint64_t kJoinId = 1;
+
   Clock::time_point Soon() const { return Clock::now() + Seconds(timeout_s()) + kGrace; }
+
+  // Until the store has taken this rank's proof and given its own. The answer to kJoinId is yet to
+  // come.
+  void Join(const std::string& host, int port, const StoreKey& key, JoinClaim claim,
+            Clock::time_point deadline) {
+    std::string why = "does not answer";
+    for (int refusals = 0;;) {
+      socket_ = Connect(host, port, deadline);
+      received_.clear();
+      bool refused = false;
+      if (Prove(key, claim, deadline, &why, &refused)) return;
+      refusals = refused ? refusals + 1 : 0;
+      if (refusals == kRefusals) {
+        throw CommError("was refused by the store at " + where_ +
+                        ": not the same secret (FSDP_TRAIN_SECRET)");
+      }
+      constexpr std::chrono::milliseconds kPause{200};
+      if (Clock::now() + kPause >= deadline) {
+        throw CommError("cannot join the store at " + where_ + ": it " + why);
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
+  // One attempt. False where another may do better; then *why it did not work. Throws where none
+  // can.
+  bool Prove(const StoreKey& key, JoinClaim claim, Clock::time_point deadline, std::string* why,
+             bool* refused) {
+    const auto begin = Clock::now();
+    const auto until = std::min(deadline + kGrace, begin + kAnswerWithin);
+    const std::string mine = NewNonce();
+    try {
+      SendAll(wire::Writer(Type::kHello, kJoinId).String(wire::kMagic).String(mine), until);
+      const std::optional<std::string> challenge = ReceiveFrame(until, why);
+      if (!challenge) return false;
+      wire::Reader asked(*challenge);
+      if (asked.type() != Type::kChallenge) throw wire::Malformed("no challenge");
+      const std::string theirs = asked.String(kNonceBytes);
+      asked.ExpectEnd();
+
+      claim.left_us = std::max<int64_t>(
+          0,
+          std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count());
+      wire::Writer proof(Type::kProof, kJoinId);
+      for (const int64_t part :
+           {claim.rank, claim.size, claim.generation, claim.timeout_us, claim.left_us}) {
+        proof.Int(part);
+      }
+      SendAll(proof.String(key.ClientTag(mine, theirs, claim)), until);
+      const std::optional<std::string> answer = ReceiveFrame(until, why);
+      if (!answer) {
+        *refused = *why == kCloses && Clock::now() - begin < kPromptly;
+        return false;
+      }
+      wire::Reader proven(*answer);
+      if (proven.type() != Type::kProven) throw wire::Malformed("no proof");
+      const int64_t generation = proven.Int();
+      const std::string tag = proven.String(kTagBytes);
+      proven.ExpectEnd();
+      if (!SameTag(tag, key.ServerTag(mine, theirs, claim, generation))) {
+        throw CommError("does not join the store at " + where_ +
+                        ": it does not know the job's secret (FSDP_TRAIN_SECRET)");
+      }
+      if (generation > claim.generation) {
+        throw CommError("belongs to start " + std::to_string(claim.generation) +
+                        " of the job, and start " + std::to_string(generation) + " has begun at " +
+                        where_);
+      }
+      if (generation < claim.generation) {
+        *why = "is that of start " + std::to_string(generation) +
+               " of the job, and this is start " + std::to_string(claim.generation);
+        return false;
+      }
+      return true;
+    } catch (const wire::Malformed& error) {
+      *why = std::string("is none, or of another version: it sent ") + error.what();
+      return false;
+    }
+  }
+
+  // Nullopt, and *why, where none has come.
+  std::optional<std::string> ReceiveFrame(Clock::time_point until, std::string* why) {
+    char buffer[1 << 12];
+    for (;;) {
+      if (auto body = wire::TakeFrame(received_, wire::kMaxReply)) return body;
+      if (!WaitFor(POLLIN, until)) {
+        *why = "does not answer";
+        return std::nullopt;
+      }
+      const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), MSG_DONTWAIT);
+      if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (n <= 0) {
+        *why = kCloses;
+        return std::nullopt;
+      }
+      received_.append(buffer, static_cast<size_t>(n));
+    }
+  }
+
+  // False where `until` is over.
+  bool WaitFor(short events, Clock::time_point until) {
+    for (;;) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+      pollfd waits{socket_.fd(), events, 0};
+      if (poll(&waits, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30))) > 0) return true;
+      if (left <= 0) return false;
+    }
+  }
 
   // Sends a message, whose rest `fill` writes, and returns the body of the answer.
   template <typename Fill>
@@ -136,46 +270,71 @@ class TcpStore final : public Store {
       if (!failure_.empty()) throw CommError(failure_);
       if (left_ && type != Type::kLeave) throw CommError("this rank has left the store");
       id = next_id_++;
-      answers_[id] = std::nullopt;
     }
     wire::Writer message(type, id);
     fill(message);
-    Send(std::move(message).Frame());
+    if (message.bytes() > wire::kMaxRequest) {
+      throw std::invalid_argument("[Store] a request of " + std::to_string(message.bytes()) +
+                                  " bytes, want at most " + std::to_string(wire::kMaxRequest));
+    }
+    {
+      std::lock_guard lock(mutex_);
+      answers_[id] = std::nullopt;
+    }
+    SendAll(std::move(message), deadline);
+    return Await(id, deadline);
+  }
+
+  std::string Await(uint64_t id, Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     answered_.wait_until(lock, deadline,
                          [&] { return answers_[id] || !failure_.empty() || gone_; });
     const std::optional<std::string> answer = std::move(answers_[id]);
     answers_.erase(id);
-    if (!answer) throw CommError(failure_.empty() ? "the store does not answer" : failure_);
+    if (!answer) {
+      throw CommError(failure_.empty() ? "the store of rank 0, at " + where_ + ", does not answer"
+                                       : failure_);
+    }
     wire::Reader in(*answer);
     if (in.type() == Type::kRefused) throw std::invalid_argument(in.String(kMaxValue));
     return *answer;
   }
 
-  void Send(const std::string& frame) {
+  // What cannot be sent by the deadline ends the connection: the rest of it could not be told from
+  // the next message. The reader sees that end, and says so.
+  void SendAll(wire::Writer message, Clock::time_point deadline) {
+    const std::string frame = std::move(message).Frame();
     std::lock_guard lock(send_mutex_);
     for (size_t sent = 0; sent < frame.size();) {
-      const ssize_t n = send(socket_.fd(), frame.data() + sent, frame.size() - sent, MSG_NOSIGNAL);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return;  // The reader sees the end of the connection, and says so.
-      sent += static_cast<size_t>(n);
+      const ssize_t n =
+          send(socket_.fd(), frame.data() + sent, frame.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n > 0) {
+        sent += static_cast<size_t>(n);
+      } else if (n < 0 && errno == EINTR) {
+        continue;
+      } else if (n < 0 && errno == EAGAIN) {
+        if (WaitFor(POLLOUT, deadline)) continue;
+        shutdown(socket_.fd(), SHUT_RDWR);
+        return;
+      } else {
+        return;
+      }
     }
   }
 
   // The reader's thread.
   void Read() {
-    std::string received;
     char buffer[1 << 16];
     for (;;) {
-      const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), 0);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return SetFailure("rank 0, which holds the store, has disconnected");
-      received.append(buffer, static_cast<size_t>(n));
       try {
-        while (const auto body = wire::TakeFrame(received, wire::kMaxBody)) Handle(*body);
+        while (const auto body = wire::TakeFrame(received_, wire::kMaxReply)) Handle(*body);
       } catch (const wire::Malformed& error) {
         return SetFailure(std::string("the store sent ") + error.what());
       }
+      const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), 0);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return SetFailure("rank 0, which holds the store, has disconnected");
+      received_.append(buffer, static_cast<size_t>(n));
     }
   }
 
@@ -216,12 +375,16 @@ class TcpStore final : public Store {
     reader_.join();
   }
 
+  static constexpr const char* kCloses = "closes the connection";
+
+  const std::string where_;
   std::unique_ptr<TcpStoreServer> server_;  // Goes last: after our own leave.
   Socket socket_;
+  std::string received_;  // The reader's, once it runs.
   std::mutex send_mutex_;
   mutable std::mutex mutex_;  // Guards the six below.
   std::condition_variable answered_;
-  uint64_t next_id_ = 1;
+  uint64_t next_id_ = kJoinId + 1;
   std::map<uint64_t, std::optional<std::string>> answers_;  // By id: who waits, and what came.
   std::string failure_;
   bool left_ = false;
@@ -234,15 +397,17 @@ class TcpStore final : public Store {
 }  // namespace
 
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
-                                       double timeout_s) {
-  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, nullptr);
+                                       double timeout_s, const StoreAccess& access) {
+  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, nullptr);
 }
 
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
-                                    double timeout_s) {
+                                    double timeout_s, const StoreAccess& access) {
   std::unique_ptr<TcpStoreServer> server;
-  if (rank == 0) server = std::make_unique<TcpStoreServer>(host, port, size, timeout_s);
-  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, std::move(server));
+  if (rank == 0) {
+    server = std::make_unique<TcpStoreServer>(host, port, size, timeout_s, access);
+  }
+  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, std::move(server));
 }
 
 }  // namespace fsdp

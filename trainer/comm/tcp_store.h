@@ -2,6 +2,9 @@
 #ifndef FSDP_TRAIN_TRAINER_COMM_TCP_STORE_H_
 #define FSDP_TRAIN_TRAINER_COMM_TCP_STORE_H_
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -9,15 +12,46 @@
 
 namespace fsdp {
 
+// Who may join.
+struct StoreAccess {
+  // Any bytes, the same on all ranks. Both ends prove that they know them (store_proof.h); they are
+  // never sent. What is said afterwards is neither encrypted nor signed: the secret keeps out who
+  // can reach the port, not who can change the traffic.
+  std::string secret;
+  // How often the job has been started again. A rank and a store of different generations do not
+  // join: the older of the two fails, the newer goes on waiting for its like.
+  int64_t generation = 0;
+};
+
+// What the server holds at most. Together with the table that is all that grows.
+struct StoreLimits {
+  // Connections that have not proven themselves: kUnproven and one for each rank, each for at most
+  // prove_within and holding less than kUnprovenBytes. A new one takes the place of the oldest.
+  static constexpr size_t kUnproven = 64;
+  static constexpr size_t kUnprovenBytes = 1 << 10;
+  // For a member: one request of kRequestBytes (wire.h), kFetches unanswered fetches with keys of
+  // kFetchBytes in all, and unread answers of kUnreadBytes and one more. A member with more of the
+  // latter is not read and not answered until it reads; the others do not notice.
+  static constexpr size_t kFetches = 1 << 10;
+  static constexpr size_t kFetchBytes = 4 << 20;
+  static constexpr size_t kUnreadBytes = 64 << 10;
+  // Keys and values, with 128 bytes for each pair: what goes beyond is refused.
+  size_t table_bytes = size_t{1} << 30;
+  std::chrono::milliseconds prove_within{5000};
+};
+
 // Holds the table, in a thread of its own, and knows the members by their connections: one that
-// closes without having left fails the job for all others. What is not a well-formed message closes
-// its connection and nothing else, so strangers on the port do no harm. No secrets, no encryption.
+// closes without having left fails the job for all others. Who does not know the secret, and what
+// is not a well-formed message, closes its connection and nothing else, without an answer; from a
+// member that is a failure.
 class TcpStoreServer {
  public:
   // Listens on the loopback device only where `host` names it, otherwise on all addresses. Port 0
-  // is any free one. Ranks that have not joined within `join_timeout_s` fail the job for those that
-  // have. Throws CommError where the port cannot be had.
-  TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s);
+  // is any free one. Ranks that have not joined when `join_timeout_s`, or the patience of a rank
+  // that has, is over fail the job for those that have. Throws CommError where the port cannot be
+  // had.
+  TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s,
+                 const StoreAccess& access = {}, const StoreLimits& limits = {});
   ~TcpStoreServer();  // Waits until all members have left, at most 10 s.
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
@@ -29,14 +63,15 @@ class TcpStoreServer {
   std::unique_ptr<Loop> loop_;
 };
 
-// Connects and blocks until all `size` ranks have. `host` is a name or an IPv4 or IPv6 address.
-// Throws CommError: the server cannot be reached, or who has not joined within `timeout_s`.
+// Connects and blocks until all `size` ranks have. `host` is a name or an IPv4 or IPv6 address,
+// without brackets. Throws CommError: the server cannot be reached, it knows another secret, this
+// rank's generation is over, or who has not joined within `timeout_s`.
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
-                                       double timeout_s);
+                                       double timeout_s, const StoreAccess& access = {});
 
 // The same, rank 0 being the server too. Its store should go last: end with a Barrier.
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
-                                    double timeout_s);
+                                    double timeout_s, const StoreAccess& access = {});
 
 }  // namespace fsdp
 

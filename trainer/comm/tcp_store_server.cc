@@ -8,15 +8,16 @@
 #include <cerrno>
 #include <chrono>
 #include <list>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "trainer/comm/memory_store.h"
 #include "trainer/comm/socket.h"
+#include "trainer/comm/store_proof.h"
 #include "trainer/comm/tcp_store.h"
 #include "trainer/comm/wire.h"
 #include "trainer/core/errors.h"
@@ -27,26 +28,43 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using wire::Type;
 
-constexpr size_t kMaxStrangers = 64;  // Connections that have not said hello.
-constexpr std::chrono::seconds kHelloWithin{10};
 constexpr std::chrono::seconds kLinger{10};       // For members to leave, at the end.
 constexpr std::chrono::seconds kLingerFailed{1};  // For them to read why the job has failed.
-constexpr int64_t kMaxFetchTimeout_us = int64_t{1} << 50;
+constexpr std::chrono::milliseconds kNoDescriptors{100};  // Until accept() is tried again.
+constexpr int64_t kMaxTimeout_us = int64_t{1} << 50;
+constexpr int64_t kMaxKeys = 1 << 16;     // Of one fetch.
+constexpr size_t kMaxReason = 4 << 10;    // Bytes of why the job has failed.
+constexpr size_t kPairBytes = 128;        // What a pair of the table takes beside its bytes.
+constexpr size_t kKeyBytes = 64;          // Likewise a key of a fetch.
+constexpr size_t kReadStranger = 512;     // Bytes at a time: with a message's beginning, and what
+constexpr size_t kReadMember = 64 << 10;  // we say, less than kUnprovenBytes.
+static_assert(sizeof(uint32_t) + wire::kMaxStranger + kReadStranger < StoreLimits::kUnprovenBytes);
 
 struct Connection {
+  enum class Stage { kStranger, kChallenged, kMember };
   Socket socket;
   Clock::time_point since;
-  int rank = -1;  // Before its hello.
-  uint64_t hello_id = 0;
+  Stage stage = Stage::kStranger;
+  int rank = -1;  // Of a member.
+  uint64_t join_id = 0;
   bool left = false;
   bool closed = false;
+  std::string client_nonce, server_nonce;
   std::string received, to_send;
+  size_t sent = 0;  // Of to_send.
+  size_t fetches = 0, fetch_bytes = 0;
+
+  bool member() const { return stage == Stage::kMember; }
+  size_t unread() const { return to_send.size() - sent; }
+  bool reads_slowly() const { return unread() > StoreLimits::kUnreadBytes; }
 };
 
 struct PendingFetch {
   Connection* connection = nullptr;
   uint64_t id = 0;
   std::vector<std::string> keys;
+  size_t present = 0;  // The first so many have been in the table.
+  size_t bytes = 0;
   Clock::time_point deadline;
 };
 
@@ -54,11 +72,16 @@ struct PendingFetch {
 
 class TcpStoreServer::Loop {
  public:
-  Loop(const std::string& host, int port, int size, double join_timeout_s)
+  Loop(const std::string& host, int port, int size, double join_timeout_s,
+       const StoreAccess& access, const StoreLimits& limits)
       : listening_(Listen(host, port)),
         port_(PortOf(listening_)),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        key_(access.secret),
+        generation_(access.generation),
+        limits_(limits),
         members_(size, nullptr),
+        joined_ranks_(size, false),
         join_timeout_s_(join_timeout_s),
         join_deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                           std::chrono::duration<double>(join_timeout_s))),
@@ -84,21 +107,23 @@ class TcpStoreServer::Loop {
       }
       if (end && (Clock::now() >= *end ||
                   std::all_of(connections_.begin(), connections_.end(),
-                              [](const Connection& c) { return c.rank < 0 || c.left; }))) {
+                              [](const Connection& c) { return !c.member() || c.left; }))) {
         return;
       }
       PollOnce(end);
       OnTime();
-      connections_.remove_if([](const Connection& c) { return c.closed; });
+      RemoveClosed();
     }
   }
 
   void PollOnce(const std::optional<Clock::time_point>& end) {
-    std::vector<pollfd> fds = {{listening_.fd(), POLLIN, 0}, {wake_.fd(), POLLIN, 0}};
+    const bool accepting = Clock::now() >= accept_from_;
+    std::vector<pollfd> fds = {{accepting ? listening_.fd() : -1, POLLIN, 0},
+                               {wake_.fd(), POLLIN, 0}};
     std::vector<Connection*> owners;
     for (Connection& c : connections_) {
-      fds.push_back(
-          {c.socket.fd(), static_cast<short>(c.to_send.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      const int events = (c.reads_slowly() ? 0 : POLLIN) | (c.unread() > 0 ? POLLOUT : 0);
+      fds.push_back({c.socket.fd(), static_cast<short>(events), 0});
       owners.push_back(&c);
     }
     if (poll(fds.data(), fds.size(), PollTimeout(end)) <= 0) return;
@@ -108,19 +133,32 @@ class TcpStoreServer::Loop {
     }
     for (size_t i = 0; i < owners.size(); ++i) {
       const short events = fds[i + 2].revents;
-      if (!owners[i]->closed && (events & POLLOUT) != 0) Flush(*owners[i]);
+      if (!owners[i]->closed && (events & POLLOUT) != 0) {
+        Flush(*owners[i]);
+        HandleReceived(*owners[i]);
+      }
       if (!owners[i]->closed && (events & ~POLLOUT) != 0) Receive(*owners[i]);
     }
     if (fds[0].revents != 0) Accept();
   }
 
+  void RemoveClosed() {
+    for (Connection& c : connections_) {
+      if (c.closed && c.member()) members_[c.rank] = nullptr;
+    }
+    connections_.remove_if([](const Connection& c) { return c.closed; });
+  }
+
   int PollTimeout(const std::optional<Clock::time_point>& end) const {
     auto next = Clock::now() + std::chrono::hours(1);
     if (end) next = std::min(next, *end);
+    if (Clock::now() < accept_from_) next = std::min(next, accept_from_);
     if (!joined_ && failure_.empty()) next = std::min(next, join_deadline_);
-    for (const PendingFetch& fetch : fetches_) next = std::min(next, fetch.deadline);
+    for (const PendingFetch& fetch : fetches_) {
+      if (!fetch.connection->reads_slowly()) next = std::min(next, fetch.deadline);
+    }
     for (const Connection& c : connections_) {
-      if (c.rank < 0) next = std::min(next, c.since + Clock::duration(kHelloWithin));
+      if (!c.member()) next = std::min(next, c.since + limits_.prove_within);
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
     return static_cast<int>(std::max<int64_t>(0, left));
@@ -132,7 +170,7 @@ class TcpStoreServer::Loop {
       std::ostringstream why;
       const char* separator = "";
       for (int r = 0; r < size(); ++r) {
-        if (members_[r] != nullptr) continue;
+        if (joined_ranks_[r]) continue;
         why << separator << "rank " << r;
         separator = ", ";
       }
@@ -140,7 +178,7 @@ class TcpStoreServer::Loop {
       FailJob(why.str());
     }
     for (Connection& c : connections_) {
-      if (c.rank < 0 && now >= c.since + Clock::duration(kHelloWithin)) Close(c);
+      if (!c.member() && now >= c.since + limits_.prove_within) Close(c);
     }
     AnswerFetches();
   }
@@ -148,10 +186,15 @@ class TcpStoreServer::Loop {
   void Accept() {
     for (;;) {
       Socket socket(accept4(listening_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (socket.fd() < 0) return;
-      const auto strangers = std::count_if(connections_.begin(), connections_.end(),
-                                           [](const Connection& c) { return c.rank < 0; });
-      if (static_cast<size_t>(strangers) >= kMaxStrangers + members_.size()) continue;
+      if (socket.fd() < 0) {
+        const bool full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        if (full) accept_from_ = Clock::now() + kNoDescriptors;
+        return;
+      }
+      const auto unproven = [](const Connection& c) { return !c.member() && !c.closed; };
+      const auto oldest = std::find_if(connections_.begin(), connections_.end(), unproven);
+      const auto count = std::count_if(connections_.begin(), connections_.end(), unproven);
+      if (static_cast<size_t>(count) >= StoreLimits::kUnproven + members_.size()) Close(*oldest);
       ConfigureConnection(socket.fd());
       connections_.emplace_back();
       connections_.back().socket = std::move(socket);
@@ -160,15 +203,21 @@ class TcpStoreServer::Loop {
   }
 
   void Receive(Connection& c) {
-    char buffer[1 << 16];
-    const ssize_t got = recv(c.socket.fd(), buffer, sizeof(buffer), 0);
+    char buffer[kReadMember];
+    const size_t most = c.member() ? kReadMember : kReadStranger;
+    const ssize_t got = recv(c.socket.fd(), buffer, most, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) return Lose(c, "disconnected from the store");
     c.received.append(buffer, static_cast<size_t>(got));
+    HandleReceived(c);
+  }
+
+  // As long as answers can be sent.
+  void HandleReceived(Connection& c) {
     try {
-      while (!c.closed) {
+      while (!c.closed && !c.reads_slowly()) {
         const auto body =
-            wire::TakeFrame(c.received, c.rank < 0 ? wire::kMaxHello : wire::kMaxBody);
+            wire::TakeFrame(c.received, c.member() ? wire::kMaxRequest : wire::kMaxStranger);
         if (!body) return;
         Handle(c, wire::Reader(*body));
       }
@@ -178,24 +227,25 @@ class TcpStoreServer::Loop {
   }
 
   void Handle(Connection& c, wire::Reader message) {
-    if (c.rank < 0) return Hello(c, message);
+    if (c.stage == Connection::Stage::kStranger) return Hello(c, message);
+    if (c.stage == Connection::Stage::kChallenged) return Proof(c, message);
     switch (message.type()) {
       case Type::kSet: {
-        const std::string key = message.String(Store::kMaxKey);
+        const std::string key = Key(message);
         std::string value = message.String(Store::kMaxValue);
         message.ExpectEnd();
-        table_[key] = std::move(value);
+        if (!Put(c, message.id(), "Set", key, std::move(value))) return;
         Send(c, wire::Writer(Type::kDone, message.id()));
         return AnswerFetches();
       }
       case Type::kAdd: {
-        const std::string key = message.String(Store::kMaxKey);
+        const std::string key = Key(message);
         const int64_t delta = message.Int();
         message.ExpectEnd();
         const auto it = table_.find(key);
         try {
           const std::string sum = AddDecimal(key, it == table_.end() ? "0" : it->second, delta);
-          table_[key] = sum;
+          if (!Put(c, message.id(), "Add", key, sum)) return;
           Send(c, wire::Writer(Type::kSum, message.id()).Int(std::stoll(sum)));
         } catch (const std::invalid_argument& error) {
           Send(c, wire::Writer(Type::kRefused, message.id()).String(error.what()));
@@ -204,15 +254,37 @@ class TcpStoreServer::Loop {
       }
       case Type::kFetch: {
         PendingFetch fetch;
-        const int64_t timeout_us = std::clamp<int64_t>(message.Int(), 0, kMaxFetchTimeout_us);
+        const int64_t timeout_us = std::clamp<int64_t>(message.Int(), 0, kMaxTimeout_us);
         fetch.connection = &c;
         fetch.id = message.id();
         fetch.deadline = Clock::now() + std::chrono::microseconds(timeout_us);
         const int64_t count = message.Int();
-        for (int64_t i = 0; i < count; ++i) fetch.keys.push_back(message.String(Store::kMaxKey));
+        if (count < 0 || count > kMaxKeys) {
+          throw wire::Malformed("a fetch of " + std::to_string(count) + " keys");
+        }
+        for (int64_t i = 0; i < count; ++i) {
+          fetch.keys.push_back(Key(message));
+          fetch.bytes += fetch.keys.back().size() + kKeyBytes;
+        }
         message.ExpectEnd();
+        if (c.fetches == StoreLimits::kFetches ||
+            (c.fetches > 0 && c.fetch_bytes + fetch.bytes > StoreLimits::kFetchBytes)) {
+          throw wire::Malformed("more requests than it waits for");
+        }
+        ++c.fetches;
+        c.fetch_bytes += fetch.bytes;
         fetches_.push_back(std::move(fetch));
         return AnswerFetches();
+      }
+      case Type::kForget: {
+        const std::string prefix = Key(message);
+        message.ExpectEnd();
+        std::erase_if(table_, [&](const auto& pair) {
+          if (!pair.first.starts_with(prefix)) return false;
+          table_bytes_ -= Bytes(pair);
+          return true;
+        });
+        return Send(c, wire::Writer(Type::kDone, message.id()));
       }
       case Type::kFail: {
         const std::string why = message.String(Store::kMaxValue);
@@ -229,60 +301,141 @@ class TcpStoreServer::Loop {
     }
   }
 
+  static std::string Key(wire::Reader& message) {
+    std::string key = message.String(Store::kMaxKey);
+    if (key.empty()) throw wire::Malformed("an empty key");
+    return key;
+  }
+
+  // False, and the member has been told, where the table has no room.
+  bool Put(Connection& c, uint64_t id, const char* what, const std::string& key,
+           std::string value) {
+    const auto it = table_.find(key);
+    const size_t before = it == table_.end() ? 0 : Bytes(*it);
+    const size_t after = key.size() + value.size() + kPairBytes;
+    if (after > before && table_bytes_ - before + after > limits_.table_bytes) {
+      Send(c, wire::Writer(Type::kRefused, id)
+                  .String("[Store::" + std::string(what) +
+                          "] the table is full: " + std::to_string(table_.size()) + " keys, " +
+                          std::to_string(limits_.table_bytes) + " bytes"));
+      return false;
+    }
+    table_bytes_ += after - before;
+    table_[key] = std::move(value);
+    return true;
+  }
+  static size_t Bytes(const std::pair<const std::string, std::string>& pair) {
+    return pair.first.size() + pair.second.size() + kPairBytes;
+  }
+
   void Hello(Connection& c, wire::Reader& message) {
-    if (message.type() != Type::kHello || message.String(wire::kMaxHello) != wire::kMagic) {
+    if (message.type() != Type::kHello || message.String(wire::kMaxStranger) != wire::kMagic) {
       throw wire::Malformed("no hello");
     }
-    const int64_t rank = message.Int(), world = message.Int();
+    c.client_nonce = message.String(kNonceBytes);
     message.ExpectEnd();
+    if (c.client_nonce.size() != kNonceBytes) throw wire::Malformed("a short nonce");
+    c.server_nonce = NewNonce();
+    c.stage = Connection::Stage::kChallenged;
+    Send(c, wire::Writer(Type::kChallenge, message.id()).String(c.server_nonce));
+  }
+
+  void Proof(Connection& c, wire::Reader& message) {
+    if (message.type() != Type::kProof) throw wire::Malformed("no proof");
+    JoinClaim claim;
+    for (int64_t* part :
+         {&claim.rank, &claim.size, &claim.generation, &claim.timeout_us, &claim.left_us}) {
+      *part = message.Int();
+    }
+    const std::string tag = message.String(kTagBytes);
+    message.ExpectEnd();
+    if (!SameTag(tag, key_.ClientTag(c.client_nonce, c.server_nonce, claim))) return Close(c);
+    Send(c, wire::Writer(Type::kProven, message.id())
+                .Int(generation_)
+                .String(key_.ServerTag(c.client_nonce, c.server_nonce, claim, generation_)));
+    if (claim.generation != generation_) {
+      Close(c);
+      if (claim.generation > generation_) {
+        FailJob("start " + std::to_string(claim.generation) + " of the job has begun (rank " +
+                std::to_string(claim.rank) + "), this is start " + std::to_string(generation_));
+      }
+      return;
+    }
     std::string wrong;
-    if (world != size()) {
-      wrong = "rank " + std::to_string(rank) + " says that there are " + std::to_string(world) +
-              " ranks, rank 0 that there are " + std::to_string(size());
-    } else if (rank < 0 || rank >= world) {
-      wrong = "rank " + std::to_string(rank) + " of " + std::to_string(world);
-    } else if (members_[rank] != nullptr) {
-      wrong = "rank " + std::to_string(rank) + " has joined the store already";
+    if (claim.size != size()) {
+      wrong = "rank " + std::to_string(claim.rank) + " says that there are " +
+              std::to_string(claim.size) + " ranks, rank 0 that there are " +
+              std::to_string(size());
+    } else if (claim.rank < 0 || claim.rank >= size()) {
+      wrong = "rank " + std::to_string(claim.rank) + " of " + std::to_string(size());
+    } else if (joined_ranks_[claim.rank]) {
+      wrong = "rank " + std::to_string(claim.rank) + " has joined the store already";
     }
     if (!wrong.empty()) {
       Send(c, wire::Writer(Type::kRefused, message.id()).String(wrong));
       return Close(c);
     }
-    c.rank = static_cast<int>(rank);
-    c.hello_id = message.id();
-    members_[rank] = &c;
+    c.stage = Connection::Stage::kMember;
+    c.rank = static_cast<int>(claim.rank);
+    c.join_id = message.id();
+    members_[claim.rank] = &c;
+    joined_ranks_[claim.rank] = true;
     ++arrived_;
     if (!failure_.empty()) return Send(c, wire::Writer(Type::kFailure, 0).String(failure_));
+    const auto patience = Clock::now() + std::chrono::microseconds(
+                                             std::clamp<int64_t>(claim.left_us, 0, kMaxTimeout_us));
+    if (patience < join_deadline_) {
+      join_deadline_ = patience;
+      join_timeout_s_ = static_cast<double>(claim.timeout_us) / 1e6;
+    }
     if (arrived_ < size()) return;
     joined_ = true;
     for (Connection* member : members_) {
-      Send(*member, wire::Writer(Type::kDone, member->hello_id));
+      // One that did not wait for the others has left already.
+      if (member != nullptr) Send(*member, wire::Writer(Type::kDone, member->join_id));
     }
   }
 
   // Replies to the fetches that are complete or too late.
   void AnswerFetches() {
     const auto now = Clock::now();
-    fetches_.remove_if([&](const PendingFetch& fetch) {
-      const bool complete =
-          std::all_of(fetch.keys.begin(), fetch.keys.end(),
-                      [&](const std::string& key) { return table_.count(key) != 0; });
-      if (!complete && now < fetch.deadline) return false;
-      wire::Writer reply(Type::kValues, fetch.id);
-      reply.Int(static_cast<int64_t>(fetch.keys.size()));
-      for (const std::string& key : fetch.keys) {
-        const auto it = table_.find(key);
-        reply.Int(it != table_.end());
-        if (it != table_.end()) reply.String(it->second);
+    for (auto it = fetches_.begin(); it != fetches_.end();) {
+      PendingFetch& fetch = *it;
+      Connection& c = *fetch.connection;
+      while (fetch.present < fetch.keys.size() && table_.count(fetch.keys[fetch.present]) != 0) {
+        ++fetch.present;
       }
-      if (reply.bytes() > wire::kMaxBody) {
-        reply = wire::Writer(Type::kRefused, fetch.id);
-        reply.String("[Store::Fetch] the values are more than " + std::to_string(wire::kMaxBody) +
-                     " bytes");
+      const bool complete = fetch.present == fetch.keys.size();
+      if ((!complete && now < fetch.deadline) || c.reads_slowly()) {
+        ++it;
+        continue;
       }
-      Send(*fetch.connection, std::move(reply));
-      return true;
-    });
+      Answer(fetch);
+      --c.fetches;
+      c.fetch_bytes -= fetch.bytes;
+      it = fetches_.erase(it);
+    }
+  }
+
+  void Answer(const PendingFetch& fetch) {
+    size_t bytes = 0;
+    for (const std::string& key : fetch.keys) {
+      const auto it = table_.find(key);
+      bytes += 2 * sizeof(int64_t) + (it == table_.end() ? 0 : it->second.size());
+    }
+    if (bytes > wire::kMaxReply - kMaxReason) {
+      return Send(*fetch.connection, wire::Writer(Type::kRefused, fetch.id)
+                                         .String("[Store::Fetch] the values are more than " +
+                                                 std::to_string(wire::kMaxReply) + " bytes"));
+    }
+    wire::Writer reply(Type::kValues, fetch.id);
+    reply.Int(static_cast<int64_t>(fetch.keys.size()));
+    for (const std::string& key : fetch.keys) {
+      const auto it = table_.find(key);
+      reply.Int(it != table_.end());
+      if (it != table_.end()) reply.String(it->second);
+    }
+    Send(*fetch.connection, std::move(reply));
   }
 
   void Send(Connection& c, wire::Writer message) {
@@ -292,17 +445,20 @@ class TcpStoreServer::Loop {
   }
 
   void Flush(Connection& c) {
-    while (!c.to_send.empty()) {
+    while (c.unread() > 0) {
       const ssize_t sent =
-          send(c.socket.fd(), c.to_send.data(), c.to_send.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+          send(c.socket.fd(), c.to_send.data() + c.sent, c.unread(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent <= 0) return;  // Later; a broken connection shows when it is read.
-      c.to_send.erase(0, static_cast<size_t>(sent));
+      c.sent += static_cast<size_t>(sent);
     }
+    // Also gives the memory of a large answer back.
+    c.to_send = std::string();
+    c.sent = 0;
   }
 
   void Lose(Connection& c, const std::string& how) {
     const int rank = c.rank;
-    const bool failed = rank >= 0 && !c.left;
+    const bool failed = c.member() && !c.left;
     Close(c);
     if (failed) FailJob("rank " + std::to_string(rank) + " " + how);
   }
@@ -315,31 +471,39 @@ class TcpStoreServer::Loop {
 
   void FailJob(const std::string& why) {
     if (!failure_.empty()) return;
-    failure_ = why;
+    failure_ = why.substr(0, kMaxReason);
     fetches_.clear();
     for (Connection& c : connections_) {
-      if (c.rank >= 0) Send(c, wire::Writer(Type::kFailure, 0).String(why));
+      c.fetches = c.fetch_bytes = 0;
+      if (c.member()) Send(c, wire::Writer(Type::kFailure, 0).String(failure_));
     }
   }
 
   Socket listening_;
   const int port_;
-  Socket wake_;                        // An eventfd.
+  Socket wake_;  // An eventfd.
+  const StoreKey key_;
+  const int64_t generation_;
+  const StoreLimits limits_;
   std::list<Connection> connections_;  // A list: members_ and fetches_ point into it.
-  std::vector<Connection*> members_;   // By rank; null before it joined, then only a mark.
+  std::vector<Connection*> members_;   // By rank; null before it has joined and when it is gone.
+  std::vector<bool> joined_ranks_;     // Once joined, for ever.
   int arrived_ = 0;
   bool joined_ = false;
   std::string failure_;
-  std::map<std::string, std::string> table_;
+  std::unordered_map<std::string, std::string> table_;
+  size_t table_bytes_ = 0;
   std::list<PendingFetch> fetches_;
-  const double join_timeout_s_;
-  const Clock::time_point join_deadline_;
+  double join_timeout_s_;  // Whose end join_deadline_ is.
+  Clock::time_point join_deadline_;
+  Clock::time_point accept_from_{};
   std::atomic<bool> stop_{false};
   std::thread thread_;  // Last: it uses all of the above, which is its alone.
 };
 
-TcpStoreServer::TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s)
-    : loop_(std::make_unique<Loop>(host, port, size, join_timeout_s)) {}
+TcpStoreServer::TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s,
+                               const StoreAccess& access, const StoreLimits& limits)
+    : loop_(std::make_unique<Loop>(host, port, size, join_timeout_s, access, limits)) {}
 
 TcpStoreServer::~TcpStoreServer() = default;
 

@@ -41,7 +41,7 @@ Writer& Writer::String(std::string_view value) {
   return *this;
 }
 
-std::string Writer::Frame() && {
+std::string Writer::Frame() {
   const auto length = static_cast<uint32_t>(frame_.size() - sizeof(uint32_t));
   std::memcpy(frame_.data(), &length, sizeof(length));
   return std::move(frame_);

@@ -13,24 +13,30 @@
 namespace fsdp::wire {
 
 enum class Type : uint8_t {
-  // To the server: all are answered, with the same id.
-  kHello = 1,  // string kMagic, rank, size; welcomed when all ranks have joined
+  // To the server. A rank begins with the first two and is a member when the store has taken its
+  // proof; all others are answered, with the same id.
+  kHello = 1,  // string kMagic, nonce
   kSet,        // key, value
   kAdd,        // key, delta
   kFetch,      // timeout in microseconds, count, keys
   kFail,       // why
   kLeave,
+  kForget,  // prefix
+  kProof,   // rank, size, generation, timeout and what is left of it in microseconds, tag
   // From the server.
-  kDone = 64,
-  kSum,      // the new number
-  kValues,   // count, then for each 0, or 1 and the value
-  kRefused,  // a text: the caller's mistake
-  kFailure,  // why the job has failed; unasked, id 0
+  kDone = 64,  // To a proof: all ranks have joined.
+  kSum,        // the new number
+  kValues,     // count, then for each 0, or 1 and the value
+  kRefused,    // a text: the caller's mistake
+  kFailure,    // why the job has failed; unasked, id 0
+  kChallenge,  // nonce
+  kProven,     // generation, tag: the store's own proof
 };
 
-inline constexpr std::string_view kMagic = "fsdp-train store 1";
-inline constexpr size_t kMaxBody = 64 << 20;
-inline constexpr size_t kMaxHello = 64;  // Bytes of a stranger's first body.
+inline constexpr std::string_view kMagic = "fsdp-train store 2";
+inline constexpr size_t kMaxRequest = 2 << 20;  // Bytes of a member's body.
+inline constexpr size_t kMaxReply = 64 << 20;   // Of the store's.
+inline constexpr size_t kMaxStranger = 160;     // Of a body of who has not proven itself.
 
 struct Malformed : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -42,7 +48,7 @@ class Writer {
   Writer& Int(int64_t value);
   Writer& String(std::string_view value);
   size_t bytes() const { return frame_.size(); }
-  std::string Frame() &&;  // With its length.
+  std::string Frame();  // With its length. Once.
 
  private:
   std::string frame_;

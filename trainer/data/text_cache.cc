@@ -91,7 +91,19 @@ std::shared_ptr<const TokenSource> OpenTextTokens(
   if (!is_there()) {
     MakeDirectories(cache);
     FileLock lock(cache + "/" + key + ".lock");
+    int64_t touched = lock.Touched();
+    auto silent_since = Clock::now();
     for (auto last = Clock::now() - std::chrono::hours(1); !lock.Try();) {
+      if (const int64_t now = lock.Touched(); now != touched) {
+        touched = now;
+        silent_since = Clock::now();
+      }
+      const std::chrono::duration<double> silence = Clock::now() - silent_since;
+      if (options.silence_s > 0 && silence.count() > options.silence_s) {
+        throw CommError("another process has the lock " + cache + "/" + key + ".lock to tokenise " +
+                        Describe(inputs) + " and has done nothing for " +
+                        std::to_string(static_cast<int64_t>(silence.count())) + " s");
+      }
       if (options.stop && options.stop()) {
         throw Error(ExitCode::kStopped,
                     "stopped while another process tokenised " + Describe(inputs));
@@ -105,7 +117,10 @@ std::shared_ptr<const TokenSource> OpenTextTokens(
     if (!is_there()) {
       Reporter report(Describe(inputs), say);
       if (say) say("tokenising " + Describe(inputs) + " into " + options.directory);
-      options.progress = [&](const TokenizeProgress& p) { report(p); };
+      options.progress = [&](const TokenizeProgress& p) {
+        lock.Touch();
+        report(p);
+      };
       Tokenize(*tokenizer, name, options);
     }
   }

@@ -20,7 +20,8 @@ std::string DefaultTokenCache();
 // tokenizer, files or column change changes it, and what is there is right. options.directory is
 // not read. Any number of processes may ask at once: one writes, the others wait; one that dies
 // leaves what the next goes on with. `say` gets a line now and then of what takes long, and may be
-// null. Throws as Tokenize() does, Error(kStopped) while waiting too.
+// null. Throws as Tokenize() does, Error(kStopped) while waiting too, and CommError where who
+// writes has done nothing for options.silence_s.
 //
 // The source's Files() are the text's, as stored; its Where() names a place in the cache.
 std::shared_ptr<const TokenSource> OpenTextTokens(

@@ -40,6 +40,7 @@ struct TokenizeOptions {
   int64_t chunk_bytes = 1 << 20;                          // Text that one thread takes at once.
   std::function<void(const TokenizeProgress&)> progress;  // Often; on the calling thread.
   std::function<bool()> stop;  // Ends early, with Error(kStopped); what is whole stays.
+  double silence_s = 0;  // OpenTextTokens(): how long another process may do nothing; 0: for ever.
 };
 
 // `name` is what the tokenizer was opened as, for the record. Goes on where an earlier call with

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -83,6 +84,14 @@ FileLock::FileLock(const std::string& path) : path_(path) {
 }
 
 FileLock::~FileLock() { ::close(fd_); }
+
+void FileLock::Touch() { ::futimens(fd_, nullptr); }
+
+int64_t FileLock::Touched() const {
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) return 0;
+  return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
 
 bool FileLock::Try() {
   while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {

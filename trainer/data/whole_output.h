@@ -40,6 +40,10 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // For who has the lock: says that it is busy. For who waits: changes when that is said.
+  void Touch();
+  int64_t Touched() const;  // Nanoseconds of somebody's clock.
+
   bool Try();  // False while another has it. Throws DataError where the file system has no locks.
 
  private:

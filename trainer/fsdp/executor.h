@@ -95,6 +95,7 @@ class Executor final : public SegmentHooks {
 
   struct Step {
     Mode mode = Mode::kTrain;
+    int64_t number = 0;    // For Where(): the training step it is, or that an evaluation follows.
     float loss_scale = 1;  // 1 / T0.
     float mean_scale = 1;  // T0 / T: exactly 1 when every target counts.
     float stop = 0;        // This rank's wishes; all ranks see the sums.
@@ -126,6 +127,11 @@ class Executor final : public SegmentHooks {
   // Blocks until everything enqueued is done.
   void Synchronize();
 
+  // What the streams are in, or what they failed in: "step 12, backward of unit 5
+  // (transformer.h.4), op reduce_scatter", several joined by "; ". Streams that wait for others are
+  // left out where there is one that does not. Empty: all are idle, or the device cannot tell.
+  std::string Where() const;
+
   void Enter(int segment, Pass pass) override;
   void Leave(int segment, Pass pass) override;
   bool HasBackward(int segment) const override;
@@ -147,6 +153,8 @@ class Executor final : public SegmentHooks {
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
   void WaitFor(const Action& action);
+  uint64_t Tag() const;  // Of the action at the cursor.
+  std::string Describe(const StreamPosition& position) const;
   void Signal(size_t index);
   void Execute(const Action& action);
   // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has

@@ -241,9 +241,7 @@ RankEnvironment FromOpenMpi(const Getenv& get) {
   return it;
 }
 
-}  // namespace
-
-RankEnvironment ReadRankEnvironment(const Getenv& get) {
+RankEnvironment ReadAny(const Getenv& get) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
     if (get(name) != nullptr) return FromTorchrun(get);
   }
@@ -270,6 +268,18 @@ RankEnvironment ReadRankEnvironment(const Getenv& get) {
   return RankEnvironment();
 }
 
+}  // namespace
+
+RankEnvironment ReadRankEnvironment(const Getenv& get) {
+  RankEnvironment it = ReadAny(get);
+  // An IPv6 address as it stands in front of a port.
+  std::string& host = it.master_addr;
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return it;
+}
+
 int StorePort(const RankEnvironment& environment, std::optional<int> store_port) {
   if (store_port) return *store_port;
   if (!environment.agent_store || environment.master_port == 0) return environment.master_port;
@@ -279,14 +289,6 @@ int StorePort(const RankEnvironment& environment, std::optional<int> store_port)
         "for the store: set run.store_port");
   }
   return environment.master_port + 1;
-}
-
-void CheckSingleHost(const RankEnvironment& environment) {
-  if (environment.local_world_size == environment.world_size) return;
-  throw ConfigError(Concat("ranks on several hosts are not in this version: ", environment.source,
-                           " has ", environment.world_size, " ranks, of which ",
-                           environment.local_world_size,
-                           " on this host; start all of them on one"));
 }
 
 std::string Describe(const RankEnvironment& environment) {

@@ -25,7 +25,7 @@ struct RankEnvironment {
   int world_size = 1;
   int local_rank = 0;  // In [0, local_world_size): which of the host's ranks, and of its devices.
   int local_world_size = 1;
-  std::string master_addr = "127.0.0.1";  // Where rank 0 is.
+  std::string master_addr = "127.0.0.1";  // Where rank 0 is: name or address, without brackets.
   int master_port = 0;                    // 0: a world of one that needs none.
   std::string source = "none";            // "torchrun", "slurm", "open mpi" or "none".
   bool agent_store = false;  // The launcher's own store listens on master_port: see StorePort.
@@ -46,9 +46,6 @@ RankEnvironment ReadRankEnvironment(const Getenv& get = [](const char* name) -> 
 // The port of the job's store on master_addr: `store_port` (run.store_port) where given, else
 // master_port, else, where a torchrun agent owns that, the one after it. 0: a world of one.
 int StorePort(const RankEnvironment& environment, std::optional<int> store_port);
-
-// Throws ConfigError where the ranks are on several hosts: not in this version.
-void CheckSingleHost(const RankEnvironment& environment);
 
 // For the log: "rank 1 of 4, local rank 1 of 4, from torchrun".
 std::string Describe(const RankEnvironment& environment);

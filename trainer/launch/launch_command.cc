@@ -10,15 +10,27 @@ namespace fsdp {
 
 CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command) {
   CLI::App* launch = app.add_subcommand("launch", "Start the ranks of one host and watch them");
-  launch->footer("Example: fsdp-train launch --nproc-per-node 2 -- --config FILE");
+  launch->footer(
+      "Examples: fsdp-train launch --nproc-per-node 2 -- --config FILE\n"
+      "On each of two hosts, R being 0 on node-1 and 1 on the other:\n"
+      "  fsdp-train launch --nnodes 2 --nproc-per-node 2 --node-rank R \\\n"
+      "    --rdzv-endpoint node-1:29500 --rdzv-secret-file FILE -- --config FILE");
   LaunchOptions& options = command->options;
-  launch->add_option("--nnodes", options.nnodes, "Hosts; 1 in this version")->capture_default_str();
-  launch->add_option("--nproc-per-node", options.nproc_per_node, "Ranks on this host")
+  launch->add_option("--nnodes", options.nnodes, "Hosts, each with a launch of its own")
+      ->capture_default_str();
+  launch
+      ->add_option("--nproc-per-node", options.nproc_per_node,
+                   "Ranks on this host, the same number on all")
       ->capture_default_str();
   launch->add_option("--node-rank", options.node_rank, "Which of the hosts this is")
       ->capture_default_str();
   launch->add_option("--rdzv-endpoint", options.rdzv_endpoint,
-                     "HOST:PORT where the ranks meet; a free port of this host if not given");
+                     "HOST:PORT where the ranks meet, on the host of node rank 0; with one host a "
+                     "free port of it if not given");
+  launch->add_option("--rdzv-id", options.rdzv_id, "The job's name, the same on all hosts");
+  launch->add_option("--rdzv-secret-file", options.secret_file,
+                     "Holds the secret that lets ranks into the job, the same on all hosts; "
+                     "FSDP_TRAIN_SECRET if not given; with one host, made up");
   launch
       ->add_option("--max-restarts", options.max_restarts,
                    "How often all ranks are started again when one fails")

@@ -21,6 +21,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/launch/free_port.h"
+#include "trainer/launch/job_secret.h"
 #include "trainer/launch/line_buffer.h"
 #include "trainer/launch/process_scope.h"
 #include "trainer/launch/sink.h"
@@ -30,7 +31,8 @@ namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kMaxRanks = 4096;
+constexpr int kMaxRanks = 4096;  // Of a host.
+constexpr int kMaxNodes = 4096;
 constexpr int kCollective = static_cast<int>(ExitCode::kCollective);
 constexpr int kStopped = static_cast<int>(ExitCode::kStopped);
 
@@ -46,6 +48,8 @@ std::optional<Endpoint> ParseEndpoint(std::string_view text) {
   const std::string_view digits = text.substr(colon + 1);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
+  } else if (host.find_first_of("[]:") != std::string_view::npos) {
+    return std::nullopt;  // Where an address ends and the port begins is anybody's guess.
   }
   int port = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
@@ -147,7 +151,8 @@ class Supervisor {
     LineBuffer lines;
   };
   struct Rank {
-    int rank;
+    int rank;            // Of the job.
+    int local;           // Of this host.
     std::string prefix;  // Of its lines.
     pid_t pid;
     bool running = true;
@@ -160,6 +165,7 @@ class Supervisor {
     std::string how;
   };
 
+  int FirstRank() const { return options_.node_rank * options_.nproc_per_node; }
   int RunOnce(int restart);
   void Start(int restart);
   void PollOnce();  // Blocks until something happens, and handles it.
@@ -187,6 +193,7 @@ class Supervisor {
   std::vector<Descriptor> logs_;
   std::string program_name_;
   std::string run_id_;
+  std::string secret_;  // Empty: what the ranks have is no business of this launcher.
   std::unique_ptr<FreePort> free_port_;
 
   // Of this start of the ranks.
@@ -209,8 +216,19 @@ Supervisor::Supervisor(const LaunchOptions& options, const std::vector<std::stri
       argv_(argv),
       scope_(3 * static_cast<rlim_t>(options.nproc_per_node) + 64),
       errors_(SameFile(STDOUT_FILENO, STDERR_FILENO) ? &output_ : &separate_errors_),
-      run_id_("launch-" + std::to_string(getpid()) + "-" +
-              std::to_string(std::chrono::system_clock::now().time_since_epoch().count())) {
+      run_id_(options.rdzv_id) {
+  if (run_id_.empty() && options.nnodes > 1) run_id_ = "launch-" + options.rdzv_endpoint;
+  if (run_id_.empty()) {
+    run_id_ = "launch-" + std::to_string(getpid()) + "-" +
+              std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
+  }
+  if (!options.secret_file.empty()) {
+    secret_ = ReadSecretFile(options.secret_file);
+  } else if (std::getenv(kSecretVariable) != nullptr) {
+    ReadJobSecret(RankEnvironment());  // Told once, and not by each rank. They inherit it.
+  } else if (options.nnodes == 1) {
+    secret_ = RandomSecret();
+  }
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
   program_name_ = length > 0 ? std::string(path, static_cast<size_t>(length)) : "fsdp-train";
@@ -220,8 +238,9 @@ Supervisor::Supervisor(const LaunchOptions& options, const std::vector<std::stri
   if (error) {
     throw ConfigError("--log-dir " + options.log_dir + ": cannot be made: " + error.message());
   }
-  for (int rank = 0; rank < options.nproc_per_node; ++rank) {
-    const std::string file = options.log_dir + "/rank_" + std::to_string(rank) + ".log";
+  for (int local = 0; local < options.nproc_per_node; ++local) {
+    const std::string file =
+        options.log_dir + "/rank_" + std::to_string(FirstRank() + local) + ".log";
     logs_.emplace_back(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     if (!logs_.back().open()) {
       throw ConfigError("--log-dir: cannot write " + file + ": " + strerror(errno));
@@ -273,15 +292,15 @@ void Supervisor::Start(int restart) {
   } else {
     endpoint = *ParseEndpoint(options_.rdzv_endpoint);
   }
-  const std::string world = std::to_string(options_.nproc_per_node);
-  for (int r = 0; r < options_.nproc_per_node; ++r) {
-    const std::string rank = std::to_string(r);
-    const std::vector<std::pair<std::string, std::string>> variables = {
+  for (int local = 0; local < options_.nproc_per_node; ++local) {
+    const std::string rank = std::to_string(FirstRank() + local);
+    std::vector<std::pair<std::string, std::string>> variables = {
         {"RANK", rank},
-        {"WORLD_SIZE", world},
-        {"LOCAL_RANK", rank},
-        {"LOCAL_WORLD_SIZE", world},
+        {"WORLD_SIZE", std::to_string(options_.nnodes * options_.nproc_per_node)},
+        {"LOCAL_RANK", std::to_string(local)},
+        {"LOCAL_WORLD_SIZE", std::to_string(options_.nproc_per_node)},
         {"GROUP_RANK", std::to_string(options_.node_rank)},
+        {"GROUP_WORLD_SIZE", std::to_string(options_.nnodes)},
         {"MASTER_ADDR", endpoint.host},
         {"MASTER_PORT", std::to_string(endpoint.port)},
         {"TORCHELASTIC_USE_AGENT_STORE", "False"},
@@ -289,6 +308,7 @@ void Supervisor::Start(int restart) {
         {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
         {"TORCHELASTIC_RUN_ID", run_id_},
     };
+    if (!secret_.empty()) variables.emplace_back(kSecretVariable, secret_);
     std::vector<std::string> environment;
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string_view name = std::string_view(*entry).substr(0, strcspn(*entry, "="));
@@ -304,7 +324,8 @@ void Supervisor::Start(int restart) {
         Spawn(options_.program, argv, environment, [this] { scope_.RestoreInChild(); });
     ranks_.push_back(std::make_unique<Rank>());
     Rank& it = *ranks_.back();
-    it.rank = r;
+    it.rank = FirstRank() + local;
+    it.local = local;
     it.prefix.append("[").append(rank).append("] ");
     it.pid = process.pid;
     it.streams[0].pipe = std::move(process.output);
@@ -472,7 +493,7 @@ void Supervisor::Emit(const Rank& rank, Stream& stream, std::string_view text, b
   stream.sink->Write(text);
   stream.sink->Write("\n");
   if (logs_.empty()) return;
-  Descriptor& log = logs_[static_cast<size_t>(rank.rank)];
+  Descriptor& log = logs_[static_cast<size_t>(rank.local)];
   if (!log.open()) return;
   std::string line(text);
   if (ended) line += '\n';
@@ -532,11 +553,18 @@ void CheckLaunchOptions(const LaunchOptions& options) {
   };
   if (options.nnodes < 1) {
     refuse("--nnodes " + std::to_string(options.nnodes) + ": want at least 1");
-  } else if (options.nnodes > 1) {
-    refuse("--nnodes " + std::to_string(options.nnodes) +
-           ": ranks on several hosts are not in this version; leave it out, or give 1");
-  } else if (options.node_rank != 0) {
-    refuse("--node-rank " + std::to_string(options.node_rank) + ": with one node it is 0");
+  } else if (options.nnodes > kMaxNodes) {
+    refuse("--nnodes " + std::to_string(options.nnodes) + ": want at most " +
+           std::to_string(kMaxNodes));
+  } else if (options.node_rank < 0 || options.node_rank >= options.nnodes) {
+    refuse("--node-rank " + std::to_string(options.node_rank) + ": want " +
+           (options.nnodes == 1 ? "0 with one node"
+                                : "0 to " + std::to_string(options.nnodes - 1) + " with --nnodes " +
+                                      std::to_string(options.nnodes)));
+  }
+  if (options.nnodes > 1 && options.rdzv_endpoint.empty()) {
+    refuse("--rdzv-endpoint: --nnodes " + std::to_string(options.nnodes) +
+           " needs it, on every host the same: HOST:PORT of the host of node rank 0");
   }
   if (options.nproc_per_node < 1 || options.nproc_per_node > kMaxRanks) {
     refuse("--nproc-per-node " + std::to_string(options.nproc_per_node) + ": want 1 to " +
@@ -547,7 +575,7 @@ void CheckLaunchOptions(const LaunchOptions& options) {
   }
   if (!options.rdzv_endpoint.empty() && !ParseEndpoint(options.rdzv_endpoint)) {
     refuse("--rdzv-endpoint " + options.rdzv_endpoint +
-           ": want HOST:PORT with a port of 1 to 65535, such as 127.0.0.1:29500");
+           ": want HOST:PORT with a port of 1 to 65535, such as node-1:29500 or [::1]:29500");
   }
   if (!mistakes.empty()) throw ConfigError(mistakes);
 }

@@ -1,4 +1,5 @@
-// `fsdp-train launch`: starts the ranks of one host, watches them, ends them together.
+// `fsdp-train launch`: starts the ranks of one host, watches them, ends them together. On several
+// hosts there is one launcher each; they know of each other only what their ranks hear.
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_SUPERVISOR_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_SUPERVISOR_H_
 
@@ -9,10 +10,14 @@
 namespace fsdp {
 
 struct LaunchOptions {
-  int nnodes = 1;  // Hosts; more than 1 is not in this version.
-  int nproc_per_node = 1;
-  int node_rank = 0;
-  std::string rdzv_endpoint;  // HOST:PORT of the store; empty: 127.0.0.1 and a free port.
+  int nnodes = 1;          // Hosts, each with a launcher that has the same of this and the next.
+  int nproc_per_node = 1;  // The world is nnodes * nproc_per_node ranks ...
+  int node_rank = 0;       // ... and this host's begin with node_rank * nproc_per_node.
+  // HOST:PORT of the store, on the host of node rank 0; empty, on one host: 127.0.0.1 and a free
+  // port.
+  std::string rdzv_endpoint;
+  std::string rdzv_id;      // The job's name. Empty: made of the endpoint, or of this process.
+  std::string secret_file;  // Holds the job's secret (job_secret.h); empty: see Launch().
   int max_restarts = 0;
   std::string log_dir;  // Empty: none. Otherwise made, and rank_<r>.log in it appended to.
 
@@ -28,8 +33,8 @@ struct LaunchOptions {
 // Throws ConfigError with all mistakes, one a line.
 void CheckLaunchOptions(const LaunchOptions& options);
 
-// Runs options.nproc_per_node ranks of `program` with the arguments `argv` (without argv[0]) until
-// all have ended, and returns the exit code for this process:
+// Runs this host's options.nproc_per_node ranks of `program` with the arguments `argv` (without
+// argv[0]) until all have ended, and returns the exit code for this process:
 //   0    all ranks returned 0;
 //   75   some ended early on a signal (75), none failed;
 //   n    the exit code of the rank that failed first; 128 + s if signal s killed it.
@@ -37,7 +42,11 @@ void CheckLaunchOptions(const LaunchOptions& options);
 // that fails with anything else, before any was told to end, takes its place. The one is named
 // in one line on stderr, the others end within the graces. Then all are started again, up to
 // max_restarts times, on a new port (with an rdzv_endpoint, on the same), unless the code is one
-// that would come again (2, 3, 4, 5) or a signal to stop has come.
+// that would come again (2, 3, 4, 5) or a signal to stop has come. Ranks of other hosts end with 6
+// then, so that their launchers do the same; TORCHELASTIC_RESTART_COUNT keeps the starts apart.
+//
+// The ranks' FSDP_TRAIN_SECRET is what secret_file holds, else what is set here, else, on one host,
+// random; on several it is not set and the ranks use the job's name.
 //
 // Ranks see torchrun's environment (environment.h); stdin is /dev/null. Their lines come out on
 // stdout and stderr as "[rank] line", whole, of at most 64 KiB (longer ones in pieces). A slow

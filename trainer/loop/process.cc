@@ -10,6 +10,7 @@
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/tcp_store.h"
 #include "trainer/launch/environment.h"
+#include "trainer/launch/job_secret.h"
 #include "trainer/launch/stop_signal.h"
 #include "trainer/loop/plan.h"
 #include "trainer/loop/run_directory.h"
@@ -20,6 +21,17 @@
 
 namespace fsdp {
 namespace {
+
+StoreAccess AccessFor(const RankEnvironment& environment) {
+  const JobSecret secret = ReadJobSecret(environment);
+  if (secret.open && environment.rank == 0 &&
+      environment.local_world_size < environment.world_size) {
+    std::cerr << "warning: no secret: whoever reaches the port of the job's store on "
+              << environment.master_addr << " may join it. Set " << kSecretVariable
+              << " to the same secret on all hosts, or give launch a --rdzv-secret-file\n";
+  }
+  return {secret.text, environment.restart_count};
+}
 
 // Polling steals a core from whoever computes, so only while every busy thread has one of its own:
 // a rank's compute threads and one stream that waits for a peer.
@@ -32,7 +44,6 @@ int SpinsFor(int local_world, int threads) {
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
                       bool dry_run) {
   const RankEnvironment environment = ReadRankEnvironment();
-  CheckSingleHost(environment);
   CheckWorld(recipe, environment.world_size, environment.local_world_size);
   if (environment.max_restarts > 0 && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
     throw ConfigError(recipe.Mistake(
@@ -66,7 +77,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     std::optional<int> port;
     if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
     store = JoinTcpStore(environment.master_addr, StorePort(environment, port), environment.rank,
-                         environment.world_size, recipe.run.timeout_s);
+                         environment.world_size, recipe.run.timeout_s, AccessFor(environment));
   }
   StopSignal signals;
   Job job;

@@ -5,10 +5,13 @@
 #include <chrono>
 #include <filesystem>
 #include <system_error>
+#include <thread>
+#include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/observe/provenance.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/observe/whole_file.h"
 #include "trainer/recipe/load.h"
@@ -78,6 +81,22 @@ RunStart Decide(const Recipe& recipe) {
   return start;
 }
 
+// Whether rank 0's mark has come here. A network's file system may be some seconds late; opening
+// the directory makes it look again.
+bool SeesMark(const std::string& directory, const std::string& mark) {
+  constexpr int kTries = 30;
+  for (int i = 0; i < kTries; ++i) {
+    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::error_code ignored;
+    fs::directory_iterator look(directory, ignored);
+    try {
+      if (ReadWholeFile(directory + kMark) == mark) return true;
+    } catch (const CheckpointError&) {  // Not there.
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string SetMetricsAside(const RunDirectory& directory) {
@@ -119,18 +138,19 @@ RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int worl
   start.resume_from = store.Get("run_directory/resume");
   start.held_a_run = store.Get("run_directory/held") == "1";
   const std::string mark = store.Get("run_directory/mark");
-  std::string found;
-  try {
-    found = ReadWholeFile(start.directory.path + kMark);
-  } catch (const CheckpointError&) {
-    // Not there: reported below.
+  const std::string here = SeesMark(start.directory.path, mark) ? "" : DescribeHost().name;
+  const std::vector<std::string> missing = Exchange(store, "run_directory", rank, world, here);
+  std::string who;
+  for (int r = 0; r < world; ++r) {
+    if (missing[r].empty()) continue;
+    who += (who.empty() ? "rank " : ", rank ") + std::to_string(r) + " on " + missing[r];
   }
-  if (found != mark) {
-    throw CheckpointError(start.directory.path + " of rank " + std::to_string(rank) +
-                          " is not a shared directory: rank 0's files do not appear in it. Put "
-                          "run.dir where all hosts see it");
+  if (!who.empty()) {
+    BeforeAllThrow(store, "run_directory", rank, world);
+    throw CheckpointError(start.directory.path +
+                          ": not a shared directory: rank 0's files do not appear in that of " +
+                          who + ". Put run.dir where all hosts see it");
   }
-  Barrier(store, "run_directory", rank, world);
   if (rank == 0) {
     std::error_code ignored;
     fs::remove(start.directory.path + kMark, ignored);

@@ -32,7 +32,8 @@ struct RunStart {
 //   a run is there and checkpoint.resume is none: CheckpointError
 //   one is there with another recipe, where it matters: ConfigError naming both values
 //   the directory cannot be made or written to: CheckpointError
-// Every rank then looks for a mark that rank 0 left: CheckpointError, `not a shared directory`.
+// Every rank then looks for a mark that rank 0 left. Where one does not find it, all throw
+// CheckpointError, `not a shared directory`, naming it and its host.
 RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world);
 
 // Renames metrics.jsonl to the first of metrics.1.jsonl, metrics.2.jsonl, ... that is free, and

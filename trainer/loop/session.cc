@@ -42,6 +42,7 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
   const double full = static_cast<double>(options_.FullTargets());
   Executor::Step run;
   run.mode = Mode::kTrain;
+  run.number = last_step_ = step;
   run.loss_scale = static_cast<float>(1 / full);
   // Nothing to learn from: a gradient of zero and a loss of zero, not 0 x infinity.
   run.mean_scale = targets > 0 ? static_cast<float>(full / static_cast<double>(targets)) : 0.0f;
@@ -60,6 +61,7 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
 void Session::Eval(float scale, Load load) {
   Executor::Step run;
   run.mode = Mode::kEval;
+  run.number = last_step_;
   run.loss_scale = scale;
   run.weights = EvalWeights();
   run.load = std::move(load);
@@ -70,6 +72,7 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
   FSDP_CHECK(options_.generate);
   Executor::Step run;
   run.mode = Mode::kEval;
+  run.number = last_step_;
   run.weights = EvalWeights();
   run.load = std::move(load);
   run.forward = [&](Tape& tape, const Batch& batch) {

@@ -67,6 +67,7 @@ class Session {
   const std::vector<ShardState>& TakeSnapshot();
 
   Executor& executor() { return executor_; }
+  const Executor& executor() const { return executor_; }
   Optimizer& optimizer() { return *optimizer_; }
   const SessionOptions& options() const { return options_; }
 
@@ -81,6 +82,7 @@ class Session {
   std::vector<View> ema_;
   std::vector<ShardState> state_, snapshot_;
   View logits_;
+  int64_t last_step_ = 0;  // That was enqueued.
 };
 
 // What a rank of the job needs, by running each kind of step once on a simulated device. Ranks

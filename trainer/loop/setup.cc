@@ -102,6 +102,7 @@ class Opener {
         options.column = recipe.column;
         if (recipe.eot) options.eot = static_cast<int32_t>(*recipe.eot);
         options.stop = progress_.stop;
+        options.silence_s = recipe_.run.timeout_s;
         return OpenTextTokens(recipe_.data.cache.value_or(DefaultTokenCache()), tokenizer,
                               recipe.tokenizer, std::move(options), progress_.say);
       }

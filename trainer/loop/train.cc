@@ -79,34 +79,28 @@ class Trainer {
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
         plan_(PlanRun(*model_, options_, job.world, job.local_world)),
-        console_(Out(), ConsoleFor(job)) {
+        console_(Out(), ConsoleFor(job, [this](std::string_view line) {
+                   if (log_) log_->Info(line);
+                 })) {
     RequireFit(*model_, options_, plan_, job.local_world);
-    AgreeOnEverything();
-    start_ = OpenRunDirectory(recipe, *job.store, job.rank, job.world);
-    log_.emplace(start_.directory.log(job.rank));
-    log_->Info(job.place + ", process " + std::to_string(getpid()));
-    Connect();
-    CpuOptions device;
-    device.spin = job.local_world * threads_ <= Cores();
-    device_ = std::make_unique<CpuDevice>(device);
-    allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
-    session_.emplace(*device_, *allocator_, *model_, options_, job.rank, job.world, gather_.get(),
-                     reduce_ ? reduce_.get() : gather_.get());
-    if (options_.snapshot) saver_.emplace();
-    LoadOrInitialize();
-    OpenMetrics();
   }
 
   ExitCode Run() {
     try {
+      Begin();
       return Steps();
     } catch (const std::exception& error) {
+      // Before the abort, which changes it.
+      std::string reason = error.what();
+      const bool comm = dynamic_cast<const CommError*>(&error) != nullptr;
+      if (comm) reason += "; rank " + std::to_string(job_.rank) + " stood at " + Where();
       if (link_) link_->Abort(error.what());  // Or our own streams would wait for peers for ever.
       const std::string failed_save = GiveUpSaving(error);
-      const std::string reason = failed_save.empty() ? error.what() : failed_save;
-      log_->Error(reason);
+      if (!failed_save.empty()) reason = failed_save;
+      if (log_) log_->Error(reason);
       if (metrics_) RecordEnd(reason);
       if (!failed_save.empty()) throw CheckpointError(failed_save);
+      if (comm) throw CommError(reason);
       throw;
     }
   }
@@ -115,6 +109,36 @@ class Trainer {
   struct Pending {
     int64_t step, index, targets;  // index: the executor's count.
   };
+
+  // Everything before the first step that involves other ranks or the disk.
+  void Begin() {
+    stage_ = "the agreement on recipe, schedule, build and data";
+    AgreeOnEverything();
+    stage_ = "the run directory";
+    start_ = OpenRunDirectory(recipe_, *job_.store, job_.rank, job_.world);
+    log_.emplace(start_.directory.log(job_.rank));
+    log_->Info(job_.place + ", process " + std::to_string(getpid()) + " on " + DescribeHost().name);
+    stage_ = "the connection of the ranks";
+    Connect();
+    CpuOptions device;
+    device.spin = job_.local_world * threads_ <= Cores();
+    device_ = std::make_unique<CpuDevice>(device);
+    allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
+    session_.emplace(*device_, *allocator_, *model_, options_, job_.rank, job_.world, gather_.get(),
+                     reduce_ ? reduce_.get() : gather_.get());
+    if (options_.snapshot) saver_.emplace();
+    stage_ = "the initial weights";
+    LoadOrInitialize();
+    OpenMetrics();
+    stage_ = "the beginning of a step";
+  }
+
+  // What this rank is in: of the streams, where they are in something, otherwise of the host.
+  std::string Where() const {
+    const std::string streams = session_ ? session_->executor().Where() : "";
+    if (!streams.empty()) return streams;
+    return stage_ + (step_ > 0 ? ", after step " + std::to_string(step_) : "");
+  }
 
   std::ostream& Out() const {
     static std::ostream null(nullptr);
@@ -129,13 +153,15 @@ class Trainer {
     progress.stop = job.stop_requested;
     return progress;
   }
-  static ConsoleOptions ConsoleFor(const Job& job) {
+  static ConsoleOptions ConsoleFor(const Job& job, std::function<void(std::string_view)> copy) {
     if (job.console == nullptr || job.rank != 0) {
       ConsoleOptions off;
       off.enabled = false;
       return off;
     }
-    return DetectConsole(1, job.rank);
+    ConsoleOptions options = DetectConsole(1, job.rank);
+    options.copy = std::move(copy);
+    return options;
   }
   bool first() const { return job_.rank == 0; }
   Executor& executor() { return session_->executor(); }
@@ -337,7 +363,7 @@ class Trainer {
     if (job_.take_report_request && job_.take_report_request()) {
       const std::string where = "rank " + std::to_string(job_.rank) + " is about to enqueue step " +
                                 std::to_string(step) + ", " + std::to_string(pending_.size()) +
-                                " steps are in the air";
+                                " steps are in the air; it stands at " + Where();
       log_->Info(where);
       console_.Above([&] { std::cerr << where << std::endl; });
     }
@@ -534,6 +560,7 @@ class Trainer {
   // that is done here, whoever writes.
   void Save() {
     Drain();
+    stage_ = "saving the checkpoint of step " + std::to_string(step_);
     saving_ = false;  // Whoever asked until now gets this one.
     executor().Synchronize();
     meter_->Pause();
@@ -567,6 +594,7 @@ class Trainer {
     elsewhere_ += seconds;
     if (first()) Write(PauseRecord{.step = step_, .checkpoint = seconds});
     meter_->Continue();
+    stage_ = "the beginning of a step";
   }
 
   // Waits for the save in flight, if there is one. Throws what it threw.
@@ -604,6 +632,8 @@ class Trainer {
       Write(EndRecord{reason});
       SyncRecords();
     }
+    stage_ = "the end of the run";
+    log_->Info(std::string(reason) + " at step " + std::to_string(step_));
     Barrier(*job_.store, "end", job_.rank, job_.world);
     return code;
   }
@@ -633,8 +663,9 @@ class Trainer {
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<ThroughputMeter> meter_;
 
-  int64_t step_ = 0;    // Issued.
-  int64_t tokens_ = 0;  // Target tokens of the steps whose results have been read.
+  std::string stage_ = "the start";  // What the host is in, for messages.
+  int64_t step_ = 0;                 // Issued.
+  int64_t tokens_ = 0;               // Target tokens of the steps whose results have been read.
   int64_t logged_step_ = 0, logged_tokens_ = 0;
   TimeParts times_;                 // Sums since the last record.
   std::optional<double> last_end_;  // Of a training step, on the device's clock.

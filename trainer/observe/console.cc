@@ -239,6 +239,7 @@ std::string Console::Bar() const {
 
 void Console::Print(Colour colour, std::string_view text) {
   if (!options_.enabled) return;
+  if (options_.copy) options_.copy(text);
   const char* const codes[] = {"", "\033[1m", "\033[32m", "\033[33m"};
   const bool paint = options_.colours && colour != Colour::kNone;
   std::string all = Erase();

@@ -19,6 +19,8 @@ struct ConsoleOptions {
   bool colours = false;
   bool utf8 = false;             // The bar may be drawn with more than ASCII.
   std::function<int()> width{};  // Columns of the terminal now; null: 80.
+  // Gets every line that is printed, without colours: for a log. Null: nobody.
+  std::function<void(std::string_view)> copy{};
   // Seconds, from any beginning: the bar is drawn at most ten times a second. Null: always.
   std::function<double()> clock{};
 };

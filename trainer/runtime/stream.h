@@ -3,8 +3,10 @@
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,12 @@ class Event {
 };
 using EventPtr = std::shared_ptr<const Event>;
 
+// Where a stream is, for messages about what takes so long or has failed.
+struct StreamPosition {
+  const char* operation = "";  // Its name; "wait" where the stream waits for another's event.
+  uint64_t tag = 0;            // What SetTag() said when it was enqueued.
+};
+
 // An in-order queue of work on one device. Calls enqueue and return; the host runs ahead.
 //   Failure  An operation that throws fails the stream: what is queued behind it is dropped, later
 //            events are failed, a stream that waits for a failed event fails with the same error,
@@ -85,6 +93,15 @@ class Stream {
   void Wait(const EventPtr& event);
   void Synchronize() { Record()->Synchronize(); }  // Blocks the host: for tests and shutdown.
 
+  // Goes with what is enqueued from here on, for Position() alone.
+  void SetTag(uint64_t tag) { tag_ = tag; }
+  // What it is in now, or what it failed in; nullopt where it is idle or the device cannot tell.
+  // From any thread; what it says may be over by then.
+  virtual std::optional<StreamPosition> Position() const { return std::nullopt; }
+
+ protected:
+  uint64_t tag() const { return tag_; }
+
  private:
   virtual void DoEnqueue(const Operation& operation, Kernel kernel) = 0;
   virtual std::shared_ptr<Event> DoRecord() = 0;
@@ -94,6 +111,7 @@ class Stream {
   std::string name_;
   std::shared_ptr<StreamChecker> checker_;  // Null: no checking.
   int checker_stream_ = -1;
+  uint64_t tag_ = 0;
 };
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/trainer/comm/ranks.h"
+#include "tests/trainer/comm/raw_member.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/tcp_store.h"
@@ -116,6 +117,25 @@ TEST_P(StoreTest, ValuesAreAnyBytesUpToTheLimit) {
   });
 }
 
+TEST_P(StoreTest, ForgetsWhatBeginsSo) {
+  ExpectAllFine(2, 60, [](int rank, Store& store) {
+    Barrier(store, "save/1/begin", rank, 2);
+    if (rank == 0) {
+      for (const char* key : {"a/1", "a/10", "a/2", "ab", "b"}) store.Set(key, key);
+      store.Add("a/1/n", 5);
+      store.Forget("a/1");
+      const auto values = store.Fetch({"a/1", "a/10", "a/1/n", "a/2", "ab", "b"}, 0);
+      for (int i = 0; i < 6; ++i) Require(values[i].has_value() == (i >= 3), std::to_string(i));
+      Require(store.Add("a/1/n", 1) == 1, "counts anew");
+    }
+    Barrier(store, "save/1/end", rank, 2);
+    if (rank == 0) store.Forget("barrier/save/1/begin/");
+    Barrier(store, "save/1/forgotten", rank, 2);
+    Barrier(store, "save/1/begin", rank, 2);  // The name is new again.
+    Barrier(store, "end", rank, 2);
+  });
+}
+
 TEST_P(StoreTest, GetBlocksUntilSet) {
   ExpectAllFine(2, 60, [](int rank, Store& store) {
     if (rank == 0) {
@@ -157,12 +177,12 @@ TEST_P(StoreTest, BarrierHoldsUntilAllHaveCome) {
 TEST_P(StoreTest, AgreeNamesTheRankAndTheLabelThatDiffer) {
   ExpectAllFine(3, 60, [](int rank, Store& store) {
     Agree(store, "same", rank, 3, {{"recipe", "a"}, {"schedule", "b 1 2\n\"x\""}});
-    const std::string value = ErrorOf<CommError>([&] {
+    const std::string value = ErrorOf<ConfigError>([&] {
       Agree(store, "start", rank, 3,
             {{"recipe", "a"}, {"data", rank == 2 ? "theirs" : "ours"}, {"build", "c"}});
     });
     Require(value == "[agree] start: data is \"theirs\" on rank 2, \"ours\" on rank 0", value);
-    const std::string absent = ErrorOf<CommError>([&] {
+    const std::string absent = ErrorOf<ConfigError>([&] {
       Agree(store, "labels", rank, 3,
             rank == 1 ? Labels{{"x", "1"}, {"y", "2"}} : Labels{{"x", "1"}});
     });
@@ -295,10 +315,11 @@ TEST(TcpStoreTest, MalformedBytesCloseOnlyTheirConnection) {
       std::string(4, '\xff'),  // A frame of 4 GB.
       std::string(4, '\0'),    // A body without a type.
       frame(wire::Type::kSet, [](wire::Writer& w) { w.String("k").String("v"); }),  // No hello.
-      frame(wire::Type::kHello, [](wire::Writer& w) { w.String("another magic").Int(0).Int(1); }),
-      frame(wire::Type::kHello, [](wire::Writer& w) { w.String(wire::kMagic).Int(0); }),
       frame(wire::Type::kHello,
-            [](wire::Writer& w) { w.String(wire::kMagic).Int(int64_t{1} << 40).Int(1); }),
+            [](wire::Writer& w) { w.String("another magic").String(std::string(32, 'n')); }),
+      frame(wire::Type::kHello, [](wire::Writer& w) { w.String(wire::kMagic).String("short"); }),
+      frame(wire::Type::kHello,
+            [](wire::Writer& w) { w.String(wire::kMagic).String(std::string(32, 'n')).Int(0); }),
   };
   const RandomStream random(11, "bytes");
   for (uint64_t i = 0; i < 50; ++i) {
@@ -328,18 +349,12 @@ TEST(TcpStoreTest, MalformedBytesCloseOnlyTheirConnection) {
 // From a member they are a failure: it is not the program that it should be.
 TEST(TcpStoreTest, MalformedBytesFromAMemberFailTheJob) {
   TcpStoreServer server("localhost", 0, 2, 60);
-  const Socket member = Connect("localhost", server.port(),
-                                std::chrono::steady_clock::now() + std::chrono::seconds(60));
-  wire::Writer hello(wire::Type::kHello, 1);
-  hello.String(wire::kMagic).Int(1).Int(2);
-  const std::string bytes = std::move(hello).Frame() + std::string("\x01\0\0\0\x02", 5);
-  std::promise<std::string> reason;
+  testing::RawMember member(server.port());
   std::string error;
   std::thread sender([&] {
-    send(member.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    char byte;
-    while (recv(member.fd(), &byte, 1, 0) > 0) {
-    }
+    member.Prove({.rank = 1, .size = 2, .timeout_us = 60'000'000, .left_us = 60'000'000});
+    member.Send(std::string("\x01\0\0\0\x02", 5));
+    member.ReadToEnd();
   });
   error = ErrorOf<CommError>([&] {
     const auto store = ConnectTcpStore("localhost", server.port(), 0, 2, 60);

@@ -391,6 +391,19 @@ TEST_F(TokenizeTest, WaitingForAnotherCanBeStopped) {
                Error);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_EQ(said[0].rfind("waiting for another process", 0), 0u);
+
+  // One that has stopped to do anything is given up, but not before.
+  options.stop = nullptr;
+  options.silence_s = 0.5;
+  const auto begin = std::chrono::steady_clock::now();
+  std::jthread worker([&] {
+    for (int i = 0; i < 10; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      lock.Touch();
+    }
+  });
+  EXPECT_THROW(OpenTextTokens(cache, tokenizer, "t", options, nullptr), CommError);
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1400));
 }
 
 }  // namespace

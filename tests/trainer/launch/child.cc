@@ -144,6 +144,9 @@ int Do(const RankEnvironment& environment, const std::string& verb, const std::s
               std::to_string(StorePort(environment, std::nullopt)) + ", at " +
               environment.master_addr + ", restart " + std::to_string(environment.restart_count) +
               " of " + std::to_string(environment.max_restarts) + "\n");
+  } else if (verb == "variable") {
+    const char* const text = std::getenv(value.c_str());
+    Write(STDOUT_FILENO, value + (text == nullptr ? " unset" : "=" + std::string(text)) + "\n");
   } else if (verb == "stdin") {
     char byte;
     Write(STDOUT_FILENO, read(STDIN_FILENO, &byte, 1) == 0 ? "at its end\n" : "not at its end\n");

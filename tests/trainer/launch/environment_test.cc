@@ -78,7 +78,6 @@ TEST(EnvironmentTest, NoLauncherIsRankZeroOfOne) {
   EXPECT_EQ(it.source, "none");
   EXPECT_EQ(StorePort(it, std::nullopt), 0);
   EXPECT_EQ(Describe(it), "rank 0 of 1, no launcher");
-  EXPECT_NO_THROW(CheckSingleHost(it));
 }
 
 TEST(EnvironmentTest, Torchrun) {
@@ -269,13 +268,11 @@ TEST(EnvironmentTest, ContradictionsAreNamedWithValueAndCure) {
   }
 }
 
-TEST(EnvironmentTest, SeveralHostsAreNotInThisVersion) {
-  EXPECT_NO_THROW(CheckSingleHost(Read(kOpenMpi)));
-  try {
-    CheckSingleHost(Read(kTorchrun));
-    FAIL() << "accepted";
-  } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("not in this version"), std::string::npos);
+TEST(EnvironmentTest, AnIpv6AddressMayHaveBrackets) {
+  for (const Variables& launcher : {kTorchrun, kSlurm, kOpenMpi}) {
+    for (const char* address : {"[fe80::1%eth0]", "fe80::1%eth0"}) {
+      EXPECT_EQ(Read(With(launcher, {{"MASTER_ADDR", address}})).master_addr, "fe80::1%eth0");
+    }
   }
 }
 

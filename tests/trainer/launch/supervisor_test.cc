@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -204,6 +205,63 @@ TEST(SupervisorTest, RendezvousEndpoint) {
   Launched it({"--rdzv-endpoint", "localhost:29876"}, {"0:environment"});
   EXPECT_EQ(it.Wait(), 0);
   EXPECT_EQ(it.Count("port 29876, store 29876, at localhost,"), 1) << it.All();
+}
+
+TEST(SupervisorTest, RanksOfOneHostOfSeveral) {
+  Launched it({"--nnodes", "3", "--nproc-per-node", "2", "--node-rank", "1", "--rdzv-endpoint",
+               "[::1]:29876"},
+              {"all:environment", "all:variable=GROUP_RANK", "all:variable=GROUP_WORLD_SIZE",
+               "all:variable=TORCHELASTIC_RUN_ID"});
+  EXPECT_EQ(it.Wait(), 0) << it.All();
+  EXPECT_EQ(it.Count("[2] rank 2 of 6, local rank 0 of 2, from torchrun, port 29876, "), 1);
+  EXPECT_EQ(it.Count("[3] rank 3 of 6, local rank 1 of 2, from torchrun, port 29876, "), 1);
+  EXPECT_EQ(it.Count("at ::1,"), 2) << it.All();
+  EXPECT_EQ(it.Count("GROUP_RANK=1\n"), 2) << it.All();
+  EXPECT_EQ(it.Count("GROUP_WORLD_SIZE=3\n"), 2) << it.All();
+  EXPECT_EQ(it.Count("TORCHELASTIC_RUN_ID=launch-[::1]:29876\n"), 2) << it.All();
+}
+
+// Where the secret comes from: a file, what is set, or, on one host, chance.
+TEST(SupervisorTest, TheJobsSecret) {
+  const Strings two_hosts = {"--nnodes", "2", "--rdzv-endpoint", "localhost:29876"};
+  const Strings look = {"all:variable=FSDP_TRAIN_SECRET"};
+  const std::string file = ::testing::TempDir() + "/secret";
+  std::ofstream(file) << "the secret of the file\n";
+  chmod(file.c_str(), 0600);
+  {
+    Launched it(kTwo, look);
+    EXPECT_EQ(it.Wait(), 0) << it.All();
+    ASSERT_EQ(it.Count("FSDP_TRAIN_SECRET="), 2) << it.All();
+    const size_t first = it.output().find('='), last = it.output().rfind('=');
+    EXPECT_EQ(it.output().substr(first, 66), it.output().substr(last, 66));
+    Launched again(kTwo, look);
+    EXPECT_EQ(again.Wait(), 0);
+    EXPECT_EQ(again.Count(it.output().substr(first, 66)), 0);
+  }
+  {
+    Launched it(two_hosts, look);
+    EXPECT_EQ(it.Wait(), 0) << it.All();
+    EXPECT_EQ(it.Count("FSDP_TRAIN_SECRET unset\n"), 1) << it.All();
+  }
+  Strings with_file = two_hosts;
+  with_file.insert(with_file.end(), {"--rdzv-secret-file", file});
+  const Variables set = {{"FSDP_TRAIN_SECRET", "the secret of the shell"}};
+  {
+    Launched it(two_hosts, look, set);
+    EXPECT_EQ(it.Wait(), 0) << it.All();
+    EXPECT_EQ(it.Count("FSDP_TRAIN_SECRET=the secret of the shell\n"), 1) << it.All();
+  }
+  {
+    Launched it(with_file, look, set);
+    EXPECT_EQ(it.Wait(), 0) << it.All();
+    EXPECT_EQ(it.Count("FSDP_TRAIN_SECRET=the secret of the file\n"), 1) << it.All();
+  }
+  {
+    Launched it(kTwo, {"0:print=ran"}, {{"FSDP_TRAIN_SECRET", "short"}});
+    EXPECT_EQ(it.Wait(), 2);
+    EXPECT_EQ(it.errors().find("FSDP_TRAIN_SECRET: a secret of 5 bytes"), 0u) << it.errors();
+    EXPECT_EQ(it.Count("ran\n"), 0);
+  }
 }
 
 TEST(SupervisorTest, StreamsStayApartAndHalfLinesComeAtTheEnd) {
@@ -536,9 +594,16 @@ TEST(SupervisorTest, MoreRanksThanTheLimitOfOpenFilesAllows) {
 
 TEST(SupervisorTest, WrongOptionsAreNamedBeforeAnythingRuns) {
   const std::pair<Strings, const char*> mistakes[] = {
-      {{"--nnodes", "2"}, "not in this version"},
+      {{"--nnodes", "2"}, "--rdzv-endpoint: --nnodes 2 needs it, on every host the same"},
       {{"--nnodes", "0"}, "--nnodes 0: want at least 1"},
-      {{"--node-rank", "1"}, "--node-rank 1: with one node it is 0"},
+      {{"--nnodes", "4097"}, "--nnodes 4097: want at most 4096"},
+      {{"--node-rank", "1"}, "--node-rank 1: want 0 with one node"},
+      {{"--nnodes", "3", "--node-rank", "3", "--rdzv-endpoint", "h:1"},
+       "--node-rank 3: want 0 to 2 with --nnodes 3"},
+      {{"--nnodes", "3", "--node-rank", "-1", "--rdzv-endpoint", "h:1"}, "--node-rank -1: want"},
+      {{"--rdzv-endpoint", "[::1:29500"}, "want HOST:PORT"},
+      {{"--rdzv-endpoint", "::1:29500"}, "want HOST:PORT"},
+      {{"--rdzv-secret-file", "/nonexistent"}, "--rdzv-secret-file /nonexistent: No such file"},
       {{"--nproc-per-node", "0"}, "--nproc-per-node 0: want 1 to 4096"},
       {{"--nproc-per-node", "4097"}, "--nproc-per-node 4097: want 1 to 4096"},
       {{"--nproc-per-node", "two"}, "two"},
@@ -561,7 +626,7 @@ TEST(SupervisorTest, WrongOptionsAreNamedBeforeAnythingRuns) {
     EXPECT_NE(it.errors().find(message), std::string::npos) << it.errors();
     EXPECT_EQ(it.Count("ran\n"), 0);
   }
-  Launched several({"--nnodes", "2", "--max-restarts", "-1"}, {});
+  Launched several({"--nnodes", "0", "--max-restarts", "-1"}, {});
   EXPECT_EQ(several.Wait(), 2);
   EXPECT_EQ(several.Count("--"), 2) << several.errors();  // Both in one go.
 }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -76,17 +77,24 @@ class CpuStream final : public Stream {
     Kernel kernel;                    // Empty for an event.
     std::shared_ptr<CpuEvent> event;  // To pass.
     EventPtr awaited;
+    uint64_t tag = 0;
   };
 
+  std::optional<StreamPosition> Position() const override {
+    const char* const name = operation_.load(std::memory_order_acquire);
+    if (name == nullptr) return std::nullopt;
+    return StreamPosition{name, operation_tag_.load(std::memory_order_relaxed)};
+  }
+
   void DoEnqueue(const Operation& operation, Kernel kernel) override {
-    Push({operation.name, std::move(kernel), nullptr, nullptr});
+    Push({operation.name, std::move(kernel), nullptr, nullptr, tag()});
   }
   std::shared_ptr<Event> DoRecord() override {
     auto event = std::make_shared<CpuEvent>();
-    Push({"", nullptr, event, nullptr});
+    Push({"", nullptr, event, nullptr, tag()});
     return event;
   }
-  void DoWait(const EventPtr& event) override { Push({"wait", nullptr, nullptr, event}); }
+  void DoWait(const EventPtr& event) override { Push({"wait", nullptr, nullptr, event, tag()}); }
 
   void MoveSpans(std::vector<Span>& to) {
     std::move(spans_.begin(), spans_.end(), std::back_inserter(to));
@@ -120,6 +128,8 @@ class CpuStream final : public Stream {
         continue;
       }
       if (error) continue;
+      operation_tag_.store(task.tag, std::memory_order_relaxed);
+      operation_.store(task.name, std::memory_order_release);
       const bool tracing = device_.tracing_.load(std::memory_order_relaxed);
       const double begin = tracing ? device_.Now() : 0;
       try {
@@ -127,6 +137,7 @@ class CpuStream final : public Stream {
       } catch (...) {
         error = std::current_exception();
       }
+      if (!error) operation_.store(nullptr, std::memory_order_release);
       if (tracing) spans_.push_back({task.name, name(), begin, device_.Now()});
     }
   }
@@ -137,6 +148,8 @@ class CpuStream final : public Stream {
   std::condition_variable wake_;
   std::deque<Task> queue_;
   bool stop_ = false;
+  std::atomic<const char*> operation_{nullptr};  // What runs, or has failed; null: nothing.
+  std::atomic<uint64_t> operation_tag_{0};
   std::vector<Span> spans_;  // The worker's; the host takes them while the stream is idle.
   std::thread worker_;       // Last: it uses all of the above.
 };

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "tests/trainer/runtime/stream_suite.h"
+#include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
@@ -128,6 +131,40 @@ TEST(CpuDevice, ParkedStreamRunsWhatItHasWhenDestroyed) {
   device.CreateStream("s")->Enqueue(Priced("x"), [&](ThreadPool&) { ++ran; });
   EXPECT_EQ(ran, 1);
   device.Release();  // With no stream left.
+}
+
+// What an operation was tagged with when it was enqueued is to be had while it runs, and where the
+// stream has failed, afterwards.
+TEST(CpuDevice, SaysWhereAStreamIs) {
+  CpuDevice device;
+  const auto stream = device.CreateStream("s"), other = device.CreateStream("t");
+  std::promise<void> begun, end, failing;
+  EXPECT_FALSE(stream->Position());
+  stream->SetTag(7);
+  stream->Enqueue({"first", {}, {}, {}}, [&](ThreadPool&) {
+    begun.set_value();
+    end.get_future().wait();
+  });
+  stream->SetTag(8);
+  stream->Enqueue({"second", {}, {}, {}}, [&](ThreadPool&) {
+    failing.get_future().wait();
+    throw CommError("failed");
+  });
+  stream->SetTag(9);
+  stream->Enqueue({"third", {}, {}, {}}, [](ThreadPool&) {});
+  begun.get_future().wait();
+  ASSERT_TRUE(stream->Position());
+  EXPECT_STREQ(stream->Position()->operation, "first");
+  EXPECT_EQ(stream->Position()->tag, 7u);
+  other->Enqueue({"done", {}, {}, {}}, [](ThreadPool&) {});
+  other->Synchronize();
+  EXPECT_FALSE(other->Position());
+  end.set_value();
+  failing.set_value();
+  EXPECT_THROW(stream->Synchronize(), CommError);
+  ASSERT_TRUE(stream->Position());
+  EXPECT_STREQ(stream->Position()->operation, "second");
+  EXPECT_EQ(stream->Position()->tag, 8u);
 }
 
 TEST(CpuDevice, CountsWhatIsAllocated) {
