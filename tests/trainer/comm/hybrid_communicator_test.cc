@@ -14,7 +14,7 @@ Join OnHosts(const std::vector<int>& layout) {
   return [layout](Store& store, const std::string& name, int rank, int size,
                   const CommOptions& options) {
     Require(static_cast<int>(layout.size()) == size, "layout");
-    return CreateHybridCommunicator(store, name, rank, Placement(layout), "127.0.0.1", options);
+    return CreateHybridCommunicator(store, name, rank, HostPlacement(layout), "127.0.0.1", options);
   };
 }
 template <int... kLayout>

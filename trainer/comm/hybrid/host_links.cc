@@ -47,8 +47,8 @@ bool ReadHello(int fd, Hello* hello) {
   return recv(fd, hello, sizeof(*hello), MSG_WAITALL) == static_cast<ssize_t>(sizeof(*hello));
 }
 
-FileDescriptor MakeEvent() {
-  FileDescriptor fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+UniqueFd MakeEvent() {
+  UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (fd.get() < 0) throw DeviceError(std::string("eventfd: ") + std::strerror(errno));
   return fd;
 }

@@ -46,7 +46,7 @@ class HostLinks {
     bool broken = false;  // Guarded by mutex_: nothing is sent any more.
   };
 
-  FileDescriptor wake_;
+  UniqueFd wake_;
   std::mutex mutex_;  // Of sending.
   std::vector<Link> links_;
 };

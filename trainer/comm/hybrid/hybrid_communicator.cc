@@ -46,7 +46,14 @@ constexpr double kPatienceS = 3;
 constexpr std::chrono::milliseconds kAnswerTime{500};  // For a host to say which rank is late.
 constexpr std::chrono::seconds kReasonTime{2};         // For the reason of a lost connection.
 
-int64_t ControlBytes(int ranks) { return (Rendezvous::Bytes(ranks) + kPage - 1) / kPage * kPage; }
+// Calls that a rank of the host has completed: the most of them. Then all of its ranks have
+// received what they wait for in those calls, and sent what they owe. Behind the rendezvous.
+using Completed = std::atomic<uint64_t>;
+
+int64_t ControlBytes(int ranks) {
+  return (Rendezvous::Bytes(ranks) + static_cast<int64_t>(sizeof(Completed)) + kPage - 1) / kPage *
+         kPage;
+}
 
 int64_t InBytes(int most_served, int largest_host) {
   return std::max(kLeastInBytes, most_served * largest_host * kLeastSliceBytes);
@@ -95,7 +102,7 @@ uint64_t Tag(const CollectiveCall& call, uint64_t round, int from, int to) {
 }
 
 struct Wiring {
-  std::unique_ptr<Mapping> mapping;
+  std::unique_ptr<SharedMapping> mapping;
   std::vector<PeerProcess> peers;  // Of this host, by index.
   std::unique_ptr<GlooMesh> mesh;
   std::unique_ptr<HostLinks> links;
@@ -104,7 +111,8 @@ struct Wiring {
 
 class HybridTransport final : public Transport {
  public:
-  HybridTransport(Wiring wiring, const Placement& placement, int rank, const CommOptions& options)
+  HybridTransport(Wiring wiring, const HostPlacement& placement, int rank,
+                  const CommOptions& options)
       : wiring_(std::move(wiring)),
         placement_(placement),
         rank_(rank),
@@ -120,6 +128,8 @@ class HybridTransport final : public Transport {
         slot_(placement.size()),
         member_(wiring_.mapping->data(), index_, static_cast<int>(locals_.size()), options,
                 /*watch=*/nullptr, locals_),
+        completed_(*reinterpret_cast<Completed*>(
+            wiring_.mapping->data() + Rendezvous::Bytes(static_cast<int>(locals_.size())))),
         inbox_(placement.hosts()),
         sources_(placement.size()) {
     for (const int local : locals_) {
@@ -145,7 +155,10 @@ class HybridTransport final : public Transport {
       messages_.clear();
       throw CommError(ReasonFor(error.what(), call));
     }
-    completed_ = call.sequence + 1;
+    uint64_t before = completed_;
+    while (before <= call.sequence &&
+           !completed_.compare_exchange_weak(before, call.sequence + 1)) {
+    }
     wiring_.links->Wake();  // An abort may wait for this.
   }
 
@@ -588,7 +601,7 @@ class HybridTransport final : public Transport {
   }
 
   Wiring wiring_;
-  const Placement placement_;
+  const HostPlacement placement_;
   const int rank_, host_;
   const std::vector<int> locals_;  // The ranks of this host.
   const int index_;                // In locals_.
@@ -602,7 +615,7 @@ class HybridTransport final : public Transport {
   bool begun_ = false;  // Whether hosts have compared their calls.
   std::vector<GlooMesh::Message> messages_;
 
-  std::atomic<uint64_t> completed_{0};  // Calls.
+  Completed& completed_;  // Shared.
   std::atomic<bool> stop_{false};
   std::mutex mutex_;  // Guards the five below.
   std::condition_variable changed_;
@@ -657,7 +670,7 @@ std::string ErrorOf(Function function) {
   return "";
 }
 
-void ThrowFirst(const std::string& name, const Placement& placement,
+void ThrowFirst(const std::string& name, const HostPlacement& placement,
                 const std::vector<std::string>& errors) {
   for (int r = 0; r < placement.size(); ++r) {
     if (errors[r].empty()) continue;
@@ -705,7 +718,7 @@ class FailureWatch {
 
 }  // namespace
 
-int64_t HybridBytes(const Placement& placement, int ranks) {
+int64_t HybridBytes(const HostPlacement& placement, int ranks) {
   const int64_t in = InBytes(placement.MostServed(), placement.LargestHost());
   return ControlBytes(ranks) + ranks * 2 * (kOutBytes + in);
 }
@@ -717,7 +730,7 @@ int64_t HybridBytesPerRank(int world, int local_world) {
 }
 
 std::unique_ptr<Communicator> CreateHybridCommunicator(Store& store, const std::string& name,
-                                                       int rank, const Placement& placement,
+                                                       int rank, const HostPlacement& placement,
                                                        const std::string& address,
                                                        const CommOptions& options) {
   const int size = placement.size();
@@ -738,7 +751,7 @@ std::unique_ptr<Communicator> CreateHybridCommunicator(Store& store, const std::
   const auto mesh_key = [&](int r) { return key + "mesh/" + std::to_string(r); };
 
   Wiring wiring;
-  FileDescriptor memory;
+  UniqueFd memory;
   Socket listening;
   Card mine;
   mine.pid = static_cast<int>(getpid());
@@ -776,7 +789,7 @@ std::unique_ptr<Communicator> CreateHybridCommunicator(Store& store, const std::
       memory = OpenSharedMemory(cards[leader].pid, cards[leader].fd, bytes,
                                 "rank " + std::to_string(leader));
     }
-    wiring.mapping = std::make_unique<Mapping>(memory.get(), bytes);
+    wiring.mapping = std::make_unique<SharedMapping>(memory.get(), bytes);
     for (const int local : locals) {
       wiring.peers.push_back(local == rank ? PeerProcess() : PeerProcess(cards[local].pid));
     }
@@ -806,7 +819,7 @@ std::unique_ptr<Communicator> CreateGlooCommunicator(Store& store, const std::st
                                                      const CommOptions& options) {
   std::vector<int> key(size);
   std::iota(key.begin(), key.end(), 0);
-  return CreateHybridCommunicator(store, name, rank, Placement(key), "127.0.0.1", options);
+  return CreateHybridCommunicator(store, name, rank, HostPlacement(key), "127.0.0.1", options);
 }
 
 }  // namespace fsdp

@@ -7,13 +7,13 @@
 #include <string>
 
 #include "trainer/comm/communicator.h"
-#include "trainer/comm/hybrid/placement.h"
+#include "trainer/comm/hybrid/host_placement.h"
 #include "trainer/comm/store.h"
 
 namespace fsdp {
 
 // Bytes of shared memory of a host with `ranks` ranks, all of them together.
-int64_t HybridBytes(const Placement& placement, int ranks);
+int64_t HybridBytes(const HostPlacement& placement, int ranks);
 // The same for each rank of equal hosts, before there is a placement.
 int64_t HybridBytesPerRank(int world, int local_world);
 
@@ -35,7 +35,7 @@ int64_t HybridBytesPerRank(int world, int local_world);
 //            hosts cannot reach each other. DeviceError: no memory. On every rank.
 //   Trust    Gloo's connections carry no secret and no encryption: a network that is yours.
 std::unique_ptr<Communicator> CreateHybridCommunicator(Store& store, const std::string& name,
-                                                       int rank, const Placement& placement,
+                                                       int rank, const HostPlacement& placement,
                                                        const std::string& address,
                                                        const CommOptions& options = {});
 

@@ -20,11 +20,11 @@ std::string Errno(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 
-FileDescriptor::~FileDescriptor() {
+UniqueFd::~UniqueFd() {
   if (fd_ >= 0) close(fd_);
 }
 
-Mapping::Mapping(int fd, int64_t bytes) : bytes_(bytes) {
+SharedMapping::SharedMapping(int fd, int64_t bytes) : bytes_(bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
     throw DeviceError("cannot map " + std::to_string(bytes) +
@@ -33,10 +33,10 @@ Mapping::Mapping(int fd, int64_t bytes) : bytes_(bytes) {
   data_ = static_cast<std::byte*>(data);
 }
 
-Mapping::~Mapping() { munmap(data_, bytes_); }
+SharedMapping::~SharedMapping() { munmap(data_, bytes_); }
 
-FileDescriptor MakeSharedMemory(int64_t bytes) {
-  FileDescriptor fd(memfd_create("fsdp-train", MFD_CLOEXEC));
+UniqueFd MakeSharedMemory(int64_t bytes) {
+  UniqueFd fd(memfd_create("fsdp-train", MFD_CLOEXEC));
   int error = fd.get() < 0 ? errno : ftruncate(fd.get(), bytes) != 0 ? errno : 0;
   if (error == 0) error = posix_fallocate(fd.get(), 0, bytes);
   if (error != 0) {
@@ -46,9 +46,9 @@ FileDescriptor MakeSharedMemory(int64_t bytes) {
   return fd;
 }
 
-FileDescriptor OpenSharedMemory(int pid, int remote_fd, int64_t bytes, const std::string& owner) {
+UniqueFd OpenSharedMemory(int pid, int remote_fd, int64_t bytes, const std::string& owner) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(remote_fd);
-  FileDescriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (fd.get() < 0) {
     throw DeviceError("cannot open the shared memory of " + owner + " at " + path + ": " +
                       Errno(errno));

@@ -9,15 +9,15 @@
 
 namespace fsdp {
 
-class FileDescriptor {
+class UniqueFd {
  public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+  explicit UniqueFd(int fd = -1) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
-  ~FileDescriptor();
+  ~UniqueFd();
   int get() const { return fd_; }
 
  private:
@@ -25,12 +25,12 @@ class FileDescriptor {
 };
 
 // `bytes` of a file, shared, readable and writable.
-class Mapping {
+class SharedMapping {
  public:
-  Mapping(int fd, int64_t bytes);  // Throws DeviceError.
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping();
+  SharedMapping(int fd, int64_t bytes);  // Throws DeviceError.
+  SharedMapping(const SharedMapping&) = delete;
+  SharedMapping& operator=(const SharedMapping&) = delete;
+  ~SharedMapping();
   std::byte* data() const { return data_; }
 
  private:
@@ -41,11 +41,11 @@ class Mapping {
 // An anonymous memfd of zeros, not limited by the size of /dev/shm, gone with the last process that
 // has or maps it. All of it is committed here: later there would be no error but SIGBUS. Throws
 // DeviceError.
-FileDescriptor MakeSharedMemory(int64_t bytes);
+UniqueFd MakeSharedMemory(int64_t bytes);
 
 // The same memory, from the process that made it, by /proc. `owner` is for messages ("rank 0").
 // Throws DeviceError.
-FileDescriptor OpenSharedMemory(int pid, int remote_fd, int64_t bytes, const std::string& owner);
+UniqueFd OpenSharedMemory(int pid, int remote_fd, int64_t bytes, const std::string& owner);
 
 // What /proc/<pid> means here: where two processes have the same text, the same processes (unless
 // two machines say they are one: clones of a running one do). No spaces.
@@ -61,7 +61,7 @@ class PeerProcess {
 
  private:
   int pid_ = 0;
-  FileDescriptor pidfd_;  // -1: it had ended before we looked.
+  UniqueFd pidfd_;  // -1: it had ended before we looked.
 };
 
 }  // namespace fsdp

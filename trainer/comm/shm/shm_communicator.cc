@@ -22,8 +22,8 @@ int64_t ControlBytes(int size) { return (Rendezvous::Bytes(size) + kPage - 1) / 
 
 class ShmTransport final : public Transport {
  public:
-  ShmTransport(std::unique_ptr<Mapping> mapping, std::vector<PeerProcess> peers, int rank, int size,
-               const CommOptions& options)
+  ShmTransport(std::unique_ptr<SharedMapping> mapping, std::vector<PeerProcess> peers, int rank,
+               int size, const CommOptions& options)
       : mapping_(std::move(mapping)),
         peers_(std::move(peers)),
         // Room for a slice for each peer, in whole cache lines.
@@ -177,7 +177,7 @@ class ShmTransport final : public Transport {
     return "";
   }
 
-  std::unique_ptr<Mapping> mapping_;
+  std::unique_ptr<SharedMapping> mapping_;
   std::vector<PeerProcess> peers_;
   const int64_t slice_bytes_;
   Member member_;
@@ -219,7 +219,7 @@ std::unique_ptr<Communicator> CreateShmCommunicator(Store& store, const std::str
   }
   // Errors travel with the exchanges, so that every rank fails with them and none waits in vain.
   Card mine{ProcessSpace(), static_cast<int>(getpid()), -1, ""};
-  FileDescriptor memory;
+  UniqueFd memory;
   if (rank == 0) {
     try {
       memory = MakeSharedMemory(ShmBytes(size));
@@ -240,12 +240,12 @@ std::unique_ptr<Communicator> CreateShmCommunicator(Store& store, const std::str
                     " are not in one PID namespace of one host");
   }
 
-  std::unique_ptr<Mapping> mapping;
+  std::unique_ptr<SharedMapping> mapping;
   std::vector<PeerProcess> peers(size);
   std::string error;
   try {
     if (rank != 0) memory = OpenSharedMemory(cards[0].pid, cards[0].fd, ShmBytes(size), "rank 0");
-    mapping = std::make_unique<Mapping>(memory.get(), ShmBytes(size));
+    mapping = std::make_unique<SharedMapping>(memory.get(), ShmBytes(size));
     for (int r = 0; r < size; ++r) {
       if (r != rank) peers[r] = PeerProcess(cards[r].pid);
     }

@@ -1,4 +1,4 @@
-#include "trainer/comm/hybrid/placement.h"
+#include "trainer/comm/hybrid/host_placement.h"
 
 #include <unistd.h>
 
@@ -44,8 +44,8 @@ struct Card {
 
 bool Reaches(const Card& card) {
   try {
-    const FileDescriptor memory = OpenSharedMemory(card.pid, card.fd, kProofBytes, "a peer");
-    const Mapping mapping(memory.get(), kProofBytes);
+    const UniqueFd memory = OpenSharedMemory(card.pid, card.fd, kProofBytes, "a peer");
+    const SharedMapping mapping(memory.get(), kProofBytes);
     return std::memcmp(mapping.data(), card.nonce.data(), card.nonce.size()) == 0;
   } catch (const DeviceError&) {
     return false;
@@ -54,7 +54,7 @@ bool Reaches(const Card& card) {
 
 }  // namespace
 
-Placement::Placement(const std::vector<int>& key) {
+HostPlacement::HostPlacement(const std::vector<int>& key) {
   std::map<int, int> number;
   for (const int k : key) {
     const auto [found, added] = number.emplace(k, static_cast<int>(ranks_of_.size()));
@@ -67,18 +67,18 @@ Placement::Placement(const std::vector<int>& key) {
   }
 }
 
-int Placement::LargestHost() const {
+int HostPlacement::LargestHost() const {
   size_t most = 0;
   for (const auto& ranks : ranks_of_) most = std::max(most, ranks.size());
   return static_cast<int>(most);
 }
 
-int Placement::Partner(int rank, int host) const {
+int HostPlacement::Partner(int rank, int host) const {
   const std::vector<int>& ranks = ranks_of_[host];
   return ranks[index_of_[rank] % ranks.size()];
 }
 
-std::vector<int> Placement::Served(int rank) const {
+std::vector<int> HostPlacement::Served(int rank) const {
   std::vector<int> served;
   const int host = host_of_[rank];
   for (int r = 0; r < size(); ++r) {
@@ -87,13 +87,13 @@ std::vector<int> Placement::Served(int rank) const {
   return served;
 }
 
-int Placement::MostServed() const {
+int HostPlacement::MostServed() const {
   size_t most = 0;
   for (int r = 0; r < size(); ++r) most = std::max(most, Served(r).size());
   return static_cast<int>(most);
 }
 
-std::vector<int> Placement::Peers(int rank) const {
+std::vector<int> HostPlacement::Peers(int rank) const {
   const std::vector<int> served = Served(rank);
   std::set<int> peers(served.begin(), served.end());
   for (int host = 0; host < hosts(); ++host) {
@@ -102,7 +102,7 @@ std::vector<int> Placement::Peers(int rank) const {
   return {peers.begin(), peers.end()};
 }
 
-std::string Placement::NamesOf(int host) const {
+std::string HostPlacement::NamesOf(int host) const {
   std::string text = ranks_of_[host].size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks_of_[host].size(); ++i) {
     text += (i > 0 ? ", " : "") + std::to_string(ranks_of_[host][i]);
@@ -110,11 +110,12 @@ std::string Placement::NamesOf(int host) const {
   return text;
 }
 
-Placement FindHosts(Store& store, const std::string& name, int rank, int size) {
+HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size) {
   Card mine{ProcessSpace(), static_cast<int>(getpid()), -1, Nonce()};
-  const FileDescriptor memory = MakeSharedMemory(kProofBytes);
+  const UniqueFd memory = MakeSharedMemory(kProofBytes);
   mine.fd = memory.get();
-  std::memcpy(Mapping(memory.get(), kProofBytes).data(), mine.nonce.data(), mine.nonce.size());
+  std::memcpy(SharedMapping(memory.get(), kProofBytes).data(), mine.nonce.data(),
+              mine.nonce.size());
   const std::vector<std::string> cards =
       Exchange(store, "hosts/" + name + "/cards", rank, size, mine.ToString());
   int lowest = rank;
@@ -127,7 +128,7 @@ Placement FindHosts(Store& store, const std::string& name, int rank, int size) {
        Exchange(store, "hosts/" + name + "/lowest", rank, size, std::to_string(lowest))) {
     key.push_back(std::stoi(text));
   }
-  return Placement(key);
+  return HostPlacement(key);
 }
 
 }  // namespace fsdp

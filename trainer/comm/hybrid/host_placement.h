@@ -1,6 +1,6 @@
 // Which ranks share a host, and who talks to whom between hosts.
-#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_PLACEMENT_H_
-#define FSDP_TRAIN_TRAINER_COMM_HYBRID_PLACEMENT_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_
+#define FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_
 
 #include <string>
 #include <vector>
@@ -10,11 +10,11 @@
 namespace fsdp {
 
 // Hosts need not have equally many ranks, nor neighbouring ones. A host's lowest rank leads it.
-class Placement {
+class HostPlacement {
  public:
   // `key[r]`: equal for ranks of one host. Hosts are numbered in the order of their leaders, so
   // rank 0 leads host 0.
-  explicit Placement(const std::vector<int>& key);
+  explicit HostPlacement(const std::vector<int>& key);
 
   int size() const { return static_cast<int>(host_of_.size()); }  // Ranks.
   int hosts() const { return static_cast<int>(ranks_of_.size()); }
@@ -42,8 +42,8 @@ class Placement {
 // other's memory and finds there what it was promised: nothing that an environment says, and not
 // fooled by machines cloned from one image. Ranks of different containers or users count as of
 // different hosts. Blocks. Throws CommError as Exchange does.
-Placement FindHosts(Store& store, const std::string& name, int rank, int size);
+HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_PLACEMENT_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_
