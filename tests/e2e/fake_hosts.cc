@@ -249,6 +249,8 @@ std::vector<Outcome> FakeHosts::Wait(std::chrono::seconds patience) {
   return outcomes;
 }
 
+int64_t FakeHosts::LostFrames() const { return switch_->lost(); }
+
 void FakeHosts::CutOff(int host) { Run("ip link set port" + std::to_string(host) + " down"); }
 
 void FakeHosts::Kill(int host) {

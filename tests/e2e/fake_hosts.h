@@ -43,6 +43,8 @@ class FakeHosts {
   // All that Start() has started, in its order. One that is killed when `patience` is over says so.
   std::vector<Outcome> Wait(std::chrono::seconds patience);
 
+  int64_t LostFrames() const;  // Of the wire.
+
   void CutOff(int host);  // Pulls the plug.
   void Kill(int host);    // Every process of it.
 

@@ -94,6 +94,7 @@ TEST_F(Hosts, TrainOverASlowLineThatLosesFrames) {
   StartAll(hosts, job, kShort);
   ExpectAllDone(hosts.Wait(kMinute));
   ExpectSameRun(job.run_dir(), want);
+  EXPECT_GT(hosts.LostFrames(), 10);
 }
 
 // A run that goes on until something happens to it.

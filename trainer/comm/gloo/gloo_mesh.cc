@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <csignal>
 #include <cstdlib>
 
 #include "trainer/core/errors.h"
@@ -107,6 +108,11 @@ bool GlooMesh::Message::Wait() {
 GlooMesh::GlooMesh(int rank, int size, const std::vector<int>& peers, const std::string& address,
                    double timeout_s)
     : api_(GlooLibrary()) {
+  // Gloo writes to connections that peers have closed: an error, not the end of this process.
+  struct sigaction pipe {};
+  if (sigaction(SIGPIPE, nullptr, &pipe) == 0 && pipe.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
   char error[FSDP_GLOO_ERROR];
   mesh_ = api_.open(rank, size, peers.data(), static_cast<int>(peers.size()), address.c_str(),
                     timeout_s, error);

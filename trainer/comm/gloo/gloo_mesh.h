@@ -50,6 +50,7 @@ class GlooMesh {
 
   // Listens at `address` (numeric, IPv4 or IPv6, one of this host's), once for each of `peers`:
   // ranks in [0, size), not `rank`. `timeout_s` is for each Connect(). Throws CommError.
+  // From here on the process ignores SIGPIPE, unless it handles it.
   GlooMesh(int rank, int size, const std::vector<int>& peers, const std::string& address,
            double timeout_s);
   ~GlooMesh();  // After its messages. Closes the connections; peers receive what was sent.

@@ -286,16 +286,17 @@ class HybridTransport final : public Transport {
   }
 
   void AllGather(const CollectiveCall& call) {
+    const Copy copy = CopyFor(call.bytes() * size());
     InPieces(
         call, call.bytes(), gather_bytes_,
         [&](int64_t begin, int64_t bytes) {
           PostShard(call, call.in + begin, [bytes](int) { return bytes; });
         },
         [&](int64_t begin, int64_t bytes, uint64_t round) {
-          CopyBytes(call.out + rank_ * call.bytes() + begin, call.in + begin, bytes);
+          copy(call.out + rank_ * call.bytes() + begin, call.in + begin, bytes);
           for (int i = 1; i < size(); ++i) {
             const int from = (rank_ + i) % size();
-            CopyBytes(call.out + from * call.bytes() + begin, ShardOf(from, round), bytes);
+            copy(call.out + from * call.bytes() + begin, ShardOf(from, round), bytes);
           }
         });
   }

@@ -90,13 +90,14 @@ class ShmTransport final : public Transport {
   }
 
   void AllGather(const CollectiveCall& call) {
+    const Copy copy = CopyFor(call.bytes() * size());
     InPieces(call.bytes(), kShmStagingBytes, [&](int64_t begin, int64_t bytes) {
       CopyBytes(Staging(rank(), round_), call.in + begin, bytes);
       const uint64_t round = Exchange(call);
-      CopyBytes(call.out + rank() * call.bytes() + begin, call.in + begin, bytes);
+      copy(call.out + rank() * call.bytes() + begin, call.in + begin, bytes);
       for (int i = 1; i < size(); ++i) {
         const int peer = (rank() + i) % size();
-        CopyBytes(call.out + peer * call.bytes() + begin, Staging(peer, round), bytes);
+        copy(call.out + peer * call.bytes() + begin, Staging(peer, round), bytes);
       }
     });
   }
