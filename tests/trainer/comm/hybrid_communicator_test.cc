@@ -78,6 +78,7 @@ TEST_P(HostDeathTest, SurvivorsOfAKilledRankFailWellWithinTheTimeout) {
         Tensor data(device, DType::kFloat32, 100003);
         comm->AllReduce(*stream, data.view());
         stream->Synchronize();
+        Barrier(*rank.store, "all are up", rank.rank, rank.size);
         if (rank.rank == victim) raise(SIGKILL);
         const double begin = Now();
         comm->AllReduce(*stream, data.view());
