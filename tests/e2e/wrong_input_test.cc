@@ -220,17 +220,6 @@ TEST(Environment, PortInUse) {
                 {std::to_string(taken.port()), "Address already in use"});
 }
 
-TEST(Environment, RanksWithDifferentRecipes) {
-  Job job;
-  const int port = FreePort();
-  Process zero = job.Start(job.Flags(), Torchrun(0, 2, port));
-  Process one = job.Start(job.Flags({"optimizer.lr=0.5"}), Torchrun(1, 2, port));
-  for (Process* rank : {&zero, &one}) {
-    const Outcome outcome = rank->Wait();
-    ExpectRefused(job, outcome, 6, {"recipe", "optimizer.lr", "0.5", "rank 1", "0.01", "rank 0"});
-  }
-}
-
 TEST(Loss, ThatIsNotFiniteEndsTheRun) {
   for (const int world : {1, 3}) {
     Job job;

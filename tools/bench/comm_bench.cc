@@ -1,4 +1,5 @@
-// Rates of all-gather and reduce-scatter of the CPU transports:
+// Rates of all-gather and reduce-scatter of the CPU transports, those between hosts over the
+// loopback device:
 //   bazel run //tools/bench:comm_bench [-- SPINS]      (CommOptions::spins)
 // A size is that of the full tensor, a rate is size / time, so that it reads as a step does: how
 // soon is a unit of that size there. Calls are enqueued in batches, so a stream's hand-over to its
@@ -16,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "trainer/comm/hybrid/hybrid_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/tcp_store.h"
@@ -59,6 +61,14 @@ void Measure(const char* transport, Communicator& comm) {
   }
 }
 
+// Two hosts of neighbouring ranks, by the loopback device.
+std::unique_ptr<Communicator> JoinTwoHosts(Store& store, const std::string& name, int rank,
+                                           int size, const CommOptions& options) {
+  std::vector<int> host;
+  for (int r = 0; r < size; ++r) host.push_back(2 * r / size);
+  return CreateHybridCommunicator(store, name, rank, HostPlacement(host), "127.0.0.1", options);
+}
+
 void MeasureThreads(int size, const CommOptions& options) {
   const auto group = CreateThreadCommunicators(size, options);
   std::vector<std::thread> ranks;
@@ -68,7 +78,11 @@ void MeasureThreads(int size, const CommOptions& options) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-void MeasureProcesses(int size, const CommOptions& options) {
+using Join = std::function<std::unique_ptr<Communicator>(Store& store, const std::string& name,
+                                                         int rank, int size, const CommOptions&)>;
+
+void MeasureProcesses(const char* transport, const Join& join, int size,
+                      const CommOptions& options) {
   const int port = PortOf(Listen("localhost", 0));  // Free a moment ago.
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
@@ -76,8 +90,8 @@ void MeasureProcesses(int size, const CommOptions& options) {
     if (child == 0) {
       try {
         const auto store = JoinTcpStore("localhost", port, rank, size, /*timeout_s=*/60);
-        const auto comm = CreateShmCommunicator(*store, "bench", rank, size, options);
-        Measure("shm", *comm);
+        const auto comm = join(*store, "bench", rank, size, options);
+        Measure(transport, *comm);
         Barrier(*store, "end", rank, size);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
@@ -100,7 +114,12 @@ int main(int argc, char** argv) {
               "reduce-scatter");
   std::fflush(stdout);
   for (const int size : {2, 4}) {
-    fsdp::MeasureProcesses(size, options);  // Forks: before there are threads.
+    // Forks: before there are threads.
+    fsdp::MeasureProcesses("shm", fsdp::CreateShmCommunicator, size, options);
+    fsdp::MeasureProcesses("gloo", fsdp::CreateGlooCommunicator, size, options);
+    if (size == 4) fsdp::MeasureProcesses("2 hosts", fsdp::JoinTwoHosts, size, options);
+  }
+  for (const int size : {2, 4}) {
     fsdp::MeasureThreads(size, options);
   }
 }

@@ -104,6 +104,12 @@ StepWork StepWorkOf(const Recipe& recipe, int world) {
                     options.executor.micro_batches);
 }
 
+namespace {
+
+float* Floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
+
+}  // namespace
+
 StepProductsBench::StepProductsBench(StepWork work, int threads)
     : work_(std::move(work)), pool_(threads, /*spin=*/true) {
   int64_t a = 0, b = 0, c = 0;
@@ -112,19 +118,24 @@ StepProductsBench::StepProductsBench(StepWork work, int threads)
     b = std::max(b, p.k * p.n);
     c = std::max(c, p.m * p.n);
   }
-  a_.assign(a, 0.5f);
-  b_.assign(b, 0.25f);
-  c_.assign(c, 0.0f);
+  const auto filled = [&](int64_t n, float value) {
+    Buffer buffer = device_.Allocate(n * int64_t{sizeof(float)});
+    std::fill_n(Floats(buffer), n, value);
+    return buffer;
+  };
+  a_ = filled(a, 0.5f);
+  b_ = filled(b, 0.25f);
+  c_ = filled(c, 0.0f);
 }
 
 std::vector<double> StepProductsBench::Run() {
   std::vector<double> seconds;
   for (const StepProduct& p : work_.products) {
-    const GemmOperand a{a_.data(), p.a_transposed ? p.m : p.k, p.a_transposed};
-    const GemmOperand b{b_.data(), p.b_transposed ? p.k : p.n, p.b_transposed};
+    const GemmOperand a{Floats(a_), p.a_transposed ? p.m : p.k, p.a_transposed};
+    const GemmOperand b{Floats(b_), p.b_transposed ? p.k : p.n, p.b_transposed};
     const double begin = Seconds();
     for (int64_t i = 0; i < p.count; ++i) {
-      Gemm(pool_, p.m, p.n, p.k, a, b, c_.data(), p.n, {.beta = p.adds ? 1.0f : 0.0f});
+      Gemm(pool_, p.m, p.n, p.k, a, b, Floats(c_), p.n, {.beta = p.adds ? 1.0f : 0.0f});
     }
     seconds.push_back(Seconds() - begin);
   }

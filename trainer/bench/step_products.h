@@ -8,6 +8,7 @@
 
 #include "trainer/nn/model.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -54,7 +55,8 @@ class StepProductsBench {
  private:
   const StepWork work_;
   ThreadPool pool_;
-  std::vector<float> a_, b_, c_;  // As large as the largest.
+  CpuDevice device_;
+  Buffer a_, b_, c_;  // As large as the largest, in memory as a run has it.
 };
 
 }  // namespace fsdp

@@ -1,5 +1,7 @@
 #include "trainer/comm/reduce.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 
 #include "trainer/core/check.h"
@@ -43,6 +45,21 @@ void CopyBytes(std::byte* to, const std::byte* from, int64_t bytes) {
   const auto* __restrict in = reinterpret_cast<const Vector*>(from);
   for (int64_t i = 0; i < vectors; ++i) out[i] = in[i];
   for (int64_t i = vectors * sizeof(Vector); i < bytes; ++i) to[i] = from[i];
+}
+
+void StreamBytes(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (to == from) return;
+  constexpr int64_t kVector = sizeof(__m256i);
+  const int64_t head = std::min(
+      bytes, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(to) % static_cast<size_t>(kVector)));
+  CopyBytes(to, from, head);
+  int64_t i = head;
+  for (; i + kVector <= bytes; i += kVector) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+  }
+  _mm_sfence();  // They are not ordered by themselves.
+  CopyBytes(to + i, from + i, bytes - i);
 }
 
 void SumInOrder(DType dtype, std::span<const std::byte* const> from, int64_t n, std::byte* out) {

@@ -29,12 +29,12 @@ int Spins(const CommOptions& options, int size) {
                                                                        : kSpinsOversubscribed;
 }
 
+}  // namespace
+
 bool Alike(const CollectiveCall& a, const CollectiveCall& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.root == b.root && a.n == b.n &&
          a.sequence == b.sequence;
 }
-
-}  // namespace
 
 std::string ToString(const CollectiveCall& call) {
   std::ostringstream out;
@@ -46,15 +46,22 @@ std::string ToString(const CollectiveCall& call) {
 
 int64_t Rendezvous::Bytes(int size) { return sizeof(Rendezvous) + size * sizeof(Slot); }
 
-Member::Member(void* shared, int rank, int size, const CommOptions& options, Watch watch)
+Member::Member(void* shared, int rank, int size, const CommOptions& options, Watch watch,
+               std::vector<int> names)
     : shared_(*static_cast<Rendezvous*>(shared)),
       rank_(rank),
       size_(size),
       timeout_s_(options.timeout_s),
       spins_(Spins(options, size)),
-      watch_(std::move(watch)) {}
+      watch_(std::move(watch)),
+      names_(std::move(names)) {}
 
 void Member::Begin(const CollectiveCall& call) {
+  BeginUncompared(call);
+  CompareCalls();
+}
+
+void Member::BeginUncompared(const CollectiveCall& call) {
   // Nobody waits for anybody any more: a slow peer may still be reading this rank's older calls.
   if (shared_.gate_.aborted()) throw CommError(Reason("aborted"));
   call_ = call;
@@ -64,10 +71,9 @@ void Member::Begin(const CollectiveCall& call) {
   slot.call.store((call.sequence + 1) * 8 + static_cast<uint64_t>(call.kind),
                   std::memory_order_relaxed);
   Arrive(/*even_if_aborted=*/false);
-  CompareCalls();
 }
 
-void Member::Meet() { Arrive(/*even_if_aborted=*/false); }
+void Member::Meet(double patience_s) { Arrive(/*even_if_aborted=*/false, patience_s); }
 
 void Member::MeetSurely() { Arrive(/*even_if_aborted=*/true); }
 
@@ -75,23 +81,23 @@ const CollectiveCall& Member::CallOf(int rank) const {
   return shared_.slots()[rank].calls[begun_ % 2];
 }
 
-void Member::Arrive(bool even_if_aborted) {
+void Member::Arrive(bool even_if_aborted, double patience_s) {
   shared_.slots()[rank_].meetings.store(++meetings_, std::memory_order_relaxed);
   Gate::Ticket ticket;
   switch (shared_.gate_.Arrive(size_, even_if_aborted, &ticket)) {
     case Gate::Outcome::kPassed:
       return;
     case Gate::Outcome::kWaiting:
-      return Await(ticket);
+      return Await(ticket, patience_s);
     case Gate::Outcome::kAborted:
       throw CommError(Reason("aborted"));
   }
 }
 
-void Member::Await(const Gate::Ticket& ticket) {
+void Member::Await(const Gate::Ticket& ticket, double patience_s) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
-  const auto timeout = std::chrono::duration<double>(timeout_s_);
+  const auto timeout = std::chrono::duration<double>(timeout_s_ + patience_s);
   for (int spins = spins_;; spins = 0) {
     std::chrono::nanoseconds slice = kWatchInterval;
     if (!ticket.even_if_aborted) {
@@ -123,30 +129,38 @@ void Member::CompareCalls() const {
   const CollectiveCall& first = CallOf(0);
   for (int r = 1; r < size_; ++r) {
     if (Alike(first, CallOf(r))) continue;
-    const std::string why = "ranks disagree: rank 0 is in " + ToString(first) + ", rank " +
-                            std::to_string(r) + " in " + ToString(CallOf(r));
+    const std::string why = "ranks disagree: rank " + std::to_string(NameOf(0)) + " is in " +
+                            ToString(first) + ", rank " + std::to_string(NameOf(r)) + " in " +
+                            ToString(CallOf(r));
     const_cast<Member*>(this)->Abort(why);
     throw CommError(why);
   }
 }
 
 std::string Member::Late() const {
-  std::ostringstream out;
-  const char* separator = "";
+  std::string out;
   for (int r = 0; r < size_; ++r) {
-    const Rendezvous::Slot& slot = shared_.slots()[r];
-    if (slot.meetings.load(std::memory_order_relaxed) >= meetings_) continue;
-    out << separator << "rank " << r << " has not arrived (";
-    const uint64_t call = slot.call.load(std::memory_order_relaxed);
-    if (call == 0) {
-      out << "no collective yet)";
-    } else {
-      out << "its last was " << Name(static_cast<Collective>(call % 8)) << " #" << call / 8 - 1
-          << ")";
-    }
-    separator = ", ";
+    if (shared_.slots()[r].meetings.load(std::memory_order_relaxed) >= meetings_) continue;
+    out += (out.empty() ? "" : ", ") + LateText(r);
   }
-  return out.str();
+  return out;
+}
+
+std::string Member::LateFor(uint64_t sequence) const {
+  std::string out;
+  for (int r = 0; r < size_; ++r) {
+    if (shared_.slots()[r].call.load(std::memory_order_relaxed) / 8 > sequence) continue;
+    out += (out.empty() ? "" : ", ") + LateText(r);
+  }
+  return out;
+}
+
+std::string Member::LateText(int rank) const {
+  const uint64_t call = shared_.slots()[rank].call.load(std::memory_order_relaxed);
+  const std::string text = "rank " + std::to_string(NameOf(rank)) + " has not arrived (";
+  if (call == 0) return text + "no collective yet)";
+  return text + "its last was " + Name(static_cast<Collective>(call % 8)) + " #" +
+         std::to_string(call / 8 - 1) + ")";
 }
 
 void Member::Abort(const std::string& why) {
@@ -154,7 +168,7 @@ void Member::Abort(const std::string& why) {
   shared_.gate_.Abort();
 }
 
-void Member::Leave() { Abort("rank " + std::to_string(rank_) + " has left the group"); }
+void Member::Leave() { Abort("rank " + std::to_string(NameOf(rank_)) + " has left the group"); }
 
 void Member::Fail(const std::string& why, const Gate::Ticket* ticket) {
   WriteReason(why);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/gate.h"
@@ -45,8 +46,10 @@ class Member {
   // Every 100 ms of waiting: a message about a peer that is known to be gone, or empty.
   using Watch = std::function<std::string()>;
 
-  // `shared` is Rendezvous::Bytes(size) bytes, zeroed by whoever made them.
-  Member(void* shared, int rank, int size, const CommOptions& options, Watch watch);
+  // `shared` is Rendezvous::Bytes(size) bytes, zeroed by whoever made them. `names`: what messages
+  // call the ranks, where these are some of a larger group; empty: 0, 1, ...
+  Member(void* shared, int rank, int size, const CommOptions& options, Watch watch,
+         std::vector<int> names = {});
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -54,8 +57,10 @@ class Member {
   // Each waits for all ranks and orders what they did before ahead of what they do after. Throws
   // CommError where the group was aborted before the last rank came, and aborts it when a peer is
   // dead, silent for timeout_s, or about to do something else than `call`.
-  void Begin(const CollectiveCall& call);  // The first meeting of a collective.
-  void Meet();                             // A later one.
+  void Begin(const CollectiveCall& call);            // The first meeting of a collective.
+  void BeginUncompared(const CollectiveCall& call);  // For who compares by CallOf().
+  // A later one. `patience_s` more than timeout_s, where peers may still wait for somebody else.
+  void Meet(double patience_s = 0);
   // A later one between threads, which cannot die alone and only copy in between: it passes even
   // when aborted, so that nobody leaves memory that a peer still reads.
   void MeetSurely();
@@ -63,18 +68,25 @@ class Member {
   // What `rank` brought to Begin(); valid until the next Begin() but one.
   const CollectiveCall& CallOf(int rank) const;
 
+  // From here on from any thread.
   void Abort(const std::string& why);
   void Leave();  // An abort that says that this rank has left.
+  bool aborted() const { return shared_.gate_.aborted(); }
+  std::string Reason(const std::string& otherwise = "aborted") const;  // Of the abort.
+  // Who has not begun call `sequence`, and what they did last: "rank 1 has not arrived (its last
+  // was all_reduce #2), ...". Empty: all have.
+  std::string LateFor(uint64_t sequence) const;
 
  private:
-  void Arrive(bool even_if_aborted);
-  void Await(const Gate::Ticket& ticket);
+  void Arrive(bool even_if_aborted, double patience_s = 0);
+  void Await(const Gate::Ticket& ticket, double patience_s);
   void CompareCalls() const;
   // Aborts with `why` and throws what counts, unless the meeting had passed by then.
   void Fail(const std::string& why, const Gate::Ticket* ticket);
   void WriteReason(const std::string& why);
-  std::string Reason(const std::string& otherwise) const;
   std::string Late() const;  // Who has not arrived, and what they did last.
+  std::string LateText(int rank) const;
+  int NameOf(int rank) const { return names_.empty() ? rank : names_[rank]; }
 
   Rendezvous& shared_;
   const int rank_;
@@ -82,11 +94,14 @@ class Member {
   const double timeout_s_;
   const int spins_;
   const Watch watch_;
+  const std::vector<int> names_;
   uint64_t meetings_ = 0;
   uint64_t begun_ = 0;  // `meetings_` at the last Begin().
   CollectiveCall call_;
 };
 
+// Whether two ranks are about to do the same; addresses do not count.
+bool Alike(const CollectiveCall& a, const CollectiveCall& b);
 std::string ToString(const CollectiveCall& call);  // "all_gather #3 (n = 7, fp32)"
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/comm/hybrid/hybrid_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/observe/json.h"
@@ -115,7 +116,11 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   plan.schedule_hash = ScheduleFor(options.executor, model, world, Mode::kTrain).Hash();
   plan.outside = ReadKiB("/proc/self/status", "VmRSS:") + options.executor.threads * kPackingBuffer +
                  (options.executor.threads + kNumStreams + 1) * kPerThread;
-  if (world > 1) plan.outside += options.executor.communicators * ShmBytes(world) / local_world;
+  if (world > 1) {
+    plan.outside += options.executor.communicators * (local_world < world
+                                                          ? HybridBytesPerRank(world, local_world)
+                                                          : ShmBytes(world) / local_world);
+  }
   plan.available = AvailableMemory() / local_world;
   return plan;
 }

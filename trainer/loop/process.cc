@@ -1,11 +1,15 @@
 #include "trainer/loop/process.h"
 
 #include <csignal>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "trainer/comm/hybrid/host_placement.h"
+#include "trainer/comm/hybrid/hybrid_communicator.h"
+#include "trainer/comm/hybrid/local_address.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/tcp_store.h"
@@ -37,6 +41,23 @@ StoreAccess AccessFor(const RankEnvironment& environment) {
 // a rank's compute threads and one stream that waits for a peer.
 int SpinsFor(int local_world, int threads) {
   return local_world * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
+}
+
+// Shared memory where all ranks are of one host, and with Gloo between hosts where they are not: as
+// they find out, whatever the launcher says.
+std::function<std::unique_ptr<Communicator>(const std::string& name)> Transport(
+    Store& store, const RankEnvironment& environment, const CommOptions& options) {
+  const int rank = environment.rank, size = environment.world_size;
+  const HostPlacement placement = FindHosts(store, "job", rank, size);
+  if (placement.hosts() == 1) {
+    return [&store, rank, size, options](const std::string& name) {
+      return CreateShmCommunicator(store, name, rank, size, options);
+    };
+  }
+  const std::string address = AgreeOnAddress(store, "job", rank, size, environment.master_addr);
+  return [&store, rank, placement, address, options](const std::string& name) {
+    return CreateHybridCommunicator(store, name, rank, placement, address, options);
+  };
 }
 
 }  // namespace
@@ -85,11 +106,15 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   job.world = environment.world_size;
   job.local_world = environment.local_world_size;
   job.store = store.get();
+  std::function<std::unique_ptr<Communicator>(const std::string& name)> transport;
   job.connect = [&](const std::string& name) {
-    CommOptions options;
-    options.timeout_s = recipe.run.timeout_s;
-    options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
-    return CreateShmCommunicator(*store, name, job.rank, job.world, options);
+    if (!transport) {
+      CommOptions options;
+      options.timeout_s = recipe.run.timeout_s;
+      options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
+      transport = Transport(*store, environment, options);
+    }
+    return transport(name);
   };
   job.place = Describe(environment);
   job.command_line = command_line;

@@ -45,14 +45,15 @@ std::string ReadAll(int fd) {
 
 // A child's life. 'E' or 'R' and a text go to `report`. Through exit(): that is where sanitizers
 // report leaks and set their exit status.
-[[noreturn]] void Child(int rank, int size, const Body& body, int port_pipe, int report) {
+[[noreturn]] void Child(const Join& join, int rank, int size, const Body& body, int port_pipe,
+                        int report) {
   std::string text;
   try {
     int port = 0;
     Require(read(port_pipe, &port, sizeof(port)) == sizeof(port), "no port");
     const auto store = ConnectTcpStore("127.0.0.1", port, rank, size, /*timeout_s=*/60);
     Rank me{rank, size, store.get(), [&](const std::string& name, const CommOptions& options) {
-              return CreateShmCommunicator(*store, name, rank, size, options);
+              return join(*store, name, rank, size, options);
             }};
     try {
       text = "R" + body(me);
@@ -69,7 +70,7 @@ std::string ReadAll(int fd) {
 
 }  // namespace
 
-std::vector<Outcome> RunProcessRanks(int size, const Body& body) {
+std::vector<Outcome> RunProcessRanksWith(const Join& join, int size, const Body& body) {
   std::fflush(nullptr);
   std::vector<pid_t> children(size);
   std::vector<Pipe> ports(size), reports(size);
@@ -81,7 +82,7 @@ std::vector<Outcome> RunProcessRanks(int size, const Body& body) {
     for (int other = 0; other < size; ++other) {
       if (other != r) close(reports[other].write_end);
     }
-    Child(r, size, body, ports[r].read_end, reports[r].write_end);
+    Child(join, r, size, body, ports[r].read_end, reports[r].write_end);
   }
   for (const Pipe& report : reports) close(report.write_end);
   auto server = std::make_unique<TcpStoreServer>("127.0.0.1", 0, size, /*join_timeout_s=*/60);
@@ -107,6 +108,10 @@ std::vector<Outcome> RunProcessRanks(int size, const Body& body) {
     close(ports[r].write_end);
   }
   return outcomes;
+}
+
+std::vector<Outcome> RunProcessRanks(int size, const Body& body) {
+  return RunProcessRanksWith(CreateShmCommunicator, size, body);
 }
 
 }  // namespace fsdp::testing

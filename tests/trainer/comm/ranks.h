@@ -36,6 +36,12 @@ std::vector<Outcome> RunThreadRanks(int size, const Body& body);
 // either. The store's server is the parent's.
 std::vector<Outcome> RunProcessRanks(int size, const Body& body);
 
+// The same with communicators of the caller's making.
+using Join = std::function<std::unique_ptr<Communicator>(Store& store, const std::string& name,
+                                                         int rank, int size, const CommOptions&)>;
+std::vector<Outcome> RunThreadRanksWith(const Join& join, int size, const Body& body);
+std::vector<Outcome> RunProcessRanksWith(const Join& join, int size, const Body& body);
+
 inline void Require(bool condition, const std::string& message) {
   if (!condition) throw std::runtime_error("Require: " + message);
 }

@@ -9,12 +9,12 @@
 namespace fsdp {
 namespace {
 
-TEST(ReduceTest, CopiesEveryLengthAtEveryOffsetAndNothingElse) {
+void ExpectCopies(Copy copy) {
   for (int64_t n = 0; n < 140; ++n) {
     for (int64_t offset : {0, 1, 4, 31}) {
       std::vector<std::byte> from(n + 64), to(n + 64, std::byte{0xab});
       for (int64_t i = 0; i < n; ++i) from[offset + i] = static_cast<std::byte>(i * 3 + 1);
-      CopyBytes(to.data() + 32 - offset, from.data() + offset, n);
+      copy(to.data() + 32 - offset, from.data() + offset, n);
       for (int64_t i = 0; i < n + 64; ++i) {
         const int64_t k = i - (32 - offset);
         const auto want = k >= 0 && k < n ? static_cast<std::byte>(k * 3 + 1) : std::byte{0xab};
@@ -22,6 +22,14 @@ TEST(ReduceTest, CopiesEveryLengthAtEveryOffsetAndNothingElse) {
       }
     }
   }
+}
+
+TEST(ReduceTest, CopiesEveryLengthAtEveryOffsetAndNothingElse) { ExpectCopies(CopyBytes); }
+
+TEST(ReduceTest, StreamsEveryLengthAtEveryOffsetAndNothingElse) {
+  ExpectCopies(StreamBytes);
+  EXPECT_EQ(CopyFor(64 << 20), &StreamBytes);
+  EXPECT_EQ(CopyFor(1 << 20), &CopyBytes);
 }
 
 TEST(ReduceTest, SumsInOrderIntoOneOfTheInputs) {

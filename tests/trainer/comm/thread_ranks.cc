@@ -8,19 +8,14 @@
 
 namespace fsdp::testing {
 
-std::vector<Outcome> RunThreadRanks(int size, const Body& body) {
+std::vector<Outcome> RunThreadRanksWith(const Join& join, int size, const Body& body) {
   MemoryStore store(/*timeout_s=*/60);
-  std::mutex mutex;
-  std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups;
   std::vector<Outcome> outcomes(size);
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
       Rank rank{r, size, &store, [&, r](const std::string& name, const CommOptions& options) {
-                  std::lock_guard lock(mutex);
-                  auto& group = groups[name];
-                  if (group.empty()) group = CreateThreadCommunicators(size, options);
-                  return std::move(group[r]);
+                  return join(store, name, r, size, options);
                 }};
       try {
         outcomes[r].result = body(rank);
@@ -32,6 +27,19 @@ std::vector<Outcome> RunThreadRanks(int size, const Body& body) {
   }
   for (std::thread& thread : threads) thread.join();
   return outcomes;
+}
+
+std::vector<Outcome> RunThreadRanks(int size, const Body& body) {
+  std::mutex mutex;
+  std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups;
+  return RunThreadRanksWith(
+      [&](Store&, const std::string& name, int rank, int, const CommOptions& options) {
+        std::lock_guard lock(mutex);
+        auto& group = groups[name];
+        if (group.empty()) group = CreateThreadCommunicators(size, options);
+        return std::move(group[rank]);
+      },
+      size, body);
 }
 
 }  // namespace fsdp::testing

@@ -1,23 +1,16 @@
 #include "trainer/comm/shm/shm_communicator.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <sstream>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "trainer/comm/cpu_communicator.h"
 #include "trainer/comm/reduce.h"
 #include "trainer/comm/rendezvous.h"
+#include "trainer/comm/shm/shared_memory.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -27,55 +20,10 @@ constexpr int64_t kPage = 4096;
 
 int64_t ControlBytes(int size) { return (Rendezvous::Bytes(size) + kPage - 1) / kPage * kPage; }
 
-std::string Errno(int error) { return std::generic_category().message(error); }
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-class Mapping {
- public:
-  Mapping(int fd, int64_t bytes) : bytes_(bytes) {
-    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED) {
-      throw DeviceError("cannot map " + std::to_string(bytes) +
-                        " bytes of shared memory: " + Errno(errno));
-    }
-    data_ = static_cast<std::byte*>(data);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { munmap(data_, bytes_); }
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_;
-  int64_t bytes_;
-};
-
-// Tells a peer's process from any other, while it runs and after.
-struct Peer {
-  int pid = 0;
-  FileDescriptor pidfd;  // -1: it had ended before we looked.
-};
-
 class ShmTransport final : public Transport {
  public:
-  ShmTransport(std::unique_ptr<Mapping> mapping, std::vector<Peer> peers, int rank, int size,
-               const CommOptions& options)
+  ShmTransport(std::unique_ptr<SharedMapping> mapping, std::vector<PeerProcess> peers, int rank,
+               int size, const CommOptions& options)
       : mapping_(std::move(mapping)),
         peers_(std::move(peers)),
         // Room for a slice for each peer, in whole cache lines.
@@ -142,13 +90,14 @@ class ShmTransport final : public Transport {
   }
 
   void AllGather(const CollectiveCall& call) {
+    const Copy copy = CopyFor(call.bytes() * size());
     InPieces(call.bytes(), kShmStagingBytes, [&](int64_t begin, int64_t bytes) {
       CopyBytes(Staging(rank(), round_), call.in + begin, bytes);
       const uint64_t round = Exchange(call);
-      CopyBytes(call.out + rank() * call.bytes() + begin, call.in + begin, bytes);
+      copy(call.out + rank() * call.bytes() + begin, call.in + begin, bytes);
       for (int i = 1; i < size(); ++i) {
         const int peer = (rank() + i) % size();
-        CopyBytes(call.out + peer * call.bytes() + begin, Staging(peer, round), bytes);
+        copy(call.out + peer * call.bytes() + begin, Staging(peer, round), bytes);
       }
     });
   }
@@ -222,67 +171,21 @@ class ShmTransport final : public Transport {
 
   std::string FindDead() {
     for (int r = 0; r < size(); ++r) {
-      if (r == rank()) continue;
-      const Peer& peer = peers_[r];
-      pollfd waits{peer.pidfd.get(), POLLIN, 0};  // Readable once the process has ended.
-      if (peer.pidfd.get() >= 0 && poll(&waits, 1, 0) <= 0) continue;
-      return "rank " + std::to_string(r) + " died (process " + std::to_string(peer.pid) + ")";
+      if (r == rank() || !peers_[r].HasEnded()) continue;
+      return "rank " + std::to_string(r) + " died (process " + std::to_string(peers_[r].pid()) +
+             ")";
     }
     return "";
   }
 
-  std::unique_ptr<Mapping> mapping_;
-  std::vector<Peer> peers_;
+  std::unique_ptr<SharedMapping> mapping_;
+  std::vector<PeerProcess> peers_;
   const int64_t slice_bytes_;
   Member member_;
   uint64_t round_ = 0;  // Meetings so far, the same on all ranks.
   bool begun_ = false;  // Whether the current call has had its first meeting.
   std::vector<const std::byte*> sources_;
 };
-
-// What /proc/<pid> means here: the same text on two ranks, the same processes.
-std::string Host() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  struct stat space {};
-  stat("/proc/self/ns/pid", &space);
-  return boot + "/" + std::to_string(space.st_ino);
-}
-
-FileDescriptor MakeMemory(int64_t bytes) {
-  FileDescriptor fd(memfd_create("fsdp-train", MFD_CLOEXEC));
-  int error = fd.get() < 0 ? errno : ftruncate(fd.get(), bytes) != 0 ? errno : 0;
-  // Commits every page: later there would be no error but SIGBUS.
-  if (error == 0) error = posix_fallocate(fd.get(), 0, bytes);
-  if (error != 0) {
-    throw DeviceError("cannot get " + std::to_string(bytes) +
-                      " bytes of shared memory: " + Errno(error));
-  }
-  return fd;
-}
-
-FileDescriptor OpenMemory(int pid, int remote_fd, int64_t bytes) {
-  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(remote_fd);
-  FileDescriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (fd.get() < 0) {
-    throw DeviceError("cannot open the shared memory of rank 0 at " + path + ": " + Errno(errno));
-  }
-  struct stat status {};
-  if (fstat(fd.get(), &status) != 0 || status.st_size != bytes) {
-    throw DeviceError("the shared memory of rank 0 at " + path + " has " +
-                      std::to_string(status.st_size) + " bytes, want " + std::to_string(bytes));
-  }
-  return fd;
-}
-
-Peer Watch(int pid) {
-  Peer peer{pid, FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
-  if (peer.pidfd.get() < 0 && errno != ESRCH) {
-    throw DeviceError("cannot watch process " + std::to_string(pid) +
-                      " (pidfd_open, Linux 5.3): " + Errno(errno));
-  }
-  return peer;
-}
 
 // One rank's entry in the exchange: no spaces in any part, an error comes last.
 struct Card {
@@ -316,11 +219,11 @@ std::unique_ptr<Communicator> CreateShmCommunicator(Store& store, const std::str
                                 ", want 0 <= rank < size <= " + std::to_string(Gate::kMaxSize));
   }
   // Errors travel with the exchanges, so that every rank fails with them and none waits in vain.
-  Card mine{Host(), static_cast<int>(getpid()), -1, ""};
-  FileDescriptor memory;
+  Card mine{ProcessSpace(), static_cast<int>(getpid()), -1, ""};
+  UniqueFd memory;
   if (rank == 0) {
     try {
-      memory = MakeMemory(ShmBytes(size));
+      memory = MakeSharedMemory(ShmBytes(size));
       mine.fd = memory.get();
     } catch (const DeviceError& error) {
       mine.error = error.what();
@@ -338,14 +241,14 @@ std::unique_ptr<Communicator> CreateShmCommunicator(Store& store, const std::str
                     " are not in one PID namespace of one host");
   }
 
-  std::unique_ptr<Mapping> mapping;
-  std::vector<Peer> peers(size);
+  std::unique_ptr<SharedMapping> mapping;
+  std::vector<PeerProcess> peers(size);
   std::string error;
   try {
-    if (rank != 0) memory = OpenMemory(cards[0].pid, cards[0].fd, ShmBytes(size));
-    mapping = std::make_unique<Mapping>(memory.get(), ShmBytes(size));
+    if (rank != 0) memory = OpenSharedMemory(cards[0].pid, cards[0].fd, ShmBytes(size), "rank 0");
+    mapping = std::make_unique<SharedMapping>(memory.get(), ShmBytes(size));
     for (int r = 0; r < size; ++r) {
-      if (r != rank) peers[r] = Watch(cards[r].pid);
+      if (r != rank) peers[r] = PeerProcess(cards[r].pid);
     }
   } catch (const DeviceError& e) {
     error = e.what();

@@ -57,9 +57,10 @@ class ThreadTransport final : public Transport {
   int Peer(int i) const { return (member_.rank() + i) % member_.size(); }
 
   void AllGather(const CollectiveCall& call) {
+    const Copy copy = CopyFor(call.bytes() * member_.size());
     for (int i = 0; i < member_.size(); ++i) {
       const int peer = Peer(i);
-      CopyBytes(call.out + peer * call.bytes(), member_.CallOf(peer).in, call.bytes());
+      copy(call.out + peer * call.bytes(), member_.CallOf(peer).in, call.bytes());
     }
   }
 

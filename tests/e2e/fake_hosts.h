@@ -1,0 +1,72 @@
+// Hosts of one machine: each a network, process, IPC and mount namespace of its own, so that its
+// ranks share memory with one another and with nobody else, joined by a switch. Nothing of it
+// outlives the test, however that ends: namespaces go with their processes.
+#ifndef FSDP_TRAIN_TESTS_E2E_FAKE_HOSTS_H_
+#define FSDP_TRAIN_TESTS_E2E_FAKE_HOSTS_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+
+// Why there can be no such hosts here ("unshare: Operation not permitted"); empty: there can.
+std::string WhyNoFakeHosts();
+
+// What the wire does to frames. Without it frames go by the kernel's bridge.
+struct Wire {
+  std::chrono::milliseconds delay{0};
+  double loss = 0;  // In [0, 1).
+};
+
+class FakeHosts {
+ public:
+  // Host i has the addresses 10.77.0.(i + 1) and fd77::(i + 1) on eth0. With `wire` this process is
+  // the switch. Throws std::runtime_error.
+  explicit FakeHosts(int count);
+  FakeHosts(int count, const Wire& wire);
+  ~FakeHosts();  // Kills what runs on them.
+  FakeHosts(const FakeHosts&) = delete;
+  FakeHosts& operator=(const FakeHosts&) = delete;
+
+  static std::string Address(int host) { return "10.77.0." + std::to_string(host + 1); }
+  static std::string Address6(int host) { return "fd77::" + std::to_string(host + 1); }
+
+  // Starts a rank of the binary on a host, as torchrun would.
+  void Start(int host, const Strings& flags, const Variables& environment);
+  // All that Start() has started, in its order. One that is killed when `patience` is over says so.
+  std::vector<Outcome> Wait(std::chrono::seconds patience);
+
+  int64_t LostFrames() const;  // Of the wire.
+
+  void CutOff(int host);  // Pulls the plug.
+  void Kill(int host);    // Every process of it.
+
+ private:
+  class Switch;
+  struct Host {
+    pid_t init = -1;    // The process 1 of the host, as seen from here.
+    int commands = -1;  // Shell commands for it to run.
+  };
+  struct Rank {
+    int host;
+    std::string files;  // What it leaves: files .out, .err, .code.
+  };
+
+  void Make(int count, bool bridge);
+
+  TempDir directory_;
+  std::vector<Host> hosts_;
+  std::vector<Rank> ranks_;
+  std::unique_ptr<Switch> switch_;
+};
+
+}  // namespace fsdp::e2e
+
+#endif  // FSDP_TRAIN_TESTS_E2E_FAKE_HOSTS_H_

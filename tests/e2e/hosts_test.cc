@@ -1,0 +1,170 @@
+// Several hosts, as far as one machine can be several: see fake_hosts.h.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/e2e/fake_hosts.h"
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+constexpr std::chrono::seconds kMinute{60};
+constexpr int kPort = 29501;
+
+class Hosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string why = WhyNoFakeHosts();
+    if (!why.empty()) GTEST_SKIP() << "no hosts of namespaces here: " << why;
+  }
+};
+
+// Three hosts of two ranks.
+Variables RankOn(int host, int local, const std::string& master) {
+  return {{"RANK", std::to_string(2 * host + local)},
+          {"WORLD_SIZE", "6"},
+          {"LOCAL_RANK", std::to_string(local)},
+          {"LOCAL_WORLD_SIZE", "2"},
+          {"MASTER_ADDR", master},
+          {"MASTER_PORT", std::to_string(kPort)}};
+}
+void StartAll(FakeHosts& hosts, const Job& job, const Strings& settings,
+              const std::string& master = FakeHosts::Address(0)) {
+  for (int host = 0; host < 3; ++host) {
+    for (const int local : {0, 1}) {
+      hosts.Start(host, job.Flags(settings), RankOn(host, local, master));
+    }
+  }
+}
+
+const Strings kShort = {"train.global_batch_size=12", "run.timeout_s=30",
+                        "checkpoint={every: 5, keep_last: 0}"};
+
+// Every number of the steps, to the bit, and every byte of the checkpoints.
+void ExpectSameRun(const std::string& got, const std::string& want) {
+  const auto steps = OfKind(ReadMetrics(got), "step"), expected = OfKind(ReadMetrics(want), "step");
+  ASSERT_EQ(steps.size(), 10u);
+  ASSERT_EQ(expected.size(), 10u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i]["loss"], expected[i]["loss"]) << "step " << i + 1;
+    EXPECT_EQ(steps[i]["grad_norm"], expected[i]["grad_norm"]) << "step " << i + 1;
+  }
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(want + "/checkpoints")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string name = std::filesystem::relative(entry.path(), want);
+    EXPECT_EQ(ReadFile(got + "/" + name), ReadFile(entry.path())) << name;
+    ++files;
+  }
+  EXPECT_GE(files, 12);  // Two checkpoints of six ranks.
+}
+
+void ExpectAllDone(const std::vector<Outcome>& outcomes) {
+  for (size_t r = 0; r < outcomes.size(); ++r) {
+    EXPECT_EQ(outcomes[r].code, 0) << "rank " << r << ": " << outcomes[r].Text();
+  }
+}
+
+TEST_F(Hosts, TrainWithTheBitsOfOneHost) {
+  Job job;
+  job.RunDir("one");
+  const Outcome one = job.Launch(6, kShort);
+  ASSERT_EQ(one.code, 0) << one.Text();
+  const std::string want = job.run_dir();
+  for (const bool ipv6 : {false, true}) {
+    FakeHosts hosts(3);
+    job.RunDir(ipv6 ? "ipv6" : "ipv4");
+    StartAll(hosts, job, kShort, ipv6 ? FakeHosts::Address6(0) : FakeHosts::Address(0));
+    ExpectAllDone(hosts.Wait(kMinute));
+    ExpectSameRun(job.run_dir(), want);
+  }
+}
+
+TEST_F(Hosts, TrainOverASlowLineThatLosesFrames) {
+  if (!Exists("/dev/net/tun")) GTEST_SKIP() << "no /dev/net/tun for a switch of our own";
+  Job job;
+  job.RunDir("one");
+  const Outcome one = job.Launch(6, kShort);
+  ASSERT_EQ(one.code, 0) << one.Text();
+  const std::string want = job.run_dir();
+  FakeHosts hosts(3, Wire{std::chrono::milliseconds(2), 0.01});
+  job.RunDir("slow");
+  StartAll(hosts, job, kShort);
+  ExpectAllDone(hosts.Wait(kMinute));
+  ExpectSameRun(job.run_dir(), want);
+  EXPECT_GT(hosts.LostFrames(), 10);
+}
+
+// A run that goes on until something happens to it.
+struct EndlessRun {
+  explicit EndlessRun(double timeout_s) : hosts(3) {
+    StartAll(hosts, job,
+             {"train.global_batch_size=12", "train.steps=100000000", "log.every=5",
+              "run.timeout_s=" + std::to_string(timeout_s)});
+    EXPECT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 10; }, kMinute));
+  }
+  Job job;
+  FakeHosts hosts;
+};
+
+// All ranks but those of `lost` end with 6 in time, and each names that host's ranks.
+void ExpectSurvivorsToName(int lost, const std::vector<Outcome>& outcomes) {
+  const std::string first = std::to_string(2 * lost), second = std::to_string(2 * lost + 1);
+  for (int r = 0; r < 6; ++r) {
+    if (r / 2 == lost) continue;
+    EXPECT_EQ(outcomes[r].code, 6) << "rank " << r << ": " << outcomes[r].Text();
+    const bool named = outcomes[r].err.find("rank " + first) != std::string::npos ||
+                       outcomes[r].err.find("rank " + second) != std::string::npos ||
+                       outcomes[r].err.find("ranks " + first + ", " + second) != std::string::npos;
+    EXPECT_TRUE(named) << "rank " << r << ": " << outcomes[r].err;
+  }
+}
+
+double Seconds(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+TEST_F(Hosts, SurvivorsOfAKilledHostNameItsRanksAtOnce) {
+  for (const int lost : {2, 0}) {
+    EndlessRun run(/*timeout_s=*/20);
+    const auto begin = std::chrono::steady_clock::now();
+    run.hosts.Kill(lost);
+    ExpectSurvivorsToName(lost, run.hosts.Wait(kMinute));
+    EXPECT_LT(Seconds(begin), 15);  // Not the timeout.
+  }
+}
+
+TEST_F(Hosts, AHostThatIsCutOffIsNamedWithinTheTimeout) {
+  EndlessRun run(/*timeout_s=*/3);
+  const auto begin = std::chrono::steady_clock::now();
+  run.hosts.CutOff(2);
+  const std::vector<Outcome> outcomes = run.hosts.Wait(kMinute);
+  ExpectSurvivorsToName(2, outcomes);
+  EXPECT_LT(Seconds(begin), 3 + 12);  // The store's server waits up to 10 s for who has not left.
+  for (const int r : {4, 5}) EXPECT_EQ(outcomes[r].code, 6) << outcomes[r].Text();
+}
+
+TEST_F(Hosts, WithoutGlooJoiningHostsFailsByName) {
+  Job job;
+  FakeHosts hosts(2);
+  for (const int host : {0, 1}) {
+    Variables environment = RankOn(host, 0, FakeHosts::Address(0));
+    environment["RANK"] = std::to_string(host);
+    environment["WORLD_SIZE"] = "2";
+    environment["LOCAL_WORLD_SIZE"] = "1";
+    if (host == 1) environment["FSDP_TRAIN_GLOO"] = "/nowhere/libfsdp_gloo.so";
+    hosts.Start(host, job.Flags(), environment);
+  }
+  for (const Outcome& outcome : hosts.Wait(kMinute)) {
+    EXPECT_EQ(outcome.code, 6) << outcome.Text();
+    EXPECT_NE(outcome.err.find("rank 1: joining hosts needs Gloo: there is no libfsdp_gloo.so "
+                               "(looked at /nowhere/libfsdp_gloo.so)"),
+              std::string::npos)
+        << outcome.err;
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::e2e

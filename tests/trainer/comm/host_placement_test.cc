@@ -1,0 +1,110 @@
+#include "trainer/comm/hybrid/host_placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "tests/trainer/comm/ranks.h"
+#include "trainer/comm/hybrid/local_address.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(HostPlacementTest, NumbersHostsByTheirLowestRanks) {
+  const HostPlacement placement({7, 3, 7, 3, 9, 7});
+  EXPECT_EQ(placement.hosts(), 3);
+  EXPECT_THAT(placement.RanksOf(0), ElementsAre(0, 2, 5));
+  EXPECT_THAT(placement.RanksOf(1), ElementsAre(1, 3));
+  EXPECT_THAT(placement.RanksOf(2), ElementsAre(4));
+  EXPECT_EQ(placement.LeaderOf(1), 1);
+  EXPECT_EQ(placement.LargestHost(), 3);
+  EXPECT_EQ(placement.NamesOf(0), "ranks 0, 2, 5");
+  EXPECT_EQ(placement.NamesOf(2), "rank 4");
+}
+
+TEST(HostPlacementTest, SharesTheWorkOfAHost) {
+  const HostPlacement placement({0, 0, 0, 1, 1});
+  EXPECT_EQ(placement.Partner(0, 1), 3);
+  EXPECT_EQ(placement.Partner(1, 1), 4);
+  EXPECT_EQ(placement.Partner(2, 1), 3);  // Around.
+  EXPECT_EQ(placement.Partner(4, 0), 1);
+  EXPECT_THAT(placement.Served(3), ElementsAre(0, 2));
+  EXPECT_THAT(placement.Served(2), IsEmpty());
+  EXPECT_EQ(placement.MostServed(), 2);
+}
+
+// Every rank's numbers reach every other host over a connection that both ends know of.
+TEST(HostPlacementTest, ConnectionsHaveTwoEnds) {
+  for (const auto& key : {std::vector<int>{0, 0, 1, 1, 2, 2}, std::vector<int>{0, 1, 1, 1, 2, 0, 1},
+                          std::vector<int>{0, 1, 2, 3}}) {
+    const HostPlacement placement(key);
+    for (int r = 0; r < placement.size(); ++r) {
+      for (const int peer : placement.Peers(r)) {
+        const std::vector<int> back = placement.Peers(peer);
+        EXPECT_NE(std::find(back.begin(), back.end(), r), back.end()) << r << " and " << peer;
+        EXPECT_NE(placement.HostOf(peer), placement.HostOf(r));
+      }
+      for (int host = 0; host < placement.hosts(); ++host) {
+        if (host == placement.HostOf(r)) continue;
+        const std::vector<int> served = placement.Served(placement.Partner(r, host));
+        EXPECT_NE(std::find(served.begin(), served.end(), r), served.end());
+      }
+    }
+  }
+}
+
+std::string HostsOf(Rank& rank) {
+  const HostPlacement placement = FindHosts(*rank.store, "test", rank.rank, rank.size);
+  Barrier(*rank.store, "done", rank.rank, rank.size);
+  std::string text;
+  for (int r = 0; r < rank.size; ++r) text += std::to_string(placement.HostOf(r));
+  return text;
+}
+
+TEST(FindHostsTest, ProcessesAndThreadsOfThisMachineAreOneHost) {
+  for (const RunRanks run : {&RunProcessRanks, &RunThreadRanks}) {
+    for (const Outcome& outcome : run(3, HostsOf)) {
+      EXPECT_EQ(outcome.error, "");
+      EXPECT_EQ(outcome.result, "000");
+    }
+  }
+}
+
+// The same boot, the same process numbers, and yet no memory in common.
+TEST(FindHostsTest, WhatCannotBeReachedIsAnotherHost) {
+  constexpr uid_t kNobody = 65534;  // May look at its own processes only.
+  if (seteuid(kNobody) != 0 || seteuid(0) != 0) GTEST_SKIP() << "only root can be another user";
+  const auto outcomes = RunProcessRanks(3, [](Rank& rank) -> std::string {
+    if (rank.rank == 1) Require(seteuid(kNobody) == 0, "seteuid");
+    const std::string hosts = HostsOf(rank);
+    if (rank.rank == 1) Require(seteuid(0) == 0, "seteuid");
+    return hosts;
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.result, "010");
+  }
+}
+
+TEST(LocalAddressTest, IsTheOneTowardsTheMaster) {
+  EXPECT_EQ(AddressTowards("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(AddressOfInterface("lo"), "127.0.0.1");
+  try {
+    AddressOfInterface("wire7");
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("FSDP_TRAIN_IFACE=wire7: no such network interface"), std::string::npos);
+    EXPECT_NE(text.find("there are: "), std::string::npos);
+    EXPECT_NE(text.find("lo"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::testing

@@ -1,0 +1,69 @@
+// A connection between the leaders of any two hosts, for the small messages around a collective:
+// what a host is about to do, that it fails, who is late. Tensors go by Gloo.
+#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_LINKS_H_
+#define FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_LINKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/shm/shared_memory.h"
+#include "trainer/comm/socket.h"
+#include "trainer/comm/store.h"
+
+namespace fsdp {
+
+class HostLinks {
+ public:
+  static constexpr int kMaxBytes = 4096;  // Of a message.
+
+  // No links: of a rank that leads no host, which may still wait in Poll().
+  HostLinks();
+  // One to each host but the own, `host`, whose entry holds no socket.
+  HostLinks(int host, std::vector<Socket> sockets);
+  ~HostLinks();  // What was sent still arrives.
+  HostLinks(const HostLinks&) = delete;
+  HostLinks& operator=(const HostLinks&) = delete;
+
+  // Any thread. Never blocks: a link whose peer does not read is lost.
+  void Send(int host, uint32_t type, const std::string& message);
+  void SendToAll(uint32_t type, const std::string& message);
+  void Wake();  // Ends Poll().
+
+  // Waits up to `timeout_ms` and hands over what has come: message(host, type, text), and
+  // lost(host) once for a link that has ended. One thread.
+  using OnMessage = std::function<void(int host, uint32_t type, const std::string& message)>;
+  using OnLost = std::function<void(int host)>;
+  void Poll(int timeout_ms, const OnMessage& message, const OnLost& lost);
+
+ private:
+  struct Link {
+    Socket socket;
+    std::string received;
+    bool lost = false;    // Poll()'s.
+    bool broken = false;  // Guarded by mutex_: nothing is sent any more.
+  };
+
+  UniqueFd wake_;
+  std::mutex mutex_;  // Of sending.
+  std::vector<Link> links_;
+};
+
+// Where a host's leader listens, and what a leader has to say to be let in.
+struct HostDoor {
+  std::string address;
+  int port = 0;
+};
+
+// Connects host `host` to all others: to lower ones by their doors, and higher ones come to
+// `listening`. Blocks. Throws CommError when `timeout_s` is over or the job has failed. `secret`:
+// the same on all hosts; who does not say it is sent away.
+std::vector<Socket> ConnectHosts(Store& store, int host, const Socket& listening,
+                                 const std::vector<HostDoor>& doors, const std::string& secret,
+                                 double timeout_s);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_LINKS_H_

@@ -1,0 +1,49 @@
+// Which ranks share a host, and who talks to whom between hosts.
+#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_
+#define FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/comm/store.h"
+
+namespace fsdp {
+
+// Hosts need not have equally many ranks, nor neighbouring ones. A host's lowest rank leads it.
+class HostPlacement {
+ public:
+  // `key[r]`: equal for ranks of one host. Hosts are numbered in the order of their leaders, so
+  // rank 0 leads host 0.
+  explicit HostPlacement(const std::vector<int>& key);
+
+  int size() const { return static_cast<int>(host_of_.size()); }  // Ranks.
+  int hosts() const { return static_cast<int>(ranks_of_.size()); }
+  int HostOf(int rank) const { return host_of_[rank]; }
+  const std::vector<int>& RanksOf(int host) const { return ranks_of_[host]; }  // Ascending.
+  int IndexOf(int rank) const { return index_of_[rank]; }                      // In RanksOf().
+  int LeaderOf(int host) const { return ranks_of_[host][0]; }
+  int LargestHost() const;  // Its number of ranks.
+
+  // To whom `rank` sends what is for `host`, another one: its rank of the same index, counted
+  // around where it has fewer. So the ranks of a host share the work.
+  int Partner(int rank, int host) const;
+  std::vector<int> Served(int rank) const;  // All whose partner `rank` is, ascending.
+  int MostServed() const;                   // By one rank.
+  std::vector<int> Peers(int rank) const;   // Partners and served, ascending.
+
+  std::string NamesOf(int host) const;  // "rank 2" or "ranks 2, 3".
+
+ private:
+  std::vector<int> host_of_, index_of_;
+  std::vector<std::vector<int>> ranks_of_;
+};
+
+// All ranks call this, with a `name` used once. Two ranks share a host where one can open the
+// other's memory and finds there what it was promised: nothing that an environment says, and not
+// fooled by machines cloned from one image. Ranks of different containers or users count as of
+// different hosts. Blocks. Throws CommError as Exchange does.
+HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_

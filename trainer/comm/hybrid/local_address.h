@@ -1,0 +1,26 @@
+// Under which address other hosts reach this one.
+#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_LOCAL_ADDRESS_H_
+#define FSDP_TRAIN_TRAINER_COMM_HYBRID_LOCAL_ADDRESS_H_
+
+#include <string>
+
+#include "trainer/comm/store.h"
+
+namespace fsdp {
+
+// The address, numeric, from which this host sends to `host`. Nothing is sent. Throws CommError.
+std::string AddressTowards(const std::string& host);
+
+// Of a network interface, IPv4 before IPv6. Throws ConfigError naming the interfaces there are.
+std::string AddressOfInterface(const std::string& interface);
+
+// All ranks call this, with a `name` used once: each one's AddressTowards(`master`), where the
+// store is; on the master's own host, where that may be the loopback device (a name in /etc/hosts),
+// the address by which other hosts know it. $FSDP_TRAIN_IFACE, the name of an interface, overrides
+// it, for one rank or all. Blocks.
+std::string AgreeOnAddress(Store& store, const std::string& name, int rank, int size,
+                           const std::string& master);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_LOCAL_ADDRESS_H_
