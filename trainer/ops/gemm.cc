@@ -337,6 +337,12 @@ void ProductTurned(const GemmKernels& kernels, const Product& p, const GemmTile&
   const int64_t rows = tile.rows;
   for (int64_t col = 0; col < tile.cols; col += kChunk) {
     const int64_t cols = std::min(kChunk, tile.cols - col);
+    float* c = p.c + tile.row * p.c_stride + tile.col + col;
+    if (p.options.beta != 0) {
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < cols; ++j) out[j * rows + i] = c[i * p.c_stride + j];
+      }
+    }
     for (int64_t block = 0; block < p.Blocks(); ++block) {
       const int64_t first = BlockBorder(p.k, block, p.Blocks());
       GemmStrip s = p.Strip(block);
@@ -351,7 +357,6 @@ void ProductTurned(const GemmKernels& kernels, const Product& p, const GemmTile&
       s.b_k = kernels.cols;
       s.c_row = rows;
       s.cols = rows;
-      s.add = block > 0;
       for (int64_t j = 0; j < cols; j += kernels.rows) {
         s.a = p.b.At(first, tile.col + col + j);
         s.rows = std::min(kernels.rows, cols - j);
@@ -360,12 +365,10 @@ void ProductTurned(const GemmKernels& kernels, const Product& p, const GemmTile&
       }
     }
     for (int64_t i = 0; i < rows; ++i) {
-      float* c = p.c + (tile.row + i) * p.c_stride + tile.col + col;
       for (int64_t j = 0; j < cols; ++j) {
         float value = out[j * rows + i];
-        if (p.options.beta != 0) value += c[j];
         if (p.options.bias != nullptr) value += p.options.bias[tile.col + col + j];
-        c[j] = value;
+        c[i * p.c_stride + j] = value;
       }
     }
     if (p.options.finish) p.options.finish({tile.row, rows, tile.col + col, cols, tile.thread});

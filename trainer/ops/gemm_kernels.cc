@@ -76,6 +76,7 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors_; ++v) {
         Vector value = s.alpha * sum[r][v];
+        asm("" : "+v"(value));  // Rounded here, not fused with what is added: as below.
         if (s.add) value += Load(c + v * kLanes);
         if (bias != nullptr) value += Load(bias + v * kLanes);
         Store(c + v * kLanes, value);
@@ -86,6 +87,7 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
   for (int r = 0; r < kRows; ++r, c += s.c_row) {
     for (int64_t j = 0; j < cols; ++j) {
       float value = s.alpha * sum[r][j / kLanes][j % kLanes];
+      asm("" : "+v"(value));
       if (s.add) value += c[j];
       if (bias != nullptr) value += bias[j];
       c[j] = value;

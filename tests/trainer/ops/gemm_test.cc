@@ -146,25 +146,29 @@ TEST(Gemm, NothingToAdd) {
 TEST(Gemm, BitsBelongToTheElement) {
   constexpr int64_t kM = 150, kN = 210, kK = 1000;
   Random random(11);
-  for (const bool ta : {false, true}) {
-    for (const bool tb : {false, true}) {
-      const Stored a(random, ta ? kK : kM, ta ? kM : kK, 0);
-      const Stored b(random, tb ? kN : kK, tb ? kK : kN, 0);
-      const auto product = [&](int threads, int64_t row, int64_t rows, int64_t col, int64_t cols) {
-        ThreadPool pool(threads, /*spin=*/false);
-        std::vector<float> c(rows * cols);
-        Gemm(pool, rows, cols, kK, {a.values.data() + row * (ta ? 1 : a.stride), a.stride, ta},
-             {b.values.data() + col * (tb ? b.stride : 1), b.stride, tb}, c.data(), cols);
-        return c;
-      };
-      const std::vector<float> whole = product(1, 0, kM, 0, kN);
-      for (const int threads : {2, 3, 5}) EXPECT_EQ(product(threads, 0, kM, 0, kN), whole);
-      for (const int64_t rows : {1, 5, 16, 17}) {
-        const std::vector<float> part = product(1, 3, rows, 7, 100);
-        for (int64_t i = 0; i < rows; ++i) {
-          for (int64_t j = 0; j < 100; ++j) {
-            ASSERT_EQ(part[i * 100 + j], whole[(i + 3) * kN + j + 7]) << i << " " << j << ta << tb;
-          }
+  for (int bits = 0; bits < 8; ++bits) {
+    const bool ta = bits & 1, tb = bits & 2, plain = bits & 4;
+    SCOPED_TRACE(bits);
+    const Stored a(random, ta ? kK : kM, ta ? kM : kK, 0);
+    const Stored b(random, tb ? kN : kK, tb ? kK : kN, 0);
+    const std::vector<double> bias_values = random.Vector(kN);
+    const std::vector<float> bias(bias_values.begin(), bias_values.end());
+    const auto product = [&](int threads, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+      ThreadPool pool(threads, /*spin=*/false);
+      std::vector<float> c(rows * cols, 0.3f);
+      GemmOptions options;
+      if (!plain) options = {.alpha = 0.7f, .beta = 0.9f, .bias = bias.data() + col};
+      Gemm(pool, rows, cols, kK, {a.values.data() + row * (ta ? 1 : a.stride), a.stride, ta},
+           {b.values.data() + col * (tb ? b.stride : 1), b.stride, tb}, c.data(), cols, options);
+      return c;
+    };
+    const std::vector<float> whole = product(1, 0, kM, 0, kN);
+    for (const int threads : {2, 3, 5}) EXPECT_EQ(product(threads, 0, kM, 0, kN), whole);
+    for (const int64_t rows : {1, 5, 16, 17}) {
+      const std::vector<float> part = product(1, 3, rows, 7, 100);
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < 100; ++j) {
+          ASSERT_EQ(part[i * 100 + j], whole[(i + 3) * kN + j + 7]) << i << " " << j;
         }
       }
     }
@@ -263,7 +267,9 @@ TEST(Gemm, KernelsGiveTheSameBits) {
     s.rows = kRows;
     s.cols = kColumns;
     s.k = kK;
-    s.alpha = 0.75f;
+    s.alpha = 0.7f;
+    kernels.strip(s);
+    s.add = true;
     kernels.strip(s);
     return c;
   };
