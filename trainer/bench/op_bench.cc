@@ -34,7 +34,7 @@ class Tensors {
   explicit Tensors(Device& device) : device_(device) {}
 
   // Contents that are no special case of any op. Small, so that the softmax of the head is not of a
-  // few tokens alone: with denormal gradients its products take a hundred times as long.
+  // few tokens alone.
   View Float(const Shape& shape) {
     const View view = New(DType::kFloat32, shape);
     if (device_.type() != DeviceType::kSim) {

@@ -12,7 +12,7 @@
 // sum over rows is float64 in the order of i. The results overlap nothing else.
 //
 // Cost: 2 rows cols vocab FLOPs a product (one forward, three with the gradient) and 4 per logit;
-// every operand once. The logits of a chunk, written once and read four times, are not counted.
+// every operand once. The logits of a chunk are not counted.
 // Throws std::invalid_argument before anything is enqueued. A target outside [0, vocab) fails the
 // stream with DataError before anything is written.
 #ifndef FSDP_TRAIN_TRAINER_OPS_HEAD_LOSS_H_

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/trainer/comm/on_threads.h"
 #include "tests/trainer/comm/raw_member.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/tcp_store.h"
@@ -21,6 +22,7 @@
 namespace fsdp {
 namespace {
 
+using testing::OnThreads;
 using testing::RawMember;
 using wire::Type;
 
@@ -35,23 +37,6 @@ StoreLimits Patient() {
   StoreLimits limits;
   limits.prove_within = std::chrono::minutes(2);
   return limits;
-}
-
-// What each of `size` threads threw, "" for nothing.
-std::vector<std::string> OnThreads(int size, const std::function<void(int)>& body) {
-  std::vector<std::string> errors(size);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        body(r);
-      } catch (const std::exception& error) {
-        errors[r] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return errors;
 }
 
 std::string ErrorOf(const std::function<void()>& call) {

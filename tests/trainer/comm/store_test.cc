@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/trainer/comm/on_threads.h"
 #include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/comm/raw_member.h"
 #include "trainer/comm/memory_store.h"
@@ -25,28 +26,13 @@
 namespace fsdp {
 namespace {
 
+using testing::OnThreads;
 using testing::Require;
 
 // Runs body(rank, store) on `size` threads, each with its view of one store, and returns what each
 // threw ("" for nothing).
 using RankBody = std::function<void(int rank, Store& store)>;
 using RunStore = std::vector<std::string> (*)(int size, double timeout_s, const RankBody& body);
-
-std::vector<std::string> OnThreads(int size, const std::function<void(int)>& body) {
-  std::vector<std::string> errors(size);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        body(r);
-      } catch (const std::exception& error) {
-        errors[r] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return errors;
-}
 
 std::vector<std::string> OnMemory(int size, double timeout_s, const RankBody& body) {
   MemoryStore store(timeout_s);
