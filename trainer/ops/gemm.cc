@@ -255,7 +255,7 @@ void RunStrips(const GemmKernels& kernels, const Product& p, const GemmTile& til
     s.next = s.a_k == 1 && s.next_rows > 0 ? s.a + a_strip : nullptr;
     kernels.strip(s);
     if (last && p.options.finish) {
-      p.options.finish({tile.row + i, s.rows, tile.col, tile.cols, tile.thread});
+      p.options.finish({tile.row + i, s.rows, tile.col, tile.cols});
     }
   }
 }
@@ -283,8 +283,8 @@ void ProductInPlace(const GemmKernels& kernels, const Product& p, const GemmTile
         s.b = b.data;
         s.b_tile = kernels.cols;
         s.b_k = b.row;
-        RunStrips(kernels, p, {part.row, part.rows, part.col, whole, part.thread}, s, a,
-                  kernels.rows * p.a.row, last);
+        RunStrips(kernels, p, {part.row, part.rows, part.col, whole}, s, a, kernels.rows * p.a.row,
+                  last);
       }
       if (whole == part.cols) continue;
       b.data = b.At(0, whole);
@@ -292,8 +292,8 @@ void ProductInPlace(const GemmKernels& kernels, const Product& p, const GemmTile
       s.b = scratch.b();
       s.b_tile = TileStep(s.k, kernels.cols);
       s.b_k = kernels.cols;
-      RunStrips(kernels, p, {part.row, part.rows, part.col + whole, part.cols - whole, part.thread},
-                s, a, kernels.rows * p.a.row, last);
+      RunStrips(kernels, p, {part.row, part.rows, part.col + whole, part.cols - whole}, s, a,
+                kernels.rows * p.a.row, last);
     }
   }
 }
@@ -311,7 +311,7 @@ void ProductPacked(const GemmKernels& kernels, const Product& p, const GemmTile&
     s.b_tile = TileStep(s.k, kernels.cols);
     s.b_k = kernels.cols;
     for (int64_t row = 0; row < tile.rows; row += height) {
-      GemmTile part{tile.row + row, std::min(height, tile.rows - row), 0, 0, tile.thread};
+      GemmTile part{tile.row + row, std::min(height, tile.rows - row), 0, 0};
       Matrix a = p.a;
       a.data = p.a.At(part.row, first);
       std::swap(a.row, a.col);
@@ -371,7 +371,7 @@ void ProductTurned(const GemmKernels& kernels, const Product& p, const GemmTile&
         c[i * p.c_stride + j] = value;
       }
     }
-    if (p.options.finish) p.options.finish({tile.row, rows, tile.col + col, cols, tile.thread});
+    if (p.options.finish) p.options.finish({tile.row, rows, tile.col + col, cols});
   }
 }
 
@@ -417,7 +417,7 @@ GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int p
   const int across = parts / down;
   const auto [row, row_end] = ThreadPool::Part(m, kernels.rows, down, part / across);
   const auto [col, col_end] = ThreadPool::Part(n, kernels.cols, across, part % across);
-  return {row, row_end - row, col, col_end - col, part};
+  return {row, row_end - row, col, col_end - col};
 }
 
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,

@@ -29,7 +29,6 @@ struct GemmOperand {
 struct GemmTile {
   int64_t row = 0, rows = 0;
   int64_t col = 0, cols = 0;
-  int thread = 0;  // Of the pool, who computes it.
 };
 
 struct GemmOptions {

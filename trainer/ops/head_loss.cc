@@ -86,7 +86,7 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
                 weights.As<float>(), scale, loss.As<float>(),
                 gradients ? gradients->dx.As<float>() : nullptr,
                 with_dw ? gradients->dw->As<float>() : nullptr, nll,
-                reinterpret_cast<float*>(nll + shape.chunk));
+                reinterpret_cast<float*>(nll + 2 * shape.chunk));
   });
 }
 
@@ -99,7 +99,8 @@ int64_t HeadLossChunkRows(int64_t rows, int64_t vocab) {
 
 int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab) {
   constexpr int64_t kAlign = 64;
-  const int64_t row_bytes = int64_t{sizeof(double)} + vocab * int64_t{sizeof(float)};
+  // nll, the largest logit and a factor, and the logits.
+  const int64_t row_bytes = int64_t{sizeof(double)} + (2 + vocab) * int64_t{sizeof(float)};
   return (HeadLossChunkRows(rows, vocab) * row_bytes + kAlign - 1) / kAlign * kAlign;
 }
 

@@ -1,10 +1,10 @@
 #include "trainer/ops/head_loss_cpu.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "trainer/core/errors.h"
 #include "trainer/ops/gemm.h"
@@ -23,6 +23,15 @@ void CheckTargets(const HeadLossShape& s, const int32_t* targets, const float* w
   }
 }
 
+// Threads that compute other columns of the same row do so, too: the order makes no difference.
+void RaiseTo(float& max, float value) {
+  const std::atomic_ref<float> shared(max);
+  float before = shared.load(std::memory_order_relaxed);
+  while (value > before &&
+         !shared.compare_exchange_weak(before, value, std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace
 
 void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const float* x, const float* w,
@@ -31,19 +40,17 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const float* x, const
   CheckTargets(s, targets, weights);
   const HeadLossKernels& kernels = ForThisCpu(kHeadLossAvx2, kHeadLossAvx512);
   const bool with_gradient = dx != nullptr;
-  // Of the rows of a chunk: what each thread of the product saw, and what a row of g is multiplied
-  // by yet.
-  std::vector<float> maxima(pool.size() * s.chunk), factors(s.chunk);
+  // Of a chunk's rows: the largest logit, and what a row of g is multiplied by yet.
+  float *maxima = reinterpret_cast<float*>(nll + s.chunk), *factors = maxima + s.chunk;
   double total = 0;
   for (int64_t first = 0; first < s.rows; first += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.rows - first);
     const float* x_chunk = x + first * s.cols;
-    std::fill(maxima.begin(), maxima.end(), -std::numeric_limits<float>::infinity());
+    std::fill_n(maxima, rows, -std::numeric_limits<float>::infinity());
     Gemm(pool, rows, s.vocab, s.cols, {x_chunk, s.cols}, {w, s.cols, true}, logits, s.vocab,
          {.finish = [&](const GemmTile& tile) {
            for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-             float& max = maxima[tile.thread * s.chunk + i];
-             max = std::max(max, kernels.max(logits + i * s.vocab + tile.col, tile.cols));
+             RaiseTo(maxima[i], kernels.max(logits + i * s.vocab + tile.col, tile.cols));
            }
          }});
     pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
@@ -55,8 +62,7 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const float* x, const
           if (with_gradient) std::fill_n(row, s.vocab, 0.0f);
           continue;
         }
-        float max = maxima[i];
-        for (int t = 1; t < pool.size(); ++t) max = std::max(max, maxima[t * s.chunk + i]);
+        const float max = maxima[i];
         float& target = row[targets[first + i]];
         const float logit = target;
         const double sum = with_gradient ? kernels.replace_by_exp(row, s.vocab, max)
