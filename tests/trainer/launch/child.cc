@@ -49,25 +49,37 @@ int SignalNumber(const std::string& name) {
   throw std::invalid_argument("signal " + name);
 }
 
-void PrintCaught(int number) {
-  const char* name = sigabbrev_np(number);
-  char line[32] = "caught ";
-  strcat(line, name);
-  strcat(line, "\n");
-  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, line, strlen(line));
-}
-
-// Prints `ready`, then the signals that come, until `last` has.
-void ReportSignals(int last) {
+sigset_t ReportedSignals() {
   sigset_t all;
   sigemptyset(&all);
   for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&all, number);
-  sigprocmask(SIG_BLOCK, &all, nullptr);
-  Write(STDOUT_FILENO, "ready\n");
+  return all;
+}
+
+// Prints the signals that come, blocked by then, until `last` has.
+void PrintSignals(const std::string& who, int last) {
+  const sigset_t all = ReportedSignals();
   for (int number = 0; number != last;) {
     sigwait(&all, &number);
-    PrintCaught(number);
+    Write(STDOUT_FILENO, who + "caught " + sigabbrev_np(number) + "\n");
   }
+}
+
+// Prints `ready` before.
+void ReportSignals(int last) {
+  const sigset_t all = ReportedSignals();
+  sigprocmask(SIG_BLOCK, &all, nullptr);
+  Write(STDOUT_FILENO, "ready\n");
+  PrintSignals("", last);
+}
+
+// The same by a child of the rank, in its group, which is ready on return.
+void ReportSignalsOfAChild(int last) {
+  const sigset_t all = ReportedSignals();
+  sigprocmask(SIG_BLOCK, &all, nullptr);
+  if (fork() != 0) return;
+  PrintSignals("child ", last);
+  SleepForEver();  // Its end would be a signal of its own.
 }
 
 // What the training loop does: 75 when a stop was requested. With `hang` it only says so.
@@ -164,6 +176,8 @@ int Do(const RankEnvironment& environment, const std::string& verb, const std::s
     signal(SignalNumber(value), SIG_IGN);
   } else if (verb == "signals") {
     ReportSignals(SignalNumber(value));
+  } else if (verb == "child_signals") {
+    ReportSignalsOfAChild(SignalNumber(value));
   } else if (verb == "train") {
     _exit(Train(std::chrono::milliseconds(number()), false));
   } else if (verb == "never_stop") {

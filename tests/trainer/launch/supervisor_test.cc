@@ -472,6 +472,17 @@ TEST(SupervisorTest, ARepeatOfSigintOrSigtermIsTheSame) {
   EXPECT_EQ(it.Count("] caught TERM"), 0) << it.All();
 }
 
+// A rank may have processes of its own (a data loader, a debugger): what it hears, they hear.
+TEST(SupervisorTest, SignalsReachTheWholeGroupOfARank) {
+  Launched it(kTwo, {"all:child_signals=USR1", "all:signals=USR1"});
+  it.Await("] ready", 2);
+  it.Signal(SIGTERM);
+  it.Await("] child caught TERM", 2);
+  it.Await("] caught TERM", 2);
+  it.Signal(SIGUSR1);
+  EXPECT_EQ(it.Wait(), 0) << it.All();
+}
+
 TEST(SupervisorTest, AfterAWhileASecondStopIsForwardedAndAThirdKills) {
   Launched it(kTwo, {"all:signals=USR2"}, {{"LAUNCH_TEST_REPEAT_MS", "1"}});
   it.Await("] ready", 2);
