@@ -92,6 +92,7 @@ bool Restartable(int code) {
     case ExitCode::kMemory:
     case ExitCode::kData:
     case ExitCode::kCheckpoint:
+    case ExitCode::kNotFinite:  // From the same checkpoint, the same steps give the same numbers.
       return false;
     default:
       return true;

@@ -42,8 +42,8 @@ void CheckLaunchOptions(const LaunchOptions& options);
 // that fails with anything else, before any was told to end, takes its place. The one is named
 // in one line on stderr, the others end within the graces. Then all are started again, up to
 // max_restarts times, on a new port (with an rdzv_endpoint, on the same), unless the code is one
-// that would come again (2, 3, 4, 5) or a signal to stop has come. Ranks of other hosts end with 6
-// then, so that their launchers do the same; TORCHELASTIC_RESTART_COUNT keeps the starts apart.
+// that would come again (2, 3, 4, 5, 7) or a signal to stop has come. Ranks of other hosts end with
+// 6 then, so that their launchers do the same; TORCHELASTIC_RESTART_COUNT keeps the starts apart.
 //
 // The ranks' FSDP_TRAIN_SECRET is what secret_file holds, else what is set here, else, on one host,
 // random; on several it is not set and the ranks use the job's name.
