@@ -23,6 +23,7 @@
 #include "trainer/launch/free_port.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/line_buffer.h"
+#include "trainer/launch/memory_limits.h"
 #include "trainer/launch/process_scope.h"
 #include "trainer/launch/sink.h"
 #include "trainer/launch/spawn.h"
@@ -174,6 +175,7 @@ class Supervisor {
   void OnStop(int number);
   void Reap();
   void OnExit(Rank& rank, int status);
+  std::string WhoKilled() const;
   void OnDeadline();
   void Announce();
   void Read(Rank& rank, Stream& stream);
@@ -199,6 +201,7 @@ class Supervisor {
 
   // Of this start of the ranks.
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::optional<MemoryLimits::OomKills> oom_kills_;  // Before it.
   std::optional<Failure> failure_;
   bool announced_ = false;
   bool stopped_early_ = false;  // A rank returned 75.
@@ -285,6 +288,7 @@ int Supervisor::RunOnce(int restart) {
 }
 
 void Supervisor::Start(int restart) {
+  oom_kills_ = MemoryLimits(options_.memory_root).OutOfMemoryKills();
   Endpoint endpoint;
   if (options_.rdzv_endpoint.empty()) {
     auto port = std::make_unique<FreePort>();  // While the last one is held: never the same.
@@ -445,12 +449,22 @@ void Supervisor::OnExit(Rank& rank, int status) {
   if (WIFEXITED(status)) {
     how = "exit code " + std::to_string(code) + Meaning(code);
   } else {
-    how = "killed by " + SignalName(WTERMSIG(status));
-    if (WTERMSIG(status) == SIGKILL && !ending_) how += " (by hand, or out of memory: see dmesg)";
+    how = WTERMSIG(status) == SIGKILL && !ending_ ? WhoKilled()
+                                                  : "killed by " + SignalName(WTERMSIG(status));
     how += ", exit code " + std::to_string(code);
   }
   failure_ = Failure{rank.rank, rank.pid, code, how};
   if (code != kCollective) Announce();
+}
+
+// The ranks are in this process's control group: it starts them.
+std::string Supervisor::WhoKilled() const {
+  const auto now = MemoryLimits(options_.memory_root).OutOfMemoryKills();
+  if (!now || !oom_kills_ || now->file != oom_kills_->file || now->count <= oom_kills_->count) {
+    return "killed by SIGKILL (by hand, or out of memory: see dmesg)";
+  }
+  return "killed by the kernel: out of memory (oom_kill of " + now->file + ": " +
+         std::to_string(oom_kills_->count) + ", now " + std::to_string(now->count) + ")";
 }
 
 void Supervisor::Announce() {

@@ -28,6 +28,8 @@ struct LaunchOptions {
   // A signal that comes again within this time is the same one.
   std::chrono::milliseconds repeat{5000};
   std::string program = "/proc/self/exe";  // What a rank runs: this very build, even if replaced.
+
+  std::string memory_root;  // MemoryLimits' root, for tests.
 };
 
 // Throws ConfigError with all mistakes, one a line.
@@ -44,6 +46,9 @@ void CheckLaunchOptions(const LaunchOptions& options);
 // max_restarts times, on a new port (with an rdzv_endpoint, on the same), unless the code is one
 // that would come again (2, 3, 4, 5, 7) or a signal to stop has come. Ranks of other hosts end with
 // 6 then, so that their launchers do the same; TORCHELASTIC_RESTART_COUNT keeps the starts apart.
+//
+// Of a rank that SIGKILL ended it says that the kernel was out of memory, where the kernel has
+// counted that in its control group since the start; elsewhere nobody knows who it was.
 //
 // The ranks' FSDP_TRAIN_SECRET is what secret_file holds, else what is set here, else, on one host,
 // random; on several it is not set and the ranks use the job's name.

@@ -2,8 +2,8 @@
 // command:
 //   child launch [options of launch] -- ACTION ...
 // An ACTION is --RANK:VERB[=VALUE], RANK a number or `all`; a rank does its own in order, then
-// returns 0. LAUNCH_TEST_{GRACE,GRACE_AFTER_SIGTERM,REPEAT}_MS set what has no flag or is too long
-// for tests.
+// returns 0. LAUNCH_TEST_{GRACE,GRACE_AFTER_SIGTERM,REPEAT}_MS and LAUNCH_TEST_MEMORY_ROOT set what
+// has no flag or is too long for tests.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -186,6 +186,11 @@ int Do(const RankEnvironment& environment, const std::string& verb, const std::s
     Sleep(number());
   } else if (verb == "touch") {
     fclose(fopen(value.c_str(), "w"));
+  } else if (verb == "oom_kill") {  // As the kernel would: the count rises, then SIGKILL.
+    FILE* const file = fopen(value.c_str(), "w");
+    fputs("under_oom 0\noom_kill 4\n", file);
+    fclose(file);
+    raise(SIGKILL);
   } else if (verb == "await") {
     while (access(value.c_str(), F_OK) != 0) Sleep(1);
   } else if (verb == "listen") {
@@ -230,6 +235,9 @@ int RunSupervisor(int argc, char** argv) {
     ReadMilliseconds("LAUNCH_TEST_GRACE_MS", &command.options.grace);
     ReadMilliseconds("LAUNCH_TEST_GRACE_AFTER_SIGTERM_MS", &command.options.grace_after_sigterm);
     ReadMilliseconds("LAUNCH_TEST_REPEAT_MS", &command.options.repeat);
+    if (const char* root = std::getenv("LAUNCH_TEST_MEMORY_ROOT")) {
+      command.options.memory_root = root;
+    }
     return Launch(command.options, command.argv);
   } catch (const CLI::ParseError& error) {
     app.exit(error);

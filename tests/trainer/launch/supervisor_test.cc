@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -350,6 +351,29 @@ TEST(SupervisorTest, ASignalsDeathIs128PlusItsNumber) {
     EXPECT_EQ(it.Count(") failed first: killed by SIG" + name), 1) << it.errors();
     EXPECT_EQ(it.Count(", exit code " + std::to_string(128 + number) + "\n"), 1) << it.errors();
   }
+}
+
+// Only where the kernel has counted a kill since the ranks started.
+TEST(SupervisorTest, SaysThatTheKernelWasOutOfMemoryWhereItIsKnown) {
+  const std::string root = Directory(), group = "/sys/fs/cgroup/memory/job";
+  const std::string counter = group + "/memory.oom_control";
+  std::filesystem::create_directories(root + group);
+  std::filesystem::create_directories(root + "/proc/self");
+  std::ofstream(root + "/proc/self/cgroup") << "4:memory:/job\n";
+  Variables variables = kHasty;
+  variables["LAUNCH_TEST_MEMORY_ROOT"] = root;
+  std::ofstream(root + counter) << "under_oom 0\noom_kill 3\n";
+  Launched killed(kTwo, {"1:oom_kill=" + root + counter, "0:sleep"}, variables);
+  EXPECT_EQ(killed.Wait(), 137);
+  EXPECT_EQ(killed.Count(") failed first: killed by the kernel: out of memory (oom_kill of " +
+                         counter + ": 3, now 4), exit code 137\n"),
+            1)
+      << killed.errors();
+  // The count stands at 4 now: that was another's.
+  Launched by_hand(kTwo, {"1:raise=KILL", "0:sleep"}, variables);
+  EXPECT_EQ(by_hand.Wait(), 137);
+  EXPECT_EQ(by_hand.Count("killed by SIGKILL (by hand, or out of memory: see dmesg)"), 1)
+      << by_hand.errors();
 }
 
 TEST(SupervisorTest, LastWordsComeBeforeTheVerdict) {
