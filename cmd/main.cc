@@ -3,6 +3,8 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +18,9 @@
 #include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/launch/launch_command.h"
+#include "trainer/launch/memory_limits.h"
 #include "trainer/launch/supervisor.h"
+#include "trainer/loop/plan.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
@@ -49,6 +53,12 @@ void PrintDevices() {
 std::string Version() {
   return "fsdp-train " + std::string(BuildVersion()) + " (" + std::string(BuildGitHash()) + ", " +
          std::string(BuildCompiler()) + ")";
+}
+
+// ": ulimit -v leaves 3 MiB", of whoever leaves least.
+std::string WhoLimitsMemory() {
+  const std::optional<MemoryRoom> room = AvailableMemory(MemoryLimits(), 1, 0);
+  return room ? ": " + room->limit + " leaves " + HumanBytes(room->bytes) : "";
 }
 
 // What `fsdp-train` takes without a sub-command, and `launch` after its `--`.
@@ -85,6 +95,7 @@ void CheckLaunch(const LaunchCommand& launch) {
 }
 
 int Main(int argc, char** argv) {
+  SpareAddressSpace();
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on the size of files is a full disk: writes say so.
 
   CLI::App app("fsdp-train: Fully Sharded Data Parallel training from a YAML recipe");
@@ -147,6 +158,9 @@ int Main(int argc, char** argv) {
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "fsdp-train: no memory left%s\n", WhoLimitsMemory().c_str());
+    return static_cast<int>(ExitCode::kMemory);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fsdp-train: %s\n", error.what());
     return static_cast<int>(ExitCode::kRuntime);

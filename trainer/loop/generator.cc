@@ -73,12 +73,13 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   const Shape layer{options.rows, options.capacity, c.heads, c.head_dim};
   const int64_t cache_bytes = 2 * c.layers * layer.NumElements() * SizeOf(DType::kFloat32);
   const int64_t weight_bytes = NumParameters(model.shape) * SizeOf(DType::kFloat32);
-  const int64_t available = AvailableMemory();
-  if (available > 0 && weight_bytes + cache_bytes > available) {
+  const std::optional<MemoryRoom> available = AvailableMemory(MemoryLimits(), 1, 0);
+  if (available && weight_bytes + cache_bytes > available->bytes) {
     throw MemoryError("does not fit: " + HumanBytes(weight_bytes) + " of weights and " +
                       HumanBytes(cache_bytes) + " of keys and values for " +
                       std::to_string(options.rows) + " x " + std::to_string(options.capacity) +
-                      " tokens, and " + HumanBytes(available) + " are available");
+                      " tokens, and " + HumanBytes(available->bytes) + " are available (" +
+                      available->limit + ")");
   }
   ExecutorOptions executor;
   executor.strategy = Strategy::kNoShard;

@@ -1,9 +1,8 @@
 #include "trainer/loop/plan.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <sstream>
 #include <utility>
@@ -23,24 +22,18 @@ constexpr int64_t kPackingBuffer = int64_t{6} << 20;
 // Stacks, malloc's arenas and what libraries allocate of a rank's threads: four streams and their
 // helpers, and the one that saves. Measured at 0.3 to 0.9 MiB a thread.
 constexpr int64_t kPerThread = int64_t{1} << 20;
+// Addresses of libraries and files that are mapped after the plan, few of them touched.
+constexpr int64_t kSpareAddresses = int64_t{64} << 20;
 
-int64_t ReadKiB(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind(key, 0) == 0) {
-      std::istringstream fields(line.substr(key.size()));
-      int64_t kib = 0;
-      fields >> kib;
-      return kib << 10;
-    }
+// Of a thread, as ulimit counts it: touched or not.
+int64_t StackBytes() {
+  pthread_attr_t attributes;
+  size_t bytes = size_t{8} << 20;
+  if (pthread_getattr_default_np(&attributes) == 0) {
+    pthread_attr_getstacksize(&attributes, &bytes);
+    pthread_attr_destroy(&attributes);
   }
-  return 0;
-}
-
-int64_t ReadNumber(const char* path) {
-  std::ifstream file(path);
-  int64_t value = 0;
-  return file >> value ? value : 0;  // "max" is no number: no limit.
+  return static_cast<int64_t>(bytes);
 }
 
 int64_t Kind(const MemoryPlan& plan, MemoryKind kind) {
@@ -100,28 +93,36 @@ const std::vector<Cure>& Cures() {
 
 }  // namespace
 
-int64_t AvailableMemory() {
-  int64_t available = ReadKiB("/proc/meminfo", "MemAvailable:");
-  const int64_t limit = ReadNumber("/sys/fs/cgroup/memory.max");
-  if (limit > 0) {
-    available = std::min(available, limit - ReadNumber("/sys/fs/cgroup/memory.current"));
+std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharers,
+                                          int64_t addresses) {
+  std::optional<MemoryRoom> tightest = limits.Shared();
+  if (tightest) tightest->bytes /= sharers;
+  for (std::optional<MemoryRoom> own : {limits.AddressSpace(), limits.DataSegment()}) {
+    if (!own) continue;
+    // What is resident now is taken already, and the caller's sum has it too.
+    own->bytes = std::max<int64_t>(0, own->bytes + limits.Resident() - addresses);
+    if (!tightest || own->bytes < tightest->bytes) tightest = own;
   }
-  return available;
+  return tightest;
 }
 
-RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world) {
+RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
+                const MemoryLimits& limits) {
   RunPlan plan;
   plan.world = world;
   plan.memory = PlanMemory(model, options, world, &plan.traffic);
   plan.schedule_hash = ScheduleFor(options.executor, model, world, Mode::kTrain).Hash();
-  plan.outside = ReadKiB("/proc/self/status", "VmRSS:") + options.executor.threads * kPackingBuffer +
-                 (options.executor.threads + kNumStreams + 1) * kPerThread;
+  const int64_t threads = options.executor.threads + kNumStreams + 1;
+  plan.outside =
+      limits.Resident() + options.executor.threads * kPackingBuffer + threads * kPerThread;
+  int64_t addresses = threads * StackBytes() + kSpareAddresses;
   if (world > 1) {
-    plan.outside += options.executor.communicators * (local_world < world
-                                                          ? HybridBytesPerRank(world, local_world)
-                                                          : ShmBytes(world) / local_world);
+    const int64_t share = local_world < world ? HybridBytesPerRank(world, local_world)
+                                              : ShmBytes(world) / local_world;
+    plan.outside += options.executor.communicators * share;
+    addresses += options.executor.communicators * share * (local_world - 1);  // All map it all.
   }
-  plan.available = AvailableMemory() / local_world;
+  plan.available = AvailableMemory(limits, local_world, addresses);
   return plan;
 }
 
@@ -172,7 +173,7 @@ std::string PlanToText(const RunPlan& plan) {
   line("snapshot", Kind(m, MemoryKind::kSnapshot));
   line("planned", m.bytes);
   line("outside", plan.outside);
-  if (plan.available > 0) line("available", plan.available);
+  if (plan.available) line("available", plan.available->bytes);
   out << "  fits: " << (plan.fits() ? "yes" : "no") << "\n";
   out << "sent by each rank in a step\n";
   line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
@@ -181,16 +182,18 @@ std::string PlanToText(const RunPlan& plan) {
   return out.str();
 }
 
-void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan, int local_world) {
+void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan, int local_world,
+                const MemoryLimits& limits) {
   if (plan.fits()) return;
   std::string message = "does not fit: a rank needs " + HumanBytes(plan.total()) + " (" +
                         HumanBytes(plan.memory.bytes) + " planned, " + HumanBytes(plan.outside) +
-                        " outside), and " + HumanBytes(plan.available) + " are available";
+                        " outside), and " + HumanBytes(plan.available->bytes) + " are available (" +
+                        plan.available->limit + ")";
   bool any = false;
   for (const Cure& cure : Cures()) {
     SessionOptions changed = options;
     if (!cure.apply(changed)) continue;
-    const RunPlan other = PlanRun(model, changed, plan.world, local_world);
+    const RunPlan other = PlanRun(model, changed, plan.world, local_world, limits);
     if (!other.fits()) continue;
     message += std::string(any ? "\n  or " : "\nit fits with ") + cure.setting + ": " +
                HumanBytes(other.total());

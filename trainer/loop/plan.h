@@ -3,8 +3,10 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PLAN_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PLAN_H_
 
+#include <optional>
 #include <string>
 
+#include "trainer/launch/memory_limits.h"
 #include "trainer/loop/session.h"
 
 namespace fsdp {
@@ -16,27 +18,30 @@ struct RunPlan {
   // Bytes a rank takes besides: the program and its libraries as they are resident now, the
   // packing buffers of matrix products, stacks, and its share of the communicators' shared memory.
   int64_t outside = 0;
-  // Bytes that this host could give to a rank now; 0: unknown.
-  int64_t available = 0;
+  std::optional<MemoryRoom> available;  // To a rank, now. Empty: unknown.
   uint64_t schedule_hash = 0;
 
   int64_t total() const { return memory.bytes + outside; }
-  bool fits() const { return available == 0 || total() <= available; }
+  bool fits() const { return !available || total() <= available->bytes; }
 };
 
-// Bytes that the kernel would give out without swapping, and no more than the control group may
-// have. 0: unknown.
-int64_t AvailableMemory();
+// What the kernel would give this process without swapping: the tightest of the host, the control
+// groups and ulimit. Of those that it shares, a part in `sharers`. `addresses`: bytes that it will
+// reserve and not touch, for which ulimit asks nonetheless. Empty: unknown.
+std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharers,
+                                          int64_t addresses);
 
 // `local_world` ranks share the host's memory.
-RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world);
+RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
+                const MemoryLimits& limits = MemoryLimits());
 
 std::string PlanToJson(const RunPlan& plan);  // interface.md; what is not known yet is null.
 std::string PlanToText(const RunPlan& plan);
 
 // Throws MemoryError that says by how much it does not fit, with the cheapest cures first: each is
 // the same recipe with one setting changed, planned again.
-void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan, int local_world);
+void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan, int local_world,
+                const MemoryLimits& limits = MemoryLimits());
 
 }  // namespace fsdp
 

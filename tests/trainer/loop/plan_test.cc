@@ -1,0 +1,90 @@
+// What a plan is held against, on made-up /proc and /sys trees.
+#include "trainer/loop/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "models/make_model.h"
+#include "tests/testing/tiny_run.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TinyRun;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr char kGroup[] = "/sys/fs/cgroup/slurm/job_1";
+
+class PlanTest : public ::testing::Test {
+ protected:
+  PlanTest() : model_(MakeModel(TinyRun::TinyConfig())) {
+    std::filesystem::remove_all(root_);
+    Write("/proc/meminfo", "MemTotal: 9000000 kB\nMemFree: 1000 kB\nMemAvailable: 4000000 kB\n");
+    Write("/proc/self/status", "VmSize: 300000 kB\nVmRSS: 10000 kB\nVmData: 40000 kB\n");
+    Write("/proc/self/cgroup", "0::/slurm/job_1/step_0\n");
+  }
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  RunPlan Plan(int world = 1) {
+    return PlanRun(*model_, options_, world, world, MemoryLimits(root_));
+  }
+
+  const std::string root_ = ::testing::TempDir() + "/plan";
+  const std::unique_ptr<Model> model_;
+  SessionOptions options_ = TinyRun::TinyOptions();
+};
+
+TEST_F(PlanTest, IsHeldAgainstWhatTheHostHasAvailable) {
+  EXPECT_EQ(Plan().available->bytes, int64_t{4000000} << 10);
+  EXPECT_EQ(Plan(4).available->bytes, int64_t{1000000} << 10);  // The ranks share it.
+  EXPECT_TRUE(Plan().fits());
+  EXPECT_GE(Plan().outside, 10000 << 10);
+}
+
+// The job's limit, two levels above the group that the process is in.
+TEST_F(PlanTest, ControlGroupsLimitIt) {
+  const RunPlan free = Plan();
+  Write(std::string(kGroup) + "/memory.max", std::to_string(free.total() + kMiB) + "\n");
+  Write(std::string(kGroup) + "/memory.current", std::to_string(kMiB) + "\n");
+  EXPECT_TRUE(Plan().fits());
+  Write(std::string(kGroup) + "/memory.current", std::to_string(kMiB + 1) + "\n");
+  const RunPlan plan = Plan();
+  EXPECT_FALSE(plan.fits());
+  try {
+    RequireFit(*model_, options_, plan, 1, MemoryLimits(root_));
+    ADD_FAILURE() << "taken";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("are available (memory.max of " + std::string(kGroup)));
+  }
+  // Nothing left is not the same as nothing known.
+  Write(std::string(kGroup) + "/memory.max", "1\n");
+  EXPECT_FALSE(Plan().fits());
+}
+
+// ulimit counts addresses, touched or not, and of each process alone.
+TEST_F(PlanTest, UlimitLimitsIt) {
+  const auto limit = [&](const std::string& what, int64_t bytes) {
+    Write("/proc/self/limits", what + "  " + std::to_string(bytes) + "  unlimited  bytes\n");
+  };
+  const int64_t used = int64_t{300000} << 10;
+  limit("Max address space", used + Plan().memory.bytes);
+  EXPECT_FALSE(Plan().fits());
+  EXPECT_EQ(Plan().available->limit, "ulimit -v");
+  limit("Max address space", used + Plan().total() + (int64_t{1} << 30));
+  EXPECT_TRUE(Plan().fits());
+  EXPECT_EQ(Plan(2).available->bytes < Plan(1).available->bytes / 2, false);
+
+  limit("Max data size", (int64_t{40000} << 10) + Plan().memory.bytes);
+  EXPECT_FALSE(Plan().fits());
+  EXPECT_EQ(Plan().available->limit, "ulimit -d");
+}
+
+}  // namespace
+}  // namespace fsdp
