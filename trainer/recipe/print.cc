@@ -167,6 +167,9 @@ void AddRows(const Json& section, const std::string& prefix, std::string& text) 
     text += "| " + Code(prefix + name) + " | " + DescribeSchema(property) + " | " + standard +
             " | " + property["description"].get<std::string>() + " |\n";
     if (property.contains("properties")) AddRows(property, prefix + name + ".", text);
+    if (property.contains("items") && property["items"].contains("properties")) {
+      AddRows(property["items"], prefix + name + "[].", text);
+    }
     Json known = Json::object();
     for (const Json& form : property.value("anyOf", Json::array())) {
       if (form.contains("properties")) {

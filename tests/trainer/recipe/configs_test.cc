@@ -1,8 +1,11 @@
-// Every recipe under configs/ and of the benchmarks loads, and the documentation is the one of this build.
+// Every recipe under configs/ and of the benchmarks loads, and the documentation is the one of this
+// build.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "trainer/recipe/load.h"
@@ -51,6 +54,41 @@ TEST(Docs, RecipePageIsFresh) {
   page << std::ifstream("docs/recipe.md").rdbuf();
   EXPECT_EQ(page.str(), RecipeDocumentation())
       << "refresh it: bazel-bin/cmd/fsdp-train config docs > docs/recipe.md";
+}
+
+// Every key that a schema has anywhere, "[]" standing for the items of a list.
+void AddKeys(const nlohmann::json& schema, const std::string& key, std::vector<std::string>& keys) {
+  if (schema.contains("properties")) {
+    for (const auto& [name, property] : schema["properties"].items()) {
+      const std::string whole = key.empty() ? name : key + "." + name;
+      keys.push_back(whole);
+      AddKeys(property, whole, keys);
+    }
+  }
+  if (schema.contains("anyOf")) {
+    for (const auto& form : schema["anyOf"]) AddKeys(form, key, keys);
+  }
+  if (schema.contains("items")) AddKeys(schema["items"], key + "[]", keys);
+}
+
+// What the maps of a list share with a single map (data.train) is listed once, without the "[]".
+TEST(Docs, RecipePageHasEveryKey) {
+  const std::string page = RecipeDocumentation();
+  std::vector<std::string> keys;
+  AddKeys(nlohmann::json::parse(RecipeJsonSchema()), "", keys);
+  EXPECT_GE(keys.size(), 100u);
+  EXPECT_NE(std::find(keys.begin(), keys.end(), "optimizer.groups[].match"), keys.end());
+  for (std::string key : keys) {
+    if (key.find('.') == std::string::npos) {
+      EXPECT_NE(page.find("\n## " + key + "\n"), std::string::npos) << key;
+      continue;
+    }
+    bool found = page.find("| `" + key + "` |") != std::string::npos;
+    if (const size_t list = key.find("[]"); !found && list != std::string::npos) {
+      found = page.find("| `" + key.erase(list, 2) + "` |") != std::string::npos;
+    }
+    EXPECT_TRUE(found) << key;
+  }
 }
 
 }  // namespace
