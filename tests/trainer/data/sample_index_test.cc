@@ -41,6 +41,13 @@ TEST(SampleIndex, EveryEpochIsAllWindowsInAnOrderOfItsOwn) {
   EXPECT_EQ(orders.size(), 20u);
 }
 
+// "1,000 tokens with a seq_len of 64 are 15 windows, and 39 tokens are left."
+TEST(SampleIndex, IsAsDocsTrainingSays) {
+  const SampleIndex index(1000, 64, /*shuffle=*/false, 0);
+  EXPECT_EQ(index.Windows(), 15);
+  EXPECT_EQ(1000 - (index.TokenOffset(14) + 64 + 1), 39);
+}
+
 // Frozen: a change here changes what every resumed run sees next.
 TEST(SampleIndex, OrderIsWhatItAlwaysWas) {
   const SampleIndex index(1681817, 256, /*shuffle=*/true, /*seed=*/1337);

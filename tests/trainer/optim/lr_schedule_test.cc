@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
 
 namespace fsdp {
 namespace {
@@ -81,6 +85,50 @@ TEST(LrSchedule, PastTheEndTheLastRateStays) {
     EXPECT_DOUBLE_EQ(s.At(1000), 0.25);
   }
   EXPECT_DOUBLE_EQ((LrSchedule{LrShape::kCosine, 1.0, 4, 4, 0.1}.At(5)), 1.0);  // Nothing falls.
+}
+
+// Its table: the settings are in the sentence before it.
+TEST(LrSchedule, IsAsDocsTrainingSays) {
+  std::ifstream page("docs/training.md");
+  std::vector<int64_t> steps;
+  int rows = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("| ")) continue;
+    std::vector<std::string> cells;
+    std::istringstream row(line.substr(2));
+    for (std::string cell; std::getline(row, cell, '|');) {
+      const size_t begin = cell.find_first_not_of(' ');
+      cells.push_back(begin == std::string::npos
+                          ? ""
+                          : cell.substr(begin, cell.find_last_not_of(' ') + 1 - begin));
+    }
+    if (cells[0] == "schedule") {
+      for (size_t i = 2; i < cells.size(); ++i) {
+        steps.push_back(std::stoll(cells[i].substr(cells[i].find_first_of("0123456789"))));
+      }
+      continue;
+    }
+    LrSchedule s{LrShape::kConstant, 1.0, 10, 100, 0.1, 10};
+    if (cells[0] == "cosine") {
+      s.shape = LrShape::kCosine;
+    } else if (cells[0] == "linear") {
+      s.shape = LrShape::kLinear;
+    } else if (cells[0] == "wsd") {
+      s.shape = LrShape::kWsd;
+      s.decay = cells[1] == "sqrt"     ? LrDecay::kSqrt
+                : cells[1] == "linear" ? LrDecay::kLinear
+                                       : LrDecay::kCosine;
+    } else if (cells[0] != "constant") {
+      continue;
+    }
+    ++rows;
+    ASSERT_EQ(cells.size(), steps.size() + 2) << line;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      EXPECT_NEAR(s.At(steps[i]), std::stod(cells[i + 2]), 0.5001e-4) << line;
+    }
+  }
+  EXPECT_EQ(rows, 6);
+  EXPECT_EQ(steps.size(), 7u);
 }
 
 }  // namespace
