@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -63,7 +64,7 @@ JsonObject Object(const StepRecord& r) {
 JsonObject Object(const EvalRecord& r) {
   JsonObject object = JsonObject().Add("kind", "eval").Add("step", r.step);
   if (!r.name.empty()) object.Add("name", r.name);
-  return object.Add("loss", r.loss);
+  return object.Add("loss", r.loss).Add("perplexity", r.Perplexity());
 }
 
 JsonObject Object(const SampleRecord& r) {
@@ -132,6 +133,11 @@ std::string Keep(std::string_view old, int64_t step, MetricsKept& count) {
 }
 
 }  // namespace
+
+std::optional<double> EvalRecord::Perplexity() const {
+  const double perplexity = std::exp(loss);
+  return std::isfinite(perplexity) ? std::optional(perplexity) : std::nullopt;
+}
 
 TimeParts& TimeParts::operator+=(const TimeParts& more) {
   data += more.data;

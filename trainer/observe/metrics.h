@@ -1,5 +1,5 @@
 // metrics.jsonl: one JSON object a line, append-only, reads as one run however often it was
-// resumed. docs: interface.md. Rank 0 writes it.
+// resumed. docs/metrics.md lists every key; a test holds the two together. Rank 0 writes it.
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_METRICS_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_METRICS_H_
 
@@ -62,6 +62,9 @@ struct EvalRecord {
   int64_t step = 0;
   double loss = 0;
   std::string name{};  // Of the set, where there are several; else empty and not written.
+
+  // exp(loss); empty where that is not finite: beside a loss that is not, or above 709 nats.
+  std::optional<double> Perplexity() const;
 };
 struct SampleRecord {
   int64_t step = 0;

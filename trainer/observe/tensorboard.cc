@@ -11,6 +11,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <system_error>
 
@@ -265,7 +266,13 @@ void Add(Summary& summary, const StepRecord& r) {
   summary.Scalar("memory/reserved_peak", static_cast<double>(r.memory.reserved));
 }
 void Add(Summary& summary, const EvalRecord& r) {
-  summary.Scalar(r.name.empty() ? "eval/loss" : "eval/" + r.name + "/loss", r.loss);
+  const std::string set = r.name.empty() ? "eval/" : "eval/" + r.name + "/";
+  summary.Scalar(set + "loss", r.loss);
+  const std::optional<double> perplexity = r.Perplexity();
+  // A scalar is a float: one above 3.4e38, from 89 nats on, would be shown as infinite.
+  if (perplexity && *perplexity <= std::numeric_limits<float>::max()) {
+    summary.Scalar(set + "perplexity", *perplexity);
+  }
 }
 void Add(Summary& summary, const SampleRecord& r) {
   summary.Text("sample", Verbatim(r.prompt + r.text));

@@ -75,9 +75,14 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
   const auto read = nlohmann::json::parse(ToJson(step));
   EXPECT_TRUE(read["mfu"].is_null() && read["loss"].is_null() && read["grad_norm"].is_null());
   EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 1.5}),
-            R"({"kind": "eval", "step": 3, "loss": 1.5})");
-  EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 1.5, .name = "code"}),
-            R"({"kind": "eval", "step": 3, "name": "code", "loss": 1.5})");
+            R"({"kind": "eval", "step": 3, "loss": 1.5, "perplexity": 4.4816890703380645})");
+  EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 0, .name = "code"}),
+            R"({"kind": "eval", "step": 3, "name": "code", "loss": 0.0, "perplexity": 1.0})");
+  // e^710 is past the largest double.
+  EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 710}),
+            R"({"kind": "eval", "step": 3, "loss": 710.0, "perplexity": null})");
+  EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = NAN}),
+            R"({"kind": "eval", "step": 3, "loss": null, "perplexity": null})");
   EXPECT_EQ(ToJson(SampleRecord{.step = 3, .prompt = "a: ", .text = "\"b\"\n\x1b\xff"}),
             "{\"kind\": \"sample\", \"step\": 3, \"prompt\": \"a: \", "
             "\"text\": \"\\\"b\\\"\\n\\u001b\uFFFD\"}");

@@ -52,7 +52,7 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                   .time = {1, 2, 3, 4, 5, 6, 7}};
   writer.Write(step);
   writer.Write(EvalRecord{.step = 300, .loss = 1.5});
-  writer.Write(EvalRecord{.step = 300, .loss = 1.25, .name = "code"});
+  writer.Write(EvalRecord{.step = 300, .loss = 0, .name = "code"});
   writer.Write(SampleRecord{.step = 300, .prompt = "# a", .text = "b\n<i>\xff"});
 
   // Readable while it is being written.
@@ -89,8 +89,10 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                                                    {"memory/active_peak", 2 << 20},
                                                    {"memory/reserved_peak", 3 << 20}}));
   EXPECT_EQ(events[3].step, 300);
-  EXPECT_EQ(events[4].scalars, (std::map<std::string, float>{{"eval/loss", 1.5f}}));
-  EXPECT_EQ(events[5].scalars, (std::map<std::string, float>{{"eval/code/loss", 1.25f}}));
+  EXPECT_EQ(events[4].scalars,
+            (std::map<std::string, float>{{"eval/loss", 1.5f}, {"eval/perplexity", 4.48168907f}}));
+  EXPECT_EQ(events[5].scalars,
+            (std::map<std::string, float>{{"eval/code/loss", 0}, {"eval/code/perplexity", 1}}));
   EXPECT_EQ(events[6].texts.at("sample"), "    # ab\n    <i>\\xff");
   EXPECT_EQ(events[6].step, 300);
 }
@@ -100,6 +102,16 @@ TEST(TensorBoard, AbsentMfuIsNoScalar) {
   TensorBoardWriter(directory, 0).Write(Step(1));
   EXPECT_EQ(ReadScalar(directory, "speed/mfu"), Values());
   EXPECT_EQ(ReadScalar(directory, "train/loss"), (Values{{1, 5}}));
+}
+
+// A float ends at 3.4e38, e^88.7.
+TEST(TensorBoard, PerplexityThatIsNotFiniteIsNoScalar) {
+  const std::string directory = FreshDirectory("perplexity");
+  TensorBoardWriter writer(directory, 0);
+  for (const double loss : {88.0, 89.0, 710.0, double{NAN}}) writer.Write(EvalRecord{1, loss});
+  EXPECT_EQ(ReadScalar(directory, "eval/loss").size(), 4u);
+  EXPECT_EQ(ReadScalar(directory, "eval/perplexity"),
+            (Values{{1, static_cast<float>(std::exp(88.0))}}));
 }
 
 // As TensorBoard reads it: by name. Three starts within a second.

@@ -1,0 +1,206 @@
+// docs/metrics.md against what the binary writes, both ways: nothing in the file that the page does
+// not list, with that type, and nothing on the page that no run has written.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/e2e/run_binary.h"
+#include "tests/trainer/observe/event_reader.h"
+
+namespace fsdp::e2e {
+namespace {
+
+struct Described {
+  std::string type;  // "text", "integer" or "number".
+  bool nullable = false, optional = false;
+};
+struct Page {
+  std::map<std::string, std::map<std::string, Described>> kinds;  // By kind and key.
+  std::map<std::string, std::string> tags;  // Of scalars; where each is from, as "step.loss".
+  std::set<std::string> texts;              // Tags of texts.
+};
+
+Page ReadPage() {
+  static const std::regex heading("(##+) ([A-Za-z]+)"), row("\\| `([^`]+)` \\| ([^|]*?) *\\|.*"),
+      type("(text|integer|number)( or null)?(, optional)?"), text_tag("`([a-z]+)` \\(");
+  Page page;
+  std::ifstream file("docs/metrics.md");
+  std::string line, section, kind;
+  while (std::getline(file, line)) {
+    std::smatch match, cell;
+    if (std::regex_match(line, match, heading)) {
+      (match[1].length() == 2 ? section : kind) = match[2];
+      if (match[1].length() == 3) page.kinds[kind];
+    } else if (std::regex_match(line, match, row) && section == "Records") {
+      const std::string words = match[2];
+      if (!std::regex_match(words, cell, type)) {
+        ADD_FAILURE() << "no type: " << line;
+        continue;
+      }
+      const Described described{cell[1], cell[2].matched, cell[3].matched};
+      EXPECT_TRUE(page.kinds[kind].emplace(match[1], described).second) << "twice: " << line;
+    } else if (std::regex_match(line, match, row)) {
+      const std::string from = match[2];
+      EXPECT_TRUE(page.tags.emplace(match[1], from.substr(1, from.size() - 2)).second) << line;
+    } else if (line.starts_with("Under *Text*: ")) {
+      for (std::sregex_iterator at(line.begin(), line.end(), text_tag), end; at != end; ++at) {
+        page.texts.insert((*at)[1]);
+      }
+    }
+  }
+  return page;
+}
+
+// The values of a record, nested ones as "memory.active_peak"; without its kind.
+std::map<std::string, Json> Flat(const Json& record) {
+  std::map<std::string, Json> flat;
+  for (const auto& [key, value] : record.items()) {
+    if (key == "kind") continue;
+    if (!value.is_object()) {
+      flat[key] = value;
+      continue;
+    }
+    for (const auto& [inner, part] : value.items()) flat[key + "." + inner] = part;
+  }
+  return flat;
+}
+
+bool IsOf(const Json& value, const std::string& type) {
+  if (type == "text") return value.is_string();
+  return type == "integer" ? value.is_number_integer() : value.is_number_float();
+}
+
+// Runs that write every kind of record between them, and every key with and without a value.
+class MetricsPage : public ::testing::Test {
+ protected:
+  MetricsPage() : page_(ReadPage()) {
+    const std::string text = job_.dir().Write("text", std::string(3000, 'a'));
+    on_text_ = {"data.train={source: text, paths: [" + text + "]}", "model.vocab_size=256"};
+    const std::string set = "source: text, paths: [" + text + "]";
+    Strings named = on_text_;
+    named.insert(named.end(), {"data.valid=[{name: one, " + set + "}, {name: two, " + set + "}]",
+                               "eval={every: 5, steps: 2, sample: {prompt: a, max_tokens: 3}}",
+                               "checkpoint.every=5"});
+    Run("named", named, 0);
+    named.push_back("train.steps=12");
+    Run("named", named, 0);  // Resumes.
+    Strings held_out = on_text_;
+    held_out.insert(held_out.end(), {"data.valid={fraction: 0.2}", "eval.every=5"});
+    Run("held_out", held_out, 0);
+    held_out.insert(held_out.end(),
+                    {"optimizer={name: sgd, lr: 1.0e+30}", "train.grad_clip=0", "eval.every=1"});
+    Run("not_finite", held_out, 7);
+  }
+
+  std::vector<Json> Records(const std::string& run) { return ReadMetrics(job_.RunDir(run)); }
+
+  Page page_;
+  Job job_;
+  std::set<std::string> runs_;
+
+ private:
+  void Run(const std::string& name, const Strings& settings, int code) {
+    job_.RunDir(name);
+    const Outcome outcome = job_.Train(settings);
+    EXPECT_EQ(outcome.code, code) << name << "\n" << outcome.Text();
+    runs_.insert(name);
+  }
+
+  Strings on_text_;
+};
+
+TEST_F(MetricsPage, ListsEveryKindAndKey) {
+  std::map<std::string, int> records;     // By kind.
+  std::map<std::string, int> seen, null;  // By kind.key.
+  for (const std::string& run : runs_) {
+    for (const Json& record : Records(run)) {
+      const std::string kind = record["kind"];
+      ASSERT_EQ(page_.kinds.count(kind), 1u) << "not in docs/metrics.md: kind " << kind;
+      ++records[kind];
+      const auto& keys = page_.kinds[kind];
+      const auto values = Flat(record);
+      for (const auto& [key, value] : values) {
+        const std::string name = kind + "." + key;
+        const auto described = keys.find(key);
+        ASSERT_NE(described, keys.end()) << "not in docs/metrics.md: " << name;
+        if (value.is_null()) {
+          ++null[name];
+          EXPECT_TRUE(described->second.nullable) << name << " is null: " << record;
+        } else {
+          ++seen[name];
+          EXPECT_TRUE(IsOf(value, described->second.type))
+              << name << ", want " << described->second.type << ": " << record;
+        }
+      }
+      for (const auto& [key, described] : keys) {
+        EXPECT_TRUE(described.optional || values.contains(key))
+            << kind << "." << key << " is not there: " << record;
+      }
+    }
+  }
+  for (const auto& [kind, keys] : page_.kinds) {
+    EXPECT_GT(records[kind], 0) << "docs/metrics.md lists kind " << kind << ": no run wrote one";
+    for (const auto& [key, described] : keys) {
+      const std::string name = kind + "." + key;
+      EXPECT_GT(seen[name] + null[name], 0)
+          << "docs/metrics.md lists " << name << ": never written";
+      if (name != "step.mfu") {  // The cpu device does not know its peak.
+        EXPECT_GT(seen[name], 0) << name << " never has a value";
+      }
+      EXPECT_EQ(null[name] > 0, described.nullable) << name;
+      EXPECT_EQ(seen[name] + null[name] < records[kind], described.optional) << name;
+    }
+  }
+}
+
+// Every tag is there where its key has a value, with that value, and there are no others.
+TEST_F(MetricsPage, ListsEveryTag) {
+  using Points = std::vector<std::pair<int64_t, float>>;
+  std::set<std::string> texts, used;
+  for (const std::string run : {"named", "held_out"}) {
+    std::map<std::string, Points> want, got;
+    for (const Json& record : Records(run)) {
+      const std::string kind = record["kind"];
+      const auto values = Flat(record);
+      for (const auto& [tag, from] : page_.tags) {
+        if (from.substr(0, from.find('.')) != kind) continue;
+        const std::string key = from.substr(from.find('.') + 1);
+        ASSERT_TRUE(values.contains(key)) << tag << " is of " << from << ": " << record;
+        const size_t place = tag.find("NAME");
+        if ((place != std::string::npos) != values.contains("name")) continue;
+        if (values.at(key).is_null()) continue;
+        std::string full = tag;
+        if (place != std::string::npos)
+          full.replace(place, 4, values.at("name").get<std::string>());
+        want[full].emplace_back(record["step"], static_cast<float>(values.at(key).get<double>()));
+        used.insert(tag);
+      }
+    }
+    for (const std::string& name : job_.dir().List()) {
+      if (name.find(run + "/events.out.tfevents.") == std::string::npos) continue;
+      for (const TensorBoardEvent& event : ReadEvents(job_.dir() / name)) {
+        for (const auto& [tag, value] : event.scalars) got[tag].emplace_back(event.step, value);
+        for (const auto& [tag, text] : event.texts) texts.insert(tag);
+      }
+    }
+    for (const auto& [tag, points] : got) {
+      EXPECT_TRUE(want.contains(tag)) << "not in docs/metrics.md: tag " << tag;
+    }
+    for (const auto& [tag, points] : want) EXPECT_EQ(got[tag], points) << tag << " of " << run;
+  }
+  used.insert("speed/mfu");  // As above.
+  for (const auto& [tag, from] : page_.tags) {
+    EXPECT_TRUE(used.contains(tag)) << "docs/metrics.md lists " << tag << ": never written";
+  }
+  EXPECT_EQ(texts, page_.texts);
+}
+
+}  // namespace
+}  // namespace fsdp::e2e
