@@ -80,7 +80,7 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
     const View& shard = by_name.at(slice.state)->shards[slice.unit];
     for (int64_t done = 0; done < slice.count; done += kBlock) {
       const View from = shard.Slice(at + done, std::min(kBlock, slice.count - done));
-      file.Append(i, {from.data, static_cast<size_t>(from.bytes())});
+      file.Append(i, {from.As<float>(), static_cast<size_t>(from.NumElements())});
       // A job that has ended waits for us.
       if (const std::string why = store.FailureReason(); !why.empty()) throw CommError(why);
     }

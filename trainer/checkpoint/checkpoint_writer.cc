@@ -56,7 +56,7 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
       for (int64_t at = 0; at < slice.count; at += kBlock) {
         block.resize(static_cast<size_t>(std::min(kBlock, slice.count - at)));
         ReadUnit(layout.units[slice.unit], slice.state, slice.begin + at, block, read);
-        file.Append(i, std::as_bytes(std::span(block)));
+        file.Append(i, block);
         done += static_cast<int64_t>(block.size() * sizeof(float));
         if (progress) progress(done, total);
       }

@@ -1,8 +1,15 @@
 #include "trainer/checkpoint/rank_file.h"
 
-#include <algorithm>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "trainer/checkpoint/finite.h"
 #include "trainer/core/check.h"
+#include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
@@ -26,7 +33,8 @@ ShardPlace PlaceOfRank(int rank, int world, int shards) {
 }
 
 RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layout,
-                               const ShardPlace& place, const std::vector<std::string>& states) {
+                               const ShardPlace& place, const std::vector<std::string>& states)
+    : layout_(layout) {
   std::vector<SafetensorsEntry> entries;
   file_.name = RankFileName(place.rank);
   for (const std::string& state : states) {
@@ -50,22 +58,59 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
   reached_ = static_cast<int64_t>(writer_->header().size());
 }
 
-void RankFileWriter::Append(size_t index, std::span<const std::byte> bytes) {
+void RankFileWriter::Append(size_t index, std::span<const float> values) {
   const int64_t at = file_.slices[index].at;
   FSDP_CHECK(reached_ >= at) << "checksums need the order of the file";
-  constexpr size_t kBlock = size_t{1} << 18;  // Bytes: still in the cache when it is written.
-  for (size_t done = 0; done < bytes.size(); done += kBlock) {
-    const auto block = bytes.subspan(done, std::min(kBlock, bytes.size() - done));
-    checksums_->Update(block);
-    writer_->WriteBytes(tensors_[index], reached_ - at, block);
-    reached_ += static_cast<int64_t>(block.size());
+  constexpr size_t kBlock = size_t{1} << 16;  // Elements: still in the cache when it is written.
+  for (size_t done = 0; done < values.size(); done += kBlock) {
+    const auto block = values.subspan(done, std::min(kBlock, values.size() - done));
+    const std::span<const std::byte> bytes = std::as_bytes(block);
+    checksums_->Update(bytes);
+    if (const auto wrong = FirstNotFinite(block); wrong && not_finite_.empty()) {
+      const Slice& slice = slices_[index];
+      const int64_t element = slice.begin + (reached_ - at) / static_cast<int64_t>(sizeof(float)) +
+                              static_cast<int64_t>(*wrong);
+      not_finite_ =
+          DescribeNotFinite(slice.state, layout_.units[slice.unit], element, block[*wrong]);
+    }
+    writer_->WriteBytes(tensors_[index], reached_ - at, bytes);
+    reached_ += static_cast<int64_t>(bytes.size());
   }
 }
 
 ManifestFile RankFileWriter::Finish() {
   writer_->Finish();
   file_.chunks = checksums_->Finish();
+  ReadBack();
   return std::move(file_);
+}
+
+void RankFileWriter::ReadBack() const {
+  const std::string& path = writer_->path();
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) throw CheckpointError(path + ": cannot be read back: " + std::strerror(errno));
+  ChunkChecksums checksums(file_.chunk_bytes);
+  std::vector<std::byte> block(size_t{1} << 18);
+  int64_t at = 0;
+  for (;;) {
+    const ssize_t n = ::pread(fd.get(), block.data(), block.size(), at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw CheckpointError(path + ": cannot be read back: " + std::strerror(errno));
+    if (n == 0) break;
+    checksums.Update(std::span(block).first(static_cast<size_t>(n)));
+    at += n;
+  }
+  if (at != file_.bytes) {
+    throw CheckpointError(path + ": reads back as " + std::to_string(at) + " bytes, " +
+                          std::to_string(file_.bytes) + " were written");
+  }
+  const std::vector<uint64_t> chunks = checksums.Finish();
+  const auto [wrong, want] = std::mismatch(chunks.begin(), chunks.end(), file_.chunks.begin());
+  if (wrong == chunks.end()) return;
+  const int64_t begin = (wrong - chunks.begin()) * file_.chunk_bytes;
+  throw CheckpointError(path + ": bytes " + std::to_string(begin) + " to " +
+                        std::to_string(std::min(begin + file_.chunk_bytes, file_.bytes)) +
+                        " do not read back as they were written");
 }
 
 }  // namespace fsdp

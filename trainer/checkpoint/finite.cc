@@ -1,0 +1,50 @@
+#include "trainer/checkpoint/finite.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace fsdp {
+
+std::optional<size_t> FirstNotFinite(std::span<const float> values) {
+  constexpr size_t kBlock = 1024;
+  constexpr int32_t kMagnitude = 0x7fffffff, kLargestFinite = 0x7f7fffff;
+  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const auto block = values.subspan(begin, std::min(kBlock, values.size() - begin));
+    int32_t any = 0;  // Negative as soon as one magnitude is above the largest finite one.
+    for (const float v : block) {
+      any |= kLargestFinite - (std::bit_cast<int32_t>(v) & kMagnitude);
+    }
+    if (any >= 0) continue;
+    const auto first =
+        std::find_if_not(block.begin(), block.end(), [](float v) { return std::isfinite(v); });
+    return begin + static_cast<size_t>(first - block.begin());
+  }
+  return std::nullopt;
+}
+
+std::string NotFiniteName(float value) {
+  return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
+}
+
+std::string DescribeNotFinite(const std::string& state, const UnitLayout& unit, int64_t element,
+                              float value) {
+  for (const Placement& p : unit.parameters) {
+    if (element < p.offset || element >= p.offset + p.size()) continue;
+    return state + " of " + p.name + ": element " + std::to_string(element - p.offset) + " is " +
+           NotFiniteName(value);
+  }
+  return state + " of unit " + unit.name + ": element " + std::to_string(element) +
+         ", between two parameters, is " + NotFiniteName(value);
+}
+
+std::string DescribeNotFinite(const Parameter& parameter, int64_t begin,
+                              std::span<const float> values) {
+  const std::optional<size_t> first = FirstNotFinite(values);
+  if (!first) return "";
+  const SlicePiece piece = SlicePieces(parameter, begin + static_cast<int64_t>(*first), 1).front();
+  return piece.slice->name + ": element " + std::to_string(piece.begin) + " is " +
+         NotFiniteName(values[*first]);
+}
+
+}  // namespace fsdp

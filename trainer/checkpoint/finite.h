@@ -1,0 +1,33 @@
+// Whether weights are numbers: what is saved, imported or trained from must be.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_FINITE_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_FINITE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "trainer/fsdp/layout.h"
+#include "trainer/nn/parameter.h"
+
+namespace fsdp {
+
+// The index of the first that is NaN or infinite. As fast as the memory.
+std::optional<size_t> FirstNotFinite(std::span<const float> values);
+
+// "nan", "inf" or "-inf"; a NaN's sign means nothing.
+std::string NotFiniteName(float value);
+
+// "m of h.0.w: element 17 is inf": `element` counts from the begin of the unit.
+std::string DescribeNotFinite(const std::string& state, const UnitLayout& unit, int64_t element,
+                              float value);
+
+// The same of the first such element of a parameter's elements from `begin` on, by its name in
+// Hugging Face's files: "h.0.attn.c_attn.weight: element 17 is nan". Empty where there is none.
+std::string DescribeNotFinite(const Parameter& parameter, int64_t begin,
+                              std::span<const float> values);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_FINITE_H_
