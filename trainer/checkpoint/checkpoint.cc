@@ -17,6 +17,7 @@
 #include <stdexcept>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/comm/together.h"
 #include "trainer/core/errors.h"
 #include "trainer/observe/whole_file.h"
 
@@ -81,6 +82,13 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
     for (int64_t done = 0; done < slice.count; done += kBlock) {
       const View from = shard.Slice(at + done, std::min(kBlock, slice.count - done));
       file.Append(i, {from.As<float>(), static_cast<size_t>(from.NumElements())});
+      if (!file.not_finite().empty()) {
+        throw Error(ExitCode::kNotFinite,
+                    file.not_finite() +
+                        ": not finite, so the update of a step has overflowed. The checkpoint "
+                        "before stays in force; a lower optimizer.lr or more "
+                        "schedule.warmup_steps usually helps");
+      }
       // A job that has ended waits for us.
       if (const std::string why = store.FailureReason(); !why.empty()) throw CommError(why);
     }
@@ -140,32 +148,18 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Does `work` on this rank and waits until all have done theirs. Returns the results by rank; where
-// any failed, throws a CheckpointError with the first one's reason on all of them.
-std::vector<std::string> Together(Store& store, const std::string& key, const ShardPlace& place,
-                                  const std::function<std::string()>& work) {
-  constexpr size_t kMaxReason = 4096;
-  std::string outcome;  // '+' and the result, or '-' and the reason.
+// A part of a save that all ranks must have done. Throws what SaveCheckpoint() does.
+std::vector<std::string> Part(Store& store, const std::string& key, const ShardPlace& place,
+                              const std::function<std::string()>& work) {
   try {
-    outcome.append(1, '+').append(work());
+    return Together(store, key, place.rank, place.world, work);
   } catch (const CommError&) {
     throw;
-  } catch (const std::exception& error) {
-    outcome = std::string(1, '-').append(std::string(error.what()), 0, kMaxReason);
+  } catch (const Error& error) {
+    const std::string reason = std::string("the checkpoint was not saved: ") + error.what();
+    if (error.code() == ExitCode::kNotFinite) throw Error(error.code(), reason);
+    throw CheckpointError(reason);
   }
-  std::vector<std::string> all = Exchange(store, key, place.rank, place.world, outcome);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].starts_with('-')) {
-      try {  // Who throws may end the job, and the store with it: first let all hear the reason.
-        Barrier(store, key + "/failed", place.rank, place.world);
-      } catch (const CommError&) {
-      }
-      throw CheckpointError("the checkpoint was not saved: rank " + std::to_string(rank) + ": " +
-                            all[rank].substr(1));
-    }
-    all[rank].erase(0, 1);
-  }
-  return all;
 }
 
 }  // namespace
@@ -182,7 +176,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
   const auto file_key = [&](int rank) { return key + "/file/" + std::to_string(rank); };
   const bool first = place.rank == 0;
 
-  Together(store, key + "/begin", place, [&] {
+  Part(store, key + "/begin", place, [&] {
     if (!first) return "";
     std::error_code error;
     fs::create_directories(checkpoints, error);
@@ -197,12 +191,12 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
     store.Forget("barrier/" + before);
   }
   try {
-    Together(store, key + "/written", place, [&] {
+    Part(store, key + "/written", place, [&] {
       store.Set(file_key(place.rank),
                 ManifestFileToJson(WriteRankFile(temporary, layout, place, states, store)));
       return "";
     });
-    const std::vector<std::string> bytes = Together(store, key + "/done", place, [&] {
+    const std::vector<std::string> bytes = Part(store, key + "/done", place, [&] {
       if (!first) return std::string();
       Manifest manifest;
       manifest.meta = meta;
@@ -217,13 +211,17 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
       const std::string text = ManifestToText(manifest);
       ParseManifest(text, temporary);  // What no load would accept must not replace what one would.
       WriteWholeFile(temporary + "/" + kManifestName, text);  // Syncs the directory, too.
+      ReadManifest(
+          temporary);  // As a reader sees it: the manifest, and all files with their sizes.
       Publish(checkpoints, temporary, meta.step);
       WriteWholeFile(checkpoints + "/latest", StepName(meta.step));
       RemoveOlder(checkpoints, meta.step, keep_last);
       return std::to_string(manifest.DataBytes() + static_cast<int64_t>(text.size()));
     });
     return {path, std::stoll(bytes[0]), Now() - begin};
-  } catch (const CheckpointError&) {
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error&) {
     if (first) RemoveOurFiles(temporary);  // All ranks have said that they are done with it.
     throw;
   }

@@ -4,11 +4,13 @@
 //   <checkpoints>/step_<n>/manifest.json, rank_<r>.safetensors ...
 //   <checkpoints>/latest     the name of the newest complete one
 //
-// Saving: every rank writes into <checkpoints>/step_<n>.tmp and syncs; when all have said so
-// through the Store, rank 0 writes the manifest, syncs, renames the directory, syncs its parent,
-// and then replaces `latest` by rename. Only then are older ones beyond keep_last removed. A crash
-// at any point leaves the last complete checkpoint and `latest` as they were, and at most a
-// step_<n>.tmp, which does not count and which the next save removes.
+// Saving: every rank writes into <checkpoints>/step_<n>.tmp, syncs, and reads back what it wrote;
+// when all have said so through the Store, rank 0 writes the manifest, syncs, sees that the files
+// are there as it says, renames the directory, syncs its parent, and then replaces `latest` by
+// rename. Only then are older ones beyond keep_last removed: by age alone, because the one that
+// was verified as written is the newest. A crash at any point leaves the last complete checkpoint
+// and `latest` as they were, and at most a step_<n>.tmp, which does not count and which the next
+// save removes.
 //
 // A step that is there already is exchanged for the new one in one rename. Where the file system
 // cannot exchange, it is set aside as step_<n>.old first, which counts as long as there is no
@@ -47,13 +49,15 @@ struct SavedCheckpoint {
 // Called by all ranks with the same arguments but for their shards, with all device work done:
 // blocks until the checkpoint counts. `attempt` makes the Store's keys of two saves different: a
 // number that is the same on all ranks and never used twice in a run. keep_last 0 keeps all; what
-// it removes are complete checkpoints of earlier steps, and of those only files of ours. That
-// removing one did not work is no error.
+// it removes are checkpoints of earlier steps, and of those only files of ours. That removing one
+// did not work is no error; one that a reader holds stays until the next save.
 //
 // Throws CheckpointError on every rank, if any rank failed (disk full, say), naming it: what was
-// complete before stays so, `latest` is as it was, and step_<n>.tmp is gone. No rank throws it
-// before all have heard of it, so one that ends the job with it takes it from nobody. Throws
-// CommError where a rank is lost, std::invalid_argument for shards that do not fit the layout.
+// complete before stays so, `latest` is as it was, and step_<n>.tmp is gone. Where what failed is
+// that a state is not finite, which must never become the newest checkpoint, it is an Error with
+// ExitCode::kNotFinite. No rank throws it before all have heard of it, so one that ends the job
+// with it takes it from nobody. Throws CommError where a rank is lost, std::invalid_argument for
+// shards that do not fit the layout.
 SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& layout,
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -363,6 +365,42 @@ TEST(CheckpointTest, FindsTheLatest) {
   // Something was saved and nothing is left: to start again in silence would bury it.
   fs::remove_all(dir + "/step_9");
   EXPECT_TRUE(Contains(ErrorOf([&] { FindLatestCheckpoint(dir); }), "none is complete"));
+}
+
+// One element of one state of one rank, at any place: no rank's save succeeds, and what there was
+// is in force.
+TEST(CheckpointTest, WhatIsNotFiniteIsNeverPublished) {
+  constexpr int kSeed = 4711;
+  std::printf("seed %d\n", kSeed);
+  std::mt19937_64 random(kSeed);
+  const std::string dir = FreshDirectory("not_finite");
+  World world = Of(3, 3);
+  ASSERT_EQ(Save(world, dir, 1), NoErrors(3));
+  const float values[] = {NAN, -NAN, INFINITY, -INFINITY};
+  MemoryStore store(60);
+  for (int i = 0; i < 60; ++i) {
+    const int victim = static_cast<int>(random() % 3);
+    std::string name;
+    world.before_save = [&](int rank, const std::vector<CheckpointState>& states) {
+      if (rank != victim) return;
+      const CheckpointState& state = states[random() % states.size()];
+      const View& shard = state.shards[random() % state.shards.size()];
+      const auto at = random() % static_cast<uint64_t>(shard.NumElements());
+      shard.As<float>()[at] = values[random() % 4];
+      name = state.name + " of ";
+    };
+    for (const std::string& error : Save(world, dir, 2, /*keep_last=*/1, store, i)) {
+      EXPECT_TRUE(Contains(error, "exit 7: the checkpoint was not saved: rank " +
+                                      std::to_string(victim) + ": " + name) &&
+                  Contains(error, "not finite"))
+          << error;
+    }
+    ASSERT_EQ(ListSorted(dir), (Strings{"latest", "step_1"}));
+    ASSERT_EQ(FindLatestCheckpoint(dir), dir + "/step_1");
+  }
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_1", 1), "");
+  world.before_save = nullptr;
+  EXPECT_EQ(Save(world, dir, 2, 1, store, 60), NoErrors(3));
 }
 
 TEST(CheckpointTest, KeepsTheLastOnesAndWhatIsNotItsOwn) {

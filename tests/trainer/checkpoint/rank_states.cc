@@ -124,11 +124,14 @@ std::vector<std::string> Save(const World& world, const std::string& checkpoints
     const ShardPlace place = PlaceOf(rank, world.world, world.shards);
     RankStates states(layout, place, world.states);
     states.Fill(static_cast<uint64_t>(step));
+    if (world.before_save) world.before_save(rank, states.states());
     try {
       SaveCheckpoint(checkpoints, layout, place, states.states(), MetaOf(step), store, attempt,
                      keep_last);
     } catch (const CheckpointError& error) {
       errors[rank] = error.what();
+    } catch (const Error& error) {
+      errors[rank] = "exit " + std::to_string(static_cast<int>(error.code())) + ": " + error.what();
     } catch (const std::exception& error) {
       errors[rank] = std::string("not a CheckpointError: ") + error.what();
     }

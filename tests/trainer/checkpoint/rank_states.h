@@ -3,6 +3,7 @@
 #define FSDP_TRAIN_TESTS_TRAINER_CHECKPOINT_RANK_STATES_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -46,14 +47,15 @@ struct World {
   WrapPolicy wrap;
   int world = 1, shards = 1;
   std::vector<std::string> states = {"master", "m", "v"};
+  std::function<void(int rank, const std::vector<CheckpointState>&)> before_save;  // May be null.
 
   Layout MakeLayout() const { return fsdp::MakeLayout(model, wrap, shards); }
 };
 
 CheckpointMeta MetaOf(int64_t step);
 
-// Saves with ranks that are threads; the salt is the step. What each rank threw, by rank; empty
-// where it did not.
+// Saves with ranks that are threads; the salt is the step. What each rank threw, by rank, behind
+// "exit <code>: " where that is no CheckpointError; empty where it did not.
 std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
                               int64_t keep_last = 0);
 // The same on a store of the caller's.
