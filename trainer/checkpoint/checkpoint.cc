@@ -135,10 +135,11 @@ void RemoveOlder(const std::string& checkpoints, int64_t step, int64_t keep_last
   try {
     const std::vector<int64_t> steps = StepsIn(checkpoints);
     for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
-      if (*it >= step) continue;
-      const std::optional<std::string> path = CompleteStep(checkpoints, *it);
-      if (!path || ++kept <= keep_last) continue;
-      RemoveCheckpoint(*path, checkpoints + "/" + StepName(*it) + kTemporarySuffix);
+      if (*it >= step || !IsPublished(checkpoints, *it) || ++kept <= keep_last) continue;
+      const std::string path = checkpoints + "/" + StepName(*it);
+      for (const std::string& directory : {path, path + kSetAsideSuffix}) {
+        if (PathExists(directory)) RemoveCheckpoint(directory, path + kTemporarySuffix);
+      }
     }
   } catch (const CheckpointError&) {  // The new one is safe: that is what the caller asked for.
   }

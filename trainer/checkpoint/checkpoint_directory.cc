@@ -14,6 +14,7 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/errors.h"
+#include "trainer/observe/utf8.h"
 #include "trainer/observe/whole_file.h"
 
 namespace fsdp {
@@ -67,6 +68,50 @@ CheckpointEntry Describe(const std::string& path, int64_t step) {
                      1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
   }
   return entry;
+}
+
+bool HoldsOurFiles(const std::string& directory) {
+  const std::vector<std::string> names = ListDirectory(directory);
+  return std::any_of(names.begin(), names.end(), IsOurs);
+}
+
+// What `latest` holds; nothing where there is no such file.
+std::optional<std::string> ReadLatest(const std::string& checkpoints) {
+  const std::string latest = checkpoints + kLatest;
+  if (!PathExists(latest)) return std::nullopt;
+  std::string named = ReadWholeFile(latest);
+  while (!named.empty() && named.back() == '\n') named.pop_back();
+  return named;
+}
+
+// Complete ones of steps before `step`, or of all, ascending.
+std::vector<int64_t> CompleteBefore(const std::string& checkpoints, std::optional<int64_t> step) {
+  std::vector<int64_t> steps;
+  for (const int64_t other : StepsIn(checkpoints)) {
+    if ((!step || other < *step) && CompleteStep(checkpoints, other)) steps.push_back(other);
+  }
+  return steps;
+}
+
+// The newest checkpoint, where `latest` holds `named`.
+std::optional<std::string> Newest(const std::string& checkpoints,
+                                  const std::optional<std::string>& named) {
+  std::optional<int64_t> step = StepOf(named.value_or(""));
+  if (named && !step) {
+    constexpr size_t kShown = 40;
+    throw CheckpointError(checkpoints + kLatest + ": is damaged: `" +
+                          Printable(named->substr(0, kShown)) + "` is no checkpoint's name" +
+                          HowToGoOn(checkpoints + "/latest"));
+  }
+  for (const int64_t other : named ? std::vector<int64_t>() : StepsIn(checkpoints)) {
+    if (IsPublished(checkpoints, other)) step = other;
+  }
+  if (!step) return std::nullopt;
+  if (auto path = CompleteStep(checkpoints, *step)) return path;
+  const std::string path = checkpoints + "/" + StepName(*step);
+  throw CheckpointError(WhyIncomplete(path, *step) + ": the newest checkpoint, " + StepName(*step) +
+                        (named ? ", which `latest` names," : "") + " is not whole" +
+                        HowToGoOn(path));
 }
 
 }  // namespace
@@ -165,32 +210,44 @@ std::vector<int64_t> StepsIn(const std::string& checkpoints) {
   return {steps.begin(), steps.end()};
 }
 
+bool IsPublished(const std::string& checkpoints, int64_t step) {
+  const std::string path = checkpoints + "/" + StepName(step);
+  for (const std::string& directory : {path, path + kSetAsideSuffix}) {
+    if (HoldsOurFiles(directory)) return true;
+  }
+  return false;
+}
+
 std::optional<std::string> FindLatestCheckpoint(const std::string& checkpoints) {
-  std::string named;
-  if (const std::string latest = checkpoints + kLatest; PathExists(latest)) {
-    named = ReadWholeFile(latest);
-    while (!named.empty() && named.back() == '\n') named.pop_back();
-    const std::optional<int64_t> step = StepOf(named);
-    if (auto path = step ? CompleteStep(checkpoints, *step) : std::nullopt) return path;
+  for (std::optional<std::string> named = ReadLatest(checkpoints);;) {
+    try {
+      return Newest(checkpoints, named);
+    } catch (const CheckpointError&) {
+      // Or its run has saved another one meanwhile, and removed this one.
+      const std::optional<std::string> now = ReadLatest(checkpoints);
+      if (now == named) throw;
+      named = now;
+    }
   }
-  const std::vector<int64_t> steps = StepsIn(checkpoints);
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (auto path = CompleteStep(checkpoints, *step)) return path;
-  }
-  if (!named.empty()) {
-    const std::optional<int64_t> step = StepOf(named);
-    throw CheckpointError(
-        checkpoints + kLatest + " names a checkpoint, but none is complete: " +
-        (step ? WhyIncomplete(checkpoints + "/" + named, *step) : "it is not the name of one"));
-  }
-  return std::nullopt;
+}
+
+std::string HowToGoOn(const std::string& checkpoint) {
+  const fs::path path(checkpoint);
+  const std::string name = path.filename(), checkpoints = path.parent_path();
+  std::optional<int64_t> step = StepOf(name);
+  if (!step) step = StepOf(name, kSetAsideSuffix);
+  const std::vector<int64_t> older = CompleteBefore(checkpoints, step);
+  if (older.empty()) return "";
+  std::string list;
+  for (const int64_t s : older) list += (list.empty() ? "" : ", ") + std::to_string(s);
+  return "; to go on from an older one, set checkpoint.resume to its step (complete: " + list +
+         "): newer ones are then set aside as step_<n>" + kGoneBackSuffix;
 }
 
 std::string FindCheckpoint(const std::string& checkpoints, int64_t step) {
   if (auto path = CompleteStep(checkpoints, step)) return *path;
   std::string others;
-  for (const int64_t other : StepsIn(checkpoints)) {
-    if (!CompleteStep(checkpoints, other)) continue;
+  for (const int64_t other : CompleteBefore(checkpoints, std::nullopt)) {
     others += (others.empty() ? "" : ", ") + std::to_string(other);
   }
   const std::string path = checkpoints + "/" + StepName(step);
@@ -199,18 +256,43 @@ std::string FindCheckpoint(const std::string& checkpoints, int64_t step) {
                         (others.empty() ? "none" : others));
 }
 
+bool NamesOneCheckpoint(const std::string& path) {
+  if (PathExists(path + "/" + kManifestName)) return true;
+  const std::string name = fs::path(path).filename();
+  return StepOf(name) || StepOf(name, kTemporarySuffix) || StepOf(name, kSetAsideSuffix) ||
+         StepOf(name, kGoneBackSuffix);
+}
+
 std::string ResolveCheckpoint(const std::string& path) {
   if (!IsDirectory(path)) throw CheckpointError(path + ": is not a directory");
   if (PathExists(path + "/" + kManifestName)) return path;
-  const std::string name = fs::path(path).filename();
-  const bool is_one =
-      StepOf(name) || StepOf(name, kTemporarySuffix) || StepOf(name, kSetAsideSuffix);
+  const bool is_one = NamesOneCheckpoint(path);
   const auto latest = is_one ? std::nullopt : FindLatestCheckpoint(CheckpointsIn(path));
   if (!latest) {
     throw CheckpointError(path + ": holds no " + kManifestName +
                           (is_one ? ": not complete" : ", and no checkpoint below it"));
   }
   return *latest;
+}
+
+std::vector<std::string> GoBackTo(const std::string& checkpoints, int64_t step) {
+  WriteWholeFile(checkpoints + kLatest, StepName(step));
+  std::vector<std::string> aside;
+  for (const int64_t newer : StepsIn(checkpoints)) {
+    if (newer <= step) continue;
+    const std::string name = StepName(newer), path = checkpoints + "/" + name;
+    for (const std::string& directory : {path, path + kSetAsideSuffix}) {
+      if (!PathExists(directory)) continue;
+      std::string to = name + kGoneBackSuffix;
+      for (int i = 2; PathExists(checkpoints + "/" + to); ++i) {
+        to = name + kGoneBackSuffix + "." + std::to_string(i);
+      }
+      RenamePath(directory, checkpoints + "/" + to);
+      aside.push_back(to);
+    }
+  }
+  if (!aside.empty()) SyncDirectory(checkpoints);
+  return aside;
 }
 
 std::vector<CheckpointEntry> ListCheckpoints(const std::string& directory) {
@@ -222,11 +304,13 @@ std::vector<CheckpointEntry> ListCheckpoints(const std::string& directory) {
     if (const auto step = StepOf(name)) {
       entries.push_back(Describe(path, *step));
       entries.back().complete = entries.back().why.empty();
+      entries.back().published = HoldsOurFiles(path);
     } else if (const auto old = StepOf(name, kSetAsideSuffix)) {
       CheckpointEntry& entry = entries.emplace_back(Describe(path, *old));
       const bool replaced = WhyIncomplete(checkpoints + "/" + StepName(*old), *old).empty();
       if (replaced) entry.why = "set aside: there is another of its step";
       entry.complete = entry.why.empty();
+      entry.published = !replaced && HoldsOurFiles(path);
     } else if (const auto written = StepOf(name, kTemporarySuffix)) {
       CheckpointEntry& entry = entries.emplace_back(Describe(path, *written));
       entry.why = "is being written, or was left by a run that ended while it wrote";

@@ -99,6 +99,7 @@ TEST(ListCheckpointsTest, NothingIsNoMistakeButNoDirectoryIs) {
   const std::vector<CheckpointEntry> list = ListCheckpoints(run);
   ASSERT_EQ(list.size(), 1u);
   EXPECT_FALSE(list[0].latest || list[0].complete);
+  EXPECT_TRUE(list[0].published);
 }
 
 TEST(ResolveCheckpointTest, TakesACheckpointOrTheLatestOfARun) {

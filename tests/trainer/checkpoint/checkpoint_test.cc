@@ -268,7 +268,8 @@ TEST(CheckpointTest, FindsMissingShortAndLongFiles) {
       const std::string error = LoadAndCompare(world, path, 2);
       EXPECT_TRUE(Contains(error, "rank 0: " + file) && Contains(error, why)) << error;
       EXPECT_TRUE(Contains(ErrorOf([&] { FindCheckpoint(dir, 2); }), file));
-      EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_1");
+      const std::string newest = ErrorOf([&] { FindLatestCheckpoint(dir); });
+      EXPECT_TRUE(Contains(newest, file) && Contains(newest, "checkpoint.resume")) << newest;
     };
     fs::rename(file, aside);
     expect_refused("No such file");
@@ -349,22 +350,139 @@ TEST(CheckpointTest, FindsTheLatest) {
   // A crash between the rename and `latest`, of the first checkpoint and of any.
   fs::remove(dir + "/latest");
   EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_100");
-  for (const char* text : {"step_11", "../step_9", "step_010", "step_", "", "step_9.tmp",
+  // What no save leaves behind: an older one is not taken for the newest in silence.
+  const auto newest = [&] { return ErrorOf([&] { FindLatestCheckpoint(dir); }); };
+  const std::string others = "set checkpoint.resume to its step (complete: 9, 10";
+  for (const char* text : {"../step_9", "step_010", "step_", "", "step_9.tmp", "\x1b[2Jstep_9",
                            "step_99999999999999999999"}) {
     Spill(dir + "/latest", text);
-    EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_100") << text;
+    EXPECT_TRUE(Contains(newest(), dir + "/latest: is damaged") && Contains(newest(), others))
+        << newest();
+    EXPECT_FALSE(Contains(newest(), "\x1b"));
   }
+  Spill(dir + "/latest", "step_11");
+  EXPECT_TRUE(Contains(newest(), "step_11/manifest.json: No such file")) << newest();
+  EXPECT_TRUE(Contains(newest(), "which `latest` names") && Contains(newest(), others + ")"));
   Spill(dir + "/latest", "step_100");
   fs::remove(dir + "/step_100/manifest.json");
+  EXPECT_TRUE(Contains(newest(), "step_100/manifest.json") && Contains(newest(), others + ")"));
+  fs::remove(dir + "/latest");  // Nor is one without that name.
+  EXPECT_TRUE(Contains(newest(), "step_100/manifest.json") && Contains(newest(), others + ")"));
+  fs::remove_all(dir + "/step_100");
+  fs::create_directory(dir + "/step_200");  // Nothing of ours is in it.
+  Spill(dir + "/step_200/readme", "mine");
   EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_10");
   // A directory under another step's name is not that step's.
   fs::rename(dir + "/step_10", dir + "/step_12");
-  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_9");
+  EXPECT_TRUE(Contains(newest(), "step_12: holds step 10")) << newest();
   EXPECT_TRUE(Contains(ErrorOf([&] { FindCheckpoint(dir, 12); }), "holds step 10"));
   EXPECT_TRUE(Contains(ErrorOf([&] { FindCheckpoint(dir, 5); }), "there are those of steps 9"));
   // Something was saved and nothing is left: to start again in silence would bury it.
-  fs::remove_all(dir + "/step_9");
-  EXPECT_TRUE(Contains(ErrorOf([&] { FindLatestCheckpoint(dir); }), "none is complete"));
+  Spill(dir + "/latest", "step_9");
+  for (const char* step : {"/step_9", "/step_12"}) fs::remove_all(dir + step);
+  EXPECT_TRUE(Contains(newest(), "is not whole") && !Contains(newest(), "resume")) << newest();
+}
+
+// A hundred damages of the newest of three, of all kinds and at any place: none is taken for an
+// older one, each names its file, and the run can go back to an older one.
+TEST(CheckpointTest, ADamagedNewestOneIsNeverPassedOver) {
+  constexpr int kSeed = 20261122, kDamages = 100;
+  std::printf("seed %d\n", kSeed);
+  std::mt19937_64 random(kSeed);
+  const World world = Of(2, 2);
+  const std::string whole = FreshDirectory("whole"), dir = FreshDirectory("damages") + "/c";
+  for (const int step : {5, 10, 15}) ASSERT_EQ(Save(world, whole, step), NoErrors(2));
+  int on_load = 0;
+  for (int i = 0; i < kDamages; ++i) {
+    fs::remove_all(dir);
+    fs::copy(whole, dir, fs::copy_options::recursive);
+    const std::string path = dir + "/step_15";
+    const Strings names = ListSorted(path);
+    std::string file = path + "/" + names[random() % names.size()];
+    const auto size = fs::file_size(file);
+    switch (random() % 7) {
+      case 0:
+        fs::remove(file);
+        break;
+      case 1:
+        fs::resize_file(file, random() % size);
+        break;
+      case 2:
+        fs::resize_file(file, size + 1 + random() % 5000);
+        break;
+      case 3:
+        fs::remove_all(path);
+        file = path;
+        break;
+      case 4:
+        file = dir + "/latest";
+        Spill(file, std::string(random() % 9, static_cast<char>(random() % 256)));
+        break;
+      case 5:
+        fs::remove(file);
+        fs::create_directory(file);
+        break;
+      default:
+        FlipByte(file, static_cast<int64_t>(random() % size),
+                 static_cast<uint8_t>(1 + random() % 255));
+    }
+    std::string error;
+    try {
+      const auto found = FindLatestCheckpoint(dir);
+      ASSERT_EQ(found, path) << i;
+      error = LoadAndCompare(world, *found, 15);
+      EXPECT_TRUE(Contains(error, "is damaged: bytes ")) << i << ": " << error;
+      EXPECT_TRUE(Contains(HowToGoOn(path), "(complete: 5, 10)")) << HowToGoOn(path);
+      ++on_load;
+    } catch (const CheckpointError& e) {
+      error = e.what();
+      EXPECT_TRUE(Contains(error, "(complete: 5, 10")) << i << ": " << error;
+    }
+    EXPECT_TRUE(Contains(error, file)) << i << ": " << error << "\nwant " << file;
+    const bool there = fs::exists(path);
+    EXPECT_EQ(GoBackTo(dir, 10), there ? Strings{"step_15.aside"} : Strings{}) << i;
+    EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_10") << i;
+    EXPECT_EQ(LoadAndCompare(world, dir + "/step_10", 10), "") << i;
+  }
+  EXPECT_GT(on_load, 5);
+  EXPECT_LT(on_load, kDamages / 2);
+}
+
+// Nobody but their owner touches them, and they stand in nobody's way.
+TEST(CheckpointTest, WhatIsSetAsideCountsForNothing) {
+  const std::string dir = FreshDirectory("gone_back");
+  const World world = Of(2, 2);
+  for (const int step : {1, 2, 3, 4}) ASSERT_EQ(Save(world, dir, step), NoErrors(2));
+  fs::rename(dir + "/step_4", dir + "/step_4.old");
+  EXPECT_EQ(GoBackTo(dir, 2), (Strings{"step_3.aside", "step_4.aside"}));
+  EXPECT_EQ(ReadWholeFile(dir + "/latest"), "step_2");
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_2");
+  EXPECT_EQ(StepsIn(dir), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(ListCheckpoints(dir).size(), 2u);
+  EXPECT_TRUE(Contains(ErrorOf([&] { FindCheckpoint(dir, 3); }), "there are those of steps 1, 2"));
+  fs::remove(dir + "/latest");
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_2");
+  // The same again, where the names are taken; then rotation, and its leftovers.
+  for (const int step : {3, 4}) ASSERT_EQ(Save(world, dir, step), NoErrors(2));
+  EXPECT_EQ(GoBackTo(dir, 1), (Strings{"step_2.aside", "step_3.aside.2", "step_4.aside.2"}));
+  EXPECT_EQ(GoBackTo(dir, 1), Strings{});
+  for (const int step : {5, 6}) ASSERT_EQ(Save(world, dir, step, /*keep_last=*/1), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_2.aside", "step_3.aside", "step_3.aside.2",
+                                      "step_4.aside", "step_4.aside.2", "step_6"}));
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_3.aside", 3), "");  // By its name, whole.
+}
+
+// By age: a damaged one is neither kept for ever nor counted out.
+TEST(CheckpointTest, RotationDoesNotLookInside) {
+  const std::string dir = FreshDirectory("by_age");
+  const World world = Of(2, 2);
+  for (const int step : {1, 2, 3}) ASSERT_EQ(Save(world, dir, step), NoErrors(2));
+  fs::remove(dir + "/step_2/manifest.json");
+  fs::resize_file(dir + "/step_1/rank_0.safetensors", 10);
+  ASSERT_EQ(Save(world, dir, 4, /*keep_last=*/3), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_2", "step_3", "step_4"}));
+  ASSERT_EQ(Save(world, dir, 5, /*keep_last=*/2), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_4", "step_5"}));
 }
 
 // One element of one state of one rank, at any place: no rank's save succeeds, and what there was
