@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -178,6 +181,8 @@ void RemoveCheckpoint(const std::string& directory, const std::string& temporary
   try {
     const std::vector<std::string> names = ListDirectory(directory);
     const bool only_ours = std::all_of(names.begin(), names.end(), IsOurs);
+    const std::optional<FileDescriptor> alone = LockForRemoval(directory);
+    if (!alone) return;
     const bool renamed = only_ours && std::rename(directory.c_str(), temporary.c_str()) == 0;
     RemoveOurFiles(renamed ? temporary : directory);
   } catch (const CheckpointError&) {
@@ -275,6 +280,18 @@ std::string ResolveCheckpoint(const std::string& path) {
   return *latest;
 }
 
+HeldCheckpoint HoldCheckpoint(const std::string& path) {
+  constexpr int kTries = 1000;
+  for (int i = 0; i < kTries; ++i) {
+    std::string found = ResolveCheckpoint(path);
+    CheckpointHold hold(found);
+    if (hold.held()) return {std::move(found), std::move(hold)};
+    if (found == path) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  throw CheckpointError(path + ": is being removed or replaced by its run");
+}
+
 std::vector<std::string> GoBackTo(const std::string& checkpoints, int64_t step) {
   WriteWholeFile(checkpoints + kLatest, StepName(step));
   std::vector<std::string> aside;
@@ -315,6 +332,8 @@ std::vector<CheckpointEntry> ListCheckpoints(const std::string& directory) {
       CheckpointEntry& entry = entries.emplace_back(Describe(path, *written));
       entry.why = "is being written, or was left by a run that ended while it wrote";
     }
+    // Its run has removed it, or given it its name, while we looked.
+    if (!entries.empty() && entries.back().path == path && !PathExists(path)) entries.pop_back();
   }
   std::string latest;
   try {

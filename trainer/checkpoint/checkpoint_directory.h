@@ -22,6 +22,8 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/checkpoint/checkpoint_hold.h"
+
 namespace fsdp {
 
 inline constexpr char kTemporarySuffix[] = ".tmp";
@@ -48,6 +50,13 @@ bool NamesOneCheckpoint(const std::string& path);
 // What a person means by a path: a checkpoint itself, or the latest one of a run directory or of a
 // directory of checkpoints.
 std::string ResolveCheckpoint(const std::string& path);
+// The same, for those who read it while its run goes on: where that has saved and removed
+// meanwhile, the next one. It stays as long as it is held.
+struct HeldCheckpoint {
+  std::string path;
+  CheckpointHold hold;
+};
+HeldCheckpoint HoldCheckpoint(const std::string& path);
 
 // Makes `step`, which is complete, the newest: `latest` names it, and those of later steps become
 // step_<n>.aside. Returns their new names, in the order of their steps. A crash in between leaves
@@ -90,7 +99,8 @@ std::string WhyIncomplete(const std::string& directory, int64_t step);
 // be removed stays: the next save tries again.
 void RemoveOurFiles(const std::string& directory);
 // By way of the name that never counts, so that a crash in between leaves nothing behind that the
-// next save would not remove. A directory that holds files of others keeps its name.
+// next save would not remove. A directory that holds files of others keeps its name. One that a
+// reader holds stays.
 void RemoveCheckpoint(const std::string& directory, const std::string& temporary);
 
 }  // namespace fsdp

@@ -26,7 +26,10 @@ std::string Join(const std::vector<std::string>& names) {
 }  // namespace
 
 CheckpointReader::CheckpointReader(const std::string& directory)
-    : directory_(directory), manifest_(ReadManifest(directory)), extents_(ExtentsOf(manifest_)) {
+    : directory_(directory),
+      hold_(directory),
+      manifest_(ReadManifest(directory)),
+      extents_(ExtentsOf(manifest_)) {
   for (const UnitLayout& unit : manifest_.units) {
     for (const Placement& p : unit.parameters) locations_[p.name] = {&unit, &p};
   }

@@ -11,13 +11,15 @@
 #include <unordered_map>
 #include <vector>
 
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/view.h"
 
 namespace fsdp {
 
-// Used by one thread. Holds the manifest, one chunk (64 MiB at most) and some open files.
+// Used by one thread. Holds the manifest, one chunk (64 MiB at most), some open files, and the
+// directory, which its run does not remove as long.
 // Everything throws CheckpointError that names the file and what is wrong with it.
 class CheckpointReader {
  public:
@@ -49,6 +51,7 @@ class CheckpointReader {
   int Open(int file);
 
   const std::string directory_;
+  const CheckpointHold hold_;
   const Manifest manifest_;
   const Extents extents_;
   std::unordered_map<std::string, Location> locations_;

@@ -11,6 +11,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -61,6 +62,7 @@ std::string ReadAt(int fd, int64_t begin, std::span<std::byte> out) {
 
 VerifyReport VerifyCheckpoint(const std::string& directory,
                               const std::function<void(int64_t done, int64_t total)>& progress) {
+  const CheckpointHold hold(directory);
   const Manifest manifest = ReadManifestAlone(directory);
   const int64_t total = manifest.DataBytes();
   VerifyReport report;

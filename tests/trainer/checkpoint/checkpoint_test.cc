@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <random>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -519,6 +522,66 @@ TEST(CheckpointTest, WhatIsNotFiniteIsNeverPublished) {
   EXPECT_EQ(LoadAndCompare(world, dir + "/step_1", 1), "");
   world.before_save = nullptr;
   EXPECT_EQ(Save(world, dir, 2, 1, store, 60), NoErrors(3));
+}
+
+// A run that saves at every step and keeps one, and readers that come at any moment.
+TEST(CheckpointTest, ReadersHoldWhatTheyRead) {
+  constexpr int kReads = 120, kReaders = 3;
+  const std::string run = FreshDirectory("held"), dir = run + "/checkpoints";
+  const World world = Of(2, 2);
+  ASSERT_EQ(Save(world, dir, 1), NoErrors(2));
+  std::atomic<bool> stop = false;
+  std::atomic<int64_t> saved = 1;
+  std::thread writer([&] {
+    MemoryStore store(60);
+    while (!stop) {
+      const int64_t step = saved + 1;
+      EXPECT_EQ(Save(world, dir, step, /*keep_last=*/1, store, step), NoErrors(2));
+      saved = step;
+    }
+  });
+  std::atomic<int> different = 0;
+  const auto read = [&](int reader) {
+    std::string last;
+    for (int i = 0; i < kReads; ++i) {
+      EXPECT_EQ(ErrorOf([&] { ListCheckpoints(run); }), "");
+      std::string error;
+      const std::string failed = ErrorOf([&] {
+        const HeldCheckpoint held = HoldCheckpoint(i % 2 == 0 ? run : dir);
+        const int64_t step = ReadCheckpointMeta(held.path).step;
+        if (i % 8 == reader) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        error = LoadAndCompare(world, held.path, static_cast<uint64_t>(step));
+        if (std::exchange(last, held.path) != held.path) ++different;
+      });
+      EXPECT_EQ(failed + error, "") << "read " << i;
+    }
+  };
+  std::vector<std::thread> readers;
+  for (int i = 0; i < kReaders; ++i) readers.emplace_back(read, i);
+  for (std::thread& reader : readers) reader.join();
+  stop = true;
+  writer.join();
+  std::printf("%d reads of %d checkpoints while %lld were saved\n", kReads * kReaders,
+              different.load(), static_cast<long long>(saved.load()));
+  EXPECT_GT(saved, 20);
+  EXPECT_GT(different, 20);
+  ASSERT_EQ(Save(world, dir, saved + 1, /*keep_last=*/1), NoErrors(2));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_" + std::to_string(saved + 1)}));
+}
+
+TEST(CheckpointTest, WhatIsHeldGoesWithALaterSave) {
+  const std::string dir = FreshDirectory("held_once");
+  const World world = Of(1, 1);
+  ASSERT_EQ(Save(world, dir, 1), NoErrors(1));
+  {
+    const HeldCheckpoint held = HoldCheckpoint(dir);
+    const HeldCheckpoint other = HoldCheckpoint(dir + "/step_1");  // Readers share it.
+    for (const int step : {2, 3}) ASSERT_EQ(Save(world, dir, step, 1), NoErrors(1));
+    EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_1", "step_3"}));
+    EXPECT_EQ(LoadAndCompare(world, held.path, 1), "");
+  }
+  ASSERT_EQ(Save(world, dir, 4, 1), NoErrors(1));
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_4"}));
 }
 
 TEST(CheckpointTest, KeepsTheLastOnesAndWhatIsNotItsOwn) {
