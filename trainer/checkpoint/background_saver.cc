@@ -6,7 +6,10 @@
 
 namespace fsdp {
 
-BackgroundSaver::BackgroundSaver() : thread_([this] { Run(); }) {}
+BackgroundSaver::BackgroundSaver(std::shared_ptr<StreamChecker> checker)
+    : checker_(std::move(checker)),
+      stream_(checker_ ? checker_->AddStream("saver") : 0),
+      thread_([this] { Run(); }) {}
 
 BackgroundSaver::~BackgroundSaver() {
   {
@@ -15,10 +18,17 @@ BackgroundSaver::~BackgroundSaver() {
   }
   changed_.notify_all();
   thread_.join();
+  Ended();
 }
 
-void BackgroundSaver::Start(std::function<SavedCheckpoint()> save) {
+void BackgroundSaver::Ended() {
+  if (checker_) checker_->OnHostWait(checker_->OnRecord(stream_));
+}
+
+void BackgroundSaver::Start(std::function<SavedCheckpoint()> save,
+                            const std::vector<Range>& reads) {
   FSDP_CHECK(!in_flight_) << "a second save in the background";
+  if (checker_) checker_->OnOperation(stream_, "save", reads, {});
   in_flight_ = true;
   {
     const std::lock_guard lock(mutex_);
@@ -43,6 +53,7 @@ SavedCheckpoint BackgroundSaver::Finish() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !save_; });
   in_flight_ = false;
+  Ended();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   return std::move(saved_);
 }

@@ -5,10 +5,13 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 
@@ -16,15 +19,18 @@ namespace fsdp {
 // until Finish(), whether or not it has ended.
 class BackgroundSaver {
  public:
-  BackgroundSaver();  // Starts the thread, which waits: none is started later.
+  // Starts the thread, which waits: none is started later. To `checker`, if there is one, it is a
+  // stream whose only operations are the saves.
+  explicit BackgroundSaver(std::shared_ptr<StreamChecker> checker = nullptr);
   // Waits for a save that has not ended. Who gives up on it makes the store fail first.
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;
 
-  // `save` runs on the saver's thread; what it refers to stays as it is until Finish(). Returns at
-  // once. FSDP_CHECKs that none is in flight.
-  void Start(std::function<SavedCheckpoint()> save);
+  // `save` runs on the saver's thread; what it refers to stays as it is until Finish(): of that,
+  // `reads` are all the bytes that streams write, too. The host must have waited for who wrote
+  // them. Returns at once. FSDP_CHECKs that none is in flight.
+  void Start(std::function<SavedCheckpoint()> save, const std::vector<Range>& reads = {});
 
   bool in_flight() const { return in_flight_; }
   bool ended() const;   // In flight, and Finish() will not block.
@@ -35,7 +41,10 @@ class BackgroundSaver {
 
  private:
   void Run();
+  void Ended();  // The caller has waited for the save: to the checker, for all that it read.
 
+  const std::shared_ptr<StreamChecker> checker_;
+  const int stream_;          // The checker's.
   mutable std::mutex mutex_;  // Guards all below but in_flight_.
   std::condition_variable changed_;
   std::function<SavedCheckpoint()> save_;  // Set: to be run, or running.

@@ -5,7 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/comm/memory_store.h"
@@ -110,6 +114,46 @@ TEST(BackgroundSaverTest, SavesTheSnapshotAndNotWhatCameAfter) {
   for (int64_t step = 1; step <= 5; ++step) {
     EXPECT_EQ(LoadAndCompare(world, FindCheckpoint(dir, step), static_cast<uint64_t>(step)), "");
   }
+}
+
+// The saver is a stream to the checker: whoever wrote what it reads must have been waited for, and
+// it before that is written again.
+TEST(BackgroundSaverTest, IsKnownToTheStreamChecker) {
+  std::vector<std::string> races;
+  const auto checker = std::make_shared<StreamChecker>(
+      [&](const StreamChecker::Race& race) { races.push_back(race.ToString()); });
+  const int stream = checker->AddStream("compute");
+  const float bytes[64] = {};
+  const Range range(bytes, sizeof(bytes));
+  const auto write = [&] { checker->OnOperation(stream, "copy", {}, {range}); };
+  const auto wait = [&] { checker->OnHostWait(checker->OnRecord(stream)); };
+  const auto save = [] { return SavedCheckpoint(); };
+  const auto take = [&] { return std::exchange(races, {}); };
+  {
+    BackgroundSaver saver(checker);
+    write();
+    wait();
+    saver.Start(save, {range});
+    saver.Finish();
+    write();
+    EXPECT_EQ(take().size(), 0u);
+    saver.Start(save, {range});  // Without a wait for the write.
+    const auto early = take();
+    ASSERT_EQ(early.size(), 1u);
+    EXPECT_NE(early[0].find("save on saver is not ordered after copy on compute"),
+              std::string::npos)
+        << early[0];
+    write();  // While the save is in flight.
+    const auto over = take();
+    ASSERT_EQ(over.size(), 1u);
+    EXPECT_NE(over[0].find("copy on compute is not ordered after save on saver"), std::string::npos)
+        << over[0];
+    saver.Finish();
+    wait();
+    saver.Start(save, {range});
+  }
+  checker->OnFree(range);  // Its end has been waited for.
+  EXPECT_EQ(take().size(), 0u);
 }
 
 }  // namespace
