@@ -195,13 +195,14 @@ void Export(const ExportFlags& flags) {
 
 struct ImportFlags {
   std::string source, out;
+  bool allow_nonfinite = false;
 };
 
 void Import(const ImportFlags& flags) {
   HfImported imported;
   {
     Progress progress("imported");
-    imported = ImportHf(flags.source, flags.out, std::ref(progress));
+    imported = ImportHf(flags.source, flags.out, std::ref(progress), flags.allow_nonfinite);
   }
   if (!imported.ignored.empty()) {
     std::string list;
@@ -276,6 +277,9 @@ void AddCheckpointCommand(CLI::App& app) {
     command->add_option("directory", flags->source, "config.json and *.safetensors")->required();
     command->add_option("--out", flags->out, "The checkpoint's directory; must not be there")
         ->required();
+    command->add_flag(
+        "--allow-nonfinite", flags->allow_nonfinite,
+        "Take weights that are NaN or infinite: to look at, none can train from them");
     command->callback([=] { Import(*flags); });
   }
 }

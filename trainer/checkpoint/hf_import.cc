@@ -4,15 +4,17 @@
 
 #include "models/make_model.h"
 #include "models/shape_json.h"
+#include "trainer/checkpoint/finite.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_tensors.h"
 #include "trainer/checkpoint/hf_weights.h"
+#include "trainer/core/errors.h"
 #include "trainer/fsdp/executor.h"
 
 namespace fsdp {
 
 HfImported ImportHf(const std::string& directory, const std::string& out,
-                    const ByteProgress& progress) {
+                    const ByteProgress& progress, bool allow_nonfinite) {
   const HfConfig config = ReadHfConfig(directory);
   const std::unique_ptr<Model> model = MakeModel(config.shape);
   const HfTensors tensors(*model);
@@ -24,7 +26,15 @@ HfImported ImportHf(const std::string& directory, const std::string& out,
   checkpoint.states = {"master"};
   const auto read = [&](const std::string&, const Placement& placement, int64_t begin,
                         std::span<float> values) {
-    weights.FillParameter(*tensors.Find(placement.name), begin, values);
+    const Parameter& parameter = *tensors.Find(placement.name);
+    weights.FillParameter(parameter, begin, values);
+    if (allow_nonfinite) return;
+    if (const std::string wrong = DescribeNotFinite(parameter, begin, values); !wrong.empty()) {
+      throw CheckpointError(
+          directory + ": " + wrong +
+          ": not finite. --allow-nonfinite takes it as it is, to look at: nothing "
+          "can be trained from it");
+    }
   };
   return {WriteCheckpoint(out, checkpoint, read, progress), config.ignored};
 }

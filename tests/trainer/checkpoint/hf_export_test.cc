@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -421,6 +422,32 @@ TEST(ImportTest, RefusesWhatItWouldLeaveOut) {
   EXPECT_FALSE(fs::exists(dir + "/out"));
   json["scale_attn_weights"] = true;
   EXPECT_EQ(import(), "");
+}
+
+TEST(ImportTest, NamesWhatIsNotFinite) {
+  const std::string from = "tests/fixtures/gpt2/one_head", dir = FreshDirectory("not_finite");
+  fs::copy_file(from + "/config.json", dir + "/config.json");
+  const std::string name = "transformer.h.0.attn.c_proj.weight";
+  const auto begin = SafetensorsReader(from + "/model.safetensors").Info(name).begin;
+  for (const float value : {NAN, INFINITY, -INFINITY}) {
+    std::string bytes = ReadWholeFile(from + "/model.safetensors");
+    std::memcpy(bytes.data() + begin + 17 * sizeof(float), &value, sizeof(value));
+    std::ofstream(dir + "/model.safetensors", std::ios::binary) << bytes;
+    const std::string error = ErrorOf([&] { ImportHf(dir, dir + "/out", nullptr); });
+    EXPECT_NE(error.find(dir + ": " + name + ": element 17 is " +
+                         (std::isnan(value) ? "nan"
+                          : value > 0       ? "inf"
+                                            : "-inf")),
+              std::string::npos)
+        << error;
+    EXPECT_NE(error.find("--allow-nonfinite"), std::string::npos) << error;
+    EXPECT_EQ(List(dir), (Strings{"config.json", "model.safetensors"}));
+  }
+  ImportHf(dir, dir + "/out", nullptr, /*allow_nonfinite=*/true);
+  CheckpointReader reader(dir + "/out");
+  std::vector<float> values(18);
+  reader.Read("master", name, Shape{64, 64}, 0, values);
+  EXPECT_EQ(values[17], -INFINITY);
 }
 
 }  // namespace
