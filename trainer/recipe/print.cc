@@ -206,9 +206,24 @@ std::string RecipeDocumentation() {
 
 <!-- Written by `fsdp-train config docs > docs/recipe.md`. A test fails when this file is stale. -->
 
-A run is described by one or more YAML files and by `--set KEY=VALUE` on the command line:
+A run is described by one or more YAML files and by `--set KEY=VALUE` on the command line. Only a
+model and something to train it on must be named; this saves and evaluates, too:
 
-    fsdp-train config print --config configs/models/gpt2-124m.yaml --set optimizer.lr=1e-3
+    run: {name: mine}
+    model: {family: gpt2, preset: gpt2-124m}
+    data:
+      train: {source: text, paths: ["texts/*.txt"], tokenizer: gpt2/tokenizer.json}
+      seq_len: 512
+    train: {steps: 2000, micro_batch_size: 4, global_batch_size: 32}
+    eval: {every: 200}
+    schedule: {warmup_steps: 100}
+    checkpoint: {every: 200}
+
+and is run, here with another rate, by
+
+    fsdp-train --config mine.yaml --set optimizer.lr=6e-4
+
+What these keys do with each other is in [training.md](training.md).
 
 - Later files override earlier ones, then `--set` in order, its value read as YAML. Maps are merged
   key by key; a list replaces the list before it. A section cannot be null.

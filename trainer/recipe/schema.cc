@@ -416,7 +416,8 @@ Section<EvalRecipe> EvalSection() {
   }};
   return {{
       Key("every", &R::every, Integer(0), "Steps between evaluations. 0: none."),
-      Key("steps", &R::steps, Integer(1), "Batches of an evaluation, at most."),
+      Key("steps", &R::steps, Integer(1),
+          "Batches of an evaluation, at most, each of train.global_batch_size sequences."),
       Key("sample", &R::sample, Nullable(Map(sample)),
           "A continuation to sample from the model, to look at. null: none."),
       Key("ema", &R::ema, Boolean(), "Of the averaged weights, train.ema, in place of the last."),

@@ -56,6 +56,17 @@ TEST(Docs, RecipePageIsFresh) {
       << "refresh it: bazel-bin/cmd/fsdp-train config docs > docs/recipe.md";
 }
 
+TEST(Docs, RecipeOfThePageLoads) {
+  const std::string page = RecipeDocumentation();
+  std::string recipe;
+  std::istringstream lines(page.substr(page.find("\n    run: ") + 1));
+  for (std::string line; std::getline(lines, line) && !line.empty();) {
+    recipe += line.substr(4) + "\n";
+  }
+  EXPECT_NE(recipe.find("checkpoint: "), std::string::npos) << recipe;
+  EXPECT_EQ(ParseRecipe({{"docs/recipe.md", recipe}}, {"optimizer.lr=6e-4"}).train.steps, 2000);
+}
+
 // Every key that a schema has anywhere, "[]" standing for the items of a list.
 void AddKeys(const nlohmann::json& schema, const std::string& key, std::vector<std::string>& keys) {
   if (schema.contains("properties")) {
