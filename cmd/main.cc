@@ -98,7 +98,13 @@ int Main(int argc, char** argv) {
   SpareAddressSpace();
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on the size of files is a full disk: writes say so.
 
-  CLI::App app("fsdp-train: Fully Sharded Data Parallel training from a YAML recipe");
+  CLI::App app(
+      "fsdp-train: Fully Sharded Data Parallel training from a YAML recipe\n\n"
+      "Without a sub-command it trains, and this process is one rank:\n"
+      "  fsdp-train --config FILE                               alone, or under torchrun, srun, "
+      "mpirun\n"
+      "  fsdp-train launch --nproc-per-node 2 -- --config FILE  two ranks on this host\n"
+      "Ctrl-C ends a run with a checkpoint; the same command goes on from there.\n");
   app.set_version_flag("--version", Version());
   app.footer(
       "Exit codes: 0 done, 1 runtime, 2 usage or recipe, 3 does not fit in memory, 4 data,\n"
