@@ -161,7 +161,8 @@ TEST_P(WaitDeletion, EveryWaitIsNeeded) {
   std::printf("%d schedules, %d waits, %d of them pacing\n", totals.schedules, totals.waits,
               totals.pacing);
   RecordProperty("waits", totals.waits);
-  EXPECT_EQ(totals.waits > 0, true);
+  // docs/features.md: over 30,000 of full_shard at two ranks.
+  EXPECT_GT(totals.waits, world == 2 && strategy == Strategy::kFullShard ? 30000 : 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, WaitDeletion,

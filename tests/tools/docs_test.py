@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""README.md and docs/ against the tree and the binary: links, keys, commands and what can be counted.
+
+What a link leads to may be any file, so the tree is read where README.md really lies; BUILD.bazel
+says that this test is never cached.
+"""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import unittest
+
+BINARY = pathlib.Path("cmd/fsdp-train").resolve()
+ROOT = pathlib.Path(os.path.realpath("README.md")).parent
+SKIPPED = re.compile(r"bazel-.*|\..*|runs")  # What is no part of the tree, at its top.
+PLANNED = "docs/design.md"  # Describes what is to come, too.
+WORDS = {"three": 3, "six": 6, "seven": 7, "eight": 8}
+
+
+def pages():
+    found = [ROOT / name for name in os.listdir(ROOT) if name.endswith(".md")]
+    for top in sorted(os.listdir(ROOT)):
+        if SKIPPED.fullmatch(top) or not (ROOT / top).is_dir():
+            continue
+        found += (ROOT / top).rglob("*.md")
+    return {str(path.relative_to(ROOT)): path.read_text() for path in sorted(found)}
+
+
+def run(*arguments):
+    result = subprocess.run([BINARY, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return result.returncode, result.stdout + result.stderr
+
+
+def anchors(page):
+    """Of its headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page, flags=re.S)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def without_code(page):
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", page, flags=re.S))
+
+
+def commands(page):
+    """What a page tells to type: lines of fenced and indented code, and code within lines."""
+    page = page.replace("\\\n", " ")
+    fenced = re.findall(r"```\w*\n(.*?)```", page, flags=re.S)
+    lines = "\n".join(fenced).splitlines()
+    lines += [line[4:] for line in page.splitlines() if line.startswith("    ")]
+    rest = re.sub(r"```.*?```", "", page, flags=re.S)
+    lines += re.findall(r"`(fsdp-train [^`]*)`", " ".join(rest.split("\n")))
+    for line in lines:
+        if line.startswith("fsdp-train "):
+            yield shlex.split(line, comments=True)[1:]
+
+
+class Docs(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.pages = pages()
+        cls.keys = set(re.findall(r"^\| `([^`]+)` \|", cls.pages["docs/recipe.md"], flags=re.M))
+
+    def test_links_lead_somewhere(self):
+        count = 0
+        for name, page in self.pages.items():
+            for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                count += 1
+                path, _, anchor = target.partition("#")
+                whole = (ROOT / name).parent / path if path else ROOT / name
+                self.assertTrue(whole.exists(), f"{name}: {target}")
+                if anchor:
+                    there = self.pages[str(whole.resolve().relative_to(ROOT))]
+                    self.assertIn(anchor, anchors(there), f"{name}: {target}")
+        self.assertGreater(count, 30)
+
+    def test_every_page_is_linked(self):
+        linked = set()
+        for name, page in self.pages.items():
+            for target in re.findall(r"\]\(([^)\s#]+)", page):
+                linked.add(os.path.normpath(os.path.join(os.path.dirname(name), target)))
+        for name in self.pages:
+            if name.startswith("docs/"):
+                self.assertIn(name, linked, f"{name}: no page leads to it")
+
+    def test_keys_are_those_of_the_recipe(self):
+        sections = {key.split(".")[0] for key in self.keys}
+        known = self.keys | {key.replace("[]", "") for key in self.keys} | {
+            ".".join(key.split(".")[:n]) for key in self.keys for n in (1, 2)}
+        count = 0
+        for name, page in self.pages.items():
+            if name in (PLANNED, "docs/recipe.md"):
+                continue
+            page = page.split("\n## TensorBoard\n")[0]  # `eval.loss` is of a record there.
+            for code in re.findall(r"`([a-z]+\.[a-z_.\[\]]*[a-z_\]])(?:[:=][^`]*)?`", page):
+                if code.split(".")[0] in sections and not re.search(r"\.(json|jsonl|safetensors|md|py|h|cc|yaml)\b", code):
+                    count += 1
+                    self.assertTrue(code in known, f"{name}: `{code}` is no key of a recipe")
+        self.assertGreater(count, 40)
+
+    def test_commands_are_understood(self):
+        helps = {}
+
+        def help_of(*words):
+            if words not in helps:
+                helps[words] = run(*words, "--help")
+            return helps[words]
+
+        count = 0
+        for name, page in self.pages.items():
+            if name == PLANNED:
+                continue
+            for words in commands(page):
+                count += 1
+                text = " ".join(words)
+                at = 0
+                command = []
+                while at < len(words) and re.fullmatch(r"[a-z]+", words[at]) and len(command) < 2 \
+                        and re.search(rf"^  {words[at]}\b", help_of(*command)[1], flags=re.M):
+                    command.append(words[at])
+                    at += 1
+                if not command and words[:1] and not words[0].startswith("-"):
+                    self.fail(f"{name}: fsdp-train {text}: no such sub-command")
+                ours, _, training = " ".join(words[at:]).partition(" -- ")
+                if command[:1] == ["launch"] and words[at:at + 1] == ["--"]:
+                    ours, training = "", " ".join(words[at + 1:])
+                for flags, of in ((ours, command), (training, [])):
+                    for flag in re.findall(r"(?:^|\s)(--[a-z-]+)", flags):
+                        self.assertRegex(help_of(*of)[1], rf"{flag}\b",
+                                         f"{name}: fsdp-train {text}: no {flag}")
+        self.assertGreater(count, 15)
+
+    def check(self, pattern, want, *where):
+        """Every match of `pattern` in any page says `want`, and there is one in each of `where`."""
+        for name, page in self.pages.items():
+            if name == PLANNED:
+                continue
+            found = re.findall(pattern, " ".join(page.split()))
+            for text in found:
+                self.assertEqual(text, str(want), f"{name}: {pattern}")
+            if name in where:
+                self.assertTrue(found, f"{name}: says nothing of {pattern}")
+
+    def test_counts(self):
+        features = "docs/features.md"
+        listed = [line for line in (ROOT / "tests/mutations/mutations.txt").read_text().splitlines()
+                  if line.strip() and not line.startswith("#")]
+        self.assertEqual(len(listed), len(list((ROOT / "tests/mutations").glob("*.patch"))))
+        self.check(r"(\d+) small patches", len(listed), features)
+        presets = run("models")[1].splitlines()[1:]
+        self.check(r"(\d+) presets", len(presets), features)
+        number = re.search(r"(\w+) of them as recipes", " ".join(self.pages[features].split()))[1]
+        self.assertEqual(WORDS[number], len(list((ROOT / "configs/models").glob("*.yaml"))))
+        for path in (ROOT / "tests/fuzz").glob("*fuzz_test.cc"):
+            self.assertRegex(path.read_text(), "100'000|100,000", path.name)
+
+    def test_exit_codes_are_those_of_the_help(self):
+        said = set(re.findall(r"(?:^|[\s,])(\d+) [a-z]", run("--help")[1].split("Exit codes:")[1]))
+        table = self.pages["docs/features.md"].split("## Exit codes")[1].split("\n## ")[0]
+        self.assertEqual(set(re.findall(r"^\| (\d+) \|", table, flags=re.M)), said)
+
+    def test_figures_of_the_quick_start(self):
+        recipe = run("config", "print", "--config", "configs/quickstart.yaml")[1]
+        check = run("config", "check", "--config", "configs/quickstart.yaml")[1]
+
+        def setting(section, key):
+            part = re.search(rf"^{section}:\n((?: .*\n)+)", recipe, flags=re.M)[1]
+            return re.search(rf"^ +{key}: (.*)$", part, flags=re.M)[1]
+
+        parameters = int(re.search(r"([\d,]+) parameters", check)[1].replace(",", ""))
+        self.check(r"(\d+) thousand parameters", round(parameters / 1000), "README.md",
+                   "docs/benchmarks/cpu.md", "docs/benchmarks/finetune.md")
+        self.check(r"in (\d+) steps", int(setting("train", "steps")), "README.md")
+        self.check(r"last (\d+) % of the text", round(100 * float(setting("data", "fraction"))),
+                   "README.md")
+        size = (ROOT / "configs/data/jargon.txt").stat().st_size
+        self.check(r"Jargon File \((\d\.\d) MB", f"{size / 1e6:.1f}", "README.md")
+        plan = json.loads(run("plan", "--config", "configs/quickstart.yaml", "--world-size", "2",
+                              "--json")[1])
+        # What a checkpoint holds is what a save copies.
+        self.check(r"checkpoints of (\d\.\d) MiB",
+                   f"{2 * plan['memory']['snapshot'] / 2**20:.1f}", "docs/benchmarks/cpu.md")
+
+    def test_readme_shows_the_last_measured_run(self):
+        shown = re.search(r"eval at step (\d+): loss (\S+), perplexity (\S+)\n", self.pages["README.md"])
+        loss = float(shown[2])
+        self.assertEqual(shown[3], f"{math.exp(loss):.4g}")
+        table = self.pages["docs/benchmarks/cpu.md"].split("## The quick start")[1].split("\n## ")[0]
+        rows = re.findall(r"^\|[^|]*\| (\d\.\d+) \|.*\|$", table, flags=re.M)
+        self.assertGreater(len(rows), 0)
+        self.assertEqual(rows[-1], f"{loss:.3f}", "docs/benchmarks/cpu.md, held-out nats a byte")
+
+
+if __name__ == "__main__":
+    unittest.main()
