@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
 
@@ -62,6 +67,70 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
                  "1.0: may not differ on a resume");
   }
   EXPECT_NO_THROW(CheckResume(With({}), With({"train.steps=5"})));
+}
+
+// A change of one key is free where, and only where, the first column of the table says so.
+TEST(ResumeDifferences, AreAsDocsTrainingSays) {
+  std::vector<std::string> free;
+  std::ifstream page("docs/training.md");
+  bool table = false;
+  for (std::string line; std::getline(page, line);) {
+    table = line.starts_with("| may differ") || (table && line.starts_with("|"));
+    if (!table) continue;
+    const std::string cell = line.substr(2, line.find(" |", 2) - 2);
+    for (size_t at = cell.find('`'); at != std::string::npos; at = cell.find('`', at + 1)) {
+      const size_t end = cell.find('`', at + 1);
+      free.push_back(cell.substr(at + 1, end - at - 1));
+      at = end;
+    }
+  }
+  EXPECT_GE(free.size(), 7u);
+  std::set<std::string> used;
+  for (const std::string change : {"run.seed=2",
+                                   "run.threads=3",
+                                   "run.deterministic=true",
+                                   "model.num_hidden_layers=2",
+                                   "model.residual_dropout=0.5",
+                                   "model.initializer_range=0.5",
+                                   "data.train.paths=[y]",
+                                   "data.train.eot=1",
+                                   "data.seq_len=8",
+                                   "data.shuffle=false",
+                                   "data.cache=/c",
+                                   "train.activation_checkpointing=full",
+                                   "data.valid.fraction=0.5",
+                                   "data.valid=null",
+                                   "train.steps=7",
+                                   "train.micro_batch_size=7",
+                                   "train.global_batch_size=7",
+                                   "train.grad_clip=7",
+                                   "train.ema={decay: 0.5}",
+                                   "eval.every=7",
+                                   "eval.steps=7",
+                                   "optimizer.name=sgd",
+                                   "optimizer.lr=7",
+                                   "optimizer.groups=[{match: x}]",
+                                   "schedule.name=wsd",
+                                   "schedule.warmup_steps=7",
+                                   "fsdp.sharding_strategy=no_shard",
+                                   "fsdp.auto_wrap.policy=none",
+                                   "fsdp.gradient_accumulation=unsharded",
+                                   "checkpoint.every=7",
+                                   "checkpoint.async=false",
+                                   "log.every=7",
+                                   "log.tensorboard=false"}) {
+    const std::string key = change.substr(0, change.find('='));
+    bool listed = false;
+    for (const std::string& name : free) {
+      const bool all = name.ends_with(".*");
+      const std::string stem = all ? name.substr(0, name.size() - 1) : name + ".";
+      if (!(key + ".").starts_with(stem)) continue;
+      listed = true;
+      used.insert(name);
+    }
+    EXPECT_EQ(Differences({change}).empty(), listed) << change;
+  }
+  EXPECT_EQ(used.size(), free.size());
 }
 
 TEST(SharedSettings, HoldEveryKeyButTheHostsOwn) {
