@@ -1,4 +1,4 @@
-// What a run shows and leaves: the files, records and lines of docs/interface.md.
+// What a run shows and leaves: files, records and lines.
 #include <gtest/gtest.h>
 
 #include <cmath>

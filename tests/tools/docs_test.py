@@ -12,6 +12,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import tempfile
 import unittest
 
 BINARY = pathlib.Path("cmd/fsdp-train").resolve()
@@ -188,6 +189,36 @@ class Docs(unittest.TestCase):
         # What a checkpoint holds is what a save copies.
         self.check(r"checkpoints of (\d\.\d) MiB",
                    f"{2 * plan['memory']['snapshot'] / 2**20:.1f}", "docs/benchmarks/cpu.md")
+
+    def test_what_a_run_leaves(self):
+        block = self.pages["docs/training.md"].split("## What a run leaves")[1].split("```")[1]
+        listed = {line.split()[0].rstrip("/").replace("rank_0", "rank_R").replace("step_5", "step_N")
+                  .replace("step_2", "step_N") for line in block.strip().splitlines()}
+        with tempfile.TemporaryDirectory() as directory:
+            recipe = pathlib.Path(directory) / "tiny.yaml"
+            recipe.write_text(
+                "model: {family: gpt2, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 1,\n"
+                "        vocab_size: 64, max_position_embeddings: 16}\n"
+                "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+                "train: {steps: 5, micro_batch_size: 1, global_batch_size: 1}\n")
+            flags = ["--config", recipe, "--set", f"run.dir={directory}/run"]
+            # Without a checkpoint the second start begins anew, and sets the records aside.
+            for more in (["--set", "train.steps=2"],
+                         ["--set", "checkpoint.every=5", "--set", "log.trace_steps=[2]"]):
+                code, out = run(*flags, *more)
+                self.assertEqual(code, 0, out)
+            code, out = run("report", f"{directory}/run")
+            self.assertEqual(code, 0, out)
+            left = set()
+            for path in (pathlib.Path(directory) / "run").rglob("*"):
+                name = str(path.relative_to(pathlib.Path(directory) / "run"))
+                if path.is_dir() and not name.startswith("metrics."):
+                    continue
+                if name.startswith("metrics.1.tensorboard/"):
+                    continue
+                name = re.sub(r"tfevents\..*", "tfevents.*", name)
+                left.add(re.sub(r"step_\d+", "step_N", re.sub(r"rank_\d+", "rank_R", name)))
+        self.assertEqual(left, listed)
 
     def test_readme_shows_the_last_measured_run(self):
         shown = re.search(r"eval at step (\d+): loss (\S+), perplexity (\S+)\n", self.pages["README.md"])
