@@ -387,13 +387,17 @@ Section<TrainRecipe> TrainSection() {
           .Elsewhere({"beta", "momentum"}),
   }};
   return {{
-      Key("steps", &R::steps, Integer(1), "Optimizer steps of the whole run.")
-          .Elsewhere({"max_steps", "num_steps", "iterations"}),
+      Key("steps", &R::steps, Integer(1),
+          "Optimizer steps of the whole run. An epoch is one for every global_batch_size x "
+          "data.seq_len tokens.")
+          .Elsewhere({"max_steps", "num_steps", "iterations", "epochs", "num_epochs"}),
       Key("micro_batch_size", &R::micro_batch_size, Integer(1),
           "Sequences per rank and forward pass.")
           .Elsewhere({"batch_size"}),
       Key("global_batch_size", &R::global_batch_size, Integer(1),
-          "Sequences per optimizer step, over all ranks; any number at any world size."),
+          "Sequences per optimizer step, over all ranks; any number at any world size. What one "
+          "forward pass of all ranks does not hold is accumulated.")
+          .Elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"}),
       Key("grad_clip", &R::grad_clip, Number({.at_least = 0}),
           "Largest norm of all gradients together. 0: no clipping.")
           .Elsewhere({"max_grad_norm", "clip_grad_norm", "max_norm"}),

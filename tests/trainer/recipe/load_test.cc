@@ -122,6 +122,9 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:1: optimiser: unknown key; did you mean `optimizer`?"},
         {"OtherProgramsKey", "optimizer: {learning_rate: 1}",
          "r.yaml:3:13: optimizer.learning_rate: unknown key; did you mean `lr`?"},
+        {"OtherProgramsAccumulation", "train: {gradient_accumulation_steps: 4}",
+         "r.yaml:3:9: train.gradient_accumulation_steps: unknown key; did you mean "
+         "`global_batch_size`?"},
         {"KeyOfAnotherSection", "train: {weight_decay: 0}",
          "r.yaml:3:9: train.weight_decay: unknown key; did you mean `optimizer.weight_decay`?"},
         {"NothingNear", "log: {dropout: 0}",
