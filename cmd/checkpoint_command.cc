@@ -105,21 +105,55 @@ void List(const std::string& directory, bool json) {
   }
 }
 
-void Verify(const std::string& path) {
-  const std::string directory = ResolveCheckpoint(path);
+// Prints what it finds. Returns what is wrong in one line; empty where nothing is.
+std::string VerifyOne(const std::string& directory) {
   VerifyReport report;
-  {
+  try {
     Progress progress("verified");
     report = VerifyCheckpoint(directory, std::ref(progress));
+  } catch (const CheckpointError& error) {  // Of the manifest.
+    return error.what();
   }
   for (const Damage& damage : report.damages) std::printf("%s\n", ToString(damage).c_str());
   if (!report.damages.empty()) {
-    std::fflush(stdout);  // Before the error.
-    throw CheckpointError(directory + ": is damaged in " + std::to_string(report.damages.size()) +
-                          (report.damages.size() == 1 ? " place" : " places"));
+    return directory + ": is damaged in " + std::to_string(report.damages.size()) +
+           (report.damages.size() == 1 ? " place" : " places");
   }
   std::printf("%s: whole: %d files, %lld chunks, %s\n", directory.c_str(), report.files,
               static_cast<long long>(report.chunks), HumanBytes(report.bytes).c_str());
+  return "";
+}
+
+// A checkpoint; or of a run or a directory of checkpoints, all that count, and the newest: what
+// `latest` names, or what is wrong with it.
+void Verify(const std::string& path) {
+  std::string wrong;
+  const auto add = [&](const std::string& line) {
+    if (!line.empty()) wrong += (wrong.empty() ? "" : "\n") + line;
+  };
+  const std::string resolved = NamesOneCheckpoint(path) ? ResolveCheckpoint(path) : "";
+  if (!resolved.empty()) {
+    add(VerifyOne(resolved));
+  } else {
+    int published = 0;
+    for (const CheckpointEntry& entry : ListCheckpoints(path)) {
+      if (!entry.published) continue;
+      const CheckpointHold hold(entry.path);
+      if (!hold.held()) continue;  // Its run has removed it since.
+      ++published;
+      add(VerifyOne(entry.path));
+    }
+    std::string latest;
+    try {
+      latest = ResolveCheckpoint(path);
+    } catch (const CheckpointError& error) {
+      add(error.what());
+    }
+    if (published > 0 && !latest.empty()) std::printf("latest: %s\n", latest.c_str());
+  }
+  if (wrong.empty()) return;
+  std::fflush(stdout);  // Before the error.
+  throw CheckpointError(wrong);
 }
 
 struct ReshardFlags {
@@ -232,9 +266,9 @@ void AddCheckpointCommand(CLI::App& app) {
   }
   {
     CLI::App* command = checkpoint->add_subcommand(
-        "verify", "Read every byte of a checkpoint and hold it against its checksum");
+        "verify", "Read every byte of checkpoints and hold it against its checksum");
     const auto directory = std::make_shared<std::string>();
-    command->add_option("directory", *directory, "A checkpoint; of a run directory, the latest")
+    command->add_option("directory", *directory, "A checkpoint; of a run directory, all of them")
         ->required();
     command->callback([=] { Verify(*directory); });
   }

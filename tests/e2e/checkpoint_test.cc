@@ -89,6 +89,43 @@ TEST_F(CheckpointCommand, VerifyNamesWhatIsDamaged) {
   EXPECT_TRUE(Has(manifest.err, "manifest.json: is damaged")) << manifest.err;
 }
 
+// Of a run: every checkpoint, and what `latest` names.
+TEST_F(CheckpointCommand, VerifyOfARunReportsAll) {
+  const auto verify = [&] { return Checkpoint({"verify", job_.run_dir()}); };
+  const Outcome whole = verify();
+  ASSERT_EQ(whole.code, 0) << whole.Text();
+  for (const int step : {4, 8, 10}) {
+    EXPECT_TRUE(Has(whole.out, Step(step) + ": whole: 2 files")) << whole.out;
+  }
+  EXPECT_TRUE(Has(whole.out, "latest: " + Step(10))) << whole.out;
+  // An older one that is damaged, and one that is set aside, which is nobody's.
+  const std::string file = Step(4) + "/rank_0.safetensors", bytes = ReadFile(file);
+  std::ofstream(file, std::ios::app) << "x";
+  fs::copy(Step(4), Step(9) + ".aside");
+  fs::create_directory(Step(11) + ".tmp");
+  const Outcome older = verify();
+  EXPECT_EQ(older.code, 5) << older.Text();
+  EXPECT_TRUE(Has(older.out, file + ": has ") && Has(older.out, Step(8) + ": whole")) << older.out;
+  EXPECT_TRUE(Has(older.err, Step(4) + ": is damaged in 1 place")) << older.err;
+  EXPECT_FALSE(Has(older.Text(), ".aside") || Has(older.Text(), ".tmp")) << older.Text();
+  std::ofstream(file, std::ios::binary) << bytes;
+  // What `latest` names, in any way: never green.
+  const std::string latest = job_.run_dir() + "/checkpoints/latest";
+  std::ofstream(latest) << "step_12";
+  const Outcome missing = verify();
+  EXPECT_EQ(missing.code, 5) << missing.Text();
+  EXPECT_TRUE(Has(missing.err, "step_12/manifest.json: No such file")) << missing.err;
+  EXPECT_TRUE(Has(missing.err, "(complete: 4, 8, 10)")) << missing.err;
+  std::ofstream(latest) << "nonsense";
+  EXPECT_TRUE(Has(verify().err, latest + ": is damaged: `nonsense`"));
+  std::ofstream(latest) << "step_10";
+  fs::remove(Step(10) + "/rank_0.safetensors");
+  const Outcome newest = verify();
+  EXPECT_EQ(newest.code, 5);
+  EXPECT_TRUE(Has(newest.err, Step(10) + ": is damaged in 1 place")) << newest.err;
+  EXPECT_TRUE(Has(newest.err, "which `latest` names, is not whole")) << newest.err;
+}
+
 // A run that goes on from the resharded one and a run that goes on from the original: the same.
 TEST_F(CheckpointCommand, ReshardChangesNothing) {
   const std::string out = job_.dir() / "resharded";
