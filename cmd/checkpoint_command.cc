@@ -168,11 +168,11 @@ void Reshard(const ReshardFlags& flags) {
     throw ConfigError("--shard-size: " + std::to_string(shards) + " does not divide --world-size " +
                       std::to_string(flags.world));
   }
-  const std::string source = ResolveCheckpoint(flags.source);
+  const HeldCheckpoint source = HoldCheckpoint(flags.source);
   SavedCheckpoint saved;
   {
     Progress progress("resharded");
-    saved = ReshardCheckpoint(source, flags.world, shards, flags.out, std::ref(progress));
+    saved = ReshardCheckpoint(source.path, flags.world, shards, flags.out, std::ref(progress));
   }
   std::printf("%s: world %d, F %d, %s\n", saved.path.c_str(), flags.world, shards,
               HumanBytes(saved.bytes).c_str());
@@ -217,11 +217,11 @@ void Export(const ExportFlags& flags) {
   }
   options.max_shard_bytes = *bytes;
   if (flags.ema) options.state = "ema";
-  const std::string source = ResolveCheckpoint(flags.source);
+  const HeldCheckpoint source = HoldCheckpoint(flags.source);
   HfExported exported;
   {
     Progress progress("exported");
-    exported = ExportCheckpoint(source, flags.out, options, std::ref(progress));
+    exported = ExportCheckpoint(source.path, flags.out, options, std::ref(progress));
   }
   std::printf("%s: %s in %s, %d %s\n", flags.out.c_str(), HumanBytes(exported.bytes).c_str(),
               flags.dtype.c_str(), exported.files, exported.files == 1 ? "file" : "files");

@@ -1,8 +1,10 @@
 // `fsdp-train checkpoint` as a user calls it, on what real runs have saved.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "tests/e2e/run_binary.h"
 
@@ -124,6 +126,38 @@ TEST_F(CheckpointCommand, VerifyOfARunReportsAll) {
   EXPECT_EQ(newest.code, 5);
   EXPECT_TRUE(Has(newest.err, Step(10) + ": is damaged in 1 place")) << newest.err;
   EXPECT_TRUE(Has(newest.err, "which `latest` names, is not whole")) << newest.err;
+}
+
+// A run that saves at every step and keeps one, and all that read a run, at any moment.
+TEST(Rotation, LeavesToReadersWhatTheyRead) {
+  constexpr int kRounds = 12;
+  Job job;
+  Process run = job.Start(job.Flags(
+      {"train.steps=100000000", "model.vocab_size=256", "checkpoint={every: 1, keep_last: 1}"}));
+  const std::string latest = job.run_dir() + "/checkpoints/latest";
+  ASSERT_TRUE(Eventually([&] { return Exists(latest); })) << run.Out();
+  std::set<std::string> seen;
+  for (int i = 0; i < kRounds; ++i) {
+    const std::string out = job.dir() / ("out" + std::to_string(i));
+    const std::vector<Strings> calls = {
+        {"generate", "--checkpoint", job.run_dir(), "--prompt", "a", "--tokenizer", "bytes",
+         "--max-tokens", "3"},
+        {"checkpoint", "export", job.run_dir(), "--out", out + "_hf"},
+        {"checkpoint", "reshard", job.run_dir(), "--world-size", "2", "--out", out},
+        {"checkpoint", "verify", job.run_dir()},
+        {"checkpoint", "ls", job.run_dir()}};
+    for (const Strings& call : calls) {
+      const Outcome outcome = Call(call);
+      EXPECT_EQ(outcome.code, 0) << i << ": " << call[0] << " " << call[1] << "\n"
+                                 << outcome.Text();
+    }
+    EXPECT_EQ(Checkpoint({"verify", out}).code, 0);
+    seen.insert(ReadFile(latest));
+  }
+  ASSERT_TRUE(run.Running()) << run.Out();
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait().code, 75);
+  EXPECT_GT(seen.size(), 3u);
 }
 
 // A run that goes on from the resharded one and a run that goes on from the original: the same.

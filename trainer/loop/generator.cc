@@ -42,7 +42,13 @@ void FreezeAll(const Model& model) {
 StoredModel OpenStoredModel(const std::string& path) {
   StoredModel stored;
   const bool hf = fs::exists(path + "/config.json") && !fs::exists(path + "/manifest.json");
-  stored.directory = hf ? path : ResolveCheckpoint(path);
+  if (hf) {
+    stored.directory = path;
+  } else {
+    HeldCheckpoint held = HoldCheckpoint(path);
+    stored.directory = std::move(held.path);
+    stored.hold = std::move(held.hold);
+  }
   stored.shape = ReadInitialShape(stored.directory);
   stored.model = MakeModel(stored.shape);
   if (hf) {

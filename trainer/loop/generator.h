@@ -12,6 +12,7 @@
 
 #include "models/shape.h"
 #include "trainer/autograd/kv_cache.h"
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/pooled_allocator.h"
@@ -28,6 +29,7 @@ struct StoredModel {
   std::unique_ptr<Model> model;     // All of it frozen; a checkpoint's adapters are merged.
   Executor::FillParameter weights;  // Reads them.
   std::string tokenizer;            // For OpenTokenizer(); empty where the files name none.
+  CheckpointHold hold;              // Its run does not remove it before all is read.
 };
 
 // `path`: a Hugging Face directory, one of our checkpoints, or a run directory, whose latest
