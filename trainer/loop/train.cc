@@ -122,11 +122,12 @@ class Trainer {
     Connect();
     CpuOptions device;
     device.spin = job_.local_world * threads_ <= Cores();
+    device.checker = job_.checker;
     device_ = std::make_unique<CpuDevice>(device);
     allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
     session_.emplace(*device_, *allocator_, *model_, options_, job_.rank, job_.world, gather_.get(),
                      reduce_ ? reduce_.get() : gather_.get());
-    if (options_.snapshot) saver_.emplace();
+    if (options_.snapshot) saver_.emplace(job_.checker);
     stage_ = "the initial weights";
     LoadOrInitialize();
     OpenMetrics();
@@ -203,6 +204,7 @@ class Trainer {
   void LoadOrInitialize() {
     if (!start_.resume_from.empty()) {
       executor().Synchronize();  // The optimizer's zeros are written.
+      DeclareHostUse("load", {}, RangesOf(session_->state()));
       const CheckpointMeta meta = LoadCheckpoint(start_.resume_from, executor().layout(), Place(),
                                                  ForCheckpoint(session_->state()));
       step_ = meta.step;
@@ -229,6 +231,21 @@ class Trainer {
     }
     session_->InitializeEma();
     executor().Synchronize();
+  }
+
+  // To the stream checker: what the host itself reads and writes of the device's memory.
+  void DeclareHostUse(const char* name, const std::vector<Range>& reads,
+                      const std::vector<Range>& writes) {
+    if (job_.checker) job_.checker->OnHostAccess(name, reads, writes);
+  }
+  static std::vector<Range> RangesOf(const std::vector<ShardState>& state) {
+    std::vector<Range> ranges;
+    for (const ShardState& s : state) {
+      for (const View& shard : s.shards) {
+        if (shard.NumElements() > 0) ranges.emplace_back(shard);
+      }
+    }
+    return ranges;
   }
 
   void LogIgnoredKeys() {
@@ -586,8 +603,9 @@ class Trainer {
     if (in_background) {
       const std::vector<ShardState>& snapshot = session_->TakeSnapshot();
       executor().Synchronize();
-      saver_->Start([save, &snapshot] { return save(snapshot); });
+      saver_->Start([save, &snapshot] { return save(snapshot); }, RangesOf(snapshot));
     } else {
+      DeclareHostUse("save", RangesOf(session_->state()), {});
       RecordSaved(save(session_->state()));
     }
     const double seconds = device_->Now() - begin;

@@ -12,6 +12,7 @@
 #include "trainer/comm/store.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 
@@ -29,6 +30,7 @@ struct Job {
   std::function<bool()> take_save_request;    // True once a request.
   std::function<bool()> take_report_request;  // Likewise: to say where the rank stands.
   std::ostream* console = nullptr;            // Rank 0's; null: silent.
+  std::shared_ptr<StreamChecker> checker;     // Of tests: proves the order of all uses of memory.
 };
 
 // Trains to train.steps, or until a rank is asked to stop, and returns kDone or kStopped. Rank 0

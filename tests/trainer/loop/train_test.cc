@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -16,6 +17,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/observe/whole_file.h"
 #include "trainer/recipe/load.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {
@@ -43,7 +45,8 @@ Recipe Tiny(const std::string& directory, const Strings& more = {}) {
                      overrides);
 }
 
-// The exit code of each rank and what it said, "0 " where it is done.
+// The exit code of each rank and what it said, "0 " where it is done. All uses of memory are
+// checked, the host's and the saver's, too.
 Strings Train(int world, const Recipe& recipe) {
   Strings ends;
   for (const testing::Outcome& outcome :
@@ -53,6 +56,7 @@ Strings Train(int world, const Recipe& recipe) {
          job.world = rank.size;
          job.local_world = rank.size;
          job.store = rank.store;
+         job.checker = std::make_shared<StreamChecker>();  // A race ends the rank.
          job.connect = [&](const std::string& name) {
            return rank.join(name, {.timeout_s = recipe.run.timeout_s});
          };
