@@ -128,6 +128,29 @@ TEST_F(CheckpointCommand, VerifyOfARunReportsAll) {
   EXPECT_TRUE(Has(newest.err, "which `latest` names, is not whole")) << newest.err;
 }
 
+// From a damaged newest checkpoint no run goes on, and the way out that it names works.
+TEST_F(CheckpointCommand, ARunGoesOnFromAnOlderOneWhenToldTo) {
+  fs::remove(Step(10) + "/rank_1.safetensors");
+  const Strings more = {"train.steps=12", "checkpoint={every: 4, keep_last: 0}"};
+  const auto with = [&](const Strings& settings) {
+    Strings all = more;
+    all.insert(all.end(), settings.begin(), settings.end());
+    return job_.Launch(2, all);
+  };
+  const Outcome refused = with({});
+  EXPECT_EQ(refused.code, 5) << refused.Text();
+  EXPECT_TRUE(Has(refused.err, Step(10) + "/rank_1.safetensors: No such file")) << refused.err;
+  EXPECT_TRUE(Has(refused.err, "set checkpoint.resume to its step (complete: 4, 8)"))
+      << refused.err;
+  EXPECT_FALSE(Has(refused.out, "resumed from")) << refused.out;
+  const Outcome on = with({"checkpoint.resume=8"});
+  ASSERT_EQ(on.code, 0) << on.Text();
+  EXPECT_TRUE(Has(on.out, "resumed from " + Step(8) + ", step 8")) << on.out;
+  EXPECT_TRUE(Has(on.Text(), "set aside") && Has(on.Text(), "step_10.aside")) << on.Text();
+  EXPECT_TRUE(Exists(Step(10) + ".aside/rank_0.safetensors"));
+  EXPECT_EQ(Checkpoint({"verify", job_.run_dir()}).code, 0);
+}
+
 // A run that saves at every step and keeps one, and all that read a run, at any moment.
 TEST(Rotation, LeavesToReadersWhatTheyRead) {
   constexpr int kRounds = 12;

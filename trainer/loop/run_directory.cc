@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/observe/provenance.h"
@@ -34,8 +36,15 @@ std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
       return FindLatestCheckpoint(directory.checkpoints()).value_or("");
     case ResumeRecipe::Kind::kStep:
       return FindCheckpoint(directory.checkpoints(), resume.step);
-    case ResumeRecipe::Kind::kDirectory:
-      return resume.directory;
+    case ResumeRecipe::Kind::kDirectory: {
+      const std::string& named = resume.directory;
+      std::error_code ignored;
+      const std::optional<int64_t> step = StepOf(named);
+      if (step && !fs::exists(named, ignored)) {  // `step_400`, as the directories are called.
+        return FindCheckpoint(directory.checkpoints(), *step);
+      }
+      return ResolveCheckpoint(named);  // Of a run directory, its newest.
+    }
   }
   return "";
 }
@@ -55,6 +64,10 @@ RunStart Look(const Recipe& recipe) {
   }
   start.resume_from = FindResume(recipe, directory);
   if (!start.resume_from.empty()) {
+    start.hold = CheckpointHold(start.resume_from);
+    start.goes_back =
+        recipe.checkpoint.resume.kind != ResumeRecipe::Kind::kAuto &&
+        fs::equivalent(fs::path(start.resume_from) / "..", directory.checkpoints(), error);
     const CheckpointMeta meta = ReadCheckpointMeta(start.resume_from);
     if (meta.recipe.empty()) {
       throw CheckpointError(start.resume_from +

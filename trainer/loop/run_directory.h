@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/comm/store.h"
 #include "trainer/recipe/recipe.h"
 
@@ -25,6 +26,10 @@ struct RunStart {
   RunDirectory directory;
   std::string resume_from;  // A checkpoint's directory; empty: from the beginning.
   bool held_a_run = false;
+  // Of rank 0 alone: `resume_from` is this run's own and was asked for by its step or name, so that
+  // later ones have to be set aside; and what keeps it where it is until it has been read.
+  bool goes_back = false;
+  CheckpointHold hold;
 };
 
 // Called by all ranks. Rank 0 decides and makes the directory, all see the same answer. Before

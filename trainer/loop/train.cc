@@ -15,6 +15,8 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/background_saver.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/comm/together.h"
 #include "trainer/core/check.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/loop/initial_weights.h"
@@ -204,12 +206,16 @@ class Trainer {
   void LoadOrInitialize() {
     if (!start_.resume_from.empty()) {
       executor().Synchronize();  // The optimizer's zeros are written.
-      DeclareHostUse("load", {}, RangesOf(session_->state()));
-      const CheckpointMeta meta = LoadCheckpoint(start_.resume_from, executor().layout(), Place(),
-                                                 ForCheckpoint(session_->state()));
+      CheckpointMeta meta;
+      EveryRank("load", [&] { meta = LoadAndCheck(); });
       step_ = meta.step;
       tokens_ = meta.tokens;
       seed_ = meta.seed;
+      // Not before all of it has been found whole.
+      EveryRank("aside", [&] {
+        if (start_.goes_back) aside_ = GoBackTo(start_.directory.checkpoints(), step_);
+      });
+      start_.hold = {};
       // Samples and their order stay those that the run began with.
       held_out_ = ParseRecipe({{start_.resume_from, meta.recipe}}).data.valid;
       if (seed_ != static_cast<uint64_t>(recipe_.run.seed) || held_out_ != recipe_.data.valid) {
@@ -231,6 +237,29 @@ class Trainer {
     }
     session_->InitializeEma();
     executor().Synchronize();
+  }
+
+  // `work` of every rank, or none goes on: all throw the first one's error.
+  void EveryRank(const std::string& name, const std::function<void()>& work) {
+    Together(*job_.store, "train/" + name, job_.rank, job_.world, [&] {
+      work();
+      return "";
+    });
+  }
+
+  // The checkpoint to go on from into the state. Throws CheckpointError that also says how else.
+  CheckpointMeta LoadAndCheck() {
+    const std::vector<ShardState>& state = session_->state();
+    try {
+      DeclareHostUse("load", {}, RangesOf(state));
+      CheckpointMeta meta =
+          LoadCheckpoint(start_.resume_from, executor().layout(), Place(), ForCheckpoint(state));
+      return meta;
+    } catch (const CheckpointError& error) {
+      const bool own =
+          std::filesystem::path(start_.resume_from).parent_path() == start_.directory.checkpoints();
+      throw CheckpointError(error.what() + (own ? HowToGoOn(start_.resume_from) : ""));
+    }
   }
 
   // To the stream checker: what the host itself reads and writes of the device's memory.
@@ -304,6 +333,12 @@ class Trainer {
     console_.Line(job_.place);
     if (!start_.resume_from.empty()) {
       console_.Line("resumed from " + start_.resume_from + ", step " + std::to_string(step_));
+    }
+    if (!aside_.empty()) {
+      std::string list;
+      for (const std::string& name : aside_) list += (list.empty() ? "" : ", ") + name;
+      console_.Warning("set aside, because this run goes back to step " + std::to_string(step_) +
+                       ": " + list + " in " + directory.checkpoints());
     }
   }
 
@@ -669,6 +704,7 @@ class Trainer {
   RunPlan plan_;
   Console console_;
   RunStart start_;
+  std::vector<std::string> aside_;  // What rank 0 has set aside.
   std::optional<Log> log_;
   // In the order in which they must outlive one another.
   std::unique_ptr<CpuDevice> device_;

@@ -597,8 +597,10 @@ Section<CheckpointRecipe> CheckpointSection() {
       Key("async", &R::async, Boolean(),
           "Written from a copy while training goes on: more memory, less waiting."),
       Key("resume", &R::resume, ResumeType(),
-          "auto: from the newest complete checkpoint, where there is one. none: from the start, in "
-          "a run directory that holds no run. A step or a directory: from that checkpoint."),
+          "auto: from the newest checkpoint, where there is one; exit 5 where that is damaged. "
+          "none: from the start, in a run directory that holds no run. A step (or step_<n>): from "
+          "that checkpoint; newer ones are set aside as step_<n>.aside, which count for nothing. "
+          "A directory: from that checkpoint, or the newest of that run."),
   }};
 }
 

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "tests/trainer/comm/ranks.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/errors.h"
 #include "trainer/observe/whole_file.h"
@@ -163,6 +164,83 @@ std::vector<float> StateOf(const std::string& checkpoint, const std::string& sta
     }
   }
   return all;
+}
+
+bool AllFinite(const std::string& checkpoint) {
+  for (const char* state : {"master", "m", "v"}) {
+    for (const float v : StateOf(checkpoint, state)) {
+      if (!std::isfinite(v)) return false;
+    }
+  }
+  return true;
+}
+
+// The end of all ranks of a run that must fail: `code`, and all these words from each of them.
+void ExpectEnd(const Strings& ends, const std::string& code, const Strings& words) {
+  for (const std::string& end : ends) {
+    EXPECT_EQ(end.substr(0, 2), code + " ") << end;
+    for (const std::string& word : words) EXPECT_NE(end.find(word), std::string::npos) << end;
+  }
+}
+
+// Damage that only the ranks find out that read it: all say the same, and how to go on.
+TEST(ResumeTest, ADamagedChunkIsEverybodysError) {
+  constexpr int kWorld = 3;
+  const std::string run = FreshDirectory("chunk");
+  const auto recipe = [&](const Strings& more) {
+    Strings all = {"checkpoint.every=4", "checkpoint.keep_last=0"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Tiny(run, all);
+  };
+  ASSERT_EQ(Train(kWorld, recipe({})), Strings(kWorld, "0 "));
+  const std::string file = run + "/checkpoints/step_12/rank_2.safetensors";
+  std::string bytes = ReadWholeFile(file);
+  bytes[bytes.size() / 2] ^= 4;
+  std::ofstream(file, std::ios::binary) << bytes;
+  ExpectEnd(
+      Train(kWorld, recipe({"train.steps=14"})), "5",
+      {file, "is damaged: bytes 0 to ", "set checkpoint.resume to its step (complete: 4, 8)"});
+  EXPECT_TRUE(fs::exists(run + "/checkpoints/step_12"));
+  // Nothing is set aside before the older one has been read.
+  ASSERT_EQ(Train(kWorld, recipe({"train.steps=14", "checkpoint.resume=8"})),
+            Strings(kWorld, "0 "));
+  EXPECT_TRUE(fs::exists(run + "/checkpoints/step_12.aside/rank_2.safetensors"));
+  EXPECT_EQ(ReadWholeFile(run + "/checkpoints/latest"), "step_14");
+  EXPECT_TRUE(AllFinite(run + "/checkpoints/step_12"));
+  EXPECT_EQ(Records(run, "resume").size(), 1u);
+}
+
+// By step, by name, by path, by the run's directory: what is meant, and later ones of this run's
+// own are set aside.
+TEST(ResumeTest, TakesWhatIsMeant) {
+  const std::string first = FreshDirectory("first"), second = FreshDirectory("second");
+  const Strings settings = {"train.steps=8", "checkpoint={every: 2, keep_last: 0}"};
+  ASSERT_EQ(Train(2, Tiny(first, settings)), Strings(2, "0 "));
+  const auto go_on = [&](const std::string& run, const std::string& from) {
+    Strings all = settings;
+    all.push_back("checkpoint.resume=" + from);
+    return Train(2, Tiny(run, all));
+  };
+  const auto resumed = [&](const std::string& run) {
+    return Records(run, "resume").back()["from"].get<std::string>();
+  };
+  const std::string own = first + "/checkpoints/";
+  EXPECT_EQ(go_on(first, "step_4"), Strings(2, "0 "));
+  EXPECT_EQ(resumed(first), own + "step_4");
+  for (const char* name : {"step_6.aside", "step_8.aside", "step_6", "step_8"}) {
+    EXPECT_TRUE(fs::exists(own + name)) << name;
+  }
+  EXPECT_EQ(go_on(first, own + "step_6"), Strings(2, "0 "));
+  EXPECT_TRUE(fs::exists(own + "step_8.aside.2"));
+  EXPECT_EQ(go_on(first, first), Strings(2, "0 "));  // Its newest: nothing is left to do.
+  EXPECT_EQ(resumed(first), own + "step_8");
+  EXPECT_FALSE(fs::exists(own + "step_8.aside.3"));
+  EXPECT_EQ(go_on(second, first), Strings(2, "0 "));  // Another run's: that stays as it is.
+  EXPECT_EQ(resumed(second), own + "step_8");
+  EXPECT_EQ(go_on(second, own + "step_2"), Strings(2, "0 "));
+  EXPECT_TRUE(fs::exists(own + "step_8"));
+  ExpectEnd({go_on(first, "step_5")[0]}, "5", {"no complete checkpoint of step 5", "2, 4, 6, 8"});
+  ExpectEnd({go_on(first, "nowhere")[0]}, "5", {"nowhere: is not a directory"});
 }
 
 TEST(EmaTest, FollowsTheWeightsFromTheFirstOnes) {
