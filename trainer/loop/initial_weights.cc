@@ -9,6 +9,7 @@
 #include "models/make_model.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/finite.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_tensors.h"
 #include "trainer/checkpoint/hf_weights.h"
@@ -97,6 +98,17 @@ Executor::FillParameter OpenInitialWeights(const std::string& directory) {
   weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(directory).shape)));
   return [weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
     weights->FillParameter(parameter, begin, values);
+  };
+}
+
+Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& directory) {
+  return [read = std::move(read), directory](const Parameter& parameter, int64_t begin,
+                                             std::span<float> values) {
+    read(parameter, begin, values);
+    if (const std::string wrong = DescribeNotFinite(parameter, begin, values); !wrong.empty()) {
+      throw CheckpointError("model.init_from: " + directory + ": " + wrong +
+                            ": not finite, so nothing can be trained from it");
+    }
   };
 }
 

@@ -16,6 +16,7 @@
 #include "trainer/checkpoint/background_saver.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/finite.h"
 #include "trainer/comm/together.h"
 #include "trainer/core/check.h"
 #include "trainer/data/tokenizer.h"
@@ -97,11 +98,11 @@ class Trainer {
       const bool comm = dynamic_cast<const CommError*>(&error) != nullptr;
       if (comm) reason += "; rank " + std::to_string(job_.rank) + " stood at " + Where();
       if (link_) link_->Abort(error.what());  // Or our own streams would wait for peers for ever.
-      const std::string failed_save = GiveUpSaving(error);
-      if (!failed_save.empty()) reason = failed_save;
+      const std::optional<Error> failed_save = GiveUpSaving(error);
+      if (failed_save) reason = failed_save->what();
       if (log_) log_->Error(reason);
       if (metrics_) RecordEnd(reason);
-      if (!failed_save.empty()) throw CheckpointError(failed_save);
+      if (failed_save) throw *failed_save;
       if (comm) throw CommError(reason);
       throw;
     }
@@ -228,9 +229,13 @@ class Trainer {
     };
     if (recipe_.model.init_from) {
       LogIgnoredKeys();
-      executor().Initialize([draw, read = OpenInitialWeights(*recipe_.model.init_from)](
-                                const Parameter& p, int64_t begin, std::span<float> values) {
-        p.is_adapter() ? draw(p, begin, values) : read(p, begin, values);
+      const std::string& from = *recipe_.model.init_from;
+      EveryRank("initial weights", [&] {
+        executor().Initialize([draw, read = RequireFinite(OpenInitialWeights(from), from)](
+                                  const Parameter& p, int64_t begin, std::span<float> values) {
+          p.is_adapter() ? draw(p, begin, values) : read(p, begin, values);
+        });
+        executor().Synchronize();
       });
     } else {
       executor().Initialize(draw);
@@ -254,12 +259,35 @@ class Trainer {
       DeclareHostUse("load", {}, RangesOf(state));
       CheckpointMeta meta =
           LoadCheckpoint(start_.resume_from, executor().layout(), Place(), ForCheckpoint(state));
+      if (const std::string wrong = NotFinite(state); !wrong.empty()) {
+        throw CheckpointError(start_.resume_from + ": " + wrong +
+                              ": not finite, so no run can go on from it");
+      }
       return meta;
     } catch (const CheckpointError& error) {
       const bool own =
           std::filesystem::path(start_.resume_from).parent_path() == start_.directory.checkpoints();
       throw CheckpointError(error.what() + (own ? HowToGoOn(start_.resume_from) : ""));
     }
+  }
+
+  // Of this rank's shards, the first element that is NaN or infinite, in words; or empty.
+  std::string NotFinite(const std::vector<ShardState>& state) {
+    const Layout& layout = executor().layout();
+    for (const ShardState& s : state) {
+      for (size_t u = 0; u < s.shards.size(); ++u) {
+        const View& shard = s.shards[u];
+        if (shard.NumElements() == 0) continue;
+        const std::span<const float> values(shard.As<float>(),
+                                            static_cast<size_t>(shard.NumElements()));
+        const std::optional<size_t> first = FirstNotFinite(values);
+        if (!first) continue;
+        const int64_t begin = layout.units[u].ShardBegin(executor().shard_rank());
+        return DescribeNotFinite(s.name, layout.units[u], begin + static_cast<int64_t>(*first),
+                                 values[*first]);
+      }
+    }
+    return "";
   }
 
   // To the stream checker: what the host itself reads and writes of the device's memory.
@@ -403,7 +431,23 @@ class Trainer {
     if (early) {
       return Finish("stopped", ExitCode::kStopped);
     }
+    if (saved_step_ != step_) RequireFiniteState();
     return Finish("done", ExitCode::kDone);
+  }
+
+  // The update of the last step may have overflowed, which no loss has shown. A checkpoint of it
+  // would have.
+  void RequireFiniteState() {
+    executor().Synchronize();
+    DeclareHostUse("look", RangesOf(session_->state()), {});
+    EveryRank("last update", [&] {
+      const std::string wrong = NotFinite(session_->state());
+      if (wrong.empty()) return;
+      throw Error(ExitCode::kNotFinite, "after step " + std::to_string(step_) + ": " + wrong +
+                                            ": not finite, so its update has overflowed; a lower "
+                                            "optimizer.lr or more schedule.warmup_steps usually "
+                                            "helps");
+    });
   }
 
   void IssueStep(int64_t step) {
@@ -441,8 +485,10 @@ class Trainer {
                         meter_->TimeLeft(recipe_.train.steps - pending.step));
     }
     if (!finite) {
-      FinishSaving();  // What it saves is from before, and good.
+      FinishSaving();  // What it saves is from before: good, or where it all began.
       if (first()) Write(SkippedRecord{pending.step, "loss or gradient not finite"});
+      // Every rank comes here at this step; who ends first takes the store with it.
+      BeforeAllThrow(*job_.store, "train/not finite", job_.rank, job_.world);
       throw Error(ExitCode::kNotFinite,
                   "step " + std::to_string(pending.step) + ": loss " + Printed(result.loss) +
                       ", gradient norm " + Printed(result.grad_norm) +
@@ -665,18 +711,19 @@ class Trainer {
   // The run ends by `error`. A save in flight waits for ranks that may be no more, unless the store
   // says so. Returns why it failed, where it did before the run and another rank has ended that by
   // now: then `error` is only the echo.
-  std::string GiveUpSaving(const std::exception& error) {
-    if (!saver_ || !saver_->in_flight()) return "";
+  std::optional<Error> GiveUpSaving(const std::exception& error) {
+    if (!saver_ || !saver_->in_flight()) return std::nullopt;
     if (!saver_->ended() && job_.store->FailureReason().empty()) {
       job_.store->Fail("rank " + std::to_string(job_.rank) + ": " + error.what());
     }
     try {
       saver_->Finish();
-    } catch (const CheckpointError& cause) {
-      if (dynamic_cast<const CommError*>(&error)) return cause.what();
-    } catch (const std::exception&) {  // It went down with the run.
+    } catch (const CommError&) {  // It went down with the run.
+    } catch (const Error& cause) {
+      if (dynamic_cast<const CommError*>(&error)) return cause;
+    } catch (const std::exception&) {
     }
-    return "";
+    return std::nullopt;
   }
 
   ExitCode Finish(const char* reason, ExitCode code) {

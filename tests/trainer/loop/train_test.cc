@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 
 #include "tests/trainer/comm/ranks.h"
@@ -166,6 +168,23 @@ std::vector<float> StateOf(const std::string& checkpoint, const std::string& sta
   return all;
 }
 
+// The checkpoint `from` with one element changed, as `to`.
+void CopyWith(const std::string& from, const std::string& to, const std::string& state,
+              const std::string& parameter, int64_t element, float value) {
+  CheckpointReader reader(from);
+  const Manifest& manifest = reader.manifest();
+  WriteCheckpoint(
+      to, {manifest.meta, Relayout(manifest.units, 1), 1, manifest.states},
+      [&](const std::string& s, const Placement& p, int64_t begin, std::span<float> out) {
+        reader.Read(s, p.name, p.shape, begin, out);
+        const int64_t at = element - begin;
+        if (s == state && p.name == parameter && at >= 0 && at < static_cast<int64_t>(out.size())) {
+          out[static_cast<size_t>(at)] = value;
+        }
+      },
+      nullptr);
+}
+
 bool AllFinite(const std::string& checkpoint) {
   for (const char* state : {"master", "m", "v"}) {
     for (const float v : StateOf(checkpoint, state)) {
@@ -180,6 +199,108 @@ void ExpectEnd(const Strings& ends, const std::string& code, const Strings& word
   for (const std::string& end : ends) {
     EXPECT_EQ(end.substr(0, 2), code + " ") << end;
     for (const std::string& word : words) EXPECT_NE(end.find(word), std::string::npos) << end;
+  }
+}
+
+// AdamW whose decay multiplies each matrix by -1e10 a step: the loss of the step is a number, what
+// it leaves behind is not.
+const char* const kOverflow = "optimizer={name: adamw, lr: 1.0e+30, weight_decay: 1.0e+20}";
+
+TEST(NotFiniteTest, IsNeverSaved) {
+  for (const int world : {1, 3}) {
+    for (const char* async : {"true", "false"}) {
+      const std::string run = FreshDirectory("overflow");
+      const std::string saving = std::string("checkpoint={every: 1, keep_last: 1, async: ") + async;
+      EXPECT_EQ(Train(world, Tiny(run, {"train.steps=2", saving + "}", "optimizer.lr=0"})),
+                Strings(world, "0 "));
+      // In one update; the last step's as well as one with others behind it.
+      for (const char* steps : {"1", "5"}) {
+        const std::string other = FreshDirectory("overflows");
+        ExpectEnd(Train(world, Tiny(other, {std::string("train.steps=") + steps, kOverflow,
+                                            saving + "}"})),
+                  "7", {"the checkpoint was not saved: rank ", "not finite", "optimizer.lr"});
+        EXPECT_FALSE(fs::exists(other + "/checkpoints/latest"));
+        EXPECT_FALSE(fs::exists(other + "/checkpoints/step_1"));
+        EXPECT_EQ(Records(other, "checkpoint").size(), 0u);
+        ASSERT_EQ(Records(other, "end").size(), 1u);
+        EXPECT_NE(Records(other, "end")[0]["reason"].get<std::string>().find("not finite"),
+                  std::string::npos);
+      }
+    }
+  }
+}
+
+TEST(NotFiniteTest, IsSaidWithoutACheckpoint) {
+  for (const int world : {1, 3}) {
+    ExpectEnd(Train(world, Tiny(FreshDirectory("unsaved"), {"train.steps=1", kOverflow})), "7",
+              {"after step 1: ", "not finite", "optimizer.lr"});
+  }
+}
+
+// Rates and decays of any size, so that runs overflow at any step, in the loss or behind it: what
+// is in force is finite, whatever the moment.
+TEST(NotFiniteTest, LeavesAFiniteCheckpointAtAnyMoment) {
+  constexpr int kSeed = 31337, kRuns = 40;
+  std::printf("seed %d\n", kSeed);
+  std::mt19937_64 random(kSeed);
+  std::uniform_real_distribution<double> uniform;
+  int finished = 0, unsaved = 0, kept = 0;
+  for (int i = 0; i < kRuns; ++i) {
+    const std::string run = FreshDirectory("any_moment");
+    const int world = 1 + static_cast<int>(random() % 3);
+    char settings[200];
+    std::snprintf(settings, sizeof(settings), "optimizer={name: %s, lr: %.3e, weight_decay: %.3e}",
+                  random() % 2 ? "adamw" : "sgd", std::pow(10, 38 * uniform(random)),
+                  std::pow(10, 12 * uniform(random)));
+    const uint64_t steps = 1 + random() % 6, warmup = random() % std::min<uint64_t>(steps, 4);
+    const Strings more = {settings, "train={steps: " + std::to_string(steps) + ", grad_clip: 0}",
+                          "schedule={name: cosine, warmup_steps: " + std::to_string(warmup) + "}",
+                          std::string("checkpoint={every: 1, keep_last: 1, async: ") +
+                              (random() % 2 ? "true}" : "false}")};
+    const Strings ends = Train(world, Tiny(run, more));
+    const std::string what = ::testing::PrintToString(more) + ::testing::PrintToString(ends);
+    for (const std::string& end : ends) EXPECT_EQ(end.substr(0, 2), ends[0].substr(0, 2)) << what;
+    EXPECT_TRUE(ends[0] == "0 " || ends[0].starts_with("7 ")) << what;
+    finished += ends[0] == "0 ";
+    unsaved += ends[0].find("was not saved") != std::string::npos;
+    const auto latest = FindLatestCheckpoint(run + "/checkpoints");
+    if (!latest) continue;
+    ++kept;
+    CheckpointReader reader(*latest);
+    for (const std::string& state : reader.manifest().states) {
+      for (const float v : StateOf(*latest, state)) ASSERT_TRUE(std::isfinite(v)) << what;
+    }
+  }
+  std::printf("%d runs: %d finished, %d saves refused, %d left a checkpoint\n", kRuns, finished,
+              unsaved, kept);
+  EXPECT_GT(unsaved, 5);
+  EXPECT_GT(kept, 5);
+}
+
+TEST(NotFiniteTest, NoRunStartsFromIt) {
+  const std::string start = FreshDirectory("finite");
+  ASSERT_EQ(Train(1, Tiny(start, {"train.steps=4", "checkpoint={every: 2, keep_last: 0}"}))[0],
+            "0 ");
+  const std::string at = start + "/checkpoints/step_4", spoilt = FreshDirectory("spoilt");
+  ASSERT_TRUE(AllFinite(at));
+  CopyWith(at, spoilt, "master", "transformer.h.1.mlp.c_fc.weight", 5, INFINITY);
+  for (const int world : {1, 3}) {
+    const std::string run = FreshDirectory("from");
+    ExpectEnd(Train(world, Tiny(run, {"model={init_from: " + spoilt + "}"})), "5",
+              {"model.init_from: " + spoilt, "h.1.mlp.c_fc.weight: element 5 is inf"});
+    EXPECT_FALSE(fs::exists(run + "/metrics.jsonl"));
+  }
+  // One that an older build has saved.
+  fs::remove_all(at);
+  const std::string aside = FreshDirectory("aside");
+  ASSERT_EQ(
+      Train(1, Tiny(start, {"train.steps=4", "checkpoint={every: 2, keep_last: 0, resume: 2}"}))[0],
+      "0 ");
+  fs::rename(at, aside);
+  CopyWith(aside, at, "v", "transformer.h.0.ln_1.bias", 3, -NAN);
+  for (const int world : {1, 3}) {
+    ExpectEnd(Train(world, Tiny(start, {"checkpoint.every=2"})), "5",
+              {at + ": v of transformer.h.0.ln_1.bias: element 3 is nan", "(complete: 2)"});
   }
 }
 
