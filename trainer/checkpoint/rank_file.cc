@@ -90,7 +90,7 @@ void RankFileWriter::ReadBack() const {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) throw CheckpointError(path + ": cannot be read back: " + std::strerror(errno));
   ChunkChecksums checksums(file_.chunk_bytes);
-  std::vector<std::byte> block(size_t{1} << 18);
+  std::vector<std::byte> block(size_t{1} << 15);  // Small: the plan knows of no more.
   int64_t at = 0;
   for (;;) {
     const ssize_t n = ::pread(fd.get(), block.data(), block.size(), at);
