@@ -7,13 +7,14 @@
 #include <thread>
 #include <utility>
 
+#include "trainer/comm/patience.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
 
-constexpr std::chrono::milliseconds kWatchInterval{100};
+constexpr std::chrono::milliseconds kWatchInterval = Patience::kTick;
 
 // About 40 us, as far as ranks are apart whose work is alike and less than a time slice; and 4 us,
 // which loses little where a peer waits for this very core, but saves the wake-up of an idle one.
@@ -95,15 +96,11 @@ void Member::Arrive(bool even_if_aborted, double patience_s) {
 }
 
 void Member::Await(const Gate::Ticket& ticket, double patience_s) {
-  using Clock = std::chrono::steady_clock;
-  const auto begin = Clock::now();
-  const auto timeout = std::chrono::duration<double>(timeout_s_ + patience_s);
+  Patience patience(std::chrono::duration_cast<Patience::Clock::duration>(
+      std::chrono::duration<double>(timeout_s_ + patience_s)));
   for (int spins = spins_;; spins = 0) {
     std::chrono::nanoseconds slice = kWatchInterval;
-    if (!ticket.even_if_aborted) {
-      const auto left = std::chrono::duration<double>(begin - Clock::now()) + timeout;
-      if (left < kWatchInterval) slice = std::chrono::duration_cast<std::chrono::nanoseconds>(left);
-    }
+    if (!ticket.even_if_aborted) slice = patience.tick();
     switch (shared_.gate_.Wait(ticket, spins, slice)) {
       case Gate::Outcome::kPassed:
         return;
@@ -117,7 +114,7 @@ void Member::Await(const Gate::Ticket& ticket, double patience_s) {
       const std::string gone = watch_();
       if (!gone.empty()) return Fail(gone + ", in " + ToString(call_), &ticket);
     }
-    if (Clock::now() - begin >= timeout) {
+    if (patience.over()) {
       std::ostringstream why;
       why << ToString(call_) << " timed out after " << timeout_s_ << " s: " << Late();
       return Fail(why.str(), &ticket);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "trainer/comm/memory_store.h"
+#include "trainer/comm/patience.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/store_proof.h"
 #include "trainer/comm/tcp_store.h"
@@ -31,6 +32,7 @@ using wire::Type;
 constexpr std::chrono::seconds kLinger{10};       // For members to leave, at the end.
 constexpr std::chrono::seconds kLingerFailed{1};  // For them to read why the job has failed.
 constexpr std::chrono::milliseconds kNoDescriptors{100};  // Until accept() is tried again.
+constexpr std::chrono::milliseconds kTick{500};           // At most asleep, with a deadline.
 constexpr int64_t kMaxTimeout_us = int64_t{1} << 50;
 constexpr int64_t kMaxKeys = 1 << 16;     // Of one fetch.
 constexpr size_t kMaxReason = 4 << 10;    // Bytes of why the job has failed.
@@ -99,13 +101,22 @@ class TcpStoreServer::Loop {
  private:
   int size() const { return static_cast<int>(members_.size()); }
 
+  // Less the time in which this process was stopped while it had deadlines: see Patience.
+  Clock::time_point Now() const { return Clock::now() - stopped_; }
+  void LookAtClock() {
+    const auto now = Clock::now();
+    const Clock::duration away = now - looked_at_clock_;
+    if (away > kTick + Patience::kLongest) stopped_ += away - kTick;
+    looked_at_clock_ = now;
+  }
+
   void Serve() {
     std::optional<Clock::time_point> end;
     for (;;) {
       if (stop_.load() && !end) {
-        end = Clock::now() + (failure_.empty() ? Clock::duration(kLinger) : kLingerFailed);
+        end = Now() + (failure_.empty() ? Clock::duration(kLinger) : kLingerFailed);
       }
-      if (end && (Clock::now() >= *end ||
+      if (end && (Now() >= *end ||
                   std::all_of(connections_.begin(), connections_.end(),
                               [](const Connection& c) { return !c.member() || c.left; }))) {
         return;
@@ -117,7 +128,7 @@ class TcpStoreServer::Loop {
   }
 
   void PollOnce(const std::optional<Clock::time_point>& end) {
-    const bool accepting = Clock::now() >= accept_from_;
+    const bool accepting = Now() >= accept_from_;
     std::vector<pollfd> fds = {{accepting ? listening_.fd() : -1, POLLIN, 0},
                                {wake_.fd(), POLLIN, 0}};
     std::vector<Connection*> owners;
@@ -126,7 +137,9 @@ class TcpStoreServer::Loop {
       fds.push_back({c.socket.fd(), static_cast<short>(events), 0});
       owners.push_back(&c);
     }
-    if (poll(fds.data(), fds.size(), PollTimeout(end)) <= 0) return;
+    const int ready = poll(fds.data(), fds.size(), PollTimeout(end));
+    LookAtClock();
+    if (ready <= 0) return;
     if (fds[1].revents != 0) {
       uint64_t count = 0;
       [[maybe_unused]] const ssize_t got = read(wake_.fd(), &count, sizeof(count));
@@ -150,9 +163,10 @@ class TcpStoreServer::Loop {
   }
 
   int PollTimeout(const std::optional<Clock::time_point>& end) const {
-    auto next = Clock::now() + std::chrono::hours(1);
+    constexpr Clock::time_point kNever = Clock::time_point::max();
+    Clock::time_point next = kNever;
     if (end) next = std::min(next, *end);
-    if (Clock::now() < accept_from_) next = std::min(next, accept_from_);
+    if (Now() < accept_from_) next = std::min(next, accept_from_);
     if (!joined_ && failure_.empty()) next = std::min(next, join_deadline_);
     for (const PendingFetch& fetch : fetches_) {
       if (!fetch.connection->reads_slowly()) next = std::min(next, fetch.deadline);
@@ -160,12 +174,13 @@ class TcpStoreServer::Loop {
     for (const Connection& c : connections_) {
       if (!c.member()) next = std::min(next, c.since + limits_.prove_within);
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
-    return static_cast<int>(std::max<int64_t>(0, left));
+    if (next == kNever) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Now());
+    return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), kTick).count());
   }
 
   void OnTime() {
-    const auto now = Clock::now();
+    const auto now = Now();
     if (!joined_ && failure_.empty() && now >= join_deadline_) {
       std::ostringstream why;
       const char* separator = "";
@@ -188,7 +203,7 @@ class TcpStoreServer::Loop {
       Socket socket(accept4(listening_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket.fd() < 0) {
         const bool full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-        if (full) accept_from_ = Clock::now() + kNoDescriptors;
+        if (full) accept_from_ = Now() + kNoDescriptors;
         return;
       }
       const auto unproven = [](const Connection& c) { return !c.member() && !c.closed; };
@@ -198,7 +213,7 @@ class TcpStoreServer::Loop {
       ConfigureConnection(socket.fd());
       connections_.emplace_back();
       connections_.back().socket = std::move(socket);
-      connections_.back().since = Clock::now();
+      connections_.back().since = Now();
     }
   }
 
@@ -257,7 +272,7 @@ class TcpStoreServer::Loop {
         const int64_t timeout_us = std::clamp<int64_t>(message.Int(), 0, kMaxTimeout_us);
         fetch.connection = &c;
         fetch.id = message.id();
-        fetch.deadline = Clock::now() + std::chrono::microseconds(timeout_us);
+        fetch.deadline = Now() + std::chrono::microseconds(timeout_us);
         const int64_t count = message.Int();
         if (count < 0 || count > kMaxKeys) {
           throw wire::Malformed("a fetch of " + std::to_string(count) + " keys");
@@ -382,8 +397,8 @@ class TcpStoreServer::Loop {
     joined_ranks_[claim.rank] = true;
     ++arrived_;
     if (!failure_.empty()) return Send(c, wire::Writer(Type::kFailure, 0).String(failure_));
-    const auto patience = Clock::now() + std::chrono::microseconds(
-                                             std::clamp<int64_t>(claim.left_us, 0, kMaxTimeout_us));
+    const auto patience =
+        Now() + std::chrono::microseconds(std::clamp<int64_t>(claim.left_us, 0, kMaxTimeout_us));
     if (patience < join_deadline_) {
       join_deadline_ = patience;
       join_timeout_s_ = static_cast<double>(claim.timeout_us) / 1e6;
@@ -398,7 +413,7 @@ class TcpStoreServer::Loop {
 
   // Replies to the fetches that are complete or too late.
   void AnswerFetches() {
-    const auto now = Clock::now();
+    const auto now = Now();
     for (auto it = fetches_.begin(); it != fetches_.end();) {
       PendingFetch& fetch = *it;
       Connection& c = *fetch.connection;
@@ -497,6 +512,8 @@ class TcpStoreServer::Loop {
   double join_timeout_s_;  // Whose end join_deadline_ is.
   Clock::time_point join_deadline_;
   Clock::time_point accept_from_{};
+  Clock::duration stopped_{0};
+  Clock::time_point looked_at_clock_ = Clock::now();
   std::atomic<bool> stop_{false};
   std::thread thread_;  // Last: it uses all of the above, which is its alone.
 };

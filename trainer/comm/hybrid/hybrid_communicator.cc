@@ -22,6 +22,7 @@
 #include "trainer/comm/cpu_communicator.h"
 #include "trainer/comm/gloo/gloo_mesh.h"
 #include "trainer/comm/hybrid/host_links.h"
+#include "trainer/comm/patience.h"
 #include "trainer/comm/reduce.h"
 #include "trainer/comm/rendezvous.h"
 #include "trainer/comm/shm/shared_memory.h"
@@ -417,7 +418,7 @@ class HybridTransport final : public Transport {
     std::vector<HostCall> calls;
     {
       std::unique_lock lock(mutex_);
-      SetExpectation({call, -1, Clock::now() + Timeout(), {}});
+      SetExpectation({call, -1, Patience(Timeout()), {}});
       changed_.wait(lock, [&] { return told_ || MissingHosts().empty(); });
       expectation_.reset();
       if (told_) throw CommError("aborted");
@@ -450,7 +451,7 @@ class HybridTransport final : public Transport {
   struct Expectation {
     CollectiveCall call;
     int peer;  // Whose message; -1: calls of all hosts.
-    Clock::time_point until;
+    Patience patience;
     std::optional<Clock::time_point> asked;  // Hosts that are late have been asked who it is.
   };
 
@@ -463,7 +464,7 @@ class HybridTransport final : public Transport {
   }
   void Expect(const CollectiveCall& call, int peer) {
     const std::lock_guard lock(mutex_);
-    SetExpectation({call, peer, Clock::now() + Timeout(), {}});
+    SetExpectation({call, peer, Patience(Timeout()), {}});
   }
   void ExpectNothing() {
     const std::lock_guard lock(mutex_);
@@ -565,7 +566,7 @@ class HybridTransport final : public Transport {
     CollectiveCall call;
     {
       const std::lock_guard lock(mutex_);
-      if (!expectation_ || Clock::now() < expectation_->until) return;
+      if (!expectation_ || !expectation_->patience.over()) return;
       call = expectation_->call;
       if (expectation_->peer >= 0) {
         const int host = placement_.HostOf(expectation_->peer);
