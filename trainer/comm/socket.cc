@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "trainer/comm/early_stop.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -153,7 +154,8 @@ int PortOf(const Socket& listening) {
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-Socket Connect(const std::string& host, int port, Clock::time_point deadline) {
+Socket Connect(const std::string& host, int port, Clock::time_point deadline,
+               const std::function<bool()>& stop) {
   std::string reason = "timed out";
   for (std::chrono::milliseconds pause{10};; pause = std::min(pause * 2, decltype(pause){500})) {
     const Addresses addresses = Resolve(host.c_str(), port, 0);
@@ -166,6 +168,7 @@ Socket Connect(const std::string& host, int port, Clock::time_point deadline) {
       }
       reason = Errno(error);
     }
+    if (stop && stop()) throw EarlyStop();
     if (Clock::now() + pause >= deadline) {
       throw CommError("cannot reach the store at " + HostPort(host, port) + ": " + reason);
     }

@@ -3,6 +3,7 @@
 #define FSDP_TRAIN_TRAINER_COMM_SOCKET_H_
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -35,8 +36,9 @@ Socket Listen(const std::string& host, int port);
 int PortOf(const Socket& listening);
 
 // Blocking. Tries every address of the name, again and again until one answers. Throws CommError
-// with the last reason when `deadline` is over.
-Socket Connect(const std::string& host, int port, std::chrono::steady_clock::time_point deadline);
+// with the last reason when `deadline` is over, EarlyStop soon after `stop` (may be null) says so.
+Socket Connect(const std::string& host, int port, std::chrono::steady_clock::time_point deadline,
+               const std::function<bool()>& stop = {});
 
 // So that a host that vanished without a word is noticed, in about a minute; and small messages are
 // sent at once.

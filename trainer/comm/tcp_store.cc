@@ -15,6 +15,8 @@
 #include <thread>
 #include <utility>
 
+#include "trainer/comm/early_stop.h"
+#include "trainer/comm/patience.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/store_proof.h"
 #include "trainer/comm/wire.h"
@@ -48,7 +50,8 @@ class TcpStore final : public Store {
  public:
   // `server` is null but on rank 0.
   TcpStore(const std::string& host, int port, int rank, int size, double timeout_s,
-           const StoreAccess& access, std::unique_ptr<TcpStoreServer> server)
+           const StoreAccess& access, const std::function<bool()>& stop,
+           std::unique_ptr<TcpStoreServer> server)
       : Store(timeout_s), where_(HostPort(host, port)), server_(std::move(server)) {
     const auto deadline = Clock::now() + Seconds(timeout_s);
     const StoreKey key(access.secret);
@@ -58,14 +61,22 @@ class TcpStore final : public Store {
     claim.generation = access.generation;
     claim.timeout_us = static_cast<int64_t>(timeout_s * 1e6);
     try {
-      Join(host, port, key, claim, deadline);
+      Join(host, port, key, claim, deadline, stop);
     } catch (const CommError& error) {
       throw CommError("rank " + std::to_string(rank) + " " + error.what());
     }
     answers_[kJoinId] = std::nullopt;
     reader_ = std::thread([this] { Read(); });
     try {
-      Await(kJoinId, deadline + kGrace);
+      Await(kJoinId, deadline + kGrace, stop);
+    } catch (const EarlyStop& stopped) {
+      Fail(stopped.what());
+      Stop();
+      throw;
+    } catch (const CommError& error) {
+      Stop();
+      if (EarlyStop::Is(error.what())) throw EarlyStop();
+      throw;
     } catch (const std::invalid_argument& error) {  // The launcher's mistake, not our caller's.
       Stop();
       throw CommError(error.what());
@@ -156,13 +167,14 @@ class TcpStore final : public Store {
   // Until the store has taken this rank's proof and given its own. The answer to kJoinId is yet to
   // come.
   void Join(const std::string& host, int port, const StoreKey& key, JoinClaim claim,
-            Clock::time_point deadline) {
+            Clock::time_point deadline, const std::function<bool()>& stop) {
     std::string why = "does not answer";
     for (int refusals = 0;;) {
-      socket_ = Connect(host, port, deadline);
+      socket_ = Connect(host, port, deadline, stop);
       received_.clear();
       bool refused = false;
-      if (Prove(key, claim, deadline, &why, &refused)) return;
+      if (Prove(key, claim, deadline, stop, &why, &refused)) return;
+      if (stop && stop()) throw EarlyStop();
       refusals = refused ? refusals + 1 : 0;
       if (refusals == kRefusals) {
         throw CommError("was refused by the store at " + where_ +
@@ -178,14 +190,14 @@ class TcpStore final : public Store {
 
   // One attempt. False where another may do better; then *why it did not work. Throws where none
   // can.
-  bool Prove(const StoreKey& key, JoinClaim claim, Clock::time_point deadline, std::string* why,
-             bool* refused) {
+  bool Prove(const StoreKey& key, JoinClaim claim, Clock::time_point deadline,
+             const std::function<bool()>& stop, std::string* why, bool* refused) {
     const auto begin = Clock::now();
     const auto until = std::min(deadline + kGrace, begin + kAnswerWithin);
     const std::string mine = NewNonce();
     try {
       SendAll(wire::Writer(Type::kHello, kJoinId).String(wire::kMagic).String(mine), until);
-      const std::optional<std::string> challenge = ReceiveFrame(until, why);
+      const std::optional<std::string> challenge = ReceiveFrame(until, stop, why);
       if (!challenge) return false;
       wire::Reader asked(*challenge);
       if (asked.type() != Type::kChallenge) throw wire::Malformed("no challenge");
@@ -201,7 +213,7 @@ class TcpStore final : public Store {
         proof.Int(part);
       }
       SendAll(proof.String(key.ClientTag(mine, theirs, claim)), until);
-      const std::optional<std::string> answer = ReceiveFrame(until, why);
+      const std::optional<std::string> answer = ReceiveFrame(until, stop, why);
       if (!answer) {
         *refused = *why == kCloses && Clock::now() - begin < kPromptly;
         return false;
@@ -233,11 +245,12 @@ class TcpStore final : public Store {
   }
 
   // Nullopt, and *why, where none has come.
-  std::optional<std::string> ReceiveFrame(Clock::time_point until, std::string* why) {
+  std::optional<std::string> ReceiveFrame(Clock::time_point until,
+                                          const std::function<bool()>& stop, std::string* why) {
     char buffer[1 << 12];
     for (;;) {
       if (auto body = wire::TakeFrame(received_, wire::kMaxReply)) return body;
-      if (!WaitFor(POLLIN, until)) {
+      if (!WaitFor(POLLIN, until, stop)) {
         *why = "does not answer";
         return std::nullopt;
       }
@@ -251,13 +264,14 @@ class TcpStore final : public Store {
     }
   }
 
-  // False where `until` is over.
-  bool WaitFor(short events, Clock::time_point until) {
+  // False where `until` is over, or `stop` says so.
+  bool WaitFor(short events, Clock::time_point until, const std::function<bool()>& stop = {}) {
+    Patience patience(until - Clock::now());
     for (;;) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+      const auto tick = std::chrono::ceil<std::chrono::milliseconds>(patience.tick()).count();
       pollfd waits{socket_.fd(), events, 0};
-      if (poll(&waits, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30))) > 0) return true;
-      if (left <= 0) return false;
+      if (poll(&waits, 1, static_cast<int>(tick)) > 0) return true;
+      if (patience.over() || (stop && stop())) return false;
     }
   }
 
@@ -285,10 +299,14 @@ class TcpStore final : public Store {
     return Await(id, deadline);
   }
 
-  std::string Await(uint64_t id, Clock::time_point deadline) {
+  std::string Await(uint64_t id, Clock::time_point deadline,
+                    const std::function<bool()>& stop = {}) {
     std::unique_lock lock(mutex_);
-    answered_.wait_until(lock, deadline,
-                         [&] { return answers_[id] || !failure_.empty() || gone_; });
+    const auto answered = [&] { return answers_[id] || !failure_.empty() || gone_; };
+    for (Patience patience(deadline - Clock::now());
+         !answered_.wait_for(lock, patience.tick(), answered) && !patience.over();) {
+      if (stop && stop()) throw EarlyStop();
+    }
     const std::optional<std::string> answer = std::move(answers_[id]);
     answers_.erase(id);
     if (!answer) {
@@ -397,17 +415,20 @@ class TcpStore final : public Store {
 }  // namespace
 
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
-                                       double timeout_s, const StoreAccess& access) {
-  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, nullptr);
+                                       double timeout_s, const StoreAccess& access,
+                                       const std::function<bool()>& stop) {
+  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, stop, nullptr);
 }
 
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
-                                    double timeout_s, const StoreAccess& access) {
+                                    double timeout_s, const StoreAccess& access,
+                                    const std::function<bool()>& stop) {
   std::unique_ptr<TcpStoreServer> server;
   if (rank == 0) {
     server = std::make_unique<TcpStoreServer>(host, port, size, timeout_s, access);
   }
-  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, std::move(server));
+  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, stop,
+                                    std::move(server));
 }
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -65,13 +66,16 @@ class TcpStoreServer {
 
 // Connects and blocks until all `size` ranks have. `host` is a name or an IPv4 or IPv6 address,
 // without brackets. Throws CommError: the server cannot be reached, it knows another secret, this
-// rank's generation is over, or who has not joined within `timeout_s`.
+// rank's generation is over, or who has not joined within `timeout_s`. Throws EarlyStop, on all
+// ranks that have come so far, once `stop` (may be null) says so on one of them.
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
-                                       double timeout_s, const StoreAccess& access = {});
+                                       double timeout_s, const StoreAccess& access = {},
+                                       const std::function<bool()>& stop = {});
 
 // The same, rank 0 being the server too. Its store should go last: end with a Barrier.
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
-                                    double timeout_s, const StoreAccess& access = {});
+                                    double timeout_s, const StoreAccess& access = {},
+                                    const std::function<bool()>& stop = {});
 
 }  // namespace fsdp
 

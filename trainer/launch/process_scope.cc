@@ -10,6 +10,7 @@
 #include <string>
 
 #include "trainer/core/errors.h"
+#include "trainer/launch/stop_signal.h"
 
 namespace fsdp {
 
@@ -59,6 +60,7 @@ void ProcessScope::RestoreInChild() const {
   sigaction(SIGCHLD, &previous_child_, nullptr);
   sigaction(SIGPIPE, &previous_pipe_, nullptr);
   sigprocmask(SIG_SETMASK, &previous_mask_, nullptr);
+  HoldStopSignals();
 }
 
 }  // namespace fsdp

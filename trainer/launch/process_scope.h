@@ -22,7 +22,8 @@ class ProcessScope {
   ProcessScope& operator=(const ProcessScope&) = delete;
 
   int signals() const { return signals_.get(); }  // A signalfd, non-blocking.
-  // Gives a forked child what was there before. Async-signal-safe.
+  // Gives a forked child what was there before, but for the signals to stop and the like, which
+  // stay blocked: it has no handlers yet (stop_signal.h). Async-signal-safe.
   void RestoreInChild() const;
 
  private:

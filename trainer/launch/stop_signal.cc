@@ -26,6 +26,15 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
               std::atomic<int64_t>::is_always_lock_free);
 Notes notes;
 
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+sigset_t StopSignalSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : kStopSignals) sigaddset(&set, number);
+  return set;
+}
+
 int64_t NowNs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);  // Async-signal-safe (POSIX 2008).
@@ -55,6 +64,16 @@ void OnSignal(int number) {
 
 }  // namespace
 
+void HoldStopSignals() {
+  const sigset_t set = StopSignalSet();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+void ReleaseStopSignals() {
+  const sigset_t set = StopSignalSet();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
 StopSignal::StopSignal(std::chrono::milliseconds repeat) {
   if (notes.installed.exchange(true)) {
     throw std::logic_error("[StopSignal] one at a time, and another is installed");
@@ -67,17 +86,18 @@ StopSignal::StopSignal(std::chrono::milliseconds repeat) {
   struct sigaction action = {};
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
-  for (const int number : kSignals) sigaddset(&action.sa_mask, number);
-  for (size_t i = 0; i < std::size(kSignals); ++i) {
-    FSDP_CHECK_EQ(sigaction(kSignals[i], &action, &previous_[i]), 0);
-    const bool nohup = kSignals[i] == SIGHUP && previous_[i].sa_handler == SIG_IGN;
+  action.sa_mask = StopSignalSet();
+  for (size_t i = 0; i < std::size(kStopSignals); ++i) {
+    FSDP_CHECK_EQ(sigaction(kStopSignals[i], &action, &previous_[i]), 0);
+    const bool nohup = kStopSignals[i] == SIGHUP && previous_[i].sa_handler == SIG_IGN;
     if (nohup) sigaction(SIGHUP, &previous_[i], nullptr);
   }
+  ReleaseStopSignals();
 }
 
 StopSignal::~StopSignal() {
-  for (size_t i = 0; i < std::size(kSignals); ++i) {
-    sigaction(kSignals[i], &previous_[i], nullptr);
+  for (size_t i = 0; i < std::size(kStopSignals); ++i) {
+    sigaction(kStopSignals[i], &previous_[i], nullptr);
   }
   notes.installed = false;
 }

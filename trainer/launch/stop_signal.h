@@ -17,10 +17,15 @@
 
 namespace fsdp {
 
-// Installs the handlers, and puts back on destruction what was there before. At most one object at
-// a time: std::logic_error. The functions may be called from any thread and never block. A blocking
-// system call of the process may return EINTR only where it does so despite SA_RESTART (poll,
-// nanosleep, ...).
+// Blocks the signals above: what comes before there is a StopSignal waits for it, instead of ending
+// the process. Whoever starts ranks does so for them, since a new program begins without handlers.
+void HoldStopSignals();
+void ReleaseStopSignals();
+
+// Installs the handlers, releases the signals, and puts back on destruction the handlers that were
+// there before. At most one object at a time: std::logic_error. The functions may be called from
+// any thread and never block. A blocking system call of the process may return EINTR only where it
+// does so despite SA_RESTART (poll, nanosleep, ...).
 class StopSignal {
  public:
   // A supervisor passes a second signal on after 5 s of its own clock; what it passes on must not
@@ -38,7 +43,6 @@ class StopSignal {
   bool TakeReportRequest();      // Likewise for SIGUSR2.
 
  private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
   struct sigaction previous_[5];
 };
 

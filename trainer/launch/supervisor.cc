@@ -399,7 +399,8 @@ void Supervisor::OnStop(int number) {
   if (!AnyRunning()) {
     abandon_output_ = true;  // All that is left to wait for is a reader.
   } else if (stops_ == 1) {
-    Say(SignalName(number) + ": the ranks stop after this step, with a checkpoint");
+    Say(SignalName(number) +
+        ": the ranks stop after this step, with a checkpoint, or before the first");
     SignalRanks(number);
   } else if (stops_ == 2) {
     Say(SignalName(number) + ", the second: the ranks end now; a third kills them");

@@ -62,6 +62,9 @@ void CheckLaunchOptions(const LaunchOptions& options);
 // as one: a repeat within options.repeat is dropped, the second after that is passed on, the third
 // sends SIGKILL. Of the others each is one signal, passed on at most once per options.repeat.
 //
+// A rank's program begins with those five blocked and takes them when it is ready for them: see
+// HoldStopSignals(). What comes while the ranks are being started reaches all of them.
+//
 // Takes over the process for the time of the call: it must have one thread and no children; all of
 // its children, orphaned grandchildren included, have ended and are reaped on return and on throw.
 // Where this process itself is killed, the kernel kills the ranks. Blocks. Throws ConfigError

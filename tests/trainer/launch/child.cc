@@ -206,6 +206,7 @@ int Do(const RankEnvironment& environment, const std::string& verb, const std::s
 }
 
 int RunRank(int argc, char** argv) {
+  ReleaseStopSignals();
   const RankEnvironment environment = ReadRankEnvironment();
   for (int i = 1; i < argc; ++i) {
     const std::string action = argv[i];
