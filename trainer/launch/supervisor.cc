@@ -158,6 +158,7 @@ class Supervisor {
     std::string prefix;  // Of its lines.
     pid_t pid;
     bool running = true;
+    bool spoke = false;  // On stderr.
     Stream streams[2];
   };
   struct Failure {
@@ -165,6 +166,7 @@ class Supervisor {
     pid_t pid;
     int code;
     std::string how;
+    bool silent;  // It ended by itself, and left it to another rank to say why.
   };
 
   int FirstRank() const { return options_.node_rank * options_.nproc_per_node; }
@@ -444,8 +446,10 @@ void Supervisor::OnExit(Rank& rank, int status) {
     return;
   }
   if (!failure_) deadline_ = Clock::now() + options_.grace;
+  const bool silent = WIFEXITED(status) && !rank.spoke;
+  const bool explains = failure_ && failure_->silent && code == failure_->code && !silent;
   const bool echo = failure_ && failure_->code == kCollective && code != kCollective && !ending_;
-  if (failure_ && !echo) return;
+  if (failure_ && !echo && !explains) return;
   std::string how;
   if (WIFEXITED(status)) {
     how = "exit code " + std::to_string(code) + Meaning(code);
@@ -454,8 +458,8 @@ void Supervisor::OnExit(Rank& rank, int status) {
                                                   : "killed by " + SignalName(WTERMSIG(status));
     how += ", exit code " + std::to_string(code);
   }
-  failure_ = Failure{rank.rank, rank.pid, code, how};
-  if (code != kCollective) Announce();
+  failure_ = Failure{rank.rank, rank.pid, code, how, silent};
+  if (code != kCollective && !silent) Announce();
 }
 
 // The ranks are in this process's control group: it starts them.
@@ -495,6 +499,7 @@ void Supervisor::Read(Rank& rank, Stream& stream) {
   const ssize_t length = read(stream.pipe.get(), bytes, sizeof(bytes));
   if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (length > 0) {
+    rank.spoke = rank.spoke || &stream == &rank.streams[1];
     stream.lines.Append(
         {bytes, static_cast<size_t>(length)},
         [&](std::string_view text, bool ended) { Emit(rank, stream, text, ended); });

@@ -41,7 +41,8 @@ void CheckLaunchOptions(const LaunchOptions& options);
 //   75   some ended early on a signal (75), none failed;
 //   n    the exit code of the rank that failed first; 128 + s if signal s killed it.
 // A rank that ends with 6, a collective failed, usually echoes the failure of another: the first
-// that fails with anything else, before any was told to end, takes its place. The one is named
+// that fails with anything else, before any was told to end, takes its place. So does, of a rank
+// that ended without a word on stderr, one of the same code that has said why. The one is named
 // in one line on stderr, the others end within the graces. Then all are started again, up to
 // max_restarts times, on a new port (with an rdzv_endpoint, on the same), unless the code is one
 // that would come again (2, 3, 4, 5, 7) or a signal to stop has come. Ranks of other hosts end with
