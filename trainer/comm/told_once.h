@@ -1,0 +1,24 @@
+// What every rank finds out by itself, and would say alike, one of them says.
+#ifndef FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
+#define FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
+
+#include <string>
+
+#include "trainer/comm/store.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+
+// Ends a rank with the exit code of an error that another rank tells: not to be printed.
+struct ToldByAnother : Error {
+  explicit ToldByAnother(const Error& error) : Error(error.code(), error.what()) {}
+};
+
+// To be called by a rank that is about to end with `error`, once for a `name`; the others, where
+// they end likewise, do the same. True where this rank is the first of those that say the same but
+// for numbers (free memory, a port). Waits a few seconds at most for ranks that may have no error.
+bool TellsIt(Store& store, const std::string& name, int rank, int size, const Error& error);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
