@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trainer/observe/units.h"
+#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -237,8 +238,9 @@ std::string Console::Bar() const {
   return line;
 }
 
-void Console::Print(Colour colour, std::string_view text) {
+void Console::Print(Colour colour, std::string_view raw) {
   if (!options_.enabled) return;
+  const std::string text = Printable(raw);  // Names and samples may hold anything.
   if (options_.copy) options_.copy(text);
   const char* const codes[] = {"", "\033[1m", "\033[32m", "\033[33m"};
   const bool paint = options_.colours && colour != Colour::kNone;

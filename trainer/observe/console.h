@@ -39,7 +39,8 @@ std::string FormatStep(const StepRecord& record, int64_t total_steps, double tim
 // Each cell is a mean; empty for fewer than two values. Values that are not finite are left out.
 std::string Trend(const std::deque<double>& losses, bool utf8);
 
-// Not for several threads. The stream must outlive it. While a bar is shown, whatever else writes
+// What is printed moves no cursor, whatever names and samples hold: Printable() of utf8.h. Not for
+// several threads. The stream must outlive it. While a bar is shown, whatever else writes
 // to the terminal does so by way of Line() or Above(), or it tears the bar.
 class Console {
  public:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 
@@ -30,8 +31,8 @@ Log::~Log() = default;
 void Log::Write(LogLevel level, std::string_view text) {
   constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn,
                                                    spdlog::level::err};
-  impl_->logger.log(kLevels[static_cast<int>(level)],
-                    spdlog::string_view_t(text.data(), text.size()));
+  // People look at it in a terminal.
+  impl_->logger.log(kLevels[static_cast<int>(level)], spdlog::string_view_t(Printable(text)));
   if (level == LogLevel::kInfo || !impl_->screen) return;
   const std::lock_guard lock(impl_->screen_mutex);
   impl_->screen(level, text);
