@@ -1,8 +1,13 @@
 // What a run gives to look at: TensorBoard's files, the report and the live bar.
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <thread>
 
 #include "tests/e2e/run_binary.h"
 #include "tests/trainer/observe/event_reader.h"
@@ -110,6 +115,54 @@ TEST(Report, DrawsRunsAndNamesThePage) {
   EXPECT_NE(ReadFile(out).find("<td class=\"k\">optimizer.lr</td><td class=\"v\">0.01</td><td "
                                "class=\"v\">0.5</td>"),
             std::string::npos);
+}
+
+// Whatever the page's name stands for, only a file is replaced.
+TEST(Report, WritesToWhatIsThereAndReplacesFilesAlone) {
+  const TempDir dir;
+  dir.Write("metrics.jsonl", "");
+  const auto report = [&](const std::string& out) {
+    return Call({"report", dir.path(), "--out", out});
+  };
+  const std::string file = dir.Write("page.html", "old");
+  ASSERT_EQ(::symlink("page.html", (dir / "link").c_str()), 0);
+  ASSERT_EQ(::symlink("later.html", (dir / "dangling").c_str()), 0);
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0666), 0);
+  ASSERT_EQ(::mkdir((dir / "directory").c_str(), 0777), 0);
+  const std::vector<std::string> names = dir.List();
+
+  EXPECT_EQ(report(dir / "link").code, 0);
+  EXPECT_EQ(ReadFile(file).find("<!"), 0u) << ReadFile(file).substr(0, 100);
+  EXPECT_EQ(report(dir / "dangling").code, 0);
+  EXPECT_EQ(ReadFile(dir / "later.html").find("<!"), 0u);
+  struct stat status {};
+  for (const char* link : {"link", "dangling"}) {
+    ASSERT_EQ(::lstat((dir / link).c_str(), &status), 0);
+    EXPECT_TRUE(S_ISLNK(status.st_mode)) << link;
+  }
+
+  std::string read;
+  std::thread reader([&] { read = ReadFile(dir / "pipe"); });
+  EXPECT_EQ(report(dir / "pipe").code, 0);
+  reader.join();
+  EXPECT_EQ(read.find("<!"), 0u);
+  ASSERT_EQ(::lstat((dir / "pipe").c_str(), &status), 0);
+  EXPECT_TRUE(S_ISFIFO(status.st_mode));
+  // A double of /dev/null, for who may make one.
+  if (::mknod((dir / "null").c_str(), S_IFCHR | 0666, makedev(1, 3)) == 0) {
+    report(dir / "null");  // Works where the file system has devices.
+    ASSERT_EQ(::lstat((dir / "null").c_str(), &status), 0);
+    EXPECT_TRUE(S_ISCHR(status.st_mode));
+    ASSERT_EQ(::unlink((dir / "null").c_str()), 0);
+  }
+
+  const Outcome refused = report(dir / "directory");
+  EXPECT_EQ(refused.code, 5);
+  EXPECT_EQ(refused.err, dir / "directory" + ": is a directory: give the name of a file\n");
+  std::vector<std::string> after = names;  // And nothing beside them.
+  after.push_back("later.html");
+  std::sort(after.begin(), after.end());
+  EXPECT_EQ(dir.List(), after);
 }
 
 TEST(Report, SaysWhatToGiveInstead) {

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
@@ -23,8 +22,6 @@
 
 namespace fsdp {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::vector<std::string> NamesOf(const std::vector<CheckpointState>& states) {
   std::vector<std::string> names;
@@ -179,9 +176,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
 
   Part(store, key + "/begin", place, [&] {
     if (!first) return "";
-    std::error_code error;
-    fs::create_directories(checkpoints, error);
-    if (error) throw CheckpointError(checkpoints + ": cannot be made: " + error.message());
+    CreateDirectories(checkpoints);
     RemoveLeftovers(checkpoints);
     if (::mkdir(temporary.c_str(), 0777) != 0 && errno != EEXIST) FailOn(temporary, "made");
     return "";

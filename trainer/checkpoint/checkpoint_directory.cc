@@ -1,6 +1,5 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,7 +32,9 @@ bool AllDigits(std::string_view text) {
 
 bool IsOurs(std::string_view file) {
   constexpr std::string_view kPrefix = "rank_", kSuffix = ".safetensors";
-  if (file == kManifestName || file == std::string(kManifestName) + ".tmp") return true;
+  for (const std::string end : {"", kUnfinishedSuffix, ".tmp"}) {  // The last: of older builds.
+    if (file == kManifestName + end) return true;
+  }
   return file.size() > kPrefix.size() + kSuffix.size() && file.starts_with(kPrefix) &&
          file.ends_with(kSuffix) &&
          AllDigits(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
@@ -155,11 +156,6 @@ std::vector<std::string> ListDirectory(const std::string& directory) {
     throw CheckpointError(directory + ": cannot be listed: " + error.message());
   }
   return names;
-}
-
-void SyncDirectory(const std::string& path) {
-  const FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.get() < 0 || ::fsync(directory.get()) != 0) FailOn(path, "synced");
 }
 
 void RenamePath(const std::string& from, const std::string& to) {

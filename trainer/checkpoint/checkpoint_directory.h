@@ -84,7 +84,6 @@ std::vector<CheckpointEntry> ListCheckpoints(const std::string& directory);
 bool PathExists(const std::string& path);                             // A dangling link does, too.
 // The names in it; none where there is no such directory.
 std::vector<std::string> ListDirectory(const std::string& directory);
-void SyncDirectory(const std::string& path);
 void RenamePath(const std::string& from, const std::string& to);
 
 // All steps that have a directory of some kind, complete or not; .tmp does not count.

@@ -30,12 +30,12 @@ using ReadElements = std::function<void(const std::string& state, const Placemen
 using ByteProgress = std::function<void(int64_t done, int64_t total)>;
 
 // Makes the directory `out` (and its parents) with all ranks' files and the manifest: written and
-// synced as <out>.tmp, then renamed, so it is complete or not there. Asks `read` for the elements
+// synced under another name, then renamed, so it is complete or not there. Asks `read` for the elements
 // file by file, each in the order of states, units and places; padding becomes zero. `progress`
 // may be null.
-// Throws CheckpointError where `out` is there already (it is never overwritten), where <out>.tmp is
-// being written by somebody else, or for what `read` and the disk refuse; <out>.tmp is then gone.
-// What a dead process left in <out>.tmp is replaced. std::invalid_argument for a world that is no
+// Throws CheckpointError where `out` is there already (it is never overwritten), where it is being
+// written by somebody else, or for what `read` and the disk refuse; nothing of it is then left. What
+// a dead process left unfinished (new_directory.h) is replaced. std::invalid_argument for a world that is no
 // multiple of F.
 SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& checkpoint,
                                 const ReadElements& read, const ByteProgress& progress);

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "trainer/core/errors.h"
+#include "trainer/observe/whole_file.h"
 
 namespace fsdp {
 namespace {
@@ -31,11 +32,6 @@ std::string Normal(const std::string& path) {
   return text;
 }
 
-void Sync(const std::string& directory) {
-  const FileDescriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0) Fail(directory, "synced");
-}
-
 bool Exists(const std::string& path) {
   struct stat status;
   return ::lstat(path.c_str(), &status) == 0;
@@ -44,14 +40,14 @@ bool Exists(const std::string& path) {
 }  // namespace
 
 NewDirectory::NewDirectory(const std::string& path)
-    : path_(Normal(path)), temporary_(path_ + ".tmp") {
+    : path_(Normal(path)), temporary_(path_ + kUnfinishedSuffix) {
   if (Exists(path_)) RefuseExisting(path_);
   const std::string parent = fs::path(path_).parent_path();
   std::error_code error;
-  if (!parent.empty()) fs::create_directories(parent, error);
-  if (error) throw CheckpointError(parent + ": cannot be made: " + error.message());
+  if (!parent.empty()) CreateDirectories(parent);
   if (::mkdir(temporary_.c_str(), 0777) != 0 && errno != EEXIST) Fail(temporary_, "made");
-  lock_ = FileDescriptor(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  lock_ =
+      FileDescriptor(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (lock_.get() < 0) Fail(temporary_, "opened");
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
@@ -88,7 +84,7 @@ void NewDirectory::Publish() {
   }
   published_ = true;
   const std::string parent = fs::path(path_).parent_path();
-  Sync(parent.empty() ? "." : parent);
+  SyncDirectory(parent.empty() ? "." : parent);
 }
 
 }  // namespace fsdp

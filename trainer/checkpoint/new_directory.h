@@ -10,14 +10,15 @@ namespace fsdp {
 
 class NewDirectory {
  public:
-  // Makes <path>.tmp, and the parents. Throws CheckpointError where `path` exists, or another
-  // process is at <path>.tmp; what a dead one left there is removed.
+  // Makes temporary(), and the parents. Throws CheckpointError where `path` exists, or another
+  // process is at temporary(); what a dead one left there is removed.
   explicit NewDirectory(const std::string& path);
-  // Removes <path>.tmp and the files in it, unless they were published.
+  // Removes temporary() and the files in it, unless they were published.
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;
 
+  // <path>.fsdp-tmp: a name that nobody else uses.
   const std::string& temporary() const { return temporary_; }
 
   // Syncs the directory, gives it its name and syncs its parent. The files in it are synced by who

@@ -6,27 +6,21 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/observe/whole_file.h"
+
 namespace fsdp {
 
-// A file written beside its name and renamed when it is whole. Throws DataError with path and
-// reason for all that the disk refuses; what was written until then is removed.
+// A WholeFile whose errors are DataErrors: "tokenize: ", path and reason.
 class WholeOutput {
  public:
-  explicit WholeOutput(std::string path);  // Opens path + ".tmp", from the start.
-  ~WholeOutput();                          // Removes what was not committed.
-  WholeOutput(const WholeOutput&) = delete;
-  WholeOutput& operator=(const WholeOutput&) = delete;
+  explicit WholeOutput(const std::string& path);
 
   void Append(std::string_view bytes);
-  void Overwrite(int64_t offset, std::string_view bytes);  // Of what has been appended.
-  // Syncs, renames, syncs the directory. Blocks on the disk.
+  void Overwrite(int64_t offset, std::string_view bytes);
   void Commit();
 
  private:
-  [[noreturn]] void Fail(int error) const;
-
-  std::string path_, temporary_;
-  int fd_ = -1;
+  WholeFile file_;
 };
 
 // Makes it and all above it.

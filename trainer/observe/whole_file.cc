@@ -1,6 +1,8 @@
 #include "trainer/observe/whole_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,11 +11,15 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
+
+namespace fs = std::filesystem;
 
 [[noreturn]] void Fail(const std::string& path, const char* what) {
   throw CheckpointError(path + ": " + what + ": " + std::strerror(errno));
@@ -21,44 +27,147 @@ namespace {
 
 class Descriptor {
  public:
-  Descriptor(const std::string& path, int flags) : fd_(::open(path.c_str(), flags, 0666)) {}
+  explicit Descriptor(int fd) : fd_(fd) {}
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
 };
 
-void WriteAndSync(const std::string& path, std::string_view contents) {
-  const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
-  if (file.get() < 0) Fail(path, "cannot be written");
-  while (!contents.empty()) {
-    const ssize_t n = ::write(file.get(), contents.data(), contents.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) Fail(path, "cannot be written");
-    contents.remove_prefix(static_cast<size_t>(n));
+bool SameFile(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// Where a file of this name lies, or would: the end of a chain of links, be it there or not.
+std::string FollowLinks(const std::string& path) {
+  constexpr int kMostLinks = 40;  // As in the kernel.
+  fs::path at = path;
+  for (int i = 0; i < kMostLinks; ++i) {
+    struct stat status;
+    if (::lstat(at.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return at;
+    std::error_code error;
+    at = at.parent_path() / fs::read_symlink(at, error);
+    if (error) throw CheckpointError(path + ": cannot be followed: " + error.message());
   }
-  if (::fsync(file.get()) != 0) Fail(path, "cannot be synced");
+  errno = ELOOP;
+  Fail(path, "cannot be written");
+}
+
+// The lock of who writes there; held until the descriptor is closed. False where another has it. A
+// file system without locks has no two writers to tell apart.
+bool Lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
+bool IsStillThere(int fd, const std::string& path) {
+  struct stat held, named;
+  return ::fstat(fd, &held) == 0 && ::lstat(path.c_str(), &named) == 0 && SameFile(held, named);
+}
+
+// Removes the file that a process that died has left here.
+void RemoveAbandoned(const std::string& path) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) != 0) return;
+  if (!S_ISREG(status.st_mode)) {
+    throw CheckpointError(path + ": is in the way, and no file that was left here: remove it");
+  }
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (file.get() < 0) {
+    if (errno == ENOENT) return;
+    Fail(path, "is in the way and cannot be opened");
+  }
+  if (!Lock(file.get())) throw CheckpointError(path + ": is being written by another process");
+  if (IsStillThere(file.get(), path) && ::unlink(path.c_str()) != 0)
+    Fail(path, "cannot be removed");
+}
+
+// A new file, locked.
+int OpenBeside(const std::string& path, const std::string& temporary) {
+  for (;;) {
+    Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.get() >= 0) {
+      // Or somebody took it for abandoned before it was locked.
+      if (Lock(file.get()) && IsStillThere(file.get(), temporary)) return file.Release();
+    } else if (errno == EEXIST) {
+      RemoveAbandoned(temporary);
+    } else {
+      Fail(path, "cannot be written");
+    }
+  }
 }
 
 }  // namespace
 
-void WriteWholeFile(const std::string& path, std::string_view contents) {
-  const std::string temporary = path + ".tmp";
-  try {
-    WriteAndSync(temporary, contents);
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) Fail(path, "cannot be replaced");
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
+WholeFile::WholeFile(const std::string& path) : path_(path) {
+  struct stat there, followed;
+  const bool exists = ::stat(path.c_str(), &there) == 0;
+  if (exists && !S_ISREG(there.st_mode) && !S_ISCHR(there.st_mode) && !S_ISFIFO(there.st_mode)) {
+    throw CheckpointError(path + ": is " +
+                          (S_ISDIR(there.st_mode)   ? "a directory"
+                           : S_ISBLK(there.st_mode) ? "a block device"
+                                                    : "a socket") +
+                          ": give the name of a file");
   }
-  const std::string parent = std::filesystem::path(path).parent_path();
-  const Descriptor directory(parent.empty() ? "." : parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory.get() < 0 || ::fsync(directory.get()) != 0) Fail(parent, "cannot be synced");
+  path_ = FollowLinks(path);
+  // A link of /proc may name what has no name.
+  const bool is_file = exists && S_ISREG(there.st_mode) && ::lstat(path_.c_str(), &followed) == 0 &&
+                       SameFile(there, followed);
+  if (!exists || is_file) {
+    temporary_ = path_ + kUnfinishedSuffix;
+    fd_ = OpenBeside(path_, temporary_);
+  } else {
+    path_ = path;
+    fd_ = ::open(path.c_str(), O_WRONLY | O_TRUNC | O_NOCTTY | O_CLOEXEC);
+    if (fd_ < 0) Fail(path_, "cannot be written");
+  }
+}
+
+WholeFile::~WholeFile() {
+  if (fd_ < 0) return;
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  ::close(fd_);
+}
+
+void WholeFile::Append(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) Fail(path_, "cannot be written");
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void WholeFile::Overwrite(int64_t offset, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) Fail(path_, "cannot be written");
+    bytes.remove_prefix(static_cast<size_t>(n));
+    offset += n;
+  }
+}
+
+void WholeFile::Commit() {
+  if (!temporary_.empty()) {
+    // Some file systems say only here that the disk is full.
+    if (::fsync(fd_) != 0) Fail(path_, "cannot be synced");
+    // While it is locked: nobody takes it for abandoned.
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail(path_, "cannot be replaced");
+  }
+  if (::close(std::exchange(fd_, -1)) != 0 && temporary_.empty()) Fail(path_, "cannot be written");
+  if (temporary_.empty()) return;
+  const std::string parent = fs::path(path_).parent_path();
+  SyncDirectory(parent.empty() ? "." : parent);
+}
+
+void WriteWholeFile(const std::string& path, std::string_view contents) {
+  WholeFile file(path);
+  file.Append(contents);
+  file.Commit();
 }
 
 std::string ReadWholeFile(const std::string& path) {
@@ -69,6 +178,32 @@ std::string ReadWholeFile(const std::string& path) {
   // An empty file sets failbit on the output; badbit is the disk's.
   if (!file || file.bad()) Fail(path, "cannot be read");
   return std::move(contents).str();
+}
+
+void SyncDirectory(const std::string& path) {
+  const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // EINVAL: a file system that has no such thing.
+  if (directory.get() < 0 || (::fsync(directory.get()) != 0 && errno != EINVAL)) {
+    Fail(path, "cannot be synced");
+  }
+}
+
+void CreateDirectories(const std::string& path) {
+  std::vector<fs::path> missing;
+  std::error_code ignored;
+  fs::path at = path;
+  if (!at.has_filename()) at = at.parent_path();  // It ended in a slash.
+  for (; !at.empty() && !fs::exists(at, ignored); at = at.parent_path()) missing.push_back(at);
+  for (; !missing.empty(); missing.pop_back()) {
+    const fs::path& directory = missing.back();
+    if (::mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST) Fail(path, "cannot be made");
+    const std::string parent = directory.parent_path();
+    SyncDirectory(parent.empty() ? "." : parent);
+  }
+  if (!fs::is_directory(path, ignored)) {
+    errno = ENOTDIR;
+    Fail(path, "cannot be made");
+  }
 }
 
 }  // namespace fsdp

@@ -1,19 +1,53 @@
-// Small files of the run directory, complete or not there.
+// Files that are complete or not there, and never somebody else's.
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_WHOLE_FILE_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_WHOLE_FILE_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace fsdp {
 
-// Replaces `path` by a file of these contents: written under path + ".tmp", synced, renamed, the
-// directory synced. After a crash at any point the old or the new file is there, whole. Blocks on
-// the disk. Throws CheckpointError that names the path and the system's reason.
+// All of this throws CheckpointError that names the path and the system's reason.
+
+// What is written beside its name is called <path> and this: a name that nobody else uses.
+inline constexpr char kUnfinishedSuffix[] = ".fsdp-tmp";
+
+// A file on its way to its name: written beside it, synced, renamed, the directory synced. After a
+// crash or a power cut at any point the old or the new file is there, whole.
+//
+// Only a file or nothing is replaced. A link stays: what it points at is replaced, or made. A
+// character device and a pipe are written to as they are, from the first Append() on: a pipe that
+// nobody reads blocks. A directory, a block device and a socket are refused. What is at the name
+// beside it is removed if a process that died left it; a file that is being written, and whatever
+// is no file, is refused.
+class WholeFile {
+ public:
+  explicit WholeFile(const std::string& path);
+  ~WholeFile();  // Removes what was not committed.
+  WholeFile(const WholeFile&) = delete;
+  WholeFile& operator=(const WholeFile&) = delete;
+
+  void Append(std::string_view bytes);
+  void Overwrite(int64_t offset, std::string_view bytes);  // Of what has been appended.
+  void Commit();                                           // Once. Blocks on the disk.
+
+ private:
+  std::string path_;       // Behind all links.
+  std::string temporary_;  // Empty: written to directly.
+  int fd_ = -1;
+};
+
+// Replaces `path` by a file of these contents, as above.
 void WriteWholeFile(const std::string& path, std::string_view contents);
 
-// Throws CheckpointError.
 std::string ReadWholeFile(const std::string& path);
+
+// What was renamed, made or removed in the directory stays so. Blocks on the disk.
+void SyncDirectory(const std::string& path);
+
+// Makes the directory and all that are missing above it, each synced into its parent.
+void CreateDirectories(const std::string& path);
 
 }  // namespace fsdp
 

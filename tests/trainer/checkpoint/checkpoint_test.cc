@@ -682,7 +682,7 @@ TEST(CheckpointTest, RefusesAPlaceWhereNothingCanBeMade) {
   }
   // `latest` cannot be replaced: the save fails everywhere, and the checkpoint is there all the
   // same.
-  fs::create_directories(dir + "/checkpoints/latest.tmp/full");
+  fs::create_directories(dir + "/checkpoints/latest.fsdp-tmp/full");
   for (const std::string& error : Save(Of(2, 2), dir + "/checkpoints", 1)) {
     EXPECT_TRUE(Contains(error, "rank 0: " + dir + "/checkpoints/latest")) << error;
   }

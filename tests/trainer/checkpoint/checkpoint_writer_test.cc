@@ -121,16 +121,16 @@ TEST(ReshardTest, OverwritesNothing) {
   EXPECT_EQ(ListSorted(dir), (Strings{"empty", "file", "latest", "link", "step_1"}));
 
   // A dead process's leftovers give way, a living one's do not.
-  fs::create_directory(dir + "/out.tmp");
-  std::ofstream(dir + "/out.tmp/rank_7.safetensors") << "half";
-  const int lock = open((dir + "/out.tmp").c_str(), O_RDONLY | O_DIRECTORY);
+  fs::create_directory(dir + "/out.fsdp-tmp");
+  std::ofstream(dir + "/out.fsdp-tmp/rank_7.safetensors") << "half";
+  const int lock = open((dir + "/out.fsdp-tmp").c_str(), O_RDONLY | O_DIRECTORY);
   ASSERT_EQ(flock(lock, LOCK_EX), 0);
   EXPECT_TRUE(Contains(reshard(dir + "/out"), "is being written by another process"));
-  EXPECT_TRUE(fs::exists(dir + "/out.tmp/rank_7.safetensors"));
+  EXPECT_TRUE(fs::exists(dir + "/out.fsdp-tmp/rank_7.safetensors"));
   close(lock);
   EXPECT_EQ(reshard(dir + "/out"), "");
   EXPECT_EQ(LoadAndCompare(Of(1, 1), dir + "/out", 1), "");
-  EXPECT_FALSE(fs::exists(dir + "/out.tmp"));
+  EXPECT_FALSE(fs::exists(dir + "/out.fsdp-tmp"));
 }
 
 TEST(ReshardTest, AFailureLeavesNothing) {

@@ -136,7 +136,7 @@ TEST(CrashTest, AtEverySystemCallOfAReshard) {
     fs::remove_all(out);
     killed = KillAtCall(count, reshard);
     ASSERT_FALSE(testing::Test::HasFailure());
-    leftovers += fs::exists(out + ".tmp");
+    leftovers += fs::exists(out + ".fsdp-tmp");
     if (!fs::exists(out)) {
       ASSERT_TRUE(reshard()) << "after the kill at call " << count;
     } else {

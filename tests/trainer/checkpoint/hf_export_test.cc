@@ -274,7 +274,7 @@ TEST(ExportTest, WritesTheStateItIsAskedFor) {
               Export(imported, dir + "/none", {.state = "ema"}, nullptr);
             }).find("has no state 'ema'; it has master"),
             std::string::npos);
-  EXPECT_FALSE(fs::exists(dir + "/none") || fs::exists(dir + "/none.tmp"));
+  EXPECT_FALSE(fs::exists(dir + "/none") || fs::exists(dir + "/none.fsdp-tmp"));
 }
 
 // Adapters are merged into the weights they belong to, and nothing of them is left.
