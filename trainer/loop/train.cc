@@ -569,7 +569,11 @@ class Trainer {
     const RankTrace trace{job_.rank, device_->TakeTrace()};
     std::string path = start_.directory.trace(step);
     if (job_.world > 1) path.insert(path.rfind('.'), "_rank_" + std::to_string(job_.rank));
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    // That alone: a run directory that was removed is not made again.
+    std::error_code error;
+    const std::filesystem::path traces = std::filesystem::path(path).parent_path();
+    std::filesystem::create_directory(traces, error);
+    if (error) throw CheckpointError(traces.string() + ": cannot be made: " + error.message());
     WriteChromeTrace(path, std::span(&trace, 1));
   }
 

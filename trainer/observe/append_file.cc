@@ -1,6 +1,7 @@
 #include "trainer/observe/append_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,14 @@ constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
   throw CheckpointError(path + ": " + what + ": " + std::strerror(error));
 }
 
+// Before it is opened: a pipe would wait for a reader.
+void RefuseWhatIsNoFile(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    throw CheckpointError(path + ": is no file: records must be there to be read again");
+  }
+}
+
 }  // namespace
 
 std::optional<AppendFile> AppendFile::Create(const std::string& path) {
@@ -27,19 +36,49 @@ std::optional<AppendFile> AppendFile::Create(const std::string& path) {
 }
 
 AppendFile AppendFile::Open(const std::string& path) {
+  RefuseWhatIsNoFile(path);
   const int fd = ::open(path.c_str(), kFlags, 0666);
   if (fd < 0) Fail(path, "cannot be written", errno);
   return AppendFile(path, fd);
 }
 
+AppendFile::AppendFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {
+  struct stat status;
+  if (::fstat(fd_, &status) == 0) bytes_ = status.st_size;
+}
+
 AppendFile::AppendFile(AppendFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 AppendFile::~AppendFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+void AppendFile::CheckIsThere() const {
+  struct stat held, named;
+  if (::fstat(fd_, &held) != 0) Fail(path_, "cannot be looked at", errno);
+  if (::stat(path_.c_str(), &named) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) Fail(path_, "cannot be looked at", errno);
+    throw CheckpointError(path_ +
+                          ": is gone: it was removed or renamed while it was written, and what "
+                          "it held is no longer there");
+  }
+  if (held.st_dev != named.st_dev || held.st_ino != named.st_ino) {
+    throw CheckpointError(path_ +
+                          ": is another file by now: it was replaced while it was written, and "
+                          "what it held is no longer there");
+  }
+  if (held.st_size < bytes_) {
+    throw CheckpointError(path_ + ": has " + std::to_string(held.st_size) + " bytes, of " +
+                          std::to_string(bytes_) +
+                          " that were written: it was cut while it was written");
+  }
+}
+
 void AppendFile::Write(std::string_view record) {
+  CheckIsThere();
   size_t done = 0;
   while (done < record.size()) {
     const ssize_t n = ::write(fd_, record.data() + done, record.size() - done);
@@ -54,9 +93,11 @@ void AppendFile::Write(std::string_view record) {
     }
     done += static_cast<size_t>(n);
   }
+  bytes_ += static_cast<int64_t>(record.size());
 }
 
 void AppendFile::Sync() {
+  CheckIsThere();
   if (::fsync(fd_) != 0) Fail(path_, "cannot be synced", errno);
 }
 

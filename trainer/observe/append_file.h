@@ -2,6 +2,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_APPEND_FILE_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_APPEND_FILE_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,7 +10,8 @@
 
 namespace fsdp {
 
-// Throws CheckpointError (exit 5) with path and reason for all that the disk refuses.
+// Throws CheckpointError (exit 5) with path and reason for all that the disk refuses, and where the
+// path is no file that can be read again: a device, a pipe, a directory.
 class AppendFile {
  public:
   static std::optional<AppendFile> Create(const std::string& path);  // Nothing if there is one.
@@ -22,17 +24,20 @@ class AppendFile {
   const std::string& path() const { return path_; }
 
   // Handed to the kernel whole when it returns, or not at all: a record cut off by a full disk is
-  // taken back.
+  // taken back. Throws, too, where the path no longer leads to what was written: it was removed,
+  // renamed, replaced or cut.
   void Write(std::string_view record);
 
-  // Blocks until all records are on the disk.
+  // Blocks until all records are on the disk. Throws as Write does.
   void Sync();
 
  private:
-  AppendFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  AppendFile(std::string path, int fd);
+  void CheckIsThere() const;
 
   std::string path_;
   int fd_;
+  int64_t bytes_ = 0;  // Of the file as we know it.
 };
 
 }  // namespace fsdp

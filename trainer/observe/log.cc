@@ -2,6 +2,7 @@
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/basic_file_sink.h>
+#include <sys/stat.h>
 
 #include <mutex>
 #include <utility>
@@ -18,6 +19,10 @@ struct Log::Impl {
 };
 
 Log::Log(const std::string& path, Screen screen) try {
+  struct stat status;  // A pipe would wait for a reader.
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) {
+    throw spdlog::spdlog_ex("it is neither a file nor a character device");
+  }
   auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
   impl_.reset(new Impl{spdlog::logger("rank", std::move(file)), std::move(screen), {}});
   impl_->logger.set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");  // Local time; the level's first letter.

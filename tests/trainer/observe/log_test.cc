@@ -1,6 +1,7 @@
 #include "trainer/observe/log.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <regex>
@@ -70,6 +71,24 @@ TEST(Log, ThreadsDoNotMixLines) {
     EXPECT_EQ(line.substr(line.size() - 50), std::string(50, line.back()));
   }
   EXPECT_EQ(count, 400);
+}
+
+// A pipe would wait for a reader; a device takes lines and keeps none, as its owner wishes.
+TEST(Log, APipeIsRefusedAndADeviceWrittenTo) {
+  const std::string dir = FreshDirectory("nodes");
+  std::filesystem::create_directories(dir);
+  ASSERT_EQ(::mkfifo((dir + "/pipe").c_str(), 0666), 0);
+  try {
+    Log log(dir + "/pipe");
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.what(), dir +
+                                "/pipe: the log cannot be written: it is neither a file nor a "
+                                "character device");
+  }
+  std::filesystem::create_symlink("/dev/null", dir + "/null");
+  Log(dir + "/null").Info("unread");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir + "/null"));
 }
 
 TEST(Log, UnwritableIsAClearError) {
