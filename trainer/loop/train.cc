@@ -328,9 +328,8 @@ class Trainer {
       MetricsKept kept;
       metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step_, &kept));
       TrimTensorBoard(directory.path, step_);
-      if (kept.damaged > 0) {
-        console_.Warning(std::to_string(kept.damaged) + " damaged lines of " + directory.metrics() +
-                         " are dropped");
+      if (const std::string dropped = DescribeDamage(kept); !dropped.empty()) {
+        console_.Warning(directory.metrics() + ": dropped " + dropped);
       }
     } else {
       metrics_.emplace(MetricsWriter::Create(directory.metrics()));

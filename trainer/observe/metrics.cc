@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -104,23 +105,42 @@ JsonObject Object(const EndRecord& r) {
 // The lines of `old` that a run going on after `step` keeps. But for checkpoints, which are
 // recorded when they count, steps never fall from one line to the next: the first line past `step`
 // ends them, with all starts recorded behind it.
+//
+// A power cut may leave a block of zeros where lines were: it ends a line as a line's end does, and
+// what is whole before and behind it is kept.
 std::string Keep(std::string_view old, int64_t step, MetricsKept& count) {
   std::string out;
   bool past = false;
+  int64_t number = 1;  // Of the line.
+  const auto damage = [&](int64_t& what, int64_t amount) {
+    if (count.where.empty()) count.where = "line " + std::to_string(number);
+    what += amount;
+  };
   while (!old.empty()) {
-    const size_t end = old.find('\n');
+    const size_t zeros = std::min(old.find_first_not_of('\0'), old.size());
+    if (zeros > 0) {
+      damage(count.zeros, static_cast<int64_t>(zeros));
+      old.remove_prefix(zeros);
+      if (!old.starts_with('\n')) continue;
+      old.remove_prefix(1);
+      ++number;
+      continue;
+    }
+    const size_t end = old.find_first_of(std::string_view("\n\0", 2));
+    const bool ended = end != std::string_view::npos;
     const std::string_view line = old.substr(0, end);
-    old.remove_prefix(end == std::string_view::npos ? old.size() : end + 1);
+    const bool is_line = ended && old[end] == '\n';
+    old.remove_prefix(is_line ? end + 1 : line.size());
     const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const bool whole = end != std::string_view::npos && record.is_object() &&
-                       record.contains("kind") && record["kind"].is_string();
+    const bool whole =
+        ended && record.is_object() && record.contains("kind") && record["kind"].is_string();
     const auto at = whole ? record.find("step") : record.end();
     const bool has_step = whole && at != record.end() && at->is_number_integer();
     const bool is_past = has_step && at->get<int64_t>() > step;
     const bool late = has_step && !is_past && record["kind"] == "checkpoint";
     past |= is_past;
     if (!whole) {
-      ++count.damaged;
+      damage(count.damaged, 1);
     } else if ((past && !late) || record["kind"] == "end") {
       ++count.dropped;
     } else {
@@ -128,6 +148,7 @@ std::string Keep(std::string_view old, int64_t step, MetricsKept& count) {
       out += line;
       out += '\n';
     }
+    number += is_line;
   }
   return out;
 }
@@ -159,6 +180,18 @@ std::string ToJson(const MetricsRecord& record) {
   return std::visit([](const auto& r) { return Object(r).Text(); }, record);
 }
 
+std::string DescribeDamage(const MetricsKept& kept) {
+  if (kept.damaged + kept.zeros == 0) return "";
+  std::string text;
+  if (kept.damaged > 0) {
+    text = std::to_string(kept.damaged) + (kept.damaged == 1 ? " damaged line" : " damaged lines");
+  }
+  if (kept.zeros > 0) {
+    text += (text.empty() ? "" : " and ") + std::to_string(kept.zeros) + " bytes of zeros";
+  }
+  return text + ", the first at " + kept.where;
+}
+
 MetricsWriter MetricsWriter::Create(const std::string& path) {
   auto file = AppendFile::Create(path);
   if (!file) {
@@ -172,6 +205,7 @@ MetricsWriter MetricsWriter::Create(const std::string& path) {
 MetricsWriter MetricsWriter::Resume(const std::string& path, int64_t step, MetricsKept* kept) {
   MetricsKept count;
   if (::access(path.c_str(), F_OK) == 0) {
+    AppendFile::Open(path);  // Refuses what is no file, before it is read.
     const std::string old = ReadWholeFile(path);
     const std::string keep = Keep(old, step, count);
     if (keep != old) WriteWholeFile(path, keep);

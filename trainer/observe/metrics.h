@@ -101,7 +101,11 @@ struct MetricsKept {
   int64_t kept = 0;
   int64_t dropped = 0;  // Past the resumed step, or the end of the run that is now going on.
   int64_t damaged = 0;  // No record: a half-written last line, or what a crash left. Dropped.
+  int64_t zeros = 0;    // Bytes of 0, which a power cut leaves in place of records. Dropped.
+  std::string where{};  // Of the first of these two: "line 7".
 };
+// "3 damaged lines and 4096 bytes of zeros, the first at line 7"; empty where nothing was damaged.
+std::string DescribeDamage(const MetricsKept& kept);
 
 // Throws CheckpointError (exit 5) with path and reason for all that the disk refuses.
 class MetricsWriter {

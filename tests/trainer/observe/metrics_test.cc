@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -194,8 +195,52 @@ TEST(MetricsWriter, HalfWrittenLastLineIsDropped) {
   MetricsKept count;
   MetricsWriter::Resume(path, 3, &count);
   EXPECT_EQ(count.kept, 3);
-  EXPECT_EQ(count.damaged, 4);
+  EXPECT_EQ(count.damaged, 3);
+  EXPECT_EQ(count.zeros, 100);
+  EXPECT_EQ(DescribeDamage(count), "3 damaged lines and 100 bytes of zeros, the first at line 3");
   EXPECT_EQ(ReadWholeFile(path), whole + last);
+}
+
+// What a power cut leaves on some file systems, wherever in the file: the records on both sides of
+// it are kept, those in it are not made up, and it is said.
+TEST(MetricsWriter, ABlockOfZerosIsDropped) {
+  const std::string path = FreshPath("zeros");
+  const std::string lines = Lines({Step(1), Step(2), Step(3)});
+  const size_t second = lines.find('\n') + 1, third = lines.find('\n', second) + 1;
+  for (size_t begin = 0; begin < lines.size(); begin += 1 + begin % 41) {
+    for (const size_t size : {size_t{1}, size_t{40}, lines.size()}) {
+      const size_t end = std::min(begin + size, lines.size());
+      std::string cut = lines;
+      std::fill(cut.begin() + static_cast<std::ptrdiff_t>(begin),
+                cut.begin() + static_cast<std::ptrdiff_t>(end), '\0');
+      // The run went on behind it: its line begins in the middle of one.
+      Put(path, cut + Lines({Step(4)}));
+      MetricsKept count;
+      MetricsWriter::Resume(path, 4, &count).Write(Step(5));
+      std::string want;
+      const auto keep = [&](size_t from, size_t to) {  // With or without its line's end.
+        if (end <= from || begin >= to - 1) want += lines.substr(from, to - from);
+      };
+      keep(0, second);
+      keep(second, third);
+      keep(third, lines.size());
+      want += Lines({Step(4), Step(5)});
+      ASSERT_EQ(ReadWholeFile(path), want) << begin << " " << end;
+      ASSERT_EQ(count.zeros, static_cast<int64_t>(end - begin));
+      ASSERT_NE(DescribeDamage(count).find(" bytes of zeros, the first at line "),
+                std::string::npos);
+    }
+  }
+  for (const size_t begin : {second - 1, second}) {  // A line's end, and what is behind it.
+    std::string cut = lines;
+    cut[begin] = '\0';
+    Put(path, cut);
+    MetricsWriter::Resume(path, 4);
+    ASSERT_EQ(ReadWholeFile(path), begin < second ? lines : Lines({Step(1), Step(3)}));
+  }
+  MetricsKept clean;
+  MetricsWriter::Resume(path, 5, &clean);
+  EXPECT_EQ(DescribeDamage(clean), "");
 }
 
 TEST(MetricsWriter, FullDiskIsAClearErrorAndLeavesWholeLines) {
