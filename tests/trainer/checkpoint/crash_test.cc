@@ -122,6 +122,35 @@ TEST(CrashTest, AtEverySystemCallOfASaveOverTheSameStep) {
                  {2});
 }
 
+// Going back to an older one: a run that starts afterwards finds the newest or that one, nothing is
+// gone, and the next attempt succeeds.
+TEST(CrashTest, AtEverySystemCallOfGoingBack) {
+  const World world = Of(1, 1);
+  int count = 0, back = 0;
+  for (bool killed = true; killed; ++count) {
+    ASSERT_LT(count, 5000);
+    const std::string dir = FreshDirectory("kill_back");
+    for (const int step : {1, 2, 3}) ASSERT_TRUE(AllSaved(Save(world, dir, step)));
+    killed = KillAtCall(count, [&] { return GoBackTo(dir, 1).size() == 2; });
+    ASSERT_FALSE(testing::Test::HasFailure());
+    const Found found = FindAndLoad(world, dir);
+    ASSERT_EQ(found.error, "") << "killed at call " << count;
+    ASSERT_TRUE(found.step == 1 || found.step == 3) << "killed at call " << count;
+    back += found.step == 1;
+    GoBackTo(dir, 1);
+    ASSERT_EQ(FindAndLoad(world, dir).step, 1);
+    for (const int64_t step : {2, 3}) {
+      const std::string aside = dir + "/" + StepName(step) + ".aside";
+      ASSERT_EQ(LoadAndCompare(world, aside, static_cast<uint64_t>(step)), "")
+          << "killed at call " << count;
+    }
+  }
+  std::printf("going back killed at %d system calls; it had taken effect after %d\n", count - 1,
+              back);
+  EXPECT_GT(back, 5);
+  EXPECT_GT(count - 1 - back, 3);
+}
+
 // A directory that a reshard was to make is not there, or whole; and the next attempt succeeds.
 TEST(CrashTest, AtEverySystemCallOfAReshard) {
   const std::string dir = FreshDirectory("kill_reshard"), out = dir + "/out";
