@@ -67,7 +67,7 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
 
 ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
                            const ShardPlace& place, const std::vector<CheckpointState>& states,
-                           const Store& store) {
+                           int64_t step, const Store& store) {
   constexpr int64_t kBlock = int64_t{1} << 22;  // Elements between two looks at the store.
   std::map<std::string, const CheckpointState*> by_name;
   for (const CheckpointState& state : states) by_name[state.name] = &state;
@@ -81,10 +81,10 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
       file.Append(i, {from.As<float>(), static_cast<size_t>(from.NumElements())});
       if (!file.not_finite().empty()) {
         throw Error(ExitCode::kNotFinite,
-                    file.not_finite() +
-                        ": not finite, so the update of a step has overflowed. The checkpoint "
-                        "before stays in force; a lower optimizer.lr or more "
-                        "schedule.warmup_steps usually helps");
+                    file.not_finite() + ": not finite after step " + std::to_string(step) +
+                        ", so its update has overflowed. The checkpoint before, if there is one, "
+                        "stays in force; a lower optimizer.lr or more schedule.warmup_steps "
+                        "usually helps");
       }
       // A job that has ended waits for us.
       if (const std::string why = store.FailureReason(); !why.empty()) throw CommError(why);
@@ -188,8 +188,8 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
   }
   try {
     Part(store, key + "/written", place, [&] {
-      store.Set(file_key(place.rank),
-                ManifestFileToJson(WriteRankFile(temporary, layout, place, states, store)));
+      store.Set(file_key(place.rank), ManifestFileToJson(WriteRankFile(temporary, layout, place,
+                                                                       states, meta.step, store)));
       return "";
     });
     const std::vector<std::string> bytes = Part(store, key + "/done", place, [&] {

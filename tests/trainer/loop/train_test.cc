@@ -216,9 +216,11 @@ TEST(NotFiniteTest, IsNeverSaved) {
       // In one update; the last step's as well as one with others behind it.
       for (const char* steps : {"1", "5"}) {
         const std::string other = FreshDirectory("overflows");
-        ExpectEnd(Train(world, Tiny(other, {std::string("train.steps=") + steps, kOverflow,
-                                            saving + "}"})),
-                  "7", {"the checkpoint was not saved: rank ", "not finite", "optimizer.lr"});
+        ExpectEnd(
+            Train(world,
+                  Tiny(other, {std::string("train.steps=") + steps, kOverflow, saving + "}"})),
+            "7",
+            {"the checkpoint was not saved: rank ", "not finite after step 1", "optimizer.lr"});
         EXPECT_FALSE(fs::exists(other + "/checkpoints/latest"));
         EXPECT_FALSE(fs::exists(other + "/checkpoints/step_1"));
         EXPECT_EQ(Records(other, "checkpoint").size(), 0u);
