@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <thread>
 
 #include "tests/e2e/run_binary.h"
@@ -129,7 +128,6 @@ TEST(Report, WritesToWhatIsThereAndReplacesFilesAlone) {
   ASSERT_EQ(::symlink("later.html", (dir / "dangling").c_str()), 0);
   ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0666), 0);
   ASSERT_EQ(::mkdir((dir / "directory").c_str(), 0777), 0);
-  const std::vector<std::string> names = dir.List();
 
   EXPECT_EQ(report(dir / "link").code, 0);
   EXPECT_EQ(ReadFile(file).find("<!"), 0u) << ReadFile(file).substr(0, 100);
@@ -159,10 +157,9 @@ TEST(Report, WritesToWhatIsThereAndReplacesFilesAlone) {
   const Outcome refused = report(dir / "directory");
   EXPECT_EQ(refused.code, 5);
   EXPECT_EQ(refused.err, dir / "directory" + ": is a directory: give the name of a file\n");
-  std::vector<std::string> after = names;  // And nothing beside them.
-  after.push_back("later.html");
-  std::sort(after.begin(), after.end());
-  EXPECT_EQ(dir.List(), after);
+  for (const std::string& name : dir.List()) {
+    EXPECT_EQ(name.find("-tmp"), std::string::npos) << name;
+  }
 }
 
 TEST(Report, SaysWhatToGiveInstead) {
