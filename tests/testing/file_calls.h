@@ -1,0 +1,46 @@
+// The calls by which a program changes files, seen and made to fail: linking this library puts it
+// before libc's open, write, pwrite, fallocate, ftruncate, fsync, close, mkdir, rename, renameat2,
+// unlink and rmdir.
+#ifndef FSDP_TRAIN_TESTS_TESTING_FILE_CALLS_H_
+#define FSDP_TRAIN_TESTS_TESTING_FILE_CALLS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace fsdp::testing {
+
+struct FileCall {
+  enum class Kind { kOpen, kWrite, kResize, kSync, kClose, kMkdir, kRename, kExchange, kUnlink };
+  Kind kind = Kind::kOpen;
+  std::string path{}, to{};  // `to`: of a rename. Absolute; of a descriptor as it was opened.
+  int fd = -1;
+  bool creates = false, empties = false;  // An open.
+  int64_t offset = 0;                     // Of a write; -1: where the file ends.
+  int64_t size = 0;                       // A resize: the least the file has then, bytes.
+  std::string_view bytes{};
+};
+const char* NameOf(FileCall::Kind kind);
+
+// How a call goes.
+struct Answer {
+  int error = 0;      // errno; 0: as it would. A call that fails does nothing.
+  bool half = false;  // A write takes half of its bytes.
+};
+
+// As long as it lives, calls below `root` (an absolute path, without links) go by `answer`, and
+// those that have worked are told to `done`; both may be null. fsync is never passed on: nobody
+// pulls the plug here. Any thread; one watch at a time.
+class FileWatch {
+ public:
+  FileWatch(std::string root, std::function<Answer(const FileCall&)> answer,
+            std::function<void(const FileCall&)> done);
+  ~FileWatch();
+  FileWatch(const FileWatch&) = delete;
+  FileWatch& operator=(const FileWatch&) = delete;
+};
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TESTING_FILE_CALLS_H_
