@@ -117,13 +117,14 @@ std::vector<std::string> Save(const World& world, const std::string& checkpoints
 }
 
 std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
-                              int64_t keep_last, Store& store, int64_t attempt) {
+                              int64_t keep_last, Store& store, int64_t attempt,
+                              std::optional<uint64_t> salt) {
   const Layout layout = world.MakeLayout();
   std::vector<std::string> errors(world.world);
   const auto run = [&](int rank) {
     const ShardPlace place = PlaceOf(rank, world.world, world.shards);
     RankStates states(layout, place, world.states);
-    states.Fill(static_cast<uint64_t>(step));
+    states.Fill(salt.value_or(static_cast<uint64_t>(step)));
     if (world.before_save) world.before_save(rank, states.states());
     try {
       SaveCheckpoint(checkpoints, layout, place, states.states(), MetaOf(step), store, attempt,

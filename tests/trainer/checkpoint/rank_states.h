@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,9 +59,10 @@ CheckpointMeta MetaOf(int64_t step);
 // "exit <code>: " where that is no CheckpointError; empty where it did not.
 std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
                               int64_t keep_last = 0);
-// The same on a store of the caller's.
+// The same on a store of the caller's; another salt tells two of one step apart.
 std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
-                              int64_t keep_last, Store& store, int64_t attempt);
+                              int64_t keep_last, Store& store, int64_t attempt,
+                              std::optional<uint64_t> salt = std::nullopt);
 
 // Loads each shard in turn and compares. The first thing that is wrong; empty where nothing is.
 // Errors of the load are "rank 1: " and their text.
