@@ -1,11 +1,16 @@
 // Nothing but parsing flags and calling trainer/.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cmd/bench_command.h"
@@ -16,15 +21,18 @@
 #include "cmd/report_command.h"
 #include "cmd/tokenize_command.h"
 #include "models/shape.h"
+#include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/memory_limits.h"
+#include "trainer/launch/stop_signal.h"
 #include "trainer/launch/supervisor.h"
 #include "trainer/loop/plan.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/units.h"
+#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -84,18 +92,55 @@ Recipe LoadRecipe(const TrainingFlags& flags) {
   return LoadRecipe(recipe);
 }
 
-// The ranks' mistakes in flags and recipe, told once and not by each of them.
+// The ranks' mistakes in flags, recipe and model, told once and not by each of them.
 void CheckLaunch(const LaunchCommand& launch) {
   CLI::App app("the flags of a training run, after `launch ... --`");
   TrainingFlags flags;
   AddTrainingFlags(app, flags);
   std::vector<std::string> reversed(launch.argv.rbegin(), launch.argv.rend());  // As CLI11 wants.
   app.parse(reversed);
-  LoadRecipe(flags);
+  const LaunchOptions& options = launch.options;
+  CheckTraining(LoadRecipe(flags), options.nnodes * options.nproc_per_node, options.nproc_per_node,
+                options.max_restarts);
+}
+
+// What would otherwise be a crash somewhere, without a word. A rank of a small model takes 11 files
+// and 160 KiB of stack; each of its threads gets as much as this limit says.
+bool LimitsAreEnough() {
+  constexpr rlim_t kFiles = 64, kStack = 1 << 20;
+  rlimit files, stack;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < kFiles) {
+    rlimit raised = files;
+    raised.rlim_cur = std::min(kFiles, files.rlim_max);
+    if (raised.rlim_cur < kFiles || setrlimit(RLIMIT_NOFILE, &raised) != 0) {
+      dprintf(
+          STDERR_FILENO,
+          "fsdp-train: this process may have %llu files open (ulimit -n), and needs %llu at the "
+          "least; 1024 are usual\n",
+          static_cast<unsigned long long>(files.rlim_max), static_cast<unsigned long long>(kFiles));
+      return false;
+    }
+  }
+  if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < kStack) {
+    dprintf(STDERR_FILENO,
+            "fsdp-train: a stack of %llu KiB is too small (ulimit -s): it takes %llu KiB at the "
+            "least, and 8192 are usual\n",
+            static_cast<unsigned long long>(stack.rlim_cur / 1024),
+            static_cast<unsigned long long>(kStack / 1024));
+    return false;
+  }
+  return true;
 }
 
 int Main(int argc, char** argv) {
   SpareAddressSpace();
+  // Before anything else: a signal that comes from here on finds a rank that knows of it, or, with
+  // launch, waits for the ranks. A training run is what has no sub-command's name in front.
+  std::optional<StopSignal> signals;
+  const std::string_view front = argc > 1 ? argv[1] : "";
+  if (front.starts_with("-")) signals.emplace();
+  if (front == "launch") HoldStopSignals();
+  if (!LimitsAreEnough()) return static_cast<int>(ExitCode::kRuntime);
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on the size of files is a full disk: writes say so.
 
   CLI::App app(
@@ -109,7 +154,7 @@ int Main(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done, 1 runtime, 2 usage or recipe, 3 does not fit in memory, 4 data,\n"
       "5 checkpoint or run directory, 6 a collective failed or timed out, 7 loss not finite,\n"
-      "75 stopped early on a signal with a checkpoint to resume from.");
+      "75 stopped early on a signal: the last line says from which checkpoint it can go on.");
   app.require_subcommand(0, 1);
 
   TrainingFlags flags;
@@ -144,8 +189,10 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) {
-      return static_cast<int>(TrainProcess(
-          LoadRecipe(flags), std::vector<std::string>(argv, argv + argc), flags.dry_run));
+      const Recipe recipe = LoadRecipe(flags);
+      if (!signals) signals.emplace();
+      return static_cast<int>(TrainProcess(recipe, std::vector<std::string>(argv, argv + argc),
+                                           flags.dry_run, *signals));
     } else if (flags.any()) {
       throw ConfigError("flags of a training run go without a sub-command, or after its name");
     }
@@ -159,16 +206,19 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);  // Prints to stdout.
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "fsdp-train: %s\nRun with --help for more information.\n", error.what());
+    std::fprintf(stderr, "fsdp-train: %s\nRun with --help for more information.\n",
+                 Printable(error.what()).c_str());
     return static_cast<int>(ExitCode::kUsage);
+  } catch (const ToldByAnother& error) {
+    return static_cast<int>(error.code());
   } catch (const Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "%s\n", Printable(error.what()).c_str());
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "fsdp-train: no memory left%s\n", WhoLimitsMemory().c_str());
     return static_cast<int>(ExitCode::kMemory);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "fsdp-train: %s\n", error.what());
+    std::fprintf(stderr, "fsdp-train: %s\n", Printable(error.what()).c_str());
     return static_cast<int>(ExitCode::kRuntime);
   }
   // A full disk or a closed pipe shows only now.

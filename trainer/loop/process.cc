@@ -1,5 +1,8 @@
 #include "trainer/loop/process.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <functional>
 #include <iostream>
@@ -7,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "trainer/comm/early_stop.h"
 #include "trainer/comm/hybrid/host_placement.h"
 #include "trainer/comm/hybrid/hybrid_communicator.h"
 #include "trainer/comm/hybrid/local_address.h"
@@ -21,6 +25,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/observe/utf8.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {
@@ -43,6 +48,12 @@ int SpinsFor(int local_world, int threads) {
   return local_world * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
 }
 
+// Whether what reads our stdout has closed its end.
+bool ReaderGone() {
+  pollfd out = {STDOUT_FILENO, POLLOUT, 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
 // Shared memory where all ranks are of one host, and with Gloo between hosts where they are not: as
 // they find out, whatever the launcher says.
 std::function<std::unique_ptr<Communicator>(const std::string& name)> Transport(
@@ -60,19 +71,29 @@ std::function<std::unique_ptr<Communicator>(const std::string& name)> Transport(
   };
 }
 
-}  // namespace
-
-ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
-                      bool dry_run) {
-  const RankEnvironment environment = ReadRankEnvironment();
-  CheckWorld(recipe, environment.world_size, environment.local_world_size);
-  if (environment.max_restarts > 0 && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
+void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restarts) {
+  CheckWorld(recipe, world, local_world);
+  if (max_restarts > 0 && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
     throw ConfigError(recipe.Mistake(
         "checkpoint.resume",
         "none, but the launcher may restart the ranks (--max-restarts " +
-            std::to_string(environment.max_restarts) +
+            std::to_string(max_restarts) +
             "): a restarted run would not go on. Set it to auto, or --max-restarts to 0"));
   }
+}
+
+}  // namespace
+
+void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts) {
+  CheckPlace(recipe, world, local_world, max_restarts);
+  BuildModel(recipe, ShapeFor(recipe));
+}
+
+ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
+                      bool dry_run, StopSignal& signals) {
+  const RankEnvironment environment = ReadRankEnvironment();
+  CheckPlace(recipe, environment.world_size, environment.local_world_size,
+             environment.max_restarts);
   if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
     const ModelShape shape = ShapeFor(recipe);
     OpenData(recipe, shape, environment.world_size, static_cast<uint64_t>(recipe.run.seed),
@@ -88,24 +109,12 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     return ExitCode::kDone;
   }
 
-  // Until the ranks have met, a stop ends this one at once: there is nothing to save and nobody to
-  // agree with. A request that can only be met later is no reason to die.
-  for (const int number : {SIGUSR1, SIGUSR2}) std::signal(number, SIG_IGN);
+  const auto stop_requested = [&] { return signals.stop_requested(); };
   std::unique_ptr<Store> store;
-  if (environment.world_size == 1) {
-    store = std::make_unique<MemoryStore>(recipe.run.timeout_s);
-  } else {
-    std::optional<int> port;
-    if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
-    store = JoinTcpStore(environment.master_addr, StorePort(environment, port), environment.rank,
-                         environment.world_size, recipe.run.timeout_s, AccessFor(environment));
-  }
-  StopSignal signals;
   Job job;
   job.rank = environment.rank;
   job.world = environment.world_size;
   job.local_world = environment.local_world_size;
-  job.store = store.get();
   std::function<std::unique_ptr<Communicator>(const std::string& name)> transport;
   job.connect = [&](const std::string& name) {
     if (!transport) {
@@ -117,14 +126,34 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     return transport(name);
   };
   job.place = Describe(environment);
+  job.restart = environment.restart_count;
   job.command_line = command_line;
-  job.stop_requested = [&] { return signals.stop_requested(); };
+  job.stop_requested = stop_requested;
   job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
   job.take_report_request = [&] { return signals.TakeReportRequest(); };
   job.console = &std::cout;
-  const ExitCode code = TrainRank(recipe, job);
-  store->Leave();
-  return code;
+  std::signal(SIGPIPE, SIG_IGN);  // Or a reader that leaves would take the run along.
+  job.reader_gone = ReaderGone;
+  try {
+    if (environment.world_size == 1) {
+      store = std::make_unique<MemoryStore>(recipe.run.timeout_s);
+    } else {
+      std::optional<int> port;
+      if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
+      store = JoinTcpStore(environment.master_addr, StorePort(environment, port), environment.rank,
+                           environment.world_size, recipe.run.timeout_s, AccessFor(environment),
+                           stop_requested);
+    }
+    job.store = store.get();
+    const ExitCode code = TrainRank(recipe, job);
+    store->Leave();
+    return code;
+  } catch (const EarlyStop& stop) {
+    if (environment.rank == 0) {
+      std::cout << stop.what() << ": " << Printable(GoesOnFrom(recipe)) << std::endl;
+    }
+    return stop.code();
+  }
 }
 
 ExitCode PlanProcess(const Recipe& recipe, int world, bool json) {

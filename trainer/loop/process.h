@@ -10,11 +10,17 @@
 
 namespace fsdp {
 
+class StopSignal;
+
 // Finds its place from the environment (launch/environment.h) and its peers through the store, then
-// trains. With `dry_run`, or on the sim device: all checks, one step on the simulator, the plan
-// printed, nothing allocated. Throws Error.
+// trains until `signals` says otherwise. With `dry_run`, or on the sim device: all checks, one step
+// on the simulator, the plan printed, nothing allocated. Throws Error.
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
-                      bool dry_run);
+                      bool dry_run, StopSignal& signals);
+
+// The mistakes in recipe and model that a job of this size has, before it has ranks. Throws
+// ConfigError, CheckpointError.
+void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts);
 
 // `fsdp-train plan`: prints it. kMemory where it does not fit.
 ExitCode PlanProcess(const Recipe& recipe, int world, bool json);

@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -11,13 +14,13 @@
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/observe/whole_file.h"
 #include "trainer/recipe/load.h"
-#include "trainer/recipe/print.h"
 #include "trainer/recipe/resume.h"
 
 namespace fsdp {
@@ -49,15 +52,36 @@ std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
   return "";
 }
 
+// What metrics.jsonl tells of a run without a checkpoint.
+struct Recorded {
+  bool steps = false;  // There are some.
+  bool done = false;   // Its last record is that of a run that came to its end.
+};
+
+Recorded LookAtMetrics(const std::string& path) {
+  Recorded recorded;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(R"({"kind": "step")")) recorded.steps = true;
+    recorded.done = line == R"({"kind": "end", "reason": "done"})";
+  }
+  return recorded;
+}
+
+// See run_directory.h.
+bool HoldsARun(const RunDirectory& directory) {
+  return !StepsIn(directory.checkpoints()).empty() ||
+         PathExists(directory.checkpoints() + "/latest") || LookAtMetrics(directory.metrics()).done;
+}
+
 // What only looks: nothing is created or changed.
 RunStart Look(const Recipe& recipe) {
   RunStart start;
   start.directory.path = recipe.run.Directory();
   const RunDirectory& directory = start.directory;
   std::error_code error;
-  start.held_a_run =
-      fs::exists(directory.metrics(), error) || fs::exists(directory.recipe(), error);
-  if (start.held_a_run && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
+  const bool held = HoldsARun(directory);
+  if (held && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
     throw CheckpointError(directory.path +
                           " holds a run already: give this one another run.name or run.dir, or go "
                           "on with that one by checkpoint.resume: auto");
@@ -75,22 +99,57 @@ RunStart Look(const Recipe& recipe) {
                             "from it by model.init_from");
     }
     CheckResume(ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}}), recipe);
-  } else if (fs::exists(directory.recipe(), error)) {
+  } else if (held && fs::exists(directory.recipe(), error)) {
     CheckResume(LoadRecipe({directory.recipe()}), recipe);
   }
   return start;
 }
 
-RunStart Decide(const Recipe& recipe) {
-  RunStart start = Look(recipe);
-  const RunDirectory& directory = start.directory;
+void MakeDirectories(const std::string& path) {
   std::error_code error;
-  for (const std::string& path :
-       {directory.path, directory.checkpoints(), directory.path + "/logs"}) {
-    fs::create_directories(path, error);
-    if (error) throw CheckpointError("cannot make " + path + ": " + error.message());
+  fs::create_directories(path, error);
+  if (error) throw CheckpointError("cannot make " + path + ": " + error.message());
+}
+
+// Rank 0's part. `interrupted` ends the wait for another job.
+RunStart Decide(const Recipe& recipe, std::chrono::milliseconds patience,
+                const std::function<bool()>& interrupted) {
+  const std::string path = recipe.run.Directory();
+  std::error_code error;
+  if (!fs::exists(path, error)) Look(recipe);  // What is refused leaves nothing.
+  MakeDirectories(path);
+  auto lock = std::make_shared<RunLock>(path, patience, interrupted);
+  RunStart start = Look(recipe);
+  start.lock = std::move(lock);
+  for (const char* name : {"/checkpoints", "/logs"}) MakeDirectories(path + name);
+  return start;
+}
+
+// Everybody's start, as rank 0 has decided it; or its error, which it alone tells.
+RunStart DecideTogether(const Recipe& recipe, Store& store, int rank, int world,
+                        std::chrono::milliseconds patience) {
+  const std::string keys = "run_directory/";
+  if (rank == 0) {
+    try {
+      RunStart start = Decide(recipe, patience, [&] { return !store.FailureReason().empty(); });
+      store.Set(keys + "resume", start.resume_from);
+      store.Set(keys + "refused", "");
+      return start;
+    } catch (const Error& error) {
+      store.Set(keys + "code", std::to_string(static_cast<int>(error.code())));
+      store.Set(keys + "refused", error.what());
+      BeforeAllThrow(store, "run_directory/start", rank, world);
+      throw;
+    }
   }
-  WriteWholeFile(directory.recipe(), PrintRecipe(recipe));
+  if (const std::string refused = store.Get(keys + "refused"); !refused.empty()) {
+    const auto code = static_cast<ExitCode>(std::stoi(store.Get(keys + "code")));
+    BeforeAllThrow(store, "run_directory/start", rank, world);
+    throw ToldByAnother(Error(code, refused));
+  }
+  RunStart start;
+  start.directory.path = recipe.run.Directory();
+  start.resume_from = store.Get(keys + "resume");
   return start;
 }
 
@@ -113,8 +172,8 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
 }  // namespace
 
 std::string SetMetricsAside(const RunDirectory& directory) {
+  if (!LookAtMetrics(directory.metrics()).steps) return "";
   std::error_code error;
-  if (!fs::exists(directory.metrics(), error)) return "";
   for (int i = 1;; ++i) {
     const std::string aside = directory.path + "/metrics." + std::to_string(i);
     if (fs::exists(aside + ".jsonl", error)) continue;
@@ -128,6 +187,7 @@ std::string SetMetricsAside(const RunDirectory& directory) {
       fs::create_directories(aside + ".tensorboard", error);
       rename(path, aside + ".tensorboard/" + fs::path(path).filename().string());
     }
+    if (fs::exists(directory.recipe(), error)) rename(directory.recipe(), aside + ".recipe.yaml");
     rename(directory.metrics(), aside + ".jsonl");
     return aside + ".jsonl";
   }
@@ -135,21 +195,25 @@ std::string SetMetricsAside(const RunDirectory& directory) {
 
 void CheckRunDirectory(const Recipe& recipe) { Look(recipe); }
 
-RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world) {
-  RunStart start;
+std::string GoesOnFrom(const Recipe& recipe) {
+  std::string path;
+  try {
+    path = FindResume(recipe, {recipe.run.Directory()});
+  } catch (const Error&) {  // The next start says what is wrong.
+  }
+  return path.empty() ? "there is no checkpoint to go on from" : "the run can go on from " + path;
+}
+
+RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world,
+                          std::chrono::milliseconds patience) {
+  RunStart start = DecideTogether(recipe, store, rank, world, patience);
   if (rank == 0) {
-    start = Decide(recipe);
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     const std::string mark =
         std::to_string(HashBytes(std::to_string(now) + " " + std::to_string(getpid())));
     WriteWholeFile(start.directory.path + kMark, mark);
-    store.Set("run_directory/resume", start.resume_from);
-    store.Set("run_directory/held", start.held_a_run ? "1" : "0");
     store.Set("run_directory/mark", mark);
   }
-  start.directory.path = recipe.run.Directory();
-  start.resume_from = store.Get("run_directory/resume");
-  start.held_a_run = store.Get("run_directory/held") == "1";
   const std::string mark = store.Get("run_directory/mark");
   const std::string here = SeesMark(start.directory.path, mark) ? "" : DescribeHost().name;
   const std::vector<std::string> missing = Exchange(store, "run_directory", rank, world, here);

@@ -2,10 +2,13 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_RUN_DIRECTORY_H_
 #define FSDP_TRAIN_TRAINER_LOOP_RUN_DIRECTORY_H_
 
+#include <chrono>
+#include <memory>
 #include <string>
 
 #include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/comm/store.h"
+#include "trainer/loop/run_lock.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -25,25 +28,37 @@ struct RunDirectory {
 struct RunStart {
   RunDirectory directory;
   std::string resume_from;  // A checkpoint's directory; empty: from the beginning.
-  bool held_a_run = false;
   // Of rank 0 alone: `resume_from` is this run's own and was asked for by its step or name, so that
   // later ones have to be set aside; and what keeps it where it is until it has been read.
   bool goes_back = false;
   CheckpointHold hold;
+  std::shared_ptr<RunLock> lock;  // Rank 0's.
 };
 
-// Called by all ranks. Rank 0 decides and makes the directory, all see the same answer. Before
+// A directory holds a run where it has a checkpoint, or metrics.jsonl says that a run came to its
+// end. What a start that failed leaves (logs, a recipe.yaml, records of steps after which nothing
+// was saved) holds none: the next start may have another recipe, and sets aside what it replaces.
+//
+// Called by all ranks. Rank 0 decides, makes the directory and takes its lock; all see the same
+// answer, and of an error all have the code while rank 0 alone has the word (ToldByAnother). Before
 // anything is written:
+//   another job is at work in it: CheckpointError
 //   a run is there and checkpoint.resume is none: CheckpointError
 //   one is there with another recipe, where it matters: ConfigError naming both values
 //   the directory cannot be made or written to: CheckpointError
 // Every rank then looks for a mark that rank 0 left. Where one does not find it, all throw
 // CheckpointError, `not a shared directory`, naming it and its host.
-RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world);
+RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world,
+                          std::chrono::milliseconds patience = RunLock::kPatience);
+
+// For the last line of a run that ends before its first step: from which checkpoint it can go on,
+// or that there is none.
+std::string GoesOnFrom(const Recipe& recipe);
 
 // Renames metrics.jsonl to the first of metrics.1.jsonl, metrics.2.jsonl, ... that is free, and
-// returns that path; empty where there is none to rename. TensorBoard's files go into
-// metrics.1.tensorboard/ and so on. Throws CheckpointError.
+// returns that path; empty where it has no steps: nothing is renamed then. TensorBoard's files go
+// into metrics.1.tensorboard/ and so on, recipe.yaml becomes metrics.1.recipe.yaml. Throws
+// CheckpointError.
 std::string SetMetricsAside(const RunDirectory& directory);
 
 // The checks of it that need nothing written, for --dry-run.

@@ -3,13 +3,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <mutex>
 #include <optional>
 #include <ostream>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "models/shape_json.h"
@@ -17,7 +23,9 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/finite.h"
+#include "trainer/comm/early_stop.h"
 #include "trainer/comm/together.h"
+#include "trainer/comm/told_once.h"
 #include "trainer/core/check.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/loop/initial_weights.h"
@@ -35,6 +43,7 @@
 #include "trainer/observe/throughput.h"
 #include "trainer/observe/units.h"
 #include "trainer/observe/utf8.h"
+#include "trainer/observe/whole_file.h"
 #include "trainer/ops/isa.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -48,6 +57,14 @@ int Cores() { return static_cast<int>(DescribeHost().cores); }
 
 std::string Printed(float value) {
   return std::isnan(value) ? "nan" : std::to_string(value);  // A NaN's sign means nothing.
+}
+
+// Whether what a rank ends by is a stop that came before the first step: on this rank, in one of
+// its waits, or on another one.
+bool IsEarlyStop(const Job& job, const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  return (ours != nullptr && ours->code() == ExitCode::kStopped) ||
+         EarlyStop::Is(job.store->FailureReason());
 }
 
 // Aborts the communicators when the job fails on another rank.
@@ -68,11 +85,42 @@ class FailureLink {
   std::vector<Communicator*> communicators_;
 };
 
+// Until the ranks train, a stop ends whatever they wait for: by way of the store, where the others
+// hear of it as well.
+class EarlyStopWatch {
+ public:
+  explicit EarlyStopWatch(const Job& job) {
+    if (!job.stop_requested) return;
+    thread_ = std::jthread([this, &job](const std::stop_token& end) {
+      std::unique_lock lock(mutex_);
+      while (!ended_.wait_for(lock, end, std::chrono::milliseconds(20), [] { return false; }) &&
+             !end.stop_requested()) {
+        if (!job.stop_requested()) continue;
+        stopped_ = true;
+        job.store->Fail("rank " + std::to_string(job.rank) + ": " + EarlyStop::kReason);
+        return;
+      }
+    });
+  }
+  // From here on a stop is for the steps to see. Throws EarlyStop where one has come.
+  void End() {
+    thread_ = std::jthread();
+    if (stopped_) throw EarlyStop();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any ended_;
+  std::atomic<bool> stopped_{false};
+  std::jthread thread_;  // Last: it uses the above.
+};
+
 class Trainer {
  public:
-  Trainer(const Recipe& recipe, const Job& job)
+  Trainer(const Recipe& recipe, const Job& job, EarlyStopWatch& watch)
       : recipe_(recipe),
         job_(job),
+        watch_(watch),
         threads_(ThreadsFor(recipe, job.local_world)),
         shape_(ShapeFor(recipe)),
         model_(BuildModel(recipe, shape_)),
@@ -98,6 +146,11 @@ class Trainer {
       const bool comm = dynamic_cast<const CommError*>(&error) != nullptr;
       if (comm) reason += "; rank " + std::to_string(job_.rank) + " stood at " + Where();
       if (link_) link_->Abort(error.what());  // Or our own streams would wait for peers for ever.
+      if (IsEarlyStop(job_, error)) {
+        if (log_) log_->Info(EarlyStop::kReason);
+        if (metrics_) RecordEnd("stopped");
+        throw;
+      }
       const std::optional<Error> failed_save = GiveUpSaving(error);
       if (failed_save) reason = failed_save->what();
       if (log_) log_->Error(reason);
@@ -118,7 +171,9 @@ class Trainer {
     stage_ = "the agreement on recipe, schedule, build and data";
     AgreeOnEverything();
     stage_ = "the run directory";
-    start_ = OpenRunDirectory(recipe_, *job_.store, job_.rank, job_.world);
+    start_ =
+        OpenRunDirectory(recipe_, *job_.store, job_.rank, job_.world,
+                         job_.restart > 0 ? RunLock::kPatienceAfterRestart : RunLock::kPatience);
     log_.emplace(start_.directory.log(job_.rank));
     log_->Info(job_.place + ", process " + std::to_string(getpid()) + " on " + DescribeHost().name);
     stage_ = "the connection of the ranks";
@@ -134,6 +189,7 @@ class Trainer {
     stage_ = "the initial weights";
     LoadOrInitialize();
     OpenMetrics();
+    watch_.End();
     stage_ = "the beginning of a step";
   }
 
@@ -152,7 +208,9 @@ class Trainer {
   static OpenProgress ProgressFor(const Job& job) {
     OpenProgress progress;
     if (job.console != nullptr) {
-      progress.say = [&job](const std::string& line) { *job.console << line << std::endl; };
+      progress.say = [&job](const std::string& line) {
+        *job.console << Printable(line) << std::endl;
+      };
     }
     progress.stop = job.stop_requested;
     return progress;
@@ -319,20 +377,21 @@ class Trainer {
     if (!first()) return;
     const std::string started = UtcNow();
     const RunDirectory& directory = start_.directory;
-    if (start_.held_a_run && start_.resume_from.empty()) {
-      // It left no checkpoint to go on from; what it has recorded stays.
+    if (start_.lock && !start_.lock->missing().empty()) {
+      console_.Warning(directory.path + ": no lock can be had (" + start_.lock->missing() +
+                       "): that another job trains in it would not be noticed");
+    }
+    if (start_.resume_from.empty()) {
+      // A run that left no checkpoint to go on from; what it has recorded stays.
       const std::string kept = SetMetricsAside(directory);
       if (!kept.empty()) console_.Warning("starting over: the records so far are now in " + kept);
-      metrics_.emplace(MetricsWriter::Create(directory.metrics()));
-    } else if (start_.held_a_run) {
-      MetricsKept kept;
-      metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step_, &kept));
-      TrimTensorBoard(directory.path, step_);
-      if (const std::string dropped = DescribeDamage(kept); !dropped.empty()) {
-        console_.Warning(directory.metrics() + ": dropped " + dropped);
-      }
-    } else {
-      metrics_.emplace(MetricsWriter::Create(directory.metrics()));
+    }
+    WriteWholeFile(directory.recipe(), PrintRecipe(recipe_));
+    MetricsKept kept;
+    metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step_, &kept));
+    TrimTensorBoard(directory.path, step_);
+    if (const std::string dropped = DescribeDamage(kept); !dropped.empty()) {
+      console_.Warning(directory.metrics() + ": dropped " + dropped);
     }
     RunRecord record;
     record.name = recipe_.run.name;
@@ -428,6 +487,10 @@ class Trainer {
     const bool early = stopping_ && step_ < last;
     if ((early || saving_) && saved_step_ != step_) Save();
     if (early) {
+      if (first()) {
+        console_.Line("stopped after step " + std::to_string(step_) + ": the run can go on from " +
+                      start_.directory.checkpoints() + "/" + StepName(saved_step_));
+      }
       return Finish("stopped", ExitCode::kStopped);
     }
     if (saved_step_ != step_) RequireFiniteState();
@@ -453,7 +516,8 @@ class Trainer {
     Session::Wishes wishes;
     // A save that failed has failed on all ranks, but they need not know it at the same step: they
     // stop together, and each then finds out why.
-    wishes.stop = (job_.stop_requested && job_.stop_requested()) || (saver_ && saver_->failed());
+    wishes.stop = (job_.stop_requested && job_.stop_requested()) || (saver_ && saver_->failed()) ||
+                  LostItsReader();
     wishes.save = job_.take_save_request && job_.take_save_request();
     if (job_.take_report_request && job_.take_report_request()) {
       const std::string where = "rank " + std::to_string(job_.rank) + " is about to enqueue step " +
@@ -468,6 +532,18 @@ class Trainer {
     });
     pending_.push_back({step, executor().steps() - 1, targets});
     step_ = step;
+  }
+
+  // Whoever has read the console has gone (`| head -1`), and so is everything that is still said
+  // there: that is how one stops a program that prints. Where it cannot be written for another
+  // reason, a full disk, the run goes on without.
+  bool LostItsReader() {
+    if (!first() || job_.console == nullptr || job_.console->good()) return lost_reader_;
+    if (std::exchange(console_failed_, true)) return lost_reader_;
+    lost_reader_ = job_.reader_gone && job_.reader_gone();
+    log_->Warning(std::string("the console cannot be written any more; what would be said there ") +
+                  "is here alone" + (lost_reader_ ? ". Its reader has gone: stopping" : ""));
+    return lost_reader_;
   }
 
   // The oldest step that is still in the air: blocks until it is done.
@@ -641,7 +717,7 @@ class Trainer {
     if (!first()) return;
     const SampleRecord record{step_, sample.prompt, text};
     Write(record);
-    console_.Line("sample: " + Printable(record.prompt + record.text));
+    console_.Line("sample: " + record.prompt + record.text);
   }
 
   // Row 0: the tokens, then zeros, which causal attention never sees from where we look.
@@ -743,6 +819,7 @@ class Trainer {
 
   const Recipe& recipe_;
   const Job& job_;
+  EarlyStopWatch& watch_;
   const int threads_;
   const ModelShape shape_;
   const std::unique_ptr<Model> model_;
@@ -777,20 +854,32 @@ class Trainer {
   int64_t saves_ = 0, saved_step_ = -1;
   std::deque<Pending> pending_;
   bool stopping_ = false, saving_ = false;
+  bool console_failed_ = false, lost_reader_ = false;
 };
 
 }  // namespace
 
 ExitCode TrainRank(const Recipe& recipe, const Job& job) {
+  EarlyStopWatch watch(job);
   try {
-    Trainer trainer(recipe, job);
-    return trainer.Run();
+    std::optional<Trainer> trainer;
+    try {
+      trainer.emplace(recipe, job, watch);
+    } catch (const Error& error) {
+      if (IsEarlyStop(job, error) || TellsIt(*job.store, "start", job.rank, job.world, error)) {
+        throw;
+      }
+      throw ToldByAnother(error);
+    }
+    return trainer->Run();
   } catch (const std::exception& error) {
     // The others hear the cause, not just that somebody is gone.
     if (job.store->FailureReason().empty()) {
-      job.store->Fail("rank " + std::to_string(job.rank) + ": " + error.what());
+      job.store->Fail("rank " + std::to_string(job.rank) + ": " +
+                      (IsEarlyStop(job, error) ? EarlyStop::kReason : error.what()));
     }
-    throw;
+    if (!IsEarlyStop(job, error)) throw;
+    throw EarlyStop();
   }
 }
 

@@ -23,6 +23,7 @@ struct Job {
   Store* store = nullptr;
   // Makes a communicator over all ranks; `name` is new each time. Not called in a world of one.
   std::function<std::unique_ptr<Communicator>(const std::string& name)> connect;
+  int restart = 0;    // How often the launcher has started all ranks again.
   std::string place;  // For the log and rank 0's console: which rank this is, and who says so.
   std::vector<std::string> command_line;
   // What the user asked of this rank so far; null: nothing. Read once a step.
@@ -31,11 +32,14 @@ struct Job {
   std::function<bool()> take_report_request;  // Likewise: to say where the rank stands.
   std::ostream* console = nullptr;            // Rank 0's; null: silent.
   std::shared_ptr<StreamChecker> checker;     // Of tests: proves the order of all uses of memory.
+  std::function<bool()> reader_gone;  // Asked where the console fails: is it for want of a reader?
 };
 
-// Trains to train.steps, or until a rank is asked to stop, and returns kDone or kStopped. Rank 0
-// writes the run directory's files. Throws Error with the exit code of interface.md; what is on
-// disk by then is complete.
+// Trains to train.steps, or until a rank is asked to stop, and returns kDone or kStopped: then a
+// checkpoint is saved, and rank 0's last line names it. A console that has lost its reader is a
+// stop, too. Rank 0 writes the run directory's files. Throws EarlyStop on all ranks where one is
+// asked to stop before the first step is done; otherwise Error with the exit code of interface.md;
+// what is on disk by then is complete.
 ExitCode TrainRank(const Recipe& recipe, const Job& job);
 
 }  // namespace fsdp

@@ -1,0 +1,273 @@
+// What happens to a run before its first step: signals, mistakes, kills. Nothing of it stands in
+// the way of the next start.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+constexpr char kNone[] =
+    "stopped by a signal before the first step: there is no checkpoint to go on from\n";
+
+bool Holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string LastLine(std::string text) {
+  if (!text.empty()) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+// Whether the process catches or holds back SIGTERM: from here on it is not its end.
+bool IsReady(pid_t pid) {
+  std::istringstream status(ReadFile("/proc/" + std::to_string(pid) + "/status"));
+  for (std::string line; std::getline(status, line);) {
+    const bool set = line.starts_with("SigBlk:") || line.starts_with("SigCgt:");
+    if (set && (std::stoull(line.substr(7), nullptr, 16) >> (SIGTERM - 1)) % 2 == 1) return true;
+  }
+  return false;
+}
+
+Strings Endless() { return {"train.steps=100000000", "checkpoint.every=100"}; }
+
+TEST(Signal, AtAnyMomentOfAStartIsAStop) {
+  constexpr int kSignals = 24;
+  constexpr uint32_t kSeed = 8010;
+  std::mt19937 random(kSeed);
+  int early = 0;
+  for (int i = 0; i < kSignals; ++i) {
+    const int world = 1 + i % 3;
+    const int number = i % 2 == 0 ? SIGTERM : SIGINT;
+    // Half of them in the first tenth.
+    const auto delay = std::chrono::microseconds(random() % (i % 4 < 2 ? 150000 : 1500000));
+    SCOPED_TRACE("seed " + std::to_string(kSeed) + ", signal " + std::to_string(i) + ", after " +
+                 std::to_string(delay.count()) + " us, " + std::to_string(world) + " ranks");
+    Job job;
+    Process run =
+        job.Start(world == 1 ? job.Flags(Endless()) : job.LaunchArguments(world, Endless()));
+    ASSERT_TRUE(Eventually([&] { return IsReady(run.pid()); }));
+    std::this_thread::sleep_for(delay);
+    run.Signal(number);
+    const Outcome outcome = run.Wait();
+    EXPECT_EQ(outcome.code, 75) << outcome.Text();
+    const std::string last = LastLine(outcome.out);
+    const std::string latest = ReadFile(job.run_dir() + "/checkpoints/latest");
+    if (latest.empty()) {
+      ++early;
+      EXPECT_TRUE(Holds(outcome.out, kNone)) << outcome.Text();
+    } else {
+      EXPECT_TRUE(
+          last.ends_with(": the run can go on from " + job.run_dir() + "/checkpoints/" + latest))
+          << outcome.Text();
+    }
+    // The next start goes on from where it was, from the beginning too.
+    const int64_t steps = LastStep(job.run_dir()) + 3;
+    const Strings rest = {"train.steps=" + std::to_string(steps)};
+    const Outcome next = world == 1 ? job.Train(rest) : job.Launch(world, rest);
+    EXPECT_EQ(next.code, 0) << next.Text();
+    EXPECT_FALSE(Exists(job.run_dir() + "/metrics.1.jsonl"));
+    const std::vector<Json> records = OfKind(ReadMetrics(job.run_dir()), "step");
+    ASSERT_EQ(records.size(), static_cast<size_t>(steps));
+    for (size_t s = 0; s < records.size(); ++s) ASSERT_EQ(records[s]["step"], s + 1);
+  }
+  EXPECT_GE(early, 4);  // Or the moments say nothing about starts.
+}
+
+// A peer that never comes does not keep a rank from stopping.
+TEST(Signal, WhileWaitingForTheOtherRanks) {
+  for (const int rank : {0, 1}) {
+    Job job;
+    Process alone = job.Start(job.Flags(Endless()), Torchrun(rank, 2, FreePort()));
+    ASSERT_TRUE(Eventually([&] { return IsReady(alone.pid()); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    alone.Signal(SIGTERM);
+    const Outcome outcome = alone.Wait();
+    EXPECT_EQ(outcome.code, 75) << outcome.Text();
+    EXPECT_EQ(outcome.out, rank == 0 ? kNone : "");
+    EXPECT_EQ(outcome.err, "");
+    EXPECT_FALSE(Exists(job.run_dir()));
+  }
+}
+
+TEST(Signal, BeforeTheFirstStepOfAResumeNamesTheCheckpoint) {
+  Job job;
+  ASSERT_EQ(job.Train({"train.steps=4", "checkpoint.every=100"}).code, 0);
+  Process waiting = job.Start(job.Flags(Endless()), Torchrun(0, 2, FreePort()));
+  ASSERT_TRUE(Eventually([&] { return IsReady(waiting.pid()); }));
+  waiting.Signal(SIGTERM);
+  const Outcome outcome = waiting.Wait();
+  EXPECT_EQ(outcome.code, 75) << outcome.Text();
+  EXPECT_EQ(outcome.out, "stopped by a signal before the first step: the run can go on from " +
+                             job.run_dir() + "/checkpoints/step_4\n");
+}
+
+// What a start that failed leaves is no run: another recipe may begin there, even by `none`.
+void ExpectFreeToBegin(const Job& job) {
+  const Outcome next = job.Train({"checkpoint.resume=none", "optimizer.lr=0.5", "train.steps=3"});
+  EXPECT_EQ(next.code, 0) << next.Text();
+  const std::vector<Json> steps = OfKind(ReadMetrics(job.run_dir()), "step");
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0]["step"], 1);
+}
+
+TEST(FailedStart, LeavesNoRun) {
+  struct Case {
+    const char* what;
+    Strings settings;
+    int code;
+  };
+  const Case cases[] = {
+      {"too large", {"model.hidden_size=65536", "model.num_attention_heads=1024"}, 3},
+      {"no data", {"data.train={source: text, paths: [/nonexistent]}", "model.vocab_size=256"}, 4},
+      {"no such checkpoint", {"checkpoint.resume=7"}, 5},
+      {"not finite at once", {"optimizer={name: sgd, lr: 1.0e+30}", "train.grad_clip=0"}, 7},
+  };
+  for (const Case& c : cases) {
+    for (const int world : {1, 2}) {
+      SCOPED_TRACE(c.what + std::string(", ranks: ") + std::to_string(world));
+      Job job;
+      const Outcome failed = world == 1 ? job.Train(c.settings) : job.Launch(world, c.settings);
+      EXPECT_EQ(failed.code, c.code) << failed.Text();
+      if (c.code != 7) {
+        EXPECT_FALSE(Exists(job.run_dir()));
+      }
+      ExpectFreeToBegin(job);
+    }
+  }
+}
+
+TEST(FailedStart, AMissingPeerLeavesNoRun) {
+  Job job;
+  EXPECT_EQ(job.Train({"run.timeout_s=1"}, Torchrun(0, 2, FreePort())).code, 6);
+  ExpectFreeToBegin(job);
+}
+
+TEST(FailedStart, AKillBeforeTheFirstCheckpointLeavesNoRun) {
+  constexpr int kKills = 12;
+  constexpr uint32_t kSeed = 8011;
+  std::mt19937 random(kSeed);
+  Job job;
+  int64_t recorded = 0;
+  for (int i = 0; i < kKills; ++i) {
+    const auto delay = std::chrono::microseconds(random() % 800000);
+    SCOPED_TRACE("seed " + std::to_string(kSeed) + ", kill " + std::to_string(i) + ", after " +
+                 std::to_string(delay.count()) + " us");
+    // Another recipe each time.
+    Process run = job.Start(job.Flags({"train.steps=100000000", "checkpoint.every=0",
+                                       "optimizer.lr=0.0" + std::to_string(1 + i)}));
+    std::this_thread::sleep_for(delay);
+    run.Signal(SIGKILL);
+    EXPECT_EQ(run.Wait().code, 128 + SIGKILL);
+    recorded = std::max(recorded, LastStep(job.run_dir()));
+  }
+  ExpectFreeToBegin(job);
+  // Steps that were recorded are kept, with the recipe that they are of.
+  if (recorded > 0) {
+    EXPECT_TRUE(Exists(job.run_dir() + "/metrics.1.jsonl"));
+    EXPECT_TRUE(Exists(job.run_dir() + "/metrics.1.recipe.yaml"));
+  }
+}
+
+TEST(FinishedRun, HoldsItsDirectoryWithoutACheckpoint) {
+  Job job;
+  ASSERT_EQ(job.Train({"checkpoint.every=0"}).code, 0);
+  const Outcome again = job.Train({"checkpoint.every=0", "checkpoint.resume=none"});
+  EXPECT_EQ(again.code, 5) << again.Text();
+  EXPECT_TRUE(Holds(again.err, "holds a run already")) << again.err;
+}
+
+// `fsdp-train ... | head -1`: the reader takes a line and goes.
+TEST(Console, WithoutAReaderIsAStop) {
+  Job job;
+  const std::string code = job.dir() / "code";
+  std::string command = "{ " + BinaryPath();
+  for (const std::string& flag : job.Flags(Endless())) command += " '" + flag + "'";
+  command += " 2>" + (job.dir() / "err") + "; echo $? >" + code + "; } | head -1";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(ReadFile(code), "75\n") << ReadFile(job.dir() / "err");
+  const std::string latest = ReadFile(job.run_dir() + "/checkpoints/latest");
+  EXPECT_EQ(latest, "step_" + std::to_string(LastStep(job.run_dir())));
+  EXPECT_EQ(Call({"checkpoint", "verify", job.run_dir()}).code, 0);
+  EXPECT_TRUE(Holds(ReadFile(job.run_dir() + "/logs/rank_0.log"), "Its reader has gone: stopping"));
+}
+
+TEST(Console, OnAFullDiskIsDoneWithout) {
+  Job job;
+  std::string command = BinaryPath();
+  for (const std::string& flag : job.Flags()) command += " '" + flag + "'";
+  EXPECT_EQ(std::system((command + " >/dev/full").c_str()), 0);
+  EXPECT_EQ(LastStep(job.run_dir()), 10);
+  EXPECT_TRUE(Holds(ReadFile(job.run_dir() + "/logs/rank_0.log"), "the console cannot be written"));
+}
+
+TEST(Console, ShowsNoEscapeSequences) {
+  Job job;
+  const std::string evil = "\x1b]0;owned\x07\x1b[2J";
+  const Outcome run = job.Train({"run.name=\"" + std::string("\\e]0;owned\\a\\e[2J") + "\"",
+                                 "run.dir=" + job.run_dir() + evil});
+  EXPECT_EQ(run.code, 0) << run.Text();
+  const Outcome missing =
+      job.Train({"data.train={source: text, paths: [\"/no/\\e[2J\"]}", "model.vocab_size=256"});
+  EXPECT_EQ(missing.code, 4) << missing.Text();
+  const Outcome usage = Call({"--config", "/no/" + evil});
+  EXPECT_EQ(usage.code, 2);
+  const std::string log = ReadFile(job.run_dir() + evil + "/logs/rank_0.log");
+  EXPECT_TRUE(Holds(log, "\\x1b[2J")) << log;
+  for (const std::string& text : {run.Text(), missing.Text(), usage.Text(), log}) {
+    EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
+    EXPECT_EQ(text.find('\x07'), std::string::npos) << text;
+  }
+}
+
+TEST(Limits, ThatAreTooLowAreNamed) {
+  Job job;
+  std::string flags;
+  for (const std::string& flag : job.Flags()) flags += " '" + flag + "'";
+  const std::string err = job.dir() / "err";
+  for (const auto& [limit, name] : {std::pair("-n 12", "ulimit -n"), {"-s 64", "ulimit -s"}}) {
+    for (const std::string& what : {flags, " launch --nproc-per-node 2 --" + flags}) {
+      const std::string command =
+          "ulimit " + std::string(limit) + "; " + BinaryPath() + what + " 2>" + err;
+      EXPECT_EQ(std::system(command.c_str()), 1 << 8) << command;
+      const std::string said = ReadFile(err);
+      EXPECT_TRUE(Holds(said, name)) << said;
+      EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    }
+  }
+  EXPECT_FALSE(Exists(job.run_dir()));
+  // The least that is taken is enough.
+  EXPECT_EQ(std::system(("ulimit -n 64; ulimit -s 1024; " + BinaryPath() + flags).c_str()), 0);
+}
+
+// A laptop that is closed, a job that a scheduler suspends: nobody has waited for anybody.
+TEST(AllStopped, GoOnWhenContinued) {
+  Job job;
+  Strings settings = Endless();
+  settings.push_back("run.timeout_s=3");
+  settings.push_back("log.every=10");
+  Process run = job.Start(job.LaunchArguments(3, settings));
+  ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 20; })) << run.Out();
+  std::vector<pid_t> all = {run.pid()};
+  for (const auto& [rank, pid] : RanksOf(run.pid())) all.push_back(pid);
+  ASSERT_EQ(all.size(), 4u);
+  for (const pid_t pid : all) ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  std::this_thread::sleep_for(std::chrono::seconds(7));
+  const int64_t before = LastStep(job.run_dir());
+  for (const pid_t pid : all) ASSERT_EQ(kill(pid, SIGCONT), 0);
+  ASSERT_TRUE(
+      Eventually([&] { return LastStep(job.run_dir()) >= before + 150 || !run.Running(); }));
+  run.Signal(SIGTERM);
+  const Outcome outcome = run.Wait();
+  EXPECT_EQ(outcome.code, 75) << outcome.Text();
+}
+
+}  // namespace
+}  // namespace fsdp::e2e
