@@ -36,6 +36,8 @@ void Write(int fd, const std::string& text) {
   }
 }
 
+bool terminated_at_first;  // A SIGTERM before main() would have been this process's end.
+
 void Sleep(int ms) { usleep(static_cast<useconds_t>(ms) * 1000); }
 
 [[noreturn]] void SleepForEver() {
@@ -176,6 +178,8 @@ int Do(const RankEnvironment& environment, const std::string& verb, const std::s
     signal(SignalNumber(value), SIG_IGN);
   } else if (verb == "signals") {
     ReportSignals(SignalNumber(value));
+  } else if (verb == "held") {
+    Write(STDOUT_FILENO, terminated_at_first ? "not held\n" : "signals held\n");
   } else if (verb == "child_signals") {
     ReportSignalsOfAChild(SignalNumber(value));
   } else if (verb == "train") {
@@ -206,7 +210,9 @@ int Do(const RankEnvironment& environment, const std::string& verb, const std::s
 }
 
 int RunRank(int argc, char** argv) {
-  ReleaseStopSignals();
+  sigset_t at_first;
+  sigprocmask(SIG_BLOCK, nullptr, &at_first);
+  terminated_at_first = sigismember(&at_first, SIGTERM) == 0;
   const RankEnvironment environment = ReadRankEnvironment();
   for (int i = 1; i < argc; ++i) {
     const std::string action = argv[i];
@@ -215,8 +221,9 @@ int RunRank(int argc, char** argv) {
     const size_t equals = std::min(action.find('='), action.size());
     const std::string rank = action.substr(0, colon).substr(2);  // After `--`.
     if (rank != "all" && rank != std::to_string(environment.rank)) continue;
-    Do(environment, action.substr(colon + 1, equals - colon - 1),
-       equals < action.size() ? action.substr(equals + 1) : "");
+    const std::string verb = action.substr(colon + 1, equals - colon - 1);
+    if (verb != "train" && verb != "never_stop") ReleaseStopSignals();  // Those have handlers.
+    Do(environment, verb, equals < action.size() ? action.substr(equals + 1) : "");
   }
   return 0;
 }

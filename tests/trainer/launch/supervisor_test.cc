@@ -396,6 +396,18 @@ TEST(SupervisorTest, AnEchoGivesWayToTheFailureItEchoes) {
   EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
 }
 
+// Of ranks that end alike the one that says why, whichever is first.
+TEST(SupervisorTest, ARankWithoutAWordGivesWayToOneThatSaysWhy) {
+  const std::string file = Directory();
+  Launched it(kThree, {"1:exit=5", "2:exit=5", "0:await=" + file, "0:error=why", "0:exit=5"},
+              kPatient);
+  usleep(100000);
+  std::ofstream(file).close();
+  EXPECT_EQ(it.Wait(), 5);
+  EXPECT_EQ(it.Count("failed first"), 1) << it.errors();
+  EXPECT_EQ(it.Count("launch: rank 0 (pid "), 1) << it.errors();
+}
+
 TEST(SupervisorTest, ACollectiveThatNobodyExplainsIsNamed) {
   Launched it(kTwo, {"0:exit=6", "1:sleep"}, kHasty);
   EXPECT_EQ(it.Wait(), 6);
@@ -494,6 +506,22 @@ TEST(SupervisorTest, ARepeatOfSigintOrSigtermIsTheSame) {
   EXPECT_EQ(it.Wait(), 0);
   EXPECT_EQ(it.Count("] caught INT"), 2) << it.All();
   EXPECT_EQ(it.Count("] caught TERM"), 0) << it.All();
+}
+
+// Until a rank has handlers, a signal waits for them.
+TEST(SupervisorTest, RanksBeginWithSignalsHeld) {
+  Launched it(kTwo, {"all:held"});
+  EXPECT_EQ(it.Wait(), 0) << it.All();
+  EXPECT_EQ(it.Count("] signals held\n"), 2) << it.All();
+}
+
+// However early it comes: the launcher has begun, and the ranks hear of it when they are there.
+TEST(SupervisorTest, ASignalWhileRanksStartReachesThem) {
+  Launched it({"--nproc-per-node", "8"}, {std::string("all:train=") + kForEver});
+  it.Await("] ready");  // The others are still coming.
+  it.Signal(SIGTERM);
+  EXPECT_EQ(it.Wait(), 75) << it.All();
+  EXPECT_EQ(it.Count("] stop requested\n"), 8) << it.All();
 }
 
 // A rank may have processes of its own (a data loader, a debugger): what it hears, they hear.
