@@ -879,6 +879,9 @@ ExitCode TrainRank(const Recipe& recipe, const Job& job) {
                       (IsEarlyStop(job, error) ? EarlyStop::kReason : error.what()));
     }
     if (!IsEarlyStop(job, error)) throw;
+    const bool says_more = dynamic_cast<const CommError*>(&error) == nullptr &&
+                           !EarlyStop::Is(error.what()) && job.console != nullptr;
+    if (says_more) *job.console << Printable(error.what()) << std::endl;  // What goes on, and how.
     throw EarlyStop();
   }
 }
