@@ -21,9 +21,9 @@ std::string JsonString(std::string_view text) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string out = "\"";
   while (!text.empty()) {
-    const size_t length = Utf8Length(text);
+    const auto [length, well_formed] = FirstUtf8Part(text);
     const auto byte = static_cast<unsigned char>(text[0]);
-    if (length == 0) {
+    if (!well_formed) {
       out += "\uFFFD";
     } else if (byte == '"' || byte == '\\') {
       out += {'\\', static_cast<char>(byte)};
@@ -37,7 +37,7 @@ std::string JsonString(std::string_view text) {
     } else {
       out += text.substr(0, length);
     }
-    text.remove_prefix(length == 0 ? 1 : length);
+    text.remove_prefix(length);
   }
   return out + '"';
 }

@@ -15,7 +15,8 @@ namespace fsdp {
 // that -0.0 keeps its sign in readers that tell integers apart); null for NaN and infinities.
 std::string JsonNumber(double value);
 
-// In quotes. Bytes that are no UTF-8 become U+FFFD: the file stays JSON whatever a path holds.
+// In quotes. What is no UTF-8 becomes U+FFFD, as in Python's decode("utf-8", "replace"): the file
+// stays JSON whatever a path holds.
 std::string JsonString(std::string_view text);
 
 // An object that keeps the order of its keys. Keys are literals of ours: written once each, ASCII.

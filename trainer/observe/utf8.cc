@@ -2,21 +2,30 @@
 
 namespace fsdp {
 
+Utf8Part FirstUtf8Part(std::string_view bytes) {
+  const auto at = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
+  const unsigned first = at(0);
+  if (first < 0x80) return {1, true};
+  if (first < 0xc2 || first > 0xf4) return {1, false};
+  const size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  for (size_t i = 1; i < length; ++i) {
+    if (i >= bytes.size()) return {i, false};
+    unsigned low = 0x80, high = 0xbf;
+    if (i == 1) {  // No overlong forms, no surrogates, nothing past U+10FFFF.
+      if (first == 0xe0) low = 0xa0;
+      if (first == 0xed) high = 0x9f;
+      if (first == 0xf0) low = 0x90;
+      if (first == 0xf4) high = 0x8f;
+    }
+    if (at(i) < low || at(i) > high) return {i, false};
+  }
+  return {length, true};
+}
+
 size_t Utf8Length(std::string_view bytes) {
   if (bytes.empty()) return 0;
-  const auto at = [&](size_t i) {
-    return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0u;
-  };
-  const auto continues = [&](size_t i) { return (at(i) & 0xc0u) == 0x80u; };
-  const unsigned first = at(0), second = at(1);
-  if (first < 0x80) return 1;
-  if (first < 0xc2 || first > 0xf4 || !continues(1)) return 0;
-  if (first < 0xe0) return 2;
-  if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f)) return 0;
-  if (!continues(2)) return 0;
-  if (first < 0xf0) return 3;
-  if ((first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f)) return 0;
-  return continues(3) ? 4 : 0;
+  const Utf8Part part = FirstUtf8Part(bytes);
+  return part.well_formed ? part.bytes : 0;
 }
 
 std::string Printable(std::string_view bytes) {

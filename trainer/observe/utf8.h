@@ -8,6 +8,15 @@
 
 namespace fsdp {
 
+// Of the well-formed character that `bytes`, not empty, begins with, or else of the ill-formed
+// sequence that one U+FFFD stands for: a maximal subpart (Unicode 15, 3.9), as in Python's
+// decode("utf-8", "replace").
+struct Utf8Part {
+  size_t bytes;
+  bool well_formed;
+};
+Utf8Part FirstUtf8Part(std::string_view bytes);
+
 // Bytes, 1 to 4, of the well-formed UTF-8 character (Unicode 15, table 3-7: no overlong forms, no
 // surrogates) that `bytes` begins with; 0 if it begins with none.
 size_t Utf8Length(std::string_view bytes);

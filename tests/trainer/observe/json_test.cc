@@ -52,6 +52,9 @@ TEST(JsonString, IsAlwaysJsonAndReadsBackWhereItIsText) {
   }
   EXPECT_EQ(JsonString("a\n\"\x01"), "\"a\\n\\\"\\u0001\"");
   EXPECT_EQ(nlohmann::json::parse(JsonString("a\xff\xc3")).get<std::string>(), "a\uFFFD\uFFFD");
+  // One for each maximal subpart, as Python's decode("utf-8", "replace") has it.
+  EXPECT_EQ(nlohmann::json::parse(JsonString("\xf0\x9f\x98 \xe2\x82")).get<std::string>(),
+            "\uFFFD \uFFFD");
 }
 
 TEST(JsonObject, KeepsOrderAndTypes) {
