@@ -10,6 +10,7 @@
 #include <new>
 
 #include "trainer/core/check.h"
+#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -27,31 +28,6 @@ size_t AsciiPrefix(std::string_view text) {
   return i;
 }
 
-// Of the character or maximal ill-formed subpart that non-empty `text` begins with.
-struct Subpart {
-  size_t bytes;
-  bool well_formed;
-};
-Subpart FirstSubpart(std::string_view text) {
-  const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = at(0);
-  if (first < 0x80) return {1, true};
-  if (first < 0xc2 || first > 0xf4) return {1, false};
-  const size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  for (size_t i = 1; i < length; ++i) {
-    if (i >= text.size()) return {i, false};
-    unsigned low = 0x80, high = 0xbf;
-    if (i == 1) {  // No overlong forms, no surrogates, nothing past U+10FFFF.
-      if (first == 0xe0) low = 0xa0;
-      if (first == 0xed) high = 0x9f;
-      if (first == 0xf0) low = 0x90;
-      if (first == 0xf4) high = 0x8f;
-    }
-    if (at(i) < low || at(i) > high) return {i, false};
-  }
-  return {length, true};
-}
-
 }  // namespace
 
 std::string_view WellFormed(std::string_view text, std::string& buffer) {
@@ -59,18 +35,39 @@ std::string_view WellFormed(std::string_view text, std::string& buffer) {
   while (good < text.size()) {
     good += AsciiPrefix(text.substr(good));
     if (good == text.size()) break;
-    const Subpart part = FirstSubpart(text.substr(good));
+    const Utf8Part part = FirstUtf8Part(text.substr(good));
     if (!part.well_formed) break;
     good += part.bytes;
   }
   if (good == text.size()) return text;
   buffer.assign(text.substr(0, good));
   for (std::string_view rest = text.substr(good); !rest.empty();) {
-    const Subpart part = FirstSubpart(rest);
+    const Utf8Part part = FirstUtf8Part(rest);
     buffer += part.well_formed ? rest.substr(0, part.bytes) : kReplacement;
     rest.remove_prefix(part.bytes);
   }
   return buffer;
+}
+
+IllFormed CountIllFormed(std::string_view text, size_t begin, size_t end) {
+  IllFormed found;
+  size_t at = begin;
+  // A part that began before `begin` is not ours. It began at the last byte that is no
+  // continuation.
+  for (size_t back = 1; back <= std::min<size_t>(3, begin); ++back) {
+    if ((static_cast<unsigned char>(text[begin - back]) & 0xc0) == 0x80) continue;
+    const size_t bytes = FirstUtf8Part(text.substr(begin - back)).bytes;
+    if (bytes > back) at += bytes - back;
+    break;
+  }
+  while (at < end) {
+    at += AsciiPrefix(text.substr(at, end - at));
+    if (at == end) break;
+    const Utf8Part part = FirstUtf8Part(text.substr(at));
+    if (!part.well_formed && found.count++ == 0) found.first = at;
+    at += part.bytes;
+  }
+  return found;
 }
 
 CodePoint FirstCodePoint(std::string_view text) {

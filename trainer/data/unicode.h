@@ -13,6 +13,14 @@ namespace fsdp {
 // gives. 3 GB/s of ASCII.
 std::string_view WellFormed(std::string_view text, std::string& buffer);
 
+// How many times that U+FFFD would stand for what begins in text[begin, end), and where the first
+// of it begins: the counts of stretches of a text add up to that of the text.
+struct IllFormed {
+  int64_t count = 0;
+  size_t first = 0;  // Byte of `text`, where count > 0.
+};
+IllFormed CountIllFormed(std::string_view text, size_t begin, size_t end);
+
 // The code point at the start of well-formed, non-empty `text`, and its bytes.
 struct CodePoint {
   uint32_t value;

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -328,6 +330,38 @@ TEST_F(RefusalTest, TheConfigBesideItNamesTheEnd) {
   EXPECT_EQ(ErrorOf(json, R"({"eos_token": "<eos>"})"),
             "eos_token `<eos>` of tokenizer_config.json is no token");
   EXPECT_EQ(ErrorOf(json, "{"), "tokenizer_config.json beside it is no JSON");
+}
+
+// Cut anywhere, the stretches' counts add up to the U+FFFD that the whole gets.
+TEST(CountIllFormed, AddsUpOverStretchesOfAnyLength) {
+  const std::vector<std::string> parts = {
+      "a",        "\xc3\xa9",     "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\x80",    "\xff",
+      "\xe2\x82", "\xf0\x9f\x98", "\xc3",         "\xed\xa0\x80",     "\xf0\x90"};
+  std::mt19937_64 random(8);
+  std::string buffer;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text;
+    for (size_t n = random() % 30; text.size() < n;) text += parts[random() % parts.size()];
+    const std::string_view fixed = WellFormed(text, buffer);
+    int64_t want = 0;
+    for (size_t at = 0; (at = fixed.find("\xef\xbf\xbd", at)) != std::string_view::npos; ++at)
+      ++want;
+    const IllFormed whole = CountIllFormed(text, 0, text.size());
+    ASSERT_EQ(whole.count, want);
+    if (want > 0) {
+      ASSERT_EQ(WellFormed(text.substr(0, whole.first), buffer), text.substr(0, whole.first));
+    }
+    int64_t sum = 0;
+    for (size_t begin = 0, end; begin < text.size(); begin = end) {
+      end = std::min(text.size(), begin + 1 + random() % 5);
+      const IllFormed part = CountIllFormed(text, begin, end);
+      if (sum == 0 && part.count > 0) {
+        ASSERT_EQ(part.first, whole.first);
+      }
+      sum += part.count;
+    }
+    ASSERT_EQ(sum, want) << ::testing::PrintToString(text);
+  }
 }
 
 TEST(WellFormed, ReplacesAsPythonDoes) {
