@@ -12,6 +12,7 @@
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/tokenize.h"
 #include "trainer/observe/units.h"
+#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -77,6 +78,9 @@ void Run(const Flags& flags) {
               flags.out.c_str(), static_cast<long long>(manifest.tokens),
               static_cast<long long>(manifest.documents), manifest.shards.size(),
               manifest.eot ? std::to_string(*manifest.eot).c_str() : "none");
+  if (const std::string remarks = Remarks(manifest); !remarks.empty()) {
+    std::printf("%s\n", Printable(remarks).c_str());
+  }
 }
 
 }  // namespace

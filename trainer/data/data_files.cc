@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -14,7 +15,6 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {
@@ -49,11 +49,15 @@ FileContents::FileContents(FileContents&& other) noexcept
     : path_(std::move(other.path_)),
       bytes_(std::exchange(other.bytes_, {})),
       inflated_(std::move(other.inflated_)),
-      mapped_(std::exchange(other.mapped_, false)) {
+      mapped_(std::exchange(other.mapped_, false)),
+      device_(other.device_),
+      inode_(other.inode_),
+      guard_(std::move(other.guard_)) {
   if (!mapped_) bytes_ = inflated_;  // A short string moves with its owner.
 }
 
 FileContents::~FileContents() {
+  guard_.reset();
   if (mapped_) ::munmap(const_cast<char*>(bytes_.data()), bytes_.size());
 }
 
@@ -70,6 +74,24 @@ void FileContents::Map() {
   if (data == MAP_FAILED) Fail(path_, std::string("cannot be mapped: ") + std::strerror(error));
   bytes_ = {static_cast<const char*>(data), static_cast<size_t>(info.st_size)};
   mapped_ = true;
+  device_ = info.st_dev;
+  inode_ = info.st_ino;
+  guard_ = std::make_unique<const MappingGuard>(data, bytes_.size());
+}
+
+void FileContents::CheckIntact() const {
+  if (!mapped_) return;
+  struct stat now;
+  // The last page of a shortened file still has its zeros without a signal: the size tells.
+  const bool same =
+      ::stat(path_.c_str(), &now) == 0 && now.st_dev == device_ && now.st_ino == inode_;
+  const int64_t size = same ? now.st_size : std::ssize(bytes_);
+  if (size >= std::ssize(bytes_) && !guard_->lost()) return;
+  Fail(path_, (size < std::ssize(bytes_)
+                   ? "has become shorter while it was read, from " + std::to_string(bytes_.size()) +
+                         " to " + std::to_string(size) + " bytes"
+                   : std::string("cannot be read in part")) +
+                  ": put it back as it was; a run then goes on from its last checkpoint");
 }
 
 void FileContents::Inflate() {
@@ -121,21 +143,23 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths) {
   return out;
 }
 
-DataFile DescribeFile(std::string path, std::string_view contents) {
+DataFile DescribeFile(const FileContents& file) {
   constexpr size_t kStretch = 4096, kStretches = 256;
+  const std::string_view contents = file.bytes();
   uint64_t hash = 0;
   if (std::ssize(contents) <= kHashedWhole) {
-    hash = HashBytes(contents);
+    hash = XXH3_64bits(contents.data(), contents.size());
   } else {
-    hash = HashBytes(std::to_string(contents.size()));
+    hash = contents.size();
     const size_t last = contents.size() - kStretch;
     for (size_t i = 0; i < kStretches; ++i) {
       const size_t at =
           last / (kStretches - 1) * i + last % (kStretches - 1) * i / (kStretches - 1);
-      hash = HashBytes(contents.substr(at, kStretch), hash);
+      hash = XXH3_64bits_withSeed(contents.data() + at, kStretch, hash);
     }
   }
-  return {std::move(path), std::ssize(contents), hash};
+  file.CheckIntact();
+  return {file.path(), std::ssize(contents), hash};
 }
 
 }  // namespace fsdp

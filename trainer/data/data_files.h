@@ -2,17 +2,23 @@
 #ifndef FSDP_TRAIN_TRAINER_DATA_DATA_FILES_H_
 #define FSDP_TRAIN_TRAINER_DATA_DATA_FILES_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "trainer/data/mapping_guard.h"
+
 namespace fsdp {
 
 // The contents of one file, read-only, for as long as this lives. A plain file is mapped: it costs
-// address space, and ranks of a host share its pages; it must not be shortened meanwhile (the
-// kernel then sends SIGBUS). A name that ends in .gz is decompressed into memory of this process.
+// address space, and ranks of a host share its pages. If it becomes shorter meanwhile, what it lost
+// reads as zeros, so whoever has read asks CheckIntact() before it uses what it has. A name that
+// ends in .gz is decompressed into memory of this process.
 class FileContents {
  public:
   enum class As { kContents, kStored };  // kStored: a .gz is mapped as it is.
@@ -26,6 +32,11 @@ class FileContents {
   const std::string& path() const { return path_; }
   std::string_view bytes() const { return bytes_; }
 
+  // Throws DataError that names the file where it has become shorter than it was when it was
+  // opened, or a part of it could not be read: what was read of it before this call may be zeros.
+  // One stat(2) of a mapped file. A file that another one has replaced by rename is whole.
+  void CheckIntact() const;
+
  private:
   void Map();
   void Inflate();
@@ -34,6 +45,9 @@ class FileContents {
   std::string_view bytes_;
   std::string inflated_;  // Of a .gz; empty for a mapped file.
   bool mapped_ = false;
+  dev_t device_ = 0;  // Of the mapped file, as the next.
+  ino_t inode_ = 0;
+  std::unique_ptr<const MappingGuard> guard_;
 };
 
 // Paths in the order given; a glob (`*`, `?`, `[`) stands for its matches in byte order, unless a
@@ -41,7 +55,7 @@ class FileContents {
 // without matches and for an empty list; whether a path exists is left to FileContents.
 std::vector<std::string> ExpandPaths(std::span<const std::string> paths);
 
-// What a run was trained on, for the record and for ranks to compare.
+// A file that a run reads, for the record and for ranks and later runs to compare.
 struct DataFile {
   std::string path;
   int64_t bytes = 0;  // Of the contents as trained on: a .gz counts decompressed.
@@ -49,13 +63,20 @@ struct DataFile {
   bool operator==(const DataFile&) const = default;
 };
 
-inline constexpr int64_t kHashedWhole = 1 << 24;  // Bytes.
+// All of a run's, in the recipe's order: a file that is named twice is there twice.
+struct DataFiles {
+  std::vector<DataFile> train;  // With the tokenizer where text goes through one.
+  std::vector<DataFile> valid;  // Of evaluations that have files of their own.
+  bool operator==(const DataFiles&) const = default;
+};
 
-// HashBytes() (core/philox.h) of all of it up to kHashedWhole, 16 MiB; of more, of 256 stretches of
-// 4096 bytes, evenly spaced from the first to the last byte, and of the size: terabytes of tokens
-// are told apart before step 1, in a megabyte of reads a file. A change between the stretches goes
-// unseen.
-DataFile DescribeFile(std::string path, std::string_view contents);
+inline constexpr int64_t kHashedWhole = int64_t{1} << 30;  // Bytes.
+
+// XXH3 (64 bits) of all of it up to kHashedWhole, a GiB; of more, of 256 stretches of 4096 bytes,
+// evenly spaced from the first to the last byte, and of the size: a change between the stretches
+// goes unseen. Throws as FileContents::CheckIntact() does. Reads at memory speed where the file
+// lies in the page cache.
+DataFile DescribeFile(const FileContents& file);
 
 }  // namespace fsdp
 

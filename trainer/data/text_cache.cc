@@ -87,7 +87,20 @@ std::shared_ptr<const TokenSource> OpenTextTokens(
   std::snprintf(key, sizeof(key), "%016llx",
                 static_cast<unsigned long long>(TokensKey(*tokenizer, options, inputs)));
   options.directory = cache + "/" + key;
-  const auto is_there = [&] { return ReadTokenManifest(options.directory).has_value(); };
+  const auto from_cache = [&](const auto& read) {
+    try {
+      return read();
+    } catch (const DataError& error) {
+      throw DataError("data: the tokens of " + Describe(inputs) + " that are kept in " +
+                      options.directory +
+                      " are damaged: delete that directory, and they are made "
+                      "again. What is wrong: " +
+                      error.what());
+    }
+  };
+  const auto is_there = [&] {
+    return from_cache([&] { return ReadTokenManifest(options.directory).has_value(); });
+  };
   if (!is_there()) {
     MakeDirectories(cache);
     FileLock lock(cache + "/" + key + ".lock");
@@ -121,10 +134,11 @@ std::shared_ptr<const TokenSource> OpenTextTokens(
         lock.Touch();
         report(p);
       };
-      Tokenize(*tokenizer, name, options);
+      const std::string remarks = Remarks(Tokenize(*tokenizer, name, options));
+      if (say && !remarks.empty()) say(Describe(inputs) + ": " + remarks);
     }
   }
-  return std::make_shared<TokenisedText>(options.directory, inputs);
+  return from_cache([&] { return std::make_shared<TokenisedText>(options.directory, inputs); });
 }
 
 }  // namespace fsdp

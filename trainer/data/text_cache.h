@@ -17,11 +17,12 @@ namespace fsdp {
 std::string DefaultTokenCache();
 
 // The tokens of options.files, from a directory below `cache` that is named after TokensKey(): what
-// tokenizer, files or column change changes it, and what is there is right. options.directory is
-// not read. Any number of processes may ask at once: one writes, the others wait; one that dies
-// leaves what the next goes on with. `say` gets a line now and then of what takes long, and may be
-// null. Throws as Tokenize() does, Error(kStopped) while waiting too, and CommError where who
-// writes has done nothing for options.silence_s.
+// tokenizer, files or column change changes it, and what is there is right: its bytes are held
+// against the hashes in its tokens.json, and what does not match them is a DataError that says what
+// to delete. options.directory is not read. Any number of processes may ask at once: one writes,
+// the others wait; one that dies leaves what the next goes on with. `say` gets a line now and then
+// of what takes long, and may be null. Throws as Tokenize() does, Error(kStopped) while waiting
+// too, and CommError where who writes has done nothing for options.silence_s.
 //
 // The source's Files() are the text's, as stored; its Where() names a place in the cache.
 std::shared_ptr<const TokenSource> OpenTextTokens(

@@ -25,6 +25,7 @@ void TextSource::Read(int64_t offset, std::span<int32_t> out) const {
         out.size() - done);
     std::transform(bytes.begin(), bytes.end(), out.begin() + static_cast<ptrdiff_t>(done),
                    [](char byte) { return static_cast<unsigned char>(byte); });
+    files_[file].CheckIntact();
     done += bytes.size();
   }
 }
@@ -43,9 +44,7 @@ std::string TextSource::Where(int64_t offset) const {
 
 std::vector<DataFile> TextSource::Files() const {
   std::vector<DataFile> out;
-  for (const FileContents& file : files_) {
-    out.push_back(DescribeFile(file.path(), file.bytes()));
-  }
+  for (const FileContents& file : files_) out.push_back(DescribeFile(file));
   return out;
 }
 

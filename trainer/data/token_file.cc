@@ -245,6 +245,7 @@ void TokenFile::Read(int64_t offset, std::span<int32_t> out) const {
       out[i] = static_cast<int32_t>(value);
       if constexpr (sizeof(T) >= 4) fits &= std::in_range<int32_t>(value);
     }
+    contents_.CheckIntact();
     if (fits) return;
     for (size_t i = 0; i < out.size(); ++i) {
       const T value = Load<T>(at + i * sizeof(T));
@@ -272,6 +273,7 @@ int64_t TokenFile::Count(int64_t offset, int64_t count, int32_t token) const {
       }
       found += static_cast<int64_t>(here);
     }
+    contents_.CheckIntact();
     return found;
   });
 }

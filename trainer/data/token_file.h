@@ -40,12 +40,13 @@ class TokenFile {
   TokenFile(FileContents contents, std::optional<TokenDType> raw);
 
   const std::string& path() const { return contents_.path(); }
-  std::string_view contents() const { return contents_.bytes(); }
+  const FileContents& contents() const { return contents_; }
   TokenDType dtype() const { return dtype_; }
   int64_t size() const { return size_; }  // Tokens, > 0.
 
   // Tokens [offset, offset + out.size()), which must exist. Throws DataError with file and offset
-  // for one that no int32 holds.
+  // for one that no int32 holds, and where the file has become shorter (CheckIntact()); so does
+  // Count().
   void Read(int64_t offset, std::span<int32_t> out) const;
   // How many of tokens [offset, offset + count) are `token`: at memory speed, in place.
   int64_t Count(int64_t offset, int64_t count, int32_t token) const;

@@ -65,6 +65,7 @@ TokenFileSource::TokenFileSource(std::span<const std::string> paths,
     files_.emplace_back(FileContents(std::move(path)), dtype);
     const TokenFile& file = files_.back();
     starts_.push_back(starts_.back() + file.size());
+    described_.emplace_back();
 
     const std::string folder = FolderOf(file.path());
     const std::optional<TokenManifest>& manifest = manifests.In(folder);
@@ -84,6 +85,13 @@ TokenFileSource::TokenFileSource(std::span<const std::string> paths,
       throw DataError("data: " + file.path() + ": holds " + std::to_string(file.size()) +
                       " tokens, but " + folder + "/" + kTokenManifest + " says " +
                       std::to_string(listed->tokens) + ": tokenize again");
+    }
+    if (listed->hash) {
+      described_.back() = DescribeFile(file.contents());
+      if (described_.back()->hash != *listed->hash) {
+        throw DataError("data: " + file.path() + ": is damaged: its hash is not the one in " +
+                        folder + "/" + kTokenManifest + ": copy it again, or tokenize again");
+      }
     }
     vocab_size_ = std::max(vocab_size_, manifest->vocab_size);
     if (first == nullptr) first = &*manifest;
@@ -143,7 +151,9 @@ std::string TokenFileSource::Where(int64_t offset) const {
 
 std::vector<DataFile> TokenFileSource::Files() const {
   std::vector<DataFile> out;
-  for (const TokenFile& file : files_) out.push_back(DescribeFile(file.path(), file.contents()));
+  for (size_t i = 0; i < files_.size(); ++i) {
+    out.push_back(described_[i] ? *described_[i] : DescribeFile(files_[i].contents()));
+  }
   return out;
 }
 

@@ -16,8 +16,9 @@ class TokenFileSource : public TokenSource {
  public:
   // Files and globs as in ExpandPaths; a directory with a tokens.json stands for its shards.
   // `dtype`: of files without header. `eot`: the end-of-text token; empty: what tokens.json beside
-  // the files says, if all have one. Opens every file and reads its header. Throws DataError, also
-  // for tokens.json files that disagree with each other or with their shards' sizes.
+  // the files says, if all have one. Opens every file and reads its header. All of one whose
+  // hash stands in tokens.json is read. Throws DataError, also for tokens.json files that disagree
+  // with each other or with their shards.
   explicit TokenFileSource(std::span<const std::string> paths,
                            std::optional<TokenDType> dtype = std::nullopt,
                            std::optional<int32_t> eot = std::nullopt);
@@ -40,7 +41,8 @@ class TokenFileSource : public TokenSource {
   void ForEachStretch(int64_t offset, int64_t count, const Visit& visit) const;
 
   std::vector<TokenFile> files_;
-  std::vector<int64_t> starts_;  // Of each file, and the end of the last.
+  std::vector<std::optional<DataFile>> described_;  // Of those that have been read.
+  std::vector<int64_t> starts_;                     // Of each file, and the end of the last.
   int32_t vocab_size_ = 0;
   std::optional<int32_t> eot_;
 };

@@ -83,6 +83,11 @@ TokenManifest Parse(const std::string& text) {
   }
   m.documents = Integer(json, "documents", 0, kMax);
   m.tokens = Integer(json, "tokens", 1, kMax);
+  if (json.contains("empty_documents")) {  // Not in those of older builds, as the next.
+    m.empty_documents = Integer(json, "empty_documents", 0, kMax);
+  }
+  if (json.contains("invalid_utf8")) m.invalid_utf8 = Integer(json, "invalid_utf8", 0, kMax);
+  if (json.contains("first_invalid_utf8")) m.first_invalid_utf8 = Text(json, "first_invalid_utf8");
   for (const Json& input : List(json, "inputs")) {
     m.inputs.push_back(
         {Text(input, "path"), Integer(input, "bytes", 0, kMax), Hash(input, "hash")});
@@ -90,6 +95,7 @@ TokenManifest Parse(const std::string& text) {
   int64_t sum = 0;
   for (const Json& shard : List(json, "shards")) {
     m.shards.push_back({Text(shard, "file"), Integer(shard, "tokens", 1, kMaxVocab)});
+    if (shard.contains("hash")) m.shards.back().hash = Hash(shard, "hash");
     const std::string& file = m.shards.back().file;
     if (file.empty() || file.find('/') != std::string::npos) {
       throw Wrong{"a shard's `file` is no plain name"};
@@ -106,17 +112,26 @@ TokenManifest Parse(const std::string& text) {
 }  // namespace
 
 std::string ToJson(const TokenManifest& m) {
-  Json json = {{"format", kFormat},          {"key", Hex(m.key)},
-               {"tokenizer", m.tokenizer},   {"tokenizer_hash", Hex(m.tokenizer_hash)},
-               {"vocab_size", m.vocab_size}, {"eot", m.eot ? Json(*m.eot) : Json(nullptr)},
-               {"documents", m.documents},   {"tokens", m.tokens},
-               {"inputs", Json::array()},    {"shards", Json::array()}};
+  Json json = {{"format", kFormat},
+               {"key", Hex(m.key)},
+               {"tokenizer", m.tokenizer},
+               {"tokenizer_hash", Hex(m.tokenizer_hash)},
+               {"vocab_size", m.vocab_size},
+               {"eot", m.eot ? Json(*m.eot) : Json(nullptr)},
+               {"documents", m.documents},
+               {"tokens", m.tokens},
+               {"empty_documents", m.empty_documents},
+               {"invalid_utf8", m.invalid_utf8}};
+  if (m.invalid_utf8 > 0) json["first_invalid_utf8"] = m.first_invalid_utf8;
+  json["inputs"] = Json::array();
+  json["shards"] = Json::array();
   for (const DataFile& input : m.inputs) {
     json["inputs"].push_back(
         {{"path", input.path}, {"bytes", input.bytes}, {"hash", Hex(input.hash)}});
   }
   for (const TokenManifest::Shard& shard : m.shards) {
     json["shards"].push_back({{"file", shard.file}, {"tokens", shard.tokens}});
+    if (shard.hash) json["shards"].back()["hash"] = Hex(*shard.hash);
   }
   // A path need not be UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

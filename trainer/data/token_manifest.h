@@ -18,6 +18,8 @@ struct TokenManifest {
   struct Shard {
     std::string file;  // Beside the manifest.
     int64_t tokens = 0;
+    // Of the file, as in DescribeFile(); empty where an older build wrote the manifest.
+    std::optional<uint64_t> hash{};
     bool operator==(const Shard&) const = default;
   };
 
@@ -27,6 +29,9 @@ struct TokenManifest {
   int32_t vocab_size = 0;       // Ids are below it.
   std::optional<int32_t> eot;   // Ends every document.
   int64_t documents = 0, tokens = 0;
+  int64_t empty_documents = 0;     // Left out.
+  int64_t invalid_utf8 = 0;        // U+FFFD that stand for ill-formed text (unicode.h).
+  std::string first_invalid_utf8;  // "a.txt, byte 17"; empty where there is none.
   std::vector<DataFile> inputs;
   std::vector<Shard> shards;  // In order.
 

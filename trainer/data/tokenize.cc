@@ -24,6 +24,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/token_file.h"
+#include "trainer/data/unicode.h"
 #include "trainer/data/whole_output.h"
 
 namespace fsdp {
@@ -96,9 +97,21 @@ class Chunker {
 
 // --- Encoding a chunk ---
 
+struct Counts {
+  int64_t documents = 0, empty = 0, invalid = 0;
+  std::string first_invalid;  // As in TokenManifest.
+
+  void operator+=(const Counts& more) {
+    documents += more.documents;
+    empty += more.empty;
+    invalid += more.invalid;
+    if (first_invalid.empty()) first_invalid = more.first_invalid;
+  }
+};
+
 struct Encoded {
   std::vector<int32_t> ids;
-  int64_t documents = 0;
+  Counts counts;
   bool complete = true;  // False: a word reaches into the next chunk.
 };
 
@@ -109,14 +122,20 @@ class Encoder {
 
   Encoded Encode(const Chunk& chunk) const {
     Encoded out;
+    const IllFormed invalid = CountIllFormed(chunk.contents->bytes(), chunk.begin, chunk.end);
+    out.counts.invalid = invalid.count;
+    if (invalid.count > 0) {
+      out.counts.first_invalid = chunk.contents->path() + ", byte " + std::to_string(invalid.first);
+    }
     if (IsLines(chunk.contents->path())) {
       EncodeLines(chunk, out);
-      return out;
+    } else {
+      const bool first = chunk.begin == 0;
+      if (first) Begin(out);
+      out.complete = tokenizer_.EncodePart(chunk.rest(), chunk.end - chunk.begin, first, out.ids);
+      if (out.complete && chunk.is_last()) End(out);
     }
-    const bool first = chunk.begin == 0;
-    if (first) Begin(out);
-    out.complete = tokenizer_.EncodePart(chunk.rest(), chunk.end - chunk.begin, first, out.ids);
-    if (out.complete && chunk.is_last()) End(out);
+    chunk.contents->CheckIntact();
     return out;
   }
 
@@ -126,28 +145,33 @@ class Encoder {
   }
   void End(Encoded& out) const {
     if (eot_) out.ids.push_back(*eot_);
-    ++out.documents;
+    ++out.counts.documents;
   }
 
   void EncodeLines(const Chunk& chunk, Encoded& out) const {
     std::string_view rest = chunk.rest().substr(0, chunk.end - chunk.begin);
+    std::string buffer;
     for (size_t line_begin = chunk.begin; !rest.empty();) {
       const size_t end = std::min(rest.find('\n'), rest.size());
       const std::string_view line = rest.substr(0, end);
       const auto fail = [&](const std::string& what) {
+        chunk.contents->CheckIntact();  // If that is why, it is what to say.
         const std::string_view before = chunk.contents->bytes().substr(0, line_begin);
         const int64_t number = 1 + std::count(before.begin(), before.end(), '\n');
         throw DataError("tokenize: " + chunk.contents->path() + ", line " + std::to_string(number) +
                         ": " + what);
       };
       if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-        const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+        const Json json =
+            Json::parse(WellFormed(line, buffer), nullptr, /*allow_exceptions=*/false);
         if (!json.is_object()) fail("is no JSON object");
         const auto field = json.find(column_);
         if (field == json.end()) fail("has no field `" + column_ + "`: name it with --column");
         if (!field->is_string()) fail("its field `" + column_ + "` is no text");
         const auto& text = field->get_ref<const std::string&>();
-        if (!text.empty()) {
+        if (text.empty()) {
+          ++out.counts.empty;
+        } else {
           Begin(out);
           tokenizer_.EncodePart(text, text.size(), /*first=*/true, out.ids);
           End(out);
@@ -243,7 +267,7 @@ class Pool {
 struct Position {
   size_t file = 0, offset = 0;
   int64_t skip = 0;
-  int64_t documents = 0;  // Before that chunk.
+  Counts counts;  // Before that chunk.
 };
 
 class Shards {
@@ -292,7 +316,7 @@ class Shards {
     output_->Overwrite(0, LlmcHeader(dtype_, in_shard_));
     output_->Commit();
     output_.reset();
-    done_.push_back({name_, in_shard_});
+    done_.push_back({name_, in_shard_, DescribeFile(FileContents(directory_ + "/" + name_)).hash});
   }
 
   const std::string directory_;
@@ -314,13 +338,22 @@ struct Progress {
 };
 
 std::string ToJson(const Progress& progress) {
-  Json json = {{"key", std::to_string(progress.key)},  {"file", progress.next.file},
-               {"offset", progress.next.offset},       {"skip", progress.next.skip},
-               {"documents", progress.next.documents}, {"shards", Json::array()}};
+  Json json = {{"key", std::to_string(progress.key)},
+               {"file", progress.next.file},
+               {"offset", progress.next.offset},
+               {"skip", progress.next.skip},
+               {"documents", progress.next.counts.documents},
+               {"empty", progress.next.counts.empty},
+               {"invalid", progress.next.counts.invalid},
+               {"first_invalid", progress.next.counts.first_invalid},
+               {"shards", Json::array()}};
   for (const TokenManifest::Shard& shard : progress.shards) {
-    json["shards"].push_back({{"file", shard.file}, {"tokens", shard.tokens}});
+    json["shards"].push_back({{"file", shard.file},
+                              {"tokens", shard.tokens},
+                              {"hash", std::to_string(shard.hash.value())}});
   }
-  return json.dump(1) + "\n";
+  // A path need not be UTF-8.
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::optional<Progress> ReadProgress(const std::string& path) {
@@ -331,10 +364,14 @@ std::optional<Progress> ReadProgress(const std::string& path) {
     const Json json = Json::parse(text);
     Progress p;
     p.key = std::stoull(json.at("key").get<std::string>());
-    p.next = {json.at("file").get<size_t>(), json.at("offset").get<size_t>(),
-              json.at("skip").get<int64_t>(), json.at("documents").get<int64_t>()};
+    p.next = {json.at("file").get<size_t>(),
+              json.at("offset").get<size_t>(),
+              json.at("skip").get<int64_t>(),
+              {json.at("documents").get<int64_t>(), json.at("empty").get<int64_t>(),
+               json.at("invalid").get<int64_t>(), json.at("first_invalid").get<std::string>()}};
     for (const Json& shard : json.at("shards")) {
-      p.shards.push_back({shard.at("file").get<std::string>(), shard.at("tokens").get<int64_t>()});
+      p.shards.push_back({shard.at("file").get<std::string>(), shard.at("tokens").get<int64_t>(),
+                          std::stoull(shard.at("hash").get<std::string>())});
     }
     return p;
   } catch (const std::exception&) {
@@ -354,7 +391,8 @@ void CheckShards(const std::string& directory, TokenDType dtype,
     struct stat info;
     const std::string path = directory + "/" + shard.file;
     if (::stat(path.c_str(), &info) != 0 ||
-        info.st_size != kLlmcHeaderBytes + shard.tokens * SizeOf(dtype)) {
+        info.st_size != kLlmcHeaderBytes + shard.tokens * SizeOf(dtype) ||
+        (shard.hash && *shard.hash != DescribeFile(FileContents(path)).hash)) {
       throw DataError("tokenize: " + path +
                       ": is not as it was written: remove the directory and start again");
     }
@@ -363,11 +401,27 @@ void CheckShards(const std::string& directory, TokenDType dtype,
 
 }  // namespace
 
+std::string Remarks(const TokenManifest& manifest) {
+  const auto counted = [](int64_t n, const std::string& one, const std::string& many) {
+    return std::to_string(n) + " " + (n == 1 ? one : many);
+  };
+  std::string text;
+  if (manifest.empty_documents > 0) {
+    text = counted(manifest.empty_documents, "empty document", "empty documents") + " left out";
+  }
+  if (manifest.invalid_utf8 > 0) {
+    text += (text.empty() ? "" : "; ") +
+            counted(manifest.invalid_utf8, "place that is", "places that are") + " no UTF-8, " +
+            (manifest.tokenizer == "bytes" ? "kept as bytes" : "read as U+FFFD") +
+            ": the first is " + manifest.first_invalid_utf8;
+  }
+  return text;
+}
+
 std::vector<DataFile> DescribeInputs(const std::vector<std::string>& files) {
   std::vector<DataFile> out;
   for (const std::string& path : ExpandPaths(files)) {
-    const FileContents stored(path, FileContents::As::kStored);
-    out.push_back(DescribeFile(path, stored.bytes()));
+    out.push_back(DescribeFile(FileContents(path, FileContents::As::kStored)));
   }
   return out;
 }
@@ -423,7 +477,7 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
     if (done->key != TokensKey(tokenizer, options, inputs)) {
       throw DataError("tokenize: " + options.directory +
                       ": holds the tokens of another tokenizer (" + done->tokenizer +
-                      ") or of other files, or with other options" + cure);
+                      ") or of other files, or with other options, or of an older build" + cure);
     }
     CheckShards(options.directory, dtype, done->shards);
     return *done;
@@ -448,7 +502,7 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
 
   Shards shards(options.directory, dtype, options.shard_tokens, state.shards);
   for (const TokenManifest::Shard& shard : state.shards) report.tokens += shard.tokens;
-  report.documents = state.next.documents;
+  Counts counts = state.next.counts;
   const Encoder encoder(tokenizer, eot, options.column);
   Pool pool(encoder, options.threads > 0 ? options.threads : Cores());
   Chunker chunker(tokenizer, paths, static_cast<size_t>(options.chunk_bytes), state.next.file,
@@ -472,7 +526,7 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
       encoded = encoder.Encode(chunk);
     }
     const std::span<const int32_t> ids(encoded.ids);
-    const Position here{chunk.file, chunk.begin, 0, report.documents};
+    const Position here{chunk.file, chunk.begin, 0, counts};
     shards.Append(ids.subspan(static_cast<size_t>(std::min<int64_t>(skip, std::ssize(ids)))),
                   [&](int64_t written) {
                     state.next = here;
@@ -481,7 +535,8 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
                     WriteFile(progress_path, ToJson(state));
                   });
     report.tokens += std::ssize(ids) - skip;
-    report.documents += encoded.documents;
+    counts += encoded.counts;
+    report.documents = counts.documents;
     skip = 0;
     while (current < chunk.file) bytes_before += inputs[current++].bytes;
     const double in_file = static_cast<double>(chunk.end) /
@@ -495,6 +550,16 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
     }
   }
   shards.Finish();
+  // Read at one time and described at another: the key must be that of what was read.
+  if (const std::vector<DataFile> after = DescribeInputs(options.files); after != inputs) {
+    size_t changed = 0;
+    while (changed < std::min(after.size(), inputs.size()) && after[changed] == inputs[changed]) {
+      ++changed;
+    }
+    throw DataError("tokenize: " + inputs[std::min(changed, inputs.size() - 1)].path +
+                    ": has changed while it was read: remove " + options.directory +
+                    " and start again");
+  }
 
   TokenManifest manifest;
   manifest.key = TokensKey(tokenizer, options, inputs);
@@ -502,7 +567,10 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
   manifest.tokenizer_hash = tokenizer.hash();
   manifest.vocab_size = tokenizer.vocab_size();
   manifest.eot = eot;
-  manifest.documents = report.documents;
+  manifest.documents = counts.documents;
+  manifest.empty_documents = counts.empty;
+  manifest.invalid_utf8 = counts.invalid;
+  manifest.first_invalid_utf8 = counts.first_invalid;
   manifest.tokens = report.tokens;
   manifest.inputs = inputs;
   manifest.shards = shards.done();

@@ -3,7 +3,7 @@
 // A file is one document; one whose name ends in .jsonl (or .jsonl.gz) is a document a line, the
 // text in one field of a JSON object. Documents come one after the other, in the order of the
 // files, each with the tokenizer's bos before it, where it has one, and the eot behind it. Empty
-// ones leave nothing.
+// ones leave nothing, and text that is no UTF-8 is read as tokenizer.h says; both are counted.
 //
 // The directory gets tokens_00000.bin, ... (llm.c's format: uint16, or uint32 for a vocabulary
 // above 65536), each but the last of shard_tokens tokens, and, when all is there, tokens.json. The
@@ -49,6 +49,10 @@ struct TokenizeOptions {
 // holds, or has begun to hold, other tokens, and where nothing remains of the text.
 TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
                        const TokenizeOptions& options);
+
+// What a person should know of the text, for one line: empty documents, and text that is no UTF-8
+// with its first place. Empty where there is nothing to say.
+std::string Remarks(const TokenManifest& manifest);
 
 // What names a set of tokens: the tokenizer, eot, column and the contents of the files; of those
 // that are too large to be hashed whole (DescribeFile), the time of their last change too.

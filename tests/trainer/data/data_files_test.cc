@@ -1,16 +1,24 @@
 #include "trainer/data/data_files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "trainer/core/errors.h"
-#include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {
@@ -126,24 +134,132 @@ TEST_F(DataFilesTest, GlobsAreSortedByBytesInTheOrderOfTheList) {
   EXPECT_THROW(expand({}), DataError);
 }
 
-TEST(DescribeFile, SmallContentsWholeAndLargeOnesHereAndThere) {
-  EXPECT_EQ(DescribeFile("p", "abc"), (DataFile{"p", 3, HashBytes("abc")}));
-  std::string large((1 << 24) + 1000000, 'x');
-  const uint64_t hash = DescribeFile("p", large).hash;
-  EXPECT_EQ(DescribeFile("q", large).hash, hash);
-  EXPECT_NE(DescribeFile("p", std::string_view(large).substr(1)).hash, hash);
-  for (const size_t at : {size_t{0}, size_t{4095}, large.size() - 4096, large.size() - 1}) {
-    large[at] = 'y';
-    EXPECT_NE(DescribeFile("p", large).hash, hash) << at;
-    large[at] = 'x';
+TEST_F(DataFilesTest, HashesUpToAGibibyteWholeAndMoreHereAndThere) {
+  const auto flip = [](const std::string& path, int64_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const char was = static_cast<char>(file.get());
+    file.seekp(at).put(static_cast<char>(was ^ 1));
+  };
+  const auto hash = [](const std::string& path) { return DescribeFile(FileContents(path)).hash; };
+  const std::string small = Write("small", "abc");
+  EXPECT_EQ(DescribeFile(FileContents(small)), (DataFile{small, 3, hash(small)}));
+  EXPECT_NE(hash(Write("other", "abd")), hash(small));
+  EXPECT_EQ(hash(Write("same", "abc")), hash(small));
+
+  // Every byte counts, in 40 MiB as in 3 bytes.
+  const std::string whole = Write("whole", "");
+  fs::resize_file(whole, 40 << 20);
+  const uint64_t before = hash(whole);
+  for (const int64_t at :
+       {int64_t{0}, int64_t{5000}, int64_t{33'333'333}, int64_t{(40 << 20) - 1}}) {
+    flip(whole, at);
+    EXPECT_NE(hash(whole), before) << at;
+    flip(whole, at);
   }
-  large[5000] = 'y';  // Between two stretches.
-  EXPECT_EQ(DescribeFile("p", large).hash, hash);
-  // Up to 16 MiB every byte counts.
-  std::string whole(1 << 24, 'x');
-  const uint64_t before = DescribeFile("p", whole).hash;
-  whole[5000] = 'y';
-  EXPECT_NE(DescribeFile("p", whole).hash, before);
+  EXPECT_EQ(hash(whole), before);
+
+  // A sparse file: what is not written costs nothing.
+  const std::string large = Write("large", "");
+  const int64_t size = kHashedWhole + 1;
+  fs::resize_file(large, static_cast<uintmax_t>(size));
+  const uint64_t sampled = hash(large);
+  for (const int64_t at : {int64_t{0}, int64_t{4095}, size - 4096, size - 1}) {
+    flip(large, at);
+    EXPECT_NE(hash(large), sampled) << at;
+    flip(large, at);
+  }
+  flip(large, 5000);  // Between two stretches.
+  EXPECT_EQ(hash(large), sampled);
+  fs::resize_file(large, static_cast<uintmax_t>(size + 1));
+  EXPECT_NE(hash(large), sampled);
+}
+
+// Of 5 pages; read in pieces, as sources do.
+TEST_F(DataFilesTest, AShortenedFileIsNamedAndKillsNobody) {
+  const std::string text(5 * 4096 - 100, 'x');
+  for (const size_t left : {size_t{0}, size_t{1}, size_t{4096}, size_t{3 * 4096 + 7},
+                            text.size() - 1}) {  // The last loses no page.
+    const std::string path = Write("a.txt", text);
+    const FileContents file(path);
+    file.CheckIntact();
+    fs::resize_file(path, left);
+    EXPECT_EQ(std::count(file.bytes().begin(), file.bytes().end(), 'x'), left);
+    try {
+      file.CheckIntact();
+      ADD_FAILURE() << left;
+    } catch (const DataError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "data: " + path + ": has become shorter while it was read, from 20380 to " +
+                    std::to_string(left) +
+                    " bytes: put it back as it was; a run then goes on from its last checkpoint");
+    }
+    EXPECT_THROW(DescribeFile(file), DataError);
+    // What was lost once stays lost, though the file has its size again.
+    std::ofstream(path, std::ios::binary) << text;
+    if (left + 4096 < text.size()) {
+      EXPECT_THROW(file.CheckIntact(), DataError) << left;
+    }
+  }
+}
+
+TEST_F(DataFilesTest, AFileThatIsReplacedOrGrowsIsIntact) {
+  const std::string path = Write("a.txt", std::string(10000, 'x'));
+  const FileContents file(path);
+  fs::rename(Write("b.txt", "short"), path);
+  EXPECT_EQ(file.bytes(), std::string(10000, 'x'));
+  file.CheckIntact();
+  fs::remove(path);
+  file.CheckIntact();
+  const FileContents other(Write("c.txt", "x"));
+  Write("c.txt", "xyz");
+  EXPECT_EQ(other.bytes(), "x");
+  other.CheckIntact();
+}
+
+// Readers that meet the end at the same time, and guards that come and go meanwhile.
+TEST_F(DataFilesTest, ManyThreadsReadAFileThatShrinks) {
+  for (int round = 0; round < 20; ++round) {
+    const std::string path = Write("a.txt", std::string(1 << 20, 'x'));
+    const FileContents file(path);
+    std::atomic<int> caught = 0;
+    {
+      std::vector<std::jthread> readers;
+      for (int i = 0; i < 4; ++i) {
+        readers.emplace_back([&, i] {
+          const FileContents own(Write("own_" + std::to_string(i), "x"));
+          try {
+            for (;;) {
+              const auto n = std::count(file.bytes().begin(), file.bytes().end(), 'x');
+              file.CheckIntact();
+              if (n != 1 << 20) std::abort();  // Zeros that nobody was told of.
+            }
+          } catch (const DataError&) {
+            ++caught;
+          }
+        });
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(round));
+      fs::resize_file(path, static_cast<uintmax_t>(round) << 15);
+    }
+    EXPECT_EQ(caught, 4);
+  }
+}
+
+TEST(MappingGuardDeathTest, AnotherMappingsErrorEndsTheProcessAsBefore) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const std::string path = ::testing::TempDir() + "/guarded";
+        std::ofstream(path) << std::string(8192, 'x');
+        const FileContents guarded(path);
+        const int fd = ::open(path.c_str(), O_RDWR);
+        const auto* other =
+            static_cast<const volatile char*>(::mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0));
+        if (::ftruncate(fd, 0) != 0) ::_exit(1);
+        ::_exit(other[0]);
+      },
+      ::testing::KilledBySignal(SIGBUS), "");
 }
 
 }  // namespace

@@ -216,8 +216,7 @@ TEST_F(TokenFileTest, SourceJoinsFilesAndGlobs) {
   EXPECT_EQ(source.Describe(), paths[0] + " and 2 more files");
   EXPECT_EQ(source.eot(), std::nullopt);
   EXPECT_EQ(source.Files().size(), 3u);
-  EXPECT_EQ(source.Files()[2].hash,
-            HashBytes(Llmc(20240520, 1, 1, Bytes(std::vector<uint16_t>{9}))));
+  EXPECT_EQ(source.Files()[2].hash, DescribeFile(FileContents(dir_.string() + "/b_2.bin")).hash);
   EXPECT_EQ(ErrorOf([&] { CheckTokens(source, 50257); }),
             "z.npy, token 0: token 70000 is outside the vocabulary of 50257 tokens: this data "
             "needs a larger model.vocab_size, at most 2147483647, or is another tokenizer's");
@@ -252,6 +251,54 @@ TEST_F(TokenFileTest, LooksThroughManyTokensHereAndThere) {
   EXPECT_EQ(error().rfind("big, token 5: token 1000 ", 0), 0u);
 }
 
+TEST_F(TokenFileTest, AShardIsHeldAgainstItsHash) {
+  const std::string shard = Llmc(20240520, 1, 2, Bytes(std::vector<uint16_t>{4, 5}));
+  const std::string path = Write("set/0.bin", shard), folder = dir_.string() + "/set";
+  TokenManifest m;
+  m.vocab_size = 10;
+  m.tokens = 2;
+  m.shards = {{"0.bin", 2, DescribeFile(FileContents(path)).hash}};
+  Write("set/tokens.json", ToJson(m));
+  EXPECT_EQ(ReadTokenManifest(folder), m);
+  const auto open = [&](const std::string& what) {
+    return ErrorOf([&] { TokenFileSource source(std::vector{what}); });
+  };
+  EXPECT_EQ(open(folder), "no error");
+  for (size_t bit = 0; bit < 8 * shard.size(); bit += 37) {
+    std::string damaged = shard;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ 1 << bit % 8);
+    Write("set/0.bin", damaged);
+    EXPECT_NE(open(folder), "no error") << bit;
+  }
+  std::string token = shard;
+  token[1024] = 5;  // One as good as another.
+  Write("set/0.bin", token);
+  for (const std::string& what : {folder, path}) {
+    EXPECT_EQ(open(what),
+              "set/0.bin: is damaged: its hash is not the one in set/tokens.json: copy it again, "
+              "or tokenize again");
+  }
+  // An older build wrote no hash.
+  m.shards[0].hash.reset();
+  Write("set/tokens.json", ToJson(m));
+  EXPECT_EQ(open(folder), "no error");
+}
+
+TEST_F(TokenFileTest, AShortenedFileIsAnErrorOfWhatIsRead) {
+  const std::string path = Write("f", Bytes(std::vector<uint16_t>(20000, 7)));
+  const TokenFileSource source(std::vector{path}, TokenDType::kUint16);
+  std::vector<int32_t> out(5);
+  source.Read(19990, out);
+  EXPECT_EQ(source.Count(0, 20000, 7), 20000);
+  fs::resize_file(path, 39999);
+  const std::string want =
+      "f: has become shorter while it was read, from 40000 to 39999 bytes: put it back as it was; "
+      "a run then goes on from its last checkpoint";
+  EXPECT_EQ(ErrorOf([&] { source.Read(19995, out); }), want);
+  EXPECT_EQ(ErrorOf([&] { source.Count(0, 20000, 7); }), want);
+  EXPECT_EQ(ErrorOf([&] { source.Files(); }), want);
+}
+
 TEST_F(TokenFileTest, ManifestSaysWhatShardsCannot) {
   TokenManifest m;
   m.key = 12;
@@ -263,6 +310,9 @@ TEST_F(TokenFileTest, ManifestSaysWhatShardsCannot) {
   m.tokens = 3;
   m.inputs = {{"a.txt", 12, 7}, {"b \"\n.txt", 1, 0xffffffffffffffff}};
   m.shards = {{"0.bin", 2}, {"1.bin", 1}};
+  m.empty_documents = 4;
+  m.invalid_utf8 = 2;
+  m.first_invalid_utf8 = "a.txt, byte 1";
   const std::string text = ToJson(m);
   EXPECT_EQ(ParseTokenManifest("m", text), m);
   Write("set/0.bin", Llmc(20240520, 1, 2, Bytes(std::vector<uint16_t>{4, 50256})));

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -203,8 +204,7 @@ TEST_F(TokenizeTest, DoneIsDoneAndOthersAreRefused) {
   EXPECT_EQ(calls, 0);
   const std::string cure =
       "tokenize: out: holds the tokens of another tokenizer (gpt2) or of other files, or with "
-      "other "
-      "options: name another directory, or remove this one";
+      "other options, or of an older build: name another directory, or remove this one";
   EXPECT_EQ(ErrorOf([&] { Tokenize(*OpenTokenizer(kFolder + "qwen2.json"), "q", again); }), cure);
   TokenizeOptions fewer = again;
   fewer.files.pop_back();
@@ -216,6 +216,12 @@ TEST_F(TokenizeTest, DoneIsDoneAndOthersAreRefused) {
   eot.eot = 7;
   EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", eot); }), cure);
   EXPECT_EQ(Contents("out"), before);
+  std::string damaged = before.at("tokens_00001.bin");
+  damaged[2000] = static_cast<char>(damaged[2000] ^ 1);
+  Write("out/tokens_00001.bin", damaged);
+  EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", again); }),
+            "tokenize: out/tokens_00001.bin: is not as it was written: remove the directory and "
+            "start again");
   fs::resize_file(dir_ / "out" / "tokens_00001.bin", 3);
   EXPECT_EQ(ErrorOf([&] { Tokenize(*tokenizer, "gpt2", again); }),
             "tokenize: out/tokens_00001.bin: is not as it was written: remove the directory and "
@@ -373,6 +379,123 @@ TEST_F(TokenizeTest, AChangeToAnyFileNamesOtherTokens) {
   EXPECT_EQ(key(), large);
   fs::last_write_time(dir_ / "large.txt", fs::file_time_type::clock::now() + std::chrono::hours(1));
   EXPECT_NE(key(), large);
+}
+
+// Whatever the chunks and however often it is stopped.
+TEST_F(TokenizeTest, CountsWhatItLeavesOutAndWhatIsNoUtf8) {
+  for (const char* name : {"gpt2.json", "bytes"}) {
+    const auto tokenizer = OpenTokenizer(name == std::string("bytes") ? name : kFolder + name);
+    const std::string t = name;
+    TokenizeOptions plain = Options("clean_" + t);
+    plain.files = {dir_ / "b.txt", dir_ / "c.jsonl"};
+    const TokenManifest clean = Tokenize(*tokenizer, t, plain);
+    EXPECT_EQ(clean.empty_documents, 44);
+    EXPECT_EQ(clean.invalid_utf8, 0);
+    EXPECT_EQ(Remarks(clean), "44 empty documents left out");
+
+    std::string text = ReadFile(dir_ / "b.txt");
+    for (int i = 0; i < 3000; ++i) text += i % 100 == 7 ? "\xe2\x82 \xff" : " caf\u00e9";
+    Write("broken.txt", text);
+    Write("broken.jsonl", lines_ + "{\"text\": \"a\xc3\"}\n");
+    TokenizeOptions options = Options("broken_" + t);
+    options.files = {dir_ / "b.txt", dir_ / "broken.txt", dir_ / "broken.jsonl"};
+    const TokenManifest want = Tokenize(*tokenizer, t, options);
+    EXPECT_EQ(want.invalid_utf8, 61);
+    EXPECT_EQ(want.first_invalid_utf8, (dir_ / "broken.txt").string() + ", byte 53");
+    EXPECT_EQ(want.empty_documents, 43);
+    EXPECT_EQ(want.documents, 2 + 300 - 43 + 1);
+    EXPECT_EQ(Remarks(want),
+              std::string("43 empty documents left out; 61 places that are no UTF-8, ") +
+                  (t == "bytes" ? "kept as bytes" : "read as U+FFFD") + ": the first is " +
+                  want.first_invalid_utf8);
+    EXPECT_EQ(ReadTokenManifest(options.directory), want);
+    const auto contents = Contents("broken_" + t);
+    for (int64_t chunk = 200; chunk < 3000; chunk += 900) {
+      options.directory = dir_ / (t + std::to_string(chunk));
+      options.chunk_bytes = chunk;
+      options.shard_tokens = 1000;
+      int left = 0;
+      options.stop = [&] { return --left < 0; };
+      TokenManifest got;
+      for (int round = 1; got.tokens == 0; ++round) {
+        left = 10 * round;
+        try {
+          got = Tokenize(*tokenizer, t, options);
+        } catch (const Error& error) {
+          ASSERT_EQ(error.code(), ExitCode::kStopped) << error.what();
+        }
+      }
+      got.shards = want.shards;
+      EXPECT_EQ(got, want) << chunk;
+    }
+  }
+}
+
+TEST_F(TokenizeTest, AFileThatChangesMeanwhileIsNamed) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  const auto error = [&](double from_share, const std::function<void()>& change) {
+    SetUp();
+    TokenizeOptions options = Options("out");
+    bool changed = false;
+    options.progress = [&](const TokenizeProgress& p) {
+      if (p.share <= from_share || changed) return;
+      changed = true;
+      change();
+    };
+    const std::string what = ErrorOf([&] { Tokenize(*tokenizer, "t", options); });
+    EXPECT_FALSE(ReadTokenManifest(dir_ / "out").has_value());
+    return what;
+  };
+  const std::string shorter = ": has become shorter while it was read, from ";
+  EXPECT_EQ(error(0, [&] { fs::resize_file(dir_ / "a.txt", 5000); }).find(shorter), 11u);
+  SetUp();
+  const double before_lines =
+      1 - static_cast<double>(fs::file_size(dir_ / "c.jsonl")) /
+              static_cast<double>(fs::file_size(dir_ / "a.txt") + fs::file_size(dir_ / "b.txt") +
+                                  fs::file_size(dir_ / "c.jsonl"));
+  // Met while it is read, or afterwards.
+  EXPECT_NE(
+      error(before_lines, [&] { fs::resize_file(dir_ / "c.jsonl", 100); }).find(": c.jsonl: has "),
+      std::string::npos);
+  // Not yet opened, and as long as before.
+  EXPECT_EQ(error(0, [&] { Write("b.txt", "a short onE"); }),
+            "tokenize: b.txt: has changed while it was read: remove out and start again");
+}
+
+TEST_F(TokenizeTest, ADamagedCacheSaysWhatToDelete) {
+  const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
+  const std::string cache = dir_ / "cache";
+  const auto open = [&] { OpenTextTokens(cache, tokenizer, "t", Options(""), nullptr); };
+  open();
+  std::string set;
+  for (const auto& entry : fs::directory_iterator(cache)) {
+    if (entry.is_directory()) set = entry.path().filename();
+  }
+  const std::string shard = cache + "/" + set + "/tokens_00001.bin", whole = ReadFile(shard);
+  const std::string begin = "data: the tokens of a.txt and 2 more files that are kept in cache/" +
+                            set +
+                            " are damaged: delete that directory, and they are made again. What is "
+                            "wrong: data: cache/" +
+                            set + "/";
+  const auto expect = [&](const std::string& what) {
+    EXPECT_EQ(ErrorOf(open).substr(0, begin.size() + what.size()), begin + what);
+  };
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 50; ++i) {
+    std::string damaged = whole;
+    const size_t bit = random() % (8 * whole.size());
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ 1 << bit % 8);
+    std::ofstream(shard, std::ios::binary) << damaged;
+    expect("tokens_00001.bin: ");
+  }
+  std::ofstream(shard, std::ios::binary) << whole.substr(0, whole.size() / 2);
+  expect("tokens_00001.bin: its header says");
+  fs::remove(shard);
+  expect("tokens_00001.bin: No such file");
+  std::ofstream(cache + "/" + set + "/tokens.json") << "{";
+  expect("tokens.json: no JSON");
+  fs::remove_all(cache + "/" + set);
+  EXPECT_EQ(ErrorOf(open), "no error");
 }
 
 TEST_F(TokenizeTest, WaitingForAnotherCanBeStopped) {
