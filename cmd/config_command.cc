@@ -58,7 +58,10 @@ void PrintSummary(const Recipe& recipe) {
   }
   PrintSources("data", recipe.data, recipe.data.TrainSources());
   if (const auto* share = std::get_if<HeldOut>(&recipe.data.valid)) {
-    std::printf("validation  the last %g %% of it\n", 100 * share->fraction);
+    std::printf("validation  the last %g %% of it%s\n", 100 * share->fraction,
+                recipe.eval.every > 0 ? ""
+                                      : ", held out and never evaluated (eval.every: 0); "
+                                        "data.valid: null trains on it");
   } else if (!recipe.data.ValidSources().empty()) {
     PrintSources("validation", recipe.data, recipe.data.ValidSources());
   } else {

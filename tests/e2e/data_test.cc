@@ -1,14 +1,24 @@
 // Where tokens come from, from outside: files of ids, mixtures, documents, named evaluations.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/e2e/run_binary.h"
+#include "trainer/checkpoint/manifest.h"
 
 namespace fsdp::e2e {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string Words(const std::vector<uint16_t>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * 2};
@@ -128,6 +138,217 @@ TEST(Data, BadTokensEndTheRunWithFileAndPlace) {
   EXPECT_FALSE(Exists(job.run_dir()));
 }
 
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void FlipBit(const std::string& path, size_t bit) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(bit / 8));
+  const int was = file.get();
+  file.seekp(static_cast<std::streamoff>(bit / 8));
+  file.put(static_cast<char>(was ^ 1 << bit % 8));
+}
+
+class ChangedDataTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    fs::create_directories(job_.dir() / "d");
+    job_.dir().Write("d/a.bin", Shard(Tokens(1, 700)));
+    job_.dir().Write("d/b.bin", Shard(Tokens(2, 900)));
+    job_.dir().Write("valid.bin", Shard(Tokens(3, 200)));
+  }
+  Outcome Run(const std::string& steps, const Strings& more = {}) {
+    Strings all = {"data.train={source: tokens, paths: ['" + job_.dir().path() + "/d*/*.bin']}",
+                   "data.valid={source: tokens, paths: [" + job_.dir() / "valid.bin" + "]}",
+                   "checkpoint={every: 3, keep_last: 0}", "eval={every: 3, steps: 1}",
+                   "train.steps=" + steps};
+    all.insert(all.end(), more.begin(), more.end());
+    return GetParam() == 1 ? job_.Train(all) : job_.Launch(GetParam(), all);
+  }
+
+  Job job_;
+};
+
+TEST_P(ChangedDataTest, IsRefusedOnAResumeAndTakenWhereThatIsAsked) {
+  const std::string a = job_.dir() / "d/a.bin", b = job_.dir() / "d/b.bin";
+  std::mt19937_64 random(20261122);  // The bits that are flipped.
+  const struct {
+    const char* what;
+    std::function<void()> change;
+    std::vector<std::string> said;
+  } changes[] = {
+      {"a bit",
+       [&] { FlipBit(a, 8 * 1024 + random() % (16 * 700) / 16 * 16); },
+       {a + ": has 2424 bytes with hash ", ", but the run was trained on 2424 bytes with hash "}},
+      {"content",
+       [&] { job_.dir().Write("d/b.bin", Shard(Tokens(4, 900))); },
+       {b + ": has 2824 bytes with hash ", ", but the run was trained on 2824 bytes with hash "}},
+      {"a larger one",
+       [&] { job_.dir().Write("d/a.bin", Shard(Tokens(1, 701))); },
+       {a + ": has 2426 bytes with hash ", ", but the run was trained on 2424 bytes with hash "}},
+      {"a new one",
+       [&] { job_.dir().Write("d/c.bin", Shard(Tokens(5, 100))); },
+       {job_.dir() / "d/c.bin" + ": the run was not trained on it, 1224 bytes with hash "}},
+      {"a missing one",
+       [&] { fs::remove(a); },
+       {a + ": the run was trained on it, 2424 bytes with hash ", ", and it is missing"}},
+      {"another order",
+       [&] {
+         fs::rename(a, job_.dir() / "d/x");
+         fs::rename(b, a);
+         fs::rename(job_.dir() / "d/x", b);
+       },
+       {a + ": the files are in another order: here the run had "}},
+  };
+  for (const auto& [what, change, said] : changes) {
+    SCOPED_TRACE(what);
+    fs::remove_all(job_.dir() / "d");
+    SetUp();
+    job_.RunDir(what);
+    const Outcome first = Run("3");
+    ASSERT_EQ(first.code, 0) << first.Text();
+    const std::vector<Json> before = ReadMetrics(job_.run_dir());
+    change();
+    const Outcome refused = Run("6");
+    EXPECT_EQ(refused.code, 4) << refused.Text();
+    for (const std::string& part : said) EXPECT_TRUE(Has(refused.Text(), part)) << refused.Text();
+    EXPECT_TRUE(Has(refused.Text(), "data.allow_changed: true")) << refused.Text();
+    EXPECT_EQ(ReadMetrics(job_.run_dir()), before);
+    EXPECT_FALSE(Exists(job_.run_dir() + "/checkpoints/step_6"));
+
+    const Outcome allowed = Run("6", {"data.allow_changed=true"});
+    ASSERT_EQ(allowed.code, 0) << allowed.Text();
+    for (const std::string& part : said) EXPECT_TRUE(Has(allowed.Text(), part)) << allowed.Text();
+    const std::vector<Json> resumes = OfKind(ReadMetrics(job_.run_dir()), "resume");
+    ASSERT_EQ(resumes.size(), 1u);
+    ASSERT_EQ(resumes[0]["data_changed"].size(), 1u) << resumes[0];
+    EXPECT_TRUE(Has(resumes[0]["data_changed"][0], said[0])) << resumes[0];
+    // From here on it is the run's data.
+    const Outcome after = Run("9");
+    ASSERT_EQ(after.code, 0) << after.Text();
+    EXPECT_FALSE(OfKind(ReadMetrics(job_.run_dir()), "resume").back().contains("data_changed"));
+  }
+}
+
+TEST_P(ChangedDataTest, MayMoveAndEvaluationsMayDiffer) {
+  ASSERT_EQ(Run("3").code, 0);
+  fs::rename(job_.dir() / "d", job_.dir() / "d_moved");
+  const Outcome moved = Run("6");
+  ASSERT_EQ(moved.code, 0) << moved.Text();
+  EXPECT_FALSE(Has(moved.Text(), "was trained on")) << moved.Text();
+  FlipBit(job_.dir() / "valid.bin", 8 * 1030);
+  const Outcome other = Run("9");
+  ASSERT_EQ(other.code, 0) << other.Text();
+  EXPECT_TRUE(Has(other.Text(), "data.valid: " + job_.dir() / "valid.bin" + ": has 1424 bytes"))
+      << other.Text();
+  const std::vector<Json> resumes = OfKind(ReadMetrics(job_.run_dir()), "resume");
+  ASSERT_EQ(resumes.size(), 2u);
+  EXPECT_FALSE(resumes[0].contains("data_changed"));
+  EXPECT_EQ(resumes[1]["data_changed"].size(), 1u);
+
+  // What an older build has written says nothing of data.
+  const std::string directory = job_.run_dir() + "/checkpoints/step_9";
+  Manifest manifest = ReadManifest(directory);
+  EXPECT_EQ(manifest.meta.data->train.size(), 2u);
+  EXPECT_EQ(manifest.meta.data->valid.size(), 1u);
+  manifest.meta.data.reset();
+  std::ofstream(directory + "/manifest.json", std::ios::binary) << ManifestToText(manifest);
+  FlipBit(job_.dir() / "d_moved/a.bin", 8 * 1030);
+  const Outcome unknown = Run("12");
+  ASSERT_EQ(unknown.code, 0) << unknown.Text();
+  EXPECT_TRUE(Has(unknown.Text(), "does not say what the run was trained on")) << unknown.Text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ChangedDataTest, ::testing::Values(1, 2));
+
+class ShrinkingDataTest : public ::testing::TestWithParam<int> {};
+
+// At moments from the start on: wherever it meets the run, the file is named, the checkpoints are
+// whole, and with the file as it was the run goes on.
+TEST_P(ShrinkingDataTest, EndsTheRunWithItsNameAtAnyMoment) {
+  constexpr uint64_t kSeed = 8;
+  constexpr int kRounds = 8;
+  std::printf("seed %llu, %d rounds\n", static_cast<unsigned long long>(kSeed), kRounds);
+  std::mt19937_64 random(kSeed + static_cast<uint64_t>(GetParam()));
+  int met_running = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    Job job;
+    const bool text = round % 2 == 1;
+    std::string contents = Shard(Tokens(1, 30000));
+    if (text) contents.assign(50000, '7');
+    const std::string path = job.dir().Write("shrinks", contents);
+    const std::string other = job.dir().Write("stays", contents);
+    const Strings settings = {std::string("data.train={source: ") +
+                                  (text ? "text" : "tokens, eot: 63") + ", paths: [" + path + ", " +
+                                  other + "]}",
+                              std::string("data.documents=") + (text ? "false" : "true"),
+                              "model.vocab_size=256",
+                              "checkpoint={every: 7, keep_last: 2}",
+                              "data.valid={fraction: 0.1}",
+                              "eval={every: 5, steps: 2}"};
+    const auto with_steps = [&](const std::string& steps) {
+      Strings all = settings;
+      all.push_back("train.steps=" + steps);
+      return all;
+    };
+    Process run =
+        job.Start(GetParam() == 1 ? job.Flags(with_steps("1000000"))
+                                  : job.LaunchArguments(GetParam(), with_steps("1000000")));
+    // Text that is shorter from the start on is data like any other.
+    if (text || round % 4 == 2) Eventually([&] { return LastStep(job.run_dir()) > 0; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 1500));
+    const uintmax_t left = random() % contents.size();
+    const bool running = LastStep(job.run_dir()) > 0;
+    met_running += running;
+    fs::resize_file(path, left);
+    const Outcome outcome = run.Wait();
+    SCOPED_TRACE("round " + std::to_string(round) + ", " + std::to_string(left) + " bytes left");
+    ASSERT_EQ(outcome.code, 4) << outcome.Text();
+    EXPECT_TRUE(Has(outcome.err, path + ": ")) << outcome.Text();
+    if (running) {
+      EXPECT_TRUE(Has(outcome.err, path + ": has become shorter while it was read, from " +
+                                       std::to_string(contents.size()) + " to " +
+                                       std::to_string(left) + " bytes"))
+          << outcome.Text();
+    }
+    const std::string checkpoints = job.run_dir() + "/checkpoints";
+    if (!Exists(checkpoints + "/latest")) continue;
+    const Outcome verified = Call({"checkpoint", "verify", job.run_dir()});
+    EXPECT_EQ(verified.code, 0) << verified.Text();
+    // While it is short the run does not go on.
+    const int64_t last = LastStep(job.run_dir()) + 5;
+    const Outcome refused = job.Train(with_steps(std::to_string(last)));
+    EXPECT_EQ(refused.code, 4) << refused.Text();
+    job.dir().Write("shrinks", contents);
+    const Outcome resumed = job.Train(with_steps(std::to_string(last)));
+    EXPECT_EQ(resumed.code, 0) << resumed.Text();
+    EXPECT_EQ(LastStep(job.run_dir()), last);
+  }
+  EXPECT_GE(met_running, kRounds / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ShrinkingDataTest, ::testing::Values(1, 2));
+
+TEST(Data, HeldOutTextThatNobodyEvaluatesIsSaid) {
+  Job job;
+  const std::string said = "eval.every: 0 never evaluates them";
+  EXPECT_TRUE(Has(job.Train({"data.valid={fraction: 0.05}"}).out,
+                  "data.valid: the last 5 % of the data are held out, and " + said));
+  job.RunDir("none");
+  EXPECT_FALSE(Has(job.Train({"data.valid=null"}).out, said));
+  job.RunDir("evaluated");
+  EXPECT_FALSE(
+      Has(job.Train({"data.valid={fraction: 0.05}", "eval={every: 5, steps: 1}"}).out, said));
+  const auto check = [&](const std::string& every) {
+    return Call({"config", "check", "--config", job.recipe(), "--set", "eval.every=" + every,
+                 "--set", "data.valid={fraction: 0.05}"})
+        .out;
+  };
+  EXPECT_TRUE(Has(check("0"), "validation  the last 5 % of it, held out and never evaluated"));
+  EXPECT_FALSE(Has(check("5"), "never evaluated"));
+}
+
 const std::string kTokenizer = "tests/fixtures/tokenizers/gpt2.json";
 
 std::string Prose() {
@@ -172,6 +393,57 @@ TEST(Tokenizers, TextIsTokenisedOnceAndGivesTheRunOfItsTokens) {
     EXPECT_EQ(Records(job.dir(), "third", kind), Records(job.dir(), "first", kind));
   }
   EXPECT_FALSE(Records(job.dir(), "third", "eval").empty());
+}
+
+TEST(Tokenizers, ADamagedCacheAndAnotherTokenizerAreSeen) {
+  Job job;
+  const std::string tokenizer = job.dir().Write("t.json", ReadFile(kTokenizer));
+  const Strings settings = {
+      "model.vocab_size=1001", "data.cache=" + job.dir() / "cache", "checkpoint.every=3",
+      "data.train={source: text, paths: [" + job.dir().Write("text.txt", Prose()) +
+          "], tokenizer: " + tokenizer + "}"};
+  const auto run = [&](const std::string& steps) {
+    Strings all = settings;
+    all.push_back("train.steps=" + steps);
+    return job.Train(all);
+  };
+  const Outcome first = run("3");
+  ASSERT_EQ(first.code, 0) << first.Text();
+  std::string shard;
+  for (const auto& entry : fs::recursive_directory_iterator(job.dir() / "cache")) {
+    if (entry.path().filename() == "tokens_00000.bin") shard = entry.path();
+  }
+  FlipBit(shard, 8 * 2000);
+  const Outcome damaged = run("6");
+  EXPECT_EQ(damaged.code, 4) << damaged.Text();
+  const std::string set = fs::path(shard).parent_path();
+  EXPECT_TRUE(Has(damaged.err, "kept in " + set + " are damaged: delete that directory"))
+      << damaged.err;
+  fs::remove_all(set);
+  const Outcome again = run("6");
+  ASSERT_EQ(again.code, 0) << again.Text();
+  // The same text in other tokens is other data.
+  std::string changed = ReadFile(tokenizer);
+  changed.insert(changed.find('{') + 1, " ");
+  job.dir().Write("t.json", changed);
+  const Outcome other = run("9");
+  EXPECT_EQ(other.code, 4) << other.Text();
+  EXPECT_TRUE(Has(other.err, tokenizer + ": has ")) << other.err;
+}
+
+TEST(Tokenizers, TokenizeSaysWhatItLeavesOut) {
+  const TempDir dir;
+  const std::string lines = dir.Write(
+      "a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"\"}\n\n{\"text\": \"t\xe2\x82wo\xff\"}\n");
+  const Outcome outcome =
+      Call({"tokenize", "--tokenizer", kTokenizer, "--out", dir / "out", lines});
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  EXPECT_TRUE(Has(outcome.out, " tokens of 2 documents in 1 shards")) << outcome.out;
+  EXPECT_TRUE(Has(outcome.out,
+                  "1 empty document left out; 2 places that are no UTF-8, read as U+FFFD: the "
+                  "first is " +
+                      lines + ", byte 41"))
+      << outcome.out;
 }
 
 TEST(Tokenizers, MistakesEndTheRunBeforeItBegins) {

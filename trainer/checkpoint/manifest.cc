@@ -72,6 +72,8 @@ class Node {
     return {*it, where_.empty() ? key : where_ + "." + key, path_};
   }
 
+  bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
+
   std::vector<Node> Elements() const {
     if (!json_.is_array()) Refuse("is not a list");
     std::vector<Node> nodes;
@@ -142,6 +144,24 @@ std::string Dump(const Json& json) {
     throw CheckpointError(std::string("a checkpoint's manifest cannot be written: ") +
                           error.what());
   }
+}
+
+std::string Dump(const std::vector<DataFile>& files) {
+  Json json = Json::array();
+  for (const DataFile& file : files) {
+    json.push_back({{"path", file.path}, {"bytes", file.bytes}, {"hash", ToHex(file.hash)}});
+  }
+  // A path need not be UTF-8, and is there for people.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<DataFile> ParseDataFiles(const Node& node) {
+  std::vector<DataFile> files;
+  for (const Node& file : node.Elements()) {
+    files.push_back({file.At("path").Text(), file.At("bytes").Integer(0, kMaxFileBytes),
+                     file.At("hash").Hex()});
+  }
+  return files;
 }
 
 Json ToJson(const UnitLayout& unit) {
@@ -330,6 +350,10 @@ std::string ManifestToText(const Manifest& manifest) {
   add("seed", std::to_string(meta.seed));
   add("recipe", Dump(meta.recipe));
   add("config", Dump(meta.config));
+  if (meta.data) {
+    add("data",
+        "{\"train\": " + Dump(meta.data->train) + ", \"valid\": " + Dump(meta.data->valid) + "}");
+  }
   add("states", Dump(manifest.states));
   add("units", list(manifest.units, [](const UnitLayout& unit) { return Dump(ToJson(unit)); }));
   add("files", list(manifest.files, ManifestFileToJson));
@@ -370,6 +394,10 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   manifest.meta.seed = document.At("seed").Unsigned();
   manifest.meta.recipe = document.At("recipe").Text();
   manifest.meta.config = document.At("config").Text();
+  if (document.Has("data")) {
+    const Node data = document.At("data");
+    manifest.meta.data = {ParseDataFiles(data.At("train")), ParseDataFiles(data.At("valid"))};
+  }
   for (const Node& state : document.At("states").Elements()) {
     manifest.states.push_back(state.PlainName());
   }

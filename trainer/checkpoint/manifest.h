@@ -5,6 +5,8 @@
 //    "world": 2, "shards": 2,                    of the run that wrote it; shards is F
 //    "step": 100, "tokens": 819200, "seed": 1337,
 //    "recipe": "<YAML>", "config": "<JSON>",
+//    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
+//             "valid": []},                      data_files.h; older builds wrote none
 //    "states": ["master", "m", "v"],
 //    "units": [{"name": "root", "size": 4096, "shard_size": 2048, "frozen": false,
 //               "parameters": [{"name": "wte.weight", "shape": [64, 32], "offset": 0}, ...]}, ...],
@@ -22,11 +24,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "trainer/data/data_files.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {
@@ -38,6 +42,8 @@ struct CheckpointMeta {
   uint64_t seed = 0;
   std::string recipe;  // As resolved, YAML.
   std::string config;  // The model's shape, JSON text: what a reader without the recipe needs.
+  // What the run has read since its start; empty where nobody knows (an older build, an import).
+  std::optional<DataFiles> data{};
 };
 
 struct ManifestSlice {
@@ -69,8 +75,8 @@ bool UnitHasState(const UnitLayout& unit, std::string_view state);
 inline constexpr char kManifestName[] = "manifest.json";
 std::string RankFileName(int rank);
 
-// Both throw CheckpointError for text that is not UTF-8. A file's JSON is what ranks send to the
-// one that writes the manifest.
+// Both throw CheckpointError for text that is not UTF-8, but for paths of data. A file's JSON is
+// what ranks send to the one that writes the manifest.
 std::string ManifestToText(const Manifest& manifest);
 std::string ManifestFileToJson(const ManifestFile& file);
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path);

@@ -96,9 +96,9 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
              environment.max_restarts);
   if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
     const ModelShape shape = ShapeFor(recipe);
-    OpenData(recipe, shape, environment.world_size, static_cast<uint64_t>(recipe.run.seed),
-             recipe.data.valid);
-    CheckRunDirectory(recipe);
+    const RunData data = OpenData(recipe, shape, environment.world_size,
+                                  static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
+    CheckRunDirectory(recipe, data.files);
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);
     const SessionOptions options = SessionOptionsFor(
         recipe, environment.world_size, ThreadsFor(recipe, environment.local_world_size));

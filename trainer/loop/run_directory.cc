@@ -17,6 +17,7 @@
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/data/data_changes.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/observe/whole_file.h"
@@ -74,8 +75,22 @@ bool HoldsARun(const RunDirectory& directory) {
          PathExists(directory.checkpoints() + "/latest") || LookAtMetrics(directory.metrics()).done;
 }
 
+void CompareData(const Recipe& recipe, const CheckpointMeta& meta, const DataFiles& data,
+                 RunStart& start) {
+  start.data_unknown = !meta.data;
+  if (!meta.data) return;
+  start.data_changed = DataChanges(meta.data->train, data.train);
+  start.valid_changed = DataChanges(meta.data->valid, data.valid);
+  if (start.data_changed.empty() || recipe.data.allow_changed) return;
+  std::string text = "data: not that of the run to resume, " + start.resume_from + ":";
+  for (const std::string& change : start.data_changed) text += "\n  " + change;
+  throw DataError(text +
+                  "\n  Put it back as it was, or go on with what is there now by "
+                  "data.allow_changed: true");
+}
+
 // What only looks: nothing is created or changed.
-RunStart Look(const Recipe& recipe) {
+RunStart Look(const Recipe& recipe, const DataFiles& data) {
   RunStart start;
   start.directory.path = recipe.run.Directory();
   const RunDirectory& directory = start.directory;
@@ -99,6 +114,7 @@ RunStart Look(const Recipe& recipe) {
                             "from it by model.init_from");
     }
     CheckResume(ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}}), recipe);
+    CompareData(recipe, meta, data, start);
   } else if (held && fs::exists(directory.recipe(), error)) {
     CheckResume(LoadRecipe({directory.recipe()}), recipe);
   }
@@ -112,26 +128,27 @@ void MakeDirectories(const std::string& path) {
 }
 
 // Rank 0's part. `interrupted` ends the wait for another job.
-RunStart Decide(const Recipe& recipe, std::chrono::milliseconds patience,
+RunStart Decide(const Recipe& recipe, const DataFiles& data, std::chrono::milliseconds patience,
                 const std::function<bool()>& interrupted) {
   const std::string path = recipe.run.Directory();
   std::error_code error;
-  if (!fs::exists(path, error)) Look(recipe);  // What is refused leaves nothing.
+  if (!fs::exists(path, error)) Look(recipe, data);  // What is refused leaves nothing.
   MakeDirectories(path);
   auto lock = std::make_shared<RunLock>(path, patience, interrupted);
-  RunStart start = Look(recipe);
+  RunStart start = Look(recipe, data);
   start.lock = std::move(lock);
   for (const char* name : {"/checkpoints", "/logs"}) MakeDirectories(path + name);
   return start;
 }
 
 // Everybody's start, as rank 0 has decided it; or its error, which it alone tells.
-RunStart DecideTogether(const Recipe& recipe, Store& store, int rank, int world,
-                        std::chrono::milliseconds patience) {
+RunStart DecideTogether(const Recipe& recipe, const DataFiles& data, Store& store, int rank,
+                        int world, std::chrono::milliseconds patience) {
   const std::string keys = "run_directory/";
   if (rank == 0) {
     try {
-      RunStart start = Decide(recipe, patience, [&] { return !store.FailureReason().empty(); });
+      RunStart start =
+          Decide(recipe, data, patience, [&] { return !store.FailureReason().empty(); });
       store.Set(keys + "resume", start.resume_from);
       store.Set(keys + "refused", "");
       return start;
@@ -193,7 +210,7 @@ std::string SetMetricsAside(const RunDirectory& directory) {
   }
 }
 
-void CheckRunDirectory(const Recipe& recipe) { Look(recipe); }
+void CheckRunDirectory(const Recipe& recipe, const DataFiles& data) { Look(recipe, data); }
 
 std::string GoesOnFrom(const Recipe& recipe) {
   std::string path;
@@ -204,9 +221,9 @@ std::string GoesOnFrom(const Recipe& recipe) {
   return path.empty() ? "there is no checkpoint to go on from" : "the run can go on from " + path;
 }
 
-RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world,
-                          std::chrono::milliseconds patience) {
-  RunStart start = DecideTogether(recipe, store, rank, world, patience);
+RunStart OpenRunDirectory(const Recipe& recipe, const DataFiles& data, Store& store, int rank,
+                          int world, std::chrono::milliseconds patience) {
+  RunStart start = DecideTogether(recipe, data, store, rank, world, patience);
   if (rank == 0) {
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     const std::string mark =

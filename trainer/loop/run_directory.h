@@ -5,9 +5,11 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/comm/store.h"
+#include "trainer/data/data_files.h"
 #include "trainer/loop/run_lock.h"
 #include "trainer/recipe/recipe.h"
 
@@ -33,6 +35,9 @@ struct RunStart {
   bool goes_back = false;
   CheckpointHold hold;
   std::shared_ptr<RunLock> lock;  // Rank 0's.
+  // Rank 0's alone: how the data is not that of the checkpoint, as data.allow_changed lets it be.
+  std::vector<std::string> data_changed, valid_changed;
+  bool data_unknown = false;  // The checkpoint does not say.
 };
 
 // A directory holds a run where it has a checkpoint, or metrics.jsonl says that a run came to its
@@ -45,11 +50,12 @@ struct RunStart {
 //   another job is at work in it: CheckpointError
 //   a run is there and checkpoint.resume is none: CheckpointError
 //   one is there with another recipe, where it matters: ConfigError naming both values
+//   it was trained on other data than `data`, without data.allow_changed: DataError with the files
 //   the directory cannot be made or written to: CheckpointError
 // Every rank then looks for a mark that rank 0 left. Where one does not find it, all throw
 // CheckpointError, `not a shared directory`, naming it and its host.
-RunStart OpenRunDirectory(const Recipe& recipe, Store& store, int rank, int world,
-                          std::chrono::milliseconds patience = RunLock::kPatience);
+RunStart OpenRunDirectory(const Recipe& recipe, const DataFiles& data, Store& store, int rank,
+                          int world, std::chrono::milliseconds patience = RunLock::kPatience);
 
 // For the last line of a run that ends before its first step: from which checkpoint it can go on,
 // or that there is none.
@@ -62,7 +68,7 @@ std::string GoesOnFrom(const Recipe& recipe);
 std::string SetMetricsAside(const RunDirectory& directory);
 
 // The checks of it that need nothing written, for --dry-run.
-void CheckRunDirectory(const Recipe& recipe);
+void CheckRunDirectory(const Recipe& recipe, const DataFiles& data);
 
 }  // namespace fsdp
 

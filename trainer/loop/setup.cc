@@ -58,8 +58,9 @@ class Opener {
   Opener(const Recipe& recipe, const ModelShape& shape, const OpenProgress& progress, RunData& data)
       : recipe_(recipe), shape_(shape), progress_(progress), data_(data) {}
 
+  // Adds its files to `files`.
   std::shared_ptr<const TokenSource> Open(const SourceRecipe& recipe, const std::string& key,
-                                          uint64_t seed) {
+                                          uint64_t seed, std::vector<DataFile>& files) {
     std::shared_ptr<const TokenSource> source = OpenFiles(recipe, key, seed);
     if (recipe.eot) source = WithEot(std::move(source), static_cast<int32_t>(*recipe.eot));
     if (recipe_.data.documents && !source->eot()) {
@@ -67,10 +68,12 @@ class Opener {
           key + ".eot", "data.documents needs an end-of-text token, and " + source->Describe() +
                             " names none: give " + key + ".eot"));
     }
-    for (const DataFile& file : source->Files()) {
-      if (std::find(data_.files.begin(), data_.files.end(), file) == data_.files.end()) {
-        data_.files.push_back(file);
-      }
+    for (DataFile& file : source->Files()) files.push_back(std::move(file));
+    if (recipe.source == SourceRecipe::Source::kText && recipe.tokenizer != "bytes") {
+      // The same text in other tokens is other data.
+      DataFile file = DescribeFile(FileContents(recipe.tokenizer));
+      file.hash = data_.tokenizer->hash();
+      files.push_back(std::move(file));
     }
     CheckTokens(*source, static_cast<int32_t>(VocabSize(shape_)));
     return source;
@@ -215,8 +218,11 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
 
 uint64_t RunData::Hash() const {
   std::string text;
-  for (const DataFile& file : files) {
-    text += std::to_string(file.bytes) + " " + std::to_string(file.hash) + "\n";
+  for (const auto* list : {&files.train, &files.valid}) {
+    for (const DataFile& file : *list) {
+      text += std::to_string(file.bytes) + " " + std::to_string(file.hash) + "\n";
+    }
+    text += "\n";
   }
   return HashBytes(text);
 }
@@ -231,14 +237,16 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int world, uint6
   std::vector<std::pair<std::string, WeightedSources>> valid;
   for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
     if (keyed.list == "data.valid") {
-      const auto source = opener.Open(*keyed.source, keyed.key, seed + 1 + valid.size());
+      const auto source =
+          opener.Open(*keyed.source, keyed.key, seed + 1 + valid.size(), data.files.valid);
       valid.emplace_back(keyed.source->name, WeightedSources{{source}});
       continue;
     }
     const double weight = keyed.source->weight;
     // Synthetic sources of one list are samples of one language, but not the same one.
     const uint64_t salt = HashBytes("data.train.source", train.size());
-    const auto all = opener.Open(*keyed.source, keyed.key, train.empty() ? seed : seed ^ salt);
+    const auto all =
+        opener.Open(*keyed.source, keyed.key, train.empty() ? seed : seed ^ salt, data.files.train);
     train.push_back({apart ? SplitSource(all, apart->fraction).train : all, weight});
     if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
   }

@@ -39,8 +39,8 @@ struct RunData {
   std::unique_ptr<TrainLoader> train;
   // Of samples: that of data.train. Null where nobody says, and then nothing is sampled.
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::vector<Valid> valid;     // Empty: no evaluation.
-  std::vector<DataFile> files;  // All that are opened, each once, in the recipe's order.
+  std::vector<Valid> valid;  // Empty: no evaluation.
+  DataFiles files;           // All that are opened.
 
   uint64_t Hash() const;  // Of the files, but not of their paths.
 };

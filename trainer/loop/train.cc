@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <exception>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <stop_token>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "models/shape_json.h"
 #include "trainer/checkpoint/background_saver.h"
@@ -172,7 +174,7 @@ class Trainer {
     AgreeOnEverything();
     stage_ = "the run directory";
     start_ =
-        OpenRunDirectory(recipe_, *job_.store, job_.rank, job_.world,
+        OpenRunDirectory(recipe_, data_.files, *job_.store, job_.rank, job_.world,
                          job_.restart > 0 ? RunLock::kPatienceAfterRestart : RunLock::kPatience);
     log_.emplace(start_.directory.log(job_.rank));
     log_->Info(job_.place + ", process " + std::to_string(getpid()) + " on " + DescribeHost().name);
@@ -409,7 +411,7 @@ class Trainer {
       tensorboard_->Text("recipe", step_, PrintRecipe(recipe_));
     }
     Write(record);
-    if (!start_.resume_from.empty()) Write(ResumeRecord{step_, start_.resume_from});
+    if (!start_.resume_from.empty()) RecordResume();
     WriteProvenance(directory.provenance(), DescribeRun(started));
     console_.Line(recipe_.run.name + ": " + HumanCount(static_cast<double>(NumParameters(shape_))) +
                   " parameters, " + std::to_string(job_.world) +
@@ -417,6 +419,7 @@ class Trainer {
                   (threads_ == 1 ? " thread, " : " threads, ") + HumanBytes(plan_.memory.bytes) +
                   " planned a rank, in " + directory.path);
     console_.Line(job_.place);
+    SayWhatIsHeldOut();
     if (!start_.resume_from.empty()) {
       console_.Line("resumed from " + start_.resume_from + ", step " + std::to_string(step_));
     }
@@ -426,6 +429,33 @@ class Trainer {
       console_.Warning("set aside, because this run goes back to step " + std::to_string(step_) +
                        ": " + list + " in " + directory.checkpoints());
     }
+  }
+
+  void RecordResume() {
+    ResumeRecord record{step_, start_.resume_from, start_.data_changed};
+    for (const std::string& change : start_.valid_changed) {
+      record.data_changed.push_back("data.valid: " + change);
+    }
+    for (const std::string& change : record.data_changed) console_.Warning("data: " + change);
+    if (!start_.data_changed.empty() && std::get_if<HeldOut>(&held_out_)) {
+      console_.Warning("data: what data.valid held out until now may be trained on from here on");
+    }
+    if (start_.data_unknown) {
+      console_.Warning("data: " + start_.resume_from +
+                       " does not say what the run was trained on (an older build wrote it): it is "
+                       "not compared");
+    }
+    Write(record);
+  }
+  // Held out, but evaluated by nobody: said, because it is easily not meant.
+  void SayWhatIsHeldOut() {
+    const auto* held = std::get_if<HeldOut>(&held_out_);
+    if (held == nullptr || recipe_.eval.every > 0) return;
+    char share[32];
+    std::snprintf(share, sizeof(share), "%g", 100 * held->fraction);
+    console_.Line(std::string("data.valid: the last ") + share +
+                  " % of the data are held out, and eval.every: 0 never evaluates them; to "
+                  "train a new run on all of it: data.valid: null");
   }
 
   void Write(const MetricsRecord& record) {
@@ -452,7 +482,14 @@ class Trainer {
     p.threads = threads_;
     p.seed = seed_;
     p.host = DescribeHost();
-    for (const DataFile& file : data_.files) p.data.push_back({file.path, file.bytes, file.hash});
+    std::vector<DataFile> said;  // Each once.
+    for (const auto* list : {&data_.files.train, &data_.files.valid}) {
+      for (const DataFile& file : *list) {
+        if (std::find(said.begin(), said.end(), file) != said.end()) continue;
+        said.push_back(file);
+        p.data.push_back({file.path, file.bytes, file.hash});
+      }
+    }
     return p;
   }
 
@@ -753,6 +790,7 @@ class Trainer {
     begun.data.valid = held_out_;
     meta.recipe = PrintRecipe(begun);
     meta.config = ShapeToJson(shape_);
+    meta.data = data_.files;
     const bool in_background = saver_ && !stopping_ && step_ < recipe_.train.steps;
     const auto save = [this, meta, attempt = saves_++](const std::vector<ShardState>& state) {
       return SaveCheckpoint(start_.directory.checkpoints(), executor().layout(), Place(),

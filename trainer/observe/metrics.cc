@@ -31,7 +31,12 @@ JsonObject Object(const RunRecord& r) {
 }
 
 JsonObject Object(const ResumeRecord& r) {
-  return JsonObject().Add("kind", "resume").Add("step", r.step).Add("from", r.from);
+  JsonObject object;
+  object.Add("kind", "resume").Add("step", r.step).Add("from", r.from);
+  if (r.data_changed.empty()) return object;
+  std::vector<std::string> changes;
+  for (const std::string& change : r.data_changed) changes.push_back(JsonString(change));
+  return object.AddRaw("data_changed", JsonArray(changes));
 }
 
 JsonObject Object(const StepRecord& r) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "trainer/observe/append_file.h"
 
@@ -32,6 +33,8 @@ struct RunRecord {  // First, once per start.
 struct ResumeRecord {
   int64_t step = 0;
   std::string from{};  // Directory of the checkpoint.
+  // What of the data is not as the run knew it, a sentence each; left out of the file where empty.
+  std::vector<std::string> data_changed{};
 };
 // Seconds of step_time_s, rank 0's, from events that its compute stream passes: what overlaps with
 // compute takes none. Evaluations and checkpoints lie between steps: PauseRecord.

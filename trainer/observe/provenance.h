@@ -22,7 +22,7 @@ struct Provenance {
   struct File {
     std::string path;
     int64_t bytes = 0;
-    uint64_t hash = 0;  // HashBytes() of the contents (core/philox.h).
+    uint64_t hash = 0;  // Of the contents, as in trainer/data/data_files.h.
   };
 
   std::vector<std::string> command_line;

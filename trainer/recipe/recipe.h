@@ -110,6 +110,7 @@ struct DataRecipe {
   bool shuffle = true;
   std::optional<std::string> cache;  // DefaultTokenCache() where empty.
   bool documents = false;
+  bool allow_changed = false;  // On a resume.
 
   std::span<const SourceRecipe> TrainSources() const;
   std::span<const SourceRecipe> ValidSources() const;  // Empty where valid has none of its own.

@@ -13,7 +13,8 @@ bool IsFree(const std::string& key) {
        {"run.", "log.", "checkpoint.", "eval.", "fsdp.", "data.valid.", "data.valid["}) {
     if (key.starts_with(prefix)) return true;
   }
-  return key == "data.valid" || key == "data.cache" || key == "train.steps";
+  return key == "data.valid" || key == "data.cache" || key == "data.allow_changed" ||
+         key == "train.steps";
 }
 
 }  // namespace

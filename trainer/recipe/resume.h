@@ -16,7 +16,7 @@ struct RecipeDifference {
 };
 
 // What differs and may not on a resume. Free are run.*, log.*, checkpoint.*, eval.*, fsdp.*,
-// data.valid and train.steps. In the schema's order.
+// data.valid, data.cache, data.allow_changed and train.steps. In the schema's order.
 std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now);
 
 // Throws ConfigError with a line for each difference that names both values.

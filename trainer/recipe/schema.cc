@@ -376,6 +376,11 @@ Section<DataRecipe> DataSection() {
           "Documents end at the end-of-text token: positions begin again behind it, attention does "
           "not look back across it, and the token behind it is nobody's target. false: a sequence "
           "is one text."),
+      Key("allow_changed", &R::allow_changed, Boolean(),
+          "Resume though the files of data.train are not those that the run was trained on; what "
+          "differs is said and recorded. false: that is an error. Files of up to 1 GiB are "
+          "compared "
+          "byte for byte by a hash, larger ones by their size and 256 stretches of 4 KiB."),
   }};
 }
 

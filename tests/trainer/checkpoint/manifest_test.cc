@@ -80,6 +80,32 @@ TEST(ManifestTest, RefusesTextThatIsNotUtf8) {
   EXPECT_THROW(ManifestToText(manifest), CheckpointError);
 }
 
+TEST(ManifestTest, SaysWhatTheRunHasRead) {
+  EXPECT_EQ(Small().meta.data, std::nullopt);
+  EXPECT_EQ(ParseManifest(ManifestToText(Small()), "").meta.data, std::nullopt);
+  Manifest manifest = Small();
+  manifest.meta.data = {{{"d/a \"\n.txt", 1000, ~uint64_t{0}}, {"b", 0, 7}}, {{"v", 3, 8}}};
+  EXPECT_EQ(ParseManifest(ManifestToText(manifest), "").meta.data, manifest.meta.data);
+  // A path of any bytes is no reason to lose a checkpoint.
+  manifest.meta.data->train[0].path = "\xff.txt";
+  EXPECT_EQ(ParseManifest(ManifestToText(manifest), "").meta.data->train[0].path, "\uFFFD.txt");
+
+  const auto edited = [](const char* data) {
+    return ErrorOf(Edit([&](Json& j) { j["data"] = Json::parse(data); }));
+  };
+  EXPECT_EQ(edited(R"({"train": [], "valid": []})"), "");
+  for (const auto& [data, want] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"[]", "data: has no train"},
+           {R"({"train": []})", "data: has no valid"},
+           {R"({"train": {}, "valid": []})", "data.train: is not a list"},
+           {R"({"train": [{"path": "a", "bytes": -1, "hash": "0000000000000000"}], "valid": []})",
+            "data.train[0].bytes: want an integer"},
+           {R"({"train": [{"path": "a", "bytes": 1, "hash": "0"}], "valid": []})",
+            "data.train[0].hash: want 16 hexadecimal digits"}}) {
+    EXPECT_NE(edited(data).find(want), std::string::npos) << edited(data);
+  }
+}
+
 TEST(ManifestTest, FindsEveryChangedByte) {
   const std::string whole = ManifestToText(Small());
   std::mt19937_64 random(1);

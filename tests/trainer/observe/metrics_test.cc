@@ -51,6 +51,9 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
             R"("seed": 1337, "parameters": 830000, "steps": 100})");
   EXPECT_EQ(ToJson(ResumeRecord{.step = 20, .from = "runs/a/checkpoints/step_20"}),
             R"({"kind": "resume", "step": 20, "from": "runs/a/checkpoints/step_20"})");
+  EXPECT_EQ(
+      ToJson(ResumeRecord{.step = 20, .from = "c", .data_changed = {"a.txt: \"x\"", "b"}}),
+      R"({"kind": "resume", "step": 20, "from": "c", "data_changed": ["a.txt: \"x\"", "b"]})");
   StepRecord step{.step = 3,
                   .loss = 2.25,
                   .grad_norm = 0.1,
