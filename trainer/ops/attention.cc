@@ -1,6 +1,7 @@
 #include "trainer/ops/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,10 @@ AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
   args.Require(in.k.count > 0 ? in.q.count % in.k.count == 0 : in.q.count == 0,
                "q and k, want heads of k that divide those of q");
   args.Check("positions", in.positions, DType::kInt32, {s[0], s[1]});
+  args.Require(in.dropout.rate >= 0 && in.dropout.rate < 1, "dropout.rate is not in [0, 1)");
+  if (in.dropout.rate > 0) {
+    args.Check("dropout.keys", in.dropout.keys, DType::kInt32, {s[0], 2});
+  }
   return {.batch = s[0],
           .seq = s[1],
           .heads = in.q.count,
@@ -35,7 +40,20 @@ HeadRows<const float> Rows(const ConstHeads& heads) { return {heads.data(), head
 HeadRows<float> Rows(const Heads& heads) { return {heads.data(), heads.stride()}; }
 
 AttentionData Data(const AttentionInputs& in) {
-  return {Rows(in.q), Rows(in.k), Rows(in.v), in.positions.As<int32_t>()};
+  AttentionData data{Rows(in.q), Rows(in.k), Rows(in.v), in.positions.As<int32_t>()};
+  if (in.dropout.rate > 0) {
+    data.keys = in.dropout.keys.As<int32_t>();
+    data.drop = {.threshold = static_cast<uint32_t>(std::ldexp(in.dropout.rate, 32)),
+                 .scale = static_cast<float>(1 / (1 - in.dropout.rate)),
+                 .site = in.dropout.site};
+  }
+  return data;
+}
+
+// What is read but q, k and v.
+void AddReads(const AttentionInputs& in, std::vector<Range>& reads) {
+  reads.push_back(in.positions);
+  if (in.dropout.rate > 0) reads.push_back(in.dropout.keys);
 }
 
 // Tensors, each once, however many of q, k and v lie in it.
@@ -60,6 +78,11 @@ double CausalProduct(const AttentionDims& d) {
   return 0.5 * d.batch * d.heads * d.seq * (d.seq + 1) * d.head_dim;
 }
 
+// Of the draws of dropout.
+double DropoutFlops(const AttentionDims& d, const AttentionInputs& in) {
+  return in.dropout.rate > 0 ? 15 * 0.5 * d.batch * d.heads * d.seq * (d.seq + 1) : 0;
+}
+
 }  // namespace
 
 void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse) {
@@ -74,11 +97,15 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
     args.CheckDisjoint("out", out, name, heads->tensor);
     args.CheckDisjoint("lse", lse, name, heads->tensor);
   }
-  const Cost cost{.flops = 2 * 2 * CausalProduct(dims),
+  if (in.dropout.rate > 0) {
+    args.CheckDisjoint("out", out, "dropout.keys", in.dropout.keys);
+    args.CheckDisjoint("lse", lse, "dropout.keys", in.dropout.keys);
+  }
+  const Cost cost{.flops = 2 * 2 * CausalProduct(dims) + DropoutFlops(dims, in),
                   .bytes_read = Bytes(dims, dims.heads + 2 * dims.kv_heads),
                   .bytes_written = static_cast<double>(out.bytes() + lse.bytes())};
   std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
-  reads.push_back(in.positions);
+  AddReads(in, reads);
   stream.Enqueue({kOp, std::move(reads), {out, lse}, cost}, [=](ThreadPool& pool) {
     AttentionForwardCpu(pool, dims, Data(in), out.As<float>(), lse.As<float>());
   });
@@ -120,13 +147,17 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
     args.CheckDisjoint(g.name, g.heads.tensor, "out", out);
     args.CheckDisjoint(g.name, g.heads.tensor, "lse", lse);
     args.CheckDisjoint(g.name, g.heads.tensor, "dout", dout);
+    if (in.dropout.rate > 0) {
+      args.CheckDisjoint(g.name, g.heads.tensor, "dropout.keys", in.dropout.keys);
+    }
   }
   const double qkv = Bytes(dims, dims.heads + 2 * dims.kv_heads);
-  const Cost cost{.flops = 5 * 2 * CausalProduct(dims),
+  const Cost cost{.flops = 5 * 2 * CausalProduct(dims) + DropoutFlops(dims, in),
                   .bytes_read = qkv + static_cast<double>(2 * out.bytes() + lse.bytes()),
                   .bytes_written = qkv};
   std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
-  reads.insert(reads.end(), {in.positions, out, lse, dout});
+  AddReads(in, reads);
+  reads.insert(reads.end(), {out, lse, dout});
   std::vector<Range> writes = Tensors<Heads>({gradients.q, gradients.k, gradients.v});
   stream.Enqueue({kOp, std::move(reads), std::move(writes), cost},
                  [=, g = gradients](ThreadPool& pool) {

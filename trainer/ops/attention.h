@@ -5,7 +5,11 @@
 // with k and v of head h / (heads of q / heads of k), all [seq, head_dim]:
 //   s[i,j] = q[i] . k[j] / sqrt(head_dim), start(i) <= j <= i
 //   lse[i] = log sum_j exp(s[i,j])     p[i,j] = exp(s[i,j] - lse[i])     out[i] = sum_j p[i,j] v[j]
-// start(i) = i - positions[i]: where i's document begins in the row.
+// start(i) = i - positions[i]: where i's document begins in the row. With dropout, which acts on
+// the probabilities as GPT-2 has it, p[i,j] in out is p[i,j] m[i,j], where of sample b
+//   m[i,j] = 1 / (1 - rate) where Philox({j / 4, i, site, 1 + h}, key[b])[j % 4] >= rate 2^32,
+// else 0 (trainer/core/philox.h); lse is as without. So no bit of m depends on ranks, micro-batches
+// or recomputation. The last word of the counter is never 0: these numbers are none of Dropout()'s.
 //
 // q, k, v and their gradients are heads of tensors (heads.h), of one tensor or of several: GPT-2's
 // c_attn gives [batch, seq, 3 heads, head_dim]. The heads of k divide those of q; v has those of k.
@@ -14,10 +18,13 @@
 // 0 again: anything else fails the stream with DataError. head_dim <= 256; batch and seq may be
 // anything. Backward needs q, k, v, out and lse.
 // One thread computes a sample's head from beginning to end, in backward all of a group one after
-// the other: no result depends on the number of threads. No workspace; on the stack of a compute
-// thread up to 9 tiles of 48 x head_dim floats. Tiles before a document's begin are left out.
+// the other: no result depends on the number of threads. No workspace, and with dropout nothing
+// more to save: m is drawn again. On the stack of a compute thread up to 9 tiles of 48 x head_dim
+// floats. Tiles before a document's begin are left out.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
+
+#include <cstdint>
 
 #include "trainer/ops/heads.h"
 #include "trainer/runtime/stream.h"
@@ -26,25 +33,34 @@ namespace fsdp {
 
 inline constexpr int64_t kMaxHeadDim = 256;
 
+struct AttentionDropout {
+  double rate = 0;      // In [0, 1). 0: none, and the bits of none.
+  uint32_t site = 0;    // Tells the places of a model apart.
+  ConstView keys = {};  // int32 [batch, 2], low word first (Batch); not looked at without a rate.
+};
+
 struct AttentionInputs {
   ConstHeads q, k, v;
   ConstView positions;
+  AttentionDropout dropout = {};
 };
 
 // 2 batch heads seq (seq + 1) head_dim FLOPs: what lies above the diagonal does not count, what
-// lies before a document's begin does.
+// lies before a document's begin does. With dropout 15 for each of the batch heads seq (seq + 1) /
+// 2 probabilities more.
 void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse);
 
 struct AttentionGradients {
   Heads q, k, v;
 };
 
-//   dp[i,j] = dout[i] . v[j]     ds[i,j] = p[i,j] (dp[i,j] - dout[i] . out[i])
-//   dv[j] = sum p[i,j] dout[i]
+//   dp[i,j] = m[i,j] dout[i] . v[j]     ds[i,j] = p[i,j] (dp[i,j] - dout[i] . out[i])
+//   dv[j] = sum m[i,j] p[i,j] dout[i]
 //   dq[i] = sum_j ds[i,j] k[j] / sqrt(head_dim)     dk[j] = sum ds[i,j] q[i] / sqrt(head_dim)
 // where the sums for dk and dv are over i and over the heads of the group, in order. Overwrites the
 // gradients, which are apart from each other and from all else; other heads of their tensors are
-// left alone. 5 batch heads seq (seq + 1) head_dim FLOPs, a fifth of them for p a second time.
+// left alone. 5 batch heads seq (seq + 1) head_dim FLOPs, a fifth of them for p a second time, and
+// with dropout again 15 for each probability. `in` has the dropout that forward had.
 void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
                        ConstView dout, const AttentionGradients& gradients);
 

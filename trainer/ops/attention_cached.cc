@@ -14,6 +14,7 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   CheckHeads(args, "q", in.q);
   CheckHeads(args, "k", in.k);
   CheckHeads(args, "v", in.v);
+  args.Require(in.dropout.rate == 0, "dropout.rate, want 0: nothing is trained over a cache");
   args.CheckRank("cache_k", cache_k, kF32, 4);
   const Shape& q = in.q.tensor.shape;
   const CachedShape shape{q[0], q[1], in.q.count, in.k.count, q[3], cache_k.shape[1]};

@@ -29,6 +29,11 @@ HeadRows<T> At(const HeadRows<T>& rows, const AttentionDims& dims, int64_t sampl
 AttentionHead HeadOf(const AttentionDims& dims, const AttentionData& in, int64_t sample,
                      int64_t head) {
   const int64_t kv_head = head / dims.group();
+  ProbabilityDraws drop = in.drop;
+  if (in.keys != nullptr) {
+    drop.head = static_cast<uint32_t>(head);
+    for (int i = 0; i < 2; ++i) drop.key[i] = static_cast<uint32_t>(in.keys[2 * sample + i]);
+  }
   return {.q = At(in.q, dims, sample, head).data,
           .k = At(in.k, dims, sample, kv_head).data,
           .v = At(in.v, dims, sample, kv_head).data,
@@ -38,7 +43,9 @@ AttentionHead HeadOf(const AttentionDims& dims, const AttentionData& in, int64_t
           .v_stride = in.v.stride,
           .out_stride = dims.heads * dims.head_dim,
           .seq = dims.seq,
-          .head_dim = dims.head_dim};
+          .head_dim = dims.head_dim,
+          .drops = in.keys != nullptr,
+          .drop = drop};
 }
 
 void CheckPositions(const AttentionDims& dims, const int32_t* positions) {

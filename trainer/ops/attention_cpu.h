@@ -18,6 +18,8 @@ struct AttentionDims {
 struct AttentionData {
   HeadRows<const float> q, k, v;
   const int32_t* positions;
+  const int32_t* keys = nullptr;  // Without: no dropout.
+  ProbabilityDraws drop = {};     // Of sample 0's head 0, its key left out.
 };
 
 void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,

@@ -245,6 +245,46 @@ void RunningSoftmax(const Tile& tile, int64_t ld, float* st, float* maximum, flo
   }
 }
 
+// words[r][i] = Philox({key / 4, query + i, site, 1 + head}, draws.key)[r]: trainer/core/philox.cc
+// along lanes. `key` is a multiple of 4.
+void DrawWords(const ProbabilityDraws& draws, int64_t query, int64_t key,
+               uint32_t (*words)[kTile]) {
+  uint32_t *const c0 = words[0], *const c1 = words[1], *const c2 = words[2], *const c3 = words[3];
+  for (int64_t i = 0; i < kTile; ++i) {
+    c0[i] = static_cast<uint32_t>(key / 4);
+    c1[i] = static_cast<uint32_t>(query + i);
+    c2[i] = draws.site;
+    c3[i] = 1 + draws.head;
+  }
+  uint32_t k0 = draws.key[0], k1 = draws.key[1];
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+#pragma omp simd
+    for (int64_t i = 0; i < kTile; ++i) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[i], p1 = uint64_t{0xCD9E8D57u} * c2[i];
+      c0[i] = static_cast<uint32_t>(p1 >> 32) ^ c1[i] ^ k0;
+      c1[i] = static_cast<uint32_t>(p1);
+      c2[i] = static_cast<uint32_t>(p0 >> 32) ^ c3[i] ^ k1;
+      c3[i] = static_cast<uint32_t>(p0);
+    }
+  }
+}
+
+// Calls row(j, m) for each key of the tile, in order: m[i] is that of query i.
+template <typename Row>
+FSDP_ALWAYS_INLINE void ForEachDrawn(const ProbabilityDraws& draws, const Tile& tile, int64_t query,
+                                     int64_t key, const Row& row) {
+  static_assert(kTile % 4 == 0);
+  alignas(64) uint32_t words[4][kTile];
+  alignas(64) float m[kTile];
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    if (j % 4 == 0) DrawWords(draws, query, key + j, words);
+    const uint32_t* drawn = words[j % 4];
+#pragma omp simd
+    for (int64_t i = 0; i < kTile; ++i) m[i] = drawn[i] >= draws.threshold ? draws.scale : 0.0f;
+    row(j, m);
+  }
+}
+
 void ForwardHead(const AttentionHead& head, float* out, float* lse) {
   alignas(64) Matrix qt, kv, o;
   alignas(64) Square st;
@@ -268,6 +308,13 @@ void ForwardHead(const AttentionHead& head, float* out, float* lse) {
       Mask(tile, st);
       MaskDocuments(tile, start, key, st);
       RunningSoftmax(tile, ld, st, maximum, sum, o);
+      if (head.drops) {
+        ForEachDrawn(head.drop, tile, query, key, [&](int64_t j, const float* m) {
+          float* p = st + j * kTile;
+#pragma omp simd
+          for (int64_t i = tile.FirstLane(j); i < tile.Lanes(); ++i) p[i] *= m[i];
+        });
+      }
       Load(head.v + key * head.v_stride, head.v_stride, tile.keys, head.head_dim, 1.0f, ld, kv);
       AddOverKeys(tile, st, {kv, ld}, ld, o);
     }
@@ -333,12 +380,24 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
       const Rows v =
           InPlaceOr(head, head.v + key * head.v_stride, head.v_stride, tile.keys, v_copy);
       Scores(tile, v, dout_t, dim, dst);
-      for (int64_t j = 0; j < tile.keys; ++j) {
-        float *p = st + j * kTile, *ds = dst + j * kTile;
+      if (head.drops) {
+        ForEachDrawn(head.drop, tile, query, key, [&](int64_t j, const float* m) {
+          float *p = st + j * kTile, *ds = dst + j * kTile;
 #pragma omp simd
-        for (int64_t i = tile.FirstLane(j); i < tile.Lanes(); ++i) {
-          p[i] = Exp(p[i] - lse_lanes[i]);
-          ds[i] = p[i] * (ds[i] - dot_lanes[i]);
+          for (int64_t i = tile.FirstLane(j); i < tile.Lanes(); ++i) {
+            p[i] = Exp(p[i] - lse_lanes[i]);
+            ds[i] = p[i] * (m[i] * ds[i] - dot_lanes[i]);
+            p[i] *= m[i];
+          }
+        });
+      } else {
+        for (int64_t j = 0; j < tile.keys; ++j) {
+          float *p = st + j * kTile, *ds = dst + j * kTile;
+#pragma omp simd
+          for (int64_t i = tile.FirstLane(j); i < tile.Lanes(); ++i) {
+            p[i] = Exp(p[i] - lse_lanes[i]);
+            ds[i] = p[i] * (ds[i] - dot_lanes[i]);
+          }
         }
       }
       AddOverKeys(tile, dst, {k, ld}, ld, dq);

@@ -15,12 +15,21 @@ struct HeadRows {
   int64_t stride;
 };
 
+// Dropout of a head's probabilities: m of attention.h.
+struct ProbabilityDraws {
+  uint32_t threshold = 0;
+  float scale = 1;  // 1 / (1 - rate).
+  uint32_t site = 0, head = 0, key[2] = {};
+};
+
 // One sample's head of queries, with the keys and values of its group.
 struct AttentionHead {
   const float *q, *k, *v;
   const int32_t* positions;  // [seq]
   int64_t q_stride, k_stride, v_stride, out_stride;
   int64_t seq, head_dim;
+  bool drops = false;
+  ProbabilityDraws drop = {};
 };
 
 struct AttentionKernels {

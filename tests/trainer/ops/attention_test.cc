@@ -6,6 +6,7 @@
 #include "tests/testing/harness.h"
 #include "tests/testing/same_bits.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {
@@ -18,7 +19,16 @@ struct Case {
   int64_t batch, seq, heads, kv_heads, head_dim;
   std::vector<int64_t> documents = {};  // Lengths, over and over; empty: one a row.
   Place place = Place::kPacked;
+  double rate = 0;  // Of dropout.
 
+  // Of the samples, two words each.
+  std::vector<double> Keys() const {
+    std::vector<double> keys;
+    for (int64_t b = 0; b < batch; ++b) {
+      keys.insert(keys.end(), {7919.0 + static_cast<double>(b), -104729.0 * (b + 1)});
+    }
+    return keys;
+  }
   Shape Q() const { return {batch, seq, heads, head_dim}; }
   Shape K() const { return {batch, seq, kv_heads, head_dim}; }
   Shape Lse() const { return {batch, heads, seq}; }
@@ -59,9 +69,14 @@ const std::vector<Case>& Cases() {
       {1, 200, 4, 2, 5, {50, 49, 97}, Place::kApart},
       {2, 61, 2, 1, 20, {1}},
       {1, 130, 1, 1, 8, {120, 3}},
+      {1, 97, 3, 3, 64, {}, Place::kPacked, 0.1},
+      {1, 53, 6, 2, 10, {}, Place::kApart, 0.5},
+      {2, 150, 4, 2, 9, {48, 1, 47, 30}, Place::kPacked, 0.3},
   };
   return cases;
 }
+
+constexpr uint32_t kSite = 5;
 
 struct Tensors {
   std::vector<double> q, k, v;
@@ -90,7 +105,7 @@ struct Oracle {
     ForEach([&](int64_t b, int64_t h, int64_t i, int64_t start, const std::vector<double>& p) {
       for (int64_t j = start; j <= i; ++j) {
         for (int64_t d = 0; d < c.head_dim; ++d) {
-          out[Q(b, i, h) + d] += p[j] * in.v[K(b, j, h) + d];
+          out[Q(b, i, h) + d] += Drop(b, h, i, j) * p[j] * in.v[K(b, j, h) + d];
         }
       }
     });
@@ -102,6 +117,18 @@ struct Oracle {
   // Of the head that query head h attends to.
   int64_t K(int64_t b, int64_t i, int64_t h) const {
     return ((b * c.seq + i) * c.kv_heads + h / (c.heads / c.kv_heads)) * c.head_dim;
+  }
+  // What a probability is multiplied by.
+  double Drop(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (c.rate == 0) return 1;
+    const std::vector<double> keys = c.Keys();
+    const auto word = [](double value) {
+      return static_cast<uint32_t>(static_cast<int32_t>(value));
+    };
+    const PhiloxCounter words = Philox({static_cast<uint32_t>(j / 4), static_cast<uint32_t>(i),
+                                        kSite, 1 + static_cast<uint32_t>(h)},
+                                       {word(keys[2 * b]), word(keys[2 * b + 1])});
+    return words[j % 4] >= c.rate * 0x1p32 ? 1 / (1 - c.rate) : 0;
   }
   double DotOf(const double* x, const double* y) const {
     double sum = 0;
@@ -142,11 +169,12 @@ struct Oracle {
       const double* dy = dout.data() + Q(b, i, h);
       const double dot = DotOf(dy, out.data() + Q(b, i, h));
       for (int64_t j = start; j <= i; ++j) {
-        const double ds = scale * p[j] * (DotOf(dy, &in.v[K(b, j, h)]) - dot);
+        const double m = Drop(b, h, i, j);
+        const double ds = scale * p[j] * (m * DotOf(dy, &in.v[K(b, j, h)]) - dot);
         for (int64_t d = 0; d < c.head_dim; ++d) {
           g.q[Q(b, i, h) + d] += ds * in.k[K(b, j, h) + d];
           g.k[K(b, j, h) + d] += ds * in.q[Q(b, i, h) + d];
-          g.v[K(b, j, h) + d] += p[j] * dy[d];
+          g.v[K(b, j, h) + d] += m * p[j] * dy[d];
         }
       }
     });
@@ -156,7 +184,7 @@ struct Oracle {
 
 std::string Name(const Case& c) {
   return c.Q().ToString() + " and " + std::to_string(c.kv_heads) + ", " +
-         std::to_string(c.documents.size()) + " documents";
+         std::to_string(c.documents.size()) + " documents, dropout " + std::to_string(c.rate);
 }
 
 // q, k and v on the device, wherever the case puts them.
@@ -215,7 +243,11 @@ class AttentionTest : public OpTest {
     SetHeads(p.q, tensors.q);
     SetHeads(p.k, tensors.k);
     SetHeads(p.v, tensors.v);
-    return {p.q, p.k, p.v, Input({c.batch, c.seq}, c.Positions(), DType::kInt32)};
+    AttentionInputs in{p.q, p.k, p.v, Input({c.batch, c.seq}, c.Positions(), DType::kInt32)};
+    if (c.rate > 0) {
+      in.dropout = {c.rate, kSite, Input({c.batch, 2}, c.Keys(), DType::kInt32)};
+    }
+    return in;
   }
 };
 FSDP_INSTANTIATE_OP_TEST(AttentionTest);
@@ -259,35 +291,81 @@ TEST_P(AttentionTest, GradientMatchesOracle) {
 }
 
 TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
-  const Case c{2, 7, 4, 2, 3, {3, 2}};
-  Random random(3);
-  const Tensors tensors = RandomTensors(c, random);
-  const auto gradient = random.Vector(c.Q().NumElements());
-  const auto numeric = [&](std::vector<double> Tensors::*part) {
-    return NumericGradient(
-        [&](const auto& v) {
-          Tensors moved = tensors;
-          moved.*part = v;
-          return Dot(gradient, Oracle(c, moved).out);
-        },
-        tensors.*part);
+  for (const double rate : {0.0, 0.3}) {
+    const Case c{2, 7, 4, 2, 3, {3, 2}, Place::kPacked, rate};
+    Random random(3);
+    const Tensors tensors = RandomTensors(c, random);
+    const auto gradient = random.Vector(c.Q().NumElements());
+    const auto numeric = [&](std::vector<double> Tensors::*part) {
+      return NumericGradient(
+          [&](const auto& v) {
+            Tensors moved = tensors;
+            moved.*part = v;
+            return Dot(gradient, Oracle(c, moved).out);
+          },
+          tensors.*part);
+    };
+    const Tensors want{numeric(&Tensors::q), numeric(&Tensors::k), numeric(&Tensors::v)};
+    const Tensors own = Oracle(c, tensors).Backward(gradient);
+    EXPECT_TRUE(AllNear(own.q, want.q, 1e-8)) << "the oracle's own backward";
+    EXPECT_TRUE(AllNear(own.k, want.k, 1e-8));
+    EXPECT_TRUE(AllNear(own.v, want.v, 1e-8));
+    const AttentionInputs in = Inputs(c, tensors);
+    const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse());
+    const Placed d = Place(c, 0);
+    Run([&](Stream& stream) {
+      AttentionForward(stream, in, out, lse);
+      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v});
+    });
+    const double tolerance = Tolerance(DType::kFloat32, 2 * c.Terms());
+    EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance));
+    EXPECT_TRUE(AllNear(GetHeads(d.k), want.k, tolerance));
+    EXPECT_TRUE(AllNear(GetHeads(d.v), want.v, tolerance));
+    Clear();
+  }
+}
+
+// Without a rate nobody looks at the keys, and the bits are those of no dropout; with one a share
+// of about the rate falls away, and other samples, heads and sites lose others.
+TEST_P(AttentionTest, DropsItsShare) {
+  const Case c{2, 40, 2, 2, 1, {}, Place::kPacked, 0.25};
+  Tensors tensors;
+  tensors.q.assign(c.Q().NumElements(), 0);  // Every probability of row i is 1 / (i + 1).
+  tensors.k.assign(c.Q().NumElements(), 0);
+  tensors.v.assign(c.Q().NumElements(), 1);
+  const auto forward = [&](const AttentionInputs& in) {
+    const View out = Output(c.Q()), lse = Output(c.Lse());
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    EXPECT_NEAR(Get(lse).back(), std::log(40), 1e-5);
+    return Get(out);
   };
-  const Tensors want{numeric(&Tensors::q), numeric(&Tensors::k), numeric(&Tensors::v)};
-  const Tensors own = Oracle(c, tensors).Backward(gradient);
-  EXPECT_TRUE(AllNear(own.q, want.q, 1e-8)) << "the oracle's own backward";
-  EXPECT_TRUE(AllNear(own.k, want.k, 1e-8));
-  EXPECT_TRUE(AllNear(own.v, want.v, 1e-8));
-  const AttentionInputs in = Inputs(c, tensors);
-  const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse());
-  const Placed d = Place(c, 0);
-  Run([&](Stream& stream) {
-    AttentionForward(stream, in, out, lse);
-    AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v});
-  });
-  const double tolerance = Tolerance(DType::kFloat32, 2 * c.Terms());
-  EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance));
-  EXPECT_TRUE(AllNear(GetHeads(d.k), want.k, tolerance));
-  EXPECT_TRUE(AllNear(GetHeads(d.v), want.v, tolerance));
+  AttentionInputs in = Inputs(c, tensors);
+  const auto dropped = forward(in);
+  double kept = 0, all = 0;
+  for (int64_t i = 0; i < c.seq; ++i) {
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t h = 0; h < 2; ++h) {
+        kept += 0.75 * (i + 1) * dropped[(b * c.seq + i) * 2 + h];
+        all += static_cast<double>(i + 1);
+      }
+    }
+  }
+  EXPECT_NEAR(kept / all, 0.75, 4 * std::sqrt(0.25 * 0.75 / all));
+  for (int64_t b = 0; b < 2; ++b) {
+    int differ = 0;
+    for (int64_t i = 0; i < c.seq; ++i) {
+      differ += dropped[(b * c.seq + i) * 2] != dropped[(b * c.seq + i) * 2 + 1];
+    }
+    EXPECT_GT(differ, 10) << b;
+  }
+  EXPECT_NE(std::vector<double>(dropped.begin(), dropped.begin() + 80),
+            std::vector<double>(dropped.begin() + 80, dropped.end()));
+  in.dropout.site = kSite + 1;
+  EXPECT_NE(forward(in), dropped);
+  in.dropout = {};
+  const auto none = forward(in);
+  in.dropout.site = kSite;
+  EXPECT_EQ(forward(in), none);
 }
 
 // A document's rows are those it has alone: to rounding, because tiles lie elsewhere.
@@ -432,6 +510,12 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   ExpectRefused(forward(good, out, Output({1, 4, 2})), "lse is");
   ExpectRefused(forward(good, qkv.Slice(0, 128).Reshape(c.Q()), lse), "out and q overlap");
 
+  wrong = good;
+  wrong.dropout = {0.5, 0, Output({2}, DType::kInt32)};
+  ExpectRefused(forward(wrong, out, lse), "dropout.keys is int32 [2]");
+  wrong.dropout.rate = 1;
+  ExpectRefused(forward(wrong, out, lse), "dropout.rate is not in [0, 1)");
+
   const View dqkv = Output({1, 4, 8, 8}), dout = Output(c.Q());
   const auto backward = [&](const View& dout, const AttentionGradients& g) {
     return [=](Stream& stream) { AttentionBackward(stream, good, out, lse, dout, g); };
@@ -457,6 +541,7 @@ TEST(Attention, BitsDoNotDependOnThreads) {
   for (size_t i = 0; i < ids.size(); ++i) {
     reinterpret_cast<int32_t*>(ids.data())[i] = static_cast<int32_t>(positions[i]);
   }
+  std::vector<float> keys = {1.5f, -2.5f, 3.5f, 4.5f};  // Their bits are.
   ExpectSameBits([&](Stream& stream) {
     std::vector<float> out(dout.size()), lse(c.Lse().NumElements()), dqkv(qkv.size());
     const auto heads = [&](std::vector<float>& data, int64_t first, int64_t count) {
@@ -465,6 +550,8 @@ TEST(Attention, BitsDoNotDependOnThreads) {
     AttentionInputs in{heads(qkv, 0, 6), heads(qkv, 6, 3), heads(qkv, 9, 3),
                        ViewOf(ids, {c.batch, c.seq})};
     in.positions.dtype = DType::kInt32;
+    in.dropout = {0.2, kSite, ViewOf(keys, {c.batch, 2})};
+    in.dropout.keys.dtype = DType::kInt32;
     AttentionForward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()));
     AttentionBackward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()), ViewOf(dout, c.Q()),
                       {heads(dqkv, 0, 6), heads(dqkv, 6, 3), heads(dqkv, 9, 3)});
