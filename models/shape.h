@@ -34,6 +34,15 @@ template <typename Visit>
 void VisitFields(const ModelShape& shape, const Visit& visit) {
   std::visit([&](const auto& config) { VisitFields(config, visit); }, shape);
 }
+// The same for its dropouts, which say how a model is trained: no part of the shape.
+template <typename Visit>
+void VisitDropouts(ModelShape& shape, const Visit& visit) {
+  std::visit([&](auto& config) { VisitDropouts(config, visit); }, shape);
+}
+template <typename Visit>
+void VisitDropouts(const ModelShape& shape, const Visit& visit) {
+  std::visit([&](const auto& config) { VisitDropouts(config, visit); }, shape);
+}
 // Fields that nobody has given follow those that somebody has.
 void FillDependent(ModelShape& shape, const std::function<bool(std::string_view)>& given);
 

@@ -15,4 +15,9 @@ void ShapeChecks::AtLeastZero(const std::string& field, double value) {
   Add(field, "want a number of at least 0, got " + std::to_string(value));
 }
 
+void ShapeChecks::Share(const std::string& field, double value) {
+  if (value >= 0 && value < 1) return;
+  Add(field, "want a number of at least 0 and below 1, got " + std::to_string(value));
+}
+
 }  // namespace fsdp

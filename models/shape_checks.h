@@ -32,6 +32,8 @@ class ShapeChecks {
   bool Integer(const std::string& field, int64_t value, int64_t max);
   // Finite and of at least 0.
   void AtLeastZero(const std::string& field, double value);
+  // At least 0 and below 1.
+  void Share(const std::string& field, double value);
 
   std::vector<ShapeMistake> Take() { return std::move(mistakes_); }
 

@@ -49,6 +49,9 @@ void Read(const Json& json, RopeScaling& scaling) {
 std::string ShapeToJson(const ModelShape& shape) {
   Json json{{"family", FamilyOf(shape)}};
   VisitFields(shape, [&](const char* name, const auto& value) { json[name] = Write(value); });
+  VisitDropouts(shape, [&](const char* name, double rate) {
+    if (rate > 0) json[name] = rate;
+  });
   return json.dump();
 }
 
@@ -61,6 +64,7 @@ ModelShape ShapeFromJson(const std::string& text) {
     if (!known) throw CheckpointError(kWhat + ("no family " + family));
     shape = *known;
     VisitFields(shape, [&](const char* name, auto& value) { Read(json.at(name), value); });
+    VisitDropouts(shape, [&](const char* name, double& rate) { rate = json.value(name, 0.0); });
   } catch (const Json::exception& error) {
     throw CheckpointError(kWhat + std::string(error.what()));
   }

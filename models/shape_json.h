@@ -1,5 +1,6 @@
 // A model's shape as a checkpoint keeps it: a JSON object of the recipe's names.
 //   {"family": "llama", "hidden_size": 4096, ..., "rope_scaling": {"type": "default", ...}, ...}
+// and those of its dropouts that are not 0.
 #ifndef FSDP_TRAIN_MODELS_SHAPE_JSON_H_
 #define FSDP_TRAIN_MODELS_SHAPE_JSON_H_
 
@@ -10,7 +11,8 @@
 namespace fsdp {
 
 std::string ShapeToJson(const ModelShape& shape);
-// All fields of the family must be there. Throws CheckpointError; the shape passes Validate().
+// All fields of the family must be there; dropouts need not. Throws CheckpointError; the shape
+// passes Validate().
 ModelShape ShapeFromJson(const std::string& text);
 
 }  // namespace fsdp

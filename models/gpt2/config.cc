@@ -1,7 +1,6 @@
 #include "models/gpt2/config.h"
 
 #include <array>
-#include <utility>
 
 namespace fsdp {
 
@@ -30,11 +29,7 @@ std::vector<ShapeMistake> Validate(const Gpt2Config& c) {
   checks.Integer("max_position_embeddings", c.max_position_embeddings, kMaxPositions);
   checks.AtLeastZero("initializer_range", c.initializer_range);
   checks.AtLeastZero("layer_norm_epsilon", c.layer_norm_epsilon);
-  for (const auto& [field, rate] : {std::pair("embedding_dropout", c.embedding_dropout),
-                                    std::pair("residual_dropout", c.residual_dropout)}) {
-    if (rate >= 0 && rate < 1) continue;
-    checks.Add(field, "want a number of at least 0 and below 1, got " + std::to_string(rate));
-  }
+  VisitDropouts(c, [&](const char* field, double rate) { checks.Share(field, rate); });
   if (hidden && heads && c.hidden_size % c.num_attention_heads != 0) {
     checks.Add("num_attention_heads", std::to_string(c.num_attention_heads) +
                                           " heads do not divide hidden_size " +

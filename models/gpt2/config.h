@@ -27,9 +27,10 @@ struct Gpt2Config {
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;  // Standard deviation of the initial weights.
 
-  // No part of the shape: how it is trained. Shares of the elements of the embeddings' sum, and of
-  // what a block adds to the residual stream, that are dropped (Tape::recording()).
-  double embedding_dropout = 0, residual_dropout = 0;
+  // No part of the shape: how it is trained. Shares of the elements of the embeddings' sum, of what
+  // a block adds to the residual stream, and of the attention's probabilities, that are dropped
+  // (Tape::recording()).
+  double embedding_dropout = 0, residual_dropout = 0, attention_dropout = 0;
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
   int64_t max_positions() const { return max_position_embeddings; }
@@ -48,6 +49,15 @@ void VisitFields(Config& config, const Visit& visit) {
   visit("max_position_embeddings", config.max_position_embeddings);
   visit("layer_norm_epsilon", config.layer_norm_epsilon);
   visit("initializer_range", config.initializer_range);
+}
+
+// The same for the dropouts.
+template <typename Config, typename Visit>
+requires std::same_as<std::remove_const_t<Config>, Gpt2Config>
+void VisitDropouts(Config& config, const Visit& visit) {
+  visit("embedding_dropout", config.embedding_dropout);
+  visit("residual_dropout", config.residual_dropout);
+  visit("attention_dropout", config.attention_dropout);
 }
 
 // Fields that nobody has given follow those that somebody has.

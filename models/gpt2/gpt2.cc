@@ -67,7 +67,8 @@ Var Gpt2::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, b
   Var a = LayerNorm(tape, x, *b.ln_1_w, *b.ln_1_b, eps);
   a = Linear(tape, a, *b.qkv_w, kLayout, b.qkv_b);
   const int64_t heads = config_.num_attention_heads;
-  a = CausalAttention(tape, a, batch, {heads, heads});
+  a = CausalAttention(tape, a, batch, {heads, heads},
+                      {.rate = train ? config_.attention_dropout : 0, .layer = layer});
   a = drop(Linear(tape, a, *b.attn_w, kLayout, b.attn_b), 0);
   const Var middle = Residual(tape, x, a);
   Var m = LayerNorm(tape, middle, *b.ln_2_w, *b.ln_2_b, eps);

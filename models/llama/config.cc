@@ -129,6 +129,7 @@ std::vector<ShapeMistake> Validate(const LlamaConfig& c) {
   checks.Integer("max_position_embeddings", c.max_position_embeddings, kMaxPositions);
   checks.AtLeastZero("rms_norm_eps", c.rms_norm_eps);
   checks.AtLeastZero("initializer_range", c.initializer_range);
+  VisitDropouts(c, [&](const char* field, double rate) { checks.Share(field, rate); });
   if (!std::isfinite(c.rope_theta) || c.rope_theta <= 1) {
     checks.Add("rope_theta", "want a number above 1, got " + std::to_string(c.rope_theta));
   }

@@ -81,6 +81,10 @@ struct LlamaConfig {
   bool qk_norm = false;  // RMSNorm of each head of q and k, before rotation.
   double initializer_range = 0.02;
 
+  // No part of the shape: how it is trained. Share of the attention's probabilities that are
+  // dropped (Tape::recording()).
+  double attention_dropout = 0;
+
   int64_t query_size() const { return num_attention_heads * head_dim; }
   int64_t key_value_size() const { return num_key_value_heads * head_dim; }
   // Tokens that a sequence may have. Only kDynamic stretches beyond max_position_embeddings.
@@ -116,6 +120,13 @@ void VisitFields(Config& config, const Visit& visit) {
   visit("mlp_bias", config.mlp_bias);
   visit("qk_norm", config.qk_norm);
   visit("initializer_range", config.initializer_range);
+}
+
+// The same for the dropouts.
+template <typename Config, typename Visit>
+requires std::same_as<std::remove_const_t<Config>, LlamaConfig>
+void VisitDropouts(Config& config, const Visit& visit) {
+  visit("attention_dropout", config.attention_dropout);
 }
 
 // Fields that nobody has given follow those that somebody has.

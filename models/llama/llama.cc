@@ -96,13 +96,15 @@ Llama::Block Llama::NewBlock(const std::string& prefix) {
   return b;
 }
 
-Var Llama::RunBlock(Tape& tape, const Var& x, const Batch& batch, const Block& b,
+Var Llama::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, bool train,
                     const TensorPtr& rope_table) const {
+  const Block& b = blocks_[layer];
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   Var a = RmsNorm(tape, x, *b.attention_norm, eps);
   a = Linear(tape, a, *b.qkv_w, kLayout, b.qkv_b);
   a = RotaryAttention(tape, a, batch, {config_.num_attention_heads, config_.num_key_value_heads},
-                      {rope_table, b.q_norm, b.k_norm, eps});
+                      {rope_table, b.q_norm, b.k_norm, eps},
+                      {.rate = train ? config_.attention_dropout : 0, .layer = layer});
   a = Linear(tape, a, *b.o_w, kLayout, b.o_b);
   const Var middle = Residual(tape, x, a);
   Var m = RmsNorm(tape, middle, *b.mlp_norm, eps);
@@ -113,6 +115,7 @@ Var Llama::RunBlock(Tape& tape, const Var& x, const Batch& batch, const Block& b
 }
 
 Var Llama::Hidden(Tape& tape, const Batch& batch) const {
+  const bool train = tape.recording();  // Also where a block's own tape does not record.
   // With a cache, that of the longest sequence it can hold, so that all of it is rotated alike.
   const int64_t seq = tape.cache() ? tape.cache()->capacity() : batch.tokens.shape[1];
   TensorPtr table;  // Of the micro-batch's positions: lives as long as a block may need it.
@@ -124,8 +127,8 @@ Var Llama::Hidden(Tape& tape, const Batch& batch) const {
   });
   for (size_t i = 0; i < blocks_.size(); ++i) {
     x = tape.Segment(static_cast<int>(i) + 1, x, /*recomputable=*/true,
-                     [this, i, batch, table](Tape& t, const Var& in) {
-                       return RunBlock(t, in, batch, blocks_[i], table);
+                     [this, i, train, batch, table](Tape& t, const Var& in) {
+                       return RunBlock(t, in, batch, i, train, table);
                      });
   }
   return x;

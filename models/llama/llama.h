@@ -46,7 +46,8 @@ class Llama final : public Model {
   Block NewBlock(const std::string& prefix);
 
   Var Hidden(Tape& tape, const Batch& batch) const;  // Before the final norm.
-  Var RunBlock(Tape& tape, const Var& x, const Batch& batch, const Block& block,
+  // `train`: dropout acts.
+  Var RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, bool train,
                const TensorPtr& rope_table) const;
   Var FinalNorm(Tape& tape, const Var& x) const;
   int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }

@@ -98,7 +98,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     const ModelShape shape = ShapeFor(recipe);
     const RunData data = OpenData(recipe, shape, environment.world_size,
                                   static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
-    CheckRunDirectory(recipe, data.files);
+    CheckRunDirectory(WithDropouts(recipe, shape), data.files);
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);
     const SessionOptions options = SessionOptionsFor(
         recipe, environment.world_size, ThreadsFor(recipe, environment.local_world_size));

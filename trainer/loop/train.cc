@@ -120,12 +120,12 @@ class EarlyStopWatch {
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const Job& job, EarlyStopWatch& watch)
-      : recipe_(recipe),
+      : recipe_(WithDropouts(recipe, ShapeFor(recipe))),
         job_(job),
         watch_(watch),
         threads_(ThreadsFor(recipe, job.local_world)),
-        shape_(ShapeFor(recipe)),
-        model_(BuildModel(recipe, shape_)),
+        shape_(ShapeFor(recipe_)),
+        model_(BuildModel(recipe_, shape_)),
         options_(SessionOptionsFor(recipe, job.world, threads_)),
         data_(OpenData(recipe, shape_, job.world, static_cast<uint64_t>(recipe.run.seed),
                        recipe.data.valid, ProgressFor(job))),
@@ -288,7 +288,7 @@ class Trainer {
       FillInitial(p, seed, begin, values);
     };
     if (recipe_.model.init_from) {
-      LogIgnoredKeys();
+      DescribeFiles(*recipe_.model.init_from);
       const std::string& from = *recipe_.model.init_from;
       EveryRank("initial weights", [&] {
         executor().Initialize([draw, read = RequireFinite(OpenInitialWeights(from), from)](
@@ -365,14 +365,19 @@ class Trainer {
     return ranges;
   }
 
-  void LogIgnoredKeys() {
-    std::string keys;
-    for (const std::string& key : IgnoredKeys(*recipe_.model.init_from)) {
-      keys += (keys.empty() ? "" : ", ") + key;
-    }
-    if (first() && !keys.empty()) {
-      log_->Info(*recipe_.model.init_from + "/config.json: not looked at: " + keys);
-    }
+  // What of init_from's config.json has gone into the run unasked, and what has not at all.
+  void DescribeFiles(const std::string& directory) {
+    std::string keys, rates;
+    for (const std::string& key : IgnoredKeys(directory)) keys += (keys.empty() ? "" : ", ") + key;
+    VisitDropouts(shape_, [&](const char* name, double rate) {
+      const std::string key = std::string("model.") + name;
+      if (rate == 0 || recipe_.places.count(key) > 0) return;
+      char text[32];
+      std::snprintf(text, sizeof(text), " %g", rate);
+      rates += (rates.empty() ? "" : ", ") + key + text;
+    });
+    if (!rates.empty()) console_.Line(Printable(directory + ": taken over: " + rates));
+    if (!keys.empty()) console_.Line(Printable(directory + "/config.json: not looked at: " + keys));
   }
 
   void OpenMetrics() {
@@ -855,7 +860,7 @@ class Trainer {
     return code;
   }
 
-  const Recipe& recipe_;
+  const Recipe recipe_;
   const Job& job_;
   EarlyStopWatch& watch_;
   const int threads_;

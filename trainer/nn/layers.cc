@@ -253,9 +253,14 @@ struct PackedHeads {
   int64_t heads, kv_heads;
   Shape qkv, qk, out, lse;
   View positions;
+  AttentionDropout dropout;
 
-  PackedHeads(const Var& x, const Batch& batch, const AttentionHeads& h)
+  PackedHeads(const Var& x, const Batch& batch, const AttentionHeads& h,
+              const ProbabilityDropout& drop)
       : heads(h.heads), kv_heads(h.kv_heads), positions(batch.positions) {
+    if (drop.rate > 0) {
+      dropout = {drop.rate, static_cast<uint32_t>(drop.layer), batch.sample_keys};
+    }
     const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
     const int64_t all = heads + 2 * kv_heads, head_dim = x.shape[1] / all;
     qkv = Shape{rows, seq, all, head_dim};
@@ -269,7 +274,7 @@ struct PackedHeads {
   Heads V(const View& tensor) const { return {tensor, heads + kv_heads, kv_heads}; }
   Heads QK(const View& tensor) const { return {tensor, 0, heads + kv_heads}; }
   AttentionInputs Inputs(const View& qk, const View& v) const {
-    return {Q(qk), K(qk), V(v), positions};
+    return {Q(qk), K(qk), V(v), positions, dropout};
   }
 };
 
@@ -304,8 +309,9 @@ Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs
 
 }  // namespace
 
-Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads) {
-  const PackedHeads p(qkv, batch, heads);
+Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
+                    const ProbabilityDropout& dropout) {
+  const PackedHeads p(qkv, batch, heads, dropout);
   const auto inputs = [p, qkv = qkv.value] {
     const View all = qkv->Get().Reshape(p.qkv);
     return p.Inputs(all, all);
@@ -319,8 +325,8 @@ Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
 }
 
 Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
-                    const Rotary& rotary) {
-  const PackedHeads p(qkv, batch, heads);
+                    const Rotary& rotary, const ProbabilityDropout& dropout) {
+  const PackedHeads p(qkv, batch, heads, dropout);
   const auto rotate = [&tape, p, table = rotary.table](RopeDirection direction, const View& qk) {
     Rope(tape.stream(), table->view(), p.positions, direction, p.QK(qk));
   };

@@ -40,8 +40,15 @@ struct AttentionHeads {
   int64_t heads, kv_heads;
 };
 
+// Of the probabilities, in the model's `layer`: other layers drop others.
+struct ProbabilityDropout {
+  double rate = 0;
+  size_t layer = 0;
+};
+
 // qkv -> [batch * seq, heads * head_dim]. Cheap to make again, in memory if not in time.
-Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads);
+Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
+                    const ProbabilityDropout& dropout = {});
 
 // What is done to each head of q and k before attention.
 struct Rotary {
@@ -54,7 +61,7 @@ struct Rotary {
 // The same after norms and rotation. Without norms qkv is rotated in place: nobody else may use
 // it, and it is not cheap.
 Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
-                    const Rotary& rotary);
+                    const Rotary& rotary, const ProbabilityDropout& dropout = {});
 
 // In place: nobody else may use x, and it is not cheap. Rows of x are those of the batch.
 Var Dropout(Tape& tape, const Var& x, const Batch& batch, uint32_t site, double rate);

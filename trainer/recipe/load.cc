@@ -222,11 +222,13 @@ void CheckFamily(Rules& rules, const ModelRecipe& model) {
     rules.Require(false, {"model." + std::string(field.name), "model.family"},
                   "a `" + family + "` has no such field");
   }
-  const bool drops = model.embedding_dropout > 0 || model.residual_dropout > 0;
-  rules.Require(!drops || model.family == ModelRecipe::Family::kGpt2,
-                {model.embedding_dropout > 0 ? "model.embedding_dropout" : "model.residual_dropout",
-                 "model.family"},
-                "a `" + family + "` has no dropout");
+  known.clear();
+  VisitDropouts(*DefaultShape(family), [&](const char* name, double) { known.insert(name); });
+  for (const recipe::Dropout& dropout : recipe::Dropouts()) {
+    if (known.count(dropout.name) > 0 || (model.*dropout.member).value_or(0) == 0) continue;
+    rules.Require(false, {"model." + std::string(dropout.name), "model.family"},
+                  "a `" + family + "` has no such dropout");
+  }
 }
 
 void CheckRules(RecipeReader& reader, const Recipe& recipe) {
@@ -334,6 +336,11 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts,
   Recipe recipe;
   for (const Layer& layer : layers) RecipeType().read(*layer.tree, "", reader, recipe);
   if (HasShape(recipe.model)) FillShape(recipe.model, recipe.data);
+  if (!recipe.model.init_from) {
+    for (const recipe::Dropout& dropout : recipe::Dropouts()) {
+      if (auto& rate = recipe.model.*dropout.member; !rate) rate = 0;
+    }
+  }
   CheckRules(reader, recipe);
   if (!reader.mistakes().empty()) Throw(reader.mistakes(), sources);
   for (const auto& [key, place] : reader.places()) {

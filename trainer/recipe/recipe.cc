@@ -65,12 +65,10 @@ const std::string* TokenizerOf(const DataRecipe& data) {
 
 namespace {
 
-// Not of the files: how this run trains.
-void SetDropout(const ModelRecipe& model, ModelShape& shape) {
-  if (auto* gpt2 = std::get_if<Gpt2Config>(&shape)) {
-    gpt2->embedding_dropout = model.embedding_dropout;
-    gpt2->residual_dropout = model.residual_dropout;
-  }
+void SetDropouts(const ModelRecipe& model, ModelShape& shape) {
+  VisitDropouts(shape, [&](const char* name, double& rate) {
+    if (const auto& given = recipe::DropoutOf(model, name)) rate = *given;
+  });
 }
 
 template <typename T>
@@ -96,8 +94,16 @@ ModelShape ShapeOf(const ModelRecipe& model) {
     if (!given) throw std::invalid_argument(std::string("[ShapeOf] model.") + name + " is empty");
     field = *given;
   });
-  SetDropout(model, shape);
+  SetDropouts(model, shape);
   return shape;
+}
+
+Recipe WithDropouts(const Recipe& recipe, const ModelShape& shape) {
+  Recipe with = recipe;
+  for (const recipe::Dropout& dropout : recipe::Dropouts()) with.model.*dropout.member = 0;
+  VisitDropouts(shape,
+                [&](const char* name, double rate) { recipe::DropoutOf(with.model, name) = rate; });
+  return with;
 }
 
 std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape& shape) {
@@ -173,7 +179,7 @@ ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files) {
   for (const std::string& mistake : mistakes) text += (text.empty() ? "" : "\n") + mistake;
   if (!text.empty()) throw ConfigError(text);
   ModelShape shape = files;
-  SetDropout(model, shape);
+  SetDropouts(model, shape);
   return shape;
 }
 

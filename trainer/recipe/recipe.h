@@ -70,9 +70,10 @@ struct ModelRecipe {
   std::optional<bool> mlp_bias;
   std::optional<bool> qk_norm;
   std::optional<double> initializer_range;
-  // GPT-2, while training; no part of the shape.
-  double embedding_dropout = 0;
-  double residual_dropout = 0;
+  // While training; no part of the shape. Empty under init_from alone: what the files there say.
+  std::optional<double> embedding_dropout;
+  std::optional<double> residual_dropout;
+  std::optional<double> attention_dropout;
 
   bool operator==(const ModelRecipe&) const = default;
 };
@@ -341,9 +342,13 @@ constexpr std::string_view Name(E value) { return NamesOf(value)[static_cast<siz
 // The shape to build. Throws std::invalid_argument where a field is empty.
 ModelShape ShapeOf(const ModelRecipe& model);
 
-// Under init_from, with the shape found there: a field of the recipe may only agree with it. Throws
+// Under init_from, with the shape found there: a field of the recipe may only agree with it, while
+// a dropout of the recipe counts in place of that of the files. Throws
 // ConfigError with a line for each that does not, naming both values, and for each ShapeConflict.
 ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files);
+
+// The recipe with the dropouts that `shape` trains with, which is how a run records it.
+Recipe WithDropouts(const Recipe& recipe, const ModelShape& shape);
 
 // What cannot be trained: no model has this shape, or the data does not fit it.
 struct ShapeConflict {

@@ -99,86 +99,87 @@ Section<ModelRecipe> ModelSection() {
     if (node.kind == YamlNode::Kind::kNull) return;
     for (const ShapeField& field : ShapeFields()) field.Reset(model);
   };
-  return {
-      {
-          Key("family", &R::family, OneOf<R::Family>(Later({"t5", "vit", "regnet", "dhen"})),
-              "The architecture. llama: also Mistral, Qwen2 and Qwen3.")
-              .Required(),
-          preset,
-          Key("init_from", &R::init_from, Nullable(Text()),
-              "A Hugging Face directory (config.json and *.safetensors) or a checkpoint to "
-              "take shape and weights from. Shape fields given beside it must agree with it."),
-          Key("lora", &R::lora, Nullable(Map(LoraSection())),
-              "Low-rank adapters: all parameters of init_from are frozen, and the adapters train. "
-              "null: none."),
-          Key("hidden_size", &R::hidden_size, Nullable(Integer(1, kMaxHiddenSize)),
-              "Width of the residual stream. null: gpt2: 768, llama: 4096.")
-              .Elsewhere({"n_embd", "d_model", "hidden_dim"}),
-          Key("intermediate_size", &R::intermediate_size,
-              Nullable(Integer(1, kMaxIntermediateSize)),
-              "Width inside the MLP. null: gpt2: 4 x hidden_size, llama: 8/3 of it in whole 256s; "
-              "the preset's, unless hidden_size is given beside it.")
-              .Elsewhere({"n_inner", "d_ff", "ffn_dim"}),
-          Key("num_hidden_layers", &R::num_hidden_layers, Nullable(Integer(1, kMaxHiddenLayers)),
-              "Transformer blocks. null: gpt2: 12, llama: 32.")
-              .Elsewhere({"n_layer", "n_layers", "num_layers"}),
-          Key("num_attention_heads", &R::num_attention_heads, Nullable(Integer(1, kMaxHiddenSize)),
-              "Attention heads; gpt2: they divide hidden_size. null: gpt2: 12, llama: 32.")
-              .Elsewhere({"n_head", "n_heads", "num_heads"}),
-          Key("num_key_value_heads", &R::num_key_value_heads, Nullable(Integer(1, kMaxHeads)),
-              "llama: heads of keys and values, each for a group of attention heads, which they "
-              "divide. null: num_attention_heads; the preset's, unless that is given beside it.")
-              .Elsewhere({"n_kv_heads", "num_kv_heads", "n_query_groups"}),
-          Key("head_dim", &R::head_dim, Nullable(Integer(1, kMaxRotaryHeadDim)),
-              "llama: width of a head, even. null: hidden_size / num_attention_heads; the "
-              "preset's, unless one of these is given beside it.")
-              .Elsewhere({"head_size", "kv_channels"}),
-          Key("vocab_size", &R::vocab_size, Nullable(Integer(1, kMaxVocabSize)),
-              "Tokens that the model knows. null: the preset's; without one 256 for text in "
-              "bytes, else gpt2: 50257, llama: 32000.")
-              .Elsewhere({"n_vocab"}),
-          Key("max_position_embeddings", &R::max_position_embeddings,
-              Nullable(Integer(1, kMaxPositions)),
-              "Longest sequence, in tokens. null: gpt2: 1024, llama: 4096.")
-              .Elsewhere({"n_positions", "n_ctx", "block_size"}),
-          Key("layer_norm_epsilon", &R::layer_norm_epsilon,
-              Nullable(Number({.at_least = 0, .at_most = 1})),
-              "gpt2: added to the variance in every LayerNorm. null: 1e-5.")
-              .Elsewhere({"layer_norm_eps", "norm_eps"}),
-          Key("rms_norm_eps", &R::rms_norm_eps, Nullable(Number({.at_least = 0, .at_most = 1})),
-              "llama: added to the mean square in every RMSNorm. null: 1e-5."),
-          Key("rope_theta", &R::rope_theta, Nullable(Number({.above = 1})),
-              "llama: base of the rotary wavelengths. null: 10000.")
-              .Elsewhere({"rope_base", "rotary_base"}),
-          Key("rope_scaling", &R::rope_scaling, Nullable(RopeScalingType()),
-              "llama: how rotary wavelengths are stretched for longer sequences. null: the "
-              "preset's; without one they are not. Given in a later file, it replaces that of "
-              "earlier ones.")
-              .Elsewhere({"rope_parameters"}),
-          Key("tie_word_embeddings", &R::tie_word_embeddings, Nullable(Boolean()),
-              "llama: the head is the token embedding. null: false."),
-          Key("attention_bias", &R::attention_bias, Nullable(Boolean()),
-              "llama: biases of q, k and v. null: false.")
-              .Elsewhere({"qkv_bias"}),
-          Key("attention_output_bias", &R::attention_output_bias, Nullable(Boolean()),
-              "llama: a bias after attention's last product. null: false."),
-          Key("mlp_bias", &R::mlp_bias, Nullable(Boolean()),
-              "llama: biases of gate, up and down. null: false."),
-          Key("qk_norm", &R::qk_norm, Nullable(Boolean()),
-              "llama: an RMSNorm of each head of q and k. null: false.")
-              .Elsewhere({"use_qk_norm", "norm_qk"}),
-          Key("initializer_range", &R::initializer_range,
-              Nullable(Number({.at_least = 0, .at_most = 1})),
-              "Standard deviation of the initial weights. null: 0.02.")
-              .Elsewhere({"init_std"}),
-          Key("embedding_dropout", &R::embedding_dropout, Number({.at_least = 0, .below = 1}),
-              "gpt2: share of the embeddings' elements that are dropped while training.")
-              .Elsewhere({"embd_pdrop"}),
-          Key("residual_dropout", &R::residual_dropout, Number({.at_least = 0, .below = 1}),
-              "gpt2: the same of what attention and the MLP add to the residual stream.")
-              .Elsewhere({"resid_pdrop", "dropout"}),
-      },
-      {"attention_dropout"}};
+  return {{
+      Key("family", &R::family, OneOf<R::Family>(Later({"t5", "vit", "regnet", "dhen"})),
+          "The architecture. llama: also Mistral, Qwen2 and Qwen3.")
+          .Required(),
+      preset,
+      Key("init_from", &R::init_from, Nullable(Text()),
+          "A Hugging Face directory (config.json and *.safetensors) or a checkpoint to "
+          "take shape and weights from. Shape fields given beside it must agree with it."),
+      Key("lora", &R::lora, Nullable(Map(LoraSection())),
+          "Low-rank adapters: all parameters of init_from are frozen, and the adapters train. "
+          "null: none."),
+      Key("hidden_size", &R::hidden_size, Nullable(Integer(1, kMaxHiddenSize)),
+          "Width of the residual stream. null: gpt2: 768, llama: 4096.")
+          .Elsewhere({"n_embd", "d_model", "hidden_dim"}),
+      Key("intermediate_size", &R::intermediate_size, Nullable(Integer(1, kMaxIntermediateSize)),
+          "Width inside the MLP. null: gpt2: 4 x hidden_size, llama: 8/3 of it in whole 256s; "
+          "the preset's, unless hidden_size is given beside it.")
+          .Elsewhere({"n_inner", "d_ff", "ffn_dim"}),
+      Key("num_hidden_layers", &R::num_hidden_layers, Nullable(Integer(1, kMaxHiddenLayers)),
+          "Transformer blocks. null: gpt2: 12, llama: 32.")
+          .Elsewhere({"n_layer", "n_layers", "num_layers"}),
+      Key("num_attention_heads", &R::num_attention_heads, Nullable(Integer(1, kMaxHiddenSize)),
+          "Attention heads; gpt2: they divide hidden_size. null: gpt2: 12, llama: 32.")
+          .Elsewhere({"n_head", "n_heads", "num_heads"}),
+      Key("num_key_value_heads", &R::num_key_value_heads, Nullable(Integer(1, kMaxHeads)),
+          "llama: heads of keys and values, each for a group of attention heads, which they "
+          "divide. null: num_attention_heads; the preset's, unless that is given beside it.")
+          .Elsewhere({"n_kv_heads", "num_kv_heads", "n_query_groups"}),
+      Key("head_dim", &R::head_dim, Nullable(Integer(1, kMaxRotaryHeadDim)),
+          "llama: width of a head, even. null: hidden_size / num_attention_heads; the "
+          "preset's, unless one of these is given beside it.")
+          .Elsewhere({"head_size", "kv_channels"}),
+      Key("vocab_size", &R::vocab_size, Nullable(Integer(1, kMaxVocabSize)),
+          "Tokens that the model knows. null: the preset's; without one 256 for text in "
+          "bytes, else gpt2: 50257, llama: 32000.")
+          .Elsewhere({"n_vocab"}),
+      Key("max_position_embeddings", &R::max_position_embeddings,
+          Nullable(Integer(1, kMaxPositions)),
+          "Longest sequence, in tokens. null: gpt2: 1024, llama: 4096.")
+          .Elsewhere({"n_positions", "n_ctx", "block_size"}),
+      Key("layer_norm_epsilon", &R::layer_norm_epsilon,
+          Nullable(Number({.at_least = 0, .at_most = 1})),
+          "gpt2: added to the variance in every LayerNorm. null: 1e-5.")
+          .Elsewhere({"layer_norm_eps", "norm_eps"}),
+      Key("rms_norm_eps", &R::rms_norm_eps, Nullable(Number({.at_least = 0, .at_most = 1})),
+          "llama: added to the mean square in every RMSNorm. null: 1e-5."),
+      Key("rope_theta", &R::rope_theta, Nullable(Number({.above = 1})),
+          "llama: base of the rotary wavelengths. null: 10000.")
+          .Elsewhere({"rope_base", "rotary_base"}),
+      Key("rope_scaling", &R::rope_scaling, Nullable(RopeScalingType()),
+          "llama: how rotary wavelengths are stretched for longer sequences. null: the "
+          "preset's; without one they are not. Given in a later file, it replaces that of "
+          "earlier ones.")
+          .Elsewhere({"rope_parameters"}),
+      Key("tie_word_embeddings", &R::tie_word_embeddings, Nullable(Boolean()),
+          "llama: the head is the token embedding. null: false."),
+      Key("attention_bias", &R::attention_bias, Nullable(Boolean()),
+          "llama: biases of q, k and v. null: false.")
+          .Elsewhere({"qkv_bias"}),
+      Key("attention_output_bias", &R::attention_output_bias, Nullable(Boolean()),
+          "llama: a bias after attention's last product. null: false."),
+      Key("mlp_bias", &R::mlp_bias, Nullable(Boolean()),
+          "llama: biases of gate, up and down. null: false."),
+      Key("qk_norm", &R::qk_norm, Nullable(Boolean()),
+          "llama: an RMSNorm of each head of q and k. null: false.")
+          .Elsewhere({"use_qk_norm", "norm_qk"}),
+      Key("initializer_range", &R::initializer_range,
+          Nullable(Number({.at_least = 0, .at_most = 1})),
+          "Standard deviation of the initial weights. null: 0.02.")
+          .Elsewhere({"init_std"}),
+      Key("embedding_dropout", &R::embedding_dropout, Nullable(Number({.at_least = 0, .below = 1})),
+          "gpt2: share of the embeddings' elements that are dropped while training. null: what "
+          "init_from's config.json says; without one 0.")
+          .Elsewhere({"embd_pdrop"}),
+      Key("residual_dropout", &R::residual_dropout, Nullable(Number({.at_least = 0, .below = 1})),
+          "gpt2: the same of what attention and the MLP add to the residual stream.")
+          .Elsewhere({"resid_pdrop", "dropout"}),
+      Key("attention_dropout", &R::attention_dropout, Nullable(Number({.at_least = 0, .below = 1})),
+          "The same of attention's probabilities, behind the softmax.")
+          .Elsewhere({"attn_pdrop"}),
+  }};
 }
 
 // `bytes`, or a path that says by its end what it is.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "trainer/core/check.h"
 
@@ -38,6 +39,28 @@ const ShapeField& FindShapeField(std::string_view name) {
                                   [&](const ShapeField& field) { return field.name == name; });
   FSDP_CHECK(found != fields.end()) << "no shape field " << name;
   return *found;
+}
+
+std::span<const Dropout> Dropouts() {
+  using R = ModelRecipe;
+  static constexpr auto dropouts = std::to_array<Dropout>({
+      {"embedding_dropout", &R::embedding_dropout},
+      {"residual_dropout", &R::residual_dropout},
+      {"attention_dropout", &R::attention_dropout},
+  });
+  return dropouts;
+}
+
+const std::optional<double>& DropoutOf(const ModelRecipe& model, std::string_view name) {
+  const std::span<const Dropout> all = Dropouts();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Dropout& d) { return d.name == name; });
+  FSDP_CHECK(found != all.end()) << "no dropout " << name;
+  return model.*(found->member);
+}
+
+std::optional<double>& DropoutOf(ModelRecipe& model, std::string_view name) {
+  return const_cast<std::optional<double>&>(DropoutOf(std::as_const(model), name));
 }
 
 }  // namespace fsdp::recipe

@@ -44,6 +44,16 @@ const std::optional<T>& MemberFor(const ModelRecipe& model, std::string_view nam
   return model.*std::get<ShapeField::Member<T>>(FindShapeField(name).member);
 }
 
+// The dropouts of all families, which are no part of a shape.
+struct Dropout {
+  std::string_view name;
+  std::optional<double> ModelRecipe::*member;
+};
+std::span<const Dropout> Dropouts();
+// FSDP_CHECKs that there is such a dropout.
+std::optional<double>& DropoutOf(ModelRecipe& model, std::string_view name);
+const std::optional<double>& DropoutOf(const ModelRecipe& model, std::string_view name);
+
 }  // namespace fsdp::recipe
 
 #endif  // FSDP_TRAIN_TRAINER_RECIPE_SHAPE_FIELDS_H_

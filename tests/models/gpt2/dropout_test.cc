@@ -8,17 +8,32 @@
 namespace fsdp::testing {
 namespace {
 
-TinyRun RunWith(double embedding, double residual) {
+TinyRun RunWith(double embedding, double residual, double attention = 0) {
   TinyRun run;
   run.config.embedding_dropout = embedding;
   run.config.residual_dropout = residual;
+  run.config.attention_dropout = attention;
   run.options.global_batch_size = 6;
   run.options.executor.micro_batch_size = 1;
   return run;
 }
 
-TEST(Dropout, StrategyAndRecomputationChangeNoBit) {
-  TinyRun run = RunWith(0.2, 0.3);
+TinyRun LlamaWith(double attention) {
+  TinyRun run = RunWith(0, 0);
+  run.llama = TinyRun::TinyLlama();
+  run.llama->attention_dropout = attention;
+  return run;
+}
+
+class DropoutRuns : public ::testing::TestWithParam<bool> {
+ protected:
+  TinyRun Run() const { return GetParam() ? LlamaWith(0.3) : RunWith(0.2, 0.3, 0.25); }
+};
+INSTANTIATE_TEST_SUITE_P(Families, DropoutRuns, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Llama" : "Gpt2"; });
+
+TEST_P(DropoutRuns, StrategyAndRecomputationChangeNoBit) {
+  TinyRun run = Run();
   run.world = 2;
   run.options.executor.strategy = Strategy::kShardGradOp;
   const TinyResult plain = Train(run);
@@ -32,8 +47,8 @@ TEST(Dropout, StrategyAndRecomputationChangeNoBit) {
 }
 
 // Other elements would move the loss of a step by percents; other orders of sums do by 1e-6.
-TEST(Dropout, RanksAndMicroBatchesDropTheSame) {
-  TinyRun run = RunWith(0.2, 0.3);
+TEST_P(DropoutRuns, RanksAndMicroBatchesDropTheSame) {
+  TinyRun run = Run();
   const TinyResult one = Train(run);
   for (const auto& [world, rows] : {std::pair(1, 3), {2, 1}, {3, 2}, {5, 1}}) {
     run.world = world;
@@ -46,24 +61,27 @@ TEST(Dropout, RanksAndMicroBatchesDropTheSame) {
   }
 }
 
-// Each of the two acts while training, and neither on evaluation or logits.
+// Each of them acts while training, and neither on evaluation or logits.
 TEST(Dropout, ActsInTrainingOnly) {
-  const auto first_step = [](double embedding, double residual) {
-    TinyRun run = RunWith(embedding, residual);
+  const auto first_step = [](TinyRun run) {
     run.steps = 1;
     run.options.lr.lr = 0;
     run.eval_step = 1;
     run.logits = {{0, 3}};
     return Train(run);
   };
-  const TinyResult none = first_step(0, 0), embedding = first_step(0.2, 0),
-                   residual = first_step(0, 0.2);
-  for (const TinyResult* dropped : {&embedding, &residual}) {
-    EXPECT_GT(std::abs(dropped->losses[0] - none.losses[0]), 1e-4);
-    EXPECT_EQ(dropped->eval_loss, none.eval_loss);
-    EXPECT_EQ(dropped->logits, none.logits);
-  }
+  const auto differ = [](const TinyResult& dropped, const TinyResult& none) {
+    EXPECT_GT(std::abs(dropped.losses[0] - none.losses[0]), 1e-5);
+    EXPECT_EQ(dropped.eval_loss, none.eval_loss);
+    EXPECT_EQ(dropped.logits, none.logits);
+  };
+  const TinyResult none = first_step(RunWith(0, 0)), embedding = first_step(RunWith(0.2, 0)),
+                   residual = first_step(RunWith(0, 0.2)),
+                   attention = first_step(RunWith(0, 0, 0.2));
+  for (const TinyResult* dropped : {&embedding, &residual, &attention}) differ(*dropped, none);
   EXPECT_NE(embedding.losses[0], residual.losses[0]);
+  EXPECT_NE(attention.losses[0], residual.losses[0]);
+  differ(first_step(LlamaWith(0.2)), first_step(LlamaWith(0)));
 }
 
 // The same sequence in another step, or as another sample, loses other elements.

@@ -93,6 +93,7 @@ TEST(Gradient, OfDropoutIsWhatDifferencesSay) {
   TinyRun run = OneStep();
   run.config.embedding_dropout = 0.2;
   run.config.residual_dropout = 0.3;
+  run.config.attention_dropout = 0.25;
   ExpectGradientOfDifferences(run);
 }
 

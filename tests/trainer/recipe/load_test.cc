@@ -271,7 +271,10 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(llama("layer_norm_epsilon: 1e-5"),
             "r.yaml:1:44: model.layer_norm_epsilon: a `llama` has no such field");
   EXPECT_EQ(llama("residual_dropout: 0.1"),
-            "r.yaml:1:42: model.residual_dropout: a `llama` has no dropout");
+            "r.yaml:1:42: model.residual_dropout: a `llama` has no such dropout");
+  EXPECT_EQ(llama("attention_dropout: 0.1"), "");
+  EXPECT_EQ(llama("attn_pdrop: 0.1"),
+            "r.yaml:1:24: model.attn_pdrop: unknown key; did you mean `attention_dropout`?");
   EXPECT_EQ(llama("num_key_value_heads: 5"),
             "r.yaml:1:45: model.num_key_value_heads: 5 key and value heads do not divide 32 heads");
   EXPECT_EQ(llama("head_dim: 7"),
@@ -577,17 +580,36 @@ TEST(LoadRecipe, DynamicScalingAllowsLongerSequences) {
             "100, which model.rope_scaling stretches to 250");
 }
 
-// Dropout is no part of a shape: files say nothing about it, and the recipe decides.
-TEST(LoadRecipe, DropoutIsTheRecipes) {
+// Dropout is no part of a shape: what the recipe leaves open the files say, and without files it is
+// 0. A run records what it trains with.
+TEST(LoadRecipe, DropoutsAreTheRecipesOrTheFiles) {
   const Recipe recipe = Parse(
-      "model: {family: gpt2, init_from: hf, embedding_dropout: 0.1}\n"
+      "model: {family: gpt2, init_from: hf, embedding_dropout: 0.1, attention_dropout: 0}\n"
       "data: {train: {paths: [x]}}\n");
   Gpt2Config files;
   files.residual_dropout = 0.5;
+  files.attention_dropout = 0.25;
   const auto shape = std::get<Gpt2Config>(ShapeOf(recipe, files));
   EXPECT_EQ(shape.embedding_dropout, 0.1);
-  EXPECT_EQ(shape.residual_dropout, 0);
-  EXPECT_EQ(std::get<Gpt2Config>(ShapeOf(Parse(kGood).model)).embedding_dropout, 0);
+  EXPECT_EQ(shape.residual_dropout, 0.5);
+  EXPECT_EQ(shape.attention_dropout, 0);
+  EXPECT_FALSE(recipe.model.residual_dropout);
+  const ModelRecipe recorded = WithDropouts(recipe, shape).model;
+  EXPECT_EQ(recorded.embedding_dropout, 0.1);
+  EXPECT_EQ(recorded.residual_dropout, 0.5);
+  EXPECT_EQ(recorded.attention_dropout, 0);
+  const ModelRecipe plain = Parse(kGood).model;
+  EXPECT_EQ(plain.attention_dropout, 0);
+  EXPECT_EQ(std::get<Gpt2Config>(ShapeOf(plain)).embedding_dropout, 0);
+
+  const Recipe llama = Parse(
+      "model: {family: llama, init_from: hf}\n"
+      "data: {train: {paths: [x]}}\n");
+  LlamaConfig theirs;
+  theirs.attention_dropout = 0.25;
+  EXPECT_EQ(std::get<LlamaConfig>(ShapeOf(llama, theirs)).attention_dropout, 0.25);
+  EXPECT_EQ(WithDropouts(llama, theirs).model.attention_dropout, 0.25);
+  EXPECT_EQ(WithDropouts(llama, theirs).model.residual_dropout, 0);
 }
 
 TEST(LoadRecipe, FilesOfAnotherFamilyAreRefused) {

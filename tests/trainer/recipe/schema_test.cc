@@ -321,6 +321,10 @@ void Reconcile(Json& recipe) {
                "attention_output_bias", "qk_norm"};
   }
   for (const char* field : foreign) model[field] = nullptr;
+  for (const char* dropout : {"embedding_dropout", "residual_dropout", "attention_dropout"}) {
+    // Only files can leave it open.
+    if (model[dropout].is_null() && model["init_from"].is_null()) model[dropout] = 0.0;
+  }
   if (llama) {
     model["embedding_dropout"] = model["residual_dropout"] = 0.0;
     model["num_key_value_heads"] = 1;
