@@ -1,6 +1,7 @@
 // Hugging Face directories in and out of the real binary.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -36,7 +37,7 @@ TEST(HuggingFace, ImportTrainExport) {
   const std::string imported = job.dir() / "imported";
   const Outcome import = Checkpoint({"import", kFixture, "--out", imported});
   ASSERT_EQ(import.code, 0) << import.Text();
-  EXPECT_TRUE(Has(import.out, "not looked at: attn_pdrop")) << import.out;
+  EXPECT_TRUE(Has(import.out, "not looked at: summary_activation")) << import.out;
   EXPECT_EQ(Checkpoint({"verify", imported}).code, 0);
 
   // What was never trained comes out as it went in.
@@ -97,24 +98,65 @@ TEST(HuggingFace, MistakesHaveTheirExitCodes) {
   EXPECT_TRUE(Has(resume.err, "model.init_from")) << resume.err;
 }
 
+// The fixture with other keys in its config.json.
+std::string Altered(const Job& job, const std::string& name, const Json& members) {
+  const std::string directory = job.dir() / name;
+  fs::create_directory(directory);
+  fs::copy_file(std::string(kFixture) + "/model.safetensors", directory + "/model.safetensors");
+  Json config = Json::parse(ReadFile(std::string(kFixture) + "/config.json"));
+  config.merge_patch(members);
+  std::ofstream(directory + "/config.json") << config.dump();
+  return directory;
+}
+
 TEST(HuggingFace, ARunSaysWhichKeysItDidNotLookAt) {
   Job job;
-  const std::string theirs = job.dir() / "theirs";
-  fs::create_directory(theirs);
-  fs::copy_file(std::string(kFixture) + "/model.safetensors", theirs + "/model.safetensors");
-  Json config = Json::parse(ReadFile(std::string(kFixture) + "/config.json"));
-  config["some_future_key"] = 3;
-  std::ofstream(theirs + "/config.json") << config.dump();
-  const Outcome run = job.Launch(2, {From(theirs)});
+  const Outcome run = job.Launch(2, {From(Altered(job, "theirs", {{"some_future_key", 3}}))});
   ASSERT_EQ(run.code, 0) << run.Text();
-  const auto says = [&](int rank) {
-    return Has(ReadFile(job.run_dir() + "/logs/rank_" + std::to_string(rank) + ".log"),
-               "config.json: not looked at: ") &&
-           Has(ReadFile(job.run_dir() + "/logs/rank_" + std::to_string(rank) + ".log"),
-               "some_future_key");
+  const size_t said = run.out.find("config.json: not looked at: some_future_key");
+  EXPECT_NE(said, std::string::npos) << run.out;
+  EXPECT_EQ(run.out.find("not looked at", said + 40), std::string::npos) << "once: " << run.out;
+  EXPECT_TRUE(Has(ReadFile(job.run_dir() + "/logs/rank_0.log"), "some_future_key"));
+}
+
+TEST(HuggingFace, DropoutsAreTakenOverAndSaid) {
+  Job job;
+  const std::string theirs = Altered(job, "theirs", {{"attn_pdrop", 0.25}, {"resid_pdrop", 0.125}});
+  const auto loss = [&](const std::string& name, const Strings& more) {
+    job.RunDir(name);
+    Strings settings = {From(theirs), "checkpoint.every=10"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    const Outcome run = job.Train(settings);
+    EXPECT_EQ(run.code, 0) << run.Text();
+    EXPECT_EQ(
+        Has(run.out, "taken over: model.residual_dropout 0.125, model.attention_dropout 0.25"),
+        more.empty())
+        << run.out;
+    return OfKind(ReadMetrics(job.run_dir()), "step").back()["loss"].dump();
   };
-  EXPECT_TRUE(says(0));
-  EXPECT_FALSE(says(1));  // Once.
+  const std::string taken = loss("taken", {});
+  EXPECT_EQ(loss("given", {"model.residual_dropout=0.125", "model.attention_dropout=0.25"}), taken);
+  const std::string attention =
+      loss("half", {"model.residual_dropout=0", "model.attention_dropout=0.25"});
+  EXPECT_NE(attention, taken);
+  EXPECT_NE(loss("none", {"model.residual_dropout=0", "model.attention_dropout=0"}), attention);
+
+  // A run keeps those it began with, and its export has them.
+  const Outcome other = job.Train({From(theirs), "train.steps=12"});
+  EXPECT_EQ(other.code, 2) << other.Text();
+  EXPECT_TRUE(
+      Has(other.err, "model.attention_dropout: the run to resume has 0.0, " + theirs +
+                         " has 0.25: may not differ on a resume; give the recipe the run's"))
+      << other.err;
+  job.RunDir("taken");
+  const Outcome resumed = job.Train({From(theirs), "train.steps=12", "checkpoint.every=12"});
+  EXPECT_EQ(resumed.code, 0) << resumed.Text();
+  const std::string out = job.dir() / "out";
+  ASSERT_EQ(Checkpoint({"export", job.run_dir(), "--out", out}).code, 0);
+  const Json config = Json::parse(ReadFile(out + "/config.json"));
+  EXPECT_EQ(config["attn_pdrop"], 0.25);
+  EXPECT_EQ(config["resid_pdrop"], 0.125);
+  EXPECT_EQ(config["embd_pdrop"], 0.0);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -142,7 +143,10 @@ struct Gpt2RealKey {
   double Gpt2Config::*field;
 };
 constexpr Gpt2RealKey kGpt2Reals[] = {{"layer_norm_epsilon", &Gpt2Config::layer_norm_epsilon},
-                                      {"initializer_range", &Gpt2Config::initializer_range}};
+                                      {"initializer_range", &Gpt2Config::initializer_range},
+                                      {"attn_pdrop", &Gpt2Config::attention_dropout},
+                                      {"embd_pdrop", &Gpt2Config::embedding_dropout},
+                                      {"resid_pdrop", &Gpt2Config::residual_dropout}};
 const std::vector<Feature>& Gpt2Features() {
   static const std::vector<Feature> features = {
       {"activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
@@ -155,7 +159,8 @@ const std::vector<Feature>& Gpt2Features() {
 }
 
 Gpt2Config ReadGpt2(Object& hf) {
-  Gpt2Config config;  // Its defaults are those of transformers.
+  Gpt2Config config;  // Its defaults are those of transformers, but for these.
+  config.attention_dropout = config.embedding_dropout = config.residual_dropout = 0.1;
   for (const auto& [key, field] : kGpt2Integers) {
     if (const auto value = hf.Integer(key)) config.*field = *value;
   }
@@ -178,7 +183,6 @@ nlohmann::ordered_json WriteGpt2(const Gpt2Config& config) {
   for (const auto& [key, field] : kGpt2Integers) json[key] = config.*field;
   for (const auto& [key, field] : kGpt2Reals) json[key] = config.*field;
   json["n_inner"] = config.intermediate_size;
-  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) json[key] = 0.0;
   json["tie_word_embeddings"] = true;
   return json;
 }
@@ -201,7 +205,8 @@ struct LlamaRealKey {
   double LlamaConfig::*field;
 };
 constexpr LlamaRealKey kLlamaReals[] = {{"rms_norm_eps", &LlamaConfig::rms_norm_eps},
-                                        {"initializer_range", &LlamaConfig::initializer_range}};
+                                        {"initializer_range", &LlamaConfig::initializer_range},
+                                        {"attention_dropout", &LlamaConfig::attention_dropout}};
 
 struct Relative {
   const char* model_type;
@@ -390,7 +395,6 @@ nlohmann::ordered_json WriteLlama(const LlamaConfig& config) {
   json["tie_word_embeddings"] = config.tie_word_embeddings;
   if (family.attention_bias_key) json["attention_bias"] = config.attention_bias;
   if (family.mlp_bias_key) json["mlp_bias"] = config.mlp_bias;
-  json["attention_dropout"] = 0.0;
   // The keys that older versions read; newer ones take them over.
   json["rope_theta"] = config.rope_theta;
   nlohmann::ordered_json scaling;  // null.
@@ -407,6 +411,35 @@ nlohmann::ordered_json WriteLlama(const LlamaConfig& config) {
 }
 
 // ---- Both ----
+
+// Dropout in places where we have none: refused, whatever the key is called. Heads of other tasks
+// are not built.
+void RefuseOtherDropouts(const Json& json, const std::vector<std::string>& unasked,
+                         const Object& hf) {
+  for (const std::string& key : unasked) {
+    if (key == "summary_first_dropout" || key == "classifier_dropout") continue;
+    const bool drops = key.find("drop") != std::string::npos;
+    const Json& value = json.at(key);
+    if (drops && value.is_number() && value != 0) {
+      hf.Refuse(key, Show(value) + " is not in this version, only 0");
+    }
+  }
+}
+
+// One id or a list of them; what is none is nobody's.
+std::vector<int32_t> Ids(const Json* value) {
+  std::vector<int32_t> ids;
+  const auto add = [&](const Json& id) {
+    if (id.is_number_integer() && id >= 0 && id <= kMaxVocabSize) ids.push_back(id.get<int32_t>());
+  };
+  if (value == nullptr) return ids;
+  if (!value->is_array()) {
+    add(*value);
+  } else {
+    for (const Json& id : *value) add(id);
+  }
+  return ids;
+}
 
 // Refuses nesting that would exhaust the stack of who walks the document.
 Json Parse(std::string_view text, const std::string& path) {
@@ -453,7 +486,9 @@ HfConfig ParseHfConfig(std::string_view text, const std::string& path) {
     throw CheckpointError(where + mistake.field + ": " + mistake.message);
   }
   for (const char* key : kBookkeeping) hf.Find(key);
+  config.eos = Ids(hf.Find("eos_token_id"));
   config.ignored = hf.Unasked();
+  RefuseOtherDropouts(json, config.ignored, hf);
   return config;
 }
 
@@ -462,12 +497,46 @@ HfConfig ReadHfConfig(const std::string& directory) {
   return ParseHfConfig(ReadWholeFile(path), path);
 }
 
-std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype) {
+std::vector<int32_t> ReadHfEos(const std::string& directory) {
+  const std::string path = directory + "/generation_config.json";
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    const Json json = Parse(ReadWholeFile(path), path);
+    const auto found = json.find("eos_token_id");
+    if (found != json.end() && !Ids(&*found).empty()) return Ids(&*found);
+  }
+  return ReadHfConfig(directory).eos;
+}
+
+namespace {
+
+nlohmann::ordered_json OrNull(const std::optional<int32_t>& id) {
+  return id ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
+}
+
+}  // namespace
+
+std::string HfModelType(const ModelShape& shape) {
+  const auto* llama = std::get_if<LlamaConfig>(&shape);
+  return llama == nullptr ? "gpt2" : RelativeOf(*llama).model_type;
+}
+
+std::string HfGenerationConfigToJson(const HfTokenIds& ids) {
+  return nlohmann::ordered_json{{"bos_token_id", OrNull(ids.bos)},
+                                {"eos_token_id", OrNull(ids.eos)},
+                                {"pad_token_id", OrNull(ids.pad ? ids.pad : ids.eos)}}
+             .dump(2) +
+         "\n";
+}
+
+std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype, const HfTokenIds& ids) {
   nlohmann::ordered_json json = std::holds_alternative<Gpt2Config>(shape)
                                     ? WriteGpt2(std::get<Gpt2Config>(shape))
                                     : WriteLlama(std::get<LlamaConfig>(shape));
-  // Which tokens begin and end a text is the tokenizer's to say.
-  for (const char* key : {"bos_token_id", "eos_token_id"}) json[key] = nullptr;
+  // Null where there is none: absent, some families' defaults would be.
+  json["bos_token_id"] = OrNull(ids.bos);
+  json["eos_token_id"] = OrNull(ids.eos);
+  json["pad_token_id"] = OrNull(ids.pad);
   json["torch_dtype"] = dtype;
   json["use_cache"] = true;
   return json.dump(2) + "\n";

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/errors.h"
@@ -83,7 +85,10 @@ TEST(HfConfigTest, PublishedFilesAreThePresets) {
   EXPECT_EQ(Parse(kQwen25).shape, preset("qwen2.5-0.5b"));
   EXPECT_EQ(Parse(kQwen3).shape, preset("qwen3-0.6b"));
   EXPECT_EQ(Parse(kMistral).shape, preset("mistral-7b-v0.3"));
-  EXPECT_EQ(Parse(R"({"model_type": "gpt2"})").shape, preset("gpt2-124m"));
+  Gpt2Config gpt2 = Gpt2(Parse(R"({"model_type": "gpt2"})"));
+  gpt2.embedding_dropout = gpt2.residual_dropout = gpt2.attention_dropout =
+      0;  // No part of a shape.
+  EXPECT_EQ(ModelShape(gpt2), preset("gpt2-124m"));
   // As transformers 5 writes it: both in one object.
   Json newer = Json::parse(kLlama31);
   newer["rope_parameters"] = newer["rope_scaling"];
@@ -94,7 +99,9 @@ TEST(HfConfigTest, PublishedFilesAreThePresets) {
 }
 
 TEST(HfConfigTest, HasTheDefaultsOfTransformers) {
-  EXPECT_EQ(Gpt2(Parse(R"({"model_type": "gpt2"})")), Gpt2Config());
+  Gpt2Config plain;  // With the dropouts that GPT2Config() has.
+  plain.embedding_dropout = plain.residual_dropout = plain.attention_dropout = 0.1;
+  EXPECT_EQ(Gpt2(Parse(R"({"model_type": "gpt2"})")), plain);
   const Gpt2Config gpt2 = Gpt2(Parse(
       R"({"model_type": "gpt2", "n_embd": 96, "n_inner": null, "attn_pdrop": 0.1, "n_ctx": 7,
           "activation_function": "gelu_pytorch_tanh", "tie_word_embeddings": true})"));
@@ -248,11 +255,68 @@ TEST(HfConfigTest, RefusesByNameWhatItDoesNotCompute) {
 }
 
 TEST(HfConfigTest, SaysWhichKeysItDidNotLookAt) {
-  EXPECT_EQ(Parse(kLlama31).ignored, (std::vector<std::string>{"attention_dropout"}));
+  EXPECT_EQ(Parse(kLlama31).ignored, std::vector<std::string>());
   EXPECT_EQ(Parse(With(kQwen25, {{"some_future_key", 3}})).ignored,
-            (std::vector<std::string>{"attention_dropout", "some_future_key", "use_mrope"}));
+            (std::vector<std::string>{"some_future_key", "use_mrope"}));
   EXPECT_EQ(Parse(R"({"model_type": "gpt2", "resid_pdrop": 0.1, "summary_type": "x"})").ignored,
-            (std::vector<std::string>{"resid_pdrop", "summary_type"}));
+            (std::vector<std::string>{"summary_type"}));
+}
+
+TEST(HfConfigTest, TakesDropoutsOverOrRefusesThemByName) {
+  const Gpt2Config gpt2 =
+      Gpt2(Parse(R"({"model_type": "gpt2", "attn_pdrop": 0.3, "embd_pdrop": 0.2, "resid_pdrop": 0,
+                "summary_first_dropout": 0.1})"));
+  EXPECT_EQ(gpt2.attention_dropout, 0.3);
+  EXPECT_EQ(gpt2.embedding_dropout, 0.2);
+  EXPECT_EQ(gpt2.residual_dropout, 0);
+  EXPECT_EQ(Gpt2(Parse(HfConfigToJson(gpt2, "float32"))), gpt2);
+  for (const std::string& base : {kLlama31, kQwen25, kQwen3, kMistral}) {
+    EXPECT_EQ(Llama(Parse(base)).attention_dropout, 0);
+    const LlamaConfig config = Llama(Parse(With(base, {{"attention_dropout", 0.25}})));
+    EXPECT_EQ(config.attention_dropout, 0.25);
+    EXPECT_EQ(Llama(Parse(HfConfigToJson(config, "float32"))), config);
+    for (const char* key : {"hidden_dropout", "resid_pdrop", "embd_pdrop", "layerdrop",
+                            "attention_probs_dropout_prob"}) {
+      EXPECT_EQ(ErrorOf([&] {
+                  Parse(With(base, {{key, 0.1}}));
+                }),
+                "dir/config.json: " + std::string(key) + ": 0.1 is not in this version, only 0");
+      EXPECT_EQ(ErrorOf([&] { Parse(With(base, {{key, 0.0}})); }), "");
+    }
+  }
+  EXPECT_NE(ErrorOf([] {
+              Parse(R"({"model_type": "gpt2", "attention_dropout": 0.1})");
+            }).find("attention_dropout: 0.1 is not in this version"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf([] {
+              Parse(R"({"model_type": "gpt2", "attn_pdrop": 1.0})");
+            }).find("attention_dropout: want a number of at least 0 and below 1"),
+            std::string::npos);
+}
+
+// transformers' generate() goes by generation_config.json, and by config.json without one.
+TEST(HfConfigTest, KnowsWhatEndsAText) {
+  const std::string dir = testing::TempDir() + "/eos";
+  std::filesystem::create_directories(dir);
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(dir + "/" + name) << text;
+  };
+  write("config.json", With(kLlama31, {{"eos_token_id", Json({7, 5})}}));
+  EXPECT_EQ(ReadHfEos(dir), (std::vector<int32_t>{7, 5}));
+  write("generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_EQ(ReadHfEos(dir), (std::vector<int32_t>{7, 5}));
+  write("generation_config.json", R"({"eos_token_id": 9})");
+  EXPECT_EQ(ReadHfEos(dir), (std::vector<int32_t>{9}));
+  write("generation_config.json", "[");
+  EXPECT_NE(ErrorOf([&] { ReadHfEos(dir); }).find("generation_config.json"), std::string::npos);
+
+  const HfTokenIds ids{.bos = 1, .eos = 2, .pad = std::nullopt};
+  const Json config = Json::parse(HfConfigToJson(Gpt2Config(), "float32", ids));
+  EXPECT_EQ(config["bos_token_id"], 1);
+  EXPECT_EQ(config["eos_token_id"], 2);
+  EXPECT_TRUE(config["pad_token_id"].is_null());
+  EXPECT_EQ(Json::parse(HfGenerationConfigToJson(ids)),
+            Json({{"bos_token_id", 1}, {"eos_token_id", 2}, {"pad_token_id", 2}}));
 }
 
 TEST(HfConfigTest, WritesWhatItReads) {
