@@ -21,6 +21,7 @@
 #include "trainer/loop/export.h"
 #include "trainer/observe/json.h"
 #include "trainer/observe/units.h"
+#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -201,7 +202,7 @@ std::optional<int64_t> ParseBytes(const std::string& text) {
 }
 
 struct ExportFlags {
-  std::string source, out, dtype = "fp32", max_shard_size = "5GB";
+  std::string source, out, dtype = "fp32", max_shard_size = "5GB", tokenizer;
   bool ema = false;
 };
 
@@ -218,13 +219,18 @@ void Export(const ExportFlags& flags) {
   options.max_shard_bytes = *bytes;
   if (flags.ema) options.state = "ema";
   const HeldCheckpoint source = HoldCheckpoint(flags.source);
-  HfExported exported;
+  CheckpointExported exported;
   {
     Progress progress("exported");
-    exported = ExportCheckpoint(source.path, flags.out, options, std::ref(progress));
+    exported =
+        ExportCheckpoint(source.path, flags.out, flags.tokenizer, options, std::ref(progress));
   }
-  std::printf("%s: %s in %s, %d %s\n", flags.out.c_str(), HumanBytes(exported.bytes).c_str(),
-              flags.dtype.c_str(), exported.files, exported.files == 1 ? "file" : "files");
+  for (const std::string& warning : exported.warnings) {
+    std::fprintf(stderr, "warning: %s\n", Printable(warning).c_str());
+  }
+  std::printf("%s: %s in %s, %d %s\n", flags.out.c_str(),
+              HumanBytes(exported.weights.bytes).c_str(), flags.dtype.c_str(),
+              exported.weights.files, exported.weights.files == 1 ? "file" : "files");
 }
 
 struct ImportFlags {
@@ -241,7 +247,7 @@ void Import(const ImportFlags& flags) {
   if (!imported.ignored.empty()) {
     std::string list;
     for (const std::string& key : imported.ignored) list += (list.empty() ? "" : ", ") + key;
-    std::printf("config.json: not looked at: %s\n", list.c_str());
+    std::printf("config.json: not looked at: %s\n", Printable(list).c_str());
   }
   std::printf("%s: %s\n", imported.saved.path.c_str(), HumanBytes(imported.saved.bytes).c_str());
 }
@@ -302,6 +308,10 @@ void AddCheckpointCommand(CLI::App& app) {
     command->add_option("--max-shard-size", flags->max_shard_size, "Of a file")
         ->capture_default_str();
     command->add_flag("--ema", flags->ema, "The averaged weights (train.ema)");
+    command
+        ->add_option("--tokenizer", flags->tokenizer,
+                     "bytes, a tokenizer.json or a SentencePiece model, in place of the run's own")
+        ->type_name("T");
     command->callback([=] { Export(*flags); });
   }
   {

@@ -92,7 +92,11 @@ std::span<const std::byte> Convert(std::span<const float> from, DType dtype,
 HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const Model& model,
                     const std::string& out, const HfExportOptions& options,
                     const ByteProgress& progress) {
-  const std::string config = HfConfigToJson(shape, TorchName(options.dtype));
+  HfTokenIds ids = options.tokenizer.ids;
+  for (std::optional<int32_t>* id : {&ids.bos, &ids.eos, &ids.pad}) {
+    if (*id && **id >= VocabSize(shape)) id->reset();
+  }
+  const std::string config = HfConfigToJson(shape, TorchName(options.dtype), ids);
   const HfTensors tensors(model);
   MergedWeights weights(checkpoint, model, options.state);
   const int64_t element_bytes = SizeOf(options.dtype);
@@ -137,6 +141,10 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
                                           {"weight_map", file_of}};
     WriteWholeFile(directory.temporary() + "/model.safetensors.index.json", index.dump(2) + "\n");
   }
+  for (const auto& [file, contents] : options.tokenizer.contents) {
+    WriteWholeFile(directory.temporary() + "/" + file, contents);
+  }
+  WriteWholeFile(directory.temporary() + "/generation_config.json", HfGenerationConfigToJson(ids));
   WriteWholeFile(directory.temporary() + "/config.json", config);
   directory.Publish();
   return exported;

@@ -1,5 +1,6 @@
-// A checkpoint as a Hugging Face directory: config.json, and model.safetensors or its shards with
-// their index, as transformers' save_pretrained() lays them out.
+// A checkpoint as a Hugging Face directory: config.json, generation_config.json, and
+// model.safetensors or its shards with their index, as transformers' save_pretrained() lays them
+// out, beside the files of a tokenizer.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_EXPORT_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_EXPORT_H_
 
@@ -9,6 +10,7 @@
 #include "models/shape.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
+#include "trainer/checkpoint/hf_tokenizer_files.h"
 #include "trainer/core/dtype.h"
 #include "trainer/nn/model.h"
 
@@ -18,6 +20,7 @@ struct HfExportOptions {
   DType dtype = DType::kFloat32;            // Of all tensors: fp32, bf16 or fp16.
   int64_t max_shard_bytes = 5'000'000'000;  // Of the tensors in a file; one is never split.
   std::string state = "master";             // "ema": the averaged weights.
+  HfTokenizerFiles tokenizer = {};          // Empty: none; ids outside the vocabulary are left out.
 };
 
 struct HfExported {

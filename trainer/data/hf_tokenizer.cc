@@ -51,7 +51,7 @@ bool FlagAt(const Json& map, const char* key, const std::string& where, bool sta
   if (!map.at(key).is_boolean()) throw Refused{where + "." + key + " is neither true nor false"};
   return map.at(key).get<bool>();
 }
-int32_t IdOf(const Json& value, const std::string& where) {
+int32_t ParseId(const Json& value, const std::string& where) {
   if (!value.is_number_integer() || value < 0 || value >= kMaxId) {
     throw Refused{where + " is no id from 0 to " + std::to_string(kMaxId - 1)};
   }
@@ -169,6 +169,11 @@ class HfTokenizer : public Tokenizer {
   std::optional<int32_t> eot() const override { return eot_; }
   uint64_t hash() const override { return hash_; }
   int LeadingSpaces() const override { return strip_; }
+  std::optional<int32_t> IdOf(std::string_view token) const override {
+    const auto found = added_ids_.find(std::string(token));
+    if (found == added_ids_.end()) return std::nullopt;
+    return found->second;
+  }
   std::string_view Piece(int32_t id) const override {
     if (id < 0 || id >= vocab_size()) {
       throw std::invalid_argument("[Piece] token " + std::to_string(id) + " of " +
@@ -203,7 +208,6 @@ class HfTokenizer : public Tokenizer {
   void AddDecoder(const Json& part, const std::string& where);
   void ReadEnds(const Json& json, const Json& config);
   void ReadTemplate(const Json& part, const std::string& where);
-  std::optional<int32_t> IdOfToken(const std::string& token) const;
 
   // Normalised `text`: itself where nothing changes it, else in scratch.normal.
   std::string_view Normalize(std::string_view text, Regex::Scratch& regex, std::string& to,
@@ -393,7 +397,7 @@ void HfTokenizer::ReadModel(const Json& json) {
     return byte_level_ ? BytesOf(token) : std::optional(token);
   };
   for (const auto& [token, value] : vocab.items()) {
-    const int32_t id = IdOf(value, "model.vocab[`" + token + "`]");
+    const int32_t id = ParseId(value, "model.vocab[`" + token + "`]");
     if (static_cast<size_t>(id) >= pieces_.size()) pieces_.resize(static_cast<size_t>(id) + 1);
     pieces_[static_cast<size_t>(id)] = token;  // As written: ReadDecoder turns it into bytes.
     // One that is not of the alphabet can be no word's.
@@ -451,7 +455,7 @@ void HfTokenizer::ReadAddedTokens(const Json& json) {
     const std::string where = "added_tokens";
     AddedToken token;
     token.content = TextAt(entry, "content", where);
-    token.id = IdOf(At(entry, "id", where), where + "[`" + token.content + "`].id");
+    token.id = ParseId(At(entry, "id", where), where + "[`" + token.content + "`].id");
     token.single_word = FlagAt(entry, "single_word", where);
     token.lstrip = FlagAt(entry, "lstrip", where);
     token.rstrip = FlagAt(entry, "rstrip", where);
@@ -504,7 +508,7 @@ void HfTokenizer::AddDecoder(const Json& part, const std::string& where) {
     if (TextAt(part, "content", where) != " " || At(part, "stop", where) != 0) {
       Unsupported(where + " `Strip` of anything but spaces at the start");
     }
-    strip_ += IdOf(At(part, "start", where), where + ".start");
+    strip_ += ParseId(At(part, "start", where), where + ".start");
   } else if (type != "ByteFallback" && type != "Fuse") {  // Pieces are bytes and one text anyway.
     Unsupported(where + " `" + type + "`");
   }
@@ -538,12 +542,6 @@ void HfTokenizer::ReadDecoder(const Json& json) {
   for (size_t i = 0; i < literal_.size(); ++i) pieces_[static_cast<size_t>(literal_[i])] = added[i];
 }
 
-std::optional<int32_t> HfTokenizer::IdOfToken(const std::string& token) const {
-  const auto found = added_ids_.find(token);
-  if (found == added_ids_.end()) return std::nullopt;
-  return found->second;
-}
-
 void HfTokenizer::ReadTemplate(const Json& part, const std::string& where) {
   const std::string type = TypeOf(part, where);
   if (type == "Sequence") {
@@ -560,7 +558,7 @@ void HfTokenizer::ReadTemplate(const Json& part, const std::string& where) {
         continue;
       }
       const std::string token = TextAt(At(item, "SpecialToken", where), "id", where);
-      (behind ? eot_ : bos_) = IdOfToken(token);
+      (behind ? eot_ : bos_) = IdOf(token);
     }
   } else if (type != "ByteLevel") {
     Unsupported(where + " `" + type + "`");
@@ -573,11 +571,11 @@ void HfTokenizer::ReadEnds(const Json& json, const Json& config) {
     const Json& eos = config.at("eos_token");
     const std::string name = eos.is_string() ? eos.get<std::string>()
                                              : TextAt(eos, "content", "eos_token of the config");
-    eot_ = IdOfToken(name);
+    eot_ = IdOf(name);
     if (!eot_) throw Refused{"eos_token `" + name + "` of tokenizer_config.json is no token"};
   }
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}) {
-    if (!eot_) eot_ = IdOfToken(name);
+    if (!eot_) eot_ = IdOf(name);
   }
 }
 

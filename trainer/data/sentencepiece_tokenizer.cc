@@ -131,6 +131,11 @@ class SentencePiece : public Tokenizer {
   int LeadingSpaces() const override {
     return settings_.add_dummy_prefix || settings_.remove_extra_whitespaces ? 1 : 0;
   }
+  std::optional<int32_t> IdOf(std::string_view token) const override {
+    const int id = processor_.PieceToId(token);  // The unknown one's where there is no such piece.
+    if (id < 0 || id >= vocab_size() || processor_.IdToPiece(id) != token) return std::nullopt;
+    return id;
+  }
   std::string_view Piece(int32_t id) const override {
     if (id < 0 || id >= vocab_size()) {
       throw std::invalid_argument("[Piece] token " + std::to_string(id) + " of " +

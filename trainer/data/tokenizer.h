@@ -36,6 +36,8 @@ class Tokenizer {
   // The bytes that an id stands for, so that a text is its pieces, one after the other, but for
   // LeadingSpaces(). Bytes need not be UTF-8. Throws std::invalid_argument for an id out of range.
   virtual std::string_view Piece(int32_t id) const = 0;
+  // The id of a token as its file spells it, such as "<|endoftext|>".
+  virtual std::optional<int32_t> IdOf(std::string_view) const { return std::nullopt; }
   virtual int LeadingSpaces() const { return 0; }  // So many to take off the start of a text.
 
   std::vector<int32_t> Encode(std::string_view text) const;

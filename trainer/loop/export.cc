@@ -4,16 +4,59 @@
 
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/core/errors.h"
 #include "trainer/loop/initial_weights.h"
+#include "trainer/loop/run_tokenizer.h"
+#include "trainer/recipe/load.h"
 
 namespace fsdp {
+namespace {
 
-HfExported ExportCheckpoint(const std::string& checkpoint, const std::string& out,
-                            const HfExportOptions& options, const ByteProgress& progress) {
+// Throws DataError.
+HfTokenizerFiles FilesOf(const RunTokenizer& run, const ModelShape& shape) {
+  const int32_t size = OpenRunTokenizer(run)->vocab_size();
+  if (size > VocabSize(shape)) {
+    throw DataError("tokenizer: " + run.name + ": has " + std::to_string(size) +
+                    " tokens, and the model knows " + std::to_string(VocabSize(shape)));
+  }
+  return ReadHfTokenizerFiles(run.name, run.eot, MaxPositions(shape));
+}
+
+}  // namespace
+
+CheckpointExported ExportCheckpoint(const std::string& checkpoint, const std::string& out,
+                                    const std::string& tokenizer, HfExportOptions options,
+                                    const ByteProgress& progress) {
   CheckpointReader reader(checkpoint);
-  const ModelShape shape = ShapeFromJson(reader.manifest().meta.config);
+  const CheckpointMeta& meta = reader.manifest().meta;
+  const ModelShape shape = ShapeFromJson(meta.config);
   const std::unique_ptr<Model> model = ModelOfCheckpoint(reader);
-  return ExportHf(reader, shape, *model, out, options, progress);
+  CheckpointExported exported;
+  RunTokenizer run;
+  if (!meta.recipe.empty()) {
+    run = TokenizerOfRun(ParseRecipe({{checkpoint + "/manifest.json, recipe", meta.recipe}}));
+  }
+  options.tokenizer.ids.eos = run.eot;
+  const std::string cure = "; --tokenizer names one";
+  if (!tokenizer.empty()) {
+    options.tokenizer = FilesOf({tokenizer, std::nullopt, run.eot}, shape);
+  } else if (run.name.empty()) {
+    exported.warnings.push_back("no tokenizer files: " + checkpoint + " names no tokenizer" + cure);
+  } else {
+    try {
+      options.tokenizer = FilesOf(run, shape);
+    } catch (const DataError& error) {
+      exported.warnings.push_back("no tokenizer files: " + std::string(error.what()) + cure);
+    }
+  }
+  const std::string& type = options.tokenizer.tokenizer_class;
+  if (HfModelType(shape) == "qwen2" && !type.empty() && !type.starts_with("Qwen2Tokenizer")) {
+    exported.warnings.push_back(
+        "transformers splits text for every qwen2 as Qwen2's own tokenizer does, whatever "
+        "tokenizer_config.json says: look whether AutoTokenizer gives the ids of this one");
+  }
+  exported.weights = ExportHf(reader, shape, *model, out, options, progress);
+  return exported;
 }
 
 }  // namespace fsdp

@@ -3,15 +3,24 @@
 #define FSDP_TRAIN_TRAINER_LOOP_EXPORT_H_
 
 #include <string>
+#include <vector>
 
 #include "trainer/checkpoint/hf_export.h"
 
 namespace fsdp {
 
-// ExportHf with the model that the checkpoint's own recipe builds: adapters are merged. Throws
-// CheckpointError.
-HfExported ExportCheckpoint(const std::string& checkpoint, const std::string& out,
-                            const HfExportOptions& options, const ByteProgress& progress);
+struct CheckpointExported {
+  HfExported weights;
+  std::vector<std::string> warnings;  // What the directory lacks, or what to look after.
+};
+
+// ExportHf with the model that the checkpoint's own recipe builds: adapters are merged; and with
+// the run's tokenizer, or `tokenizer` in its place if that is not empty. Without the run's files
+// the rest is exported, with a warning. Throws CheckpointError, and of `tokenizer` DataError and
+// ConfigError.
+CheckpointExported ExportCheckpoint(const std::string& checkpoint, const std::string& out,
+                                    const std::string& tokenizer, HfExportOptions options,
+                                    const ByteProgress& progress);
 
 }  // namespace fsdp
 

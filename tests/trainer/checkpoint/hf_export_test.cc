@@ -178,7 +178,8 @@ TEST(RoundTripTest, OfAFileOfTransformers) {
     EXPECT_EQ(imported.saved.path, dir + "/imported");
     const HfExported exported = Export(dir + "/imported", dir + "/exported", {}, nullptr);
     EXPECT_EQ(exported.files, 1);
-    EXPECT_EQ(List(dir + "/exported"), (Strings{"config.json", "model.safetensors"}));
+    EXPECT_EQ(List(dir + "/exported"),
+              (Strings{"config.json", "generation_config.json", "model.safetensors"}));
     ExpectSame(Contents(dir + "/exported"), Contents(from), model);
     EXPECT_EQ(ReadHfConfig(dir + "/exported").shape, ReadHfConfig(from).shape);
   }
@@ -400,6 +401,24 @@ TEST(ExportTest, OverwritesNothingAndRefusesAForeignModel) {
             std::string::npos);
   EXPECT_NE(with_config("{}").find("model shape"), std::string::npos);
   EXPECT_EQ(List(dir), (Strings{"there"}));
+}
+
+// Ids that the model does not know would be refused by transformers' embedding, or never come.
+TEST(ExportTest, WritesTheTokenizersFilesAndIds) {
+  const auto [name, shape] = Shapes()[0];
+  const std::string from = MakeCheckpoint("tokenizer", shape, DType::kFloat32, 1);
+  const std::string dir = FreshDirectory("with_tokenizer");
+  HfExportOptions options;
+  options.tokenizer.contents["tokenizer.json"] = "{}";
+  options.tokenizer.ids = {.bos = 1, .eos = 2, .pad = static_cast<int32_t>(VocabSize(shape))};
+  Export(from, dir + "/out", options, nullptr);
+  EXPECT_EQ(ReadWholeFile(dir + "/out/tokenizer.json"), "{}");
+  const Json config = Json::parse(ReadWholeFile(dir + "/out/config.json"));
+  EXPECT_EQ(config["bos_token_id"], 1);
+  EXPECT_EQ(config["eos_token_id"], 2);
+  EXPECT_TRUE(config["pad_token_id"].is_null());
+  EXPECT_EQ(Json::parse(ReadWholeFile(dir + "/out/generation_config.json"))["pad_token_id"], 2);
+  EXPECT_EQ(ReadHfEos(dir + "/out"), (std::vector<int32_t>{2}));
 }
 
 TEST(ImportTest, RefusesWhatItWouldLeaveOut) {

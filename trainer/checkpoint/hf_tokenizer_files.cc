@@ -1,0 +1,157 @@
+#include "trainer/checkpoint/hf_tokenizer_files.h"
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "trainer/core/errors.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/open_tokenizer.h"
+#include "trainer/data/tokenizer.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kConfig = "tokenizer_config.json";
+constexpr const char* kEndOfText = "<|endoftext|>";
+// Loads a tokenizer.json as it is, whatever the model; every other class has its own way to split.
+constexpr const char* kFastClass = "PreTrainedTokenizerFast";
+// The library's own ids from a .model (transformers 5).
+constexpr const char* kSentencePieceClass = "SentencePieceBackend";
+
+std::string Utf8(uint32_t c) {
+  if (c < 0x80) return {static_cast<char>(c)};
+  return {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
+}
+
+// Token = byte. ByteLevel writes a byte as a character: printable ones as themselves, the others
+// from U+0100 on (openai/gpt-2, src/encoder.py). `eot` is a token of its own where it is no byte.
+std::string BytesJson(std::optional<int32_t> eot) {
+  Json vocab = Json::object();
+  uint32_t next = 256;
+  for (uint32_t b = 0; b < 256; ++b) {
+    const bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+    vocab[Utf8(printable ? b : next++)] = b;
+  }
+  Json added = Json::array();
+  if (eot && *eot >= kByteVocabSize) {
+    added.push_back({{"id", *eot},
+                     {"content", kEndOfText},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  const Json level = {{"type", "ByteLevel"},
+                      {"add_prefix_space", false},
+                      {"trim_offsets", false},
+                      {"use_regex", false}};
+  return Json{{"version", "1.0"},
+              {"truncation", nullptr},
+              {"padding", nullptr},
+              {"added_tokens", added},
+              {"normalizer", nullptr},
+              {"pre_tokenizer", level},
+              {"post_processor", nullptr},
+              {"decoder", level},
+              {"model",
+               {{"type", "BPE"},
+                {"dropout", nullptr},
+                {"unk_token", nullptr},
+                {"continuing_subword_prefix", nullptr},
+                {"end_of_word_suffix", nullptr},
+                {"fuse_unk", false},
+                {"byte_fallback", false},
+                {"ignore_merges", false},
+                {"vocab", vocab},
+                {"merges", Json::array()}}}}
+             .dump(1) +
+         "\n";
+}
+
+// `text` is JSON already: who opened the tokenizer has read it.
+Json Parsed(const std::map<std::string, std::string>& contents, const std::string& name) {
+  const auto found = contents.find(name);
+  if (found == contents.end()) return Json::object();
+  Json json = Json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json::object();
+}
+
+// As the tokenizer's file has it; empty where that cannot be told.
+std::string SpellingOf(const Tokenizer& tokenizer, int32_t id) {
+  const std::string piece(tokenizer.Piece(id));
+  for (const std::string& text : {piece, std::string("</s>"), std::string("<s>"),
+                                  std::string("<eos>"), std::string("<bos>")}) {
+    if (tokenizer.IdOf(text) == id) return text;
+  }
+  return "";
+}
+
+// A token by its text, or as an object that has it.
+std::optional<int32_t> TokenOf(const Json& config, const char* key, const Tokenizer& tokenizer) {
+  const auto found = config.find(key);
+  if (found == config.end()) return std::nullopt;
+  const Json text = found->is_object() ? found->value("content", Json()) : *found;
+  if (!text.is_string()) return std::nullopt;
+  return tokenizer.IdOf(text.get<std::string>());
+}
+
+}  // namespace
+
+HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int32_t> eot,
+                                      int64_t positions) {
+  namespace fs = std::filesystem;
+  HfTokenizerFiles out;
+  const std::shared_ptr<const Tokenizer> tokenizer = OpenTokenizer(name);
+  out.ids.eos = eot ? eot : tokenizer->eot();
+  out.ids.bos = tokenizer->bos();
+  bool json = true;
+  if (name == "bytes") {
+    out.contents["tokenizer.json"] = BytesJson(eot);
+  } else {
+    const std::string bytes(FileContents(name).bytes());
+    const size_t start = bytes.find_first_not_of(" \t\r\n");
+    json = start != std::string::npos && bytes[start] == '{';
+    out.contents[json ? "tokenizer.json" : "tokenizer.model"] = bytes;
+    for (const char* beside : {kConfig, "special_tokens_map.json", "added_tokens.json",
+                               "chat_template.jinja", "chat_template.json"}) {
+      const std::string path = (fs::path(name).parent_path() / beside).string();
+      std::error_code error;
+      if (fs::is_regular_file(path, error) && fs::file_size(path, error) > 0) {
+        out.contents[beside] = std::string(FileContents(path).bytes());
+      }
+    }
+  }
+  Json config = Parsed(out.contents, kConfig);
+  for (const Json& from : {config, Parsed(out.contents, "special_tokens_map.json")}) {
+    if (!out.ids.bos) out.ids.bos = TokenOf(from, "bos_token", *tokenizer);
+    if (!out.ids.pad) out.ids.pad = TokenOf(from, "pad_token", *tokenizer);
+  }
+  if (!config.contains("tokenizer_class")) {
+    const bool ours = config.empty();
+    config["tokenizer_class"] = json ? kFastClass : kSentencePieceClass;
+    if (ours) {
+      config["clean_up_tokenization_spaces"] = false;
+      config["model_max_length"] = positions;
+      const auto name_token = [&](const char* key, std::optional<int32_t> id) {
+        if (!id) return;
+        if (name == "bytes") {
+          if (*id >= kByteVocabSize) config[key] = kEndOfText;
+        } else if (const std::string text = SpellingOf(*tokenizer, *id); !text.empty()) {
+          config[key] = text;
+        }
+      };
+      name_token("eos_token", out.ids.eos);
+      name_token("bos_token", out.ids.bos);
+    }
+    out.contents[kConfig] = config.dump(2) + "\n";
+  }
+  const auto& named = config.at("tokenizer_class");
+  if (named.is_string()) out.tokenizer_class = named.get<std::string>();
+  return out;
+}
+
+}  // namespace fsdp

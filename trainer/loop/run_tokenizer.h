@@ -1,0 +1,29 @@
+// What turned text into the tokens that a run was trained on.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_RUN_TOKENIZER_H_
+#define FSDP_TRAIN_TRAINER_LOOP_RUN_TOKENIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "trainer/data/tokenizer.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+struct RunTokenizer {
+  std::string name;              // For OpenTokenizer(); empty where nobody says.
+  std::optional<uint64_t> hash;  // Tokenizer::hash(), where the tokens' own files say it.
+  std::optional<int32_t> eot;    // What ended documents, where that is not the tokenizer's to say.
+};
+
+// As the recipe names it, or else tokens.json beside the tokens of data.train, where that is there.
+RunTokenizer TokenizerOfRun(const Recipe& recipe);
+
+// Throws DataError: gone, damaged, or another one than made the tokens. The name is not empty.
+std::shared_ptr<const Tokenizer> OpenRunTokenizer(const RunTokenizer& tokenizer);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_RUN_TOKENIZER_H_
