@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "trainer/core/errors.h"
 #include "trainer/data/open_tokenizer.h"
+#include "trainer/data/whole_vocabulary.h"
 #include "trainer/loop/generator.h"
+#include "trainer/loop/run_tokenizer.h"
 #include "trainer/observe/json.h"
 #include "trainer/observe/utf8.h"
 #include "trainer/observe/whole_file.h"
@@ -21,7 +24,7 @@ namespace {
 
 struct GenerateFlags {
   std::string checkpoint, tokenizer;
-  std::vector<std::string> prompts, prompt_files;
+  std::vector<std::string> prompts, prompt_files, prompt_ids;
   int64_t samples = 1, batch = 8, max_tokens = 200;
   Sampling sampling;
   uint64_t seed = 0;
@@ -52,49 +55,114 @@ const char* Name(Continuation::End end) {
   return "";
 }
 
+// "1,2,3"
+std::vector<int32_t> ParseIds(const std::string& text, int64_t vocab) {
+  std::vector<int32_t> ids;
+  std::istringstream in(text);
+  for (std::string item; std::getline(in, item, ',');) {
+    int64_t id = -1;
+    size_t end = 0;
+    try {
+      id = std::stoll(item, &end);
+    } catch (const std::exception&) {
+      end = 0;
+    }
+    const bool whole = end > 0 && item.find_first_not_of(' ', end) == std::string::npos;
+    if (!whole || id < 0 || id >= vocab) {
+      throw ConfigError("--prompt-ids: `" + item +
+                        "` is no token of the model: want ids from 0 to " +
+                        std::to_string(vocab - 1) + ", as in 1,2,3");
+    }
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  if (ids.empty()) throw ConfigError("--prompt-ids: is empty");
+  return ids;
+}
+
+std::vector<int32_t> Encoded(const std::string& text, const Tokenizer& tokenizer, int64_t vocab) {
+  std::vector<int32_t> tokens;
+  if (tokenizer.bos()) tokens.push_back(*tokenizer.bos());
+  for (const int32_t token : tokenizer.Encode(text)) tokens.push_back(token);
+  if (tokens.empty() && tokenizer.eot()) tokens.push_back(*tokenizer.eot());
+  if (tokens.empty()) {
+    throw ConfigError("--prompt: is empty, and the tokenizer has no token to begin with");
+  }
+  for (const int32_t token : tokens) {
+    if (token < vocab) continue;
+    throw ConfigError("--tokenizer: token " + std::to_string(token) +
+                      " of the prompt is outside the model's vocabulary of " +
+                      std::to_string(vocab));
+  }
+  return tokens;
+}
+
 std::vector<Prompt> PromptsOf(const GenerateFlags& flags, const Tokenizer& tokenizer, int64_t vocab,
                               int64_t positions) {
   std::vector<std::string> texts = flags.prompts;
   for (const std::string& file : flags.prompt_files) texts.push_back(ReadWholeFile(file));
   std::vector<Prompt> prompts;
-  for (const std::string& text : texts) {
-    Prompt prompt{text, {}};
-    if (tokenizer.bos()) prompt.tokens.push_back(*tokenizer.bos());
-    for (const int32_t token : tokenizer.Encode(text)) prompt.tokens.push_back(token);
-    if (prompt.tokens.empty() && tokenizer.eot()) prompt.tokens.push_back(*tokenizer.eot());
-    if (prompt.tokens.empty()) {
-      throw ConfigError("--prompt: is empty, and the tokenizer has no token to begin with");
-    }
-    for (const int32_t token : prompt.tokens) {
-      if (token < vocab) continue;
-      throw ConfigError("--tokenizer: token " + std::to_string(token) +
-                        " of the prompt is outside the model's vocabulary of " +
-                        std::to_string(vocab));
-    }
+  const auto add = [&](const char* flag, const Prompt& prompt) {
     if (static_cast<int64_t>(prompt.tokens.size()) > positions) {
-      throw ConfigError("--prompt: has " + std::to_string(prompt.tokens.size()) +
+      throw ConfigError(std::string(flag) + ": has " + std::to_string(prompt.tokens.size()) +
                         " tokens, and the model has " + std::to_string(positions) + " positions");
     }
     for (int64_t i = 0; i < flags.samples; ++i) prompts.push_back(prompt);
+  };
+  for (const std::string& text : texts) {
+    add("--prompt", {text, Encoded(text, tokenizer, vocab)});
+  }
+  for (const std::string& list : flags.prompt_ids) {
+    const std::vector<int32_t> ids = ParseIds(list, vocab);
+    add("--prompt-ids", {tokenizer.Decode(ids), ids});
   }
   return prompts;
 }
 
-void Run(const GenerateFlags& flags) {
-  if (flags.prompts.empty() && flags.prompt_files.empty()) {
-    throw ConfigError("generate: needs --prompt or --prompt-file");
-  }
-  StoredModel stored = OpenStoredModel(flags.checkpoint);
-  const std::string name = flags.tokenizer.empty() ? stored.tokenizer : flags.tokenizer;
-  if (name.empty()) {
+// Of all ids of the model. A prompt of ids needs no tokenizer.
+std::shared_ptr<const Tokenizer> TokenizerFor(const GenerateFlags& flags,
+                                              const StoredModel& stored) {
+  const auto size = static_cast<int32_t>(VocabSize(stored.shape));
+  if (!flags.tokenizer.empty()) return WholeVocabulary(OpenTokenizer(flags.tokenizer), size);
+  const bool ids_alone = flags.prompts.empty() && flags.prompt_files.empty();
+  if (stored.tokenizer.name.empty()) {
+    if (ids_alone) return WholeVocabulary(nullptr, size);
     throw ConfigError(stored.directory +
                       ": names no tokenizer; give --tokenizer (bytes, a tokenizer.json or a "
-                      "SentencePiece model)");
+                      "SentencePiece model), or the prompt by --prompt-ids");
   }
-  const std::shared_ptr<const Tokenizer> tokenizer = OpenTokenizer(name);
+  try {
+    return WholeVocabulary(OpenRunTokenizer(stored.tokenizer), size);
+  } catch (const DataError& error) {
+    if (!ids_alone) throw DataError(std::string(error.what()) + "; --tokenizer names another");
+    std::fprintf(stderr, "warning: %s\n", Printable(error.what()).c_str());
+    return WholeVocabulary(nullptr, size);
+  }
+}
+
+std::string IdList(const std::vector<int32_t>& ids) {
+  std::string list;
+  for (const int32_t id : ids) list += (list.empty() ? "" : ", ") + std::to_string(id);
+  return "[" + list + "]";
+}
+
+void Run(const GenerateFlags& flags) {
+  if (flags.prompts.empty() && flags.prompt_files.empty() && flags.prompt_ids.empty()) {
+    throw ConfigError("generate: needs --prompt, --prompt-file or --prompt-ids");
+  }
+  StoredModel stored = OpenStoredModel(flags.checkpoint);
+  const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(flags, stored);
   const int64_t vocab = VocabSize(stored.shape), limit = MaxPositions(stored.shape);
   const std::vector<Prompt> prompts = PromptsOf(flags, *tokenizer, vocab, limit);
 
+  GenerateOptions how;
+  how.max_tokens = flags.max_tokens;
+  how.sampling = flags.sampling;
+  how.seed = flags.seed;
+  how.vocab = static_cast<int32_t>(vocab);
+  if (!flags.ignore_eot) {
+    how.eos = stored.eos;
+    if (how.eos.empty() && tokenizer->eot()) how.eos.push_back(*tokenizer->eot());
+  }
   size_t longest = 0;
   for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.tokens.size());
   GeneratorOptions options;
@@ -102,13 +170,6 @@ void Run(const GenerateFlags& flags) {
   options.capacity = std::min(limit, static_cast<int64_t>(longest) + flags.max_tokens);
   options.threads = flags.threads > 0 ? flags.threads : Cores();
   Generator generator(std::move(stored), options);
-
-  GenerateOptions how;
-  how.max_tokens = flags.max_tokens;
-  how.sampling = flags.sampling;
-  how.seed = flags.seed;
-  how.vocab = std::min(static_cast<int32_t>(vocab), tokenizer->vocab_size());
-  if (tokenizer->eot() && !flags.ignore_eot) how.eot = *tokenizer->eot();
 
   // One text is shown as it comes, several when they are whole.
   const bool live = prompts.size() == 1 && !flags.json;
@@ -130,14 +191,11 @@ void Run(const GenerateFlags& flags) {
       const Prompt& prompt = prompts[first + i];
       const std::string text = tokenizer->Decode(all[i].tokens, /*first=*/false);
       if (flags.json) {
-        std::string ids;
-        for (const int32_t id : all[i].tokens) {
-          ids += (ids.empty() ? "" : ", ") + std::to_string(id);
-        }
         std::printf("%s\n", JsonObject()
                                 .Add("prompt", prompt.text)
                                 .Add("text", text)
-                                .AddRaw("tokens", "[" + ids + "]")
+                                .AddRaw("prompt_tokens", IdList(prompt.tokens))
+                                .AddRaw("tokens", IdList(all[i].tokens))
                                 .Add("end", Name(all[i].end))
                                 .Text()
                                 .c_str());
@@ -177,6 +235,12 @@ void AddGenerateCommand(CLI::App& app) {
       ->expected(1)
       ->take_all();
   command
+      ->add_option("--prompt-ids", flags->prompt_ids,
+                   "The same as ids of tokens, such as 1,2,3; needs no tokenizer")
+      ->type_name("IDS")
+      ->expected(1)
+      ->take_all();
+  command
       ->add_option("--tokenizer", flags->tokenizer,
                    "bytes, a tokenizer.json or a SentencePiece model, in place of the model's own")
       ->type_name("T");
@@ -207,7 +271,7 @@ void AddGenerateCommand(CLI::App& app) {
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
   command->add_flag("--ignore-eot", flags->ignore_eot, "Go on behind an end-of-text token");
-  command->add_flag("--json", flags->json, "One JSON object a continuation");
+  command->add_flag("--json", flags->json, "One JSON object a continuation, with the ids");
   command->callback([flags] { Run(*flags); });
 }
 

@@ -159,5 +159,143 @@ TEST(HuggingFace, DropoutsAreTakenOverAndSaid) {
   EXPECT_EQ(config["embd_pdrop"], 0.0);
 }
 
+Outcome Generate(const Strings& arguments) {
+  Strings all = {"generate"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return Call(all);
+}
+
+TEST(HuggingFace, AnExportGeneratesAsTheRunDoes) {
+  Job job;
+  const std::string text = job.dir().Write("text.txt", std::string(3000, 'a') + "\n");
+  const Strings data = {"data.train={source: text, paths: [" + text + "]}", "data.valid=null",
+                        "model.vocab_size=257", "train.steps=3", "checkpoint.every=3"};
+  ASSERT_EQ(job.Train(data).code, 0);
+  const std::string out = job.dir() / "out";
+  const Outcome exported = Checkpoint({"export", job.run_dir(), "--out", out});
+  ASSERT_EQ(exported.code, 0) << exported.Text();
+  EXPECT_EQ(exported.err, "");
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    EXPECT_TRUE(Exists(out + "/" + file)) << file;
+  }
+  const auto tokens = [&](const std::string& directory, const Strings& more) {
+    Strings arguments = {"--checkpoint",  directory, "--json", "--max-tokens", "5",
+                         "--temperature", "1000"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome generated = Generate(arguments);
+    EXPECT_EQ(generated.code, 0) << generated.Text();
+    return Json::parse(generated.out);
+  };
+  const Json ours = tokens(job.run_dir(), {"--prompt", "ab"}),
+             theirs = tokens(out, {"--prompt", "ab"});
+  EXPECT_EQ(theirs["prompt_tokens"], Json({97, 98}));
+  EXPECT_EQ(theirs["tokens"], ours["tokens"]);
+  EXPECT_EQ(theirs["text"], ours["text"]);
+  EXPECT_EQ(tokens(out, {"--prompt-ids", "97,98"})["tokens"], ours["tokens"]);
+
+  // What ends a text is the files' to say: here whatever comes third.
+  const Json third = ours["tokens"][2];
+  std::ofstream(out + "/generation_config.json") << Json({{"eos_token_id", {third}}}).dump();
+  const Json ended = tokens(out, {"--prompt", "ab"});
+  EXPECT_EQ(ended["end"], "end_of_text");
+  EXPECT_LE(ended["tokens"].size(), 2u);
+  EXPECT_EQ(tokens(out, {"--prompt", "ab", "--ignore-eot"})["tokens"], ours["tokens"]);
+
+  // A recipe that ends documents by a token of its own, and one whose tokenizer is gone.
+  job.RunDir("ends");
+  Strings ends = data;
+  ends[0] = "data.train={source: text, paths: [" + text + "], eot: 256}";
+  ASSERT_EQ(job.Train(ends).code, 0);
+  fs::remove_all(out);
+  ASSERT_EQ(Checkpoint({"export", job.run_dir(), "--out", out}).code, 0);
+  EXPECT_EQ(Json::parse(ReadFile(out + "/config.json"))["eos_token_id"], 256);
+  EXPECT_EQ(Json::parse(ReadFile(out + "/generation_config.json"))["eos_token_id"], 256);
+}
+
+TEST(HuggingFace, ATokenizerThatIsGoneIsSaid) {
+  Job job;
+  const std::string text = job.dir().Write("text.txt", std::string(3000, 'a') + "\n");
+  const std::string tokenizer = job.dir() / "gpt2.json";
+  fs::copy_file("tests/fixtures/tokenizers/gpt2.json", tokenizer);
+  const Outcome run =
+      job.Train({"data.train={source: text, paths: [" + text + "], tokenizer: " + tokenizer + "}",
+                 "data.valid=null", "data.cache=" + (job.dir() / "cache"), "model.vocab_size=1001",
+                 "train.steps=3", "checkpoint.every=3"});
+  ASSERT_EQ(run.code, 0) << run.Text();
+  fs::remove(tokenizer);
+  const std::string out = job.dir() / "out";
+  const Outcome exported = Checkpoint({"export", job.run_dir(), "--out", out});
+  EXPECT_EQ(exported.code, 0) << exported.Text();
+  EXPECT_TRUE(Has(exported.err, "warning: no tokenizer files: tokenizer: " + tokenizer +
+                                    ": No such file or directory"))
+      << exported.err;
+  EXPECT_TRUE(Has(exported.err, "--tokenizer names one")) << exported.err;
+  EXPECT_TRUE(Exists(out + "/model.safetensors"));
+  EXPECT_FALSE(Exists(out + "/tokenizer.json"));
+  const std::string named = job.dir() / "named";
+  const Outcome with = Checkpoint({"export", job.run_dir(), "--out", named, "--tokenizer",
+                                   "tests/fixtures/tokenizers/gpt2.json"});
+  EXPECT_EQ(with.code, 0) << with.Text();
+  EXPECT_EQ(with.err, "");
+  EXPECT_EQ(ReadFile(named + "/tokenizer.json"), ReadFile("tests/fixtures/tokenizers/gpt2.json"));
+  EXPECT_EQ(Json::parse(ReadFile(named + "/config.json"))["eos_token_id"], 1000);
+  EXPECT_EQ(
+      Checkpoint({"export", job.run_dir(), "--out", job.dir() / "no", "--tokenizer", tokenizer})
+          .code,
+      4);
+  EXPECT_EQ(Generate({"--checkpoint", job.run_dir(), "--prompt", "a"}).code, 4);
+  const Outcome ids =
+      Generate({"--checkpoint", job.run_dir(), "--prompt-ids", "5", "--max-tokens", "2"});
+  EXPECT_EQ(ids.code, 0) << ids.Text();
+  EXPECT_TRUE(Has(ids.out, "<5><")) << ids.out;
+}
+
+TEST(HuggingFace, GeneratesEveryIdOfTheModelFromIds) {
+  const Strings base = {"--checkpoint", kFixture,        "--json", "--max-tokens",
+                        "60",           "--temperature", "1000"};
+  const auto with = [&](const Strings& more) {
+    Strings all = base;
+    all.insert(all.end(), more.begin(), more.end());
+    return Generate(all);
+  };
+  const Outcome alone = with({"--prompt-ids", "1, 508"});
+  ASSERT_EQ(alone.code, 0) << alone.Text();
+  const Json json = Json::parse(alone.out);
+  EXPECT_EQ(json["prompt_tokens"], Json({1, 508}));
+  EXPECT_EQ(json["prompt"], "<1><508>");
+  int64_t most = 0;
+  std::string text;
+  for (const Json& id : json["tokens"]) {
+    most = std::max(most, id.get<int64_t>());
+    text += "<" + id.dump() + ">";
+  }
+  EXPECT_GT(most, 256);
+  EXPECT_EQ(json["text"], text);
+  // Ids that a tokenizer has are its own; the rest come out as well.
+  const Outcome bytes = with({"--prompt-ids", "97,300", "--tokenizer", "bytes"});
+  ASSERT_EQ(bytes.code, 0) << bytes.Text();
+  EXPECT_EQ(Json::parse(bytes.out)["prompt"], "a<300>");
+  for (const char* wrong : {"509", "-1", "x", "", "1,,2", "1 2", "99999999999999999999"}) {
+    const Outcome outcome = with({"--prompt-ids", wrong});
+    EXPECT_EQ(outcome.code, 2) << wrong << outcome.Text();
+  }
+  EXPECT_TRUE(Has(with({"--prompt-ids", "509"}).err, "want ids from 0 to 508"));
+  EXPECT_EQ(with({"--prompt", "a"}).code, 2);
+}
+
+TEST(HuggingFace, NothingIsGeneratedFromWeightsThatAreNotFinite) {
+  Job job;
+  const std::string theirs = Altered(job, "theirs", Json::object());
+  const std::string path = theirs + "/model.safetensors";
+  std::string bytes = ReadFile(path);
+  const uint32_t nan = 0x7fc00000;
+  std::copy_n(reinterpret_cast<const char*>(&nan), 4, bytes.end() - 8);
+  std::ofstream(path, std::ios::binary) << bytes;
+  const Outcome outcome = Generate({"--checkpoint", theirs, "--prompt-ids", "1"});
+  EXPECT_EQ(outcome.code, 5) << outcome.Text();
+  EXPECT_TRUE(Has(outcome.err, theirs + ": transformer.")) << outcome.err;
+  EXPECT_TRUE(Has(outcome.err, " is nan")) << outcome.err;
+}
+
 }  // namespace
 }  // namespace fsdp::e2e

@@ -1,6 +1,7 @@
 #include "trainer/loop/generator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <stdexcept>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "models/make_model.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/hf_config.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -53,17 +55,21 @@ StoredModel OpenStoredModel(const std::string& path) {
   stored.model = MakeModel(stored.shape);
   if (hf) {
     for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
-      if (stored.tokenizer.empty() && fs::exists(path + name)) stored.tokenizer = path + name;
+      if (stored.tokenizer.name.empty() && fs::exists(path + name)) {
+        stored.tokenizer.name = path + name;
+      }
     }
+    stored.eos = ReadHfEos(path);
   } else {
     const std::string text = ReadCheckpointMeta(stored.directory).recipe;
     if (!text.empty()) {  // Otherwise it was imported.
-      const Recipe recipe = ParseRecipe({{stored.directory, text}});
-      if (const std::string* tokenizer = TokenizerOf(recipe.data)) stored.tokenizer = *tokenizer;
+      stored.tokenizer = TokenizerOfRun(ParseRecipe({{stored.directory, text}}));
+      if (stored.tokenizer.eot) stored.eos = {*stored.tokenizer.eot};
     }
   }
   FreezeAll(*stored.model);
-  stored.weights = OpenInitialWeights(stored.directory);
+  stored.weights =
+      RequireFinite(OpenInitialWeights(stored.directory), stored.directory, "generated");
   return stored;
 }
 
@@ -141,7 +147,12 @@ std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
   };
   executor_->Run(step);
   executor_->Result(executor_->steps() - 1);
-  return {logits.As<float>(), static_cast<size_t>(logits.NumElements())};
+  const std::span<const float> out{logits.As<float>(), static_cast<size_t>(logits.NumElements())};
+  if (!std::all_of(out.begin(), out.end(), [](float logit) { return std::isfinite(logit); })) {
+    throw Error(ExitCode::kNotFinite,
+                "the model's logits are not finite, though its weights are: they overflow");
+  }
+  return out;
 }
 
 std::span<const float> Generator::Start(int64_t row, std::span<const int32_t> prompt) {
@@ -176,7 +187,7 @@ std::vector<Continuation> Generate(
     }
     const RandomStream random(options.seed, "generate", first + p);
     const int32_t token = PickToken(logits, options.vocab, options.sampling, random.Uniform(i));
-    if (token == options.eot) {
+    if (std::find(options.eos.begin(), options.eos.end(), token) != options.eos.end()) {
       c.end = Continuation::End::kEndOfText;
       done[p] = true;
       return;

@@ -16,6 +16,7 @@
 #include "trainer/data/tokenizer.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/pooled_allocator.h"
+#include "trainer/loop/run_tokenizer.h"
 #include "trainer/loop/sampler.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -28,12 +29,14 @@ struct StoredModel {
   ModelShape shape;
   std::unique_ptr<Model> model;     // All of it frozen; a checkpoint's adapters are merged.
   Executor::FillParameter weights;  // Reads them.
-  std::string tokenizer;            // For OpenTokenizer(); empty where the files name none.
+  RunTokenizer tokenizer;           // Its name is empty where the files name none.
+  std::vector<int32_t> eos;         // What ends a text; empty where that is the tokenizer's to say.
   CheckpointHold hold;              // Its run does not remove it before all is read.
 };
 
 // `path`: a Hugging Face directory, one of our checkpoints, or a run directory, whose latest
-// checkpoint is meant. Throws CheckpointError.
+// checkpoint is meant. Reading a weight that is not finite throws CheckpointError that names it.
+// Throws CheckpointError.
 StoredModel OpenStoredModel(const std::string& path);
 
 struct GeneratorOptions {
@@ -51,7 +54,8 @@ class Generator {
   int64_t vocab_size() const { return model_->vocab_size(); }
   int64_t rows() const { return options_.rows; }
 
-  // The logits of what follows, [vocab], until the next call; both block.
+  // The logits of what follows, [vocab], until the next call; both block. Throw
+  // Error(kNotFinite) for logits that are not.
   // Starts `row` anew with a prompt of 1 to capacity tokens.
   std::span<const float> Start(int64_t row, std::span<const int32_t> prompt);
   // One more token for each row, tokens[r] at positions[r], which follows what the row has. A row
@@ -82,8 +86,8 @@ struct GenerateOptions {
   int64_t max_tokens = 200;
   Sampling sampling;
   uint64_t seed = 0;
-  int32_t vocab = 0;  // Tokens that may come out: [0, vocab).
-  int32_t eot = -1;   // Ends a continuation; -1: nothing does.
+  int32_t vocab = 0;         // Tokens that may come out: [0, vocab).
+  std::vector<int32_t> eos;  // Each ends a continuation.
 };
 
 // Continues each prompt (at most the generator's rows of them, each of 1 to capacity tokens). Token

@@ -101,13 +101,14 @@ Executor::FillParameter OpenInitialWeights(const std::string& directory) {
   };
 }
 
-Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& directory) {
-  return [read = std::move(read), directory](const Parameter& parameter, int64_t begin,
-                                             std::span<float> values) {
+Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& source,
+                                      const std::string& use) {
+  return [read = std::move(read), source, use](const Parameter& parameter, int64_t begin,
+                                               std::span<float> values) {
     read(parameter, begin, values);
     if (const std::string wrong = DescribeNotFinite(parameter, begin, values); !wrong.empty()) {
-      throw CheckpointError("model.init_from: " + directory + ": " + wrong +
-                            ": not finite, so nothing can be trained from it");
+      throw CheckpointError(source + ": " + wrong + ": not finite, so nothing can be " + use +
+                            " from it");
     }
   };
 }

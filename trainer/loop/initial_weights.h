@@ -23,7 +23,9 @@ std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 // adapters of a checkpoint are merged.
 Executor::FillParameter OpenInitialWeights(const std::string& directory);
 // `read`, which throws CheckpointError where what it has read is not finite, naming the tensor.
-Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& directory);
+// `source` and `use` are the message's: "model.init_from: DIR", "trained".
+Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& source,
+                                      const std::string& use);
 
 }  // namespace fsdp
 

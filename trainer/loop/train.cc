@@ -291,7 +291,8 @@ class Trainer {
       DescribeFiles(*recipe_.model.init_from);
       const std::string& from = *recipe_.model.init_from;
       EveryRank("initial weights", [&] {
-        executor().Initialize([draw, read = RequireFinite(OpenInitialWeights(from), from)](
+        executor().Initialize([draw, read = RequireFinite(OpenInitialWeights(from),
+                                                          "model.init_from: " + from, "trained")](
                                   const Parameter& p, int64_t begin, std::span<float> values) {
           p.is_adapter() ? draw(p, begin, values) : read(p, begin, values);
         });

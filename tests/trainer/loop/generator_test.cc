@@ -121,10 +121,10 @@ TEST_P(GeneratorTest, EndsAtTheEndOfTextAndOfTheContext) {
   const Continuation full = Generate(generator, {prompt}, options, 8, 0, nullptr)[0];
   EXPECT_EQ(full.end, Continuation::End::kContext);
   EXPECT_EQ(full.tokens.size(), 6u);  // The last one needs no place.
-  options.eot = full.tokens[2];
+  options.eos = {96, full.tokens[2]};
   const Continuation ended = Generate(generator, {prompt}, options, 8, 0, nullptr)[0];
   EXPECT_EQ(ended.end, Continuation::End::kEndOfText);
-  const auto at = std::find(full.tokens.begin(), full.tokens.end(), options.eot);
+  const auto at = std::find(full.tokens.begin(), full.tokens.end(), options.eos[1]);
   EXPECT_EQ(ended.tokens, std::vector<int32_t>(full.tokens.begin(), at));
 }
 
