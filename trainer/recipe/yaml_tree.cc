@@ -72,21 +72,35 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                       YAML::EmitterStyle::value) override {
-    Open(YamlNode::Kind::kList, mark, tag, anchor);
+                       YAML::EmitterStyle::value style) override {
+    Open(YamlNode::Kind::kList, mark, tag, anchor, style);
   }
   void OnSequenceEnd() override { Close(); }
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                  YAML::EmitterStyle::value) override {
-    Open(YamlNode::Kind::kMap, mark, tag, anchor);
+                  YAML::EmitterStyle::value style) override {
+    Open(YamlNode::Kind::kMap, mark, tag, anchor, style);
   }
   void OnMapEnd() override { Close(); }
+
+  struct Bracket {
+    std::string text;
+    YAML::Mark mark;
+  };
+  // The innermost that is open.
+  std::optional<Bracket> OpenBracket() const {
+    for (auto frame = stack_.rbegin(); frame != stack_.rend(); ++frame) {
+      if (!frame->in_brackets) continue;
+      return Bracket{frame->node->kind == YamlNode::Kind::kMap ? "`{`" : "`[`", frame->mark};
+    }
+    return std::nullopt;
+  }
 
  private:
   struct Frame {
     std::shared_ptr<YamlNode> node;
     YAML::anchor_t anchor;
     YAML::Mark mark;
+    bool in_brackets;
     std::optional<YamlNode::Entry> key;  // Read, its value still to come.
   };
 
@@ -110,11 +124,12 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void Open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
-            YAML::anchor_t anchor) {
+            YAML::anchor_t anchor, YAML::EmitterStyle::value style) {
     RefuseTag(mark, tag);
     // For yaml-cpp a bracket that nobody closed begins a key.
     if (AwaitsKey()) throw Refused{mark, "a key must be text; or a bracket is not closed"};
-    stack_.push_back({New(kind, mark), anchor, mark, std::nullopt});
+    stack_.push_back(
+        {New(kind, mark), anchor, mark, style == YAML::EmitterStyle::Flow, std::nullopt});
   }
 
   void Close() {
@@ -181,6 +196,23 @@ std::optional<size_t> FindBadUtf8(std::string_view text) {
   return std::nullopt;
 }
 
+// A tab in the indentation of that line, counted from 0, or of the one before it: yaml-cpp stumbles
+// over what comes behind.
+std::optional<YAML::Mark> FindTab(const std::string& text, int line) {
+  std::istringstream lines(text);
+  std::string read;
+  for (int number = 0; number <= line && std::getline(lines, read); ++number) {
+    const size_t tab = std::min(read.find_first_not_of(' '), read.size());
+    if (number + 1 < line || tab == read.size() || read[tab] != '\t') continue;
+    if (read.find_first_not_of(" \t\r") == std::string::npos) continue;
+    YAML::Mark mark;
+    mark.line = number;
+    mark.column = static_cast<int>(tab);
+    return mark;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 const YamlNode::Entry* YamlNode::Find(const std::string& key) const {
@@ -216,6 +248,25 @@ std::shared_ptr<const YamlNode> ParseYaml(const std::string& text, int source, b
     std::string message = error.msg;
     if (message == YAML::ErrorMsg::DOC_IN_SCALAR) message = "a quote above is not closed";
     if (message == YAML::ErrorMsg::BAD_FILE) message = "nested too deeply";
+    if (const auto tab = FindTab(text, error.mark.line)) {
+      mistakes.push_back({builder.PlaceOf(*tab), "", "a tab: YAML is indented with spaces alone"});
+      return nullptr;
+    }
+    // A bracket that nobody closed is found out where the next key or the end of the text comes;
+    // the place to look at is the bracket.
+    const auto bracket = builder.OpenBracket();
+    if (bracket &&
+        (message == YAML::ErrorMsg::END_OF_MAP_FLOW || message == YAML::ErrorMsg::END_OF_SEQ_FLOW ||
+         message == YAML::ErrorMsg::FLOW_END)) {
+      const Place at = builder.PlaceOf(error.mark);
+      std::string what = bracket->text + " is not closed";
+      if (place_lines && static_cast<size_t>(std::max(error.mark.pos, 0)) < text.size()) {
+        what += ", or a comma is missing, before line " + std::to_string(at.line) + ", column " +
+                std::to_string(at.column);
+      }
+      mistakes.push_back({builder.PlaceOf(bracket->mark), "", what});
+      return nullptr;
+    }
     mistakes.push_back({builder.PlaceOf(error.mark), "", "not YAML: " + message});
     return nullptr;
   }

@@ -90,13 +90,21 @@ TEST(YamlTree, RefusesWhatARecipeHasNoUseFor) {
 }
 
 TEST(YamlTree, SyntaxErrorsHaveAPlace) {
-  EXPECT_EQ(Parse("a: 1\nb: [1, 2\n").substr(0, 16), "3:1 : not YAML: ");
+  EXPECT_EQ(Parse("a: 1\nb: [1, 2\n"), "2:4 : `[` is not closed\n");
+  EXPECT_EQ(Parse("a:\n  b: {c: [1, 2], d: 3\n\n"), "2:6 : `{` is not closed\n");
+  const std::string missing = " is not closed, or a comma is missing, before line ";
+  EXPECT_EQ(Parse("a: {b: [1, 2}\nc: 3\n"), "1:8 : `[`" + missing + "1, column 13\n");
+  EXPECT_EQ(Parse("a: {b: 1\nc: 2\n"), "1:4 : `{`" + missing + "2, column 2\n");
+  EXPECT_EQ(Parse("a: [{b: c: d}]\n"), "1:5 : `{`" + missing + "1, column 10\n");
   EXPECT_EQ(Parse("a: 1\n  b: 2\n").substr(0, 16), "2:4 : not YAML: ");
-  EXPECT_EQ(Parse("a:\n\t b: 2\n").substr(0, 16), "2:4 : not YAML: ");
+  const std::string tab = ": a tab: YAML is indented with spaces alone\n";
+  EXPECT_EQ(Parse("a:\n\t b: 2\n"), "2:1 " + tab);
+  EXPECT_EQ(Parse("a:\n  \tb: 2\n"), "2:3 " + tab);
+  EXPECT_EQ(Parse("a:\n  b: 1\n\tc: 2\n"), "3:1 " + tab);
   EXPECT_EQ(Parse("a: *nobody\n").substr(0, 16), "1:4 : not YAML: ");
   EXPECT_EQ(Parse("a: \"open\nb: 1\n"), "3:1 : not YAML: a quote above is not closed\n");
   EXPECT_EQ(Parse("a: 'open"), "2:1 : not YAML: a quote above is not closed\n");
-  EXPECT_EQ(Parse("a: [1"), "2:1 : not YAML: end of sequence flow not found\n");
+  EXPECT_EQ(Parse("a: [1"), "1:4 : `[` is not closed\n");
   EXPECT_EQ(Parse("{"), "1:1 : a key must be text; or a bracket is not closed\n");
   EXPECT_NE(Parse(std::string(5000, '[') + std::string(5000, ']')).find("nested too deeply"),
             std::string::npos);
