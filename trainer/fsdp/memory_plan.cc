@@ -5,11 +5,13 @@
 #include <numeric>
 
 #include "trainer/core/check.h"
+#include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
 
 constexpr int64_t kAlignment = 64;
+constexpr uintptr_t kLastAddress = uintptr_t{1} << 62;
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -52,6 +54,9 @@ void PlanRecorder::Begin(Phase phase) {
 
 std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryKind kind) {
   FSDP_CHECK_LT(0, bytes);
+  if (static_cast<uintptr_t>(bytes) > kLastAddress - next_address_) {
+    throw MemoryError("does not fit: a step allocates more than 4 EiB");
+  }
   std::vector<Record>& records = records_[static_cast<int>(phase_)];
   if (again_) {
     FSDP_CHECK_LT(next_, records.size()) << "a phase allocates more than the first time";

@@ -44,6 +44,7 @@ class PhasedAllocator : public Allocator {
 class PlanRecorder final : public PhasedAllocator {
  public:
   void Begin(Phase phase) override;
+  // Throws MemoryError where all that was ever asked for comes to more than 2^62 bytes.
   std::byte* Allocate(int64_t bytes, MemoryKind kind) override;
   void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept override;
 

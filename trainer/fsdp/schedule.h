@@ -31,6 +31,9 @@ enum class BackwardPrefetch { kPre, kPost, kNone };
 enum class Accumulation { kSharded, kUnsharded };
 enum class Mode { kTrain, kEval };  // kEval: forward only, also for sampling.
 
+// Micro-batches times segments: actions are a list in the host's memory, about 1 KiB a run.
+inline constexpr int64_t kMaxScheduledRuns = int64_t{1} << 17;
+
 struct ScheduleOptions {
   Mode mode = Mode::kTrain;
   Strategy strategy = Strategy::kFullShard;

@@ -99,6 +99,13 @@ TEST(MemoryPlanDeathTest, AnotherSizeAborts) {
   EXPECT_DEATH(Tensor(allocator, DType::kFloat32, Shape{1}), "more than planned");
 }
 
+// Sizes that come to more than numbers hold would come out small, and blocks overlap.
+TEST(MemoryPlan, WhatNoAddressReachesIsRefused) {
+  PlanRecorder recorder;
+  recorder.Allocate(int64_t{1} << 61, MemoryKind::kParameters);
+  EXPECT_THROW(recorder.Allocate(int64_t{1} << 61, MemoryKind::kParameters), MemoryError);
+}
+
 TEST(MemoryPlan, WhatDoesNotFitIsRefused) {
   PlanRecorder recorder;
   AllocateAStep(recorder, Phase::kTrain);
