@@ -15,6 +15,15 @@ constexpr int kBits = 62;
 
 }  // namespace
 
+bool Mixture::CanShare(std::span<const double> weights) {
+  try {
+    Mixture(weights, 0);
+    return true;
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+}
+
 Mixture::Mixture(std::span<const double> weights, uint64_t seed) {
   if (weights.empty()) throw std::invalid_argument("[Mixture] no weights");
   for (const double weight : weights) {

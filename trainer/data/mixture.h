@@ -24,6 +24,8 @@ class Mixture {
   // One weight a source, finite and > 0, in any unit; at least one. Otherwise
   // std::invalid_argument, also where one source's share is below 2^-60 of a node's.
   Mixture(std::span<const double> weights, uint64_t seed);
+  // False: the constructor would throw.
+  static bool CanShare(std::span<const double> weights);
 
   struct Place {
     int64_t source;
