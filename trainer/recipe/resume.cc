@@ -1,15 +1,20 @@
 #include "trainer/recipe/resume.h"
 
 #include <algorithm>
-#include <map>
 #include <span>
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/schema.h"
 #include "trainer/recipe/shape_fields.h"
+#include "trainer/recipe/yaml_text.h"
 
 namespace fsdp {
 namespace {
+
+using recipe::Json;
+using recipe::RecipeType;
+using recipe::YamlValue;
 
 bool IsFree(const std::string& key) {
   for (const char* prefix :
@@ -29,27 +34,39 @@ bool IsTakenOver(const Recipe& recipe, const std::string& key) {
   });
 }
 
+// Goes down only where both are of one form: what takes the place of something else is named once,
+// whole.
+void Compare(const std::string& key, const Json& before, const Json& now,
+             std::vector<RecipeDifference>& differences) {
+  if (before.is_object() && now.is_object()) {
+    for (const auto& [name, value] : before.items()) {
+      const std::string inner = (key.empty() ? "" : key + ".") + name;
+      Compare(inner, value, now.contains(name) ? now[name] : Json(), differences);
+    }
+    return;
+  }
+  if (before.is_array() && now.is_array() && !before.empty() && before.size() == now.size() &&
+      before[0].is_object()) {
+    for (size_t i = 0; i < before.size(); ++i) {
+      Compare(key + "[" + std::to_string(i) + "]", before[i], now[i], differences);
+    }
+    return;
+  }
+  if (before != now && !IsFree(key)) {
+    differences.push_back({key, YamlValue(before), YamlValue(now)});
+  }
+}
+
 }  // namespace
 
 std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now) {
-  constexpr const char* kAbsent = "absent";
-  std::map<std::string, std::string> left;
   // A run records the dropouts that it trains with; builds that did not know one trained without.
   Recipe recorded = before;
   for (const recipe::Dropout& dropout : recipe::Dropouts()) {
     if (auto& rate = recorded.model.*dropout.member; !rate) rate = 0;
   }
-  for (auto& [key, value] : FlattenRecipe(recorded)) left[key] = value;
   std::vector<RecipeDifference> differences;
-  for (const auto& [key, value] : FlattenRecipe(now)) {
-    const auto old = left.find(key);
-    const std::string was = old == left.end() ? kAbsent : old->second;
-    if (old != left.end()) left.erase(old);
-    if (was != value && !IsFree(key)) differences.push_back({key, was, value});
-  }
-  for (const auto& [key, value] : left) {
-    if (!IsFree(key)) differences.push_back({key, value, kAbsent});
-  }
+  Compare("", RecipeType().write(recorded), RecipeType().write(now), differences);
   return differences;
 }
 

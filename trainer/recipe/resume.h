@@ -12,7 +12,7 @@ namespace fsdp {
 
 struct RecipeDifference {
   std::string key;
-  std::string before, now;  // As one line of YAML; "absent" where a recipe has no such key.
+  std::string before, now;  // As one line of YAML; whole maps and lists where the forms differ.
 };
 
 // What differs and may not on a resume. Free are run.*, log.*, checkpoint.*, eval.*, fsdp.*,

@@ -56,6 +56,15 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   EXPECT_EQ(differences[0].now, "2.0");
   EXPECT_EQ(Differences({"data.documents=true", "data.train.eot=0"}),
             "data.train.eot null -> 0; data.documents false -> true; ");
+  // What takes the place of something of another form is named once, whole.
+  EXPECT_EQ(Differences({"train.ema={decay: 0.5}"}), "train.ema null -> {decay: 0.5}; ");
+  EXPECT_EQ(
+      Differences({"optimizer.groups=[{match: x, frozen: true}]"}),
+      "optimizer.groups [] -> [{match: x, weight_decay: null, lr_scale: 1.0, frozen: true}]; ");
+  const auto replaced = ResumeDifferences(With({}), mixed("{paths: [y]}"));
+  ASSERT_EQ(replaced.size(), 1u);
+  EXPECT_EQ(replaced[0].key, "data.train");
+  EXPECT_EQ(replaced[0].now[0], '[');
   try {
     CheckResume(With({}), With({"optimizer.lr=1", "train.grad_clip=2"}));
     FAIL() << "no error";
