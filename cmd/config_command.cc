@@ -7,6 +7,7 @@
 
 #include "cmd/recipe_flags.h"
 #include "models/shape.h"
+#include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 
 namespace fsdp {
@@ -45,7 +46,7 @@ void PrintSources(const char* label, const DataRecipe& data,
 // What a person would check by eye before starting the run.
 void PrintSummary(const Recipe& recipe) {
   const ModelRecipe& model = recipe.model;
-  const std::string family(Name(model.family));
+  const std::string family(model.family ? Name(*model.family) : "its family");
   if (model.hidden_size && model.num_hidden_layers) {
     const ModelShape shape = ShapeOf(model);
     std::printf("model       %s, %lld layers x %lld, %lld heads, vocabulary %s: %s parameters\n",
@@ -98,6 +99,7 @@ void AddConfigCommand(CLI::App& app) {
     const Recipe recipe = LoadRecipe(flags);
     std::printf("ok\n");
     PrintSummary(recipe);
+    for (const std::string& line : Advice(recipe, 1)) std::printf("note        %s\n", line.c_str());
   });
   add("print", "Print the recipe as resolved, as YAML that reads back to the same",
       [](const auto& flags) { std::fputs(PrintRecipe(LoadRecipe(flags)).c_str(), stdout); });

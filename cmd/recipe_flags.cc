@@ -1,5 +1,6 @@
 #include "cmd/recipe_flags.h"
 
+#include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {
@@ -17,6 +18,8 @@ void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
       ->take_all();
 }
 
-Recipe LoadRecipe(const RecipeFlags& flags) { return LoadRecipe(flags.files, flags.overrides); }
+Recipe LoadRecipe(const RecipeFlags& flags) {
+  return LoadRecipe(flags.files, flags.overrides, ModelMistakes);
+}
 
 }  // namespace fsdp

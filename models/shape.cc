@@ -1,5 +1,7 @@
 #include "models/shape.h"
 
+#include <algorithm>
+
 namespace fsdp {
 
 std::optional<ModelShape> DefaultShape(std::string_view family) {
@@ -38,6 +40,47 @@ int64_t NumHeads(const ModelShape& shape) {
 
 int64_t MaxPositions(const ModelShape& shape) {
   return std::visit([](const auto& config) { return config.max_positions(); }, shape);
+}
+
+namespace {
+
+int64_t Widest(const Gpt2Config& c) { return std::max(3 * c.hidden_size, c.intermediate_size); }
+int64_t Widest(const LlamaConfig& c) {
+  return std::max(
+      {c.query_size() + 2 * c.key_value_size(), 2 * c.intermediate_size, c.hidden_size});
+}
+
+void Shrink(Gpt2Config& c) {
+  c.hidden_size = c.num_attention_heads = c.intermediate_size = 1;
+  c.layer_norm_epsilon = Gpt2Config().layer_norm_epsilon;
+}
+void Shrink(LlamaConfig& c) {
+  c.hidden_size = c.intermediate_size = 1;
+  c.num_attention_heads = c.num_key_value_heads = 1;
+  c.head_dim = 2;
+  c.rms_norm_eps = LlamaConfig().rms_norm_eps;
+  c.rope_theta = LlamaConfig().rope_theta;
+  c.rope_scaling = {};
+}
+
+}  // namespace
+
+int64_t WidestRow(const ModelShape& shape) {
+  return std::visit([](const auto& config) { return Widest(config); }, shape);
+}
+
+ModelShape SmallestAlike(const ModelShape& shape) {
+  ModelShape small = shape;
+  std::visit(
+      [](auto& c) {
+        c.num_hidden_layers = std::clamp<int64_t>(c.num_hidden_layers, 1, kMaxHiddenLayers);
+        c.vocab_size = c.max_position_embeddings = 1;
+        c.initializer_range = 0;
+        VisitDropouts(c, [](const char*, double& rate) { rate = 0; });
+        Shrink(c);
+      },
+      small);
+  return small;
 }
 
 std::span<const ModelPreset> ModelPresets() {

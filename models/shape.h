@@ -55,6 +55,9 @@ int64_t HiddenSize(const ModelShape& shape);
 int64_t NumLayers(const ModelShape& shape);
 int64_t NumHeads(const ModelShape& shape);
 int64_t MaxPositions(const ModelShape& shape);  // Tokens that a sequence may have.
+int64_t WidestRow(const ModelShape& shape);     // Elements of a token's largest activation.
+// The same names of parameters, in the smallest shape that has them.
+ModelShape SmallestAlike(const ModelShape& shape);
 
 struct ModelPreset {
   std::string_view name;

@@ -7,14 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/ops/attention.h"
+
 namespace fsdp {
 
 // Upper bounds of the fields: far above any machine, and products of them fit in 64 bits.
 inline constexpr int64_t kMaxHiddenSize = int64_t{1} << 20;
 inline constexpr int64_t kMaxIntermediateSize = int64_t{1} << 22;
-inline constexpr int64_t kMaxHiddenLayers = int64_t{1} << 16;
+inline constexpr int64_t kMaxHiddenLayers = int64_t{1} << 10;  // The deepest published have 1,000.
 inline constexpr int64_t kMaxHeads = int64_t{1} << 14;
-inline constexpr int64_t kMaxRotaryHeadDim = 256;  // What the attention op computes.
 inline constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
 inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
 
@@ -30,6 +31,8 @@ class ShapeChecks {
   }
   // From 1 to `max`. True: it is.
   bool Integer(const std::string& field, int64_t value, int64_t max);
+  // Of one head: from 1 to what the attention op computes. True: it is.
+  bool HeadDim(const std::string& field, int64_t value);
   // Finite and of at least 0.
   void AtLeastZero(const std::string& field, double value);
   // At least 0 and below 1.

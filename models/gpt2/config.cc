@@ -1,6 +1,10 @@
 #include "models/gpt2/config.h"
 
 #include <array>
+#include <cmath>
+#include <sstream>
+
+#include "trainer/ops/layer_norm.h"
 
 namespace fsdp {
 
@@ -28,12 +32,19 @@ std::vector<ShapeMistake> Validate(const Gpt2Config& c) {
   checks.Integer("vocab_size", c.vocab_size, kMaxVocabSize);
   checks.Integer("max_position_embeddings", c.max_position_embeddings, kMaxPositions);
   checks.AtLeastZero("initializer_range", c.initializer_range);
-  checks.AtLeastZero("layer_norm_epsilon", c.layer_norm_epsilon);
+  if (!(c.layer_norm_epsilon >= kMinLayerNormEps && std::isfinite(c.layer_norm_epsilon))) {
+    std::ostringstream message;
+    message << "want a number of at least " << kMinLayerNormEps << ", the smallest of fp32, got "
+            << c.layer_norm_epsilon;
+    checks.Add("layer_norm_epsilon", message.str());
+  }
   VisitDropouts(c, [&](const char* field, double rate) { checks.Share(field, rate); });
   if (hidden && heads && c.hidden_size % c.num_attention_heads != 0) {
     checks.Add("num_attention_heads", std::to_string(c.num_attention_heads) +
                                           " heads do not divide hidden_size " +
                                           std::to_string(c.hidden_size));
+  } else if (hidden && heads) {
+    checks.HeadDim("num_attention_heads", c.head_dim());
   }
   return checks.Take();
 }

@@ -124,7 +124,7 @@ std::vector<ShapeMistake> Validate(const LlamaConfig& c) {
   checks.Integer("num_hidden_layers", c.num_hidden_layers, kMaxHiddenLayers);
   const bool heads = checks.Integer("num_attention_heads", c.num_attention_heads, kMaxHeads);
   const bool groups = checks.Integer("num_key_value_heads", c.num_key_value_heads, kMaxHeads);
-  const bool dim = checks.Integer("head_dim", c.head_dim, kMaxRotaryHeadDim);
+  const bool dim = checks.HeadDim("head_dim", c.head_dim);
   checks.Integer("vocab_size", c.vocab_size, kMaxVocabSize);
   checks.Integer("max_position_embeddings", c.max_position_embeddings, kMaxPositions);
   checks.AtLeastZero("rms_norm_eps", c.rms_norm_eps);

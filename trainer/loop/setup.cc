@@ -52,6 +52,37 @@ std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   return groups;
 }
 
+// Gives the model its adapters, and freezes what optimizer.groups says.
+std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::unique_ptr<Model>& model) {
+  std::vector<ShapeConflict> mistakes;
+  if (const auto& lora = recipe.model.lora) {
+    LoraOptions options{lora->rank, lora->alpha, lora->targets};
+    std::string example;
+    const std::vector<size_t> unmatched = UnmatchedTargets(*model, options.targets, &example);
+    for (auto i = unmatched.rbegin(); i != unmatched.rend(); ++i) {
+      const std::string key = "model.lora.targets";
+      mistakes.push_back({{key + "[" + std::to_string(*i) + "]", key},
+                          "`" + options.targets[*i] +
+                              "` matches no weight of a linear layer in a block; a name is " +
+                              example});
+      options.targets.erase(options.targets.begin() + static_cast<int64_t>(*i));
+    }
+    std::reverse(mistakes.begin(), mistakes.end());
+    if (options.targets.empty()) return mistakes;  // Nothing trains, which is no mistake of groups.
+    model = std::make_unique<LoraModel>(std::move(model), options);
+  }
+  for (const GroupMistake& mistake : FreezeParameters(*model, GroupsOf(recipe))) {
+    const std::string list = "optimizer.groups";
+    if (mistake.group < 0) {
+      mistakes.push_back({{list}, mistake.message});
+    } else {
+      const std::string item = list + "[" + std::to_string(mistake.group) + "]";
+      mistakes.push_back({{item + ".match", list}, mistake.message});
+    }
+  }
+  return mistakes;
+}
+
 // Opens sources one after the other; keeps the list of their files, and their tokenizer.
 class Opener {
  public:
@@ -150,23 +181,32 @@ ModelShape ShapeFor(const Recipe& recipe) {
 
 std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {
   std::unique_ptr<Model> model = MakeModel(shape);
-  if (const auto& lora = recipe.model.lora) {
-    try {
-      model = std::make_unique<LoraModel>(std::move(model),
-                                          LoraOptions{lora->rank, lora->alpha, lora->targets});
-    } catch (const std::invalid_argument& error) {
-      throw ConfigError(recipe.Mistake("model.lora.targets", error.what()));
-    }
-  }
   std::string message;
-  for (const GroupMistake& mistake : FreezeParameters(*model, GroupsOf(recipe))) {
-    const std::string list = "optimizer.groups";
-    const std::string key =
-        mistake.group < 0 ? list : list + "[" + std::to_string(mistake.group) + "].match";
-    message += (message.empty() ? "" : "\n") + recipe.Mistake(key, mistake.message);
+  for (const ShapeConflict& mistake : AdaptAndFreeze(recipe, model)) {
+    message += (message.empty() ? "" : "\n") + recipe.Mistake(mistake.keys, mistake.message);
   }
   if (!message.empty()) throw ConfigError(message);
   return model;
+}
+
+std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
+  std::vector<ShapeConflict> mistakes;
+  std::optional<ModelShape> shape;
+  if (recipe.model.init_from) {
+    try {
+      shape = ReadInitialShape(*recipe.model.init_from);
+    } catch (const Error&) {
+      return {};  // No mistake of the recipe: the run says it, with an exit code of its own.
+    }
+    mistakes = Disagreements(recipe, *shape);
+  } else {
+    shape = ShapeOf(recipe.model);  // Judged with the recipe.
+  }
+  std::unique_ptr<Model> model = MakeModel(SmallestAlike(*shape));
+  for (ShapeConflict& mistake : AdaptAndFreeze(recipe, model)) {
+    mistakes.push_back(std::move(mistake));
+  }
+  return mistakes;
 }
 
 SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {

@@ -27,6 +27,11 @@ ModelShape ShapeFor(const Recipe& recipe);
 // The model, with what optimizer.groups says frozen. Throws ConfigError.
 std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape);
 
+// What else is wrong with a recipe, once there is a model to hold it against: model.init_from's
+// shape, model.lora.targets, optimizer.groups. The recipe may have other mistakes. Reads init_from;
+// what it cannot read there is left for ShapeFor() to throw.
+std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe);
+
 SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads);
 
 // Opens and checks everything that is read while training. Throws DataError, ConfigError.

@@ -425,6 +425,7 @@ class Trainer {
                   (threads_ == 1 ? " thread, " : " threads, ") + HumanBytes(plan_.memory.bytes) +
                   " planned a rank, in " + directory.path);
     console_.Line(job_.place);
+    for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
     SayWhatIsHeldOut();
     if (!start_.resume_from.empty()) {
       console_.Line("resumed from " + start_.resume_from + ", step " + std::to_string(step_));

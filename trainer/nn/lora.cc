@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
@@ -23,31 +24,45 @@ std::string LoraName(const std::string& weight, char part) {
   return "base_model.model." + stem + ".lora_" + part + ".weight";
 }
 
+std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::string>& targets,
+                                     std::string* example) {
+  std::vector<bool> used(targets.size());
+  for (const ModelSegment& segment : base.segments()) {
+    for (const Parameter* parameter : segment.parameters) {
+      if (!segment.is_block || parameter->shape().rank() != 2) continue;
+      for (const ParameterSlice& slice : parameter->slices()) {
+        *example = slice.name;
+        for (size_t i = 0; i < targets.size(); ++i) {
+          if (IsTarget(slice.name, targets[i])) used[i] = true;
+        }
+      }
+    }
+  }
+  std::vector<size_t> unmatched;
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (!used[i]) unmatched.push_back(i);
+  }
+  return unmatched;
+}
+
 LoraModel::LoraModel(std::unique_ptr<Model> base, const LoraOptions& options)
     : base_(std::move(base)), segments_(base_->segments()) {
   if (options.rank < 1) throw std::invalid_argument("[LoraModel] rank, want >= 1");
-  std::vector<bool> used(options.targets.size());
-  std::string some_name;
+  std::string example;
+  for (const size_t i : UnmatchedTargets(*base_, options.targets, &example)) {
+    throw std::invalid_argument("[LoraModel] `" + options.targets[i] + "` matches no weight");
+  }
   for (ModelSegment& segment : segments_) {
     for (Parameter* parameter : std::vector<Parameter*>(segment.parameters)) {
       parameter->Freeze();
       if (!segment.is_block || parameter->shape().rank() != 2) continue;
       for (const ParameterSlice& slice : parameter->slices()) {
-        some_name = slice.name;
-        bool adapted = false;
-        for (size_t i = 0; i < options.targets.size(); ++i) {
-          if (!IsTarget(slice.name, options.targets[i])) continue;
-          used[i] = true;
-          if (!std::exchange(adapted, true)) Adapt(*parameter, slice, options, segment);
-        }
+        const bool adapted =
+            std::any_of(options.targets.begin(), options.targets.end(),
+                        [&](const std::string& target) { return IsTarget(slice.name, target); });
+        if (adapted) Adapt(*parameter, slice, options, segment);
       }
     }
-  }
-  for (size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) continue;
-    throw std::invalid_argument("`" + options.targets[i] +
-                                "` matches no weight of a linear layer in a block; a name is " +
-                                some_name);
   }
 }
 

@@ -29,6 +29,11 @@ struct LoraOptions {
 // base_model.model.<the weight's name without .weight>.lora_A.weight, and lora_B.
 std::string LoraName(const std::string& weight, char part);
 
+// Indices of those `targets` that match no weight of a linear layer in a block; `example` becomes a
+// name that one could match.
+std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::string>& targets,
+                                     std::string* example);
+
 class LoraModel final : public Model {
  public:
   // Freezes all parameters of `base`. Throws std::invalid_argument for a rank < 1, and for a target

@@ -46,7 +46,7 @@ void AdamW(Stream& stream, const AdamWOptions& options, const std::vector<Elemen
   args.Require(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
                "beta1 and beta2, want in [0, 1)");
   const AdamWFactors factors = Factors(options);
-  args.Require(factors.eps > 0, "eps, want > 0 in fp32");
+  args.Require(factors.eps >= kMinAdamWEps, "eps, want >= kMinAdamWEps");
   args.Require(options.step >= 1, "step, want >= 1");
   CheckRules(args, rules, n);
   std::vector<AdamWRuleFactors> by_rule;

@@ -12,6 +12,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ADAMW_H_
 #define FSDP_TRAIN_TRAINER_OPS_ADAMW_H_
 
+#include <limits>
 #include <vector>
 
 #include "trainer/ops/element_rules.h"
@@ -19,11 +20,14 @@
 
 namespace fsdp {
 
+// Smaller ones are 0 to the kernel, which flushes subnormal numbers.
+inline constexpr double kMinAdamWEps = std::numeric_limits<float>::min();
+
 struct AdamWOptions {
   double lr = 1e-3;    // >= 0.
   double beta1 = 0.9;  // In [0, 1), as beta2.
   double beta2 = 0.999;
-  double eps = 1e-8;  // > 0: it keeps padding at 0 / eps.
+  double eps = 1e-8;  // At least kMinAdamWEps: it keeps padding at 0 / eps.
   int64_t step = 1;   // From 1. The host's count: a step that the device skips counts too.
 };
 

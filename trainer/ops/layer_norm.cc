@@ -28,7 +28,7 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
   args.Check("mean", mean, DType::kFloat32, {rows});
   args.Check("rstd", rstd, DType::kFloat32, {rows});
   args.CheckSameOrDisjoint("y", y, "x", x);
-  args.Require(eps > 0, "eps is not positive");
+  args.Require(eps >= kMinLayerNormEps, "eps, want >= kMinLayerNormEps");
   const Cost cost{.flops = 8.0 * rows * cols,
                   .bytes_read = 4.0 * (rows * cols + 2 * cols),
                   .bytes_written = 4.0 * (rows * cols + 2 * rows)};

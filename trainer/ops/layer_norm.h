@@ -6,11 +6,15 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
 
+#include <limits>
 #include <optional>
 
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+// Of eps: smaller ones are 0 to the kernel, which flushes subnormal numbers.
+inline constexpr double kMinLayerNormEps = std::numeric_limits<float>::min();
 
 // 8 FLOPs an element; reads x twice from cache, once from memory. y may be x.
 void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, float eps, View y,

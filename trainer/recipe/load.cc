@@ -5,13 +5,16 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/data/mixture.h"
+#include "trainer/fsdp/schedule.h"
 #include "trainer/observe/utf8.h"
+#include "trainer/ops/adamw.h"
 #include "trainer/recipe/schema.h"
 #include "trainer/recipe/shape_fields.h"
 
@@ -84,12 +87,22 @@ int ReadFile(const std::string& path, std::string& text) {
 // Otherwise the files under init_from decide.
 bool HasShape(const ModelRecipe& model) { return model.preset || !model.init_from; }
 
+// A preset's family is no secret, and without files there is one to look for mistakes with.
+void FillFamily(ModelRecipe& model) {
+  if (model.family) return;
+  if (model.preset) {
+    model.family = static_cast<ModelRecipe::Family>(FindModelPreset(*model.preset)->index());
+  } else if (!model.init_from) {
+    model.family = ModelRecipe::Family::kGpt2;
+  }
+}
+
 void FillShape(ModelRecipe& model, const DataRecipe& data) {
   const ModelShape* preset = model.preset ? FindModelPreset(*model.preset) : nullptr;
-  if (preset && FamilyOf(*preset) != Name(model.family)) {
+  if (preset && FamilyOf(*preset) != Name(*model.family)) {
     preset = nullptr;  // A mistake: CheckRules.
   }
-  ModelShape shape = preset ? *preset : *DefaultShape(Name(model.family));
+  ModelShape shape = preset ? *preset : *DefaultShape(Name(*model.family));
   const std::string* tokenizer = TokenizerOf(data);
   if (!preset && tokenizer != nullptr && *tokenizer == "bytes") {
     std::visit([](auto& config) { config.vocab_size = 256; }, shape);
@@ -136,7 +149,9 @@ class Rules {
     if (!value.is_object() || !schema.contains("properties")) return;
     for (const Json& name : schema.value("required", Json::array())) {
       // Of a section, what it must hold says more.
-      if (schema["properties"][name.get<std::string>()].contains("required")) continue;
+      const Json& property = schema["properties"][name.get<std::string>()];
+      const bool either = property.contains("anyOf") && property.contains("properties");
+      if (property.contains("required") || either) continue;
       const std::string key = prefix + name.get<std::string>();
       Require(reader_.places().count(key) > 0, {key}, "required");
     }
@@ -197,6 +212,10 @@ void CheckSources(Rules& rules, const Recipe& recipe) {
                   keyed.key + ".tokenizer is `" + *tokenizer + "`, but " + first->key +
                       ".tokenizer is `" + other + "`: a model has one");
   }
+  std::vector<double> weights;
+  for (const SourceRecipe& source : recipe.data.TrainSources()) weights.push_back(source.weight);
+  rules.Require(weights.empty() || Mixture::CanShare(weights), {"data.train"},
+                "the weights are too far apart: a source would never be drawn from");
   const std::span<const SourceRecipe> valid = recipe.data.ValidSources();
   for (size_t i = 0; i < valid.size(); ++i) {
     for (size_t j = 0; j < i && !valid[i].name.empty(); ++j) {
@@ -209,30 +228,30 @@ void CheckSources(Rules& rules, const Recipe& recipe) {
 
 // The preset and the fields are the family's.
 void CheckFamily(Rules& rules, const ModelRecipe& model) {
-  const std::string family(Name(model.family));
+  const std::string family(Name(*model.family));
   if (model.preset) {
     const std::string of(FamilyOf(*FindModelPreset(*model.preset)));
     rules.Require(of == family, {"model.preset", "model.family"},
                   "`" + *model.preset + "` is a " + of + ", but model.family is `" + family + "`");
   }
-  std::set<std::string_view> known;
-  VisitFields(*DefaultShape(family), [&](const char* name, const auto&) { known.insert(name); });
-  for (const recipe::ShapeField& field : recipe::ShapeFields()) {
-    if (known.count(field.name) > 0 || !field.IsGiven(model)) continue;
-    rules.Require(false, {"model." + std::string(field.name), "model.family"},
-                  "a `" + family + "` has no such field");
-  }
-  known.clear();
-  VisitDropouts(*DefaultShape(family), [&](const char* name, double) { known.insert(name); });
-  for (const recipe::Dropout& dropout : recipe::Dropouts()) {
-    if (known.count(dropout.name) > 0 || (model.*dropout.member).value_or(0) == 0) continue;
-    rules.Require(false, {"model." + std::string(dropout.name), "model.family"},
-                  "a `" + family + "` has no such dropout");
+  for (const ShapeConflict& conflict : FamilyConflicts(model, family)) {
+    rules.Require(false, conflict.keys, conflict.message);
   }
 }
 
-void CheckRules(RecipeReader& reader, const Recipe& recipe) {
+// Of every float that is smaller the kernel makes 0.
+std::string AdamWEpsMessage(double eps) {
+  std::ostringstream message;
+  message << "optimizer.eps is " << eps
+          << ", but adamw divides by it where a moment is 0: at least " << kMinAdamWEps
+          << ", the smallest of fp32";
+  return message.str();
+}
+
+void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null) {
   Rules rules(reader);
+  const bool family_written = reader.places().count("model.family") > 0;
+  rules.Require(recipe.model.init_from || family_written, {"model.family"}, "required");
   rules.RequireKeys(RecipeType().schema, RecipeType().write(recipe), "");
 
   const std::string& name = recipe.run.name;
@@ -241,7 +260,9 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
 
   const ModelRecipe& model = recipe.model;
   const DataRecipe& data = recipe.data;
-  CheckFamily(rules, model);
+  rules.Require(!family_is_null || !family_written || model.preset, {"model.family"},
+                "null leaves it to model.init_from, which is null too");
+  if (model.family) CheckFamily(rules, model);
   if (HasShape(model)) {
     for (const ShapeConflict& conflict : ShapeConflicts(recipe, ShapeOf(model))) {
       rules.Require(false, conflict.keys, conflict.message);
@@ -279,6 +300,9 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
                 "eval.sample is text, but data.train is not: no source of it has a tokenizer "
                 "(for source `tokens`, name the tokenizer.json or .model that made them)");
 
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  rules.Require(optimizer.name != OptimizerRecipe::Kind::kAdamW || optimizer.eps >= kMinAdamWEps,
+                {"optimizer.eps"}, AdamWEpsMessage(optimizer.eps));
   rules.Require(!recipe.eval.ema || recipe.train.ema, {"eval.ema", "train.ema"},
                 "eval.ema is true, but train.ema is null: there is no average to evaluate");
   rules.Require(
@@ -294,8 +318,8 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe) {
 
 }  // namespace
 
-Recipe ParseRecipe(const std::vector<RecipeText>& texts,
-                   const std::vector<std::string>& overrides) {
+Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::string>& overrides,
+                   const RecipeCheck& check) {
   if (texts.empty()) throw ConfigError("no recipe: name a file with --config");
   std::vector<std::string> sources;
   for (const RecipeText& text : texts) sources.push_back(text.name);
@@ -335,13 +359,21 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts,
 
   Recipe recipe;
   for (const Layer& layer : layers) RecipeType().read(*layer.tree, "", reader, recipe);
+  const bool family_is_null = !recipe.model.family && !recipe.model.init_from;
+  FillFamily(recipe.model);
   if (HasShape(recipe.model)) FillShape(recipe.model, recipe.data);
   if (!recipe.model.init_from) {
     for (const recipe::Dropout& dropout : recipe::Dropouts()) {
       if (auto& rate = recipe.model.*dropout.member; !rate) rate = 0;
     }
   }
-  CheckRules(reader, recipe);
+  CheckRules(reader, recipe, family_is_null);
+  if (check) {
+    Rules rules(reader);
+    for (const ShapeConflict& found : check(recipe)) {
+      rules.Require(false, found.keys, found.message);
+    }
+  }
   if (!reader.mistakes().empty()) Throw(reader.mistakes(), sources);
   for (const auto& [key, place] : reader.places()) {
     recipe.places[key] = ShowPlace(place, sources);
@@ -349,8 +381,8 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts,
   return recipe;
 }
 
-Recipe LoadRecipe(const std::vector<std::string>& files,
-                  const std::vector<std::string>& overrides) {
+Recipe LoadRecipe(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+                  const RecipeCheck& check) {
   std::vector<RecipeText> texts;
   std::string unreadable;
   for (const std::string& file : files) {
@@ -361,7 +393,7 @@ Recipe LoadRecipe(const std::vector<std::string>& files,
     texts.push_back(std::move(text));
   }
   if (!unreadable.empty()) throw ConfigError(unreadable);
-  return ParseRecipe(texts, overrides);
+  return ParseRecipe(texts, overrides, check);
 }
 
 void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size) {
@@ -369,6 +401,21 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
     throw std::invalid_argument("[CheckWorld] want 1 <= local_world_size <= world_size, got " +
                                 std::to_string(local_world_size) + " and " +
                                 std::to_string(world_size));
+  }
+  const TrainRecipe& train = recipe.train;
+  const int64_t wave = train.micro_batch_size * world_size;
+  const int64_t micro_batches = (train.global_batch_size + wave - 1) / wave;
+  const int64_t segments = recipe.model.num_hidden_layers.value_or(1) + 2;  // One at each end.
+  if (micro_batches > kMaxScheduledRuns / segments) {
+    throw ConfigError(recipe.Mistake(
+        std::vector<std::string>{"train.global_batch_size", "train.micro_batch_size"},
+        "a step of " + std::to_string(train.global_batch_size) + " sequences is " +
+            std::to_string(micro_batches) + " micro-batches of " +
+            std::to_string(train.micro_batch_size) + " on each of " + std::to_string(world_size) +
+            " ranks, and its schedule holds at most " +
+            std::to_string(kMaxScheduledRuns / segments) +
+            " of this model: raise "
+            "train.micro_batch_size"));
   }
   const FsdpRecipe& fsdp = recipe.fsdp;
   if (!fsdp.shard_size || fsdp.sharding_strategy == FsdpRecipe::Strategy::kNoShard) return;
@@ -380,6 +427,21 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
       "want null or the world size " + std::to_string(world_size) + " for `" + strategy +
           "`, got " + std::to_string(*fsdp.shard_size) + "; sharding in groups is `" +
           (keeps ? "hybrid_shard_grad_op" : "hybrid_shard") + "`: " + kNotInThisVersion));
+}
+
+std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {
+  std::vector<std::string> advice;
+  const TrainRecipe& train = recipe.train;
+  const int64_t most = (train.global_batch_size + world_size - 1) / world_size;
+  if (train.micro_batch_size > most) {
+    advice.push_back(recipe.Mistake(
+        std::vector<std::string>{"train.micro_batch_size", "train.global_batch_size"},
+        "micro-batches of " + std::to_string(train.micro_batch_size) + ", but of the " +
+            std::to_string(train.global_batch_size) + " sequences of a step a rank of " +
+            std::to_string(world_size) + " has at most " + std::to_string(most) +
+            ": the rest of each micro-batch is computed for nothing"));
+  }
+  return advice;
 }
 
 }  // namespace fsdp

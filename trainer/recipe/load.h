@@ -3,6 +3,7 @@
 #define FSDP_TRAIN_TRAINER_RECIPE_LOAD_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,12 @@ namespace fsdp {
 // later one wins, maps key by key, lists as a whole. Throws ConfigError whose text has a line for
 // every mistake, in the order of files and lines:
 //   file:line:column: key: message          --set key=value: key: message
-// Nothing but the files themselves is looked at: no data, no device, no world.
+// Nothing but the files themselves is looked at: no data, no device, no world. `check` may look
+// further, also at a recipe with mistakes, and what it finds is reported among them.
+using RecipeCheck = std::function<std::vector<ShapeConflict>(const Recipe& recipe)>;
 Recipe LoadRecipe(const std::vector<std::string>& files,
-                  const std::vector<std::string>& overrides = {});
+                  const std::vector<std::string>& overrides = {},
+                  const RecipeCheck& check = nullptr);
 
 // The same for texts in memory; `name` stands for the file in messages.
 struct RecipeText {
@@ -24,11 +28,15 @@ struct RecipeText {
   std::string text;
 };
 Recipe ParseRecipe(const std::vector<RecipeText>& texts,
-                   const std::vector<std::string>& overrides = {});
+                   const std::vector<std::string>& overrides = {},
+                   const RecipeCheck& check = nullptr);
 
-// What only the world can tell: fsdp.shard_size against it. 1 <= local_world_size <= world_size:
-// the ranks of all hosts and of this one. Throws ConfigError.
+// What only the world can tell: fsdp.shard_size against it, and a rank's micro-batches. 1 <=
+// local_world_size <= world_size: the ranks of all hosts and of this one. Throws ConfigError.
 void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size);
+
+// What is no mistake and still cannot be meant, a line each.
+std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size);
 
 }  // namespace fsdp
 

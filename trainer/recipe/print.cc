@@ -1,59 +1,18 @@
 #include "trainer/recipe/print.h"
 
-#include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <limits>
 
 #include "trainer/recipe/schema.h"
+#include "trainer/recipe/yaml_text.h"
 
 namespace fsdp {
 namespace {
 
 using recipe::Json;
-using recipe::PlainType;
 using recipe::RecipeType;
-using recipe::ResolvePlain;
-
-// Shortest digits that read back to the same bits, in a form that YAML 1.1 readers take for a
-// number too: with a point, and a sign before an exponent. 3.0e-4, where to_chars says 3e-04.
-std::string YamlNumber(double value) {
-  char buffer[32];
-  std::string text(buffer, std::to_chars(buffer, buffer + sizeof(buffer), value).ptr);
-  const size_t e = std::min(text.find('e'), text.size());
-  std::string digits = text.substr(0, e), exponent = text.substr(e);
-  if (digits.find('.') == std::string::npos) digits += ".0";
-  if (exponent.size() == 4 && exponent[2] == '0') exponent.erase(2, 1);
-  return digits + exponent;
-}
-
-std::string YamlText(const std::string& text) {
-  bool plain = std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/';
-  for (const char c : text) {
-    plain &=
-        std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '/' || c == '.' || c == '-';
-  }
-  // The words that YAML 1.1 takes for booleans too.
-  for (const char* word : {"y", "Y", "yes", "Yes", "YES", "n", "N", "no", "No", "NO", "on", "On",
-                           "ON", "off", "Off", "OFF"}) {
-    plain &= text != word;
-  }
-  plain &= ResolvePlain(text) == PlainType::kText;
-  // In double quotes YAML reads what JSON reads.
-  return plain ? text : Json(text).dump();
-}
-
-std::string YamlValue(const Json& value) {
-  if (value.is_number_float()) return YamlNumber(value.get<double>());
-  if (value.is_string()) return YamlText(value.get_ref<const std::string&>());
-  if (value.is_array()) {
-    std::string list;
-    for (const Json& item : value) list += (list.empty() ? "" : ", ") + YamlValue(item);
-    return "[" + list + "]";
-  }
-  return value.dump();  // null, true, false, integers.
-}
+using recipe::YamlValue;
 
 bool IsListOfMaps(const Json& value) {
   return value.is_array() && !value.empty() && value[0].is_object();
@@ -132,7 +91,8 @@ std::string DescribeSchema(const Json& schema) {
     if (!schema.contains(keyword)) return;
     const Json& at = schema[keyword];
     // Bounds that only say how many bits there are tell nobody anything.
-    if (at == std::numeric_limits<int32_t>::max() || at == std::numeric_limits<int64_t>::max()) {
+    if (at == std::numeric_limits<int32_t>::max() || at == std::numeric_limits<int64_t>::max() ||
+        at == std::numeric_limits<float>::max()) {
       return;
     }
     char text[32];
@@ -148,20 +108,11 @@ std::string DescribeSchema(const Json& schema) {
   return words + (nullable ? ", `null`" : "");
 }
 
-std::string DescribeDefault(const Json& value) {
-  if (!value.is_object()) return Code(YamlValue(value));
-  std::string map;
-  for (const auto& [key, item] : value.items()) {
-    map += (map.empty() ? "" : ", ") + key + ": " + YamlValue(item);
-  }
-  return Code("{" + map + "}");
-}
-
 void AddRows(const Json& section, const std::string& prefix, std::string& text) {
   for (const auto& [name, property] : section["properties"].items()) {
     bool required = false;
     for (const Json& key : section.value("required", Json::array())) required |= key == name;
-    const std::string standard = property.contains("default") ? DescribeDefault(property["default"])
+    const std::string standard = property.contains("default") ? Code(YamlValue(property["default"]))
                                  : required                   ? "required"
                                                               : "";
     text += "| " + Code(prefix + name) + " | " + DescribeSchema(property) + " | " + standard +

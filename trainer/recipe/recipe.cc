@@ -1,11 +1,13 @@
 #include "trainer/recipe/recipe.h"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <tuple>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/view.h"
 #include "trainer/recipe/shape_fields.h"
 
 namespace fsdp {
@@ -13,6 +15,13 @@ namespace fsdp {
 std::string Recipe::Mistake(const std::string& key, const std::string& message) const {
   const auto place = places.find(key);
   return (place == places.end() ? "" : place->second + ": ") + key + ": " + message;
+}
+
+std::string Recipe::Mistake(const std::vector<std::string>& keys,
+                            const std::string& message) const {
+  const auto written = std::find_if(keys.begin(), keys.end(),
+                                    [&](const std::string& key) { return places.count(key) > 0; });
+  return Mistake(written == keys.end() ? keys.at(0) : *written, message);
 }
 
 bool Recipe::operator==(const Recipe& other) const {
@@ -85,10 +94,25 @@ std::string Show(const RopeScaling& scaling) {
   return text + "}";
 }
 
+// No tensor has more than Shape::kMaxElements.
+void AddTooLarge(const Recipe& recipe, const ModelShape& shape,
+                 std::vector<ShapeConflict>& conflicts) {
+  const int64_t micro = recipe.train.micro_batch_size, seq = recipe.data.seq_len;
+  const int64_t row = WidestRow(shape);
+  if (micro > Shape::kMaxElements / row / seq) {
+    conflicts.push_back({{"train.micro_batch_size", "data.seq_len", "model.hidden_size"},
+                         "train.micro_batch_size x data.seq_len x " + std::to_string(row) +
+                             " elements of a token are " + std::to_string(micro) + " x " +
+                             std::to_string(seq) + " x " + std::to_string(row) +
+                             ", more than addresses reach"});
+  }
+}
+
 }  // namespace
 
 ModelShape ShapeOf(const ModelRecipe& model) {
-  ModelShape shape = *DefaultShape(Name(model.family));
+  if (!model.family) throw std::invalid_argument("[ShapeOf] model.family is empty");
+  ModelShape shape = *DefaultShape(Name(*model.family));
   VisitFields(shape, [&](const char* name, auto& field) {
     const auto& given = recipe::MemberFor(model, name, field);
     if (!given) throw std::invalid_argument(std::string("[ShapeOf] model.") + name + " is empty");
@@ -118,6 +142,7 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
     conflicts.push_back({std::move(keys), mistake.message});
   }
   const DataRecipe& data = recipe.data;
+  if (conflicts.empty()) AddTooLarge(recipe, shape, conflicts);
   const int64_t positions = MaxPositions(shape);
   if (data.seq_len > positions) {
     const int64_t plain =
@@ -135,6 +160,11 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
   for (const auto& [source, list, key] : KeyedSources(data)) {
     const std::string* tokenizer = TokenizerOf(*source);
     bytes |= tokenizer != nullptr && *tokenizer == "bytes";
+    if (source->source == SourceRecipe::Source::kSynthetic && VocabSize(shape) < 2) {
+      conflicts.push_back({{"model.vocab_size", "model.preset", "model.init_from", key},
+                           "source `synthetic` draws from at least 2 tokens, got a vocabulary of " +
+                               std::to_string(VocabSize(shape))});
+    }
     if (source->eot && *source->eot >= VocabSize(shape)) {
       conflicts.push_back({{key + ".eot", "model.vocab_size", "model.preset", "model.init_from"},
                            key + ".eot is " + std::to_string(*source->eot) +
@@ -150,18 +180,38 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
   return conflicts;
 }
 
-ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files) {
-  std::vector<std::string> mistakes;
+std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string_view family) {
+  std::vector<ShapeConflict> conflicts;
+  const std::string a = "a `" + std::string(family) + "`";
+  std::set<std::string_view> known;
+  VisitFields(*DefaultShape(family), [&](const char* name, const auto&) { known.insert(name); });
+  for (const recipe::ShapeField& field : recipe::ShapeFields()) {
+    if (known.count(field.name) > 0 || !field.IsGiven(model)) continue;
+    conflicts.push_back(
+        {{"model." + std::string(field.name), "model.family"}, a + " has no such field"});
+  }
+  known.clear();
+  VisitDropouts(*DefaultShape(family), [&](const char* name, double) { known.insert(name); });
+  for (const recipe::Dropout& dropout : recipe::Dropouts()) {
+    if (known.count(dropout.name) > 0 || (model.*dropout.member).value_or(0) == 0) continue;
+    conflicts.push_back(
+        {{"model." + std::string(dropout.name), "model.family"}, a + " has no such dropout"});
+  }
+  return conflicts;
+}
+
+std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape& files) {
+  std::vector<ShapeConflict> conflicts;
   const ModelRecipe& model = recipe.model;
   const auto disagree = [&](const std::string& key, const std::string& ours,
                             const std::string& theirs) {
     const std::string from = model.init_from.value_or("model.init_from");
-    mistakes.push_back(
-        recipe.Mistake(key, "the recipe says " + ours + ", " + from + " says " + theirs));
+    conflicts.push_back({{key}, "the recipe says " + ours + ", " + from + " says " + theirs});
   };
-  if (Name(model.family) != FamilyOf(files)) {
-    disagree("model.family", std::string(Name(model.family)), std::string(FamilyOf(files)));
+  if (model.family && Name(*model.family) != FamilyOf(files)) {
+    disagree("model.family", std::string(Name(*model.family)), std::string(FamilyOf(files)));
   } else {
+    if (!model.family) conflicts = FamilyConflicts(model, FamilyOf(files));
     VisitFields(files, [&](const char* name, const auto& found) {
       const auto& given = recipe::MemberFor(model, name, found);
       if (given && *given != found) {
@@ -169,17 +219,20 @@ ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files) {
       }
     });
   }
-  for (const ShapeConflict& conflict : ShapeConflicts(recipe, files)) {
-    const auto written = std::find_if(conflict.keys.begin(), conflict.keys.end(),
-                                      [&](const auto& key) { return recipe.places.count(key); });
-    mistakes.push_back(recipe.Mistake(written == conflict.keys.end() ? conflict.keys[0] : *written,
-                                      conflict.message));
+  for (ShapeConflict& conflict : ShapeConflicts(recipe, files)) {
+    conflicts.push_back(std::move(conflict));
   }
+  return conflicts;
+}
+
+ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files) {
   std::string text;
-  for (const std::string& mistake : mistakes) text += (text.empty() ? "" : "\n") + mistake;
+  for (const ShapeConflict& conflict : Disagreements(recipe, files)) {
+    text += (text.empty() ? "" : "\n") + recipe.Mistake(conflict.keys, conflict.message);
+  }
   if (!text.empty()) throw ConfigError(text);
   ModelShape shape = files;
-  SetDropouts(model, shape);
+  SetDropouts(recipe.model, shape);
   return shape;
 }
 

@@ -21,6 +21,7 @@ namespace fsdp {
 
 struct RunRecipe {
   enum class Device { kAuto, kCpu, kSim };
+  static constexpr int64_t kMaxThreads = 4096;  // More than any host has cores.
 
   std::string name = "run";
   std::optional<std::string> dir;  // runs/<name> where empty.
@@ -46,7 +47,7 @@ struct LoraRecipe {
 struct ModelRecipe {
   enum class Family { kGpt2, kLlama };
 
-  Family family = Family::kGpt2;
+  std::optional<Family> family;  // Empty only under init_from without preset.
   std::optional<std::string> preset;
   std::optional<std::string> init_from;
   std::optional<LoraRecipe> lora;  // Only with init_from.
@@ -293,6 +294,8 @@ struct Recipe {
   // "place: key: message", or "key: message" for a key left at its default: for mistakes that show
   // only when the run starts.
   std::string Mistake(const std::string& key, const std::string& message) const;
+  // At the first of the keys that somebody wrote.
+  std::string Mistake(const std::vector<std::string>& keys, const std::string& message) const;
 
   bool operator==(const Recipe& other) const;
 };
@@ -342,20 +345,27 @@ constexpr std::string_view Name(E value) { return NamesOf(value)[static_cast<siz
 // The shape to build. Throws std::invalid_argument where a field is empty.
 ModelShape ShapeOf(const ModelRecipe& model);
 
-// Under init_from, with the shape found there: a field of the recipe may only agree with it, while
-// a dropout of the recipe counts in place of that of the files. Throws
-// ConfigError with a line for each that does not, naming both values, and for each ShapeConflict.
-ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files);
-
 // The recipe with the dropouts that `shape` trains with, which is how a run records it.
 Recipe WithDropouts(const Recipe& recipe, const ModelShape& shape);
 
-// What cannot be trained: no model has this shape, or the data does not fit it.
+// What cannot be trained: no model has this shape, the data does not fit it, or an op does not
+// compute it.
 struct ShapeConflict {
   std::vector<std::string> keys;  // All that are involved, the most telling one first.
   std::string message;
 };
 std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape& shape);
+
+// Fields that the recipe has and the family has not.
+std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string_view family);
+
+// Under init_from, with the shape found there: a field of the recipe may only agree with it. The
+// conflicts name both values; those of the shape come with them.
+std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape& files);
+
+// The shape to build under init_from, with the dropouts of the recipe in place of the files'.
+// Throws ConfigError with a line for each of Disagreements().
+ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files);
 
 }  // namespace fsdp
 

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "trainer/ops/layer_norm.h"
 #include "trainer/recipe/shape_fields.h"
 
 namespace fsdp::recipe {
@@ -17,7 +18,7 @@ Section<RunRecipe> RunSection() {
       Key("seed", &R::seed, Integer(0, kAnyInteger), "Of initial weights and data order."),
       Key("device", &R::device, OneOf<R::Device>(Later({"cuda"})),
           "What computes. auto: the best there is. sim: a simulated rank, without tensor data."),
-      Key("threads", &R::threads, Integer(0),
+      Key("threads", &R::threads, Integer(0, R::kMaxThreads),
           "CPU compute threads of a rank. 0: the cores of the host, divided by its ranks."),
       Key("deterministic", &R::deterministic, Boolean(),
           "Repeatable bits on devices that have a faster way without; the cpu device always has "
@@ -44,7 +45,8 @@ Section<LoraRecipe> LoraSection() {
   using R = LoraRecipe;
   return {{
       Key("rank", &R::rank, Integer(1, kMaxHiddenSize), "Of an adapter's two matrices."),
-      Key("alpha", &R::alpha, Number({.above = 0}), "What adapters add is scaled by alpha / rank."),
+      Key("alpha", &R::alpha, Number({.above = 0, .at_most = std::numeric_limits<float>::max()}),
+          "What adapters add is scaled by alpha / rank."),
       Key("targets", &R::targets, ListOf(Text()),
           "Globs over the names that weights of linear layers in blocks have in Hugging Face "
           "files: "
@@ -100,9 +102,9 @@ Section<ModelRecipe> ModelSection() {
     for (const ShapeField& field : ShapeFields()) field.Reset(model);
   };
   return {{
-      Key("family", &R::family, OneOf<R::Family>(Later({"t5", "vit", "regnet", "dhen"})),
-          "The architecture. llama: also Mistral, Qwen2 and Qwen3.")
-          .Required(),
+      Key("family", &R::family, Nullable(OneOf<R::Family>(Later({"t5", "vit", "regnet", "dhen"}))),
+          "The architecture. llama: also Mistral, Qwen2 and Qwen3. null: that of init_from; "
+          "required without one."),
       preset,
       Key("init_from", &R::init_from, Nullable(Text()),
           "A Hugging Face directory (config.json and *.safetensors) or a checkpoint to "
@@ -127,7 +129,7 @@ Section<ModelRecipe> ModelSection() {
           "llama: heads of keys and values, each for a group of attention heads, which they "
           "divide. null: num_attention_heads; the preset's, unless that is given beside it.")
           .Elsewhere({"n_kv_heads", "num_kv_heads", "n_query_groups"}),
-      Key("head_dim", &R::head_dim, Nullable(Integer(1, kMaxRotaryHeadDim)),
+      Key("head_dim", &R::head_dim, Nullable(Integer(1, kMaxHeadDim)),
           "llama: width of a head, even. null: hidden_size / num_attention_heads; the "
           "preset's, unless one of these is given beside it.")
           .Elsewhere({"head_size", "kv_channels"}),
@@ -140,7 +142,7 @@ Section<ModelRecipe> ModelSection() {
           "Longest sequence, in tokens. null: gpt2: 1024, llama: 4096.")
           .Elsewhere({"n_positions", "n_ctx", "block_size"}),
       Key("layer_norm_epsilon", &R::layer_norm_epsilon,
-          Nullable(Number({.at_least = 0, .at_most = 1})),
+          Nullable(Number({.at_least = kMinLayerNormEps, .at_most = 1})),
           "gpt2: added to the variance in every LayerNorm. null: 1e-5.")
           .Elsewhere({"layer_norm_eps", "norm_eps"}),
       Key("rms_norm_eps", &R::rms_norm_eps, Nullable(Number({.at_least = 0, .at_most = 1})),
@@ -404,7 +406,7 @@ Section<TrainRecipe> TrainSection() {
           "Sequences per optimizer step, over all ranks; any number at any world size. What one "
           "forward pass of all ranks does not hold is accumulated.")
           .Elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"}),
-      Key("grad_clip", &R::grad_clip, Number({.at_least = 0}),
+      Key("grad_clip", &R::grad_clip, Number({.at_least = 0, .fp32 = true}),
           "Largest norm of all gradients together. 0: no clipping.")
           .Elsewhere({"max_grad_norm", "clip_grad_norm", "max_norm"}),
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<R::Recompute>(),
@@ -447,9 +449,10 @@ Section<GroupRecipe> GroupSection() {
           "A glob over the names that parameters have in Hugging Face files: * is any run of "
           "characters.")
           .Required(),
-      Key("weight_decay", &R::weight_decay, Nullable(Number({.at_least = 0})),
+      Key("weight_decay", &R::weight_decay, Nullable(Number({.at_least = 0, .fp32 = true})),
           "Of all that match, biases and norms, too. null: as without the group."),
-      Key("lr_scale", &R::lr_scale, Number({.at_least = 0}), "Multiplies the learning rate."),
+      Key("lr_scale", &R::lr_scale, Number({.at_least = 0, .fp32 = true}),
+          "Multiplies the learning rate."),
       Key("frozen", &R::frozen, Boolean(), "Not trained: no gradient and no optimizer state."),
   }};
 }
@@ -458,15 +461,16 @@ Section<OptimizerRecipe> OptimizerSection() {
   using R = OptimizerRecipe;
   return {{
       Key("name", &R::name, OneOf<R::Kind>(), "The update rule.").Elsewhere({"type", "kind"}),
-      Key("lr", &R::lr, Number({.at_least = 0}), "Learning rate at its highest.")
+      Key("lr", &R::lr, Number({.at_least = 0, .fp32 = true}), "Learning rate at its highest.")
           .Elsewhere({"learning_rate", "max_lr"}),
-      Key("betas", &R::betas, PairOf(Number({.at_least = 0, .below = 1})),
+      Key("betas", &R::betas, PairOf(Number({.at_least = 0, .below = 1, .fp32 = true})),
           "adamw: decay of the first and of the second moment. sgd does not read it."),
-      Key("eps", &R::eps, Number({.at_least = 0}),
-          "adamw: added to the root of the second moment. sgd does not read it."),
-      Key("momentum", &R::momentum, Number({.at_least = 0, .below = 1}),
+      Key("eps", &R::eps, Number({.at_least = 0, .fp32 = true}),
+          "adamw: added to the root of the second moment; at least 1.2e-38, the smallest of fp32. "
+          "sgd does not read it."),
+      Key("momentum", &R::momentum, Number({.at_least = 0, .below = 1, .fp32 = true}),
           "sgd: decay of the momentum. 0: none, and the only value for adamw."),
-      Key("weight_decay", &R::weight_decay, Number({.at_least = 0}),
+      Key("weight_decay", &R::weight_decay, Number({.at_least = 0, .fp32 = true}),
           "Decay of matrices and embeddings, not of biases and norms."),
       Key("state_dtype", &R::state_dtype, Only32Bit(), "Of moments and momentum."),
       Key("groups", &R::groups, ListOf(Map(GroupSection())),
@@ -621,11 +625,17 @@ Section<LogRecipe> LogSection() {
   }};
 }
 
+Type<ModelRecipe> ModelType() {
+  Type<ModelRecipe> type = Map(ModelSection());
+  type.schema["anyOf"] = {{{"required", {"family"}}}, {{"required", {"init_from"}}}};
+  return type;
+}
+
 Type<Recipe> BuildRecipeType() {
   using R = Recipe;
   Type<Recipe> type = Map(Section<R>{{
       Key("run", &R::run, Map(RunSection()), "Where and how the run takes place."),
-      Key("model", &R::model, Map(ModelSection()), "What is trained.").Required(),
+      Key("model", &R::model, ModelType(), "What is trained.").Required(),
       Key("data", &R::data, Map(DataSection()), "What it is trained on.").Required(),
       Key("train", &R::train, Map(TrainSection()), "How much of it, and how."),
       Key("eval", &R::eval, Map(EvalSection()), "Evaluations during the run."),

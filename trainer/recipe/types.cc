@@ -184,7 +184,16 @@ Type<double> Number(Interval interval) {
   bound(interval.above, "above ", "exclusiveMinimum");
   bound(interval.at_most, "of at most ", "maximum");
   bound(interval.below, "below ", "exclusiveMaximum");
+  if (interval.fp32 && !interval.at_most && !interval.below) {
+    schema["maximum"] = std::numeric_limits<float>::max();
+  }
   const std::string want = "a number " + Join(bounds, "and");
+  const auto inside = [interval](double value) {
+    return !(interval.at_least && value < *interval.at_least) &&
+           !(interval.above && value <= *interval.above) &&
+           !(interval.at_most && value > *interval.at_most) &&
+           !(interval.below && value >= *interval.below);
+  };
   return {schema,
           [=](const YamlNode& node, const std::string& key, RecipeReader& reader, double& value) {
             if (!IsPlain(node, PlainType::kInteger) && !IsPlain(node, PlainType::kNumber)) {
@@ -201,11 +210,16 @@ Type<double> Number(Interval interval) {
               reader.Wrong(node, key, "a finite number that fits in 64 bits");
               return false;
             }
-            if ((interval.at_least && *read < *interval.at_least) ||
-                (interval.above && *read <= *interval.above) ||
-                (interval.at_most && *read > *interval.at_most) ||
-                (interval.below && *read >= *interval.below)) {
+            if (!inside(*read)) {
               reader.Wrong(node, key, want);
+              return false;
+            }
+            if (interval.fp32 && std::abs(*read) > std::numeric_limits<float>::max()) {
+              reader.Wrong(node, key, "a finite number that fits in 32 bits");
+              return false;
+            }
+            if (interval.fp32 && !inside(static_cast<double>(static_cast<float>(*read)))) {
+              reader.Wrong(node, key, want + " in 32 bits");
               return false;
             }
             value = *read + 0.0;  // -0 reads as 0.

@@ -79,6 +79,7 @@ struct Interval {
   std::optional<double> above = std::nullopt;
   std::optional<double> at_most = std::nullopt;
   std::optional<double> below = std::nullopt;
+  bool fp32 = false;  // Kernels read it in 32 bits: it is in the interval there too.
 };
 Type<double> Number(Interval interval);  // Finite.
 

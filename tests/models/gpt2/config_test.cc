@@ -41,7 +41,7 @@ TEST(Gpt2Config, LargestShapeDoesNotOverflow) {
   const Gpt2Config config{.hidden_size = kMaxHiddenSize,
                           .intermediate_size = kMaxIntermediateSize,
                           .num_hidden_layers = kMaxHiddenLayers,
-                          .num_attention_heads = 1,
+                          .num_attention_heads = kMaxHiddenSize / kMaxHeadDim,
                           .vocab_size = kMaxVocabSize,
                           .max_position_embeddings = kMaxPositions};
   EXPECT_TRUE(Validate(config).empty());
@@ -49,6 +49,14 @@ TEST(Gpt2Config, LargestShapeDoesNotOverflow) {
   const double matrices = kMaxHiddenLayers * (4 * h * h + 2 * h * kMaxIntermediateSize);
   ASSERT_LT(matrices * 1.001, static_cast<double>(std::numeric_limits<int64_t>::max()));
   EXPECT_GT(static_cast<double>(NumParameters(config)), matrices);
+}
+
+TEST(Gpt2Config, HeadsAreNoWiderThanAttentionComputes) {
+  Gpt2Config config{.hidden_size = 2 * kMaxHeadDim, .num_attention_heads = 2};
+  EXPECT_TRUE(Validate(config).empty());
+  config.num_attention_heads = 1;
+  ASSERT_EQ(Validate(config).size(), 1u);
+  EXPECT_EQ(Validate(config)[0].field, "num_attention_heads");
 }
 
 TEST(Gpt2Config, NamesEveryMistake) {

@@ -88,7 +88,7 @@ TEST(LlamaConfig, LargestShapeDoesNotOverflow) {
                            .num_hidden_layers = kMaxHiddenLayers,
                            .num_attention_heads = kMaxHeads,
                            .num_key_value_heads = kMaxHeads,
-                           .head_dim = kMaxRotaryHeadDim,
+                           .head_dim = kMaxHeadDim,
                            .vocab_size = kMaxVocabSize,
                            .max_position_embeddings = kMaxPositions};
   EXPECT_TRUE(Validate(config).empty());

@@ -462,7 +462,7 @@ TEST(LoadRecipe, AnOverriddenMistakeIsStillOne) {
 TEST(LoadRecipe, UnreadableTextEndsTheCheck) {
   const std::string mistakes =
       MistakesOf({{"a.yaml", "model: [\n"}, {"b.yaml", "train: {steps: 1, steps: 2}"}}, {"a={"});
-  EXPECT_EQ(mistakes.substr(0, 22), "a.yaml:2:1: not YAML: ");
+  EXPECT_EQ(mistakes.substr(0, 30), "a.yaml:1:8: `[` is not closed\n");
   EXPECT_NE(mistakes.find("\nb.yaml:1:19: train.steps: duplicate key, first on line 1\n"),
             std::string::npos);
   EXPECT_NE(mistakes.find("\n--set a={: a key must be text; or a bracket is not closed"),
@@ -610,6 +610,143 @@ TEST(LoadRecipe, DropoutsAreTheRecipesOrTheFiles) {
   EXPECT_EQ(std::get<LlamaConfig>(ShapeOf(llama, theirs)).attention_dropout, 0.25);
   EXPECT_EQ(WithDropouts(llama, theirs).model.attention_dropout, 0.25);
   EXPECT_EQ(WithDropouts(llama, theirs).model.residual_dropout, 0);
+}
+
+// What an op does not compute is a mistake of the recipe, at the key that says so.
+TEST(LoadRecipe, TheOpsLimitsAreTheRecipes) {
+  const auto set = [](const std::string& override) { return MistakesOf(kGood, {override}); };
+  const auto mistake = [](const std::string& override, const std::string& message) {
+    return "--set " + override + ": " + override.substr(0, override.find('=')) + ": " + message;
+  };
+  const std::string smallest =
+      "optimizer.eps is 0, but adamw divides by it where a moment is 0: at least 1.17549e-38, the "
+      "smallest of fp32";
+  EXPECT_EQ(set("optimizer.eps=0"), mistake("optimizer.eps=0", smallest));
+  EXPECT_NE(set("optimizer.eps=1e-39"), "");
+  EXPECT_EQ(set("optimizer.eps=1.2e-38"), "");
+  EXPECT_EQ(MistakesOf(kGood, {"optimizer.name=sgd", "optimizer.eps=0"}), "");  // Not read.
+
+  for (const std::string key :
+       {"optimizer.lr", "optimizer.eps", "optimizer.weight_decay", "train.grad_clip"}) {
+    EXPECT_EQ(set(key + "=3.4e38"), "");
+    EXPECT_EQ(set(key + "=1e39"),
+              mistake(key + "=1e39", "want a finite number that fits in 32 bits, got 1e39"));
+  }
+  EXPECT_EQ(set("optimizer.betas=[0.9, 0.999999999]"),
+            "--set optimizer.betas=[0.9, 0.999999999]: optimizer.betas[1]: want a number of at "
+            "least 0 and below 1 in 32 bits, got 0.999999999");
+  EXPECT_NE(MistakesOf(kGood, {"optimizer.name=sgd", "optimizer.momentum=0.999999999"}), "");
+  EXPECT_NE(set("optimizer.groups=[{match: x, lr_scale: 1e39}]"), "");
+  EXPECT_NE(set("optimizer.groups=[{match: x, weight_decay: 1e39}]"), "");
+  EXPECT_EQ(set("run.threads=1000000"),
+            mistake("run.threads=1000000", "want an integer from 0 to 4096, got 1000000"));
+
+  EXPECT_EQ(MistakesOf("model: {family: gpt2, hidden_size: 1028, num_attention_heads: 4}\n"
+                       "data: {train: {paths: [x]}}\n"),
+            "r.yaml:1:63: model.num_attention_heads: heads are 257 wide; attention computes 1 to "
+            "256");
+  EXPECT_EQ(MistakesOf("model: {family: gpt2, hidden_size: 3084}\ndata: {train: {paths: [x]}}\n"),
+            "r.yaml:1:36: model.hidden_size: heads are 257 wide; attention computes 1 to 256");
+  EXPECT_EQ(MistakesOf("model: {family: llama, hidden_size: 514, num_attention_heads: 1}\n"
+                       "data: {train: {paths: [x]}}\n"),
+            "r.yaml:1:37: model.hidden_size: heads are 514 wide; attention computes 1 to 256");
+  EXPECT_EQ(set("model.layer_norm_epsilon=0"),
+            mistake("model.layer_norm_epsilon=0",
+                    "want a number of at least 1.1754943508222875e-38 and of at most 1, got 0"));
+  EXPECT_NE(set("model.num_hidden_layers=1025"), "");
+}
+
+TEST(LoadRecipe, ShapesThatNoAddressReachesAreMistakes) {
+  const std::string wide =
+      "data: {train: {source: synthetic}, seq_len: 16777216}\n"
+      "model: {family: gpt2, hidden_size: 1048576, num_attention_heads: 4096,\n"
+      "        max_position_embeddings: 16777216}\n"
+      "train: {micro_batch_size: ";
+  EXPECT_EQ(MistakesOf(wide + "8193}\n"),
+            "r.yaml:4:27: train.micro_batch_size: train.micro_batch_size x data.seq_len x 4194304 "
+            "elements of a token are 8193 x 16777216 x 4194304, more than addresses reach");
+  EXPECT_EQ(MistakesOf(wide + "8192}\n"), "");  // A plan, and exit code 3.
+}
+
+TEST(LoadRecipe, SyntheticTokensAndMixturesHaveLimits) {
+  EXPECT_EQ(MistakesOf("model: {family: gpt2, vocab_size: 1}\n"
+                       "data: {train: {source: synthetic}}\n"),
+            "r.yaml:1:35: model.vocab_size: source `synthetic` draws from at least 2 tokens, got a "
+            "vocabulary of 1");
+  const auto weight = [](const std::string& text) {
+    return MistakesOf(
+        "model: {family: gpt2}\ndata:\n  train:\n  - {paths: [x]}\n"
+        "  - {paths: [y], weight: " +
+        text + "}\n");
+  };
+  EXPECT_EQ(weight("1e-9"), "");
+  EXPECT_EQ(weight("1e-30"),
+            "r.yaml:4:3: data.train: the weights are too far apart: a source would never be drawn "
+            "from");
+}
+
+TEST(LoadRecipe, TheFamilyMayBeLeftToInitFrom) {
+  const std::string data = "data: {train: {paths: [x]}}\n";
+  const Recipe recipe = Parse("model: {init_from: hf, residual_dropout: 0.1}\n" + data);
+  EXPECT_FALSE(recipe.model.family);
+  const Gpt2Config gpt2;
+  EXPECT_EQ(FamilyOf(ShapeOf(recipe, gpt2)), "gpt2");
+  EXPECT_EQ(std::get<Gpt2Config>(ShapeOf(recipe, gpt2)).residual_dropout, 0.1);
+  // A field of another family than the files' is a mistake nonetheless.
+  for (const char* field : {"residual_dropout: 0.1", "layer_norm_epsilon: 1e-5"}) {
+    try {
+      ShapeOf(Parse("model: {init_from: hf, " + std::string(field) + "}\n" + data), LlamaConfig());
+      ADD_FAILURE() << field;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("a `llama` has no "), std::string::npos);
+    }
+  }
+  // A preset says it. Without files somebody has to.
+  EXPECT_EQ(Name(*Parse("model: {init_from: hf, preset: llama3-8b}\n" + data).model.family),
+            "llama");
+  EXPECT_EQ(MistakesOf("model: {preset: gpt2-124m}\n" + data),
+            "r.yaml:1:1: model.family: required");
+  EXPECT_EQ(Parse(PrintRecipe(recipe)), recipe);
+}
+
+// In one go, each at its place, also where the recipe has mistakes of its own.
+TEST(LoadRecipe, ReportsWhatACheckFindsAmongItsOwnMistakes) {
+  const auto check = [](const Recipe& recipe) {
+    EXPECT_EQ(recipe.train.steps, 7);
+    return std::vector<ShapeConflict>{{{"optimizer.groups[0].match", "optimizer.groups"}, "none"},
+                                      {{"optimizer.lr"}, "not worth a second line"},
+                                      {{"model.init_from"}, "elsewhere"}};
+  };
+  try {
+    ParseRecipe({{"r.yaml", std::string(kGood) + "train: {steps: 7}\noptimizer:\n  lr: x\n"
+                                                 "  groups: [{match: y}]\n"}},
+                {}, check);
+    ADD_FAILURE() << "taken";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "r.yaml:1:1: model.init_from: elsewhere\n"
+                 "r.yaml:5:7: optimizer.lr: want a number of at least 0, got the text `x`\n"
+                 "r.yaml:6:20: optimizer.groups[0].match: none");
+  }
+}
+
+TEST(Advice, NamesAMicroBatchThatNoRankFills) {
+  const Recipe recipe = Parse(kGood, {"train.micro_batch_size=8", "train.global_batch_size=12"});
+  EXPECT_TRUE(Advice(recipe, 1).empty());
+  EXPECT_EQ(
+      Advice(recipe, 2),
+      std::vector<std::string>{
+          "--set train.micro_batch_size=8: train.micro_batch_size: micro-batches of 8, but of "
+          "the 12 sequences of a step a rank of 2 has at most 6: the rest of each "
+          "micro-batch is computed for nothing"});
+}
+
+TEST(CheckWorld, AScheduleHasAnEnd) {
+  const Recipe recipe =
+      Parse(kGood, {"train.micro_batch_size=1", "train.global_batch_size=2147483647"});
+  EXPECT_THROW(CheckWorld(recipe, 1, 1), ConfigError);
+  EXPECT_NO_THROW(CheckWorld(recipe, 1 << 20, 1));
+  EXPECT_NO_THROW(CheckWorld(Parse(kGood), 1, 1));
 }
 
 TEST(LoadRecipe, FilesOfAnotherFamilyAreRefused) {

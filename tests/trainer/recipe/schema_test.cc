@@ -110,7 +110,9 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_EQ(optimizer["properties"]["name"]["enum"], Json({"adamw", "sgd"}));
   EXPECT_EQ(optimizer["properties"]["name"]["default"], "adamw");
   EXPECT_EQ(optimizer["properties"]["lr"]["default"], 3e-4);
-  EXPECT_EQ(schema["properties"]["model"]["required"], Json({"family"}));
+  EXPECT_EQ(schema["properties"]["model"]["anyOf"],
+            Json::parse(R"([{"required": ["family"]}, {"required": ["init_from"]}])"));
+  EXPECT_TRUE(optimizer["properties"]["groups"]["items"]["properties"].contains("lr_scale"));
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
   for (const char* word :
@@ -211,7 +213,7 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
   if (schema.contains("enum")) {
     return schema["enum"][random.Below(n++, schema["enum"].size())];
   }
-  if (schema.contains("anyOf")) {
+  if (schema.contains("anyOf") && !schema.contains("properties")) {
     return Draw(schema["anyOf"][random.Below(n++, schema["anyOf"].size())], random, n);
   }
   std::string type;
@@ -310,6 +312,7 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
 // Makes a random recipe one without contradictions.
 void Reconcile(Json& recipe) {
   auto& model = recipe["model"];
+  if (model["family"].is_null() && model["init_from"].is_null()) model["family"] = "gpt2";
   // Of two families and all scalings, each field could be wrong: most get their turn as a GPT-2.
   const bool llama = model["family"] == "llama";
   std::vector<const char*> foreign = {"layer_norm_epsilon"};
@@ -338,7 +341,10 @@ void Reconcile(Json& recipe) {
                           {"truncate", false}});
     }
   }
-  model["num_attention_heads"] = 1;
+  // Heads of 1, 64 or those of the preset.
+  model["num_attention_heads"] = llama                            ? Json(1)
+                                 : model["hidden_size"].is_null() ? Json(12)
+                                                                  : model["hidden_size"];
   if (!model["preset"].is_null()) model["preset"] = llama ? "llama2-7b" : "gpt2-124m";
   model["vocab_size"] = 300;
   model["max_position_embeddings"] = recipe["data"]["seq_len"];
@@ -357,6 +363,7 @@ void Reconcile(Json& recipe) {
     if (source["source"] != "synthetic" && source["paths"].empty()) source["paths"] = {"no"};
     if (source["source"] != "tokens") source["dtype"] = nullptr;
     source["tokenizer"] = tokenizer;
+    if (source.contains("weight") && source["weight"] < 1e-3) source["weight"] = 1.5;
     if (!source["eot"].is_null() || recipe["data"]["documents"] == true) source["eot"] = 7;
     if (source.contains("name")) {
       source["name"] = source["name"].get<std::string>() + std::to_string(names++);
@@ -375,6 +382,8 @@ void Reconcile(Json& recipe) {
     text |= source["source"] == "text" || (source["source"] == "tokens" && tokenizer != "bytes");
   }
   if (!text) recipe["eval"]["sample"] = nullptr;
+  if (recipe["train"]["micro_batch_size"] > 1000) recipe["train"]["micro_batch_size"] = 1000;
+  if (recipe["optimizer"]["eps"] < 1e-37) recipe["optimizer"]["eps"] = 1e-37;
   if (recipe["data"]["valid"].is_null()) recipe["eval"]["every"] = 0;
   if (recipe["train"]["ema"].is_null()) recipe["eval"]["ema"] = false;
   if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
