@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "tests/e2e/run_binary.h"
 
@@ -104,6 +105,42 @@ TEST(Data, MissingUnderLaunchExitsWithItsCode) {
   EXPECT_EQ(outcome.code, 4) << outcome.Text();
   ExpectContains(outcome.err, {"/nonexistent/x", "failed first: exit code 4, data"});
   EXPECT_FALSE(Exists(job.run_dir()));
+}
+
+// What only the model can tell is told with the recipe's own mistakes, by the launcher, once.
+TEST(Recipe, TheModelsMistakesComeWithTheRecipes) {
+  Job job;
+  const Strings settings = {"optimizer.lr=-1", "optimizer.groups=[{match: nobody}, {match: ' '}]"};
+  const Outcome outcome = job.Launch(2, settings);
+  EXPECT_EQ(outcome.code, 2) << outcome.Text();
+  ExpectContains(outcome.err,
+                 {"optimizer.lr: want", "groups[0].match: `nobody` matches no parameter",
+                  "groups[1].match: ` ` matches no parameter"});
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 3) << outcome.err;
+  EXPECT_FALSE(Exists(job.run_dir()));
+}
+
+// Before anything is allocated, whatever the limit: never a signal, never a bare exception.
+TEST(Memory, UlimitIsALimit) {
+  Job job;
+  std::string flags;
+  for (const std::string& flag : job.Flags()) flags += " '" + flag + "'";
+  const auto under = [&](const std::string& limit) {
+    Process::Options options;
+    options.program = "bash";
+    options.output_directory = job.dir().path();
+    return Process({"-c", "ulimit " + limit + " && exec " + BinaryPath() + flags}, options).Wait();
+  };
+  for (const std::string limit : {"-v 100000", "-v 150000", "-d 60000"}) {
+    const Outcome refused = under(limit);
+    EXPECT_EQ(refused.code, 3) << limit << "\n" << refused.Text();
+    ExpectContains(refused.err, {"does not fit", "are available (ulimit " + limit.substr(0, 2)});
+    EXPECT_FALSE(Exists(job.run_dir()));
+  }
+  for (const std::string limit : {"-v 400000", "-d 200000"}) {
+    EXPECT_EQ(under(limit).code, 0) << limit;
+    std::filesystem::remove_all(job.run_dir());
+  }
 }
 
 TEST(Memory, WhatDoesNotFitSaysWhatWould) {
