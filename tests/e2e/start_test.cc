@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <sstream>
@@ -97,6 +98,41 @@ TEST(Signal, WhileWaitingForTheOtherRanks) {
   }
 }
 
+// Connections of this machine to or from a port, each end counted.
+int64_t EstablishedEnds(int port) {
+  char hex[8];
+  std::snprintf(hex, sizeof(hex), ":%04X", port);
+  int64_t ends = 0;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::istringstream lines(ReadFile(table));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream fields(line);
+      std::string number, local, remote, state;
+      fields >> number >> local >> remote >> state;
+      ends += state == "01" && (local.ends_with(hex) || remote.ends_with(hex));
+    }
+  }
+  return ends;
+}
+
+// Ranks that have met stop together, whichever was told to.
+TEST(Signal, ToOneRankStopsThoseThatItHasMet) {
+  for (const int told : {0, 1}) {
+    Job job;
+    const int port = FreePort();  // Of three ranks, the last never comes.
+    Process first = job.Start(job.Flags(Endless()), Torchrun(0, 3, port));
+    Process second = job.Start(job.Flags(Endless()), Torchrun(1, 3, port));
+    ASSERT_TRUE(Eventually([&] { return EstablishedEnds(port) >= 4; }));
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // To prove who they are.
+    (told == 0 ? first : second).Signal(SIGTERM);
+    const Outcome outcome = first.Wait(), other = second.Wait();
+    EXPECT_EQ(outcome.code, 75) << outcome.Text();
+    EXPECT_EQ(outcome.out, kNone);
+    EXPECT_EQ(other.code, 75) << other.Text();
+    EXPECT_EQ(other.Text(), "exit code 75\nstdout:\nstderr:\n");
+  }
+}
+
 TEST(Signal, BeforeTheFirstStepOfAResumeNamesTheCheckpoint) {
   Job job;
   ASSERT_EQ(job.Train({"train.steps=4", "checkpoint.every=100"}).code, 0);
@@ -136,6 +172,11 @@ TEST(FailedStart, LeavesNoRun) {
       Job job;
       const Outcome failed = world == 1 ? job.Train(c.settings) : job.Launch(world, c.settings);
       EXPECT_EQ(failed.code, c.code) << failed.Text();
+      if (world > 1) {  // Told by one of them, and launch says by which.
+        const char* const teller = Holds(failed.err, "[0] ") ? "0" : "1";
+        EXPECT_FALSE(Holds(failed.err, "[0] ") && Holds(failed.err, "[1] ")) << failed.err;
+        EXPECT_TRUE(Holds(failed.err, std::string("launch: rank ") + teller + " ")) << failed.err;
+      }
       if (c.code != 7) {
         EXPECT_FALSE(Exists(job.run_dir()));
       }

@@ -916,7 +916,15 @@ ExitCode TrainRank(const Recipe& recipe, const Job& job) {
       }
       throw ToldByAnother(error);
     }
-    return trainer->Run();
+    try {
+      return trainer->Run();
+    } catch (const Error& error) {  // All ranks see the same numbers.
+      if (error.code() != ExitCode::kNotFinite ||
+          TellsIt(*job.store, "not_finite", job.rank, job.world, error)) {
+        throw;
+      }
+      throw ToldByAnother(error);
+    }
   } catch (const std::exception& error) {
     // The others hear the cause, not just that somebody is gone.
     if (job.store->FailureReason().empty()) {
