@@ -214,6 +214,10 @@ TEST(EnvironmentTest, TorchrunComesBeforeSlurmBeforeOpenMpi) {
   const std::string refusal = Refusal(With(kSlurm, kOpenMpi));
   EXPECT_NE(refusal.find("SLURM_PROCID=3 of 5"), std::string::npos) << refusal;
   EXPECT_NE(refusal.find("OMPI_COMM_WORLD_RANK=1 of 2"), std::string::npos) << refusal;
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}) {  // One suffices.
+    const std::string other = Refusal(With(With(kSlurm, kOpenMpi), With(agree, {{name, "4"}})));
+    EXPECT_NE(other.find("contradict each other"), std::string::npos) << name << ": " << other;
+  }
 }
 
 TEST(EnvironmentTest, HalfSetVariablesAreNamed) {
