@@ -98,6 +98,8 @@ TEST_P(SgdTest, RefusesWrongArguments) {
   ExpectRefused(call({.momentum = 0.9}, View()), "b is");
   ExpectRefused(call({.momentum = 0}, b), "want View() without momentum");
   ExpectRefused(call({.momentum = 0.9}, g), "b and g overlap");
+  ExpectRefused(call({.momentum = 0.9}, p), "b and p overlap");
+  ExpectRefused([&](Stream& s) { Sgd(s, {}, {}, c, p, p, View()); }, "p and g overlap");
   ExpectRefused([&](Stream& s) { Sgd(s, {}, {{2, 5}}, c, g, p, View()); }, "rule for [2, 5)");
   ExpectRefused([&](Stream& s) { Sgd(s, {}, {}, c, Output({5}), p, View()); }, "g is fp32 [5]");
 }
