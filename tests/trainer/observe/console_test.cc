@@ -203,6 +203,20 @@ TEST(Console, BarHoldsWhatThereIsRoomFor) {
   EXPECT_EQ(bar(8, false), "step 10");
 }
 
+// The fall of the first steps would make a flat line of everything since.
+TEST(Console, TheTrendIsOfTheLast160Losses) {
+  const auto trend = [](int high, int low) {
+    const std::string got = Printed(Terminal(120, false), [&](Console& console) {
+      int step = 0;
+      for (int i = 0; i < high; ++i) console.Progress(++step, 1000, 9, -1);
+      for (int i = 0; i < low; ++i) console.Progress(++step, 1000, 1 + i / 80 * 0.5, -1);
+    });
+    return got.substr(got.rfind("loss"), std::string("loss 1.5000  ____^^^^").size());
+  };
+  EXPECT_EQ(trend(20, 160), "loss 1.5000  ____^^^^");
+  EXPECT_EQ(trend(20, 140), "loss 1.5000  ^_______");
+}
+
 TEST(Console, BarFitsAnyWidth) {
   for (const bool utf8 : {false, true}) {
     for (int width = 1; width < 200; ++width) {
