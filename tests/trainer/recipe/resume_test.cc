@@ -54,6 +54,16 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0].key, "data.train[1].weight");
   EXPECT_EQ(differences[0].now, "2.0");
+  // What one of the two does not have at all.
+  const Recipe two = mixed("{paths: [y]}"), one = With({"data.train=[{paths: [x]}]"});
+  const auto fewer = ResumeDifferences(two, one), more = ResumeDifferences(one, two);
+  ASSERT_FALSE(fewer.empty());
+  ASSERT_EQ(fewer.size(), more.size());
+  for (size_t i = 0; i < fewer.size(); ++i) {
+    EXPECT_TRUE(fewer[i].key.starts_with("data.train[1].")) << fewer[i].key;
+    EXPECT_EQ(fewer[i].now, "absent");
+    EXPECT_EQ(more[i].before, "absent");
+  }
   EXPECT_EQ(Differences({"data.documents=true", "data.train.eot=0"}),
             "data.train.eot null -> 0; data.documents false -> true; ");
   // What takes the place of something of another form is named once, whole.
