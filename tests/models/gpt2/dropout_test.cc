@@ -1,9 +1,13 @@
 // Dropout in GPT-2: what falls away belongs to sample, place and element, and to nothing else.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "tests/testing/tiny_run.h"
+#include "trainer/core/philox.h"
 
 namespace fsdp::testing {
 namespace {
@@ -102,6 +106,74 @@ TEST(Dropout, FollowsStepAndSample) {
   run.steps = 1;
   const TinyResult two = Train(run);  // The mean of two different losses.
   EXPECT_NE(two.losses[0], steps.losses[0]);
+}
+
+// What is drawn, as ops/dropout.h has it, at sites that no other version may number otherwise: 0 of
+// the embedding, then two of each block. Branches are their last bias alone, so the loss follows
+// from the embedding and the dropped biases.
+TEST(Dropout, SitesAreForEver) {
+  const double rates[] = {0.25, 0.5};  // Of the embedding, of the branches.
+  TinyRun run = RunWith(rates[0], rates[1]);
+  run.steps = 1;
+  const auto draw = [](const std::string& name, int64_t i) {
+    return RandomStream(3, name).Normal(static_cast<uint64_t>(i));
+  };
+  const auto is_drawn = [](const std::string& name) {
+    return name.ends_with("wte.weight") || name.ends_with("c_proj.bias");
+  };
+  run.initial = [&](const Parameter& p, int64_t begin, std::span<float> values) {
+    const bool one = p.name().find("ln_") != std::string::npos && p.name().ends_with("weight");
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int64_t at = begin + static_cast<int64_t>(i);
+      values[i] = is_drawn(p.name()) ? draw(p.name(), at) : one ? 1.0f : 0.0f;
+    }
+  };
+  const auto token = [](int64_t sample, int64_t t) { return (31 * sample + 7 * t) % 101; };
+  run.sample = [&](int64_t, int64_t sample, std::span<int32_t> tokens, std::span<float> weights) {
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      tokens[t] = static_cast<int32_t>(token(sample, static_cast<int64_t>(t)));
+    }
+    std::fill(weights.begin(), weights.end(), 1.0f);
+  };
+
+  const int64_t seq = run.options.executor.seq_len, width = run.config.hidden_size;
+  const auto wte = [&](int64_t row, int64_t j) {
+    return double{draw("transformer.wte.weight", row * width + j)};
+  };
+  double loss = 0;
+  for (int64_t sample = 0; sample < 6; ++sample) {
+    for (int64_t t = 0; t < seq; ++t) {
+      const auto kept = [&](uint32_t site, int64_t j) {  // 0, or the factor.
+        const auto element = static_cast<uint32_t>(t * width + j);
+        const PhiloxKey key = {1, static_cast<uint32_t>(sample)};  // As TinyRun has them.
+        const double rate = rates[site == 0 ? 0 : 1];
+        const uint32_t word = Philox({element / 4, 0, site, 0}, key)[element % 4];
+        return word >= rate * 0x1p32 ? 1 / (1 - rate) : 0;
+      };
+      std::vector<double> x;
+      double mean = 0, variance = 0;
+      for (int64_t j = 0; j < width; ++j) {
+        x.push_back(kept(0, j) * wte(token(sample, t), j));
+        for (uint32_t layer = 0; layer < 3; ++layer) {
+          const std::string h = "transformer.h." + std::to_string(layer);
+          x.back() += kept(1 + 2 * layer, j) * draw(h + ".attn.c_proj.bias", j);
+          x.back() += kept(2 + 2 * layer, j) * draw(h + ".mlp.c_proj.bias", j);
+        }
+        mean += x.back() / static_cast<double>(width);
+      }
+      for (const double v : x) variance += (v - mean) * (v - mean) / static_cast<double>(width);
+      const double scale = 1 / std::sqrt(variance + run.config.layer_norm_epsilon);
+      double sum = 0, target = 0;
+      for (int64_t row = 0; row < run.config.vocab_size; ++row) {
+        double logit = 0;
+        for (int64_t j = 0; j < width; ++j) logit += (x[j] - mean) * scale * wte(row, j);
+        sum += std::exp(logit);
+        if (row == token(sample, t + 1)) target = logit;
+      }
+      loss += (std::log(sum) - target) / static_cast<double>(6 * seq);
+    }
+  }
+  EXPECT_NEAR(Train(run).losses[0] / loss, 1, 1e-5);
 }
 
 }  // namespace
