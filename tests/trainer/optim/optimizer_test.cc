@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -45,8 +46,16 @@ class SlicedModel final : public Model {
   std::vector<ModelSegment> segments_{{"h.0", true, {&qkv_}}};
 };
 
-// One step on every rank of the world in turn; nothing is communicated.
-Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world) {
+// What every element of every shard is given, step by step.
+struct Given {
+  float gradient = 0, coefficient = 1;
+  double lr = 0.5;
+  std::vector<int64_t> steps = {1};
+};
+
+// These steps on every rank of the world in turn; nothing is communicated.
+Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world,
+                        const Given& given = {}) {
   Updated out;
   auto communicators = CreateThreadCommunicators(world);
   for (int rank = 0; rank < world; ++rank) {
@@ -65,13 +74,15 @@ Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world) 
                                  shard.As<float>() + shard.NumElements());
       }
     }
-    float one = 1;
-    const View coefficient(reinterpret_cast<std::byte*>(&one), DType::kFloat32, Shape{1});
+    float factor = given.coefficient;
+    const View coefficient(reinterpret_cast<std::byte*>(&factor), DType::kFloat32, Shape{1});
     const std::vector<UnitLayout>& units = executor.layout().units;
-    for (int u = 0; u < static_cast<int>(units.size()); ++u) {
-      Fill(executor.compute(), 0, executor.gradient(u));
-      session.optimizer().Step(executor.compute(), u, 0.5, 1, executor.master(u),
-                               executor.gradient(u), coefficient);
+    for (const int64_t step : given.steps) {
+      for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+        Fill(executor.compute(), given.gradient, executor.gradient(u));
+        session.optimizer().Step(executor.compute(), u, given.lr, step, executor.master(u),
+                                 executor.gradient(u), coefficient);
+      }
     }
     executor.Synchronize();
     for (int u = 0; u < static_cast<int>(units.size()); ++u) {
@@ -170,6 +181,35 @@ TEST_P(OptimizerTest, StateStartsAtZero) {
     const Updated updated = StepOnEveryRank(model, options, world);
     EXPECT_EQ(updated.initial_state.empty(), none);
     EXPECT_EQ(updated.initial_state, std::vector<float>(updated.initial_state.size(), 0.0f));
+  }
+}
+
+// By the formulas of the ops, which their own tests hold to PyTorch: each option gets there, and
+// the state of a step is that of the next.
+TEST_P(OptimizerTest, EveryOptionReachesTheStep) {
+  Gpt2 model(TinyRun::TinyConfig());
+  SessionOptions options = TinyRun::TinyOptions();
+  OptimizerOptions& o = options.optimizer = GetParam();
+  o.weight_decay = 0;
+  o.beta1 = 0.5, o.beta2 = 0.75, o.eps = 0.125;
+  const Given given{.gradient = 3, .coefficient = 0.5, .lr = 0.25, .steps = {3, 4}};
+  double p = 1, m = 0, v = 0;
+  for (const int64_t step : given.steps) {
+    const double g = given.coefficient * given.gradient, t = static_cast<double>(step);
+    if (o.kind == OptimizerOptions::Kind::kSgd) {
+      m = o.momentum * m + g;
+      p -= given.lr * m;
+    } else {
+      m = o.beta1 * m + (1 - o.beta1) * g;
+      v = o.beta2 * v + (1 - o.beta2) * g * g;
+      p -= given.lr * m / (1 - std::pow(o.beta1, t)) /
+           (std::sqrt(v / (1 - std::pow(o.beta2, t))) + o.eps);
+    }
+  }
+  for (const int world : {1, 3}) {
+    for (const auto& [name, values] : StepOnEveryRank(model, options, world, given).parameters) {
+      for (const float value : values) ASSERT_NEAR(value, p, 1e-6) << name;
+    }
   }
 }
 
