@@ -177,6 +177,17 @@ TEST_P(StoreTest, AgreeNamesTheRankAndTheLabelThatDiffer) {
   });
 }
 
+TEST_P(StoreTest, AgreeNamesTheRankThatLacksALabel) {
+  ExpectAllFine(3, 60, [](int rank, Store& store) {
+    const std::string lacking = ErrorOf<ConfigError>([&] {
+      Agree(store, "fewer", rank, 3,
+            rank == 2 ? Labels{{"x", "1"}} : Labels{{"x", "1"}, {"y", "2"}});
+    });
+    Require(lacking == "[agree] fewer: y is none on rank 2, \"2\" on rank 0", lacking);
+    Barrier(store, "end", rank, 3);
+  });
+}
+
 TEST_P(StoreTest, FailUnblocksEveryoneWithTheFirstReason) {
   ExpectAllFine(3, 60, [](int rank, Store& store) {
     if (rank == 0) {
