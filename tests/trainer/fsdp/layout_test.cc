@@ -30,6 +30,9 @@ TEST(Layout, BlocksAreUnitsAndTheRestIsTheRoot) {
 TEST(Layout, SizePolicyJoinsConsecutiveBlocks) {
   const Layout layout = MakeLayout(ThreeBlocks(), {AutoWrap::kSize, 7 * 21 + 21 + 1}, 1);
   EXPECT_EQ(layout.group_of_segment, (std::vector<int>{0, 1, 1, 2, 0}));
+  // As many as are wanted are enough.
+  EXPECT_EQ(MakeLayout(ThreeBlocks(), {AutoWrap::kSize, 7 * 21 + 21}, 1).group_of_segment,
+            (std::vector<int>{0, 1, 2, 3, 0}));
   const Layout none = MakeLayout(ThreeBlocks(), {AutoWrap::kNone}, 1);
   EXPECT_EQ(none.group_of_segment, (std::vector<int>{0, 0, 0, 0, 0}));
 }
