@@ -46,6 +46,7 @@ TEST(RandomStream, ValuesAreForEver) {
   EXPECT_EQ(stream.Bits(5), 0x9490b8ccu);
   EXPECT_EQ(stream.Uniform(3), 0x1.164bp-8f);
   EXPECT_EQ(stream.Below(4, 1000), 91u);
+  EXPECT_EQ(stream.Below(4, uint64_t{1} << 62), 0x05dab834041d3538u);  // All bits of it.
   EXPECT_FLOAT_EQ(stream.Normal(0), 2.1333307336f);
   EXPECT_FLOAT_EQ(stream.Normal(1), 1.9811262694f);
   EXPECT_EQ(HashBytes("wte.weight"), 0xf076d5014e5a1640u);
