@@ -30,6 +30,8 @@ TEST(Nearest, FindsWhatWasMeant) {
   EXPECT_EQ(Nearest("hidden", keys), "hidden_size");   // The shortest of two.
   EXPECT_EQ(Nearest("lrr", keys), "lr");
   EXPECT_EQ(Nearest("x", keys), "");
+  EXPECT_EQ(Nearest("l", keys), "");  // One letter away, but there is only one.
+  EXPECT_EQ(Nearest("rl", keys), "lr");
   EXPECT_EQ(Nearest("", keys), "");
   EXPECT_EQ(Nearest("dropout", keys), "");
   EXPECT_EQ(Nearest(std::string(1000000, 's'), keys), "");
