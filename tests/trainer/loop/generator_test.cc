@@ -109,6 +109,9 @@ TEST_P(GeneratorTest, APromptDoesNotSeeTheOthersOfItsBatch) {
     EXPECT_EQ(one[0].end, Continuation::End::kLength);
   }
   EXPECT_NE(all[0].tokens, all[1].tokens);
+  EXPECT_EQ(Generate(alone, {prompts[0]}, options, 16, 0, nullptr)[0].tokens, all[0].tokens);
+  ++options.seed;
+  EXPECT_NE(Generate(alone, {prompts[0]}, options, 16, 0, nullptr)[0].tokens, all[0].tokens);
 }
 
 TEST_P(GeneratorTest, EndsAtTheEndOfTextAndOfTheContext) {
