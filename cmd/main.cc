@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <exception>
 #include <new>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +26,6 @@
 #include "trainer/launch/memory_limits.h"
 #include "trainer/launch/stop_signal.h"
 #include "trainer/launch/supervisor.h"
-#include "trainer/loop/plan.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
@@ -61,12 +59,6 @@ void PrintDevices() {
 std::string Version() {
   return "fsdp-train " + std::string(BuildVersion()) + " (" + std::string(BuildGitHash()) + ", " +
          std::string(BuildCompiler()) + ")";
-}
-
-// ": ulimit -v leaves 3 MiB", of whoever leaves least.
-std::string WhoLimitsMemory() {
-  const std::optional<MemoryRoom> room = AvailableMemory(MemoryLimits(), 1, 0);
-  return room ? ": " + room->limit + " leaves " + HumanBytes(room->bytes) : "";
 }
 
 // What `fsdp-train` takes without a sub-command, and `launch` after its `--`.
@@ -215,8 +207,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", Printable(error.what()).c_str());
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "fsdp-train: no memory left%s\n", WhoLimitsMemory().c_str());
-    return static_cast<int>(ExitCode::kMemory);
+    throw;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fsdp-train: %s\n", Printable(error.what()).c_str());
     return static_cast<int>(ExitCode::kRuntime);
@@ -232,4 +223,12 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace fsdp
 
-int main(int argc, char** argv) { return fsdp::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return fsdp::Main(argc, argv);
+  } catch (const std::bad_alloc&) {  // Nor is there any for more words.
+    std::fputs("fsdp-train: no memory left: see ulimit -v and -d, and the control group's limit\n",
+               stderr);
+    return static_cast<int>(fsdp::ExitCode::kMemory);
+  }
+}
