@@ -5,6 +5,9 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <vector>
+
+#include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {
@@ -82,6 +85,41 @@ TEST(Sampler, ASampleEndsWithTheTokenThatEndsTexts) {
   EXPECT_EQ(Sample(options, {0}, next), (std::vector<int32_t>{1, 2, 3, 0, 1, 2}));
   options.end = 3;
   EXPECT_EQ(Sample(options, {0}, next), (std::vector<int32_t>{1, 2, 3}));
+}
+
+TEST(Sampler, ASampleLooksAtTheLastOfItsTokens) {
+  SampleOptions options;
+  options.max_tokens = 5;
+  options.vocab = 10;
+  options.context = 3;
+  options.sampling.temperature = 0;
+  std::vector<std::vector<int32_t>> seen;
+  std::vector<float> logits(10);
+  const auto next = [&](std::span<const int32_t> tokens) {
+    seen.emplace_back(tokens.begin(), tokens.end());
+    std::fill(logits.begin(), logits.end(), 0.0f);
+    logits[static_cast<size_t>(tokens.back() + 1)] = 1;
+    return std::span<const float>(logits);
+  };
+  EXPECT_EQ(Sample(options, {0, 1}, next), (std::vector<int32_t>{2, 3, 4, 5, 6}));
+  EXPECT_EQ(seen, (std::vector<std::vector<int32_t>>{
+                      {0, 1}, {0, 1, 2}, {1, 2, 3}, {2, 3, 4}, {3, 4, 5}}));
+}
+
+TEST(Sampler, ASampleIsDrawnAsTheHeaderSays) {
+  const std::vector<float> logits(100);  // All alike: a token is what was drawn.
+  SampleOptions options;
+  options.max_tokens = 20;
+  options.vocab = 100;
+  options.sampling.temperature = 1;
+  options.seed = 5;
+  options.step = 9;
+  const RandomStream random(5, "sample", 9);
+  std::vector<int32_t> want;
+  for (uint64_t i = 0; i < 20; ++i) {
+    want.push_back(PickToken(logits, 100, options.sampling, random.Uniform(i)));
+  }
+  EXPECT_EQ(Sample(options, {0}, [&](auto) { return std::span<const float>(logits); }), want);
 }
 
 }  // namespace
