@@ -108,12 +108,16 @@ TEST_F(TapeTest, BranchesDoNotWriteTheGradientTheyShare) {
 // Around a skip connection: the branch adds to the gradient that passes by. Both orders.
 TEST_F(TapeTest, ASkipConnectionAddsOnce) {
   const auto branch = Gradient([](Tape& t, const Var& x) { return Gelu(t, x); });
+  const size_t one = allocator_.total();
   const std::vector<float> dy = Values(Random(kShape, "dy"));
   for (const bool skip_first : {false, true}) {
+    const size_t before = allocator_.total();
     const auto sum = Gradient([&](Tape& t, const Var& x) {
       const Var y = Gelu(t, x);
       return skip_first ? Residual(t, x, y) : Residual(t, y, x);
     });
+    // Those of the branch and its sum with x: the branch's gradient is added to in place.
+    EXPECT_EQ(allocator_.total() - before, one + 1);
     for (size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], dy[i] + branch[i]) << i;
   }
 }
