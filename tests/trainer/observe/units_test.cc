@@ -14,6 +14,11 @@ TEST(Units, Bytes) {
   EXPECT_EQ(HumanBytes(int64_t{20} << 20), "20.0 MiB");
   EXPECT_EQ(HumanBytes(int64_t{234} << 30), "234 GiB");
   EXPECT_EQ(HumanBytes(int64_t{5} << 50), "5.00 PiB");
+  // Three digits, as they are rounded.
+  EXPECT_EQ(HumanBytes(10228), "9.99 KiB");
+  EXPECT_EQ(HumanBytes(10235), "10.0 KiB");
+  EXPECT_EQ(HumanBytes(102348), "99.9 KiB");
+  EXPECT_EQ(HumanBytes(102350), "100 KiB");
 }
 
 TEST(Units, Counts) {
