@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "trainer/core/philox.h"
+
 namespace fsdp {
 namespace {
 
@@ -27,6 +29,9 @@ TEST(FillInitial, SlicesAreWhatTheyWereAlone) {
   EXPECT_EQ(Initial(qkv, 7), want);
   EXPECT_NE(Initial(qkv, 8), want);
   EXPECT_NE(want[0], want[21]);
+  // By the seed, the name and the element in its tensor, and nothing else.
+  EXPECT_EQ(want[14], 0.5f + 2 * RandomStream(7, "q").Normal(14));
+  EXPECT_EQ(want[21 + 8], 0.5f + 2 * RandomStream(7, "v").Normal(8));
 
   // In any pieces, as ranks fill them.
   for (int64_t begin = 0; begin <= 30; ++begin) {
