@@ -90,6 +90,28 @@ TEST(Rope, YarnWithoutTruncation) {
                     1.138629436111989);
 }
 
+// A ramp that ends behind the last frequency: at a dimension of the head, of which there are twice
+// as many, and not behind the last of those. Worked out with the formula alone.
+TEST(Rope, YarnsRampMayEndBehindTheLastFrequency) {
+  ExpectFrequencies(
+      Config(16, 10000, 131072,
+             {.type = Type::kYarn, .factor = 4, .original_max_position_embeddings = 32768}),
+      64,
+      {1, 0.31622776601683794, 0.1, 0.03162277660168379, 0.01, 0.0025693505988868075, 0.000625,
+       0.00013834964763236658},
+      1.138629436111989);
+  ExpectFrequencies(
+      Config(16, 10, 16384,
+             {.type = Type::kYarn,
+              .factor = 4,
+              .original_max_position_embeddings = 4096,
+              .beta_fast = 200}),
+      64,
+      {1, 0.7498942093324559, 0.5623413251903491, 0.4216965034285823, 0.31622776601683794,
+       0.22096891348210881, 0.15357867632154332, 0.10607556846753714},
+      1.138629436111989);
+}
+
 // Both ends of the ramp are the same dimension: it is made a step.
 TEST(Rope, YarnWithoutARamp) {
   ExpectFrequencies(Config(4, 10000, 256,
