@@ -106,6 +106,29 @@ TEST(MemoryPlan, WhatNoAddressReachesIsRefused) {
   EXPECT_THROW(recorder.Allocate(int64_t{1} << 61, MemoryKind::kParameters), MemoryError);
 }
 
+// Passes of a phase that are not alike cannot be planned by one of them.
+TEST(MemoryPlanDeathTest, AnotherPassOfAPhaseAsksForTheSame) {
+  const auto passes = [](std::vector<int64_t> first, std::vector<int64_t> second) {
+    PlanRecorder recorder;
+    for (const std::vector<int64_t>& elements : {first, second, first}) {
+      recorder.Begin(Phase::kTrain);
+      for (const int64_t n : elements) Tensor(recorder, DType::kFloat32, Shape{n});
+    }
+  };
+  passes({5, 7}, {5, 7});
+  EXPECT_DEATH(passes({5, 7}, {5}), "allocated less than the first time");
+  EXPECT_DEATH(passes({5, 7}, {5, 7, 9}), "allocates more than the first time");
+  EXPECT_DEATH(passes({5, 7}, {5, 8}), "allocation 1");
+  EXPECT_DEATH(
+      {
+        PlanRecorder recorder;
+        recorder.Begin(Phase::kTrain);
+        const Tensor kept(recorder, DType::kFloat32, Shape{5});
+        recorder.Begin(Phase::kEval);
+      },
+      "1 blocks outlive their phase");
+}
+
 TEST(MemoryPlan, WhatDoesNotFitIsRefused) {
   PlanRecorder recorder;
   AllocateAStep(recorder, Phase::kTrain);
