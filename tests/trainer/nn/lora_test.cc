@@ -192,6 +192,9 @@ TEST(Lora, SlicesHaveAdaptersOfTheirOwn) {
   EXPECT_EQ(adapters[1].a->shape(), (Shape{2, 4}));
   EXPECT_EQ(adapters[1].b->shape(), (Shape{2, 2}));
   EXPECT_TRUE(adapters[1].b->is_adapter() && adapters[1].b->trainable());
+  // What two targets match is adapted once.
+  const LoraModel once(std::make_unique<Sliced>(), {2, 8, {"q.*", "[qv].weight"}});
+  EXPECT_EQ(once.segments()[0].parameters[0]->adapters().size(), 2u);
   // 4 of the base's 6 a weight, all of attention's, 6 a weight of an adapter.
   EXPECT_DOUBLE_EQ(model.FlopsPerToken(10), 4.0 * 9 * 4 + 10 + 6.0 * (2 * 4 * 2 + 5 * 2 + 2 * 2));
 }
