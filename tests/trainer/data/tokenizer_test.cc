@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -190,6 +191,41 @@ TEST(Tokenizer, EndsAndBeginnings) {
   EXPECT_EQ(sp->bos(), std::nullopt);
   EXPECT_NE(gpt2->hash(), llama3->hash());
   EXPECT_EQ(open("gpt2.json")->hash(), gpt2->hash());
+}
+
+// As the library does, which puts merges into a map.
+TEST(Tokenizer, APairGivenTwiceHasItsLastRank) {
+  std::ifstream file(kFolder + "gpt2.json");
+  const nlohmann::json given = nlohmann::json::parse(file);
+  const auto ids = [](const nlohmann::json& json) {
+    const std::string path = ::testing::TempDir() + "/twice.json";
+    std::ofstream(path) << json;
+    return OpenTokenizer(path)->Encode(Text().substr(0, 20'000));
+  };
+  nlohmann::json twice = given, moved = given;
+  const nlohmann::json first = given["model"]["merges"][0];
+  twice["model"]["merges"].push_back(first);
+  moved["model"]["merges"].erase(0);
+  moved["model"]["merges"].push_back(first);
+  EXPECT_EQ(ids(twice), ids(moved));
+  EXPECT_NE(ids(twice), ids(given));
+}
+
+TEST(Tokenizer, TheConfigBesideASentencePieceModelAsksForItsBeginning) {
+  const std::string folder = ::testing::TempDir() + "/sentencepiece";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(kFolder + "sp_bpe.model", folder + "/tokenizer.model",
+                             std::filesystem::copy_options::overwrite_existing);
+  const auto open = [&](const std::string& config) {
+    std::ofstream(folder + "/tokenizer_config.json") << config;
+    return OpenTokenizer(folder + "/tokenizer.model");
+  };
+  const auto asked = open(R"({"add_bos_token": true})"), not_asked = open("{}");
+  EXPECT_EQ(asked->bos(), 1);
+  EXPECT_EQ(open(R"({"add_bos_token": false})")->bos(), std::nullopt);
+  EXPECT_EQ(not_asked->bos(), std::nullopt);
+  EXPECT_NE(asked->hash(), not_asked->hash());  // Tokens made with the one are not the other's.
+  EXPECT_THROW(open("[]"), DataError);
 }
 
 TEST(Tokenizer, BytesAreBytes) {
