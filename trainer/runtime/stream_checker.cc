@@ -41,7 +41,8 @@ int StreamChecker::AddStream(std::string name) {
 void StreamChecker::OnOperation(int stream, const char* name, const std::vector<Range>& reads,
                                 const std::vector<Range>& writes) {
   VectorClock& clock = clocks_[stream];
-  Join(clock, clocks_[kHost]);  // It is enqueued after all that the host has seen.
+  // It is enqueued after all that the host has seen, and done: the host's own entry counts nothing.
+  Join(clock, clocks_[kHost]);
   if (clock.size() <= static_cast<size_t>(stream)) clock.resize(stream + 1, 0);
   ++clock[stream];
   for (const Range& range : reads) Access(stream, name, range, /*write=*/false);
@@ -65,13 +66,11 @@ void StreamChecker::OnHostWaitFailed(int stream, const VectorClock& event) {
 
 void StreamChecker::OnHostAccess(const char* name, const std::vector<Range>& reads,
                                  const std::vector<Range>& writes) {
-  ++clocks_[kHost][kHost];
   for (const Range& range : reads) Access(kHost, name, range, /*write=*/false);
   for (const Range& range : writes) Access(kHost, name, range, /*write=*/true);
 }
 
 void StreamChecker::OnFree(Range range) {
-  ++clocks_[kHost][kHost];
   Access(kHost, "free", range, /*write=*/true);
   const uintptr_t end = range.begin + range.bytes;
   segments_.erase(segments_.lower_bound(range.begin), segments_.lower_bound(end));
