@@ -121,23 +121,17 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
   return start;
 }
 
-void MakeDirectories(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) throw CheckpointError("cannot make " + path + ": " + error.message());
-}
-
 // Rank 0's part. `interrupted` ends the wait for another job.
 RunStart Decide(const Recipe& recipe, const DataFiles& data, std::chrono::milliseconds patience,
                 const std::function<bool()>& interrupted) {
   const std::string path = recipe.run.Directory();
   std::error_code error;
   if (!fs::exists(path, error)) Look(recipe, data);  // What is refused leaves nothing.
-  MakeDirectories(path);
+  CreateDirectories(path);
   auto lock = std::make_shared<RunLock>(path, patience, interrupted);
   RunStart start = Look(recipe, data);
   start.lock = std::move(lock);
-  for (const char* name : {"/checkpoints", "/logs"}) MakeDirectories(path + name);
+  for (const char* name : {"/checkpoints", "/logs"}) CreateDirectories(path + name);
   return start;
 }
 
