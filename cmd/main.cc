@@ -145,8 +145,10 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", Version());
   app.footer(
       "Exit codes: 0 done, 1 runtime, 2 usage or recipe, 3 does not fit in memory, 4 data,\n"
-      "5 checkpoint or run directory, 6 a collective failed or timed out, 7 loss not finite,\n"
-      "75 stopped early on a signal: the last line says from which checkpoint it can go on.");
+      "5 checkpoint or run directory, 6 a collective failed or timed out, "
+      "7 loss or weights not finite,\n"
+      "75 stopped early on a signal: the last line says from which checkpoint it can go on, if "
+      "any.");
   app.require_subcommand(0, 1);
 
   TrainingFlags flags;

@@ -2,6 +2,7 @@
 // not list, with that type, and nothing on the page that no run has written.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -18,7 +19,7 @@ namespace fsdp::e2e {
 namespace {
 
 struct Described {
-  std::string type;  // "text", "integer" or "number".
+  std::string type;  // "text", "integer", "number" or "list of text".
   bool nullable = false, optional = false;
 };
 struct Page {
@@ -29,7 +30,7 @@ struct Page {
 
 Page ReadPage() {
   static const std::regex heading("(##+) ([A-Za-z]+)"), row("\\| `([^`]+)` \\| ([^|]*?) *\\|.*"),
-      type("(text|integer|number)( or null)?(, optional)?"), text_tag("`([a-z]+)` \\(");
+      type("(text|integer|number|list of text)( or null)?(, optional)?"), text_tag("`([a-z]+)` \\(");
   Page page;
   std::ifstream file("docs/metrics.md");
   std::string line, section, kind;
@@ -74,6 +75,10 @@ std::map<std::string, Json> Flat(const Json& record) {
 
 bool IsOf(const Json& value, const std::string& type) {
   if (type == "text") return value.is_string();
+  if (type == "list of text") {
+    return value.is_array() && !value.empty() &&
+           std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
+  }
   return type == "integer" ? value.is_number_integer() : value.is_number_float();
 }
 
@@ -91,6 +96,9 @@ class MetricsPage : public ::testing::Test {
     Run("named", named, 0);
     named.push_back("train.steps=12");
     Run("named", named, 0);  // Resumes.
+    job_.dir().Write("text", std::string(3000, 'b'));
+    named.insert(named.end(), {"train.steps=14", "data.allow_changed=true"});
+    Run("named", named, 0);  // Resumes on other data.
     Strings held_out = on_text_;
     held_out.insert(held_out.end(), {"data.valid={fraction: 0.2}", "eval.every=5"});
     Run("held_out", held_out, 0);

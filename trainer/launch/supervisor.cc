@@ -79,7 +79,7 @@ std::string Meaning(int code) {
     case ExitCode::kCollective:
       return ", a collective failed or timed out";
     case ExitCode::kNotFinite:
-      return ", loss not finite";
+      return ", loss or weights not finite";
     default:
       return "";
   }
