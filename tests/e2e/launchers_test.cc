@@ -167,7 +167,9 @@ TEST(Launchers, RestartTogether) {
     Hosts hosts(job, 2, 1);
     const Strings settings = {"train.steps=800", "checkpoint.every=50", "log.every=10"};
     for (const int node : {0, 1}) hosts.Start(node, settings, {"--max-restarts", "2"});
-    ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 60; }))
+    // Behind the first checkpoint, which is written in the background.
+    const auto saved = [&] { return OfKind(ReadMetrics(job.run_dir()), "checkpoint").size() >= 1; };
+    ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 60 && saved(); }))
         << hosts.started[0]->Out();
     const pid_t pid = hosts.started[victim]->pid();
     ASSERT_EQ(kill(RanksOf(pid).at(victim), SIGKILL), 0);
