@@ -480,43 +480,38 @@ TEST_P(CommunicatorSuite, MixedCollectivesRepeatTheirBits) {
 
 TEST_P(CommunicatorSuite, RanksThatDisagreeAllFailWithBothSides) {
   if (size() == 1) return;  // Nobody to disagree with.
+  using Call = void (*)(Communicator&, Stream&, View);
   struct Disagreement {
     const char* name;
-    void (*odd)(Communicator&, Stream&);  // What the last rank does.
-    const char* theirs;
-    const char* odd_text;
+    Call theirs, odd;  // What all but the last rank do, and what that does.
+    const char *their_text, *odd_text;
   };
-  static const Disagreement kDisagreements[] = {
-      {"n",
-       [](Communicator& c, Stream& s) { c.AllReduce(s, View(nullptr, DType::kFloat32, Shape{0})); },
+  const Call all_reduce = [](Communicator& c, Stream& s, View data) { c.AllReduce(s, data); };
+  const Disagreement disagreements[] = {
+      {"n", all_reduce,
+       [](Communicator& c, Stream& s, View data) { c.AllReduce(s, data.Slice(0, 0)); },
        "all_reduce #0 (n = 7, fp32)", "all_reduce #0 (n = 0, fp32)"},
-      {"dtype",
-       [](Communicator& c, Stream& s) {
-         static BFloat16 data[7];
-         c.AllReduce(s, View(reinterpret_cast<std::byte*>(data), DType::kBFloat16, Shape{7}));
+      {"dtype", all_reduce,
+       [](Communicator& c, Stream& s, View data) {
+         c.AllReduce(s, View(data.data, DType::kBFloat16, Shape{7}));
        },
        "all_reduce #0 (n = 7, fp32)", "all_reduce #0 (n = 7, bf16)"},
-      {"kind",
-       [](Communicator& c, Stream& s) {
-         static float data[7];
-         c.Broadcast(s, View(reinterpret_cast<std::byte*>(data), DType::kFloat32, Shape{7}), 1);
-       },
+      {"kind", all_reduce, [](Communicator& c, Stream& s, View data) { c.Broadcast(s, data, 1); },
        "all_reduce #0 (n = 7, fp32)", "broadcast #0 (n = 7, fp32, root 1)"},
+      {"root", [](Communicator& c, Stream& s, View data) { c.Broadcast(s, data, 0); },
+       [](Communicator& c, Stream& s, View data) { c.Broadcast(s, data, 1); },
+       "broadcast #0 (n = 7, fp32, root 0)", "broadcast #0 (n = 7, fp32, root 1)"},
   };
-  for (const Disagreement& d : kDisagreements) {
+  for (const Disagreement& d : disagreements) {
     SCOPED_TRACE(d.name);
     ExpectAllFine([&](Rank& rank) -> std::string {
       CpuDevice device;
       const auto stream = device.CreateStream("comm"), later = device.CreateStream("later");
       const auto comm = rank.join("disagree", Patient());
       Tensor data(device, DType::kFloat32, 7);
-      if (rank.rank == rank.size - 1) {
-        d.odd(*comm, *stream);
-      } else {
-        comm->AllReduce(*stream, data.view());
-      }
+      (rank.rank == rank.size - 1 ? d.odd : d.theirs)(*comm, *stream, data.view());
       const std::string error = CommErrorOf(*stream);
-      RequireContains(error, std::string("rank 0 is in ") + d.theirs);
+      RequireContains(error, std::string("rank 0 is in ") + d.their_text);
       RequireContains(error, "rank " + std::to_string(rank.size - 1) + " in " + d.odd_text);
       comm->AllReduce(*later, data.view());
       Require(CommErrorOf(*later) == error, "a later call must fail alike");
