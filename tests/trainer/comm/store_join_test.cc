@@ -67,6 +67,14 @@ void ExpectWorks(Store& store) {
   EXPECT_EQ(store.FailureReason(), "");
 }
 
+Socket Accept(const Socket& listening) {
+  for (;;) {
+    Socket client(accept(listening.fd(), nullptr, nullptr));
+    if (client.fd() >= 0) return client;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 TEST(StoreSecret, TheSameOneLetsIn) {
   TcpStoreServer server("localhost", 0, 2, 60, {"swordfish", 0});
   const auto errors = OnThreads(2, [&](int rank) {
@@ -93,11 +101,7 @@ TEST(StoreSecret, AnotherOneIsRefusedAndHarmsNobody) {
 TEST(StoreSecret, AStoreThatDoesNotKnowItIsLeft) {
   const Socket listening = Listen("localhost", 0);
   std::thread impostor([&] {
-    Socket client;
-    while (client.fd() < 0) {
-      client = Socket(accept(listening.fd(), nullptr, nullptr));
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    const Socket client = Accept(listening);
     const auto reply = [&](wire::Writer message) {
       char buffer[4096];
       if (recv(client.fd(), buffer, sizeof(buffer), 0) <= 0) return;
@@ -131,13 +135,13 @@ TEST(StoreSecret, AProofCannotBeUsedAgainOrForAnotherClaim) {
     thief.Send(proof);
     EXPECT_EQ(thief.Receive(), std::nullopt);  // Not a word.
   }
-  {
+  for (const size_t part : {0, 1, 2, 3, 4}) {  // Rank, size, generation, patience, what is left.
     RawMember changed(server.port(), "swordfish");
     ASSERT_TRUE(changed.Hello());
     std::string other = changed.Proof(Claim(1, 3));
-    other[4 + 1 + 8] = 2;  // The rank.
+    other[4 + 1 + 8 + 8 * part] ^= 1;
     changed.Send(other);
-    EXPECT_EQ(changed.Receive(), std::nullopt);
+    EXPECT_EQ(changed.Receive(), std::nullopt) << part;
   }
   honest.Send(proof);
   const auto answer = honest.Receive();
@@ -197,6 +201,36 @@ TEST(StoreGeneration, ANewerRankWaitsNoLongerThanItWasTold) {
             }),
             "rank 0 cannot join the store at " + At(server) +
                 ": it is that of start 0 of the job, and this is start 1");
+}
+
+// Whoever sits in between passes on both proofs and says that a newer start has begun.
+TEST(StoreGeneration, OfTheStoreCannotBeChangedOnTheWay) {
+  TcpStoreServer server("localhost", 0, 2, 60, {"swordfish", 0}, Patient());
+  const Socket listening = Listen("localhost", 0);
+  std::thread between([&] {
+    const Socket client = Accept(listening);
+    RawMember store(server.port());
+    for (const bool proof : {false, true}) {
+      char buffer[4096];
+      const ssize_t n = recv(client.fd(), buffer, sizeof(buffer), 0);
+      if (n <= 0 || !store.Send({buffer, static_cast<size_t>(n)})) return;
+      std::string body = store.Receive().value_or("");
+      if (proof && body.size() > 9) body[1 + 8] ^= 1;
+      const auto length = static_cast<uint32_t>(body.size());
+      body.insert(0, reinterpret_cast<const char*>(&length), sizeof(length));
+      send(client.fd(), body.data(), body.size(), MSG_NOSIGNAL);
+    }
+    char byte;
+    while (recv(client.fd(), &byte, 1, 0) > 0) {
+    }
+  });
+  const int port = PortOf(listening);
+  const std::string error = ErrorOf([&] {
+    ConnectTcpStore("localhost", port, 1, 2, 60, {"swordfish", 0});
+  });
+  between.join();
+  EXPECT_EQ(error, "rank 1 does not join the store at localhost:" + std::to_string(port) +
+                       ": it does not know the job's secret (FSDP_TRAIN_SECRET)");
 }
 
 // Whoever came and whoever's patience ends first: all hear who is missing.
