@@ -116,6 +116,20 @@ TEST(StepTimes, EachPartIsWhatItsOperationsCost) {
   }
 }
 
+// Time is bytes: slots are cleared for every micro-batch, and the update comes once.
+TEST(StepTimes, ClearingAGradientIsBackwards) {
+  ExecutorOptions options;
+  const StepTimes one = Measure({.s_per_byte = 1}, options, 2).steps[0];
+  options.micro_batches = 3;
+  const StepTimes three = Measure({.s_per_byte = 1}, options, 2).steps[0];
+  constexpr double kCleared = 3 * 512 * 4;  // Units, elements with padding, bytes.
+  EXPECT_GE(one.backward, kCleared);
+  EXPECT_LT(one.backward, 1.1 * kCleared);
+  EXPECT_EQ(three.backward, 3 * one.backward);
+  EXPECT_GT(one.optimizer, 0);
+  EXPECT_EQ(three.optimizer, one.optimizer);
+}
+
 // One queue and no time for compute: all of it is waited for. Long compute: what overlaps is not.
 TEST(StepTimes, CommunicationIsWhatComputeWaitsFor) {
   ExecutorOptions options;
