@@ -432,5 +432,29 @@ TEST(EmaTest, EvaluatesTheAverage) {
   }
 }
 
+// The weights stand still: what differs between two steps' samples is what they are drawn with.
+TEST(SampleTest, IsDrawnAnewAtEveryStep) {
+  const std::string text = FreshDirectory("sample_text");
+  std::ofstream(text) << std::string(1000, 'a');
+  const auto samples = [&] {
+    const std::string run = FreshDirectory("sample");
+    const Recipe recipe =
+        Tiny(run, {"data={train: {source: text, paths: [" + text + "]}, valid: {fraction: 0.2}}",
+                   "model.vocab_size=256", "train.steps=2", "optimizer={name: sgd, lr: 0}",
+                   "eval={every: 1, steps: 1, sample: {prompt: a, max_tokens: 30, temperature: 1}}",
+                   "checkpoint={every: 1, keep_last: 0}"});
+    EXPECT_EQ(Train(2, recipe), Strings(2, "0 "));
+    const std::string at = run + "/checkpoints/step_";
+    EXPECT_EQ(StateOf(at + "1", "master"), StateOf(at + "2", "master"));
+    Strings texts;
+    for (const auto& record : Records(run, "sample")) texts.push_back(record["text"].dump());
+    return texts;
+  };
+  const Strings first = samples();
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_NE(first[0], first[1]);
+  EXPECT_EQ(samples(), first);
+}
+
 }  // namespace
 }  // namespace fsdp
