@@ -76,6 +76,33 @@ TEST(HuggingFace, ImportTrainExport) {
   }
 }
 
+TEST(HuggingFace, AFilesSizeIsInPowersOf1000OrOf1024) {
+  Job job;
+  const std::string imported = job.dir() / "imported", out = job.dir() / "out";
+  ASSERT_EQ(Checkpoint({"import", kFixture, "--out", imported}).code, 0);
+  int64_t total = 0;  // Bytes of all tensors, as an index says.
+  const auto files = [&](const std::string& size) {
+    const Outcome exported =
+        Checkpoint({"export", imported, "--out", out, "--max-shard-size", size});
+    EXPECT_EQ(exported.code, 0) << exported.Text();
+    const std::string index = out + "/model.safetensors.index.json";
+    if (Exists(index)) total = Json::parse(ReadFile(index))["metadata"]["total_size"];
+    const auto count = std::count_if(
+        fs::directory_iterator(out), fs::directory_iterator(),
+        [](const fs::directory_entry& file) { return file.path().extension() == ".safetensors"; });
+    fs::remove_all(out);
+    return count;
+  };
+  EXPECT_GT(files("1B"), 2);
+  // The least that holds it all: as many KB do not.
+  const int64_t kib = (total + 1023) / 1024;
+  ASSERT_LT(kib * 1000, total);
+  EXPECT_EQ(files(std::to_string(kib) + "KiB"), 1);
+  EXPECT_EQ(files(std::to_string(kib) + "KB"), 2);
+  EXPECT_EQ(files(std::to_string(total)), 1);
+  EXPECT_EQ(files(std::to_string(total - 1) + "B"), 2);
+}
+
 TEST(HuggingFace, MistakesHaveTheirExitCodes) {
   Job job;
   const std::string imported = job.dir() / "imported", out = job.dir() / "out";
