@@ -23,6 +23,7 @@
 #include "trainer/observe/whole_file.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/resume.h"
+#include "trainer/recipe/shape_fields.h"
 
 namespace fsdp {
 namespace {
@@ -180,31 +181,61 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
   return false;
 }
 
+// The first of DIR/metrics.1, DIR/metrics.2, ... of which there is no .jsonl.
+std::string FreeAside(const RunDirectory& directory) {
+  for (int i = 1;; ++i) {
+    const std::string aside = directory.path + "/metrics." + std::to_string(i);
+    if (!PathExists(aside + ".jsonl")) return aside;
+  }
+}
+
 }  // namespace
 
 std::string SetMetricsAside(const RunDirectory& directory) {
   if (!LookAtMetrics(directory.metrics()).steps) return "";
+  const std::string aside = FreeAside(directory);
   std::error_code error;
-  for (int i = 1;; ++i) {
-    const std::string aside = directory.path + "/metrics." + std::to_string(i);
-    if (fs::exists(aside + ".jsonl", error)) continue;
-    const auto rename = [&](const std::string& from, const std::string& to) {
-      fs::rename(from, to, error);
-      if (error) throw CheckpointError(from + ": cannot be renamed: " + error.message());
-    };
-    // In a directory of their own they are another run to TensorBoard. Before the metrics, so that
-    // a crash in between is gone over again.
-    for (const std::string& path : TensorBoardFiles(directory.path)) {
-      fs::create_directories(aside + ".tensorboard", error);
-      rename(path, aside + ".tensorboard/" + fs::path(path).filename().string());
-    }
-    if (fs::exists(directory.recipe(), error)) rename(directory.recipe(), aside + ".recipe.yaml");
-    rename(directory.metrics(), aside + ".jsonl");
-    return aside + ".jsonl";
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    fs::rename(from, to, error);
+    if (error) throw CheckpointError(from + ": cannot be renamed: " + error.message());
+  };
+  // In a directory of their own they are another run to TensorBoard. Before the metrics, so that a
+  // crash in between is gone over again.
+  for (const std::string& path : TensorBoardFiles(directory.path)) {
+    fs::create_directories(aside + ".tensorboard", error);
+    rename(path, aside + ".tensorboard/" + fs::path(path).filename().string());
   }
+  if (fs::exists(directory.recipe(), error)) rename(directory.recipe(), aside + ".recipe.yaml");
+  rename(directory.metrics(), aside + ".jsonl");
+  return aside + ".jsonl";
+}
+
+std::string KeepMetrics(const RunDirectory& directory) {
+  if (!LookAtMetrics(directory.metrics()).steps) return "";
+  const std::string kept = FreeAside(directory) + ".jsonl";
+  WriteWholeFile(kept, ReadWholeFile(directory.metrics()));
+  return kept;
 }
 
 void CheckRunDirectory(const Recipe& recipe, const DataFiles& data) { Look(recipe, data); }
+
+Recipe WithDropoutsOfRun(const Recipe& recipe) {
+  Recipe with = recipe;
+  if (!recipe.model.init_from) return with;
+  try {
+    const std::string from = FindResume(recipe, {recipe.run.Directory()});
+    const std::string text = from.empty() ? "" : ReadCheckpointMeta(from).recipe;
+    if (text.empty()) return with;
+    const Recipe run = ParseRecipe({{from, text}});
+    for (const recipe::Dropout& dropout : recipe::Dropouts()) {
+      // Builds that did not know one trained without.
+      auto& rate = with.model.*dropout.member;
+      if (!rate) rate = (run.model.*dropout.member).value_or(0);
+    }
+  } catch (const Error&) {
+  }
+  return with;
+}
 
 std::string GoesOnFrom(const Recipe& recipe) {
   std::string path;

@@ -57,6 +57,11 @@ struct RunStart {
 RunStart OpenRunDirectory(const Recipe& recipe, const DataFiles& data, Store& store, int rank,
                           int world, std::chrono::milliseconds patience = RunLock::kPatience);
 
+// The recipe, with the dropouts of the run that it goes on with where nobody has given any: they
+// are the run's, whatever init_from's files say by now or to this build. Reads the checkpoint's
+// manifest; one that cannot be read is left for OpenRunDirectory() to refuse.
+Recipe WithDropoutsOfRun(const Recipe& recipe);
+
 // For the last line of a run that ends before its first step: from which checkpoint it can go on,
 // or that there is none.
 std::string GoesOnFrom(const Recipe& recipe);
@@ -66,6 +71,11 @@ std::string GoesOnFrom(const Recipe& recipe);
 // into metrics.1.tensorboard/ and so on, recipe.yaml becomes metrics.1.recipe.yaml. Throws
 // CheckpointError.
 std::string SetMetricsAside(const RunDirectory& directory);
+
+// For a run that goes back to an earlier step: copies metrics.jsonl to the first free of those
+// names, before the records of the steps that it leaves are dropped, and returns it; empty where
+// there are none. Throws CheckpointError.
+std::string KeepMetrics(const RunDirectory& directory);
 
 // The checks of it that need nothing written, for --dry-run.
 void CheckRunDirectory(const Recipe& recipe, const DataFiles& data);

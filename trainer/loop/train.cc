@@ -120,7 +120,7 @@ class EarlyStopWatch {
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const Job& job, EarlyStopWatch& watch)
-      : recipe_(WithDropouts(recipe, ShapeFor(recipe))),
+      : recipe_(WithDropoutsToTrain(recipe)),
         job_(job),
         watch_(watch),
         threads_(ThreadsFor(recipe, job.local_world)),
@@ -167,6 +167,11 @@ class Trainer {
   struct Pending {
     int64_t step, index, targets;  // index: the executor's count.
   };
+
+  static Recipe WithDropoutsToTrain(const Recipe& recipe) {
+    const Recipe with = WithDropoutsOfRun(recipe);
+    return WithDropouts(with, ShapeFor(with));
+  }
 
   // Everything before the first step that involves other ranks or the disk.
   void Begin() {

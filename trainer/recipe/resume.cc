@@ -1,8 +1,5 @@
 #include "trainer/recipe/resume.h"
 
-#include <algorithm>
-#include <span>
-
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/schema.h"
@@ -23,15 +20,6 @@ bool IsFree(const std::string& key) {
   }
   return key == "data.valid" || key == "data.cache" || key == "data.allow_changed" ||
          key == "train.steps";
-}
-
-// A dropout that nobody has given is that of init_from's files.
-bool IsTakenOver(const Recipe& recipe, const std::string& key) {
-  if (!recipe.model.init_from || recipe.places.count(key) > 0) return false;
-  const std::span<const recipe::Dropout> all = recipe::Dropouts();
-  return std::any_of(all.begin(), all.end(), [&](const recipe::Dropout& dropout) {
-    return key == "model." + std::string(dropout.name);
-  });
 }
 
 // Goes down only where both are of one form: what takes the place of something else is named once,
@@ -65,8 +53,14 @@ std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Reci
   for (const recipe::Dropout& dropout : recipe::Dropouts()) {
     if (auto& rate = recorded.model.*dropout.member; !rate) rate = 0;
   }
+  // Left out, it is that of init_from, whose shape is held against the recipe's anyway.
+  Recipe asked = now;
+  if (!recorded.model.family || !asked.model.family) {
+    recorded.model.family.reset();
+    asked.model.family.reset();
+  }
   std::vector<RecipeDifference> differences;
-  Compare("", RecipeType().write(recorded), RecipeType().write(now), differences);
+  Compare("", RecipeType().write(recorded), RecipeType().write(asked), differences);
   return differences;
 }
 
@@ -74,12 +68,9 @@ void CheckResume(const Recipe& before, const Recipe& now) {
   std::string text;
   for (const RecipeDifference& difference : ResumeDifferences(before, now)) {
     if (!text.empty()) text += "\n";
-    const bool taken = IsTakenOver(now, difference.key);
-    text +=
-        now.Mistake(difference.key, "the run to resume has " + difference.before + ", " +
-                                        (taken ? *now.model.init_from : "the recipe") + " has " +
-                                        difference.now + ": may not differ on a resume" +
-                                        (taken ? "; give the recipe the run's" : ""));
+    text += now.Mistake(difference.key, "the run to resume has " + difference.before +
+                                            ", the recipe has " + difference.now +
+                                            ": may not differ on a resume");
   }
   if (!text.empty()) throw ConfigError(text);
 }
