@@ -148,6 +148,10 @@ TEST_F(CheckpointCommand, ARunGoesOnFromAnOlderOneWhenToldTo) {
   EXPECT_TRUE(Has(on.out, "resumed from " + Step(8) + ", step 8")) << on.out;
   EXPECT_TRUE(Has(on.Text(), "set aside") && Has(on.Text(), "step_10.aside")) << on.Text();
   EXPECT_TRUE(Exists(Step(10) + ".aside/rank_0.safetensors"));
+  // The records of the steps that were left are kept, too.
+  const std::string kept = job_.run_dir() + "/metrics.1.jsonl";
+  EXPECT_TRUE(Has(on.Text(), "the records so far are also in " + kept)) << on.Text();
+  EXPECT_TRUE(Has(ReadFile(kept), "{\"kind\": \"step\", \"step\": 10,")) << ReadFile(kept);
   EXPECT_EQ(Checkpoint({"verify", job_.run_dir()}).code, 0);
 }
 

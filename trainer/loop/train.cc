@@ -399,6 +399,7 @@ class Trainer {
       const std::string kept = SetMetricsAside(directory);
       if (!kept.empty()) console_.Warning("starting over: the records so far are now in " + kept);
     }
+    const std::string left = aside_.empty() ? "" : KeepMetrics(directory);
     WriteWholeFile(directory.recipe(), PrintRecipe(recipe_));
     MetricsKept kept;
     metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step_, &kept));
@@ -439,7 +440,8 @@ class Trainer {
       std::string list;
       for (const std::string& name : aside_) list += (list.empty() ? "" : ", ") + name;
       console_.Warning("set aside, because this run goes back to step " + std::to_string(step_) +
-                       ": " + list + " in " + directory.checkpoints());
+                       ": " + list + " in " + directory.checkpoints() +
+                       (left.empty() ? "" : "; the records so far are also in " + left));
     }
   }
 
