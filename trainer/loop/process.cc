@@ -73,12 +73,16 @@ std::function<std::unique_ptr<Communicator>(const std::string& name)> Transport(
 
 void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restarts) {
   CheckWorld(recipe, world, local_world);
-  if (max_restarts > 0 && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
+  const ResumeRecipe::Kind resume = recipe.checkpoint.resume.kind;
+  if (max_restarts > 0 && resume != ResumeRecipe::Kind::kAuto) {
+    const bool none = resume == ResumeRecipe::Kind::kNone;
     throw ConfigError(recipe.Mistake(
         "checkpoint.resume",
-        "none, but the launcher may restart the ranks (--max-restarts " +
-            std::to_string(max_restarts) +
-            "): a restarted run would not go on. Set it to auto, or --max-restarts to 0"));
+        std::string(none ? "none" : "one checkpoint") +
+            ", but the launcher may restart the ranks (--max-restarts " +
+            std::to_string(max_restarts) + "): a restarted run would " +
+            (none ? "not go on" : "go back to it again, and lose what it has done since") +
+            ". Set it to auto, or --max-restarts to 0"));
   }
 }
 
@@ -95,10 +99,14 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   CheckPlace(recipe, environment.world_size, environment.local_world_size,
              environment.max_restarts);
   if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
+    // There is nothing to save and nobody to tell: a stop ends it at once.
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
+    if (signals.stop_requested()) return ExitCode::kStopped;
     const ModelShape shape = ShapeFor(recipe);
     const RunData data = OpenData(recipe, shape, environment.world_size,
                                   static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
-    CheckRunDirectory(WithDropouts(recipe, shape), data.files);
+    const Recipe run = WithDropoutsOfRun(recipe);
+    CheckRunDirectory(WithDropouts(run, ShapeFor(run)), data.files);
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);
     const SessionOptions options = SessionOptionsFor(
         recipe, environment.world_size, ThreadsFor(recipe, environment.local_world_size));
