@@ -123,7 +123,7 @@ TEST(Signal, ToOneRankStopsThoseThatItHasMet) {
     Process first = job.Start(job.Flags(Endless()), Torchrun(0, 3, port));
     Process second = job.Start(job.Flags(Endless()), Torchrun(1, 3, port));
     ASSERT_TRUE(Eventually([&] { return EstablishedEnds(port) >= 4; }));
-    std::this_thread::sleep_for(std::chrono::seconds(2));  // To prove who they are.
+    std::this_thread::sleep_for(std::chrono::seconds(5));  // To prove who they are.
     (told == 0 ? first : second).Signal(SIGTERM);
     const Outcome outcome = first.Wait(), other = second.Wait();
     EXPECT_EQ(outcome.code, 75) << outcome.Text();
@@ -272,31 +272,11 @@ TEST(Console, ShowsNoEscapeSequences) {
   }
 }
 
-TEST(Limits, ThatAreTooLowAreNamed) {
-  Job job;
-  std::string flags;
-  for (const std::string& flag : job.Flags()) flags += " '" + flag + "'";
-  const std::string err = job.dir() / "err";
-  for (const auto& [limit, name] : {std::pair("-n 12", "ulimit -n"), {"-s 64", "ulimit -s"}}) {
-    for (const std::string& what : {flags, " launch --nproc-per-node 2 --" + flags}) {
-      const std::string command =
-          "ulimit " + std::string(limit) + "; " + BinaryPath() + what + " 2>" + err;
-      EXPECT_EQ(std::system(command.c_str()), 1 << 8) << command;
-      const std::string said = ReadFile(err);
-      EXPECT_TRUE(Holds(said, name)) << said;
-      EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-    }
-  }
-  EXPECT_FALSE(Exists(job.run_dir()));
-  // The least that is taken is enough.
-  EXPECT_EQ(std::system(("ulimit -n 64; ulimit -s 1024; " + BinaryPath() + flags).c_str()), 0);
-}
-
 // A laptop that is closed, a job that a scheduler suspends: nobody has waited for anybody.
 TEST(AllStopped, GoOnWhenContinued) {
   Job job;
   Strings settings = Endless();
-  settings.push_back("run.timeout_s=3");
+  settings.push_back("run.timeout_s=15");
   settings.push_back("log.every=10");
   Process run = job.Start(job.LaunchArguments(3, settings));
   ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 20; })) << run.Out();
@@ -304,7 +284,7 @@ TEST(AllStopped, GoOnWhenContinued) {
   for (const auto& [rank, pid] : RanksOf(run.pid())) all.push_back(pid);
   ASSERT_EQ(all.size(), 4u);
   for (const pid_t pid : all) ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  std::this_thread::sleep_for(std::chrono::seconds(7));
+  std::this_thread::sleep_for(std::chrono::seconds(25));
   const int64_t before = LastStep(job.run_dir());
   for (const pid_t pid : all) ASSERT_EQ(kill(pid, SIGCONT), 0);
   ASSERT_TRUE(

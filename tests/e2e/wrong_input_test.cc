@@ -81,6 +81,11 @@ TEST(Recipe, IsRefusedOnceNotByEveryRank) {
   const Outcome restarts = job.Launch(2, {"checkpoint.resume=none"}, {"--max-restarts", "1"});
   EXPECT_EQ(restarts.code, 2) << restarts.Text();
   ExpectContains(restarts.err, {"checkpoint.resume", "--max-restarts"});
+  for (const std::string one : {"4", "step_4"}) {  // Each restart would go back again.
+    const Outcome back = job.Launch(2, {"checkpoint.resume=" + one}, {"--max-restarts", "1"});
+    EXPECT_EQ(back.code, 2) << back.Text();
+    ExpectContains(back.err, {"checkpoint.resume", "--max-restarts", "go back to it again"});
+  }
   EXPECT_FALSE(Exists(job.run_dir()));
 }
 
@@ -118,29 +123,6 @@ TEST(Recipe, TheModelsMistakesComeWithTheRecipes) {
                   "groups[1].match: ` ` matches no parameter"});
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 3) << outcome.err;
   EXPECT_FALSE(Exists(job.run_dir()));
-}
-
-// Before anything is allocated, whatever the limit: never a signal, never a bare exception.
-TEST(Memory, UlimitIsALimit) {
-  Job job;
-  std::string flags;
-  for (const std::string& flag : job.Flags()) flags += " '" + flag + "'";
-  const auto under = [&](const std::string& limit) {
-    Process::Options options;
-    options.program = "bash";
-    options.output_directory = job.dir().path();
-    return Process({"-c", "ulimit " + limit + " && exec " + BinaryPath() + flags}, options).Wait();
-  };
-  for (const std::string limit : {"-v 100000", "-v 150000", "-d 60000"}) {
-    const Outcome refused = under(limit);
-    EXPECT_EQ(refused.code, 3) << limit << "\n" << refused.Text();
-    ExpectContains(refused.err, {"does not fit", "are available (ulimit " + limit.substr(0, 2)});
-    EXPECT_FALSE(Exists(job.run_dir()));
-  }
-  for (const std::string limit : {"-v 400000", "-d 200000"}) {
-    EXPECT_EQ(under(limit).code, 0) << limit;
-    std::filesystem::remove_all(job.run_dir());
-  }
 }
 
 TEST(Memory, WhatDoesNotFitSaysWhatWould) {
