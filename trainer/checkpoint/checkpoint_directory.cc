@@ -238,7 +238,10 @@ std::string HowToGoOn(const std::string& checkpoint) {
   std::optional<int64_t> step = StepOf(name);
   if (!step) step = StepOf(name, kSetAsideSuffix);
   const std::vector<int64_t> older = CompleteBefore(checkpoints, step);
-  if (older.empty()) return "";
+  if (older.empty()) {
+    return "; there is no other: put it back as it was, or move " + checkpoints +
+           " away to begin anew";
+  }
   std::string list;
   for (const int64_t s : older) list += (list.empty() ? "" : ", ") + std::to_string(s);
   return "; to go on from an older one, set checkpoint.resume to its step (complete: " + list +
