@@ -47,7 +47,7 @@ void PrintSources(const char* label, const DataRecipe& data,
 void PrintSummary(const Recipe& recipe) {
   const ModelRecipe& model = recipe.model;
   const std::string family(model.family ? Name(*model.family) : "its family");
-  if (model.hidden_size && model.num_hidden_layers) {
+  if (model.preset || !model.init_from) {
     const ModelShape shape = ShapeOf(model);
     std::printf("model       %s, %lld layers x %lld, %lld heads, vocabulary %s: %s parameters\n",
                 family.c_str(), static_cast<long long>(NumLayers(shape)),
