@@ -17,8 +17,8 @@ enum class ExitCode : int {
   kData = 4,
   kCheckpoint = 5,  // Checkpoint or run directory.
   kCollective = 6,  // A collective failed or timed out.
-  kNotFinite = 7,   // The loss.
-  kStopped = 75,    // On a signal, with a checkpoint to resume from.
+  kNotFinite = 7,   // The loss, weights or state.
+  kStopped = 75,    // On a signal; the last line says what a run can go on from.
 };
 
 class Error : public std::runtime_error {
