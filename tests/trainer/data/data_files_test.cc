@@ -251,6 +251,7 @@ TEST(MappingGuardDeathTest, AnotherMappingsErrorEndsTheProcessAsBefore) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
+        std::signal(SIGBUS, SIG_DFL);  // A sanitizer has a handler of its own.
         const std::string path = ::testing::TempDir() + "/guarded";
         std::ofstream(path) << std::string(8192, 'x');
         const FileContents guarded(path);
