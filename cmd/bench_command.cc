@@ -14,8 +14,8 @@
 #include "trainer/bench/op_bench.h"
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json.h"
 #include "trainer/loop/setup.h"
-#include "trainer/observe/json.h"
 
 namespace fsdp {
 namespace {

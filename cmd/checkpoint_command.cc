@@ -18,10 +18,10 @@
 #include "trainer/checkpoint/verify.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json.h"
+#include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
 #include "trainer/loop/export.h"
-#include "trainer/observe/json.h"
-#include "trainer/observe/units.h"
-#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json.h"
+#include "trainer/core/utf8.h"
+#include "trainer/core/whole_file.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/whole_vocabulary.h"
 #include "trainer/loop/generator.h"
 #include "trainer/loop/run_tokenizer.h"
-#include "trainer/observe/json.h"
-#include "trainer/observe/utf8.h"
-#include "trainer/observe/whole_file.h"
 
 namespace fsdp {
 namespace {

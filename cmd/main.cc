@@ -23,6 +23,8 @@
 #include "models/shape.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/memory_limits.h"
 #include "trainer/launch/stop_signal.h"
@@ -30,8 +32,6 @@
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
-#include "trainer/observe/units.h"
-#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/units.h"
 #include "trainer/observe/report/report.h"
-#include "trainer/observe/units.h"
 
 namespace fsdp {
 namespace {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/tokenize.h"
-#include "trainer/observe/units.h"
-#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {

@@ -18,7 +18,7 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/comm/together.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

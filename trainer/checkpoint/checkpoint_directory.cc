@@ -16,8 +16,8 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/utf8.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/utf8.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "trainer/checkpoint/new_directory.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

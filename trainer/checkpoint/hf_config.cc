@@ -11,7 +11,7 @@
 #include <set>
 
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

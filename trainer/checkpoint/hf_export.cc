@@ -16,7 +16,7 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

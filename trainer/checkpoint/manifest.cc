@@ -14,7 +14,7 @@
 
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

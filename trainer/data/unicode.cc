@@ -10,7 +10,7 @@
 #include <new>
 
 #include "trainer/core/check.h"
-#include "trainer/observe/utf8.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 

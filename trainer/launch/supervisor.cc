@@ -20,9 +20,9 @@
 #include <string_view>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/line_buffer.h"
 #include "trainer/launch/free_port.h"
 #include "trainer/launch/job_secret.h"
-#include "trainer/launch/line_buffer.h"
 #include "trainer/launch/memory_limits.h"
 #include "trainer/launch/process_scope.h"
 #include "trainer/launch/sink.h"

@@ -13,9 +13,9 @@
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/units.h"
 #include "trainer/loop/initial_weights.h"
 #include "trainer/loop/plan.h"
-#include "trainer/observe/units.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {

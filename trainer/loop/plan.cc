@@ -11,8 +11,8 @@
 #include "trainer/comm/hybrid/hybrid_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/json.h"
-#include "trainer/observe/units.h"
+#include "trainer/core/json.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {

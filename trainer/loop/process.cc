@@ -17,6 +17,7 @@
 #include "trainer/comm/memory_store.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/tcp_store.h"
+#include "trainer/core/utf8.h"
 #include "trainer/launch/environment.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/stop_signal.h"
@@ -25,7 +26,6 @@
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/observe/provenance.h"
-#include "trainer/observe/utf8.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {

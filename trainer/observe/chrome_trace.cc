@@ -5,8 +5,8 @@
 #include <map>
 #include <string_view>
 
-#include "trainer/observe/json.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/json.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

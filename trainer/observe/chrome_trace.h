@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/observe/span.h"
+#include "trainer/core/span.h"
 
 namespace fsdp {
 

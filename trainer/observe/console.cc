@@ -12,8 +12,8 @@
 #include <iterator>
 #include <vector>
 
-#include "trainer/observe/units.h"
-#include "trainer/observe/utf8.h"
+#include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 namespace {

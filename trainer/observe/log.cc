@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/observe/utf8.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/observe/json.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/json.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

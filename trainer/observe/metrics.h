@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "trainer/observe/append_file.h"
+#include "trainer/core/append_file.h"
 
 namespace fsdp {
 

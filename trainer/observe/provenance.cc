@@ -10,8 +10,8 @@
 #include <ctime>
 #include <fstream>
 
-#include "trainer/observe/json.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/json.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

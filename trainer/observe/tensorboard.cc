@@ -16,8 +16,8 @@
 #include <system_error>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/utf8.h"
 #include "trainer/observe/crc32c.h"
-#include "trainer/observe/utf8.h"
 
 namespace fsdp {
 namespace {

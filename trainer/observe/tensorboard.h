@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/observe/append_file.h"
+#include "trainer/core/append_file.h"
 #include "trainer/observe/metrics.h"
 
 namespace fsdp {

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/mixture.h"
 #include "trainer/fsdp/schedule.h"
-#include "trainer/observe/utf8.h"
 #include "trainer/ops/adamw.h"
 #include "trainer/recipe/schema.h"
 #include "trainer/recipe/shape_fields.h"

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "trainer/observe/utf8.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp::recipe {
 namespace {

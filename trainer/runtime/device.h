@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/core/span.h"
 #include "trainer/core/view.h"
-#include "trainer/observe/span.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

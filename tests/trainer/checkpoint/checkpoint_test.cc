@@ -18,7 +18,7 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -20,9 +20,9 @@
 #include "trainer/checkpoint/hf_weights.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/whole_file.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/nn/lora.h"
-#include "trainer/observe/whole_file.h"
 
 namespace fsdp {
 namespace {

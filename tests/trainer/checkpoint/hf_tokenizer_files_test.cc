@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/whole_file.h"
 #include "trainer/data/open_tokenizer.h"
-#include "trainer/observe/whole_file.h"
 
 namespace fsdp {
 namespace {

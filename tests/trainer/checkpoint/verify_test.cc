@@ -9,7 +9,7 @@
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -18,7 +18,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/stream_checker.h"
 

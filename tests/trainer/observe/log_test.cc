@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

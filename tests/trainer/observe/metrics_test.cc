@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/trainer/observe/full_disk.h"
+#include "tests/testing/full_disk.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "tests/testing/power_cut.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/whole_file.h"
 #include "trainer/observe/metrics.h"
-#include "trainer/observe/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/testing/full_disk.h"
 #include "tests/trainer/observe/event_reader.h"
-#include "tests/trainer/observe/full_disk.h"
 #include "trainer/core/errors.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

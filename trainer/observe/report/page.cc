@@ -9,10 +9,10 @@
 #include <set>
 
 #include "trainer/core/check.h"
-#include "trainer/observe/json.h"
+#include "trainer/core/json.h"
+#include "trainer/core/units.h"
 #include "trainer/observe/report/page_files.h"
 #include "trainer/observe/report/plot.h"
-#include "trainer/observe/units.h"
 
 namespace fsdp {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <limits>
 
-#include "trainer/observe/json.h"
-#include "trainer/observe/utf8.h"
+#include "trainer/core/json.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 namespace {

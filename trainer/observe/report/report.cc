@@ -2,11 +2,11 @@
 
 #include <stdexcept>
 
+#include "trainer/core/whole_file.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/report/page.h"
 #include "trainer/observe/report/run_history.h"
-#include "trainer/observe/whole_file.h"
 
 namespace fsdp {
 

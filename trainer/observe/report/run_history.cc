@@ -14,8 +14,8 @@
 #include <system_error>
 
 #include "trainer/core/errors.h"
-#include "trainer/launch/line_buffer.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/line_buffer.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

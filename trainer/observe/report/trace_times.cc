@@ -10,8 +10,8 @@
 #include <system_error>
 #include <utility>
 
-#include "trainer/observe/units.h"
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/units.h"
+#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "trainer/observe/utf8.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,6 @@
 // Writing JSON (RFC 8259): the few shapes that our files need. Reading is nlohmann's.
-#ifndef FSDP_TRAIN_TRAINER_OBSERVE_JSON_H_
-#define FSDP_TRAIN_TRAINER_OBSERVE_JSON_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_JSON_H_
+#define FSDP_TRAIN_TRAINER_CORE_JSON_H_
 
 #include <concepts>
 #include <cstdint>
@@ -56,4 +56,4 @@ std::string JsonArray(const std::vector<std::string>& elements);  // Of JSON tex
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OBSERVE_JSON_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_JSON_H_

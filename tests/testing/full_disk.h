@@ -1,7 +1,7 @@
 // A disk that is full after `bytes` of a file: writes fail with EFBIG as they would with ENOSPC,
 // after a short one up to the limit. For all files of the process, so print nothing meanwhile.
-#ifndef FSDP_TRAIN_TESTS_TRAINER_OBSERVE_FULL_DISK_H_
-#define FSDP_TRAIN_TESTS_TRAINER_OBSERVE_FULL_DISK_H_
+#ifndef FSDP_TRAIN_TESTS_TESTING_FULL_DISK_H_
+#define FSDP_TRAIN_TESTS_TESTING_FULL_DISK_H_
 
 #include <sys/resource.h>
 
@@ -30,4 +30,4 @@ class FullDisk {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TESTS_TRAINER_OBSERVE_FULL_DISK_H_
+#endif  // FSDP_TRAIN_TESTS_TESTING_FULL_DISK_H_

@@ -1,6 +1,6 @@
 // Bytes as they come out of a pipe, put back together into lines.
-#ifndef FSDP_TRAIN_TRAINER_LAUNCH_LINE_BUFFER_H_
-#define FSDP_TRAIN_TRAINER_LAUNCH_LINE_BUFFER_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_LINE_BUFFER_H_
+#define FSDP_TRAIN_TRAINER_CORE_LINE_BUFFER_H_
 
 #include <cstddef>
 #include <functional>
@@ -29,4 +29,4 @@ class LineBuffer {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LAUNCH_LINE_BUFFER_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_LINE_BUFFER_H_

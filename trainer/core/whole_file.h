@@ -1,6 +1,6 @@
 // Files that are complete or not there, and never somebody else's.
-#ifndef FSDP_TRAIN_TRAINER_OBSERVE_WHOLE_FILE_H_
-#define FSDP_TRAIN_TRAINER_OBSERVE_WHOLE_FILE_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_WHOLE_FILE_H_
+#define FSDP_TRAIN_TRAINER_CORE_WHOLE_FILE_H_
 
 #include <cstdint>
 #include <string>
@@ -51,4 +51,4 @@ void CreateDirectories(const std::string& path);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OBSERVE_WHOLE_FILE_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_WHOLE_FILE_H_

@@ -1,4 +1,4 @@
-#include "trainer/observe/units.h"
+#include "trainer/core/units.h"
 
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/trainer/observe/full_disk.h"
+#include "tests/testing/full_disk.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

@@ -1,4 +1,4 @@
-#include "trainer/observe/json.h"
+#include "trainer/core/json.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // A file that only grows, by whole records: what a crash or a full disk leaves ends between two.
-#ifndef FSDP_TRAIN_TRAINER_OBSERVE_APPEND_FILE_H_
-#define FSDP_TRAIN_TRAINER_OBSERVE_APPEND_FILE_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_APPEND_FILE_H_
+#define FSDP_TRAIN_TRAINER_CORE_APPEND_FILE_H_
 
 #include <cstdint>
 #include <optional>
@@ -42,4 +42,4 @@ class AppendFile {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OBSERVE_APPEND_FILE_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_APPEND_FILE_H_

@@ -1,6 +1,6 @@
 // Bytes of unknown origin (sampled text, paths, arguments) made fit for a terminal or a file.
-#ifndef FSDP_TRAIN_TRAINER_OBSERVE_UTF8_H_
-#define FSDP_TRAIN_TRAINER_OBSERVE_UTF8_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_UTF8_H_
+#define FSDP_TRAIN_TRAINER_CORE_UTF8_H_
 
 #include <cstddef>
 #include <string>
@@ -28,4 +28,4 @@ std::string Printable(std::string_view bytes);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OBSERVE_UTF8_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_UTF8_H_

@@ -1,6 +1,6 @@
 // Numbers for people: three significant digits, no more than 10 characters. Files get exact ones.
-#ifndef FSDP_TRAIN_TRAINER_OBSERVE_UNITS_H_
-#define FSDP_TRAIN_TRAINER_OBSERVE_UNITS_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_UNITS_H_
+#define FSDP_TRAIN_TRAINER_CORE_UNITS_H_
 
 #include <cstdint>
 #include <string>
@@ -13,4 +13,4 @@ std::string HumanDuration(double seconds);  // "12.3 ms", "4.56 s", "3m05s", "2h
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OBSERVE_UNITS_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_UNITS_H_

@@ -1,4 +1,4 @@
-#include "trainer/observe/whole_file.h"
+#include "trainer/core/whole_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -1,4 +1,4 @@
-#include "trainer/launch/line_buffer.h"
+#include "trainer/core/line_buffer.h"
 
 #include <gtest/gtest.h>
 

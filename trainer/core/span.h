@@ -1,6 +1,6 @@
 // One operation on a stream's time line: what devices measure and traces show.
-#ifndef FSDP_TRAIN_TRAINER_OBSERVE_SPAN_H_
-#define FSDP_TRAIN_TRAINER_OBSERVE_SPAN_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_SPAN_H_
+#define FSDP_TRAIN_TRAINER_CORE_SPAN_H_
 
 #include <string>
 
@@ -14,4 +14,4 @@ struct Span {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OBSERVE_SPAN_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_SPAN_H_

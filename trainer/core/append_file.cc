@@ -1,4 +1,4 @@
-#include "trainer/observe/append_file.h"
+#include "trainer/core/append_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "trainer/observe/utf8.h"
+#include "trainer/core/utf8.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "trainer/observe/json.h"
+#include "trainer/core/json.h"
 
 #include <charconv>
 #include <cmath>
 #include <iterator>
 
-#include "trainer/observe/utf8.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 
