@@ -14,14 +14,14 @@
 
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
-#include "trainer/checkpoint/hf_import.h"
 #include "trainer/checkpoint/verify.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
-#include "trainer/loop/export.h"
+#include "trainer/weights/export.h"
+#include "trainer/weights/hf_import.h"
 
 namespace fsdp {
 namespace {

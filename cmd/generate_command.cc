@@ -17,7 +17,7 @@
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/whole_vocabulary.h"
 #include "trainer/loop/generator.h"
-#include "trainer/loop/run_tokenizer.h"
+#include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
 namespace {

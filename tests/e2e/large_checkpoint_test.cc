@@ -17,8 +17,8 @@
 #include "tests/e2e/run_binary.h"
 #include "tests/e2e/sparse_values.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/checkpoint/hf_tensors.h"
-#include "trainer/checkpoint/hf_weights.h"
+#include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/hf_weights.h"
 
 namespace fsdp::e2e {
 namespace {

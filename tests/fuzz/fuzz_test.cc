@@ -6,8 +6,8 @@
 
 #include "tests/fuzz/mutator.h"
 #include "tests/fuzz/targets.h"
-#include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/weights/hf_config.h"
 
 namespace fsdp {
 namespace {

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "trainer/checkpoint/chunk_checksum.h"
-#include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/weights/hf_config.h"
 
 namespace fsdp {
 namespace {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "models/make_model.h"
-#include "trainer/loop/initial_weights.h"
 #include "trainer/loop/session.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {

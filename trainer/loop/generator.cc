@@ -9,14 +9,14 @@
 #include "models/make_model.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/checkpoint/hf_config.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
-#include "trainer/loop/initial_weights.h"
 #include "trainer/loop/plan.h"
 #include "trainer/recipe/load.h"
+#include "trainer/weights/hf_config.h"
+#include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {

@@ -16,10 +16,10 @@
 #include "trainer/data/tokenizer.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/pooled_allocator.h"
-#include "trainer/loop/run_tokenizer.h"
 #include "trainer/loop/sampler.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
 

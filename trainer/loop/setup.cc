@@ -17,8 +17,8 @@
 #include "trainer/data/text_source.h"
 #include "trainer/data/token_file_source.h"
 #include "trainer/data/tokenize.h"
-#include "trainer/loop/initial_weights.h"
 #include "trainer/nn/lora.h"
+#include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {

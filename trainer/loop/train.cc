@@ -33,7 +33,6 @@
 #include "trainer/core/utf8.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/data/tokenizer.h"
-#include "trainer/loop/initial_weights.h"
 #include "trainer/loop/plan.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/sampler.h"
@@ -51,6 +50,7 @@
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/resume.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {

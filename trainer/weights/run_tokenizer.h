@@ -1,6 +1,6 @@
 // What turned text into the tokens that a run was trained on.
-#ifndef FSDP_TRAIN_TRAINER_LOOP_RUN_TOKENIZER_H_
-#define FSDP_TRAIN_TRAINER_LOOP_RUN_TOKENIZER_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_RUN_TOKENIZER_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_RUN_TOKENIZER_H_
 
 #include <cstdint>
 #include <memory>
@@ -26,4 +26,4 @@ std::shared_ptr<const Tokenizer> OpenRunTokenizer(const RunTokenizer& tokenizer)
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LOOP_RUN_TOKENIZER_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_RUN_TOKENIZER_H_

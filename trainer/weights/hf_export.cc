@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/hf_export.h"
+#include "trainer/weights/hf_export.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,14 +9,14 @@
 #include <span>
 #include <vector>
 
-#include "trainer/checkpoint/hf_config.h"
-#include "trainer/checkpoint/hf_tensors.h"
-#include "trainer/checkpoint/merged_weights.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/merged_weights.h"
 
 namespace fsdp {
 namespace {

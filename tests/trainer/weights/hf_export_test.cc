@@ -1,5 +1,5 @@
 // Hugging Face directories in and out: the same bits, whatever lies between.
-#include "trainer/checkpoint/hf_export.h"
+#include "trainer/weights/hf_export.h"
 
 #include <gtest/gtest.h>
 
@@ -14,15 +14,15 @@
 
 #include "models/make_model.h"
 #include "models/shape_json.h"
-#include "trainer/checkpoint/hf_config.h"
-#include "trainer/checkpoint/hf_import.h"
-#include "trainer/checkpoint/hf_tensors.h"
-#include "trainer/checkpoint/hf_weights.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/nn/lora.h"
+#include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_import.h"
+#include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/hf_weights.h"
 
 namespace fsdp {
 namespace {

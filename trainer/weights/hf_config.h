@@ -2,8 +2,8 @@
 // (github.com/huggingface/transformers, models/<model_type>/configuration_<model_type>.py). One
 // table a family says which key is which field, what a key that is absent means, and which values
 // of the others leave the model as it is here.
-#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_CONFIG_H_
-#define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_CONFIG_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_CONFIG_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_CONFIG_H_
 
 #include <cstdint>
 #include <optional>
@@ -54,4 +54,4 @@ std::string HfGenerationConfigToJson(const HfTokenIds& ids);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_HF_CONFIG_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_CONFIG_H_

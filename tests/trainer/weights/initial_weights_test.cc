@@ -1,4 +1,4 @@
-#include "trainer/loop/initial_weights.h"
+#include "trainer/weights/initial_weights.h"
 
 #include <gtest/gtest.h>
 

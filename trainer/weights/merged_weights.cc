@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/merged_weights.h"
+#include "trainer/weights/merged_weights.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "trainer/loop/run_tokenizer.h"
+#include "trainer/weights/run_tokenizer.h"
 
 #include <filesystem>
 

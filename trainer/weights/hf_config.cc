@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/hf_config.h"
+#include "trainer/weights/hf_config.h"
 
 #include <algorithm>
 #include <array>

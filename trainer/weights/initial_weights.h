@@ -1,6 +1,6 @@
 // model.init_from: a Hugging Face directory (config.json, *.safetensors) or one of our checkpoints.
-#ifndef FSDP_TRAIN_TRAINER_LOOP_INITIAL_WEIGHTS_H_
-#define FSDP_TRAIN_TRAINER_LOOP_INITIAL_WEIGHTS_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
 
 #include <memory>
 #include <string>
@@ -29,4 +29,4 @@ Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::s
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LOOP_INITIAL_WEIGHTS_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_

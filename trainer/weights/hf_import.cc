@@ -1,15 +1,15 @@
-#include "trainer/checkpoint/hf_import.h"
+#include "trainer/weights/hf_import.h"
 
 #include <memory>
 
 #include "models/make_model.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/finite.h"
-#include "trainer/checkpoint/hf_config.h"
-#include "trainer/checkpoint/hf_tensors.h"
-#include "trainer/checkpoint/hf_weights.h"
 #include "trainer/core/errors.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/hf_weights.h"
 
 namespace fsdp {
 

@@ -1,6 +1,6 @@
 // What an exported directory holds of a tokenizer. That transformers' AutoTokenizer makes our ids
 // of it tools/reference/export_generate.py shows; here it is read back by our own reader.
-#include "trainer/checkpoint/hf_tokenizer_files.h"
+#include "trainer/weights/hf_tokenizer_files.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // A Hugging Face directory as a checkpoint of step 0.
-#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_IMPORT_H_
-#define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_IMPORT_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_IMPORT_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_IMPORT_H_
 
 #include <string>
 #include <vector>
@@ -22,4 +22,4 @@ HfImported ImportHf(const std::string& directory, const std::string& out,
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_HF_IMPORT_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_IMPORT_H_

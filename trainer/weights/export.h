@@ -1,11 +1,11 @@
 // Checkpoints of runs as Hugging Face directories.
-#ifndef FSDP_TRAIN_TRAINER_LOOP_EXPORT_H_
-#define FSDP_TRAIN_TRAINER_LOOP_EXPORT_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_EXPORT_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_EXPORT_H_
 
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/hf_export.h"
+#include "trainer/weights/hf_export.h"
 
 namespace fsdp {
 
@@ -24,4 +24,4 @@ CheckpointExported ExportCheckpoint(const std::string& checkpoint, const std::st
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LOOP_EXPORT_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_EXPORT_H_

@@ -1,6 +1,6 @@
 // Which tensors a Hugging Face directory holds of a model, and where each lies in its parameters.
-#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_TENSORS_H_
-#define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_TENSORS_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
 
 #include <string>
 #include <unordered_map>
@@ -31,4 +31,4 @@ class HfTensors {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_HF_TENSORS_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_

@@ -1,8 +1,8 @@
 // A checkpoint as a Hugging Face directory: config.json, generation_config.json, and
 // model.safetensors or its shards with their index, as transformers' save_pretrained() lays them
 // out, beside the files of a tokenizer.
-#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_EXPORT_H_
-#define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_EXPORT_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_EXPORT_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_EXPORT_H_
 
 #include <cstdint>
 #include <string>
@@ -10,9 +10,9 @@
 #include "models/shape.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
-#include "trainer/checkpoint/hf_tokenizer_files.h"
 #include "trainer/core/dtype.h"
 #include "trainer/nn/model.h"
+#include "trainer/weights/hf_tokenizer_files.h"
 
 namespace fsdp {
 
@@ -39,4 +39,4 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_HF_EXPORT_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_EXPORT_H_

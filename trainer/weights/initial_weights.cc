@@ -1,4 +1,4 @@
-#include "trainer/loop/initial_weights.h"
+#include "trainer/weights/initial_weights.h"
 
 #include <filesystem>
 #include <memory>
@@ -10,13 +10,13 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/finite.h"
-#include "trainer/checkpoint/hf_config.h"
-#include "trainer/checkpoint/hf_tensors.h"
-#include "trainer/checkpoint/hf_weights.h"
-#include "trainer/checkpoint/merged_weights.h"
 #include "trainer/core/errors.h"
 #include "trainer/nn/lora.h"
 #include "trainer/recipe/load.h"
+#include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/hf_weights.h"
+#include "trainer/weights/merged_weights.h"
 
 namespace fsdp {
 namespace {

@@ -1,14 +1,14 @@
 // The tokenizer of a Hugging Face directory: files that transformers' AutoTokenizer finds there and
 // makes our ids of, and the tokens that configurations name.
-#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_TOKENIZER_FILES_H_
-#define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_TOKENIZER_FILES_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_TOKENIZER_FILES_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_TOKENIZER_FILES_H_
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 
-#include "trainer/checkpoint/hf_config.h"
+#include "trainer/weights/hf_config.h"
 
 namespace fsdp {
 
@@ -29,4 +29,4 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_HF_TOKENIZER_FILES_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_TOKENIZER_FILES_H_

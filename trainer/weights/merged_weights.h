@@ -1,6 +1,6 @@
 // The weights of a checkpoint as a model without adapters has them.
-#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MERGED_WEIGHTS_H_
-#define FSDP_TRAIN_TRAINER_CHECKPOINT_MERGED_WEIGHTS_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_MERGED_WEIGHTS_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_MERGED_WEIGHTS_H_
 
 #include <cstdint>
 #include <span>
@@ -46,4 +46,4 @@ class MergedWeights {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_MERGED_WEIGHTS_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_MERGED_WEIGHTS_H_

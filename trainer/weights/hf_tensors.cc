@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/hf_tensors.h"
+#include "trainer/weights/hf_tensors.h"
 
 namespace fsdp {
 

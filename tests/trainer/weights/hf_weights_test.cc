@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/hf_weights.h"
+#include "trainer/weights/hf_weights.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The tensors of a Hugging Face directory: model.safetensors, or the files that
 // model.safetensors.index.json names.
-#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_HF_WEIGHTS_H_
-#define FSDP_TRAIN_TRAINER_CHECKPOINT_HF_WEIGHTS_H_
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_WEIGHTS_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_WEIGHTS_H_
 
 #include <cstdint>
 #include <memory>
@@ -10,10 +10,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "trainer/checkpoint/hf_tensors.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/view.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/weights/hf_tensors.h"
 
 namespace fsdp {
 
@@ -54,4 +54,4 @@ class HfWeights {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_HF_WEIGHTS_H_
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_WEIGHTS_H_

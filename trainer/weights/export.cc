@@ -1,13 +1,13 @@
-#include "trainer/loop/export.h"
+#include "trainer/weights/export.h"
 
 #include <memory>
 
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/errors.h"
-#include "trainer/loop/initial_weights.h"
-#include "trainer/loop/run_tokenizer.h"
 #include "trainer/recipe/load.h"
+#include "trainer/weights/initial_weights.h"
+#include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
 namespace {

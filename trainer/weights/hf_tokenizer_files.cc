@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/hf_tokenizer_files.h"
+#include "trainer/weights/hf_tokenizer_files.h"
 
 #include <filesystem>
 #include <memory>
