@@ -14,7 +14,7 @@
 
 #include "models/shape.h"
 #include "tests/trainer/comm/ranks.h"
-#include "trainer/loop/session.h"
+#include "trainer/engine/session.h"
 #include "trainer/nn/lora.h"
 
 namespace fsdp::testing {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "models/make_model.h"
-#include "trainer/loop/session.h"
+#include "trainer/engine/session.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/weights/initial_weights.h"
 

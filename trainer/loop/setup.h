@@ -10,7 +10,7 @@
 #include "trainer/data/loader.h"
 #include "trainer/data/token_source.h"
 #include "trainer/data/tokenizer.h"
-#include "trainer/loop/session.h"
+#include "trainer/engine/session.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/recipe.h"
 

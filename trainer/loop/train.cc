@@ -33,7 +33,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/data/tokenizer.h"
-#include "trainer/loop/plan.h"
+#include "trainer/engine/plan.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/sampler.h"
 #include "trainer/loop/setup.h"

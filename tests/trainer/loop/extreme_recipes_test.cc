@@ -11,7 +11,7 @@
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/loop/plan.h"
+#include "trainer/engine/plan.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"

@@ -1,8 +1,8 @@
 // One rank's training state, built either on a real device or on the simulated one: executor,
 // optimizer, and the steps that the loop is made of. The same code makes the memory plan and runs
 // the job, so the two cannot part ways.
-#ifndef FSDP_TRAIN_TRAINER_LOOP_SESSION_H_
-#define FSDP_TRAIN_TRAINER_LOOP_SESSION_H_
+#ifndef FSDP_TRAIN_TRAINER_ENGINE_SESSION_H_
+#define FSDP_TRAIN_TRAINER_ENGINE_SESSION_H_
 
 #include <functional>
 #include <memory>
@@ -99,4 +99,4 @@ void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin, std::
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LOOP_SESSION_H_
+#endif  // FSDP_TRAIN_TRAINER_ENGINE_SESSION_H_

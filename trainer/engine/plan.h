@@ -1,13 +1,13 @@
 // What a run will take, before it takes it: `plan`, --dry-run, and the check before a run
 // allocates.
-#ifndef FSDP_TRAIN_TRAINER_LOOP_PLAN_H_
-#define FSDP_TRAIN_TRAINER_LOOP_PLAN_H_
+#ifndef FSDP_TRAIN_TRAINER_ENGINE_PLAN_H_
+#define FSDP_TRAIN_TRAINER_ENGINE_PLAN_H_
 
 #include <optional>
 #include <string>
 
+#include "trainer/engine/session.h"
 #include "trainer/launch/memory_limits.h"
-#include "trainer/loop/session.h"
 
 namespace fsdp {
 
@@ -45,4 +45,4 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LOOP_PLAN_H_
+#endif  // FSDP_TRAIN_TRAINER_ENGINE_PLAN_H_

@@ -1,4 +1,4 @@
-#include "trainer/loop/plan.h"
+#include "trainer/engine/plan.h"
 
 #include <pthread.h>
 

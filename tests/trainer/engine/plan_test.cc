@@ -1,5 +1,5 @@
 // What a plan is held against, on made-up /proc and /sys trees.
-#include "trainer/loop/plan.h"
+#include "trainer/engine/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "trainer/loop/session.h"
+#include "trainer/engine/session.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/loop/session.h"
+#include "trainer/engine/session.h"
 
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/check.h"
