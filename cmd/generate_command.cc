@@ -16,7 +16,7 @@
 #include "trainer/core/whole_file.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/whole_vocabulary.h"
-#include "trainer/loop/generator.h"
+#include "trainer/generate/generator.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {

@@ -1,4 +1,4 @@
-#include "trainer/loop/sampler.h"
+#include "trainer/generate/sampler.h"
 
 #include <algorithm>
 #include <cmath>

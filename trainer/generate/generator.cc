@@ -1,4 +1,4 @@
-#include "trainer/loop/generator.h"
+#include "trainer/generate/generator.h"
 
 #include <algorithm>
 #include <cmath>

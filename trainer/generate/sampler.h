@@ -1,6 +1,6 @@
 // Text from logits.
-#ifndef FSDP_TRAIN_TRAINER_LOOP_SAMPLER_H_
-#define FSDP_TRAIN_TRAINER_LOOP_SAMPLER_H_
+#ifndef FSDP_TRAIN_TRAINER_GENERATE_SAMPLER_H_
+#define FSDP_TRAIN_TRAINER_GENERATE_SAMPLER_H_
 
 #include <cstdint>
 #include <functional>
@@ -42,4 +42,4 @@ std::vector<int32_t> Sample(
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LOOP_SAMPLER_H_
+#endif  // FSDP_TRAIN_TRAINER_GENERATE_SAMPLER_H_

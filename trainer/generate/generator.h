@@ -1,7 +1,7 @@
 // Text from a model that is there: one process, the whole model in memory, keys and values of what
 // has been seen in a cache.
-#ifndef FSDP_TRAIN_TRAINER_LOOP_GENERATOR_H_
-#define FSDP_TRAIN_TRAINER_LOOP_GENERATOR_H_
+#ifndef FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
+#define FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +16,7 @@
 #include "trainer/data/tokenizer.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/pooled_allocator.h"
-#include "trainer/loop/sampler.h"
+#include "trainer/generate/sampler.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/weights/run_tokenizer.h"
@@ -100,4 +100,4 @@ std::vector<Continuation> Generate(
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LOOP_GENERATOR_H_
+#endif  // FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_

@@ -1,5 +1,5 @@
 // Generation with a cache against the forward pass that training runs, which is held to PyTorch.
-#include "trainer/loop/generator.h"
+#include "trainer/generate/generator.h"
 
 #include <gtest/gtest.h>
 
