@@ -1,16 +1,16 @@
-"""One op is one library: x.h (contract), x.cc (checks, enqueues), x_cpu.cc (kernels)."""
+"""One op is one library: x.h (contract), x.cc (checks, enqueues), cpu/x_cpu.cc (kernels)."""
 
 def op_library(name, deps = [], **kwargs):
     """A target named after the op's header.
 
     Args:
-      name: the op; its kernels may be declared in a private header, <name>_cpu.h.
+      name: the op; its kernels may be declared in a private header, cpu/<name>_cpu.h.
       deps: what it needs beyond the runtime and the argument checks.
       **kwargs: passed on to cc_library.
     """
     native.cc_library(
         name = name,
-        srcs = [name + ".cc", name + "_cpu.cc"] + native.glob([name + "_cpu.h"]),
+        srcs = [name + ".cc", "cpu/%s_cpu.cc" % name] + native.glob(["cpu/%s_cpu.h" % name]),
         hdrs = [name + ".h"],
         deps = depset(deps + [
             "//trainer/core:view",
@@ -21,7 +21,7 @@ def op_library(name, deps = [], **kwargs):
     )
 
 def kernel_library(name, deps = [], copts = [], **kwargs):
-    """<name>.cc compiled for each instruction set, behind <name>.h: see trainer/ops/isa.h.
+    """cpu/<name>.cc compiled for each instruction set, behind cpu/<name>.h: see trainer/ops/cpu/isa.h.
 
     Args:
       name: of the source and the header.
@@ -35,13 +35,13 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
     }.items():
         native.cc_library(
             name = name + "_" + isa,
-            srcs = [name + ".cc", name + ".h"],
+            srcs = ["cpu/%s.cc" % name, "cpu/%s.h" % name],
             copts = ["-O3"] + copts + flags,  # In every build: what must be inlined is.
             deps = deps + ["//trainer/ops:isa"],
         )
     native.cc_library(
         name = name,
-        hdrs = [name + ".h"],
+        hdrs = ["cpu/%s.h" % name],
         deps = deps + [":%s_avx2" % name, ":%s_avx512" % name],
         **kwargs
     )

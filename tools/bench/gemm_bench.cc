@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "trainer/ops/gemm.h"
+#include "trainer/ops/cpu/gemm.h"
 
 namespace fsdp {
 namespace {

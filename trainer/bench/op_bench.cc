@@ -9,10 +9,10 @@
 
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/attention.h"
+#include "trainer/ops/cpu/gemm.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
 #include "trainer/ops/gelu.h"
-#include "trainer/ops/gemm.h"
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/layer_norm.h"
 #include "trainer/ops/linear.h"

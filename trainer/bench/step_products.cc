@@ -7,7 +7,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/loop/setup.h"
-#include "trainer/ops/gemm.h"
+#include "trainer/ops/cpu/gemm.h"
 #include "trainer/ops/head_loss.h"
 
 namespace fsdp {

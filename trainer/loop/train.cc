@@ -45,7 +45,7 @@
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/observe/throughput.h"
-#include "trainer/ops/isa.h"
+#include "trainer/ops/cpu/isa.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/resume.h"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "trainer/ops/adamw_cpu.h"
 #include "trainer/ops/arguments.h"
+#include "trainer/ops/cpu/adamw_cpu.h"
 
 namespace fsdp {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/attention_cpu.h"
+#include "trainer/ops/cpu/attention_cpu.h"
 
 namespace fsdp {
 namespace {

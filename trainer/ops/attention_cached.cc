@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "trainer/ops/attention_cached_cpu.h"
+#include "trainer/ops/cpu/attention_cached_cpu.h"
 
 namespace fsdp {
 

@@ -1,7 +1,7 @@
 #include "trainer/ops/cast.h"
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/cast_cpu.h"
+#include "trainer/ops/cpu/cast_cpu.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/dropout_cpu.h"
+#include "trainer/ops/cpu/dropout_cpu.h"
 
 namespace fsdp {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/elementwise_cpu.h"
+#include "trainer/ops/cpu/elementwise_cpu.h"
 
 namespace fsdp {
 namespace {

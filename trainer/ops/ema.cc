@@ -1,7 +1,7 @@
 #include "trainer/ops/ema.h"
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/ema_cpu.h"
+#include "trainer/ops/cpu/ema_cpu.h"
 
 namespace fsdp {
 

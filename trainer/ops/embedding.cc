@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/embedding_cpu.h"
+#include "trainer/ops/cpu/embedding_cpu.h"
 
 namespace fsdp {
 namespace {

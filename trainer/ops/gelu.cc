@@ -1,7 +1,7 @@
 #include "trainer/ops/gelu.h"
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/gelu_cpu.h"
+#include "trainer/ops/cpu/gelu_cpu.h"
 
 namespace fsdp {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/head_loss_cpu.h"
+#include "trainer/ops/cpu/head_loss_cpu.h"
 
 namespace fsdp {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/layer_norm_cpu.h"
+#include "trainer/ops/cpu/layer_norm_cpu.h"
 
 namespace fsdp {
 namespace {

@@ -1,8 +1,8 @@
 #include "trainer/ops/linear.h"
 
 #include "trainer/ops/arguments.h"
+#include "trainer/ops/cpu/linear_cpu.h"
 #include "trainer/ops/gelu.h"
-#include "trainer/ops/linear_cpu.h"
 
 namespace fsdp {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/lora_cpu.h"
+#include "trainer/ops/cpu/lora_cpu.h"
 
 namespace fsdp {
 namespace {

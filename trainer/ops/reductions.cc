@@ -1,7 +1,7 @@
 #include "trainer/ops/reductions.h"
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/reductions_cpu.h"
+#include "trainer/ops/cpu/reductions_cpu.h"
 
 namespace fsdp {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/rms_norm_cpu.h"
+#include "trainer/ops/cpu/rms_norm_cpu.h"
 
 namespace fsdp {
 namespace {

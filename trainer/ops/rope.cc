@@ -1,7 +1,7 @@
 #include "trainer/ops/rope.h"
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/rope_cpu.h"
+#include "trainer/ops/cpu/rope_cpu.h"
 
 namespace fsdp {
 

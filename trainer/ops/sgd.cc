@@ -1,7 +1,7 @@
 #include "trainer/ops/sgd.h"
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/sgd_cpu.h"
+#include "trainer/ops/cpu/sgd_cpu.h"
 
 namespace fsdp {
 

@@ -1,7 +1,7 @@
 #include "trainer/ops/swiglu.h"
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/swiglu_cpu.h"
+#include "trainer/ops/cpu/swiglu_cpu.h"
 
 namespace fsdp {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/ops/gemm.h"
+#include "trainer/ops/cpu/gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "tests/testing/numeric.h"
-#include "trainer/ops/gemm_kernels.h"
-#include "trainer/ops/isa.h"
+#include "trainer/ops/cpu/gemm_kernels.h"
+#include "trainer/ops/cpu/isa.h"
 
 namespace fsdp {
 namespace {

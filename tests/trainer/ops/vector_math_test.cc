@@ -1,4 +1,4 @@
-#include "trainer/ops/vector_math.h"
+#include "trainer/ops/cpu/vector_math.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,21 @@
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_CACHED_CPU_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_CACHED_CPU_H_
+
+#include <cstdint>
+
+#include "trainer/ops/heads.h"
+#include "trainer/runtime/thread_pool.h"
+
+namespace fsdp {
+
+struct CachedShape {
+  int64_t batch, n, heads, kv_heads, head_dim, capacity;
+};
+
+void AttentionCachedCpu(ThreadPool& pool, const CachedShape& shape, const ConstHeads& q,
+                        const ConstHeads& k, const ConstHeads& v, const int32_t* positions,
+                        float* cache_k, float* cache_v, float* out);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_CACHED_CPU_H_

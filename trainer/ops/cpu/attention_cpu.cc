@@ -1,0 +1,95 @@
+#include "trainer/ops/cpu/attention_cpu.h"
+
+#include <string>
+
+#include "trainer/core/errors.h"
+#include "trainer/ops/attention.h"
+#include "trainer/ops/cpu/isa.h"
+
+namespace fsdp {
+namespace {
+
+static_assert(kMaxHeadDim == kAttentionMaxHeadDim);
+
+const AttentionKernels& Kernels() { return ForThisCpu(kAttentionAvx2, kAttentionAvx512); }
+
+int64_t OutOffset(const AttentionDims& dims, int64_t sample, int64_t head) {
+  return (sample * dims.seq * dims.heads + head) * dims.head_dim;
+}
+
+int64_t LseOffset(const AttentionDims& dims, int64_t sample, int64_t head) {
+  return (sample * dims.heads + head) * dims.seq;
+}
+
+template <typename T>
+HeadRows<T> At(const HeadRows<T>& rows, const AttentionDims& dims, int64_t sample, int64_t head) {
+  return {rows.data + sample * dims.seq * rows.stride + head * dims.head_dim, rows.stride};
+}
+
+AttentionHead HeadOf(const AttentionDims& dims, const AttentionData& in, int64_t sample,
+                     int64_t head) {
+  const int64_t kv_head = head / dims.group();
+  ProbabilityDraws drop = in.drop;
+  if (in.keys != nullptr) {
+    drop.head = static_cast<uint32_t>(head);
+    for (int i = 0; i < 2; ++i) drop.key[i] = static_cast<uint32_t>(in.keys[2 * sample + i]);
+  }
+  return {.q = At(in.q, dims, sample, head).data,
+          .k = At(in.k, dims, sample, kv_head).data,
+          .v = At(in.v, dims, sample, kv_head).data,
+          .positions = in.positions + sample * dims.seq,
+          .q_stride = in.q.stride,
+          .k_stride = in.k.stride,
+          .v_stride = in.v.stride,
+          .out_stride = dims.heads * dims.head_dim,
+          .seq = dims.seq,
+          .head_dim = dims.head_dim,
+          .drops = in.keys != nullptr,
+          .drop = drop};
+}
+
+void CheckPositions(const AttentionDims& dims, const int32_t* positions) {
+  for (int64_t b = 0; b < dims.batch; ++b) {
+    const int32_t* row = positions + b * dims.seq;
+    for (int64_t i = 0; i < dims.seq; ++i) {
+      if (row[i] == 0 || (i > 0 && row[i] == row[i - 1] + 1)) continue;
+      throw DataError("position " + std::to_string(row[i]) + " of token " + std::to_string(i) +
+                      " in row " + std::to_string(b) + ", want 0 or one more than before");
+    }
+  }
+}
+
+}  // namespace
+
+void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
+                         float* out, float* lse) {
+  CheckPositions(dims, in.positions);
+  pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sample = i / dims.heads, h = i % dims.heads;
+      Kernels().forward(HeadOf(dims, in, sample, h), out + OutOffset(dims, sample, h),
+                        lse + LseOffset(dims, sample, h));
+    }
+  });
+}
+
+void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
+                          const float* out, const float* lse, const float* dout, HeadRows<float> dq,
+                          HeadRows<float> dk, HeadRows<float> dv) {
+  CheckPositions(dims, in.positions);
+  const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
+  pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sample = i / groups, kv_head = i % groups;
+      for (int64_t g = 0; g < dims.group(); ++g) {
+        const int64_t h = kv_head * dims.group() + g;
+        Kernels().backward(HeadOf(dims, in, sample, h), out + OutOffset(dims, sample, h),
+                           lse + LseOffset(dims, sample, h), dout + OutOffset(dims, sample, h),
+                           g == 0, At(dq, dims, sample, h), At(dk, dims, sample, kv_head),
+                           At(dv, dims, sample, kv_head));
+      }
+    }
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,47 @@
+// Attention of one head, for each instruction set (isa.h). Formulas: attention.h.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_KERNELS_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_KERNELS_H_
+
+#include <cstdint>
+
+namespace fsdp {
+
+inline constexpr int64_t kAttentionMaxHeadDim = 256;
+
+// Row i lies at data + i * stride, head_dim elements.
+template <typename T>
+struct HeadRows {
+  T* data;
+  int64_t stride;
+};
+
+// Dropout of a head's probabilities: m of attention.h.
+struct ProbabilityDraws {
+  uint32_t threshold = 0;
+  float scale = 1;  // 1 / (1 - rate).
+  uint32_t site = 0, head = 0, key[2] = {};
+};
+
+// One sample's head of queries, with the keys and values of its group.
+struct AttentionHead {
+  const float *q, *k, *v;
+  const int32_t* positions;  // [seq]
+  int64_t q_stride, k_stride, v_stride, out_stride;
+  int64_t seq, head_dim;
+  bool drops = false;
+  ProbabilityDraws drop = {};
+};
+
+struct AttentionKernels {
+  // out: rows out_stride apart. lse: [seq].
+  void (*forward)(const AttentionHead& head, float* out, float* lse);
+  // dk and dv are overwritten where the head is the `first` of its group, else added to.
+  void (*backward)(const AttentionHead& head, const float* out, const float* lse, const float* dout,
+                   bool first, HeadRows<float> dq, HeadRows<float> dk, HeadRows<float> dv);
+};
+
+extern const AttentionKernels kAttentionAvx2, kAttentionAvx512;
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_KERNELS_H_

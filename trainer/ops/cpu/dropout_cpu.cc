@@ -1,0 +1,63 @@
+#include "trainer/ops/cpu/dropout_cpu.h"
+
+#include <algorithm>
+
+#include "trainer/core/philox.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kBlocks = 32;          // Of counters at once: the rounds run along lanes.
+constexpr int64_t kBatch = 4 * kBlocks;  // Elements.
+
+// words[4 i + w] = Philox({low, high(block + i), site, 0}, key)[w]: trainer/core/philox.cc along
+// lanes.
+void Words(uint64_t block, uint32_t site, PhiloxKey key, uint32_t* words) {
+  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    c0[i] = static_cast<uint32_t>(block + i);
+    c1[i] = static_cast<uint32_t>((block + i) >> 32);
+    c2[i] = site;
+    c3[i] = 0;
+  }
+  for (int round = 0; round < 10; ++round) {
+#pragma omp simd
+    for (int64_t i = 0; i < kBlocks; ++i) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[i], p1 = uint64_t{0xCD9E8D57u} * c2[i];
+      c0[i] = static_cast<uint32_t>(p1 >> 32) ^ c1[i] ^ key[0];
+      c1[i] = static_cast<uint32_t>(p1);
+      c2[i] = static_cast<uint32_t>(p0 >> 32) ^ c3[i] ^ key[1];
+      c3[i] = static_cast<uint32_t>(p0);
+    }
+    key = {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
+  }
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    words[4 * i] = c0[i];
+    words[4 * i + 1] = c1[i];
+    words[4 * i + 2] = c2[i];
+    words[4 * i + 3] = c3[i];
+  }
+}
+
+}  // namespace
+
+void DropoutCpu(ThreadPool& pool, const float* x, const int32_t* keys, uint32_t site,
+                uint32_t threshold, float scale, int64_t batch, int64_t size, float* y) {
+  const int64_t pieces = (size + kBatch - 1) / kBatch;
+  pool.ParallelFor(batch * pieces, 1, [&](int64_t begin, int64_t end) {
+    uint32_t words[kBatch];
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t sample = piece / pieces, first = piece % pieces * kBatch;
+      const PhiloxKey key = {static_cast<uint32_t>(keys[2 * sample]),
+                             static_cast<uint32_t>(keys[2 * sample + 1])};
+      Words(static_cast<uint64_t>(first / 4), site, key, words);
+      const float* in = x + sample * size + first;
+      float* out = y + sample * size + first;
+      const int64_t n = std::min(kBatch, size - first);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) out[i] = words[i] >= threshold ? scale * in[i] : 0.0f;
+    }
+  });
+}
+
+}  // namespace fsdp

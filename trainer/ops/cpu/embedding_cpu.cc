@@ -1,0 +1,61 @@
+#include "trainer/ops/cpu/embedding_cpu.h"
+
+#include <algorithm>
+#include <string>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kCacheLine = 16;  // Floats.
+
+void CheckIds(const char* what, const int32_t* ids, int64_t rows, int64_t size) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (ids[i] < 0 || ids[i] >= size) {
+      throw DataError("row " + std::to_string(i) + " has " + what + " " + std::to_string(ids[i]) +
+                      ", want one in [0, " + std::to_string(size) + ")");
+    }
+  }
+}
+
+}  // namespace
+
+void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32_t* tokens,
+                         const int32_t* positions, const float* wte, const float* wpe, float* y) {
+  CheckIds("token", tokens, s.rows, s.vocab);
+  if (positions != nullptr) CheckIds("position", positions, s.rows, s.max_positions);
+  pool.ParallelFor(s.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* token = wte + tokens[i] * s.cols;
+      float* out = y + i * s.cols;
+      if (positions == nullptr) {
+        std::copy_n(token, s.cols, out);
+        continue;
+      }
+      const float* position = wpe + positions[i] * s.cols;
+#pragma omp simd
+      for (int64_t j = 0; j < s.cols; ++j) out[j] = token[j] + position[j];
+    }
+  });
+}
+
+void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32_t* tokens,
+                          const int32_t* positions, const float* dy, float* dwte, float* dwpe) {
+  if (dwte != nullptr) CheckIds("token", tokens, s.rows, s.vocab);
+  if (dwpe != nullptr) CheckIds("position", positions, s.rows, s.max_positions);
+  // Split by columns: two rows with one token must not be added by two threads.
+  pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {
+    const auto add = [&](const float* in, float* to) {
+#pragma omp simd
+      for (int64_t j = begin; j < end; ++j) to[j] += in[j];
+    };
+    for (int64_t i = 0; i < s.rows; ++i) {
+      const float* in = dy + i * s.cols;
+      if (dwte != nullptr) add(in, dwte + tokens[i] * s.cols);
+      if (dwpe != nullptr) add(in, dwpe + positions[i] * s.cols);
+    }
+  });
+}
+
+}  // namespace fsdp

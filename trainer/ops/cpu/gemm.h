@@ -1,0 +1,54 @@
+// Matrix products for the kernels of other ops: not an op itself. Runs where it is called.
+//
+//   C[m, n] = alpha op(A)[m, k] op(B)[k, n] + beta C + bias        float32, row-major
+//
+// After Goto and van de Geijn 2008 (doi:10.1145/1356052.1356053): blocks of B are packed so that
+// they stay in a core's second-level cache while all rows of A pass by.
+//
+// Every element is summed over k in order, by fused multiply-add, in blocks whose borders depend
+// on k alone: equal operands give equal bits whatever the number of threads, the split among them,
+// the width of the processor's vectors, and whatever else is in the product.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "trainer/runtime/thread_pool.h"
+
+namespace fsdp {
+
+// A factor as it lies in memory: row r starts at data + r * stride, and op() transposes it or not.
+struct GemmOperand {
+  const float* data = nullptr;
+  int64_t stride = 0;  // Elements, >= the length of a stored row.
+  bool transposed = false;
+};
+
+// Rows [row, row + rows) and columns [col, col + cols) of C.
+struct GemmTile {
+  int64_t row = 0, rows = 0;
+  int64_t col = 0, cols = 0;
+};
+
+struct GemmOptions {
+  float alpha = 1;
+  float beta = 0;               // 0: C is not read.
+  const float* bias = nullptr;  // [n], added to every row.
+  // Called for tiles that cover C, each when its elements have their final values and while they
+  // are still in a first-level cache, on the thread that computed it. For what comes after the
+  // product anyway: an activation, a sum.
+  std::function<void(const GemmTile&)> finish = nullptr;
+};
+
+// Over all threads of the pool. C overlaps neither factor nor bias. Packs up to 6 MiB a thread in
+// memory that a thread keeps until it ends.
+void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
+          const GemmOperand& b, float* c, int64_t c_stride, const GemmOptions& options = {});
+
+// The tile of C that thread `part` of `parts` computes; may be empty. `pack_a`: A is transposed.
+GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_H_

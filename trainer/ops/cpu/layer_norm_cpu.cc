@@ -1,0 +1,95 @@
+#include "trainer/ops/cpu/layer_norm_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fsdp {
+namespace {
+
+void ForwardRow(const float* x, const float* w, const float* b, float eps, int64_t cols, float* y,
+                float* mean, float* rstd) {
+  const float scale = 1.0f / static_cast<float>(cols);
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < cols; ++j) sum += x[j];
+  const float m = sum * scale;
+  // A second pass, not mean(x^2) - mean^2: that loses every digit where the mean is large.
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t j = 0; j < cols; ++j) squares += (x[j] - m) * (x[j] - m);
+  const float r = 1.0f / std::sqrt(squares * scale + eps);
+#pragma omp simd
+  for (int64_t j = 0; j < cols; ++j) y[j] = (x[j] - m) * r * w[j] + b[j];
+  *mean = m;
+  *rstd = r;
+}
+
+// dx may be dy: an element of dy is read before its dx is written. dw and db are not.
+template <bool kAdd>
+void BackwardRow(const float* x, const float* w, float mean, float rstd, const float* dy,
+                 int64_t cols, float* dx, float* __restrict dw, float* __restrict db) {
+  const float scale = 1.0f / static_cast<float>(cols);
+  float sum = 0, dot = 0;
+#pragma omp simd reduction(+ : sum, dot)
+  for (int64_t j = 0; j < cols; ++j) {
+    const float xhat = (x[j] - mean) * rstd, g = w[j] * dy[j];
+    sum += g;
+    dot += g * xhat;
+    dw[j] += dy[j] * xhat;
+    db[j] += dy[j];
+  }
+  const float mean_g = sum * scale, mean_gx = dot * scale;
+#pragma omp simd
+  for (int64_t j = 0; j < cols; ++j) {
+    const float xhat = (x[j] - mean) * rstd;
+    const float d = rstd * (w[j] * dy[j] - mean_g - xhat * mean_gx);
+    dx[j] = kAdd ? dx[j] + d : d;
+  }
+}
+
+}  // namespace
+
+void LayerNormForwardCpu(ThreadPool& pool, const float* x, const float* w, const float* b,
+                         float eps, int64_t rows, int64_t cols, float* y, float* mean,
+                         float* rstd) {
+  pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      ForwardRow(x + i * cols, w, b, eps, cols, y + i * cols, mean + i, rstd + i);
+    }
+  });
+}
+
+void LayerNormBackwardCpu(ThreadPool& pool, const float* x, const float* w, const float* mean,
+                          const float* rstd, const float* dy, int64_t rows, int64_t cols,
+                          int64_t blocks, bool add, float* dx, float* dw, float* db,
+                          float* partial) {
+  pool.ParallelFor(blocks, 1, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      float* block_dw = partial + block * 2 * cols;
+      float* block_db = block_dw + cols;
+      std::fill(block_dw, block_dw + 2 * cols, 0.0f);
+      for (int64_t i = rows * block / blocks; i < rows * (block + 1) / blocks; ++i) {
+        (add ? BackwardRow<true> : BackwardRow<false>)(x + i * cols, w, mean[i], rstd[i],
+                                                       dy + i * cols, cols, dx + i * cols, block_dw,
+                                                       block_db);
+      }
+    }
+  });
+  // The first block's sums take the others' in order; then the whole is added once.
+  pool.ParallelFor(cols, 64, [&](int64_t begin, int64_t end) {
+    for (int part = 0; part < 2; ++part) {
+      float* out = part == 0 ? dw : db;
+      if (out == nullptr) continue;
+      float* sum = partial + part * cols;
+      for (int64_t block = 1; block < blocks; ++block) {
+        const float* next = partial + (2 * block + part) * cols;
+#pragma omp simd
+        for (int64_t j = begin; j < end; ++j) sum[j] += next[j];
+      }
+#pragma omp simd
+      for (int64_t j = begin; j < end; ++j) out[j] += sum[j];
+    }
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,77 @@
+#include "trainer/ops/cpu/rms_norm_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fsdp {
+namespace {
+
+void ForwardRow(const float* x, const float* w, float eps, int64_t cols, float* y, float* r_out) {
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t j = 0; j < cols; ++j) squares += x[j] * x[j];
+  const float r = 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps);
+#pragma omp simd
+  for (int64_t j = 0; j < cols; ++j) y[j] = w[j] * (x[j] * r);
+  *r_out = r;
+}
+
+// dx may be dy: an element of dy is read before its dx is written. dw is not.
+template <bool kAdd>
+void BackwardRow(const float* x, const float* w, float r, const float* dy, int64_t cols, float* dx,
+                 float* __restrict dw) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t j = 0; j < cols; ++j) {
+    const float xhat = x[j] * r;
+    dot += w[j] * dy[j] * xhat;
+    dw[j] += dy[j] * xhat;
+  }
+  const float mean = dot / static_cast<float>(cols);
+#pragma omp simd
+  for (int64_t j = 0; j < cols; ++j) {
+    const float d = r * (w[j] * dy[j] - x[j] * r * mean);
+    dx[j] = kAdd ? dx[j] + d : d;
+  }
+}
+
+}  // namespace
+
+void RmsNormForwardCpu(ThreadPool& pool, const NormShape& s, NormRows<const float> x,
+                       const float* w, float eps, NormRows<float> y, float* r) {
+  pool.ParallelFor(s.rows(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      ForwardRow(x.data + s.At(i, x.stride), w, eps, s.cols, y.data + s.At(i, y.stride), r + i);
+    }
+  });
+}
+
+void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& s, NormRows<const float> x,
+                        const float* w, const float* r, NormRows<const float> dy, int64_t blocks,
+                        bool add, NormRows<float> dx, float* dw, float* partial) {
+  const int64_t rows = s.rows();
+  pool.ParallelFor(blocks, 1, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      float* block_dw = partial + block * s.cols;
+      std::fill(block_dw, block_dw + s.cols, 0.0f);
+      for (int64_t i = rows * block / blocks; i < rows * (block + 1) / blocks; ++i) {
+        (add ? BackwardRow<true> : BackwardRow<false>)(x.data + s.At(i, x.stride), w, r[i],
+                                                       dy.data + s.At(i, dy.stride), s.cols,
+                                                       dx.data + s.At(i, dx.stride), block_dw);
+      }
+    }
+  });
+  if (dw == nullptr) return;
+  // The first block's sum takes the others' in order; then the whole is added once.
+  pool.ParallelFor(s.cols, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t block = 1; block < blocks; ++block) {
+      const float* next = partial + block * s.cols;
+#pragma omp simd
+      for (int64_t j = begin; j < end; ++j) partial[j] += next[j];
+    }
+#pragma omp simd
+    for (int64_t j = begin; j < end; ++j) dw[j] += partial[j];
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,51 @@
+// Elementary functions that gcc vectorises inside `#pragma omp simd` loops: no branch, no call, no
+// table. They are pure functions of their argument, so a loop's tail gives the same bits. Always
+// inlined, and made of what is: kernels of several instruction sets use them (isa.h).
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_VECTOR_MATH_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_VECTOR_MATH_H_
+
+#include <cstdint>
+
+#define FSDP_ALWAYS_INLINE inline __attribute__((always_inline))
+
+namespace fsdp {
+
+// e^x with a relative error below 2^-23 (1 ulp) wherever the result is normal, below 2^-149
+// absolute where it is subnormal. Infinite above 88.73, zero below -104, NaN for NaN. The
+// reduction to [-ln2/2, ln2/2] by a two-part ln 2 and the polynomial are those of Cephes' expf
+// (Moshier, netlib.org/cephes, single/expf.c).
+FSDP_ALWAYS_INLINE float Exp(float x) {
+  x = x < -104.0f ? -104.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+  constexpr float kRound = 0x1.8p23f;
+  const float shifted = x * 0x1.715476p0f + kRound;
+  const float k = shifted - kRound;
+  const float r = x - k * 0.693359375f + k * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // 2^k in two factors: k reaches 128 and -150, beyond the exponents of normal numbers.
+  const int32_t n = static_cast<int32_t>(__builtin_bit_cast(uint32_t, shifted) -
+                                         __builtin_bit_cast(uint32_t, kRound));
+  const int32_t half = n >> 1;
+  const auto power = [](int32_t e) {
+    return __builtin_bit_cast(float, static_cast<uint32_t>(e + 127) << 23);
+  };
+  return p * power(half) * power(n - half);
+}
+
+// tanh x with an absolute error below 2^-22. Not for tiny results: the relative error grows as x
+// goes to 0.
+FSDP_ALWAYS_INLINE float Tanh(float x) {
+  const float e = Exp(-2.0f * __builtin_fabsf(x));
+  return __builtin_copysignf((1.0f - e) / (1.0f + e), x);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_VECTOR_MATH_H_
