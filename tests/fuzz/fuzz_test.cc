@@ -89,10 +89,10 @@ TEST(Fuzz, Manifest) {
   manifest.meta = {3, 300, 7, "run: {}\n", "{}"};
   manifest.world = manifest.shards = 2;
   manifest.states = {"master", "m"};
-  manifest.units = {{.name = "root",
-                     .parameters = {{"w", Shape{3, 5}, 0}, {"b", Shape{}, 64}},
-                     .size = 512,
-                     .shard_size = 256}};
+  manifest.flat_parameters = {{.name = "root",
+                               .parameters = {{"w", Shape{3, 5}, 0}, {"b", Shape{}, 64}},
+                               .size = 512,
+                               .shard_size = 256}};
   for (int rank = 0; rank < 2; ++rank) {
     ManifestFile file{RankFileName(rank), 2100, 4096, {0x123456789abcdef0}, {}};
     file.slices = {{"master", "root", 256 * rank, 256, 40}, {"m", "root", 256 * rank, 256, 1064}};
@@ -104,8 +104,8 @@ TEST(Fuzz, Manifest) {
   };
   Manifest frozen = manifest;
   frozen.world = frozen.shards = 1;
-  frozen.units[0].frozen = true;
-  frozen.units[0].size = frozen.units[0].shard_size = 256;
+  frozen.flat_parameters[0].frozen = true;
+  frozen.flat_parameters[0].size = frozen.flat_parameters[0].shard_size = 256;
   frozen.files = {{RankFileName(0), 1100, 1 << 20, {1}, {{"master", "root", 0, 256, 72}}}};
   const Strings words = {"\"slices\": [",
                          "\"units\": [",

@@ -295,7 +295,7 @@ class TinyRank {
   template <typename ShardOf>
   void Collect(const std::string& prefix, const ShardOf& shard_of, float scale = 1) {
     const Executor& executor = session_.executor();
-    const std::vector<UnitLayout>& units = executor.layout().units;
+    const std::vector<FlatParameter>& units = executor.layout().flat_parameters;
     for (size_t u = 0; u < units.size(); ++u) {
       const View view = shard_of(static_cast<int>(u));
       if (units[u].frozen && view.NumElements() == 0) continue;  // No gradient, no state.

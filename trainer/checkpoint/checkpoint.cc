@@ -48,16 +48,16 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
         !names.insert(state.name).second) {
       wrong("state '" + state.name + "' has no name of its own, or a '/' in it");
     }
-    if (state.shards.size() != layout.units.size()) {
+    if (state.shards.size() != layout.flat_parameters.size()) {
       wrong("state '" + state.name + "' has " + std::to_string(state.shards.size()) +
-            " shards, want " + std::to_string(layout.units.size()));
+            " shards, want " + std::to_string(layout.flat_parameters.size()));
     }
-    for (size_t u = 0; u < layout.units.size(); ++u) {
-      const UnitLayout& unit = layout.units[u];
-      const int64_t want = UnitHasState(unit, state.name) ? unit.shard_size : 0;
+    for (size_t u = 0; u < layout.flat_parameters.size(); ++u) {
+      const FlatParameter& flat = layout.flat_parameters[u];
+      const int64_t want = FlatHasState(flat, state.name) ? flat.shard_size : 0;
       const View& shard = state.shards[u];
       if (shard.dtype != DType::kFloat32 || shard.NumElements() != want) {
-        wrong("state '" + state.name + "', unit " + unit.name + ": " +
+        wrong("state '" + state.name + "', flat parameter " + flat.name + ": " +
               std::string(Name(shard.dtype)) + " of " + std::to_string(shard.NumElements()) +
               " elements, want fp32 of " + std::to_string(want));
       }
@@ -74,8 +74,8 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
   RankFileWriter file(directory, layout, place, NamesOf(states));
   for (size_t i = 0; i < file.slices().size(); ++i) {
     const RankFileWriter::Slice& slice = file.slices()[i];
-    const int64_t at = slice.begin - layout.units[slice.unit].ShardBegin(place.shard);
-    const View& shard = by_name.at(slice.state)->shards[slice.unit];
+    const int64_t at = slice.begin - layout.flat_parameters[slice.flat].ShardBegin(place.shard);
+    const View& shard = by_name.at(slice.state)->shards[slice.flat];
     for (int64_t done = 0; done < slice.count; done += kBlock) {
       const View from = shard.Slice(at + done, std::min(kBlock, slice.count - done));
       file.Append(i, {from.As<float>(), static_cast<size_t>(from.NumElements())});
@@ -199,7 +199,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
       manifest.world = place.world;
       manifest.shards = layout.shards;
       manifest.states = NamesOf(states);
-      manifest.units = layout.units;
+      manifest.flat_parameters = layout.flat_parameters;
       for (int rank = 0; rank < place.world; ++rank) {
         manifest.files.push_back(ParseManifestFile(store.Get(file_key(rank)), file_key(rank)));
         store.Set(file_key(rank), "");  // The Store keeps what it is given.
@@ -233,16 +233,16 @@ CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout
   CheckpointReader reader(directory);
   // All of it, whatever this rank's shard holds: so all ranks refuse alike.
   std::set<std::string> wanted;
-  for (const UnitLayout& unit : layout.units) {
-    for (const Placement& p : unit.parameters) {
+  for (const FlatParameter& flat : layout.flat_parameters) {
+    for (const Placement& p : flat.parameters) {
       wanted.insert(p.name);
       for (const CheckpointState& state : states) {
-        if (UnitHasState(unit, state.name)) reader.Read(state.name, p.name, p.shape, 0, {});
+        if (FlatHasState(flat, state.name)) reader.Read(state.name, p.name, p.shape, 0, {});
       }
     }
   }
-  for (const UnitLayout& unit : reader.manifest().units) {
-    for (const Placement& p : unit.parameters) {
+  for (const FlatParameter& flat : reader.manifest().flat_parameters) {
+    for (const Placement& p : flat.parameters) {
       if (wanted.count(p.name) == 0) {
         throw CheckpointError(directory + ": holds parameter '" + p.name +
                               "', which the model does not have");
@@ -251,12 +251,12 @@ CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout
   }
 
   for (const CheckpointState& state : states) {
-    for (size_t u = 0; u < layout.units.size(); ++u) {
-      if (!UnitHasState(layout.units[u], state.name)) continue;
+    for (size_t u = 0; u < layout.flat_parameters.size(); ++u) {
+      if (!FlatHasState(layout.flat_parameters[u], state.name)) continue;
       const std::span<float> shard(state.shards[u].As<float>(),
-                                   static_cast<size_t>(layout.units[u].shard_size));
+                                   static_cast<size_t>(layout.flat_parameters[u].shard_size));
       auto gap = shard.begin();
-      for (const Piece& piece : PiecesOfShard(layout.units[u], place.shard)) {
+      for (const Piece& piece : PiecesOfShard(layout.flat_parameters[u], place.shard)) {
         const auto at = shard.begin() + piece.at;
         std::fill(gap, at, 0.0f);
         reader.Read(state.name, piece.parameter->name, piece.parameter->shape, piece.begin,

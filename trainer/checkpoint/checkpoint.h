@@ -33,8 +33,8 @@
 
 namespace fsdp {
 
-// One flat tensor a unit, this rank's shard: fp32 [shard_size], in host memory; [0] of a frozen
-// unit for all states but "master". `name`: "master", "m", "v", ...; no '/' in it.
+// One flat tensor a flat parameter, this rank's shard: fp32 [shard_size], in host memory; [0] of a
+// frozen flat parameter for all states but "master". `name`: "master", "m", "v", ...; no '/' in it.
 struct CheckpointState {
   std::string name;
   std::vector<View> shards;

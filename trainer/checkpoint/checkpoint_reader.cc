@@ -30,8 +30,8 @@ CheckpointReader::CheckpointReader(const std::string& directory)
       hold_(directory),
       manifest_(ReadManifest(directory)),
       extents_(ExtentsOf(manifest_)) {
-  for (const UnitLayout& unit : manifest_.units) {
-    for (const Placement& p : unit.parameters) locations_[p.name] = {&unit, &p};
+  for (const FlatParameter& flat : manifest_.flat_parameters) {
+    for (const Placement& p : flat.parameters) locations_[p.name] = {&flat, &p};
   }
 }
 
@@ -55,12 +55,12 @@ void CheckpointReader::Read(const std::string& state, const std::string& paramet
   if (it == locations_.end()) {
     throw CheckpointError(directory_ + ": has no parameter '" + parameter + "'");
   }
-  const auto [unit, placement] = it->second;
+  const auto [flat, placement] = it->second;
   if (placement->shape != shape) {
     throw CheckpointError(directory_ + ": parameter '" + parameter + "' has shape " +
                           placement->shape.ToString() + ", want " + shape.ToString());
   }
-  if (!UnitHasState(*unit, state)) {
+  if (!FlatHasState(*flat, state)) {
     throw CheckpointError(directory_ + ": has no state '" + state + "' of '" + parameter +
                           "', which was frozen");
   }
@@ -72,8 +72,8 @@ void CheckpointReader::Read(const std::string& state, const std::string& paramet
   }
   if (count == 0) return;
 
-  int64_t from = placement->offset + begin;  // In the unit.
-  const std::vector<Extent>& extents = extents_.at({state, unit->name});
+  int64_t from = placement->offset + begin;  // In the flat parameter.
+  const std::vector<Extent>& extents = extents_.at({state, flat->name});
   auto extent = std::upper_bound(extents.begin(), extents.end(), from,
                                  [](int64_t at, const Extent& e) { return at < e.begin; });
   --extent;

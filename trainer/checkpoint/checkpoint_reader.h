@@ -33,15 +33,15 @@ class CheckpointReader {
   const Placement* Find(const std::string& parameter) const;
 
   // Fills `out` with elements [begin, begin + out.size()) of the parameter. Fast in the order of
-  // the files: by state, then by place in its unit. Throws CheckpointError also where there is no
-  // such state or parameter, or its shape is not `shape`; std::invalid_argument for a range outside
-  // it.
+  // the files: by state, then by place in its flat parameter. Throws CheckpointError also where
+  // there is no such state or parameter, or its shape is not `shape`; std::invalid_argument for a
+  // range outside it.
   void Read(const std::string& state, const std::string& parameter, const Shape& shape,
             int64_t begin, std::span<float> out);
 
  private:
   struct Location {
-    const UnitLayout* unit = nullptr;
+    const FlatParameter* flat = nullptr;
     const Placement* placement = nullptr;
   };
 

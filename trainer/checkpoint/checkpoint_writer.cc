@@ -11,12 +11,12 @@ namespace {
 
 constexpr int64_t kBlock = int64_t{1} << 20;  // Elements that are held.
 
-// Elements [begin, begin + out.size()) of a unit's state.
-void ReadUnit(const UnitLayout& unit, const std::string& state, int64_t begin, std::span<float> out,
-              const ReadElements& read) {
+// Elements [begin, begin + out.size()) of a flat parameter's state.
+void ReadFlatParameter(const FlatParameter& flat, const std::string& state, int64_t begin,
+                       std::span<float> out, const ReadElements& read) {
   std::fill(out.begin(), out.end(), 0.0f);
   const int64_t end = begin + static_cast<int64_t>(out.size());
-  for (const Placement& p : unit.parameters) {
+  for (const Placement& p : flat.parameters) {
     const int64_t from = std::max(begin, p.offset), to = std::min(end, p.offset + p.size());
     if (from >= to) continue;
     read(state, p, from - p.offset,
@@ -38,12 +38,12 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
   manifest.world = checkpoint.world;
   manifest.shards = layout.shards;
   manifest.states = checkpoint.states;
-  manifest.units = layout.units;
+  manifest.flat_parameters = layout.flat_parameters;
 
   int64_t total = 0, done = 0;
-  for (const UnitLayout& unit : layout.units) {
+  for (const FlatParameter& flat : layout.flat_parameters) {
     for (const std::string& state : checkpoint.states) {
-      if (UnitHasState(unit, state)) total += unit.size * static_cast<int64_t>(sizeof(float));
+      if (FlatHasState(flat, state)) total += flat.size * static_cast<int64_t>(sizeof(float));
     }
   }
   NewDirectory directory(out);
@@ -55,7 +55,8 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
       const RankFileWriter::Slice& slice = file.slices()[i];
       for (int64_t at = 0; at < slice.count; at += kBlock) {
         block.resize(static_cast<size_t>(std::min(kBlock, slice.count - at)));
-        ReadUnit(layout.units[slice.unit], slice.state, slice.begin + at, block, read);
+        ReadFlatParameter(layout.flat_parameters[slice.flat], slice.state, slice.begin + at, block,
+                          read);
         file.Append(i, block);
         done += static_cast<int64_t>(block.size() * sizeof(float));
         if (progress) progress(done, total);
@@ -70,19 +71,19 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
   return {out, manifest.DataBytes() + static_cast<int64_t>(text.size())};
 }
 
-Layout Relayout(const std::vector<UnitLayout>& units, int shards) {
+Layout Relayout(const std::vector<FlatParameter>& flats, int shards) {
   if (shards < 1) {
     throw std::invalid_argument("[Relayout] " + std::to_string(shards) + " shards, want >= 1");
   }
   Layout layout;
   layout.shards = shards;
-  layout.units = units;
-  for (UnitLayout& unit : layout.units) {
+  layout.flat_parameters = flats;
+  for (FlatParameter& flat : layout.flat_parameters) {
     int64_t end = 0;
-    for (const Placement& p : unit.parameters) end = std::max(end, p.offset + p.size());
+    for (const Placement& p : flat.parameters) end = std::max(end, p.offset + p.size());
     const int64_t to = kShardAlignment * shards;
-    unit.size = (end + to - 1) / to * to;
-    unit.shard_size = unit.size / shards;
+    flat.size = (end + to - 1) / to * to;
+    flat.shard_size = flat.size / shards;
   }
   return layout;
 }
@@ -91,7 +92,8 @@ SavedCheckpoint ReshardCheckpoint(const std::string& source, int world, int shar
                                   const std::string& out, const ByteProgress& progress) {
   CheckpointReader reader(source);
   const Manifest& from = reader.manifest();
-  const WholeCheckpoint checkpoint{from.meta, Relayout(from.units, shards), world, from.states};
+  const WholeCheckpoint checkpoint{from.meta, Relayout(from.flat_parameters, shards), world,
+                                   from.states};
   return WriteCheckpoint(
       out, checkpoint,
       [&](const std::string& state, const Placement& parameter, int64_t begin,

@@ -30,18 +30,17 @@ using ReadElements = std::function<void(const std::string& state, const Placemen
 using ByteProgress = std::function<void(int64_t done, int64_t total)>;
 
 // Makes the directory `out` (and its parents) with all ranks' files and the manifest: written and
-// synced under another name, then renamed, so it is complete or not there. Asks `read` for the elements
-// file by file, each in the order of states, units and places; padding becomes zero. `progress`
-// may be null.
-// Throws CheckpointError where `out` is there already (it is never overwritten), where it is being
-// written by somebody else, or for what `read` and the disk refuse; nothing of it is then left. What
-// a dead process left unfinished (new_directory.h) is replaced. std::invalid_argument for a world that is no
-// multiple of F.
+// synced under another name, then renamed, so it is complete or not there. Asks `read` for the
+// elements file by file, each in the order of states, flat parameters and places; padding becomes
+// zero. `progress` may be null. Throws CheckpointError where `out` is there already (it is never
+// overwritten), where it is being written by somebody else, or for what `read` and the disk refuse;
+// nothing of it is then left. What a dead process left unfinished (new_directory.h) is replaced.
+// std::invalid_argument for a world that is no multiple of F.
 SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& checkpoint,
                                 const ReadElements& read, const ByteProgress& progress);
 
 // The same parameters at the same offsets, in `shards` shards.
-Layout Relayout(const std::vector<UnitLayout>& units, int shards);
+Layout Relayout(const std::vector<FlatParameter>& flats, int shards);
 
 // The checkpoint `source` as a job of `world` ranks and F = `shards` would have written it.
 SavedCheckpoint ReshardCheckpoint(const std::string& source, int world, int shards,

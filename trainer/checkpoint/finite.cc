@@ -27,14 +27,14 @@ std::string NotFiniteName(float value) {
   return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
 }
 
-std::string DescribeNotFinite(const std::string& state, const UnitLayout& unit, int64_t element,
+std::string DescribeNotFinite(const std::string& state, const FlatParameter& flat, int64_t element,
                               float value) {
-  for (const Placement& p : unit.parameters) {
+  for (const Placement& p : flat.parameters) {
     if (element < p.offset || element >= p.offset + p.size()) continue;
     return state + " of " + p.name + ": element " + std::to_string(element - p.offset) + " is " +
            NotFiniteName(value);
   }
-  return state + " of unit " + unit.name + ": element " + std::to_string(element) +
+  return state + " of flat parameter " + flat.name + ": element " + std::to_string(element) +
          ", between two parameters, is " + NotFiniteName(value);
 }
 

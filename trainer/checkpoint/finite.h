@@ -19,8 +19,8 @@ std::optional<size_t> FirstNotFinite(std::span<const float> values);
 // "nan", "inf" or "-inf"; a NaN's sign means nothing.
 std::string NotFiniteName(float value);
 
-// "m of h.0.w: element 17 is inf": `element` counts from the begin of the unit.
-std::string DescribeNotFinite(const std::string& state, const UnitLayout& unit, int64_t element,
+// "m of h.0.w: element 17 is inf": `element` counts from the begin of the flat parameter.
+std::string DescribeNotFinite(const std::string& state, const FlatParameter& flat, int64_t element,
                               float value);
 
 // The same of the first such element of a parameter's elements from `begin` on, by its name in

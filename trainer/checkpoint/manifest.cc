@@ -164,17 +164,17 @@ std::vector<DataFile> ParseDataFiles(const Node& node) {
   return files;
 }
 
-Json ToJson(const UnitLayout& unit) {
+Json ToJson(const FlatParameter& flat) {
   Json parameters = Json::array();
-  for (const Placement& p : unit.parameters) {
+  for (const Placement& p : flat.parameters) {
     Json shape = Json::array();
     for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(p.shape[i]);
     parameters.push_back({{"name", p.name}, {"shape", std::move(shape)}, {"offset", p.offset}});
   }
-  return {{"name", unit.name},
-          {"size", unit.size},
-          {"shard_size", unit.shard_size},
-          {"frozen", unit.frozen},
+  return {{"name", flat.name},
+          {"size", flat.size},
+          {"shard_size", flat.shard_size},
+          {"frozen", flat.frozen},
           {"parameters", std::move(parameters)}};
 }
 
@@ -194,20 +194,20 @@ Placement ParsePlacement(const Node& node) {
   return p;
 }
 
-UnitLayout ParseUnit(const Node& node, int shards) {
-  UnitLayout unit;
-  unit.name = node.At("name").PlainName();
-  unit.size = node.At("size").Integer(0, Shape::kMaxElements);
-  unit.shard_size = node.At("shard_size").Integer(0, unit.size);
-  unit.frozen = node.At("frozen").Boolean();
-  if (unit.size % shards != 0 || unit.size / shards != unit.shard_size) {
+FlatParameter ParseFlatParameter(const Node& node, int shards) {
+  FlatParameter flat;
+  flat.name = node.At("name").PlainName();
+  flat.size = node.At("size").Integer(0, Shape::kMaxElements);
+  flat.shard_size = node.At("shard_size").Integer(0, flat.size);
+  flat.frozen = node.At("frozen").Boolean();
+  if (flat.size % shards != 0 || flat.size / shards != flat.shard_size) {
     node.Refuse("size is not " + std::to_string(shards) + " times shard_size");
   }
   for (const Node& p : node.At("parameters").Elements()) {
-    unit.parameters.push_back(ParsePlacement(p));
+    flat.parameters.push_back(ParsePlacement(p));
   }
   std::vector<const Placement*> order;
-  for (const Placement& p : unit.parameters) order.push_back(&p);
+  for (const Placement& p : flat.parameters) order.push_back(&p);
   std::sort(order.begin(), order.end(), [](const Placement* a, const Placement* b) {
     return std::pair(a->offset, a->size()) < std::pair(b->offset, b->size());
   });
@@ -215,9 +215,9 @@ UnitLayout ParseUnit(const Node& node, int shards) {
   for (const Placement* p : order) {
     if (p->offset < reached) node.Refuse(Quote(p->name) + " lies on another parameter");
     reached = p->offset + p->size();
-    if (reached > unit.size) node.Refuse(Quote(p->name) + " ends behind its unit");
+    if (reached > flat.size) node.Refuse(Quote(p->name) + " ends behind its flat parameter");
   }
-  return unit;
+  return flat;
 }
 
 ManifestFile ParseFile(const Node& node) {
@@ -234,7 +234,7 @@ ManifestFile ParseFile(const Node& node) {
   for (const Node& slice : node.At("slices").Elements()) {
     ManifestSlice s;
     s.state = slice.At("state").PlainName();
-    s.unit = slice.At("unit").PlainName();
+    s.flat = slice.At("unit").PlainName();
     s.begin = slice.At("begin").Integer(0, Shape::kMaxElements);
     s.count = slice.At("count").Integer(1, Shape::kMaxElements);
     s.at = slice.At("at").Integer(0, file.bytes);
@@ -254,20 +254,20 @@ ManifestFile ParseFile(const Node& node) {
 }
 
 void CheckNames(const Node& document, const Manifest& manifest) {
-  std::set<std::string_view> states, units, parameters;
+  std::set<std::string_view> states, flats, parameters;
   for (const std::string& state : manifest.states) {
     if (!states.insert(state).second) document.Refuse("two states " + Quote(state));
   }
-  for (const UnitLayout& unit : manifest.units) {
-    if (!units.insert(unit.name).second) document.Refuse("two units " + Quote(unit.name));
-    for (const Placement& p : unit.parameters) {
+  for (const FlatParameter& flat : manifest.flat_parameters) {
+    if (!flats.insert(flat.name).second) document.Refuse("two flat parameters " + Quote(flat.name));
+    for (const Placement& p : flat.parameters) {
       if (!parameters.insert(p.name).second) document.Refuse("two parameters " + Quote(p.name));
     }
   }
   for (const ManifestFile& file : manifest.files) {
     for (const ManifestSlice& s : file.slices) {
       if (states.count(s.state) == 0) document.Refuse("no state " + Quote(s.state));
-      if (units.count(s.unit) == 0) document.Refuse("no unit " + Quote(s.unit));
+      if (flats.count(s.flat) == 0) document.Refuse("no flat parameter " + Quote(s.flat));
     }
   }
 }
@@ -275,18 +275,18 @@ void CheckNames(const Node& document, const Manifest& manifest) {
 void CheckCoverage(const Node& document, const Manifest& manifest) {
   const Extents extents = ExtentsOf(manifest);
   for (const std::string& state : manifest.states) {
-    for (const UnitLayout& unit : manifest.units) {
+    for (const FlatParameter& flat : manifest.flat_parameters) {
       int64_t reached = 0;
-      if (const auto it = extents.find({state, unit.name}); it != extents.end()) {
+      if (const auto it = extents.find({state, flat.name}); it != extents.end()) {
         for (const Extent& e : it->second) {
           if (e.begin != reached) break;
           reached += e.count;
         }
         if (it->second.back().begin + it->second.back().count > reached) reached = -1;
       }
-      if (reached != (UnitHasState(unit, state) ? unit.size : 0)) {
-        document.Refuse("the slices of state " + Quote(state) + " do not hold unit " +
-                        Quote(unit.name) + " exactly once");
+      if (reached != (FlatHasState(flat, state) ? flat.size : 0)) {
+        document.Refuse("the slices of state " + Quote(state) + " do not hold flat parameter " +
+                        Quote(flat.name) + " exactly once");
       }
     }
   }
@@ -294,8 +294,8 @@ void CheckCoverage(const Node& document, const Manifest& manifest) {
 
 }  // namespace
 
-bool UnitHasState(const UnitLayout& unit, std::string_view state) {
-  return !unit.frozen || state == "master";
+bool FlatHasState(const FlatParameter& flat, std::string_view state) {
+  return !flat.frozen || state == "master";
 }
 
 int64_t Manifest::DataBytes() const {
@@ -311,7 +311,7 @@ std::string ManifestFileToJson(const ManifestFile& file) {
   for (const uint64_t chunk : file.chunks) chunks.push_back(ToHex(chunk));
   for (const ManifestSlice& s : file.slices) {
     slices.push_back({{"state", s.state},
-                      {"unit", s.unit},
+                      {"unit", s.flat},
                       {"begin", s.begin},
                       {"count", s.count},
                       {"at", s.at}});
@@ -355,7 +355,8 @@ std::string ManifestToText(const Manifest& manifest) {
         "{\"train\": " + Dump(meta.data->train) + ", \"valid\": " + Dump(meta.data->valid) + "}");
   }
   add("states", Dump(manifest.states));
-  add("units", list(manifest.units, [](const UnitLayout& unit) { return Dump(ToJson(unit)); }));
+  add("units",
+      list(manifest.flat_parameters, [](const FlatParameter& flat) { return Dump(ToJson(flat)); }));
   add("files", list(manifest.files, ManifestFileToJson));
   rest += "}\n";
   return std::string(kBeforeChecksum) + ToHex(Checksum(rest)) + std::string(kAfterChecksum) + rest;
@@ -401,8 +402,8 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   for (const Node& state : document.At("states").Elements()) {
     manifest.states.push_back(state.PlainName());
   }
-  for (const Node& unit : document.At("units").Elements()) {
-    manifest.units.push_back(ParseUnit(unit, manifest.shards));
+  for (const Node& flat : document.At("units").Elements()) {
+    manifest.flat_parameters.push_back(ParseFlatParameter(flat, manifest.shards));
   }
   for (const Node& file : document.At("files").Elements()) {
     manifest.files.push_back(ParseFile(file));
@@ -456,7 +457,7 @@ Extents ExtentsOf(const Manifest& manifest) {
   Extents extents;
   for (size_t f = 0; f < manifest.files.size(); ++f) {
     for (const ManifestSlice& s : manifest.files[f].slices) {
-      extents[{s.state, s.unit}].push_back({s.begin, s.count, s.at, static_cast<int>(f)});
+      extents[{s.state, s.flat}].push_back({s.begin, s.count, s.at, static_cast<int>(f)});
     }
   }
   for (auto& [key, list] : extents) {

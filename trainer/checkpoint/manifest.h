@@ -15,10 +15,11 @@
 //               "slices": [{"state": "master", "unit": "root", "begin": 0, "count": 2048,
 //                           "at": 808}, ...]}, ...]}
 //
-// Sizes, offsets, begin and count are elements of the unit's flat layout (trainer/fsdp/layout.h),
-// the same for all states; `at` is the byte of the file where the slice's first element lies, fp32,
-// little-endian. A slice is the tensor <state>/<unit>/fp32 of its file. A frozen unit has no state
-// but its parameters, "master".
+// "units" lists flat parameters and "unit" names one (trainer/fsdp/layout.h): files keep the words
+// of their first version. Sizes, offsets, begin and count are elements of the flat parameter, the
+// same for all states; `at` is the byte of the file where the slice's
+// first element lies, fp32, little-endian. A slice is the tensor <state>/<flat parameter>/fp32 of
+// its file. A frozen flat parameter has no state but its parameters, "master".
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 
@@ -47,8 +48,8 @@ struct CheckpointMeta {
 };
 
 struct ManifestSlice {
-  std::string state, unit;
-  int64_t begin = 0, count = 0;  // Elements of the unit; count > 0.
+  std::string state, flat;
+  int64_t begin = 0, count = 0;  // Elements of the flat parameter; count > 0.
   int64_t at = 0;                // Byte of the file.
 };
 
@@ -64,13 +65,13 @@ struct Manifest {
   CheckpointMeta meta;
   int world = 1, shards = 1;
   std::vector<std::string> states;
-  std::vector<UnitLayout> units;
+  std::vector<FlatParameter> flat_parameters;
   std::vector<ManifestFile> files;  // One a rank, by rank.
 
   int64_t DataBytes() const;  // Of `files`.
 };
 
-bool UnitHasState(const UnitLayout& unit, std::string_view state);
+bool FlatHasState(const FlatParameter& flat, std::string_view state);
 
 inline constexpr char kManifestName[] = "manifest.json";
 std::string RankFileName(int rank);
@@ -82,9 +83,9 @@ std::string ManifestFileToJson(const ManifestFile& file);
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path);
 
 // Believes nothing: the checksum must be right, every number in its range, every name a plain one,
-// parameters apart from each other and inside their unit, and the slices of each state must hold
-// every element of every unit exactly once, without sharing bytes. Throws CheckpointError with
-// `path` and the reason.
+// parameters apart from each other and inside their flat parameter, and the slices of each state
+// must hold every element of every flat parameter exactly once, without sharing bytes. Throws
+// CheckpointError with `path` and the reason.
 Manifest ParseManifest(std::string_view text, const std::string& path);
 
 // Reads <directory>/manifest.json, and checks that every file is there with its size.
@@ -92,7 +93,7 @@ Manifest ReadManifest(const std::string& directory);
 // The same without a look at the files.
 Manifest ReadManifestAlone(const std::string& directory);
 
-// Where each (state, unit) lies: its slices by `begin`, with the file's index.
+// Where each (state, flat parameter) lies: its slices by `begin`, with the file's index.
 struct Extent {
   int64_t begin = 0, count = 0, at = 0;
   int file = 0;

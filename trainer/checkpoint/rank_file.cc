@@ -38,15 +38,15 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
   std::vector<SafetensorsEntry> entries;
   file_.name = RankFileName(place.rank);
   for (const std::string& state : states) {
-    for (size_t u = 0; u < layout.units.size(); ++u) {
-      const UnitLayout& unit = layout.units[u];
-      const Part part = PartOfReplica(unit.shard_size, place);
-      if (part.count == 0 || !UnitHasState(unit, state)) continue;
-      const int64_t begin = unit.ShardBegin(place.shard) + part.begin;
+    for (size_t u = 0; u < layout.flat_parameters.size(); ++u) {
+      const FlatParameter& flat = layout.flat_parameters[u];
+      const Part part = PartOfReplica(flat.shard_size, place);
+      if (part.count == 0 || !FlatHasState(flat, state)) continue;
+      const int64_t begin = flat.ShardBegin(place.shard) + part.begin;
       slices_.push_back({state, static_cast<int>(u), begin, part.count});
-      tensors_.push_back(state + "/" + unit.name + "/fp32");
+      tensors_.push_back(state + "/" + flat.name + "/fp32");
       entries.push_back({tensors_.back(), SafetensorsType::kF32, {part.count}});
-      file_.slices.push_back({state, unit.name, begin, part.count, /*at=*/0});
+      file_.slices.push_back({state, flat.name, begin, part.count, /*at=*/0});
     }
   }
   writer_.emplace(directory + "/" + file_.name, entries);
@@ -70,8 +70,8 @@ void RankFileWriter::Append(size_t index, std::span<const float> values) {
       const Slice& slice = slices_[index];
       const int64_t element = slice.begin + (reached_ - at) / static_cast<int64_t>(sizeof(float)) +
                               static_cast<int64_t>(*wrong);
-      not_finite_ =
-          DescribeNotFinite(slice.state, layout_.units[slice.unit], element, block[*wrong]);
+      not_finite_ = DescribeNotFinite(slice.state, layout_.flat_parameters[slice.flat], element,
+                                      block[*wrong]);
     }
     writer_->WriteBytes(tensors_[index], reached_ - at, bytes);
     reached_ += static_cast<int64_t>(bytes.size());

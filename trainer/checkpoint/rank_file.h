@@ -27,10 +27,10 @@ ShardPlace PlaceOfRank(int rank, int world, int shards);
 
 class RankFileWriter {
  public:
-  // A tensor of the file: elements [begin, begin + count) of the unit.
+  // A tensor of the file: elements [begin, begin + count) of the flat parameter.
   struct Slice {
     std::string state;
-    int unit = 0;  // Of the layout.
+    int flat = 0;  // Of the layout.
     int64_t begin = 0, count = 0;
   };
 
@@ -38,7 +38,7 @@ class RankFileWriter {
   RankFileWriter(const std::string& directory, const Layout& layout, const ShardPlace& place,
                  const std::vector<std::string>& states);
 
-  // In the order of the file: by state, then unit.
+  // In the order of the file: by state, then flat parameter.
   const std::vector<Slice>& slices() const { return slices_; }
 
   // The next elements of slice `index`, whose slices come in order.

@@ -23,8 +23,8 @@ namespace {
 std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& file, int64_t begin,
                                   int64_t end) {
   constexpr int64_t kElement = sizeof(float);
-  std::unordered_map<std::string, const UnitLayout*> units;
-  for (const UnitLayout& unit : manifest.units) units[unit.name] = &unit;
+  std::unordered_map<std::string, const FlatParameter*> flats;
+  for (const FlatParameter& flat : manifest.flat_parameters) flats[flat.name] = &flat;
   std::vector<std::string> found;
   int64_t first = file.bytes;
   for (const ManifestSlice& slice : file.slices) first = std::min(first, slice.at);
@@ -35,7 +35,7 @@ std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& 
     if (from >= to) continue;
     const int64_t element = slice.begin + (from - slice.at) / kElement;
     const int64_t last = slice.begin + (to - 1 - slice.at) / kElement;
-    for (const Placement& p : units.at(slice.unit)->parameters) {
+    for (const Placement& p : flats.at(slice.flat)->parameters) {
       if (p.offset <= last && element < p.offset + p.size()) {
         found.push_back(slice.state + " of " + p.name);
       }

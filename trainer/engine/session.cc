@@ -18,7 +18,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
       executor_(device, allocator, model, options.executor, rank, world, gather, reduce),
       optimizer_(CreateOptimizer(options.optimizer, executor_, model)) {
   state_.push_back({"master", {}});
-  for (size_t u = 0; u < executor_.layout().units.size(); ++u) {
+  for (size_t u = 0; u < executor_.layout().flat_parameters.size(); ++u) {
     state_[0].shards.push_back(executor_.master(static_cast<int>(u)));
   }
   for (const ShardState& state : optimizer_->state()) state_.push_back(state);
@@ -31,7 +31,8 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     for (const ShardState& state : state_) {
       snapshot_.push_back({state.name, executor_.NewShards(MemoryKind::kSnapshot)});
       for (size_t u = 0; u < state.shards.size(); ++u) {  // What is frozen stays as it is.
-        if (executor_.layout().units[u].frozen) snapshot_.back().shards[u] = state.shards[u];
+        if (executor_.layout().flat_parameters[u].frozen)
+          snapshot_.back().shards[u] = state.shards[u];
       }
     }
   }

@@ -76,9 +76,9 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int wor
   schedule.shards = ShardsFor(options, world);
   schedule.replicas = world / schedule.shards;
   const Layout layout = MakeLayout(ShapesOf(model), options.wrap, schedule.shards);
-  schedule.unit_of_segment = layout.group_of_segment;
-  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
-    if (layout.TrainableUnit(g) < 0) schedule.frozen_units.insert(g);
+  schedule.unit_of_segment = layout.unit_of_segment;
+  for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
+    if (layout.TrainableFlatParameter(u) < 0) schedule.frozen_units.insert(u);
   }
   schedule.backward_from = FirstTrainable(model);
   for (const ModelSegment& segment : model.segments()) {
@@ -111,8 +111,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
                  ScheduleFor(options, model, world, Mode::kEval)},
       gather_(gather),
       reduce_(reduce),
-      units_(layout_.units.size()),
-      groups_(layout_.groups.size()) {
+      flats_(layout_.flat_parameters.size()),
+      units_(layout_.units.size()) {
   if (world > 1 && (gather == nullptr || reduce == nullptr)) {
     throw std::invalid_argument("[Executor] a world of " + std::to_string(world) +
                                 " needs communicators");
@@ -123,40 +123,40 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   }
   allocator_.Begin(Phase::kPersistent);
   for (size_t s = 0; s < model.segments().size(); ++s) {
-    const std::vector<int>& units = layout_.groups[layout_.group_of_segment[s]].units;
+    const std::vector<int>& flats = layout_.units[layout_.unit_of_segment[s]].flat_parameters;
     for (Parameter* p : model.segments()[s].parameters) {
-      units_[p->trainable() ? units.front() : units.back()].parameters.push_back(p);
+      flats_[p->trainable() ? flats.front() : flats.back()].parameters.push_back(p);
     }
   }
 
   const Schedule& train = schedules_[0];
   for (int i = 0; i < train.gather_slots; ++i) {
-    gather_slots_.push_back(NewPersistent(layout_.MaxGroupSize(), MemoryKind::kUnsharded));
+    gather_slots_.push_back(NewPersistent(layout_.MaxUnitSize(), MemoryKind::kUnsharded));
   }
   for (int i = 0; i < train.gradient_slots; ++i) {
     gradient_slots_.push_back(
-        NewPersistent(layout_.MaxGroupSize(/*trainable_only=*/true), MemoryKind::kUnsharded));
+        NewPersistent(layout_.MaxUnitSize(/*trainable_only=*/true), MemoryKind::kUnsharded));
   }
   int64_t largest_shard = 0;
-  for (size_t u = 0; u < units_.size(); ++u) {
-    const UnitLayout& unit = layout_.units[u];
-    const int64_t trains = unit.frozen ? 0 : unit.shard_size;
-    masters_.push_back(NewPersistent(unit.shard_size, MemoryKind::kParameters));
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    const FlatParameter& flat = layout_.flat_parameters[f];
+    const int64_t trains = flat.frozen ? 0 : flat.shard_size;
+    masters_.push_back(NewPersistent(flat.shard_size, MemoryKind::kParameters));
     gradients_.push_back(NewPersistent(trains, MemoryKind::kGradients));
     largest_shard = std::max(largest_shard, trains);
     if (!sharded()) {
-      units_[u].value = masters_[u].data;
-      units_[u].gradient = gradients_[u].data;
+      flats_[f].value = masters_[f].data;
+      flats_[f].gradient = gradients_[f].data;
     }
   }
-  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
     if (!sharded()) continue;
-    if (g == 0 || train.gather_slots == 0) {
-      groups_[g].own_value = NewPersistent(layout_.GroupSize(g), MemoryKind::kUnsharded);
+    if (u == 0 || train.gather_slots == 0) {
+      units_[u].own_value = NewPersistent(layout_.UnitSize(u), MemoryKind::kUnsharded);
     }
-    if (g == 0 || train.gradient_slots == 0) {
-      groups_[g].own_gradient =
-          NewPersistent(layout_.GroupSize(g, /*trainable_only=*/true), MemoryKind::kUnsharded);
+    if (u == 0 || train.gradient_slots == 0) {
+      units_[u].own_gradient =
+          NewPersistent(layout_.UnitSize(u, /*trainable_only=*/true), MemoryKind::kUnsharded);
     }
   }
   const auto staged = [](const Action& action) { return action.staged; };
@@ -196,8 +196,8 @@ View Executor::NewBuffer(int64_t elements) {
 
 std::vector<View> Executor::NewShards(MemoryKind kind) {
   std::vector<View> shards;
-  for (const UnitLayout& unit : layout_.units) {
-    const int64_t elements = unit.frozen ? 0 : unit.shard_size;
+  for (const FlatParameter& flat : layout_.flat_parameters) {
+    const int64_t elements = flat.frozen ? 0 : flat.shard_size;
     shards.push_back(NewPersistent(elements, kind));
     if (elements > 0) Fill(compute(), 0, shards.back());
   }
@@ -205,16 +205,16 @@ std::vector<View> Executor::NewShards(MemoryKind kind) {
 }
 
 void Executor::Initialize(FillParameter fill) {
-  for (size_t u = 0; u < units_.size(); ++u) {
-    if (layout_.units[u].shard_size == 0) continue;
-    Operation operation{"initialize", {}, {masters_[u]}, {}};
-    operation.cost.bytes_written = static_cast<double>(masters_[u].bytes());
-    compute().Enqueue(operation, [this, u, fill](ThreadPool& pool) {
-      const UnitLayout& unit = layout_.units[u];
-      const std::span<float> shard(masters_[u].As<float>(), unit.shard_size);
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    if (layout_.flat_parameters[f].shard_size == 0) continue;
+    Operation operation{"initialize", {}, {masters_[f]}, {}};
+    operation.cost.bytes_written = static_cast<double>(masters_[f].bytes());
+    compute().Enqueue(operation, [this, f, fill](ThreadPool& pool) {
+      const FlatParameter& flat = layout_.flat_parameters[f];
+      const std::span<float> shard(masters_[f].As<float>(), flat.shard_size);
       std::fill(shard.begin(), shard.end(), 0.0f);
-      for (const Piece& piece : PiecesOfShard(unit, shard_rank_)) {
-        const Parameter& parameter = *units_[u].parameters[piece.parameter - &unit.parameters[0]];
+      for (const Piece& piece : PiecesOfShard(flat, shard_rank_)) {
+        const Parameter& parameter = *flats_[f].parameters[piece.parameter - &flat.parameters[0]];
         pool.ParallelFor(piece.count, kShardAlignment, [&](int64_t begin, int64_t end) {
           fill(parameter, piece.begin + begin, shard.subspan(piece.at + begin, end - begin));
         });
@@ -231,8 +231,8 @@ void Executor::Run(const Step& step) {
   clocks_[steps_ % 2].Clear();
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
-  for (size_t u = 0; u < units_.size() && !sharded(); ++u) {
-    units_[u].value = ShardInUse(static_cast<int>(u)).data;
+  for (size_t f = 0; f < flats_.size() && !sharded(); ++f) {
+    flats_[f].value = ShardInUse(static_cast<int>(f)).data;
   }
   AdvanceToRun();
   const bool train = step.mode == Mode::kTrain;
@@ -292,12 +292,12 @@ const Action& Executor::CurrentRun(int segment, Pass pass, const char* what) con
 void Executor::Enter(int segment, Pass pass) {
   const Action& action = CurrentRun(segment, pass, "entering");
   WaitFor(action);
-  Bind(layout_.group_of_segment[segment], /*value=*/true, pass == Pass::kBackward);
+  Bind(layout_.unit_of_segment[segment], /*value=*/true, pass == Pass::kBackward);
 }
 
 void Executor::Leave(int segment, Pass pass) {
   CurrentRun(segment, pass, "leaving");
-  Bind(layout_.group_of_segment[segment], false, false);
+  Bind(layout_.unit_of_segment[segment], false, false);
   Signal(cursor_++);
   AdvanceToRun();
 }
@@ -331,10 +331,10 @@ std::string Executor::Describe(const StreamPosition& position) const {
   std::string text = (eval ? "evaluation after step " : "step ") + std::to_string(run >> kModeBits);
   if (index >= actions.size()) return text;
   const Action& action = actions[index];
-  const auto group_of = [&](const Action& a) {
-    return a.kind == ActionKind::kRun ? layout_.group_of_segment[a.segment] : a.unit;
+  const auto unit_of = [&](const Action& a) {
+    return a.kind == ActionKind::kRun ? layout_.unit_of_segment[a.segment] : a.unit;
   };
-  const int g = group_of(action);
+  const int u = unit_of(action);
   std::string part;
   switch (action.kind) {
     case ActionKind::kRun:
@@ -343,7 +343,7 @@ std::string Executor::Describe(const StreamPosition& position) const {
     case ActionKind::kGather: {  // For the next run of the unit.
       const auto next = std::find_if(
           actions.begin() + static_cast<int64_t>(index), actions.end(),
-          [&](const Action& a) { return a.kind == ActionKind::kRun && group_of(a) == g; });
+          [&](const Action& a) { return a.kind == ActionKind::kRun && unit_of(a) == u; });
       part = next == actions.end() ? "" : Name(next->pass);
       break;
     }
@@ -359,9 +359,9 @@ std::string Executor::Describe(const StreamPosition& position) const {
     default:
       break;
   }
-  if (g >= 0 && !part.empty()) {
-    text += ", " + part + " of unit " + std::to_string(g) + " (" +
-            layout_.units[layout_.groups[g].units.front()].name + ")";
+  if (u >= 0 && !part.empty()) {
+    text += ", " + part + " of unit " + std::to_string(u) + " (" +
+            layout_.flat_parameters[layout_.units[u].flat_parameters.front()].name + ")";
   }
   return text;
 }
@@ -400,27 +400,27 @@ void Executor::Signal(size_t index) {
   if (action.signals) events_[index] = StreamOf(action).Record();
 }
 
-void Executor::Bind(int group, bool value, bool gradient) {
-  for (const int unit : layout_.groups[group].units) {
-    const UnitLayout& layout = layout_.units[unit];
-    const Unit& u = units_[unit];
-    for (size_t i = 0; i < u.parameters.size(); ++i) {
+void Executor::Bind(int unit, bool value, bool gradient) {
+  for (const int f : layout_.units[unit].flat_parameters) {
+    const FlatParameter& layout = layout_.flat_parameters[f];
+    const Flat& flat = flats_[f];
+    for (size_t i = 0; i < flat.parameters.size(); ++i) {
       const int64_t at = layout.parameters[i].offset * SizeOf(DType::kFloat32);
-      u.parameters[i]->BindValue(value && u.value ? u.value + at : nullptr);
-      u.parameters[i]->BindGrad(gradient && u.gradient ? u.gradient + at : nullptr);
+      flat.parameters[i]->BindValue(value && flat.value ? flat.value + at : nullptr);
+      flat.parameters[i]->BindGrad(gradient && flat.gradient ? flat.gradient + at : nullptr);
     }
   }
 }
 
-View Executor::UnitView(std::byte* data, int unit) const {
-  return {data, DType::kFloat32, Shape{layout_.units[unit].size}};
+View Executor::FlatView(std::byte* data, int flat) const {
+  return {data, DType::kFloat32, Shape{layout_.flat_parameters[flat].size}};
 }
 
 void Executor::Execute(const Action& action) {
   Stream& stream = StreamOf(action);
-  const int g = action.unit;
-  if (g >= 0 && layout_.GroupSize(g) == 0) return;       // A root without parameters of its own.
-  const int u = g >= 0 ? layout_.TrainableUnit(g) : -1;  // Whose gradient it is about.
+  const int u = action.unit;
+  if (u >= 0 && layout_.UnitSize(u) == 0) return;  // A root without parameters of its own.
+  const int f = u >= 0 ? layout_.TrainableFlatParameter(u) : -1;  // Whose gradient it is about.
   switch (action.kind) {
     case ActionKind::kRun:
       break;
@@ -445,36 +445,35 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kGather: {
-      std::byte* at =
-          action.slot >= 0 ? gather_slots_[action.slot].data : groups_[g].own_value.data;
-      for (const int unit : layout_.groups[g].units) {
-        units_[unit].value = at;
-        gather_->AllGather(stream, ShardInUse(unit), UnitView(at, unit));
-        at += UnitView(at, unit).bytes();
+      std::byte* at = action.slot >= 0 ? gather_slots_[action.slot].data : units_[u].own_value.data;
+      for (const int flat : layout_.units[u].flat_parameters) {
+        flats_[flat].value = at;
+        gather_->AllGather(stream, ShardInUse(flat), FlatView(at, flat));
+        at += FlatView(at, flat).bytes();
       }
       break;
     }
     case ActionKind::kFree:
-      for (const int unit : layout_.groups[g].units) {
-        std::byte* const value = std::exchange(units_[unit].value, nullptr);
+      for (const int flat : layout_.units[u].flat_parameters) {
+        std::byte* const value = std::exchange(flats_[flat].value, nullptr);
         if (!options_.poison) continue;
-        Fill(stream, std::numeric_limits<float>::quiet_NaN(), UnitView(value, unit));
+        Fill(stream, std::numeric_limits<float>::quiet_NaN(), FlatView(value, flat));
       }
       break;
     case ActionKind::kClear: {
-      Unit& unit = units_[u];
+      Flat& flat = flats_[f];
       if (sharded()) {
-        unit.gradient =
-            action.slot >= 0 ? gradient_slots_[action.slot].data : groups_[g].own_gradient.data;
+        flat.gradient =
+            action.slot >= 0 ? gradient_slots_[action.slot].data : units_[u].own_gradient.data;
       }
-      Fill(stream, 0, UnitView(unit.gradient, u));
+      Fill(stream, 0, FlatView(flat.gradient, f));
       break;
     }
     case ActionKind::kReduce: {
-      const View gradient = UnitView(units_[u].gradient, u);
+      const View gradient = FlatView(flats_[f].gradient, f);
       if (sharded()) {
         const View shard =
-            action.staged ? staging_.Slice(0, gradients_[u].NumElements()) : gradients_[u];
+            action.staged ? staging_.Slice(0, gradients_[f].NumElements()) : gradients_[f];
         reduce_->ReduceScatter(stream, gradient, shard);
       } else {
         reduce_->AllReduce(stream, gradient);
@@ -482,10 +481,10 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kAccumulate:
-      Accumulate(stream, staging_.Slice(0, gradients_[u].NumElements()), gradients_[u]);
+      Accumulate(stream, staging_.Slice(0, gradients_[f].NumElements()), gradients_[f]);
       break;
     case ActionKind::kSumSquares:
-      SumOfSquares(stream, gradients_[u], scalars_.Slice(kSumSquares, 1));
+      SumOfSquares(stream, gradients_[f], scalars_.Slice(kSumSquares, 1));
       break;
     case ActionKind::kReduceScalars:
       // Replicas hold the same squares: they count once.
@@ -498,7 +497,7 @@ void Executor::Execute(const Action& action) {
                       scalars_.Slice(kCoefficient, 1));
       break;
     case ActionKind::kOptimizer:
-      step_->optimize(stream, u, masters_[u], gradients_[u], scalars_.Slice(kCoefficient, 1));
+      step_->optimize(stream, f, masters_[f], gradients_[f], scalars_.Slice(kCoefficient, 1));
       break;
     case ActionKind::kEnd:
       Copy(stream, scalars_, reports_[steps_ % 2]);

@@ -79,10 +79,11 @@ class Executor final : public SegmentHooks {
   int replica_rank() const { return replica_rank_; }
   Stream& compute() { return *streams_[0]; }
 
-  // Flat fp32 shards of this rank, [shard_size], by unit. A frozen unit's gradient is empty, [0].
-  const View& master(int unit) const { return masters_[unit]; }
-  const View& gradient(int unit) const { return gradients_[unit]; }
-  // Another one of each unit that trains, for the optimizer: persistent memory, zero.
+  // This rank's shards, fp32 [shard_size], by flat parameter. The gradient of a frozen one is
+  // empty, [0].
+  const View& master(int flat) const { return masters_[flat]; }
+  const View& gradient(int flat) const { return gradients_[flat]; }
+  // Another one of each flat parameter that trains, for the optimizer: persistent memory, zero.
   std::vector<View> NewShards(MemoryKind kind);
   // fp32, persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements);
@@ -102,9 +103,9 @@ class Executor final : public SegmentHooks {
     float save = 0;
     // Writes a micro-batch into host-addressable views. Called on a stream's thread.
     std::function<void(int micro_batch, const Batch& batch)> load;
-    // kTrain: enqueues the update of the shard of a unit that trains on `stream`. `coefficient` [1]
-    // multiplies the gradient; NaN means that nothing may change.
-    std::function<void(Stream& stream, int unit, View master, ConstView gradient,
+    // kTrain: enqueues the update of the shard of a flat parameter that trains on `stream`.
+    // `coefficient` [1] multiplies the gradient; NaN means that nothing may change.
+    std::function<void(Stream& stream, int flat, View master, ConstView gradient,
                        ConstView coefficient)>
         optimize;
     // kEval: shards to gather in place of the master weights', as NewShards() made them. Null:
@@ -137,12 +138,12 @@ class Executor final : public SegmentHooks {
   bool HasBackward(int segment) const override;
 
  private:
-  struct Unit {
+  struct Flat {
     std::vector<Parameter*> parameters;  // Parallel to the layout's.
     std::byte* value = nullptr;          // Where it is gathered now.
     std::byte* gradient = nullptr;
   };
-  struct Group {
+  struct OwnMemory {
     View own_value, own_gradient;  // Empty where it uses slots.
   };
 
@@ -159,11 +160,12 @@ class Executor final : public SegmentHooks {
   void Execute(const Action& action);
   // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
   // one.
-  const View& ShardInUse(int unit) const {
-    return step_->weights && !layout_.units[unit].frozen ? (*step_->weights)[unit] : masters_[unit];
+  const View& ShardInUse(int flat) const {
+    return step_->weights && !layout_.flat_parameters[flat].frozen ? (*step_->weights)[flat]
+                                                                   : masters_[flat];
   }
-  void Bind(int group, bool value, bool gradient);
-  View UnitView(std::byte* data, int unit) const;
+  void Bind(int unit, bool value, bool gradient);
+  View FlatView(std::byte* data, int flat) const;
 
   Device& device_;
   PhasedAllocator& allocator_;
@@ -177,9 +179,9 @@ class Executor final : public SegmentHooks {
   Communicator* const reduce_;
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId.
 
-  std::vector<Unit> units_;                // By Layout::units.
-  std::vector<Group> groups_;              // By Layout::groups, which the schedule calls units.
-  std::vector<View> masters_, gradients_;  // By unit; a frozen one has an empty gradient.
+  std::vector<Flat> flats_;                // By Layout::flat_parameters.
+  std::vector<OwnMemory> units_;           // By Layout::units.
+  std::vector<View> masters_, gradients_;  // By flat parameter; empty gradient of a frozen one.
   std::vector<View> gather_slots_, gradient_slots_;
   View staging_;
   Batch batches_[2];

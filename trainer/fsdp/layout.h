@@ -1,10 +1,12 @@
-// Where every parameter lies: units, offsets, shards. A pure function of names, shapes, wrapping
-// and F, so ranks agree on it without talking, and a checkpoint can be read at any F.
+// Where every parameter lies: units, flat parameters, offsets, shards. A pure function of names,
+// shapes, wrapping and F, so ranks agree on it without talking, and a checkpoint can be read at any
+// F.
 //
-// FlatParameter (arXiv 2304.11277, section 3.2.1): a unit's parameters end to end. Offsets count
-// elements and are the same for every dtype: each parameter starts at a multiple of 64 (a cache
-// line of any dtype), each shard is a multiple of 256 (so a norm's chunk of 256 never straddles two
-// ranks). Padding is zero in parameters, gradients and state, by construction.
+// Unit (arXiv 2304.11277, section 3.2.1): what is gathered, freed and reduced together. Its
+// parameters lie end to end in flat parameters: one for those that train, one for the frozen.
+// Offsets count elements and are the same for every dtype: each parameter starts at a multiple of
+// 64 (a cache line of any dtype), each shard is a multiple of 256 (so a norm's chunk of 256 never
+// straddles two ranks). Padding is zero in parameters, gradients and state, by construction.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 #define FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 
@@ -25,9 +27,10 @@ struct ParameterShape {
   bool frozen = false;
 };
 
-// What a model is made of, in forward order: the embedding, the blocks, the head. The parameters of
-// a segment are those it alone uses; what two segments use (a tied embedding) is listed in the
-// first one that is neither a block nor a unit of its own, and so ends up in the root.
+// Stretches of a model's forward pass, in order: the embedding, the blocks, the head. The
+// parameters of a segment are those it alone uses; what two segments use (a tied embedding) is
+// listed in the first one that is neither a block nor a unit of its own, and so ends up in the
+// root.
 struct SegmentShape {
   std::string name;
   bool is_block = false;
@@ -45,12 +48,12 @@ struct WrapPolicy {
 struct Placement {
   std::string name;
   Shape shape;
-  int64_t offset = 0;  // Elements from the start of the unit.
+  int64_t offset = 0;  // Elements from the start of the flat parameter.
   int64_t size() const { return shape.NumElements(); }
 };
 
-// One FlatParameter.
-struct UnitLayout {
+// One buffer of a unit: parameters end to end, sharded over F ranks.
+struct FlatParameter {
   std::string name;
   std::vector<Placement> parameters = {};
   int64_t size = 0;        // Elements, with padding: shards * shard_size.
@@ -60,26 +63,26 @@ struct UnitLayout {
   int64_t ShardBegin(int shard) const { return shard * shard_size; }
 };
 
-// Units that are gathered and freed together: a block's trainable parameters and its frozen ones,
-// each a unit of its own (named with ".frozen"), because only the former have gradients.
-struct UnitGroup {
-  std::vector<int> units;  // Not empty; one that trains comes first.
+// A block's trainable parameters and its frozen ones are flat parameters of their own (the latter
+// named with ".frozen"), because only the former have gradients.
+struct Unit {
+  std::vector<int> flat_parameters;  // Indices. Not empty; one that trains comes first.
 };
 
 struct Layout {
-  int shards = 1;                     // F.
-  std::vector<UnitLayout> units;      // By group.
-  std::vector<UnitGroup> groups;      // [0] is the root: all that no other group holds.
-  std::vector<int> group_of_segment;  // Parallel to the segments.
+  int shards = 1;                              // F.
+  std::vector<FlatParameter> flat_parameters;  // By unit.
+  std::vector<Unit> units;                     // [0] is the root: all that no other unit holds.
+  std::vector<int> unit_of_segment;            // Parallel to the segments.
 
   int64_t NumParameters() const;  // Without padding.
-  // Elements of a group's units, one after the other; with `trainable_only`, of the one that
-  // trains.
-  int64_t GroupSize(int group, bool trainable_only = false) const;
-  // The largest of the groups other than the root; 0 without any.
-  int64_t MaxGroupSize(bool trainable_only = false) const;
-  // Index of the group's trainable unit; -1 where everything in it is frozen.
-  int TrainableUnit(int group) const;
+  // Elements of a unit's flat parameters, one after the other; with `trainable_only`, of the one
+  // that trains.
+  int64_t UnitSize(int unit, bool trainable_only = false) const;
+  // The largest of the units other than the root; 0 without any.
+  int64_t MaxUnitSize(bool trainable_only = false) const;
+  // Index of the unit's flat parameter that trains; -1 where everything in it is frozen.
+  int TrainableFlatParameter(int unit) const;
 };
 
 // Throws std::invalid_argument for shards < 1 or a name that occurs twice.
@@ -91,7 +94,7 @@ struct Piece {
   const Placement* parameter = nullptr;
   int64_t begin = 0, count = 0, at = 0;
 };
-std::vector<Piece> PiecesOfShard(const UnitLayout& unit, int shard);
+std::vector<Piece> PiecesOfShard(const FlatParameter& flat, int shard);
 
 }  // namespace fsdp
 

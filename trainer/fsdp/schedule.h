@@ -5,7 +5,7 @@
 // streams, never a host that waits.
 //
 //   A segment is the piece of the model between two cursor positions (model.h); consecutive
-//   segments may share a unit. A unit is here what is gathered together (UnitGroup of layout.h). A
+//   segments may share a unit. Units are layout.h's. A
 //   unit other than the root is `freed in a pass` under kFullShard: it takes a gather slot before
 //   its run in forward and again before its recompute or backward. Gather slots are taken in turn,
 //   so the slot that a gather needs is always the one that has been longest in use. The root has
@@ -39,7 +39,7 @@ struct ScheduleOptions {
   Strategy strategy = Strategy::kFullShard;
   int shards = 1;                    // F. With 1 nothing is gathered.
   int replicas = 1;                  // Ranks that hold the same shard: world / F.
-  std::vector<int> unit_of_segment;  // Layout's group_of_segment. Unit 0 is the root.
+  std::vector<int> unit_of_segment;  // Layout's unit_of_segment. Unit 0 is the root.
   std::vector<bool> recomputed;      // By segment: run again before its backward.
   std::set<int> frozen_units = {};   // Without gradients.
   int backward_from = 0;             // Segments before it have no backward: nothing trains there.

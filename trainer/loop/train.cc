@@ -348,9 +348,9 @@ class Trainer {
                                             static_cast<size_t>(shard.NumElements()));
         const std::optional<size_t> first = FirstNotFinite(values);
         if (!first) continue;
-        const int64_t begin = layout.units[u].ShardBegin(executor().shard_rank());
-        return DescribeNotFinite(s.name, layout.units[u], begin + static_cast<int64_t>(*first),
-                                 values[*first]);
+        const int64_t begin = layout.flat_parameters[u].ShardBegin(executor().shard_rank());
+        return DescribeNotFinite(s.name, layout.flat_parameters[u],
+                                 begin + static_cast<int64_t>(*first), values[*first]);
       }
     }
     return "";

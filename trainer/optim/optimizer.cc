@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// By unit: the rules for the elements of this rank's shard.
+// By flat parameter: the rules for the elements of this rank's shard.
 std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
                                               const Executor& executor, const Model& model) {
   std::unordered_map<std::string, const Parameter*> parameters;
@@ -17,9 +17,9 @@ std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
     for (const Parameter* p : segment.parameters) parameters[p->name()] = p;
   }
   std::vector<std::vector<ElementRule>> rules;
-  for (const UnitLayout& unit : executor.layout().units) {
+  for (const FlatParameter& flat : executor.layout().flat_parameters) {
     rules.emplace_back();
-    for (const Piece& piece : PiecesOfShard(unit, executor.shard_rank())) {
+    for (const Piece& piece : PiecesOfShard(flat, executor.shard_rank())) {
       const Parameter& parameter = *parameters.at(piece.parameter->name);
       for (const SlicePiece& part : SlicePieces(parameter, piece.begin, piece.count)) {
         const int64_t begin = piece.at + part.at;
@@ -43,11 +43,11 @@ class AdamWOptimizer final : public Optimizer {
       state_.push_back({name, executor.NewShards(MemoryKind::kOptimizer)});
     }
   }
-  void Step(Stream& stream, int unit, double lr, int64_t step, View master, ConstView gradient,
+  void Step(Stream& stream, int flat, double lr, int64_t step, View master, ConstView gradient,
             ConstView coefficient) override {
     const AdamWOptions options{lr, options_.beta1, options_.beta2, options_.eps, step};
-    AdamW(stream, options, rules_[unit], coefficient, gradient, master, state_[0].shards[unit],
-          state_[1].shards[unit]);
+    AdamW(stream, options, rules_[flat], coefficient, gradient, master, state_[0].shards[flat],
+          state_[1].shards[flat]);
   }
   const std::vector<ShardState>& state() const override { return state_; }
 
@@ -65,13 +65,13 @@ class SgdOptimizer final : public Optimizer {
       state_.push_back({"momentum", executor.NewShards(MemoryKind::kOptimizer)});
     }
   }
-  void Step(Stream& stream, int unit, double lr, int64_t, View master, ConstView gradient,
+  void Step(Stream& stream, int flat, double lr, int64_t, View master, ConstView gradient,
             ConstView coefficient) override {
     SgdOptions options;
     options.lr = lr;
     options.momentum = options_.momentum;
-    Sgd(stream, options, rules_[unit], coefficient, gradient, master,
-        state_.empty() ? View() : state_[0].shards[unit]);
+    Sgd(stream, options, rules_[flat], coefficient, gradient, master,
+        state_.empty() ? View() : state_[0].shards[flat]);
   }
   const std::vector<ShardState>& state() const override { return state_; }
 

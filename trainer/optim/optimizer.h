@@ -1,5 +1,5 @@
-// Optimizers over flat shards: this rank's part of each unit, whatever parameters lie in it. State
-// is laid out as the shards are, so it is saved and resharded as they are.
+// Optimizers over flat shards: this rank's part of each flat parameter, whatever parameters lie in
+// it. State is laid out as the shards are, so it is saved and resharded as they are.
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 
@@ -21,7 +21,7 @@ struct OptimizerOptions {
   std::vector<ParameterGroup> groups;
 };
 
-// A state tensor: one flat fp32 shard a unit, empty for a frozen one.
+// A state tensor: one flat fp32 shard a flat parameter, empty for a frozen one.
 struct ShardState {
   std::string name;  // "m", "v", "momentum": as in checkpoints.
   std::vector<View> shards;
@@ -30,9 +30,10 @@ struct ShardState {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // Enqueues the update of the shard of a unit that trains with learning rate `lr`; `step` counts
-  // from 1. coefficient [1] multiplies the gradient on the device; NaN there changes nothing.
-  virtual void Step(Stream& stream, int unit, double lr, int64_t step, View master,
+  // Enqueues the update of the shard of a flat parameter that trains with learning rate `lr`;
+  // `step` counts from 1. coefficient [1] multiplies the gradient on the device; NaN there changes
+  // nothing.
+  virtual void Step(Stream& stream, int flat, double lr, int64_t step, View master,
                     ConstView gradient, ConstView coefficient) = 0;
   virtual const std::vector<ShardState>& state() const = 0;
 };

@@ -13,9 +13,9 @@ MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::
     for (const std::string& s : reader.manifest().states) list += (list.empty() ? "" : ", ") + s;
     throw CheckpointError(reader.directory() + ": has no state '" + state_ + "'; it has " + list);
   }
-  for (const UnitLayout& unit : reader.manifest().units) {
-    if (UnitHasState(unit, state_)) continue;
-    for (const Placement& p : unit.parameters) frozen_.insert(p.name);
+  for (const FlatParameter& flat : reader.manifest().flat_parameters) {
+    if (FlatHasState(flat, state_)) continue;
+    for (const Placement& p : flat.parameters) frozen_.insert(p.name);
   }
   std::unordered_set<std::string> names;
   for (const ModelSegment& segment : model.segments()) {
@@ -24,8 +24,8 @@ MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::
       ReadPlain(*p, 0, {});  // Refuses what is missing, or of another shape.
     }
   }
-  for (const UnitLayout& unit : reader.manifest().units) {
-    for (const Placement& p : unit.parameters) {
+  for (const FlatParameter& flat : reader.manifest().flat_parameters) {
+    for (const Placement& p : flat.parameters) {
       if (names.count(p.name) == 0) {
         throw CheckpointError(reader.directory() + ": holds parameter '" + p.name +
                               "', which a model of its shape does not have");

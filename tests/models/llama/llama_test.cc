@@ -77,13 +77,13 @@ TEST(Llama, UntiedEmbeddingAndHeadAreUnitsOfTheirOwn) {
   LlamaConfig config = TinyRun::TinyLlama();
   const auto layout = [&] { return MakeLayout(ShapesOf(Llama(config)), {}, 2); };
   std::vector<std::string> names;
-  for (const UnitLayout& unit : layout().units) names.push_back(unit.name);
+  for (const FlatParameter& unit : layout().flat_parameters) names.push_back(unit.name);
   EXPECT_EQ(names, (std::vector<std::string>{"root", "model.embed_tokens", "model.layers.0",
                                              "model.layers.1", "head"}));
-  EXPECT_EQ(layout().units[0].size, 0);
+  EXPECT_EQ(layout().flat_parameters[0].size, 0);
   config.tie_word_embeddings = true;
   names.clear();
-  for (const UnitLayout& unit : layout().units) names.push_back(unit.name);
+  for (const FlatParameter& unit : layout().flat_parameters) names.push_back(unit.name);
   EXPECT_EQ(names, (std::vector<std::string>{"root", "model.layers.0", "model.layers.1"}));
 }
 

@@ -19,15 +19,15 @@ Manifest Small() {
   m.meta = {5, 600, ~uint64_t{0}, "run: {name: \"x\"}\n", "{}"};
   m.world = m.shards = 2;
   m.states = {"master", "m"};
-  m.units = {{"root", {{"a", Shape{10, 7}, 0}, {"b", Shape{}, 128}}, 512, 256},
-             {"h.0", {{"c", Shape{300}, 0}}, 512, 256},
-             {"empty", {}, 0, 0}};
+  m.flat_parameters = {{"root", {{"a", Shape{10, 7}, 0}, {"b", Shape{}, 128}}, 512, 256},
+                       {"h.0", {{"c", Shape{300}, 0}}, 512, 256},
+                       {"empty", {}, 0, 0}};
   for (int rank = 0; rank < 2; ++rank) {
     ManifestFile file{RankFileName(rank), 8192, 4096, {1, 0xfedcba9876543210u}, {}};
     for (const char* state : {"master", "m"}) {
-      for (const char* unit : {"root", "h.0"}) {
+      for (const char* flat : {"root", "h.0"}) {
         const auto at = static_cast<int64_t>(100 + 1024 * file.slices.size());
-        file.slices.push_back({state, unit, 256 * rank, 256, at});
+        file.slices.push_back({state, flat, 256 * rank, 256, at});
       }
     }
     m.files.push_back(std::move(file));
@@ -67,7 +67,7 @@ TEST(ManifestTest, ReadsWhatItWrites) {
   EXPECT_EQ(ManifestToText(got), ManifestToText(want));
   EXPECT_EQ(got.meta.seed, want.meta.seed);
   EXPECT_EQ(got.meta.recipe, want.meta.recipe);
-  EXPECT_EQ(got.units[0].parameters[0].shape, (Shape{10, 7}));
+  EXPECT_EQ(got.flat_parameters[0].parameters[0].shape, (Shape{10, 7}));
   EXPECT_EQ(got.files[1].chunks[1], 0xfedcba9876543210u);
   EXPECT_EQ(got.DataBytes(), 16384);
   EXPECT_EQ(Json::parse(ManifestToText(want)).at("files")[1].at("slices")[3].at("begin"), 256);
@@ -142,25 +142,27 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
          j["states"] = {"m", "m"};
        }},
       {"no state 'master'", [](Json& j) { j["states"] = {"m"}; }},
-      {"state 'v' do not hold unit 'root'",
+      {"state 'v' do not hold flat parameter 'root'",
        [](Json& j) {
          j["states"] = {"master", "m", "v"};
        }},
       {"states: is not a list", [](Json& j) { j["states"] = "master"; }},
-      {"two units 'h.0'", [](Json& j) { j["units"][0]["name"] = "h.0"; }},
-      {"no unit 'root'", [](Json& j) { j["units"][0]["name"] = "other"; }},
+      {"two flat parameters 'h.0'", [](Json& j) { j["units"][0]["name"] = "h.0"; }},
+      {"no flat parameter 'root'", [](Json& j) { j["units"][0]["name"] = "other"; }},
       {"units[0].name: is empty", [](Json& j) { j["units"][0]["name"] = ""; }},
-      {"do not hold unit 'root' exactly once", [](Json& j) { j["units"][0]["frozen"] = true; }},
+      {"do not hold flat parameter 'root' exactly once",
+       [](Json& j) { j["units"][0]["frozen"] = true; }},
       {"units[0].frozen: is neither", [](Json& j) { j["units"][0]["frozen"] = 1; }},
       {"size is not 2 times", [](Json& j) { j["units"][1]["shard_size"] = 128; }},
-      {"do not hold unit 'h.0'",
+      {"do not hold flat parameter 'h.0'",
        [](Json& j) {
          j["units"][1]["shard_size"] = 512;
          j["units"][1]["size"] = 1024;
        }},
       {"two parameters 'a'", [](Json& j) { j["units"][1]["parameters"][0]["name"] = "a"; }},
       {"'b' lies on another", [](Json& j) { j["units"][0]["parameters"][1]["offset"] = 69; }},
-      {"'c' ends behind its unit", [](Json& j) { j["units"][1]["parameters"][0]["offset"] = 213; }},
+      {"'c' ends behind its flat parameter",
+       [](Json& j) { j["units"][1]["parameters"][0]["offset"] = 213; }},
       {"offset: want",
        [](Json& j) { j["units"][1]["parameters"][0]["offset"] = int64_t{1} << 62; }},
       {"shape[0]: want", [](Json& j) { j["units"][1]["parameters"][0]["shape"] = {-1}; }},

@@ -28,7 +28,7 @@ class RankFile : public ::testing::Test {
   RankFile() {
     world_.model = {{"embedding", false, {{"wte", Shape{1000, 401}}}}};
     layout_ = world_.MakeLayout();
-    values_.assign(static_cast<size_t>(layout_.units[0].size), 0.5f);
+    values_.assign(static_cast<size_t>(layout_.flat_parameters[0].size), 0.5f);
     writer_.emplace(directory_, layout_, ShardPlace{}, std::vector<std::string>{"master"});
     writer_->Append(0, values_);
   }
@@ -83,11 +83,11 @@ TEST(FirstNotFinite, FindsTheFirstAtAnyPlace) {
 TEST(FirstNotFinite, IsNamed) {
   World world;
   const Layout layout = world.MakeLayout();
-  const UnitLayout& root = layout.units[0];
+  const FlatParameter& root = layout.flat_parameters[0];
   EXPECT_EQ(DescribeNotFinite("m", root, root.parameters[1].offset + 5, -INFINITY),
             "m of wpe: element 5 is -inf");
   EXPECT_EQ(DescribeNotFinite("m", root, root.size - 1, -NAN),
-            "m of unit " + root.name + ": element " + std::to_string(root.size - 1) +
+            "m of flat parameter " + root.name + ": element " + std::to_string(root.size - 1) +
                 ", between two parameters, is nan");
 }
 

@@ -48,8 +48,8 @@ RankStates::RankStates(const Layout& layout, const ShardPlace& place,
     : layout_(layout), place_(place), buffers_(names.size()) {
   for (size_t s = 0; s < names.size(); ++s) {
     states_.push_back({names[s], {}});
-    for (const UnitLayout& unit : layout.units) {
-      const int64_t elements = UnitHasState(unit, names[s]) ? unit.shard_size : 0;
+    for (const FlatParameter& flat : layout.flat_parameters) {
+      const int64_t elements = FlatHasState(flat, names[s]) ? flat.shard_size : 0;
       buffers_[s].emplace_back(elements);
       auto* data = reinterpret_cast<std::byte*>(buffers_[s].back().data());
       states_[s].shards.emplace_back(data, DType::kFloat32, Shape{elements});
@@ -58,34 +58,34 @@ RankStates::RankStates(const Layout& layout, const ShardPlace& place,
 }
 
 std::vector<std::vector<float>> RankStates::Expected(size_t state, uint64_t salt) const {
-  std::vector<std::vector<float>> units;
-  for (const UnitLayout& unit : layout_.units) {
-    std::vector<float>& shard = units.emplace_back();
-    if (!UnitHasState(unit, states_[state].name)) continue;
-    shard.resize(unit.shard_size);
-    for (const Placement& p : unit.parameters) {
+  std::vector<std::vector<float>> flats;
+  for (const FlatParameter& flat : layout_.flat_parameters) {
+    std::vector<float>& shard = flats.emplace_back();
+    if (!FlatHasState(flat, states_[state].name)) continue;
+    shard.resize(flat.shard_size);
+    for (const Placement& p : flat.parameters) {
       for (int64_t i = 0; i < p.size(); ++i) {
-        const int64_t at = p.offset + i - unit.ShardBegin(place_.shard);
-        if (at < 0 || at >= unit.shard_size) continue;
+        const int64_t at = p.offset + i - flat.ShardBegin(place_.shard);
+        if (at < 0 || at >= flat.shard_size) continue;
         shard[at] = ElementOf(states_[state].name, p.name, i, salt);
       }
     }
   }
-  return units;
+  return flats;
 }
 
 void RankStates::Fill(uint64_t salt) {
   for (size_t s = 0; s < states_.size(); ++s) {
-    const auto units = Expected(s, salt);
-    for (size_t u = 0; u < units.size(); ++u) {
-      std::copy(units[u].begin(), units[u].end(), buffers_[s][u].begin());
+    const auto flats = Expected(s, salt);
+    for (size_t u = 0; u < flats.size(); ++u) {
+      std::copy(flats[u].begin(), flats[u].end(), buffers_[s][u].begin());
     }
   }
 }
 
 void RankStates::Poison() {
-  for (auto& units : buffers_) {
-    for (auto& shard : units) {
+  for (auto& flats : buffers_) {
+    for (auto& shard : flats) {
       std::fill(shard.begin(), shard.end(), std::numeric_limits<float>::quiet_NaN());
     }
   }
@@ -97,9 +97,9 @@ std::string RankStates::Difference(uint64_t salt) const {
     for (size_t u = 0; u < want.size(); ++u) {
       for (size_t i = 0; i < want[u].size(); ++i) {
         if (std::memcmp(&want[u][i], &buffers_[s][u][i], sizeof(float)) == 0) continue;
-        return states_[s].name + ", unit " + layout_.units[u].name + ", element " +
-               std::to_string(i) + " of shard " + std::to_string(place_.shard) + " is " +
-               std::to_string(buffers_[s][u][i]) + ", want " + std::to_string(want[u][i]);
+        return states_[s].name + ", flat parameter " + layout_.flat_parameters[u].name +
+               ", element " + std::to_string(i) + " of shard " + std::to_string(place_.shard) +
+               " is " + std::to_string(buffers_[s][u][i]) + ", want " + std::to_string(want[u][i]);
       }
     }
   }

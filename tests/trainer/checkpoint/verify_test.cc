@@ -45,9 +45,9 @@ std::string WhatLiesAt(const Manifest& manifest, const ManifestFile& file, int64
   for (const ManifestSlice& slice : file.slices) {
     if (at < slice.at || at >= slice.at + 4 * slice.count) continue;
     const int64_t element = slice.begin + (at - slice.at) / 4;
-    for (const UnitLayout& unit : manifest.units) {
-      if (unit.name != slice.unit) continue;
-      for (const Placement& p : unit.parameters) {
+    for (const FlatParameter& flat : manifest.flat_parameters) {
+      if (flat.name != slice.flat) continue;
+      for (const Placement& p : flat.parameters) {
         if (element >= p.offset && element < p.offset + p.size()) {
           return slice.state + " of " + p.name;
         }

@@ -19,47 +19,48 @@ std::vector<SegmentShape> ThreeBlocks() {
 
 TEST(Layout, BlocksAreUnitsAndTheRestIsTheRoot) {
   const Layout layout = MakeLayout(ThreeBlocks(), {}, 2);
-  EXPECT_EQ(layout.group_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
-  ASSERT_EQ(layout.units.size(), 4u);
-  EXPECT_EQ(layout.units[0].name, "root");
-  EXPECT_EQ(layout.units[2].name, "h.1");
-  EXPECT_EQ(layout.units[0].parameters.size(), 3u);
+  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
+  ASSERT_EQ(layout.flat_parameters.size(), 4u);
+  EXPECT_EQ(layout.flat_parameters[0].name, "root");
+  EXPECT_EQ(layout.flat_parameters[2].name, "h.1");
+  EXPECT_EQ(layout.flat_parameters[0].parameters.size(), 3u);
   EXPECT_EQ(layout.NumParameters(), 101 * 7 + 13 * 7 + 3 * (7 * 21 + 21) + 7);
 }
 
 TEST(Layout, SizePolicyJoinsConsecutiveBlocks) {
   const Layout layout = MakeLayout(ThreeBlocks(), {AutoWrap::kSize, 7 * 21 + 21 + 1}, 1);
-  EXPECT_EQ(layout.group_of_segment, (std::vector<int>{0, 1, 1, 2, 0}));
+  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 1, 2, 0}));
   // As many as are wanted are enough.
-  EXPECT_EQ(MakeLayout(ThreeBlocks(), {AutoWrap::kSize, 7 * 21 + 21}, 1).group_of_segment,
+  EXPECT_EQ(MakeLayout(ThreeBlocks(), {AutoWrap::kSize, 7 * 21 + 21}, 1).unit_of_segment,
             (std::vector<int>{0, 1, 2, 3, 0}));
   const Layout none = MakeLayout(ThreeBlocks(), {AutoWrap::kNone}, 1);
-  EXPECT_EQ(none.group_of_segment, (std::vector<int>{0, 0, 0, 0, 0}));
+  EXPECT_EQ(none.unit_of_segment, (std::vector<int>{0, 0, 0, 0, 0}));
 }
 
 TEST(Layout, OffsetsAndShardsAreAligned) {
   for (const int shards : {1, 2, 3, 4, 7, 64}) {
     const Layout layout = MakeLayout(ThreeBlocks(), {}, shards);
-    for (const UnitLayout& unit : layout.units) {
-      EXPECT_EQ(unit.size, unit.shard_size * shards);
-      EXPECT_EQ(unit.shard_size % kShardAlignment, 0);
+    for (const FlatParameter& flat : layout.flat_parameters) {
+      EXPECT_EQ(flat.size, flat.shard_size * shards);
+      EXPECT_EQ(flat.shard_size % kShardAlignment, 0);
       int64_t end = 0;
-      for (const Placement& p : unit.parameters) {
+      for (const Placement& p : flat.parameters) {
         EXPECT_EQ(p.offset % kParameterAlignment, 0);
         EXPECT_GE(p.offset, end);
         EXPECT_LT(p.offset, end + kParameterAlignment);
         end = p.offset + p.size();
       }
-      EXPECT_LE(end, unit.size);
+      EXPECT_LE(end, flat.size);
     }
   }
 }
 
 TEST(Layout, OffsetsDoNotDependOnTheNumberOfShards) {
   const Layout one = MakeLayout(ThreeBlocks(), {}, 1), five = MakeLayout(ThreeBlocks(), {}, 5);
-  for (size_t u = 0; u < one.units.size(); ++u) {
-    for (size_t i = 0; i < one.units[u].parameters.size(); ++i) {
-      EXPECT_EQ(one.units[u].parameters[i].offset, five.units[u].parameters[i].offset);
+  for (size_t u = 0; u < one.flat_parameters.size(); ++u) {
+    for (size_t i = 0; i < one.flat_parameters[u].parameters.size(); ++i) {
+      EXPECT_EQ(one.flat_parameters[u].parameters[i].offset,
+                five.flat_parameters[u].parameters[i].offset);
     }
   }
 }
@@ -67,14 +68,14 @@ TEST(Layout, OffsetsDoNotDependOnTheNumberOfShards) {
 TEST(Layout, ShardsHoldEveryElementOnce) {
   for (const int shards : {1, 2, 3, 4, 64}) {
     const Layout layout = MakeLayout(ThreeBlocks(), {}, shards);
-    for (const UnitLayout& unit : layout.units) {
+    for (const FlatParameter& flat : layout.flat_parameters) {
       std::vector<std::vector<int>> seen;
-      for (const Placement& p : unit.parameters) seen.emplace_back(p.size(), 0);
+      for (const Placement& p : flat.parameters) seen.emplace_back(p.size(), 0);
       for (int r = 0; r < shards; ++r) {
-        for (const Piece& piece : PiecesOfShard(unit, r)) {
-          const size_t i = piece.parameter - &unit.parameters[0];
-          EXPECT_EQ(unit.ShardBegin(r) + piece.at, piece.parameter->offset + piece.begin);
-          EXPECT_LE(piece.at + piece.count, unit.shard_size);
+        for (const Piece& piece : PiecesOfShard(flat, r)) {
+          const size_t i = piece.parameter - &flat.parameters[0];
+          EXPECT_EQ(flat.ShardBegin(r) + piece.at, piece.parameter->offset + piece.begin);
+          EXPECT_LE(piece.at + piece.count, flat.shard_size);
           for (int64_t e = 0; e < piece.count; ++e) ++seen[i].at(piece.begin + e);
         }
       }
@@ -86,30 +87,30 @@ TEST(Layout, ShardsHoldEveryElementOnce) {
 }
 
 // Of each part by itself: what trains is sharded evenly, whatever else its block holds.
-TEST(Layout, FrozenParametersAreUnitsOfTheirOwn) {
+TEST(Layout, FrozenParametersAreFlatParametersOfTheirOwn) {
   std::vector<SegmentShape> segments = ThreeBlocks();
   segments[0].parameters[0].frozen = true;                           // One of the root.
   segments[1].parameters[1].frozen = true;                           // One of h.0.
   for (ParameterShape& p : segments[2].parameters) p.frozen = true;  // All of h.1.
   const Layout layout = MakeLayout(segments, {}, 3);
-  EXPECT_EQ(layout.group_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
+  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
   std::vector<std::string> names;
-  for (const UnitLayout& unit : layout.units) {
-    names.push_back(unit.name);
-    EXPECT_EQ(unit.frozen, unit.name.find(".frozen") != std::string::npos);
-    EXPECT_EQ(unit.size, 3 * unit.shard_size);
-    EXPECT_FALSE(unit.parameters.empty());
+  for (const FlatParameter& flat : layout.flat_parameters) {
+    names.push_back(flat.name);
+    EXPECT_EQ(flat.frozen, flat.name.find(".frozen") != std::string::npos);
+    EXPECT_EQ(flat.size, 3 * flat.shard_size);
+    EXPECT_FALSE(flat.parameters.empty());
   }
   EXPECT_EQ(names, (std::vector<std::string>{"root", "root.frozen", "h.0", "h.0.frozen",
                                              "h.1.frozen", "h.2"}));
-  EXPECT_EQ(layout.groups[1].units, (std::vector<int>{2, 3}));
-  EXPECT_EQ(layout.groups[2].units, (std::vector<int>{4}));
-  EXPECT_EQ(layout.TrainableUnit(1), 2);
-  EXPECT_EQ(layout.TrainableUnit(2), -1);
-  EXPECT_EQ(layout.GroupSize(1), layout.units[2].size + layout.units[3].size);
-  EXPECT_EQ(layout.GroupSize(1, /*trainable_only=*/true), layout.units[2].size);
-  EXPECT_EQ(layout.GroupSize(2, /*trainable_only=*/true), 0);
-  EXPECT_EQ(layout.MaxGroupSize(), layout.GroupSize(1));
+  EXPECT_EQ(layout.units[1].flat_parameters, (std::vector<int>{2, 3}));
+  EXPECT_EQ(layout.units[2].flat_parameters, (std::vector<int>{4}));
+  EXPECT_EQ(layout.TrainableFlatParameter(1), 2);
+  EXPECT_EQ(layout.TrainableFlatParameter(2), -1);
+  EXPECT_EQ(layout.UnitSize(1), layout.flat_parameters[2].size + layout.flat_parameters[3].size);
+  EXPECT_EQ(layout.UnitSize(1, /*trainable_only=*/true), layout.flat_parameters[2].size);
+  EXPECT_EQ(layout.UnitSize(2, /*trainable_only=*/true), 0);
+  EXPECT_EQ(layout.MaxUnitSize(), layout.UnitSize(1));
   EXPECT_EQ(layout.NumParameters(), MakeLayout(ThreeBlocks(), {}, 3).NumParameters());
 }
 
@@ -118,16 +119,16 @@ TEST(Layout, UnitsOfTheirOwn) {
   std::vector<SegmentShape> segments = ThreeBlocks();
   segments.front().own_unit = segments.back().own_unit = true;
   const auto units = [&](const WrapPolicy& policy) {
-    return MakeLayout(segments, policy, 2).group_of_segment;
+    return MakeLayout(segments, policy, 2).unit_of_segment;
   };
   EXPECT_EQ(units({}), (std::vector<int>{1, 2, 3, 4, 5}));
   EXPECT_EQ(units({AutoWrap::kSize, 1000000}), (std::vector<int>{1, 2, 2, 2, 3}));
   EXPECT_EQ(units({AutoWrap::kSize, 1}), (std::vector<int>{1, 2, 3, 4, 5}));
   EXPECT_EQ(units({AutoWrap::kNone}), (std::vector<int>{0, 0, 0, 0, 0}));
   const Layout layout = MakeLayout(segments, {}, 2);
-  EXPECT_EQ(layout.units[0].size, 0);
-  EXPECT_TRUE(layout.units[0].parameters.empty());
-  EXPECT_EQ(layout.units[1].name, segments[0].name);
+  EXPECT_EQ(layout.flat_parameters[0].size, 0);
+  EXPECT_TRUE(layout.flat_parameters[0].parameters.empty());
+  EXPECT_EQ(layout.flat_parameters[1].name, segments[0].name);
 }
 
 TEST(Layout, RefusesWhatItCannotLayOut) {

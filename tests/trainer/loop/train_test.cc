@@ -158,7 +158,7 @@ TEST(SavingTest, AFailureIsEveryRanksCheckpointError) {
 std::vector<float> StateOf(const std::string& checkpoint, const std::string& state) {
   CheckpointReader reader(checkpoint);
   std::vector<float> all;
-  for (const UnitLayout& unit : reader.manifest().units) {
+  for (const FlatParameter& unit : reader.manifest().flat_parameters) {
     for (const Placement& p : unit.parameters) {
       std::vector<float> values(static_cast<size_t>(p.size()));
       reader.Read(state, p.name, p.shape, 0, values);
@@ -174,7 +174,7 @@ void CopyWith(const std::string& from, const std::string& to, const std::string&
   CheckpointReader reader(from);
   const Manifest& manifest = reader.manifest();
   WriteCheckpoint(
-      to, {manifest.meta, Relayout(manifest.units, 1), 1, manifest.states},
+      to, {manifest.meta, Relayout(manifest.flat_parameters, 1), 1, manifest.states},
       [&](const std::string& s, const Placement& p, int64_t begin, std::span<float> out) {
         reader.Read(s, p.name, p.shape, begin, out);
         const int64_t at = element - begin;
@@ -418,7 +418,7 @@ TEST(EmaTest, EvaluatesTheAverage) {
       CheckpointReader reader(from);
       const Manifest& manifest = reader.manifest();
       WriteCheckpoint(
-          weights, {manifest.meta, Relayout(manifest.units, 1), 1, {"master"}},
+          weights, {manifest.meta, Relayout(manifest.flat_parameters, 1), 1, {"master"}},
           [&](const std::string&, const Placement& p, int64_t begin, std::span<float> out) {
             reader.Read("ema", p.name, p.shape, begin, out);
           },

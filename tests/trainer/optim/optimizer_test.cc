@@ -76,7 +76,7 @@ Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world,
     }
     float factor = given.coefficient;
     const View coefficient(reinterpret_cast<std::byte*>(&factor), DType::kFloat32, Shape{1});
-    const std::vector<UnitLayout>& units = executor.layout().units;
+    const std::vector<FlatParameter>& units = executor.layout().flat_parameters;
     for (const int64_t step : given.steps) {
       for (int u = 0; u < static_cast<int>(units.size()); ++u) {
         Fill(executor.compute(), given.gradient, executor.gradient(u));

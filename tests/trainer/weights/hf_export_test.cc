@@ -237,7 +237,7 @@ TEST(RoundTripTest, OfEveryDtypeAndNumberOfFiles) {
         EXPECT_EQ(after.manifest().meta.step, 0);
         EXPECT_EQ(after.manifest().meta.recipe, "");
         EXPECT_EQ(ShapeFromJson(after.manifest().meta.config), shape);
-        for (const UnitLayout& unit : before.manifest().units) {
+        for (const FlatParameter& unit : before.manifest().flat_parameters) {
           for (const Placement& p : unit.parameters) {
             const auto a = Elements(before, "master", p.name, p.shape);
             const auto b = Elements(after, "master", p.name, p.shape);
@@ -384,7 +384,7 @@ TEST(ExportTest, OverwritesNothingAndRefusesAForeignModel) {
   const auto with_config = [&](const std::string& config) {
     CheckpointReader reader(from);
     const Manifest& m = reader.manifest();
-    WholeCheckpoint other{m.meta, Relayout(m.units, 1), 1, {"master"}};
+    WholeCheckpoint other{m.meta, Relayout(m.flat_parameters, 1), 1, {"master"}};
     other.meta.config = config;
     const std::string path = FreshDirectory("other") + "/step_0";
     WriteCheckpoint(
