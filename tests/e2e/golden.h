@@ -1,0 +1,81 @@
+// What a covering set of runs gave, to the bit: every number of their steps and evaluations, and a
+// hash of every tensor of their last checkpoint, as golden.txt holds them.
+//
+// The bits are those of one compiler, one libm, the kernels of AVX2 and one thread a rank. A change
+// of the code reproduces all of them, or says in its commit which bits change and why; then
+//
+//   GOLDEN_WRITE=$PWD/tests/e2e/golden.txt bazel run //tests/e2e:golden_test
+//
+// puts what runs give now in place of what they gave (--gtest_filter: of some of them).
+#ifndef FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
+#define FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+
+// Quantity and value: "step 2 loss", "5.5"; "tensor wte.weight m", "0123abcd". In the order of
+// steps, then of names.
+using Quantities = std::vector<std::pair<std::string, std::string>>;
+
+struct GoldenRun {
+  std::string name;
+  Strings settings = {};  // For --set; $DIR and $FIXTURES are places, see Settings().
+  int world = 1;
+  int64_t resume_at = 0;  // When it is done, it goes on from this step again; 0: it does not.
+  int resume_world = 0;   // Of that,
+  Strings resume_settings = {};  // with these on top.
+
+  std::string Describe() const;  // One line.
+};
+void PrintTo(const GoldenRun& run, std::ostream* out);  // For googletest.
+
+// Every pair of what two settings may be, and what pairs alone do not reach. New keys get runs of
+// their own at the end: the others stay as they are.
+std::vector<GoldenRun> GoldenRuns();
+GoldenRun GoldenRunOf(const std::string& name);
+
+// The recipe's file and what runs read, in `directory`.
+std::string PutInputs(const TempDir& directory);
+// With the places filled in.
+Strings Settings(const Strings& settings, const std::string& directory);
+extern const Variables kGoldenEnvironment;  // FSDP_TRAIN_ISA.
+
+// A checkpoint's tensors by state and name, whatever world, wrapping and format it has. `what` is
+// the first word of the quantities.
+Quantities TensorsOf(const std::string& checkpoint, const std::string& what = "tensor");
+// Steps, evaluations and samples of a run directory, and the tensors of its newest checkpoint.
+Quantities QuantitiesOf(const std::string& run_directory);
+
+// golden.txt, a section for each name; where GOLDEN_WRITE is set, the file that it names.
+class GoldenFile {
+ public:
+  explicit GoldenFile(const std::string& path = "tests/e2e/golden.txt");
+
+  std::vector<std::string> Names() const;
+  // Empty where these are the file's; otherwise what differs, in words. Where the file is to be
+  // written it takes them over.
+  std::string Differences(const std::string& name, const std::string& description,
+                          const Quantities& quantities);
+
+ private:
+  struct Section {
+    std::string name, description;
+    Quantities quantities;
+  };
+  std::string Write() const;
+
+  std::string path_;
+  bool writes_ = false;
+  std::vector<Section> sections_;  // By name.
+};
+
+}  // namespace fsdp::e2e
+
+#endif  // FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
