@@ -135,12 +135,6 @@ GoldenRun RunOfRow(const std::vector<int>& row) {
   return run;
 }
 
-std::string Hash(std::string_view bytes) {
-  char text[9];
-  std::snprintf(text, sizeof(text), "%08x", static_cast<unsigned>(HashBytes(bytes)));
-  return text;
-}
-
 std::string ReplaceAll(std::string text, const std::string& what, const std::string& by) {
   for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) {
     text.replace(at, what.size(), by);
@@ -264,6 +258,12 @@ Strings Settings(const Strings& settings, const std::string& directory) {
   return filled;
 }
 
+std::string GoldenHash(std::string_view bytes) {
+  char text[9];
+  std::snprintf(text, sizeof(text), "%08x", static_cast<unsigned>(HashBytes(bytes)));
+  return text;
+}
+
 Quantities TensorsOf(const std::string& checkpoint, const std::string& what) {
   CheckpointReader reader(checkpoint);
   std::map<std::string, Quantities> tensors;  // By parameter; as the files have them, by state.
@@ -277,7 +277,7 @@ Quantities TensorsOf(const std::string& checkpoint, const std::string& what) {
         const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
                                      values.size() * sizeof(float));
         tensors[parameter.name].emplace_back(what + " " + parameter.name + " " + state,
-                                             Hash(bytes));
+                                             GoldenHash(bytes));
       }
     }
   }
@@ -298,7 +298,8 @@ Quantities QuantitiesOf(const std::string& run_directory) {
     for (const char* key : {"loss", "grad_norm", "lr", "tokens"}) {
       if (record.contains(key)) quantities.emplace_back(what + " " + key, record[key].dump());
     }
-    if (kind == "sample") quantities.emplace_back(what + " text", Hash(record.at("text").dump()));
+    if (kind == "sample")
+      quantities.emplace_back(what + " text", GoldenHash(record.at("text").dump()));
   }
   const std::string checkpoints = run_directory + "/checkpoints/";
   const Quantities tensors = TensorsOf(checkpoints + ReadFile(checkpoints + "latest"));

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,8 @@ std::string PutInputs(const TempDir& directory);
 // With the places filled in.
 Strings Settings(const Strings& settings, const std::string& directory);
 extern const Variables kGoldenEnvironment;  // FSDP_TRAIN_ISA.
+
+std::string GoldenHash(std::string_view bytes);  // 8 hexadecimal digits.
 
 // A checkpoint's tensors by state and name, whatever world, wrapping and format it has. `what` is
 // the first word of the quantities.
