@@ -42,10 +42,10 @@ class CheckpointV1 : public ::testing::TestWithParam<Fixture> {
   }
   // Against the section `what` of this fixture.
   void ExpectGolden(const std::string& what, const Quantities& quantities) const {
-    EXPECT_EQ(GoldenFile("tests/fixtures/checkpoint_v1/golden.txt")
-                  .Differences(std::string(GetParam().name) + "_" + what,
-                               "see checkpoint_v1_test.cc", quantities),
-              "");
+    const std::string differences = GoldenFile("tests/fixtures/checkpoint_v1/golden.txt")
+                                        .Differences(std::string(GetParam().name) + "_" + what,
+                                                     "see checkpoint_v1_test.cc", quantities);
+    EXPECT_TRUE(differences.empty()) << differences;
   }
 
   const TempDir directory_;

@@ -1,5 +1,7 @@
 #include "tests/e2e/golden.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -398,6 +400,12 @@ std::string GoldenFile::Differences(const std::string& name, const std::string& 
     }
   }
   return text;
+}
+
+void ExpectGolden(const GoldenRun& run, const std::string& run_directory) {
+  const std::string differences =
+      GoldenFile().Differences(run.name, run.Describe(), QuantitiesOf(run_directory));
+  EXPECT_TRUE(differences.empty()) << differences;
 }
 
 }  // namespace fsdp::e2e

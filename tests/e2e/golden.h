@@ -79,6 +79,9 @@ class GoldenFile {
   std::vector<Section> sections_;  // By name.
 };
 
+// A googletest failure that says what of the run is not as golden.txt has it.
+void ExpectGolden(const GoldenRun& run, const std::string& run_directory);
+
 }  // namespace fsdp::e2e
 
 #endif  // FSDP_TRAIN_TESTS_E2E_GOLDEN_H_

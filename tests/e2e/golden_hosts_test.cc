@@ -30,8 +30,7 @@ TEST_P(GoldenHosts, GiveTheBitsOfOne) {
     hosts.Start(host, flags, environment);
   }
   for (const Outcome& outcome : hosts.Wait(kPatience)) ASSERT_EQ(outcome.code, 0) << outcome.Text();
-  EXPECT_EQ(GoldenFile().Differences(run.name, run.Describe(), QuantitiesOf(directory / "run")),
-            "");
+  ExpectGolden(run, directory / "run");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenHosts,

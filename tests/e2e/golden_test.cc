@@ -34,8 +34,7 @@ TEST_P(Golden, GivesTheSameBits) {
     settings.insert(settings.end(), run.resume_settings.begin(), run.resume_settings.end());
     ASSERT_TRUE(train(run.resume_world, settings));
   }
-  GoldenFile golden;
-  EXPECT_EQ(golden.Differences(run.name, run.Describe(), QuantitiesOf(run_directory)), "");
+  ExpectGolden(run, run_directory);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Golden, ::testing::ValuesIn(GoldenRuns()),

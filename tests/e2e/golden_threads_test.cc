@@ -32,8 +32,7 @@ TEST_P(GoldenThreads, GiveTheBitsOfProcesses) {
        })) {
     ASSERT_EQ(outcome.error, "");
   }
-  EXPECT_EQ(GoldenFile().Differences(run.name, run.Describe(), QuantitiesOf(directory / "run")),
-            "");
+  ExpectGolden(run, directory / "run");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenThreads,
