@@ -266,7 +266,7 @@ std::string GoldenHash(std::string_view bytes) {
   return text;
 }
 
-Quantities TensorsOf(const std::string& checkpoint, const std::string& what) {
+Quantities TensorsOf(const std::string& checkpoint) {
   CheckpointReader reader(checkpoint);
   std::map<std::string, Quantities> tensors;  // By parameter; as the files have them, by state.
   std::vector<float> values;
@@ -278,7 +278,7 @@ Quantities TensorsOf(const std::string& checkpoint, const std::string& what) {
         reader.Read(state, parameter.name, parameter.shape, 0, values);
         const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
                                      values.size() * sizeof(float));
-        tensors[parameter.name].emplace_back(what + " " + parameter.name + " " + state,
+        tensors[parameter.name].emplace_back("tensor " + parameter.name + " " + state,
                                              GoldenHash(bytes));
       }
     }
@@ -336,9 +336,8 @@ GoldenFile::GoldenFile(const std::string& path) : path_(path) {
 
 std::string GoldenFile::Write() const {
   std::string text =
-      "# What runs of the optimised build gave: see golden.h, which also says when to write "
-      "this "
-      "file anew.\n";
+      "# What runs of the optimised build gave: see tests/e2e/golden.h, which also says when to "
+      "write this file anew.\n";
   for (const Section& section : sections_) {
     text += "\n[" + section.name + "] " + section.description;
     std::string last;

@@ -4,9 +4,12 @@
 // The bits are those of one compiler, one libm, the kernels of AVX2 and one thread a rank. A change
 // of the code reproduces all of them, or says in its commit which bits change and why; then
 //
-//   GOLDEN_WRITE=$PWD/tests/e2e/golden.txt bazel run //tests/e2e:golden_test
+//   export GOLDEN_WRITE=$PWD/tests/e2e/golden.txt
+//   bazel run --test_sharding_strategy=disabled //tests/e2e:golden_test
 //
-// puts what runs give now in place of what they gave (--gtest_filter: of some of them).
+// puts what runs give now in place of what they gave (-- --gtest_filter=...: of some of them). A
+// failure names the run, the step's numbers and the tensors that differ. Of checkpoint_v1_test it
+// is tests/fixtures/checkpoint_v1/golden.txt that is written.
 #ifndef FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
 #define FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
 
@@ -29,9 +32,9 @@ struct GoldenRun {
   std::string name;
   Strings settings = {};  // For --set; $DIR and $FIXTURES are places, see Settings().
   int world = 1;
-  int64_t resume_at = 0;  // When it is done, it goes on from this step again; 0: it does not.
-  int resume_world = 0;   // Of that,
-  Strings resume_settings = {};  // with these on top.
+  int64_t resume_at = 0;         // Done, it goes on from this step again; 0: it does not.
+  int resume_world = 0;          // Of that.
+  Strings resume_settings = {};  // Of that, on top of `settings`.
 
   std::string Describe() const;  // One line.
 };
@@ -50,9 +53,8 @@ extern const Variables kGoldenEnvironment;  // FSDP_TRAIN_ISA.
 
 std::string GoldenHash(std::string_view bytes);  // 8 hexadecimal digits.
 
-// A checkpoint's tensors by state and name, whatever world, wrapping and format it has. `what` is
-// the first word of the quantities.
-Quantities TensorsOf(const std::string& checkpoint, const std::string& what = "tensor");
+// A checkpoint's tensors by state and name, whatever world, wrapping and format it has.
+Quantities TensorsOf(const std::string& checkpoint);
 // Steps, evaluations and samples of a run directory, and the tensors of its newest checkpoint.
 Quantities QuantitiesOf(const std::string& run_directory);
 
