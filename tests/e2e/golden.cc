@@ -271,9 +271,9 @@ Quantities TensorsOf(const std::string& checkpoint) {
   std::map<std::string, Quantities> tensors;  // By parameter; as the files have them, by state.
   std::vector<float> values;
   for (const std::string& state : reader.manifest().states) {
-    for (const auto& unit : reader.manifest().units) {
-      if (!UnitHasState(unit, state)) continue;
-      for (const auto& parameter : unit.parameters) {
+    for (const auto& flat : reader.manifest().flat_parameters) {
+      if (!FlatHasState(flat, state)) continue;
+      for (const auto& parameter : flat.parameters) {
         values.resize(parameter.size());
         reader.Read(state, parameter.name, parameter.shape, 0, values);
         const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
