@@ -13,34 +13,52 @@ bool IsInt32(float value) {
   return value >= -0x1p31f && value < 0x1p31f && std::trunc(value) == value;
 }
 
+// y = a + b, which have been checked. One addition an element.
+void EnqueueAdd(Stream& stream, const Arguments& args, Operation operation, ConstView a,
+                ConstView b, View y) {
+  const int64_t n = y.NumElements();
+  operation.cost = {.flops = 1.0 * n,
+                    .bytes_read = static_cast<double>(a.bytes() + b.bytes()),
+                    .bytes_written = static_cast<double>(y.bytes())};
+  const auto enqueue = [&](auto of) {
+    using T = decltype(of);
+    stream.Enqueue(operation,
+                   [=](ThreadPool& pool) { AddCpu(pool, a.As<T>(), b.As<T>(), n, y.As<T>()); });
+  };
+  switch (y.dtype) {
+    case DType::kFloat32:
+      return enqueue(float());
+    case DType::kBFloat16:
+      return enqueue(BFloat16());
+    case DType::kFloat16:
+      return enqueue(Float16());
+    default:
+      args.Fail("y is " + std::string(Name(y.dtype)) + ", want fp32, bf16 or fp16");
+  }
+}
+
 }  // namespace
 
 void Add(Stream& stream, ConstView a, ConstView b, View y) {
   constexpr const char* kOp = "add";
   const Arguments args(kOp);
   const int64_t n = y.NumElements();
-  args.CheckElements("a", a, DType::kFloat32, n);
-  args.CheckElements("b", b, DType::kFloat32, n);
-  args.CheckElements("y", y, DType::kFloat32, n);
+  args.CheckElements("a", a, y.dtype, n);
+  args.CheckElements("b", b, y.dtype, n);
+  args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "a", a);
   args.CheckSameOrDisjoint("y", y, "b", b);
-  const Cost cost{.flops = 1.0 * n, .bytes_read = 8.0 * n, .bytes_written = 4.0 * n};
-  stream.Enqueue({kOp, {a, b}, {y}, cost}, [=](ThreadPool& pool) {
-    AddCpu(pool, a.As<float>(), b.As<float>(), n, y.As<float>());
-  });
+  EnqueueAdd(stream, args, {kOp, {a, b}, {y}, {}}, a, b, y);
 }
 
 void Accumulate(Stream& stream, ConstView x, View y) {
   constexpr const char* kOp = "accumulate";
   const Arguments args(kOp);
   const int64_t n = y.NumElements();
-  args.CheckElements("x", x, DType::kFloat32, n);
-  args.CheckElements("y", y, DType::kFloat32, n);
+  args.CheckElements("x", x, y.dtype, n);
+  args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
-  const Cost cost{.flops = 1.0 * n, .bytes_read = 8.0 * n, .bytes_written = 4.0 * n};
-  stream.Enqueue({kOp, {x}, {y}, cost}, [=](ThreadPool& pool) {
-    AddCpu(pool, y.As<float>(), x.As<float>(), n, y.As<float>());
-  });
+  EnqueueAdd(stream, args, {kOp, {x}, {y}, {}}, y, x, y);
 }
 
 void Fill(Stream& stream, float value, View y) {

@@ -7,8 +7,9 @@
 
 namespace fsdp {
 
-void Add(Stream& stream, ConstView a, ConstView b, View y);  // y = a + b. fp32.
-void Accumulate(Stream& stream, ConstView x, View y);        // y += x. fp32.
+// y = a + b; y += x. fp32, bf16 or fp16, all of one dtype: added in fp32, rounded once.
+void Add(Stream& stream, ConstView a, ConstView b, View y);
+void Accumulate(Stream& stream, ConstView x, View y);
 // y = value, rounded to y's dtype: fp32, bf16, fp16, or int32 (a value that it holds exactly).
 void Fill(Stream& stream, float value, View y);
 void Copy(Stream& stream, ConstView x, View y);  // y = x, bit for bit, any one dtype.

@@ -10,28 +10,32 @@ constexpr int64_t kSizes[] = {0, 1, 7, 1024, 5001};
 class ElementwiseTest : public OpTest {};
 FSDP_INSTANTIATE_OP_TEST(ElementwiseTest);
 
-TEST_P(ElementwiseTest, AddAndAccumulate) {
-  for (const int64_t n : kSizes) {
-    Random random(n);
-    const auto av = random.Vector(n), bv = random.Vector(n);
-    std::vector<double> want;
-    for (int64_t i = 0; i < n; ++i) want.push_back(RoundTo(DType::kFloat32, av[i] + bv[i]));
-    const View a = Input({n}, av), b = Input({n}, bv), y = Output({n});
-    Run([&](Stream& stream) { Add(stream, a, b, y); });
-    EXPECT_EQ(Get(y), want);
-    Set(y, av);
-    Run([&](Stream& stream) { Add(stream, y, b, y); });
-    EXPECT_EQ(Get(y), want) << "y is a";
-    Set(y, bv);
-    Run([&](Stream& stream) { Add(stream, a, y, y); });
-    EXPECT_EQ(Get(y), want) << "y is b";
-    Run([&](Stream& stream) { Accumulate(stream, a, b); });
-    EXPECT_EQ(Get(b), want);
-    Run([&](Stream& stream) { Accumulate(stream, a, a); });
-    for (double& v : want) v = 2 * av[&v - want.data()];
-    EXPECT_EQ(Get(a), want) << "y is x";
-    Clear();
-  }
+TEST_P(ElementwiseTest, AddAndAccumulateRoundOnce) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (const int64_t n : kSizes) {
+      SCOPED_TRACE(Name(dtype));
+      Random random(n, dtype);
+      const auto av = random.Vector(n), bv = random.Vector(n);
+      std::vector<double> want;
+      for (int64_t i = 0; i < n; ++i) {
+        want.push_back(RoundTo(dtype, RoundTo(DType::kFloat32, av[i] + bv[i])));
+      }
+      const View a = Input({n}, av, dtype), b = Input({n}, bv, dtype), y = Output({n}, dtype);
+      Run([&](Stream& stream) { Add(stream, a, b, y); });
+      EXPECT_EQ(Get(y), want);
+      Set(y, av);
+      Run([&](Stream& stream) { Add(stream, y, b, y); });
+      EXPECT_EQ(Get(y), want) << "y is a";
+      Set(y, bv);
+      Run([&](Stream& stream) { Add(stream, a, y, y); });
+      EXPECT_EQ(Get(y), want) << "y is b";
+      Run([&](Stream& stream) { Accumulate(stream, a, b); });
+      EXPECT_EQ(Get(b), want);
+      Run([&](Stream& stream) { Accumulate(stream, a, a); });
+      for (double& v : want) v = 2 * av[&v - want.data()];
+      EXPECT_EQ(Get(a), want) << "y is x";
+      Clear();
+    }
 }
 
 TEST_P(ElementwiseTest, FillRoundsToTheDType) {

@@ -20,12 +20,18 @@ void FillBits(ThreadPool& pool, Bits bits, int64_t n, Bits* y) {
 
 }  // namespace
 
-void AddCpu(ThreadPool& pool, const float* a, const float* b, int64_t n, float* y) {
+template <typename T>
+void AddCpu(ThreadPool& pool, const T* a, const T* b, int64_t n, T* y) {
   pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
+    for (int64_t i = begin; i < end; ++i) {
+      y[i] = T(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+    }
   });
 }
+template void AddCpu(ThreadPool&, const float*, const float*, int64_t, float*);
+template void AddCpu(ThreadPool&, const BFloat16*, const BFloat16*, int64_t, BFloat16*);
+template void AddCpu(ThreadPool&, const Float16*, const Float16*, int64_t, Float16*);
 
 void FillCpu(ThreadPool& pool, uint32_t bits, int64_t n, uint32_t* y) {
   FillBits(pool, bits, n, y);
