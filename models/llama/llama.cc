@@ -121,7 +121,7 @@ Var Llama::Hidden(Tape& tape, const Batch& batch) const {
   TensorPtr table;  // Of the micro-batch's positions: lives as long as a block may need it.
   Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     const RopeFrequencies rope = RopeFrequenciesOf(config_, seq);
-    table = t.New(Shape{seq, 2, config_.head_dim / 2});
+    table = t.New(Shape{seq, 2, config_.head_dim / 2}, DType::kFloat32);
     RopeTable(t.stream(), rope.inverse, rope.attention_factor, table->view());
     return Embed(t, *embedding_, batch);
   });

@@ -8,8 +8,13 @@
 namespace fsdp {
 
 struct Saved::Recipe {
+  struct Value {
+    std::weak_ptr<Saved> saved;
+    Shape shape;
+    DType dtype;
+  };
   Tape& tape;
-  std::vector<std::pair<std::weak_ptr<Saved>, Shape>> values;
+  std::vector<Value> values;
   std::function<void(const std::vector<View>&)> remake;
 };
 
@@ -18,9 +23,9 @@ const View& Saved::Get() {
     FSDP_CHECK(recipe_ != nullptr) << "a value is used after it was dropped";
     std::vector<TensorPtr> tensors;  // Those nobody wants any more go when this returns.
     std::vector<View> views;
-    for (const auto& [weak, shape] : recipe_->values) {
-      const SavedPtr value = weak.lock();
-      tensors.push_back(recipe_->tape.New(shape));
+    for (const auto& [saved, shape, dtype] : recipe_->values) {
+      const SavedPtr value = saved.lock();
+      tensors.push_back(recipe_->tape.New(shape, dtype));
       views.push_back(tensors.back()->view());
       if (value) value->tensor_ = tensors.back();
     }
@@ -41,9 +46,8 @@ TensorPtr Tape::New(const Shape& shape, DType dtype) {
   return std::make_shared<Tensor>(allocator_, dtype, shape);
 }
 
-Var Tape::NewVar(const Shape& shape) {
-  return {std::make_shared<Saved>(New(shape)), record_ ? std::make_shared<TensorPtr>() : nullptr,
-          shape};
+Var Tape::NewVar(const Shape& shape, DType dtype) {
+  return {New(shape, dtype), record_ ? std::make_shared<TensorPtr>() : nullptr};
 }
 
 void Tape::Push(std::function<void()> node) {
@@ -55,7 +59,7 @@ void Tape::Cheap(const std::vector<SavedPtr>& values,
   if (!record_ || recompute_ != Recompute::kSelective) return;
   Saved::Recipe recipe{*this, {}, std::move(remake)};
   for (const SavedPtr& value : values) {
-    recipe.values.emplace_back(value, value->Get().shape);
+    recipe.values.push_back({value, value->Get().shape, value->Get().dtype});
     cheap_.push_back(value);
   }
   const auto shared = std::make_shared<const Saved::Recipe>(std::move(recipe));
@@ -78,7 +82,7 @@ void Tape::Add(const std::shared_ptr<TensorPtr>& grad, TensorPtr tensor) {
     std::swap(*grad, tensor);
   }
   if (!Owned(*grad)) {  // Both are shared: x + x, say.
-    TensorPtr sum = New(tensor->view().shape);
+    TensorPtr sum = New(tensor->view().shape, tensor->view().dtype);
     fsdp::Add(stream_, tensor->view(), (*grad)->view(), sum->view());
     *grad = std::move(sum);
     return;

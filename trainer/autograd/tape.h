@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "trainer/autograd/kv_cache.h"
@@ -40,9 +41,17 @@ using SavedPtr = std::shared_ptr<Saved>;
 
 // A value on the tape: its tensor, and the place where its gradient is summed.
 struct Var {
-  SavedPtr value;                   // Null: nothing (the input of the first segment).
-  std::shared_ptr<TensorPtr> grad;  // Null without a tape that records.
+  Var() = default;  // Nothing: the input of the first segment.
+  Var(const TensorPtr& tensor, std::shared_ptr<TensorPtr> grad)
+      : value(std::make_shared<Saved>(tensor)),
+        grad(std::move(grad)),
+        shape(tensor->view().shape),
+        dtype(tensor->view().dtype) {}
+
+  SavedPtr value;                   // Null: nothing.
+  std::shared_ptr<TensorPtr> grad;  // Null without a tape that records. Of the value's dtype.
   Shape shape = {};
+  DType dtype = DType::kFloat32;
   // Where the value is gelu(u) and was made together with u: whoever multiplies it may add to the
   // gradient of u at once, in place of its own.
   std::shared_ptr<const Var> gelu_of = nullptr;
@@ -66,8 +75,8 @@ class Tape {
   KvCache* cache() const { return cache_; }
 
   // For ops. ------------------------------------------------------------------------------------
-  TensorPtr New(const Shape& shape, DType dtype = DType::kFloat32);
-  Var NewVar(const Shape& shape);
+  TensorPtr New(const Shape& shape, DType dtype);
+  Var NewVar(const Shape& shape, DType dtype);
   // `node` runs in Backward(), after the nodes pushed later, and is then destroyed with what it
   // saved. No-op unless recording.
   void Push(std::function<void()> node);
@@ -77,7 +86,8 @@ class Tape {
   void Cheap(const std::vector<SavedPtr>& values,
              std::function<void(const std::vector<View>&)> remake);
 
-  // Gradients. Add() takes the tensor over: it must not be used afterwards.
+  // Gradients. Add() takes the tensor over: it must not be used afterwards. What is added up has
+  // one dtype, which is the sum's.
   void Add(const std::shared_ptr<TensorPtr>& grad, TensorPtr tensor);
   // The summed gradient, which the caller now owns alone or shares with others.
   static TensorPtr Take(const std::shared_ptr<TensorPtr>& grad);

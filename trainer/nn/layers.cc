@@ -27,9 +27,9 @@ std::optional<View> GradOf(const Parameter& parameter) {
   return parameter.trainable() ? std::optional(parameter.grad()) : std::nullopt;
 }
 
-// A gradient that may be written to: `d` itself where nobody else holds it.
-TensorPtr OwnOrNew(Tape& tape, const TensorPtr& d, const Shape& shape) {
-  return Tape::Owned(d) ? d : tape.New(shape);
+// A gradient of x that may be written to: `d` itself, which is like it, where nobody else holds it.
+TensorPtr OwnOrNew(Tape& tape, const TensorPtr& d, const Var& x) {
+  return Tape::Owned(d) ? d : tape.New(x.shape, x.dtype);
 }
 
 }  // namespace
@@ -37,9 +37,9 @@ TensorPtr OwnOrNew(Tape& tape, const TensorPtr& d, const Shape& shape) {
 Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_table,
           const Batch& batch) {
   const View tokens = Flat(batch.tokens), positions = Flat(batch.positions);
-  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]});
-  EmbeddingForward(tape.stream(), tokens, positions, token_table.value(), position_table.value(),
-                   y.view());
+  const ConstView table = token_table.value();
+  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, table.dtype);
+  EmbeddingForward(tape.stream(), tokens, positions, table, position_table.value(), y.view());
   tape.Push([&tape, &token_table, &position_table, tokens, positions, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
     EmbeddingBackward(tape.stream(), tokens, positions, dy->view(), GradOf(token_table),
@@ -50,9 +50,9 @@ Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_ta
 
 Var Embed(Tape& tape, const Parameter& token_table, const Batch& batch) {
   const View tokens = Flat(batch.tokens);
-  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]});
-  EmbeddingForward(tape.stream(), tokens, std::nullopt, token_table.value(), std::nullopt,
-                   y.view());
+  const ConstView table = token_table.value();
+  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, table.dtype);
+  EmbeddingForward(tape.stream(), tokens, std::nullopt, table, std::nullopt, y.view());
   tape.Push([&tape, &token_table, tokens, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
     EmbeddingBackward(tape.stream(), tokens, std::nullopt, dy->view(), GradOf(token_table),
@@ -63,8 +63,9 @@ Var Embed(Tape& tape, const Parameter& token_table, const Batch& batch) {
 
 Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter& bias, float eps) {
   const int64_t rows = x.shape[0], cols = x.shape[1];
-  Var y = tape.NewVar(x.shape);
-  const TensorPtr mean = tape.New(Shape{rows}), rstd = tape.New(Shape{rows});
+  Var y = tape.NewVar(x.shape, x.dtype);
+  const TensorPtr mean = tape.New(Shape{rows}, DType::kFloat32);
+  const TensorPtr rstd = tape.New(Shape{rows}, DType::kFloat32);
   const auto forward = [&tape, &weight, &bias, eps, x = x.value, mean, rstd](View out) {
     LayerNormForward(tape.stream(), x->Get(), weight.value(), bias.value(), eps, out, mean->view(),
                      rstd->view());
@@ -83,7 +84,7 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
     if (*x.grad && Tape::Owned(*x.grad)) {
       backward(LayerNormDx::kAdd, (*x.grad)->view());
     } else {
-      TensorPtr dx = OwnOrNew(tape, dy, x.shape);
+      TensorPtr dx = OwnOrNew(tape, dy, x);
       backward(LayerNormDx::kOverwrite, dx->view());
       dy = nullptr;
       tape.Add(x.grad, std::move(dx));
@@ -94,8 +95,8 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
 
 Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
   const int64_t rows = x.shape[0], cols = x.shape[1];
-  Var y = tape.NewVar(x.shape);
-  const TensorPtr r = tape.New(Shape{rows});
+  Var y = tape.NewVar(x.shape, x.dtype);
+  const TensorPtr r = tape.New(Shape{rows}, DType::kFloat32);
   const auto forward = [&tape, &weight, eps, x = x.value, r](View out) {
     RmsNormForward(tape.stream(), x->Get(), weight.value(), eps, out, r->view());
   };
@@ -113,7 +114,7 @@ Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
     if (*x.grad && Tape::Owned(*x.grad)) {
       backward(RmsNormDx::kAdd, (*x.grad)->view());
     } else {
-      TensorPtr dx = OwnOrNew(tape, dy, x.shape);
+      TensorPtr dx = OwnOrNew(tape, dy, x);
       backward(RmsNormDx::kOverwrite, dx->view());
       dy = nullptr;
       tape.Add(x.grad, std::move(dx));
@@ -129,7 +130,7 @@ std::vector<TensorPtr> AdaptersForward(Tape& tape, const Var& x, const Parameter
                                        const View& y) {
   std::vector<TensorPtr> inner;
   for (const Adapter& adapter : weight.adapters()) {
-    inner.push_back(tape.New(Shape{x.shape[0], adapter.a->shape()[0]}));
+    inner.push_back(tape.New(Shape{x.shape[0], adapter.a->shape()[0]}, x.dtype));
     LoraForward(tape.stream(), x.view(), adapter.a->value(), adapter.b->value(), adapter.scale,
                 adapter.column, inner.back()->view(), y);
   }
@@ -143,7 +144,7 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
                         const View& dy) {
   std::optional<View> db;
   if (bias) db = GradOf(*bias);
-  TensorPtr dx = tape.New(x.shape);
+  TensorPtr dx = tape.New(x.shape, x.dtype);
   if (x.gelu_of && inner.empty()) {
     const Var& u = *x.gelu_of;
     LinearGeluBackward(tape.stream(), u.view(), x.view(), weight.value(), layout, dy, dx->view(),
@@ -168,7 +169,7 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
 // From the gradient of gelu(x) to that of x.
 void AddGeluGradient(Tape& tape, const Var& x, const std::shared_ptr<TensorPtr>& grad) {
   TensorPtr dy = Tape::Take(grad);
-  TensorPtr dx = OwnOrNew(tape, dy, x.shape);
+  TensorPtr dx = OwnOrNew(tape, dy, x);
   GeluBackward(tape.stream(), x.view(), dy->view(), dx->view());
   dy = nullptr;
   tape.Add(x.grad, std::move(dx));
@@ -179,7 +180,7 @@ void AddGeluGradient(Tape& tape, const Var& x, const std::shared_ptr<TensorPtr>&
 Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
            const Parameter* bias) {
   const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
-  Var y = tape.NewVar(Shape{x.shape[0], out});
+  Var y = tape.NewVar(Shape{x.shape[0], out}, x.dtype);
   std::optional<ConstView> b;
   if (bias) b = bias->value();
   LinearForward(tape.stream(), x.view(), weight.value(), layout, b, y.view());
@@ -192,7 +193,7 @@ Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layou
 }
 
 Var Gelu(Tape& tape, const Var& x) {
-  Var y = tape.NewVar(x.shape);
+  Var y = tape.NewVar(x.shape, x.dtype);
   const auto forward = [&tape, x = x.value](View out) {
     GeluForward(tape.stream(), x->Get(), out);
   };
@@ -205,8 +206,8 @@ Var Gelu(Tape& tape, const Var& x) {
 Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
                const Parameter* bias) {
   const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
-  const Var u = tape.NewVar(Shape{x.shape[0], out});
-  Var y = tape.NewVar(u.shape);
+  const Var u = tape.NewVar(Shape{x.shape[0], out}, x.dtype);
+  Var y = tape.NewVar(u.shape, u.dtype);
   std::optional<ConstView> b;
   if (bias) b = bias->value();
   std::vector<TensorPtr> inner;
@@ -231,7 +232,7 @@ Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout l
 }
 
 Var Swiglu(Tape& tape, const Var& x) {
-  Var y = tape.NewVar(Shape{x.shape[0], x.shape[1] / 2});
+  Var y = tape.NewVar(Shape{x.shape[0], x.shape[1] / 2}, x.dtype);
   const auto forward = [&tape, x = x.value](View out) {
     SwigluForward(tape.stream(), x->Get(), out);
   };
@@ -239,7 +240,7 @@ Var Swiglu(Tape& tape, const Var& x) {
   tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
   tape.Push([&tape, x, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
-    TensorPtr dx = tape.New(x.shape);
+    TensorPtr dx = tape.New(x.shape, x.dtype);
     SwigluBackward(tape.stream(), x.view(), dy->view(), dx->view());
     tape.Add(x.grad, std::move(dx));
   });
@@ -252,12 +253,13 @@ namespace {
 struct PackedHeads {
   int64_t heads, kv_heads;
   Shape qkv, qk, out, lse;
+  DType dtype;  // Of all but lse.
   View positions;
   AttentionDropout dropout;
 
   PackedHeads(const Var& x, const Batch& batch, const AttentionHeads& h,
               const ProbabilityDropout& drop)
-      : heads(h.heads), kv_heads(h.kv_heads), positions(batch.positions) {
+      : heads(h.heads), kv_heads(h.kv_heads), dtype(x.dtype), positions(batch.positions) {
     if (drop.rate > 0) {
       dropout = {drop.rate, static_cast<uint32_t>(drop.layer), batch.sample_keys};
     }
@@ -283,14 +285,14 @@ struct PackedHeads {
 using AttentionBackwardOf = std::function<void(const AttentionGradients&)>;
 Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs()>& inputs,
            const std::function<void(const AttentionBackwardOf&)>& backward) {
-  Var y = tape.NewVar(Shape{p.out[0] * p.out[1], p.out[2] * p.out[3]});
+  Var y = tape.NewVar(Shape{p.out[0] * p.out[1], p.out[2] * p.out[3]}, p.dtype);
   if (KvCache* const cache = tape.cache()) {
     FSDP_CHECK(!tape.recording()) << "a cache has no backward";
     const KvCache::Layer& layer = cache->Next();
     AttentionCached(tape.stream(), inputs(), layer.k, layer.v, y.view().Reshape(p.out));
     return y;
   }
-  const auto lse = std::make_shared<Saved>(tape.New(p.lse));
+  const auto lse = std::make_shared<Saved>(tape.New(p.lse, DType::kFloat32));
   const auto forward = [&tape, shape = p.out, inputs](const View& out, const View& lse) {
     AttentionForward(tape.stream(), inputs(), out.Reshape(shape), lse);
   };
@@ -317,7 +319,7 @@ Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
     return p.Inputs(all, all);
   };
   return Attend(tape, p, inputs, [&tape, p, qkv](const AttentionBackwardOf& attention) {
-    TensorPtr dqkv = tape.New(qkv.shape);
+    TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
     const View all = dqkv->view().Reshape(p.qkv);
     attention({p.Q(all), p.K(all), p.V(all)});
     tape.Add(qkv.grad, std::move(dqkv));
@@ -337,7 +339,7 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
       return p.Inputs(all, all);
     };
     return Attend(tape, p, inputs, [&tape, p, qkv, rotate](const AttentionBackwardOf& attention) {
-      TensorPtr dqkv = tape.New(qkv.shape);
+      TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
       const View all = dqkv->view().Reshape(p.qkv);
       attention({p.Q(all), p.K(all), p.V(all)});
       rotate(RopeDirection::kBackward, all);
@@ -346,9 +348,9 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
   }
 
   const auto& [table, q_norm, k_norm, eps] = rotary;
-  const TensorPtr q_r = tape.New(Shape{p.out[0], p.out[1], p.heads});
-  const TensorPtr k_r = tape.New(Shape{p.out[0], p.out[1], p.kv_heads});
-  const auto qk = std::make_shared<Saved>(tape.New(p.qk));
+  const TensorPtr q_r = tape.New(Shape{p.out[0], p.out[1], p.heads}, DType::kFloat32);
+  const TensorPtr k_r = tape.New(Shape{p.out[0], p.out[1], p.kv_heads}, DType::kFloat32);
+  const auto qk = std::make_shared<Saved>(tape.New(p.qk, p.dtype));
   const auto normalise = [&tape, p, rotate, q_norm = q_norm, k_norm = k_norm, eps = eps, q_r, k_r,
                           qkv = qkv.value](const View& out) {
     const View all = qkv->Get().Reshape(p.qkv);
@@ -364,8 +366,8 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
   return Attend(tape, p, inputs,
                 [&tape, p, qkv, rotate, q_norm = q_norm, k_norm = k_norm, q_r,
                  k_r](const AttentionBackwardOf& attention) {
-                  const TensorPtr dqk = tape.New(p.qk);
-                  TensorPtr dqkv = tape.New(qkv.shape);
+                  const TensorPtr dqk = tape.New(p.qk, p.dtype);
+                  TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
                   const View from = dqk->view(), to = dqkv->view().Reshape(p.qkv);
                   attention({p.Q(from), p.K(from), p.V(to)});
                   rotate(RopeDirection::kBackward, from);
@@ -394,9 +396,9 @@ Var Dropout(Tape& tape, const Var& x, const Batch& batch, uint32_t site, double 
   drop(x.view(), x.view());
   Var y = x;
   if (tape.recording()) y.grad = std::make_shared<TensorPtr>();
-  tape.Push([&tape, drop, shape = x.shape, x_grad = x.grad, grad = y.grad] {
+  tape.Push([&tape, drop, x_grad = x.grad, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
-    TensorPtr dx = OwnOrNew(tape, dy, shape);
+    TensorPtr dx = Tape::Owned(dy) ? dy : tape.New(dy->view().shape, dy->view().dtype);
     drop(dy->view(), dx->view());
     dy = nullptr;
     tape.Add(x_grad, std::move(dx));
@@ -405,7 +407,7 @@ Var Dropout(Tape& tape, const Var& x, const Batch& batch, uint32_t site, double 
 }
 
 Var Residual(Tape& tape, const Var& x, const Var& y) {
-  Var sum = tape.NewVar(x.shape);
+  Var sum = tape.NewVar(x.shape, x.dtype);
   Add(tape.stream(), x.view(), y.view(), sum.view());
   tape.Push([&tape, x = x.grad, y = y.grad, grad = sum.grad] {
     TensorPtr d = Tape::Take(grad);
@@ -427,7 +429,7 @@ void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& bat
   }
   tape.Push([&tape, &table, x, targets, weights, scale, loss, scratch] {
     const TensorPtr workspace = tape.New(scratch, DType::kUInt8);
-    TensorPtr dx = tape.New(x.shape);
+    TensorPtr dx = tape.New(x.shape, x.dtype);
     HeadLossForwardBackward(tape.stream(), x.view(), table.value(), targets, weights, scale, loss,
                             dx->view(), GradOf(table), workspace->view());
     tape.Add(x.grad, std::move(dx));

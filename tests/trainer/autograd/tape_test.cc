@@ -8,6 +8,7 @@
 
 #include "trainer/core/philox.h"
 #include "trainer/nn/layers.h"
+#include "trainer/ops/cast.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp {
@@ -60,6 +61,7 @@ class TapeTest : public ::testing::Test {
     }
     return tensor;
   }
+  TensorPtr Halves(const Shape& shape, int64_t first);  // bf16: first, first + 1, ...
 
   // The gradient of x where that of body(x) is `dy`; also checks that dy, which others may still
   // read, is left alone.
@@ -67,7 +69,7 @@ class TapeTest : public ::testing::Test {
     const TensorPtr x = Random(kShape, "x"), dy = Random(kShape, "dy");
     const std::vector<float> before = Values(dy);
     Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
-    const Var input{std::make_shared<Saved>(x), std::make_shared<TensorPtr>(), kShape};
+    const Var input(x, std::make_shared<TensorPtr>());
     *body(tape, input).grad = dy;
     tape.Backward();
     stream_->Synchronize();
@@ -155,7 +157,7 @@ TEST_F(TapeTest, TwoUsersOfAnActivation) {
       Weight second(Random(Shape{9, 9}, "second"), Shape{9, 9});
       const TensorPtr x = Random(kShape, "x"), dy = Random(Shape{5, 9}, "dy");
       Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
-      const Var input{std::make_shared<Saved>(x), std::make_shared<TensorPtr>(), kShape};
+      const Var input(x, std::make_shared<TensorPtr>());
       {
         const Var a = together ? LinearGelu(tape, input, first.parameter, kLayout, nullptr)
                                : Gelu(tape, Linear(tape, input, first.parameter, kLayout, nullptr));
@@ -194,7 +196,7 @@ TEST_P(TapeRecompute, SameBitsAndNothingKept) {
   const int before = allocator_.live();
   {
     Tape tape(*stream_, allocator_, journal_, true, GetParam());
-    const Var input{std::make_shared<Saved>(x), std::make_shared<TensorPtr>(), kShape};
+    const Var input(x, std::make_shared<TensorPtr>());
     {
       const Var y = TwoBlocks(tape, input);
       *y.grad = std::move(dy);
@@ -224,7 +226,7 @@ TEST_F(TapeTest, EvaluationKeepsNothing) {
   const int before = allocator_.live();
   Tape tape(*stream_, allocator_, journal_, /*record=*/false, Recompute::kFull);
   {
-    const Var y = TwoBlocks(tape, {std::make_shared<Saved>(x), nullptr, kShape});
+    const Var y = TwoBlocks(tape, Var(x, nullptr));
     EXPECT_EQ(allocator_.live(), before + 1);
   }
   tape.Backward();
@@ -232,11 +234,93 @@ TEST_F(TapeTest, EvaluationKeepsNothing) {
   EXPECT_EQ(journal_.lines.size(), 4u);
 }
 
+TensorPtr TapeTest::Halves(const Shape& shape, int64_t first) {
+  auto tensor = std::make_shared<Tensor>(allocator_, DType::kBFloat16, shape);
+  for (int64_t i = 0; i < shape.NumElements(); ++i) {
+    tensor->view().As<BFloat16>()[i] = BFloat16(static_cast<float>(first + i));
+  }
+  return tensor;
+}
+
+// What is dropped and made again is of the dtype that it had, whatever that of its inputs.
+TEST_F(TapeTest, AValueMadeAgainKeepsItsDType) {
+  const TensorPtr x = Random(kShape, "x");
+  Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kSelective);
+  const Var input(x, std::make_shared<TensorPtr>());
+  SavedPtr cheap;
+  std::vector<uint16_t> first, again;
+  const auto bits = [this](const View& view) {
+    stream_->Synchronize();
+    EXPECT_EQ(view.dtype, DType::kBFloat16);
+    EXPECT_EQ(view.shape, kShape);
+    const uint16_t* data = view.As<uint16_t>();
+    return std::vector<uint16_t>(data, data + view.NumElements());
+  };
+  int made = 0;
+  tape.Segment(0, input, false, [&](Tape& t, const Var& in) {
+    const Var y = t.NewVar(in.shape, DType::kBFloat16);
+    EXPECT_EQ(y.dtype, DType::kBFloat16);
+    const auto make = [&](const View& to) {
+      ++made;
+      Cast(*stream_, x->view(), to);
+    };
+    make(y.view());
+    first = bits(y.view());
+    t.Cheap({y.value}, [make](const std::vector<View>& out) { make(out[0]); });
+    cheap = y.value;
+    t.Push([&, grad = in.grad] {
+      again = bits(cheap->Get());
+      t.Add(grad, Random(kShape, "dx"));
+    });
+    return in;
+  });
+  tape.Backward();
+  EXPECT_EQ(made, 2);
+  EXPECT_EQ(again, first);
+}
+
+// Sums of gradients, in place and, where both are shared, in a tensor of their own.
+TEST_F(TapeTest, ASumOfGradientsKeepsTheirDType) {
+  for (const bool shared : {false, true}) {
+    Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+    const Var x(Halves(kShape, 0), std::make_shared<TensorPtr>());
+    TensorPtr a = Halves(kShape, 0), b = Halves(kShape, 100);
+    const TensorPtr keep_a = shared ? a : nullptr, keep_b = shared ? b : nullptr;
+    tape.Add(x.grad, std::move(a));
+    tape.Add(x.grad, std::move(b));
+    stream_->Synchronize();
+    const View sum = (*x.grad)->view();
+    ASSERT_EQ(sum.dtype, x.dtype);
+    for (int64_t i = 0; i < sum.NumElements(); ++i) {
+      EXPECT_EQ(static_cast<float>(sum.As<BFloat16>()[i]), static_cast<float>(100 + 2 * i)) << i;
+    }
+  }
+}
+
+// The layers that are made of nothing but sums run in bf16 as they do in fp32.
+TEST_F(TapeTest, ALayersOutputHasTheDTypeOfItsInput) {
+  Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+  const Var x(Halves(kShape, 0), std::make_shared<TensorPtr>());
+  {
+    const Var y = Residual(tape, Residual(tape, x, x), x);
+    EXPECT_EQ(y.dtype, DType::kBFloat16);
+    EXPECT_EQ(y.view().dtype, DType::kBFloat16);
+    *y.grad = Halves(kShape, 0);
+  }
+  tape.Backward();
+  stream_->Synchronize();
+  const View dx = (*x.grad)->view();
+  ASSERT_EQ(dx.dtype, DType::kBFloat16);
+  for (int64_t i = 0; i < dx.NumElements(); ++i) {
+    EXPECT_EQ(static_cast<float>(dx.As<BFloat16>()[i]), static_cast<float>(3 * i)) << i;
+  }
+}
+
 using TapeDeathTest = TapeTest;
 
 TEST_F(TapeDeathTest, AGradientThatNeverCame) {
   Tape tape(*stream_, allocator_, journal_, true, Recompute::kNone);
-  const Var x{std::make_shared<Saved>(Random(kShape, "x")), std::make_shared<TensorPtr>(), kShape};
+  const Var x(Random(kShape, "x"), std::make_shared<TensorPtr>());
   Gelu(tape, x);
   EXPECT_DEATH(tape.Backward(), "no gradient has reached this value");
 }

@@ -32,17 +32,17 @@ class Toy final : public Model {
       x = tape.Segment(s, x, /*recomputable=*/s > 0, [&, s](Tape& t, const Var& in) {
         parameters_[uses[s]]->value();
         if (gradient_in_forward) parameters_[s]->grad();
-        Var y = t.NewVar(Shape{4});
+        Var y = t.NewVar(Shape{4}, DType::kFloat32);
         t.Push([&t, this, s, in_grad = in.grad, y_grad = y.grad] {
           Tape::Take(y_grad);
           parameters_[uses[s]]->value();
           parameters_[uses[s]]->grad();
-          if (in_grad) t.Add(in_grad, t.New(Shape{4}));
+          if (in_grad) t.Add(in_grad, t.New(Shape{4}, DType::kFloat32));
         });
         return y;
       });
     }
-    tape.Add(x.grad, tape.New(Shape{4}));
+    tape.Add(x.grad, tape.New(Shape{4}, DType::kFloat32));
   }
   void Logits(Tape&, const Batch&, int64_t, View) const override {}
   double FlopsPerToken(int64_t) const override { return 1; }

@@ -37,16 +37,16 @@ class Toy final : public Model {
     for (int s = 0; s < 3; ++s) {
       x = tape.Segment(s, x, /*recomputable=*/s > 0, [&](Tape& t, const Var& in) {
         Work(t.stream(), "forward", kForward);
-        Var y = t.NewVar(Shape{4});
+        Var y = t.NewVar(Shape{4}, DType::kFloat32);
         t.Push([&t, in_grad = in.grad, y_grad = y.grad] {
           Tape::Take(y_grad);
           Work(t.stream(), "backward", kBackward);
-          if (in_grad) t.Add(in_grad, t.New(Shape{4}));
+          if (in_grad) t.Add(in_grad, t.New(Shape{4}, DType::kFloat32));
         });
         return y;
       });
     }
-    tape.Add(x.grad, tape.New(Shape{4}));
+    tape.Add(x.grad, tape.New(Shape{4}, DType::kFloat32));
   }
   void Logits(Tape&, const Batch&, int64_t, View) const override {}
   double FlopsPerToken(int64_t) const override { return 1; }
