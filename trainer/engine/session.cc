@@ -23,20 +23,20 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   }
   for (const ShardState& state : optimizer_->state()) state_.push_back(state);
   if (options.ema) {
-    ema_ = executor_.NewShards(MemoryKind::kOptimizer);
+    ema_ = executor_.NewShards(MemoryKind::kOptimizer, &DTypes::master);
     state_.push_back({"ema", ema_});
   }
   FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
   if (options.snapshot) {
     for (const ShardState& state : state_) {
-      snapshot_.push_back({state.name, executor_.NewShards(MemoryKind::kSnapshot)});
+      snapshot_.push_back({state.name, executor_.NewShards(MemoryKind::kSnapshot, state.shards)});
       for (size_t u = 0; u < state.shards.size(); ++u) {  // What is frozen stays as it is.
         if (executor_.layout().flat_parameters[u].frozen)
           snapshot_.back().shards[u] = state.shards[u];
       }
     }
   }
-  if (options.generate) logits_ = executor_.NewBuffer(model.vocab_size());
+  if (options.generate) logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
 }
 
 void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {

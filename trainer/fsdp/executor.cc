@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/reductions.h"
 
@@ -20,6 +22,20 @@ constexpr int kSummedScalars = 4;
 const char* Name(Pass pass) {
   return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
 }
+
+// Takes views from bytes, one behind the other.
+class Carver {
+ public:
+  explicit Carver(const View& bytes) : next_(bytes.data) {}
+  View Take(int64_t elements, DType dtype) {
+    const View view(next_, dtype, Shape{elements});
+    next_ += view.bytes();
+    return view;
+  }
+
+ private:
+  std::byte* next_;
+};
 
 // The first segment with a parameter to train; the last where there is none (evaluation alone).
 int FirstTrainable(const Model& model) {
@@ -58,12 +74,13 @@ int ShardsFor(const ExecutorOptions& options, int world) {
   return options.strategy == Strategy::kNoShard ? 1 : world;
 }
 
-std::vector<SegmentShape> ShapesOf(const Model& model) {
+std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) {
   std::vector<SegmentShape> shapes;
   for (const ModelSegment& segment : model.segments()) {
     shapes.push_back({segment.name, segment.is_block, {}, segment.own_unit});
     for (const Parameter* p : segment.parameters) {
-      shapes.back().parameters.push_back({p->name(), p->shape(), !p->trainable()});
+      shapes.back().parameters.push_back(
+          {p->name(), p->shape(), !p->trainable(), dtypes ? dtypes(*p) : DTypes()});
     }
   }
   return shapes;
@@ -75,10 +92,10 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int wor
   schedule.strategy = options.strategy;
   schedule.shards = ShardsFor(options, world);
   schedule.replicas = world / schedule.shards;
-  const Layout layout = MakeLayout(ShapesOf(model), options.wrap, schedule.shards);
+  const Layout layout = MakeLayout(ShapesOf(model, options.dtypes), options.wrap, schedule.shards);
   schedule.unit_of_segment = layout.unit_of_segment;
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
-    if (layout.TrainableFlatParameter(u) < 0) schedule.frozen_units.insert(u);
+    if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);
   }
   schedule.backward_from = FirstTrainable(model);
   for (const ModelSegment& segment : model.segments()) {
@@ -104,7 +121,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       options_(options),
       rank_(rank),
       world_(world),
-      layout_(MakeLayout(ShapesOf(model), options.wrap, ShardsFor(options, world))),
+      layout_(MakeLayout(ShapesOf(model, options.dtypes), options.wrap, ShardsFor(options, world))),
       shard_rank_(rank % layout_.shards),
       replica_rank_(rank / layout_.shards),
       schedules_{ScheduleFor(options, model, world, Mode::kTrain),
@@ -117,51 +134,68 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     throw std::invalid_argument("[Executor] a world of " + std::to_string(world) +
                                 " needs communicators");
   }
+  for (const FlatParameter& flat : layout_.flat_parameters) {
+    const DTypes& d = flat.dtypes;
+    for (const DType dtype : {d.master, d.grad, d.reduce}) {
+      if (dtype == DType::kFloat32) continue;
+      throw std::invalid_argument("[Executor] master, grad or reduce of " + flat.name + " is " +
+                                  std::string(fsdp::Name(dtype)) + ", want fp32");
+    }
+  }
   streams_.push_back(device.CreateStream("compute", options.threads));
   for (const char* name : {"gather", "reduce", "data"}) {
     streams_.push_back(device.CreateStream(name));
   }
   allocator_.Begin(Phase::kPersistent);
-  for (size_t s = 0; s < model.segments().size(); ++s) {
-    const std::vector<int>& flats = layout_.units[layout_.unit_of_segment[s]].flat_parameters;
-    for (Parameter* p : model.segments()[s].parameters) {
-      flats_[p->trainable() ? flats.front() : flats.back()].parameters.push_back(p);
+  std::map<std::string, Parameter*> parameters;
+  for (const ModelSegment& segment : model.segments()) {
+    for (Parameter* p : segment.parameters) parameters[p->name()] = p;
+  }
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    for (const Placement& p : layout_.flat_parameters[f].parameters) {
+      flats_[f].parameters.push_back(parameters.at(p.name));
     }
   }
 
   const Schedule& train = schedules_[0];
   for (int i = 0; i < train.gather_slots; ++i) {
-    gather_slots_.push_back(NewPersistent(layout_.MaxUnitSize(), MemoryKind::kUnsharded));
+    gather_slots_.push_back(NewBytes(layout_.MaxGatheredBytes(), MemoryKind::kUnsharded));
   }
   for (int i = 0; i < train.gradient_slots; ++i) {
-    gradient_slots_.push_back(
-        NewPersistent(layout_.MaxUnitSize(/*trainable_only=*/true), MemoryKind::kUnsharded));
+    gradient_slots_.push_back(NewBytes(layout_.MaxGradientBytes(), MemoryKind::kUnsharded));
   }
-  int64_t largest_shard = 0;
   for (size_t f = 0; f < flats_.size(); ++f) {
     const FlatParameter& flat = layout_.flat_parameters[f];
-    const int64_t trains = flat.frozen ? 0 : flat.shard_size;
-    masters_.push_back(NewPersistent(flat.shard_size, MemoryKind::kParameters));
-    gradients_.push_back(NewPersistent(trains, MemoryKind::kGradients));
-    largest_shard = std::max(largest_shard, trains);
+    const DTypes& d = flat.dtypes;
+    masters_.push_back(NewPersistent(flat.shard_size, MemoryKind::kParameters, d.master));
+    compute_shards_.push_back(
+        d.compute == d.master ? masters_[f]
+                              : NewPersistent(flat.shard_size, MemoryKind::kParameters, d.compute));
+    gradients_.push_back(
+        NewPersistent(flat.frozen ? 0 : flat.shard_size, MemoryKind::kGradients, DType::kFloat32));
     if (!sharded()) {
-      flats_[f].value = masters_[f].data;
-      flats_[f].gradient = gradients_[f].data;
+      flats_[f].value = compute_shards_[f];
+      flats_[f].gradient = gradients_[f];
     }
   }
+  int64_t largest_shards = 0;  // Of a unit, as they travel.
   for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
     if (!sharded()) continue;
     if (u == 0 || train.gather_slots == 0) {
-      units_[u].own_value = NewPersistent(layout_.UnitSize(u), MemoryKind::kUnsharded);
+      units_[u].own_value = NewBytes(layout_.GatheredBytes(u), MemoryKind::kUnsharded);
     }
     if (u == 0 || train.gradient_slots == 0) {
-      units_[u].own_gradient =
-          NewPersistent(layout_.UnitSize(u, /*trainable_only=*/true), MemoryKind::kUnsharded);
+      units_[u].own_gradient = NewBytes(layout_.GradientBytes(u), MemoryKind::kUnsharded);
     }
+    int64_t bytes = 0;
+    for (const int f : layout_.TrainableFlatParameters(u)) {
+      bytes += gradients_[f].NumElements() * SizeOf(layout_.flat_parameters[f].dtypes.reduce);
+    }
+    largest_shards = std::max(largest_shards, bytes);
   }
   const auto staged = [](const Action& action) { return action.staged; };
   if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
-    staging_ = NewPersistent(largest_shard, MemoryKind::kUnsharded);
+    staging_ = NewBytes(largest_shards, MemoryKind::kUnsharded);
   }
   for (Batch& batch : batches_) {
     const Shape shape{options.micro_batch_size, options.seq_len};
@@ -174,8 +208,10 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     batch.sample_keys =
         NewPersistent(keys.NumElements(), MemoryKind::kActivations, DType::kInt32).Reshape(keys);
   }
-  scalars_ = NewPersistent(kNumScalars, MemoryKind::kActivations);
-  for (View& report : reports_) report = NewPersistent(kNumScalars, MemoryKind::kActivations);
+  scalars_ = NewPersistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);
+  for (View& report : reports_) {
+    report = NewPersistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);
+  }
 }
 
 Executor::~Executor() = default;
@@ -190,16 +226,28 @@ View Executor::NewPersistent(int64_t elements, MemoryKind kind, DType dtype) {
   return view;
 }
 
-View Executor::NewBuffer(int64_t elements) {
-  return NewPersistent(elements, MemoryKind::kActivations);
+View Executor::NewBuffer(int64_t elements, DType dtype) {
+  return NewPersistent(elements, MemoryKind::kActivations, dtype);
 }
 
-std::vector<View> Executor::NewShards(MemoryKind kind) {
+View Executor::NewShard(const FlatParameter& flat, MemoryKind kind, DType dtype) {
+  const View shard = NewPersistent(flat.frozen ? 0 : flat.shard_size, kind, dtype);
+  if (shard.NumElements() > 0) Fill(compute(), 0, shard);
+  return shard;
+}
+
+std::vector<View> Executor::NewShards(MemoryKind kind, DType DTypes::*as) {
   std::vector<View> shards;
   for (const FlatParameter& flat : layout_.flat_parameters) {
-    const int64_t elements = flat.frozen ? 0 : flat.shard_size;
-    shards.push_back(NewPersistent(elements, kind));
-    if (elements > 0) Fill(compute(), 0, shards.back());
+    shards.push_back(NewShard(flat, kind, flat.dtypes.*as));
+  }
+  return shards;
+}
+
+std::vector<View> Executor::NewShards(MemoryKind kind, const std::vector<View>& like) {
+  std::vector<View> shards;
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    shards.push_back(NewShard(layout_.flat_parameters[f], kind, like[f].dtype));
   }
   return shards;
 }
@@ -221,6 +269,25 @@ void Executor::Initialize(FillParameter fill) {
       }
     });
   }
+  MastersWritten();
+}
+
+void Executor::WriteComputeShard(Stream& stream, int flat) {
+  const View &from = masters_[flat], &to = compute_shards_[flat];
+  if (from.data != to.data) Cast(stream, from, to);
+}
+
+void Executor::MastersWritten() {
+  for (size_t f = 0; f < flats_.size(); ++f) WriteComputeShard(compute(), static_cast<int>(f));
+}
+
+const View& Executor::ShardInUse(int flat) const {
+  const FlatParameter& layout = layout_.flat_parameters[flat];
+  if (!step_->weights || layout.frozen) return compute_shards_[flat];
+  const View& shard = (*step_->weights)[flat];
+  FSDP_CHECK(shard.dtype == layout.dtypes.compute)
+      << layout.name << ": weights to evaluate are " << fsdp::Name(shard.dtype);
+  return shard;
 }
 
 void Executor::Run(const Step& step) {
@@ -232,7 +299,7 @@ void Executor::Run(const Step& step) {
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
   for (size_t f = 0; f < flats_.size() && !sharded(); ++f) {
-    flats_[f].value = ShardInUse(static_cast<int>(f)).data;
+    flats_[f].value = ShardInUse(static_cast<int>(f));
   }
   AdvanceToRun();
   const bool train = step.mode == Mode::kTrain;
@@ -405,22 +472,21 @@ void Executor::Bind(int unit, bool value, bool gradient) {
     const FlatParameter& layout = layout_.flat_parameters[f];
     const Flat& flat = flats_[f];
     for (size_t i = 0; i < flat.parameters.size(); ++i) {
-      const int64_t at = layout.parameters[i].offset * SizeOf(DType::kFloat32);
-      flat.parameters[i]->BindValue(value && flat.value ? flat.value + at : nullptr);
-      flat.parameters[i]->BindGrad(gradient && flat.gradient ? flat.gradient + at : nullptr);
+      const Placement& p = layout.parameters[i];
+      const auto part = [&](bool bound, const View& all) {
+        return bound && all.data ? all.Slice(p.offset, p.size()).Reshape(p.shape) : View();
+      };
+      flat.parameters[i]->Bind(part(value, flat.value), part(gradient, flat.gradient));
     }
   }
-}
-
-View Executor::FlatView(std::byte* data, int flat) const {
-  return {data, DType::kFloat32, Shape{layout_.flat_parameters[flat].size}};
 }
 
 void Executor::Execute(const Action& action) {
   Stream& stream = StreamOf(action);
   const int u = action.unit;
-  if (u >= 0 && layout_.UnitSize(u) == 0) return;  // A root without parameters of its own.
-  const int f = u >= 0 ? layout_.TrainableFlatParameter(u) : -1;  // Whose gradient it is about.
+  if (u >= 0 && layout_.GatheredBytes(u) == 0) return;  // A root without parameters of its own.
+  std::span<const int> trainable;                       // Whose gradients it is about.
+  if (u >= 0) trainable = layout_.TrainableFlatParameters(u);
   switch (action.kind) {
     case ActionKind::kRun:
       break;
@@ -445,46 +511,55 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kGather: {
-      std::byte* at = action.slot >= 0 ? gather_slots_[action.slot].data : units_[u].own_value.data;
-      for (const int flat : layout_.units[u].flat_parameters) {
-        flats_[flat].value = at;
-        gather_->AllGather(stream, ShardInUse(flat), FlatView(at, flat));
-        at += FlatView(at, flat).bytes();
+      Carver slot(action.slot >= 0 ? gather_slots_[action.slot] : units_[u].own_value);
+      for (const int f : layout_.units[u].flat_parameters) {
+        const FlatParameter& flat = layout_.flat_parameters[f];
+        flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
+        gather_->AllGather(stream, ShardInUse(f), flats_[f].value);
       }
       break;
     }
     case ActionKind::kFree:
       for (const int flat : layout_.units[u].flat_parameters) {
-        std::byte* const value = std::exchange(flats_[flat].value, nullptr);
-        if (!options_.poison) continue;
-        Fill(stream, std::numeric_limits<float>::quiet_NaN(), FlatView(value, flat));
+        const View value = std::exchange(flats_[flat].value, View());
+        if (options_.poison) Fill(stream, std::numeric_limits<float>::quiet_NaN(), value);
       }
       break;
     case ActionKind::kClear: {
-      Flat& flat = flats_[f];
-      if (sharded()) {
-        flat.gradient =
-            action.slot >= 0 ? gradient_slots_[action.slot].data : units_[u].own_gradient.data;
+      Carver slot(action.slot >= 0 ? gradient_slots_[action.slot] : units_[u].own_gradient);
+      for (const int f : trainable) {
+        const FlatParameter& flat = layout_.flat_parameters[f];
+        if (sharded()) flats_[f].gradient = slot.Take(flat.size, flat.dtypes.grad);
+        Fill(stream, 0, flats_[f].gradient);
       }
-      Fill(stream, 0, FlatView(flat.gradient, f));
       break;
     }
     case ActionKind::kReduce: {
-      const View gradient = FlatView(flats_[f].gradient, f);
-      if (sharded()) {
+      Carver staging(staging_);
+      for (const int f : trainable) {
+        if (!sharded()) {
+          reduce_->AllReduce(stream, flats_[f].gradient);
+          continue;
+        }
+        const FlatParameter& flat = layout_.flat_parameters[f];
         const View shard =
-            action.staged ? staging_.Slice(0, gradients_[f].NumElements()) : gradients_[f];
-        reduce_->ReduceScatter(stream, gradient, shard);
-      } else {
-        reduce_->AllReduce(stream, gradient);
+            action.staged ? staging.Take(flat.shard_size, flat.dtypes.reduce) : gradients_[f];
+        reduce_->ReduceScatter(stream, flats_[f].gradient, shard);
       }
       break;
     }
-    case ActionKind::kAccumulate:
-      Accumulate(stream, staging_.Slice(0, gradients_[f].NumElements()), gradients_[f]);
+    case ActionKind::kAccumulate: {
+      Carver staging(staging_);
+      for (const int f : trainable) {
+        const FlatParameter& flat = layout_.flat_parameters[f];
+        Accumulate(stream, staging.Take(flat.shard_size, flat.dtypes.reduce), gradients_[f]);
+      }
       break;
+    }
     case ActionKind::kSumSquares:
-      SumOfSquares(stream, gradients_[f], scalars_.Slice(kSumSquares, 1));
+      for (const int f : trainable) {
+        SumOfSquares(stream, gradients_[f], scalars_.Slice(kSumSquares, 1));
+      }
       break;
     case ActionKind::kReduceScalars:
       // Replicas hold the same squares: they count once.
@@ -497,7 +572,10 @@ void Executor::Execute(const Action& action) {
                       scalars_.Slice(kCoefficient, 1));
       break;
     case ActionKind::kOptimizer:
-      step_->optimize(stream, f, masters_[f], gradients_[f], scalars_.Slice(kCoefficient, 1));
+      for (const int f : trainable) {
+        step_->optimize(stream, f, masters_[f], gradients_[f], scalars_.Slice(kCoefficient, 1));
+        WriteComputeShard(stream, f);
+      }
       break;
     case ActionKind::kEnd:
       Copy(stream, scalars_, reports_[steps_ % 2]);

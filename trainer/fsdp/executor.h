@@ -21,6 +21,9 @@
 
 namespace fsdp {
 
+// What a parameter is kept, computed and summed in. A function of what all ranks know.
+using DTypeRule = std::function<DTypes(const Parameter&)>;
+
 // What the step's schedule and memory follow from, for one rank of a job.
 struct ExecutorOptions {
   Strategy strategy = Strategy::kFullShard;
@@ -32,6 +35,7 @@ struct ExecutorOptions {
   int communicators = 2;
   Accumulation accumulation = Accumulation::kSharded;
   Recompute recompute = Recompute::kNone;
+  DTypeRule dtypes = nullptr;  // Null: fp32.
 
   int64_t micro_batch_size = 1;  // Rows of a micro-batch.
   int64_t seq_len = 1;
@@ -47,7 +51,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int wor
 // F: the number of ranks that the strategy shards over.
 int ShardsFor(const ExecutorOptions& options, int world);
 
-std::vector<SegmentShape> ShapesOf(const Model& model);
+std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr);
 
 // The step's scalars, fp32, as they are on the device.
 struct StepScalars {
@@ -66,7 +70,7 @@ class Executor final : public SegmentHooks {
   // Holds references to device, model, allocator and communicators. Persistent memory is taken from
   // the allocator, in phase kPersistent, in this call and in NewShards() and NewBuffer(). `gather`
   // and `reduce` may be the same object when options.communicators is 1, and null in a world of
-  // one.
+  // one. Throws std::invalid_argument for dtypes of a master, gradient or reduction but fp32.
   Executor(Device& device, PhasedAllocator& allocator, Model& model, const ExecutorOptions& options,
            int rank, int world, Communicator* gather, Communicator* reduce);
   ~Executor() override;
@@ -79,20 +83,27 @@ class Executor final : public SegmentHooks {
   int replica_rank() const { return replica_rank_; }
   Stream& compute() { return *streams_[0]; }
 
-  // This rank's shards, fp32 [shard_size], by flat parameter. The gradient of a frozen one is
-  // empty, [0].
+  // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
+  // is gathered, the same memory where `compute` is the dtype of the master; and the gradient,
+  // fp32, in which ranks and micro-batches are summed, of a frozen one empty, [0].
   const View& master(int flat) const { return masters_[flat]; }
+  const View& compute_shard(int flat) const { return compute_shards_[flat]; }
   const View& gradient(int flat) const { return gradients_[flat]; }
-  // Another one of each flat parameter that trains, for the optimizer: persistent memory, zero.
-  std::vector<View> NewShards(MemoryKind kind);
-  // fp32, persistent, contents undefined: what a forward pass leaves for the host, logits say.
-  View NewBuffer(int64_t elements);
+  // Another one of each flat parameter that trains, in the dtype of its `as`, or of what is given
+  // of it in `like`: persistent memory, zero.
+  std::vector<View> NewShards(MemoryKind kind, DType DTypes::*as);
+  std::vector<View> NewShards(MemoryKind kind, const std::vector<View>& like);
+  // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
+  View NewBuffer(int64_t elements, DType dtype);
 
   // Fills this rank's elements of every parameter: `fill(parameter, begin, values)` gives elements
   // [begin, begin + values.size()) of it. Runs on the compute stream, on its threads; returns when
   // enqueued. Padding becomes zero.
   using FillParameter = std::function<void(const Parameter&, int64_t begin, std::span<float>)>;
   void Initialize(FillParameter fill);
+  // Who writes master weights in another way says so, before the next step: enqueues the compute
+  // copies, where there are any.
+  void MastersWritten();
 
   struct Step {
     Mode mode = Mode::kTrain;
@@ -140,14 +151,17 @@ class Executor final : public SegmentHooks {
  private:
   struct Flat {
     std::vector<Parameter*> parameters;  // Parallel to the layout's.
-    std::byte* value = nullptr;          // Where it is gathered now.
-    std::byte* gradient = nullptr;
+    View value, gradient;                // [size], where they are now; else empty.
   };
   struct OwnMemory {
-    View own_value, own_gradient;  // Empty where it uses slots.
+    View own_value, own_gradient;  // Bytes. Empty where it uses slots.
   };
 
-  View NewPersistent(int64_t elements, MemoryKind kind, DType dtype = DType::kFloat32);
+  View NewPersistent(int64_t elements, MemoryKind kind, DType dtype);
+  View NewShard(const FlatParameter& flat, MemoryKind kind, DType dtype);
+  View NewBytes(int64_t bytes, MemoryKind kind) {
+    return NewPersistent(bytes, kind, DType::kUInt8);
+  }
   Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
   bool sharded() const { return layout_.shards > 1; }
 
@@ -160,12 +174,9 @@ class Executor final : public SegmentHooks {
   void Execute(const Action& action);
   // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
   // one.
-  const View& ShardInUse(int flat) const {
-    return step_->weights && !layout_.flat_parameters[flat].frozen ? (*step_->weights)[flat]
-                                                                   : masters_[flat];
-  }
+  const View& ShardInUse(int flat) const;
+  void WriteComputeShard(Stream& stream, int flat);
   void Bind(int unit, bool value, bool gradient);
-  View FlatView(std::byte* data, int flat) const;
 
   Device& device_;
   PhasedAllocator& allocator_;
@@ -179,11 +190,11 @@ class Executor final : public SegmentHooks {
   Communicator* const reduce_;
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId.
 
-  std::vector<Flat> flats_;                // By Layout::flat_parameters.
-  std::vector<OwnMemory> units_;           // By Layout::units.
-  std::vector<View> masters_, gradients_;  // By flat parameter; empty gradient of a frozen one.
-  std::vector<View> gather_slots_, gradient_slots_;
-  View staging_;
+  std::vector<Flat> flats_;                                 // By Layout::flat_parameters.
+  std::vector<OwnMemory> units_;                            // By Layout::units.
+  std::vector<View> masters_, compute_shards_, gradients_;  // By flat parameter.
+  std::vector<View> gather_slots_, gradient_slots_;         // Bytes.
+  View staging_;                                            // Bytes.
   Batch batches_[2];
   View scalars_, reports_[2], workspace_;
 

@@ -38,6 +38,27 @@ std::vector<int> Wrap(const std::vector<SegmentShape>& segments, const WrapPolic
   return unit;
 }
 
+int64_t Bytes(const Layout& layout, std::span<const int> flats, DType DTypes::*dtype) {
+  int64_t bytes = 0;
+  for (const int f : flats) {
+    const FlatParameter& flat = layout.flat_parameters[f];
+    bytes += flat.size * SizeOf(flat.dtypes.*dtype);
+  }
+  return bytes;
+}
+
+// The one for `dtypes` of a kind; made where there is none yet.
+FlatParameter& FlatFor(std::vector<FlatParameter>& kind, const std::string& name, bool frozen,
+                       const DTypes& dtypes) {
+  const auto of = std::find_if(kind.begin(), kind.end(),
+                               [&](const FlatParameter& flat) { return flat.dtypes == dtypes; });
+  if (of != kind.end()) return *of;
+  const std::string number = kind.empty() ? "" : "." + std::to_string(kind.size() + 1);
+  kind.push_back(
+      {.name = name + (frozen ? ".frozen" : "") + number, .frozen = frozen, .dtypes = dtypes});
+  return kind.back();
+}
+
 }  // namespace
 
 int64_t Layout::NumParameters() const {
@@ -48,25 +69,28 @@ int64_t Layout::NumParameters() const {
   return n;
 }
 
-int64_t Layout::UnitSize(int unit, bool trainable_only) const {
-  int64_t n = 0;
-  for (const int f : units[unit].flat_parameters) {
-    if (!trainable_only || !flat_parameters[f].frozen) n += flat_parameters[f].size;
-  }
-  return n;
+std::span<const int> Layout::TrainableFlatParameters(int unit) const {
+  return {units[unit].flat_parameters.data(), static_cast<size_t>(units[unit].trainable)};
 }
 
-int64_t Layout::MaxUnitSize(bool trainable_only) const {
-  int64_t n = 0;
-  for (int u = 1; u < static_cast<int>(units.size()); ++u) {
-    n = std::max(n, UnitSize(u, trainable_only));
-  }
-  return n;
+int64_t Layout::GatheredBytes(int unit) const {
+  return Bytes(*this, units[unit].flat_parameters, &DTypes::compute);
 }
 
-int Layout::TrainableFlatParameter(int unit) const {
-  const int first = units[unit].flat_parameters.front();
-  return flat_parameters[first].frozen ? -1 : first;
+int64_t Layout::GradientBytes(int unit) const {
+  return Bytes(*this, TrainableFlatParameters(unit), &DTypes::grad);
+}
+
+int64_t Layout::MaxGatheredBytes() const {
+  int64_t most = 0;
+  for (int u = 1; u < static_cast<int>(units.size()); ++u) most = std::max(most, GatheredBytes(u));
+  return most;
+}
+
+int64_t Layout::MaxGradientBytes() const {
+  int64_t most = 0;
+  for (int u = 1; u < static_cast<int>(units.size()); ++u) most = std::max(most, GradientBytes(u));
+  return most;
 }
 
 Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy, int shards) {
@@ -78,36 +102,42 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
   layout.unit_of_segment = Wrap(segments, policy);
 
   struct Parts {
-    FlatParameter trainable, frozen;
+    std::string name;
+    std::vector<FlatParameter> trainable, frozen;
   };
   std::vector<Parts> parts;
   std::set<std::string> names;
   for (size_t i = 0; i < segments.size(); ++i) {
     const size_t unit = layout.unit_of_segment[i];
     for (size_t u = parts.size(); u <= unit; ++u) {
-      const std::string name = u == 0 ? "root" : segments[i].name;
-      parts.push_back({{.name = name}, {.name = name + ".frozen", .frozen = true}});
+      parts.push_back({u == 0 ? "root" : segments[i].name, {}, {}});
     }
     for (const ParameterShape& p : segments[i].parameters) {
       if (!names.insert(p.name).second) {
         throw std::invalid_argument("[MakeLayout] parameter " + p.name + " occurs twice");
       }
-      FlatParameter& flat = p.frozen ? parts[unit].frozen : parts[unit].trainable;
+      Parts& of = parts[unit];
+      FlatParameter& flat =
+          FlatFor(p.frozen ? of.frozen : of.trainable, of.name, p.frozen, p.dtypes);
       const int64_t offset = RoundUp(flat.size, kParameterAlignment);
       flat.parameters.push_back({p.name, p.shape, offset});
       flat.size = offset + p.shape.NumElements();
     }
   }
-  for (Parts& unit : parts) {
-    layout.units.emplace_back();
-    const bool all_frozen = unit.trainable.parameters.empty() && !unit.frozen.parameters.empty();
-    for (FlatParameter* flat : {&unit.trainable, &unit.frozen}) {
-      if (flat->parameters.empty() && (flat->frozen || all_frozen)) continue;
-      flat->size = RoundUp(flat->size, kShardAlignment * shards);
-      flat->shard_size = flat->size / shards;
-      layout.units.back().flat_parameters.push_back(
-          static_cast<int>(layout.flat_parameters.size()));
-      layout.flat_parameters.push_back(std::move(*flat));
+  for (Parts& part : parts) {
+    // A unit without parameters has an empty flat parameter.
+    if (part.trainable.empty() && part.frozen.empty()) {
+      FlatFor(part.trainable, part.name, /*frozen=*/false, {});
+    }
+    Unit& unit = layout.units.emplace_back();
+    unit.trainable = static_cast<int>(part.trainable.size());
+    for (std::vector<FlatParameter>* kind : {&part.trainable, &part.frozen}) {
+      for (FlatParameter& flat : *kind) {
+        flat.size = RoundUp(flat.size, kShardAlignment * shards);
+        flat.shard_size = flat.size / shards;
+        unit.flat_parameters.push_back(static_cast<int>(layout.flat_parameters.size()));
+        layout.flat_parameters.push_back(std::move(flat));
+      }
     }
   }
   return layout;

@@ -3,7 +3,8 @@
 // F.
 //
 // Unit (arXiv 2304.11277, section 3.2.1): what is gathered, freed and reduced together. Its
-// parameters lie end to end in flat parameters: one for those that train, one for the frozen.
+// parameters lie end to end in flat parameters: one for those that train, one for the frozen, and
+// of each kind one for every choice of dtypes.
 // Offsets count elements and are the same for every dtype: each parameter starts at a multiple of
 // 64 (a cache line of any dtype), each shard is a multiple of 256 (so a norm's chunk of 256 never
 // straddles two ranks). Padding is zero in parameters, gradients and state, by construction.
@@ -11,6 +12,7 @@
 #define FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,10 +23,23 @@ namespace fsdp {
 constexpr int64_t kParameterAlignment = 64;  // Elements.
 constexpr int64_t kShardAlignment = 256;     // Elements.
 
+// What a flat parameter is kept, computed and summed in: five choices, none implied by another.
+// fp32 where nothing else is said.
+struct DTypes {
+  DType master = DType::kFloat32;   // What the optimizer updates and a checkpoint holds.
+  DType state = DType::kFloat32;    // Of the optimizer.
+  DType compute = DType::kFloat32;  // What is gathered, and seen by the model's code.
+  DType grad = DType::kFloat32;     // What backward adds to, before it is reduced.
+  DType reduce = DType::kFloat32;   // What of that travels.
+
+  bool operator==(const DTypes&) const = default;
+};
+
 struct ParameterShape {
   std::string name;  // Of its Hugging Face file, or of what several tensors of it are put into.
   Shape shape;
   bool frozen = false;
+  DTypes dtypes = {};
 };
 
 // Stretches of a model's forward pass, in order: the embedding, the blocks, the head. The
@@ -59,14 +74,17 @@ struct FlatParameter {
   int64_t size = 0;        // Elements, with padding: shards * shard_size.
   int64_t shard_size = 0;  // Elements of one rank.
   bool frozen = false;     // All its parameters are: no gradient, no optimizer state.
+  DTypes dtypes = {};
 
   int64_t ShardBegin(int shard) const { return shard * shard_size; }
 };
 
 // A block's trainable parameters and its frozen ones are flat parameters of their own (the latter
-// named with ".frozen"), because only the former have gradients.
+// named with ".frozen"), because only the former have gradients. The second and later ones of a
+// kind, whose dtypes are others, have a number: ".2".
 struct Unit {
-  std::vector<int> flat_parameters;  // Indices. Not empty; one that trains comes first.
+  std::vector<int> flat_parameters;  // Indices. Not empty; those that train come first.
+  int trainable = 0;                 // How many do.
 };
 
 struct Layout {
@@ -76,13 +94,15 @@ struct Layout {
   std::vector<int> unit_of_segment;            // Parallel to the segments.
 
   int64_t NumParameters() const;  // Without padding.
-  // Elements of a unit's flat parameters, one after the other; with `trainable_only`, of the one
-  // that trains.
-  int64_t UnitSize(int unit, bool trainable_only = false) const;
+  // Indices of the unit's flat parameters that train; empty where everything in it is frozen.
+  std::span<const int> TrainableFlatParameters(int unit) const;
+  // Of a unit's flat parameters, one after the other: gathered, in `compute`; and the gradients of
+  // those that train, in `grad`.
+  int64_t GatheredBytes(int unit) const;
+  int64_t GradientBytes(int unit) const;
   // The largest of the units other than the root; 0 without any.
-  int64_t MaxUnitSize(bool trainable_only = false) const;
-  // Index of the unit's flat parameter that trains; -1 where everything in it is frozen.
-  int TrainableFlatParameter(int unit) const;
+  int64_t MaxGatheredBytes() const;
+  int64_t MaxGradientBytes() const;
 };
 
 // Throws std::invalid_argument for shards < 1 or a name that occurs twice.

@@ -101,10 +101,10 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   executor.threads = options.threads;
   executor_ =
       std::make_unique<Executor>(device_, allocator_, *model_, executor, 0, 1, nullptr, nullptr);
-  logits_ = executor_->NewBuffer(options.rows * vocab_size());
+  logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32);
   for (int64_t i = 0; i < c.layers; ++i) {
-    const View k = executor_->NewBuffer(layer.NumElements());
-    const View v = executor_->NewBuffer(layer.NumElements());
+    const View k = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
+    const View v = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
     cache_.push_back({k.Reshape(layer), v.Reshape(layer)});
   }
   executor_->Initialize(model.weights);

@@ -274,6 +274,7 @@ class Trainer {
       executor().Synchronize();  // The optimizer's zeros are written.
       CheckpointMeta meta;
       EveryRank("load", [&] { meta = LoadAndCheck(); });
+      executor().MastersWritten();
       step_ = meta.step;
       tokens_ = meta.tokens;
       seed_ = meta.seed;

@@ -41,14 +41,23 @@ void Parameter::AddAdapter(const Adapter& adapter) {
 }
 
 ConstView Parameter::value() const {
-  FSDP_CHECK(value_ != nullptr) << name_ << " is used while its unit is not gathered";
-  return {value_, DType::kFloat32, shape_};
+  FSDP_CHECK(value_.data != nullptr) << name_ << " is used while its unit is not gathered";
+  return value_;
 }
 
 View Parameter::grad() const {
   FSDP_CHECK(trainable_) << name_ << " is frozen";
-  FSDP_CHECK(grad_ != nullptr) << name_ << " is given a gradient outside its unit's backward";
-  return {grad_, DType::kFloat32, shape_};
+  FSDP_CHECK(grad_.data != nullptr) << name_ << " is given a gradient outside its unit's backward";
+  return grad_;
+}
+
+void Parameter::Bind(const View& value, const View& grad) {
+  for (const View& view : {value, grad}) {
+    FSDP_CHECK(view.data == nullptr || view.shape == shape_)
+        << name_ << " is " << shape_.ToString() << ", bound to " << view.shape.ToString();
+  }
+  value_ = value;
+  grad_ = grad;
 }
 
 std::vector<SlicePiece> SlicePieces(const Parameter& parameter, int64_t begin, int64_t count) {

@@ -64,13 +64,14 @@ class Parameter {
   void Freeze() { trainable_ = false; }
   bool trainable() const { return trainable_; }
 
-  // FSDP_CHECK that the unit is gathered, or has a gradient slot.
+  // Of the dtypes that they are bound with. FSDP_CHECK that the unit is gathered, or has a gradient
+  // slot.
   ConstView value() const;
   View grad() const;  // Ops add to it. Of a trainable parameter.
 
-  // For the executor; null ends it.
-  void BindValue(std::byte* data) { value_ = data; }
-  void BindGrad(std::byte* data) { grad_ = data; }
+  // For the executor: views of the parameter's shape, each in a dtype of its own; empty ones end
+  // it. They stay while the unit is where it is.
+  void Bind(const View& value, const View& grad);
 
  private:
   std::string name_;
@@ -79,8 +80,7 @@ class Parameter {
   std::vector<Adapter> adapters_;
   bool is_adapter_ = false;
   bool trainable_ = true;
-  std::byte* value_ = nullptr;
-  std::byte* grad_ = nullptr;
+  View value_, grad_;
 };
 
 // Elements [at, at + count) of a run of a parameter's elements: elements [begin, begin + count) of

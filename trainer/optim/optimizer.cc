@@ -40,7 +40,7 @@ class AdamWOptimizer final : public Optimizer {
   AdamWOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
       : options_(options), rules_(RulesOf(options, executor, model)) {
     for (const char* name : {"m", "v"}) {
-      state_.push_back({name, executor.NewShards(MemoryKind::kOptimizer)});
+      state_.push_back({name, executor.NewShards(MemoryKind::kOptimizer, &DTypes::state)});
     }
   }
   void Step(Stream& stream, int flat, double lr, int64_t step, View master, ConstView gradient,
@@ -62,7 +62,7 @@ class SgdOptimizer final : public Optimizer {
   SgdOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
       : options_(options), rules_(RulesOf(options, executor, model)) {
     if (options.momentum > 0) {
-      state_.push_back({"momentum", executor.NewShards(MemoryKind::kOptimizer)});
+      state_.push_back({"momentum", executor.NewShards(MemoryKind::kOptimizer, &DTypes::state)});
     }
   }
   void Step(Stream& stream, int flat, double lr, int64_t, View master, ConstView gradient,

@@ -138,8 +138,8 @@ TEST_F(TapeTest, AnInputUsedTwiceByOneNodeCountsTwice) {
 struct Weight {
   Weight(const TensorPtr& value, const Shape& shape)
       : value(value), grad(shape.NumElements()), parameter("w", shape, {}, true) {
-    parameter.BindValue(value->view().data);
-    parameter.BindGrad(reinterpret_cast<std::byte*>(grad.data()));
+    parameter.Bind(value->view(),
+                   {reinterpret_cast<std::byte*>(grad.data()), DType::kFloat32, shape});
   }
   TensorPtr value;
   std::vector<float> grad;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -15,6 +17,11 @@ std::vector<SegmentShape> ThreeBlocks() {
           {"h.1", true, {{"h.1.w", Shape{7, 21}}, {"h.1.b", Shape{21}}}},
           {"h.2", true, {{"h.2.w", Shape{7, 21}}, {"h.2.b", Shape{21}}}},
           {"head", false, {{"ln_f", Shape{7}}}}};
+}
+
+std::vector<int> Trainable(const Layout& layout, int unit) {
+  const std::span<const int> flats = layout.TrainableFlatParameters(unit);
+  return {flats.begin(), flats.end()};
 }
 
 TEST(Layout, BlocksAreUnitsAndTheRestIsTheRoot) {
@@ -105,13 +112,43 @@ TEST(Layout, FrozenParametersAreFlatParametersOfTheirOwn) {
                                              "h.1.frozen", "h.2"}));
   EXPECT_EQ(layout.units[1].flat_parameters, (std::vector<int>{2, 3}));
   EXPECT_EQ(layout.units[2].flat_parameters, (std::vector<int>{4}));
-  EXPECT_EQ(layout.TrainableFlatParameter(1), 2);
-  EXPECT_EQ(layout.TrainableFlatParameter(2), -1);
-  EXPECT_EQ(layout.UnitSize(1), layout.flat_parameters[2].size + layout.flat_parameters[3].size);
-  EXPECT_EQ(layout.UnitSize(1, /*trainable_only=*/true), layout.flat_parameters[2].size);
-  EXPECT_EQ(layout.UnitSize(2, /*trainable_only=*/true), 0);
-  EXPECT_EQ(layout.MaxUnitSize(), layout.UnitSize(1));
+  EXPECT_EQ(Trainable(layout, 1), (std::vector<int>{2}));
+  EXPECT_EQ(Trainable(layout, 2), (std::vector<int>{}));
+  const int64_t trains = layout.flat_parameters[2].size, frozen = layout.flat_parameters[3].size;
+  EXPECT_EQ(layout.GatheredBytes(1), 4 * (trains + frozen));
+  EXPECT_EQ(layout.GradientBytes(1), 4 * trains);
+  EXPECT_EQ(layout.GradientBytes(2), 0);
+  EXPECT_EQ(layout.MaxGatheredBytes(), layout.GatheredBytes(1));
+  EXPECT_EQ(layout.MaxGradientBytes(), 4 * trains);
   EXPECT_EQ(layout.NumParameters(), MakeLayout(ThreeBlocks(), {}, 3).NumParameters());
+}
+
+// Of a unit's parameters, those of other dtypes are a buffer of their own; bytes count each in its
+// own dtypes.
+TEST(Layout, EachChoiceOfDTypesIsAFlatParameter) {
+  const DTypes half{.compute = DType::kBFloat16, .grad = DType::kFloat16}, full;
+  std::vector<SegmentShape> segments = ThreeBlocks();
+  segments[1].parameters[0].dtypes = half;  // h.0.w
+  segments[2].parameters[1].dtypes = half;  // h.1.b
+  for (ParameterShape& p : segments[3].parameters) p.dtypes = half, p.frozen = true;
+  segments[3].parameters[1].dtypes = full;
+  const Layout layout = MakeLayout(segments, {}, 3);
+  std::vector<std::string> names;
+  for (const FlatParameter& flat : layout.flat_parameters) names.push_back(flat.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"root", "h.0", "h.0.2", "h.1", "h.1.2", "h.2.frozen",
+                                             "h.2.frozen.2"}));
+  EXPECT_EQ(Trainable(layout, 1), (std::vector<int>{1, 2}));
+  EXPECT_EQ(Trainable(layout, 2), (std::vector<int>{3, 4}));
+  EXPECT_EQ(Trainable(layout, 3), (std::vector<int>{}));
+  const FlatParameter &w = layout.flat_parameters[1], &b = layout.flat_parameters[2];
+  EXPECT_EQ(w.dtypes, half);
+  EXPECT_EQ(b.dtypes, full);
+  EXPECT_EQ(w.parameters[0].name, "h.0.w");
+  EXPECT_EQ(b.parameters[0].name, "h.0.b");
+  EXPECT_EQ(b.parameters[0].offset, 0);
+  EXPECT_EQ(layout.GatheredBytes(1), 2 * w.size + 4 * b.size);
+  EXPECT_EQ(layout.GradientBytes(1), 2 * w.size + 4 * b.size);
+  EXPECT_EQ(layout.MaxGatheredBytes(), std::max(layout.GatheredBytes(1), layout.GatheredBytes(2)));
 }
 
 // An untied embedding and head: neither in the root nor joined with blocks.

@@ -12,16 +12,30 @@ TEST(ParameterDeathTest, HasAnAddressOnlyWhileBound) {
   EXPECT_DEATH(p.value(), "wte.weight is used while its unit is not gathered");
   EXPECT_DEATH(p.grad(), "wte.weight is given a gradient outside its unit's backward");
   std::byte memory[24];
-  p.BindValue(memory);
+  const View value(memory, DType::kBFloat16, p.shape()), grad(memory, DType::kFloat32, p.shape());
+  p.Bind(value, {});
   EXPECT_EQ(p.value().data, memory);
   EXPECT_EQ(p.value().shape, (Shape{2, 3}));
   EXPECT_DEATH(p.grad(), "outside");
-  p.BindGrad(memory);
+  p.Bind(value, grad);
   EXPECT_EQ(p.grad().data, memory);
-  p.BindValue(nullptr);
-  p.BindGrad(nullptr);
+  p.Bind({}, {});
   EXPECT_DEATH(p.value(), "not gathered");
   EXPECT_DEATH(p.grad(), "outside");
+  EXPECT_DEATH(p.Bind({memory, DType::kFloat32, Shape{3, 2}}, {}), "wte.weight is .2, 3., bound");
+}
+
+// Each in its own, as the executor says.
+TEST(ParameterTest, HasTheDTypesThatItIsBoundWith) {
+  Parameter p("wte.weight", Shape{2, 3}, {}, true);
+  std::byte memory[24];
+  for (const DType value : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const DType grad : {DType::kFloat32, DType::kBFloat16}) {
+      p.Bind({memory, value, p.shape()}, {memory, grad, p.shape()});
+      EXPECT_EQ(p.value().dtype, value);
+      EXPECT_EQ(p.grad().dtype, grad);
+    }
+  }
 }
 
 TEST(ParameterTest, IsOneSliceUnlessToldOtherwise) {
