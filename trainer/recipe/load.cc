@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -28,7 +29,8 @@ using recipe::ParseYaml;
 using recipe::Place;
 using recipe::RecipeMistake;
 using recipe::RecipeReader;
-using recipe::RecipeType;
+using recipe::RecipeSchema;
+using recipe::WriteRecipe;
 using recipe::YamlNode;
 
 std::string ShowPlace(const Place& place, const std::vector<std::string>& sources) {
@@ -252,7 +254,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   Rules rules(reader);
   const bool family_written = reader.places().count("model.family") > 0;
   rules.Require(recipe.model.init_from || family_written, {"model.family"}, "required");
-  rules.RequireKeys(RecipeType().schema, RecipeType().write(recipe), "");
+  rules.RequireKeys(RecipeSchema(), WriteRecipe(recipe), "");
 
   const std::string& name = recipe.run.name;
   rules.Require(name.find('/') == std::string::npos && name != "." && name != "..", {"run.name"},
@@ -358,7 +360,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
                         [](const Layer& layer) { return layer.is_preset; });
 
   Recipe recipe;
-  for (const Layer& layer : layers) RecipeType().read(*layer.tree, "", reader, recipe);
+  for (const Layer& layer : layers) recipe::ReadRecipe(*layer.tree, reader, recipe);
   const bool family_is_null = !recipe.model.family && !recipe.model.init_from;
   FillFamily(recipe.model);
   if (HasShape(recipe.model)) FillShape(recipe.model, recipe.data);

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdint>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "trainer/recipe/schema.h"
 #include "trainer/recipe/yaml_text.h"
@@ -11,7 +12,8 @@ namespace fsdp {
 namespace {
 
 using recipe::Json;
-using recipe::RecipeType;
+using recipe::RecipeSchema;
+using recipe::WriteRecipe;
 using recipe::YamlValue;
 
 bool IsListOfMaps(const Json& value) {
@@ -140,17 +142,17 @@ void AddRows(const Json& section, const std::string& prefix, std::string& text) 
 
 std::string PrintRecipe(const Recipe& recipe) {
   std::string text;
-  AddYaml(RecipeType().write(recipe), 0, text);
+  AddYaml(WriteRecipe(recipe), 0, text);
   return text;
 }
 
 std::vector<std::pair<std::string, std::string>> FlattenRecipe(const Recipe& recipe) {
   std::vector<std::pair<std::string, std::string>> flat;
-  AddFlat(RecipeType().write(recipe), "", flat);
+  AddFlat(WriteRecipe(recipe), "", flat);
   return flat;
 }
 
-std::string RecipeJsonSchema() { return RecipeType().schema.dump(2) + "\n"; }
+std::string RecipeJsonSchema() { return RecipeSchema().dump(2) + "\n"; }
 
 std::string RecipeDocumentation() {
   std::string text = R"(# The recipe
@@ -188,7 +190,7 @@ What these keys do with each other is in [training.md](training.md).
   `config schema` prints a JSON Schema: save it as `recipe.schema.json` and begin a recipe with
   `# yaml-language-server: $schema=recipe.schema.json` to have an editor complete and check it.
 )";
-  for (const auto& [name, section] : RecipeType().schema["properties"].items()) {
+  for (const auto& [name, section] : RecipeSchema()["properties"].items()) {
     text += "\n## " + name + "\n\n" + section["description"].get<std::string>() +
             "\n\n| key | value | default | |\n|---|---|---|---|\n";
     AddRows(section, name + ".", text);

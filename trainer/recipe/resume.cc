@@ -1,5 +1,7 @@
 #include "trainer/recipe/resume.h"
 
+#include <nlohmann/json.hpp>
+
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/schema.h"
@@ -10,7 +12,7 @@ namespace fsdp {
 namespace {
 
 using recipe::Json;
-using recipe::RecipeType;
+using recipe::WriteRecipe;
 using recipe::YamlValue;
 
 bool IsFree(const std::string& key) {
@@ -60,7 +62,7 @@ std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Reci
     asked.model.family.reset();
   }
   std::vector<RecipeDifference> differences;
-  Compare("", RecipeType().write(recorded), RecipeType().write(asked), differences);
+  Compare("", WriteRecipe(recorded), WriteRecipe(asked), differences);
   return differences;
 }
 

@@ -6,12 +6,20 @@
 #include <string>
 #include <vector>
 
+#include "trainer/recipe/reader.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/recipe/types.h"
 
 namespace fsdp::recipe {
 
-const Type<Recipe>& RecipeType();
+// JSON Schema, draft 2020-12.
+const Json& RecipeSchema();
+
+// Takes what the tree names into the recipe; mistakes become the reader's notes.
+void ReadRecipe(const YamlNode& node, RecipeReader& reader, Recipe& recipe);
+
+// Every key; reading it again gives the same recipe.
+Json WriteRecipe(const Recipe& recipe);
 
 // Every key with its dots, sections too, in the table's order.
 std::vector<std::string> KnownKeys();

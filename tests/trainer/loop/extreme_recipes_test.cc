@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "tests/trainer/comm/ranks.h"
@@ -70,7 +71,7 @@ void AddKeys(const Json& schema, const std::string& prefix, std::vector<NumericK
 
 std::vector<NumericKey> Keys() {
   std::vector<NumericKey> keys;
-  AddKeys(recipe::RecipeType().schema, "", keys);
+  AddKeys(recipe::RecipeSchema(), "", keys);
   keys.push_back(
       {"optimizer.betas", {"[0, 0]", "[0.9999999, 0]", "[0, 0.99999999]", "[0.5, 0.999]"}});
   keys.push_back({"train.ema", {"{decay: 0}", "{decay: 0.99999999999999989}"}});

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 
@@ -17,7 +18,7 @@ namespace fsdp {
 namespace {
 
 using recipe::Json;
-using recipe::RecipeType;
+using recipe::WriteRecipe;
 
 // The part of JSON Schema (draft 2020-12) that the schema uses; any other keyword fails the test.
 bool Allows(const Json& schema, const Json& value) {
@@ -409,7 +410,7 @@ TEST(Print, ReadsBackToTheSameRecipe) {
     Recipe recipe;
     ASSERT_NO_THROW(recipe = ParseRecipe({{"drawn", drawn.dump()}})) << MistakesOf(drawn);
     // What was drawn is what was read ...
-    Json written = RecipeType().write(recipe);
+    Json written = WriteRecipe(recipe);
     for (const auto& [key, value] : drawn["model"].items()) {
       if (value.is_null()) written["model"][key] = nullptr;  // Filled in.
     }

@@ -1,0 +1,182 @@
+#include "trainer/recipe/containers.h"
+
+#include <algorithm>
+#include <map>
+
+#include "trainer/recipe/type_of.h"
+
+namespace fsdp::recipe {
+namespace {
+
+class NullableType final : public ValueType {
+ public:
+  NullableType(const AnyType& inner, const OptionalOps& ops)
+      : inner_(inner), ops_(ops), is_map_(inner->Schema().contains("properties")) {}
+
+  Json Schema() const override {
+    Json schema = inner_->Schema();
+    if (schema.contains("enum")) {
+      schema["enum"].push_back(nullptr);
+    } else if (is_map_) {
+      return {{"anyOf", {{{"type", "null"}}, schema}}};
+    } else {
+      schema["type"] = {schema["type"], "null"};
+    }
+    return schema;
+  }
+  bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
+            void* value) const override {
+    if (node.kind == YamlNode::Kind::kNull) {
+      reader.ForgetBelow(key);
+      ops_.reset(value);
+      return true;
+    }
+    void* inner = const_cast<void*>(ops_.get(value));
+    const bool was_empty = inner == nullptr;
+    if (was_empty) inner = ops_.emplace(value);
+    const bool good = inner_->Read(node, key, reader, inner);
+    // A map with mistakes is there nonetheless: what else it lacks is to be found too.
+    if (!good && !is_map_ && was_empty) ops_.reset(value);
+    return good;
+  }
+  Json Write(const void* value) const override {
+    const void* inner = ops_.get(value);
+    return inner == nullptr ? Json() : inner_->Write(inner);
+  }
+
+ private:
+  const AnyType inner_;
+  const OptionalOps ops_;
+  const bool is_map_;
+};
+
+class ListType final : public ValueType {
+ public:
+  ListType(const AnyType& item, std::optional<size_t> size, const ListOps& ops)
+      : item_(item), size_(size), ops_(ops) {}
+
+  Json Schema() const override {
+    Json schema = {{"type", "array"}, {"items", item_->Schema()}};
+    if (size_) schema["minItems"] = schema["maxItems"] = *size_;
+    return schema;
+  }
+  bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
+            void* value) const override {
+    if (node.kind != YamlNode::Kind::kList || (size_ && node.items.size() != *size_)) {
+      reader.Wrong(node, key, size_ ? "a list of " + std::to_string(*size_) : "a list");
+      return false;
+    }
+    const std::shared_ptr<void> list = ops_.make(node.items.size());
+    bool good = true;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      good &= item_->Read(*node.items[i], key + "[" + std::to_string(i) + "]", reader,
+                          const_cast<void*>(ops_.at(list.get(), i)));
+    }
+    if (good) ops_.move(value, list.get());
+    return good;
+  }
+  Json Write(const void* value) const override {
+    Json list = Json::array();
+    for (size_t i = 0; i < ops_.size(value); ++i) list.push_back(item_->Write(ops_.at(value, i)));
+    return list;
+  }
+
+ private:
+  const AnyType item_;
+  const std::optional<size_t> size_;
+  const ListOps ops_;
+};
+
+class MapType final : public ValueType {
+ public:
+  MapType(AnySection section, const void* defaults)
+      : section_(std::move(section)), defaults_(defaults) {
+    for (const AnyField& field : section_.fields) {
+      names_.push_back(field.name);
+      for (const std::string& alias : field.aliases) aliases_[alias] = field.name;
+    }
+  }
+
+  Json Schema() const override {
+    Json properties = Json::object(), required = Json::array(), one_required = Json::array();
+    for (const AnyField& field : section_.fields) {
+      Json& property = properties[field.name] = {{"description", field.description}};
+      property.update(field.type->Schema());
+      if (field.required) {
+        required.push_back(field.name);
+      } else if (property.value("type", Json()) != "object") {
+        property["default"] = field.type->Write(At(defaults_, field));
+      }
+    }
+    Json schema = {
+        {"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
+    if (!required.empty()) schema["required"] = std::move(required);
+    for (const std::string& name : section_.one_required) {
+      one_required.push_back({{"required", {name}}});
+    }
+    if (!one_required.empty()) schema["anyOf"] = std::move(one_required);
+    return schema;
+  }
+  bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
+            void* object) const override {
+    if (section_.before) section_.before(node, object);
+    if (node.kind != YamlNode::Kind::kMap) {
+      reader.Wrong(node, key, "a map");
+      return false;
+    }
+    const std::string prefix = key.empty() ? "" : key + ".";
+    const size_t before = reader.mistakes().size();
+    // In the table's order, not the file's: model.preset goes before the fields it sets.
+    for (const AnyField& field : section_.fields) {
+      const YamlNode::Entry* entry = node.Find(field.name);
+      if (entry == nullptr) continue;
+      const bool is_map = entry->value->kind == YamlNode::Kind::kMap;
+      reader.Saw(prefix + field.name, is_map ? entry->place : entry->value->place, is_map);
+      field.type->Read(*entry->value, prefix + field.name, reader,
+                       const_cast<void*>(At(object, field)));
+      if (field.then) field.then(*entry->value, object);
+    }
+    for (const YamlNode::Entry& entry : node.entries) {
+      if (std::find(names_.begin(), names_.end(), entry.key) != names_.end()) continue;
+      reader.UnknownKey(entry, prefix, names_, aliases_);
+    }
+    return reader.mistakes().size() == before;
+  }
+  Json Write(const void* object) const override {
+    Json map = Json::object();
+    for (const AnyField& field : section_.fields) {
+      map[field.name] = field.type->Write(At(object, field));
+    }
+    return map;
+  }
+
+ private:
+  static const void* At(const void* object, const AnyField& field) {
+    return static_cast<const std::byte*>(object) + field.offset;
+  }
+
+  const AnySection section_;
+  const void* const defaults_;
+  std::vector<std::string> names_;
+  std::map<std::string, std::string> aliases_;
+};
+
+}  // namespace
+
+AnyType NullableOf(const AnyType& inner, const OptionalOps& ops) {
+  return AnyType(std::make_shared<NullableType>(inner, ops));
+}
+AnyType ListOfSize(const AnyType& item, std::optional<size_t> size, const ListOps& ops) {
+  return AnyType(std::make_shared<ListType>(item, size, ops));
+}
+
+AnyField::AnyField(const char* name, const char* description, const AnyType& type, size_t offset)
+    : name(name), description(description), type(type), offset(offset) {}
+AnyField::AnyField(const AnyField&) = default;
+AnyField::~AnyField() = default;
+
+AnyType MapOf(AnySection section, const void* defaults) {
+  return AnyType(std::make_shared<MapType>(std::move(section), defaults));
+}
+
+}  // namespace fsdp::recipe

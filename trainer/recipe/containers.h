@@ -1,0 +1,147 @@
+// Types of values that hold others: optionals, lists, and maps with a table of keys.
+#ifndef FSDP_TRAIN_TRAINER_RECIPE_CONTAINERS_H_
+#define FSDP_TRAIN_TRAINER_RECIPE_CONTAINERS_H_
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/recipe/types.h"
+
+namespace fsdp::recipe {
+
+// What they do with optionals and lists of values that they do not know.
+struct OptionalOps {
+  const void* (*get)(const void* optional);  // Null where it is empty.
+  void* (*emplace)(void* optional);
+  void (*reset)(void* optional);
+};
+struct ListOps {
+  size_t (*size)(const void* list);
+  const void* (*at)(const void* list, size_t i);
+  std::shared_ptr<void> (*make)(size_t size);
+  void (*move)(void* to, void* from);
+};
+
+AnyType NullableOf(const AnyType& inner, const OptionalOps& ops);
+// `size`: of exactly so many items.
+AnyType ListOfSize(const AnyType& item, std::optional<size_t> size, const ListOps& ops);
+
+template <typename V>
+Type<std::optional<V>> Nullable(const Type<V>& inner) {
+  using Optional = std::optional<V>;
+  static constexpr OptionalOps kOps = {
+      [](const void* optional) -> const void* {
+        const Optional& value = *static_cast<const Optional*>(optional);
+        return value ? &*value : nullptr;
+      },
+      [](void* optional) -> void* { return &static_cast<Optional*>(optional)->emplace(); },
+      [](void* optional) { static_cast<Optional*>(optional)->reset(); }};
+  return Type<Optional>(NullableOf(inner, kOps));
+}
+
+template <typename V>
+Type<std::vector<V>> ListOf(const Type<V>& item) {
+  using List = std::vector<V>;
+  static constexpr ListOps kOps = {
+      [](const void* list) { return static_cast<const List*>(list)->size(); },
+      [](const void* list, size_t i) -> const void* {
+        return &(*static_cast<const List*>(list))[i];
+      },
+      [](size_t size) -> std::shared_ptr<void> { return std::make_shared<List>(size); },
+      [](void* to, void* from) { static_cast<List*>(to)->swap(*static_cast<List*>(from)); }};
+  return Type<List>(ListOfSize(item, std::nullopt, kOps));
+}
+
+template <typename V>
+Type<std::array<V, 2>> PairOf(const Type<V>& item) {
+  using Pair = std::array<V, 2>;
+  static constexpr ListOps kOps = {
+      [](const void*) { return size_t{2}; },
+      [](const void* list, size_t i) -> const void* {
+        return &(*static_cast<const Pair*>(list))[i];
+      },
+      [](size_t) -> std::shared_ptr<void> { return std::make_shared<Pair>(); },
+      [](void* to, void* from) { *static_cast<Pair*>(to) = *static_cast<Pair*>(from); }};
+  return Type<Pair>(ListOfSize(item, 2, kOps));
+}
+
+// One key of a map that is read into an object.
+struct AnyField {
+  AnyField(const char* name, const char* description, const AnyType& type, size_t offset);
+  AnyField(const AnyField&);
+  ~AnyField();
+
+  std::string name, description;
+  AnyType type;
+  size_t offset;  // Of the member in the object.
+  bool required = false;
+  std::vector<std::string> aliases;  // Names elsewhere, for hints.
+  // Called when the key's node has been read, well or not.
+  std::function<void(const YamlNode& node, void* object)> then;
+};
+
+template <typename T>
+struct Field : AnyField {
+  using AnyField::AnyField;
+
+  Field&& Required() && {
+    required = true;
+    return std::move(*this);
+  }
+  Field&& Elsewhere(std::initializer_list<const char*> names) && {
+    aliases.assign(names.begin(), names.end());
+    return std::move(*this);
+  }
+  Field&& Then(void (*f)(const YamlNode& node, T& object)) && {
+    then = [f](const YamlNode& node, void* object) { f(node, *static_cast<T*>(object)); };
+    return std::move(*this);
+  }
+};
+
+// A T as it is where nobody wrote anything.
+template <typename T>
+const T& DefaultOf() {
+  static const T object{};
+  return object;
+}
+
+template <typename T, typename V>
+Field<T> Key(const char* name, V T::*member, const Type<V>& type, const char* description) {
+  const T& object = DefaultOf<T>();
+  const auto* begin = reinterpret_cast<const std::byte*>(&object);
+  const auto* at = reinterpret_cast<const std::byte*>(&(object.*member));
+  return Field<T>(name, description, type, static_cast<size_t>(at - begin));
+}
+
+// The keys of a map.
+struct AnySection {
+  std::vector<AnyField> fields;
+  std::vector<std::string> one_required;  // Of these at least one.
+  // Called before a node is read.
+  std::function<void(const YamlNode& node, void* object)> before;
+};
+AnyType MapOf(AnySection section, const void* defaults);  // Which must stay.
+
+template <typename T>
+struct Section : AnySection {
+  Section(std::initializer_list<Field<T>> list) {
+    for (const Field<T>& field : list) Add(field);
+  }
+  void Add(const Field<T>& field) { fields.push_back(field); }
+};
+
+template <typename T>
+Type<T> Map(const Section<T>& section) {
+  return Type<T>(MapOf(section, &DefaultOf<T>()));
+}
+
+}  // namespace fsdp::recipe
+
+#endif  // FSDP_TRAIN_TRAINER_RECIPE_CONTAINERS_H_

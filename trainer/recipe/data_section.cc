@@ -1,0 +1,76 @@
+#include "trainer/recipe/forms.h"
+#include "trainer/recipe/sections.h"
+
+namespace fsdp::recipe {
+namespace {
+
+Section<SourceRecipe> SourceSection() {
+  using R = SourceRecipe;
+  return {
+      Key("source", &R::source, OneOf<R::Source>(Later({"images"})),
+          "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
+          ".bin, .npy or raw). synthetic: tokens drawn from the seed over the model's vocabulary, "
+          "without files."),
+      Key("paths", &R::paths, ListOf(Text()),
+          "Files or globs, in this order. At least one for text and tokens, none for synthetic."),
+      Key("tokenizer", &R::tokenizer, TokenizerName(),
+          "bytes: a token for each byte of the files as they are. Otherwise a file is a document, "
+          "in "
+          ".jsonl a line is. For tokens: what made them, where samples are to be shown."),
+      Key("column", &R::column, Text(),
+          "text: the field of .jsonl that holds a document. bytes does not read it."),
+      Key("dtype", &R::dtype, Nullable(OneOf<R::RawDType>()),
+          "tokens: of raw files. null: every file has a header of llm.c or NumPy."),
+      Key("eot", &R::eot, Nullable(Integer(0)),
+          "The token that ends every document. null: the tokenizer's, or that of the tokens.json "
+          "beside the files, if there is one."),
+  };
+}
+
+}  // namespace
+
+Type<DataRecipe> DataType() {
+  using R = DataRecipe;
+  const Type<SourceRecipe> source = Map(SourceSection());
+  Section<SourceRecipe> weighted = SourceSection();
+  weighted.Add(
+      Key("weight", &SourceRecipe::weight, Number({.above = 0, .at_most = 1e9}),
+          "Share of the samples that come from this source, in any unit: 3 and 1 are three samples "
+          "of every four, and one. At every step, to within a sample or two."));
+  Section<SourceRecipe> named = SourceSection();
+  named.Add(Key("name", &SourceRecipe::name, Text(),
+                "What metrics.jsonl calls this one's evaluations; no two alike.")
+                .Required());
+  const auto held_out = Map<HeldOut>({
+      Key("fraction", &HeldOut::fraction, Number({.above = 0, .below = 1}),
+          "Share of the tokens of each source of data.train, at their end, that is never trained "
+          "on."),
+  });
+  return Map<R>({
+      Key("train", &R::train, TrainSources(source, Map(weighted)),
+          "What to train on: one source, or a list of sources that are mixed by weight.")
+          .Required(),
+      Key("valid", &R::valid, ValidSources(held_out, source, Map(named)),
+          "What to evaluate on: the last part of data.train, a source of its own, a list of named "
+          "sources that are evaluated one by one, or null for nothing."),
+      Key("seq_len", &R::seq_len, Integer(1, kMaxPositions),
+          "Tokens of a sequence; at most the model's max_position_embeddings.")
+          .Elsewhere({"sequence_length", "max_seq_len", "block_size"}),
+      Key("shuffle", &R::shuffle, Boolean(),
+          "Sequences in an order drawn from the seed, anew each epoch; false: as they lie."),
+      Key("cache", &R::cache, Nullable(Text()),
+          "Where a host keeps text that it has tokenised, for later runs too. null: "
+          "fsdp-train/tokens in $XDG_CACHE_HOME or ~/.cache."),
+      Key("documents", &R::documents, Boolean(),
+          "Documents end at the end-of-text token: positions begin again behind it, attention does "
+          "not look back across it, and the token behind it is nobody's target. false: a sequence "
+          "is one text."),
+      Key("allow_changed", &R::allow_changed, Boolean(),
+          "Resume though the files of data.train are not those that the run was trained on; what "
+          "differs is said and recorded. false: that is an error. Files of up to 1 GiB are "
+          "compared "
+          "byte for byte by a hash, larger ones by their size and 256 stretches of 4 KiB."),
+  });
+}
+
+}  // namespace fsdp::recipe

@@ -1,0 +1,28 @@
+// Types of the values that can be written in several forms.
+#ifndef FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_
+#define FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_
+
+#include <string>
+
+#include "trainer/recipe/recipe.h"
+#include "trainer/recipe/types.h"
+
+namespace fsdp::recipe {
+
+// data.*.tokenizer: `bytes` or a path.
+Type<std::string> TokenizerName();
+
+// data.train: one source, or a list.
+Type<TrainRecipeSources> TrainSources(const Type<SourceRecipe>& one,
+                                      const Type<SourceRecipe>& of_list);
+
+// data.valid: null, {fraction}, a source, or a list.
+Type<ValidRecipe> ValidSources(const Type<HeldOut>& held_out, const Type<SourceRecipe>& source,
+                               const Type<SourceRecipe>& of_list);
+
+// checkpoint.resume: a word, a step or a directory.
+Type<ResumeRecipe> Resume();
+
+}  // namespace fsdp::recipe
+
+#endif  // FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_

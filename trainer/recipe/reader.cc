@@ -1,0 +1,106 @@
+#include "trainer/recipe/reader.h"
+
+#include "trainer/recipe/nearest.h"
+
+namespace fsdp::recipe {
+
+std::string Quoted(const std::string& word) { return "`" + word + "`"; }
+
+std::string Join(const std::vector<std::string>& words, const std::string& last) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " " + last + " " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+std::string DidYouMean(const std::string& word) { return "; did you mean " + Quoted(word) + "?"; }
+
+void RecipeReader::Mistake(const Place& place, const std::string& key, const std::string& message) {
+  mistakes_.push_back({place, key, message});
+  unusable_.insert(key);
+}
+
+void RecipeReader::Wrong(const YamlNode& node, const std::string& key, const std::string& want) {
+  Mistake(node.place, key, "want " + want + ", got " + Describe(node));
+}
+
+void RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::string& prefix,
+                              const std::vector<std::string>& siblings,
+                              const std::map<std::string, std::string>& aliases) {
+  std::string near;
+  if (const auto alias = aliases.find(entry.key); alias != aliases.end()) near = alias->second;
+  std::string elsewhere;
+  if (near.empty()) {
+    // The one key of that name in another section.
+    int found = 0;
+    for (const std::string& key : known_) {
+      const size_t dot = key.rfind('.');
+      if ((dot == std::string::npos ? key : key.substr(dot + 1)) != entry.key) continue;
+      elsewhere = key;
+      ++found;
+    }
+    if (found != 1) elsewhere.clear();
+  }
+  if (near.empty() && elsewhere.empty()) near = Nearest(entry.key, siblings);
+  std::string message = "unknown key";
+  if (!near.empty() || !elsewhere.empty()) {
+    message += DidYouMean(near.empty() ? elsewhere : near);
+  } else {
+    message += "; known here: " + Join(siblings, "and");
+  }
+  Mistake(entry.place, prefix + entry.key, message);
+  // Most likely the key that was meant is now missing: that would be no second mistake.
+  if (!near.empty()) unusable_.insert(prefix + near);
+}
+
+void RecipeReader::Saw(const std::string& key, const Place& place, bool is_map) {
+  if (is_map && maps_.count(key) > 0) return;
+  places_[key] = place;
+  if (is_map) {
+    maps_.insert(key);
+  } else {
+    maps_.erase(key);
+  }
+}
+
+void RecipeReader::ForgetBelow(const std::string& key) {
+  std::erase_if(places_, [&](const auto& entry) {
+    return entry.first.starts_with(key + ".") || entry.first.starts_with(key + "[");
+  });
+}
+
+bool RecipeReader::Unusable(const std::string& key) const {
+  if (unusable_.count("") > 0) return true;
+  for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+    if (unusable_.count(key.substr(0, dot)) > 0) return true;
+  }
+  // A list is as good as its items.
+  const auto item = unusable_.lower_bound(key + "[");
+  if (item != unusable_.end() && item->starts_with(key + "[")) return true;
+  return unusable_.count(key) > 0;
+}
+
+std::string Describe(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull:
+      return "null";
+    case YamlNode::Kind::kList:
+      return "a list of " + std::to_string(node.items.size());
+    case YamlNode::Kind::kMap:
+      return "a map";
+    case YamlNode::Kind::kScalar:
+      break;
+  }
+  std::string text = node.text;
+  if (text.size() > 60) {
+    size_t end = 57;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // UTF-8.
+    text = text.substr(0, end) + "...";
+  }
+  const bool text_type = !node.plain || ResolvePlain(node.text) == PlainType::kText;
+  return text_type ? "the text " + Quoted(text) : text;
+}
+
+}  // namespace fsdp::recipe

@@ -1,0 +1,57 @@
+// Takes notes while a recipe's trees are read: mistakes, where each key was written, which keys are
+// unusable.
+#ifndef FSDP_TRAIN_TRAINER_RECIPE_READER_H_
+#define FSDP_TRAIN_TRAINER_RECIPE_READER_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/recipe/yaml_tree.h"
+
+namespace fsdp::recipe {
+
+inline constexpr const char* kNotInThisVersion = "not in this version";
+
+class RecipeReader {
+ public:
+  // `known`: every key of the recipe with its dots, for hints about keys in the wrong section.
+  explicit RecipeReader(std::vector<std::string> known) : known_(std::move(known)) {}
+
+  void Mistake(const Place& place, const std::string& key, const std::string& message);
+  // "want ..., got ...".
+  void Wrong(const YamlNode& node, const std::string& key, const std::string& want);
+  // `siblings`: the keys that could stand there, `aliases`: other programs' names for some of them.
+  void UnknownKey(const YamlNode::Entry& entry, const std::string& prefix,
+                  const std::vector<std::string>& siblings,
+                  const std::map<std::string, std::string>& aliases);
+  // A map keeps the first place, a value takes the last: there it was decided.
+  void Saw(const std::string& key, const Place& place, bool is_map);
+  // What was written below this key no longer holds.
+  void ForgetBelow(const std::string& key);
+
+  // No rule about such a key is worth checking: it or a key above it has a mistake of its own.
+  bool Unusable(const std::string& key) const;
+
+  const std::map<std::string, Place>& places() const { return places_; }
+  std::vector<RecipeMistake>& mistakes() { return mistakes_; }
+
+ private:
+  const std::vector<std::string> known_;
+  std::vector<RecipeMistake> mistakes_;
+  std::map<std::string, Place> places_;
+  std::set<std::string> maps_;  // Keys in places_ that hold maps.
+  std::set<std::string> unusable_;
+};
+
+// For messages: `word`; "a, b and c"; "5", "the text `5`", "a list of 2"; "; did you mean `word`?".
+std::string Quoted(const std::string& word);
+std::string Join(const std::vector<std::string>& words, const std::string& last);
+std::string Describe(const YamlNode& node);
+std::string DidYouMean(const std::string& word);
+
+}  // namespace fsdp::recipe
+
+#endif  // FSDP_TRAIN_TRAINER_RECIPE_READER_H_

@@ -1,0 +1,222 @@
+#include "trainer/recipe/sections.h"
+
+#include "trainer/recipe/forms.h"
+
+namespace fsdp::recipe {
+namespace {
+
+constexpr int64_t kAnyInteger = std::numeric_limits<int64_t>::max();
+
+Type<DType> Only32Bit() { return OneOf<DType>({"fp32"}, Later({"bf16", "fp16"})); }
+
+Type<GroupRecipe> GroupType() {
+  using R = GroupRecipe;
+  return Map<R>({
+      Key("match", &R::match, Text(),
+          "A glob over the names that parameters have in Hugging Face files: * is any run of "
+          "characters.")
+          .Required(),
+      Key("weight_decay", &R::weight_decay, Nullable(Number({.at_least = 0, .fp32 = true})),
+          "Of all that match, biases and norms, too. null: as without the group."),
+      Key("lr_scale", &R::lr_scale, Number({.at_least = 0, .fp32 = true}),
+          "Multiplies the learning rate."),
+      Key("frozen", &R::frozen, Boolean(), "Not trained: no gradient and no optimizer state."),
+  });
+}
+
+}  // namespace
+
+Type<RunRecipe> RunType() {
+  using R = RunRecipe;
+  return Map<R>({
+      Key("name", &R::name, Text(), "Names the run; no slashes."),
+      Key("dir", &R::dir, Nullable(Text()), "The run directory. null: runs/ and the name."),
+      Key("seed", &R::seed, Integer(0, kAnyInteger), "Of initial weights and data order."),
+      Key("device", &R::device, OneOf<R::Device>(Later({"cuda"})),
+          "What computes. auto: the best there is. sim: a simulated rank, without tensor data."),
+      Key("threads", &R::threads, Integer(0, R::kMaxThreads),
+          "CPU compute threads of a rank. 0: the cores of the host, divided by its ranks."),
+      Key("deterministic", &R::deterministic, Boolean(),
+          "Repeatable bits on devices that have a faster way without; the cpu device always has "
+          "them."),
+      Key("timeout_s", &R::timeout_s, Number({.above = 0, .at_most = 1e9}),
+          "Seconds of silence of a peer or collective after which the run ends, with exit code 6."),
+      Key("store_port", &R::store_port, Nullable(Integer(1, 65535)),
+          "TCP port of the ranks' store. null: MASTER_PORT, or the port after it where an agent "
+          "owns that."),
+  });
+}
+
+Type<TrainRecipe> TrainType() {
+  using R = TrainRecipe;
+  const auto ema = Map<EmaRecipe>({
+      Key("decay", &EmaRecipe::decay, Number({.at_least = 0, .below = 1}),
+          "What a step keeps of the average.")
+          .Elsewhere({"beta", "momentum"}),
+  });
+  return Map<R>({
+      Key("steps", &R::steps, Integer(1),
+          "Optimizer steps of the whole run. An epoch is one for every global_batch_size x "
+          "data.seq_len tokens.")
+          .Elsewhere({"max_steps", "num_steps", "iterations", "epochs", "num_epochs"}),
+      Key("micro_batch_size", &R::micro_batch_size, Integer(1),
+          "Sequences per rank and forward pass.")
+          .Elsewhere({"batch_size"}),
+      Key("global_batch_size", &R::global_batch_size, Integer(1),
+          "Sequences per optimizer step, over all ranks; any number at any world size. What one "
+          "forward pass of all ranks does not hold is accumulated.")
+          .Elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"}),
+      Key("grad_clip", &R::grad_clip, Number({.at_least = 0, .fp32 = true}),
+          "Largest norm of all gradients together. 0: no clipping.")
+          .Elsewhere({"max_grad_norm", "clip_grad_norm", "max_norm"}),
+      Key("activation_checkpointing", &R::activation_checkpointing, OneOf<R::Recompute>(),
+          "What backward computes again instead of keeping it. selective: norms, activations and "
+          "attention. full: all but the inputs of the blocks."),
+      Key("ema", &R::ema, Nullable(ema),
+          "Keeps a moving average of the weights, sharded and saved as they are: a map with "
+          "`decay`. null: none."),
+  });
+}
+
+Type<EvalRecipe> EvalType() {
+  using R = EvalRecipe;
+  const auto sample = Map<SampleRecipe>({
+      Key("prompt", &SampleRecipe::prompt, Text(), "What the sample continues.").Required(),
+      Key("max_tokens", &SampleRecipe::max_tokens, Integer(1), "New tokens after the prompt."),
+      Key("temperature", &SampleRecipe::temperature, Number({.at_least = 0}),
+          "Divides the logits. 0: always the likeliest token."),
+  });
+  return Map<R>({
+      Key("every", &R::every, Integer(0), "Steps between evaluations. 0: none."),
+      Key("steps", &R::steps, Integer(1),
+          "Batches of an evaluation, at most, each of train.global_batch_size sequences."),
+      Key("sample", &R::sample, Nullable(sample),
+          "A continuation to sample from the model, to look at. null: none."),
+      Key("ema", &R::ema, Boolean(), "Of the averaged weights, train.ema, in place of the last."),
+  });
+}
+
+Type<OptimizerRecipe> OptimizerType() {
+  using R = OptimizerRecipe;
+  return Map<R>({
+      Key("name", &R::name, OneOf<R::Kind>(), "The update rule.").Elsewhere({"type", "kind"}),
+      Key("lr", &R::lr, Number({.at_least = 0, .fp32 = true}), "Learning rate at its highest.")
+          .Elsewhere({"learning_rate", "max_lr"}),
+      Key("betas", &R::betas, PairOf(Number({.at_least = 0, .below = 1, .fp32 = true})),
+          "adamw: decay of the first and of the second moment. sgd does not read it."),
+      Key("eps", &R::eps, Number({.at_least = 0, .fp32 = true}),
+          "adamw: added to the root of the second moment; at least 1.2e-38, the smallest of fp32. "
+          "sgd does not read it."),
+      Key("momentum", &R::momentum, Number({.at_least = 0, .below = 1, .fp32 = true}),
+          "sgd: decay of the momentum. 0: none, and the only value for adamw."),
+      Key("weight_decay", &R::weight_decay, Number({.at_least = 0, .fp32 = true}),
+          "Decay of matrices and embeddings, not of biases and norms."),
+      Key("state_dtype", &R::state_dtype, Only32Bit(), "Of moments and momentum."),
+      Key("groups", &R::groups, ListOf(GroupType()),
+          "Parameters with settings of their own. The first group that matches a name counts."),
+  });
+}
+
+Type<ScheduleRecipe> ScheduleType() {
+  using R = ScheduleRecipe;
+  return Map<R>({
+      Key("name", &R::name, OneOf<R::Kind>(),
+          "How the learning rate falls after the warm-up. cosine, linear: over all the steps left. "
+          "wsd: it stays, and falls in the last decay_steps. constant: it does not fall."),
+      Key("warmup_steps", &R::warmup_steps, Integer(0),
+          "Steps of linear rise to optimizer.lr; at most train.steps."),
+      Key("min_lr_ratio", &R::min_lr_ratio, Number({.at_least = 0, .at_most = 1}),
+          "Last learning rate, as a share of optimizer.lr. constant does not read it."),
+      Key("decay_steps", &R::decay_steps, Nullable(Integer(1)),
+          "Steps of decay at the end, for wsd. null: a tenth of train.steps, or what the warm-up "
+          "leaves."),
+      Key("decay", &R::decay, OneOf<R::Decay>(),
+          "How the rate falls in them, p being the share that is over. sqrt: 1 - sqrt(p). linear: "
+          "1 - p. cosine: half a period."),
+  });
+}
+
+Type<FsdpRecipe> FsdpType() {
+  using R = FsdpRecipe;
+  const auto auto_wrap = Map<R::AutoWrap>({
+      Key("policy", &R::AutoWrap::policy, OneOf<R::Policy>(),
+          "transformer_block: a unit for each block. size: sub-trees of min_num_params or more. "
+          "none: the whole model is one unit."),
+      Key("min_num_params", &R::AutoWrap::min_num_params, Integer(1, kAnyInteger),
+          "Parameters of a unit, at least; for policy size."),
+  });
+  const auto mixed_precision = Map<R::MixedPrecision>({
+      Key("param_dtype", &R::MixedPrecision::param_dtype, Only32Bit(),
+          "Of gathered parameters and of compute."),
+      Key("grad_dtype", &R::MixedPrecision::grad_dtype, Only32Bit(), "Of unsharded gradients."),
+      Key("reduce_dtype", &R::MixedPrecision::reduce_dtype, Only32Bit(),
+          "Of gradients on the wire."),
+      Key("master_dtype", &R::MixedPrecision::master_dtype, Only32Bit(),
+          "Of the parameters that the optimizer updates."),
+      Key("buffer_dtype", &R::MixedPrecision::buffer_dtype, Only32Bit(),
+          "Of buffers that are no parameters."),
+  });
+  const auto cpu_offload = Map<R::CpuOffload>({
+      Key("params", &R::CpuOffload::params, OnlyFalse(), "Parameter shards in host memory."),
+      Key("optimizer", &R::CpuOffload::optimizer, OnlyFalse(),
+          "Optimizer state in host memory, updated there."),
+  });
+  return Map<R>({
+      Key("sharding_strategy", &R::sharding_strategy,
+          OneOf<R::Strategy>(Later({"hybrid_shard", "hybrid_shard_grad_op"})),
+          "full_shard: parameters are gathered for forward and again for backward. shard_grad_op: "
+          "kept from forward to backward. no_shard: every rank keeps all of them."),
+      Key("shard_size", &R::shard_size, Nullable(Integer(1)),
+          "Ranks that share one copy. null: all of them, or one for no_shard."),
+      Key("auto_wrap", &R::auto_wrap, auto_wrap, "What is gathered and freed together."),
+      Key("backward_prefetch", &R::backward_prefetch, OneOf<R::Prefetch>(),
+          "When the next unit's gather may start in backward. pre: before this unit's gradients. "
+          "post: after them. none: after their reduction."),
+      Key("forward_prefetch", &R::forward_prefetch, Boolean(),
+          "The next unit's gather is issued before this unit's forward."),
+      Key("limit_all_gathers", &R::limit_all_gathers, Integer(0),
+          "Units gathered at once, in slots that are used again; n slots prefetch n - 1 ahead. 1: "
+          "no prefetch. 0: no limit."),
+      Key("reduce_buffers", &R::reduce_buffers, Integer(1), "Units whose gradients wait at once."),
+      Key("communicators", &R::communicators, Integer(1, 2),
+          "2: gathers and reductions have a queue each. 1: they share one."),
+      Key("limiter", &R::limiter, OneOf<R::Limiter>(Later({"host"})),
+          "What waits for a free slot: the device's stream."),
+      Key("buffers", &R::buffers, OneOf<R::Buffers>(Later({"caching"})),
+          "Where gathered units live: in slots planned before the run."),
+      Key("gradient_accumulation", &R::gradient_accumulation, OneOf<R::Accumulation>(),
+          "sharded: gradients are reduced after every micro-batch. unsharded: after the last one, "
+          "for memory of the whole gradient."),
+      Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),
+      Key("cpu_offload", &R::cpu_offload, cpu_offload, "What leaves the device."),
+  });
+}
+
+Type<CheckpointRecipe> CheckpointType() {
+  using R = CheckpointRecipe;
+  return Map<R>({
+      Key("every", &R::every, Integer(0),
+          "Steps between checkpoints, and one at the end. 0: none at all."),
+      Key("keep_last", &R::keep_last, Integer(0), "Newest checkpoints to keep. 0: all."),
+      Key("async", &R::async, Boolean(),
+          "Written from a copy while training goes on: more memory, less waiting."),
+      Key("resume", &R::resume, Resume(),
+          "auto: from the newest checkpoint, where there is one; exit 5 where that is damaged. "
+          "none: from the start, in a run directory that holds no run. A step (or step_<n>): from "
+          "that checkpoint; newer ones are set aside as step_<n>.aside, which count for nothing. "
+          "A directory: from that checkpoint, or the newest of that run."),
+  });
+}
+
+Type<LogRecipe> LogType() {
+  using R = LogRecipe;
+  return Map<R>({
+      Key("every", &R::every, Integer(1), "Steps between lines and records."),
+      Key("tensorboard", &R::tensorboard, Boolean(),
+          "The records as event files for TensorBoard as well, with samples and recipe as text."),
+      Key("trace_steps", &R::trace_steps, ListOf(Integer(1)),
+          "Steps of which a Chrome trace is kept."),
+  });
+}
+
+}  // namespace fsdp::recipe

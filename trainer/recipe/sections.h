@@ -1,0 +1,23 @@
+// The recipe's sections: each a map of keys.
+#ifndef FSDP_TRAIN_TRAINER_RECIPE_SECTIONS_H_
+#define FSDP_TRAIN_TRAINER_RECIPE_SECTIONS_H_
+
+#include "trainer/recipe/containers.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp::recipe {
+
+Type<RunRecipe> RunType();
+Type<ModelRecipe> ModelType();
+Type<DataRecipe> DataType();
+Type<TrainRecipe> TrainType();
+Type<EvalRecipe> EvalType();
+Type<OptimizerRecipe> OptimizerType();
+Type<ScheduleRecipe> ScheduleType();
+Type<FsdpRecipe> FsdpType();
+Type<CheckpointRecipe> CheckpointType();
+Type<LogRecipe> LogType();
+
+}  // namespace fsdp::recipe
+
+#endif  // FSDP_TRAIN_TRAINER_RECIPE_SECTIONS_H_
