@@ -71,12 +71,10 @@ std::vector<TestDevice> TestDevices() {
 class OpTest::Recorder final : public Stream {
  public:
   explicit Recorder(Device& device) : Stream(device, "recorder") {}
-  std::vector<std::pair<Operation, Kernel>> operations;
+  std::vector<Operation> operations;
 
  private:
-  void DoEnqueue(const Operation& operation, Kernel kernel) override {
-    operations.emplace_back(operation, std::move(kernel));
-  }
+  void DoEnqueue(Operation operation) override { operations.push_back(std::move(operation)); }
   std::shared_ptr<Event> DoRecord() override { throw std::logic_error("an op records no event"); }
   void DoWait(const EventPtr&) override { throw std::logic_error("an op waits for nothing"); }
 };
@@ -199,8 +197,8 @@ void OpTest::Run(const Call& call) {
   const auto stream = device_.CreateStream("stream", GetParam().threads);
   cost_ = Cost();
   for (size_t i = 0; i < recorder.operations.size(); ++i) {
-    const auto& [operation, kernel] = recorder.operations[i];
-    const Operation& simulated = sim.operations[i].first;
+    const Operation& operation = recorder.operations[i];
+    const Operation& simulated = sim.operations[i];
     EXPECT_STRNE(operation.name, "");
     EXPECT_STREQ(operation.name, simulated.name);
     EXPECT_TRUE(SameRanges(operation.reads, simulated.reads));
@@ -215,7 +213,7 @@ void OpTest::Run(const Call& call) {
     }
     cost_ += operation.cost;
     ProtectFor(operation);
-    stream->Enqueue(operation, kernel);
+    stream->Enqueue(operation);
     stream->Synchronize();
   }
 }

@@ -16,13 +16,14 @@ constexpr Cost kCost = {.flops = 1, .bytes_read = 4, .bytes_written = 4};
 class HarnessTest : public OpTest {
  protected:
   // y = x + 1, with what is declared left to the test.
-  static void AddOne(Stream& stream, ConstView x, View y, const Operation& operation,
-                     int64_t beyond = 0) {
-    stream.Enqueue(operation, [=](ThreadPool&) {
-      for (int64_t i = 0; i < y.NumElements() + beyond; ++i) {
-        y.As<float>()[i] = x.As<float>()[i % x.NumElements()] + 1;
+  static void AddOne(Stream& stream, ConstView x, View y, Operation operation, int64_t beyond = 0) {
+    const auto add = [beyond](ThreadPool&, const ConstView& from, const View& to) {
+      for (int64_t i = 0; i < to.NumElements() + beyond; ++i) {
+        to.As<float>()[i] = from.As<float>()[i % from.NumElements()] + 1;
       }
-    });
+    };
+    operation.kernels.cpu = OnCpu(add, x, y);
+    stream.Enqueue(std::move(operation));
   }
 };
 using HarnessDeathTest = HarnessTest;
@@ -43,7 +44,7 @@ TEST_P(HarnessTest, RunsAnHonestOp) {
 TEST_P(HarnessTest, RethrowsAndIsUsableAfterwards) {
   const View x = Input({1}, {1});
   const auto fail = [=](Stream& stream) {
-    stream.Enqueue({"fail", {x}, {}, kCost}, [](ThreadPool&) { throw DataError("bad"); });
+    stream.Enqueue({"fail", {x}, {}, kCost, {[](ThreadPool&) { throw DataError("bad"); }}});
   };
   EXPECT_THROW(Run(fail), DataError);
   EXPECT_EQ(Get(x), std::vector<double>{1});

@@ -337,11 +337,11 @@ OpLimits MeasureLimits(const OpBenchOptions& options) {
   {
     const int64_t m = shapes.batch * shapes.seq, n = shapes.intermediate, k = shapes.hidden;
     const View a = tensors.Float({m, k}), b = tensors.Float({k, n}), c = tensors.Float({m, n});
-    const Operation operation{"gemm", {}, {}, {}};
+    const auto gemm = [=](ThreadPool& pool, const View& a, const View& b, const View& c) {
+      Gemm(pool, m, n, k, {a.As<float>(), k}, {b.As<float>(), n}, c.As<float>(), n);
+    };
     const double seconds = FastestCall(options, device, *stream, [&](Stream& s) {
-      s.Enqueue(operation, [&](ThreadPool& pool) {
-        Gemm(pool, m, n, k, {a.As<float>(), k}, {b.As<float>(), n}, c.As<float>(), n);
-      });
+      s.Enqueue({"gemm", {}, {}, {}, {OnCpu(gemm, a, b, c)}});
     });
     limits.flops_per_s = 2.0 * m * n * k / seconds;
   }

@@ -214,7 +214,7 @@ void Communicator::Submit(Stream& stream, CollectiveCall call, std::vector<Range
   operation.cost = CollectiveCost(call.kind, size_, call.n, call.dtype);
   link_bytes_[static_cast<int>(call.kind)] += operation.cost.link_bytes;
   call.sequence = calls_++;
-  Enqueue(stream, operation, call);
+  Enqueue(stream, std::move(operation), call);
 }
 
 }  // namespace fsdp

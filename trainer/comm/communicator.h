@@ -45,6 +45,12 @@ struct CollectiveCall {
   int64_t bytes() const { return n * SizeOf(dtype); }
 };
 
+template <typename Visit>
+void ForEachAddress(CollectiveCall& call, const Visit& visit) {
+  visit(call.in);
+  visit(call.out);
+}
+
 // Collectives, enqueued on the caller's stream like any op. Sum only: a caller scales. CPU
 // transports sum in fp32, in rank order over the whole group, and round once to the wire dtype, so
 // all of them give the same bits.
@@ -89,7 +95,7 @@ class Communicator {
   Communicator(int rank, int size, DeviceType device);
 
  private:
-  virtual void Enqueue(Stream& stream, const Operation& operation, const CollectiveCall& call) = 0;
+  virtual void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) = 0;
   void Submit(Stream& stream, CollectiveCall call, std::vector<Range> reads,
               std::vector<Range> writes);
   void CheckStream(const char* name, Stream& stream) const;

@@ -46,11 +46,13 @@ class CpuCommunicator final : public Communicator {
     std::atomic<uint64_t> turn{0};
   };
 
-  void Enqueue(Stream& stream, const Operation& operation, const CollectiveCall& call) override {
-    stream.Enqueue(operation, [shared = shared_, call](ThreadPool&) {
-      const Turn turn(shared->turn, call);
-      shared->transport->Run(call);
-    });
+  void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) override {
+    const auto run = [shared = shared_](ThreadPool&, const CollectiveCall& host) {
+      const Turn turn(shared->turn, host);
+      shared->transport->Run(host);
+    };
+    operation.kernels.cpu = OnCpu(run, call);
+    stream.Enqueue(std::move(operation));
   }
 
   std::shared_ptr<Shared> shared_;

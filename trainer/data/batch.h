@@ -19,6 +19,11 @@ struct Batch {
   View sample_keys = {};
 };
 
+template <typename Visit>
+void ForEachAddress(Batch& b, const Visit& visit) {
+  for (View* view : {&b.tokens, &b.targets, &b.weights, &b.positions, &b.sample_keys}) visit(*view);
+}
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_DATA_BATCH_H_

@@ -257,9 +257,9 @@ void Executor::Initialize(FillParameter fill) {
     if (layout_.flat_parameters[f].shard_size == 0) continue;
     Operation operation{"initialize", {}, {masters_[f]}, {}};
     operation.cost.bytes_written = static_cast<double>(masters_[f].bytes());
-    compute().Enqueue(operation, [this, f, fill](ThreadPool& pool) {
+    const auto initialize = [this, f, fill](ThreadPool& pool, const View& master) {
       const FlatParameter& flat = layout_.flat_parameters[f];
-      const std::span<float> shard(masters_[f].As<float>(), flat.shard_size);
+      const std::span<float> shard(master.As<float>(), flat.shard_size);
       std::fill(shard.begin(), shard.end(), 0.0f);
       for (const Piece& piece : PiecesOfShard(flat, shard_rank_)) {
         const Parameter& parameter = *flats_[f].parameters[piece.parameter - &flat.parameters[0]];
@@ -267,7 +267,9 @@ void Executor::Initialize(FillParameter fill) {
           fill(parameter, piece.begin + begin, shard.subspan(piece.at + begin, end - begin));
         });
       }
-    });
+    };
+    operation.kernels.cpu = OnCpu(initialize, masters_[f]);
+    compute().Enqueue(std::move(operation));
   }
   MastersWritten();
 }
@@ -505,9 +507,10 @@ void Executor::Execute(const Action& action) {
           {}};
       operation.cost.bytes_written =
           static_cast<double>(4 * batch.tokens.bytes() + batch.sample_keys.bytes());
-      stream.Enqueue(operation, [load = step_->load, batch, m = action.micro_batch](ThreadPool&) {
-        load(m, batch);
-      });
+      const auto load = [load = step_->load, m = action.micro_batch](
+                            ThreadPool&, const Batch& host) { load(m, host); };
+      operation.kernels.cpu = OnCpu(load, batch);
+      stream.Enqueue(std::move(operation));
       break;
     }
     case ActionKind::kGather: {

@@ -1,6 +1,7 @@
 #include "trainer/ops/adamw.h"
 
 #include <cmath>
+#include <utility>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/adamw_cpu.h"
@@ -53,10 +54,8 @@ void AdamW(Stream& stream, const AdamWOptions& options, const std::vector<Elemen
   for (const ElementRule& rule : rules) by_rule.push_back(FactorsOf(rule, options));
   by_rule.push_back(FactorsOf({}, options));
   const Cost cost{.flops = 16.0 * n, .bytes_read = 16.0 * n + 4, .bytes_written = 12.0 * n};
-  stream.Enqueue({kOp, {coefficient, g}, {p, m, v}, cost}, [=](ThreadPool& pool) {
-    AdamWCpu(pool, factors, rules, by_rule, coefficient.As<float>(), g.As<float>(), n,
-             p.As<float>(), m.As<float>(), v.As<float>());
-  });
+  CpuKernel cpu = OnCpu(AdamWCpu, factors, rules, by_rule, coefficient, g, p, m, v);
+  stream.Enqueue({kOp, {coefficient, g}, {p, m, v}, cost, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

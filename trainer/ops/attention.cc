@@ -1,7 +1,6 @@
 #include "trainer/ops/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -34,20 +33,6 @@ AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
           .heads = in.q.count,
           .kv_heads = std::max<int64_t>(1, in.k.count),
           .head_dim = s[3]};
-}
-
-HeadRows<const float> Rows(const ConstHeads& heads) { return {heads.data(), heads.stride()}; }
-HeadRows<float> Rows(const Heads& heads) { return {heads.data(), heads.stride()}; }
-
-AttentionData Data(const AttentionInputs& in) {
-  AttentionData data{Rows(in.q), Rows(in.k), Rows(in.v), in.positions.As<int32_t>()};
-  if (in.dropout.rate > 0) {
-    data.keys = in.dropout.keys.As<int32_t>();
-    data.drop = {.threshold = static_cast<uint32_t>(std::ldexp(in.dropout.rate, 32)),
-                 .scale = static_cast<float>(1 / (1 - in.dropout.rate)),
-                 .site = in.dropout.site};
-  }
-  return data;
 }
 
 // What is read but q, k and v.
@@ -106,9 +91,8 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
                   .bytes_written = static_cast<double>(out.bytes() + lse.bytes())};
   std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
   AddReads(in, reads);
-  stream.Enqueue({kOp, std::move(reads), {out, lse}, cost}, [=](ThreadPool& pool) {
-    AttentionForwardCpu(pool, dims, Data(in), out.As<float>(), lse.As<float>());
-  });
+  CpuKernel cpu = OnCpu(AttentionForwardCpu, dims, in, out, lse);
+  stream.Enqueue({kOp, std::move(reads), {out, lse}, cost, {std::move(cpu)}});
 }
 
 void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
@@ -159,11 +143,8 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   AddReads(in, reads);
   reads.insert(reads.end(), {out, lse, dout});
   std::vector<Range> writes = Tensors<Heads>({gradients.q, gradients.k, gradients.v});
-  stream.Enqueue({kOp, std::move(reads), std::move(writes), cost},
-                 [=, g = gradients](ThreadPool& pool) {
-                   AttentionBackwardCpu(pool, dims, Data(in), out.As<float>(), lse.As<float>(),
-                                        dout.As<float>(), Rows(g.q), Rows(g.k), Rows(g.v));
-                 });
+  CpuKernel cpu = OnCpu(AttentionBackwardCpu, dims, in, out, lse, dout, gradients);
+  stream.Enqueue({kOp, std::move(reads), std::move(writes), cost, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

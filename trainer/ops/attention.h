@@ -45,6 +45,13 @@ struct AttentionInputs {
   AttentionDropout dropout = {};
 };
 
+template <typename Visit>
+void ForEachAddress(AttentionInputs& in, const Visit& visit) {
+  for (ConstHeads* heads : {&in.q, &in.k, &in.v}) visit(heads->tensor);
+  visit(in.positions);
+  visit(in.dropout.keys);
+}
+
 // 2 batch heads seq (seq + 1) head_dim FLOPs: what lies above the diagonal does not count, what
 // lies before a document's begin does. With dropout 15 for each of the batch heads seq (seq + 1) /
 // 2 probabilities more.
@@ -53,6 +60,11 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
 struct AttentionGradients {
   Heads q, k, v;
 };
+
+template <typename Visit>
+void ForEachAddress(AttentionGradients& gradients, const Visit& visit) {
+  for (Heads* heads : {&gradients.q, &gradients.k, &gradients.v}) visit(heads->tensor);
+}
 
 //   dp[i,j] = m[i,j] dout[i] . v[j]     ds[i,j] = p[i,j] (dp[i,j] - dout[i] . out[i])
 //   dv[j] = sum m[i,j] p[i,j] dout[i]

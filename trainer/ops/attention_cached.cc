@@ -49,12 +49,11 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   const Cost cost{.flops = out_bytes * static_cast<double>(shape.capacity),
                   .bytes_read = 2 * out_bytes + static_cast<double>(2 * cache_k.bytes()),
                   .bytes_written = 2 * out_bytes};
-  stream.Enqueue(
-      {kOp, {in.q.tensor, in.k.tensor, in.v.tensor, in.positions}, {cache_k, cache_v, out}, cost},
-      [=](ThreadPool& pool) {
-        AttentionCachedCpu(pool, shape, in.q, in.k, in.v, in.positions.As<int32_t>(),
-                           cache_k.As<float>(), cache_v.As<float>(), out.As<float>());
-      });
+  stream.Enqueue({kOp,
+                  {in.q.tensor, in.k.tensor, in.v.tensor, in.positions},
+                  {cache_k, cache_v, out},
+                  cost,
+                  {OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out)}});
 }
 
 }  // namespace fsdp

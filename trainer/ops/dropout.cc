@@ -1,6 +1,7 @@
 #include "trainer/ops/dropout.h"
 
 #include <cmath>
+#include <utility>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/dropout_cpu.h"
@@ -11,9 +12,8 @@ void Dropout(Stream& stream, ConstView x, ConstView keys, uint32_t site, double 
   constexpr const char* kOp = "dropout";
   const Arguments args(kOp);
   args.CheckRank("x", x, DType::kFloat32, 2);
-  const int64_t batch = x.shape[0], size = x.shape[1];
   args.Check("y", y, DType::kFloat32, x.shape);
-  args.Check("keys", keys, DType::kInt32, {batch, 2});
+  args.Check("keys", keys, DType::kInt32, {x.shape[0], 2});
   args.CheckSameOrDisjoint("y", y, "x", x);
   args.CheckDisjoint("y", y, "keys", keys);
   args.Require(rate >= 0 && rate < 1, "rate is not in [0, 1)");
@@ -21,10 +21,8 @@ void Dropout(Stream& stream, ConstView x, ConstView keys, uint32_t site, double 
   const auto scale = static_cast<float>(1 / (1 - rate));
   const double n = static_cast<double>(x.NumElements());
   const Cost cost{.flops = 15 * n, .bytes_read = 4 * n, .bytes_written = 4 * n};
-  stream.Enqueue({kOp, {x, keys}, {y}, cost}, [=](ThreadPool& pool) {
-    DropoutCpu(pool, x.As<float>(), keys.As<int32_t>(), site, threshold, scale, batch, size,
-               y.As<float>());
-  });
+  CpuKernel cpu = OnCpu(DropoutCpu, x, keys, site, threshold, scale, y);
+  stream.Enqueue({kOp, {x, keys}, {y}, cost, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

@@ -13,28 +13,18 @@ bool IsInt32(float value) {
   return value >= -0x1p31f && value < 0x1p31f && std::trunc(value) == value;
 }
 
-// y = a + b, which have been checked. One addition an element.
-void EnqueueAdd(Stream& stream, const Arguments& args, Operation operation, ConstView a,
-                ConstView b, View y) {
-  const int64_t n = y.NumElements();
-  operation.cost = {.flops = 1.0 * n,
-                    .bytes_read = static_cast<double>(a.bytes() + b.bytes()),
-                    .bytes_written = static_cast<double>(y.bytes())};
-  const auto enqueue = [&](auto of) {
-    using T = decltype(of);
-    stream.Enqueue(operation,
-                   [=](ThreadPool& pool) { AddCpu(pool, a.As<T>(), b.As<T>(), n, y.As<T>()); });
-  };
-  switch (y.dtype) {
-    case DType::kFloat32:
-      return enqueue(float());
-    case DType::kBFloat16:
-      return enqueue(BFloat16());
-    case DType::kFloat16:
-      return enqueue(Float16());
-    default:
-      args.Fail("y is " + std::string(Name(y.dtype)) + ", want fp32, bf16 or fp16");
+// The same dtype for all, one of those that are added up.
+void CheckSummable(const Arguments& args, const View& y) {
+  if (y.dtype != DType::kFloat32 && y.dtype != DType::kBFloat16 && y.dtype != DType::kFloat16) {
+    args.Fail("y is " + std::string(Name(y.dtype)) + ", want fp32, bf16 or fp16");
   }
+}
+
+// Of an addition an element.
+Cost AddCost(const ConstView& a, const ConstView& b, const View& y) {
+  return {.flops = static_cast<double>(y.NumElements()),
+          .bytes_read = static_cast<double>(a.bytes() + b.bytes()),
+          .bytes_written = static_cast<double>(y.bytes())};
 }
 
 }  // namespace
@@ -48,7 +38,8 @@ void Add(Stream& stream, ConstView a, ConstView b, View y) {
   args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "a", a);
   args.CheckSameOrDisjoint("y", y, "b", b);
-  EnqueueAdd(stream, args, {kOp, {a, b}, {y}, {}}, a, b, y);
+  CheckSummable(args, y);
+  stream.Enqueue({kOp, {a, b}, {y}, AddCost(a, b, y), {OnCpu(AddCpu, a, b, y)}});
 }
 
 void Accumulate(Stream& stream, ConstView x, View y) {
@@ -58,7 +49,8 @@ void Accumulate(Stream& stream, ConstView x, View y) {
   args.CheckElements("x", x, y.dtype, n);
   args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
-  EnqueueAdd(stream, args, {kOp, {x}, {y}, {}}, y, x, y);
+  CheckSummable(args, y);
+  stream.Enqueue({kOp, {x}, {y}, AddCost(x, y, y), {OnCpu(AddCpu, y, x, y)}});
 }
 
 void Fill(Stream& stream, float value, View y) {
@@ -66,10 +58,9 @@ void Fill(Stream& stream, float value, View y) {
   const Arguments args(kOp);
   const int64_t n = y.NumElements();
   args.CheckElements("y", y, y.dtype, n);
-  const Operation operation{kOp, {}, {y}, {.bytes_written = static_cast<double>(y.bytes())}};
-  const auto enqueue = [&](auto bits) {
-    stream.Enqueue(operation,
-                   [=](ThreadPool& pool) { FillCpu(pool, bits, n, y.As<decltype(bits)>()); });
+  const Cost cost{.bytes_written = static_cast<double>(y.bytes())};
+  const auto enqueue = [&](uint32_t bits) {
+    stream.Enqueue({kOp, {}, {y}, cost, {OnCpu(FillCpu, bits, y)}});
   };
   switch (y.dtype) {
     case DType::kFloat32:
@@ -92,8 +83,8 @@ void Copy(Stream& stream, ConstView x, View y) {
   args.CheckElements("x", x, y.dtype, y.NumElements());
   args.CheckSameOrDisjoint("y", y, "x", x);
   const double bytes = static_cast<double>(y.bytes());
-  stream.Enqueue({kOp, {x}, {y}, {.bytes_read = bytes, .bytes_written = bytes}},
-                 [=](ThreadPool& pool) { CopyCpu(pool, x.data, y.bytes(), y.data); });
+  const Cost cost{.bytes_read = bytes, .bytes_written = bytes};
+  stream.Enqueue({kOp, {x}, {y}, cost, {OnCpu(CopyCpu, x, y)}});
 }
 
 }  // namespace fsdp

@@ -16,9 +16,7 @@ void Ema(Stream& stream, double decay, ConstView coefficient, ConstView p, View 
   args.Require(decay >= 0 && decay < 1, "decay, want in [0, 1)");
   const Cost cost{.flops = 3.0 * n, .bytes_read = 8.0 * n + 4, .bytes_written = 4.0 * n};
   const auto rate = static_cast<float>(1 - decay);
-  stream.Enqueue({kOp, {coefficient, p}, {e}, cost}, [=](ThreadPool& pool) {
-    EmaCpu(pool, rate, coefficient.As<float>(), p.As<float>(), n, e.As<float>());
-  });
+  stream.Enqueue({kOp, {coefficient, p}, {e}, cost, {OnCpu(EmaCpu, rate, coefficient, p, e)}});
 }
 
 }  // namespace fsdp

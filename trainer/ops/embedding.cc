@@ -1,5 +1,6 @@
 #include "trainer/ops/embedding.h"
 
+#include <utility>
 #include <vector>
 
 #include "trainer/ops/arguments.h"
@@ -27,11 +28,6 @@ EmbeddingShape CheckOperands(const Arguments& arguments, const ConstView& tokens
   return {rows, cols, wte.shape[0], wpe->shape[0]};
 }
 
-template <typename T, typename AnyView>
-auto* Data(const std::optional<AnyView>& view) {
-  return view ? view->template As<T>() : nullptr;
-}
-
 }  // namespace
 
 void EmbeddingForward(Stream& stream, ConstView tokens, std::optional<ConstView> positions,
@@ -54,10 +50,8 @@ void EmbeddingForward(Stream& stream, ConstView tokens, std::optional<ConstView>
     operation.reads.insert(operation.reads.end(), {*positions, *wpe});
     operation.cost.bytes_read += static_cast<double>(positions->bytes()) + y_bytes;
   }
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    EmbeddingForwardCpu(pool, shape, tokens.As<int32_t>(), Data<int32_t>(positions),
-                        wte.As<float>(), Data<float>(wpe), y.As<float>());
-  });
+  operation.kernels.cpu = OnCpu(EmbeddingForwardCpu, shape, tokens, positions, wte, wpe, y);
+  stream.Enqueue(std::move(operation));
 }
 
 void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView> positions,
@@ -90,10 +84,8 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView
     arguments.CheckDisjoint("dwte", *dwte, "positions", *positions);
     arguments.CheckDisjoint("dwpe", *dwpe, "tokens", tokens);
   }
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    EmbeddingBackwardCpu(pool, shape, tokens.As<int32_t>(), Data<int32_t>(positions),
-                         dy.As<float>(), Data<float>(dwte), Data<float>(dwpe));
-  });
+  operation.kernels.cpu = OnCpu(EmbeddingBackwardCpu, shape, tokens, positions, dy, dwte, dwpe);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace fsdp

@@ -13,8 +13,7 @@ void GeluForward(Stream& stream, ConstView x, View y) {
   args.CheckElements("y", y, DType::kFloat32, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
   const Cost cost{.flops = kGeluForwardFlops * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
-  stream.Enqueue({kOp, {x}, {y}, cost},
-                 [=](ThreadPool& pool) { GeluForwardCpu(pool, x.As<float>(), n, y.As<float>()); });
+  stream.Enqueue({kOp, {x}, {y}, cost, {OnCpu(GeluForwardCpu, x, y)}});
 }
 
 void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
@@ -27,9 +26,7 @@ void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckSameOrDisjoint("dx", dx, "x", x);
   const Cost cost{.flops = kGeluBackwardFlops * n, .bytes_read = 8.0 * n, .bytes_written = 4.0 * n};
-  stream.Enqueue({kOp, {x, dy}, {dx}, cost}, [=](ThreadPool& pool) {
-    GeluBackwardCpu(pool, x.As<float>(), dy.As<float>(), n, dx.As<float>());
-  });
+  stream.Enqueue({kOp, {x, dy}, {dx}, cost, {OnCpu(GeluBackwardCpu, x, dy, dx)}});
 }
 
 }  // namespace fsdp

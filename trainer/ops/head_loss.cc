@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "trainer/ops/arguments.h"
@@ -80,14 +81,11 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
     cost.bytes_written += static_cast<double>(gradients->dw->bytes());
   }
   const HeadLossShape shape{rows, cols, vocab, HeadLossChunkRows(rows, vocab)};
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    auto* nll = workspace.As<double>();
-    HeadLossCpu(pool, shape, x.As<float>(), w.As<float>(), targets.As<int32_t>(),
-                weights.As<float>(), scale, loss.As<float>(),
-                gradients ? gradients->dx.As<float>() : nullptr,
-                with_dw ? gradients->dw->As<float>() : nullptr, nll,
-                reinterpret_cast<float*>(nll + 2 * shape.chunk));
-  });
+  const std::optional<View> dx = gradients ? std::optional(gradients->dx) : std::nullopt;
+  const std::optional<View> dw = gradients ? gradients->dw : std::nullopt;
+  operation.kernels.cpu =
+      OnCpu(HeadLossCpu, shape, x, w, targets, weights, scale, loss, dx, dw, workspace);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace

@@ -28,6 +28,11 @@ struct BasicHeads {
 using Heads = BasicHeads<View>;
 using ConstHeads = BasicHeads<ConstView>;
 
+template <typename AnyView, typename Visit>
+void ForEachAddress(BasicHeads<AnyView>& heads, const Visit& visit) {
+  visit(heads.tensor);
+}
+
 // fp32 with memory, four dimensions, and heads that it has.
 inline void CheckHeads(const Arguments& args, const char* name, const ConstHeads& heads) {
   args.CheckRank(name, heads.tensor, DType::kFloat32, 4);

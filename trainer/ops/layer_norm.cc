@@ -32,10 +32,8 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
   const Cost cost{.flops = 8.0 * rows * cols,
                   .bytes_read = 4.0 * (rows * cols + 2 * cols),
                   .bytes_written = 4.0 * (rows * cols + 2 * rows)};
-  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, cost}, [=](ThreadPool& pool) {
-    LayerNormForwardCpu(pool, x.As<float>(), w.As<float>(), b.As<float>(), eps, rows, cols,
-                        y.As<float>(), mean.As<float>(), rstd.As<float>());
-  });
+  CpuKernel cpu = OnCpu(LayerNormForwardCpu, x, w, b, eps, y, mean, rstd);
+  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, cost, {std::move(cpu)}});
 }
 
 int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t cols) {
@@ -66,16 +64,12 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckDisjoint("dx", dx, "x", x);
   const bool add = mode == LayerNormDx::kAdd;
-  const int64_t blocks = Blocks(rows);
   operation.cost = {.flops = 16.0 * rows * cols,
                     .bytes_read = 4.0 * ((add ? 3 : 2) * rows * cols + 3 * cols + 2 * rows),
                     .bytes_written = 4.0 * (rows * cols + 2 * cols)};
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    LayerNormBackwardCpu(pool, x.As<float>(), w.As<float>(), mean.As<float>(), rstd.As<float>(),
-                         dy.As<float>(), rows, cols, blocks, add, dx.As<float>(),
-                         dw ? dw->As<float>() : nullptr, db ? db->As<float>() : nullptr,
-                         workspace.As<float>());
-  });
+  operation.kernels.cpu =
+      OnCpu(LayerNormBackwardCpu, x, w, mean, rstd, dy, Blocks(rows), add, dx, dw, db, workspace);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace fsdp

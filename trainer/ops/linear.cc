@@ -1,5 +1,7 @@
 #include "trainer/ops/linear.h"
 
+#include <utility>
+
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/linear_cpu.h"
 #include "trainer/ops/gelu.h"
@@ -24,8 +26,6 @@ LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, con
 }
 
 double Flops(const LinearShape& s) { return 2.0 * s.rows * s.in * s.out; }
-
-float* Data(const std::optional<View>& view) { return view ? view->As<float>() : nullptr; }
 
 // Without `u`, of what comes before an activation: none.
 void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightLayout layout,
@@ -57,10 +57,8 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
     operation.cost.flops += kGeluForwardFlops * static_cast<double>(shape.rows * shape.out);
     operation.cost.bytes_written += static_cast<double>(u->bytes());
   }
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    LinearForwardCpu(pool, shape, x.As<float>(), w.As<float>(), b ? b->As<float>() : nullptr,
-                     Data(u), y.As<float>());
-  });
+  operation.kernels.cpu = OnCpu(LinearForwardCpu, shape, x, w, b, u, y);
+  stream.Enqueue(std::move(operation));
 }
 
 // With `u`, dx is the gradient of u.
@@ -120,10 +118,8 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     cost.bytes_read += static_cast<double>(db->bytes());
     cost.bytes_written += static_cast<double>(db->bytes());
   }
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    LinearBackwardCpu(pool, shape, u ? u->As<float>() : nullptr, x.As<float>(), w.As<float>(),
-                      dy.As<float>(), Data(dx), Data(dw), Data(db));
-  });
+  operation.kernels.cpu = OnCpu(LinearBackwardCpu, shape, u, x, w, dy, dx, dw, db);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ LoraShape CheckOperands(const Arguments& args, const ConstView& x, const ConstVi
   args.CheckRank("a", a, kF32, 2);
   args.CheckRank("b", b, kF32, 2);
   args.CheckRank(y_name, y, kF32, 2);
-  const LoraShape s{x.shape[0], x.shape[1], b.shape[0], a.shape[0], y.shape[1]};
+  const LoraShape s{x.shape[0], x.shape[1], b.shape[0], a.shape[0], y.shape[1], column};
   args.Check("a", a, kF32, {s.rank, s.in});
   args.Check("b", b, kF32, {s.out, s.rank});
   args.Check("u", u, kF32, {s.rows, s.rank});
@@ -46,10 +46,8 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
   const Cost cost{.flops = Flops(shape),
                   .bytes_read = static_cast<double>(x.bytes() + a.bytes() + b.bytes()) + out_bytes,
                   .bytes_written = static_cast<double>(u.bytes()) + out_bytes};
-  stream.Enqueue({"lora_forward", {x, a, b}, {u, y}, cost}, [=](ThreadPool& pool) {
-    LoraForwardCpu(pool, shape, x.As<float>(), a.As<float>(), b.As<float>(), scale, u.As<float>(),
-                   y.As<float>() + column);
-  });
+  CpuKernel cpu = OnCpu(LoraForwardCpu, shape, x, a, b, scale, u, y);
+  stream.Enqueue({"lora_forward", {x, a, b}, {u, y}, cost, {std::move(cpu)}});
 }
 
 int64_t LoraBackwardWorkspace(int64_t rows, int64_t rank) {
@@ -96,11 +94,9 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
     apart(name, *view);
     args.CheckDisjoint(name, *view, "dx", dx);
   }
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    LoraBackwardCpu(pool, shape, x.As<float>(), u.As<float>(), a.As<float>(), b.As<float>(), scale,
-                    dy.As<float>() + column, dx.As<float>(), da ? da->As<float>() : nullptr,
-                    db ? db->As<float>() : nullptr, workspace.As<float>());
-  });
+  operation.kernels.cpu =
+      OnCpu(LoraBackwardCpu, shape, x, u, a, b, scale, dy, dx, da, db, workspace);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace fsdp

@@ -1,5 +1,7 @@
 #include "trainer/ops/reductions.h"
 
+#include <utility>
+
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/reductions_cpu.h"
 
@@ -13,9 +15,7 @@ void SumOfSquares(Stream& stream, ConstView x, View out) {
   args.Check("out", out, DType::kFloat32, {1});
   args.CheckDisjoint("out", out, "x", x);
   const Cost cost{.flops = 2.0 * n, .bytes_read = 4.0 * n + 4, .bytes_written = 4};
-  stream.Enqueue({kOp, {x}, {out}, cost}, [=](ThreadPool& pool) {
-    SumOfSquaresCpu(pool, x.As<float>(), n, out.As<float>());
-  });
+  stream.Enqueue({kOp, {x}, {out}, cost, {OnCpu(SumOfSquaresCpu, x, out)}});
 }
 
 void ClipCoefficient(Stream& stream, ConstView sum_of_squares, ConstView mean_scale, float max_norm,
@@ -29,10 +29,9 @@ void ClipCoefficient(Stream& stream, ConstView sum_of_squares, ConstView mean_sc
   args.CheckDisjoint("coefficient", coefficient, "norm", norm);
   args.Require(max_norm >= 0, "max_norm, want >= 0");
   const Cost cost{.flops = 6, .bytes_read = 8, .bytes_written = 8};
-  stream.Enqueue({kOp, {sum_of_squares, mean_scale}, {norm, coefficient}, cost}, [=](ThreadPool&) {
-    ClipCoefficientCpu(*sum_of_squares.As<float>(), *mean_scale.As<float>(), max_norm,
-                       norm.As<float>(), coefficient.As<float>());
-  });
+  CpuKernel cpu =
+      OnCpu(ClipCoefficientCpu, sum_of_squares, mean_scale, max_norm, norm, coefficient);
+  stream.Enqueue({kOp, {sum_of_squares, mean_scale}, {norm, coefficient}, cost, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

@@ -12,22 +12,13 @@ namespace {
 // Enough for 32 threads, few enough that adding them up is cheap beside the rows themselves.
 int64_t Blocks(int64_t rows) { return std::clamp<int64_t>(rows / 16, 1, 32); }
 
-// A matrix or heads: what it lies in, its rows, and the shape of r.
-template <typename AnyView, typename T>
-struct Rows {
-  AnyView tensor;
-  NormRows<T> rows;
-};
-using ConstRows = Rows<ConstView, const float>;
-using MutableRows = Rows<View, float>;
-
-template <typename T, typename AnyView>
-Rows<AnyView, T> Of(const AnyView& matrix) {
-  return {matrix, {matrix.template As<float>(), matrix.shape[1]}};
+template <typename AnyView>
+NormRows<AnyView> Of(const AnyView& matrix) {
+  return {matrix, 0, matrix.shape[1]};
 }
-template <typename T, typename AnyView>
-Rows<AnyView, T> Of(const BasicHeads<AnyView>& heads) {
-  return {heads.tensor, {heads.data(), heads.stride()}};
+template <typename AnyView>
+NormRows<AnyView> Of(const BasicHeads<AnyView>& heads) {
+  return {heads.tensor, heads.first * heads.tensor.shape[3], heads.stride()};
 }
 
 struct Sizes {
@@ -63,7 +54,8 @@ void CheckLike(const Arguments& args, const char* name, const ConstHeads& y, con
 double Elements(const NormShape& s) { return static_cast<double>(s.rows() * s.cols); }
 
 void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
-             const ConstRows& x, ConstView w, float eps, const MutableRows& y, View r) {
+             const NormRows<ConstView>& x, ConstView w, float eps, const NormRows<View>& y,
+             View r) {
   const NormShape shape = sizes.shape;
   args.Check("w", w, DType::kFloat32, {shape.cols});
   args.Check("r", r, DType::kFloat32, sizes.r);
@@ -75,21 +67,19 @@ void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes&
   const Cost cost{.flops = 4 * n,
                   .bytes_read = 4 * (n + static_cast<double>(shape.cols)),
                   .bytes_written = 4 * (n + static_cast<double>(shape.rows()))};
-  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, cost}, [=](ThreadPool& pool) {
-    RmsNormForwardCpu(pool, shape, x.rows, w.As<float>(), eps, y.rows, r.As<float>());
-  });
+  CpuKernel cpu = OnCpu(RmsNormForwardCpu, shape, x, w, eps, y, r);
+  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, cost, {std::move(cpu)}});
 }
 
 void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
-              const ConstRows& x, ConstView w, ConstView r, const ConstRows& dy, bool add,
-              const MutableRows& dx, std::optional<View> dw, View workspace) {
+              const NormRows<ConstView>& x, ConstView w, ConstView r, const NormRows<ConstView>& dy,
+              bool add, const NormRows<View>& dx, std::optional<View> dw, View workspace) {
   const NormShape shape = sizes.shape;
   args.Check("w", w, DType::kFloat32, {shape.cols});
   args.Check("r", r, DType::kFloat32, sizes.r);
   if (dw) args.Check("dw", *dw, DType::kFloat32, {shape.cols});
   args.CheckWorkspace(workspace, RmsNormBackwardWorkspace(shape.rows(), shape.cols));
   args.CheckDisjoint("dx", dx.tensor, "x", x.tensor);
-  const int64_t blocks = Blocks(shape.rows());
   const double n = Elements(shape), cols = static_cast<double>(shape.cols);
   const Cost cost{
       .flops = 10 * n,
@@ -97,10 +87,9 @@ void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes
       .bytes_written = 4 * (n + cols)};
   Operation operation{op, {x.tensor, w, r, dy.tensor}, {dx.tensor, workspace}, cost};
   if (dw) operation.writes.push_back(*dw);
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    RmsNormBackwardCpu(pool, shape, x.rows, w.As<float>(), r.As<float>(), dy.rows, blocks, add,
-                       dx.rows, dw ? dw->As<float>() : nullptr, workspace.As<float>());
-  });
+  operation.kernels.cpu =
+      OnCpu(RmsNormBackwardCpu, shape, x, w, r, dy, Blocks(shape.rows()), add, dx, dw, workspace);
+  stream.Enqueue(std::move(operation));
 }
 
 constexpr const char* kForward = "rms_norm_forward";
@@ -117,7 +106,7 @@ void RmsNormForward(Stream& stream, ConstView x, ConstView w, float eps, View y,
   const Sizes sizes = CheckMatrix(args, x);
   args.Check("y", y, DType::kFloat32, x.shape);
   args.CheckSameOrDisjoint("y", y, "x", x);
-  Forward(stream, args, kForward, sizes, Of<const float>(x), w, eps, Of<float>(y), r);
+  Forward(stream, args, kForward, sizes, Of(x), w, eps, Of(y), r);
 }
 
 void RmsNormForward(Stream& stream, const ConstHeads& x, ConstView w, float eps, const Heads& y,
@@ -126,7 +115,7 @@ void RmsNormForward(Stream& stream, const ConstHeads& x, ConstView w, float eps,
   const Sizes sizes = CheckHeads(args, x);
   CheckLike(args, "y", y, x);
   args.CheckSameOrDisjoint("y", y.tensor, "x", x.tensor);
-  Forward(stream, args, kForward, sizes, Of<const float>(x), w, eps, Of<float>(y), r);
+  Forward(stream, args, kForward, sizes, Of(x), w, eps, Of(y), r);
 }
 
 void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, ConstView dy,
@@ -136,8 +125,8 @@ void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, Cons
   args.Check("dy", dy, DType::kFloat32, x.shape);
   args.Check("dx", dx, DType::kFloat32, x.shape);
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
-  Backward(stream, args, kBackward, sizes, Of<const float>(x), w, r, Of<const float>(dy),
-           mode == RmsNormDx::kAdd, Of<float>(dx), dw, workspace);
+  Backward(stream, args, kBackward, sizes, Of(x), w, r, Of(dy), mode == RmsNormDx::kAdd, Of(dx), dw,
+           workspace);
 }
 
 void RmsNormBackward(Stream& stream, const ConstHeads& x, ConstView w, ConstView r,
@@ -148,8 +137,7 @@ void RmsNormBackward(Stream& stream, const ConstHeads& x, ConstView w, ConstView
   CheckLike(args, "dy", dy, x);
   CheckLike(args, "dx", dx, x);
   args.CheckSameOrDisjoint("dx", dx.tensor, "dy", dy.tensor);
-  Backward(stream, args, kBackward, sizes, Of<const float>(x), w, r, Of<const float>(dy), false,
-           Of<float>(dx), dw, workspace);
+  Backward(stream, args, kBackward, sizes, Of(x), w, r, Of(dy), false, Of(dx), dw, workspace);
 }
 
 }  // namespace fsdp

@@ -1,5 +1,7 @@
 #include "trainer/ops/rope.h"
 
+#include <utility>
+
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/rope_cpu.h"
 
@@ -14,9 +16,7 @@ void RopeTable(Stream& stream, const std::vector<double>& frequencies, double fa
              {positions, 2, static_cast<int64_t>(frequencies.size())});
   const Cost cost{.flops = 100.0 * static_cast<double>(table.NumElements()),
                   .bytes_written = static_cast<double>(table.bytes())};
-  stream.Enqueue({kOp, {}, {table}, cost}, [=](ThreadPool& pool) {
-    RopeTableCpu(pool, frequencies, factor, positions, table.As<float>());
-  });
+  stream.Enqueue({kOp, {}, {table}, cost, {OnCpu(RopeTableCpu, frequencies, factor, table)}});
 }
 
 void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection direction,
@@ -31,15 +31,14 @@ void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection di
   args.Check("positions", positions, DType::kInt32, {s[0], s[1]});
   args.CheckDisjoint("x", x.tensor, "table", table);
   args.CheckDisjoint("x", x.tensor, "positions", positions);
-  const RopeShape shape{s[0] * s[1], x.count, s[3] / 2, x.stride(), table.shape[0]};
+  const RopeShape shape{s[0] * s[1], x.count, s[3] / 2, table.shape[0]};
   const double n = static_cast<double>(shape.tokens * x.count * s[3]);
   const Cost cost{.flops = 3 * n,
                   .bytes_read = 4 * n + static_cast<double>(table.bytes() + positions.bytes()),
                   .bytes_written = 4 * n};
   const bool backward = direction == RopeDirection::kBackward;
-  stream.Enqueue({kOp, {table, positions}, {x.tensor}, cost}, [=](ThreadPool& pool) {
-    RopeCpu(pool, shape, table.As<float>(), positions.As<int32_t>(), backward, x.data());
-  });
+  CpuKernel cpu = OnCpu(RopeCpu, shape, table, positions, backward, x);
+  stream.Enqueue({kOp, {table, positions}, {x.tensor}, cost, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

@@ -1,5 +1,7 @@
 #include "trainer/ops/sgd.h"
 
+#include <utility>
+
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/sgd_cpu.h"
 
@@ -39,10 +41,8 @@ void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRul
     operation.cost += {.flops = 2.0 * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
   }
   const float momentum = static_cast<float>(options.momentum);
-  stream.Enqueue(operation, [=](ThreadPool& pool) {
-    SgdCpu(pool, momentum, rules, by_rule, coefficient.As<float>(), g.As<float>(), n, p.As<float>(),
-           b.As<float>());
-  });
+  operation.kernels.cpu = OnCpu(SgdCpu, momentum, rules, by_rule, coefficient, g, p, b);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace fsdp

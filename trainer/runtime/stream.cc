@@ -1,6 +1,7 @@
 #include "trainer/runtime/stream.h"
 
 #include <stdexcept>
+#include <utility>
 
 #include "trainer/core/check.h"
 #include "trainer/runtime/device.h"
@@ -35,11 +36,15 @@ Stream::~Stream() {
   if (checker_) checker_->OnStreamEnd(checker_stream_);
 }
 
-void Stream::Enqueue(const Operation& operation, Kernel kernel) {
+void Stream::Enqueue(Operation operation) {
+  if (device_.type() == DeviceType::kCpu && !operation.kernels.cpu) {
+    throw std::invalid_argument("[Enqueue] " + std::string(operation.name) +
+                                " has no kernel for the CPU");
+  }
   if (checker_) {
     checker_->OnOperation(checker_stream_, operation.name, operation.reads, operation.writes);
   }
-  DoEnqueue(operation, std::move(kernel));
+  DoEnqueue(std::move(operation));
 }
 
 EventPtr Stream::Record() {

@@ -4,15 +4,14 @@
 #define FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/runtime/kernel.h"
 #include "trainer/runtime/stream_checker.h"
-#include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 
@@ -29,17 +28,24 @@ struct Cost {
   Cost& operator+=(const Cost& other);
 };
 
-// `name` must outlive the program (a literal). Reads and writes are all the memory that the kernel
-// touches, its captured Views included; what is both goes into `writes`.
+// The work itself, for each type of device: a device runs its own and looks at no other. The sim
+// device runs none and needs none.
+//   Throwing  A device's kernel does not throw: on a GPU it cannot. What may be wrong with data is
+//             checked on the host before it is enqueued. Two kinds of CPU work do throw, and so
+//             fail the stream: communicators (CommError) and host work such as loading a batch.
+struct DeviceKernels {
+  CpuKernel cpu;
+};
+
+// `name` must outlive the program (a literal). Reads and writes are all the memory that the kernels
+// touch, their Views included; what is both goes into `writes`.
 struct Operation {
   const char* name = "";
   std::vector<Range> reads;
   std::vector<Range> writes;
   Cost cost;
+  DeviceKernels kernels = {};
 };
-
-// The work itself on a CPU. May throw: the stream then fails.
-using Kernel = std::function<void(ThreadPool& pool)>;
 
 // A point in a Stream's work, made by Record() alone.
 class Event {
@@ -86,7 +92,9 @@ class Stream {
   const std::string& name() const { return name_; }
 
   // With a checker, a use of memory that no event orders after an earlier one is reported here.
-  void Enqueue(const Operation& operation, Kernel kernel);
+  // Throws std::invalid_argument, and enqueues nothing, where the operation has no kernel for this
+  // device.
+  void Enqueue(Operation operation);
   [[nodiscard]] EventPtr Record();  // Passes when all work enqueued so far is done.
   // The host does not block. Null is a no-op. Any device's event, if both devices share a checker
   // or have none; std::invalid_argument if one of the two is simulated.
@@ -103,7 +111,7 @@ class Stream {
   uint64_t tag() const { return tag_; }
 
  private:
-  virtual void DoEnqueue(const Operation& operation, Kernel kernel) = 0;
+  virtual void DoEnqueue(Operation operation) = 0;
   virtual std::shared_ptr<Event> DoRecord() = 0;
   virtual void DoWait(const EventPtr& event) = 0;
 

@@ -671,7 +671,7 @@ TEST_P(CommunicatorSuite, CallsOnStreamsThatNothingOrdersFail) {
     const auto comm = rank.join("turn", Patient());
     Tensor data(device, DType::kFloat32, 7);
     std::promise<void> open;
-    gate->Enqueue({}, [&](ThreadPool&) { open.get_future().wait(); });
+    gate->Enqueue({"gate", {}, {}, {}, {[&](ThreadPool&) { open.get_future().wait(); }}});
     first->Wait(gate->Record());
     comm->AllReduce(*first, data.view());
     comm->AllReduce(*second, data.view());  // Runs while the first call cannot.

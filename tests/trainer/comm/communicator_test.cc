@@ -81,7 +81,7 @@ class DeclarationTest : public ::testing::Test {
     Operation operation;
     operation.name = "probe";
     (write ? operation.writes : operation.reads).push_back(bytes);
-    other->Enqueue(operation, nullptr);
+    other->Enqueue(operation);
     return checker->races();
   }
 

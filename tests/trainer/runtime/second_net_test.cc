@@ -18,9 +18,10 @@ constexpr int kExitOnRace = 0;
 constexpr char kReport[] = "";
 #endif
 
-Operation Undeclared(const char* name) {
+Operation Undeclared(const char* name, CpuKernel kernel) {
   Operation operation;
   operation.name = name;
+  operation.kernels.cpu = std::move(kernel);
   return operation;
 }
 
@@ -35,24 +36,25 @@ void RunStep(Plant plant, int threads) {
   const Buffer slot = device.Allocate(4096 * sizeof(float));
   const Buffer out = device.Allocate(4096 * sizeof(float));
   const View w = slot.As(DType::kFloat32, {4096}), y = out.As(DType::kFloat32, {4096});
-  const auto gather = [w](ThreadPool& pool) {
-    pool.ParallelFor(4096, 64, [w](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) w.As<float>()[i] = 1;
+  const auto write = [](ThreadPool& pool, const View& to) {
+    pool.ParallelFor(4096, 64, [to](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to.As<float>()[i] = 1;
     });
   };
-  const auto matmul = [w, y](ThreadPool& pool) {
-    pool.ParallelFor(4096, 64, [w, y](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) y.As<float>()[i] = w.As<float>()[i];
+  const auto copy = [](ThreadPool& pool, const View& from, const View& to) {
+    pool.ParallelFor(4096, 64, [from, to](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to.As<float>()[i] = from.As<float>()[i];
     });
   };
+  const CpuKernel gather = OnCpu(write, w), matmul = OnCpu(copy, w, y);
   device.Park();
-  comm->Enqueue(Undeclared("gather"), gather);
+  comm->Enqueue(Undeclared("gather", gather));
   const EventPtr gathered = comm->Record();
   if (plant != Plant::kReadTooEarly) compute->Wait(gathered);
-  compute->Enqueue(Undeclared("matmul"), matmul);
+  compute->Enqueue(Undeclared("matmul", matmul));
   const EventPtr used = compute->Record();
   if (plant == Plant::kNothing) comm->Wait(used);
-  if (plant != Plant::kReadTooEarly) comm->Enqueue(Undeclared("gather"), gather);
+  if (plant != Plant::kReadTooEarly) comm->Enqueue(Undeclared("gather", gather));
   const EventPtr end = comm->Record();
   device.Release();
   end->Synchronize();

@@ -1,5 +1,7 @@
 #include "trainer/comm/sim/sim_communicator.h"
 
+#include <utility>
+
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -9,12 +11,12 @@ void SimCommunicator::Abort(const std::string& why) {
   if (aborted_.empty()) aborted_ = "rank " + std::to_string(rank()) + " aborted: " + why;
 }
 
-void SimCommunicator::Enqueue(Stream& stream, const Operation& operation, const CollectiveCall&) {
+void SimCommunicator::Enqueue(Stream& stream, Operation operation, const CollectiveCall&) {
   {
     std::lock_guard lock(mutex_);
     if (!aborted_.empty()) throw CommError(aborted_);
   }
-  stream.Enqueue(operation, nullptr);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace fsdp

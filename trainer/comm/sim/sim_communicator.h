@@ -18,7 +18,7 @@ class SimCommunicator final : public Communicator {
   void Abort(const std::string& why) override;
 
  private:
-  void Enqueue(Stream& stream, const Operation& operation, const CollectiveCall& call) override;
+  void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) override;
 
   std::mutex mutex_;
   std::string aborted_;  // Guarded by mutex_.

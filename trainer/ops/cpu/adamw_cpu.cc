@@ -24,14 +24,15 @@ void Update(const AdamWFactors& f, const AdamWRuleFactors& rule, float c, const 
 }  // namespace
 
 void AdamWCpu(ThreadPool& pool, const AdamWFactors& factors, const std::vector<ElementRule>& rules,
-              const std::vector<AdamWRuleFactors>& by_rule, const float* coefficient,
-              const float* g, int64_t n, float* p, float* m, float* v) {
-  const float c = *coefficient;
+              const std::vector<AdamWRuleFactors>& by_rule, const ConstView& coefficient,
+              const ConstView& g, const View& p, const View& m, const View& v) {
+  const float c = *coefficient.As<float>();
   if (!std::isfinite(c)) return;
-  pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
+  pool.ParallelFor(p.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
     ForEachRun(rules, begin, end, [&](int64_t at, int64_t stop, int rule) {
       const AdamWRuleFactors& own = rule < 0 ? by_rule.back() : by_rule[rule];
-      Update(factors, own, c, g + at, stop - at, p + at, m + at, v + at);
+      Update(factors, own, c, g.As<float>() + at, stop - at, p.As<float>() + at, m.As<float>() + at,
+             v.As<float>() + at);
     });
   });
 }

@@ -1,9 +1,9 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ADAMW_CPU_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ADAMW_CPU_H_
 
-#include <cstdint>
 #include <vector>
 
+#include "trainer/core/view.h"
 #include "trainer/ops/element_rules.h"
 #include "trainer/runtime/thread_pool.h"
 
@@ -23,8 +23,8 @@ struct AdamWRuleFactors {
 
 // `by_rule`: parallel to `rules`, and one more for the elements without a rule.
 void AdamWCpu(ThreadPool& pool, const AdamWFactors& factors, const std::vector<ElementRule>& rules,
-              const std::vector<AdamWRuleFactors>& by_rule, const float* coefficient,
-              const float* g, int64_t n, float* p, float* m, float* v);
+              const std::vector<AdamWRuleFactors>& by_rule, const ConstView& coefficient,
+              const ConstView& g, const View& p, const View& m, const View& v);
 
 }  // namespace fsdp
 

@@ -44,9 +44,10 @@ void AttendOne(const float* q, const float* k, const float* v, int64_t count, in
 
 }  // namespace
 
-void AttentionCachedCpu(ThreadPool& pool, const CachedShape& s, const ConstHeads& q,
-                        const ConstHeads& k, const ConstHeads& v, const int32_t* positions,
-                        float* cache_k, float* cache_v, float* out) {
+void AttentionCachedCpu(ThreadPool& pool, const CachedShape& s, const AttentionInputs& in,
+                        const View& cache_k, const View& cache_v, const View& out) {
+  const ConstHeads &q = in.q, &k = in.k, &v = in.v;
+  const int32_t* const positions = in.positions.As<int32_t>();
   for (int64_t i = 0; i < s.batch * s.n; ++i) {
     if (positions[i] < 0 || positions[i] >= s.capacity) {
       throw DataError("attention over a cache: position " + std::to_string(positions[i]) +
@@ -59,8 +60,9 @@ void AttentionCachedCpu(ThreadPool& pool, const CachedShape& s, const ConstHeads
     std::vector<float> scores(static_cast<size_t>(s.capacity));
     for (int64_t task = begin; task < end; ++task) {
       const int64_t b = task / s.kv_heads, head = task % s.kv_heads;
-      float* const keys = cache_k + (b * s.capacity * s.kv_heads + head) * s.head_dim;
-      float* const values = cache_v + (b * s.capacity * s.kv_heads + head) * s.head_dim;
+      const int64_t cached = (b * s.capacity * s.kv_heads + head) * s.head_dim;
+      float* const keys = cache_k.As<float>() + cached;
+      float* const values = cache_v.As<float>() + cached;
       for (int64_t t = 0; t < s.n; ++t) {
         const int64_t row = b * s.n + t, to = positions[row] * stride;
         std::copy_n(k.data() + row * k.stride() + head * s.head_dim, s.head_dim, keys + to);
@@ -71,7 +73,7 @@ void AttentionCachedCpu(ThreadPool& pool, const CachedShape& s, const ConstHeads
         for (int64_t h = head * group; h < (head + 1) * group; ++h) {
           AttendOne(q.data() + row * q.stride() + h * s.head_dim, keys, values, positions[row] + 1,
                     stride, s.head_dim, scale, scores.data(),
-                    out + (row * s.heads + h) * s.head_dim);
+                    out.As<float>() + (row * s.heads + h) * s.head_dim);
         }
       }
     }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "trainer/ops/heads.h"
+#include "trainer/ops/attention.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -12,9 +12,8 @@ struct CachedShape {
   int64_t batch, n, heads, kv_heads, head_dim, capacity;
 };
 
-void AttentionCachedCpu(ThreadPool& pool, const CachedShape& shape, const ConstHeads& q,
-                        const ConstHeads& k, const ConstHeads& v, const int32_t* positions,
-                        float* cache_k, float* cache_v, float* out);
+void AttentionCachedCpu(ThreadPool& pool, const CachedShape& shape, const AttentionInputs& in,
+                        const View& cache_k, const View& cache_v, const View& out);
 
 }  // namespace fsdp
 

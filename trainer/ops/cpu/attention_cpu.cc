@@ -1,15 +1,38 @@
 #include "trainer/ops/cpu/attention_cpu.h"
 
+#include <cmath>
 #include <string>
 
 #include "trainer/core/errors.h"
-#include "trainer/ops/attention.h"
+#include "trainer/ops/cpu/attention_kernels.h"
 #include "trainer/ops/cpu/isa.h"
 
 namespace fsdp {
 namespace {
 
 static_assert(kMaxHeadDim == kAttentionMaxHeadDim);
+
+// Rows of head 0; those of head h begin head_dim h elements later.
+struct AttentionData {
+  HeadRows<const float> q, k, v;
+  const int32_t* positions;
+  const int32_t* keys = nullptr;  // Without: no dropout.
+  ProbabilityDraws drop = {};     // Of sample 0's head 0, its key left out.
+};
+
+HeadRows<const float> Rows(const ConstHeads& heads) { return {heads.data(), heads.stride()}; }
+HeadRows<float> Rows(const Heads& heads) { return {heads.data(), heads.stride()}; }
+
+AttentionData Data(const AttentionInputs& in) {
+  AttentionData data{Rows(in.q), Rows(in.k), Rows(in.v), in.positions.As<int32_t>()};
+  if (in.dropout.rate > 0) {
+    data.keys = in.dropout.keys.As<int32_t>();
+    data.drop = {.threshold = static_cast<uint32_t>(std::ldexp(in.dropout.rate, 32)),
+                 .scale = static_cast<float>(1 / (1 - in.dropout.rate)),
+                 .site = in.dropout.site};
+  }
+  return data;
+}
 
 const AttentionKernels& Kernels() { return ForThisCpu(kAttentionAvx2, kAttentionAvx512); }
 
@@ -61,21 +84,24 @@ void CheckPositions(const AttentionDims& dims, const int32_t* positions) {
 
 }  // namespace
 
-void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
-                         float* out, float* lse) {
+void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& inputs,
+                         const View& out, const View& lse) {
+  const AttentionData in = Data(inputs);
   CheckPositions(dims, in.positions);
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads;
-      Kernels().forward(HeadOf(dims, in, sample, h), out + OutOffset(dims, sample, h),
-                        lse + LseOffset(dims, sample, h));
+      Kernels().forward(HeadOf(dims, in, sample, h), out.As<float>() + OutOffset(dims, sample, h),
+                        lse.As<float>() + LseOffset(dims, sample, h));
     }
   });
 }
 
-void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
-                          const float* out, const float* lse, const float* dout, HeadRows<float> dq,
-                          HeadRows<float> dk, HeadRows<float> dv) {
+void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims,
+                          const AttentionInputs& inputs, const ConstView& out, const ConstView& lse,
+                          const ConstView& dout, const AttentionGradients& gradients) {
+  const AttentionData in = Data(inputs);
+  const HeadRows<float> dq = Rows(gradients.q), dk = Rows(gradients.k), dv = Rows(gradients.v);
   CheckPositions(dims, in.positions);
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
@@ -83,10 +109,11 @@ void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const Att
       const int64_t sample = i / groups, kv_head = i % groups;
       for (int64_t g = 0; g < dims.group(); ++g) {
         const int64_t h = kv_head * dims.group() + g;
-        Kernels().backward(HeadOf(dims, in, sample, h), out + OutOffset(dims, sample, h),
-                           lse + LseOffset(dims, sample, h), dout + OutOffset(dims, sample, h),
-                           g == 0, At(dq, dims, sample, h), At(dk, dims, sample, kv_head),
-                           At(dv, dims, sample, kv_head));
+        Kernels().backward(
+            HeadOf(dims, in, sample, h), out.As<float>() + OutOffset(dims, sample, h),
+            lse.As<float>() + LseOffset(dims, sample, h),
+            dout.As<float>() + OutOffset(dims, sample, h), g == 0, At(dq, dims, sample, h),
+            At(dk, dims, sample, kv_head), At(dv, dims, sample, kv_head));
       }
     }
   });

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/attention.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -14,19 +14,11 @@ struct AttentionDims {
   int64_t group() const { return heads / kv_heads; }
 };
 
-// Rows of head 0; those of head h begin head_dim h elements later.
-struct AttentionData {
-  HeadRows<const float> q, k, v;
-  const int32_t* positions;
-  const int32_t* keys = nullptr;  // Without: no dropout.
-  ProbabilityDraws drop = {};     // Of sample 0's head 0, its key left out.
-};
-
-void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
-                         float* out, float* lse);
-void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionData& in,
-                          const float* out, const float* lse, const float* dout, HeadRows<float> dq,
-                          HeadRows<float> dk, HeadRows<float> dv);
+void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                         const View& out, const View& lse);
+void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                          const ConstView& out, const ConstView& lse, const ConstView& dout,
+                          const AttentionGradients& gradients);
 
 }  // namespace fsdp
 

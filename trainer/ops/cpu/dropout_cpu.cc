@@ -41,18 +41,20 @@ void Words(uint64_t block, uint32_t site, PhiloxKey key, uint32_t* words) {
 
 }  // namespace
 
-void DropoutCpu(ThreadPool& pool, const float* x, const int32_t* keys, uint32_t site,
-                uint32_t threshold, float scale, int64_t batch, int64_t size, float* y) {
+void DropoutCpu(ThreadPool& pool, const ConstView& x, const ConstView& keys, uint32_t site,
+                uint32_t threshold, float scale, const View& y) {
+  const int64_t batch = x.shape[0], size = x.shape[1];
   const int64_t pieces = (size + kBatch - 1) / kBatch;
   pool.ParallelFor(batch * pieces, 1, [&](int64_t begin, int64_t end) {
     uint32_t words[kBatch];
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t sample = piece / pieces, first = piece % pieces * kBatch;
-      const PhiloxKey key = {static_cast<uint32_t>(keys[2 * sample]),
-                             static_cast<uint32_t>(keys[2 * sample + 1])};
+      const int32_t* const words_of_key = keys.As<int32_t>() + 2 * sample;
+      const PhiloxKey key = {static_cast<uint32_t>(words_of_key[0]),
+                             static_cast<uint32_t>(words_of_key[1])};
       Words(static_cast<uint64_t>(first / 4), site, key, words);
-      const float* in = x + sample * size + first;
-      float* out = y + sample * size + first;
+      const float* in = x.As<float>() + sample * size + first;
+      float* out = y.As<float>() + sample * size + first;
       const int64_t n = std::min(kBatch, size - first);
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) out[i] = words[i] >= threshold ? scale * in[i] : 0.0f;

@@ -3,13 +3,14 @@
 
 #include <cstdint>
 
+#include "trainer/core/view.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 
 // Kept where the word is at least `threshold`.
-void DropoutCpu(ThreadPool& pool, const float* x, const int32_t* keys, uint32_t site,
-                uint32_t threshold, float scale, int64_t batch, int64_t size, float* y);
+void DropoutCpu(ThreadPool& pool, const ConstView& x, const ConstView& keys, uint32_t site,
+                uint32_t threshold, float scale, const View& y);
 
 }  // namespace fsdp
 

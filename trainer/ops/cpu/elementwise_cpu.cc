@@ -18,34 +18,42 @@ void FillBits(ThreadPool& pool, Bits bits, int64_t n, Bits* y) {
                    [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, bits); });
 }
 
-}  // namespace
-
 template <typename T>
-void AddCpu(ThreadPool& pool, const T* a, const T* b, int64_t n, T* y) {
-  pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
+void AddAs(ThreadPool& pool, const ConstView& a, const ConstView& b, const View& y) {
+  const T *const first = a.As<T>(), *const second = b.As<T>();
+  T* const sum = y.As<T>();
+  pool.ParallelFor(y.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
-      y[i] = T(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+      sum[i] = T(static_cast<float>(first[i]) + static_cast<float>(second[i]));
     }
   });
 }
-template void AddCpu(ThreadPool&, const float*, const float*, int64_t, float*);
-template void AddCpu(ThreadPool&, const BFloat16*, const BFloat16*, int64_t, BFloat16*);
-template void AddCpu(ThreadPool&, const Float16*, const Float16*, int64_t, Float16*);
 
-void FillCpu(ThreadPool& pool, uint32_t bits, int64_t n, uint32_t* y) {
-  FillBits(pool, bits, n, y);
+}  // namespace
+
+void AddCpu(ThreadPool& pool, const ConstView& a, const ConstView& b, const View& y) {
+  switch (y.dtype) {
+    case DType::kBFloat16:
+      return AddAs<BFloat16>(pool, a, b, y);
+    case DType::kFloat16:
+      return AddAs<Float16>(pool, a, b, y);
+    default:
+      return AddAs<float>(pool, a, b, y);
+  }
 }
 
-void FillCpu(ThreadPool& pool, uint16_t bits, int64_t n, uint16_t* y) {
-  FillBits(pool, bits, n, y);
+void FillCpu(ThreadPool& pool, uint32_t bits, const View& y) {
+  const int64_t n = y.NumElements();
+  if (SizeOf(y.dtype) == 4) return FillBits(pool, bits, n, y.As<uint32_t>());
+  FillBits(pool, static_cast<uint16_t>(bits), n, y.As<uint16_t>());
 }
 
-void CopyCpu(ThreadPool& pool, const std::byte* x, int64_t bytes, std::byte* y) {
-  if (x == y) return;
-  pool.ParallelFor(bytes, kCopyBytes, [&](int64_t begin, int64_t end) {
+void CopyCpu(ThreadPool& pool, const ConstView& x, const View& y) {
+  if (x.data == y.data) return;
+  pool.ParallelFor(y.bytes(), kCopyBytes, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; at += kCopyBytes) {
-      std::memcpy(y + at, x + at, std::min(kCopyBytes, end - at));
+      std::memcpy(y.data + at, x.data + at, std::min(kCopyBytes, end - at));
     }
   });
 }

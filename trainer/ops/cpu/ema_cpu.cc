@@ -4,13 +4,15 @@
 
 namespace fsdp {
 
-void EmaCpu(ThreadPool& pool, float rate, const float* coefficient, const float* p, int64_t n,
-            float* e) {
+void EmaCpu(ThreadPool& pool, float rate, const ConstView& coefficient, const ConstView& p,
+            const View& e) {
   constexpr int64_t kGrain = 1024;
-  if (!std::isfinite(*coefficient)) return;
-  pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
+  if (!std::isfinite(*coefficient.As<float>())) return;
+  const float* const value = p.As<float>();
+  float* const average = e.As<float>();
+  pool.ParallelFor(e.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) e[i] += rate * (p[i] - e[i]);
+    for (int64_t i = begin; i < end; ++i) average[i] += rate * (value[i] - average[i]);
   });
 }
 

@@ -21,29 +21,35 @@ void CheckIds(const char* what, const int32_t* ids, int64_t rows, int64_t size) 
 
 }  // namespace
 
-void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32_t* tokens,
-                         const int32_t* positions, const float* wte, const float* wpe, float* y) {
+void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& s, const ConstView& token_ids,
+                         const std::optional<ConstView>& position_ids, const ConstView& wte,
+                         const std::optional<ConstView>& wpe, const View& y) {
+  const int32_t* const tokens = token_ids.As<int32_t>();
+  const int32_t* const positions = DataOrNull<int32_t>(position_ids);
   CheckIds("token", tokens, s.rows, s.vocab);
   if (positions != nullptr) CheckIds("position", positions, s.rows, s.max_positions);
   pool.ParallelFor(s.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float* token = wte + tokens[i] * s.cols;
-      float* out = y + i * s.cols;
+      const float* token = wte.As<float>() + tokens[i] * s.cols;
+      float* out = y.As<float>() + i * s.cols;
       if (positions == nullptr) {
         std::copy_n(token, s.cols, out);
         continue;
       }
-      const float* position = wpe + positions[i] * s.cols;
+      const float* position = wpe->As<float>() + positions[i] * s.cols;
 #pragma omp simd
       for (int64_t j = 0; j < s.cols; ++j) out[j] = token[j] + position[j];
     }
   });
 }
 
-void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32_t* tokens,
-                          const int32_t* positions, const float* dy, float* dwte, float* dwpe) {
-  if (dwte != nullptr) CheckIds("token", tokens, s.rows, s.vocab);
-  if (dwpe != nullptr) CheckIds("position", positions, s.rows, s.max_positions);
+void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& s, const ConstView& token_ids,
+                          const std::optional<ConstView>& position_ids, const ConstView& dy,
+                          const std::optional<View>& dwte, const std::optional<View>& dwpe) {
+  const int32_t* const tokens = token_ids.As<int32_t>();
+  const int32_t* const positions = DataOrNull<int32_t>(position_ids);
+  if (dwte) CheckIds("token", tokens, s.rows, s.vocab);
+  if (dwpe) CheckIds("position", positions, s.rows, s.max_positions);
   // Split by columns: two rows with one token must not be added by two threads.
   pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {
     const auto add = [&](const float* in, float* to) {
@@ -51,9 +57,9 @@ void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& s, const int32
       for (int64_t j = begin; j < end; ++j) to[j] += in[j];
     };
     for (int64_t i = 0; i < s.rows; ++i) {
-      const float* in = dy + i * s.cols;
-      if (dwte != nullptr) add(in, dwte + tokens[i] * s.cols);
-      if (dwpe != nullptr) add(in, dwpe + positions[i] * s.cols);
+      const float* in = dy.As<float>() + i * s.cols;
+      if (dwte) add(in, dwte->As<float>() + tokens[i] * s.cols);
+      if (dwpe) add(in, dwpe->As<float>() + positions[i] * s.cols);
     }
   });
 }

@@ -2,8 +2,9 @@
 #define FSDP_TRAIN_TRAINER_OPS_CPU_EMBEDDING_CPU_H_
 
 #include <cstdint>
+#include <optional>
 
-#include "trainer/runtime/thread_pool.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 
@@ -11,12 +12,12 @@ struct EmbeddingShape {
   int64_t rows, cols, vocab, max_positions;
 };
 
-// Null pointers: no positions.
-void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const int32_t* tokens,
-                         const int32_t* positions, const float* wte, const float* wpe, float* y);
-// dwte and dwpe may be null.
-void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const int32_t* tokens,
-                          const int32_t* positions, const float* dy, float* dwte, float* dwpe);
+void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const ConstView& tokens,
+                         const std::optional<ConstView>& positions, const ConstView& wte,
+                         const std::optional<ConstView>& wpe, const View& y);
+void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const ConstView& tokens,
+                          const std::optional<ConstView>& positions, const ConstView& dy,
+                          const std::optional<View>& dwte, const std::optional<View>& dwpe);
 
 }  // namespace fsdp
 

@@ -12,15 +12,16 @@ const GeluKernels& Kernels() { return ForThisCpu(kGeluAvx2, kGeluAvx512); }
 
 }  // namespace
 
-void GeluForwardCpu(ThreadPool& pool, const float* x, int64_t n, float* y) {
-  pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
-    Kernels().forward(x + begin, end - begin, y + begin);
+void GeluForwardCpu(ThreadPool& pool, const ConstView& x, const View& y) {
+  pool.ParallelFor(x.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    Kernels().forward(x.As<float>() + begin, end - begin, y.As<float>() + begin);
   });
 }
 
-void GeluBackwardCpu(ThreadPool& pool, const float* x, const float* dy, int64_t n, float* dx) {
-  pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
-    Kernels().backward(x + begin, dy + begin, end - begin, dx + begin);
+void GeluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& dy, const View& dx) {
+  pool.ParallelFor(x.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    Kernels().backward(x.As<float>() + begin, dy.As<float>() + begin, end - begin,
+                       dx.As<float>() + begin);
   });
 }
 

@@ -1,14 +1,13 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GELU_CPU_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GELU_CPU_H_
 
-#include <cstdint>
-
+#include "trainer/core/view.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 
-void GeluForwardCpu(ThreadPool& pool, const float* x, int64_t n, float* y);
-void GeluBackwardCpu(ThreadPool& pool, const float* x, const float* dy, int64_t n, float* dx);
+void GeluForwardCpu(ThreadPool& pool, const ConstView& x, const View& y);
+void GeluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& dy, const View& dx);
 
 }  // namespace fsdp
 

@@ -34,14 +34,22 @@ void RaiseTo(float& max, float value) {
 
 }  // namespace
 
-void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const float* x, const float* w,
-                 const int32_t* targets, const float* weights, float scale, float* loss, float* dx,
-                 float* dw, double* nll, float* logits) {
+void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x_view,
+                 const ConstView& w_view, const ConstView& targets_view,
+                 const ConstView& weights_view, float scale, const View& loss,
+                 const std::optional<View>& dx_view, const std::optional<View>& dw_view,
+                 const View& workspace) {
+  const float *const x = x_view.As<float>(), *const w = w_view.As<float>();
+  const int32_t* const targets = targets_view.As<int32_t>();
+  const float* const weights = weights_view.As<float>();
+  float *const dx = DataOrNull<float>(dx_view), *const dw = DataOrNull<float>(dw_view);
   CheckTargets(s, targets, weights);
   const HeadLossKernels& kernels = ForThisCpu(kHeadLossAvx2, kHeadLossAvx512);
   const bool with_gradient = dx != nullptr;
-  // Of a chunk's rows: the largest logit, and what a row of g is multiplied by yet.
-  float *maxima = reinterpret_cast<float*>(nll + s.chunk), *factors = maxima + s.chunk;
+  // Of a chunk's rows: the loss, the largest logit, and what a row of g is multiplied by yet.
+  double* const nll = workspace.As<double>();
+  float *const maxima = reinterpret_cast<float*>(nll + s.chunk), *const factors = maxima + s.chunk;
+  float* const logits = factors + s.chunk;
   double total = 0;
   for (int64_t first = 0; first < s.rows; first += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.rows - first);
@@ -95,7 +103,7 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const float* x, const
     Gemm(pool, rows, s.cols, s.vocab, {logits, s.vocab}, {w, s.cols}, dx_chunk, s.cols,
          {.finish = [&](const GemmTile& tile) { scale_rows(tile, dx_chunk); }});
   }
-  loss[0] += static_cast<float>(scale * total);
+  *loss.As<float>() += static_cast<float>(scale * total);
 }
 
 }  // namespace fsdp

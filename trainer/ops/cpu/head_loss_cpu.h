@@ -2,8 +2,9 @@
 #define FSDP_TRAIN_TRAINER_OPS_CPU_HEAD_LOSS_CPU_H_
 
 #include <cstdint>
+#include <optional>
 
-#include "trainer/runtime/thread_pool.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 
@@ -12,10 +13,12 @@ struct HeadLossShape {
   int64_t chunk;  // Rows.
 };
 
-// dx: null for the loss alone. dw: may be null. nll: [chunk], logits: [chunk, vocab], both scratch.
-void HeadLossCpu(ThreadPool& pool, const HeadLossShape& shape, const float* x, const float* w,
-                 const int32_t* targets, const float* weights, float scale, float* loss, float* dx,
-                 float* dw, double* nll, float* logits);
+// Without dx: the loss alone. `workspace`: of a chunk's rows the loss in float64, the largest logit
+// and a factor, then their logits.
+void HeadLossCpu(ThreadPool& pool, const HeadLossShape& shape, const ConstView& x,
+                 const ConstView& w, const ConstView& targets, const ConstView& weights,
+                 float scale, const View& loss, const std::optional<View>& dx,
+                 const std::optional<View>& dw, const View& workspace);
 
 }  // namespace fsdp
 

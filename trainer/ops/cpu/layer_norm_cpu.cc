@@ -49,36 +49,41 @@ void BackwardRow(const float* x, const float* w, float mean, float rstd, const f
 
 }  // namespace
 
-void LayerNormForwardCpu(ThreadPool& pool, const float* x, const float* w, const float* b,
-                         float eps, int64_t rows, int64_t cols, float* y, float* mean,
-                         float* rstd) {
+void LayerNormForwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& w,
+                         const ConstView& b, float eps, const View& y, const View& mean,
+                         const View& rstd) {
+  const int64_t rows = x.shape[0], cols = x.shape[1];
   pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      ForwardRow(x + i * cols, w, b, eps, cols, y + i * cols, mean + i, rstd + i);
+      ForwardRow(x.As<float>() + i * cols, w.As<float>(), b.As<float>(), eps, cols,
+                 y.As<float>() + i * cols, mean.As<float>() + i, rstd.As<float>() + i);
     }
   });
 }
 
-void LayerNormBackwardCpu(ThreadPool& pool, const float* x, const float* w, const float* mean,
-                          const float* rstd, const float* dy, int64_t rows, int64_t cols,
-                          int64_t blocks, bool add, float* dx, float* dw, float* db,
-                          float* partial) {
+void LayerNormBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& w,
+                          const ConstView& mean, const ConstView& rstd, const ConstView& dy,
+                          int64_t blocks, bool add, const View& dx, const std::optional<View>& dw,
+                          const std::optional<View>& db, const View& workspace) {
+  const int64_t rows = x.shape[0], cols = x.shape[1];
+  float* const partial = workspace.As<float>();
   pool.ParallelFor(blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       float* block_dw = partial + block * 2 * cols;
       float* block_db = block_dw + cols;
       std::fill(block_dw, block_dw + 2 * cols, 0.0f);
       for (int64_t i = rows * block / blocks; i < rows * (block + 1) / blocks; ++i) {
-        (add ? BackwardRow<true> : BackwardRow<false>)(x + i * cols, w, mean[i], rstd[i],
-                                                       dy + i * cols, cols, dx + i * cols, block_dw,
-                                                       block_db);
+        (add ? BackwardRow<true>
+             : BackwardRow<false>)(x.As<float>() + i * cols, w.As<float>(), mean.As<float>()[i],
+                                   rstd.As<float>()[i], dy.As<float>() + i * cols, cols,
+                                   dx.As<float>() + i * cols, block_dw, block_db);
       }
     }
   });
   // The first block's sums take the others' in order; then the whole is added once.
   pool.ParallelFor(cols, 64, [&](int64_t begin, int64_t end) {
     for (int part = 0; part < 2; ++part) {
-      float* out = part == 0 ? dw : db;
+      float* out = DataOrNull<float>(part == 0 ? dw : db);
       if (out == nullptr) continue;
       float* sum = partial + part * cols;
       for (int64_t block = 1; block < blocks; ++block) {

@@ -2,20 +2,21 @@
 #define FSDP_TRAIN_TRAINER_OPS_CPU_LAYER_NORM_CPU_H_
 
 #include <cstdint>
+#include <optional>
 
-#include "trainer/runtime/thread_pool.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 
-void LayerNormForwardCpu(ThreadPool& pool, const float* x, const float* w, const float* b,
-                         float eps, int64_t rows, int64_t cols, float* y, float* mean, float* rstd);
+void LayerNormForwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& w,
+                         const ConstView& b, float eps, const View& y, const View& mean,
+                         const View& rstd);
 
-// `partial`: [blocks, 2, cols], the sums for dw and db of each block of rows. dw and db may be
-// null.
-void LayerNormBackwardCpu(ThreadPool& pool, const float* x, const float* w, const float* mean,
-                          const float* rstd, const float* dy, int64_t rows, int64_t cols,
-                          int64_t blocks, bool add, float* dx, float* dw, float* db,
-                          float* partial);
+// `workspace`: [blocks, 2, cols], the sums for dw and db of each block of rows.
+void LayerNormBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& w,
+                          const ConstView& mean, const ConstView& rstd, const ConstView& dy,
+                          int64_t blocks, bool add, const View& dx, const std::optional<View>& dw,
+                          const std::optional<View>& db, const View& workspace);
 
 }  // namespace fsdp
 

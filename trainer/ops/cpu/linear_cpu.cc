@@ -11,9 +11,9 @@ namespace {
 
 const GeluKernels& Kernels() { return ForThisCpu(kGeluAvx2, kGeluAvx512); }
 
-GemmOperand Weight(const LinearShape& s, const float* w) {
-  return s.layout == WeightLayout::kInOut ? GemmOperand{w, s.out, false}
-                                          : GemmOperand{w, s.in, true};
+GemmOperand Weight(const LinearShape& s, const ConstView& w) {
+  return s.layout == WeightLayout::kInOut ? GemmOperand{w.As<float>(), s.out, false}
+                                          : GemmOperand{w.As<float>(), s.in, true};
 }
 
 // out[j] += sum_i rows[i, j] for columns [begin, end): in blocks of rows, because one running
@@ -39,9 +39,11 @@ void AddColumnSums(const float* data, int64_t rows, int64_t cols, int64_t begin,
 
 }  // namespace
 
-void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const float* x, const float* w,
-                      const float* b, float* u, float* y) {
-  GemmOptions options{.bias = b};
+void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const ConstView& x,
+                      const ConstView& w, const std::optional<ConstView>& b,
+                      const std::optional<View>& u_view, const View& y_view) {
+  float *const u = DataOrNull<float>(u_view), *const y = y_view.As<float>();
+  GemmOptions options{.bias = DataOrNull<float>(b)};
   if (u != nullptr) {
     options.finish = [&](const GemmTile& tile) {
       for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
@@ -50,11 +52,19 @@ void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const float* x, co
       }
     };
   }
-  Gemm(pool, s.rows, s.out, s.in, {x, s.in}, Weight(s, w), u != nullptr ? u : y, s.out, options);
+  Gemm(pool, s.rows, s.out, s.in, {x.As<float>(), s.in}, Weight(s, w), u != nullptr ? u : y, s.out,
+       options);
 }
 
-void LinearBackwardCpu(ThreadPool& pool, const LinearShape& s, const float* u, const float* x,
-                       const float* w, const float* dy, float* dx, float* dw, float* db) {
+void LinearBackwardCpu(ThreadPool& pool, const LinearShape& s,
+                       const std::optional<ConstView>& u_view, const ConstView& x_view,
+                       const ConstView& w, const ConstView& dy_view,
+                       const std::optional<View>& dx_view, const std::optional<View>& dw_view,
+                       const std::optional<View>& db_view) {
+  const float *const u = DataOrNull<float>(u_view), *const x = x_view.As<float>();
+  const float* const dy = dy_view.As<float>();
+  float *const dx = DataOrNull<float>(dx_view), *const dw = DataOrNull<float>(dw_view);
+  float* const db = DataOrNull<float>(db_view);
   if (dx != nullptr) {
     GemmOperand weight = Weight(s, w);
     weight.transposed = !weight.transposed;

@@ -2,9 +2,10 @@
 #define FSDP_TRAIN_TRAINER_OPS_CPU_LINEAR_CPU_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "trainer/ops/linear.h"
-#include "trainer/runtime/thread_pool.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 
@@ -13,11 +14,13 @@ struct LinearShape {
   WeightLayout layout;
 };
 
-// Null pointers: left out.
-void LinearForwardCpu(ThreadPool& pool, const LinearShape& shape, const float* x, const float* w,
-                      const float* b, float* u, float* y);
-void LinearBackwardCpu(ThreadPool& pool, const LinearShape& shape, const float* u, const float* x,
-                       const float* w, const float* dy, float* dx, float* dw, float* db);
+void LinearForwardCpu(ThreadPool& pool, const LinearShape& shape, const ConstView& x,
+                      const ConstView& w, const std::optional<ConstView>& b,
+                      const std::optional<View>& u, const View& y);
+void LinearBackwardCpu(ThreadPool& pool, const LinearShape& shape,
+                       const std::optional<ConstView>& u, const ConstView& x, const ConstView& w,
+                       const ConstView& dy, const std::optional<View>& dx,
+                       const std::optional<View>& dw, const std::optional<View>& db);
 
 }  // namespace fsdp
 

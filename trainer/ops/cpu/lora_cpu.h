@@ -2,22 +2,26 @@
 #define FSDP_TRAIN_TRAINER_OPS_CPU_LORA_CPU_H_
 
 #include <cstdint>
+#include <optional>
 
-#include "trainer/runtime/thread_pool.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 
 struct LoraShape {
   int64_t rows, in, out, rank;
-  int64_t cols;  // Of y: its row's stride. y and dy point at the adapter's first column.
+  int64_t cols;    // Of y: its row's stride.
+  int64_t column;  // Of y: the adapter's first.
 };
 
-void LoraForwardCpu(ThreadPool& pool, const LoraShape& shape, const float* x, const float* a,
-                    const float* b, float scale, float* u, float* y);
-// da and db may be null. v: [rows, rank].
-void LoraBackwardCpu(ThreadPool& pool, const LoraShape& shape, const float* x, const float* u,
-                     const float* a, const float* b, float scale, const float* dy, float* dx,
-                     float* da, float* db, float* v);
+void LoraForwardCpu(ThreadPool& pool, const LoraShape& shape, const ConstView& x,
+                    const ConstView& a, const ConstView& b, float scale, const View& u,
+                    const View& y);
+// `workspace`: v, [rows, rank].
+void LoraBackwardCpu(ThreadPool& pool, const LoraShape& shape, const ConstView& x,
+                     const ConstView& u, const ConstView& a, const ConstView& b, float scale,
+                     const ConstView& dy, const View& dx, const std::optional<View>& da,
+                     const std::optional<View>& db, const View& workspace);
 
 }  // namespace fsdp
 

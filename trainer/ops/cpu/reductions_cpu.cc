@@ -20,30 +20,31 @@ float ChunkSum(const float* x, int64_t n) {
 
 }  // namespace
 
-void SumOfSquaresCpu(ThreadPool& pool, const float* x, int64_t n, float* out) {
+void SumOfSquaresCpu(ThreadPool& pool, const ConstView& x, const View& out) {
+  const int64_t n = x.NumElements();
   const int64_t chunks = (n + kChunk - 1) / kChunk;
   std::array<double, kGroups> groups{};
   pool.ParallelFor(kGroups, 1, [&](int64_t first, int64_t last) {
     for (int64_t group = first; group < last; ++group) {
       double sum = 0;
       for (int64_t c = chunks * group / kGroups; c < chunks * (group + 1) / kGroups; ++c) {
-        sum += ChunkSum(x + c * kChunk, std::min(kChunk, n - c * kChunk));
+        sum += ChunkSum(x.As<float>() + c * kChunk, std::min(kChunk, n - c * kChunk));
       }
       groups[group] = sum;
     }
   });
-  double total = *out;
+  double total = *out.As<float>();
   for (const double sum : groups) total += sum;
-  *out = static_cast<float>(total);
+  *out.As<float>() = static_cast<float>(total);
 }
 
-void ClipCoefficientCpu(float sum_of_squares, float mean_scale, float max_norm, float* norm,
-                        float* coefficient) {
-  const float n = std::sqrt(sum_of_squares) * mean_scale;
-  float c = mean_scale;
+void ClipCoefficientCpu(ThreadPool&, const ConstView& sum_of_squares, const ConstView& mean_scale,
+                        float max_norm, const View& norm, const View& coefficient) {
+  float c = *mean_scale.As<float>();
+  const float n = std::sqrt(*sum_of_squares.As<float>()) * c;
   if (max_norm > 0) c *= std::min(1.0f, max_norm / (n + 1e-6f));
-  *norm = n;
-  *coefficient = std::isfinite(n) ? c : std::numeric_limits<float>::quiet_NaN();
+  *norm.As<float>() = n;
+  *coefficient.As<float>() = std::isfinite(n) ? c : std::numeric_limits<float>::quiet_NaN();
 }
 
 }  // namespace fsdp

@@ -37,31 +37,36 @@ void BackwardRow(const float* x, const float* w, float r, const float* dy, int64
 
 }  // namespace
 
-void RmsNormForwardCpu(ThreadPool& pool, const NormShape& s, NormRows<const float> x,
-                       const float* w, float eps, NormRows<float> y, float* r) {
+void RmsNormForwardCpu(ThreadPool& pool, const NormShape& s, const NormRows<ConstView>& x,
+                       const ConstView& w, float eps, const NormRows<View>& y, const View& r) {
   pool.ParallelFor(s.rows(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      ForwardRow(x.data + s.At(i, x.stride), w, eps, s.cols, y.data + s.At(i, y.stride), r + i);
+      ForwardRow(x.data() + s.At(i, x.stride), w.As<float>(), eps, s.cols,
+                 y.data() + s.At(i, y.stride), r.As<float>() + i);
     }
   });
 }
 
-void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& s, NormRows<const float> x,
-                        const float* w, const float* r, NormRows<const float> dy, int64_t blocks,
-                        bool add, NormRows<float> dx, float* dw, float* partial) {
+void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& s, const NormRows<ConstView>& x,
+                        const ConstView& w, const ConstView& r, const NormRows<ConstView>& dy,
+                        int64_t blocks, bool add, const NormRows<View>& dx,
+                        const std::optional<View>& dw, const View& workspace) {
+  float* const partial = workspace.As<float>();
   const int64_t rows = s.rows();
   pool.ParallelFor(blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       float* block_dw = partial + block * s.cols;
       std::fill(block_dw, block_dw + s.cols, 0.0f);
       for (int64_t i = rows * block / blocks; i < rows * (block + 1) / blocks; ++i) {
-        (add ? BackwardRow<true> : BackwardRow<false>)(x.data + s.At(i, x.stride), w, r[i],
-                                                       dy.data + s.At(i, dy.stride), s.cols,
-                                                       dx.data + s.At(i, dx.stride), block_dw);
+        (add ? BackwardRow<true> : BackwardRow<false>)(x.data() + s.At(i, x.stride), w.As<float>(),
+                                                       r.As<float>()[i],
+                                                       dy.data() + s.At(i, dy.stride), s.cols,
+                                                       dx.data() + s.At(i, dx.stride), block_dw);
       }
     }
   });
-  if (dw == nullptr) return;
+  if (!dw) return;
+  float* const sum = dw->As<float>();
   // The first block's sum takes the others' in order; then the whole is added once.
   pool.ParallelFor(s.cols, 64, [&](int64_t begin, int64_t end) {
     for (int64_t block = 1; block < blocks; ++block) {
@@ -70,7 +75,7 @@ void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& s, NormRows<const flo
       for (int64_t j = begin; j < end; ++j) partial[j] += next[j];
     }
 #pragma omp simd
-    for (int64_t j = begin; j < end; ++j) dw[j] += partial[j];
+    for (int64_t j = begin; j < end; ++j) sum[j] += partial[j];
   });
 }
 

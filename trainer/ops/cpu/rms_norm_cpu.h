@@ -2,17 +2,26 @@
 #define FSDP_TRAIN_TRAINER_OPS_CPU_RMS_NORM_CPU_H_
 
 #include <cstdint>
+#include <optional>
 
-#include "trainer/runtime/thread_pool.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 
 // Row i of outer * inner: inner rows end to end, then a step of `stride` to the next ones.
-template <typename T>
+template <typename AnyView>
 struct NormRows {
-  T* data;
-  int64_t stride;  // Elements.
+  AnyView tensor;
+  int64_t first, stride;  // Elements.
+
+  auto* data() const { return tensor.template As<float>() + first; }
 };
+
+template <typename AnyView, typename Visit>
+void ForEachAddress(NormRows<AnyView>& rows, const Visit& visit) {
+  visit(rows.tensor);
+}
+
 struct NormShape {
   int64_t outer, inner, cols;
 
@@ -22,13 +31,14 @@ struct NormShape {
   }
 };
 
-void RmsNormForwardCpu(ThreadPool& pool, const NormShape& shape, NormRows<const float> x,
-                       const float* w, float eps, NormRows<float> y, float* r);
+void RmsNormForwardCpu(ThreadPool& pool, const NormShape& shape, const NormRows<ConstView>& x,
+                       const ConstView& w, float eps, const NormRows<View>& y, const View& r);
 
-// `partial`: [blocks, cols], the sums for dw of each block of rows. dw may be null.
-void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& shape, NormRows<const float> x,
-                        const float* w, const float* r, NormRows<const float> dy, int64_t blocks,
-                        bool add, NormRows<float> dx, float* dw, float* partial);
+// `workspace`: [blocks, cols], the sums for dw of each block of rows.
+void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& shape, const NormRows<ConstView>& x,
+                        const ConstView& w, const ConstView& r, const NormRows<ConstView>& dy,
+                        int64_t blocks, bool add, const NormRows<View>& dx,
+                        const std::optional<View>& dw, const View& workspace);
 
 }  // namespace fsdp
 

@@ -8,11 +8,11 @@
 namespace fsdp {
 
 void RopeTableCpu(ThreadPool& pool, const std::vector<double>& frequencies, double factor,
-                  int64_t positions, float* table) {
+                  const View& table) {
   const auto n = static_cast<int64_t>(frequencies.size());
-  pool.ParallelFor(positions, 1, [&](int64_t begin, int64_t end) {
+  pool.ParallelFor(table.shape[0], 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
-      float *cosines = table + p * 2 * n, *sines = cosines + n;
+      float *cosines = table.As<float>() + p * 2 * n, *sines = cosines + n;
       for (int64_t i = 0; i < n; ++i) {
         const double angle = static_cast<double>(p) * frequencies[i];
         cosines[i] = static_cast<float>(factor * std::cos(angle));
@@ -22,8 +22,9 @@ void RopeTableCpu(ThreadPool& pool, const std::vector<double>& frequencies, doub
   });
 }
 
-void RopeCpu(ThreadPool& pool, const RopeShape& s, const float* table, const int32_t* positions,
-             bool backward, float* x) {
+void RopeCpu(ThreadPool& pool, const RopeShape& s, const ConstView& table,
+             const ConstView& position_ids, bool backward, const Heads& x) {
+  const int32_t* const positions = position_ids.As<int32_t>();
   for (int64_t t = 0; t < s.tokens; ++t) {
     if (positions[t] < 0 || positions[t] >= s.table_rows) {
       throw DataError("token " + std::to_string(t) + " has position " +
@@ -34,9 +35,9 @@ void RopeCpu(ThreadPool& pool, const RopeShape& s, const float* table, const int
   const float sign = backward ? -1.0f : 1.0f;
   pool.ParallelFor(s.tokens, 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      const float *c = table + positions[t] * 2 * s.half, *sines = c + s.half;
+      const float *c = table.As<float>() + positions[t] * 2 * s.half, *sines = c + s.half;
       for (int64_t h = 0; h < s.heads; ++h) {
-        float *a = x + t * s.stride + h * 2 * s.half, *b = a + s.half;
+        float *a = x.data() + t * x.stride() + h * 2 * s.half, *b = a + s.half;
 #pragma omp simd
         for (int64_t i = 0; i < s.half; ++i) {
           const float first = a[i], second = b[i], sine = sign * sines[i];

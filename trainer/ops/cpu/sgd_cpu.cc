@@ -23,17 +23,19 @@ void UpdateWithMomentum(const SgdRuleFactors& f, float momentum, float c, const 
 }  // namespace
 
 void SgdCpu(ThreadPool& pool, float momentum, const std::vector<ElementRule>& rules,
-            const std::vector<SgdRuleFactors>& by_rule, const float* coefficient, const float* g,
-            int64_t n, float* p, float* b) {
-  const float c = *coefficient;
+            const std::vector<SgdRuleFactors>& by_rule, const ConstView& coefficient,
+            const ConstView& g, const View& p, const View& b) {
+  const float c = *coefficient.As<float>();
   if (!std::isfinite(c)) return;
-  pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
+  pool.ParallelFor(p.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
     ForEachRun(rules, begin, end, [&](int64_t at, int64_t stop, int rule) {
       const SgdRuleFactors& own = rule < 0 ? by_rule.back() : by_rule[rule];
-      if (b == nullptr) {
-        Update(own, c, g + at, stop - at, p + at);
+      const float* const gradient = g.As<float>() + at;
+      if (b.data == nullptr) {
+        Update(own, c, gradient, stop - at, p.As<float>() + at);
       } else {
-        UpdateWithMomentum(own, momentum, c, g + at, stop - at, p + at, b + at);
+        UpdateWithMomentum(own, momentum, c, gradient, stop - at, p.As<float>() + at,
+                           b.As<float>() + at);
       }
     });
   });

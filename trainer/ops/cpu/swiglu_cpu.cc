@@ -17,23 +17,25 @@ inline Sigmoid At(float g) {
 
 }  // namespace
 
-void SwigluForwardCpu(ThreadPool& pool, const float* x, int64_t rows, int64_t inner, float* y) {
+void SwigluForwardCpu(ThreadPool& pool, const ConstView& x, const View& y) {
+  const int64_t rows = y.shape[0], inner = y.shape[1];
   pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float *gate = x + i * 2 * inner, *up = gate + inner;
-      float* out = y + i * inner;
+      const float *gate = x.As<float>() + i * 2 * inner, *up = gate + inner;
+      float* out = y.As<float>() + i * inner;
 #pragma omp simd
       for (int64_t j = 0; j < inner; ++j) out[j] = gate[j] * At(gate[j]).s * up[j];
     }
   });
 }
 
-void SwigluBackwardCpu(ThreadPool& pool, const float* x, const float* dy, int64_t rows,
-                       int64_t inner, float* dx) {
+void SwigluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& dy, const View& dx) {
+  const int64_t rows = dy.shape[0], inner = dy.shape[1];
   pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float *gate = x + i * 2 * inner, *up = gate + inner, *d = dy + i * inner;
-      float *dgate = dx + i * 2 * inner, *dup = dgate + inner;
+      const float *gate = x.As<float>() + i * 2 * inner, *up = gate + inner;
+      const float* d = dy.As<float>() + i * inner;
+      float *dgate = dx.As<float>() + i * 2 * inner, *dup = dgate + inner;
 #pragma omp simd
       for (int64_t j = 0; j < inner; ++j) {
         const float g = gate[j], u = up[j];  // Read before they are written over.

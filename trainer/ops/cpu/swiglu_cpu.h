@@ -1,15 +1,13 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_SWIGLU_CPU_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_SWIGLU_CPU_H_
 
-#include <cstdint>
-
+#include "trainer/core/view.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 
-void SwigluForwardCpu(ThreadPool& pool, const float* x, int64_t rows, int64_t inner, float* y);
-void SwigluBackwardCpu(ThreadPool& pool, const float* x, const float* dy, int64_t rows,
-                       int64_t inner, float* dx);
+void SwigluForwardCpu(ThreadPool& pool, const ConstView& x, const View& y);
+void SwigluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& dy, const View& dx);
 
 }  // namespace fsdp
 

@@ -74,7 +74,7 @@ class CpuStream final : public Stream {
 
   struct Task {
     const char* name = "";
-    Kernel kernel;                    // Empty for an event.
+    CpuKernel kernel;                 // Empty for an event.
     std::shared_ptr<CpuEvent> event;  // To pass.
     EventPtr awaited;
     uint64_t tag = 0;
@@ -86,8 +86,8 @@ class CpuStream final : public Stream {
     return StreamPosition{name, operation_tag_.load(std::memory_order_relaxed)};
   }
 
-  void DoEnqueue(const Operation& operation, Kernel kernel) override {
-    Push({operation.name, std::move(kernel), nullptr, nullptr, tag()});
+  void DoEnqueue(Operation operation) override {
+    Push({operation.name, std::move(operation.kernels.cpu), nullptr, nullptr, tag()});
   }
   std::shared_ptr<Event> DoRecord() override {
     auto event = std::make_shared<CpuEvent>();

@@ -30,7 +30,7 @@ class SimStream final : public Stream {
   ~SimStream() override { *sim_.host_ = std::max(*sim_.host_, tail_); }
 
  private:
-  void DoEnqueue(const Operation& operation, Kernel) override {
+  void DoEnqueue(Operation operation) override {
     const SimModel& model = sim_.model_;
     const Cost& cost = operation.cost;
     *sim_.host_ += model.s_per_enqueue;

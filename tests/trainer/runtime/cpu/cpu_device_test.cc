@@ -34,7 +34,7 @@ TEST(CpuDevice, EnqueueReturnsWhileTheKernelIsHeld) {
   Gate gate;
   std::atomic<int> ran{0};
   gate.Enqueue(*stream);
-  for (int i = 0; i < 1000; ++i) stream->Enqueue(Priced("x"), [&](ThreadPool&) { ++ran; });
+  for (int i = 0; i < 1000; ++i) stream->Enqueue(Priced("x", [&](ThreadPool&) { ++ran; }));
   EXPECT_EQ(ran, 0);  // The host is here and the first kernel is not done.
   gate.Open();
   stream->Synchronize();
@@ -47,10 +47,10 @@ TEST(CpuDevice, KernelsRunOneAfterTheOtherOffTheHost) {
   std::vector<int> order;  // No lock: the stream is the order, and TSan would say if not.
   std::set<std::thread::id> threads;
   for (int i = 0; i < 500; ++i) {
-    stream->Enqueue(Priced("x"), [&, i](ThreadPool&) {
+    stream->Enqueue(Priced("x", [&, i](ThreadPool&) {
       order.push_back(i);
       threads.insert(std::this_thread::get_id());
-    });
+    }));
   }
   stream->Synchronize();
   ASSERT_EQ(order.size(), 500u);
@@ -71,9 +71,9 @@ TEST(CpuDevice, EventsPublishMemory) {
     });
   };
   for (int i = 0; i < 200; ++i) {
-    a->Enqueue(Priced("a"), increment);
+    a->Enqueue(Priced("a", increment));
     b->Wait(a->Record());
-    b->Enqueue(Priced("b"), increment);
+    b->Enqueue(Priced("b", increment));
     a->Wait(b->Record());
   }
   a->Synchronize();
@@ -85,10 +85,22 @@ TEST(CpuDevice, StreamHasTheThreadsItWasGiven) {
   for (int threads = 1; threads <= 4; ++threads) {
     const auto stream = device.CreateStream("s", threads);
     int size = 0;
-    stream->Enqueue(Priced("x"), [&](ThreadPool& pool) { size = pool.size(); });
+    stream->Enqueue(Priced("x", [&](ThreadPool& pool) { size = pool.size(); }));
     stream->Synchronize();
     EXPECT_EQ(size, threads);
   }
+}
+
+TEST(CpuDevice, RefusesAnOperationWithoutAKernelForIt) {
+  CpuDevice device;
+  const auto stream = device.CreateStream("s");
+  try {
+    stream->Enqueue({"gpu_only", {}, {}, {}});
+    FAIL() << "enqueued";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "[Enqueue] gpu_only has no kernel for the CPU");
+  }
+  stream->Synchronize();  // Nothing came of it.
 }
 
 TEST(CpuDevice, CapturesAreGoneWhenTheEventPasses) {
@@ -96,7 +108,7 @@ TEST(CpuDevice, CapturesAreGoneWhenTheEventPasses) {
   const auto stream = device.CreateStream("s");
   for (int i = 0; i < 200; ++i) {
     auto captured = std::make_shared<int>(i);
-    stream->Enqueue(Priced("x"), [captured](ThreadPool&) {});
+    stream->Enqueue(Priced("x", [captured](ThreadPool&) {}));
     stream->Synchronize();
     ASSERT_EQ(captured.use_count(), 1);
   }
@@ -109,10 +121,10 @@ TEST(CpuDevice, ParkedStreamsStartNothingUntilRelease) {
   for (int round = 0; round < 50; ++round) {
     device.Park();
     const int before = ran;
-    a->Enqueue(Priced("x"), [&](ThreadPool&) { ++ran; });
+    a->Enqueue(Priced("x", [&](ThreadPool&) { ++ran; }));
     const EventPtr event = a->Record();
     b->Wait(event);
-    b->Enqueue(Priced("y"), [&](ThreadPool&) { ++ran; });
+    b->Enqueue(Priced("y", [&](ThreadPool&) { ++ran; }));
     const EventPtr end = b->Record();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(ran, before);
@@ -128,7 +140,7 @@ TEST(CpuDevice, ParkedStreamRunsWhatItHasWhenDestroyed) {
   CpuDevice device;
   std::atomic<int> ran{0};
   device.Park();
-  device.CreateStream("s")->Enqueue(Priced("x"), [&](ThreadPool&) { ++ran; });
+  device.CreateStream("s")->Enqueue(Priced("x", [&](ThreadPool&) { ++ran; }));
   EXPECT_EQ(ran, 1);
   device.Release();  // With no stream left.
 }
@@ -141,22 +153,22 @@ TEST(CpuDevice, SaysWhereAStreamIs) {
   std::promise<void> begun, end, failing;
   EXPECT_FALSE(stream->Position());
   stream->SetTag(7);
-  stream->Enqueue({"first", {}, {}, {}}, [&](ThreadPool&) {
-    begun.set_value();
-    end.get_future().wait();
-  });
+  stream->Enqueue({"first", {}, {}, {}, {[&](ThreadPool&) {
+                     begun.set_value();
+                     end.get_future().wait();
+                   }}});
   stream->SetTag(8);
-  stream->Enqueue({"second", {}, {}, {}}, [&](ThreadPool&) {
-    failing.get_future().wait();
-    throw CommError("failed");
-  });
+  stream->Enqueue({"second", {}, {}, {}, {[&](ThreadPool&) {
+                     failing.get_future().wait();
+                     throw CommError("failed");
+                   }}});
   stream->SetTag(9);
-  stream->Enqueue({"third", {}, {}, {}}, [](ThreadPool&) {});
+  stream->Enqueue({"third", {}, {}, {}, {[](ThreadPool&) {}}});
   begun.get_future().wait();
   ASSERT_TRUE(stream->Position());
   EXPECT_STREQ(stream->Position()->operation, "first");
   EXPECT_EQ(stream->Position()->tag, 7u);
-  other->Enqueue({"done", {}, {}, {}}, [](ThreadPool&) {});
+  other->Enqueue({"done", {}, {}, {}, {[](ThreadPool&) {}}});
   other->Synchronize();
   EXPECT_FALSE(other->Position());
   end.set_value();
@@ -194,8 +206,8 @@ TEST(CpuDevice, FailingOperationIsInTheTrace) {
   CpuDevice device;
   const auto stream = device.CreateStream("s");
   device.StartTrace();
-  stream->Enqueue(Priced("fail"), [](ThreadPool&) { throw DeviceError("x"); });
-  stream->Enqueue(Priced("dropped"), Nothing);
+  stream->Enqueue(Priced("fail", [](ThreadPool&) { throw DeviceError("x"); }));
+  stream->Enqueue(Priced("dropped"));
   EXPECT_THROW(stream->Synchronize(), DeviceError);
   const std::vector<Span> spans = device.TakeTrace();
   ASSERT_EQ(spans.size(), 1u);

@@ -33,7 +33,7 @@ double Seconds(const SimModel& model, const Cost& cost) {
   const auto stream = device.CreateStream("s");
   Operation operation;
   operation.cost = cost;
-  stream->Enqueue(operation, nullptr);
+  stream->Enqueue(operation);
   return stream->Record()->Time();
 }
 
@@ -62,17 +62,17 @@ TEST(SimDevice, HostTimeIsPartOfTheTimeline) {
   model.s_per_enqueue = 0.25;
   SimDevice device(model);
   const auto stream = device.CreateStream("s");
-  stream->Enqueue(Priced("x"), nullptr);
+  stream->Enqueue(Priced("x"));
   EXPECT_EQ(device.Now(), 0.25);  // The host paid for the call alone.
   const EventPtr first = stream->Record();
   EXPECT_EQ(first->Time(), 1.25);
-  stream->Enqueue(Priced("x"), nullptr);
+  stream->Enqueue(Priced("x"));
   EXPECT_EQ(stream->Record()->Time(), 2.25);  // The host was ahead: back to back.
   EXPECT_FALSE(first->Ready());
   stream->Synchronize();
   EXPECT_EQ(device.Now(), 2.25);
   EXPECT_TRUE(first->Ready());
-  stream->Enqueue(Priced("x"), nullptr);
+  stream->Enqueue(Priced("x"));
   EXPECT_EQ(stream->Record()->Time(), 3.5);  // The device had to wait for the host.
   first->Synchronize();
   EXPECT_EQ(device.Now(), 2.5);  // A passed event moves no time, least of all backwards.
@@ -82,12 +82,12 @@ TEST(SimDevice, OverlapIsPriced) {
   SimDevice device(SecondsAFlop());
   const auto compute = device.CreateStream("compute"), comm = device.CreateStream("comm");
   device.StartTrace();
-  comm->Enqueue(Priced("gather 0"), nullptr);
+  comm->Enqueue(Priced("gather 0"));
   compute->Wait(comm->Record());
-  comm->Enqueue(Priced("gather 1"), nullptr);
-  compute->Enqueue(Priced("unit 0"), nullptr);
+  comm->Enqueue(Priced("gather 1"));
+  compute->Enqueue(Priced("unit 0"));
   compute->Wait(comm->Record());
-  compute->Enqueue(Priced("unit 1"), nullptr);
+  compute->Enqueue(Priced("unit 1"));
   compute->Synchronize();
   EXPECT_EQ(device.Now(), 3);  // 0 | 1 and unit 0 | unit 1.
   const std::vector<Span> spans = device.TakeTrace();
@@ -107,7 +107,7 @@ TEST(SimDevice, OverlapIsPriced) {
 
 TEST(SimDevice, DestroyedStreamTookItsTime) {
   SimDevice device(SecondsAFlop());
-  device.CreateStream("s")->Enqueue(Priced("x"), nullptr);
+  device.CreateStream("s")->Enqueue(Priced("x"));
   EXPECT_EQ(device.Now(), 1);
 }
 
@@ -119,10 +119,10 @@ TEST(SimDevice, ZeroModelIsFreeAndOrdersStill) {
   const Buffer buffer = device.Allocate(int64_t{1} << 40);  // More than any machine here has.
   Operation write = Priced("write");
   write.writes = {Range(buffer.data(), buffer.bytes())};
-  a->Enqueue(write, nullptr);
+  a->Enqueue(write);
   EXPECT_TRUE(a->Record()->Ready());
   EXPECT_EQ(device.Now(), 0);
-  b->Enqueue(write, nullptr);  // Free in time, and a race all the same.
+  b->Enqueue(write);  // Free in time, and a race all the same.
   EXPECT_EQ(*races, 1);
   a->Synchronize();
   b->Synchronize();
@@ -132,7 +132,7 @@ TEST(SimDevice, KernelsAreNeverCalled) {
   SimDevice device;
   const auto stream = device.CreateStream("s");
   bool called = false;
-  stream->Enqueue(Priced("x"), [&](ThreadPool&) { called = true; });
+  stream->Enqueue(Priced("x", [&](ThreadPool&) { called = true; }));
   stream->Synchronize();
   EXPECT_FALSE(called);
 }
