@@ -14,9 +14,13 @@
 namespace fsdp {
 namespace {
 
-// What actions read and write, by name. Two uses of one resource on two streams need a wait.
+// What actions read and write, by name. Two uses of one resource on two streams need a wait. The
+// compute shard is what is gathered: the masters themselves, their copy in another dtype, or the
+// average that is evaluated in their place. Only the optimizer touches masters, and it writes the
+// compute shard with them, so the waits are the same whether or not the two are one memory.
 enum class Resource {
-  kShard,
+  kMaster,
+  kComputeShard,
   kValue,
   kSlot,
   kGradient,
@@ -191,7 +195,7 @@ class Builder {
   }
 
   Use Value(int unit) const {
-    if (!sharded_) return {Resource::kShard, unit};
+    if (!sharded_) return {Resource::kComputeShard, unit};
     if (slot_of_[unit] >= 0) return {Resource::kSlot, slot_of_[unit]};
     return {Resource::kValue, unit};
   }
@@ -216,7 +220,8 @@ class Builder {
     }
     resident_[unit] = true;
     std::vector<Use> reads;
-    if (Trains(unit)) reads.push_back({Resource::kShard, unit});  // Nobody writes the others.
+    if (Trains(unit))
+      reads.push_back({Resource::kComputeShard, unit});  // Nobody writes the others.
     list_.Add({.kind = ActionKind::kGather,
                .stream = StreamId::kGather,
                .unit = unit,
@@ -348,7 +353,8 @@ class Builder {
     list_.Add({.kind = ActionKind::kClip}, {}, {scalars});
     for (const int u : order_of_updates_) {
       list_.Add({.kind = ActionKind::kOptimizer, .unit = u},
-                {scalars, {Resource::kGradientShard, u}}, {{Resource::kShard, u}});
+                {scalars, {Resource::kGradientShard, u}},
+                {{Resource::kMaster, u}, {Resource::kComputeShard, u}});
     }
   }
 

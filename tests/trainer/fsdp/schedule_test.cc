@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <string>
+
+#include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {
@@ -290,6 +293,34 @@ TEST(Schedule, FrozenUnitsAreGatheredAndNothingElse) {
     const bool freed = strategy == Strategy::kFullShard;
     EXPECT_EQ(Count(s, ActionKind::kGather), freed ? 1 + 2 * (4 + 2) : 5);
   }
+}
+
+// Ranks of one job compare it, and so may a person two builds: a schedule of today is the schedule
+// of tomorrow, waits included, unless somebody means to change it.
+TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
+  std::string all;
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
+    for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
+      for (int bits = 0; bits < 64; ++bits) {
+        const bool replicated = strategy == Strategy::kNoShard;
+        ScheduleOptions o = Blocks(4, replicated ? 1 : 3);
+        o.mode = mode;
+        o.strategy = strategy;
+        o.replicas = replicated ? 3 : 1;
+        o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
+        o.forward_prefetch = bits & 1;
+        o.communicators = bits & 2 ? 1 : 2;
+        o.accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+        o.limit_all_gathers = bits & 8 ? 0 : 2;
+        o.micro_batches = bits & 16 && mode == Mode::kTrain ? 3 : 1;
+        o.poison = bits & 16;
+        if (bits & 32) o.frozen_units = {1, 3}, o.recomputed.assign(6, true);
+        all += MakeSchedule(o).ToString();
+      }
+    }
+  }
+  EXPECT_EQ(HashBytes(all), 0xa4e7deb4072b626eu);
 }
 
 TEST(Schedule, RefusesOptionsOutOfRange) {
