@@ -22,6 +22,13 @@ namespace {
 
 View Flat(const View& view) { return view.Reshape(Shape{view.NumElements()}); }
 
+// What products take of a weight. They multiply by no scale.
+ConstView ValueOf(const Parameter& weight) {
+  const Weight form = weight.weight();
+  FSDP_CHECK(form.scale.data == nullptr) << weight.name() << " has a scale";
+  return form.value;
+}
+
 // Where the gradient goes: nowhere if the parameter is frozen.
 std::optional<View> GradOf(const Parameter& parameter) {
   return parameter.trainable() ? std::optional(parameter.grad()) : std::nullopt;
@@ -147,12 +154,12 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
   TensorPtr dx = tape.New(x.shape, x.dtype);
   if (x.gelu_of && inner.empty()) {
     const Var& u = *x.gelu_of;
-    LinearGeluBackward(tape.stream(), u.view(), x.view(), weight.value(), layout, dy, dx->view(),
+    LinearGeluBackward(tape.stream(), u.view(), x.view(), ValueOf(weight), layout, dy, dx->view(),
                        GradOf(weight), db);
     tape.Add(u.grad, std::move(dx));
     return;
   }
-  LinearBackward(tape.stream(), x.view(), weight.value(), layout, dy, dx->view(), GradOf(weight),
+  LinearBackward(tape.stream(), x.view(), ValueOf(weight), layout, dy, dx->view(), GradOf(weight),
                  db);
   for (size_t i = 0; i < inner.size(); ++i) {
     const Adapter& adapter = weight.adapters()[i];
@@ -183,7 +190,7 @@ Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layou
   Var y = tape.NewVar(Shape{x.shape[0], out}, x.dtype);
   std::optional<ConstView> b;
   if (bias) b = bias->value();
-  LinearForward(tape.stream(), x.view(), weight.value(), layout, b, y.view());
+  LinearForward(tape.stream(), x.view(), ValueOf(weight), layout, b, y.view());
   const std::vector<TensorPtr> inner = AdaptersForward(tape, x, weight, y.view());
   tape.Push([&tape, &weight, bias, layout, x, inner, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
@@ -212,9 +219,9 @@ Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout l
   if (bias) b = bias->value();
   std::vector<TensorPtr> inner;
   if (weight.adapters().empty()) {
-    LinearGeluForward(tape.stream(), x.view(), weight.value(), layout, b, u.view(), y.view());
+    LinearGeluForward(tape.stream(), x.view(), ValueOf(weight), layout, b, u.view(), y.view());
   } else {
-    LinearForward(tape.stream(), x.view(), weight.value(), layout, b, u.view());
+    LinearForward(tape.stream(), x.view(), ValueOf(weight), layout, b, u.view());
     inner = AdaptersForward(tape, x, weight, u.view());
     GeluForward(tape.stream(), u.view(), y.view());
   }
@@ -442,7 +449,7 @@ void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const Batch& b
   const int64_t hidden = x.shape[1], vocab = table.shape()[0];
   for (int64_t r = 0; r < rows; ++r) {
     const View last = x.view().Slice((r * seq + column) * hidden, hidden);
-    LinearForward(tape.stream(), last.Reshape(Shape{1, hidden}), table.value(),
+    LinearForward(tape.stream(), last.Reshape(Shape{1, hidden}), ValueOf(table),
                   WeightLayout::kOutIn, std::nullopt,
                   logits.Slice(r * vocab, vocab).Reshape(Shape{1, vocab}));
   }

@@ -33,6 +33,12 @@ struct ParameterSlice {
 
 class Parameter;
 
+// A weight in the form that a product takes it in: value times scale.
+struct Weight {
+  ConstView value;
+  ConstView scale = {};  // Empty: 1.
+};
+
 // What is added to the columns [column, column + b's rows) of the output of a linear layer
 // (ops/lora.h).
 struct Adapter {
@@ -68,6 +74,7 @@ class Parameter {
   // slot.
   ConstView value() const;
   View grad() const;  // Ops add to it. Of a trainable parameter.
+  Weight weight() const { return {value()}; }
 
   // For the executor: views of the parameter's shape, each in a dtype of its own; empty ones end
   // it. They stay while the unit is where it is.

@@ -135,8 +135,8 @@ TEST_F(TapeTest, AnInputUsedTwiceByOneNodeCountsTwice) {
 }
 
 // A weight with a place for its gradient.
-struct Weight {
-  Weight(const TensorPtr& value, const Shape& shape)
+struct TestWeight {
+  TestWeight(const TensorPtr& value, const Shape& shape)
       : value(value), grad(shape.NumElements()), parameter("w", shape, {}, true) {
     parameter.Bind(value->view(),
                    {reinterpret_cast<std::byte*>(grad.data()), DType::kFloat32, shape});
@@ -153,8 +153,8 @@ TEST_F(TapeTest, TwoUsersOfAnActivation) {
   for (const int users : {1, 2}) {
     std::vector<std::vector<float>> dx, dw;
     for (const bool together : {false, true}) {
-      Weight first(Random(Shape{7, 9}, "first"), Shape{7, 9});
-      Weight second(Random(Shape{9, 9}, "second"), Shape{9, 9});
+      TestWeight first(Random(Shape{7, 9}, "first"), Shape{7, 9});
+      TestWeight second(Random(Shape{9, 9}, "second"), Shape{9, 9});
       const TensorPtr x = Random(kShape, "x"), dy = Random(Shape{5, 9}, "dy");
       Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
       const Var input(x, std::make_shared<TensorPtr>());
