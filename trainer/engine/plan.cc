@@ -58,11 +58,12 @@ const std::vector<Cure>& Cures() {
        }},
       {"fsdp.sharding_strategy: full_shard",
        [](SessionOptions& o) {
-         return std::exchange(o.executor.strategy, Strategy::kFullShard) != Strategy::kFullShard;
+         return std::exchange(o.executor.sharding_strategy, Strategy::kFullShard) !=
+                Strategy::kFullShard;
        }},
       {"fsdp.gradient_accumulation: sharded",
        [](SessionOptions& o) {
-         return std::exchange(o.executor.accumulation, Accumulation::kSharded) !=
+         return std::exchange(o.executor.gradient_accumulation, Accumulation::kSharded) !=
                 Accumulation::kSharded;
        }},
       {"train.activation_checkpointing: selective",

@@ -71,7 +71,7 @@ StepClock::Part PartOf(const Action& action) {
 }  // namespace
 
 int ShardsFor(const ExecutorOptions& options, int world) {
-  return options.strategy == Strategy::kNoShard ? 1 : world;
+  return options.sharding_strategy == Strategy::kNoShard ? 1 : world;
 }
 
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) {
@@ -87,12 +87,12 @@ std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) 
 }
 
 Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int world, Mode mode) {
-  ScheduleOptions schedule;
+  ScheduleOptions schedule{options};
   schedule.mode = mode;
-  schedule.strategy = options.strategy;
   schedule.shards = ShardsFor(options, world);
   schedule.replicas = world / schedule.shards;
-  const Layout layout = MakeLayout(ShapesOf(model, options.dtypes), options.wrap, schedule.shards);
+  const Layout layout =
+      MakeLayout(ShapesOf(model, options.dtypes), options.auto_wrap, schedule.shards);
   schedule.unit_of_segment = layout.unit_of_segment;
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
     if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);
@@ -102,12 +102,6 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int wor
     schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
   }
   schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;
-  schedule.forward_prefetch = options.forward_prefetch;
-  schedule.backward_prefetch = options.backward_prefetch;
-  schedule.limit_all_gathers = options.limit_all_gathers;
-  schedule.reduce_buffers = options.reduce_buffers;
-  schedule.communicators = options.communicators;
-  schedule.accumulation = options.accumulation;
   schedule.poison = options.poison;
   return MakeSchedule(schedule);
 }
@@ -121,7 +115,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       options_(options),
       rank_(rank),
       world_(world),
-      layout_(MakeLayout(ShapesOf(model, options.dtypes), options.wrap, ShardsFor(options, world))),
+      layout_(MakeLayout(ShapesOf(model, options.dtypes), options.auto_wrap,
+                         ShardsFor(options, world))),
       shard_rank_(rank % layout_.shards),
       replica_rank_(rank / layout_.shards),
       schedules_{ScheduleFor(options, model, world, Mode::kTrain),

@@ -14,6 +14,7 @@
 #include "trainer/comm/communicator.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/options.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/nn/model.h"
@@ -25,15 +26,7 @@ namespace fsdp {
 using DTypeRule = std::function<DTypes(const Parameter&)>;
 
 // What the step's schedule and memory follow from, for one rank of a job.
-struct ExecutorOptions {
-  Strategy strategy = Strategy::kFullShard;
-  WrapPolicy wrap;
-  bool forward_prefetch = true;
-  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
-  int limit_all_gathers = 2;
-  int reduce_buffers = 2;
-  int communicators = 2;
-  Accumulation accumulation = Accumulation::kSharded;
+struct ExecutorOptions : FsdpOptions {
   Recompute recompute = Recompute::kNone;
   DTypeRule dtypes = nullptr;  // Null: fp32.
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/fsdp/options.h"
 
 namespace fsdp {
 
@@ -51,13 +52,6 @@ struct SegmentShape {
   bool is_block = false;
   std::vector<ParameterShape> parameters;
   bool own_unit = false;  // Not joined with others: an untied embedding or head.
-};
-
-enum class AutoWrap { kTransformerBlock, kSize, kNone };
-
-struct WrapPolicy {
-  AutoWrap policy = AutoWrap::kTransformerBlock;
-  int64_t min_num_params = 100'000'000;  // kSize: consecutive blocks are joined until they have it.
 };
 
 struct Placement {

@@ -130,6 +130,8 @@ class ActionList {
   std::map<Use, Users> users_;
 };
 
+int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
+
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
@@ -139,8 +141,8 @@ class Builder {
         units_(1 + *std::max_element(o_.unit_of_segment.begin(), o_.unit_of_segment.end())),
         sharded_(o_.shards > 1),
         reduced_(o_.shards * o_.replicas > 1),
-        freed_(sharded_ && o_.strategy == Strategy::kFullShard),
-        slotted_gradients_(sharded_ && o_.accumulation == Accumulation::kSharded),
+        freed_(sharded_ && o_.sharding_strategy == Strategy::kFullShard),
+        slotted_gradients_(sharded_ && o_.gradient_accumulation == Accumulation::kSharded),
         list_(o_.communicators == 1),
         slot_of_(units_, -1),
         resident_(units_, !sharded_),
@@ -154,13 +156,13 @@ class Builder {
     const int others = units_ - 1;
     if (freed_) {
       schedule.gather_slots =
-          o_.limit_all_gathers == 0 ? others : std::min(o_.limit_all_gathers, others);
+          o_.limit_all_gathers == 0 ? others : Slots(o_.limit_all_gathers, others);
     }
     gather_slots_ = schedule.gather_slots;
     free_slots_ = gather_slots_;
     const bool train = o_.mode == Mode::kTrain;
     if (train && slotted_gradients_) {
-      schedule.gradient_slots = std::min(o_.reduce_buffers, others);
+      schedule.gradient_slots = Slots(o_.reduce_buffers, others);
     }
     gradient_slots_ = schedule.gradient_slots;
 
@@ -383,7 +385,7 @@ void Check(const ScheduleOptions& o) {
   require(o.recomputed.size() == o.unit_of_segment.size(), "recomputed must have a bit a segment");
   require(o.shards >= 1 && o.replicas >= 1, "shards and replicas must be >= 1");
   require(o.shards == 1 || o.replicas == 1, "hybrid sharding is not in this version");
-  require(o.strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
+  require(o.sharding_strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
   require(o.backward_from >= 0 && o.backward_from < static_cast<int>(o.unit_of_segment.size()),
           "backward_from must be a segment");
   require(o.micro_batches >= 1, "micro_batches must be >= 1");

@@ -23,33 +23,24 @@
 #include <vector>
 
 #include "trainer/autograd/segment.h"
+#include "trainer/fsdp/options.h"
 
 namespace fsdp {
 
-enum class Strategy { kFullShard, kShardGradOp, kNoShard };
-enum class BackwardPrefetch { kPre, kPost, kNone };
-enum class Accumulation { kSharded, kUnsharded };
 enum class Mode { kTrain, kEval };  // kEval: forward only, also for sampling.
 
 // Micro-batches times segments: actions are a list in the host's memory, about 1 KiB a run.
 inline constexpr int64_t kMaxScheduledRuns = int64_t{1} << 17;
 
-struct ScheduleOptions {
+struct ScheduleOptions : FsdpOptions {
   Mode mode = Mode::kTrain;
-  Strategy strategy = Strategy::kFullShard;
-  int shards = 1;                    // F. With 1 nothing is gathered.
-  int replicas = 1;                  // Ranks that hold the same shard: world / F.
-  std::vector<int> unit_of_segment;  // Layout's unit_of_segment. Unit 0 is the root.
-  std::vector<bool> recomputed;      // By segment: run again before its backward.
-  std::set<int> frozen_units = {};   // Without gradients.
-  int backward_from = 0;             // Segments before it have no backward: nothing trains there.
+  int shards = 1;                         // F. With 1 nothing is gathered.
+  int replicas = 1;                       // Ranks that hold the same shard: world / F.
+  std::vector<int> unit_of_segment = {};  // Layout's unit_of_segment. Unit 0 is the root.
+  std::vector<bool> recomputed = {};      // By segment: run again before its backward.
+  std::set<int> frozen_units = {};        // Without gradients.
+  int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
-  bool forward_prefetch = true;
-  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
-  int limit_all_gathers = 2;  // Gather slots; 0 = one for each unit.
-  int reduce_buffers = 2;     // Gradient slots.
-  int communicators = 2;      // 1: gathers and reductions share the gather stream.
-  Accumulation accumulation = Accumulation::kSharded;
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 };
 

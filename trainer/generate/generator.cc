@@ -94,8 +94,8 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
                       available->limit + ")");
   }
   ExecutorOptions executor;
-  executor.strategy = Strategy::kNoShard;
-  executor.wrap.policy = AutoWrap::kNone;
+  executor.sharding_strategy = Strategy::kNoShard;
+  executor.auto_wrap.policy = AutoWrap::kNone;
   executor.micro_batch_size = options.rows;
   executor.seq_len = options.capacity;
   executor.threads = options.threads;

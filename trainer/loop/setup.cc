@@ -28,13 +28,6 @@ template <typename To, typename From>
 To Same(From value) {
   return static_cast<To>(static_cast<int>(value));
 }
-static_assert(static_cast<int>(FsdpRecipe::Strategy::kNoShard) ==
-              static_cast<int>(Strategy::kNoShard));
-static_assert(static_cast<int>(FsdpRecipe::Policy::kNone) == static_cast<int>(AutoWrap::kNone));
-static_assert(static_cast<int>(FsdpRecipe::Prefetch::kNone) ==
-              static_cast<int>(BackwardPrefetch::kNone));
-static_assert(static_cast<int>(FsdpRecipe::Accumulation::kUnsharded) ==
-              static_cast<int>(Accumulation::kUnsharded));
 static_assert(static_cast<int>(TrainRecipe::Recompute::kFull) ==
               static_cast<int>(Recompute::kFull));
 static_assert(static_cast<int>(ScheduleRecipe::Kind::kConstant) ==
@@ -211,16 +204,7 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
 
 SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
   SessionOptions options;
-  ExecutorOptions& e = options.executor;
-  const FsdpRecipe& f = recipe.fsdp;
-  e.strategy = Same<Strategy>(f.sharding_strategy);
-  e.wrap = {Same<AutoWrap>(f.auto_wrap.policy), f.auto_wrap.min_num_params};
-  e.forward_prefetch = f.forward_prefetch;
-  e.backward_prefetch = Same<BackwardPrefetch>(f.backward_prefetch);
-  e.limit_all_gathers = static_cast<int>(f.limit_all_gathers);
-  e.reduce_buffers = static_cast<int>(f.reduce_buffers);
-  e.communicators = static_cast<int>(f.communicators);
-  e.accumulation = Same<Accumulation>(f.gradient_accumulation);
+  ExecutorOptions& e = options.executor = {recipe.fsdp};
   e.recompute = Same<Recompute>(recipe.train.activation_checkpointing);
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;

@@ -312,7 +312,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
       {"optimizer.momentum", "optimizer.name"},
       "optimizer.momentum belongs to `sgd`, but optimizer.name is `adamw`");
 
-  rules.Require(recipe.fsdp.sharding_strategy != FsdpRecipe::Strategy::kNoShard ||
+  rules.Require(recipe.fsdp.sharding_strategy != Strategy::kNoShard ||
                     recipe.fsdp.shard_size.value_or(1) == 1,
                 {"fsdp.shard_size", "fsdp.sharding_strategy"},
                 "`no_shard` keeps a full copy on every rank, so fsdp.shard_size can only be 1");
@@ -419,10 +419,10 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
             " of this model: raise "
             "train.micro_batch_size"));
   }
-  const FsdpRecipe& fsdp = recipe.fsdp;
-  if (!fsdp.shard_size || fsdp.sharding_strategy == FsdpRecipe::Strategy::kNoShard) return;
+  const FsdpOptions& fsdp = recipe.fsdp;
+  if (!fsdp.shard_size || fsdp.sharding_strategy == Strategy::kNoShard) return;
   if (*fsdp.shard_size == world_size) return;
-  const bool keeps = fsdp.sharding_strategy == FsdpRecipe::Strategy::kShardGradOp;
+  const bool keeps = fsdp.sharding_strategy == Strategy::kShardGradOp;
   const std::string strategy(Name(fsdp.sharding_strategy));
   throw ConfigError(recipe.Mistake(
       "fsdp.shard_size",

@@ -1,6 +1,7 @@
 // What a run is to do, as read from YAML and resolved: every default filled in, nothing left to
 // interpret. The members are the recipe's keys, the initialisers its defaults; ranges, meanings and
-// documentation are in schema.cc. Enumerators are in the order of their names.
+// documentation are in schema.cc and its sections. Enumerators are in the order of their names; an
+// enum of a lower room is that room's own.
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_
 
@@ -16,6 +17,7 @@
 
 #include "models/shape.h"
 #include "trainer/core/dtype.h"
+#include "trainer/fsdp/options.h"
 
 namespace fsdp {
 
@@ -204,50 +206,6 @@ struct ScheduleRecipe {
   bool operator==(const ScheduleRecipe&) const = default;
 };
 
-struct FsdpRecipe {
-  enum class Strategy { kFullShard, kShardGradOp, kNoShard };
-  enum class Policy { kTransformerBlock, kSize, kNone };
-  enum class Prefetch { kPre, kPost, kNone };
-  enum class Limiter { kDevice };
-  enum class Buffers { kSlots };
-  enum class Accumulation { kSharded, kUnsharded };
-
-  struct AutoWrap {
-    Policy policy = Policy::kTransformerBlock;
-    int64_t min_num_params = 100000000;
-    bool operator==(const AutoWrap&) const = default;
-  };
-  struct MixedPrecision {
-    DType param_dtype = DType::kFloat32;
-    DType grad_dtype = DType::kFloat32;
-    DType reduce_dtype = DType::kFloat32;
-    DType master_dtype = DType::kFloat32;
-    DType buffer_dtype = DType::kFloat32;
-    bool operator==(const MixedPrecision&) const = default;
-  };
-  struct CpuOffload {
-    bool params = false;
-    bool optimizer = false;
-    bool operator==(const CpuOffload&) const = default;
-  };
-
-  Strategy sharding_strategy = Strategy::kFullShard;
-  std::optional<int64_t> shard_size;  // CheckWorld() holds it against the world.
-  AutoWrap auto_wrap;
-  Prefetch backward_prefetch = Prefetch::kPre;
-  bool forward_prefetch = true;
-  int64_t limit_all_gathers = 2;  // Slots; 0: unlimited.
-  int64_t reduce_buffers = 2;
-  int64_t communicators = 2;
-  Limiter limiter = Limiter::kDevice;
-  Buffers buffers = Buffers::kSlots;
-  Accumulation gradient_accumulation = Accumulation::kSharded;
-  MixedPrecision mixed_precision;
-  CpuOffload cpu_offload;
-
-  bool operator==(const FsdpRecipe&) const = default;
-};
-
 struct ResumeRecipe {
   enum class Kind { kAuto, kNone, kStep, kDirectory };
 
@@ -283,7 +241,7 @@ struct Recipe {
   EvalRecipe eval;
   OptimizerRecipe optimizer;
   ScheduleRecipe schedule;
-  FsdpRecipe fsdp;
+  FsdpOptions fsdp;
   CheckpointRecipe checkpoint;
   LogRecipe log;
 
@@ -323,18 +281,18 @@ constexpr auto NamesOf(ScheduleRecipe::Kind) {
 constexpr auto NamesOf(ScheduleRecipe::Decay) {
   return std::to_array<std::string_view>({"sqrt", "linear", "cosine"});
 }
-constexpr auto NamesOf(FsdpRecipe::Strategy) {
+constexpr auto NamesOf(Strategy) {
   return std::to_array<std::string_view>({"full_shard", "shard_grad_op", "no_shard"});
 }
-constexpr auto NamesOf(FsdpRecipe::Policy) {
+constexpr auto NamesOf(AutoWrap) {
   return std::to_array<std::string_view>({"transformer_block", "size", "none"});
 }
-constexpr auto NamesOf(FsdpRecipe::Prefetch) {
+constexpr auto NamesOf(BackwardPrefetch) {
   return std::to_array<std::string_view>({"pre", "post", "none"});
 }
-constexpr auto NamesOf(FsdpRecipe::Limiter) { return std::to_array<std::string_view>({"device"}); }
-constexpr auto NamesOf(FsdpRecipe::Buffers) { return std::to_array<std::string_view>({"slots"}); }
-constexpr auto NamesOf(FsdpRecipe::Accumulation) {
+constexpr auto NamesOf(FsdpOptions::Limiter) { return std::to_array<std::string_view>({"device"}); }
+constexpr auto NamesOf(FsdpOptions::Buffers) { return std::to_array<std::string_view>({"slots"}); }
+constexpr auto NamesOf(Accumulation) {
   return std::to_array<std::string_view>({"sharded", "unsharded"});
 }
 

@@ -136,13 +136,13 @@ Type<ScheduleRecipe> ScheduleType() {
   });
 }
 
-Type<FsdpRecipe> FsdpType() {
-  using R = FsdpRecipe;
-  const auto auto_wrap = Map<R::AutoWrap>({
-      Key("policy", &R::AutoWrap::policy, OneOf<R::Policy>(),
+Type<FsdpOptions> FsdpType() {
+  using R = FsdpOptions;
+  const auto auto_wrap = Map<WrapPolicy>({
+      Key("policy", &WrapPolicy::policy, OneOf<AutoWrap>(),
           "transformer_block: a unit for each block. size: sub-trees of min_num_params or more. "
           "none: the whole model is one unit."),
-      Key("min_num_params", &R::AutoWrap::min_num_params, Integer(1, kAnyInteger),
+      Key("min_num_params", &WrapPolicy::min_num_params, Integer(1, kAnyInteger),
           "Parameters of a unit, at least; for policy size."),
   });
   const auto mixed_precision = Map<R::MixedPrecision>({
@@ -163,13 +163,13 @@ Type<FsdpRecipe> FsdpType() {
   });
   return Map<R>({
       Key("sharding_strategy", &R::sharding_strategy,
-          OneOf<R::Strategy>(Later({"hybrid_shard", "hybrid_shard_grad_op"})),
+          OneOf<Strategy>(Later({"hybrid_shard", "hybrid_shard_grad_op"})),
           "full_shard: parameters are gathered for forward and again for backward. shard_grad_op: "
           "kept from forward to backward. no_shard: every rank keeps all of them."),
       Key("shard_size", &R::shard_size, Nullable(Integer(1)),
           "Ranks that share one copy. null: all of them, or one for no_shard."),
       Key("auto_wrap", &R::auto_wrap, auto_wrap, "What is gathered and freed together."),
-      Key("backward_prefetch", &R::backward_prefetch, OneOf<R::Prefetch>(),
+      Key("backward_prefetch", &R::backward_prefetch, OneOf<BackwardPrefetch>(),
           "When the next unit's gather may start in backward. pre: before this unit's gradients. "
           "post: after them. none: after their reduction."),
       Key("forward_prefetch", &R::forward_prefetch, Boolean(),
@@ -184,7 +184,7 @@ Type<FsdpRecipe> FsdpType() {
           "What waits for a free slot: the device's stream."),
       Key("buffers", &R::buffers, OneOf<R::Buffers>(Later({"caching"})),
           "Where gathered units live: in slots planned before the run."),
-      Key("gradient_accumulation", &R::gradient_accumulation, OneOf<R::Accumulation>(),
+      Key("gradient_accumulation", &R::gradient_accumulation, OneOf<Accumulation>(),
           "sharded: gradients are reduced after every micro-batch. unsharded: after the last one, "
           "for memory of the whole gradient."),
       Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),

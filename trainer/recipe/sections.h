@@ -14,7 +14,7 @@ Type<TrainRecipe> TrainType();
 Type<EvalRecipe> EvalType();
 Type<OptimizerRecipe> OptimizerType();
 Type<ScheduleRecipe> ScheduleType();
-Type<FsdpRecipe> FsdpType();
+Type<FsdpOptions> FsdpType();
 Type<CheckpointRecipe> CheckpointType();
 Type<LogRecipe> LogType();
 

@@ -39,11 +39,11 @@ INSTANTIATE_TEST_SUITE_P(Families, DropoutRuns, ::testing::Bool(),
 TEST_P(DropoutRuns, StrategyAndRecomputationChangeNoBit) {
   TinyRun run = Run();
   run.world = 2;
-  run.options.executor.strategy = Strategy::kShardGradOp;
+  run.options.executor.sharding_strategy = Strategy::kShardGradOp;
   const TinyResult plain = Train(run);
   for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-      run.options.executor.strategy = strategy;
+      run.options.executor.sharding_strategy = strategy;
       run.options.executor.recompute = recompute;
       EXPECT_EQ(FirstDifference(Train(run), plain), "") << static_cast<int>(recompute);
     }

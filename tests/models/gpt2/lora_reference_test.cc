@@ -27,7 +27,7 @@ using Case = std::tuple<int, Strategy>;  // World.
 class LoraReferenceTest : public ::testing::TestWithParam<Case> {
  protected:
   TinyResult Run(TinyRun run) const {
-    std::tie(run.world, run.options.executor.strategy) = GetParam();
+    std::tie(run.world, run.options.executor.sharding_strategy) = GetParam();
     return Train(run);
   }
 

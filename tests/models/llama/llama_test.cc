@@ -121,12 +121,12 @@ TEST(Llama, StrategyAndRecomputationChangeNoBit) {
     for (const int world : {1, 3}) {
       TinyRun run = RunOf(tied, /*norms=*/tied);
       run.world = world;
-      run.options.executor.strategy = Strategy::kShardGradOp;
+      run.options.executor.sharding_strategy = Strategy::kShardGradOp;
       const TinyResult plain = Train(run);
       for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
         for (const Recompute recompute :
              {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-          run.options.executor.strategy = strategy;
+          run.options.executor.sharding_strategy = strategy;
           run.options.executor.recompute = recompute;
           EXPECT_EQ(FirstDifference(Train(run), plain), "")
               << tied << " world " << world << " recompute " << static_cast<int>(recompute);

@@ -57,7 +57,7 @@ class ReferenceTest : public ::testing::TestWithParam<Case> {
   TinyResult Run(TinyRun run) const {
     const auto [model, world, strategy, processes] = GetParam();
     run.world = world;
-    run.options.executor.strategy = strategy;
+    run.options.executor.sharding_strategy = strategy;
     run.ranks = processes ? RunProcessRanks : RunThreadRanks;
     return Train(run);
   }

@@ -63,7 +63,7 @@ class Toy final : public Model {
 void TrainOneStep(Toy& model, Strategy strategy = Strategy::kFullShard, int world = 2) {
   SessionOptions options;
   options.eval = false;
-  options.executor.strategy = strategy;
+  options.executor.sharding_strategy = strategy;
   PlanMemory(model, options, world);
 }
 

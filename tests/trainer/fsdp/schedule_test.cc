@@ -82,20 +82,20 @@ TEST(Schedule, FullShardGathersTwiceAndReducesOnce) {
 
 TEST(Schedule, ShardGradOpGathersOnceAStep) {
   ScheduleOptions o = Blocks(5, 4);
-  o.strategy = Strategy::kShardGradOp;
+  o.sharding_strategy = Strategy::kShardGradOp;
   o.micro_batches = 3;
   const Schedule s = MakeSchedule(o);
   EXPECT_EQ(Count(s, ActionKind::kGather), 6);
   EXPECT_EQ(Count(s, ActionKind::kFree), 0);
   EXPECT_EQ(Count(s, ActionKind::kReduce), 18);  // Sharded accumulation: each micro-batch.
-  o.strategy = Strategy::kFullShard;
+  o.sharding_strategy = Strategy::kFullShard;
   EXPECT_EQ(Count(MakeSchedule(o), ActionKind::kGather), 1 + 3 * 10);
 }
 
 TEST(Schedule, UnshardedAccumulationReducesOnce) {
   ScheduleOptions o = Blocks(3, 2);
   o.micro_batches = 4;
-  o.accumulation = Accumulation::kUnsharded;
+  o.gradient_accumulation = Accumulation::kUnsharded;
   const Schedule s = MakeSchedule(o);
   EXPECT_EQ(Count(s, ActionKind::kReduce), 4);
   EXPECT_EQ(Count(s, ActionKind::kClear), 4);
@@ -104,7 +104,7 @@ TEST(Schedule, UnshardedAccumulationReducesOnce) {
 
 TEST(Schedule, NoShardNeverGathersAndAllReducesOnce) {
   ScheduleOptions o = Blocks(3, 1);
-  o.strategy = Strategy::kNoShard;
+  o.sharding_strategy = Strategy::kNoShard;
   o.replicas = 4;
   o.micro_batches = 2;
   const Schedule s = MakeSchedule(o);
@@ -270,7 +270,7 @@ TEST(Schedule, HashTellsSettingsApart) {
 TEST(Schedule, FrozenUnitsAreGatheredAndNothingElse) {
   for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
     ScheduleOptions o = Blocks(4, 2);
-    o.strategy = strategy;
+    o.sharding_strategy = strategy;
     o.micro_batches = 2;
     o.frozen_units = {0, 1, 2};
     o.backward_from = 3;
@@ -333,7 +333,7 @@ TEST(Schedule, RefusesOptionsOutOfRange) {
   refused([](ScheduleOptions& o) { o.backward_from = 100; });
   refused([](ScheduleOptions& o) { o.recomputed.pop_back(); });
   refused([](ScheduleOptions& o) { o.shards = 0; });
-  refused([](ScheduleOptions& o) { o.strategy = Strategy::kNoShard; });
+  refused([](ScheduleOptions& o) { o.sharding_strategy = Strategy::kNoShard; });
   refused([](ScheduleOptions& o) { o.micro_batches = 0; });
   refused([](ScheduleOptions& o) { o.limit_all_gathers = -1; });
   refused([](ScheduleOptions& o) { o.reduce_buffers = 0; });

@@ -140,11 +140,12 @@ TEST_P(WaitDeletion, EveryWaitIsNeeded) {
                {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
             for (const int micro_batches : {1, 3}) {
               ExecutorOptions o;
-              o.strategy = strategy;
+              o.sharding_strategy = strategy;
               o.backward_prefetch = backward;
               o.forward_prefetch = bits & 1;
               o.communicators = bits & 2 ? 1 : 2;
-              o.accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+              o.gradient_accumulation =
+                  bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
               o.limit_all_gathers = limit;
               o.reduce_buffers = buffers;
               o.recompute = recompute;
@@ -178,7 +179,7 @@ TEST(WaitDeletion, OtherWraps) {
   for (const WrapPolicy wrap : {WrapPolicy{AutoWrap::kSize, 600}, WrapPolicy{AutoWrap::kNone, 0}}) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       ExecutorOptions o;
-      o.wrap = wrap;
+      o.auto_wrap = wrap;
       o.recompute = recompute;
       o.micro_batches = 2;
       CheckEveryWait(o, 2, seen, totals);
@@ -202,12 +203,12 @@ TEST(WaitDeletion, FrozenParameters) {
     std::set<uint64_t> seen;
     for (int bits = 0; bits < 128; ++bits) {
       ExecutorOptions o;
-      o.strategy = bits & 1 ? Strategy::kShardGradOp : Strategy::kFullShard;
+      o.sharding_strategy = bits & 1 ? Strategy::kShardGradOp : Strategy::kFullShard;
       o.recompute = bits & 2 ? Recompute::kFull : Recompute::kNone;
       o.limit_all_gathers = bits & 4 ? 1 : 2;
       o.communicators = bits & 8 ? 1 : 2;
       o.micro_batches = bits & 16 ? 3 : 1;
-      o.accumulation = bits & 32 ? Accumulation::kUnsharded : Accumulation::kSharded;
+      o.gradient_accumulation = bits & 32 ? Accumulation::kUnsharded : Accumulation::kSharded;
       o.poison = bits & 64;
       o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
       o.reduce_buffers = 1 + bits % 5 % 2;

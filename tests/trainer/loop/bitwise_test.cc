@@ -59,12 +59,12 @@ TEST(Bitwise, StrategyAndRecomputation) {
       run.world = world;
       run.options.global_batch_size = 11;  // Two or more micro-batches at every world.
       run.options.executor.micro_batch_size = 1;
-      run.options.executor.accumulation = accumulation;
+      run.options.executor.gradient_accumulation = accumulation;
       const TinyResult plain = Train(Plain(run));
       for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
         for (const Recompute recompute :
              {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-          run.options.executor.strategy = strategy;
+          run.options.executor.sharding_strategy = strategy;
           run.options.executor.recompute = recompute;
           ExpectSameBits(run, plain);
         }
@@ -86,7 +86,7 @@ TEST(Bitwise, ThreadsAndProcesses) {
     for (const int world : {1, 2, 3, 4}) {
       TinyRun run;
       run.world = world;
-      run.options.executor.strategy = strategy;
+      run.options.executor.sharding_strategy = strategy;
       const TinyResult threads = Train(run);
       run.ranks = RunProcessRanks;
       ExpectSameBits(run, threads);
@@ -108,7 +108,7 @@ class Rounding {
         units_(1 + run.config.num_hidden_layers) {
     run.world = 1;
     run.ranks = RunThreadRanks;
-    run.options.executor.strategy = Strategy::kFullShard;
+    run.options.executor.sharding_strategy = Strategy::kFullShard;
     one_ = Train(run);
     const TinyRun::Sample sample = SampleOf(run);
     for (int order = 1; order <= 8; ++order) {
@@ -199,8 +199,8 @@ void ExpectWorldsAgree(TinyRun run, std::initializer_list<int> worlds) {
          {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
       for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kUnsharded}) {
         run.world = world;
-        run.options.executor.strategy = strategy;
-        run.options.executor.accumulation = accumulation;
+        run.options.executor.sharding_strategy = strategy;
+        run.options.executor.gradient_accumulation = accumulation;
         rounding.ExpectAgrees(run);
       }
     }
@@ -256,7 +256,7 @@ TEST(Rounding, OtherWraps) {
   TinyRun run;
   for (const WrapPolicy wrap :
        {WrapPolicy{AutoWrap::kSize, 6000}, WrapPolicy{AutoWrap::kNone, 0}}) {
-    run.options.executor.wrap = wrap;
+    run.options.executor.auto_wrap = wrap;
     ExpectWorldsAgree(run, {1, 3});
   }
 }
@@ -291,8 +291,8 @@ TEST(InitialWeights, DoNotDependOnTheWorld) {
          {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
       for (const AutoWrap wrap : {AutoWrap::kTransformerBlock, AutoWrap::kSize, AutoWrap::kNone}) {
         run.world = world;
-        run.options.executor.strategy = strategy;
-        run.options.executor.wrap = {wrap, 6000};
+        run.options.executor.sharding_strategy = strategy;
+        run.options.executor.auto_wrap = {wrap, 6000};
         EXPECT_TRUE(Train(run).initial == one) << Describe(run);
       }
     }

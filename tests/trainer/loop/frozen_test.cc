@@ -34,7 +34,7 @@ TEST(Frozen, IsALearningRateOfZero) {
           TinyRun still = With(patterns, false), frozen = With(patterns, true);
           for (TinyRun* run : {&still, &frozen}) {
             run->world = world;
-            run->options.executor.strategy = strategy;
+            run->options.executor.sharding_strategy = strategy;
             run->options.executor.recompute = recompute;
           }
           const TinyResult want = Train(still), got = Train(frozen);

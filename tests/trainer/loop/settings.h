@@ -16,13 +16,13 @@ constexpr uint64_t kPairwiseSeed = 2304;
 inline std::string Describe(const TinyRun& run) {
   const ExecutorOptions& o = run.options.executor;
   std::ostringstream out;
-  out << "world " << run.world << " strategy " << static_cast<int>(o.strategy) << " wrap "
-      << static_cast<int>(o.wrap.policy) << " forward_prefetch " << o.forward_prefetch
+  out << "world " << run.world << " strategy " << static_cast<int>(o.sharding_strategy) << " wrap "
+      << static_cast<int>(o.auto_wrap.policy) << " forward_prefetch " << o.forward_prefetch
       << " backward_prefetch " << static_cast<int>(o.backward_prefetch) << " limit "
       << o.limit_all_gathers << " reduce_buffers " << o.reduce_buffers << " communicators "
-      << o.communicators << " accumulation " << static_cast<int>(o.accumulation) << " recompute "
-      << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
-      << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
+      << o.communicators << " accumulation " << static_cast<int>(o.gradient_accumulation)
+      << " recompute " << static_cast<int>(o.recompute) << " poison " << o.poison << " check "
+      << run.check << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
       << (run.ranks == RunProcessRanks);
   return out.str();
 }
@@ -36,14 +36,14 @@ inline std::vector<TinyRun> PairwiseRuns() {
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;
     run.world = 1 + row[i++];
-    o.strategy = static_cast<Strategy>(row[i++]);
-    o.wrap = {static_cast<AutoWrap>(row[i++]), 6000};  // kSize joins two of the three blocks.
+    o.sharding_strategy = static_cast<Strategy>(row[i++]);
+    o.auto_wrap = {static_cast<AutoWrap>(row[i++]), 6000};  // kSize joins two of the three blocks.
     o.forward_prefetch = row[i++] != 0;
     o.backward_prefetch = static_cast<BackwardPrefetch>(row[i++]);
     o.limit_all_gathers = row[i++];
     o.reduce_buffers = 1 + row[i++];
     o.communicators = 1 + row[i++];
-    o.accumulation = static_cast<Accumulation>(row[i++]);
+    o.gradient_accumulation = static_cast<Accumulation>(row[i++]);
     o.recompute = static_cast<Recompute>(row[i++]);
     o.poison = row[i++] != 0;
     run.check = row[i++] != 0;
@@ -66,9 +66,10 @@ inline TinyRun Plain(TinyRun run) {
   o.seq_len = given.seq_len;
   o.max_norm = given.max_norm;
   o.threads = given.threads;
-  o.wrap = given.wrap;
-  o.accumulation = given.accumulation;
-  o.strategy = given.strategy == Strategy::kNoShard ? Strategy::kNoShard : Strategy::kShardGradOp;
+  o.auto_wrap = given.auto_wrap;
+  o.gradient_accumulation = given.gradient_accumulation;
+  o.sharding_strategy =
+      given.sharding_strategy == Strategy::kNoShard ? Strategy::kNoShard : Strategy::kShardGradOp;
   o.forward_prefetch = false;
   o.backward_prefetch = BackwardPrefetch::kNone;
   o.limit_all_gathers = 1;

@@ -157,7 +157,7 @@ TEST(Lora, StrategyAndRecomputationChangeNoBit) {
     for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-        run.options.executor.strategy = strategy;
+        run.options.executor.sharding_strategy = strategy;
         run.options.executor.recompute = recompute;
         EXPECT_EQ(testing::FirstDifference(Train(run), want), "") << world;
       }

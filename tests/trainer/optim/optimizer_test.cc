@@ -116,7 +116,7 @@ TEST_P(OptimizerTest, MatricesDecayOnceAndNothingElse) {
       SessionOptions options = TinyRun::TinyOptions();
       options.optimizer = GetParam();
       options.optimizer.weight_decay = 0.5;
-      options.executor.wrap.policy = wrap;
+      options.executor.auto_wrap.policy = wrap;
       const Updated updated = StepOnEveryRank(model, options, world);
       size_t parameters = 0;
       for (const ModelSegment& segment : model.segments()) {

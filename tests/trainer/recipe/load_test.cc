@@ -38,7 +38,7 @@ TEST(LoadRecipe, FillsInTheDefaults) {
   const Recipe recipe = Parse(kGood);
   EXPECT_EQ(recipe.train.steps, 100);
   EXPECT_EQ(recipe.optimizer.lr, 3e-4);
-  EXPECT_EQ(recipe.fsdp.sharding_strategy, FsdpRecipe::Strategy::kFullShard);
+  EXPECT_EQ(recipe.fsdp.sharding_strategy, Strategy::kFullShard);
   EXPECT_EQ(recipe.run.Directory(), "runs/run");
   EXPECT_EQ(std::get<HeldOut>(recipe.data.valid).fraction, 0.05);
   const auto shape = std::get<Gpt2Config>(ShapeOf(recipe.model));
@@ -89,7 +89,7 @@ log: {tensorboard: false, trace_steps: [1, 5]}
   EXPECT_EQ(recipe.optimizer.momentum, 0.9);
   EXPECT_EQ(recipe.optimizer.betas, (std::array<double, 2>{0, 0.5}));
   EXPECT_EQ(recipe.schedule.name, ScheduleRecipe::Kind::kConstant);
-  EXPECT_EQ(recipe.fsdp.backward_prefetch, FsdpRecipe::Prefetch::kNone);
+  EXPECT_EQ(recipe.fsdp.backward_prefetch, BackwardPrefetch::kNone);
   EXPECT_EQ(recipe.checkpoint.resume.kind, ResumeRecipe::Kind::kStep);
   EXPECT_EQ(recipe.checkpoint.resume.step, 40);
   EXPECT_FALSE(recipe.log.tensorboard);

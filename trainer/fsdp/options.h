@@ -1,0 +1,63 @@
+// The recipe's section fsdp, declared once: a recipe has one, executors and schedules are given it.
+// The members are the section's keys, the initialisers its defaults; ranges, meanings and
+// documentation are in recipe/sections.cc. Enumerators are in the order of their names in recipe.h.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_OPTIONS_H_
+#define FSDP_TRAIN_TRAINER_FSDP_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "trainer/core/dtype.h"
+
+namespace fsdp {
+
+enum class Strategy { kFullShard, kShardGradOp, kNoShard };
+enum class AutoWrap { kTransformerBlock, kSize, kNone };
+enum class BackwardPrefetch { kPre, kPost, kNone };
+enum class Accumulation { kSharded, kUnsharded };
+
+struct WrapPolicy {
+  AutoWrap policy = AutoWrap::kTransformerBlock;
+  int64_t min_num_params = 100'000'000;  // kSize: consecutive blocks are joined until they have it.
+
+  bool operator==(const WrapPolicy&) const = default;
+};
+
+struct FsdpOptions {
+  enum class Limiter { kDevice };
+  enum class Buffers { kSlots };
+
+  struct MixedPrecision {
+    DType param_dtype = DType::kFloat32;
+    DType grad_dtype = DType::kFloat32;
+    DType reduce_dtype = DType::kFloat32;
+    DType master_dtype = DType::kFloat32;
+    DType buffer_dtype = DType::kFloat32;
+    bool operator==(const MixedPrecision&) const = default;
+  };
+  struct CpuOffload {
+    bool params = false;
+    bool optimizer = false;
+    bool operator==(const CpuOffload&) const = default;
+  };
+
+  Strategy sharding_strategy = Strategy::kFullShard;
+  std::optional<int64_t> shard_size;  // CheckWorld() (recipe/load.h) holds it against the world.
+  WrapPolicy auto_wrap;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  bool forward_prefetch = true;
+  int64_t limit_all_gathers = 2;  // Gather slots; 0: one for each unit.
+  int64_t reduce_buffers = 2;     // Gradient slots.
+  int64_t communicators = 2;      // 1: gathers and reductions share the gather stream.
+  Limiter limiter = Limiter::kDevice;
+  Buffers buffers = Buffers::kSlots;
+  Accumulation gradient_accumulation = Accumulation::kSharded;
+  MixedPrecision mixed_precision;
+  CpuOffload cpu_offload;
+
+  bool operator==(const FsdpOptions&) const = default;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_OPTIONS_H_
