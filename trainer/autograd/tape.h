@@ -12,17 +12,12 @@
 #include <vector>
 
 #include "trainer/autograd/kv_cache.h"
+#include "trainer/autograd/recompute.h"
 #include "trainer/autograd/segment.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
-
-enum class Recompute {
-  kNone,
-  kSelective,  // Norms, activations and attention again; what their inputs are is kept.
-  kFull,       // Only the inputs of blocks are kept.
-};
 
 // A tensor that a backward node may need. It may have been dropped and be made again on demand.
 class Saved {

@@ -86,7 +86,7 @@ StepWork StepWorkOf(const Recipe& recipe, int world) {
   if (recipe.model.lora) {
     throw ConfigError("model.lora: the products of a step with adapters are not known here");
   }
-  if (recipe.train.activation_checkpointing != TrainRecipe::Recompute::kNone) {
+  if (recipe.train.activation_checkpointing != Recompute::kNone) {
     throw ConfigError(
         "train.activation_checkpointing: the products of recomputation are not known here; set it "
         "to none");

@@ -23,20 +23,6 @@
 namespace fsdp {
 namespace {
 
-// The recipe's enumerators and the rooms' are lists of the same names in the same order.
-template <typename To, typename From>
-To Same(From value) {
-  return static_cast<To>(static_cast<int>(value));
-}
-static_assert(static_cast<int>(TrainRecipe::Recompute::kFull) ==
-              static_cast<int>(Recompute::kFull));
-static_assert(static_cast<int>(ScheduleRecipe::Kind::kConstant) ==
-              static_cast<int>(LrShape::kConstant));
-static_assert(static_cast<int>(ScheduleRecipe::Decay::kCosine) ==
-              static_cast<int>(LrDecay::kCosine));
-static_assert(static_cast<int>(SourceRecipe::RawDType::kUint32) ==
-              static_cast<int>(TokenDType::kUint32));
-
 std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   std::vector<ParameterGroup> groups;
   for (const GroupRecipe& g : recipe.optimizer.groups) {
@@ -135,7 +121,10 @@ class Opener {
       }
       case SourceRecipe::Source::kTokens: {
         std::optional<TokenDType> dtype;
-        if (recipe.dtype) dtype = Same<TokenDType>(*recipe.dtype);
+        if (recipe.dtype) {
+          dtype = *recipe.dtype == SourceRecipe::RawDType::kUint16 ? TokenDType::kUint16
+                                                                   : TokenDType::kUint32;
+        }
         const auto tokens = std::make_shared<TokenFileSource>(recipe.paths, dtype);
         if (!tokens->eot() && tokenizer && tokenizer->eot()) {
           return WithEot(tokens, *tokenizer->eot());
@@ -205,7 +194,7 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
 SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
   SessionOptions options;
   ExecutorOptions& e = options.executor = {recipe.fsdp};
-  e.recompute = Same<Recompute>(recipe.train.activation_checkpointing);
+  e.recompute = recipe.train.activation_checkpointing;
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;
   const int64_t wave = recipe.train.micro_batch_size * world;
@@ -220,7 +209,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
   options.eval_ema = recipe.eval.ema;
   options.snapshot = recipe.checkpoint.async && recipe.checkpoint.every > 0;
   const OptimizerRecipe& o = recipe.optimizer;
-  options.optimizer.kind = Same<OptimizerOptions::Kind>(o.name);
+  options.optimizer.kind = o.name;
   options.optimizer.beta1 = o.betas[0];
   options.optimizer.beta2 = o.betas[1];
   options.optimizer.eps = o.eps;
@@ -229,14 +218,14 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
   options.optimizer.groups = GroupsOf(recipe);
   const ScheduleRecipe& s = recipe.schedule;
   const int64_t steps = recipe.train.steps;
-  options.lr.shape = Same<LrShape>(s.name);
+  options.lr.shape = s.name;
   options.lr.lr = o.lr;
   options.lr.warmup_steps = s.warmup_steps;
   options.lr.steps = steps;
   options.lr.min_lr_ratio = s.min_lr_ratio;
   options.lr.decay_steps =
       s.decay_steps.value_or(std::min((steps + 9) / 10, steps - s.warmup_steps));
-  options.lr.decay = Same<LrDecay>(s.decay);
+  options.lr.decay = s.decay;
   return options;
 }
 

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "trainer/fsdp/executor.h"
+#include "trainer/optim/kind.h"
 #include "trainer/optim/parameter_groups.h"
 
 namespace fsdp {
 
 struct OptimizerOptions {
-  enum class Kind { kAdamW, kSgd };
+  using Kind = OptimizerKind;
+
   Kind kind = Kind::kAdamW;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
   double momentum = 0;                           // SGD.

@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "models/shape.h"
+#include "trainer/autograd/recompute.h"
 #include "trainer/core/dtype.h"
 #include "trainer/fsdp/options.h"
+#include "trainer/optim/kind.h"
+#include "trainer/optim/lr_schedule.h"
 
 namespace fsdp {
 
@@ -140,8 +143,6 @@ struct EmaRecipe {
 };
 
 struct TrainRecipe {
-  enum class Recompute { kNone, kSelective, kFull };
-
   int64_t steps = 100;
   int64_t micro_batch_size = 8;    // Sequences per rank and forward pass.
   int64_t global_batch_size = 32;  // Sequences per optimizer step, over all ranks.
@@ -179,7 +180,7 @@ struct GroupRecipe {
 };
 
 struct OptimizerRecipe {
-  enum class Kind { kAdamW, kSgd };
+  using Kind = OptimizerKind;
 
   Kind name = Kind::kAdamW;
   double lr = 3e-4;
@@ -194,8 +195,8 @@ struct OptimizerRecipe {
 };
 
 struct ScheduleRecipe {
-  enum class Kind { kCosine, kLinear, kWsd, kConstant };
-  enum class Decay { kSqrt, kLinear, kCosine };
+  using Kind = LrShape;
+  using Decay = LrDecay;
 
   Kind name = Kind::kCosine;
   int64_t warmup_steps = 0;  // At most train.steps.
@@ -269,7 +270,7 @@ constexpr auto NamesOf(SourceRecipe::Source) {
 constexpr auto NamesOf(SourceRecipe::RawDType) {
   return std::to_array<std::string_view>({"uint16", "uint32"});
 }
-constexpr auto NamesOf(TrainRecipe::Recompute) {
+constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }
 constexpr auto NamesOf(OptimizerRecipe::Kind) {

@@ -69,7 +69,7 @@ Type<TrainRecipe> TrainType() {
       Key("grad_clip", &R::grad_clip, Number({.at_least = 0, .fp32 = true}),
           "Largest norm of all gradients together. 0: no clipping.")
           .Elsewhere({"max_grad_norm", "clip_grad_norm", "max_norm"}),
-      Key("activation_checkpointing", &R::activation_checkpointing, OneOf<R::Recompute>(),
+      Key("activation_checkpointing", &R::activation_checkpointing, OneOf<Recompute>(),
           "What backward computes again instead of keeping it. selective: norms, activations and "
           "attention. full: all but the inputs of the blocks."),
       Key("ema", &R::ema, Nullable(ema),

@@ -78,7 +78,7 @@ log: {tensorboard: false, trace_steps: [1, 5]}
             (std::vector<std::string>{"a.txt", "b c.txt", "*.txt"}));
   EXPECT_EQ(std::get<SourceRecipe>(recipe.data.valid).paths, std::vector<std::string>{"v.txt"});
   EXPECT_FALSE(recipe.data.shuffle);
-  EXPECT_EQ(recipe.train.activation_checkpointing, TrainRecipe::Recompute::kSelective);
+  EXPECT_EQ(recipe.train.activation_checkpointing, Recompute::kSelective);
   EXPECT_EQ(recipe.train.grad_clip, 0);
   ASSERT_TRUE(recipe.eval.sample);
   EXPECT_EQ(recipe.eval.sample->prompt, "Once\n");
