@@ -43,8 +43,8 @@ TEST(FlatParameters, SeveralOfAUnitAreOne) {
           for (TinyRun* run : {&one, &several}) {
             run->world = world;
             run->options.optimizer.groups = groups;
-            run->options.executor.strategy = strategy;
-            run->options.executor.accumulation = accumulation;
+            run->options.executor.sharding_strategy = strategy;
+            run->options.executor.gradient_accumulation = accumulation;
             run->options.executor.micro_batch_size = 1;
           }
           const TinyResult want = Train(one);
@@ -145,7 +145,7 @@ std::string TrainOnes(Rank& rank, Strategy strategy) {
   options.global_batch_size = rank.size;
   options.optimizer.kind = OptimizerOptions::Kind::kSgd;
   options.lr = {LrShape::kConstant, 0.37, 0, 100, 0.1};
-  options.executor.strategy = strategy;
+  options.executor.sharding_strategy = strategy;
   options.executor.poison = true;
   options.executor.dtypes = [](const Parameter&) { return DTypes{.compute = DType::kBFloat16}; };
   Ones model;

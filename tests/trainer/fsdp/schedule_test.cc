@@ -306,12 +306,12 @@ TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
         const bool replicated = strategy == Strategy::kNoShard;
         ScheduleOptions o = Blocks(4, replicated ? 1 : 3);
         o.mode = mode;
-        o.strategy = strategy;
+        o.sharding_strategy = strategy;
         o.replicas = replicated ? 3 : 1;
         o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
         o.forward_prefetch = bits & 1;
         o.communicators = bits & 2 ? 1 : 2;
-        o.accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+        o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
         o.limit_all_gathers = bits & 8 ? 0 : 2;
         o.micro_batches = bits & 16 && mode == Mode::kTrain ? 3 : 1;
         o.poison = bits & 16;
