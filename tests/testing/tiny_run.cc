@@ -136,14 +136,14 @@ class DirtyAllocator final : public PhasedAllocator {
   DirtyAllocator(Device& device, const MemoryPlan& plan) : arena_(device, plan) {}
 
   void Begin(Phase phase) override { arena_.Begin(phase); }
-  std::byte* Allocate(int64_t bytes, MemoryKind kind) override {
-    std::byte* data = arena_.Allocate(bytes, kind);
+  std::byte* Allocate(int64_t bytes, MemoryUse use) override {
+    std::byte* data = arena_.Allocate(bytes, use);
     // The first block is the arena's first.
-    if (!std::exchange(dirty_, true)) std::memset(data, 0xFF, arena_.plan().bytes);
+    if (!std::exchange(dirty_, true)) std::memset(data, 0xFF, arena_.plan().bytes());
     return data;
   }
-  void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept override {
-    arena_.Free(data, bytes, kind);
+  void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override {
+    arena_.Free(data, bytes, use);
   }
 
  private:

@@ -36,10 +36,6 @@ int64_t StackBytes() {
   return static_cast<int64_t>(bytes);
 }
 
-int64_t Kind(const MemoryPlan& plan, MemoryKind kind) {
-  return plan.by_kind[static_cast<int>(kind)];
-}
-
 struct Cure {
   const char* setting;
   std::function<bool(SessionOptions&)> apply;  // False: it is set already.
@@ -130,15 +126,15 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
 std::string PlanToJson(const RunPlan& plan) {
   const MemoryPlan& m = plan.memory;
   const auto memory = JsonObject()
-                          .Add("allocated_peak", m.bytes)
-                          .Add("active_peak", m.bytes)
-                          .Add("reserved_peak", m.bytes)
-                          .Add("parameters", Kind(m, MemoryKind::kParameters))
-                          .Add("gradients", Kind(m, MemoryKind::kGradients))
-                          .Add("optimizer", Kind(m, MemoryKind::kOptimizer))
-                          .Add("activations", Kind(m, MemoryKind::kActivations))
-                          .Add("unsharded", Kind(m, MemoryKind::kUnsharded))
-                          .Add("snapshot", Kind(m, MemoryKind::kSnapshot))
+                          .Add("allocated_peak", m.bytes())
+                          .Add("active_peak", m.bytes())
+                          .Add("reserved_peak", m.bytes())
+                          .Add("parameters", m.bytes(MemoryKind::kParameters))
+                          .Add("gradients", m.bytes(MemoryKind::kGradients))
+                          .Add("optimizer", m.bytes(MemoryKind::kOptimizer))
+                          .Add("activations", m.bytes(MemoryKind::kActivations))
+                          .Add("unsharded", m.bytes(MemoryKind::kUnsharded))
+                          .Add("snapshot", m.bytes(MemoryKind::kSnapshot))
                           .Add("outside", plan.outside);
   const auto communication =
       JsonObject()
@@ -166,13 +162,13 @@ std::string PlanToText(const RunPlan& plan) {
         << "\n";
   };
   out << "memory of each of " << plan.world << " ranks\n";
-  line("parameters", Kind(m, MemoryKind::kParameters));
-  line("gradients", Kind(m, MemoryKind::kGradients));
-  line("optimizer", Kind(m, MemoryKind::kOptimizer));
-  line("unsharded", Kind(m, MemoryKind::kUnsharded));
-  line("activations", Kind(m, MemoryKind::kActivations));
-  line("snapshot", Kind(m, MemoryKind::kSnapshot));
-  line("planned", m.bytes);
+  line("parameters", m.bytes(MemoryKind::kParameters));
+  line("gradients", m.bytes(MemoryKind::kGradients));
+  line("optimizer", m.bytes(MemoryKind::kOptimizer));
+  line("unsharded", m.bytes(MemoryKind::kUnsharded));
+  line("activations", m.bytes(MemoryKind::kActivations));
+  line("snapshot", m.bytes(MemoryKind::kSnapshot));
+  line("planned", m.bytes());
   line("outside", plan.outside);
   if (plan.available) line("available", plan.available->bytes);
   out << "  fits: " << (plan.fits() ? "yes" : "no") << "\n";
@@ -187,7 +183,7 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
                 const MemoryLimits& limits) {
   if (plan.fits()) return;
   std::string message = "does not fit: a rank needs " + HumanBytes(plan.total()) + " (" +
-                        HumanBytes(plan.memory.bytes) + " planned, " + HumanBytes(plan.outside) +
+                        HumanBytes(plan.memory.bytes()) + " planned, " + HumanBytes(plan.outside) +
                         " outside), and " + HumanBytes(plan.available->bytes) + " are available (" +
                         plan.available->limit + ")";
   bool any = false;

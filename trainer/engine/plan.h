@@ -21,7 +21,7 @@ struct RunPlan {
   std::optional<MemoryRoom> available;  // To a rank, now. Empty: unknown.
   uint64_t schedule_hash = 0;
 
-  int64_t total() const { return memory.bytes + outside; }
+  int64_t total() const { return memory.bytes() + outside; }
   bool fits() const { return !available || total() <= available->bytes; }
 };
 

@@ -215,9 +215,9 @@ void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {
   schedules_[static_cast<int>(mode)] = std::move(schedule);
 }
 
-View Executor::NewPersistent(int64_t elements, MemoryKind kind, DType dtype) {
+View Executor::NewPersistent(int64_t elements, MemoryUse use, DType dtype) {
   View view(nullptr, dtype, Shape{elements});
-  if (elements > 0) view.data = allocator_.Allocate(view.bytes(), kind);
+  if (elements > 0) view.data = allocator_.Allocate(view.bytes(), use);
   return view;
 }
 
@@ -225,24 +225,24 @@ View Executor::NewBuffer(int64_t elements, DType dtype) {
   return NewPersistent(elements, MemoryKind::kActivations, dtype);
 }
 
-View Executor::NewShard(const FlatParameter& flat, MemoryKind kind, DType dtype) {
-  const View shard = NewPersistent(flat.frozen ? 0 : flat.shard_size, kind, dtype);
+View Executor::NewShard(const FlatParameter& flat, MemoryUse use, DType dtype) {
+  const View shard = NewPersistent(flat.frozen ? 0 : flat.shard_size, use, dtype);
   if (shard.NumElements() > 0) Fill(compute(), 0, shard);
   return shard;
 }
 
-std::vector<View> Executor::NewShards(MemoryKind kind, DType DTypes::*as) {
+std::vector<View> Executor::NewShards(MemoryUse use, DType DTypes::*as) {
   std::vector<View> shards;
   for (const FlatParameter& flat : layout_.flat_parameters) {
-    shards.push_back(NewShard(flat, kind, flat.dtypes.*as));
+    shards.push_back(NewShard(flat, use, flat.dtypes.*as));
   }
   return shards;
 }
 
-std::vector<View> Executor::NewShards(MemoryKind kind, const std::vector<View>& like) {
+std::vector<View> Executor::NewShards(MemoryUse use, const std::vector<View>& like) {
   std::vector<View> shards;
   for (size_t f = 0; f < flats_.size(); ++f) {
-    shards.push_back(NewShard(layout_.flat_parameters[f], kind, like[f].dtype));
+    shards.push_back(NewShard(layout_.flat_parameters[f], use, like[f].dtype));
   }
   return shards;
 }

@@ -84,8 +84,8 @@ class Executor final : public SegmentHooks {
   const View& gradient(int flat) const { return gradients_[flat]; }
   // Another one of each flat parameter that trains, in the dtype of its `as`, or of what is given
   // of it in `like`: persistent memory, zero.
-  std::vector<View> NewShards(MemoryKind kind, DType DTypes::*as);
-  std::vector<View> NewShards(MemoryKind kind, const std::vector<View>& like);
+  std::vector<View> NewShards(MemoryUse use, DType DTypes::*as);
+  std::vector<View> NewShards(MemoryUse use, const std::vector<View>& like);
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements, DType dtype);
 
@@ -150,11 +150,9 @@ class Executor final : public SegmentHooks {
     View own_value, own_gradient;  // Bytes. Empty where it uses slots.
   };
 
-  View NewPersistent(int64_t elements, MemoryKind kind, DType dtype);
-  View NewShard(const FlatParameter& flat, MemoryKind kind, DType dtype);
-  View NewBytes(int64_t bytes, MemoryKind kind) {
-    return NewPersistent(bytes, kind, DType::kUInt8);
-  }
+  View NewPersistent(int64_t elements, MemoryUse use, DType dtype);
+  View NewShard(const FlatParameter& flat, MemoryUse use, DType dtype);
+  View NewBytes(int64_t bytes, MemoryUse use) { return NewPersistent(bytes, use, DType::kUInt8); }
   Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
   bool sharded() const { return layout_.shards > 1; }
 

@@ -52,7 +52,7 @@ void PlanRecorder::Begin(Phase phase) {
   live_ = 0;
 }
 
-std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryKind kind) {
+std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryUse use) {
   FSDP_CHECK_LT(0, bytes);
   if (static_cast<uintptr_t>(bytes) > kLastAddress - next_address_) {
     throw MemoryError("does not fit: a step allocates more than 4 EiB");
@@ -62,7 +62,7 @@ std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryKind kind) {
     FSDP_CHECK_LT(next_, records.size()) << "a phase allocates more than the first time";
     FSDP_CHECK_EQ(records[next_].bytes, bytes) << "allocation " << next_;
   } else {
-    records.push_back({bytes, kind, ticks_++, -1});
+    records.push_back({bytes, use, ticks_++, -1});
   }
   ++live_;
   const uintptr_t address = next_address_;
@@ -71,7 +71,7 @@ std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryKind kind) {
   return reinterpret_cast<std::byte*>(address);
 }
 
-void PlanRecorder::Free(std::byte* data, int64_t, MemoryKind) noexcept {
+void PlanRecorder::Free(std::byte* data, int64_t, MemoryUse) noexcept {
   const auto block = blocks_.find(reinterpret_cast<uintptr_t>(data));
   FSDP_CHECK(block != blocks_.end());
   const auto [phase, index] = block->second;
@@ -85,49 +85,66 @@ MemoryPlan PlanRecorder::Finish() const {
   MemoryPlan plan;
   for (int phase = 0; phase < kNumPhases; ++phase) {
     for (const Record& record : records_[phase]) {
-      plan.blocks[phase].push_back({record.bytes, 0, record.kind});
+      plan.blocks[phase].push_back({record.bytes, 0, record.use});
     }
   }
   for (MemoryPlan::Block& block : plan.blocks[static_cast<int>(Phase::kPersistent)]) {
-    block.offset = plan.bytes;
-    plan.bytes += Aligned(block.bytes);
-    plan.by_kind[static_cast<int>(block.kind)] += Aligned(block.bytes);
+    int64_t& end = plan.arenas[static_cast<int>(block.use.place)];
+    block.offset = end;
+    end += Aligned(block.bytes);
+    plan.by_kind[static_cast<int>(block.use.kind)] += Aligned(block.bytes);
   }
-  int64_t shared = 0;
-  for (const Phase phase : {Phase::kTrain, Phase::kEval, Phase::kGenerate}) {
-    std::vector<Lifetime> lifetimes;
-    for (const Record& record : records_[static_cast<int>(phase)]) {
-      lifetimes.push_back({record.bytes, record.born,
-                           record.died < 0 ? std::numeric_limits<int64_t>::max() : record.died});
+  for (int place = 0; place < kNumMemoryPlaces; ++place) {
+    int64_t shared = 0;  // By the phases that follow one another.
+    for (const Phase phase : {Phase::kTrain, Phase::kEval, Phase::kGenerate}) {
+      const std::vector<Record>& records = records_[static_cast<int>(phase)];
+      std::vector<size_t> here;
+      std::vector<Lifetime> lifetimes;
+      for (size_t k = 0; k < records.size(); ++k) {
+        if (static_cast<int>(records[k].use.place) != place) continue;
+        here.push_back(k);
+        lifetimes.push_back(
+            {records[k].bytes, records[k].born,
+             records[k].died < 0 ? std::numeric_limits<int64_t>::max() : records[k].died});
+      }
+      std::vector<int64_t> offsets;
+      shared = std::max(shared, PackBlocks(lifetimes, offsets));
+      for (size_t i = 0; i < here.size(); ++i) {
+        plan.blocks[static_cast<int>(phase)][here[i]].offset = plan.arenas[place] + offsets[i];
+      }
     }
-    std::vector<int64_t> offsets;
-    shared = std::max(shared, PackBlocks(lifetimes, offsets));
-    for (size_t k = 0; k < offsets.size(); ++k) {
-      plan.blocks[static_cast<int>(phase)][k].offset = plan.bytes + offsets[k];
-    }
+    plan.arenas[place] += shared;
+    plan.by_kind[static_cast<int>(MemoryKind::kActivations)] += shared;
   }
-  plan.bytes += shared;
-  plan.by_kind[static_cast<int>(MemoryKind::kActivations)] += shared;
   return plan;
 }
 
-PlannedAllocator::PlannedAllocator(Device& device, MemoryPlan plan)
-    : plan_(std::move(plan)), arena_(device.Allocate(plan_.bytes)) {}
+int64_t MemoryPlan::bytes() const {
+  return std::accumulate(arenas.begin(), arenas.end(), int64_t{0});
+}
+
+PlannedAllocator::PlannedAllocator(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {
+  for (int place = 0; place < kNumMemoryPlaces; ++place) {
+    arenas_[place] = device.Allocate(plan_.arenas[place], static_cast<MemoryPlace>(place));
+  }
+}
 
 void PlannedAllocator::Begin(Phase phase) {
   phase_ = phase;
   next_ = 0;
 }
 
-std::byte* PlannedAllocator::Allocate(int64_t bytes, MemoryKind) {
+std::byte* PlannedAllocator::Allocate(int64_t bytes, MemoryUse use) {
   const std::vector<MemoryPlan::Block>& blocks = plan_.blocks[static_cast<int>(phase_)];
   FSDP_CHECK_LT(next_, blocks.size())
       << "phase " << static_cast<int>(phase_) << " allocates more than planned";
   FSDP_CHECK_EQ(blocks[next_].bytes, bytes)
       << "phase " << static_cast<int>(phase_) << " allocation " << next_;
-  return arena_.data() + blocks[next_++].offset;
+  const MemoryPlan::Block& block = blocks[next_++];
+  FSDP_CHECK(block.use.place == use.place) << "allocation " << next_ - 1 << " in another place";
+  return arenas_[static_cast<int>(use.place)].data() + block.offset;
 }
 
-void PlannedAllocator::Free(std::byte*, int64_t, MemoryKind) noexcept {}
+void PlannedAllocator::Free(std::byte*, int64_t, MemoryUse) noexcept {}
 
 }  // namespace fsdp

@@ -1,7 +1,8 @@
 // Memory planned by offsets. One step runs on the sim device while a PlanRecorder writes down every
-// allocation and how long it lives; the blocks are packed into one arena; the real run's k-th
-// allocation takes the k-th offset, and aborts if its size differs. So allocated = active =
-// reserved = planned, addresses repeat from step to step, and nothing fragments.
+// allocation and how long it lives; the blocks are packed into an arena for each place of memory;
+// the real run's k-th allocation takes the k-th offset, and aborts if its size differs. So
+// allocated = active = reserved = planned, addresses repeat from step to step, and nothing
+// fragments.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_MEMORY_PLAN_H_
 #define FSDP_TRAIN_TRAINER_FSDP_MEMORY_PLAN_H_
 
@@ -24,13 +25,17 @@ constexpr int kNumPhases = 4;
 struct MemoryPlan {
   struct Block {
     int64_t bytes = 0;   // As asked for.
-    int64_t offset = 0;  // Into the arena.
-    MemoryKind kind = MemoryKind::kActivations;
+    int64_t offset = 0;  // Into the arena of its place.
+    MemoryUse use = MemoryKind::kActivations;
   };
   std::array<std::vector<Block>, kNumPhases> blocks;  // In order of allocation.
-  int64_t bytes = 0;                                  // The arena's.
-  // Of `bytes`, by kind; kActivations includes the place that the phases share.
+  std::array<int64_t, kNumMemoryPlaces> arenas{};     // Bytes of each place's.
+  // Of all of them, by kind; kActivations includes the place that the phases share.
   std::array<int64_t, kNumMemoryKinds> by_kind{};
+
+  int64_t bytes() const;  // Of all places.
+  int64_t bytes(MemoryPlace place) const { return arenas[static_cast<int>(place)]; }
+  int64_t bytes(MemoryKind kind) const { return by_kind[static_cast<int>(kind)]; }
 };
 
 class PhasedAllocator : public Allocator {
@@ -45,15 +50,15 @@ class PlanRecorder final : public PhasedAllocator {
  public:
   void Begin(Phase phase) override;
   // Throws MemoryError where all that was ever asked for comes to more than 2^62 bytes.
-  std::byte* Allocate(int64_t bytes, MemoryKind kind) override;
-  void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept override;
+  std::byte* Allocate(int64_t bytes, MemoryUse use) override;
+  void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
 
   MemoryPlan Finish() const;
 
  private:
   struct Record {
     int64_t bytes = 0;
-    MemoryKind kind = MemoryKind::kActivations;
+    MemoryUse use = MemoryKind::kActivations;
     int64_t born = 0, died = -1;  // Ticks: allocations and frees, counted. -1: lives on.
   };
   std::array<std::vector<Record>, kNumPhases> records_;
@@ -68,18 +73,18 @@ class PlanRecorder final : public PhasedAllocator {
 
 class PlannedAllocator final : public PhasedAllocator {
  public:
-  // Takes the whole arena from the device. Throws MemoryError.
+  // Takes the whole arena of each place from the device. Throws MemoryError.
   PlannedAllocator(Device& device, MemoryPlan plan);
 
   void Begin(Phase phase) override;
-  std::byte* Allocate(int64_t bytes, MemoryKind kind) override;
-  void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept override;
+  std::byte* Allocate(int64_t bytes, MemoryUse use) override;
+  void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
 
   const MemoryPlan& plan() const { return plan_; }
 
  private:
   MemoryPlan plan_;
-  Buffer arena_;
+  std::array<Buffer, kNumMemoryPlaces> arenas_;
   Phase phase_ = Phase::kPersistent;
   size_t next_ = 0;
 };

@@ -429,7 +429,7 @@ class Trainer {
     console_.Line(recipe_.run.name + ": " + HumanCount(static_cast<double>(NumParameters(shape_))) +
                   " parameters, " + std::to_string(job_.world) +
                   (job_.world == 1 ? " rank" : " ranks") + " x " + std::to_string(threads_) +
-                  (threads_ == 1 ? " thread, " : " threads, ") + HumanBytes(plan_.memory.bytes) +
+                  (threads_ == 1 ? " thread, " : " threads, ") + HumanBytes(plan_.memory.bytes()) +
                   " planned a rank, in " + directory.path);
     console_.Line(job_.place);
     for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
@@ -657,7 +657,7 @@ class Trainer {
     record.tokens_per_s = rates.tokens_per_s;
     record.tflops_per_device = rates.tflops_per_device;
     record.mfu = rates.mfu;
-    const int64_t bytes = plan_.memory.bytes;  // Every rank's, and the same at every moment.
+    const int64_t bytes = plan_.memory.bytes();  // Every rank's, and the same at every moment.
     record.memory = {bytes, bytes, bytes};
     Write(record);
     const int64_t left = recipe_.train.steps - step;

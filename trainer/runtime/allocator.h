@@ -7,18 +7,9 @@
 #include <memory>
 
 #include "trainer/core/view.h"
+#include "trainer/runtime/memory.h"
 
 namespace fsdp {
-
-enum class MemoryKind {
-  kParameters,   // Shards: master weights and compute copies.
-  kGradients,    // Gradient shards, and full gradients where there is no shard.
-  kOptimizer,    // State.
-  kUnsharded,    // Gather and gradient slots: what exists only while a unit is in use.
-  kActivations,  // What forward keeps for backward, and working memory of ops.
-  kSnapshot,     // Copies that are written to disk while training goes on. Host memory.
-};
-constexpr int kNumMemoryKinds = 6;
 
 // Not thread-safe. Freed memory may be given out again at once: all of it is used on one stream, so
 // the stream's order keeps the uses apart.
@@ -26,15 +17,15 @@ class Allocator {
  public:
   virtual ~Allocator() = default;
   // Aligned to 64 bytes, contents undefined. bytes > 0.
-  virtual std::byte* Allocate(int64_t bytes, MemoryKind kind) = 0;
-  virtual void Free(std::byte* data, int64_t bytes, MemoryKind kind) noexcept = 0;
+  virtual std::byte* Allocate(int64_t bytes, MemoryUse use) = 0;
+  virtual void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept = 0;
 };
 
 // A View with an owner.
 class Tensor {
  public:
   Tensor(Allocator& allocator, DType dtype, const Shape& shape,
-         MemoryKind kind = MemoryKind::kActivations);
+         MemoryUse use = MemoryKind::kActivations);
   ~Tensor();
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
@@ -43,7 +34,7 @@ class Tensor {
 
  private:
   Allocator& allocator_;
-  MemoryKind kind_;
+  MemoryUse use_;
   View view_;
 };
 using TensorPtr = std::shared_ptr<Tensor>;

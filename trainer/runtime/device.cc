@@ -14,11 +14,12 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   device_ = std::exchange(other.device_, nullptr);
   data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
+  place_ = other.place_;
   return *this;
 }
 
 void Buffer::Release() noexcept {
-  if (data_ != nullptr) device_->Free(data_, bytes_);
+  if (data_ != nullptr) device_->Free(data_, bytes_, place_);
 }
 
 View Buffer::As(DType dtype, const Shape& shape, int64_t byte_offset) const {
@@ -28,9 +29,9 @@ View Buffer::As(DType dtype, const Shape& shape, int64_t byte_offset) const {
   return view;
 }
 
-Buffer Device::Allocate(int64_t bytes) {
+Buffer Device::Allocate(int64_t bytes, MemoryPlace place) {
   FSDP_CHECK_LE(0, bytes);
-  return bytes == 0 ? Buffer() : Buffer(*this, DoAllocate(bytes), bytes);
+  return bytes == 0 ? Buffer() : Buffer(*this, DoAllocate(bytes, place), bytes, place);
 }
 
 std::vector<Span> Device::ByStreamAndTime(std::vector<Span> spans) {
@@ -40,9 +41,9 @@ std::vector<Span> Device::ByStreamAndTime(std::vector<Span> spans) {
   return spans;
 }
 
-void Device::Free(std::byte* data, int64_t bytes) noexcept {
+void Device::Free(std::byte* data, int64_t bytes, MemoryPlace place) noexcept {
   if (checker_) checker_->OnFree(Range(data, bytes));
-  DoFree(data, bytes);
+  DoFree(data, bytes, place);
 }
 
 }  // namespace fsdp

@@ -10,19 +10,20 @@
 
 #include "trainer/core/span.h"
 #include "trainer/core/view.h"
+#include "trainer/runtime/memory.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
 enum class DeviceType { kCpu, kSim };
 
-// Device memory with one owner. Freed by the destructor and by assigning another one to it: no
+// Memory with one owner. Freed by the destructor and by assigning another one to it: no
 // stream may still use it then.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Device& device, std::byte* data, int64_t bytes)
-      : device_(&device), data_(data), bytes_(bytes) {}
+  Buffer(Device& device, std::byte* data, int64_t bytes, MemoryPlace place)
+      : device_(&device), data_(data), bytes_(bytes), place_(place) {}
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer() { Release(); }
@@ -38,6 +39,7 @@ class Buffer {
   Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
+  MemoryPlace place_ = MemoryPlace::kDevice;
 };
 
 class Device {
@@ -53,7 +55,7 @@ class Device {
   virtual std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) = 0;
 
   // Aligned to 4096 bytes, contents undefined. Throws MemoryError.
-  Buffer Allocate(int64_t bytes);
+  Buffer Allocate(int64_t bytes, MemoryPlace place = MemoryPlace::kDevice);
 
   virtual double Now() const = 0;  // Seconds; differences only.
 
@@ -70,9 +72,9 @@ class Device {
 
  private:
   friend class Buffer;
-  virtual std::byte* DoAllocate(int64_t bytes) = 0;
-  virtual void DoFree(std::byte* data, int64_t bytes) noexcept = 0;
-  void Free(std::byte* data, int64_t bytes) noexcept;
+  virtual std::byte* DoAllocate(int64_t bytes, MemoryPlace place) = 0;
+  virtual void DoFree(std::byte* data, int64_t bytes, MemoryPlace place) noexcept = 0;
+  void Free(std::byte* data, int64_t bytes, MemoryPlace place) noexcept;
 
   std::shared_ptr<StreamChecker> checker_;
 };

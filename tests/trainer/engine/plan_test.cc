@@ -74,14 +74,14 @@ TEST_F(PlanTest, UlimitLimitsIt) {
     Write("/proc/self/limits", what + "  " + std::to_string(bytes) + "  unlimited  bytes\n");
   };
   const int64_t used = int64_t{300000} << 10;
-  limit("Max address space", used + Plan().memory.bytes);
+  limit("Max address space", used + Plan().memory.bytes());
   EXPECT_FALSE(Plan().fits());
   EXPECT_EQ(Plan().available->limit, "ulimit -v");
   limit("Max address space", used + Plan().total() + (int64_t{1} << 30));
   EXPECT_TRUE(Plan().fits());
   EXPECT_EQ(Plan(2).available->bytes < Plan(1).available->bytes / 2, false);
 
-  limit("Max data size", (int64_t{40000} << 10) + Plan().memory.bytes);
+  limit("Max data size", (int64_t{40000} << 10) + Plan().memory.bytes());
   EXPECT_FALSE(Plan().fits());
   EXPECT_EQ(Plan().available->limit, "ulimit -d");
 }

@@ -66,14 +66,14 @@ TEST(MemoryPlan, TheRealRunGetsWhatWasPlanned) {
   EXPECT_EQ(plan.blocks[0].size(), 1u);
   EXPECT_EQ(plan.blocks[1].size(), 3u);
   // 64 persistent, then 4032 (b shares a's place) + 448, used by both phases.
-  EXPECT_EQ(plan.bytes, 64 + 4032 + 448);
-  EXPECT_EQ(plan.by_kind[static_cast<int>(MemoryKind::kParameters)], 64);
-  EXPECT_EQ(plan.by_kind[static_cast<int>(MemoryKind::kActivations)], 4032 + 448);
+  EXPECT_EQ(plan.bytes(), 64 + 4032 + 448);
+  EXPECT_EQ(plan.bytes(MemoryKind::kParameters), 64);
+  EXPECT_EQ(plan.bytes(MemoryKind::kActivations), 4032 + 448);
 
   SimDevice device;
   {
     PlannedAllocator allocator(device, plan);
-    EXPECT_EQ(device.allocated_bytes(), plan.bytes);
+    EXPECT_EQ(device.allocated_bytes(), plan.bytes());
     allocator.Begin(Phase::kPersistent);
     const Tensor real(allocator, DType::kFloat32, Shape{10}, MemoryKind::kParameters);
     for (int step = 0; step < 3; ++step) {
@@ -86,6 +86,59 @@ TEST(MemoryPlan, TheRealRunGetsWhatWasPlanned) {
     }
   }
   EXPECT_EQ(device.allocated_bytes(), 0);
+}
+
+// What the host shares with the device lies apart from what it must not touch.
+TEST(MemoryPlan, EachPlaceHasAnArenaOfItsOwn) {
+  const auto step = [](PhasedAllocator& allocator, std::vector<Range>* ranges) {
+    allocator.Begin(Phase::kPersistent);
+    for (const MemoryUse use : {MemoryUse(MemoryKind::kParameters),
+                                {MemoryKind::kActivations, MemoryPlace::kPinned},
+                                MemoryUse(MemoryKind::kOptimizer),
+                                {MemoryKind::kSnapshot, MemoryPlace::kHost}}) {
+      ranges->push_back({allocator.Allocate(100, use), 100});
+    }
+    allocator.Begin(Phase::kTrain);
+    const Tensor device(allocator, DType::kFloat32, Shape{25});
+    const Tensor pinned(allocator, DType::kFloat32, Shape{25},
+                        {MemoryKind::kActivations, MemoryPlace::kPinned});
+    for (const Tensor* t : {&device, &pinned}) ranges->push_back(t->view());
+  };
+  PlanRecorder recorder;
+  std::vector<Range> ranges;
+  step(recorder, &ranges);
+  const MemoryPlan plan = recorder.Finish();
+  EXPECT_EQ(plan.bytes(MemoryPlace::kDevice), 3 * 128);
+  EXPECT_EQ(plan.bytes(MemoryPlace::kPinned), 2 * 128);
+  EXPECT_EQ(plan.bytes(MemoryPlace::kHost), 128);
+  EXPECT_EQ(plan.bytes(), 6 * 128);
+  EXPECT_EQ(plan.bytes(MemoryKind::kActivations), 3 * 128);
+
+  SimDevice device;
+  PlannedAllocator allocator(device, plan);
+  EXPECT_EQ(device.allocated_bytes(), 3 * 128);  // Of the device's own memory.
+  ranges.clear();
+  step(allocator, &ranges);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      EXPECT_GE(
+          std::max(ranges[i].begin, ranges[j].begin) - std::min(ranges[i].begin, ranges[j].begin),
+          100u)
+          << i << " and " << j;
+    }
+  }
+}
+
+TEST(MemoryPlanDeathTest, AnotherPlaceAborts) {
+  PlanRecorder recorder;
+  recorder.Begin(Phase::kTrain);
+  { Tensor t(recorder, DType::kFloat32, Shape{5}); }
+  SimDevice device;
+  PlannedAllocator allocator(device, recorder.Finish());
+  allocator.Begin(Phase::kTrain);
+  EXPECT_DEATH(Tensor(allocator, DType::kFloat32, Shape{5},
+                      {MemoryKind::kActivations, MemoryPlace::kPinned}),
+               "another place");
 }
 
 TEST(MemoryPlanDeathTest, AnotherSizeAborts) {

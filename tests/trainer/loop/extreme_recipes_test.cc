@@ -105,7 +105,7 @@ std::string Outcome(const Recipe& recipe, testing::Rank& rank) {
     const double flops = model->FlopsPerToken(recipe.data.seq_len) *
                          static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
     // What fits and would take minutes is known to fit.
-    if (plan.fits() && (plan.memory.bytes > (int64_t{200} << 20) || flops > 1e10)) return "0 plan";
+    if (plan.fits() && (plan.memory.bytes() > (int64_t{200} << 20) || flops > 1e10)) return "0 plan";
     Job job;
     job.store = rank.store;
     job.stop_requested = [] { return true; };

@@ -190,7 +190,7 @@ void CpuDevice::Release() {
 }
 
 // Straight from the system: what is not touched yet costs nothing, and it comes and goes whole.
-std::byte* CpuDevice::DoAllocate(int64_t bytes) {
+std::byte* CpuDevice::DoAllocate(int64_t bytes, MemoryPlace) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     throw MemoryError("cannot allocate " + std::to_string(bytes) + " bytes of host memory");
@@ -201,7 +201,7 @@ std::byte* CpuDevice::DoAllocate(int64_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-void CpuDevice::DoFree(std::byte* data, int64_t bytes) noexcept {
+void CpuDevice::DoFree(std::byte* data, int64_t bytes, MemoryPlace) noexcept {
   munmap(data, bytes);
   allocated_ -= bytes;
 }

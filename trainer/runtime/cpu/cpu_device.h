@@ -39,8 +39,8 @@ class CpuDevice final : public Device {
 
  private:
   friend class CpuStream;
-  std::byte* DoAllocate(int64_t bytes) override;
-  void DoFree(std::byte* data, int64_t bytes) noexcept override;
+  std::byte* DoAllocate(int64_t bytes, MemoryPlace place) override;
+  void DoFree(std::byte* data, int64_t bytes, MemoryPlace place) noexcept override;
 
   CpuOptions options_;
   std::atomic<int64_t> allocated_{0};

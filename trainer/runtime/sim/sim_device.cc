@@ -77,20 +77,22 @@ std::vector<Span> SimDevice::TakeTrace() {
   return ByStreamAndTime(std::exchange(spans_, {}));
 }
 
-std::byte* SimDevice::DoAllocate(int64_t bytes) {
+std::byte* SimDevice::DoAllocate(int64_t bytes, MemoryPlace place) {
   constexpr int64_t kPage = 4096;
-  if (bytes > model_.capacity_bytes - allocated_) {
+  if (place == MemoryPlace::kDevice && bytes > model_.capacity_bytes - allocated_) {
     throw MemoryError("the simulated device is full: " + std::to_string(bytes) + " bytes wanted, " +
                       std::to_string(allocated_) + " of " + std::to_string(model_.capacity_bytes) +
                       " in use");
   }
-  allocated_ += bytes;
+  if (place == MemoryPlace::kDevice) allocated_ += bytes;
   peak_ = std::max(peak_, allocated_);
   auto* data = reinterpret_cast<std::byte*>(next_);
   next_ += (bytes + kPage - 1) / kPage * kPage;
   return data;
 }
 
-void SimDevice::DoFree(std::byte*, int64_t bytes) noexcept { allocated_ -= bytes; }
+void SimDevice::DoFree(std::byte*, int64_t bytes, MemoryPlace place) noexcept {
+  if (place == MemoryPlace::kDevice) allocated_ -= bytes;
+}
 
 }  // namespace fsdp

@@ -33,13 +33,13 @@ class SimDevice final : public Device {
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;
 
-  int64_t allocated_bytes() const { return allocated_; }
+  int64_t allocated_bytes() const { return allocated_; }  // Of device memory.
   int64_t peak_bytes() const { return peak_; }
 
  private:
   friend class SimStream;
-  std::byte* DoAllocate(int64_t bytes) override;
-  void DoFree(std::byte* data, int64_t bytes) noexcept override;
+  std::byte* DoAllocate(int64_t bytes, MemoryPlace place) override;
+  void DoFree(std::byte* data, int64_t bytes, MemoryPlace place) noexcept override;
 
   SimModel model_;
   std::shared_ptr<double> host_ = std::make_shared<double>(0);
