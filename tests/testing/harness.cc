@@ -89,7 +89,7 @@ View OpTest::Allocate(const Shape& shape, DType dtype) {
   const int64_t bytes = shape.NumElements() * SizeOf(dtype);
   const int64_t usable = (bytes + kPage - 1) / kPage * kPage;
   TestTensor& tensor = tensors_.emplace_back(TestTensor{device_.Allocate(usable + kPage), usable});
-  FSDP_CHECK_EQ(mprotect(tensor.buffer.data() + usable, kPage, PROT_NONE), 0);
+  FSDP_CHECK_EQ(mprotect(HostAddress(tensor.buffer.data()) + usable, kPage, PROT_NONE), 0);
   return View(tensor.buffer.data() + usable - bytes, dtype, shape);
 }
 
@@ -103,7 +103,7 @@ View OpTest::Output(const Shape& shape, DType dtype) {
   const View view = Allocate(shape, dtype);
   const bool integer = dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUInt8;
   if (integer) {
-    std::memset(view.data, 0x7f, view.bytes());
+    std::memset(HostAddress(view.data), 0x7f, view.bytes());
   } else {
     Set(view, std::vector<double>(view.NumElements(), std::numeric_limits<double>::quiet_NaN()));
   }
@@ -116,7 +116,7 @@ View OpTest::Accumulated(const Shape& shape, double before, DType dtype) {
 
 View OpTest::Workspace(int64_t bytes) {
   const View view = Allocate(Shape{bytes}, DType::kUInt8);
-  std::memset(view.data, 0xff, view.bytes());
+  std::memset(HostAddress(view.data), 0xff, view.bytes());
   return view;
 }
 
@@ -125,17 +125,17 @@ void OpTest::Set(const View& view, const std::vector<double>& values) {
   device_.checker()->OnHostAccess("test writes", {}, {view});
   switch (view.dtype) {
     case DType::kFloat32:
-      return Store<float>(view.data, values);
+      return Store<float>(HostAddress(view.data), values);
     case DType::kBFloat16:
-      return Store<BFloat16>(view.data, values);
+      return Store<BFloat16>(HostAddress(view.data), values);
     case DType::kFloat16:
-      return Store<Float16>(view.data, values);
+      return Store<Float16>(HostAddress(view.data), values);
     case DType::kInt32:
-      return Store<int32_t>(view.data, values);
+      return Store<int32_t>(HostAddress(view.data), values);
     case DType::kInt64:
-      return Store<int64_t>(view.data, values);
+      return Store<int64_t>(HostAddress(view.data), values);
     case DType::kUInt8:
-      return Store<uint8_t>(view.data, values);
+      return Store<uint8_t>(HostAddress(view.data), values);
   }
 }
 
@@ -144,24 +144,25 @@ std::vector<double> OpTest::Get(const View& view) const {
   const int64_t n = view.NumElements();
   switch (view.dtype) {
     case DType::kFloat32:
-      return Load<float>(view.data, n);
+      return Load<float>(HostAddress(view.data), n);
     case DType::kBFloat16:
-      return Load<BFloat16>(view.data, n);
+      return Load<BFloat16>(HostAddress(view.data), n);
     case DType::kFloat16:
-      return Load<Float16>(view.data, n);
+      return Load<Float16>(HostAddress(view.data), n);
     case DType::kInt32:
-      return Load<int32_t>(view.data, n);
+      return Load<int32_t>(HostAddress(view.data), n);
     case DType::kInt64:
-      return Load<int64_t>(view.data, n);
+      return Load<int64_t>(HostAddress(view.data), n);
     case DType::kUInt8:
-      return Load<uint8_t>(view.data, n);
+      return Load<uint8_t>(HostAddress(view.data), n);
   }
   return {};
 }
 
 void OpTest::ProtectAll(int protection) const {
   for (const TestTensor& t : tensors_) {
-    if (t.usable > 0) FSDP_CHECK_EQ(mprotect(t.buffer.data(), t.usable, protection), 0);
+    if (t.usable > 0)
+      FSDP_CHECK_EQ(mprotect(HostAddress(t.buffer.data()), t.usable, protection), 0);
   }
 }
 
@@ -170,12 +171,13 @@ void OpTest::ProtectFor(const Operation& operation) const {
     if (t.usable == 0) continue;
     int protection = PROT_NONE;
     for (const Range& range : operation.reads) {
-      if (Overlap(range, t.buffer.data(), t.usable)) protection = PROT_READ;
+      if (Overlap(range, HostAddress(t.buffer.data()), t.usable)) protection = PROT_READ;
     }
     for (const Range& range : operation.writes) {
-      if (Overlap(range, t.buffer.data(), t.usable)) protection = PROT_READ | PROT_WRITE;
+      if (Overlap(range, HostAddress(t.buffer.data()), t.usable))
+        protection = PROT_READ | PROT_WRITE;
     }
-    FSDP_CHECK_EQ(mprotect(t.buffer.data(), t.usable, protection), 0);
+    FSDP_CHECK_EQ(mprotect(HostAddress(t.buffer.data()), t.usable, protection), 0);
   }
 }
 

@@ -139,7 +139,8 @@ class DirtyAllocator final : public PhasedAllocator {
   std::byte* Allocate(int64_t bytes, MemoryUse use) override {
     std::byte* data = arena_.Allocate(bytes, use);
     // The first block is the arena's first.
-    if (!std::exchange(dirty_, true)) std::memset(data, 0xFF, arena_.plan().bytes());
+    if (!std::exchange(dirty_, true))
+      std::memset(HostAddress(data), 0xFF, arena_.plan().bytes(MemoryPlace::kDevice));
     return data;
   }
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override {
@@ -299,7 +300,7 @@ class TinyRank {
     for (size_t u = 0; u < units.size(); ++u) {
       const View view = shard_of(static_cast<int>(u));
       if (units[u].frozen && view.NumElements() == 0) continue;  // No gradient, no state.
-      const std::span<const float> shard(view.template As<float>(), units[u].shard_size);
+      const std::span<const float> shard(Host(view).template As<float>(), units[u].shard_size);
       int64_t end = 0;  // Of the last piece: what lies between pieces is padding.
       const auto padding_until = [&](int64_t begin) {
         for (; end < begin; ++end) {

@@ -39,9 +39,10 @@ class Rank {
         stream_(device_.CreateStream("bench")),
         a_(device_.Allocate(*std::max_element(options.sizes.begin(), options.sizes.end()))),
         b_(device_.Allocate(a_.bytes())),
-        flag_(device_.Allocate(4)) {
-    std::memset(a_.data(), 0, a_.bytes());
-    std::memset(b_.data(), 0, b_.bytes());
+        flag_(device_.Allocate(4, MemoryPlace::kPinned)) {
+    for (const Buffer* buffer : {&a_, &b_}) {
+      std::memset(HostAddress(buffer->data()), 0, buffer->bytes());
+    }
   }
 
   // Whether rank 0 goes on: the same answer on all ranks.
@@ -57,8 +58,9 @@ class Rank {
     for (const int64_t size : options_.sizes) {
       const int64_t n = size / 4 / comm_.size();
       const int64_t bytes = n * 4 * comm_.size();
-      const double copy =
-          Time(bytes, [&] { std::memcpy(b_.data(), a_.data(), static_cast<size_t>(bytes)); });
+      const double copy = Time(bytes, [&] {
+        std::memcpy(HostAddress(b_.data()), HostAddress(a_.data()), static_cast<size_t>(bytes));
+      });
       for (const Collective collective : kAll) {
         times.push_back({collective, bytes, Time(bytes, Call(collective, n)), copy});
       }

@@ -38,7 +38,7 @@ class Tensors {
   View Float(const Shape& shape) {
     const View view = New(DType::kFloat32, shape);
     if (device_.type() != DeviceType::kSim) {
-      float* const data = view.As<float>();
+      float* const data = device_.OnHost(view)->As<float>();
       for (int64_t i = 0; i < view.NumElements(); ++i) {
         data[i] = 1e-4f * static_cast<float>(i % 1021 - 510);
       }
@@ -49,7 +49,7 @@ class Tensors {
   View Constant(const Shape& shape, float value) {
     const View view = New(DType::kFloat32, shape);
     if (device_.type() != DeviceType::kSim) {
-      std::fill_n(view.As<float>(), view.NumElements(), value);
+      std::fill_n(device_.OnHost(view)->As<float>(), view.NumElements(), value);
     }
     return view;
   }
@@ -57,7 +57,8 @@ class Tensors {
   View Int(const Shape& shape, const std::function<int32_t(int64_t)>& value) {
     const View view = New(DType::kInt32, shape);
     if (device_.type() != DeviceType::kSim) {
-      for (int64_t i = 0; i < view.NumElements(); ++i) view.As<int32_t>()[i] = value(i);
+      int32_t* const data = device_.OnHost(view)->As<int32_t>();
+      for (int64_t i = 0; i < view.NumElements(); ++i) data[i] = value(i);
     }
     return view;
   }

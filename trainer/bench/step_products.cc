@@ -119,7 +119,7 @@ StepProductsBench::StepProductsBench(StepWork work, int threads)
     c = std::max(c, p.m * p.n);
   }
   const auto filled = [&](int64_t n, float value) {
-    Buffer buffer = device_.Allocate(n * int64_t{sizeof(float)});
+    Buffer buffer = device_.Allocate(n * int64_t{sizeof(float)}, MemoryPlace::kHost);
     std::fill_n(Floats(buffer), n, value);
     return buffer;
   };

@@ -26,17 +26,31 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     ema_ = executor_.NewShards(MemoryKind::kOptimizer, &DTypes::master);
     state_.push_back({"ema", ema_});
   }
+  host_state_ = state_;
+  for (ShardState& state : host_state_) {
+    for (View& shard : state.shards) {
+      if (device.type() == DeviceType::kSim) continue;  // Nobody reads there.
+      const std::optional<View> host = device.OnHost(shard);
+      FSDP_CHECK(host) << "checkpoints want a device that shares its memory with the host";
+      shard = *host;
+    }
+  }
   FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
   if (options.snapshot) {
-    for (const ShardState& state : state_) {
-      snapshot_.push_back({state.name, executor_.NewShards(MemoryKind::kSnapshot, state.shards)});
+    for (const ShardState& state : host_state_) {
+      snapshot_.push_back(
+          {state.name,
+           executor_.NewShards({MemoryKind::kSnapshot, MemoryPlace::kPinned}, state.shards)});
       for (size_t u = 0; u < state.shards.size(); ++u) {  // What is frozen stays as it is.
         if (executor_.layout().flat_parameters[u].frozen)
           snapshot_.back().shards[u] = state.shards[u];
       }
     }
   }
-  if (options.generate) logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
+  if (options.generate) {
+    logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
+    host_logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32, MemoryPlace::kPinned);
+  }
 }
 
 void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
@@ -84,12 +98,13 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
     const Batch one{row(batch.tokens), row(batch.targets), row(batch.weights), row(batch.positions),
                     row(batch.sample_keys)};
     model_.Logits(tape, one, column, logits_);
+    Copy(tape.stream(), logits_, host_logits_);
   };
   executor_.Run(run);
   executor_.Result(executor_.steps() - 1);
   if (device_.type() == DeviceType::kSim) return {};
-  if (device_.checker()) device_.checker()->OnHostAccess("logits", {logits_}, {});
-  return {logits_.As<float>(), static_cast<size_t>(model_.vocab_size())};
+  if (device_.checker()) device_.checker()->OnHostAccess("logits", {host_logits_}, {});
+  return {host_logits_.As<float>(), static_cast<size_t>(model_.vocab_size())};
 }
 
 void Session::InitializeEma() {
@@ -105,7 +120,8 @@ const std::vector<ShardState>& Session::TakeSnapshot() {
   for (size_t s = 0; s < state_.size(); ++s) {
     for (size_t u = 0; u < state_[s].shards.size(); ++u) {
       const View &from = state_[s].shards[u], &to = snapshot_[s].shards[u];
-      if (from.NumElements() > 0 && from.data != to.data) Copy(executor_.compute(), from, to);
+      if (from.NumElements() > 0 && HostAddress(from.data) != to.data)
+        Copy(executor_.compute(), from, to);
     }
   }
   return snapshot_;

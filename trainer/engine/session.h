@@ -61,9 +61,10 @@ class Session {
   void InitializeEma();
 
   // What a checkpoint holds of this rank: master weights ("master"), the optimizer's state, and the
-  // averaged weights ("ema").
-  const std::vector<ShardState>& state() const { return state_; }
-  // Enqueues a copy of it on the compute stream, for options().snapshot; it stays until the next.
+  // averaged weights ("ema"). As the host may touch it, between steps that are done.
+  const std::vector<ShardState>& state() const { return host_state_; }
+  // Enqueues a copy of it on the compute stream, into the host's memory, for options().snapshot; it
+  // stays until the next.
   const std::vector<ShardState>& TakeSnapshot();
 
   Executor& executor() { return executor_; }
@@ -80,8 +81,8 @@ class Session {
   const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
 
   std::vector<View> ema_;
-  std::vector<ShardState> state_, snapshot_;
-  View logits_;
+  std::vector<ShardState> state_, host_state_, snapshot_;
+  View logits_, host_logits_;
   int64_t last_step_ = 0;  // That was enqueued.
 };
 

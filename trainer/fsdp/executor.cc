@@ -23,13 +23,18 @@ const char* Name(Pass pass) {
   return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
 }
 
-// Takes views from bytes, one behind the other.
+// Initial values go to the device in pieces of 4 MiB.
+constexpr int64_t kUploadElements = int64_t{1} << 20;
+
+// Takes views from bytes, one behind the other, each at a multiple of 64.
 class Carver {
  public:
+  explicit Carver(std::byte* begin) : next_(begin) {}
   explicit Carver(const View& bytes) : next_(bytes.data) {}
+  std::byte* end() const { return next_; }
   View Take(int64_t elements, DType dtype) {
     const View view(next_, dtype, Shape{elements});
-    next_ += view.bytes();
+    next_ += (view.bytes() + 63) / 64 * 64;
     return view;
   }
 
@@ -192,20 +197,18 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
     staging_ = NewBytes(largest_shards, MemoryKind::kUnsharded);
   }
-  for (Batch& batch : batches_) {
-    const Shape shape{options.micro_batch_size, options.seq_len};
-    const auto tensor = [&](DType dtype) {
-      return NewPersistent(shape.NumElements(), MemoryKind::kActivations, dtype).Reshape(shape);
-    };
-    batch = {tensor(DType::kInt32), tensor(DType::kInt32), tensor(DType::kFloat32),
-             tensor(DType::kInt32)};
-    const Shape keys{options.micro_batch_size, 2};
-    batch.sample_keys =
-        NewPersistent(keys.NumElements(), MemoryKind::kActivations, DType::kInt32).Reshape(keys);
+  for (StagedBatch& batch : batches_) {
+    batch.device = NewBatch(MemoryPlace::kDevice, &batch.device_bytes);
+    batch.host = NewBatch(MemoryPlace::kPinned, &batch.host_bytes);
   }
+  int64_t largest_shard = 0;
+  for (const View& master : masters_) largest_shard = std::max(largest_shard, master.NumElements());
+  upload_ = NewPersistent(std::min(largest_shard, kUploadElements),
+                          {MemoryKind::kUnsharded, MemoryPlace::kPinned}, DType::kFloat32);
   scalars_ = NewPersistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);
   for (View& report : reports_) {
-    report = NewPersistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);
+    report = NewPersistent(kNumScalars, {MemoryKind::kActivations, MemoryPlace::kPinned},
+                           DType::kFloat32);
   }
 }
 
@@ -221,8 +224,27 @@ View Executor::NewPersistent(int64_t elements, MemoryUse use, DType dtype) {
   return view;
 }
 
-View Executor::NewBuffer(int64_t elements, DType dtype) {
-  return NewPersistent(elements, MemoryKind::kActivations, dtype);
+View Executor::NewBuffer(int64_t elements, DType dtype, MemoryPlace place) {
+  return NewPersistent(elements, {MemoryKind::kActivations, place}, dtype);
+}
+
+Batch Executor::NewBatch(MemoryPlace place, View* bytes) {
+  const Shape shape{options_.micro_batch_size, options_.seq_len};
+  const Shape keys{options_.micro_batch_size, 2};
+  const auto carve = [&](std::byte* begin) {
+    Carver carver(begin);
+    const auto tensor = [&](DType dtype, const Shape& s) {
+      return carver.Take(s.NumElements(), dtype).Reshape(s);
+    };
+    const Batch batch{tensor(DType::kInt32, shape), tensor(DType::kInt32, shape),
+                      tensor(DType::kFloat32, shape), tensor(DType::kInt32, shape),
+                      tensor(DType::kInt32, keys)};
+    return std::pair(batch, carver.end() - begin);
+  };
+  // Of the first only the distance counts.
+  *bytes = NewBytes(carve(reinterpret_cast<std::byte*>(uintptr_t{64})).second,
+                    {MemoryKind::kActivations, place});
+  return carve(bytes->data).first;
 }
 
 View Executor::NewShard(const FlatParameter& flat, MemoryUse use, DType dtype) {
@@ -249,24 +271,37 @@ std::vector<View> Executor::NewShards(MemoryUse use, const std::vector<View>& li
 
 void Executor::Initialize(FillParameter fill) {
   for (size_t f = 0; f < flats_.size(); ++f) {
-    if (layout_.flat_parameters[f].shard_size == 0) continue;
-    Operation operation{"initialize", {}, {masters_[f]}, {}};
-    operation.cost.bytes_written = static_cast<double>(masters_[f].bytes());
-    const auto initialize = [this, f, fill](ThreadPool& pool, const View& master) {
-      const FlatParameter& flat = layout_.flat_parameters[f];
-      const std::span<float> shard(master.As<float>(), flat.shard_size);
-      std::fill(shard.begin(), shard.end(), 0.0f);
-      for (const Piece& piece : PiecesOfShard(flat, shard_rank_)) {
-        const Parameter& parameter = *flats_[f].parameters[piece.parameter - &flat.parameters[0]];
-        pool.ParallelFor(piece.count, kShardAlignment, [&](int64_t begin, int64_t end) {
-          fill(parameter, piece.begin + begin, shard.subspan(piece.at + begin, end - begin));
-        });
-      }
-    };
-    operation.kernels.cpu = OnCpu(initialize, masters_[f]);
-    compute().Enqueue(std::move(operation));
+    const int64_t size = layout_.flat_parameters[f].shard_size;
+    for (int64_t at = 0; at < size; at += upload_.NumElements()) {
+      const View part = upload_.Slice(0, std::min(upload_.NumElements(), size - at));
+      Operation operation{"initialize", {}, {part}, {}};
+      operation.cost.bytes_written = static_cast<double>(part.bytes());
+      const auto initialize = [this, f, at, fill](ThreadPool& pool, const View& host) {
+        FillShard(pool, static_cast<int>(f), at, host, fill);
+      };
+      operation.kernels.cpu = OnCpu(initialize, part);
+      compute().Enqueue(std::move(operation));
+      Copy(compute(), part, masters_[f].Slice(at, part.NumElements()));
+    }
   }
   MastersWritten();
+}
+
+void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
+                         const FillParameter& fill) const {
+  const FlatParameter& layout = layout_.flat_parameters[flat];
+  const std::span<float> values(host.As<float>(), host.NumElements());
+  std::fill(values.begin(), values.end(), 0.0f);
+  for (const Piece& piece : PiecesOfShard(layout, shard_rank_)) {
+    const int64_t from = std::max(piece.at, at);
+    const int64_t to = std::min(piece.at + piece.count, at + host.NumElements());
+    if (from >= to) continue;
+    const Parameter& parameter = *flats_[flat].parameters[piece.parameter - &layout.parameters[0]];
+    pool.ParallelFor(to - from, kShardAlignment, [&](int64_t begin, int64_t end) {
+      fill(parameter, piece.begin + from - piece.at + begin,
+           values.subspan(from - at + begin, end - begin));
+    });
+  }
 }
 
 void Executor::WriteComputeShard(Stream& stream, int flat) {
@@ -303,7 +338,7 @@ void Executor::Run(const Step& step) {
   for (int m = 0; m < running_->options.micro_batches; ++m) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
     Tape tape(compute(), allocator_, *this, train, options_.recompute);
-    const Batch& batch = batches_[m % 2];
+    const Batch& batch = batches_[m % 2].device;
     if (step.forward) {
       step.forward(tape, batch);
     } else {
@@ -494,18 +529,14 @@ void Executor::Execute(const Action& action) {
       Fill(stream, step_->mean_scale, scalars_.Slice(kMeanScale, 1));
       break;
     case ActionKind::kLoad: {
-      const Batch batch = batches_[action.slot];
-      Operation operation{
-          "load",
-          {},
-          {batch.tokens, batch.targets, batch.positions, batch.weights, batch.sample_keys},
-          {}};
-      operation.cost.bytes_written =
-          static_cast<double>(4 * batch.tokens.bytes() + batch.sample_keys.bytes());
+      const StagedBatch& batch = batches_[action.slot];
+      Operation operation{"load", {}, {batch.host_bytes}, {}};
+      operation.cost.bytes_written = static_cast<double>(batch.host_bytes.bytes());
       const auto load = [load = step_->load, m = action.micro_batch](
                             ThreadPool&, const Batch& host) { load(m, host); };
-      operation.kernels.cpu = OnCpu(load, batch);
+      operation.kernels.cpu = OnCpu(load, batch.host);
       stream.Enqueue(std::move(operation));
+      Copy(stream, batch.host_bytes, batch.device_bytes);
       break;
     }
     case ActionKind::kGather: {

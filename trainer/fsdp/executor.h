@@ -87,11 +87,11 @@ class Executor final : public SegmentHooks {
   std::vector<View> NewShards(MemoryUse use, DType DTypes::*as);
   std::vector<View> NewShards(MemoryUse use, const std::vector<View>& like);
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
-  View NewBuffer(int64_t elements, DType dtype);
+  View NewBuffer(int64_t elements, DType dtype, MemoryPlace place = MemoryPlace::kDevice);
 
   // Fills this rank's elements of every parameter: `fill(parameter, begin, values)` gives elements
-  // [begin, begin + values.size()) of it. Runs on the compute stream, on its threads; returns when
-  // enqueued. Padding becomes zero.
+  // [begin, begin + values.size()) of it, in the host's memory. Runs on the compute stream, on its
+  // threads; returns when enqueued. Padding becomes zero.
   using FillParameter = std::function<void(const Parameter&, int64_t begin, std::span<float>)>;
   void Initialize(FillParameter fill);
   // Who writes master weights in another way says so, before the next step: enqueues the compute
@@ -105,7 +105,7 @@ class Executor final : public SegmentHooks {
     float mean_scale = 1;  // T0 / T: exactly 1 when every target counts.
     float stop = 0;        // This rank's wishes; all ranks see the sums.
     float save = 0;
-    // Writes a micro-batch into host-addressable views. Called on a stream's thread.
+    // Writes a micro-batch into the host's memory. Called on a stream's thread.
     std::function<void(int micro_batch, const Batch& batch)> load;
     // kTrain: enqueues the update of the shard of a flat parameter that trains on `stream`.
     // `coefficient` [1] multiplies the gradient; NaN means that nothing may change.
@@ -146,11 +146,19 @@ class Executor final : public SegmentHooks {
     std::vector<Parameter*> parameters;  // Parallel to the layout's.
     View value, gradient;                // [size], where they are now; else empty.
   };
+  struct StagedBatch {
+    Batch device, host;
+    View device_bytes, host_bytes;  // All of it, of which they are parts.
+  };
   struct OwnMemory {
     View own_value, own_gradient;  // Bytes. Empty where it uses slots.
   };
 
   View NewPersistent(int64_t elements, MemoryUse use, DType dtype);
+  Batch NewBatch(MemoryPlace place, View* bytes);
+  // Elements [at, at + host.NumElements()) of this rank's shard into the host's memory.
+  void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
+                 const FillParameter& fill) const;
   View NewShard(const FlatParameter& flat, MemoryUse use, DType dtype);
   View NewBytes(int64_t bytes, MemoryUse use) { return NewPersistent(bytes, use, DType::kUInt8); }
   Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
@@ -186,7 +194,8 @@ class Executor final : public SegmentHooks {
   std::vector<View> masters_, compute_shards_, gradients_;  // By flat parameter.
   std::vector<View> gather_slots_, gradient_slots_;         // Bytes.
   View staging_;                                            // Bytes.
-  Batch batches_[2];
+  StagedBatch batches_[2];
+  View upload_;  // Host memory: of initial values, what is on its way.
   View scalars_, reports_[2], workspace_;
 
   // The step that is being enqueued.

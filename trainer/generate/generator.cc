@@ -14,6 +14,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
 #include "trainer/engine/plan.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/initial_weights.h"
@@ -102,6 +103,8 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   executor_ =
       std::make_unique<Executor>(device_, allocator_, *model_, executor, 0, 1, nullptr, nullptr);
   logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32);
+  host_logits_ =
+      executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32, MemoryPlace::kPinned);
   for (int64_t i = 0; i < c.layers; ++i) {
     const View k = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
     const View v = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
@@ -130,6 +133,7 @@ std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
   const auto n = static_cast<int64_t>(tokens.size()) / rows;
   KvCache cache = CacheOf(first_row, rows);
   const View logits = logits_.Slice(0, rows * vocab_size());
+  const View host = host_logits_.Slice(0, rows * vocab_size());
   Executor::Step step;
   step.mode = Mode::kEval;
   step.load = [&](int, const Batch& batch) {
@@ -144,10 +148,11 @@ std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
     Batch used{part(batch.tokens), part(batch.targets), part(batch.weights), part(batch.positions)};
     used.sample_keys = batch.sample_keys;
     model_->Logits(tape, used, n - 1, logits);
+    Copy(tape.stream(), logits, host);
   };
   executor_->Run(step);
   executor_->Result(executor_->steps() - 1);
-  const std::span<const float> out{logits.As<float>(), static_cast<size_t>(logits.NumElements())};
+  const std::span<const float> out{host.As<float>(), static_cast<size_t>(host.NumElements())};
   if (!std::all_of(out.begin(), out.end(), [](float logit) { return std::isfinite(logit); })) {
     throw Error(ExitCode::kNotFinite,
                 "the model's logits are not finite, though its weights are: they overflow");

@@ -73,7 +73,7 @@ class Generator {
   PooledAllocator allocator_;
   std::unique_ptr<Executor> executor_;
   std::vector<KvCache::Layer> cache_;  // Of all rows.
-  View logits_;
+  View logits_, host_logits_;
 };
 
 // A continuation, and why it ended.

@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_RUNTIME_DEVICE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +57,10 @@ class Device {
 
   // Aligned to 4096 bytes, contents undefined. Throws MemoryError.
   Buffer Allocate(int64_t bytes, MemoryPlace place = MemoryPlace::kDevice);
+
+  // The same bytes under the address by which the host may touch them, where it shares the device's
+  // memory and need not copy; nullopt elsewhere. Such uses are ordered by events like any other.
+  virtual std::optional<View> OnHost(const View&) const { return std::nullopt; }
 
   virtual double Now() const = 0;  // Seconds; differences only.
 

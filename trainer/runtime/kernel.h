@@ -14,17 +14,13 @@
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/runtime/memory.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 
 // Made by OnCpu(). May throw only what stream.h says; the stream then fails.
 using CpuKernel = std::function<void(ThreadPool& pool)>;
-
-// Where the CPU may touch what lies at a device's address. Null stays null, and memory that no
-// device gave out stays where it is.
-inline std::byte* HostAddress(std::byte* address) { return address; }
-inline const std::byte* HostAddress(const std::byte* address) { return address; }
 
 // A struct with Views among its members says so beside its definition, for Host() to find them:
 //   template <typename Visit>

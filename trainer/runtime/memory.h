@@ -2,6 +2,9 @@
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_MEMORY_H_
 
+#include <cstddef>
+#include <cstdint>
+
 namespace fsdp {
 
 enum class MemoryKind {
@@ -19,6 +22,17 @@ constexpr int kNumMemoryKinds = 6;
 // memory; on a GPU only copies to and from pinned memory run beside kernels.
 enum class MemoryPlace { kDevice, kPinned, kHost };
 constexpr int kNumMemoryPlaces = 3;
+
+// The CPU device gives out its device memory under addresses with this bit set, which no process on
+// x86-64 may touch: whoever forgets that they are a device's is ended by the processor at once.
+inline constexpr uintptr_t kDeviceAddress = uintptr_t{1} << 62;
+
+// Where the CPU may touch what lies at a device's address. Null stays null, and memory that no
+// device gave out stays where it is.
+template <typename Byte>
+Byte* HostAddress(Byte* address) {
+  return reinterpret_cast<Byte*>(reinterpret_cast<uintptr_t>(address) & ~kDeviceAddress);
+}
 
 struct MemoryUse {
   MemoryUse(MemoryKind k, MemoryPlace p = MemoryPlace::kDevice)  // NOLINT: a kind is a use.

@@ -61,8 +61,10 @@ inline constexpr int64_t kPeriod = 31;  // Of Value() below.
 class Tensor {
  public:
   Tensor(Device& device, DType dtype, int64_t n)
-      : buffer_(device.Allocate(n * SizeOf(dtype) + kCanary)), view_(buffer_.As(dtype, Shape{n})) {
-    std::memset(buffer_.data(), kPoison, buffer_.bytes());
+      : buffer_(device.Allocate(n * SizeOf(dtype) + kCanary)),
+        view_(buffer_.As(dtype, Shape{n})),
+        host_(Host(view_)) {
+    std::memset(host_.data, kPoison, buffer_.bytes());
   }
 
   const View& view() const { return view_; }
@@ -76,11 +78,11 @@ class Tensor {
   FSDP_PLAIN_LOOP float Read(int64_t i) const {
     switch (view_.dtype) {
       case DType::kFloat32:
-        return view_.As<float>()[i];
+        return host_.As<float>()[i];
       case DType::kBFloat16:
-        return static_cast<float>(view_.As<BFloat16>()[i]);
+        return static_cast<float>(host_.As<BFloat16>()[i]);
       default:
-        return static_cast<float>(view_.As<Float16>()[i]);
+        return static_cast<float>(host_.As<Float16>()[i]);
     }
   }
 
@@ -99,7 +101,7 @@ class Tensor {
   // Bytes [begin, begin + bytes) of it.
   void RequireBytes(int64_t begin, int64_t bytes, const std::byte* want,
                     const std::string& what) const {
-    Require(bytes == 0 || std::memcmp(view_.data + begin, want, bytes) == 0, what + " is wrong");
+    Require(bytes == 0 || std::memcmp(host_.data + begin, want, bytes) == 0, what + " is wrong");
     RequireCanary(what);
   }
 
@@ -109,7 +111,7 @@ class Tensor {
     const int64_t n = view_.NumElements(), element = SizeOf(view_.dtype);
     for (int64_t i = 0; i < std::min(n, kPeriod); ++i) Write(i, value(i));
     for (int64_t done = kPeriod; done < n; done *= 2) {
-      std::memcpy(view_.data + done * element, view_.data, std::min(done, n - done) * element);
+      std::memcpy(host_.data + done * element, host_.data, std::min(done, n - done) * element);
     }
   }
   // Elements [begin, begin + count) of it.
@@ -121,7 +123,7 @@ class Tensor {
       throw std::runtime_error(what + ": element " + std::to_string(i) + " is " +
                                std::to_string(Read(i)) + ", want " + std::to_string(want(i)));
     }
-    const std::byte* data = view_.data + begin * element;
+    const std::byte* data = host_.data + begin * element;
     const int64_t rest = count * element - period;
     Require(rest <= 0 || std::memcmp(data, data + period, rest) == 0,
             what + ": wrong after the first " + std::to_string(kPeriod) + " elements");
@@ -143,19 +145,19 @@ class Tensor {
   FSDP_PLAIN_LOOP void Write(int64_t i, float value) {
     switch (view_.dtype) {
       case DType::kFloat32:
-        view_.As<float>()[i] = value;
+        host_.As<float>()[i] = value;
         break;
       case DType::kBFloat16:
-        view_.As<BFloat16>()[i] = BFloat16(value);
+        host_.As<BFloat16>()[i] = BFloat16(value);
         break;
       default:
-        view_.As<Float16>()[i] = Float16(value);
+        host_.As<Float16>()[i] = Float16(value);
         break;
     }
   }
   void RequireCanary(const std::string& what) const {
     for (int64_t i = view_.bytes(); i < buffer_.bytes(); ++i) {
-      if (buffer_.data()[i] != static_cast<std::byte>(kPoison)) {
+      if (host_.data[i] != static_cast<std::byte>(kPoison)) {
         throw std::runtime_error(what + ": wrote too far");
       }
     }
@@ -163,6 +165,7 @@ class Tensor {
 
   Buffer buffer_;
   View view_;
+  View host_;  // The same, for the test.
 };
 
 // A small whole number, different for neighbours in rank and index: sums over 8 ranks are exact in
@@ -226,7 +229,7 @@ TEST_P(CommunicatorSuite, GathersEveryBit) {
           Tensor full(device, dtype, n * rank.size), apart(device, dtype, n);
           const View shard = in_place ? full.Slice(rank.rank * n, n) : apart.view();
           const int64_t bytes = shard.bytes();
-          if (bytes > 0) std::memcpy(shard.data, BytesOf(rank.rank), bytes);
+          if (bytes > 0) std::memcpy(HostAddress(shard.data), BytesOf(rank.rank), bytes);
           comm->AllGather(*stream, shard, full.view());
           stream->Synchronize();
           for (int r = 0; r < rank.size; ++r) {
@@ -302,7 +305,7 @@ TEST_P(CommunicatorSuite, ExchangesAllToAll) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       for (const int64_t n : kLengths) {
         Tensor in(device, dtype, n * rank.size), out(device, dtype, n * rank.size);
-        std::memcpy(in.view().data, BytesOf(rank.rank), in.view().bytes());
+        std::memcpy(HostAddress(in.view().data), BytesOf(rank.rank), in.view().bytes());
         comm->AllToAll(*stream, in.view(), out.view());
         stream->Synchronize();
         const int64_t bytes = n * SizeOf(dtype);
@@ -324,7 +327,7 @@ TEST_P(CommunicatorSuite, BroadcastsFromEveryRoot) {
     for (int root = 0; root < rank.size; ++root) {
       for (const int64_t n : {int64_t{0}, int64_t{7}, int64_t{300001}}) {
         Tensor data(device, DType::kFloat32, n);
-        std::memcpy(data.view().data, BytesOf(rank.rank), data.view().bytes());
+        std::memcpy(HostAddress(data.view().data), BytesOf(rank.rank), data.view().bytes());
         comm->Broadcast(*stream, data.view(), root);
         stream->Synchronize();
         data.RequireBytes(0, data.view().bytes(), BytesOf(root),
@@ -390,7 +393,7 @@ TEST_P(CommunicatorSuite, TwoCommunicatorsOnTwoStreamsInAnyOrderOfIssue) {
       sums.emplace_back(device, DType::kFloat32, n);
       sums[i].Fill([&](int64_t k) { return Value(rank.rank + i, k); });
       const View shard = fulls[i].Slice(rank.rank * n, n);
-      for (int64_t k = 0; k < n; ++k) shard.As<float>()[k] = Value(rank.rank + 2 * i, k);
+      for (int64_t k = 0; k < n; ++k) Host(shard).As<float>()[k] = Value(rank.rank + 2 * i, k);
     }
     const auto issue_gather = [&](int i) {
       gather->AllGather(*a, fulls[i].Slice(rank.rank * n, n), fulls[i].view());

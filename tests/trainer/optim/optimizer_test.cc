@@ -70,8 +70,8 @@ Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world,
     executor.Synchronize();
     for (const ShardState& state : session.optimizer().state()) {
       for (const View& shard : state.shards) {
-        out.initial_state.insert(out.initial_state.end(), shard.As<float>(),
-                                 shard.As<float>() + shard.NumElements());
+        const float* const values = Host(shard).As<float>();
+        out.initial_state.insert(out.initial_state.end(), values, values + shard.NumElements());
       }
     }
     float factor = given.coefficient;
@@ -86,7 +86,7 @@ Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world,
     }
     executor.Synchronize();
     for (int u = 0; u < static_cast<int>(units.size()); ++u) {
-      const float* shard = executor.master(u).As<float>();
+      const float* shard = Host(executor.master(u)).As<float>();
       std::vector<bool> used(units[u].shard_size);
       for (const Piece& piece : PiecesOfShard(units[u], executor.shard_rank())) {
         std::vector<float>& values = out.parameters[piece.parameter->name];

@@ -190,7 +190,7 @@ void CpuDevice::Release() {
 }
 
 // Straight from the system: what is not touched yet costs nothing, and it comes and goes whole.
-std::byte* CpuDevice::DoAllocate(int64_t bytes, MemoryPlace) {
+std::byte* CpuDevice::DoAllocate(int64_t bytes, MemoryPlace place) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     throw MemoryError("cannot allocate " + std::to_string(bytes) + " bytes of host memory");
@@ -198,11 +198,12 @@ std::byte* CpuDevice::DoAllocate(int64_t bytes, MemoryPlace) {
   // Two thirds fewer page faults and TLB misses on a large arena; not having it is no error.
   if (bytes >= int64_t{4} << 20) madvise(data, bytes, MADV_HUGEPAGE);
   allocated_ += bytes;
-  return static_cast<std::byte*>(data);
+  const uintptr_t bit = place == MemoryPlace::kDevice ? kDeviceAddress : 0;
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(data) | bit);
 }
 
 void CpuDevice::DoFree(std::byte* data, int64_t bytes, MemoryPlace) noexcept {
-  munmap(data, bytes);
+  munmap(HostAddress(data), bytes);
   allocated_ -= bytes;
 }
 

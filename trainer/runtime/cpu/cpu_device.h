@@ -1,6 +1,7 @@
 // The CPU as an asynchronous device: a stream is a FIFO worker thread with compute threads of its
-// own, an event is a flag that its worker sets. Kernels take and make no subnormal numbers: see
-// FlushSubnormals().
+// own, an event is a flag that its worker sets. Device memory has addresses that the host may not
+// touch (kDeviceAddress), so that a program which does so anywhere fails here, not first on a GPU.
+// Kernels take and make no subnormal numbers: see FlushSubnormals().
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CPU_CPU_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CPU_CPU_DEVICE_H_
 
@@ -25,6 +26,7 @@ class CpuDevice final : public Device {
 
   DeviceType type() const override { return DeviceType::kCpu; }
   std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) override;
+  std::optional<View> OnHost(const View& view) const override { return Host(view); }
   double Now() const override;  // std::chrono::steady_clock.
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;

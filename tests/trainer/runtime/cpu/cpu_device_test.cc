@@ -65,9 +65,10 @@ TEST(CpuDevice, EventsPublishMemory) {
   const auto a = device.CreateStream("a", 2), b = device.CreateStream("b", 2);
   const Buffer buffer = device.Allocate(1024 * sizeof(int));
   const View view = buffer.As(DType::kInt32, {1024});
-  const auto increment = [view](ThreadPool& pool) {
-    pool.ParallelFor(1024, 64, [view](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) ++view.As<int32_t>()[i];
+  const View host = Host(view);
+  const auto increment = [host](ThreadPool& pool) {
+    pool.ParallelFor(1024, 64, [host](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++host.As<int32_t>()[i];
     });
   };
   for (int i = 0; i < 200; ++i) {
@@ -77,7 +78,7 @@ TEST(CpuDevice, EventsPublishMemory) {
     a->Wait(b->Record());
   }
   a->Synchronize();
-  for (int i = 0; i < 1024; ++i) ASSERT_EQ(view.As<int32_t>()[i], 400);
+  for (int i = 0; i < 1024; ++i) ASSERT_EQ(host.As<int32_t>()[i], 400);
 }
 
 TEST(CpuDevice, StreamHasTheThreadsItWasGiven) {
@@ -196,10 +197,32 @@ TEST(CpuDevice, CountsWhatIsAllocated) {
 
 TEST(CpuDevice, MemoryIsWritableToTheLastByte) {
   CpuDevice device;
-  const Buffer buffer = device.Allocate((5 << 20) + 3);
-  buffer.data()[0] = std::byte{1};
-  buffer.data()[buffer.bytes() - 1] = std::byte{2};
-  EXPECT_EQ(buffer.data()[buffer.bytes() - 1], std::byte{2});
+  for (const MemoryPlace place : {MemoryPlace::kDevice, MemoryPlace::kPinned, MemoryPlace::kHost}) {
+    const Buffer buffer = device.Allocate((5 << 20) + 3, place);
+    std::byte* const data = HostAddress(buffer.data());
+    data[0] = std::byte{1};
+    data[buffer.bytes() - 1] = std::byte{2};
+    EXPECT_EQ(data[buffer.bytes() - 1], std::byte{2});
+    // What the host shares has one address; what it must not touch has another.
+    EXPECT_EQ(data == buffer.data(), place != MemoryPlace::kDevice);
+  }
+}
+
+TEST(CpuDeviceDeathTest, TheHostMayNotTouchDeviceMemory) {
+  CpuDevice device;
+  const Buffer buffer = device.Allocate(64);
+  const View view = buffer.As(DType::kFloat32, {16});
+  EXPECT_DEATH(*const_cast<volatile float*>(view.As<float>()) = 1, "");
+  EXPECT_DEATH((void)*const_cast<volatile float*>(view.As<float>()), "");
+  const std::optional<View> host = device.OnHost(view);
+  ASSERT_TRUE(host);
+  host->As<float>()[15] = 2;
+  float seen = 0;
+  const auto stream = device.CreateStream("s");
+  const auto read = [&seen](ThreadPool&, const View& v) { seen = v.As<float>()[15]; };
+  stream->Enqueue({"read", {view}, {}, {}, {OnCpu(read, view)}});
+  stream->Synchronize();
+  EXPECT_EQ(seen, 2);
 }
 
 TEST(CpuDevice, FailingOperationIsInTheTrace) {
