@@ -279,10 +279,12 @@ void CheckCoverage(const Node& document, const Manifest& manifest) {
       int64_t reached = 0;
       if (const auto it = extents.find({state, flat.name}); it != extents.end()) {
         for (const Extent& e : it->second) {
-          if (e.begin != reached) break;
+          if (e.begin != reached) {
+            reached = -1;
+            break;
+          }
           reached += e.count;
         }
-        if (it->second.back().begin + it->second.back().count > reached) reached = -1;
       }
       if (reached != (FlatHasState(flat, state) ? flat.size : 0)) {
         document.Refuse("the slices of state " + Quote(state) + " do not hold flat parameter " +

@@ -191,6 +191,12 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
       {"exactly once", [](Json& j) { j["files"][0]["slices"][0]["count"] = 255; }},
       {"exactly once", [](Json& j) { j["files"][1]["slices"][0]["begin"] = 0; }},
       {"exactly once", [](Json& j) { j["files"][1]["slices"].erase(0); }},
+      {"exactly once",
+       [](Json& j) {  // The last of a flat parameter, twice.
+         Json again = j["files"][1]["slices"][0];
+         again["at"] = 7000;
+         j["files"][0]["slices"].push_back(again);
+       }},
       {"exactly once", [](Json& j) { j["files"][1]["slices"][0]["begin"] = int64_t{1} << 59; }},
       {"files: is not a list", [](Json& j) { j["files"] = Json::object(); }},
       {"files[0]: has no name", [](Json& j) { j["files"][0] = 3; }},
