@@ -4,7 +4,21 @@
 #include <bit>
 #include <cmath>
 
+#include "trainer/core/check.h"
+
 namespace fsdp {
+namespace {
+
+// Of 16-bit values, whose infinity has the bits `infinity`; a NaN's are above it.
+std::optional<size_t> FirstNotBelow(std::span<const uint16_t> values, uint16_t infinity) {
+  constexpr uint16_t kMagnitude = 0x7fff;
+  const auto first = std::find_if(values.begin(), values.end(),
+                                  [infinity](uint16_t v) { return (v & kMagnitude) >= infinity; });
+  if (first == values.end()) return std::nullopt;
+  return static_cast<size_t>(first - values.begin());
+}
+
+}  // namespace
 
 std::optional<size_t> FirstNotFinite(std::span<const float> values) {
   constexpr size_t kBlock = 1024;
@@ -21,6 +35,33 @@ std::optional<size_t> FirstNotFinite(std::span<const float> values) {
     return begin + static_cast<size_t>(first - block.begin());
   }
   return std::nullopt;
+}
+
+std::optional<size_t> FirstNotFinite(ConstView values) {
+  const auto count = static_cast<size_t>(values.NumElements());
+  switch (values.dtype) {
+    case DType::kFloat32:
+      return FirstNotFinite(std::span(values.As<float>(), count));
+    case DType::kBFloat16:
+      return FirstNotBelow({values.As<uint16_t>(), count}, BFloat16(INFINITY).bits);
+    case DType::kFloat16:
+      return FirstNotBelow({values.As<uint16_t>(), count}, Float16(INFINITY).bits);
+    default:
+      return std::nullopt;
+  }
+}
+
+float FloatAt(ConstView values, int64_t index) {
+  switch (values.dtype) {
+    case DType::kFloat32:
+      return values.As<float>()[index];
+    case DType::kBFloat16:
+      return static_cast<float>(values.As<BFloat16>()[index]);
+    case DType::kFloat16:
+      return static_cast<float>(values.As<Float16>()[index]);
+    default:
+      FSDP_CHECK(false) << Name(values.dtype) << " is no floating type";
+  }
 }
 
 std::string NotFiniteName(float value) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/nn/parameter.h"
 
@@ -15,6 +16,11 @@ namespace fsdp {
 
 // The index of the first that is NaN or infinite. As fast as the memory.
 std::optional<size_t> FirstNotFinite(std::span<const float> values);
+// The same of values of any dtype: whole numbers always are.
+std::optional<size_t> FirstNotFinite(ConstView values);
+
+// One value of fp32, bf16 or fp16.
+float FloatAt(ConstView values, int64_t index);
 
 // "nan", "inf" or "-inf"; a NaN's sign means nothing.
 std::string NotFiniteName(float value);

@@ -345,13 +345,11 @@ class Trainer {
       for (size_t u = 0; u < s.shards.size(); ++u) {
         const View& shard = s.shards[u];
         if (shard.NumElements() == 0) continue;
-        const std::span<const float> values(shard.As<float>(),
-                                            static_cast<size_t>(shard.NumElements()));
-        const std::optional<size_t> first = FirstNotFinite(values);
+        const std::optional<size_t> first = FirstNotFinite(shard);
         if (!first) continue;
+        const auto at = static_cast<int64_t>(*first);
         const int64_t begin = layout.flat_parameters[u].ShardBegin(executor().shard_rank());
-        return DescribeNotFinite(s.name, layout.flat_parameters[u],
-                                 begin + static_cast<int64_t>(*first), values[*first]);
+        return DescribeNotFinite(s.name, layout.flat_parameters[u], begin + at, FloatAt(shard, at));
       }
     }
     return "";

@@ -77,7 +77,27 @@ TEST(FirstNotFinite, FindsTheFirstAtAnyPlace) {
       }
     }
   }
-  EXPECT_EQ(FirstNotFinite({}), std::nullopt);
+  EXPECT_EQ(FirstNotFinite(std::span<const float>()), std::nullopt);
+}
+
+TEST(FirstNotFinite, KnowsEveryDType) {
+  const auto first = [](auto spoilt, DType dtype, auto finite) {
+    std::vector<decltype(finite)> values(3000, finite);
+    const ConstView view(std::as_bytes(std::span(values)).data(), dtype, Shape{3000});
+    EXPECT_EQ(FirstNotFinite(view), std::nullopt);
+    values[1234] = values[2999] = spoilt;
+    return FirstNotFinite(view);
+  };
+  const auto signs = {-1.0f, 1.0f};
+  for (const float sign : signs) {
+    for (const float wrong : {NAN, INFINITY}) {
+      const float v = sign * wrong, f16 = sign * 65504, bf16 = sign * 0x1.fep127f;
+      EXPECT_EQ(first(v, DType::kFloat32, sign * 3e38f), 1234u);
+      EXPECT_EQ(first(BFloat16(v), DType::kBFloat16, BFloat16(bf16)), 1234u);
+      EXPECT_EQ(first(Float16(v), DType::kFloat16, Float16(f16)), 1234u);
+    }
+  }
+  EXPECT_EQ(first(uint8_t{255}, DType::kUInt8, uint8_t{0x7f}), std::nullopt);
 }
 
 TEST(FirstNotFinite, IsNamed) {
