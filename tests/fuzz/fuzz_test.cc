@@ -88,14 +88,15 @@ TEST(Fuzz, Manifest) {
   Manifest manifest;
   manifest.meta = {3, 300, 7, "run: {}\n", "{}"};
   manifest.world = manifest.shards = 2;
-  manifest.states = {"master", "m"};
+  manifest.states = ElementStates({"master", "m"}, 1);
   manifest.flat_parameters = {{.name = "root",
                                .parameters = {{"w", Shape{3, 5}, 0}, {"b", Shape{}, 64}},
                                .size = 512,
                                .shard_size = 256}};
   for (int rank = 0; rank < 2; ++rank) {
     ManifestFile file{RankFileName(rank), 2100, 4096, {0x123456789abcdef0}, {}};
-    file.slices = {{"master", "root", 256 * rank, 256, 40}, {"m", "root", 256 * rank, 256, 1064}};
+    file.slices = {{"master", "root", 256 * rank, 256, 40, 1024},
+                   {"m", "root", 256 * rank, 256, 1064, 1024}};
     manifest.files.push_back(file);
   }
   const auto body = [](const Manifest& m) {
@@ -106,7 +107,25 @@ TEST(Fuzz, Manifest) {
   frozen.world = frozen.shards = 1;
   frozen.flat_parameters[0].frozen = true;
   frozen.flat_parameters[0].size = frozen.flat_parameters[0].shard_size = 256;
-  frozen.files = {{RankFileName(0), 1100, 1 << 20, {1}, {{"master", "root", 0, 256, 72}}}};
+  frozen.files = {{RankFileName(0), 1100, 1 << 20, {1}, {{"master", "root", 0, 256, 72, 1024}}}};
+  Manifest mixed = manifest;  // One of each grid and dtype.
+  mixed.states = {
+      {"master", Grid::kElement, {DType::kBFloat16}, {}},
+      {"m", Grid::kElement, {DType::kUInt8}, {}},
+      {"scale", Grid::kBlock, {DType::kFloat16}, {}},
+      {"factor",
+       Grid::kTensor,
+       {},
+       {{"w.rows", "w", DType::kFloat32, Shape{3}}, {"mean", "", DType::kFloat16, Shape{}}}}};
+  for (int rank = 0; rank < 2; ++rank) {
+    mixed.files[rank].slices = {{"master", "root", 256 * rank, 256, 40, 512},
+                                {"scale", "root", 256 * rank, 256, 552, 2},
+                                {"m", "root", 256 * rank, 256, 600, 256}};
+  }
+  mixed.files[0].slices.push_back({"factor", "", 0, 3, 900, 12, "w.rows"});
+  mixed.files[0].slices.push_back({"factor", "", 0, 1, 912, 2, "mean"});
+  std::string first = body(manifest);  // Version 1: formats and bytes are not looked at.
+  first.replace(first.find("\"version\": 2"), 12, "\"version\": 1");
   const Strings words = {"\"slices\": [",
                          "\"units\": [",
                          "\"begin\":256",
@@ -115,6 +134,14 @@ TEST(Fuzz, Manifest) {
                          "\"shape\":[1073741824,1073741824]",
                          "\"shape\":[]",
                          "\"states\": []",
+                         "\"grid\":\"block\"",
+                         "\"grid\":\"tensor\"",
+                         "\"fp16\"",
+                         "\"uint8\"",
+                         "\"bytes\":1024",
+                         "\"tensor\":\"mean\"",
+                         "\"owner\":\"b\",",
+                         "\"version\": 1",
                          "null",
                          "[]",
                          "{}",
@@ -122,7 +149,7 @@ TEST(Fuzz, Manifest) {
                          "1.5",
                          "-1",
                          "\"rank_1.safetensors\""};
-  Fuzz(FuzzManifest, {2, {body(manifest), body(frozen)}, words, 3000});
+  Fuzz(FuzzManifest, {2, {body(manifest), body(frozen), body(mixed), first}, words, 3000});
 }
 
 TEST(Fuzz, HfConfig) {

@@ -99,7 +99,8 @@ int FuzzManifest(const uint8_t* data, size_t size) {
       for (const Extent& extent : extents) {
         Require(extent.begin == reached && extent.count > 0, "extents");
         const ManifestFile& file = manifest.files.at(static_cast<size_t>(extent.file));
-        Require(extent.at >= 0 && extent.at + 4 * extent.count <= file.bytes, "an extent's bytes");
+        Require(extent.at >= 0 && extent.bytes > 0 && extent.bytes <= file.bytes - extent.at,
+                "an extent's bytes");
         reached += extent.count;
       }
     }

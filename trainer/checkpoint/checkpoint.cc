@@ -10,9 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <set>
-#include <span>
 #include <stdexcept>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -23,10 +21,18 @@
 namespace fsdp {
 namespace {
 
-std::vector<std::string> NamesOf(const std::vector<CheckpointState>& states) {
-  std::vector<std::string> names;
-  for (const CheckpointState& state : states) names.push_back(state.name);
-  return names;
+std::vector<StateFormat> FormatsOf(const std::vector<CheckpointState>& states) {
+  std::vector<StateFormat> formats;
+  for (const CheckpointState& state : states) {
+    StateFormat& format = formats.emplace_back();
+    format.name = state.name;
+    format.grid = state.grid;
+    for (const View& shard : state.shards) format.dtypes.push_back(shard.dtype);
+    for (const CheckpointState::Tensor& t : state.tensors) {
+      format.tensors.push_back({t.name, t.owner, t.value.dtype, t.value.shape});
+    }
+  }
+  return formats;
 }
 
 void CheckArguments(const char* function, const Layout& layout, const ShardPlace& place,
@@ -48,18 +54,30 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
         !names.insert(state.name).second) {
       wrong("state '" + state.name + "' has no name of its own, or a '/' in it");
     }
-    if (state.shards.size() != layout.flat_parameters.size()) {
+    const bool own = state.grid == Grid::kTensor;
+    const size_t shards = own ? 0 : layout.flat_parameters.size();
+    if (state.shards.size() != shards || (!own && !state.tensors.empty())) {
       wrong("state '" + state.name + "' has " + std::to_string(state.shards.size()) +
-            " shards, want " + std::to_string(layout.flat_parameters.size()));
+            " shards and " + std::to_string(state.tensors.size()) + " tensors, want " +
+            std::to_string(shards) + " shards" + (own ? "" : " and no tensors"));
     }
-    for (size_t u = 0; u < layout.flat_parameters.size(); ++u) {
+    for (size_t u = 0; u < shards; ++u) {
       const FlatParameter& flat = layout.flat_parameters[u];
-      const int64_t want = FlatHasState(flat, state.name) ? flat.shard_size : 0;
+      const int64_t want =
+          FlatHasState(flat, state.name) ? flat.shard_size / ElementsOfValue(state.grid) : 0;
       const View& shard = state.shards[u];
-      if (shard.dtype != DType::kFloat32 || shard.NumElements() != want) {
+      if (!IsStateDType(shard.dtype) || shard.NumElements() != want) {
         wrong("state '" + state.name + "', flat parameter " + flat.name + ": " +
               std::string(Name(shard.dtype)) + " of " + std::to_string(shard.NumElements()) +
-              " elements, want fp32 of " + std::to_string(want));
+              " values, want " + std::to_string(want) + " of fp32, bf16, fp16 or uint8");
+      }
+    }
+    std::set<std::string> tensors;
+    for (const CheckpointState::Tensor& t : state.tensors) {
+      if (t.name.empty() || !tensors.insert(t.name).second || !IsStateDType(t.value.dtype) ||
+          t.value.NumElements() == 0) {
+        wrong("state '" + state.name + "': tensor '" + t.name + "' has no name of its own, is " +
+              "empty, or of dtype " + std::string(Name(t.value.dtype)));
       }
     }
   }
@@ -68,17 +86,26 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
 ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
                            const ShardPlace& place, const std::vector<CheckpointState>& states,
                            int64_t step, const Store& store) {
-  constexpr int64_t kBlock = int64_t{1} << 22;  // Elements between two looks at the store.
-  std::map<std::string, const CheckpointState*> by_name;
-  for (const CheckpointState& state : states) by_name[state.name] = &state;
-  RankFileWriter file(directory, layout, place, NamesOf(states));
+  constexpr int64_t kBlock = int64_t{1} << 22;  // Values between two looks at the store.
+  const std::vector<StateFormat> formats = FormatsOf(states);
+  RankFileWriter file(directory, layout, place, formats);
   for (size_t i = 0; i < file.slices().size(); ++i) {
     const RankFileWriter::Slice& slice = file.slices()[i];
-    const int64_t at = slice.begin - layout.flat_parameters[slice.flat].ShardBegin(place.shard);
-    const View& shard = by_name.at(slice.state)->shards[slice.flat];
-    for (int64_t done = 0; done < slice.count; done += kBlock) {
-      const View from = shard.Slice(at + done, std::min(kBlock, slice.count - done));
-      file.Append(i, {from.As<float>(), static_cast<size_t>(from.NumElements())});
+    const CheckpointState& state = states[slice.state];
+    View values;
+    if (slice.tensor >= 0) {
+      values = state.tensors[slice.tensor].value;
+      if (values.data == nullptr) {
+        throw std::invalid_argument("[SaveCheckpoint] rank " + std::to_string(place.rank) +
+                                    " does not hold tensor '" + state.tensors[slice.tensor].name +
+                                    "' of state '" + state.name + "', which it has to write");
+      }
+    } else {
+      const int64_t at = slice.begin - layout.flat_parameters[slice.flat].ShardBegin(place.shard);
+      values = state.shards[slice.flat].Slice(at / ElementsOfValue(state.grid), slice.values);
+    }
+    for (int64_t done = 0; done < slice.values; done += kBlock) {
+      file.Append(i, values.Slice(done, std::min(kBlock, slice.values - done)));
       if (!file.not_finite().empty()) {
         throw Error(ExitCode::kNotFinite,
                     file.not_finite() + ": not finite after step " + std::to_string(step) +
@@ -198,7 +225,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
       manifest.meta = meta;
       manifest.world = place.world;
       manifest.shards = layout.shards;
-      manifest.states = NamesOf(states);
+      manifest.states = FormatsOf(states);
       manifest.flat_parameters = layout.flat_parameters;
       for (int rank = 0; rank < place.world; ++rank) {
         manifest.files.push_back(ParseManifestFile(store.Get(file_key(rank)), file_key(rank)));
@@ -227,43 +254,88 @@ CheckpointMeta ReadCheckpointMeta(const std::string& directory) {
   return ReadManifest(directory).meta;
 }
 
-CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout,
-                              const ShardPlace& place, const std::vector<CheckpointState>& states) {
-  CheckArguments("LoadCheckpoint", layout, place, states);
-  CheckpointReader reader(directory);
-  // All of it, whatever this rank's shard holds: so all ranks refuse alike.
+namespace {
+
+// A View of the dtype without elements: whoever is to fill it only looks whether it could.
+View Nothing(DType dtype) { return {nullptr, dtype, Shape{0}}; }
+
+// That the checkpoint has what this run asks it for, and no more: whatever this rank's shard holds
+// of it, so that all ranks refuse alike.
+void CheckContents(CheckpointReader& reader, const Layout& layout,
+                   const std::vector<CheckpointState>& states) {
   std::set<std::string> wanted;
-  for (const FlatParameter& flat : layout.flat_parameters) {
+  for (size_t u = 0; u < layout.flat_parameters.size(); ++u) {
+    const FlatParameter& flat = layout.flat_parameters[u];
     for (const Placement& p : flat.parameters) {
       wanted.insert(p.name);
       for (const CheckpointState& state : states) {
-        if (FlatHasState(flat, state.name)) reader.Read(state.name, p.name, p.shape, 0, {});
+        if (state.grid == Grid::kElement && FlatHasState(flat, state.name)) {
+          reader.Read(state.name, p.name, p.shape, 0, Nothing(state.shards[u].dtype));
+        }
+      }
+    }
+    for (const CheckpointState& state : states) {
+      if (state.grid == Grid::kBlock && FlatHasState(flat, state.name)) {
+        reader.ReadBlocks(state.name, flat, 0, Nothing(state.shards[u].dtype));
       }
     }
   }
   for (const FlatParameter& flat : reader.manifest().flat_parameters) {
     for (const Placement& p : flat.parameters) {
       if (wanted.count(p.name) == 0) {
-        throw CheckpointError(directory + ": holds parameter '" + p.name +
+        throw CheckpointError(reader.directory() + ": holds parameter '" + p.name +
                               "', which the model does not have");
       }
     }
   }
-
-  for (const CheckpointState& state : states) {
-    for (size_t u = 0; u < layout.flat_parameters.size(); ++u) {
-      if (!FlatHasState(layout.flat_parameters[u], state.name)) continue;
-      const std::span<float> shard(state.shards[u].As<float>(),
-                                   static_cast<size_t>(layout.flat_parameters[u].shard_size));
-      auto gap = shard.begin();
-      for (const Piece& piece : PiecesOfShard(layout.flat_parameters[u], place.shard)) {
-        const auto at = shard.begin() + piece.at;
-        std::fill(gap, at, 0.0f);
-        reader.Read(state.name, piece.parameter->name, piece.parameter->shape, piece.begin,
-                    {at, static_cast<size_t>(piece.count)});
-        gap = at + piece.count;
+  for (const StateFormat& want : FormatsOf(states)) {
+    if (want.grid != Grid::kTensor) continue;
+    std::set<std::string> names;
+    for (const OwnTensor& tensor : want.tensors) {
+      names.insert(tensor.name);
+      reader.ReadTensor(want.name, tensor, 0, Nothing(tensor.dtype));
+    }
+    const StateFormat* there = reader.manifest().FindState(want.name);
+    if (there == nullptr) continue;  // It has no tensors here either.
+    for (const OwnTensor& tensor : there->tensors) {
+      if (names.count(tensor.name) == 0) {
+        throw CheckpointError(reader.directory() + ": state '" + want.name + "' holds tensor '" +
+                              tensor.name + "', which this run does not have");
       }
-      std::fill(gap, shard.end(), 0.0f);
+    }
+  }
+}
+
+void Clear(View values) { std::fill_n(values.data, values.bytes(), std::byte{0}); }
+
+}  // namespace
+
+CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout,
+                              const ShardPlace& place, const std::vector<CheckpointState>& states) {
+  CheckArguments("LoadCheckpoint", layout, place, states);
+  CheckpointReader reader(directory);
+  CheckContents(reader, layout, states);
+  for (const CheckpointState& state : states) {
+    for (size_t u = 0; u < state.shards.size(); ++u) {
+      const FlatParameter& flat = layout.flat_parameters[u];
+      const View& shard = state.shards[u];
+      if (!FlatHasState(flat, state.name)) continue;
+      if (state.grid == Grid::kBlock) {
+        reader.ReadBlocks(state.name, flat, flat.ShardBegin(place.shard), shard);
+        continue;
+      }
+      int64_t gap = 0;
+      for (const Piece& piece : PiecesOfShard(flat, place.shard)) {
+        Clear(shard.Slice(gap, piece.at - gap));
+        reader.Read(state.name, piece.parameter->name, piece.parameter->shape, piece.begin,
+                    shard.Slice(piece.at, piece.count));
+        gap = piece.at + piece.count;
+      }
+      Clear(shard.Slice(gap, shard.NumElements() - gap));
+    }
+    for (const CheckpointState::Tensor& t : state.tensors) {
+      if (t.value.data == nullptr) continue;
+      reader.ReadTensor(state.name, {t.name, t.owner, t.value.dtype, t.value.shape}, 0, t.value);
     }
   }
   return reader.manifest().meta;

@@ -27,17 +27,26 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/rank_file.h"
+#include "trainer/checkpoint/state_format.h"
 #include "trainer/comm/store.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {
 
-// One flat tensor a flat parameter, this rank's shard: fp32 [shard_size], in host memory; [0] of a
-// frozen flat parameter for all states but "master". `name`: "master", "m", "v", ...; no '/' in it.
+// One state, in host memory; dtypes are those of the Views. `shards`, of kElement and kBlock: this
+// rank's values of each flat parameter, a value an element of its shard or each kGridBlock; [0] of
+// a frozen flat parameter for all states but "master". `tensors`, of kTensor: the same on all ranks
+// but for the values, which those that neither write one (rank_file.h) nor hold it leave null.
 struct CheckpointState {
-  std::string name;
+  struct Tensor {
+    std::string name, owner;  // OwnTensor's.
+    View value;
+  };
+  std::string name;  // "master", "m", "v", ...; no '/' in it.
   std::vector<View> shards;
+  Grid grid = Grid::kElement;
+  std::vector<Tensor> tensors{};
 };
 
 struct SavedCheckpoint {
@@ -67,8 +76,10 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
 CheckpointMeta ReadCheckpointMeta(const std::string& directory);
 
 // Fills this rank's shards from a checkpoint of any world size, F and wrapping: by parameter name,
-// shape and element, in byte ranges. Padding becomes zero. States of the checkpoint that are not
-// asked for are left alone; its parameters must be those of the layout. Checks the manifest, the
+// shape and element, in byte ranges; what has a value a block, only of the same wrapping. Padding
+// becomes zero bytes; bf16 and fp16 may go into fp32, and otherwise dtypes must be the file's.
+// States of the checkpoint that are not asked for are left alone; its parameters, and a state's
+// tensors of their own, must be those that are. Checks the manifest, the
 // sizes of all files, and the checksum of every chunk it reads, so that a damaged element is never
 // used. Files that the manifest does not name are ignored. Throws CheckpointError that names what
 // is missing, damaged or too much: a file, a state, a parameter, or one of another shape; the

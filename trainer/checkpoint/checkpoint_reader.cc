@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/checkpoint/finite.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 
@@ -23,6 +24,31 @@ std::string Join(const std::vector<std::string>& names) {
   return out.empty() ? "none" : out;
 }
 
+const char* Describe(Grid grid) {
+  switch (grid) {
+    case Grid::kElement:
+      return "a value an element";
+    case Grid::kBlock:
+      return "a value a block";
+    case Grid::kTensor:
+      return "tensors of its own";
+  }
+  return "";
+}
+
+bool CanRead(DType stored, DType wanted) {
+  const bool narrow = stored == DType::kBFloat16 || stored == DType::kFloat16;
+  return stored == wanted || (narrow && wanted == DType::kFloat32);
+}
+
+void RequireRange(const char* function, const std::string& name, int64_t begin, int64_t count,
+                  int64_t size) {
+  if (begin >= 0 && count <= size - begin) return;
+  throw std::invalid_argument("[CheckpointReader::" + std::string(function) + "] " +
+                              std::to_string(count) + " elements from " + std::to_string(begin) +
+                              " of '" + name + "', which has " + std::to_string(size));
+}
+
 }  // namespace
 
 CheckpointReader::CheckpointReader(const std::string& directory)
@@ -30,14 +56,15 @@ CheckpointReader::CheckpointReader(const std::string& directory)
       hold_(directory),
       manifest_(ReadManifest(directory)),
       extents_(ExtentsOf(manifest_)) {
-  for (const FlatParameter& flat : manifest_.flat_parameters) {
-    for (const Placement& p : flat.parameters) locations_[p.name] = {&flat, &p};
+  for (size_t u = 0; u < manifest_.flat_parameters.size(); ++u) {
+    for (const Placement& p : manifest_.flat_parameters[u].parameters) {
+      locations_[p.name] = {static_cast<int>(u), &p};
+    }
   }
 }
 
 bool CheckpointReader::HasState(const std::string& state) const {
-  const auto& states = manifest_.states;
-  return std::find(states.begin(), states.end(), state) != states.end();
+  return manifest_.FindState(state) != nullptr;
 }
 
 const Placement* CheckpointReader::Find(const std::string& parameter) const {
@@ -45,46 +72,138 @@ const Placement* CheckpointReader::Find(const std::string& parameter) const {
   return it == locations_.end() ? nullptr : it->second.placement;
 }
 
+const StateFormat& CheckpointReader::Require(const std::string& state, Grid grid) const {
+  const StateFormat* format = manifest_.FindState(state);
+  if (format == nullptr) {
+    throw CheckpointError(directory_ + ": has no state '" + state + "'; it has " +
+                          Join(manifest_.StateNames()));
+  }
+  if (format->grid != grid) {
+    throw CheckpointError(directory_ + ": state '" + state + "' has " + Describe(format->grid) +
+                          ", want " + Describe(grid));
+  }
+  return *format;
+}
+
 void CheckpointReader::Read(const std::string& state, const std::string& parameter,
                             const Shape& shape, int64_t begin, std::span<float> out) {
-  if (!HasState(state)) {
-    throw CheckpointError(directory_ + ": has no state '" + state + "'; it has " +
-                          Join(manifest_.states));
-  }
+  Read(state, parameter, shape, begin,
+       View(std::as_writable_bytes(out).data(), DType::kFloat32,
+            Shape{static_cast<int64_t>(out.size())}));
+}
+
+void CheckpointReader::Read(const std::string& state, const std::string& parameter,
+                            const Shape& shape, int64_t begin, View out) {
+  const StateFormat& format = Require(state, Grid::kElement);
   const auto it = locations_.find(parameter);
   if (it == locations_.end()) {
     throw CheckpointError(directory_ + ": has no parameter '" + parameter + "'");
   }
-  const auto [flat, placement] = it->second;
+  const auto [u, placement] = it->second;
+  const FlatParameter& flat = manifest_.flat_parameters[u];
   if (placement->shape != shape) {
     throw CheckpointError(directory_ + ": parameter '" + parameter + "' has shape " +
                           placement->shape.ToString() + ", want " + shape.ToString());
   }
-  if (!FlatHasState(*flat, state)) {
+  if (!FlatHasState(flat, state)) {
     throw CheckpointError(directory_ + ": has no state '" + state + "' of '" + parameter +
                           "', which was frozen");
   }
-  const auto count = static_cast<int64_t>(out.size());
-  if (begin < 0 || count > placement->size() - begin) {
-    throw std::invalid_argument("[CheckpointReader::Read] " + std::to_string(count) +
-                                " elements from " + std::to_string(begin) + " of '" + parameter +
-                                "', which has " + std::to_string(placement->size()));
-  }
-  if (count == 0) return;
+  RequireDType(state, parameter, format.dtypes[u], out.dtype);
+  RequireRange("Read", parameter, begin, out.NumElements(), placement->size());
+  if (out.NumElements() == 0) return;
+  ReadValues(extents_.at({state, flat.name}), format.dtypes[u], /*value=*/1,
+             placement->offset + begin, out);
+}
 
-  int64_t from = placement->offset + begin;  // In the flat parameter.
-  const std::vector<Extent>& extents = extents_.at({state, flat->name});
+void CheckpointReader::ReadBlocks(const std::string& state, const FlatParameter& flat,
+                                  int64_t begin, View out) {
+  const StateFormat& format = Require(state, Grid::kBlock);
+  const auto& flats = manifest_.flat_parameters;
+  const auto it = std::find_if(flats.begin(), flats.end(),
+                               [&](const FlatParameter& f) { return f.name == flat.name; });
+  const auto same = [](const Placement& a, const Placement& b) {
+    return a.name == b.name && a.shape == b.shape && a.offset == b.offset;
+  };
+  if (it == flats.end() || !std::equal(it->parameters.begin(), it->parameters.end(),
+                                       flat.parameters.begin(), flat.parameters.end(), same)) {
+    throw CheckpointError(directory_ + ": state '" + state + "' has a value each " +
+                          std::to_string(kGridBlock) + " elements of flat parameter '" + flat.name +
+                          "', which was laid out otherwise: keep fsdp.auto_wrap as it was");
+  }
+  if (!FlatHasState(*it, state)) {
+    throw CheckpointError(directory_ + ": has no state '" + state + "' of '" + flat.name +
+                          "', which was frozen");
+  }
+  const DType stored = format.dtypes[static_cast<size_t>(it - flats.begin())];
+  RequireDType(state, flat.name, stored, out.dtype);
+  int64_t end = 0;
+  for (const Placement& p : flat.parameters) end = std::max(end, p.offset + p.size());
+  if (begin < 0 || begin % kGridBlock != 0) {
+    throw std::invalid_argument("[CheckpointReader::ReadBlocks] begins at element " +
+                                std::to_string(begin));
+  }
+  const int64_t there = (end + kGridBlock - 1) / kGridBlock - begin / kGridBlock;
+  const int64_t count = std::clamp(there, int64_t{0}, out.NumElements());
+  if (count > 0) {
+    ReadValues(extents_.at({state, flat.name}), stored, kGridBlock, begin, out.Slice(0, count));
+  }
+  const View behind = out.Slice(count, out.NumElements() - count);
+  std::fill_n(behind.data, behind.bytes(), std::byte{0});
+}
+
+void CheckpointReader::ReadTensor(const std::string& state, const OwnTensor& tensor, int64_t begin,
+                                  View out) {
+  const StateFormat& format = Require(state, Grid::kTensor);
+  const auto it = std::find_if(format.tensors.begin(), format.tensors.end(),
+                               [&](const OwnTensor& t) { return t.name == tensor.name; });
+  if (it == format.tensors.end()) {
+    throw CheckpointError(directory_ + ": state '" + state + "' has no tensor '" + tensor.name +
+                          "'");
+  }
+  if (it->shape != tensor.shape) {
+    throw CheckpointError(directory_ + ": tensor '" + tensor.name + "' of state '" + state +
+                          "' has shape " + it->shape.ToString() + ", want " +
+                          tensor.shape.ToString());
+  }
+  RequireDType(state, tensor.name, it->dtype, out.dtype);
+  RequireRange("ReadTensor", tensor.name, begin, out.NumElements(), tensor.shape.NumElements());
+  if (out.NumElements() == 0) return;
+  ReadValues(extents_.at({state, tensor.name}), it->dtype, /*value=*/1, begin, out);
+}
+
+void CheckpointReader::RequireDType(const std::string& state, const std::string& of, DType stored,
+                                    DType wanted) const {
+  if (CanRead(stored, wanted)) return;
+  throw CheckpointError(directory_ + ": state '" + state + "' of '" + of + "' is kept in " +
+                        std::string(Name(stored)) + ", want " + std::string(Name(wanted)));
+}
+
+void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stored, int64_t value,
+                                  int64_t from, View out) {
+  constexpr int64_t kNarrow = int64_t{1} << 14;  // Values that are held to be widened.
+  const int64_t size = SizeOf(stored);
   auto extent = std::upper_bound(extents.begin(), extents.end(), from,
                                  [](int64_t at, const Extent& e) { return at < e.begin; });
   --extent;
-  for (; !out.empty(); ++extent) {
+  for (int64_t done = 0; done < out.NumElements();) {
     FSDP_CHECK(extent != extents.end()) << "the manifest was checked to hold every element";
-    const int64_t skip = from - extent->begin;
-    const auto part = out.first(std::min(out.size(), static_cast<size_t>(extent->count - skip)));
-    ReadBytes(extent->file, extent->at + skip * static_cast<int64_t>(sizeof(float)),
-              std::as_writable_bytes(part));
-    from += static_cast<int64_t>(part.size());
-    out = out.subspan(part.size());
+    const int64_t skip = (from - extent->begin) / value;
+    int64_t count = std::min(out.NumElements() - done, extent->count / value - skip);
+    if (stored != out.dtype) count = std::min(count, kNarrow);
+    const View part = out.Slice(done, count);
+    if (stored == out.dtype) {
+      ReadBytes(extent->file, extent->at + skip * size,
+                {part.data, static_cast<size_t>(part.bytes())});
+    } else {
+      narrow_.resize(static_cast<size_t>(count * size));
+      ReadBytes(extent->file, extent->at + skip * size, narrow_);
+      const ConstView narrow(narrow_.data(), stored, Shape{count});
+      for (int64_t i = 0; i < count; ++i) part.As<float>()[i] = FloatAt(narrow, i);
+    }
+    from += count * value;
+    done += count;
+    if (from == extent->begin + extent->count) ++extent;
   }
 }
 

@@ -32,19 +32,35 @@ class CheckpointReader {
   // Null where there is no parameter of this name.
   const Placement* Find(const std::string& parameter) const;
 
-  // Fills `out` with elements [begin, begin + out.size()) of the parameter. Fast in the order of
-  // the files: by state, then by place in its flat parameter. Throws CheckpointError also where
-  // there is no such state or parameter, or its shape is not `shape`; std::invalid_argument for a
-  // range outside it.
+  // All three fill `out`, of any shape, whose dtype is the file's, bit for bit, or fp32 of a file's
+  // bf16 or fp16, which is exact. Where `out` has no elements they only look whether they could.
+  // Fast in the order of the files: by state, then by place in its flat parameter. Throw
+  // CheckpointError also where there is no such state, parameter or tensor, it is of another grid,
+  // shape or dtype; std::invalid_argument for a range outside it.
+
+  // Elements [begin, begin + n) of the parameter, of a state per element.
+  void Read(const std::string& state, const std::string& parameter, const Shape& shape,
+            int64_t begin, View out);
   void Read(const std::string& state, const std::string& parameter, const Shape& shape,
             int64_t begin, std::span<float> out);
+  // The n values from element `begin` on, a multiple of kGridBlock, of a state per block. `flat`
+  // has to be laid out as the file's is, but for its size: those behind its parameters are zero.
+  void ReadBlocks(const std::string& state, const FlatParameter& flat, int64_t begin, View out);
+  // Elements [begin, begin + n) of a tensor of its own.
+  void ReadTensor(const std::string& state, const OwnTensor& tensor, int64_t begin, View out);
 
  private:
   struct Location {
-    const FlatParameter* flat = nullptr;
+    int flat = 0;
     const Placement* placement = nullptr;
   };
 
+  const StateFormat& Require(const std::string& state, Grid grid) const;
+  void RequireDType(const std::string& state, const std::string& of, DType stored,
+                    DType wanted) const;
+  // Values of the file's dtype from element `from` on; `value` elements each.
+  void ReadValues(const std::vector<Extent>& extents, DType stored, int64_t value, int64_t from,
+                  View out);
   void ReadBytes(int file, int64_t begin, std::span<std::byte> out);
   // The chunk's bytes into `out`, which has its size, verified.
   void ReadChunk(int file, int64_t chunk, std::span<std::byte> out);
@@ -58,7 +74,7 @@ class CheckpointReader {
   std::map<int, FileDescriptor> open_;
   int buffered_file_ = -1;  // Whose chunk buffer_ holds; -1: nobody's.
   int64_t buffered_chunk_ = -1;
-  std::vector<std::byte> buffer_;
+  std::vector<std::byte> buffer_, narrow_;
 };
 
 }  // namespace fsdp

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/whole_file.h"
@@ -9,56 +10,59 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kBlock = int64_t{1} << 20;  // Elements that are held.
+constexpr int64_t kBlock = int64_t{1} << 20;  // Values that are held.
 
-// Elements [begin, begin + out.size()) of a flat parameter's state.
-void ReadFlatParameter(const FlatParameter& flat, const std::string& state, int64_t begin,
-                       std::span<float> out, const ReadElements& read) {
-  std::fill(out.begin(), out.end(), 0.0f);
-  const int64_t end = begin + static_cast<int64_t>(out.size());
+using ReadView = std::function<void(const std::string& state, const Placement& parameter,
+                                    int64_t begin, View out)>;
+
+// Elements [begin, begin + n) of a flat parameter's state.
+void ReadFlatParameter(const FlatParameter& flat, const std::string& state, int64_t begin, View out,
+                       const ReadView& read) {
+  std::fill_n(out.data, out.bytes(), std::byte{0});
+  const int64_t end = begin + out.NumElements();
   for (const Placement& p : flat.parameters) {
     const int64_t from = std::max(begin, p.offset), to = std::min(end, p.offset + p.size());
     if (from >= to) continue;
-    read(state, p, from - p.offset,
-         out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from)));
+    read(state, p, from - p.offset, out.Slice(from - begin, to - from));
   }
 }
 
-}  // namespace
+// The values of a slice from its element `at` on.
+using ReadSlice = std::function<void(const RankFileWriter::Slice& slice, int64_t at, View out)>;
 
-SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& checkpoint,
-                                const ReadElements& read, const ByteProgress& progress) {
-  const Layout& layout = checkpoint.layout;
-  if (checkpoint.world < 1 || layout.shards < 1 || checkpoint.world % layout.shards != 0) {
-    throw std::invalid_argument("[WriteCheckpoint] a world of " + std::to_string(checkpoint.world) +
+// All ranks' files and the manifest, of which `files` are still to come.
+SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& layout,
+                      const ReadSlice& read, const ByteProgress& progress) {
+  if (manifest.world < 1 || layout.shards < 1 || manifest.world % layout.shards != 0) {
+    throw std::invalid_argument("[WriteCheckpoint] a world of " + std::to_string(manifest.world) +
                                 " is no multiple of F = " + std::to_string(layout.shards));
   }
-  Manifest manifest;
-  manifest.meta = checkpoint.meta;
-  manifest.world = checkpoint.world;
   manifest.shards = layout.shards;
-  manifest.states = checkpoint.states;
   manifest.flat_parameters = layout.flat_parameters;
 
   int64_t total = 0, done = 0;
-  for (const FlatParameter& flat : layout.flat_parameters) {
-    for (const std::string& state : checkpoint.states) {
-      if (FlatHasState(flat, state)) total += flat.size * static_cast<int64_t>(sizeof(float));
+  for (const StateFormat& state : manifest.states) {
+    for (size_t u = 0; u < state.dtypes.size(); ++u) {
+      const FlatParameter& flat = layout.flat_parameters[u];
+      if (!FlatHasState(flat, state.name)) continue;
+      total += flat.size / ElementsOfValue(state.grid) * SizeOf(state.dtypes[u]);
     }
+    for (const OwnTensor& t : state.tensors) total += t.shape.NumElements() * SizeOf(t.dtype);
   }
   NewDirectory directory(out);
-  std::vector<float> block;
-  for (int rank = 0; rank < checkpoint.world; ++rank) {
-    const ShardPlace place = PlaceOfRank(rank, checkpoint.world, layout.shards);
-    RankFileWriter file(directory.temporary(), layout, place, checkpoint.states);
+  std::vector<std::byte> block;
+  for (int rank = 0; rank < manifest.world; ++rank) {
+    const ShardPlace place = PlaceOfRank(rank, manifest.world, layout.shards);
+    RankFileWriter file(directory.temporary(), layout, place, manifest.states);
     for (size_t i = 0; i < file.slices().size(); ++i) {
       const RankFileWriter::Slice& slice = file.slices()[i];
-      for (int64_t at = 0; at < slice.count; at += kBlock) {
-        block.resize(static_cast<size_t>(std::min(kBlock, slice.count - at)));
-        ReadFlatParameter(layout.flat_parameters[slice.flat], slice.state, slice.begin + at, block,
-                          read);
-        file.Append(i, block);
-        done += static_cast<int64_t>(block.size() * sizeof(float));
+      for (int64_t at = 0; at < slice.values; at += kBlock) {
+        const int64_t count = std::min(kBlock, slice.values - at);
+        block.resize(static_cast<size_t>(count * SizeOf(slice.dtype)));
+        const View values(block.data(), slice.dtype, Shape{count});
+        read(slice, at * (slice.count / slice.values), values);
+        file.Append(i, values);
+        done += values.bytes();
         if (progress) progress(done, total);
       }
     }
@@ -69,6 +73,27 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
   WriteWholeFile(directory.temporary() + "/" + kManifestName, text);
   directory.Publish();
   return {out, manifest.DataBytes() + static_cast<int64_t>(text.size())};
+}
+
+}  // namespace
+
+SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& checkpoint,
+                                const ReadElements& read, const ByteProgress& progress) {
+  Manifest manifest;
+  manifest.meta = checkpoint.meta;
+  manifest.world = checkpoint.world;
+  manifest.states = ElementStates(checkpoint.states, checkpoint.layout.flat_parameters.size());
+  const ReadView read_view = [&](const std::string& state, const Placement& parameter,
+                                 int64_t begin, View values) {
+    read(state, parameter, begin, {values.As<float>(), static_cast<size_t>(values.NumElements())});
+  };
+  return Write(
+      out, std::move(manifest), checkpoint.layout,
+      [&](const RankFileWriter::Slice& slice, int64_t at, View values) {
+        ReadFlatParameter(checkpoint.layout.flat_parameters[slice.flat],
+                          checkpoint.states[slice.state], slice.begin + at, values, read_view);
+      },
+      progress);
 }
 
 Layout Relayout(const std::vector<FlatParameter>& flats, int shards) {
@@ -92,15 +117,29 @@ SavedCheckpoint ReshardCheckpoint(const std::string& source, int world, int shar
                                   const std::string& out, const ByteProgress& progress) {
   CheckpointReader reader(source);
   const Manifest& from = reader.manifest();
-  const WholeCheckpoint checkpoint{from.meta, Relayout(from.flat_parameters, shards), world,
-                                   from.states};
-  return WriteCheckpoint(
-      out, checkpoint,
-      [&](const std::string& state, const Placement& parameter, int64_t begin,
-          std::span<float> values) {
-        reader.Read(state, parameter.name, parameter.shape, begin, values);
-      },
-      progress);
+  const Layout layout = Relayout(from.flat_parameters, shards);
+  Manifest manifest;
+  manifest.meta = from.meta;
+  manifest.world = world;
+  manifest.states = from.states;
+  const ReadView read_view = [&](const std::string& state, const Placement& parameter,
+                                 int64_t begin, View values) {
+    reader.Read(state, parameter.name, parameter.shape, begin, values);
+  };
+  const auto read = [&](const RankFileWriter::Slice& slice, int64_t at, View values) {
+    const StateFormat& state = from.states[slice.state];
+    const int64_t begin = slice.begin + at;
+    switch (state.grid) {
+      case Grid::kElement:
+        return ReadFlatParameter(layout.flat_parameters[slice.flat], state.name, begin, values,
+                                 read_view);
+      case Grid::kBlock:
+        return reader.ReadBlocks(state.name, layout.flat_parameters[slice.flat], begin, values);
+      case Grid::kTensor:
+        return reader.ReadTensor(state.name, state.tensors[slice.tensor], begin, values);
+    }
+  };
+  return Write(out, std::move(manifest), layout, read, progress);
 }
 
 }  // namespace fsdp

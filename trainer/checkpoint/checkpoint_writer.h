@@ -20,7 +20,7 @@ struct WholeCheckpoint {
   CheckpointMeta meta;
   Layout layout;
   int world = 1;
-  std::vector<std::string> states;
+  std::vector<std::string> states;  // Each of fp32 per element.
 };
 
 // Fills `out` with elements [begin, begin + out.size()) of a parameter's state.
@@ -42,7 +42,8 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
 // The same parameters at the same offsets, in `shards` shards.
 Layout Relayout(const std::vector<FlatParameter>& flats, int shards);
 
-// The checkpoint `source` as a job of `world` ranks and F = `shards` would have written it.
+// The checkpoint `source` as a job of `world` ranks and F = `shards` would have written it: each
+// state in its own format.
 SavedCheckpoint ReshardCheckpoint(const std::string& source, int world, int shards,
                                   const std::string& out, const ByteProgress& progress);
 

@@ -22,8 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "fsdp-train checkpoint";
-constexpr int64_t kVersion = 1;
-constexpr int64_t kElementBytes = 4;
+constexpr int64_t kVersion = 2;  // That is written; those before are read.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 constexpr int64_t kMaxFileBytes = int64_t{1} << 60;  // Sums and products below stay in 64 bits.
 constexpr int64_t kMinChunkBytes = int64_t{1} << 12, kMaxChunkBytes = int64_t{1} << 26;
@@ -73,6 +72,16 @@ class Node {
   }
 
   bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
+
+  // By key, in the order of the text.
+  std::vector<std::pair<std::string, Node>> Members() const {
+    if (!json_.is_object()) Refuse("is not an object");
+    std::vector<std::pair<std::string, Node>> members;
+    for (const auto& [key, value] : json_.items()) {
+      members.emplace_back(key, Node(value, where_ + "." + Quote(key), path_));
+    }
+    return members;
+  }
 
   std::vector<Node> Elements() const {
     if (!json_.is_array()) Refuse("is not a list");
@@ -164,12 +173,36 @@ std::vector<DataFile> ParseDataFiles(const Node& node) {
   return files;
 }
 
+Json ToJson(const Shape& shape) {
+  Json dims = Json::array();
+  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+  return dims;
+}
+
+Json ToJson(const StateFormat& state, const std::vector<FlatParameter>& flats) {
+  if (state.grid == Grid::kTensor) {
+    Json tensors = Json::array();
+    for (const OwnTensor& tensor : state.tensors) {
+      Json json = Json::object();
+      json["name"] = tensor.name;
+      if (!tensor.owner.empty()) json["owner"] = tensor.owner;
+      json["dtype"] = Name(tensor.dtype);
+      json["shape"] = ToJson(tensor.shape);
+      tensors.push_back(std::move(json));
+    }
+    return {{"grid", Name(state.grid)}, {"tensors", std::move(tensors)}};
+  }
+  Json dtypes = Json::object();
+  for (size_t u = 0; u < flats.size(); ++u) {
+    if (FlatHasState(flats[u], state.name)) dtypes[flats[u].name] = Name(state.dtypes.at(u));
+  }
+  return {{"grid", Name(state.grid)}, {"dtypes", std::move(dtypes)}};
+}
+
 Json ToJson(const FlatParameter& flat) {
   Json parameters = Json::array();
   for (const Placement& p : flat.parameters) {
-    Json shape = Json::array();
-    for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(p.shape[i]);
-    parameters.push_back({{"name", p.name}, {"shape", std::move(shape)}, {"offset", p.offset}});
+    parameters.push_back({{"name", p.name}, {"shape", ToJson(p.shape)}, {"offset", p.offset}});
   }
   return {{"name", flat.name},
           {"size", flat.size},
@@ -178,18 +211,22 @@ Json ToJson(const FlatParameter& flat) {
           {"parameters", std::move(parameters)}};
 }
 
-Placement ParsePlacement(const Node& node) {
-  Placement p;
-  p.name = node.At("name").PlainName();
+Shape ParseShape(const Node& node) {
   std::vector<int64_t> dims;
   for (const Node& dim : node.At("shape").Elements()) {
     dims.push_back(dim.Integer(0, Shape::kMaxElements));
   }
   try {
-    p.shape = Shape(dims);
+    return Shape(dims);
   } catch (const std::invalid_argument& error) {
     node.Refuse(error.what());
   }
+}
+
+Placement ParsePlacement(const Node& node) {
+  Placement p;
+  p.name = node.At("name").PlainName();
+  p.shape = ParseShape(node);
   p.offset = node.At("offset").Integer(0, Shape::kMaxElements);
   return p;
 }
@@ -220,7 +257,80 @@ FlatParameter ParseFlatParameter(const Node& node, int shards) {
   return flat;
 }
 
-ManifestFile ParseFile(const Node& node) {
+DType ParseDType(const Node& node) {
+  const std::optional<DType> dtype = FindStateDType(node.Text());
+  if (!dtype) node.Refuse("no dtype of states is called " + Quote(node.Text()));
+  return *dtype;
+}
+
+OwnTensor ParseOwnTensor(const Node& node) {
+  OwnTensor tensor;
+  tensor.name = node.At("name").PlainName();
+  if (node.Has("owner")) tensor.owner = node.At("owner").PlainName();
+  tensor.dtype = ParseDType(node.At("dtype"));
+  tensor.shape = ParseShape(node);
+  if (tensor.shape.NumElements() == 0) node.Refuse("has no elements");
+  return tensor;
+}
+
+StateFormat ParseFormat(const Node& node, const std::string& name,
+                        const std::vector<FlatParameter>& flats) {
+  StateFormat state{name, Grid::kElement, {}, {}};
+  const Node grid = node.At("grid");
+  const std::optional<Grid> known = FindGrid(grid.Text());
+  if (!known) grid.Refuse("no grid is called " + Quote(grid.Text()));
+  state.grid = *known;
+  if (state.grid == Grid::kTensor) {
+    std::set<std::string_view> names, parameters;
+    for (const FlatParameter& flat : flats) {
+      for (const Placement& p : flat.parameters) parameters.insert(p.name);
+    }
+    for (const Node& tensor : node.At("tensors").Elements()) {
+      state.tensors.push_back(ParseOwnTensor(tensor));
+      const std::string& owner = state.tensors.back().owner;
+      if (!owner.empty() && parameters.count(owner) == 0) {
+        tensor.Refuse("its owner " + Quote(owner) + " is no parameter");
+      }
+    }
+    for (const OwnTensor& tensor : state.tensors) {
+      if (!names.insert(tensor.name).second) node.Refuse("two tensors " + Quote(tensor.name));
+    }
+    return state;
+  }
+  std::map<std::string_view, size_t> without;  // Those whose dtype is to come.
+  for (size_t u = 0; u < flats.size(); ++u) {
+    if (FlatHasState(flats[u], name)) without[flats[u].name] = u;
+  }
+  state.dtypes.resize(flats.size(), DType::kFloat32);
+  const Node dtypes = node.At("dtypes");
+  for (const auto& [flat, dtype] : dtypes.Members()) {
+    const auto it = without.find(flat);
+    if (it == without.end()) dtypes.Refuse("no flat parameter " + Quote(flat) + " has the state");
+    state.dtypes[it->second] = ParseDType(dtype);
+    without.erase(it);
+  }
+  if (!without.empty()) dtypes.Refuse("has no " + Quote(without.begin()->first));
+  return state;
+}
+
+ManifestSlice ParseSlice(const Node& node, int64_t file_bytes, int64_t version) {
+  ManifestSlice s;
+  s.state = node.At("state").PlainName();
+  if (version > 1 && node.Has("tensor")) {
+    s.tensor = node.At("tensor").PlainName();
+  } else {
+    s.flat = node.At("unit").PlainName();
+  }
+  s.begin = node.At("begin").Integer(0, Shape::kMaxElements);
+  s.count = node.At("count").Integer(1, Shape::kMaxElements);
+  s.at = node.At("at").Integer(0, file_bytes);
+  s.bytes =
+      version == 1 ? s.count * SizeOf(DType::kFloat32) : node.At("bytes").Integer(1, kMaxFileBytes);
+  if (s.bytes > file_bytes - s.at) node.Refuse("ends behind its file");
+  return s;
+}
+
+ManifestFile ParseFile(const Node& node, int64_t version) {
   ManifestFile file;
   file.name = node.At("name").Text();
   file.bytes = node.At("bytes").Integer(0, kMaxFileBytes);
@@ -232,78 +342,139 @@ ManifestFile ParseFile(const Node& node) {
                 std::to_string(chunks));
   }
   for (const Node& slice : node.At("slices").Elements()) {
-    ManifestSlice s;
-    s.state = slice.At("state").PlainName();
-    s.flat = slice.At("unit").PlainName();
-    s.begin = slice.At("begin").Integer(0, Shape::kMaxElements);
-    s.count = slice.At("count").Integer(1, Shape::kMaxElements);
-    s.at = slice.At("at").Integer(0, file.bytes);
-    if (s.count > (file.bytes - s.at) / kElementBytes) slice.Refuse("ends behind its file");
-    file.slices.push_back(std::move(s));
+    file.slices.push_back(ParseSlice(slice, file.bytes, version));
   }
   std::vector<const ManifestSlice*> order;
   for (const ManifestSlice& s : file.slices) order.push_back(&s);
   std::sort(order.begin(), order.end(),
             [](const ManifestSlice* a, const ManifestSlice* b) { return a->at < b->at; });
   for (size_t i = 1; i < order.size(); ++i) {
-    if (order[i]->at - order[i - 1]->at < order[i - 1]->count * kElementBytes) {
+    if (order[i]->at - order[i - 1]->at < order[i - 1]->bytes) {
       node.Refuse("two slices share bytes");
     }
   }
   return file;
 }
 
-void CheckNames(const Node& document, const Manifest& manifest) {
+void CheckNames(const Node& document, const std::vector<std::string>& names,
+                const std::vector<FlatParameter>& flat_parameters) {
   std::set<std::string_view> states, flats, parameters;
-  for (const std::string& state : manifest.states) {
+  for (const std::string& state : names) {
     if (!states.insert(state).second) document.Refuse("two states " + Quote(state));
   }
-  for (const FlatParameter& flat : manifest.flat_parameters) {
+  for (const FlatParameter& flat : flat_parameters) {
     if (!flats.insert(flat.name).second) document.Refuse("two flat parameters " + Quote(flat.name));
     for (const Placement& p : flat.parameters) {
       if (!parameters.insert(p.name).second) document.Refuse("two parameters " + Quote(p.name));
     }
   }
-  for (const ManifestFile& file : manifest.files) {
-    for (const ManifestSlice& s : file.slices) {
-      if (states.count(s.state) == 0) document.Refuse("no state " + Quote(s.state));
-      if (flats.count(s.flat) == 0) document.Refuse("no flat parameter " + Quote(s.flat));
+}
+
+// In the order of `names`.
+std::vector<StateFormat> ParseFormats(const Node& formats, const std::vector<std::string>& names,
+                                      const std::vector<FlatParameter>& flats) {
+  std::map<std::string_view, size_t> without;  // Those whose format is to come.
+  for (size_t s = 0; s < names.size(); ++s) without[names[s]] = s;
+  std::vector<StateFormat> states(names.size());
+  for (const auto& [name, format] : formats.Members()) {
+    const auto it = without.find(name);
+    if (it == without.end()) formats.Refuse("no state " + Quote(name));
+    states[it->second] = ParseFormat(format, name, flats);
+    without.erase(it);
+  }
+  if (!without.empty()) formats.Refuse("has no " + Quote(without.begin()->first));
+  return states;
+}
+
+// What each slice is of is there, and takes as many bytes as the slice has.
+void CheckSlices(const Node& document, const Manifest& manifest) {
+  std::map<std::pair<std::string_view, std::string_view>, int64_t> value_bytes;
+  for (const StateFormat& state : manifest.states) {
+    for (const OwnTensor& t : state.tensors) value_bytes[{state.name, t.name}] = SizeOf(t.dtype);
+    for (size_t u = 0; u < state.dtypes.size(); ++u) {
+      value_bytes[{state.name, manifest.flat_parameters[u].name}] = SizeOf(state.dtypes[u]);
     }
+  }
+  const auto check = [&](const ManifestSlice& slice) {
+    const StateFormat* state = manifest.FindState(slice.state);
+    if (state == nullptr) document.Refuse("no state " + Quote(slice.state));
+    const std::string of = "a slice of state " + Quote(slice.state);
+    const bool own = state->grid == Grid::kTensor;
+    if (own == slice.tensor.empty()) {
+      document.Refuse(of + " is none of its grid, " + std::string(Name(state->grid)));
+    }
+    const auto it = value_bytes.find({slice.state, own ? slice.tensor : slice.flat});
+    if (it == value_bytes.end()) {
+      document.Refuse(own ? "no tensor " + Quote(slice.tensor)
+                          : "no flat parameter " + Quote(slice.flat));
+    }
+    const int64_t value = ElementsOfValue(state->grid);
+    if (slice.begin % value != 0 || slice.count % value != 0) {
+      document.Refuse(of + " begins or ends inside a block of " + std::to_string(value));
+    }
+    if (const int64_t want = slice.count / value * it->second; slice.bytes != want) {
+      document.Refuse(of + " has " + std::to_string(slice.bytes) + " bytes, want " +
+                      std::to_string(want));
+    }
+  };
+  for (const ManifestFile& file : manifest.files) {
+    for (const ManifestSlice& slice : file.slices) check(slice);
   }
 }
 
 void CheckCoverage(const Node& document, const Manifest& manifest) {
   const Extents extents = ExtentsOf(manifest);
-  for (const std::string& state : manifest.states) {
-    for (const FlatParameter& flat : manifest.flat_parameters) {
-      int64_t reached = 0;
-      if (const auto it = extents.find({state, flat.name}); it != extents.end()) {
-        for (const Extent& e : it->second) {
-          if (e.begin != reached) {
-            reached = -1;
-            break;
-          }
-          reached += e.count;
+  const auto check = [&](const std::string& state, const char* kind, const std::string& name,
+                         int64_t want) {
+    int64_t reached = 0;
+    if (const auto it = extents.find({state, name}); it != extents.end()) {
+      for (const Extent& e : it->second) {
+        if (e.begin != reached) {
+          reached = -1;
+          break;
         }
+        reached += e.count;
       }
-      if (reached != (FlatHasState(flat, state) ? flat.size : 0)) {
-        document.Refuse("the slices of state " + Quote(state) + " do not hold flat parameter " +
-                        Quote(flat.name) + " exactly once");
+    }
+    if (reached != want) {
+      document.Refuse("the slices of state " + Quote(state) + " do not hold " + kind + " " +
+                      Quote(name) + " exactly once");
+    }
+  };
+  for (const StateFormat& state : manifest.states) {
+    for (const OwnTensor& tensor : state.tensors) {
+      check(state.name, "tensor", tensor.name, tensor.shape.NumElements());
+      if (extents.at({state.name, tensor.name}).size() != 1) {
+        document.Refuse("tensor " + Quote(tensor.name) + " is in parts");
       }
+    }
+    if (state.grid == Grid::kTensor) continue;
+    for (const FlatParameter& flat : manifest.flat_parameters) {
+      check(state.name, "flat parameter", flat.name,
+            FlatHasState(flat, state.name) ? flat.size : 0);
     }
   }
 }
 
 }  // namespace
 
-bool FlatHasState(const FlatParameter& flat, std::string_view state) {
-  return !flat.frozen || state == "master";
-}
-
 int64_t Manifest::DataBytes() const {
   int64_t bytes = 0;
   for (const ManifestFile& file : files) bytes += file.bytes;
   return bytes;
+}
+
+std::vector<std::string> Manifest::StateNames() const {
+  std::vector<std::string> names;
+  for (const StateFormat& state : states) names.push_back(state.name);
+  return names;
+}
+
+const StateFormat* Manifest::FindState(std::string_view name) const {
+  for (const StateFormat& state : states) {
+    if (state.name == name) return &state;
+  }
+  return nullptr;
 }
 
 std::string RankFileName(int rank) { return "rank_" + std::to_string(rank) + ".safetensors"; }
@@ -313,10 +484,11 @@ std::string ManifestFileToJson(const ManifestFile& file) {
   for (const uint64_t chunk : file.chunks) chunks.push_back(ToHex(chunk));
   for (const ManifestSlice& s : file.slices) {
     slices.push_back({{"state", s.state},
-                      {"unit", s.flat},
+                      {s.tensor.empty() ? "unit" : "tensor", s.tensor.empty() ? s.flat : s.tensor},
                       {"begin", s.begin},
                       {"count", s.count},
-                      {"at", s.at}});
+                      {"at", s.at},
+                      {"bytes", s.bytes}});
   }
   return Dump({{"name", file.name},
                {"bytes", file.bytes},
@@ -327,7 +499,7 @@ std::string ManifestFileToJson(const ManifestFile& file) {
 
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path) {
   const Json document = Parse(json, path);
-  return ParseFile(Node(document, "", path));
+  return ParseFile(Node(document, "", path), kVersion);
 }
 
 std::string ManifestToText(const Manifest& manifest) {
@@ -356,7 +528,15 @@ std::string ManifestToText(const Manifest& manifest) {
     add("data",
         "{\"train\": " + Dump(meta.data->train) + ", \"valid\": " + Dump(meta.data->valid) + "}");
   }
-  add("states", Dump(manifest.states));
+  add("states", Dump(manifest.StateNames()));
+  std::string formats;
+  for (const StateFormat& state : manifest.states) {
+    formats.append(formats.empty() ? "\n" : ",\n")
+        .append(Dump(state.name))
+        .append(": ")
+        .append(Dump(ToJson(state, manifest.flat_parameters)));
+  }
+  add("formats", "{" + formats + "}");
   add("units",
       list(manifest.flat_parameters, [](const FlatParameter& flat) { return Dump(ToJson(flat)); }));
   add("files", list(manifest.files, ManifestFileToJson));
@@ -384,9 +564,10 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     refuse("has the format " + Quote(format) + ", want '" + kFormat + "'");
   }
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-  if (const int64_t version = document.At("version").Integer(0, kAny); version != kVersion) {
-    refuse("has version " + std::to_string(version) + ", this build reads " +
-           std::to_string(kVersion));
+  const int64_t version = document.At("version").Integer(1, kAny);
+  if (version > kVersion) {
+    refuse("has version " + std::to_string(version) + ", this build reads up to " +
+           std::to_string(kVersion) + ": use the build that wrote it, or a newer one");
   }
   Manifest manifest;
   manifest.world = static_cast<int>(document.At("world").Integer(1, 1 << 24));
@@ -401,14 +582,17 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     const Node data = document.At("data");
     manifest.meta.data = {ParseDataFiles(data.At("train")), ParseDataFiles(data.At("valid"))};
   }
-  for (const Node& state : document.At("states").Elements()) {
-    manifest.states.push_back(state.PlainName());
-  }
+  std::vector<std::string> states;
+  for (const Node& state : document.At("states").Elements()) states.push_back(state.PlainName());
   for (const Node& flat : document.At("units").Elements()) {
     manifest.flat_parameters.push_back(ParseFlatParameter(flat, manifest.shards));
   }
+  CheckNames(document, states, manifest.flat_parameters);
+  manifest.states = version == 1
+                        ? ElementStates(states, manifest.flat_parameters.size())
+                        : ParseFormats(document.At("formats"), states, manifest.flat_parameters);
   for (const Node& file : document.At("files").Elements()) {
-    manifest.files.push_back(ParseFile(file));
+    manifest.files.push_back(ParseFile(file, version));
     const std::string want = RankFileName(static_cast<int>(manifest.files.size()) - 1);
     if (manifest.files.back().name != want) {
       file.Refuse("is called " + Quote(manifest.files.back().name) + ", want '" + want + "'");
@@ -418,7 +602,7 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     refuse("has " + std::to_string(manifest.files.size()) + " files for a world of " +
            std::to_string(manifest.world));
   }
-  CheckNames(document, manifest);
+  CheckSlices(document, manifest);
   CheckCoverage(document, manifest);
   return manifest;
 }
@@ -459,7 +643,8 @@ Extents ExtentsOf(const Manifest& manifest) {
   Extents extents;
   for (size_t f = 0; f < manifest.files.size(); ++f) {
     for (const ManifestSlice& s : manifest.files[f].slices) {
-      extents[{s.state, s.flat}].push_back({s.begin, s.count, s.at, static_cast<int>(f)});
+      extents[{s.state, s.tensor.empty() ? s.flat : s.tensor}].push_back(
+          {s.begin, s.count, s.at, s.bytes, static_cast<int>(f)});
     }
   }
   for (auto& [key, list] : extents) {

@@ -1,25 +1,37 @@
 // manifest.json: what a checkpoint holds and where every element of it lies. JSON, UTF-8:
 //
 //   {"checksum": "<16 hexadecimal digits>",      XXH64 of the file after this first line
-//    "format": "fsdp-train checkpoint", "version": 1,
+//    "format": "fsdp-train checkpoint", "version": 2,
 //    "world": 2, "shards": 2,                    of the run that wrote it; shards is F
 //    "step": 100, "tokens": 819200, "seed": 1337,
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; older builds wrote none
-//    "states": ["master", "m", "v"],
+//    "states": ["master", "m", "scale", "factor"],
+//    "formats": {"master": {"grid": "element", "dtypes": {"root": "fp32", ...}},
+//                "m": {"grid": "element", "dtypes": {"root": "uint8", ...}},
+//                "scale": {"grid": "block", "dtypes": {"root": "fp32", ...}},
+//                "factor": {"grid": "tensor",
+//                           "tensors": [{"name": "wte.weight.rows", "owner": "wte.weight",
+//                                        "dtype": "fp32", "shape": [64]}, ...]}},
 //    "units": [{"name": "root", "size": 4096, "shard_size": 2048, "frozen": false,
 //               "parameters": [{"name": "wte.weight", "shape": [64, 32], "offset": 0}, ...]}, ...],
 //    "files": [{"name": "rank_0.safetensors", "bytes": 25000, "chunk_bytes": 1048576,
 //               "chunks": ["<16 hexadecimal digits>", ...],     chunk_checksum.h
 //               "slices": [{"state": "master", "unit": "root", "begin": 0, "count": 2048,
-//                           "at": 808}, ...]}, ...]}
+//                           "at": 808, "bytes": 8192}, ...,
+//                          {"state": "factor", "tensor": "wte.weight.rows", "begin": 0,
+//                           "count": 64, "at": 24000, "bytes": 256}, ...]}, ...]}
 //
 // "units" lists flat parameters and "unit" names one (trainer/fsdp/layout.h): files keep the words
 // of their first version. Sizes, offsets, begin and count are elements of the flat parameter, the
-// same for all states; `at` is the byte of the file where the slice's
-// first element lies, fp32, little-endian. A slice is the tensor <state>/<flat parameter>/fp32 of
-// its file. A frozen flat parameter has no state but its parameters, "master".
+// same for all its states, whatever their grids (state_format.h) and dtypes; a tensor of its own
+// has elements of its own, and lies whole in one slice. Bytes [at, at + bytes) of the file hold the
+// slice's values, little-endian: they are the file's tensor <state>/<flat parameter>/<dtype> or
+// <state>/<tensor>/<dtype>. A frozen flat parameter has no state but its parameters, "master". A
+// tensor without an owner belongs to the whole model.
+//
+// Version 1 had no formats and no bytes: every state was one of fp32 per element.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 
@@ -31,6 +43,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/checkpoint/state_format.h"
 #include "trainer/data/data_files.h"
 #include "trainer/fsdp/layout.h"
 
@@ -49,8 +62,9 @@ struct CheckpointMeta {
 
 struct ManifestSlice {
   std::string state, flat;
-  int64_t begin = 0, count = 0;  // Elements of the flat parameter; count > 0.
-  int64_t at = 0;                // Byte of the file.
+  int64_t begin = 0, count = 0;  // Elements; count > 0.
+  int64_t at = 0, bytes = 0;     // Bytes of the file.
+  std::string tensor{};          // Where it is of one of its own: `flat` is empty then.
 };
 
 struct ManifestFile {
@@ -64,14 +78,14 @@ struct ManifestFile {
 struct Manifest {
   CheckpointMeta meta;
   int world = 1, shards = 1;
-  std::vector<std::string> states;
+  std::vector<StateFormat> states;
   std::vector<FlatParameter> flat_parameters;
   std::vector<ManifestFile> files;  // One a rank, by rank.
 
   int64_t DataBytes() const;  // Of `files`.
+  std::vector<std::string> StateNames() const;
+  const StateFormat* FindState(std::string_view name) const;  // Null where there is none.
 };
-
-bool FlatHasState(const FlatParameter& flat, std::string_view state);
 
 inline constexpr char kManifestName[] = "manifest.json";
 std::string RankFileName(int rank);
@@ -82,10 +96,11 @@ std::string ManifestToText(const Manifest& manifest);
 std::string ManifestFileToJson(const ManifestFile& file);
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path);
 
-// Believes nothing: the checksum must be right, every number in its range, every name a plain one,
-// parameters apart from each other and inside their flat parameter, and the slices of each state
-// must hold every element of every flat parameter exactly once, without sharing bytes. Throws
-// CheckpointError with `path` and the reason.
+// Of any version up to this build's. Believes nothing: the checksum must be right, every number in
+// its range, every name a plain one, parameters apart from each other and inside their flat
+// parameter, every owner a parameter, and the slices of each state must hold every element of every
+// flat parameter, or its tensors, exactly once, in as many bytes as grid and dtype ask for, without
+// sharing any. Throws CheckpointError with `path` and the reason.
 Manifest ParseManifest(std::string_view text, const std::string& path);
 
 // Reads <directory>/manifest.json, and checks that every file is there with its size.
@@ -93,9 +108,10 @@ Manifest ReadManifest(const std::string& directory);
 // The same without a look at the files.
 Manifest ReadManifestAlone(const std::string& directory);
 
-// Where each (state, flat parameter) lies: its slices by `begin`, with the file's index.
+// Where each (state, flat parameter), or (state, tensor), lies: its slices by `begin`, with the
+// file's index.
 struct Extent {
-  int64_t begin = 0, count = 0, at = 0;
+  int64_t begin = 0, count = 0, at = 0, bytes = 0;
   int file = 0;
 };
 using Extents = std::map<std::pair<std::string, std::string>, std::vector<Extent>>;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/check.h"
@@ -26,6 +27,18 @@ Part PartOfReplica(int64_t shard_size, const ShardPlace& place) {
   return {edge(place.replica), edge(place.replica + 1) - edge(place.replica)};
 }
 
+// Who writes a tensor of its own: the same at any number of replicas.
+int WriterOf(const Layout& layout, const std::string& owner) {
+  if (owner.empty()) return 0;
+  for (const FlatParameter& flat : layout.flat_parameters) {
+    for (const Placement& p : flat.parameters) {
+      if (p.name == owner)
+        return static_cast<int>(p.offset / std::max<int64_t>(flat.shard_size, 1));
+    }
+  }
+  throw std::invalid_argument("[RankFileWriter] no parameter '" + owner + "' to own a tensor");
+}
+
 }  // namespace
 
 ShardPlace PlaceOfRank(int rank, int world, int shards) {
@@ -33,21 +46,56 @@ ShardPlace PlaceOfRank(int rank, int world, int shards) {
 }
 
 RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layout,
-                               const ShardPlace& place, const std::vector<std::string>& states)
-    : layout_(layout) {
-  std::vector<SafetensorsEntry> entries;
-  file_.name = RankFileName(place.rank);
-  for (const std::string& state : states) {
-    for (size_t u = 0; u < layout.flat_parameters.size(); ++u) {
+                               const ShardPlace& place, const std::vector<StateFormat>& states)
+    : layout_(layout), states_(states) {
+  for (size_t s = 0; s < states.size(); ++s) {
+    const StateFormat& state = states[s];
+    Slice slice;
+    slice.state = static_cast<int>(s);
+    for (size_t u = 0; u < state.dtypes.size(); ++u) {
       const FlatParameter& flat = layout.flat_parameters[u];
       const Part part = PartOfReplica(flat.shard_size, place);
-      if (part.count == 0 || !FlatHasState(flat, state)) continue;
-      const int64_t begin = flat.ShardBegin(place.shard) + part.begin;
-      slices_.push_back({state, static_cast<int>(u), begin, part.count});
-      tensors_.push_back(state + "/" + flat.name + "/fp32");
-      entries.push_back({tensors_.back(), SafetensorsType::kF32, {part.count}});
-      file_.slices.push_back({state, flat.name, begin, part.count, /*at=*/0});
+      if (part.count == 0 || !FlatHasState(flat, state.name)) continue;
+      slice.flat = static_cast<int>(u);
+      slice.begin = flat.ShardBegin(place.shard) + part.begin;
+      slice.count = part.count;
+      slice.dtype = state.dtypes[u];
+      slice.values = part.count / ElementsOfValue(state.grid);
+      slices_.push_back(slice);
     }
+    slice = {};
+    slice.state = static_cast<int>(s);
+    for (size_t t = 0; t < state.tensors.size(); ++t) {
+      const OwnTensor& tensor = state.tensors[t];
+      if (WriterOf(layout, tensor.owner) != place.rank) continue;
+      slice.tensor = static_cast<int>(t);
+      slice.count = slice.values = tensor.shape.NumElements();
+      slice.dtype = tensor.dtype;
+      slices_.push_back(slice);
+    }
+  }
+  // As SafetensorsWriter lays them: checksums need the order of the file.
+  std::stable_sort(slices_.begin(), slices_.end(), [](const Slice& a, const Slice& b) {
+    return SizeOf(a.dtype) > SizeOf(b.dtype);
+  });
+  std::vector<SafetensorsEntry> entries;
+  file_.name = RankFileName(place.rank);
+  for (const Slice& slice : slices_) {
+    const std::string& state = states[slice.state].name;
+    const bool own = slice.tensor >= 0;
+    const std::string& of = own ? states[slice.state].tensors[slice.tensor].name
+                                : layout.flat_parameters[slice.flat].name;
+    tensors_.push_back(state + "/" + of + "/" + std::string(Name(slice.dtype)));
+    SafetensorsEntry& entry = entries.emplace_back(tensors_.back(), ToSafetensorsType(slice.dtype),
+                                                   std::vector<int64_t>());
+    if (own) {
+      const Shape& shape = states[slice.state].tensors[slice.tensor].shape;
+      for (int i = 0; i < shape.rank(); ++i) entry.shape.push_back(shape[i]);
+    } else {
+      entry.shape = {slice.values};
+    }
+    file_.slices.push_back({state, own ? "" : of, slice.begin, slice.count, /*at=*/0,
+                            slice.values * SizeOf(slice.dtype), own ? of : ""});
   }
   writer_.emplace(directory + "/" + file_.name, entries);
   file_.bytes = writer_->file_bytes();
@@ -58,24 +106,45 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
   reached_ = static_cast<int64_t>(writer_->header().size());
 }
 
-void RankFileWriter::Append(size_t index, std::span<const float> values) {
+void RankFileWriter::Append(size_t index, ConstView values) {
+  const Slice& slice = slices_[index];
   const int64_t at = file_.slices[index].at;
+  FSDP_CHECK(values.dtype == slice.dtype) << Name(values.dtype) << " for " << tensors_[index];
   FSDP_CHECK(reached_ >= at) << "checksums need the order of the file";
-  constexpr size_t kBlock = size_t{1} << 16;  // Elements: still in the cache when it is written.
-  for (size_t done = 0; done < values.size(); done += kBlock) {
-    const auto block = values.subspan(done, std::min(kBlock, values.size() - done));
-    const std::span<const std::byte> bytes = std::as_bytes(block);
+  constexpr int64_t kBlockBytes = int64_t{1} << 18;  // Still in the cache when it is written.
+  const int64_t block_values = kBlockBytes / SizeOf(values.dtype);
+  for (int64_t done = 0; done < values.NumElements(); done += block_values) {
+    const ConstView block = values.Slice(done, std::min(block_values, values.NumElements() - done));
+    const std::span<const std::byte> bytes(block.data, static_cast<size_t>(block.bytes()));
     checksums_->Update(bytes);
     if (const auto wrong = FirstNotFinite(block); wrong && not_finite_.empty()) {
-      const Slice& slice = slices_[index];
-      const int64_t element = slice.begin + (reached_ - at) / static_cast<int64_t>(sizeof(float)) +
-                              static_cast<int64_t>(*wrong);
-      not_finite_ = DescribeNotFinite(slice.state, layout_.flat_parameters[slice.flat], element,
-                                      block[*wrong]);
+      const auto in_block = static_cast<int64_t>(*wrong);
+      not_finite_ = DescribeNotFiniteValue(slice, (reached_ - at) / SizeOf(block.dtype) + in_block,
+                                           FloatAt(block, in_block));
     }
     writer_->WriteBytes(tensors_[index], reached_ - at, bytes);
-    reached_ += static_cast<int64_t>(bytes.size());
+    reached_ += block.bytes();
   }
+}
+
+std::string RankFileWriter::DescribeNotFiniteValue(const Slice& slice, int64_t index,
+                                                   float value) const {
+  const StateFormat& state = states_[slice.state];
+  const auto say = [&](const std::string& of, const char* what, int64_t i) {
+    return state.name + " of " + of + ": " + what + " " + std::to_string(i) + " is " +
+           NotFiniteName(value);
+  };
+  switch (state.grid) {
+    case Grid::kElement:
+      return DescribeNotFinite(state.name, layout_.flat_parameters[slice.flat], slice.begin + index,
+                               value);
+    case Grid::kBlock:
+      return say("flat parameter " + layout_.flat_parameters[slice.flat].name, "block",
+                 slice.begin / kGridBlock + index);
+    case Grid::kTensor:
+      return say(state.tensors[slice.tensor].name, "element", index);
+  }
+  FSDP_CHECK(false) << "grid " << static_cast<int>(state.grid);
 }
 
 ManifestFile RankFileWriter::Finish() {

@@ -13,6 +13,8 @@
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/checkpoint/state_format.h"
+#include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {
@@ -27,22 +29,29 @@ ShardPlace PlaceOfRank(int rank, int world, int shards);
 
 class RankFileWriter {
  public:
-  // A tensor of the file: elements [begin, begin + count) of the flat parameter.
+  // A tensor of the file: the values of elements [begin, begin + count) of a flat parameter, or a
+  // whole tensor of its own.
   struct Slice {
-    std::string state;
-    int flat = 0;  // Of the layout.
-    int64_t begin = 0, count = 0;
+    int state = 0;  // Of the states.
+    int flat = -1;  // Of the layout; -1: it is one of its own.
+    int tensor = -1;
+    int64_t begin = 0, count = 0;  // Elements.
+    DType dtype = DType::kFloat32;
+    int64_t values = 0;  // Of the dtype.
   };
 
-  // Makes <directory>/rank_<r>.safetensors. The layout is kept. Throws CheckpointError.
+  // Makes <directory>/rank_<r>.safetensors. The layout and the states, whose dtypes are those of
+  // the layout's flat parameters, are kept. A tensor of its own is written by the rank that holds
+  // its owner's first element, of the first replica; one without an owner by rank 0. Throws
+  // CheckpointError, std::invalid_argument for an owner that is not in the layout.
   RankFileWriter(const std::string& directory, const Layout& layout, const ShardPlace& place,
-                 const std::vector<std::string>& states);
+                 const std::vector<StateFormat>& states);
 
-  // In the order of the file: by state, then flat parameter.
+  // In the order of the file: the widest dtype first, then by state, then flat parameter or tensor.
   const std::vector<Slice>& slices() const { return slices_; }
 
-  // The next elements of slice `index`, whose slices come in order.
-  void Append(size_t index, std::span<const float> values);
+  // The next values of slice `index`, of its dtype. Slices come in order.
+  void Append(size_t index, ConstView values);
 
   // The first element so far that is NaN or infinite, in words; empty where there is none.
   const std::string& not_finite() const { return not_finite_; }
@@ -54,9 +63,11 @@ class RankFileWriter {
   ManifestFile Finish();
 
  private:
+  std::string DescribeNotFiniteValue(const Slice& slice, int64_t index, float value) const;
   void ReadBack() const;
 
   const Layout& layout_;
+  const std::vector<StateFormat>& states_;
   std::vector<Slice> slices_;
   std::vector<std::string> tensors_;  // Their names in the file.
   ManifestFile file_;

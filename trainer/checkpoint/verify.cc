@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/checkpoint/state_format.h"
 
 namespace fsdp {
 namespace {
@@ -22,7 +23,6 @@ namespace {
 // What bytes [begin, end) of the file hold, in the order of the file.
 std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& file, int64_t begin,
                                   int64_t end) {
-  constexpr int64_t kElement = sizeof(float);
   std::unordered_map<std::string, const FlatParameter*> flats;
   for (const FlatParameter& flat : manifest.flat_parameters) flats[flat.name] = &flat;
   std::vector<std::string> found;
@@ -31,10 +31,16 @@ std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& 
   if (begin < first) found.push_back("the file's header");
   for (const ManifestSlice& slice : file.slices) {
     const int64_t from = std::max(begin, slice.at);
-    const int64_t to = std::min(end, slice.at + slice.count * kElement);
+    const int64_t to = std::min(end, slice.at + slice.bytes);
     if (from >= to) continue;
-    const int64_t element = slice.begin + (from - slice.at) / kElement;
-    const int64_t last = slice.begin + (to - 1 - slice.at) / kElement;
+    if (!slice.tensor.empty()) {
+      found.push_back(slice.state + " of " + slice.tensor);
+      continue;
+    }
+    const int64_t value = ElementsOfValue(manifest.FindState(slice.state)->grid);
+    const int64_t value_bytes = slice.bytes / (slice.count / value);
+    const int64_t element = slice.begin + (from - slice.at) / value_bytes * value;
+    const int64_t last = slice.begin + ((to - 1 - slice.at) / value_bytes + 1) * value - 1;
     for (const Placement& p : flats.at(slice.flat)->parameters) {
       if (p.offset <= last && element < p.offset + p.size()) {
         found.push_back(slice.state + " of " + p.name);

@@ -10,7 +10,8 @@ MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::
     : reader_(reader), layout_(model.linear_layout()), state_(std::move(state)) {
   if (!reader.HasState(state_)) {
     std::string list;
-    for (const std::string& s : reader.manifest().states) list += (list.empty() ? "" : ", ") + s;
+    for (const std::string& s : reader.manifest().StateNames())
+      list += (list.empty() ? "" : ", ") + s;
     throw CheckpointError(reader.directory() + ": has no state '" + state_ + "'; it has " + list);
   }
   for (const FlatParameter& flat : reader.manifest().flat_parameters) {

@@ -18,7 +18,7 @@ Manifest Small() {
   Manifest m;
   m.meta = {5, 600, ~uint64_t{0}, "run: {name: \"x\"}\n", "{}"};
   m.world = m.shards = 2;
-  m.states = {"master", "m"};
+  m.states = ElementStates({"master", "m"}, 3);
   m.flat_parameters = {{"root", {{"a", Shape{10, 7}, 0}, {"b", Shape{}, 128}}, 512, 256},
                        {"h.0", {{"c", Shape{300}, 0}}, 512, 256},
                        {"empty", {}, 0, 0}};
@@ -27,11 +27,37 @@ Manifest Small() {
     for (const char* state : {"master", "m"}) {
       for (const char* flat : {"root", "h.0"}) {
         const auto at = static_cast<int64_t>(100 + 1024 * file.slices.size());
-        file.slices.push_back({state, flat, 256 * rank, 256, at});
+        file.slices.push_back({state, flat, 256 * rank, 256, at, 1024});
       }
     }
     m.files.push_back(std::move(file));
   }
+  return m;
+}
+
+// One of each grid, in every dtype; what is called "root" is of other dtypes than what is not.
+Manifest Mixed() {
+  constexpr DType kF32 = DType::kFloat32, kBF16 = DType::kBFloat16, kF16 = DType::kFloat16;
+  Manifest m = Small();
+  m.states = {{"master", Grid::kElement, {kF32, kBF16, kBF16}, {}},
+              {"m", Grid::kElement, {kF16, DType::kUInt8, kF32}, {}},
+              {"scale", Grid::kBlock, {kF16, kF32, kF32}, {}},
+              {"factor",
+               Grid::kTensor,
+               {},
+               {{"a.rows", "a", kF32, Shape{10}},
+                {"a.codes", "a", DType::kUInt8, Shape{2, 3}},
+                {"mean", "", kBF16, Shape{}}}}};
+  for (int rank = 0; rank < 2; ++rank) {
+    const int64_t begin = 256 * rank;
+    m.files[rank].slices = {
+        {"master", "root", begin, 256, 100, 1024}, {"scale", "h.0", begin, 256, 1124, 4},
+        {"master", "h.0", begin, 256, 2000, 512},  {"m", "root", begin, 256, 2512, 512},
+        {"scale", "root", begin, 256, 3024, 2},    {"m", "h.0", begin, 256, 3026, 256}};
+  }
+  m.files[0].slices.push_back({"factor", "", 0, 10, 4000, 40, "a.rows"});
+  m.files[0].slices.push_back({"factor", "", 0, 6, 4040, 6, "a.codes"});
+  m.files[1].slices.push_back({"factor", "", 0, 1, 4000, 2, "mean"});
   return m;
 }
 
@@ -45,8 +71,8 @@ std::string Seal(const std::string& rest) {
   return head.replace(head.find(": \"") + 3, 16, digits) + rest;
 }
 
-std::string Edit(const std::function<void(Json&)>& edit) {
-  Json json = Json::parse(ManifestToText(Small()));
+std::string Edit(const std::function<void(Json&)>& edit, const Manifest& manifest = Small()) {
+  Json json = Json::parse(ManifestToText(manifest));
   json.erase("checksum");
   edit(json);
   return Seal(json.dump().substr(1));
@@ -72,6 +98,55 @@ TEST(ManifestTest, ReadsWhatItWrites) {
   EXPECT_EQ(got.DataBytes(), 16384);
   EXPECT_EQ(Json::parse(ManifestToText(want)).at("files")[1].at("slices")[3].at("begin"), 256);
   EXPECT_EQ(ErrorOf(Edit([](Json&) {})), "");
+}
+
+TEST(ManifestTest, KeepsEveryFormat) {
+  const Manifest got = ParseManifest(ManifestToText(Mixed()), "");
+  EXPECT_EQ(ManifestToText(got), ManifestToText(Mixed()));
+  EXPECT_EQ(got.StateNames(), (std::vector<std::string>{"master", "m", "scale", "factor"}));
+  EXPECT_EQ(got.FindState("master")->dtypes[1], DType::kBFloat16);
+  EXPECT_EQ(got.FindState("m")->dtypes[1], DType::kUInt8);
+  EXPECT_EQ(got.FindState("scale")->grid, Grid::kBlock);
+  const std::vector<OwnTensor>& tensors = got.FindState("factor")->tensors;
+  EXPECT_EQ(tensors[1].owner, "a");
+  EXPECT_EQ(tensors[1].shape, (Shape{2, 3}));
+  EXPECT_EQ(tensors[2].owner, "");
+  EXPECT_EQ(tensors[2].dtype, DType::kBFloat16);
+  EXPECT_EQ(got.files[1].slices.back().tensor, "mean");
+  EXPECT_EQ(got.FindState("v"), nullptr);
+}
+
+// As version 1 was written, in its letters: no formats and no bytes.
+TEST(ManifestTest, ReadsVersion1) {
+  constexpr char kFirst[] =
+      R"("format": "fsdp-train checkpoint",
+"version": 1,
+"world": 1,
+"shards": 1,
+"step": 3,
+"tokens": 192,
+"seed": 1337,
+"recipe": "run: {}\n",
+"config": "{}",
+"states": ["master","m"],
+"units": [
+{"name":"root","size":512,"shard_size":512,"frozen":false,"parameters":[{"name":"w","shape":[20,16],"offset":0},{"name":"b","shape":[3],"offset":320}]},
+{"name":"root.frozen","size":256,"shard_size":256,"frozen":true,"parameters":[{"name":"e","shape":[7],"offset":0}]}],
+"files": [
+{"name":"rank_0.safetensors","bytes":5400,"chunk_bytes":1048576,"chunks":["0123456789abcdef"],"slices":[{"state":"master","unit":"root","begin":0,"count":512,"at":280},{"state":"master","unit":"root.frozen","begin":0,"count":256,"at":2328},{"state":"m","unit":"root","begin":0,"count":512,"at":3352}]}]}
+)";
+  const Manifest got = ParseManifest(Seal(kFirst), "");
+  EXPECT_EQ(got.StateNames(), (std::vector<std::string>{"master", "m"}));
+  for (const StateFormat& state : got.states) {
+    EXPECT_EQ(state.grid, Grid::kElement);
+    EXPECT_EQ(state.dtypes, (std::vector<DType>{DType::kFloat32, DType::kFloat32}));
+  }
+  EXPECT_EQ(got.files[0].slices[2].at, 3352);
+  EXPECT_EQ(got.files[0].slices[2].bytes, 2048);
+  EXPECT_NE(ErrorOf(Seal(std::string(kFirst).replace(std::string(kFirst).find("3352"), 4, "3353")))
+                .find("ends behind its file"),
+            std::string::npos);
+  EXPECT_EQ(ParseManifest(ManifestToText(got), "").states.size(), 2u);  // As version 2.
 }
 
 TEST(ManifestTest, RefusesTextThatIsNotUtf8) {
@@ -124,7 +199,9 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
     std::function<void(Json&)> edit;
   } cases[] = {
       {"format", [](Json& j) { j["format"] = "other"; }},
-      {"version 2, this build reads 1", [](Json& j) { j["version"] = 2; }},
+      {"version 3, this build reads up to 2: use the build that wrote it, or a newer one",
+       [](Json& j) { j["version"] = 3; }},
+      {"version: want an integer", [](Json& j) { j["version"] = 0; }},
       {"version: want an integer", [](Json& j) { j["version"] = true; }},
       {"has no step", [](Json& j) { j.erase("step"); }},
       {"step: want an integer", [](Json& j) { j["step"] = -1; }},
@@ -145,12 +222,23 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
       {"state 'v' do not hold flat parameter 'root'",
        [](Json& j) {
          j["states"] = {"master", "m", "v"};
+         j["formats"]["v"] = j["formats"]["m"];
+       }},
+      {"formats: has no 'v'",
+       [](Json& j) {
+         j["states"] = {"master", "m", "v"};
        }},
       {"states: is not a list", [](Json& j) { j["states"] = "master"; }},
       {"two flat parameters 'h.0'", [](Json& j) { j["units"][0]["name"] = "h.0"; }},
       {"no flat parameter 'root'", [](Json& j) { j["units"][0]["name"] = "other"; }},
+      {"no flat parameter 'other'", [](Json& j) { j["files"][0]["slices"][0]["unit"] = "other"; }},
       {"units[0].name: is empty", [](Json& j) { j["units"][0]["name"] = ""; }},
       {"do not hold flat parameter 'root' exactly once",
+       [](Json& j) {
+         j["units"][0]["frozen"] = true;
+         j["formats"]["m"]["dtypes"].erase("root");
+       }},
+      {"formats.'m'.dtypes: no flat parameter 'root' has the state",
        [](Json& j) { j["units"][0]["frozen"] = true; }},
       {"units[0].frozen: is neither", [](Json& j) { j["units"][0]["frozen"] = 1; }},
       {"size is not 2 times", [](Json& j) { j["units"][1]["shard_size"] = 128; }},
@@ -184,11 +272,20 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
       {"slices[0].at: want", [](Json& j) { j["files"][0]["slices"][0]["at"] = 8193; }},
       {"ends behind its file", [](Json& j) { j["files"][0]["slices"][0]["at"] = 7169; }},
       {"ends behind its file",
+       [](Json& j) { j["files"][0]["slices"][0]["bytes"] = int64_t{1} << 60; }},
+      {"has 1024 bytes, want",
        [](Json& j) { j["files"][0]["slices"][0]["count"] = int64_t{1} << 59; }},
+      {"bytes: want", [](Json& j) { j["files"][0]["slices"][0]["bytes"] = 0; }},
+      {"bytes: want", [](Json& j) { j["files"][0]["slices"][0]["bytes"] = -4; }},
+      {"slices[0]: has no bytes", [](Json& j) { j["files"][0]["slices"][0].erase("bytes"); }},
       {"count: want", [](Json& j) { j["files"][0]["slices"][0]["count"] = 0; }},
       {"two slices share bytes", [](Json& j) { j["files"][0]["slices"][0]["at"] = 1123; }},
       {"exactly once", [](Json& j) { j["files"][0]["slices"][0]["begin"] = 1; }},
-      {"exactly once", [](Json& j) { j["files"][0]["slices"][0]["count"] = 255; }},
+      {"exactly once",
+       [](Json& j) {
+         j["files"][0]["slices"][0]["count"] = 255;
+         j["files"][0]["slices"][0]["bytes"] = 1020;
+       }},
       {"exactly once", [](Json& j) { j["files"][1]["slices"][0]["begin"] = 0; }},
       {"exactly once", [](Json& j) { j["files"][1]["slices"].erase(0); }},
       {"exactly once",
@@ -208,16 +305,111 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
   }
 }
 
+// The same of formats, one of each.
+TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
+  constexpr int kMaster = 0, kScale = 1, kRows = 6, kCodes = 7;  // Slices of the first file.
+  const auto slice = [](Json& j, int i) -> Json& { return j["files"][0]["slices"][i]; };
+  const auto tensor = [](Json& j, int i) -> Json& { return j["formats"]["factor"]["tensors"][i]; };
+  const struct {
+    const char* want;
+    std::function<void(Json&)> edit;
+  } cases[] = {
+      {"formats: is not an object", [](Json& j) { j["formats"] = Json::array(); }},
+      {"has no formats", [](Json& j) { j.erase("formats"); }},
+      {"formats: has no 'scale'", [](Json& j) { j["formats"].erase("scale"); }},
+      {"formats: no state 'v'", [](Json& j) { j["formats"]["v"] = j["formats"]["m"]; }},
+      {"formats.'m'.grid: no grid is called 'row'",
+       [](Json& j) { j["formats"]["m"]["grid"] = "row"; }},
+      {"formats.'m'.dtypes.'h.0': no dtype of states is called 'fp8'",
+       [](Json& j) { j["formats"]["m"]["dtypes"]["h.0"] = "fp8"; }},
+      {"no dtype of states is called 'int64'", [&](Json& j) { tensor(j, 0)["dtype"] = "int64"; }},
+      {"formats.'m': has no dtypes", [](Json& j) { j["formats"]["m"].erase("dtypes"); }},
+      {"formats.'m'.dtypes: has no 'h.0'",
+       [](Json& j) { j["formats"]["m"]["dtypes"].erase("h.0"); }},
+      {"formats.'m'.dtypes: no flat parameter 'h.1' has the state",
+       [](Json& j) { j["formats"]["m"]["dtypes"]["h.1"] = "fp32"; }},
+      {"formats.'m'.dtypes.'h.0': is not a string",
+       [](Json& j) { j["formats"]["m"]["dtypes"]["h.0"] = 4; }},
+      // Another dtype or grid than the slices were written in.
+      {"a slice of state 'm' has 256 bytes, want 512",
+       [](Json& j) { j["formats"]["m"]["dtypes"]["h.0"] = "fp16"; }},
+      {"a slice of state 'm' has 512 bytes, want 2",
+       [](Json& j) { j["formats"]["m"]["grid"] = "block"; }},
+      {"a slice of state 'scale' has 4 bytes, want 1024",
+       [](Json& j) { j["formats"]["scale"]["grid"] = "element"; }},
+      {"formats.'m': has no tensors", [](Json& j) { j["formats"]["m"]["grid"] = "tensor"; }},
+      {"a slice of state 'm' is none of its grid, tensor",
+       [](Json& j) {
+         j["formats"]["m"] = {{"grid", "tensor"}, {"tensors", Json::array()}};
+       }},
+      {"a slice of state 'factor' is none of its grid, tensor",
+       [&](Json& j) {
+         slice(j, kRows).erase("tensor");
+         slice(j, kRows)["unit"] = "root";
+       }},
+      {"a slice of state 'master' is none of its grid, element",
+       [&](Json& j) { slice(j, kMaster)["tensor"] = "a.rows"; }},
+      {"begins or ends inside a block of 256", [&](Json& j) { slice(j, kScale)["begin"] = 64; }},
+      {"begins or ends inside a block of 256", [&](Json& j) { slice(j, kScale)["count"] = 255; }},
+      {"state 'scale' do not hold flat parameter 'h.0' exactly once",
+       [&](Json& j) { slice(j, kScale)["begin"] = 256; }},
+      // Tensors of their own.
+      {"tensors[0]: its owner 'x' is no parameter", [&](Json& j) { tensor(j, 0)["owner"] = "x"; }},
+      {"tensors[0]: its owner 'root' is no parameter",
+       [&](Json& j) { tensor(j, 0)["owner"] = "root"; }},
+      {"owner: is not a string", [&](Json& j) { tensor(j, 0)["owner"] = nullptr; }},
+      {"owner: is empty", [&](Json& j) { tensor(j, 0)["owner"] = ""; }},
+      {"two tensors 'a.codes'", [&](Json& j) { tensor(j, 0)["name"] = "a.codes"; }},
+      {"tensors[0]: has no name", [&](Json& j) { tensor(j, 0).erase("name"); }},
+      {"tensors[0]: has no elements",
+       [&](Json& j) {
+         tensor(j, 0)["shape"] = {4, 0};
+       }},
+      {"shape[0]: want", [&](Json& j) { tensor(j, 0)["shape"] = {-1}; }},
+      {"state 'factor' do not hold tensor 'a.rows' exactly once",
+       [&](Json& j) { tensor(j, 0)["shape"] = {11}; }},
+      {"state 'factor' do not hold tensor 'a.rows' exactly once",
+       [&](Json& j) { j["files"][0]["slices"].erase(kRows); }},
+      {"no tensor 'other'", [&](Json& j) { slice(j, kRows)["tensor"] = "other"; }},
+      {"state 'factor' do not hold tensor 'mean' exactly once",
+       [](Json& j) {  // A second one, beside the first.
+         Json again = j["files"][1]["slices"][6];
+         again["at"] = 5000;
+         j["files"][0]["slices"].push_back(again);
+       }},
+      {"tensor 'a.rows' is in parts",
+       [&](Json& j) {
+         Json half = slice(j, kRows);
+         half["count"] = slice(j, kRows)["count"] = 5;
+         half["bytes"] = slice(j, kRows)["bytes"] = 20;
+         half["begin"] = 5;
+         half["at"] = 5000;
+         j["files"][1]["slices"].push_back(half);
+       }},
+      {"has 40 bytes, want 20", [&](Json& j) { tensor(j, 0)["dtype"] = "bf16"; }},
+      {"files[0]: two slices share bytes", [&](Json& j) { slice(j, kCodes)["at"] = 4039; }},
+      {"files[0]: two slices share bytes", [&](Json& j) { slice(j, kScale)["at"] = 1123; }},
+      {"slices[7]: ends behind its file", [&](Json& j) { slice(j, kCodes)["at"] = 8187; }},
+  };
+  EXPECT_EQ(ErrorOf(Edit([](Json&) {}, Mixed())), "");
+  for (const auto& c : cases) {
+    const std::string error = ErrorOf(Edit(c.edit, Mixed()));
+    EXPECT_NE(error.find(c.want), std::string::npos) << "want '" << c.want << "': " << error;
+    EXPECT_EQ(error.find("dir/manifest.json: "), error.empty() ? std::string::npos : 0u);
+  }
+}
+
 // Under a right checksum, random damage is read or refused, never worse; what is read holds
 // together, so it can be written again.
 TEST(ManifestTest, SurvivesRandomDamage) {
-  const std::string whole = ManifestToText(Small());
-  const std::string rest = whole.substr(whole.find('\n') + 1);
+  const std::string whole = ManifestToText(Small()), mixed = ManifestToText(Mixed());
+  const std::string rests[] = {whole.substr(whole.find('\n') + 1),
+                               mixed.substr(mixed.find('\n') + 1)};
   std::mt19937_64 random(99);
   const std::string letters = "0123456789-.,:[]{}\"ertul\\";
   int refused = 0, read = 0;
   for (int i = 0; i < 4'000; ++i) {
-    std::string text = rest;
+    std::string text = rests[i % 2];
     for (int n = 1 + static_cast<int>(random() % 3); n > 0; --n) {
       const size_t at = random() % text.size();
       switch (random() % 4) {

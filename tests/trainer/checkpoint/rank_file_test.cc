@@ -29,14 +29,16 @@ class RankFile : public ::testing::Test {
     world_.model = {{"embedding", false, {{"wte", Shape{1000, 401}}}}};
     layout_ = world_.MakeLayout();
     values_.assign(static_cast<size_t>(layout_.flat_parameters[0].size), 0.5f);
-    writer_.emplace(directory_, layout_, ShardPlace{}, std::vector<std::string>{"master"});
-    writer_->Append(0, values_);
+    writer_.emplace(directory_, layout_, ShardPlace{}, states_);
+    writer_->Append(0, {std::as_bytes(std::span(values_)).data(), DType::kFloat32,
+                        Shape{static_cast<int64_t>(values_.size())}});
   }
 
   const std::string directory_ = FreshDirectory("rank_file");
   const std::string path_ = directory_ + "/rank_0.safetensors";
   World world_;
   Layout layout_;
+  const std::vector<StateFormat> states_ = ElementStates({"master"}, 1);
   std::vector<float> values_;
   std::optional<RankFileWriter> writer_;
 };

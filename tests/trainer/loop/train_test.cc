@@ -174,7 +174,7 @@ void CopyWith(const std::string& from, const std::string& to, const std::string&
   CheckpointReader reader(from);
   const Manifest& manifest = reader.manifest();
   WriteCheckpoint(
-      to, {manifest.meta, Relayout(manifest.flat_parameters, 1), 1, manifest.states},
+      to, {manifest.meta, Relayout(manifest.flat_parameters, 1), 1, manifest.StateNames()},
       [&](const std::string& s, const Placement& p, int64_t begin, std::span<float> out) {
         reader.Read(s, p.name, p.shape, begin, out);
         const int64_t at = element - begin;
@@ -269,7 +269,7 @@ TEST(NotFiniteTest, LeavesAFiniteCheckpointAtAnyMoment) {
     if (!latest) continue;
     ++kept;
     CheckpointReader reader(*latest);
-    for (const std::string& state : reader.manifest().states) {
+    for (const std::string& state : reader.manifest().StateNames()) {
       for (const float v : StateOf(*latest, state)) ASSERT_TRUE(std::isfinite(v)) << what;
     }
   }

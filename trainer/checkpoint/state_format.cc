@@ -1,0 +1,49 @@
+#include "trainer/checkpoint/state_format.h"
+
+#include "trainer/core/check.h"
+
+namespace fsdp {
+
+std::string_view Name(Grid grid) {
+  switch (grid) {
+    case Grid::kElement:
+      return "element";
+    case Grid::kBlock:
+      return "block";
+    case Grid::kTensor:
+      return "tensor";
+  }
+  FSDP_CHECK(false) << "grid " << static_cast<int>(grid);
+}
+
+std::optional<Grid> FindGrid(std::string_view name) {
+  for (const Grid grid : {Grid::kElement, Grid::kBlock, Grid::kTensor}) {
+    if (Name(grid) == name) return grid;
+  }
+  return std::nullopt;
+}
+
+int64_t ElementsOfValue(Grid grid) { return grid == Grid::kBlock ? kGridBlock : 1; }
+
+bool IsStateDType(DType dtype) { return FindStateDType(Name(dtype)).has_value(); }
+
+std::optional<DType> FindStateDType(std::string_view name) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kUInt8}) {
+    if (Name(dtype) == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, size_t flats) {
+  std::vector<StateFormat> states;
+  for (const std::string& name : names) {
+    states.push_back({name, Grid::kElement, std::vector<DType>(flats, DType::kFloat32), {}});
+  }
+  return states;
+}
+
+bool FlatHasState(const FlatParameter& flat, std::string_view state) {
+  return !flat.frozen || state == "master";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,59 @@
+// How a checkpoint keeps a state: in which dtype, and what one value of it stands for.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_STATE_FORMAT_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_STATE_FORMAT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/core/dtype.h"
+#include "trainer/core/view.h"
+#include "trainer/fsdp/layout.h"
+
+namespace fsdp {
+
+enum class Grid : uint8_t {
+  kElement,  // A value an element of the flat parameter: weights, moments.
+  kBlock,    // A value each kGridBlock elements of it, from its begin: scales of 8-bit state.
+  kTensor,   // Tensors of their own: factors of a parameter, its scales, running statistics.
+};
+
+constexpr int64_t kGridBlock = 256;  // Elements.
+static_assert(kShardAlignment % kGridBlock == 0, "a block must not lie on two ranks");
+
+std::string_view Name(Grid grid);  // "element", "block", "tensor".
+std::optional<Grid> FindGrid(std::string_view name);
+
+int64_t ElementsOfValue(Grid grid);  // Of a flat parameter; of a tensor of its own.
+
+// What state is kept in: fp32, bf16, fp16, uint8.
+bool IsStateDType(DType dtype);
+std::optional<DType> FindStateDType(std::string_view name);
+
+// A tensor of no flat parameter. It has one value in the whole job, so it means the same at any
+// world: what ranks hold apart (statistics of their own batches) they make one before a save.
+struct OwnTensor {
+  std::string name;   // Of its state's tensors, this one's.
+  std::string owner;  // The parameter that it belongs to; empty: the whole model.
+  DType dtype = DType::kFloat32;
+  Shape shape;  // At least one element.
+};
+
+struct StateFormat {
+  std::string name;  // "master", "m", ...; no '/' in it.
+  Grid grid = Grid::kElement;
+  std::vector<DType> dtypes;       // By flat parameter; kTensor: none.
+  std::vector<OwnTensor> tensors;  // kTensor alone.
+};
+
+// fp32 per element: all that version 1 knew.
+std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, size_t flats);
+
+bool FlatHasState(const FlatParameter& flat, std::string_view state);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_STATE_FORMAT_H_
