@@ -1,0 +1,150 @@
+#include "trainer/loop/checkpointer.h"
+
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/finite.h"
+#include "trainer/core/errors.h"
+#include "trainer/loop/failure_protocol.h"
+
+namespace fsdp {
+namespace {
+
+std::vector<CheckpointState> ForCheckpoint(const std::vector<ShardState>& state) {
+  std::vector<CheckpointState> states;
+  for (const ShardState& s : state) states.push_back({s.name, s.shards});
+  return states;
+}
+
+std::vector<Range> RangesOf(const std::vector<ShardState>& state) {
+  std::vector<Range> ranges;
+  for (const ShardState& s : state) {
+    for (const View& shard : s.shards) {
+      if (shard.NumElements() > 0) ranges.emplace_back(shard);
+    }
+  }
+  return ranges;
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(const Recipe& recipe, const Job& job, const RunDirectory& directory,
+                           Session& session, Recorder& recorder)
+    : recipe_(recipe), job_(job), directory_(directory), session_(session), recorder_(recorder) {
+  if (session_.options().snapshot) saver_.emplace(job_.checker);
+}
+
+CheckpointMeta Checkpointer::Load(const std::string& from) {
+  const std::vector<ShardState>& state = session_.state();
+  try {
+    DeclareHostUse("load", {}, RangesOf(state));
+    CheckpointMeta meta = LoadCheckpoint(from, executor().layout(), Place(), ForCheckpoint(state));
+    if (const std::string wrong = NotFinite(); !wrong.empty()) {
+      throw CheckpointError(from + ": " + wrong + ": not finite, so no run can go on from it");
+    }
+    return meta;
+  } catch (const CheckpointError& error) {
+    const bool own = std::filesystem::path(from).parent_path() == directory_.checkpoints();
+    throw CheckpointError(error.what() + (own ? HowToGoOn(from) : ""));
+  }
+}
+
+bool Checkpointer::IsDue(int64_t step) const {
+  const int64_t every = recipe_.checkpoint.every;
+  return every > 0 && (step % every == 0 || step == recipe_.train.steps);
+}
+
+void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
+  executor().Synchronize();
+  const double begin = recorder_.Pause();
+  Finish();
+  recorder_.Sync();
+  const auto save = [this, meta, attempt = saves_++](const std::vector<ShardState>& state) {
+    return SaveCheckpoint(directory_.checkpoints(), executor().layout(), Place(),
+                          ForCheckpoint(state), meta, *job_.store, attempt,
+                          recipe_.checkpoint.keep_last);
+  };
+  saved_step_ = meta.step;
+  if (saver_ && !last) {
+    const std::vector<ShardState>& snapshot = session_.TakeSnapshot();
+    executor().Synchronize();
+    saver_->Start([save, &snapshot] { return save(snapshot); }, RangesOf(snapshot));
+  } else {
+    DeclareHostUse("save", RangesOf(session_.state()), {});
+    RecordSaved(save(session_.state()));
+  }
+  recorder_.Continue({.step = meta.step, .checkpoint = recorder_.Now() - begin});
+}
+
+void Checkpointer::Poll() {
+  if (saver_ && saver_->ended() && !saver_->failed()) Finish();
+}
+
+void Checkpointer::Finish() {
+  if (saver_ && saver_->in_flight()) RecordSaved(saver_->Finish());
+}
+
+std::exception_ptr Checkpointer::GiveUp(const std::exception& error) {
+  if (!saver_ || !saver_->in_flight()) return nullptr;
+  if (!saver_->ended() && job_.store->FailureReason().empty()) {
+    job_.store->Fail("rank " + std::to_string(job_.rank) + ": " + error.what());
+  }
+  try {
+    saver_->Finish();
+  } catch (const CommError&) {  // It went down with the run.
+  } catch (const Error&) {
+    if (dynamic_cast<const CommError*>(&error)) return std::current_exception();
+  } catch (const std::exception&) {
+  }
+  return nullptr;
+}
+
+void Checkpointer::RequireFinite(int64_t step) {
+  executor().Synchronize();
+  DeclareHostUse("look", RangesOf(session_.state()), {});
+  EveryRank(job_, "last update", [&] {
+    const std::string wrong = NotFinite();
+    if (wrong.empty()) return;
+    throw Error(ExitCode::kNotFinite, "after step " + std::to_string(step) + ": " + wrong +
+                                          ": not finite, so its update has overflowed; a lower "
+                                          "optimizer.lr or more schedule.warmup_steps usually "
+                                          "helps");
+  });
+}
+
+ShardPlace Checkpointer::Place() {
+  const Layout& layout = executor().layout();
+  return {job_.rank, job_.world, executor().shard_rank(), executor().replica_rank(),
+          job_.world / layout.shards};
+}
+
+// Of this rank's shards, the first element that is NaN or infinite, in words; or empty.
+std::string Checkpointer::NotFinite() {
+  const Layout& layout = executor().layout();
+  for (const ShardState& s : session_.state()) {
+    for (size_t u = 0; u < s.shards.size(); ++u) {
+      const View& shard = s.shards[u];
+      if (shard.NumElements() == 0) continue;
+      const std::optional<size_t> first = FirstNotFinite(shard);
+      if (!first) continue;
+      const auto at = static_cast<int64_t>(*first);
+      const int64_t begin = layout.flat_parameters[u].ShardBegin(executor().shard_rank());
+      return DescribeNotFinite(s.name, layout.flat_parameters[u], begin + at, FloatAt(shard, at));
+    }
+  }
+  return "";
+}
+
+// To the stream checker: what the host itself reads and writes of the device's memory.
+void Checkpointer::DeclareHostUse(const char* name, const std::vector<Range>& reads,
+                                  const std::vector<Range>& writes) {
+  if (job_.checker) job_.checker->OnHostAccess(name, reads, writes);
+}
+
+void Checkpointer::RecordSaved(const SavedCheckpoint& saved) {
+  recorder_.Write(CheckpointRecord{saved_step_, saved.path, saved.seconds, saved.bytes});
+}
+
+}  // namespace fsdp

@@ -1,0 +1,100 @@
+#include "trainer/loop/evaluator.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/generate/sampler.h"
+
+namespace fsdp {
+namespace {
+
+// Row 0: the tokens, then zeros, which causal attention never sees from where we look.
+void FillPrompt(std::span<const int32_t> tokens, const Batch& batch) {
+  const int64_t seq = batch.tokens.shape[1];
+  for (int64_t i = 0; i < batch.tokens.NumElements(); ++i) {
+    batch.tokens.As<int32_t>()[i] =
+        i < static_cast<int64_t>(tokens.size()) ? tokens[static_cast<size_t>(i)] : 0;
+    batch.targets.As<int32_t>()[i] = 0;
+    batch.weights.As<float>()[i] = 0;
+    batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i % seq);
+  }
+  std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const Recipe& recipe, const Job& job, int64_t vocab, uint64_t seed,
+                     const RunData& data, Session& session, Recorder& recorder)
+    : recipe_(recipe),
+      job_(job),
+      vocab_(vocab),
+      seed_(seed),
+      data_(data),
+      session_(session),
+      recorder_(recorder) {}
+
+bool Evaluator::IsDue(int64_t step) const {
+  const int64_t every = recipe_.eval.every;
+  return !data_.valid.empty() && every > 0 && (step % every == 0 || step == recipe_.train.steps);
+}
+
+void Evaluator::Run(int64_t step) {
+  const double begin = recorder_.Pause();
+  for (const RunData::Valid& valid : data_.valid) {
+    recorder_.Write(EvalRecord{step, Loss(*valid.loader), valid.name});
+  }
+  const double evaluated = recorder_.Now();
+  if (session_.options().generate) RecordSample(step);
+  recorder_.Continue({step, evaluated - begin, recorder_.Now() - evaluated, 0});
+}
+
+// Mean over the targets of all its batches.
+double Evaluator::Loss(const EvalLoader& loader) {
+  const ExecutorOptions& e = session_.options().executor;
+  const double wave = static_cast<double>(e.micro_batch_size * e.seq_len * job_.world);
+  double sum = 0;
+  std::optional<int64_t> last;
+  const auto take = [&] {
+    if (last) sum += static_cast<double>(session_.executor().Result(*last).loss) * wave;
+  };
+  for (int64_t b = 0; b < loader.Batches(); ++b) {
+    for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
+      session_.Eval(static_cast<float>(1 / wave), [&, b, m](int, const Batch& batch) {
+        loader.MicroBatch(b, m, job_.rank, batch);
+      });
+      take();
+      last = session_.executor().steps() - 1;
+    }
+  }
+  take();
+  return sum / static_cast<double>(loader.Targets());
+}
+
+void Evaluator::RecordSample(int64_t step) {
+  const SampleRecipe& sample = *recipe_.eval.sample;
+  SampleOptions options;
+  options.max_tokens = sample.max_tokens;
+  options.sampling.temperature = sample.temperature;
+  const Tokenizer& tokenizer = *data_.tokenizer;
+  options.vocab = std::min<int64_t>(vocab_, tokenizer.vocab_size());
+  options.context = recipe_.data.seq_len;
+  options.end = tokenizer.eot();
+  options.seed = seed_;
+  options.step = static_cast<uint64_t>(step);
+  const auto logits = [&](std::span<const int32_t> tokens) {
+    return session_.Logits(static_cast<int64_t>(tokens.size()) - 1,
+                           [tokens](int, const Batch& batch) { FillPrompt(tokens, batch); });
+  };
+  std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
+  if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
+  if (prompt.empty()) return;  // Nothing but what the tokenizer takes away.
+  std::string text;
+  for (const int32_t id : Sample(options, std::move(prompt), logits)) text += tokenizer.Piece(id);
+  recorder_.Write(SampleRecord{step, sample.prompt, text});
+}
+
+}  // namespace fsdp

@@ -1,0 +1,43 @@
+// The loss of the validation sets while a run trains, and a sample of what the model says.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_EVALUATOR_H_
+#define FSDP_TRAIN_TRAINER_LOOP_EVALUATOR_H_
+
+#include <cstdint>
+
+#include "trainer/data/loader.h"
+#include "trainer/engine/session.h"
+#include "trainer/loop/job.h"
+#include "trainer/loop/recorder.h"
+#include "trainer/loop/setup.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+// Of every rank: they evaluate together, with the averaged weights where the session does.
+class Evaluator {
+ public:
+  // References are kept. `vocab`: the model's; `seed`: of the draws of samples.
+  Evaluator(const Recipe& recipe, const Job& job, int64_t vocab, uint64_t seed, const RunData& data,
+            Session& session, Recorder& recorder);
+
+  // Whether eval.every asks for it after this training step.
+  bool IsDue(int64_t step) const;
+  // Blocks until all is recorded, as of after `step`, whose result has been read.
+  void Run(int64_t step);
+
+ private:
+  double Loss(const EvalLoader& loader);
+  void RecordSample(int64_t step);
+
+  const Recipe& recipe_;
+  const Job& job_;
+  const int64_t vocab_;
+  const uint64_t seed_;
+  const RunData& data_;
+  Session& session_;
+  Recorder& recorder_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_EVALUATOR_H_

@@ -1,0 +1,117 @@
+#include "trainer/loop/failure_protocol.h"
+
+#include <chrono>
+#include <ostream>
+#include <stop_token>
+#include <utility>
+
+#include "trainer/comm/early_stop.h"
+#include "trainer/comm/together.h"
+#include "trainer/comm/told_once.h"
+#include "trainer/core/utf8.h"
+
+namespace fsdp {
+namespace {
+
+std::string RankName(const Job& job) { return "rank " + std::to_string(job.rank); }
+
+}  // namespace
+
+FailureLink::FailureLink(Store& store, std::vector<Communicator*> communicators)
+    : store_(store), communicators_(std::move(communicators)) {
+  store_.OnFailure([this](const std::string& why) { Abort(why); });
+}
+
+void FailureLink::Abort(const std::string& why) {
+  for (Communicator* c : communicators_) c->Abort(why);
+}
+
+EarlyStopWatch::EarlyStopWatch(const Job& job) {
+  if (!job.stop_requested) return;
+  thread_ = std::jthread([this, &job](const std::stop_token& end) {
+    std::unique_lock lock(mutex_);
+    while (!ended_.wait_for(lock, end, std::chrono::milliseconds(20), [] { return false; }) &&
+           !end.stop_requested()) {
+      if (!job.stop_requested()) continue;
+      stopped_ = true;
+      job.store->Fail(RankName(job) + ": " + EarlyStop::kReason);
+      return;
+    }
+  });
+}
+
+void EarlyStopWatch::End() {
+  thread_ = std::jthread();
+  if (stopped_) throw EarlyStop();
+}
+
+bool IsEarlyStop(const Job& job, const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  return (ours != nullptr && ours->code() == ExitCode::kStopped) ||
+         EarlyStop::Is(job.store->FailureReason());
+}
+
+void EveryRank(const Job& job, const std::string& name, const std::function<void()>& work) {
+  Together(*job.store, "train/" + name, job.rank, job.world, [&] {
+    work();
+    return "";
+  });
+}
+
+void EndRun(const Job& job, const std::exception& error, const RunParts& parts) {
+  // Before the abort, which changes it.
+  std::string reason = error.what();
+  const bool comm = dynamic_cast<const CommError*>(&error) != nullptr;
+  if (comm) reason += "; " + RankName(job) + " stood at " + parts.where();
+  parts.abort(error.what());
+  if (IsEarlyStop(job, error)) {
+    parts.record_stop();
+    throw;
+  }
+  const std::exception_ptr cause = parts.give_up(error);
+  if (cause) {
+    try {
+      std::rethrow_exception(cause);
+    } catch (const std::exception& failed) {
+      reason = failed.what();
+    }
+  }
+  parts.record_failure(reason);
+  if (cause) std::rethrow_exception(cause);
+  if (comm) throw CommError(reason);
+  throw;
+}
+
+ExitCode LiveAndTell(const Job& job, const std::function<Life()>& begin) {
+  const auto tells = [&](const char* what, const Error& error) {
+    return TellsIt(*job.store, what, job.rank, job.world, error);
+  };
+  try {
+    Life life;
+    try {
+      life = begin();
+    } catch (const Error& error) {
+      if (IsEarlyStop(job, error) || tells("start", error)) throw;
+      throw ToldByAnother(error);
+    }
+    try {
+      return life();
+    } catch (const Error& error) {  // All ranks see the same numbers.
+      if (error.code() != ExitCode::kNotFinite || tells("not_finite", error)) throw;
+      throw ToldByAnother(error);
+    }
+  } catch (const std::exception& error) {
+    // The others hear the cause, not just that somebody is gone.
+    if (job.store->FailureReason().empty()) {
+      job.store->Fail(RankName(job) + ": " +
+                      (IsEarlyStop(job, error) ? EarlyStop::kReason : error.what()));
+    }
+    if (!IsEarlyStop(job, error)) throw;
+    const bool says_more = dynamic_cast<const CommError*>(&error) == nullptr &&
+                           !EarlyStop::Is(error.what()) && job.console != nullptr;
+    if (says_more) *job.console << Printable(error.what()) << std::endl;  // What goes on, and how.
+    throw EarlyStop();
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,56 @@
+#include "trainer/loop/initialize.h"
+
+#include <cstdio>
+#include <span>
+#include <string>
+
+#include "trainer/checkpoint/finite.h"
+#include "trainer/core/utf8.h"
+#include "trainer/loop/failure_protocol.h"
+#include "trainer/weights/initial_weights.h"
+
+namespace fsdp {
+namespace {
+
+void DescribeFiles(const Recipe& recipe, const ModelShape& shape, Recorder& recorder) {
+  const std::string& directory = *recipe.model.init_from;
+  std::string keys, rates;
+  for (const std::string& key : IgnoredKeys(directory)) keys += (keys.empty() ? "" : ", ") + key;
+  VisitDropouts(shape, [&](const char* name, double rate) {
+    const std::string key = std::string("model.") + name;
+    if (rate == 0 || recipe.places.count(key) > 0) return;
+    char text[32];
+    std::snprintf(text, sizeof(text), " %g", rate);
+    rates += (rates.empty() ? "" : ", ") + key + text;
+  });
+  if (!rates.empty()) recorder.Line(Printable(directory + ": taken over: " + rates));
+  if (!keys.empty()) recorder.Line(Printable(directory + "/config.json: not looked at: " + keys));
+}
+
+}  // namespace
+
+void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job& job, uint64_t seed,
+                       Session& session, Recorder& recorder) {
+  Executor& executor = session.executor();
+  const auto draw = [seed](const Parameter& p, int64_t begin, std::span<float> values) {
+    FillInitial(p, seed, begin, values);
+  };
+  if (recipe.model.init_from) {
+    DescribeFiles(recipe, shape, recorder);
+    const std::string& from = *recipe.model.init_from;
+    EveryRank(job, "initial weights", [&] {
+      executor.Initialize([draw, read = RequireFinite(OpenInitialWeights(from),
+                                                      "model.init_from: " + from, "trained")](
+                              const Parameter& p, int64_t begin, std::span<float> values) {
+        p.is_adapter() ? draw(p, begin, values) : read(p, begin, values);
+      });
+      executor.Synchronize();
+    });
+  } else {
+    executor.Initialize(draw);
+  }
+  session.InitializeEma();
+  executor.Synchronize();
+}
+
+}  // namespace fsdp

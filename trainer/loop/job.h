@@ -1,0 +1,38 @@
+// Who a rank is and how it reaches the others.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_JOB_H_
+#define FSDP_TRAIN_TRAINER_LOOP_JOB_H_
+
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/comm/store.h"
+#include "trainer/runtime/stream_checker.h"
+
+namespace fsdp {
+
+// Processes in a real run, threads in tests.
+struct Job {
+  int rank = 0, world = 1;
+  int local_world = 1;  // Ranks on this host.
+  Store* store = nullptr;
+  // Makes a communicator over all ranks; `name` is new each time. Not called in a world of one.
+  std::function<std::unique_ptr<Communicator>(const std::string& name)> connect;
+  int restart = 0;    // How often the launcher has started all ranks again.
+  std::string place;  // For the log and rank 0's console: which rank this is, and who says so.
+  std::vector<std::string> command_line;
+  // What the user asked of this rank so far; null: nothing. Read once a step.
+  std::function<bool()> stop_requested;
+  std::function<bool()> take_save_request;    // True once a request.
+  std::function<bool()> take_report_request;  // Likewise: to say where the rank stands.
+  std::ostream* console = nullptr;            // Rank 0's; null: silent.
+  std::shared_ptr<StreamChecker> checker;     // Of tests: proves the order of all uses of memory.
+  std::function<bool()> reader_gone;  // Asked where the console fails: is it for want of a reader?
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_JOB_H_

@@ -1,0 +1,298 @@
+#include "trainer/loop/recorder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <ostream>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "trainer/comm/early_stop.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/units.h"
+#include "trainer/core/whole_file.h"
+#include "trainer/observe/build_info.h"
+#include "trainer/observe/chrome_trace.h"
+#include "trainer/ops/cpu/isa.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/print.h"
+
+namespace fsdp {
+namespace {
+
+std::ostream& Out(const Job& job) {
+  static std::ostream null(nullptr);
+  return job.console ? *job.console : null;
+}
+
+ConsoleOptions ConsoleFor(const Job& job, std::function<void(std::string_view)> copy) {
+  if (job.console == nullptr || job.rank != 0) {
+    ConsoleOptions off;
+    off.enabled = false;
+    return off;
+  }
+  ConsoleOptions options = DetectConsole(1, job.rank);
+  options.copy = std::move(copy);
+  return options;
+}
+
+}  // namespace
+
+Recorder::Recorder(const Recipe& recipe, const Job& job)
+    : recipe_(recipe), job_(job), console_(Out(job), ConsoleFor(job, [this](std::string_view line) {
+                                             if (log_) log_->Info(line);
+                                           })) {}
+
+void Recorder::OpenLog(const RunDirectory& directory) {
+  directory_ = &directory;
+  log_.emplace(directory.log(job_.rank));
+  log_->Info(job_.place + ", process " + std::to_string(getpid()) + " on " + DescribeHost().name);
+}
+
+void Recorder::Begin(const RunStart& start, const std::vector<std::string>& aside, int64_t step,
+                     const RunFacts& facts) {
+  planned_bytes_ = facts.planned_bytes;
+  if (!first()) return;
+  const std::string started = UtcNow();
+  const RunDirectory& directory = start.directory;
+  if (start.lock && !start.lock->missing().empty()) {
+    console_.Warning(directory.path + ": no lock can be had (" + start.lock->missing() +
+                     "): that another job trains in it would not be noticed");
+  }
+  if (start.resume_from.empty()) {
+    // A run that left no checkpoint to go on from; what it has recorded stays.
+    const std::string kept = SetMetricsAside(directory);
+    if (!kept.empty()) console_.Warning("starting over: the records so far are now in " + kept);
+  }
+  const std::string left = aside.empty() ? "" : KeepMetrics(directory);
+  OpenFiles(step);
+  RunRecord record;
+  record.name = recipe_.run.name;
+  record.version = BuildVersion();
+  record.git = BuildGitHash();
+  record.started = started;
+  record.device = "cpu";
+  record.world_size = job_.world;
+  record.threads = facts.threads;
+  record.seed = facts.seed;
+  record.parameters = facts.parameters;
+  record.steps = recipe_.train.steps;
+  Write(record);
+  if (!start.resume_from.empty()) RecordResume(start, step, facts);
+  WriteProvenance(directory.provenance(), DescribeRun(started, facts));
+  console_.Line(recipe_.run.name + ": " + HumanCount(static_cast<double>(facts.parameters)) +
+                " parameters, " + std::to_string(job_.world) +
+                (job_.world == 1 ? " rank" : " ranks") + " x " + std::to_string(facts.threads) +
+                (facts.threads == 1 ? " thread, " : " threads, ") +
+                HumanBytes(facts.planned_bytes) + " planned a rank, in " + directory.path);
+  console_.Line(job_.place);
+  for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
+  SayWhatIsHeldOut(facts);
+  if (!start.resume_from.empty()) {
+    console_.Line("resumed from " + start.resume_from + ", step " + std::to_string(step));
+  }
+  if (!aside.empty()) {
+    std::string list;
+    for (const std::string& name : aside) list += (list.empty() ? "" : ", ") + name;
+    console_.Warning("set aside, because this run goes back to step " + std::to_string(step) +
+                     ": " + list + " in " + directory.checkpoints() +
+                     (left.empty() ? "" : "; the records so far are also in " + left));
+  }
+}
+
+void Recorder::OpenFiles(int64_t step) {
+  const RunDirectory& directory = *directory_;
+  WriteWholeFile(directory.recipe(), PrintRecipe(recipe_));
+  MetricsKept kept;
+  metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step, &kept));
+  TrimTensorBoard(directory.path, step);
+  if (const std::string dropped = DescribeDamage(kept); !dropped.empty()) {
+    console_.Warning(directory.metrics() + ": dropped " + dropped);
+  }
+  if (recipe_.log.tensorboard) {
+    tensorboard_.emplace(directory.path, step);
+    tensorboard_->Text("recipe", step, PrintRecipe(recipe_));
+  }
+}
+
+void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts& facts) {
+  ResumeRecord record{step, start.resume_from, start.data_changed};
+  for (const std::string& change : start.valid_changed) {
+    record.data_changed.push_back("data.valid: " + change);
+  }
+  for (const std::string& change : record.data_changed) console_.Warning("data: " + change);
+  if (!start.data_changed.empty() && std::get_if<HeldOut>(&facts.held_out)) {
+    console_.Warning("data: what data.valid held out until now may be trained on from here on");
+  }
+  if (start.data_unknown) {
+    console_.Warning("data: " + start.resume_from +
+                     " does not say what the run was trained on (an older build wrote it): it is "
+                     "not compared");
+  }
+  Write(record);
+}
+
+// Held out, but evaluated by nobody: said, because it is easily not meant.
+void Recorder::SayWhatIsHeldOut(const RunFacts& facts) {
+  const auto* held = std::get_if<HeldOut>(&facts.held_out);
+  if (held == nullptr || recipe_.eval.every > 0) return;
+  char share[32];
+  std::snprintf(share, sizeof(share), "%g", 100 * held->fraction);
+  console_.Line(std::string("data.valid: the last ") + share +
+                " % of the data are held out, and eval.every: 0 never evaluates them; to "
+                "train a new run on all of it: data.valid: null");
+}
+
+Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& facts) const {
+  Provenance p;
+  p.command_line = job_.command_line;
+  std::error_code ignored;
+  p.directory = std::filesystem::current_path(ignored).string();
+  p.started = started;
+  p.version = BuildVersion();
+  p.git = BuildGitHash();
+  p.compiler = BuildCompiler();
+  p.device = "cpu";
+  p.libraries = {CLibrary(), {"kernels", IsaName()}};
+  p.world_size = job_.world;
+  p.threads = facts.threads;
+  p.seed = facts.seed;
+  p.host = DescribeHost();
+  std::vector<DataFile> said;  // Each once.
+  for (const auto* list : {&facts.data->train, &facts.data->valid}) {
+    for (const DataFile& file : *list) {
+      if (std::find(said.begin(), said.end(), file) != said.end()) continue;
+      said.push_back(file);
+      p.data.push_back({file.path, file.bytes, file.hash});
+    }
+  }
+  return p;
+}
+
+void Recorder::StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens) {
+  clock_ = options.clock;
+  meter_.emplace(options);
+  logged_step_ = step;
+  logged_tokens_ = tokens;
+}
+
+void Recorder::Write(const MetricsRecord& record) {
+  if (!metrics_) return;
+  metrics_->Write(record);
+  if (tensorboard_) tensorboard_->Write(record);
+  if (const auto* eval = std::get_if<EvalRecord>(&record)) console_.Eval(*eval);
+  if (const auto* saved = std::get_if<CheckpointRecord>(&record)) console_.Checkpoint(*saved);
+  if (const auto* sample = std::get_if<SampleRecord>(&record)) {
+    console_.Line("sample: " + sample->prompt + sample->text);
+  }
+}
+
+void Recorder::AddTimes(const StepTimes& t) {
+  const double between = last_end_ ? t.begin - *last_end_ - elsewhere_ : 0;
+  last_end_ = t.end;
+  elsewhere_ = 0;
+  times_ += {t.data,      t.forward,       t.recompute,           t.backward,
+             t.optimizer, t.communication, std::max(0.0, between)};
+}
+
+void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& times, int64_t tokens,
+                    double lr) {
+  if (!first()) return;
+  AddTimes(times);
+  const int64_t steps = recipe_.train.steps, left = steps - step;
+  if (step % recipe_.log.every == 0 || left == 0) {
+    const ThroughputMeter::Rates rates = meter_->Take(step - logged_step_, tokens - logged_tokens_);
+    StepRecord record;
+    record.time = times_ / static_cast<double>(step - logged_step_);
+    times_ = {};
+    logged_step_ = step;
+    logged_tokens_ = tokens;
+    record.step = step;
+    record.loss = result.loss;
+    record.grad_norm = result.grad_norm;
+    record.lr = lr;
+    record.tokens = tokens;
+    record.step_time_s = rates.step_time_s;
+    record.tokens_per_s = rates.tokens_per_s;
+    record.tflops_per_device = rates.tflops_per_device;
+    record.mfu = rates.mfu;
+    // Every rank's, and the same at every moment.
+    record.memory = {planned_bytes_, planned_bytes_, planned_bytes_};
+    Write(record);
+    console_.Step(record, steps, meter_->TimeLeft(left));
+  }
+  console_.Progress(step, steps, result.loss, meter_->TimeLeft(left));
+}
+
+void Recorder::WriteTrace(int64_t step, std::vector<Span> spans) {
+  const RankTrace trace{job_.rank, std::move(spans)};
+  std::string path = directory_->trace(step);
+  if (job_.world > 1) path.insert(path.rfind('.'), "_rank_" + std::to_string(job_.rank));
+  // That alone: a run directory that was removed is not made again.
+  std::error_code error;
+  const std::filesystem::path traces = std::filesystem::path(path).parent_path();
+  std::filesystem::create_directory(traces, error);
+  if (error) throw CheckpointError(traces.string() + ": cannot be made: " + error.message());
+  WriteChromeTrace(path, std::span(&trace, 1));
+}
+
+void Recorder::Sync() {
+  if (!metrics_) return;
+  metrics_->Sync();
+  if (tensorboard_) tensorboard_->Sync();
+}
+
+double Recorder::Pause() {
+  meter_->Pause();
+  return Now();
+}
+
+void Recorder::Continue(const PauseRecord& record) {
+  elsewhere_ += record.evaluation + record.sampling + record.checkpoint;
+  Write(record);
+  meter_->Continue();
+}
+
+void Recorder::Report(const std::string& where) {
+  log_->Info(where);
+  console_.Above([&] { std::cerr << where << std::endl; });
+}
+
+bool Recorder::LostItsReader() {
+  if (!first() || job_.console == nullptr || job_.console->good()) return lost_reader_;
+  if (std::exchange(console_failed_, true)) return lost_reader_;
+  lost_reader_ = job_.reader_gone && job_.reader_gone();
+  log_->Warning(std::string("the console cannot be written any more; what would be said there ") +
+                "is here alone" + (lost_reader_ ? ". Its reader has gone: stopping" : ""));
+  return lost_reader_;
+}
+
+void Recorder::Finish(const char* reason, int64_t step) {
+  Write(EndRecord{reason});
+  Sync();
+  log_->Info(std::string(reason) + " at step " + std::to_string(step));
+}
+
+void Recorder::Stopped() {
+  if (log_) log_->Info(EarlyStop::kReason);
+  RecordEnd("stopped");
+}
+
+void Recorder::Failed(const std::string& reason) {
+  if (log_) log_->Error(reason);
+  RecordEnd(reason);
+}
+
+void Recorder::RecordEnd(const std::string& reason) {
+  try {
+    Write(EndRecord{reason});
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,112 @@
+// What a run leaves to read: rank 0's metrics, TensorBoard, provenance and console, and the log of
+// every rank.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_RECORDER_H_
+#define FSDP_TRAIN_TRAINER_LOOP_RECORDER_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/core/span.h"
+#include "trainer/data/data_files.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/step_times.h"
+#include "trainer/loop/job.h"
+#include "trainer/loop/run_directory.h"
+#include "trainer/observe/console.h"
+#include "trainer/observe/log.h"
+#include "trainer/observe/metrics.h"
+#include "trainer/observe/provenance.h"
+#include "trainer/observe/tensorboard.h"
+#include "trainer/observe/throughput.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+// What is said of a run when it begins, beside its recipe.
+struct RunFacts {
+  int threads = 1;
+  uint64_t seed = 0;  // Of the run as it began, as the next.
+  ValidRecipe held_out;
+  int64_t parameters = 0;     // Elements of the whole model.
+  int64_t planned_bytes = 0;  // Of a rank.
+  const DataFiles* data = nullptr;
+};
+
+// Every rank has one; ranks but the first keep a log and are silent otherwise: what is written or
+// said here goes nowhere. Throws CheckpointError for all that the disk refuses.
+class Recorder {
+ public:
+  Recorder(const Recipe& recipe, const Job& job);  // References are kept.
+
+  void OpenLog(const RunDirectory& directory);  // A reference is kept.
+  // Rank 0 opens the files that one reads a run by, at `step`, and says what it is that begins.
+  // `aside`: the checkpoints that it has set aside to go back to that step.
+  void Begin(const RunStart& start, const std::vector<std::string>& aside, int64_t step,
+             const RunFacts& facts);
+  // Time counts from here, and steps and tokens from these.
+  void StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens);
+
+  // Adds a record to the files; the console shows it where it is one for people.
+  void Write(const MetricsRecord& record);
+  // A training step has ended: `tokens` targets since step 1, learning rate `lr`. A record at every
+  // log.every; the console's bar moves.
+  void Step(int64_t step, const StepScalars& result, const StepTimes& times, int64_t tokens,
+            double lr);
+  // What this rank's streams did in a step.
+  void WriteTrace(int64_t step, std::vector<Span> spans);
+  // All that has been written is on the disk when it returns.
+  void Sync();
+
+  // Between these two no time of training passes. Both in seconds of the device's clock, whose time
+  // Pause() returns. `record` says what they went to.
+  double Pause();
+  void Continue(const PauseRecord& record);
+  double Now() const { return clock_(); }
+
+  void Line(std::string_view text) { console_.Line(text); }
+  void Report(const std::string& where);  // Into the log, and on any rank's stderr.
+  // Whoever has read the console has gone (`| head -1`), and so is everything that is still said
+  // there: that is how one stops a program that prints. Where it cannot be written for another
+  // reason, a full disk, the run goes on without.
+  bool LostItsReader();
+
+  // The run's last record and line. Failed() throws nothing: where the disk is what failed, that is
+  // reported already.
+  void Finish(const char* reason, int64_t step);
+  void Stopped();  // Before the first step.
+  void Failed(const std::string& reason);
+
+ private:
+  bool first() const { return job_.rank == 0; }
+  void OpenFiles(int64_t step);
+  void RecordResume(const RunStart& start, int64_t step, const RunFacts& facts);
+  void SayWhatIsHeldOut(const RunFacts& facts);
+  Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;
+  void AddTimes(const StepTimes& times);
+  void RecordEnd(const std::string& reason);
+
+  const Recipe& recipe_;
+  const Job& job_;
+  const RunDirectory* directory_ = nullptr;
+  Console console_;
+  std::optional<Log> log_;
+  std::optional<MetricsWriter> metrics_;  // Rank 0's, as the next.
+  std::optional<TensorBoardWriter> tensorboard_;
+
+  std::function<double()> clock_;
+  std::optional<ThroughputMeter> meter_;
+  int64_t planned_bytes_ = 0;
+  int64_t logged_step_ = 0, logged_tokens_ = 0;
+  TimeParts times_;                 // Sums since the last record.
+  std::optional<double> last_end_;  // Of a training step, on the device's clock.
+  double elsewhere_ = 0;            // Seconds since then that went to no training step.
+  bool console_failed_ = false, lost_reader_ = false;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_RECORDER_H_
