@@ -15,6 +15,7 @@
 
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/comm/together.h"
+#include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 
@@ -182,8 +183,11 @@ std::vector<std::string> Part(Store& store, const std::string& key, const ShardP
     throw;
   } catch (const Error& error) {
     const std::string reason = std::string("the checkpoint was not saved: ") + error.what();
-    if (error.code() == ExitCode::kNotFinite) throw Error(error.code(), reason);
-    throw CheckpointError(reason);
+    const ExitCode code =
+        error.code() == ExitCode::kNotFinite ? error.code() : ExitCode::kCheckpoint;
+    if (dynamic_cast<const ToldByAnother*>(&error)) throw ToldByAnother(Error(code, reason));
+    if (code == ExitCode::kCheckpoint) throw CheckpointError(reason);
+    throw Error(code, reason);
   }
 }
 

@@ -61,12 +61,12 @@ struct SavedCheckpoint {
 // it removes are checkpoints of earlier steps, and of those only files of ours. That removing one
 // did not work is no error; one that a reader holds stays until the next save.
 //
-// Throws CheckpointError on every rank, if any rank failed (disk full, say), naming it: what was
-// complete before stays so, `latest` is as it was, and step_<n>.tmp is gone. Where what failed is
-// that a state is not finite, which must never become the newest checkpoint, it is an Error with
-// ExitCode::kNotFinite. No rank throws it before all have heard of it, so one that ends the job
-// with it takes it from nobody. Throws CommError where a rank is lost, std::invalid_argument for
-// shards that do not fit the layout.
+// Throws CheckpointError, if any rank failed (disk full, say), naming it, on that rank; the others
+// throw the same as ToldByAnother, as in together.h. What was complete before stays so, `latest` is
+// as it was, and step_<n>.tmp is gone. Where what failed is that a state is not finite, which must
+// never become the newest checkpoint, it is an Error with ExitCode::kNotFinite. No rank throws it
+// before all have heard of it, so one that ends the job with it takes it from nobody. Throws
+// CommError where a rank is lost, std::invalid_argument for shards that do not fit the layout.
 SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& layout,
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,

@@ -21,8 +21,10 @@ std::string WithoutNumbers(const std::string& text) {
 }  // namespace
 
 bool TellsIt(Store& store, const std::string& name, int rank, int size, const Error& error) {
+  const bool told = dynamic_cast<const ToldByAnother*>(&error) != nullptr;
   const std::string mine =
-      std::to_string(static_cast<int>(error.code())) + " " + WithoutNumbers(error.what());
+      told ? ""
+           : std::to_string(static_cast<int>(error.code())) + " " + WithoutNumbers(error.what());
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) keys.push_back(name + "/told/" + std::to_string(r));
   try {
@@ -31,7 +33,7 @@ bool TellsIt(Store& store, const std::string& name, int rank, int size, const Er
     const bool all = std::all_of(said.begin(), said.end(), [](const auto& s) { return !!s; });
     // Or the first to go would be heard of as a failure by those that have yet to compare.
     if (all) BeforeAllThrow(store, name + "/told", rank, size);
-    return std::find(said.begin(), said.end(), mine) - said.begin() == rank;
+    return !told && std::find(said.begin(), said.end(), mine) - said.begin() == rank;
   } catch (const CommError&) {  // Some other rank has ended the job: both are told.
     return true;
   }

@@ -16,7 +16,8 @@ struct ToldByAnother : Error {
 
 // To be called by a rank that is about to end with `error`, once for a `name`; the others, where
 // they end likewise, do the same. True where this rank is the first of those that say the same but
-// for numbers (free memory, a port). Waits a few seconds at most for ranks that may have no error.
+// for numbers (free memory, a port); what one of them ends with that has been ToldByAnother counts
+// for nothing. Waits a few seconds at most for ranks that may have no error.
 bool TellsIt(Store& store, const std::string& name, int rank, int size, const Error& error);
 
 }  // namespace fsdp

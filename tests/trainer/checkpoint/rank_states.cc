@@ -129,9 +129,9 @@ std::vector<std::string> Save(const World& world, const std::string& checkpoints
     try {
       SaveCheckpoint(checkpoints, layout, place, states.states(), MetaOf(step), store, attempt,
                      keep_last);
-    } catch (const CheckpointError& error) {
-      errors[rank] = error.what();
     } catch (const Error& error) {
+      errors[rank] = error.what();
+      if (error.code() == ExitCode::kCheckpoint) return;
       errors[rank] = "exit " + std::to_string(static_cast<int>(error.code())) + ": " + error.what();
     } catch (const std::exception& error) {
       errors[rank] = std::string("not a CheckpointError: ") + error.what();

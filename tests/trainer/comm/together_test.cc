@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trainer/comm/memory_store.h"
+#include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -27,6 +28,9 @@ Strings OnThree(const std::function<std::string(int rank)>& work) {
         for (const std::string& r : Together(store, "x", rank, 3, [&] { return work(rank); })) {
           ends[rank] += r + ";";
         }
+      } catch (const ToldByAnother& error) {
+        ends[rank] =
+            "told: " + std::to_string(static_cast<int>(error.code())) + ": " + error.what();
       } catch (const CheckpointError& error) {
         ends[rank] = std::string("checkpoint: ") + error.what();
       } catch (const Error& error) {
@@ -42,6 +46,7 @@ TEST(Together, EverybodyGetsAllResults) {
   EXPECT_EQ(OnThree([](int rank) { return std::string(rank, '-'); }), Strings(3, ";-;--;"));
 }
 
+// Everybody's failure, which the rank says that it happened to.
 TEST(Together, OneRanksFailureIsEverybodysOfItsKind) {
   const auto fail = [](auto error) {
     return OnThree([error](int rank) -> std::string {
@@ -49,9 +54,29 @@ TEST(Together, OneRanksFailureIsEverybodysOfItsKind) {
       return "done";
     });
   };
-  EXPECT_EQ(fail(CheckpointError("no space")), Strings(3, "checkpoint: rank 1: no space"));
-  EXPECT_EQ(fail(Error(ExitCode::kNotFinite, "nan")), Strings(3, "7: rank 1: nan"));
-  EXPECT_EQ(fail(std::runtime_error("odd")), Strings(3, "1: rank 1: odd"));
+  const auto ends = [](const std::string& kind, const std::string& code, const std::string& text) {
+    const std::string told = "told: " + code + ": rank 1: " + text;
+    return Strings{told, kind + ": rank 1: " + text, told};
+  };
+  EXPECT_EQ(fail(CheckpointError("no space")), ends("checkpoint", "5", "no space"));
+  EXPECT_EQ(fail(Error(ExitCode::kNotFinite, "nan")), ends("7", "7", "nan"));
+  EXPECT_EQ(fail(std::runtime_error("odd")), ends("1", "1", "odd"));
+}
+
+// A rank that has been told says nothing later on either, and whoever knows still does.
+TEST(TellsIt, WhoHasBeenToldDoesNot) {
+  MemoryStore store(/*timeout_s=*/60);
+  const Error error(ExitCode::kNotFinite, "rank 1: nan");
+  std::vector<char> tells(3);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      tells[rank] = rank == 1 ? TellsIt(store, "x", rank, 3, error)
+                              : TellsIt(store, "x", rank, 3, ToldByAnother(error));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(tells, (std::vector<char>{false, true, false}));
 }
 
 }  // namespace
