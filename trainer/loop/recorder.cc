@@ -54,7 +54,7 @@ void Recorder::OpenLog(const RunDirectory& directory) {
   log_->Info(job_.place + ", process " + std::to_string(getpid()) + " on " + DescribeHost().name);
 }
 
-void Recorder::Begin(const RunStart& start, const std::vector<std::string>& aside, int64_t step,
+void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                      const RunFacts& facts) {
   planned_bytes_ = facts.planned_bytes;
   if (!first()) return;
@@ -69,7 +69,6 @@ void Recorder::Begin(const RunStart& start, const std::vector<std::string>& asid
     const std::string kept = SetMetricsAside(directory);
     if (!kept.empty()) console_.Warning("starting over: the records so far are now in " + kept);
   }
-  const std::string left = aside.empty() ? "" : KeepMetrics(directory);
   OpenFiles(step);
   RunRecord record;
   record.name = recipe_.run.name;
@@ -96,12 +95,13 @@ void Recorder::Begin(const RunStart& start, const std::vector<std::string>& asid
   if (!start.resume_from.empty()) {
     console_.Line("resumed from " + start.resume_from + ", step " + std::to_string(step));
   }
-  if (!aside.empty()) {
+  if (!aside.checkpoints.empty()) {
     std::string list;
-    for (const std::string& name : aside) list += (list.empty() ? "" : ", ") + name;
-    console_.Warning("set aside, because this run goes back to step " + std::to_string(step) +
-                     ": " + list + " in " + directory.checkpoints() +
-                     (left.empty() ? "" : "; the records so far are also in " + left));
+    for (const std::string& name : aside.checkpoints) list += (list.empty() ? "" : ", ") + name;
+    console_.Warning(
+        "set aside, because this run goes back to step " + std::to_string(step) + ": " + list +
+        " in " + directory.checkpoints() +
+        (aside.metrics.empty() ? "" : "; the records so far are also in " + aside.metrics));
   }
 }
 

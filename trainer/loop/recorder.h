@@ -44,9 +44,8 @@ class Recorder {
 
   void OpenLog(const RunDirectory& directory);  // A reference is kept.
   // Rank 0 opens the files that one reads a run by, at `step`, and says what it is that begins.
-  // `aside`: the checkpoints that it has set aside to go back to that step.
-  void Begin(const RunStart& start, const std::vector<std::string>& aside, int64_t step,
-             const RunFacts& facts);
+  // `aside`: what it has set aside to go back to that step.
+  void Begin(const RunStart& start, const SetAside& aside, int64_t step, const RunFacts& facts);
   // Time counts from here, and steps and tokens from these.
   void StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens);
 

@@ -210,11 +210,16 @@ std::string SetMetricsAside(const RunDirectory& directory) {
   return aside + ".jsonl";
 }
 
-std::string KeepMetrics(const RunDirectory& directory) {
-  if (!LookAtMetrics(directory.metrics()).steps) return "";
-  const std::string kept = FreeAside(directory) + ".jsonl";
-  WriteWholeFile(kept, ReadWholeFile(directory.metrics()));
-  return kept;
+SetAside GoBack(const RunDirectory& directory, int64_t step) {
+  SetAside aside;
+  const std::vector<int64_t> steps = StepsIn(directory.checkpoints());
+  const bool later = !steps.empty() && steps.back() > step;
+  if (later && LookAtMetrics(directory.metrics()).steps) {
+    aside.metrics = FreeAside(directory) + ".jsonl";
+    WriteWholeFile(aside.metrics, ReadWholeFile(directory.metrics()));
+  }
+  aside.checkpoints = GoBackTo(directory.checkpoints(), step);
+  return aside;
 }
 
 void CheckRunDirectory(const Recipe& recipe, const DataFiles& data) { Look(recipe, data); }

@@ -72,10 +72,16 @@ std::string GoesOnFrom(const Recipe& recipe);
 // CheckpointError.
 std::string SetMetricsAside(const RunDirectory& directory);
 
-// For a run that goes back to an earlier step: copies metrics.jsonl to the first free of those
-// names, before the records of the steps that it leaves are dropped, and returns it; empty where
-// there are none. Throws CheckpointError.
-std::string KeepMetrics(const RunDirectory& directory);
+// What a run that goes back to an earlier step has put out of its way.
+struct SetAside {
+  std::vector<std::string> checkpoints;  // Of later steps: their new names, in order.
+  std::string metrics;                   // A copy of the records so far.
+};
+// Makes `step` the newest checkpoint: see GoBackTo(). Where there are later ones, metrics.jsonl is
+// first copied to the first free of those names, before the records of the steps that the run
+// leaves are dropped: once the later ones are gone, no start would see that it goes back. Throws
+// CheckpointError.
+SetAside GoBack(const RunDirectory& directory, int64_t step);
 
 // The checks of it that need nothing written, for --dry-run.
 void CheckRunDirectory(const Recipe& recipe, const DataFiles& data);

@@ -171,7 +171,7 @@ class Trainer {
     seed_ = meta.seed;
     // Not before all of it has been found whole.
     EveryRank(job_, "aside", [&] {
-      if (start_.goes_back) aside_ = GoBackTo(start_.directory.checkpoints(), step_);
+      if (start_.goes_back) aside_ = GoBack(start_.directory, step_);
     });
     start_.hold = {};
     // Samples and their order stay those that the run began with.
@@ -316,8 +316,8 @@ class Trainer {
   uint64_t seed_;
   ValidRecipe held_out_;
   const RunPlan plan_;
-  RunStart start_;                  // Holds the run directory's lock for all that follow.
-  std::vector<std::string> aside_;  // What rank 0 has set aside.
+  RunStart start_;  // Holds the run directory's lock for all that follow.
+  SetAside aside_;  // Rank 0's.
   Recorder recorder_;
   // In the order in which they must outlive one another.
   std::unique_ptr<CpuDevice> device_;
