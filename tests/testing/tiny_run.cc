@@ -7,6 +7,8 @@
 
 #include "models/make_model.h"
 #include "trainer/core/philox.h"
+#include "trainer/engine/plan_memory.h"
+#include "trainer/nn/initial_values.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp::testing {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/make_model.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/weights/initial_weights.h"

@@ -1,40 +1,16 @@
 #include "trainer/engine/plan.h"
 
-#include <pthread.h>
-
-#include <algorithm>
 #include <functional>
 #include <sstream>
 #include <utility>
 #include <vector>
 
-#include "trainer/comm/hybrid/hybrid_communicator.h"
-#include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
-
-// What a thread that multiplies packs at most (gemm.h).
-constexpr int64_t kPackingBuffer = int64_t{6} << 20;
-// Stacks, malloc's arenas and what libraries allocate of a rank's threads: four streams and their
-// helpers, and the one that saves. Measured at 0.3 to 0.9 MiB a thread.
-constexpr int64_t kPerThread = int64_t{1} << 20;
-// Addresses of libraries and files that are mapped after the plan, few of them touched.
-constexpr int64_t kSpareAddresses = int64_t{64} << 20;
-
-// Of a thread, as ulimit counts it: touched or not.
-int64_t StackBytes() {
-  pthread_attr_t attributes;
-  size_t bytes = size_t{8} << 20;
-  if (pthread_getattr_default_np(&attributes) == 0) {
-    pthread_attr_getstacksize(&attributes, &bytes);
-    pthread_attr_destroy(&attributes);
-  }
-  return static_cast<int64_t>(bytes);
-}
 
 struct Cure {
   const char* setting;
@@ -90,36 +66,16 @@ const std::vector<Cure>& Cures() {
 
 }  // namespace
 
-std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharers,
-                                          int64_t addresses) {
-  std::optional<MemoryRoom> tightest = limits.Shared();
-  if (tightest) tightest->bytes /= sharers;
-  for (std::optional<MemoryRoom> own : {limits.AddressSpace(), limits.DataSegment()}) {
-    if (!own) continue;
-    // What is resident now is taken already, and the caller's sum has it too.
-    own->bytes = std::max<int64_t>(0, own->bytes + limits.Resident() - addresses);
-    if (!tightest || own->bytes < tightest->bytes) tightest = own;
-  }
-  return tightest;
-}
-
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
                 const MemoryLimits& limits) {
   RunPlan plan;
   plan.world = world;
   plan.memory = PlanMemory(model, options, world, &plan.traffic);
   plan.schedule_hash = ScheduleFor(options.executor, model, world, Mode::kTrain).Hash();
-  const int64_t threads = options.executor.threads + kNumStreams + 1;
-  plan.outside =
-      limits.Resident() + options.executor.threads * kPackingBuffer + threads * kPerThread;
-  int64_t addresses = threads * StackBytes() + kSpareAddresses;
-  if (world > 1) {
-    const int64_t share = local_world < world ? HybridBytesPerRank(world, local_world)
-                                              : ShmBytes(world) / local_world;
-    plan.outside += options.executor.communicators * share;
-    addresses += options.executor.communicators * share * (local_world - 1);  // All map it all.
-  }
-  plan.available = AvailableMemory(limits, local_world, addresses);
+  const OutsideMemory outside = OutsideOf(options.executor.threads, options.executor.communicators,
+                                          world, local_world, limits);
+  plan.outside = outside.bytes;
+  plan.available = AvailableMemory(limits, local_world, outside.addresses);
   return plan;
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "trainer/engine/host_memory.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/launch/memory_limits.h"
 
@@ -15,21 +17,13 @@ struct RunPlan {
   int world = 1;
   MemoryPlan memory;  // Of a rank.
   StepTraffic traffic;
-  // Bytes a rank takes besides: the program and its libraries as they are resident now, the
-  // packing buffers of matrix products, stacks, and its share of the communicators' shared memory.
-  int64_t outside = 0;
+  int64_t outside = 0;                  // Bytes a rank takes besides: OutsideMemory.
   std::optional<MemoryRoom> available;  // To a rank, now. Empty: unknown.
   uint64_t schedule_hash = 0;
 
   int64_t total() const { return memory.bytes() + outside; }
   bool fits() const { return !available || total() <= available->bytes; }
 };
-
-// What the kernel would give this process without swapping: the tightest of the host, the control
-// groups and ulimit. Of those that it shares, a part in `sharers`. `addresses`: bytes that it will
-// reserve and not touch, for which ulimit asks nonetheless. Empty: unknown.
-std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharers,
-                                          int64_t addresses);
 
 // `local_world` ranks share the host's memory.
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,

@@ -1,11 +1,8 @@
 #include "trainer/engine/session.h"
 
-#include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/check.h"
-#include "trainer/core/philox.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/ema.h"
-#include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
 
@@ -125,45 +122,6 @@ const std::vector<ShardState>& Session::TakeSnapshot() {
     }
   }
   return snapshot_;
-}
-
-MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
-                      StepTraffic* traffic) {
-  SimDevice device;
-  PlanRecorder recorder;
-  SimCommunicator gather(0, world), reduce(0, world);
-  const auto no_load = [](int, const Batch&) {};
-  {
-    Session session(device, recorder, model, options, 0, world, &gather, &reduce);
-    session.Train(1, options.FullTargets(), {}, no_load);
-    if (traffic != nullptr) {
-      for (const Communicator* c : {&gather, &reduce}) {
-        traffic->all_gather_bytes += c->link_bytes(Collective::kAllGather);
-        traffic->reduce_scatter_bytes += c->link_bytes(Collective::kReduceScatter);
-        traffic->all_reduce_bytes += c->link_bytes(Collective::kAllReduce);
-      }
-    }
-    if (options.eval) session.Eval(1, no_load);
-    if (options.generate) session.Logits(0, no_load);
-  }
-  return recorder.Finish();
-}
-
-void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin,
-                 std::span<float> values) {
-  for (const SlicePiece& piece :
-       SlicePieces(parameter, begin, static_cast<int64_t>(values.size()))) {
-    const Init& init = piece.slice->init;
-    const std::span<float> part = values.subspan(piece.at, piece.count);
-    if (init.stddev == 0) {
-      std::fill(part.begin(), part.end(), init.constant);
-      continue;
-    }
-    const RandomStream random(seed, piece.slice->name);
-    for (int64_t i = 0; i < piece.count; ++i) {
-      part[i] = init.constant + init.stddev * random.Normal(piece.begin + i);
-    }
-  }
 }
 
 }  // namespace fsdp

@@ -12,7 +12,6 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/fsdp/executor.h"
-#include "trainer/fsdp/memory_plan.h"
 #include "trainer/nn/model.h"
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/optim/optimizer.h"
@@ -85,18 +84,6 @@ class Session {
   View logits_, host_logits_;
   int64_t last_step_ = 0;  // That was enqueued.
 };
-
-// What a rank of the job needs, by running each kind of step once on a simulated device. Ranks
-// differ in nothing that the plan sees. `communication`, if not null, gets the bytes that a rank
-// sends in one training step.
-struct StepTraffic {
-  double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;
-};
-MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
-                      StepTraffic* traffic = nullptr);
-
-// Fills a parameter's elements with the initial values of its slices: see Init.
-void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin, std::span<float> values);
 
 }  // namespace fsdp
 

@@ -13,7 +13,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
-#include "trainer/engine/plan.h"
+#include "trainer/engine/host_memory.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
 #include "trainer/weights/hf_config.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/testing/tiny_run.h"
+#include "trainer/engine/plan_memory.h"
 
 namespace fsdp::testing {
 namespace {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/runtime/sim/sim_device.h"
 

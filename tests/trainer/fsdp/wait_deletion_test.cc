@@ -13,6 +13,7 @@
 #include "models/gpt2/gpt2.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/philox.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/runtime/sim/sim_device.h"
 

@@ -10,6 +10,7 @@
 
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/loop/settings.h"
+#include "trainer/nn/initial_values.h"
 
 namespace fsdp::testing {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/engine/plan_memory.h"
 
 namespace fsdp::testing {
 namespace {

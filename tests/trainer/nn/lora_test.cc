@@ -8,6 +8,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/nn/initial_values.h"
 
 namespace fsdp {
 namespace {

@@ -14,6 +14,7 @@
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/comm/thread/thread_communicator.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"

@@ -1,4 +1,4 @@
-#include "trainer/engine/session.h"
+#include "trainer/nn/initial_values.h"
 
 #include <gtest/gtest.h>
 

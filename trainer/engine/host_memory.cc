@@ -1,0 +1,62 @@
+#include "trainer/engine/host_memory.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "trainer/comm/hybrid/hybrid_communicator.h"
+#include "trainer/comm/shm/shm_communicator.h"
+#include "trainer/fsdp/schedule.h"
+
+namespace fsdp {
+namespace {
+
+// What a thread that multiplies packs at most (gemm.h).
+constexpr int64_t kPackingBuffer = int64_t{6} << 20;
+// Stacks, malloc's arenas and what libraries allocate of a rank's threads: four streams and their
+// helpers, and the one that saves. Measured at 0.3 to 0.9 MiB a thread.
+constexpr int64_t kPerThread = int64_t{1} << 20;
+// Addresses of libraries and files that are mapped after the plan, few of them touched.
+constexpr int64_t kSpareAddresses = int64_t{64} << 20;
+
+// Of a thread, as ulimit counts it: touched or not.
+int64_t StackBytes() {
+  pthread_attr_t attributes;
+  size_t bytes = size_t{8} << 20;
+  if (pthread_getattr_default_np(&attributes) == 0) {
+    pthread_attr_getstacksize(&attributes, &bytes);
+    pthread_attr_destroy(&attributes);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
+std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharers,
+                                          int64_t addresses) {
+  std::optional<MemoryRoom> tightest = limits.Shared();
+  if (tightest) tightest->bytes /= sharers;
+  for (std::optional<MemoryRoom> own : {limits.AddressSpace(), limits.DataSegment()}) {
+    if (!own) continue;
+    // What is resident now is taken already, and the caller's sum has it too.
+    own->bytes = std::max<int64_t>(0, own->bytes + limits.Resident() - addresses);
+    if (!tightest || own->bytes < tightest->bytes) tightest = own;
+  }
+  return tightest;
+}
+
+OutsideMemory OutsideOf(int threads, int communicators, int world, int local_world,
+                        const MemoryLimits& limits) {
+  const int64_t all = threads + kNumStreams + 1;
+  OutsideMemory outside{limits.Resident() + threads * kPackingBuffer + all * kPerThread,
+                        all * StackBytes() + kSpareAddresses};
+  if (world > 1) {
+    const int64_t share = local_world < world ? HybridBytesPerRank(world, local_world)
+                                              : ShmBytes(world) / local_world;
+    outside.bytes += communicators * share;
+    outside.addresses += communicators * share * (local_world - 1);  // All map it all.
+  }
+  return outside;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,21 @@
+// What a rank needs, by running each kind of step once on a simulated device.
+#ifndef FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
+#define FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
+
+#include "trainer/engine/session.h"
+#include "trainer/fsdp/memory_plan.h"
+#include "trainer/nn/model.h"
+
+namespace fsdp {
+
+// Bytes that a rank sends in one training step.
+struct StepTraffic {
+  double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;
+};
+// Ranks of a job differ in nothing that the plan sees. `traffic` may be null.
+MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
+                      StepTraffic* traffic = nullptr);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_

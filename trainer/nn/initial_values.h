@@ -1,0 +1,18 @@
+// The values that a model's parameters begin with.
+#ifndef FSDP_TRAIN_TRAINER_NN_INITIAL_VALUES_H_
+#define FSDP_TRAIN_TRAINER_NN_INITIAL_VALUES_H_
+
+#include <cstdint>
+#include <span>
+
+#include "trainer/nn/parameter.h"
+
+namespace fsdp {
+
+// Fills a parameter's elements from `begin` on with the initial values of its slices: see Init. An
+// element's value depends on seed, slice and place in it alone.
+void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin, std::span<float> values);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_NN_INITIAL_VALUES_H_
