@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/make_model.h"
+#include "trainer/data/check_row.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -37,6 +38,8 @@ void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
       batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i);
     }
     std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
+    CheckRow({.tokens = tokens}, {static_cast<int32_t>(model->vocab_size())},
+             [](int64_t token) { return TokenPlace{"argument " + std::to_string(token + 2)}; });
   };
   for (int64_t column = 0; column < options.executor.seq_len; ++column) {
     const std::span<const float> row = session.Logits(column, load);

@@ -1,6 +1,7 @@
 #include "trainer/data/loader.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <span>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/data/check_row.h"
 
 namespace fsdp {
 namespace {
@@ -143,10 +145,13 @@ void Samples::Fill(int64_t sample, int64_t row, const Batch& out) const {
   source.Read(offset, tokens);
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
   source.Read(offset + options_.seq_len, targets.last(1));
-  internal::CheckVocabulary(source, offset, tokens, options_.vocab_size);
-  internal::CheckVocabulary(source, offset + options_.seq_len, targets.last(1),
-                            options_.vocab_size);
   if (options_.documents) MarkDocuments(tokens, *source.eot(), positions, weights);
+  const auto place = [&, offset = offset](int64_t token) {
+    TokenPlace there = PlaceIn(source, offset + token);
+    there.sample = "sample " + std::to_string(sample);
+    return there;
+  };
+  CheckRow({tokens, targets, weights, positions}, {options_.vocab_size}, std::cref(place));
 }
 
 int64_t Samples::Targets(int64_t begin, int64_t end) const {

@@ -102,8 +102,8 @@ class TrainLoader {
   int64_t MicroBatches() const { return deal_.MicroBatches(); }
   // The global sample in a row, or kNoSample.
   int64_t SampleOf(int64_t step, int64_t micro_index, int64_t data_rank, int64_t row) const;
-  // Fills `out`. May block on the disk. Throws DataError with file and offset for a token outside
-  // the vocabulary, std::invalid_argument for Views of another shape or dtype.
+  // Fills `out`. May block on the disk. Throws DataError with file, offset and sample for a token
+  // outside the vocabulary (CheckRow), std::invalid_argument for Views of another shape or dtype.
   void MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank, const Batch& out) const;
   // Targets of weight 1 in the step, over all ranks: T of design.md. A global batch is always full,
   // so without `documents` this is T0 = global_batch_size * seq_len; with it, all ranks count the

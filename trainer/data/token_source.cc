@@ -116,8 +116,15 @@ void CheckTokens(const TokenSource& source, int32_t vocab_size) {
         size > kAll ? last / (stretches - 1) * i + last % (stretches - 1) * i / (stretches - 1)
                     : std::min(i * kStretch, last);
     source.Read(at, tokens);
-    internal::CheckVocabulary(source, at, tokens, vocab_size);
+    const auto place = [&](int64_t token) { return PlaceIn(source, at + token); };
+    CheckRow({.tokens = tokens}, {vocab_size}, place);
   }
+}
+
+TokenPlace PlaceIn(const TokenSource& source, int64_t offset) {
+  return {source.Where(offset), "",
+          "this data needs a larger model.vocab_size, at most " +
+              std::to_string(source.vocab_size()) + ", or is another tokenizer's"};
 }
 
 namespace internal {
@@ -128,20 +135,6 @@ void CheckRange(const TokenSource& source, int64_t offset, int64_t count) {
                                 " tokens at offset " + std::to_string(offset) + " of " +
                                 std::to_string(source.size()));
   }
-}
-
-void CheckVocabulary(const TokenSource& source, int64_t offset, std::span<const int32_t> tokens,
-                     int32_t vocab_size) {
-  uint32_t largest = 0;  // A negative token becomes a large one. A loop that vectorises.
-  for (const int32_t token : tokens) largest = std::max(largest, static_cast<uint32_t>(token));
-  if (largest < static_cast<uint32_t>(vocab_size)) return;
-  const auto bad = std::find_if(tokens.begin(), tokens.end(),
-                                [&](int32_t token) { return token < 0 || token >= vocab_size; });
-  throw DataError("data: " + source.Where(offset + (bad - tokens.begin())) + ": token " +
-                  std::to_string(*bad) + " is outside the vocabulary of " +
-                  std::to_string(vocab_size) +
-                  " tokens: this data needs a larger model.vocab_size, at most " +
-                  std::to_string(source.vocab_size()) + ", or is another tokenizer's");
 }
 
 }  // namespace internal

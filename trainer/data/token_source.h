@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/data/check_row.h"
 #include "trainer/data/data_files.h"
 
 namespace fsdp {
@@ -58,12 +59,12 @@ std::shared_ptr<const TokenSource> WithEot(std::shared_ptr<const TokenSource> so
 // for, data of another tokenizer, is all over the data, and terabytes are not read before step 1.
 void CheckTokens(const TokenSource& source, int32_t vocab_size);
 
+// Of CheckRow(): the token at `offset`, in words.
+TokenPlace PlaceIn(const TokenSource& source, int64_t offset);
+
 namespace internal {
-// The checks of Read() that all sources share.
+// The check of Read() that all sources share.
 void CheckRange(const TokenSource& source, int64_t offset, int64_t count);
-// Throws DataError for the first token outside [0, vocab_size); tokens[0] is at `offset`.
-void CheckVocabulary(const TokenSource& source, int64_t offset, std::span<const int32_t> tokens,
-                     int32_t vocab_size);
 }  // namespace internal
 
 }  // namespace fsdp

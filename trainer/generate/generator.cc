@@ -13,6 +13,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
+#include "trainer/data/check_row.h"
 #include "trainer/engine/host_memory.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
@@ -139,6 +140,15 @@ std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
   step.load = [&](int, const Batch& batch) {
     std::copy(tokens.begin(), tokens.end(), batch.tokens.As<int32_t>());
     std::copy(positions.begin(), positions.end(), batch.positions.As<int32_t>());
+    const RowLimits limits{static_cast<int32_t>(vocab_size()), options_.capacity};
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto at = static_cast<size_t>(row * n), count = static_cast<size_t>(n);
+      CheckRow({.tokens = tokens.subspan(at, count), .positions = positions.subspan(at, count)},
+               limits, [&](int64_t token) {
+                 return TokenPlace{"text " + std::to_string(first_row + row) + ", token " +
+                                   std::to_string(token)};
+               });
+    }
   };
   step.forward = [&](Tape& tape, const Batch& batch) {
     tape.Use(&cache);

@@ -55,7 +55,8 @@ class Generator {
   int64_t rows() const { return options_.rows; }
 
   // The logits of what follows, [vocab], until the next call; both block. Throw
-  // Error(kNotFinite) for logits that are not.
+  // Error(kNotFinite) for logits that are not, DataError for a token outside the vocabulary or a
+  // position outside the cache: after either no other call may follow.
   // Starts `row` anew with a prompt of 1 to capacity tokens.
   std::span<const float> Start(int64_t row, std::span<const int32_t> prompt);
   // One more token for each row, tokens[r] at positions[r], which follows what the row has. A row

@@ -7,13 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/data/check_row.h"
 #include "trainer/generate/sampler.h"
 
 namespace fsdp {
 namespace {
 
 // Row 0: the tokens, then zeros, which causal attention never sees from where we look.
-void FillPrompt(std::span<const int32_t> tokens, const Batch& batch) {
+void FillPrompt(std::span<const int32_t> tokens, int64_t vocab, const Batch& batch) {
   const int64_t seq = batch.tokens.shape[1];
   for (int64_t i = 0; i < batch.tokens.NumElements(); ++i) {
     batch.tokens.As<int32_t>()[i] =
@@ -23,6 +24,11 @@ void FillPrompt(std::span<const int32_t> tokens, const Batch& batch) {
     batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i % seq);
   }
   std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
+  const auto n = static_cast<size_t>(seq);
+  CheckRow(
+      {.tokens = {batch.tokens.As<int32_t>(), n}, .positions = {batch.positions.As<int32_t>(), n}},
+      {static_cast<int32_t>(vocab)},
+      [](int64_t token) { return TokenPlace{"eval.sample, token " + std::to_string(token)}; });
 }
 
 }  // namespace
@@ -86,8 +92,10 @@ void Evaluator::RecordSample(int64_t step) {
   options.seed = seed_;
   options.step = static_cast<uint64_t>(step);
   const auto logits = [&](std::span<const int32_t> tokens) {
-    return session_.Logits(static_cast<int64_t>(tokens.size()) - 1,
-                           [tokens](int, const Batch& batch) { FillPrompt(tokens, batch); });
+    const auto fill = [this, tokens](int, const Batch& batch) {
+      FillPrompt(tokens, vocab_, batch);
+    };
+    return session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill);
   };
   std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
   if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());

@@ -360,9 +360,9 @@ TEST(TrainLoader, TokenOutsideTheVocabularyNamesItsPlace) {
     loader.MicroBatch(1, 0, 0, batch.Views());  // The target of its last token.
     FAIL();
   } catch (const DataError& error) {
-    EXPECT_EQ(std::string(error.what()).find("data: " + path + ", byte 6: token 233 is outside"),
-              0u)
-        << error.what();
+    const std::string what = error.what();
+    EXPECT_EQ(what.find("data: " + path + ", byte 6: token 233 is outside"), 0u) << what;
+    EXPECT_TRUE(what.ends_with("(sample 0)")) << what;
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/core/errors.h"
 #include "trainer/nn/initial_values.h"
 
 namespace fsdp {
@@ -85,6 +86,29 @@ TEST_P(GeneratorTest, TokenByTokenAndInOnePieceAreTheForwardPass) {
                  "token " + std::to_string(i));
     }
   }
+}
+
+// No kernel looks whether what it is given lies in its tables.
+TEST_P(GeneratorTest, WhatLiesInNoTableIsADataError) {
+  const auto vocab = static_cast<int32_t>(VocabSize(shape_));
+  const auto error_of = [&](std::span<const int32_t> tokens, int32_t position) -> std::string {
+    Generator generator(Stored(shape_), {.rows = 1, .capacity = 4});
+    try {
+      generator.Start(0, tokens.first(1));
+      const int32_t positions[] = {position};
+      generator.Next(tokens.last(1), positions);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of(std::vector{vocab - 1, 0}, 3), "");
+  EXPECT_EQ(error_of(std::vector{vocab, 0}, 1),
+            "data: text 0, token 0: token " + std::to_string(vocab) +
+                " is outside the vocabulary of " + std::to_string(vocab) + " tokens");
+  EXPECT_NE(error_of(std::vector{0, -1}, 1).find("token -1 is outside"), std::string::npos);
+  EXPECT_EQ(error_of(std::vector{0, 0}, 4),
+            "data: text 0, token 0: position 4 is not the next of a cache of 4");
 }
 
 TEST_P(GeneratorTest, APromptDoesNotSeeTheOthersOfItsBatch) {
