@@ -15,12 +15,12 @@
 // c_attn gives [batch, seq, 3 heads, head_dim]. The heads of k divide those of q; v has those of k.
 // out, dout: [batch, seq, heads of q, head_dim]; lse: [batch, heads of q, seq]; all fp32.
 // positions: int32 [batch, seq], 0 at a row's begin, and from there one more from token to token or
-// 0 again: anything else fails the stream with DataError. head_dim <= 256; batch and seq may be
-// anything. Backward needs q, k, v, out and lse.
-// One thread computes a sample's head from beginning to end, in backward all of a group one after
-// the other: no result depends on the number of threads. No workspace, and with dropout nothing
-// more to save: m is drawn again. On the stack of a compute thread up to 9 tiles of 48 x head_dim
-// floats. Tiles before a document's begin are left out.
+// 0 again: whoever loads a batch has seen to it (data/check_row.h). head_dim <= 256; batch and seq
+// may be anything. Backward needs q, k, v, out and lse. One thread computes a sample's head from
+// beginning to end, in backward all of a group one after the other: no result depends on the number
+// of threads. No workspace, and with dropout nothing more to save: m is drawn again. On the stack
+// of a compute thread up to 9 tiles of 48 x head_dim floats. Tiles before a document's begin are
+// left out.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 

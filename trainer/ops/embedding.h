@@ -4,8 +4,8 @@
 // wte, dwte: [vocab, cols], wpe, dwpe: [max_positions, cols], y, dy: [rows, cols], fp32;
 // tokens, positions: [rows], int32. Nothing is saved; no workspace.
 // Cost: an addition per element read; of the tables at most `rows` rows each are touched.
-// Throws std::invalid_argument before anything is enqueued. A token or position outside its table
-// fails the stream with DataError before anything is written.
+// Throws std::invalid_argument before anything is enqueued. Every token and position lies in its
+// table: whoever loads a batch has seen to it (data/check_row.h).
 #ifndef FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
 #define FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
 

@@ -13,8 +13,8 @@
 //
 // Cost: 2 rows cols vocab FLOPs a product (one forward, three with the gradient) and 4 per logit;
 // every operand once. The logits of a chunk are not counted.
-// Throws std::invalid_argument before anything is enqueued. A target outside [0, vocab) fails the
-// stream with DataError before anything is written.
+// Throws std::invalid_argument before anything is enqueued. Targets of weight lie in [0,
+// vocab): whoever loads a batch has seen to it (data/check_row.h).
 #ifndef FSDP_TRAIN_TRAINER_OPS_HEAD_LOSS_H_
 #define FSDP_TRAIN_TRAINER_OPS_HEAD_LOSS_H_
 

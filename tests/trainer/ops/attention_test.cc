@@ -391,20 +391,6 @@ TEST_P(AttentionTest, DocumentsAreApart) {
   }
 }
 
-TEST_P(AttentionTest, PositionsThatAreNoneAreADataError) {
-  const Case c{2, 4, 1, 1, 8};
-  Random random(9);
-  AttentionInputs in = Inputs(c, RandomTensors(c, random));
-  const View out = Output(c.Q()), lse = Output(c.Lse());
-  for (const std::vector<double>& wrong : {std::vector<double>{0, 1, 2, 3, 1, 2, 3, 4},
-                                           {0, 1, 3, 4, 0, 1, 2, 3},
-                                           {0, 1, 1, 2, 0, 1, 2, 3},
-                                           {0, -1, 0, 1, 0, 1, 2, 3}}) {
-    in.positions = Input({2, 4}, wrong, DType::kInt32);
-    EXPECT_THROW(Run([&](Stream& s) { AttentionForward(s, in, out, lse); }), DataError);
-  }
-}
-
 // Scores in the hundreds: exp overflows without the running maximum, and the maximum moves from
 // tile to tile.
 TEST_P(AttentionTest, LargeScores) {

@@ -131,24 +131,6 @@ TEST_P(EmbeddingTest, TokensAlone) {
                 "positions and their table go together");
 }
 
-TEST_P(EmbeddingTest, AnIdOutsideItsTableIsADataError) {
-  const Case c{3, 2, 5, 4};
-  const View wte = Accumulated({c.vocab, c.cols}), wpe = Accumulated({c.max_positions, c.cols});
-  const View y = Output({c.rows, c.cols}), dy = Accumulated({c.rows, c.cols});
-  const auto expect_refused = [&](const Values& tokens, const Values& positions) {
-    Upload(c, tokens, positions);
-    EXPECT_THROW(Run([&](Stream& s) { EmbeddingForward(s, tokens_, positions_, wte, wpe, y); }),
-                 DataError);
-    EXPECT_THROW(Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, dy, wte, wpe); }),
-                 DataError);
-    EXPECT_EQ(Get(wte), Values(c.vocab * c.cols, 1));  // Nothing was added.
-  };
-  expect_refused({0, 1, 5}, {0, 1, 2});
-  expect_refused({0, -1, 2}, {0, 1, 2});
-  expect_refused({0, 1, 2}, {4, 1, 2});
-  expect_refused({0, 1, 2}, {0, 1, -7});
-}
-
 TEST_P(EmbeddingTest, AFrozenTableChangesNothingOfTheOther) {
   tokens_ = Input({3}, {0, 4, 0}, DType::kInt32);
   positions_ = Input({3}, {1, 0, 1}, DType::kInt32);

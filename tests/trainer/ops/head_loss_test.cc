@@ -215,17 +215,6 @@ TEST_P(HeadLossTest, ANanInOneRowReachesTheLoss) {
   EXPECT_TRUE(std::isnan(ForwardBackward(p).loss));
 }
 
-TEST_P(HeadLossTest, ATargetOutsideTheVocabularyIsADataError) {
-  for (const double target : {-1.0, 11.0, 2147483647.0, -2147483648.0}) {
-    Problem p = MakeProblem(10, 7, 3, 11, 1);
-    p.targets[6] = target;
-    EXPECT_THROW(Forward(p), DataError);
-    EXPECT_THROW(ForwardBackward(p), DataError);
-    EXPECT_EQ(Get(loss_), Values{kBefore});
-    EXPECT_EQ(Get(dw_), Values(p.w.size(), kBefore));
-  }
-}
-
 TEST(HeadLossChunk, RowsAndWorkspaceAreBounded) {
   constexpr int64_t kMany = int64_t{1} << 40;
   EXPECT_EQ(HeadLossChunkRows(3, 1021), 3);

@@ -102,18 +102,6 @@ TEST_P(RopeTest, GradientMatchesFiniteDifferences) {
   }
 }
 
-TEST_P(RopeTest, APositionOutsideTheTableIsADataError) {
-  const View x = Input({1, 2, 1, 4}, Values(8, 1)), table = Input({3, 2, 2}, Values(12, 0));
-  for (const double wrong : {-1.0, 3.0}) {
-    const View positions = Input({1, 2}, {0, wrong}, DType::kInt32);
-    EXPECT_THROW(Run([&](Stream& s) {
-                   Rope(s, table, positions, RopeDirection::kForward, {x, 0, 1});
-                 }),
-                 DataError);
-    EXPECT_EQ(Get(x), Values(8, 1));  // Nothing was rotated.
-  }
-}
-
 TEST_P(RopeTest, RefusesWrongArguments) {
   const View x = Output({1, 3, 2, 4}), table = Output({5, 2, 2});
   const View positions = Output({1, 3}, DType::kInt32);

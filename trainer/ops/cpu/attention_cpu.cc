@@ -1,9 +1,7 @@
 #include "trainer/ops/cpu/attention_cpu.h"
 
 #include <cmath>
-#include <string>
 
-#include "trainer/core/errors.h"
 #include "trainer/ops/cpu/attention_kernels.h"
 #include "trainer/ops/cpu/isa.h"
 
@@ -71,23 +69,11 @@ AttentionHead HeadOf(const AttentionDims& dims, const AttentionData& in, int64_t
           .drop = drop};
 }
 
-void CheckPositions(const AttentionDims& dims, const int32_t* positions) {
-  for (int64_t b = 0; b < dims.batch; ++b) {
-    const int32_t* row = positions + b * dims.seq;
-    for (int64_t i = 0; i < dims.seq; ++i) {
-      if (row[i] == 0 || (i > 0 && row[i] == row[i - 1] + 1)) continue;
-      throw DataError("position " + std::to_string(row[i]) + " of token " + std::to_string(i) +
-                      " in row " + std::to_string(b) + ", want 0 or one more than before");
-    }
-  }
-}
-
 }  // namespace
 
 void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& inputs,
                          const View& out, const View& lse) {
   const AttentionData in = Data(inputs);
-  CheckPositions(dims, in.positions);
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads;
@@ -102,7 +88,6 @@ void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims,
                           const ConstView& dout, const AttentionGradients& gradients) {
   const AttentionData in = Data(inputs);
   const HeadRows<float> dq = Rows(gradients.q), dk = Rows(gradients.k), dv = Rows(gradients.v);
-  CheckPositions(dims, in.positions);
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
