@@ -270,7 +270,7 @@ Quantities TensorsOf(const std::string& checkpoint) {
   CheckpointReader reader(checkpoint);
   std::map<std::string, Quantities> tensors;  // By parameter; as the files have them, by state.
   std::vector<float> values;
-  for (const std::string& state : reader.manifest().states) {
+  for (const std::string& state : reader.manifest().StateNames()) {
     for (const auto& flat : reader.manifest().flat_parameters) {
       if (!FlatHasState(flat, state)) continue;
       for (const auto& parameter : flat.parameters) {
