@@ -56,8 +56,9 @@ class OpTest : public ::testing::TestWithParam<TestDevice> {
   // Makes the call on sim, then on the device under test, waits for it, and rethrows what the
   // kernel threw. The call may enqueue several operations.
   void Run(const Call& call);
-  // The summed cost of the last Run().
-  const Cost& cost() const { return cost_; }
+  // What the last Run() cost: all of it, and kernel by kernel.
+  Cost cost() const { return Sum(costs_); }
+  const std::vector<KernelCost>& costs() const { return costs_; }
 
   // The call throws std::invalid_argument that contains `message` and enqueues nothing.
   void ExpectRefused(const Call& call, const std::string& message);
@@ -77,7 +78,7 @@ class OpTest : public ::testing::TestWithParam<TestDevice> {
 
   CpuDevice device_;
   std::deque<TestTensor> tensors_;
-  Cost cost_;
+  std::vector<KernelCost> costs_;
 };
 
 }  // namespace fsdp

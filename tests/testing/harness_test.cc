@@ -36,7 +36,7 @@ bool Crashed(int status) {
 TEST_P(HarnessTest, RunsAnHonestOp) {
   const View x = Input({3}, {1, 2, 3}), y = Output({3});
   for (const double v : Get(y)) EXPECT_TRUE(std::isnan(v));
-  Run([=](Stream& stream) { AddOne(stream, x, y, {"add_one", {x}, {y}, kCost}); });
+  Run([=](Stream& stream) { AddOne(stream, x, y, {"add_one", {x}, {y}, {kCost}}); });
   EXPECT_EQ(Get(y), (std::vector<double>{2, 3, 4}));
   EXPECT_EQ(cost().flops, 1);
 }
@@ -44,7 +44,7 @@ TEST_P(HarnessTest, RunsAnHonestOp) {
 TEST_P(HarnessTest, RethrowsAndIsUsableAfterwards) {
   const View x = Input({1}, {1});
   const auto fail = [=](Stream& stream) {
-    stream.Enqueue({"fail", {x}, {}, kCost, {[](ThreadPool&) { throw DataError("bad"); }}});
+    stream.Enqueue({"fail", {x}, {}, {kCost}, {[](ThreadPool&) { throw DataError("bad"); }}});
   };
   EXPECT_THROW(Run(fail), DataError);
   EXPECT_EQ(Get(x), std::vector<double>{1});
@@ -59,13 +59,13 @@ TEST_P(HarnessTest, KeepsEveryDType) {
 
 TEST_P(HarnessDeathTest, UndeclaredRead) {
   const View x = Input({3}, {1, 2, 3}), y = Output({3});
-  EXPECT_EXIT(Run([=](Stream& s) { AddOne(s, x, y, {"add_one", {}, {y}, kCost}); }), Crashed, "");
+  EXPECT_EXIT(Run([=](Stream& s) { AddOne(s, x, y, {"add_one", {}, {y}, {kCost}}); }), Crashed, "");
 }
 
 TEST_P(HarnessDeathTest, WriteDeclaredAsRead) {
   const View x = Input({3}, {1, 2, 3}), y = Output({3});
   EXPECT_EXIT(Run([=](Stream& s) {
-                AddOne(s, x, y, {"add_one", {x, y}, {}, kCost});
+                AddOne(s, x, y, {"add_one", {x, y}, {}, {kCost}});
               }),
               Crashed, "");
 }
@@ -73,7 +73,7 @@ TEST_P(HarnessDeathTest, WriteDeclaredAsRead) {
 TEST_P(HarnessDeathTest, OneElementTooFar) {
   const View x = Input({3}, {1, 2, 3}), y = Output({3});
   EXPECT_EXIT(Run([=](Stream& s) {
-                AddOne(s, x, y, {"add_one", {x}, {y}, kCost}, 1);
+                AddOne(s, x, y, {"add_one", {x}, {y}, {kCost}}, 1);
               }),
               Crashed, "");
 }
@@ -81,7 +81,7 @@ TEST_P(HarnessDeathTest, OneElementTooFar) {
 TEST_P(HarnessDeathTest, HostReadsATensor) {
   const View x = Input({3}, {1, 2, 3}), y = Output({3});
   EXPECT_EXIT(Run([=](Stream& s) {
-                if (x.As<float>()[0] > 0) AddOne(s, x, y, {"add_one", {x}, {y}, kCost});
+                if (x.As<float>()[0] > 0) AddOne(s, x, y, {"add_one", {x}, {y}, {kCost}});
               }),
               Crashed, "");
 }

@@ -211,8 +211,9 @@ void Communicator::Submit(Stream& stream, CollectiveCall call, std::vector<Range
   operation.name = Name(call.kind);
   operation.reads = std::move(reads);
   operation.writes = std::move(writes);
-  operation.cost = CollectiveCost(call.kind, size_, call.n, call.dtype);
-  link_bytes_[static_cast<int>(call.kind)] += operation.cost.link_bytes;
+  const Cost cost = CollectiveCost(call.kind, size_, call.n, call.dtype);
+  operation.costs = {{KernelKind::kLink, cost}};
+  link_bytes_[static_cast<int>(call.kind)] += cost.link_bytes;
   call.sequence = calls_++;
   Enqueue(stream, std::move(operation), call);
 }

@@ -275,7 +275,7 @@ void Executor::Initialize(FillParameter fill) {
     for (int64_t at = 0; at < size; at += upload_.NumElements()) {
       const View part = upload_.Slice(0, std::min(upload_.NumElements(), size - at));
       Operation operation{"initialize", {}, {part}, {}};
-      operation.cost.bytes_written = static_cast<double>(part.bytes());
+      operation.costs = {Cost{.bytes_written = static_cast<double>(part.bytes())}};
       const auto initialize = [this, f, at, fill](ThreadPool& pool, const View& host) {
         FillShard(pool, static_cast<int>(f), at, host, fill);
       };
@@ -531,7 +531,7 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kLoad: {
       const StagedBatch& batch = batches_[action.slot];
       Operation operation{"load", {}, {batch.host_bytes}, {}};
-      operation.cost.bytes_written = static_cast<double>(batch.host_bytes.bytes());
+      operation.costs = {Cost{.bytes_written = static_cast<double>(batch.host_bytes.bytes())}};
       const auto load = [load = step_->load, m = action.micro_batch](
                             ThreadPool&, const Batch& host) { load(m, host); };
       operation.kernels.cpu = OnCpu(load, batch.host);

@@ -53,9 +53,12 @@ void AdamW(Stream& stream, const AdamWOptions& options, const std::vector<Elemen
   std::vector<AdamWRuleFactors> by_rule;
   for (const ElementRule& rule : rules) by_rule.push_back(FactorsOf(rule, options));
   by_rule.push_back(FactorsOf({}, options));
-  const Cost cost{.flops = 16.0 * n, .bytes_read = 16.0 * n + 4, .bytes_written = 12.0 * n};
+  const Cost cost{.flops = 16.0 * n,
+                  .bytes_read = static_cast<double>(coefficient.bytes() + g.bytes() + p.bytes() +
+                                                    m.bytes() + v.bytes()),
+                  .bytes_written = static_cast<double>(p.bytes() + m.bytes() + v.bytes())};
   CpuKernel cpu = OnCpu(AdamWCpu, factors, rules, by_rule, coefficient, g, p, m, v);
-  stream.Enqueue({kOp, {coefficient, g}, {p, m, v}, cost, {std::move(cpu)}});
+  stream.Enqueue({kOp, {coefficient, g}, {p, m, v}, {cost}, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

@@ -54,8 +54,21 @@ std::vector<Range> Tensors(const std::vector<AnyHeads>& all) {
   return ranges;
 }
 
-double Bytes(const AttentionDims& d, int64_t heads) {
-  return 4.0 * d.batch * d.seq * heads * d.head_dim;
+// Of what is read but q, k and v.
+double OtherBytes(const AttentionInputs& in) {
+  const int64_t keys = in.dropout.rate > 0 ? in.dropout.keys.bytes() : 0;
+  return static_cast<double>(in.positions.bytes() + keys);
+}
+
+// Of q, k and v, or of their gradients.
+template <typename AnyHeads>
+double Bytes(const AttentionDims& d, const AnyHeads& q, const AnyHeads& k, const AnyHeads& v) {
+  double bytes = 0;
+  for (const AnyHeads* heads : {&q, &k, &v}) {
+    bytes += static_cast<double>(d.batch * d.seq * heads->count * d.head_dim *
+                                 SizeOf(heads->tensor.dtype));
+  }
+  return bytes;
 }
 
 // Multiply-adds of one product of [seq, head_dim] matrices under the causal mask, all heads.
@@ -87,12 +100,13 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
     args.CheckDisjoint("lse", lse, "dropout.keys", in.dropout.keys);
   }
   const Cost cost{.flops = 2 * 2 * CausalProduct(dims) + DropoutFlops(dims, in),
-                  .bytes_read = Bytes(dims, dims.heads + 2 * dims.kv_heads),
+                  .bytes_read = Bytes(dims, in.q, in.k, in.v) + OtherBytes(in),
                   .bytes_written = static_cast<double>(out.bytes() + lse.bytes())};
   std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
   AddReads(in, reads);
   CpuKernel cpu = OnCpu(AttentionForwardCpu, dims, in, out, lse);
-  stream.Enqueue({kOp, std::move(reads), {out, lse}, cost, {std::move(cpu)}});
+  stream.Enqueue(
+      {kOp, std::move(reads), {out, lse}, {{KernelKind::kAttention, cost}}, {std::move(cpu)}});
 }
 
 void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
@@ -135,16 +149,20 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
       args.CheckDisjoint(g.name, g.heads.tensor, "dropout.keys", in.dropout.keys);
     }
   }
-  const double qkv = Bytes(dims, dims.heads + 2 * dims.kv_heads);
   const Cost cost{.flops = 5 * 2 * CausalProduct(dims) + DropoutFlops(dims, in),
-                  .bytes_read = qkv + static_cast<double>(2 * out.bytes() + lse.bytes()),
-                  .bytes_written = qkv};
+                  .bytes_read = Bytes(dims, in.q, in.k, in.v) + OtherBytes(in) +
+                                static_cast<double>(out.bytes() + dout.bytes() + lse.bytes()),
+                  .bytes_written = Bytes(dims, gradients.q, gradients.k, gradients.v)};
   std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
   AddReads(in, reads);
   reads.insert(reads.end(), {out, lse, dout});
   std::vector<Range> writes = Tensors<Heads>({gradients.q, gradients.k, gradients.v});
   CpuKernel cpu = OnCpu(AttentionBackwardCpu, dims, in, out, lse, dout, gradients);
-  stream.Enqueue({kOp, std::move(reads), std::move(writes), cost, {std::move(cpu)}});
+  stream.Enqueue({kOp,
+                  std::move(reads),
+                  std::move(writes),
+                  {{KernelKind::kAttention, cost}},
+                  {std::move(cpu)}});
 }
 
 }  // namespace fsdp

@@ -46,13 +46,13 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   args.CheckDisjoint("cache_v", cache_v, "out", out);
 
   const double out_bytes = static_cast<double>(out.bytes());
-  const Cost cost{.flops = out_bytes * static_cast<double>(shape.capacity),
+  const Cost cost{.flops = 4 * static_cast<double>(out.NumElements() * shape.capacity),
                   .bytes_read = 2 * out_bytes + static_cast<double>(2 * cache_k.bytes()),
                   .bytes_written = 2 * out_bytes};
   stream.Enqueue({kOp,
                   {in.q.tensor, in.k.tensor, in.v.tensor, in.positions},
                   {cache_k, cache_v, out},
-                  cost,
+                  {{KernelKind::kAttention, cost}},
                   {OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out)}});
 }
 

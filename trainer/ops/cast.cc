@@ -26,7 +26,7 @@ void Cast(Stream& stream, ConstView x, View y) {
   args.CheckDisjoint("y", y, "x", x);
   const Cost cost{.bytes_read = static_cast<double>(x.bytes()),
                   .bytes_written = static_cast<double>(y.bytes())};
-  stream.Enqueue({kOp, {x}, {y}, cost, {OnCpu(CastCpu, x, y)}});
+  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(CastCpu, x, y)}});
 }
 
 }  // namespace fsdp

@@ -20,9 +20,11 @@ void Dropout(Stream& stream, ConstView x, ConstView keys, uint32_t site, double 
   const auto threshold = static_cast<uint32_t>(std::ldexp(rate, 32));
   const auto scale = static_cast<float>(1 / (1 - rate));
   const double n = static_cast<double>(x.NumElements());
-  const Cost cost{.flops = 15 * n, .bytes_read = 4 * n, .bytes_written = 4 * n};
+  const Cost cost{.flops = 15 * n,
+                  .bytes_read = static_cast<double>(x.bytes()),
+                  .bytes_written = static_cast<double>(y.bytes())};
   CpuKernel cpu = OnCpu(DropoutCpu, x, keys, site, threshold, scale, y);
-  stream.Enqueue({kOp, {x, keys}, {y}, cost, {std::move(cpu)}});
+  stream.Enqueue({kOp, {x, keys}, {y}, {cost}, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

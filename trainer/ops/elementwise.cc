@@ -39,7 +39,7 @@ void Add(Stream& stream, ConstView a, ConstView b, View y) {
   args.CheckSameOrDisjoint("y", y, "a", a);
   args.CheckSameOrDisjoint("y", y, "b", b);
   CheckSummable(args, y);
-  stream.Enqueue({kOp, {a, b}, {y}, AddCost(a, b, y), {OnCpu(AddCpu, a, b, y)}});
+  stream.Enqueue({kOp, {a, b}, {y}, {AddCost(a, b, y)}, {OnCpu(AddCpu, a, b, y)}});
 }
 
 void Accumulate(Stream& stream, ConstView x, View y) {
@@ -50,7 +50,7 @@ void Accumulate(Stream& stream, ConstView x, View y) {
   args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
   CheckSummable(args, y);
-  stream.Enqueue({kOp, {x}, {y}, AddCost(x, y, y), {OnCpu(AddCpu, y, x, y)}});
+  stream.Enqueue({kOp, {x}, {y}, {AddCost(x, y, y)}, {OnCpu(AddCpu, y, x, y)}});
 }
 
 void Fill(Stream& stream, float value, View y) {
@@ -60,7 +60,7 @@ void Fill(Stream& stream, float value, View y) {
   args.CheckElements("y", y, y.dtype, n);
   const Cost cost{.bytes_written = static_cast<double>(y.bytes())};
   const auto enqueue = [&](uint32_t bits) {
-    stream.Enqueue({kOp, {}, {y}, cost, {OnCpu(FillCpu, bits, y)}});
+    stream.Enqueue({kOp, {}, {y}, {cost}, {OnCpu(FillCpu, bits, y)}});
   };
   switch (y.dtype) {
     case DType::kFloat32:
@@ -84,7 +84,7 @@ void Copy(Stream& stream, ConstView x, View y) {
   args.CheckSameOrDisjoint("y", y, "x", x);
   const double bytes = static_cast<double>(y.bytes());
   const Cost cost{.bytes_read = bytes, .bytes_written = bytes};
-  stream.Enqueue({kOp, {x}, {y}, cost, {OnCpu(CopyCpu, x, y)}});
+  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(CopyCpu, x, y)}});
 }
 
 }  // namespace fsdp

@@ -14,9 +14,11 @@ void Ema(Stream& stream, double decay, ConstView coefficient, ConstView p, View 
   args.Check("p", p, DType::kFloat32, {n});
   args.CheckDisjoint("e", e, "p", p);
   args.Require(decay >= 0 && decay < 1, "decay, want in [0, 1)");
-  const Cost cost{.flops = 3.0 * n, .bytes_read = 8.0 * n + 4, .bytes_written = 4.0 * n};
+  const Cost cost{.flops = 3.0 * n,
+                  .bytes_read = static_cast<double>(coefficient.bytes() + p.bytes() + e.bytes()),
+                  .bytes_written = static_cast<double>(e.bytes())};
   const auto rate = static_cast<float>(1 - decay);
-  stream.Enqueue({kOp, {coefficient, p}, {e}, cost, {OnCpu(EmaCpu, rate, coefficient, p, e)}});
+  stream.Enqueue({kOp, {coefficient, p}, {e}, {cost}, {OnCpu(EmaCpu, rate, coefficient, p, e)}});
 }
 
 }  // namespace fsdp

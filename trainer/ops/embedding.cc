@@ -40,16 +40,17 @@ void EmbeddingForward(Stream& stream, ConstView tokens, std::optional<ConstView>
 
   const double y_bytes = static_cast<double>(y.bytes());
   Operation operation{
-      .name = "embedding_forward", .reads = {tokens, wte}, .writes = {y}, .cost = {}};
-  operation.cost = {.flops = static_cast<double>(y.NumElements()),
-                    .bytes_read = static_cast<double>(tokens.bytes()) + y_bytes,
-                    .bytes_written = y_bytes};
+      .name = "embedding_forward", .reads = {tokens, wte}, .writes = {y}, .costs = {}};
+  Cost cost{.flops = static_cast<double>(y.NumElements()),
+            .bytes_read = static_cast<double>(tokens.bytes()) + y_bytes,
+            .bytes_written = y_bytes};
   if (positions) {
     arguments.CheckDisjoint("y", y, "positions", *positions);
     arguments.CheckDisjoint("y", y, "wpe", *wpe);
     operation.reads.insert(operation.reads.end(), {*positions, *wpe});
-    operation.cost.bytes_read += static_cast<double>(positions->bytes()) + y_bytes;
+    cost.bytes_read += static_cast<double>(positions->bytes()) + y_bytes;
   }
+  operation.costs = {cost};
   operation.kernels.cpu = OnCpu(EmbeddingForwardCpu, shape, tokens, positions, wte, wpe, y);
   stream.Enqueue(std::move(operation));
 }
@@ -61,7 +62,7 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView
   EmbeddingShape shape{dy.shape[0], dy.shape[1], 0, 0};
   const double dy_bytes = static_cast<double>(dy.bytes());
   Operation operation{"embedding_backward", {dy}, {}, {}};
-  operation.cost.bytes_read = dy_bytes;
+  Cost cost{.bytes_read = dy_bytes};
   const auto add = [&](const char* name, const View& table, const char* ids_name,
                        const ConstView& ids) {
     arguments.Check(ids_name, ids, DType::kInt32, {shape.rows});
@@ -71,9 +72,9 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView
     arguments.CheckDisjoint(name, table, "dy", dy);
     operation.reads.push_back(ids);
     operation.writes.push_back(table);
-    operation.cost += Cost{.flops = static_cast<double>(dy.NumElements()),
-                           .bytes_read = static_cast<double>(ids.bytes()) + dy_bytes,
-                           .bytes_written = dy_bytes};
+    cost += Cost{.flops = static_cast<double>(dy.NumElements()),
+                 .bytes_read = static_cast<double>(ids.bytes()) + dy_bytes,
+                 .bytes_written = dy_bytes};
     return table.shape[0];
   };
   arguments.Require(positions || !dwpe, "dwpe is given, want none without positions");
@@ -84,6 +85,7 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView
     arguments.CheckDisjoint("dwte", *dwte, "positions", *positions);
     arguments.CheckDisjoint("dwpe", *dwpe, "tokens", tokens);
   }
+  operation.costs = {cost};
   operation.kernels.cpu = OnCpu(EmbeddingBackwardCpu, shape, tokens, positions, dy, dwte, dwpe);
   stream.Enqueue(std::move(operation));
 }

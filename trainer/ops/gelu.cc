@@ -12,8 +12,10 @@ void GeluForward(Stream& stream, ConstView x, View y) {
   args.CheckElements("x", x, DType::kFloat32, n);
   args.CheckElements("y", y, DType::kFloat32, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
-  const Cost cost{.flops = kGeluForwardFlops * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
-  stream.Enqueue({kOp, {x}, {y}, cost, {OnCpu(GeluForwardCpu, x, y)}});
+  const Cost cost{.flops = kGeluForwardFlops * n,
+                  .bytes_read = static_cast<double>(x.bytes()),
+                  .bytes_written = static_cast<double>(y.bytes())};
+  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(GeluForwardCpu, x, y)}});
 }
 
 void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
@@ -25,8 +27,10 @@ void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   args.CheckElements("dx", dx, DType::kFloat32, n);
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckSameOrDisjoint("dx", dx, "x", x);
-  const Cost cost{.flops = kGeluBackwardFlops * n, .bytes_read = 8.0 * n, .bytes_written = 4.0 * n};
-  stream.Enqueue({kOp, {x, dy}, {dx}, cost, {OnCpu(GeluBackwardCpu, x, dy, dx)}});
+  const Cost cost{.flops = kGeluBackwardFlops * n,
+                  .bytes_read = static_cast<double>(x.bytes() + dy.bytes()),
+                  .bytes_written = static_cast<double>(dx.bytes())};
+  stream.Enqueue({kOp, {x, dy}, {dx}, {cost}, {OnCpu(GeluBackwardCpu, x, dy, dx)}});
 }
 
 }  // namespace fsdp

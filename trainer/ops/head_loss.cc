@@ -23,6 +23,39 @@ struct Gradients {
   std::optional<View> dw;
 };
 
+// Of the products: of whole chunks, and of the rows that are left. The operands' bytes go with the
+// first of a kind.
+std::vector<KernelCost> Costs(const HeadLossShape& s, const ConstView& x, const ConstView& w,
+                              const std::optional<Gradients>& gradients) {
+  Cost logits{.bytes_read = static_cast<double>(x.bytes() + w.bytes())}, dx, dw;
+  if (gradients) dx.bytes_written = static_cast<double>(gradients->dx.bytes());
+  const bool with_dw = gradients && gradients->dw;
+  if (with_dw) dw.bytes_read = dw.bytes_written = static_cast<double>(gradients->dw->bytes());
+  std::vector<KernelCost> costs;
+  const auto add = [&](int64_t rows, int64_t count) {
+    if (rows == 0 || count == 0) return;
+    Product product{.name = "logits", .m = rows, .n = s.vocab, .k = s.cols, .b_transposed = true};
+    product.count = count;
+    product.dtype = x.dtype;
+    costs.emplace_back(product, std::exchange(logits, {}));
+    product.b_transposed = false;
+    if (gradients) {
+      product.name = "dx", product.n = s.cols, product.k = s.vocab;
+      costs.emplace_back(product, std::exchange(dx, {}));
+    }
+    if (with_dw) {
+      product.name = "dw", product.m = s.vocab, product.n = s.cols, product.k = rows;
+      product.a_transposed = product.adds = true;
+      costs.emplace_back(product, std::exchange(dw, {}));
+    }
+  };
+  if (s.chunk > 0) {
+    add(s.chunk, s.rows / s.chunk);
+    add(s.rows % s.chunk, 1);
+  }
+  return costs;
+}
+
 void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstView targets,
              ConstView weights, float scale, View loss, const std::optional<Gradients>& gradients,
              View workspace) {
@@ -54,7 +87,7 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
     arguments.Check("dw", *gradients->dw, DType::kFloat32, w.shape);
     results.push_back({"dw", *gradients->dw});
   }
-  Operation operation{.name = name, .reads = {x, w, targets, weights}, .writes = {}, .cost = {}};
+  Operation operation{.name = name, .reads = {x, w, targets, weights}, .writes = {}, .costs = {}};
   for (size_t i = 0; i < results.size(); ++i) {
     const auto& [result_name, view] = results[i];
     arguments.CheckDisjoint(result_name, view, "x", x);
@@ -67,20 +100,12 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
     operation.writes.push_back(view);
   }
 
-  const double logits = static_cast<double>(rows) * static_cast<double>(vocab);
-  Cost& cost = operation.cost;
-  cost.flops =
-      (1 + (gradients ? 1 : 0) + (with_dw ? 1 : 0)) * 2 * logits * static_cast<double>(cols) +
-      4 * logits;
-  cost.bytes_read =
-      static_cast<double>(x.bytes() + w.bytes() + targets.bytes() + weights.bytes() + loss.bytes());
-  cost.bytes_written = static_cast<double>(loss.bytes());
-  if (gradients) cost.bytes_written += static_cast<double>(gradients->dx.bytes());
-  if (with_dw) {
-    cost.bytes_read += static_cast<double>(gradients->dw->bytes());
-    cost.bytes_written += static_cast<double>(gradients->dw->bytes());
-  }
   const HeadLossShape shape{rows, cols, vocab, HeadLossChunkRows(rows, vocab)};
+  operation.costs = Costs(shape, x, w, gradients);
+  operation.costs.push_back(
+      Cost{.flops = 4 * static_cast<double>(rows) * static_cast<double>(vocab),
+           .bytes_read = static_cast<double>(targets.bytes() + weights.bytes() + loss.bytes()),
+           .bytes_written = static_cast<double>(loss.bytes())});
   const std::optional<View> dx = gradients ? std::optional(gradients->dx) : std::nullopt;
   const std::optional<View> dw = gradients ? gradients->dw : std::nullopt;
   operation.kernels.cpu =

@@ -30,10 +30,10 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
   args.CheckSameOrDisjoint("y", y, "x", x);
   args.Require(eps >= kMinLayerNormEps, "eps, want >= kMinLayerNormEps");
   const Cost cost{.flops = 8.0 * rows * cols,
-                  .bytes_read = 4.0 * (rows * cols + 2 * cols),
-                  .bytes_written = 4.0 * (rows * cols + 2 * rows)};
+                  .bytes_read = static_cast<double>(x.bytes() + w.bytes() + b.bytes()),
+                  .bytes_written = static_cast<double>(y.bytes() + mean.bytes() + rstd.bytes())};
   CpuKernel cpu = OnCpu(LayerNormForwardCpu, x, w, b, eps, y, mean, rstd);
-  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, cost, {std::move(cpu)}});
+  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {cost}, {std::move(cpu)}});
 }
 
 int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t cols) {
@@ -64,9 +64,12 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckDisjoint("dx", dx, "x", x);
   const bool add = mode == LayerNormDx::kAdd;
-  operation.cost = {.flops = 16.0 * rows * cols,
-                    .bytes_read = 4.0 * ((add ? 3 : 2) * rows * cols + 3 * cols + 2 * rows),
-                    .bytes_written = 4.0 * (rows * cols + 2 * cols)};
+  const int64_t sums = (dw ? dw->bytes() : 0) + (db ? db->bytes() : 0);
+  const int64_t read = x.bytes() + w.bytes() + mean.bytes() + rstd.bytes() + dy.bytes() +
+                       (add ? dx.bytes() : 0) + sums;
+  operation.costs = {Cost{.flops = 16.0 * rows * cols,
+                          .bytes_read = static_cast<double>(read),
+                          .bytes_written = static_cast<double>(dx.bytes() + sums)}};
   operation.kernels.cpu =
       OnCpu(LayerNormBackwardCpu, x, w, mean, rstd, dy, Blocks(rows), add, dx, dw, db, workspace);
   stream.Enqueue(std::move(operation));

@@ -25,7 +25,35 @@ LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, con
   return shape;
 }
 
-double Flops(const LinearShape& s) { return 2.0 * s.rows * s.in * s.out; }
+// y = x W, dx = dy W^T and dW += x^T dy, as one CPU kernel calls Gemm() for each.
+Product ForwardProduct(const LinearShape& s, DType dtype) {
+  return {.name = "forward",
+          .m = s.rows,
+          .n = s.out,
+          .k = s.in,
+          .b_transposed = s.layout == WeightLayout::kOutIn,
+          .dtype = dtype};
+}
+
+Product DxProduct(const LinearShape& s, DType dtype) {
+  return {.name = "dx",
+          .m = s.rows,
+          .n = s.in,
+          .k = s.out,
+          .b_transposed = s.layout == WeightLayout::kInOut,
+          .dtype = dtype};
+}
+
+Product DwProduct(const LinearShape& s, DType dtype) {
+  const bool in_out = s.layout == WeightLayout::kInOut;
+  return {.name = "dw",
+          .m = in_out ? s.in : s.out,
+          .n = in_out ? s.out : s.in,
+          .k = s.rows,
+          .a_transposed = true,
+          .adds = true,
+          .dtype = dtype};
+}
 
 // Without `u`, of what comes before an activation: none.
 void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightLayout layout,
@@ -36,16 +64,15 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
   arguments.CheckDisjoint("y", y, "x", x);
   arguments.CheckDisjoint("y", y, "w", w);
 
-  Operation operation{.name = name, .reads = {x, w}, .writes = {y}, .cost = {}};
-  operation.cost.flops = Flops(shape);
-  operation.cost.bytes_read = static_cast<double>(x.bytes() + w.bytes());
-  operation.cost.bytes_written = static_cast<double>(y.bytes());
+  Operation operation{.name = name, .reads = {x, w}, .writes = {y}, .costs = {}};
+  Cost cost{.bytes_read = static_cast<double>(x.bytes() + w.bytes()),
+            .bytes_written = static_cast<double>(y.bytes())};
   if (b) {
     arguments.Check("b", *b, kF32, {shape.out});
     arguments.CheckDisjoint("y", y, "b", *b);
     operation.reads.push_back(*b);
-    operation.cost.flops += static_cast<double>(shape.rows * shape.out);
-    operation.cost.bytes_read += static_cast<double>(b->bytes());
+    cost.flops += static_cast<double>(shape.rows * shape.out);
+    cost.bytes_read += static_cast<double>(b->bytes());
   }
   if (u) {
     arguments.Check("u", *u, kF32, y.shape);
@@ -54,9 +81,10 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
     arguments.CheckDisjoint("u", *u, "y", y);
     if (b) arguments.CheckDisjoint("u", *u, "b", *b);
     operation.writes.push_back(*u);
-    operation.cost.flops += kGeluForwardFlops * static_cast<double>(shape.rows * shape.out);
-    operation.cost.bytes_written += static_cast<double>(u->bytes());
+    cost.flops += kGeluForwardFlops * static_cast<double>(shape.rows * shape.out);
+    cost.bytes_written += static_cast<double>(u->bytes());
   }
+  operation.costs = {{ForwardProduct(shape, x.dtype), cost}};
   operation.kernels.cpu = OnCpu(LinearForwardCpu, shape, x, w, b, u, y);
   stream.Enqueue(std::move(operation));
 }
@@ -71,9 +99,9 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
   arguments.Check("w", w, kF32, WeightShape(shape));
   arguments.Require(dx || dw || db, "nothing to compute: dx, dw and db are all left out");
 
-  Operation operation{.name = name, .reads = {dy}, .writes = {}, .cost = {}};
-  Cost& cost = operation.cost;
-  cost.bytes_read = static_cast<double>(dy.bytes());
+  Operation operation{.name = name, .reads = {dy}, .writes = {}, .costs = {}};
+  double dy_bytes = static_cast<double>(dy.bytes());  // For the first kernel that reads it.
+  Cost dx_cost;
   if (dx) {
     arguments.Check(dx_name, *dx, kF32, x.shape);
     arguments.CheckDisjoint(dx_name, *dx, "x", x);
@@ -81,9 +109,8 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     arguments.CheckDisjoint(dx_name, *dx, "dy", dy);
     operation.reads.push_back(w);
     operation.writes.push_back(*dx);
-    cost.flops += Flops(shape);
-    cost.bytes_read += static_cast<double>(w.bytes());
-    cost.bytes_written += static_cast<double>(dx->bytes());
+    dx_cost.bytes_read = std::exchange(dy_bytes, 0) + static_cast<double>(w.bytes());
+    dx_cost.bytes_written = static_cast<double>(dx->bytes());
   }
   if (u) {
     arguments.Check("u", *u, kF32, x.shape);
@@ -91,9 +118,10 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     if (dw) arguments.CheckDisjoint("dw", *dw, "u", *u);
     if (db) arguments.CheckDisjoint("db", *db, "u", *u);
     operation.reads.push_back(*u);
-    cost.flops += kGeluBackwardFlops * static_cast<double>(shape.rows * shape.in);
-    cost.bytes_read += static_cast<double>(u->bytes());
+    dx_cost.flops += kGeluBackwardFlops * static_cast<double>(shape.rows * shape.in);
+    dx_cost.bytes_read += static_cast<double>(u->bytes());
   }
+  if (dx) operation.costs.emplace_back(DxProduct(shape, dy.dtype), dx_cost);
   if (dw) {
     arguments.Check("dw", *dw, kF32, w.shape);
     arguments.CheckDisjoint("dw", *dw, "x", x);
@@ -102,9 +130,10 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     if (dx) arguments.CheckDisjoint("dw", *dw, dx_name, *dx);
     operation.reads.push_back(x);
     operation.writes.push_back(*dw);
-    cost.flops += Flops(shape);
-    cost.bytes_read += static_cast<double>(x.bytes() + dw->bytes());
-    cost.bytes_written += static_cast<double>(dw->bytes());
+    operation.costs.emplace_back(DwProduct(shape, dy.dtype),
+                                 Cost{.bytes_read = std::exchange(dy_bytes, 0) +
+                                                    static_cast<double>(x.bytes() + dw->bytes()),
+                                      .bytes_written = static_cast<double>(dw->bytes())});
   }
   if (db) {
     arguments.Check("db", *db, kF32, {shape.out});
@@ -114,9 +143,10 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     if (dx) arguments.CheckDisjoint("db", *db, dx_name, *dx);
     if (dw) arguments.CheckDisjoint("db", *db, "dw", *dw);
     operation.writes.push_back(*db);
-    cost.flops += static_cast<double>(shape.rows * shape.out);
-    cost.bytes_read += static_cast<double>(db->bytes());
-    cost.bytes_written += static_cast<double>(db->bytes());
+    operation.costs.push_back(
+        Cost{.flops = static_cast<double>(shape.rows * shape.out),
+             .bytes_read = std::exchange(dy_bytes, 0) + static_cast<double>(db->bytes()),
+             .bytes_written = static_cast<double>(db->bytes())});
   }
   operation.kernels.cpu = OnCpu(LinearBackwardCpu, shape, u, x, w, dy, dx, dw, db);
   stream.Enqueue(std::move(operation));

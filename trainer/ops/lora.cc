@@ -1,6 +1,7 @@
 #include "trainer/ops/lora.h"
 
 #include <utility>
+#include <vector>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/lora_cpu.h"
@@ -27,9 +28,12 @@ LoraShape CheckOperands(const Arguments& args, const ConstView& x, const ConstVi
   return s;
 }
 
-double Flops(const LoraShape& s) {
-  return 2.0 * static_cast<double>(s.rows * s.rank) * static_cast<double>(s.in + s.out);
+// Of the adapter's columns of y or dy.
+double OutBytes(const LoraShape& s, const ConstView& y) {
+  return static_cast<double>(s.rows * s.out * SizeOf(y.dtype));
 }
+
+double Bytes(const ConstView& view) { return static_cast<double>(view.bytes()); }
 
 }  // namespace
 
@@ -42,12 +46,21 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
     args.CheckDisjoint("y", y, name, view);
   }
   args.CheckDisjoint("u", u, "y", y);
-  const double out_bytes = 4.0 * static_cast<double>(shape.rows * shape.out);
-  const Cost cost{.flops = Flops(shape),
-                  .bytes_read = static_cast<double>(x.bytes() + a.bytes() + b.bytes()) + out_bytes,
-                  .bytes_written = static_cast<double>(u.bytes()) + out_bytes};
+  const auto [rows, in, out, rank, cols, first] = shape;
+  const double out_bytes = OutBytes(shape, y);
+  std::vector<KernelCost> costs = {
+      {{.name = "u", .m = rows, .n = rank, .k = in, .b_transposed = true, .dtype = x.dtype},
+       {.bytes_read = Bytes(x) + Bytes(a), .bytes_written = Bytes(u)}},
+      {{.name = "y",
+        .m = rows,
+        .n = out,
+        .k = rank,
+        .b_transposed = true,
+        .adds = true,
+        .dtype = b.dtype},
+       {.bytes_read = Bytes(b) + out_bytes, .bytes_written = out_bytes}}};
   CpuKernel cpu = OnCpu(LoraForwardCpu, shape, x, a, b, scale, u, y);
-  stream.Enqueue({"lora_forward", {x, a, b}, {u, y}, cost, {std::move(cpu)}});
+  stream.Enqueue({"lora_forward", {x, a, b}, {u, y}, std::move(costs), {std::move(cpu)}});
 }
 
 int64_t LoraBackwardWorkspace(int64_t rows, int64_t rank) {
@@ -62,23 +75,36 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
   args.Check("dx", dx, kF32, x.shape);
   args.CheckWorkspace(workspace, LoraBackwardWorkspace(shape.rows, shape.rank));
   Operation operation{"lora_backward", {x, u, a, b, dy}, {dx, workspace}, {}};
-  operation.cost = {.flops = Flops(shape),
-                    .bytes_read = static_cast<double>(a.bytes() + b.bytes() + dx.bytes()) +
-                                  4.0 * static_cast<double>(shape.rows * shape.out),
-                    .bytes_written = static_cast<double>(dx.bytes())};
+  const auto [rows, in, out, rank, cols, first] = shape;
+  operation.costs = {{{.name = "v", .m = rows, .n = rank, .k = out, .dtype = dy.dtype},
+                      {.bytes_read = OutBytes(shape, dy) + Bytes(b)}},
+                     {{.name = "dx", .m = rows, .n = in, .k = rank, .adds = true, .dtype = a.dtype},
+                      {.bytes_read = Bytes(a) + Bytes(dx), .bytes_written = Bytes(dx)}}};
   if (da) {
     args.Check("da", *da, kF32, a.shape);
     operation.writes.push_back(*da);
-    operation.cost += Cost{.flops = 2.0 * static_cast<double>(shape.rows * shape.rank * shape.in),
-                           .bytes_read = static_cast<double>(x.bytes() + da->bytes()),
-                           .bytes_written = static_cast<double>(da->bytes())};
+    operation.costs.emplace_back(
+        Product{.name = "da",
+                .m = rank,
+                .n = in,
+                .k = rows,
+                .a_transposed = true,
+                .adds = true,
+                .dtype = x.dtype},
+        Cost{.bytes_read = Bytes(x) + Bytes(*da), .bytes_written = Bytes(*da)});
   }
   if (db) {
     args.Check("db", *db, kF32, b.shape);
     operation.writes.push_back(*db);
-    operation.cost += Cost{.flops = 2.0 * static_cast<double>(shape.rows * shape.rank * shape.out),
-                           .bytes_read = static_cast<double>(u.bytes() + db->bytes()),
-                           .bytes_written = static_cast<double>(db->bytes())};
+    operation.costs.emplace_back(
+        Product{.name = "db",
+                .m = out,
+                .n = rank,
+                .k = rows,
+                .a_transposed = true,
+                .adds = true,
+                .dtype = dy.dtype},
+        Cost{.bytes_read = Bytes(u) + Bytes(*db), .bytes_written = Bytes(*db)});
   }
   if (da && db) args.CheckDisjoint("da", *da, "db", *db);
   const auto apart = [&](const char* name, const View& result) {

@@ -14,8 +14,10 @@ void SumOfSquares(Stream& stream, ConstView x, View out) {
   args.CheckElements("x", x, DType::kFloat32, n);
   args.Check("out", out, DType::kFloat32, {1});
   args.CheckDisjoint("out", out, "x", x);
-  const Cost cost{.flops = 2.0 * n, .bytes_read = 4.0 * n + 4, .bytes_written = 4};
-  stream.Enqueue({kOp, {x}, {out}, cost, {OnCpu(SumOfSquaresCpu, x, out)}});
+  const Cost cost{.flops = 2.0 * n,
+                  .bytes_read = static_cast<double>(x.bytes() + out.bytes()),
+                  .bytes_written = static_cast<double>(out.bytes())};
+  stream.Enqueue({kOp, {x}, {out}, {cost}, {OnCpu(SumOfSquaresCpu, x, out)}});
 }
 
 void ClipCoefficient(Stream& stream, ConstView sum_of_squares, ConstView mean_scale, float max_norm,
@@ -28,10 +30,13 @@ void ClipCoefficient(Stream& stream, ConstView sum_of_squares, ConstView mean_sc
   args.Check("coefficient", coefficient, DType::kFloat32, {1});
   args.CheckDisjoint("coefficient", coefficient, "norm", norm);
   args.Require(max_norm >= 0, "max_norm, want >= 0");
-  const Cost cost{.flops = 6, .bytes_read = 8, .bytes_written = 8};
+  const Cost cost{.flops = 6,
+                  .bytes_read = static_cast<double>(sum_of_squares.bytes() + mean_scale.bytes()),
+                  .bytes_written = static_cast<double>(norm.bytes() + coefficient.bytes())};
   CpuKernel cpu =
       OnCpu(ClipCoefficientCpu, sum_of_squares, mean_scale, max_norm, norm, coefficient);
-  stream.Enqueue({kOp, {sum_of_squares, mean_scale}, {norm, coefficient}, cost, {std::move(cpu)}});
+  stream.Enqueue(
+      {kOp, {sum_of_squares, mean_scale}, {norm, coefficient}, {cost}, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

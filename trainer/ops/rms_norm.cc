@@ -53,6 +53,11 @@ void CheckLike(const Arguments& args, const char* name, const ConstHeads& y, con
 
 double Elements(const NormShape& s) { return static_cast<double>(s.rows() * s.cols); }
 
+// Of the rows: what lies between heads of a tensor is none of them.
+double BytesOf(const ConstView& view, const NormShape& s) {
+  return Elements(s) * static_cast<double>(SizeOf(view.dtype));
+}
+
 void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
              const NormRows<ConstView>& x, ConstView w, float eps, const NormRows<View>& y,
              View r) {
@@ -65,10 +70,10 @@ void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes&
   args.Require(eps >= 0, "eps is negative");
   const double n = Elements(shape);
   const Cost cost{.flops = 4 * n,
-                  .bytes_read = 4 * (n + static_cast<double>(shape.cols)),
-                  .bytes_written = 4 * (n + static_cast<double>(shape.rows()))};
+                  .bytes_read = BytesOf(x.tensor, shape) + static_cast<double>(w.bytes()),
+                  .bytes_written = BytesOf(y.tensor, shape) + static_cast<double>(r.bytes())};
   CpuKernel cpu = OnCpu(RmsNormForwardCpu, shape, x, w, eps, y, r);
-  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, cost, {std::move(cpu)}});
+  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, {cost}, {std::move(cpu)}});
 }
 
 void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
@@ -80,12 +85,14 @@ void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes
   if (dw) args.Check("dw", *dw, DType::kFloat32, {shape.cols});
   args.CheckWorkspace(workspace, RmsNormBackwardWorkspace(shape.rows(), shape.cols));
   args.CheckDisjoint("dx", dx.tensor, "x", x.tensor);
-  const double n = Elements(shape), cols = static_cast<double>(shape.cols);
-  const Cost cost{
-      .flops = 10 * n,
-      .bytes_read = 4 * ((add ? 3 : 2) * n + 2 * cols + static_cast<double>(shape.rows())),
-      .bytes_written = 4 * (n + cols)};
-  Operation operation{op, {x.tensor, w, r, dy.tensor}, {dx.tensor, workspace}, cost};
+  const double sum = dw ? static_cast<double>(dw->bytes()) : 0,
+               dx_bytes = BytesOf(dx.tensor, shape);
+  const Cost cost{.flops = 10 * Elements(shape),
+                  .bytes_read = BytesOf(x.tensor, shape) + BytesOf(dy.tensor, shape) +
+                                (add ? dx_bytes : 0) + static_cast<double>(w.bytes() + r.bytes()) +
+                                sum,
+                  .bytes_written = dx_bytes + sum};
+  Operation operation{op, {x.tensor, w, r, dy.tensor}, {dx.tensor, workspace}, {cost}};
   if (dw) operation.writes.push_back(*dw);
   operation.kernels.cpu =
       OnCpu(RmsNormBackwardCpu, shape, x, w, r, dy, Blocks(shape.rows()), add, dx, dw, workspace);

@@ -16,7 +16,7 @@ void RopeTable(Stream& stream, const std::vector<double>& frequencies, double fa
              {positions, 2, static_cast<int64_t>(frequencies.size())});
   const Cost cost{.flops = 100.0 * static_cast<double>(table.NumElements()),
                   .bytes_written = static_cast<double>(table.bytes())};
-  stream.Enqueue({kOp, {}, {table}, cost, {OnCpu(RopeTableCpu, frequencies, factor, table)}});
+  stream.Enqueue({kOp, {}, {table}, {cost}, {OnCpu(RopeTableCpu, frequencies, factor, table)}});
 }
 
 void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection direction,
@@ -33,12 +33,13 @@ void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection di
   args.CheckDisjoint("x", x.tensor, "positions", positions);
   const RopeShape shape{s[0] * s[1], x.count, s[3] / 2, table.shape[0]};
   const double n = static_cast<double>(shape.tokens * x.count * s[3]);
+  const double bytes = n * static_cast<double>(SizeOf(x.tensor.dtype));
   const Cost cost{.flops = 3 * n,
-                  .bytes_read = 4 * n + static_cast<double>(table.bytes() + positions.bytes()),
-                  .bytes_written = 4 * n};
+                  .bytes_read = bytes + static_cast<double>(table.bytes() + positions.bytes()),
+                  .bytes_written = bytes};
   const bool backward = direction == RopeDirection::kBackward;
   CpuKernel cpu = OnCpu(RopeCpu, shape, table, positions, backward, x);
-  stream.Enqueue({kOp, {table, positions}, {x.tensor}, cost, {std::move(cpu)}});
+  stream.Enqueue({kOp, {table, positions}, {x.tensor}, {cost}, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

@@ -35,11 +35,15 @@ void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRul
   for (const ElementRule& rule : rules) by_rule.push_back(factors(rule));
   by_rule.push_back(factors({}));
   Operation operation{kOp, {coefficient, g}, {p}, {}};
-  operation.cost = {.flops = 5.0 * n, .bytes_read = 8.0 * n + 4, .bytes_written = 4.0 * n};
+  Cost cost{.flops = 5.0 * n,
+            .bytes_read = static_cast<double>(coefficient.bytes() + g.bytes() + p.bytes()),
+            .bytes_written = static_cast<double>(p.bytes())};
   if (has_buffer) {
+    const double bytes = static_cast<double>(b.bytes());
     operation.writes.push_back(b);
-    operation.cost += {.flops = 2.0 * n, .bytes_read = 4.0 * n, .bytes_written = 4.0 * n};
+    cost += {.flops = 2.0 * n, .bytes_read = bytes, .bytes_written = bytes};
   }
+  operation.costs = {cost};
   const float momentum = static_cast<float>(options.momentum);
   operation.kernels.cpu = OnCpu(SgdCpu, momentum, rules, by_rule, coefficient, g, p, b);
   stream.Enqueue(std::move(operation));

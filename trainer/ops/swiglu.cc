@@ -20,8 +20,10 @@ void SwigluForward(Stream& stream, ConstView x, View y) {
   CheckOperands(args, x, "y", y);
   args.CheckDisjoint("y", y, "x", x);
   const double n = static_cast<double>(y.NumElements());
-  const Cost cost{.flops = 20 * n, .bytes_read = 8 * n, .bytes_written = 4 * n};
-  stream.Enqueue({kOp, {x}, {y}, cost, {OnCpu(SwigluForwardCpu, x, y)}});
+  const Cost cost{.flops = 20 * n,
+                  .bytes_read = static_cast<double>(x.bytes()),
+                  .bytes_written = static_cast<double>(y.bytes())};
+  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(SwigluForwardCpu, x, y)}});
 }
 
 void SwigluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
@@ -32,8 +34,10 @@ void SwigluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   args.CheckSameOrDisjoint("dx", dx, "x", x);
   args.CheckDisjoint("dx", dx, "dy", dy);
   const double n = static_cast<double>(dy.NumElements());
-  const Cost cost{.flops = 26 * n, .bytes_read = 12 * n, .bytes_written = 8 * n};
-  stream.Enqueue({kOp, {x, dy}, {dx}, cost, {OnCpu(SwigluBackwardCpu, x, dy, dx)}});
+  const Cost cost{.flops = 26 * n,
+                  .bytes_read = static_cast<double>(x.bytes() + dy.bytes()),
+                  .bytes_written = static_cast<double>(dx.bytes())};
+  stream.Enqueue({kOp, {x, dy}, {dx}, {cost}, {OnCpu(SwigluBackwardCpu, x, dy, dx)}});
 }
 
 }  // namespace fsdp

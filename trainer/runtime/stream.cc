@@ -8,15 +8,6 @@
 
 namespace fsdp {
 
-Cost& Cost::operator+=(const Cost& other) {
-  flops += other.flops;
-  bytes_read += other.bytes_read;
-  bytes_written += other.bytes_written;
-  link_bytes += other.link_bytes;
-  link_messages += other.link_messages;
-  return *this;
-}
-
 void Event::Synchronize() const {
   try {
     Block();

@@ -10,23 +10,13 @@
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/runtime/cost.h"
 #include "trainer/runtime/kernel.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 
 class Device;
-
-// What an operation does, stated once and read by MFU, the plan and the simulator.
-struct Cost {
-  double flops = 0;       // A fused multiply-add counts two.
-  double bytes_read = 0;  // Of device memory, each operand once.
-  double bytes_written = 0;
-  double link_bytes = 0;  // Sent by this rank to its peers.
-  int link_messages = 0;  // Rounds in which it must hear from a peer.
-
-  Cost& operator+=(const Cost& other);
-};
 
 // The work itself, for each type of device: a device runs its own and looks at no other. The sim
 // device runs none and needs none.
@@ -43,7 +33,7 @@ struct Operation {
   const char* name = "";
   std::vector<Range> reads;
   std::vector<Range> writes;
-  Cost cost;
+  std::vector<KernelCost> costs;  // Of its kernels, in the order in which they run.
   DeviceKernels kernels = {};
 };
 

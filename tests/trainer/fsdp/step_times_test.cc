@@ -17,7 +17,7 @@ constexpr double kForward = 1e3, kBackward = 1e4, kOptimizer = 1e6;  // FLOPs.
 
 void Work(Stream& stream, const char* name, double flops) {
   Operation operation{name, {}, {}, {}};
-  operation.cost.flops = flops;
+  operation.costs = {Cost{.flops = flops}};
   stream.Enqueue(operation);
 }
 

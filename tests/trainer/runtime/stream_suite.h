@@ -44,7 +44,7 @@ class Gate {
   void Enqueue(Stream& stream) {
     Operation operation;
     operation.name = "gate";
-    operation.cost.flops = 1;
+    operation.costs = {Cost{.flops = 1}};
     operation.kernels.cpu = [open = open_](ThreadPool&) { SleepWhile(*open, 0); };
     stream.Enqueue(std::move(operation));
   }
@@ -63,7 +63,7 @@ inline void Nothing(ThreadPool&) {}
 inline Operation Priced(const char* name, CpuKernel kernel = Nothing) {
   Operation operation;
   operation.name = name;
-  operation.cost.flops = 1;
+  operation.costs = {Cost{.flops = 1}};
   operation.kernels.cpu = std::move(kernel);
   return operation;
 }

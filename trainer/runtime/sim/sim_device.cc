@@ -32,13 +32,17 @@ class SimStream final : public Stream {
  private:
   void DoEnqueue(Operation operation) override {
     const SimModel& model = sim_.model_;
-    const Cost& cost = operation.cost;
     *sim_.host_ += model.s_per_enqueue;
     const double begin = std::max(*sim_.host_, tail_);
-    const double seconds = std::max(cost.flops * model.s_per_flop,
-                                    (cost.bytes_read + cost.bytes_written) * model.s_per_byte) +
-                           cost.link_bytes * model.s_per_link_byte +
-                           cost.link_messages * model.s_per_link_message;
+    double seconds = 0;
+    for (const KernelCost& kernel : operation.costs) {
+      const Cost& cost = kernel.cost;
+      seconds += std::max(cost.flops * model.s_per_flop,
+                          (cost.bytes_read + cost.bytes_written) * model.s_per_byte) +
+                 cost.link_bytes * model.s_per_link_byte +
+                 cost.link_messages * model.s_per_link_message;
+    }
+    if (sim_.observer_) sim_.observer_(operation);
     Advance(operation.name, begin, begin + seconds);
   }
   std::shared_ptr<Event> DoRecord() override {

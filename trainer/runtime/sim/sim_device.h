@@ -7,14 +7,15 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
 
 struct SimModel {
-  // Seconds per unit; an operation takes the larger of its compute and memory time, plus its link
-  // time (alpha-beta model: messages x latency + bytes x time a byte).
+  // Seconds per unit; each kernel of an operation takes the larger of its compute and memory time,
+  // plus its link time (alpha-beta model: messages x latency + bytes x time a byte).
   double s_per_flop = 0;
   double s_per_byte = 0;
   double s_per_link_byte = 0;
@@ -33,6 +34,9 @@ class SimDevice final : public Device {
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;
 
+  // Called with each operation from now on, where it is enqueued.
+  void Observe(std::function<void(const Operation&)> observer) { observer_ = std::move(observer); }
+
   int64_t allocated_bytes() const { return allocated_; }  // Of device memory.
   int64_t peak_bytes() const { return peak_; }
 
@@ -45,6 +49,7 @@ class SimDevice final : public Device {
   std::shared_ptr<double> host_ = std::make_shared<double>(0);
   uintptr_t next_;  // Address of the next allocation.
   int64_t allocated_ = 0, peak_ = 0;
+  std::function<void(const Operation&)> observer_;
   bool tracing_ = false;
   std::vector<Span> spans_;
 };

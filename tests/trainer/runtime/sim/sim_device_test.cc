@@ -32,7 +32,7 @@ double Seconds(const SimModel& model, const Cost& cost) {
   SimDevice device(model);
   const auto stream = device.CreateStream("s");
   Operation operation;
-  operation.cost = cost;
+  operation.costs = {cost};
   stream->Enqueue(operation);
   return stream->Record()->Time();
 }
