@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "trainer/nn/flops.h"
 #include "trainer/nn/layers.h"
 
 namespace fsdp {
@@ -93,19 +94,9 @@ Var Gpt2::Hidden(Tape& tape, const Batch& batch) const {
   return x;
 }
 
-// QK^T and PV of the causal half: 2 products x 2 FLOPs x hidden x seq / 2, three times with
-// backward.
 double Gpt2::FlopsPerToken(int64_t seq) const {
-  double weights = static_cast<double>(config_.vocab_size * config_.hidden_size);
-  for (const ModelSegment& segment : segments_) {
-    for (const Parameter* p : segment.parameters) {
-      if (segment.is_block && p->shape().rank() == 2) {
-        weights += static_cast<double>(p->shape().NumElements());
-      }
-    }
-  }
-  return 6 * weights +
-         6.0 * static_cast<double>(config_.num_hidden_layers * config_.hidden_size * seq);
+  return DecoderFlopsPerToken(segments_, Shape{config_.vocab_size, config_.hidden_size},
+                              config_.hidden_size, seq);
 }
 
 void Gpt2::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {

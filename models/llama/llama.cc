@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/llama/rope.h"
+#include "trainer/nn/flops.h"
 #include "trainer/ops/rope.h"
 
 namespace fsdp {
@@ -138,19 +139,9 @@ Var Llama::FinalNorm(Tape& tape, const Var& x) const {
   return RmsNorm(tape, x, *norm_, static_cast<float>(config_.rms_norm_eps));
 }
 
-// QK^T and PV of the causal half: 2 products x 2 FLOPs x query size x seq / 2, three times with
-// backward.
 double Llama::FlopsPerToken(int64_t seq) const {
-  double weights = static_cast<double>(config_.vocab_size * config_.hidden_size);
-  for (const ModelSegment& segment : segments_) {
-    for (const Parameter* p : segment.parameters) {
-      if (segment.is_block && p->shape().rank() == 2) {
-        weights += static_cast<double>(p->shape().NumElements());
-      }
-    }
-  }
-  return 6 * weights +
-         6.0 * static_cast<double>(config_.num_hidden_layers * config_.query_size() * seq);
+  return DecoderFlopsPerToken(segments_, Shape{config_.vocab_size, config_.hidden_size},
+                              config_.query_size(), seq);
 }
 
 void Llama::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {

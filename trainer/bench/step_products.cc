@@ -5,10 +5,11 @@
 #include <numeric>
 #include <utility>
 
-#include "trainer/core/errors.h"
+#include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/engine/session.h"
 #include "trainer/loop/setup.h"
 #include "trainer/ops/cpu/gemm.h"
-#include "trainer/ops/head_loss.h"
+#include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
 namespace {
@@ -27,27 +28,14 @@ std::string Times(int64_t in, int64_t out) {
   return std::to_string(in) + " to " + std::to_string(out);
 }
 
-// y = x W, dx = dy W^T, dW += x^T dy, for `count` layers of this shape: as ops/linear_cpu.cc.
-void AddLinear(std::vector<StepProduct>& products, WeightLayout layout, const Shape& weight,
-               int64_t rows, int64_t count) {
-  const bool in_out = layout == WeightLayout::kInOut;
-  const int64_t in = weight[in_out ? 0 : 1], out = weight[in_out ? 1 : 0];
-  const std::string name = "linear " + Times(in, out);
-  Add(products, {name + ", forward", rows, out, in, false, !in_out, false, count});
-  Add(products, {name + ", dx", rows, in, out, false, in_out, false, count});
-  if (in_out) {
-    Add(products, {name + ", dw", in, out, rows, true, false, true, count});
-  } else {
-    Add(products, {name + ", dw", out, in, rows, true, false, true, count});
-  }
-}
-
-// A chunk of rows of logits, and both gradients: as ops/head_loss_cpu.cc.
-void AddHead(std::vector<StepProduct>& products, int64_t vocab, int64_t hidden, int64_t rows,
-             int64_t count) {
-  Add(products, {"head, logits", rows, vocab, hidden, false, true, false, count});
-  Add(products, {"head, dx", rows, hidden, vocab, false, false, false, count});
-  Add(products, {"head, dw", vocab, hidden, rows, true, false, true, count});
+// Linear layers by their width, where weights lie as `layout` says.
+std::string GroupOf(const std::string& op, const Product& p, WeightLayout layout) {
+  if (op.starts_with("head_loss")) return "head";
+  if (op.starts_with("lora")) return "lora";
+  const std::string name = p.name;
+  if (name == "forward") return "linear " + Times(p.k, p.n);
+  if (name == "dx") return "linear " + Times(p.n, p.k);
+  return "linear " + (layout == WeightLayout::kInOut ? Times(p.m, p.n) : Times(p.n, p.m));
 }
 
 double Seconds() {
@@ -56,52 +44,40 @@ double Seconds() {
 
 }  // namespace
 
-StepWork StepWorkOf(const Model& model, int64_t micro_batch_size, int64_t seq_len,
-                    int64_t micro_batches) {
-  StepWork work;
-  const int64_t rows = micro_batch_size * seq_len;
-  int64_t hidden = 0;
-  for (const ModelSegment& segment : model.segments()) {
-    for (const Parameter* parameter : segment.parameters) {
-      const Shape& shape = parameter->shape();
-      if (shape.rank() != 2) continue;
-      if (segment.is_block) {
-        AddLinear(work.products, model.linear_layout(), shape, rows, micro_batches);
-      } else if (shape[0] == model.vocab_size()) {
-        hidden = shape[1];
-      }
-    }
-  }
-  const int64_t chunk = HeadLossChunkRows(rows, model.vocab_size());
-  AddHead(work.products, model.vocab_size(), hidden, chunk, rows / chunk * micro_batches);
-  if (rows % chunk > 0) {
-    AddHead(work.products, model.vocab_size(), hidden, rows % chunk, micro_batches);
-  }
-  work.attention_flops = model.FlopsPerToken(seq_len) * static_cast<double>(rows * micro_batches);
-  for (const StepProduct& product : work.products) work.attention_flops -= product.flops();
-  return work;
-}
-
+// Rank 0's step on the simulated device, as the plan runs it: its ops say what they multiply.
 StepWork StepWorkOf(const Recipe& recipe, int world) {
-  if (recipe.model.lora) {
-    throw ConfigError("model.lora: the products of a step with adapters are not known here");
-  }
-  if (recipe.train.activation_checkpointing != Recompute::kNone) {
-    throw ConfigError(
-        "train.activation_checkpointing: the products of recomputation are not known here; set it "
-        "to none");
-  }
   const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
-  for (const ModelSegment& segment : model->segments()) {
-    for (const Parameter* parameter : segment.parameters) {
-      if (parameter->trainable()) continue;
-      throw ConfigError("optimizer.groups: " + parameter->name() +
-                        " is frozen; the products of such a step are not known here");
-    }
-  }
   const SessionOptions options = SessionOptionsFor(recipe, world, /*threads=*/1);
-  return StepWorkOf(*model, recipe.train.micro_batch_size, recipe.data.seq_len,
-                    options.executor.micro_batches);
+  std::vector<std::string> groups;  // In the order of the forward pass.
+  std::vector<std::vector<StepProduct>> products;
+  SimDevice device;
+  PlanRecorder recorder;
+  SimCommunicator gather(0, world), reduce(0, world);
+  Session session(device, recorder, *model, options, 0, world, &gather, &reduce);
+  device.Observe([&](const Operation& operation) {
+    for (const KernelCost& kernel : operation.costs) {
+      if (kernel.kind != KernelKind::kProduct) continue;
+      const Product& p = kernel.product;
+      const std::string group = GroupOf(operation.name, p, model->linear_layout());
+      const auto at = std::find(groups.begin(), groups.end(), group) - groups.begin();
+      if (at == static_cast<ptrdiff_t>(groups.size())) {
+        groups.push_back(group);
+        products.emplace_back();
+      }
+      Add(products[at],
+          {group + ", " + p.name, p.m, p.n, p.k, p.a_transposed, p.b_transposed, p.adds, p.count});
+    }
+  });
+  session.Train(1, options.FullTargets(), {}, [](int, const Batch&) {});
+  StepWork work;
+  for (const std::vector<StepProduct>& group : products) {
+    work.products.insert(work.products.end(), group.begin(), group.end());
+  }
+  const int64_t seq = recipe.data.seq_len;
+  const int64_t tokens = recipe.train.micro_batch_size * seq * options.executor.micro_batches;
+  work.attention_flops =
+      (model->FlopsPerToken(seq) - model->FlopsPerToken(0)) * static_cast<double>(tokens);
+  return work;
 }
 
 namespace {

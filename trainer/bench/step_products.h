@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/nn/model.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/thread_pool.h"
@@ -31,12 +30,7 @@ struct StepWork {
   double attention_flops = 0;
 };
 
-// Of one rank: `micro_batches` of `micro_batch_size` sequences of `seq_len` tokens. All parameters
-// train, nothing is recomputed.
-StepWork StepWorkOf(const Model& model, int64_t micro_batch_size, int64_t seq_len,
-                    int64_t micro_batches);
-// Throws ConfigError where the recipe trains with adapters, with frozen parameters or with
-// activation checkpointing: their steps have other products.
+// Of one rank of `world`: what the ops of its step say, recorded on the simulated device.
 StepWork StepWorkOf(const Recipe& recipe, int world);
 
 // Runs the products with operands of its own.

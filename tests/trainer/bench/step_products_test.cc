@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "trainer/core/errors.h"
+#include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {
@@ -57,6 +57,15 @@ TEST(StepProducts, OfGroupedQueriesAndAnUntiedHead) {
   EXPECT_EQ(work.attention_flops, 6 * tokens * (2 * 32 * 16));
 }
 
+// MFU counts a token's weights, the ops state their kernels: the two say the same.
+TEST(StepProducts, AreWhatMfuCounts) {
+  for (const char* text : {kGpt2, kLlama}) {
+    const Recipe recipe = Parse(text);
+    const auto model = BuildModel(recipe, ShapeFor(recipe));
+    EXPECT_EQ(ProductFlops(StepWorkOf(recipe, 1)), model->FlopsPerToken(0) * 8 * 16);
+  }
+}
+
 TEST(StepProducts, HaveTheShapesOfTheOps) {
   const StepWork gpt2 = StepWorkOf(Parse(kGpt2), 1);  // Four micro-batches of 32 rows.
   const StepProduct& forward = Find(gpt2, "linear 24 to 72, forward");
@@ -83,10 +92,15 @@ TEST(StepProducts, AreOneRanksShare) {
   EXPECT_EQ(ProductFlops(StepWorkOf(Parse(kGpt2), 3)), one / 2);
 }
 
-TEST(StepProducts, OfOtherStepsAreRefused) {
-  EXPECT_THROW(StepWorkOf(Parse(kGpt2, {"train.activation_checkpointing=full"}), 1), ConfigError);
-  EXPECT_THROW(StepWorkOf(Parse(kGpt2, {"optimizer.groups=[{match: '*wte*', frozen: true}]"}), 1),
-               ConfigError);
+// What a step does not compute, or computes twice, is in its products.
+TEST(StepProducts, OfOtherSteps) {
+  const double tokens = 8 * 16, blocks = 3 * 24 * 176, head = 101 * 24;
+  const auto flops = [](const std::vector<std::string>& overrides) {
+    return ProductFlops(StepWorkOf(Parse(kGpt2, overrides), 1));
+  };
+  EXPECT_EQ(flops({"train.activation_checkpointing=full"}), (8 * blocks + 6 * head) * tokens);
+  EXPECT_EQ(flops({"optimizer.groups=[{match: '*wte*', frozen: true}]"}),
+            (6 * blocks + 4 * head) * tokens);
 }
 
 TEST(StepProducts, AttentionTakesItsFlopsAtTheirRate) {

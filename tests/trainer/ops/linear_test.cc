@@ -125,6 +125,37 @@ TEST_P(LinearTest, GradientMatchesFiniteDifferences) {
   }
 }
 
+// A product each for dx and dW, and the sum for db: none is forgotten, each reads what it reads.
+TEST_P(LinearTest, BackwardSaysWhatEachKernelCosts) {
+  const int64_t rows = 3, in = 4, out = 5;
+  for (const WeightLayout layout : kLayouts) {
+    const bool in_out = layout == WeightLayout::kInOut;
+    const Shape shape = in_out ? Shape{in, out} : Shape{out, in};
+    const View x = Accumulated({rows, in}), w = Accumulated(shape), dy = Accumulated({rows, out});
+    const View dx = Output({rows, in}), dw = Accumulated(shape), db = Accumulated({out});
+    Run([&](Stream& s) { LinearBackward(s, x, w, layout, dy, dx, dw, db); });
+    ASSERT_EQ(costs().size(), 3u);
+    const Product& first = costs()[0].product;
+    EXPECT_EQ(costs()[0].kind, KernelKind::kProduct);
+    EXPECT_EQ((std::vector<int64_t>{first.m, first.n, first.k}),
+              (std::vector<int64_t>{rows, in, out}));
+    EXPECT_EQ(first.b_transposed, in_out);
+    EXPECT_FALSE(first.adds);
+    EXPECT_EQ(costs()[0].cost.bytes_read, 4 * (rows * out + in * out));
+    const Product& second = costs()[1].product;
+    EXPECT_EQ((std::vector<int64_t>{second.m, second.n, second.k}),
+              (std::vector<int64_t>{shape[0], shape[1], rows}));
+    EXPECT_TRUE(second.a_transposed && second.adds);
+    EXPECT_EQ(costs()[1].cost.bytes_read, 4 * (rows * in + in * out));
+    EXPECT_EQ(costs()[2].kind, KernelKind::kMemory);
+    EXPECT_EQ(costs()[2].cost.flops, rows * out);
+    // A frozen weight: dy is the bias's to read.
+    Run([&](Stream& s) { LinearBackward(s, x, w, layout, dy, std::nullopt, std::nullopt, db); });
+    ASSERT_EQ(costs().size(), 1u);
+    EXPECT_EQ(costs()[0].cost.bytes_read, 4 * (rows * out + out));
+  }
+}
+
 TEST_P(LinearTest, BackwardMatchesOracle) {
   Random random(3);
   for (const WeightLayout layout : kLayouts) {

@@ -57,6 +57,24 @@ TEST(SimDevice, PricesTheLargerOfComputeAndMemoryPlusTheLink) {
   EXPECT_EQ(Seconds(model, cost), 60 + 32 + 48);
 }
 
+TEST(SimDevice, KernelsOfAnOperationFollowOneAnother) {
+  SimModel model;
+  model.s_per_flop = 0.5;
+  model.s_per_byte = 2;
+  SimDevice device(model);
+  const auto stream = device.CreateStream("s");
+  std::vector<std::string> seen;
+  device.Observe([&](const Operation& operation) { seen.push_back(operation.name); });
+  Operation operation;
+  operation.name = "two";
+  const Product product{.m = 2, .n = 3, .k = 4, .count = 5};
+  operation.costs = {{product, {.flops = 10, .bytes_read = 1}}, Cost{.bytes_written = 7}};
+  EXPECT_EQ(Sum(operation.costs).flops, 2 * 2 * 3 * 4 * 5 + 10);
+  stream->Enqueue(operation);
+  EXPECT_EQ(stream->Record()->Time(), 125 + 14);  // Not the larger of all FLOPs and all bytes.
+  EXPECT_EQ(seen, std::vector<std::string>{"two"});
+}
+
 TEST(SimDevice, HostTimeIsPartOfTheTimeline) {
   SimModel model = SecondsAFlop();
   model.s_per_enqueue = 0.25;
