@@ -19,7 +19,7 @@
 #include "trainer/comm/tcp_store.h"
 #include "trainer/comm/thread/thread_communicator.h"
 #include "trainer/core/errors.h"
-#include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device_factory.h"
 
 namespace fsdp {
 namespace {
@@ -36,10 +36,10 @@ class Rank {
   Rank(const CommBenchOptions& options, Communicator& comm)
       : options_(options),
         comm_(comm),
-        stream_(device_.CreateStream("bench")),
-        a_(device_.Allocate(*std::max_element(options.sizes.begin(), options.sizes.end()))),
-        b_(device_.Allocate(a_.bytes())),
-        flag_(device_.Allocate(4, MemoryPlace::kPinned)) {
+        stream_(device_->CreateStream("bench")),
+        a_(device_->Allocate(*std::max_element(options.sizes.begin(), options.sizes.end()))),
+        b_(device_->Allocate(a_.bytes())),
+        flag_(device_->Allocate(4, MemoryPlace::kPinned)) {
     for (const Buffer* buffer : {&a_, &b_}) {
       std::memset(HostAddress(buffer->data()), 0, buffer->bytes());
     }
@@ -95,10 +95,10 @@ class Rank {
     std::vector<double> seconds;
     for (int batch = -1; batch < options_.batches; ++batch) {  // The first warms up.
       Agree(true);
-      const double begin = device_.Now();
+      const double begin = device_->Now();
       for (int i = 0; i < calls; ++i) call();
       stream_->Synchronize();
-      if (batch >= 0) seconds.push_back((device_.Now() - begin) / calls);
+      if (batch >= 0) seconds.push_back((device_->Now() - begin) / calls);
     }
     std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
     return seconds[seconds.size() / 2];
@@ -106,7 +106,7 @@ class Rank {
 
   const CommBenchOptions& options_;
   Communicator& comm_;
-  CpuDevice device_;
+  const std::unique_ptr<Device> device_ = CreateDevice(DeviceType::kCpu);
   const std::unique_ptr<Stream> stream_;
   const Buffer a_, b_, flag_;
 };

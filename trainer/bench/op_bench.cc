@@ -20,7 +20,7 @@
 #include "trainer/ops/rms_norm.h"
 #include "trainer/ops/rope.h"
 #include "trainer/ops/swiglu.h"
-#include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device_factory.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -277,7 +277,7 @@ double Simulated(const OpCase& op, const SimModel& model) {
   return total;
 }
 
-double FastestCall(const OpBenchOptions& options, const CpuDevice& device, Stream& stream,
+double FastestCall(const OpBenchOptions& options, const Device& device, Stream& stream,
                    const Call& call) {
   call(stream);  // Touches the memory.
   stream.Synchronize();
@@ -331,7 +331,8 @@ OpCost CostOfOp(const OpShapes& shapes, const std::string& name) {
 
 OpLimits MeasureLimits(const OpBenchOptions& options) {
   const OpShapes& shapes = options.shapes;
-  CpuDevice device({.spin = true, .checker = nullptr});
+  const std::unique_ptr<Device> owner = CreateDevice(DeviceType::kCpu, {.spin = true});
+  Device& device = *owner;
   Tensors tensors(device);
   const auto stream = device.CreateStream("bench", options.threads);
   OpLimits limits;
@@ -357,7 +358,8 @@ std::vector<OpTime> MeasureOps(const OpBenchOptions& options,
                                const std::function<void(const OpTime&)>& measured) {
   std::vector<OpTime> times;
   for (const OpCase& op : Selected(options)) {
-    CpuDevice device({.spin = true, .checker = nullptr});
+    const std::unique_ptr<Device> owner = CreateDevice(DeviceType::kCpu, {.spin = true});
+    Device& device = *owner;
     Tensors tensors(device);
     const auto stream = device.CreateStream("bench", options.threads);
     OpTime time{op.name, CostOf(op), 0};

@@ -9,6 +9,7 @@
 #include "trainer/engine/session.h"
 #include "trainer/loop/setup.h"
 #include "trainer/ops/cpu/gemm.h"
+#include "trainer/runtime/device_factory.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -87,7 +88,9 @@ float* Floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.dat
 }  // namespace
 
 StepProductsBench::StepProductsBench(StepWork work, int threads)
-    : work_(std::move(work)), pool_(threads, /*spin=*/true) {
+    : work_(std::move(work)),
+      pool_(threads, /*spin=*/true),
+      device_(CreateDevice(DeviceType::kCpu)) {
   int64_t a = 0, b = 0, c = 0;
   for (const StepProduct& p : work_.products) {
     a = std::max(a, p.m * p.k);
@@ -95,7 +98,7 @@ StepProductsBench::StepProductsBench(StepWork work, int threads)
     c = std::max(c, p.m * p.n);
   }
   const auto filled = [&](int64_t n, float value) {
-    Buffer buffer = device_.Allocate(n * int64_t{sizeof(float)}, MemoryPlace::kHost);
+    Buffer buffer = device_->Allocate(n * int64_t{sizeof(float)}, MemoryPlace::kHost);
     std::fill_n(Floats(buffer), n, value);
     return buffer;
   };

@@ -3,11 +3,12 @@
 #define FSDP_TRAIN_TRAINER_BENCH_STEP_PRODUCTS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "trainer/recipe/recipe.h"
-#include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -49,7 +50,7 @@ class StepProductsBench {
  private:
   const StepWork work_;
   ThreadPool pool_;
-  CpuDevice device_;
+  const std::unique_ptr<Device> device_;
   Buffer a_, b_, c_;  // As large as the largest, in memory as a run has it.
 };
 

@@ -17,6 +17,7 @@
 #include "trainer/engine/host_memory.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
+#include "trainer/runtime/device_factory.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/initial_weights.h"
 
@@ -76,7 +77,10 @@ StoredModel OpenStoredModel(const std::string& path) {
 }
 
 Generator::Generator(StoredModel model, const GeneratorOptions& options)
-    : options_(options), model_(std::move(model.model)), allocator_(device_) {
+    : options_(options),
+      model_(std::move(model.model)),
+      device_(CreateDevice(DeviceType::kCpu)),
+      allocator_(*device_) {
   if (options.rows < 1 || options.capacity < 1 || options.capacity > model_->max_positions()) {
     throw std::invalid_argument("[Generator] " + std::to_string(options.rows) + " rows of " +
                                 std::to_string(options.capacity) + " tokens, want 1 to " +
@@ -102,7 +106,7 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   executor.seq_len = options.capacity;
   executor.threads = options.threads;
   executor_ =
-      std::make_unique<Executor>(device_, allocator_, *model_, executor, 0, 1, nullptr, nullptr);
+      std::make_unique<Executor>(*device_, allocator_, *model_, executor, 0, 1, nullptr, nullptr);
   logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32);
   host_logits_ =
       executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32, MemoryPlace::kPinned);

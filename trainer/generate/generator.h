@@ -18,7 +18,7 @@
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/generate/sampler.h"
 #include "trainer/nn/model.h"
-#include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
@@ -70,7 +70,7 @@ class Generator {
 
   const GeneratorOptions options_;
   const std::unique_ptr<Model> model_;
-  CpuDevice device_;
+  const std::unique_ptr<Device> device_;
   PooledAllocator allocator_;
   std::unique_ptr<Executor> executor_;
   std::vector<KvCache::Layer> cache_;  // Of all rows.

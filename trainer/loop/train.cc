@@ -28,7 +28,7 @@
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/resume.h"
-#include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device_factory.h"
 
 namespace fsdp {
 namespace {
@@ -108,10 +108,9 @@ class Trainer {
     recorder_.OpenLog(start_.directory);
     stage_ = "the connection of the ranks";
     Connect();
-    CpuOptions device;
-    device.spin = job_.local_world * threads_ <= static_cast<int>(DescribeHost().cores);
-    device.checker = job_.checker;
-    device_ = std::make_unique<CpuDevice>(device);
+    device_ = CreateDevice(DeviceType::kCpu, {.spin = job_.local_world * threads_ <=
+                                                      static_cast<int>(DescribeHost().cores),
+                                              .checker = job_.checker});
     allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
     session_.emplace(*device_, *allocator_, *model_, options_, job_.rank, job_.world, gather_.get(),
                      reduce_ ? reduce_.get() : gather_.get());
@@ -320,7 +319,7 @@ class Trainer {
   SetAside aside_;  // Rank 0's.
   Recorder recorder_;
   // In the order in which they must outlive one another.
-  std::unique_ptr<CpuDevice> device_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> gather_, reduce_;
   std::optional<FailureLink> link_;
   std::unique_ptr<PlannedAllocator> allocator_;

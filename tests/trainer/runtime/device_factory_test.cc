@@ -1,0 +1,23 @@
+#include "trainer/runtime/device_factory.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace fsdp {
+namespace {
+
+TEST(DeviceFactory, MakesWhatIsAskedFor) {
+  const auto checker = std::make_shared<StreamChecker>();
+  const auto device = CreateDevice(DeviceType::kCpu, {.checker = checker});
+  EXPECT_EQ(device->type(), DeviceType::kCpu);
+  EXPECT_EQ(device->checker(), checker);
+  EXPECT_EQ(CreateDevice(DeviceType::kCpu)->checker(), nullptr);
+}
+
+TEST(DeviceFactory, NothingRunsOnTheSimulatedOne) {
+  EXPECT_THROW(CreateDevice(DeviceType::kSim), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace fsdp
