@@ -33,6 +33,8 @@ class Tensors {
  public:
   explicit Tensors(Device& device) : device_(device) {}
 
+  DeviceType kernel_type() const { return device_.kernel_type(); }
+
   // Contents that are no special case of any op. Small, so that the softmax of the head is not of a
   // few tokens alone.
   View Float(const Shape& shape) {
@@ -141,7 +143,8 @@ void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
          const View x = t.Float({rows, cols}), w = t.Float({cols}), dy = t.Float({rows, cols}),
                     dx = t.Float({rows, cols}), dw = t.Float({cols}), db = t.Float({cols}),
                     mean = t.Float({rows}), rstd = t.Float({rows});
-         const View workspace = t.Float({LayerNormBackwardWorkspace(rows, cols) / 4});
+         const View workspace =
+             t.Float({LayerNormBackwardWorkspaceBytes(rows, cols, t.kernel_type()) / 4});
          return [=](Stream& s) {
            LayerNormBackward(s, x, w, mean, rstd, dy, LayerNormDx::kAdd, dx, dw, db, workspace);
          };
@@ -155,7 +158,8 @@ void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
                      const View x = t.Float({rows, cols}), w = t.Float({cols}),
                                 dy = t.Float({rows, cols}), dx = t.Float({rows, cols}),
                                 dw = t.Float({cols}), r = t.Float({rows});
-                     const View workspace = t.Float({RmsNormBackwardWorkspace(rows, cols) / 4});
+                     const View workspace =
+                         t.Float({RmsNormBackwardWorkspaceBytes(rows, cols, t.kernel_type()) / 4});
                      return [=](Stream& s) {
                        RmsNormBackward(s, x, w, r, dy, RmsNormDx::kAdd, dx, dw, workspace);
                      };
@@ -202,17 +206,17 @@ void AddEnds(std::vector<OpCase>& cases, const OpShapes& shapes) {
                        EmbeddingBackward(s, tokens, positions, dy, dwte, dwpe);
                      };
                    }});
-  cases.push_back({"head and loss", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, cols}), w = t.Float({vocab, cols}),
-                                targets = t.Int({rows}, token), weights = t.Constant({rows}, 1),
-                                loss = t.Constant({1}, 0), dx = t.Float({rows, cols}),
-                                dw = t.Float({vocab, cols});
-                     const View workspace = t.Float({HeadLossWorkspaceBytes(rows, vocab) / 4});
-                     return [=](Stream& s) {
-                       HeadLossForwardBackward(s, x, w, targets, weights, 1e-3f, loss, dx, dw,
-                                               workspace);
-                     };
-                   }});
+  cases.push_back(
+      {"head and loss", [=](Tensors& t) -> Call {
+         const View x = t.Float({rows, cols}), w = t.Float({vocab, cols}),
+                    targets = t.Int({rows}, token), weights = t.Constant({rows}, 1),
+                    loss = t.Constant({1}, 0), dx = t.Float({rows, cols}),
+                    dw = t.Float({vocab, cols});
+         const View workspace = t.Float({HeadLossWorkspaceBytes(rows, vocab, t.kernel_type()) / 4});
+         return [=](Stream& s) {
+           HeadLossForwardBackward(s, x, w, targets, weights, 1e-3f, loss, dx, dw, workspace);
+         };
+       }});
 }
 
 // The optimizer's ops, for the parameters of a block.

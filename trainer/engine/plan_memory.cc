@@ -5,9 +5,9 @@
 
 namespace fsdp {
 
-MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
-                      StepTraffic* traffic) {
-  SimDevice device;
+MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, StepTraffic* traffic,
+                      DeviceType device_type) {
+  SimDevice device({}, nullptr, device_type);
   PlanRecorder recorder;
   SimCommunicator gather(0, world), reduce(0, world);
   const auto no_load = [](int, const Batch&) {};

@@ -12,9 +12,10 @@ namespace fsdp {
 struct StepTraffic {
   double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;
 };
-// Ranks of a job differ in nothing that the plan sees. `traffic` may be null.
+// Ranks of a job differ in nothing that the plan sees. `traffic` may be null. `device`: what the
+// job is to run on.
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
-                      StepTraffic* traffic = nullptr);
+                      StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu);
 
 }  // namespace fsdp
 

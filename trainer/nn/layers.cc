@@ -82,8 +82,9 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
   tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
   tape.Push([&tape, &weight, &bias, rows, cols, x, mean, rstd, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
-    const TensorPtr workspace =
-        tape.New(Shape{LayerNormBackwardWorkspace(rows, cols)}, DType::kUInt8);
+    const TensorPtr workspace = tape.New(
+        Shape{LayerNormBackwardWorkspaceBytes(rows, cols, tape.stream().device().kernel_type())},
+        DType::kUInt8);
     const auto backward = [&](LayerNormDx mode, const View& dx) {
       LayerNormBackward(tape.stream(), x.view(), weight.value(), mean->view(), rstd->view(),
                         dy->view(), mode, dx, GradOf(weight), GradOf(bias), workspace->view());
@@ -112,8 +113,9 @@ Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
   tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
   tape.Push([&tape, &weight, rows, cols, x, r, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
-    const TensorPtr workspace =
-        tape.New(Shape{RmsNormBackwardWorkspace(rows, cols)}, DType::kUInt8);
+    const TensorPtr workspace = tape.New(
+        Shape{RmsNormBackwardWorkspaceBytes(rows, cols, tape.stream().device().kernel_type())},
+        DType::kUInt8);
     const auto backward = [&](RmsNormDx mode, const View& dx) {
       RmsNormBackward(tape.stream(), x.view(), weight.value(), r->view(), dy->view(), mode, dx,
                       GradOf(weight), workspace->view());
@@ -165,7 +167,9 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
     const Adapter& adapter = weight.adapters()[i];
     const View u = inner[i]->view();
     const TensorPtr workspace =
-        tape.New(Shape{LoraBackwardWorkspace(u.shape[0], u.shape[1])}, DType::kUInt8);
+        tape.New(Shape{LoraBackwardWorkspaceBytes(u.shape[0], u.shape[1], u.dtype,
+                                                  tape.stream().device().kernel_type())},
+                 DType::kUInt8);
     LoraBackward(tape.stream(), x.view(), u, adapter.a->value(), adapter.b->value(), adapter.scale,
                  dy, adapter.column, dx->view(), GradOf(*adapter.a), GradOf(*adapter.b),
                  workspace->view());
@@ -383,7 +387,9 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
                                             const Heads& x, const Heads& dy, const Heads& dx) {
                     const int64_t rows = r->view().NumElements(), cols = norm.shape()[0];
                     const TensorPtr workspace =
-                        tape.New(Shape{RmsNormBackwardWorkspace(rows, cols)}, DType::kUInt8);
+                        tape.New(Shape{RmsNormBackwardWorkspaceBytes(
+                                     rows, cols, tape.stream().device().kernel_type())},
+                                 DType::kUInt8);
                     RmsNormBackward(tape.stream(), x, norm.value(), r->view(), dy, dx, GradOf(norm),
                                     workspace->view());
                   };
@@ -427,7 +433,8 @@ Var Residual(Tape& tape, const Var& x, const Var& y) {
 void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& batch, float scale,
               View loss) {
   const View targets = Flat(batch.targets), weights = Flat(batch.weights);
-  const Shape scratch{HeadLossWorkspaceBytes(x.shape[0], table.shape()[0])};
+  const Shape scratch{
+      HeadLossWorkspaceBytes(x.shape[0], table.shape()[0], tape.stream().device().kernel_type())};
   if (!tape.recording()) {
     const TensorPtr workspace = tape.New(scratch, DType::kUInt8);
     HeadLossForward(tape.stream(), x.view(), table.value(), targets, weights, scale, loss,

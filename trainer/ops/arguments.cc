@@ -48,6 +48,10 @@ void Arguments::CheckElements(const char* name, const ConstView& view, DType dty
   CheckMemory(name, view);
 }
 
+void Arguments::CheckHasKernels(DeviceType device) const {
+  Require(device != DeviceType::kSim, "the simulated device has no workspace of its own");
+}
+
 void Arguments::CheckWorkspace(const ConstView& workspace, int64_t bytes) const {
   if (workspace.bytes() < bytes) {
     Fail("workspace has " + std::to_string(workspace.bytes()) +

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "trainer/core/view.h"
+#include "trainer/runtime/device.h"
 
 namespace fsdp {
 
@@ -26,6 +27,8 @@ class Arguments {
   void CheckRank(const char* name, const ConstView& view, DType dtype, int rank) const;
   // The same for any shape of `n` elements.
   void CheckElements(const char* name, const ConstView& view, DType dtype, int64_t n) const;
+  // The device whose kernels are meant: of the simulated one, which has none, what it plans for.
+  void CheckHasKernels(DeviceType device) const;
   // At least `bytes` of memory, of any dtype and shape.
   void CheckWorkspace(const ConstView& workspace, int64_t bytes) const;
   // No byte in common.

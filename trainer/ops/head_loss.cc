@@ -68,7 +68,8 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   arguments.Check("targets", targets, DType::kInt32, {rows});
   arguments.Check("weights", weights, DType::kFloat32, {rows});
   arguments.Check("loss", loss, DType::kFloat32, {1});
-  const int64_t workspace_bytes = HeadLossWorkspaceBytes(rows, vocab);
+  const int64_t workspace_bytes =
+      HeadLossWorkspaceBytes(rows, vocab, stream.device().kernel_type());
   arguments.CheckWorkspace(workspace, workspace_bytes);
   arguments.Require(reinterpret_cast<uintptr_t>(workspace.data) % alignof(double) == 0,
                     "workspace does not start at a multiple of 8");
@@ -120,7 +121,8 @@ int64_t HeadLossChunkRows(int64_t rows, int64_t vocab) {
   return std::min(rows, std::clamp(fit, kGrain, kMaxChunkRows));
 }
 
-int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab) {
+int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DeviceType device) {
+  Arguments("head_loss").CheckHasKernels(device);
   constexpr int64_t kAlign = 64;
   // nll, the largest logit and a factor, and the logits.
   const int64_t row_bytes = int64_t{sizeof(double)} + (2 + vocab) * int64_t{sizeof(float)};

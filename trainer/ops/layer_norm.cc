@@ -9,6 +9,8 @@
 namespace fsdp {
 namespace {
 
+constexpr const char* kBackward = "layer_norm_backward";
+
 // Enough for 32 threads, few enough that adding them up is cheap beside the rows themselves.
 int64_t Blocks(int64_t rows) { return std::clamp<int64_t>(rows / 16, 1, 32); }
 
@@ -36,15 +38,15 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
   stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {cost}, {std::move(cpu)}});
 }
 
-int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t cols) {
+int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DeviceType device) {
+  Arguments(kBackward).CheckHasKernels(device);
   return Blocks(rows) * 2 * cols * sizeof(float);
 }
 
 void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
                        ConstView dy, LayerNormDx mode, View dx, std::optional<View> dw,
                        std::optional<View> db, View workspace) {
-  constexpr const char* kOp = "layer_norm_backward";
-  const Arguments args(kOp);
+  const Arguments args(kBackward);
   args.CheckRank("x", x, DType::kFloat32, 2);
   const Shape shape = x.shape;
   const int64_t rows = shape[0], cols = shape[1];
@@ -54,13 +56,14 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
   args.Check("rstd", rstd, DType::kFloat32, {rows});
   args.Check("dy", dy, DType::kFloat32, shape);
   args.Check("dx", dx, DType::kFloat32, shape);
-  Operation operation{kOp, {x, w, mean, rstd, dy}, {dx, workspace}, {}};
+  Operation operation{kBackward, {x, w, mean, rstd, dy}, {dx, workspace}, {}};
   for (const auto& [name, view] : {std::pair("dw", dw), std::pair("db", db)}) {
     if (!view) continue;
     args.Check(name, *view, DType::kFloat32, {cols});
     operation.writes.push_back(*view);
   }
-  args.CheckWorkspace(workspace, LayerNormBackwardWorkspace(rows, cols));
+  args.CheckWorkspace(workspace,
+                      LayerNormBackwardWorkspaceBytes(rows, cols, stream.device().kernel_type()));
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckDisjoint("dx", dx, "x", x);
   const bool add = mode == LayerNormDx::kAdd;

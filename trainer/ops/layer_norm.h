@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -25,8 +26,8 @@ enum class LayerNormDx {
   kAdd,        // dx += the gradient: dx holds that of the skip connection around a pre-norm block.
 };
 
-// Bytes of LayerNormBackward's workspace: at most 64 cols floats.
-int64_t LayerNormBackwardWorkspace(int64_t rows, int64_t cols);
+// Bytes of LayerNormBackward's workspace on this device (never kSim): at most 64 cols floats.
+int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DeviceType device);
 
 //   g[i,j] = w[j] dy[i,j]
 //   dx[i,k] (+)= rstd[i] (g[i,k] - mean_j g[i,j] - xhat[i,k] mean_j (g[i,j] xhat[i,j]))

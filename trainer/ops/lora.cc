@@ -63,8 +63,9 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
   stream.Enqueue({"lora_forward", {x, a, b}, {u, y}, std::move(costs), {std::move(cpu)}});
 }
 
-int64_t LoraBackwardWorkspace(int64_t rows, int64_t rank) {
-  return rows * rank * static_cast<int64_t>(sizeof(float));
+int64_t LoraBackwardWorkspaceBytes(int64_t rows, int64_t rank, DType dtype, DeviceType device) {
+  Arguments("lora_backward").CheckHasKernels(device);
+  return rows * rank * SizeOf(dtype);
 }
 
 void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstView b, float scale,
@@ -73,7 +74,8 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
   const Arguments args("lora_backward");
   const LoraShape shape = CheckOperands(args, x, a, b, u, "dy", dy, column);
   args.Check("dx", dx, kF32, x.shape);
-  args.CheckWorkspace(workspace, LoraBackwardWorkspace(shape.rows, shape.rank));
+  args.CheckWorkspace(workspace, LoraBackwardWorkspaceBytes(shape.rows, shape.rank, u.dtype,
+                                                            stream.device().kernel_type()));
   Operation operation{"lora_backward", {x, u, a, b, dy}, {dx, workspace}, {}};
   const auto [rows, in, out, rank, cols, first] = shape;
   operation.costs = {{{.name = "v", .m = rows, .n = rank, .k = out, .dtype = dy.dtype},

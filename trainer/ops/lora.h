@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -27,8 +28,8 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
                   ConstView dy, int64_t column, View dx, std::optional<View> da,
                   std::optional<View> db, View workspace);
 
-// Bytes of LoraBackward's workspace.
-int64_t LoraBackwardWorkspace(int64_t rows, int64_t rank);
+// Bytes of LoraBackward's workspace on this device (never kSim), for operands of this dtype.
+int64_t LoraBackwardWorkspaceBytes(int64_t rows, int64_t rank, DType dtype, DeviceType device);
 
 }  // namespace fsdp
 

@@ -83,7 +83,8 @@ void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes
   args.Check("w", w, DType::kFloat32, {shape.cols});
   args.Check("r", r, DType::kFloat32, sizes.r);
   if (dw) args.Check("dw", *dw, DType::kFloat32, {shape.cols});
-  args.CheckWorkspace(workspace, RmsNormBackwardWorkspace(shape.rows(), shape.cols));
+  args.CheckWorkspace(workspace, RmsNormBackwardWorkspaceBytes(shape.rows(), shape.cols,
+                                                               stream.device().kernel_type()));
   args.CheckDisjoint("dx", dx.tensor, "x", x.tensor);
   const double sum = dw ? static_cast<double>(dw->bytes()) : 0,
                dx_bytes = BytesOf(dx.tensor, shape);
@@ -104,7 +105,8 @@ constexpr const char* kBackward = "rms_norm_backward";
 
 }  // namespace
 
-int64_t RmsNormBackwardWorkspace(int64_t rows, int64_t cols) {
+int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DeviceType device) {
+  Arguments(kBackward).CheckHasKernels(device);
   return Blocks(rows) * cols * static_cast<int64_t>(sizeof(float));
 }
 

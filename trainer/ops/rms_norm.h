@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "trainer/ops/heads.h"
+#include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -25,8 +26,8 @@ enum class RmsNormDx {
   kAdd,        // dx += the gradient: dx holds that of the skip connection around a pre-norm block.
 };
 
-// Bytes of RmsNormBackward's workspace: at most 32 cols floats.
-int64_t RmsNormBackwardWorkspace(int64_t rows, int64_t cols);
+// Bytes of RmsNormBackward's workspace on this device (never kSim): at most 32 cols floats.
+int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DeviceType device);
 
 //   dx[i,k] (+)= r[i] (w[k] dy[i,k] - x[i,k] r[i]^2 mean_j (w[j] dy[i,j] x[i,j]))
 //   dw[k] += sum_i dy[i,k] x[i,k] r[i]

@@ -50,6 +50,9 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   virtual DeviceType type() const = 0;
+  // Whose kernels the work on it is for, and so whose workspaces it needs: its own type; of the
+  // simulated device the one that it plans for.
+  virtual DeviceType kernel_type() const { return type(); }
 
   // `threads`: CPU threads that a kernel on it may use; the other devices ignore it. Throws
   // DeviceError.

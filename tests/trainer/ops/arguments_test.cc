@@ -49,6 +49,15 @@ TEST(Arguments, Workspace) {
             "[op] workspace has 24 bytes, want >= 25");
 }
 
+// The plan would otherwise hold the workspace of a device that runs nothing.
+TEST(Arguments, AWorkspaceIsOfADeviceWithKernels) {
+  const auto check = [](DeviceType device) {
+    return Refusal([&] { kArguments.CheckHasKernels(device); });
+  };
+  EXPECT_EQ(check(DeviceType::kCpu), "accepted");
+  EXPECT_EQ(check(DeviceType::kSim), "[op] the simulated device has no workspace of its own");
+}
+
 TEST(Arguments, Disjoint) {
   float data[8];
   const View all(reinterpret_cast<std::byte*>(data), DType::kFloat32, {8});

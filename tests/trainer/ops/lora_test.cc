@@ -82,7 +82,8 @@ TEST_P(LoraTest, GradientMatchesFiniteDifferences) {
     Run([&](Stream& stream) { LoraForward(stream, x, a, b, kScale, c.column, u, y); });
     const View got_dx = Accumulated(x.shape), got_da = Accumulated(a.shape);
     const View got_db = Accumulated(b.shape);
-    const View workspace = Workspace(LoraBackwardWorkspace(c.rows, c.rank));
+    const View workspace =
+        Workspace(LoraBackwardWorkspaceBytes(c.rows, c.rank, DType::kFloat32, DeviceType::kCpu));
     Run([&](Stream& stream) {
       LoraBackward(stream, x, u, a, b, kScale, dy, c.column, got_dx, got_da, got_db, workspace);
     });
@@ -106,7 +107,9 @@ TEST_P(LoraTest, GradientMatchesFiniteDifferences) {
 
 TEST_P(LoraTest, RefusesWrongArguments) {
   const View x = Output({3, 4}), a = Output({2, 4}), b = Output({5, 2}), u = Output({3, 2});
-  const View y = Output({3, 6}), workspace = Workspace(LoraBackwardWorkspace(3, 2));
+  const View y = Output({3, 6}),
+             workspace =
+                 Workspace(LoraBackwardWorkspaceBytes(3, 2, DType::kFloat32, DeviceType::kCpu));
   const auto forward = [&](const View& a, const View& b, int64_t column, const View& u) {
     return [=](Stream& s) { LoraForward(s, x, a, b, 1, column, u, y); };
   };

@@ -64,8 +64,8 @@ class SimStream final : public Stream {
 
 // Each device has 2^44 bytes of addresses for itself, above all that a process on x86-64 can have:
 // a checker that follows several devices never takes one's memory for another's.
-SimDevice::SimDevice(SimModel model, std::shared_ptr<StreamChecker> checker)
-    : Device(std::move(checker)), model_(model) {
+SimDevice::SimDevice(SimModel model, std::shared_ptr<StreamChecker> checker, DeviceType plans_for)
+    : Device(std::move(checker)), model_(model), plans_for_(plans_for) {
   static std::atomic<uintptr_t> next_device{8};
   next_ = next_device.fetch_add(1, std::memory_order_relaxed) << 44;
 }

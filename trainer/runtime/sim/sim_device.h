@@ -26,9 +26,12 @@ struct SimModel {
 
 class SimDevice final : public Device {
  public:
-  explicit SimDevice(SimModel model = {}, std::shared_ptr<StreamChecker> checker = nullptr);
+  // `plans_for`: a device with kernels.
+  explicit SimDevice(SimModel model = {}, std::shared_ptr<StreamChecker> checker = nullptr,
+                     DeviceType plans_for = DeviceType::kCpu);
 
   DeviceType type() const override { return DeviceType::kSim; }
+  DeviceType kernel_type() const override { return plans_for_; }
   std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) override;
   double Now() const override { return *host_; }  // The simulated host's time.
   void StartTrace() override;
@@ -46,6 +49,7 @@ class SimDevice final : public Device {
   void DoFree(std::byte* data, int64_t bytes, MemoryPlace place) noexcept override;
 
   SimModel model_;
+  const DeviceType plans_for_;
   std::shared_ptr<double> host_ = std::make_shared<double>(0);
   uintptr_t next_;  // Address of the next allocation.
   int64_t allocated_ = 0, peak_ = 0;

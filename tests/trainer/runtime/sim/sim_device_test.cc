@@ -75,6 +75,12 @@ TEST(SimDevice, KernelsOfAnOperationFollowOneAnother) {
   EXPECT_EQ(seen, std::vector<std::string>{"two"});
 }
 
+TEST(SimDevice, WorkIsForTheDeviceThatItPlansFor) {
+  EXPECT_EQ(SimDevice().kernel_type(), DeviceType::kCpu);
+  EXPECT_EQ(SimDevice({}, nullptr, DeviceType::kCpu).kernel_type(), DeviceType::kCpu);
+  EXPECT_EQ(SimDevice().type(), DeviceType::kSim);
+}
+
 TEST(SimDevice, HostTimeIsPartOfTheTimeline) {
   SimModel model = SecondsAFlop();
   model.s_per_enqueue = 0.25;
