@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/hybrid/hybrid_communicator.h"
+#include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/tcp_store.h"
@@ -66,7 +66,7 @@ std::unique_ptr<Communicator> JoinTwoHosts(Store& store, const std::string& name
                                            int size, const CommOptions& options) {
   std::vector<int> host;
   for (int r = 0; r < size; ++r) host.push_back(2 * r / size);
-  return CreateHybridCommunicator(store, name, rank, HostPlacement(host), "127.0.0.1", options);
+  return CreateHostsCommunicator(store, name, rank, HostPlacement(host), "127.0.0.1", options);
 }
 
 void MeasureThreads(int size, const CommOptions& options) {

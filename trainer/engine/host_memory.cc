@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "trainer/comm/hybrid/hybrid_communicator.h"
+#include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/fsdp/schedule.h"
 
@@ -51,8 +51,8 @@ OutsideMemory OutsideOf(int threads, int communicators, int world, int local_wor
   OutsideMemory outside{limits.Resident() + threads * kPackingBuffer + all * kPerThread,
                         all * StackBytes() + kSpareAddresses};
   if (world > 1) {
-    const int64_t share = local_world < world ? HybridBytesPerRank(world, local_world)
-                                              : ShmBytes(world) / local_world;
+    const int64_t share =
+        local_world < world ? HostsBytesPerRank(world, local_world) : ShmBytes(world) / local_world;
     outside.bytes += communicators * share;
     outside.addresses += communicators * share * (local_world - 1);  // All map it all.
   }

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "trainer/comm/early_stop.h"
-#include "trainer/comm/hybrid/host_placement.h"
-#include "trainer/comm/hybrid/hybrid_communicator.h"
-#include "trainer/comm/hybrid/local_address.h"
+#include "trainer/comm/hosts/host_placement.h"
+#include "trainer/comm/hosts/hosts_communicator.h"
+#include "trainer/comm/hosts/local_address.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/tcp_store.h"
@@ -67,7 +67,7 @@ std::function<std::unique_ptr<Communicator>(const std::string& name)> Transport(
   }
   const std::string address = AgreeOnAddress(store, "job", rank, size, environment.master_addr);
   return [&store, rank, placement, address, options](const std::string& name) {
-    return CreateHybridCommunicator(store, name, rank, placement, address, options);
+    return CreateHostsCommunicator(store, name, rank, placement, address, options);
   };
 }
 

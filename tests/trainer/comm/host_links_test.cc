@@ -1,4 +1,4 @@
-#include "trainer/comm/hybrid/host_links.h"
+#include "trainer/comm/hosts/host_links.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "trainer/comm/hybrid/host_placement.h"
+#include "trainer/comm/hosts/host_placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "tests/trainer/comm/ranks.h"
-#include "trainer/comm/hybrid/local_address.h"
+#include "trainer/comm/hosts/local_address.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp::testing {

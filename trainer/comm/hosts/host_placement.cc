@@ -1,4 +1,4 @@
-#include "trainer/comm/hybrid/host_placement.h"
+#include "trainer/comm/hosts/host_placement.h"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // A connection between the leaders of any two hosts, for the small messages around a collective:
 // what a host is about to do, that it fails, who is late. Tensors go by Gloo.
-#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_LINKS_H_
-#define FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_LINKS_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_LINKS_H_
+#define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_LINKS_H_
 
 #include <cstdint>
 #include <functional>
@@ -66,4 +66,4 @@ std::vector<Socket> ConnectHosts(Store& store, int host, const Socket& listening
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_LINKS_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_LINKS_H_

@@ -1,4 +1,4 @@
-#include "trainer/comm/hybrid/local_address.h"
+#include "trainer/comm/hosts/local_address.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

@@ -1,6 +1,6 @@
 // Which ranks share a host, and who talks to whom between hosts.
-#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_
-#define FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_PLACEMENT_H_
+#define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_PLACEMENT_H_
 
 #include <string>
 #include <vector>
@@ -46,4 +46,4 @@ HostPlacement FindHosts(Store& store, const std::string& name, int rank, int siz
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_HOST_PLACEMENT_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_PLACEMENT_H_

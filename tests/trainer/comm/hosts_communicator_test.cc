@@ -1,4 +1,4 @@
-#include "trainer/comm/hybrid/hybrid_communicator.h"
+#include "trainer/comm/hosts/hosts_communicator.h"
 
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ Join OnHosts(const std::vector<int>& layout) {
   return [layout](Store& store, const std::string& name, int rank, int size,
                   const CommOptions& options) {
     Require(static_cast<int>(layout.size()) == size, "layout");
-    return CreateHybridCommunicator(store, name, rank, HostPlacement(layout), "127.0.0.1", options);
+    return CreateHostsCommunicator(store, name, rank, HostPlacement(layout), "127.0.0.1", options);
   };
 }
 template <int... kLayout>
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Processes, CommunicatorSuite,
                                            SuiteCase{InProcesses<0, 0, 1, 1, 2, 2>, 6}),
                          NameOf);
 
-TEST(HybridCommunicatorTest, GivesTheBitsOfThreads) {
+TEST(HostsCommunicatorTest, GivesTheBitsOfThreads) {
   const auto want = RunThreadRanks(4, MixedCollectives);
   for (const auto& layout : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 2}}) {
     const auto hosts = RunThreadRanksWith(OnHosts(layout), 4, MixedCollectives);
@@ -118,7 +118,7 @@ TEST_P(HostDeathTest, SurvivorsOfAKilledRankFailWellWithinTheTimeout) {
 INSTANTIATE_TEST_SUITE_P(Victims, HostDeathTest, ::testing::Values(0, 1, 2, 3));
 
 // A host that stops for good while its connections stay: only the timeout tells.
-TEST(HybridCommunicatorTest, NamesAHostThatDoesNotAnswer) {
+TEST(HostsCommunicatorTest, NamesAHostThatDoesNotAnswer) {
   const auto outcomes = RunProcessRanksWith(OnHosts({0, 0, 1}), 3, [](Rank& rank) -> std::string {
     CpuDevice device;
     const auto stream = device.CreateStream("comm");

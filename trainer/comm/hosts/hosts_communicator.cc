@@ -1,4 +1,4 @@
-#include "trainer/comm/hybrid/hybrid_communicator.h"
+#include "trainer/comm/hosts/hosts_communicator.h"
 
 #include <unistd.h>
 
@@ -21,7 +21,7 @@
 
 #include "trainer/comm/cpu_communicator.h"
 #include "trainer/comm/gloo/gloo_mesh.h"
-#include "trainer/comm/hybrid/host_links.h"
+#include "trainer/comm/hosts/host_links.h"
 #include "trainer/comm/patience.h"
 #include "trainer/comm/reduce.h"
 #include "trainer/comm/rendezvous.h"
@@ -110,10 +110,10 @@ struct Wiring {
   std::vector<std::string> addresses;  // By host.
 };
 
-class HybridTransport final : public Transport {
+class HostsTransport final : public Transport {
  public:
-  HybridTransport(Wiring wiring, const HostPlacement& placement, int rank,
-                  const CommOptions& options)
+  HostsTransport(Wiring wiring, const HostPlacement& placement, int rank,
+                 const CommOptions& options)
       : wiring_(std::move(wiring)),
         placement_(placement),
         rank_(rank),
@@ -141,7 +141,7 @@ class HybridTransport final : public Transport {
     watcher_ = std::thread([this] { Watch(); });
   }
 
-  ~HybridTransport() override {
+  ~HostsTransport() override {
     stop_ = true;
     wiring_.links->Wake();
     watcher_.join();
@@ -677,7 +677,7 @@ void ThrowFirst(const std::string& name, const HostPlacement& placement,
   for (int r = 0; r < placement.size(); ++r) {
     if (errors[r].empty()) continue;
     const std::string text =
-        "[hybrid] " + name + ", rank " + std::to_string(r) + ": " + errors[r].substr(1);
+        "[hosts] " + name + ", rank " + std::to_string(r) + ": " + errors[r].substr(1);
     if (errors[r][0] == 'D') throw DeviceError(text);
     if (errors[r][0] == 'U') throw ConfigError(text);
     throw CommError(text);
@@ -720,36 +720,36 @@ class FailureWatch {
 
 }  // namespace
 
-int64_t HybridBytes(const HostPlacement& placement, int ranks) {
+int64_t HostsBytes(const HostPlacement& placement, int ranks) {
   const int64_t in = InBytes(placement.MostServed(), placement.LargestHost());
   return ControlBytes(ranks) + ranks * 2 * (kOutBytes + in);
 }
 
-int64_t HybridBytesPerRank(int world, int local_world) {
+int64_t HostsBytesPerRank(int world, int local_world) {
   const int hosts = (world + local_world - 1) / local_world;
   return ControlBytes(local_world) / local_world +
          2 * (kOutBytes + InBytes(hosts - 1, local_world));
 }
 
-std::unique_ptr<Communicator> CreateHybridCommunicator(Store& store, const std::string& name,
-                                                       int rank, const HostPlacement& placement,
-                                                       const std::string& address,
-                                                       const CommOptions& options) {
+std::unique_ptr<Communicator> CreateHostsCommunicator(Store& store, const std::string& name,
+                                                      int rank, const HostPlacement& placement,
+                                                      const std::string& address,
+                                                      const CommOptions& options) {
   const int size = placement.size();
   if (rank < 0 || rank >= size) {
-    throw std::invalid_argument("[CreateHybridCommunicator] rank " + std::to_string(rank) + " of " +
+    throw std::invalid_argument("[CreateHostsCommunicator] rank " + std::to_string(rank) + " of " +
                                 std::to_string(size));
   }
   const int host = placement.HostOf(rank), leader = placement.LeaderOf(host);
   const std::vector<int>& locals = placement.RanksOf(host);
   if (locals.size() > Gate::kMaxSize) {
-    throw std::invalid_argument("[CreateHybridCommunicator] " + std::to_string(locals.size()) +
+    throw std::invalid_argument("[CreateHostsCommunicator] " + std::to_string(locals.size()) +
                                 " ranks of one host, want at most " +
                                 std::to_string(Gate::kMaxSize));
   }
-  const int64_t bytes = HybridBytes(placement, static_cast<int>(locals.size()));
+  const int64_t bytes = HostsBytes(placement, static_cast<int>(locals.size()));
   const std::vector<int> peers = placement.Peers(rank);
-  const std::string key = "hybrid/" + name + "/";
+  const std::string key = "hosts_communicator/" + name + "/";
   const auto mesh_key = [&](int r) { return key + "mesh/" + std::to_string(r); };
 
   Wiring wiring;
@@ -813,7 +813,7 @@ std::unique_ptr<Communicator> CreateHybridCommunicator(Store& store, const std::
   });
   ThrowFirst(name, placement, Exchange(store, key + "ready", rank, size, error));
   return MakeCpuCommunicator(
-      rank, size, std::make_shared<HybridTransport>(std::move(wiring), placement, rank, options));
+      rank, size, std::make_shared<HostsTransport>(std::move(wiring), placement, rank, options));
 }
 
 std::unique_ptr<Communicator> CreateGlooCommunicator(Store& store, const std::string& name,
@@ -821,7 +821,7 @@ std::unique_ptr<Communicator> CreateGlooCommunicator(Store& store, const std::st
                                                      const CommOptions& options) {
   std::vector<int> key(size);
   std::iota(key.begin(), key.end(), 0);
-  return CreateHybridCommunicator(store, name, rank, HostPlacement(key), "127.0.0.1", options);
+  return CreateHostsCommunicator(store, name, rank, HostPlacement(key), "127.0.0.1", options);
 }
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // Under which address other hosts reach this one.
-#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_LOCAL_ADDRESS_H_
-#define FSDP_TRAIN_TRAINER_COMM_HYBRID_LOCAL_ADDRESS_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_LOCAL_ADDRESS_H_
+#define FSDP_TRAIN_TRAINER_COMM_HOSTS_LOCAL_ADDRESS_H_
 
 #include <string>
 
@@ -23,4 +23,4 @@ std::string AgreeOnAddress(Store& store, const std::string& name, int rank, int 
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_LOCAL_ADDRESS_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_HOSTS_LOCAL_ADDRESS_H_

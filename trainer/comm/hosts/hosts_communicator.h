@@ -1,43 +1,41 @@
 // Ranks that are processes of several hosts: shared memory inside a host, Gloo between hosts.
-#ifndef FSDP_TRAIN_TRAINER_COMM_HYBRID_HYBRID_COMMUNICATOR_H_
-#define FSDP_TRAIN_TRAINER_COMM_HYBRID_HYBRID_COMMUNICATOR_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_COMMUNICATOR_H_
+#define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_COMMUNICATOR_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "trainer/comm/communicator.h"
-#include "trainer/comm/hybrid/host_placement.h"
+#include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/store.h"
 
 namespace fsdp {
 
 // Bytes of shared memory of a host with `ranks` ranks, all of them together.
-int64_t HybridBytes(const HostPlacement& placement, int ranks);
+int64_t HostsBytes(const HostPlacement& placement, int ranks);
 // The same for each rank of equal hosts, before there is a placement.
-int64_t HybridBytesPerRank(int world, int local_world);
+int64_t HostsBytesPerRank(int world, int local_world);
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all have.
 // Streams of CPU devices only. `address`: under which other hosts reach this one (numeric).
 //   Sums     As in shared memory: every rank's own numbers reach the rank that adds them up, in
-//   fp32
-//            and in rank order over all hosts. So the bits are those of one host.
+//            fp32 and in rank order over all hosts. So the bits are those of one host.
 //   Traffic  A gathered shard crosses to each other host once, into memory that its ranks share.
 //            Each rank sends for itself, to the rank of the same index on the other host.
 //   Calls    Before a collective is done all hosts have compared what all ranks are about to do.
-//   Death    A process that ends is noticed within 0.1 s by its host, a host whose leader ends by
-//   all
-//            others at once; a host that falls silent after timeout_s. The message names the ranks,
-//            those that are late with what they did last. All ranks fail with the first reason that
-//            reaches them.
-//   Memory   HybridBytes(), however large the tensors are.
+//   Death    A process that ends is noticed within 0.1 s by its host, a host whose leader ends at
+//            once by all others; a host that falls silent after timeout_s. The message names the
+//            ranks, those that are late with what they did last. All ranks fail with the first
+//            reason that reaches them.
+//   Memory   HostsBytes(), however large the tensors are.
 //   Errors   CommError: a rank is missing; Gloo or a library that it needs is (GlooLibrary());
 //            hosts cannot reach each other. DeviceError: no memory. On every rank.
 //   Trust    Gloo's connections carry no secret and no encryption: a network that is yours.
-std::unique_ptr<Communicator> CreateHybridCommunicator(Store& store, const std::string& name,
-                                                       int rank, const HostPlacement& placement,
-                                                       const std::string& address,
-                                                       const CommOptions& options = {});
+std::unique_ptr<Communicator> CreateHostsCommunicator(Store& store, const std::string& name,
+                                                      int rank, const HostPlacement& placement,
+                                                      const std::string& address,
+                                                      const CommOptions& options = {});
 
 // Every rank as a host of its own, on the loopback device: Gloo alone, for tests and benchmarks.
 std::unique_ptr<Communicator> CreateGlooCommunicator(Store& store, const std::string& name,
@@ -46,4 +44,4 @@ std::unique_ptr<Communicator> CreateGlooCommunicator(Store& store, const std::st
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_HYBRID_HYBRID_COMMUNICATOR_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_COMMUNICATOR_H_

@@ -1,4 +1,4 @@
-#include "trainer/comm/hybrid/host_links.h"
+#include "trainer/comm/hosts/host_links.h"
 
 #include <fcntl.h>
 #include <poll.h>
