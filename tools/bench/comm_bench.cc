@@ -62,11 +62,12 @@ void Measure(const char* transport, Communicator& comm) {
 }
 
 // Two hosts of neighbouring ranks, by the loopback device.
-std::unique_ptr<Communicator> JoinTwoHosts(Store& store, const std::string& name, int rank,
-                                           int size, const CommOptions& options) {
+std::unique_ptr<Communicator> JoinTwoHosts(Store& store, const std::string& name,
+                                           const RankGroup& group, const CommOptions& options) {
+  const int size = group.size();
   std::vector<int> host;
   for (int r = 0; r < size; ++r) host.push_back(2 * r / size);
-  return CreateHostsCommunicator(store, name, rank, HostPlacement(host), "127.0.0.1", options);
+  return CreateHostsCommunicator(store, name, group, HostPlacement(host), "127.0.0.1", options);
 }
 
 void MeasureThreads(int size, const CommOptions& options) {
@@ -78,8 +79,8 @@ void MeasureThreads(int size, const CommOptions& options) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-using Join = std::function<std::unique_ptr<Communicator>(Store& store, const std::string& name,
-                                                         int rank, int size, const CommOptions&)>;
+using Join = std::function<std::unique_ptr<Communicator>(
+    Store& store, const std::string& name, const RankGroup& group, const CommOptions&)>;
 
 void MeasureProcesses(const char* transport, const Join& join, int size,
                       const CommOptions& options) {
@@ -90,7 +91,7 @@ void MeasureProcesses(const char* transport, const Join& join, int size,
     if (child == 0) {
       try {
         const auto store = JoinTcpStore("localhost", port, rank, size, /*timeout_s=*/60);
-        const auto comm = join(*store, "bench", rank, size, options);
+        const auto comm = join(*store, "bench", RankGroup::World(rank, size), options);
         Measure(transport, *comm);
         Barrier(*store, "end", rank, size);
       } catch (const std::exception& error) {

@@ -149,7 +149,7 @@ void CompareProcesses(int size) {
     if (child == 0) {
       try {
         const auto store = JoinTcpStore("localhost", port, rank, size, /*timeout_s=*/60);
-        const auto comm = CreateShmCommunicator(*store, "bench", rank, size);
+        const auto comm = CreateShmCommunicator(*store, "bench", RankGroup::World(rank, size));
         Compare("shm", *comm, *store);
         Barrier(*store, "end", rank, size);
       } catch (const std::exception& error) {

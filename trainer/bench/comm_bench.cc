@@ -152,8 +152,8 @@ void MeasureProcesses(const CommBenchOptions& options, const std::function<bool(
   const int port = PortOf(Listen("localhost", 0));  // Free a moment ago.
   const auto with_communicator = [&](int rank, const std::function<void(Communicator&)>& run) {
     const auto store = JoinTcpStore("localhost", port, rank, options.ranks, /*timeout_s=*/60);
-    const auto comm =
-        CreateShmCommunicator(*store, "bench", rank, options.ranks, {.timeout_s = kForever});
+    const auto comm = CreateShmCommunicator(*store, "bench", RankGroup::World(rank, options.ranks),
+                                            {.timeout_s = kForever});
     run(*comm);
   };
   std::fflush(stdout);

@@ -30,14 +30,16 @@ class Turn {
 
 class CpuCommunicator final : public Communicator {
  public:
-  CpuCommunicator(int rank, int size, std::shared_ptr<Transport> transport)
-      : Communicator(rank, size, DeviceType::kCpu), shared_(std::make_shared<Shared>()) {
+  CpuCommunicator(const RankGroup& group, std::shared_ptr<Transport> transport)
+      : Communicator(group.rank(), group.size(), DeviceType::kCpu),
+        name_(group.NameOf(group.rank())),
+        shared_(std::make_shared<Shared>()) {
     shared_->transport = std::move(transport);
   }
   ~CpuCommunicator() override { shared_->transport->Leave(); }
 
   void Abort(const std::string& why) override {
-    shared_->transport->Abort("rank " + std::to_string(rank()) + " aborted: " + why);
+    shared_->transport->Abort("rank " + std::to_string(name_) + " aborted: " + why);
   }
 
  private:
@@ -55,14 +57,15 @@ class CpuCommunicator final : public Communicator {
     stream.Enqueue(std::move(operation));
   }
 
+  const int name_;  // In the world.
   std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeCpuCommunicator(int rank, int size,
+std::unique_ptr<Communicator> MakeCpuCommunicator(const RankGroup& group,
                                                   std::shared_ptr<Transport> transport) {
-  return std::make_unique<CpuCommunicator>(rank, size, std::move(transport));
+  return std::make_unique<CpuCommunicator>(group, std::move(transport));
 }
 
 }  // namespace fsdp

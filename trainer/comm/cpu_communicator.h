@@ -6,6 +6,7 @@
 #include <string>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/comm/rank_group.h"
 
 namespace fsdp {
 
@@ -19,7 +20,7 @@ class Transport {
   virtual void Leave() = 0;                        // The same, and says that this rank has left.
 };
 
-std::unique_ptr<Communicator> MakeCpuCommunicator(int rank, int size,
+std::unique_ptr<Communicator> MakeCpuCommunicator(const RankGroup& group,
                                                   std::shared_ptr<Transport> transport);
 
 }  // namespace fsdp

@@ -110,20 +110,26 @@ std::vector<std::string> Exchange(Store& store, const std::string& name, int ran
     throw std::invalid_argument("[Exchange] rank " + std::to_string(rank) + " of " +
                                 std::to_string(size) + ", want 0 <= rank < size");
   }
+  return Exchange(store, name, RankGroup::World(rank, size), value);
+}
+
+std::vector<std::string> Exchange(Store& store, const std::string& name, const RankGroup& group,
+                                  const std::string& value) {
+  const int rank = group.NameOf(group.rank());
   if (store.Add(RankKey(name, rank) + "/uses", 1) != 1) {
     throw std::invalid_argument("[Exchange] \"" + name + "\" has been used before by rank " +
                                 std::to_string(rank));
   }
   store.Set(RankKey(name, rank), value);
   std::vector<std::string> keys;
-  for (int r = 0; r < size; ++r) keys.push_back(RankKey(name, r));
+  for (const int r : group.ranks()) keys.push_back(RankKey(name, r));
   auto values = store.Fetch(keys, store.timeout_s());
   std::vector<std::string> out, missing;
-  for (int r = 0; r < size; ++r) {
+  for (int r = 0; r < group.size(); ++r) {
     if (values[r]) {
       out.push_back(std::move(*values[r]));
     } else {
-      missing.push_back("rank " + std::to_string(r));
+      missing.push_back("rank " + std::to_string(group.NameOf(r)));
     }
   }
   if (!missing.empty()) {

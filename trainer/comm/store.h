@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/comm/rank_group.h"
+
 namespace fsdp {
 
 // Any thread may call any function. Every call throws CommError with FailureReason() once the job
@@ -73,6 +75,9 @@ void BeforeAllThrow(Store& store, const std::string& name, int rank, int size);
 
 // Everybody's values, by rank.
 std::vector<std::string> Exchange(Store& store, const std::string& name, int rank, int size,
+                                  const std::string& value);
+// The same among the ranks of a group, by rank of the group.
+std::vector<std::string> Exchange(Store& store, const std::string& name, const RankGroup& group,
                                   const std::string& value);
 
 // Throws ConfigError, on every rank, naming the first rank and label whose value is not rank 0's.

@@ -62,12 +62,13 @@ std::function<std::unique_ptr<Communicator>(const std::string& name)> Transport(
   const HostPlacement placement = FindHosts(store, "job", rank, size);
   if (placement.hosts() == 1) {
     return [&store, rank, size, options](const std::string& name) {
-      return CreateShmCommunicator(store, name, rank, size, options);
+      return CreateShmCommunicator(store, name, RankGroup::World(rank, size), options);
     };
   }
   const std::string address = AgreeOnAddress(store, "job", rank, size, environment.master_addr);
-  return [&store, rank, placement, address, options](const std::string& name) {
-    return CreateHostsCommunicator(store, name, rank, placement, address, options);
+  return [&store, rank, size, placement, address, options](const std::string& name) {
+    return CreateHostsCommunicator(store, name, RankGroup::World(rank, size), placement, address,
+                                   options);
   };
 }
 

@@ -481,6 +481,67 @@ TEST_P(CommunicatorSuite, MixedCollectivesRepeatTheirBits) {
   }
 }
 
+// Each rank is of two groups beside the world's, as on a mesh: every `step`-th rank, and
+// neighbours.
+TEST_P(CommunicatorSuite, GroupsOfSomeRanksKeepToThemselves) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const int step = rank.size / 2 + 1;
+    std::vector<int> strided, neighbours;
+    for (int r = 0; r < rank.size; ++r) {
+      if (r % step == rank.rank % step) strided.push_back(r);
+      if (r / step == rank.rank / step) neighbours.push_back(r);
+    }
+    const auto all = rank.join("all", Patient());
+    const auto stream = device.CreateStream("all");
+    Tensor sum(device, DType::kFloat32, 5003);
+    sum.Fill([&](int64_t i) { return Value(rank.rank, i); });
+    int round = 0;
+    for (const std::vector<int>& ranks : {strided, neighbours}) {
+      const RankGroup group(ranks, rank.rank);
+      const std::string name = std::to_string(round++) + " from " + std::to_string(ranks[0]);
+      const auto comm = rank.join_group(name, group, Patient());
+      const auto own = device.CreateStream("group");
+      Require(comm->rank() == group.rank() && comm->size() == group.size(), "place in the group");
+      constexpr int64_t n = 5003;
+      Tensor full(device, DType::kFloat32, n * group.size()), shard(device, DType::kFloat32, n);
+      shard.Fill([&](int64_t i) { return Delicate(rank.rank, i); });
+      all->AllReduce(*stream, sum.view());  // Under way at the same time.
+      comm->AllGather(*own, shard.view(), full.view());
+      comm->ReduceScatter(*own, full.view(), shard.view());
+      own->Synchronize();
+      full.RequireEqual([&](int64_t i) { return Delicate(ranks[i / n], i % n); }, "all-gather");
+      shard.RequireEqual(
+          [&](int64_t i) {  // Everybody's copy of this rank's part.
+            const float mine = Delicate(rank.rank, i);
+            float value = mine;
+            for (int r = 1; r < group.size(); ++r) value += mine;
+            return value;
+          },
+          "reduce-scatter");
+      // In the order of the group: the first one's is large.
+      Tensor delicate(device, DType::kFloat32, n);
+      delicate.Fill([&](int64_t i) { return Delicate(group.rank(), i); });
+      comm->AllReduce(*own, delicate.view());
+      own->Synchronize();
+      delicate.RequireEqual(
+          [&](int64_t i) {
+            float value = Delicate(0, i);
+            for (int r = 1; r < group.size(); ++r) value += Delicate(r, i);
+            return value;
+          },
+          "all-reduce");
+      // What ends one group ends no other, and names ranks as the world does.
+      if (group.rank() == group.size() - 1) comm->Abort("enough");
+      comm->AllReduce(*own, shard.view());
+      RequireContains(CommErrorOf(*own),
+                      "rank " + std::to_string(ranks.back()) + " aborted: enough");
+      stream->Synchronize();
+    }
+    return "";
+  });
+}
+
 TEST_P(CommunicatorSuite, RanksThatDisagreeAllFailWithBothSides) {
   if (size() == 1) return;  // Nobody to disagree with.
   using Call = void (*)(Communicator&, Stream&, View);

@@ -18,10 +18,9 @@ namespace {
 
 // Rank r is of host layout[r]; hosts meet on the loopback device.
 Join OnHosts(const std::vector<int>& layout) {
-  return [layout](Store& store, const std::string& name, int rank, int size,
+  return [layout](Store& store, const std::string& name, const RankGroup& group,
                   const CommOptions& options) {
-    Require(static_cast<int>(layout.size()) == size, "layout");
-    return CreateHostsCommunicator(store, name, rank, HostPlacement(layout), "127.0.0.1", options);
+    return CreateHostsCommunicator(store, name, group, HostPlacement(layout), "127.0.0.1", options);
   };
 }
 template <int... kLayout>

@@ -52,8 +52,9 @@ std::string ReadAll(int fd) {
     int port = 0;
     Require(read(port_pipe, &port, sizeof(port)) == sizeof(port), "no port");
     const auto store = ConnectTcpStore("127.0.0.1", port, rank, size, /*timeout_s=*/60);
-    Rank me{rank, size, store.get(), [&](const std::string& name, const CommOptions& options) {
-              return join(*store, name, rank, size, options);
+    Rank me{rank, size, store.get(),
+            [&](const std::string& name, const RankGroup& group, const CommOptions& options) {
+              return join(*store, name, group, options);
             }};
     try {
       text = "R" + body(me);

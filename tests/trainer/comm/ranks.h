@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/comm/rank_group.h"
 #include "trainer/comm/store.h"
 
 namespace fsdp::testing {
@@ -17,8 +18,15 @@ struct Rank {
   int rank = 0;
   int size = 1;
   Store* store = nullptr;
-  // A communicator of all ranks; each `name` once.
-  std::function<std::unique_ptr<Communicator>(const std::string& name, const CommOptions&)> join;
+  // A communicator of some ranks; each `name` once, of another group another.
+  std::function<std::unique_ptr<Communicator>(const std::string& name, const RankGroup& group,
+                                              const CommOptions&)>
+      join_group;
+
+  // Of all ranks.
+  std::unique_ptr<Communicator> join(const std::string& name, const CommOptions& options) const {
+    return join_group(name, RankGroup::World(rank, size), options);
+  }
 };
 
 struct Outcome {
@@ -37,8 +45,8 @@ std::vector<Outcome> RunThreadRanks(int size, const Body& body);
 std::vector<Outcome> RunProcessRanks(int size, const Body& body);
 
 // The same with communicators of the caller's making.
-using Join = std::function<std::unique_ptr<Communicator>(Store& store, const std::string& name,
-                                                         int rank, int size, const CommOptions&)>;
+using Join = std::function<std::unique_ptr<Communicator>(
+    Store& store, const std::string& name, const RankGroup& group, const CommOptions&)>;
 std::vector<Outcome> RunThreadRanksWith(const Join& join, int size, const Body& body);
 std::vector<Outcome> RunProcessRanksWith(const Join& join, int size, const Body& body);
 

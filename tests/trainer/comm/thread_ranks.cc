@@ -14,8 +14,9 @@ std::vector<Outcome> RunThreadRanksWith(const Join& join, int size, const Body& 
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
-      Rank rank{r, size, &store, [&, r](const std::string& name, const CommOptions& options) {
-                  return join(store, name, r, size, options);
+      Rank rank{r, size, &store,
+                [&](const std::string& name, const RankGroup& group, const CommOptions& options) {
+                  return join(store, name, group, options);
                 }};
       try {
         outcomes[r].result = body(rank);
@@ -33,11 +34,13 @@ std::vector<Outcome> RunThreadRanks(int size, const Body& body) {
   std::mutex mutex;
   std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups;
   return RunThreadRanksWith(
-      [&](Store&, const std::string& name, int rank, int, const CommOptions& options) {
+      [&](Store&, const std::string& name, const RankGroup& group, const CommOptions& options) {
         std::lock_guard lock(mutex);
-        auto& group = groups[name];
-        if (group.empty()) group = CreateThreadCommunicators(size, options);
-        return std::move(group[rank]);
+        auto& communicators = groups[name];
+        if (communicators.empty()) {
+          communicators = CreateThreadCommunicators(group.ranks(), options);
+        }
+        return std::move(communicators[group.rank()]);
       },
       size, body);
 }

@@ -1,7 +1,5 @@
 #include "trainer/comm/hosts/host_placement.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -9,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "trainer/comm/shm/handshake.h"
 #include "trainer/comm/shm/shared_memory.h"
 #include "trainer/core/errors.h"
 
@@ -25,28 +24,23 @@ std::string Nonce() {
   return out.str();
 }
 
-// What a rank shows to prove that its memory is reached.
-struct Card {
-  std::string space;
-  int pid = 0;
-  int fd = -1;
-  std::string nonce;
+// The words of a card: where its process is to be found, and what its memory begins with.
+struct Proof {
+  std::string space, nonce;
 
-  std::string ToString() const {
-    return space + " " + std::to_string(pid) + " " + std::to_string(fd) + " " + nonce;
-  }
-  static Card Parse(const std::string& text) {
-    Card card;
-    std::istringstream(text) >> card.space >> card.pid >> card.fd >> card.nonce;
-    return card;
+  std::string ToString() const { return space + " " + nonce; }
+  static Proof Parse(const std::string& words) {
+    Proof proof;
+    std::istringstream(words) >> proof.space >> proof.nonce;
+    return proof;
   }
 };
 
-bool Reaches(const Card& card) {
+bool Reaches(const Card& card, const std::string& nonce) {
   try {
     const UniqueFd memory = OpenSharedMemory(card.pid, card.fd, kProofBytes, "a peer");
     const SharedMapping mapping(memory.get(), kProofBytes);
-    return std::memcmp(mapping.data(), card.nonce.data(), card.nonce.size()) == 0;
+    return std::memcmp(mapping.data(), nonce.data(), nonce.size()) == 0;
   } catch (const DeviceError&) {
     return false;
   }
@@ -61,10 +55,19 @@ HostPlacement::HostPlacement(const std::vector<int>& key) {
     if (added) ranks_of_.emplace_back();
     std::vector<int>& ranks = ranks_of_[found->second];
     const int rank = static_cast<int>(host_of_.size());
+    names_.push_back(rank);
     host_of_.push_back(found->second);
     index_of_.push_back(static_cast<int>(ranks.size()));
     ranks.push_back(rank);
   }
+}
+
+HostPlacement HostPlacement::Among(const std::vector<int>& ranks) const {
+  std::vector<int> key;
+  for (const int rank : ranks) key.push_back(host_of_.at(rank));
+  HostPlacement some(key);
+  for (size_t i = 0; i < ranks.size(); ++i) some.names_[i] = names_[ranks[i]];
+  return some;
 }
 
 int HostPlacement::LargestHost() const {
@@ -105,23 +108,25 @@ std::vector<int> HostPlacement::Peers(int rank) const {
 std::string HostPlacement::NamesOf(int host) const {
   std::string text = ranks_of_[host].size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks_of_[host].size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks_of_[host][i]);
+    text += (i > 0 ? ", " : "") + std::to_string(names_[ranks_of_[host][i]]);
   }
   return text;
 }
 
 HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size) {
-  Card mine{ProcessSpace(), static_cast<int>(getpid()), -1, Nonce()};
+  const Proof own{ProcessSpace(), Nonce()};
   const UniqueFd memory = MakeSharedMemory(kProofBytes);
+  std::memcpy(SharedMapping(memory.get(), kProofBytes).data(), own.nonce.data(), own.nonce.size());
+  Card mine = MyCard();
   mine.fd = memory.get();
-  std::memcpy(SharedMapping(memory.get(), kProofBytes).data(), mine.nonce.data(),
-              mine.nonce.size());
+  mine.words = own.ToString();
   const std::vector<std::string> cards =
       Exchange(store, "hosts/" + name + "/cards", rank, size, mine.ToString());
   int lowest = rank;
   for (int r = 0; r < rank && lowest == rank; ++r) {
     const Card card = Card::Parse(cards[r]);
-    if (card.space == mine.space && Reaches(card)) lowest = r;
+    const Proof proof = Proof::Parse(card.words);
+    if (proof.space == own.space && Reaches(card, proof.nonce)) lowest = r;
   }
   std::vector<int> key;
   for (const std::string& text :

@@ -15,6 +15,8 @@ class HostPlacement {
   // `key[r]`: equal for ranks of one host. Hosts are numbered in the order of their leaders, so
   // rank 0 leads host 0.
   explicit HostPlacement(const std::vector<int>& key);
+  // Of these ranks of it, numbered in this order: of a group of the world's.
+  HostPlacement Among(const std::vector<int>& ranks) const;
 
   int size() const { return static_cast<int>(host_of_.size()); }  // Ranks.
   int hosts() const { return static_cast<int>(ranks_of_.size()); }
@@ -31,10 +33,11 @@ class HostPlacement {
   int MostServed() const;                   // By one rank.
   std::vector<int> Peers(int rank) const;   // Partners and served, ascending.
 
-  std::string NamesOf(int host) const;  // "rank 2" or "ranks 2, 3".
+  int NameOf(int rank) const { return names_[rank]; }  // In the world.
+  std::string NamesOf(int host) const;                 // "rank 2" or "ranks 2, 3".
 
  private:
-  std::vector<int> host_of_, index_of_;
+  std::vector<int> host_of_, index_of_, names_;
   std::vector<std::vector<int>> ranks_of_;
 };
 

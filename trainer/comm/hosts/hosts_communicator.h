@@ -8,6 +8,7 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/hosts/host_placement.h"
+#include "trainer/comm/rank_group.h"
 #include "trainer/comm/store.h"
 
 namespace fsdp {
@@ -18,7 +19,8 @@ int64_t HostsBytes(const HostPlacement& placement, int ranks);
 int64_t HostsBytesPerRank(int world, int local_world);
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all have.
-// Streams of CPU devices only. `address`: under which other hosts reach this one (numeric).
+// Streams of CPU devices only. `world`: where all ranks of the job are. `address`: under which
+// other hosts reach this one (numeric).
 //   Sums     As in shared memory: every rank's own numbers reach the rank that adds them up, in
 //            fp32 and in rank order over all hosts. So the bits are those of one host.
 //   Traffic  A gathered shard crosses to each other host once, into memory that its ranks share.
@@ -33,13 +35,14 @@ int64_t HostsBytesPerRank(int world, int local_world);
 //            hosts cannot reach each other. DeviceError: no memory. On every rank.
 //   Trust    Gloo's connections carry no secret and no encryption: a network that is yours.
 std::unique_ptr<Communicator> CreateHostsCommunicator(Store& store, const std::string& name,
-                                                      int rank, const HostPlacement& placement,
+                                                      const RankGroup& group,
+                                                      const HostPlacement& world,
                                                       const std::string& address,
                                                       const CommOptions& options = {});
 
 // Every rank as a host of its own, on the loopback device: Gloo alone, for tests and benchmarks.
 std::unique_ptr<Communicator> CreateGlooCommunicator(Store& store, const std::string& name,
-                                                     int rank, int size,
+                                                     const RankGroup& group,
                                                      const CommOptions& options = {});
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/comm/rank_group.h"
 #include "trainer/comm/store.h"
 
 namespace fsdp {
@@ -18,15 +19,16 @@ int64_t ShmBytes(int size);
 inline constexpr int64_t kShmStagingBytes = 512 << 10;
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all have.
-// Streams of CPU devices only. Rank 0 makes the memory (an anonymous memfd, not limited by the size
-// of /dev/shm, gone with the last process that maps it, however that ends); the others open it
-// through /proc, so all ranks must be of one host, one user and one PID namespace.
+// Streams of CPU devices only. Its first rank makes the memory (an anonymous memfd, not limited by
+// the size of /dev/shm, gone with the last process that maps it, however that ends); the others
+// open it through /proc, so all ranks must be of one host, one user and one PID namespace.
 //   Death   A waiting rank looks every 100 ms whether a peer has ended (a zombie has), so a killed
 //           process fails the others' collectives with CommError at once, not after timeout_s.
 //   Errors  CommError: a rank is missing, or on another host. DeviceError, on every rank: the
 //           memory cannot be had (it is all committed here, not when first touched).
-std::unique_ptr<Communicator> CreateShmCommunicator(Store& store, const std::string& name, int rank,
-                                                    int size, const CommOptions& options = {});
+std::unique_ptr<Communicator> CreateShmCommunicator(Store& store, const std::string& name,
+                                                    const RankGroup& group,
+                                                    const CommOptions& options = {});
 
 }  // namespace fsdp
 

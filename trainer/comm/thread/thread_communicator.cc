@@ -1,7 +1,9 @@
 #include "trainer/comm/thread/thread_communicator.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -21,11 +23,12 @@ using SharedMemory = std::unique_ptr<std::byte[], Free>;
 
 class ThreadTransport final : public Transport {
  public:
-  ThreadTransport(std::shared_ptr<SharedMemory> shared, int rank, int size,
+  ThreadTransport(std::shared_ptr<SharedMemory> shared, const RankGroup& group,
                   const CommOptions& options)
       : shared_(std::move(shared)),
-        member_(shared_->get(), rank, size, options, /*watch=*/nullptr),
-        sources_(size) {}
+        member_(shared_->get(), group.rank(), group.size(), options, /*watch=*/nullptr,
+                group.ranks()),
+        sources_(group.size()) {}
 
   void Run(const CollectiveCall& call) override {
     member_.Begin(call);  // From here on all ranks read each other's memory, and nobody waits long.
@@ -103,8 +106,9 @@ class ThreadTransport final : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(int size,
+std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(const std::vector<int>& ranks,
                                                                      const CommOptions& options) {
+  const int size = static_cast<int>(ranks.size());
   if (size < 1 || size > Gate::kMaxSize) {
     throw std::invalid_argument("[CreateThreadCommunicators] size is " + std::to_string(size) +
                                 ", want 1 to " + std::to_string(Gate::kMaxSize));
@@ -114,11 +118,19 @@ std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(int size,
       static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(Rendezvous::kAlignment))));
   std::memset(shared->get(), 0, bytes);
   std::vector<std::unique_ptr<Communicator>> out;
-  for (int rank = 0; rank < size; ++rank) {
-    out.push_back(MakeCpuCommunicator(
-        rank, size, std::make_shared<ThreadTransport>(shared, rank, size, options)));
+  for (const int rank : ranks) {
+    const RankGroup group(ranks, rank);
+    out.push_back(
+        MakeCpuCommunicator(group, std::make_shared<ThreadTransport>(shared, group, options)));
   }
   return out;
+}
+
+std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(int size,
+                                                                     const CommOptions& options) {
+  std::vector<int> ranks(std::max(0, size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return CreateThreadCommunicators(ranks, options);
 }
 
 }  // namespace fsdp

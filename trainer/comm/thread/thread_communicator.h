@@ -12,6 +12,9 @@ namespace fsdp {
 // Element r is for rank r. Up to 1023 ranks. Streams of CPU devices only.
 std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(
     int size, const CommOptions& options = {});
+// Of these ranks of a world, element i for the i-th: see RankGroup.
+std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(
+    const std::vector<int>& ranks, const CommOptions& options = {});
 
 }  // namespace fsdp
 

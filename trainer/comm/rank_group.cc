@@ -1,0 +1,34 @@
+#include "trainer/comm/rank_group.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace fsdp {
+
+RankGroup::RankGroup(std::vector<int> ranks, int world_rank) : ranks_(std::move(ranks)) {
+  const auto found = std::find(ranks_.begin(), ranks_.end(), world_rank);
+  rank_ = static_cast<int>(found - ranks_.begin());
+  if (found == ranks_.end() ||
+      std::set<int>(ranks_.begin(), ranks_.end()).size() != ranks_.size() ||
+      *std::min_element(ranks_.begin(), ranks_.end()) < 0) {
+    throw std::invalid_argument("[RankGroup] rank " + std::to_string(world_rank) +
+                                " in a group of " + std::to_string(ranks_.size()) +
+                                ", want ranks of the world, each once, this one among them");
+  }
+}
+
+RankGroup RankGroup::World(int rank, int size) {
+  if (rank < 0 || rank >= size) {
+    throw std::invalid_argument("[RankGroup] rank " + std::to_string(rank) + " of " +
+                                std::to_string(size) + ", want 0 <= rank < size");
+  }
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return RankGroup(std::move(ranks), rank);
+}
+
+}  // namespace fsdp

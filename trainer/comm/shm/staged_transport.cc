@@ -1,0 +1,154 @@
+#include "trainer/comm/shm/staged_transport.h"
+
+#include <algorithm>
+
+#include "trainer/comm/reduce.h"
+#include "trainer/comm/rendezvous.h"
+
+namespace fsdp {
+
+int64_t Staging::ControlBytes(int ranks, int64_t more) {
+  constexpr int64_t kPage = 4096;
+  return (Rendezvous::Bytes(ranks) + more + kPage - 1) / kPage * kPage;
+}
+
+StagedTransport::StagedTransport(int rank, int size, int64_t shard_bytes, int64_t slice_bytes,
+                                 bool ahead)
+    : rank_(rank),
+      size_(size),
+      shard_bytes_(shard_bytes),
+      slice_bytes_(slice_bytes),
+      ahead_(ahead),
+      parts_(size),
+      sources_(size) {}
+
+void StagedTransport::Run(const CollectiveCall& call) {
+  switch (call.kind) {
+    case Collective::kAllGather:
+      return AllGather(call);
+    case Collective::kReduceScatter:
+      return ReduceScatter(call);
+    case Collective::kAllReduce:
+      return AllReduce(call);
+    case Collective::kAllToAll:
+      return AllToAll(call);
+    case Collective::kBroadcast:
+      return Broadcast(call);
+  }
+}
+
+uint64_t StagedTransport::EndRound(const CollectiveCall& call) {
+  Settle(call);
+  return round_++;
+}
+
+// Runs post(begin, count), then consume(begin, count, round), for [0, n) in pieces of at most
+// `most`: once for n = 0, for even then the ranks meet.
+template <typename Post, typename Consume>
+void StagedTransport::InPieces(const CollectiveCall& call, int64_t n, int64_t most, Post post,
+                               Consume consume) {
+  const auto count = [&](int64_t begin) { return std::min(most, n - begin); };
+  Begin(call);
+  post(int64_t{0}, count(0));
+  for (int64_t begin = 0; begin == 0 || begin < n; begin += most) {
+    const uint64_t round = EndRound(call);
+    const int64_t next = begin + most;
+    if (ahead_ && next < n) post(next, count(next));
+    consume(begin, count(begin), round);
+    if (!ahead_ && next < n) post(next, count(next));
+  }
+}
+
+void StagedTransport::AllGather(const CollectiveCall& call) {
+  const Copy copy = CopyFor(call.bytes() * size_);
+  InPieces(
+      call, call.bytes(), shard_bytes_,
+      [&](int64_t begin, int64_t bytes) {
+        std::fill(parts_.begin(), parts_.end(), Part{0, bytes});
+        PostShard(call, call.in + begin, parts_);
+      },
+      [&](int64_t begin, int64_t bytes, uint64_t round) {
+        copy(call.out + rank_ * call.bytes() + begin, call.in + begin, bytes);
+        for (int i = 1; i < size_; ++i) {
+          const int from = (rank_ + i) % size_;
+          copy(call.out + from * call.bytes() + begin, ShardOf(from, round), bytes);
+        }
+      });
+}
+
+void StagedTransport::ReduceScatter(const CollectiveCall& call) {
+  const int64_t element = SizeOf(call.dtype);
+  InPieces(
+      call, call.n, slice_bytes_ / element,
+      [&](int64_t begin, int64_t count) {
+        for (int r = 0; r < size_; ++r) {
+          parts_[r] = {(r * call.n + begin) * element, count * element};
+        }
+        PostSlices(call, call.in, parts_);
+      },
+      [&](int64_t begin, int64_t count, uint64_t round) {
+        Sum(call, call.in + (rank_ * call.n + begin) * element, count, round,
+            call.out + begin * element);
+      });
+}
+
+// A reduce-scatter and an all-gather of each piece.
+void StagedTransport::AllReduce(const CollectiveCall& call) {
+  const int64_t element = SizeOf(call.dtype);
+  const int64_t most = slice_bytes_ / element * size_;
+  Begin(call);
+  for (int64_t begin = 0; begin == 0 || begin < call.n; begin += most) {
+    const int64_t count = std::min(most, call.n - begin);
+    const auto border = [&](int r) { return (begin + count * r / size_) * element; };
+    for (int r = 0; r < size_; ++r) parts_[r] = {border(r), border(r + 1) - border(r)};
+    PostSlices(call, call.out, parts_);
+    uint64_t round = EndRound(call);
+    std::byte* mine = call.out + parts_[rank_].begin;
+    Sum(call, mine, parts_[rank_].bytes / element, round, mine);
+    PostShard(call, mine, parts_);
+    round = EndRound(call);
+    for (int i = 1; i < size_; ++i) {
+      const int from = (rank_ + i) % size_;
+      CopyBytes(call.out + parts_[from].begin, ShardOf(from, round), parts_[from].bytes);
+    }
+  }
+}
+
+void StagedTransport::AllToAll(const CollectiveCall& call) {
+  InPieces(
+      call, call.bytes(), slice_bytes_,
+      [&](int64_t begin, int64_t bytes) {
+        for (int r = 0; r < size_; ++r) parts_[r] = {r * call.bytes() + begin, bytes};
+        PostSlices(call, call.in, parts_);
+      },
+      [&](int64_t begin, int64_t bytes, uint64_t round) {
+        const int64_t mine = rank_ * call.bytes() + begin;
+        CopyBytes(call.out + mine, call.in + mine, bytes);
+        for (int i = 1; i < size_; ++i) {
+          const int from = (rank_ + i) % size_;
+          CopyBytes(call.out + from * call.bytes() + begin, SliceOf(from, round), bytes);
+        }
+      });
+}
+
+void StagedTransport::Broadcast(const CollectiveCall& call) {
+  InPieces(
+      call, call.bytes(), shard_bytes_,
+      [&](int64_t begin, int64_t bytes) {
+        std::fill(parts_.begin(), parts_.end(), Part{});
+        parts_[call.root].bytes = bytes;
+        PostShard(call, call.in + begin, parts_);
+      },
+      [&](int64_t begin, int64_t bytes, uint64_t round) {
+        if (rank_ != call.root) CopyBytes(call.out + begin, ShardOf(call.root, round), bytes);
+      });
+}
+
+// Over all ranks, this one's part being `mine`; `out` may be `mine`.
+void StagedTransport::Sum(const CollectiveCall& call, const std::byte* mine, int64_t count,
+                          uint64_t round, std::byte* out) {
+  for (int r = 0; r < size_; ++r) sources_[r] = r == rank_ ? mine : SliceOf(r, round);
+  SumInOrder(call.dtype, sources_, count, out);
+}
+
+}  // namespace fsdp
