@@ -2,10 +2,26 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "trainer/core/check.h"
 
 namespace fsdp {
+
+const char* Name(Group group) {
+  switch (group) {
+    case Group::kGather:
+      return "gather";
+    case Group::kReduce:
+      return "reduce";
+    case Group::kReplicate:
+      return "replicate";
+    case Group::kWorld:
+      return "world";
+  }
+  FSDP_CHECK(false) << "group " << static_cast<int>(group);
+}
 
 Mesh::Mesh(int world_rank, int world_size, int shard_size)
     : world_rank_(world_rank), world_size_(world_size), shard_size_(shard_size) {
@@ -34,18 +50,16 @@ int Mesh::RankOf(const Coordinate& coordinate) const {
   return coordinate.replicate * shard_size_ + coordinate.shard;
 }
 
-std::vector<int> Mesh::ShardGroup() const {
+RankGroup Mesh::RanksOf(Group group) const {
+  if (group == Group::kWorld) return RankGroup::World(world_rank_, world_size_);
+  const Coordinate at = coordinate();
   std::vector<int> ranks;
-  const int replicate = coordinate().replicate;
-  for (int s = 0; s < shard_size_; ++s) ranks.push_back(RankOf({replicate, s, 0, 0}));
-  return ranks;
-}
-
-std::vector<int> Mesh::ReplicateGroup() const {
-  std::vector<int> ranks;
-  const int shard = coordinate().shard;
-  for (int r = 0; r < replicate_size(); ++r) ranks.push_back(RankOf({r, shard, 0, 0}));
-  return ranks;
+  if (group == Group::kReplicate) {
+    for (int r = 0; r < replicate_size(); ++r) ranks.push_back(RankOf({r, at.shard, 0, 0}));
+  } else {
+    for (int s = 0; s < shard_size_; ++s) ranks.push_back(RankOf({at.replicate, s, 0, 0}));
+  }
+  return RankGroup(std::move(ranks), world_rank_);
 }
 
 }  // namespace fsdp

@@ -2,9 +2,19 @@
 #ifndef FSDP_TRAIN_TRAINER_COMM_MESH_H_
 #define FSDP_TRAIN_TRAINER_COMM_MESH_H_
 
-#include <vector>
+#include "trainer/comm/rank_group.h"
 
 namespace fsdp {
+
+// Over whom a step's collectives go.
+enum class Group {
+  kGather,     // All-gathers: neighbours who together hold one copy of everything.
+  kReduce,     // Reduce-scatters: the same.
+  kReplicate,  // All-reduces of a shard: those who hold the same one.
+  kWorld,      // The step's scalars.
+};
+inline constexpr int kGroups = 4;
+const char* Name(Group group);  // "gather", ...
 
 // World ranks as a [replicate][shard] array, shard innermost: with F = ranks per host, a shard
 // group is a host (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2, hybrid sharding). The axes
@@ -28,10 +38,8 @@ class Mesh {
   Coordinate CoordinateOf(int world_rank) const;
   int RankOf(const Coordinate& coordinate) const;
 
-  // World ranks, ascending, this one included. A rank's number in the group's communicator is its
-  // place in the list: coordinate().shard and coordinate().replicate.
-  std::vector<int> ShardGroup() const;      // Together they hold one copy of everything.
-  std::vector<int> ReplicateGroup() const;  // They hold the same shard.
+  // Ascending. A rank's number in it is coordinate().shard, coordinate().replicate or world_rank().
+  RankGroup RanksOf(Group group) const;
 
   // Which part of the samples is this rank's, of data_size() parts.
   int data_coordinate() const { return world_rank_; }

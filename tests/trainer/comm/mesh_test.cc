@@ -2,8 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
 #include <set>
 #include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/mesh_communicators.h"
 
 namespace fsdp {
 namespace {
@@ -11,8 +17,8 @@ namespace {
 TEST(MeshTest, ShardGroupsAreNeighboursAndReplicateGroupsAreStrided) {
   const Mesh mesh(/*world_rank=*/6, /*world_size=*/8, /*shard_size=*/4);
   EXPECT_EQ(mesh.coordinate(), (Mesh::Coordinate{1, 2, 0, 0}));
-  EXPECT_EQ(mesh.ShardGroup(), (std::vector<int>{4, 5, 6, 7}));
-  EXPECT_EQ(mesh.ReplicateGroup(), (std::vector<int>{2, 6}));
+  EXPECT_EQ(mesh.RanksOf(Group::kGather), RankGroup({4, 5, 6, 7}, 6));
+  EXPECT_EQ(mesh.RanksOf(Group::kReplicate), RankGroup({2, 6}, 6));
   EXPECT_EQ(mesh.data_coordinate(), 6);
   EXPECT_EQ(mesh.data_size(), 8);
 }
@@ -26,15 +32,81 @@ TEST(MeshTest, EveryRankIsAtItsPlaceInItsGroupsForEveryFactor) {
         const Mesh mesh(rank, world, f);
         const auto at = mesh.coordinate();
         EXPECT_EQ(mesh.RankOf(at), rank);
-        ASSERT_EQ(mesh.ShardGroup().size(), static_cast<size_t>(f));
-        ASSERT_EQ(mesh.ReplicateGroup().size(), static_cast<size_t>(world / f));
-        EXPECT_EQ(mesh.ShardGroup()[at.shard], rank);
-        EXPECT_EQ(mesh.ReplicateGroup()[at.replicate], rank);
-        shard_groups.insert(mesh.ShardGroup().front());
-        replicate_groups.insert(mesh.ReplicateGroup().front());
+        const RankGroup shard = mesh.RanksOf(Group::kGather);
+        const RankGroup replicate = mesh.RanksOf(Group::kReplicate);
+        EXPECT_EQ(mesh.RanksOf(Group::kReduce), shard);
+        EXPECT_EQ(mesh.RanksOf(Group::kWorld), RankGroup::World(rank, world));
+        ASSERT_EQ(shard.size(), f);
+        ASSERT_EQ(replicate.size(), world / f);
+        EXPECT_EQ(shard.rank(), at.shard);
+        EXPECT_EQ(replicate.rank(), at.replicate);
+        shard_groups.insert(shard.NameOf(0));
+        replicate_groups.insert(replicate.NameOf(0));
       }
       EXPECT_EQ(shard_groups.size(), static_cast<size_t>(world / f));  // They partition the world.
       EXPECT_EQ(replicate_groups.size(), static_cast<size_t>(f));
+    }
+  }
+}
+
+using Groups = std::vector<Group>;
+constexpr Group kGather = Group::kGather, kReduce = Group::kReduce, kReplicate = Group::kReplicate,
+                kWorld = Group::kWorld;
+
+// What each rank's communicators are made over, by name.
+struct Recorded : Communicator {
+  explicit Recorded(const RankGroup& group)
+      : Communicator(group.rank(), group.size(), DeviceType::kSim), group(group) {}
+  void Abort(const std::string&) override {}
+  void Enqueue(Stream&, const Operation&, const CollectiveCall&) override {}
+  const RankGroup group;
+};
+
+TEST(MeshCommunicatorsTest, GroupsOfTheSameRanksShareOne) {
+  // Sharded by all: gathers, and all that is reduced.
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 4), 2), (Groups{kGather, kReduce}));
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 4), 1), Groups{kGather});
+  // Replicated: nobody gathers.
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 1), 2), Groups{kReplicate});
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 1), 1), Groups{kReplicate});
+  // Both.
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 2), 2),
+            (Groups{kGather, kReduce, kReplicate, kWorld}));
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 2), 1), (Groups{kGather, kReplicate, kWorld}));
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(0, 1, 1), 2), Groups{});
+}
+
+TEST(MeshCommunicatorsTest, AWorldNeedsCommunicators) {
+  EXPECT_THROW(MeshCommunicators(Mesh(0, 2, 2), 2, nullptr), std::invalid_argument);
+  EXPECT_THROW(MeshCommunicators(Mesh(0, 1, 1), 3, nullptr), std::invalid_argument);
+}
+
+// Whatever is shared, a group's communicator has the group's ranks; and a name is of one group.
+TEST(MeshCommunicatorsTest, EachGroupIsOverItsOwnRanks) {
+  for (int world = 1; world <= 8; ++world) {
+    for (int f = 1; f <= world; ++f) {
+      if (world % f != 0) continue;
+      for (const int queues : {1, 2}) {
+        std::map<std::string, std::vector<int>> named;
+        for (int rank = 0; rank < world; ++rank) {
+          const MeshCommunicators made(
+              Mesh(rank, world, f), queues, [&](const std::string& name, const RankGroup& group) {
+                EXPECT_EQ(named.emplace(name, group.ranks()).first->second, group.ranks()) << name;
+                return std::make_unique<Recorded>(group);
+              });
+          for (const Group group : {kGather, kReduce, kReplicate, kWorld}) {
+            const RankGroup want = made.mesh().RanksOf(group);
+            const auto* over = static_cast<const Recorded*>(made.Over(group));
+            ASSERT_EQ(over == nullptr, want.size() == 1) << Name(group);
+            if (over != nullptr) {
+              EXPECT_EQ(over->group, want) << Name(group);
+            }
+          }
+          if (f > 1) {
+            EXPECT_EQ(made.Over(kGather) == made.Over(kReduce), queues == 1);
+          }
+        }
+      }
     }
   }
 }

@@ -2,10 +2,12 @@
 #ifndef FSDP_TRAIN_TRAINER_COMM_SIM_SIM_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_SIM_SIM_COMMUNICATOR_H_
 
+#include <memory>
 #include <mutex>
 #include <string>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/comm/rank_group.h"
 
 namespace fsdp {
 
@@ -23,6 +25,9 @@ class SimCommunicator final : public Communicator {
   std::mutex mutex_;
   std::string aborted_;  // Guarded by mutex_.
 };
+
+// For MeshCommunicators.
+std::unique_ptr<Communicator> ConnectSim(const std::string& name, const RankGroup& group);
 
 }  // namespace fsdp
 
