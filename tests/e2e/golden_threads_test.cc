@@ -24,8 +24,8 @@ TEST_P(GoldenThreads, GiveTheBitsOfProcesses) {
          job.world = rank.size;
          job.local_world = rank.size;
          job.store = rank.store;
-         job.connect = [&](const std::string& name) {
-           return rank.join(name, {.timeout_s = recipe.run.timeout_s});
+         job.connect = [&](const std::string& name, const RankGroup& group) {
+           return rank.join_group(name, group, {.timeout_s = recipe.run.timeout_s});
          };
          testing::Require(TrainRank(recipe, job) == ExitCode::kDone, "stopped");
          return "";

@@ -166,11 +166,12 @@ class TinyRank {
         device_(
             {.spin = false, .checker = run.check ? std::make_shared<StreamChecker>() : nullptr}),
         allocator_(device_, PlanMemory(*model_, run.options, rank.size)),
-        gather_(rank.join("gather", {.timeout_s = 120})),
-        reduce_(run.options.executor.communicators == 1 ? nullptr
-                                                        : rank.join("reduce", {.timeout_s = 120})),
-        session_(device_, allocator_, *model_, run.options, rank.rank, rank.size, gather_.get(),
-                 reduce_ ? reduce_.get() : gather_.get()) {
+        communicators_(MeshFor(run.options.executor, rank.rank, rank.size),
+                       run.options.executor.communicators,
+                       [&](const std::string& name, const RankGroup& group) {
+                         return rank.join_group(name, group, {.timeout_s = 120});
+                       }),
+        session_(device_, allocator_, *model_, run.options, communicators_) {
     for (const ModelSegment& segment : model_->segments()) {
       for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
     }
@@ -180,8 +181,7 @@ class TinyRank {
     try {
       Steps();
     } catch (const std::exception& error) {  // Streams end only when nothing is in flight.
-      gather_->Abort(error.what());
-      if (reduce_) reduce_->Abort(error.what());
+      for (Communicator* c : communicators_.all()) c->Abort(error.what());
       if (run_.park) device_.Release();
       throw;
     }
@@ -332,7 +332,7 @@ class TinyRank {
   std::map<std::string, const Parameter*> parameters_;
   CpuDevice device_;
   DirtyAllocator allocator_;
-  std::unique_ptr<Communicator> gather_, reduce_;
+  MeshCommunicators communicators_;
   Session session_;
   Report report_;
 };

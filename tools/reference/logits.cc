@@ -28,7 +28,8 @@ void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
   options.generate = true;
   CpuDevice device;
   PlannedAllocator allocator(device, PlanMemory(*model, options, /*world=*/1));
-  Session session(device, allocator, *model, options, 0, 1, nullptr, nullptr);
+  const MeshCommunicators alone(Mesh(0, 1, 1), /*queues=*/1, nullptr);
+  Session session(device, allocator, *model, options, alone);
   session.executor().Initialize(OpenInitialWeights(directory));
   const auto load = [&](int, const Batch& batch) {
     for (size_t i = 0; i < tokens.size(); ++i) {

@@ -53,8 +53,9 @@ StepWork StepWorkOf(const Recipe& recipe, int world) {
   std::vector<std::vector<StepProduct>> products;
   SimDevice device;
   PlanRecorder recorder;
-  SimCommunicator gather(0, world), reduce(0, world);
-  Session session(device, recorder, *model, options, 0, world, &gather, &reduce);
+  const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
+                                        options.executor.communicators, ConnectSim);
+  Session session(device, recorder, *model, options, communicators);
   device.Observe([&](const Operation& operation) {
     for (const KernelCost& kernel : operation.costs) {
       if (kernel.kind != KernelKind::kProduct) continue;

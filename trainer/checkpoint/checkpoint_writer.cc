@@ -52,7 +52,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
   NewDirectory directory(out);
   std::vector<std::byte> block;
   for (int rank = 0; rank < manifest.world; ++rank) {
-    const ShardPlace place = PlaceOfRank(rank, manifest.world, layout.shards);
+    const ShardPlace place = PlaceOn(Mesh(rank, manifest.world, layout.shards));
     RankFileWriter file(directory.temporary(), layout, place, manifest.states);
     for (size_t i = 0; i < file.slices().size(); ++i) {
       const RankFileWriter::Slice& slice = file.slices()[i];

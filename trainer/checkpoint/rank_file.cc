@@ -41,8 +41,9 @@ int WriterOf(const Layout& layout, const std::string& owner) {
 
 }  // namespace
 
-ShardPlace PlaceOfRank(int rank, int world, int shards) {
-  return {rank, world, rank % shards, rank / shards, world / shards};
+ShardPlace PlaceOn(const Mesh& mesh) {
+  const Mesh::Coordinate at = mesh.coordinate();
+  return {mesh.world_rank(), mesh.world_size(), at.shard, at.replicate, mesh.replicate_size()};
 }
 
 RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layout,

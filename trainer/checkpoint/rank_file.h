@@ -15,17 +15,17 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/state_format.h"
 #include "trainer/core/view.h"
+#include "trainer/comm/mesh.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {
 
-// Where a rank stands in the job: rank = replica * F + shard. The replicas of a shard share the
-// writing of it.
+// Where a rank stands in the job. The replicas of a shard share the writing of it.
 struct ShardPlace {
   int rank = 0, world = 1;
   int shard = 0, replica = 0, replicas = 1;
 };
-ShardPlace PlaceOfRank(int rank, int world, int shards);
+ShardPlace PlaceOn(const Mesh& mesh);  // Of its own rank.
 
 class RankFileWriter {
  public:

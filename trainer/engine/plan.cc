@@ -70,10 +70,13 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
                 const MemoryLimits& limits) {
   RunPlan plan;
   plan.world = world;
+  const Mesh mesh = MeshFor(options.executor, /*rank=*/0, world);
   plan.memory = PlanMemory(model, options, world, &plan.traffic);
-  plan.schedule_hash = ScheduleFor(options.executor, model, world, Mode::kTrain).Hash();
-  const OutsideMemory outside = OutsideOf(options.executor.threads, options.executor.communicators,
-                                          world, local_world, limits);
+  plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
+  const auto groups =
+      static_cast<int>(MeshCommunicators::Connected(mesh, options.executor.communicators).size());
+  const OutsideMemory outside =
+      OutsideOf(options.executor.threads, groups, world, local_world, limits);
   plan.outside = outside.bytes;
   plan.available = AvailableMemory(limits, local_world, outside.addresses);
   return plan;

@@ -9,13 +9,14 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
                       DeviceType device_type) {
   SimDevice device({}, nullptr, device_type);
   PlanRecorder recorder;
-  SimCommunicator gather(0, world), reduce(0, world);
+  const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
+                                        options.executor.communicators, ConnectSim);
   const auto no_load = [](int, const Batch&) {};
   {
-    Session session(device, recorder, model, options, 0, world, &gather, &reduce);
+    Session session(device, recorder, model, options, communicators);
     session.Train(1, options.FullTargets(), {}, no_load);
     if (traffic != nullptr) {
-      for (const Communicator* c : {&gather, &reduce}) {
+      for (const Communicator* c : communicators.all()) {
         traffic->all_gather_bytes += c->link_bytes(Collective::kAllGather);
         traffic->reduce_scatter_bytes += c->link_bytes(Collective::kReduceScatter);
         traffic->all_reduce_bytes += c->link_bytes(Collective::kAllReduce);

@@ -7,12 +7,11 @@
 namespace fsdp {
 
 Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
-                 const SessionOptions& options, int rank, int world, Communicator* gather,
-                 Communicator* reduce)
+                 const SessionOptions& options, const MeshCommunicators& communicators)
     : options_(options),
       device_(device),
       model_(model),
-      executor_(device, allocator, model, options.executor, rank, world, gather, reduce),
+      executor_(device, allocator, model, options.executor, communicators),
       optimizer_(CreateOptimizer(options.optimizer, executor_, model)) {
   state_.push_back({"master", {}});
   for (size_t u = 0; u < executor_.layout().flat_parameters.size(); ++u) {

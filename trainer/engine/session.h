@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "trainer/comm/communicator.h"
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/nn/model.h"
 #include "trainer/optim/lr_schedule.h"
@@ -37,7 +37,7 @@ class Session {
  public:
   // References are kept. Communicators as in Executor.
   Session(Device& device, PhasedAllocator& allocator, Model& model, const SessionOptions& options,
-          int rank, int world, Communicator* gather, Communicator* reduce);
+          const MeshCommunicators& communicators);
 
   using Load = std::function<void(int micro_batch, const Batch& batch)>;
 

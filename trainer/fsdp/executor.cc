@@ -75,8 +75,8 @@ StepClock::Part PartOf(const Action& action) {
 
 }  // namespace
 
-int ShardsFor(const ExecutorOptions& options, int world) {
-  return options.sharding_strategy == Strategy::kNoShard ? 1 : world;
+Mesh MeshFor(const ExecutorOptions& options, int rank, int world) {
+  return Mesh(rank, world, options.sharding_strategy == Strategy::kNoShard ? 1 : world);
 }
 
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) {
@@ -91,11 +91,12 @@ std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) 
   return shapes;
 }
 
-Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int world, Mode mode) {
+Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,
+                     Mode mode) {
   ScheduleOptions schedule{options};
   schedule.mode = mode;
-  schedule.shards = ShardsFor(options, world);
-  schedule.replicas = world / schedule.shards;
+  schedule.shards = mesh.shard_size();
+  schedule.replicas = mesh.replicate_size();
   const Layout layout =
       MakeLayout(ShapesOf(model, options.dtypes), options.auto_wrap, schedule.shards);
   schedule.unit_of_segment = layout.unit_of_segment;
@@ -112,28 +113,19 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int wor
 }
 
 Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
-                   const ExecutorOptions& options, int rank, int world, Communicator* gather,
-                   Communicator* reduce)
+                   const ExecutorOptions& options, const MeshCommunicators& communicators)
     : device_(device),
       allocator_(allocator),
       model_(model),
       options_(options),
-      rank_(rank),
-      world_(world),
+      communicators_(communicators),
       layout_(MakeLayout(ShapesOf(model, options.dtypes), options.auto_wrap,
-                         ShardsFor(options, world))),
-      shard_rank_(rank % layout_.shards),
-      replica_rank_(rank / layout_.shards),
-      schedules_{ScheduleFor(options, model, world, Mode::kTrain),
-                 ScheduleFor(options, model, world, Mode::kEval)},
-      gather_(gather),
-      reduce_(reduce),
+                         communicators.mesh().shard_size())),
+      shard_rank_(communicators.mesh().coordinate().shard),
+      schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
+                 ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
       flats_(layout_.flat_parameters.size()),
       units_(layout_.units.size()) {
-  if (world > 1 && (gather == nullptr || reduce == nullptr)) {
-    throw std::invalid_argument("[Executor] a world of " + std::to_string(world) +
-                                " needs communicators");
-  }
   for (const FlatParameter& flat : layout_.flat_parameters) {
     const DTypes& d = flat.dtypes;
     for (const DType dtype : {d.master, d.grad, d.reduce}) {
@@ -544,7 +536,7 @@ void Executor::Execute(const Action& action) {
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
         flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
-        gather_->AllGather(stream, ShardInUse(f), flats_[f].value);
+        communicators_.Over(Group::kGather)->AllGather(stream, ShardInUse(f), flats_[f].value);
       }
       break;
     }
@@ -567,13 +559,13 @@ void Executor::Execute(const Action& action) {
       Carver staging(staging_);
       for (const int f : trainable) {
         if (!sharded()) {
-          reduce_->AllReduce(stream, flats_[f].gradient);
+          communicators_.Over(Group::kReplicate)->AllReduce(stream, flats_[f].gradient);
           continue;
         }
         const FlatParameter& flat = layout_.flat_parameters[f];
         const View shard =
             action.staged ? staging.Take(flat.shard_size, flat.dtypes.reduce) : gradients_[f];
-        reduce_->ReduceScatter(stream, flats_[f].gradient, shard);
+        communicators_.Over(Group::kReduce)->ReduceScatter(stream, flats_[f].gradient, shard);
       }
       break;
     }
@@ -592,8 +584,10 @@ void Executor::Execute(const Action& action) {
       break;
     case ActionKind::kReduceScalars:
       // Replicas hold the same squares: they count once.
-      if (replica_rank_ > 0) Fill(stream, 0, scalars_.Slice(kSumSquares, 1));
-      reduce_->AllReduce(stream, scalars_.Slice(0, kSummedScalars));
+      if (communicators_.mesh().coordinate().replicate > 0) {
+        Fill(stream, 0, scalars_.Slice(kSumSquares, 1));
+      }
+      communicators_.Over(Group::kWorld)->AllReduce(stream, scalars_.Slice(0, kSummedScalars));
       break;
     case ActionKind::kClip:
       ClipCoefficient(stream, scalars_.Slice(kSumSquares, 1), scalars_.Slice(kMeanScale, 1),

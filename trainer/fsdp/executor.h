@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/communicator.h"
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/options.h"
@@ -38,11 +38,12 @@ struct ExecutorOptions : FsdpOptions {
   bool poison = false;    // Fills freed gather slots with NaN.
 };
 
-// The schedule of `mode` for a world of `world` ranks. In kEval there is one micro-batch.
-Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, int world, Mode mode);
+// The ranks of a world as the strategy shards over them.
+Mesh MeshFor(const ExecutorOptions& options, int rank, int world);
 
-// F: the number of ranks that the strategy shards over.
-int ShardsFor(const ExecutorOptions& options, int world);
+// The schedule of `mode`, the same for all ranks of the mesh. In kEval there is one micro-batch.
+Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,
+                     Mode mode);
 
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr);
 
@@ -61,19 +62,19 @@ constexpr int kNumScalars = 7;
 class Executor final : public SegmentHooks {
  public:
   // Holds references to device, model, allocator and communicators. Persistent memory is taken from
-  // the allocator, in phase kPersistent, in this call and in NewShards() and NewBuffer(). `gather`
-  // and `reduce` may be the same object when options.communicators is 1, and null in a world of
-  // one. Throws std::invalid_argument for dtypes of a master, gradient or reduction but fp32.
+  // the allocator, in phase kPersistent, in this call and in NewShards() and NewBuffer(). The
+  // communicators' mesh is MeshFor() these options, with options.communicators queues. Throws
+  // std::invalid_argument for dtypes of a master, gradient or reduction but fp32.
   Executor(Device& device, PhasedAllocator& allocator, Model& model, const ExecutorOptions& options,
-           int rank, int world, Communicator* gather, Communicator* reduce);
+           const MeshCommunicators& communicators);
   ~Executor() override;
 
   const Layout& layout() const { return layout_; }
   const Schedule& schedule(Mode mode) const { return schedules_[static_cast<int>(mode)]; }
   // For tests, before the first step: runs another schedule of the same runs and slots.
   void ReplaceSchedule(Mode mode, Schedule schedule);
+  const Mesh& mesh() const { return communicators_.mesh(); }
   int shard_rank() const { return shard_rank_; }
-  int replica_rank() const { return replica_rank_; }
   Stream& compute() { return *streams_[0]; }
 
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
@@ -181,12 +182,10 @@ class Executor final : public SegmentHooks {
   PhasedAllocator& allocator_;
   Model& model_;
   const ExecutorOptions options_;
-  const int rank_, world_;
+  const MeshCommunicators& communicators_;
   const Layout layout_;
-  const int shard_rank_, replica_rank_;
+  const int shard_rank_;
   Schedule schedules_[2];
-  Communicator* const gather_;
-  Communicator* const reduce_;
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId.
 
   std::vector<Flat> flats_;                                 // By Layout::flat_parameters.

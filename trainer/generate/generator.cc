@@ -105,8 +105,7 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   executor.micro_batch_size = options.rows;
   executor.seq_len = options.capacity;
   executor.threads = options.threads;
-  executor_ =
-      std::make_unique<Executor>(*device_, allocator_, *model_, executor, 0, 1, nullptr, nullptr);
+  executor_ = std::make_unique<Executor>(*device_, allocator_, *model_, executor, alone_);
   logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32);
   host_logits_ =
       executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32, MemoryPlace::kPinned);

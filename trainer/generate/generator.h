@@ -72,6 +72,7 @@ class Generator {
   const std::unique_ptr<Model> model_;
   const std::unique_ptr<Device> device_;
   PooledAllocator allocator_;
+  const MeshCommunicators alone_{Mesh(0, 1, 1), /*queues=*/1, nullptr};
   std::unique_ptr<Executor> executor_;
   std::vector<KvCache::Layer> cache_;  // Of all rows.
   View logits_, host_logits_;

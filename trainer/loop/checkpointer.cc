@@ -40,7 +40,8 @@ CheckpointMeta Checkpointer::Load(const std::string& from) {
   const std::vector<ShardState>& state = session_.state();
   try {
     DeclareHostUse("load", {}, RangesOf(state));
-    CheckpointMeta meta = LoadCheckpoint(from, executor().layout(), Place(), ForCheckpoint(state));
+    CheckpointMeta meta =
+        LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()), ForCheckpoint(state));
     if (const std::string wrong = NotFinite(); !wrong.empty()) {
       throw CheckpointError(from + ": " + wrong + ": not finite, so no run can go on from it");
     }
@@ -62,7 +63,7 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   Finish();
   recorder_.Sync();
   const auto save = [this, meta, attempt = saves_++](const std::vector<ShardState>& state) {
-    return SaveCheckpoint(directory_.checkpoints(), executor().layout(), Place(),
+    return SaveCheckpoint(directory_.checkpoints(), executor().layout(), PlaceOn(executor().mesh()),
                           ForCheckpoint(state), meta, *job_.store, attempt,
                           recipe_.checkpoint.keep_last);
   };
@@ -112,12 +113,6 @@ void Checkpointer::RequireFinite(int64_t step) {
                                           "optimizer.lr or more schedule.warmup_steps usually "
                                           "helps");
   });
-}
-
-ShardPlace Checkpointer::Place() {
-  const Layout& layout = executor().layout();
-  return {job_.rank, job_.world, executor().shard_rank(), executor().replica_rank(),
-          job_.world / layout.shards};
 }
 
 // Of this rank's shards, the first element that is NaN or infinite, in words; or empty.

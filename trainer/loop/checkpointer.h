@@ -55,7 +55,6 @@ class Checkpointer {
   void RequireFinite(int64_t step);
 
  private:
-  ShardPlace Place();
   std::string NotFinite();
   void DeclareHostUse(const char* name, const std::vector<Range>& reads,
                       const std::vector<Range>& writes);

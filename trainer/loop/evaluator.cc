@@ -61,7 +61,8 @@ void Evaluator::Run(int64_t step) {
 // Mean over the targets of all its batches.
 double Evaluator::Loss(const EvalLoader& loader) {
   const ExecutorOptions& e = session_.options().executor;
-  const double wave = static_cast<double>(e.micro_batch_size * e.seq_len * job_.world);
+  const Mesh& mesh = session_.executor().mesh();
+  const double wave = static_cast<double>(e.micro_batch_size * e.seq_len * mesh.data_size());
   double sum = 0;
   std::optional<int64_t> last;
   const auto take = [&] {
@@ -70,7 +71,7 @@ double Evaluator::Loss(const EvalLoader& loader) {
   for (int64_t b = 0; b < loader.Batches(); ++b) {
     for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
       session_.Eval(static_cast<float>(1 / wave), [&, b, m](int, const Batch& batch) {
-        loader.MicroBatch(b, m, job_.rank, batch);
+        loader.MicroBatch(b, m, mesh.data_coordinate(), batch);
       });
       take();
       last = session_.executor().steps() - 1;

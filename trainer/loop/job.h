@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/communicator.h"
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/store.h"
 #include "trainer/runtime/stream_checker.h"
 
@@ -19,9 +19,8 @@ struct Job {
   int rank = 0, world = 1;
   int local_world = 1;  // Ranks on this host.
   Store* store = nullptr;
-  // Makes a communicator over all ranks; `name` is new each time. Not called in a world of one.
-  std::function<std::unique_ptr<Communicator>(const std::string& name)> connect;
-  int restart = 0;    // How often the launcher has started all ranks again.
+  MeshCommunicators::Connect connect;  // Of this job's ranks. Not called in a world of one.
+  int restart = 0;                     // How often the launcher has started all ranks again.
   std::string place;  // For the log and rank 0's console: which rank this is, and who says so.
   std::vector<std::string> command_line;
   // What the user asked of this rank so far; null: nothing. Read once a step.

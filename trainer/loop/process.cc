@@ -54,21 +54,19 @@ bool ReaderGone() {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-// Shared memory where all ranks are of one host, and with Gloo between hosts where they are not: as
-// they find out, whatever the launcher says.
-std::function<std::unique_ptr<Communicator>(const std::string& name)> Transport(
-    Store& store, const RankEnvironment& environment, const CommOptions& options) {
+// Shared memory where all ranks of a group are of one host, and with Gloo between hosts where they
+// are not: as they find out, whatever the launcher says.
+MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& environment,
+                                     const CommOptions& options) {
   const int rank = environment.rank, size = environment.world_size;
   const HostPlacement placement = FindHosts(store, "job", rank, size);
-  if (placement.hosts() == 1) {
-    return [&store, rank, size, options](const std::string& name) {
-      return CreateShmCommunicator(store, name, RankGroup::World(rank, size), options);
-    };
-  }
-  const std::string address = AgreeOnAddress(store, "job", rank, size, environment.master_addr);
-  return [&store, rank, size, placement, address, options](const std::string& name) {
-    return CreateHostsCommunicator(store, name, RankGroup::World(rank, size), placement, address,
-                                   options);
+  const std::string address =
+      placement.hosts() == 1 ? ""
+                             : AgreeOnAddress(store, "job", rank, size, environment.master_addr);
+  return [&store, placement, address, options](const std::string& name, const RankGroup& group) {
+    return placement.Among(group.ranks()).hosts() == 1
+               ? CreateShmCommunicator(store, name, group, options)
+               : CreateHostsCommunicator(store, name, group, placement, address, options);
   };
 }
 
@@ -124,15 +122,15 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   job.rank = environment.rank;
   job.world = environment.world_size;
   job.local_world = environment.local_world_size;
-  std::function<std::unique_ptr<Communicator>(const std::string& name)> transport;
-  job.connect = [&](const std::string& name) {
+  MeshCommunicators::Connect transport;
+  job.connect = [&](const std::string& name, const RankGroup& group) {
     if (!transport) {
       CommOptions options;
       options.timeout_s = recipe.run.timeout_s;
       options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
       transport = Transport(*store, environment, options);
     }
-    return transport(name);
+    return transport(name, group);
   };
   job.place = Describe(environment);
   job.restart = environment.restart_count;

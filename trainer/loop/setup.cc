@@ -197,7 +197,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
   e.recompute = recipe.train.activation_checkpointing;
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;
-  const int64_t wave = recipe.train.micro_batch_size * world;
+  const int64_t wave = recipe.train.micro_batch_size * MeshFor(e, /*rank=*/0, world).data_size();
   e.micro_batches = static_cast<int>((recipe.train.global_batch_size + wave - 1) / wave);
   e.max_norm = static_cast<float>(recipe.train.grad_clip);
   e.threads = threads;
@@ -240,7 +240,7 @@ uint64_t RunData::Hash() const {
   return HashBytes(text);
 }
 
-RunData OpenData(const Recipe& recipe, const ModelShape& shape, int world, uint64_t seed,
+RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress) {
   RunData data;
   Opener opener(recipe, shape, progress, data);
@@ -269,7 +269,7 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int world, uint6
   options.seq_len = recipe.data.seq_len;
   options.global_batch_size = recipe.train.global_batch_size;
   options.micro_batch_size = recipe.train.micro_batch_size;
-  options.data_ranks = world;
+  options.data_ranks = data_ranks;
   options.vocab_size = static_cast<int32_t>(VocabSize(shape));
   options.documents = recipe.data.documents;
   data.train = std::make_unique<TrainLoader>(std::move(train), options, recipe.data.shuffle, seed);

@@ -49,14 +49,15 @@ struct RunData {
 
   uint64_t Hash() const;  // Of the files, but not of their paths.
 };
-// `seed` orders the samples; `held_out` is the data.valid that says which tokens of data.train are
-// never trained on: those of the recipe, or, in a resumed run, of the one that it began with.
-// Text that is not tokenised yet is: `progress` hears of it, and ends it with Error(kStopped).
+// `data_ranks`: the mesh's data_size(). `seed` orders the samples; `held_out` is the data.valid
+// that says which tokens of data.train are never trained on: those of the recipe, or, in a resumed
+// run, of the one that it began with. Text that is not tokenised yet is: `progress` hears of it,
+// and ends it with Error(kStopped).
 struct OpenProgress {
   std::function<void(const std::string&)> say;  // May be null.
   std::function<bool()> stop;                   // May be null.
 };
-RunData OpenData(const Recipe& recipe, const ModelShape& shape, int world, uint64_t seed,
+RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress = {});
 
 }  // namespace fsdp

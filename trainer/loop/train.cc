@@ -64,7 +64,8 @@ class Trainer {
         shape_(ShapeFor(recipe_)),
         model_(BuildModel(recipe_, shape_)),
         options_(SessionOptionsFor(recipe, job.world, threads_)),
-        data_(OpenData(recipe, shape_, job.world, static_cast<uint64_t>(recipe.run.seed),
+        mesh_(MeshFor(options_.executor, job.rank, job.world)),
+        data_(OpenData(recipe, shape_, mesh_.data_size(), static_cast<uint64_t>(recipe.run.seed),
                        recipe.data.valid, ProgressFor(job))),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
@@ -112,8 +113,7 @@ class Trainer {
                                                       static_cast<int>(DescribeHost().cores),
                                               .checker = job_.checker});
     allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
-    session_.emplace(*device_, *allocator_, *model_, options_, job_.rank, job_.world, gather_.get(),
-                     reduce_ ? reduce_.get() : gather_.get());
+    session_.emplace(*device_, *allocator_, *model_, options_, *communicators_);
     checkpointer_.emplace(recipe_, job_, start_.directory, *session_, recorder_);
     stage_ = "the initial weights";
     if (start_.resume_from.empty()) {
@@ -152,12 +152,8 @@ class Trainer {
   }
 
   void Connect() {
-    if (job_.world == 1) return;
-    gather_ = job_.connect("gather");
-    if (options_.executor.communicators == 2) reduce_ = job_.connect("reduce");
-    std::vector<Communicator*> all{gather_.get()};
-    if (reduce_) all.push_back(reduce_.get());
-    link_.emplace(*job_.store, std::move(all));
+    communicators_.emplace(mesh_, options_.executor.communicators, job_.connect);
+    if (job_.world > 1) link_.emplace(*job_.store, communicators_->all());
   }
 
   void Resume() {
@@ -176,7 +172,7 @@ class Trainer {
     // Samples and their order stay those that the run began with.
     held_out_ = ParseRecipe({{start_.resume_from, meta.recipe}}).data.valid;
     if (seed_ != static_cast<uint64_t>(recipe_.run.seed) || held_out_ != recipe_.data.valid) {
-      data_ = OpenData(recipe_, shape_, job_.world, seed_, held_out_, ProgressFor(job_));
+      data_ = OpenData(recipe_, shape_, mesh_.data_size(), seed_, held_out_, ProgressFor(job_));
     }
   }
 
@@ -234,7 +230,7 @@ class Trainer {
     }
     const int64_t targets = data_.train->TargetsOfStep(step);
     session_->Train(step, targets, wishes, [this, step](int m, const Batch& batch) {
-      data_.train->MicroBatch(step, m, job_.rank, batch);
+      data_.train->MicroBatch(step, m, mesh_.data_coordinate(), batch);
     });
     pending_.push_back({step, executor().steps() - 1, targets});
     step_ = step;
@@ -310,6 +306,7 @@ class Trainer {
   const ModelShape shape_;
   const std::unique_ptr<Model> model_;
   const SessionOptions options_;
+  const Mesh mesh_;
   RunData data_;
   // Of the run as it began: a resume does not change them.
   uint64_t seed_;
@@ -320,7 +317,7 @@ class Trainer {
   Recorder recorder_;
   // In the order in which they must outlive one another.
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Communicator> gather_, reduce_;
+  std::optional<MeshCommunicators> communicators_;
   std::optional<FailureLink> link_;
   std::unique_ptr<PlannedAllocator> allocator_;
   std::optional<Session> session_;

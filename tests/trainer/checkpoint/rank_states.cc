@@ -39,9 +39,7 @@ float ElementOf(const std::string& state, const std::string& parameter, int64_t 
   return std::bit_cast<float>(bits & 0xff7fffffu);  // Never NaN or infinite.
 }
 
-ShardPlace PlaceOf(int rank, int world, int shards) {
-  return {rank, world, rank % shards, rank / shards, world / shards};
-}
+ShardPlace PlaceOf(int rank, int world, int shards) { return PlaceOn(Mesh(rank, world, shards)); }
 
 RankStates::RankStates(const Layout& layout, const ShardPlace& place,
                        const std::vector<std::string>& names)

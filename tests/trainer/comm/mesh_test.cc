@@ -58,7 +58,7 @@ struct Recorded : Communicator {
   explicit Recorded(const RankGroup& group)
       : Communicator(group.rank(), group.size(), DeviceType::kSim), group(group) {}
   void Abort(const std::string&) override {}
-  void Enqueue(Stream&, const Operation&, const CollectiveCall&) override {}
+  void Enqueue(Stream&, Operation, const CollectiveCall&) override {}
   const RankGroup group;
 };
 

@@ -9,6 +9,7 @@
 
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -46,6 +47,15 @@ TEST_F(PlanTest, IsHeldAgainstWhatTheHostHasAvailable) {
   EXPECT_EQ(Plan(4).available->bytes, int64_t{1000000} << 10);  // The ranks share it.
   EXPECT_TRUE(Plan().fits());
   EXPECT_GE(Plan().outside, 10000 << 10);
+}
+
+// A communicator for each group of the mesh: replicas gather nothing.
+TEST_F(PlanTest, CountsTheCommunicatorsThatThereWillBe) {
+  const auto outside = [&] { return Plan(4).outside; };
+  ASSERT_EQ(options_.executor.communicators, 2);
+  const int64_t sharded = outside();
+  options_.executor.sharding_strategy = Strategy::kNoShard;
+  EXPECT_EQ(sharded - outside(), ShmBytes(4) / 4);
 }
 
 // The job's limit, two levels above the group that the process is in.

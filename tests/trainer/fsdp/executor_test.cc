@@ -116,13 +116,5 @@ TEST(ExecutorDeathTest, ParametersAreOutOfReachBetweenSteps) {
   }
 }
 
-TEST(Executor, AWorldNeedsCommunicators) {
-  Toy model;
-  SimDevice device;
-  PlanRecorder recorder;
-  EXPECT_THROW(Executor(device, recorder, model, {}, 0, 2, nullptr, nullptr),
-               std::invalid_argument);
-}
-
 }  // namespace
 }  // namespace fsdp

@@ -8,6 +8,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
@@ -151,10 +152,12 @@ std::string TrainOnes(Rank& rank, Strategy strategy) {
   Ones model;
   CpuDevice device({.spin = false, .checker = std::make_shared<StreamChecker>()});
   PlannedAllocator allocator(device, PlanMemory(model, options, rank.size));
-  const auto gather = rank.join("gather", {.timeout_s = 60});
-  const auto reduce = rank.join("reduce", {.timeout_s = 60});
-  Session session(device, allocator, model, options, rank.rank, rank.size, gather.get(),
-                  reduce.get());
+  const MeshCommunicators communicators(MeshFor(options.executor, rank.rank, rank.size),
+                                        /*queues=*/2,
+                                        [&](const std::string& name, const RankGroup& group) {
+                                          return rank.join_group(name, group, {.timeout_s = 60});
+                                        });
+  Session session(device, allocator, model, options, communicators);
   Executor& executor = session.executor();
   const auto load = [](int, const Batch&) {};
   executor.Initialize([](const Parameter&, int64_t begin, std::span<float> values) {

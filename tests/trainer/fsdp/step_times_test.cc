@@ -68,9 +68,9 @@ Measured Measure(const SimModel& machine, const ExecutorOptions& options, int wo
   Toy model;
   SimDevice device(machine);
   PlanRecorder recorder;
-  SimCommunicator gather(0, world), reduce(0, world);
-  Communicator& second = options.communicators == 1 ? gather : reduce;
-  Executor executor(device, recorder, model, options, 0, world, &gather, &second);
+  const MeshCommunicators communicators(MeshFor(options, 0, world), options.communicators,
+                                        ConnectSim);
+  Executor executor(device, recorder, model, options, communicators);
   Executor::Step step;
   step.load = [](int, const Batch&) {};
   step.optimize = [](Stream& stream, int, View, ConstView, ConstView) {
@@ -81,7 +81,7 @@ Measured Measure(const SimModel& machine, const ExecutorOptions& options, int wo
     executor.Run(step);
     measured.steps.push_back(executor.Times(i));
   }
-  for (const Communicator* c : {&gather, &reduce}) {
+  for (const Communicator* c : communicators.all()) {
     for (const Collective kind :
          {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllReduce}) {
       measured.link_bytes += c->link_bytes(kind) / steps;

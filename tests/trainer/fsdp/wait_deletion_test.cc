@@ -34,7 +34,7 @@ Gpt2Config SmallConfig() {
 class Runner {
  public:
   Runner(const ExecutorOptions& executor, int world, const std::vector<ParameterGroup>& groups)
-      : model_(SmallConfig()), world_(world) {
+      : model_(SmallConfig()), mesh_(MeshFor(executor, world - 1, world)) {
     if (!FreezeParameters(model_, groups).empty()) throw std::invalid_argument("groups");
     options_.executor = executor;
     options_.executor.seq_len = 3;
@@ -42,7 +42,7 @@ class Runner {
     plan_ = PlanMemory(model_, options_, world);
   }
 
-  Schedule Of(Mode mode) const { return ScheduleFor(options_.executor, model_, world_, mode); }
+  Schedule Of(Mode mode) const { return ScheduleFor(options_.executor, model_, mesh_, mode); }
 
   // The first race of two training steps, two evaluations and a training step; empty without any.
   std::string FirstRace(Mode mode, const Schedule& schedule) {
@@ -66,8 +66,8 @@ class Runner {
     });
     SimDevice device({}, checker);
     PlannedAllocator allocator(device, plan_);
-    SimCommunicator gather(world_ - 1, world_), reduce(world_ - 1, world_);
-    Session session(device, allocator, model_, options_, world_ - 1, world_, &gather, &reduce);
+    const MeshCommunicators communicators(mesh_, options_.executor.communicators, ConnectSim);
+    Session session(device, allocator, model_, options_, communicators);
     session.executor().ReplaceSchedule(mode, schedule);
     const auto load = [](int, const Batch&) {};
     const auto train = [&](int64_t step) {
@@ -84,7 +84,7 @@ class Runner {
 
   Gpt2 model_;
   SessionOptions options_;
-  int world_;
+  Mesh mesh_;
   MemoryPlan plan_;
 };
 

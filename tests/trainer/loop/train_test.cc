@@ -60,8 +60,8 @@ Strings Train(int world, const Recipe& recipe) {
          job.local_world = rank.size;
          job.store = rank.store;
          job.checker = std::make_shared<StreamChecker>();  // A race ends the rank.
-         job.connect = [&](const std::string& name) {
-           return rank.join(name, {.timeout_s = recipe.run.timeout_s});
+         job.connect = [&](const std::string& name, const RankGroup& group) {
+           return rank.join_group(name, group, {.timeout_s = recipe.run.timeout_s});
          };
          try {
            return std::to_string(static_cast<int>(TrainRank(recipe, job))) + " ";

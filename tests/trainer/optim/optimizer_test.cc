@@ -13,7 +13,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
-#include "trainer/comm/thread/thread_communicator.h"
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/ops/elementwise.h"
@@ -58,12 +58,14 @@ struct Given {
 Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world,
                         const Given& given = {}) {
   Updated out;
-  auto communicators = CreateThreadCommunicators(world);
   for (int rank = 0; rank < world; ++rank) {
     CpuDevice device;
     PlannedAllocator allocator(device, PlanMemory(model, options, world));
-    Session session(device, allocator, model, options, rank, world, communicators[rank].get(),
-                    communicators[rank].get());
+    // Of nobody: nothing is communicated.
+    const MeshCommunicators communicators(
+        MeshFor(options.executor, rank, world), /*queues=*/1,
+        [](const std::string&, const RankGroup&) { return nullptr; });
+    Session session(device, allocator, model, options, communicators);
     Executor& executor = session.executor();
     executor.Initialize([](const Parameter&, int64_t, std::span<float> values) {
       std::fill(values.begin(), values.end(), 1.0f);

@@ -39,7 +39,9 @@ std::string SavedCheckpoint(const std::string& name, const std::vector<std::stri
          job.rank = rank.rank;
          job.world = job.local_world = rank.size;
          job.store = rank.store;
-         job.connect = [&](const std::string& name) { return rank.join(name, {.timeout_s = 60}); };
+         job.connect = [&](const std::string& name, const RankGroup& group) {
+           return rank.join_group(name, group, {.timeout_s = 60});
+         };
          TrainRank(recipe, job);
          return "";
        })) {
