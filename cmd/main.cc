@@ -167,12 +167,17 @@ int Main(int argc, char** argv) {
 
   RecipeFlags plan_flags;
   int plan_world = 1;
+  std::optional<int> plan_local_world;
   bool plan_json = false;
   CLI::App* const plan_command = app.add_subcommand(
       "plan", "Show what a recipe takes of memory and links, without running it");
   AddRecipeFlags(*plan_command, plan_flags);
   plan_command->add_option("--world-size", plan_world, "Ranks of the job")
       ->required()
+      ->check(CLI::Range(1, 1 << 20));
+  plan_command
+      ->add_option("--local-world-size", plan_local_world,
+                   "Of which so many share a host like this one: a divisor; all of them without it")
       ->check(CLI::Range(1, 1 << 20));
   plan_command->add_flag("--json", plan_json, "One JSON object");
 
@@ -196,7 +201,12 @@ int Main(int argc, char** argv) {
       return Launch(launch.options, launch.argv);
     }
     if (plan_command->parsed()) {
-      code = PlanProcess(LoadRecipe(plan_flags), plan_world, plan_json);
+      const int local_world = plan_local_world.value_or(plan_world);
+      if (plan_world % local_world != 0) {
+        throw ConfigError("--local-world-size: " + std::to_string(local_world) +
+                          " does not divide --world-size " + std::to_string(plan_world));
+      }
+      code = PlanProcess(LoadRecipe(plan_flags), plan_world, local_world, plan_json);
     }
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);  // Prints to stdout.

@@ -263,6 +263,7 @@ TEST(Plan, JsonHasTheInterfacesFields) {
   ASSERT_EQ(outcome.code, 0) << outcome.Text();
   const Json plan = Json::parse(outcome.out);
   EXPECT_EQ(plan["world_size"], 4);
+  EXPECT_EQ(plan["local_world_size"], 4);
   for (const char* key : {"step_time_s", "tokens_per_s", "tflops_per_device"}) {
     ASSERT_TRUE(plan.contains(key));
     EXPECT_TRUE(plan[key].is_null()) << key;
@@ -281,6 +282,26 @@ TEST(Plan, JsonHasTheInterfacesFields) {
   EXPECT_GT(links["all_gather_bytes"].get<int64_t>(), links["reduce_scatter_bytes"].get<int64_t>());
   EXPECT_GT(links["reduce_scatter_bytes"].get<int64_t>(), 0);
   EXPECT_TRUE(links["exposed_s"].is_null());
+}
+
+// Ranks of other hosts are received from, in memory that those of one host do not need.
+TEST(Plan, OfSeveralHosts) {
+  Job job;
+  const auto plan = [&](const std::string& local) {
+    const Outcome outcome = Call({"plan", "--config", job.recipe(), "--world-size", "4",
+                                  "--local-world-size", local, "--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.Text();
+    return Json::parse(outcome.out);
+  };
+  const Json one = plan("4"), two = plan("2");
+  EXPECT_EQ(two["local_world_size"], 2);
+  EXPECT_EQ(two["memory"]["allocated_peak"], one["memory"]["allocated_peak"]);
+  EXPECT_EQ(two["communication"], one["communication"]);
+  EXPECT_GT(two["memory"]["outside"].get<int64_t>(),
+            one["memory"]["outside"].get<int64_t>() + (4 << 20));
+  const Outcome text =
+      Call({"plan", "--config", job.recipe(), "--world-size", "4", "--local-world-size", "2"});
+  EXPECT_NE(text.out.find("memory of each of 4 ranks, 2 to a host"), std::string::npos) << text.out;
 }
 
 TEST(Plan, IsWhatARunTakes) {

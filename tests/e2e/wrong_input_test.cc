@@ -158,6 +158,18 @@ TEST(Memory, WhatDoesNotFitSaysWhatWould) {
   EXPECT_EQ(Json::parse(planned.out)["fits"], false);
 }
 
+TEST(Plan, RanksOfAHostDivideTheWorld) {
+  Job job;
+  for (const char* local : {"3", "8"}) {
+    const Outcome outcome =
+        Call({"plan", "--config", job.recipe(), "--world-size", "4", "--local-world-size", local});
+    EXPECT_EQ(outcome.code, 2) << outcome.Text();
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(outcome.err,
+              std::string("--local-world-size: ") + local + " does not divide --world-size 4\n");
+  }
+}
+
 TEST(RunDirectory, ThatCannotBeMadeOrWritten) {
   Job job;
   const std::string file = job.dir().Write("file", "x");

@@ -70,6 +70,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
                 const MemoryLimits& limits) {
   RunPlan plan;
   plan.world = world;
+  plan.local_world = local_world;
   const Mesh mesh = MeshFor(options.executor, /*rank=*/0, world);
   plan.memory = PlanMemory(model, options, world, &plan.traffic);
   plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
@@ -103,6 +104,7 @@ std::string PlanToJson(const RunPlan& plan) {
           .AddRaw("exposed_s", "null");
   return JsonObject()
       .Add("world_size", plan.world)
+      .Add("local_world_size", plan.local_world)
       .AddRaw("step_time_s", "null")
       .AddRaw("tokens_per_s", "null")
       .AddRaw("tflops_per_device", "null")
@@ -120,7 +122,9 @@ std::string PlanToText(const RunPlan& plan) {
     out << "  " << name << std::string(16 - std::string_view(name).size(), ' ') << HumanBytes(bytes)
         << "\n";
   };
-  out << "memory of each of " << plan.world << " ranks\n";
+  out << "memory of each of " << plan.world << " ranks";
+  if (plan.local_world < plan.world) out << ", " << plan.local_world << " to a host";
+  out << "\n";
   line("parameters", m.bytes(MemoryKind::kParameters));
   line("gradients", m.bytes(MemoryKind::kGradients));
   line("optimizer", m.bytes(MemoryKind::kOptimizer));

@@ -14,8 +14,8 @@
 namespace fsdp {
 
 struct RunPlan {
-  int world = 1;
-  MemoryPlan memory;  // Of a rank.
+  int world = 1, local_world = 1;  // local_world: of one host.
+  MemoryPlan memory;               // Of a rank.
   StepTraffic traffic;
   int64_t outside = 0;                  // Bytes a rank takes besides: OutsideMemory.
   std::optional<MemoryRoom> available;  // To a rank, now. Empty: unknown.

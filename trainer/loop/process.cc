@@ -163,11 +163,11 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   }
 }
 
-ExitCode PlanProcess(const Recipe& recipe, int world, bool json) {
-  CheckWorld(recipe, world, world);
+ExitCode PlanProcess(const Recipe& recipe, int world, int local_world, bool json) {
+  CheckWorld(recipe, world, local_world);
   const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
-  const RunPlan plan =
-      PlanRun(*model, SessionOptionsFor(recipe, world, ThreadsFor(recipe, world)), world, world);
+  const SessionOptions options = SessionOptionsFor(recipe, world, ThreadsFor(recipe, local_world));
+  const RunPlan plan = PlanRun(*model, options, world, local_world);
   std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
 }

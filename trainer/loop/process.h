@@ -22,8 +22,9 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 // ConfigError, CheckpointError.
 void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts);
 
-// `fsdp-train plan`: prints it. kMemory where it does not fit.
-ExitCode PlanProcess(const Recipe& recipe, int world, bool json);
+// `fsdp-train plan`: prints it, for hosts of `local_world` ranks like this one. kMemory where it
+// does not fit.
+ExitCode PlanProcess(const Recipe& recipe, int world, int local_world, bool json);
 
 }  // namespace fsdp
 

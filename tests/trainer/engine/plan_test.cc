@@ -9,6 +9,7 @@
 
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
 
@@ -47,6 +48,16 @@ TEST_F(PlanTest, IsHeldAgainstWhatTheHostHasAvailable) {
   EXPECT_EQ(Plan(4).available->bytes, int64_t{1000000} << 10);  // The ranks share it.
   EXPECT_TRUE(Plan().fits());
   EXPECT_GE(Plan().outside, 10000 << 10);
+}
+
+TEST_F(PlanTest, RanksOfOtherHostsShareNothingButAreReceivedFrom) {
+  const MemoryLimits limits(root_);
+  const RunPlan one = PlanRun(*model_, options_, 4, 4, limits);
+  const RunPlan two = PlanRun(*model_, options_, 4, 2, limits);
+  EXPECT_EQ(two.memory.bytes, one.memory.bytes);
+  EXPECT_EQ(two.available->bytes, 2 * one.available->bytes);
+  EXPECT_EQ(two.outside - one.outside,
+            options_.executor.communicators * (HostsBytesPerRank(4, 2) - ShmBytes(4) / 4));
 }
 
 // A communicator for each group of the mesh: replicas gather nothing.
