@@ -54,7 +54,7 @@ TEST_F(PlanTest, RanksOfOtherHostsShareNothingButAreReceivedFrom) {
   const MemoryLimits limits(root_);
   const RunPlan one = PlanRun(*model_, options_, 4, 4, limits);
   const RunPlan two = PlanRun(*model_, options_, 4, 2, limits);
-  EXPECT_EQ(two.memory.bytes, one.memory.bytes);
+  EXPECT_EQ(two.memory.bytes(), one.memory.bytes());
   EXPECT_EQ(two.available->bytes, 2 * one.available->bytes);
   EXPECT_EQ(two.outside - one.outside,
             options_.executor.communicators * (HostsBytesPerRank(4, 2) - ShmBytes(4) / 4));
