@@ -1,0 +1,56 @@
+#include "trainer/ops/step_parameters.h"
+
+#include <utility>
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/cpu/step_parameters_cpu.h"
+
+namespace fsdp {
+namespace {
+
+template <typename Block>
+void CheckBlock(const Arguments& args, const char* name, const ConstView& block) {
+  args.Check(name, block, DType::kUInt8, BlockShape<Block>());
+}
+
+}  // namespace
+
+void UnpackStepInputs(Stream& stream, ConstView inputs, View mean_scale, View stop, View save) {
+  constexpr const char* kOp = "unpack_step_inputs";
+  const Arguments args(kOp);
+  CheckBlock<StepInputs>(args, "inputs", inputs);
+  args.Check("mean_scale", mean_scale, DType::kFloat32, {1});
+  args.Check("stop", stop, DType::kFloat32, {1});
+  args.Check("save", save, DType::kFloat32, {1});
+  const Cost cost{.bytes_read = 12, .bytes_written = 12};
+  CpuKernel cpu = OnCpu(UnpackStepInputsCpu, inputs, mean_scale, stop, save);
+  stream.Enqueue({kOp, {inputs}, {mean_scale, stop, save}, {cost}, {std::move(cpu)}});
+}
+
+void DeriveUpdateFactors(Stream& stream, double beta1, double beta2, ConstView inputs,
+                         ConstView coefficient, View state, View factors) {
+  constexpr const char* kOp = "derive_update_factors";
+  const Arguments args(kOp);
+  args.Require(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1,
+               "beta1 and beta2, want in [0, 1)");
+  CheckBlock<StepInputs>(args, "inputs", inputs);
+  args.Check("coefficient", coefficient, DType::kFloat32, {1});
+  CheckBlock<StepState>(args, "state", state);
+  CheckBlock<UpdateFactors>(args, "factors", factors);
+  const Cost cost{.flops = 8,
+                  .bytes_read = static_cast<double>(inputs.bytes() + state.bytes() + 4),
+                  .bytes_written = static_cast<double>(state.bytes() + factors.bytes())};
+  CpuKernel cpu = OnCpu(DeriveUpdateFactorsCpu, beta1, beta2, inputs, coefficient, state, factors);
+  stream.Enqueue({kOp, {inputs, coefficient}, {state, factors}, {cost}, {std::move(cpu)}});
+}
+
+void SetUpdates(Stream& stream, int64_t updates, View state) {
+  constexpr const char* kOp = "set_updates";
+  const Arguments args(kOp);
+  args.Require(updates >= 0, "updates, want >= 0");
+  CheckBlock<StepState>(args, "state", state);
+  const Cost cost{.bytes_written = static_cast<double>(state.bytes())};
+  stream.Enqueue({kOp, {}, {state}, {cost}, {OnCpu(SetUpdatesCpu, updates, state)}});
+}
+
+}  // namespace fsdp
