@@ -54,16 +54,19 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
   Executor::Step run;
   run.mode = Mode::kTrain;
   run.number = last_step_ = step;
-  run.loss_scale = static_cast<float>(1 / full);
+  run.lr = options_.lr.At(step);
+  run.target_scale = static_cast<float>(1 / full);
   // Nothing to learn from: a gradient of zero and a loss of zero, not 0 x infinity.
   run.mean_scale = targets > 0 ? static_cast<float>(full / static_cast<double>(targets)) : 0.0f;
   run.stop = wishes.stop ? 1.0f : 0.0f;
   run.save = wishes.save ? 1.0f : 0.0f;
   run.load = std::move(load);
-  run.optimize = [this, step, lr = options_.lr.At(step)](Stream& stream, int unit, View master,
-                                                         ConstView gradient,
-                                                         ConstView coefficient) {
-    optimizer_->Step(stream, unit, lr, step, master, gradient, coefficient);
+  run.begin_update = [this](Stream& stream, ConstView inputs, ConstView coefficient) {
+    optimizer_->Begin(stream, inputs, coefficient);
+  };
+  run.optimize = [this](Stream& stream, int unit, View master, ConstView gradient,
+                        ConstView coefficient) {
+    optimizer_->Step(stream, unit, master, gradient, coefficient);
     if (options_.ema) Ema(stream, *options_.ema, coefficient, master, ema_[unit]);
   };
   executor_.Run(run);
@@ -73,7 +76,7 @@ void Session::Eval(float scale, Load load) {
   Executor::Step run;
   run.mode = Mode::kEval;
   run.number = last_step_;
-  run.loss_scale = scale;
+  run.target_scale = scale;
   run.weights = EvalWeights();
   run.load = std::move(load);
   executor_.Run(run);

@@ -11,6 +11,7 @@
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/reductions.h"
+#include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
 namespace {
@@ -202,6 +203,10 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     report = NewPersistent(kNumScalars, {MemoryKind::kActivations, MemoryPlace::kPinned},
                            DType::kFloat32);
   }
+  inputs_ = NewBytes(sizeof(StepInputs), MemoryKind::kActivations);
+  for (View& staged : staged_inputs_) {
+    staged = NewBytes(sizeof(StepInputs), {MemoryKind::kActivations, MemoryPlace::kPinned});
+  }
 }
 
 Executor::~Executor() = default;
@@ -314,10 +319,20 @@ const View& Executor::ShardInUse(int flat) const {
   return shard;
 }
 
+// The step before the last one has read the place and is done.
+void Executor::WriteInputs() {
+  if (device_.type() == DeviceType::kSim) return;
+  const View& staged = staged_inputs_[steps_ % 2];
+  if (device_.checker()) device_.checker()->OnHostAccess("step inputs", {}, {staged});
+  *staged.As<StepInputs>() = {
+      .lr = step_->lr, .mean_scale = step_->mean_scale, .stop = step_->stop, .save = step_->save};
+}
+
 void Executor::Run(const Step& step) {
   EventPtr& end = ends_[steps_ % 2];
   if (end) end->Synchronize();
   step_ = &step;
+  WriteInputs();
   running_ = &schedules_[static_cast<int>(step.mode)];
   clocks_[steps_ % 2].Clear();
   events_.assign(running_->actions.size(), nullptr);
@@ -334,7 +349,7 @@ void Executor::Run(const Step& step) {
     if (step.forward) {
       step.forward(tape, batch);
     } else {
-      model_.Loss(tape, batch, step.loss_scale, scalars_.Slice(kLoss, 1));
+      model_.Loss(tape, batch, step.target_scale, scalars_.Slice(kLoss, 1));
     }
     tape.Backward();
   }
@@ -516,9 +531,9 @@ void Executor::Execute(const Action& action) {
       break;
     case ActionKind::kBegin:
       Fill(stream, 0, scalars_);
-      if (step_->stop != 0) Fill(stream, step_->stop, scalars_.Slice(kStop, 1));
-      if (step_->save != 0) Fill(stream, step_->save, scalars_.Slice(kSave, 1));
-      Fill(stream, step_->mean_scale, scalars_.Slice(kMeanScale, 1));
+      Copy(stream, staged_inputs_[steps_ % 2], inputs_);
+      UnpackStepInputs(stream, inputs_, scalars_.Slice(kMeanScale, 1), scalars_.Slice(kStop, 1),
+                       scalars_.Slice(kSave, 1));
       break;
     case ActionKind::kLoad: {
       const StagedBatch& batch = batches_[action.slot];
@@ -593,6 +608,9 @@ void Executor::Execute(const Action& action) {
       ClipCoefficient(stream, scalars_.Slice(kSumSquares, 1), scalars_.Slice(kMeanScale, 1),
                       options_.max_norm, scalars_.Slice(kGradNorm, 1),
                       scalars_.Slice(kCoefficient, 1));
+      if (step_->begin_update) {
+        step_->begin_update(stream, inputs_, scalars_.Slice(kCoefficient, 1));
+      }
       break;
     case ActionKind::kOptimizer:
       for (const int f : trainable) {

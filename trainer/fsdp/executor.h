@@ -101,15 +101,19 @@ class Executor final : public SegmentHooks {
 
   struct Step {
     Mode mode = Mode::kTrain;
-    int64_t number = 0;    // For Where(): the training step it is, or that an evaluation follows.
-    float loss_scale = 1;  // 1 / T0.
-    float mean_scale = 1;  // T0 / T: exactly 1 when every target counts.
-    float stop = 0;        // This rank's wishes; all ranks see the sums.
+    int64_t number = 0;      // For Where(): the training step it is, or that an evaluation follows.
+    double lr = 0;           // kTrain: the learning rate.
+    float target_scale = 1;  // Of each target's loss; kTrain: 1 / T0.
+    float mean_scale = 1;    // T0 / T: exactly 1 when every target counts.
+    float stop = 0;          // This rank's wishes; all ranks see the sums.
     float save = 0;
     // Writes a micro-batch into the host's memory. Called on a stream's thread.
     std::function<void(int micro_batch, const Batch& batch)> load;
+    // kTrain, may be null: enqueues what the updates have in common, before them. `inputs`:
+    // StepInputs (ops/step_parameters.h). `coefficient` [1] multiplies the gradient; NaN means that
+    // nothing may change.
+    std::function<void(Stream& stream, ConstView inputs, ConstView coefficient)> begin_update;
     // kTrain: enqueues the update of the shard of a flat parameter that trains on `stream`.
-    // `coefficient` [1] multiplies the gradient; NaN means that nothing may change.
     std::function<void(Stream& stream, int flat, View master, ConstView gradient,
                        ConstView coefficient)>
         optimize;
@@ -175,6 +179,7 @@ class Executor final : public SegmentHooks {
   // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
   // one.
   const View& ShardInUse(int flat) const;
+  void WriteInputs();
   void WriteComputeShard(Stream& stream, int flat);
   void Bind(int unit, bool value, bool gradient);
 
@@ -196,6 +201,7 @@ class Executor final : public SegmentHooks {
   StagedBatch batches_[2];
   View upload_;  // Host memory: of initial values, what is on its way.
   View scalars_, reports_[2], workspace_;
+  View inputs_, staged_inputs_[2];  // StepInputs: the step's, and where the host writes them.
 
   // The step that is being enqueued.
   const Step* step_ = nullptr;

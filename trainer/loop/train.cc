@@ -161,6 +161,7 @@ class Trainer {
     CheckpointMeta meta;
     EveryRank(job_, "load", [&] { meta = checkpointer_->Load(start_.resume_from); });
     executor().MastersWritten();
+    session_->optimizer().SetUpdates(executor().compute(), meta.step);  // Each step has landed.
     step_ = meta.step;
     tokens_ = meta.tokens;
     seed_ = meta.seed;

@@ -1,5 +1,6 @@
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2), in
-// the order of torch.optim.AdamW. For each element, with c = coefficient[0] and t = step:
+// the order of torch.optim.AdamW. For each element, with c = coefficient[0] and lr and t of
+// factors:
 //   p -= s lr wd p                          wd and s: weight_decay and lr_scale of its rule
 //   m += (1 - beta1) (c g - m)
 //   v  = beta2 v + (1 - beta2) (c g)^2
@@ -13,9 +14,9 @@
 #define FSDP_TRAIN_TRAINER_OPS_ADAMW_H_
 
 #include <limits>
-#include <vector>
 
 #include "trainer/ops/element_rules.h"
+#include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -24,16 +25,15 @@ namespace fsdp {
 inline constexpr double kMinAdamWEps = std::numeric_limits<float>::min();
 
 struct AdamWOptions {
-  double lr = 1e-3;    // >= 0.
   double beta1 = 0.9;  // In [0, 1), as beta2.
   double beta2 = 0.999;
   double eps = 1e-8;  // At least kMinAdamWEps: it keeps padding at 0 / eps.
-  int64_t step = 1;   // From 1. The host's count: a step that the device skips counts too.
 };
 
-// The factors of the options are computed in float64 and rounded once. 16 FLOPs and 28 bytes an
+// rules: a table of WriteRules(); factors: what DeriveUpdateFactors() made of the same betas. What
+// an element is multiplied with is computed in float64 and rounded once. 16 FLOPs and 28 bytes an
 // element.
-void AdamW(Stream& stream, const AdamWOptions& options, const std::vector<ElementRule>& rules,
+void AdamW(Stream& stream, const AdamWOptions& options, ConstView rules, ConstView factors,
            ConstView coefficient, ConstView g, View p, View m, View v);
 
 }  // namespace fsdp

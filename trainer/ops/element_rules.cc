@@ -1,10 +1,23 @@
 #include "trainer/ops/element_rules.h"
 
+#include <cstring>
 #include <string>
 
 namespace fsdp {
+namespace {
 
-void CheckRules(const Arguments& args, const std::vector<ElementRule>& rules, int64_t n) {
+void WriteRulesCpu(ThreadPool&, const std::vector<ElementRule>& rules, const View& table) {
+  std::memcpy(table.data, rules.data(), table.bytes());
+}
+
+}  // namespace
+
+Shape RuleTableShape(size_t rules) { return {static_cast<int64_t>(rules * sizeof(ElementRule))}; }
+
+void WriteRules(Stream& stream, const std::vector<ElementRule>& rules, int64_t n, View table) {
+  constexpr const char* kOp = "write_rules";
+  const Arguments args(kOp);
+  args.Check("table", table, DType::kUInt8, RuleTableShape(rules.size()));
   int64_t last = 0;
   for (const ElementRule& rule : rules) {
     if (rule.begin < last || rule.end < rule.begin || rule.end > n) {
@@ -16,6 +29,14 @@ void CheckRules(const Arguments& args, const std::vector<ElementRule>& rules, in
                  "weight_decay and lr_scale of a rule, want >= 0");
     last = rule.end;
   }
+  const Cost cost{.bytes_written = static_cast<double>(table.bytes())};
+  stream.Enqueue({kOp, {}, {table}, {cost}, {OnCpu(WriteRulesCpu, rules, table)}});
+}
+
+void CheckRuleTable(const Arguments& args, const ConstView& table) {
+  args.Require(table.dtype == DType::kUInt8 && table.bytes() % sizeof(ElementRule) == 0,
+               "rules, want a table of WriteRules()");
+  args.CheckElements("rules", table, DType::kUInt8, table.bytes());
 }
 
 }  // namespace fsdp

@@ -1,11 +1,14 @@
-// How an optimizer treats the elements of a flat shard: host data, fixed by the layout.
+// How an optimizer treats the elements of a flat shard: a table in device memory, fixed by the
+// layout and written once.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULES_H_
 #define FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULES_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "trainer/ops/arguments.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
@@ -16,14 +19,22 @@ struct ElementRule {
   double lr_scale = 1;      // >= 0; multiplies the learning rate.
 };
 
-// Throws unless the rules are ascending, apart (touching is fine), inside [0, n) and in range.
-void CheckRules(const Arguments& args, const std::vector<ElementRule>& rules, int64_t n);
+// The table of these rules for a shard of n elements: uint8 [bytes of the rules]. Throws
+// std::invalid_argument unless they are ascending, apart (touching is fine), inside [0, n) and in
+// range.
+void WriteRules(Stream& stream, const std::vector<ElementRule>& rules, int64_t n, View table);
+Shape RuleTableShape(size_t rules);
+
+// What ops check of a table, and what their kernels read.
+void CheckRuleTable(const Arguments& args, const ConstView& table);
+inline std::span<const ElementRule> RulesIn(const ConstView& table) {
+  return {table.As<ElementRule>(), table.bytes() / sizeof(ElementRule)};
+}
 
 // Calls body(begin, end, rule) for the runs of [begin, end) that share a rule (an index into
 // `rules`, or -1 for none), in order; no run is empty.
 template <typename Body>
-void ForEachRun(const std::vector<ElementRule>& rules, int64_t begin, int64_t end,
-                const Body& body) {
+void ForEachRun(std::span<const ElementRule> rules, int64_t begin, int64_t end, const Body& body) {
   for (int i = 0; i < static_cast<int>(rules.size()); ++i) {
     const ElementRule& rule = rules[i];
     if (rule.end <= begin || rule.begin == rule.end) continue;

@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRule>& rules,
+void Sgd(Stream& stream, const SgdOptions& options, ConstView rules, ConstView factors,
          ConstView coefficient, ConstView g, View p, View b) {
   constexpr const char* kOp = "sgd";
   const Arguments args(kOp);
@@ -16,7 +16,6 @@ void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRul
   args.Check("coefficient", coefficient, DType::kFloat32, {1});
   args.Check("g", g, DType::kFloat32, {n});
   args.CheckDisjoint("p", p, "g", g);
-  args.Require(options.lr >= 0, "lr, want >= 0");
   args.Require(options.momentum >= 0 && options.momentum < 1, "momentum, want in [0, 1)");
   const bool has_buffer = options.momentum > 0;
   if (has_buffer) {
@@ -26,17 +25,12 @@ void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRul
   } else {
     args.Require(b.data == nullptr, "b is given, want View() without momentum");
   }
-  CheckRules(args, rules, n);
-  const auto factors = [&](const ElementRule& rule) {
-    return SgdRuleFactors{.lr = static_cast<float>(rule.lr_scale * options.lr),
-                          .weight_decay = static_cast<float>(rule.weight_decay)};
-  };
-  std::vector<SgdRuleFactors> by_rule;
-  for (const ElementRule& rule : rules) by_rule.push_back(factors(rule));
-  by_rule.push_back(factors({}));
-  Operation operation{kOp, {coefficient, g}, {p}, {}};
+  CheckRuleTable(args, rules);
+  args.Check("factors", factors, DType::kUInt8, BlockShape<UpdateFactors>());
+  Operation operation{kOp, {rules, factors, coefficient, g}, {p}, {}};
+  const int64_t parameters = rules.bytes() + factors.bytes() + coefficient.bytes();
   Cost cost{.flops = 5.0 * n,
-            .bytes_read = static_cast<double>(coefficient.bytes() + g.bytes() + p.bytes()),
+            .bytes_read = static_cast<double>(parameters + g.bytes() + p.bytes()),
             .bytes_written = static_cast<double>(p.bytes())};
   if (has_buffer) {
     const double bytes = static_cast<double>(b.bytes());
@@ -45,7 +39,7 @@ void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRul
   }
   operation.costs = {cost};
   const float momentum = static_cast<float>(options.momentum);
-  operation.kernels.cpu = OnCpu(SgdCpu, momentum, rules, by_rule, coefficient, g, p, b);
+  operation.kernels.cpu = OnCpu(SgdCpu, momentum, rules, factors, coefficient, g, p, b);
   stream.Enqueue(std::move(operation));
 }
 

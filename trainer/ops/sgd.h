@@ -11,20 +11,19 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_SGD_H_
 #define FSDP_TRAIN_TRAINER_OPS_SGD_H_
 
-#include <vector>
-
 #include "trainer/ops/element_rules.h"
+#include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
 struct SgdOptions {
-  double lr = 1e-3;     // >= 0.
   double momentum = 0;  // In [0, 1).
 };
 
+// rules: a table of WriteRules(); factors: of DeriveUpdateFactors(), of which lr alone counts.
 // 7 FLOPs and 20 bytes an element; 5 and 12 without momentum.
-void Sgd(Stream& stream, const SgdOptions& options, const std::vector<ElementRule>& rules,
+void Sgd(Stream& stream, const SgdOptions& options, ConstView rules, ConstView factors,
          ConstView coefficient, ConstView g, View p, View b);
 
 }  // namespace fsdp

@@ -5,11 +5,13 @@
 
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/sgd.h"
+#include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
 namespace {
 
-// By flat parameter: the rules for the elements of this rank's shard.
+// By flat parameter: the rules for the elements of this rank's shard. As many on every rank, since
+// one plan is for all: those of slices that lie on others are of no element.
 std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
                                               const Executor& executor, const Model& model) {
   std::unordered_map<std::string, const Parameter*> parameters;
@@ -19,6 +21,8 @@ std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
   std::vector<std::vector<ElementRule>> rules;
   for (const FlatParameter& flat : executor.layout().flat_parameters) {
     rules.emplace_back();
+    size_t slices = 0;
+    for (const Placement& p : flat.parameters) slices += parameters.at(p.name)->slices().size();
     for (const Piece& piece : PiecesOfShard(flat, executor.shard_rank())) {
       const Parameter& parameter = *parameters.at(piece.parameter->name);
       for (const SlicePiece& part : SlicePieces(parameter, piece.begin, piece.count)) {
@@ -31,54 +35,73 @@ std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
         rules.back().push_back(rule);
       }
     }
+    rules.back().resize(slices, {flat.shard_size, flat.shard_size});
   }
   return rules;
 }
 
-class AdamWOptimizer final : public Optimizer {
+// What both keep on the device.
+class DeviceOptimizer : public Optimizer {
+ public:
+  DeviceOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
+      : options_(options),
+        counted_(executor.NewBuffer(sizeof(StepState), DType::kUInt8)),
+        factors_(executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8)) {
+    Stream& stream = executor.compute();
+    fsdp::SetUpdates(stream, 0, counted_);
+    const std::vector<std::vector<ElementRule>> rules = RulesOf(options, executor, model);
+    for (size_t f = 0; f < rules.size(); ++f) {
+      const FlatParameter& flat = executor.layout().flat_parameters[f];
+      const int64_t bytes = flat.frozen ? 0 : RuleTableShape(rules[f].size()).NumElements();
+      rules_.push_back(executor.NewBuffer(bytes, DType::kUInt8));
+      if (bytes > 0) WriteRules(stream, rules[f], flat.shard_size, rules_.back());
+    }
+  }
+  void SetUpdates(Stream& stream, int64_t updates) override {
+    fsdp::SetUpdates(stream, updates, counted_);
+  }
+  void Begin(Stream& stream, ConstView inputs, ConstView coefficient) override {
+    DeriveUpdateFactors(stream, options_.beta1, options_.beta2, inputs, coefficient, counted_,
+                        factors_);
+  }
+  const std::vector<ShardState>& state() const override { return state_; }
+
+ protected:
+  const OptimizerOptions options_;
+  const View counted_, factors_;  // StepState, UpdateFactors.
+  std::vector<View> rules_;       // By flat parameter.
+  std::vector<ShardState> state_;
+};
+
+class AdamWOptimizer final : public DeviceOptimizer {
  public:
   AdamWOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
-      : options_(options), rules_(RulesOf(options, executor, model)) {
+      : DeviceOptimizer(options, executor, model) {
     for (const char* name : {"m", "v"}) {
       state_.push_back({name, executor.NewShards(MemoryKind::kOptimizer, &DTypes::state)});
     }
   }
-  void Step(Stream& stream, int flat, double lr, int64_t step, View master, ConstView gradient,
+  void Step(Stream& stream, int flat, View master, ConstView gradient,
             ConstView coefficient) override {
-    const AdamWOptions options{lr, options_.beta1, options_.beta2, options_.eps, step};
-    AdamW(stream, options, rules_[flat], coefficient, gradient, master, state_[0].shards[flat],
-          state_[1].shards[flat]);
+    const AdamWOptions options{options_.beta1, options_.beta2, options_.eps};
+    AdamW(stream, options, rules_[flat], factors_, coefficient, gradient, master,
+          state_[0].shards[flat], state_[1].shards[flat]);
   }
-  const std::vector<ShardState>& state() const override { return state_; }
-
- private:
-  OptimizerOptions options_;
-  std::vector<std::vector<ElementRule>> rules_;
-  std::vector<ShardState> state_;
 };
 
-class SgdOptimizer final : public Optimizer {
+class SgdOptimizer final : public DeviceOptimizer {
  public:
   SgdOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
-      : options_(options), rules_(RulesOf(options, executor, model)) {
+      : DeviceOptimizer(options, executor, model) {
     if (options.momentum > 0) {
       state_.push_back({"momentum", executor.NewShards(MemoryKind::kOptimizer, &DTypes::state)});
     }
   }
-  void Step(Stream& stream, int flat, double lr, int64_t, View master, ConstView gradient,
+  void Step(Stream& stream, int flat, View master, ConstView gradient,
             ConstView coefficient) override {
-    SgdOptions options;
-    options.lr = lr;
-    options.momentum = options_.momentum;
-    Sgd(stream, options, rules_[flat], coefficient, gradient, master,
+    Sgd(stream, {options_.momentum}, rules_[flat], factors_, coefficient, gradient, master,
         state_.empty() ? View() : state_[0].shards[flat]);
   }
-  const std::vector<ShardState>& state() const override { return state_; }
-
- private:
-  OptimizerOptions options_;
-  std::vector<std::vector<ElementRule>> rules_;
-  std::vector<ShardState> state_;
 };
 
 }  // namespace

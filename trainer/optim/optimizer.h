@@ -32,11 +32,15 @@ struct ShardState {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // Enqueues the update of the shard of a flat parameter that trains with learning rate `lr`;
-  // `step` counts from 1. coefficient [1] multiplies the gradient on the device; NaN there changes
-  // nothing.
-  virtual void Step(Stream& stream, int flat, double lr, int64_t step, View master,
-                    ConstView gradient, ConstView coefficient) = 0;
+  // Updates that have landed so far: 0 to begin with. The device counts on from here, so a step
+  // that it skips corrects no bias; the learning rate goes by steps.
+  virtual void SetUpdates(Stream& stream, int64_t updates) = 0;
+  // Enqueues what the updates of a step have in common, before them. inputs: StepInputs.
+  // coefficient [1] multiplies the gradient on the device; NaN there changes nothing.
+  virtual void Begin(Stream& stream, ConstView inputs, ConstView coefficient) = 0;
+  // Enqueues the update of the shard of a flat parameter that trains.
+  virtual void Step(Stream& stream, int flat, View master, ConstView gradient,
+                    ConstView coefficient) = 0;
   virtual const std::vector<ShardState>& state() const = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include "tests/testing/harness.h"
 #include "tests/testing/same_bits.h"
+#include "tests/trainer/ops/optimizer_blocks.h"
 
 namespace fsdp {
 namespace {
@@ -16,20 +17,20 @@ constexpr int64_t kSizes[] = {1, 7, 300, 4099};
 struct Oracle {
   std::vector<double> p, m, v;
 
-  void Step(const AdamWOptions& o, const std::vector<ElementRule>& rules, double coefficient,
-            const std::vector<double>& gradients) {
+  void Step(const AdamWOptions& o, double rate, int step, const std::vector<ElementRule>& rules,
+            double coefficient, const std::vector<double>& gradients) {
     for (size_t i = 0; i < p.size(); ++i) {
       const double g = coefficient * gradients[i];
       ElementRule rule;
       for (const ElementRule& r : rules) {
         if (r.begin <= static_cast<int64_t>(i) && static_cast<int64_t>(i) < r.end) rule = r;
       }
-      const double lr = o.lr * rule.lr_scale;
+      const double lr = rate * rule.lr_scale;
       p[i] -= lr * rule.weight_decay * p[i];
       m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
       v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
-      const double m_hat = m[i] / (1 - std::pow(o.beta1, o.step));
-      const double v_hat = v[i] / (1 - std::pow(o.beta2, o.step));
+      const double m_hat = m[i] / (1 - std::pow(o.beta1, step));
+      const double v_hat = v[i] / (1 - std::pow(o.beta2, step));
       p[i] -= lr * m_hat / (std::sqrt(v_hat) + o.eps);
     }
   }
@@ -39,25 +40,35 @@ std::vector<ElementRule> SomeRules(int64_t n) {
   return {{0, n / 5, 0.5}, {n / 3, n / 2, 0.25, 0.125}, {n / 2, n / 2 + n / 7, 0, 3}};
 }
 
-class AdamWTest : public OpTest {};
+class AdamWTest : public OpTest {
+ protected:
+  View Rules(const std::vector<ElementRule>& rules) {
+    return Input(RuleTableShape(rules.size()), BytesOf(rules.data(), rules.size()), DType::kUInt8);
+  }
+  View Factors(const AdamWOptions& o, double lr, int64_t step) {
+    const UpdateFactors factors = FactorsAt(lr, o.beta1, o.beta2, step);
+    return Input(BlockShape<UpdateFactors>(), BytesOf(&factors, 1), DType::kUInt8);
+  }
+};
 FSDP_INSTANTIATE_OP_TEST(AdamWTest);
 
 // Gradients of order 8 make m and v of order one, so that the tolerance means something for them.
 TEST_P(AdamWTest, FollowsTorch) {
   for (const int64_t n : kSizes) {
     Random random(n);
-    AdamWOptions options{.lr = 0.03, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-3};
+    const AdamWOptions options{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-3};
     const auto rules = SomeRules(n);
+    const View table = Rules(rules);
     const double coefficient = RoundTo(DType::kFloat32, 0.7);
     Oracle want{random.Vector(n), std::vector<double>(n), std::vector<double>(n)};
     const View p = Input({n}, want.p), m = Input({n}, want.m), v = Input({n}, want.v);
     const View c = Input({1}, {coefficient}), g = Output({n});
     for (int step = 1; step <= kSteps; ++step) {
-      options.step = step;
+      const View factors = Factors(options, 0.03, step);
       const auto gradients = random.Vector(n, -8, 8);
       Set(g, gradients);
-      want.Step(options, rules, coefficient, gradients);
-      Run([&](Stream& stream) { AdamW(stream, options, rules, c, g, p, m, v); });
+      want.Step(options, 0.03, step, rules, coefficient, gradients);
+      Run([&](Stream& stream) { AdamW(stream, options, table, factors, c, g, p, m, v); });
     }
     const double tolerance = Tolerance(DType::kFloat32, kSteps);
     EXPECT_TRUE(AllNear(Get(p), want.p, tolerance)) << n;
@@ -71,8 +82,9 @@ TEST_P(AdamWTest, FollowsTorch) {
 TEST_P(AdamWTest, FirstStepIsTheSign) {
   const View p = Input({3}, {0, 0, 2}), g = Input({3}, {1e-3, -5, 0}), c = Input({1}, {1});
   const View m = Accumulated({3}, 0), v = Accumulated({3}, 0);
-  const AdamWOptions options{.lr = 0.5, .eps = 1e-12, .step = 1};
-  Run([&](Stream& stream) { AdamW(stream, options, {{2, 3, 0.1}}, c, g, p, m, v); });
+  const AdamWOptions options{.eps = 1e-12};
+  const View rules = Rules({{2, 3, 0.1}}), factors = Factors(options, 0.5, 1);
+  Run([&](Stream& stream) { AdamW(stream, options, rules, factors, c, g, p, m, v); });
   EXPECT_TRUE(AllNear(Get(p), {-0.5, 0.5, 2 * (1 - 0.5 * 0.1)}, Tolerance(DType::kFloat32, 1)));
 }
 
@@ -81,9 +93,10 @@ TEST_P(AdamWTest, CoefficientThatIsNotFiniteSkips) {
   Random random(1);
   const auto pv = random.Vector(n), mv = random.Vector(n), vv = random.Vector(n, 0, 1);
   const View p = Input({n}, pv), m = Input({n}, mv), v = Input({n}, vv), g = Output({n});
+  const View rules = Rules({{0, n, 0.1}}), factors = Factors({}, 0.5, 1);
   for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
     const View c = Input({1}, {bad});
-    Run([&](Stream& stream) { AdamW(stream, {}, {{0, n, 0.1}}, c, g, p, m, v); });
+    Run([&](Stream& stream) { AdamW(stream, {}, rules, factors, c, g, p, m, v); });
     EXPECT_EQ(Get(p), pv);
     EXPECT_EQ(Get(m), mv);
     EXPECT_EQ(Get(v), vv);
@@ -96,8 +109,8 @@ TEST_P(AdamWTest, PaddingStaysZero) {
   const View p = Input({n}, zero), m = Input({n}, zero), v = Input({n}, zero);
   const View g = Input({n}, zero), c = Input({1}, {0.5});
   for (int step = 1; step <= 3; ++step) {
-    const AdamWOptions options{.lr = 0.5, .step = step};
-    Run([&](Stream& stream) { AdamW(stream, options, {{5, 20, 1}}, c, g, p, m, v); });
+    const View rules = Rules({{5, 20, 1}}), factors = Factors({}, 0.5, step);
+    Run([&](Stream& stream) { AdamW(stream, {}, rules, factors, c, g, p, m, v); });
   }
   for (const View& view : {p, m, v}) {
     EXPECT_EQ(Get(view), zero);
@@ -107,33 +120,36 @@ TEST_P(AdamWTest, PaddingStaysZero) {
 
 TEST_P(AdamWTest, EmptyShard) {
   const View none = Input({0}, {}), c = Input({1}, {1});
-  Run([&](Stream& stream) { AdamW(stream, {}, {}, c, none, none, none, none); });
+  const View rules = Rules({}), factors = Factors({}, 0.5, 1);
+  Run([&](Stream& stream) { AdamW(stream, {}, rules, factors, c, none, none, none, none); });
 }
 
 TEST_P(AdamWTest, RefusesWrongArguments) {
   const View p = Output({4}), g = Output({4}), m = Output({4}), v = Output({4}), c = Output({1});
-  const auto call = [&](const AdamWOptions& options, const std::vector<ElementRule>& rules) {
-    return [=](Stream& stream) { AdamW(stream, options, rules, c, g, p, m, v); };
+  const View rules = Rules({}), factors = Factors({}, 0.5, 1);
+  const auto call = [&](const AdamWOptions& options, const View& rules, const View& factors) {
+    return [=](Stream& stream) { AdamW(stream, options, rules, factors, c, g, p, m, v); };
   };
-  ExpectRefused(call({.lr = -1}, {}), "[adamw] lr");
-  ExpectRefused(call({.beta1 = 1}, {}), "beta1");
-  ExpectRefused(call({.eps = 0}, {}), "eps");
-  ExpectRefused(call({.eps = 1e-60}, {}), "eps");
-  ExpectRefused(call({}, {{0, 2, -1}}), "weight_decay");
-  ExpectRefused(call({.step = 0}, {}), "step");
-  ExpectRefused(call({}, {{0, 5}}), "rule for [0, 5)");
-  ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, c, Output({3}), p, m, v); }, "g is fp32 [3]");
-  ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, g, g, p, m, v); }, "coefficient is fp32 [4]");
+  ExpectRefused(call({.beta1 = 1}, rules, factors), "[adamw] beta1");
+  ExpectRefused(call({.eps = 0}, rules, factors), "eps");
+  ExpectRefused(call({.eps = 1e-60}, rules, factors), "eps");
+  ExpectRefused(call({}, factors.Slice(0, 23), factors), "rules, want a table of WriteRules()");
+  ExpectRefused(call({}, g, factors), "rules, want a table of WriteRules()");
+  ExpectRefused(call({}, rules, g), "factors is fp32 [4]");
+  ExpectRefused([&](Stream& s) { AdamW(s, {}, rules, factors, c, Output({3}), p, m, v); },
+                "g is fp32 [3]");
+  ExpectRefused([&](Stream& s) { AdamW(s, {}, rules, factors, g, g, p, m, v); },
+                "coefficient is fp32 [4]");
 }
 
 TEST_P(AdamWTest, NoTwoTensorsOverlap) {
-  const View c = Output({1});
+  const View c = Output({1}), rules = Rules({}), factors = Factors({}, 0.5, 1);
   const char* names[] = {"p", "m", "v", "g"};
   for (int a = 0; a < 4; ++a) {
     for (int b = a + 1; b < 4; ++b) {
       View t[] = {Output({4}), Output({4}), Output({4}), Output({4})};
       t[b] = t[a];
-      ExpectRefused([&](Stream& s) { AdamW(s, {}, {}, c, t[3], t[0], t[1], t[2]); },
+      ExpectRefused([&](Stream& s) { AdamW(s, {}, rules, factors, c, t[3], t[0], t[1], t[2]); },
                     std::string(names[a]) + " and " + names[b] + " overlap");
     }
   }
@@ -147,9 +163,11 @@ TEST(AdamW, BitsDoNotDependOnThreadsOrRules) {
   std::vector<float> c = {0.25f};
   const auto p0 = Floats(random.Vector(n)), m0 = Floats(random.Vector(n));
   const auto v0 = Floats(random.Vector(n, 0, 1));
-  const auto run = [&](Stream& stream, const std::vector<ElementRule>& rules) {
+  UpdateFactors factors = FactorsAt(1e-3, AdamWOptions().beta1, AdamWOptions().beta2, 5);
+  const auto run = [&](Stream& stream, std::vector<ElementRule> rules) {
     auto p = p0, m = m0, v = v0;
-    AdamW(stream, {.step = 5}, rules, ViewOf(c), ViewOf(g), ViewOf(p), ViewOf(m), ViewOf(v));
+    AdamW(stream, {}, ViewOfBytes(rules.data(), rules.size()), ViewOfBytes(&factors, 1), ViewOf(c),
+          ViewOf(g), ViewOf(p), ViewOf(m), ViewOf(v));
     stream.Synchronize();
     p.insert(p.end(), m.begin(), m.end());
     p.insert(p.end(), v.begin(), v.end());

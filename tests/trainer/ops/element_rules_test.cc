@@ -1,8 +1,10 @@
 #include "trainer/ops/element_rules.h"
 
-#include <gtest/gtest.h>
+#include <string>
+#include <vector>
 
-#include <stdexcept>
+#include "tests/testing/harness.h"
+#include "tests/trainer/ops/optimizer_blocks.h"
 
 namespace fsdp {
 namespace {
@@ -26,17 +28,31 @@ TEST(ElementRules, RunsCoverEachElementOnce) {
   EXPECT_EQ(Runs({}, 3, 9), "-@3:9 ");
 }
 
-TEST(ElementRules, RefusesDisorder) {
-  const Arguments args("op");
-  const auto check = [&](const std::vector<ElementRule>& rules) { CheckRules(args, rules, 10); };
-  EXPECT_NO_THROW(check({}));
-  EXPECT_NO_THROW(check({{0, 4}, {4, 10}}));
-  EXPECT_THROW(check({{-1, 4}}), std::invalid_argument);
-  EXPECT_THROW(check({{4, 3}}), std::invalid_argument);
-  EXPECT_THROW(check({{0, 4}, {3, 5}}), std::invalid_argument);
-  EXPECT_THROW(check({{0, 11}}), std::invalid_argument);
-  EXPECT_THROW(check({{0, 4, -1}}), std::invalid_argument);
-  EXPECT_THROW(check({{0, 4, 0, -1}}), std::invalid_argument);
+class RuleTableTest : public OpTest {};
+FSDP_INSTANTIATE_OP_TEST(RuleTableTest);
+
+TEST_P(RuleTableTest, HoldsTheRules) {
+  const std::vector<ElementRule> rules = {{2, 5, 0.5}, {5, 6, 0, 3}};
+  const View table = Output(RuleTableShape(2), DType::kUInt8);
+  Run([&](Stream& stream) { WriteRules(stream, rules, 10, table); });
+  EXPECT_EQ(Get(table), BytesOf(rules.data(), rules.size()));
+}
+
+TEST_P(RuleTableTest, RefusesDisorder) {
+  const auto write = [&](const std::vector<ElementRule>& rules) {
+    const View table = Output(RuleTableShape(rules.size()), DType::kUInt8);
+    return [=](Stream& stream) { WriteRules(stream, rules, 10, table); };
+  };
+  EXPECT_NO_THROW(Run(write({})));
+  EXPECT_NO_THROW(Run(write({{0, 4}, {4, 10}})));
+  ExpectRefused(write({{-1, 4}}), "[write_rules] rule for [-1, 4)");
+  ExpectRefused(write({{4, 3}}), "rule for [4, 3)");
+  ExpectRefused(write({{0, 4}, {3, 5}}), "rule for [3, 5) is not in order inside [4, 10)");
+  ExpectRefused(write({{0, 11}}), "rule for [0, 11)");
+  ExpectRefused(write({{0, 4, -1}}), "weight_decay");
+  ExpectRefused(write({{0, 4, 0, -1}}), "lr_scale");
+  const View small = Output(RuleTableShape(1), DType::kUInt8);
+  ExpectRefused([=](Stream& s) { WriteRules(s, {{0, 1}, {1, 2}}, 10, small); }, "table is uint8");
 }
 
 }  // namespace

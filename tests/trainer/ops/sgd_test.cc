@@ -4,6 +4,7 @@
 
 #include "tests/testing/harness.h"
 #include "tests/testing/same_bits.h"
+#include "tests/trainer/ops/optimizer_blocks.h"
 
 namespace fsdp {
 namespace {
@@ -16,7 +17,7 @@ struct Oracle {
   std::vector<double> p, b;
   bool first = true;
 
-  void Step(const SgdOptions& o, const ElementRule& rule, double coefficient,
+  void Step(const SgdOptions& o, double lr, const ElementRule& rule, double coefficient,
             const std::vector<double>& gradients) {
     for (int64_t i = 0; i < static_cast<int64_t>(p.size()); ++i) {
       double g = coefficient * gradients[i];
@@ -26,30 +27,40 @@ struct Oracle {
         b[i] = first ? g : o.momentum * b[i] + g;
         g = b[i];
       }
-      p[i] -= (ruled ? rule.lr_scale : 1) * o.lr * g;
+      p[i] -= (ruled ? rule.lr_scale : 1) * lr * g;
     }
     first = false;
   }
 };
 
-class SgdTest : public OpTest {};
+class SgdTest : public OpTest {
+ protected:
+  View Rules(const std::vector<ElementRule>& rules) {
+    return Input(RuleTableShape(rules.size()), BytesOf(rules.data(), rules.size()), DType::kUInt8);
+  }
+  View Factors(double lr) {
+    const UpdateFactors factors{.lr = lr};
+    return Input(BlockShape<UpdateFactors>(), BytesOf(&factors, 1), DType::kUInt8);
+  }
+};
 FSDP_INSTANTIATE_OP_TEST(SgdTest);
 
 TEST_P(SgdTest, FollowsTorch) {
   for (const int64_t n : {1, 7, 300, 4099}) {
     for (const double momentum : {0.0, 0.9}) {
       Random random(n);
-      const SgdOptions options{.lr = 0.1, .momentum = momentum};
+      const SgdOptions options{.momentum = momentum};
       const double coefficient = RoundTo(DType::kFloat32, 0.7);
       const ElementRule rule{n / 4, n - n / 3, 0.3, 2.5};
+      const View rules = Rules({rule}), factors = Factors(0.1);
       Oracle want{random.Vector(n), std::vector<double>(n)};
       const View p = Input({n}, want.p), c = Input({1}, {coefficient}), g = Output({n});
       const View b = momentum == 0 ? View() : Input({n}, want.b);
       for (int step = 1; step <= kSteps; ++step) {
         const auto gradients = random.Vector(n);
         Set(g, gradients);
-        want.Step(options, rule, coefficient, gradients);
-        Run([&](Stream& stream) { Sgd(stream, options, {rule}, c, g, p, b); });
+        want.Step(options, 0.1, rule, coefficient, gradients);
+        Run([&](Stream& stream) { Sgd(stream, options, rules, factors, c, g, p, b); });
       }
       const double tolerance = Tolerance(DType::kFloat32, kSteps);
       EXPECT_TRUE(AllNear(Get(p), want.p, tolerance)) << n << ", momentum " << momentum;
@@ -66,10 +77,11 @@ TEST_P(SgdTest, CoefficientThatIsNotFiniteSkips) {
   Random random(1);
   const auto pv = random.Vector(n), bv = random.Vector(n);
   const View p = Input({n}, pv), b = Input({n}, bv), g = Output({n});
+  const View rules = Rules({{0, n}}), factors = Factors(0.5);
   for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
     const View c = Input({1}, {bad});
-    Run([&](Stream& stream) { Sgd(stream, {.momentum = 0.9}, {{0, n}}, c, g, p, b); });
-    Run([&](Stream& stream) { Sgd(stream, {}, {{0, n}}, c, g, p, View()); });
+    Run([&](Stream& stream) { Sgd(stream, {.momentum = 0.9}, rules, factors, c, g, p, b); });
+    Run([&](Stream& stream) { Sgd(stream, {}, rules, factors, c, g, p, View()); });
     EXPECT_EQ(Get(p), pv);
     EXPECT_EQ(Get(b), bv);
   }
@@ -79,9 +91,9 @@ TEST_P(SgdTest, PaddingStaysZero) {
   const std::vector<double> zero(33);
   const View p = Input({33}, zero), b = Input({33}, zero), g = Input({33}, zero);
   const View c = Input({1}, {0.5});
-  const SgdOptions options{.lr = 1, .momentum = 0.9};
+  const View rules = Rules({{5, 20, 3}}), factors = Factors(1);
   for (int step = 0; step < 3; ++step) {
-    Run([&](Stream& stream) { Sgd(stream, options, {{5, 20, 3}}, c, g, p, b); });
+    Run([&](Stream& stream) { Sgd(stream, {.momentum = 0.9}, rules, factors, c, g, p, b); });
   }
   for (const View& view : {p, b}) {
     for (const double d : Get(view)) EXPECT_TRUE(d == 0 && !std::signbit(d));
@@ -90,18 +102,21 @@ TEST_P(SgdTest, PaddingStaysZero) {
 
 TEST_P(SgdTest, RefusesWrongArguments) {
   const View p = Output({4}), g = Output({4}), b = Output({4}), c = Output({1});
+  const View rules = Rules({}), factors = Factors(0.5);
   const auto call = [&](const SgdOptions& options, const View& b) {
-    return [=](Stream& stream) { Sgd(stream, options, {}, c, g, p, b); };
+    return [=](Stream& stream) { Sgd(stream, options, rules, factors, c, g, p, b); };
   };
-  ExpectRefused(call({.lr = -1}, View()), "[sgd] lr");
-  ExpectRefused(call({.momentum = 1}, b), "momentum");
+  ExpectRefused(call({.momentum = 1}, b), "[sgd] momentum");
   ExpectRefused(call({.momentum = 0.9}, View()), "b is");
   ExpectRefused(call({.momentum = 0}, b), "want View() without momentum");
   ExpectRefused(call({.momentum = 0.9}, g), "b and g overlap");
   ExpectRefused(call({.momentum = 0.9}, p), "b and p overlap");
-  ExpectRefused([&](Stream& s) { Sgd(s, {}, {}, c, p, p, View()); }, "p and g overlap");
-  ExpectRefused([&](Stream& s) { Sgd(s, {}, {{2, 5}}, c, g, p, View()); }, "rule for [2, 5)");
-  ExpectRefused([&](Stream& s) { Sgd(s, {}, {}, c, Output({5}), p, View()); }, "g is fp32 [5]");
+  ExpectRefused([&](Stream& s) { Sgd(s, {}, rules, factors, c, p, p, View()); }, "p and g overlap");
+  ExpectRefused([&](Stream& s) { Sgd(s, {}, factors.Slice(0, 3), factors, c, g, p, View()); },
+                "rules, want a table");
+  ExpectRefused([&](Stream& s) { Sgd(s, {}, rules, c, c, g, p, View()); }, "factors is fp32 [1]");
+  ExpectRefused([&](Stream& s) { Sgd(s, {}, rules, factors, c, Output({5}), p, View()); },
+                "g is fp32 [5]");
 }
 
 TEST(Sgd, BitsDoNotDependOnThreadsOrRules) {
@@ -110,10 +125,12 @@ TEST(Sgd, BitsDoNotDependOnThreadsOrRules) {
   auto g = Floats(random.Vector(n));
   std::vector<float> c = {0.25f};
   const auto p0 = Floats(random.Vector(n)), b0 = Floats(random.Vector(n));
-  const auto run = [&](Stream& stream, const std::vector<ElementRule>& rules) {
+  UpdateFactors factors{.lr = 1e-3};
+  const auto run = [&](Stream& stream, std::vector<ElementRule> rules) {
     auto p = p0, b = b0;
-    Sgd(stream, {.momentum = 0.9}, rules, ViewOf(c), ViewOf(g), ViewOf(p), ViewOf(b));
-    Sgd(stream, {}, rules, ViewOf(c), ViewOf(g), ViewOf(p), View());
+    const View table = ViewOfBytes(rules.data(), rules.size()), of = ViewOfBytes(&factors, 1);
+    Sgd(stream, {.momentum = 0.9}, table, of, ViewOf(c), ViewOf(g), ViewOf(p), ViewOf(b));
+    Sgd(stream, {}, table, of, ViewOf(c), ViewOf(g), ViewOf(p), View());
     stream.Synchronize();
     p.insert(p.end(), b.begin(), b.end());
     return p;

@@ -17,6 +17,7 @@
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp {
@@ -49,9 +50,10 @@ class SlicedModel final : public Model {
 
 // What every element of every shard is given, step by step.
 struct Given {
-  float gradient = 0, coefficient = 1;
+  float gradient = 0;
   double lr = 0.5;
-  std::vector<int64_t> steps = {1};
+  std::vector<float> coefficients = {1};  // By step.
+  int64_t updates = 0;                    // Landed before.
 };
 
 // These steps on every rank of the world in turn; nothing is communicated.
@@ -77,17 +79,22 @@ Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world,
         out.initial_state.insert(out.initial_state.end(), values, values + shard.NumElements());
       }
     }
-    float factor = given.coefficient;
+    float factor = 1;
+    StepInputs step{.lr = given.lr};
+    const View inputs(reinterpret_cast<std::byte*>(&step), DType::kUInt8, BlockShape<StepInputs>());
     const View coefficient(reinterpret_cast<std::byte*>(&factor), DType::kFloat32, Shape{1});
     const std::vector<FlatParameter>& units = executor.layout().flat_parameters;
-    for (const int64_t step : given.steps) {
+    session.optimizer().SetUpdates(executor.compute(), given.updates);
+    for (const float given_factor : given.coefficients) {
+      factor = given_factor;
+      session.optimizer().Begin(executor.compute(), inputs, coefficient);
       for (int u = 0; u < static_cast<int>(units.size()); ++u) {
         Fill(executor.compute(), given.gradient, executor.gradient(u));
-        session.optimizer().Step(executor.compute(), u, given.lr, step, executor.master(u),
-                                 executor.gradient(u), coefficient);
+        session.optimizer().Step(executor.compute(), u, executor.master(u), executor.gradient(u),
+                                 coefficient);
       }
+      executor.Synchronize();
     }
-    executor.Synchronize();
     for (int u = 0; u < static_cast<int>(units.size()); ++u) {
       const float* shard = Host(executor.master(u)).As<float>();
       std::vector<bool> used(units[u].shard_size);
@@ -195,10 +202,12 @@ TEST_P(OptimizerTest, EveryOptionReachesTheStep) {
   OptimizerOptions& o = options.optimizer = GetParam();
   o.weight_decay = 0;
   o.beta1 = 0.5, o.beta2 = 0.75, o.eps = 0.125;
-  const Given given{.gradient = 3, .coefficient = 0.5, .lr = 0.25, .steps = {3, 4}};
+  const Given given{.gradient = 3, .lr = 0.25, .coefficients = {0.5f, 0.25f}, .updates = 2};
   double p = 1, m = 0, v = 0;
-  for (const int64_t step : given.steps) {
-    const double g = given.coefficient * given.gradient, t = static_cast<double>(step);
+  double t = 2;
+  for (const float coefficient : given.coefficients) {
+    const double g = coefficient * given.gradient;
+    ++t;
     if (o.kind == OptimizerOptions::Kind::kSgd) {
       m = o.momentum * m + g;
       p -= given.lr * m;
@@ -214,6 +223,18 @@ TEST_P(OptimizerTest, EveryOptionReachesTheStep) {
       for (const float value : values) ASSERT_NEAR(value, p, 1e-6) << name;
     }
   }
+}
+
+// On the device, which alone knows which steps land: one that is skipped corrects no bias.
+TEST_P(OptimizerTest, ASkippedStepIsNotCounted) {
+  SlicedModel model;
+  SessionOptions options = TinyRun::TinyOptions();
+  options.optimizer = GetParam();
+  const float skip = std::nanf("");
+  const Given all{.gradient = 3, .coefficients = {0.5f, 0.25f, 1.0f}};
+  const Given some{.gradient = 3, .coefficients = {skip, 0.5f, skip, skip, 0.25f, 1.0f}};
+  EXPECT_EQ(StepOnEveryRank(model, options, 1, some).parameters,
+            StepOnEveryRank(model, options, 1, all).parameters);
 }
 
 OptimizerOptions Sgd(double momentum) {
