@@ -131,7 +131,7 @@ void RequireRounded(const Executor& executor, const Ones& model, const std::stri
     Require(executor.compute_shard(f).dtype == DType::kBFloat16, "a compute shard is not bf16");
     for (const Piece& piece : PiecesOfShard(flat, executor.shard_rank())) {
       for (int64_t i = 0; i < piece.count; ++i) {
-        const float master = executor.master(f).As<float>()[piece.at + i];
+        const float master = Host(executor.master(f)).As<float>()[piece.at + i];
         Require(model.Seen(f, piece.begin + i).bits == BFloat16(master).bits,
                 when + ": " + flat.name + "[" + std::to_string(piece.begin + i) + "] is " +
                     std::to_string(static_cast<float>(model.Seen(f, piece.begin + i))) +
@@ -172,12 +172,12 @@ std::string TrainOnes(Rank& rank, Strategy strategy) {
   };
   see("at the start");
   for (int64_t step = 1; step <= 2; ++step) {
-    const float before = executor.master(0).As<float>()[0];
+    const float before = Host(executor.master(0)).As<float>()[0];
     session.Train(step, options.FullTargets(), {}, load);
     see("after step " + std::to_string(step));
-    Require(executor.master(0).As<float>()[0] < before - 0.3f, "nothing was learnt");
+    Require(Host(executor.master(0)).As<float>()[0] < before - 0.3f, "nothing was learnt");
   }
-  for (int f = 0; f < 3; ++f) executor.master(f).As<float>()[0] = 7.77f;  // As a resume does.
+  for (int f = 0; f < 3; ++f) Host(executor.master(f)).As<float>()[0] = 7.77f;  // As a resume does.
   executor.MastersWritten();
   see("after a resume");
   Barrier(*rank.store, "done", rank.rank, rank.size);
