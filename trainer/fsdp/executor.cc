@@ -197,7 +197,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   int64_t largest_shard = 0;
   for (const View& master : masters_) largest_shard = std::max(largest_shard, master.NumElements());
   upload_ = NewPersistent(std::min(largest_shard, kUploadElements),
-                          {MemoryKind::kUnsharded, MemoryPlace::kPinned}, DType::kFloat32);
+                          {MemoryKind::kActivations, MemoryPlace::kPinned}, DType::kFloat32);
   scalars_ = NewPersistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);
   for (View& report : reports_) {
     report = NewPersistent(kNumScalars, {MemoryKind::kActivations, MemoryPlace::kPinned},
