@@ -95,6 +95,7 @@ std::string PlanToJson(const RunPlan& plan) {
                           .Add("activations", m.bytes(MemoryKind::kActivations))
                           .Add("unsharded", m.bytes(MemoryKind::kUnsharded))
                           .Add("snapshot", m.bytes(MemoryKind::kSnapshot))
+                          .Add("host", m.bytes() - m.bytes(MemoryPlace::kDevice))
                           .Add("outside", plan.outside);
   const auto communication =
       JsonObject()

@@ -45,7 +45,8 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   }
   if (options.generate) {
     logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
-    host_logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32, MemoryPlace::kPinned);
+    host_logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32,
+                                       {MemoryKind::kActivations, MemoryPlace::kPinned});
   }
 }
 

@@ -221,8 +221,8 @@ View Executor::NewPersistent(int64_t elements, MemoryUse use, DType dtype) {
   return view;
 }
 
-View Executor::NewBuffer(int64_t elements, DType dtype, MemoryPlace place) {
-  return NewPersistent(elements, {MemoryKind::kActivations, place}, dtype);
+View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
+  return NewPersistent(elements, use, dtype);
 }
 
 Batch Executor::NewBatch(MemoryPlace place, View* bytes) {

@@ -88,7 +88,7 @@ class Executor final : public SegmentHooks {
   std::vector<View> NewShards(MemoryUse use, DType DTypes::*as);
   std::vector<View> NewShards(MemoryUse use, const std::vector<View>& like);
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
-  View NewBuffer(int64_t elements, DType dtype, MemoryPlace place = MemoryPlace::kDevice);
+  View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 
   // Fills this rank's elements of every parameter: `fill(parameter, begin, values)` gives elements
   // [begin, begin + values.size()) of it, in the host's memory. Runs on the compute stream, on its

@@ -107,8 +107,8 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   executor.threads = options.threads;
   executor_ = std::make_unique<Executor>(*device_, allocator_, *model_, executor, alone_);
   logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32);
-  host_logits_ =
-      executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32, MemoryPlace::kPinned);
+  host_logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32,
+                                      {MemoryKind::kActivations, MemoryPlace::kPinned});
   for (int64_t i = 0; i < c.layers; ++i) {
     const View k = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
     const View v = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);

@@ -45,15 +45,15 @@ class DeviceOptimizer : public Optimizer {
  public:
   DeviceOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
       : options_(options),
-        counted_(executor.NewBuffer(sizeof(StepState), DType::kUInt8)),
-        factors_(executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8)) {
+        counted_(executor.NewBuffer(sizeof(StepState), DType::kUInt8, MemoryKind::kOptimizer)),
+        factors_(executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8, MemoryKind::kOptimizer)) {
     Stream& stream = executor.compute();
     fsdp::SetUpdates(stream, 0, counted_);
     const std::vector<std::vector<ElementRule>> rules = RulesOf(options, executor, model);
     for (size_t f = 0; f < rules.size(); ++f) {
       const FlatParameter& flat = executor.layout().flat_parameters[f];
       const int64_t bytes = flat.frozen ? 0 : RuleTableShape(rules[f].size()).NumElements();
-      rules_.push_back(executor.NewBuffer(bytes, DType::kUInt8));
+      rules_.push_back(executor.NewBuffer(bytes, DType::kUInt8, MemoryKind::kOptimizer));
       if (bytes > 0) WriteRules(stream, rules[f], flat.shard_size, rules_.back());
     }
   }
