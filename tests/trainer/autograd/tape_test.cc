@@ -20,12 +20,12 @@ class CountingAllocator final : public Allocator {
   ~CountingAllocator() override {
     for (std::byte* block : blocks_) ::operator delete[](block, std::align_val_t(64));
   }
-  std::byte* Allocate(int64_t bytes, MemoryKind) override {
+  std::byte* Allocate(int64_t bytes, MemoryUse) override {
     blocks_.push_back(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(64))));
     ++live_;
     return blocks_.back();
   }
-  void Free(std::byte*, int64_t, MemoryKind) noexcept override { --live_; }
+  void Free(std::byte*, int64_t, MemoryUse) noexcept override { --live_; }
 
   int live() const { return live_; }
   size_t total() const { return blocks_.size(); }
