@@ -1,13 +1,13 @@
 #include "trainer/ops/element_rules.h"
 
-#include <cstring>
+#include <algorithm>
 #include <string>
 
 namespace fsdp {
 namespace {
 
 void WriteRulesCpu(ThreadPool&, const std::vector<ElementRule>& rules, const View& table) {
-  std::memcpy(table.data, rules.data(), table.bytes());
+  std::ranges::copy(rules, table.As<ElementRule>());
 }
 
 }  // namespace
