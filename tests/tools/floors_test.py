@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""The floors of docs/design.md, section 1, against what the program's targets depend on."""
+"""The floors of docs/design.md, section 1, and visibility, against what targets depend on.
 
+Whom a BUILD file shows its targets is read where docs/design.md really lies: never cached.
+"""
+
+import os
 import pathlib
 import re
 import unittest
 
+ROOT = pathlib.Path(os.path.realpath("docs/design.md")).parent.parent
 DESIGN = pathlib.Path("docs/design.md").read_text()
 GRAPH = pathlib.Path("tests/tools/graph").read_text()
 
@@ -18,7 +23,7 @@ def floors():
 
 def room_of(label, rooms):
     """The room that a package or one of its sub-packages stands in."""
-    package = label.removeprefix("//").split(":")[0]
+    package = package_of(label)
     for room in rooms:
         if package == room or package.startswith(room + "/"):
             return room
@@ -29,6 +34,17 @@ def edges():
     for user, used in re.findall(r'^  "([^"\n]+)" -> "([^"\n]+)"$', GRAPH, flags=re.M):
         if user.startswith("//"):
             yield user, used
+
+
+def package_of(label):
+    return label.removeprefix("//").split(":")[0]
+
+
+def shown_to(package):
+    """The package's default_visibility."""
+    build = (ROOT / package / "BUILD.bazel").read_text()
+    entries = re.search(r"^package\(default_visibility = \[(.*?)\]\)$", build, re.S | re.M)[1]
+    return re.findall(r'"(.+?)"', entries)
 
 
 class Floors(unittest.TestCase):
@@ -56,6 +72,27 @@ class Floors(unittest.TestCase):
         rooms = floors()
         used = {room_of(label, rooms) for edge in edges() for label in edge}
         self.assertEqual(set(rooms) - used, set())
+
+    def test_a_room_is_shown_to_its_users_only(self):
+        users = {}
+        for user, used in edges():
+            if used.startswith("//") and package_of(used) != package_of(user):
+                users.setdefault(package_of(used), set()).add(package_of(user))
+        self.assertGreater(len(users), 25)
+        for package, packages in users.items():
+            if package.startswith("tools/"):
+                continue
+            for entry in shown_to(package):
+                guest = package_of(entry)
+                with self.subTest(package=package, entry=entry):
+                    self.assertNotEqual(guest, "", "shown to everybody")
+                    if guest.split("/")[0] in ("tests", "tools"):
+                        continue  # Not part of the program's graph.
+                    there = {user for user in packages if (user + "/").startswith(guest + "/")}
+                    self.assertTrue(there, "shown to a room that does not use it")
+                    if guest == "trainer":
+                        rooms = {"/".join(user.split("/")[:2]) for user in there}
+                        self.assertGreater(len(rooms), 10, "name the rooms")
 
 
 if __name__ == "__main__":

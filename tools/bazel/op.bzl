@@ -37,6 +37,7 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
             name = name + "_" + isa,
             srcs = ["cpu/%s.cc" % name, "cpu/%s.h" % name],
             copts = ["-O3"] + copts + flags,  # In every build: what must be inlined is.
+            visibility = ["//tests:__subpackages__"],
             deps = deps + ["//trainer/ops:isa"],
         )
     native.cc_library(
