@@ -87,8 +87,8 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     const std::string& of = own ? states[slice.state].tensors[slice.tensor].name
                                 : layout.flat_parameters[slice.flat].name;
     tensors_.push_back(state + "/" + of + "/" + std::string(Name(slice.dtype)));
-    SafetensorsEntry& entry = entries.emplace_back(tensors_.back(), ToSafetensorsType(slice.dtype),
-                                                   std::vector<int64_t>());
+    entries.push_back({tensors_.back(), ToSafetensorsType(slice.dtype), {}});
+    SafetensorsEntry& entry = entries.back();
     if (own) {
       const Shape& shape = states[slice.state].tensors[slice.tensor].shape;
       for (int i = 0; i < shape.rank(); ++i) entry.shape.push_back(shape[i]);

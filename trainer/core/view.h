@@ -47,6 +47,7 @@ struct BasicView {
   BasicView() = default;
   BasicView(Byte* d, DType t, const Shape& s) : data(d), dtype(t), shape(s) {}
   // A View is a ConstView.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   operator BasicView<const std::byte>() const requires(!std::is_const_v<Byte>) {
     return {data, dtype, shape};
   }

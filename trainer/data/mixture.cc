@@ -17,7 +17,7 @@ constexpr int kBits = 62;
 
 bool Mixture::CanShare(std::span<const double> weights) {
   try {
-    Mixture(weights, 0);
+    const Mixture made(weights, 0);
     return true;
   } catch (const std::invalid_argument&) {
     return false;

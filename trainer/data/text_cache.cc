@@ -80,8 +80,9 @@ std::string DefaultTokenCache() {
 }
 
 std::shared_ptr<const TokenSource> OpenTextTokens(
-    const std::string& cache, std::shared_ptr<const Tokenizer> tokenizer, const std::string& name,
-    TokenizeOptions options, const std::function<void(const std::string&)>& say) {
+    const std::string& cache, const std::shared_ptr<const Tokenizer>& tokenizer,
+    const std::string& name, TokenizeOptions options,
+    const std::function<void(const std::string&)>& say) {
   const std::vector<DataFile> inputs = DescribeInputs(options.files);
   char key[17];
   std::snprintf(key, sizeof(key), "%016llx",

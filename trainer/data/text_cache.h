@@ -26,8 +26,9 @@ std::string DefaultTokenCache();
 //
 // The source's Files() are the text's, as stored; its Where() names a place in the cache.
 std::shared_ptr<const TokenSource> OpenTextTokens(
-    const std::string& cache, std::shared_ptr<const Tokenizer> tokenizer, const std::string& name,
-    TokenizeOptions options, const std::function<void(const std::string&)>& say);
+    const std::string& cache, const std::shared_ptr<const Tokenizer>& tokenizer,
+    const std::string& name, TokenizeOptions options,
+    const std::function<void(const std::string&)>& say);
 
 }  // namespace fsdp
 

@@ -87,7 +87,7 @@ std::shared_ptr<const TokenSource> SliceSource(std::shared_ptr<const TokenSource
   return std::make_shared<Slice>(std::move(source), begin, end);
 }
 
-TrainAndValid SplitSource(std::shared_ptr<const TokenSource> source, double valid_fraction) {
+TrainAndValid SplitSource(const std::shared_ptr<const TokenSource>& source, double valid_fraction) {
   if (!(valid_fraction > 0 && valid_fraction < 1)) {
     throw std::invalid_argument("[SplitSource] valid_fraction is " +
                                 std::to_string(valid_fraction) + ", want it between 0 and 1");

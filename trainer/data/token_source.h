@@ -47,7 +47,7 @@ struct TrainAndValid {
 // The last floor(size * valid_fraction) tokens for validation, all before them for training: no
 // target of one is an input or a target of the other. Wants 0 < valid_fraction < 1; throws
 // DataError if one side would be empty.
-TrainAndValid SplitSource(std::shared_ptr<const TokenSource> source, double valid_fraction);
+TrainAndValid SplitSource(const std::shared_ptr<const TokenSource>& source, double valid_fraction);
 
 // The same tokens, with documents that end at `eot`.
 std::shared_ptr<const TokenSource> WithEot(std::shared_ptr<const TokenSource> source, int32_t eot);

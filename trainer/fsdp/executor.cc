@@ -266,7 +266,7 @@ std::vector<View> Executor::NewShards(MemoryUse use, const std::vector<View>& li
   return shards;
 }
 
-void Executor::Initialize(FillParameter fill) {
+void Executor::Initialize(const FillParameter& fill) {
   for (size_t f = 0; f < flats_.size(); ++f) {
     const int64_t size = layout_.flat_parameters[f].shard_size;
     for (int64_t at = 0; at < size; at += upload_.NumElements()) {

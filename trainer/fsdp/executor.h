@@ -94,7 +94,7 @@ class Executor final : public SegmentHooks {
   // [begin, begin + values.size()) of it, in the host's memory. Runs on the compute stream, on its
   // threads; returns when enqueued. Padding becomes zero.
   using FillParameter = std::function<void(const Parameter&, int64_t begin, std::span<float>)>;
-  void Initialize(FillParameter fill);
+  void Initialize(const FillParameter& fill);
   // Who writes master weights in another way says so, before the next step: enqueues the compute
   // copies, where there are any.
   void MastersWritten();

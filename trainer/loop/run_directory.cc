@@ -184,7 +184,7 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
 // The first of DIR/metrics.1, DIR/metrics.2, ... of which there is no .jsonl.
 std::string FreeAside(const RunDirectory& directory) {
   for (int i = 1;; ++i) {
-    const std::string aside = directory.path + "/metrics." + std::to_string(i);
+    std::string aside = directory.path + "/metrics." + std::to_string(i);
     if (!PathExists(aside + ".jsonl")) return aside;
   }
 }

@@ -131,7 +131,7 @@ class Trainer {
 
   // What this rank is in: of the streams, where they are in something, otherwise of the host.
   std::string Where() const {
-    const std::string streams = session_ ? session_->executor().Where() : "";
+    std::string streams = session_ ? session_->executor().Where() : "";
     if (!streams.empty()) return streams;
     return stage_ + (step_ > 0 ? ", after step " + std::to_string(step_) : "");
   }

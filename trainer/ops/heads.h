@@ -17,7 +17,7 @@ struct BasicHeads {
 
   BasicHeads() = default;
   BasicHeads(const AnyView& t, int64_t f, int64_t n) : tensor(t), first(f), count(n) {}
-  template <typename Other>
+  template <typename Other>  // NOLINTNEXTLINE(google-explicit-constructor): as a View.
   BasicHeads(const BasicHeads<Other>& o) : tensor(o.tensor), first(o.first), count(o.count) {}
 
   // Elements from one row of a head to the next.

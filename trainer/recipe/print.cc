@@ -93,6 +93,7 @@ std::string DescribeSchema(const Json& schema) {
     if (!schema.contains(keyword)) return;
     const Json& at = schema[keyword];
     // Bounds that only say how many bits there are tell nobody anything.
+    // NOLINTNEXTLINE(misc-redundant-expression): the numbers differ in type and value.
     if (at == std::numeric_limits<int32_t>::max() || at == std::numeric_limits<int64_t>::max() ||
         at == std::numeric_limits<float>::max()) {
       return;

@@ -84,7 +84,7 @@ Type<std::string> Text();  // Not empty.
 // Names that other versions know and this one does not.
 struct Later {
   Later() = default;
-  explicit Later(std::initializer_list<const char*> list);
+  Later(std::initializer_list<const char*> list);
 
   std::vector<std::string> names;
 };

@@ -138,7 +138,8 @@ class TreeBuilder : public YAML::EventHandler {
     Add(frame.mark, frame.anchor, frame.node);
   }
 
-  void Add(const YAML::Mark& mark, YAML::anchor_t anchor, std::shared_ptr<const YamlNode> node) {
+  void Add(const YAML::Mark& mark, YAML::anchor_t anchor,
+           const std::shared_ptr<const YamlNode>& node) {
     if (anchor != 0) anchors_[anchor] = node;
     if (stack_.empty()) {
       root_ = node;

@@ -79,8 +79,8 @@ std::string AddressOfInterface(const std::string& interface) {
 std::string AgreeOnAddress(Store& store, const std::string& name, int rank, int size,
                            const std::string& master) {
   const char* interface = std::getenv("FSDP_TRAIN_IFACE");
-  const std::string mine = interface != nullptr && *interface != 0 ? AddressOfInterface(interface)
-                                                                   : AddressTowards(master);
+  std::string mine = interface != nullptr && *interface != 0 ? AddressOfInterface(interface)
+                                                             : AddressTowards(master);
   // What this rank takes the master's address to be: of use to the master where it is a real one.
   std::string theirs;
   addrinfo hints{};

@@ -22,7 +22,7 @@ class CpuStream;
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(CpuOptions options = {}) : Device(options.checker), options_(options) {}
+  explicit CpuDevice(const CpuOptions& options = {}) : Device(options.checker), options_(options) {}
 
   DeviceType type() const override { return DeviceType::kCpu; }
   std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) override;
