@@ -1,4 +1,4 @@
-// Writing JSON (RFC 8259): the few shapes that our files need. Reading is nlohmann's.
+// Writing JSON (RFC 8259): the few shapes that our files need. Reading is json_reader.h.
 #ifndef FSDP_TRAIN_TRAINER_CORE_JSON_H_
 #define FSDP_TRAIN_TRAINER_CORE_JSON_H_
 

@@ -1,0 +1,100 @@
+// Reading JSON (RFC 8259) from files that may hold anything: a value knows its place, conversions
+// are exact, and what is not as it must be is refused with the exception and in the words of
+// whoever reads.
+#ifndef FSDP_TRAIN_TRAINER_CORE_JSON_READER_H_
+#define FSDP_TRAIN_TRAINER_CORE_JSON_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>  // The whole takes 4 s to compile.
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+
+// How a file is refused: "<path>: <place><separator><words>".
+struct JsonErrors {
+  void (*raise)(const std::string& message);  // Throws.
+  const char* separator = ": ";
+  bool shows_value = false;                 // Before the words for a type: "2.5 is not an integer".
+  const char* key_quote = "";               // On both sides of the key in "has no key".
+  const char* not_json = nullptr;           // Null: what the parser says.
+  const char* integer = "want an integer";  // " from 1 to 2" follows where there is a range.
+  const char* number = "is not a number";
+  const char* text = "is not a string";
+  const char* boolean = "is neither true nor false";
+  const char* list = "is not a list";
+  const char* object = "is not an object";
+};
+
+// A value of a document, which lives as long as one of its values. Cheap to copy.
+class JsonValue {
+ public:
+  [[noreturn]] void Refuse(const std::string& reason) const;
+  // The same of a member, which need not be there.
+  [[noreturn]] void Refuse(const std::string& key, const std::string& reason) const;
+
+  // As in "units[3].name"; what ParseJson() was told of the document itself.
+  const std::string& place() const { return place_; }
+  // The same value, called `place` in messages.
+  JsonValue Named(std::string place) const;
+
+  bool IsObject() const;
+  bool IsList() const;
+  bool IsNumber() const;
+  bool IsText() const;
+  bool IsInteger(int64_t least, int64_t most) const;
+  // Whether it equals the value of this JSON text; 1 and 1.0 are equal.
+  bool Is(std::string_view json) const;
+
+  // Members of what is no object: none.
+  bool Has(const std::string& key) const;                       // Null, too.
+  std::optional<JsonValue> Find(const std::string& key) const;  // Null counts as absent.
+  JsonValue At(const std::string& key) const;                   // Refuses where there is none.
+
+  // By key, in the order of the keys' bytes.
+  std::vector<std::pair<std::string, JsonValue>> Members() const;
+  std::vector<JsonValue> Elements() const;
+
+  // Refuse another type: 1.5, 1.0 and true are no integers.
+  int64_t Integer() const;
+  int64_t Integer(int64_t least, int64_t most) const;
+  uint64_t Unsigned() const;
+  double Number() const;
+  bool Boolean() const;
+  const std::string& Text() const;
+
+  std::string Dump() const;  // Its JSON text.
+  // For messages, in ASCII: short, whatever it holds.
+  std::string Show() const;
+
+ private:
+  struct Document;
+  friend JsonValue ParseJson(std::string_view, std::string, const JsonErrors&, std::string);
+
+  JsonValue(std::shared_ptr<const Document> document, const nlohmann::json* json,
+            std::string place);
+  std::string PlaceOf(const std::string& key) const;
+  [[noreturn]] void RefuseType(const std::string& words) const;
+
+  std::shared_ptr<const Document> document_;
+  const nlohmann::json* json_;
+  std::string place_;
+};
+
+// Of equal keys the last counts, as for Python's json. Refuses text that is no JSON or goes on
+// behind it, strings that are no UTF-8, and nesting of more than 100 levels: nothing that walks the
+// document can exhaust a stack. `path` may be empty, then messages begin with the place; `place`:
+// what they call the document itself.
+JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& errors,
+                    std::string place = "");
+
+// For messages, in quotes: what a damaged or hostile file holds may be long, or no text at all.
+std::string Quote(std::string_view text);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CORE_JSON_READER_H_
