@@ -14,6 +14,7 @@
 
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -28,14 +29,6 @@ constexpr int64_t kMaxFileBytes = int64_t{1} << 60;  // Sums and products below 
 constexpr int64_t kMinChunkBytes = int64_t{1} << 12, kMaxChunkBytes = int64_t{1} << 26;
 constexpr size_t kHexDigits = 16;
 constexpr std::string_view kBeforeChecksum = "{\"checksum\": \"", kAfterChecksum = "\",\n";
-
-// For messages: what a damaged or hostile manifest holds may be long, or no text at all.
-std::string Quote(std::string_view text) {
-  constexpr size_t kShown = 100;
-  std::string out = "'";
-  for (const char c : text.substr(0, kShown)) out += c >= ' ' && c < 0x7f ? c : '?';
-  return out + (text.size() > kShown ? "...'" : "'");
-}
 
 std::string ToHex(uint64_t value) {
   char text[kHexDigits + 1];
@@ -54,96 +47,20 @@ std::optional<uint64_t> FromHex(std::string_view text) {
   return value;
 }
 
-// A value of the document with the words for where it stands. Conversions are exact: nlohmann's own
-// would take 1.5 or true for the integer 1.
-class Node {
- public:
-  Node(const Json& json, std::string where, const std::string& path)
-      : json_(json), where_(std::move(where)), path_(path) {}
+constexpr JsonErrors kErrors{
+    .raise = [](const std::string& message) { throw CheckpointError(message); }};
 
-  [[noreturn]] void Refuse(const std::string& reason) const {
-    throw CheckpointError(path_ + ": " + (where_.empty() ? "" : where_ + ": ") + reason);
-  }
+uint64_t Hex(const JsonValue& json) {
+  const std::optional<uint64_t> value = FromHex(json.Text());
+  if (!value) json.Refuse("want 16 hexadecimal digits");
+  return *value;
+}
 
-  Node At(const char* key) const {
-    const auto it = json_.is_object() ? json_.find(key) : json_.end();
-    if (!json_.is_object() || it == json_.end()) Refuse(std::string("has no ") + key);
-    return {*it, where_.empty() ? key : where_ + "." + key, path_};
-  }
-
-  bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
-
-  // By key, in the order of the text.
-  std::vector<std::pair<std::string, Node>> Members() const {
-    if (!json_.is_object()) Refuse("is not an object");
-    std::vector<std::pair<std::string, Node>> members;
-    for (const auto& [key, value] : json_.items()) {
-      members.emplace_back(key, Node(value, where_ + "." + Quote(key), path_));
-    }
-    return members;
-  }
-
-  std::vector<Node> Elements() const {
-    if (!json_.is_array()) Refuse("is not a list");
-    std::vector<Node> nodes;
-    nodes.reserve(json_.size());
-    for (size_t i = 0; i < json_.size(); ++i) {
-      nodes.emplace_back(json_[i], where_ + "[" + std::to_string(i) + "]", path_);
-    }
-    return nodes;
-  }
-
-  int64_t Integer(int64_t least, int64_t most) const {
-    const bool fits = json_.is_number_integer() &&
-                      !(json_.is_number_unsigned() &&
-                        json_.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
-    const int64_t value = fits ? json_.get<int64_t>() : -1;
-    if (!fits || value < least || value > most) {
-      Refuse("want an integer from " + std::to_string(least) + " to " + std::to_string(most));
-    }
-    return value;
-  }
-
-  uint64_t Unsigned() const {
-    if (!json_.is_number_unsigned()) Refuse("want an unsigned integer of 64 bits");
-    return json_.get<uint64_t>();
-  }
-
-  bool Boolean() const {
-    if (!json_.is_boolean()) Refuse("is neither true nor false");
-    return json_.get<bool>();
-  }
-
-  const std::string& Text() const {
-    if (!json_.is_string()) Refuse("is not a string");
-    return json_.get_ref<const std::string&>();
-  }
-
-  uint64_t Hex() const {
-    const std::optional<uint64_t> value = FromHex(Text());
-    if (!value) Refuse("want 16 hexadecimal digits");
-    return *value;
-  }
-
-  // A name of our own: printed in messages, part of a tensor's name.
-  const std::string& PlainName() const {
-    const std::string& name = Text();
-    if (name.empty()) Refuse("is empty");
-    return name;
-  }
-
- private:
-  const Json& json_;
-  std::string where_;
-  const std::string& path_;
-};
-
-Json Parse(std::string_view text, const std::string& path) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& error) {
-    throw CheckpointError(path + ": " + error.what());
-  }
+// A name of our own: printed in messages, part of a tensor's name.
+const std::string& PlainName(const JsonValue& json) {
+  const std::string& name = json.Text();
+  if (name.empty()) json.Refuse("is empty");
+  return name;
 }
 
 std::string Dump(const Json& json) {
@@ -164,11 +81,11 @@ std::string Dump(const std::vector<DataFile>& files) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::vector<DataFile> ParseDataFiles(const Node& node) {
+std::vector<DataFile> ParseDataFiles(const JsonValue& node) {
   std::vector<DataFile> files;
-  for (const Node& file : node.Elements()) {
-    files.push_back({file.At("path").Text(), file.At("bytes").Integer(0, kMaxFileBytes),
-                     file.At("hash").Hex()});
+  for (const JsonValue& file : node.Elements()) {
+    files.push_back(
+        {file.At("path").Text(), file.At("bytes").Integer(0, kMaxFileBytes), Hex(file.At("hash"))});
   }
   return files;
 }
@@ -211,9 +128,9 @@ Json ToJson(const FlatParameter& flat) {
           {"parameters", std::move(parameters)}};
 }
 
-Shape ParseShape(const Node& node) {
+Shape ParseShape(const JsonValue& node) {
   std::vector<int64_t> dims;
-  for (const Node& dim : node.At("shape").Elements()) {
+  for (const JsonValue& dim : node.At("shape").Elements()) {
     dims.push_back(dim.Integer(0, Shape::kMaxElements));
   }
   try {
@@ -223,24 +140,24 @@ Shape ParseShape(const Node& node) {
   }
 }
 
-Placement ParsePlacement(const Node& node) {
+Placement ParsePlacement(const JsonValue& node) {
   Placement p;
-  p.name = node.At("name").PlainName();
+  p.name = PlainName(node.At("name"));
   p.shape = ParseShape(node);
   p.offset = node.At("offset").Integer(0, Shape::kMaxElements);
   return p;
 }
 
-FlatParameter ParseFlatParameter(const Node& node, int shards) {
+FlatParameter ParseFlatParameter(const JsonValue& node, int shards) {
   FlatParameter flat;
-  flat.name = node.At("name").PlainName();
+  flat.name = PlainName(node.At("name"));
   flat.size = node.At("size").Integer(0, Shape::kMaxElements);
   flat.shard_size = node.At("shard_size").Integer(0, flat.size);
   flat.frozen = node.At("frozen").Boolean();
   if (flat.size % shards != 0 || flat.size / shards != flat.shard_size) {
     node.Refuse("size is not " + std::to_string(shards) + " times shard_size");
   }
-  for (const Node& p : node.At("parameters").Elements()) {
+  for (const JsonValue& p : node.At("parameters").Elements()) {
     flat.parameters.push_back(ParsePlacement(p));
   }
   std::vector<const Placement*> order;
@@ -257,26 +174,26 @@ FlatParameter ParseFlatParameter(const Node& node, int shards) {
   return flat;
 }
 
-DType ParseDType(const Node& node) {
+DType ParseDType(const JsonValue& node) {
   const std::optional<DType> dtype = FindStateDType(node.Text());
   if (!dtype) node.Refuse("no dtype of states is called " + Quote(node.Text()));
   return *dtype;
 }
 
-OwnTensor ParseOwnTensor(const Node& node) {
+OwnTensor ParseOwnTensor(const JsonValue& node) {
   OwnTensor tensor;
-  tensor.name = node.At("name").PlainName();
-  if (node.Has("owner")) tensor.owner = node.At("owner").PlainName();
+  tensor.name = PlainName(node.At("name"));
+  if (node.Has("owner")) tensor.owner = PlainName(node.At("owner"));
   tensor.dtype = ParseDType(node.At("dtype"));
   tensor.shape = ParseShape(node);
   if (tensor.shape.NumElements() == 0) node.Refuse("has no elements");
   return tensor;
 }
 
-StateFormat ParseFormat(const Node& node, const std::string& name,
+StateFormat ParseFormat(const JsonValue& node, const std::string& name,
                         const std::vector<FlatParameter>& flats) {
   StateFormat state{name, Grid::kElement, {}, {}};
-  const Node grid = node.At("grid");
+  const JsonValue grid = node.At("grid");
   const std::optional<Grid> known = FindGrid(grid.Text());
   if (!known) grid.Refuse("no grid is called " + Quote(grid.Text()));
   state.grid = *known;
@@ -285,7 +202,7 @@ StateFormat ParseFormat(const Node& node, const std::string& name,
     for (const FlatParameter& flat : flats) {
       for (const Placement& p : flat.parameters) parameters.insert(p.name);
     }
-    for (const Node& tensor : node.At("tensors").Elements()) {
+    for (const JsonValue& tensor : node.At("tensors").Elements()) {
       state.tensors.push_back(ParseOwnTensor(tensor));
       const std::string& owner = state.tensors.back().owner;
       if (!owner.empty() && parameters.count(owner) == 0) {
@@ -302,7 +219,7 @@ StateFormat ParseFormat(const Node& node, const std::string& name,
     if (FlatHasState(flats[u], name)) without[flats[u].name] = u;
   }
   state.dtypes.resize(flats.size(), DType::kFloat32);
-  const Node dtypes = node.At("dtypes");
+  const JsonValue dtypes = node.At("dtypes");
   for (const auto& [flat, dtype] : dtypes.Members()) {
     const auto it = without.find(flat);
     if (it == without.end()) dtypes.Refuse("no flat parameter " + Quote(flat) + " has the state");
@@ -313,13 +230,13 @@ StateFormat ParseFormat(const Node& node, const std::string& name,
   return state;
 }
 
-ManifestSlice ParseSlice(const Node& node, int64_t file_bytes, int64_t version) {
+ManifestSlice ParseSlice(const JsonValue& node, int64_t file_bytes, int64_t version) {
   ManifestSlice s;
-  s.state = node.At("state").PlainName();
+  s.state = PlainName(node.At("state"));
   if (version > 1 && node.Has("tensor")) {
-    s.tensor = node.At("tensor").PlainName();
+    s.tensor = PlainName(node.At("tensor"));
   } else {
-    s.flat = node.At("unit").PlainName();
+    s.flat = PlainName(node.At("unit"));
   }
   s.begin = node.At("begin").Integer(0, Shape::kMaxElements);
   s.count = node.At("count").Integer(1, Shape::kMaxElements);
@@ -330,18 +247,18 @@ ManifestSlice ParseSlice(const Node& node, int64_t file_bytes, int64_t version) 
   return s;
 }
 
-ManifestFile ParseFile(const Node& node, int64_t version) {
+ManifestFile ParseFile(const JsonValue& node, int64_t version) {
   ManifestFile file;
   file.name = node.At("name").Text();
   file.bytes = node.At("bytes").Integer(0, kMaxFileBytes);
   file.chunk_bytes = node.At("chunk_bytes").Integer(kMinChunkBytes, kMaxChunkBytes);
-  for (const Node& chunk : node.At("chunks").Elements()) file.chunks.push_back(chunk.Hex());
+  for (const JsonValue& chunk : node.At("chunks").Elements()) file.chunks.push_back(Hex(chunk));
   const int64_t chunks = (file.bytes + file.chunk_bytes - 1) / file.chunk_bytes;
   if (static_cast<int64_t>(file.chunks.size()) != chunks) {
     node.Refuse("has checksums of " + std::to_string(file.chunks.size()) + " chunks, want " +
                 std::to_string(chunks));
   }
-  for (const Node& slice : node.At("slices").Elements()) {
+  for (const JsonValue& slice : node.At("slices").Elements()) {
     file.slices.push_back(ParseSlice(slice, file.bytes, version));
   }
   std::vector<const ManifestSlice*> order;
@@ -356,7 +273,7 @@ ManifestFile ParseFile(const Node& node, int64_t version) {
   return file;
 }
 
-void CheckNames(const Node& document, const std::vector<std::string>& names,
+void CheckNames(const JsonValue& document, const std::vector<std::string>& names,
                 const std::vector<FlatParameter>& flat_parameters) {
   std::set<std::string_view> states, flats, parameters;
   for (const std::string& state : names) {
@@ -371,7 +288,8 @@ void CheckNames(const Node& document, const std::vector<std::string>& names,
 }
 
 // In the order of `names`.
-std::vector<StateFormat> ParseFormats(const Node& formats, const std::vector<std::string>& names,
+std::vector<StateFormat> ParseFormats(const JsonValue& formats,
+                                      const std::vector<std::string>& names,
                                       const std::vector<FlatParameter>& flats) {
   std::map<std::string_view, size_t> without;  // Those whose format is to come.
   for (size_t s = 0; s < names.size(); ++s) without[names[s]] = s;
@@ -387,7 +305,7 @@ std::vector<StateFormat> ParseFormats(const Node& formats, const std::vector<std
 }
 
 // What each slice is of is there, and takes as many bytes as the slice has.
-void CheckSlices(const Node& document, const Manifest& manifest) {
+void CheckSlices(const JsonValue& document, const Manifest& manifest) {
   std::map<std::pair<std::string_view, std::string_view>, int64_t> value_bytes;
   for (const StateFormat& state : manifest.states) {
     for (const OwnTensor& t : state.tensors) value_bytes[{state.name, t.name}] = SizeOf(t.dtype);
@@ -422,7 +340,7 @@ void CheckSlices(const Node& document, const Manifest& manifest) {
   }
 }
 
-void CheckCoverage(const Node& document, const Manifest& manifest) {
+void CheckCoverage(const JsonValue& document, const Manifest& manifest) {
   const Extents extents = ExtentsOf(manifest);
   const auto check = [&](const std::string& state, const char* kind, const std::string& name,
                          int64_t want) {
@@ -498,8 +416,7 @@ std::string ManifestFileToJson(const ManifestFile& file) {
 }
 
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path) {
-  const Json document = Parse(json, path);
-  return ParseFile(Node(document, "", path), kVersion);
+  return ParseFile(ParseJson(json, path, kErrors), kVersion);
 }
 
 std::string ManifestToText(const Manifest& manifest) {
@@ -558,8 +475,7 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     refuse("is damaged: its contents do not have its checksum");
   }
 
-  const Json json = Parse(text, path);
-  const Node document(json, "", path);
+  const JsonValue document = ParseJson(text, path, kErrors);
   if (const std::string& format = document.At("format").Text(); format != kFormat) {
     refuse("has the format " + Quote(format) + ", want '" + kFormat + "'");
   }
@@ -579,19 +495,20 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   manifest.meta.recipe = document.At("recipe").Text();
   manifest.meta.config = document.At("config").Text();
   if (document.Has("data")) {
-    const Node data = document.At("data");
+    const JsonValue data = document.At("data");
     manifest.meta.data = {ParseDataFiles(data.At("train")), ParseDataFiles(data.At("valid"))};
   }
   std::vector<std::string> states;
-  for (const Node& state : document.At("states").Elements()) states.push_back(state.PlainName());
-  for (const Node& flat : document.At("units").Elements()) {
+  for (const JsonValue& state : document.At("states").Elements())
+    states.push_back(PlainName(state));
+  for (const JsonValue& flat : document.At("units").Elements()) {
     manifest.flat_parameters.push_back(ParseFlatParameter(flat, manifest.shards));
   }
   CheckNames(document, states, manifest.flat_parameters);
   manifest.states = version == 1
                         ? ElementStates(states, manifest.flat_parameters.size())
                         : ParseFormats(document.At("formats"), states, manifest.flat_parameters);
-  for (const Node& file : document.At("files").Elements()) {
+  for (const JsonValue& file : document.At("files").Elements()) {
     manifest.files.push_back(ParseFile(file, version));
     const std::string want = RankFileName(static_cast<int>(manifest.files.size()) - 1);
     if (manifest.files.back().name != want) {

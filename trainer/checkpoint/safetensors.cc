@@ -17,6 +17,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 
 namespace fsdp {
 namespace {
@@ -48,16 +49,6 @@ constexpr std::array<TypeEntry, 15> kTypes = {{
     {"F64", 8},
 }};
 static_assert(kTypes.size() == static_cast<size_t>(SafetensorsType::kF64) + 1);
-
-// For messages: names come from the file, which may hold anything.
-std::string Quote(std::string_view text) {
-  constexpr size_t kShown = 100;
-  std::string out = "'";
-  for (const char c : text.substr(0, kShown)) {
-    out += c >= ' ' && c < 0x7f ? c : '?';
-  }
-  return out + (text.size() > kShown ? "...'" : "'");
-}
 
 std::string ToString(const std::vector<int64_t>& shape) {
   constexpr size_t kShown = 8;
