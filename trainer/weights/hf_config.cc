@@ -11,94 +11,74 @@
 #include <set>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMaxBytes = size_t{1} << 20;
-constexpr size_t kMaxDepth = 100;
 
-// A value in a message: short, whatever the file holds.
-std::string Show(const Json& value) {
-  constexpr size_t kShown = 60;
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return "a list";
-  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
-}
+constexpr JsonErrors kErrors{
+    .raise = [](const std::string& message) { throw CheckpointError(message); },
+    .shows_value = true,
+    .integer = "is not an integer",
+    .boolean = "is not true or false"};
 
-// A JSON object key by key, with the types that its values must have: null counts as absent. What
-// has not been asked for at the end is ignored.
+// An object key by key: null counts as absent. What has not been asked for at the end is ignored.
 class Object {
  public:
-  Object(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+  explicit Object(JsonValue json) : json_(std::move(json)) {}
 
   [[noreturn]] void Refuse(const std::string& key, const std::string& reason) const {
-    throw CheckpointError(where_ + key + ": " + reason);
+    json_.Refuse(key, reason);
   }
 
-  const Json* Find(const std::string& key) {
+  std::optional<JsonValue> Find(const std::string& key) {
     asked_.insert(key);
-    const auto it = json_.find(key);
-    return it == json_.end() || it->is_null() ? nullptr : &*it;
+    return json_.Find(key);
   }
-  bool Holds(const std::string& key) const { return json_.contains(key); }  // Null, too.
+  bool Holds(const std::string& key) const { return json_.Has(key); }  // Null, too.
 
   std::optional<int64_t> Integer(const std::string& key) {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::nullopt;
-    const bool fits = value->is_number_integer() &&
-                      !(value->is_number_unsigned() &&
-                        value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
-    if (!fits) Refuse(key, Show(*value) + " is not an integer");
-    return value->get<int64_t>();
+    const auto value = Find(key);
+    return value ? std::optional(value->Integer()) : std::nullopt;
   }
   std::optional<double> Real(const std::string& key) {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number()) Refuse(key, Show(*value) + " is not a number");
-    return value->get<double>();
+    const auto value = Find(key);
+    return value ? std::optional(value->Number()) : std::nullopt;
   }
   std::optional<std::string> Text(const std::string& key) {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_string()) Refuse(key, Show(*value) + " is not a string");
-    return value->get<std::string>();
+    const auto value = Find(key);
+    return value ? std::optional(value->Text()) : std::nullopt;
   }
   std::optional<bool> Boolean(const std::string& key) {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_boolean()) Refuse(key, Show(*value) + " is not true or false");
-    return value->get<bool>();
+    const auto value = Find(key);
+    return value ? std::optional(value->Boolean()) : std::nullopt;
   }
 
   // What is not computed here must be absent or have one of these values, which are JSON texts and
   // mean that there is nothing of it to compute.
   void WantOneOf(const std::string& key, const std::vector<const char*>& values) {
-    const Json* value = Find(key);
-    if (value == nullptr) return;
+    const auto value = Find(key);
+    if (!value) return;
     std::string list;
     for (const char* v : values) {
-      if (*value == Json::parse(v)) return;
+      if (value->Is(v)) return;
       list.append(list.empty() ? "" : " and ").append(v);
     }
-    Refuse(key, Show(*value) + " is not in this version, only " + (list.empty() ? "null" : list));
+    value->Refuse(value->Show() + " is not in this version, only " +
+                  (list.empty() ? "null" : list));
   }
 
-  std::vector<std::string> Unasked() const {
-    std::vector<std::string> keys;
-    for (const auto& [key, value] : json_.items()) {
-      if (asked_.count(key) == 0) keys.push_back(key);
-    }
-    return keys;
+  std::vector<std::pair<std::string, JsonValue>> Unasked() const {
+    auto members = json_.Members();
+    std::erase_if(members, [&](const auto& member) { return asked_.count(member.first) > 0; });
+    return members;
   }
 
  private:
-  const Json& json_;
-  const std::string where_;  // "dir/config.json: "
+  const JsonValue json_;
   std::set<std::string> asked_;
 };
 
@@ -275,35 +255,34 @@ void CheckWindow(const Relative& family, const LlamaConfig& config, Object& hf) 
                                     " is not in this version, only null, or no fewer than "
                                     "max_position_embeddings");
   }
-  const Json* layers = hf.Find("layer_types");
-  if (layers == nullptr) return;
-  if (!layers->is_array()) hf.Refuse("layer_types", Show(*layers) + " is not a list");
-  for (const Json& layer : *layers) {
-    if (layer != "full_attention") {
-      hf.Refuse("layer_types", Show(layer) + " is not in this version, only \"full_attention\"");
+  const auto layers = hf.Find("layer_types");
+  if (!layers) return;
+  for (const JsonValue& layer : layers->Elements()) {
+    if (!layer.Is("\"full_attention\"")) {
+      layers->Refuse(layer.Show() + " is not in this version, only \"full_attention\"");
     }
   }
 }
 
 // rope_theta and rope_scaling, or both as rope_parameters, which newer files have.
-void ReadRope(Object& hf, const std::string& where, LlamaConfig& config) {
+void ReadRope(Object& hf, LlamaConfig& config) {
   if (const auto theta = hf.Real("rope_theta")) config.rope_theta = *theta;
   const char* key = hf.Holds("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const Json* json = hf.Find(key);
+  const auto json = hf.Find(key);
   hf.Find("rope_scaling");
-  if (json == nullptr) return;
-  if (!json->is_object()) hf.Refuse(key, Show(*json) + " is not an object");
-  Object rope(*json, where + key + ".");
+  if (!json) return;
+  if (!json->IsObject()) json->Refuse(json->Show() + " is not an object");
+  Object rope(*json);
   if (const auto theta = rope.Real("rope_theta")) config.rope_theta = *theta;
   rope.WantOneOf("partial_rotary_factor", {"1", "1.0"});
-  const char* type_key = rope.Find("rope_type") != nullptr ? "rope_type" : "type";
+  const char* type_key = rope.Find("rope_type") ? "rope_type" : "type";
   const std::string type = rope.Text(type_key).value_or("default");
   rope.Find("type");
   RopeScaling& scaling = config.rope_scaling;
   const auto names = NamesOf(RopeScaling::Type());
   const auto found = std::find(names.begin(), names.end(), type);
   if (found == names.end()) {
-    rope.Refuse(type_key, Show(Json(type)) + " is not in this version");
+    rope.Refuse(type_key, rope.Find(type_key)->Show() + " is not in this version");
   }
   scaling.type = static_cast<RopeScaling::Type>(found - names.begin());
   VisitFields(scaling, [&](const char* name, auto& field) {
@@ -327,11 +306,11 @@ void ReadRope(Object& hf, const std::string& where, LlamaConfig& config) {
     scaling.original_max_position_embeddings.reset();  // It goes by max_position_embeddings.
   }
   if (const auto unknown = rope.Unasked(); !unknown.empty()) {
-    rope.Refuse(unknown[0], "is not in this version");
+    rope.Refuse(unknown[0].first, "is not in this version");
   }
 }
 
-LlamaConfig ReadLlama(const Relative& family, Object& hf, const std::string& where) {
+LlamaConfig ReadLlama(const Relative& family, Object& hf) {
   LlamaConfig config = family.defaults;
   for (const auto& [key, field] : kLlamaIntegers) {
     if (const auto value = hf.Integer(key)) config.*field = *value;
@@ -359,7 +338,7 @@ LlamaConfig ReadLlama(const Relative& family, Object& hf, const std::string& whe
   } else {
     hf.WantOneOf("mlp_bias", {"false"});
   }
-  ReadRope(hf, where, config);
+  ReadRope(hf, config);
   CheckWindow(family, config, hf);
   for (const Feature& f : LlamaFeatures()) hf.WantOneOf(f.key, f.harmless);
   return config;
@@ -414,60 +393,46 @@ nlohmann::ordered_json WriteLlama(const LlamaConfig& config) {
 
 // Dropout in places where we have none: refused, whatever the key is called. Heads of other tasks
 // are not built.
-void RefuseOtherDropouts(const Json& json, const std::vector<std::string>& unasked,
+void RefuseOtherDropouts(const std::vector<std::pair<std::string, JsonValue>>& unasked,
                          const Object& hf) {
-  for (const std::string& key : unasked) {
+  for (const auto& [key, value] : unasked) {
     if (key == "summary_first_dropout" || key == "classifier_dropout") continue;
     const bool drops = key.find("drop") != std::string::npos;
-    const Json& value = json.at(key);
-    if (drops && value.is_number() && value != 0) {
-      hf.Refuse(key, Show(value) + " is not in this version, only 0");
+    if (drops && value.IsNumber() && !value.Is("0")) {
+      hf.Refuse(key, value.Show() + " is not in this version, only 0");
     }
   }
 }
 
 // One id or a list of them; what is none is nobody's.
-std::vector<int32_t> Ids(const Json* value) {
+std::vector<int32_t> Ids(const std::optional<JsonValue>& value) {
   std::vector<int32_t> ids;
-  const auto add = [&](const Json& id) {
-    if (id.is_number_integer() && id >= 0 && id <= kMaxVocabSize) ids.push_back(id.get<int32_t>());
+  const auto add = [&](const JsonValue& id) {
+    if (id.IsInteger(0, kMaxVocabSize)) ids.push_back(static_cast<int32_t>(id.Integer()));
   };
-  if (value == nullptr) return ids;
-  if (!value->is_array()) {
+  if (!value) return ids;
+  if (!value->IsList()) {
     add(*value);
   } else {
-    for (const Json& id : *value) add(id);
+    for (const JsonValue& id : value->Elements()) add(id);
   }
   return ids;
 }
 
-// Refuses nesting that would exhaust the stack of who walks the document.
-Json Parse(std::string_view text, const std::string& path) {
+JsonValue Parse(std::string_view text, const std::string& path) {
   if (text.size() > kMaxBytes) {
     throw CheckpointError(path + ": has " + std::to_string(text.size()) + " bytes, the most is " +
                           std::to_string(kMaxBytes));
   }
-  bool deep = false;
-  const auto watch = [&deep](int depth, Json::parse_event_t, Json&) {
-    deep |= depth > static_cast<int>(kMaxDepth);
-    return !deep;
-  };
-  try {
-    Json json = Json::parse(text, watch);
-    if (deep) throw CheckpointError(path + ": is nested more than 100 deep");
-    if (!json.is_object()) throw CheckpointError(path + ": is not a JSON object");
-    return json;
-  } catch (const Json::exception& error) {
-    throw CheckpointError(path + ": " + error.what());
-  }
+  JsonValue json = ParseJson(text, path, kErrors);
+  if (!json.IsObject()) json.Refuse("is not a JSON object");
+  return json;
 }
 
 }  // namespace
 
 HfConfig ParseHfConfig(std::string_view text, const std::string& path) {
-  const Json json = Parse(text, path);
-  const std::string where = path + ": ";
-  Object hf(json, where);
+  Object hf(Parse(text, path));
   HfConfig config;
   const std::string type = hf.Text("model_type").value_or("none");
   const auto& relatives = Relatives();
@@ -476,19 +441,21 @@ HfConfig ParseHfConfig(std::string_view text, const std::string& path) {
   if (type == "gpt2") {
     config.shape = ReadGpt2(hf);
   } else if (relative != relatives.end()) {
-    config.shape = ReadLlama(*relative, hf, where);
+    config.shape = ReadLlama(*relative, hf);
   } else {
-    hf.Refuse("model_type", Show(Json(type)) +
+    const auto given = hf.Find("model_type");
+    hf.Refuse("model_type", (given ? given->Show() : "\"none\"") +
                                 " is not in this version, only gpt2, llama, mistral, qwen2, qwen3");
   }
   for (const Feature& f : CommonFeatures()) hf.WantOneOf(f.key, f.harmless);
   for (const ShapeMistake& mistake : Validate(config.shape)) {
-    throw CheckpointError(where + mistake.field + ": " + mistake.message);
+    hf.Refuse(mistake.field, mistake.message);
   }
   for (const char* key : kBookkeeping) hf.Find(key);
   config.eos = Ids(hf.Find("eos_token_id"));
-  config.ignored = hf.Unasked();
-  RefuseOtherDropouts(json, config.ignored, hf);
+  const auto unasked = hf.Unasked();
+  for (const auto& [key, value] : unasked) config.ignored.push_back(key);
+  RefuseOtherDropouts(unasked, hf);
   return config;
 }
 
@@ -501,9 +468,8 @@ std::vector<int32_t> ReadHfEos(const std::string& directory) {
   const std::string path = directory + "/generation_config.json";
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
-    const Json json = Parse(ReadWholeFile(path), path);
-    const auto found = json.find("eos_token_id");
-    if (found != json.end() && !Ids(&*found).empty()) return Ids(&*found);
+    std::vector<int32_t> ids = Ids(Parse(ReadWholeFile(path), path).Find("eos_token_id"));
+    if (!ids.empty()) return ids;
   }
   return ReadHfConfig(directory).eos;
 }

@@ -2,11 +2,11 @@
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -30,28 +30,19 @@ bool IsOfNoUse(const std::string& name) {
   return name == "lm_head.weight";  // Asked for where it is not tied.
 }
 
-nlohmann::json ReadJson(const std::string& path) {
-  try {
-    return nlohmann::json::parse(ReadWholeFile(path));
-  } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(path + ": " + error.what());
-  }
-}
-
 // The files of a model, and the one that holds each tensor where there are several.
 std::map<std::string, std::string> ReadIndex(const std::string& path) {
-  const nlohmann::json index = ReadJson(path);
-  const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  if (!index.is_object() || map == index.end() || !map->is_object()) {
-    throw CheckpointError(path + ": has no weight_map");
-  }
+  constexpr JsonErrors kErrors{
+      .raise = [](const std::string& message) { throw CheckpointError(message); }};
+  const JsonValue index = ParseJson(ReadWholeFile(path), path, kErrors);
+  const auto map = index.Find("weight_map");
+  if (!map || !map->IsObject()) index.Refuse("has no weight_map");
   std::map<std::string, std::string> file_of;
-  for (const auto& [tensor, file] : map->items()) {
-    const std::string name = file.is_string() ? file.get<std::string>() : "";
+  for (const auto& [tensor, file] : map->Members()) {
+    const std::string name = file.IsText() ? file.Text() : "";
     if (name.empty() || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      throw CheckpointError(path + ": weight_map names " + file.dump() +
-                            ", which is not a file's name");
+      index.Refuse("weight_map names " + file.Dump() + ", which is not a file's name");
     }
     file_of[tensor] = name;
   }
