@@ -5,12 +5,12 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/added_tokens.h"
 #include "trainer/data/bpe.h"
@@ -19,8 +19,6 @@
 
 namespace fsdp {
 namespace {
-
-using Json = nlohmann::json;
 
 // GPT-2's, which ByteLevel uses unless told otherwise (openai/gpt-2, src/encoder.py).
 constexpr const char* kGpt2Pattern =
@@ -36,43 +34,50 @@ struct Refused {
 
 // --- Reading JSON ---
 
-const Json& At(const Json& map, const char* key, const std::string& where) {
-  if (!map.is_object() || !map.contains(key)) throw Refused{where + " has no `" + key + "`"};
-  return map.at(key);
+constexpr JsonErrors kErrors{.raise = [](const std::string& message) { throw Refused{message}; },
+                             .separator = " ",
+                             .key_quote = "`",
+                             .not_json = "is no JSON",
+                             .integer = "is no id",
+                             .text = "is no text",
+                             .list = "is no list"};
+
+// Absent and null are `standard`.
+bool Flag(const JsonValue& part, const char* key, bool standard = false) {
+  const auto value = part.Find(key);
+  return value ? value->Boolean() : standard;
 }
-std::string TextAt(const Json& map, const char* key, const std::string& where) {
-  const Json& value = At(map, key, where);
-  if (!value.is_string()) throw Refused{where + "." + key + " is no text"};
-  return value.get<std::string>();
-}
-// Absent and null are false.
-bool FlagAt(const Json& map, const char* key, const std::string& where, bool standard = false) {
-  if (!map.contains(key) || map.at(key).is_null()) return standard;
-  if (!map.at(key).is_boolean()) throw Refused{where + "." + key + " is neither true nor false"};
-  return map.at(key).get<bool>();
-}
-int32_t ParseId(const Json& value, const std::string& where) {
-  if (!value.is_number_integer() || value < 0 || value >= kMaxId) {
-    throw Refused{where + " is no id from 0 to " + std::to_string(kMaxId - 1)};
-  }
-  return value.get<int32_t>();
-}
-std::string TypeOf(const Json& part, const std::string& where) {
-  return TextAt(part, "type", where);
-}
-bool IsNull(const Json& map, const char* key) {
-  return !map.contains(key) || map.at(key).is_null();
+int32_t Id(const JsonValue& value) { return static_cast<int32_t>(value.Integer(0, kMaxId - 1)); }
+
+// The elements of a list, all of one name.
+std::vector<JsonValue> PartsOf(const JsonValue& list, const std::string& place) {
+  std::vector<JsonValue> parts = list.Elements();
+  for (JsonValue& part : parts) part = part.Named(place);
+  return parts;
 }
 
-[[noreturn]] void Unsupported(const std::string& what) {
-  throw Refused{what + " is not supported"};
+// Of a `Replace` or `Split`: text, or a regular expression.
+struct Pattern {
+  bool literal;
+  std::string text;
+};
+Pattern PatternOf(const JsonValue& part) {
+  const JsonValue json = part.At("pattern");
+  const bool literal = json.Has("String");
+  const std::string& text = json.At(literal ? "String" : "Regex").Text();
+  if (text.empty()) json.Refuse("is empty");
+  return {literal, text};
 }
 
-Regex MakeRegex(const std::string& pattern, const std::string& where) {
+[[noreturn]] void Unsupported(const JsonValue& part, const std::string& what) {
+  part.Refuse(what + " is not supported");
+}
+
+Regex MakeRegex(const std::string& pattern, const JsonValue& part) {
   try {
     return Regex(pattern);
   } catch (const std::invalid_argument& error) {
-    throw Refused{where + ": the pattern " + pattern.substr(0, 200) + ": " + error.what()};
+    throw Refused{part.place() + ": the pattern " + pattern.substr(0, 200) + ": " + error.what()};
   }
 }
 
@@ -146,7 +151,8 @@ struct Splitter {
 
 class HfTokenizer : public Tokenizer {
  public:
-  HfTokenizer(const Json& json, const Json& config, uint64_t hash) : hash_(hash) {
+  HfTokenizer(const JsonValue& json, const std::optional<JsonValue>& config, uint64_t hash)
+      : hash_(hash) {
     ReadNormalizers(json);
     ReadSplitters(json);
     ReadModel(json);
@@ -197,17 +203,17 @@ class HfTokenizer : public Tokenizer {
   // makes them return kAcross. Behind it they stop.
   enum class Outcome { kOn, kStop, kAcross };
 
-  void ReadNormalizers(const Json& json);
-  void AddNormalizer(const Json& part, const std::string& where);
-  void ReadSplitters(const Json& json);
-  void AddSplitter(const Json& part, const std::string& where);
+  void ReadNormalizers(const JsonValue& json);
+  void AddNormalizer(const JsonValue& part);
+  void ReadSplitters(const JsonValue& json);
+  void AddSplitter(const JsonValue& part);
   void AddSplit(Regex regex, Splitter::Behavior behavior, bool invert);
-  void ReadModel(const Json& json);
-  void ReadAddedTokens(const Json& json);
-  void ReadDecoder(const Json& json);
-  void AddDecoder(const Json& part, const std::string& where);
-  void ReadEnds(const Json& json, const Json& config);
-  void ReadTemplate(const Json& part, const std::string& where);
+  void ReadModel(const JsonValue& json);
+  void ReadAddedTokens(const JsonValue& json);
+  void ReadDecoder(const JsonValue& json);
+  void AddDecoder(const JsonValue& part);
+  void ReadEnds(const JsonValue& json, const std::optional<JsonValue>& config);
+  void ReadTemplate(const JsonValue& part);
 
   // Normalised `text`: itself where nothing changes it, else in scratch.normal.
   std::string_view Normalize(std::string_view text, Regex::Scratch& regex, std::string& to,
@@ -265,8 +271,8 @@ class HfTokenizer : public Tokenizer {
 
 // --- Reading the file ---
 
-void HfTokenizer::AddNormalizer(const Json& part, const std::string& where) {
-  const std::string type = TypeOf(part, where);
+void HfTokenizer::AddNormalizer(const JsonValue& part) {
+  const std::string& type = part.At("type").Text();
   static const std::map<std::string, NormalForm> forms = {{"NFC", NormalForm::kNfc},
                                                           {"NFD", NormalForm::kNfd},
                                                           {"NFKC", NormalForm::kNfkc},
@@ -274,29 +280,25 @@ void HfTokenizer::AddNormalizer(const Json& part, const std::string& where) {
   if (const auto form = forms.find(type); form != forms.end()) {
     normalizers_.push_back({.kind = Normalizer::Kind::kForm, .form = form->second});
   } else if (type == "Sequence") {
-    const Json& parts = At(part, "normalizers", where);
-    if (!parts.is_array()) throw Refused{where + ".normalizers is no list"};
-    for (const Json& inner : parts) AddNormalizer(inner, where);
+    for (const JsonValue& inner : PartsOf(part.At("normalizers"), part.place()))
+      AddNormalizer(inner);
   } else if (type == "Prepend") {
     normalizers_.push_back(
-        {.kind = Normalizer::Kind::kPrepend, .content = TextAt(part, "prepend", where)});
+        {.kind = Normalizer::Kind::kPrepend, .content = part.At("prepend").Text()});
   } else if (type == "Replace") {
-    const Json& pattern = At(part, "pattern", where);
-    const bool literal = pattern.is_object() && pattern.contains("String");
-    const std::string text = TextAt(pattern, literal ? "String" : "Regex", where + ".pattern");
-    if (text.empty()) throw Refused{where + ".pattern is empty"};
+    const auto [literal, text] = PatternOf(part);
     normalizers_.push_back({.kind = Normalizer::Kind::kReplace,
-                            .content = TextAt(part, "content", where),
-                            .regex = MakeRegex(literal ? EscapeForRegex(text) : text, where)});
+                            .content = part.At("content").Text(),
+                            .regex = MakeRegex(literal ? EscapeForRegex(text) : text, part)});
     // Only of a single character it is sure that no match reaches across the end of a part.
     whole_ |= !literal || FirstCodePoint(text).bytes != text.size();
   } else {
-    Unsupported(where + " `" + type + "`");
+    Unsupported(part, "`" + type + "`");
   }
 }
 
-void HfTokenizer::ReadNormalizers(const Json& json) {
-  if (!IsNull(json, "normalizer")) AddNormalizer(json.at("normalizer"), "normalizer");
+void HfTokenizer::ReadNormalizers(const JsonValue& json) {
+  if (const auto part = json.Find("normalizer")) AddNormalizer(*part);
 }
 
 void HfTokenizer::AddSplit(Regex regex, Splitter::Behavior behavior, bool invert) {
@@ -306,21 +308,22 @@ void HfTokenizer::AddSplit(Regex regex, Splitter::Behavior behavior, bool invert
                         .invert = invert});
 }
 
-void HfTokenizer::AddSplitter(const Json& part, const std::string& where) {
-  const std::string type = TypeOf(part, where);
-  if (byte_level_) throw Refused{where + ": `" + type + "` behind `ByteLevel` is not supported"};
+void HfTokenizer::AddSplitter(const JsonValue& part) {
+  const std::string& type = part.At("type").Text();
+  if (byte_level_) {
+    throw Refused{part.place() + ": `" + type + "` behind `ByteLevel` is not supported"};
+  }
   if (type == "Sequence") {
-    const Json& parts = At(part, "pretokenizers", where);
-    if (!parts.is_array()) throw Refused{where + ".pretokenizers is no list"};
-    for (const Json& inner : parts) AddSplitter(inner, where);
+    for (const JsonValue& inner : PartsOf(part.At("pretokenizers"), part.place()))
+      AddSplitter(inner);
   } else if (type == "ByteLevel") {
     byte_level_ = true;
-    if (FlagAt(part, "add_prefix_space", where, true)) {
+    if (Flag(part, "add_prefix_space", true)) {
       splitters_.push_back({.kind = Splitter::Kind::kPrefixSpace});
       needs_space_ = true;
     }
-    if (FlagAt(part, "use_regex", where, true)) {
-      AddSplit(MakeRegex(kGpt2Pattern, where), Splitter::Behavior::kIsolated, false);
+    if (Flag(part, "use_regex", true)) {
+      AddSplit(MakeRegex(kGpt2Pattern, part), Splitter::Behavior::kIsolated, false);
     }
   } else if (type == "Split") {
     static const std::map<std::string, Splitter::Behavior> behaviors = {
@@ -329,75 +332,74 @@ void HfTokenizer::AddSplitter(const Json& part, const std::string& where) {
         {"MergedWithPrevious", Splitter::Behavior::kMergedWithPrevious},
         {"MergedWithNext", Splitter::Behavior::kMergedWithNext},
         {"Contiguous", Splitter::Behavior::kContiguous}};
-    const Json& pattern = At(part, "pattern", where);
-    const bool literal = pattern.is_object() && pattern.contains("String");
-    const std::string text = TextAt(pattern, literal ? "String" : "Regex", where + ".pattern");
-    const std::string name = TextAt(part, "behavior", where);
-    const auto behavior = behaviors.find(name);
-    if (behavior == behaviors.end()) Unsupported(where + ".behavior `" + name + "`");
-    if (text.empty()) throw Refused{where + ".pattern is empty"};
-    AddSplit(MakeRegex(literal ? EscapeForRegex(text) : text, where), behavior->second,
-             FlagAt(part, "invert", where));
+    const auto [literal, text] = PatternOf(part);
+    const JsonValue name = part.At("behavior");
+    const auto behavior = behaviors.find(name.Text());
+    if (behavior == behaviors.end()) Unsupported(name, "`" + name.Text() + "`");
+    AddSplit(MakeRegex(literal ? EscapeForRegex(text) : text, part), behavior->second,
+             Flag(part, "invert"));
   } else if (type == "Digits") {
-    AddSplit(MakeRegex(FlagAt(part, "individual_digits", where) ? "\\p{N}" : "\\p{N}+", where),
+    AddSplit(MakeRegex(Flag(part, "individual_digits") ? "\\p{N}" : "\\p{N}+", part),
              Splitter::Behavior::kIsolated, false);
   } else if (type == "Metaspace") {
-    Splitter s{.kind = Splitter::Kind::kMetaspace,
-               .replacement = TextAt(part, "replacement", where)};
+    const JsonValue replacement = part.At("replacement");
+    Splitter s{.kind = Splitter::Kind::kMetaspace, .replacement = replacement.Text()};
     if (s.replacement.empty() || FirstCodePoint(s.replacement).bytes != s.replacement.size()) {
-      throw Refused{where + ".replacement is no single character"};
+      replacement.Refuse("is no single character");
     }
-    const std::string scheme =
-        IsNull(part, "prepend_scheme")
-            ? FlagAt(part, "add_prefix_space", where, true) ? "always" : "never"
-            : TextAt(part, "prepend_scheme", where);
+    const auto given = part.Find("prepend_scheme");
+    const std::string scheme = given                                  ? given->Text()
+                               : Flag(part, "add_prefix_space", true) ? "always"
+                                                                      : "never";
     if (scheme == "always") {
       s.prepend = Splitter::Prepend::kAlways;
     } else if (scheme == "first") {
       s.prepend = Splitter::Prepend::kFirst;
     } else if (scheme != "never") {
-      Unsupported(where + ".prepend_scheme `" + scheme + "`");
+      Unsupported(*given, "`" + scheme + "`");
     }
     needs_space_ |= s.prepend == Splitter::Prepend::kAlways;
-    if (FlagAt(part, "split", where, true)) {
-      s.regex = MakeRegex(EscapeForRegex(s.replacement), where);
+    if (Flag(part, "split", true)) {
+      s.regex = MakeRegex(EscapeForRegex(s.replacement), part);
       s.behavior = Splitter::Behavior::kMergedWithNext;
     }
     splitters_.push_back(std::move(s));
   } else {
-    Unsupported(where + " `" + type + "`");
+    Unsupported(part, "`" + type + "`");
   }
 }
 
-void HfTokenizer::ReadSplitters(const Json& json) {
-  if (!IsNull(json, "pre_tokenizer")) AddSplitter(json.at("pre_tokenizer"), "pre_tokenizer");
+void HfTokenizer::ReadSplitters(const JsonValue& json) {
+  if (const auto part = json.Find("pre_tokenizer")) AddSplitter(*part);
 }
 
-void HfTokenizer::ReadModel(const Json& json) {
-  const std::string where = "model";
-  const Json& model = At(json, "model", "the file");
+void HfTokenizer::ReadModel(const JsonValue& json) {
+  const JsonValue model = json.At("model");
   // Old files leave the type out.
-  const std::string type = IsNull(model, "type") ? "BPE" : TypeOf(model, where);
-  if (type != "BPE") Unsupported("model `" + type + "`");
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!IsNull(model, key) && !TextAt(model, key, where).empty()) {
-      Unsupported("model." + std::string(key));
-    }
+  if (const auto type = model.Find("type"); type && type->Text() != "BPE") {
+    Unsupported(model, "`" + type->Text() + "`");
   }
-  if (!IsNull(model, "dropout") && model.at("dropout") != 0) Unsupported("model.dropout");
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const auto affix = model.Find(key);
+    if (affix && !affix->Text().empty()) affix->Refuse("is not supported");
+  }
+  const auto dropout = model.Find("dropout");
+  if (dropout && !dropout->Is("0")) dropout->Refuse("is not supported");
   BpeOptions options;
   options.byte_level = byte_level_;
-  options.ignore_merges = FlagAt(model, "ignore_merges", where);
-  options.byte_fallback = FlagAt(model, "byte_fallback", where);
-  options.fuse_unk = FlagAt(model, "fuse_unk", where);
-  if (!IsNull(model, "unk_token")) options.unk = TextAt(model, "unk_token", where);
-  const Json& vocab = At(model, "vocab", where);
-  if (!vocab.is_object() || vocab.empty()) throw Refused{"model.vocab is no map, or empty"};
+  options.ignore_merges = Flag(model, "ignore_merges");
+  options.byte_fallback = Flag(model, "byte_fallback");
+  options.fuse_unk = Flag(model, "fuse_unk");
+  const auto unk = model.Find("unk_token");
+  if (unk) options.unk = unk->Text();
+  const JsonValue vocab = model.At("vocab");
+  const auto tokens = vocab.IsObject() ? vocab.Members() : decltype(vocab.Members())();
+  if (tokens.empty()) vocab.Refuse("is no map, or empty");
   const auto as_units = [&](const std::string& token) {
     return byte_level_ ? BytesOf(token) : std::optional(token);
   };
-  for (const auto& [token, value] : vocab.items()) {
-    const int32_t id = ParseId(value, "model.vocab[`" + token + "`]");
+  for (const auto& [token, value] : tokens) {
+    const int32_t id = Id(value.Named("model.vocab[`" + token + "`]"));
     if (static_cast<size_t>(id) >= pieces_.size()) pieces_.resize(static_cast<size_t>(id) + 1);
     pieces_[static_cast<size_t>(id)] = token;  // As written: ReadDecoder turns it into bytes.
     // One that is not of the alphabet can be no word's.
@@ -406,23 +408,23 @@ void HfTokenizer::ReadModel(const Json& json) {
     }
     added_ids_[token] = id;
   }
-  const Json& merges = At(model, "merges", where);
-  if (!merges.is_array()) throw Refused{"model.merges is no list"};
+  const std::vector<JsonValue> merges = model.At("merges").Elements();
   options.merges.reserve(merges.size());
-  for (const Json& merge : merges) {
+  for (const JsonValue& merge : merges) {
     std::string left, right;
-    if (merge.is_string()) {
-      const std::string& both = merge.get_ref<const std::string&>();
+    if (merge.IsText()) {
+      const std::string& both = merge.Text();
       const size_t space = both.find(' ');
       if (space == std::string::npos) throw Refused{"model.merges: `" + both + "` is no pair"};
       left = both.substr(0, space);
       right = both.substr(space + 1);
-    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
-               merge[1].is_string()) {
-      left = merge[0].get<std::string>();
-      right = merge[1].get<std::string>();
     } else {
-      throw Refused{"model.merges: " + merge.dump().substr(0, 40) + " is no pair"};
+      const auto pair = merge.IsList() ? merge.Elements() : std::vector<JsonValue>();
+      if (pair.size() != 2 || !pair[0].IsText() || !pair[1].IsText()) {
+        throw Refused{"model.merges: " + merge.Dump().substr(0, 40) + " is no pair"};
+      }
+      left = pair[0].Text();
+      right = pair[1].Text();
     }
     std::optional<std::string> a = as_units(left), b = as_units(right);
     if (!a || !b) throw Refused{"model.merges: `" + left + " " + right + "` is not of bytes"};
@@ -430,12 +432,10 @@ void HfTokenizer::ReadModel(const Json& json) {
   }
   if (options.unk) {
     // By its own name, which need not be of the alphabet.
-    if (added_ids_.count(*options.unk) == 0) {
-      throw Refused{"model.unk_token `" + *options.unk + "` is no token"};
-    }
+    if (added_ids_.count(*options.unk) == 0) unk->Refuse("`" + *options.unk + "` is no token");
     if (byte_level_) {
       const std::optional<std::string> units = as_units(*options.unk);
-      if (!units) Unsupported("model.unk_token `" + *options.unk + "` under ByteLevel");
+      if (!units) Unsupported(*unk, "`" + *options.unk + "` under ByteLevel");
       options.unk = units;
     }
   }
@@ -446,19 +446,17 @@ void HfTokenizer::ReadModel(const Json& json) {
   }
 }
 
-void HfTokenizer::ReadAddedTokens(const Json& json) {
-  if (IsNull(json, "added_tokens")) return;
-  const Json& tokens = json.at("added_tokens");
-  if (!tokens.is_array()) throw Refused{"added_tokens is no list"};
+void HfTokenizer::ReadAddedTokens(const JsonValue& json) {
+  const auto tokens = json.Find("added_tokens");
+  if (!tokens) return;
   Regex::Scratch regex;
-  for (const Json& entry : tokens) {
-    const std::string where = "added_tokens";
+  for (const JsonValue& entry : PartsOf(*tokens, tokens->place())) {
     AddedToken token;
-    token.content = TextAt(entry, "content", where);
-    token.id = ParseId(At(entry, "id", where), where + "[`" + token.content + "`].id");
-    token.single_word = FlagAt(entry, "single_word", where);
-    token.lstrip = FlagAt(entry, "lstrip", where);
-    token.rstrip = FlagAt(entry, "rstrip", where);
+    token.content = entry.At("content").Text();
+    token.id = Id(entry.At("id").Named("added_tokens[`" + token.content + "`].id"));
+    token.single_word = Flag(entry, "single_word");
+    token.lstrip = Flag(entry, "lstrip");
+    token.rstrip = Flag(entry, "rstrip");
     if (token.content.empty()) throw Refused{"added_tokens: one is empty"};
     const auto known = added_ids_.find(token.content);
     if (known != added_ids_.end() && known->second != token.id) {
@@ -471,7 +469,7 @@ void HfTokenizer::ReadAddedTokens(const Json& json) {
     }
     pieces_[static_cast<size_t>(token.id)] = token.content;
     literal_.push_back(token.id);
-    if (FlagAt(entry, "normalized", where, !FlagAt(entry, "special", where))) {
+    if (Flag(entry, "normalized", !Flag(entry, "special"))) {
       std::string to, other;
       const std::string found(Normalize(token.content, regex, to, other));
       added_normalized_.Add(token, found);
@@ -482,40 +480,32 @@ void HfTokenizer::ReadAddedTokens(const Json& json) {
   }
 }
 
-void HfTokenizer::AddDecoder(const Json& part, const std::string& where) {
-  const std::string type = TypeOf(part, where);
+void HfTokenizer::AddDecoder(const JsonValue& part) {
+  const std::string& type = part.At("type").Text();
   if (type == "ByteLevel") {
     decodes_bytes_ = true;
   } else if (type == "Sequence") {
-    const Json& parts = At(part, "decoders", where);
-    if (!parts.is_array()) throw Refused{where + ".decoders is no list"};
-    for (const Json& inner : parts) AddDecoder(inner, where);
+    for (const JsonValue& inner : PartsOf(part.At("decoders"), part.place())) AddDecoder(inner);
   } else if (type == "Metaspace") {
-    replacements_.emplace_back(TextAt(part, "replacement", where), " ");
-    const bool prefix = IsNull(part, "prepend_scheme")
-                            ? FlagAt(part, "add_prefix_space", where, true)
-                            : TextAt(part, "prepend_scheme", where) != "never";
+    replacements_.emplace_back(part.At("replacement").Text(), " ");
+    const auto scheme = part.Find("prepend_scheme");
+    const bool prefix = scheme ? scheme->Text() != "never" : Flag(part, "add_prefix_space", true);
     if (prefix) strip_ = 1;
   } else if (type == "Replace") {
-    const Json& pattern = At(part, "pattern", where);
-    if (!pattern.is_object() || !pattern.contains("String")) {
-      Unsupported(where + " `Replace` of a pattern");
-    }
-    const std::string from = TextAt(pattern, "String", where + ".pattern");
-    if (from.empty()) throw Refused{where + ".pattern is empty"};
-    replacements_.emplace_back(from, TextAt(part, "content", where));
+    if (!part.At("pattern").Has("String")) Unsupported(part, "`Replace` of a pattern");
+    replacements_.emplace_back(PatternOf(part).text, part.At("content").Text());
   } else if (type == "Strip") {
-    if (TextAt(part, "content", where) != " " || At(part, "stop", where) != 0) {
-      Unsupported(where + " `Strip` of anything but spaces at the start");
+    if (part.At("content").Text() != " " || !part.At("stop").Is("0")) {
+      Unsupported(part, "`Strip` of anything but spaces at the start");
     }
-    strip_ += ParseId(At(part, "start", where), where + ".start");
+    strip_ += Id(part.At("start"));
   } else if (type != "ByteFallback" && type != "Fuse") {  // Pieces are bytes and one text anyway.
-    Unsupported(where + " `" + type + "`");
+    Unsupported(part, "`" + type + "`");
   }
 }
 
-void HfTokenizer::ReadDecoder(const Json& json) {
-  if (!IsNull(json, "decoder")) AddDecoder(json.at("decoder"), "decoder");
+void HfTokenizer::ReadDecoder(const JsonValue& json) {
+  if (const auto part = json.Find("decoder")) AddDecoder(*part);
   const auto added = [&] {
     std::vector<std::string> texts;
     for (const int32_t id : literal_) texts.push_back(pieces_[static_cast<size_t>(id)]);
@@ -542,35 +532,30 @@ void HfTokenizer::ReadDecoder(const Json& json) {
   for (size_t i = 0; i < literal_.size(); ++i) pieces_[static_cast<size_t>(literal_[i])] = added[i];
 }
 
-void HfTokenizer::ReadTemplate(const Json& part, const std::string& where) {
-  const std::string type = TypeOf(part, where);
+void HfTokenizer::ReadTemplate(const JsonValue& part) {
+  const std::string& type = part.At("type").Text();
   if (type == "Sequence") {
-    const Json& parts = At(part, "processors", where);
-    if (!parts.is_array()) throw Refused{where + ".processors is no list"};
-    for (const Json& inner : parts) ReadTemplate(inner, where);
+    for (const JsonValue& inner : PartsOf(part.At("processors"), part.place())) ReadTemplate(inner);
   } else if (type == "TemplateProcessing") {
     bool behind = false;
-    const Json& items = At(part, "single", where);
-    if (!items.is_array()) throw Refused{where + ".single is no list"};
-    for (const Json& item : items) {
-      if (item.is_object() && item.contains("Sequence")) {
+    for (const JsonValue& item : PartsOf(part.At("single"), part.place())) {
+      if (item.Has("Sequence")) {
         behind = true;
         continue;
       }
-      const std::string token = TextAt(At(item, "SpecialToken", where), "id", where);
-      (behind ? eot_ : bos_) = IdOf(token);
+      const JsonValue token = item.At("SpecialToken").Named(part.place());
+      (behind ? eot_ : bos_) = IdOf(token.At("id").Text());
     }
   } else if (type != "ByteLevel") {
-    Unsupported(where + " `" + type + "`");
+    Unsupported(part, "`" + type + "`");
   }
 }
 
-void HfTokenizer::ReadEnds(const Json& json, const Json& config) {
-  if (!IsNull(json, "post_processor")) ReadTemplate(json.at("post_processor"), "post_processor");
-  if (config.is_object() && !IsNull(config, "eos_token")) {
-    const Json& eos = config.at("eos_token");
-    const std::string name = eos.is_string() ? eos.get<std::string>()
-                                             : TextAt(eos, "content", "eos_token of the config");
+void HfTokenizer::ReadEnds(const JsonValue& json, const std::optional<JsonValue>& config) {
+  if (const auto part = json.Find("post_processor")) ReadTemplate(*part);
+  if (const auto eos = config ? config->Find("eos_token") : std::nullopt) {
+    const std::string name =
+        (eos->IsText() ? *eos : eos->Named("eos_token of the config").At("content")).Text();
     eot_ = IdOf(name);
     if (!eot_) throw Refused{"eos_token `" + name + "` of tokenizer_config.json is no token"};
   }
@@ -821,15 +806,15 @@ size_t HfTokenizer::PartEnd(std::string_view text, size_t target) const {
 
 std::shared_ptr<const Tokenizer> ParseHfTokenizer(const std::string& path, std::string_view json,
                                                   std::string_view config) {
-  const auto parse = [&](const std::string& name, std::string_view text) {
-    Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (parsed.is_discarded()) throw Refused{name + " is no JSON"};
-    if (!parsed.is_object()) throw Refused{name + " is no JSON object"};
+  const auto parse = [](const char* name, std::string_view text) {
+    JsonValue parsed = ParseJson(text, "", kErrors, name);
+    if (!parsed.IsObject()) parsed.Refuse("is no JSON object");
     return parsed;
   };
   try {
-    const Json read = parse("the file", json);
-    const Json beside = config.empty() ? Json() : parse("tokenizer_config.json beside it", config);
+    const JsonValue read = parse("the file", json);
+    std::optional<JsonValue> beside;
+    if (!config.empty()) beside = parse("tokenizer_config.json beside it", config);
     return std::make_shared<const HfTokenizer>(read, beside, HashBytes(config, HashBytes(json)));
   } catch (const Refused& refused) {
     throw DataError("tokenizer: " + path + ": " + refused.what);

@@ -3,12 +3,12 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/unicode.h"
 
@@ -114,14 +114,15 @@ class SentencePiece : public Tokenizer {
              (!settings_.add_dummy_prefix && settings_.remove_extra_whitespaces);
     if (processor_.eos_id() >= 0) eot_ = processor_.eos_id();
     if (config.empty()) return;
-    const auto json = nlohmann::json::parse(config, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) {
-      throw DataError("tokenizer: " + path + ": tokenizer_config.json beside it is no JSON object");
-    }
-    if (json.contains("add_bos_token") && json["add_bos_token"] == true &&
-        processor_.bos_id() >= 0) {
-      bos_ = processor_.bos_id();
-    }
+    constexpr JsonErrors kErrors{
+        .raise = [](const std::string& message) { throw DataError(message); },
+        .separator = " ",
+        .not_json = "is no JSON object"};
+    const JsonValue json =
+        ParseJson(config, "tokenizer: " + path, kErrors, "tokenizer_config.json beside it");
+    if (!json.IsObject()) json.Refuse("is no JSON object");
+    const auto asked = json.Find("add_bos_token");
+    if (asked && asked->Is("true") && processor_.bos_id() >= 0) bos_ = processor_.bos_id();
   }
 
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }

@@ -333,6 +333,9 @@ TEST_F(RefusalTest, WhatIsDamagedIsNamed) {
   using J = nlohmann::json;
   EXPECT_EQ(ErrorOf("{\"model\": "), "the file is no JSON");
   EXPECT_EQ(ErrorOf("{}"), "the file has no `model`");
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_EQ(ErrorOf(R"({"model": {"vocab": {"a": 0}, "merges": [)" + deep + "]}}"),
+            "the file is nested more than 100 deep");
   EXPECT_EQ(
       ErrorOf("no model at all").rfind("neither a tokenizer.json nor a SentencePiece model", 0),
       0u);
