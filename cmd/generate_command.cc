@@ -183,8 +183,9 @@ void Run(const GenerateFlags& flags) {
     const size_t end = std::min(prompts.size(), first + static_cast<size_t>(options.rows));
     std::vector<std::vector<int32_t>> tokens;
     for (size_t p = first; p < end; ++p) tokens.push_back(prompts[p].tokens);
+    how.first = first;
     const std::vector<Continuation> all =
-        Generate(generator, tokens, how, options.capacity, first, [&](size_t, int32_t token) {
+        Generate(generator, tokens, how, [&](size_t, int32_t token) {
           if (live) show(stream.Add(token));
         });
     for (size_t i = 0; i < all.size() && !live; ++i) {

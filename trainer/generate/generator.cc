@@ -11,7 +11,6 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/philox.h"
 #include "trainer/core/units.h"
 #include "trainer/data/check_row.h"
 #include "trainer/engine/host_memory.h"
@@ -186,55 +185,6 @@ std::span<const float> Generator::Next(std::span<const int32_t> tokens,
   FSDP_CHECK_EQ(static_cast<int64_t>(tokens.size()), options_.rows);
   FSDP_CHECK_EQ(positions.size(), tokens.size());
   return Run(0, options_.rows, tokens, positions);
-}
-
-std::vector<Continuation> Generate(
-    Generator& generator, const std::vector<std::vector<int32_t>>& prompts,
-    const GenerateOptions& options, int64_t capacity, uint64_t first,
-    const std::function<void(size_t prompt, int32_t token)>& on_token) {
-  std::vector<Continuation> out(prompts.size());
-  // By row: the token that comes next, its position, and whether the row is done.
-  std::vector<int32_t> tokens(generator.rows()), positions(generator.rows());
-  std::vector<bool> done(generator.rows(), true);
-  const auto take = [&](size_t p, std::span<const float> logits) {
-    Continuation& c = out[p];
-    const auto i = static_cast<int64_t>(c.tokens.size());
-    if (i == options.max_tokens) {
-      done[p] = true;
-      return;
-    }
-    const RandomStream random(options.seed, "generate", first + p);
-    const int32_t token = PickToken(logits, options.vocab, options.sampling, random.Uniform(i));
-    if (std::find(options.eos.begin(), options.eos.end(), token) != options.eos.end()) {
-      c.end = Continuation::End::kEndOfText;
-      done[p] = true;
-      return;
-    }
-    c.tokens.push_back(token);
-    if (on_token) on_token(p, token);
-    const auto position = static_cast<int64_t>(prompts[p].size()) + i;
-    if (i + 1 == options.max_tokens) {
-      done[p] = true;
-    } else if (position >= capacity) {
-      c.end = Continuation::End::kContext;
-      done[p] = true;
-    } else {
-      tokens[p] = token;
-      positions[p] = static_cast<int32_t>(position);
-    }
-  };
-  for (size_t p = 0; p < prompts.size(); ++p) {
-    done[p] = false;
-    take(p, generator.Start(static_cast<int64_t>(p), prompts[p]));
-  }
-  while (std::find(done.begin(), done.end(), false) != done.end()) {
-    const std::span<const float> logits = generator.Next(tokens, positions);
-    const auto vocab = static_cast<size_t>(generator.vocab_size());
-    for (size_t p = 0; p < prompts.size(); ++p) {
-      if (!done[p]) take(p, logits.subspan(p * vocab, vocab));
-    }
-  }
-  return out;
 }
 
 }  // namespace fsdp

@@ -4,7 +4,6 @@
 #define FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,23 +44,21 @@ struct GeneratorOptions {
   int threads = 1;
 };
 
-class Generator {
+class Generator : public LogitsSource {
  public:
   // Reads all weights: blocks. Throws MemoryError before it allocates where they will not fit,
   // CheckpointError.
   Generator(StoredModel model, const GeneratorOptions& options);
 
-  int64_t vocab_size() const { return model_->vocab_size(); }
-  int64_t rows() const { return options_.rows; }
+  int64_t rows() const override { return options_.rows; }
+  int64_t vocab_size() const override { return model_->vocab_size(); }
+  int64_t capacity() const override { return options_.capacity; }
 
-  // The logits of what follows, [vocab], until the next call; both block. Throw
-  // Error(kNotFinite) for logits that are not, DataError for a token outside the vocabulary or a
-  // position outside the cache: after either no other call may follow.
-  // Starts `row` anew with a prompt of 1 to capacity tokens.
-  std::span<const float> Start(int64_t row, std::span<const int32_t> prompt);
-  // One more token for each row, tokens[r] at positions[r], which follows what the row has. A row
-  // that is finished may repeat its last position: the others do not see it. [rows, vocab].
-  std::span<const float> Next(std::span<const int32_t> tokens, std::span<const int32_t> positions);
+  // Both block. Throw Error(kNotFinite) for logits that are not, DataError for a token outside the
+  // vocabulary or a position outside the cache: after either no other call may follow.
+  std::span<const float> Start(int64_t row, std::span<const int32_t> prompt) override;
+  std::span<const float> Next(std::span<const int32_t> tokens,
+                              std::span<const int32_t> positions) override;
 
  private:
   std::span<const float> Run(int64_t first_row, int64_t rows, std::span<const int32_t> tokens,
@@ -77,28 +74,6 @@ class Generator {
   std::vector<KvCache::Layer> cache_;  // Of all rows.
   View logits_, host_logits_;
 };
-
-// A continuation, and why it ended.
-struct Continuation {
-  std::vector<int32_t> tokens;  // New ones alone; without the end-of-text token.
-  enum class End { kLength, kEndOfText, kContext } end = End::kLength;
-};
-
-struct GenerateOptions {
-  int64_t max_tokens = 200;
-  Sampling sampling;
-  uint64_t seed = 0;
-  int32_t vocab = 0;         // Tokens that may come out: [0, vocab).
-  std::vector<int32_t> eos;  // Each ends a continuation.
-};
-
-// Continues each prompt (at most the generator's rows of them, each of 1 to capacity tokens). Token
-// i of prompt p is drawn with RandomStream(seed, "generate", first + p).Uniform(i), so it does not
-// depend on what else is in the batch. `on_token` (may be null) hears of each token as it comes.
-std::vector<Continuation> Generate(
-    Generator& generator, const std::vector<std::vector<int32_t>>& prompts,
-    const GenerateOptions& options, int64_t capacity, uint64_t first,
-    const std::function<void(size_t prompt, int32_t token)>& on_token);
 
 }  // namespace fsdp
 

@@ -66,20 +66,73 @@ int32_t PickToken(std::span<const float> logits, int64_t vocab, const Sampling& 
   return best;  // Rounding alone brings us here.
 }
 
-std::vector<int32_t> Sample(
-    const SampleOptions& options, std::vector<int32_t> prompt,
-    const std::function<std::span<const float>(std::span<const int32_t>)>& logits) {
+std::span<const float> SlidingWindow::OfLast() const {
+  const size_t seen = std::min(tokens_.size(), static_cast<size_t>(context_));
+  return logits_(std::span(tokens_).last(seen));
+}
+
+std::span<const float> SlidingWindow::Start(int64_t row, std::span<const int32_t> prompt) {
+  FSDP_CHECK_EQ(row, 0);
   FSDP_CHECK(!prompt.empty());
-  const RandomStream random(options.seed, "sample", options.step);
-  std::vector<int32_t> tokens = std::move(prompt);
-  const size_t start = tokens.size();
-  for (int64_t i = 0; i < options.max_tokens; ++i) {
-    const size_t seen = std::min<size_t>(tokens.size(), options.context);
-    const std::span<const float> next = logits(std::span(tokens).last(seen));
-    tokens.push_back(PickToken(next, options.vocab, options.sampling, random.Uniform(i)));
-    if (tokens.back() == options.end) break;
+  tokens_.assign(prompt.begin(), prompt.end());
+  return OfLast();
+}
+
+std::span<const float> SlidingWindow::Next(std::span<const int32_t> tokens,
+                                           std::span<const int32_t> positions) {
+  FSDP_CHECK_EQ(tokens.size(), 1u);
+  FSDP_CHECK_EQ(static_cast<size_t>(positions[0]), tokens_.size());
+  tokens_.push_back(tokens[0]);
+  return OfLast();
+}
+
+std::vector<Continuation> Generate(
+    LogitsSource& source, const std::vector<std::vector<int32_t>>& prompts,
+    const GenerateOptions& options,
+    const std::function<void(size_t prompt, int32_t token)>& on_token) {
+  std::vector<Continuation> out(prompts.size());
+  // By row: the token that comes next, its position, and whether the row is done.
+  std::vector<int32_t> tokens(source.rows()), positions(source.rows());
+  std::vector<bool> done(source.rows(), true);
+  const auto take = [&](size_t p, std::span<const float> logits) {
+    Continuation& c = out[p];
+    const auto i = static_cast<int64_t>(c.tokens.size());
+    if (i == options.max_tokens) {
+      done[p] = true;
+      return;
+    }
+    const RandomStream random(options.seed, options.stream, options.first + p);
+    const int32_t token = PickToken(logits, options.vocab, options.sampling, random.Uniform(i));
+    if (std::find(options.eos.begin(), options.eos.end(), token) != options.eos.end()) {
+      c.end = Continuation::End::kEndOfText;
+      done[p] = true;
+      return;
+    }
+    c.tokens.push_back(token);
+    if (on_token) on_token(p, token);
+    const auto position = static_cast<int64_t>(prompts[p].size()) + i;
+    if (i + 1 == options.max_tokens) {
+      done[p] = true;
+    } else if (position >= source.capacity()) {
+      c.end = Continuation::End::kContext;
+      done[p] = true;
+    } else {
+      tokens[p] = token;
+      positions[p] = static_cast<int32_t>(position);
+    }
+  };
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    done[p] = false;
+    take(p, source.Start(static_cast<int64_t>(p), prompts[p]));
   }
-  return {tokens.begin() + static_cast<int64_t>(start), tokens.end()};
+  while (std::find(done.begin(), done.end(), false) != done.end()) {
+    const std::span<const float> logits = source.Next(tokens, positions);
+    const auto vocab = static_cast<size_t>(source.vocab_size());
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      if (!done[p]) take(p, logits.subspan(p * vocab, vocab));
+    }
+  }
+  return out;
 }
 
 }  // namespace fsdp

@@ -83,26 +83,29 @@ double Evaluator::Loss(const EvalLoader& loader) {
 
 void Evaluator::RecordSample(int64_t step) {
   const SampleRecipe& sample = *recipe_.eval.sample;
-  SampleOptions options;
+  const Tokenizer& tokenizer = *data_.tokenizer;
+  GenerateOptions options;
   options.max_tokens = sample.max_tokens;
   options.sampling.temperature = sample.temperature;
-  const Tokenizer& tokenizer = *data_.tokenizer;
-  options.vocab = std::min<int64_t>(vocab_, tokenizer.vocab_size());
-  options.context = recipe_.data.seq_len;
-  options.end = tokenizer.eot();
   options.seed = seed_;
-  options.step = static_cast<uint64_t>(step);
-  const auto logits = [&](std::span<const int32_t> tokens) {
+  options.stream = "sample";
+  options.first = static_cast<uint64_t>(step);
+  options.vocab = static_cast<int32_t>(std::min<int64_t>(vocab_, tokenizer.vocab_size()));
+  const std::optional<int32_t> eot = tokenizer.eot();
+  if (eot) options.eos = {*eot};
+  SlidingWindow model(recipe_.data.seq_len, vocab_, [&](std::span<const int32_t> tokens) {
     const auto fill = [this, tokens](int, const Batch& batch) {
       FillPrompt(tokens, vocab_, batch);
     };
     return session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill);
-  };
+  });
   std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
   if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
   if (prompt.empty()) return;  // Nothing but what the tokenizer takes away.
+  const Continuation c = Generate(model, {std::move(prompt)}, options)[0];
   std::string text;
-  for (const int32_t id : Sample(options, std::move(prompt), logits)) text += tokenizer.Piece(id);
+  for (const int32_t id : c.tokens) text += tokenizer.Piece(id);
+  if (c.end == Continuation::End::kEndOfText) text += tokenizer.Piece(*eot);
   recorder_.Write(SampleRecord{step, sample.prompt, text});
 }
 

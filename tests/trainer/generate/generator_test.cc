@@ -122,21 +122,23 @@ TEST_P(GeneratorTest, APromptDoesNotSeeTheOthersOfItsBatch) {
   options.vocab = static_cast<int32_t>(VocabSize(shape_));
   options.sampling.top_k = 7;
   Generator together(Stored(shape_), {.rows = 4, .capacity = 16});
-  const auto all = Generate(together, prompts, options, 16, 0, nullptr);
+  const auto all = Generate(together, prompts, options);
   Generator alone(Stored(shape_), {.rows = 1, .capacity = 16});
   for (size_t p = 0; p < prompts.size(); ++p) {
     std::vector<int32_t> heard;
-    const auto one = Generate(alone, {prompts[p]}, options, 16, p,
-                              [&](size_t, int32_t token) { heard.push_back(token); });
+    GenerateOptions of_p = options;
+    of_p.first = p;
+    const auto one =
+        Generate(alone, {prompts[p]}, of_p, [&](size_t, int32_t token) { heard.push_back(token); });
     EXPECT_EQ(one[0].tokens, all[p].tokens) << p;
     EXPECT_EQ(heard, one[0].tokens);
     EXPECT_EQ(one[0].tokens.size(), 9u);
     EXPECT_EQ(one[0].end, Continuation::End::kLength);
   }
   EXPECT_NE(all[0].tokens, all[1].tokens);
-  EXPECT_EQ(Generate(alone, {prompts[0]}, options, 16, 0, nullptr)[0].tokens, all[0].tokens);
+  EXPECT_EQ(Generate(alone, {prompts[0]}, options)[0].tokens, all[0].tokens);
   ++options.seed;
-  EXPECT_NE(Generate(alone, {prompts[0]}, options, 16, 0, nullptr)[0].tokens, all[0].tokens);
+  EXPECT_NE(Generate(alone, {prompts[0]}, options)[0].tokens, all[0].tokens);
 }
 
 TEST_P(GeneratorTest, EndsAtTheEndOfTextAndOfTheContext) {
@@ -146,11 +148,11 @@ TEST_P(GeneratorTest, EndsAtTheEndOfTextAndOfTheContext) {
   options.sampling.temperature = 0;
   Generator generator(Stored(shape_), {.rows = 1, .capacity = 8});
   const std::vector<int32_t> prompt = {1, 2, 3};
-  const Continuation full = Generate(generator, {prompt}, options, 8, 0, nullptr)[0];
+  const Continuation full = Generate(generator, {prompt}, options)[0];
   EXPECT_EQ(full.end, Continuation::End::kContext);
   EXPECT_EQ(full.tokens.size(), 6u);  // The last one needs no place.
   options.eos = {96, full.tokens[2]};
-  const Continuation ended = Generate(generator, {prompt}, options, 8, 0, nullptr)[0];
+  const Continuation ended = Generate(generator, {prompt}, options)[0];
   EXPECT_EQ(ended.end, Continuation::End::kEndOfText);
   const auto at = std::find(full.tokens.begin(), full.tokens.end(), options.eos[1]);
   EXPECT_EQ(ended.tokens, std::vector<int32_t>(full.tokens.begin(), at));

@@ -70,8 +70,15 @@ TEST(Sampler, OnlyTheFirstOfTheVocabulary) {
   EXPECT_EQ(PickToken(kLogits, 1, {.temperature = 1}, 0.99), 0);
 }
 
-TEST(Sampler, ASampleEndsWithTheTokenThatEndsTexts) {
-  SampleOptions options;
+// One row of a window; `next` as SlidingWindow has it.
+Continuation Continue(const GenerateOptions& options, int64_t context, std::vector<int32_t> prompt,
+                      const SlidingWindow::Logits& next) {
+  SlidingWindow window(context, options.vocab, next);
+  return Generate(window, {std::move(prompt)}, options)[0];
+}
+
+TEST(Sampler, AContinuationEndsBeforeATokenThatEndsTexts) {
+  GenerateOptions options;
   options.max_tokens = 6;
   options.vocab = 4;
   options.sampling.temperature = 0;
@@ -82,16 +89,19 @@ TEST(Sampler, ASampleEndsWithTheTokenThatEndsTexts) {
     logits[static_cast<size_t>((tokens.back() + 1) % 4)] = 1;
     return std::span<const float>(logits);
   };
-  EXPECT_EQ(Sample(options, {0}, next), (std::vector<int32_t>{1, 2, 3, 0, 1, 2}));
-  options.end = 3;
-  EXPECT_EQ(Sample(options, {0}, next), (std::vector<int32_t>{1, 2, 3}));
+  const Continuation full = Continue(options, 8, {0}, next);
+  EXPECT_EQ(full.tokens, (std::vector<int32_t>{1, 2, 3, 0, 1, 2}));
+  EXPECT_EQ(full.end, Continuation::End::kLength);
+  options.eos = {7, 3};
+  const Continuation ended = Continue(options, 8, {0}, next);
+  EXPECT_EQ(ended.tokens, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(ended.end, Continuation::End::kEndOfText);
 }
 
-TEST(Sampler, ASampleLooksAtTheLastOfItsTokens) {
-  SampleOptions options;
+TEST(Sampler, AWindowLooksAtTheLastOfItsTokens) {
+  GenerateOptions options;
   options.max_tokens = 5;
   options.vocab = 10;
-  options.context = 3;
   options.sampling.temperature = 0;
   std::vector<std::vector<int32_t>> seen;
   std::vector<float> logits(10);
@@ -101,25 +111,30 @@ TEST(Sampler, ASampleLooksAtTheLastOfItsTokens) {
     logits[static_cast<size_t>(tokens.back() + 1)] = 1;
     return std::span<const float>(logits);
   };
-  EXPECT_EQ(Sample(options, {0, 1}, next), (std::vector<int32_t>{2, 3, 4, 5, 6}));
+  EXPECT_EQ(Continue(options, 3, {0, 1}, next).tokens, (std::vector<int32_t>{2, 3, 4, 5, 6}));
   EXPECT_EQ(seen, (std::vector<std::vector<int32_t>>{
                       {0, 1}, {0, 1, 2}, {1, 2, 3}, {2, 3, 4}, {3, 4, 5}}));
+  seen.clear();
+  Continue(options, 2, {0, 1, 2, 3}, next);  // A prompt that is longer.
+  EXPECT_EQ(seen[0], (std::vector<int32_t>{2, 3}));
 }
 
-TEST(Sampler, ASampleIsDrawnAsTheHeaderSays) {
+TEST(Sampler, TokensAreDrawnAsTheHeaderSays) {
   const std::vector<float> logits(100);  // All alike: a token is what was drawn.
-  SampleOptions options;
+  GenerateOptions options;
   options.max_tokens = 20;
   options.vocab = 100;
   options.sampling.temperature = 1;
   options.seed = 5;
-  options.step = 9;
+  options.stream = "sample";
+  options.first = 9;
   const RandomStream random(5, "sample", 9);
   std::vector<int32_t> want;
   for (uint64_t i = 0; i < 20; ++i) {
     want.push_back(PickToken(logits, 100, options.sampling, random.Uniform(i)));
   }
-  EXPECT_EQ(Sample(options, {0}, [&](auto) { return std::span<const float>(logits); }), want);
+  EXPECT_EQ(Continue(options, 8, {0}, [&](auto) { return std::span<const float>(logits); }).tokens,
+            want);
 }
 
 }  // namespace
