@@ -14,6 +14,7 @@
 
 #include "tests/e2e/run_binary.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/manifest_writer.h"
 
 namespace fsdp::e2e {
 namespace {

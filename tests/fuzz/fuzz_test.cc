@@ -7,6 +7,7 @@
 #include "tests/fuzz/mutator.h"
 #include "tests/fuzz/targets.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/weights/hf_config.h"
 
 namespace fsdp {

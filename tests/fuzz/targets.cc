@@ -11,6 +11,7 @@
 
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"

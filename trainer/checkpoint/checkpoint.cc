@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/comm/together.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/whole_file.h"
 

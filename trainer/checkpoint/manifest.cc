@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -20,21 +18,10 @@
 namespace fsdp {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr char kFormat[] = "fsdp-train checkpoint";
-constexpr int64_t kVersion = 2;  // That is written; those before are read.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 constexpr int64_t kMaxFileBytes = int64_t{1} << 60;  // Sums and products below stay in 64 bits.
 constexpr int64_t kMinChunkBytes = int64_t{1} << 12, kMaxChunkBytes = int64_t{1} << 26;
 constexpr size_t kHexDigits = 16;
-constexpr std::string_view kBeforeChecksum = "{\"checksum\": \"", kAfterChecksum = "\",\n";
-
-std::string ToHex(uint64_t value) {
-  char text[kHexDigits + 1];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 std::optional<uint64_t> FromHex(std::string_view text) {
   if (text.size() != kHexDigits) return std::nullopt;
@@ -63,24 +50,6 @@ const std::string& PlainName(const JsonValue& json) {
   return name;
 }
 
-std::string Dump(const Json& json) {
-  try {
-    return json.dump();
-  } catch (const Json::exception& error) {  // Text that is not UTF-8.
-    throw CheckpointError(std::string("a checkpoint's manifest cannot be written: ") +
-                          error.what());
-  }
-}
-
-std::string Dump(const std::vector<DataFile>& files) {
-  Json json = Json::array();
-  for (const DataFile& file : files) {
-    json.push_back({{"path", file.path}, {"bytes", file.bytes}, {"hash", ToHex(file.hash)}});
-  }
-  // A path need not be UTF-8, and is there for people.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::vector<DataFile> ParseDataFiles(const JsonValue& node) {
   std::vector<DataFile> files;
   for (const JsonValue& file : node.Elements()) {
@@ -88,44 +57,6 @@ std::vector<DataFile> ParseDataFiles(const JsonValue& node) {
         {file.At("path").Text(), file.At("bytes").Integer(0, kMaxFileBytes), Hex(file.At("hash"))});
   }
   return files;
-}
-
-Json ToJson(const Shape& shape) {
-  Json dims = Json::array();
-  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
-  return dims;
-}
-
-Json ToJson(const StateFormat& state, const std::vector<FlatParameter>& flats) {
-  if (state.grid == Grid::kTensor) {
-    Json tensors = Json::array();
-    for (const OwnTensor& tensor : state.tensors) {
-      Json json = Json::object();
-      json["name"] = tensor.name;
-      if (!tensor.owner.empty()) json["owner"] = tensor.owner;
-      json["dtype"] = Name(tensor.dtype);
-      json["shape"] = ToJson(tensor.shape);
-      tensors.push_back(std::move(json));
-    }
-    return {{"grid", Name(state.grid)}, {"tensors", std::move(tensors)}};
-  }
-  Json dtypes = Json::object();
-  for (size_t u = 0; u < flats.size(); ++u) {
-    if (FlatHasState(flats[u], state.name)) dtypes[flats[u].name] = Name(state.dtypes.at(u));
-  }
-  return {{"grid", Name(state.grid)}, {"dtypes", std::move(dtypes)}};
-}
-
-Json ToJson(const FlatParameter& flat) {
-  Json parameters = Json::array();
-  for (const Placement& p : flat.parameters) {
-    parameters.push_back({{"name", p.name}, {"shape", ToJson(p.shape)}, {"offset", p.offset}});
-  }
-  return {{"name", flat.name},
-          {"size", flat.size},
-          {"shard_size", flat.shard_size},
-          {"frozen", flat.frozen},
-          {"parameters", std::move(parameters)}};
 }
 
 Shape ParseShape(const JsonValue& node) {
@@ -397,93 +328,36 @@ const StateFormat* Manifest::FindState(std::string_view name) const {
 
 std::string RankFileName(int rank) { return "rank_" + std::to_string(rank) + ".safetensors"; }
 
-std::string ManifestFileToJson(const ManifestFile& file) {
-  Json chunks = Json::array(), slices = Json::array();
-  for (const uint64_t chunk : file.chunks) chunks.push_back(ToHex(chunk));
-  for (const ManifestSlice& s : file.slices) {
-    slices.push_back({{"state", s.state},
-                      {s.tensor.empty() ? "unit" : "tensor", s.tensor.empty() ? s.flat : s.tensor},
-                      {"begin", s.begin},
-                      {"count", s.count},
-                      {"at", s.at},
-                      {"bytes", s.bytes}});
-  }
-  return Dump({{"name", file.name},
-               {"bytes", file.bytes},
-               {"chunk_bytes", file.chunk_bytes},
-               {"chunks", std::move(chunks)},
-               {"slices", std::move(slices)}});
-}
-
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path) {
-  return ParseFile(ParseJson(json, path, kErrors), kVersion);
-}
-
-std::string ManifestToText(const Manifest& manifest) {
-  const auto list = [](const auto& elements, const auto& to_text) {
-    std::string text = "[";
-    for (const auto& element : elements) {
-      text.append(text.size() == 1 ? "\n" : ",\n").append(to_text(element));
-    }
-    return text + "]";
-  };
-  const CheckpointMeta& meta = manifest.meta;
-  std::string rest;
-  const auto add = [&](const char* key, const std::string& value) {
-    rest.append(rest.empty() ? "\"" : ",\n\"").append(key).append("\": ").append(value);
-  };
-  add("format", Dump(kFormat));
-  add("version", std::to_string(kVersion));
-  add("world", std::to_string(manifest.world));
-  add("shards", std::to_string(manifest.shards));
-  add("step", std::to_string(meta.step));
-  add("tokens", std::to_string(meta.tokens));
-  add("seed", std::to_string(meta.seed));
-  add("recipe", Dump(meta.recipe));
-  add("config", Dump(meta.config));
-  if (meta.data) {
-    add("data",
-        "{\"train\": " + Dump(meta.data->train) + ", \"valid\": " + Dump(meta.data->valid) + "}");
-  }
-  add("states", Dump(manifest.StateNames()));
-  std::string formats;
-  for (const StateFormat& state : manifest.states) {
-    formats.append(formats.empty() ? "\n" : ",\n")
-        .append(Dump(state.name))
-        .append(": ")
-        .append(Dump(ToJson(state, manifest.flat_parameters)));
-  }
-  add("formats", "{" + formats + "}");
-  add("units",
-      list(manifest.flat_parameters, [](const FlatParameter& flat) { return Dump(ToJson(flat)); }));
-  add("files", list(manifest.files, ManifestFileToJson));
-  rest += "}\n";
-  return std::string(kBeforeChecksum) + ToHex(Checksum(rest)) + std::string(kAfterChecksum) + rest;
+  return ParseFile(ParseJson(json, path, kErrors), kManifestVersion);
 }
 
 Manifest ParseManifest(std::string_view text, const std::string& path) {
   const auto refuse = [&](const std::string& reason) {
     throw CheckpointError(path + ": " + reason);
   };
-  const size_t head = kBeforeChecksum.size() + kHexDigits + kAfterChecksum.size();
-  if (text.size() < head || text.substr(0, kBeforeChecksum.size()) != kBeforeChecksum ||
-      text.substr(head - kAfterChecksum.size(), kAfterChecksum.size()) != kAfterChecksum) {
+  const size_t head = kManifestBeforeChecksum.size() + kHexDigits + kManifestAfterChecksum.size();
+  if (text.size() < head ||
+      text.substr(0, kManifestBeforeChecksum.size()) != kManifestBeforeChecksum ||
+      text.substr(head - kManifestAfterChecksum.size(), kManifestAfterChecksum.size()) !=
+          kManifestAfterChecksum) {
     refuse("is not a checkpoint's manifest");
   }
-  const std::optional<uint64_t> checksum = FromHex(text.substr(kBeforeChecksum.size(), kHexDigits));
+  const std::optional<uint64_t> checksum =
+      FromHex(text.substr(kManifestBeforeChecksum.size(), kHexDigits));
   if (!checksum || *checksum != Checksum(text.substr(head))) {
     refuse("is damaged: its contents do not have its checksum");
   }
 
   const JsonValue document = ParseJson(text, path, kErrors);
-  if (const std::string& format = document.At("format").Text(); format != kFormat) {
-    refuse("has the format " + Quote(format) + ", want '" + kFormat + "'");
+  if (const std::string& format = document.At("format").Text(); format != kManifestFormat) {
+    refuse("has the format " + Quote(format) + ", want '" + kManifestFormat + "'");
   }
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
   const int64_t version = document.At("version").Integer(1, kAny);
-  if (version > kVersion) {
+  if (version > kManifestVersion) {
     refuse("has version " + std::to_string(version) + ", this build reads up to " +
-           std::to_string(kVersion) + ": use the build that wrote it, or a newer one");
+           std::to_string(kManifestVersion) + ": use the build that wrote it, or a newer one");
   }
   Manifest manifest;
   manifest.world = static_cast<int>(document.At("world").Integer(1, 1 << 24));

@@ -88,12 +88,14 @@ struct Manifest {
 };
 
 inline constexpr char kManifestName[] = "manifest.json";
+inline constexpr char kManifestFormat[] = "fsdp-train checkpoint";
+inline constexpr int64_t kManifestVersion = 2;  // That is written; those before are read.
+// Around the checksum of what follows, which stands first.
+inline constexpr std::string_view kManifestBeforeChecksum = "{\"checksum\": \"",
+                                  kManifestAfterChecksum = "\",\n";
 std::string RankFileName(int rank);
 
-// Both throw CheckpointError for text that is not UTF-8, but for paths of data. A file's JSON is
-// what ranks send to the one that writes the manifest.
-std::string ManifestToText(const Manifest& manifest);
-std::string ManifestFileToJson(const ManifestFile& file);
+// Of manifest_writer.h's ManifestFileToJson(). Throws CheckpointError with `path` and the reason.
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path);
 
 // Of any version up to this build's. Believes nothing: the checksum must be right, every number in

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

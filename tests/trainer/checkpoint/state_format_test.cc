@@ -20,6 +20,7 @@
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/finite.h"
+#include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/verify.h"
 #include "trainer/comm/memory_store.h"

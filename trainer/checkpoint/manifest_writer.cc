@@ -1,0 +1,141 @@
+#include "trainer/checkpoint/manifest_writer.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string ToHex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::string Dump(const Json& json) {
+  try {
+    return json.dump();
+  } catch (const Json::exception& error) {  // Text that is not UTF-8.
+    throw CheckpointError(std::string("a checkpoint's manifest cannot be written: ") +
+                          error.what());
+  }
+}
+
+std::string Dump(const std::vector<DataFile>& files) {
+  Json json = Json::array();
+  for (const DataFile& file : files) {
+    json.push_back({{"path", file.path}, {"bytes", file.bytes}, {"hash", ToHex(file.hash)}});
+  }
+  // A path need not be UTF-8, and is there for people.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json ToJson(const Shape& shape) {
+  Json dims = Json::array();
+  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+  return dims;
+}
+
+Json ToJson(const StateFormat& state, const std::vector<FlatParameter>& flats) {
+  if (state.grid == Grid::kTensor) {
+    Json tensors = Json::array();
+    for (const OwnTensor& tensor : state.tensors) {
+      Json json = Json::object();
+      json["name"] = tensor.name;
+      if (!tensor.owner.empty()) json["owner"] = tensor.owner;
+      json["dtype"] = Name(tensor.dtype);
+      json["shape"] = ToJson(tensor.shape);
+      tensors.push_back(std::move(json));
+    }
+    return {{"grid", Name(state.grid)}, {"tensors", std::move(tensors)}};
+  }
+  Json dtypes = Json::object();
+  for (size_t u = 0; u < flats.size(); ++u) {
+    if (FlatHasState(flats[u], state.name)) dtypes[flats[u].name] = Name(state.dtypes.at(u));
+  }
+  return {{"grid", Name(state.grid)}, {"dtypes", std::move(dtypes)}};
+}
+
+Json ToJson(const FlatParameter& flat) {
+  Json parameters = Json::array();
+  for (const Placement& p : flat.parameters) {
+    parameters.push_back({{"name", p.name}, {"shape", ToJson(p.shape)}, {"offset", p.offset}});
+  }
+  return {{"name", flat.name},
+          {"size", flat.size},
+          {"shard_size", flat.shard_size},
+          {"frozen", flat.frozen},
+          {"parameters", std::move(parameters)}};
+}
+
+}  // namespace
+
+std::string ManifestFileToJson(const ManifestFile& file) {
+  Json chunks = Json::array(), slices = Json::array();
+  for (const uint64_t chunk : file.chunks) chunks.push_back(ToHex(chunk));
+  for (const ManifestSlice& s : file.slices) {
+    slices.push_back({{"state", s.state},
+                      {s.tensor.empty() ? "unit" : "tensor", s.tensor.empty() ? s.flat : s.tensor},
+                      {"begin", s.begin},
+                      {"count", s.count},
+                      {"at", s.at},
+                      {"bytes", s.bytes}});
+  }
+  return Dump({{"name", file.name},
+               {"bytes", file.bytes},
+               {"chunk_bytes", file.chunk_bytes},
+               {"chunks", std::move(chunks)},
+               {"slices", std::move(slices)}});
+}
+
+std::string ManifestToText(const Manifest& manifest) {
+  const auto list = [](const auto& elements, const auto& to_text) {
+    std::string text = "[";
+    for (const auto& element : elements) {
+      text.append(text.size() == 1 ? "\n" : ",\n").append(to_text(element));
+    }
+    return text + "]";
+  };
+  const CheckpointMeta& meta = manifest.meta;
+  std::string rest;
+  const auto add = [&](const char* key, const std::string& value) {
+    rest.append(rest.empty() ? "\"" : ",\n\"").append(key).append("\": ").append(value);
+  };
+  add("format", Dump(kManifestFormat));
+  add("version", std::to_string(kManifestVersion));
+  add("world", std::to_string(manifest.world));
+  add("shards", std::to_string(manifest.shards));
+  add("step", std::to_string(meta.step));
+  add("tokens", std::to_string(meta.tokens));
+  add("seed", std::to_string(meta.seed));
+  add("recipe", Dump(meta.recipe));
+  add("config", Dump(meta.config));
+  if (meta.data) {
+    add("data",
+        "{\"train\": " + Dump(meta.data->train) + ", \"valid\": " + Dump(meta.data->valid) + "}");
+  }
+  add("states", Dump(manifest.StateNames()));
+  std::string formats;
+  for (const StateFormat& state : manifest.states) {
+    formats.append(formats.empty() ? "\n" : ",\n")
+        .append(Dump(state.name))
+        .append(": ")
+        .append(Dump(ToJson(state, manifest.flat_parameters)));
+  }
+  add("formats", "{" + formats + "}");
+  add("units",
+      list(manifest.flat_parameters, [](const FlatParameter& flat) { return Dump(ToJson(flat)); }));
+  add("files", list(manifest.files, ManifestFileToJson));
+  rest += "}\n";
+  return std::string(kManifestBeforeChecksum) + ToHex(Checksum(rest)) +
+         std::string(kManifestAfterChecksum) + rest;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,18 @@
+// The text of a manifest, as manifest.h has it.
+#ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_WRITER_H_
+#define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_WRITER_H_
+
+#include <string>
+
+#include "trainer/checkpoint/manifest.h"
+
+namespace fsdp {
+
+// Both throw CheckpointError for text that is not UTF-8, but for paths of data. A file's JSON is
+// what ranks send to the one that writes the manifest.
+std::string ManifestToText(const Manifest& manifest);
+std::string ManifestFileToJson(const ManifestFile& file);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_WRITER_H_
