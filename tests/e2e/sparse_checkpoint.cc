@@ -9,7 +9,7 @@
 #include "models/shape_json.h"
 #include "tests/e2e/sparse_values.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
-#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 
 namespace fsdp {
 namespace {

@@ -43,16 +43,6 @@ class Carver {
   std::byte* next_;
 };
 
-// The first segment with a parameter to train; the last where there is none (evaluation alone).
-int FirstTrainable(const Model& model) {
-  const std::vector<ModelSegment>& segments = model.segments();
-  const auto trains = [](const Parameter* p) { return p->trainable(); };
-  const auto first = std::find_if(segments.begin(), segments.end() - 1, [&](const auto& segment) {
-    return std::any_of(segment.parameters.begin(), segment.parameters.end(), trains);
-  });
-  return static_cast<int>(first - segments.begin());
-}
-
 // What an action on the compute stream is part of; null: of what was before it.
 StepClock::Part PartOf(const Action& action) {
   switch (action.kind) {
@@ -75,43 +65,6 @@ StepClock::Part PartOf(const Action& action) {
 }
 
 }  // namespace
-
-Mesh MeshFor(const ExecutorOptions& options, int rank, int world) {
-  return Mesh(rank, world, options.sharding_strategy == Strategy::kNoShard ? 1 : world);
-}
-
-std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) {
-  std::vector<SegmentShape> shapes;
-  for (const ModelSegment& segment : model.segments()) {
-    shapes.push_back({segment.name, segment.is_block, {}, segment.own_unit});
-    for (const Parameter* p : segment.parameters) {
-      shapes.back().parameters.push_back(
-          {p->name(), p->shape(), !p->trainable(), dtypes ? dtypes(*p) : DTypes()});
-    }
-  }
-  return shapes;
-}
-
-Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,
-                     Mode mode) {
-  ScheduleOptions schedule{options};
-  schedule.mode = mode;
-  schedule.shards = mesh.shard_size();
-  schedule.replicas = mesh.replicate_size();
-  const Layout layout =
-      MakeLayout(ShapesOf(model, options.dtypes), options.auto_wrap, schedule.shards);
-  schedule.unit_of_segment = layout.unit_of_segment;
-  for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
-    if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);
-  }
-  schedule.backward_from = FirstTrainable(model);
-  for (const ModelSegment& segment : model.segments()) {
-    schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
-  }
-  schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;
-  schedule.poison = options.poison;
-  return MakeSchedule(schedule);
-}
 
 Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
                    const ExecutorOptions& options, const MeshCommunicators& communicators)

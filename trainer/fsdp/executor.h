@@ -14,38 +14,13 @@
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
-#include "trainer/fsdp/options.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
-
-// What a parameter is kept, computed and summed in. A function of what all ranks know.
-using DTypeRule = std::function<DTypes(const Parameter&)>;
-
-// What the step's schedule and memory follow from, for one rank of a job.
-struct ExecutorOptions : FsdpOptions {
-  Recompute recompute = Recompute::kNone;
-  DTypeRule dtypes = nullptr;  // Null: fp32.
-
-  int64_t micro_batch_size = 1;  // Rows of a micro-batch.
-  int64_t seq_len = 1;
-  int micro_batches = 1;  // Of a training step.
-  float max_norm = 0;     // Clipping; 0 = off.
-  int threads = 1;        // Of the compute stream.
-  bool poison = false;    // Fills freed gather slots with NaN.
-};
-
-// The ranks of a world as the strategy shards over them.
-Mesh MeshFor(const ExecutorOptions& options, int rank, int world);
-
-// The schedule of `mode`, the same for all ranks of the mesh. In kEval there is one micro-batch.
-Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,
-                     Mode mode);
-
-std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr);
 
 // The step's scalars, fp32, as they are on the device.
 struct StepScalars {

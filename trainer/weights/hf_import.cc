@@ -6,7 +6,7 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
-#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"

@@ -17,7 +17,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/whole_file.h"
-#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/lora.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_import.h"
