@@ -20,10 +20,6 @@ namespace {
 enum Scalar { kLoss, kSumSquares, kStop, kSave, kMeanScale, kGradNorm, kCoefficient };
 constexpr int kSummedScalars = 4;
 
-const char* Name(Pass pass) {
-  return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
-}
-
 // Initial values go to the device in pieces of 4 MiB.
 constexpr int64_t kUploadElements = int64_t{1} << 20;
 
@@ -374,57 +370,6 @@ void Executor::AdvanceToRun() {
   }
 }
 
-// The step's number, its mode and the action's index.
-constexpr int kActionBits = 24, kModeBits = 1;
-
-uint64_t Executor::Tag() const {
-  const uint64_t mode = step_->mode == Mode::kTrain ? 0 : 1;
-  return (static_cast<uint64_t>(step_->number) << kModeBits | mode) << kActionBits | cursor_;
-}
-
-std::string Executor::Describe(const StreamPosition& position) const {
-  const size_t index = position.tag & ((uint64_t{1} << kActionBits) - 1);
-  const uint64_t run = position.tag >> kActionBits;
-  const bool eval = (run & 1) != 0;
-  const std::vector<Action>& actions = schedules_[eval ? 1 : 0].actions;
-  std::string text = (eval ? "evaluation after step " : "step ") + std::to_string(run >> kModeBits);
-  if (index >= actions.size()) return text;
-  const Action& action = actions[index];
-  const auto unit_of = [&](const Action& a) {
-    return a.kind == ActionKind::kRun ? layout_.unit_of_segment[a.segment] : a.unit;
-  };
-  const int u = unit_of(action);
-  std::string part;
-  switch (action.kind) {
-    case ActionKind::kRun:
-      part = Name(action.pass);
-      break;
-    case ActionKind::kGather: {  // For the next run of the unit.
-      const auto next = std::find_if(
-          actions.begin() + static_cast<int64_t>(index), actions.end(),
-          [&](const Action& a) { return a.kind == ActionKind::kRun && unit_of(a) == u; });
-      part = next == actions.end() ? "" : Name(next->pass);
-      break;
-    }
-    case ActionKind::kClear:
-    case ActionKind::kReduce:
-    case ActionKind::kAccumulate:
-      part = "backward";
-      break;
-    case ActionKind::kSumSquares:
-    case ActionKind::kOptimizer:
-      part = "update";
-      break;
-    default:
-      break;
-  }
-  if (u >= 0 && !part.empty()) {
-    text += ", " + part + " of unit " + std::to_string(u) + " (" +
-            layout_.flat_parameters[layout_.units[u].flat_parameters.front()].name + ")";
-  }
-  return text;
-}
-
 std::string Executor::Where() const {
   std::string busy, waiting;
   for (const auto& stream : streams_) {
@@ -433,7 +378,8 @@ std::string Executor::Where() const {
     const std::string operation = position->operation;
     std::string& list = operation == "wait" ? waiting : busy;
     if (!list.empty()) list += "; ";
-    list += position->tag == 0 ? "start" : Describe(*position);
+    const StepPosition at = PositionOf(position->tag);
+    list += position->tag == 0 ? "start" : Describe(at, schedule(at.mode), layout_);
     list += ", op " + operation + (operation == "wait" ? " of stream " + stream->name() : "");
   }
   return busy.empty() ? waiting : busy;
@@ -441,7 +387,7 @@ std::string Executor::Where() const {
 
 void Executor::WaitFor(const Action& action) {
   Stream& stream = StreamOf(action);
-  stream.SetTag(Tag());
+  stream.SetTag(TagOf({step_->mode, step_->number, cursor_}));
   StepClock* const clock = action.stream == StreamId::kCompute ? &clocks_[steps_ % 2] : nullptr;
   for (const Wait& wait : action.waits) {
     const bool data = running_->actions[wait.action].stream == StreamId::kData;

@@ -16,6 +16,7 @@
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/step_position.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
@@ -147,8 +148,6 @@ class Executor final : public SegmentHooks {
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
   void WaitFor(const Action& action);
-  uint64_t Tag() const;  // Of the action at the cursor.
-  std::string Describe(const StreamPosition& position) const;
   void Signal(size_t index);
   void Execute(const Action& action);
   // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has

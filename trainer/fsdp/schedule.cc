@@ -426,10 +426,6 @@ const char* Name(ActionKind kind) {
   return "?";
 }
 
-const char* Name(Pass pass) {
-  return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
-}
-
 constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce", "data"};
 
 }  // namespace
@@ -437,6 +433,10 @@ constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce"
 Schedule MakeSchedule(const ScheduleOptions& options) {
   Check(options);
   return Builder(options).Build();
+}
+
+const char* Name(Pass pass) {
+  return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
 }
 
 std::string ToString(const Action& a) {

@@ -86,8 +86,8 @@ struct Action {
 
 struct Schedule {
   ScheduleOptions options;
-  int gather_slots = 0;    // Of Layout::MaxUnitSize() elements each; 0 where each unit has its own.
-  int gradient_slots = 0;  // Likewise.
+  int gather_slots = 0;    // Of Layout::MaxGatheredBytes() each; 0 where each unit has its own.
+  int gradient_slots = 0;  // Likewise, of MaxGradientBytes().
   std::vector<Action> actions;
 
   std::string ToString() const;  // One action a line.
@@ -97,6 +97,7 @@ struct Schedule {
 // Throws std::invalid_argument for options out of range.
 Schedule MakeSchedule(const ScheduleOptions& options);
 
+const char* Name(Pass pass);  // "forward", "recompute", "backward".
 std::string ToString(const Action& action);
 
 }  // namespace fsdp
