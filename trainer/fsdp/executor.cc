@@ -20,24 +20,20 @@ namespace {
 enum Scalar { kLoss, kSumSquares, kStop, kSave, kMeanScale, kGradNorm, kCoefficient };
 constexpr int kSummedScalars = 4;
 
-// Initial values go to the device in pieces of 4 MiB.
-constexpr int64_t kUploadElements = int64_t{1} << 20;
-
-// Takes views from bytes, one behind the other, each at a multiple of 64.
-class Carver {
- public:
-  explicit Carver(std::byte* begin) : next_(begin) {}
-  explicit Carver(const View& bytes) : next_(bytes.data) {}
-  std::byte* end() const { return next_; }
-  View Take(int64_t elements, DType dtype) {
-    const View view(next_, dtype, Shape{elements});
-    next_ += (view.bytes() + 63) / 64 * 64;
-    return view;
+// Throws std::invalid_argument for dtypes that nobody sums in.
+Layout SupportedLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy,
+                       int shards) {
+  Layout layout = MakeLayout(segments, policy, shards);
+  for (const FlatParameter& flat : layout.flat_parameters) {
+    const DTypes& d = flat.dtypes;
+    for (const DType dtype : {d.master, d.grad, d.reduce}) {
+      if (dtype == DType::kFloat32) continue;
+      throw std::invalid_argument("[Executor] master, grad or reduce of " + flat.name + " is " +
+                                  std::string(Name(dtype)) + ", want fp32");
+    }
   }
-
- private:
-  std::byte* next_;
-};
+  return layout;
+}
 
 // What an action on the compute stream is part of; null: of what was before it.
 StepClock::Part PartOf(const Action& action) {
@@ -69,26 +65,17 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       model_(model),
       options_(options),
       communicators_(communicators),
-      layout_(MakeLayout(ShapesOf(model, options.dtypes), options.auto_wrap,
-                         communicators.mesh().shard_size())),
+      layout_(SupportedLayout(ShapesOf(model, options.dtypes), options.auto_wrap,
+                              communicators.mesh().shard_size())),
       shard_rank_(communicators.mesh().coordinate().shard),
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
-      flats_(layout_.flat_parameters.size()),
-      units_(layout_.units.size()) {
-  for (const FlatParameter& flat : layout_.flat_parameters) {
-    const DTypes& d = flat.dtypes;
-    for (const DType dtype : {d.master, d.grad, d.reduce}) {
-      if (dtype == DType::kFloat32) continue;
-      throw std::invalid_argument("[Executor] master, grad or reduce of " + flat.name + " is " +
-                                  std::string(fsdp::Name(dtype)) + ", want fp32");
-    }
-  }
+      memory_(allocator, layout_, schedules_[0], options),
+      flats_(layout_.flat_parameters.size()) {
   streams_.push_back(device.CreateStream("compute", options.threads));
   for (const char* name : {"gather", "reduce", "data"}) {
     streams_.push_back(device.CreateStream(name));
   }
-  allocator_.Begin(Phase::kPersistent);
   std::map<std::string, Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) parameters[p->name()] = p;
@@ -97,64 +84,9 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     for (const Placement& p : layout_.flat_parameters[f].parameters) {
       flats_[f].parameters.push_back(parameters.at(p.name));
     }
-  }
-
-  const Schedule& train = schedules_[0];
-  for (int i = 0; i < train.gather_slots; ++i) {
-    gather_slots_.push_back(NewBytes(layout_.MaxGatheredBytes(), MemoryKind::kUnsharded));
-  }
-  for (int i = 0; i < train.gradient_slots; ++i) {
-    gradient_slots_.push_back(NewBytes(layout_.MaxGradientBytes(), MemoryKind::kUnsharded));
-  }
-  for (size_t f = 0; f < flats_.size(); ++f) {
-    const FlatParameter& flat = layout_.flat_parameters[f];
-    const DTypes& d = flat.dtypes;
-    masters_.push_back(NewPersistent(flat.shard_size, MemoryKind::kParameters, d.master));
-    compute_shards_.push_back(
-        d.compute == d.master ? masters_[f]
-                              : NewPersistent(flat.shard_size, MemoryKind::kParameters, d.compute));
-    gradients_.push_back(
-        NewPersistent(flat.frozen ? 0 : flat.shard_size, MemoryKind::kGradients, DType::kFloat32));
-    if (!sharded()) {
-      flats_[f].value = compute_shards_[f];
-      flats_[f].gradient = gradients_[f];
-    }
-  }
-  int64_t largest_shards = 0;  // Of a unit, as they travel.
-  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-    if (!sharded()) continue;
-    if (u == 0 || train.gather_slots == 0) {
-      units_[u].own_value = NewBytes(layout_.GatheredBytes(u), MemoryKind::kUnsharded);
-    }
-    if (u == 0 || train.gradient_slots == 0) {
-      units_[u].own_gradient = NewBytes(layout_.GradientBytes(u), MemoryKind::kUnsharded);
-    }
-    int64_t bytes = 0;
-    for (const int f : layout_.TrainableFlatParameters(u)) {
-      bytes += gradients_[f].NumElements() * SizeOf(layout_.flat_parameters[f].dtypes.reduce);
-    }
-    largest_shards = std::max(largest_shards, bytes);
-  }
-  const auto staged = [](const Action& action) { return action.staged; };
-  if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
-    staging_ = NewBytes(largest_shards, MemoryKind::kUnsharded);
-  }
-  for (StagedBatch& batch : batches_) {
-    batch.device = NewBatch(MemoryPlace::kDevice, &batch.device_bytes);
-    batch.host = NewBatch(MemoryPlace::kPinned, &batch.host_bytes);
-  }
-  int64_t largest_shard = 0;
-  for (const View& master : masters_) largest_shard = std::max(largest_shard, master.NumElements());
-  upload_ = NewPersistent(std::min(largest_shard, kUploadElements),
-                          {MemoryKind::kActivations, MemoryPlace::kPinned}, DType::kFloat32);
-  scalars_ = NewPersistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);
-  for (View& report : reports_) {
-    report = NewPersistent(kNumScalars, {MemoryKind::kActivations, MemoryPlace::kPinned},
-                           DType::kFloat32);
-  }
-  inputs_ = NewBytes(sizeof(StepInputs), MemoryKind::kActivations);
-  for (View& staged : staged_inputs_) {
-    staged = NewBytes(sizeof(StepInputs), {MemoryKind::kActivations, MemoryPlace::kPinned});
+    if (sharded()) continue;
+    flats_[f].value = memory_.compute_shards[f];
+    flats_[f].gradient = memory_.gradients[f];
   }
 }
 
@@ -164,37 +96,12 @@ void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {
   schedules_[static_cast<int>(mode)] = std::move(schedule);
 }
 
-View Executor::NewPersistent(int64_t elements, MemoryUse use, DType dtype) {
-  View view(nullptr, dtype, Shape{elements});
-  if (elements > 0) view.data = allocator_.Allocate(view.bytes(), use);
-  return view;
-}
-
 View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
-  return NewPersistent(elements, use, dtype);
-}
-
-Batch Executor::NewBatch(MemoryPlace place, View* bytes) {
-  const Shape shape{options_.micro_batch_size, options_.seq_len};
-  const Shape keys{options_.micro_batch_size, 2};
-  const auto carve = [&](std::byte* begin) {
-    Carver carver(begin);
-    const auto tensor = [&](DType dtype, const Shape& s) {
-      return carver.Take(s.NumElements(), dtype).Reshape(s);
-    };
-    const Batch batch{tensor(DType::kInt32, shape), tensor(DType::kInt32, shape),
-                      tensor(DType::kFloat32, shape), tensor(DType::kInt32, shape),
-                      tensor(DType::kInt32, keys)};
-    return std::pair(batch, carver.end() - begin);
-  };
-  // Of the first only the distance counts.
-  *bytes = NewBytes(carve(reinterpret_cast<std::byte*>(uintptr_t{64})).second,
-                    {MemoryKind::kActivations, place});
-  return carve(bytes->data).first;
+  return NewPersistent(allocator_, elements, use, dtype);
 }
 
 View Executor::NewShard(const FlatParameter& flat, MemoryUse use, DType dtype) {
-  const View shard = NewPersistent(flat.frozen ? 0 : flat.shard_size, use, dtype);
+  const View shard = NewPersistent(allocator_, flat.frozen ? 0 : flat.shard_size, use, dtype);
   if (shard.NumElements() > 0) Fill(compute(), 0, shard);
   return shard;
 }
@@ -218,8 +125,8 @@ std::vector<View> Executor::NewShards(MemoryUse use, const std::vector<View>& li
 void Executor::Initialize(const FillParameter& fill) {
   for (size_t f = 0; f < flats_.size(); ++f) {
     const int64_t size = layout_.flat_parameters[f].shard_size;
-    for (int64_t at = 0; at < size; at += upload_.NumElements()) {
-      const View part = upload_.Slice(0, std::min(upload_.NumElements(), size - at));
+    for (int64_t at = 0; at < size; at += memory_.upload.NumElements()) {
+      const View part = memory_.upload.Slice(0, std::min(memory_.upload.NumElements(), size - at));
       Operation operation{"initialize", {}, {part}, {}};
       operation.costs = {Cost{.bytes_written = static_cast<double>(part.bytes())}};
       const auto initialize = [this, f, at, fill](ThreadPool& pool, const View& host) {
@@ -227,7 +134,7 @@ void Executor::Initialize(const FillParameter& fill) {
       };
       operation.kernels.cpu = OnCpu(initialize, part);
       compute().Enqueue(std::move(operation));
-      Copy(compute(), part, masters_[f].Slice(at, part.NumElements()));
+      Copy(compute(), part, memory_.masters[f].Slice(at, part.NumElements()));
     }
   }
   MastersWritten();
@@ -251,7 +158,7 @@ void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& hos
 }
 
 void Executor::WriteComputeShard(Stream& stream, int flat) {
-  const View &from = masters_[flat], &to = compute_shards_[flat];
+  const View &from = memory_.masters[flat], &to = memory_.compute_shards[flat];
   if (from.data != to.data) Cast(stream, from, to);
 }
 
@@ -261,7 +168,7 @@ void Executor::MastersWritten() {
 
 const View& Executor::ShardInUse(int flat) const {
   const FlatParameter& layout = layout_.flat_parameters[flat];
-  if (!step_->weights || layout.frozen) return compute_shards_[flat];
+  if (!step_->weights || layout.frozen) return memory_.compute_shards[flat];
   const View& shard = (*step_->weights)[flat];
   FSDP_CHECK(shard.dtype == layout.dtypes.compute)
       << layout.name << ": weights to evaluate are " << fsdp::Name(shard.dtype);
@@ -271,7 +178,7 @@ const View& Executor::ShardInUse(int flat) const {
 // The step before the last one has read the place and is done.
 void Executor::WriteInputs() {
   if (device_.type() == DeviceType::kSim) return;
-  const View& staged = staged_inputs_[steps_ % 2];
+  const View& staged = memory_.staged_inputs[steps_ % 2];
   if (device_.checker()) device_.checker()->OnHostAccess("step inputs", {}, {staged});
   *staged.As<StepInputs>() = {
       .lr = step_->lr, .mean_scale = step_->mean_scale, .stop = step_->stop, .save = step_->save};
@@ -294,11 +201,11 @@ void Executor::Run(const Step& step) {
   for (int m = 0; m < running_->options.micro_batches; ++m) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
     Tape tape(compute(), allocator_, *this, train, options_.recompute);
-    const Batch& batch = batches_[m % 2].device;
+    const Batch& batch = memory_.batches[m % 2].device;
     if (step.forward) {
       step.forward(tape, batch);
     } else {
-      model_.Loss(tape, batch, step.target_scale, scalars_.Slice(kLoss, 1));
+      model_.Loss(tape, batch, step.target_scale, scalar(kLoss));
     }
     tape.Backward();
   }
@@ -314,7 +221,7 @@ StepScalars Executor::Result(int64_t index) {
   ends_[index % 2]->Synchronize();
   StepScalars scalars;
   if (device_.type() == DeviceType::kSim) return scalars;
-  const View& report = reports_[index % 2];
+  const View& report = memory_.reports[index % 2];
   if (device_.checker()) device_.checker()->OnHostAccess("result", {report}, {});
   const float* s = report.As<float>();
   scalars = {
@@ -429,13 +336,12 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kRun:
       break;
     case ActionKind::kBegin:
-      Fill(stream, 0, scalars_);
-      Copy(stream, staged_inputs_[steps_ % 2], inputs_);
-      UnpackStepInputs(stream, inputs_, scalars_.Slice(kMeanScale, 1), scalars_.Slice(kStop, 1),
-                       scalars_.Slice(kSave, 1));
+      Fill(stream, 0, memory_.scalars);
+      Copy(stream, memory_.staged_inputs[steps_ % 2], memory_.inputs);
+      UnpackStepInputs(stream, memory_.inputs, scalar(kMeanScale), scalar(kStop), scalar(kSave));
       break;
     case ActionKind::kLoad: {
-      const StagedBatch& batch = batches_[action.slot];
+      const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot];
       Operation operation{"load", {}, {batch.host_bytes}, {}};
       operation.costs = {Cost{.bytes_written = static_cast<double>(batch.host_bytes.bytes())}};
       const auto load = [load = step_->load, m = action.micro_batch](
@@ -446,7 +352,7 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kGather: {
-      Carver slot(action.slot >= 0 ? gather_slots_[action.slot] : units_[u].own_value);
+      Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
         flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
@@ -461,7 +367,8 @@ void Executor::Execute(const Action& action) {
       }
       break;
     case ActionKind::kClear: {
-      Carver slot(action.slot >= 0 ? gradient_slots_[action.slot] : units_[u].own_gradient);
+      Carver slot(action.slot >= 0 ? memory_.gradient_slots[action.slot]
+                                   : memory_.units[u].gradient);
       for (const int f : trainable) {
         const FlatParameter& flat = layout_.flat_parameters[f];
         if (sharded()) flats_[f].gradient = slot.Take(flat.size, flat.dtypes.grad);
@@ -470,55 +377,55 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kReduce: {
-      Carver staging(staging_);
+      Carver staging(memory_.staging);
       for (const int f : trainable) {
         if (!sharded()) {
           communicators_.Over(Group::kReplicate)->AllReduce(stream, flats_[f].gradient);
           continue;
         }
         const FlatParameter& flat = layout_.flat_parameters[f];
-        const View shard =
-            action.staged ? staging.Take(flat.shard_size, flat.dtypes.reduce) : gradients_[f];
+        const View shard = action.staged ? staging.Take(flat.shard_size, flat.dtypes.reduce)
+                                         : memory_.gradients[f];
         communicators_.Over(Group::kReduce)->ReduceScatter(stream, flats_[f].gradient, shard);
       }
       break;
     }
     case ActionKind::kAccumulate: {
-      Carver staging(staging_);
+      Carver staging(memory_.staging);
       for (const int f : trainable) {
         const FlatParameter& flat = layout_.flat_parameters[f];
-        Accumulate(stream, staging.Take(flat.shard_size, flat.dtypes.reduce), gradients_[f]);
+        Accumulate(stream, staging.Take(flat.shard_size, flat.dtypes.reduce), memory_.gradients[f]);
       }
       break;
     }
     case ActionKind::kSumSquares:
       for (const int f : trainable) {
-        SumOfSquares(stream, gradients_[f], scalars_.Slice(kSumSquares, 1));
+        SumOfSquares(stream, memory_.gradients[f], scalar(kSumSquares));
       }
       break;
     case ActionKind::kReduceScalars:
       // Replicas hold the same squares: they count once.
       if (communicators_.mesh().coordinate().replicate > 0) {
-        Fill(stream, 0, scalars_.Slice(kSumSquares, 1));
+        Fill(stream, 0, scalar(kSumSquares));
       }
-      communicators_.Over(Group::kWorld)->AllReduce(stream, scalars_.Slice(0, kSummedScalars));
+      communicators_.Over(Group::kWorld)
+          ->AllReduce(stream, memory_.scalars.Slice(0, kSummedScalars));
       break;
     case ActionKind::kClip:
-      ClipCoefficient(stream, scalars_.Slice(kSumSquares, 1), scalars_.Slice(kMeanScale, 1),
-                      options_.max_norm, scalars_.Slice(kGradNorm, 1),
-                      scalars_.Slice(kCoefficient, 1));
+      ClipCoefficient(stream, scalar(kSumSquares), scalar(kMeanScale), options_.max_norm,
+                      scalar(kGradNorm), scalar(kCoefficient));
       if (step_->begin_update) {
-        step_->begin_update(stream, inputs_, scalars_.Slice(kCoefficient, 1));
+        step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
       }
       break;
     case ActionKind::kOptimizer:
       for (const int f : trainable) {
-        step_->optimize(stream, f, masters_[f], gradients_[f], scalars_.Slice(kCoefficient, 1));
+        step_->optimize(stream, f, memory_.masters[f], memory_.gradients[f], scalar(kCoefficient));
         WriteComputeShard(stream, f);
       }
       break;
     case ActionKind::kEnd:
-      Copy(stream, scalars_, reports_[steps_ % 2]);
+      Copy(stream, memory_.scalars, memory_.reports[steps_ % 2]);
       break;
   }
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trainer/comm/mesh_communicators.h"
+#include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
@@ -22,18 +23,6 @@
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
-
-// The step's scalars, fp32, as they are on the device.
-struct StepScalars {
-  float loss = 0;         // Mean over target tokens, of this step alone.
-  float sum_squares = 0;  // Of the gradient, before mean_scale.
-  float stop = 0;         // Ranks that were asked to stop.
-  float save = 0;         // Ranks that were asked for a checkpoint.
-  float mean_scale = 0;   // T0 / T.
-  float grad_norm = 0;    // Before clipping.
-  float coefficient = 0;  // What multiplies the gradient; NaN: the step changed nothing.
-};
-constexpr int kNumScalars = 7;
 
 class Executor final : public SegmentHooks {
  public:
@@ -56,9 +45,9 @@ class Executor final : public SegmentHooks {
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
   // is gathered, the same memory where `compute` is the dtype of the master; and the gradient,
   // fp32, in which ranks and micro-batches are summed, of a frozen one empty, [0].
-  const View& master(int flat) const { return masters_[flat]; }
-  const View& compute_shard(int flat) const { return compute_shards_[flat]; }
-  const View& gradient(int flat) const { return gradients_[flat]; }
+  const View& master(int flat) const { return memory_.masters[flat]; }
+  const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
+  const View& gradient(int flat) const { return memory_.gradients[flat]; }
   // Another one of each flat parameter that trains, in the dtype of its `as`, or of what is given
   // of it in `like`: persistent memory, zero.
   std::vector<View> NewShards(MemoryUse use, DType DTypes::*as);
@@ -127,23 +116,14 @@ class Executor final : public SegmentHooks {
     std::vector<Parameter*> parameters;  // Parallel to the layout's.
     View value, gradient;                // [size], where they are now; else empty.
   };
-  struct StagedBatch {
-    Batch device, host;
-    View device_bytes, host_bytes;  // All of it, of which they are parts.
-  };
-  struct OwnMemory {
-    View own_value, own_gradient;  // Bytes. Empty where it uses slots.
-  };
 
-  View NewPersistent(int64_t elements, MemoryUse use, DType dtype);
-  Batch NewBatch(MemoryPlace place, View* bytes);
   // Elements [at, at + host.NumElements()) of this rank's shard into the host's memory.
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
   View NewShard(const FlatParameter& flat, MemoryUse use, DType dtype);
-  View NewBytes(int64_t bytes, MemoryUse use) { return NewPersistent(bytes, use, DType::kUInt8); }
   Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
   bool sharded() const { return layout_.shards > 1; }
+  View scalar(int index) const { return memory_.scalars.Slice(index, 1); }
 
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
@@ -167,15 +147,8 @@ class Executor final : public SegmentHooks {
   Schedule schedules_[2];
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId.
 
-  std::vector<Flat> flats_;                                 // By Layout::flat_parameters.
-  std::vector<OwnMemory> units_;                            // By Layout::units.
-  std::vector<View> masters_, compute_shards_, gradients_;  // By flat parameter.
-  std::vector<View> gather_slots_, gradient_slots_;         // Bytes.
-  View staging_;                                            // Bytes.
-  StagedBatch batches_[2];
-  View upload_;  // Host memory: of initial values, what is on its way.
-  View scalars_, reports_[2], workspace_;
-  View inputs_, staged_inputs_[2];  // StepInputs: the step's, and where the host writes them.
+  ExecutorMemory memory_;
+  std::vector<Flat> flats_;  // By Layout::flat_parameters.
 
   // The step that is being enqueued.
   const Step* step_ = nullptr;

@@ -1,0 +1,101 @@
+#include "trainer/fsdp/executor_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trainer/ops/step_parameters.h"
+
+namespace fsdp {
+namespace {
+
+// Initial values go to the device in pieces of 4 MiB.
+constexpr int64_t kUploadElements = int64_t{1} << 20;
+
+View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use) {
+  return NewPersistent(allocator, bytes, use, DType::kUInt8);
+}
+
+Batch NewBatch(PhasedAllocator& allocator, const ExecutorOptions& options, MemoryPlace place,
+               View* bytes) {
+  const Shape shape{options.micro_batch_size, options.seq_len};
+  const Shape keys{options.micro_batch_size, 2};
+  const auto carve = [&](std::byte* begin) {
+    Carver carver(begin);
+    const auto tensor = [&](DType dtype, const Shape& s) {
+      return carver.Take(s.NumElements(), dtype).Reshape(s);
+    };
+    const Batch batch{tensor(DType::kInt32, shape), tensor(DType::kInt32, shape),
+                      tensor(DType::kFloat32, shape), tensor(DType::kInt32, shape),
+                      tensor(DType::kInt32, keys)};
+    return std::pair(batch, carver.end() - begin);
+  };
+  // Of the first only the distance counts.
+  *bytes = NewBytes(allocator, carve(reinterpret_cast<std::byte*>(uintptr_t{64})).second,
+                    {MemoryKind::kActivations, place});
+  return carve(bytes->data).first;
+}
+
+}  // namespace
+
+View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, DType dtype) {
+  View view(nullptr, dtype, Shape{elements});
+  if (elements > 0) view.data = allocator.Allocate(view.bytes(), use);
+  return view;
+}
+
+ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
+                               const Schedule& train, const ExecutorOptions& options)
+    : units(layout.units.size()) {
+  const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
+    return NewPersistent(allocator, elements, use, dtype);
+  };
+  const auto bytes = [&](int64_t n, MemoryUse use) { return NewBytes(allocator, n, use); };
+  const MemoryUse pinned{MemoryKind::kActivations, MemoryPlace::kPinned};
+  allocator.Begin(Phase::kPersistent);
+  for (int i = 0; i < train.gather_slots; ++i) {
+    gather_slots.push_back(bytes(layout.MaxGatheredBytes(), MemoryKind::kUnsharded));
+  }
+  for (int i = 0; i < train.gradient_slots; ++i) {
+    gradient_slots.push_back(bytes(layout.MaxGradientBytes(), MemoryKind::kUnsharded));
+  }
+  int64_t largest_shard = 0;
+  for (const FlatParameter& flat : layout.flat_parameters) {
+    const DTypes& d = flat.dtypes;
+    masters.push_back(persistent(flat.shard_size, MemoryKind::kParameters, d.master));
+    compute_shards.push_back(d.compute == d.master
+                                 ? masters.back()
+                                 : persistent(flat.shard_size, MemoryKind::kParameters, d.compute));
+    gradients.push_back(
+        persistent(flat.frozen ? 0 : flat.shard_size, MemoryKind::kGradients, DType::kFloat32));
+    largest_shard = std::max(largest_shard, flat.shard_size);
+  }
+  int64_t largest_shards = 0;  // Of a unit, as they travel.
+  for (int u = 0; u < static_cast<int>(units.size()) && layout.shards > 1; ++u) {
+    if (u == 0 || train.gather_slots == 0) {
+      units[u].value = bytes(layout.GatheredBytes(u), MemoryKind::kUnsharded);
+    }
+    if (u == 0 || train.gradient_slots == 0) {
+      units[u].gradient = bytes(layout.GradientBytes(u), MemoryKind::kUnsharded);
+    }
+    int64_t shards = 0;
+    for (const int f : layout.TrainableFlatParameters(u)) {
+      shards += gradients[f].NumElements() * SizeOf(layout.flat_parameters[f].dtypes.reduce);
+    }
+    largest_shards = std::max(largest_shards, shards);
+  }
+  const auto staged = [](const Action& action) { return action.staged; };
+  if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
+    staging = bytes(largest_shards, MemoryKind::kUnsharded);
+  }
+  for (StagedBatch& batch : batches) {
+    batch.device = NewBatch(allocator, options, MemoryPlace::kDevice, &batch.device_bytes);
+    batch.host = NewBatch(allocator, options, MemoryPlace::kPinned, &batch.host_bytes);
+  }
+  upload = persistent(std::min(largest_shard, kUploadElements), pinned, DType::kFloat32);
+  scalars = persistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);
+  for (View& report : reports) report = persistent(kNumScalars, pinned, DType::kFloat32);
+  inputs = bytes(sizeof(StepInputs), MemoryKind::kActivations);
+  for (View& input : staged_inputs) input = bytes(sizeof(StepInputs), pinned);
+}
+
+}  // namespace fsdp

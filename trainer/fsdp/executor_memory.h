@@ -1,0 +1,73 @@
+// The persistent memory of an executor: shards, slots, and what is staged for the host.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
+#define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "trainer/data/batch.h"
+#include "trainer/fsdp/layout.h"
+#include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/schedule.h"
+
+namespace fsdp {
+
+// The step's scalars, fp32, as they are on the device.
+struct StepScalars {
+  float loss = 0;         // Mean over target tokens, of this step alone.
+  float sum_squares = 0;  // Of the gradient, before mean_scale.
+  float stop = 0;         // Ranks that were asked to stop.
+  float save = 0;         // Ranks that were asked for a checkpoint.
+  float mean_scale = 0;   // T0 / T.
+  float grad_norm = 0;    // Before clipping.
+  float coefficient = 0;  // What multiplies the gradient; NaN: the step changed nothing.
+};
+inline constexpr int kNumScalars = sizeof(StepScalars) / sizeof(float);
+
+// Takes views from bytes, one behind the other, each at a multiple of 64.
+class Carver {
+ public:
+  explicit Carver(std::byte* begin) : next_(begin) {}
+  explicit Carver(const View& bytes) : next_(bytes.data) {}
+  std::byte* end() const { return next_; }
+  View Take(int64_t elements, DType dtype) {
+    const View view(next_, dtype, Shape{elements});
+    next_ += (view.bytes() + 63) / 64 * 64;
+    return view;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+// An empty view where there are no elements.
+View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, DType dtype);
+
+// Of the device, where nothing else is said.
+struct ExecutorMemory {
+  struct StagedBatch {
+    Batch device, host;
+    View device_bytes, host_bytes;  // All of it, of which they are parts.
+  };
+  struct OwnMemory {
+    View value, gradient;  // Bytes. Empty where the unit uses slots.
+  };
+
+  // Begins phase kPersistent. `train`: of its slots an evaluation uses some.
+  ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
+                 const ExecutorOptions& options);
+
+  std::vector<View> gather_slots, gradient_slots;        // Bytes.
+  std::vector<View> masters, compute_shards, gradients;  // By flat parameter; see Executor.
+  std::vector<OwnMemory> units;                          // By Layout::units.
+  View staging;                                          // Bytes: shards as they travel.
+  StagedBatch batches[2];
+  View upload;                    // Host memory: of initial values, what is on its way.
+  View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
+  View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
