@@ -188,6 +188,10 @@ void Executor::Run(const Step& step) {
   EventPtr& end = ends_[steps_ % 2];
   if (end) end->Synchronize();
   step_ = &step;
+  const struct Forget {
+    const Step*& step;
+    ~Forget() { step = nullptr; }
+  } forget{step_};  // Where the model throws, too.
   WriteInputs();
   running_ = &schedules_[static_cast<int>(step.mode)];
   clocks_[steps_ % 2].Clear();
@@ -213,7 +217,6 @@ void Executor::Run(const Step& step) {
   end = compute().Record();
   clocks_[steps_ % 2].End(end);
   ++steps_;
-  step_ = nullptr;
 }
 
 StepScalars Executor::Result(int64_t index) {
