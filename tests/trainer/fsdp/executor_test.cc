@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "trainer/comm/sim/sim_communicator.h"
-#include "trainer/engine/plan_memory.h"
-#include "trainer/engine/session.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -60,12 +58,18 @@ class Toy final : public Model {
   std::vector<ModelSegment> segments_;
 };
 
-// As in a run: a plan is made first, by the same code; so this dies while planning.
 void TrainOneStep(Toy& model, Strategy strategy = Strategy::kFullShard, int world = 2) {
-  SessionOptions options;
-  options.eval = false;
-  options.executor.sharding_strategy = strategy;
-  PlanMemory(model, options, world);
+  ExecutorOptions options;
+  options.sharding_strategy = strategy;
+  SimDevice device;
+  PlanRecorder recorder;
+  const MeshCommunicators communicators(MeshFor(options, /*rank=*/0, world), options.communicators,
+                                        ConnectSim);
+  Executor executor(device, recorder, model, options, communicators);
+  Executor::Step step;
+  step.load = [](int, const Batch&) {};
+  step.optimize = [](Stream&, int, View, ConstView, ConstView) {};
+  executor.Run(step);
 }
 
 TEST(Executor, FollowsTheModel) {

@@ -8,14 +8,15 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/comm/mesh_communicators.h"
-#include "trainer/engine/plan_memory.h"
-#include "trainer/engine/session.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -48,6 +49,11 @@ class SlicedModel final : public Model {
   std::vector<ModelSegment> segments_{{"h.0", true, {&qkv_}}};
 };
 
+struct Options {
+  ExecutorOptions executor;
+  OptimizerOptions optimizer;
+};
+
 // What every element of every shard is given, step by step.
 struct Given {
   float gradient = 0;
@@ -57,23 +63,23 @@ struct Given {
 };
 
 // These steps on every rank of the world in turn; nothing is communicated.
-Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world,
-                        const Given& given = {}) {
+Updated StepOnEveryRank(Model& model, const Options& options, int world, const Given& given = {}) {
   Updated out;
   for (int rank = 0; rank < world; ++rank) {
     CpuDevice device;
-    PlannedAllocator allocator(device, PlanMemory(model, options, world));
+    PooledAllocator allocator(device);
     // Of nobody: nothing is communicated.
     const MeshCommunicators communicators(
         MeshFor(options.executor, rank, world), /*queues=*/1,
         [](const std::string&, const RankGroup&) { return nullptr; });
-    Session session(device, allocator, model, options, communicators);
-    Executor& executor = session.executor();
+    Executor executor(device, allocator, model, options.executor, communicators);
+    const std::unique_ptr<Optimizer> optimizer =
+        CreateOptimizer(options.optimizer, executor, model);
     executor.Initialize([](const Parameter&, int64_t, std::span<float> values) {
       std::fill(values.begin(), values.end(), 1.0f);
     });
     executor.Synchronize();
-    for (const ShardState& state : session.optimizer().state()) {
+    for (const ShardState& state : optimizer->state()) {
       for (const View& shard : state.shards) {
         const float* const values = Host(shard).As<float>();
         out.initial_state.insert(out.initial_state.end(), values, values + shard.NumElements());
@@ -84,14 +90,14 @@ Updated StepOnEveryRank(Model& model, const SessionOptions& options, int world,
     const View inputs(reinterpret_cast<std::byte*>(&step), DType::kUInt8, BlockShape<StepInputs>());
     const View coefficient(reinterpret_cast<std::byte*>(&factor), DType::kFloat32, Shape{1});
     const std::vector<FlatParameter>& units = executor.layout().flat_parameters;
-    session.optimizer().SetUpdates(executor.compute(), given.updates);
+    optimizer->SetUpdates(executor.compute(), given.updates);
     for (const float given_factor : given.coefficients) {
       factor = given_factor;
-      session.optimizer().Begin(executor.compute(), inputs, coefficient);
+      optimizer->Begin(executor.compute(), inputs, coefficient);
       for (int u = 0; u < static_cast<int>(units.size()); ++u) {
         Fill(executor.compute(), given.gradient, executor.gradient(u));
-        session.optimizer().Step(executor.compute(), u, executor.master(u), executor.gradient(u),
-                                 coefficient);
+        optimizer->Step(executor.compute(), u, executor.master(u), executor.gradient(u),
+                        coefficient);
       }
       executor.Synchronize();
     }
@@ -123,7 +129,7 @@ TEST_P(OptimizerTest, MatricesDecayOnceAndNothingElse) {
   Gpt2 model(TinyRun::TinyConfig());
   for (const int world : {1, 2, 3, 5, 7}) {
     for (const AutoWrap wrap : {AutoWrap::kTransformerBlock, AutoWrap::kNone}) {
-      SessionOptions options = TinyRun::TinyOptions();
+      Options options;
       options.optimizer = GetParam();
       options.optimizer.weight_decay = 0.5;
       options.executor.auto_wrap.policy = wrap;
@@ -150,7 +156,7 @@ TEST_P(OptimizerTest, SlicesDecayByThemselves) {
   std::vector<float> want(70 * 11, 1.0f);
   std::fill(want.begin() + 30 * 11, want.begin() + 50 * 11, 0.75f);
   for (const int world : {1, 2, 3, 5}) {
-    SessionOptions options = TinyRun::TinyOptions();
+    Options options;
     options.optimizer = GetParam();
     options.optimizer.weight_decay = 0.5;
     const Updated updated = StepOnEveryRank(model, options, world);
@@ -162,7 +168,7 @@ TEST_P(OptimizerTest, SlicesDecayByThemselves) {
 // The gradient is zero, so a rate of 1/2 x 1/4 and a decay of 1/2 leave 15/16 with either rule.
 TEST_P(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
   Gpt2 model(TinyRun::TinyConfig());
-  SessionOptions options = TinyRun::TinyOptions();
+  Options options;
   options.optimizer = GetParam();
   options.optimizer.weight_decay = 0.5;
   options.optimizer.groups = {{"*.h.1.*.weight", 0.5, 0.25, false},
@@ -183,7 +189,7 @@ TEST_P(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
 
 TEST_P(OptimizerTest, StateStartsAtZero) {
   Gpt2 model(TinyRun::TinyConfig());
-  SessionOptions options = TinyRun::TinyOptions();
+  Options options;
   options.optimizer = GetParam();
   const bool none =
       options.optimizer.kind == OptimizerOptions::Kind::kSgd && options.optimizer.momentum == 0;
@@ -198,7 +204,7 @@ TEST_P(OptimizerTest, StateStartsAtZero) {
 // the state of a step is that of the next.
 TEST_P(OptimizerTest, EveryOptionReachesTheStep) {
   Gpt2 model(TinyRun::TinyConfig());
-  SessionOptions options = TinyRun::TinyOptions();
+  Options options;
   OptimizerOptions& o = options.optimizer = GetParam();
   o.weight_decay = 0;
   o.beta1 = 0.5, o.beta2 = 0.75, o.eps = 0.125;
@@ -228,7 +234,7 @@ TEST_P(OptimizerTest, EveryOptionReachesTheStep) {
 // On the device, which alone knows which steps land: one that is skipped corrects no bias.
 TEST_P(OptimizerTest, ASkippedStepIsNotCounted) {
   SlicedModel model;
-  SessionOptions options = TinyRun::TinyOptions();
+  Options options;
   options.optimizer = GetParam();
   const float skip = std::nanf("");
   const Given all{.gradient = 3, .coefficients = {0.5f, 0.25f, 1.0f}};
