@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/ops/elementwise.h"
@@ -60,16 +59,6 @@ TEST(FlatParameters, SeveralOfAUnitAreOne) {
         }
       }
     }
-  }
-}
-
-TEST(FlatParameters, SplitUnitsAreSplit) {
-  const Gpt2 model(TinyRun::TinyConfig());
-  const Layout one = MakeLayout(ShapesOf(model), {}, 2);
-  const Layout two = MakeLayout(ShapesOf(model, Plain(true).options.executor.dtypes), {}, 2);
-  for (int u = 1; u < static_cast<int>(one.units.size()); ++u) {
-    EXPECT_EQ(one.TrainableFlatParameters(u).size(), 1u);
-    EXPECT_EQ(two.TrainableFlatParameters(u).size(), 2u);
   }
 }
 

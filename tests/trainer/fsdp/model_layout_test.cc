@@ -1,0 +1,64 @@
+#include "trainer/fsdp/model_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "models/gpt2/gpt2.h"
+#include "models/llama/llama.h"
+#include "tests/testing/tiny_run.h"
+
+namespace fsdp {
+namespace {
+
+using testing::TinyRun;
+
+TEST(ModelLayout, AnUntiedEmbeddingAndHeadAreUnitsOfTheirOwn) {
+  LlamaConfig config = TinyRun::TinyLlama();
+  const auto layout = [&] { return MakeLayout(ShapesOf(Llama(config)), {}, 2); };
+  std::vector<std::string> names;
+  for (const FlatParameter& unit : layout().flat_parameters) names.push_back(unit.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"root", "model.embed_tokens", "model.layers.0",
+                                             "model.layers.1", "head"}));
+  EXPECT_EQ(layout().flat_parameters[0].size, 0);
+  config.tie_word_embeddings = true;
+  names.clear();
+  for (const FlatParameter& unit : layout().flat_parameters) names.push_back(unit.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"root", "model.layers.0", "model.layers.1"}));
+}
+
+// One for each choice of dtypes.
+TEST(ModelLayout, UnitsOfTwoDTypesAreTwoFlatParameters) {
+  const Gpt2 model(TinyRun::TinyConfig());
+  const auto split = [](const Parameter& p) {
+    DTypes dtypes;
+    if (p.name().ends_with("weight")) dtypes.state = DType::kBFloat16;
+    return dtypes;
+  };
+  const Layout one = MakeLayout(ShapesOf(model), {}, 2);
+  const Layout two = MakeLayout(ShapesOf(model, split), {}, 2);
+  ASSERT_EQ(one.units.size(), two.units.size());
+  for (int u = 1; u < static_cast<int>(one.units.size()); ++u) {
+    EXPECT_EQ(one.TrainableFlatParameters(u).size(), 1u);
+    EXPECT_EQ(two.TrainableFlatParameters(u).size(), 2u);
+  }
+}
+
+// What does not train is gathered, but has no backward and nothing to reduce.
+TEST(ModelLayout, TheScheduleKnowsWhatIsFrozen) {
+  Gpt2 model(TinyRun::TinyConfig());
+  const Mesh mesh = MeshFor({}, /*rank=*/1, /*world=*/2);
+  const Schedule all = ScheduleFor({}, model, mesh, Mode::kTrain);
+  EXPECT_EQ(all.options.backward_from, 0);
+  EXPECT_TRUE(all.options.frozen_units.empty());
+  for (int s = 0; s < 2; ++s) {
+    for (Parameter* p : model.segments()[s].parameters) p->Freeze();
+  }
+  const Schedule some = ScheduleFor({}, model, mesh, Mode::kTrain);
+  EXPECT_EQ(some.options.backward_from, 2);
+  EXPECT_EQ(some.options.frozen_units, (std::set<int>{1}));  // The root holds the last norm.
+}
+
+}  // namespace
+}  // namespace fsdp
