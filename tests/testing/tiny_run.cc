@@ -383,6 +383,11 @@ std::string FirstDifference(const TinyResult& a, const TinyResult& b) {
   return "";
 }
 
+int64_t PlannedActivations(const TinyRun& run) {
+  const std::unique_ptr<Model> model = MakeModel(run.shape());
+  return PlanMemory(*model, run.options, run.world).bytes(MemoryKind::kActivations);
+}
+
 TinyResult Train(const TinyRun& given) {
   TinyRun run = given;
   const int64_t wave = run.options.executor.micro_batch_size * run.world;

@@ -66,6 +66,9 @@ struct TinyResult {
   Tensors state;       // Of the optimizer, after the last step: "m/<parameter>", ...
 };
 
+// Bytes that the plan has for activations: of what a micro-batch keeps, above all.
+int64_t PlannedActivations(const TinyRun& run);
+
 // Where the first bits differ, in words; empty where none do. (Not `initial`.)
 std::string FirstDifference(const TinyResult& a, const TinyResult& b);
 

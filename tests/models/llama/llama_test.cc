@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tests/testing/tiny_run.h"
-#include "trainer/engine/plan_memory.h"
 
 namespace fsdp::testing {
 namespace {
@@ -74,20 +73,6 @@ TEST(Llama, HasAsManyElementsAsItsConfigSays) {
   }
 }
 
-TEST(Llama, UntiedEmbeddingAndHeadAreUnitsOfTheirOwn) {
-  LlamaConfig config = TinyRun::TinyLlama();
-  const auto layout = [&] { return MakeLayout(ShapesOf(Llama(config)), {}, 2); };
-  std::vector<std::string> names;
-  for (const FlatParameter& unit : layout().flat_parameters) names.push_back(unit.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"root", "model.embed_tokens", "model.layers.0",
-                                             "model.layers.1", "head"}));
-  EXPECT_EQ(layout().flat_parameters[0].size, 0);
-  config.tie_word_embeddings = true;
-  names.clear();
-  for (const FlatParameter& unit : layout().flat_parameters) names.push_back(unit.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"root", "model.layers.0", "model.layers.1"}));
-}
-
 TEST(Llama, RefusesAShapeWithMistakes) {
   LlamaConfig config = TinyRun::TinyLlama();
   config.num_key_value_heads = 4;
@@ -139,13 +124,13 @@ TEST(Llama, StrategyAndRecomputationChangeNoBit) {
 
 TEST(Llama, RecomputationKeepsLess) {
   const auto bytes = [](int64_t layers, bool norms, Recompute recompute) {
-    LlamaConfig config = TinyRun::TinyLlama();
-    config.num_hidden_layers = layers;
-    config.qk_norm = norms;
-    Llama model(config);
-    SessionOptions options = TinyRun::TinyOptions();
-    options.executor.recompute = recompute;
-    return PlanMemory(model, options, 2).by_kind[static_cast<int>(MemoryKind::kActivations)];
+    TinyRun run;
+    run.world = 2;
+    run.llama = TinyRun::TinyLlama();
+    run.llama->num_hidden_layers = layers;
+    run.llama->qk_norm = norms;
+    run.options.executor.recompute = recompute;
+    return PlannedActivations(run);
   };
   // What one more layer keeps, in rows of 22 tokens: 24 columns, 60 of q, 30 of k and of v, 40 of
   // gate and of up.

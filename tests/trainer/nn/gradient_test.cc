@@ -8,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
-#include "trainer/engine/plan_memory.h"
 
 namespace fsdp::testing {
 namespace {
@@ -120,12 +118,11 @@ TEST(Recomputation, OneBlockGivesTheSameBits) {
 }
 
 int64_t ActivationBytes(int64_t layers, Recompute recompute) {
-  Gpt2Config config = TinyRun::TinyConfig();
-  config.num_hidden_layers = layers;
-  Gpt2 model(config);
-  SessionOptions options = TinyRun::TinyOptions();
-  options.executor.recompute = recompute;
-  return PlanMemory(model, options, 2).by_kind[static_cast<int>(MemoryKind::kActivations)];
+  TinyRun run;
+  run.world = 2;
+  run.config.num_hidden_layers = layers;
+  run.options.executor.recompute = recompute;
+  return PlannedActivations(run);
 }
 
 TEST(Recomputation, KeepsLess) {
