@@ -1,0 +1,80 @@
+#include "trainer/nn/layers.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/testing/on_tape.h"
+
+namespace fsdp {
+namespace {
+
+using Layers = testing::OnTape;
+
+// A weight with a place for its gradient.
+struct TestWeight {
+  TestWeight(const TensorPtr& value, const Shape& shape)
+      : value(value), grad(shape.NumElements()), parameter("w", shape, {}, true) {
+    parameter.Bind(value->view(),
+                   {reinterpret_cast<std::byte*>(grad.data()), DType::kFloat32, shape});
+  }
+  TensorPtr value;
+  std::vector<float> grad;
+  Parameter parameter;
+};
+
+// gelu(x W), by itself or on the way, with another product as its only user: the same bits. With a
+// second user, who gives the activation itself a gradient: the sum of both.
+TEST_F(Layers, TwoUsersOfAnActivation) {
+  constexpr WeightLayout kLayout = WeightLayout::kInOut;
+  for (const int users : {1, 2}) {
+    std::vector<std::vector<float>> dx, dw;
+    for (const bool together : {false, true}) {
+      TestWeight first(Random(Shape{7, 9}, "first"), Shape{7, 9});
+      TestWeight second(Random(Shape{9, 9}, "second"), Shape{9, 9});
+      const TensorPtr x = Random(kShape, "x"), dy = Random(Shape{5, 9}, "dy");
+      Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+      const Var input(x, std::make_shared<TensorPtr>());
+      {
+        const Var a = together ? LinearGelu(tape, input, first.parameter, kLayout, nullptr)
+                               : Gelu(tape, Linear(tape, input, first.parameter, kLayout, nullptr));
+        Var y = Linear(tape, a, second.parameter, kLayout, nullptr);
+        if (users == 2) y = Residual(tape, y, a);
+        *y.grad = dy;
+      }
+      tape.Backward();
+      stream_->Synchronize();
+      dx.push_back(Values(*input.grad));
+      dw.push_back(first.grad);
+      dw.back().insert(dw.back().end(), second.grad.begin(), second.grad.end());
+    }
+    if (users == 1) {
+      EXPECT_EQ(dx[0], dx[1]);
+      EXPECT_EQ(dw[0], dw[1]);
+    }
+    for (size_t i = 0; i < dx[0].size(); ++i) EXPECT_NEAR(dx[0][i], dx[1][i], 1e-5) << i;
+    for (size_t i = 0; i < dw[0].size(); ++i) EXPECT_NEAR(dw[0][i], dw[1][i], 1e-5) << i;
+  }
+}
+
+// The layers that are made of nothing but sums run in bf16 as they do in fp32.
+TEST_F(Layers, ALayersOutputHasTheDTypeOfItsInput) {
+  Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+  const Var x(Halves(kShape, 0), std::make_shared<TensorPtr>());
+  {
+    const Var y = Residual(tape, Residual(tape, x, x), x);
+    EXPECT_EQ(y.dtype, DType::kBFloat16);
+    EXPECT_EQ(y.view().dtype, DType::kBFloat16);
+    *y.grad = Halves(kShape, 0);
+  }
+  tape.Backward();
+  stream_->Synchronize();
+  const View dx = (*x.grad)->view();
+  ASSERT_EQ(dx.dtype, DType::kBFloat16);
+  for (int64_t i = 0; i < dx.NumElements(); ++i) {
+    EXPECT_EQ(static_cast<float>(dx.As<BFloat16>()[i]), static_cast<float>(3 * i)) << i;
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
