@@ -2,53 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "models/make_model.h"
-#include "tests/trainer/comm/ranks.h"
-#include "trainer/loop/train.h"
-#include "trainer/recipe/load.h"
+#include "tests/testing/saved_checkpoint.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 namespace {
 
-// A llama's: its root has no parameter, and two of its parameters have slices. Of two ranks: every
-// parameter lies in two files, or in either.
-std::string SavedCheckpoint(const std::string& name, const std::vector<std::string>& more = {}) {
-  const std::string run = ::testing::TempDir() + "/" + name;
-  std::filesystem::remove_all(run);
-  std::vector<std::string> overrides = {"run.dir=" + run};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  const Recipe recipe = ParseRecipe(
-      {{"tiny",
-        "run: {threads: 1}\n"
-        "model: {family: llama, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 4,\n"
-        "        vocab_size: 500, max_position_embeddings: 16}\n"
-        "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
-        "train: {steps: 1, micro_batch_size: 1, global_batch_size: 2}\n"
-        "checkpoint: {every: 1}\n"}},
-      overrides);
-  for (const testing::Outcome& outcome :
-       testing::RunProcessRanks(2, [&](testing::Rank& rank) -> std::string {
-         Job job;
-         job.rank = rank.rank;
-         job.world = job.local_world = rank.size;
-         job.store = rank.store;
-         job.connect = [&](const std::string& name, const RankGroup& group) {
-           return rank.join_group(name, group, {.timeout_s = 60});
-         };
-         TrainRank(recipe, job);
-         return "";
-       })) {
-    EXPECT_EQ(outcome.error, "");
-  }
-  return run + "/checkpoints/step_1";
-}
+using testing::SavedCheckpoint;
 
 // As an executor with several compute threads asks for them.
 TEST(InitialWeights, ACheckpointIsReadFromAnyThread) {
