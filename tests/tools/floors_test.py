@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The floors of docs/design.md, section 1, and visibility, against what targets depend on.
+"""The floors of docs/design.md, section 1, and visibility, against what targets depend on and
+tests include.
 
-Whom a BUILD file shows its targets is read where docs/design.md really lies: never cached.
+BUILD files and tests are read where docs/design.md really lies: never cached.
 """
 
 import os
@@ -47,6 +48,14 @@ def shown_to(package):
     return re.findall(r'"(.+?)"', entries)
 
 
+def includes_of_tests():
+    """Pairs of paths: a test or its harness that lies with a room, and what it includes."""
+    for path in sorted((ROOT / "tests").rglob("*")):
+        if path.suffix in (".cc", ".h"):
+            for included in re.findall(r'^#include "([^"]+)"$', path.read_text(), flags=re.M):
+                yield path.relative_to(ROOT / "tests"), pathlib.PurePath(included)
+
+
 class Floors(unittest.TestCase):
     def test_every_package_stands_in_a_room(self):
         rooms = floors()
@@ -67,6 +76,22 @@ class Floors(unittest.TestCase):
                 self.assertLessEqual(
                     rooms.index(above), rooms.index(below), f"{below} is above {above}"
                 )
+
+    def test_a_test_uses_its_room_and_those_below_it(self):
+        # What needs more is a test of a higher room, or of tests/e2e; or a harness, of tests/testing.
+        rooms = floors()
+        seen = 0
+        for test, used in includes_of_tests():
+            above = room_of(str(test), rooms)
+            below = room_of(str(used).removeprefix("tests/"), rooms)
+            if above is None or below is None:
+                continue
+            seen += 1
+            with self.subTest(test=str(test), used=str(used)):
+                self.assertLessEqual(
+                    rooms.index(above), rooms.index(below), f"{below} is above {above}"
+                )
+        self.assertGreater(seen, 300)
 
     def test_every_room_is_used(self):
         rooms = floors()
