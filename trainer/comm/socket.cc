@@ -68,14 +68,14 @@ bool AllLoopback(const Addresses& addresses) {
 // A socket bound to one address, or an error number.
 std::pair<Socket, int> Bind(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.fd() < 0) return {Socket(), errno};
+  if (socket.get() < 0) return {Socket(), errno};
   const int on = 1, off = 0;
-  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.ai_family == AF_INET6) {
-    setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
-  if (bind(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) return {Socket(), errno};
-  if (listen(socket.fd(), SOMAXCONN) != 0) return {Socket(), errno};
+  if (bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0) return {Socket(), errno};
+  if (listen(socket.get(), SOMAXCONN) != 0) return {Socket(), errno};
   return {std::move(socket), 0};
 }
 
@@ -92,31 +92,27 @@ bool IsSelf(int fd) {
 // One attempt at one address, or an error number.
 std::pair<Socket, int> Try(const addrinfo& address, Clock::time_point deadline) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.fd() < 0) return {Socket(), errno};
-  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
+  if (socket.get() < 0) return {Socket(), errno};
+  if (connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return {Socket(), errno};
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd waits{socket.fd(), POLLOUT, 0};
+    pollfd waits{socket.get(), POLLOUT, 0};
     const int most_ms = 5000;  // Then the next address gets its chance.
     if (poll(&waits, 1, static_cast<int>(std::clamp<int64_t>(left, 0, most_ms))) <= 0) {
       return {Socket(), ETIMEDOUT};
     }
     int error = 0;
     socklen_t size = sizeof(error);
-    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return {Socket(), error};
   }
-  if (IsSelf(socket.fd())) return {Socket(), ECONNREFUSED};
-  fcntl(socket.fd(), F_SETFL, fcntl(socket.fd(), F_GETFL) & ~O_NONBLOCK);
+  if (IsSelf(socket.get())) return {Socket(), ECONNREFUSED};
+  fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) & ~O_NONBLOCK);
   return {std::move(socket), 0};
 }
 
 }  // namespace
-
-Socket::~Socket() {
-  if (fd_ >= 0) close(fd_);
-}
 
 std::string HostPort(const std::string& host, int port) {
   const bool ipv6 = host.find(':') != std::string::npos;
@@ -146,7 +142,7 @@ Socket Listen(const std::string& host, int port) {
 int PortOf(const Socket& listening) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
-  if (getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+  if (getsockname(listening.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     throw CommError("getsockname: " + Errno(errno));
   }
   return ntohs(address.ss_family == AF_INET6
@@ -163,7 +159,7 @@ Socket Connect(const std::string& host, int port, Clock::time_point deadline,
     for (const addrinfo* a = addresses.list.get(); a != nullptr; a = a->ai_next) {
       auto [socket, error] = Try(*a, deadline);
       if (error == 0) {
-        ConfigureConnection(socket.fd());
+        ConfigureConnection(socket.get());
         return std::move(socket);
       }
       reason = Errno(error);

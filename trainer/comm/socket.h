@@ -5,24 +5,12 @@
 #include <chrono>
 #include <functional>
 #include <string>
-#include <utility>
+
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket();
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
+using Socket = UniqueFd;
 
 // "host:port", an IPv6 address in brackets.
 std::string HostPort(const std::string& host, int port);

@@ -254,7 +254,7 @@ class TcpStore final : public Store {
         *why = "does not answer";
         return std::nullopt;
       }
-      const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), MSG_DONTWAIT);
+      const ssize_t n = recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
       if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (n <= 0) {
         *why = kCloses;
@@ -269,7 +269,7 @@ class TcpStore final : public Store {
     Patience patience(until - Clock::now());
     for (;;) {
       const auto tick = std::chrono::ceil<std::chrono::milliseconds>(patience.tick()).count();
-      pollfd waits{socket_.fd(), events, 0};
+      pollfd waits{socket_.get(), events, 0};
       if (poll(&waits, 1, static_cast<int>(tick)) > 0) return true;
       if (patience.over() || (stop && stop())) return false;
     }
@@ -324,15 +324,15 @@ class TcpStore final : public Store {
     const std::string frame = std::move(message).Frame();
     std::lock_guard lock(send_mutex_);
     for (size_t sent = 0; sent < frame.size();) {
-      const ssize_t n =
-          send(socket_.fd(), frame.data() + sent, frame.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t n = send(socket_.get(), frame.data() + sent, frame.size() - sent,
+                             MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n > 0) {
         sent += static_cast<size_t>(n);
       } else if (n < 0 && errno == EINTR) {
         continue;
       } else if (n < 0 && errno == EAGAIN) {
         if (WaitFor(POLLOUT, deadline)) continue;
-        shutdown(socket_.fd(), SHUT_RDWR);
+        shutdown(socket_.get(), SHUT_RDWR);
         return;
       } else {
         return;
@@ -349,7 +349,7 @@ class TcpStore final : public Store {
       } catch (const wire::Malformed& error) {
         return SetFailure(std::string("the store sent ") + error.what());
       }
-      const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), 0);
+      const ssize_t n = recv(socket_.get(), buffer, sizeof(buffer), 0);
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) return SetFailure("rank 0, which holds the store, has disconnected");
       received_.append(buffer, static_cast<size_t>(n));
@@ -389,7 +389,7 @@ class TcpStore final : public Store {
       std::lock_guard lock(mutex_);
       left_ = true;
     }
-    shutdown(socket_.fd(), SHUT_RDWR);
+    shutdown(socket_.get(), SHUT_RDWR);
     reader_.join();
   }
 

@@ -92,7 +92,7 @@ class TcpStoreServer::Loop {
   ~Loop() {
     stop_.store(true);
     const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(wake_.fd(), &one, sizeof(one));
+    [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
     thread_.join();
   }
 
@@ -129,12 +129,12 @@ class TcpStoreServer::Loop {
 
   void PollOnce(const std::optional<Clock::time_point>& end) {
     const bool accepting = Now() >= accept_from_;
-    std::vector<pollfd> fds = {{accepting ? listening_.fd() : -1, POLLIN, 0},
-                               {wake_.fd(), POLLIN, 0}};
+    std::vector<pollfd> fds = {{accepting ? listening_.get() : -1, POLLIN, 0},
+                               {wake_.get(), POLLIN, 0}};
     std::vector<Connection*> owners;
     for (Connection& c : connections_) {
       const int events = (c.reads_slowly() ? 0 : POLLIN) | (c.unread() > 0 ? POLLOUT : 0);
-      fds.push_back({c.socket.fd(), static_cast<short>(events), 0});
+      fds.push_back({c.socket.get(), static_cast<short>(events), 0});
       owners.push_back(&c);
     }
     const int ready = poll(fds.data(), fds.size(), PollTimeout(end));
@@ -142,7 +142,7 @@ class TcpStoreServer::Loop {
     if (ready <= 0) return;
     if (fds[1].revents != 0) {
       uint64_t count = 0;
-      [[maybe_unused]] const ssize_t got = read(wake_.fd(), &count, sizeof(count));
+      [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
     }
     for (size_t i = 0; i < owners.size(); ++i) {
       const short events = fds[i + 2].revents;
@@ -200,8 +200,8 @@ class TcpStoreServer::Loop {
 
   void Accept() {
     for (;;) {
-      Socket socket(accept4(listening_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (socket.fd() < 0) {
+      Socket socket(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (socket.get() < 0) {
         const bool full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
         if (full) accept_from_ = Now() + kNoDescriptors;
         return;
@@ -210,7 +210,7 @@ class TcpStoreServer::Loop {
       const auto oldest = std::find_if(connections_.begin(), connections_.end(), unproven);
       const auto count = std::count_if(connections_.begin(), connections_.end(), unproven);
       if (static_cast<size_t>(count) >= StoreLimits::kUnproven + members_.size()) Close(*oldest);
-      ConfigureConnection(socket.fd());
+      ConfigureConnection(socket.get());
       connections_.emplace_back();
       connections_.back().socket = std::move(socket);
       connections_.back().since = Now();
@@ -220,7 +220,7 @@ class TcpStoreServer::Loop {
   void Receive(Connection& c) {
     char buffer[kReadMember];
     const size_t most = c.member() ? kReadMember : kReadStranger;
-    const ssize_t got = recv(c.socket.fd(), buffer, most, 0);
+    const ssize_t got = recv(c.socket.get(), buffer, most, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) return Lose(c, "disconnected from the store");
     c.received.append(buffer, static_cast<size_t>(got));
@@ -462,7 +462,7 @@ class TcpStoreServer::Loop {
   void Flush(Connection& c) {
     while (c.unread() > 0) {
       const ssize_t sent =
-          send(c.socket.fd(), c.to_send.data() + c.sent, c.unread(), MSG_NOSIGNAL | MSG_DONTWAIT);
+          send(c.socket.get(), c.to_send.data() + c.sent, c.unread(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent <= 0) return;  // Later; a broken connection shows when it is read.
       c.sent += static_cast<size_t>(sent);
     }
@@ -481,7 +481,7 @@ class TcpStoreServer::Loop {
   void Close(Connection& c) {
     c.closed = true;  // Removed by Serve(): callers up the stack still hold it.
     fetches_.remove_if([&](const PendingFetch& fetch) { return fetch.connection == &c; });
-    shutdown(c.socket.fd(), SHUT_RDWR);
+    shutdown(c.socket.get(), SHUT_RDWR);
   }
 
   void FailJob(const std::string& why) {

@@ -29,36 +29,28 @@ void RefuseWhatIsNoFile(const std::string& path) {
 }  // namespace
 
 std::optional<AppendFile> AppendFile::Create(const std::string& path) {
-  const int fd = ::open(path.c_str(), kFlags | O_EXCL, 0666);
-  if (fd < 0 && errno == EEXIST) return std::nullopt;
-  if (fd < 0) Fail(path, "cannot be created", errno);
-  return AppendFile(path, fd);
+  UniqueFd file(::open(path.c_str(), kFlags | O_EXCL, 0666));
+  if (!file.open() && errno == EEXIST) return std::nullopt;
+  if (!file.open()) Fail(path, "cannot be created", errno);
+  return AppendFile(path, std::move(file));
 }
 
 AppendFile AppendFile::Open(const std::string& path) {
   RefuseWhatIsNoFile(path);
-  const int fd = ::open(path.c_str(), kFlags, 0666);
-  if (fd < 0) Fail(path, "cannot be written", errno);
-  return AppendFile(path, fd);
+  UniqueFd file(::open(path.c_str(), kFlags, 0666));
+  if (!file.open()) Fail(path, "cannot be written", errno);
+  return AppendFile(path, std::move(file));
 }
 
-AppendFile::AppendFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {
+AppendFile::AppendFile(std::string path, UniqueFd file)
+    : path_(std::move(path)), file_(std::move(file)) {
   struct stat status;
-  if (::fstat(fd_, &status) == 0) bytes_ = status.st_size;
-}
-
-AppendFile::AppendFile(AppendFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-AppendFile::~AppendFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (::fstat(file_.get(), &status) == 0) bytes_ = status.st_size;
 }
 
 void AppendFile::CheckIsThere() const {
   struct stat held, named;
-  if (::fstat(fd_, &held) != 0) Fail(path_, "cannot be looked at", errno);
+  if (::fstat(file_.get(), &held) != 0) Fail(path_, "cannot be looked at", errno);
   if (::stat(path_.c_str(), &named) != 0) {
     if (errno != ENOENT && errno != ENOTDIR) Fail(path_, "cannot be looked at", errno);
     throw CheckpointError(path_ +
@@ -81,12 +73,12 @@ void AppendFile::Write(std::string_view record) {
   CheckIsThere();
   size_t done = 0;
   while (done < record.size()) {
-    const ssize_t n = ::write(fd_, record.data() + done, record.size() - done);
+    const ssize_t n = ::write(file_.get(), record.data() + done, record.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int error = errno;
-      const off_t end = ::lseek(fd_, 0, SEEK_END);
-      if (done > 0 && ::ftruncate(fd_, end - static_cast<off_t>(done)) != 0) {
+      const off_t end = ::lseek(file_.get(), 0, SEEK_END);
+      if (done > 0 && ::ftruncate(file_.get(), end - static_cast<off_t>(done)) != 0) {
         Fail(path_, "cannot be written, and ends in half a record", error);
       }
       Fail(path_, "cannot be written", error);
@@ -98,7 +90,7 @@ void AppendFile::Write(std::string_view record) {
 
 void AppendFile::Sync() {
   CheckIsThere();
-  if (::fsync(fd_) != 0) Fail(path_, "cannot be synced", errno);
+  if (::fsync(file_.get()) != 0) Fail(path_, "cannot be synced", errno);
 }
 
 }  // namespace fsdp

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "trainer/core/unique_fd.h"
+
 namespace fsdp {
 
 // Throws CheckpointError (exit 5) with path and reason for all that the disk refuses, and where the
@@ -17,9 +19,9 @@ class AppendFile {
   static std::optional<AppendFile> Create(const std::string& path);  // Nothing if there is one.
   static AppendFile Open(const std::string& path);                   // Makes it if there is none.
 
-  AppendFile(AppendFile&& other) noexcept;
+  AppendFile(AppendFile&& other) noexcept = default;
   AppendFile& operator=(AppendFile&&) = delete;
-  ~AppendFile();
+  ~AppendFile() = default;
 
   const std::string& path() const { return path_; }
 
@@ -32,11 +34,11 @@ class AppendFile {
   void Sync();
 
  private:
-  AppendFile(std::string path, int fd);
+  AppendFile(std::string path, UniqueFd file);
   void CheckIsThere() const;
 
   std::string path_;
-  int fd_;
+  UniqueFd file_;
   int64_t bytes_ = 0;  // Of the file as we know it.
 };
 

@@ -1,7 +1,6 @@
 #include "trainer/core/whole_file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/file_lock.h"
 
 namespace fsdp {
 namespace {
@@ -24,21 +24,6 @@ namespace fs = std::filesystem;
 [[noreturn]] void Fail(const std::string& path, const char* what) {
   throw CheckpointError(path + ": " + what + ": " + std::strerror(errno));
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 bool SameFile(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
@@ -61,7 +46,7 @@ std::string FollowLinks(const std::string& path) {
 
 // The lock of who writes there; held until the descriptor is closed. False where another has it. A
 // file system without locks has no two writers to tell apart.
-bool Lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+bool Lock(const UniqueFd& file) { return TryLock(file, LockMode::kExclusive) != LockResult::kBusy; }
 
 bool IsStillThere(int fd, const std::string& path) {
   struct stat held, named;
@@ -75,23 +60,23 @@ void RemoveAbandoned(const std::string& path) {
   if (!S_ISREG(status.st_mode)) {
     throw CheckpointError(path + ": is in the way, and no file that was left here: remove it");
   }
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0) {
     if (errno == ENOENT) return;
     Fail(path, "is in the way and cannot be opened");
   }
-  if (!Lock(file.get())) throw CheckpointError(path + ": is being written by another process");
+  if (!Lock(file)) throw CheckpointError(path + ": is being written by another process");
   if (IsStillThere(file.get(), path) && ::unlink(path.c_str()) != 0)
     Fail(path, "cannot be removed");
 }
 
 // A new file, locked.
-int OpenBeside(const std::string& path, const std::string& temporary) {
+UniqueFd OpenBeside(const std::string& path, const std::string& temporary) {
   for (;;) {
-    Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file.get() >= 0) {
       // Or somebody took it for abandoned before it was locked.
-      if (Lock(file.get()) && IsStillThere(file.get(), temporary)) return file.Release();
+      if (Lock(file) && IsStillThere(file.get(), temporary)) return file;
     } else if (errno == EEXIST) {
       RemoveAbandoned(temporary);
     } else {
@@ -118,23 +103,21 @@ WholeFile::WholeFile(const std::string& path) : path_(path) {
                        SameFile(there, followed);
   if (!exists || is_file) {
     temporary_ = path_ + kUnfinishedSuffix;
-    fd_ = OpenBeside(path_, temporary_);
+    file_ = OpenBeside(path_, temporary_);
   } else {
     path_ = path;
-    fd_ = ::open(path.c_str(), O_WRONLY | O_TRUNC | O_NOCTTY | O_CLOEXEC);
-    if (fd_ < 0) Fail(path_, "cannot be written");
+    file_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_TRUNC | O_NOCTTY | O_CLOEXEC));
+    if (!file_.open()) Fail(path_, "cannot be written");
   }
 }
 
 WholeFile::~WholeFile() {
-  if (fd_ < 0) return;
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  ::close(fd_);
+  if (file_.open() && !temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void WholeFile::Append(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    const ssize_t n = ::write(file_.get(), bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) Fail(path_, "cannot be written");
     bytes.remove_prefix(static_cast<size_t>(n));
@@ -143,7 +126,7 @@ void WholeFile::Append(std::string_view bytes) {
 
 void WholeFile::Overwrite(int64_t offset, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
+    const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) Fail(path_, "cannot be written");
     bytes.remove_prefix(static_cast<size_t>(n));
@@ -154,11 +137,11 @@ void WholeFile::Overwrite(int64_t offset, std::string_view bytes) {
 void WholeFile::Commit() {
   if (!temporary_.empty()) {
     // Some file systems say only here that the disk is full.
-    if (::fsync(fd_) != 0) Fail(path_, "cannot be synced");
+    if (::fsync(file_.get()) != 0) Fail(path_, "cannot be synced");
     // While it is locked: nobody takes it for abandoned.
     if (std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail(path_, "cannot be replaced");
   }
-  if (::close(std::exchange(fd_, -1)) != 0 && temporary_.empty()) Fail(path_, "cannot be written");
+  if (::close(file_.Release()) != 0 && temporary_.empty()) Fail(path_, "cannot be written");
   if (temporary_.empty()) return;
   const std::string parent = fs::path(path_).parent_path();
   SyncDirectory(parent.empty() ? "." : parent);
@@ -181,7 +164,7 @@ std::string ReadWholeFile(const std::string& path) {
 }
 
 void SyncDirectory(const std::string& path) {
-  const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: a file system that has no such thing.
   if (directory.get() < 0 || (::fsync(directory.get()) != 0 && errno != EINVAL)) {
     Fail(path, "cannot be synced");

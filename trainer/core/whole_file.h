@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/core/unique_fd.h"
+
 namespace fsdp {
 
 // All of this throws CheckpointError that names the path and the system's reason.
@@ -35,7 +37,7 @@ class WholeFile {
  private:
   std::string path_;       // Behind all links.
   std::string temporary_;  // Empty: written to directly.
-  int fd_ = -1;
+  UniqueFd file_;
 };
 
 // Replaces `path` by a file of these contents, as above.

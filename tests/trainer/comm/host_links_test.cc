@@ -61,7 +61,7 @@ TEST(HostLinksTest, AMessageThatIsTooLongEndsTheLink) {
   Ends ends = MakePair();
   HostLinks here(0, SecondOf(std::move(ends.a)));
   const uint32_t frame[] = {1, 1u << 30};
-  ASSERT_EQ(send(ends.b.fd(), frame, sizeof(frame), 0), static_cast<ssize_t>(sizeof(frame)));
+  ASSERT_EQ(send(ends.b.get(), frame, sizeof(frame), 0), static_cast<ssize_t>(sizeof(frame)));
   int lost = 0;
   here.Poll(
       1000, [](int, uint32_t, const std::string&) { FAIL(); }, [&](int) { ++lost; });
@@ -84,7 +84,7 @@ TEST(ConnectHostsTest, StrangersAreSentAway) {
   const Socket silent = Connect("127.0.0.1", doors[0].port, soon());
   const Socket rude = Connect("127.0.0.1", doors[0].port, soon());
   const std::string nonsense(1000, 'n');
-  ASSERT_EQ(send(rude.fd(), nonsense.data(), nonsense.size(), 0), 1000);
+  ASSERT_EQ(send(rude.get(), nonsense.data(), nonsense.size(), 0), 1000);
   std::thread wrong([&] {
     try {
       MemoryStore apart(/*timeout_s=*/10);
@@ -97,9 +97,9 @@ TEST(ConnectHostsTest, StrangersAreSentAway) {
   std::thread host([&] { theirs = ConnectHosts(store, 1, other, doors, "secret", 10); });
   const std::vector<Socket> ours = ConnectHosts(store, 0, listening, doors, "secret", 10);
   host.join();
-  ASSERT_EQ(send(theirs[0].fd(), "x", 1, 0), 1);
+  ASSERT_EQ(send(theirs[0].get(), "x", 1, 0), 1);
   char got = 0;
-  ASSERT_EQ(recv(ours[1].fd(), &got, 1, 0), 1);
+  ASSERT_EQ(recv(ours[1].get(), &got, 1, 0), 1);
   EXPECT_EQ(got, 'x');
 }
 

@@ -52,7 +52,7 @@ bool RawMember::Prove(const JoinClaim& claim) {
 bool RawMember::Send(std::string_view bytes, bool wait) {
   while (!bytes.empty()) {
     const ssize_t n =
-        send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+        send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;
     bytes.remove_prefix(static_cast<size_t>(n));
@@ -64,8 +64,8 @@ std::optional<std::string> RawMember::Receive() {
   char buffer[4096];
   for (;;) {
     if (auto body = wire::TakeFrame(received_, wire::kMaxReply)) return body;
-    if (!Readable(socket_.fd(), 60000)) return std::nullopt;
-    const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), 0);
+    if (!Readable(socket_.get(), 60000)) return std::nullopt;
+    const ssize_t n = recv(socket_.get(), buffer, sizeof(buffer), 0);
     if (n <= 0) return std::nullopt;
     received_.append(buffer, static_cast<size_t>(n));
   }
@@ -73,8 +73,8 @@ std::optional<std::string> RawMember::Receive() {
 
 bool RawMember::ReadToEnd() {
   char buffer[4096];
-  while (Readable(socket_.fd(), 60000)) {
-    if (recv(socket_.fd(), buffer, sizeof(buffer), 0) <= 0) return true;
+  while (Readable(socket_.get(), 60000)) {
+    if (recv(socket_.get(), buffer, sizeof(buffer), 0) <= 0) return true;
   }
   return false;
 }
@@ -82,17 +82,17 @@ bool RawMember::ReadToEnd() {
 bool RawMember::Closed() {
   char buffer[4096];
   for (;;) {
-    const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    const ssize_t n = recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n > 0) continue;
     return n == 0 || (errno != EAGAIN && errno != EINTR);
   }
 }
 
-void RawMember::EndWriting() { shutdown(socket_.fd(), SHUT_WR); }
+void RawMember::EndWriting() { shutdown(socket_.get(), SHUT_WR); }
 
 void RawMember::Reset() {
   const linger now{1, 0};
-  setsockopt(socket_.fd(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+  setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
   socket_ = Socket();
 }
 

@@ -31,7 +31,7 @@ class RawMember {
   bool Closed();     // Without waiting: nothing more will come. What came is dropped.
   void EndWriting();
   void Reset();  // Closes so that nothing of the connection stays, not even in the kernel.
-  int fd() const { return socket_.fd(); }
+  int fd() const { return socket_.get(); }
 
  private:
   Socket socket_;

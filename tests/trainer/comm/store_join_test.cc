@@ -69,8 +69,8 @@ void ExpectWorks(Store& store) {
 
 Socket Accept(const Socket& listening) {
   for (;;) {
-    Socket client(accept(listening.fd(), nullptr, nullptr));
-    if (client.fd() >= 0) return client;
+    Socket client(accept(listening.get(), nullptr, nullptr));
+    if (client.get() >= 0) return client;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -104,14 +104,14 @@ TEST(StoreSecret, AStoreThatDoesNotKnowItIsLeft) {
     const Socket client = Accept(listening);
     const auto reply = [&](wire::Writer message) {
       char buffer[4096];
-      if (recv(client.fd(), buffer, sizeof(buffer), 0) <= 0) return;
+      if (recv(client.get(), buffer, sizeof(buffer), 0) <= 0) return;
       const std::string frame = std::move(message).Frame();
-      send(client.fd(), frame.data(), frame.size(), MSG_NOSIGNAL);
+      send(client.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
     };
     reply(wire::Writer(Type::kChallenge, 1).String(std::string(kNonceBytes, 'x')));
     reply(wire::Writer(Type::kProven, 1).Int(0).String(std::string(kTagBytes, 'x')));
     char byte;
-    while (recv(client.fd(), &byte, 1, 0) > 0) {
+    while (recv(client.get(), &byte, 1, 0) > 0) {
     }
   });
   const int port = PortOf(listening);
@@ -212,16 +212,16 @@ TEST(StoreGeneration, OfTheStoreCannotBeChangedOnTheWay) {
     RawMember store(server.port());
     for (const bool proof : {false, true}) {
       char buffer[4096];
-      const ssize_t n = recv(client.fd(), buffer, sizeof(buffer), 0);
+      const ssize_t n = recv(client.get(), buffer, sizeof(buffer), 0);
       if (n <= 0 || !store.Send({buffer, static_cast<size_t>(n)})) return;
       std::string body = store.Receive().value_or("");
       if (proof && body.size() > 9) body[1 + 8] ^= 1;
       const auto length = static_cast<uint32_t>(body.size());
       body.insert(0, reinterpret_cast<const char*>(&length), sizeof(length));
-      send(client.fd(), body.data(), body.size(), MSG_NOSIGNAL);
+      send(client.get(), body.data(), body.size(), MSG_NOSIGNAL);
     }
     char byte;
-    while (recv(client.fd(), &byte, 1, 0) > 0) {
+    while (recv(client.get(), &byte, 1, 0) > 0) {
     }
   });
   const int port = PortOf(listening);

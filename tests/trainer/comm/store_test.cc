@@ -331,11 +331,11 @@ TEST(TcpStoreTest, MalformedBytesCloseOnlyTheirConnection) {
   for (const std::string& attack : attacks) {
     const Socket stranger = Connect("localhost", server.port(),
                                     std::chrono::steady_clock::now() + std::chrono::seconds(60));
-    ASSERT_EQ(send(stranger.fd(), attack.data(), attack.size(), MSG_NOSIGNAL),
+    ASSERT_EQ(send(stranger.get(), attack.data(), attack.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(attack.size()));
-    shutdown(stranger.fd(), SHUT_WR);
+    shutdown(stranger.get(), SHUT_WR);
     char byte;
-    while (recv(stranger.fd(), &byte, 1, 0) > 0) {  // A refusal may come first.
+    while (recv(stranger.get(), &byte, 1, 0) > 0) {  // A refusal may come first.
     }
     store->Set("k", "v");
     ASSERT_EQ(store->Get("k"), "v");

@@ -68,11 +68,11 @@ HostLinks::HostLinks(int host, std::vector<Socket> sockets) : wake_(MakeEvent())
 
 HostLinks::~HostLinks() {
   for (const Link& link : links_) {
-    if (link.socket.fd() < 0) continue;
-    shutdown(link.socket.fd(), SHUT_WR);
+    if (link.socket.get() < 0) continue;
+    shutdown(link.socket.get(), SHUT_WR);
     // To close with something unread would reset the connection.
     char unread[4096];
-    while (recv(link.socket.fd(), unread, sizeof(unread), MSG_DONTWAIT) > 0) {
+    while (recv(link.socket.get(), unread, sizeof(unread), MSG_DONTWAIT) > 0) {
     }
   }
 }
@@ -87,7 +87,7 @@ void HostLinks::Send(int host, uint32_t type, const std::string& message) {
   if (link.broken) return;
   // Whole or not at all: there is never more than a few frames in a link.
   const ssize_t sent =
-      send(link.socket.fd(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      send(link.socket.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   link.broken = sent != static_cast<ssize_t>(frame.size());
 }
 
@@ -107,7 +107,7 @@ void HostLinks::Poll(int timeout_ms, const OnMessage& message, const OnLost& los
   std::vector<int> hosts = {-1};
   for (size_t host = 0; host < links_.size(); ++host) {
     if (links_[host].lost) continue;
-    waits.push_back({links_[host].socket.fd(), POLLIN, 0});
+    waits.push_back({links_[host].socket.get(), POLLIN, 0});
     hosts.push_back(static_cast<int>(host));
   }
   if (poll(waits.data(), waits.size(), timeout_ms) <= 0) return;
@@ -119,7 +119,7 @@ void HostLinks::Poll(int timeout_ms, const OnMessage& message, const OnLost& los
     if (waits[i].revents == 0) continue;
     Link& link = links_[hosts[i]];
     char buffer[1 << 14];
-    const ssize_t n = recv(link.socket.fd(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    const ssize_t n = recv(link.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n > 0) link.received.append(buffer, static_cast<size_t>(n));
     bool bad = n <= 0;
@@ -164,28 +164,28 @@ std::vector<Socket> ConnectHosts(Store& store, int host, const Socket& listening
       }
     }
     const Hello hello = MakeHello(secret, host);
-    if (send(sockets[other].fd(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+    if (send(sockets[other].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
       throw CommError("no connection between hosts: " + where + " hung up");
     }
   }
   size_t missing = doors.size() - 1 - static_cast<size_t>(host);
   while (missing > 0) {
-    pollfd waits{listening.fd(), POLLIN, 0};
+    pollfd waits{listening.get(), POLLIN, 0};
     if (poll(&waits, 1, 100) <= 0) {
       check(std::to_string(missing) + " hosts have not come to " + doors[host].address + " port " +
             std::to_string(doors[host].port));
       continue;
     }
-    Socket socket(accept4(listening.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.fd() < 0) continue;
+    Socket socket(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.get() < 0) continue;
     Hello hello{};
-    if (!ReadHello(socket.fd(), &hello)) continue;
+    if (!ReadHello(socket.get(), &hello)) continue;
     const Hello want = MakeHello(secret, hello.host);
     if (std::memcmp(&hello, &want, sizeof(want)) != 0 || hello.host <= host ||
-        hello.host >= static_cast<int>(doors.size()) || sockets[hello.host].fd() >= 0) {
+        hello.host >= static_cast<int>(doors.size()) || sockets[hello.host].get() >= 0) {
       continue;
     }
-    ConfigureConnection(socket.fd());
+    ConfigureConnection(socket.get());
     sockets[hello.host] = std::move(socket);
     --missing;
   }

@@ -48,8 +48,8 @@ std::string AddressTowards(const std::string& host) {
     sockaddr_storage mine{};
     socklen_t size = sizeof(mine);
     auto* const generic = reinterpret_cast<sockaddr*>(&mine);
-    if (socket.fd() >= 0 && connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 &&
-        getsockname(socket.fd(), generic, &size) == 0) {
+    if (socket.get() >= 0 && connect(socket.get(), a->ai_addr, a->ai_addrlen) == 0 &&
+        getsockname(socket.get(), generic, &size) == 0) {
       return Numeric(generic, size);
     }
     error = errno;

@@ -20,10 +20,6 @@ std::string Errno(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 
-UniqueFd::~UniqueFd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 SharedMapping::SharedMapping(int fd, int64_t bytes) : bytes_(bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
