@@ -1,7 +1,7 @@
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_FREE_PORT_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_FREE_PORT_H_
 
-#include "trainer/launch/descriptor.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 
@@ -14,7 +14,7 @@ class FreePort {
   int port() const { return port_; }
 
  private:
-  Descriptor socket_;
+  UniqueFd socket_;
   int port_ = 0;
 };
 

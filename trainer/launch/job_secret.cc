@@ -9,7 +9,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
-#include "trainer/launch/descriptor.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 namespace {
@@ -39,7 +39,7 @@ std::string ReadSecretFile(const std::string& path) {
   const std::string name = "--rdzv-secret-file " + path;
   const auto refuse = [&](const std::string& why) { throw ConfigError(name + ": " + why); };
   // Not to block on what is no file.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status = {};
   if (!file.open() || fstat(file.get(), &status) != 0) refuse(strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse("is not a file");

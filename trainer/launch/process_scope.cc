@@ -26,7 +26,7 @@ ProcessScope::ProcessScope(rlim_t files) {
   struct sigaction hangup;
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaddset(&handled_, SIGHUP);  // Else started by nohup.
-  signals_ = Descriptor(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
+  signals_ = UniqueFd(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.open()) {
     throw DeviceError(std::string("cannot read signals: ") + std::strerror(errno));
   }

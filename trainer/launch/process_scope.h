@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "trainer/launch/descriptor.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 
@@ -33,7 +33,7 @@ class ProcessScope {
   struct sigaction previous_child_;
   rlimit previous_files_;
   int previous_subreaper_ = 0;
-  Descriptor signals_;
+  UniqueFd signals_;
 };
 
 }  // namespace fsdp

@@ -23,12 +23,12 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
 
 }  // namespace
 
-std::pair<Descriptor, Descriptor> MakePipe() {
+std::pair<UniqueFd, UniqueFd> MakePipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     throw DeviceError(std::string("cannot make a pipe to a rank: ") + std::strerror(errno));
   }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
 SpawnedProcess Spawn(const std::string& program, const std::vector<std::string>& argv,
@@ -37,7 +37,7 @@ SpawnedProcess Spawn(const std::string& program, const std::vector<std::string>&
   auto [output, output_end] = MakePipe();
   auto [errors, errors_end] = MakePipe();
   auto [started, started_end] = MakePipe();  // Closed by a successful exec, else errno is in it.
-  const Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const UniqueFd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::vector<char*> arguments = Pointers(argv);
   const std::vector<char*> variables = Pointers(environment);
   const pid_t parent = getpid();

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "trainer/launch/descriptor.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 
 struct SpawnedProcess {
-  pid_t pid;          // And process group.
-  Descriptor output;  // Read ends of its stdout and stderr. Non-blocking, close-on-exec.
-  Descriptor errors;
+  pid_t pid;        // And process group.
+  UniqueFd output;  // Read ends of its stdout and stderr. Non-blocking, close-on-exec.
+  UniqueFd errors;
 };
 
 // Runs `program` (a path) with `argv` and `environment` ("NAME=value"), stdin from /dev/null. The
@@ -28,7 +28,7 @@ SpawnedProcess Spawn(const std::string& program, const std::vector<std::string>&
                      const std::function<void()>& in_child);
 
 // A pipe's read and write end, close-on-exec. Throws DeviceError.
-std::pair<Descriptor, Descriptor> MakePipe();
+std::pair<UniqueFd, UniqueFd> MakePipe();
 
 }  // namespace fsdp
 

@@ -148,7 +148,7 @@ class Supervisor {
 
  private:
   struct Stream {
-    Descriptor pipe;  // Closed at its end.
+    UniqueFd pipe;  // Closed at its end.
     Sink* sink;
     LineBuffer lines;
   };
@@ -195,7 +195,7 @@ class Supervisor {
   Sink output_{STDOUT_FILENO};
   Sink separate_errors_{STDERR_FILENO};
   Sink* errors_;  // One queue where both are one file: else a line could come inside another.
-  std::vector<Descriptor> logs_;
+  std::vector<UniqueFd> logs_;
   std::string program_name_;
   std::string run_id_;
   std::string secret_;  // Empty: what the ranks have is no business of this launcher.
@@ -514,7 +514,7 @@ void Supervisor::Emit(const Rank& rank, Stream& stream, std::string_view text, b
   stream.sink->Write(text);
   stream.sink->Write("\n");
   if (logs_.empty()) return;
-  Descriptor& log = logs_[static_cast<size_t>(rank.local)];
+  UniqueFd& log = logs_[static_cast<size_t>(rank.local)];
   if (!log.open()) return;
   std::string line(text);
   if (ended) line += '\n';

@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 // What the holder has written: "process 4711 on node-1, started 2026-11-22T01:02:03Z".
 std::string ReadHolder(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));  // Opened anew: NFS looks again.
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));  // Opened anew: NFS looks again.
   char text[1024];
   const ssize_t length = file.open() ? pread(file.get(), text, sizeof(text), 0) : -1;
   return length > 0 ? std::string(text, static_cast<size_t>(length))
@@ -29,7 +29,7 @@ std::string ReadHolder(const std::string& path) {
 RunLock::RunLock(const std::string& directory, std::chrono::milliseconds patience,
                  const std::function<bool()>& stop) {
   const std::string path = directory + "/.lock";
-  file_ = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  file_ = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!file_.open()) {
     throw CheckpointError(path + ": cannot be written: " + std::strerror(errno));
   }

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "trainer/launch/descriptor.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 
@@ -34,7 +34,7 @@ class RunLock {
   const std::string& missing() const { return missing_; }
 
  private:
-  Descriptor file_;
+  UniqueFd file_;
   std::string missing_;
 };
 

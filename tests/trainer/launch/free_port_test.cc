@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-bool Listen(const Descriptor& socket, uint32_t host, int port, bool reuse) {
+bool Listen(const UniqueFd& socket, uint32_t host, int port, bool reuse) {
   const int on = reuse;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   sockaddr_in address = {};
@@ -25,16 +25,16 @@ bool Listen(const Descriptor& socket, uint32_t host, int port, bool reuse) {
 TEST(FreePortTest, WhoNamesItCanListenThere) {
   const FreePort port;
   for (const uint32_t host : {INADDR_LOOPBACK, INADDR_ANY}) {
-    const Descriptor store(socket(AF_INET, SOCK_STREAM, 0));
+    const UniqueFd store(socket(AF_INET, SOCK_STREAM, 0));
     EXPECT_TRUE(Listen(store, host, port.port(), true));
-    const Descriptor second(socket(AF_INET, SOCK_STREAM, 0));
+    const UniqueFd second(socket(AF_INET, SOCK_STREAM, 0));
     EXPECT_FALSE(Listen(second, host, port.port(), true));  // Not two of them.
   }
 }
 
 TEST(FreePortTest, OthersDoNotGetIt) {
   const FreePort port;
-  const Descriptor other(socket(AF_INET, SOCK_STREAM, 0));
+  const UniqueFd other(socket(AF_INET, SOCK_STREAM, 0));
   EXPECT_FALSE(Listen(other, INADDR_LOOPBACK, port.port(), false));
   std::vector<FreePort> more(100);
   std::set<int> ports = {port.port()};

@@ -123,7 +123,7 @@ class Launched {
   // False at the end of both streams.
   bool ReadSome() {
     std::vector<pollfd> polled;
-    for (const Descriptor& pipe : pipes_) {
+    for (const UniqueFd& pipe : pipes_) {
       if (pipe.open()) polled.push_back({pipe.get(), POLLIN, 0});
     }
     if (polled.empty()) return false;
@@ -147,7 +147,7 @@ class Launched {
   }
 
   pid_t pid_;
-  Descriptor pipes_[2];
+  UniqueFd pipes_[2];
   std::string text_[2];
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
