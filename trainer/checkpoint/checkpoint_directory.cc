@@ -177,7 +177,7 @@ void RemoveCheckpoint(const std::string& directory, const std::string& temporary
   try {
     const std::vector<std::string> names = ListDirectory(directory);
     const bool only_ours = std::all_of(names.begin(), names.end(), IsOurs);
-    const std::optional<FileDescriptor> alone = LockForRemoval(directory);
+    const std::optional<UniqueFd> alone = LockForRemoval(directory);
     if (!alone) return;
     const bool renamed = only_ours && std::rename(directory.c_str(), temporary.c_str()) == 0;
     RemoveOurFiles(renamed ? temporary : directory);

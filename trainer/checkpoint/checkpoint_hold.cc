@@ -1,34 +1,30 @@
 #include "trainer/checkpoint/checkpoint_hold.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
-#include <cerrno>
 #include <utility>
+
+#include "trainer/core/file_lock.h"
 
 namespace fsdp {
 namespace {
 
-FileDescriptor OpenDirectory(const std::string& path) {
-  return FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+UniqueFd OpenDirectory(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
-// False where somebody else's lock is in the way.
-bool Lock(const FileDescriptor& directory, int how) {
-  while (::flock(directory.get(), how | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return false;
-    if (errno != EINTR) return true;  // No locks here.
-  }
-  return true;
+// False where somebody else's lock is in the way; a file system may have none.
+bool Lock(const UniqueFd& directory, LockMode mode) {
+  return TryLock(directory, mode) != LockResult::kBusy;
 }
 
 }  // namespace
 
 CheckpointHold::CheckpointHold(const std::string& directory) {
-  FileDescriptor opened = OpenDirectory(directory);
+  UniqueFd opened = OpenDirectory(directory);
   struct stat held, named;
-  if (opened.get() < 0 || !Lock(opened, LOCK_SH)) return;
+  if (opened.get() < 0 || !Lock(opened, LockMode::kShared)) return;
   // It may have lost its name between the two calls above.
   if (::fstat(opened.get(), &held) != 0 || ::stat(directory.c_str(), &named) != 0 ||
       held.st_ino != named.st_ino || held.st_dev != named.st_dev) {
@@ -37,9 +33,9 @@ CheckpointHold::CheckpointHold(const std::string& directory) {
   directory_ = std::move(opened);
 }
 
-std::optional<FileDescriptor> LockForRemoval(const std::string& directory) {
-  FileDescriptor opened = OpenDirectory(directory);
-  if (opened.get() < 0 || !Lock(opened, LOCK_EX)) return std::nullopt;
+std::optional<UniqueFd> LockForRemoval(const std::string& directory) {
+  UniqueFd opened = OpenDirectory(directory);
+  if (opened.get() < 0 || !Lock(opened, LockMode::kExclusive)) return std::nullopt;
   return opened;
 }
 

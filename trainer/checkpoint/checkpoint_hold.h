@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 
@@ -25,11 +25,11 @@ class CheckpointHold {
   bool held() const { return directory_.get() >= 0; }
 
  private:
-  FileDescriptor directory_;
+  UniqueFd directory_;
 };
 
 // For the one who removes: nullopt where a reader holds the directory, or it is not there.
-std::optional<FileDescriptor> LockForRemoval(const std::string& directory);
+std::optional<UniqueFd> LockForRemoval(const std::string& directory);
 
 }  // namespace fsdp
 

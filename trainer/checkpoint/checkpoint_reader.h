@@ -71,7 +71,7 @@ class CheckpointReader {
   const Manifest manifest_;
   const Extents extents_;
   std::unordered_map<std::string, Location> locations_;
-  std::map<int, FileDescriptor> open_;
+  std::map<int, UniqueFd> open_;
   int buffered_file_ = -1;  // Whose chunk buffer_ holds; -1: nobody's.
   int64_t buffered_chunk_ = -1;
   std::vector<std::byte> buffer_, narrow_;

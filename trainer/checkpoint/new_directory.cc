@@ -1,7 +1,6 @@
 #include "trainer/checkpoint/new_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <filesystem>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/file_lock.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -46,15 +46,13 @@ NewDirectory::NewDirectory(const std::string& path)
   std::error_code error;
   if (!parent.empty()) CreateDirectories(parent);
   if (::mkdir(temporary_.c_str(), 0777) != 0 && errno != EEXIST) Fail(temporary_, "made");
-  lock_ =
-      FileDescriptor(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  lock_ = UniqueFd(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (lock_.get() < 0) Fail(temporary_, "opened");
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) {
-      throw CheckpointError(temporary_ + ": is being written by another process");
-    }
-    Fail(temporary_, "locked");
+  const LockResult locked = TryLock(lock_, LockMode::kExclusive);
+  if (locked == LockResult::kBusy) {
+    throw CheckpointError(temporary_ + ": is being written by another process");
   }
+  if (locked == LockResult::kNone) Fail(temporary_, "locked");
   for (const auto& entry : fs::directory_iterator(temporary_, error)) {
     if (::unlink(entry.path().c_str()) != 0) Fail(entry.path(), "removed");
   }

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 
@@ -29,7 +29,7 @@ class NewDirectory {
   void RemoveTemporary() noexcept;
 
   std::string path_, temporary_;
-  FileDescriptor lock_;  // The directory, locked.
+  UniqueFd lock_;  // The directory, locked.
   bool published_ = false;
 };
 

@@ -157,7 +157,7 @@ ManifestFile RankFileWriter::Finish() {
 
 void RankFileWriter::ReadBack() const {
   const std::string& path = writer_->path();
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) throw CheckpointError(path + ": cannot be read back: " + std::strerror(errno));
   ChunkChecksums checksums(file_.chunk_bytes);
   std::vector<std::byte> block(size_t{1} << 15);  // Small: the plan knows of no more.

@@ -297,13 +297,9 @@ SafetensorsType ToSafetensorsType(DType dtype) {
   FSDP_CHECK(false) << "dtype " << static_cast<int>(dtype);
 }
 
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   // O_NONBLOCK: a FIFO without a writer would hold us here. Regular files ignore it.
-  file_ = FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  file_ = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file_.get() < 0) RefuseErrno(path, "open");
   struct stat status;
   if (fstat(file_.get(), &status) != 0) RefuseErrno(path, "read");
@@ -488,7 +484,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
     info.end += data_begin;
   }
 
-  file_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  file_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file_.get() < 0) Fail("create");
   WriteAt(kLengthBytes, json.data(), json.size());
   // A full disk is better found now than after minutes of writing.

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "trainer/core/dtype.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 
@@ -57,24 +58,6 @@ struct SafetensorsInfo {
 
   int64_t bytes() const { return end - begin; }
   int64_t NumElements() const { return bytes() / SizeOf(type); }
-};
-
-// Owns an open file. Moved from, it owns none.
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileDescriptor();
-
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
 };
 
 // An open file whose header has been checked against everything above before the constructor
@@ -111,7 +94,7 @@ class SafetensorsReader {
   void ReadAs(std::string_view name, int64_t element_begin, std::span<Out> out) const;
 
   std::string path_;
-  FileDescriptor file_;
+  UniqueFd file_;
   int64_t file_bytes_ = 0;
   std::vector<std::string> names_;
   std::unordered_map<std::string, SafetensorsInfo> infos_;
@@ -159,7 +142,7 @@ class SafetensorsWriter {
 
   std::string path_;
   std::string header_;
-  FileDescriptor file_;
+  UniqueFd file_;
   int64_t file_bytes_ = 0;
   std::unordered_map<std::string, SafetensorsInfo> infos_;
 

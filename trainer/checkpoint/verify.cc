@@ -80,7 +80,7 @@ VerifyReport VerifyCheckpoint(const std::string& directory,
       report.damages.push_back({path, 0, 0, {}, reason});
     };
     struct stat status;
-    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0) {
       damaged(std::string("cannot be opened: ") + std::strerror(errno));
       report.bytes += file.bytes;

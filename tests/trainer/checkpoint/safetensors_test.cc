@@ -476,7 +476,7 @@ TEST(SafetensorsTest, SurvivesMutatedFiles) {
   constexpr uint64_t kSeed = 20231;
   constexpr int kFiles = 4000;
   // A file in memory: thousands on a disk would take most of the time.
-  const FileDescriptor memory(memfd_create("mutated", MFD_CLOEXEC));
+  const UniqueFd memory(memfd_create("mutated", MFD_CLOEXEC));
   const std::string path = "/proc/self/fd/" + std::to_string(memory.get());
   int refused = 0, accepted = 0;
   for (int file = 0; file < kFiles; ++file) {
