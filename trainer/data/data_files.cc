@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 namespace {
@@ -62,16 +63,14 @@ FileContents::~FileContents() {
 }
 
 void FileContents::Map() {
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) Fail(path_, std::string("cannot be read: ") + std::strerror(errno));
+  const UniqueFd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.open()) Fail(path_, std::string("cannot be read: ") + std::strerror(errno));
   struct stat info;
-  const bool known = ::fstat(fd, &info) == 0 && info.st_size > 0;
-  void* data =
-      known ? ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0)
-            : MAP_FAILED;
-  const int error = errno;
-  ::close(fd);
-  if (data == MAP_FAILED) Fail(path_, std::string("cannot be mapped: ") + std::strerror(error));
+  const bool known = ::fstat(file.get(), &info) == 0 && info.st_size > 0;
+  void* data = known ? ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED,
+                              file.get(), 0)
+                     : MAP_FAILED;
+  if (data == MAP_FAILED) Fail(path_, std::string("cannot be mapped: ") + std::strerror(errno));
   bytes_ = {static_cast<const char*>(data), static_cast<size_t>(info.st_size)};
   mapped_ = true;
   device_ = info.st_dev;

@@ -1,7 +1,6 @@
 #include "trainer/data/whole_output.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/file_lock.h"
 
 namespace fsdp {
 namespace {
@@ -44,29 +44,25 @@ void MakeDirectories(const std::string& path) {
   OrDataError([&] { CreateDirectories(path); });
 }
 
-FileLock::FileLock(const std::string& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) throw DataError("tokenize: " + path + ": " + std::strerror(errno));
+FileLock::FileLock(const std::string& path)
+    : path_(path), file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+  if (!file_.open()) throw DataError("tokenize: " + path + ": " + std::strerror(errno));
 }
 
-FileLock::~FileLock() { ::close(fd_); }
-
-void FileLock::Touch() { ::futimens(fd_, nullptr); }
+void FileLock::Touch() { ::futimens(file_.get(), nullptr); }
 
 int64_t FileLock::Touched() const {
   struct stat status {};
-  if (::fstat(fd_, &status) != 0) return 0;
+  if (::fstat(file_.get(), &status) != 0) return 0;
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
 bool FileLock::Try() {
-  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return false;
-    if (errno != EINTR) {
-      throw DataError("tokenize: " + path_ + ": cannot be locked: " + std::strerror(errno));
-    }
+  const LockResult locked = TryLock(file_, LockMode::kExclusive);
+  if (locked == LockResult::kNone) {
+    throw DataError("tokenize: " + path_ + ": cannot be locked: " + std::strerror(errno));
   }
-  return true;
+  return locked == LockResult::kHeld;
 }
 
 }  // namespace fsdp

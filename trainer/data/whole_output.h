@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/core/unique_fd.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -26,13 +27,10 @@ class WholeOutput {
 // Makes it and all above it.
 void MakeDirectories(const std::string& path);  // Throws DataError.
 
-// A lock between processes, on a file that stays: flock(2), which ends with the process.
+// A lock between processes, on a file that stays (core/file_lock.h).
 class FileLock {
  public:
   explicit FileLock(const std::string& path);  // Makes the file. Throws DataError.
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
 
   // For who has the lock: says that it is busy. For who waits: changes when that is said.
   void Touch();
@@ -42,7 +40,7 @@ class FileLock {
 
  private:
   std::string path_;
-  int fd_ = -1;
+  UniqueFd file_;
 };
 
 }  // namespace fsdp
