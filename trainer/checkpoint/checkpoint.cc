@@ -37,15 +37,21 @@ std::vector<StateFormat> FormatsOf(const std::vector<CheckpointState>& states) {
   return formats;
 }
 
+// Whether it is the place of a rank, with `shards` of them a replica.
+bool IsPlaceOfMesh(const ShardPlace& place, int shards) {
+  try {
+    return PlaceOn(Mesh(place.rank, place.world, shards)) == place;
+  } catch (const std::invalid_argument&) {  // There is no such mesh.
+    return false;
+  }
+}
+
 void CheckArguments(const char* function, const Layout& layout, const ShardPlace& place,
                     const std::vector<CheckpointState>& states) {
   const auto wrong = [&](const std::string& why) {
     throw std::invalid_argument("[" + std::string(function) + "] " + why);
   };
-  if (place.shard < 0 || place.shard >= layout.shards || place.replica < 0 ||
-      place.replica >= place.replicas ||
-      place.rank != place.replica * layout.shards + place.shard ||
-      place.world != layout.shards * place.replicas) {
+  if (!IsPlaceOfMesh(place, layout.shards)) {
     wrong("rank " + std::to_string(place.rank) + " of " + std::to_string(place.world) +
           " is not shard " + std::to_string(place.shard) + " of " + std::to_string(layout.shards) +
           " in replica " + std::to_string(place.replica) + " of " + std::to_string(place.replicas));

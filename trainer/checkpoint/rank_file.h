@@ -24,6 +24,8 @@ namespace fsdp {
 struct ShardPlace {
   int rank = 0, world = 1;
   int shard = 0, replica = 0, replicas = 1;
+
+  bool operator==(const ShardPlace&) const = default;
 };
 ShardPlace PlaceOn(const Mesh& mesh);  // Of its own rank.
 
