@@ -129,10 +129,6 @@ void Console::Checkpoint(const CheckpointRecord& record) {
                            HumanDuration(record.seconds));
 }
 
-void Console::Skipped(const SkippedRecord& record) {
-  Print(Colour::kYellow, "step " + std::to_string(record.step) + " skipped: " + record.reason);
-}
-
 void Console::Line(std::string_view text) { Print(Colour::kNone, text); }
 
 void Console::Warning(std::string_view text) {

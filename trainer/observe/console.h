@@ -52,7 +52,6 @@ class Console {
   void Step(const StepRecord& record, int64_t total_steps, double time_left_s);
   void Eval(const EvalRecord& record);
   void Checkpoint(const CheckpointRecord& record);
-  void Skipped(const SkippedRecord& record);
   void Line(std::string_view text);     // Anything else; may hold several lines.
   void Warning(std::string_view text);  // "warning: ...".
   // Takes the bar away while `write` writes whole lines to the same terminal by another way.
