@@ -36,6 +36,10 @@ class ProcessScope {
   UniqueFd signals_;
 };
 
+// Kills and reaps all children of this process, those too that they leave to it. Blocks until there
+// are none.
+void EndChildren();
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_LAUNCH_PROCESS_SCOPE_H_

@@ -1,6 +1,5 @@
 #include "trainer/launch/supervisor.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,9 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -21,6 +18,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/line_buffer.h"
+#include "trainer/launch/exit_words.h"
 #include "trainer/launch/free_port.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/memory_limits.h"
@@ -32,96 +30,13 @@ namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kMaxRanks = 4096;  // Of a host.
-constexpr int kMaxNodes = 4096;
 constexpr int kCollective = static_cast<int>(ExitCode::kCollective);
 constexpr int kStopped = static_cast<int>(ExitCode::kStopped);
-
-struct Endpoint {
-  std::string host;
-  int port;
-};
-
-std::optional<Endpoint> ParseEndpoint(std::string_view text) {
-  const size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return std::nullopt;
-  std::string_view host = text.substr(0, colon);
-  const std::string_view digits = text.substr(colon + 1);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find_first_of("[]:") != std::string_view::npos) {
-    return std::nullopt;  // Where an address ends and the port begins is anybody's guess.
-  }
-  int port = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (host.empty() || error != std::errc() || end != digits.data() + digits.size() || port < 1 ||
-      port > 65535) {
-    return std::nullopt;
-  }
-  return Endpoint{std::string(host), port};
-}
-
-std::string SignalName(int number) {
-  const char* name = sigabbrev_np(number);
-  return name == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + name;
-}
-
-std::string Meaning(int code) {
-  switch (static_cast<ExitCode>(code)) {
-    case ExitCode::kUsage:
-      return ", usage or recipe";
-    case ExitCode::kMemory:
-      return ", does not fit in memory";
-    case ExitCode::kData:
-      return ", data";
-    case ExitCode::kCheckpoint:
-      return ", checkpoint or run directory";
-    case ExitCode::kCollective:
-      return ", a collective failed or timed out";
-    case ExitCode::kNotFinite:
-      return ", loss or weights not finite";
-    default:
-      return "";
-  }
-}
-
-// Whether starting the ranks again can help.
-bool Restartable(int code) {
-  switch (static_cast<ExitCode>(code)) {
-    case ExitCode::kDone:
-    case ExitCode::kUsage:
-    case ExitCode::kMemory:
-    case ExitCode::kData:
-    case ExitCode::kCheckpoint:
-    case ExitCode::kNotFinite:  // From the same checkpoint, the same steps give the same numbers.
-      return false;
-    default:
-      return true;
-  }
-}
 
 std::string Seconds(std::chrono::milliseconds time) {
   std::ostringstream text;
   text << static_cast<double>(time.count()) / 1000 << " s";
   return text.str();
-}
-
-// The children of this process, from the fourth field of /proc/<pid>/stat. Zombies too.
-std::vector<pid_t> Children() {
-  std::vector<pid_t> children;
-  DIR* directory = opendir("/proc");
-  if (directory == nullptr) return children;
-  while (const dirent* entry = readdir(directory)) {
-    const pid_t pid = std::atoi(entry->d_name);
-    if (pid <= 0) continue;
-    std::string line;
-    std::getline(std::ifstream("/proc/" + std::string(entry->d_name) + "/stat"), line);
-    const size_t name_end = line.rfind(") ");  // A name may hold anything, ')' included.
-    if (name_end == std::string::npos || line.size() < name_end + 5) continue;
-    if (std::atoi(line.c_str() + name_end + 4) == getpid()) children.push_back(pid);
-  }
-  closedir(directory);
-  return children;
 }
 
 bool WriteAll(int fd, std::string_view text) {
@@ -183,7 +98,6 @@ class Supervisor {
   void Read(Rank& rank, Stream& stream);
   void Emit(const Rank& rank, Stream& stream, std::string_view text, bool ended);
   void SignalRanks(int number);
-  void EndOrphans();
   bool AnyRunning() const;
   bool AnyPipe() const;
   std::string RunningRanks() const;
@@ -256,7 +170,7 @@ Supervisor::Supervisor(const LaunchOptions& options, const std::vector<std::stri
 
 Supervisor::~Supervisor() {
   SignalRanks(SIGKILL);
-  EndOrphans();
+  EndChildren();
 }
 
 int Supervisor::Run() {
@@ -282,7 +196,7 @@ int Supervisor::RunOnce(int restart) {
   Start(restart);
   while (AnyRunning()) PollOnce();
   Announce();
-  EndOrphans();  // From here on nobody holds the other end of a pipe: each comes to its end.
+  EndChildren();  // From here on nobody holds the other end of a pipe: each comes to its end.
   while (!abandon_output_ && AnyPipe()) PollOnce();
   ranks_.clear();
   if (failure_) return failure_->code;
@@ -529,20 +443,6 @@ void Supervisor::SignalRanks(int number) {
   }
 }
 
-void Supervisor::EndOrphans() {
-  for (;;) {
-    pid_t reaped;
-    do {
-      reaped = waitpid(-1, nullptr, WNOHANG);
-    } while (reaped > 0);
-    if (reaped < 0) return;  // No children.
-    // Each that ends may leave us children of its own: look again after every one.
-    for (const pid_t child : Children()) kill(child, SIGKILL);
-    siginfo_t info;
-    waitid(P_ALL, 0, &info, WEXITED | WNOWAIT);
-  }
-}
-
 bool Supervisor::AnyRunning() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->running; });
 }
@@ -566,40 +466,6 @@ std::string Supervisor::RunningRanks() const {
 }
 
 }  // namespace
-
-void CheckLaunchOptions(const LaunchOptions& options) {
-  std::string mistakes;
-  const auto refuse = [&](const std::string& mistake) {
-    mistakes += (mistakes.empty() ? "" : "\n") + mistake;
-  };
-  if (options.nnodes < 1) {
-    refuse("--nnodes " + std::to_string(options.nnodes) + ": want at least 1");
-  } else if (options.nnodes > kMaxNodes) {
-    refuse("--nnodes " + std::to_string(options.nnodes) + ": want at most " +
-           std::to_string(kMaxNodes));
-  } else if (options.node_rank < 0 || options.node_rank >= options.nnodes) {
-    refuse("--node-rank " + std::to_string(options.node_rank) + ": want " +
-           (options.nnodes == 1 ? "0 with one node"
-                                : "0 to " + std::to_string(options.nnodes - 1) + " with --nnodes " +
-                                      std::to_string(options.nnodes)));
-  }
-  if (options.nnodes > 1 && options.rdzv_endpoint.empty()) {
-    refuse("--rdzv-endpoint: --nnodes " + std::to_string(options.nnodes) +
-           " needs it, on every host the same: HOST:PORT of the host of node rank 0");
-  }
-  if (options.nproc_per_node < 1 || options.nproc_per_node > kMaxRanks) {
-    refuse("--nproc-per-node " + std::to_string(options.nproc_per_node) + ": want 1 to " +
-           std::to_string(kMaxRanks));
-  }
-  if (options.max_restarts < 0) {
-    refuse("--max-restarts " + std::to_string(options.max_restarts) + ": want 0 or more");
-  }
-  if (!options.rdzv_endpoint.empty() && !ParseEndpoint(options.rdzv_endpoint)) {
-    refuse("--rdzv-endpoint " + options.rdzv_endpoint +
-           ": want HOST:PORT with a port of 1 to 65535, such as node-1:29500 or [::1]:29500");
-  }
-  if (!mistakes.empty()) throw ConfigError(mistakes);
-}
 
 int Launch(const LaunchOptions& options, const std::vector<std::string>& argv) {
   CheckLaunchOptions(options);

@@ -3,37 +3,12 @@
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_SUPERVISOR_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_SUPERVISOR_H_
 
-#include <chrono>
 #include <string>
 #include <vector>
 
+#include "trainer/launch/launch_options.h"
+
 namespace fsdp {
-
-struct LaunchOptions {
-  int nnodes = 1;          // Hosts, each with a launcher that has the same of this and the next.
-  int nproc_per_node = 1;  // The world is nnodes * nproc_per_node ranks ...
-  int node_rank = 0;       // ... and this host's begin with node_rank * nproc_per_node.
-  // HOST:PORT of the store, on the host of node rank 0; empty, on one host: 127.0.0.1 and a free
-  // port.
-  std::string rdzv_endpoint;
-  std::string rdzv_id;      // The job's name. Empty: made of the endpoint, or of this process.
-  std::string secret_file;  // Holds the job's secret (job_secret.h); empty: see Launch().
-  int max_restarts = 0;
-  std::string log_dir;  // Empty: none. Otherwise made, and rank_<r>.log in it appended to.
-
-  // How long after the first failure the other ranks may take to end by themselves (they usually
-  // do, with exit code 6 and a message), and then after SIGTERM, before SIGKILL.
-  std::chrono::milliseconds grace{10000};
-  std::chrono::milliseconds grace_after_sigterm{5000};
-  // A signal that comes again within this time is the same one.
-  std::chrono::milliseconds repeat{5000};
-  std::string program = "/proc/self/exe";  // What a rank runs: this very build, even if replaced.
-
-  std::string memory_root;  // MemoryLimits' root, for tests.
-};
-
-// Throws ConfigError with all mistakes, one a line.
-void CheckLaunchOptions(const LaunchOptions& options);
 
 // Runs this host's options.nproc_per_node ranks of `program` with the arguments `argv` (without
 // argv[0]) until all have ended, and returns the exit code for this process:

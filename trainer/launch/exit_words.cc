@@ -1,0 +1,47 @@
+#include "trainer/launch/exit_words.h"
+
+#include <string.h>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+
+std::string SignalName(int number) {
+  const char* name = sigabbrev_np(number);
+  return name == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + name;
+}
+
+std::string Meaning(int code) {
+  switch (static_cast<ExitCode>(code)) {
+    case ExitCode::kUsage:
+      return ", usage or recipe";
+    case ExitCode::kMemory:
+      return ", does not fit in memory";
+    case ExitCode::kData:
+      return ", data";
+    case ExitCode::kCheckpoint:
+      return ", checkpoint or run directory";
+    case ExitCode::kCollective:
+      return ", a collective failed or timed out";
+    case ExitCode::kNotFinite:
+      return ", loss or weights not finite";
+    default:
+      return "";
+  }
+}
+
+bool Restartable(int code) {
+  switch (static_cast<ExitCode>(code)) {
+    case ExitCode::kDone:
+    case ExitCode::kUsage:
+    case ExitCode::kMemory:
+    case ExitCode::kData:
+    case ExitCode::kCheckpoint:
+    case ExitCode::kNotFinite:  // From the same checkpoint, the same steps give the same numbers.
+      return false;
+    default:
+      return true;
+  }
+}
+
+}  // namespace fsdp

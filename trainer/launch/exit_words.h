@@ -1,0 +1,19 @@
+// What an exit code or a signal of a rank means: in words, and for a restart.
+#ifndef FSDP_TRAIN_TRAINER_LAUNCH_EXIT_WORDS_H_
+#define FSDP_TRAIN_TRAINER_LAUNCH_EXIT_WORDS_H_
+
+#include <string>
+
+namespace fsdp {
+
+std::string SignalName(int number);  // "SIGTERM"; "signal 40" where it has no name.
+
+// ", data": to follow the code; empty where the code says nothing.
+std::string Meaning(int code);
+
+// Whether starting the ranks again can help.
+bool Restartable(int code);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LAUNCH_EXIT_WORDS_H_
