@@ -5,26 +5,21 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
-#include <deque>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/data_files.h"
+#include "trainer/data/text_chunks.h"
 #include "trainer/data/token_file.h"
-#include "trainer/data/unicode.h"
 #include "trainer/data/whole_output.h"
 
 namespace fsdp {
@@ -34,232 +29,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kProgressFile = "progress.json";
 
-bool IsLines(const std::string& path) {
-  return path.ends_with(".jsonl") || path.ends_with(".jsonl.gz");
-}
-
 int Cores() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
-
-// --- Cutting files into chunks: a function of their contents and where a chunk begins ---
-
-struct Chunk {
-  std::shared_ptr<const FileContents> contents;
-  size_t file = 0, begin = 0, end = 0;
-
-  std::string_view rest() const { return contents->bytes().substr(begin); }
-  bool is_last() const { return end == contents->bytes().size(); }
-};
-
-class Chunker {
- public:
-  Chunker(const Tokenizer& tokenizer, std::span<const std::string> paths, size_t chunk_bytes,
-          size_t file, size_t offset)
-      : tokenizer_(tokenizer), paths_(paths), bytes_(chunk_bytes), file_(file), offset_(offset) {}
-
-  std::optional<Chunk> Next() {
-    while (contents_ == nullptr || offset_ >= contents_->bytes().size()) {
-      if (contents_ != nullptr) {
-        contents_.reset();
-        ++file_;
-        offset_ = 0;
-      }
-      if (file_ == paths_.size()) return std::nullopt;
-      contents_ = std::make_shared<const FileContents>(paths_[file_]);
-      if (offset_ > contents_->bytes().size()) {
-        throw DataError("tokenize: " + paths_[file_] + ": is shorter than it was");
-      }
-    }
-    Chunk chunk{contents_, file_, offset_, 0};
-    const std::string_view rest = chunk.rest();
-    size_t size = rest.size();
-    if (bytes_ < size) {
-      if (IsLines(paths_[file_])) {
-        const size_t line = rest.find('\n', bytes_);
-        if (line != std::string_view::npos) size = line + 1;
-      } else {
-        size = tokenizer_.PartEnd(rest, bytes_);
-      }
-    }
-    chunk.end = offset_ += size;
-    return chunk;
-  }
-
- private:
-  const Tokenizer& tokenizer_;
-  std::span<const std::string> paths_;
-  size_t bytes_, file_, offset_;
-  std::shared_ptr<const FileContents> contents_;
-};
-
-// --- Encoding a chunk ---
-
-struct Counts {
-  int64_t documents = 0, empty = 0, invalid = 0;
-  std::string first_invalid;  // As in TokenManifest.
-
-  void operator+=(const Counts& more) {
-    documents += more.documents;
-    empty += more.empty;
-    invalid += more.invalid;
-    if (first_invalid.empty()) first_invalid = more.first_invalid;
-  }
-};
-
-struct Encoded {
-  std::vector<int32_t> ids;
-  Counts counts;
-  bool complete = true;  // False: a word reaches into the next chunk.
-};
-
-class Encoder {
- public:
-  Encoder(const Tokenizer& tokenizer, std::optional<int32_t> eot, std::string column)
-      : tokenizer_(tokenizer), eot_(eot), column_(std::move(column)) {}
-
-  Encoded Encode(const Chunk& chunk) const {
-    Encoded out;
-    const IllFormed invalid = CountIllFormed(chunk.contents->bytes(), chunk.begin, chunk.end);
-    out.counts.invalid = invalid.count;
-    if (invalid.count > 0) {
-      out.counts.first_invalid = chunk.contents->path() + ", byte " + std::to_string(invalid.first);
-    }
-    if (IsLines(chunk.contents->path())) {
-      EncodeLines(chunk, out);
-    } else {
-      const bool first = chunk.begin == 0;
-      if (first) Begin(out);
-      out.complete = tokenizer_.EncodePart(chunk.rest(), chunk.end - chunk.begin, first, out.ids);
-      if (out.complete && chunk.is_last()) End(out);
-    }
-    chunk.contents->CheckIntact();
-    return out;
-  }
-
- private:
-  void Begin(Encoded& out) const {
-    if (tokenizer_.bos()) out.ids.push_back(*tokenizer_.bos());
-  }
-  void End(Encoded& out) const {
-    if (eot_) out.ids.push_back(*eot_);
-    ++out.counts.documents;
-  }
-
-  void EncodeLines(const Chunk& chunk, Encoded& out) const {
-    std::string_view rest = chunk.rest().substr(0, chunk.end - chunk.begin);
-    std::string buffer;
-    for (size_t line_begin = chunk.begin; !rest.empty();) {
-      const size_t end = std::min(rest.find('\n'), rest.size());
-      const std::string_view line = rest.substr(0, end);
-      const auto fail = [&](const std::string& what) {
-        chunk.contents->CheckIntact();  // If that is why, it is what to say.
-        const std::string_view before = chunk.contents->bytes().substr(0, line_begin);
-        const int64_t number = 1 + std::count(before.begin(), before.end(), '\n');
-        throw DataError("tokenize: " + chunk.contents->path() + ", line " + std::to_string(number) +
-                        ": " + what);
-      };
-      if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-        const Json json =
-            Json::parse(WellFormed(line, buffer), nullptr, /*allow_exceptions=*/false);
-        if (!json.is_object()) fail("is no JSON object");
-        const auto field = json.find(column_);
-        if (field == json.end()) fail("has no field `" + column_ + "`: name it with --column");
-        if (!field->is_string()) fail("its field `" + column_ + "` is no text");
-        const auto& text = field->get_ref<const std::string&>();
-        if (text.empty()) {
-          ++out.counts.empty;
-        } else {
-          Begin(out);
-          tokenizer_.EncodePart(text, text.size(), /*first=*/true, out.ids);
-          End(out);
-        }
-      }
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-      line_begin += end + 1;
-    }
-  }
-
-  const Tokenizer& tokenizer_;
-  std::optional<int32_t> eot_;
-  std::string column_;
-};
-
-// Chunks encoded by threads, handed out in order.
-class Pool {
- public:
-  Pool(const Encoder& encoder, int threads) : encoder_(encoder) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
-  }
-  ~Pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    work_.notify_all();
-  }
-
-  bool full() const { return tasks_.size() >= 2 * threads_.size() + 2; }
-  bool empty() const { return tasks_.empty(); }
-
-  void Push(Chunk chunk) {
-    auto task = std::make_shared<Task>();
-    task->chunk = std::move(chunk);
-    tasks_.push_back(task);
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_.push_back(std::move(task));
-    }
-    work_.notify_one();
-  }
-
-  // Of the oldest chunk. Throws what encoding it threw.
-  std::pair<Chunk, Encoded> Pop() {
-    const std::shared_ptr<Task> task = std::move(tasks_.front());
-    tasks_.pop_front();
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [&] { return task->done; });
-    if (task->error) std::rethrow_exception(task->error);
-    return {std::move(task->chunk), std::move(task->encoded)};
-  }
-
- private:
-  struct Task {
-    Chunk chunk;
-    Encoded encoded;
-    std::exception_ptr error;
-    bool done = false;
-  };
-
-  void Work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      work_.wait(lock, [&] { return ending_ || !waiting_.empty(); });
-      if (ending_) return;
-      const std::shared_ptr<Task> task = std::move(waiting_.front());
-      waiting_.pop_front();
-      lock.unlock();
-      try {
-        task->encoded = encoder_.Encode(task->chunk);
-      } catch (...) {
-        task->error = std::current_exception();
-      }
-      lock.lock();
-      task->done = true;
-      done_.notify_all();
-    }
-  }
-
-  const Encoder& encoder_;
-  std::deque<std::shared_ptr<Task>> tasks_;  // All, in order. The owner's alone.
-  std::mutex mutex_;
-  std::condition_variable work_, done_;
-  std::deque<std::shared_ptr<Task>> waiting_;
-  bool ending_ = false;
-  std::vector<std::jthread> threads_;  // Last: they use all above.
-};
 
 // --- Writing shards ---
 
@@ -267,7 +41,7 @@ class Pool {
 struct Position {
   size_t file = 0, offset = 0;
   int64_t skip = 0;
-  Counts counts;  // Before that chunk.
+  TextCounts counts;  // Before that chunk.
 };
 
 class Shards {
@@ -502,18 +276,18 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
 
   Shards shards(options.directory, dtype, options.shard_tokens, state.shards);
   for (const TokenManifest::Shard& shard : state.shards) report.tokens += shard.tokens;
-  Counts counts = state.next.counts;
-  const Encoder encoder(tokenizer, eot, options.column);
-  Pool pool(encoder, options.threads > 0 ? options.threads : Cores());
-  Chunker chunker(tokenizer, paths, static_cast<size_t>(options.chunk_bytes), state.next.file,
-                  state.next.offset);
+  TextCounts counts = state.next.counts;
+  const TextEncoder encoder(tokenizer, eot, options.column);
+  EncoderPool pool(encoder, options.threads > 0 ? options.threads : Cores());
+  TextChunker chunker(tokenizer, paths, static_cast<size_t>(options.chunk_bytes), state.next.file,
+                      state.next.offset);
   int64_t bytes_before = 0;  // Of the files before the current one.
   size_t current = 0;
   bool more = true;
   int64_t skip = state.next.skip;
   while (true) {
     while (more && !pool.full()) {
-      std::optional<Chunk> next = chunker.Next();
+      std::optional<TextChunk> next = chunker.Next();
       more = next.has_value();
       if (next) pool.Push(std::move(*next));
     }
