@@ -1,0 +1,26 @@
+// Which curves of its runs a report shows, and in which units.
+#ifndef FSDP_TRAIN_TRAINER_OBSERVE_REPORT_RUN_PLOTS_H_
+#define FSDP_TRAIN_TRAINER_OBSERVE_REPORT_RUN_PLOTS_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/observe/report/plot.h"
+#include "trainer/observe/report/run_history.h"
+
+namespace fsdp {
+
+struct RunPlots {
+  std::vector<Plot> plots;
+  double max_x = 1;  // The last step of all runs.
+
+  std::string Html() const;
+  std::string Json() const;  // A list.
+};
+
+// `labels` tell the runs apart.
+RunPlots PlotsOf(const std::vector<RunHistory>& runs, const std::vector<std::string>& labels);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OBSERVE_REPORT_RUN_PLOTS_H_
