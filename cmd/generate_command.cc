@@ -1,7 +1,5 @@
 #include "cmd/generate_command.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/utf8.h"
@@ -31,12 +30,6 @@ struct GenerateFlags {
   int threads = 0;
   bool ignore_eot = false, json = false;
 };
-
-int Cores() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? std::max(1, CPU_COUNT(&cpus)) : 1;
-}
 
 struct Prompt {
   std::string text;
@@ -168,7 +161,7 @@ void Run(const GenerateFlags& flags) {
   GeneratorOptions options;
   options.rows = std::min<int64_t>(flags.batch, static_cast<int64_t>(prompts.size()));
   options.capacity = std::min(limit, static_cast<int64_t>(longest) + flags.max_tokens);
-  options.threads = flags.threads > 0 ? flags.threads : Cores();
+  options.threads = flags.threads > 0 ? flags.threads : AvailableCores();
   Generator generator(std::move(stored), options);
 
   // One text is shown as it comes, several when they are whole.

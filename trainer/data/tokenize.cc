@@ -1,6 +1,5 @@
 #include "trainer/data/tokenize.h"
 
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/data_files.h"
@@ -28,12 +28,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kProgressFile = "progress.json";
-
-int Cores() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-}
 
 // --- Writing shards ---
 
@@ -278,7 +272,7 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
   for (const TokenManifest::Shard& shard : state.shards) report.tokens += shard.tokens;
   TextCounts counts = state.next.counts;
   const TextEncoder encoder(tokenizer, eot, options.column);
-  EncoderPool pool(encoder, options.threads > 0 ? options.threads : Cores());
+  EncoderPool pool(encoder, options.threads > 0 ? options.threads : AvailableCores());
   TextChunker chunker(tokenizer, paths, static_cast<size_t>(options.chunk_bytes), state.next.file,
                       state.next.offset);
   int64_t bytes_before = 0;  // Of the files before the current one.

@@ -1,7 +1,5 @@
 #include "trainer/loop/setup.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -9,6 +7,7 @@
 #include <variant>
 
 #include "models/make_model.h"
+#include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/open_tokenizer.h"
@@ -150,10 +149,7 @@ class Opener {
 
 int ThreadsFor(const Recipe& recipe, int local_world) {
   if (recipe.run.threads > 0) return static_cast<int>(recipe.run.threads);
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  const int cores = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-  return std::max(1, cores / local_world);
+  return std::max(1, AvailableCores() / local_world);
 }
 
 ModelShape ShapeFor(const Recipe& recipe) {

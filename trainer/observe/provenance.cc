@@ -1,7 +1,6 @@
 #include "trainer/observe/provenance.h"
 
 #include <gnu/libc-version.h>
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "trainer/core/available_cores.h"
 #include "trainer/core/json.h"
 #include "trainer/core/whole_file.h"
 
@@ -56,10 +56,7 @@ HostInfo DescribeHost() {
     host.kernel = std::string(names.sysname) + " " + names.release + " " + names.machine;
   }
   host.processor = Processor();
-  cpu_set_t mine;
-  CPU_ZERO(&mine);
-  host.cores = ::sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine)
-                                                                : ::sysconf(_SC_NPROCESSORS_ONLN);
+  host.cores = AvailableCores();
   host.memory = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   return host;
 }

@@ -1,0 +1,25 @@
+#include "trainer/core/available_cores.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+namespace fsdp {
+namespace {
+
+TEST(AvailableCores, AreThoseThatTheThreadIsLeft) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  EXPECT_EQ(AvailableCores(), CPU_COUNT(&all));
+  cpu_set_t some;
+  CPU_ZERO(&some);
+  for (int cpu = 0, left = 2; cpu < CPU_SETSIZE && left > 0; ++cpu) {
+    if (!CPU_ISSET(cpu, &all)) continue;
+    CPU_SET(cpu, &some);
+    --left;
+    ASSERT_EQ(sched_setaffinity(0, sizeof(some), &some), 0);
+    EXPECT_EQ(AvailableCores(), CPU_COUNT(&some));
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
