@@ -48,6 +48,8 @@ class Tensors {
     return view;
   }
 
+  View Workspace(int64_t bytes) { return New(DType::kUInt8, {bytes}); }
+
   View Constant(const Shape& shape, float value) {
     const View view = New(DType::kFloat32, shape);
     if (device_.type() != DeviceType::kSim) {
@@ -143,8 +145,8 @@ void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
          const View x = t.Float({rows, cols}), w = t.Float({cols}), dy = t.Float({rows, cols}),
                     dx = t.Float({rows, cols}), dw = t.Float({cols}), db = t.Float({cols}),
                     mean = t.Float({rows}), rstd = t.Float({rows});
-         const View workspace =
-             t.Float({LayerNormBackwardWorkspaceBytes(rows, cols, t.kernel_type()) / 4});
+         const View workspace = t.Workspace(
+             LayerNormBackwardWorkspaceBytes(rows, cols, DType::kFloat32, t.kernel_type()));
          return [=](Stream& s) {
            LayerNormBackward(s, x, w, mean, rstd, dy, LayerNormDx::kAdd, dx, dw, db, workspace);
          };
@@ -158,8 +160,8 @@ void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
                      const View x = t.Float({rows, cols}), w = t.Float({cols}),
                                 dy = t.Float({rows, cols}), dx = t.Float({rows, cols}),
                                 dw = t.Float({cols}), r = t.Float({rows});
-                     const View workspace =
-                         t.Float({RmsNormBackwardWorkspaceBytes(rows, cols, t.kernel_type()) / 4});
+                     const View workspace = t.Workspace(RmsNormBackwardWorkspaceBytes(
+                         rows, cols, DType::kFloat32, t.kernel_type()));
                      return [=](Stream& s) {
                        RmsNormBackward(s, x, w, r, dy, RmsNormDx::kAdd, dx, dw, workspace);
                      };
@@ -212,7 +214,8 @@ void AddEnds(std::vector<OpCase>& cases, const OpShapes& shapes) {
                     targets = t.Int({rows}, token), weights = t.Constant({rows}, 1),
                     loss = t.Constant({1}, 0), dx = t.Float({rows, cols}),
                     dw = t.Float({vocab, cols});
-         const View workspace = t.Float({HeadLossWorkspaceBytes(rows, vocab, t.kernel_type()) / 4});
+         const View workspace =
+             t.Workspace(HeadLossWorkspaceBytes(rows, vocab, DType::kFloat32, t.kernel_type()));
          return [=](Stream& s) {
            HeadLossForwardBackward(s, x, w, targets, weights, 1e-3f, loss, dx, dw, workspace);
          };

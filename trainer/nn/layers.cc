@@ -39,6 +39,19 @@ TensorPtr OwnOrNew(Tape& tape, const TensorPtr& d, const Var& x) {
   return Tape::Owned(d) ? d : tape.New(x.shape, x.dtype);
 }
 
+// Whose kernels the tape's operations are for, and so whose workspaces they need.
+DeviceType KernelsOf(const Tape& tape) { return tape.stream().device().kernel_type(); }
+
+// Memory for one operation.
+class Workspace {
+ public:
+  Workspace(Tape& tape, int64_t bytes) : memory_(tape.New(Shape{bytes}, DType::kUInt8)) {}
+  View view() const { return memory_->view(); }
+
+ private:
+  TensorPtr memory_;
+};
+
 }  // namespace
 
 Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_table,
@@ -82,12 +95,11 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
   tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
   tape.Push([&tape, &weight, &bias, rows, cols, x, mean, rstd, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
-    const TensorPtr workspace = tape.New(
-        Shape{LayerNormBackwardWorkspaceBytes(rows, cols, tape.stream().device().kernel_type())},
-        DType::kUInt8);
+    const Workspace workspace(
+        tape, LayerNormBackwardWorkspaceBytes(rows, cols, x.dtype, KernelsOf(tape)));
     const auto backward = [&](LayerNormDx mode, const View& dx) {
       LayerNormBackward(tape.stream(), x.view(), weight.value(), mean->view(), rstd->view(),
-                        dy->view(), mode, dx, GradOf(weight), GradOf(bias), workspace->view());
+                        dy->view(), mode, dx, GradOf(weight), GradOf(bias), workspace.view());
     };
     if (*x.grad && Tape::Owned(*x.grad)) {
       backward(LayerNormDx::kAdd, (*x.grad)->view());
@@ -113,12 +125,11 @@ Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
   tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
   tape.Push([&tape, &weight, rows, cols, x, r, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
-    const TensorPtr workspace = tape.New(
-        Shape{RmsNormBackwardWorkspaceBytes(rows, cols, tape.stream().device().kernel_type())},
-        DType::kUInt8);
+    const Workspace workspace(tape,
+                              RmsNormBackwardWorkspaceBytes(rows, cols, x.dtype, KernelsOf(tape)));
     const auto backward = [&](RmsNormDx mode, const View& dx) {
       RmsNormBackward(tape.stream(), x.view(), weight.value(), r->view(), dy->view(), mode, dx,
-                      GradOf(weight), workspace->view());
+                      GradOf(weight), workspace.view());
     };
     if (*x.grad && Tape::Owned(*x.grad)) {
       backward(RmsNormDx::kAdd, (*x.grad)->view());
@@ -166,13 +177,11 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
   for (size_t i = 0; i < inner.size(); ++i) {
     const Adapter& adapter = weight.adapters()[i];
     const View u = inner[i]->view();
-    const TensorPtr workspace =
-        tape.New(Shape{LoraBackwardWorkspaceBytes(u.shape[0], u.shape[1], u.dtype,
-                                                  tape.stream().device().kernel_type())},
-                 DType::kUInt8);
+    const Workspace workspace(
+        tape, LoraBackwardWorkspaceBytes(u.shape[0], u.shape[1], u.dtype, KernelsOf(tape)));
     LoraBackward(tape.stream(), x.view(), u, adapter.a->value(), adapter.b->value(), adapter.scale,
                  dy, adapter.column, dx->view(), GradOf(*adapter.a), GradOf(*adapter.b),
-                 workspace->view());
+                 workspace.view());
   }
   tape.Add(x.grad, std::move(dx));
 }
@@ -386,12 +395,10 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
                   const auto backward = [&](const Parameter& norm, const TensorPtr& r,
                                             const Heads& x, const Heads& dy, const Heads& dx) {
                     const int64_t rows = r->view().NumElements(), cols = norm.shape()[0];
-                    const TensorPtr workspace =
-                        tape.New(Shape{RmsNormBackwardWorkspaceBytes(
-                                     rows, cols, tape.stream().device().kernel_type())},
-                                 DType::kUInt8);
+                    const Workspace workspace(
+                        tape, RmsNormBackwardWorkspaceBytes(rows, cols, p.dtype, KernelsOf(tape)));
                     RmsNormBackward(tape.stream(), x, norm.value(), r->view(), dy, dx, GradOf(norm),
-                                    workspace->view());
+                                    workspace.view());
                   };
                   backward(*q_norm, q_r, p.Q(x), p.Q(from), p.Q(to));
                   backward(*k_norm, k_r, p.K(x), p.K(from), p.K(to));
@@ -433,19 +440,19 @@ Var Residual(Tape& tape, const Var& x, const Var& y) {
 void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& batch, float scale,
               View loss) {
   const View targets = Flat(batch.targets), weights = Flat(batch.weights);
-  const Shape scratch{
-      HeadLossWorkspaceBytes(x.shape[0], table.shape()[0], tape.stream().device().kernel_type())};
+  const int64_t scratch =
+      HeadLossWorkspaceBytes(x.shape[0], table.shape()[0], x.dtype, KernelsOf(tape));
   if (!tape.recording()) {
-    const TensorPtr workspace = tape.New(scratch, DType::kUInt8);
+    const Workspace workspace(tape, scratch);
     HeadLossForward(tape.stream(), x.view(), table.value(), targets, weights, scale, loss,
-                    workspace->view());
+                    workspace.view());
     return;
   }
   tape.Push([&tape, &table, x, targets, weights, scale, loss, scratch] {
-    const TensorPtr workspace = tape.New(scratch, DType::kUInt8);
+    const Workspace workspace(tape, scratch);
     TensorPtr dx = tape.New(x.shape, x.dtype);
     HeadLossForwardBackward(tape.stream(), x.view(), table.value(), targets, weights, scale, loss,
-                            dx->view(), GradOf(table), workspace->view());
+                            dx->view(), GradOf(table), workspace.view());
     tape.Add(x.grad, std::move(dx));
   });
 }

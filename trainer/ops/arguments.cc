@@ -22,6 +22,17 @@ void Arguments::CheckMemory(const char* name, const ConstView& view) const {
   }
 }
 
+void Arguments::CheckDType(const char* name, DType dtype,
+                           std::initializer_list<DType> supported) const {
+  std::string wanted;
+  for (const DType* d = supported.begin(); d != supported.end(); ++d) {
+    if (*d == dtype) return;
+    if (d != supported.begin()) wanted += d + 1 == supported.end() ? " or " : ", ";
+    wanted += Name(*d);
+  }
+  Fail(std::string(name) + " is " + std::string(Name(dtype)) + ", want " + wanted);
+}
+
 void Arguments::Check(const char* name, const ConstView& view, DType dtype,
                       const Shape& shape) const {
   if (view.dtype != dtype || view.shape != shape) {
@@ -48,7 +59,9 @@ void Arguments::CheckElements(const char* name, const ConstView& view, DType dty
   CheckMemory(name, view);
 }
 
-void Arguments::CheckHasKernels(DeviceType device) const {
+void Arguments::CheckHasKernels(const char* name, DType dtype,
+                                std::initializer_list<DType> supported, DeviceType device) const {
+  CheckDType(name, dtype, supported);
   Require(device != DeviceType::kSim, "the simulated device has no workspace of its own");
 }
 

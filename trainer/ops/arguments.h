@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ARGUMENTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ARGUMENTS_H_
 
+#include <initializer_list>
 #include <string>
 
 #include "trainer/core/view.h"
@@ -21,14 +22,18 @@ class Arguments {
     if (!condition) Fail(message);
   }
 
+  // One of the dtypes that the op has kernels for.
+  void CheckDType(const char* name, DType dtype, std::initializer_list<DType> supported) const;
   // The view has memory (unless it is empty), this dtype and this shape.
   void Check(const char* name, const ConstView& view, DType dtype, const Shape& shape) const;
   // The same for any shape of this rank.
   void CheckRank(const char* name, const ConstView& view, DType dtype, int rank) const;
   // The same for any shape of `n` elements.
   void CheckElements(const char* name, const ConstView& view, DType dtype, int64_t n) const;
-  // The device whose kernels are meant: of the simulated one, which has none, what it plans for.
-  void CheckHasKernels(DeviceType device) const;
+  // For workspaces: the dtype of the operand `name`, as above, and the device whose kernels are
+  // meant. The simulated one has none: what it plans for has.
+  void CheckHasKernels(const char* name, DType dtype, std::initializer_list<DType> supported,
+                       DeviceType device) const;
   // At least `bytes` of memory, of any dtype and shape.
   void CheckWorkspace(const ConstView& workspace, int64_t bytes) const;
   // No byte in common.

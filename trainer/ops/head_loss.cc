@@ -69,7 +69,7 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   arguments.Check("weights", weights, DType::kFloat32, {rows});
   arguments.Check("loss", loss, DType::kFloat32, {1});
   const int64_t workspace_bytes =
-      HeadLossWorkspaceBytes(rows, vocab, stream.device().kernel_type());
+      HeadLossWorkspaceBytes(rows, vocab, x.dtype, stream.device().kernel_type());
   arguments.CheckWorkspace(workspace, workspace_bytes);
   arguments.Require(reinterpret_cast<uintptr_t>(workspace.data) % alignof(double) == 0,
                     "workspace does not start at a multiple of 8");
@@ -121,8 +121,8 @@ int64_t HeadLossChunkRows(int64_t rows, int64_t vocab) {
   return std::min(rows, std::clamp(fit, kGrain, kMaxChunkRows));
 }
 
-int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DeviceType device) {
-  Arguments("head_loss").CheckHasKernels(device);
+int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceType device) {
+  Arguments("head_loss").CheckHasKernels("x", dtype, {DType::kFloat32}, device);
   constexpr int64_t kAlign = 64;
   // nll, the largest logit and a factor, and the logits.
   const int64_t row_bytes = int64_t{sizeof(double)} + (2 + vocab) * int64_t{sizeof(float)};

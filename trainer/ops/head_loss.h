@@ -43,9 +43,9 @@ void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView
 // shape alone, so that the order of sums does not depend on threads.
 int64_t HeadLossChunkRows(int64_t rows, int64_t vocab);
 
-// Bytes of `workspace` for both, on this device (never kSim): the logits of one chunk, in fp32. The
-// workspace starts at a multiple of 8.
-int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DeviceType device);
+// Bytes of `workspace` for both, with x of this dtype, on this device (never kSim): the logits of
+// one chunk, in fp32. The workspace starts at a multiple of 8.
+int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceType device);
 
 }  // namespace fsdp
 

@@ -38,8 +38,9 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
   stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {cost}, {std::move(cpu)}});
 }
 
-int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DeviceType device) {
-  Arguments(kBackward).CheckHasKernels(device);
+int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype,
+                                        DeviceType device) {
+  Arguments(kBackward).CheckHasKernels("x", dtype, {DType::kFloat32}, device);
   return Blocks(rows) * 2 * cols * sizeof(float);
 }
 
@@ -62,8 +63,8 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
     args.Check(name, *view, DType::kFloat32, {cols});
     operation.writes.push_back(*view);
   }
-  args.CheckWorkspace(workspace,
-                      LayerNormBackwardWorkspaceBytes(rows, cols, stream.device().kernel_type()));
+  args.CheckWorkspace(workspace, LayerNormBackwardWorkspaceBytes(rows, cols, x.dtype,
+                                                                 stream.device().kernel_type()));
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckDisjoint("dx", dx, "x", x);
   const bool add = mode == LayerNormDx::kAdd;

@@ -26,8 +26,9 @@ enum class LayerNormDx {
   kAdd,        // dx += the gradient: dx holds that of the skip connection around a pre-norm block.
 };
 
-// Bytes of LayerNormBackward's workspace on this device (never kSim): at most 64 cols floats.
-int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DeviceType device);
+// Bytes of LayerNormBackward's workspace for x of this dtype on this device (never kSim): at most
+// 64 cols floats.
+int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, DeviceType device);
 
 //   g[i,j] = w[j] dy[i,j]
 //   dx[i,k] (+)= rstd[i] (g[i,k] - mean_j g[i,j] - xhat[i,k] mean_j (g[i,j] xhat[i,j]))

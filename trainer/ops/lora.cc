@@ -64,7 +64,7 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
 }
 
 int64_t LoraBackwardWorkspaceBytes(int64_t rows, int64_t rank, DType dtype, DeviceType device) {
-  Arguments("lora_backward").CheckHasKernels(device);
+  Arguments("lora_backward").CheckHasKernels("u", dtype, {kF32}, device);
   return rows * rank * SizeOf(dtype);
 }
 

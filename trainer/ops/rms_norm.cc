@@ -83,8 +83,9 @@ void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes
   args.Check("w", w, DType::kFloat32, {shape.cols});
   args.Check("r", r, DType::kFloat32, sizes.r);
   if (dw) args.Check("dw", *dw, DType::kFloat32, {shape.cols});
-  args.CheckWorkspace(workspace, RmsNormBackwardWorkspaceBytes(shape.rows(), shape.cols,
-                                                               stream.device().kernel_type()));
+  args.CheckWorkspace(workspace,
+                      RmsNormBackwardWorkspaceBytes(shape.rows(), shape.cols, x.tensor.dtype,
+                                                    stream.device().kernel_type()));
   args.CheckDisjoint("dx", dx.tensor, "x", x.tensor);
   const double sum = dw ? static_cast<double>(dw->bytes()) : 0,
                dx_bytes = BytesOf(dx.tensor, shape);
@@ -105,8 +106,8 @@ constexpr const char* kBackward = "rms_norm_backward";
 
 }  // namespace
 
-int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DeviceType device) {
-  Arguments(kBackward).CheckHasKernels(device);
+int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, DeviceType device) {
+  Arguments(kBackward).CheckHasKernels("x", dtype, {DType::kFloat32}, device);
   return Blocks(rows) * cols * static_cast<int64_t>(sizeof(float));
 }
 

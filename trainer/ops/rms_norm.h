@@ -26,8 +26,9 @@ enum class RmsNormDx {
   kAdd,        // dx += the gradient: dx holds that of the skip connection around a pre-norm block.
 };
 
-// Bytes of RmsNormBackward's workspace on this device (never kSim): at most 32 cols floats.
-int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DeviceType device);
+// Bytes of RmsNormBackward's workspace for x of this dtype on this device (never kSim): at most 32
+// cols floats.
+int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, DeviceType device);
 
 //   dx[i,k] (+)= r[i] (w[k] dy[i,k] - x[i,k] r[i]^2 mean_j (w[j] dy[i,j] x[i,j]))
 //   dw[k] += sum_i dy[i,k] x[i,k] r[i]

@@ -8,6 +8,7 @@ namespace fsdp {
 namespace {
 
 const Arguments kArguments("op");
+constexpr DType kF32 = DType::kFloat32;
 
 template <typename Check>
 std::string Refusal(const Check& check) {
@@ -40,6 +41,17 @@ TEST(Arguments, DTypeAndShape) {
             "[op] x is fp32 [2, 3], want fp32 with 5 elements");
 }
 
+TEST(Arguments, DTypes) {
+  constexpr DType kBF16 = DType::kBFloat16;
+  EXPECT_EQ(Refusal([&] { kArguments.CheckDType("x", kBF16, {kF32, kBF16}); }), "accepted");
+  EXPECT_EQ(Refusal([&] { kArguments.CheckDType("x", kBF16, {kF32}); }),
+            "[op] x is bf16, want fp32");
+  EXPECT_EQ(Refusal([&] {
+              kArguments.CheckDType("x", DType::kInt32, {kF32, kBF16});
+            }),
+            "[op] x is int32, want fp32 or bf16");
+}
+
 TEST(Arguments, Workspace) {
   float data[6];
   const View workspace(reinterpret_cast<std::byte*>(data), DType::kFloat32, {6});
@@ -52,10 +64,13 @@ TEST(Arguments, Workspace) {
 // The plan would otherwise hold the workspace of a device that runs nothing.
 TEST(Arguments, AWorkspaceIsOfADeviceWithKernels) {
   const auto check = [](DeviceType device) {
-    return Refusal([&] { kArguments.CheckHasKernels(device); });
+    return Refusal([&] { kArguments.CheckHasKernels("x", kF32, {kF32}, device); });
   };
   EXPECT_EQ(check(DeviceType::kCpu), "accepted");
   EXPECT_EQ(check(DeviceType::kSim), "[op] the simulated device has no workspace of its own");
+  EXPECT_EQ(
+      Refusal([] { kArguments.CheckHasKernels("x", DType::kInt32, {kF32}, DeviceType::kCpu); }),
+      "[op] x is int32, want fp32");
 }
 
 TEST(Arguments, Disjoint) {

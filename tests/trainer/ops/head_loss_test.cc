@@ -75,7 +75,8 @@ class HeadLossTest : public OpTest {
     targets_ = Input({p.rows}, p.targets, DType::kInt32);
     weights_ = Input({p.rows}, p.weights);
     loss_ = Accumulated({1}, kBefore);
-    workspace_ = Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, DeviceType::kCpu));
+    workspace_ =
+        Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, DType::kFloat32, DeviceType::kCpu));
     dx_ = Output(x_.shape);
     dw_ = Accumulated(w_.shape, kBefore);
   }
@@ -223,7 +224,8 @@ TEST(HeadLossChunk, RowsAndWorkspaceAreBounded) {
   EXPECT_EQ(HeadLossChunkRows(kMany, 128000), 512);
   EXPECT_EQ(HeadLossChunkRows(kMany, 1 << 23), 16);
   for (const int64_t vocab : {1, 257, 1021, 50257}) {
-    EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab, DeviceType::kCpu), (256 << 20) + 1024 * 16 + 64);
+    EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab, DType::kFloat32, DeviceType::kCpu),
+              (256 << 20) + 1024 * 16 + 64);
   }
 }
 

@@ -109,8 +109,8 @@ TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
     const View x = Input(shape, in.x), w = Input({c.cols}, in.w), dy = Input(shape, in.dy);
     const View mean = Input({c.rows}, saved.mean), rstd = Input({c.rows}, saved.rstd);
     const View dx = Output(shape), dw = Accumulated({c.cols}), db = Accumulated({c.cols});
-    const View workspace =
-        Workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.cols, DeviceType::kCpu));
+    const View workspace = Workspace(
+        LayerNormBackwardWorkspaceBytes(c.rows, c.cols, DType::kFloat32, DeviceType::kCpu));
     const auto run = [&](LayerNormDx mode, const View& to) {
       Set(dw, std::vector<double>(c.cols, 1));
       Set(db, std::vector<double>(c.cols, 1));
@@ -147,8 +147,8 @@ TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
 TEST_P(LayerNormTest, NoRows) {
   const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1}),
              none = Input({0}, {});
-  const View dw = Accumulated({4}),
-             workspace = Workspace(LayerNormBackwardWorkspaceBytes(0, 4, DeviceType::kCpu));
+  const View dw = Accumulated({4}), workspace = Workspace(LayerNormBackwardWorkspaceBytes(
+                                        0, 4, DType::kFloat32, DeviceType::kCpu));
   const View db = Accumulated({4});
   Run([&](Stream& stream) {
     LayerNormForward(stream, x, w, w, 1e-5f, x, none, none);
@@ -175,7 +175,8 @@ TEST_P(LayerNormTest, RefusesWrongArguments) {
       LayerNormBackward(stream, x, w, rows, rstd, dy, LayerNormDx::kOverwrite, dx, w, b, workspace);
     };
   };
-  const View workspace = Workspace(LayerNormBackwardWorkspaceBytes(2, 3, DeviceType::kCpu));
+  const View workspace =
+      Workspace(LayerNormBackwardWorkspaceBytes(2, 3, DType::kFloat32, DeviceType::kCpu));
   ExpectRefused(backward(Output({3, 2}), dx, workspace), "[layer_norm_backward] dy");
   ExpectRefused(backward(y, x, workspace), "dx and x overlap");
   ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
@@ -189,7 +190,8 @@ TEST(LayerNorm, BitsDoNotDependOnThreads) {
   ExpectSameBits([&](Stream& stream) {
     std::vector<float> y(rows * cols), mean(rows), rstd(rows), dx(rows * cols, 1);
     std::vector<float> dw(cols, 1), db(cols, 2);
-    std::vector<float> workspace(LayerNormBackwardWorkspaceBytes(rows, cols, DeviceType::kCpu) / 4);
+    std::vector<float> workspace(
+        LayerNormBackwardWorkspaceBytes(rows, cols, DType::kFloat32, DeviceType::kCpu) / 4);
     const Shape shape{rows, cols};
     LayerNormForward(stream, ViewOf(x, shape), ViewOf(w), ViewOf(w), 1e-5f, ViewOf(y, shape),
                      ViewOf(mean), ViewOf(rstd));

@@ -93,7 +93,7 @@ TEST_P(RmsNormTest, GradientMatchesFiniteDifferences) {
     const View r = Input({c.rows}, Oracle(c, in.x, in.w).r);
     const View dx = Output(shape), dw = Accumulated({c.cols});
     const View workspace =
-        Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, DeviceType::kCpu));
+        Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, DType::kFloat32, DeviceType::kCpu));
     const auto run = [&](RmsNormDx mode, const View& to) {
       Set(dw, Values(c.cols, 1));
       Run([&](Stream& stream) { RmsNormBackward(stream, x, w, r, dy, mode, to, dw, workspace); });
@@ -141,7 +141,8 @@ TEST_P(RmsNormTest, HeadsAreRows) {
   const View dy = Input(shape, spread(in.dy, 0.25));
   const View y = Accumulated(shape, 7), dx = Accumulated(shape, 8), dw = Accumulated({cols});
   const View r = Output({batch, seq, count});
-  const View workspace = Workspace(RmsNormBackwardWorkspaceBytes(c.rows, cols, DeviceType::kCpu));
+  const View workspace =
+      Workspace(RmsNormBackwardWorkspaceBytes(c.rows, cols, DType::kFloat32, DeviceType::kCpu));
   const auto heads = [&](const View& view) { return Heads(view, first, count); };
   Run([&](Stream& stream) {
     RmsNormForward(stream, heads(x), w, c.eps, heads(y), r);
@@ -158,7 +159,8 @@ TEST_P(RmsNormTest, NoRows) {
   const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1});
   const View none = Input({0}, {});
   const View dw = Accumulated({4}),
-             workspace = Workspace(RmsNormBackwardWorkspaceBytes(0, 4, DeviceType::kCpu));
+             workspace =
+                 Workspace(RmsNormBackwardWorkspaceBytes(0, 4, DType::kFloat32, DeviceType::kCpu));
   Run([&](Stream& stream) {
     RmsNormForward(stream, x, w, 1e-5f, x, none);
     RmsNormBackward(stream, x, w, none, dy, RmsNormDx::kOverwrite, dy, dw, workspace);
@@ -184,7 +186,8 @@ TEST_P(RmsNormTest, RefusesWrongArguments) {
       RmsNormBackward(stream, x, w, r, dy, RmsNormDx::kOverwrite, dx, dw, workspace);
     };
   };
-  const View workspace = Workspace(RmsNormBackwardWorkspaceBytes(2, 3, DeviceType::kCpu));
+  const View workspace =
+      Workspace(RmsNormBackwardWorkspaceBytes(2, 3, DType::kFloat32, DeviceType::kCpu));
   ExpectRefused(backward(Output({3, 2}), dx, workspace), "[rms_norm_backward] dy");
   ExpectRefused(backward(y, x, workspace), "dx and x overlap");
   ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
@@ -206,7 +209,8 @@ TEST(RmsNorm, BitsDoNotDependOnThreads) {
   auto dy = Floats(random.Vector(rows * cols));
   ExpectSameBits([&](Stream& stream) {
     std::vector<float> y(rows * cols), r(rows), dx(rows * cols, 1), dw(cols, 1);
-    std::vector<float> workspace(RmsNormBackwardWorkspaceBytes(rows, cols, DeviceType::kCpu) / 4);
+    std::vector<float> workspace(
+        RmsNormBackwardWorkspaceBytes(rows, cols, DType::kFloat32, DeviceType::kCpu) / 4);
     const Shape shape{rows, cols};
     RmsNormForward(stream, ViewOf(x, shape), ViewOf(w), 1e-5f, ViewOf(y, shape), ViewOf(r));
     RmsNormBackward(stream, ViewOf(x, shape), ViewOf(w), ViewOf(r), ViewOf(dy, shape),
