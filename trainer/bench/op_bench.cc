@@ -48,7 +48,9 @@ class Tensors {
     return view;
   }
 
-  View Workspace(int64_t bytes) { return New(DType::kUInt8, {bytes}); }
+  View Workspace(int64_t bytes) {
+    return bytes > 0 ? New(DType::kUInt8, {bytes}) : View(nullptr, DType::kUInt8, {0});
+  }
 
   View Constant(const Shape& shape, float value) {
     const View view = New(DType::kFloat32, shape);
@@ -105,6 +107,7 @@ void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes) {
   const int64_t head_dim = shapes.hidden / heads;
   const Shape qkv_shape{batch, seq, 3 * heads, head_dim}, out_shape{batch, seq, heads, head_dim};
   const Shape lse_shape{batch, heads, seq};
+  const AttentionDims dims{batch, seq, heads, heads, head_dim};
   const auto positions = [=](Tensors& t) {
     return t.Int({batch, seq}, [=](int64_t i) { return static_cast<int32_t>(i % seq); });
   };
@@ -113,7 +116,9 @@ void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes) {
       {"attention, forward", [=](Tensors& t) -> Call {
          const View qkv = t.Float(qkv_shape), out = t.Float(out_shape), lse = t.Float(lse_shape);
          const AttentionInputs in{part(qkv, 0), part(qkv, 1), part(qkv, 2), positions(t)};
-         return [=](Stream& s) { AttentionForward(s, in, out, lse); };
+         const View workspace =
+             t.Workspace(AttentionForwardWorkspaceBytes(dims, DType::kFloat32, t.kernel_type()));
+         return [=](Stream& s) { AttentionForward(s, in, out, lse, workspace); };
        }});
   cases.push_back(
       {"attention, backward", [=](Tensors& t) -> Call {
@@ -121,7 +126,9 @@ void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes) {
                     dout = t.Float(out_shape), lse = t.Float(lse_shape);
          const AttentionInputs in{part(qkv, 0), part(qkv, 1), part(qkv, 2), positions(t)};
          const AttentionGradients gradients{part(dqkv, 0), part(dqkv, 1), part(dqkv, 2)};
-         return [=](Stream& s) { AttentionBackward(s, in, out, lse, dout, gradients); };
+         const View workspace =
+             t.Workspace(AttentionBackwardWorkspaceBytes(dims, DType::kFloat32, t.kernel_type()));
+         return [=](Stream& s) { AttentionBackward(s, in, out, lse, dout, gradients, workspace); };
        }});
   cases.push_back({"rope", [=](Tensors& t) -> Call {
                      const View table = t.Float({seq, 2, head_dim / 2}), qkv = t.Float(qkv_shape),

@@ -42,11 +42,12 @@ TensorPtr OwnOrNew(Tape& tape, const TensorPtr& d, const Var& x) {
 // Whose kernels the tape's operations are for, and so whose workspaces they need.
 DeviceType KernelsOf(const Tape& tape) { return tape.stream().device().kernel_type(); }
 
-// Memory for one operation.
+// Memory for one operation, of as many bytes as it asks for: perhaps none.
 class Workspace {
  public:
-  Workspace(Tape& tape, int64_t bytes) : memory_(tape.New(Shape{bytes}, DType::kUInt8)) {}
-  View view() const { return memory_->view(); }
+  Workspace(Tape& tape, int64_t bytes)
+      : memory_(bytes > 0 ? tape.New(Shape{bytes}, DType::kUInt8) : nullptr) {}
+  View view() const { return memory_ ? memory_->view() : View(nullptr, DType::kUInt8, Shape{0}); }
 
  private:
   TensorPtr memory_;
@@ -290,6 +291,7 @@ struct PackedHeads {
     out = Shape{rows, seq, heads, head_dim};
     lse = Shape{rows, heads, seq};
   }
+  AttentionDims Dims() const { return {out[0], out[1], heads, kv_heads, out[3]}; }
   // `tensor` has the heads of q, k and perhaps v.
   Heads Q(const View& tensor) const { return {tensor, 0, heads}; }
   Heads K(const View& tensor) const { return {tensor, heads, kv_heads}; }
@@ -309,21 +311,29 @@ Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs
   if (KvCache* const cache = tape.cache()) {
     FSDP_CHECK(!tape.recording()) << "a cache has no backward";
     const KvCache::Layer& layer = cache->Next();
-    AttentionCached(tape.stream(), inputs(), layer.k, layer.v, y.view().Reshape(p.out));
+    const AttentionCachedDims dims{p.out[0],   p.out[1], p.heads,
+                                   p.kv_heads, p.out[3], cache->capacity()};
+    const Workspace workspace(tape, AttentionCachedWorkspaceBytes(dims, p.dtype, KernelsOf(tape)));
+    AttentionCached(tape.stream(), inputs(), layer.k, layer.v, y.view().Reshape(p.out),
+                    workspace.view());
     return y;
   }
   const auto lse = std::make_shared<Saved>(tape.New(p.lse, DType::kFloat32));
-  const auto forward = [&tape, shape = p.out, inputs](const View& out, const View& lse) {
-    AttentionForward(tape.stream(), inputs(), out.Reshape(shape), lse);
+  const auto forward = [&tape, p, inputs](const View& out, const View& lse) {
+    const Workspace workspace(tape,
+                              AttentionForwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape)));
+    AttentionForward(tape.stream(), inputs(), out.Reshape(p.out), lse, workspace.view());
   };
   forward(y.view(), lse->Get());
   tape.Cheap({y.value, lse}, [forward](const std::vector<View>& out) { forward(out[0], out[1]); });
-  tape.Push([&tape, shape = p.out, inputs, backward, out = y.value, lse, grad = y.grad] {
+  tape.Push([&tape, p, inputs, backward, out = y.value, lse, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
     backward([&](const AttentionGradients& gradients) {
       const View y = out->Get();  // Before lse: it may make both again.
-      AttentionBackward(tape.stream(), inputs(), y.Reshape(shape), lse->Get(),
-                        dy->view().Reshape(shape), gradients);
+      const Workspace workspace(
+          tape, AttentionBackwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape)));
+      AttentionBackward(tape.stream(), inputs(), y.Reshape(p.out), lse->Get(),
+                        dy->view().Reshape(p.out), gradients, workspace.view());
     });
   });
   return y;

@@ -35,6 +35,14 @@ AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
           .head_dim = s[3]};
 }
 
+constexpr const char* kForward = "attention_forward";
+constexpr const char* kBackward = "attention_backward";
+
+int64_t NoWorkspace(const char* op, DType dtype, DeviceType device) {
+  Arguments(op).CheckHasKernels("q", dtype, {DType::kFloat32}, device);
+  return 0;
+}
+
 // What is read but q, k and v.
 void AddReads(const AttentionInputs& in, std::vector<Range>& reads) {
   reads.push_back(in.positions);
@@ -83,12 +91,22 @@ double DropoutFlops(const AttentionDims& d, const AttentionInputs& in) {
 
 }  // namespace
 
-void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse) {
-  constexpr const char* kOp = "attention_forward";
-  const Arguments args(kOp);
+int64_t AttentionForwardWorkspaceBytes(const AttentionDims&, DType dtype, DeviceType device) {
+  return NoWorkspace(kForward, dtype, device);
+}
+
+int64_t AttentionBackwardWorkspaceBytes(const AttentionDims&, DType dtype, DeviceType device) {
+  return NoWorkspace(kBackward, dtype, device);
+}
+
+void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse,
+                      View workspace) {
+  const Arguments args(kForward);
   const AttentionDims dims = CheckInputs(args, in);
   args.Check("out", out, DType::kFloat32, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
+  args.CheckWorkspace(workspace, AttentionForwardWorkspaceBytes(dims, in.q.tensor.dtype,
+                                                                stream.device().kernel_type()));
   args.CheckDisjoint("lse", lse, "out", out);
   for (const auto& [name, heads] :
        {std::pair("q", &in.q), std::pair("k", &in.k), std::pair("v", &in.v)}) {
@@ -105,18 +123,22 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
   std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
   AddReads(in, reads);
   CpuKernel cpu = OnCpu(AttentionForwardCpu, dims, in, out, lse);
-  stream.Enqueue(
-      {kOp, std::move(reads), {out, lse}, {{KernelKind::kAttention, cost}}, {std::move(cpu)}});
+  stream.Enqueue({kForward,
+                  std::move(reads),
+                  {out, lse, workspace},
+                  {{KernelKind::kAttention, cost}},
+                  {std::move(cpu)}});
 }
 
 void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
-                       ConstView dout, const AttentionGradients& gradients) {
-  constexpr const char* kOp = "attention_backward";
-  const Arguments args(kOp);
+                       ConstView dout, const AttentionGradients& gradients, View workspace) {
+  const Arguments args(kBackward);
   const AttentionDims dims = CheckInputs(args, in);
   args.Check("out", out, DType::kFloat32, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
   args.Check("dout", dout, DType::kFloat32, out.shape);
+  args.CheckWorkspace(workspace, AttentionBackwardWorkspaceBytes(dims, in.q.tensor.dtype,
+                                                                 stream.device().kernel_type()));
   struct Gradient {
     const char* name;
     const Heads& heads;
@@ -157,8 +179,9 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   AddReads(in, reads);
   reads.insert(reads.end(), {out, lse, dout});
   std::vector<Range> writes = Tensors<Heads>({gradients.q, gradients.k, gradients.v});
+  writes.push_back(workspace);
   CpuKernel cpu = OnCpu(AttentionBackwardCpu, dims, in, out, lse, dout, gradients);
-  stream.Enqueue({kOp,
+  stream.Enqueue({kBackward,
                   std::move(reads),
                   std::move(writes),
                   {{KernelKind::kAttention, cost}},

@@ -18,20 +18,32 @@
 // 0 again: whoever loads a batch has seen to it (data/check_row.h). head_dim <= 256; batch and seq
 // may be anything. Backward needs q, k, v, out and lse. One thread computes a sample's head from
 // beginning to end, in backward all of a group one after the other: no result depends on the number
-// of threads. No workspace, and with dropout nothing more to save: m is drawn again. On the stack
-// of a compute thread up to 9 tiles of 48 x head_dim floats. Tiles before a document's begin are
-// left out.
+// of threads. With dropout there is nothing more to save: m is drawn again. Tiles before a
+// document's begin are left out.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 
 #include <cstdint>
 
 #include "trainer/ops/heads.h"
+#include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
 inline constexpr int64_t kMaxHeadDim = 256;
+
+struct AttentionDims {
+  int64_t batch, seq, heads, kv_heads, head_dim;
+
+  int64_t group() const { return heads / kv_heads; }
+};
+
+// Bytes of the workspaces for q of this dtype on this device (never kSim). A CPU needs none: what
+// it makes of a tile of queries, dout . out among it, it makes once and uses up at once, in up to 9
+// tiles of 48 x head_dim floats on the stack of a compute thread; dk and dv add up in place.
+int64_t AttentionForwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
+int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
 
 struct AttentionDropout {
   double rate = 0;      // In [0, 1). 0: none, and the bits of none.
@@ -55,7 +67,8 @@ void ForEachAddress(AttentionInputs& in, const Visit& visit) {
 // 2 batch heads seq (seq + 1) head_dim FLOPs: what lies above the diagonal does not count, what
 // lies before a document's begin does. With dropout 15 for each of the batch heads seq (seq + 1) /
 // 2 probabilities more.
-void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse);
+void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse,
+                      View workspace);
 
 struct AttentionGradients {
   Heads q, k, v;
@@ -74,7 +87,7 @@ void ForEachAddress(AttentionGradients& gradients, const Visit& visit) {
 // left alone. 5 batch heads seq (seq + 1) head_dim FLOPs, a fifth of them for p a second time, and
 // with dropout again 15 for each probability. `in` has the dropout that forward had.
 void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
-                       ConstView dout, const AttentionGradients& gradients);
+                       ConstView dout, const AttentionGradients& gradients, View workspace);
 
 }  // namespace fsdp
 

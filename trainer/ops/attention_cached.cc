@@ -6,10 +6,21 @@
 
 namespace fsdp {
 
+namespace {
+
+constexpr const char* kOp = "attention_cached";
+constexpr DType kF32 = DType::kFloat32;
+
+}  // namespace
+
+int64_t AttentionCachedWorkspaceBytes(const AttentionCachedDims& dims, DType dtype,
+                                      DeviceType device) {
+  Arguments(kOp).CheckHasKernels("q", dtype, {kF32}, device);
+  return dims.batch * dims.kv_heads * ScoresOfAGroup(dims) * static_cast<int64_t>(sizeof(float));
+}
+
 void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, View cache_v,
-                     View out) {
-  constexpr const char* kOp = "attention_cached";
-  constexpr DType kF32 = DType::kFloat32;
+                     View out, View workspace) {
   const Arguments args(kOp);
   CheckHeads(args, "q", in.q);
   CheckHeads(args, "k", in.k);
@@ -17,7 +28,7 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   args.Require(in.dropout.rate == 0, "dropout.rate, want 0: nothing is trained over a cache");
   args.CheckRank("cache_k", cache_k, kF32, 4);
   const Shape& q = in.q.tensor.shape;
-  const CachedShape shape{q[0], q[1], in.q.count, in.k.count, q[3], cache_k.shape[1]};
+  const AttentionCachedDims shape{q[0], q[1], in.q.count, in.k.count, q[3], cache_k.shape[1]};
   for (const auto& [name, heads] : {std::pair("k", in.k), std::pair("v", in.v)}) {
     const Shape& other = heads.tensor.shape;
     if (other[0] != shape.batch || other[1] != shape.n || other[3] != shape.head_dim ||
@@ -34,16 +45,19 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   args.Check("positions", in.positions, DType::kInt32, {shape.batch, shape.n});
   args.Check("out", out, kF32, {shape.batch, shape.n, shape.heads, shape.head_dim});
   const std::pair<const char*, View> results[] = {
-      {"cache_k", cache_k}, {"cache_v", cache_v}, {"out", out}};
+      {"cache_k", cache_k}, {"cache_v", cache_v}, {"out", out}, {"workspace", workspace}};
   for (const auto& [name, result] : results) {
     args.CheckDisjoint(name, result, "q", in.q.tensor);
     args.CheckDisjoint(name, result, "k", in.k.tensor);
     args.CheckDisjoint(name, result, "v", in.v.tensor);
     args.CheckDisjoint(name, result, "positions", in.positions);
+    for (const auto& [other_name, other] : results) {
+      if (other_name == name) break;
+      args.CheckDisjoint(other_name, other, name, result);
+    }
   }
-  args.CheckDisjoint("cache_k", cache_k, "cache_v", cache_v);
-  args.CheckDisjoint("cache_k", cache_k, "out", out);
-  args.CheckDisjoint("cache_v", cache_v, "out", out);
+  args.CheckWorkspace(workspace, AttentionCachedWorkspaceBytes(shape, in.q.tensor.dtype,
+                                                               stream.device().kernel_type()));
 
   const double out_bytes = static_cast<double>(out.bytes());
   const Cost cost{.flops = 4 * static_cast<double>(out.NumElements() * shape.capacity),
@@ -51,9 +65,9 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
                   .bytes_written = 2 * out_bytes};
   stream.Enqueue({kOp,
                   {in.q.tensor, in.k.tensor, in.v.tensor, in.positions},
-                  {cache_k, cache_v, out},
+                  {cache_k, cache_v, out, workspace},
                   {{KernelKind::kAttention, cost}},
-                  {OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out)}});
+                  {OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out, workspace)}});
 }
 
 }  // namespace fsdp

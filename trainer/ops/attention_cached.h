@@ -18,9 +18,18 @@
 
 namespace fsdp {
 
+struct AttentionCachedDims {
+  int64_t batch, n, heads, kv_heads, head_dim, capacity;
+};
+
+// Bytes of the workspace for q of this dtype on this device (never kSim): the scores of a query
+// over the cache, for each sample's group.
+int64_t AttentionCachedWorkspaceBytes(const AttentionCachedDims& dims, DType dtype,
+                                      DeviceType device);
+
 // At most 4 batch heads n capacity head_dim FLOPs, which is what is counted.
 void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, View cache_v,
-                     View out);
+                     View out, View workspace);
 
 }  // namespace fsdp
 

@@ -17,6 +17,10 @@ constexpr Case kCases[] = {{1, 1, 1, 1, 1}, {2, 9, 6, 2, 8}, {3, 70, 4, 1, 5}, {
 
 class AttentionCachedTest : public OpTest {
  protected:
+  int64_t Bytes(const Case& c, int64_t n, int64_t capacity) const {
+    return AttentionCachedWorkspaceBytes({c.batch, n, c.heads, c.kv_heads, c.head_dim, capacity},
+                                         DType::kFloat32, DeviceType::kCpu);
+  }
   // qkv packed: [batch, seq, heads + 2 kv_heads, head_dim].
   static AttentionInputs Inputs(const Case& c, const View& qkv, const View& positions) {
     AttentionInputs in;
@@ -38,9 +42,12 @@ TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
     for (int64_t i = 0; i < c.batch * c.seq; ++i) positions.push_back(i % c.seq);
     const View whole = Input({c.batch, c.seq, all, c.head_dim}, qkv);
     const View out = Output({c.batch, c.seq, c.heads, c.head_dim});
-    const View lse = Output({c.batch, c.heads, c.seq});
+    const View lse = Output({c.batch, c.heads, c.seq}, DType::kFloat32);
+    const AttentionDims dims{c.batch, c.seq, c.heads, c.kv_heads, c.head_dim};
+    const View scratch =
+        Workspace(AttentionForwardWorkspaceBytes(dims, DType::kFloat32, DeviceType::kCpu));
     const View where = Input({c.batch, c.seq}, positions, DType::kInt32);
-    Run([&](Stream& s) { AttentionForward(s, Inputs(c, whole, where), out, lse); });
+    Run([&](Stream& s) { AttentionForward(s, Inputs(c, whole, where), out, lse, scratch); });
     const std::vector<double> want = Get(out);
 
     for (const int64_t piece : {int64_t{1}, int64_t{4}, c.seq}) {
@@ -61,8 +68,9 @@ TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
         const View qkv_part = Input({c.batch, n, all, c.head_dim}, part);
         const View at_part = Input({c.batch, n}, at, DType::kInt32);
         const View got = Output({c.batch, n, c.heads, c.head_dim});
+        const View workspace = Workspace(Bytes(c, n, cache[1]));
         Run([&](Stream& s) {
-          AttentionCached(s, Inputs(c, qkv_part, at_part), cache_k, cache_v, got);
+          AttentionCached(s, Inputs(c, qkv_part, at_part), cache_k, cache_v, got, workspace);
         });
         EXPECT_TRUE(
             AllNear(Get(got), expected, Tolerance(DType::kFloat32, 2 * (c.seq + c.head_dim))))
@@ -74,17 +82,21 @@ TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
 }
 
 TEST_P(AttentionCachedTest, RefusesWrongArguments) {
-  const Case c{2, 1, 3, 2, 4};
+  const Case c{2, 1, 3, 2, 4}, d{2, 1, 5, 1, 4};
   const View qkv = Output({2, 1, 7, 4}), positions = Output({2, 1}, DType::kInt32);
-  const View k = Output({2, 5, 1, 4}), v = Output({2, 5, 1, 4}), out = Output({2, 1, 3, 4});
-  ExpectRefused([=](Stream& s) { AttentionCached(s, Inputs(c, qkv, positions), k, v, out); },
-                "[attention_cached] the heads of k");
-  const Case d{2, 1, 5, 1, 4};
-  const View wide = Output({2, 1, 5, 4});
-  ExpectRefused([=](Stream& s) { AttentionCached(s, Inputs(d, qkv, positions), k, k, wide); },
-                "cache_k and cache_v overlap");
-  ExpectRefused([=](Stream& s) { AttentionCached(s, Inputs(d, qkv, positions), k, v, out); },
-                "out is fp32");
+  const View k = Output({2, 5, 1, 4}), v = Output({2, 5, 1, 4}), wide = Output({2, 1, 5, 4});
+  const View workspace = Workspace(Bytes(d, 1, 5));
+  const auto call = [&](const Case& c, const View& v, const View& out, const View& workspace) {
+    return [=](Stream& s) { AttentionCached(s, Inputs(c, qkv, positions), k, v, out, workspace); };
+  };
+  ExpectRefused(call(c, v, Output({2, 1, 3, 4}), workspace), "[attention_cached] the heads of k");
+  ExpectRefused(call(d, k, wide, workspace), "cache_k and cache_v overlap");
+  ExpectRefused(call(d, v, Output({2, 1, 3, 4}), workspace), "out is fp32");
+  ExpectRefused(call(d, v, wide, Workspace(4)), "workspace has 4 bytes, want >= 128");
+  ExpectRefused(call(d, v, wide, View(v.data, DType::kUInt8, {128})),
+                "cache_v and workspace overlap");
+  EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, DeviceType::kCpu),
+               std::invalid_argument);
 }
 
 }  // namespace

@@ -77,6 +77,7 @@ const std::vector<Case>& Cases() {
 }
 
 constexpr uint32_t kSite = 5;
+const View kNothing(nullptr, DType::kUInt8, Shape{0});
 
 struct Tensors {
   std::vector<double> q, k, v;
@@ -259,7 +260,7 @@ TEST_P(AttentionTest, ForwardMatchesOracle) {
     const Oracle want(c, tensors);
     const AttentionInputs in = Inputs(c, tensors);
     const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
     EXPECT_TRUE(AllNear(Get(out), want.out, Tolerance(DType::kFloat32, c.seq + c.head_dim)))
         << Name(c);
     EXPECT_TRUE(AllNear(Get(lse), want.lse, Tolerance(DType::kFloat32, c.seq + c.head_dim)))
@@ -279,7 +280,9 @@ TEST_P(AttentionTest, GradientMatchesOracle) {
     const View out = Input(c.Q(), oracle.out), lse = Input(c.Lse(), oracle.lse);
     const Placed d = Place(c, 3);
     const double others = Others(d);
-    Run([&](Stream& stream) { AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}); });
+    Run([&](Stream& stream) {
+      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, kNothing);
+    });
     const Tensors want = oracle.Backward(gradient);
     const double tolerance = Tolerance(DType::kFloat32, 2 * c.Terms());
     EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance)) << "dq " << Name(c);
@@ -314,8 +317,8 @@ TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
     const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse());
     const Placed d = Place(c, 0);
     Run([&](Stream& stream) {
-      AttentionForward(stream, in, out, lse);
-      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v});
+      AttentionForward(stream, in, out, lse, kNothing);
+      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, kNothing);
     });
     const double tolerance = Tolerance(DType::kFloat32, 2 * c.Terms());
     EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance));
@@ -335,7 +338,7 @@ TEST_P(AttentionTest, DropsItsShare) {
   tensors.v.assign(c.Q().NumElements(), 1);
   const auto forward = [&](const AttentionInputs& in) {
     const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
     EXPECT_NEAR(Get(lse).back(), std::log(40), 1e-5);
     return Get(out);
   };
@@ -380,7 +383,7 @@ TEST_P(AttentionTest, DocumentsAreApart) {
   const auto forward = [&](const Case& of, const Tensors& t) {
     const AttentionInputs in = Inputs(of, t);
     const View out = Output(of.Q()), lse = Output(of.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
     return Get(out);
   };
   const auto together = forward(c, tensors);
@@ -406,7 +409,7 @@ TEST_P(AttentionTest, LargeScores) {
     ASSERT_GT(largest, 100);
     const AttentionInputs in = Inputs(c, tensors);
     const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
     // exp makes a relative error of the absolute error of a score.
     const double tolerance = Tolerance(DType::kFloat32, c.Terms());
     EXPECT_TRUE(AllNear(Get(out), want.out, largest * tolerance));
@@ -423,7 +426,7 @@ TEST_P(AttentionTest, PositionsDoNotSeeTheFuture) {
   const auto forward = [&](const Tensors& t) {
     const AttentionInputs in = Inputs(c, t);
     const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
     return Get(out);
   };
   const auto before = forward(tensors);
@@ -449,7 +452,7 @@ TEST_P(AttentionTest, NaNShows) {
     (tensors.*part)[50 * c.head_dim] = std::nan("");
     const AttentionInputs in = Inputs(c, tensors);
     const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse); });
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
     EXPECT_TRUE(std::isnan(Get(out)[50 * c.head_dim]));
     Clear();
   }
@@ -461,8 +464,8 @@ TEST_P(AttentionTest, NothingToAttendTo) {
     const View out = Output(c.Q()), lse = Output(c.Lse());
     const Placed d = Place(c, 0);
     Run([&](Stream& stream) {
-      AttentionForward(stream, in, out, lse);
-      AttentionBackward(stream, in, out, lse, out, {d.q, d.k, d.v});
+      AttentionForward(stream, in, out, lse, kNothing);
+      AttentionBackward(stream, in, out, lse, out, {d.q, d.k, d.v}, kNothing);
     });
   }
 }
@@ -473,7 +476,7 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   const View positions = Output({1, 4}, DType::kInt32);
   const AttentionInputs good{Heads(qkv, 0, 4), Heads(qkv, 4, 2), Heads(qkv, 6, 2), positions};
   const auto forward = [&](const AttentionInputs& in, const View& out, const View& lse) {
-    return [=](Stream& stream) { AttentionForward(stream, in, out, lse); };
+    return [=](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); };
   };
   const auto with = [&](ConstHeads AttentionInputs::*part, const Heads& heads) {
     AttentionInputs in = good;
@@ -504,7 +507,7 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
 
   const View dqkv = Output({1, 4, 8, 8}), dout = Output(c.Q());
   const auto backward = [&](const View& dout, const AttentionGradients& g) {
-    return [=](Stream& stream) { AttentionBackward(stream, good, out, lse, dout, g); };
+    return [=](Stream& stream) { AttentionBackward(stream, good, out, lse, dout, g, kNothing); };
   };
   const AttentionGradients gradients{{dqkv, 0, 4}, {dqkv, 4, 2}, {dqkv, 6, 2}};
   ExpectRefused(backward(lse, gradients), "[attention_backward] dout is");
@@ -538,9 +541,9 @@ TEST(Attention, BitsDoNotDependOnThreads) {
     in.positions.dtype = DType::kInt32;
     in.dropout = {0.2, kSite, ViewOf(keys, {c.batch, 2})};
     in.dropout.keys.dtype = DType::kInt32;
-    AttentionForward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()));
+    AttentionForward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()), kNothing);
     AttentionBackward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()), ViewOf(dout, c.Q()),
-                      {heads(dqkv, 0, 6), heads(dqkv, 6, 3), heads(dqkv, 9, 3)});
+                      {heads(dqkv, 0, 6), heads(dqkv, 6, 3), heads(dqkv, 9, 3)}, kNothing);
     stream.Synchronize();
     dqkv.insert(dqkv.end(), out.begin(), out.end());
     return dqkv;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "trainer/ops/cpu/vector_math.h"
 
@@ -42,15 +41,16 @@ void AttendOne(const float* q, const float* k, const float* v, int64_t count, in
 
 }  // namespace
 
-void AttentionCachedCpu(ThreadPool& pool, const CachedShape& s, const AttentionInputs& in,
-                        const View& cache_k, const View& cache_v, const View& out) {
+void AttentionCachedCpu(ThreadPool& pool, const AttentionCachedDims& s, const AttentionInputs& in,
+                        const View& cache_k, const View& cache_v, const View& out,
+                        const View& workspace) {
   const ConstHeads &q = in.q, &k = in.k, &v = in.v;
   const int32_t* const positions = in.positions.As<int32_t>();
   const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
   const int64_t group = s.heads / s.kv_heads, stride = s.kv_heads * s.head_dim;
   pool.ParallelFor(s.batch * s.kv_heads, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> scores(static_cast<size_t>(s.capacity));
     for (int64_t task = begin; task < end; ++task) {
+      float* const scores = workspace.As<float>() + task * ScoresOfAGroup(s);
       const int64_t b = task / s.kv_heads, head = task % s.kv_heads;
       const int64_t cached = (b * s.capacity * s.kv_heads + head) * s.head_dim;
       float* const keys = cache_k.As<float>() + cached;
@@ -64,7 +64,7 @@ void AttentionCachedCpu(ThreadPool& pool, const CachedShape& s, const AttentionI
         const int64_t row = b * s.n + t;
         for (int64_t h = head * group; h < (head + 1) * group; ++h) {
           AttendOne(q.data() + row * q.stride() + h * s.head_dim, keys, values, positions[row] + 1,
-                    stride, s.head_dim, scale, scores.data(),
+                    stride, s.head_dim, scale, scores,
                     out.As<float>() + (row * s.heads + h) * s.head_dim);
         }
       }

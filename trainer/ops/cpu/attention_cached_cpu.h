@@ -3,17 +3,19 @@
 
 #include <cstdint>
 
-#include "trainer/ops/attention.h"
+#include "trainer/ops/attention_cached.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 
-struct CachedShape {
-  int64_t batch, n, heads, kv_heads, head_dim, capacity;
-};
+// Floats: whole lines of the cache, so that two threads write to none together.
+inline int64_t ScoresOfAGroup(const AttentionCachedDims& dims) {
+  return (dims.capacity + 15) / 16 * 16;
+}
 
-void AttentionCachedCpu(ThreadPool& pool, const CachedShape& shape, const AttentionInputs& in,
-                        const View& cache_k, const View& cache_v, const View& out);
+void AttentionCachedCpu(ThreadPool& pool, const AttentionCachedDims& dims,
+                        const AttentionInputs& in, const View& cache_k, const View& cache_v,
+                        const View& out, const View& workspace);
 
 }  // namespace fsdp
 

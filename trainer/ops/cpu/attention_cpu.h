@@ -8,12 +8,6 @@
 
 namespace fsdp {
 
-struct AttentionDims {
-  int64_t batch, seq, heads, kv_heads, head_dim;
-
-  int64_t group() const { return heads / kv_heads; }
-};
-
 void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
                          const View& out, const View& lse);
 void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
