@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <regex>
 #include <stdexcept>
 #include <utility>
 
@@ -15,6 +16,8 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
+                                DType::kInt32,   DType::kInt64,    DType::kUInt8};
 
 template <typename Out>
 void Store(std::byte* data, const std::vector<double>& values) {
@@ -61,10 +64,18 @@ bool SameRanges(const std::vector<Range>& a, const std::vector<Range>& b) {
 
 }  // namespace
 
-void PrintTo(const TestDevice& device, std::ostream* out) { *out << "cpu" << device.threads; }
+void PrintTo(const OpTestCase& c, std::ostream* out) {
+  *out << "cpu" << c.threads << "_" << Name(c.dtype);
+}
 
-std::vector<TestDevice> TestDevices() {
-  return {{DeviceType::kCpu, 1}, {DeviceType::kCpu, 2}, {DeviceType::kCpu, 3}};
+std::vector<OpTestCase> OpTestCases(const std::vector<DType>& supported) {
+  std::vector<OpTestCase> cases;
+  for (const DType dtype : supported) {
+    for (const int threads : {1, 2, 3}) {
+      cases.push_back({DeviceType::kCpu, threads, dtype, supported});
+    }
+  }
+  return cases;
 }
 
 // Keeps what is enqueued and runs nothing.
@@ -80,7 +91,7 @@ class OpTest::Recorder final : public Stream {
 };
 
 OpTest::OpTest() : device_({.spin = false, .checker = std::make_shared<StreamChecker>()}) {
-  FSDP_CHECK(GetParam().type == DeviceType::kCpu);
+  FSDP_CHECK(GetParam().device == DeviceType::kCpu);
 }
 
 OpTest::~OpTest() = default;
@@ -93,16 +104,26 @@ View OpTest::Allocate(const Shape& shape, DType dtype) {
   return View(tensor.buffer.data() + usable - bytes, dtype, shape);
 }
 
-View OpTest::Input(const Shape& shape, const std::vector<double>& values, DType dtype) {
-  const View view = Allocate(shape, dtype);
+DType OpTest::Choose(std::optional<DType> said) {
+  if (substitution_) {
+    substitution_->said.push_back(said);
+    const int made = static_cast<int>(substitution_->said.size());
+    if (made == substitution_->operand + 1) return substitution_->dtype;
+  }
+  return said.value_or(dtype());
+}
+
+View OpTest::Input(const Shape& shape, const std::vector<double>& values,
+                   std::optional<DType> dtype) {
+  const View view = Allocate(shape, Choose(dtype));
   Set(view, values);
   return view;
 }
 
-View OpTest::Output(const Shape& shape, DType dtype) {
-  const View view = Allocate(shape, dtype);
-  const bool integer = dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUInt8;
-  if (integer) {
+View OpTest::Output(const Shape& shape, std::optional<DType> dtype) {
+  const View view = Allocate(shape, Choose(dtype));
+  const DType is = view.dtype;
+  if (is == DType::kInt32 || is == DType::kInt64 || is == DType::kUInt8) {
     std::memset(HostAddress(view.data), 0x7f, view.bytes());
   } else {
     Set(view, std::vector<double>(view.NumElements(), std::numeric_limits<double>::quiet_NaN()));
@@ -110,7 +131,7 @@ View OpTest::Output(const Shape& shape, DType dtype) {
   return view;
 }
 
-View OpTest::Accumulated(const Shape& shape, double before, DType dtype) {
+View OpTest::Accumulated(const Shape& shape, double before, std::optional<DType> dtype) {
   return Input(shape, std::vector<double>(shape.NumElements(), before), dtype);
 }
 
@@ -181,7 +202,7 @@ void OpTest::ProtectFor(const Operation& operation) const {
   }
 }
 
-void OpTest::Run(const Call& call) {
+void OpTest::Run(const Call& call, int threads) {
   // Tensors are accessible again when the test sees an exception.
   struct Restore {
     const OpTest& test;
@@ -196,7 +217,7 @@ void OpTest::Run(const Call& call) {
 
   ASSERT_FALSE(sim.operations.empty()) << "nothing was enqueued";
   ASSERT_EQ(sim.operations.size(), recorder.operations.size());
-  const auto stream = device_.CreateStream("stream", GetParam().threads);
+  const auto stream = device_.CreateStream("stream", threads);
   costs_.clear();
   for (size_t i = 0; i < recorder.operations.size(); ++i) {
     const Operation& operation = recorder.operations[i];
@@ -221,19 +242,73 @@ void OpTest::Run(const Call& call) {
   }
 }
 
-void OpTest::ExpectRefused(const Call& call, const std::string& message) {
+std::string OpTest::Refusal(const Call& call) {
+  std::string message;
   for (const bool simulated : {true, false}) {
     SimDevice sim_device;
     CpuDevice cpu_device;
     Recorder recorder(simulated ? static_cast<Device&>(sim_device) : cpu_device);
+    if (substitution_) substitution_->said.clear();
     try {
       call(recorder);
-      ADD_FAILURE() << "accepted, want a refusal with: " << message;
+      ADD_FAILURE() << "accepted, want a refusal";
     } catch (const std::invalid_argument& error) {
-      EXPECT_NE(std::string(error.what()).find(message), std::string::npos)
-          << "got:  " << error.what() << "\nwant: " << message;
+      message = error.what();
     }
     EXPECT_TRUE(recorder.operations.empty()) << "refused after something was enqueued";
+  }
+  return message;
+}
+
+void OpTest::ExpectRefused(const Call& call, const std::string& message) {
+  const std::string want =
+      std::regex_replace(message, std::regex("\\$T"), std::string(Name(dtype())));
+  const std::string got = Refusal(call);
+  EXPECT_NE(got.find(want), std::string::npos) << "got:  " << got << "\nwant: " << want;
+}
+
+void OpTest::ExpectDTypesRefused(const std::string& op, const Call& call) {
+  CpuDevice device;
+  Recorder recorder(device);
+  substitution_ = {-1, dtype()};
+  EXPECT_NO_THROW(call(recorder)) << "with the dtypes that it wants";
+  const std::vector<std::optional<DType>> operands = substitution_->said;
+  EXPECT_FALSE(operands.empty());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const std::vector<DType> good = operands[i] ? std::vector{*operands[i]} : GetParam().supported;
+    for (const DType other : kAllDTypes) {
+      if (std::find(good.begin(), good.end(), other) != good.end()) continue;
+      substitution_ = {static_cast<int>(i), other};
+      SCOPED_TRACE("operand " + std::to_string(i) + " in " + std::string(Name(other)));
+      const std::string got = Refusal(call);
+      const std::string want = "\\[" + op + "\\] [a-z_.0-9]+ is " + std::string(Name(other)) +
+                               ".*, want .*" + std::string(Name(operands[i].value_or(dtype())));
+      EXPECT_TRUE(std::regex_search(got, std::regex("^" + want)))
+          << "got:  " << got << "\nwant: " << want;
+    }
+  }
+  substitution_.reset();
+}
+
+void OpTest::ExpectSameBits(const Call& call, const std::vector<View>& results) {
+  using Bytes = std::vector<std::byte>;
+  const auto bytes = [](std::byte* data, int64_t n) {
+    return Bytes(HostAddress(data), HostAddress(data) + n);
+  };
+  std::vector<Bytes> before;
+  for (const TestTensor& t : tensors_) before.push_back(bytes(t.buffer.data(), t.usable));
+  const auto run = [&](int threads) {
+    for (size_t i = 0; i < before.size(); ++i) {
+      std::copy(before[i].begin(), before[i].end(), HostAddress(tensors_[i].buffer.data()));
+    }
+    Run(call, threads);
+    std::vector<Bytes> after;
+    for (const View& view : results) after.push_back(bytes(view.data, view.bytes()));
+    return after;
+  };
+  const std::vector<Bytes> one = run(1);
+  for (const int threads : {GetParam().threads, GetParam().threads, GetParam().threads + 2}) {
+    EXPECT_TRUE(run(threads) == one) << threads << " threads";
   }
 }
 

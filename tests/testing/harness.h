@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -26,27 +27,37 @@
 
 namespace fsdp {
 
-// What a test runs on.
-struct TestDevice {
-  DeviceType type = DeviceType::kCpu;
-  int threads = 1;
-};
-void PrintTo(const TestDevice& device, std::ostream* out);  // "cpu2".
-std::vector<TestDevice> TestDevices();                      // cpu with 1, 2 and 3 threads.
+inline constexpr DType kF32 = DType::kFloat32;
 
-class OpTest : public ::testing::TestWithParam<TestDevice> {
+// What a test runs on, and the dtype of activations and weights.
+struct OpTestCase {
+  DeviceType device = DeviceType::kCpu;
+  int threads = 1;
+  DType dtype = kF32;
+  std::vector<DType> supported = {dtype};  // All of the suite's.
+};
+void PrintTo(const OpTestCase& c, std::ostream* out);  // "cpu2_fp32".
+// cpu with 1, 2 and 3 threads, with each dtype.
+std::vector<OpTestCase> OpTestCases(const std::vector<DType>& supported);
+
+class OpTest : public ::testing::TestWithParam<OpTestCase> {
  protected:
   using Call = std::function<void(Stream&)>;
 
   OpTest();
   ~OpTest() override;
 
-  // Tensors live until the end of the test or Clear(), on the device under test.
-  View Input(const Shape& shape, const std::vector<double>& values, DType dtype = DType::kFloat32);
+  DType dtype() const { return GetParam().dtype; }
+
+  // Tensors live until the end of the test or Clear(), on the device under test. They are of the
+  // dtype under test, but for those that an op wants of a certain one: these say it.
+  View Input(const Shape& shape, const std::vector<double>& values,
+             std::optional<DType> dtype = std::nullopt);
   // To be overwritten: NaN everywhere first (integers: the largest).
-  View Output(const Shape& shape, DType dtype = DType::kFloat32);
+  View Output(const Shape& shape, std::optional<DType> dtype = std::nullopt);
   // To be added to: `before` everywhere first.
-  View Accumulated(const Shape& shape, double before = 1, DType dtype = DType::kFloat32);
+  View Accumulated(const Shape& shape, double before = 1,
+                   std::optional<DType> dtype = std::nullopt);
   View Workspace(int64_t bytes);  // uint8, filled with the bits of NaN.
 
   // What the tensor holds now. `view` may be a part of a tensor.
@@ -55,13 +66,22 @@ class OpTest : public ::testing::TestWithParam<TestDevice> {
 
   // Makes the call on sim, then on the device under test, waits for it, and rethrows what the
   // kernel threw. The call may enqueue several operations.
-  void Run(const Call& call);
+  void Run(const Call& call) { Run(call, GetParam().threads); }
   // What the last Run() cost: all of it, and kernel by kernel.
   Cost cost() const { return Sum(costs_); }
   const std::vector<KernelCost>& costs() const { return costs_; }
 
-  // The call throws std::invalid_argument that contains `message` and enqueues nothing.
+  // The call throws std::invalid_argument that contains `message`, where $T stands for the dtype
+  // under test, and enqueues nothing.
   void ExpectRefused(const Call& call, const std::string& message);
+  // `call`, which makes its operands itself, is accepted. With any one of them in a dtype that the
+  // suite does not list (or in another one than it says) it is refused, by a message that names
+  // op, operand and both dtypes.
+  void ExpectDTypesRefused(const std::string& op, const Call& call);
+
+  // From what the tensors hold now, the call leaves the same bits in `results` from run to run and
+  // for any number of threads: for ops that promise it.
+  void ExpectSameBits(const Call& call, const std::vector<View>& results);
 
   void Clear() { tensors_.clear(); }
 
@@ -71,7 +91,18 @@ class OpTest : public ::testing::TestWithParam<TestDevice> {
     int64_t usable;  // Bytes before that page.
   };
   class Recorder;
+  // While ExpectDTypesRefused() calls: the operands made so far, each with the dtype that it says,
+  // and which of them gets another.
+  struct Substitution {
+    int operand;
+    DType dtype;
+    std::vector<std::optional<DType>> said = {};
+  };
 
+  DType Choose(std::optional<DType> said);
+  void Run(const Call& call, int threads);
+  // What the call is refused with; a failure where it is not, or has enqueued something.
+  std::string Refusal(const Call& call);
   View Allocate(const Shape& shape, DType dtype);
   void ProtectAll(int protection) const;
   void ProtectFor(const Operation& operation) const;
@@ -79,13 +110,16 @@ class OpTest : public ::testing::TestWithParam<TestDevice> {
   CpuDevice device_;
   std::deque<TestTensor> tensors_;
   std::vector<KernelCost> costs_;
+  std::optional<Substitution> substitution_;
 };
 
 }  // namespace fsdp
 
-// Runs the suite, a class derived from OpTest, on every test device.
-#define FSDP_INSTANTIATE_OP_TEST(suite)                                                    \
-  INSTANTIATE_TEST_SUITE_P(EveryDevice, suite, ::testing::ValuesIn(::fsdp::TestDevices()), \
+// Runs the suite, a class derived from OpTest, on every test device with each of the dtypes: those
+// that the op supports, and all there is to say of it in the test.
+#define FSDP_INSTANTIATE_OP_TEST(suite, ...)                                        \
+  INSTANTIATE_TEST_SUITE_P(EveryDevice, suite,                                      \
+                           ::testing::ValuesIn(::fsdp::OpTestCases({__VA_ARGS__})), \
                            [](const auto& info) { return ::testing::PrintToString(info.param); })
 
 #endif  // FSDP_TRAIN_TESTS_TESTING_HARNESS_H_

@@ -1,10 +1,12 @@
 // The harness itself: that what it promises to catch is caught.
 #include "tests/testing/harness.h"
 
+#include <gtest/gtest-spi.h>
 #include <sys/wait.h>
 
 #include <cmath>
 #include <csignal>
+#include <stdexcept>
 
 #include "trainer/core/errors.h"
 
@@ -86,12 +88,72 @@ TEST_P(HarnessDeathTest, HostReadsATensor) {
               Crashed, "");
 }
 
-FSDP_INSTANTIATE_OP_TEST(HarnessTest);
-INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessDeathTest, ::testing::Values(TestDevice{}));
+FSDP_INSTANTIATE_OP_TEST(HarnessTest, kF32);
+INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessDeathTest, ::testing::Values(OpTestCase{}));
+
+// What a test of the harness says of what it is given.
+int Failures(const std::function<void()>& test) {
+  using Reporter = ::testing::ScopedFakeTestPartResultReporter;
+  ::testing::TestPartResultArray failures;
+  {
+    const Reporter reporter(Reporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    test();
+  }
+  return failures.size();
+}
+
+class DTypesTest : public OpTest {
+ protected:
+  // fp32 and bf16, with fp32 statistics; `lax` does not look at the latter's dtype.
+  static void Norm(Stream& stream, const View& x, const View& mean, bool lax = false) {
+    const std::string op = "[norm] ";
+    const auto refuse = [&](const char* name, const View& view, const char* want) {
+      throw std::invalid_argument(op + name + " is " + std::string(Name(view.dtype)) + ", want " +
+                                  want);
+    };
+    const bool good = x.dtype == kF32 || x.dtype == DType::kBFloat16;
+    if (!good) refuse("x", x, "fp32 or bf16");
+    if (mean.dtype != kF32 && !lax) refuse("mean", mean, "fp32");
+    stream.Enqueue({"norm", {x}, {mean}, {kCost}, {[](ThreadPool&) {}}});
+  }
+};
+FSDP_INSTANTIATE_OP_TEST(DTypesTest, kF32, DType::kBFloat16);
+
+TEST_P(DTypesTest, OperandsAreOfTheDTypeUnderTest) {
+  EXPECT_EQ(Input({1}, {1}).dtype, dtype());
+  EXPECT_EQ(Output({1}).dtype, dtype());
+  EXPECT_EQ(Accumulated({1}).dtype, dtype());
+  EXPECT_EQ(Output({1}, DType::kInt32).dtype, DType::kInt32);
+  const View x = Input({1}, {1 + 0x1p-10});
+  EXPECT_EQ(Get(x)[0], RoundTo(dtype(), 1 + 0x1p-10));
+  ExpectRefused([&](Stream& s) { Norm(s, Output({2}, DType::kInt64), x); },
+                dtype() == kF32 ? "[norm] x is int64" : "x is int64, want fp32 or $T");
+}
+
+TEST_P(DTypesTest, EveryOperandIsOfferedInEveryOtherDType) {
+  const auto norm = [&](bool lax) {
+    return [this, lax](Stream& s) { Norm(s, Output({2}), Output({1}, kF32), lax); };
+  };
+  ExpectDTypesRefused("norm", norm(false));
+  EXPECT_GE(Failures([&] { ExpectDTypesRefused("norm", norm(true)); }), 5);
+}
+
+TEST_P(HarnessTest, OtherBitsAreSeen) {
+  const View y = Output({1});
+  int calls = 0;
+  const auto count = [&](Stream& stream) {
+    const auto set = [&calls](ThreadPool&, const View& to) {
+      to.As<float>()[0] = static_cast<float>(++calls);
+    };
+    stream.Enqueue({"count", {}, {y}, {kCost}, {OnCpu(set, y)}});
+  };
+  EXPECT_EQ(Failures([&] { ExpectSameBits(count, {y}); }), 3);
+}
 
 TEST(Tolerance, PaysForRoundings) {
   EXPECT_EQ(Tolerance(DType::kFloat32, 3), 12 * 0x1p-23);
   EXPECT_EQ(Tolerance(DType::kBFloat16, 0), 0x1p-7 + 8 * 0x1p-23);
+  EXPECT_EQ(Tolerance(DType::kBFloat16, 0, 3), 0x1p-7 + 24 * 0x1p-23);
 }
 
 TEST(AllNear, RefusesNanSizesAndErrors) {
@@ -112,8 +174,8 @@ TEST(NumericGradient, OfACube) {
 }
 
 TEST(Random, IsReproducibleAndRounded) {
-  EXPECT_EQ(Random(1).Vector(8), Random(1).Vector(8));
-  EXPECT_NE(Random(1).Vector(8), Random(2).Vector(8));
+  EXPECT_EQ(Random(1, kF32).Vector(8), Random(1, kF32).Vector(8));
+  EXPECT_NE(Random(1, kF32).Vector(8), Random(2, kF32).Vector(8));
   for (const double v : Random(1, DType::kBFloat16).Vector(100)) {
     EXPECT_EQ(v, RoundTo(DType::kBFloat16, v));
     EXPECT_LE(std::abs(v), 1);

@@ -21,6 +21,12 @@ double Epsilon(DType dtype) {
   return 0;
 }
 
+double SmallestNormal(DType dtype) { return dtype == DType::kFloat16 ? 0x1p-14 : 0x1p-126; }
+
+double Largest(DType dtype) {
+  return (2 - Epsilon(dtype)) * (dtype == DType::kFloat16 ? 0x1p15 : 0x1p127);
+}
+
 double RoundTo(DType dtype, double value) {
   switch (dtype) {
     case DType::kFloat32:
@@ -32,6 +38,11 @@ double RoundTo(DType dtype, double value) {
     default:
       return std::nearbyint(value);
   }
+}
+
+std::vector<double> RoundTo(DType dtype, std::vector<double> values) {
+  for (double& v : values) v = RoundTo(dtype, v);
+  return values;
 }
 
 std::vector<double> Random::Vector(int64_t n, double low, double high) {
@@ -50,8 +61,8 @@ int64_t Random::Integer(int64_t low, int64_t high) {
   return low + static_cast<int64_t>(stream_.Below(next_++, high - low + 1));
 }
 
-double Tolerance(DType dtype, int64_t terms) {
-  return Epsilon(dtype) + static_cast<double>(8 + terms) * Epsilon(DType::kFloat32);
+double Tolerance(DType dtype, int64_t terms, double scale) {
+  return Epsilon(dtype) + scale * static_cast<double>(8 + terms) * Epsilon(DType::kFloat32);
 }
 
 ::testing::AssertionResult AllNear(const std::vector<double>& got, const std::vector<double>& want,

@@ -12,15 +12,17 @@
 
 namespace fsdp {
 
-double Epsilon(DType dtype);                // Spacing of the floating point numbers from 1 up.
+double Epsilon(DType dtype);  // Spacing of the floating point numbers from 1 up.
+double SmallestNormal(DType dtype);
+double Largest(DType dtype);                // That is finite.
 double RoundTo(DType dtype, double value);  // To the nearest value of dtype.
+std::vector<double> RoundTo(DType dtype, std::vector<double> values);
 
 // Inputs, rounded to dtype, so that oracle and kernel see equal numbers. Successive calls go on in
 // one Philox stream: a test is the same in every run and on every machine.
 class Random {
  public:
-  explicit Random(uint64_t seed, DType dtype = DType::kFloat32)
-      : stream_(seed, "test"), dtype_(dtype) {}
+  Random(uint64_t seed, DType dtype) : stream_(seed, "test"), dtype_(dtype) {}
 
   std::vector<double> Vector(int64_t n, double low = -1, double high = 1);  // Uniform.
   std::vector<double> Integers(int64_t n, int64_t below);                   // In [0, below).
@@ -44,8 +46,8 @@ class Random {
 // reciprocal, a square root, exp to 1 ulp, a scale, the addition to what was there).
 //
 // It is derived, so it is not to be tuned: a result that needs more is wrong, or its operands are
-// not of order one and the test should scale them.
-double Tolerance(DType dtype, int64_t terms);
+// not of order one: the test should scale them, or say of which order (`scale`) they are.
+double Tolerance(DType dtype, int64_t terms, double scale = 1);
 
 // |got[i] - want[i]| <= tolerance * max(1, |want[i]|) for every i, else what is worst and by how
 // much. NaN is never near. Use: EXPECT_TRUE(AllNear(got, want, Tolerance(dtype, cols))).

@@ -19,7 +19,7 @@ class AttentionCachedTest : public OpTest {
  protected:
   int64_t Bytes(const Case& c, int64_t n, int64_t capacity) const {
     return AttentionCachedWorkspaceBytes({c.batch, n, c.heads, c.kv_heads, c.head_dim, capacity},
-                                         DType::kFloat32, DeviceType::kCpu);
+                                         dtype(), DeviceType::kCpu);
   }
   // qkv packed: [batch, seq, heads + 2 kv_heads, head_dim].
   static AttentionInputs Inputs(const Case& c, const View& qkv, const View& positions) {
@@ -31,21 +31,20 @@ class AttentionCachedTest : public OpTest {
     return in;
   }
 };
-FSDP_INSTANTIATE_OP_TEST(AttentionCachedTest);
+FSDP_INSTANTIATE_OP_TEST(AttentionCachedTest, kF32);  // Of the cache as well.
 
 TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
   for (const Case& c : kCases) {
-    Random random(3);
+    Random random(3, dtype());
     const int64_t all = c.heads + 2 * c.kv_heads, row = all * c.head_dim;
     const auto qkv = random.Vector(c.batch * c.seq * row);
     std::vector<double> positions;
     for (int64_t i = 0; i < c.batch * c.seq; ++i) positions.push_back(i % c.seq);
     const View whole = Input({c.batch, c.seq, all, c.head_dim}, qkv);
     const View out = Output({c.batch, c.seq, c.heads, c.head_dim});
-    const View lse = Output({c.batch, c.heads, c.seq}, DType::kFloat32);
+    const View lse = Output({c.batch, c.heads, c.seq}, kF32);
     const AttentionDims dims{c.batch, c.seq, c.heads, c.kv_heads, c.head_dim};
-    const View scratch =
-        Workspace(AttentionForwardWorkspaceBytes(dims, DType::kFloat32, DeviceType::kCpu));
+    const View scratch = Workspace(AttentionForwardWorkspaceBytes(dims, dtype(), DeviceType::kCpu));
     const View where = Input({c.batch, c.seq}, positions, DType::kInt32);
     Run([&](Stream& s) { AttentionForward(s, Inputs(c, whole, where), out, lse, scratch); });
     const std::vector<double> want = Get(out);
@@ -72,8 +71,7 @@ TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
         Run([&](Stream& s) {
           AttentionCached(s, Inputs(c, qkv_part, at_part), cache_k, cache_v, got, workspace);
         });
-        EXPECT_TRUE(
-            AllNear(Get(got), expected, Tolerance(DType::kFloat32, 2 * (c.seq + c.head_dim))))
+        EXPECT_TRUE(AllNear(Get(got), expected, Tolerance(dtype(), 2 * (c.seq + c.head_dim))))
             << c.seq << " tokens from " << begin;
       }
     }
@@ -91,7 +89,7 @@ TEST_P(AttentionCachedTest, RefusesWrongArguments) {
   };
   ExpectRefused(call(c, v, Output({2, 1, 3, 4}), workspace), "[attention_cached] the heads of k");
   ExpectRefused(call(d, k, wide, workspace), "cache_k and cache_v overlap");
-  ExpectRefused(call(d, v, Output({2, 1, 3, 4}), workspace), "out is fp32");
+  ExpectRefused(call(d, v, Output({2, 1, 3, 4}), workspace), "out is $T");
   ExpectRefused(call(d, v, wide, Workspace(4)), "workspace has 4 bytes, want >= 128");
   ExpectRefused(call(d, v, wide, View(v.data, DType::kUInt8, {128})),
                 "cache_v and workspace overlap");

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "tests/testing/harness.h"
-#include "tests/testing/same_bits.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 
@@ -29,10 +28,13 @@ struct Case {
     }
     return keys;
   }
+  AttentionDims Dims() const {
+    return {batch, seq, heads, std::max<int64_t>(1, kv_heads), head_dim};
+  }
   Shape Q() const { return {batch, seq, heads, head_dim}; }
   Shape K() const { return {batch, seq, kv_heads, head_dim}; }
   Shape Lse() const { return {batch, heads, seq}; }
-  int64_t Terms() const { return (seq + head_dim) * (heads / std::max<int64_t>(1, kv_heads)); }
+  int64_t Terms() const { return (seq + head_dim) * Dims().group(); }
   std::vector<double> Positions() const {
     std::vector<double> positions;
     for (int64_t b = 0; b < batch; ++b) {
@@ -77,7 +79,6 @@ const std::vector<Case>& Cases() {
 }
 
 constexpr uint32_t kSite = 5;
-const View kNothing(nullptr, DType::kUInt8, Shape{0});
 
 struct Tensors {
   std::vector<double> q, k, v;
@@ -91,7 +92,7 @@ Tensors RandomTensors(const Case& c, Random& random) {
   return t;
 }
 
-// Straight from the definition, in float64.
+// Straight from the definition, in float64; backward from `out` as it is saved.
 struct Oracle {
   Case c;
   Tensors in;
@@ -195,6 +196,20 @@ struct Placed {
 
 class AttentionTest : public OpTest {
  protected:
+  // Enough for both directions.
+  View WorkspaceOf(const Case& c) {
+    return Workspace(
+        std::max(AttentionForwardWorkspaceBytes(c.Dims(), dtype(), DeviceType::kCpu),
+                 AttentionBackwardWorkspaceBytes(c.Dims(), dtype(), DeviceType::kCpu)));
+  }
+  std::vector<double> Forward(const AttentionInputs& in, const Case& c) {
+    const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
+    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, workspace); });
+    lse_ = Get(lse);
+    return Get(out);
+  }
+  std::vector<double> lse_;  // Of the last Forward().
+
   // Heads that nobody asked for hold `other`.
   Placed Place(const Case& c, double other) {
     const auto tensor = [&](int64_t heads) {
@@ -251,40 +266,37 @@ class AttentionTest : public OpTest {
     return in;
   }
 };
-FSDP_INSTANTIATE_OP_TEST(AttentionTest);
+FSDP_INSTANTIATE_OP_TEST(AttentionTest, kF32);
 
 TEST_P(AttentionTest, ForwardMatchesOracle) {
   for (const Case& c : Cases()) {
-    Random random(1);
+    Random random(1, dtype());
     const Tensors tensors = RandomTensors(c, random);
     const Oracle want(c, tensors);
-    const AttentionInputs in = Inputs(c, tensors);
-    const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
-    EXPECT_TRUE(AllNear(Get(out), want.out, Tolerance(DType::kFloat32, c.seq + c.head_dim)))
-        << Name(c);
-    EXPECT_TRUE(AllNear(Get(lse), want.lse, Tolerance(DType::kFloat32, c.seq + c.head_dim)))
-        << Name(c);
+    const auto out = Forward(Inputs(c, tensors), c);
+    EXPECT_TRUE(AllNear(out, want.out, Tolerance(dtype(), c.seq + c.head_dim))) << Name(c);
+    EXPECT_TRUE(AllNear(lse_, want.lse, Tolerance(kF32, c.seq + c.head_dim))) << Name(c);
     Clear();
   }
 }
 
 TEST_P(AttentionTest, GradientMatchesOracle) {
   for (const Case& c : Cases()) {
-    Random random(2);
+    Random random(2, dtype());
     const Tensors tensors = RandomTensors(c, random);
     const auto gradient = random.Vector(c.Q().NumElements());
     Oracle oracle(c, tensors);
+    oracle.out = RoundTo(dtype(), oracle.out);
     const AttentionInputs in = Inputs(c, tensors);
-    const View dout = Input(c.Q(), gradient);
-    const View out = Input(c.Q(), oracle.out), lse = Input(c.Lse(), oracle.lse);
+    const View dout = Input(c.Q(), gradient), workspace = WorkspaceOf(c);
+    const View out = Input(c.Q(), oracle.out), lse = Input(c.Lse(), oracle.lse, kF32);
     const Placed d = Place(c, 3);
     const double others = Others(d);
     Run([&](Stream& stream) {
-      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, kNothing);
+      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
     });
     const Tensors want = oracle.Backward(gradient);
-    const double tolerance = Tolerance(DType::kFloat32, 2 * c.Terms());
+    const double tolerance = Tolerance(dtype(), 2 * c.Terms());
     EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance)) << "dq " << Name(c);
     EXPECT_TRUE(AllNear(GetHeads(d.k), want.k, tolerance)) << "dk " << Name(c);
     EXPECT_TRUE(AllNear(GetHeads(d.v), want.v, tolerance)) << "dv " << Name(c);
@@ -296,7 +308,7 @@ TEST_P(AttentionTest, GradientMatchesOracle) {
 TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
   for (const double rate : {0.0, 0.3}) {
     const Case c{2, 7, 4, 2, 3, {3, 2}, Place::kPacked, rate};
-    Random random(3);
+    Random random(3, dtype());
     const Tensors tensors = RandomTensors(c, random);
     const auto gradient = random.Vector(c.Q().NumElements());
     const auto numeric = [&](std::vector<double> Tensors::*part) {
@@ -314,13 +326,14 @@ TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
     EXPECT_TRUE(AllNear(own.k, want.k, 1e-8));
     EXPECT_TRUE(AllNear(own.v, want.v, 1e-8));
     const AttentionInputs in = Inputs(c, tensors);
-    const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse());
+    const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse(), kF32);
+    const View workspace = WorkspaceOf(c);
     const Placed d = Place(c, 0);
     Run([&](Stream& stream) {
-      AttentionForward(stream, in, out, lse, kNothing);
-      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, kNothing);
+      AttentionForward(stream, in, out, lse, workspace);
+      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
     });
-    const double tolerance = Tolerance(DType::kFloat32, 2 * c.Terms());
+    const double tolerance = Tolerance(dtype(), 2 * c.Terms());
     EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance));
     EXPECT_TRUE(AllNear(GetHeads(d.k), want.k, tolerance));
     EXPECT_TRUE(AllNear(GetHeads(d.v), want.v, tolerance));
@@ -337,10 +350,9 @@ TEST_P(AttentionTest, DropsItsShare) {
   tensors.k.assign(c.Q().NumElements(), 0);
   tensors.v.assign(c.Q().NumElements(), 1);
   const auto forward = [&](const AttentionInputs& in) {
-    const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
-    EXPECT_NEAR(Get(lse).back(), std::log(40), 1e-5);
-    return Get(out);
+    const auto out = Forward(in, c);
+    EXPECT_NEAR(lse_.back(), std::log(40), 1e-5);
+    return out;
   };
   AttentionInputs in = Inputs(c, tensors);
   const auto dropped = forward(in);
@@ -374,23 +386,18 @@ TEST_P(AttentionTest, DropsItsShare) {
 // A document's rows are those it has alone: to rounding, because tiles lie elsewhere.
 TEST_P(AttentionTest, DocumentsAreApart) {
   const Case c{1, 130, 2, 1, 8, {70, 60}}, first{1, 70, 2, 1, 8}, second{1, 60, 2, 1, 8};
-  Random random(8);
+  Random random(8, dtype());
   const Tensors tensors = RandomTensors(c, random);
   const auto part = [&](const std::vector<double>& all, const Case& of, int64_t begin) {
     const int64_t width = static_cast<int64_t>(all.size()) / c.seq;
     return std::vector<double>(all.begin() + begin * width, all.begin() + (begin + of.seq) * width);
   };
-  const auto forward = [&](const Case& of, const Tensors& t) {
-    const AttentionInputs in = Inputs(of, t);
-    const View out = Output(of.Q()), lse = Output(of.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
-    return Get(out);
-  };
+  const auto forward = [&](const Case& of, const Tensors& t) { return Forward(Inputs(of, t), of); };
   const auto together = forward(c, tensors);
   for (const auto& [of, begin] : {std::pair(first, 0), std::pair(second, 70)}) {
     const auto alone = forward(
         of, {part(tensors.q, of, begin), part(tensors.k, of, begin), part(tensors.v, of, begin)});
-    EXPECT_TRUE(AllNear(part(together, of, begin), alone, Tolerance(DType::kFloat32, c.seq)));
+    EXPECT_TRUE(AllNear(part(together, of, begin), alone, Tolerance(dtype(), c.seq)));
   }
 }
 
@@ -399,36 +406,29 @@ TEST_P(AttentionTest, DocumentsAreApart) {
 TEST_P(AttentionTest, LargeScores) {
   for (const std::vector<int64_t>& documents : {std::vector<int64_t>{}, {50, 70}}) {
     const Case c{1, 120, 1, 1, 16, documents};
-    Random random(4);
+    Random random(4, dtype());
     Tensors tensors = RandomTensors(c, random);
     for (double& q : tensors.q) q *= 64;
     for (int64_t i = 0; i < c.seq * 16; ++i) tensors.k[i] *= 1 + i / 256;  // k grows.
+    tensors.k = RoundTo(dtype(), tensors.k);
     const Oracle want(c, tensors);
     double largest = 1;
     for (const double l : want.lse) largest = std::max(largest, std::abs(l));
     ASSERT_GT(largest, 100);
-    const AttentionInputs in = Inputs(c, tensors);
-    const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
+    const auto out = Forward(Inputs(c, tensors), c);
     // exp makes a relative error of the absolute error of a score.
-    const double tolerance = Tolerance(DType::kFloat32, c.Terms());
-    EXPECT_TRUE(AllNear(Get(out), want.out, largest * tolerance));
-    EXPECT_TRUE(AllNear(Get(lse), want.lse, tolerance));
+    EXPECT_TRUE(AllNear(out, want.out, Tolerance(dtype(), c.Terms(), largest)));
+    EXPECT_TRUE(AllNear(lse_, want.lse, Tolerance(kF32, c.Terms())));
     Clear();
   }
 }
 
 TEST_P(AttentionTest, PositionsDoNotSeeTheFuture) {
   const Case c{1, 100, 2, 2, 8};
-  Random random(5);
+  Random random(5, dtype());
   const Tensors tensors = RandomTensors(c, random);
   const int64_t width = c.heads * c.head_dim;
-  const auto forward = [&](const Tensors& t) {
-    const AttentionInputs in = Inputs(c, t);
-    const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
-    return Get(out);
-  };
+  const auto forward = [&](const Tensors& t) { return Forward(Inputs(c, t), c); };
   const auto before = forward(tensors);
   for (const int64_t last : {0, 5, 47, 48, 98}) {
     Tensors changed = tensors;
@@ -447,13 +447,10 @@ TEST_P(AttentionTest, PositionsDoNotSeeTheFuture) {
 TEST_P(AttentionTest, NaNShows) {
   const Case c{1, 60, 1, 1, 8};
   for (auto part : {&Tensors::q, &Tensors::k, &Tensors::v}) {
-    Random random(6);
+    Random random(6, dtype());
     Tensors tensors = RandomTensors(c, random);
     (tensors.*part)[50 * c.head_dim] = std::nan("");
-    const AttentionInputs in = Inputs(c, tensors);
-    const View out = Output(c.Q()), lse = Output(c.Lse());
-    Run([&](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); });
-    EXPECT_TRUE(std::isnan(Get(out)[50 * c.head_dim]));
+    EXPECT_TRUE(std::isnan(Forward(Inputs(c, tensors), c)[50 * c.head_dim]));
     Clear();
   }
 }
@@ -461,22 +458,22 @@ TEST_P(AttentionTest, NaNShows) {
 TEST_P(AttentionTest, NothingToAttendTo) {
   for (const Case& c : {Case{0, 4, 1, 1, 8}, Case{2, 0, 1, 1, 8}, Case{2, 3, 0, 0, 8}}) {
     const AttentionInputs in = Inputs(c, {});
-    const View out = Output(c.Q()), lse = Output(c.Lse());
+    const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
     const Placed d = Place(c, 0);
     Run([&](Stream& stream) {
-      AttentionForward(stream, in, out, lse, kNothing);
-      AttentionBackward(stream, in, out, lse, out, {d.q, d.k, d.v}, kNothing);
+      AttentionForward(stream, in, out, lse, workspace);
+      AttentionBackward(stream, in, out, lse, out, {d.q, d.k, d.v}, workspace);
     });
   }
 }
 
 TEST_P(AttentionTest, RefusesWrongArguments) {
   const Case c{1, 4, 4, 2, 8};
-  const View qkv = Output({1, 4, 8, 8}), out = Output(c.Q()), lse = Output(c.Lse());
-  const View positions = Output({1, 4}, DType::kInt32);
+  const View qkv = Output({1, 4, 8, 8}), out = Output(c.Q()), lse = Output(c.Lse(), kF32);
+  const View positions = Output({1, 4}, DType::kInt32), workspace = WorkspaceOf(c);
   const AttentionInputs good{Heads(qkv, 0, 4), Heads(qkv, 4, 2), Heads(qkv, 6, 2), positions};
   const auto forward = [&](const AttentionInputs& in, const View& out, const View& lse) {
-    return [=](Stream& stream) { AttentionForward(stream, in, out, lse, kNothing); };
+    return [=](Stream& s) { AttentionForward(s, in, out, lse, workspace); };
   };
   const auto with = [&](ConstHeads AttentionInputs::*part, const Heads& heads) {
     AttentionInputs in = good;
@@ -487,7 +484,7 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   ExpectRefused(with(&AttentionInputs::q, {qkv, 5, 4}), "q is heads 5 to 9");
   ExpectRefused(with(&AttentionInputs::q, {qkv, 0, 3}), "heads of k that divide those of q");
   ExpectRefused(with(&AttentionInputs::k, {qkv, 4, 1}), "the same number of heads");
-  ExpectRefused(with(&AttentionInputs::v, {Output({1, 3, 2, 8}), 0, 2}), "v is fp32 [1, 3, 2, 8]");
+  ExpectRefused(with(&AttentionInputs::v, {Output({1, 3, 2, 8}), 0, 2}), "v is $T [1, 3, 2, 8]");
   const View wide = Output({1, 4, 3, 257});
   ExpectRefused(
       forward({Heads(wide, 0, 1), Heads(wide, 1, 1), Heads(wide, 2, 1), positions}, out, lse),
@@ -496,7 +493,7 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   wrong.positions = Output({4}, DType::kInt32);
   ExpectRefused(forward(wrong, out, lse), "positions is int32 [4]");
   ExpectRefused(forward(good, Output({1, 2, 4, 8}), lse), "out is");
-  ExpectRefused(forward(good, out, Output({1, 4, 2})), "lse is");
+  ExpectRefused(forward(good, out, Output({1, 4, 2}, kF32)), "lse is");
   ExpectRefused(forward(good, qkv.Slice(0, 128).Reshape(c.Q()), lse), "out and q overlap");
 
   wrong = good;
@@ -507,47 +504,36 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
 
   const View dqkv = Output({1, 4, 8, 8}), dout = Output(c.Q());
   const auto backward = [&](const View& dout, const AttentionGradients& g) {
-    return [=](Stream& stream) { AttentionBackward(stream, good, out, lse, dout, g, kNothing); };
+    return [=](Stream& s) { AttentionBackward(s, good, out, lse, dout, g, workspace); };
   };
   const AttentionGradients gradients{{dqkv, 0, 4}, {dqkv, 4, 2}, {dqkv, 6, 2}};
-  ExpectRefused(backward(lse, gradients), "[attention_backward] dout is");
+  ExpectRefused(backward(qkv, gradients), "[attention_backward] dout is");
   ExpectRefused(backward(dout, {{qkv, 0, 4}, {dqkv, 4, 2}, {dqkv, 6, 2}}), "dq and q overlap");
   ExpectRefused(backward(dout, {{dqkv, 0, 4}, {dqkv, 3, 2}, {dqkv, 6, 2}}), "dk and dq overlap");
   ExpectRefused(backward(dout, {{dqkv, 0, 4}, {dqkv, 4, 1}, {dqkv, 6, 2}}),
                 "dk has 1 heads, want 2");
   ExpectRefused(backward(dout, {{dqkv, 0, 4}, {dqkv, 4, 2}, {Output({1, 3, 2, 8}), 0, 2}}),
                 "dv is");
+
+  for (const auto bytes : {AttentionForwardWorkspaceBytes, AttentionBackwardWorkspaceBytes}) {
+    EXPECT_THROW(bytes(c.Dims(), DType::kInt32, DeviceType::kCpu), std::invalid_argument);
+    EXPECT_THROW(bytes(c.Dims(), dtype(), DeviceType::kSim), std::invalid_argument);
+  }
 }
 
-TEST(Attention, BitsDoNotDependOnThreads) {
-  const Case c{2, 70, 6, 3, 20, {31, 39}};
-  Random random(7);
-  const Shape shape{c.batch, c.seq, c.heads + 2 * c.kv_heads, c.head_dim};
-  auto qkv = Floats(random.Vector(shape.NumElements()));
-  auto dout = Floats(random.Vector(c.Q().NumElements()));
-  std::vector<float> ids(c.batch * c.seq);
-  const auto positions = c.Positions();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    reinterpret_cast<int32_t*>(ids.data())[i] = static_cast<int32_t>(positions[i]);
-  }
-  std::vector<float> keys = {1.5f, -2.5f, 3.5f, 4.5f};  // Their bits are.
-  ExpectSameBits([&](Stream& stream) {
-    std::vector<float> out(dout.size()), lse(c.Lse().NumElements()), dqkv(qkv.size());
-    const auto heads = [&](std::vector<float>& data, int64_t first, int64_t count) {
-      return Heads(ViewOf(data, shape), first, count);
-    };
-    AttentionInputs in{heads(qkv, 0, 6), heads(qkv, 6, 3), heads(qkv, 9, 3),
-                       ViewOf(ids, {c.batch, c.seq})};
-    in.positions.dtype = DType::kInt32;
-    in.dropout = {0.2, kSite, ViewOf(keys, {c.batch, 2})};
-    in.dropout.keys.dtype = DType::kInt32;
-    AttentionForward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()), kNothing);
-    AttentionBackward(stream, in, ViewOf(out, c.Q()), ViewOf(lse, c.Lse()), ViewOf(dout, c.Q()),
-                      {heads(dqkv, 0, 6), heads(dqkv, 6, 3), heads(dqkv, 9, 3)}, kNothing);
-    stream.Synchronize();
-    dqkv.insert(dqkv.end(), out.begin(), out.end());
-    return dqkv;
-  });
+TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
+  const Case c{2, 70, 6, 3, 20, {31, 39}, Place::kPacked, 0.2};
+  Random random(7, dtype());
+  const AttentionInputs in = Inputs(c, RandomTensors(c, random));
+  const View dout = Input(c.Q(), random.Vector(c.Q().NumElements()));
+  const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
+  const Placed d = Place(c, 0);
+  ExpectSameBits(
+      [&](Stream& stream) {
+        AttentionForward(stream, in, out, lse, workspace);
+        AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
+      },
+      {out, lse, d.q.tensor});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "tests/testing/harness.h"
 
@@ -13,9 +14,8 @@ struct Format {
   DType dtype;
   int fraction_bits, min_exponent, max_exponent;  // Of normal numbers.
 };
-constexpr Format kFormats[] = {{DType::kFloat32, 23, -126, 127},
-                               {DType::kBFloat16, 7, -126, 127},
-                               {DType::kFloat16, 10, -14, 15}};
+constexpr Format kFormats[] = {
+    {kF32, 23, -126, 127}, {DType::kBFloat16, 7, -126, 127}, {DType::kFloat16, 10, -14, 15}};
 
 // IEEE 754's rounding to nearest, ties to even, from its definition.
 double RoundedTo(const Format& f, double value) {
@@ -34,7 +34,7 @@ std::vector<double> Values(const Format& f) {
   const auto add = [&](double v) {
     if (!std::isnan(v)) values.push_back(v);
   };
-  if (f.dtype == DType::kFloat32) {
+  if (f.dtype == kF32) {
     const RandomStream random(1, "bits");
     for (int i = 0; i < 50000; ++i) add(std::bit_cast<float>(random.Bits(i)));
     for (int i = 0; i < 5000; ++i) {
@@ -61,60 +61,60 @@ std::vector<double> Values(const Format& f) {
   return values;
 }
 
-class CastTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(CastTest);
+class CastTest : public OpTest {
+ protected:
+  // What is cast.
+  const Format& from() const {
+    for (const Format& f : kFormats) {
+      if (f.dtype == dtype()) return f;
+    }
+    throw std::logic_error("no format");
+  }
+};
+FSDP_INSTANTIATE_OP_TEST(CastTest, kF32, DType::kBFloat16, DType::kFloat16);
 
 TEST_P(CastTest, RoundsToNearestEven) {
-  for (const Format& from : kFormats) {
-    const auto values = Values(from);
-    const int64_t n = values.size();
-    const View x = Input({n}, values, from.dtype);
-    ASSERT_EQ(Get(x), values);
-    for (const Format& to : kFormats) {
-      const View y = Output({n}, to.dtype);
-      Run([&](Stream& stream) { Cast(stream, x, y); });
-      const auto got = Get(y);
-      for (int64_t i = 0; i < n; ++i) {
-        ASSERT_EQ(got[i], RoundedTo(to, values[i]))
-            << Name(from.dtype) << " " << values[i] << " to " << Name(to.dtype);
-        ASSERT_EQ(std::signbit(got[i]), std::signbit(values[i]));
-      }
+  const auto values = Values(from());
+  const int64_t n = values.size();
+  const View x = Input({n}, values);
+  ASSERT_EQ(Get(x), values);
+  for (const Format& to : kFormats) {
+    const View y = Output({n}, to.dtype);
+    Run([&](Stream& stream) { Cast(stream, x, y); });
+    const auto got = Get(y);
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(got[i], RoundedTo(to, values[i])) << values[i] << " to " << Name(to.dtype);
+      ASSERT_EQ(std::signbit(got[i]), std::signbit(values[i]));
     }
-    Clear();
   }
 }
 
 // The loops' bodies and their tails.
 TEST_P(CastTest, NaNStaysNaN) {
-  for (const Format& from : kFormats) {
-    for (const Format& to : kFormats) {
-      const View x = Output({13}, from.dtype), y = Input({13}, std::vector<double>(13), to.dtype);
-      Run([&](Stream& stream) { Cast(stream, x, y); });
-      for (const double v : Get(y)) EXPECT_TRUE(std::isnan(v));
-    }
+  for (const Format& to : kFormats) {
+    const View x = Output({13}), y = Input({13}, std::vector<double>(13), to.dtype);
+    Run([&](Stream& stream) { Cast(stream, x, y); });
+    for (const double v : Get(y)) EXPECT_TRUE(std::isnan(v));
   }
 }
 
 TEST_P(CastTest, OddSizes) {
   for (const int64_t n : {0, 1, 7, 9, 257, 2049}) {
-    const auto values = Random(n, DType::kBFloat16).Vector(n);
-    for (const Format& from : kFormats) {
-      for (const Format& to : kFormats) {
-        const View x = Input({n}, values, from.dtype), y = Output({n}, to.dtype);
-        Run([&](Stream& stream) { Cast(stream, x, y); });
-        std::vector<double> want;
-        for (const double v : values) want.push_back(RoundedTo(to, RoundedTo(from, v)));
-        EXPECT_EQ(Get(y), want);
-      }
+    const auto values = Random(n, dtype()).Vector(n);
+    for (const Format& to : kFormats) {
+      const View x = Input({n}, values), y = Output({n}, to.dtype);
+      Run([&](Stream& stream) { Cast(stream, x, y); });
+      std::vector<double> want;
+      for (const double v : values) want.push_back(RoundedTo(to, v));
+      EXPECT_EQ(Get(y), want);
     }
     Clear();
   }
 }
 
 TEST_P(CastTest, RefusesWrongArguments) {
-  const View x = Output({6});
+  const View x = Output({6}, kF32);
   ExpectRefused([&](Stream& s) { Cast(s, x, Output({5}, DType::kBFloat16)); }, "[cast] x is fp32");
-  ExpectRefused([&](Stream& s) { Cast(s, x, Output({6}, DType::kInt32)); }, "y int32");
   const View inside(x.data, DType::kBFloat16, {6});
   ExpectRefused([&](Stream& s) { Cast(s, x, inside); }, "overlap");
 }

@@ -29,7 +29,7 @@ TEST(ElementRules, RunsCoverEachElementOnce) {
 }
 
 class RuleTableTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(RuleTableTest);
+FSDP_INSTANTIATE_OP_TEST(RuleTableTest, kF32);
 
 TEST_P(RuleTableTest, HoldsTheRules) {
   const std::vector<ElementRule> rules = {{2, 5, 0.5}, {5, 6, 0, 3}};

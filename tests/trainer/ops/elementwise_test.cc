@@ -8,57 +8,52 @@ namespace {
 constexpr int64_t kSizes[] = {0, 1, 7, 1024, 5001};
 
 class ElementwiseTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(ElementwiseTest);
+FSDP_INSTANTIATE_OP_TEST(ElementwiseTest, kF32, DType::kBFloat16, DType::kFloat16);
 
 TEST_P(ElementwiseTest, AddAndAccumulateRoundOnce) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
-    for (const int64_t n : kSizes) {
-      SCOPED_TRACE(Name(dtype));
-      Random random(n, dtype);
-      const auto av = random.Vector(n), bv = random.Vector(n);
-      std::vector<double> want;
-      for (int64_t i = 0; i < n; ++i) {
-        want.push_back(RoundTo(dtype, RoundTo(DType::kFloat32, av[i] + bv[i])));
-      }
-      const View a = Input({n}, av, dtype), b = Input({n}, bv, dtype), y = Output({n}, dtype);
-      Run([&](Stream& stream) { Add(stream, a, b, y); });
-      EXPECT_EQ(Get(y), want);
-      Set(y, av);
-      Run([&](Stream& stream) { Add(stream, y, b, y); });
-      EXPECT_EQ(Get(y), want) << "y is a";
-      Set(y, bv);
-      Run([&](Stream& stream) { Add(stream, a, y, y); });
-      EXPECT_EQ(Get(y), want) << "y is b";
-      Run([&](Stream& stream) { Accumulate(stream, a, b); });
-      EXPECT_EQ(Get(b), want);
-      Run([&](Stream& stream) { Accumulate(stream, a, a); });
-      for (double& v : want) v = 2 * av[&v - want.data()];
-      EXPECT_EQ(Get(a), want) << "y is x";
-      Clear();
-    }
+  for (const int64_t n : kSizes) {
+    Random random(n, dtype());
+    const auto av = random.Vector(n), bv = random.Vector(n);
+    std::vector<double> want;
+    for (int64_t i = 0; i < n; ++i) want.push_back(RoundTo(dtype(), RoundTo(kF32, av[i] + bv[i])));
+    const View a = Input({n}, av), b = Input({n}, bv), y = Output({n});
+    Run([&](Stream& stream) { Add(stream, a, b, y); });
+    EXPECT_EQ(Get(y), want);
+    Set(y, av);
+    Run([&](Stream& stream) { Add(stream, y, b, y); });
+    EXPECT_EQ(Get(y), want) << "y is a";
+    Set(y, bv);
+    Run([&](Stream& stream) { Add(stream, a, y, y); });
+    EXPECT_EQ(Get(y), want) << "y is b";
+    Run([&](Stream& stream) { Accumulate(stream, a, b); });
+    EXPECT_EQ(Get(b), want);
+    Run([&](Stream& stream) { Accumulate(stream, a, a); });
+    for (double& v : want) v = 2 * av[&v - want.data()];
+    EXPECT_EQ(Get(a), want) << "y is x";
+    Clear();
+  }
 }
 
 TEST_P(ElementwiseTest, FillRoundsToTheDType) {
   for (const int64_t n : kSizes) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-      const View y = Output({n}, dtype);
-      Run([&](Stream& stream) { Fill(stream, 0.1f, y); });
-      EXPECT_EQ(Get(y), std::vector<double>(n, RoundTo(dtype, 0.1))) << Name(dtype);
-    }
-    const View y = Output({n}, DType::kInt32);
-    Run([&](Stream& stream) { Fill(stream, -100, y); });
-    EXPECT_EQ(Get(y), std::vector<double>(n, -100));
+    const View y = Output({n}), ints = Output({n}, DType::kInt32);
+    Run([&](Stream& stream) {
+      Fill(stream, 0.1f, y);
+      Fill(stream, -100, ints);
+    });
+    EXPECT_EQ(Get(y), std::vector<double>(n, RoundTo(dtype(), 0.1)));
+    EXPECT_EQ(Get(ints), std::vector<double>(n, -100));
     Clear();
   }
 }
 
 TEST_P(ElementwiseTest, CopyKeepsBits) {
   for (const int64_t n : kSizes) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64, DType::kUInt8}) {
-      const auto values = Random(n).Integers(n, 200);
-      const View x = Input({n}, values, dtype), y = Output({n}, dtype);
+    for (const DType any : {dtype(), DType::kInt64, DType::kUInt8}) {
+      const auto values = Random(n, any).Integers(n, 200);
+      const View x = Input({n}, values, any), y = Output({n}, any);
       Run([&](Stream& stream) { Copy(stream, x, y); });
-      EXPECT_EQ(Get(y), values) << Name(dtype);
+      EXPECT_EQ(Get(y), values) << Name(any);
       Run([&](Stream& stream) { Copy(stream, x, x); });
       EXPECT_EQ(Get(x), values) << "onto itself";
     }
@@ -68,14 +63,15 @@ TEST_P(ElementwiseTest, CopyKeepsBits) {
 
 TEST_P(ElementwiseTest, RefusesWrongArguments) {
   const View a = Output({6}), b = Output({6}), five = Output({5});
-  ExpectRefused([&](Stream& s) { Add(s, a, five, b); }, "[add] b is fp32 [5], want fp32 with 6");
+  ExpectRefused([&](Stream& s) { Add(s, a, five, b); }, "[add] b is $T [5], want $T with 6");
   ExpectRefused([&](Stream& s) { Add(s, a.Slice(0, 5), five, a.Slice(1, 5)); }, "overlap");
-  ExpectRefused([&](Stream& s) { Accumulate(s, five, a); }, "[accumulate] x is fp32 [5]");
+  ExpectRefused([&](Stream& s) { Accumulate(s, five, a); }, "[accumulate] x is $T [5]");
   ExpectRefused([&](Stream& s) { Accumulate(s, a.Slice(0, 5), a.Slice(1, 5)); }, "overlap");
-  ExpectRefused([&](Stream& s) { Fill(s, 0, Output({2}, DType::kInt64)); }, "[fill] y is int64");
+  ExpectRefused([&](Stream& s) { Fill(s, 0, Output({2}, DType::kInt64)); },
+                "[fill] y is int64, want fp32, bf16, fp16 or int32");
   ExpectRefused([&](Stream& s) { Fill(s, 0.5f, Output({2}, DType::kInt32)); }, "int32");
   ExpectRefused([&](Stream& s) { Fill(s, 3e9f, Output({2}, DType::kInt32)); }, "int32");
-  ExpectRefused([&](Stream& s) { Copy(s, a, five); }, "[copy] x is fp32 [6]");
+  ExpectRefused([&](Stream& s) { Copy(s, a, five); }, "[copy] x is $T [6]");
   ExpectRefused([&](Stream& s) { Copy(s, a, Output({6}, DType::kInt32)); }, "want int32");
   ExpectRefused([&](Stream& s) { Copy(s, a.Slice(0, 5), a.Slice(1, 5)); }, "overlap");
 }

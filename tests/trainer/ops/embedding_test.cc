@@ -49,7 +49,7 @@ class EmbeddingTest : public OpTest {
 };
 
 TEST_P(EmbeddingTest, ForwardMatchesOracle) {
-  Random random(1);
+  Random random(1, dtype());
   for (const Case& c : {Case{1, 1, 1, 1}, {37, 3, 1021, 37}, {130, 65, 256, 64}}) {
     const Values tokens = random.Integers(c.rows, c.vocab);
     const Values positions = random.Integers(c.rows, c.max_positions);
@@ -60,13 +60,13 @@ TEST_P(EmbeddingTest, ForwardMatchesOracle) {
     const View y = Output({c.rows, c.cols});
     Run([&](Stream& s) { EmbeddingForward(s, tokens_, positions_, vwte, vwpe, y); });
     // One addition, rounded once.
-    EXPECT_TRUE(AllNear(Get(y), Oracle(c, tokens, positions, wte, wpe), Epsilon(DType::kFloat32)));
+    EXPECT_TRUE(AllNear(Get(y), Oracle(c, tokens, positions, wte, wpe), Epsilon(dtype())));
     EXPECT_EQ(cost().flops, c.rows * c.cols);
   }
 }
 
 TEST_P(EmbeddingTest, GradientMatchesFiniteDifferences) {
-  Random random(2);
+  Random random(2, dtype());
   const Case c{19, 3, 5, 7};  // More rows than tokens: some repeat.
   const Values tokens = random.Integers(c.rows, c.vocab);
   const Values positions = random.Integers(c.rows, c.max_positions);
@@ -81,13 +81,14 @@ TEST_P(EmbeddingTest, GradientMatchesFiniteDifferences) {
       [&](const Values& v) { return Dot(dy, Oracle(c, tokens, positions, wte, v)); }, wpe);
   for (double& v : dwte) v += kBefore;
   for (double& v : dwpe) v += kBefore;
-  EXPECT_TRUE(AllNear(got.dwte, dwte, Tolerance(DType::kFloat32, c.rows)));
-  EXPECT_TRUE(AllNear(got.dwpe, dwpe, Tolerance(DType::kFloat32, c.rows)));
+  EXPECT_TRUE(AllNear(got.dwte, dwte, Tolerance(dtype(), c.rows)));
+  EXPECT_TRUE(AllNear(got.dwpe, dwpe, Tolerance(dtype(), c.rows)));
 }
 
-// One float32 sum an element, in the order of the rows: known to the bit, whatever the threads.
+// One float32 sum an element, in the order of the rows, rounded once: known to the bit, whatever
+// the threads.
 TEST_P(EmbeddingTest, BackwardAddsInOrderOfRows) {
-  Random random(3);
+  Random random(3, dtype());
   const Case c{515, 67, 11, 103};
   const Values tokens = random.Integers(c.rows, c.vocab);
   const Values positions = random.Integers(c.rows, c.max_positions);
@@ -102,12 +103,12 @@ TEST_P(EmbeddingTest, BackwardAddsInOrderOfRows) {
   }
   Upload(c, tokens, positions);
   const Gradients got = Backward(c, dy);
-  EXPECT_EQ(got.dwte, Values(dwte.begin(), dwte.end()));
-  EXPECT_EQ(got.dwpe, Values(dwpe.begin(), dwpe.end()));
+  EXPECT_EQ(got.dwte, RoundTo(dtype(), Values(dwte.begin(), dwte.end())));
+  EXPECT_EQ(got.dwpe, RoundTo(dtype(), Values(dwpe.begin(), dwpe.end())));
 }
 
 TEST_P(EmbeddingTest, TokensAlone) {
-  Random random(4);
+  Random random(4, dtype());
   const Case c{515, 67, 11, 1};
   const Values tokens = random.Integers(c.rows, c.vocab);
   const Values wte = random.Vector(c.vocab * c.cols), dy = random.Vector(c.rows * c.cols);
@@ -126,7 +127,7 @@ TEST_P(EmbeddingTest, TokensAlone) {
     for (int64_t j = 0; j < c.cols; ++j) want[row + j] += static_cast<float>(dy[i * c.cols + j]);
   }
   EXPECT_EQ(Get(y), rows);
-  EXPECT_EQ(Get(dwte), Values(want.begin(), want.end()));
+  EXPECT_EQ(Get(dwte), RoundTo(dtype(), Values(want.begin(), want.end())));
   ExpectRefused([&](Stream& s) { EmbeddingForward(s, ids, std::nullopt, vwte, vwte, y); },
                 "positions and their table go together");
 }
@@ -151,10 +152,10 @@ TEST_P(EmbeddingTest, RefusesWrongArguments) {
                   "[embedding_forward] " + message);
   };
   const View floats = Output({3});
-  forward(floats, positions_, wte, wpe, y, "tokens is fp32 [3], want int32 [3]");
+  forward(floats, positions_, wte, wpe, y, "tokens is $T [3], want int32 [3]");
   forward(tokens_, positions_.Slice(0, 2), wte, wpe, y, "positions is int32 [2], want int32 [3]");
-  forward(tokens_, positions_, wte.Reshape({2, 5}), wpe, y, "wte is fp32 [2, 5], want fp32 [2, 2]");
-  forward(tokens_, positions_, wte, wpe.Reshape({8}), y, "wpe is fp32 [8], want fp32 with 2");
+  forward(tokens_, positions_, wte.Reshape({2, 5}), wpe, y, "wte is $T [2, 5], want $T [2, 2]");
+  forward(tokens_, positions_, wte, wpe.Reshape({8}), y, "wpe is $T [8], want $T with 2");
   forward(tokens_, positions_, wte, wpe, wte.Slice(2, 6).Reshape({3, 2}), "y and wte overlap");
   ExpectRefused([=, this](Stream& s) { EmbeddingBackward(s, tokens_, positions_, y, wte, wte); },
                 "[embedding_backward] dwte and dwpe overlap");
@@ -165,7 +166,7 @@ TEST_P(EmbeddingTest, RefusesWrongArguments) {
       "[embedding_backward] dwpe and dy overlap");
 }
 
-FSDP_INSTANTIATE_OP_TEST(EmbeddingTest);
+FSDP_INSTANTIATE_OP_TEST(EmbeddingTest, kF32);
 
 }  // namespace
 }  // namespace fsdp

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "tests/testing/harness.h"
-#include "tests/testing/same_bits.h"
 
 namespace fsdp {
 namespace {
@@ -16,16 +15,16 @@ double Oracle(double x) {
 constexpr int64_t kSizes[] = {0, 1, 7, 64, 1000};
 
 class GeluTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(GeluTest);
+FSDP_INSTANTIATE_OP_TEST(GeluTest, kF32);
 
 TEST_P(GeluTest, ForwardMatchesOracle) {
   for (const int64_t n : kSizes) {
-    const auto values = Random(n).Vector(n, -8, 8);
+    const auto values = Random(n, dtype()).Vector(n, -8, 8);
     std::vector<double> want;
     for (const double x : values) want.push_back(Oracle(x));
     const View x = Input({n}, values), y = Output({n});
     Run([&](Stream& stream) { GeluForward(stream, x, y); });
-    EXPECT_TRUE(AllNear(Get(y), want, Tolerance(DType::kFloat32, 1)));
+    EXPECT_TRUE(AllNear(Get(y), want, Tolerance(dtype(), 1)));
     Run([&](Stream& stream) { GeluForward(stream, x, x); });
     EXPECT_EQ(Get(x), Get(y)) << "in place";
     Clear();
@@ -39,6 +38,7 @@ TEST_P(GeluTest, KeepsTheDigitsOfItsTail) {
     const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
     values.push_back(x);
     want.push_back(x / (1 + std::exp(-2 * u)));
+    if (std::abs(want.back()) < SmallestNormal(dtype())) values.pop_back(), want.pop_back();
   }
   const int64_t n = values.size();
   const View x = Input({n}, values), y = Output({n});
@@ -46,12 +46,12 @@ TEST_P(GeluTest, KeepsTheDigitsOfItsTail) {
   const auto got = Get(y);
   for (int64_t i = 0; i < n; ++i) ratio.push_back(got[i] / want[i]);
   // u is up to 13 here and exp(2u) turns its absolute error into a relative one.
-  EXPECT_TRUE(AllNear(ratio, std::vector<double>(n, 1), 2 * 13 * Tolerance(DType::kFloat32, 1)));
+  EXPECT_TRUE(AllNear(ratio, std::vector<double>(n, 1), Tolerance(dtype(), 1, 2 * 13)));
 }
 
 TEST_P(GeluTest, ExtremesAndNaN) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const View x = Input({5}, {-1e30, -100, 100, 1e30, nan}), dy = Input({5}, {1, 1, 1, 1, 1});
+  const double nan = std::numeric_limits<double>::quiet_NaN(), large = Largest(dtype());
+  const View x = Input({5}, {-large, -100, 100, large, nan}), dy = Input({5}, {1, 1, 1, 1, 1});
   const View y = Output({5}), dx = Output({5});
   Run([&](Stream& stream) {
     GeluForward(stream, x, y);
@@ -59,8 +59,7 @@ TEST_P(GeluTest, ExtremesAndNaN) {
   });
   const auto out = Get(y), gradient = Get(dx);
   using Values = std::vector<double>;
-  EXPECT_EQ(Values(out.begin(), out.begin() + 4),
-            Values({0, 0, 100, RoundTo(DType::kFloat32, 1e30)}));
+  EXPECT_EQ(Values(out.begin(), out.begin() + 4), Values({0, 0, 100, large}));
   EXPECT_EQ(Values(gradient.begin(), gradient.begin() + 4), Values({0, 0, 1, 1}));
   EXPECT_TRUE(std::isnan(out[4]));
   EXPECT_TRUE(std::isnan(gradient[4]));
@@ -68,7 +67,7 @@ TEST_P(GeluTest, ExtremesAndNaN) {
 
 TEST_P(GeluTest, GradientMatchesFiniteDifferences) {
   for (const int64_t n : kSizes) {
-    Random random(n);
+    Random random(n, dtype());
     const auto values = random.Vector(n, -8, 8), dout = random.Vector(n);
     std::vector<double> want;
     for (int64_t i = 0; i < n; ++i) {
@@ -77,7 +76,7 @@ TEST_P(GeluTest, GradientMatchesFiniteDifferences) {
     const View x = Input({n}, values), dy = Input({n}, dout), dx = Output({n});
     Run([&](Stream& stream) { GeluBackward(stream, x, dy, dx); });
     // x is up to 8: its products with the slope, not of order one, have 8 times the error.
-    EXPECT_TRUE(AllNear(Get(dx), want, 8 * Tolerance(DType::kFloat32, 1)));
+    EXPECT_TRUE(AllNear(Get(dx), want, Tolerance(dtype(), 1, 8)));
     Run([&](Stream& stream) { GeluBackward(stream, x, dy, dy); });
     EXPECT_EQ(Get(dy), Get(dx)) << "in place";
     Clear();
@@ -86,23 +85,21 @@ TEST_P(GeluTest, GradientMatchesFiniteDifferences) {
 
 TEST_P(GeluTest, RefusesWrongArguments) {
   const View x = Output({6}), y = Output({6});
-  ExpectRefused([&](Stream& s) { GeluForward(s, x, Output({5})); }, "[gelu_forward] y is fp32 [5]");
+  ExpectRefused([&](Stream& s) { GeluForward(s, x, Output({5})); }, "[gelu_forward] y is $T [5]");
   ExpectRefused([&](Stream& s) { GeluForward(s, x.Slice(0, 4), x.Slice(1, 4)); }, "overlap");
-  ExpectRefused([&](Stream& s) { GeluForward(s, Output({6}, DType::kBFloat16), y); }, "x is bf16");
   ExpectRefused([&](Stream& s) { GeluBackward(s, x, Output({5}), y); }, "[gelu_backward] dy");
-  ExpectRefused([&](Stream& s) { GeluBackward(s, x, y, Output({7})); }, "dx is fp32 [7]");
+  ExpectRefused([&](Stream& s) { GeluBackward(s, x, y, Output({7})); }, "dx is $T [7]");
 }
 
-TEST(Gelu, BitsDoNotDependOnThreads) {
-  auto x = Floats(Random(3).Vector(5003, -4, 4));
-  ExpectSameBits([&](Stream& stream) {
-    std::vector<float> y(x.size()), dx(x.size());
-    GeluForward(stream, ViewOf(x), ViewOf(y));
-    GeluBackward(stream, ViewOf(x), ViewOf(y), ViewOf(dx));
-    stream.Synchronize();
-    y.insert(y.end(), dx.begin(), dx.end());
-    return y;
-  });
+TEST_P(GeluTest, BitsDoNotDependOnThreads) {
+  const View x = Input({5003}, Random(3, dtype()).Vector(5003, -4, 4));
+  const View y = Output(x.shape), dx = Output(x.shape);
+  ExpectSameBits(
+      [&](Stream& stream) {
+        GeluForward(stream, x, y);
+        GeluBackward(stream, x, y, dx);
+      },
+      {y, dx});
 }
 
 }  // namespace

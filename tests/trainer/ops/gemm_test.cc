@@ -64,7 +64,7 @@ void PrintTo(const Problem& p, std::ostream* out) {
 
 void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
   SCOPED_TRACE(::testing::PrintToString(p) + " threads " + std::to_string(pool.size()));
-  Random random(seed);
+  Random random(seed, DType::kFloat32);
   const Stored a(random, p.ta ? p.k : p.m, p.ta ? p.m : p.k, p.gap);
   const Stored b(random, p.tb ? p.n : p.k, p.tb ? p.k : p.n, p.gap);
   Stored c(random, p.m, p.n, p.gap);
@@ -93,7 +93,7 @@ void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
 }
 
 TEST(Gemm, RandomShapes) {
-  Random random(1);
+  Random random(1, DType::kFloat32);
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads, /*spin=*/false);
     for (int i = 0; i < 60; ++i) {
@@ -145,7 +145,7 @@ TEST(Gemm, NothingToAdd) {
 // bits, because an element's sum knows nothing of its neighbours.
 TEST(Gemm, BitsBelongToTheElement) {
   constexpr int64_t kM = 150, kN = 210, kK = 1000;
-  Random random(11);
+  Random random(11, DType::kFloat32);
   for (int bits = 0; bits < 8; ++bits) {
     const bool ta = bits & 1, tb = bits & 2, plain = bits & 4;
     SCOPED_TRACE(bits);
@@ -178,7 +178,7 @@ TEST(Gemm, BitsBelongToTheElement) {
 // Each tile is finished once, after all of it is there, and nothing is written afterwards.
 TEST(Gemm, FinishSeesFinalValues) {
   constexpr int64_t kN = 500, kK = 1100;
-  Random random(12);
+  Random random(12, DType::kFloat32);
   for (const int64_t m : {3, 40}) {
     for (const bool ta : {false, true}) {
       for (const bool tb : {false, true}) {
@@ -243,7 +243,7 @@ TEST(Gemm, KernelsGiveTheSameBits) {
     GTEST_SKIP() << "this processor has no AVX-512: there is one kernel to run";
   }
   constexpr int64_t kRows = 3, kColumns = 31, kK = 700;
-  Random random(13);
+  Random random(13, DType::kFloat32);
   const std::vector<double> a = random.Vector(kRows * kK), b = random.Vector(kK * 48);
   const std::vector<float> left(a.begin(), a.end()), right(b.begin(), b.end());
   const auto run = [&](const GemmKernels& kernels) {

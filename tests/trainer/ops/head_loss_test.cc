@@ -11,7 +11,6 @@ namespace fsdp {
 namespace {
 
 using Values = std::vector<double>;
-constexpr DType kF32 = DType::kFloat32;
 
 struct Problem {
   int64_t rows, cols, vocab;
@@ -20,8 +19,9 @@ struct Problem {
 };
 
 // A third of the rows has weight zero, and then a target that no table has.
-Problem MakeProblem(uint64_t seed, int64_t rows, int64_t cols, int64_t vocab, float scale) {
-  Random random(seed);
+Problem MakeProblem(DType dtype, uint64_t seed, int64_t rows, int64_t cols, int64_t vocab,
+                    float scale) {
+  Random random(seed, dtype);
   Problem p{rows,
             cols,
             vocab,
@@ -73,10 +73,9 @@ class HeadLossTest : public OpTest {
     x_ = Input({p.rows, p.cols}, p.x);
     w_ = Input({p.vocab, p.cols}, p.w);
     targets_ = Input({p.rows}, p.targets, DType::kInt32);
-    weights_ = Input({p.rows}, p.weights);
-    loss_ = Accumulated({1}, kBefore);
-    workspace_ =
-        Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, DType::kFloat32, DeviceType::kCpu));
+    weights_ = Input({p.rows}, p.weights, kF32);
+    loss_ = Accumulated({1}, kBefore, kF32);
+    workspace_ = Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype(), DeviceType::kCpu));
     dx_ = Output(x_.shape);
     dw_ = Accumulated(w_.shape, kBefore);
   }
@@ -100,18 +99,18 @@ class HeadLossTest : public OpTest {
     return got;
   }
 
+  // dx adds up over the vocabulary, dw over the rows; the logits under both over the columns.
+  void ExpectNear(const Results& got, const Results& want, const Problem& p) const {
+    EXPECT_TRUE(AllNear({got.loss}, {want.loss}, Tolerance(kF32, p.cols)));
+    EXPECT_TRUE(AllNear(got.dx, want.dx, Tolerance(dtype(), p.cols + p.vocab)));
+    EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(dtype(), p.cols + p.rows)));
+  }
+
   View x_, w_, targets_, weights_, loss_, workspace_, dx_, dw_;
 };
 
-// dx adds up over the vocabulary, dw over the rows; the logits under both over the columns.
-void ExpectNear(const Results& got, const Results& want, const Problem& p) {
-  EXPECT_TRUE(AllNear({got.loss}, {want.loss}, Tolerance(kF32, p.cols)));
-  EXPECT_TRUE(AllNear(got.dx, want.dx, Tolerance(kF32, p.cols + p.vocab)));
-  EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(kF32, p.cols + p.rows)));
-}
-
 TEST_P(HeadLossTest, GradientMatchesFiniteDifferences) {
-  const Problem p = MakeProblem(1, 8, 3, 11, /*scale=*/0.75);
+  const Problem p = MakeProblem(dtype(), 1, 8, 3, 11, /*scale=*/0.75);
   Results want = Oracle(p);
   want.dx = NumericGradient(
       [&](const Values& v) {
@@ -133,8 +132,9 @@ TEST_P(HeadLossTest, GradientMatchesFiniteDifferences) {
 TEST_P(HeadLossTest, MatchesOracle) {
   // Scales near one keep the gradients of order one, where the tolerance bites.
   for (const Problem& p :
-       {MakeProblem(2, 1, 3, 1021, 1), MakeProblem(3, 37, 66, 1021, 0.5),
-        MakeProblem(4, 130, 65, 257, 1), MakeProblem(5, 5, 1, 1, 1), MakeProblem(6, 2, 7, 2, 1)}) {
+       {MakeProblem(dtype(), 2, 1, 3, 1021, 1), MakeProblem(dtype(), 3, 37, 66, 1021, 0.5),
+        MakeProblem(dtype(), 4, 130, 65, 257, 1), MakeProblem(dtype(), 5, 5, 1, 1, 1),
+        MakeProblem(dtype(), 6, 2, 7, 2, 1)}) {
     SCOPED_TRACE(std::to_string(p.rows) + " x " + std::to_string(p.cols) + " x " +
                  std::to_string(p.vocab));
     const Results want = Oracle(p), got = ForwardBackward(p);
@@ -151,7 +151,7 @@ TEST_P(HeadLossTest, MatchesOracle) {
 }
 
 TEST_P(HeadLossTest, AFrozenTableChangesNothingElse) {
-  const Problem p = MakeProblem(5, 40, 7, 33, 0.25f);
+  const Problem p = MakeProblem(dtype(), 5, 40, 7, 33, 0.25f);
   const Results want = ForwardBackward(p);
   Clear();
   Upload(p);
@@ -166,14 +166,14 @@ TEST_P(HeadLossTest, AFrozenTableChangesNothingElse) {
 TEST_P(HeadLossTest, SeveralChunksTheLastOneShort) {
   constexpr int64_t kVocab = 1021;
   const int64_t chunk = HeadLossChunkRows(int64_t{1} << 40, kVocab);
-  const Problem p = MakeProblem(7, 2 * chunk + 5, 2, kVocab, 1.0f / 512);
+  const Problem p = MakeProblem(dtype(), 7, 2 * chunk + 5, 2, kVocab, 1.0f / 512);
   const Results want = Oracle(p);
   ExpectNear(ForwardBackward(p), want, p);
   EXPECT_TRUE(AllNear({Forward(p)}, {want.loss}, Tolerance(kF32, p.cols)));
 }
 
 TEST_P(HeadLossTest, RowsOfWeightZeroTakeNoPart) {
-  const Problem p = MakeProblem(8, 31, 5, 67, 1);
+  const Problem p = MakeProblem(dtype(), 8, 31, 5, 67, 1);
   const Results got = ForwardBackward(p);
   Problem fewer = p;
   fewer.rows = 0;
@@ -190,7 +190,7 @@ TEST_P(HeadLossTest, RowsOfWeightZeroTakeNoPart) {
   }
   const Results want = ForwardBackward(fewer);
   EXPECT_EQ(got.loss, want.loss);
-  EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(kF32, p.rows)));
+  EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(dtype(), p.rows)));
 
   Problem none = p;
   none.weights.assign(p.rows, 0);
@@ -204,13 +204,15 @@ TEST_P(HeadLossTest, RowsOfWeightZeroTakeNoPart) {
 TEST_P(HeadLossTest, LargeLogits) {
   const Problem p{2, 1, 3, 1, {1000, -1000}, {1, 0.5, -1}, {1, 0}, {1, 1}};
   const Results got = ForwardBackward(p);
+  Values want_dw = {1000 + 1000, -1000, -1000};
   EXPECT_EQ(got.loss, 500 + 2000);
   EXPECT_EQ(got.dx, (Values{0.5, -2}));
-  EXPECT_EQ(got.dw, (Values{1000 + 1000, -1000, -1000}));
+  for (double& w : want_dw) w += kBefore;
+  EXPECT_EQ(Get(dw_), RoundTo(dtype(), want_dw));
 }
 
 TEST_P(HeadLossTest, ANanInOneRowReachesTheLoss) {
-  Problem p = MakeProblem(9, 3, 2, 5, 1);
+  Problem p = MakeProblem(dtype(), 9, 3, 2, 5, 1);
   p.x[0] = NAN;
   EXPECT_TRUE(std::isnan(Forward(p)));
   EXPECT_TRUE(std::isnan(ForwardBackward(p).loss));
@@ -224,13 +226,13 @@ TEST(HeadLossChunk, RowsAndWorkspaceAreBounded) {
   EXPECT_EQ(HeadLossChunkRows(kMany, 128000), 512);
   EXPECT_EQ(HeadLossChunkRows(kMany, 1 << 23), 16);
   for (const int64_t vocab : {1, 257, 1021, 50257}) {
-    EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab, DType::kFloat32, DeviceType::kCpu),
+    EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab, kF32, DeviceType::kCpu),
               (256 << 20) + 1024 * 16 + 64);
   }
 }
 
 TEST_P(HeadLossTest, RefusesWrongArguments) {
-  Upload(MakeProblem(11, 4, 3, 5, 1));
+  Upload(MakeProblem(dtype(), 11, 4, 3, 5, 1));
   const auto refused = [&](View x, View targets, View loss, View dx, View dw, View workspace,
                            const std::string& message) {
     ExpectRefused(
@@ -240,14 +242,15 @@ TEST_P(HeadLossTest, RefusesWrongArguments) {
         "[head_loss_forward_backward] " + message);
   };
   refused(x_.Reshape({3, 4}), targets_, loss_, dx_, dw_, workspace_,
-          "w is fp32 [5, 3], want fp32 [5, 4]");
+          "w is $T [5, 3], want $T [5, 4]");
   refused(x_, weights_, loss_, dx_, dw_, workspace_, "targets is fp32 [4], want int32 [4]");
-  refused(x_, targets_, dx_, dx_, dw_, workspace_, "loss is fp32 [4, 3], want fp32 [1]");
+  refused(x_, targets_, dx_, dx_, dw_, workspace_, "loss is $T [4, 3], want fp32 [1]");
   refused(x_, targets_, loss_, x_, dw_, workspace_, "dx and x overlap");
   refused(x_, targets_, loss_, dx_, w_, workspace_, "dw and w overlap");
   refused(x_, targets_, loss_, dx_, dw_, workspace_.Slice(0, 100),
           "workspace has 100 bytes, want >= ");
-  refused(x_, targets_, dx_.Slice(2, 1), dx_, dw_, workspace_, "dx and loss overlap");
+  const View first(dx_.data, kF32, {1});
+  refused(x_, targets_, first, dx_, dw_, workspace_, "dx and loss overlap");
   const View all = Workspace(4096);
   refused(x_, targets_, loss_, dx_, dw_, all.Slice(4, 4000), "workspace does not start at a mult");
   ExpectRefused(
@@ -255,9 +258,11 @@ TEST_P(HeadLossTest, RefusesWrongArguments) {
         HeadLossForward(s, x_, w_, targets_, weights_.Slice(0, 3), 1, loss_, workspace_);
       },
       "[head_loss_forward] weights is fp32 [3], want fp32 [4]");
+  EXPECT_THROW(HeadLossWorkspaceBytes(4, 5, DType::kInt32, DeviceType::kCpu),
+               std::invalid_argument);
 }
 
-FSDP_INSTANTIATE_OP_TEST(HeadLossTest);
+FSDP_INSTANTIATE_OP_TEST(HeadLossTest, kF32);
 
 }  // namespace
 }  // namespace fsdp

@@ -1,9 +1,9 @@
 #include "trainer/ops/layer_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/testing/harness.h"
-#include "tests/testing/same_bits.h"
 
 namespace fsdp {
 namespace {
@@ -38,8 +38,8 @@ struct Oracle {
 struct Inputs {
   std::vector<double> x, w, b, dy;
 
-  explicit Inputs(const Case& c) {
-    Random random(42);
+  Inputs(const Case& c, DType dtype) {
+    Random random(42, dtype);
     x = random.Vector(c.rows * c.cols);
     w = random.Vector(c.cols);
     b = random.Vector(c.cols);
@@ -48,18 +48,18 @@ struct Inputs {
 };
 
 class LayerNormTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(LayerNormTest);
+FSDP_INSTANTIATE_OP_TEST(LayerNormTest, kF32);
 
 TEST_P(LayerNormTest, ForwardMatchesOracle) {
   for (const Case& c : kCases) {
-    const Inputs in(c);
+    const Inputs in(c, dtype());
     const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w),
                b = Input({c.cols}, in.b);
-    const View y = Output({c.rows, c.cols}), mean = Output({c.rows}), rstd = Output({c.rows});
+    const View y = Output(x.shape), mean = Output({c.rows}, kF32), rstd = Output({c.rows}, kF32);
     Run([&](Stream& stream) { LayerNormForward(stream, x, w, b, c.eps, y, mean, rstd); });
     const Oracle want(c, in.x, in.w, in.b);
-    const double tolerance = Tolerance(DType::kFloat32, c.cols);
-    EXPECT_TRUE(AllNear(Get(y), want.y, tolerance)) << c.rows << " x " << c.cols;
+    const double tolerance = Tolerance(kF32, c.cols);
+    EXPECT_TRUE(AllNear(Get(y), want.y, Tolerance(dtype(), c.cols))) << c.rows << " x " << c.cols;
     EXPECT_TRUE(AllNear(Get(mean), want.mean, tolerance));
     EXPECT_TRUE(AllNear(Get(rstd), want.rstd, tolerance));
 
@@ -69,22 +69,23 @@ TEST_P(LayerNormTest, ForwardMatchesOracle) {
   }
 }
 
-// mean(x^2) - mean^2 would lose every digit of the variance here.
+// mean(x^2) - mean^2 would lose every digit of the variance here: the mean leaves 11 bits of x.
 TEST_P(LayerNormTest, KeepsDigitsUnderALargeMean) {
   const Case c{1, 64, 1e-5f};
-  Inputs in(c);
-  for (double& v : in.x) v = RoundTo(DType::kFloat32, v + 4096);
+  Inputs in(c, dtype());
+  const double large = 0x1p-11 / Epsilon(dtype());  // 4096 in fp32.
+  for (double& v : in.x) v = RoundTo(dtype(), v + large);
   const View x = Input({1, 64}, in.x), w = Input({64}, in.w), b = Input({64}, in.b);
-  const View y = Output({1, 64}), mean = Output({1}), rstd = Output({1});
+  const View y = Output({1, 64}), mean = Output({1}, kF32), rstd = Output({1}, kF32);
   Run([&](Stream& stream) { LayerNormForward(stream, x, w, b, c.eps, y, mean, rstd); });
-  // The mean alone is rounded: 2^-12 of 4096's last digit, in values of order one.
-  const double tolerance = 4096 * Tolerance(DType::kFloat32, 0);
-  EXPECT_TRUE(AllNear(Get(y), Oracle(c, in.x, in.w, in.b).y, tolerance));
+  // The mean alone is rounded, in fp32, in values of order one.
+  EXPECT_TRUE(
+      AllNear(Get(y), Oracle(c, in.x, in.w, in.b).y, Tolerance(dtype(), 0, std::max(1.0, large))));
 }
 
 TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
   for (const Case& c : kCases) {
-    const Inputs in(c);
+    const Inputs in(c, dtype());
     const auto loss = [&](const auto& x, const auto& w, const auto& b) {
       return Dot(in.dy, Oracle(c, x, w, b).y);
     };
@@ -107,20 +108,20 @@ TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
     const Oracle saved(c, in.x, in.w, in.b);
     const Shape shape{c.rows, c.cols};
     const View x = Input(shape, in.x), w = Input({c.cols}, in.w), dy = Input(shape, in.dy);
-    const View mean = Input({c.rows}, saved.mean), rstd = Input({c.rows}, saved.rstd);
+    const View mean = Input({c.rows}, saved.mean, kF32), rstd = Input({c.rows}, saved.rstd, kF32);
     const View dx = Output(shape), dw = Accumulated({c.cols}), db = Accumulated({c.cols});
-    const View workspace = Workspace(
-        LayerNormBackwardWorkspaceBytes(c.rows, c.cols, DType::kFloat32, DeviceType::kCpu));
+    const View workspace =
+        Workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.cols, dtype(), DeviceType::kCpu));
     const auto run = [&](LayerNormDx mode, const View& to) {
       Set(dw, std::vector<double>(c.cols, 1));
       Set(db, std::vector<double>(c.cols, 1));
       Run([&](Stream& stream) {
         LayerNormBackward(stream, x, w, mean, rstd, dy, mode, to, dw, db, workspace);
       });
-      EXPECT_TRUE(AllNear(Get(dw), want_dw, Tolerance(DType::kFloat32, c.rows + c.cols)));
-      EXPECT_TRUE(AllNear(Get(db), want_db, Tolerance(DType::kFloat32, c.rows + c.cols)));
+      EXPECT_TRUE(AllNear(Get(dw), want_dw, Tolerance(dtype(), c.rows + c.cols)));
+      EXPECT_TRUE(AllNear(Get(db), want_db, Tolerance(dtype(), c.rows + c.cols)));
     };
-    const double tolerance = Tolerance(DType::kFloat32, c.cols);
+    const double tolerance = Tolerance(dtype(), c.cols);
     run(LayerNormDx::kOverwrite, dx);
     EXPECT_TRUE(AllNear(Get(dx), want_dx, tolerance)) << c.rows << " x " << c.cols;
 
@@ -136,7 +137,7 @@ TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
                         db, workspace);
     });
     EXPECT_EQ(Get(sum), Get(dx)) << "without dw";
-    EXPECT_TRUE(AllNear(Get(db), want_db, Tolerance(DType::kFloat32, c.rows + c.cols)));
+    EXPECT_TRUE(AllNear(Get(db), want_db, Tolerance(dtype(), c.rows + c.cols)));
 
     run(LayerNormDx::kOverwrite, dy);
     EXPECT_EQ(Get(dy), Get(dx)) << "in place";
@@ -146,10 +147,10 @@ TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
 
 TEST_P(LayerNormTest, NoRows) {
   const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1}),
-             none = Input({0}, {});
-  const View dw = Accumulated({4}), workspace = Workspace(LayerNormBackwardWorkspaceBytes(
-                                        0, 4, DType::kFloat32, DeviceType::kCpu));
-  const View db = Accumulated({4});
+             none = Input({0}, {}, kF32);
+  const View dw = Accumulated({4}), db = Accumulated({4});
+  const View workspace =
+      Workspace(LayerNormBackwardWorkspaceBytes(0, 4, dtype(), DeviceType::kCpu));
   Run([&](Stream& stream) {
     LayerNormForward(stream, x, w, w, 1e-5f, x, none, none);
     LayerNormBackward(stream, x, w, none, none, dy, LayerNormDx::kOverwrite, dy, dw, db, workspace);
@@ -159,16 +160,16 @@ TEST_P(LayerNormTest, NoRows) {
 
 TEST_P(LayerNormTest, RefusesWrongArguments) {
   const View x = Output({2, 3}), y = Output({2, 3}), dx = Output({2, 3});
-  const View w = Output({3}), b = Output({3}), rows = Output({2}), rstd = Output({2});
+  const View w = Output({3}), b = Output({3}), rows = Output({2}, kF32), rstd = Output({2}, kF32);
   const auto forward = [&](const View& x, const View& w, float eps, const View& y,
                            const View& mean) {
     return [=](Stream& stream) { LayerNormForward(stream, x, w, b, eps, y, mean, rstd); };
   };
-  ExpectRefused(forward(w, w, 1e-5f, y, rows), "[layer_norm_forward] x is fp32 [3]");
-  ExpectRefused(forward(x, rows, 1e-5f, y, rows), "w is fp32 [2], want fp32 [3]");
+  ExpectRefused(forward(w, w, 1e-5f, y, rows), "[layer_norm_forward] x is $T [3]");
+  ExpectRefused(forward(x, Output({2}), 1e-5f, y, rows), "w is $T [2], want $T [3]");
   ExpectRefused(forward(x, w, 0, y, rows), "eps");
-  ExpectRefused(forward(x, w, 1e-5f, Output({3, 2}), rows), "y is fp32 [3, 2]");
-  ExpectRefused(forward(x, w, 1e-5f, y, w), "mean is fp32 [3]");
+  ExpectRefused(forward(x, w, 1e-5f, Output({3, 2}), rows), "y is $T [3, 2]");
+  ExpectRefused(forward(x, w, 1e-5f, y, w), "mean is $T [3]");
   ExpectRefused(forward(Output({2, 0}), Output({0}), 1e-5f, y, rows), "no columns");
   const auto backward = [&](const View& dy, const View& dx, const View& workspace) {
     return [=](Stream& stream) {
@@ -176,32 +177,28 @@ TEST_P(LayerNormTest, RefusesWrongArguments) {
     };
   };
   const View workspace =
-      Workspace(LayerNormBackwardWorkspaceBytes(2, 3, DType::kFloat32, DeviceType::kCpu));
+      Workspace(LayerNormBackwardWorkspaceBytes(2, 3, dtype(), DeviceType::kCpu));
   ExpectRefused(backward(Output({3, 2}), dx, workspace), "[layer_norm_backward] dy");
   ExpectRefused(backward(y, x, workspace), "dx and x overlap");
   ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
+  EXPECT_THROW(LayerNormBackwardWorkspaceBytes(2, 3, DType::kInt32, DeviceType::kCpu),
+               std::invalid_argument);
 }
 
-TEST(LayerNorm, BitsDoNotDependOnThreads) {
+TEST_P(LayerNormTest, BitsDoNotDependOnThreads) {
   const int64_t rows = 117, cols = 70;
-  Random random(1);
-  auto x = Floats(random.Vector(rows * cols)), w = Floats(random.Vector(cols));
-  auto dy = Floats(random.Vector(rows * cols));
-  ExpectSameBits([&](Stream& stream) {
-    std::vector<float> y(rows * cols), mean(rows), rstd(rows), dx(rows * cols, 1);
-    std::vector<float> dw(cols, 1), db(cols, 2);
-    std::vector<float> workspace(
-        LayerNormBackwardWorkspaceBytes(rows, cols, DType::kFloat32, DeviceType::kCpu) / 4);
-    const Shape shape{rows, cols};
-    LayerNormForward(stream, ViewOf(x, shape), ViewOf(w), ViewOf(w), 1e-5f, ViewOf(y, shape),
-                     ViewOf(mean), ViewOf(rstd));
-    LayerNormBackward(stream, ViewOf(x, shape), ViewOf(w), ViewOf(mean), ViewOf(rstd),
-                      ViewOf(dy, shape), LayerNormDx::kAdd, ViewOf(dx, shape), ViewOf(dw),
-                      ViewOf(db), ViewOf(workspace));
-    stream.Synchronize();
-    for (const auto* part : {&dx, &dw, &db}) y.insert(y.end(), part->begin(), part->end());
-    return y;
-  });
+  const Inputs in({rows, cols, 1e-5f}, dtype());
+  const View x = Input({rows, cols}, in.x), w = Input({cols}, in.w), dy = Input(x.shape, in.dy);
+  const View y = Output(x.shape), mean = Output({rows}, kF32), rstd = Output({rows}, kF32);
+  const View dx = Accumulated(x.shape), dw = Accumulated({cols}), db = Accumulated({cols}, 2);
+  const View workspace =
+      Workspace(LayerNormBackwardWorkspaceBytes(rows, cols, dtype(), DeviceType::kCpu));
+  ExpectSameBits(
+      [&](Stream& stream) {
+        LayerNormForward(stream, x, w, w, 1e-5f, y, mean, rstd);
+        LayerNormBackward(stream, x, w, mean, rstd, dy, LayerNormDx::kAdd, dx, dw, db, workspace);
+      },
+      {y, dx, dw, db});
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ class LinearTest : public OpTest {
 };
 
 TEST_P(LinearTest, ForwardMatchesOracle) {
-  Random random(1);
+  Random random(1, dtype());
   for (const WeightLayout layout : kLayouts) {
     for (const Case& c : {Case{1, 1, 1, layout},
                           {5, 3, 7, layout},
@@ -95,7 +95,7 @@ TEST_P(LinearTest, ForwardMatchesOracle) {
       SCOPED_TRACE(::testing::PrintToString(c));
       const Values x = random.Vector(c.rows * c.in), w = random.Vector(c.in * c.out);
       const Values b = random.Vector(c.out);
-      const double tolerance = Tolerance(DType::kFloat32, c.in);
+      const double tolerance = Tolerance(dtype(), c.in);
       EXPECT_TRUE(AllNear(Forward(c, x, w, b), Oracle(c, x, w, b), tolerance));
       EXPECT_EQ(cost().flops, 2.0 * c.rows * c.in * c.out + 1.0 * c.rows * c.out);
       EXPECT_TRUE(AllNear(Forward(c, x, w, {}), Oracle(c, x, w, {}), tolerance));
@@ -106,7 +106,7 @@ TEST_P(LinearTest, ForwardMatchesOracle) {
 }
 
 TEST_P(LinearTest, GradientMatchesFiniteDifferences) {
-  Random random(2);
+  Random random(2, dtype());
   for (const WeightLayout layout : kLayouts) {
     const Case c{5, 4, 3, layout};
     SCOPED_TRACE(::testing::PrintToString(c));
@@ -119,15 +119,15 @@ TEST_P(LinearTest, GradientMatchesFiniteDifferences) {
         NumericGradient([&](const Values& v) { return Dot(dy, Oracle(c, x, v, b)); }, w);
     const auto db =
         NumericGradient([&](const Values& v) { return Dot(dy, Oracle(c, x, w, v)); }, b);
-    EXPECT_TRUE(AllNear(got.dx, dx, Tolerance(DType::kFloat32, c.out)));
-    EXPECT_TRUE(AllNear(got.dw, dw, Tolerance(DType::kFloat32, c.rows)));
-    EXPECT_TRUE(AllNear(got.db, db, Tolerance(DType::kFloat32, c.rows)));
+    EXPECT_TRUE(AllNear(got.dx, dx, Tolerance(dtype(), c.out)));
+    EXPECT_TRUE(AllNear(got.dw, dw, Tolerance(dtype(), c.rows)));
+    EXPECT_TRUE(AllNear(got.db, db, Tolerance(dtype(), c.rows)));
   }
 }
 
 // A product each for dx and dW, and the sum for db: none is forgotten, each reads what it reads.
 TEST_P(LinearTest, BackwardSaysWhatEachKernelCosts) {
-  const int64_t rows = 3, in = 4, out = 5;
+  const int64_t rows = 3, in = 4, out = 5, bytes = SizeOf(dtype());
   for (const WeightLayout layout : kLayouts) {
     const bool in_out = layout == WeightLayout::kInOut;
     const Shape shape = in_out ? Shape{in, out} : Shape{out, in};
@@ -141,23 +141,23 @@ TEST_P(LinearTest, BackwardSaysWhatEachKernelCosts) {
               (std::vector<int64_t>{rows, in, out}));
     EXPECT_EQ(first.b_transposed, in_out);
     EXPECT_FALSE(first.adds);
-    EXPECT_EQ(costs()[0].cost.bytes_read, 4 * (rows * out + in * out));
+    EXPECT_EQ(costs()[0].cost.bytes_read, bytes * (rows * out + in * out));
     const Product& second = costs()[1].product;
     EXPECT_EQ((std::vector<int64_t>{second.m, second.n, second.k}),
               (std::vector<int64_t>{shape[0], shape[1], rows}));
     EXPECT_TRUE(second.a_transposed && second.adds);
-    EXPECT_EQ(costs()[1].cost.bytes_read, 4 * (rows * in + in * out));
+    EXPECT_EQ(costs()[1].cost.bytes_read, bytes * (rows * in + in * out));
     EXPECT_EQ(costs()[2].kind, KernelKind::kMemory);
     EXPECT_EQ(costs()[2].cost.flops, rows * out);
     // A frozen weight: dy is the bias's to read.
     Run([&](Stream& s) { LinearBackward(s, x, w, layout, dy, std::nullopt, std::nullopt, db); });
     ASSERT_EQ(costs().size(), 1u);
-    EXPECT_EQ(costs()[0].cost.bytes_read, 4 * (rows * out + out));
+    EXPECT_EQ(costs()[0].cost.bytes_read, bytes * (rows * out + out));
   }
 }
 
 TEST_P(LinearTest, BackwardMatchesOracle) {
-  Random random(3);
+  Random random(3, dtype());
   for (const WeightLayout layout : kLayouts) {
     for (const Case& c : {Case{1, 1, 1, layout}, {67, 130, 300, layout}, {515, 31, 77, layout}}) {
       SCOPED_TRACE(::testing::PrintToString(c));
@@ -165,9 +165,9 @@ TEST_P(LinearTest, BackwardMatchesOracle) {
       const Values dy = random.Vector(c.rows * c.out);
       const Gradients got = Backward(c, x, w, dy), want = OracleBackward(c, x, w, dy);
       EXPECT_EQ(cost().flops, 4.0 * c.rows * c.in * c.out + 1.0 * c.rows * c.out);
-      EXPECT_TRUE(AllNear(got.dx, want.dx, Tolerance(DType::kFloat32, c.out)));
-      EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(DType::kFloat32, c.rows)));
-      EXPECT_TRUE(AllNear(got.db, want.db, Tolerance(DType::kFloat32, c.rows)));
+      EXPECT_TRUE(AllNear(got.dx, want.dx, Tolerance(dtype(), c.out)));
+      EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(dtype(), c.rows)));
+      EXPECT_TRUE(AllNear(got.db, want.db, Tolerance(dtype(), c.rows)));
       const Gradients again = Backward(c, x, w, dy);
       EXPECT_EQ(got.dx, again.dx);
       EXPECT_EQ(got.dw, again.dw);
@@ -180,7 +180,7 @@ TEST_P(LinearTest, BackwardMatchesOracle) {
 // What is left out changes nothing of the rest, and its operand is not read.
 TEST_P(LinearTest, EachGradientAlone) {
   const Case c{5, 4, 3, WeightLayout::kInOut};
-  Random random(4);
+  Random random(4, dtype());
   const Values x = random.Vector(c.rows * c.in), w = random.Vector(c.in * c.out);
   const Values dy = random.Vector(c.rows * c.out);
   const Gradients want = Backward(c, x, w, dy);
@@ -198,7 +198,7 @@ TEST_P(LinearTest, EachGradientAlone) {
 
 // The activation on the way gives the bits that it gives by itself, forward and backward.
 TEST_P(LinearTest, GeluOnTheWay) {
-  Random random(6);
+  Random random(6, dtype());
   for (const WeightLayout layout : kLayouts) {
     for (const Case& c : {Case{1, 1, 1, layout}, {67, 130, 300, layout}, {259, 515, 66, layout}}) {
       SCOPED_TRACE(::testing::PrintToString(c));
@@ -240,22 +240,20 @@ TEST_P(LinearTest, GeluOnTheWay) {
 
 TEST_P(LinearTest, NoRows) {
   const Case c{0, 4, 3, WeightLayout::kOutIn};
-  const Values w = Random(5).Vector(c.in * c.out);
+  const Values w = Random(5, dtype()).Vector(c.in * c.out);
   EXPECT_EQ(Backward(c, {}, w, {}).dw, Values(c.in * c.out));
 }
 
 TEST_P(LinearTest, RefusesWrongArguments) {
   const auto kInOut = WeightLayout::kInOut;
   const View x = Output({5, 4}), w = Output({4, 3}), b = Output({3}), y = Output({5, 3});
-  const View half = Output({5, 3}, DType::kBFloat16);
   const auto forward = [&](View vx, View vw, View vb, View vy, const std::string& message) {
     ExpectRefused([=](Stream& s) { LinearForward(s, vx, vw, kInOut, vb, vy); },
                   "[linear_forward] " + message);
   };
-  forward(x.Reshape({20}), w, b, y, "x is fp32 [20], want fp32 with 2 dimensions");
-  forward(x, w.Reshape({3, 4}), b, y, "w is fp32 [3, 4], want fp32 [4, 3]");
-  forward(x, w, b, half, "y is bf16 [5, 3], want fp32 with 2 dimensions");
-  forward(x, w, y.Slice(0, 4), y, "b is fp32 [4], want fp32 [3]");
+  forward(x.Reshape({20}), w, b, y, "x is $T [20], want $T with 2 dimensions");
+  forward(x, w.Reshape({3, 4}), b, y, "w is $T [3, 4], want $T [4, 3]");
+  forward(x, w, y.Slice(0, 4), y, "b is $T [4], want $T [3]");
   forward(x, w, y.Slice(2, 3), y, "y and b overlap");
   forward(x, y.Slice(3, 12).Reshape({4, 3}), b, y, "y and w overlap");
   const auto backward = [&](View vdy, std::optional<View> dx, std::optional<View> dw,
@@ -264,8 +262,8 @@ TEST_P(LinearTest, RefusesWrongArguments) {
                   "[linear_backward] " + message);
   };
   backward(y, {}, {}, {}, "nothing to compute");
-  backward(y.Slice(0, 12).Reshape({4, 3}), x, {}, {}, "dy is fp32 [4, 3], want fp32 [5, 3]");
-  backward(y, w, {}, {}, "dx is fp32 [4, 3], want fp32 [5, 4]");
+  backward(y.Slice(0, 12).Reshape({4, 3}), x, {}, {}, "dy is $T [4, 3], want $T [5, 3]");
+  backward(y, w, {}, {}, "dx is $T [4, 3], want $T [5, 4]");
   backward(y, x, {}, {}, "dx and x overlap");
   backward(y, {}, w, {}, "dw and w overlap");
   backward(y, {}, {}, y.Slice(0, 3), "db and dy overlap");
@@ -273,12 +271,12 @@ TEST_P(LinearTest, RefusesWrongArguments) {
   ExpectRefused([&](Stream& s) { LinearGeluForward(s, x, w, kInOut, b, y, y); },
                 "[linear_gelu_forward] u and y overlap");
   ExpectRefused([&](Stream& s) { LinearGeluForward(s, x, w, kInOut, b, x, y); },
-                "[linear_gelu_forward] u is fp32 [5, 4], want fp32 [5, 3]");
+                "[linear_gelu_forward] u is $T [5, 4], want $T [5, 3]");
   ExpectRefused([&](Stream& s) { LinearGeluBackward(s, u, x, w, kInOut, y, x, {}, {}); },
                 "[linear_gelu_backward] ");
 }
 
-FSDP_INSTANTIATE_OP_TEST(LinearTest);
+FSDP_INSTANTIATE_OP_TEST(LinearTest, kF32);
 
 }  // namespace
 }  // namespace fsdp

@@ -19,8 +19,8 @@ constexpr float kScale = 1.75f;
 
 struct Inputs {
   Values x, a, b, y, dy;
-  explicit Inputs(const Case& c) {
-    Random random(7);
+  Inputs(const Case& c, DType dtype) {
+    Random random(7, dtype);
     x = random.Vector(c.rows * c.in);
     a = random.Vector(c.rank * c.in);
     b = random.Vector(c.out * c.rank);
@@ -46,17 +46,17 @@ Values Oracle(const Case& c, const Values& x, const Values& a, const Values& b, 
 }
 
 class LoraTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(LoraTest);
+FSDP_INSTANTIATE_OP_TEST(LoraTest, kF32);
 
 TEST_P(LoraTest, ForwardMatchesOracle) {
   for (const Case& c : kCases) {
-    const Inputs in(c);
+    const Inputs in(c, dtype());
     const View x = Input({c.rows, c.in}, in.x), a = Input({c.rank, c.in}, in.a);
     const View b = Input({c.out, c.rank}, in.b), y = Input({c.rows, c.cols}, in.y);
     const View u = Output({c.rows, c.rank});
     Run([&](Stream& stream) { LoraForward(stream, x, a, b, kScale, c.column, u, y); });
     // A sum of `rank` products, of which one factor is itself a sum.
-    const double tolerance = kScale * c.rank * Tolerance(DType::kFloat32, c.in + c.rank);
+    const double tolerance = kScale * c.rank * Tolerance(dtype(), c.in + c.rank);
     EXPECT_TRUE(AllNear(Get(y), Oracle(c, in.x, in.a, in.b, in.y), tolerance));
     EXPECT_EQ(cost().flops, 2.0 * c.rows * c.rank * (c.in + c.out));
     Clear();
@@ -65,7 +65,7 @@ TEST_P(LoraTest, ForwardMatchesOracle) {
 
 TEST_P(LoraTest, GradientMatchesFiniteDifferences) {
   for (const Case& c : {kCases[0], kCases[1], Case{6, 9, 5, 3, 11, 4}}) {
-    const Inputs in(c);
+    const Inputs in(c, dtype());
     const auto loss = [&](const Values& x, const Values& a, const Values& b) {
       return Dot(in.dy, Oracle(c, x, a, b, in.y));
     };
@@ -83,13 +83,13 @@ TEST_P(LoraTest, GradientMatchesFiniteDifferences) {
     const View got_dx = Accumulated(x.shape), got_da = Accumulated(a.shape);
     const View got_db = Accumulated(b.shape);
     const View workspace =
-        Workspace(LoraBackwardWorkspaceBytes(c.rows, c.rank, DType::kFloat32, DeviceType::kCpu));
+        Workspace(LoraBackwardWorkspaceBytes(c.rows, c.rank, dtype(), DeviceType::kCpu));
     Run([&](Stream& stream) {
       LoraBackward(stream, x, u, a, b, kScale, dy, c.column, got_dx, got_da, got_db, workspace);
     });
     EXPECT_EQ(cost().flops, 4.0 * c.rows * c.rank * (c.in + c.out));
-    const double tolerance = kScale * std::max({c.rank, c.out, c.rows}) *
-                             Tolerance(DType::kFloat32, c.in + c.out + c.rows);
+    const double tolerance =
+        kScale * std::max({c.rank, c.out, c.rows}) * Tolerance(dtype(), c.in + c.out + c.rows);
     EXPECT_TRUE(AllNear(Get(got_dx), dx, tolerance));
     EXPECT_TRUE(AllNear(Get(got_da), da, tolerance));
     EXPECT_TRUE(AllNear(Get(got_db), db, tolerance));
@@ -107,17 +107,16 @@ TEST_P(LoraTest, GradientMatchesFiniteDifferences) {
 
 TEST_P(LoraTest, RefusesWrongArguments) {
   const View x = Output({3, 4}), a = Output({2, 4}), b = Output({5, 2}), u = Output({3, 2});
-  const View y = Output({3, 6}),
-             workspace =
-                 Workspace(LoraBackwardWorkspaceBytes(3, 2, DType::kFloat32, DeviceType::kCpu));
+  const View y = Output({3, 6});
+  const View workspace = Workspace(LoraBackwardWorkspaceBytes(3, 2, dtype(), DeviceType::kCpu));
   const auto forward = [&](const View& a, const View& b, int64_t column, const View& u) {
     return [=](Stream& s) { LoraForward(s, x, a, b, 1, column, u, y); };
   };
-  ExpectRefused(forward(Output({2, 3}), b, 0, u), "[lora_forward] a is fp32 [2, 3]");
-  ExpectRefused(forward(a, Output({5, 3}), 0, u), "b is fp32 [5, 3]");
+  ExpectRefused(forward(Output({2, 3}), b, 0, u), "[lora_forward] a is $T [2, 3]");
+  ExpectRefused(forward(a, Output({5, 3}), 0, u), "b is $T [5, 3]");
   ExpectRefused(forward(a, b, 2, u), "columns are not all in y");
   ExpectRefused(forward(a, b, -1, u), "columns are not all in y");
-  ExpectRefused(forward(a, b, 0, Output({3, 3})), "u is fp32 [3, 3]");
+  ExpectRefused(forward(a, b, 0, Output({3, 3})), "u is $T [3, 3]");
   ExpectRefused([=](Stream& s) { LoraBackward(s, x, u, a, b, 1, y, 0, x, {}, {}, workspace); },
                 "[lora_backward] dx and x overlap");
   ExpectRefused([=, dx = Output({3, 4})](

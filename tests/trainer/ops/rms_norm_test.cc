@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "tests/testing/harness.h"
-#include "tests/testing/same_bits.h"
 
 namespace fsdp {
 namespace {
@@ -35,8 +34,8 @@ struct Oracle {
 struct Inputs {
   Values x, w, dy;
 
-  explicit Inputs(const Case& c) {
-    Random random(42);
+  Inputs(const Case& c, DType dtype) {
+    Random random(42, dtype);
     x = random.Vector(c.rows * c.cols);
     w = random.Vector(c.cols);
     dy = random.Vector(c.rows * c.cols);
@@ -65,18 +64,18 @@ Gradients Differences(const Case& c, const Inputs& in) {
 }
 
 class RmsNormTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(RmsNormTest);
+FSDP_INSTANTIATE_OP_TEST(RmsNormTest, kF32);
 
 TEST_P(RmsNormTest, ForwardMatchesOracle) {
   for (const Case& c : kCases) {
-    const Inputs in(c);
+    const Inputs in(c, dtype());
     const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w);
-    const View y = Output({c.rows, c.cols}), r = Output({c.rows});
+    const View y = Output({c.rows, c.cols}), r = Output({c.rows}, kF32);
     Run([&](Stream& stream) { RmsNormForward(stream, x, w, c.eps, y, r); });
     const Oracle want(c, in.x, in.w);
-    const double tolerance = Tolerance(DType::kFloat32, c.cols);
+    const double tolerance = Tolerance(dtype(), c.cols);
     EXPECT_TRUE(AllNear(Get(y), want.y, tolerance)) << c.rows << " x " << c.cols;
-    EXPECT_TRUE(AllNear(Get(r), want.r, tolerance));
+    EXPECT_TRUE(AllNear(Get(r), want.r, Tolerance(kF32, c.cols)));
 
     Run([&](Stream& stream) { RmsNormForward(stream, x, w, c.eps, x, r); });
     EXPECT_EQ(Get(x), Get(y)) << "in place";
@@ -86,20 +85,20 @@ TEST_P(RmsNormTest, ForwardMatchesOracle) {
 
 TEST_P(RmsNormTest, GradientMatchesFiniteDifferences) {
   for (const Case& c : kCases) {
-    const Inputs in(c);
+    const Inputs in(c, dtype());
     const Gradients want = Differences(c, in);
     const Shape shape{c.rows, c.cols};
     const View x = Input(shape, in.x), w = Input({c.cols}, in.w), dy = Input(shape, in.dy);
-    const View r = Input({c.rows}, Oracle(c, in.x, in.w).r);
+    const View r = Input({c.rows}, Oracle(c, in.x, in.w).r, kF32);
     const View dx = Output(shape), dw = Accumulated({c.cols});
     const View workspace =
-        Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, DType::kFloat32, DeviceType::kCpu));
+        Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, dtype(), DeviceType::kCpu));
     const auto run = [&](RmsNormDx mode, const View& to) {
       Set(dw, Values(c.cols, 1));
       Run([&](Stream& stream) { RmsNormBackward(stream, x, w, r, dy, mode, to, dw, workspace); });
-      EXPECT_TRUE(AllNear(Get(dw), want.dw, Tolerance(DType::kFloat32, c.rows + c.cols)));
+      EXPECT_TRUE(AllNear(Get(dw), want.dw, Tolerance(dtype(), c.rows + c.cols)));
     };
-    const double tolerance = Tolerance(DType::kFloat32, c.cols);
+    const double tolerance = Tolerance(dtype(), c.cols);
     run(RmsNormDx::kOverwrite, dx);
     EXPECT_TRUE(AllNear(Get(dx), want.dx, tolerance)) << c.rows << " x " << c.cols;
 
@@ -125,7 +124,7 @@ TEST_P(RmsNormTest, GradientMatchesFiniteDifferences) {
 TEST_P(RmsNormTest, HeadsAreRows) {
   const int64_t batch = 2, seq = 3, all = 5, first = 1, count = 2, cols = 6;
   const Case c{batch * seq * count, cols, 1e-5f};
-  const Inputs in(c);
+  const Inputs in(c, dtype());
   const Oracle want(c, in.x, in.w);
   const Gradients gradients = Differences(c, in);
   const Shape shape{batch, seq, all, cols};
@@ -140,27 +139,25 @@ TEST_P(RmsNormTest, HeadsAreRows) {
   const View x = Input(shape, spread(in.x, 0.5)), w = Input({cols}, in.w);
   const View dy = Input(shape, spread(in.dy, 0.25));
   const View y = Accumulated(shape, 7), dx = Accumulated(shape, 8), dw = Accumulated({cols});
-  const View r = Output({batch, seq, count});
+  const View r = Output({batch, seq, count}, kF32);
   const View workspace =
-      Workspace(RmsNormBackwardWorkspaceBytes(c.rows, cols, DType::kFloat32, DeviceType::kCpu));
+      Workspace(RmsNormBackwardWorkspaceBytes(c.rows, cols, dtype(), DeviceType::kCpu));
   const auto heads = [&](const View& view) { return Heads(view, first, count); };
   Run([&](Stream& stream) {
     RmsNormForward(stream, heads(x), w, c.eps, heads(y), r);
     RmsNormBackward(stream, heads(x), w, r, heads(dy), heads(dx), dw, workspace);
   });
-  const double tolerance = Tolerance(DType::kFloat32, cols);
+  const double tolerance = Tolerance(dtype(), cols);
   EXPECT_TRUE(AllNear(Get(y), spread(want.y, 7), tolerance));
-  EXPECT_TRUE(AllNear(Get(r), want.r, tolerance));
+  EXPECT_TRUE(AllNear(Get(r), want.r, Tolerance(kF32, cols)));
   EXPECT_TRUE(AllNear(Get(dx), spread(gradients.dx, 8), tolerance));
-  EXPECT_TRUE(AllNear(Get(dw), gradients.dw, Tolerance(DType::kFloat32, c.rows + cols)));
+  EXPECT_TRUE(AllNear(Get(dw), gradients.dw, Tolerance(dtype(), c.rows + cols)));
 }
 
 TEST_P(RmsNormTest, NoRows) {
   const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1});
-  const View none = Input({0}, {});
-  const View dw = Accumulated({4}),
-             workspace =
-                 Workspace(RmsNormBackwardWorkspaceBytes(0, 4, DType::kFloat32, DeviceType::kCpu));
+  const View none = Input({0}, {}, kF32), dw = Accumulated({4});
+  const View workspace = Workspace(RmsNormBackwardWorkspaceBytes(0, 4, dtype(), DeviceType::kCpu));
   Run([&](Stream& stream) {
     RmsNormForward(stream, x, w, 1e-5f, x, none);
     RmsNormBackward(stream, x, w, none, dy, RmsNormDx::kOverwrite, dy, dw, workspace);
@@ -170,55 +167,55 @@ TEST_P(RmsNormTest, NoRows) {
 
 TEST_P(RmsNormTest, RefusesWrongArguments) {
   const View x = Output({2, 3}), y = Output({2, 3}), dx = Output({2, 3});
-  const View w = Output({3}), dw = Output({3}), r = Output({2});
+  const View w = Output({3}), dw = Output({3}), r = Output({2}, kF32);
   const auto forward = [&](const View& x, const View& w, float eps, const View& y, const View& r) {
     return [=](Stream& stream) { RmsNormForward(stream, x, w, eps, y, r); };
   };
-  ExpectRefused(forward(w, w, 1e-5f, y, r), "[rms_norm_forward] x is fp32 [3]");
-  ExpectRefused(forward(x, r, 1e-5f, y, r), "w is fp32 [2], want fp32 [3]");
+  ExpectRefused(forward(w, w, 1e-5f, y, r), "[rms_norm_forward] x is $T [3]");
+  ExpectRefused(forward(x, Output({2}), 1e-5f, y, r), "w is $T [2], want $T [3]");
   ExpectRefused(forward(x, w, -1, y, r), "eps");
-  ExpectRefused(forward(x, w, 1e-5f, Output({3, 2}), r), "y is fp32 [3, 2]");
-  ExpectRefused(forward(x, w, 1e-5f, y, w), "r is fp32 [3]");
+  ExpectRefused(forward(x, w, 1e-5f, Output({3, 2}), r), "y is $T [3, 2]");
+  ExpectRefused(forward(x, w, 1e-5f, y, w), "r is $T [3], want fp32 [2]");
   ExpectRefused(forward(Output({2, 0}), Output({0}), 1e-5f, y, r), "no columns");
-  ExpectRefused(forward(x, w, 1e-5f, y, y.Slice(0, 2)), "r and y overlap");
+  const View inside(y.data, kF32, {2});
+  ExpectRefused(forward(x, w, 1e-5f, y, inside), "r and y overlap");
   const auto backward = [&](const View& dy, const View& dx, const View& workspace) {
     return [=](Stream& stream) {
       RmsNormBackward(stream, x, w, r, dy, RmsNormDx::kOverwrite, dx, dw, workspace);
     };
   };
-  const View workspace =
-      Workspace(RmsNormBackwardWorkspaceBytes(2, 3, DType::kFloat32, DeviceType::kCpu));
+  const View workspace = Workspace(RmsNormBackwardWorkspaceBytes(2, 3, dtype(), DeviceType::kCpu));
   ExpectRefused(backward(Output({3, 2}), dx, workspace), "[rms_norm_backward] dy");
   ExpectRefused(backward(y, x, workspace), "dx and x overlap");
   ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
+  EXPECT_THROW(RmsNormBackwardWorkspaceBytes(2, 3, DType::kInt32, DeviceType::kCpu),
+               std::invalid_argument);
 
-  const View heads = Output({1, 2, 4, 3}), head_r = Output({1, 2, 2});
+  const View heads = Output({1, 2, 4, 3}), head_r = Output({1, 2, 2}, kF32);
   const auto on_heads = [&](const Heads& x, const Heads& y, const View& r) {
     return [=](Stream& stream) { RmsNormForward(stream, x, w, 1e-5f, y, r); };
   };
   ExpectRefused(on_heads({heads, 3, 2}, {heads, 0, 2}, head_r),
                 "x is heads 3 to 5 of [1, 2, 4, 3]");
   ExpectRefused(on_heads({heads, 0, 2}, {heads, 0, 1}, head_r), "y has 1 heads, want 2");
-  ExpectRefused(on_heads({heads, 0, 2}, {heads, 0, 2}, Output({1, 2, 4})), "r is fp32 [1, 2, 4]");
+  ExpectRefused(on_heads({heads, 0, 2}, {heads, 0, 2}, Output({1, 2, 4}, kF32)),
+                "r is fp32 [1, 2, 4]");
 }
 
-TEST(RmsNorm, BitsDoNotDependOnThreads) {
+TEST_P(RmsNormTest, BitsDoNotDependOnThreads) {
   const int64_t rows = 117, cols = 70;
-  Random random(1);
-  auto x = Floats(random.Vector(rows * cols)), w = Floats(random.Vector(cols));
-  auto dy = Floats(random.Vector(rows * cols));
-  ExpectSameBits([&](Stream& stream) {
-    std::vector<float> y(rows * cols), r(rows), dx(rows * cols, 1), dw(cols, 1);
-    std::vector<float> workspace(
-        RmsNormBackwardWorkspaceBytes(rows, cols, DType::kFloat32, DeviceType::kCpu) / 4);
-    const Shape shape{rows, cols};
-    RmsNormForward(stream, ViewOf(x, shape), ViewOf(w), 1e-5f, ViewOf(y, shape), ViewOf(r));
-    RmsNormBackward(stream, ViewOf(x, shape), ViewOf(w), ViewOf(r), ViewOf(dy, shape),
-                    RmsNormDx::kAdd, ViewOf(dx, shape), ViewOf(dw), ViewOf(workspace));
-    stream.Synchronize();
-    for (const auto* part : {&dx, &dw}) y.insert(y.end(), part->begin(), part->end());
-    return y;
-  });
+  const Inputs in({rows, cols, 1e-5f}, dtype());
+  const View x = Input({rows, cols}, in.x), w = Input({cols}, in.w), dy = Input(x.shape, in.dy);
+  const View y = Output(x.shape), r = Output({rows}, kF32);
+  const View dx = Accumulated(x.shape), dw = Accumulated({cols});
+  const View workspace =
+      Workspace(RmsNormBackwardWorkspaceBytes(rows, cols, dtype(), DeviceType::kCpu));
+  ExpectSameBits(
+      [&](Stream& stream) {
+        RmsNormForward(stream, x, w, 1e-5f, y, r);
+        RmsNormBackward(stream, x, w, r, dy, RmsNormDx::kAdd, dx, dw, workspace);
+      },
+      {y, dx, dw});
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ class StepParametersTest : public OpTest {
     return block;
   }
 };
-FSDP_INSTANTIATE_OP_TEST(StepParametersTest);
+FSDP_INSTANTIATE_OP_TEST(StepParametersTest, kF32);
 
 TEST_P(StepParametersTest, InputsComeApart) {
   const View inputs = InputBlock(StepInputs{.lr = 9, .mean_scale = 1.5f, .stop = 1, .save = 0.25f});
