@@ -5,21 +5,12 @@
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {
-namespace {
-
-bool IsFloat(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
-}
-
-}  // namespace
 
 void Cast(Stream& stream, ConstView x, View y) {
   constexpr const char* kOp = "cast";
   const Arguments args(kOp);
-  if (!IsFloat(x.dtype) || !IsFloat(y.dtype)) {
-    args.Fail("x is " + std::string(Name(x.dtype)) + " and y " + std::string(Name(y.dtype)) +
-              ", want fp32, bf16 or fp16");
-  }
+  args.CheckDType("x", x.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
+  args.CheckDType("y", y.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
   args.CheckElements("x", x, x.dtype, y.NumElements());
   args.CheckElements("y", y, y.dtype, y.NumElements());
   if (x.dtype == y.dtype) return Copy(stream, x, y);

@@ -13,11 +13,9 @@ bool IsInt32(float value) {
   return value >= -0x1p31f && value < 0x1p31f && std::trunc(value) == value;
 }
 
-// The same dtype for all, one of those that are added up.
+// Of what is added up.
 void CheckSummable(const Arguments& args, const View& y) {
-  if (y.dtype != DType::kFloat32 && y.dtype != DType::kBFloat16 && y.dtype != DType::kFloat16) {
-    args.Fail("y is " + std::string(Name(y.dtype)) + ", want fp32, bf16 or fp16");
-  }
+  args.CheckDType("y", y.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
 }
 
 // Of an addition an element.
@@ -33,12 +31,12 @@ void Add(Stream& stream, ConstView a, ConstView b, View y) {
   constexpr const char* kOp = "add";
   const Arguments args(kOp);
   const int64_t n = y.NumElements();
+  CheckSummable(args, y);
   args.CheckElements("a", a, y.dtype, n);
   args.CheckElements("b", b, y.dtype, n);
   args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "a", a);
   args.CheckSameOrDisjoint("y", y, "b", b);
-  CheckSummable(args, y);
   stream.Enqueue({kOp, {a, b}, {y}, {AddCost(a, b, y)}, {OnCpu(AddCpu, a, b, y)}});
 }
 
@@ -46,10 +44,10 @@ void Accumulate(Stream& stream, ConstView x, View y) {
   constexpr const char* kOp = "accumulate";
   const Arguments args(kOp);
   const int64_t n = y.NumElements();
+  CheckSummable(args, y);
   args.CheckElements("x", x, y.dtype, n);
   args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
-  CheckSummable(args, y);
   stream.Enqueue({kOp, {x}, {y}, {AddCost(x, y, y)}, {OnCpu(AddCpu, y, x, y)}});
 }
 
@@ -73,7 +71,8 @@ void Fill(Stream& stream, float value, View y) {
       if (!IsInt32(value)) args.Fail("int32 does not hold " + std::to_string(value));
       return enqueue(static_cast<uint32_t>(static_cast<int32_t>(value)));
     default:
-      args.Fail("y is " + std::string(Name(y.dtype)) + ", want fp32, bf16, fp16 or int32");
+      args.CheckDType("y", y.dtype,
+                      {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt32});
   }
 }
 

@@ -142,6 +142,10 @@ TEST_P(AdamWTest, RefusesWrongArguments) {
                 "g is $T [3]");
   ExpectRefused([&](Stream& s) { AdamW(s, {}, rules, factors, p, g, p, m, v); },
                 "coefficient is fp32 [4]");
+  ExpectDTypesRefused("adamw", [&](Stream& s) {
+    const View p = Output({4}, kF32), m = Output({4}, kF32), v = Output({4}, kF32);
+    AdamW(s, {}, rules, factors, Output({1}, kF32), Output({4}), p, m, v);
+  });
 }
 
 TEST_P(AdamWTest, NoTwoTensorsOverlap) {

@@ -95,6 +95,12 @@ TEST_P(AttentionCachedTest, RefusesWrongArguments) {
                 "cache_v and workspace overlap");
   EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, DeviceType::kCpu),
                std::invalid_argument);
+  ExpectDTypesRefused("attention_cached", [&](Stream& s) {
+    const AttentionInputs in{Heads(Output({2, 1, 5, 4}), 0, 5), Heads(Output({2, 1, 1, 4}), 0, 1),
+                             Heads(Output({2, 1, 1, 4}), 0, 1), Output({2, 1}, DType::kInt32)};
+    const View k = Output({2, 5, 1, 4}), v = Output({2, 5, 1, 4});
+    AttentionCached(s, in, k, v, Output({2, 1, 5, 4}), workspace);
+  });
 }
 
 }  // namespace

@@ -519,6 +519,22 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
     EXPECT_THROW(bytes(c.Dims(), DType::kInt32, DeviceType::kCpu), std::invalid_argument);
     EXPECT_THROW(bytes(c.Dims(), dtype(), DeviceType::kSim), std::invalid_argument);
   }
+  const auto inputs = [&] {
+    const View positions = Output({1, 4}, DType::kInt32), keys = Output({1, 2}, DType::kInt32);
+    const Heads q(Output({1, 4, 4, 8}), 0, 4), k(Output({1, 4, 2, 8}), 0, 2);
+    return AttentionInputs{q, k, Heads(Output({1, 4, 2, 8}), 0, 2), positions, {0.5, 0, keys}};
+  };
+  ExpectDTypesRefused("attention_forward", [&](Stream& s) {
+    const AttentionInputs in = inputs();
+    AttentionForward(s, in, Output(c.Q()), Output(c.Lse(), kF32), workspace);
+  });
+  ExpectDTypesRefused("attention_backward", [&](Stream& s) {
+    const AttentionInputs in = inputs();
+    const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), dout = Output(c.Q());
+    const Heads dq(Output({1, 4, 4, 8}), 0, 4), dk(Output({1, 4, 2, 8}), 0, 2);
+    const Heads dv(Output({1, 4, 2, 8}), 0, 2);
+    AttentionBackward(s, in, out, lse, dout, {dq, dk, dv}, workspace);
+  });
 }
 
 TEST_P(AttentionTest, BitsDoNotDependOnThreads) {

@@ -117,6 +117,7 @@ TEST_P(CastTest, RefusesWrongArguments) {
   ExpectRefused([&](Stream& s) { Cast(s, x, Output({5}, DType::kBFloat16)); }, "[cast] x is fp32");
   const View inside(x.data, DType::kBFloat16, {6});
   ExpectRefused([&](Stream& s) { Cast(s, x, inside); }, "overlap");
+  ExpectDTypesRefused("cast", [&](Stream& s) { Cast(s, Output({6}), Output({6})); });
 }
 
 }  // namespace

@@ -83,6 +83,9 @@ TEST_P(DropoutTest, RefusesWrongArguments) {
   ExpectRefused(drop(x, Output({2}, DType::kInt32), 0.5, y), "keys is int32 [2]");
   ExpectRefused(drop(x, keys, 0.5, Output({2, 5})), "y is $T [2, 5]");
   ExpectRefused(drop(x.Reshape({12}), keys, 0.5, y), "x is $T [12]");
+  ExpectDTypesRefused("dropout", [&](Stream& s) {
+    Dropout(s, Output({2, 6}), Output({2, 2}, DType::kInt32), 0, 0.5, Output({2, 6}));
+  });
 }
 
 TEST_P(DropoutTest, BitsDoNotDependOnThreads) {

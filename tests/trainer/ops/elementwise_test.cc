@@ -74,6 +74,8 @@ TEST_P(ElementwiseTest, RefusesWrongArguments) {
   ExpectRefused([&](Stream& s) { Copy(s, a, five); }, "[copy] x is $T [6]");
   ExpectRefused([&](Stream& s) { Copy(s, a, Output({6}, DType::kInt32)); }, "want int32");
   ExpectRefused([&](Stream& s) { Copy(s, a.Slice(0, 5), a.Slice(1, 5)); }, "overlap");
+  ExpectDTypesRefused("add", [&](Stream& s) { Add(s, Output({6}), Output({6}), Output({6})); });
+  ExpectDTypesRefused("accumulate", [&](Stream& s) { Accumulate(s, Output({6}), Output({6})); });
 }
 
 }  // namespace

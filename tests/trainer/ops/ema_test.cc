@@ -56,6 +56,8 @@ TEST_P(EmaTest, RefusesWrongArguments) {
   ExpectRefused([&](Stream& s) { Ema(s, 0.9, c, Output({5}), e); }, "p is $T [5]");
   ExpectRefused([&](Stream& s) { Ema(s, 0.9, p, p, e); }, "coefficient");
   ExpectRefused([&](Stream& s) { Ema(s, 0.9, c, e, e); }, "overlap");
+  ExpectDTypesRefused("ema",
+                      [&](Stream& s) { Ema(s, 0.9, Output({1}, kF32), Output({4}), Output({4})); });
 }
 
 TEST_P(EmaTest, BitsDoNotDependOnThreads) {

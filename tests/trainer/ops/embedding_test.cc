@@ -164,6 +164,14 @@ TEST_P(EmbeddingTest, RefusesWrongArguments) {
         EmbeddingBackward(s, tokens_, positions_, wpe.Slice(0, 6).Reshape({3, 2}), wte, wpe);
       },
       "[embedding_backward] dwpe and dy overlap");
+  ExpectDTypesRefused("embedding_forward", [&](Stream& s) {
+    const View tokens = Output({3}, DType::kInt32), positions = Output({3}, DType::kInt32);
+    EmbeddingForward(s, tokens, positions, Output({5, 2}), Output({4, 2}), Output({3, 2}));
+  });
+  ExpectDTypesRefused("embedding_backward", [&](Stream& s) {
+    const View tokens = Output({3}, DType::kInt32), positions = Output({3}, DType::kInt32);
+    EmbeddingBackward(s, tokens, positions, Output({3, 2}), Output({5, 2}), Output({4, 2}));
+  });
 }
 
 FSDP_INSTANTIATE_OP_TEST(EmbeddingTest, kF32);

@@ -89,6 +89,9 @@ TEST_P(GeluTest, RefusesWrongArguments) {
   ExpectRefused([&](Stream& s) { GeluForward(s, x.Slice(0, 4), x.Slice(1, 4)); }, "overlap");
   ExpectRefused([&](Stream& s) { GeluBackward(s, x, Output({5}), y); }, "[gelu_backward] dy");
   ExpectRefused([&](Stream& s) { GeluBackward(s, x, y, Output({7})); }, "dx is $T [7]");
+  ExpectDTypesRefused("gelu_forward", [&](Stream& s) { GeluForward(s, Output({6}), Output({6})); });
+  ExpectDTypesRefused("gelu_backward",
+                      [&](Stream& s) { GeluBackward(s, Output({6}), Output({6}), Output({6})); });
 }
 
 TEST_P(GeluTest, BitsDoNotDependOnThreads) {

@@ -258,6 +258,15 @@ TEST_P(HeadLossTest, RefusesWrongArguments) {
         HeadLossForward(s, x_, w_, targets_, weights_.Slice(0, 3), 1, loss_, workspace_);
       },
       "[head_loss_forward] weights is fp32 [3], want fp32 [4]");
+  const auto forward = [&](Stream& s, bool gradients) {
+    const View x = Output({4, 3}), w = Output({5, 3}), targets = Output({4}, DType::kInt32);
+    const View weights = Output({4}, kF32), loss = Output({1}, kF32);
+    if (!gradients) return HeadLossForward(s, x, w, targets, weights, 1, loss, workspace_);
+    HeadLossForwardBackward(s, x, w, targets, weights, 1, loss, Output({4, 3}), Output({5, 3}),
+                            workspace_);
+  };
+  ExpectDTypesRefused("head_loss_forward", [&](Stream& s) { forward(s, false); });
+  ExpectDTypesRefused("head_loss_forward_backward", [&](Stream& s) { forward(s, true); });
   EXPECT_THROW(HeadLossWorkspaceBytes(4, 5, DType::kInt32, DeviceType::kCpu),
                std::invalid_argument);
 }

@@ -183,6 +183,16 @@ TEST_P(LayerNormTest, RefusesWrongArguments) {
   ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
   EXPECT_THROW(LayerNormBackwardWorkspaceBytes(2, 3, DType::kInt32, DeviceType::kCpu),
                std::invalid_argument);
+  ExpectDTypesRefused("layer_norm_forward", [&](Stream& s) {
+    const View x = Output({2, 3}), w = Output({3}), b = Output({3}), y = Output({2, 3});
+    LayerNormForward(s, x, w, b, 1e-5f, y, Output({2}, kF32), Output({2}, kF32));
+  });
+  ExpectDTypesRefused("layer_norm_backward", [&](Stream& s) {
+    const View x = Output({2, 3}), w = Output({3}), dy = Output({2, 3}), dx = Output({2, 3});
+    const View mean = Output({2}, kF32), rstd = Output({2}, kF32);
+    LayerNormBackward(s, x, w, mean, rstd, dy, LayerNormDx::kOverwrite, dx, Output({3}),
+                      Output({3}), workspace);
+  });
 }
 
 TEST_P(LayerNormTest, BitsDoNotDependOnThreads) {

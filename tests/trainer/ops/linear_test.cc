@@ -274,6 +274,14 @@ TEST_P(LinearTest, RefusesWrongArguments) {
                 "[linear_gelu_forward] u is $T [5, 4], want $T [5, 3]");
   ExpectRefused([&](Stream& s) { LinearGeluBackward(s, u, x, w, kInOut, y, x, {}, {}); },
                 "[linear_gelu_backward] ");
+  ExpectDTypesRefused("linear_gelu_forward", [&](Stream& s) {
+    const View x = Output({5, 4}), w = Output({4, 3}), b = Output({3}), u = Output({5, 3});
+    LinearGeluForward(s, x, w, kInOut, b, u, Output({5, 3}));
+  });
+  ExpectDTypesRefused("linear_gelu_backward", [&](Stream& s) {
+    const View u = Output({5, 4}), x = Output({5, 4}), w = Output({4, 3}), dy = Output({5, 3});
+    LinearGeluBackward(s, u, x, w, kInOut, dy, Output({5, 4}), Output({4, 3}), Output({3}));
+  });
 }
 
 FSDP_INSTANTIATE_OP_TEST(LinearTest, kF32);

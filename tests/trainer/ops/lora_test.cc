@@ -122,6 +122,15 @@ TEST_P(LoraTest, RefusesWrongArguments) {
   ExpectRefused([=, dx = Output({3, 4})](
                     Stream& s) { LoraBackward(s, x, u, a, b, 1, y, 0, dx, a, {}, workspace); },
                 "da and a overlap");
+  ExpectDTypesRefused("lora_forward", [&](Stream& s) {
+    const View x = Output({3, 4}), a = Output({2, 4}), b = Output({5, 2}), u = Output({3, 2});
+    LoraForward(s, x, a, b, 1, 0, u, Output({3, 6}));
+  });
+  ExpectDTypesRefused("lora_backward", [&](Stream& s) {
+    const View x = Output({3, 4}), u = Output({3, 2}), a = Output({2, 4}), b = Output({5, 2});
+    const View dy = Output({3, 6}), dx = Output({3, 4}), da = Output({2, 4}), db = Output({5, 2});
+    LoraBackward(s, x, u, a, b, 1, dy, 0, dx, da, db, workspace);
+  });
 }
 
 }  // namespace

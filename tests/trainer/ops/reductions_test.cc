@@ -101,6 +101,12 @@ TEST_P(ReductionsTest, RefusesWrongArguments) {
                 "[clip_coefficient] max_norm");
   ExpectRefused([&](Stream& s) { ClipCoefficient(s, one, scale, 1, norm, norm); }, "overlap");
   ExpectRefused([&](Stream& s) { ClipCoefficient(s, x, scale, 1, norm, one); }, "sum_of_squares");
+  ExpectDTypesRefused("sum_of_squares",
+                      [&](Stream& s) { SumOfSquares(s, Output({6}), Output({1}, kF32)); });
+  ExpectDTypesRefused("clip_coefficient", [&](Stream& s) {
+    const auto one = [&] { return Output({1}, kF32); };
+    ClipCoefficient(s, one(), one(), 1, one(), one());
+  });
 }
 
 TEST_P(ReductionsTest, BitsDoNotDependOnThreads) {

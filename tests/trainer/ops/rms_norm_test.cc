@@ -200,6 +200,21 @@ TEST_P(RmsNormTest, RefusesWrongArguments) {
   ExpectRefused(on_heads({heads, 0, 2}, {heads, 0, 1}, head_r), "y has 1 heads, want 2");
   ExpectRefused(on_heads({heads, 0, 2}, {heads, 0, 2}, Output({1, 2, 4}, kF32)),
                 "r is fp32 [1, 2, 4]");
+  ExpectDTypesRefused("rms_norm_forward", [&](Stream& s) {
+    RmsNormForward(s, Output({2, 3}), Output({3}), 1e-5f, Output({2, 3}), Output({2}, kF32));
+  });
+  ExpectDTypesRefused("rms_norm_backward", [&](Stream& s) {
+    const View x = Output({2, 3}), dy = Output({2, 3}), dx = Output({2, 3}), r = Output({2}, kF32);
+    RmsNormBackward(s, x, Output({3}), r, dy, RmsNormDx::kOverwrite, dx, Output({3}), workspace);
+  });
+  const auto some = [&] { return Heads(Output({1, 2, 4, 3}), 0, 2); };
+  ExpectDTypesRefused("rms_norm_forward", [&](Stream& s) {
+    RmsNormForward(s, some(), Output({3}), 1e-5f, some(), Output({1, 2, 2}, kF32));
+  });
+  ExpectDTypesRefused("rms_norm_backward", [&](Stream& s) {
+    const View r = Output({1, 2, 2}, kF32);
+    RmsNormBackward(s, some(), Output({3}), r, some(), some(), Output({3}), workspace);
+  });
 }
 
 TEST_P(RmsNormTest, BitsDoNotDependOnThreads) {

@@ -117,6 +117,13 @@ TEST_P(RopeTest, RefusesWrongArguments) {
         RopeTable(s, {1, 2, 3}, 1, table);
       },
       "[rope_table] table is fp32 [5, 2, 2], want fp32 [5, 2, 3]");
+  ExpectDTypesRefused("rope", [&](Stream& s) {
+    const View table = Output({5, 2, 2}, kF32), positions = Output({1, 3}, DType::kInt32);
+    Rope(s, table, positions, RopeDirection::kForward, {Output({1, 3, 2, 4}), 0, 2});
+  });
+  ExpectDTypesRefused("rope_table", [&](Stream& s) {
+    RopeTable(s, {1, 2}, 1, Output({5, 2, 2}, kF32));
+  });
 }
 
 TEST_P(RopeTest, BitsDoNotDependOnThreads) {

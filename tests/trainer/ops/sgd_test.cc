@@ -116,6 +116,10 @@ TEST_P(SgdTest, RefusesWrongArguments) {
   ExpectRefused([&](Stream& s) { Sgd(s, {}, rules, c, c, g, p, View()); }, "factors is fp32 [1]");
   ExpectRefused([&](Stream& s) { Sgd(s, {}, rules, factors, c, Output({5}), p, View()); },
                 "g is $T [5]");
+  ExpectDTypesRefused("sgd", [&](Stream& s) {
+    const View c = Output({1}, kF32), g = Output({4}), p = Output({4}, kF32), b = Output({4}, kF32);
+    Sgd(s, {.momentum = 0.9}, rules, factors, c, g, p, b);
+  });
 }
 
 TEST_P(SgdTest, BitsDoNotDependOnThreadsOrRules) {

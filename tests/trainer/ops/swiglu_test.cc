@@ -113,6 +113,12 @@ TEST_P(SwigluTest, RefusesWrongArguments) {
         SwigluBackward(s, x, dx.Slice(0, 6).Reshape({2, 3}), dx);
       },
       "dx and dy overlap");
+  ExpectDTypesRefused("swiglu_forward", [&](Stream& s) {
+    SwigluForward(s, Output({2, 6}), Output({2, 3}));
+  });
+  ExpectDTypesRefused("swiglu_backward", [&](Stream& s) {
+    SwigluBackward(s, Output({2, 6}), Output({2, 3}), Output({2, 6}));
+  });
 }
 
 TEST_P(SwigluTest, BitsDoNotDependOnThreads) {
