@@ -274,6 +274,13 @@ TEST_P(LinearTest, RefusesWrongArguments) {
                 "[linear_gelu_forward] u is $T [5, 4], want $T [5, 3]");
   ExpectRefused([&](Stream& s) { LinearGeluBackward(s, u, x, w, kInOut, y, x, {}, {}); },
                 "[linear_gelu_backward] ");
+  ExpectDTypesRefused("linear_forward", [&](Stream& s) {
+    LinearForward(s, Output({5, 4}), Output({4, 3}), kInOut, Output({3}), Output({5, 3}));
+  });
+  ExpectDTypesRefused("linear_backward", [&](Stream& s) {
+    const View x = Output({5, 4}), w = Output({4, 3}), dy = Output({5, 3});
+    LinearBackward(s, x, w, kInOut, dy, Output({5, 4}), Output({4, 3}), Output({3}));
+  });
   ExpectDTypesRefused("linear_gelu_forward", [&](Stream& s) {
     const View x = Output({5, 4}), w = Output({4, 3}), b = Output({3}), u = Output({5, 3});
     LinearGeluForward(s, x, w, kInOut, b, u, Output({5, 3}));
