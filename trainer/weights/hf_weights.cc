@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "models/hf_names.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/whole_file.h"
@@ -12,20 +13,19 @@
 namespace fsdp {
 namespace {
 
-// The names that classes give to the model below their heads.
-constexpr std::string_view kTrunks[] = {"transformer.", "model."};
-
 std::string WithoutTrunk(const std::string& name) {
-  for (const std::string_view trunk : kTrunks) {
-    if (name.starts_with(trunk)) return name.substr(trunk.size());
+  for (const HfNames& family : kHfNames) {
+    if (name.starts_with(family.trunk)) return name.substr(family.trunk.size());
   }
   return name;
 }
 
-// What older files hold besides weights: causal masks of GPT-2, rotary frequencies, a tied head.
+// What older files hold besides weights, and a tied head.
 bool IsOfNoUse(const std::string& name) {
-  for (const std::string_view end : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"}) {
-    if (name.ends_with(end)) return true;
+  for (const HfNames& family : kHfNames) {
+    for (const std::string_view end : family.unused) {
+      if (name.ends_with(end)) return true;
+    }
   }
   return name == "lm_head.weight";  // Asked for where it is not tied.
 }
