@@ -1,0 +1,81 @@
+// The object that a config.json is, key by key.
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_OBJECT_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_OBJECT_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/core/json_reader.h"
+
+namespace fsdp {
+
+// What is not computed here: a key, and the values that it may have all the same.
+struct HfFeature {
+  const char* key;
+  std::vector<const char*> harmless;  // JSON texts; null always is.
+};
+
+// An object key by key: null counts as absent. What has not been asked for at the end is ignored.
+class HfObject {
+ public:
+  explicit HfObject(JsonValue json) : json_(std::move(json)) {}
+
+  [[noreturn]] void Refuse(const std::string& key, const std::string& reason) const {
+    json_.Refuse(key, reason);
+  }
+
+  std::optional<JsonValue> Find(const std::string& key) {
+    asked_.insert(key);
+    return json_.Find(key);
+  }
+  bool Holds(const std::string& key) const { return json_.Has(key); }  // Null, too.
+
+  std::optional<int64_t> Integer(const std::string& key) {
+    const auto value = Find(key);
+    return value ? std::optional(value->Integer()) : std::nullopt;
+  }
+  std::optional<double> Real(const std::string& key) {
+    const auto value = Find(key);
+    return value ? std::optional(value->Number()) : std::nullopt;
+  }
+  std::optional<std::string> Text(const std::string& key) {
+    const auto value = Find(key);
+    return value ? std::optional(value->Text()) : std::nullopt;
+  }
+  std::optional<bool> Boolean(const std::string& key) {
+    const auto value = Find(key);
+    return value ? std::optional(value->Boolean()) : std::nullopt;
+  }
+
+  // What is not computed here must be absent or have one of these values, which are JSON texts and
+  // mean that there is nothing of it to compute.
+  void WantOneOf(const std::string& key, const std::vector<const char*>& values) {
+    const auto value = Find(key);
+    if (!value) return;
+    std::string list;
+    for (const char* v : values) {
+      if (value->Is(v)) return;
+      list.append(list.empty() ? "" : " and ").append(v);
+    }
+    value->Refuse(value->Show() + " is not in this version, only " +
+                  (list.empty() ? "null" : list));
+  }
+
+  std::vector<std::pair<std::string, JsonValue>> Unasked() const {
+    auto members = json_.Members();
+    std::erase_if(members, [&](const auto& member) { return asked_.count(member.first) > 0; });
+    return members;
+  }
+
+ private:
+  const JsonValue json_;
+  std::set<std::string> asked_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_OBJECT_H_
