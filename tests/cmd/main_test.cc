@@ -1,4 +1,4 @@
-// The binary as a shell sees it: what goes to which stream, and the exit codes of interface.md.
+// The binary as a shell sees it: what goes to which stream, and the exit codes.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

@@ -29,7 +29,7 @@ struct RunPlan {
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
                 const MemoryLimits& limits = MemoryLimits());
 
-std::string PlanToJson(const RunPlan& plan);  // interface.md; what is not known yet is null.
+std::string PlanToJson(const RunPlan& plan);  // What is not known yet is null.
 std::string PlanToText(const RunPlan& plan);
 
 // Throws MemoryError that says by how much it does not fit, with the cheapest cures first: each is

@@ -107,7 +107,7 @@ Type<E> OneOf(std::vector<std::string> names, const Later& later) {
   return Type<E>(OneOfNames(std::move(names), later, kOps));
 }
 
-// An enum with NamesOf(). `later`: what interface.md knows and this version does not.
+// An enum with NamesOf(). `later`: names that are known and not in this version.
 template <typename E>
 Type<E> OneOf(const Later& later = Later()) {
   static constexpr auto kNames = NamesOf(E{});

@@ -194,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:19: optimizer.name: want `adamw` or `sgd`, got 3"},
         {"PathForName", "run: {name: a/b}",
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
-        // What interface.md has and this version has not.
+        // What is known and not in this version.
         {"LaterDevice", "run: {device: cuda}",
          "r.yaml:3:15: run.device: `cuda`: not in this version (want `auto`, `cpu` or `sim`)"},
         {"LaterStrategy", "fsdp: {sharding_strategy: hybrid_shard}",
