@@ -119,6 +119,16 @@ class Floors(unittest.TestCase):
                         rooms = {"/".join(user.split("/")[:2]) for user in there}
                         self.assertGreater(len(rooms), 10, "name the rooms")
 
+    def test_long_files_are_named(self):
+        named = re.search(r"\*\*Three files are long.*?(?=\n- |\Z)", DESIGN, re.S)[0]
+        long = set()
+        for top in ("cmd", "models", "trainer"):
+            for path in (ROOT / top).rglob("*"):
+                limit = {".h": 200, ".cc": 500}.get(path.suffix)
+                if limit and path.read_text().count("\n") > limit:
+                    long.add(path.relative_to(ROOT / top).as_posix())
+        self.assertEqual(long, set(re.findall(r"`([\w/]+\.(?:h|cc))`", named)))
+
 
 if __name__ == "__main__":
     unittest.main()
