@@ -16,7 +16,7 @@ Participants, besides ours:
   ...+malloc       the same with glibc told to keep freed memory, as PyTorch's tuning guide advises in
                    kind: its tensors then do not fault in new pages in every step
   gemm             the matrix products of one of our steps alone, with our own kernels: the limit
-  NAME:KEY=VALUE,...   ours with other settings; `ranks` may be one of them
+  NAME:KEY=VALUE,...   ours with other settings; `ranks` may be one of them, and `binary`: another build
 """
 
 import argparse
@@ -134,8 +134,8 @@ class Bench:
 
 
 class Ours(turns.Participant):
-    def __init__(self, bench, name, ranks, threads, extra=()):
-        self.bench, self.name = bench, name
+    def __init__(self, bench, name, ranks, threads, extra=(), binary=None):
+        self.bench, self.name, self.binary = bench, name, binary or bench.args.binary
         self.ranks, self.threads, self.extra = ranks, threads, list(extra)
         self.steps_of_turn = 1
         self.records = []
@@ -143,7 +143,7 @@ class Ours(turns.Participant):
     def start(self):
         directory = self.bench.directory / f"run-{self.name.replace(':', '-').replace('/', '-')}"
         settings = self.bench.settings(self.ranks, self.threads, self.extra)
-        command = [self.bench.args.binary, "--config", self.bench.recipe]
+        command = [self.binary, "--config", self.bench.recipe]
         for setting in [*settings, f"run.dir={directory}"]:
             command += ["--set", setting]
         recipe = resolve(self.bench.args.binary, self.bench.recipe, settings)
@@ -298,14 +298,16 @@ def make_participants(bench):
             participants.append(Gemm(bench, name, args.world, threads))
         elif ":" in name:
             name, _, settings = name.partition(":")
-            ranks, extra = args.world, []
+            ranks, extra, binary = args.world, [], None
             for setting in settings.split(","):
                 if setting.startswith("ranks="):
                     ranks = int(setting.removeprefix("ranks="))
+                elif setting.startswith("binary="):
+                    binary = pathlib.Path(setting.removeprefix("binary=")).resolve()
                 else:
                     extra.append(setting)
             threads_here = args.threads or max(1, cores // ranks)
-            participants.append(Ours(bench, name, ranks, threads_here, extra))
+            participants.append(Ours(bench, name, ranks, threads_here, extra, binary))
         elif args.world == 1 or name.startswith(("fsdp2", "ddp")):
             participants.append(Torch(bench, name, args.world, threads))
         else:
