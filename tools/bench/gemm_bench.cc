@@ -77,7 +77,7 @@ int Main(std::vector<int> threads) {
         const GemmOperand left{a.data + copy * p.m * p.k, p.ta ? p.m : p.k, p.ta};
         const GemmOperand right{b.data + copy * p.k * p.n, p.tb ? p.k : p.n, p.tb};
         const double from = Seconds();
-        Gemm(*pools[i], p.m, p.n, p.k, left, right, c.data + copy * p.m * p.n, p.n,
+        Gemm(*pools[i], p.m, p.n, p.k, left, right, {c.data + copy * p.m * p.n, p.n},
              {.beta = p.ta ? 1.0f : 0.0f});
         best[i] = std::min(best[i], Seconds() - from);
       }

@@ -358,7 +358,7 @@ OpLimits MeasureLimits(const OpBenchOptions& options) {
     const int64_t m = shapes.batch * shapes.seq, n = shapes.intermediate, k = shapes.hidden;
     const View a = tensors.Float({m, k}), b = tensors.Float({k, n}), c = tensors.Float({m, n});
     const auto gemm = [=](ThreadPool& pool, const View& a, const View& b, const View& c) {
-      Gemm(pool, m, n, k, {a.As<float>(), k}, {b.As<float>(), n}, c.As<float>(), n);
+      Gemm(pool, m, n, k, {a.As<float>(), k}, {b.As<float>(), n}, {c.As<float>(), n});
     };
     const double seconds = FastestCall(options, device, *stream, [&](Stream& s) {
       s.Enqueue({"gemm", {}, {}, {}, {OnCpu(gemm, a, b, c)}});

@@ -115,7 +115,7 @@ std::vector<double> StepProductsBench::Run() {
     const GemmOperand b{Floats(b_), p.b_transposed ? p.k : p.n, p.b_transposed};
     const double begin = Seconds();
     for (int64_t i = 0; i < p.count; ++i) {
-      Gemm(pool_, p.m, p.n, p.k, a, b, Floats(c_), p.n, {.beta = p.adds ? 1.0f : 0.0f});
+      Gemm(pool_, p.m, p.n, p.k, a, b, {Floats(c_), p.n}, {.beta = p.adds ? 1.0f : 0.0f});
     }
     seconds.push_back(Seconds() - begin);
   }

@@ -82,7 +82,7 @@ void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
   Stored again = c;
   const auto run = [&](Stored& out) {
     Gemm(pool, p.m, p.n, p.k, {a.values.data(), a.stride, p.ta}, {b.values.data(), b.stride, p.tb},
-         out.values.data(), out.stride,
+         {out.values.data(), out.stride},
          {.alpha = p.alpha, .beta = p.beta, .bias = p.bias ? bias.data() : nullptr});
   };
   run(c);
@@ -134,11 +134,11 @@ TEST(Gemm, ManyBlocks) {
 TEST(Gemm, NothingToAdd) {
   ThreadPool pool(2, /*spin=*/false);
   std::vector<float> c = {1, 2, 3, 4};
-  Gemm(pool, 2, 2, 0, {nullptr, 1}, {nullptr, 2}, c.data(), 2, {.beta = 0.5f});
+  Gemm(pool, 2, 2, 0, {nullptr, 1}, {nullptr, 2}, {c.data(), 2}, {.beta = 0.5f});
   EXPECT_EQ(c, (std::vector<float>{0.5f, 1, 1.5f, 2}));
-  Gemm(pool, 2, 2, 0, {nullptr, 1}, {nullptr, 2}, c.data(), 2);
+  Gemm(pool, 2, 2, 0, {nullptr, 1}, {nullptr, 2}, {c.data(), 2});
   EXPECT_EQ(c, std::vector<float>(4));
-  Gemm(pool, 0, 5, 3, {nullptr, 3}, {nullptr, 5}, nullptr, 5);
+  Gemm(pool, 0, 5, 3, {nullptr, 3}, {nullptr, 5}, {nullptr, 5});
 }
 
 // Rows of one product, by itself and among others, split among any number of threads: the same
@@ -159,7 +159,7 @@ TEST(Gemm, BitsBelongToTheElement) {
       GemmOptions options;
       if (!plain) options = {.alpha = 0.7f, .beta = 0.9f, .bias = bias.data() + col};
       Gemm(pool, rows, cols, kK, {a.values.data() + row * (ta ? 1 : a.stride), a.stride, ta},
-           {b.values.data() + col * (tb ? b.stride : 1), b.stride, tb}, c.data(), cols, options);
+           {b.values.data() + col * (tb ? b.stride : 1), b.stride, tb}, {c.data(), cols}, options);
       return c;
     };
     const std::vector<float> whole = product(1, 0, kM, 0, kN);
@@ -187,9 +187,9 @@ TEST(Gemm, FinishSeesFinalValues) {
         ThreadPool pool(2, /*spin=*/false);
         std::vector<float> want(m * kN), c(m * kN), seen(m * kN);
         const GemmOperand left{a.values.data(), a.stride, ta}, right{b.values.data(), b.stride, tb};
-        Gemm(pool, m, kN, kK, left, right, want.data(), kN);
+        Gemm(pool, m, kN, kK, left, right, {want.data(), kN});
         std::vector<int> calls(m * kN);
-        Gemm(pool, m, kN, kK, left, right, c.data(), kN, {.finish = [&](const GemmTile& tile) {
+        Gemm(pool, m, kN, kK, left, right, {c.data(), kN}, {.finish = [&](const GemmTile& tile) {
                for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
                  for (int64_t j = tile.col; j < tile.col + tile.cols; ++j) {
                    ++calls[i * kN + j];
@@ -256,12 +256,13 @@ TEST(Gemm, KernelsGiveTheSameBits) {
       }
     }
     GemmStrip s = {};
-    s.a = left.data();
-    s.a_row = kK;
-    s.a_k = 1;
-    s.b = packed.data();
-    s.b_tile = kernels.cols * kK;
-    s.b_k = kernels.cols;
+    constexpr int64_t kStep = sizeof(float);
+    s.a = reinterpret_cast<const char*>(left.data());
+    s.a_row = kK * kStep;
+    s.a_k = kStep;
+    s.b = reinterpret_cast<const char*>(packed.data());
+    s.b_tile = kernels.cols * kK * kStep;
+    s.b_k = kernels.cols * kStep;
     s.c = c.data();
     s.c_row = kColumns;
     s.rows = kRows;

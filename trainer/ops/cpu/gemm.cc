@@ -12,7 +12,10 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/ops/cpu/convert.h"
 #include "trainer/ops/cpu/gemm_kernels.h"
+#include "trainer/ops/cpu/gemm_pack.h"
+#include "trainer/ops/cpu/gemm_pairs.h"
 #include "trainer/ops/cpu/isa.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -45,6 +48,10 @@ constexpr double kMinProductsPerThread = 5e5;
 
 // Products of so few rows are bound by reading B, so B is read where it lies.
 constexpr int64_t kFewRows = 16;
+constexpr int64_t kFewRowsCols = int64_t{1} << 16;  // Columns at a time.
+
+// Bytes of a packed factor's step of k.
+constexpr int64_t kStep = sizeof(float);
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -67,14 +74,17 @@ class Scratch {
   }
   float* b() { return Data(); }
   float* a() { return Data() + kB; }
+  float* c() { return Data() + kB + kA; }  // Sums of a C that cannot keep them.
 
  private:
   // Floats, with what TileStep() adds.
   static constexpr int64_t kA = kMaxPackedRows * (kMaxK + 16);
   static constexpr int64_t kB = kMaxPackedBytes / int64_t{sizeof(float)} + 1024;
+  static constexpr int64_t kC =
+      std::max(kMaxPackedRows * kMaxPackedBytes / (kMaxK * kStep), kFewRows* kFewRowsCols);
   static constexpr int64_t kLargePage = int64_t{2} << 20;
   static constexpr int64_t kBytes =
-      ((kA + kB) * int64_t{sizeof(float)} + kLargePage - 1) / kLargePage * kLargePage;
+      ((kA + kB + kC) * int64_t{sizeof(float)} + kLargePage - 1) / kLargePage * kLargePage;
 
   float* Data() {
     if (mapped_ == nullptr) {
@@ -95,124 +105,34 @@ class Scratch {
 thread_local Scratch scratch;
 
 // The kernels are not instrumented, for their speed: what they touch is announced instead.
-void AnnounceRow([[maybe_unused]] const float* data, [[maybe_unused]] int64_t n,
+void AnnounceRow([[maybe_unused]] const void* data, [[maybe_unused]] int64_t bytes,
                  [[maybe_unused]] bool write) {
 #if defined(__SANITIZE_THREAD__)
-  (write ? __tsan_write_range : __tsan_read_range)(const_cast<float*>(data), n * sizeof(float));
+  (write ? __tsan_write_range : __tsan_read_range)(const_cast<void*>(data), bytes);
 #elif defined(__SANITIZE_ADDRESS__)
-  FSDP_CHECK(__asan_region_is_poisoned(const_cast<float*>(data), n * sizeof(float)) == nullptr)
+  FSDP_CHECK(__asan_region_is_poisoned(const_cast<void*>(data), bytes) == nullptr)
       << "a product " << (write ? "writes" : "reads") << " what is not its own";
 #endif
 }
 
 // op(X) as the loops see it.
-struct Matrix {
-  const float* data;
-  int64_t row, col;  // Steps in elements from an element to the next of its column, of its row.
+GemmMatrix Matrix(const GemmOperand& x) {
+  const int64_t size = SizeOf(x.dtype), stride = x.stride * size;
+  return {static_cast<const char*>(x.data), x.transposed ? size : stride,
+          x.transposed ? stride : size, x.dtype};
+}
 
-  explicit Matrix(const GemmOperand& x)
-      : data(x.data), row(x.transposed ? 1 : x.stride), col(x.transposed ? x.stride : 1) {}
-  const float* At(int64_t i, int64_t j) const { return data + i * row + j * col; }
-};
+GemmMatrix Turned(GemmMatrix x) {
+  std::swap(x.row, x.col);
+  return x;
+}
 
-void Announce(const Matrix& x, int64_t rows, int64_t cols) {
-  if (x.col == 1) {
-    for (int64_t i = 0; i < rows; ++i) AnnounceRow(x.At(i, 0), cols, false);
+void Announce(const GemmMatrix& x, int64_t rows, int64_t cols) {
+  const int64_t size = SizeOf(x.dtype);
+  if (x.RowsAreContiguous()) {
+    for (int64_t i = 0; i < rows; ++i) AnnounceRow(x.At(i, 0), cols * size, false);
   } else {
-    for (int64_t j = 0; j < cols; ++j) AnnounceRow(x.At(0, j), rows, false);
-  }
-}
-
-// to[j][i] = from[i][j], 8 x 8.
-void Transpose8(const float* from, int64_t from_row, float* to, int64_t to_row) {
-  __m256 r[8], t[8];
-  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(from + i * from_row);
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm256_storeu_ps(to + i * to_row, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-    _mm256_storeu_ps(to + (i + 4) * to_row, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-  }
-}
-
-// From tile to tile of a packed factor: a cache line more than its k x width elements, or the same
-// lines of all tiles would fall into one set of the cache.
-int64_t TileStep(int64_t k, int64_t width) { return k * width + 16; }
-
-// to[l][i] = x[i][l], i < width, for all l < k; rows of `to` are to_row apart. x's rows are
-// contiguous.
-void PackTransposed(const Matrix& x, int64_t width, int64_t k, float* to, int64_t to_row) {
-  // A stretch of 8 rows at a time: what is written stays in a first-level cache meanwhile.
-  constexpr int64_t kStretch = 64;
-  for (int64_t first = 0; first < k; first += kStretch) {
-    const int64_t last = std::min(k, first + kStretch);
-    int64_t i = 0;
-    for (; i + 8 <= width; i += 8) {
-      for (int64_t r = i; r < i + 8; ++r) {
-        for (int64_t l = first; l < last; l += 16) __builtin_prefetch(x.At(r, l + kStretch));
-      }
-      int64_t l = first;
-      for (; l + 8 <= last; l += 8) Transpose8(x.At(i, l), x.row, to + l * to_row + i, to_row);
-      for (; l < last; ++l) {
-        for (int64_t r = i; r < i + 8; ++r) to[l * to_row + r] = *x.At(r, l);
-      }
-    }
-    for (; i < width; ++i) {
-      for (int64_t l = first; l < last; ++l) to[l * to_row + i] = *x.At(i, l);
-    }
-  }
-}
-
-// Tiles of `width` columns of x[k, cols], each [k, width]; x's rows are contiguous. What the last
-// tile has beyond `cols` stays as it is: whatever it is, nobody keeps what comes of it.
-void PackRows(const Matrix& x, int64_t k, int64_t cols, int64_t width, float* to) {
-  // So many columns at a time that the lines being written stay in a first-level cache.
-  constexpr int64_t kCols = 512;
-  const int64_t step = TileStep(k, width), together = std::max<int64_t>(1, kCols / width) * width;
-  for (int64_t first = 0; first < cols; first += together) {
-    const int64_t last = std::min(cols, first + together);
-    for (int64_t l = 0; l < k; ++l) {
-      const float* row = x.At(l, 0);
-      const float* ahead = x.At(std::min(k - 1, l + 8), 0);
-      for (int64_t j = first; j < last; j += 16) __builtin_prefetch(ahead + j);
-      float* out = to + first / width * step + l * width;
-      int64_t j = first;
-      if (width == 8) {
-        for (; j + 8 <= last; j += 8, out += step) _mm256_storeu_ps(out, _mm256_loadu_ps(row + j));
-      } else if (width % 16 == 0) {
-        for (; j + width <= last; j += width, out += step) {
-          for (int64_t d = 0; d < width; d += 8) {
-            _mm256_storeu_ps(out + d, _mm256_loadu_ps(row + j + d));
-          }
-        }
-      }
-      for (; j < last; j += width, out += step) {
-        std::memcpy(out, row + j, std::min(width, last - j) * int64_t{sizeof(float)});
-      }
-    }
-  }
-}
-
-// x[k, cols] as tiles of `width` columns, whichever way it lies.
-void Pack(const Matrix& x, int64_t k, int64_t cols, int64_t width, float* to) {
-  if (x.col == 1) return PackRows(x, k, cols, width, to);
-  const Matrix turned = [&] {
-    Matrix t = x;
-    std::swap(t.row, t.col);
-    return t;
-  }();
-  for (int64_t j = 0; j < cols; j += width) {
-    Matrix tile = turned;
-    tile.data = turned.At(j, 0);
-    PackTransposed(tile, std::min(width, cols - j), k, to + j / width * TileStep(k, width), width);
+    for (int64_t j = 0; j < cols; ++j) AnnounceRow(x.At(0, j), rows * size, false);
   }
 }
 
@@ -222,153 +142,215 @@ int64_t BlockBorder(int64_t k, int64_t block, int64_t blocks) {
 }
 
 struct Product {
-  Matrix a, b;
+  GemmForm form;
+  const GemmKernels& kernels;
+  GemmMatrix a, b;
   int64_t k;
-  float* c;
-  int64_t c_stride;
+  GemmResult c;
   const GemmOptions& options;
 
-  int64_t Blocks() const { return std::max<int64_t>(1, CeilDiv(k, kMaxK)); }
+  // Kernels read the factor where it lies, if its k is contiguous (A) or its columns are (B).
+  bool MayReadInPlace(const GemmMatrix& x) const {
+    return form == GemmForm::kPairs ? k % 2 == 0
+                                    : form == GemmForm::kFloats && x.dtype == DType::kFloat32;
+  }
+  bool ReadsA() const { return MayReadInPlace(a) && a.RowsAreContiguous(); }
+  // Sums are kept in C itself.
+  bool SumsInC() const { return c.dtype == DType::kFloat32; }
+  char* C(int64_t row, int64_t col) const {
+    return static_cast<char*>(c.data) + (row * c.stride + col) * SizeOf(c.dtype);
+  }
+  float* Sums(int64_t row, int64_t col) const { return reinterpret_cast<float*>(C(row, col)); }
 
-  // What is the same in all strips of block p of k.
-  GemmStrip Strip(int64_t p) const {
-    const int64_t blocks = Blocks(), first = BlockBorder(k, p, blocks);
+  int64_t Blocks() const { return std::max<int64_t>(1, CeilDiv(k, kMaxK)); }
+  int64_t BlockBegin(int64_t block) const { return BlockBorder(k, block, Blocks()); }
+  int64_t BlockLength(int64_t block) const { return BlockBegin(block + 1) - BlockBegin(block); }
+  bool IsLast(int64_t block) const { return block + 1 == Blocks(); }
+
+  // What is the same in all strips of a block of k.
+  GemmStrip Strip(int64_t block) const {
     GemmStrip s = {};
-    s.c_row = c_stride;
-    s.k = BlockBorder(k, p + 1, blocks) - first;
+    s.k = GemmSteps(form, BlockLength(block));
     s.alpha = options.alpha;
-    s.add = p > 0 || options.beta != 0;
+    s.add = block > 0 || (SumsInC() && options.beta != 0);
     return s;
+  }
+
+  // The strip's B: columns [col, col + cols), packed.
+  void PackB(int64_t block, int64_t col, int64_t cols, GemmStrip* s) const {
+    GemmMatrix part = b;
+    part.data = b.At(BlockBegin(block), col);
+    GemmPack(form, part, BlockLength(block), cols, kernels.cols, scratch.b());
+    s->b = reinterpret_cast<const char*>(scratch.b());
+    s->b_tile = GemmTileSteps(s->k, kernels.cols) * kStep;
+    s->b_k = kernels.cols * kStep;
+  }
+
+  // The strips' A: rows [row, row + rows), packed. Bytes from a strip to the next.
+  int64_t PackA(int64_t block, int64_t row, int64_t rows, GemmStrip* s) const {
+    GemmMatrix part = a;
+    part.data = a.At(row, BlockBegin(block));
+    GemmPack(form, Turned(part), BlockLength(block), rows, kernels.rows, scratch.a());
+    s->a = reinterpret_cast<const char*>(scratch.a());
+    s->a_row = kStep;
+    s->a_k = kernels.rows * kStep;
+    return GemmTileSteps(s->k, kernels.rows) * kStep;
   }
 };
 
-// Rows [row, row + rows) of a block, whose columns of B have been packed or lie as the strip says.
-void RunStrips(const GemmKernels& kernels, const Product& p, const GemmTile& tile, GemmStrip s,
-               const float* a, int64_t a_strip, bool last) {
+// Sums become elements [row, col], [row, col + 1], ... of C, rounded once.
+template <typename Half>
+void RoundRow(float* sums, int64_t n, float beta, Half* c) {
+  if (beta != 0) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) sums[j] += beta * static_cast<float>(c[j]);
+  }
+  Convert(sums, n, c);
+}
+void RoundRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
+  char* const c = p.C(row, col);
+  if (p.c.dtype == DType::kBFloat16) {
+    RoundRow(sums, n, p.options.beta, reinterpret_cast<BFloat16*>(c));
+  } else {
+    RoundRow(sums, n, p.options.beta, reinterpret_cast<Float16*>(c));
+  }
+}
+
+// A tile of C, strip by strip, whose A begins at s.a and goes on each `a_strip` bytes. It lies in
+// the columns of `summed`, for which there is scratch if C cannot keep sums.
+void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, GemmStrip s,
+               int64_t a_strip, bool last) {
+  const char* const a = s.a;
+  const int64_t height = p.kernels.rows;
   if (last && p.options.bias != nullptr) s.bias = p.options.bias + tile.col;
   s.cols = tile.cols;
-  for (int64_t i = 0; i < tile.rows; i += kernels.rows) {
-    s.a = a + i / kernels.rows * a_strip;
-    s.rows = std::min(kernels.rows, tile.rows - i);
-    s.c = p.c + (tile.row + i) * p.c_stride + tile.col;
-    s.next_rows = std::min(kernels.rows, tile.rows - i - s.rows);
-    s.next = s.a_k == 1 && s.next_rows > 0 ? s.a + a_strip : nullptr;
-    kernels.strip(s);
-    if (last && p.options.finish) {
-      p.options.finish({tile.row + i, s.rows, tile.col, tile.cols});
-    }
-  }
-}
-
-// A's rows are contiguous: no need to pack them. All rows for some columns, k to its end, then the
-// next columns.
-void ProductInPlace(const GemmKernels& kernels, const Product& p, const GemmTile& tile) {
-  const bool in_place = p.b.col == 1 && tile.rows <= kFewRows;
-  const int64_t width = in_place ? tile.cols : PackedCols(kernels);
-  for (int64_t col = 0; col < tile.cols; col += width) {
-    GemmTile part = tile;
-    part.col = tile.col + col;
-    part.cols = std::min(width, tile.cols - col);
-    for (int64_t block = 0; block < p.Blocks(); ++block) {
-      const int64_t first = BlockBorder(p.k, block, p.Blocks());
-      GemmStrip s = p.Strip(block);
-      s.a_row = p.a.row;
-      s.a_k = 1;
-      Matrix b = p.b;
-      b.data = p.b.At(first, part.col);
-      const bool last = block + 1 == p.Blocks();
-      const float* a = p.a.At(part.row, first);
-      const int64_t whole = in_place ? part.cols / kernels.cols * kernels.cols : 0;
-      if (whole > 0) {
-        s.b = b.data;
-        s.b_tile = kernels.cols;
-        s.b_k = b.row;
-        RunStrips(kernels, p, {part.row, part.rows, part.col, whole}, s, a, kernels.rows * p.a.row,
-                  last);
+  s.c_row = p.SumsInC() ? p.c.stride : summed.cols;
+  for (int64_t i = 0; i < tile.rows; i += height) {
+    s.a = a + i / height * a_strip;
+    s.rows = std::min(height, tile.rows - i);
+    s.c = p.SumsInC() ? p.Sums(tile.row + i, tile.col)
+                      : scratch.c() + (p.Blocks() > 1 ? i * s.c_row : 0) + tile.col - summed.col;
+    s.next_rows = std::min(height, tile.rows - i - s.rows);
+    s.next = s.a_k == kStep && s.next_rows > 0 ? s.a + a_strip : nullptr;
+    p.kernels.strip(s);
+    if (!last) continue;
+    if (!p.SumsInC()) {
+      for (int64_t r = 0; r < s.rows; ++r) {
+        RoundRow(p, s.c + r * s.c_row, s.cols, tile.row + i + r, tile.col);
       }
-      if (whole == part.cols) continue;
-      b.data = b.At(0, whole);
-      Pack(b, s.k, part.cols - whole, kernels.cols, scratch.b());
-      s.b = scratch.b();
-      s.b_tile = TileStep(s.k, kernels.cols);
-      s.b_k = kernels.cols;
-      RunStrips(kernels, p, {part.row, part.rows, part.col + whole, part.cols - whole}, s, a,
-                kernels.rows * p.a.row, last);
+    }
+    if (p.options.finish) p.options.finish({tile.row + i, s.rows, tile.col, tile.cols});
+  }
+}
+
+// All rows for some columns, k to its end, then the next columns: of an A that need not be packed,
+// and of a C that cannot keep sums.
+void ProductByColumns(const Product& p, const GemmTile& tile) {
+  const GemmKernels& kernels = p.kernels;
+  const bool few = p.form == GemmForm::kFloats && p.MayReadInPlace(p.b) &&
+                   p.b.RowsAreContiguous() && tile.rows <= kFewRows && p.ReadsA();
+  const int64_t width = few ? kFewRowsCols / kernels.cols * kernels.cols : PackedCols(kernels);
+  const int64_t height =
+      p.ReadsA() && p.SumsInC() ? tile.rows : kMaxPackedRows / kernels.rows * kernels.rows;
+  for (int64_t row = 0; row < tile.rows; row += height) {
+    GemmTile part = tile;
+    part.row = tile.row + row;
+    part.rows = std::min(height, tile.rows - row);
+    for (int64_t col = 0; col < tile.cols; col += width) {
+      part.col = tile.col + col;
+      part.cols = std::min(width, tile.cols - col);
+      for (int64_t block = 0; block < p.Blocks(); ++block) {
+        GemmStrip s = p.Strip(block);
+        int64_t a_strip = kernels.rows * p.a.row;
+        if (p.ReadsA()) {
+          s.a = p.a.At(part.row, p.BlockBegin(block));
+          s.a_row = p.a.row;
+          s.a_k = kStep;
+        } else {
+          a_strip = p.PackA(block, part.row, part.rows, &s);
+        }
+        GemmTile whole = part, rest = part;
+        whole.cols = few ? part.cols / kernels.cols * kernels.cols : 0;
+        rest.col += whole.cols;
+        rest.cols -= whole.cols;
+        if (whole.cols > 0) {
+          s.b = p.b.At(p.BlockBegin(block), whole.col);
+          s.b_tile = kernels.cols * kStep;
+          s.b_k = p.b.row;
+          RunStrips(p, part, whole, s, a_strip, p.IsLast(block));
+        }
+        if (rest.cols > 0) {
+          p.PackB(block, rest.col, rest.cols, &s);
+          RunStrips(p, part, rest, s, a_strip, p.IsLast(block));
+        }
+      }
     }
   }
 }
 
-// A is transposed, and packed too, a block of k and some rows at a time.
-void ProductPacked(const GemmKernels& kernels, const Product& p, const GemmTile& tile) {
-  const int64_t height = kMaxPackedRows / kernels.rows * kernels.rows;
-  const int64_t width = PackedCols(kernels);
+// A is packed, too, each of its elements once: a block of k and some rows at a time.
+void ProductPacked(const Product& p, const GemmTile& tile) {
+  const int64_t height = kMaxPackedRows / p.kernels.rows * p.kernels.rows;
+  const int64_t width = PackedCols(p.kernels);
   for (int64_t block = 0; block < p.Blocks(); ++block) {
-    const int64_t first = BlockBorder(p.k, block, p.Blocks());
     GemmStrip s = p.Strip(block);
-    s.a_row = 1;
-    s.a_k = kernels.rows;
-    s.b = scratch.b();
-    s.b_tile = TileStep(s.k, kernels.cols);
-    s.b_k = kernels.cols;
     for (int64_t row = 0; row < tile.rows; row += height) {
       GemmTile part{tile.row + row, std::min(height, tile.rows - row), 0, 0};
-      Matrix a = p.a;
-      a.data = p.a.At(part.row, first);
-      std::swap(a.row, a.col);
-      Pack(a, s.k, part.rows, kernels.rows, scratch.a());
+      const int64_t a_strip = p.PackA(block, part.row, part.rows, &s);
       for (int64_t col = 0; col < tile.cols; col += width) {
         part.col = tile.col + col;
         part.cols = std::min(width, tile.cols - col);
-        Matrix b = p.b;
-        b.data = p.b.At(first, part.col);
-        Pack(b, s.k, part.cols, kernels.cols, scratch.b());
-        RunStrips(kernels, p, part, s, scratch.a(), TileStep(s.k, kernels.rows),
-                  block + 1 == p.Blocks());
+        p.PackB(block, part.col, part.cols, &s);
+        RunStrips(p, part, part, s, a_strip, p.IsLast(block));
       }
     }
   }
 }
 
 // Few rows, and the rows of B^T are contiguous: C^T = B^T A^T reads them where they lie.
-void ProductTurned(const GemmKernels& kernels, const Product& p, const GemmTile& tile) {
+void ProductTurned(const Product& p, const GemmTile& tile) {
   constexpr int64_t kChunk = 256;  // Columns of C at a time.
-  float* right = scratch.b();      // A^T [k, rows] ...
-  float* out = scratch.a();        // ... and C^T [kChunk, rows].
+  const GemmKernels& kernels = p.kernels;
+  float* right = scratch.b();  // A^T [k, rows] ...
+  float* out = scratch.a();    // ... and C^T [kChunk, rows].
   const int64_t rows = tile.rows;
   for (int64_t col = 0; col < tile.cols; col += kChunk) {
     const int64_t cols = std::min(kChunk, tile.cols - col);
-    float* c = p.c + tile.row * p.c_stride + tile.col + col;
-    if (p.options.beta != 0) {
+    if (p.SumsInC() && p.options.beta != 0) {
       for (int64_t i = 0; i < rows; ++i) {
-        for (int64_t j = 0; j < cols; ++j) out[j * rows + i] = c[i * p.c_stride + j];
+        const float* c = p.Sums(tile.row + i, tile.col + col);
+        for (int64_t j = 0; j < cols; ++j) out[j * rows + i] = c[j];
       }
     }
     for (int64_t block = 0; block < p.Blocks(); ++block) {
-      const int64_t first = BlockBorder(p.k, block, p.Blocks());
       GemmStrip s = p.Strip(block);
-      Matrix a = p.a;
-      a.data = p.a.At(tile.row, first);
-      std::swap(a.row, a.col);  // A^T, [k, rows].
-      Pack(a, s.k, rows, kernels.cols, right);
+      GemmMatrix a = p.a;
+      a.data = p.a.At(tile.row, p.BlockBegin(block));
+      GemmPack(p.form, Turned(a), p.BlockLength(block), rows, kernels.cols, right);
       s.a_row = p.b.col;
-      s.a_k = 1;
-      s.b = right;
-      s.b_tile = TileStep(s.k, kernels.cols);
-      s.b_k = kernels.cols;
+      s.a_k = kStep;
+      s.b = reinterpret_cast<const char*>(right);
+      s.b_tile = GemmTileSteps(s.k, kernels.cols) * kStep;
+      s.b_k = kernels.cols * kStep;
       s.c_row = rows;
       s.cols = rows;
       for (int64_t j = 0; j < cols; j += kernels.rows) {
-        s.a = p.b.At(first, tile.col + col + j);
+        s.a = p.b.At(p.BlockBegin(block), tile.col + col + j);
         s.rows = std::min(kernels.rows, cols - j);
         s.c = out + j * rows;
         kernels.strip(s);
       }
     }
     for (int64_t i = 0; i < rows; ++i) {
+      float row[kChunk];
       for (int64_t j = 0; j < cols; ++j) {
-        float value = out[j * rows + i];
-        if (p.options.bias != nullptr) value += p.options.bias[tile.col + col + j];
-        c[i * p.c_stride + j] = value;
+        row[j] = out[j * rows + i];
+        if (p.options.bias != nullptr) row[j] += p.options.bias[tile.col + col + j];
+      }
+      if (p.SumsInC()) {
+        std::copy_n(row, cols, p.Sums(tile.row + i, tile.col + col));
+      } else {
+        RoundRow(p, row, cols, tile.row + i, tile.col + col);
       }
     }
     if (p.options.finish) p.options.finish({tile.row, rows, tile.col + col, cols});
@@ -376,22 +358,24 @@ void ProductTurned(const GemmKernels& kernels, const Product& p, const GemmTile&
 }
 
 void Multiply(const Product& p, const GemmTile& tile) {
-  const GemmKernels& kernels = Kernels();
+  const float beta = p.options.beta;
   for (int64_t i = 0; i < tile.rows; ++i) {
-    float* c = p.c + (tile.row + i) * p.c_stride + tile.col;
-    AnnounceRow(c, tile.cols, true);
-    if (p.options.beta != 0 && p.options.beta != 1) {
-      for (int64_t j = 0; j < tile.cols; ++j) c[j] *= p.options.beta;
-    }
+    AnnounceRow(p.C(tile.row + i, tile.col), tile.cols * SizeOf(p.c.dtype), true);
+    if (!p.SumsInC() || beta == 0 || beta == 1) continue;
+    float* const c = p.Sums(tile.row + i, tile.col);
+    for (int64_t j = 0; j < tile.cols; ++j) c[j] *= beta;
   }
-  Matrix a = p.a, b = p.b;
+  GemmMatrix a = p.a, b = p.b;
   a.data = p.a.At(tile.row, 0);
   b.data = p.b.At(0, tile.col);
   Announce(a, tile.rows, p.k);
   Announce(b, p.k, tile.cols);
-  if (p.b.row == 1 && p.b.col != 1 && tile.rows <= kFewRows) return ProductTurned(kernels, p, tile);
-  if (p.a.col == 1) return ProductInPlace(kernels, p, tile);
-  ProductPacked(kernels, p, tile);
+  if (p.MayReadInPlace(b) && Turned(b).RowsAreContiguous() && !b.RowsAreContiguous() &&
+      tile.rows <= kFewRows) {
+    return ProductTurned(p, tile);
+  }
+  if (p.ReadsA() || !p.SumsInC()) return ProductByColumns(p, tile);
+  ProductPacked(p, tile);
 }
 
 }  // namespace
@@ -421,9 +405,14 @@ GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int p
 }
 
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
-          const GemmOperand& b, float* c, int64_t c_stride, const GemmOptions& options) {
+          const GemmOperand& b, const GemmResult& c, const GemmOptions& options) {
   if (m == 0 || n == 0) return;
-  const Product product{Matrix(a), Matrix(b), k, c, c_stride, options};
+  const bool bf16 = a.dtype == DType::kBFloat16 && b.dtype == DType::kBFloat16;
+  const GemmForm form = !bf16             ? GemmForm::kFloats
+                        : MultiplyPairs() ? GemmForm::kPairs
+                                          : GemmForm::kSwappedFloats;
+  const Product product{
+      form, form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k, c, options};
   const GemmTile first = GemmPart(m, n, k, a.transposed, pool.size(), 0);
   if (first.rows == m && first.cols == n) return Multiply(product, first);
   pool.Run([&](int t) {

@@ -1,28 +1,40 @@
 // Matrix products for the kernels of other ops: not an op itself. Runs where it is called.
 //
-//   C[m, n] = alpha op(A)[m, k] op(B)[k, n] + beta C + bias        float32, row-major
+//   C[m, n] = alpha op(A)[m, k] op(B)[k, n] + beta C + bias        row-major
+//
+// Each of A, B and C is fp32, bf16 or fp16; alpha, beta, bias and sums are fp32. Factors are
+// converted exactly, and a C that is not fp32 is rounded once, to nearest, at the end.
 //
 // After Goto and van de Geijn 2008 (doi:10.1145/1356052.1356053): blocks of B are packed so that
 // they stay in a core's second-level cache while all rows of A pass by.
 //
 // Every element is summed over k in order, by fused multiply-add, in blocks whose borders depend
 // on k alone: equal operands give equal bits whatever the number of threads, the split among them,
-// the width of the processor's vectors, and whatever else is in the product.
+// the width of the processor's vectors, and whatever else is in the product. Where both factors are
+// bf16 k runs 1, 0, 3, 2, ... in each block, an odd one going on to a zero: what VDPBF16PS does
+// with two at a time, so processors with and without it agree (gemm_pairs.h).
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_H_
 
 #include <cstdint>
 #include <functional>
 
+#include "trainer/core/dtype.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 
 // A factor as it lies in memory: row r starts at data + r * stride, and op() transposes it or not.
 struct GemmOperand {
-  const float* data = nullptr;
+  const void* data = nullptr;
   int64_t stride = 0;  // Elements, >= the length of a stored row.
   bool transposed = false;
+  DType dtype = DType::kFloat32;  // Or bf16, fp16.
+};
+struct GemmResult {
+  void* data = nullptr;
+  int64_t stride = 0;             // Elements, >= n.
+  DType dtype = DType::kFloat32;  // Or bf16, fp16: the sum, in fp32, is rounded once.
 };
 
 // Rows [row, row + rows) and columns [col, col + cols) of C.
@@ -41,10 +53,10 @@ struct GemmOptions {
   std::function<void(const GemmTile&)> finish = nullptr;
 };
 
-// Over all threads of the pool. C overlaps neither factor nor bias. Packs up to 6 MiB a thread in
-// memory that a thread keeps until it ends.
+// Over all threads of the pool. C overlaps neither factor nor bias. Packs and sums in up to 10 MiB
+// a thread, which a thread keeps until it ends; what no product needs is never touched.
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
-          const GemmOperand& b, float* c, int64_t c_stride, const GemmOptions& options = {});
+          const GemmOperand& b, const GemmResult& c, const GemmOptions& options = {});
 
 // The tile of C that thread `part` of `parts` computes; may be empty. `pack_a`: A is transposed.
 GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part);

@@ -8,36 +8,19 @@
 
 #include <cstdint>
 
+#include "trainer/ops/cpu/gemm_strip.h"
+
 namespace fsdp {
 
-// A row of tiles: C[rows, cols] (+)= alpha A[rows, k] B[k, cols] + bias.
-struct GemmStrip {
-  // Element [i, l] of A is a[i a_row + l a_k]; one of the two steps is 1.
-  const float* a;
-  int64_t a_row, a_k;
-  // Where the next strip's A begins, to be brought nearer meanwhile: rows of k elements, a_row
-  // apart. May be null.
-  const float* next;
-  int64_t next_rows;
-  // Columns [j kCols, (j + 1) kCols) of B begin at b + j b_tile; row l of them at + l b_k. What
-  // lies beyond `cols` may be anything, but must be readable.
-  const float* b;
-  int64_t b_tile, b_k;
-  float* c;
-  int64_t c_row;
-  int64_t rows, cols, k;  // 0 < rows <= kRows.
-  float alpha;
-  bool add;           // To what C holds; otherwise C is not read.
-  const float* bias;  // [cols], added too; may be null.
-};
-
-// An instruction set's part of Gemm().
-struct GemmKernels {
-  int64_t rows, cols;  // Of a tile.
-  void (*strip)(const GemmStrip& strip);
-};
-
 extern const GemmKernels kGemmAvx2, kGemmAvx512;
+
+// Of bf16, by VDPBF16PS: a step of k is two elements of consecutive k, the even one first in
+// memory, and two fused multiply-adds, the odd one's first, subnormals zero. So its bits are those
+// of the others where k runs 1, 0, 3, 2, ... in a thread to which subnormals are zero.
+extern const GemmKernels kGemmBf16;
+
+// One step of k in 16 sums, by that instruction.
+void AddPairsBf16(const uint32_t* a, const uint32_t* b, float* sums);
 
 }  // namespace fsdp
 

@@ -43,7 +43,7 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x_vi
     const int64_t rows = std::min(s.chunk, s.rows - first);
     const float* x_chunk = x + first * s.cols;
     std::fill_n(maxima, rows, -std::numeric_limits<float>::infinity());
-    Gemm(pool, rows, s.vocab, s.cols, {x_chunk, s.cols}, {w, s.cols, true}, logits, s.vocab,
+    Gemm(pool, rows, s.vocab, s.cols, {x_chunk, s.cols}, {w, s.cols, true}, {logits, s.vocab},
          {.finish = [&](const GemmTile& tile) {
            for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
              RaiseTo(maxima[i], kernels.max(logits + i * s.vocab + tile.col, tile.cols));
@@ -85,10 +85,10 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x_vi
       pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
         scale_rows({begin, end - begin, 0, s.cols}, x_chunk);
       });
-      Gemm(pool, s.vocab, s.cols, rows, {logits, s.vocab, true}, {dx_chunk, s.cols}, dw, s.cols,
+      Gemm(pool, s.vocab, s.cols, rows, {logits, s.vocab, true}, {dx_chunk, s.cols}, {dw, s.cols},
            {.beta = 1});
     }
-    Gemm(pool, rows, s.cols, s.vocab, {logits, s.vocab}, {w, s.cols}, dx_chunk, s.cols,
+    Gemm(pool, rows, s.cols, s.vocab, {logits, s.vocab}, {w, s.cols}, {dx_chunk, s.cols},
          {.finish = [&](const GemmTile& tile) { scale_rows(tile, dx_chunk); }});
   }
   *loss.As<float>() += static_cast<float>(scale * total);

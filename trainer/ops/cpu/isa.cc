@@ -5,14 +5,27 @@
 
 namespace fsdp {
 
+namespace {
+
+bool Wanted(const char* isa) {
+  const char* wanted = std::getenv("FSDP_TRAIN_ISA");
+  return wanted != nullptr && std::strcmp(wanted, isa) == 0;
+}
+
+}  // namespace
+
 bool UseAvx512() {
   static const bool use = [] {
-    const char* wanted = std::getenv("FSDP_TRAIN_ISA");
-    if (wanted != nullptr && std::strcmp(wanted, "avx2") == 0) return false;
+    if (Wanted("avx2")) return false;
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512cd");
   }();
+  return use;
+}
+
+bool UseAvx512Bf16() {
+  static const bool use = UseAvx512() && !Wanted("avx512") && __builtin_cpu_supports("avx512bf16");
   return use;
 }
 

@@ -21,6 +21,10 @@ namespace fsdp {
 // The processor has AVX-512 (x86-64-v4) and the environment does not say FSDP_TRAIN_ISA=avx2.
 bool UseAvx512();
 
+// The processor has AVX512_BF16, too, and the environment says FSDP_TRAIN_ISA neither =avx2 nor
+// =avx512. No result depends on it.
+bool UseAvx512Bf16();
+
 // "avx512" or "avx2": for a run's provenance.
 const char* IsaName();
 

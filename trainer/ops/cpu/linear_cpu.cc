@@ -52,8 +52,8 @@ void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const ConstView& x
       }
     };
   }
-  Gemm(pool, s.rows, s.out, s.in, {x.As<float>(), s.in}, Weight(s, w), u != nullptr ? u : y, s.out,
-       options);
+  Gemm(pool, s.rows, s.out, s.in, {x.As<float>(), s.in}, Weight(s, w),
+       {u != nullptr ? u : y, s.out}, options);
 }
 
 void LinearBackwardCpu(ThreadPool& pool, const LinearShape& s,
@@ -77,12 +77,12 @@ void LinearBackwardCpu(ThreadPool& pool, const LinearShape& s,
         }
       };
     }
-    Gemm(pool, s.rows, s.in, s.out, {dy, s.out}, weight, dx, s.in, options);
+    Gemm(pool, s.rows, s.in, s.out, {dy, s.out}, weight, {dx, s.in}, options);
   }
   if (dw != nullptr && s.layout == WeightLayout::kInOut) {
-    Gemm(pool, s.in, s.out, s.rows, {x, s.in, true}, {dy, s.out}, dw, s.out, {.beta = 1});
+    Gemm(pool, s.in, s.out, s.rows, {x, s.in, true}, {dy, s.out}, {dw, s.out}, {.beta = 1});
   } else if (dw != nullptr) {
-    Gemm(pool, s.out, s.in, s.rows, {dy, s.out, true}, {x, s.in}, dw, s.in, {.beta = 1});
+    Gemm(pool, s.out, s.in, s.rows, {dy, s.out, true}, {x, s.in}, {dw, s.in}, {.beta = 1});
   }
   if (db != nullptr) {
     constexpr int64_t kCacheLine = 16;

@@ -1,0 +1,46 @@
+// Factors of a product as Gemm()'s kernels read them: tiles in a row, each with its steps of k one
+// after another.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_PACK_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_PACK_H_
+
+#include <cstdint>
+
+#include "trainer/core/dtype.h"
+
+namespace fsdp {
+
+// What 4 bytes of a packed factor, a step of k, are.
+enum class GemmForm {
+  kFloats,         // An element as fp32.
+  kSwappedFloats,  // The same, k in the order 1, 0, 3, 2, ...; an odd k goes on to a last zero.
+  kPairs,  // Two bf16 of consecutive k, the even one first; an odd k goes on to a last zero.
+};
+
+// Steps of k elements.
+constexpr int64_t GemmSteps(GemmForm form, int64_t k) {
+  if (form == GemmForm::kPairs) return (k + 1) / 2;
+  return form == GemmForm::kSwappedFloats ? (k + 1) / 2 * 2 : k;
+}
+
+// Steps from a packed tile to the next: a cache line more than its own, or the same lines of all
+// tiles would fall into one set of the cache.
+constexpr int64_t GemmTileSteps(int64_t steps, int64_t width) { return steps * width + 16; }
+
+// A matrix as it lies in memory. fp32, bf16 or fp16; one of the two steps is its size.
+struct GemmMatrix {
+  const char* data;
+  int64_t row, col;  // Bytes from an element to the next of its column, of its row.
+  DType dtype;
+
+  const char* At(int64_t i, int64_t j) const { return data + i * row + j * col; }
+  bool RowsAreContiguous() const { return col == SizeOf(dtype); }
+};
+
+// x[k, cols] as tiles of `width` columns. What the last tile has beyond `cols` may be anything:
+// nobody keeps what comes of it. Bf16 alone has pairs.
+void GemmPack(GemmForm form, const GemmMatrix& x, int64_t k, int64_t cols, int64_t width,
+              float* to);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_PACK_H_

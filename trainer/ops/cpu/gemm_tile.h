@@ -1,0 +1,140 @@
+// The innermost loop of Gemm(), for sources that are compiled once for each instruction set
+// (isa.h): what a factor's elements are is the source's own.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
+
+#include <cstdint>
+
+#include "trainer/ops/cpu/gemm_strip.h"
+#include "trainer/ops/cpu/vector_math.h"
+
+namespace fsdp {
+namespace {
+
+// kLanes floats a vector, kVectors vectors a row, kMaxRows rows of a tile. kMaxRows kVectors sums,
+// kVectors of B and one of A are the registers in use.
+#ifdef __AVX512F__
+constexpr int kLanes = 16, kVectors = 3, kMaxRows = 8;  // 28 of 32.
+#else
+constexpr int kLanes = 8, kVectors = 2, kMaxRows = 6;  // 15 of 16.
+#endif
+
+typedef float Vector __attribute__((vector_size(kLanes * 4)));
+typedef int Bits __attribute__((vector_size(kLanes * 4)));
+constexpr int kCols = kLanes * kVectors;
+
+FSDP_ALWAYS_INLINE Vector Load(const void* from) {  // Not aligned.
+  Vector v;
+  __builtin_memcpy(&v, from, sizeof(v));
+  return v;
+}
+
+FSDP_ALWAYS_INLINE void Store(float* to, Vector v) { __builtin_memcpy(to, &v, sizeof(v)); }
+
+// Factor says what 4 bytes of a factor are: sum + left right, one step of k.
+//
+// One tile, of kVectors_ vectors a row: columns [col, col + cols) of the strip.
+template <typename Factor, int kRows, int kVectors_, bool kUnitK>
+inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
+  const int64_t a_row = kUnitK ? s.a_row : 4, a_k = kUnitK ? 4 : s.a_k;
+  const char* a = s.a;
+  const char* b = s.b + col / kCols * s.b_tile;
+  Vector sum[kRows][kVectors_] = {};
+  const auto add_terms = [&](int64_t terms) __attribute__((always_inline)) {
+    for (int64_t l = 0; l < terms; ++l, a += a_k, b += s.b_k) {
+      Vector right[kVectors_];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors_; ++v) right[v] = Load(b + v * sizeof(Vector));
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        int one;  // Bits: a pair is no float.
+        __builtin_memcpy(&one, a + r * a_row, sizeof(one));
+        Vector left = (Vector)(one - Bits{});
+        asm("" : "+v"(left));  // One load a row: as an operand of each sum it would be kVectors.
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors_; ++v) sum[r][v] = Factor::MulAdd(left, right[v], sum[r][v]);
+      }
+    }
+  };
+  // Meanwhile C comes nearer, and a row of the next strip of A, or as many as each tile must see
+  // to: little by little, because what waits for memory is what B's loads wait behind.
+  constexpr int64_t kLine = 16;
+  constexpr int kLines = kRows * kCols / kLine;  // Of C.
+  const int64_t steps = s.k / kLine;
+  const int64_t lines_a_step = steps == 0 ? 0 : (kLines + steps - 1) / steps;
+  const int64_t rows_apart = (s.cols + kCols - 1) / kCols * s.a_row;
+  const char* next = s.next == nullptr ? nullptr : s.next + col / kCols * s.a_row;
+  const char* next_end = s.next == nullptr ? nullptr : s.next + s.next_rows * s.a_row;
+  float* c_row = s.c + col;
+  int line = 0;
+  for (int64_t l = 0; l < steps; ++l) {
+    for (const char* row = next; row < next_end; row += rows_apart) {
+      __builtin_prefetch(row + l * kLine * 4, 0, 2);
+    }
+    for (int64_t i = 0; i < lines_a_step && line < kLines; ++i, ++line) {
+      __builtin_prefetch(c_row + line % (kCols / kLine) * kLine, 1);
+      if (line % (kCols / kLine) == kCols / kLine - 1) c_row += s.c_row;
+    }
+    add_terms(kLine);
+  }
+  add_terms(s.k - steps * kLine);
+  float* c = s.c + col;
+  const float* bias = s.bias == nullptr ? nullptr : s.bias + col;
+  if (cols == kVectors_ * kLanes) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r, c += s.c_row) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors_; ++v) {
+        Vector value = s.alpha * sum[r][v];
+        asm("" : "+v"(value));  // Rounded here, not fused with what is added: as below.
+        if (s.add) value += Load(c + v * kLanes);
+        if (bias != nullptr) value += Load(bias + v * kLanes);
+        Store(c + v * kLanes, value);
+      }
+    }
+    return;
+  }
+  for (int r = 0; r < kRows; ++r, c += s.c_row) {
+    for (int64_t j = 0; j < cols; ++j) {
+      float value = s.alpha * sum[r][j / kLanes][j % kLanes];
+      asm("" : "+v"(value));
+      if (s.add) value += c[j];
+      if (bias != nullptr) value += bias[j];
+      c[j] = value;
+    }
+  }
+}
+
+// The last columns, with as few vectors as they need.
+template <typename Factor, int kRows, int kVectors_, bool kUnitK>
+__attribute__((noinline)) void LastTile(const GemmStrip& s, int64_t col) {
+  if constexpr (kVectors_ > 1) {
+    if (s.cols - col <= (kVectors_ - 1) * kLanes) {
+      return LastTile<Factor, kRows, kVectors_ - 1, kUnitK>(s, col);
+    }
+  }
+  Tile<Factor, kRows, kVectors_, kUnitK>(s, col, s.cols - col);
+}
+
+template <typename Factor, int kRows, bool kUnitK>
+void Tiles(const GemmStrip& s) {
+  int64_t col = 0;
+  for (; col + kCols <= s.cols; col += kCols) Tile<Factor, kRows, kVectors, kUnitK>(s, col, kCols);
+  if (col < s.cols) LastTile<Factor, kRows, kVectors, kUnitK>(s, col);
+}
+
+template <typename Factor, int kRows = kMaxRows>
+void RunStrip(const GemmStrip& s) {
+  if (s.rows < kRows) {
+    if constexpr (kRows > 1) return RunStrip<Factor, kRows - 1>(s);
+  } else if (s.a_k == 4) {
+    Tiles<Factor, kRows, true>(s);
+  } else {
+    Tiles<Factor, kRows, false>(s);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
