@@ -48,7 +48,7 @@ JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& e
   const auto document = std::make_shared<JsonValue::Document>();
   document->path = std::move(path);
   document->errors = errors;
-  const JsonValue root(document, &document->json, std::move(place));
+  JsonValue root(document, &document->json, std::move(place));
   if (IsTooDeep(text)) {
     root.Refuse("is nested more than " + std::to_string(kMaxDepth) + " deep");
   }
