@@ -413,10 +413,11 @@ void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& 
                                           : GemmForm::kSwappedFloats;
   const Product product{
       form, form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k, c, options};
-  const GemmTile first = GemmPart(m, n, k, a.transposed, pool.size(), 0);
+  const bool pack_a = !product.ReadsA();
+  const GemmTile first = GemmPart(m, n, k, pack_a, pool.size(), 0);
   if (first.rows == m && first.cols == n) return Multiply(product, first);
   pool.Run([&](int t) {
-    const GemmTile tile = GemmPart(m, n, k, a.transposed, pool.size(), t);
+    const GemmTile tile = GemmPart(m, n, k, pack_a, pool.size(), t);
     if (tile.rows > 0 && tile.cols > 0) Multiply(product, tile);
   });
 }

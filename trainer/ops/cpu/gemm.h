@@ -58,7 +58,8 @@ struct GemmOptions {
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options = {});
 
-// The tile of C that thread `part` of `parts` computes; may be empty. `pack_a`: A is transposed.
+// The tile of C that thread `part` of `parts` computes; may be empty. `pack_a`: A is not read where
+// it lies.
 GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part);
 
 }  // namespace fsdp
