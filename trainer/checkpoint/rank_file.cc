@@ -43,7 +43,7 @@ int WriterOf(const Layout& layout, const std::string& owner) {
 
 ShardPlace PlaceOn(const Mesh& mesh) {
   const Mesh::Coordinate at = mesh.coordinate();
-  return {mesh.world_rank(), mesh.world_size(), at.shard, at.replicate, mesh.replicate_size()};
+  return {mesh.position(), mesh.world_size(), at.shard, at.replicate, mesh.replicate_size()};
 }
 
 RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layout,

@@ -14,13 +14,14 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/state_format.h"
-#include "trainer/core/view.h"
 #include "trainer/comm/mesh.h"
+#include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {
 
-// Where a rank stands in the job. The replicas of a shard share the writing of it.
+// Where a rank stands in the job: `rank` is its position on the mesh, so files do not depend on how
+// ranks are numbered. The replicas of a shard share the writing of it.
 struct ShardPlace {
   int rank = 0, world = 1;
   int shard = 0, replica = 0, replicas = 1;

@@ -1,5 +1,6 @@
 #include "trainer/comm/mesh.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -23,8 +24,12 @@ const char* Name(Group group) {
   FSDP_CHECK(false) << "group " << static_cast<int>(group);
 }
 
-Mesh::Mesh(int world_rank, int world_size, int shard_size)
-    : world_rank_(world_rank), world_size_(world_size), shard_size_(shard_size) {
+Mesh::Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks)
+    : world_rank_(world_rank),
+      world_size_(world_size),
+      shard_size_(shard_size),
+      position_(world_rank),
+      ranks_(std::move(ranks)) {
   if (world_size < 1 || world_rank < 0 || world_rank >= world_size) {
     throw std::invalid_argument("[Mesh] rank " + std::to_string(world_rank) + " of " +
                                 std::to_string(world_size) + ", want 0 <= rank < world size");
@@ -34,12 +39,29 @@ Mesh::Mesh(int world_rank, int world_size, int shard_size)
                                 ", want a divisor of the world size, " +
                                 std::to_string(world_size));
   }
+  if (ranks_.empty()) return;
+  std::vector<bool> there(world_size);
+  for (const int rank : ranks_) {
+    if (rank >= 0 && rank < world_size) there[rank] = true;
+  }
+  if (std::cmp_not_equal(ranks_.size(), world_size) ||
+      std::find(there.begin(), there.end(), false) != there.end()) {
+    throw std::invalid_argument("[Mesh] want each of " + std::to_string(world_size) +
+                                " ranks at one position");
+  }
+  position_ = PositionOf(world_rank);
+}
+
+int Mesh::PositionOf(int world_rank) const {
+  if (ranks_.empty()) return world_rank;
+  return static_cast<int>(std::find(ranks_.begin(), ranks_.end(), world_rank) - ranks_.begin());
 }
 
 Mesh::Coordinate Mesh::CoordinateOf(int world_rank) const {
   FSDP_CHECK_LE(0, world_rank);
   FSDP_CHECK_LT(world_rank, world_size_);
-  return {world_rank / shard_size_, world_rank % shard_size_, 0, 0};
+  const int position = PositionOf(world_rank);
+  return {position / shard_size_, position % shard_size_, 0, 0};
 }
 
 int Mesh::RankOf(const Coordinate& coordinate) const {
@@ -47,11 +69,15 @@ int Mesh::RankOf(const Coordinate& coordinate) const {
   FSDP_CHECK_EQ(coordinate.expert, 0);
   FSDP_CHECK_LT(coordinate.shard, shard_size_);
   FSDP_CHECK_LT(coordinate.replicate, replicate_size());
-  return coordinate.replicate * shard_size_ + coordinate.shard;
+  const int position = coordinate.replicate * shard_size_ + coordinate.shard;
+  return ranks_.empty() ? position : ranks_[position];
 }
 
 RankGroup Mesh::RanksOf(Group group) const {
-  if (group == Group::kWorld) return RankGroup::World(world_rank_, world_size_);
+  if (group == Group::kWorld) {
+    return ranks_.empty() ? RankGroup::World(world_rank_, world_size_)
+                          : RankGroup(ranks_, world_rank_);
+  }
   const Coordinate at = coordinate();
   std::vector<int> ranks;
   if (group == Group::kReplicate) {

@@ -2,6 +2,8 @@
 #ifndef FSDP_TRAIN_TRAINER_COMM_MESH_H_
 #define FSDP_TRAIN_TRAINER_COMM_MESH_H_
 
+#include <vector>
+
 #include "trainer/comm/rank_group.h"
 
 namespace fsdp {
@@ -16,9 +18,10 @@ enum class Group {
 inline constexpr int kGroups = 4;
 const char* Name(Group group);  // "gather", ...
 
-// World ranks as a [replicate][shard] array, shard innermost: with F = ranks per host, a shard
-// group is a host (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2, hybrid sharding). The axes
-// `sequence` and `expert` are there for their callers' sake and have size 1.
+// Ranks as a [replicate][shard] array, shard innermost: with F = ranks per host, a shard group is a
+// host (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2, hybrid sharding). A rank's place in it,
+// replicate x F + shard, is its position; world ranks only name it, however they are numbered. The
+// axes `sequence` and `expert` are there for their callers' sake and have size 1.
 class Mesh {
  public:
   struct Coordinate {
@@ -26,27 +29,34 @@ class Mesh {
     bool operator==(const Coordinate&) const = default;
   };
 
-  // `shard_size` is F, a divisor of `world_size`. Throws std::invalid_argument otherwise.
-  Mesh(int world_rank, int world_size, int shard_size);
+  // `shard_size` is F, a divisor of `world_size`. `ranks[p]`: the world rank at position p, each
+  // once; empty: they are the same. Throws std::invalid_argument otherwise.
+  Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks = {});
 
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
   int shard_size() const { return shard_size_; }
   int replicate_size() const { return world_size_ / shard_size_; }
+  bool hybrid() const { return shard_size_ > 1 && replicate_size() > 1; }
 
   Coordinate coordinate() const { return CoordinateOf(world_rank_); }
   Coordinate CoordinateOf(int world_rank) const;
   int RankOf(const Coordinate& coordinate) const;
 
-  // Ascending. A rank's number in it is coordinate().shard, coordinate().replicate or world_rank().
+  // In order of position. A rank's number in it is coordinate().shard, coordinate().replicate or
+  // position().
   RankGroup RanksOf(Group group) const;
 
+  int position() const { return position_; }
   // Which part of the samples is this rank's, of data_size() parts.
-  int data_coordinate() const { return world_rank_; }
+  int data_coordinate() const { return position_; }
   int data_size() const { return world_size_; }
 
  private:
-  int world_rank_, world_size_, shard_size_;
+  int PositionOf(int world_rank) const;
+
+  int world_rank_, world_size_, shard_size_, position_;
+  std::vector<int> ranks_;  // By position. Empty: the identity.
 };
 
 }  // namespace fsdp

@@ -23,6 +23,23 @@ TEST(MeshTest, ShardGroupsAreNeighboursAndReplicateGroupsAreStrided) {
   EXPECT_EQ(mesh.data_size(), 8);
 }
 
+// Two hosts of two ranks, numbered in turns.
+TEST(MeshTest, PositionsAreNotNumbers) {
+  const std::vector<int> ranks = {0, 2, 1, 3};
+  const Mesh mesh(/*world_rank=*/1, /*world_size=*/4, /*shard_size=*/2, ranks);
+  EXPECT_EQ(mesh.coordinate(), (Mesh::Coordinate{1, 0, 0, 0}));
+  EXPECT_EQ(mesh.position(), 2);
+  EXPECT_EQ(mesh.data_coordinate(), 2);
+  EXPECT_EQ(mesh.RanksOf(Group::kGather), RankGroup({1, 3}, 1));
+  EXPECT_EQ(mesh.RanksOf(Group::kReplicate), RankGroup({0, 1}, 1));
+  EXPECT_EQ(mesh.RanksOf(Group::kWorld), RankGroup(ranks, 1));
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(mesh.RankOf(mesh.CoordinateOf(rank)), rank);
+  for (const std::vector<int>& wrong : std::vector<std::vector<int>>{
+           {0, 1, 2}, {0, 1, 2, 2}, {0, 1, 2, 4}, {-1, 0, 1, 2}, {0, 1, 2, 3, 3}}) {
+    EXPECT_THROW(Mesh(1, 4, 2, wrong), std::invalid_argument);
+  }
+}
+
 TEST(MeshTest, EveryRankIsAtItsPlaceInItsGroupsForEveryFactor) {
   for (int world = 1; world <= 12; ++world) {
     for (int f = 1; f <= world; ++f) {
