@@ -53,6 +53,8 @@ TEST(Recipe, DuplicateKeyNamesBothLines) {
 TEST(Recipe, ContradictionsAndShapes) {
   Job job;
   ExpectRefused(job, job.Train({"fsdp.shard_size=2"}), 2, {"fsdp.shard_size", "hybrid"});
+  ExpectRefused(job, job.Train({"fsdp={sharding_strategy: hybrid_shard, shard_size: 2}"}), 2,
+                {"fsdp.shard_size", "divisor"});
   ExpectRefused(job, job.Train({"model.num_attention_heads=3"}), 2, {"num_attention_heads", "16"});
   ExpectRefused(job, job.Train({"data.seq_len=17"}), 2,
                 {"data.seq_len", "17", "max_position_embeddings", "16"});

@@ -166,7 +166,7 @@ class TinyRank {
         device_(
             {.spin = false, .checker = run.check ? std::make_shared<StreamChecker>() : nullptr}),
         allocator_(device_, PlanMemory(*model_, run.options, rank.size)),
-        communicators_(MeshFor(run.options.executor, rank.rank, rank.size),
+        communicators_(MeshFor(run.options.executor, rank.rank, rank.size, run.ranks_by_position),
                        run.options.executor.communicators,
                        [&](const std::string& name, const RankGroup& group) {
                          return rank.join_group(name, group, {.timeout_s = 120});
@@ -280,7 +280,9 @@ class TinyRank {
   // Sample (micro_batch * world + rank) * rows + row of the step's global batch.
   void Fill(int64_t step, int micro_batch, const Batch& batch) const {
     for (int64_t row = 0; row < rows_; ++row) {
-      FillRow(step, (micro_batch * rank_.size + rank_.rank) * rows_ + row, row, batch);
+      FillRow(step,
+              (micro_batch * rank_.size + communicators_.mesh().data_coordinate()) * rows_ + row,
+              row, batch);
     }
   }
 

@@ -25,6 +25,7 @@ struct TinyRun {
   std::optional<LoraOptions> lora = {};
   SessionOptions options = TinyOptions();  // optimizer.groups: what they freeze is frozen.
   int world = 1;
+  std::vector<int> ranks_by_position = {};  // As Mesh takes them.
   int steps = 3;
   uint64_t seed = 7;
   RunRanks ranks = RunThreadRanks;  // Or RunProcessRanks.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/engine/session.h"
 #include "trainer/loop/setup.h"
@@ -48,7 +49,8 @@ double Seconds() {
 // Rank 0's step on the simulated device, as the plan runs it: its ops say what they multiply.
 StepWork StepWorkOf(const Recipe& recipe, int world) {
   const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
-  const SessionOptions options = SessionOptionsFor(recipe, world, /*threads=*/1);
+  const SessionOptions options =
+      SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1);
   std::vector<std::string> groups;  // In the order of the forward pass.
   std::vector<std::vector<StepProduct>> products;
   SimDevice device;

@@ -6,14 +6,13 @@
 
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
-#include "trainer/fsdp/schedule.h"
 
 namespace fsdp {
 namespace {
 
 // What a thread that multiplies packs at most (gemm.h).
 constexpr int64_t kPackingBuffer = int64_t{6} << 20;
-// Stacks, malloc's arenas and what libraries allocate of a rank's threads: four streams and their
+// Stacks, malloc's arenas and what libraries allocate of a rank's threads: streams and their
 // helpers, and the one that saves. Measured at 0.3 to 0.9 MiB a thread.
 constexpr int64_t kPerThread = int64_t{1} << 20;
 // Addresses of libraries and files that are mapped after the plan, few of them touched.
@@ -45,16 +44,16 @@ std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharer
   return tightest;
 }
 
-OutsideMemory OutsideOf(int threads, int communicators, int world, int local_world,
+OutsideMemory OutsideOf(int threads, int streams, const std::vector<GroupOnHost>& groups,
                         const MemoryLimits& limits) {
-  const int64_t all = threads + kNumStreams + 1;
+  const int64_t all = threads + streams + 1;
   OutsideMemory outside{limits.Resident() + threads * kPackingBuffer + all * kPerThread,
                         all * StackBytes() + kSpareAddresses};
-  if (world > 1) {
-    const int64_t share =
-        local_world < world ? HostsBytesPerRank(world, local_world) : ShmBytes(world) / local_world;
-    outside.bytes += communicators * share;
-    outside.addresses += communicators * share * (local_world - 1);  // All map it all.
+  for (const GroupOnHost& group : groups) {
+    const int64_t share = group.here < group.ranks ? HostsBytesPerRank(group.ranks, group.here)
+                                                   : ShmBytes(group.ranks) / group.here;
+    outside.bytes += share;
+    outside.addresses += share * (group.here - 1);  // All map it all.
   }
   return outside;
 }

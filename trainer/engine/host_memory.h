@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "trainer/launch/memory_limits.h"
 
@@ -15,15 +16,20 @@ namespace fsdp {
 std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharers,
                                           int64_t addresses);
 
-// Of a rank whose steps compute with `threads` threads and whose ranks are joined by
-// `communicators`.
+// What a communicator joins: so many ranks, of which so many are on this host.
+struct GroupOnHost {
+  int ranks = 1, here = 1;
+};
+
+// Of a rank whose steps compute with `threads` threads beside those of `streams`, and which is in
+// `groups`.
 struct OutsideMemory {
   // The program and its libraries as they are resident now, the packing buffers of matrix products,
   // stacks, and its share of the communicators' shared memory.
   int64_t bytes = 0;
   int64_t addresses = 0;  // Reserved and not touched.
 };
-OutsideMemory OutsideOf(int threads, int communicators, int world, int local_world,
+OutsideMemory OutsideOf(int threads, int streams, const std::vector<GroupOnHost>& groups,
                         const MemoryLimits& limits);
 
 }  // namespace fsdp

@@ -1,5 +1,6 @@
 #include "trainer/engine/plan.h"
 
+#include <algorithm>
 #include <functional>
 #include <sstream>
 #include <utility>
@@ -26,6 +27,12 @@ const std::vector<Cure>& Cures() {
        [](SessionOptions& o) {
          if (o.executor.limit_all_gathers == 1 && o.executor.reduce_buffers == 1) return false;
          o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
+         return true;
+       }},
+      {"fsdp.sharding_strategy: hybrid_shard",
+       [](SessionOptions& o) {
+         if (o.executor.sharding_strategy != Strategy::kHybridShardGradOp) return false;
+         o.executor.sharding_strategy = Strategy::kHybridShard;
          return true;
        }},
       {"fsdp.sharding_strategy: full_shard",
@@ -74,10 +81,16 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   const Mesh mesh = MeshFor(options.executor, /*rank=*/0, world);
   plan.memory = PlanMemory(model, options, world, &plan.traffic);
   plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
-  const auto groups =
-      static_cast<int>(MeshCommunicators::Connected(mesh, options.executor.communicators).size());
-  const OutsideMemory outside =
-      OutsideOf(options.executor.threads, groups, world, local_world, limits);
+  std::vector<GroupOnHost> groups;
+  for (const Group group : MeshCommunicators::Connected(mesh, options.executor.communicators)) {
+    const RankGroup all = mesh.RanksOf(group);
+    const std::vector<int>& ranks = all.ranks();
+    const auto here = [&](int rank) { return rank < local_world; };
+    groups.push_back({static_cast<int>(ranks.size()),
+                      static_cast<int>(std::count_if(ranks.begin(), ranks.end(), here))});
+  }
+  const int streams = mesh.hybrid() ? kNumStreams : kNumStreams - 1;
+  const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
   plan.outside = outside.bytes;
   plan.available = AvailableMemory(limits, local_world, outside.addresses);
   return plan;

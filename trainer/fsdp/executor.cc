@@ -76,6 +76,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   for (const char* name : {"gather", "reduce", "data"}) {
     streams_.push_back(device.CreateStream(name));
   }
+  if (mesh().hybrid()) streams_.push_back(device.CreateStream("replicate"));
   std::map<std::string, Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) parameters[p->name()] = p;
@@ -401,6 +402,11 @@ void Executor::Execute(const Action& action) {
       }
       break;
     }
+    case ActionKind::kAllReduce:
+      for (const int f : trainable) {
+        communicators_.Over(Group::kReplicate)->AllReduce(stream, memory_.gradients[f]);
+      }
+      break;
     case ActionKind::kSumSquares:
       for (const int f : trainable) {
         SumOfSquares(stream, memory_.gradients[f], scalar(kSumSquares));

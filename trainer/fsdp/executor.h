@@ -145,7 +145,7 @@ class Executor final : public SegmentHooks {
   const Layout layout_;
   const int shard_rank_;
   Schedule schedules_[2];
-  std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId.
+  std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; kReplicate's where it is used.
 
   ExecutorMemory memory_;
   std::vector<Flat> flats_;  // By Layout::flat_parameters.

@@ -1,6 +1,8 @@
 #include "trainer/fsdp/model_layout.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
 
 namespace fsdp {
 namespace {
@@ -29,8 +31,13 @@ std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) 
   return shapes;
 }
 
-Mesh MeshFor(const ExecutorOptions& options, int rank, int world) {
-  return Mesh(rank, world, options.sharding_strategy == Strategy::kNoShard ? 1 : world);
+Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<int> ranks) {
+  int shards = options.sharding_strategy == Strategy::kNoShard ? 1 : world;
+  if (IsHybrid(options.sharding_strategy)) {
+    if (!options.shard_size) throw std::invalid_argument("[MeshFor] hybrid without a shard_size");
+    shards = static_cast<int>(*options.shard_size);
+  }
+  return Mesh(rank, world, shards, std::move(ranks));
 }
 
 Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,

@@ -33,8 +33,9 @@ struct ExecutorOptions : FsdpOptions {
 
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr);
 
-// The ranks of a world as the strategy shards over them.
-Mesh MeshFor(const ExecutorOptions& options, int rank, int world);
+// The ranks of a world as the strategy shards over them. Hybrid strategies want a shard_size.
+// `ranks`: by position, as Mesh takes them. Throws std::invalid_argument as Mesh does.
+Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<int> ranks = {});
 
 // The schedule of `mode`, the same for all ranks of the mesh. In kEval there is one micro-batch.
 Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,

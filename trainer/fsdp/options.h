@@ -11,7 +11,11 @@
 
 namespace fsdp {
 
-enum class Strategy { kFullShard, kShardGradOp, kNoShard };
+enum class Strategy { kFullShard, kShardGradOp, kHybridShard, kHybridShardGradOp, kNoShard };
+// Sharded in groups of ranks that hold the same shards as other groups do.
+constexpr bool IsHybrid(Strategy strategy) {
+  return strategy == Strategy::kHybridShard || strategy == Strategy::kHybridShardGradOp;
+}
 enum class AutoWrap { kTransformerBlock, kSize, kNone };
 enum class BackwardPrefetch { kPre, kPost, kNone };
 enum class Accumulation { kSharded, kUnsharded };

@@ -141,7 +141,9 @@ class Builder {
         units_(1 + *std::max_element(o_.unit_of_segment.begin(), o_.unit_of_segment.end())),
         sharded_(o_.shards > 1),
         reduced_(o_.shards * o_.replicas > 1),
-        freed_(sharded_ && o_.sharding_strategy == Strategy::kFullShard),
+        hybrid_(sharded_ && o_.replicas > 1),
+        freed_(sharded_ && (o_.sharding_strategy == Strategy::kFullShard ||
+                            o_.sharding_strategy == Strategy::kHybridShard)),
         slotted_gradients_(sharded_ && o_.gradient_accumulation == Accumulation::kSharded),
         list_(o_.communicators == 1),
         slot_of_(units_, -1),
@@ -337,6 +339,13 @@ class Builder {
                         {staging}, {shard});
     }
     if (slotted_gradients_) has_gradient_.erase(u);  // The next micro-batch starts from zero.
+    if (hybrid_ && final) {
+      index = list_.Add({.kind = ActionKind::kAllReduce,
+                         .stream = StreamId::kReplicate,
+                         .unit = u,
+                         .micro_batch = m},
+                        {}, {shard});
+    }
     return index;
   }
 
@@ -364,6 +373,7 @@ class Builder {
   const int segments_, units_;
   const bool sharded_;            // Parameters are gathered.
   const bool reduced_;            // There are peers to sum with.
+  const bool hybrid_;             // Their shards, over replicas, too.
   const bool freed_;              // Units other than the root take slots in turn.
   const bool slotted_gradients_;  // So do their gradients.
   ActionList list_;
@@ -384,7 +394,8 @@ void Check(const ScheduleOptions& o) {
   require(!o.unit_of_segment.empty(), "no segments");
   require(o.recomputed.size() == o.unit_of_segment.size(), "recomputed must have a bit a segment");
   require(o.shards >= 1 && o.replicas >= 1, "shards and replicas must be >= 1");
-  require(o.shards == 1 || o.replicas == 1, "hybrid sharding is not in this version");
+  require(o.shards == 1 || o.replicas == 1 || IsHybrid(o.sharding_strategy),
+          "shards and replicas are of hybrid strategies");
   require(o.sharding_strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
   require(o.backward_from >= 0 && o.backward_from < static_cast<int>(o.unit_of_segment.size()),
           "backward_from must be a segment");
@@ -412,6 +423,8 @@ const char* Name(ActionKind kind) {
       return "reduce";
     case ActionKind::kAccumulate:
       return "accumulate";
+    case ActionKind::kAllReduce:
+      return "all_reduce";
     case ActionKind::kSumSquares:
       return "sum_squares";
     case ActionKind::kReduceScalars:
@@ -426,7 +439,8 @@ const char* Name(ActionKind kind) {
   return "?";
 }
 
-constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce", "data"};
+constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce", "data",
+                                                   "replicate"};
 
 }  // namespace
 

@@ -6,10 +6,10 @@
 //
 //   A segment is the piece of the model between two cursor positions (model.h); consecutive
 //   segments may share a unit. Units are layout.h's. A
-//   unit other than the root is `freed in a pass` under kFullShard: it takes a gather slot before
-//   its run in forward and again before its recompute or backward. Gather slots are taken in turn,
-//   so the slot that a gather needs is always the one that has been longest in use. The root has
-//   memory of its own and is gathered once a step.
+//   unit other than the root is `freed in a pass` under kFullShard and kHybridShard: it takes a
+//   gather slot before its run in forward and again before its recompute or backward. Gather slots
+//   are taken in turn, so the slot that a gather needs is always the one that has been longest in
+//   use. The root has memory of its own and is gathered once a step.
 //
 //   Waits name earlier actions, so no schedule can deadlock, and only those that order two uses of
 //   the same memory which nothing else orders; but for the `pacing` waits of backward_prefetch post
@@ -44,19 +44,20 @@ struct ScheduleOptions : FsdpOptions {
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 };
 
-enum class StreamId { kCompute, kGather, kReduce, kData };
-constexpr int kNumStreams = 4;
+enum class StreamId { kCompute, kGather, kReduce, kData, kReplicate };  // The last: hybrid alone.
+constexpr int kNumStreams = 5;
 
 enum class ActionKind {
-  kBegin,          // compute   Clears the step's scalars; the end of all steps before.
-  kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
-  kGather,         // gather    All-gather of a unit's shard into its slot.
-  kRun,            // compute   The model's code for one segment and pass.
-  kFree,           // compute   The unit's parameters have no address any more.
-  kClear,          // compute   Zeroes the unit's gradient slot.
-  kReduce,         // reduce    Reduce-scatter (or all-reduce) of the gradient slot.
-  kAccumulate,     // reduce    gradient shard += what kReduce left in the staging buffer.
-  kSumSquares,     // compute   Adds the squares of the unit's gradient shard.
+  kBegin,       // compute   Clears the step's scalars; the end of all steps before.
+  kLoad,        // data      A micro-batch into batch slot micro_batch % 2.
+  kGather,      // gather    All-gather of a unit's shard into its slot.
+  kRun,         // compute   The model's code for one segment and pass.
+  kFree,        // compute   The unit's parameters have no address any more.
+  kClear,       // compute   Zeroes the unit's gradient slot.
+  kReduce,      // reduce    Reduce-scatter (or all-reduce) of the gradient slot.
+  kAccumulate,  // reduce    gradient shard += what kReduce left in the staging buffer.
+  kAllReduce,   // replicate The unit's gradient shard, over those who hold the same; once a step.
+  kSumSquares,  // compute   Adds the squares of the unit's gradient shard.
   kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
   kClip,           // compute   Gradient norm and coefficient.
   kOptimizer,      // compute   Updates the unit's shard.
@@ -72,8 +73,8 @@ struct Wait {
 struct Action {
   ActionKind kind = ActionKind::kRun;
   StreamId stream = StreamId::kCompute;
-  int unit = -1;     // kGather, kFree, kClear, kReduce, kAccumulate, kSumSquares, kOptimizer.
-  int segment = -1;  // kRun.
+  int unit = -1;               // Of all that are about one.
+  int segment = -1;            // kRun.
   Pass pass = Pass::kForward;  // kRun.
   int micro_batch = -1;
   int slot = -1;        // kGather, kFree: gather slot; kClear, kReduce: gradient slot. -1: its own.

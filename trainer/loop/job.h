@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/store.h"
 #include "trainer/runtime/stream_checker.h"
@@ -19,6 +20,8 @@ struct Job {
   int rank = 0, world = 1;
   int local_world = 1;  // Ranks on this host.
   Store* store = nullptr;
+  // Where the ranks are, as they find out: all call it, and it blocks. Null: on one host.
+  std::function<HostPlacement()> find_hosts;
   MeshCommunicators::Connect connect;  // Of this job's ranks. Not called in a world of one.
   int restart = 0;                     // How often the launcher has started all ranks again.
   std::string place;  // For the log and rank 0's console: which rank this is, and who says so.

@@ -57,9 +57,8 @@ bool ReaderGone() {
 // Shared memory where all ranks of a group are of one host, and with Gloo between hosts where they
 // are not: as they find out, whatever the launcher says.
 MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& environment,
-                                     const CommOptions& options) {
+                                     const HostPlacement& placement, const CommOptions& options) {
   const int rank = environment.rank, size = environment.world_size;
-  const HostPlacement placement = FindHosts(store, "job", rank, size);
   const std::string address =
       placement.hosts() == 1 ? ""
                              : AgreeOnAddress(store, "job", rank, size, environment.master_addr);
@@ -108,7 +107,8 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     CheckRunDirectory(WithDropouts(run, ShapeFor(run)), data.files);
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);
     const SessionOptions options = SessionOptionsFor(
-        recipe, environment.world_size, ThreadsFor(recipe, environment.local_world_size));
+        recipe, HostPlacement::InOrder(environment.world_size, environment.local_world_size),
+        ThreadsFor(recipe, environment.local_world_size));
     const RunPlan plan =
         PlanRun(*model, options, environment.world_size, environment.local_world_size);
     if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
@@ -122,13 +122,18 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   job.rank = environment.rank;
   job.world = environment.world_size;
   job.local_world = environment.local_world_size;
+  std::optional<HostPlacement> hosts;
+  job.find_hosts = [&] {
+    if (!hosts) hosts = FindHosts(*store, "job", job.rank, job.world);
+    return *hosts;
+  };
   MeshCommunicators::Connect transport;
   job.connect = [&](const std::string& name, const RankGroup& group) {
     if (!transport) {
       CommOptions options;
       options.timeout_s = recipe.run.timeout_s;
       options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
-      transport = Transport(*store, environment, options);
+      transport = Transport(*store, environment, job.find_hosts(), options);
     }
     return transport(name, group);
   };
@@ -166,7 +171,8 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world, bool json) {
   CheckWorld(recipe, world, local_world);
   const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
-  const SessionOptions options = SessionOptionsFor(recipe, world, ThreadsFor(recipe, local_world));
+  const SessionOptions options = SessionOptionsFor(
+      recipe, HostPlacement::InOrder(world, local_world), ThreadsFor(recipe, local_world));
   const RunPlan plan = PlanRun(*model, options, world, local_world);
   std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;

@@ -17,6 +17,7 @@
 #include "trainer/data/token_file_source.h"
 #include "trainer/data/tokenize.h"
 #include "trainer/nn/lora.h"
+#include "trainer/recipe/load.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
@@ -145,6 +146,17 @@ class Opener {
   RunData& data_;
 };
 
+// For a hybrid strategy without a shard_size.
+int RanksOfEachHost(const Recipe& recipe, const HostPlacement& hosts) {
+  if (hosts.SmallestHost() == hosts.LargestHost()) return hosts.LargestHost();
+  throw ConfigError(recipe.Mistake(
+      std::vector<std::string>{"fsdp.shard_size", "fsdp.sharding_strategy"},
+      "`" + std::string(Name(recipe.fsdp.sharding_strategy)) +
+          "` shards over the ranks of each host, and hosts have " +
+          std::to_string(hosts.SmallestHost()) + " to " + std::to_string(hosts.LargestHost()) +
+          " of them: say how many ranks share a copy, one of " + DivisorsOf(hosts.size())));
+}
+
 }  // namespace
 
 int ThreadsFor(const Recipe& recipe, int local_world) {
@@ -187,13 +199,15 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   return mistakes;
 }
 
-SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads) {
+SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads) {
   SessionOptions options;
   ExecutorOptions& e = options.executor = {recipe.fsdp};
   e.recompute = recipe.train.activation_checkpointing;
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;
-  const int64_t wave = recipe.train.micro_batch_size * MeshFor(e, /*rank=*/0, world).data_size();
+  if (IsHybrid(e.sharding_strategy) && !e.shard_size) e.shard_size = RanksOfEachHost(recipe, hosts);
+  const int64_t wave =
+      recipe.train.micro_batch_size * MeshFor(e, /*rank=*/0, hosts.size()).data_size();
   e.micro_batches = static_cast<int>((recipe.train.global_batch_size + wave - 1) / wave);
   e.max_norm = static_cast<float>(recipe.train.grad_clip);
   e.threads = threads;

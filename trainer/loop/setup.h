@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/comm/hosts/host_placement.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/token_source.h"
 #include "trainer/data/tokenizer.h"
@@ -32,7 +33,9 @@ std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape)
 // what it cannot read there is left for ShapeFor() to throw.
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe);
 
-SessionOptions SessionOptionsFor(const Recipe& recipe, int world, int threads);
+// `hosts`: where the ranks of the job are, by which hybrid strategies shard unless the recipe says
+// otherwise. Throws ConfigError where they have unequally many.
+SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads);
 
 // Opens and checks everything that is read while training. Throws DataError, ConfigError.
 struct RunData {

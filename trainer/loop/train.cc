@@ -42,6 +42,12 @@ Recipe WithDropoutsToTrain(const Recipe& recipe) {
   return WithDropouts(with, ShapeFor(with));
 }
 
+// Nobody else asks where ranks are.
+HostPlacement HostsOf(const Recipe& recipe, const Job& job) {
+  const bool ask = IsHybrid(recipe.fsdp.sharding_strategy) && job.find_hosts != nullptr;
+  return ask ? job.find_hosts() : HostPlacement::InOrder(job.world, job.world);
+}
+
 // Whichever rank of the host tokenises says so.
 OpenProgress ProgressFor(const Job& job) {
   OpenProgress progress;
@@ -63,8 +69,9 @@ class Trainer {
         threads_(ThreadsFor(recipe, job.local_world)),
         shape_(ShapeFor(recipe_)),
         model_(BuildModel(recipe_, shape_)),
-        options_(SessionOptionsFor(recipe, job.world, threads_)),
-        mesh_(MeshFor(options_.executor, job.rank, job.world)),
+        hosts_(HostsOf(recipe, job)),
+        options_(SessionOptionsFor(recipe, hosts_, threads_)),
+        mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())),
         data_(OpenData(recipe, shape_, mesh_.data_size(), static_cast<uint64_t>(recipe.run.seed),
                        recipe.data.valid, ProgressFor(job))),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
@@ -306,6 +313,7 @@ class Trainer {
   const int threads_;
   const ModelShape shape_;
   const std::unique_ptr<Model> model_;
+  const HostPlacement hosts_;
   const SessionOptions options_;
   const Mesh mesh_;
   RunData data_;

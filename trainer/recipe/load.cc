@@ -421,14 +421,33 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
   }
   const FsdpOptions& fsdp = recipe.fsdp;
   if (!fsdp.shard_size || fsdp.sharding_strategy == Strategy::kNoShard) return;
-  if (*fsdp.shard_size == world_size) return;
+  const int64_t size = *fsdp.shard_size;
+  if (IsHybrid(fsdp.sharding_strategy)) {
+    if (world_size % size == 0) return;
+    throw ConfigError(recipe.Mistake(
+        "fsdp.shard_size", "want a divisor of the world size " + std::to_string(world_size) + ": " +
+                               DivisorsOf(world_size) + "; got " + std::to_string(size)));
+  }
+  if (size == world_size) return;
   const bool keeps = fsdp.sharding_strategy == Strategy::kShardGradOp;
   const std::string strategy(Name(fsdp.sharding_strategy));
   throw ConfigError(recipe.Mistake(
-      "fsdp.shard_size",
-      "want null or the world size " + std::to_string(world_size) + " for `" + strategy +
-          "`, got " + std::to_string(*fsdp.shard_size) + "; sharding in groups is `" +
-          (keeps ? "hybrid_shard_grad_op" : "hybrid_shard") + "`: " + kNotInThisVersion));
+      "fsdp.shard_size", "want null or the world size " + std::to_string(world_size) + " for `" +
+                             strategy + "`, got " + std::to_string(size) +
+                             "; sharding in groups is `" +
+                             (keeps ? "hybrid_shard_grad_op" : "hybrid_shard") + "`"));
+}
+
+std::string DivisorsOf(int64_t n) {
+  std::vector<std::string> divisors;
+  for (int64_t d = 1; d <= n; ++d) {
+    if (n % d == 0) divisors.push_back(std::to_string(d));
+  }
+  std::string text = divisors[0];
+  for (size_t i = 1; i < divisors.size(); ++i) {
+    text += (i + 1 < divisors.size() ? ", " : " or ") + divisors[i];
+  }
+  return text;
 }
 
 std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {

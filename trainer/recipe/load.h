@@ -35,6 +35,8 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts,
 // local_world_size <= world_size: the ranks of all hosts and of this one. Throws ConfigError.
 void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size);
 
+std::string DivisorsOf(int64_t n);  // For messages: "1, 2, 3 or 6".
+
 // What is no mistake and still cannot be meant, a line each.
 std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size);
 

@@ -283,7 +283,8 @@ constexpr auto NamesOf(ScheduleRecipe::Decay) {
   return std::to_array<std::string_view>({"sqrt", "linear", "cosine"});
 }
 constexpr auto NamesOf(Strategy) {
-  return std::to_array<std::string_view>({"full_shard", "shard_grad_op", "no_shard"});
+  return std::to_array<std::string_view>(
+      {"full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_grad_op", "no_shard"});
 }
 constexpr auto NamesOf(AutoWrap) {
   return std::to_array<std::string_view>({"transformer_block", "size", "none"});

@@ -162,12 +162,15 @@ Type<FsdpOptions> FsdpType() {
           "Optimizer state in host memory, updated there."),
   });
   return Map<R>({
-      Key("sharding_strategy", &R::sharding_strategy,
-          OneOf<Strategy>(Later({"hybrid_shard", "hybrid_shard_grad_op"})),
+      Key("sharding_strategy", &R::sharding_strategy, OneOf<Strategy>(),
           "full_shard: parameters are gathered for forward and again for backward. shard_grad_op: "
-          "kept from forward to backward. no_shard: every rank keeps all of them."),
+          "kept from forward to backward. hybrid_shard, hybrid_shard_grad_op: likewise, but in "
+          "groups of shard_size ranks that hold copies of each other's shards, whose gradients are "
+          "summed over the groups once a step. no_shard: every rank keeps all of them."),
       Key("shard_size", &R::shard_size, Nullable(Integer(1)),
-          "Ranks that share one copy. null: all of them, or one for no_shard."),
+          "Ranks that share one copy. null: all of them; of one host, as the ranks find each "
+          "other, "
+          "for hybrid strategies; one for no_shard."),
       Key("auto_wrap", &R::auto_wrap, auto_wrap, "What is gathered and freed together."),
       Key("backward_prefetch", &R::backward_prefetch, OneOf<BackwardPrefetch>(),
           "When the next unit's gather may start in backward. pre: before this unit's gradients. "

@@ -69,6 +69,50 @@ TEST_F(PlanTest, CountsTheCommunicatorsThatThereWillBe) {
   EXPECT_EQ(sharded - outside(), ShmBytes(4) / 4);
 }
 
+// Two hosts of two ranks: who shards on one shares its memory; of the replicas one is here.
+TEST_F(PlanTest, HybridGroupsAreOnTheirHosts) {
+  options_.executor.sharding_strategy = Strategy::kFullShard;
+  const RunPlan full = PlanRun(*model_, options_, 4, 2, MemoryLimits(root_));
+  options_.executor.sharding_strategy = Strategy::kHybridShard;
+  options_.executor.shard_size = 2;
+  const RunPlan hybrid = PlanRun(*model_, options_, 4, 2, MemoryLimits(root_));
+  const int64_t stream = kMiB;
+  EXPECT_EQ(hybrid.outside - full.outside, stream + 2 * ShmBytes(2) / 2 + HostsBytesPerRank(2, 1) +
+                                               HostsBytesPerRank(4, 2) -
+                                               2 * HostsBytesPerRank(4, 2));
+}
+
+// What each strategy moves, by the sizes of the layout alone.
+TEST_F(PlanTest, BytesOfAStepAreThoseOfTheStrategy) {
+  options_.executor.max_norm = 0;
+  for (const auto& [world, shards] : {std::pair{4, 2}, {6, 3}, {6, 2}, {6, 1}, {6, 6}}) {
+    for (const Strategy strategy : {Strategy::kHybridShard, Strategy::kHybridShardGradOp}) {
+      for (const int micro_batches : {1, 3}) {
+        options_.executor.sharding_strategy = strategy;
+        options_.executor.shard_size = shards;
+        options_.executor.micro_batches = micro_batches;
+        const Layout layout = MakeLayout(ShapesOf(*model_), {}, shards);
+        double root = 0, blocks = 0;  // Bytes of all ranks.
+        for (size_t u = 0; u < layout.units.size(); ++u) {
+          (u == 0 ? root : blocks) +=
+              static_cast<double>(layout.GatheredBytes(static_cast<int>(u)));
+        }
+        const double share = (shards - 1.0) / shards, replicas = world / shards;
+        const bool twice = strategy == Strategy::kHybridShard;
+        const double all = root + blocks;
+        const double gathers = twice ? root + 2.0 * micro_batches * blocks : all;
+        const double scalars = 2.0 * (world - 1) / world * 4 * 4;
+        const StepTraffic traffic = Plan(world).traffic;
+        EXPECT_DOUBLE_EQ(traffic.all_gather_bytes, share * gathers);
+        EXPECT_DOUBLE_EQ(traffic.reduce_scatter_bytes, share * micro_batches * all);
+        EXPECT_DOUBLE_EQ(traffic.all_reduce_bytes,
+                         2 * (replicas - 1) / replicas * all / shards + scalars)
+            << world << " " << shards;
+      }
+    }
+  }
+}
+
 // The job's limit, two levels above the group that the process is in.
 TEST_F(PlanTest, ControlGroupsLimitIt) {
   const RunPlan free = Plan();

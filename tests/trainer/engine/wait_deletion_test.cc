@@ -103,10 +103,13 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
     if (!seen.insert(shape).second) continue;
     ++totals.schedules;
     ASSERT_EQ(runner.FirstRace(mode, schedule), "") << schedule.ToString();
-    if (world > 2) {
-      // The list is that of two ranks: what is needed there is needed here. One in eight all the
+    const int least = IsHybrid(options.sharding_strategy) ? 4 : 2;
+    if (world > least) {
+      // The list is that of so few ranks: what is needed there is needed here. One in eight all the
       // same.
-      ASSERT_EQ(schedule.ToString(), Runner(options, 2, groups).Of(mode).ToString());
+      ExecutorOptions few = options;
+      if (few.shard_size) few.shard_size = 2;
+      ASSERT_EQ(schedule.ToString(), Runner(few, least, groups).Of(mode).ToString());
       if (shape % 8 != 0) continue;
     }
     for (size_t a = 0; a < schedule.actions.size(); ++a) {
@@ -126,10 +129,11 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
   }
 }
 
-class WaitDeletion : public ::testing::TestWithParam<std::tuple<int, Strategy>> {};
+// A world, a strategy, and the shards of a hybrid one.
+class WaitDeletion : public ::testing::TestWithParam<std::tuple<int, Strategy, int>> {};
 
 TEST_P(WaitDeletion, EveryWaitIsNeeded) {
-  const auto [world, strategy] = GetParam();
+  const auto [world, strategy, shards] = GetParam();
   std::set<uint64_t> seen;
   Totals totals;
   for (const BackwardPrefetch backward :
@@ -142,6 +146,7 @@ TEST_P(WaitDeletion, EveryWaitIsNeeded) {
             for (const int micro_batches : {1, 3}) {
               ExecutorOptions o;
               o.sharding_strategy = strategy;
+              if (IsHybrid(strategy)) o.shard_size = shards;
               o.backward_prefetch = backward;
               o.forward_prefetch = bits & 1;
               o.communicators = bits & 2 ? 1 : 2;
@@ -171,7 +176,13 @@ INSTANTIATE_TEST_SUITE_P(Grid, WaitDeletion,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4),
                                             ::testing::Values(Strategy::kFullShard,
                                                               Strategy::kShardGradOp,
-                                                              Strategy::kNoShard)));
+                                                              Strategy::kNoShard),
+                                            ::testing::Values(0)));
+INSTANTIATE_TEST_SUITE_P(Hybrid, WaitDeletion,
+                         ::testing::Values(std::tuple{4, Strategy::kHybridShard, 2},
+                                           std::tuple{6, Strategy::kHybridShard, 3},
+                                           std::tuple{4, Strategy::kHybridShardGradOp, 2},
+                                           std::tuple{8, Strategy::kHybridShardGradOp, 2}));
 
 // Units that hold several blocks, and one unit that holds all.
 TEST(WaitDeletion, OtherWraps) {

@@ -295,6 +295,66 @@ TEST(Schedule, FrozenUnitsAreGatheredAndNothingElse) {
   }
 }
 
+// Four ranks in two groups.
+ScheduleOptions Hybrid(Strategy strategy) {
+  ScheduleOptions o = Blocks(3, 2);
+  o.sharding_strategy = strategy;
+  o.replicas = 2;
+  return o;
+}
+
+// As the same strategy with all ranks in one group, and one all-reduce for each unit.
+TEST(Schedule, HybridAllReducesEachShardOnceAStep) {
+  for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kUnsharded}) {
+    for (const Strategy strategy : {Strategy::kHybridShard, Strategy::kHybridShardGradOp}) {
+      ScheduleOptions o = Hybrid(strategy);
+      o.micro_batches = 3;
+      o.gradient_accumulation = accumulation;
+      const Schedule s = MakeSchedule(o);
+      o.sharding_strategy =
+          strategy == Strategy::kHybridShard ? Strategy::kFullShard : Strategy::kShardGradOp;
+      o.replicas = 1;
+      const Schedule in_one_group = MakeSchedule(o);
+      for (const ActionKind kind : {ActionKind::kGather, ActionKind::kFree, ActionKind::kReduce,
+                                    ActionKind::kAccumulate, ActionKind::kReduceScalars}) {
+        EXPECT_EQ(Count(s, kind), Count(in_one_group, kind));
+      }
+      EXPECT_EQ(Count(in_one_group, ActionKind::kAllReduce), 0);
+      std::map<int, int> of_unit;
+      for (const Action& a : s.actions) {
+        if (a.kind != ActionKind::kAllReduce) continue;
+        ++of_unit[a.unit];
+        EXPECT_EQ(a.micro_batch, 2);
+      }
+      EXPECT_EQ(of_unit, (std::map<int, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
+    }
+  }
+}
+
+// It waits for the unit's own reduction and nothing else, and no reduction waits for it.
+TEST(Schedule, HybridAllReducesBehindTheNextReduction) {
+  for (const int communicators : {1, 2}) {
+    ScheduleOptions o = Hybrid(Strategy::kHybridShard);
+    o.communicators = communicators;
+    const Schedule s = MakeSchedule(o);
+    for (size_t i = 0; i < s.actions.size(); ++i) {
+      const Action& a = s.actions[i];
+      if (a.kind != ActionKind::kAllReduce) {
+        for (const Wait& wait : a.waits) {
+          EXPECT_TRUE(s.actions[wait.action].kind != ActionKind::kAllReduce ||
+                      a.kind == ActionKind::kSumSquares);
+        }
+        continue;
+      }
+      EXPECT_EQ(a.stream, StreamId::kReplicate);
+      ASSERT_EQ(a.waits.size(), 1u);
+      const Action& before = s.actions[a.waits[0].action];
+      EXPECT_EQ(before.kind, ActionKind::kReduce);
+      EXPECT_EQ(before.unit, a.unit);
+    }
+  }
+}
+
 // Ranks of one job compare it, and so may a person two builds: a schedule of today is the schedule
 // of tomorrow, waits included, unless somebody means to change it.
 TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
@@ -334,6 +394,7 @@ TEST(Schedule, RefusesOptionsOutOfRange) {
   refused([](ScheduleOptions& o) { o.recomputed.pop_back(); });
   refused([](ScheduleOptions& o) { o.shards = 0; });
   refused([](ScheduleOptions& o) { o.sharding_strategy = Strategy::kNoShard; });
+  refused([](ScheduleOptions& o) { o.replicas = 2; });  // Of full_shard.
   refused([](ScheduleOptions& o) { o.micro_batches = 0; });
   refused([](ScheduleOptions& o) { o.limit_all_gathers = -1; });
   refused([](ScheduleOptions& o) { o.reduce_buffers = 0; });

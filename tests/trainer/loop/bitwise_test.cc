@@ -81,6 +81,24 @@ TEST(Bitwise, AgainAndAgain) {
   for (int i = 0; i < 8; ++i) ExpectSameBits(run, first);
 }
 
+// Hosts numbered in turns, and in no order at all.
+TEST(Bitwise, NumbersOfRanksDoNotCount) {
+  TinyRun run;
+  run.world = 6;
+  run.options.executor.sharding_strategy = Strategy::kHybridShard;
+  run.options.executor.shard_size = 2;
+  run.options.executor.micro_batch_size = 1;
+  run.steps = 16;  // Few sums of six losses depend on their order.
+  const TinyResult plain = Train(Plain(run));
+  for (const RunRanks ranks : {RunThreadRanks, RunProcessRanks}) {
+    run.ranks = ranks;
+    for (const std::vector<int>& numbers : {Interleaved(6, 2), {0, 5, 3, 1, 4, 2}}) {
+      run.ranks_by_position = numbers;
+      ExpectSameBits(run, plain);
+    }
+  }
+}
+
 TEST(Bitwise, ThreadsAndProcesses) {
   for (const Strategy strategy :
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
@@ -203,6 +221,27 @@ void ExpectWorldsAgree(TinyRun run, std::initializer_list<int> worlds) {
         run.options.executor.sharding_strategy = strategy;
         run.options.executor.gradient_accumulation = accumulation;
         rounding.ExpectAgrees(run);
+      }
+    }
+  }
+}
+
+TEST(Rounding, GroupsAgreeWithOneRank) {
+  for (const float max_norm : {0.0f, 1.0f}) {
+    TinyRun run;
+    run.options.global_batch_size = 13;
+    run.options.executor.micro_batch_size = 1;
+    run.options.executor.max_norm = max_norm;
+    Rounding rounding(run);
+    for (const auto& [world, shards] : {std::pair{4, 2}, {6, 2}, {6, 3}, {8, 4}}) {
+      for (const Strategy strategy : {Strategy::kHybridShard, Strategy::kHybridShardGradOp}) {
+        for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kUnsharded}) {
+          run.world = world;
+          run.options.executor.shard_size = shards;
+          run.options.executor.sharding_strategy = strategy;
+          run.options.executor.gradient_accumulation = accumulation;
+          rounding.ExpectAgrees(run);
+        }
       }
     }
   }

@@ -100,12 +100,13 @@ std::string Outcome(const Recipe& recipe, testing::Rank& rank) {
   try {
     CheckWorld(recipe, 1, 1);
     const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
-    const SessionOptions options = SessionOptionsFor(recipe, 1, 1);
+    const SessionOptions options = SessionOptionsFor(recipe, HostPlacement({0}), 1);
     const RunPlan plan = PlanRun(*model, options, 1, 1);
     const double flops = model->FlopsPerToken(recipe.data.seq_len) *
                          static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
     // What fits and would take minutes is known to fit.
-    if (plan.fits() && (plan.memory.bytes() > (int64_t{200} << 20) || flops > 1e10)) return "0 plan";
+    if (plan.fits() && (plan.memory.bytes() > (int64_t{200} << 20) || flops > 1e10))
+      return "0 plan";
     Job job;
     job.store = rank.store;
     job.stop_requested = [] { return true; };

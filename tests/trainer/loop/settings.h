@@ -16,26 +16,36 @@ constexpr uint64_t kPairwiseSeed = 2304;
 inline std::string Describe(const TinyRun& run) {
   const ExecutorOptions& o = run.options.executor;
   std::ostringstream out;
-  out << "world " << run.world << " strategy " << static_cast<int>(o.sharding_strategy) << " wrap "
-      << static_cast<int>(o.auto_wrap.policy) << " forward_prefetch " << o.forward_prefetch
-      << " backward_prefetch " << static_cast<int>(o.backward_prefetch) << " limit "
-      << o.limit_all_gathers << " reduce_buffers " << o.reduce_buffers << " communicators "
-      << o.communicators << " accumulation " << static_cast<int>(o.gradient_accumulation)
-      << " recompute " << static_cast<int>(o.recompute) << " poison " << o.poison << " check "
-      << run.check << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
+  out << "world " << run.world << (run.ranks_by_position.empty() ? "" : ", renumbered,")
+      << " shards " << o.shard_size.value_or(0) << " strategy "
+      << static_cast<int>(o.sharding_strategy) << " wrap " << static_cast<int>(o.auto_wrap.policy)
+      << " forward_prefetch " << o.forward_prefetch << " backward_prefetch "
+      << static_cast<int>(o.backward_prefetch) << " limit " << o.limit_all_gathers
+      << " reduce_buffers " << o.reduce_buffers << " communicators " << o.communicators
+      << " accumulation " << static_cast<int>(o.gradient_accumulation) << " recompute "
+      << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
+      << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
       << (run.ranks == RunProcessRanks);
   return out.str();
+}
+
+// Ranks of `world` hosts of `local` each that are numbered in turns: 0, hosts, 2 hosts, ..., 1, ...
+inline std::vector<int> Interleaved(int world, int local) {
+  const int hosts = world / local;
+  std::vector<int> ranks;
+  for (int p = 0; p < world; ++p) ranks.push_back(p / local + p % local * hosts);
+  return ranks;
 }
 
 // A covering set of all settings together.
 inline std::vector<TinyRun> PairwiseRuns() {
   std::vector<TinyRun> runs;
   for (const std::vector<int>& row :
-       CoverPairs({4, 3, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2}, kPairwiseSeed)) {
+       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2}, kPairwiseSeed)) {
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;
-    run.world = 1 + row[i++];
+    run.world = (const int[]){1, 2, 3, 4, 6, 8}[row[i++]];
     o.sharding_strategy = static_cast<Strategy>(row[i++]);
     o.auto_wrap = {static_cast<AutoWrap>(row[i++]), 6000};  // kSize joins two of the three blocks.
     o.forward_prefetch = row[i++] != 0;
@@ -52,6 +62,16 @@ inline std::vector<TinyRun> PairwiseRuns() {
       run.options.lr.lr = 0.01;
     }
     run.ranks = row[i++] != 0 ? RunProcessRanks : RunThreadRanks;
+    const int nth = row[i++], renumbered = row[i++];
+    if (IsHybrid(o.sharding_strategy)) {
+      std::vector<int> divisors;
+      for (int d = 1; d <= run.world; ++d) {
+        if (run.world % d == 0) divisors.push_back(d);
+      }
+      const int shards = divisors[nth % divisors.size()];
+      o.shard_size = shards;
+      if (renumbered != 0) run.ranks_by_position = Interleaved(run.world, shards);
+    }
     runs.push_back(run);
   }
   return runs;
@@ -68,8 +88,17 @@ inline TinyRun Plain(TinyRun run) {
   o.threads = given.threads;
   o.auto_wrap = given.auto_wrap;
   o.gradient_accumulation = given.gradient_accumulation;
-  o.sharding_strategy =
-      given.sharding_strategy == Strategy::kNoShard ? Strategy::kNoShard : Strategy::kShardGradOp;
+  o.sharding_strategy = Strategy::kShardGradOp;
+  if (given.sharding_strategy == Strategy::kNoShard) o.sharding_strategy = Strategy::kNoShard;
+  if (IsHybrid(given.sharding_strategy)) {  // With one shard, or all, it is as without groups.
+    const int64_t shards = given.shard_size.value();
+    if (shards == 1) o.sharding_strategy = Strategy::kNoShard;
+    if (shards > 1 && shards < run.world) {
+      o.sharding_strategy = Strategy::kHybridShardGradOp;
+      o.shard_size = shards;
+    }
+  }
+  run.ranks_by_position.clear();
   o.forward_prefetch = false;
   o.backward_prefetch = BackwardPrefetch::kNone;
   o.limit_all_gathers = 1;

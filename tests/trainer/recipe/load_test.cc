@@ -197,9 +197,6 @@ INSTANTIATE_TEST_SUITE_P(
         // What is known and not in this version.
         {"LaterDevice", "run: {device: cuda}",
          "r.yaml:3:15: run.device: `cuda`: not in this version (want `auto`, `cpu` or `sim`)"},
-        {"LaterStrategy", "fsdp: {sharding_strategy: hybrid_shard}",
-         "r.yaml:3:27: fsdp.sharding_strategy: `hybrid_shard`: not in this version (want "
-         "`full_shard`, `shard_grad_op` or `no_shard`)"},
         {"LaterLimiter", "fsdp: {limiter: host}",
          "r.yaml:3:17: fsdp.limiter: `host`: not in this version (want `device`)"},
         {"LaterBuffers", "fsdp: {buffers: caching}",
@@ -831,10 +828,20 @@ TEST(CheckWorld, ShardSizeIsTheWorldOrHybrid) {
   EXPECT_EQ(mistake({"fsdp.sharding_strategy=no_shard", "fsdp.shard_size=1"}, 4), "");
   EXPECT_EQ(mistake({"fsdp.shard_size=2"}, 4),
             "--set fsdp.shard_size=2: fsdp.shard_size: want null or the world size 4 for "
-            "`full_shard`, got 2; sharding in groups is `hybrid_shard`: not in this version");
+            "`full_shard`, got 2; sharding in groups is `hybrid_shard`");
   EXPECT_NE(mistake({"fsdp.shard_size=8", "fsdp.sharding_strategy=shard_grad_op"}, 4)
                 .find("`hybrid_shard_grad_op`"),
             std::string::npos);
+  for (const char* strategy : {"hybrid_shard", "hybrid_shard_grad_op"}) {
+    const std::string hybrid = std::string("fsdp.sharding_strategy=") + strategy;
+    for (const char* size : {"null", "1", "2", "3", "6"}) {
+      EXPECT_EQ(mistake({hybrid, std::string("fsdp.shard_size=") + size}, 6), "");
+    }
+    EXPECT_EQ(mistake({hybrid, "fsdp.shard_size=4"}, 6),
+              "--set fsdp.shard_size=4: fsdp.shard_size: want a divisor of the world size 6: 1, 2, "
+              "3 or 6; got 4");
+    EXPECT_NE(mistake({hybrid, "fsdp.shard_size=12"}, 6), "");
+  }
   EXPECT_THROW(CheckWorld(Parse(kGood), 1, 2), std::invalid_argument);
 }
 

@@ -62,6 +62,12 @@ HostPlacement::HostPlacement(const std::vector<int>& key) {
   }
 }
 
+HostPlacement HostPlacement::InOrder(int ranks, int local) {
+  std::vector<int> key;
+  for (int r = 0; r < ranks; ++r) key.push_back(r / local);
+  return HostPlacement(key);
+}
+
 HostPlacement HostPlacement::Among(const std::vector<int>& ranks) const {
   std::vector<int> key;
   for (const int rank : ranks) key.push_back(host_of_.at(rank));
@@ -74,6 +80,18 @@ int HostPlacement::LargestHost() const {
   size_t most = 0;
   for (const auto& ranks : ranks_of_) most = std::max(most, ranks.size());
   return static_cast<int>(most);
+}
+
+int HostPlacement::SmallestHost() const {
+  size_t smallest = ranks_of_[0].size();
+  for (const std::vector<int>& ranks : ranks_of_) smallest = std::min(smallest, ranks.size());
+  return static_cast<int>(smallest);
+}
+
+std::vector<int> HostPlacement::ByHost() const {
+  std::vector<int> all;
+  for (const std::vector<int>& ranks : ranks_of_) all.insert(all.end(), ranks.begin(), ranks.end());
+  return all;
 }
 
 int HostPlacement::Partner(int rank, int host) const {

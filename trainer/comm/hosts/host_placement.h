@@ -15,6 +15,8 @@ class HostPlacement {
   // `key[r]`: equal for ranks of one host. Hosts are numbered in the order of their leaders, so
   // rank 0 leads host 0.
   explicit HostPlacement(const std::vector<int>& key);
+  // `ranks` in the order of their numbers on hosts of `local` each; the last may have fewer.
+  static HostPlacement InOrder(int ranks, int local);
   // Of these ranks of it, numbered in this order: of a group of the world's.
   HostPlacement Among(const std::vector<int>& ranks) const;
 
@@ -25,6 +27,8 @@ class HostPlacement {
   int IndexOf(int rank) const { return index_of_[rank]; }                      // In RanksOf().
   int LeaderOf(int host) const { return ranks_of_[host][0]; }
   int LargestHost() const;  // Its number of ranks.
+  int SmallestHost() const;
+  std::vector<int> ByHost() const;  // All ranks: those of host 0, of host 1, ...
 
   // To whom `rank` sends what is for `host`, another one: its rank of the same index, counted
   // around where it has fewer. So the ranks of a host share the work.
