@@ -152,6 +152,7 @@ TEST(Worlds, AgreeWithOneRankWhateverTheStrategy) {
       {4, "full", {"fsdp.limit_all_gathers=1", "fsdp.reduce_buffers=1"}},
       {2, "shard_grad_op", {"fsdp.sharding_strategy=shard_grad_op"}},
       {3, "no_shard", {"fsdp.sharding_strategy=no_shard"}},
+      {4, "hybrid", {"fsdp={sharding_strategy: hybrid_shard, shard_size: 2}"}},
       {2, "unsharded", {"fsdp.gradient_accumulation=unsharded", "train.micro_batch_size=1"}},
   };
   for (const Case& c : cases) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/e2e/fake_hosts.h"
 #include "tests/e2e/run_binary.h"
@@ -21,9 +22,12 @@ class Hosts : public ::testing::Test {
   }
 };
 
-// Three hosts of two ranks.
-Variables RankOn(int host, int local, const std::string& master) {
-  return {{"RANK", std::to_string(2 * host + local)},
+// Three hosts of two ranks, whose numbers are neighbours, or not.
+enum class Numbers { kHostByHost, kInTurns };
+Variables RankOn(int host, int local, const std::string& master,
+                 Numbers numbers = Numbers::kHostByHost) {
+  const int rank = numbers == Numbers::kHostByHost ? 2 * host + local : 3 * local + host;
+  return {{"RANK", std::to_string(rank)},
           {"WORLD_SIZE", "6"},
           {"LOCAL_RANK", std::to_string(local)},
           {"LOCAL_WORLD_SIZE", "2"},
@@ -31,10 +35,11 @@ Variables RankOn(int host, int local, const std::string& master) {
           {"MASTER_PORT", std::to_string(kPort)}};
 }
 void StartAll(FakeHosts& hosts, const Job& job, const Strings& settings,
-              const std::string& master = FakeHosts::Address(0)) {
+              const std::string& master = FakeHosts::Address(0),
+              Numbers numbers = Numbers::kHostByHost) {
   for (int host = 0; host < 3; ++host) {
     for (const int local : {0, 1}) {
-      hosts.Start(host, job.Flags(settings), RankOn(host, local, master));
+      hosts.Start(host, job.Flags(settings), RankOn(host, local, master, numbers));
     }
   }
 }
@@ -80,6 +85,64 @@ TEST_F(Hosts, TrainWithTheBitsOfOneHost) {
     ExpectAllDone(hosts.Wait(kMinute));
     ExpectSameRun(job.run_dir(), want);
   }
+}
+
+// Groups are the hosts as they are found. One host has to be told.
+TEST_F(Hosts, HybridShardingHasTheBitsOfOneHostHoweverRanksAreNumbered) {
+  Job job;
+  Strings settings = kShort;
+  settings.push_back("fsdp.sharding_strategy=hybrid_shard");
+  const auto with = [&](const char* setting) {
+    Strings all = settings;
+    all.push_back(setting);
+    return all;
+  };
+  job.RunDir("one");
+  const Outcome one = job.Launch(6, with("fsdp.shard_size=2"));
+  ASSERT_EQ(one.code, 0) << one.Text();
+  const std::string want = job.run_dir();
+  for (const Numbers numbers : {Numbers::kHostByHost, Numbers::kInTurns}) {
+    // Five steps under one numbering and five under the other.
+    FakeHosts hosts(3);
+    job.RunDir(numbers == Numbers::kInTurns ? "in_turns" : "host_by_host");
+    StartAll(hosts, job, settings, FakeHosts::Address(0), numbers);
+    ExpectAllDone(hosts.Wait(kMinute));
+    ExpectSameRun(job.run_dir(), want);
+    std::filesystem::remove_all(job.run_dir() + "/checkpoints/step_10");
+    std::ofstream(job.run_dir() + "/checkpoints/latest") << "step_5";
+    StartAll(hosts, job, with("checkpoint={every: 5, keep_last: 0, resume: auto}"),
+             FakeHosts::Address(0),
+             numbers == Numbers::kInTurns ? Numbers::kHostByHost : Numbers::kInTurns);
+    ExpectAllDone(hosts.Wait(kMinute));
+    ExpectSameRun(job.run_dir(), want);
+  }
+}
+
+TEST_F(Hosts, HybridShardingOverUnequalHostsWantsToBeTold) {
+  Job job;
+  const auto run = [&](const Strings& settings) {
+    FakeHosts hosts(2);
+    for (const int rank : {0, 1, 2}) {
+      Variables environment = RankOn(rank / 2, rank % 2, FakeHosts::Address(0));
+      environment["WORLD_SIZE"] = "3";
+      if (rank == 2) environment["LOCAL_WORLD_SIZE"] = "1";
+      hosts.Start(rank / 2, job.Flags(settings), environment);
+    }
+    return hosts.Wait(kMinute);
+  };
+  job.RunDir("unequal");
+  std::string said;
+  for (const Outcome& outcome : run({"fsdp.sharding_strategy=hybrid_shard"})) {
+    EXPECT_EQ(outcome.code, 2) << outcome.Text();
+    said += outcome.err;
+  }
+  EXPECT_NE(said.find("`hybrid_shard` shards over the ranks of each host, and hosts have 1 to 2 of "
+                      "them: say how many ranks share a copy, one of 1 or 3"),
+            std::string::npos)
+      << said;
+  EXPECT_FALSE(Exists(job.run_dir()));
+  ExpectAllDone(run({"fsdp={sharding_strategy: hybrid_shard, shard_size: 3}",
+                     "train.global_batch_size=12", "checkpoint.every=5"}));
 }
 
 TEST_F(Hosts, TrainOverASlowLineThatLosesFrames) {

@@ -249,7 +249,8 @@ TEST(Resume, OverAChainOfWorldsAndStrategies) {
   };
   for (const Link& link : {Link{4, 4, "fsdp.sharding_strategy=full_shard"},
                            Link{3, 8, "fsdp.sharding_strategy=shard_grad_op"},
-                           Link{1, 12, "fsdp.sharding_strategy=no_shard"},
+                           Link{1, 10, "fsdp.sharding_strategy=no_shard"},
+                           Link{4, 13, "fsdp={sharding_strategy: hybrid_shard, shard_size: 2}"},
                            Link{2, 16, "fsdp={auto_wrap: {policy: none}, communicators: 1}"}}) {
     const Outcome part =
         RunOn(job, link.world,
@@ -258,7 +259,7 @@ TEST(Resume, OverAChainOfWorldsAndStrategies) {
     EXPECT_EQ(LastStep(got), link.steps);
   }
   ExpectSameToRounding(got, want, 16);
-  EXPECT_EQ(OfKind(ReadMetrics(got), "resume").size(), 3u);
+  EXPECT_EQ(OfKind(ReadMetrics(got), "resume").size(), 4u);
 }
 
 TEST(Resume, ElsewhereSeesTheSameSamplesToRounding) {
@@ -272,9 +273,11 @@ TEST(Resume, ElsewhereSeesTheSameSamplesToRounding) {
     int world;
     Strings settings;
   };
-  for (const Case& c : {Case{1, {}}, Case{3, {}}, Case{4, {"fsdp.auto_wrap.policy=none"}},
-                        Case{2, {"fsdp.sharding_strategy=no_shard"}},
-                        Case{3, {"fsdp.sharding_strategy=shard_grad_op"}}}) {
+  for (const Case& c :
+       {Case{1, {}}, Case{3, {}}, Case{4, {"fsdp.auto_wrap.policy=none"}},
+        Case{2, {"fsdp.sharding_strategy=no_shard"}},
+        Case{3, {"fsdp.sharding_strategy=shard_grad_op"}},
+        Case{4, {"fsdp={sharding_strategy: hybrid_shard_grad_op, shard_size: 2}"}}}) {
     const std::string got = job.RunDir("elsewhere");
     fs::copy(begun, got, fs::copy_options::recursive);
     const Outcome rest = RunOn(job, c.world, With(With(settings, {"train.steps=14"}), c.settings));
