@@ -119,6 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"three_ranks_recompute", 3, {"train.activation_checkpointing=full"}},
         Case{"no_shard", 2, {"fsdp.sharding_strategy=no_shard", "fsdp.communicators=1"}},
         Case{"hybrid", 4, {"fsdp={sharding_strategy: hybrid_shard, shard_size: 2}"}},
+        Case{"kept_parts", 4, {"fsdp.reshard_after_forward=2", "train.micro_batch_size=1"}},
         Case{"two_threads", 1, {"run.threads=2", "train.micro_batch_size=6"}},
         Case{"evaluation", 2, OnText({"train.ema={decay: 0.9}", "eval.ema=true"})},
         Case{"checkpoints", 2, OnText({"checkpoint={every: 3, keep_last: 1}"})},

@@ -14,6 +14,8 @@ const char* Name(Group group) {
   switch (group) {
     case Group::kGather:
       return "gather";
+    case Group::kSecondary:
+      return "secondary";
     case Group::kReduce:
       return "reduce";
     case Group::kReplicate:
@@ -24,10 +26,12 @@ const char* Name(Group group) {
   FSDP_CHECK(false) << "group " << static_cast<int>(group);
 }
 
-Mesh::Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks)
+Mesh::Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks,
+           int secondary_size)
     : world_rank_(world_rank),
       world_size_(world_size),
       shard_size_(shard_size),
+      secondary_size_(secondary_size),
       position_(world_rank),
       ranks_(std::move(ranks)) {
   if (world_size < 1 || world_rank < 0 || world_rank >= world_size) {
@@ -38,6 +42,11 @@ Mesh::Mesh(int world_rank, int world_size, int shard_size, std::vector<int> rank
     throw std::invalid_argument("[Mesh] shard size is " + std::to_string(shard_size) +
                                 ", want a divisor of the world size, " +
                                 std::to_string(world_size));
+  }
+  if (secondary_size < 1 || shard_size % secondary_size != 0) {
+    throw std::invalid_argument("[Mesh] secondary size is " + std::to_string(secondary_size) +
+                                ", want a divisor of the shard size, " +
+                                std::to_string(shard_size));
   }
   if (ranks_.empty()) return;
   std::vector<bool> there(world_size);
@@ -80,7 +89,11 @@ RankGroup Mesh::RanksOf(Group group) const {
   }
   const Coordinate at = coordinate();
   std::vector<int> ranks;
-  if (group == Group::kReplicate) {
+  if (group == Group::kSecondary) {
+    const int first = at.shard / secondary_size_ * secondary_size_;
+    for (int s = 0; s < secondary_size_; ++s)
+      ranks.push_back(RankOf({at.replicate, first + s, 0, 0}));
+  } else if (group == Group::kReplicate) {
     for (int r = 0; r < replicate_size(); ++r) ranks.push_back(RankOf({r, at.shard, 0, 0}));
   } else {
     for (int s = 0; s < shard_size_; ++s) ranks.push_back(RankOf({at.replicate, s, 0, 0}));

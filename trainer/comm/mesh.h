@@ -11,11 +11,12 @@ namespace fsdp {
 // Over whom a step's collectives go.
 enum class Group {
   kGather,     // All-gathers: neighbours who together hold one copy of everything.
+  kSecondary,  // All-gathers of secondary copies: neighbours among those.
   kReduce,     // Reduce-scatters: the same.
   kReplicate,  // All-reduces of a shard: those who hold the same one.
   kWorld,      // The step's scalars.
 };
-inline constexpr int kGroups = 4;
+inline constexpr int kGroups = 5;
 const char* Name(Group group);  // "gather", ...
 
 // Ranks as a [replicate][shard] array, shard innermost: with F = ranks per host, a shard group is a
@@ -30,21 +31,24 @@ class Mesh {
   };
 
   // `shard_size` is F, a divisor of `world_size`. `ranks[p]`: the world rank at position p, each
-  // once; empty: they are the same. Throws std::invalid_argument otherwise.
-  Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks = {});
+  // once; empty: they are the same. `secondary_size`: of a group kSecondary, a divisor of F. Throws
+  // std::invalid_argument otherwise.
+  Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks = {},
+       int secondary_size = 1);
 
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
   int shard_size() const { return shard_size_; }
   int replicate_size() const { return world_size_ / shard_size_; }
+  int secondary_size() const { return secondary_size_; }
   bool hybrid() const { return shard_size_ > 1 && replicate_size() > 1; }
 
   Coordinate coordinate() const { return CoordinateOf(world_rank_); }
   Coordinate CoordinateOf(int world_rank) const;
   int RankOf(const Coordinate& coordinate) const;
 
-  // In order of position. A rank's number in it is coordinate().shard, coordinate().replicate or
-  // position().
+  // In order of position. A rank's number in it is coordinate().shard, the same modulo
+  // secondary_size(), coordinate().replicate or position().
   RankGroup RanksOf(Group group) const;
 
   int position() const { return position_; }
@@ -55,7 +59,7 @@ class Mesh {
  private:
   int PositionOf(int world_rank) const;
 
-  int world_rank_, world_size_, shard_size_, position_;
+  int world_rank_, world_size_, shard_size_, secondary_size_, position_;
   std::vector<int> ranks_;  // By position. Empty: the identity.
 };
 

@@ -29,6 +29,10 @@ const std::vector<Cure>& Cures() {
          o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
          return true;
        }},
+      {"fsdp.reshard_after_forward: null",
+       [](SessionOptions& o) {
+         return std::exchange(o.executor.reshard_after_forward, std::nullopt).has_value();
+       }},
       {"fsdp.sharding_strategy: hybrid_shard",
        [](SessionOptions& o) {
          if (o.executor.sharding_strategy != Strategy::kHybridShardGradOp) return false;
@@ -107,6 +111,7 @@ std::string PlanToJson(const RunPlan& plan) {
                           .Add("optimizer", m.bytes(MemoryKind::kOptimizer))
                           .Add("activations", m.bytes(MemoryKind::kActivations))
                           .Add("unsharded", m.bytes(MemoryKind::kUnsharded))
+                          .Add("secondary", m.bytes(MemoryKind::kSecondary))
                           .Add("snapshot", m.bytes(MemoryKind::kSnapshot))
                           .Add("host", m.bytes() - m.bytes(MemoryPlace::kDevice))
                           .Add("outside", plan.outside);
@@ -143,6 +148,7 @@ std::string PlanToText(const RunPlan& plan) {
   line("gradients", m.bytes(MemoryKind::kGradients));
   line("optimizer", m.bytes(MemoryKind::kOptimizer));
   line("unsharded", m.bytes(MemoryKind::kUnsharded));
+  if (m.bytes(MemoryKind::kSecondary) > 0) line("secondary", m.bytes(MemoryKind::kSecondary));
   line("activations", m.bytes(MemoryKind::kActivations));
   line("snapshot", m.bytes(MemoryKind::kSnapshot));
   line("planned", m.bytes());

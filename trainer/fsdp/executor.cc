@@ -360,10 +360,22 @@ void Executor::Execute(const Action& action) {
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
         flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
-        communicators_.Over(Group::kGather)->AllGather(stream, ShardInUse(f), flats_[f].value);
+        if (action.secondary) {
+          communicators_.Over(Group::kSecondary)
+              ->AllGather(stream, memory_.secondary[f], flats_[f].value);
+        } else {
+          communicators_.Over(Group::kGather)->AllGather(stream, ShardInUse(f), flats_[f].value);
+        }
       }
       break;
     }
+    case ActionKind::kKeep:
+      for (const int f : layout_.units[u].flat_parameters) {
+        const int64_t size = memory_.secondary[f].NumElements();
+        const int part = shard_rank_ % mesh().secondary_size();
+        Copy(stream, flats_[f].value.Slice(part * size, size), memory_.secondary[f]);
+      }
+      break;
     case ActionKind::kFree:
       for (const int flat : layout_.units[u].flat_parameters) {
         const View value = std::exchange(flats_[flat].value, View());

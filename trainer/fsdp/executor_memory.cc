@@ -69,6 +69,15 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
         persistent(flat.frozen ? 0 : flat.shard_size, MemoryKind::kGradients, DType::kFloat32));
     largest_shard = std::max(largest_shard, flat.shard_size);
   }
+  secondary.resize(layout.flat_parameters.size());
+  for (const Action& action : train.actions) {
+    if (action.kind != ActionKind::kKeep || action.micro_batch > 0) continue;
+    for (const int f : layout.units[action.unit].flat_parameters) {
+      const FlatParameter& flat = layout.flat_parameters[f];
+      secondary[f] = persistent(flat.size / train.options.secondary, MemoryKind::kSecondary,
+                                flat.dtypes.compute);
+    }
+  }
   int64_t largest_shards = 0;  // Of a unit, as they travel.
   for (int u = 0; u < static_cast<int>(units.size()) && layout.shards > 1; ++u) {
     if (u == 0 || train.gather_slots == 0) {

@@ -60,8 +60,10 @@ struct ExecutorMemory {
 
   std::vector<View> gather_slots, gradient_slots;        // Bytes.
   std::vector<View> masters, compute_shards, gradients;  // By flat parameter; see Executor.
-  std::vector<OwnMemory> units;                          // By Layout::units.
-  View staging;                                          // Bytes: shards as they travel.
+  // Likewise: this rank's part of what backward gathers over fewer ranks. Empty where it does not.
+  std::vector<View> secondary;
+  std::vector<OwnMemory> units;  // By Layout::units.
+  View staging;                  // Bytes: shards as they travel.
   StagedBatch batches[2];
   View upload;                    // Host memory: of initial values, what is on its way.
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.

@@ -37,7 +37,8 @@ Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<in
     if (!options.shard_size) throw std::invalid_argument("[MeshFor] hybrid without a shard_size");
     shards = static_cast<int>(*options.shard_size);
   }
-  return Mesh(rank, world, shards, std::move(ranks));
+  return Mesh(rank, world, shards, std::move(ranks),
+              static_cast<int>(options.reshard_after_forward.value_or(1)));
 }
 
 Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,
@@ -46,6 +47,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.mode = mode;
   schedule.shards = mesh.shard_size();
   schedule.replicas = mesh.replicate_size();
+  schedule.secondary = mesh.secondary_size();
   const Layout layout =
       MakeLayout(ShapesOf(model, options.dtypes), options.auto_wrap, schedule.shards);
   schedule.unit_of_segment = layout.unit_of_segment;

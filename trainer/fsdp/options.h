@@ -47,6 +47,7 @@ struct FsdpOptions {
 
   Strategy sharding_strategy = Strategy::kFullShard;
   std::optional<int64_t> shard_size;  // CheckWorld() (recipe/load.h) holds it against the world.
+  std::optional<int64_t> reshard_after_forward;  // k.
   WrapPolicy auto_wrap;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool forward_prefetch = true;

@@ -1,7 +1,6 @@
 #include "trainer/fsdp/schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <sstream>
@@ -10,125 +9,10 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/philox.h"
+#include "trainer/fsdp/action_list.h"
 
 namespace fsdp {
 namespace {
-
-// What actions read and write, by name. Two uses of one resource on two streams need a wait. The
-// compute shard is what is gathered: the masters themselves, their copy in another dtype, or the
-// average that is evaluated in their place. Only the optimizer touches masters, and it writes the
-// compute shard with them, so the waits are the same whether or not the two are one memory.
-enum class Resource {
-  kMaster,
-  kComputeShard,
-  kValue,
-  kSlot,
-  kGradient,
-  kGradientSlot,
-  kGradientShard,
-  kStaging,
-  kScalars,
-  kBatch
-};
-using Use = std::pair<Resource, int>;  // With the unit or slot.
-
-// Adds actions and finds the waits each needs: vector clocks over streams, as the stream checker
-// keeps them over bytes.
-class ActionList {
- public:
-  explicit ActionList(bool one_queue) : one_queue_(one_queue) {}
-
-  int Add(Action action, const std::vector<Use>& reads, const std::vector<Use>& writes,
-          const std::vector<int>& pacing = {}) {
-    if (one_queue_ && action.stream == StreamId::kReduce) action.stream = StreamId::kGather;
-    const int index = static_cast<int>(actions_.size());
-    const int stream = static_cast<int>(action.stream);
-
-    std::vector<int> needed;
-    for (const Use& use : reads) Touch(use, index, action.stream, /*write=*/false, needed);
-    for (const Use& use : writes) Touch(use, index, action.stream, /*write=*/true, needed);
-
-    Clock& now = streams_[stream];
-    for (const Wait& wait : Minimal(now, needed, pacing)) {
-      Join(now, clocks_[wait.action]);
-      actions_[wait.action].signals = true;
-      action.waits.push_back(wait);
-    }
-    now[stream] = index + 1;
-    clocks_.push_back(now);
-    actions_.push_back(std::move(action));
-    return index;
-  }
-
-  std::vector<Action> Take() { return std::move(actions_); }
-
- private:
-  // Entry s: the actions of stream s with an index below it are done.
-  using Clock = std::array<int, kNumStreams>;
-  struct Users {
-    int write = 0;  // Action 0, kBegin, stands for all steps before.
-    std::vector<int> reads;
-  };
-
-  static void Join(Clock& into, const Clock& from) {
-    for (int s = 0; s < kNumStreams; ++s) into[s] = std::max(into[s], from[s]);
-  }
-  bool Knows(const Clock& clock, int action) const {
-    return clock[static_cast<int>(actions_[action].stream)] > action;
-  }
-
-  // Whether `stream` knows all that the steps before did with a resource. In one queue the scalars
-  // were reduced last, after every run; only the optimizer came later.
-  bool KnewBefore(Resource resource, StreamId stream) const {
-    return one_queue_ && stream == StreamId::kGather &&
-           (resource == Resource::kValue || resource == Resource::kSlot);
-  }
-
-  void Touch(const Use& use, int index, StreamId stream, bool write, std::vector<int>& needed) {
-    const auto [it, fresh] = users_.try_emplace(use);
-    Users& users = it->second;
-    if (index > 0 && !(fresh && KnewBefore(use.first, stream))) needed.push_back(users.write);
-    if (write) {
-      needed.insert(needed.end(), users.reads.begin(), users.reads.end());
-      users = {index, {}};
-      needed.erase(std::remove(needed.begin(), needed.end(), index), needed.end());
-    } else {
-      users.reads.push_back(index);
-    }
-  }
-
-  // The fewest waits after which all of `needed` and `pacing` is known to a stream that knows
-  // `known`. Descending order finds them: what an earlier action knows, a later one may know too,
-  // never the other way round.
-  std::vector<Wait> Minimal(const Clock& known, const std::vector<int>& needed,
-                            const std::vector<int>& pacing) const {
-    std::vector<int> candidates = needed;
-    candidates.insert(candidates.end(), pacing.begin(), pacing.end());
-    std::sort(candidates.rbegin(), candidates.rend());
-    std::vector<Wait> waits;
-    Clock clock = known;
-    for (const int action : candidates) {
-      if (Knows(clock, action)) continue;
-      Join(clock, clocks_[action]);
-      waits.push_back({action});
-    }
-    for (Wait& wait : waits) {
-      Clock without = known;
-      for (const Wait& other : waits) {
-        if (other.action != wait.action) Join(without, clocks_[other.action]);
-      }
-      wait.pacing = std::all_of(needed.begin(), needed.end(),
-                                [&](int action) { return Knows(without, action); });
-    }
-    return waits;
-  }
-
-  bool one_queue_;
-  std::vector<Action> actions_;
-  std::vector<Clock> clocks_;  // Of each action, when it is done.
-  std::array<Clock, kNumStreams> streams_{};
-  std::map<Use, Users> users_;
-};
 
 int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
 
@@ -214,8 +98,9 @@ class Builder {
   // Whether the unit takes a slot when gathered and gives it back after a pass.
   bool Freed(int unit) const { return freed_ && unit != 0; }
 
-  // Issues the gather of `unit` unless it is there. False: no slot has been given back yet.
-  bool Gather(int unit, int micro_batch, const std::vector<int>& pacing = {}) {
+  // Issues the gather of `unit` unless it is there, for a run of this direction. False: no slot has
+  // been given back yet.
+  bool Gather(int unit, int micro_batch, bool backward, const std::vector<int>& pacing = {}) {
     if (resident_[unit]) return true;
     if (Freed(unit)) {
       if (free_slots_ == 0) return false;
@@ -224,13 +109,18 @@ class Builder {
     }
     resident_[unit] = true;
     std::vector<Use> reads;
-    if (Trains(unit))
+    const bool secondary = backward && Freed(unit) && o_.secondary > 1;
+    if (secondary) {
+      reads.push_back({Resource::kSecondary, unit});
+    } else if (Trains(unit)) {
       reads.push_back({Resource::kComputeShard, unit});  // Nobody writes the others.
+    }
     list_.Add({.kind = ActionKind::kGather,
                .stream = StreamId::kGather,
                .unit = unit,
                .micro_batch = micro_batch,
-               .slot = slot_of_[unit]},
+               .slot = slot_of_[unit],
+               .secondary = secondary},
               reads, {Value(unit)}, pacing);
     return true;
   }
@@ -248,9 +138,17 @@ class Builder {
     return -1;
   }
 
+  // Whether the unit of forward run r runs backward in its micro-batch.
+  bool HasBackward(size_t r) const {
+    for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == runs_[r].micro_batch; ++n) {
+      if (runs_[n].unit == runs_[r].unit && runs_[n].backward()) return true;
+    }
+    return false;
+  }
+
   void PrefetchForBackward(size_t r, const std::vector<int>& pacing) {
     const int next = NextUnit(r);
-    if (next >= 0) Gather(next, runs_[r].micro_batch, pacing);
+    if (next >= 0) Gather(next, runs_[r].micro_batch, /*backward=*/true, pacing);
   }
 
   void AddRun(size_t r) {
@@ -262,11 +160,11 @@ class Builder {
           {.kind = ActionKind::kLoad, .stream = StreamId::kData, .micro_batch = m, .slot = m % 2},
           {}, {batch});
     }
-    FSDP_CHECK(Gather(u, m)) << "no slot for unit " << u;
+    FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
     const bool pre = o_.backward_prefetch == BackwardPrefetch::kPre;
     if (run.backward() ? pre : o_.forward_prefetch) {
       const int next = NextUnit(r);
-      if (next >= 0) Gather(next, m);
+      if (next >= 0) Gather(next, m, run.backward());
     }
 
     const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
@@ -283,6 +181,10 @@ class Builder {
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
     if (Freed(u)) {
+      if (o_.secondary > 1 && !run.backward() && HasBackward(r)) {
+        list_.Add({.kind = ActionKind::kKeep, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
+                  {Value(u)}, {{Resource::kSecondary, u}});
+      }
       list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]}, {},
                 o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
       resident_[u] = false;
@@ -397,6 +299,7 @@ void Check(const ScheduleOptions& o) {
   require(o.shards == 1 || o.replicas == 1 || IsHybrid(o.sharding_strategy),
           "shards and replicas are of hybrid strategies");
   require(o.sharding_strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
+  require(o.secondary >= 1 && o.shards % o.secondary == 0, "secondary must divide shards");
   require(o.backward_from >= 0 && o.backward_from < static_cast<int>(o.unit_of_segment.size()),
           "backward_from must be a segment");
   require(o.micro_batches >= 1, "micro_batches must be >= 1");
@@ -415,6 +318,8 @@ const char* Name(ActionKind kind) {
       return "gather";
     case ActionKind::kRun:
       return "run";
+    case ActionKind::kKeep:
+      return "keep";
     case ActionKind::kFree:
       return "free";
     case ActionKind::kClear:
@@ -460,6 +365,7 @@ std::string ToString(const Action& a) {
   if (a.unit >= 0) out << " unit " << a.unit;
   if (a.micro_batch >= 0) out << " micro-batch " << a.micro_batch;
   if (a.slot >= 0) out << " slot " << a.slot;
+  if (a.secondary) out << " secondary";
   if (a.staged) out << " staged";
   for (const Wait& wait : a.waits) out << (wait.pacing ? " paced by " : " after ") << wait.action;
   return out.str();

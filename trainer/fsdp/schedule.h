@@ -36,6 +36,7 @@ struct ScheduleOptions : FsdpOptions {
   Mode mode = Mode::kTrain;
   int shards = 1;                         // F. With 1 nothing is gathered.
   int replicas = 1;                       // Ranks that hold the same shard: world / F.
+  int secondary = 1;                      // k: of a copy for backward; 1: there is none.
   std::vector<int> unit_of_segment = {};  // Layout's unit_of_segment. Unit 0 is the root.
   std::vector<bool> recomputed = {};      // By segment: run again before its backward.
   std::set<int> frozen_units = {};        // Without gradients.
@@ -48,16 +49,17 @@ enum class StreamId { kCompute, kGather, kReduce, kData, kReplicate };  // The l
 constexpr int kNumStreams = 5;
 
 enum class ActionKind {
-  kBegin,       // compute   Clears the step's scalars; the end of all steps before.
-  kLoad,        // data      A micro-batch into batch slot micro_batch % 2.
-  kGather,      // gather    All-gather of a unit's shard into its slot.
-  kRun,         // compute   The model's code for one segment and pass.
-  kFree,        // compute   The unit's parameters have no address any more.
-  kClear,       // compute   Zeroes the unit's gradient slot.
-  kReduce,      // reduce    Reduce-scatter (or all-reduce) of the gradient slot.
-  kAccumulate,  // reduce    gradient shard += what kReduce left in the staging buffer.
-  kAllReduce,   // replicate The unit's gradient shard, over those who hold the same; once a step.
-  kSumSquares,  // compute   Adds the squares of the unit's gradient shard.
+  kBegin,          // compute   Clears the step's scalars; the end of all steps before.
+  kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
+  kGather,         // gather    All-gather of a unit's shard into its slot.
+  kRun,            // compute   The model's code for one segment and pass.
+  kKeep,           // compute   This rank's part of the secondary copy, out of the unit's slot.
+  kFree,           // compute   The unit's parameters have no address any more.
+  kClear,          // compute   Zeroes the unit's gradient slot.
+  kReduce,         // reduce    Reduce-scatter (or all-reduce) of the gradient slot.
+  kAccumulate,     // reduce    gradient shard += what kReduce left in the staging buffer.
+  kAllReduce,      // replicate Sums the gradient shard over its replicas, once a step.
+  kSumSquares,     // compute   Adds the squares of the unit's gradient shard.
   kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
   kClip,           // compute   Gradient norm and coefficient.
   kOptimizer,      // compute   Updates the unit's shard.
@@ -77,9 +79,10 @@ struct Action {
   int segment = -1;            // kRun.
   Pass pass = Pass::kForward;  // kRun.
   int micro_batch = -1;
-  int slot = -1;        // kGather, kFree: gather slot; kClear, kReduce: gradient slot. -1: its own.
-  bool staged = false;  // kReduce: into the staging buffer, a kAccumulate follows.
-  bool signals = false;  // A later action waits for it.
+  int slot = -1;  // kGather, kFree: gather slot; kClear, kReduce: gradient slot. -1: its own.
+  bool secondary = false;  // kGather: of the secondary copy.
+  bool staged = false;     // kReduce: into the staging buffer, a kAccumulate follows.
+  bool signals = false;    // A later action waits for it.
   std::vector<Wait> waits = {};
 
   bool operator==(const Action&) const = default;

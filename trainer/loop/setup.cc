@@ -206,6 +206,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;
   if (IsHybrid(e.sharding_strategy) && !e.shard_size) e.shard_size = RanksOfEachHost(recipe, hosts);
+  CheckReshard(recipe, IsHybrid(e.sharding_strategy) ? *e.shard_size : hosts.size());
   const int64_t wave =
       recipe.train.micro_batch_size * MeshFor(e, /*rank=*/0, hosts.size()).data_size();
   e.micro_batches = static_cast<int>((recipe.train.global_batch_size + wave - 1) / wave);

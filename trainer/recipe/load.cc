@@ -316,6 +316,12 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                     recipe.fsdp.shard_size.value_or(1) == 1,
                 {"fsdp.shard_size", "fsdp.sharding_strategy"},
                 "`no_shard` keeps a full copy on every rank, so fsdp.shard_size can only be 1");
+  rules.Require(
+      !recipe.fsdp.reshard_after_forward || recipe.fsdp.sharding_strategy == Strategy::kFullShard ||
+          recipe.fsdp.sharding_strategy == Strategy::kHybridShard,
+      {"fsdp.reshard_after_forward", "fsdp.sharding_strategy"},
+      "only `full_shard` and `hybrid_shard` free parameters after forward, so with others "
+      "fsdp.reshard_after_forward can only be null");
 }
 
 }  // namespace
@@ -438,11 +444,24 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
                              (keeps ? "hybrid_shard_grad_op" : "hybrid_shard") + "`"));
 }
 
-std::string DivisorsOf(int64_t n) {
+void CheckReshard(const Recipe& recipe, int64_t shard_size) {
+  if (!recipe.fsdp.reshard_after_forward) return;
+  const int64_t k = *recipe.fsdp.reshard_after_forward;
+  if (k < shard_size && shard_size % k == 0) return;
+  const std::string divisors = DivisorsOf(shard_size, 2, shard_size - 1);
+  throw ConfigError(recipe.Mistake("fsdp.reshard_after_forward",
+                                   "want null or a divisor of the " + std::to_string(shard_size) +
+                                       " ranks that share a copy, smaller than that: " +
+                                       (divisors.empty() ? "there is none" : divisors) + "; got " +
+                                       std::to_string(k)));
+}
+
+std::string DivisorsOf(int64_t n, int64_t least, int64_t most) {
   std::vector<std::string> divisors;
-  for (int64_t d = 1; d <= n; ++d) {
+  for (int64_t d = least; d <= std::min(n, most); ++d) {
     if (n % d == 0) divisors.push_back(std::to_string(d));
   }
+  if (divisors.empty()) return "";
   std::string text = divisors[0];
   for (size_t i = 1; i < divisors.size(); ++i) {
     text += (i + 1 < divisors.size() ? ", " : " or ") + divisors[i];

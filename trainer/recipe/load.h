@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,12 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts,
 // local_world_size <= world_size: the ranks of all hosts and of this one. Throws ConfigError.
 void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size);
 
-std::string DivisorsOf(int64_t n);  // For messages: "1, 2, 3 or 6".
+// fsdp.reshard_after_forward against F. Throws ConfigError.
+void CheckReshard(const Recipe& recipe, int64_t shard_size);
+
+// For messages, "1, 2, 3 or 6": those in [least, most]; may be none.
+std::string DivisorsOf(int64_t n, int64_t least = 1,
+                       int64_t most = std::numeric_limits<int64_t>::max());
 
 // What is no mistake and still cannot be meant, a line each.
 std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size);

@@ -12,10 +12,11 @@ enum class MemoryKind {
   kGradients,    // Gradient shards, and full gradients where there is no shard.
   kOptimizer,    // State.
   kUnsharded,    // Gather and gradient slots: what exists only while a unit is in use.
+  kSecondary,    // Parts of units that are kept from forward to backward.
   kActivations,  // What forward keeps for backward, and working memory of ops.
   kSnapshot,     // Copies that are written to disk while training goes on.
 };
-constexpr int kNumMemoryKinds = 6;
+constexpr int kNumMemoryKinds = 7;
 
 // Device memory is for kernels alone: the host must not follow its addresses, on no device. What
 // goes between host and device is staged in one of the others. On a CPU all three are the host's

@@ -40,6 +40,14 @@ TEST(MeshTest, PositionsAreNotNumbers) {
   }
 }
 
+TEST(MeshTest, SecondaryGroupsAreNeighboursAmongShards) {
+  const Mesh mesh(/*world_rank=*/9, /*world_size=*/12, /*shard_size=*/6, {}, /*secondary_size=*/2);
+  EXPECT_EQ(mesh.RanksOf(Group::kGather), RankGroup({6, 7, 8, 9, 10, 11}, 9));
+  EXPECT_EQ(mesh.RanksOf(Group::kSecondary), RankGroup({8, 9}, 9));
+  EXPECT_EQ(Mesh(9, 12, 6).RanksOf(Group::kSecondary).size(), 1);
+  EXPECT_THROW(Mesh(9, 12, 6, {}, 4), std::invalid_argument);
+}
+
 TEST(MeshTest, EveryRankIsAtItsPlaceInItsGroupsForEveryFactor) {
   for (int world = 1; world <= 12; ++world) {
     for (int f = 1; f <= world; ++f) {

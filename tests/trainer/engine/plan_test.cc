@@ -113,6 +113,25 @@ TEST_F(PlanTest, BytesOfAStepAreThoseOfTheStrategy) {
   }
 }
 
+// Backward's gathers go over two of six ranks, which takes a third of the blocks to keep.
+TEST_F(PlanTest, ASecondaryCopyIsALineOfThePlan) {
+  options_.executor.micro_batches = 3;
+  const RunPlan without = Plan(6);
+  options_.executor.reshard_after_forward = 2;
+  const RunPlan with = Plan(6);
+  const Layout layout = MakeLayout(ShapesOf(*model_), {}, 6);
+  int64_t blocks = 0;
+  for (size_t u = 1; u < layout.units.size(); ++u) {
+    blocks += layout.GatheredBytes(static_cast<int>(u));
+  }
+  EXPECT_EQ(without.memory.bytes(MemoryKind::kSecondary), 0);
+  EXPECT_EQ(with.memory.bytes(MemoryKind::kSecondary), blocks / 2);
+  EXPECT_EQ(with.memory.bytes() - without.memory.bytes(), blocks / 2);
+  EXPECT_DOUBLE_EQ(without.traffic.all_gather_bytes - with.traffic.all_gather_bytes,
+                   3.0 * static_cast<double>(blocks) * (5.0 / 6 - 1.0 / 2));
+  EXPECT_THAT(PlanToText(with), HasSubstr("secondary"));
+}
+
 // The job's limit, two levels above the group that the process is in.
 TEST_F(PlanTest, ControlGroupsLimitIt) {
   const RunPlan free = Plan();

@@ -103,12 +103,14 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
     if (!seen.insert(shape).second) continue;
     ++totals.schedules;
     ASSERT_EQ(runner.FirstRace(mode, schedule), "") << schedule.ToString();
-    const int least = IsHybrid(options.sharding_strategy) ? 4 : 2;
+    const bool kept = options.reshard_after_forward.has_value();
+    const int least = 2 * (IsHybrid(options.sharding_strategy) ? 2 : 1) * (kept ? 2 : 1);
     if (world > least) {
       // The list is that of so few ranks: what is needed there is needed here. One in eight all the
       // same.
       ExecutorOptions few = options;
-      if (few.shard_size) few.shard_size = 2;
+      if (few.shard_size) few.shard_size = kept ? 4 : 2;
+      if (kept) few.reshard_after_forward = 2;
       ASSERT_EQ(schedule.ToString(), Runner(few, least, groups).Of(mode).ToString());
       if (shape % 8 != 0) continue;
     }
@@ -129,11 +131,11 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
   }
 }
 
-// A world, a strategy, and the shards of a hybrid one.
-class WaitDeletion : public ::testing::TestWithParam<std::tuple<int, Strategy, int>> {};
+// A world, a strategy, the shards of a hybrid one, and the parts that are kept after forward.
+class WaitDeletion : public ::testing::TestWithParam<std::tuple<int, Strategy, int, int>> {};
 
 TEST_P(WaitDeletion, EveryWaitIsNeeded) {
-  const auto [world, strategy, shards] = GetParam();
+  const auto [world, strategy, shards, kept] = GetParam();
   std::set<uint64_t> seen;
   Totals totals;
   for (const BackwardPrefetch backward :
@@ -147,6 +149,7 @@ TEST_P(WaitDeletion, EveryWaitIsNeeded) {
               ExecutorOptions o;
               o.sharding_strategy = strategy;
               if (IsHybrid(strategy)) o.shard_size = shards;
+              if (kept > 0) o.reshard_after_forward = kept;
               o.backward_prefetch = backward;
               o.forward_prefetch = bits & 1;
               o.communicators = bits & 2 ? 1 : 2;
@@ -177,12 +180,15 @@ INSTANTIATE_TEST_SUITE_P(Grid, WaitDeletion,
                                             ::testing::Values(Strategy::kFullShard,
                                                               Strategy::kShardGradOp,
                                                               Strategy::kNoShard),
-                                            ::testing::Values(0)));
-INSTANTIATE_TEST_SUITE_P(Hybrid, WaitDeletion,
-                         ::testing::Values(std::tuple{4, Strategy::kHybridShard, 2},
-                                           std::tuple{6, Strategy::kHybridShard, 3},
-                                           std::tuple{4, Strategy::kHybridShardGradOp, 2},
-                                           std::tuple{8, Strategy::kHybridShardGradOp, 2}));
+                                            ::testing::Values(0), ::testing::Values(0)));
+INSTANTIATE_TEST_SUITE_P(Groups, WaitDeletion,
+                         ::testing::Values(std::tuple{4, Strategy::kHybridShard, 2, 0},
+                                           std::tuple{6, Strategy::kHybridShard, 3, 0},
+                                           std::tuple{4, Strategy::kHybridShardGradOp, 2, 0},
+                                           std::tuple{8, Strategy::kHybridShardGradOp, 2, 0},
+                                           std::tuple{4, Strategy::kFullShard, 0, 2},
+                                           std::tuple{9, Strategy::kFullShard, 0, 3},
+                                           std::tuple{8, Strategy::kHybridShard, 4, 2}));
 
 // Units that hold several blocks, and one unit that holds all.
 TEST(WaitDeletion, OtherWraps) {

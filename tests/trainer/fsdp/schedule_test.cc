@@ -355,6 +355,25 @@ TEST(Schedule, HybridAllReducesBehindTheNextReduction) {
   }
 }
 
+// Forward gathers over all, backward over the neighbours, from what each forward kept.
+TEST(Schedule, ASecondaryCopyServesBackward) {
+  ScheduleOptions o = Blocks(4, 4);
+  o.secondary = 2;
+  o.micro_batches = 2;
+  o.backward_from = 2;  // Nothing trains in the embedding and the first block.
+  const Schedule s = MakeSchedule(o);
+  std::map<int, int> kept, gathered, again;
+  for (const Action& a : s.actions) {
+    if (a.kind == ActionKind::kKeep) ++kept[a.unit];
+    if (a.kind == ActionKind::kGather) ++(a.secondary ? again : gathered)[a.unit];
+  }
+  EXPECT_EQ(kept, (std::map<int, int>{{2, 2}, {3, 2}, {4, 2}}));
+  EXPECT_EQ(again, kept);
+  EXPECT_EQ(gathered, (std::map<int, int>{{0, 1}, {1, 2}, {2, 2}, {3, 2}, {4, 2}}));
+  o.mode = Mode::kEval;
+  EXPECT_EQ(Count(MakeSchedule(o), ActionKind::kKeep), 0);
+}
+
 // Ranks of one job compare it, and so may a person two builds: a schedule of today is the schedule
 // of tomorrow, waits included, unless somebody means to change it.
 TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
@@ -395,6 +414,7 @@ TEST(Schedule, RefusesOptionsOutOfRange) {
   refused([](ScheduleOptions& o) { o.shards = 0; });
   refused([](ScheduleOptions& o) { o.sharding_strategy = Strategy::kNoShard; });
   refused([](ScheduleOptions& o) { o.replicas = 2; });  // Of full_shard.
+  refused([](ScheduleOptions& o) { o.secondary = 3; });
   refused([](ScheduleOptions& o) { o.micro_batches = 0; });
   refused([](ScheduleOptions& o) { o.limit_all_gathers = -1; });
   refused([](ScheduleOptions& o) { o.reduce_buffers = 0; });

@@ -17,14 +17,14 @@ inline std::string Describe(const TinyRun& run) {
   const ExecutorOptions& o = run.options.executor;
   std::ostringstream out;
   out << "world " << run.world << (run.ranks_by_position.empty() ? "" : ", renumbered,")
-      << " shards " << o.shard_size.value_or(0) << " strategy "
-      << static_cast<int>(o.sharding_strategy) << " wrap " << static_cast<int>(o.auto_wrap.policy)
-      << " forward_prefetch " << o.forward_prefetch << " backward_prefetch "
-      << static_cast<int>(o.backward_prefetch) << " limit " << o.limit_all_gathers
-      << " reduce_buffers " << o.reduce_buffers << " communicators " << o.communicators
-      << " accumulation " << static_cast<int>(o.gradient_accumulation) << " recompute "
-      << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
-      << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
+      << " shards " << o.shard_size.value_or(0) << " kept " << o.reshard_after_forward.value_or(0)
+      << " strategy " << static_cast<int>(o.sharding_strategy) << " wrap "
+      << static_cast<int>(o.auto_wrap.policy) << " forward_prefetch " << o.forward_prefetch
+      << " backward_prefetch " << static_cast<int>(o.backward_prefetch) << " limit "
+      << o.limit_all_gathers << " reduce_buffers " << o.reduce_buffers << " communicators "
+      << o.communicators << " accumulation " << static_cast<int>(o.gradient_accumulation)
+      << " recompute " << static_cast<int>(o.recompute) << " poison " << o.poison << " check "
+      << run.check << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
       << (run.ranks == RunProcessRanks);
   return out.str();
 }
@@ -37,11 +37,20 @@ inline std::vector<int> Interleaved(int world, int local) {
   return ranks;
 }
 
+// Those in [least, most].
+inline std::vector<int> Divisors(int n, int least, int most) {
+  std::vector<int> divisors;
+  for (int d = least; d <= most; ++d) {
+    if (n % d == 0) divisors.push_back(d);
+  }
+  return divisors;
+}
+
 // A covering set of all settings together.
 inline std::vector<TinyRun> PairwiseRuns() {
   std::vector<TinyRun> runs;
   for (const std::vector<int>& row :
-       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2}, kPairwiseSeed)) {
+       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3}, kPairwiseSeed)) {
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;
@@ -62,15 +71,18 @@ inline std::vector<TinyRun> PairwiseRuns() {
       run.options.lr.lr = 0.01;
     }
     run.ranks = row[i++] != 0 ? RunProcessRanks : RunThreadRanks;
-    const int nth = row[i++], renumbered = row[i++];
+    const int nth = row[i++], renumbered = row[i++], secondary = row[i++];
+    int shards = run.world;
     if (IsHybrid(o.sharding_strategy)) {
-      std::vector<int> divisors;
-      for (int d = 1; d <= run.world; ++d) {
-        if (run.world % d == 0) divisors.push_back(d);
-      }
-      const int shards = divisors[nth % divisors.size()];
-      o.shard_size = shards;
+      const std::vector<int> divisors = Divisors(run.world, 1, run.world);
+      o.shard_size = shards = divisors[nth % divisors.size()];
       if (renumbered != 0) run.ranks_by_position = Interleaved(run.world, shards);
+    }
+    const bool freed = o.sharding_strategy == Strategy::kFullShard ||
+                       o.sharding_strategy == Strategy::kHybridShard;
+    const std::vector<int> parts = Divisors(shards, 2, shards - 1);
+    if (freed && secondary > 0 && !parts.empty()) {
+      o.reshard_after_forward = parts[secondary % parts.size()];
     }
     runs.push_back(run);
   }

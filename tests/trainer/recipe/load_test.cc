@@ -224,6 +224,10 @@ INSTANTIATE_TEST_SUITE_P(
         {"MomentumOfAdamW", "optimizer: {momentum: 0.9}",
          "r.yaml:3:23: optimizer.momentum: optimizer.momentum belongs to `sgd`, but optimizer.name "
          "is `adamw`"},
+        {"ReshardOfWhatIsKept",
+         "fsdp: {sharding_strategy: shard_grad_op, reshard_after_forward: 2}",
+         "r.yaml:3:65: fsdp.reshard_after_forward: only `full_shard` and `hybrid_shard` free "
+         "parameters after forward, so with others fsdp.reshard_after_forward can only be null"},
         {"ShardsOfNoShard", "fsdp: {sharding_strategy: no_shard, shard_size: 2}",
          "r.yaml:3:49: fsdp.shard_size: `no_shard` keeps a full copy on every rank, so "
          "fsdp.shard_size can only be 1"},
@@ -812,6 +816,29 @@ TEST(LoadRecipe, ReadsFiles) {
   std::ofstream(dir + "/empty.yaml");
   EXPECT_EQ(mistakes({dir + "/empty.yaml"}), dir + "/empty.yaml:1:1: model.family: required\n" +
                                                  dir + "/empty.yaml:1:1: data.train: required");
+}
+
+TEST(CheckReshard, WantsADivisorBelowTheShards) {
+  const auto mistake = [](const std::string& k, int64_t shards) -> std::string {
+    try {
+      CheckReshard(Parse(kGood, {"fsdp.reshard_after_forward=" + k}), shards);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(mistake("null", 6), "");
+  EXPECT_EQ(mistake("2", 6), "");
+  EXPECT_EQ(mistake("3", 6), "");
+  const std::string where = "--set fsdp.reshard_after_forward=4: fsdp.reshard_after_forward: ";
+  EXPECT_EQ(mistake("4", 6), where +
+                                 "want null or a divisor of the 6 ranks that share a copy, smaller "
+                                 "than that: 2 or 3; got 4");
+  EXPECT_EQ(mistake("4", 1), where +
+                                 "want null or a divisor of the 1 ranks that share a copy, smaller "
+                                 "than that: there is none; got 4");
+  EXPECT_NE(mistake("6", 6), "");
+  EXPECT_NE(mistake("2", 2), "");
 }
 
 TEST(CheckWorld, ShardSizeIsTheWorldOrHybrid) {

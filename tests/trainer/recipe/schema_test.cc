@@ -387,7 +387,11 @@ void Reconcile(Json& recipe) {
   if (recipe["data"]["valid"].is_null()) recipe["eval"]["every"] = 0;
   if (recipe["train"]["ema"].is_null()) recipe["eval"]["ema"] = false;
   if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
-  if (recipe["fsdp"]["sharding_strategy"] == "no_shard") recipe["fsdp"]["shard_size"] = nullptr;
+  Json& fsdp = recipe["fsdp"];
+  if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
+  if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
+    fsdp["reshard_after_forward"] = nullptr;
+  }
   recipe["schedule"]["warmup_steps"] = 1;
   Json& decay_steps = recipe["schedule"]["decay_steps"];
   if (recipe["schedule"]["name"] != "wsd" || decay_steps >= recipe["train"]["steps"]) {

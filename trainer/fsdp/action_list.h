@@ -1,0 +1,70 @@
+// The actions of a schedule as they are listed, and the waits that each needs: no more than order
+// two uses of the same memory which nothing else orders.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
+#define FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
+
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "trainer/fsdp/schedule.h"
+
+namespace fsdp {
+
+// What actions read and write, by name. Two uses of one resource on two streams need a wait. The
+// compute shard is what is gathered: the masters themselves, their copy in another dtype, or the
+// average that is evaluated in their place. Only the optimizer touches masters, and it writes the
+// compute shard with them, so the waits are the same whether or not the two are one memory.
+enum class Resource {
+  kMaster,
+  kComputeShard,
+  kSecondary,
+  kValue,
+  kSlot,
+  kGradient,
+  kGradientSlot,
+  kGradientShard,
+  kStaging,
+  kScalars,
+  kBatch
+};
+using Use = std::pair<Resource, int>;  // With the unit or slot.
+
+// Vector clocks over streams, as the stream checker keeps them over bytes.
+class ActionList {
+ public:
+  // `one_queue`: what belongs to the reduce stream goes to the gather stream.
+  explicit ActionList(bool one_queue) : one_queue_(one_queue) {}
+
+  // The index of the action, which reads and writes these and waits for `pacing` besides.
+  int Add(Action action, const std::vector<Use>& reads, const std::vector<Use>& writes,
+          const std::vector<int>& pacing = {});
+
+  std::vector<Action> Take() { return std::move(actions_); }
+
+ private:
+  // Entry s: the actions of stream s with an index below it are done.
+  using Clock = std::array<int, kNumStreams>;
+  struct Users {
+    int write = 0;  // Action 0, kBegin, stands for all steps before.
+    std::vector<int> reads;
+  };
+
+  static void Join(Clock& into, const Clock& from);
+  bool Knows(const Clock& clock, int action) const;
+  bool KnewBefore(Resource resource, StreamId stream) const;
+  void Touch(const Use& use, int index, StreamId stream, bool write, std::vector<int>& needed);
+  std::vector<Wait> Minimal(const Clock& known, const std::vector<int>& needed,
+                            const std::vector<int>& pacing) const;
+
+  bool one_queue_;
+  std::vector<Action> actions_;
+  std::vector<Clock> clocks_;  // Of each action, when it is done.
+  std::array<Clock, kNumStreams> streams_{};
+  std::map<Use, Users> users_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
