@@ -96,6 +96,10 @@ OpTest::OpTest() : device_({.spin = false, .checker = std::make_shared<StreamChe
 
 OpTest::~OpTest() = default;
 
+std::vector<DType> OpTest::WeightDTypes() const {
+  return dtype() == kF32 ? std::vector{kF32} : std::vector{dtype(), kF32};
+}
+
 View OpTest::Allocate(const Shape& shape, DType dtype) {
   const int64_t bytes = shape.NumElements() * SizeOf(dtype);
   const int64_t usable = (bytes + kPage - 1) / kPage * kPage;

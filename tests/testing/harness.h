@@ -27,7 +27,7 @@
 
 namespace fsdp {
 
-inline constexpr DType kF32 = DType::kFloat32;
+inline constexpr DType kF32 = DType::kFloat32, kBF16 = DType::kBFloat16, kF16 = DType::kFloat16;
 
 // What a test runs on, and the dtype of activations and weights.
 struct OpTestCase {
@@ -48,6 +48,11 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   ~OpTest() override;
 
   DType dtype() const { return GetParam().dtype; }
+  // What a parameter may have beside activations of the dtype under test: that one, and fp32.
+  std::vector<DType> WeightDTypes() const;
+  // bf16, or fp16 where that is the one under test: what goes with it in no operand but gradients
+  // of parameters.
+  DType OtherHalf() const { return dtype() == kBF16 ? kF16 : kBF16; }
 
   // Tensors live until the end of the test or Clear(), on the device under test. They are of the
   // dtype under test, but for those that an op wants of a certain one: these say it.

@@ -59,6 +59,19 @@ void Arguments::CheckElements(const char* name, const ConstView& view, DType dty
   CheckMemory(name, view);
 }
 
+void Arguments::CheckWeight(const char* name, const ConstView& weight, DType activations,
+                            const Shape& shape) const {
+  if (activations == DType::kFloat32) return Check(name, weight, activations, shape);
+  CheckDType(name, weight.dtype, {activations, DType::kFloat32});
+  Check(name, weight, weight.dtype, shape);
+}
+
+void Arguments::CheckGradient(const char* name, const ConstView& gradient,
+                              const Shape& shape) const {
+  CheckDType(name, gradient.dtype, kFloatDTypes);
+  Check(name, gradient, gradient.dtype, shape);
+}
+
 void Arguments::CheckHasKernels(const char* name, DType dtype,
                                 std::initializer_list<DType> supported, DeviceType device) const {
   CheckDType(name, dtype, supported);

@@ -11,6 +11,10 @@
 
 namespace fsdp {
 
+// Of activations, of parameters and of their gradients.
+inline constexpr std::initializer_list<DType> kFloatDTypes = {DType::kFloat32, DType::kBFloat16,
+                                                              DType::kFloat16};
+
 // One op's view of its arguments: `op` and the names are literals, as the header spells them.
 class Arguments {
  public:
@@ -30,6 +34,11 @@ class Arguments {
   void CheckRank(const char* name, const ConstView& view, DType dtype, int rank) const;
   // The same for any shape of `n` elements.
   void CheckElements(const char* name, const ConstView& view, DType dtype, int64_t n) const;
+  // A parameter, to be used with activations of this dtype: has it, too, or is fp32.
+  void CheckWeight(const char* name, const ConstView& weight, DType activations,
+                   const Shape& shape) const;
+  // A parameter's gradient, of any of kFloatDTypes.
+  void CheckGradient(const char* name, const ConstView& gradient, const Shape& shape) const;
   // For workspaces: the dtype of the operand `name`, as above, and the device whose kernels are
   // meant. The simulated one has none: what it plans for has.
   void CheckHasKernels(const char* name, DType dtype, std::initializer_list<DType> supported,

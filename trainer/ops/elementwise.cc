@@ -13,11 +13,6 @@ bool IsInt32(float value) {
   return value >= -0x1p31f && value < 0x1p31f && std::trunc(value) == value;
 }
 
-// Of what is added up.
-void CheckSummable(const Arguments& args, const View& y) {
-  args.CheckDType("y", y.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
-}
-
 // Of an addition an element.
 Cost AddCost(const ConstView& a, const ConstView& b, const View& y) {
   return {.flops = static_cast<double>(y.NumElements()),
@@ -31,7 +26,7 @@ void Add(Stream& stream, ConstView a, ConstView b, View y) {
   constexpr const char* kOp = "add";
   const Arguments args(kOp);
   const int64_t n = y.NumElements();
-  CheckSummable(args, y);
+  args.CheckDType("y", y.dtype, kFloatDTypes);
   args.CheckElements("a", a, y.dtype, n);
   args.CheckElements("b", b, y.dtype, n);
   args.CheckElements("y", y, y.dtype, n);
@@ -44,7 +39,7 @@ void Accumulate(Stream& stream, ConstView x, View y) {
   constexpr const char* kOp = "accumulate";
   const Arguments args(kOp);
   const int64_t n = y.NumElements();
-  CheckSummable(args, y);
+  args.CheckDType("y", y.dtype, kFloatDTypes);
   args.CheckElements("x", x, y.dtype, n);
   args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "x", x);

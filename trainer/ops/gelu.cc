@@ -9,8 +9,9 @@ void GeluForward(Stream& stream, ConstView x, View y) {
   constexpr const char* kOp = "gelu_forward";
   const Arguments args(kOp);
   const int64_t n = x.NumElements();
-  args.CheckElements("x", x, DType::kFloat32, n);
-  args.CheckElements("y", y, DType::kFloat32, n);
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckElements("x", x, x.dtype, n);
+  args.CheckElements("y", y, x.dtype, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
   const Cost cost{.flops = kGeluForwardFlops * n,
                   .bytes_read = static_cast<double>(x.bytes()),
@@ -22,9 +23,10 @@ void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   constexpr const char* kOp = "gelu_backward";
   const Arguments args(kOp);
   const int64_t n = x.NumElements();
-  args.CheckElements("x", x, DType::kFloat32, n);
-  args.CheckElements("dy", dy, DType::kFloat32, n);
-  args.CheckElements("dx", dx, DType::kFloat32, n);
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckElements("x", x, x.dtype, n);
+  args.CheckElements("dy", dy, x.dtype, n);
+  args.CheckElements("dx", dx, x.dtype, n);
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   args.CheckSameOrDisjoint("dx", dx, "x", x);
   const Cost cost{.flops = kGeluBackwardFlops * n,

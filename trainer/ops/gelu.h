@@ -3,8 +3,8 @@
 //   u(x) = sqrt(2 / pi) (x + 0.044715 x^3)      y = x/2 (1 + tanh u) = x s, s = 1 / (1 + exp(-2u))
 //   dx = dy (s + 2 x s (1 - s) u'(x)),  u'(x) = sqrt(2 / pi) (1 + 3 * 0.044715 x^2)
 // Computed through exp(-2|u|), so the tail of negative x keeps its digits.
-// Tensors of one element count, fp32, any shape. Backward needs x. Element by element: no result
-// depends on the number of threads.
+// Tensors of one element count, any shape, fp32, bf16 or fp16, all of one dtype: computed in fp32,
+// rounded once. Backward needs x. Element by element: no result depends on the number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_GELU_H_
 #define FSDP_TRAIN_TRAINER_OPS_GELU_H_
 

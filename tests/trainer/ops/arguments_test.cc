@@ -52,6 +52,27 @@ TEST(Arguments, DTypes) {
             "[op] x is int32, want fp32 or bf16");
 }
 
+TEST(Arguments, WeightsAreOfTheActivationsDTypeOrFp32) {
+  float data[2];
+  const auto weight = [&](DType dtype, DType activations) {
+    const View w(reinterpret_cast<std::byte*>(data), dtype, {2});
+    return Refusal([&] { kArguments.CheckWeight("w", w, activations, {2}); });
+  };
+  constexpr DType kBF16 = DType::kBFloat16, kF16 = DType::kFloat16;
+  EXPECT_EQ(weight(kF32, kF32), "accepted");
+  EXPECT_EQ(weight(kBF16, kBF16), "accepted");
+  EXPECT_EQ(weight(kF32, kBF16), "accepted");
+  EXPECT_EQ(weight(kBF16, kF32), "[op] w is bf16 [2], want fp32 [2]");
+  EXPECT_EQ(weight(kF16, kBF16), "[op] w is fp16, want bf16 or fp32");
+  const auto gradient = [&](DType dtype, const Shape& shape) {
+    const View dw(reinterpret_cast<std::byte*>(data), dtype, {2});
+    return Refusal([&] { kArguments.CheckGradient("dw", dw, shape); });
+  };
+  EXPECT_EQ(gradient(kF16, {2}), "accepted");
+  EXPECT_EQ(gradient(kF16, {1}), "[op] dw is fp16 [2], want fp16 [1]");
+  EXPECT_EQ(gradient(DType::kInt32, {2}), "[op] dw is int32, want fp32, bf16 or fp16");
+}
+
 TEST(Arguments, Workspace) {
   float data[6];
   const View workspace(reinterpret_cast<std::byte*>(data), DType::kFloat32, {6});

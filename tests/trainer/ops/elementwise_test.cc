@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kSizes[] = {0, 1, 7, 1024, 5001};
 
 class ElementwiseTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(ElementwiseTest, kF32, DType::kBFloat16, DType::kFloat16);
+FSDP_INSTANTIATE_OP_TEST(ElementwiseTest, kF32, kBF16, kF16);
 
 TEST_P(ElementwiseTest, AddAndAccumulateRoundOnce) {
   for (const int64_t n : kSizes) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "tests/testing/harness.h"
 
@@ -15,7 +16,7 @@ double Oracle(double x) {
 constexpr int64_t kSizes[] = {0, 1, 7, 64, 1000};
 
 class GeluTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(GeluTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(GeluTest, kF32, kBF16, kF16);
 
 TEST_P(GeluTest, ForwardMatchesOracle) {
   for (const int64_t n : kSizes) {
@@ -83,12 +84,34 @@ TEST_P(GeluTest, GradientMatchesFiniteDifferences) {
   }
 }
 
+TEST_P(GeluTest, IsThatOfFp32RoundedOnce) {
+  Random random(5, dtype());
+  const auto values = random.Vector(1500, -8, 8), dout = random.Vector(1500);
+  const auto run = [&](DType dtype) {
+    const View x = Input({1500}, values, dtype), dy = Input({1500}, dout, dtype);
+    const View y = Output({1500}, dtype), dx = Output({1500}, dtype);
+    Run([&](Stream& stream) {
+      GeluForward(stream, x, y);
+      GeluBackward(stream, x, dy, dx);
+    });
+    return std::pair(Get(y), Get(dx));
+  };
+  const auto got = run(dtype()), want = run(kF32);
+  EXPECT_EQ(got.first, RoundTo(dtype(), want.first));
+  EXPECT_EQ(got.second, RoundTo(dtype(), want.second));
+}
+
 TEST_P(GeluTest, RefusesWrongArguments) {
   const View x = Output({6}), y = Output({6});
   ExpectRefused([&](Stream& s) { GeluForward(s, x, Output({5})); }, "[gelu_forward] y is $T [5]");
   ExpectRefused([&](Stream& s) { GeluForward(s, x.Slice(0, 4), x.Slice(1, 4)); }, "overlap");
   ExpectRefused([&](Stream& s) { GeluBackward(s, x, Output({5}), y); }, "[gelu_backward] dy");
   ExpectRefused([&](Stream& s) { GeluBackward(s, x, y, Output({7})); }, "dx is $T [7]");
+  const View half = Output({6}, OtherHalf());
+  const std::string is = " is " + std::string(Name(half.dtype)) + " [6], want $T";
+  ExpectRefused([&](Stream& s) { GeluForward(s, x, half); }, "y" + is);
+  ExpectRefused([&](Stream& s) { GeluBackward(s, x, half, y); }, "dy" + is);
+  ExpectRefused([&](Stream& s) { GeluBackward(s, x, y, half); }, "dx" + is);
   ExpectDTypesRefused("gelu_forward", [&](Stream& s) { GeluForward(s, Output({6}), Output({6})); });
   ExpectDTypesRefused("gelu_backward",
                       [&](Stream& s) { GeluBackward(s, Output({6}), Output({6}), Output({6})); });

@@ -1,5 +1,6 @@
 #include "trainer/ops/cpu/gelu_cpu.h"
 
+#include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/gelu_kernels.h"
 #include "trainer/ops/cpu/isa.h"
 
@@ -14,14 +15,23 @@ const GeluKernels& Kernels() { return ForThisCpu(kGeluAvx2, kGeluAvx512); }
 
 void GeluForwardCpu(ThreadPool& pool, const ConstView& x, const View& y) {
   pool.ParallelFor(x.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
-    Kernels().forward(x.As<float>() + begin, end - begin, y.As<float>() + begin);
+    FloatPiece in, out;
+    ForEachPiece(x.dtype, begin, end, [&](int64_t at, int64_t n) {
+      float* to = FloatsToWrite(y, at, out);
+      Kernels().forward(ReadFloats(x, at, n, in), n, to);
+      WriteFloats(to, n, y, at);
+    });
   });
 }
 
 void GeluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& dy, const View& dx) {
   pool.ParallelFor(x.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
-    Kernels().backward(x.As<float>() + begin, dy.As<float>() + begin, end - begin,
-                       dx.As<float>() + begin);
+    FloatPiece in, gradient, out;
+    ForEachPiece(x.dtype, begin, end, [&](int64_t at, int64_t n) {
+      float* to = FloatsToWrite(dx, at, out);
+      Kernels().backward(ReadFloats(x, at, n, in), ReadFloats(dy, at, n, gradient), n, to);
+      WriteFloats(to, n, dx, at);
+    });
   });
 }
 
