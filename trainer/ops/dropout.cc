@@ -11,8 +11,9 @@ namespace fsdp {
 void Dropout(Stream& stream, ConstView x, ConstView keys, uint32_t site, double rate, View y) {
   constexpr const char* kOp = "dropout";
   const Arguments args(kOp);
-  args.CheckRank("x", x, DType::kFloat32, 2);
-  args.Check("y", y, DType::kFloat32, x.shape);
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckRank("x", x, x.dtype, 2);
+  args.Check("y", y, x.dtype, x.shape);
   args.Check("keys", keys, DType::kInt32, {x.shape[0], 2});
   args.CheckSameOrDisjoint("y", y, "x", x);
   args.CheckDisjoint("y", y, "keys", keys);

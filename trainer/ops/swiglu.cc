@@ -8,8 +8,9 @@ namespace {
 
 void CheckOperands(const Arguments& args, const ConstView& x, const char* y_name,
                    const ConstView& y) {
-  args.CheckRank(y_name, y, DType::kFloat32, 2);
-  args.Check("x", x, DType::kFloat32, {y.shape[0], 2 * y.shape[1]});
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckRank(y_name, y, x.dtype, 2);
+  args.Check("x", x, x.dtype, {y.shape[0], 2 * y.shape[1]});
 }
 
 }  // namespace
@@ -30,7 +31,7 @@ void SwigluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   constexpr const char* kOp = "swiglu_backward";
   const Arguments args(kOp);
   CheckOperands(args, x, "dy", dy);
-  args.Check("dx", dx, DType::kFloat32, x.shape);
+  args.Check("dx", dx, x.dtype, x.shape);
   args.CheckSameOrDisjoint("dx", dx, "x", x);
   args.CheckDisjoint("dx", dx, "dy", dy);
   const double n = static_cast<double>(dy.NumElements());

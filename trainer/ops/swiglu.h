@@ -1,9 +1,9 @@
 // SwiGLU (Shazeer 2020, arXiv:2002.05202) of a gate and a value from one product:
 //   y[i,j] = silu(g) u,  g = x[i,j],  u = x[i, inner + j],  silu(g) = g s,  s = 1 / (1 + exp(-g))
 //   dg = dy u s (1 + g (1 - s))      du = dy g s
-// x, dx: [rows, 2 inner], y, dy: [rows, inner]; fp32. Computed through exp(-|g|), so that neither
-// tail loses digits. Backward needs x. Element by element: no result depends on the number of
-// threads.
+// x, dx: [rows, 2 inner], y, dy: [rows, inner]; fp32, bf16 or fp16, all of one dtype: computed in
+// fp32, through exp(-|g|), so that neither tail loses digits, and rounded once. Backward needs x.
+// Element by element: no result depends on the number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 #define FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 

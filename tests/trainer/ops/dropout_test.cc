@@ -29,7 +29,7 @@ Values Oracle(const Values& x, int64_t batch, const Values& keys, uint32_t site,
 }
 
 class DropoutTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(DropoutTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(DropoutTest, kF32, kBF16, kF16);
 
 TEST_P(DropoutTest, MatchesOracle) {
   Random random(1, dtype());
@@ -83,6 +83,8 @@ TEST_P(DropoutTest, RefusesWrongArguments) {
   ExpectRefused(drop(x, Output({2}, DType::kInt32), 0.5, y), "keys is int32 [2]");
   ExpectRefused(drop(x, keys, 0.5, Output({2, 5})), "y is $T [2, 5]");
   ExpectRefused(drop(x.Reshape({12}), keys, 0.5, y), "x is $T [12]");
+  ExpectRefused(drop(x, keys, 0.5, Output({2, 6}, OtherHalf())),
+                "y is " + std::string(Name(OtherHalf())) + " [2, 6], want $T");
   ExpectDTypesRefused("dropout", [&](Stream& s) {
     Dropout(s, Output({2, 6}), Output({2, 2}, DType::kInt32), 0, 0.5, Output({2, 6}));
   });

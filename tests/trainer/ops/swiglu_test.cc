@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "tests/testing/harness.h"
 
@@ -27,7 +28,7 @@ Values Oracle(const Case& c, const Values& x) {
 }
 
 class SwigluTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(SwigluTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(SwigluTest, kF32, kBF16, kF16);
 
 // Gates up to 8: results are up to 8, and Tolerance counts from 1.
 TEST_P(SwigluTest, ForwardMatchesOracle) {
@@ -98,6 +99,24 @@ TEST_P(SwigluTest, ExtremesAndNaN) {
   EXPECT_TRUE(std::isnan(gradient[6]));
 }
 
+TEST_P(SwigluTest, IsThatOfFp32RoundedOnce) {
+  const int64_t rows = 3, inner = 700;
+  Random random(5, dtype());
+  const Values values = random.Vector(rows * 2 * inner, -8, 8), dout = random.Vector(rows * inner);
+  const auto run = [&](DType dtype) {
+    const View x = Input({rows, 2 * inner}, values, dtype), dy = Input({rows, inner}, dout, dtype);
+    const View y = Output({rows, inner}, dtype), dx = Output({rows, 2 * inner}, dtype);
+    Run([&](Stream& stream) {
+      SwigluForward(stream, x, y);
+      SwigluBackward(stream, x, dy, dx);
+    });
+    return std::pair(Get(y), Get(dx));
+  };
+  const auto got = run(dtype()), want = run(kF32);
+  EXPECT_EQ(got.first, RoundTo(dtype(), want.first));
+  EXPECT_EQ(got.second, RoundTo(dtype(), want.second));
+}
+
 TEST_P(SwigluTest, RefusesWrongArguments) {
   const View x = Output({2, 6}), y = Output({2, 3}), dx = Output({2, 6});
   ExpectRefused([&](Stream& s) { SwigluForward(s, y, y); }, "[swiglu_forward] x is $T [2, 3]");
@@ -113,6 +132,11 @@ TEST_P(SwigluTest, RefusesWrongArguments) {
         SwigluBackward(s, x, dx.Slice(0, 6).Reshape({2, 3}), dx);
       },
       "dx and dy overlap");
+  const DType half = OtherHalf();
+  const std::string is = " is " + std::string(Name(half));
+  ExpectRefused([&](Stream& s) { SwigluForward(s, x, Output({2, 3}, half)); }, "y" + is);
+  ExpectRefused([&](Stream& s) { SwigluBackward(s, x, Output({2, 3}, half), dx); }, "dy" + is);
+  ExpectRefused([&](Stream& s) { SwigluBackward(s, x, y, Output({2, 6}, half)); }, "dx" + is);
   ExpectDTypesRefused("swiglu_forward", [&](Stream& s) {
     SwigluForward(s, Output({2, 6}), Output({2, 3}));
   });

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trainer/core/philox.h"
+#include "trainer/ops/cpu/floats.h"
 
 namespace fsdp {
 namespace {
@@ -47,17 +48,19 @@ void DropoutCpu(ThreadPool& pool, const ConstView& x, const ConstView& keys, uin
   const int64_t pieces = (size + kBatch - 1) / kBatch;
   pool.ParallelFor(batch * pieces, 1, [&](int64_t begin, int64_t end) {
     uint32_t words[kBatch];
+    float from[kBatch], to[kBatch];
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t sample = piece / pieces, first = piece % pieces * kBatch;
       const int32_t* const words_of_key = keys.As<int32_t>() + 2 * sample;
       const PhiloxKey key = {static_cast<uint32_t>(words_of_key[0]),
                              static_cast<uint32_t>(words_of_key[1])};
       Words(static_cast<uint64_t>(first / 4), site, key, words);
-      const float* in = x.As<float>() + sample * size + first;
-      float* out = y.As<float>() + sample * size + first;
-      const int64_t n = std::min(kBatch, size - first);
+      const int64_t at = sample * size + first, n = std::min(kBatch, size - first);
+      const float* in = ReadFloats(x, at, n, from);
+      float* out = FloatsToWrite(y, at, to);
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) out[i] = words[i] >= threshold ? scale * in[i] : 0.0f;
+      WriteFloats(out, n, y, at);
     }
   });
 }
