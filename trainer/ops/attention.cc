@@ -11,9 +11,9 @@ namespace fsdp {
 namespace {
 
 AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
-  CheckHeads(args, "q", in.q);
-  CheckHeads(args, "k", in.k);
-  CheckHeads(args, "v", in.v);
+  CheckHeads(args, "q", in.q, DType::kFloat32);
+  CheckHeads(args, "k", in.k, DType::kFloat32);
+  CheckHeads(args, "v", in.v, DType::kFloat32);
   const Shape& s = in.q.tensor.shape;
   for (const auto& [name, heads] : {std::pair("k", &in.k), std::pair("v", &in.v)}) {
     const Shape& other = heads->tensor.shape;
@@ -148,7 +148,7 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
                           {"dk", gradients.k, in.k.count},
                           {"dv", gradients.v, in.v.count}};
   for (const Gradient& g : all) {
-    CheckHeads(args, g.name, g.heads);
+    CheckHeads(args, g.name, g.heads, DType::kFloat32);
     const Shape& s = g.heads.tensor.shape;
     args.Check(g.name, g.heads.tensor, DType::kFloat32,
                {dims.batch, dims.seq, s[2], dims.head_dim});

@@ -22,9 +22,9 @@ int64_t AttentionCachedWorkspaceBytes(const AttentionCachedDims& dims, DType dty
 void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, View cache_v,
                      View out, View workspace) {
   const Arguments args(kOp);
-  CheckHeads(args, "q", in.q);
-  CheckHeads(args, "k", in.k);
-  CheckHeads(args, "v", in.v);
+  CheckHeads(args, "q", in.q, DType::kFloat32);
+  CheckHeads(args, "k", in.k, DType::kFloat32);
+  CheckHeads(args, "v", in.v, DType::kFloat32);
   args.Require(in.dropout.rate == 0, "dropout.rate, want 0: nothing is trained over a cache");
   args.CheckRank("cache_k", cache_k, kF32, 4);
   const Shape& q = in.q.tensor.shape;

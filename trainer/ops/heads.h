@@ -22,8 +22,10 @@ struct BasicHeads {
 
   // Elements from one row of a head to the next.
   int64_t stride() const { return tensor.shape[2] * tensor.shape[3]; }
-  // Of the first head's first row.
-  auto* data() const { return tensor.template As<float>() + first * tensor.shape[3]; }
+  // The first element of the first head's first row.
+  int64_t begin() const { return first * tensor.shape[3]; }
+  // Its address, where the tensor is fp32.
+  auto* data() const { return tensor.template As<float>() + begin(); }
 };
 using Heads = BasicHeads<View>;
 using ConstHeads = BasicHeads<ConstView>;
@@ -33,9 +35,10 @@ void ForEachAddress(BasicHeads<AnyView>& heads, const Visit& visit) {
   visit(heads.tensor);
 }
 
-// fp32 with memory, four dimensions, and heads that it has.
-inline void CheckHeads(const Arguments& args, const char* name, const ConstHeads& heads) {
-  args.CheckRank(name, heads.tensor, DType::kFloat32, 4);
+// Of this dtype, with memory, four dimensions, and heads that it has.
+inline void CheckHeads(const Arguments& args, const char* name, const ConstHeads& heads,
+                       DType dtype) {
+  args.CheckRank(name, heads.tensor, dtype, 4);
   if (heads.first < 0 || heads.count < 0 || heads.first + heads.count > heads.tensor.shape[2]) {
     args.Fail(std::string(name) + " is heads " + std::to_string(heads.first) + " to " +
               std::to_string(heads.first + heads.count) + " of " + heads.tensor.shape.ToString() +

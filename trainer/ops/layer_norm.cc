@@ -20,13 +20,14 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
                       View mean, View rstd) {
   constexpr const char* kOp = "layer_norm_forward";
   const Arguments args(kOp);
-  args.CheckRank("x", x, DType::kFloat32, 2);
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckRank("x", x, x.dtype, 2);
   const Shape shape = x.shape;
   const int64_t rows = shape[0], cols = shape[1];
   args.Require(cols > 0, "x has no columns");
-  args.Check("w", w, DType::kFloat32, {cols});
-  args.Check("b", b, DType::kFloat32, {cols});
-  args.Check("y", y, DType::kFloat32, shape);
+  args.CheckWeight("w", w, x.dtype, {cols});
+  args.CheckWeight("b", b, x.dtype, {cols});
+  args.Check("y", y, x.dtype, shape);
   args.Check("mean", mean, DType::kFloat32, {rows});
   args.Check("rstd", rstd, DType::kFloat32, {rows});
   args.CheckSameOrDisjoint("y", y, "x", x);
@@ -40,7 +41,7 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
 
 int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype,
                                         DeviceType device) {
-  Arguments(kBackward).CheckHasKernels("x", dtype, {DType::kFloat32}, device);
+  Arguments(kBackward).CheckHasKernels("x", dtype, kFloatDTypes, device);
   return Blocks(rows) * 2 * cols * sizeof(float);
 }
 
@@ -48,19 +49,20 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
                        ConstView dy, LayerNormDx mode, View dx, std::optional<View> dw,
                        std::optional<View> db, View workspace) {
   const Arguments args(kBackward);
-  args.CheckRank("x", x, DType::kFloat32, 2);
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckRank("x", x, x.dtype, 2);
   const Shape shape = x.shape;
   const int64_t rows = shape[0], cols = shape[1];
   args.Require(cols > 0, "x has no columns");
-  args.Check("w", w, DType::kFloat32, {cols});
+  args.CheckWeight("w", w, x.dtype, {cols});
   args.Check("mean", mean, DType::kFloat32, {rows});
   args.Check("rstd", rstd, DType::kFloat32, {rows});
-  args.Check("dy", dy, DType::kFloat32, shape);
-  args.Check("dx", dx, DType::kFloat32, shape);
+  args.Check("dy", dy, x.dtype, shape);
+  args.Check("dx", dx, x.dtype, shape);
   Operation operation{kBackward, {x, w, mean, rstd, dy}, {dx, workspace}, {}};
   for (const auto& [name, view] : {std::pair("dw", dw), std::pair("db", db)}) {
     if (!view) continue;
-    args.Check(name, *view, DType::kFloat32, {cols});
+    args.CheckGradient(name, *view, {cols});
     operation.writes.push_back(*view);
   }
   args.CheckWorkspace(workspace, LayerNormBackwardWorkspaceBytes(rows, cols, x.dtype,

@@ -1,8 +1,10 @@
 // LayerNorm over the last dimension (Ba, Kiros and Hinton 2016, arXiv:1607.06450):
 //   mean[i] = mean_j x[i,j]      rstd[i] = 1 / sqrt(mean_j (x[i,j] - mean[i])^2 + eps)
 //   xhat[i,j] = (x[i,j] - mean[i]) rstd[i]      y[i,j] = w[j] xhat[i,j] + b[j]
-// x, y, dx, dy: [rows, cols]; w, b, dw, db: [cols]; mean, rstd: [rows]; all fp32, rows may be 0.
-// Backward needs x, w, mean and rstd. No result depends on the number of threads.
+// x, y, dx, dy: [rows, cols], fp32, bf16 or fp16, all of one dtype; w, b: [cols], of that dtype or
+// fp32; dw, db: [cols], each of any of the three; mean, rstd: [rows], fp32; rows may be 0. Computed
+// in fp32, each result rounded once. Backward needs x, w, mean and rstd. No result depends on the
+// number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_LAYER_NORM_H_
 
@@ -34,8 +36,8 @@ int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype,
 //   dx[i,k] (+)= rstd[i] (g[i,k] - mean_j g[i,j] - xhat[i,k] mean_j (g[i,j] xhat[i,j]))
 //   dw[k] += sum_i dy[i,k] xhat[i,k]      db[k] += sum_i dy[i,k]
 // dx may be dy itself. Adds to dw and db, so that micro-batches accumulate: sums of fixed blocks of
-// rows, added in the order of rows. Either may be left out: a frozen parameter. 16 FLOPs an
-// element.
+// rows, added in the order of rows, in fp32, and to what was there when they are complete. Either
+// may be left out: a frozen parameter. 16 FLOPs an element.
 void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
                        ConstView dy, LayerNormDx mode, View dx, std::optional<View> dw,
                        std::optional<View> db, View workspace);

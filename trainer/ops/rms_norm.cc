@@ -18,7 +18,7 @@ NormRows<AnyView> Of(const AnyView& matrix) {
 }
 template <typename AnyView>
 NormRows<AnyView> Of(const BasicHeads<AnyView>& heads) {
-  return {heads.tensor, heads.first * heads.tensor.shape[3], heads.stride()};
+  return {heads.tensor, heads.begin(), heads.stride()};
 }
 
 struct Sizes {
@@ -27,13 +27,15 @@ struct Sizes {
 };
 
 Sizes CheckMatrix(const Arguments& args, const ConstView& x) {
-  args.CheckRank("x", x, DType::kFloat32, 2);
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckRank("x", x, x.dtype, 2);
   args.Require(x.shape[1] > 0, "x has no columns");
   return {{x.shape[0], 1, x.shape[1]}, Shape{x.shape[0]}};
 }
 
 Sizes CheckHeads(const Arguments& args, const ConstHeads& x) {
-  fsdp::CheckHeads(args, "x", x);
+  args.CheckDType("x", x.tensor.dtype, kFloatDTypes);
+  fsdp::CheckHeads(args, "x", x, x.tensor.dtype);
   const Shape& s = x.tensor.shape;
   args.Require(s[3] > 0, "x has no columns");
   args.Require(x.count > 0, "x has no heads");
@@ -42,9 +44,9 @@ Sizes CheckHeads(const Arguments& args, const ConstHeads& x) {
 
 // As many heads of as many rows.
 void CheckLike(const Arguments& args, const char* name, const ConstHeads& y, const ConstHeads& x) {
-  fsdp::CheckHeads(args, name, y);
+  fsdp::CheckHeads(args, name, y, x.tensor.dtype);
   const Shape& s = x.tensor.shape;
-  args.Check(name, y.tensor, DType::kFloat32, {s[0], s[1], y.tensor.shape[2], s[3]});
+  args.Check(name, y.tensor, x.tensor.dtype, {s[0], s[1], y.tensor.shape[2], s[3]});
   if (y.count != x.count) {
     args.Fail(std::string(name) + " has " + std::to_string(y.count) + " heads, want " +
               std::to_string(x.count));
@@ -62,7 +64,7 @@ void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes&
              const NormRows<ConstView>& x, ConstView w, float eps, const NormRows<View>& y,
              View r) {
   const NormShape shape = sizes.shape;
-  args.Check("w", w, DType::kFloat32, {shape.cols});
+  args.CheckWeight("w", w, x.tensor.dtype, {shape.cols});
   args.Check("r", r, DType::kFloat32, sizes.r);
   args.CheckDisjoint("r", r, "x", x.tensor);
   args.CheckDisjoint("r", r, "y", y.tensor);
@@ -80,9 +82,9 @@ void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes
               const NormRows<ConstView>& x, ConstView w, ConstView r, const NormRows<ConstView>& dy,
               bool add, const NormRows<View>& dx, std::optional<View> dw, View workspace) {
   const NormShape shape = sizes.shape;
-  args.Check("w", w, DType::kFloat32, {shape.cols});
+  args.CheckWeight("w", w, x.tensor.dtype, {shape.cols});
   args.Check("r", r, DType::kFloat32, sizes.r);
-  if (dw) args.Check("dw", *dw, DType::kFloat32, {shape.cols});
+  if (dw) args.CheckGradient("dw", *dw, {shape.cols});
   args.CheckWorkspace(workspace,
                       RmsNormBackwardWorkspaceBytes(shape.rows(), shape.cols, x.tensor.dtype,
                                                     stream.device().kernel_type()));
@@ -107,14 +109,14 @@ constexpr const char* kBackward = "rms_norm_backward";
 }  // namespace
 
 int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, DeviceType device) {
-  Arguments(kBackward).CheckHasKernels("x", dtype, {DType::kFloat32}, device);
+  Arguments(kBackward).CheckHasKernels("x", dtype, kFloatDTypes, device);
   return Blocks(rows) * cols * static_cast<int64_t>(sizeof(float));
 }
 
 void RmsNormForward(Stream& stream, ConstView x, ConstView w, float eps, View y, View r) {
   const Arguments args(kForward);
   const Sizes sizes = CheckMatrix(args, x);
-  args.Check("y", y, DType::kFloat32, x.shape);
+  args.Check("y", y, x.dtype, x.shape);
   args.CheckSameOrDisjoint("y", y, "x", x);
   Forward(stream, args, kForward, sizes, Of(x), w, eps, Of(y), r);
 }
@@ -132,8 +134,8 @@ void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, Cons
                      RmsNormDx mode, View dx, std::optional<View> dw, View workspace) {
   const Arguments args(kBackward);
   const Sizes sizes = CheckMatrix(args, x);
-  args.Check("dy", dy, DType::kFloat32, x.shape);
-  args.Check("dx", dx, DType::kFloat32, x.shape);
+  args.Check("dy", dy, x.dtype, x.shape);
+  args.Check("dx", dx, x.dtype, x.shape);
   args.CheckSameOrDisjoint("dx", dx, "dy", dy);
   Backward(stream, args, kBackward, sizes, Of(x), w, r, Of(dy), mode == RmsNormDx::kAdd, Of(dx), dw,
            workspace);

@@ -2,8 +2,9 @@
 //   r[i] = 1 / sqrt(mean_j x[i,j]^2 + eps)      y[i,j] = w[j] x[i,j] r[i]
 // Rows are those of a matrix [rows, cols], with r [rows], or, for the norms of q and k, heads of a
 // tensor [batch, seq, all heads, head_dim] (heads.h), with cols = head_dim and r [batch, seq, heads
-// of x]. w, dw: [cols]. All fp32, any number of rows. Backward needs x, w and r. No result depends
-// on the number of threads.
+// of x]. x, y, dx, dy: fp32, bf16 or fp16, all of one dtype; w: [cols], of that dtype or fp32; dw:
+// [cols], of any of the three; r: fp32. Computed in fp32, each result rounded once. Any number of
+// rows. Backward needs x, w and r. No result depends on the number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_
 
@@ -33,7 +34,8 @@ int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, D
 //   dx[i,k] (+)= r[i] (w[k] dy[i,k] - x[i,k] r[i]^2 mean_j (w[j] dy[i,j] x[i,j]))
 //   dw[k] += sum_i dy[i,k] x[i,k] r[i]
 // dx may be dy itself. Adds to dw, so that micro-batches accumulate: sums of fixed blocks of rows,
-// added in the order of rows; may be left out: a frozen parameter. 10 FLOPs an element.
+// added in the order of rows, in fp32, and to what was there when they are complete; may be left
+// out: a frozen parameter. 10 FLOPs an element.
 void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, ConstView dy,
                      RmsNormDx mode, View dx, std::optional<View> dw, View workspace);
 // Overwrites dx.

@@ -23,7 +23,8 @@ void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection di
           const Heads& x) {
   constexpr const char* kOp = "rope";
   const Arguments args(kOp);
-  CheckHeads(args, "x", x);
+  args.CheckDType("x", x.tensor.dtype, kFloatDTypes);
+  CheckHeads(args, "x", x, x.tensor.dtype);
   const Shape& s = x.tensor.shape;
   args.Require(s[3] % 2 == 0, "head_dim is odd");
   args.CheckRank("table", table, DType::kFloat32, 3);

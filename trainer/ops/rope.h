@@ -25,9 +25,10 @@ enum class RopeDirection {
 // In place, for each token [b, t] of heads x (heads.h), with p = positions[b, t], h = head_dim / 2,
 // c = table[p, 0], s = table[p, 1] (backward: -s) and all i < h:
 //   x[i], x[h + i] = x[i] c[i] - x[h + i] s[i],  x[h + i] c[i] + x[i] s[i]
-// positions: int32 [batch, seq]; table: [positions, 2, h]. Every position lies in the
-// table: whoever loads a batch has seen to it (data/check_row.h). Other heads of the tensor are
-// left alone. 3 FLOPs an element. No result depends on the number of threads.
+// x: fp32, bf16 or fp16: computed in fp32, rounded once. positions: int32 [batch, seq]; table:
+// [positions, 2, h], fp32. Every position lies in the table: whoever loads a batch has seen to it
+// (data/check_row.h). Other heads of the tensor are left alone. 3 FLOPs an element. No result
+// depends on the number of threads.
 void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection direction,
           const Heads& x);
 

@@ -38,23 +38,24 @@ struct Oracle {
 struct Inputs {
   std::vector<double> x, w, b, dy;
 
-  Inputs(const Case& c, DType dtype) {
-    Random random(42, dtype);
+  Inputs(const Case& c, DType dtype, DType weights) {
+    Random random(42, dtype), parameters(43, weights);
     x = random.Vector(c.rows * c.cols);
-    w = random.Vector(c.cols);
-    b = random.Vector(c.cols);
+    w = parameters.Vector(c.cols);
+    b = parameters.Vector(c.cols);
     dy = random.Vector(c.rows * c.cols);
   }
+  Inputs(const Case& c, DType dtype) : Inputs(c, dtype, dtype) {}
 };
 
 class LayerNormTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(LayerNormTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(LayerNormTest, kF32, kBF16, kF16);
 
 TEST_P(LayerNormTest, ForwardMatchesOracle) {
-  for (const Case& c : kCases) {
-    const Inputs in(c, dtype());
-    const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w),
-               b = Input({c.cols}, in.b);
+  const auto run = [&](const Case& c, DType weights) {
+    const Inputs in(c, dtype(), weights);
+    const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w, weights),
+               b = Input({c.cols}, in.b, weights);
     const View y = Output(x.shape), mean = Output({c.rows}, kF32), rstd = Output({c.rows}, kF32);
     Run([&](Stream& stream) { LayerNormForward(stream, x, w, b, c.eps, y, mean, rstd); });
     const Oracle want(c, in.x, in.w, in.b);
@@ -66,6 +67,9 @@ TEST_P(LayerNormTest, ForwardMatchesOracle) {
     Run([&](Stream& stream) { LayerNormForward(stream, x, w, b, c.eps, x, mean, rstd); });
     EXPECT_EQ(Get(x), Get(y)) << "in place";
     Clear();
+  };
+  for (const Case& c : kCases) {
+    for (const DType weights : WeightDTypes()) run(c, weights);
   }
 }
 
@@ -145,6 +149,45 @@ TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
   }
 }
 
+// Whatever the dtypes of parameters and of their gradients: the bits of fp32, rounded once.
+TEST_P(LayerNormTest, IsThatOfFp32RoundedOnce) {
+  const Case c{50, 700, 1e-5f};
+  const Shape shape{c.rows, c.cols};
+  struct Results {
+    std::vector<double> y, dx, added, dw, db;
+  };
+  for (const DType weights : WeightDTypes()) {
+    const Inputs in(c, dtype(), weights);
+    const auto run = [&](DType dtype, DType weights, DType gradients) {
+      const View x = Input(shape, in.x, dtype), dy = Input(shape, in.dy, dtype);
+      const View w = Input({c.cols}, in.w, weights), b = Input({c.cols}, in.b, weights);
+      const View mean = Output({c.rows}, kF32), rstd = Output({c.rows}, kF32);
+      const View y = Output(shape, dtype), dx = Output(shape, dtype);
+      const View added = Accumulated(shape, 3, dtype);
+      const View dw = Accumulated({c.cols}, 1, gradients), db = Accumulated({c.cols}, 1, gradients);
+      const View workspace =
+          Workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.cols, dtype, DeviceType::kCpu));
+      Run([&](Stream& s) {
+        LayerNormForward(s, x, w, b, c.eps, y, mean, rstd);
+        LayerNormBackward(s, x, w, mean, rstd, dy, LayerNormDx::kAdd, added, std::nullopt,
+                          std::nullopt, workspace);
+        LayerNormBackward(s, x, w, mean, rstd, dy, LayerNormDx::kOverwrite, dx, dw, db, workspace);
+      });
+      return Results{Get(y), Get(dx), Get(added), Get(dw), Get(db)};
+    };
+    const Results want = run(kF32, kF32, kF32);
+    for (const DType gradients : {kF32, kBF16, kF16}) {
+      const Results got = run(dtype(), weights, gradients);
+      EXPECT_EQ(got.y, RoundTo(dtype(), want.y));
+      EXPECT_EQ(got.dx, RoundTo(dtype(), want.dx));
+      EXPECT_EQ(got.added, RoundTo(dtype(), want.added));
+      EXPECT_EQ(got.dw, RoundTo(gradients, want.dw));
+      EXPECT_EQ(got.db, RoundTo(gradients, want.db));
+      Clear();
+    }
+  }
+}
+
 TEST_P(LayerNormTest, NoRows) {
   const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1}),
              none = Input({0}, {}, kF32);
@@ -167,6 +210,10 @@ TEST_P(LayerNormTest, RefusesWrongArguments) {
   };
   ExpectRefused(forward(w, w, 1e-5f, y, rows), "[layer_norm_forward] x is $T [3]");
   ExpectRefused(forward(x, Output({2}), 1e-5f, y, rows), "w is $T [2], want $T [3]");
+  const DType half = OtherHalf();
+  ExpectRefused(forward(x, Output({3}, half), 1e-5f, y, rows), "w is " + std::string(Name(half)));
+  ExpectRefused(forward(x, w, 1e-5f, Output({2, 3}, half), rows),
+                "y is " + std::string(Name(half)));
   ExpectRefused(forward(x, w, 0, y, rows), "eps");
   ExpectRefused(forward(x, w, 1e-5f, Output({3, 2}), rows), "y is $T [3, 2]");
   ExpectRefused(forward(x, w, 1e-5f, y, w), "mean is $T [3]");

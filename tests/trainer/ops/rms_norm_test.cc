@@ -34,12 +34,13 @@ struct Oracle {
 struct Inputs {
   Values x, w, dy;
 
-  Inputs(const Case& c, DType dtype) {
+  Inputs(const Case& c, DType dtype, DType weights) {
     Random random(42, dtype);
     x = random.Vector(c.rows * c.cols);
-    w = random.Vector(c.cols);
+    w = Random(43, weights).Vector(c.cols);
     dy = random.Vector(c.rows * c.cols);
   }
+  Inputs(const Case& c, DType dtype) : Inputs(c, dtype, dtype) {}
 };
 
 struct Gradients {
@@ -64,12 +65,12 @@ Gradients Differences(const Case& c, const Inputs& in) {
 }
 
 class RmsNormTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(RmsNormTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(RmsNormTest, kF32, kBF16, kF16);
 
 TEST_P(RmsNormTest, ForwardMatchesOracle) {
-  for (const Case& c : kCases) {
-    const Inputs in(c, dtype());
-    const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w);
+  const auto run = [&](const Case& c, DType weights) {
+    const Inputs in(c, dtype(), weights);
+    const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w, weights);
     const View y = Output({c.rows, c.cols}), r = Output({c.rows}, kF32);
     Run([&](Stream& stream) { RmsNormForward(stream, x, w, c.eps, y, r); });
     const Oracle want(c, in.x, in.w);
@@ -80,6 +81,9 @@ TEST_P(RmsNormTest, ForwardMatchesOracle) {
     Run([&](Stream& stream) { RmsNormForward(stream, x, w, c.eps, x, r); });
     EXPECT_EQ(Get(x), Get(y)) << "in place";
     Clear();
+  };
+  for (const Case& c : kCases) {
+    for (const DType weights : WeightDTypes()) run(c, weights);
   }
 }
 
@@ -117,6 +121,41 @@ TEST_P(RmsNormTest, GradientMatchesFiniteDifferences) {
     run(RmsNormDx::kOverwrite, dy);
     EXPECT_EQ(Get(dy), Get(dx)) << "in place";
     Clear();
+  }
+}
+
+// Whatever the dtypes of the parameter and of its gradient: the bits of fp32, rounded once.
+TEST_P(RmsNormTest, IsThatOfFp32RoundedOnce) {
+  const Case c{50, 700, 1e-5f};
+  const Shape shape{c.rows, c.cols};
+  struct Results {
+    Values y, dx, added, dw;
+  };
+  for (const DType weights : WeightDTypes()) {
+    const Inputs in(c, dtype(), weights);
+    const auto run = [&](DType dtype, DType weights, DType gradients) {
+      const View x = Input(shape, in.x, dtype), dy = Input(shape, in.dy, dtype);
+      const View w = Input({c.cols}, in.w, weights), r = Output({c.rows}, kF32);
+      const View y = Output(shape, dtype), dx = Output(shape, dtype);
+      const View added = Accumulated(shape, 3, dtype), dw = Accumulated({c.cols}, 1, gradients);
+      const View workspace =
+          Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, dtype, DeviceType::kCpu));
+      Run([&](Stream& s) {
+        RmsNormForward(s, x, w, c.eps, y, r);
+        RmsNormBackward(s, x, w, r, dy, RmsNormDx::kAdd, added, std::nullopt, workspace);
+        RmsNormBackward(s, x, w, r, dy, RmsNormDx::kOverwrite, dx, dw, workspace);
+      });
+      return Results{Get(y), Get(dx), Get(added), Get(dw)};
+    };
+    const Results want = run(kF32, kF32, kF32);
+    for (const DType gradients : {kF32, kBF16, kF16}) {
+      const Results got = run(dtype(), weights, gradients);
+      EXPECT_EQ(got.y, RoundTo(dtype(), want.y));
+      EXPECT_EQ(got.dx, RoundTo(dtype(), want.dx));
+      EXPECT_EQ(got.added, RoundTo(dtype(), want.added));
+      EXPECT_EQ(got.dw, RoundTo(gradients, want.dw));
+      Clear();
+    }
   }
 }
 
@@ -173,6 +212,9 @@ TEST_P(RmsNormTest, RefusesWrongArguments) {
   };
   ExpectRefused(forward(w, w, 1e-5f, y, r), "[rms_norm_forward] x is $T [3]");
   ExpectRefused(forward(x, Output({2}), 1e-5f, y, r), "w is $T [2], want $T [3]");
+  const DType half = OtherHalf();
+  ExpectRefused(forward(x, Output({3}, half), 1e-5f, y, r), "w is " + std::string(Name(half)));
+  ExpectRefused(forward(x, w, 1e-5f, Output({2, 3}, half), r), "y is " + std::string(Name(half)));
   ExpectRefused(forward(x, w, -1, y, r), "eps");
   ExpectRefused(forward(x, w, 1e-5f, Output({3, 2}), r), "y is $T [3, 2]");
   ExpectRefused(forward(x, w, 1e-5f, y, w), "r is $T [3], want fp32 [2]");

@@ -49,7 +49,7 @@ Values Oracle(const Case& c, const Values& x, double factor) {
 }
 
 class RopeTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(RopeTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(RopeTest, kF32, kBF16, kF16);
 
 // Every entry is the float64 value, rounded once: also at angles far above 2 pi.
 TEST_P(RopeTest, TableIsRoundedOnce) {
@@ -81,6 +81,21 @@ TEST_P(RopeTest, RotatesItsHeadsAlone) {
       Clear();
     }
   }
+}
+
+TEST_P(RopeTest, IsThatOfFp32RoundedOnce) {
+  const Case c{1, 9, 3, 1, 2, 700};
+  const Values values = Random(4, dtype()).Vector(c.Tensor().NumElements());
+  const auto run = [&](DType dtype) {
+    const View x = Input(c.Tensor(), values, dtype), table = Output({c.seq, 2, c.half}, kF32);
+    const View positions = Input({c.batch, c.seq}, Positions(c), DType::kInt32);
+    Run([&](Stream& stream) {
+      RopeTable(stream, Frequencies(c.half), 1.25, table);
+      Rope(stream, table, positions, RopeDirection::kForward, {x, c.first, c.count});
+    });
+    return Get(x);
+  };
+  EXPECT_EQ(run(dtype()), RoundTo(dtype(), run(kF32)));
 }
 
 TEST_P(RopeTest, GradientMatchesFiniteDifferences) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/ops/cpu/floats.h"
+
 namespace fsdp {
 namespace {
 
@@ -54,9 +56,14 @@ void LayerNormForwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& 
                          const View& rstd) {
   const int64_t rows = x.shape[0], cols = x.shape[1];
   pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
+    RowBuffers buffers(x.dtype, 4, cols);
+    const float* const weight = ReadFloats(w, 0, cols, buffers[0]);
+    const float* const bias = ReadFloats(b, 0, cols, buffers[1]);
     for (int64_t i = begin; i < end; ++i) {
-      ForwardRow(x.As<float>() + i * cols, w.As<float>(), b.As<float>(), eps, cols,
-                 y.As<float>() + i * cols, mean.As<float>() + i, rstd.As<float>() + i);
+      float* out = FloatsToWrite(y, i * cols, buffers[3]);
+      ForwardRow(ReadFloats(x, i * cols, cols, buffers[2]), weight, bias, eps, cols, out,
+                 mean.As<float>() + i, rstd.As<float>() + i);
+      WriteFloats(out, cols, y, i * cols);
     }
   });
 }
@@ -68,31 +75,36 @@ void LayerNormBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView&
   const int64_t rows = x.shape[0], cols = x.shape[1];
   float* const partial = workspace.As<float>();
   pool.ParallelFor(blocks, 1, [&](int64_t first, int64_t last) {
+    RowBuffers buffers(x.dtype, 4, cols);
+    const float* const weight = ReadFloats(w, 0, cols, buffers[0]);
     for (int64_t block = first; block < last; ++block) {
       float* block_dw = partial + block * 2 * cols;
       float* block_db = block_dw + cols;
       std::fill(block_dw, block_dw + 2 * cols, 0.0f);
       for (int64_t i = rows * block / blocks; i < rows * (block + 1) / blocks; ++i) {
-        (add ? BackwardRow<true>
-             : BackwardRow<false>)(x.As<float>() + i * cols, w.As<float>(), mean.As<float>()[i],
-                                   rstd.As<float>()[i], dy.As<float>() + i * cols, cols,
-                                   dx.As<float>() + i * cols, block_dw, block_db);
+        const int64_t at = i * cols;
+        float* out =
+            add ? FloatsToChange(dx, at, cols, buffers[3]) : FloatsToWrite(dx, at, buffers[3]);
+        (add ? BackwardRow<true> : BackwardRow<false>)(ReadFloats(x, at, cols, buffers[1]), weight,
+                                                       mean.As<float>()[i], rstd.As<float>()[i],
+                                                       ReadFloats(dy, at, cols, buffers[2]), cols,
+                                                       out, block_dw, block_db);
+        WriteFloats(out, cols, dx, at);
       }
     }
   });
   // The first block's sums take the others' in order; then the whole is added once.
   pool.ParallelFor(cols, 64, [&](int64_t begin, int64_t end) {
     for (int part = 0; part < 2; ++part) {
-      float* out = DataOrNull<float>(part == 0 ? dw : db);
-      if (out == nullptr) continue;
+      const std::optional<View>& out = part == 0 ? dw : db;
+      if (!out) continue;
       float* sum = partial + part * cols;
       for (int64_t block = 1; block < blocks; ++block) {
         const float* next = partial + (2 * block + part) * cols;
 #pragma omp simd
         for (int64_t j = begin; j < end; ++j) sum[j] += next[j];
       }
-#pragma omp simd
-      for (int64_t j = begin; j < end; ++j) out[j] += sum[j];
+      AddFloats(sum + begin, end - begin, *out, begin);
     }
   });
 }

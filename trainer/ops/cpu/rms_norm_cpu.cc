@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/ops/cpu/floats.h"
+
 namespace fsdp {
 namespace {
 
@@ -40,9 +42,14 @@ void BackwardRow(const float* x, const float* w, float r, const float* dy, int64
 void RmsNormForwardCpu(ThreadPool& pool, const NormShape& s, const NormRows<ConstView>& x,
                        const ConstView& w, float eps, const NormRows<View>& y, const View& r) {
   pool.ParallelFor(s.rows(), 1, [&](int64_t begin, int64_t end) {
+    RowBuffers buffers(x.tensor.dtype, 3, s.cols);
+    const float* const weight = ReadFloats(w, 0, s.cols, buffers[0]);
     for (int64_t i = begin; i < end; ++i) {
-      ForwardRow(x.data() + s.At(i, x.stride), w.As<float>(), eps, s.cols,
-                 y.data() + s.At(i, y.stride), r.As<float>() + i);
+      const int64_t to = s.At(i, y);
+      float* out = FloatsToWrite(y.tensor, to, buffers[2]);
+      ForwardRow(ReadFloats(x.tensor, s.At(i, x), s.cols, buffers[1]), weight, eps, s.cols, out,
+                 r.As<float>() + i);
+      WriteFloats(out, s.cols, y.tensor, to);
     }
   });
 }
@@ -54,19 +61,25 @@ void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& s, const NormRows<Con
   float* const partial = workspace.As<float>();
   const int64_t rows = s.rows();
   pool.ParallelFor(blocks, 1, [&](int64_t first, int64_t last) {
+    RowBuffers buffers(x.tensor.dtype, 4, s.cols);
+    const float* const weight = ReadFloats(w, 0, s.cols, buffers[0]);
     for (int64_t block = first; block < last; ++block) {
       float* block_dw = partial + block * s.cols;
       std::fill(block_dw, block_dw + s.cols, 0.0f);
       for (int64_t i = rows * block / blocks; i < rows * (block + 1) / blocks; ++i) {
-        (add ? BackwardRow<true> : BackwardRow<false>)(x.data() + s.At(i, x.stride), w.As<float>(),
-                                                       r.As<float>()[i],
-                                                       dy.data() + s.At(i, dy.stride), s.cols,
-                                                       dx.data() + s.At(i, dx.stride), block_dw);
+        const int64_t to = s.At(i, dx);
+        float* out = add ? FloatsToChange(dx.tensor, to, s.cols, buffers[3])
+                         : FloatsToWrite(dx.tensor, to, buffers[3]);
+        (add ? BackwardRow<true>
+             : BackwardRow<false>)(ReadFloats(x.tensor, s.At(i, x), s.cols, buffers[1]), weight,
+                                   r.As<float>()[i],
+                                   ReadFloats(dy.tensor, s.At(i, dy), s.cols, buffers[2]), s.cols,
+                                   out, block_dw);
+        WriteFloats(out, s.cols, dx.tensor, to);
       }
     }
   });
   if (!dw) return;
-  float* const sum = dw->As<float>();
   // The first block's sum takes the others' in order; then the whole is added once.
   pool.ParallelFor(s.cols, 64, [&](int64_t begin, int64_t end) {
     for (int64_t block = 1; block < blocks; ++block) {
@@ -74,8 +87,7 @@ void RmsNormBackwardCpu(ThreadPool& pool, const NormShape& s, const NormRows<Con
 #pragma omp simd
       for (int64_t j = begin; j < end; ++j) partial[j] += next[j];
     }
-#pragma omp simd
-    for (int64_t j = begin; j < end; ++j) sum[j] += partial[j];
+    AddFloats(partial + begin, end - begin, *dw, begin);
   });
 }
 

@@ -13,8 +13,6 @@ template <typename AnyView>
 struct NormRows {
   AnyView tensor;
   int64_t first, stride;  // Elements.
-
-  auto* data() const { return tensor.template As<float>() + first; }
 };
 
 template <typename AnyView, typename Visit>
@@ -26,8 +24,10 @@ struct NormShape {
   int64_t outer, inner, cols;
 
   int64_t rows() const { return outer * inner; }
-  int64_t At(int64_t row, int64_t stride) const {
-    return row / inner * stride + row % inner * cols;
+  // The first element of a row.
+  template <typename AnyView>
+  int64_t At(int64_t row, const NormRows<AnyView>& of) const {
+    return of.first + row / inner * of.stride + row % inner * cols;
   }
 };
 

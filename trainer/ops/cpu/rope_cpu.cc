@@ -2,7 +2,21 @@
 
 #include <cmath>
 
+#include "trainer/ops/cpu/floats.h"
+
 namespace fsdp {
+namespace {
+
+void Rotate(const float* cosines, const float* sines, float sign, int64_t n, float* a, float* b) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float first = a[i], second = b[i], sine = sign * sines[i];
+    a[i] = first * cosines[i] - second * sine;
+    b[i] = second * cosines[i] + first * sine;
+  }
+}
+
+}  // namespace
 
 void RopeTableCpu(ThreadPool& pool, const std::vector<double>& frequencies, double factor,
                   const View& table) {
@@ -23,17 +37,20 @@ void RopeCpu(ThreadPool& pool, const RopeShape& s, const ConstView& table,
              const ConstView& position_ids, bool backward, const Heads& x) {
   const int32_t* const positions = position_ids.As<int32_t>();
   const float sign = backward ? -1.0f : 1.0f;
+  const View& tensor = x.tensor;
   pool.ParallelFor(s.tokens, 1, [&](int64_t begin, int64_t end) {
+    FloatPiece first_half, second_half;
     for (int64_t t = begin; t < end; ++t) {
       const float *c = table.As<float>() + positions[t] * 2 * s.half, *sines = c + s.half;
       for (int64_t h = 0; h < s.heads; ++h) {
-        float *a = x.data() + t * x.stride() + h * 2 * s.half, *b = a + s.half;
-#pragma omp simd
-        for (int64_t i = 0; i < s.half; ++i) {
-          const float first = a[i], second = b[i], sine = sign * sines[i];
-          a[i] = first * c[i] - second * sine;
-          b[i] = second * c[i] + first * sine;
-        }
+        const int64_t head = x.begin() + t * x.stride() + h * 2 * s.half;
+        ForEachPiece(tensor.dtype, 0, s.half, [&](int64_t from, int64_t n) {
+          const int64_t at = head + from;
+          Rotate(c + from, sines + from, sign, n, FloatsToChange(tensor, at, n, first_half),
+                 FloatsToChange(tensor, at + s.half, n, second_half));
+          WriteFloats(first_half, n, tensor, at);
+          WriteFloats(second_half, n, tensor, at + s.half);
+        });
       }
     }
   });
