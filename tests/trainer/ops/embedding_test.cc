@@ -107,6 +107,43 @@ TEST_P(EmbeddingTest, BackwardAddsInOrderOfRows) {
   EXPECT_EQ(got.dwpe, RoundTo(dtype(), Values(dwpe.begin(), dwpe.end())));
 }
 
+// Whatever the dtypes of the tables and of their gradients: the bits of fp32, rounded once.
+TEST_P(EmbeddingTest, IsThatOfFp32RoundedOnce) {
+  const Case c{515, 1100, 11, 103};
+  Random random(5, dtype());
+  Upload(c, random.Integers(c.rows, c.vocab), random.Integers(c.rows, c.max_positions));
+  const Values dy = random.Vector(c.rows * c.cols);
+  for (const DType weights : WeightDTypes()) {
+    Random parameters(6, weights);
+    const Values wte = parameters.Vector(c.vocab * c.cols);
+    const Values wpe = parameters.Vector(c.max_positions * c.cols);
+    const auto forward = [&](DType dtype, DType weights) {
+      const View vwte = Input({c.vocab, c.cols}, wte, weights);
+      const View vwpe = Input({c.max_positions, c.cols}, wpe, weights);
+      const View y = Output({c.rows, c.cols}, dtype);
+      Run([&](Stream& s) { EmbeddingForward(s, tokens_, positions_, vwte, vwpe, y); });
+      const int64_t tables = c.rows * c.cols * 2 * SizeOf(weights), ids = 2 * 4 * c.rows;
+      EXPECT_EQ(cost().bytes_read, static_cast<double>(tables + ids));
+      return Get(y);
+    };
+    EXPECT_EQ(forward(dtype(), weights), RoundTo(dtype(), forward(kF32, kF32)));
+  }
+  const auto backward = [&](DType dtype, DType tokens, DType positions) {
+    const View vdy = Input({c.rows, c.cols}, dy, dtype);
+    const View dwte = Accumulated({c.vocab, c.cols}, kBefore, tokens);
+    const View dwpe = Accumulated({c.max_positions, c.cols}, kBefore, positions);
+    Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, vdy, dwte, dwpe); });
+    return Gradients{Get(dwte), Get(dwpe)};
+  };
+  const Gradients want = backward(kF32, kF32, kF32);
+  for (const DType tokens : {kF32, kBF16, kF16}) {
+    const DType positions = tokens == kF32 ? kBF16 : kF32;
+    const Gradients got = backward(dtype(), tokens, positions);
+    EXPECT_EQ(got.dwte, RoundTo(tokens, want.dwte));
+    EXPECT_EQ(got.dwpe, RoundTo(positions, want.dwpe));
+  }
+}
+
 TEST_P(EmbeddingTest, TokensAlone) {
   Random random(4, dtype());
   const Case c{515, 67, 11, 1};
@@ -156,6 +193,9 @@ TEST_P(EmbeddingTest, RefusesWrongArguments) {
   forward(tokens_, positions_.Slice(0, 2), wte, wpe, y, "positions is int32 [2], want int32 [3]");
   forward(tokens_, positions_, wte.Reshape({2, 5}), wpe, y, "wte is $T [2, 5], want $T [2, 2]");
   forward(tokens_, positions_, wte, wpe.Reshape({8}), y, "wpe is $T [8], want $T with 2");
+  const std::string is_half = " is " + std::string(Name(OtherHalf()));
+  forward(tokens_, positions_, Output({5, 2}, OtherHalf()), wpe, y, "wte" + is_half);
+  forward(tokens_, positions_, wte, Output({4, 2}, OtherHalf()), y, "wpe" + is_half);
   forward(tokens_, positions_, wte, wpe, wte.Slice(2, 6).Reshape({3, 2}), "y and wte overlap");
   ExpectRefused([=, this](Stream& s) { EmbeddingBackward(s, tokens_, positions_, y, wte, wte); },
                 "[embedding_backward] dwte and dwpe overlap");
@@ -174,7 +214,7 @@ TEST_P(EmbeddingTest, RefusesWrongArguments) {
   });
 }
 
-FSDP_INSTANTIATE_OP_TEST(EmbeddingTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(EmbeddingTest, kF32, kBF16, kF16);
 
 }  // namespace
 }  // namespace fsdp

@@ -1,11 +1,41 @@
 #include "trainer/ops/cpu/embedding_cpu.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "trainer/ops/cpu/floats.h"
 
 namespace fsdp {
 namespace {
 
 constexpr int64_t kCacheLine = 16;  // Floats.
+
+// table[ids[i], :] += dy[i, :] where either is not fp32. A row of the table that several rows of dy
+// are added to takes their sum, rounded once: so dy is read by the rows of the table.
+void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, const ConstView& dy,
+                const View& table) {
+  std::vector<int32_t> order(s.rows);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int32_t i) { return ids[i]; });
+  pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {
+    FloatPiece sum_buffer, in_buffer;
+    ForEachPiece(DType::kBFloat16, begin, end, [&](int64_t col, int64_t n) {
+      for (int64_t k = 0; k < s.rows;) {
+        const int32_t id = ids[order[k]];
+        float* sum = FloatsToChange(table, id * s.cols + col, n, sum_buffer);
+        for (; k < s.rows && ids[order[k]] == id; ++k) {
+          const float* in = ReadFloats(dy, order[k] * s.cols + col, n, in_buffer);
+#pragma omp simd
+          for (int64_t j = 0; j < n; ++j) sum[j] += in[j];
+        }
+        WriteFloats(sum, n, table, id * s.cols + col);
+      }
+    });
+  });
+}
+
+bool IsFloat(const std::optional<View>& view) { return !view || view->dtype == DType::kFloat32; }
 
 }  // namespace
 
@@ -15,16 +45,20 @@ void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& s, const ConstV
   const int32_t* const tokens = token_ids.As<int32_t>();
   const int32_t* const positions = DataOrNull<int32_t>(position_ids);
   pool.ParallelFor(s.rows, 1, [&](int64_t begin, int64_t end) {
+    FloatPiece token_buffer, position_buffer, out_buffer;
     for (int64_t i = begin; i < end; ++i) {
-      const float* token = wte.As<float>() + tokens[i] * s.cols;
-      float* out = y.As<float>() + i * s.cols;
-      if (positions == nullptr) {
-        std::copy_n(token, s.cols, out);
-        continue;
-      }
-      const float* position = wpe->As<float>() + positions[i] * s.cols;
+      ForEachPiece(y.dtype, 0, s.cols, [&](int64_t col, int64_t n) {
+        const float* token = ReadFloats(wte, tokens[i] * s.cols + col, n, token_buffer);
+        float* out = FloatsToWrite(y, i * s.cols + col, out_buffer);
+        if (positions == nullptr) {
+          std::copy_n(token, n, out);
+        } else {
+          const float* position = ReadFloats(*wpe, positions[i] * s.cols + col, n, position_buffer);
 #pragma omp simd
-      for (int64_t j = 0; j < s.cols; ++j) out[j] = token[j] + position[j];
+          for (int64_t j = 0; j < n; ++j) out[j] = token[j] + position[j];
+        }
+        WriteFloats(out, n, y, i * s.cols + col);
+      });
     }
   });
 }
@@ -34,6 +68,11 @@ void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& s, const Const
                           const std::optional<View>& dwte, const std::optional<View>& dwpe) {
   const int32_t* const tokens = token_ids.As<int32_t>();
   const int32_t* const positions = DataOrNull<int32_t>(position_ids);
+  if (dy.dtype != DType::kFloat32 || !IsFloat(dwte) || !IsFloat(dwpe)) {
+    if (dwte) AddToTable(pool, s, tokens, dy, *dwte);
+    if (dwpe) AddToTable(pool, s, positions, dy, *dwpe);
+    return;
+  }
   // Split by columns: two rows with one token must not be added by two threads.
   pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {
     const auto add = [&](const float* in, float* to) {
