@@ -9,8 +9,6 @@
 namespace fsdp {
 namespace {
 
-constexpr DType kF32 = DType::kFloat32;
-
 Shape WeightShape(const LinearShape& s) {
   return s.layout == WeightLayout::kInOut ? Shape{s.in, s.out} : Shape{s.out, s.in};
 }
@@ -18,14 +16,16 @@ Shape WeightShape(const LinearShape& s) {
 // Of x and y (or their gradients), which fix all other shapes.
 LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, const char* y_name,
                              const ConstView& y, WeightLayout layout) {
-  arguments.CheckRank("x", x, kF32, 2);
-  arguments.CheckRank(y_name, y, kF32, 2);
+  arguments.CheckDType("x", x.dtype, kFloatDTypes);
+  arguments.CheckRank("x", x, x.dtype, 2);
+  arguments.CheckRank(y_name, y, x.dtype, 2);
   const LinearShape shape{x.shape[0], x.shape[1], y.shape[1], layout};
-  arguments.Check(y_name, y, kF32, {shape.rows, shape.out});
+  arguments.Check(y_name, y, x.dtype, {shape.rows, shape.out});
   return shape;
 }
 
-// y = x W, dx = dy W^T and dW += x^T dy, as one CPU kernel calls Gemm() for each.
+// y = x W, dx = dy W^T and dW += x^T dy, as one CPU kernel calls Gemm() for each. With an fp32 W
+// beside activations that are not, a product is one of fp32.
 Product ForwardProduct(const LinearShape& s, DType dtype) {
   return {.name = "forward",
           .m = s.rows,
@@ -60,7 +60,7 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
              std::optional<ConstView> b, std::optional<View> u, View y) {
   const Arguments arguments(name);
   const LinearShape shape = CheckActivations(arguments, x, "y", y, layout);
-  arguments.Check("w", w, kF32, WeightShape(shape));
+  arguments.CheckWeight("w", w, x.dtype, WeightShape(shape));
   arguments.CheckDisjoint("y", y, "x", x);
   arguments.CheckDisjoint("y", y, "w", w);
 
@@ -68,14 +68,14 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
   Cost cost{.bytes_read = static_cast<double>(x.bytes() + w.bytes()),
             .bytes_written = static_cast<double>(y.bytes())};
   if (b) {
-    arguments.Check("b", *b, kF32, {shape.out});
+    arguments.CheckWeight("b", *b, x.dtype, {shape.out});
     arguments.CheckDisjoint("y", y, "b", *b);
     operation.reads.push_back(*b);
     cost.flops += static_cast<double>(shape.rows * shape.out);
     cost.bytes_read += static_cast<double>(b->bytes());
   }
   if (u) {
-    arguments.Check("u", *u, kF32, y.shape);
+    arguments.Check("u", *u, x.dtype, y.shape);
     arguments.CheckDisjoint("u", *u, "x", x);
     arguments.CheckDisjoint("u", *u, "w", w);
     arguments.CheckDisjoint("u", *u, "y", y);
@@ -84,7 +84,7 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
     cost.flops += kGeluForwardFlops * static_cast<double>(shape.rows * shape.out);
     cost.bytes_written += static_cast<double>(u->bytes());
   }
-  operation.costs = {{ForwardProduct(shape, x.dtype), cost}};
+  operation.costs = {{ForwardProduct(shape, w.dtype), cost}};
   operation.kernels.cpu = OnCpu(LinearForwardCpu, shape, x, w, b, u, y);
   stream.Enqueue(std::move(operation));
 }
@@ -96,14 +96,14 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
   const Arguments arguments(name);
   const char* dx_name = u ? "du" : "dx";
   const LinearShape shape = CheckActivations(arguments, x, "dy", dy, layout);
-  arguments.Check("w", w, kF32, WeightShape(shape));
+  arguments.CheckWeight("w", w, x.dtype, WeightShape(shape));
   arguments.Require(dx || dw || db, "nothing to compute: dx, dw and db are all left out");
 
   Operation operation{.name = name, .reads = {dy}, .writes = {}, .costs = {}};
   double dy_bytes = static_cast<double>(dy.bytes());  // For the first kernel that reads it.
   Cost dx_cost;
   if (dx) {
-    arguments.Check(dx_name, *dx, kF32, x.shape);
+    arguments.Check(dx_name, *dx, x.dtype, x.shape);
     arguments.CheckDisjoint(dx_name, *dx, "x", x);
     arguments.CheckDisjoint(dx_name, *dx, "w", w);
     arguments.CheckDisjoint(dx_name, *dx, "dy", dy);
@@ -113,7 +113,7 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     dx_cost.bytes_written = static_cast<double>(dx->bytes());
   }
   if (u) {
-    arguments.Check("u", *u, kF32, x.shape);
+    arguments.Check("u", *u, x.dtype, x.shape);
     arguments.CheckDisjoint("du", *dx, "u", *u);
     if (dw) arguments.CheckDisjoint("dw", *dw, "u", *u);
     if (db) arguments.CheckDisjoint("db", *db, "u", *u);
@@ -121,9 +121,9 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     dx_cost.flops += kGeluBackwardFlops * static_cast<double>(shape.rows * shape.in);
     dx_cost.bytes_read += static_cast<double>(u->bytes());
   }
-  if (dx) operation.costs.emplace_back(DxProduct(shape, dy.dtype), dx_cost);
+  if (dx) operation.costs.emplace_back(DxProduct(shape, w.dtype), dx_cost);
   if (dw) {
-    arguments.Check("dw", *dw, kF32, w.shape);
+    arguments.CheckGradient("dw", *dw, w.shape);
     arguments.CheckDisjoint("dw", *dw, "x", x);
     arguments.CheckDisjoint("dw", *dw, "w", w);
     arguments.CheckDisjoint("dw", *dw, "dy", dy);
@@ -136,7 +136,7 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
                                       .bytes_written = static_cast<double>(dw->bytes())});
   }
   if (db) {
-    arguments.Check("db", *db, kF32, {shape.out});
+    arguments.CheckGradient("db", *db, {shape.out});
     arguments.CheckDisjoint("db", *db, "dy", dy);
     arguments.CheckDisjoint("db", *db, "x", x);
     arguments.CheckDisjoint("db", *db, "w", w);

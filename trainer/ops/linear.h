@@ -1,12 +1,14 @@
 // A linear layer with an optional bias:   y = x W + b   (W as a matrix [in, out])
 //
-// x, dx: [rows, in], y, dy: [rows, out], b, db: [out], W, dW: as WeightLayout says; all fp32, sums
-// are fp32. Nothing is saved beyond x and W; no workspace.
-// Cost: 2 rows in out FLOPs for each product and rows out for the bias; every operand once.
-// Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping results.
+// x, dx: [rows, in], y, dy: [rows, out], fp32, bf16 or fp16, all of one dtype; b: [out] and W, as
+// WeightLayout says, of that dtype or fp32; db and dW, like them, each of any of the three. Sums
+// are fp32, and rounded when they are complete, the bias among the terms and what dW and db held
+// before. Nothing is saved beyond x and W; no workspace. Cost: 2 rows in out FLOPs for each product
+// and rows out for the bias; every operand once. Throws std::invalid_argument before anything is
+// enqueued: dtypes, shapes, overlapping results.
 //
 // GELU (gelu.h) on the way, computed while a product's result is still in a cache: to the same bits
-// as by itself.
+// as by itself, of the result as it was rounded.
 #ifndef FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
 #define FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
 

@@ -153,6 +153,14 @@ TEST_P(LinearTest, BackwardSaysWhatEachKernelCosts) {
     Run([&](Stream& s) { LinearBackward(s, x, w, layout, dy, std::nullopt, std::nullopt, db); });
     ASSERT_EQ(costs().size(), 1u);
     EXPECT_EQ(costs()[0].cost.bytes_read, bytes * (rows * out + out));
+    // A weight in fp32, and its gradient in bf16.
+    const View fp32 = Accumulated(shape, 1, kF32), bf16 = Accumulated(shape, 1, kBF16);
+    Run([&](Stream& s) { LinearBackward(s, x, fp32, layout, dy, dx, bf16, std::nullopt); });
+    ASSERT_EQ(costs().size(), 2u);
+    EXPECT_EQ(costs()[0].product.dtype, kF32);
+    EXPECT_EQ(costs()[0].cost.bytes_read, bytes * rows * out + 4 * in * out);
+    EXPECT_EQ(costs()[1].product.dtype, dtype());
+    EXPECT_EQ(costs()[1].cost.bytes_read, bytes * rows * in + 2 * in * out);
   }
 }
 
@@ -238,6 +246,40 @@ TEST_P(LinearTest, GeluOnTheWay) {
   }
 }
 
+// With a weight in fp32 a product is that of fp32, rounded once. A gradient of whatever dtype is
+// the one in fp32, rounded once: 1100 rows are more than one block of a sum.
+TEST_P(LinearTest, ParametersHaveDTypesOfTheirOwn) {
+  for (const WeightLayout layout : kLayouts) {
+    const Case c{1100, 67, 77, layout};
+    Random random(7, dtype()), parameters(8, kF32);
+    const Values x = random.Vector(c.rows * c.in), dy = random.Vector(c.rows * c.out);
+    const Values w = parameters.Vector(c.in * c.out), b = parameters.Vector(c.out);
+    struct Results {
+      Values y, dx, dw, db;
+    };
+    const auto run = [&](DType dtype, DType gradients) {
+      const View vx = Input({c.rows, c.in}, x, dtype), vdy = Input({c.rows, c.out}, dy, dtype);
+      const View vw = Input(c.WeightShape(), w, kF32), vb = Input({c.out}, b, kF32);
+      const View y = Output({c.rows, c.out}, dtype), dx = Output(vx.shape, dtype);
+      const View dw = Accumulated(vw.shape, 0, gradients), db = Accumulated({c.out}, 1, gradients);
+      Run([&](Stream& s) {
+        LinearForward(s, vx, vw, layout, vb, y);
+        LinearBackward(s, vx, vw, layout, vdy, dx, dw, db);
+      });
+      return Results{Get(y), Get(dx), Get(dw), Get(db)};
+    };
+    const Results fp32 = run(kF32, kF32), own = run(dtype(), kF32);
+    EXPECT_EQ(own.y, RoundTo(dtype(), fp32.y));
+    EXPECT_EQ(own.dx, RoundTo(dtype(), fp32.dx));
+    for (const DType gradients : {kBF16, kF16}) {
+      const Results got = run(dtype(), gradients);
+      EXPECT_EQ(got.dw, RoundTo(gradients, own.dw));
+      EXPECT_EQ(got.db, RoundTo(gradients, own.db));
+    }
+    Clear();
+  }
+}
+
 TEST_P(LinearTest, NoRows) {
   const Case c{0, 4, 3, WeightLayout::kOutIn};
   const Values w = Random(5, dtype()).Vector(c.in * c.out);
@@ -253,6 +295,10 @@ TEST_P(LinearTest, RefusesWrongArguments) {
   };
   forward(x.Reshape({20}), w, b, y, "x is $T [20], want $T with 2 dimensions");
   forward(x, w.Reshape({3, 4}), b, y, "w is $T [3, 4], want $T [4, 3]");
+  const std::string is_half = " is " + std::string(Name(OtherHalf()));
+  forward(x, Output({4, 3}, OtherHalf()), b, y, "w" + is_half);
+  forward(x, w, Output({3}, OtherHalf()), y, "b" + is_half);
+  forward(x, w, b, Output({5, 3}, OtherHalf()), "y" + is_half);
   forward(x, w, y.Slice(0, 4), y, "b is $T [4], want $T [3]");
   forward(x, w, y.Slice(2, 3), y, "y and b overlap");
   forward(x, y.Slice(3, 12).Reshape({4, 3}), b, y, "y and w overlap");
@@ -291,7 +337,7 @@ TEST_P(LinearTest, RefusesWrongArguments) {
   });
 }
 
-FSDP_INSTANTIATE_OP_TEST(LinearTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(LinearTest, kF32, kBF16, kF16);
 
 }  // namespace
 }  // namespace fsdp

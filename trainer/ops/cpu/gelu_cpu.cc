@@ -1,37 +1,22 @@
 #include "trainer/ops/cpu/gelu_cpu.h"
 
-#include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gelu_kernels.h"
-#include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/gelu_elements.h"
 
 namespace fsdp {
 namespace {
 
 constexpr int64_t kGrain = 256;
 
-const GeluKernels& Kernels() { return ForThisCpu(kGeluAvx2, kGeluAvx512); }
-
 }  // namespace
 
 void GeluForwardCpu(ThreadPool& pool, const ConstView& x, const View& y) {
-  pool.ParallelFor(x.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
-    FloatPiece in, out;
-    ForEachPiece(x.dtype, begin, end, [&](int64_t at, int64_t n) {
-      float* to = FloatsToWrite(y, at, out);
-      Kernels().forward(ReadFloats(x, at, n, in), n, to);
-      WriteFloats(to, n, y, at);
-    });
-  });
+  pool.ParallelFor(x.NumElements(), kGrain,
+                   [&](int64_t begin, int64_t end) { GeluForwardElements(x, begin, end, y); });
 }
 
 void GeluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& dy, const View& dx) {
   pool.ParallelFor(x.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
-    FloatPiece in, gradient, out;
-    ForEachPiece(x.dtype, begin, end, [&](int64_t at, int64_t n) {
-      float* to = FloatsToWrite(dx, at, out);
-      Kernels().backward(ReadFloats(x, at, n, in), ReadFloats(dy, at, n, gradient), n, to);
-      WriteFloats(to, n, dx, at);
-    });
+    GeluBackwardElements(x, dy, begin, end, dx);
   });
 }
 
