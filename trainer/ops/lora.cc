@@ -9,20 +9,19 @@
 namespace fsdp {
 namespace {
 
-constexpr DType kF32 = DType::kFloat32;
-
 LoraShape CheckOperands(const Arguments& args, const ConstView& x, const ConstView& a,
                         const ConstView& b, const ConstView& u, const char* y_name,
                         const ConstView& y, int64_t column) {
-  args.CheckRank("x", x, kF32, 2);
-  args.CheckRank("a", a, kF32, 2);
-  args.CheckRank("b", b, kF32, 2);
-  args.CheckRank(y_name, y, kF32, 2);
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckRank("x", x, x.dtype, 2);
+  args.CheckRank("a", a, a.dtype, 2);
+  args.CheckRank("b", b, b.dtype, 2);
+  args.CheckRank(y_name, y, x.dtype, 2);
   const LoraShape s{x.shape[0], x.shape[1], b.shape[0], a.shape[0], y.shape[1], column};
-  args.Check("a", a, kF32, {s.rank, s.in});
-  args.Check("b", b, kF32, {s.out, s.rank});
-  args.Check("u", u, kF32, {s.rows, s.rank});
-  args.Check(y_name, y, kF32, {s.rows, s.cols});
+  args.CheckWeight("a", a, x.dtype, {s.rank, s.in});
+  args.CheckWeight("b", b, x.dtype, {s.out, s.rank});
+  args.Check("u", u, x.dtype, {s.rows, s.rank});
+  args.Check(y_name, y, x.dtype, {s.rows, s.cols});
   args.Require(s.rank > 0, "a has no rows");
   args.Require(column >= 0 && s.out <= s.cols - column, "the adapter's columns are not all in y");
   return s;
@@ -49,7 +48,7 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
   const auto [rows, in, out, rank, cols, first] = shape;
   const double out_bytes = OutBytes(shape, y);
   std::vector<KernelCost> costs = {
-      {{.name = "u", .m = rows, .n = rank, .k = in, .b_transposed = true, .dtype = x.dtype},
+      {{.name = "u", .m = rows, .n = rank, .k = in, .b_transposed = true, .dtype = a.dtype},
        {.bytes_read = Bytes(x) + Bytes(a), .bytes_written = Bytes(u)}},
       {{.name = "y",
         .m = rows,
@@ -64,7 +63,7 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
 }
 
 int64_t LoraBackwardWorkspaceBytes(int64_t rows, int64_t rank, DType dtype, DeviceType device) {
-  Arguments("lora_backward").CheckHasKernels("u", dtype, {kF32}, device);
+  Arguments("lora_backward").CheckHasKernels("u", dtype, kFloatDTypes, device);
   return rows * rank * SizeOf(dtype);
 }
 
@@ -73,17 +72,17 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
                   std::optional<View> db, View workspace) {
   const Arguments args("lora_backward");
   const LoraShape shape = CheckOperands(args, x, a, b, u, "dy", dy, column);
-  args.Check("dx", dx, kF32, x.shape);
+  args.Check("dx", dx, x.dtype, x.shape);
   args.CheckWorkspace(workspace, LoraBackwardWorkspaceBytes(shape.rows, shape.rank, u.dtype,
                                                             stream.device().kernel_type()));
   Operation operation{"lora_backward", {x, u, a, b, dy}, {dx, workspace}, {}};
   const auto [rows, in, out, rank, cols, first] = shape;
-  operation.costs = {{{.name = "v", .m = rows, .n = rank, .k = out, .dtype = dy.dtype},
+  operation.costs = {{{.name = "v", .m = rows, .n = rank, .k = out, .dtype = b.dtype},
                       {.bytes_read = OutBytes(shape, dy) + Bytes(b)}},
                      {{.name = "dx", .m = rows, .n = in, .k = rank, .adds = true, .dtype = a.dtype},
                       {.bytes_read = Bytes(a) + Bytes(dx), .bytes_written = Bytes(dx)}}};
   if (da) {
-    args.Check("da", *da, kF32, a.shape);
+    args.CheckGradient("da", *da, a.shape);
     operation.writes.push_back(*da);
     operation.costs.emplace_back(
         Product{.name = "da",
@@ -96,7 +95,7 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
         Cost{.bytes_read = Bytes(x) + Bytes(*da), .bytes_written = Bytes(*da)});
   }
   if (db) {
-    args.Check("db", *db, kF32, b.shape);
+    args.CheckGradient("db", *db, b.shape);
     operation.writes.push_back(*db);
     operation.costs.emplace_back(
         Product{.name = "db",

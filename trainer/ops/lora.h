@@ -3,8 +3,10 @@
 //   u = x A^T      y[:, column + j] += scale (u B^T)[:, j]
 //
 // x, dx: [rows, in]; a, da: [rank, in] and b, db: [out, rank], both as torch.nn.Linear has them;
-// u: [rows, rank], which backward needs; y, dy: [rows, cols], cols >= column + out. All fp32, sums
-// are fp32. Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping
+// u: [rows, rank], which backward needs; y, dy: [rows, cols], cols >= column + out. x, u, y and
+// their gradients are fp32, bf16 or fp16, all of one dtype, a and b of that dtype or fp32, da and
+// db each of any of the three. Sums are fp32, and rounded once, what was there before among the
+// terms. Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping
 // results.
 #ifndef FSDP_TRAIN_TRAINER_OPS_LORA_H_
 #define FSDP_TRAIN_TRAINER_OPS_LORA_H_
@@ -21,7 +23,7 @@ namespace fsdp {
 void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float scale, int64_t column,
                  View u, View y);
 
-//   v = scale dy[:, column ... column + out] B      [rows, rank], in the workspace
+//   v = scale dy[:, column ... column + out] B      [rows, rank], in u's dtype, in the workspace
 //   dx += v A      da += v^T x      db += scale dy[:, column ... column + out]^T u
 // Either of da and db may be left out: frozen. 4 rows rank (in + out) FLOPs.
 void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstView b, float scale,

@@ -46,7 +46,7 @@ Values Oracle(const Case& c, const Values& x, const Values& a, const Values& b, 
 }
 
 class LoraTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(LoraTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(LoraTest, kF32, kBF16, kF16);
 
 TEST_P(LoraTest, ForwardMatchesOracle) {
   for (const Case& c : kCases) {
@@ -105,6 +105,41 @@ TEST_P(LoraTest, GradientMatchesFiniteDifferences) {
   }
 }
 
+// An adapter in fp32 makes products of fp32: u, v and all that is read again are rounded to x's
+// dtype. A gradient of whatever dtype is the one in fp32, rounded once.
+TEST_P(LoraTest, ParametersHaveDTypesOfTheirOwn) {
+  const Case c{1100, 65, 66, 8, 200, 17};
+  const Inputs in(c, dtype());
+  Random parameters(8, kF32);
+  const Values av = parameters.Vector(c.rank * c.in), bv = parameters.Vector(c.out * c.rank);
+  struct Results {
+    Values u, y, dx, da, db;
+  };
+  const auto run = [&](DType dtype, DType gradients) {
+    const View x = Input({c.rows, c.in}, in.x, dtype), u = Output({c.rows, c.rank}, dtype);
+    const View a = Input({c.rank, c.in}, av, kF32), b = Input({c.out, c.rank}, bv, kF32);
+    const View y = Input({c.rows, c.cols}, in.y, dtype), dy = Input(y.shape, in.dy, dtype);
+    const View dx = Accumulated(x.shape, 1, dtype), da = Accumulated(a.shape, 0, gradients);
+    const View db = Accumulated(b.shape, 0, gradients);
+    const View workspace =
+        Workspace(LoraBackwardWorkspaceBytes(c.rows, c.rank, dtype, DeviceType::kCpu));
+    Run([&](Stream& s) {
+      LoraForward(s, x, a, b, kScale, c.column, u, y);
+      LoraBackward(s, x, u, a, b, kScale, dy, c.column, dx, da, db, workspace);
+    });
+    return Results{Get(u), Get(y), Get(dx), Get(da), Get(db)};
+  };
+  const Results own = run(dtype(), kF32);
+  EXPECT_EQ(own.u, RoundTo(dtype(), run(kF32, kF32).u));
+  for (const DType gradients : {kBF16, kF16}) {
+    const Results got = run(dtype(), gradients);
+    EXPECT_EQ(got.y, own.y);
+    EXPECT_EQ(got.dx, own.dx);
+    EXPECT_EQ(got.da, RoundTo(gradients, own.da));
+    EXPECT_EQ(got.db, RoundTo(gradients, own.db));
+  }
+}
+
 TEST_P(LoraTest, RefusesWrongArguments) {
   const View x = Output({3, 4}), a = Output({2, 4}), b = Output({5, 2}), u = Output({3, 2});
   const View y = Output({3, 6});
@@ -114,6 +149,10 @@ TEST_P(LoraTest, RefusesWrongArguments) {
   };
   ExpectRefused(forward(Output({2, 3}), b, 0, u), "[lora_forward] a is $T [2, 3]");
   ExpectRefused(forward(a, Output({5, 3}), 0, u), "b is $T [5, 3]");
+  const std::string is_half = " is " + std::string(Name(OtherHalf()));
+  ExpectRefused(forward(Output({2, 4}, OtherHalf()), b, 0, u), "a" + is_half);
+  ExpectRefused(forward(a, Output({5, 2}, OtherHalf()), 0, u), "b" + is_half);
+  ExpectRefused(forward(a, b, 0, Output({3, 2}, OtherHalf())), "u" + is_half);
   ExpectRefused(forward(a, b, 2, u), "columns are not all in y");
   ExpectRefused(forward(a, b, -1, u), "columns are not all in y");
   ExpectRefused(forward(a, b, 0, Output({3, 3})), "u is $T [3, 3]");

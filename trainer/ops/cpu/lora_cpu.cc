@@ -1,34 +1,33 @@
 #include "trainer/ops/cpu/lora_cpu.h"
 
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm_views.h"
 
 namespace fsdp {
 
 void LoraForwardCpu(ThreadPool& pool, const LoraShape& s, const ConstView& x, const ConstView& a,
                     const ConstView& b, float scale, const View& u, const View& y) {
-  Gemm(pool, s.rows, s.rank, s.in, {x.As<float>(), s.in}, {a.As<float>(), s.in, true},
-       {u.As<float>(), s.rank});
-  Gemm(pool, s.rows, s.out, s.rank, {u.As<float>(), s.rank}, {b.As<float>(), s.rank, true},
-       {y.As<float>() + s.column, s.cols}, {.alpha = scale, .beta = 1});
+  Gemm(pool, s.rows, s.rank, s.in, Factor(x, 0, s.in), Transposed(a, 0, s.in),
+       Result(u, 0, s.rank));
+  Gemm(pool, s.rows, s.out, s.rank, Factor(u, 0, s.rank), Transposed(b, 0, s.rank),
+       Result(y, s.column, s.cols), {.alpha = scale, .beta = 1});
 }
 
 void LoraBackwardCpu(ThreadPool& pool, const LoraShape& s, const ConstView& x, const ConstView& u,
-                     const ConstView& a, const ConstView& b, float scale, const ConstView& dy_view,
+                     const ConstView& a, const ConstView& b, float scale, const ConstView& dy,
                      const View& dx, const std::optional<View>& da, const std::optional<View>& db,
                      const View& workspace) {
-  const float* const dy = dy_view.As<float>() + s.column;
-  float* const v = workspace.As<float>();
-  Gemm(pool, s.rows, s.rank, s.out, {dy, s.cols}, {b.As<float>(), s.rank}, {v, s.rank},
-       {.alpha = scale});
-  Gemm(pool, s.rows, s.in, s.rank, {v, s.rank}, {a.As<float>(), s.in}, {dx.As<float>(), s.in},
+  const View v(workspace.data, u.dtype, u.shape);
+  Gemm(pool, s.rows, s.rank, s.out, Factor(dy, s.column, s.cols), Factor(b, 0, s.rank),
+       Result(v, 0, s.rank), {.alpha = scale});
+  Gemm(pool, s.rows, s.in, s.rank, Factor(v, 0, s.rank), Factor(a, 0, s.in), Result(dx, 0, s.in),
        {.beta = 1});
   if (da) {
-    Gemm(pool, s.rank, s.in, s.rows, {v, s.rank, true}, {x.As<float>(), s.in},
-         {da->As<float>(), s.in}, {.beta = 1});
+    Gemm(pool, s.rank, s.in, s.rows, Transposed(v, 0, s.rank), Factor(x, 0, s.in),
+         Result(*da, 0, s.in), {.beta = 1});
   }
   if (db) {
-    Gemm(pool, s.out, s.rank, s.rows, {dy, s.cols, true}, {u.As<float>(), s.rank},
-         {db->As<float>(), s.rank}, {.alpha = scale, .beta = 1});
+    Gemm(pool, s.out, s.rank, s.rows, Transposed(dy, s.column, s.cols), Factor(u, 0, s.rank),
+         Result(*db, 0, s.rank), {.alpha = scale, .beta = 1});
   }
 }
 
