@@ -15,12 +15,12 @@ Shape WeightShape(const LinearShape& s) {
 
 // Of x and y (or their gradients), which fix all other shapes.
 LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, const char* y_name,
-                             const ConstView& y, WeightLayout layout) {
+                             const ConstView& y, DType y_dtype, WeightLayout layout) {
   arguments.CheckDType("x", x.dtype, kFloatDTypes);
   arguments.CheckRank("x", x, x.dtype, 2);
-  arguments.CheckRank(y_name, y, x.dtype, 2);
+  arguments.CheckRank(y_name, y, y_dtype, 2);
   const LinearShape shape{x.shape[0], x.shape[1], y.shape[1], layout};
-  arguments.Check(y_name, y, x.dtype, {shape.rows, shape.out});
+  arguments.Check(y_name, y, y_dtype, {shape.rows, shape.out});
   return shape;
 }
 
@@ -59,7 +59,8 @@ Product DwProduct(const LinearShape& s, DType dtype) {
 void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightLayout layout,
              std::optional<ConstView> b, std::optional<View> u, View y) {
   const Arguments arguments(name);
-  const LinearShape shape = CheckActivations(arguments, x, "y", y, layout);
+  const DType y_dtype = !u && y.dtype == DType::kFloat32 ? y.dtype : x.dtype;
+  const LinearShape shape = CheckActivations(arguments, x, "y", y, y_dtype, layout);
   arguments.CheckWeight("w", w, x.dtype, WeightShape(shape));
   arguments.CheckDisjoint("y", y, "x", x);
   arguments.CheckDisjoint("y", y, "w", w);
@@ -95,7 +96,7 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
               std::optional<View> dw, std::optional<View> db) {
   const Arguments arguments(name);
   const char* dx_name = u ? "du" : "dx";
-  const LinearShape shape = CheckActivations(arguments, x, "dy", dy, layout);
+  const LinearShape shape = CheckActivations(arguments, x, "dy", dy, x.dtype, layout);
   arguments.CheckWeight("w", w, x.dtype, WeightShape(shape));
   arguments.Require(dx || dw || db, "nothing to compute: dx, dw and db are all left out");
 

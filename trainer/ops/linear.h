@@ -25,7 +25,7 @@ enum class WeightLayout {
   kOutIn,  // [out, in]: torch.nn.Linear.
 };
 
-// Overwrites y, which overlaps nothing else.
+// Overwrites y, which overlaps nothing else. y may be fp32 whatever x is: logits.
 void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
                    std::optional<ConstView> b, View y);
 

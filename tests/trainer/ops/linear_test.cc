@@ -105,6 +105,20 @@ TEST_P(LinearTest, ForwardMatchesOracle) {
   }
 }
 
+TEST_P(LinearTest, LogitsInFp32AreNotRounded) {
+  const Case c{3, 600, 70, WeightLayout::kOutIn};
+  Random random(9, dtype());
+  const Values x = random.Vector(c.rows * c.in), w = random.Vector(c.in * c.out);
+  const View vx = Input({c.rows, c.in}, x), vw = Input(c.WeightShape(), w);
+  const View y = Output({c.rows, c.out}), logits = Output(y.shape, kF32);
+  Run([&](Stream& s) {
+    LinearForward(s, vx, vw, c.layout, std::nullopt, y);
+    LinearForward(s, vx, vw, c.layout, std::nullopt, logits);
+  });
+  EXPECT_TRUE(AllNear(Get(logits), Oracle(c, x, w, {}), Tolerance(kF32, c.in)));
+  EXPECT_EQ(Get(y), RoundTo(dtype(), Get(logits)));
+}
+
 TEST_P(LinearTest, GradientMatchesFiniteDifferences) {
   Random random(2, dtype());
   for (const WeightLayout layout : kLayouts) {
