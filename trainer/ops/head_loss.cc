@@ -36,7 +36,7 @@ std::vector<KernelCost> Costs(const HeadLossShape& s, const ConstView& x, const 
     if (rows == 0 || count == 0) return;
     Product product{.name = "logits", .m = rows, .n = s.vocab, .k = s.cols, .b_transposed = true};
     product.count = count;
-    product.dtype = x.dtype;
+    product.dtype = w.dtype;  // With an fp32 w beside other activations all are of fp32.
     costs.emplace_back(product, std::exchange(logits, {}));
     product.b_transposed = false;
     if (gradients) {
@@ -60,10 +60,11 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
              ConstView weights, float scale, View loss, const std::optional<Gradients>& gradients,
              View workspace) {
   const Arguments arguments(name);
-  arguments.CheckRank("x", x, DType::kFloat32, 2);
-  arguments.CheckRank("w", w, DType::kFloat32, 2);
+  arguments.CheckDType("x", x.dtype, kFloatDTypes);
+  arguments.CheckRank("x", x, x.dtype, 2);
+  arguments.CheckRank("w", w, w.dtype, 2);
   const int64_t rows = x.shape[0], cols = x.shape[1], vocab = w.shape[0];
-  arguments.Check("w", w, DType::kFloat32, {vocab, cols});
+  arguments.CheckWeight("w", w, x.dtype, {vocab, cols});
   arguments.Require(vocab > 0, "w has no rows");
   arguments.Check("targets", targets, DType::kInt32, {rows});
   arguments.Check("weights", weights, DType::kFloat32, {rows});
@@ -80,12 +81,12 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   };
   std::vector<Named> results = {{"loss", loss}, {"workspace", workspace}};
   if (gradients) {
-    arguments.Check("dx", gradients->dx, DType::kFloat32, x.shape);
+    arguments.Check("dx", gradients->dx, x.dtype, x.shape);
     results.push_back({"dx", gradients->dx});
   }
   const bool with_dw = gradients && gradients->dw;
   if (with_dw) {
-    arguments.Check("dw", *gradients->dw, DType::kFloat32, w.shape);
+    arguments.CheckGradient("dw", *gradients->dw, w.shape);
     results.push_back({"dw", *gradients->dw});
   }
   Operation operation{.name = name, .reads = {x, w, targets, weights}, .writes = {}, .costs = {}};
@@ -122,7 +123,7 @@ int64_t HeadLossChunkRows(int64_t rows, int64_t vocab) {
 }
 
 int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceType device) {
-  Arguments("head_loss").CheckHasKernels("x", dtype, {DType::kFloat32}, device);
+  Arguments("head_loss").CheckHasKernels("x", dtype, kFloatDTypes, device);
   constexpr int64_t kAlign = 64;
   // nll, the largest logit and a factor, and the logits.
   const int64_t row_bytes = int64_t{sizeof(double)} + (2 + vocab) * int64_t{sizeof(float)};

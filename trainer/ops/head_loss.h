@@ -4,12 +4,14 @@
 //   nll[i]  = log(sum_v e^(l[i, v] - m[i])) + m[i] - l[i, targets[i]],   m[i] = max_v l[i, v]
 //   loss   += scale sum_i weights[i] nll[i]
 //
-// x, dx: [rows, cols], w, dw: [vocab, cols] (the token table itself where they are tied), weights:
+// x, dx: [rows, cols], fp32, bf16 or fp16, both of one dtype; w: [vocab, cols] (the token table
+// itself where they are tied), of that dtype or fp32; dw: like w, of any of the three; weights:
 // [rows], loss: [1], fp32; targets: [rows], int32. `scale` is the same for all rows, as 1 / T0.
 // A row of weight zero takes no part: its target is not looked at, its row of dx is exactly zero
 // and it adds nothing to dw, provided that x is finite.
-// Products are fp32; the sum over the vocabulary is fp32 in blocks and float64 over blocks, the
-// sum over rows is float64 in the order of i. The results overlap nothing else.
+// Logits and sums are fp32; the sum over the vocabulary is fp32 in blocks and float64 over blocks,
+// the sum over rows is float64 in the order of i. g is rounded to the dtype of w, and dx to its own
+// when its sum is complete, dw when that of a chunk's rows is. The results overlap nothing else.
 //
 // Cost: 2 rows cols vocab FLOPs a product (one forward, three with the gradient) and 4 per logit;
 // every operand once. The logits of a chunk are not counted.

@@ -37,10 +37,14 @@ Problem MakeProblem(DType dtype, uint64_t seed, int64_t rows, int64_t cols, int6
 struct Results {
   double loss = 0;
   Values dx, dw;
+  // The largest sums of |terms| of an element of dx and of dw: what a relative error of each term
+  // can make of it.
+  double dx_terms = 0, dw_terms = 0;
 };
 
 Results Oracle(const Problem& p) {
   Results out{0, Values(p.x.size()), Values(p.w.size())};
+  Values dx_terms(p.x.size()), dw_terms(p.w.size());
   Values e(p.vocab);
   for (int64_t i = 0; i < p.rows; ++i) {
     if (p.weights[i] == 0) continue;
@@ -59,9 +63,13 @@ Results Oracle(const Problem& p) {
       for (int64_t c = 0; c < p.cols; ++c) {
         out.dx[i * p.cols + c] += g * p.w[v * p.cols + c];
         out.dw[v * p.cols + c] += g * x[c];
+        dx_terms[i * p.cols + c] += std::abs(g * p.w[v * p.cols + c]);
+        dw_terms[v * p.cols + c] += std::abs(g * x[c]);
       }
     }
   }
+  for (const double terms : dx_terms) out.dx_terms = std::max(out.dx_terms, terms);
+  for (const double terms : dw_terms) out.dw_terms = std::max(out.dw_terms, terms);
   return out;
 }
 
@@ -99,11 +107,13 @@ class HeadLossTest : public OpTest {
     return got;
   }
 
-  // dx adds up over the vocabulary, dw over the rows; the logits under both over the columns.
+  // dx adds up over the vocabulary, dw over the rows; the logits under both over the columns. In
+  // other dtypes than fp32 g is rounded, by half an Epsilon of it at most.
   void ExpectNear(const Results& got, const Results& want, const Problem& p) const {
+    const double g = dtype() == kF32 ? 0 : Epsilon(dtype()) / 2;
     EXPECT_TRUE(AllNear({got.loss}, {want.loss}, Tolerance(kF32, p.cols)));
-    EXPECT_TRUE(AllNear(got.dx, want.dx, Tolerance(dtype(), p.cols + p.vocab)));
-    EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(dtype(), p.cols + p.rows)));
+    EXPECT_TRUE(AllNear(got.dx, want.dx, Tolerance(dtype(), p.cols + p.vocab) + g * want.dx_terms));
+    EXPECT_TRUE(AllNear(got.dw, want.dw, Tolerance(dtype(), p.cols + p.rows) + g * want.dw_terms));
   }
 
   View x_, w_, targets_, weights_, loss_, workspace_, dx_, dw_;
@@ -147,6 +157,33 @@ TEST_P(HeadLossTest, MatchesOracle) {
     EXPECT_EQ(got.loss, again.loss);
     EXPECT_EQ(got.dx, again.dx);
     EXPECT_EQ(got.dw, again.dw);
+  }
+}
+
+// A table in fp32 makes all products those of fp32. dw of whatever dtype is the one in fp32, rounded
+// once: the rows are one chunk.
+TEST_P(HeadLossTest, TheTableHasDTypesOfItsOwn) {
+  Problem p = MakeProblem(dtype(), 12, 1000, 33, 257, 1.0f / 64);
+  p.w = Random(13, kF32).Vector(p.vocab * p.cols);
+  const auto run = [&](DType dtype, DType gradients) {
+    const View x = Input({p.rows, p.cols}, p.x, dtype), w = Input({p.vocab, p.cols}, p.w, kF32);
+    const View targets = Input({p.rows}, p.targets, DType::kInt32);
+    const View weights = Input({p.rows}, p.weights, kF32), loss = Accumulated({1}, 0, kF32);
+    const View dx = Output(x.shape, dtype), dw = Accumulated(w.shape, 0, gradients);
+    const View workspace =
+        Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype, DeviceType::kCpu));
+    Run([&](Stream& s) {
+      HeadLossForwardBackward(s, x, w, targets, weights, p.scale, loss, dx, dw, workspace);
+    });
+    EXPECT_EQ(costs()[0].product.dtype, kF32);
+    return Results{Get(loss)[0], Get(dx), Get(dw)};
+  };
+  const Results want = Oracle(p), own = run(dtype(), kF32);
+  EXPECT_EQ(own.loss, run(kF32, kF32).loss);
+  EXPECT_TRUE(AllNear(own.dx, want.dx, Tolerance(dtype(), p.cols + p.vocab)));
+  EXPECT_TRUE(AllNear(own.dw, want.dw, Tolerance(kF32, p.cols + p.rows)));
+  for (const DType gradients : {kBF16, kF16}) {
+    EXPECT_EQ(run(dtype(), gradients).dw, RoundTo(gradients, own.dw));
   }
 }
 
@@ -243,6 +280,15 @@ TEST_P(HeadLossTest, RefusesWrongArguments) {
   };
   refused(x_.Reshape({3, 4}), targets_, loss_, dx_, dw_, workspace_,
           "w is $T [5, 3], want $T [5, 4]");
+  const View half = Output({4, 3}, OtherHalf());
+  refused(x_, targets_, loss_, half, dw_, workspace_,
+          "dx is " + std::string(Name(half.dtype)) + " [4, 3], want $T [4, 3]");
+  ExpectRefused(
+      [&](Stream& s) {
+        HeadLossForward(s, x_, Output({5, 3}, OtherHalf()), targets_, weights_, 1, loss_,
+                        workspace_);
+      },
+      "[head_loss_forward] w is " + std::string(Name(half.dtype)));
   refused(x_, weights_, loss_, dx_, dw_, workspace_, "targets is fp32 [4], want int32 [4]");
   refused(x_, targets_, dx_, dx_, dw_, workspace_, "loss is $T [4, 3], want fp32 [1]");
   refused(x_, targets_, loss_, x_, dw_, workspace_, "dx and x overlap");
@@ -271,7 +317,7 @@ TEST_P(HeadLossTest, RefusesWrongArguments) {
                std::invalid_argument);
 }
 
-FSDP_INSTANTIATE_OP_TEST(HeadLossTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(HeadLossTest, kF32, kBF16, kF16);
 
 }  // namespace
 }  // namespace fsdp

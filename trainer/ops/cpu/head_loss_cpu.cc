@@ -5,7 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/floats.h"
+#include "trainer/ops/cpu/gemm_views.h"
 #include "trainer/ops/cpu/head_loss_kernels.h"
 #include "trainer/ops/cpu/isa.h"
 
@@ -21,19 +22,32 @@ void RaiseTo(float& max, float value) {
   }
 }
 
+// Floats become factor times them, in place, as elements of this dtype: bf16 and fp16 take the
+// first half of the memory.
+void ScaleTo(DType dtype, float factor, int64_t n, float* row) {
+  const View to(reinterpret_cast<std::byte*>(row), dtype, {n});
+  FloatPiece buffer;
+  ForEachPiece(dtype, 0, n, [&](int64_t first, int64_t count) {
+    float* scaled = FloatsToWrite(to, first, buffer);
+#pragma omp simd
+    for (int64_t v = 0; v < count; ++v) scaled[v] = factor * row[first + v];
+    WriteFloats(scaled, count, to, first);
+  });
+}
+
 }  // namespace
 
-void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x_view,
-                 const ConstView& w_view, const ConstView& targets_view,
-                 const ConstView& weights_view, float scale, const View& loss,
-                 const std::optional<View>& dx_view, const std::optional<View>& dw_view,
+void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, const ConstView& w,
+                 const ConstView& targets_view, const ConstView& weights_view, float scale,
+                 const View& loss, const std::optional<View>& dx, const std::optional<View>& dw,
                  const View& workspace) {
-  const float *const x = x_view.As<float>(), *const w = w_view.As<float>();
   const int32_t* const targets = targets_view.As<int32_t>();
   const float* const weights = weights_view.As<float>();
-  float *const dx = DataOrNull<float>(dx_view), *const dw = DataOrNull<float>(dw_view);
   const HeadLossKernels& kernels = ForThisCpu(kHeadLossAvx2, kHeadLossAvx512);
-  const bool with_gradient = dx != nullptr;
+  const bool with_gradient = dx.has_value();
+  // g is scaled before its products, which round their results. In fp32 the factors go to x and dx
+  // instead, which are smaller.
+  const bool scale_g = x.dtype != DType::kFloat32;
   // Of a chunk's rows: the loss, the largest logit, and what a row of g is multiplied by yet.
   double* const nll = workspace.As<double>();
   float *const maxima = reinterpret_cast<float*>(nll + s.chunk), *const factors = maxima + s.chunk;
@@ -41,10 +55,10 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x_vi
   double total = 0;
   for (int64_t first = 0; first < s.rows; first += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.rows - first);
-    const float* x_chunk = x + first * s.cols;
+    const int64_t chunk = first * s.cols;  // Of x and dx.
     std::fill_n(maxima, rows, -std::numeric_limits<float>::infinity());
-    Gemm(pool, rows, s.vocab, s.cols, {x_chunk, s.cols}, {w, s.cols, true}, {logits, s.vocab},
-         {.finish = [&](const GemmTile& tile) {
+    Gemm(pool, rows, s.vocab, s.cols, Factor(x, chunk, s.cols), Transposed(w, 0, s.cols),
+         {logits, s.vocab}, {.finish = [&](const GemmTile& tile) {
            for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
              RaiseTo(maxima[i], kernels.max(logits + i * s.vocab + tile.col, tile.cols));
            }
@@ -67,11 +81,24 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x_vi
         // g = factor (e - [target] sum): the factor goes to what g is multiplied with.
         target -= static_cast<float>(sum);
         factors[i] = static_cast<float>(scale * weight / sum);
+        if (with_gradient && scale_g) ScaleTo(w.dtype, factors[i], s.vocab, row);
       }
     });
     for (int64_t i = 0; i < rows; ++i) total += weights[first + i] * nll[i];
     if (!with_gradient) continue;
-    float* dx_chunk = dx + first * s.cols;
+    const int64_t row_elements = s.vocab * int64_t{sizeof(float)} / SizeOf(w.dtype);
+    const View g(reinterpret_cast<std::byte*>(logits), w.dtype, {rows, row_elements});
+    const GemmOperand g_rows = Factor(g, 0, row_elements), w_rows = Factor(w, 0, s.cols);
+    const auto add_to_dw = [&](const ConstView& right) {
+      Gemm(pool, s.vocab, s.cols, rows, Transposed(g, 0, row_elements),
+           Factor(right, chunk, s.cols), Result(*dw, 0, s.cols), {.beta = 1});
+    };
+    if (scale_g) {
+      if (dw) add_to_dw(x);
+      Gemm(pool, rows, s.cols, s.vocab, g_rows, w_rows, Result(*dx, chunk, s.cols));
+      continue;
+    }
+    float* const dx_chunk = dx->As<float>() + chunk;
     const auto scale_rows = [&](const GemmTile& tile, const float* from) {
       for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
         const float factor = factors[i];
@@ -80,15 +107,14 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x_vi
         for (int64_t j = 0; j < tile.cols; ++j) dx_chunk[at + j] = factor * from[at + j];
       }
     };
-    if (dw != nullptr) {
+    if (dw) {
       // dx's place serves for the rows of x, each times its factor, until dx itself comes there.
       pool.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
-        scale_rows({begin, end - begin, 0, s.cols}, x_chunk);
+        scale_rows({begin, end - begin, 0, s.cols}, x.As<float>() + chunk);
       });
-      Gemm(pool, s.vocab, s.cols, rows, {logits, s.vocab, true}, {dx_chunk, s.cols}, {dw, s.cols},
-           {.beta = 1});
+      add_to_dw(*dx);
     }
-    Gemm(pool, rows, s.cols, s.vocab, {logits, s.vocab}, {w, s.cols}, {dx_chunk, s.cols},
+    Gemm(pool, rows, s.cols, s.vocab, g_rows, w_rows, Result(*dx, chunk, s.cols),
          {.finish = [&](const GemmTile& tile) { scale_rows(tile, dx_chunk); }});
   }
   *loss.As<float>() += static_cast<float>(scale * total);
