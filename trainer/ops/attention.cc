@@ -11,13 +11,15 @@ namespace fsdp {
 namespace {
 
 AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
-  CheckHeads(args, "q", in.q, DType::kFloat32);
-  CheckHeads(args, "k", in.k, DType::kFloat32);
-  CheckHeads(args, "v", in.v, DType::kFloat32);
+  const DType dtype = in.q.tensor.dtype;
+  args.CheckDType("q", dtype, kFloatDTypes);
+  CheckHeads(args, "q", in.q, dtype);
+  CheckHeads(args, "k", in.k, dtype);
+  CheckHeads(args, "v", in.v, dtype);
   const Shape& s = in.q.tensor.shape;
   for (const auto& [name, heads] : {std::pair("k", &in.k), std::pair("v", &in.v)}) {
     const Shape& other = heads->tensor.shape;
-    args.Check(name, heads->tensor, DType::kFloat32, {s[0], s[1], other[2], s[3]});
+    args.Check(name, heads->tensor, dtype, {s[0], s[1], other[2], s[3]});
   }
   args.Require(s[3] >= 1 && s[3] <= kMaxHeadDim, "head_dim, want in [1, 256]");
   args.Require(in.k.count == in.v.count, "k and v, want the same number of heads");
@@ -39,7 +41,7 @@ constexpr const char* kForward = "attention_forward";
 constexpr const char* kBackward = "attention_backward";
 
 int64_t NoWorkspace(const char* op, DType dtype, DeviceType device) {
-  Arguments(op).CheckHasKernels("q", dtype, {DType::kFloat32}, device);
+  Arguments(op).CheckHasKernels("q", dtype, kFloatDTypes, device);
   return 0;
 }
 
@@ -103,10 +105,11 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
                       View workspace) {
   const Arguments args(kForward);
   const AttentionDims dims = CheckInputs(args, in);
-  args.Check("out", out, DType::kFloat32, {dims.batch, dims.seq, dims.heads, dims.head_dim});
+  const DType dtype = in.q.tensor.dtype;
+  args.Check("out", out, dtype, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
-  args.CheckWorkspace(workspace, AttentionForwardWorkspaceBytes(dims, in.q.tensor.dtype,
-                                                                stream.device().kernel_type()));
+  args.CheckWorkspace(workspace,
+                      AttentionForwardWorkspaceBytes(dims, dtype, stream.device().kernel_type()));
   args.CheckDisjoint("lse", lse, "out", out);
   for (const auto& [name, heads] :
        {std::pair("q", &in.q), std::pair("k", &in.k), std::pair("v", &in.v)}) {
@@ -134,11 +137,12 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
                        ConstView dout, const AttentionGradients& gradients, View workspace) {
   const Arguments args(kBackward);
   const AttentionDims dims = CheckInputs(args, in);
-  args.Check("out", out, DType::kFloat32, {dims.batch, dims.seq, dims.heads, dims.head_dim});
+  const DType dtype = in.q.tensor.dtype;
+  args.Check("out", out, dtype, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
-  args.Check("dout", dout, DType::kFloat32, out.shape);
-  args.CheckWorkspace(workspace, AttentionBackwardWorkspaceBytes(dims, in.q.tensor.dtype,
-                                                                 stream.device().kernel_type()));
+  args.Check("dout", dout, dtype, out.shape);
+  args.CheckWorkspace(workspace,
+                      AttentionBackwardWorkspaceBytes(dims, dtype, stream.device().kernel_type()));
   struct Gradient {
     const char* name;
     const Heads& heads;
@@ -148,10 +152,9 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
                           {"dk", gradients.k, in.k.count},
                           {"dv", gradients.v, in.v.count}};
   for (const Gradient& g : all) {
-    CheckHeads(args, g.name, g.heads, DType::kFloat32);
+    CheckHeads(args, g.name, g.heads, dtype);
     const Shape& s = g.heads.tensor.shape;
-    args.Check(g.name, g.heads.tensor, DType::kFloat32,
-               {dims.batch, dims.seq, s[2], dims.head_dim});
+    args.Check(g.name, g.heads.tensor, dtype, {dims.batch, dims.seq, s[2], dims.head_dim});
     if (g.heads.count != g.count) {
       args.Fail(std::string(g.name) + " has " + std::to_string(g.heads.count) + " heads, want " +
                 std::to_string(g.count));

@@ -13,13 +13,14 @@
 //
 // q, k, v and their gradients are heads of tensors (heads.h), of one tensor or of several: GPT-2's
 // c_attn gives [batch, seq, 3 heads, head_dim]. The heads of k divide those of q; v has those of k.
-// out, dout: [batch, seq, heads of q, head_dim]; lse: [batch, heads of q, seq]; all fp32.
-// positions: int32 [batch, seq], 0 at a row's begin, and from there one more from token to token or
-// 0 again: whoever loads a batch has seen to it (data/check_row.h). head_dim <= 256; batch and seq
-// may be anything. Backward needs q, k, v, out and lse. One thread computes a sample's head from
-// beginning to end, in backward all of a group one after the other: no result depends on the number
-// of threads. With dropout there is nothing more to save: m is drawn again. Tiles before a
-// document's begin are left out.
+// out, dout: [batch, seq, heads of q, head_dim]. All of these are fp32, bf16 or fp16, of one dtype;
+// lse: [batch, heads of q, seq], fp32. Computed in fp32, each result rounded once; backward reads
+// `out` as it was rounded. positions: int32 [batch, seq], 0 at a row's begin, and from there one
+// more from token to token or 0 again: whoever loads a batch has seen to it (data/check_row.h).
+// head_dim <= 256; batch and seq may be anything. Backward needs q, k, v, out and lse. One thread
+// computes a sample's head from beginning to end, in backward all of a group one after the other:
+// no result depends on the number of threads. With dropout there is nothing more to save: m is
+// drawn again. Tiles before a document's begin are left out.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 
@@ -41,7 +42,9 @@ struct AttentionDims {
 
 // Bytes of the workspaces for q of this dtype on this device (never kSim). A CPU needs none: what
 // it makes of a tile of queries, dout . out among it, it makes once and uses up at once, in up to 9
-// tiles of 48 x head_dim floats on the stack of a compute thread; dk and dv add up in place.
+// tiles of 48 x head_dim floats on the stack of a compute thread; dk and dv add up in place. Beside
+// bf16 and fp16 a compute thread holds a head's rows as floats while it is at them: 4 seq head_dim
+// of them forward and 8 backward, the sums for dk and dv among them.
 int64_t AttentionForwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
 int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
 

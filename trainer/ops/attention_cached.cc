@@ -9,24 +9,25 @@ namespace fsdp {
 namespace {
 
 constexpr const char* kOp = "attention_cached";
-constexpr DType kF32 = DType::kFloat32;
 
 }  // namespace
 
 int64_t AttentionCachedWorkspaceBytes(const AttentionCachedDims& dims, DType dtype,
                                       DeviceType device) {
-  Arguments(kOp).CheckHasKernels("q", dtype, {kF32}, device);
+  Arguments(kOp).CheckHasKernels("q", dtype, kFloatDTypes, device);
   return dims.batch * dims.kv_heads * ScoresOfAGroup(dims) * static_cast<int64_t>(sizeof(float));
 }
 
 void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, View cache_v,
                      View out, View workspace) {
   const Arguments args(kOp);
-  CheckHeads(args, "q", in.q, DType::kFloat32);
-  CheckHeads(args, "k", in.k, DType::kFloat32);
-  CheckHeads(args, "v", in.v, DType::kFloat32);
+  const DType dtype = in.q.tensor.dtype;
+  args.CheckDType("q", dtype, kFloatDTypes);
+  CheckHeads(args, "q", in.q, dtype);
+  CheckHeads(args, "k", in.k, dtype);
+  CheckHeads(args, "v", in.v, dtype);
   args.Require(in.dropout.rate == 0, "dropout.rate, want 0: nothing is trained over a cache");
-  args.CheckRank("cache_k", cache_k, kF32, 4);
+  args.CheckRank("cache_k", cache_k, dtype, 4);
   const Shape& q = in.q.tensor.shape;
   const AttentionCachedDims shape{q[0], q[1], in.q.count, in.k.count, q[3], cache_k.shape[1]};
   for (const auto& [name, heads] : {std::pair("k", in.k), std::pair("v", in.v)}) {
@@ -40,10 +41,10 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   args.Require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
                "the heads of k, want a divisor of those of q");
   const Shape cache{shape.batch, shape.capacity, shape.kv_heads, shape.head_dim};
-  args.Check("cache_k", cache_k, kF32, cache);
-  args.Check("cache_v", cache_v, kF32, cache);
+  args.Check("cache_k", cache_k, dtype, cache);
+  args.Check("cache_v", cache_v, dtype, cache);
   args.Check("positions", in.positions, DType::kInt32, {shape.batch, shape.n});
-  args.Check("out", out, kF32, {shape.batch, shape.n, shape.heads, shape.head_dim});
+  args.Check("out", out, dtype, {shape.batch, shape.n, shape.heads, shape.head_dim});
   const std::pair<const char*, View> results[] = {
       {"cache_k", cache_k}, {"cache_v", cache_v}, {"out", out}, {"workspace", workspace}};
   for (const auto& [name, result] : results) {
@@ -56,8 +57,8 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
       args.CheckDisjoint(other_name, other, name, result);
     }
   }
-  args.CheckWorkspace(workspace, AttentionCachedWorkspaceBytes(shape, in.q.tensor.dtype,
-                                                               stream.device().kernel_type()));
+  args.CheckWorkspace(workspace,
+                      AttentionCachedWorkspaceBytes(shape, dtype, stream.device().kernel_type()));
 
   const double out_bytes = static_cast<double>(out.bytes());
   const Cost cost{.flops = 4 * static_cast<double>(out.NumElements() * shape.capacity),

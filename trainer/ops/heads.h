@@ -24,8 +24,6 @@ struct BasicHeads {
   int64_t stride() const { return tensor.shape[2] * tensor.shape[3]; }
   // The first element of the first head's first row.
   int64_t begin() const { return first * tensor.shape[3]; }
-  // Its address, where the tensor is fp32.
-  auto* data() const { return tensor.template As<float>() + begin(); }
 };
 using Heads = BasicHeads<View>;
 using ConstHeads = BasicHeads<ConstView>;

@@ -31,7 +31,7 @@ class AttentionCachedTest : public OpTest {
     return in;
   }
 };
-FSDP_INSTANTIATE_OP_TEST(AttentionCachedTest, kF32);  // Of the cache as well.
+FSDP_INSTANTIATE_OP_TEST(AttentionCachedTest, kF32, kBF16, kF16);  // Of the cache as well.
 
 TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
   for (const Case& c : kCases) {

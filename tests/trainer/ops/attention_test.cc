@@ -266,7 +266,7 @@ class AttentionTest : public OpTest {
     return in;
   }
 };
-FSDP_INSTANTIATE_OP_TEST(AttentionTest, kF32);
+FSDP_INSTANTIATE_OP_TEST(AttentionTest, kF32, kBF16, kF16);
 
 TEST_P(AttentionTest, ForwardMatchesOracle) {
   for (const Case& c : Cases()) {
@@ -303,6 +303,36 @@ TEST_P(AttentionTest, GradientMatchesOracle) {
     EXPECT_NEAR(Others(d), others, 1e-6) << Name(c);
     Clear();
   }
+}
+
+// Groups add up to dk and dv in fp32, too.
+TEST_P(AttentionTest, IsThatOfFp32RoundedOnce) {
+  const Case c{2, 100, 6, 2, 16, {70, 30}, Place::kApart, 0.2};
+  Random random(9, dtype());
+  const Tensors tensors = RandomTensors(c, random);
+  const auto gradient = random.Vector(c.Q().NumElements());
+  const auto saved = RoundTo(dtype(), Oracle(c, tensors).out);
+  const auto tensor = [&](const Shape& shape, const std::vector<double>& values, DType dtype) {
+    return Heads(Input(shape, values, dtype), 0, shape[2]);
+  };
+  const auto run = [&](DType dtype) {
+    AttentionInputs in{tensor(c.Q(), tensors.q, dtype), tensor(c.K(), tensors.k, dtype),
+                       tensor(c.K(), tensors.v, dtype),
+                       Input({c.batch, c.seq}, c.Positions(), DType::kInt32)};
+    in.dropout = {c.rate, kSite, Input({c.batch, 2}, c.Keys(), DType::kInt32)};
+    const View out = Output(c.Q(), dtype), lse = Output(c.Lse(), kF32), workspace = Workspace(0);
+    const View read = Input(c.Q(), saved, dtype), dout = Input(c.Q(), gradient, dtype);
+    const View dq = Output(c.Q(), dtype), dk = Output(c.K(), dtype), dv = Output(c.K(), dtype);
+    const auto whole = [](const View& view) { return Heads(view, 0, view.shape[2]); };
+    Run([&](Stream& s) {
+      AttentionForward(s, in, out, lse, workspace);
+      AttentionBackward(s, in, read, lse, dout, {whole(dq), whole(dk), whole(dv)}, workspace);
+    });
+    return std::vector{Get(out), Get(lse), Get(dq), Get(dk), Get(dv)};
+  };
+  const auto got = run(dtype()), want = run(kF32);
+  for (const size_t i : {0, 2, 3, 4}) EXPECT_EQ(got[i], RoundTo(dtype(), want[i])) << i;
+  EXPECT_EQ(got[1], want[1]) << "lse";
 }
 
 TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
@@ -481,6 +511,10 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
     return forward(in, out, lse);
   };
   ExpectRefused(with(&AttentionInputs::q, {lse, 0, 4}), "[attention_forward] q is");
+  ExpectRefused(with(&AttentionInputs::k, {Output({1, 4, 2, 8}, OtherHalf()), 0, 2}),
+                "k is " + std::string(fsdp::Name(OtherHalf())));
+  ExpectRefused(forward(good, Output(c.Q(), OtherHalf()), lse),
+                "out is " + std::string(fsdp::Name(OtherHalf())));
   ExpectRefused(with(&AttentionInputs::q, {qkv, 5, 4}), "q is heads 5 to 9");
   ExpectRefused(with(&AttentionInputs::q, {qkv, 0, 3}), "heads of k that divide those of q");
   ExpectRefused(with(&AttentionInputs::k, {qkv, 4, 1}), "the same number of heads");

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "trainer/ops/cpu/head_rows.h"
 #include "trainer/ops/cpu/vector_math.h"
 
 namespace fsdp {
@@ -15,12 +17,12 @@ float Dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// One query over `count` keys and values, whose rows are `stride` apart.
-void AttendOne(const float* q, const float* k, const float* v, int64_t count, int64_t stride,
-               int64_t head_dim, float scale, float* scores, float* out) {
+// One query over `count` keys and values.
+void AttendOne(const float* q, const HeadRows<const float>& k, const HeadRows<const float>& v,
+               int64_t count, int64_t head_dim, float scale, float* scores, float* out) {
   float max = -INFINITY;
   for (int64_t j = 0; j < count; ++j) {
-    scores[j] = scale * Dot(q, k + j * stride, head_dim);
+    scores[j] = scale * Dot(q, k.data + j * k.stride, head_dim);
     max = std::max(max, scores[j]);
   }
   float sum = 0;
@@ -33,40 +35,53 @@ void AttendOne(const float* q, const float* k, const float* v, int64_t count, in
   const float normalise = 1 / sum;
   for (int64_t j = 0; j < count; ++j) {
     const float p = scores[j] * normalise;
-    const float* row = v + j * stride;
+    const float* row = v.data + j * v.stride;
 #pragma omp simd
     for (int64_t i = 0; i < head_dim; ++i) out[i] += p * row[i];
+  }
+}
+
+// Row t of a head of new keys or values becomes row positions[t] of the cache.
+void Remember(const AttentionCachedDims& s, const ConstHeads& x, int64_t sample, int64_t head,
+              const int32_t* positions, const Heads& cache) {
+  const int64_t size = SizeOf(x.tensor.dtype);
+  const std::byte* const from = x.tensor.data + HeadBegin(x, sample, head) * size;
+  std::byte* const to = cache.tensor.data + HeadBegin(cache, sample, head) * size;
+  for (int64_t t = 0; t < s.n; ++t) {
+    std::memcpy(to + positions[t] * cache.stride() * size, from + t * x.stride() * size,
+                s.head_dim * size);
   }
 }
 
 }  // namespace
 
 void AttentionCachedCpu(ThreadPool& pool, const AttentionCachedDims& s, const AttentionInputs& in,
-                        const View& cache_k, const View& cache_v, const View& out,
+                        const View& cache_k, const View& cache_v, const View& out_view,
                         const View& workspace) {
-  const ConstHeads &q = in.q, &k = in.k, &v = in.v;
-  const int32_t* const positions = in.positions.As<int32_t>();
   const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
-  const int64_t group = s.heads / s.kv_heads, stride = s.kv_heads * s.head_dim;
+  const int64_t group = s.heads / s.kv_heads;
+  const Heads all_keys(cache_k, 0, s.kv_heads), all_values(cache_v, 0, s.kv_heads);
+  const Heads out(out_view, 0, s.heads);
   pool.ParallelFor(s.batch * s.kv_heads, 1, [&](int64_t begin, int64_t end) {
+    RowBuffers cached(out_view.dtype, 2, s.capacity * s.head_dim);
+    RowBuffers rows(out_view.dtype, 2, s.n * s.head_dim);
     for (int64_t task = begin; task < end; ++task) {
       float* const scores = workspace.As<float>() + task * ScoresOfAGroup(s);
       const int64_t b = task / s.kv_heads, head = task % s.kv_heads;
-      const int64_t cached = (b * s.capacity * s.kv_heads + head) * s.head_dim;
-      float* const keys = cache_k.As<float>() + cached;
-      float* const values = cache_v.As<float>() + cached;
-      for (int64_t t = 0; t < s.n; ++t) {
-        const int64_t row = b * s.n + t, to = positions[row] * stride;
-        std::copy_n(k.data() + row * k.stride() + head * s.head_dim, s.head_dim, keys + to);
-        std::copy_n(v.data() + row * v.stride() + head * s.head_dim, s.head_dim, values + to);
-      }
-      for (int64_t t = 0; t < s.n; ++t) {
-        const int64_t row = b * s.n + t;
-        for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-          AttendOne(q.data() + row * q.stride() + h * s.head_dim, keys, values, positions[row] + 1,
-                    stride, s.head_dim, scale, scores,
-                    out.As<float>() + (row * s.heads + h) * s.head_dim);
+      const int32_t* const positions = in.positions.As<int32_t>() + b * s.n;
+      Remember(s, in.k, b, head, positions, all_keys);
+      Remember(s, in.v, b, head, positions, all_values);
+      const int64_t count = s.n == 0 ? 0 : 1 + *std::max_element(positions, positions + s.n);
+      const HeadRows<const float> keys = ReadHead(all_keys, b, head, count, cached[0]);
+      const HeadRows<const float> values = ReadHead(all_values, b, head, count, cached[1]);
+      for (int64_t h = head * group; h < (head + 1) * group; ++h) {
+        const HeadRows<const float> q = ReadHead(in.q, b, h, s.n, rows[0]);
+        const HeadRows<float> to = HeadToWrite(out, b, h, rows[1]);
+        for (int64_t t = 0; t < s.n; ++t) {
+          AttendOne(q.data + t * q.stride, keys, values, positions[t] + 1, s.head_dim, scale,
+                    scores, to.data + t * to.stride);
         }
+        WriteHead(to, s.n, out, b, h);
       }
     }
   });

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/cpu/head_rows.h"
 #include "trainer/ops/cpu/isa.h"
 
 namespace fsdp {
@@ -10,96 +11,99 @@ namespace {
 
 static_assert(kMaxHeadDim == kAttentionMaxHeadDim);
 
-// Rows of head 0; those of head h begin head_dim h elements later.
-struct AttentionData {
-  HeadRows<const float> q, k, v;
-  const int32_t* positions;
-  const int32_t* keys = nullptr;  // Without: no dropout.
-  ProbabilityDraws drop = {};     // Of sample 0's head 0, its key left out.
-};
-
-HeadRows<const float> Rows(const ConstHeads& heads) { return {heads.data(), heads.stride()}; }
-HeadRows<float> Rows(const Heads& heads) { return {heads.data(), heads.stride()}; }
-
-AttentionData Data(const AttentionInputs& in) {
-  AttentionData data{Rows(in.q), Rows(in.k), Rows(in.v), in.positions.As<int32_t>()};
-  if (in.dropout.rate > 0) {
-    data.keys = in.dropout.keys.As<int32_t>();
-    data.drop = {.threshold = static_cast<uint32_t>(std::ldexp(in.dropout.rate, 32)),
-                 .scale = static_cast<float>(1 / (1 - in.dropout.rate)),
-                 .site = in.dropout.site};
-  }
-  return data;
-}
-
 const AttentionKernels& Kernels() { return ForThisCpu(kAttentionAvx2, kAttentionAvx512); }
 
-int64_t OutOffset(const AttentionDims& dims, int64_t sample, int64_t head) {
-  return (sample * dims.seq * dims.heads + head) * dims.head_dim;
+// Of sample 0's head 0, its key left out.
+ProbabilityDraws Draws(const AttentionDropout& dropout) {
+  if (dropout.rate == 0) return {};
+  return {.threshold = static_cast<uint32_t>(std::ldexp(dropout.rate, 32)),
+          .scale = static_cast<float>(1 / (1 - dropout.rate)),
+          .site = dropout.site};
+}
+
+// Of q, and of the k and v of its group.
+struct QkvRows {
+  HeadRows<const float> q, k, v;
+};
+
+AttentionHead HeadOf(const AttentionDims& dims, const AttentionInputs& in, int64_t sample,
+                     int64_t head, const QkvRows& rows, int64_t out_stride) {
+  const bool drops = in.dropout.rate > 0;
+  ProbabilityDraws drop = Draws(in.dropout);
+  if (drops) {
+    const int32_t* const keys = in.dropout.keys.As<int32_t>();
+    drop.head = static_cast<uint32_t>(head);
+    for (int i = 0; i < 2; ++i) drop.key[i] = static_cast<uint32_t>(keys[2 * sample + i]);
+  }
+  return {.q = rows.q.data,
+          .k = rows.k.data,
+          .v = rows.v.data,
+          .positions = in.positions.As<int32_t>() + sample * dims.seq,
+          .q_stride = rows.q.stride,
+          .k_stride = rows.k.stride,
+          .v_stride = rows.v.stride,
+          .out_stride = out_stride,
+          .seq = dims.seq,
+          .head_dim = dims.head_dim,
+          .drops = drops,
+          .drop = drop};
+}
+
+template <typename AnyView>
+BasicHeads<AnyView> AllHeads(const AttentionDims& dims, const AnyView& out) {
+  return {out, 0, dims.heads};
 }
 
 int64_t LseOffset(const AttentionDims& dims, int64_t sample, int64_t head) {
   return (sample * dims.heads + head) * dims.seq;
 }
 
-template <typename T>
-HeadRows<T> At(const HeadRows<T>& rows, const AttentionDims& dims, int64_t sample, int64_t head) {
-  return {rows.data + sample * dims.seq * rows.stride + head * dims.head_dim, rows.stride};
-}
-
-AttentionHead HeadOf(const AttentionDims& dims, const AttentionData& in, int64_t sample,
-                     int64_t head) {
-  const int64_t kv_head = head / dims.group();
-  ProbabilityDraws drop = in.drop;
-  if (in.keys != nullptr) {
-    drop.head = static_cast<uint32_t>(head);
-    for (int i = 0; i < 2; ++i) drop.key[i] = static_cast<uint32_t>(in.keys[2 * sample + i]);
-  }
-  return {.q = At(in.q, dims, sample, head).data,
-          .k = At(in.k, dims, sample, kv_head).data,
-          .v = At(in.v, dims, sample, kv_head).data,
-          .positions = in.positions + sample * dims.seq,
-          .q_stride = in.q.stride,
-          .k_stride = in.k.stride,
-          .v_stride = in.v.stride,
-          .out_stride = dims.heads * dims.head_dim,
-          .seq = dims.seq,
-          .head_dim = dims.head_dim,
-          .drops = in.keys != nullptr,
-          .drop = drop};
-}
-
 }  // namespace
 
-void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& inputs,
-                         const View& out, const View& lse) {
-  const AttentionData in = Data(inputs);
+void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                         const View& out_view, const View& lse) {
+  const Heads out = AllHeads(dims, out_view);
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
+    RowBuffers buffers(out_view.dtype, 4, dims.seq * dims.head_dim);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t sample = i / dims.heads, h = i % dims.heads;
-      Kernels().forward(HeadOf(dims, in, sample, h), out.As<float>() + OutOffset(dims, sample, h),
+      const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
+      const QkvRows rows{ReadHead(in.q, sample, h, dims.seq, buffers[0]),
+                         ReadHead(in.k, sample, kv_head, dims.seq, buffers[1]),
+                         ReadHead(in.v, sample, kv_head, dims.seq, buffers[2])};
+      const HeadRows<float> to = HeadToWrite(out, sample, h, buffers[3]);
+      Kernels().forward(HeadOf(dims, in, sample, h, rows, to.stride), to.data,
                         lse.As<float>() + LseOffset(dims, sample, h));
+      WriteHead(to, dims.seq, out, sample, h);
     }
   });
 }
 
-void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims,
-                          const AttentionInputs& inputs, const ConstView& out, const ConstView& lse,
-                          const ConstView& dout, const AttentionGradients& gradients) {
-  const AttentionData in = Data(inputs);
-  const HeadRows<float> dq = Rows(gradients.q), dk = Rows(gradients.k), dv = Rows(gradients.v);
+void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                          const ConstView& out_view, const ConstView& lse,
+                          const ConstView& dout_view, const AttentionGradients& gradients) {
+  const ConstHeads out = AllHeads(dims, out_view), dout = AllHeads(dims, dout_view);
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
+    RowBuffers buffers(out_view.dtype, 8, dims.seq * dims.head_dim);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / groups, kv_head = i % groups;
+      const HeadRows<const float> k = ReadHead(in.k, sample, kv_head, dims.seq, buffers[0]);
+      const HeadRows<const float> v = ReadHead(in.v, sample, kv_head, dims.seq, buffers[1]);
+      const HeadRows<float> dk = HeadToWrite(gradients.k, sample, kv_head, buffers[2]);
+      const HeadRows<float> dv = HeadToWrite(gradients.v, sample, kv_head, buffers[3]);
       for (int64_t g = 0; g < dims.group(); ++g) {
         const int64_t h = kv_head * dims.group() + g;
-        Kernels().backward(
-            HeadOf(dims, in, sample, h), out.As<float>() + OutOffset(dims, sample, h),
-            lse.As<float>() + LseOffset(dims, sample, h),
-            dout.As<float>() + OutOffset(dims, sample, h), g == 0, At(dq, dims, sample, h),
-            At(dk, dims, sample, kv_head), At(dv, dims, sample, kv_head));
+        const QkvRows rows{ReadHead(in.q, sample, h, dims.seq, buffers[4]), k, v};
+        const HeadRows<const float> o = ReadHead(out, sample, h, dims.seq, buffers[5]);
+        const HeadRows<const float> d = ReadHead(dout, sample, h, dims.seq, buffers[6]);
+        const HeadRows<float> dq = HeadToWrite(gradients.q, sample, h, buffers[7]);
+        Kernels().backward(HeadOf(dims, in, sample, h, rows, o.stride), o.data,
+                           lse.As<float>() + LseOffset(dims, sample, h), d.data, g == 0, dq, dk,
+                           dv);
+        WriteHead(dq, dims.seq, gradients.q, sample, h);
       }
+      WriteHead(dk, dims.seq, gradients.k, sample, kv_head);
+      WriteHead(dv, dims.seq, gradients.v, sample, kv_head);
     }
   });
 }
