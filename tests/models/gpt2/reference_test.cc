@@ -50,7 +50,8 @@ TEST_P(ReferenceTest, TwentySteps) {
 
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   const auto [model, world, strategy, processes] = info.param;
-  constexpr const char* kStrategies[] = {"FullShard", "ShardGradOp", "NoShard"};
+  constexpr const char* kStrategies[] = {"FullShard", "ShardGradOp", "HybridShard",
+                                         "HybridShardGradOp", "NoShard"};
   return std::string(model) + "_" + std::to_string(world) + kStrategies[static_cast<int>(strategy)];
 }
 
