@@ -1,8 +1,19 @@
 #include "trainer/ops/cpu/floats.h"
 
+#include <utility>
+
 #include "trainer/ops/cpu/convert.h"
 
 namespace fsdp {
+namespace {
+
+// What nobody on this thread uses now. Seldom more than two.
+std::vector<std::vector<float>>& Spare() {
+  static thread_local std::vector<std::vector<float>> spare;
+  return spare;
+}
+
+}  // namespace
 
 void ConvertToFloats(const ConstView& x, int64_t begin, int64_t n, float* buffer) {
   if (x.dtype == DType::kBFloat16) return Convert(x.As<BFloat16>() + begin, n, buffer);
@@ -22,6 +33,21 @@ void AddFloats(const float* from, int64_t n, const View& y, int64_t begin) {
     for (int64_t i = 0; i < count; ++i) to[i] += from[first + i];
     WriteFloats(to, count, y, begin + first);
   });
+}
+
+RowBuffers::RowBuffers(DType dtype, int rows, int64_t cols)
+    : cols_(dtype == DType::kFloat32 ? 0 : cols) {
+  if (cols_ == 0) return;
+  if (!Spare().empty()) {
+    floats_ = std::move(Spare().back());
+    Spare().pop_back();
+  }
+  const auto size = static_cast<size_t>(rows * cols_);
+  if (floats_.size() < size) floats_.resize(size);
+}
+
+RowBuffers::~RowBuffers() {
+  if (cols_ > 0) Spare().push_back(std::move(floats_));
 }
 
 }  // namespace fsdp

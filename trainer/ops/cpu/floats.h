@@ -53,16 +53,19 @@ void ForEachPiece(DType dtype, int64_t begin, int64_t end, const Body& body) {
   for (; begin < end; begin += most) body(begin, std::min(most, end - begin));
 }
 
-// Buffers for whole rows, which may be of any length; no memory for floats.
+// Buffers for whole rows, which may be of any length; no memory for floats. A thread keeps what it
+// once had: after a step or two nothing is allocated any more.
 class RowBuffers {
  public:
-  RowBuffers(DType dtype, int rows, int64_t cols)
-      : cols_(dtype == DType::kFloat32 ? 0 : cols), floats_(rows * cols_) {}
+  RowBuffers(DType dtype, int rows, int64_t cols);
+  ~RowBuffers();
+  RowBuffers(const RowBuffers&) = delete;
+  RowBuffers& operator=(const RowBuffers&) = delete;
 
   float* operator[](int row) { return floats_.data() + row * cols_; }
 
  private:
-  int64_t cols_;
+  const int64_t cols_;
   std::vector<float> floats_;
 };
 

@@ -1,7 +1,6 @@
 #include "trainer/ops/cpu/linear_cpu.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/gelu_elements.h"
@@ -49,8 +48,8 @@ void ForEachRow(const GemmTile& tile, int64_t cols, const Body& body) {
 void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const ConstView& x,
                       const ConstView& w, const std::optional<ConstView>& b,
                       const std::optional<View>& u, const View& y) {
-  std::vector<float> bias(b && b->dtype != DType::kFloat32 ? s.out : 0);
-  GemmOptions options{.bias = b ? ReadFloats(*b, 0, s.out, bias.data()) : nullptr};
+  RowBuffers bias(b ? b->dtype : DType::kFloat32, 1, s.out);
+  GemmOptions options{.bias = b ? ReadFloats(*b, 0, s.out, bias[0]) : nullptr};
   if (u) {
     options.finish = [&](const GemmTile& tile) {
       ForEachRow(tile, s.out,
