@@ -237,6 +237,25 @@ void ExpectSameToRounding(const std::string& got, const std::string& want, size_
   }
 }
 
+// What is computed with is not saved: it is made of the masters again.
+TEST(Resume, InBFloat16GivesTheSameBits) {
+  Job job;
+  for (const int world : {1, 2}) {
+    for (const std::string strategy : {"full_shard", "no_shard"}) {
+      const std::string what = strategy + " on " + std::to_string(world);
+      const Strings settings =
+          With(Full(job), {"fsdp={sharding_strategy: " + strategy +
+                           ", mixed_precision: {param_dtype: bf16, keep_fp32: ['*ln_*']}}"});
+      const std::string want = job.RunDir("unbroken_" + std::to_string(world) + strategy);
+      ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=12"})).code, 0) << what;
+      const std::string got = job.RunDir("broken_" + std::to_string(world) + strategy);
+      ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=5"})).code, 0) << what;
+      ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=12"})).code, 0) << what;
+      ExpectSameRun(got, want, 12, what);
+    }
+  }
+}
+
 TEST(Resume, OverAChainOfWorldsAndStrategies) {
   Job job;
   const Strings settings = With(Full(job), {"optimizer={name: sgd, lr: 0.5, momentum: 0.9}"});

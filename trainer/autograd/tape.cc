@@ -35,12 +35,13 @@ const View& Saved::Get() {
 }
 
 Tape::Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool record,
-           Recompute recompute)
+           Recompute recompute, DType activations)
     : stream_(stream),
       allocator_(allocator),
       hooks_(hooks),
       record_(record),
-      recompute_(recompute) {}
+      recompute_(recompute),
+      activations_(activations) {}
 
 TensorPtr Tape::New(const Shape& shape, DType dtype) {
   return std::make_shared<Tensor>(allocator_, dtype, shape);
@@ -98,20 +99,20 @@ TensorPtr Tape::Take(const std::shared_ptr<TensorPtr>& grad) {
 Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& body) {
   if (record_ && !hooks_.HasBackward(index)) {
     hooks_.Enter(index, Pass::kForward);
-    Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone);
+    Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone, activations_);
     Var output = body(forward, input);
     hooks_.Leave(index, Pass::kForward);
     return output;
   }
   if (record_ && recompute_ == Recompute::kFull && recomputable) {
     hooks_.Enter(index, Pass::kForward);
-    Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone);
+    Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone, activations_);
     Var output = body(forward, input);
     hooks_.Leave(index, Pass::kForward);
     output.grad = std::make_shared<TensorPtr>();
     Push([this, index, input, output_grad = output.grad, body] {
       hooks_.Enter(index, Pass::kRecompute);
-      Tape again(stream_, allocator_, hooks_, /*record=*/true, Recompute::kNone);
+      Tape again(stream_, allocator_, hooks_, /*record=*/true, Recompute::kNone, activations_);
       Var inner = input;
       inner.grad = std::make_shared<TensorPtr>();
       {

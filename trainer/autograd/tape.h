@@ -56,13 +56,16 @@ struct Var {
 
 class Tape {
  public:
-  // Without `record`, nothing is saved and Backward() has nothing to do: evaluation.
-  Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool record, Recompute recompute);
+  // Without `record`, nothing is saved and Backward() has nothing to do: evaluation. `activations`:
+  // the dtype of what a model's first layer makes, and so of all that follows from it.
+  Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool record, Recompute recompute,
+       DType activations = DType::kFloat32);
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
   Stream& stream() const { return stream_; }
   bool recording() const { return record_; }
+  DType activations() const { return activations_; }
 
   // For generation, on a tape that does not record: attention sees the tokens of the cache, too,
   // and puts those of the batch into it, at their positions.
@@ -107,6 +110,7 @@ class Tape {
   SegmentHooks& hooks_;
   const bool record_;
   const Recompute recompute_;
+  const DType activations_;
   KvCache* cache_ = nullptr;
   std::vector<std::function<void()>> nodes_;
   std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.

@@ -65,7 +65,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       model_(model),
       options_(options),
       communicators_(communicators),
-      layout_(SupportedLayout(ShapesOf(model, options.dtypes), options.auto_wrap,
+      layout_(SupportedLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap,
                               communicators.mesh().shard_size())),
       shard_rank_(communicators.mesh().coordinate().shard),
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
@@ -170,10 +170,32 @@ void Executor::MastersWritten() {
 const View& Executor::ShardInUse(int flat) const {
   const FlatParameter& layout = layout_.flat_parameters[flat];
   if (!step_->weights || layout.frozen) return memory_.compute_shards[flat];
-  const View& shard = (*step_->weights)[flat];
-  FSDP_CHECK(shard.dtype == layout.dtypes.compute)
-      << layout.name << ": weights to evaluate are " << fsdp::Name(shard.dtype);
-  return shard;
+  return (*step_->weights)[flat];
+}
+
+void Executor::BindShards() {
+  if (compute_shards_hold_others_ && !step_->weights) MastersWritten();
+  compute_shards_hold_others_ = false;
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    const View& shard = ShardInUse(static_cast<int>(f));
+    flats_[f].value = shard;
+    if (shard.dtype == layout_.flat_parameters[f].dtypes.compute) continue;
+    Cast(compute(), shard, memory_.compute_shards[f]);
+    flats_[f].value = memory_.compute_shards[f];
+    compute_shards_hold_others_ = true;
+  }
+}
+
+void Executor::GatherShard(Stream& stream, int flat) {
+  const View &shard = ShardInUse(flat), &value = flats_[flat].value;
+  ConstView part = shard;
+  if (shard.dtype != value.dtype) {  // Weights to evaluate: cast where they are gathered to.
+    const int64_t size = shard.NumElements();
+    const View own = value.Slice(shard_rank_ * size, size);
+    Cast(stream, shard, own);
+    part = own;
+  }
+  communicators_.Over(Group::kGather)->AllGather(stream, part, value);
 }
 
 // The step before the last one has read the place and is done.
@@ -198,14 +220,13 @@ void Executor::Run(const Step& step) {
   clocks_[steps_ % 2].Clear();
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
-  for (size_t f = 0; f < flats_.size() && !sharded(); ++f) {
-    flats_[f].value = ShardInUse(static_cast<int>(f));
-  }
+  if (!sharded()) BindShards();
   AdvanceToRun();
   const bool train = step.mode == Mode::kTrain;
   for (int m = 0; m < running_->options.micro_batches; ++m) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
-    Tape tape(compute(), allocator_, *this, train, options_.recompute);
+    Tape tape(compute(), allocator_, *this, train, options_.recompute,
+              options_.mixed_precision.param_dtype);
     const Batch& batch = memory_.batches[m % 2].device;
     if (step.forward) {
       step.forward(tape, batch);
@@ -364,7 +385,7 @@ void Executor::Execute(const Action& action) {
           communicators_.Over(Group::kSecondary)
               ->AllGather(stream, memory_.secondary[f], flats_[f].value);
         } else {
-          communicators_.Over(Group::kGather)->AllGather(stream, ShardInUse(f), flats_[f].value);
+          GatherShard(stream, f);
         }
       }
       break;

@@ -82,8 +82,8 @@ class Executor final : public SegmentHooks {
     std::function<void(Stream& stream, int flat, View master, ConstView gradient,
                        ConstView coefficient)>
         optimize;
-    // kEval: shards to gather in place of the master weights', as NewShards() made them. Null:
-    // those.
+    // kEval: shards to gather in place of the master weights', as NewShards() made them, cast on
+    // the way where another dtype is computed with. Null: those.
     const std::vector<View>* weights = nullptr;
     // kEval: what to run on the micro-batch instead of the loss (memory phase kGenerate).
     std::function<void(Tape& tape, const Batch& batch)> forward;
@@ -133,6 +133,10 @@ class Executor final : public SegmentHooks {
   // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
   // one.
   const View& ShardInUse(int flat) const;
+  // Where nothing is gathered: what the model uses is bound to.
+  void BindShards();
+  // The all-gather of one of a unit's flat parameters into flats_[flat].value.
+  void GatherShard(Stream& stream, int flat);
   void WriteInputs();
   void WriteComputeShard(Stream& stream, int flat);
   void Bind(int unit, bool value, bool gradient);
@@ -149,6 +153,8 @@ class Executor final : public SegmentHooks {
 
   ExecutorMemory memory_;
   std::vector<Flat> flats_;  // By Layout::flat_parameters.
+
+  bool compute_shards_hold_others_ = false;  // Of an evaluation: the masters' are to be made again.
 
   // The step that is being enqueued.
   const Step* step_ = nullptr;

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/fsdp/keep_fp32.h"
+
 namespace fsdp {
 namespace {
 
@@ -18,6 +20,17 @@ int FirstTrainable(const Model& model) {
 }
 
 }  // namespace
+
+DTypeRule DTypeRuleOf(const ExecutorOptions& options) {
+  if (options.dtypes) return options.dtypes;
+  return [mixed = options.mixed_precision](const Parameter& p) {
+    if (KeptInFp32(mixed.keep_fp32, p)) return DTypes();
+    return DTypes{.master = mixed.master_dtype,
+                  .compute = mixed.param_dtype,
+                  .grad = mixed.grad_dtype,
+                  .reduce = mixed.reduce_dtype};
+  };
+}
 
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) {
   std::vector<SegmentShape> shapes;
@@ -49,7 +62,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.replicas = mesh.replicate_size();
   schedule.secondary = mesh.secondary_size();
   const Layout layout =
-      MakeLayout(ShapesOf(model, options.dtypes), options.auto_wrap, schedule.shards);
+      MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, schedule.shards);
   schedule.unit_of_segment = layout.unit_of_segment;
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
     if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);

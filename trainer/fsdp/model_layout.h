@@ -21,7 +21,7 @@ using DTypeRule = std::function<DTypes(const Parameter&)>;
 // What the step's schedule and memory follow from, for one rank of a job.
 struct ExecutorOptions : FsdpOptions {
   Recompute recompute = Recompute::kNone;
-  DTypeRule dtypes = nullptr;  // Null: fp32.
+  DTypeRule dtypes = nullptr;  // Null: what mixed_precision says.
 
   int64_t micro_batch_size = 1;  // Rows of a micro-batch.
   int64_t seq_len = 1;
@@ -30,6 +30,9 @@ struct ExecutorOptions : FsdpOptions {
   int threads = 1;        // Of the compute stream.
   bool poison = false;    // Fills freed gather slots with NaN.
 };
+
+// The rule of these options.
+DTypeRule DTypeRuleOf(const ExecutorOptions& options);
 
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr);
 

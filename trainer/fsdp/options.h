@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "trainer/core/dtype.h"
 
@@ -37,6 +39,7 @@ struct FsdpOptions {
     DType reduce_dtype = DType::kFloat32;
     DType master_dtype = DType::kFloat32;
     DType buffer_dtype = DType::kFloat32;
+    std::vector<std::string> keep_fp32 = {};  // Globs over the names of slices: see keep_fp32.h.
     bool operator==(const MixedPrecision&) const = default;
   };
   struct CpuOffload {

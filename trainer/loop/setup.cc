@@ -16,6 +16,7 @@
 #include "trainer/data/text_source.h"
 #include "trainer/data/token_file_source.h"
 #include "trainer/data/tokenize.h"
+#include "trainer/fsdp/keep_fp32.h"
 #include "trainer/nn/lora.h"
 #include "trainer/recipe/load.h"
 #include "trainer/weights/initial_weights.h"
@@ -58,6 +59,10 @@ std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::unique_ptr<
       const std::string item = list + "[" + std::to_string(mistake.group) + "]";
       mistakes.push_back({{item + ".match", list}, mistake.message});
     }
+  }
+  for (const KeepMistake& mistake : KeepMistakes(recipe.fsdp.mixed_precision.keep_fp32, *model)) {
+    const std::string list = "fsdp.mixed_precision.keep_fp32";
+    mistakes.push_back({{list + "[" + std::to_string(mistake.glob) + "]", list}, mistake.message});
   }
   return mistakes;
 }

@@ -59,7 +59,7 @@ Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_ta
           const Batch& batch) {
   const View tokens = Flat(batch.tokens), positions = Flat(batch.positions);
   const ConstView table = token_table.value();
-  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, table.dtype);
+  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, tape.activations());
   EmbeddingForward(tape.stream(), tokens, positions, table, position_table.value(), y.view());
   tape.Push([&tape, &token_table, &position_table, tokens, positions, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
@@ -72,7 +72,7 @@ Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_ta
 Var Embed(Tape& tape, const Parameter& token_table, const Batch& batch) {
   const View tokens = Flat(batch.tokens);
   const ConstView table = token_table.value();
-  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, table.dtype);
+  Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, tape.activations());
   EmbeddingForward(tape.stream(), tokens, std::nullopt, table, std::nullopt, y.view());
   tape.Push([&tape, &token_table, tokens, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);

@@ -146,8 +146,10 @@ Type<FsdpOptions> FsdpType() {
           "Parameters of a unit, at least; for policy size."),
   });
   const auto mixed_precision = Map<R::MixedPrecision>({
-      Key("param_dtype", &R::MixedPrecision::param_dtype, Only32Bit(),
-          "Of gathered parameters and of compute."),
+      Key("param_dtype", &R::MixedPrecision::param_dtype,
+          OneOf<DType>({"fp32", "bf16"}, Later({"fp16"})),
+          "Of gathered parameters and of compute: activations are of it, sums, statistics and the "
+          "loss are fp32."),
       Key("grad_dtype", &R::MixedPrecision::grad_dtype, Only32Bit(), "Of unsharded gradients."),
       Key("reduce_dtype", &R::MixedPrecision::reduce_dtype, Only32Bit(),
           "Of gradients on the wire."),
@@ -155,6 +157,9 @@ Type<FsdpOptions> FsdpType() {
           "Of the parameters that the optimizer updates."),
       Key("buffer_dtype", &R::MixedPrecision::buffer_dtype, Only32Bit(),
           "Of buffers that are no parameters."),
+      Key("keep_fp32", &R::MixedPrecision::keep_fp32, ListOf(Text()),
+          "Parameters that stay fp32 throughout: globs over the names that parameters have in "
+          "Hugging Face files."),
   });
   const auto cpu_offload = Map<R::CpuOffload>({
       Key("params", &R::CpuOffload::params, OnlyFalse(), "Parameter shards in host memory."),

@@ -249,6 +249,14 @@ TEST(Rounding, GroupsAgreeWithOneRank) {
 
 TEST(Rounding, WorldsAgreeWithOneRank) { ExpectWorldsAgree({}, {1, 2, 3, 4}); }
 
+// Activations of a sample are the same on any rank, so what worlds differ by is fp32's.
+TEST(Rounding, WorldsAgreeInBFloat16) {
+  TinyRun run;
+  run.options.executor.mixed_precision.param_dtype = DType::kBFloat16;
+  run.steps = 1;  // The first update moves what is rounded to bf16, and then all that follows.
+  ExpectWorldsAgree(run, {2, 3, 4});
+}
+
 TEST(Rounding, WorldsAgreeWithOneRankWithoutClipping) {
   TinyRun run;  // Clipping would hide a factor in the gradient.
   run.options.executor.max_norm = 0;

@@ -17,14 +17,16 @@ inline std::string Describe(const TinyRun& run) {
   const ExecutorOptions& o = run.options.executor;
   std::ostringstream out;
   out << "world " << run.world << (run.ranks_by_position.empty() ? "" : ", renumbered,")
-      << " shards " << o.shard_size.value_or(0) << " kept " << o.reshard_after_forward.value_or(0)
-      << " strategy " << static_cast<int>(o.sharding_strategy) << " wrap "
-      << static_cast<int>(o.auto_wrap.policy) << " forward_prefetch " << o.forward_prefetch
-      << " backward_prefetch " << static_cast<int>(o.backward_prefetch) << " limit "
-      << o.limit_all_gathers << " reduce_buffers " << o.reduce_buffers << " communicators "
-      << o.communicators << " accumulation " << static_cast<int>(o.gradient_accumulation)
-      << " recompute " << static_cast<int>(o.recompute) << " poison " << o.poison << " check "
-      << run.check << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
+      << " params " << Name(o.mixed_precision.param_dtype) << " but "
+      << o.mixed_precision.keep_fp32.size() << " shards " << o.shard_size.value_or(0) << " kept "
+      << o.reshard_after_forward.value_or(0) << " strategy "
+      << static_cast<int>(o.sharding_strategy) << " wrap " << static_cast<int>(o.auto_wrap.policy)
+      << " forward_prefetch " << o.forward_prefetch << " backward_prefetch "
+      << static_cast<int>(o.backward_prefetch) << " limit " << o.limit_all_gathers
+      << " reduce_buffers " << o.reduce_buffers << " communicators " << o.communicators
+      << " accumulation " << static_cast<int>(o.gradient_accumulation) << " recompute "
+      << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
+      << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
       << (run.ranks == RunProcessRanks);
   return out.str();
 }
@@ -50,7 +52,7 @@ inline std::vector<int> Divisors(int n, int least, int most) {
 inline std::vector<TinyRun> PairwiseRuns() {
   std::vector<TinyRun> runs;
   for (const std::vector<int>& row :
-       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3}, kPairwiseSeed)) {
+       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 3}, kPairwiseSeed)) {
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;
@@ -72,6 +74,9 @@ inline std::vector<TinyRun> PairwiseRuns() {
     }
     run.ranks = row[i++] != 0 ? RunProcessRanks : RunThreadRanks;
     const int nth = row[i++], renumbered = row[i++], secondary = row[i++];
+    const int precision = row[i++];
+    if (precision > 0) o.mixed_precision.param_dtype = DType::kBFloat16;
+    if (precision > 1) o.mixed_precision.keep_fp32 = {"*ln_*", "*wpe*"};
     int shards = run.world;
     if (IsHybrid(o.sharding_strategy)) {
       const std::vector<int> divisors = Divisors(run.world, 1, run.world);
@@ -99,6 +104,7 @@ inline TinyRun Plain(TinyRun run) {
   o.max_norm = given.max_norm;
   o.threads = given.threads;
   o.auto_wrap = given.auto_wrap;
+  o.mixed_precision = given.mixed_precision;
   o.gradient_accumulation = given.gradient_accumulation;
   o.sharding_strategy = Strategy::kShardGradOp;
   if (given.sharding_strategy == Strategy::kNoShard) o.sharding_strategy = Strategy::kNoShard;

@@ -201,8 +201,11 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:17: fsdp.limiter: `host`: not in this version (want `device`)"},
         {"LaterBuffers", "fsdp: {buffers: caching}",
          "r.yaml:3:17: fsdp.buffers: `caching`: not in this version (want `slots`)"},
-        {"LaterDtype", "fsdp: {mixed_precision: {param_dtype: bf16}}",
-         "r.yaml:3:39: fsdp.mixed_precision.param_dtype: `bf16`: not in this version (want "
+        {"LaterDtype", "fsdp: {mixed_precision: {param_dtype: fp16}}",
+         "r.yaml:3:39: fsdp.mixed_precision.param_dtype: `fp16`: not in this version (want "
+         "`fp32` or `bf16`)"},
+        {"LaterReduceDtype", "fsdp: {mixed_precision: {reduce_dtype: bf16}}",
+         "r.yaml:3:40: fsdp.mixed_precision.reduce_dtype: `bf16`: not in this version (want "
          "`fp32`)"},
         {"LaterOffload", "fsdp: {cpu_offload: {params: true}}",
          "r.yaml:3:30: fsdp.cpu_offload.params: `true`: not in this version"},
