@@ -459,10 +459,13 @@ void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& bat
     return;
   }
   tape.Push([&tape, &table, x, targets, weights, scale, loss, scratch] {
-    const Workspace workspace(tape, scratch);
+    const std::optional<View> dw = GradOf(table);
+    const int64_t sums =
+        dw ? HeadLossDwWorkspaceBytes(x.shape[0], x.shape[1], table.shape()[0], dw->dtype) : 0;
+    const Workspace workspace(tape, scratch + sums);
     TensorPtr dx = tape.New(x.shape, x.dtype);
     HeadLossForwardBackward(tape.stream(), x.view(), table.value(), targets, weights, scale, loss,
-                            dx->view(), GradOf(table), workspace.view());
+                            dx->view(), dw, workspace.view());
     tape.Add(x.grad, std::move(dx));
   });
 }

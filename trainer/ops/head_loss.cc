@@ -18,6 +18,11 @@ constexpr int64_t kMaxChunkRows = 1024;
 constexpr int64_t kMaxChunkBytes = int64_t{256} << 20;
 constexpr int64_t kGrain = 16;
 
+int64_t Aligned(int64_t bytes) {
+  constexpr int64_t kAlign = 64;
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
 struct Gradients {
   View dx;
   std::optional<View> dw;
@@ -69,9 +74,13 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   arguments.Check("targets", targets, DType::kInt32, {rows});
   arguments.Check("weights", weights, DType::kFloat32, {rows});
   arguments.Check("loss", loss, DType::kFloat32, {1});
-  const int64_t workspace_bytes =
+  const int64_t base_bytes =
       HeadLossWorkspaceBytes(rows, vocab, x.dtype, stream.device().kernel_type());
-  arguments.CheckWorkspace(workspace, workspace_bytes);
+  const bool with_dw = gradients && gradients->dw;
+  if (with_dw) arguments.CheckGradient("dw", *gradients->dw, w.shape);
+  const int64_t dw_bytes =
+      with_dw ? HeadLossDwWorkspaceBytes(rows, cols, vocab, gradients->dw->dtype) : 0;
+  arguments.CheckWorkspace(workspace, base_bytes + dw_bytes);
   arguments.Require(reinterpret_cast<uintptr_t>(workspace.data) % alignof(double) == 0,
                     "workspace does not start at a multiple of 8");
 
@@ -84,11 +93,7 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
     arguments.Check("dx", gradients->dx, x.dtype, x.shape);
     results.push_back({"dx", gradients->dx});
   }
-  const bool with_dw = gradients && gradients->dw;
-  if (with_dw) {
-    arguments.CheckGradient("dw", *gradients->dw, w.shape);
-    results.push_back({"dw", *gradients->dw});
-  }
+  if (with_dw) results.push_back({"dw", *gradients->dw});
   Operation operation{.name = name, .reads = {x, w, targets, weights}, .writes = {}, .costs = {}};
   for (size_t i = 0; i < results.size(); ++i) {
     const auto& [result_name, view] = results[i];
@@ -102,7 +107,8 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
     operation.writes.push_back(view);
   }
 
-  const HeadLossShape shape{rows, cols, vocab, HeadLossChunkRows(rows, vocab)};
+  const HeadLossShape shape{rows, cols, vocab, HeadLossChunkRows(rows, vocab),
+                            dw_bytes > 0 ? base_bytes : 0};
   operation.costs = Costs(shape, x, w, gradients);
   operation.costs.push_back(
       Cost{.flops = 4 * static_cast<double>(rows) * static_cast<double>(vocab),
@@ -124,10 +130,14 @@ int64_t HeadLossChunkRows(int64_t rows, int64_t vocab) {
 
 int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceType device) {
   Arguments("head_loss").CheckHasKernels("x", dtype, kFloatDTypes, device);
-  constexpr int64_t kAlign = 64;
   // nll, the largest logit and a factor, and the logits.
   const int64_t row_bytes = int64_t{sizeof(double)} + (2 + vocab) * int64_t{sizeof(float)};
-  return (HeadLossChunkRows(rows, vocab) * row_bytes + kAlign - 1) / kAlign * kAlign;
+  return Aligned(HeadLossChunkRows(rows, vocab) * row_bytes);
+}
+
+int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType dw) {
+  if (dw == DType::kFloat32 || rows <= HeadLossChunkRows(rows, vocab)) return 0;
+  return Aligned(vocab * cols * int64_t{sizeof(float)});
 }
 
 void HeadLossForward(Stream& stream, ConstView x, ConstView w, ConstView targets, ConstView weights,

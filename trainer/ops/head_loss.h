@@ -10,8 +10,8 @@
 // A row of weight zero takes no part: its target is not looked at, its row of dx is exactly zero
 // and it adds nothing to dw, provided that x is finite.
 // Logits and sums are fp32; the sum over the vocabulary is fp32 in blocks and float64 over blocks,
-// the sum over rows is float64 in the order of i. g is rounded to the dtype of w, and dx to its own
-// when its sum is complete, dw when that of a chunk's rows is. The results overlap nothing else.
+// the sum over rows is float64 in the order of i. g is rounded to the dtype of w, dx and dw to
+// their own when their sums are complete. The results overlap nothing else.
 //
 // Cost: 2 rows cols vocab FLOPs a product (one forward, three with the gradient) and 4 per logit;
 // every operand once. The logits of a chunk are not counted.
@@ -48,6 +48,10 @@ int64_t HeadLossChunkRows(int64_t rows, int64_t vocab);
 // Bytes of `workspace` for both, with x of this dtype, on this device (never kSim): the logits of
 // one chunk, in fp32. The workspace starts at a multiple of 8.
 int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceType device);
+
+// Bytes of `workspace` on top of those, where dw is given: its sum over several chunks, in fp32, if
+// it has another dtype.
+int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType dw);
 
 }  // namespace fsdp
 

@@ -83,7 +83,8 @@ class HeadLossTest : public OpTest {
     targets_ = Input({p.rows}, p.targets, DType::kInt32);
     weights_ = Input({p.rows}, p.weights, kF32);
     loss_ = Accumulated({1}, kBefore, kF32);
-    workspace_ = Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype(), DeviceType::kCpu));
+    workspace_ = Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype(), DeviceType::kCpu) +
+                           HeadLossDwWorkspaceBytes(p.rows, p.cols, p.vocab, dtype()));
     dx_ = Output(x_.shape);
     dw_ = Accumulated(w_.shape, kBefore);
   }
@@ -160,10 +161,10 @@ TEST_P(HeadLossTest, MatchesOracle) {
   }
 }
 
-// A table in fp32 makes all products those of fp32. dw of whatever dtype is the one in fp32, rounded
-// once: the rows are one chunk.
+// A table in fp32 makes all products those of fp32. dw of whatever dtype is the one in fp32,
+// rounded once, however many chunks.
 TEST_P(HeadLossTest, TheTableHasDTypesOfItsOwn) {
-  Problem p = MakeProblem(dtype(), 12, 1000, 33, 257, 1.0f / 64);
+  Problem p = MakeProblem(dtype(), 12, 2100, 33, 257, 1.0f / 64);
   p.w = Random(13, kF32).Vector(p.vocab * p.cols);
   const auto run = [&](DType dtype, DType gradients) {
     const View x = Input({p.rows, p.cols}, p.x, dtype), w = Input({p.vocab, p.cols}, p.w, kF32);
@@ -171,7 +172,8 @@ TEST_P(HeadLossTest, TheTableHasDTypesOfItsOwn) {
     const View weights = Input({p.rows}, p.weights, kF32), loss = Accumulated({1}, 0, kF32);
     const View dx = Output(x.shape, dtype), dw = Accumulated(w.shape, 0, gradients);
     const View workspace =
-        Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype, DeviceType::kCpu));
+        Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype, DeviceType::kCpu) +
+                  HeadLossDwWorkspaceBytes(p.rows, p.cols, p.vocab, gradients));
     Run([&](Stream& s) {
       HeadLossForwardBackward(s, x, w, targets, weights, p.scale, loss, dx, dw, workspace);
     });
@@ -266,6 +268,14 @@ TEST(HeadLossChunk, RowsAndWorkspaceAreBounded) {
     EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab, kF32, DeviceType::kCpu),
               (256 << 20) + 1024 * 16 + 64);
   }
+}
+
+TEST(HeadLossChunk, SumsForDwAreThereWhereChunksAddUp) {
+  for (const DType dtype : {kBF16, kF16}) {
+    EXPECT_EQ(HeadLossDwWorkspaceBytes(1024, 64, 257, dtype), 0);
+    EXPECT_EQ(HeadLossDwWorkspaceBytes(1025, 64, 257, dtype), 64 * 257 * 4);
+  }
+  EXPECT_EQ(HeadLossDwWorkspaceBytes(1025, 64, 257, kF32), 0);
 }
 
 TEST_P(HeadLossTest, RefusesWrongArguments) {

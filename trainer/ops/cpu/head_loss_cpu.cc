@@ -52,6 +52,7 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, c
   double* const nll = workspace.As<double>();
   float *const maxima = reinterpret_cast<float*>(nll + s.chunk), *const factors = maxima + s.chunk;
   float* const logits = factors + s.chunk;
+  const View dw_sums(workspace.data + s.dw_sums, DType::kFloat32, {s.vocab, s.cols});
   double total = 0;
   for (int64_t first = 0; first < s.rows; first += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.rows - first);
@@ -90,8 +91,10 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, c
     const View g(reinterpret_cast<std::byte*>(logits), w.dtype, {rows, row_elements});
     const GemmOperand g_rows = Factor(g, 0, row_elements), w_rows = Factor(w, 0, s.cols);
     const auto add_to_dw = [&](const ConstView& right) {
+      const bool sums = s.dw_sums > 0;
       Gemm(pool, s.vocab, s.cols, rows, Transposed(g, 0, row_elements),
-           Factor(right, chunk, s.cols), Result(*dw, 0, s.cols), {.beta = 1});
+           Factor(right, chunk, s.cols), Result(sums ? dw_sums : *dw, 0, s.cols),
+           {.beta = sums && first == 0 ? 0.0f : 1.0f});
     };
     if (scale_g) {
       if (dw) add_to_dw(x);
@@ -116,6 +119,13 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, c
     }
     Gemm(pool, rows, s.cols, s.vocab, g_rows, w_rows, Result(*dx, chunk, s.cols),
          {.finish = [&](const GemmTile& tile) { scale_rows(tile, dx_chunk); }});
+  }
+  if (dw && s.dw_sums > 0) {
+    const int64_t n = s.vocab * s.cols;
+    constexpr int64_t kGrain = 1024;
+    pool.ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
+      AddFloats(dw_sums.As<float>() + begin, end - begin, *dw, begin);
+    });
   }
   *loss.As<float>() += static_cast<float>(scale * total);
 }

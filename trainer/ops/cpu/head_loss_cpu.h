@@ -10,11 +10,12 @@ namespace fsdp {
 
 struct HeadLossShape {
   int64_t rows, cols, vocab;
-  int64_t chunk;  // Rows.
+  int64_t chunk;    // Rows.
+  int64_t dw_sums;  // Where dw adds up over chunks in the workspace, in bytes; 0: in dw itself.
 };
 
 // Without dx: the loss alone. `workspace`: of a chunk's rows the loss in float64, the largest logit
-// and a factor, then their logits.
+// and a factor, then their logits; then dw's sums, if they are there.
 void HeadLossCpu(ThreadPool& pool, const HeadLossShape& shape, const ConstView& x,
                  const ConstView& w, const ConstView& targets, const ConstView& weights,
                  float scale, const View& loss, const std::optional<View>& dx,
