@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "trainer/ops/cpu/floats.h"
+
 namespace fsdp {
 namespace {
 
@@ -18,29 +20,20 @@ void FillBits(ThreadPool& pool, Bits bits, int64_t n, Bits* y) {
                    [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, bits); });
 }
 
-template <typename T>
-void AddAs(ThreadPool& pool, const ConstView& a, const ConstView& b, const View& y) {
-  const T *const first = a.As<T>(), *const second = b.As<T>();
-  T* const sum = y.As<T>();
-  pool.ParallelFor(y.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) {
-      sum[i] = T(static_cast<float>(first[i]) + static_cast<float>(second[i]));
-    }
-  });
-}
-
 }  // namespace
 
 void AddCpu(ThreadPool& pool, const ConstView& a, const ConstView& b, const View& y) {
-  switch (y.dtype) {
-    case DType::kBFloat16:
-      return AddAs<BFloat16>(pool, a, b, y);
-    case DType::kFloat16:
-      return AddAs<Float16>(pool, a, b, y);
-    default:
-      return AddAs<float>(pool, a, b, y);
-  }
+  pool.ParallelFor(y.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    FloatPiece first_buffer, second_buffer, sum_buffer;
+    ForEachPiece(y.dtype, begin, end, [&](int64_t at, int64_t n) {
+      const float* first = ReadFloats(a, at, n, first_buffer);
+      const float* second = ReadFloats(b, at, n, second_buffer);
+      float* sum = FloatsToWrite(y, at, sum_buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) sum[i] = first[i] + second[i];
+      WriteFloats(sum, n, y, at);
+    });
+  });
 }
 
 void FillCpu(ThreadPool& pool, uint32_t bits, const View& y) {
