@@ -23,7 +23,6 @@ namespace fsdp {
 namespace {
 
 using recipe::Json;
-using recipe::kNotInThisVersion;
 using recipe::KnownKeys;
 using recipe::ParseYaml;
 using recipe::Place;
