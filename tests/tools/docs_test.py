@@ -190,6 +190,27 @@ class Docs(unittest.TestCase):
         self.check(r"checkpoints of (\d\.\d) MiB",
                    f"{2 * plan['memory']['snapshot'] / 2**20:.1f}", "docs/benchmarks/cpu.md")
 
+    def test_what_options_take(self):
+        table = self.pages["docs/fsdp.md"].split("## Memory and traffic")[1]
+        rows = re.findall(r"^\| `([^`]+)` ((?:\| \d+ )+)\|$", table, flags=re.M)
+        self.assertGreaterEqual(len(rows), 10)
+
+        def plan(setting, dtype):
+            precision = "fsdp.mixed_precision.param_dtype=" + dtype
+            return json.loads(run("plan", "--config", "tools/bench/gpt2_124m.yaml", "--set", setting,
+                                  "--set", precision, "--world-size", "4", "--local-world-size", "2",
+                                  "--json")[1])
+
+        for setting, numbers in rows:
+            one, half = plan(setting, "fp32"), plan(setting, "bf16")
+            memory, sent = one["memory"], one["communication"]
+            want = [memory["allocated_peak"], half["memory"]["allocated_peak"],
+                    memory["parameters"] + memory["gradients"] + memory["optimizer"],
+                    memory["unsharded"] + memory["secondary"], memory["activations"],
+                    sent["all_gather_bytes"], sent["reduce_scatter_bytes"], sent["all_reduce_bytes"]]
+            self.assertEqual([int(n) for n in re.findall(r"\d+", numbers)],
+                             [round(bytes_ / 2**20) for bytes_ in want], setting)
+
     def test_what_a_run_leaves(self):
         block = self.pages["docs/training.md"].split("## What a run leaves")[1].split("```")[1]
         listed = {line.split()[0].rstrip("/").replace("rank_0", "rank_R").replace("step_5", "step_N")
