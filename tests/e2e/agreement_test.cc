@@ -47,6 +47,10 @@ TEST(Agreement, OnTheRecipe) {
   Job job;
   ExpectRefused(job, {}, {{"optimizer.lr=2.0e-2"}}, 2,
                 "[agree] start: recipe: optimizer.lr is \"0.02\" on rank 2, \"0.01\" on rank 0");
+  // Nobody waits for what only some would do: all find out where they are.
+  ExpectRefused(job, {}, {{"fsdp.sharding_strategy=hybrid_shard"}}, 2,
+                "[agree] start: recipe: fsdp.sharding_strategy is \"hybrid_shard\" on rank 2, "
+                "\"full_shard\" on rank 0");
   EXPECT_FALSE(Exists(job.run_dir()));
 }
 

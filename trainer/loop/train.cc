@@ -42,9 +42,9 @@ Recipe WithDropoutsToTrain(const Recipe& recipe) {
   return WithDropouts(with, ShapeFor(with));
 }
 
-// Nobody else asks where ranks are.
-HostPlacement HostsOf(const Recipe& recipe, const Job& job) {
-  const bool ask = IsHybrid(recipe.fsdp.sharding_strategy) && job.find_hosts != nullptr;
+// Whatever the strategy: ranks that disagree about it all come here, and then find out.
+HostPlacement HostsOf(const Job& job) {
+  const bool ask = job.world > 1 && job.find_hosts != nullptr;
   return ask ? job.find_hosts() : HostPlacement::InOrder(job.world, job.world);
 }
 
@@ -69,7 +69,7 @@ class Trainer {
         threads_(ThreadsFor(recipe, job.local_world)),
         shape_(ShapeFor(recipe_)),
         model_(BuildModel(recipe_, shape_)),
-        hosts_(HostsOf(recipe, job)),
+        hosts_(HostsOf(job)),
         options_(SessionOptionsFor(recipe, hosts_, threads_)),
         mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())),
         data_(OpenData(recipe, shape_, mesh_.data_size(), static_cast<uint64_t>(recipe.run.seed),

@@ -174,13 +174,11 @@ Type<FsdpOptions> FsdpType() {
           "summed over the groups once a step. no_shard: every rank keeps all of them."),
       Key("shard_size", &R::shard_size, Nullable(Integer(1)),
           "Ranks that share one copy. null: all of them; of one host, as the ranks find each "
-          "other, "
-          "for hybrid strategies; one for no_shard."),
+          "other, for hybrid strategies; one for no_shard."),
       Key("reshard_after_forward", &R::reshard_after_forward, Nullable(Integer(2)),
           "full_shard and hybrid_shard: after forward each rank keeps one of so many parts of a "
-          "unit, "
-          "and backward gathers it from as many neighbours, on one host where that divides its "
-          "ranks. null: from all that share a copy, and nothing is kept."),
+          "unit, and backward gathers it from as many neighbours, on one host where that divides "
+          "its ranks. null: from all that share a copy, and nothing is kept."),
       Key("auto_wrap", &R::auto_wrap, auto_wrap, "What is gathered and freed together."),
       Key("backward_prefetch", &R::backward_prefetch, OneOf<BackwardPrefetch>(),
           "When the next unit's gather may start in backward. pre: before this unit's gradients. "
