@@ -88,6 +88,13 @@ class Runner {
   MemoryPlan plan_;
 };
 
+// Under AddressSanitizer, where the code counts and not the lists, one list in four.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kEveryList = false;
+#else
+constexpr bool kEveryList = true;
+#endif
+
 struct Totals {
   int schedules = 0, waits = 0, pacing = 0;
 };
@@ -103,6 +110,7 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
     if (!seen.insert(shape).second) continue;
     ++totals.schedules;
     ASSERT_EQ(runner.FirstRace(mode, schedule), "") << schedule.ToString();
+    if (!kEveryList && shape % 4 != 0) continue;
     const bool kept = options.reshard_after_forward.has_value();
     const int least = 2 * (IsHybrid(options.sharding_strategy) ? 2 : 1) * (kept ? 2 : 1);
     if (world > least) {
@@ -176,7 +184,10 @@ TEST_P(WaitDeletion, EveryWaitIsNeeded) {
               totals.pacing);
   RecordProperty("waits", totals.waits);
   // docs/features.md: over 30,000 of full_shard at two ranks.
-  EXPECT_GT(totals.waits, world == 2 && strategy == Strategy::kFullShard ? 30000 : 0);
+  const bool most = world == 2 && strategy == Strategy::kFullShard;
+  if (kEveryList) {
+    EXPECT_GT(totals.waits, most ? 30000 : 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, WaitDeletion,
