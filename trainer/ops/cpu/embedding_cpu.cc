@@ -15,17 +15,20 @@ constexpr int64_t kCacheLine = 16;  // Floats.
 // are added to takes their sum, rounded once: so dy is read by the rows of the table.
 void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, const ConstView& dy,
                 const View& table) {
-  std::vector<int32_t> order(s.rows);
+  static thread_local std::vector<int32_t> order;  // Kept: a step allocates nothing.
+  order.resize(s.rows);
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int32_t i) { return ids[i]; });
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
+  const int32_t* const rows = order.data();  // Other threads have an `order` of their own.
   pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {
     FloatPiece sum_buffer, in_buffer;
     ForEachPiece(DType::kBFloat16, begin, end, [&](int64_t col, int64_t n) {
       for (int64_t k = 0; k < s.rows;) {
-        const int32_t id = ids[order[k]];
+        const int32_t id = ids[rows[k]];
         float* sum = FloatsToChange(table, id * s.cols + col, n, sum_buffer);
-        for (; k < s.rows && ids[order[k]] == id; ++k) {
-          const float* in = ReadFloats(dy, order[k] * s.cols + col, n, in_buffer);
+        for (; k < s.rows && ids[rows[k]] == id; ++k) {
+          const float* in = ReadFloats(dy, rows[k] * s.cols + col, n, in_buffer);
 #pragma omp simd
           for (int64_t j = 0; j < n; ++j) sum[j] += in[j];
         }
