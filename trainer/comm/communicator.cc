@@ -33,8 +33,8 @@ void CheckTypes(const char* name, DType a, DType b) {
   }
 }
 
-// `full` must hold size * n elements, and `shard` be apart from it or its slice `rank`. True if in
-// place.
+// `full` must hold size * n elements, and `shard` be apart from it or, of one dtype, its slice
+// `rank`. True if in place.
 bool CheckShard(const char* name, const ConstView& shard, const ConstView& full, int rank,
                 int size) {
   const int64_t n = shard.NumElements();
@@ -44,6 +44,7 @@ bool CheckShard(const char* name, const ConstView& shard, const ConstView& full,
                      std::to_string(n));
   }
   if (!Overlap(shard, full)) return false;
+  if (shard.dtype != full.dtype) Reject(name, "in place shard and full have one dtype");
   const std::byte* slice = full.data + rank * shard.bytes();
   if (shard.data != slice) {
     Reject(name, "shard overlaps full at byte " + std::to_string(shard.data - full.data) +
@@ -71,7 +72,7 @@ const char* Name(Collective kind) {
   FSDP_CHECK(false) << "collective " << static_cast<int>(kind);
 }
 
-Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype) {
+Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype, DType result) {
   const double bytes = static_cast<double>(n) * static_cast<double>(SizeOf(dtype));
   const double others = size - 1;
   Cost cost;
@@ -83,7 +84,7 @@ Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype) {
       break;
     case Collective::kReduceScatter:
       cost.bytes_read = bytes * size;
-      cost.bytes_written = bytes;
+      cost.bytes_written = static_cast<double>(n) * static_cast<double>(SizeOf(result));
       cost.link_bytes = bytes * others;
       break;
     case Collective::kAllReduce:
@@ -123,7 +124,7 @@ void Communicator::AllGather(Stream& stream, ConstView shard, View full) {
   const bool in_place = CheckShard(name, shard, full, rank_, size_);
   CollectiveCall call;
   call.kind = Collective::kAllGather;
-  call.dtype = shard.dtype;
+  call.dtype = call.result = shard.dtype;
   call.n = shard.NumElements();
   call.in = shard.data;
   call.out = full.data;
@@ -133,7 +134,7 @@ void Communicator::AllGather(Stream& stream, ConstView shard, View full) {
 void Communicator::ReduceScatter(Stream& stream, ConstView full, View shard) {
   const char* name = Name(Collective::kReduceScatter);
   CheckStream(name, stream);
-  CheckTypes(name, full.dtype, shard.dtype);
+  if (shard.dtype != DType::kFloat32) CheckTypes(name, full.dtype, shard.dtype);
   CheckSummable(name, full.dtype);
   std::vector<Range> reads = {full};
   if (CheckShard(name, shard, full, rank_, size_)) {  // Read: what lies around the slice.
@@ -143,6 +144,7 @@ void Communicator::ReduceScatter(Stream& stream, ConstView full, View shard) {
   CollectiveCall call;
   call.kind = Collective::kReduceScatter;
   call.dtype = full.dtype;
+  call.result = shard.dtype;
   call.n = shard.NumElements();
   call.in = full.data;
   call.out = shard.data;
@@ -155,7 +157,7 @@ void Communicator::AllReduce(Stream& stream, View data) {
   CheckSummable(name, data.dtype);
   CollectiveCall call;
   call.kind = Collective::kAllReduce;
-  call.dtype = data.dtype;
+  call.dtype = call.result = data.dtype;
   call.n = data.NumElements();
   call.in = call.out = data.data;
   Submit(stream, call, {}, {data});
@@ -173,7 +175,7 @@ void Communicator::AllToAll(Stream& stream, ConstView in, View out) {
   if (Overlap(in, out)) Reject(name, "in and out overlap");
   CollectiveCall call;
   call.kind = Collective::kAllToAll;
-  call.dtype = in.dtype;
+  call.dtype = call.result = in.dtype;
   call.n = in.NumElements() / size_;
   call.in = in.data;
   call.out = out.data;
@@ -188,7 +190,7 @@ void Communicator::Broadcast(Stream& stream, View data, int root) {
   }
   CollectiveCall call;
   call.kind = Collective::kBroadcast;
-  call.dtype = data.dtype;
+  call.dtype = call.result = data.dtype;
   call.root = root;
   call.n = data.NumElements();
   call.in = call.out = data.data;
@@ -211,7 +213,7 @@ void Communicator::Submit(Stream& stream, CollectiveCall call, std::vector<Range
   operation.name = Name(call.kind);
   operation.reads = std::move(reads);
   operation.writes = std::move(writes);
-  const Cost cost = CollectiveCost(call.kind, size_, call.n, call.dtype);
+  const Cost cost = CollectiveCost(call.kind, size_, call.n, call.dtype, call.result);
   operation.costs = {{KernelKind::kLink, cost}};
   link_bytes_[static_cast<int>(call.kind)] += cost.link_bytes;
   call.sequence = calls_++;

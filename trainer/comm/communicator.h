@@ -23,7 +23,8 @@ const char* Name(Collective kind);  // "all_gather", ...: also the operation's n
 // whole tensor for kAllReduce and kBroadcast). Links are priced as rings of size - 1 rounds, the
 // schedule of least volume: all-gather, reduce-scatter and all-to-all send (size - 1) / size of the
 // full tensor, an all-reduce is the first two in turn, a pipelined broadcast forwards it once.
-Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype);
+// `result`: of a reduce-scatter's shard.
+Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype, DType result);
 
 struct CommOptions {
   double timeout_s = 600;  // A peer not heard of for longer fails the collective.
@@ -35,7 +36,8 @@ struct CommOptions {
 // One collective of one rank, checked: all that a transport needs to know.
 struct CollectiveCall {
   Collective kind = Collective::kAllGather;
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32;   // On the wire.
+  DType result = DType::kFloat32;  // Of `out`: another one than `dtype` only for kReduceScatter.
   int root = 0;
   int64_t n = 0;
   uint64_t sequence = 0;  // Counts the calls of this communicator from 0.
@@ -52,8 +54,8 @@ void ForEachAddress(CollectiveCall& call, const Visit& visit) {
 }
 
 // Collectives, enqueued on the caller's stream like any op. Sum only: a caller scales. CPU
-// transports sum in fp32, in rank order over the whole group, and round once to the wire dtype, so
-// all of them give the same bits.
+// transports sum in fp32, in rank order over the whole group, and round once to the result's dtype
+// (an fp32 result of a reduce-scatter not at all), so all of them give the same bits.
 //   Order    All ranks make the same calls, in the same order, with the same n and dtype. The calls
 //            of one communicator go to one stream, or to streams that events order.
 //   Units    Elements, never bytes: n per rank, size() * n in a full tensor. n = 0 is a call too.
@@ -74,7 +76,8 @@ class Communicator {
 
   // full[r * n + i] = shard[i] of rank r. In place if `shard` is slice rank() of `full`.
   void AllGather(Stream& stream, ConstView shard, View full);
-  // shard[i] = sum over ranks of full[rank() * n + i]. fp32, bf16 or fp16. In place as above.
+  // shard[i] = sum over ranks of full[rank() * n + i]. full, what travels: fp32, bf16 or fp16;
+  // shard: of that dtype, and then in place as above, or fp32 and apart.
   void ReduceScatter(Stream& stream, ConstView full, View shard);
   // data[i] = sum over ranks of data[i], in place. fp32, bf16 or fp16.
   void AllReduce(Stream& stream, View data);

@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-template <typename T>
+template <typename T, typename Result>
 void Sum(std::span<const std::byte* const> from, int64_t n, std::byte* to) {
   constexpr int64_t kBlock = 2048;  // 8 KB of sums: they and a block of each input stay in L1.
   float sum[kBlock];
@@ -21,8 +21,8 @@ void Sum(std::span<const std::byte* const> from, int64_t n, std::byte* to) {
       const T* in = reinterpret_cast<const T*>(from[r]) + begin;
       for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<float>(in[i]);
     }
-    T* out = reinterpret_cast<T*>(to) + begin;
-    for (int64_t i = 0; i < count; ++i) out[i] = T(sum[i]);
+    Result* out = reinterpret_cast<Result*>(to) + begin;
+    for (int64_t i = 0; i < count; ++i) out[i] = Result(sum[i]);
   }
 }
 
@@ -62,14 +62,18 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t bytes) {
   CopyBytes(to + i, from + i, bytes - i);
 }
 
-void SumInOrder(DType dtype, std::span<const std::byte* const> from, int64_t n, std::byte* out) {
+void SumInOrder(DType dtype, std::span<const std::byte* const> from, int64_t n, DType result,
+                std::byte* out) {
+  const bool exact = result == DType::kFloat32;  // The sum as it is.
+  FSDP_CHECK(exact || result == dtype) << Name(result) << " of " << Name(dtype);
   switch (dtype) {
     case DType::kFloat32:
-      return from.size() == 2 ? SumTwoFloats(from[0], from[1], n, out) : Sum<float>(from, n, out);
+      return from.size() == 2 ? SumTwoFloats(from[0], from[1], n, out)
+                              : Sum<float, float>(from, n, out);
     case DType::kBFloat16:
-      return Sum<BFloat16>(from, n, out);
+      return exact ? Sum<BFloat16, float>(from, n, out) : Sum<BFloat16, BFloat16>(from, n, out);
     case DType::kFloat16:
-      return Sum<Float16>(from, n, out);
+      return exact ? Sum<Float16, float>(from, n, out) : Sum<Float16, Float16>(from, n, out);
     default:
       FSDP_CHECK(false) << "cannot sum " << Name(dtype);
   }

@@ -26,9 +26,10 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t bytes);
 using Copy = void (*)(std::byte* to, const std::byte* from, int64_t bytes);
 inline Copy CopyFor(int64_t bytes) { return bytes >= 16 << 20 ? StreamBytes : CopyBytes; }
 
-// out[i] = ((from[0][i] + from[1][i]) + from[2][i]) + ..., in fp32, rounded once to `dtype` (fp32,
-// bf16 or fp16). `out` may be one of `from`.
-void SumInOrder(DType dtype, std::span<const std::byte* const> from, int64_t n, std::byte* out);
+// out[i] = ((from[0][i] + from[1][i]) + from[2][i]) + ..., in fp32, rounded once to `result`: fp32,
+// or `dtype` (fp32, bf16 or fp16) itself; `out` may then be one of `from`.
+void SumInOrder(DType dtype, std::span<const std::byte* const> from, int64_t n, DType result,
+                std::byte* out);
 
 }  // namespace fsdp
 

@@ -276,6 +276,30 @@ TEST_P(CommunicatorSuite, ReduceScatters) {
   });
 }
 
+TEST_P(CommunicatorSuite, ReduceScattersIntoFp32WithoutRounding) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("reduce_scatter", Patient());
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      // Next to it the sums of small numbers have no number of this dtype.
+      const float large = dtype == DType::kBFloat16 ? 256.0f : 2048.0f;
+      for (const int64_t n : kLengths) {
+        Tensor full(device, dtype, n * rank.size), shard(device, DType::kFloat32, n);
+        const auto own = [&](int r, int64_t i) { return r == 0 ? large : Value(r, i); };
+        full.FillPeriodic([&](int64_t i) { return own(rank.rank, i); });
+        comm->ReduceScatter(*stream, full.view(), shard.view());
+        stream->Synchronize();
+        const auto sum = [&](int64_t i) {
+          return SumOfValues(rank.size, rank.rank * n + i) + large - Value(0, rank.rank * n + i);
+        };
+        shard.RequirePeriodic(0, n, sum, Describe("reduce-scatter into fp32", dtype, n, false));
+      }
+    }
+    return "";
+  });
+}
+
 TEST_P(CommunicatorSuite, AllReduces) {
   ExpectAllFine([](Rank& rank) -> std::string {
     CpuDevice device;
@@ -715,6 +739,11 @@ TEST_P(CommunicatorSuite, CallersMistakesEnqueueNothing) {
                       full.Slice(0, 8 * size));
     });
     rejects("short", [&] { comm->ReduceScatter(*stream, full.view(), shard.Slice(0, 7)); });
+    rejects("fp32 of itself", [&] {
+      Tensor wire(device, DType::kBFloat16, 8 * size);
+      comm->ReduceScatter(*stream, wire.view(), View(wire.view().data, DType::kFloat32, Shape{8}));
+    });
+    rejects("bf16 of fp32", [&] { comm->ReduceScatter(*stream, full.view(), half.view()); });
     rejects("sum of int32", [&] { comm->AllReduce(*stream, whole.view()); });
     rejects("aliases", [&] { comm->AllToAll(*stream, full.view(), full.view()); });
     rejects("root", [&] { comm->Broadcast(*stream, shard.view(), rank.size); });

@@ -49,17 +49,21 @@ TEST(CollectiveCostTest, MovesTheVolumesOfFullSharding) {
 }
 
 TEST(CollectiveCostTest, CountsRoundsMemoryAndAdditions) {
-  const Cost gather = CollectiveCost(Collective::kAllGather, 4, 10, DType::kBFloat16);
+  const Cost gather =
+      CollectiveCost(Collective::kAllGather, 4, 10, DType::kBFloat16, DType::kBFloat16);
   EXPECT_EQ(gather.link_messages, 3);
   EXPECT_EQ(gather.bytes_read, 20);
   EXPECT_EQ(gather.bytes_written, 80);
   EXPECT_EQ(gather.flops, 0);
-  const Cost scatter = CollectiveCost(Collective::kReduceScatter, 4, 10, DType::kBFloat16);
+  const Cost scatter =
+      CollectiveCost(Collective::kReduceScatter, 4, 10, DType::kBFloat16, DType::kFloat32);
   EXPECT_EQ(scatter.link_messages, 3);
+  EXPECT_EQ(scatter.link_bytes, 60);
   EXPECT_EQ(scatter.bytes_read, 80);
-  EXPECT_EQ(scatter.bytes_written, 20);
+  EXPECT_EQ(scatter.bytes_written, 40);
   EXPECT_EQ(scatter.flops, 30);
-  const Cost reduce = CollectiveCost(Collective::kAllReduce, 4, 40, DType::kFloat32);
+  const Cost reduce =
+      CollectiveCost(Collective::kAllReduce, 4, 40, DType::kFloat32, DType::kFloat32);
   EXPECT_EQ(reduce.link_messages, 6);
   EXPECT_EQ(reduce.flops, 30);
 }

@@ -49,7 +49,8 @@ TEST(ReduceTest, SumsInOrderIntoOneOfTheInputs) {
         for (size_t r = 1; r < ranks; ++r) {
           for (int64_t i = 0; i < n; ++i) want[i] += in[r][i];
         }
-        SumInOrder(DType::kFloat32, from, n, reinterpret_cast<std::byte*>(in[into].data()));
+        SumInOrder(DType::kFloat32, from, n, DType::kFloat32,
+                   reinterpret_cast<std::byte*>(in[into].data()));
         ASSERT_EQ(in[into], want) << ranks << " ranks, n = " << n << ", into " << into;
       }
     }
@@ -63,8 +64,12 @@ TEST(ReduceTest, RoundsASumOfBFloat16Once) {
                                               reinterpret_cast<const std::byte*>(&b),
                                               reinterpret_cast<const std::byte*>(&b)};
   BFloat16 out;
-  SumInOrder(DType::kBFloat16, from, 1, reinterpret_cast<std::byte*>(&out));
+  SumInOrder(DType::kBFloat16, from, 1, DType::kBFloat16, reinterpret_cast<std::byte*>(&out));
   EXPECT_EQ(static_cast<float>(out), 258.f);
+  float exact = 0;
+  SumInOrder(DType::kBFloat16, std::span(from).first(2), 1, DType::kFloat32,
+             reinterpret_cast<std::byte*>(&exact));
+  EXPECT_EQ(exact, 257.f);  // No bf16.
 }
 
 }  // namespace

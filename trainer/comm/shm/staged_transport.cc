@@ -88,7 +88,7 @@ void StagedTransport::ReduceScatter(const CollectiveCall& call) {
       },
       [&](int64_t begin, int64_t count, uint64_t round) {
         Sum(call, call.in + (rank_ * call.n + begin) * element, count, round,
-            call.out + begin * element);
+            call.out + begin * SizeOf(call.result));
       });
 }
 
@@ -148,7 +148,7 @@ void StagedTransport::Broadcast(const CollectiveCall& call) {
 void StagedTransport::Sum(const CollectiveCall& call, const std::byte* mine, int64_t count,
                           uint64_t round, std::byte* out) {
   for (int r = 0; r < size_; ++r) sources_[r] = r == rank_ ? mine : SliceOf(r, round);
-  SumInOrder(call.dtype, sources_, count, out);
+  SumInOrder(call.dtype, sources_, count, call.result, out);
 }
 
 }  // namespace fsdp

@@ -96,7 +96,7 @@ class ThreadTransport final : public Transport {
     for (int r = 0; r < member_.size(); ++r) {
       sources_[r] = member_.CallOf(r).in + begin * SizeOf(call.dtype);
     }
-    SumInOrder(call.dtype, sources_, count, out);
+    SumInOrder(call.dtype, sources_, count, call.result, out);
   }
 
   std::shared_ptr<SharedMemory> shared_;
