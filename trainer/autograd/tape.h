@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,10 @@ class Tape {
   void Use(KvCache* cache) { cache_ = cache; }
   KvCache* cache() const { return cache_; }
 
+  // [1], fp32: what the gradients of the loss are multiplied by, where the loss is not.
+  void ScaleGradients(const ConstView& scale) { loss_scale_ = scale; }
+  const std::optional<ConstView>& loss_scale() const { return loss_scale_; }
+
   // For ops. ------------------------------------------------------------------------------------
   TensorPtr New(const Shape& shape, DType dtype);
   Var NewVar(const Shape& shape, DType dtype);
@@ -112,6 +117,7 @@ class Tape {
   const Recompute recompute_;
   const DType activations_;
   KvCache* cache_ = nullptr;
+  std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;
   std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.
 };

@@ -215,18 +215,18 @@ void AddEnds(std::vector<OpCase>& cases, const OpShapes& shapes) {
                        EmbeddingBackward(s, tokens, positions, dy, dwte, dwpe);
                      };
                    }});
-  cases.push_back(
-      {"head and loss", [=](Tensors& t) -> Call {
-         const View x = t.Float({rows, cols}), w = t.Float({vocab, cols}),
-                    targets = t.Int({rows}, token), weights = t.Constant({rows}, 1),
-                    loss = t.Constant({1}, 0), dx = t.Float({rows, cols}),
-                    dw = t.Float({vocab, cols});
-         const View workspace =
-             t.Workspace(HeadLossWorkspaceBytes(rows, vocab, DType::kFloat32, t.kernel_type()));
-         return [=](Stream& s) {
-           HeadLossForwardBackward(s, x, w, targets, weights, 1e-3f, loss, dx, dw, workspace);
-         };
-       }});
+  cases.push_back({"head and loss", [=](Tensors& t) -> Call {
+                     const View x = t.Float({rows, cols}), w = t.Float({vocab, cols}),
+                                targets = t.Int({rows}, token), weights = t.Constant({rows}, 1),
+                                loss = t.Constant({1}, 0), dx = t.Float({rows, cols}),
+                                dw = t.Float({vocab, cols});
+                     const View workspace = t.Workspace(
+                         HeadLossWorkspaceBytes(rows, vocab, DType::kFloat32, t.kernel_type()));
+                     return [=](Stream& s) {
+                       HeadLossForwardBackward(s, x, w, targets, weights, 1e-3f, std::nullopt, loss,
+                                               dx, dw, workspace);
+                     };
+                   }});
 }
 
 // The optimizer's ops, for the parameters of a block.

@@ -464,8 +464,8 @@ void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& bat
         dw ? HeadLossDwWorkspaceBytes(x.shape[0], x.shape[1], table.shape()[0], dw->dtype) : 0;
     const Workspace workspace(tape, scratch + sums);
     TensorPtr dx = tape.New(x.shape, x.dtype);
-    HeadLossForwardBackward(tape.stream(), x.view(), table.value(), targets, weights, scale, loss,
-                            dx->view(), dw, workspace.view());
+    HeadLossForwardBackward(tape.stream(), x.view(), table.value(), targets, weights, scale,
+                            tape.loss_scale(), loss, dx->view(), dw, workspace.view());
     tape.Add(x.grad, std::move(dx));
   });
 }

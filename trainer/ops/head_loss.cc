@@ -24,6 +24,7 @@ int64_t Aligned(int64_t bytes) {
 }
 
 struct Gradients {
+  std::optional<ConstView> scale;
   View dx;
   std::optional<View> dw;
 };
@@ -95,6 +96,11 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   }
   if (with_dw) results.push_back({"dw", *gradients->dw});
   Operation operation{.name = name, .reads = {x, w, targets, weights}, .writes = {}, .costs = {}};
+  const std::optional<ConstView> loss_scale = gradients ? gradients->scale : std::nullopt;
+  if (loss_scale) {
+    arguments.Check("loss_scale", *loss_scale, DType::kFloat32, {1});
+    operation.reads.push_back(*loss_scale);
+  }
   for (size_t i = 0; i < results.size(); ++i) {
     const auto& [result_name, view] = results[i];
     arguments.CheckDisjoint(result_name, view, "x", x);
@@ -117,7 +123,7 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   const std::optional<View> dx = gradients ? std::optional(gradients->dx) : std::nullopt;
   const std::optional<View> dw = gradients ? gradients->dw : std::nullopt;
   operation.kernels.cpu =
-      OnCpu(HeadLossCpu, shape, x, w, targets, weights, scale, loss, dx, dw, workspace);
+      OnCpu(HeadLossCpu, shape, x, w, targets, weights, scale, loss_scale, loss, dx, dw, workspace);
   stream.Enqueue(std::move(operation));
 }
 
@@ -147,10 +153,11 @@ void HeadLossForward(Stream& stream, ConstView x, ConstView w, ConstView targets
 }
 
 void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView targets,
-                             ConstView weights, float scale, View loss, View dx,
+                             ConstView weights, float scale,
+                             const std::optional<ConstView>& loss_scale, View loss, View dx,
                              std::optional<View> dw, View workspace) {
   Enqueue("head_loss_forward_backward", stream, x, w, targets, weights, scale, loss,
-          Gradients{dx, dw}, workspace);
+          Gradients{loss_scale, dx, dw}, workspace);
 }
 
 }  // namespace fsdp

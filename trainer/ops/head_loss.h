@@ -7,6 +7,8 @@
 // x, dx: [rows, cols], fp32, bf16 or fp16, both of one dtype; w: [vocab, cols] (the token table
 // itself where they are tied), of that dtype or fp32; dw: like w, of any of the three; weights:
 // [rows], loss: [1], fp32; targets: [rows], int32. `scale` is the same for all rows, as 1 / T0.
+// loss_scale: [1], fp32, where there is one: what gradients are multiplied by besides, and the loss
+// is not.
 // A row of weight zero takes no part: its target is not looked at, its row of dx is exactly zero
 // and it adds nothing to dw, provided that x is finite.
 // Logits and sums are fp32; the sum over the vocabulary is fp32 in blocks and float64 over blocks,
@@ -34,11 +36,12 @@ void HeadLossForward(Stream& stream, ConstView x, ConstView w, ConstView targets
                      float scale, View loss, View workspace);
 
 // The same, and with p = softmax(l):
-//   g[i, v] = scale weights[i] (p[i, v] - [v = targets[i]])
+//   g[i, v] = loss_scale[0] scale weights[i] (p[i, v] - [v = targets[i]])
 //   dx  = g w       overwritten
 //   dw += g^T x     added to, so that micro-batches accumulate; may be left out: a frozen table
 void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView targets,
-                             ConstView weights, float scale, View loss, View dx,
+                             ConstView weights, float scale,
+                             const std::optional<ConstView>& loss_scale, View loss, View dx,
                              std::optional<View> dw, View workspace);
 
 // Rows of a chunk: 1024, or as many as make 256 MiB of logits, but at least 16. A function of the

@@ -97,11 +97,14 @@ class HeadLossTest : public OpTest {
     return Get(loss_)[0] - kBefore;
   }
   // Of loss and dw: what was added.
-  Results ForwardBackward(const Problem& p) {
+  Results ForwardBackward(const Problem& p, double loss_scale = 0) {
     Clear();
     Upload(p);
+    std::optional<ConstView> scale;
+    if (loss_scale > 0) scale = Input({1}, {loss_scale}, kF32);
     Run([&](Stream& s) {
-      HeadLossForwardBackward(s, x_, w_, targets_, weights_, p.scale, loss_, dx_, dw_, workspace_);
+      HeadLossForwardBackward(s, x_, w_, targets_, weights_, p.scale, scale, loss_, dx_, dw_,
+                              workspace_);
     });
     Results got{Get(loss_)[0] - kBefore, Get(dx_), Get(dw_)};
     for (double& v : got.dw) v -= kBefore;
@@ -175,7 +178,8 @@ TEST_P(HeadLossTest, TheTableHasDTypesOfItsOwn) {
         Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype, DeviceType::kCpu) +
                   HeadLossDwWorkspaceBytes(p.rows, p.cols, p.vocab, gradients));
     Run([&](Stream& s) {
-      HeadLossForwardBackward(s, x, w, targets, weights, p.scale, loss, dx, dw, workspace);
+      HeadLossForwardBackward(s, x, w, targets, weights, p.scale, std::nullopt, loss, dx, dw,
+                              workspace);
     });
     EXPECT_EQ(costs()[0].product.dtype, kF32);
     return Results{Get(loss)[0], Get(dx), Get(dw)};
@@ -189,14 +193,26 @@ TEST_P(HeadLossTest, TheTableHasDTypesOfItsOwn) {
   }
 }
 
+// A power of two, so that rounding is the same.
+TEST_P(HeadLossTest, TheLossScaleIsOfGradientsAlone) {
+  Problem p = MakeProblem(dtype(), 5, 40, 7, 33, 0.25f);
+  const Results plain = ForwardBackward(p), scaled = ForwardBackward(p, 8);
+  EXPECT_EQ(scaled.loss, plain.loss);
+  p.scale *= 8;
+  const Results want = ForwardBackward(p);
+  EXPECT_EQ(scaled.dx, want.dx);
+  EXPECT_EQ(scaled.dw, want.dw);
+  EXPECT_NE(scaled.dx, plain.dx);
+}
+
 TEST_P(HeadLossTest, AFrozenTableChangesNothingElse) {
   const Problem p = MakeProblem(dtype(), 5, 40, 7, 33, 0.25f);
   const Results want = ForwardBackward(p);
   Clear();
   Upload(p);
   Run([&](Stream& s) {
-    HeadLossForwardBackward(s, x_, w_, targets_, weights_, p.scale, loss_, dx_, std::nullopt,
-                            workspace_);
+    HeadLossForwardBackward(s, x_, w_, targets_, weights_, p.scale, std::nullopt, loss_, dx_,
+                            std::nullopt, workspace_);
   });
   EXPECT_EQ(Get(loss_)[0] - kBefore, want.loss);
   EXPECT_EQ(Get(dx_), want.dx);
@@ -284,7 +300,8 @@ TEST_P(HeadLossTest, RefusesWrongArguments) {
                            const std::string& message) {
     ExpectRefused(
         [=, this](Stream& s) {
-          HeadLossForwardBackward(s, x, w_, targets, weights_, 1, loss, dx, dw, workspace);
+          HeadLossForwardBackward(s, x, w_, targets, weights_, 1, std::nullopt, loss, dx, dw,
+                                  workspace);
         },
         "[head_loss_forward_backward] " + message);
   };
@@ -318,8 +335,8 @@ TEST_P(HeadLossTest, RefusesWrongArguments) {
     const View x = Output({4, 3}), w = Output({5, 3}), targets = Output({4}, DType::kInt32);
     const View weights = Output({4}, kF32), loss = Output({1}, kF32);
     if (!gradients) return HeadLossForward(s, x, w, targets, weights, 1, loss, workspace_);
-    HeadLossForwardBackward(s, x, w, targets, weights, 1, loss, Output({4, 3}), Output({5, 3}),
-                            workspace_);
+    HeadLossForwardBackward(s, x, w, targets, weights, 1, std::nullopt, loss, Output({4, 3}),
+                            Output({5, 3}), workspace_);
   };
   ExpectDTypesRefused("head_loss_forward", [&](Stream& s) { forward(s, false); });
   ExpectDTypesRefused("head_loss_forward_backward", [&](Stream& s) { forward(s, true); });

@@ -39,7 +39,8 @@ void ScaleTo(DType dtype, float factor, int64_t n, float* row) {
 
 void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, const ConstView& w,
                  const ConstView& targets_view, const ConstView& weights_view, float scale,
-                 const View& loss, const std::optional<View>& dx, const std::optional<View>& dw,
+                 const std::optional<ConstView>& loss_scale, const View& loss,
+                 const std::optional<View>& dx, const std::optional<View>& dw,
                  const View& workspace) {
   const int32_t* const targets = targets_view.As<int32_t>();
   const float* const weights = weights_view.As<float>();
@@ -53,6 +54,7 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, c
   float *const maxima = reinterpret_cast<float*>(nll + s.chunk), *const factors = maxima + s.chunk;
   float* const logits = factors + s.chunk;
   const View dw_sums(workspace.data + s.dw_sums, DType::kFloat32, {s.vocab, s.cols});
+  const double gradient_scale = loss_scale ? *loss_scale->As<float>() : 1;
   double total = 0;
   for (int64_t first = 0; first < s.rows; first += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.rows - first);
@@ -81,7 +83,7 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, c
         nll[i] = std::log(sum) + (static_cast<double>(max) - logit);
         // g = factor (e - [target] sum): the factor goes to what g is multiplied with.
         target -= static_cast<float>(sum);
-        factors[i] = static_cast<float>(scale * weight / sum);
+        factors[i] = static_cast<float>(scale * weight / sum * gradient_scale);
         if (with_gradient && scale_g) ScaleTo(w.dtype, factors[i], s.vocab, row);
       }
     });

@@ -18,8 +18,9 @@ struct HeadLossShape {
 // and a factor, then their logits; then dw's sums, if they are there.
 void HeadLossCpu(ThreadPool& pool, const HeadLossShape& shape, const ConstView& x,
                  const ConstView& w, const ConstView& targets, const ConstView& weights,
-                 float scale, const View& loss, const std::optional<View>& dx,
-                 const std::optional<View>& dw, const View& workspace);
+                 float scale, const std::optional<ConstView>& loss_scale, const View& loss,
+                 const std::optional<View>& dx, const std::optional<View>& dw,
+                 const View& workspace);
 
 }  // namespace fsdp
 
