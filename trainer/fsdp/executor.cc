@@ -454,8 +454,8 @@ void Executor::Execute(const Action& action) {
           ->AllReduce(stream, memory_.scalars.Slice(0, kSummedScalars));
       break;
     case ActionKind::kClip:
-      ClipCoefficient(stream, scalar(kSumSquares), scalar(kMeanScale), options_.max_norm,
-                      scalar(kGradNorm), scalar(kCoefficient));
+      ClipCoefficient(stream, scalar(kLoss), scalar(kSumSquares), scalar(kMeanScale), std::nullopt,
+                      options_.max_norm, scalar(kGradNorm), scalar(kCoefficient));
       if (step_->begin_update) {
         step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
       }

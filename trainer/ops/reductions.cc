@@ -1,6 +1,7 @@
 #include "trainer/ops/reductions.h"
 
 #include <utility>
+#include <vector>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/reductions_cpu.h"
@@ -11,7 +12,8 @@ void SumOfSquares(Stream& stream, ConstView x, View out) {
   constexpr const char* kOp = "sum_of_squares";
   const Arguments args(kOp);
   const int64_t n = x.NumElements();
-  args.CheckElements("x", x, DType::kFloat32, n);
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckElements("x", x, x.dtype, n);
   args.Check("out", out, DType::kFloat32, {1});
   args.CheckDisjoint("out", out, "x", x);
   const Cost cost{.flops = 2.0 * n,
@@ -20,23 +22,49 @@ void SumOfSquares(Stream& stream, ConstView x, View out) {
   stream.Enqueue({kOp, {x}, {out}, {cost}, {OnCpu(SumOfSquaresCpu, x, out)}});
 }
 
-void ClipCoefficient(Stream& stream, ConstView sum_of_squares, ConstView mean_scale, float max_norm,
-                     View norm, View coefficient) {
+void UnscaledSumOfSquares(Stream& stream, ConstView x, ConstView scale, View out, View found) {
+  constexpr const char* kOp = "unscaled_sum_of_squares";
+  const Arguments args(kOp);
+  const int64_t n = x.NumElements();
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckElements("x", x, x.dtype, n);
+  args.Check("scale", scale, DType::kFloat32, {1});
+  args.Check("out", out, DType::kFloat32, {1});
+  args.Check("found", found, DType::kFloat32, {1});
+  args.CheckDisjoint("out", out, "x", x);
+  args.CheckDisjoint("found", found, "x", x);
+  args.CheckDisjoint("found", found, "out", out);
+  const Cost cost{.flops = 4.0 * n,
+                  .bytes_read = static_cast<double>(x.bytes() + scale.bytes() + 2 * out.bytes()),
+                  .bytes_written = static_cast<double>(2 * out.bytes())};
+  CpuKernel cpu = OnCpu(UnscaledSumOfSquaresCpu, x, scale, out, found);
+  stream.Enqueue({kOp, {x, scale}, {out, found}, {cost}, {std::move(cpu)}});
+}
+
+void ClipCoefficient(Stream& stream, ConstView loss, ConstView sum_of_squares, ConstView mean_scale,
+                     const std::optional<LossScaling>& scaling, float max_norm, View norm,
+                     View coefficient) {
   constexpr const char* kOp = "clip_coefficient";
   const Arguments args(kOp);
+  args.Check("loss", loss, DType::kFloat32, {1});
   args.Check("sum_of_squares", sum_of_squares, DType::kFloat32, {1});
   args.Check("mean_scale", mean_scale, DType::kFloat32, {1});
   args.Check("norm", norm, DType::kFloat32, {1});
   args.Check("coefficient", coefficient, DType::kFloat32, {1});
   args.CheckDisjoint("coefficient", coefficient, "norm", norm);
   args.Require(max_norm >= 0, "max_norm, want >= 0");
-  const Cost cost{.flops = 6,
-                  .bytes_read = static_cast<double>(sum_of_squares.bytes() + mean_scale.bytes()),
+  std::vector<Range> reads{loss, sum_of_squares, mean_scale};
+  if (scaling) {
+    args.Check("scale", scaling->scale, DType::kFloat32, {1});
+    args.Check("found_inf", scaling->found_inf, DType::kFloat32, {1});
+    reads.insert(reads.end(), {scaling->scale, scaling->found_inf});
+  }
+  const Cost cost{.flops = 7,
+                  .bytes_read = 4 * static_cast<double>(reads.size()),
                   .bytes_written = static_cast<double>(norm.bytes() + coefficient.bytes())};
-  CpuKernel cpu =
-      OnCpu(ClipCoefficientCpu, sum_of_squares, mean_scale, max_norm, norm, coefficient);
-  stream.Enqueue(
-      {kOp, {sum_of_squares, mean_scale}, {norm, coefficient}, {cost}, {std::move(cpu)}});
+  CpuKernel cpu = OnCpu(ClipCoefficientCpu, loss, sum_of_squares, mean_scale, scaling, max_norm,
+                        norm, coefficient);
+  stream.Enqueue({kOp, std::move(reads), {norm, coefficient}, {cost}, {std::move(cpu)}});
 }
 
 }  // namespace fsdp

@@ -8,7 +8,7 @@ namespace fsdp {
 namespace {
 
 class ReductionsTest : public OpTest {};
-FSDP_INSTANTIATE_OP_TEST(ReductionsTest, kF32);  // Of gradients. Their squares' sum is fp32.
+FSDP_INSTANTIATE_OP_TEST(ReductionsTest, kF32, kBF16, kF16);  // Of gradients.
 
 TEST_P(ReductionsTest, SumOfSquaresMatchesOracle) {
   for (const int64_t n : {1, 7, 255, 256, 257, 16384, 100003}) {
@@ -63,12 +63,13 @@ TEST_P(ReductionsTest, ClipCoefficient) {
   for (const Row& row : rows) {
     const View sum = Input({1}, {row.sum_of_squares}, kF32);
     const View scale = Input({1}, {row.mean_scale}, kF32);
+    const View loss = Input({1}, {3}, kF32);
     const View norm = Output({1}, kF32), coefficient = Output({1}, kF32);
     const float max_norm = static_cast<float>(row.max_norm);
-    Run([&](Stream& s) { ClipCoefficient(s, sum, scale, max_norm, norm, coefficient); });
+    Run([&](Stream& s) { ClipCoefficient(s, loss, sum, scale, {}, max_norm, norm, coefficient); });
     EXPECT_TRUE(AllNear(Get(norm), {row.norm}, Tolerance(kF32, 0)));
     EXPECT_TRUE(AllNear(Get(coefficient), {row.coefficient}, Tolerance(kF32, 0)));
-    Run([&](Stream& s) { ClipCoefficient(s, sum, scale, max_norm, sum, coefficient); });
+    Run([&](Stream& s) { ClipCoefficient(s, loss, sum, scale, {}, max_norm, sum, coefficient); });
     EXPECT_EQ(Get(sum), Get(norm)) << "in place";
     EXPECT_TRUE(AllNear(Get(coefficient), {row.coefficient}, Tolerance(kF32, 0)));
   }
@@ -83,10 +84,67 @@ TEST_P(ReductionsTest, NormThatIsNotFiniteMakesNaN) {
     for (const float max_norm : {0.0f, 1.0f}) {
       const View sum = Input({1}, {row.sum_of_squares}, kF32);
       const View scale = Input({1}, {row.mean_scale}, kF32);
+      const View loss = Input({1}, {3}, kF32);
       const View norm = Accumulated({1}, 0, kF32), coefficient = Accumulated({1}, 0, kF32);
-      Run([&](Stream& s) { ClipCoefficient(s, sum, scale, max_norm, norm, coefficient); });
+      Run([&](Stream& s) {
+        ClipCoefficient(s, loss, sum, scale, {}, max_norm, norm, coefficient);
+      });
       EXPECT_FALSE(std::isfinite(Get(norm)[0]));
       EXPECT_TRUE(std::isnan(Get(coefficient)[0]));
+    }
+  }
+}
+
+TEST_P(ReductionsTest, LossThatIsNotFiniteMakesNaN) {
+  for (const double bad : {std::nan(""), HUGE_VAL}) {
+    const View loss = Input({1}, {bad}, kF32), one = Input({1}, {1}, kF32);
+    const View norm = Output({1}, kF32), coefficient = Output({1}, kF32);
+    Run([&](Stream& s) { ClipCoefficient(s, loss, one, one, {}, 0, norm, coefficient); });
+    EXPECT_EQ(Get(norm)[0], 1);
+    EXPECT_TRUE(std::isnan(Get(coefficient)[0]));
+  }
+}
+
+TEST_P(ReductionsTest, UnscaledSquaresAndWhatIsNotFinite) {
+  for (const int64_t n : {1, 255, 256, 257, 70000}) {
+    std::vector<double> values(n);
+    for (int64_t i = 0; i < n; ++i) values[i] = static_cast<double>(i % 13 - 6) * 8;
+    double want = 0;
+    for (const double v : values) want += v / 16 * (v / 16);
+    const View scale = Input({1}, {16}, kF32), x = Input({n}, values);
+    const View sum = Accumulated({1}, 1, kF32), found = Accumulated({1}, 2, kF32);
+    Run([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, sum, found); });
+    EXPECT_TRUE(AllNear(Get(sum), {1 + want}, Tolerance(kF32, 256)));
+    EXPECT_EQ(Get(found)[0], 2) << "added to";
+    for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+      values[n / 2] = values[n - 1] = bad;
+      const View worse = Input({n}, values), counted = Accumulated({1}, 0, kF32);
+      Run([&](Stream& s) { UnscaledSumOfSquares(s, worse, scale, sum, counted); });
+      EXPECT_EQ(Get(counted)[0], n == 1 ? 1 : 2);
+    }
+    Clear();
+  }
+  // Its squares overflow with the scale, but not without.
+  const View x = Input({4}, {1e20, 1e20, 1e20, 1e20}, kF32), scale = Input({1}, {1e4}, kF32);
+  const View sum = Accumulated({1}, 0, kF32), found = Accumulated({1}, 0, kF32);
+  Run([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, sum, found); });
+  EXPECT_TRUE(AllNear(Get(sum), {4e32}, Tolerance(kF32, 4)));
+  EXPECT_EQ(Get(found)[0], 0);
+}
+
+TEST_P(ReductionsTest, CoefficientTakesTheLossScaleAway) {
+  const View loss = Input({1}, {3}, kF32), sum = Input({1}, {16}, kF32);
+  const View mean = Input({1}, {0.5}, kF32), scale = Input({1}, {1024}, kF32);
+  const View norm = Output({1}, kF32), coefficient = Output({1}, kF32);
+  for (const float found : {0.0f, 1.0f}) {
+    const LossScaling scaling{scale, Input({1}, {found}, kF32)};
+    Run([&](Stream& s) { ClipCoefficient(s, loss, sum, mean, scaling, 1, norm, coefficient); });
+    if (found > 0) {
+      EXPECT_EQ(Get(norm)[0], HUGE_VAL);
+      EXPECT_TRUE(std::isnan(Get(coefficient)[0]));
+    } else {
+      EXPECT_EQ(Get(norm)[0], 2);
+      EXPECT_TRUE(AllNear(Get(coefficient), {0.5 / (2 + 1e-6) / 1024}, Tolerance(kF32, 0)));
     }
   }
 }
@@ -96,16 +154,25 @@ TEST_P(ReductionsTest, RefusesWrongArguments) {
   const View norm = Output({1}, kF32);
   ExpectRefused([&](Stream& s) { SumOfSquares(s, x, Output({2}, kF32)); },
                 "[sum_of_squares] out is");
-  ExpectRefused([&](Stream& s) { SumOfSquares(s, x, x.Slice(2, 1)); }, "overlap");
-  ExpectRefused([&](Stream& s) { ClipCoefficient(s, one, scale, -1, norm, Output({1}, kF32)); },
-                "[clip_coefficient] max_norm");
-  ExpectRefused([&](Stream& s) { ClipCoefficient(s, one, scale, 1, norm, norm); }, "overlap");
-  ExpectRefused([&](Stream& s) { ClipCoefficient(s, x, scale, 1, norm, one); }, "sum_of_squares");
+  const View floats = Output({6}, kF32);
+  ExpectRefused([&](Stream& s) { SumOfSquares(s, floats, floats.Slice(2, 1)); }, "overlap");
+  ExpectRefused([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, one, one); }, "overlap");
+  ExpectRefused(
+      [&](Stream& s) { ClipCoefficient(s, one, one, scale, {}, -1, norm, Output({1}, kF32)); },
+      "[clip_coefficient] max_norm");
+  ExpectRefused([&](Stream& s) { ClipCoefficient(s, one, one, scale, {}, 1, norm, norm); },
+                "overlap");
+  ExpectRefused([&](Stream& s) { ClipCoefficient(s, one, x, scale, {}, 1, norm, one); },
+                "sum_of_squares");
   ExpectDTypesRefused("sum_of_squares",
                       [&](Stream& s) { SumOfSquares(s, Output({6}), Output({1}, kF32)); });
+  ExpectDTypesRefused("unscaled_sum_of_squares", [&](Stream& s) {
+    const auto one = [&] { return Output({1}, kF32); };
+    UnscaledSumOfSquares(s, Output({6}), one(), one(), one());
+  });
   ExpectDTypesRefused("clip_coefficient", [&](Stream& s) {
     const auto one = [&] { return Output({1}, kF32); };
-    ClipCoefficient(s, one(), one(), 1, one(), one());
+    ClipCoefficient(s, one(), one(), one(), {}, 1, one(), one());
   });
 }
 

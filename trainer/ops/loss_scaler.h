@@ -1,0 +1,44 @@
+// The loss scale of training in fp16: gradients are computed times it, so that small ones are no
+// zeros, and a step in which one overflows is skipped and the scale lowered. The rules of
+// torch.amp.GradScaler (aten/src/ATen/native/cuda/AmpKernels.cu), with a floor, all on the device.
+#ifndef FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_H_
+#define FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_H_
+
+#include <cstdint>
+
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+struct LossScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // Steps without an overflow before the scale grows.
+  double min_scale = 1;
+
+  bool operator==(const LossScalerOptions&) const = default;
+};
+
+// In device memory: fp32 [2].
+struct LossScalerState {
+  float scale = 1;
+  float good_steps = 0;  // Since the scale last changed or would have grown. A whole number.
+};
+inline constexpr int64_t kLossScalerFloats = sizeof(LossScalerState) / sizeof(float);
+
+// state = these, at the start of a run and on a resume.
+void SetLossScaler(Stream& stream, const LossScalerState& values, View state);
+
+// Once a step, when `found` ([1], fp32: how many elements of the gradient are not finite, over all
+// ranks) is known:
+//   found > 0:                         scale = max(scale backoff_factor, min_scale), good_steps = 0
+//   else, ++good_steps = growth_interval: scale = scale growth_factor if that is finite,
+//                                      good_steps = 0
+// Products are float64 and rounded once.
+void UpdateLossScaler(Stream& stream, const LossScalerOptions& options, ConstView found,
+                      View state);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_H_
