@@ -18,34 +18,18 @@ AdamWConstants Constants(const AdamWOptions& o) {
 }  // namespace
 
 void AdamW(Stream& stream, const AdamWOptions& options, ConstView rules, ConstView factors,
-           ConstView coefficient, ConstView g, View p, View m, View v) {
+           ConstView coefficient, ConstView g, View p, View m, View v, const UpdateExtras& extras) {
   constexpr const char* kOp = "adamw";
   const Arguments args(kOp);
-  args.CheckRank("p", p, DType::kFloat32, 1);
-  const int64_t n = p.NumElements();
-  args.Check("coefficient", coefficient, DType::kFloat32, {1});
-  args.Check("g", g, DType::kFloat32, {n});
-  args.Check("m", m, DType::kFloat32, {n});
-  args.Check("v", v, DType::kFloat32, {n});
-  args.CheckDisjoint("p", p, "g", g);
-  args.CheckDisjoint("p", p, "m", m);
-  args.CheckDisjoint("p", p, "v", v);
-  args.CheckDisjoint("m", m, "g", g);
-  args.CheckDisjoint("m", m, "v", v);
-  args.CheckDisjoint("v", v, "g", g);
+  const UpdateOperands operands{rules, factors, coefficient, g, p, {m, v}, extras};
+  CheckUpdate(args, operands, {"m", "v"});
   args.Require(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
                "beta1 and beta2, want in [0, 1)");
   const AdamWConstants constants = Constants(options);
   args.Require(constants.eps >= kMinAdamWEps, "eps, want >= kMinAdamWEps");
-  CheckRuleTable(args, rules);
-  args.Check("factors", factors, DType::kUInt8, BlockShape<UpdateFactors>());
-  const int64_t parameters = rules.bytes() + factors.bytes() + coefficient.bytes();
-  const Cost cost{
-      .flops = 16.0 * n,
-      .bytes_read = static_cast<double>(parameters + g.bytes() + p.bytes() + m.bytes() + v.bytes()),
-      .bytes_written = static_cast<double>(p.bytes() + m.bytes() + v.bytes())};
-  CpuKernel cpu = OnCpu(AdamWCpu, constants, rules, factors, coefficient, g, p, m, v);
-  stream.Enqueue({kOp, {rules, factors, coefficient, g}, {p, m, v}, {cost}, {std::move(cpu)}});
+  Operation operation = UpdateOperation(kOp, operands, 16);
+  operation.kernels.cpu = OnCpu(AdamWCpu, constants, operands);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace fsdp

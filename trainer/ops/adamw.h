@@ -5,11 +5,9 @@
 //   m += (1 - beta1) (c g - m)
 //   v  = beta2 v + (1 - beta2) (c g)^2
 //   p -= s lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-// p, g, m, v: [n], fp32, a flat shard; coefficient: [1], fp32, read on the device: the product of
-// clipping and of the correction of the mean (ClipCoefficient, reductions.h).
-//   Skipping  A coefficient that is not finite changes nothing at all: p, m and v keep their bits.
-//   Padding   Elements that are exactly 0 in p, g, m and v stay exactly 0.
-//   Threads   Element by element: no result depends on their number.
+// g, p, states m and v, skipping, padding, threads: update.h. coefficient: [1], fp32, read on the
+// device: the product of clipping and of the correction of the mean (ClipCoefficient,
+// reductions.h).
 #ifndef FSDP_TRAIN_TRAINER_OPS_ADAMW_H_
 #define FSDP_TRAIN_TRAINER_OPS_ADAMW_H_
 
@@ -17,6 +15,7 @@
 
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/ops/update.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -31,10 +30,11 @@ struct AdamWOptions {
 };
 
 // rules: a table of WriteRules(); factors: what DeriveUpdateFactors() made of the same betas. What
-// an element is multiplied with is computed in float64 and rounded once. 16 FLOPs and 28 bytes an
-// element.
+// an element is multiplied with is computed in float64 and rounded once. 16 FLOPs and, all in fp32
+// and without extras, 28 bytes an element.
 void AdamW(Stream& stream, const AdamWOptions& options, ConstView rules, ConstView factors,
-           ConstView coefficient, ConstView g, View p, View m, View v);
+           ConstView coefficient, ConstView g, View p, View m, View v,
+           const UpdateExtras& extras = {});
 
 }  // namespace fsdp
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "trainer/core/philox.h"
+
 namespace fsdp {
 namespace {
 
@@ -11,6 +13,8 @@ void WriteRulesCpu(ThreadPool&, const std::vector<ElementRule>& rules, const Vie
 }
 
 }  // namespace
+
+uint64_t TensorKey(std::string_view name) { return HashBytes(name); }
 
 Shape RuleTableShape(size_t rules) { return {static_cast<int64_t>(rules * sizeof(ElementRule))}; }
 
@@ -27,6 +31,7 @@ void WriteRules(Stream& stream, const std::vector<ElementRule>& rules, int64_t n
     }
     args.Require(rule.weight_decay >= 0 && rule.lr_scale >= 0,
                  "weight_decay and lr_scale of a rule, want >= 0");
+    args.Require(rule.element >= 0, "element of a rule, want >= 0");
     last = rule.end;
   }
   const Cost cost{.bytes_written = static_cast<double>(table.bytes())};

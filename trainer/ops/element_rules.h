@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "trainer/ops/arguments.h"
@@ -17,7 +18,14 @@ struct ElementRule {
   int64_t begin = 0, end = 0;
   double weight_decay = 0;  // >= 0.
   double lr_scale = 1;      // >= 0; multiplies the learning rate.
+  // What random numbers of an element are keyed by, whichever shard it lies in: a hash of the name
+  // of its tensor (of a slice, as in the Hugging Face file), and where in it `begin` is.
+  uint64_t tensor = 0;
+  int64_t element = 0;  // >= 0.
 };
+
+// `tensor` of that name: the same in every run and build.
+uint64_t TensorKey(std::string_view name);
 
 // The table of these rules for a shard of n elements: uint8 [bytes of the rules]. Throws
 // std::invalid_argument unless they are ascending, apart (touching is fine), inside [0, n) and in

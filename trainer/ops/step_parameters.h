@@ -22,6 +22,7 @@ struct StepState {
 
 // What the optimizers derive from both. t: the updates so far, with this step's.
 struct UpdateFactors {
+  int64_t update = 1;  // t.
   double lr = 0;
   double correction1 = 1;  // 1 - beta1^t.
   float root_factor = 1;   // 1 / sqrt(1 - beta2^t), computed in float64.

@@ -28,11 +28,17 @@ TEST(ElementRules, RunsCoverEachElementOnce) {
   EXPECT_EQ(Runs({}, 3, 9), "-@3:9 ");
 }
 
+// What a checkpoint's later steps are rounded by: never another number.
+TEST(ElementRules, TensorsHaveKeysForEver) {
+  EXPECT_EQ(TensorKey("transformer.h.0.attn.c_attn.weight"), 0x47d226963e0f77c1u);
+  EXPECT_NE(TensorKey("a"), TensorKey("b"));
+}
+
 class RuleTableTest : public OpTest {};
 FSDP_INSTANTIATE_OP_TEST(RuleTableTest, kF32);
 
 TEST_P(RuleTableTest, HoldsTheRules) {
-  const std::vector<ElementRule> rules = {{2, 5, 0.5}, {5, 6, 0, 3}};
+  const std::vector<ElementRule> rules = {{2, 5, 0.5}, {5, 6, 0, 3, 77, 5}};
   const View table = Output(RuleTableShape(2), DType::kUInt8);
   Run([&](Stream& stream) { WriteRules(stream, rules, 10, table); });
   EXPECT_EQ(Get(table), BytesOf(rules.data(), rules.size()));
@@ -51,6 +57,7 @@ TEST_P(RuleTableTest, RefusesDisorder) {
   ExpectRefused(write({{0, 11}}), "rule for [0, 11)");
   ExpectRefused(write({{0, 4, -1}}), "weight_decay");
   ExpectRefused(write({{0, 4, 0, -1}}), "lr_scale");
+  ExpectRefused(write({{0, 4, 0, 1, 0, -1}}), "element");
   const View small = Output(RuleTableShape(1), DType::kUInt8);
   ExpectRefused([=](Stream& s) { WriteRules(s, {{0, 1}, {1, 2}}, 10, small); }, "table is uint8");
 }

@@ -28,7 +28,8 @@ View ViewOfBytes(T* values, size_t count) {
 // Update t, by the formulas.
 inline UpdateFactors FactorsAt(double lr, double beta1, double beta2, int64_t t) {
   const double n = static_cast<double>(t);
-  return {.lr = lr,
+  return {.update = t,
+          .lr = lr,
           .correction1 = 1 - std::pow(beta1, n),
           .root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, n)))};
 }

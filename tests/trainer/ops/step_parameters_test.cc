@@ -48,6 +48,7 @@ TEST_P(StepParametersTest, OnlyUpdatesThatLandAreCounted) {
     if (std::isfinite(coefficient)) want = FactorsAt(lr, kBeta1, kBeta2, ++updates);
     EXPECT_EQ(GetBlock<StepState>(state).updates, updates);
     const UpdateFactors got = GetBlock<UpdateFactors>(factors);
+    EXPECT_EQ(got.update, want.update);
     EXPECT_EQ(got.lr, want.lr);
     EXPECT_EQ(got.correction1, want.correction1);
     EXPECT_EQ(got.root_factor, want.root_factor);

@@ -2,13 +2,10 @@
 
 #include <cmath>
 
-#include "trainer/ops/element_rules.h"
-#include "trainer/ops/step_parameters.h"
+#include "trainer/ops/cpu/update_cpu.h"
 
 namespace fsdp {
 namespace {
-
-constexpr int64_t kGrain = 1024;
 
 // Of the elements of a rule, for s lr and its weight decay.
 struct RuleFactors {
@@ -39,19 +36,13 @@ void Update(const AdamWConstants& f, float root_factor, const RuleFactors& rule,
 
 }  // namespace
 
-void AdamWCpu(ThreadPool& pool, const AdamWConstants& constants, const ConstView& rules,
-              const ConstView& factors, const ConstView& coefficient, const ConstView& g,
-              const View& p, const View& m, const View& v) {
-  const float c = *coefficient.As<float>();
-  if (!std::isfinite(c)) return;
-  const UpdateFactors& of = *factors.As<UpdateFactors>();
-  const std::span<const ElementRule> table = RulesIn(rules);
-  pool.ParallelFor(p.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
-    ForEachRun(table, begin, end, [&](int64_t at, int64_t stop, int rule) {
-      const RuleFactors own = FactorsOf(rule < 0 ? ElementRule() : table[rule], of);
-      Update(constants, of.root_factor, own, c, g.As<float>() + at, stop - at, p.As<float>() + at,
-             m.As<float>() + at, v.As<float>() + at);
-    });
+void AdamWCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOperands& operands) {
+  UpdateShard(pool, operands, [&](const ElementRule& rule, const UpdateFactors& factors) {
+    const RuleFactors own = FactorsOf(rule, factors);
+    return [&constants, own, root_factor = factors.root_factor](
+               float c, const float* g, int64_t n, float* p, float* const(&states)[2]) {
+      Update(constants, root_factor, own, c, g, n, p, states[0], states[1]);
+    };
   });
 }
 

@@ -1,7 +1,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ADAMW_CPU_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ADAMW_CPU_H_
 
-#include "trainer/core/view.h"
+#include "trainer/ops/update.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -12,9 +12,7 @@ struct AdamWConstants {
   float eps;
 };
 
-void AdamWCpu(ThreadPool& pool, const AdamWConstants& constants, const ConstView& rules,
-              const ConstView& factors, const ConstView& coefficient, const ConstView& g,
-              const View& p, const View& m, const View& v);
+void AdamWCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOperands& operands);
 
 }  // namespace fsdp
 

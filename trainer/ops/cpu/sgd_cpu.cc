@@ -1,14 +1,9 @@
 #include "trainer/ops/cpu/sgd_cpu.h"
 
-#include <cmath>
-
-#include "trainer/ops/element_rules.h"
-#include "trainer/ops/step_parameters.h"
+#include "trainer/ops/cpu/update_cpu.h"
 
 namespace fsdp {
 namespace {
-
-constexpr int64_t kGrain = 1024;
 
 struct RuleFactors {
   float lr;  // s lr.
@@ -35,23 +30,16 @@ void UpdateWithMomentum(const RuleFactors& f, float momentum, float c, const flo
 
 }  // namespace
 
-void SgdCpu(ThreadPool& pool, float momentum, const ConstView& rules, const ConstView& factors,
-            const ConstView& coefficient, const ConstView& g, const View& p, const View& b) {
-  const float c = *coefficient.As<float>();
-  if (!std::isfinite(c)) return;
-  const UpdateFactors& of = *factors.As<UpdateFactors>();
-  const std::span<const ElementRule> table = RulesIn(rules);
-  pool.ParallelFor(p.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
-    ForEachRun(table, begin, end, [&](int64_t at, int64_t stop, int rule) {
-      const RuleFactors own = FactorsOf(rule < 0 ? ElementRule() : table[rule], of);
-      const float* const gradient = g.As<float>() + at;
-      if (b.data == nullptr) {
-        Update(own, c, gradient, stop - at, p.As<float>() + at);
+void SgdCpu(ThreadPool& pool, float momentum, const UpdateOperands& operands) {
+  UpdateShard(pool, operands, [&](const ElementRule& rule, const UpdateFactors& factors) {
+    return [momentum, own = FactorsOf(rule, factors)](float c, const float* g, int64_t n, float* p,
+                                                      float* const(&states)[2]) {
+      if (states[0] == nullptr) {
+        Update(own, c, g, n, p);
       } else {
-        UpdateWithMomentum(own, momentum, c, gradient, stop - at, p.As<float>() + at,
-                           b.As<float>() + at);
+        UpdateWithMomentum(own, momentum, c, g, n, p, states[0]);
       }
-    });
+    };
   });
 }
 

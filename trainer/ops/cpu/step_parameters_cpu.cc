@@ -17,8 +17,10 @@ void UnpackStepInputsCpu(ThreadPool&, const ConstView& inputs, const View& mean_
 void DeriveUpdateFactorsCpu(ThreadPool&, double beta1, double beta2, const ConstView& inputs,
                             const ConstView& coefficient, const View& state, const View& factors) {
   if (!std::isfinite(*coefficient.As<float>())) return;
-  const double t = static_cast<double>(++state.As<StepState>()->updates);
+  const int64_t update = ++state.As<StepState>()->updates;
+  const double t = static_cast<double>(update);
   *factors.As<UpdateFactors>() = {
+      .update = update,
       .lr = inputs.As<StepInputs>()->lr,
       .correction1 = 1 - std::pow(beta1, t),
       .root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t)))};
