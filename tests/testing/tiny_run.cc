@@ -219,12 +219,14 @@ class TinyRank {
 
     const int64_t before = executor.steps();
     std::vector<float> losses, norms;
-    float mean_scale = 0;
+    std::vector<float> scales;
+    float gradient_scale = 0;
     const auto collect = [&](int64_t step) {
       const StepScalars scalars = executor.Result(before + step - 1);
       losses.push_back(scalars.loss);
       norms.push_back(scalars.grad_norm);
-      mean_scale = scalars.mean_scale;
+      if (scalars.loss_scale > 0) scales.push_back(scalars.loss_scale);
+      gradient_scale = scalars.mean_scale / (scalars.loss_scale > 0 ? scalars.loss_scale : 1);
     };
     for (int64_t step = 1; step <= run_.steps; ++step) {
       if (step > 2) collect(step - 2);
@@ -239,6 +241,7 @@ class TinyRank {
     for (int64_t step = std::max(1, run_.steps - 1); step <= run_.steps; ++step) collect(step);
     report_.Add("loss", losses);
     report_.Add("grad_norm", norms);
+    report_.Add("loss_scale", scales);
 
     double loss = 0;
     const int64_t wave = rows_ * rank_.size;
@@ -252,7 +255,7 @@ class TinyRank {
     executor.Synchronize();
     Collect("parameter/", [&](int unit) { return executor.master(unit); });
     Collect(
-        "gradient/", [&](int unit) { return executor.gradient(unit); }, mean_scale);
+        "gradient/", [&](int unit) { return executor.gradient(unit); }, gradient_scale);
     for (const ShardState& state : session_.optimizer().state()) {
       Collect("state/" + state.name + "/", [&](int unit) { return state.shards[unit]; });
     }
@@ -297,6 +300,17 @@ class TinyRank {
     return targets;
   }
 
+  static std::vector<float> Floats(const View& view) {
+    const View host = Host(view);
+    std::vector<float> values(host.NumElements());
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = host.dtype == DType::kBFloat16  ? static_cast<float>(host.As<BFloat16>()[i])
+                  : host.dtype == DType::kFloat16 ? static_cast<float>(host.As<Float16>()[i])
+                                                  : host.As<float>()[i];
+    }
+    return values;
+  }
+
   template <typename ShardOf>
   void Collect(const std::string& prefix, const ShardOf& shard_of, float scale = 1) {
     const Executor& executor = session_.executor();
@@ -304,7 +318,7 @@ class TinyRank {
     for (size_t u = 0; u < units.size(); ++u) {
       const View view = shard_of(static_cast<int>(u));
       if (units[u].frozen && view.NumElements() == 0) continue;  // No gradient, no state.
-      const std::span<const float> shard(Host(view).template As<float>(), units[u].shard_size);
+      const std::vector<float> shard = Floats(view);
       int64_t end = 0;  // Of the last piece: what lies between pieces is padding.
       const auto padding_until = [&](int64_t begin) {
         for (; end < begin; ++end) {
@@ -367,6 +381,7 @@ std::string FirstDifference(const TinyResult& a, const TinyResult& b) {
   };
   std::vector<std::string> found{
       compare("loss", a.losses, b.losses), compare("grad_norm", a.grad_norms, b.grad_norms),
+      compare("loss_scale", a.loss_scales, b.loss_scales),
       compare("eval_loss", {a.eval_loss}, {b.eval_loss}), compare("logits", a.logits, b.logits)};
   const auto tensors = [&](const std::string& kind, const Tensors& x, const Tensors& y) {
     if (x.size() != y.size()) found.push_back(kind + ": another number");
@@ -412,6 +427,7 @@ TinyResult Train(const TinyRun& given) {
   TinyResult result;
   result.losses = all.Values("loss");
   result.grad_norms = all.Values("grad_norm");
+  result.loss_scales = all.Values("loss_scale");
   result.eval_loss = all.Values("eval").at(0);
   result.logits = all.Values("logits");
   result.initial = all.WithPrefix("initial/");

@@ -58,6 +58,7 @@ using Tensors = std::map<std::string, std::vector<float>>;
 
 struct TinyResult {
   std::vector<float> losses, grad_norms;  // By step.
+  std::vector<float> loss_scales;         // Likewise; empty where none are in use.
   float eval_loss = 0;
   std::vector<float> logits;  // [logits.size(), vocab].
   // Whole, by the names of slices:

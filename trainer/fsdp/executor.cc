@@ -1,6 +1,7 @@
 #include "trainer/fsdp/executor.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <optional>
@@ -10,27 +11,37 @@
 #include "trainer/core/check.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
 namespace {
 
-// Where the step's scalars lie, in the order of StepScalars. The first four are summed over ranks.
-enum Scalar { kLoss, kSumSquares, kStop, kSave, kMeanScale, kGradNorm, kCoefficient };
-constexpr int kSummedScalars = 4;
+// Where the step's scalars lie, in the order of StepScalars. The first five are summed over ranks.
+enum Scalar {
+  kLoss,
+  kSumSquares,
+  kFound,
+  kStop,
+  kSave,
+  kMeanScale,
+  kGradNorm,
+  kCoefficient,
+  kLossScale,
+  kScaler
+};
+constexpr int kSummedScalars = 5;
 
-// Throws std::invalid_argument for dtypes that nobody sums in.
+// Throws std::invalid_argument for dtypes that nobody updates.
 Layout SupportedLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy,
                        int shards) {
   Layout layout = MakeLayout(segments, policy, shards);
   for (const FlatParameter& flat : layout.flat_parameters) {
     const DTypes& d = flat.dtypes;
-    for (const DType dtype : {d.master, d.grad, d.reduce}) {
-      if (dtype == DType::kFloat32) continue;
-      throw std::invalid_argument("[Executor] master, grad or reduce of " + flat.name + " is " +
-                                  std::string(Name(dtype)) + ", want fp32");
-    }
+    if (d.master == DType::kFloat32) continue;
+    throw std::invalid_argument("[Executor] master of " + flat.name + " is " +
+                                std::string(Name(d.master)) + ", want fp32");
   }
   return layout;
 }
@@ -88,6 +99,9 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     if (sharded()) continue;
     flats_[f].value = memory_.compute_shards[f];
     flats_[f].gradient = memory_.gradients[f];
+  }
+  if (scales_loss()) {
+    ResumeLossScaler({.scale = static_cast<float>(options.mixed_precision.scaler.init_scale)});
   }
 }
 
@@ -158,7 +172,12 @@ void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& hos
   }
 }
 
+void Executor::ResumeLossScaler(const LossScalerState& state) {
+  SetLossScaler(compute(), state, memory_.scaler);
+}
+
 void Executor::WriteComputeShard(Stream& stream, int flat) {
+  if (cast_in_gather()) return;
   const View &from = memory_.masters[flat], &to = memory_.compute_shards[flat];
   if (from.data != to.data) Cast(stream, from, to);
 }
@@ -169,8 +188,8 @@ void Executor::MastersWritten() {
 
 const View& Executor::ShardInUse(int flat) const {
   const FlatParameter& layout = layout_.flat_parameters[flat];
-  if (!step_->weights || layout.frozen) return memory_.compute_shards[flat];
-  return (*step_->weights)[flat];
+  if (step_->weights && !layout.frozen) return (*step_->weights)[flat];
+  return cast_in_gather() ? memory_.masters[flat] : memory_.compute_shards[flat];
 }
 
 void Executor::BindShards() {
@@ -180,22 +199,36 @@ void Executor::BindShards() {
     const View& shard = ShardInUse(static_cast<int>(f));
     flats_[f].value = shard;
     if (shard.dtype == layout_.flat_parameters[f].dtypes.compute) continue;
-    Cast(compute(), shard, memory_.compute_shards[f]);
     flats_[f].value = memory_.compute_shards[f];
+    if (cast_in_gather()) continue;
+    Cast(compute(), shard, memory_.compute_shards[f]);
     compute_shards_hold_others_ = true;
   }
 }
 
 void Executor::GatherShard(Stream& stream, int flat) {
   const View &shard = ShardInUse(flat), &value = flats_[flat].value;
+  if (!sharded()) {
+    if (shard.dtype != value.dtype) Cast(stream, shard, value);
+    return;
+  }
   ConstView part = shard;
-  if (shard.dtype != value.dtype) {  // Weights to evaluate: cast where they are gathered to.
+  if (shard.dtype != value.dtype) {  // Cast where it is gathered to.
     const int64_t size = shard.NumElements();
     const View own = value.Slice(shard_rank_ * size, size);
     Cast(stream, shard, own);
     part = own;
   }
   communicators_.Over(Group::kGather)->AllGather(stream, part, value);
+}
+
+void Executor::AllReduce(Stream& stream, const View& data, DType dtype, const View& wire) {
+  Communicator& replicas = *communicators_.Over(Group::kReplicate);
+  if (data.dtype == dtype) return replicas.AllReduce(stream, data);
+  const View sent = Carver(wire).Take(data.NumElements(), dtype);
+  Cast(stream, data, sent);
+  replicas.AllReduce(stream, sent);
+  Cast(stream, sent, data);
 }
 
 // The step before the last one has read the place and is done.
@@ -227,6 +260,7 @@ void Executor::Run(const Step& step) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
     Tape tape(compute(), allocator_, *this, train, options_.recompute,
               options_.mixed_precision.param_dtype);
+    if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));
     const Batch& batch = memory_.batches[m % 2].device;
     if (step.forward) {
       step.forward(tape, batch);
@@ -249,9 +283,8 @@ StepScalars Executor::Result(int64_t index) {
   const View& report = memory_.reports[index % 2];
   if (device_.checker()) device_.checker()->OnHostAccess("result", {report}, {});
   const float* s = report.As<float>();
-  scalars = {
-      s[kLoss] * s[kMeanScale], s[kSumSquares], s[kStop], s[kSave], s[kMeanScale], s[kGradNorm],
-      s[kCoefficient]};
+  std::memcpy(static_cast<void*>(&scalars), s, sizeof(scalars));
+  scalars.loss *= scalars.mean_scale;
   return scalars;
 }
 
@@ -364,6 +397,7 @@ void Executor::Execute(const Action& action) {
       Fill(stream, 0, memory_.scalars);
       Copy(stream, memory_.staged_inputs[steps_ % 2], memory_.inputs);
       UnpackStepInputs(stream, memory_.inputs, scalar(kMeanScale), scalar(kStop), scalar(kSave));
+      if (scales_loss()) Copy(stream, memory_.scaler.Slice(0, 1), scalar(kLossScale));
       break;
     case ActionKind::kLoad: {
       const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot];
@@ -380,7 +414,7 @@ void Executor::Execute(const Action& action) {
       Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
-        flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
+        if (sharded()) flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
         if (action.secondary) {
           communicators_.Over(Group::kSecondary)
               ->AllGather(stream, memory_.secondary[f], flats_[f].value);
@@ -416,14 +450,20 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kReduce: {
       Carver staging(memory_.staging);
       for (const int f : trainable) {
+        const FlatParameter& flat = layout_.flat_parameters[f];
+        const View& gradient = flats_[f].gradient;
         if (!sharded()) {
-          communicators_.Over(Group::kReplicate)->AllReduce(stream, flats_[f].gradient);
+          AllReduce(stream, gradient, flat.dtypes.reduce, memory_.wire);
           continue;
         }
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        const View shard = action.staged ? staging.Take(flat.shard_size, flat.dtypes.reduce)
-                                         : memory_.gradients[f];
-        communicators_.Over(Group::kReduce)->ReduceScatter(stream, flats_[f].gradient, shard);
+        View full = gradient;
+        if (flat.dtypes.reduce != gradient.dtype) {
+          full = Carver(memory_.wire).Take(flat.size, flat.dtypes.reduce);
+          Cast(stream, gradient, full);
+        }
+        const View shard =
+            action.staged ? staging.Take(flat.shard_size, DType::kFloat32) : memory_.gradients[f];
+        communicators_.Over(Group::kReduce)->ReduceScatter(stream, full, shard);
       }
       break;
     }
@@ -431,18 +471,24 @@ void Executor::Execute(const Action& action) {
       Carver staging(memory_.staging);
       for (const int f : trainable) {
         const FlatParameter& flat = layout_.flat_parameters[f];
-        Accumulate(stream, staging.Take(flat.shard_size, flat.dtypes.reduce), memory_.gradients[f]);
+        Accumulate(stream, staging.Take(flat.shard_size, DType::kFloat32), memory_.gradients[f]);
       }
       break;
     }
     case ActionKind::kAllReduce:
       for (const int f : trainable) {
-        communicators_.Over(Group::kReplicate)->AllReduce(stream, memory_.gradients[f]);
+        AllReduce(stream, memory_.gradients[f], layout_.flat_parameters[f].dtypes.reduce,
+                  memory_.replica_wire);
       }
       break;
     case ActionKind::kSumSquares:
       for (const int f : trainable) {
-        SumOfSquares(stream, memory_.gradients[f], scalar(kSumSquares));
+        if (scales_loss()) {
+          UnscaledSumOfSquares(stream, memory_.gradients[f], memory_.scaler.Slice(0, 1),
+                               scalar(kSumSquares), scalar(kFound));
+        } else {
+          SumOfSquares(stream, memory_.gradients[f], scalar(kSumSquares));
+        }
       }
       break;
     case ActionKind::kReduceScalars:
@@ -453,13 +499,20 @@ void Executor::Execute(const Action& action) {
       communicators_.Over(Group::kWorld)
           ->AllReduce(stream, memory_.scalars.Slice(0, kSummedScalars));
       break;
-    case ActionKind::kClip:
-      ClipCoefficient(stream, scalar(kLoss), scalar(kSumSquares), scalar(kMeanScale), std::nullopt,
+    case ActionKind::kClip: {
+      std::optional<LossScaling> scaling;
+      if (scales_loss()) scaling = {memory_.scaler.Slice(0, 1), scalar(kFound)};
+      ClipCoefficient(stream, scalar(kLoss), scalar(kSumSquares), scalar(kMeanScale), scaling,
                       options_.max_norm, scalar(kGradNorm), scalar(kCoefficient));
+      if (scales_loss()) {
+        UpdateLossScaler(stream, options_.mixed_precision.scaler, scalar(kFound), memory_.scaler);
+        Copy(stream, memory_.scaler, memory_.scalars.Slice(kScaler, kLossScalerFloats));
+      }
       if (step_->begin_update) {
         step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
       }
       break;
+    }
     case ActionKind::kOptimizer:
       for (const int f : trainable) {
         step_->optimize(stream, f, memory_.masters[f], memory_.gradients[f], scalar(kCoefficient));

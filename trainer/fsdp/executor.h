@@ -29,7 +29,7 @@ class Executor final : public SegmentHooks {
   // Holds references to device, model, allocator and communicators. Persistent memory is taken from
   // the allocator, in phase kPersistent, in this call and in NewShards() and NewBuffer(). The
   // communicators' mesh is MeshFor() these options, with options.communicators queues. Throws
-  // std::invalid_argument for dtypes of a master, gradient or reduction but fp32.
+  // std::invalid_argument for masters that are not fp32.
   Executor(Device& device, PhasedAllocator& allocator, Model& model, const ExecutorOptions& options,
            const MeshCommunicators& communicators);
   ~Executor() override;
@@ -43,8 +43,9 @@ class Executor final : public SegmentHooks {
   Stream& compute() { return *streams_[0]; }
 
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
-  // is gathered, the same memory where `compute` is the dtype of the master; and the gradient,
-  // fp32, in which ranks and micro-batches are summed, of a frozen one empty, [0].
+  // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts;
+  // and the gradient, in which ranks and micro-batches are summed: fp32, with F = 1 `grad`. Of a
+  // frozen one it is empty, [0].
   const View& master(int flat) const { return memory_.masters[flat]; }
   const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
   const View& gradient(int flat) const { return memory_.gradients[flat]; }
@@ -63,6 +64,8 @@ class Executor final : public SegmentHooks {
   // Who writes master weights in another way says so, before the next step: enqueues the compute
   // copies, where there are any.
   void MastersWritten();
+  // Enqueues what the loss scaler, where one is in use, goes on from.
+  void ResumeLossScaler(const LossScalerState& state);
 
   struct Step {
     Mode mode = Mode::kTrain;
@@ -123,6 +126,10 @@ class Executor final : public SegmentHooks {
   View NewShard(const FlatParameter& flat, MemoryUse use, DType dtype);
   Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
   bool sharded() const { return layout_.shards > 1; }
+  bool scales_loss() const { return memory_.scaler.data != nullptr; }
+  bool cast_in_gather() const {
+    return options_.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
+  }
   View scalar(int index) const { return memory_.scalars.Slice(index, 1); }
 
   void AdvanceToRun();
@@ -135,8 +142,10 @@ class Executor final : public SegmentHooks {
   const View& ShardInUse(int flat) const;
   // Where nothing is gathered: what the model uses is bound to.
   void BindShards();
-  // The all-gather of one of a unit's flat parameters into flats_[flat].value.
+  // The all-gather, or cast, of one of a unit's flat parameters into flats_[flat].value.
   void GatherShard(Stream& stream, int flat);
+  // Over the replicas, in place; travels as `dtype`, through `wire` where that is another one.
+  void AllReduce(Stream& stream, const View& data, DType dtype, const View& wire);
   void WriteInputs();
   void WriteComputeShard(Stream& stream, int flat);
   void Bind(int unit, bool value, bool gradient);

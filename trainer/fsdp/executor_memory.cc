@@ -58,15 +58,17 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   for (int i = 0; i < train.gradient_slots; ++i) {
     gradient_slots.push_back(bytes(layout.MaxGradientBytes(), MemoryKind::kUnsharded));
   }
+  const bool cast_in_gather = layout.shards > 1 && options.mixed_precision.cast ==
+                                                       FsdpOptions::MixedPrecision::CastIn::kGather;
   int64_t largest_shard = 0;
   for (const FlatParameter& flat : layout.flat_parameters) {
     const DTypes& d = flat.dtypes;
     masters.push_back(persistent(flat.shard_size, MemoryKind::kParameters, d.master));
-    compute_shards.push_back(d.compute == d.master
+    compute_shards.push_back(d.compute == d.master || cast_in_gather
                                  ? masters.back()
                                  : persistent(flat.shard_size, MemoryKind::kParameters, d.compute));
-    gradients.push_back(
-        persistent(flat.frozen ? 0 : flat.shard_size, MemoryKind::kGradients, DType::kFloat32));
+    gradients.push_back(persistent(flat.frozen ? 0 : flat.shard_size, MemoryKind::kGradients,
+                                   layout.shards > 1 ? DType::kFloat32 : d.grad));
     largest_shard = std::max(largest_shard, flat.shard_size);
   }
   secondary.resize(layout.flat_parameters.size());
@@ -78,7 +80,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                 flat.dtypes.compute);
     }
   }
-  int64_t largest_shards = 0;  // Of a unit, as they travel.
+  int64_t largest_shards = 0;  // Of a unit, summed.
   for (int u = 0; u < static_cast<int>(units.size()) && layout.shards > 1; ++u) {
     if (u == 0 || train.gather_slots == 0) {
       units[u].value = bytes(layout.GatheredBytes(u), MemoryKind::kUnsharded);
@@ -88,7 +90,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     }
     int64_t shards = 0;
     for (const int f : layout.TrainableFlatParameters(u)) {
-      shards += gradients[f].NumElements() * SizeOf(layout.flat_parameters[f].dtypes.reduce);
+      shards += gradients[f].bytes();
     }
     largest_shards = std::max(largest_shards, shards);
   }
@@ -96,6 +98,22 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
     staging = bytes(largest_shards, MemoryKind::kUnsharded);
   }
+  const auto wire_for = [&](ActionKind kind, int64_t FlatParameter::*elements, const auto& from) {
+    int64_t most = 0;
+    for (const Action& action : train.actions) {
+      if (action.kind != kind) continue;
+      for (const int f : layout.TrainableFlatParameters(action.unit)) {
+        const FlatParameter& flat = layout.flat_parameters[f];
+        const DType reduce = flat.dtypes.reduce;
+        if (reduce != from(flat)) most = std::max(most, flat.*elements * SizeOf(reduce));
+      }
+    }
+    return most > 0 ? bytes(most, MemoryKind::kUnsharded) : View();
+  };
+  wire = wire_for(ActionKind::kReduce, &FlatParameter::size,
+                  [](const FlatParameter& flat) { return flat.dtypes.grad; });
+  replica_wire = wire_for(ActionKind::kAllReduce, &FlatParameter::shard_size,
+                          [](const FlatParameter&) { return DType::kFloat32; });
   for (StagedBatch& batch : batches) {
     batch.device = NewBatch(allocator, options, MemoryPlace::kDevice, &batch.device_bytes);
     batch.host = NewBatch(allocator, options, MemoryPlace::kPinned, &batch.host_bytes);
@@ -105,6 +123,9 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   for (View& report : reports) report = persistent(kNumScalars, pinned, DType::kFloat32);
   inputs = bytes(sizeof(StepInputs), MemoryKind::kActivations);
   for (View& input : staged_inputs) input = bytes(sizeof(StepInputs), pinned);
+  if (options.mixed_precision.ScalesLoss()) {
+    scaler = persistent(kLossScalerFloats, MemoryKind::kActivations, DType::kFloat32);
+  }
 }
 
 }  // namespace fsdp

@@ -10,18 +10,22 @@
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/ops/loss_scaler.h"
 
 namespace fsdp {
 
 // The step's scalars, fp32, as they are on the device.
 struct StepScalars {
-  float loss = 0;         // Mean over target tokens, of this step alone.
-  float sum_squares = 0;  // Of the gradient, before mean_scale.
-  float stop = 0;         // Ranks that were asked to stop.
-  float save = 0;         // Ranks that were asked for a checkpoint.
-  float mean_scale = 0;   // T0 / T.
-  float grad_norm = 0;    // Before clipping.
-  float coefficient = 0;  // What multiplies the gradient; NaN: the step changed nothing.
+  float loss = 0;          // Mean over target tokens, of this step alone.
+  float sum_squares = 0;   // Of the gradient, without its loss scale and before mean_scale.
+  float found_inf = 0;     // Elements of it that are not finite; counted where a scale is in use.
+  float stop = 0;          // Ranks that were asked to stop.
+  float save = 0;          // Ranks that were asked for a checkpoint.
+  float mean_scale = 0;    // T0 / T.
+  float grad_norm = 0;     // Before clipping.
+  float coefficient = 0;   // What multiplies the gradient; NaN: the step changed nothing.
+  float loss_scale = 0;    // Of this step; 0: none is in use.
+  LossScalerState scaler;  // After it.
 };
 inline constexpr int kNumScalars = sizeof(StepScalars) / sizeof(float);
 
@@ -63,11 +67,14 @@ struct ExecutorMemory {
   // Likewise: this rank's part of what backward gathers over fewer ranks. Empty where it does not.
   std::vector<View> secondary;
   std::vector<OwnMemory> units;  // By Layout::units.
-  View staging;                  // Bytes: shards as they travel.
+  View staging;                  // Bytes: sums, before they are added to what is there.
+  View wire;                     // Bytes: a gradient as it travels, where that is another dtype.
+  View replica_wire;             // Likewise, a shard on its way between replicas.
   StagedBatch batches[2];
   View upload;                    // Host memory: of initial values, what is on its way.
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
+  View scaler;                    // LossScalerState. Empty: none is in use.
 };
 
 }  // namespace fsdp

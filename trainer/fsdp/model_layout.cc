@@ -67,6 +67,15 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
     if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);
   }
+  if (schedule.shards == 1 &&
+      options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather) {
+    for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
+      for (const int f : layout.units[u].flat_parameters) {
+        const DTypes& d = layout.flat_parameters[f].dtypes;
+        if (d.compute != d.master) schedule.cast_units.insert(u);
+      }
+    }
+  }
   schedule.backward_from = FirstTrainable(model);
   for (const ModelSegment& segment : model.segments()) {
     schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);

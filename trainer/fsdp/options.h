@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/core/dtype.h"
+#include "trainer/ops/loss_scaler_options.h"
 
 namespace fsdp {
 
@@ -34,12 +35,22 @@ struct FsdpOptions {
   enum class Buffers { kSlots };
 
   struct MixedPrecision {
+    enum class CastIn { kOptimizer, kGather };
+
     DType param_dtype = DType::kFloat32;
     DType grad_dtype = DType::kFloat32;
     DType reduce_dtype = DType::kFloat32;
     DType master_dtype = DType::kFloat32;
     DType buffer_dtype = DType::kFloat32;
     std::vector<std::string> keep_fp32 = {};  // Globs over the names of slices: see keep_fp32.h.
+    CastIn cast = CastIn::kOptimizer;         // Who makes what param_dtype is of, from the masters.
+    LossScalerOptions scaler = {};
+
+    // Whether anything can overflow that fp32 holds.
+    bool ScalesLoss() const {
+      constexpr DType kHalf = DType::kFloat16;
+      return param_dtype == kHalf || grad_dtype == kHalf || reduce_dtype == kHalf;
+    }
     bool operator==(const MixedPrecision&) const = default;
   };
   struct CpuOffload {

@@ -33,6 +33,7 @@ class Builder {
         slot_of_(units_, -1),
         resident_(units_, !sharded_),
         gradient_slot_of_(units_, -1) {
+    for (const int unit : o_.cast_units) resident_[unit] = false;
     ListRuns();
   }
 
@@ -112,8 +113,8 @@ class Builder {
     const bool secondary = backward && Freed(unit) && o_.secondary > 1;
     if (secondary) {
       reads.push_back({Resource::kSecondary, unit});
-    } else if (Trains(unit)) {
-      reads.push_back({Resource::kComputeShard, unit});  // Nobody writes the others.
+    } else if (Trains(unit)) {  // Nobody writes the others.
+      reads.push_back({sharded_ ? Resource::kComputeShard : Resource::kMaster, unit});
     }
     list_.Add({.kind = ActionKind::kGather,
                .stream = StreamId::kGather,
@@ -265,9 +266,10 @@ class Builder {
     if (reduced_) AddScalarReduction();
     list_.Add({.kind = ActionKind::kClip}, {}, {scalars});
     for (const int u : order_of_updates_) {
+      std::vector<Use> writes{{Resource::kMaster, u}};
+      if (o_.cast_units.count(u) == 0) writes.push_back({Resource::kComputeShard, u});
       list_.Add({.kind = ActionKind::kOptimizer, .unit = u},
-                {scalars, {Resource::kGradientShard, u}},
-                {{Resource::kMaster, u}, {Resource::kComputeShard, u}});
+                {scalars, {Resource::kGradientShard, u}}, writes);
     }
   }
 
@@ -299,6 +301,7 @@ void Check(const ScheduleOptions& o) {
   require(o.shards == 1 || o.replicas == 1 || IsHybrid(o.sharding_strategy),
           "shards and replicas are of hybrid strategies");
   require(o.sharding_strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
+  require(o.shards == 1 || o.cast_units.empty(), "cast_units are of one shard");
   require(o.secondary >= 1 && o.shards % o.secondary == 0, "secondary must divide shards");
   require(o.backward_from >= 0 && o.backward_from < static_cast<int>(o.unit_of_segment.size()),
           "backward_from must be a segment");

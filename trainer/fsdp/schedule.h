@@ -34,12 +34,13 @@ inline constexpr int64_t kMaxScheduledRuns = int64_t{1} << 17;
 
 struct ScheduleOptions : FsdpOptions {
   Mode mode = Mode::kTrain;
-  int shards = 1;                         // F. With 1 nothing is gathered.
+  int shards = 1;                         // F. With 1 nothing is gathered, but for cast_units.
   int replicas = 1;                       // Ranks that hold the same shard: world / F.
   int secondary = 1;                      // k: of a copy for backward; 1: there is none.
   std::vector<int> unit_of_segment = {};  // Layout's unit_of_segment. Unit 0 is the root.
   std::vector<bool> recomputed = {};      // By segment: run again before its backward.
   std::set<int> frozen_units = {};        // Without gradients.
+  std::set<int> cast_units = {};          // With F = 1: whose gather is a cast, once a step.
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
@@ -51,7 +52,7 @@ constexpr int kNumStreams = 5;
 enum class ActionKind {
   kBegin,          // compute   Clears the step's scalars; the end of all steps before.
   kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
-  kGather,         // gather    All-gather of a unit's shard into its slot.
+  kGather,         // gather    All-gather of a unit's shard into its slot; with F = 1 a cast.
   kRun,            // compute   The model's code for one segment and pass.
   kKeep,           // compute   This rank's part of the secondary copy, out of the unit's slot.
   kFree,           // compute   The unit's parameters have no address any more.

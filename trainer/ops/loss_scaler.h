@@ -4,21 +4,11 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_H_
 #define FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_H_
 
-#include <cstdint>
-
+#include "trainer/core/view.h"
+#include "trainer/ops/loss_scaler_options.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
-
-struct LossScalerOptions {
-  double init_scale = 65536;
-  double growth_factor = 2;
-  double backoff_factor = 0.5;
-  int64_t growth_interval = 2000;  // Steps without an overflow before the scale grows.
-  double min_scale = 1;
-
-  bool operator==(const LossScalerOptions&) const = default;
-};
 
 // In device memory: fp32 [2].
 struct LossScalerState {

@@ -1,8 +1,10 @@
 // Runs that compute in bf16 on fp32 masters.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
@@ -10,6 +12,12 @@
 
 namespace fsdp::testing {
 namespace {
+
+constexpr DType kBF16 = DType::kBFloat16, kF16 = DType::kFloat16;
+
+float RoundedTo(DType dtype, float value) {
+  return dtype == kBF16 ? static_cast<float>(BFloat16(value)) : static_cast<float>(Float16(value));
+}
 
 TinyRun InBFloat16(int world, Strategy strategy) {
   TinyRun run;
@@ -91,6 +99,144 @@ TEST(MixedPrecision, AnEvaluationOfOthersLeavesTrainingAlone) {
       EXPECT_EQ(FirstDifference(got, want), "") << "world " << world;
     }
   }
+}
+
+// Rounded once on its way, and not again when it has been added up.
+TEST(MixedPrecision, GradientsTravelInReduceDType) {
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kHybridShard, Strategy::kNoShard}) {
+    for (const DType dtype : {kBF16, kF16}) {
+      TinyRun run;
+      run.world = 4;
+      run.steps = 1;
+      run.options.executor.max_norm = 0;
+      run.options.executor.sharding_strategy = strategy;
+      if (strategy == Strategy::kHybridShard) run.options.executor.shard_size = 2;
+      const TinyResult want = Train(run);
+      run.options.executor.mixed_precision.reduce_dtype = dtype;
+      const TinyResult got = Train(run);
+      EXPECT_EQ(got.losses, want.losses);  // Nothing else is another computation.
+      EXPECT_NE(got.gradients, want.gradients);
+      const double epsilon = dtype == kBF16 ? 0x1p-8 : 0x1p-11;
+      int rounded = 0, all = 0;
+      for (const auto& [name, gradient] : want.gradients) {
+        for (size_t i = 0; i < gradient.size(); ++i) {
+          // Four addends that may be larger than their sum, and a sum of replicas.
+          const float value = got.gradients.at(name)[i];
+          ASSERT_NEAR(value, gradient[i], 8 * epsilon * std::abs(gradient[i]) + epsilon * 0.05);
+          if (value == 0) continue;
+          ++all;
+          rounded += RoundedTo(dtype, value) == value;
+        }
+      }
+      // The sum of a reduce-scatter is fp32; an all-reduce rounds it, and hybrid's comes last.
+      const bool last_rounds = strategy != Strategy::kFullShard;
+      if (!last_rounds) {
+        EXPECT_LT(rounded, all / 2);
+      } else if (dtype == kBF16) {
+        EXPECT_EQ(rounded, all);
+      }
+    }
+  }
+}
+
+// With one rank, where nothing is reduced, that is all it does.
+TEST(MixedPrecision, GradientsAreKeptInGradDType) {
+  TinyRun run = InBFloat16(1, Strategy::kFullShard);
+  run.options.global_batch_size = run.options.executor.micro_batch_size = 2;
+  run.steps = 1;
+  run.options.executor.max_norm = 0;
+  const TinyResult want = Train(run);
+  run.options.executor.mixed_precision.grad_dtype = kBF16;
+  const TinyResult got = Train(run);
+  EXPECT_EQ(got.losses, want.losses);
+  for (const auto& [name, gradient] : want.gradients) {
+    if (name == "transformer.wte.weight")
+      continue;  // The head's and the embedding's are added to each other.
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      ASSERT_EQ(got.gradients.at(name)[i], RoundedTo(kBF16, gradient[i])) << name;
+    }
+  }
+}
+
+TEST(MixedPrecision, TheGatherCastsToTheSameBits) {
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
+    for (const int world : {1, 2}) {
+      for (const bool keep : {false, true}) {
+        TinyRun run = InBFloat16(world, strategy);
+        run.options.ema = 0.5;
+        run.options.eval_ema = true;
+        if (keep) run.options.executor.mixed_precision.keep_fp32 = {"*ln_*"};
+        const TinyResult want = Train(run);
+        run.options.executor.mixed_precision.cast = FsdpOptions::MixedPrecision::CastIn::kGather;
+        EXPECT_EQ(FirstDifference(Train(run), want), "");
+      }
+    }
+  }
+}
+
+TinyRun InFloat16(int world, double scale) {
+  TinyRun run;
+  run.world = world;
+  run.options.executor.mixed_precision = {
+      .param_dtype = kF16, .grad_dtype = kF16, .reduce_dtype = kF16};
+  run.options.executor.mixed_precision.scaler.init_scale = scale;
+  return run;
+}
+
+TEST(LossScale, TakenAwayBeforeAnythingIsSeen) {
+  TinyRun run;
+  run.steps = 6;
+  const TinyResult want = Train(run);
+  for (const int world : {1, 2}) {
+    const TinyResult got = Train(InFloat16(world, 1024));
+    ASSERT_EQ(got.loss_scales, std::vector<float>(3, 1024));
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], 0x1p-10 * want.losses[i]);
+      EXPECT_NEAR(got.grad_norms[i], want.grad_norms[i], 0x1p-7 * want.grad_norms[i]);
+    }
+  }
+}
+
+TEST(LossScale, AnOverflowChangesNothingButTheScale) {
+  for (const int world : {1, 2, 3}) {
+    for (const Strategy strategy : {Strategy::kFullShard, Strategy::kNoShard}) {
+      TinyRun run = InFloat16(world, 0x1p60);
+      run.options.executor.sharding_strategy = strategy;
+      run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
+      run.options.ema = 0.5;
+      const TinyResult got = Train(run);
+      EXPECT_EQ(got.loss_scales, (std::vector<float>{0x1p60, 0x1p59, 0x1p58}));
+      EXPECT_TRUE(std::all_of(got.grad_norms.begin(), got.grad_norms.end(),
+                              [](float norm) { return std::isinf(norm); }));
+      EXPECT_EQ(got.parameters, got.initial);
+      for (const auto& [name, state] : got.state) {
+        EXPECT_EQ(state, std::vector<float>(state.size(), 0)) << name;
+      }
+    }
+  }
+}
+
+// Down to where nothing overflows. On the way there are steps in which one rank's shard alone does.
+TEST(LossScale, AllRanksTakeTheSameStepsAndScales) {
+  TinyRun run = InFloat16(3, 0x1p40);
+  run.steps = 32;
+  run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
+  run.options.lr.lr = 0.001;
+  const TinyResult sharded = Train(run);  // Ranks that disagree about a scale fail it.
+  const auto skipped = std::count_if(sharded.grad_norms.begin(), sharded.grad_norms.end(),
+                                     [](float norm) { return std::isinf(norm); });
+  EXPECT_GT(skipped, 10);
+  EXPECT_LT(skipped, 32);
+  EXPECT_EQ(sharded.loss_scales.back(), std::ldexp(1.0f, 40 - static_cast<int>(skipped)));
+  EXPECT_NE(sharded.parameters, sharded.initial);
+}
+
+TEST(LossScale, AFloorIsKept) {
+  TinyRun run = InFloat16(1, 0x1p40);
+  run.options.executor.mixed_precision.scaler.min_scale = 0x1p39;
+  EXPECT_EQ(Train(run).loss_scales, (std::vector<float>{0x1p40, 0x1p39, 0x1p39}));
 }
 
 TEST(MixedPrecision, WhatIsKeptIsNamedWhole) {

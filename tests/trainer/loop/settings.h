@@ -18,8 +18,10 @@ inline std::string Describe(const TinyRun& run) {
   std::ostringstream out;
   out << "world " << run.world << (run.ranks_by_position.empty() ? "" : ", renumbered,")
       << " params " << Name(o.mixed_precision.param_dtype) << " but "
-      << o.mixed_precision.keep_fp32.size() << " shards " << o.shard_size.value_or(0) << " kept "
-      << o.reshard_after_forward.value_or(0) << " strategy "
+      << o.mixed_precision.keep_fp32.size() << " grads " << Name(o.mixed_precision.grad_dtype)
+      << " reduced " << Name(o.mixed_precision.reduce_dtype) << " cast "
+      << static_cast<int>(o.mixed_precision.cast) << " shards " << o.shard_size.value_or(0)
+      << " kept " << o.reshard_after_forward.value_or(0) << " strategy "
       << static_cast<int>(o.sharding_strategy) << " wrap " << static_cast<int>(o.auto_wrap.policy)
       << " forward_prefetch " << o.forward_prefetch << " backward_prefetch "
       << static_cast<int>(o.backward_prefetch) << " limit " << o.limit_all_gathers
@@ -48,11 +50,26 @@ inline std::vector<int> Divisors(int n, int least, int most) {
   return divisors;
 }
 
+// Of parameters, gradients and what travels; each of them another computation.
+inline std::vector<FsdpOptions::MixedPrecision> Precisions() {
+  constexpr DType kF32 = DType::kFloat32, kBF16 = DType::kBFloat16, kF16 = DType::kFloat16;
+  using Mixed = FsdpOptions::MixedPrecision;
+  const std::vector<std::string> some{"*ln_*", "*wpe*"};
+  return {Mixed{},
+          Mixed{.param_dtype = kBF16},
+          Mixed{.param_dtype = kBF16, .keep_fp32 = some},
+          Mixed{.reduce_dtype = kBF16},
+          Mixed{.param_dtype = kBF16, .grad_dtype = kBF16, .reduce_dtype = kBF16},
+          Mixed{.param_dtype = kBF16, .grad_dtype = kBF16, .keep_fp32 = some},
+          Mixed{.param_dtype = kF16, .grad_dtype = kF16, .reduce_dtype = kF16},
+          Mixed{.param_dtype = kF16, .reduce_dtype = kF16, .keep_fp32 = some}};
+}
+
 // A covering set of all settings together.
 inline std::vector<TinyRun> PairwiseRuns() {
   std::vector<TinyRun> runs;
   for (const std::vector<int>& row :
-       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 3}, kPairwiseSeed)) {
+       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 8, 2}, kPairwiseSeed)) {
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;
@@ -74,9 +91,8 @@ inline std::vector<TinyRun> PairwiseRuns() {
     }
     run.ranks = row[i++] != 0 ? RunProcessRanks : RunThreadRanks;
     const int nth = row[i++], renumbered = row[i++], secondary = row[i++];
-    const int precision = row[i++];
-    if (precision > 0) o.mixed_precision.param_dtype = DType::kBFloat16;
-    if (precision > 1) o.mixed_precision.keep_fp32 = {"*ln_*", "*wpe*"};
+    o.mixed_precision = Precisions()[row[i++]];
+    o.mixed_precision.cast = static_cast<FsdpOptions::MixedPrecision::CastIn>(row[i++]);
     int shards = run.world;
     if (IsHybrid(o.sharding_strategy)) {
       const std::vector<int> divisors = Divisors(run.world, 1, run.world);
@@ -105,6 +121,7 @@ inline TinyRun Plain(TinyRun run) {
   o.threads = given.threads;
   o.auto_wrap = given.auto_wrap;
   o.mixed_precision = given.mixed_precision;
+  o.mixed_precision.cast = FsdpOptions::MixedPrecision::CastIn::kOptimizer;
   o.gradient_accumulation = given.gradient_accumulation;
   o.sharding_strategy = Strategy::kShardGradOp;
   if (given.sharding_strategy == Strategy::kNoShard) o.sharding_strategy = Strategy::kNoShard;

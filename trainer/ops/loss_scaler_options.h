@@ -1,0 +1,21 @@
+#ifndef FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_OPTIONS_H_
+#define FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_OPTIONS_H_
+
+#include <cstdint>
+
+namespace fsdp {
+
+// Of the rules in loss_scaler.h: what the device is given, and a recipe has.
+struct LossScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // Steps without an overflow before the scale grows.
+  double min_scale = 1;
+
+  bool operator==(const LossScalerOptions&) const = default;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_OPTIONS_H_
