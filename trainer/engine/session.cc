@@ -1,8 +1,8 @@
 #include "trainer/engine/session.h"
 
 #include "trainer/core/check.h"
+#include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/ops/ema.h"
 
 namespace fsdp {
 
@@ -19,7 +19,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   }
   for (const ShardState& state : optimizer_->state()) state_.push_back(state);
   if (options.ema) {
-    ema_ = executor_.NewShards(MemoryKind::kOptimizer, &DTypes::master);
+    ema_ = executor_.NewShards(MemoryKind::kOptimizer, DType::kFloat32);
     state_.push_back({"ema", ema_});
   }
   host_state_ = state_;
@@ -65,10 +65,12 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
   run.begin_update = [this](Stream& stream, ConstView inputs, ConstView coefficient) {
     optimizer_->Begin(stream, inputs, coefficient);
   };
-  run.optimize = [this](Stream& stream, int unit, View master, ConstView gradient,
-                        ConstView coefficient) {
-    optimizer_->Step(stream, unit, master, gradient, coefficient);
-    if (options_.ema) Ema(stream, *options_.ema, coefficient, master, ema_[unit]);
+  run.optimize = [this](Stream& stream, const ShardUpdate& update) {
+    if (options_.ema) {
+      optimizer_->Step(stream, update, ema_[update.flat], *options_.ema);
+    } else {
+      optimizer_->Step(stream, update);
+    }
   };
   executor_.Run(run);
 }
@@ -110,7 +112,7 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
 void Session::InitializeEma() {
   for (size_t u = 0; u < ema_.size(); ++u) {
     if (ema_[u].NumElements() > 0) {
-      Copy(executor_.compute(), executor_.master(static_cast<int>(u)), ema_[u]);
+      Cast(executor_.compute(), executor_.master(static_cast<int>(u)), ema_[u]);
     }
   }
 }

@@ -129,6 +129,14 @@ std::vector<View> Executor::NewShards(MemoryUse use, DType DTypes::*as) {
   return shards;
 }
 
+std::vector<View> Executor::NewShards(MemoryUse use, DType dtype) {
+  std::vector<View> shards;
+  for (const FlatParameter& flat : layout_.flat_parameters) {
+    shards.push_back(NewShard(flat, use, dtype));
+  }
+  return shards;
+}
+
 std::vector<View> Executor::NewShards(MemoryUse use, const std::vector<View>& like) {
   std::vector<View> shards;
   for (size_t f = 0; f < flats_.size(); ++f) {
@@ -515,8 +523,9 @@ void Executor::Execute(const Action& action) {
     }
     case ActionKind::kOptimizer:
       for (const int f : trainable) {
-        step_->optimize(stream, f, memory_.masters[f], memory_.gradients[f], scalar(kCoefficient));
-        WriteComputeShard(stream, f);
+        const View &master = memory_.masters[f], &copy = memory_.compute_shards[f];
+        step_->optimize(stream, {f, master, memory_.gradients[f], scalar(kCoefficient),
+                                 copy.data == master.data ? View() : copy});
       }
       break;
     case ActionKind::kEnd:

@@ -24,6 +24,15 @@
 
 namespace fsdp {
 
+// Of the shard of a flat parameter that trains: its update.
+struct ShardUpdate {
+  int flat = 0;
+  View master;
+  ConstView gradient;
+  ConstView coefficient;  // [1], fp32: multiplies the gradient; NaN there changes nothing at all.
+  View copy = {};         // What is computed with; empty where that is the master itself.
+};
+
 class Executor final : public SegmentHooks {
  public:
   // Holds references to device, model, allocator and communicators. Persistent memory is taken from
@@ -49,9 +58,10 @@ class Executor final : public SegmentHooks {
   const View& master(int flat) const { return memory_.masters[flat]; }
   const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
   const View& gradient(int flat) const { return memory_.gradients[flat]; }
-  // Another one of each flat parameter that trains, in the dtype of its `as`, or of what is given
-  // of it in `like`: persistent memory, zero.
+  // Another one of each flat parameter that trains, in the dtype of its `as`, in this one, or in
+  // that of what is given of it in `like`: persistent memory, zero.
   std::vector<View> NewShards(MemoryUse use, DType DTypes::*as);
+  std::vector<View> NewShards(MemoryUse use, DType dtype);
   std::vector<View> NewShards(MemoryUse use, const std::vector<View>& like);
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
@@ -81,10 +91,8 @@ class Executor final : public SegmentHooks {
     // StepInputs (ops/step_parameters.h). `coefficient` [1] multiplies the gradient; NaN means that
     // nothing may change.
     std::function<void(Stream& stream, ConstView inputs, ConstView coefficient)> begin_update;
-    // kTrain: enqueues the update of the shard of a flat parameter that trains on `stream`.
-    std::function<void(Stream& stream, int flat, View master, ConstView gradient,
-                       ConstView coefficient)>
-        optimize;
+    // kTrain: enqueues the update on `stream`. It writes the copy, too.
+    std::function<void(Stream& stream, const ShardUpdate& update)> optimize;
     // kEval: shards to gather in place of the master weights', as NewShards() made them, cast on
     // the way where another dtype is computed with. Null: those.
     const std::vector<View>* weights = nullptr;

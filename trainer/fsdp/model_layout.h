@@ -21,7 +21,8 @@ using DTypeRule = std::function<DTypes(const Parameter&)>;
 // What the step's schedule and memory follow from, for one rank of a job.
 struct ExecutorOptions : FsdpOptions {
   Recompute recompute = Recompute::kNone;
-  DTypeRule dtypes = nullptr;  // Null: what mixed_precision says.
+  DTypeRule dtypes = nullptr;           // Null: what mixed_precision and state_dtype say.
+  DType state_dtype = DType::kFloat32;  // Of the optimizer, but for what is kept in fp32.
 
   int64_t micro_batch_size = 1;  // Rows of a micro-batch.
   int64_t seq_len = 1;

@@ -28,6 +28,8 @@ std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
       for (const SlicePiece& part : SlicePieces(parameter, piece.begin, piece.count)) {
         const int64_t begin = piece.at + part.at;
         ElementRule rule{begin, begin + part.count, part.slice->decay ? options.weight_decay : 0};
+        rule.tensor = TensorKey(part.slice->name);
+        rule.element = part.begin;
         if (const ParameterGroup* group = GroupOf(options.groups, part.slice->name)) {
           rule.weight_decay = group->weight_decay.value_or(rule.weight_decay);
           rule.lr_scale = group->lr_scale;
@@ -81,11 +83,11 @@ class AdamWOptimizer final : public DeviceOptimizer {
       state_.push_back({name, executor.NewShards(MemoryKind::kOptimizer, &DTypes::state)});
     }
   }
-  void Step(Stream& stream, int flat, View master, ConstView gradient,
-            ConstView coefficient) override {
+  void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
     const AdamWOptions options{options_.beta1, options_.beta2, options_.eps};
-    AdamW(stream, options, rules_[flat], factors_, coefficient, gradient, master,
-          state_[0].shards[flat], state_[1].shards[flat]);
+    AdamW(stream, options, rules_[update.flat], factors_, update.coefficient, update.gradient,
+          update.master, state_[0].shards[update.flat], state_[1].shards[update.flat],
+          {options_.seed, update.copy, average, decay});
   }
 };
 
@@ -97,10 +99,10 @@ class SgdOptimizer final : public DeviceOptimizer {
       state_.push_back({"momentum", executor.NewShards(MemoryKind::kOptimizer, &DTypes::state)});
     }
   }
-  void Step(Stream& stream, int flat, View master, ConstView gradient,
-            ConstView coefficient) override {
-    Sgd(stream, {options_.momentum}, rules_[flat], factors_, coefficient, gradient, master,
-        state_.empty() ? View() : state_[0].shards[flat]);
+  void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
+    Sgd(stream, {options_.momentum}, rules_[update.flat], factors_, update.coefficient,
+        update.gradient, update.master, state_.empty() ? View() : state_[0].shards[update.flat],
+        {options_.seed, update.copy, average, decay});
   }
 };
 

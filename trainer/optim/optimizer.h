@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,9 +22,10 @@ struct OptimizerOptions {
   double momentum = 0;                           // SGD.
   double weight_decay = 0.1;  // On the slices that take part in it (ParameterSlice::decay).
   std::vector<ParameterGroup> groups;
+  uint64_t seed = 0;  // Of the rounding of what is kept in bf16 (ops/update.h).
 };
 
-// A state tensor: one flat fp32 shard a flat parameter, empty for a frozen one.
+// A state tensor: one shard a flat parameter, of its DTypes::state, empty for a frozen one.
 struct ShardState {
   std::string name;  // "m", "v", "momentum": as in checkpoints.
   std::vector<View> shards;
@@ -35,12 +37,13 @@ class Optimizer {
   // Updates that have landed so far: 0 to begin with. The device counts on from here, so a step
   // that it skips corrects no bias; the learning rate goes by steps.
   virtual void SetUpdates(Stream& stream, int64_t updates) = 0;
-  // Enqueues what the updates of a step have in common, before them. inputs: StepInputs.
-  // coefficient [1] multiplies the gradient on the device; NaN there changes nothing.
+  // Enqueues what the updates of a step have in common, before them. inputs: StepInputs;
+  // coefficient: as ShardUpdate's.
   virtual void Begin(Stream& stream, ConstView inputs, ConstView coefficient) = 0;
-  // Enqueues the update of the shard of a flat parameter that trains.
-  virtual void Step(Stream& stream, int flat, View master, ConstView gradient,
-                    ConstView coefficient) = 0;
+  // Enqueues an update: one pass, which also writes the copy and, where it is given one, an average
+  // of the masters (fp32, a shard), with this decay.
+  virtual void Step(Stream& stream, const ShardUpdate& update, View average = {},
+                    double decay = 0) = 0;
   virtual const std::vector<ShardState>& state() const = 0;
 };
 

@@ -68,7 +68,7 @@ void TrainOneStep(Toy& model, Strategy strategy = Strategy::kFullShard, int worl
   Executor executor(device, recorder, model, options, communicators);
   Executor::Step step;
   step.load = [](int, const Batch&) {};
-  step.optimize = [](Stream&, int, View, ConstView, ConstView) {};
+  step.optimize = [](Stream&, const ShardUpdate&) {};
   executor.Run(step);
 }
 

@@ -73,9 +73,7 @@ Measured Measure(const SimModel& machine, const ExecutorOptions& options, int wo
   Executor executor(device, recorder, model, options, communicators);
   Executor::Step step;
   step.load = [](int, const Batch&) {};
-  step.optimize = [](Stream& stream, int, View, ConstView, ConstView) {
-    Work(stream, "optimize", kOptimizer);
-  };
+  step.optimize = [](Stream& stream, const ShardUpdate&) { Work(stream, "optimize", kOptimizer); };
   Measured measured;
   for (int i = 0; i < steps; ++i) {
     executor.Run(step);

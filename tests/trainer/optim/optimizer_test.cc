@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,16 @@ struct Given {
   int64_t updates = 0;                    // Landed before.
 };
 
+std::vector<float> Floats(const View& shard) {
+  const View host = Host(shard);
+  std::vector<float> values(shard.NumElements());
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = shard.dtype == DType::kFloat32 ? host.As<float>()[i]
+                                               : static_cast<float>(host.As<BFloat16>()[i]);
+  }
+  return values;
+}
+
 // These steps on every rank of the world in turn; nothing is communicated.
 Updated StepOnEveryRank(Model& model, const Options& options, int world, const Given& given = {}) {
   Updated out;
@@ -81,8 +92,8 @@ Updated StepOnEveryRank(Model& model, const Options& options, int world, const G
     executor.Synchronize();
     for (const ShardState& state : optimizer->state()) {
       for (const View& shard : state.shards) {
-        const float* const values = Host(shard).As<float>();
-        out.initial_state.insert(out.initial_state.end(), values, values + shard.NumElements());
+        const std::vector<float> values = Floats(shard);
+        out.initial_state.insert(out.initial_state.end(), values.begin(), values.end());
       }
     }
     float factor = 1;
@@ -96,13 +107,13 @@ Updated StepOnEveryRank(Model& model, const Options& options, int world, const G
       optimizer->Begin(executor.compute(), inputs, coefficient);
       for (int u = 0; u < static_cast<int>(units.size()); ++u) {
         Fill(executor.compute(), given.gradient, executor.gradient(u));
-        optimizer->Step(executor.compute(), u, executor.master(u), executor.gradient(u),
-                        coefficient);
+        optimizer->Step(executor.compute(),
+                        {u, executor.master(u), executor.gradient(u), coefficient});
       }
       executor.Synchronize();
     }
     for (int u = 0; u < static_cast<int>(units.size()); ++u) {
-      const float* shard = Host(executor.master(u)).As<float>();
+      const std::vector<float> shard = Floats(executor.master(u));
       std::vector<bool> used(units[u].shard_size);
       for (const Piece& piece : PiecesOfShard(units[u], executor.shard_rank())) {
         std::vector<float>& values = out.parameters[piece.parameter->name];
@@ -185,6 +196,47 @@ TEST_P(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
       EXPECT_EQ(values, std::vector<float>(values.size(), want)) << name;
     }
   }
+}
+
+// What rounds moments is keyed by the name and the element that a file has: the same parameters of
+// any world, and with all units joined; other ones of another seed, and of each element.
+TEST_P(OptimizerTest, RoundedStateDependsOnNoShard) {
+  const Given given{.gradient = 0.3f, .lr = 0.1, .coefficients = {1, 0.7f, 0.5f}};
+  Options options;
+  options.optimizer = GetParam();
+  options.executor.state_dtype = DType::kBFloat16;
+  const bool rounds =
+      options.optimizer.kind != OptimizerOptions::Kind::kSgd || options.optimizer.momentum > 0;
+  Gpt2 gpt2(TinyRun::TinyConfig());
+  SlicedModel sliced;
+  for (Model* model : {static_cast<Model*>(&gpt2), static_cast<Model*>(&sliced)}) {
+    options.executor.auto_wrap.policy = AutoWrap::kTransformerBlock;
+    options.optimizer.seed = 7;
+    const Updated one = StepOnEveryRank(*model, options, 1, given);
+    options.optimizer.seed = 8;
+    EXPECT_EQ(one.parameters != StepOnEveryRank(*model, options, 1, given).parameters, rounds);
+    options.optimizer.seed = 7;
+    for (const auto& [name, values] : one.parameters) {
+      const std::set<float> different(values.begin(), values.end());
+      if (values.size() > 500) {
+        EXPECT_EQ(different.size() > 2, rounds) << name;
+      }
+    }
+    for (const int world : {2, 3, 5, 7}) {
+      for (const AutoWrap wrap : {AutoWrap::kTransformerBlock, AutoWrap::kNone}) {
+        options.executor.auto_wrap.policy = wrap;
+        EXPECT_EQ(StepOnEveryRank(*model, options, world, given).parameters, one.parameters)
+            << world;
+      }
+    }
+  }
+  // Each slice by itself, from its first element on.
+  if (!rounds) return;
+  const Updated updated = StepOnEveryRank(sliced, options, 2, given);
+  const std::vector<float>& qkv = updated.parameters.at("qkv");
+  const int64_t q = 30 * 11, v = 50 * 11;
+  EXPECT_FALSE(std::equal(qkv.begin(), qkv.begin() + 20 * 11, qkv.begin() + v)) << "q and v";
+  EXPECT_FALSE(std::equal(qkv.begin(), qkv.begin() + q - 220, qkv.begin() + 220));
 }
 
 TEST_P(OptimizerTest, StateStartsAtZero) {
