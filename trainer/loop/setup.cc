@@ -217,6 +217,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.micro_batches = static_cast<int>((recipe.train.global_batch_size + wave - 1) / wave);
   e.max_norm = static_cast<float>(recipe.train.grad_clip);
   e.threads = threads;
+  e.state_dtype = recipe.optimizer.state_dtype;
 
   options.global_batch_size = recipe.train.global_batch_size;
   options.eval = recipe.eval.every > 0;
@@ -225,6 +226,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.eval_ema = recipe.eval.ema;
   options.snapshot = recipe.checkpoint.async && recipe.checkpoint.every > 0;
   const OptimizerRecipe& o = recipe.optimizer;
+  options.optimizer.seed = recipe.run.seed;
   options.optimizer.kind = o.name;
   options.optimizer.beta1 = o.betas[0];
   options.optimizer.beta2 = o.betas[1];

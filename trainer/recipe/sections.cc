@@ -111,7 +111,9 @@ Type<OptimizerRecipe> OptimizerType() {
           "sgd: decay of the momentum. 0: none, and the only value for adamw."),
       Key("weight_decay", &R::weight_decay, Number({.at_least = 0, .fp32 = true}),
           "Decay of matrices and embeddings, not of biases and norms."),
-      Key("state_dtype", &R::state_dtype, Only32Bit(), "Of moments and momentum."),
+      Key("state_dtype", &R::state_dtype, OneOf<DType>({"fp32", "bf16"}, Later({"8bit"})),
+          "Of moments and momentum, but of parameters in fsdp.mixed_precision.keep_fp32. bf16 is "
+          "rounded stochastically."),
       Key("groups", &R::groups, ListOf(GroupType()),
           "Parameters with settings of their own. The first group that matches a name counts."),
   });
