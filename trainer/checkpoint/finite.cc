@@ -3,38 +3,42 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "trainer/core/check.h"
 
 namespace fsdp {
 namespace {
 
-// Of 16-bit values, whose infinity has the bits `infinity`; a NaN's are above it.
-std::optional<size_t> FirstNotBelow(std::span<const uint16_t> values, uint16_t infinity) {
-  constexpr uint16_t kMagnitude = 0x7fff;
-  const auto first = std::find_if(values.begin(), values.end(),
-                                  [infinity](uint16_t v) { return (v & kMagnitude) >= infinity; });
-  if (first == values.end()) return std::nullopt;
-  return static_cast<size_t>(first - values.begin());
+// By bits: `infinity` are those of a positive one, a NaN's are above them, and the highest is the
+// sign. In blocks, so that the compiler finds vectors to make of it.
+template <typename Bits, typename T>
+std::optional<size_t> FirstFrom(Bits infinity, std::span<const T> values) {
+  constexpr size_t kBlock = 1024;
+  constexpr Bits kMagnitude = std::numeric_limits<Bits>::max();
+  const auto above = [infinity](T v) {  // Negative where it is not finite.
+    return static_cast<Bits>(infinity - 1 - (std::bit_cast<Bits>(v) & kMagnitude));
+  };
+  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const auto block = values.subspan(begin, std::min(kBlock, values.size() - begin));
+    Bits any = 0;
+    for (const T v : block) any = static_cast<Bits>(any | above(v));
+    if (any >= 0) continue;
+    const auto first = std::find_if(block.begin(), block.end(), [&](T v) { return above(v) < 0; });
+    return begin + static_cast<size_t>(first - block.begin());
+  }
+  return std::nullopt;
+}
+
+template <typename Half>
+std::optional<size_t> FirstNotFiniteOf(const Half* values, size_t count) {
+  return FirstFrom(static_cast<int16_t>(Half(INFINITY).bits), std::span(values, count));
 }
 
 }  // namespace
 
 std::optional<size_t> FirstNotFinite(std::span<const float> values) {
-  constexpr size_t kBlock = 1024;
-  constexpr int32_t kMagnitude = 0x7fffffff, kLargestFinite = 0x7f7fffff;
-  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
-    const auto block = values.subspan(begin, std::min(kBlock, values.size() - begin));
-    int32_t any = 0;  // Negative as soon as one magnitude is above the largest finite one.
-    for (const float v : block) {
-      any |= kLargestFinite - (std::bit_cast<int32_t>(v) & kMagnitude);
-    }
-    if (any >= 0) continue;
-    const auto first =
-        std::find_if_not(block.begin(), block.end(), [](float v) { return std::isfinite(v); });
-    return begin + static_cast<size_t>(first - block.begin());
-  }
-  return std::nullopt;
+  return FirstFrom(std::bit_cast<int32_t>(INFINITY), values);
 }
 
 std::optional<size_t> FirstNotFinite(ConstView values) {
@@ -43,9 +47,9 @@ std::optional<size_t> FirstNotFinite(ConstView values) {
     case DType::kFloat32:
       return FirstNotFinite(std::span(values.As<float>(), count));
     case DType::kBFloat16:
-      return FirstNotBelow({values.As<uint16_t>(), count}, BFloat16(INFINITY).bits);
+      return FirstNotFiniteOf(values.As<BFloat16>(), count);
     case DType::kFloat16:
-      return FirstNotBelow({values.As<uint16_t>(), count}, Float16(INFINITY).bits);
+      return FirstNotFiniteOf(values.As<Float16>(), count);
     default:
       return std::nullopt;
   }

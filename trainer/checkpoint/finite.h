@@ -16,7 +16,7 @@ namespace fsdp {
 
 // The index of the first that is NaN or infinite. As fast as the memory.
 std::optional<size_t> FirstNotFinite(std::span<const float> values);
-// The same of values of any dtype: whole numbers always are.
+// The same of values of any dtype: whole numbers always are finite.
 std::optional<size_t> FirstNotFinite(ConstView values);
 
 // One value of fp32, bf16 or fp16.
