@@ -9,9 +9,9 @@
 #include <stdexcept>
 
 #include "trainer/checkpoint/chunk_checksum.h"
-#include "trainer/checkpoint/finite.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/ops/cpu/convert.h"
 
 namespace fsdp {
 namespace {
@@ -39,6 +39,14 @@ const char* Describe(Grid grid) {
 bool CanRead(DType stored, DType wanted) {
   const bool narrow = stored == DType::kBFloat16 || stored == DType::kFloat16;
   return stored == wanted || (narrow && wanted == DType::kFloat32);
+}
+
+void Widen(ConstView from, float* to) {
+  if (from.dtype == DType::kBFloat16) {
+    Convert(from.As<BFloat16>(), from.NumElements(), to);
+  } else {
+    Convert(from.As<Float16>(), from.NumElements(), to);
+  }
 }
 
 void RequireRange(const char* function, const std::string& name, int64_t begin, int64_t count,
@@ -181,7 +189,7 @@ void CheckpointReader::RequireDType(const std::string& state, const std::string&
 
 void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stored, int64_t value,
                                   int64_t from, View out) {
-  constexpr int64_t kNarrow = int64_t{1} << 14;  // Values that are held to be widened.
+  constexpr int64_t kNarrow = int64_t{1} << 16;  // Values that are held to be widened.
   const int64_t size = SizeOf(stored);
   auto extent = std::upper_bound(extents.begin(), extents.end(), from,
                                  [](int64_t at, const Extent& e) { return at < e.begin; });
@@ -198,8 +206,7 @@ void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stor
     } else {
       narrow_.resize(static_cast<size_t>(count * size));
       ReadBytes(extent->file, extent->at + skip * size, narrow_);
-      const ConstView narrow(narrow_.data(), stored, Shape{count});
-      for (int64_t i = 0; i < count; ++i) part.As<float>()[i] = FloatAt(narrow, i);
+      Widen(ConstView(narrow_.data(), stored, Shape{count}), part.As<float>());
     }
     from += count * value;
     done += count;
@@ -239,15 +246,18 @@ void CheckpointReader::ReadChunk(int file, int64_t chunk, std::span<std::byte> o
   const std::string path = directory_ + "/" + entry.name;
   const int fd = Open(file);
   const int64_t begin = chunk * entry.chunk_bytes;
+  ChunkChecksums checksum(entry.chunk_bytes);
+  constexpr size_t kPiece = size_t{1} << 18;  // Still in the cache when it is looked at.
   for (size_t done = 0; done < out.size();) {
-    const ssize_t n =
-        ::pread(fd, out.data() + done, out.size() - done, begin + static_cast<int64_t>(done));
+    const ssize_t n = ::pread(fd, out.data() + done, std::min(kPiece, out.size() - done),
+                              begin + static_cast<int64_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw CheckpointError(path + ": cannot be read: " + std::strerror(errno));
     if (n == 0) throw CheckpointError(path + ": was cut short while it was read");
+    checksum.Update(out.subspan(done, static_cast<size_t>(n)));
     done += static_cast<size_t>(n);
   }
-  if (Checksum(out) != entry.chunks[chunk]) {
+  if (checksum.Finish() != std::vector{entry.chunks[chunk]}) {
     throw CheckpointError(path + ": is damaged: bytes " + std::to_string(begin) + " to " +
                           std::to_string(begin + static_cast<int64_t>(out.size())) +
                           " do not have their checksum");

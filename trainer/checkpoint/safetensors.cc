@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/ops/cpu/convert.h"
 
 namespace fsdp {
 namespace {
@@ -260,16 +262,16 @@ void CheckRange(const char* function, std::string_view name, const char* unit, i
   }
 }
 
+// `in` is aligned to its elements.
 template <typename In, typename Out>
-void Convert(const std::byte* in, std::span<Out> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    In value;
-    std::memcpy(&value, in + i * sizeof(In), sizeof(In));
-    if constexpr (std::is_arithmetic_v<In>) {
-      out[i] = static_cast<Out>(value);
-    } else {
-      out[i] = static_cast<float>(value);
-    }
+void ConvertTo(const std::byte* in, std::span<Out> out) {
+  const In* from = reinterpret_cast<const In*>(in);
+  if constexpr (!std::is_arithmetic_v<In> && std::is_same_v<Out, float>) {
+    Convert(from, static_cast<int64_t>(out.size()), out.data());
+  } else if constexpr (std::is_arithmetic_v<In>) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<Out>(from[i]);
+  } else {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(from[i]);
   }
 }
 
@@ -391,29 +393,33 @@ void SafetensorsReader::ReadAs(std::string_view name, int64_t element_begin,
   Converter convert = nullptr;
   switch (info.type) {
     case SafetensorsType::kF32:
-      convert = &Convert<float, Out>;
+      convert = &ConvertTo<float, Out>;
       break;
     case SafetensorsType::kF64:
-      convert = &Convert<double, Out>;
+      convert = &ConvertTo<double, Out>;
       break;
     case SafetensorsType::kBF16:
-      convert = &Convert<BFloat16, Out>;
+      convert = &ConvertTo<BFloat16, Out>;
       break;
     case SafetensorsType::kF16:
-      convert = &Convert<Float16, Out>;
+      convert = &ConvertTo<Float16, Out>;
       break;
     default:
       Refuse(path_, "tensor " + Quote(name) + " is " + std::string(Name(info.type)) +
                         ", want F32, F64, BF16 or F16");
   }
-  constexpr size_t kChunk = 8192;  // Elements: 64 KiB at most, which stay in the cache.
   const auto size = static_cast<size_t>(SizeOf(info.type));
-  std::vector<std::byte> chunk(std::min(out.size(), kChunk) * size);
   int64_t offset = info.begin + element_begin * static_cast<int64_t>(size);
+  if (info.type == (std::is_same_v<Out, float> ? SafetensorsType::kF32 : SafetensorsType::kF64)) {
+    return ReadAt(path_, file_.get(), offset, out.data(), out.size_bytes());
+  }
+  constexpr size_t kChunk = size_t{1} << 15;  // Elements: 256 KiB at most, which stay in the cache.
+  const auto chunk =
+      std::make_unique_for_overwrite<std::byte[]>(std::min(out.size(), kChunk) * size);
   while (!out.empty()) {
     const size_t count = std::min(out.size(), kChunk);
-    ReadAt(path_, file_.get(), offset, chunk.data(), count * size);
-    convert(chunk.data(), out.first(count));
+    ReadAt(path_, file_.get(), offset, chunk.get(), count * size);
+    convert(chunk.get(), out.first(count));
     out = out.subspan(count);
     offset += static_cast<int64_t>(count * size);
   }

@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "trainer/checkpoint/finite.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/view.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/ops/cpu/convert.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/merged_weights.h"
@@ -62,29 +64,26 @@ std::string ShardName(size_t index, size_t count) {
   return name;
 }
 
-template <typename To>
-void Narrow(std::span<const float> from, const std::string& tensor, std::vector<std::byte>& out) {
-  out.resize(from.size() * sizeof(To));
-  for (size_t i = 0; i < from.size(); ++i) {
-    const To value(from[i]);
-    if (std::isinf(static_cast<float>(value)) && !std::isinf(from[i])) {
+// As bytes of the dtype; `buffer` holds them where they are not those of `from`.
+std::span<const std::byte> Narrow(std::span<const float> from, DType dtype,
+                                  const std::string& tensor, std::vector<std::byte>& buffer) {
+  if (dtype == DType::kFloat32) return std::as_bytes(from);
+  const auto count = static_cast<int64_t>(from.size());
+  buffer.resize(static_cast<size_t>(count * SizeOf(dtype)));
+  const View to(buffer.data(), dtype, Shape{count});
+  if (dtype == DType::kBFloat16) {
+    Convert(from.data(), count, to.As<BFloat16>());
+  } else {
+    Convert(from.data(), count, to.As<Float16>());
+  }
+  if (!FirstNotFinite(to)) return buffer;
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::isfinite(from[i]) && std::isinf(FloatAt(to, i))) {
       throw CheckpointError("'" + tensor + "' holds " + std::to_string(from[i]) +
                             ", which is too large for the dtype it is to be exported in");
     }
-    std::memcpy(out.data() + i * sizeof(To), &value, sizeof(To));
   }
-}
-
-// As bytes of the dtype; `buffer` holds them where they are not those of `from`.
-std::span<const std::byte> Convert(std::span<const float> from, DType dtype,
-                                   const std::string& tensor, std::vector<std::byte>& buffer) {
-  if (dtype == DType::kFloat32) return std::as_bytes(from);
-  if (dtype == DType::kBFloat16) {
-    Narrow<BFloat16>(from, tensor, buffer);
-  } else {
-    Narrow<Float16>(from, tensor, buffer);
-  }
-  return buffer;
+  return buffer;  // What is not finite was not before.
 }
 
 }  // namespace
@@ -128,7 +127,7 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
       for (int64_t at = 0; at < size; at += kBlock) {
         block.resize(static_cast<size_t>(std::min(kBlock, size - at)));
         weights.Read(*parameter, slice->begin + at, block);
-        const auto bytes = Convert(block, options.dtype, slice->name, buffer);
+        const auto bytes = Narrow(block, options.dtype, slice->name, buffer);
         writer.WriteBytes(slice->name, at * element_bytes, bytes);
         done += static_cast<int64_t>(bytes.size());
         if (progress) progress(done, exported.bytes);

@@ -18,7 +18,7 @@
 namespace fsdp {
 
 // Tensors in F32, F64, BF16 or F16, by name with or without the name of the model's trunk before it
-// (models/hf_names.h), both here and in the file. Read by byte ranges, 64 KiB at a time.
+// (models/hf_names.h), both here and in the file. Read by byte ranges, 256 KiB at a time.
 // const calls may run in parallel.
 class HfWeights {
  public:
