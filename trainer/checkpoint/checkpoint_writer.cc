@@ -1,17 +1,19 @@
 #include "trainer/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 #include <utility>
 
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/new_directory.h"
+#include "trainer/core/read_ahead.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
 
-constexpr int64_t kBlock = int64_t{1} << 20;  // Values that are held.
+constexpr int64_t kBlock = int64_t{1} << 20;  // Values; two are held.
 
 using ReadView = std::function<void(const std::string& state, const Placement& parameter,
                                     int64_t begin, View out)>;
@@ -51,21 +53,27 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
     for (const OwnTensor& t : state.tensors) total += t.shape.NumElements() * SizeOf(t.dtype);
   }
   NewDirectory directory(out);
-  std::vector<std::byte> block;
+  std::array<std::vector<std::byte>, 2> blocks;
   for (int rank = 0; rank < manifest.world; ++rank) {
     const ShardPlace place = PlaceOn(Mesh(rank, manifest.world, layout.shards));
     RankFileWriter file(directory.temporary(), layout, place, manifest.states);
     for (size_t i = 0; i < file.slices().size(); ++i) {
       const RankFileWriter::Slice& slice = file.slices()[i];
-      for (int64_t at = 0; at < slice.values; at += kBlock) {
-        const int64_t count = std::min(kBlock, slice.values - at);
-        block.resize(static_cast<size_t>(count * SizeOf(slice.dtype)));
-        const View values(block.data(), slice.dtype, Shape{count});
-        read(slice, at * (slice.count / slice.values), values);
+      const auto in_block = [&](int b, int64_t count) {
+        const auto bytes = static_cast<size_t>(count * SizeOf(slice.dtype));
+        if (blocks[b].size() < bytes) blocks[b].resize(bytes);
+        return View(blocks[b].data(), slice.dtype, Shape{count});
+      };
+      const auto read_block = [&](int b, int64_t at, int64_t count) {
+        read(slice, at * (slice.count / slice.values), in_block(b, count));
+      };
+      const auto append = [&](int b, int64_t, int64_t count) {
+        const View values = in_block(b, count);
         file.Append(i, values);
         done += values.bytes();
         if (progress) progress(done, total);
-      }
+      };
+      ReadAhead(slice.values, kBlock, read_block, append);
     }
     manifest.files.push_back(file.Finish());
   }

@@ -1,5 +1,5 @@
 // A whole checkpoint written by one process, from elements that it reads as it goes: resharding and
-// importing. It holds one block of them, however large the model is.
+// importing. It holds two blocks of them, 4 MiB each, however large the model is.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_WRITER_H_
 
@@ -23,7 +23,8 @@ struct WholeCheckpoint {
   std::vector<std::string> states;  // Each of fp32 per element.
 };
 
-// Fills `out` with elements [begin, begin + out.size()) of a parameter's state.
+// Fills `out` with elements [begin, begin + out.size()) of a parameter's state. One call at a time,
+// on any thread.
 using ReadElements = std::function<void(const std::string& state, const Placement& parameter,
                                         int64_t begin, std::span<float> out)>;
 // How far a long job is: bytes, of all there are. Called often, from the thread that works.

@@ -1,6 +1,7 @@
 #include "trainer/weights/hf_export.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/read_ahead.h"
 #include "trainer/core/view.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/ops/cpu/convert.h"
@@ -23,7 +25,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kBlock = int64_t{1} << 20;  // Elements that are held.
+constexpr int64_t kBlock = int64_t{1} << 20;  // Elements; two are held.
 
 using Tensors = std::vector<HfTensors::Tensor>;
 
@@ -109,8 +111,9 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
   }
   NewDirectory directory(out);
   std::map<std::string, std::string> file_of;
-  std::vector<float> block;
-  std::vector<std::byte> buffer;
+  std::array<std::vector<float>, 2> blocks;
+  std::array<std::vector<std::byte>, 2> buffers;
+  std::array<std::span<const std::byte>, 2> narrow;
   int64_t done = 0;
   for (size_t s = 0; s < shards.size(); ++s) {
     const std::string file = ShardName(s, shards.size());
@@ -123,15 +126,17 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
     }
     SafetensorsWriter writer(directory.temporary() + "/" + file, entries, {{"format", "pt"}});
     for (const auto& [parameter, slice] : shards[s]) {
-      const int64_t size = slice->shape.NumElements();
-      for (int64_t at = 0; at < size; at += kBlock) {
-        block.resize(static_cast<size_t>(std::min(kBlock, size - at)));
-        weights.Read(*parameter, slice->begin + at, block);
-        const auto bytes = Narrow(block, options.dtype, slice->name, buffer);
-        writer.WriteBytes(slice->name, at * element_bytes, bytes);
-        done += static_cast<int64_t>(bytes.size());
+      const auto read = [&, &p = *parameter, &tensor = *slice](int b, int64_t at, int64_t count) {
+        blocks[b].resize(static_cast<size_t>(count));
+        weights.Read(p, tensor.begin + at, blocks[b]);
+        narrow[b] = Narrow(blocks[b], options.dtype, tensor.name, buffers[b]);
+      };
+      const auto write = [&, &name = slice->name](int b, int64_t at, int64_t) {
+        writer.WriteBytes(name, at * element_bytes, narrow[b]);
+        done += static_cast<int64_t>(narrow[b].size());
         if (progress) progress(done, exported.bytes);
-      }
+      };
+      ReadAhead(slice->shape.NumElements(), kBlock, read, write);
     }
     writer.Finish();
   }

@@ -31,7 +31,7 @@ struct HfExported {
 // Makes the directory `out`, whole or not at all, and replaces nothing (new_directory.h). `model`
 // is that of the checkpoint, with the adapters it was trained with: they are merged. A tied head is
 // written once, as the embedding. Values are rounded to nearest, even; one that the dtype
-// does not hold is refused. Holds 4 MiB of elements and one chunk of the checkpoint. `progress`
+// does not hold is refused. Holds 8 MiB of elements and one chunk of the checkpoint. `progress`
 // (bytes of tensors) may be null. Throws CheckpointError.
 HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const Model& model,
                     const std::string& out, const HfExportOptions& options,
