@@ -256,6 +256,34 @@ TEST(Resume, InBFloat16GivesTheSameBits) {
   }
 }
 
+// On both sides of the cut there are steps that change nothing, and scales that grow again.
+TEST(Resume, InFloat16GivesTheSameBitsAndScales) {
+  Job job;
+  for (const int world : {1, 2}) {
+    const Strings settings =
+        With(Full(job),
+             {"log.every=1",
+              "fsdp.mixed_precision={param_dtype: fp16, grad_dtype: fp16, reduce_dtype: fp16, "
+              "scaler: {init_scale: 6.7e+7, growth_interval: 3}}"});
+    const std::string number = std::to_string(world);
+    const std::string want = job.RunDir("unbroken_" + number);
+    ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=24"})).code, 0);
+    const std::string got = job.RunDir("broken_" + number);
+    for (const char* steps : {"train.steps=2", "train.steps=13", "train.steps=24"}) {
+      ASSERT_EQ(RunOn(job, world, With(settings, {steps})).code, 0);
+    }
+    ExpectSameRun(got, want, 24, number);
+    std::vector<double> scales;
+    for (const Json& step : OfKind(ReadMetrics(want), "step")) scales.push_back(step["loss_scale"]);
+    EXPECT_TRUE(std::is_sorted(scales.begin(), scales.begin() + 3, std::greater_equal<>()));
+    const auto skipped = OfKind(ReadMetrics(want), "skipped");
+    EXPECT_GE(skipped.size(), 4u);
+    EXPECT_GT(skipped.back()["step"].get<int>(), 13) << "none behind the last cut";
+    EXPECT_LT(skipped.front()["step"].get<int>(), 3) << "none before the first";
+    EXPECT_EQ(OfKind(ReadMetrics(got), "skipped").size(), skipped.size());
+  }
+}
+
 TEST(Resume, OverAChainOfWorldsAndStrategies) {
   Job job;
   const Strings settings = With(Full(job), {"optimizer={name: sgd, lr: 0.5, momentum: 0.9}"});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -366,6 +367,15 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   manifest.meta.step = document.At("step").Integer(0, kAny);
   manifest.meta.tokens = document.At("tokens").Integer(0, kAny);
   manifest.meta.seed = document.At("seed").Unsigned();
+  CheckpointMeta& meta = manifest.meta;
+  if (document.Has("updates")) meta.updates = document.At("updates").Integer(0, meta.step);
+  if (document.Has("skipped")) meta.skipped = document.At("skipped").Integer(0, meta.step);
+  if (document.Has("scaler")) {
+    const JsonValue scaler = document.At("scaler"), scale = scaler.At("scale");
+    const auto value = static_cast<float>(scale.Number());
+    if (!(value > 0) || !std::isfinite(value)) scale.Refuse("is no scale");
+    meta.scaler = {value, scaler.At("good_steps").Integer(0, int64_t{1} << 24)};
+  }
   manifest.meta.recipe = document.At("recipe").Text();
   manifest.meta.config = document.At("config").Text();
   if (document.Has("data")) {

@@ -4,6 +4,8 @@
 //    "format": "fsdp-train checkpoint", "version": 2,
 //    "world": 2, "shards": 2,                    of the run that wrote it; shards is F
 //    "step": 100, "tokens": 819200, "seed": 1337,
+//    "updates": 98, "skipped": 0,                steps that landed, and those that were paid for;
+//    "scaler": {"scale": 32768, "good_steps": 7},   older builds wrote none
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; older builds wrote none
@@ -58,6 +60,14 @@ struct CheckpointMeta {
   std::string config;  // The model's shape, JSON text: what a reader without the recipe needs.
   // What the run has read since its start; empty where nobody knows (an older build, an import).
   std::optional<DataFiles> data{};
+  std::optional<int64_t> updates{};  // Steps that changed the weights; empty: all (an older build).
+  int64_t skipped = 0;               // Of the others, those that train.max_skipped_steps counts.
+  struct Scaler {
+    float scale = 1;
+    int64_t good_steps = 0;
+    bool operator==(const Scaler&) const = default;
+  };
+  std::optional<Scaler> scaler{};  // Of the loss, for the next step; where one is in use.
 };
 
 struct ManifestSlice {

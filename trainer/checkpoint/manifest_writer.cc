@@ -115,6 +115,12 @@ std::string ManifestToText(const Manifest& manifest) {
   add("step", std::to_string(meta.step));
   add("tokens", std::to_string(meta.tokens));
   add("seed", std::to_string(meta.seed));
+  if (meta.updates) add("updates", std::to_string(*meta.updates));
+  if (meta.skipped > 0) add("skipped", std::to_string(meta.skipped));
+  if (meta.scaler) {
+    add("scaler", "{\"scale\": " + Dump(meta.scaler->scale) +
+                      ", \"good_steps\": " + std::to_string(meta.scaler->good_steps) + "}");
+  }
   add("recipe", Dump(meta.recipe));
   add("config", Dump(meta.config));
   if (meta.data) {

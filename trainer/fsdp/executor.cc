@@ -39,9 +39,9 @@ Layout SupportedLayout(const std::vector<SegmentShape>& segments, const WrapPoli
   Layout layout = MakeLayout(segments, policy, shards);
   for (const FlatParameter& flat : layout.flat_parameters) {
     const DTypes& d = flat.dtypes;
-    if (d.master == DType::kFloat32) continue;
+    if (d.master == DType::kFloat32 || d.master == DType::kBFloat16) continue;
     throw std::invalid_argument("[Executor] master of " + flat.name + " is " +
-                                std::string(Name(d.master)) + ", want fp32");
+                                std::string(Name(d.master)) + ", want fp32 or bf16");
   }
   return layout;
 }
@@ -157,7 +157,7 @@ void Executor::Initialize(const FillParameter& fill) {
       };
       operation.kernels.cpu = OnCpu(initialize, part);
       compute().Enqueue(std::move(operation));
-      Copy(compute(), part, memory_.masters[f].Slice(at, part.NumElements()));
+      Cast(compute(), part, memory_.masters[f].Slice(at, part.NumElements()));
     }
   }
   MastersWritten();
@@ -525,7 +525,7 @@ void Executor::Execute(const Action& action) {
       for (const int f : trainable) {
         const View &master = memory_.masters[f], &copy = memory_.compute_shards[f];
         step_->optimize(stream, {f, master, memory_.gradients[f], scalar(kCoefficient),
-                                 copy.data == master.data ? View() : copy});
+                                 copy.data == master.data || cast_in_gather() ? View() : copy});
       }
       break;
     case ActionKind::kEnd:

@@ -38,7 +38,7 @@ class Executor final : public SegmentHooks {
   // Holds references to device, model, allocator and communicators. Persistent memory is taken from
   // the allocator, in phase kPersistent, in this call and in NewShards() and NewBuffer(). The
   // communicators' mesh is MeshFor() these options, with options.communicators queues. Throws
-  // std::invalid_argument for masters that are not fp32.
+  // std::invalid_argument for masters that are neither fp32 nor bf16.
   Executor(Device& device, PhasedAllocator& allocator, Model& model, const ExecutorOptions& options,
            const MeshCommunicators& communicators);
   ~Executor() override;

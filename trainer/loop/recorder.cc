@@ -222,6 +222,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& ti
     record.tflops_per_device = rates.tflops_per_device;
     record.mfu = rates.mfu;
     // Every rank's, and the same at every moment.
+    if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
     record.memory = {planned_bytes_, planned_bytes_, planned_bytes_};
     Write(record);
     console_.Step(record, steps, meter_->TimeLeft(left));

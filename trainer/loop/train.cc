@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -168,7 +169,13 @@ class Trainer {
     CheckpointMeta meta;
     EveryRank(job_, "load", [&] { meta = checkpointer_->Load(start_.resume_from); });
     executor().MastersWritten();
-    session_->optimizer().SetUpdates(executor().compute(), meta.step);  // Each step has landed.
+    updates_ = meta.updates.value_or(meta.step);
+    skipped_ = meta.skipped;
+    session_->optimizer().SetUpdates(executor().compute(), updates_);
+    if (meta.scaler && options_.executor.mixed_precision.ScalesLoss()) {
+      scaler_ = meta.scaler;
+      executor().ResumeLossScaler({scaler_->scale, static_cast<float>(scaler_->good_steps)});
+    }
     step_ = meta.step;
     tokens_ = meta.tokens;
     seed_ = meta.seed;
@@ -252,19 +259,50 @@ class Trainer {
     tokens_ += pending.targets;
     recorder_.Step(pending.step, result, executor().Times(pending.index), tokens_,
                    options_.lr.At(pending.step));
-    if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
-      checkpointer_->Finish();  // What it saves is from before: good, or where it all began.
-      recorder_.Write(SkippedRecord{pending.step, "loss or gradient not finite"});
-      // Every rank comes here at this step; who ends first takes the store with it.
-      BeforeAllThrow(*job_.store, "train/not finite", job_.rank, job_.world);
-      throw Error(ExitCode::kNotFinite,
-                  "step " + std::to_string(pending.step) + ": loss " + Printed(result.loss) +
-                      ", gradient norm " + Printed(result.grad_norm) +
-                      ": not finite. The step changed no parameter; a lower optimizer.lr or more "
-                      "schedule.warmup_steps usually helps");
+    if (result.loss_scale > 0) {
+      scaler_ = {result.scaler.scale, static_cast<int64_t>(result.scaler.good_steps)};
+    }
+    if (std::isfinite(result.coefficient)) {
+      ++updates_;
+    } else {
+      TakeSkipped(pending.step, result);
     }
     if (result.stop > 0) stopping_ = true;
     if (result.save > 0) saving_ = true;
+  }
+
+  // Of a step that changed nothing. Throws where the run may not have another.
+  void TakeSkipped(int64_t step, const StepScalars& result) {
+    const double least = recipe_.fsdp.mixed_precision.scaler.min_scale;
+    const bool free = result.loss_scale > least;
+    SkippedRecord record{step, "loss or gradient not finite"};
+    if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
+    if (!free) ++skipped_;
+    const int64_t most = recipe_.train.max_skipped_steps;
+    const bool ends = skipped_ > most && !free;
+    if (ends)
+      checkpointer_->Finish();  // What it saves is from before: good, or where it all began.
+    recorder_.Write(record);
+    if (!ends) {
+      std::ostringstream line;
+      line << "step " << step << " changed nothing: " << record.reason;
+      if (record.loss_scale) {
+        line << ", with a loss scale of " << *record.loss_scale << "; the next is "
+             << result.scaler.scale;
+      }
+      return recorder_.Line(line.str());
+    }
+    // Every rank comes here at this step; who ends first takes the store with it.
+    BeforeAllThrow(*job_.store, "train/not finite", job_.rank, job_.world);
+    const std::string others = most > 0 ? ", as were " + std::to_string(most) +
+                                              " before it, the most that "
+                                              "train.max_skipped_steps allows"
+                                        : "";
+    throw Error(ExitCode::kNotFinite,
+                "step " + std::to_string(step) + ": loss " + Printed(result.loss) +
+                    ", gradient norm " + Printed(result.grad_norm) + ": not finite" + others +
+                    ". The step changed no parameter; a lower optimizer.lr or more "
+                    "schedule.warmup_steps usually helps");
   }
 
   void Drain() {
@@ -278,8 +316,11 @@ class Trainer {
     Recipe begun = recipe_;
     begun.run.seed = static_cast<int64_t>(seed_);
     begun.data.valid = held_out_;
-    const CheckpointMeta meta{step_,      tokens_, seed_, PrintRecipe(begun), ShapeToJson(shape_),
-                              data_.files};
+    CheckpointMeta meta{step_,      tokens_, seed_, PrintRecipe(begun), ShapeToJson(shape_),
+                        data_.files};
+    meta.updates = updates_;
+    meta.skipped = skipped_;
+    meta.scaler = scaler_;
     checkpointer_->Save(meta, /*last=*/stopping_ || step_ >= recipe_.train.steps);
     stage_ = "the beginning of a step";
   }
@@ -336,6 +377,9 @@ class Trainer {
   std::string stage_ = "the start";  // What the host is in, for messages.
   int64_t step_ = 0;                 // Issued.
   int64_t tokens_ = 0;               // Target tokens of the steps whose results have been read.
+  // Of those, too: what a checkpoint says beside.
+  int64_t updates_ = 0, skipped_ = 0;
+  std::optional<CheckpointMeta::Scaler> scaler_;
   std::deque<Pending> pending_;
   bool stopping_ = false, saving_ = false;
 };

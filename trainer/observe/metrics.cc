@@ -52,19 +52,21 @@ JsonObject Object(const StepRecord& r) {
                               .Add("optimizer", r.time.optimizer)
                               .Add("communication", r.time.communication)
                               .Add("other", r.time.other);
-  return JsonObject()
-      .Add("kind", "step")
-      .Add("step", r.step)
-      .Add("loss", r.loss)
-      .Add("grad_norm", r.grad_norm)
-      .Add("lr", r.lr)
-      .Add("tokens", r.tokens)
-      .Add("step_time_s", r.step_time_s)
-      .Add("tokens_per_s", r.tokens_per_s)
-      .Add("tflops_per_device", r.tflops_per_device)
-      .Add("mfu", r.mfu)
-      .Add("memory", memory)
-      .Add("time", time);
+  JsonObject object = JsonObject()
+                          .Add("kind", "step")
+                          .Add("step", r.step)
+                          .Add("loss", r.loss)
+                          .Add("grad_norm", r.grad_norm)
+                          .Add("lr", r.lr)
+                          .Add("tokens", r.tokens)
+                          .Add("step_time_s", r.step_time_s)
+                          .Add("tokens_per_s", r.tokens_per_s)
+                          .Add("tflops_per_device", r.tflops_per_device)
+                          .Add("mfu", r.mfu)
+                          .Add("memory", memory)
+                          .Add("time", time);
+  if (r.loss_scale) object.Add("loss_scale", r.loss_scale);
+  return object;
 }
 
 JsonObject Object(const EvalRecord& r) {
@@ -100,7 +102,10 @@ JsonObject Object(const PauseRecord& r) {
 }
 
 JsonObject Object(const SkippedRecord& r) {
-  return JsonObject().Add("kind", "skipped").Add("step", r.step).Add("reason", r.reason);
+  JsonObject object =
+      JsonObject().Add("kind", "skipped").Add("step", r.step).Add("reason", r.reason);
+  if (r.loss_scale) object.Add("loss_scale", r.loss_scale);
+  return object;
 }
 
 JsonObject Object(const EndRecord& r) {

@@ -59,7 +59,8 @@ struct StepRecord {
   double tflops_per_device = 0;
   std::optional<double> mfu{};  // 0 to 1; absent where the device's peak is unknown.
   MemoryPeaks memory{};
-  TimeParts time{};  // Mean of the steps since the last record, as step_time_s.
+  TimeParts time{};                    // Mean of the steps since the last record, as step_time_s.
+  std::optional<double> loss_scale{};  // Of that step; left out where none is in use.
 };
 struct EvalRecord {
   int64_t step = 0;
@@ -89,6 +90,7 @@ struct PauseRecord {
 struct SkippedRecord {  // The optimizer left the parameters alone.
   int64_t step = 0;
   std::string reason{};
+  std::optional<double> loss_scale{};  // Likewise.
 };
 struct EndRecord {
   std::string reason{};

@@ -249,6 +249,31 @@ std::string AdamWEpsMessage(double eps) {
   return message.str();
 }
 
+// docs/recipe.md has these rules as a table (print.cc).
+void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed) {
+  const std::string section = "fsdp.mixed_precision.", param(Name(mixed.param_dtype));
+  const auto require = [&](bool holds, const char* name, DType is, const std::string& want) {
+    rules.Require(holds, {section + name, section + "param_dtype"},
+                  section + name + " is `" + std::string(Name(is)) + "`, but with param_dtype `" +
+                      param + "` it can be " + want);
+  };
+  const auto either = [&](DType dtype) {
+    return dtype == DType::kFloat32 || dtype == mixed.param_dtype;
+  };
+  const bool whole = mixed.param_dtype == DType::kFloat32;
+  const std::string own = whole ? "`fp32` alone" : "`fp32` or `" + param + "`";
+  require(either(mixed.grad_dtype), "grad_dtype", mixed.grad_dtype, own);
+  if (!whole) require(either(mixed.reduce_dtype), "reduce_dtype", mixed.reduce_dtype, own);
+  if (mixed.param_dtype != DType::kBFloat16) {
+    require(mixed.master_dtype == DType::kFloat32, "master_dtype", mixed.master_dtype,
+            "`fp32` alone");
+  }
+  const LossScalerOptions& scaler = mixed.scaler;
+  rules.Require(scaler.min_scale <= scaler.init_scale,
+                {section + "scaler.min_scale", section + "scaler.init_scale"},
+                "the smallest scale is above the first");
+}
+
 void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null) {
   Rules rules(reader);
   const bool family_written = reader.places().count("model.family") > 0;
@@ -311,6 +336,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
       {"optimizer.momentum", "optimizer.name"},
       "optimizer.momentum belongs to `sgd`, but optimizer.name is `adamw`");
 
+  CheckPrecision(rules, recipe.fsdp.mixed_precision);
   rules.Require(recipe.fsdp.sharding_strategy != Strategy::kNoShard ||
                     recipe.fsdp.shard_size.value_or(1) == 1,
                 {"fsdp.shard_size", "fsdp.sharding_strategy"},

@@ -139,6 +139,22 @@ void AddRows(const Json& section, const std::string& prefix, std::string& text) 
   }
 }
 
+constexpr char kPrecisions[] = R"(
+### Number formats that go together
+
+Every other combination is an error: bf16 and fp16 do not mix, and gradients of fp32 parameters are
+computed in fp32.
+
+| `param_dtype` | `grad_dtype` | `reduce_dtype` | `master_dtype` | loss scale |
+|---|---|---|---|---|
+| `fp32` | `fp32` | `fp32`, `bf16`, `fp16` | `fp32` | with `reduce_dtype: fp16` |
+| `bf16` | `fp32`, `bf16` | `fp32`, `bf16` | `fp32`, `bf16` | none |
+| `fp16` | `fp32`, `fp16` | `fp32`, `fp16` | `fp32` | yes |
+
+`optimizer.state_dtype` may be `fp32` or `bf16` with each. `buffer_dtype` is `fp32`: no model has
+buffers.
+)";
+
 }  // namespace
 
 std::string PrintRecipe(const Recipe& recipe) {
@@ -195,6 +211,7 @@ What these keys do with each other is in [training.md](training.md).
     text += "\n## " + name + "\n\n" + section["description"].get<std::string>() +
             "\n\n| key | value | default | |\n|---|---|---|---|\n";
     AddRows(section, name + ".", text);
+    if (name == "fsdp") text += kPrecisions;
   }
   return text;
 }

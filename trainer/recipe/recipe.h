@@ -149,6 +149,7 @@ struct TrainRecipe {
   double grad_clip = 1.0;          // 0: off.
   Recompute activation_checkpointing = Recompute::kNone;
   std::optional<EmaRecipe> ema;
+  int64_t max_skipped_steps = 0;  // Of the run, those that a loss scaler skips apart.
 
   bool operator==(const TrainRecipe&) const = default;
 };
@@ -293,6 +294,9 @@ constexpr auto NamesOf(BackwardPrefetch) {
   return std::to_array<std::string_view>({"pre", "post", "none"});
 }
 constexpr auto NamesOf(FsdpOptions::Limiter) { return std::to_array<std::string_view>({"device"}); }
+constexpr auto NamesOf(FsdpOptions::MixedPrecision::CastIn) {
+  return std::to_array<std::string_view>({"optimizer", "gather"});
+}
 constexpr auto NamesOf(FsdpOptions::Buffers) { return std::to_array<std::string_view>({"slots"}); }
 constexpr auto NamesOf(Accumulation) {
   return std::to_array<std::string_view>({"sharded", "unsharded"});

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kAnyInteger = std::numeric_limits<int64_t>::max();
 
+Type<DType> AnyFloat() { return OneOf<DType>({"fp32", "bf16", "fp16"}, Later()); }
 Type<DType> Only32Bit() { return OneOf<DType>({"fp32"}, Later({"bf16", "fp16"})); }
 
 Type<GroupRecipe> GroupType() {
@@ -75,6 +76,10 @@ Type<TrainRecipe> TrainType() {
       Key("ema", &R::ema, Nullable(ema),
           "Keeps a moving average of the weights, sharded and saved as they are: a map with "
           "`decay`. null: none."),
+      Key("max_skipped_steps", &R::max_skipped_steps, Integer(0),
+          "Steps whose loss or gradient is not finite, and that change nothing, before the run "
+          "ends "
+          "with exit 7. Overflows of fp16 above min_scale do not count."),
   });
 }
 
@@ -147,21 +152,40 @@ Type<FsdpOptions> FsdpType() {
       Key("min_num_params", &WrapPolicy::min_num_params, Integer(1, kAnyInteger),
           "Parameters of a unit, at least; for policy size."),
   });
+  using S = LossScalerOptions;
+  const auto scaler = Map<S>({
+      Key("init_scale", &S::init_scale, Number({.above = 0, .fp32 = true}), "Of the first step."),
+      Key("growth_factor", &S::growth_factor, Number({.above = 1, .fp32 = true}),
+          "Multiplies the scale after growth_interval steps without an overflow, where that is "
+          "finite in fp32."),
+      Key("backoff_factor", &S::backoff_factor, Number({.above = 0, .below = 1, .fp32 = true}),
+          "Multiplies it after an overflow, whose step changes nothing."),
+      Key("growth_interval", &S::growth_interval, Integer(1, 1 << 24), "Steps."),
+      Key("min_scale", &S::min_scale, Number({.above = 0, .fp32 = true}),
+          "It does not fall below this one."),
+  });
   const auto mixed_precision = Map<R::MixedPrecision>({
-      Key("param_dtype", &R::MixedPrecision::param_dtype,
-          OneOf<DType>({"fp32", "bf16"}, Later({"fp16"})),
+      Key("param_dtype", &R::MixedPrecision::param_dtype, AnyFloat(),
           "Of gathered parameters and of compute: activations are of it, sums, statistics and the "
           "loss are fp32."),
-      Key("grad_dtype", &R::MixedPrecision::grad_dtype, Only32Bit(), "Of unsharded gradients."),
-      Key("reduce_dtype", &R::MixedPrecision::reduce_dtype, Only32Bit(),
-          "Of gradients on the wire."),
-      Key("master_dtype", &R::MixedPrecision::master_dtype, Only32Bit(),
-          "Of the parameters that the optimizer updates."),
+      Key("grad_dtype", &R::MixedPrecision::grad_dtype, AnyFloat(),
+          "Of unsharded gradients. Those of a shard are fp32."),
+      Key("reduce_dtype", &R::MixedPrecision::reduce_dtype, AnyFloat(),
+          "Of gradients on the wire. They are added in fp32, in the order of ranks."),
+      Key("master_dtype", &R::MixedPrecision::master_dtype, OneOf<DType>({"fp32", "bf16"}, Later()),
+          "Of the parameters that the optimizer updates. bf16 is rounded stochastically."),
       Key("buffer_dtype", &R::MixedPrecision::buffer_dtype, Only32Bit(),
           "Of buffers that are no parameters."),
       Key("keep_fp32", &R::MixedPrecision::keep_fp32, ListOf(Text()),
           "Parameters that stay fp32 throughout: globs over the names that parameters have in "
           "Hugging Face files."),
+      Key("cast", &R::MixedPrecision::cast, OneOf<R::MixedPrecision::CastIn>(),
+          "What makes parameters of param_dtype from the masters; the bits are the same. "
+          "optimizer: "
+          "the update, which keeps a copy. gather: what brings a unit into its slot; no copy."),
+      Key("scaler", &R::MixedPrecision::scaler, scaler,
+          "Of the loss, so that gradients in fp16 are no zeros. Read where param_dtype, grad_dtype "
+          "or reduce_dtype is fp16."),
   });
   const auto cpu_offload = Map<R::CpuOffload>({
       Key("params", &R::CpuOffload::params, OnlyFalse(), "Parameter shards in host memory."),

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -179,6 +180,31 @@ TEST(ManifestTest, SaysWhatTheRunHasRead) {
            {R"({"train": [{"path": "a", "bytes": 1, "hash": "0"}], "valid": []})",
             "data.train[0].hash: want 16 hexadecimal digits"}}) {
     EXPECT_NE(edited(data).find(want), std::string::npos) << edited(data);
+  }
+}
+
+TEST(ManifestTest, KeepsWhatSkippedStepsLeave) {
+  Manifest manifest = Small();
+  EXPECT_EQ(ParseManifest(ManifestToText(manifest), "").meta.updates, std::nullopt);
+  manifest.meta.updates = 3;
+  manifest.meta.skipped = 2;
+  manifest.meta.scaler = {.scale = 0.1f, .good_steps = 1999};
+  const CheckpointMeta got = ParseManifest(ManifestToText(manifest), "").meta;
+  EXPECT_EQ(got.updates, 3);
+  EXPECT_EQ(got.skipped, 2);
+  EXPECT_EQ(got.scaler, manifest.meta.scaler);
+
+  const auto edited = [](const char* key, const char* value) {
+    return ErrorOf(Edit([&](Json& j) { j[key] = Json::parse(value); }));
+  };
+  EXPECT_EQ(edited("scaler", R"({"scale": 65536, "good_steps": 0})"), "");
+  for (const auto& [key, value, want] : std::initializer_list<std::array<const char*, 3>>{
+           {"updates", "6", "updates: want an integer"},
+           {"skipped", "-1", "skipped: want an integer"},
+           {"scaler", R"({"scale": 0, "good_steps": 0})", "scaler.scale: is no scale"},
+           {"scaler", R"({"scale": 1e39, "good_steps": 0})", "scaler.scale: is no scale"},
+           {"scaler", R"({"scale": 1})", "scaler: has no good_steps"}}) {
+    EXPECT_NE(edited(key, value).find(want), std::string::npos) << edited(key, value);
   }
 }
 

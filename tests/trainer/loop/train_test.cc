@@ -232,6 +232,53 @@ TEST(NotFiniteTest, IsNeverSaved) {
   }
 }
 
+constexpr char kHalf[] =
+    "fsdp.mixed_precision={param_dtype: fp16, grad_dtype: fp16, reduce_dtype: fp16, "
+    "scaler: {init_scale: 1.0e+18, min_scale: ";
+
+// Each halves the scale, and a run is there to the end; all but those at the floor are free.
+TEST(NotFiniteTest, OverflowsOfFp16AreFreeAboveTheFloor) {
+  for (const int world : {1, 3}) {
+    const std::string run = FreshDirectory("overflow_fp16");
+    EXPECT_EQ(
+        Train(world, Tiny(run, {"train.steps=60", "log.every=1", std::string(kHalf) + "1}}"})),
+        Strings(world, "0 "));
+    const auto skipped = Records(run, "skipped"), steps = Records(run, "step");
+    ASSERT_EQ(steps.size(), 60u);
+    ASSERT_GT(skipped.size(), 20u);
+    ASSERT_LT(skipped.size(), 60u);
+    for (size_t i = 0; i < 20; ++i) {  // Between later ones there may be good steps.
+      EXPECT_EQ(skipped[i]["step"], i + 1);
+      EXPECT_EQ(skipped[i]["loss_scale"], std::ldexp(static_cast<double>(1.0e+18f), -int(i)));
+      EXPECT_TRUE(steps[i]["grad_norm"].is_null());
+      EXPECT_TRUE(steps[i]["loss"].is_number());  // Unscaled, and that of the first weights.
+    }
+    EXPECT_TRUE(steps.back()["grad_norm"].is_number());
+    EXPECT_EQ(steps.back()["loss_scale"], skipped.back()["loss_scale"].get<double>() / 2);
+  }
+}
+
+TEST(NotFiniteTest, TheOthersAreCountedOverTheRun) {
+  for (const int world : {1, 3}) {
+    const std::string run = FreshDirectory("paid");
+    const auto until = [&](const char* steps, const char* most) {
+      return Train(
+          world,
+          Tiny(run, {std::string("train={steps: ") + steps + ", max_skipped_steps: " + most + "}",
+                     "checkpoint={every: 1, keep_last: 0}", std::string(kHalf) + "1.0e+18}}"}));
+    };
+    EXPECT_EQ(until("2", "3"), Strings(world, "0 "));
+    ExpectEnd(until("9", "3"), "7",
+              {"step 4: loss ",
+               ": not finite, as were 3 before it, the most that "
+               "train.max_skipped_steps allows. The step changed no parameter"});
+    EXPECT_EQ(Records(run, "skipped").size(), 4u);
+    // Nothing of the step that was one too many, or of what was in the air behind it.
+    EXPECT_EQ(*FindLatestCheckpoint(run + "/checkpoints"), run + "/checkpoints/step_3");
+    ExpectEnd(until("9", "0"), "7", {"step 4: loss "});
+  }
+}
+
 TEST(NotFiniteTest, IsSaidWithoutACheckpoint) {
   for (const int world : {1, 3}) {
     ExpectEnd(Train(world, Tiny(FreshDirectory("unsaved"), {"train.steps=1", kOverflow})), "7",

@@ -201,12 +201,22 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:17: fsdp.limiter: `host`: not in this version (want `device`)"},
         {"LaterBuffers", "fsdp: {buffers: caching}",
          "r.yaml:3:17: fsdp.buffers: `caching`: not in this version (want `slots`)"},
-        {"LaterDtype", "fsdp: {mixed_precision: {param_dtype: fp16}}",
-         "r.yaml:3:39: fsdp.mixed_precision.param_dtype: `fp16`: not in this version (want "
-         "`fp32` or `bf16`)"},
-        {"LaterReduceDtype", "fsdp: {mixed_precision: {reduce_dtype: bf16}}",
-         "r.yaml:3:40: fsdp.mixed_precision.reduce_dtype: `bf16`: not in this version (want "
-         "`fp32`)"},
+        {"GradDtypeOfFp32", "fsdp: {mixed_precision: {grad_dtype: bf16}}",
+         "r.yaml:3:38: fsdp.mixed_precision.grad_dtype: fsdp.mixed_precision.grad_dtype is `bf16`, "
+         "but with param_dtype `fp32` it can be `fp32` alone"},
+        {"ReduceDtypeOfBf16",
+         "fsdp: {mixed_precision: {param_dtype: bf16, grad_dtype: bf16, reduce_dtype: fp16}}",
+         "r.yaml:3:77: fsdp.mixed_precision.reduce_dtype: fsdp.mixed_precision.reduce_dtype is "
+         "`fp16`, but with param_dtype `bf16` it can be `fp32` or `bf16`"},
+        {"ScaleBelowItsFloor", "fsdp: {mixed_precision: {scaler: {init_scale: 0.5}}}",
+         "r.yaml:3:47: fsdp.mixed_precision.scaler.init_scale: the smallest scale is above the "
+         "first"},
+        {"Fp16Master", "fsdp: {mixed_precision: {master_dtype: fp16}}",
+         "r.yaml:3:40: fsdp.mixed_precision.master_dtype: want `fp32` or `bf16`, got the text "
+         "`fp16`"},
+        {"Bf16MasterOfFp32", "fsdp: {mixed_precision: {master_dtype: bf16}}",
+         "r.yaml:3:40: fsdp.mixed_precision.master_dtype: fsdp.mixed_precision.master_dtype is "
+         "`bf16`, but with param_dtype `fp32` it can be `fp32` alone"},
         {"LaterOffload", "fsdp: {cpu_offload: {params: true}}",
          "r.yaml:3:30: fsdp.cpu_offload.params: `true`: not in this version"},
         // Settings against each other.

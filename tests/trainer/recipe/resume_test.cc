@@ -121,6 +121,8 @@ TEST(ResumeDifferences, AreAsDocsTrainingSays) {
                                    "data.valid.fraction=0.5",
                                    "data.valid=null",
                                    "train.steps=7",
+                                   "train.max_skipped_steps=7",
+                                   "optimizer.state_dtype=bf16",
                                    "train.micro_batch_size=7",
                                    "train.global_batch_size=7",
                                    "train.grad_clip=7",

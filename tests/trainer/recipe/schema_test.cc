@@ -116,7 +116,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_TRUE(optimizer["properties"]["groups"]["items"]["properties"].contains("lr_scale"));
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
-  for (const char* word : {"\"t5\"", "\"host\"", "caching", "fp16", "images", "cuda", "longrope"}) {
+  for (const char* word : {"\"t5\"", "\"host\"", "caching", "8bit", "images", "cuda", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -388,6 +388,12 @@ void Reconcile(Json& recipe) {
   if (recipe["train"]["ema"].is_null()) recipe["eval"]["ema"] = false;
   if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
   Json& fsdp = recipe["fsdp"];
+  Json& mixed = fsdp["mixed_precision"];
+  for (const char* other : {"grad_dtype", "reduce_dtype", "master_dtype"}) {
+    mixed[other] = mixed["param_dtype"] == "bf16" && mixed[other] == "bf16" ? "bf16" : "fp32";
+  }
+  mixed["scaler"].update(Json{{"init_scale", 3.5}, {"min_scale", 0.25}});
+  mixed["scaler"]["backoff_factor"] = 0.5;
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
     fsdp["reshard_after_forward"] = nullptr;
