@@ -23,14 +23,17 @@ struct ProbabilityDraws {
 };
 
 // One sample's head of queries, with the keys and values of its group.
-struct AttentionHead {
-  const float *q, *k, *v;
+template <typename T>
+struct BasicAttentionHead {
+  const T *q, *k, *v;
   const int32_t* positions;  // [seq]
   int64_t q_stride, k_stride, v_stride, out_stride;
   int64_t seq, head_dim;
   bool drops = false;
   ProbabilityDraws drop = {};
 };
+
+using AttentionHead = BasicAttentionHead<float>;
 
 struct AttentionKernels {
   // out: rows out_stride apart. lse: [seq].
