@@ -14,9 +14,15 @@
 // q, k, v and their gradients are heads of tensors (heads.h), of one tensor or of several: GPT-2's
 // c_attn gives [batch, seq, 3 heads, head_dim]. The heads of k divide those of q; v has those of k.
 // out, dout: [batch, seq, heads of q, head_dim]. All of these are fp32, bf16 or fp16, of one dtype;
-// lse: [batch, heads of q, seq], fp32. Computed in fp32, each result rounded once; backward reads
-// `out` as it was rounded. positions: int32 [batch, seq], 0 at a row's begin, and from there one
-// more from token to token or 0 again: whoever loads a batch has seen to it (data/check_row.h).
+// lse: [batch, heads of q, seq], fp32. fp16 is converted exactly, all is computed in fp32, and each
+// result is rounded once. Of bf16, products are of two bf16 (gemm.h) and their sums fp32, so what a
+// product reads of m, p and ds is rounded to bf16: forward m exp(s - max), where max is that of the
+// keys up to the end of a tile; backward m p, whose p = exp(s - lse), and ds. All else is fp32: s,
+// which is scaled behind its product, the maxima, the sums, in which nothing is rounded, lse, p in
+// ds, dout . out. Each result is rounded once, and backward reads `out` as it was rounded. No bit
+// depends on the instruction set.
+// positions: int32 [batch, seq], 0 at a row's begin, and from there one more from token to token or
+// 0 again: whoever loads a batch has seen to it (data/check_row.h).
 // head_dim <= 256; batch and seq may be anything. Backward needs q, k, v, out and lse. One thread
 // computes a sample's head from beginning to end, in backward all of a group one after the other:
 // no result depends on the number of threads. With dropout there is nothing more to save: m is
@@ -42,9 +48,10 @@ struct AttentionDims {
 
 // Bytes of the workspaces for q of this dtype on this device (never kSim). A CPU needs none: what
 // it makes of a tile of queries, dout . out among it, it makes once and uses up at once, in up to 9
-// tiles of 48 x head_dim floats on the stack of a compute thread; dk and dv add up in place. Beside
-// bf16 and fp16 a compute thread holds a head's rows as floats while it is at them: 4 seq head_dim
-// of them forward and 8 backward, the sums for dk and dv among them.
+// tiles of 48 x head_dim floats on the stack of a compute thread; dk and dv of fp32 add up in
+// place. For bf16 and fp16 a compute thread has memory outside the plan and keeps it: for bf16 k
+// and v as products read them, 4 seq head_dim bytes forward and 14 backward, the sums for dk and dv
+// among them (without AVX512_BF16 8 and 20); for fp16 a head's rows as floats, 16 and 32.
 int64_t AttentionForwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
 int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
 

@@ -1,8 +1,10 @@
 #include "trainer/ops/cpu/attention_cpu.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/cpu/gemm_pairs.h"
 #include "trainer/ops/cpu/head_rows.h"
 #include "trainer/ops/cpu/isa.h"
 
@@ -13,6 +15,11 @@ static_assert(kMaxHeadDim == kAttentionMaxHeadDim);
 
 const AttentionKernels& Kernels() { return ForThisCpu(kAttentionAvx2, kAttentionAvx512); }
 
+const AttentionKernelsBf16& KernelsBf16() {
+  return MultiplyPairs() ? kAttentionPairs
+                         : ForThisCpu(kAttentionFloatsAvx2, kAttentionFloatsAvx512);
+}
+
 // Of sample 0's head 0, its key left out.
 ProbabilityDraws Draws(const AttentionDropout& dropout) {
   if (dropout.rate == 0) return {};
@@ -22,12 +29,14 @@ ProbabilityDraws Draws(const AttentionDropout& dropout) {
 }
 
 // Of q, and of the k and v of its group.
+template <typename T>
 struct QkvRows {
-  HeadRows<const float> q, k, v;
+  HeadRows<const T> q, k, v;
 };
 
-AttentionHead HeadOf(const AttentionDims& dims, const AttentionInputs& in, int64_t sample,
-                     int64_t head, const QkvRows& rows, int64_t out_stride) {
+template <typename T>
+BasicAttentionHead<T> HeadOf(const AttentionDims& dims, const AttentionInputs& in, int64_t sample,
+                             int64_t head, const QkvRows<T>& rows, int64_t out_stride) {
   const bool drops = in.dropout.rate > 0;
   ProbabilityDraws drop = Draws(in.dropout);
   if (drops) {
@@ -58,18 +67,68 @@ int64_t LseOffset(const AttentionDims& dims, int64_t sample, int64_t head) {
   return (sample * dims.heads + head) * dims.seq;
 }
 
+// The rows of a head of bf16, where they lie.
+template <typename AnyView>
+auto RowsBf16(const BasicHeads<AnyView>& heads, int64_t sample, int64_t head) {
+  auto* const data = heads.tensor.template As<uint16_t>() + HeadBegin(heads, sample, head);
+  return HeadRows<std::remove_pointer_t<decltype(data + 0)>>{data, heads.stride()};
+}
+
+QkvRows<uint16_t> QkvBf16(const AttentionInputs& in, int64_t sample, int64_t head,
+                          int64_t kv_head) {
+  return {RowsBf16(in.q, sample, head), RowsBf16(in.k, sample, kv_head),
+          RowsBf16(in.v, sample, kv_head)};
+}
+
+void ForwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                 const Heads& out, float* lse) {
+  const AttentionKernelsBf16& kernels = KernelsBf16();
+  pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
+    RowBuffers memory(DType::kBFloat16, 1, kernels.forward_memory(dims.seq, dims.head_dim));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
+      const HeadRows<uint16_t> to = RowsBf16(out, sample, h);
+      kernels.forward(HeadOf(dims, in, sample, h, QkvBf16(in, sample, h, kv_head), to.stride),
+                      i == begin || h % dims.group() == 0, memory[0], to.data,
+                      lse + LseOffset(dims, sample, h));
+    }
+  });
+}
+
+void BackwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                  const ConstHeads& out, const float* lse, const ConstHeads& dout,
+                  const AttentionGradients& gradients) {
+  const AttentionKernelsBf16& kernels = KernelsBf16();
+  const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
+  pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
+    RowBuffers memory(DType::kBFloat16, 1, kernels.backward_memory(dims.seq, dims.head_dim));
+    for (int64_t i = begin * dims.group(); i < end * dims.group(); ++i) {
+      const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
+      const HeadRows<const uint16_t> o = RowsBf16(out, sample, h), d = RowsBf16(dout, sample, h);
+      kernels.backward(HeadOf(dims, in, sample, h, QkvBf16(in, sample, h, kv_head), o.stride),
+                       h % dims.group() == 0, (h + 1) % dims.group() == 0, memory[0], o.data,
+                       lse + LseOffset(dims, sample, h), d.data, RowsBf16(gradients.q, sample, h),
+                       RowsBf16(gradients.k, sample, kv_head),
+                       RowsBf16(gradients.v, sample, kv_head));
+    }
+  });
+}
+
 }  // namespace
 
 void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
                          const View& out_view, const View& lse) {
   const Heads out = AllHeads(dims, out_view);
+  if (out_view.dtype == DType::kBFloat16) {
+    return ForwardBf16(pool, dims, in, out, lse.As<float>());
+  }
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
     RowBuffers buffers(out_view.dtype, 4, dims.seq * dims.head_dim);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
-      const QkvRows rows{ReadHead(in.q, sample, h, dims.seq, buffers[0]),
-                         ReadHead(in.k, sample, kv_head, dims.seq, buffers[1]),
-                         ReadHead(in.v, sample, kv_head, dims.seq, buffers[2])};
+      const QkvRows<float> rows{ReadHead(in.q, sample, h, dims.seq, buffers[0]),
+                                ReadHead(in.k, sample, kv_head, dims.seq, buffers[1]),
+                                ReadHead(in.v, sample, kv_head, dims.seq, buffers[2])};
       const HeadRows<float> to = HeadToWrite(out, sample, h, buffers[3]);
       Kernels().forward(HeadOf(dims, in, sample, h, rows, to.stride), to.data,
                         lse.As<float>() + LseOffset(dims, sample, h));
@@ -82,6 +141,9 @@ void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const Att
                           const ConstView& out_view, const ConstView& lse,
                           const ConstView& dout_view, const AttentionGradients& gradients) {
   const ConstHeads out = AllHeads(dims, out_view), dout = AllHeads(dims, dout_view);
+  if (out_view.dtype == DType::kBFloat16) {
+    return BackwardBf16(pool, dims, in, out, lse.As<float>(), dout, gradients);
+  }
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
     RowBuffers buffers(out_view.dtype, 8, dims.seq * dims.head_dim);
@@ -93,7 +155,7 @@ void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const Att
       const HeadRows<float> dv = HeadToWrite(gradients.v, sample, kv_head, buffers[3]);
       for (int64_t g = 0; g < dims.group(); ++g) {
         const int64_t h = kv_head * dims.group() + g;
-        const QkvRows rows{ReadHead(in.q, sample, h, dims.seq, buffers[4]), k, v};
+        const QkvRows<float> rows{ReadHead(in.q, sample, h, dims.seq, buffers[4]), k, v};
         const HeadRows<const float> o = ReadHead(out, sample, h, dims.seq, buffers[5]);
         const HeadRows<const float> d = ReadHead(dout, sample, h, dims.seq, buffers[6]);
         const HeadRows<float> dq = HeadToWrite(gradients.q, sample, h, buffers[7]);

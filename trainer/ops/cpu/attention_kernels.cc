@@ -1,5 +1,6 @@
 #include "trainer/ops/cpu/attention_kernels.h"
 
+#include "trainer/ops/cpu/attention_bf16.h"
 #include "trainer/ops/cpu/attention_tile.h"
 #include "trainer/ops/cpu/isa.h"
 
@@ -154,5 +155,6 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
 }  // namespace
 
 const AttentionKernels FSDP_ISA(kAttention) = {ForwardHead, BackwardHead};
+const AttentionKernelsBf16 FSDP_ISA(kAttentionFloats) = kBf16<SwappedFloats>;
 
 }  // namespace fsdp

@@ -34,6 +34,7 @@ struct BasicAttentionHead {
 };
 
 using AttentionHead = BasicAttentionHead<float>;
+using AttentionHeadBf16 = BasicAttentionHead<uint16_t>;  // Bits of bf16.
 
 struct AttentionKernels {
   // out: rows out_stride apart. lse: [seq].
@@ -44,6 +45,25 @@ struct AttentionKernels {
 };
 
 extern const AttentionKernels kAttentionAvx2, kAttentionAvx512;
+
+// The same of bf16, with products of bf16 (gemm_pairs.h): the first two with fused multiply-adds of
+// floats, the third, for processors with AVX512_BF16 alone, with its instruction. All three give
+// the same bits.
+struct AttentionKernelsBf16 {
+  // Floats of memory that a head takes: what is made of k and v once for the heads of a group, and
+  // in backward the sums for dk and dv.
+  int64_t (*forward_memory)(int64_t seq, int64_t head_dim);
+  int64_t (*backward_memory)(int64_t seq, int64_t head_dim);
+  // `first`: memory holds nothing of the head's k and v yet.
+  void (*forward)(const AttentionHeadBf16& head, bool first, float* memory, uint16_t* out,
+                  float* lse);
+  // dk and dv are written, rounded, behind the `last` head of a group.
+  void (*backward)(const AttentionHeadBf16& head, bool first, bool last, float* memory,
+                   const uint16_t* out, const float* lse, const uint16_t* dout,
+                   HeadRows<uint16_t> dq, HeadRows<uint16_t> dk, HeadRows<uint16_t> dv);
+};
+
+extern const AttentionKernelsBf16 kAttentionFloatsAvx2, kAttentionFloatsAvx512, kAttentionPairs;
 
 }  // namespace fsdp
 

@@ -1,0 +1,108 @@
+// The kernels of attention in bf16, against each other: every instruction set gives the same bits.
+#include "trainer/ops/cpu/attention_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/testing/numeric.h"
+#include "trainer/core/dtype.h"
+#include "trainer/ops/cpu/isa.h"
+#include "trainer/runtime/thread_pool.h"
+
+namespace fsdp {
+namespace {
+
+struct Case {
+  int64_t seq, head_dim;
+  int64_t document = 0;  // Tokens of each; 0: one.
+  double rate = 0;       // Of dropout.
+};
+
+std::string Name(const Case& c) {
+  return std::to_string(c.seq) + " x " + std::to_string(c.head_dim) + ", documents of " +
+         std::to_string(c.document) + ", dropout " + std::to_string(c.rate);
+}
+
+std::vector<uint16_t> RandomBf16(Random& random, int64_t n) {
+  std::vector<uint16_t> bits;
+  for (const double x : random.Vector(n, -2, 2)) {
+    bits.push_back(BFloat16(static_cast<float>(x)).bits);
+  }
+  return bits;
+}
+
+// Everything that a group of two heads leaves.
+std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c) {
+  constexpr int64_t kHeads = 2;
+  Random random(5, DType::kFloat32);
+  const int64_t size = c.seq * c.head_dim, stride = kHeads * c.head_dim;
+  const std::vector<uint16_t> q = RandomBf16(random, kHeads * size), k = RandomBf16(random, size),
+                              v = RandomBf16(random, size),
+                              dout = RandomBf16(random, kHeads * size);
+  std::vector<int32_t> positions;
+  for (int64_t i = 0; i < c.seq; ++i) {
+    positions.push_back(static_cast<int32_t>(c.document > 0 ? i % c.document : i));
+  }
+  std::vector<uint16_t> out(kHeads * size), dq(kHeads * size), dk(size), dv(size);
+  std::vector<float> lse(kHeads * c.seq);
+  // Nobody may look at what is there before.
+  const auto memory = [](int64_t floats) { return std::vector<float>(floats, __builtin_nanf("")); };
+  std::vector<float> forward = memory(kernels.forward_memory(c.seq, c.head_dim));
+  std::vector<float> backward = memory(kernels.backward_memory(c.seq, c.head_dim));
+  const auto head = [&](int64_t h) {
+    AttentionHeadBf16 head{.q = q.data() + h * c.head_dim,
+                           .k = k.data(),
+                           .v = v.data(),
+                           .positions = positions.data(),
+                           .q_stride = stride,
+                           .k_stride = c.head_dim,
+                           .v_stride = c.head_dim,
+                           .out_stride = stride,
+                           .seq = c.seq,
+                           .head_dim = c.head_dim,
+                           .drops = c.rate > 0};
+    head.drop = {.threshold = static_cast<uint32_t>(c.rate * 0x1p32),
+                 .scale = static_cast<float>(1 / (1 - c.rate)),
+                 .site = 3,
+                 .head = static_cast<uint32_t>(h),
+                 .key = {7, 9}};
+    return head;
+  };
+  for (int64_t h = 0; h < kHeads; ++h) {
+    kernels.forward(head(h), h == 0, forward.data(), out.data() + h * c.head_dim,
+                    lse.data() + h * c.seq);
+  }
+  for (int64_t h = 0; h < kHeads; ++h) {
+    kernels.backward(head(h), h == 0, h + 1 == kHeads, backward.data(), out.data() + h * c.head_dim,
+                     lse.data() + h * c.seq, dout.data() + h * c.head_dim,
+                     {dq.data() + h * c.head_dim, stride}, {dk.data(), c.head_dim},
+                     {dv.data(), c.head_dim});
+  }
+  std::vector<uint16_t> all(2 * lse.size());
+  std::memcpy(all.data(), lse.data(), lse.size() * sizeof(float));
+  for (const auto* part : {&out, &dq, &dk, &dv}) all.insert(all.end(), part->begin(), part->end());
+  return all;
+}
+
+TEST(AttentionKernels, EveryInstructionSetGivesTheSameBits) {
+  if (!UseAvx512()) GTEST_SKIP() << "this processor has no AVX-512";
+  FlushSubnormals();
+  std::vector<Case> cases = {{131, 64, 50}, {131, 40, 1}, {100, 64, 0, 0.2}, {75, 33, 30, 0.5}};
+  for (const int64_t seq : {1, 2, 5, 31, 47, 48, 49, 97, 150}) {
+    for (const int64_t dim : {1, 2, 15, 16, 37, 64, 80, 255, 256}) cases.push_back({seq, dim});
+  }
+  for (const Case& c : cases) {
+    const std::vector<uint16_t> want = Results(kAttentionFloatsAvx2, c);
+    EXPECT_EQ(Results(kAttentionFloatsAvx512, c), want) << Name(c);
+    if (UseAvx512Bf16()) {
+      EXPECT_EQ(Results(kAttentionPairs, c), want) << Name(c);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
