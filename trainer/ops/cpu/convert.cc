@@ -2,6 +2,11 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
+
+#include "trainer/ops/cpu/convert_bf16_kernels.h"
+#include "trainer/ops/cpu/isa.h"
+
 namespace fsdp {
 namespace {
 
@@ -17,28 +22,41 @@ void ConvertHalf(const From* x, int64_t n, To* y) {
   }
 }
 
-// BFloat16(x) in the lower half of each lane.
+// BFloat16(x), of what is no NaN, in the lower half of each lane.
 __m256i RoundedToBFloat16(__m256 x) {
   const __m256i u = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  const __m256i nan = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-  const __m256 chosen = _mm256_blendv_ps(_mm256_castsi256_ps(rounded), _mm256_castsi256_ps(nan),
-                                         _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  return _mm256_srli_epi32(_mm256_castps_si256(chosen), 16);
+  const __m256i half = _mm256_set1_epi32(0x7fff);
+  return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, half), odd), 16);
 }
+
+// 16 of them, or as many as are left.
+void ConvertSixteen(const float* x, int64_t n, BFloat16* y) {
+  if (n >= 16) {
+    const __m256 low = _mm256_loadu_ps(x), high = _mm256_loadu_ps(x + 8);
+    if (_mm256_movemask_ps(_mm256_cmp_ps(low, high, _CMP_UNORD_Q)) == 0) {
+      const __m256i halves = _mm256_packus_epi32(RoundedToBFloat16(low), RoundedToBFloat16(high));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), _mm256_permute4x64_epi64(halves, 0xd8));
+      return;
+    }
+  }
+  for (int64_t i = 0; i < std::min<int64_t>(n, 16); ++i) y[i] = BFloat16(x[i]);
+}
+
+constexpr int64_t kCall = 64;  // What is worth one.
 
 }  // namespace
 
-// gcc packs what it chooses from before it chooses: a third slower.
+// gcc packs what it chooses from before it chooses: a third slower. To choose where there is a NaN
+// at all takes three quarters of the time of choosing in each lane, the instruction half.
 void Convert(const float* x, int64_t n, BFloat16* y) {
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const __m256i halves = _mm256_packus_epi32(RoundedToBFloat16(_mm256_loadu_ps(x + i)),
-                                               RoundedToBFloat16(_mm256_loadu_ps(x + i + 8)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i), _mm256_permute4x64_epi64(halves, 0xd8));
+  static_assert(sizeof(BFloat16) == sizeof(uint16_t));
+  for (int64_t i = 0; i < n; i += 16) {
+    if (n - i >= kCall && UseAvx512Bf16()) {
+      i += ConvertBf16(x + i, n - i, reinterpret_cast<uint16_t*>(y + i));
+    }
+    ConvertSixteen(x + i, n - i, y + i);
   }
-  for (; i < n; ++i) y[i] = BFloat16(x[i]);
 }
 
 void Convert(const BFloat16* x, int64_t n, float* y) {

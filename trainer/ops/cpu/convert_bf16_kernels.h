@@ -1,0 +1,15 @@
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_CONVERT_BF16_KERNELS_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_CONVERT_BF16_KERNELS_H_
+
+#include <cstdint>
+
+namespace fsdp {
+
+// y[i] = the bits of BFloat16(x[i]) by the processor's own instruction, for processors with
+// AVX512_BF16 alone: of the first so many as are returned. It stops before 16 with a subnormal
+// number among them, and before a last few.
+int64_t ConvertBf16(const float* x, int64_t n, uint16_t* y);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_CONVERT_BF16_KERNELS_H_
