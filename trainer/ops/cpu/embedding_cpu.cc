@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kCacheLine = 16;  // Floats.
 
-// table[ids[i], :] += dy[i, :] where either is not fp32. A row of the table that several rows of dy
-// are added to takes their sum, rounded once: so dy is read by the rows of the table.
+// table[ids[i], :] += dy[i, :] where the table is not fp32. A row of it that several rows of dy are
+// added to takes their sum, rounded once: so dy is read by the rows of the table.
 void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, const ConstView& dy,
                 const View& table) {
   static thread_local std::vector<int32_t> order;  // Kept: a step allocates nothing.
@@ -37,8 +37,6 @@ void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, c
     });
   });
 }
-
-bool IsFloat(const std::optional<View>& view) { return !view || view->dtype == DType::kFloat32; }
 
 }  // namespace
 
@@ -71,21 +69,27 @@ void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& s, const Const
                           const std::optional<View>& dwte, const std::optional<View>& dwpe) {
   const int32_t* const tokens = token_ids.As<int32_t>();
   const int32_t* const positions = DataOrNull<int32_t>(position_ids);
-  if (dy.dtype != DType::kFloat32 || !IsFloat(dwte) || !IsFloat(dwpe)) {
-    if (dwte) AddToTable(pool, s, tokens, dy, *dwte);
-    if (dwpe) AddToTable(pool, s, positions, dy, *dwpe);
-    return;
-  }
+  const auto is_float = [](const std::optional<View>& table) {
+    return table && table->dtype == DType::kFloat32;
+  };
+  if (dwte && !is_float(dwte)) AddToTable(pool, s, tokens, dy, *dwte);
+  if (dwpe && !is_float(dwpe)) AddToTable(pool, s, positions, dy, *dwpe);
+  float* const token_table = is_float(dwte) ? dwte->As<float>() : nullptr;
+  float* const position_table = is_float(dwpe) ? dwpe->As<float>() : nullptr;
+  if (token_table == nullptr && position_table == nullptr) return;
   // Split by columns: two rows with one token must not be added by two threads.
   pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {
-    const auto add = [&](const float* in, float* to) {
-#pragma omp simd
-      for (int64_t j = begin; j < end; ++j) to[j] += in[j];
-    };
+    FloatPiece buffer;
     for (int64_t i = 0; i < s.rows; ++i) {
-      const float* in = dy.As<float>() + i * s.cols;
-      if (dwte) add(in, dwte->As<float>() + tokens[i] * s.cols);
-      if (dwpe) add(in, dwpe->As<float>() + positions[i] * s.cols);
+      ForEachPiece(dy.dtype, begin, end, [&](int64_t col, int64_t n) {
+        const float* in = ReadFloats(dy, i * s.cols + col, n, buffer);
+        const auto add = [&](float* to) {
+#pragma omp simd
+          for (int64_t j = 0; j < n; ++j) to[j] += in[j];
+        };
+        if (token_table != nullptr) add(token_table + tokens[i] * s.cols + col);
+        if (position_table != nullptr) add(position_table + positions[i] * s.cols + col);
+      });
     }
   });
 }
