@@ -34,7 +34,12 @@ struct SwappedFloats {
     to[0] = static_cast<Step>(odd) << 16;
     to[step] = static_cast<Step>(even) << 16;
   }
-  // The same of kLanes pairs, of floats that are rounded.
+  // n pairs one after another.
+  static FSDP_ALWAYS_INLINE void PutPairs(const uint16_t* from, int64_t n, Step* to) {
+#pragma omp simd
+    for (int64_t e = 0; e < n; ++e) Put(from[2 * e], from[2 * e + 1], to + kPair * e, 1);
+  }
+  // kLanes pairs of floats that are rounded, with steps apart as in Put().
   static FSDP_ALWAYS_INLINE void Round(Vector even, Vector odd, Step* to, int64_t step) {
     StoreVector(to, (Vector)RoundedToBf16(odd));
     StoreVector(to + step, (Vector)RoundedToBf16(even));
@@ -61,10 +66,7 @@ void PackRows(const Element* from, int64_t stride, int64_t rows, int64_t cols,
   for (int64_t r = 0; r < rows; ++r) {
     const Element* x = from + r * stride;
     typename Factor::Step* row = to + r * ld;
-#pragma omp simd
-    for (int64_t e = 0; e < cols / 2; ++e) {
-      Factor::Put(x[2 * e], x[2 * e + 1], row + e * Factor::kPair, 1);
-    }
+    Factor::PutPairs(x, cols / 2, row);
     if (cols % 2 != 0) Factor::Put(x[cols - 1], 0, row + cols / 2 * Factor::kPair, 1);
   }
   for (int64_t i = rows * ld; i < RoundUp(rows, kRows) * ld; ++i) to[i] = 0;
@@ -113,11 +115,18 @@ void PackByQueries(const Tile& tile, float* st, typename Factor::Step* to) {
 
 // to[i] = scale from[i], rounded. `from` may be read to a multiple of kUnit.
 void StoreRow(const float* from, float scale, int64_t n, Element* to) {
-  typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const Bits rounded = RoundedToBf16(scale * LoadVector(from + i));
-    const Halves halves = __builtin_convertvector(rounded >> 16, Halves);
-    __builtin_memcpy(to + i, &halves, 2 * Min(kLanes, n - i));
+  typedef Element Halves __attribute__((vector_size(kLanes * 2)));
+  const auto rounded = [&](int64_t i) __attribute__((always_inline)) {
+    return __builtin_convertvector(RoundedToBf16(scale * LoadVector(from + i)) >> 16, Halves);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Halves halves = rounded(i);
+    __builtin_memcpy(to + i, &halves, sizeof(halves));
+  }
+  if (i < n) {
+    const Halves halves = rounded(i);
+    for (int64_t l = 0; i + l < n; ++l) to[i + l] = halves[l];
   }
 }
 

@@ -17,6 +17,9 @@ struct Pairs {
   static FSDP_ALWAYS_INLINE void Put(uint16_t even, uint16_t odd, Step* to, int64_t) {
     *to = even | static_cast<Step>(odd) << 16;
   }
+  static FSDP_ALWAYS_INLINE void PutPairs(const uint16_t* from, int64_t n, Step* to) {
+    __builtin_memcpy(to, from, n * sizeof(Step));  // As they lie.
+  }
   // The instruction takes subnormals for zero; a thread that computes has none.
   static FSDP_ALWAYS_INLINE void Round(Vector even, Vector odd, Step* to, int64_t) {
     const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
