@@ -25,14 +25,24 @@ constexpr uint64_t kSeed = 0x123456789abcdefu, kTensor = 0xfedcba9876543210u;
 uint32_t Low(uint64_t x) { return static_cast<uint32_t>(x); }
 uint32_t High(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
 
-// The 16 bits of update.h and rounding_kernels.h, from the house's Philox.
+// trainer/core/philox.cc with a number of rounds.
+PhiloxCounter PhiloxOf(int rounds, PhiloxCounter c, PhiloxKey k) {
+  for (int round = 0; round < rounds; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53u} * c[0], p1 = uint64_t{0xCD9E8D57u} * c[2];
+    c = {High(p1) ^ c[1] ^ k[0], Low(p1), High(p0) ^ c[3] ^ k[1], Low(p0)};
+    k = {k[0] + 0x9E3779B9u, k[1] + 0xBB67AE85u};
+  }
+  return c;
+}
+
+// The 16 bits of update.h and rounding_kernels.h.
 uint32_t Draw(uint64_t seed, uint64_t update, uint32_t what, uint64_t tensor, uint64_t element) {
   const PhiloxCounter key = Philox({Low(update), High(update), what, 0}, {Low(seed), High(seed)});
-  const uint64_t block = element / 64 * 8 + element % 16 / 2;
+  const uint64_t block = element / 64 * 8 + element % 32 / 4;
   const PhiloxCounter words =
-      Philox({Low(block), High(block), Low(tensor), High(tensor)}, {key[0], key[1]});
-  const uint32_t word = words[element % 64 / 32 * 2 + element % 2];
-  return element % 32 < 16 ? word & 0xffff : word >> 16;
+      PhiloxOf(7, {Low(block), High(block), Low(tensor), High(tensor)}, {key[0], key[1]});
+  const uint32_t word = words[element % 64 / 32 * 2 + element / 2 % 2];
+  return element % 2 == 0 ? word & 0xffff : word >> 16;
 }
 
 // The nearest bf16 towards zero.
@@ -73,6 +83,13 @@ class UpdateTest : public OpTest {
   }
 };
 FSDP_INSTANTIATE_OP_TEST(UpdateTest, kF32);  // Of arithmetic.
+
+TEST(UpdateOracle, IsTheHousesPhiloxWithFewerRounds) {
+  const PhiloxCounter counter{1, 2, 3, 4};
+  EXPECT_EQ(PhiloxOf(10, counter, {5, 6}), Philox(counter, {5, 6}));
+  // Random123, tests/kat_vectors.
+  EXPECT_EQ(PhiloxOf(7, {}, {}), (PhiloxCounter{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}));
+}
 
 // Each of the three results of a step, of its own draws: a value becomes what its draw says.
 TEST_P(UpdateTest, DrawsAreThoseOfTheDefinition) {

@@ -3,12 +3,13 @@
 #include <immintrin.h>
 
 #include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/vector_math.h"
 
 namespace fsdp {
 namespace {
 
-constexpr int kRounds = 10;
-constexpr int64_t kVector = 16;  // Elements that are rounded at once.
+constexpr int kRounds = 7;
+constexpr int64_t kHalf = kRoundingChunk / 2;
 
 // Words of Philox blocks, one in the lower half of each 64-bit lane. What the upper halves hold
 // counts for nothing: products of 32 bits do not read them.
@@ -39,27 +40,42 @@ Words Zip(Words even, Words odd) {
 constexpr int kBlocks = sizeof(Words) / 8;
 constexpr int kParts = 8 / kBlocks;  // Of a chunk's eight blocks.
 
-// The draws of a chunk, two in each lane of 32 bits: of [0, 32) and of [32, 64), each with those of
-// its first 16 elements in the lower halves.
+// Of a tensor: what all its blocks have in common.
+struct Schedule {
+  Words keys[kRounds][2];
+  Words tensor[2];
+};
+
+Schedule ScheduleOf(const RoundingStream& stream) {
+  constexpr uint32_t kW0 = 0x9E3779B9u, kW1 = 0xBB67AE85u;  // See trainer/core/philox.cc.
+  Schedule schedule;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    schedule.keys[round][0] = All(stream.key[0] + round * kW0);
+    schedule.keys[round][1] = All(stream.key[1] + round * kW1);
+  }
+  schedule.tensor[0] = All(stream.tensor);
+  schedule.tensor[1] = All(stream.tensor >> 32);
+  return schedule;
+}
+
+// The draws of a chunk, in order: one in each lane of 16 bits.
 struct Draws {
   Words first[kParts], second[kParts];
 };
 
-Draws DrawChunk(const RoundingStream& stream, uint64_t chunk) {
-  // See trainer/core/philox.cc.
+FSDP_ALWAYS_INLINE Draws DrawChunk(const Schedule& schedule, uint64_t chunk) {
   const Words m0 = All(0xD2511F53u), m1 = All(0xCD9E8D57u);
-  constexpr uint32_t kW0 = 0x9E3779B9u, kW1 = 0xBB67AE85u;
   Draws draws;
   for (int part = 0; part < kParts; ++part) {
     const uint64_t block = chunk * 8 + part * kBlocks;
     Words c0 = Add(All(block), Iota()), c1 = All(block >> 32);
-    Words c2 = All(stream.tensor), c3 = All(stream.tensor >> 32);
-#pragma GCC unroll 10
-    for (uint32_t round = 0; round < kRounds; ++round) {
+    Words c2 = schedule.tensor[0], c3 = schedule.tensor[1];
+#pragma GCC unroll 7
+    for (int round = 0; round < kRounds; ++round) {
       const Words p0 = Multiply(c0, m0), p1 = Multiply(c2, m1);
-      c0 = Xor(Upper(p1), c1, All(stream.key[0] + round * kW0));
+      c0 = Xor(Upper(p1), c1, schedule.keys[round][0]);
       c1 = p1;
-      c2 = Xor(Upper(p0), c3, All(stream.key[1] + round * kW1));
+      c2 = Xor(Upper(p0), c3, schedule.keys[round][1]);
       c3 = p0;
     }
     draws.first[part] = Zip(c0, c1);
@@ -68,71 +84,86 @@ Draws DrawChunk(const RoundingStream& stream, uint64_t chunk) {
   return draws;
 }
 
-// The next smaller bf16 in magnitude of what is beyond all of them, which 2^16 must not be added
-// to.
-constexpr uint32_t kTruncatedFrom = 0x7f7f0000u, kMagnitude = 0x7fffffffu, kQuiet = 0x400000u;
+// Of bf16. What has the largest magnitude or more is not rounded away from zero.
+constexpr int16_t kMagnitude = 0x7fff, kLargest = 0x7f7f, kInfinity = 0x7f80, kQuiet = 0x40;
 
+// The upper halves of the 32 floats, plus one where the lower half and the draw overflow.
 #ifdef __AVX512F__
-void RoundVector(const float* x, __m512i draws, uint16_t* y) {
-  const __m512 value = _mm512_loadu_ps(x);
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(kMagnitude));
-  const __mmask16 rounds = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(kTruncatedFrom));
-  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  __m512i rounded = _mm512_mask_add_epi32(bits, rounds, bits, draws);
-  rounded = _mm512_mask_or_epi32(rounded, nan, rounded, _mm512_set1_epi32(kQuiet));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y),
-                      _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
-}
-
-void RoundHalfChunk(const float* x, const Words (&draws)[kParts], uint16_t* y) {
-  RoundVector(x, _mm512_and_si512(draws[0], _mm512_set1_epi32(0xffff)), y);
-  RoundVector(x + kVector, _mm512_srli_epi32(draws[0], 16), y + kVector);
+FSDP_ALWAYS_INLINE void RoundHalf(const float* x, const Words (&draws)[kParts], uint16_t* y) {
+  const __m512i low_index =
+      _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
+                       24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i high_index = _mm512_add_epi16(low_index, _mm512_set1_epi16(1));
+  const __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 16);
+  const __m512i low = _mm512_permutex2var_epi16(a, low_index, b);
+  __m512i high = _mm512_permutex2var_epi16(a, high_index, b);
+  const __m512i magnitude = _mm512_and_si512(high, _mm512_set1_epi16(kMagnitude));
+  const __mmask32 rounds = _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(kLargest));
+  const __mmask32 up = _mm512_mask_cmplt_epu16_mask(rounds, _mm512_add_epi16(low, draws[0]), low);
+  high = _mm512_mask_add_epi16(high, up, high, _mm512_set1_epi16(1));
+  if (__builtin_expect(rounds != ~__mmask32{0}, 0)) {
+    const __m512i infinity = _mm512_set1_epi16(kInfinity);
+    const __mmask32 nan =
+        _mm512_cmpgt_epi16_mask(magnitude, infinity) |
+        (_mm512_cmpeq_epi16_mask(magnitude, infinity) & _mm512_test_epi16_mask(low, low));
+    high = _mm512_mask_blend_epi16(nan, high, _mm512_or_si512(high, _mm512_set1_epi16(kQuiet)));
+  }
+  _mm512_storeu_si512(y, high);
 }
 #else
-__m256i Rounded(const float* x, __m256i draws) {
-  const __m256 value = _mm256_loadu_ps(x);
-  const __m256i bits = _mm256_castps_si256(value);
-  const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(kMagnitude));
-  const __m256i truncated =
-      _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(static_cast<int>(kTruncatedFrom - 1)));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  const __m256i rounded = _mm256_add_epi32(bits, _mm256_andnot_si256(truncated, draws));
-  const __m256i quiet = _mm256_and_si256(nan, _mm256_set1_epi32(kQuiet));
-  return _mm256_srli_epi32(_mm256_or_si256(rounded, quiet), 16);
+// Of 16 floats.
+FSDP_ALWAYS_INLINE __m256i Pack(__m256i a, __m256i b) {
+  return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
 }
-
-void RoundVector(const float* x, __m256i low, __m256i high, uint16_t* y) {
-  const __m256i halves = _mm256_packus_epi32(Rounded(x, low), Rounded(x + 8, high));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), _mm256_permute4x64_epi64(halves, 0xd8));
-}
-
-void RoundHalfChunk(const float* x, const Words (&draws)[kParts], uint16_t* y) {
+FSDP_ALWAYS_INLINE void RoundVector(const float* x, __m256i draws, uint16_t* y) {
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 8));
   const __m256i mask = _mm256_set1_epi32(0xffff);
-  RoundVector(x, _mm256_and_si256(draws[0], mask), _mm256_and_si256(draws[1], mask), y);
-  RoundVector(x + kVector, _mm256_srli_epi32(draws[0], 16), _mm256_srli_epi32(draws[1], 16),
-              y + kVector);
+  const __m256i low = Pack(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+  __m256i high = Pack(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
+  const __m256i magnitude = _mm256_and_si256(high, _mm256_set1_epi16(kMagnitude));
+  const __m256i stays = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(kLargest - 1));
+  const __m256i sum = _mm256_add_epi16(low, draws);
+  // -1 where there is no carry.
+  __m256i down = _mm256_cmpeq_epi16(_mm256_max_epu16(sum, low), sum);
+  if (__builtin_expect(!_mm256_testz_si256(stays, stays), 0)) {
+    down = _mm256_or_si256(down, stays);
+    const __m256i infinity = _mm256_set1_epi16(kInfinity);
+    const __m256i zero_low = _mm256_cmpeq_epi16(low, _mm256_setzero_si256());
+    const __m256i nan =
+        _mm256_or_si256(_mm256_cmpgt_epi16(magnitude, infinity),
+                        _mm256_andnot_si256(zero_low, _mm256_cmpeq_epi16(magnitude, infinity)));
+    high = _mm256_or_si256(high, _mm256_and_si256(nan, _mm256_set1_epi16(kQuiet)));
+  }
+  high = _mm256_add_epi16(_mm256_add_epi16(high, _mm256_set1_epi16(1)), down);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), high);
+}
+FSDP_ALWAYS_INLINE void RoundHalf(const float* x, const Words (&draws)[kParts], uint16_t* y) {
+  RoundVector(x, draws[0], y);
+  RoundVector(x + 16, draws[1], y + 16);
 }
 #endif
 
-void RoundChunk(const RoundingStream& stream, uint64_t chunk, const float* x, uint16_t* y) {
-  const Draws draws = DrawChunk(stream, chunk);
-  RoundHalfChunk(x, draws.first, y);
-  RoundHalfChunk(x + 2 * kVector, draws.second, y + 2 * kVector);
+FSDP_ALWAYS_INLINE void RoundChunk(const Schedule& schedule, uint64_t chunk, const float* x,
+                                   uint16_t* y) {
+  const Draws draws = DrawChunk(schedule, chunk);
+  RoundHalf(x, draws.first, y);
+  RoundHalf(x + kHalf, draws.second, y + kHalf);
 }
 
 void Round(const RoundingStream& stream, int64_t element, const float* x, int64_t n, uint16_t* y) {
+  const Schedule schedule = ScheduleOf(stream);
   while (n > 0) {
     const uint64_t chunk = element / kRoundingChunk;
     const int64_t skipped = element % kRoundingChunk;
     const int64_t count = kRoundingChunk - skipped < n ? kRoundingChunk - skipped : n;
     if (count == kRoundingChunk) {
-      RoundChunk(stream, chunk, x, y);
+      RoundChunk(schedule, chunk, x, y);
     } else {  // In a whole one of its own.
       float from[kRoundingChunk] = {};
       uint16_t to[kRoundingChunk];
       for (int64_t i = 0; i < count; ++i) from[skipped + i] = x[i];
-      RoundChunk(stream, chunk, from, to);
+      RoundChunk(schedule, chunk, from, to);
       for (int64_t i = 0; i < count; ++i) y[i] = to[skipped + i];
     }
     element += count, x += count, y += count, n -= count;

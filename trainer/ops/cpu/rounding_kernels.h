@@ -4,10 +4,13 @@
 // infinity stays one, a NaN stays a (quiet) NaN, and a finite value stays finite: beyond the
 // largest of bf16 it becomes that.
 //
-// The draw of 16 bits for element e of a tensor is, of Philox4x32-10's block with the counter
-//   (low and high half of e / 64 * 8 + e % 16 / 2, low and high half of the tensor's hash),
-// in word e % 64 / 32 * 2 + e % 2 the lower half where e % 32 < 16, else the upper one: whichever
-// part of the tensor is rounded, and 64 elements' draws are four vectors of 16 without a shuffle.
+// The draw of 16 bits for element e of a tensor is, of Philox4x32-7's block with the counter
+//   (low and high half of e / 64 * 8 + e % 32 / 4, low and high half of the tensor's hash),
+// in word e % 64 / 32 * 2 + e / 2 % 2 the lower half where e is even, else the upper one: whichever
+// part of the tensor is rounded, and the draws of 64 elements are two vectors without a shuffle.
+// Seven rounds are the fewest that the paper calls Crush-resistant (Salmon et al. 2011; see
+// trainer/core/philox.h). With ten an update all in bf16, in cache, took 1.22 ns an element instead
+// of 1.02 (Zen 4, one thread, AVX-512).
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ROUNDING_KERNELS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ROUNDING_KERNELS_H_
 
