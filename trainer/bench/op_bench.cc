@@ -48,6 +48,14 @@ class Tensors {
     return view;
   }
 
+  View Zeros(DType dtype, const Shape& shape) {
+    const View view = New(dtype, shape);
+    if (device_.type() != DeviceType::kSim) {
+      std::fill_n(device_.OnHost(view)->data, view.bytes(), std::byte{0});
+    }
+    return view;
+  }
+
   View Workspace(int64_t bytes) {
     return bytes > 0 ? New(DType::kUInt8, {bytes}) : View(nullptr, DType::kUInt8, {0});
   }
@@ -229,17 +237,35 @@ void AddEnds(std::vector<OpCase>& cases, const OpShapes& shapes) {
                    }});
 }
 
-// The optimizer's ops, for the parameters of a block.
-void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n) {
-  cases.push_back({"adamw", [=](Tensors& t) -> Call {
-                     const View g = t.Float({n}), p = t.Float({n}), m = t.Float({n}),
-                                v = t.Constant({n}, 0), one = t.Constant({1}, 1);
+// An update of n elements: master and state in these dtypes, with a compute copy where `copy` is
+// another one than the master's, and an average or none.
+void AddUpdate(std::vector<OpCase>& cases, const std::string& name, int64_t n, DType master,
+               DType state, DType copy, bool average) {
+  cases.push_back({name, [=](Tensors& t) -> Call {
+                     const View g = t.Float({n}), p = t.Zeros(master, {n}), m = t.Zeros(state, {n}),
+                                v = t.Zeros(state, {n}), one = t.Constant({1}, 1);
+                     UpdateExtras extras{.decay = 0.999};
+                     if (copy != master) extras.copy = t.Zeros(copy, {n});
+                     if (average) extras.average = t.Constant({n}, 0);
                      // No rules, and factors that are some numbers: all take the same time.
                      const View rules(nullptr, DType::kUInt8, RuleTableShape(0));
                      const View ones = t.Constant({sizeof(UpdateFactors) / sizeof(float)}, 1);
                      const View factors(ones.data, DType::kUInt8, BlockShape<UpdateFactors>());
-                     return [=](Stream& s) { AdamW(s, {}, rules, factors, one, g, p, m, v); };
+                     return
+                         [=](Stream& s) { AdamW(s, {}, rules, factors, one, g, p, m, v, extras); };
                    }});
+}
+
+// The optimizer's ops, for the parameters of a block.
+void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n) {
+  constexpr DType kF32 = DType::kFloat32, kBF16 = DType::kBFloat16;
+  AddUpdate(cases, "adamw", n, kF32, kF32, kF32, false);
+  AddUpdate(cases, "adamw, average", n, kF32, kF32, kF32, true);
+  AddUpdate(cases, "adamw, bf16 copy", n, kF32, kF32, kBF16, false);
+  AddUpdate(cases, "adamw, bf16 copy, average", n, kF32, kF32, kBF16, true);
+  AddUpdate(cases, "adamw, bf16 state, bf16 copy", n, kF32, kBF16, kBF16, false);
+  AddUpdate(cases, "adamw, all bf16", n, kBF16, kBF16, kBF16, false);
+  AddUpdate(cases, "adamw, all bf16, average", n, kBF16, kBF16, kBF16, true);
   cases.push_back({"sum_of_squares", [=](Tensors& t) -> Call {
                      const View g = t.Float({n}), out = t.Constant({1}, 0);
                      return [=](Stream& s) { SumOfSquares(s, g, out); };
