@@ -1,4 +1,6 @@
 // `fsdp-train checkpoint` as a user calls it, on what real runs have saved.
+#include "trainer/checkpoint/checkpoint.h"
+
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -7,6 +9,9 @@
 #include <set>
 
 #include "tests/e2e/run_binary.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
+#include "trainer/comm/memory_store.h"
+#include "trainer/comm/mesh.h"
 
 namespace fsdp::e2e {
 namespace {
@@ -153,6 +158,48 @@ TEST_F(CheckpointCommand, ARunGoesOnFromAnOlderOneWhenToldTo) {
   EXPECT_TRUE(Has(on.Text(), "the records so far are also in " + kept)) << on.Text();
   EXPECT_TRUE(Has(ReadFile(kept), "{\"kind\": \"step\", \"step\": 10,")) << ReadFile(kept);
   EXPECT_EQ(Checkpoint({"verify", job_.run_dir()}).code, 0);
+}
+
+// The newest checkpoint again, each of its states in bf16; written for one rank.
+void RoundNewest(const std::string& checkpoints, int step) {
+  const std::string path = checkpoints + "/step_" + std::to_string(step);
+  const Manifest manifest = ReadManifest(path);
+  const Layout layout = Relayout(manifest.flat_parameters, /*shards=*/1);
+  const ShardPlace place = PlaceOn(Mesh(/*rank=*/0, /*world_size=*/1, /*shard_size=*/1));
+  std::vector<std::vector<std::byte>> buffers;
+  std::vector<CheckpointState> states;
+  for (const std::string& name : manifest.StateNames()) {
+    CheckpointState& state = states.emplace_back();
+    state.name = name;
+    for (const FlatParameter& flat : layout.flat_parameters) {
+      const Shape shape{FlatHasState(flat, name) ? flat.size : 0};
+      auto& buffer = buffers.emplace_back(static_cast<size_t>(2 * shape.NumElements()));
+      state.shards.emplace_back(buffer.data(), DType::kBFloat16, shape);
+    }
+  }
+  const LoadedCheckpoint loaded = LoadCheckpoint(path, layout, place, states);
+  EXPECT_EQ(loaded.converted, "master, m and v from fp32 to bf16, rounded to nearest");
+  MemoryStore store(/*timeout_s=*/60);
+  SaveCheckpoint(checkpoints, layout, place, states, loaded.meta, store, /*attempt=*/0,
+                 /*keep_last=*/0);
+}
+
+TEST_F(CheckpointCommand, ARunThatGoesOnInAnotherPrecisionSaysSoOnce) {
+  const auto on = [&](int steps) {
+    return job_.Launch(
+        2, {"train.steps=" + std::to_string(steps), "checkpoint={every: 4, keep_last: 0}"});
+  };
+  const std::string same = " is of another precision";
+  RoundNewest(job_.run_dir() + "/checkpoints", 10);
+  const Outcome widened = on(12);
+  ASSERT_EQ(widened.code, 0) << widened.Text();
+  const std::string line = Step(10) + same + ": master, m and v from bf16 to fp32, exactly\n";
+  const size_t at = widened.out.find(line);
+  ASSERT_NE(at, std::string::npos) << widened.out;
+  EXPECT_EQ(widened.Text().find(same, at + line.size()), std::string::npos) << widened.Text();
+  const Outcome again = on(13);
+  ASSERT_EQ(again.code, 0) << again.Text();
+  EXPECT_FALSE(Has(again.Text(), same)) << again.Text();
 }
 
 // A run that saves at every step and keeps one, and all that read a run, at any moment.

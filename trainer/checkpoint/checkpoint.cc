@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/conversion.h"
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/comm/together.h"
 #include "trainer/comm/told_once.h"
@@ -321,8 +322,9 @@ void Clear(View values) { std::fill_n(values.data, values.bytes(), std::byte{0})
 
 }  // namespace
 
-CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout,
-                              const ShardPlace& place, const std::vector<CheckpointState>& states) {
+LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layout,
+                                const ShardPlace& place,
+                                const std::vector<CheckpointState>& states) {
   CheckArguments("LoadCheckpoint", layout, place, states);
   CheckpointReader reader(directory);
   CheckContents(reader, layout, states);
@@ -349,7 +351,7 @@ CheckpointMeta LoadCheckpoint(const std::string& directory, const Layout& layout
       reader.ReadTensor(state.name, {t.name, t.owner, t.value.dtype, t.value.shape}, 0, t.value);
     }
   }
-  return reader.manifest().meta;
+  return {reader.manifest().meta, DescribeConversion(reader.manifest(), layout, FormatsOf(states))};
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/checkpoint/conversion.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cpu/convert.h"
@@ -36,16 +37,15 @@ const char* Describe(Grid grid) {
   return "";
 }
 
-bool CanRead(DType stored, DType wanted) {
-  const bool narrow = stored == DType::kBFloat16 || stored == DType::kFloat16;
-  return stored == wanted || (narrow && wanted == DType::kFloat32);
-}
-
-void Widen(ConstView from, float* to) {
-  if (from.dtype == DType::kBFloat16) {
-    Convert(from.As<BFloat16>(), from.NumElements(), to);
+// As CanConvert() has it.
+void ConvertValues(ConstView from, View to) {
+  const int64_t n = from.NumElements();
+  if (from.dtype == DType::kFloat32) {
+    Convert(from.As<float>(), n, to.As<BFloat16>());
+  } else if (from.dtype == DType::kBFloat16) {
+    Convert(from.As<BFloat16>(), n, to.As<float>());
   } else {
-    Convert(from.As<Float16>(), from.NumElements(), to);
+    Convert(from.As<Float16>(), n, to.As<float>());
   }
 }
 
@@ -182,14 +182,14 @@ void CheckpointReader::ReadTensor(const std::string& state, const OwnTensor& ten
 
 void CheckpointReader::RequireDType(const std::string& state, const std::string& of, DType stored,
                                     DType wanted) const {
-  if (CanRead(stored, wanted)) return;
+  if (CanConvert(stored, wanted)) return;
   throw CheckpointError(directory_ + ": state '" + state + "' of '" + of + "' is kept in " +
                         std::string(Name(stored)) + ", want " + std::string(Name(wanted)));
 }
 
 void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stored, int64_t value,
                                   int64_t from, View out) {
-  constexpr int64_t kNarrow = int64_t{1} << 16;  // Values that are held to be widened.
+  constexpr int64_t kConverted = int64_t{1} << 16;  // Values that are held to be converted.
   const int64_t size = SizeOf(stored);
   auto extent = std::upper_bound(extents.begin(), extents.end(), from,
                                  [](int64_t at, const Extent& e) { return at < e.begin; });
@@ -198,15 +198,15 @@ void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stor
     FSDP_CHECK(extent != extents.end()) << "the manifest was checked to hold every element";
     const int64_t skip = (from - extent->begin) / value;
     int64_t count = std::min(out.NumElements() - done, extent->count / value - skip);
-    if (stored != out.dtype) count = std::min(count, kNarrow);
+    if (stored != out.dtype) count = std::min(count, kConverted);
     const View part = out.Slice(done, count);
     if (stored == out.dtype) {
       ReadBytes(extent->file, extent->at + skip * size,
                 {part.data, static_cast<size_t>(part.bytes())});
     } else {
-      narrow_.resize(static_cast<size_t>(count * size));
-      ReadBytes(extent->file, extent->at + skip * size, narrow_);
-      Widen(ConstView(narrow_.data(), stored, Shape{count}), part.As<float>());
+      converted_.resize(static_cast<size_t>(count * size));
+      ReadBytes(extent->file, extent->at + skip * size, converted_);
+      ConvertValues(ConstView(converted_.data(), stored, Shape{count}), part);
     }
     from += count * value;
     done += count;

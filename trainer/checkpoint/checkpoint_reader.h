@@ -32,11 +32,11 @@ class CheckpointReader {
   // Null where there is no parameter of this name.
   const Placement* Find(const std::string& parameter) const;
 
-  // All three fill `out`, of any shape, whose dtype is the file's, bit for bit, or fp32 of a file's
-  // bf16 or fp16, which is exact. Where `out` has no elements they only look whether they could.
-  // Fast in the order of the files: by state, then by place in its flat parameter. Throw
-  // CheckpointError also where there is no such state, parameter or tensor, it is of another grid,
-  // shape or dtype; std::invalid_argument for a range outside it.
+  // All three fill `out`, of any shape, whose dtype is the file's, bit for bit, or one that the
+  // file's can be converted to (conversion.h). Where `out` has no elements they only look whether
+  // they could. Fast in the order of the files: by state, then by place in its flat parameter.
+  // Throw CheckpointError also where there is no such state, parameter or tensor, it is of another
+  // grid, shape or dtype; std::invalid_argument for a range outside it.
 
   // Elements [begin, begin + n) of the parameter, of a state per element.
   void Read(const std::string& state, const std::string& parameter, const Shape& shape,
@@ -74,7 +74,7 @@ class CheckpointReader {
   std::map<int, UniqueFd> open_;
   int buffered_file_ = -1;  // Whose chunk buffer_ holds; -1: nobody's.
   int64_t buffered_chunk_ = -1;
-  std::vector<std::byte> buffer_, narrow_;
+  std::vector<std::byte> buffer_, converted_;
 };
 
 }  // namespace fsdp

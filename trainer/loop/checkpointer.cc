@@ -7,6 +7,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/utf8.h"
 #include "trainer/loop/failure_protocol.h"
 
 namespace fsdp {
@@ -40,12 +41,15 @@ CheckpointMeta Checkpointer::Load(const std::string& from) {
   const std::vector<ShardState>& state = session_.state();
   try {
     DeclareHostUse("load", {}, RangesOf(state));
-    CheckpointMeta meta =
+    LoadedCheckpoint loaded =
         LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()), ForCheckpoint(state));
     if (const std::string wrong = NotFinite(); !wrong.empty()) {
       throw CheckpointError(from + ": " + wrong + ": not finite, so no run can go on from it");
     }
-    return meta;
+    if (!loaded.converted.empty()) {
+      recorder_.Line(Printable(from + " is of another precision: " + loaded.converted));
+    }
+    return std::move(loaded.meta);
   } catch (const CheckpointError& error) {
     const bool own = std::filesystem::path(from).parent_path() == directory_.checkpoints();
     throw CheckpointError(error.what() + (own ? HowToGoOn(from) : ""));

@@ -359,11 +359,11 @@ TEST(StateFormatTest, WidensWhatIsNarrow) {
                        }),
                        "state 'factor' has tensors of its own, want a value an element"));
   uint16_t half = 0;
-  const View narrow(reinterpret_cast<std::byte*>(&half), kBF16, Shape{1});
+  const View narrow(reinterpret_cast<std::byte*>(&half), kF16, Shape{1});
   EXPECT_TRUE(Contains(error([&] {
                          reader.Read("master", "wte", Shape{37, 24}, 0, narrow);
                        }),
-                       "state 'master' of 'wte' is kept in fp32, want bf16"));
+                       "state 'master' of 'wte' is kept in fp32, want fp16"));
 }
 
 TEST(StateFormatTest, NamesWhatDoesNotFit) {
