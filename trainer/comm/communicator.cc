@@ -217,6 +217,7 @@ void Communicator::Submit(Stream& stream, CollectiveCall call, std::vector<Range
   operation.costs = {{KernelKind::kLink, cost}};
   link_bytes_[static_cast<int>(call.kind)] += cost.link_bytes;
   call.sequence = calls_++;
+  call.traffic = traffic_;
   Enqueue(stream, std::move(operation), call);
 }
 

@@ -14,6 +14,8 @@
 
 namespace fsdp {
 
+class Traffic;  // traffic.h
+
 enum class Collective : uint8_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast };
 inline constexpr int kCollectives = 5;
 
@@ -42,7 +44,8 @@ struct CollectiveCall {
   int64_t n = 0;
   uint64_t sequence = 0;  // Counts the calls of this communicator from 0.
   const std::byte* in = nullptr;
-  std::byte* out = nullptr;  // The same as `in` for kAllReduce and kBroadcast.
+  std::byte* out = nullptr;    // The same as `in` for kAllReduce and kBroadcast.
+  Traffic* traffic = nullptr;  // Of this rank's process. Null: nobody counts.
 
   int64_t bytes() const { return n * SizeOf(dtype); }
 };
@@ -91,6 +94,10 @@ class Communicator {
   // thread, at any time; the first reason counts.
   virtual void Abort(const std::string& why) = 0;
 
+  // Calls issued from now on count there what others take of this rank, when it moves. Null: nobody
+  // counts. It outlives those calls.
+  void CountIn(Traffic* traffic) { traffic_ = traffic; }
+
   // Sum of Cost::link_bytes of all calls of a kind so far.
   double link_bytes(Collective kind) const { return link_bytes_[static_cast<int>(kind)]; }
 
@@ -107,6 +114,7 @@ class Communicator {
   const int size_;
   const DeviceType device_;
   uint64_t calls_ = 0;
+  Traffic* traffic_ = nullptr;
   std::array<double, kCollectives> link_bytes_{};
 };
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/trainer/comm/ranks.h"
+#include "trainer/comm/traffic.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -503,6 +504,93 @@ TEST_P(CommunicatorSuite, MixedCollectivesRepeatTheirBits) {
     EXPECT_NE(first[r].result, "");
     EXPECT_EQ(first[r].result, second[r].result);
   }
+}
+
+// A call of each kind; in an all-to-all n is of what each has for each.
+inline void Issue(Communicator& comm, Stream& stream, Collective kind, const View& full,
+                  const View& shard, const View& other) {
+  switch (kind) {
+    case Collective::kAllGather:
+      return comm.AllGather(stream, shard, full);
+    case Collective::kReduceScatter:
+      return comm.ReduceScatter(stream, full, shard);
+    case Collective::kAllReduce:
+      return comm.AllReduce(stream, shard);
+    case Collective::kAllToAll:
+      return comm.AllToAll(stream, full, other);
+    case Collective::kBroadcast:
+      return comm.Broadcast(stream, shard, comm.size() - 1);
+  }
+}
+
+// What others copy of `rank` in it, elements.
+inline int64_t ElementsTaken(Collective kind, int rank, int size, int64_t n) {
+  const int64_t others = size - 1;
+  // Of an all-reduce each rank adds up a slice: it gets that of each other, and gives its sum.
+  const int64_t slice = n * (rank + 1) / size - n * rank / size;
+  if (kind == Collective::kAllReduce) return n - slice + others * slice;
+  if (kind == Collective::kBroadcast && rank != size - 1) return 0;
+  return others * n;
+}
+
+TEST_P(CommunicatorSuite, CountsWhatOthersTake) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("traffic", Patient());
+    Traffic traffic;
+    comm->CountIn(&traffic);
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const int64_t n : {0, 1, 7, 4096, 300001}) {
+        Tensor full(device, dtype, n * rank.size), other(device, dtype, n * rank.size);
+        Tensor shard(device, dtype, n);
+        full.FillPeriodic([&](int64_t i) { return Value(rank.rank, i); });
+        shard.FillPeriodic([&](int64_t i) { return Value(rank.rank, i); });
+        for (int k = 0; k < kCollectives; ++k) {
+          const auto kind = static_cast<Collective>(k);
+          traffic.Clear();
+          Issue(*comm, *stream, kind, full.view(), shard.view(), other.view());
+          stream->Synchronize();
+          TrafficBytes want;
+          want.taken[k] = ElementsTaken(kind, rank.rank, rank.size, n) * SizeOf(dtype);
+          const TrafficBytes got = traffic.Read();
+          Require(got.taken == want.taken, Describe(Name(kind), dtype, n, false) +
+                                               ": others took " + std::to_string(got.taken[k]) +
+                                               " bytes, want " + std::to_string(want.taken[k]));
+        }
+      }
+    }
+    return "";
+  });
+}
+
+// Whatever has been issued since, and however late it runs.
+TEST_P(CommunicatorSuite, ACallCountsWhereItWasIssued) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    CpuDevice device;
+    const auto stream = device.CreateStream("comm"), gate = device.CreateStream("gate");
+    const auto comm = rank.join("issued", Patient());
+    constexpr int64_t n = 600;
+    Tensor full(device, DType::kFloat32, n * rank.size), shard(device, DType::kFloat32, n);
+    shard.FillPeriodic([&](int64_t i) { return Value(rank.rank, i); });
+    std::promise<void> open;
+    gate->Enqueue({"gate", {}, {}, {}, {[&](ThreadPool&) { open.get_future().wait(); }}});
+    stream->Wait(gate->Record());
+    Traffic first, second;
+    comm->CountIn(&first);
+    comm->AllGather(*stream, shard.view(), full.view());
+    comm->CountIn(&second);
+    comm->ReduceScatter(*stream, full.view(), shard.view());
+    comm->AllGather(*stream, shard.view(), full.view());
+    comm->CountIn(nullptr);
+    comm->AllReduce(*stream, shard.view());
+    open.set_value();
+    stream->Synchronize();
+    const int64_t bytes = (rank.size - 1) * n * 4;
+    Require(first.Read().taken == std::array<int64_t, kCollectives>{bytes}, "the first");
+    Require(second.Read().taken == std::array<int64_t, kCollectives>{bytes, bytes}, "the second");
+    return "";
+  });
 }
 
 // Each rank is of two groups beside the world's, as on a mesh: every `step`-th rank, and

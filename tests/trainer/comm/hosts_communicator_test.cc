@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "tests/trainer/comm/communicator_suite.h"
@@ -61,6 +62,49 @@ TEST(HostsCommunicatorTest, GivesTheBitsOfThreads) {
       EXPECT_NE(hosts[r].result, "");
       EXPECT_EQ(hosts[r].result, want[r].result) << "rank " << r;
     }
+  }
+}
+
+// A gathered shard crosses once to each other host, whoever reads it there; a slice for a rank of
+// another host once; nothing that stays on a host.
+TEST(HostsCommunicatorTest, CountsWhatCrossesTheNetwork) {
+  for (const auto& layout : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 2, 1}}) {
+    const int hosts = *std::max_element(layout.begin(), layout.end()) + 1;
+    const auto outcomes = RunThreadRanksWith(
+        OnHosts(layout), static_cast<int>(layout.size()), [&](Rank& rank) -> std::string {
+          CpuDevice device;
+          const auto stream = device.CreateStream("comm");
+          const auto comm = rank.join("network", Patient());
+          Traffic traffic;
+          comm->CountIn(&traffic);
+          constexpr int64_t n = 50001;
+          Tensor full(device, DType::kBFloat16, n * rank.size), shard(device, DType::kBFloat16, n);
+          Tensor other(device, DType::kBFloat16, n * rank.size);
+          full.FillPeriodic([&](int64_t i) { return Value(rank.rank, i); });
+          shard.FillPeriodic([&](int64_t i) { return Value(rank.rank, i); });
+          const auto slice = [&](int r) { return n * (r + 1) / rank.size - n * r / rank.size; };
+          int64_t far = 0, far_slices = 0;  // Ranks elsewhere, and their slices of an all-reduce.
+          for (int r = 0; r < rank.size; ++r) {
+            if (layout[r] == layout[rank.rank]) continue;
+            far += 1;
+            far_slices += slice(r);
+          }
+          const int64_t want[kCollectives] = {(hosts - 1) * n, far * n,
+                                              far_slices + (hosts - 1) * slice(rank.rank), far * n,
+                                              rank.rank == rank.size - 1 ? (hosts - 1) * n : 0};
+          for (int k = 0; k < kCollectives; ++k) {
+            traffic.Clear();
+            Issue(*comm, *stream, static_cast<Collective>(k), full.view(), shard.view(),
+                  other.view());
+            stream->Synchronize();
+            const int64_t got = traffic.Read().network;
+            Require(got == 2 * want[k], std::string(Name(static_cast<Collective>(k))) + " sent " +
+                                            std::to_string(got) + " bytes, want " +
+                                            std::to_string(2 * want[k]));
+          }
+          return "";
+        });
+    for (const auto& outcome : outcomes) EXPECT_EQ(outcome.error, "");
   }
 }
 

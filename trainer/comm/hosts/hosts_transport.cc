@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trainer/comm/reduce.h"
+#include "trainer/comm/traffic.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -141,6 +142,7 @@ void HostsTransport::Send(const CollectiveCall& call, int to, const std::byte* d
   if (bytes == 0) return;
   const int partner = placement_.Partner(rank(), placement_.HostOf(to));
   messages_.push_back(wiring_.mesh->Send(partner, Tag(call, round(), rank(), to), data, bytes));
+  CountNetwork(call, bytes);
 }
 
 void HostsTransport::Receive(const CollectiveCall& call, int from, int to, std::byte* data,

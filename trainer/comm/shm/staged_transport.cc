@@ -4,6 +4,7 @@
 
 #include "trainer/comm/reduce.h"
 #include "trainer/comm/rendezvous.h"
+#include "trainer/comm/traffic.h"
 
 namespace fsdp {
 
@@ -42,6 +43,19 @@ uint64_t StagedTransport::EndRound(const CollectiveCall& call) {
   return round_++;
 }
 
+// A piece that is posted is copied by each of the others, once.
+void StagedTransport::GiveShard(const CollectiveCall& call, const std::byte* shard) {
+  PostShard(call, shard, parts_);
+  CountTaken(call, (size_ - 1) * parts_[rank_].bytes);
+}
+
+void StagedTransport::GiveSlices(const CollectiveCall& call, const std::byte* data) {
+  PostSlices(call, data, parts_);
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) CountTaken(call, parts_[r].bytes);
+  }
+}
+
 // Runs post(begin, count), then consume(begin, count, round), for [0, n) in pieces of at most
 // `most`: once for n = 0, for even then the ranks meet.
 template <typename Post, typename Consume>
@@ -65,7 +79,7 @@ void StagedTransport::AllGather(const CollectiveCall& call) {
       call, call.bytes(), shard_bytes_,
       [&](int64_t begin, int64_t bytes) {
         std::fill(parts_.begin(), parts_.end(), Part{0, bytes});
-        PostShard(call, call.in + begin, parts_);
+        GiveShard(call, call.in + begin);
       },
       [&](int64_t begin, int64_t bytes, uint64_t round) {
         copy(call.out + rank_ * call.bytes() + begin, call.in + begin, bytes);
@@ -84,7 +98,7 @@ void StagedTransport::ReduceScatter(const CollectiveCall& call) {
         for (int r = 0; r < size_; ++r) {
           parts_[r] = {(r * call.n + begin) * element, count * element};
         }
-        PostSlices(call, call.in, parts_);
+        GiveSlices(call, call.in);
       },
       [&](int64_t begin, int64_t count, uint64_t round) {
         Sum(call, call.in + (rank_ * call.n + begin) * element, count, round,
@@ -101,11 +115,11 @@ void StagedTransport::AllReduce(const CollectiveCall& call) {
     const int64_t count = std::min(most, call.n - begin);
     const auto border = [&](int r) { return (begin + count * r / size_) * element; };
     for (int r = 0; r < size_; ++r) parts_[r] = {border(r), border(r + 1) - border(r)};
-    PostSlices(call, call.out, parts_);
+    GiveSlices(call, call.out);
     uint64_t round = EndRound(call);
     std::byte* mine = call.out + parts_[rank_].begin;
     Sum(call, mine, parts_[rank_].bytes / element, round, mine);
-    PostShard(call, mine, parts_);
+    GiveShard(call, mine);
     round = EndRound(call);
     for (int i = 1; i < size_; ++i) {
       const int from = (rank_ + i) % size_;
@@ -119,7 +133,7 @@ void StagedTransport::AllToAll(const CollectiveCall& call) {
       call, call.bytes(), slice_bytes_,
       [&](int64_t begin, int64_t bytes) {
         for (int r = 0; r < size_; ++r) parts_[r] = {r * call.bytes() + begin, bytes};
-        PostSlices(call, call.in, parts_);
+        GiveSlices(call, call.in);
       },
       [&](int64_t begin, int64_t bytes, uint64_t round) {
         const int64_t mine = rank_ * call.bytes() + begin;
@@ -137,7 +151,7 @@ void StagedTransport::Broadcast(const CollectiveCall& call) {
       [&](int64_t begin, int64_t bytes) {
         std::fill(parts_.begin(), parts_.end(), Part{});
         parts_[call.root].bytes = bytes;
-        PostShard(call, call.in + begin, parts_);
+        GiveShard(call, call.in + begin);
       },
       [&](int64_t begin, int64_t bytes, uint64_t round) {
         if (rank_ != call.root) CopyBytes(call.out + begin, ShardOf(call.root, round), bytes);

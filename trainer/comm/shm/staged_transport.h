@@ -81,6 +81,9 @@ class StagedTransport : public Transport {
   template <typename Post, typename Consume>
   void InPieces(const CollectiveCall& call, int64_t n, int64_t most, Post post, Consume consume);
   uint64_t EndRound(const CollectiveCall& call);
+  // Post parts_, and count what others copy of it: a part for this rank itself moves nowhere.
+  void GiveShard(const CollectiveCall& call, const std::byte* shard);
+  void GiveSlices(const CollectiveCall& call, const std::byte* data);
   void AllGather(const CollectiveCall& call);
   void ReduceScatter(const CollectiveCall& call);
   void AllReduce(const CollectiveCall& call);

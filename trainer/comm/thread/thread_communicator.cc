@@ -10,6 +10,7 @@
 #include "trainer/comm/cpu_communicator.h"
 #include "trainer/comm/reduce.h"
 #include "trainer/comm/rendezvous.h"
+#include "trainer/comm/traffic.h"
 
 namespace fsdp {
 namespace {
@@ -47,6 +48,7 @@ class ThreadTransport final : public Transport {
         break;
       case Collective::kBroadcast:
         CopyBytes(call.out, member_.CallOf(call.root).in, call.bytes());
+        Took(call.root, call.bytes());
         break;
     }
     member_.MeetSurely();
@@ -59,11 +61,17 @@ class ThreadTransport final : public Transport {
   // Ranks start at different peers, so that they do not all read the same memory.
   int Peer(int i) const { return (member_.rank() + i) % member_.size(); }
 
+  // Out of what is a peer's: counted for the peer, which is in the same call.
+  void Took(int peer, int64_t bytes) {
+    if (peer != member_.rank()) CountTaken(member_.CallOf(peer), bytes);
+  }
+
   void AllGather(const CollectiveCall& call) {
     const Copy copy = CopyFor(call.bytes() * member_.size());
     for (int i = 0; i < member_.size(); ++i) {
       const int peer = Peer(i);
       copy(call.out + peer * call.bytes(), member_.CallOf(peer).in, call.bytes());
+      Took(peer, call.bytes());
     }
   }
 
@@ -72,6 +80,7 @@ class ThreadTransport final : public Transport {
       const int peer = Peer(i);
       CopyBytes(call.out + peer * call.bytes(),
                 member_.CallOf(peer).in + member_.rank() * call.bytes(), call.bytes());
+      Took(peer, call.bytes());
     }
   }
 
@@ -89,12 +98,14 @@ class ThreadTransport final : public Transport {
       const int peer = Peer(i);
       const int64_t offset = border(peer) * SizeOf(call.dtype);
       CopyBytes(call.out + offset, member_.CallOf(peer).in + offset, slice_bytes(peer));
+      Took(peer, slice_bytes(peer));
     }
   }
 
   void SumSlice(const CollectiveCall& call, int64_t begin, int64_t count, std::byte* out) {
     for (int r = 0; r < member_.size(); ++r) {
       sources_[r] = member_.CallOf(r).in + begin * SizeOf(call.dtype);
+      Took(r, count * SizeOf(call.dtype));
     }
     SumInOrder(call.dtype, sources_, count, call.result, out);
   }
