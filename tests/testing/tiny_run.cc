@@ -223,6 +223,7 @@ class TinyRank {
     float gradient_scale = 0;
     const auto collect = [&](int64_t step) {
       const StepScalars scalars = executor.Result(before + step - 1);
+      SayTraffic(step, before + step - 1);
       losses.push_back(scalars.loss);
       norms.push_back(scalars.grad_norm);
       if (scalars.loss_scale > 0) scales.push_back(scalars.loss_scale);
@@ -249,6 +250,7 @@ class TinyRank {
     for (int m = 0; m * wave < run_.options.global_batch_size; ++m) {
       session_.Eval(scale, [this, m](int, const Batch& batch) { Fill(run_.eval_step, m, batch); });
       loss += executor.Result(executor.steps() - 1).loss;
+      SayTraffic(0, executor.steps() - 1);
     }
     report_.Add("eval", {static_cast<float>(loss)});
 
@@ -259,6 +261,11 @@ class TinyRank {
     for (const ShardState& state : session_.optimizer().state()) {
       Collect("state/" + state.name + "/", [&](int unit) { return state.shards[unit]; });
     }
+  }
+
+  void SayTraffic(int64_t step, int64_t index) {
+    if (!run_.on_traffic) return;
+    run_.on_traffic(rank_.rank, step, session_.executor().TrafficOf(index));
   }
 
   void FillRow(int64_t step, int64_t sample, int64_t row, const Batch& batch) const {

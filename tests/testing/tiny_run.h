@@ -14,6 +14,7 @@
 
 #include "models/shape.h"
 #include "tests/trainer/comm/ranks.h"
+#include "trainer/comm/traffic.h"
 #include "trainer/engine/session.h"
 #include "trainer/nn/lora.h"
 
@@ -42,6 +43,11 @@ struct TinyRun {
   // Where the documents of a sample begin: positions [seq_len]. Null: one document a row.
   using Positions = std::function<void(int64_t step, int64_t sample, std::span<int32_t> positions)>;
   Positions positions = nullptr;
+
+  // Threads alone: what each rank has sent in each training step, from 1, and in the evaluations
+  // after the last one: step 0. Called on the ranks' threads.
+  using OnTraffic = std::function<void(int rank, int64_t step, const TrafficBytes&)>;
+  OnTraffic on_traffic = nullptr;
 
   int64_t eval_step = 1000;  // After the last step, the loss of this step's samples is measured.
   // Before the first step: (sample of step 1, column) whose logits are wanted.

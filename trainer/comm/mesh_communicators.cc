@@ -49,4 +49,8 @@ MeshCommunicators::MeshCommunicators(const Mesh& mesh, int queues, const Connect
   }
 }
 
+void MeshCommunicators::CountIn(Traffic* traffic) const {
+  for (Communicator* communicator : all_) communicator->CountIn(traffic);
+}
+
 }  // namespace fsdp

@@ -29,6 +29,9 @@ class MeshCommunicators {
   Communicator* Over(Group group) const { return by_group_[static_cast<int>(group)]; }  // Or null.
   const std::vector<Communicator*>& all() const { return all_; }  // Each once.
 
+  // All of them: see Communicator::CountIn().
+  void CountIn(Traffic* traffic) const;
+
   // The groups that communicators of their own are made for, each for those after it as well that
   // have its ranks.
   static std::vector<Group> Connected(const Mesh& mesh, int queues);

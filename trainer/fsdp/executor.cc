@@ -105,7 +105,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   }
 }
 
-Executor::~Executor() = default;
+Executor::~Executor() { communicators_.CountIn(nullptr); }
 
 void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {
   schedules_[static_cast<int>(mode)] = std::move(schedule);
@@ -259,6 +259,8 @@ void Executor::Run(const Step& step) {
   WriteInputs();
   running_ = &schedules_[static_cast<int>(step.mode)];
   clocks_[steps_ % 2].Clear();
+  traffic_[steps_ % 2].Clear();
+  communicators_.CountIn(&traffic_[steps_ % 2]);
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
   if (!sharded()) BindShards();
@@ -300,6 +302,12 @@ StepTimes Executor::Times(int64_t index) {
   FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
   ends_[index % 2]->Synchronize();
   return clocks_[index % 2].Read();
+}
+
+TrafficBytes Executor::TrafficOf(int64_t index) {
+  FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
+  ends_[index % 2]->Synchronize();
+  return traffic_[index % 2].Read();
 }
 
 void Executor::Synchronize() {

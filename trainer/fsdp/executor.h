@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trainer/comm/mesh_communicators.h"
+#include "trainer/comm/traffic.h"
 #include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
@@ -110,6 +111,8 @@ class Executor final : public SegmentHooks {
   StepScalars Result(int64_t index);
   // Likewise.
   StepTimes Times(int64_t index);
+  // Likewise: what other ranks have taken of this one for what the step issued.
+  TrafficBytes TrafficOf(int64_t index);
   // Blocks until everything enqueued is done.
   void Synchronize();
 
@@ -166,6 +169,7 @@ class Executor final : public SegmentHooks {
   const Layout layout_;
   const int shard_rank_;
   Schedule schedules_[2];
+  Traffic traffic_[2];                            // By steps_ % 2. Outlives what the streams hold.
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; kReplicate's where it is used.
 
   ExecutorMemory memory_;
