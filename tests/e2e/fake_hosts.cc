@@ -17,6 +17,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <stdexcept>
 
@@ -250,6 +251,17 @@ std::vector<Outcome> FakeHosts::Wait(std::chrono::seconds patience) {
 }
 
 int64_t FakeHosts::LostFrames() const { return switch_->lost(); }
+
+int64_t FakeHosts::BytesFrom(int host) const {
+  // Of this thread's network namespace; received by the switch's end.
+  std::ifstream devices("/proc/thread-self/net/dev");
+  const std::string port = "port" + std::to_string(host) + ":";
+  for (std::string word; devices >> word;) {
+    int64_t bytes = 0;
+    if (word == port && devices >> bytes) return bytes;
+  }
+  throw std::runtime_error("no " + port);
+}
 
 void FakeHosts::CutOff(int host) { Run("ip link set port" + std::to_string(host) + " down"); }
 

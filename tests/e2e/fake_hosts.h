@@ -44,6 +44,9 @@ class FakeHosts {
   std::vector<Outcome> Wait(std::chrono::seconds patience);
 
   int64_t LostFrames() const;  // Of the wire.
+  // That the host has sent, as the kernel counts them: headers and all. Not where this process is
+  // the switch.
+  int64_t BytesFrom(int host) const;
 
   void CutOff(int host);  // Pulls the plug.
   void Kill(int host);    // Every process of it.

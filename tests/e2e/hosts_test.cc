@@ -118,6 +118,67 @@ TEST_F(Hosts, HybridShardingHasTheBitsOfOneHostHoweverRanksAreNumbered) {
   }
 }
 
+// Elements of a GPT-2 unit's flat parameter: its matrices and vectors are multiples of 64 long, so
+// they lie end to end.
+constexpr int64_t kHidden = 128, kLayers = 3, kVocab = 4096, kPositions = 16;
+int64_t Padded(int64_t elements, int shards) {
+  const int64_t grid = 256 * shards;
+  return (elements + grid - 1) / grid * grid;
+}
+int64_t RootElements(int shards) { return Padded((kVocab + kPositions + 2) * kHidden, shards); }
+int64_t BlockElements(int shards) { return Padded((12 * kHidden + 13) * kHidden, shards); }
+
+// What rank 0 puts into sockets in a step of three hosts of two ranks, bytes.
+int64_t NetworkBytesOfHybrid() {  // F = 2: only sums over the three replicas leave a host.
+  const auto sums = [](int64_t elements) {  // Two slices for others, and its own sum for both.
+    const int64_t shard = elements / 2, slice = shard / 3;
+    return (shard - slice) + 2 * slice;
+  };
+  return 4 * (sums(RootElements(2)) + kLayers * sums(BlockElements(2)));
+}
+int64_t
+NetworkBytesOfFullShard() {  // F = 6: a shard to each other host, a slice to each rank there.
+  const int64_t root = RootElements(6) / 6, block = BlockElements(6) / 6;
+  return 4 * (2 * (root + 2 * kLayers * block) + 4 * (root + kLayers * block));
+}
+// Of the four scalars one goes to each of ranks 1, 2, 4 and 5, three of them on other hosts.
+constexpr int64_t kScalarBytes = 3 * 4;
+
+// Counts tell whether groups are hosts, where bits do not. The kernel's counts have headers,
+// messages about calls and the start in them as well.
+TEST_F(Hosts, NetworkBytesAreThoseOfTheFormulaAndTheKernel) {
+  Job job;
+  Strings settings = kShort;
+  settings.insert(settings.end(),
+                  {"model.hidden_size=" + std::to_string(kHidden),
+                   "model.num_hidden_layers=" + std::to_string(kLayers),
+                   "model.vocab_size=" + std::to_string(kVocab), "checkpoint.every=0"});
+  const auto run = [&](const std::string& strategy, Numbers numbers, int64_t want) {
+    SCOPED_TRACE(strategy);
+    FakeHosts hosts(3);
+    Strings all = settings;
+    all.push_back("fsdp.sharding_strategy=" + strategy);
+    job.RunDir(strategy + (numbers == Numbers::kInTurns ? "_in_turns" : ""));
+    const int64_t before = hosts.BytesFrom(0);
+    StartAll(hosts, job, all, FakeHosts::Address(0), numbers);
+    ExpectAllDone(hosts.Wait(kMinute));
+    const auto sent = static_cast<double>(hosts.BytesFrom(0) - before);
+    const auto steps = OfKind(ReadMetrics(job.run_dir()), "step");
+    ASSERT_EQ(steps.size(), 10u);
+    int64_t counted = 0;
+    for (const Json& step : steps) {
+      const int64_t bytes = step["communication"]["network_bytes"];
+      EXPECT_EQ(bytes, want + kScalarBytes) << step;
+      counted += 2 * bytes;  // The host's other rank sends as much, but for a scalar.
+    }
+    EXPECT_GT(sent, static_cast<double>(counted));
+    EXPECT_LT(sent, 1.05 * static_cast<double>(counted));
+  };
+  run("full_shard", Numbers::kHostByHost, NetworkBytesOfFullShard());
+  run("hybrid_shard", Numbers::kHostByHost, NetworkBytesOfHybrid());
+  run("hybrid_shard", Numbers::kInTurns, NetworkBytesOfHybrid());
+}
+
 TEST_F(Hosts, HybridShardingOverUnequalHostsWantsToBeTold) {
   Job job;
   const auto run = [&](const Strings& settings) {

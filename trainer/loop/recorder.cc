@@ -200,8 +200,8 @@ void Recorder::AddTimes(const StepTimes& t) {
              t.optimizer, t.communication, std::max(0.0, between)};
 }
 
-void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& times, int64_t tokens,
-                    double lr) {
+void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& times,
+                    const TrafficBytes& traffic, int64_t tokens, double lr) {
   if (!first()) return;
   AddTimes(times);
   const int64_t steps = recipe_.train.steps, left = steps - step;
@@ -224,6 +224,9 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& ti
     // Every rank's, and the same at every moment.
     if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
     record.memory = {planned_bytes_, planned_bytes_, planned_bytes_};
+    record.communication = {
+        traffic.of(Collective::kAllGather), traffic.of(Collective::kReduceScatter),
+        traffic.of(Collective::kAllReduce), traffic.of(Collective::kAllToAll), traffic.network};
     Write(record);
     console_.Step(record, steps, meter_->TimeLeft(left));
   }

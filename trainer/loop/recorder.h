@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/comm/traffic.h"
 #include "trainer/core/span.h"
 #include "trainer/data/data_files.h"
 #include "trainer/fsdp/executor.h"
@@ -51,10 +52,10 @@ class Recorder {
 
   // Adds a record to the files; the console shows it where it is one for people.
   void Write(const MetricsRecord& record);
-  // A training step has ended: `tokens` targets since step 1, learning rate `lr`. A record at every
-  // log.every; the console's bar moves.
-  void Step(int64_t step, const StepScalars& result, const StepTimes& times, int64_t tokens,
-            double lr);
+  // A training step has ended: `tokens` targets since step 1, learning rate `lr`, `traffic` of this
+  // rank. A record at every log.every; the console's bar moves.
+  void Step(int64_t step, const StepScalars& result, const StepTimes& times,
+            const TrafficBytes& traffic, int64_t tokens, double lr);
   // What this rank's streams did in a step.
   void WriteTrace(int64_t step, std::vector<Span> spans);
   // All that has been written is on the disk when it returns.

@@ -257,8 +257,8 @@ class Trainer {
     pending_.pop_front();
     const StepScalars result = executor().Result(pending.index);
     tokens_ += pending.targets;
-    recorder_.Step(pending.step, result, executor().Times(pending.index), tokens_,
-                   options_.lr.At(pending.step));
+    recorder_.Step(pending.step, result, executor().Times(pending.index),
+                   executor().TrafficOf(pending.index), tokens_, options_.lr.At(pending.step));
     if (result.loss_scale > 0) {
       scaler_ = {result.scaler.scale, static_cast<int64_t>(result.scaler.good_steps)};
     }

@@ -52,6 +52,12 @@ JsonObject Object(const StepRecord& r) {
                               .Add("optimizer", r.time.optimizer)
                               .Add("communication", r.time.communication)
                               .Add("other", r.time.other);
+  const JsonObject communication = JsonObject()
+                                       .Add("all_gather_bytes", r.communication.all_gather)
+                                       .Add("reduce_scatter_bytes", r.communication.reduce_scatter)
+                                       .Add("all_reduce_bytes", r.communication.all_reduce)
+                                       .Add("all_to_all_bytes", r.communication.all_to_all)
+                                       .Add("network_bytes", r.communication.network);
   JsonObject object = JsonObject()
                           .Add("kind", "step")
                           .Add("step", r.step)
@@ -64,7 +70,8 @@ JsonObject Object(const StepRecord& r) {
                           .Add("tflops_per_device", r.tflops_per_device)
                           .Add("mfu", r.mfu)
                           .Add("memory", memory)
-                          .Add("time", time);
+                          .Add("time", time)
+                          .Add("communication", communication);
   if (r.loss_scale) object.Add("loss_scale", r.loss_scale);
   return object;
 }

@@ -48,6 +48,10 @@ struct TimeParts {
   TimeParts& operator+=(const TimeParts& more);
   TimeParts operator/(double steps) const;
 };
+// Bytes of rank 0 that other ranks take; `network`: that it puts into sockets.
+struct CommunicationBytes {
+  int64_t all_gather = 0, reduce_scatter = 0, all_reduce = 0, all_to_all = 0, network = 0;
+};
 struct StepRecord {
   int64_t step = 0;      // From 1.
   double loss = 0;       // Of that step alone: mean over its target tokens, nats.
@@ -60,6 +64,7 @@ struct StepRecord {
   std::optional<double> mfu{};  // 0 to 1; absent where the device's peak is unknown.
   MemoryPeaks memory{};
   TimeParts time{};                    // Mean of the steps since the last record, as step_time_s.
+  CommunicationBytes communication{};  // Of that step alone.
   std::optional<double> loss_scale{};  // Of that step; left out where none is in use.
 };
 struct EvalRecord {

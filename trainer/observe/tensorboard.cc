@@ -264,6 +264,12 @@ void Add(Summary& summary, const StepRecord& r) {
   summary.Scalar("memory/allocated_peak", static_cast<double>(r.memory.allocated));
   summary.Scalar("memory/active_peak", static_cast<double>(r.memory.active));
   summary.Scalar("memory/reserved_peak", static_cast<double>(r.memory.reserved));
+  const CommunicationBytes& sent = r.communication;
+  summary.Scalar("communication/all_gather_bytes", static_cast<double>(sent.all_gather));
+  summary.Scalar("communication/reduce_scatter_bytes", static_cast<double>(sent.reduce_scatter));
+  summary.Scalar("communication/all_reduce_bytes", static_cast<double>(sent.all_reduce));
+  summary.Scalar("communication/all_to_all_bytes", static_cast<double>(sent.all_to_all));
+  summary.Scalar("communication/network_bytes", static_cast<double>(sent.network));
 }
 void Add(Summary& summary, const EvalRecord& r) {
   const std::string set = r.name.empty() ? "eval/" : "eval/" + r.name + "/";

@@ -49,7 +49,8 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
                   .memory = {1 << 20, 2 << 20, 3 << 20},
-                  .time = {1, 2, 3, 4, 5, 6, 7}};
+                  .time = {1, 2, 3, 4, 5, 6, 7},
+                  .communication = {10, 20, 30, 40, 50}};
   writer.Write(step);
   writer.Write(EvalRecord{.step = 300, .loss = 1.5});
   writer.Write(EvalRecord{.step = 300, .loss = 0, .name = "code"});
@@ -87,7 +88,12 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                                                    {"time/other", 7},
                                                    {"memory/allocated_peak", 1 << 20},
                                                    {"memory/active_peak", 2 << 20},
-                                                   {"memory/reserved_peak", 3 << 20}}));
+                                                   {"memory/reserved_peak", 3 << 20},
+                                                   {"communication/all_gather_bytes", 10},
+                                                   {"communication/reduce_scatter_bytes", 20},
+                                                   {"communication/all_reduce_bytes", 30},
+                                                   {"communication/all_to_all_bytes", 40},
+                                                   {"communication/network_bytes", 50}}));
   EXPECT_EQ(events[3].step, 300);
   EXPECT_EQ(events[4].scalars,
             (std::map<std::string, float>{{"eval/loss", 1.5f}, {"eval/perplexity", 4.48168907f}}));
