@@ -6,6 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "tests/e2e/run_binary.h"
@@ -90,6 +94,70 @@ TEST(TensorBoard, StartingOverSetsTheOldFilesAside) {
   ASSERT_EQ(job.Train().code, 0);
   EXPECT_EQ(ReadScalar(job.run_dir(), "train/loss"), first);
   EXPECT_EQ(ReadScalar(job.run_dir() + "/metrics.1.tensorboard", "train/loss"), first);
+}
+
+struct Noted {
+  int64_t step;
+  std::string what;
+  double z;
+};
+
+// Worked out from the step records of one start: what lies more than `most` deviations above the
+// 128 steps before, of which there are 32 at least.
+std::vector<Noted> SpikesOf(const std::vector<Json>& steps, double most) {
+  std::vector<Noted> spikes;
+  for (size_t i = 32; i < steps.size(); ++i) {
+    for (const char* what : {"loss", "grad_norm"}) {
+      double n = 0, sum = 0, squares = 0;
+      for (size_t k = i < 128 ? 0 : i - 128; k < i; ++k) {
+        const double value = steps[k][what];
+        n += 1;
+        sum += value;
+        squares += value * value;
+      }
+      const double deviation = std::sqrt((squares - sum * sum / n) / (n - 1));
+      const double z = (steps[i][what].get<double>() - sum / n) / deviation;
+      if (z > most) spikes.push_back({steps[i]["step"], what, z});
+    }
+  }
+  return spikes;
+}
+
+TEST(Spikes, AreWhatLiesAboveTheStepsBefore) {
+  Job job;
+  const auto train = [&](const Strings& more) {
+    Strings all = {"optimizer.lr=0", "log.spike_z=2", "checkpoint.every=100"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome outcome = job.Train(all);
+    EXPECT_EQ(outcome.code, 0) << outcome.Text();
+    return outcome.out;
+  };
+  const auto expect = [&](const std::vector<Json>& records, const std::string& out) {
+    const std::vector<Noted> want = SpikesOf(OfKind(records, "step"), 2);
+    const std::vector<Json> got = OfKind(records, "spike");
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i]["step"], want[i].step);
+      EXPECT_EQ(got[i]["what"], want[i].what);
+      EXPECT_NEAR(got[i]["z"].get<double>(), want[i].z, 1e-3);
+      EXPECT_NE(out.find("step " + std::to_string(want[i].step) + ": " + want[i].what + " "),
+                std::string::npos)
+          << out;
+    }
+  };
+  const std::string out = train({"train.steps=200"});
+  std::vector<Json> records = ReadMetrics(job.run_dir());
+  EXPECT_GT(OfKind(records, "spike").size(), 2u);
+  expect(records, out);
+  // A start knows its own steps alone.
+  const std::string more = train({"train.steps=300"});
+  records = ReadMetrics(job.run_dir());
+  const auto resume = std::find_if(records.begin(), records.end(),
+                                   [](const Json& r) { return r["kind"] == "resume"; });
+  expect({resume, records.end()}, more);
+  job.RunDir("off");
+  train({"train.steps=200", "log.spike_z=0"});
+  EXPECT_TRUE(OfKind(ReadMetrics(job.run_dir()), "spike").empty());
 }
 
 TEST(Report, DrawsRunsAndNamesThePage) {

@@ -105,6 +105,8 @@ class MetricsPage : public ::testing::Test {
     held_out.insert(held_out.end(),
                     {"optimizer={name: sgd, lr: 1.0e+30}", "train.grad_clip=0", "eval.every=1"});
     Run("not_finite", held_out, 7);
+    // Whatever is above the mean of the steps before it.
+    Run("spikes", {"train.steps=60", "log.spike_z=1.0e-6", "optimizer.lr=0"}, 0);
   }
 
   std::vector<Json> Records(const std::string& run) { return ReadMetrics(job_.RunDir(run)); }

@@ -200,6 +200,17 @@ void Recorder::AddTimes(const StepTimes& t) {
              t.optimizer, t.communication, std::max(0.0, between)};
 }
 
+void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value) {
+  const std::optional<double> z = before.Add(value);
+  const double most = recipe_.log.spike_z;
+  if (most == 0 || !z || *z <= most) return;
+  Write(SpikeRecord{step, what, value, *z});
+  char text[128];
+  std::snprintf(text, sizeof(text), "step %lld: %s %.4g is %.3g deviations above its last steps",
+                static_cast<long long>(step), what, value, *z);
+  console_.Warning(text);
+}
+
 void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& times,
                     const TrafficBytes& traffic, int64_t tokens, double lr) {
   if (!first()) return;
@@ -230,6 +241,8 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& ti
     Write(record);
     console_.Step(record, steps, meter_->TimeLeft(left));
   }
+  NoteSpike(step, "loss", losses_, result.loss);
+  NoteSpike(step, "grad_norm", norms_, result.grad_norm);
   console_.Progress(step, steps, result.loss, meter_->TimeLeft(left));
 }
 

@@ -21,6 +21,7 @@
 #include "trainer/observe/log.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/observe/spikes.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/observe/throughput.h"
 #include "trainer/recipe/recipe.h"
@@ -87,6 +88,7 @@ class Recorder {
   void SayWhatIsHeldOut(const RunFacts& facts);
   Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;
   void AddTimes(const StepTimes& times);
+  void NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value);
   void RecordEnd(const std::string& reason);
 
   const Recipe& recipe_;
@@ -102,6 +104,7 @@ class Recorder {
   int64_t planned_bytes_ = 0;
   int64_t logged_step_ = 0, logged_tokens_ = 0;
   TimeParts times_;                 // Sums since the last record.
+  SpikeWindow losses_, norms_;      // Of this start: what a checkpoint does not hold.
   std::optional<double> last_end_;  // Of a training step, on the device's clock.
   double elsewhere_ = 0;            // Seconds since then that went to no training step.
   bool console_failed_ = false, lost_reader_ = false;

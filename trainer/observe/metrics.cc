@@ -115,6 +115,15 @@ JsonObject Object(const SkippedRecord& r) {
   return object;
 }
 
+JsonObject Object(const SpikeRecord& r) {
+  return JsonObject()
+      .Add("kind", "spike")
+      .Add("step", r.step)
+      .Add("what", r.what)
+      .Add("value", r.value)
+      .Add("z", r.z);
+}
+
 JsonObject Object(const EndRecord& r) {
   return JsonObject().Add("kind", "end").Add("reason", r.reason);
 }

@@ -97,12 +97,19 @@ struct SkippedRecord {  // The optimizer left the parameters alone.
   std::string reason{};
   std::optional<double> loss_scale{};  // Likewise.
 };
+struct SpikeRecord {
+  int64_t step = 0;
+  std::string what{};  // "loss" or "grad_norm".
+  double value = 0;
+  double z = 0;  // Standard deviations above the steps before it.
+};
 struct EndRecord {
   std::string reason{};
 };
 
-using MetricsRecord = std::variant<RunRecord, ResumeRecord, StepRecord, EvalRecord, SampleRecord,
-                                   CheckpointRecord, PauseRecord, SkippedRecord, EndRecord>;
+using MetricsRecord =
+    std::variant<RunRecord, ResumeRecord, StepRecord, EvalRecord, SampleRecord, CheckpointRecord,
+                 PauseRecord, SkippedRecord, SpikeRecord, EndRecord>;
 
 std::string ToJson(const MetricsRecord& record);  // Without the line's end.
 

@@ -231,6 +231,7 @@ struct LogRecipe {
   int64_t every = 1;  // Steps.
   bool tensorboard = true;
   std::vector<int64_t> trace_steps;
+  double spike_z = 6.0;  // Standard deviations; 0: off.
 
   bool operator==(const LogRecipe&) const = default;
 };

@@ -253,6 +253,9 @@ Type<LogRecipe> LogType() {
           "The records as event files for TensorBoard as well, with samples and recipe as text."),
       Key("trace_steps", &R::trace_steps, ListOf(Integer(1)),
           "Steps of which a Chrome trace is kept."),
+      Key("spike_z", &R::spike_z, Number({.at_least = 0}),
+          "A loss or gradient norm so many standard deviations above its last 128 steps, of which "
+          "this start has made at least 32, is noted. 0: off."),
   });
 }
 

@@ -100,6 +100,8 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
       R"({"kind": "time", "step": 4, "evaluation": 0.5, "sampling": 0.25, "checkpoint": 2.0})");
   EXPECT_EQ(ToJson(SkippedRecord{.step = 5, .reason = "gradient not finite"}),
             R"({"kind": "skipped", "step": 5, "reason": "gradient not finite"})");
+  EXPECT_EQ(ToJson(SpikeRecord{.step = 5, .what = "loss", .value = 2.5, .z = 7}),
+            R"({"kind": "spike", "step": 5, "what": "loss", "value": 2.5, "z": 7.0})");
   EXPECT_EQ(ToJson(EndRecord{.reason = "done"}), R"({"kind": "end", "reason": "done"})");
 }
 

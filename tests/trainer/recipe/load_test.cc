@@ -63,7 +63,7 @@ optimizer: {name: sgd, lr: 1e-1, momentum: .9, betas: [0, 0.5]}
 schedule: {name: constant, warmup_steps: 3}
 fsdp: {sharding_strategy: no_shard, shard_size: 1, backward_prefetch: none, limit_all_gathers: 0}
 checkpoint: {resume: 40, keep_last: 0}
-log: {tensorboard: false, trace_steps: [1, 5]}
+log: {tensorboard: false, trace_steps: [1, 5], spike_z: 4}
 )");
   EXPECT_EQ(recipe.run.name, "5");
   EXPECT_EQ(recipe.run.Directory(), "/tmp/x");
@@ -94,6 +94,7 @@ log: {tensorboard: false, trace_steps: [1, 5]}
   EXPECT_EQ(recipe.checkpoint.resume.step, 40);
   EXPECT_FALSE(recipe.log.tensorboard);
   EXPECT_EQ(recipe.log.trace_steps, (std::vector<int64_t>{1, 5}));
+  EXPECT_EQ(recipe.log.spike_z, 4.0);
   EXPECT_EQ(Parse(kGood, {"checkpoint.resume='40'"}).checkpoint.resume.directory, "40");
   EXPECT_EQ(Parse(kGood, {"checkpoint.resume=none"}).checkpoint.resume.kind,
             ResumeRecipe::Kind::kNone);
@@ -128,7 +129,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"KeyOfAnotherSection", "train: {weight_decay: 0}",
          "r.yaml:3:9: train.weight_decay: unknown key; did you mean `optimizer.weight_decay`?"},
         {"NothingNear", "log: {dropout: 0}",
-         "r.yaml:3:7: log.dropout: unknown key; known here: every, tensorboard and trace_steps"},
+         "r.yaml:3:7: log.dropout: unknown key; known here: every, tensorboard, trace_steps and "
+         "spike_z"},
         {"DuplicateKey", "log:\n  every: 1\n  every: 2",
          "r.yaml:5:3: log.every: duplicate key, first on line 4"},
         {"DuplicateSection", "model: {family: gpt2}",

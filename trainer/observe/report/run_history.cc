@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -140,6 +141,13 @@ void AddEval(RunHistory& run, const json& record, size_t buckets) {
   if (at != run.evals.end()) Add(at->second, static_cast<double>(step), loss);
 }
 
+void AddSpike(RunHistory& run, const json& record) {
+  char how[80];
+  std::snprintf(how, sizeof(how), " %.4g is %.3g deviations above its last steps",
+                Number(record, "value"), Number(record, "z"));
+  AddIncident(run, Count(record, "step"), Text(record, "what").substr(0, kMaxText) + how);
+}
+
 void AddSample(RunHistory& run, const json& record) {
   RunHistory::Sample sample{Count(record, "step"), Text(record, "prompt").substr(0, kMaxText),
                             Text(record, "text").substr(0, kMaxText)};
@@ -178,6 +186,8 @@ void AddRecord(RunHistory& run, std::string_view line, size_t buckets) {
     AddSeconds(run, "checkpoint", checkpoint);
   } else if (kind == "skipped") {
     AddIncident(run, Count(record, "step"), "skipped: " + Text(record, "reason"));
+  } else if (kind == "spike") {
+    AddSpike(run, record);
   } else if (kind == "end") {
     run.end = Text(record, "reason");
   } else if (kind.empty()) {

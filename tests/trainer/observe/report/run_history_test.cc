@@ -151,6 +151,15 @@ TEST(ReadRun, WhatIsNotFiniteIsAnIncident) {
   EXPECT_EQ(run.end, "not finite");
 }
 
+TEST(ReadRun, ASpikeIsAnIncident) {
+  const std::string directory = FreshDirectory("spike");
+  Put(directory + "/metrics.jsonl", Lines({Step(1), SpikeRecord{1, "loss", 12.34567, 6.25}}));
+  const RunHistory run = ReadRun(directory, 20);
+  ASSERT_EQ(run.num_incidents, 1);
+  EXPECT_EQ(run.incidents[0].step, 1);
+  EXPECT_EQ(run.incidents[0].what, "loss 12.35 is 6.25 deviations above its last steps");
+}
+
 TEST(ReadRun, KeepsTheFirstAndTheLastSamples) {
   const std::string directory = FreshDirectory("samples");
   std::string lines;

@@ -1,0 +1,28 @@
+// Which numbers of a run's steps lie far above those of the steps before them.
+#ifndef FSDP_TRAIN_TRAINER_OBSERVE_SPIKES_H_
+#define FSDP_TRAIN_TRAINER_OBSERVE_SPIKES_H_
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+
+namespace fsdp {
+
+class SpikeWindow {
+ public:
+  static constexpr size_t kSteps = 128;  // That a number is held against,
+  static constexpr size_t kLeast = 32;   // and the fewest that say something.
+
+  // Standard deviations (n - 1) by which `value` lies above the mean of the numbers before it. They
+  // count as no less than what fp32 rounds away: numbers that are all alike have a deviation too.
+  // Nullopt where those are too few. A number that is not finite is none: a step like that has a
+  // record of its own.
+  std::optional<double> Add(double value);
+
+ private:
+  std::deque<double> last_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OBSERVE_SPIKES_H_
