@@ -17,4 +17,12 @@ Cost Sum(const std::vector<KernelCost>& kernels) {
   return sum;
 }
 
+int64_t BytesMoved(const std::vector<KernelCost>& kernels) {
+  double bytes = 0;
+  for (const auto& [kind, cost, product] : kernels) {
+    bytes += kind == KernelKind::kLink ? cost.link_bytes : cost.bytes_read + cost.bytes_written;
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 }  // namespace fsdp

@@ -56,6 +56,8 @@ struct KernelCost {
 };
 
 Cost Sum(const std::vector<KernelCost>& kernels);
+// A collective's bytes over its links, of any other operation what it reads and writes.
+int64_t BytesMoved(const std::vector<KernelCost>& kernels);
 
 }  // namespace fsdp
 

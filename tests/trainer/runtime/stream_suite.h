@@ -109,6 +109,35 @@ TEST_P(StreamSuite, RunsInOrder) {
   }
 }
 
+// A tag goes with what is enqueued after it; bytes are a collective's over its links, and all that
+// another operation reads and writes.
+TEST_P(StreamSuite, SpansCarryTagsAndBytes) {
+  const auto device = Make();
+  const auto stream = device->CreateStream("s"), other = device->CreateStream("t");
+  device->StartTrace();
+  const auto enqueue = [&](const char* name, std::vector<KernelCost> costs) {
+    Operation operation = Priced(name);
+    operation.costs = std::move(costs);
+    stream->Enqueue(std::move(operation));
+  };
+  enqueue("before", {});
+  stream->SetTag(7);
+  enqueue("kernels", {Cost{.bytes_read = 20, .bytes_written = 3}, Cost{.bytes_read = 100}});
+  stream->SetTag(8);
+  enqueue("link", {{KernelKind::kLink, {.bytes_read = 9, .bytes_written = 9, .link_bytes = 40}}});
+  stream->Wait(other->Record());
+  stream->Synchronize();
+  const std::vector<Span> spans = device->TakeTrace();
+  const auto expect = [&](const char* name, uint64_t tag, int64_t bytes) {
+    EXPECT_EQ(Find(spans, name).tag, tag) << name;
+    EXPECT_EQ(Find(spans, name).bytes, bytes) << name;
+  };
+  expect("before", 0, 0);
+  expect("kernels", 7, 123);
+  expect("link", 8, 40);
+  expect("wait", 8, 0);
+}
+
 TEST_P(StreamSuite, HostRunsAhead) {
   const auto device = Make();
   const auto stream = device->CreateStream("s");

@@ -78,6 +78,7 @@ class CpuStream final : public Stream {
     std::shared_ptr<CpuEvent> event;  // To pass.
     EventPtr awaited;
     uint64_t tag = 0;
+    int64_t bytes = 0;
   };
 
   std::optional<StreamPosition> Position() const override {
@@ -87,7 +88,8 @@ class CpuStream final : public Stream {
   }
 
   void DoEnqueue(Operation operation) override {
-    Push({operation.name, std::move(operation.kernels.cpu), nullptr, nullptr, tag()});
+    Push({operation.name, std::move(operation.kernels.cpu), nullptr, nullptr, tag(),
+          BytesMoved(operation.costs)});
   }
   std::shared_ptr<Event> DoRecord() override {
     auto event = std::make_shared<CpuEvent>();
@@ -138,7 +140,8 @@ class CpuStream final : public Stream {
         error = std::current_exception();
       }
       if (!error) operation_.store(nullptr, std::memory_order_release);
-      if (tracing) spans_.push_back({task.name, name(), begin, device_.Now()});
+      if (!tracing) continue;
+      spans_.push_back({task.name, name(), begin, device_.Now(), task.tag, task.bytes});
     }
   }
 

@@ -43,19 +43,19 @@ class SimStream final : public Stream {
                  cost.link_messages * model.s_per_link_message;
     }
     if (sim_.observer_) sim_.observer_(operation);
-    Advance(operation.name, begin, begin + seconds);
+    Advance(operation.name, begin, begin + seconds, BytesMoved(operation.costs));
   }
   std::shared_ptr<Event> DoRecord() override {
     return std::make_shared<SimEvent>(sim_.host_, std::max(tail_, *sim_.host_));
   }
   void DoWait(const EventPtr& event) override {
     const double begin = std::max(*sim_.host_, tail_);
-    Advance("wait", begin, std::max(begin, event->Time()));
+    Advance("wait", begin, std::max(begin, event->Time()), 0);
   }
 
-  void Advance(const char* what, double begin, double end) {
+  void Advance(const char* what, double begin, double end, int64_t bytes) {
     tail_ = end;
-    if (sim_.tracing_) sim_.spans_.push_back({what, name(), begin, end});
+    if (sim_.tracing_) sim_.spans_.push_back({what, name(), begin, end, tag(), bytes});
   }
 
   SimDevice& sim_;
