@@ -96,6 +96,45 @@ TEST(TensorBoard, StartingOverSetsTheOldFilesAside) {
   EXPECT_EQ(ReadScalar(job.run_dir() + "/metrics.1.tensorboard", "train/loss"), first);
 }
 
+// Spans of two ranks: what the transports count is what the trace's collectives say.
+TEST(Trace, SpansSayUnitPassMicroBatchAndBytes) {
+  Job job;
+  const Outcome outcome = job.Launch(2, {"log.trace_steps=[3]", "train.micro_batch_size=1"});
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  const Json trace = Json::parse(ReadFile(job.run_dir() + "/traces/step_3_rank_0.json"));
+  std::map<std::string, int64_t> bytes;                // By collective.
+  std::map<std::string, std::set<std::string>> parts;  // By operation.
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const std::string name = event["name"];
+    const Json args = event.value("args", Json::object());
+    bytes[name] += args.value("bytes", 0);
+    parts[name].insert(args.value("unit", "") + " " + args.value("pass", "") + " " +
+                       std::to_string(args.value("micro_batch", -1)));
+  }
+  const Json counted = OfKind(ReadMetrics(job.run_dir()), "step").at(2)["communication"];
+  for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
+    EXPECT_EQ(bytes[kind], counted[kind + std::string("_bytes")].get<int64_t>()) << kind;
+    EXPECT_GT(bytes[kind], 0);
+  }
+  using Set = std::set<std::string>;
+  Set runs, gathers{"root forward 0"}, reductions, updates{"root update -1"};
+  for (const std::string m : {"0", "1"}) {
+    for (const std::string block : {"h.0", "h.1"}) {
+      for (const std::string pass : {" forward ", " backward "}) gathers.insert(block + pass + m);
+      reductions.insert(block + " backward " + m);
+      updates.insert(block + " update -1");
+    }
+    reductions.insert("root backward " + m);
+  }
+  EXPECT_EQ(parts["all_gather"], gathers);
+  EXPECT_EQ(parts["reduce_scatter"], reductions);
+  EXPECT_EQ(parts["all_reduce"], Set{"  -1"});
+  EXPECT_EQ(parts["adamw"], updates);
+  EXPECT_TRUE(parts["linear_forward"].contains("h.1 forward 1")) << Json(parts["linear_forward"]);
+  EXPECT_GT(bytes["linear_forward"], 0);
+}
+
 struct Noted {
   int64_t step;
   std::string what;

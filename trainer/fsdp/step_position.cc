@@ -1,6 +1,7 @@
 #include "trainer/fsdp/step_position.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 namespace fsdp {
@@ -9,24 +10,47 @@ namespace {
 // From the highest bit: the step, its mode, the action.
 constexpr int kActionBits = 24, kModeBits = 1;
 
-// What the action is part of; empty where there are no words for it.
-std::string PartOf(const Schedule& schedule, size_t index, const Layout& layout, int unit) {
+std::string NameOf(int unit, const Layout& layout) {
+  return layout.flat_parameters[layout.units[unit].flat_parameters.front()].name;
+}
+
+// The unit that the action is about; -1: none.
+int UnitOf(const Action& action, const Layout& layout) {
+  return action.kind == ActionKind::kRun ? layout.unit_of_segment[action.segment] : action.unit;
+}
+
+// The pass of the first run of `unit` from `at` on; empty where there is none.
+template <typename Iterator>
+std::string PassOf(int unit, Iterator at, Iterator end, const Layout& layout) {
+  const Iterator run = std::find_if(at, end, [&](const Action& a) {
+    return a.kind == ActionKind::kRun && layout.unit_of_segment[a.segment] == unit;
+  });
+  return run == end ? "" : Name(run->pass);
+}
+
+// Empty where there are no words for it.
+std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout) {
   const std::vector<Action>& actions = schedule.actions;
-  switch (actions[index].kind) {
+  const Action& action = actions[index];
+  const auto at = static_cast<int64_t>(index);
+  switch (action.kind) {
     case ActionKind::kRun:
-      return Name(actions[index].pass);
-    case ActionKind::kGather: {  // For the next run of the unit.
-      const auto next = std::find_if(
-          actions.begin() + static_cast<int64_t>(index), actions.end(), [&](const Action& a) {
-            return a.kind == ActionKind::kRun && layout.unit_of_segment[a.segment] == unit;
-          });
-      return next == actions.end() ? "" : Name(next->pass);
-    }
+      return Name(action.pass);
+    case ActionKind::kGather:  // For the next run of the unit.
+      return PassOf(action.unit, actions.begin() + at, actions.end(), layout);
+    case ActionKind::kKeep:  // Behind its last one.
+    case ActionKind::kFree:
+      return PassOf(action.unit, std::make_reverse_iterator(actions.begin() + at), actions.rend(),
+                    layout);
+    case ActionKind::kLoad:
+      return "forward";
     case ActionKind::kClear:
     case ActionKind::kReduce:
     case ActionKind::kAccumulate:
+    case ActionKind::kAllReduce:
       return "backward";
     case ActionKind::kSumSquares:
+    case ActionKind::kClip:
     case ActionKind::kOptimizer:
       return "update";
     default:
@@ -48,19 +72,21 @@ StepPosition PositionOf(uint64_t tag) {
           tag & ((uint64_t{1} << kActionBits) - 1)};
 }
 
+StepPart PartOf(const StepPosition& position, const Schedule& schedule, const Layout& layout) {
+  if (position.action >= schedule.actions.size()) return {};
+  const Action& action = schedule.actions[position.action];
+  const int unit = UnitOf(action, layout);
+  return {unit < 0 ? "" : NameOf(unit, layout), PassOf(schedule, position.action, layout),
+          action.micro_batch};
+}
+
 std::string Describe(const StepPosition& position, const Schedule& schedule, const Layout& layout) {
   std::string text = (position.mode == Mode::kEval ? "evaluation after step " : "step ") +
                      std::to_string(position.step);
-  if (position.action >= schedule.actions.size()) return text;
-  const Action& action = schedule.actions[position.action];
-  const int unit =
-      action.kind == ActionKind::kRun ? layout.unit_of_segment[action.segment] : action.unit;
-  const std::string part = PartOf(schedule, position.action, layout, unit);
-  if (unit >= 0 && !part.empty()) {
-    text += ", " + part + " of unit " + std::to_string(unit) + " (" +
-            layout.flat_parameters[layout.units[unit].flat_parameters.front()].name + ")";
-  }
-  return text;
+  const StepPart part = PartOf(position, schedule, layout);
+  if (part.unit.empty() || part.pass.empty()) return text;
+  const int unit = UnitOf(schedule.actions[position.action], layout);
+  return text + ", " + part.pass + " of unit " + std::to_string(unit) + " (" + part.unit + ")";
 }
 
 }  // namespace fsdp

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "trainer/core/span.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/schedule.h"
 
@@ -22,6 +23,9 @@ struct StepPosition {
 // Steps below 2^39, actions below 2^24.
 uint64_t TagOf(const StepPosition& position);
 StepPosition PositionOf(uint64_t tag);
+
+// Of a gather: the run that it is for.
+StepPart PartOf(const StepPosition& position, const Schedule& schedule, const Layout& layout);
 
 // "step 12, backward of unit 5 (transformer.h.4)": without the unit where the action has none.
 std::string Describe(const StepPosition& position, const Schedule& schedule, const Layout& layout);

@@ -246,8 +246,9 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& ti
   console_.Progress(step, steps, result.loss, meter_->TimeLeft(left));
 }
 
-void Recorder::WriteTrace(int64_t step, std::vector<Span> spans) {
-  const RankTrace trace{job_.rank, std::move(spans)};
+void Recorder::WriteTrace(int64_t step, std::vector<Span> spans,
+                          std::function<StepPart(uint64_t tag)> part) {
+  const RankTrace trace{job_.rank, std::move(spans), std::move(part)};
   std::string path = directory_->trace(step);
   if (job_.world > 1) path.insert(path.rfind('.'), "_rank_" + std::to_string(job_.rank));
   // That alone: a run directory that was removed is not made again.

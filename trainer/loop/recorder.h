@@ -57,8 +57,9 @@ class Recorder {
   // rank. A record at every log.every; the console's bar moves.
   void Step(int64_t step, const StepScalars& result, const StepTimes& times,
             const TrafficBytes& traffic, int64_t tokens, double lr);
-  // What this rank's streams did in a step.
-  void WriteTrace(int64_t step, std::vector<Span> spans);
+  // What this rank's streams did in a step; `part` says what of it a span's tag stands for.
+  void WriteTrace(int64_t step, std::vector<Span> spans,
+                  std::function<StepPart(uint64_t tag)> part);
   // All that has been written is on the disk when it returns.
   void Sync();
 

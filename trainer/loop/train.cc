@@ -16,6 +16,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
+#include "trainer/fsdp/step_position.h"
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
@@ -337,7 +338,10 @@ class Trainer {
   void WriteTrace(int64_t step) {
     Drain();
     executor().Synchronize();
-    recorder_.WriteTrace(step, device_->TakeTrace());
+    recorder_.WriteTrace(step, device_->TakeTrace(), [this](uint64_t tag) {
+      const StepPosition at = PositionOf(tag);
+      return PartOf(at, executor().schedule(at.mode), executor().layout());
+    });
   }
 
   ExitCode Finish(const char* reason, ExitCode code) {

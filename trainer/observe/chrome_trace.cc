@@ -21,6 +21,17 @@ std::string Metadata(std::string_view what, int rank, int thread, const JsonObje
       .Text();
 }
 
+// Empty where nothing is known.
+std::string Args(const Span& span, const StepPart& part) {
+  JsonObject args;
+  if (!part.unit.empty()) args.Add("unit", part.unit);
+  if (!part.pass.empty()) args.Add("pass", part.pass);
+  if (part.micro_batch >= 0) args.Add("micro_batch", part.micro_batch);
+  if (span.bytes > 0) args.Add("bytes", span.bytes);
+  const std::string text = args.Text();
+  return text == "{}" ? "" : text;
+}
+
 }  // namespace
 
 std::string ChromeTrace(std::span<const RankTrace> ranks) {
@@ -29,7 +40,7 @@ std::string ChromeTrace(std::span<const RankTrace> ranks) {
     for (const Span& span : rank.spans) origin = std::min(origin, span.begin_s);
   }
   std::vector<std::string> events;
-  for (const auto& [rank, spans] : ranks) {
+  for (const auto& [rank, spans, part] : ranks) {
     events.push_back(Metadata("process_name", rank, 0,
                               JsonObject().Add("name", "rank " + std::to_string(rank))));
     events.push_back(Metadata("process_sort_index", rank, 0, JsonObject().Add("sort_index", rank)));
@@ -43,14 +54,16 @@ std::string ChromeTrace(std::span<const RankTrace> ranks) {
         events.push_back(
             Metadata("thread_sort_index", rank, thread, JsonObject().Add("sort_index", thread)));
       }
-      events.push_back(JsonObject()
-                           .Add("ph", "X")
-                           .Add("name", span.name)
-                           .Add("pid", rank)
-                           .Add("tid", thread)
-                           .Add("ts", (span.begin_s - origin) * 1e6)
-                           .Add("dur", (span.end_s - span.begin_s) * 1e6)
-                           .Text());
+      JsonObject event;
+      event.Add("ph", "X")
+          .Add("name", span.name)
+          .Add("pid", rank)
+          .Add("tid", thread)
+          .Add("ts", (span.begin_s - origin) * 1e6)
+          .Add("dur", (span.end_s - span.begin_s) * 1e6);
+      const std::string args = Args(span, part ? part(span.tag) : StepPart{});
+      if (!args.empty()) event.AddRaw("args", args);
+      events.push_back(event.Text());
     }
   }
   std::string out = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";

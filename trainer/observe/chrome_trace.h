@@ -3,6 +3,8 @@
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_CHROME_TRACE_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_CHROME_TRACE_H_
 
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,10 +16,12 @@ namespace fsdp {
 struct RankTrace {
   int rank = 0;
   std::vector<Span> spans;  // Of one step or several; seconds on one clock for all ranks given.
+  std::function<StepPart(uint64_t tag)> part{};  // What a span's tag says; null: nothing.
 };
 
 // A process for each rank, a thread for each stream in order of first appearance; microseconds from
-// the earliest span of all.
+// the earliest span of all. What is known of a span is in its `args`: unit, pass, micro_batch,
+// bytes.
 std::string ChromeTrace(std::span<const RankTrace> ranks);
 
 // Blocks on the disk. Throws CheckpointError.

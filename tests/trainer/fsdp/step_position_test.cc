@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -17,6 +18,46 @@ TEST(StepPosition, ATagIsAPosition) {
       }
     }
   }
+}
+
+// A block between parts of the root, two micro-batches: what each action is part of.
+TEST(StepPosition, SaysPartsForTraces) {
+  const Layout layout = MakeLayout({{"embedding", false, {{"wte", Shape{8}}}},
+                                    {"h.0", true, {{"h.0.w", Shape{8}}}},
+                                    {"head", false, {}}},
+                                   {}, /*shards=*/2);
+  ScheduleOptions options;
+  options.shards = 2;
+  options.replicas = 2;
+  options.sharding_strategy = Strategy::kHybridShard;
+  options.unit_of_segment = layout.unit_of_segment;
+  options.recomputed = {false, false, false};
+  options.micro_batches = 2;
+  const Schedule schedule = MakeSchedule(options);
+  std::map<ActionKind, std::set<std::string>> parts;
+  for (size_t i = 0; i < schedule.actions.size(); ++i) {
+    const StepPart part = PartOf({Mode::kTrain, 3, i}, schedule, layout);
+    parts[schedule.actions[i].kind].insert(part.unit + " " + part.pass + " " +
+                                           std::to_string(part.micro_batch));
+  }
+  using Set = std::set<std::string>;
+  const Set block = {"h.0 forward 0", "h.0 backward 0", "h.0 forward 1", "h.0 backward 1"};
+  Set runs = block;
+  runs.insert({"root forward 0", "root backward 0", "root forward 1", "root backward 1"});
+  Set gathers = block;
+  gathers.insert("root forward 0");
+  EXPECT_EQ(parts[ActionKind::kRun], runs);
+  EXPECT_EQ(parts[ActionKind::kGather], gathers);
+  EXPECT_EQ(parts[ActionKind::kFree], block);
+  const Set reduced = {"h.0 backward 0", "h.0 backward 1", "root backward 0", "root backward 1"};
+  EXPECT_EQ(parts[ActionKind::kReduce], reduced);
+  EXPECT_EQ(parts[ActionKind::kClear], reduced);
+  EXPECT_EQ(parts[ActionKind::kAllReduce], (Set{"h.0 backward 1", "root backward 1"}));
+  EXPECT_EQ(parts[ActionKind::kOptimizer], (Set{"h.0 update -1", "root update -1"}));
+  EXPECT_EQ(parts[ActionKind::kLoad], (Set{" forward 0", " forward 1"}));
+  EXPECT_EQ(parts[ActionKind::kClip], Set{" update -1"});
+  EXPECT_EQ(parts[ActionKind::kReduceScalars], Set{"  -1"});
+  EXPECT_EQ(PartOf({Mode::kTrain, 3, schedule.actions.size()}, schedule, layout), StepPart());
 }
 
 // An embedding in the root and two blocks, of which the second is run again.

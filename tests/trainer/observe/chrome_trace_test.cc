@@ -55,6 +55,31 @@ TEST(ChromeTrace, RanksAreProcessesAndStreamsThreads) {
                 "gelu 0 compute 500000.0 250000.0", "reduce \"1\" 3 reduce 0.0 250000.0"}));
 }
 
+TEST(ChromeTrace, SpansSayWhatOfAStepTheyAre) {
+  RankTrace trace{0,
+                  {{"gather", "g", 1, 2, 1, 4096},
+                   {"linear", "c", 1, 2, 2},
+                   {"wait", "c", 1, 2, 3},
+                   {"load", "d", 1, 2, 4, 64}}};
+  trace.part = [](uint64_t tag) -> StepPart {
+    if (tag == 1) return {"h.0", "backward", 2};
+    if (tag == 2) return {"root", "update", -1};
+    if (tag == 3) return {};
+    return {"", "forward", 0};
+  };
+  std::map<std::string, std::string> args;
+  const auto read = nlohmann::json::parse(ChromeTrace(std::span(&trace, 1)));
+  for (const auto& event : read["traceEvents"]) {
+    if (event["ph"] == "X") args[event["name"]] = event.value("args", nlohmann::json()).dump();
+  }
+  EXPECT_EQ(args,
+            (std::map<std::string, std::string>{
+                {"gather", R"({"bytes":4096,"micro_batch":2,"pass":"backward","unit":"h.0"})"},
+                {"linear", R"({"pass":"update","unit":"root"})"},
+                {"wait", "null"},
+                {"load", R"({"bytes":64,"micro_batch":0,"pass":"forward"})"}}));
+}
+
 TEST(ChromeTrace, NothingTracedIsStillATrace) {
   EXPECT_TRUE(nlohmann::json::parse(ChromeTrace({}))["traceEvents"].empty());
   EXPECT_EQ(
