@@ -72,6 +72,13 @@ class Summary(unittest.TestCase):
         worst = step.check_same_work([Fake("ours", losses=ours), Fake("it", losses=same)])
         self.assertAlmostEqual(worst, 5e-4, places=6)
 
+    def test_bf16_is_rounded_in_other_places(self):
+        ours = Fake("ours", losses=[(10.0, 2.0), (9.0, 1.0)])
+        step.check_same_work([ours, Fake("it", losses=[(10.01, 2.02), (9.01, 1.01)])], bf16=True)
+        with self.assertRaises(SystemExit):
+            other = Fake("it", losses=[(10.0, 2.0), (9.0, 1.02)])
+            step.check_same_work([ours, other], bf16=True)
+
     def test_other_work_is_refused(self):
         ours = Fake("ours", losses=[(10.0, 2.0), (9.0, 1.0)])
         for other in (Fake("loss", losses=[(10.001, 2.0), (9.0, 1.0)]),

@@ -1,7 +1,8 @@
 """GPT-2 and Llama in plain PyTorch, with the names of Hugging Face files.
 
 What a careful user writes: fused attention, one linear layer for q, k and v where the file has one,
-and the loss inside forward(), so that torch.compile sees it. No library but torch.
+and the loss inside forward(), so that torch.compile sees it; in fp32 whatever the model's dtype. No
+library but torch.
 """
 
 import torch
@@ -69,7 +70,7 @@ class Gpt2(nn.Module):
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)  # The head is the token table.
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     @staticmethod
     def config(shape):
@@ -90,7 +91,7 @@ class Gpt2(nn.Module):
 def rotate(x, cos, sin):
     """Rotary positions over the two halves of a head, as Llama's files have them."""
     low, high = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-high, low), dim=-1) * sin
+    return (x * cos + torch.cat((-high, low), dim=-1) * sin).to(x.dtype)
 
 
 class LlamaAttention(nn.Module):
@@ -165,7 +166,7 @@ class Llama(nn.Module):
         for block in self.layers:
             x = block(x, cos, sin)
         logits = self.lm_head(self.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     @staticmethod
     def config(shape):

@@ -30,6 +30,8 @@ def arguments():
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--wrapper", choices=["none", "fsdp2", "ddp"], default="none")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--bf16", choices=["autocast", "casts", "policy"],
+                        help="compute in bf16 on fp32 parameters, which are updated")
     return parser.parse_args()
 
 
@@ -51,6 +53,18 @@ def make_optimizer(model, settings):
     return torch.optim.AdamW([g for g in groups if g["params"]], fused=True, **keywords)
 
 
+class Casts(torch.nn.Module):
+    """A model whose parameters are cast to bf16 in every forward pass, where torch.compile sees it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs):
+        cast = {name: p.to(torch.bfloat16) for name, p in self.model.named_parameters()}
+        return torch.func.functional_call(self.model, cast, inputs)
+
+
 def main():
     args = arguments()
     recipe = json.loads(pathlib.Path(args.recipe).read_text())
@@ -68,18 +82,21 @@ def main():
         dist.init_process_group("gloo")
     if args.wrapper == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         mesh = init_device_mesh("cpu", (world,))
+        policy = MixedPrecisionPolicy()
+        if args.bf16 == "policy":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for block in model.blocks():
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
+    step_model = Casts(model) if args.bf16 == "casts" else model
     if args.compile:
         if args.wrapper == "fsdp2":  # What its authors advise: a graph for each block.
             for block in model.blocks():
                 block.compile()
         else:
-            model.compile()
-    step_model = model
+            step_model.compile()
     if args.wrapper == "ddp":
         from torch.nn.parallel import DistributedDataParallel
         step_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -119,7 +136,8 @@ def main():
             hold = (step_model.no_sync() if args.wrapper == "ddp" and not last
                     else contextlib.nullcontext())
             with hold:
-                loss = step_model(*batch(step, m)) / rounds
+                with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16 == "autocast"):
+                    loss = step_model(*batch(step, m)) / rounds
                 loss.backward()
             loss_sum += loss.detach()
         norm = exact_norm() if check else None
