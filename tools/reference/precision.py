@@ -1,0 +1,406 @@
+#!/usr/bin/env python3
+"""Writes precision.safetensors beside two of the models: what PyTorch's FSDP makes of them in bf16 and
+fp16, as errors against float64, and float64 itself.
+
+    python precision.py            writes the files (8 minutes)
+    python precision.py --check    computes them again and compares with the committed ones
+    python precision.py --faults   what the rule sees: README.md's table
+
+README.md beside this file says what every tensor means and which error the tests accept.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+import tempfile
+import types
+import warnings
+
+import common  # Before transformers: it keeps it off the network.
+import gpt2
+import llama
+import numpy as np
+import safetensors.numpy
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import transformers
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+MODELS = {"gpt2/odd_heads": gpt2, "llama/llama_6_2": llama}
+RUNS = ("sgd", "adamw")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# fp16's: far below an overflow, so that no step is skipped. Scripted skips are scaler.json's.
+SCALE = 1024.0
+ORDERS = 4  # Of each step's sequences: one run's error in a tensor can be small or large by luck.
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One way in which PyTorch trains."""
+    frame: str  # fsdp1 or fsdp2.
+    param: str  # Keys of DTYPES.
+    reduce: str
+    world: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.frame}/{self.param}/{self.reduce}/{self.world}"
+
+
+WAYS = [Way(frame, param, reduce, world) for world in (1, 2) for frame in ("fsdp2", "fsdp1")
+        for param in ("bf16", "fp16") for reduce in ("fp32", param)]
+
+
+class Model:
+    """A model of tests/fixtures, its weights and the tokens of its 20 steps."""
+
+    def __init__(self, key: str):
+        self.key, self.family = key, MODELS[key]
+        self.folder = common.FIXTURES / key
+        name = key.split("/")[1]
+        self.case = next(c for c in self.family.CASES if c.name == name)
+        self.tokens = safetensors.numpy.load_file(self.folder / "reference.safetensors")["train/tokens"]
+
+    def build(self) -> torch.nn.Module:
+        model = self.family.build_model(self.case)
+        model.set_attn_implementation("sdpa")  # What transformers takes by default.
+        return model
+
+    def exact(self) -> torch.nn.Module:
+        return self.family.in_double(self.family.build_model(self.case), self.case)
+
+
+def blocks_of(model) -> list[torch.nn.Module]:
+    return list(model.transformer.h if hasattr(model, "transformer") else model.model.layers)
+
+
+def make_optimizer(named, dims: dict[str, int], run: str):
+    """As common.train() has it. `dims` are the parameters' own: FSDP1 shows flat ones."""
+    recipe = common.RUNS[run]
+    groups = [dict(params=[p for n, p in named if (dims[n] == 2) == matrices],
+                   weight_decay=recipe["weight_decay"] if matrices else 0.0)
+              for matrices in (True, False)]
+    groups = [g for g in groups if g["params"]]
+    if recipe["name"] == "adamw":
+        return torch.optim.AdamW(groups, lr=1.0, betas=tuple(recipe["betas"]), eps=recipe["eps"],
+                                 foreach=False)
+    return torch.optim.SGD(groups, lr=1.0, momentum=recipe["momentum"], foreach=False)
+
+
+def set_rate(optimizer, step: int, run: str) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = common.learning_rate(step, common.RUNS[run]["lr"])
+
+
+def loss_of(model, tokens: np.ndarray, upcast: bool = True) -> torch.Tensor:
+    """The mean over all targets. Logits are converted to fp32 first, as transformers' own loss does."""
+    ids = torch.from_numpy(tokens.astype(np.int64))
+    logits = model(ids[:, :-1], use_cache=False).logits
+    if upcast and logits.dtype != torch.float64:
+        logits = logits.float()
+    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
+    """float64 on float64 masters; each step reads them rounded to `param`. `grad/` is step 1's."""
+    exact = model.exact()
+    named = list(exact.named_parameters())
+    masters = {n: p.detach().clone().requires_grad_() for n, p in named}
+    optimizer = make_optimizer(list(masters.items()), {n: p.dim() for n, p in named}, run)
+    results, losses = {}, []
+    for step in range(1, common.STEPS + 1):
+        set_rate(optimizer, step, run)
+        with torch.no_grad():
+            for n, p in named:
+                p.copy_(masters[n].to(DTYPES[param]))
+        exact.zero_grad()
+        loss = loss_of(exact, model.tokens[step - 1])
+        loss.backward()
+        losses.append(loss.item())
+        for n, p in named:
+            masters[n].grad = p.grad.clone()
+            if step == 1:
+                results["grad/" + n] = p.grad.numpy().copy()
+        torch.nn.utils.clip_grad_norm_(masters.values(), common.CLIP)
+        optimizer.step()
+    results |= {f"{run}/{n}": m.detach().numpy().copy() for n, m in masters.items()}
+    return results | {f"{run}/loss": np.array(losses)}
+
+
+def order_of_sequences(order: int) -> np.ndarray:
+    return np.random.default_rng(order).permutation(common.GLOBAL_BATCH).astype(np.int32)
+
+
+def train_sharded(model: Model, way: Way, run: str, order: int, mesh) -> dict[str, np.ndarray]:
+    """The same by FSDP: rank r has the r-th part of each step's sequences, in one micro-batch."""
+    rank = dist.get_rank()
+    mine = np.split(order_of_sequences(order), way.world)[rank]
+    net = model.build()
+    dims = {n: p.dim() for n, p in net.named_parameters()}
+    param, reduce = DTYPES[way.param], DTYPES[way.reduce]
+    if way.frame == "fsdp2":
+        policy = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce)
+        for block in blocks_of(net):
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(net, mesh=mesh, mp_policy=policy)
+        clip = lambda: torch.nn.utils.clip_grad_norm_(net.parameters(), common.CLIP)
+        scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=way.param == "fp16")
+    else:
+        net = FullyShardedDataParallel(
+            net, device_id=torch.device("cpu"), use_orig_params=True,
+            auto_wrap_policy=ModuleWrapPolicy({type(blocks_of(net)[0])}),
+            mixed_precision=MixedPrecision(param_dtype=param, reduce_dtype=reduce))
+        clip = lambda: net.clip_grad_norm_(common.CLIP)
+        scaler = ShardedGradScaler("cpu", init_scale=SCALE, enabled=way.param == "fp16")
+    clean = lambda n: n.replace("_fsdp_wrapped_module.", "")
+    named = [(clean(n), p) for n, p in net.named_parameters()]
+    optimizer = make_optimizer(named, dims, run)
+
+    def whole(prefix: str, grads: bool) -> dict[str, np.ndarray]:
+        if way.frame == "fsdp2":
+            return {prefix + n: (p.grad if grads else p).detach().full_tensor().double().numpy()
+                    for n, p in named}
+        with FullyShardedDataParallel.summon_full_params(net, with_grads=grads):
+            return {prefix + clean(n): (p.grad if grads else p).detach().double().numpy().copy()
+                    for n, p in net.named_parameters()}
+
+    results, losses = {}, []
+    for step in range(1, common.STEPS + 1):
+        set_rate(optimizer, step, run)
+        optimizer.zero_grad()
+        loss = loss_of(net, model.tokens[step - 1, mine])
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        mean = loss.detach().double()
+        dist.all_reduce(mean)
+        losses.append(mean.item() / way.world)
+        if step == 1:
+            results |= whole("grad/", grads=True)
+        clip()
+        scaler.step(optimizer)
+        scaler.update()
+    if scaler.is_enabled() and scaler.get_scale() != SCALE:
+        raise SystemExit(f"{model.key}, {way.name}: a step overflowed")
+    return results | whole(f"{run}/", grads=False) | {f"{run}/loss": np.array(losses)}
+
+
+def errors_of(got: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> np.ndarray:
+    """By name, the 2-norm of each tensor's difference; of losses the root of their mean square."""
+    return np.array([np.linalg.norm(got[k] - exact[k]) /
+                     (math.sqrt(len(exact[k])) if k.endswith("/loss") else 1)
+                     for k in sorted(exact)])
+
+
+def file_of(folder, key: str, way: Way, order: int) -> pathlib.Path:
+    return pathlib.Path(folder) / f"{key}/{way.name}/{order}".replace("/", "-")
+
+
+def rank_of_a_job(rank: int, world: int, store: str, out: str) -> None:
+    quiet()
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
+    for key in MODELS:
+        model = Model(key)
+        for way in (w for w in WAYS if w.world == world):
+            for order in range(ORDERS):
+                results = {}
+                for run in RUNS:
+                    results |= train_sharded(model, way, run, order, mesh)
+                if rank == 0:
+                    safetensors.numpy.save_file(
+                        {k: np.ascontiguousarray(v) for k, v in results.items()},
+                        file_of(out, key, way, order))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def quiet() -> None:
+    warnings.simplefilter("ignore")  # FSDP1 is deprecated, and a shard is no leaf's slice.
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+
+
+def exact_results(model: Model, param: str) -> dict[str, np.ndarray]:
+    exact = {}
+    for run in RUNS:
+        exact |= train_exactly(model, param, run)
+    return exact
+
+
+def compute() -> dict[str, dict[str, np.ndarray]]:
+    """What each model's file holds."""
+    files = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for world in sorted({w.world for w in WAYS}):
+            torch.multiprocessing.spawn(rank_of_a_job, (world, f"{folder}/store{world}", folder), world)
+        for key in MODELS:
+            model, tensors = Model(key), {}
+            for param in ("bf16", "fp16"):
+                exact = exact_results(model, param)
+                # float32 holds them 2^-16 times as exactly as what is compared with them.
+                tensors |= {f"{param}/{k}": v if k.endswith("/loss") else v.astype(np.float32)
+                            for k, v in exact.items()}
+                for way in (w for w in WAYS if w.param == param):
+                    errors = [errors_of(safetensors.numpy.load_file(file_of(folder, key, way, o)),
+                                        exact) for o in range(ORDERS)]
+                    tensors[f"error/{way.name}"] = np.sqrt(np.mean(np.square(errors), axis=0))
+            tensors["names"] = sorted(exact)
+            files[key] = tensors
+    return files
+
+
+def save(tensors: dict, path: pathlib.Path) -> None:
+    tensors = dict(tensors)
+    settings = dict(names=tensors.pop("names"), scale=SCALE, ways=[w.name for w in WAYS],
+                    torch=torch.__version__, transformers=transformers.__version__)
+    safetensors.numpy.save_file(tensors, path, metadata={"settings": json.dumps(settings)})
+
+
+def compare(key: str, got: dict, path: pathlib.Path) -> list[str]:
+    problems = []
+    want = safetensors.numpy.load_file(path)
+    if want.keys() != got.keys() - {"names"}:
+        return [f"{key}: other tensors"]
+    for name, w in want.items():
+        g = got[name]
+        if name.startswith("error/"):
+            # A matter of the processor, as in common.py.
+            if not ((w <= 2 * g + 1e-9) & (g <= 2 * w + 1e-9)).all():
+                problems.append(f"{key}: {name} differs by up to {(g / w).max():.2f}, {(w / g).max():.2f}")
+        elif abs(w - g).max() > 1e-6 * max(1.0, abs(w).max()):
+            problems.append(f"{key}: {name} differs by {abs(w - g).max():.2e}")
+    return problems
+
+
+def train_plainly(model: Model, run: str, fault: str) -> dict[str, np.ndarray]:
+    """FSDP2 at one rank with bf16 parameters, in plain PyTorch: the same bits without a fault."""
+    bf16 = torch.bfloat16
+    net = model.build()
+    masters = {n: p.detach().clone() for n, p in net.named_parameters()}
+    optimizer = make_optimizer(list(masters.items()), {n: p.dim() for n, p in masters.items()}, run)
+    plant(net, fault)
+    micro_batches = 6 if fault in ("micro-batches", "bf16 sums of micro-batches") else 1
+    results, losses = {}, []
+    for step in range(1, common.STEPS + 1):
+        set_rate(optimizer, step, run)
+        for n, p in net.named_parameters():
+            p.data = {"weights cut off": cut_off, "weights by way of fp16": lambda x: x.half().to(bf16)
+                      }.get(fault, lambda x: x.to(bf16))(masters[n])
+            p.grad = masters[n].grad = None
+        total = 0.0
+        for part in np.split(order_of_sequences(0), micro_batches):
+            loss = loss_of(net, model.tokens[step - 1, part], upcast=fault != "bf16 loss")
+            total += loss.item() / micro_batches
+            (loss / micro_batches).backward()
+            for n, p in net.named_parameters():
+                if fault == "bf16 sums of micro-batches":
+                    masters[n].grad = p.grad.float()
+                else:
+                    masters[n].grad = p.grad.float() + (0 if masters[n].grad is None else masters[n].grad)
+                    p.grad = None
+        losses.append(total)
+        for m in masters.values():
+            m.grad *= 1.01 if fault == "gradients times 1.01" else 1.0
+        if step == 1:
+            results |= {"grad/" + n: m.grad.double().numpy().copy() for n, m in masters.items()}
+        torch.nn.utils.clip_grad_norm_(masters.values(), common.CLIP)
+        optimizer.step()
+        if fault == "a lost master":
+            for m in masters.values():
+                m.copy_(m.to(bf16))
+    return (results | {f"{run}/{n}": m.double().numpy() for n, m in masters.items()}
+            | {f"{run}/loss": np.array(losses)})
+
+
+def cut_off(x: torch.Tensor) -> torch.Tensor:
+    return (x.view(torch.int32) & -0x10000).view(torch.float32).to(torch.bfloat16)
+
+
+def one_by_one(x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+    """The sum of x over its last dimension, or x y, rounded behind every term."""
+    total = torch.zeros((), dtype=x.dtype)
+    for k in range(x.shape[-1]):
+        total = total + (x[..., k] if y is None else x[..., k, None] * y[k])
+    return total
+
+
+def plant(net: torch.nn.Module, fault: str) -> None:
+    def norm(self, x):
+        n = x.shape[-1]
+        if hasattr(self, "eps"):  # A LayerNorm.
+            x = x - (one_by_one(x) / n)[..., None]
+        epsilon = self.eps if hasattr(self, "eps") else self.variance_epsilon
+        r = torch.rsqrt(one_by_one(x * x) / n + epsilon)
+        y = x * r[..., None] * self.weight
+        return y + self.bias if hasattr(self, "bias") else y
+
+    def linear(self, x):
+        weight = self.weight if type(self).__name__ == "Conv1D" else self.weight.t()
+        y = one_by_one(x, weight) if fault == "bf16 sums of products" else x @ weight
+        return y if self.bias is None else y + self.bias
+
+    for name, module in net.named_modules():
+        head, kind = name == "lm_head", type(module).__name__
+        if fault == "fp32 logits" and head:
+            module.forward = lambda x, m=module: F.linear(x.float(), m.weight.float())
+        elif fault == "bf16 sums of norms" and kind.endswith("Norm"):
+            module.forward = types.MethodType(norm, module)
+        elif fault in ("bf16 sums of products", "products rounded before their bias") and (
+                kind in ("Conv1D", "Linear")):
+            module.forward = types.MethodType(linear, module)
+
+
+FAULTS = ("none", "fp32 logits", "micro-batches", "bf16 sums of micro-batches", "bf16 sums of norms",
+          "bf16 sums of products", "products rounded before their bias", "bf16 loss", "a lost master",
+          "weights by way of fp16", "weights cut off", "gradients times 1.01")
+
+
+def show_faults() -> None:
+    """For each fault, the worst ratio of a tensor's error to PyTorch's, and the geometric mean."""
+    models = [Model(key) for key in MODELS]
+    exact = {model.key: exact_results(model, "bf16") for model in models}
+    for fault in FAULTS:
+        for model in models:
+            file = safetensors.numpy.load_file(model.folder / "precision.safetensors")
+            got = {}
+            for run in RUNS:
+                got |= train_plainly(model, run, fault)
+            ratios = errors_of(got, exact[model.key]) / file["error/fsdp2/bf16/fp32/1"]
+            names = sorted(exact[model.key])
+            seen = sum(ratios > 2)
+            print(f"{fault:34} {model.key:16} worst {ratios.max():7.2f} in {names[ratios.argmax()]:52} "
+                  f"above 2: {seen:3} of {len(ratios)}, mean {np.exp(np.log(ratios).mean()):.2f}",
+                  flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare with the committed files")
+    parser.add_argument("--faults", action="store_true", help="plant faults; the ratios of errors")
+    arguments = parser.parse_args()
+    quiet()
+    if arguments.faults:
+        show_faults()
+        return 0
+    problems = []
+    for key, tensors in compute().items():
+        path = common.FIXTURES / key / "precision.safetensors"
+        if arguments.check:
+            problems += compare(key, tensors, path)
+        else:
+            save(tensors, path)
+        print(f"{key}: {'checked' if arguments.check else 'written'}")
+    print("\n".join(problems), end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
