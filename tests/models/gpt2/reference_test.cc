@@ -7,6 +7,8 @@
 #include <string>
 #include <tuple>
 
+#include "tests/testing/precision.h"
+
 namespace fsdp::testing {
 namespace {
 
@@ -82,6 +84,16 @@ INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
                          ::testing::Combine(kModels, kProcessWorlds, kStrategies,
                                             ::testing::Values(true)),
                          CaseName);
+
+// Beside PyTorch's FSDP in the same dtypes.
+TEST(Precision, ErrorsAreAtMostTwicePyTorchs) {
+  const std::string folder = "tests/fixtures/gpt2/odd_heads";
+  const Reference reference(folder, SetShape);
+  const PrecisionReference precision(reference, folder);
+  for (const int world : {1, 2}) {
+    precision.Hold({DType::kBFloat16, DType::kFloat32}, world);
+  }
+}
 
 }  // namespace
 }  // namespace fsdp::testing

@@ -8,6 +8,8 @@
 #include <string>
 #include <tuple>
 
+#include "tests/testing/precision.h"
+
 namespace fsdp::testing {
 namespace {
 
@@ -113,6 +115,16 @@ INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
                          ::testing::Combine(kModels, ::testing::Values(2), kFullShard,
                                             ::testing::Values(true)),
                          CaseName);
+
+// Beside PyTorch's FSDP in the same dtypes.
+TEST(Precision, ErrorsAreAtMostTwicePyTorchs) {
+  const std::string folder = "tests/fixtures/llama/llama_6_2";
+  const Reference reference(folder, SetShape);
+  const PrecisionReference precision(reference, folder);
+  for (const int world : {1, 2}) {
+    precision.Hold({DType::kBFloat16, DType::kFloat32}, world);
+  }
+}
 
 }  // namespace
 }  // namespace fsdp::testing
