@@ -4,6 +4,7 @@ fp16, as errors against float64, and float64 itself.
 
     python precision.py            writes the files (8 minutes)
     python precision.py --check    computes them again and compares with the committed ones
+    python precision.py --scaler   writes or, with --check, compares scaler.json alone (a minute)
     python precision.py --faults   what the rule sees: README.md's table
 
 README.md beside this file says what every tensor means and which error the tests accept.
@@ -39,6 +40,10 @@ RUNS = ("sgd", "adamw")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # fp16's: far below an overflow, so that no step is skipped. Scripted skips are scaler.json's.
 SCALE = 1024.0
+# Where the scale of fp16 begins, how soon it grows, and the steps of the script that overflow.
+SCALER = dict(init_scale=64.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=3)
+PLANTED = (3, 6, 7, 12, 13, 20)  # Also before the scale would have grown, and twice running.
+OVERFLOW = 1e30  # The weight of the one target that makes a step's gradient overflow.
 ORDERS = 4  # Of each step's sequences: one run's error in a tensor can be small or large by luck.
 
 
@@ -82,6 +87,11 @@ def blocks_of(model) -> list[torch.nn.Module]:
     return list(model.transformer.h if hasattr(model, "transformer") else model.model.layers)
 
 
+def clean(name: str) -> str:
+    """Without what FSDP1 puts into names."""
+    return name.replace("_fsdp_wrapped_module.", "")
+
+
 def make_optimizer(named, dims: dict[str, int], run: str):
     """As common.train() has it. `dims` are the parameters' own: FSDP1 shows flat ones."""
     recipe = common.RUNS[run]
@@ -93,6 +103,24 @@ def make_optimizer(named, dims: dict[str, int], run: str):
         return torch.optim.AdamW(groups, lr=1.0, betas=tuple(recipe["betas"]), eps=recipe["eps"],
                                  foreach=False)
     return torch.optim.SGD(groups, lr=1.0, momentum=recipe["momentum"], foreach=False)
+
+
+def shard(net: torch.nn.Module, way: Way, mesh):
+    """The model as FSDP has it, what clips its gradients, and fp16's scaler."""
+    param, reduce = DTYPES[way.param], DTYPES[way.reduce]
+    settings = dict(init_scale=SCALE, enabled=way.param == "fp16")
+    if way.frame == "fsdp2":
+        policy = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce)
+        for block in blocks_of(net):
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(net, mesh=mesh, mp_policy=policy)
+        clip = lambda: torch.nn.utils.clip_grad_norm_(net.parameters(), common.CLIP)
+        return net, clip, torch.amp.GradScaler("cpu", **settings)
+    net = FullyShardedDataParallel(
+        net, device_id=torch.device("cpu"), use_orig_params=True,
+        auto_wrap_policy=ModuleWrapPolicy({type(blocks_of(net)[0])}),
+        mixed_precision=MixedPrecision(param_dtype=param, reduce_dtype=reduce))
+    return net, lambda: net.clip_grad_norm_(common.CLIP), ShardedGradScaler("cpu", **settings)
 
 
 def set_rate(optimizer, step: int, run: str) -> None:
@@ -145,22 +173,7 @@ def train_sharded(model: Model, way: Way, run: str, order: int, mesh) -> dict[st
     mine = np.split(order_of_sequences(order), way.world)[rank]
     net = model.build()
     dims = {n: p.dim() for n, p in net.named_parameters()}
-    param, reduce = DTYPES[way.param], DTYPES[way.reduce]
-    if way.frame == "fsdp2":
-        policy = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce)
-        for block in blocks_of(net):
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(net, mesh=mesh, mp_policy=policy)
-        clip = lambda: torch.nn.utils.clip_grad_norm_(net.parameters(), common.CLIP)
-        scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=way.param == "fp16")
-    else:
-        net = FullyShardedDataParallel(
-            net, device_id=torch.device("cpu"), use_orig_params=True,
-            auto_wrap_policy=ModuleWrapPolicy({type(blocks_of(net)[0])}),
-            mixed_precision=MixedPrecision(param_dtype=param, reduce_dtype=reduce))
-        clip = lambda: net.clip_grad_norm_(common.CLIP)
-        scaler = ShardedGradScaler("cpu", init_scale=SCALE, enabled=way.param == "fp16")
-    clean = lambda n: n.replace("_fsdp_wrapped_module.", "")
+    net, clip, scaler = shard(net, way, mesh)
     named = [(clean(n), p) for n, p in net.named_parameters()]
     optimizer = make_optimizer(named, dims, run)
 
@@ -190,6 +203,66 @@ def train_sharded(model: Model, way: Way, run: str, order: int, mesh) -> dict[st
     if scaler.is_enabled() and scaler.get_scale() != SCALE:
         raise SystemExit(f"{model.key}, {way.name}: a step overflowed")
     return results | whole(f"{run}/", grads=False) | {f"{run}/loss": np.array(losses)}
+
+
+def run_script(model: Model, way: Way, mesh) -> dict[str, list]:
+    """AdamW in fp16; one target of the first rank overflows in the steps of PLANTED."""
+    net = model.build()
+    dims = {n: p.dim() for n, p in net.named_parameters()}
+    net, clip, scaler = shard(net, way, mesh)
+    scaler = type(scaler)("cpu", **SCALER)
+    optimizer = make_optimizer([(clean(n), p) for n, p in net.named_parameters()], dims, "adamw")
+    mine = np.split(np.arange(common.GLOBAL_BATCH), way.world)[dist.get_rank()]
+    scales, skipped = [], []
+    for step in range(1, common.STEPS + 1):
+        set_rate(optimizer, step, "adamw")
+        optimizer.zero_grad()
+        ids = torch.from_numpy(model.tokens[step - 1, mine].astype(np.int64))
+        logits = net(ids[:, :-1], use_cache=False).logits.float()
+        losses = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        weights = torch.ones_like(losses)
+        if step in PLANTED and mine[0] == 0:
+            weights[0] = OVERFLOW
+        scales.append(scaler.get_scale())
+        scaler.scale((losses * weights).mean()).backward()
+        scaler.unscale_(optimizer)
+        clip()
+        before = [p.detach().clone() for p in net.parameters()]
+        scaler.step(optimizer)
+        scaler.update()
+        same = all(torch.equal(getattr(b, "_local_tensor", b), getattr(p, "_local_tensor", p))
+                   for b, p in zip(before, net.parameters()))
+        skipped.append(same)
+    return dict(scales=scales, skipped=skipped)
+
+
+def rank_of_scripts(rank: int, world: int, store: str, out: str) -> None:
+    quiet()
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
+    for way in (w for w in WAYS if w.world == world and w.param == "fp16"):
+        result = run_script(Model("gpt2/odd_heads"), way, mesh)
+        results = [None] * world
+        dist.all_gather_object(results, result)
+        if any(r != result for r in results):
+            raise SystemExit(f"{way.name}: ranks disagree")
+        if rank == 0:
+            path = pathlib.Path(out) / way.name.replace("/", "-")
+            path.write_text(json.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def scaler_script() -> dict:
+    """What every way of PyTorch does alike: the scale of each step, and which steps are skipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        for world in (1, 2):
+            torch.multiprocessing.spawn(rank_of_scripts, (world, f"{folder}/store{world}", folder), world)
+        ways = [json.loads((pathlib.Path(folder) / w.name.replace("/", "-")).read_text())
+                for w in WAYS if w.param == "fp16"]
+    if any(w != ways[0] for w in ways):
+        raise SystemExit("not all ways have these scales and skips")
+    return dict(scaler=SCALER, planted=PLANTED, overflow=OVERFLOW, **ways[0])
 
 
 def errors_of(got: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> np.ndarray:
@@ -384,6 +457,7 @@ def show_faults() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the committed files")
+    parser.add_argument("--scaler", action="store_true", help="scaler.json alone")
     parser.add_argument("--faults", action="store_true", help="plant faults; the ratios of errors")
     arguments = parser.parse_args()
     quiet()
@@ -391,7 +465,13 @@ def main() -> int:
         show_faults()
         return 0
     problems = []
-    for key, tensors in compute().items():
+    path = common.FIXTURES / "gpt2/odd_heads/scaler.json"
+    script = json.dumps(scaler_script()) + "\n"
+    if not arguments.check:
+        path.write_text(script)
+    elif path.read_text() != script:
+        problems.append("scaler.json differs")
+    for key, tensors in ({} if arguments.scaler else compute()).items():
         path = common.FIXTURES / key / "precision.safetensors"
         if arguments.check:
             problems += compare(key, tensors, path)
