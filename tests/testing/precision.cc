@@ -2,16 +2,42 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace fsdp::testing {
+namespace {
+
+void Set(const Precision& precision, int world, TinyRun& run) {
+  run.world = world;
+  FsdpOptions::MixedPrecision& mixed = run.options.executor.mixed_precision;
+  mixed.param_dtype = precision.param;
+  mixed.grad_dtype = precision.grad;
+  mixed.reduce_dtype = precision.reduce;
+}
+
+}  // namespace
+
+std::vector<Precision> PrecisionsOf(DType param) {
+  return {{param, DType::kFloat32, DType::kFloat32},
+          {param, param, DType::kFloat32},
+          {param, param, param}};
+}
+
+std::string NameOf(const Precision& precision) {
+  return std::string(Name(precision.param)) + "_" + std::string(Name(precision.grad)) + "_" +
+         std::string(Name(precision.reduce));
+}
 
 PrecisionReference::PrecisionReference(const Reference& reference, const std::string& folder)
     : reference_(reference),
+      folder_(folder),
       file_(folder + "/precision.safetensors"),
-      names_(nlohmann::json::parse(file_.Metadata().at("settings")).at("names")) {}
+      names_(nlohmann::json::parse(file_.Metadata().at("settings")).at("names")),
+      scale_(nlohmann::json::parse(file_.Metadata().at("settings")).at("scale")) {}
 
 double PrecisionReference::Error(const std::string& name, const std::vector<float>& ours) const {
   std::vector<double> exact(file_.Info(name).NumElements());
@@ -31,10 +57,8 @@ std::vector<double> PrecisionReference::Errors(const Precision& precision, int w
     for (const auto& [name, values] : tensors) got[prefix + name] = values;
   };
   const auto train = [&](TinyRun run) {
-    run.world = world;
-    FsdpOptions::MixedPrecision& mixed = run.options.executor.mixed_precision;
-    mixed.param_dtype = precision.param;
-    mixed.reduce_dtype = precision.reduce;
+    Set(precision, world, run);
+    run.options.executor.mixed_precision.scaler.init_scale = scale_;
     return Train(run);
   };
   TinyRun first = reference_.TrainRun("sgd");
@@ -75,9 +99,41 @@ void PrecisionReference::Hold(const Precision& precision, int world) const {
       }
     }
     EXPECT_LE(mean, 0) << way;
-    std::printf("%s: %.2f of PyTorch's error, at most %.2f, %s\n", way.c_str(), std::exp(mean),
-                worst, where.c_str());
+    std::printf("%s, gradients in %s: %.2f of PyTorch's error, at most %.2f, %s\n", way.c_str(),
+                Name(precision.grad).data(), std::exp(mean), worst, where.c_str());
   }
+}
+
+void PrecisionReference::HoldScales(const Precision& precision, int world) const {
+  std::ifstream file(folder_ + "/scaler.json");
+  const nlohmann::json script = nlohmann::json::parse(file);
+  const std::vector<int> planted = script.at("planted");
+  const std::vector<bool> skipped = script.at("skipped");
+  TinyRun run = reference_.TrainRun("adamw");
+  Set(precision, world, run);
+  const nlohmann::json& scaler = script.at("scaler");
+  run.options.executor.mixed_precision.scaler = {.init_scale = scaler.at("init_scale"),
+                                                 .growth_factor = scaler.at("growth_factor"),
+                                                 .backoff_factor = scaler.at("backoff_factor"),
+                                                 .growth_interval = scaler.at("growth_interval")};
+  run.sample = [&, sample = run.sample](int64_t step, int64_t i, std::span<int32_t> tokens,
+                                        std::span<float> weights) {
+    sample(step, i, tokens, weights);
+    const bool now = std::find(planted.begin(), planted.end(), step) != planted.end();
+    if (i == 0 && now) weights[0] = script.at("overflow");
+  };
+  const TinyResult got = Train(run);
+  EXPECT_EQ(got.loss_scales, script.at("scales").get<std::vector<float>>());
+  ASSERT_EQ(got.grad_norms.size(), skipped.size());
+  for (size_t i = 0; i < skipped.size(); ++i) {
+    EXPECT_EQ(!std::isfinite(got.grad_norms[i]), skipped[i]) << "step " << i + 1;
+  }
+  // The last step is one of them.
+  ASSERT_TRUE(skipped.back());
+  --run.steps;
+  const TinyResult before = Train(run);
+  EXPECT_EQ(got.parameters, before.parameters);
+  EXPECT_EQ(got.state, before.state);
 }
 
 }  // namespace fsdp::testing

@@ -13,8 +13,11 @@ namespace fsdp::testing {
 
 // One setting of fsdp.mixed_precision that PyTorch has too.
 struct Precision {
-  DType param, reduce;
+  DType param, grad, reduce;
 };
+
+std::vector<Precision> PrecisionsOf(DType param);  // fp32 and param_dtype for the other two.
+std::string NameOf(const Precision& precision);    // "bf16_fp32_bf16".
 
 class PrecisionReference {
  public:
@@ -27,14 +30,20 @@ class PrecisionReference {
   // element's first update may go the other way: it is lr g / |g|, whatever g's own error.
   void Hold(const Precision& precision, int world) const;
 
+  // Trains with fp16's scaler, and a target in some steps that overflows: every scale and every
+  // skipped step is PyTorch's, and what a skipped step leaves is what was there.
+  void HoldScales(const Precision& precision, int world) const;
+
  private:
   // ||ours - float64||_2 by names_; of losses the root of their mean square.
   std::vector<double> Errors(const Precision& precision, int world) const;
   double Error(const std::string& name, const std::vector<float>& ours) const;
 
   const Reference& reference_;
+  const std::string folder_;
   SafetensorsReader file_;
-  std::vector<std::string> names_;
+  const std::vector<std::string> names_;
+  const double scale_;  // Of the loss in fp16.
 };
 
 }  // namespace fsdp::testing

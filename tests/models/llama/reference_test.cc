@@ -116,15 +116,32 @@ INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
                                             ::testing::Values(true)),
                          CaseName);
 
-// Beside PyTorch's FSDP in the same dtypes.
-TEST(Precision, ErrorsAreAtMostTwicePyTorchs) {
-  const std::string folder = "tests/fixtures/llama/llama_6_2";
-  const Reference reference(folder, SetShape);
-  const PrecisionReference precision(reference, folder);
-  for (const int world : {1, 2}) {
-    precision.Hold({DType::kBFloat16, DType::kFloat32}, world);
-  }
+// Beside PyTorch's FSDP, whose gradients are of param_dtype until they are reduced.
+class PrecisionTest : public ::testing::TestWithParam<std::tuple<Precision, int>> {
+ protected:
+  const std::string folder_ = "tests/fixtures/llama/llama_6_2";
+  const Reference reference_{folder_, SetShape};
+  const PrecisionReference precision_{reference_, folder_};
+};
+
+TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) {
+  const auto [precision, world] = GetParam();
+  precision_.Hold(precision, world);
 }
+
+std::string WayName(const ::testing::TestParamInfo<std::tuple<Precision, int>>& info) {
+  const auto& [precision, world] = info.param;
+  return NameOf(precision) + "_" + std::to_string(world);
+}
+
+const auto kBFloat16 = ::testing::ValuesIn(PrecisionsOf(DType::kBFloat16));
+const auto kFloat16 = ::testing::ValuesIn(PrecisionsOf(DType::kFloat16));
+const auto kPyTorchsWorlds = ::testing::Values(1, 2);
+
+INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::Combine(kBFloat16, kPyTorchsWorlds),
+                         WayName);
+INSTANTIATE_TEST_SUITE_P(Float16, PrecisionTest, ::testing::Combine(kFloat16, kPyTorchsWorlds),
+                         WayName);
 
 }  // namespace
 }  // namespace fsdp::testing
