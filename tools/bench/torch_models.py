@@ -81,7 +81,8 @@ class Gpt2(nn.Module):
                 "n_positions": shape["max_position_embeddings"],
                 "layer_norm_epsilon": shape["layer_norm_epsilon"],
                 "activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-                "attn_pdrop": 0.0, "tie_word_embeddings": True}
+                "attn_pdrop": 0.0, "tie_word_embeddings": True,
+                "initializer_range": shape["initializer_range"]}
 
     @staticmethod
     def file_name(name):
@@ -172,7 +173,7 @@ class Llama(nn.Module):
     def config(shape):
         names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                  "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
-                 "rope_theta", "max_position_embeddings")
+                 "rope_theta", "max_position_embeddings", "initializer_range")
         return {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
                 "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
                 "tie_word_embeddings": False, **{name: shape[name] for name in names}}
