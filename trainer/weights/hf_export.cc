@@ -26,6 +26,7 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kBlock = int64_t{1} << 20;  // Elements; two are held.
+constexpr int64_t kPiece = int64_t{1} << 16;  // Of a block: stays in the cache as it is converted.
 
 using Tensors = std::vector<HfTensors::Tensor>;
 
@@ -112,8 +113,7 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
   NewDirectory directory(out);
   std::map<std::string, std::string> file_of;
   std::array<std::vector<float>, 2> blocks;
-  std::array<std::vector<std::byte>, 2> buffers;
-  std::array<std::span<const std::byte>, 2> narrow;
+  std::vector<std::byte> buffer;
   int64_t done = 0;
   for (size_t s = 0; s < shards.size(); ++s) {
     const std::string file = ShardName(s, shards.size());
@@ -129,11 +129,15 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
       const auto read = [&, &p = *parameter, &tensor = *slice](int b, int64_t at, int64_t count) {
         blocks[b].resize(static_cast<size_t>(count));
         weights.Read(p, tensor.begin + at, blocks[b]);
-        narrow[b] = Narrow(blocks[b], options.dtype, tensor.name, buffers[b]);
       };
-      const auto write = [&, &name = slice->name](int b, int64_t at, int64_t) {
-        writer.WriteBytes(name, at * element_bytes, narrow[b]);
-        done += static_cast<int64_t>(narrow[b].size());
+      const auto write = [&, &name = slice->name](int b, int64_t at, int64_t count) {
+        for (int64_t i = 0; i < count; i += kPiece) {
+          const auto piece = std::span<const float>(blocks[b]).subspan(
+              static_cast<size_t>(i), static_cast<size_t>(std::min(kPiece, count - i)));
+          const auto bytes = Narrow(piece, options.dtype, name, buffer);
+          writer.WriteBytes(name, (at + i) * element_bytes, bytes);
+          done += static_cast<int64_t>(bytes.size());
+        }
         if (progress) progress(done, exported.bytes);
       };
       ReadAhead(slice->shape.NumElements(), kBlock, read, write);
