@@ -136,7 +136,11 @@ std::string WayName(const ::testing::TestParamInfo<std::tuple<Precision, int>>& 
 
 const auto kBFloat16 = ::testing::ValuesIn(PrecisionsOf(DType::kBFloat16));
 const auto kFloat16 = ::testing::ValuesIn(PrecisionsOf(DType::kFloat16));
+#ifdef __SANITIZE_ADDRESS__
+const auto kPyTorchsWorlds = ::testing::Values(2);
+#else
 const auto kPyTorchsWorlds = ::testing::Values(1, 2);
+#endif
 
 INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::Combine(kBFloat16, kPyTorchsWorlds),
                          WayName);
