@@ -18,9 +18,9 @@ namespace fsdp {
 struct StepScalars {
   float loss = 0;          // Mean over target tokens, of this step alone.
   float sum_squares = 0;   // Of the gradient, without its loss scale and before mean_scale.
-  float found_inf = 0;     // Elements of it that are not finite; counted where a scale is in use.
   float stop = 0;          // Ranks that were asked to stop.
   float save = 0;          // Ranks that were asked for a checkpoint.
+  float found_inf = 0;     // Elements of the gradient that are not finite, if a scale is in use.
   float mean_scale = 0;    // T0 / T.
   float grad_norm = 0;     // Before clipping.
   float coefficient = 0;   // What multiplies the gradient; NaN: the step changed nothing.
@@ -28,6 +28,20 @@ struct StepScalars {
   LossScalerState scaler;  // After it.
 };
 inline constexpr int kNumScalars = sizeof(StepScalars) / sizeof(float);
+
+// Where they lie. Those up to kSave are summed over ranks, and kFound where a scale is in use.
+enum Scalar {
+  kLoss,
+  kSumSquares,
+  kStop,
+  kSave,
+  kFound,
+  kMeanScale,
+  kGradNorm,
+  kCoefficient,
+  kLossScale,
+  kScaler
+};
 
 // Takes views from bytes, one behind the other, each at a multiple of 64.
 class Carver {

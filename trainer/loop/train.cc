@@ -173,6 +173,7 @@ class Trainer {
     updates_ = meta.updates.value_or(meta.step);
     skipped_ = meta.skipped;
     session_->optimizer().SetUpdates(executor().compute(), updates_);
+    session_->optimizer().SetSeed(meta.seed);
     if (meta.scaler && options_.executor.mixed_precision.ScalesLoss()) {
       scaler_ = meta.scaler;
       executor().ResumeLossScaler({scaler_->scale, static_cast<float>(scaler_->good_steps)});

@@ -62,6 +62,7 @@ class DeviceOptimizer : public Optimizer {
   void SetUpdates(Stream& stream, int64_t updates) override {
     fsdp::SetUpdates(stream, updates, counted_);
   }
+  void SetSeed(uint64_t seed) override { seed_ = seed; }
   void Begin(Stream& stream, ConstView inputs, ConstView coefficient) override {
     DeriveUpdateFactors(stream, options_.beta1, options_.beta2, inputs, coefficient, counted_,
                         factors_);
@@ -70,6 +71,7 @@ class DeviceOptimizer : public Optimizer {
 
  protected:
   const OptimizerOptions options_;
+  uint64_t seed_ = options_.seed;
   const View counted_, factors_;  // StepState, UpdateFactors.
   std::vector<View> rules_;       // By flat parameter.
   std::vector<ShardState> state_;
@@ -87,7 +89,7 @@ class AdamWOptimizer final : public DeviceOptimizer {
     const AdamWOptions options{options_.beta1, options_.beta2, options_.eps};
     AdamW(stream, options, rules_[update.flat], factors_, update.coefficient, update.gradient,
           update.master, state_[0].shards[update.flat], state_[1].shards[update.flat],
-          {options_.seed, update.copy, average, decay});
+          {seed_, update.copy, average, decay});
   }
 };
 
@@ -102,7 +104,7 @@ class SgdOptimizer final : public DeviceOptimizer {
   void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
     Sgd(stream, {options_.momentum}, rules_[update.flat], factors_, update.coefficient,
         update.gradient, update.master, state_.empty() ? View() : state_[0].shards[update.flat],
-        {options_.seed, update.copy, average, decay});
+        {seed_, update.copy, average, decay});
   }
 };
 

@@ -37,6 +37,8 @@ class Optimizer {
   // Updates that have landed so far: 0 to begin with. The device counts on from here, so a step
   // that it skips corrects no bias; the learning rate goes by steps.
   virtual void SetUpdates(Stream& stream, int64_t updates) = 0;
+  // A resumed run keeps the seed that it began with: before its first step.
+  virtual void SetSeed(uint64_t seed) = 0;
   // Enqueues what the updates of a step have in common, before them. inputs: StepInputs;
   // coefficient: as ShardUpdate's.
   virtual void Begin(Stream& stream, ConstView inputs, ConstView coefficient) = 0;
