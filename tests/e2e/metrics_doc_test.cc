@@ -105,6 +105,10 @@ class MetricsPage : public ::testing::Test {
     held_out.insert(held_out.end(),
                     {"optimizer={name: sgd, lr: 1.0e+30}", "train.grad_clip=0", "eval.every=1"});
     Run("not_finite", held_out, 7);
+    // Overflows until the scale is small enough.
+    Run("scaled",
+        {"fsdp.mixed_precision={param_dtype: fp16, grad_dtype: fp16, scaler: {init_scale: 1e30}}"},
+        0);
     // Whatever is above the mean of the steps before it.
     Run("spikes", {"train.steps=60", "log.spike_z=1.0e-6", "optimizer.lr=0"}, 0);
   }

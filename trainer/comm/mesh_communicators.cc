@@ -50,7 +50,9 @@ MeshCommunicators::MeshCommunicators(const Mesh& mesh, int queues, const Connect
 }
 
 void MeshCommunicators::CountIn(Traffic* traffic) const {
-  for (Communicator* communicator : all_) communicator->CountIn(traffic);
+  for (Communicator* communicator : all_) {
+    if (communicator != nullptr) communicator->CountIn(traffic);
+  }
 }
 
 }  // namespace fsdp

@@ -6,30 +6,28 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/mixture.h"
 #include "trainer/fsdp/schedule.h"
-#include "trainer/ops/adamw.h"
+#include "trainer/recipe/rules.h"
 #include "trainer/recipe/schema.h"
 #include "trainer/recipe/shape_fields.h"
 
 namespace fsdp {
 namespace {
 
-using recipe::Json;
+using recipe::AddMistake;
+using recipe::CheckRules;
+using recipe::HasShape;
 using recipe::KnownKeys;
 using recipe::ParseYaml;
 using recipe::Place;
 using recipe::RecipeMistake;
 using recipe::RecipeReader;
-using recipe::RecipeSchema;
-using recipe::WriteRecipe;
 using recipe::YamlNode;
 
 std::string ShowPlace(const Place& place, const std::vector<std::string>& sources) {
@@ -85,9 +83,6 @@ int ReadFile(const std::string& path, std::string& text) {
   return std::ferror(file.get()) ? errno : 0;
 }
 
-// Otherwise the files under init_from decide.
-bool HasShape(const ModelRecipe& model) { return model.preset || !model.init_from; }
-
 // A preset's family is no secret, and without files there is one to look for mistakes with.
 void FillFamily(ModelRecipe& model) {
   if (model.family) return;
@@ -117,236 +112,6 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
   VisitFields(shape, [&](const char* name, const auto& field) {
     recipe::MemberFor(model, name, field) = field;
   });
-}
-
-// Rules that join several keys.
-class Rules {
- public:
-  explicit Rules(RecipeReader& reader) : reader_(reader) {}
-
-  // `keys`: all that the rule reads. The mistake is reported at the first that somebody wrote.
-  // Breaking one rule makes no key unusable for the others.
-  void Require(bool holds, const std::vector<std::string>& keys, const std::string& message) {
-    if (holds) return;
-    for (const std::string& key : keys) {
-      if (reader_.Unusable(key)) return;
-    }
-    for (const std::string& key : keys) {
-      if (reader_.places().count(key) == 0) continue;
-      reader_.mistakes().push_back({reader_.places().at(key), key, message});
-      return;
-    }
-    reader_.mistakes().push_back({PlaceAbove(keys[0]), keys[0], message});
-  }
-
-  void RequireKeys(const Json& schema, const Json& value, const std::string& prefix) {
-    for (const Json& form : schema.value("anyOf", Json::array())) RequireKeys(form, value, prefix);
-    if (value.is_array() && schema.contains("items")) {
-      for (size_t i = 0; i < value.size(); ++i) {
-        const std::string item = prefix.substr(0, prefix.size() - 1) + "[" + std::to_string(i);
-        RequireKeys(schema["items"], value[i], item + "].");
-      }
-    }
-    if (!value.is_object() || !schema.contains("properties")) return;
-    for (const Json& name : schema.value("required", Json::array())) {
-      // Of a section, what it must hold says more.
-      const Json& property = schema["properties"][name.get<std::string>()];
-      const bool either = property.contains("anyOf") && property.contains("properties");
-      if (property.contains("required") || either) continue;
-      const std::string key = prefix + name.get<std::string>();
-      Require(reader_.places().count(key) > 0, {key}, "required");
-    }
-    for (const auto& [name, property] : schema["properties"].items()) {
-      if (value.contains(name)) RequireKeys(property, value[name], prefix + name + ".");
-    }
-  }
-
- private:
-  // Of the nearest section above that somebody wrote, else the start of the first file.
-  Place PlaceAbove(std::string key) const {
-    for (size_t dot = key.find_last_of(".["); dot != std::string::npos;
-         dot = key.find_last_of(".[")) {
-      key.resize(dot);
-      const auto found = reader_.places().find(key);
-      if (found != reader_.places().end()) return found->second;
-    }
-    return {0, 1, 1};
-  }
-
-  RecipeReader& reader_;
-};
-
-void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
-  using Source = SourceRecipe::Source;
-  const auto& [source, list, key] = keyed;
-  const std::vector<std::string> keys = {key + ".paths", key + ".source", key};
-  const std::string named = "source `" + std::string(Name(source->source)) + "`";
-  if (source->source == Source::kSynthetic) {
-    rules.Require(source->paths.empty(), keys, named + " has no files");
-  } else {
-    rules.Require(!source->paths.empty(), keys, named + " needs at least one path");
-  }
-  rules.Require(!source->dtype || source->source == Source::kTokens,
-                {key + ".dtype", key + ".source"}, "belongs to source `tokens`, not to " + named);
-  // Files of tokens may say it themselves, and a tokenizer's file does.
-  const std::string* tokenizer = TokenizerOf(*source);
-  const bool has_none =
-      source->source == Source::kSynthetic || (tokenizer != nullptr && *tokenizer == "bytes");
-  rules.Require(!recipe.data.documents || source->eot || !has_none,
-                {"data.documents", key + ".eot", key},
-                "data.documents needs an end-of-text token, and " +
-                    (source->source == Source::kSynthetic ? named : "tokenizer `bytes`") +
-                    " has none: give " + key + ".eot");
-}
-
-void CheckSources(Rules& rules, const Recipe& recipe) {
-  const std::vector<KeyedSource> all = KeyedSources(recipe.data);
-  for (const KeyedSource& keyed : all) CheckSource(rules, recipe, keyed);
-  const KeyedSource* first = nullptr;
-  for (const KeyedSource& keyed : all) {
-    const std::string* tokenizer = TokenizerOf(*keyed.source);
-    if (tokenizer == nullptr) continue;
-    if (first == nullptr) first = &keyed;
-    const std::string& other = *TokenizerOf(*first->source);
-    rules.Require(*tokenizer == other,
-                  {keyed.key + ".tokenizer", first->key + ".tokenizer", keyed.key},
-                  keyed.key + ".tokenizer is `" + *tokenizer + "`, but " + first->key +
-                      ".tokenizer is `" + other + "`: a model has one");
-  }
-  std::vector<double> weights;
-  for (const SourceRecipe& source : recipe.data.TrainSources()) weights.push_back(source.weight);
-  rules.Require(weights.empty() || Mixture::CanShare(weights), {"data.train"},
-                "the weights are too far apart: a source would never be drawn from");
-  const std::span<const SourceRecipe> valid = recipe.data.ValidSources();
-  for (size_t i = 0; i < valid.size(); ++i) {
-    for (size_t j = 0; j < i && !valid[i].name.empty(); ++j) {
-      rules.Require(
-          valid[i].name != valid[j].name, {"data.valid[" + std::to_string(i) + "].name"},
-          "`" + valid[i].name + "` is the name of data.valid[" + std::to_string(j) + "] too");
-    }
-  }
-}
-
-// The preset and the fields are the family's.
-void CheckFamily(Rules& rules, const ModelRecipe& model) {
-  const std::string family(Name(*model.family));
-  if (model.preset) {
-    const std::string of(FamilyOf(*FindModelPreset(*model.preset)));
-    rules.Require(of == family, {"model.preset", "model.family"},
-                  "`" + *model.preset + "` is a " + of + ", but model.family is `" + family + "`");
-  }
-  for (const ShapeConflict& conflict : FamilyConflicts(model, family)) {
-    rules.Require(false, conflict.keys, conflict.message);
-  }
-}
-
-// Of every float that is smaller the kernel makes 0.
-std::string AdamWEpsMessage(double eps) {
-  std::ostringstream message;
-  message << "optimizer.eps is " << eps
-          << ", but adamw divides by it where a moment is 0: at least " << kMinAdamWEps
-          << ", the smallest of fp32";
-  return message.str();
-}
-
-// docs/recipe.md has these rules as a table (print.cc).
-void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed) {
-  const std::string section = "fsdp.mixed_precision.", param(Name(mixed.param_dtype));
-  const auto require = [&](bool holds, const char* name, DType is, const std::string& want) {
-    rules.Require(holds, {section + name, section + "param_dtype"},
-                  section + name + " is `" + std::string(Name(is)) + "`, but with param_dtype `" +
-                      param + "` it can be " + want);
-  };
-  const auto either = [&](DType dtype) {
-    return dtype == DType::kFloat32 || dtype == mixed.param_dtype;
-  };
-  const bool whole = mixed.param_dtype == DType::kFloat32;
-  const std::string own = whole ? "`fp32` alone" : "`fp32` or `" + param + "`";
-  require(either(mixed.grad_dtype), "grad_dtype", mixed.grad_dtype, own);
-  if (!whole) require(either(mixed.reduce_dtype), "reduce_dtype", mixed.reduce_dtype, own);
-  if (mixed.param_dtype != DType::kBFloat16) {
-    require(mixed.master_dtype == DType::kFloat32, "master_dtype", mixed.master_dtype,
-            "`fp32` alone");
-  }
-  const LossScalerOptions& scaler = mixed.scaler;
-  rules.Require(scaler.min_scale <= scaler.init_scale,
-                {section + "scaler.min_scale", section + "scaler.init_scale"},
-                "the smallest scale is above the first");
-}
-
-void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null) {
-  Rules rules(reader);
-  const bool family_written = reader.places().count("model.family") > 0;
-  rules.Require(recipe.model.init_from || family_written, {"model.family"}, "required");
-  rules.RequireKeys(RecipeSchema(), WriteRecipe(recipe), "");
-
-  const std::string& name = recipe.run.name;
-  rules.Require(name.find('/') == std::string::npos && name != "." && name != "..", {"run.name"},
-                "a name, not a path; run.dir takes a path");
-
-  const ModelRecipe& model = recipe.model;
-  const DataRecipe& data = recipe.data;
-  rules.Require(!family_is_null || !family_written || model.preset, {"model.family"},
-                "null leaves it to model.init_from, which is null too");
-  if (model.family) CheckFamily(rules, model);
-  if (HasShape(model)) {
-    for (const ShapeConflict& conflict : ShapeConflicts(recipe, ShapeOf(model))) {
-      rules.Require(false, conflict.keys, conflict.message);
-    }
-  }
-
-  // data.train is required: what follows from its absence is not worth a second line.
-  if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);
-
-  rules.Require(recipe.schedule.warmup_steps <= recipe.train.steps,
-                {"schedule.warmup_steps", "train.steps"},
-                "schedule.warmup_steps is " + std::to_string(recipe.schedule.warmup_steps) +
-                    ", but train.steps is " + std::to_string(recipe.train.steps));
-  rules.Require(!model.lora || model.init_from, {"model.lora", "model.init_from"},
-                "model.lora adapts a model that is there: it needs model.init_from");
-  rules.Require(!model.lora || !model.lora->targets.empty(), {"model.lora.targets", "model.lora"},
-                "no targets, so nothing to train");
-
-  const bool wsd = recipe.schedule.name == ScheduleRecipe::Kind::kWsd;
-  rules.Require(wsd || !recipe.schedule.decay_steps, {"schedule.decay_steps", "schedule.name"},
-                "schedule.decay_steps belongs to `wsd`, but schedule.name is `" +
-                    std::string(Name(recipe.schedule.name)) + "`");
-  rules.Require(recipe.schedule.decay_steps.value_or(0) <=
-                    recipe.train.steps - std::min(recipe.schedule.warmup_steps, recipe.train.steps),
-                {"schedule.decay_steps", "schedule.warmup_steps", "train.steps"},
-                "warm-up and decay are " + std::to_string(recipe.schedule.warmup_steps) + " + " +
-                    std::to_string(recipe.schedule.decay_steps.value_or(0)) +
-                    " steps, but train.steps is " + std::to_string(recipe.train.steps));
-
-  rules.Require(recipe.eval.every == 0 || !std::holds_alternative<std::monostate>(data.valid),
-                {"eval.every", "data.valid"},
-                "eval.every is " + std::to_string(recipe.eval.every) + ", but data.valid is null");
-  rules.Require(!recipe.eval.sample || TokenizerOf(data) != nullptr,
-                {"eval.sample", "data.train.source", "data.train"},
-                "eval.sample is text, but data.train is not: no source of it has a tokenizer "
-                "(for source `tokens`, name the tokenizer.json or .model that made them)");
-
-  const OptimizerRecipe& optimizer = recipe.optimizer;
-  rules.Require(optimizer.name != OptimizerRecipe::Kind::kAdamW || optimizer.eps >= kMinAdamWEps,
-                {"optimizer.eps"}, AdamWEpsMessage(optimizer.eps));
-  rules.Require(!recipe.eval.ema || recipe.train.ema, {"eval.ema", "train.ema"},
-                "eval.ema is true, but train.ema is null: there is no average to evaluate");
-  rules.Require(
-      recipe.optimizer.name == OptimizerRecipe::Kind::kSgd || recipe.optimizer.momentum == 0,
-      {"optimizer.momentum", "optimizer.name"},
-      "optimizer.momentum belongs to `sgd`, but optimizer.name is `adamw`");
-
-  CheckPrecision(rules, recipe.fsdp.mixed_precision);
-  rules.Require(recipe.fsdp.sharding_strategy != Strategy::kNoShard ||
-                    recipe.fsdp.shard_size.value_or(1) == 1,
-                {"fsdp.shard_size", "fsdp.sharding_strategy"},
-                "`no_shard` keeps a full copy on every rank, so fsdp.shard_size can only be 1");
-  rules.Require(
-      !recipe.fsdp.reshard_after_forward || recipe.fsdp.sharding_strategy == Strategy::kFullShard ||
-          recipe.fsdp.sharding_strategy == Strategy::kHybridShard,
-      {"fsdp.reshard_after_forward", "fsdp.sharding_strategy"},
-      "only `full_shard` and `hybrid_shard` free parameters after forward, so with others "
-      "fsdp.reshard_after_forward can only be null");
 }
 
 }  // namespace
@@ -402,10 +167,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
   }
   CheckRules(reader, recipe, family_is_null);
   if (check) {
-    Rules rules(reader);
-    for (const ShapeConflict& found : check(recipe)) {
-      rules.Require(false, found.keys, found.message);
-    }
+    for (const ShapeConflict& found : check(recipe)) AddMistake(reader, found.keys, found.message);
   }
   if (!reader.mistakes().empty()) Throw(reader.mistakes(), sources);
   for (const auto& [key, place] : reader.places()) {
