@@ -220,16 +220,20 @@ TEST(LossScale, AnOverflowChangesNothingButTheScale) {
 
 // Down to where nothing overflows. On the way there are steps in which one rank's shard alone does.
 TEST(LossScale, AllRanksTakeTheSameStepsAndScales) {
-  TinyRun run = InFloat16(3, 0x1p40);
-  run.steps = 32;
+  // What overflows on the wire alone is the largest first.
+  TinyRun run = InFloat16(3, 0x1p22);
+  run.options.executor.mixed_precision.param_dtype = DType::kFloat32;
+  run.options.executor.mixed_precision.grad_dtype = DType::kFloat32;
+  run.options.executor.mixed_precision.scaler.backoff_factor = 0.9;
+  run.steps = 40;
   run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
   run.options.lr.lr = 0.001;
   const TinyResult sharded = Train(run);  // Ranks that disagree about a scale fail it.
   const auto skipped = std::count_if(sharded.grad_norms.begin(), sharded.grad_norms.end(),
                                      [](float norm) { return std::isinf(norm); });
-  EXPECT_GT(skipped, 10);
-  EXPECT_LT(skipped, 32);
-  EXPECT_EQ(sharded.loss_scales.back(), std::ldexp(1.0f, 40 - static_cast<int>(skipped)));
+  EXPECT_GT(skipped, 5);
+  EXPECT_LT(skipped, 35);
+  EXPECT_NEAR(sharded.loss_scales.back(), 0x1p22 * std::pow(0.9, skipped), 1);
   EXPECT_NE(sharded.parameters, sharded.initial);
 }
 
