@@ -9,6 +9,9 @@ includes them.
 # What clang 14 does not know of gcc's flags, or needs beyond them (_Float16 in immintrin.h).
 _CLANG = ["-Wno-everything", "-mavx512fp16"]
 
+# Passes of gcc's, which clang does not have.
+_GCC = ("-fno-tree-", "-fno-thread-jumps")
+
 def _tidy_aspect_impl(target, ctx):
     # Tests, and what stands outside the tree, have their own.
     if ctx.rule.kind not in ("cc_library", "cc_binary") or target.label.workspace_name:
@@ -38,7 +41,7 @@ def _tidy_aspect_impl(target, ctx):
         arguments.add(output)
         arguments.add(source)
         arguments.add_all(ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts)
-        arguments.add_all([flag for flag in ctx.rule.attr.copts if not flag.startswith("-fno-tree-")])
+        arguments.add_all([flag for flag in ctx.rule.attr.copts if not flag.startswith(_GCC)])
         arguments.add_all(_CLANG)
         arguments.add_all(["-iquote", ".", "-iquote", ctx.bin_dir.path])
         ctx.actions.run_shell(

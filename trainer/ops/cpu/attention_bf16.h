@@ -16,7 +16,8 @@ namespace {
 
 // BFloat16(x) in the upper half of each lane, zero below.
 FSDP_ALWAYS_INLINE Bits RoundedToBf16(Vector x) {
-  const Bits u = (Bits)x, nan = (Bits)(x != x);
+  typedef int32_t Signed __attribute__((vector_size(sizeof(Bits))));
+  const Bits u = (Bits)x, nan = (Bits)((Signed)(u & 0x7fffffff) > 0x7f800000);
   const Bits rounded = u + (0x7fff + ((u >> 16) & 1));
   return ((rounded & ~nan) | ((u | 0x400000) & nan)) & 0xffff0000;
 }
@@ -46,9 +47,9 @@ struct SwappedFloats {
   }
   // kLanes floats, rounded, as pairs one after another.
   static FSDP_ALWAYS_INLINE void RoundRow(Vector x, Step* to) {
-    Bits other;
-    for (uint32_t i = 0; i < kLanes; ++i) other[i] = i ^ 1;
-    StoreVector(to, (Vector)__builtin_shuffle(RoundedToBf16(x), other));
+    typedef uint64_t Pairs __attribute__((vector_size(sizeof(Bits))));
+    const auto pairs = (Pairs)RoundedToBf16(x);
+    StoreVector(to, (Vector)(pairs >> 32 | pairs << 32));
   }
 };
 
