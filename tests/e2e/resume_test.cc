@@ -246,7 +246,9 @@ TEST(Resume, InBFloat16GivesTheSameBits) {
       const std::string what = strategy + " on " + std::to_string(world);
       const Strings settings =
           With(Full(job), {"fsdp={sharding_strategy: " + strategy +
-                               ", mixed_precision: {param_dtype: bf16, keep_fp32: ['*ln_*']}}",
+                               ", mixed_precision: {param_dtype: bf16, keep_fp32: ['*ln_*'], "
+                               "master_dtype: " +
+                               (strategy == "no_shard" ? "bf16" : "fp32") + "}}",
                            "optimizer.state_dtype=bf16"});
       const std::string want = job.RunDir("unbroken_" + std::to_string(world) + strategy);
       ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=12"})).code, 0) << what;
