@@ -53,7 +53,7 @@ void UpdateWriter::Write(int64_t at, int64_t n, uint64_t tensor, int64_t element
     float* const a = average.As<float>() + at;
     const float* const value = p;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) a[i] += rate_ * (value[i] - a[i]);
+    for (int64_t i = 0; i < n; ++i) a[i] = std::fma(rate_, value[i] - a[i], a[i]);
   }
 }
 
