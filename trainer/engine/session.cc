@@ -5,13 +5,22 @@
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {
+namespace {
+
+ExecutorOptions ForExecutor(const SessionOptions& options) {
+  ExecutorOptions executor = options.executor;
+  executor.averages = options.eval_ema;
+  return executor;
+}
+
+}  // namespace
 
 Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
                  const SessionOptions& options, const MeshCommunicators& communicators)
     : options_(options),
       device_(device),
       model_(model),
-      executor_(device, allocator, model, options.executor, communicators),
+      executor_(device, allocator, model, ForExecutor(options), communicators),
       optimizer_(CreateOptimizer(options.optimizer, executor_, model)) {
   state_.push_back({"master", {}});
   for (size_t u = 0; u < executor_.layout().flat_parameters.size(); ++u) {

@@ -190,6 +190,11 @@ void Executor::BindShards() {
     const View& shard = ShardInUse(static_cast<int>(f));
     flats_[f].value = shard;
     if (shard.dtype == layout_.flat_parameters[f].dtypes.compute) continue;
+    if (const View& apart = memory_.averages[f]; apart.NumElements() > 0) {
+      Cast(compute(), shard, apart);
+      flats_[f].value = apart;
+      continue;
+    }
     flats_[f].value = memory_.compute_shards[f];
     if (cast_in_gather()) continue;
     Cast(compute(), shard, memory_.compute_shards[f]);

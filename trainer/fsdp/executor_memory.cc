@@ -69,6 +69,10 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                  : persistent(flat.shard_size, MemoryKind::kParameters, d.compute));
     gradients.push_back(persistent(flat.frozen ? 0 : flat.shard_size, MemoryKind::kGradients,
                                    layout.shards > 1 ? DType::kFloat32 : d.grad));
+    const bool in_masters = layout.shards == 1 && d.compute == d.master;
+    const bool apart = options.averages && in_masters && d.master != DType::kFloat32;
+    averages.push_back(persistent(apart && !flat.frozen ? flat.shard_size : 0,
+                                  MemoryKind::kParameters, d.compute));
     largest_shard = std::max(largest_shard, flat.shard_size);
   }
   secondary.resize(layout.flat_parameters.size());

@@ -78,6 +78,9 @@ struct ExecutorMemory {
 
   std::vector<View> gather_slots, gradient_slots;        // Bytes.
   std::vector<View> masters, compute_shards, gradients;  // By flat parameter; see Executor.
+  // Likewise: what is evaluated in place of masters that are computed with themselves, where
+  // nothing is gathered. Empty where there is another place.
+  std::vector<View> averages;
   // Likewise: this rank's part of what backward gathers over fewer ranks. Empty where it does not.
   std::vector<View> secondary;
   std::vector<OwnMemory> units;  // By Layout::units.

@@ -30,6 +30,7 @@ struct ExecutorOptions : FsdpOptions {
   float max_norm = 0;     // Clipping; 0 = off.
   int threads = 1;        // Of the compute stream.
   bool poison = false;    // Fills freed gather slots with NaN.
+  bool averages = false;  // Evaluations are given weights of their own, in fp32 (Step::weights).
 };
 
 // The rule of these options.

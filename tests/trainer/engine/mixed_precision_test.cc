@@ -82,6 +82,28 @@ TEST(MixedPrecision, AveragedWeightsAreCastAsMastersAre) {
   }
 }
 
+// Also where the masters themselves are what is computed with.
+TEST(MixedPrecision, AnEvaluationOfOthersLeavesMastersAlone) {
+  for (const auto cast : {FsdpOptions::MixedPrecision::CastIn::kOptimizer,
+                          FsdpOptions::MixedPrecision::CastIn::kGather}) {
+    for (const int world : {1, 2}) {
+      TinyRun run = InBFloat16(world, Strategy::kNoShard);
+      run.options.executor.mixed_precision.master_dtype = kBF16;
+      run.options.executor.mixed_precision.cast = cast;
+      const TinyResult want = Train(run);
+      run.options.ema = 0.5;
+      run.options.eval_ema = true;
+      run.options.generate = true;
+      run.logits = {{0, 3}};
+      TinyResult got = Train(run);
+      EXPECT_NE(got.eval_loss, want.eval_loss);
+      got.eval_loss = want.eval_loss;
+      got.logits = want.logits;
+      EXPECT_EQ(FirstDifference(got, want), "") << "world " << world;
+    }
+  }
+}
+
 // Where nothing is gathered, other weights are cast over the masters' copies.
 TEST(MixedPrecision, AnEvaluationOfOthersLeavesTrainingAlone) {
   for (const Strategy strategy : {Strategy::kFullShard, Strategy::kNoShard}) {
