@@ -211,6 +211,26 @@ class Docs(unittest.TestCase):
             self.assertEqual([int(n) for n in re.findall(r"\d+", numbers)],
                              [round(bytes_ / 2**20) for bytes_ in want], setting)
 
+    def test_number_formats_are_planned(self):
+        table = self.pages["docs/fsdp.md"].split("## Number formats")[1]
+        rows = re.findall(r"^\| `(\{[^`]+\})` ((?:\| [\d.]+ )+)\|$", table, flags=re.M)
+        self.assertGreaterEqual(len(rows), 5)
+
+        def plan(ranks, *more):
+            return json.loads(run("plan", "--config", "tools/bench/gpt2_124m.yaml", *more,
+                                  "--world-size", str(ranks), "--json")[1])
+
+        whole = plan(1)["memory"]["allocated_peak"]
+        for formats, numbers in rows:
+            precision = ["--set", "fsdp.mixed_precision=" + formats]
+            alone, four = plan(1, *precision), plan(4, *precision)
+            bytes_, sent = alone["memory"]["allocated_peak"], four["communication"]
+            want = [bytes_ / 2**30, bytes_ / whole, four["memory"]["allocated_peak"] / 2**30,
+                    sent["all_gather_bytes"] / 2**20, sent["reduce_scatter_bytes"] / 2**20]
+            got = [float(n) for n in re.findall(r"[\d.]+", numbers)]
+            for number, exact in zip(got, want, strict=True):
+                self.assertAlmostEqual(number, exact, delta=0.006 if exact < 10 else 0.6, msg=formats)
+
     def test_what_a_run_leaves(self):
         block = self.pages["docs/training.md"].split("## What a run leaves")[1].split("```")[1]
         listed = {line.split()[0].rstrip("/").replace("rank_0", "rank_R").replace("step_5", "step_N")

@@ -232,8 +232,8 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& ti
     record.tokens_per_s = rates.tokens_per_s;
     record.tflops_per_device = rates.tflops_per_device;
     record.mfu = rates.mfu;
-    // Every rank's, and the same at every moment.
     if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
+    // Every rank's, and the same at every moment.
     record.memory = {planned_bytes_, planned_bytes_, planned_bytes_};
     record.communication = {
         traffic.of(Collective::kAllGather), traffic.of(Collective::kReduceScatter),

@@ -282,8 +282,8 @@ class Trainer {
     if (!free) ++skipped_;
     const int64_t most = recipe_.train.max_skipped_steps;
     const bool ends = skipped_ > most && !free;
-    if (ends)
-      checkpointer_->Finish();  // What it saves is from before: good, or where it all began.
+    // What it saves is from before: good, or where it all began.
+    if (ends) checkpointer_->Finish();
     recorder_.Write(record);
     if (!ends) {
       std::ostringstream line;
@@ -296,10 +296,11 @@ class Trainer {
     }
     // Every rank comes here at this step; who ends first takes the store with it.
     BeforeAllThrow(*job_.store, "train/not finite", job_.rank, job_.world);
-    const std::string others = most > 0 ? ", as were " + std::to_string(most) +
-                                              " before it, the most that "
-                                              "train.max_skipped_steps allows"
-                                        : "";
+    std::string others;
+    if (skipped_ > 1) {
+      others = ", as were " + std::to_string(skipped_ - 1) +
+               " before it, and train.max_skipped_steps is " + std::to_string(most);
+    }
     throw Error(ExitCode::kNotFinite,
                 "step " + std::to_string(step) + ": loss " + Printed(result.loss) +
                     ", gradient norm " + Printed(result.grad_norm) + ": not finite" + others +

@@ -78,8 +78,7 @@ Type<TrainRecipe> TrainType() {
           "`decay`. null: none."),
       Key("max_skipped_steps", &R::max_skipped_steps, Integer(0),
           "Steps whose loss or gradient is not finite, and that change nothing, before the run "
-          "ends "
-          "with exit 7. Overflows of fp16 above min_scale do not count."),
+          "ends with exit 7. Overflows of fp16 above min_scale do not count."),
   });
 }
 
@@ -181,8 +180,8 @@ Type<FsdpOptions> FsdpType() {
           "Hugging Face files."),
       Key("cast", &R::MixedPrecision::cast, OneOf<R::MixedPrecision::CastIn>(),
           "What makes parameters of param_dtype from the masters; the bits are the same. "
-          "optimizer: "
-          "the update, which keeps a copy. gather: what brings a unit into its slot; no copy."),
+          "optimizer: the update, which keeps a copy. gather: what brings a unit into its slot; no "
+          "copy."),
       Key("scaler", &R::MixedPrecision::scaler, scaler,
           "Of the loss, so that gradients in fp16 are no zeros. Read where param_dtype, grad_dtype "
           "or reduce_dtype is fp16."),
