@@ -19,12 +19,30 @@ void Set(const Precision& precision, int world, TinyRun& run) {
   mixed.reduce_dtype = precision.reduce;
 }
 
-}  // namespace
-
 std::vector<Precision> PrecisionsOf(DType param) {
   return {{param, DType::kFloat32, DType::kFloat32},
           {param, param, DType::kFloat32},
           {param, param, param}};
+}
+
+}  // namespace
+
+std::vector<PrecisionWay> WaysOf(DType param) {
+#ifdef __SANITIZE_ADDRESS__
+  const std::vector<int> worlds = {2};
+#else
+  const std::vector<int> worlds = {1, 2};
+#endif
+  std::vector<PrecisionWay> ways;
+  for (const Precision& precision : PrecisionsOf(param)) {
+    for (const int world : worlds) ways.emplace_back(precision, world);
+  }
+  return ways;
+}
+
+std::string WayName(const ::testing::TestParamInfo<PrecisionWay>& info) {
+  const auto& [precision, world] = info.param;
+  return NameOf(precision) + "_" + std::to_string(world);
 }
 
 std::string NameOf(const Precision& precision) {

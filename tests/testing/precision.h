@@ -3,7 +3,10 @@
 #ifndef FSDP_TRAIN_TESTS_TESTING_PRECISION_H_
 #define FSDP_TRAIN_TESTS_TESTING_PRECISION_H_
 
+#include <gtest/gtest.h>
+
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/testing/reference.h"
@@ -16,8 +19,12 @@ struct Precision {
   DType param, grad, reduce;
 };
 
-std::vector<Precision> PrecisionsOf(DType param);  // fp32 and param_dtype for the other two.
-std::string NameOf(const Precision& precision);    // "bf16_fp32_bf16".
+std::string NameOf(const Precision& precision);  // "bf16_fp32_bf16".
+
+// What tests are given: a setting and a number of ranks.
+using PrecisionWay = std::tuple<Precision, int>;
+std::vector<PrecisionWay> WaysOf(DType param);  // With fp32 and `param` for the other two.
+std::string WayName(const ::testing::TestParamInfo<PrecisionWay>& info);
 
 class PrecisionReference {
  public:

@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
                          CaseName);
 
 // Beside PyTorch's FSDP, whose gradients are of param_dtype until they are reduced.
-class PrecisionTest : public ::testing::TestWithParam<std::tuple<Precision, int>> {
+class PrecisionTest : public ::testing::TestWithParam<PrecisionWay> {
  protected:
   const std::string folder_ = "tests/fixtures/gpt2/odd_heads";
   const Reference reference_{folder_, SetShape};
@@ -105,25 +105,11 @@ TEST_P(ScaleTest, ScalesAndSkipsArePyTorchs) {
   precision_.HoldScales(precision, world);
 }
 
-std::string WayName(const ::testing::TestParamInfo<std::tuple<Precision, int>>& info) {
-  const auto& [precision, world] = info.param;
-  return NameOf(precision) + "_" + std::to_string(world);
-}
-
-const auto kBFloat16 = ::testing::ValuesIn(PrecisionsOf(DType::kBFloat16));
-const auto kFloat16 = ::testing::ValuesIn(PrecisionsOf(DType::kFloat16));
-#ifdef __SANITIZE_ADDRESS__
-const auto kPyTorchsWorlds = ::testing::Values(2);
-#else
-const auto kPyTorchsWorlds = ::testing::Values(1, 2);
-#endif
-
-INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::Combine(kBFloat16, kPyTorchsWorlds),
+INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
                          WayName);
-INSTANTIATE_TEST_SUITE_P(Float16, PrecisionTest, ::testing::Combine(kFloat16, kPyTorchsWorlds),
+INSTANTIATE_TEST_SUITE_P(Float16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)),
                          WayName);
-INSTANTIATE_TEST_SUITE_P(Float16, ScaleTest, ::testing::Combine(kFloat16, kPyTorchsWorlds),
-                         WayName);
+INSTANTIATE_TEST_SUITE_P(Float16, ScaleTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)), WayName);
 
 }  // namespace
 }  // namespace fsdp::testing
