@@ -1,6 +1,7 @@
 #include "trainer/fsdp/action_list.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace fsdp {
 
@@ -11,19 +12,33 @@ int ActionList::Add(Action action, const std::vector<Use>& reads, const std::vec
   const int stream = static_cast<int>(action.stream);
 
   std::vector<int> needed;
-  for (const Use& use : reads) Touch(use, index, action.stream, /*write=*/false, needed);
-  for (const Use& use : writes) Touch(use, index, action.stream, /*write=*/true, needed);
+  for (const Use& use : reads) Touch(use, index, /*write=*/false, needed);
+  for (const Use& use : writes) Touch(use, index, /*write=*/true, needed);
 
   Clock& now = streams_[stream];
   for (const Wait& wait : Minimal(now, needed, pacing)) {
     Join(now, clocks_[wait.action]);
-    actions_[wait.action].signals = true;
     action.waits.push_back(wait);
   }
   now[stream] = index + 1;
   clocks_.push_back(now);
   actions_.push_back(std::move(action));
   return index;
+}
+
+void ActionList::NextStep() { before_ = std::exchange(begin_, static_cast<int>(actions_.size())); }
+
+std::vector<Action> ActionList::Take() {
+  std::vector<Action> step(std::make_move_iterator(actions_.begin() + begin_),
+                           std::make_move_iterator(actions_.end()));
+  for (Action& action : step) {
+    for (Wait& wait : action.waits) {
+      wait.step_before = wait.action < begin_;
+      wait.action -= wait.step_before ? before_ : begin_;
+      step[wait.action].signals = true;
+    }
+  }
+  return step;
 }
 
 void ActionList::Join(Clock& into, const Clock& from) {
@@ -34,18 +49,9 @@ bool ActionList::Knows(const Clock& clock, int action) const {
   return clock[static_cast<int>(actions_[action].stream)] > action;
 }
 
-// Whether `stream` knows all that the steps before did with a resource. In one queue the scalars
-// were reduced last, after every run; only the optimizer came later.
-bool ActionList::KnewBefore(Resource resource, StreamId stream) const {
-  return one_queue_ && stream == StreamId::kGather &&
-         (resource == Resource::kValue || resource == Resource::kSlot);
-}
-
-void ActionList::Touch(const Use& use, int index, StreamId stream, bool write,
-                       std::vector<int>& needed) {
-  const auto [it, fresh] = users_.try_emplace(use);
-  Users& users = it->second;
-  if (index > 0 && !(fresh && KnewBefore(use.first, stream))) needed.push_back(users.write);
+void ActionList::Touch(const Use& use, int index, bool write, std::vector<int>& needed) {
+  Users& users = users_[use];
+  if (users.write >= 0) needed.push_back(users.write);
   if (write) {
     needed.insert(needed.end(), users.reads.begin(), users.reads.end());
     users = {index, {}};

@@ -1,5 +1,6 @@
 // The actions of a schedule as they are listed, and the waits that each needs: no more than order
-// two uses of the same memory which nothing else orders.
+// two uses of the same memory which nothing else orders. Steps may be listed one after the other: a
+// wait of the last may then be for an action of the one before.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
 #define FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
 
@@ -41,26 +42,30 @@ class ActionList {
   int Add(Action action, const std::vector<Use>& reads, const std::vector<Use>& writes,
           const std::vector<int>& pacing = {});
 
-  std::vector<Action> Take() { return std::move(actions_); }
+  // What follows is another step, of the same actions.
+  void NextStep();
+
+  // The last step's, which signal what the same step behind it would wait for.
+  std::vector<Action> Take();
 
  private:
   // Entry s: the actions of stream s with an index below it are done.
   using Clock = std::array<int, kNumStreams>;
   struct Users {
-    int write = 0;  // Action 0, kBegin, stands for all steps before.
+    int write = -1;  // Of nobody: what was before the first step has ended.
     std::vector<int> reads;
   };
 
   static void Join(Clock& into, const Clock& from);
   bool Knows(const Clock& clock, int action) const;
-  bool KnewBefore(Resource resource, StreamId stream) const;
-  void Touch(const Use& use, int index, StreamId stream, bool write, std::vector<int>& needed);
+  void Touch(const Use& use, int index, bool write, std::vector<int>& needed);
   std::vector<Wait> Minimal(const Clock& known, const std::vector<int>& needed,
                             const std::vector<int>& pacing) const;
 
   bool one_queue_;
   std::vector<Action> actions_;
-  std::vector<Clock> clocks_;  // Of each action, when it is done.
+  int before_ = 0, begin_ = 0;  // Where the step before this one begins, and this one.
+  std::vector<Clock> clocks_;   // Of each action, when it is done.
   std::array<Clock, kNumStreams> streams_{};
   std::map<Use, Users> users_;
 };

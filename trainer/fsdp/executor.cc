@@ -224,11 +224,13 @@ void Executor::Run(const Step& step) {
   clocks_[steps_ % 2].Clear();
   traffic_[steps_ % 2].Clear();
   communicators_.CountIn(&traffic_[steps_ % 2]);
+  events_before_ = std::move(events_);
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
   if (!sharded()) BindShards();
-  AdvanceToRun();
   const bool train = step.mode == Mode::kTrain;
+  follows_training_ = std::exchange(trained_, false) && train;
+  AdvanceToRun();
   for (int m = 0; m < running_->options.micro_batches; ++m) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
     Tape tape(compute(), allocator_, *this, train, options_.recompute,
@@ -246,6 +248,7 @@ void Executor::Run(const Step& step) {
   end = compute().Record();
   clocks_[steps_ % 2].End(end);
   ++steps_;
+  trained_ = train;
 }
 
 StepScalars Executor::Result(int64_t index) {
@@ -311,6 +314,7 @@ void Executor::AdvanceToRun() {
     WaitFor(actions[cursor_]);
     Execute(actions[cursor_]);
     Signal(cursor_);
+    if (actions[cursor_].kind == ActionKind::kBegin && !follows_training_) HoldOthers();
   }
 }
 
@@ -336,12 +340,21 @@ void Executor::WaitFor(const Action& action) {
   for (const Wait& wait : action.waits) {
     const bool data = running_->actions[wait.action].stream == StreamId::kData;
     if (clock) clock->Enter(stream, data ? &StepTimes::data : &StepTimes::communication);
-    stream.Wait(events_[wait.action]);
+    if (!wait.step_before) {
+      stream.Wait(events_[wait.action]);
+    } else if (follows_training_) {
+      stream.Wait(events_before_[wait.action]);
+    }
   }
   if (clock) {
     if (const StepClock::Part part = PartOf(action)) work_ = part;
     clock->Enter(stream, work_);
   }
+}
+
+void Executor::HoldOthers() {
+  const EventPtr begun = streams_[0]->Record();
+  for (size_t s = 1; s < streams_.size(); ++s) streams_[s]->Wait(begun);
 }
 
 void Executor::Signal(size_t index) {

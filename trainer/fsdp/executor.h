@@ -50,7 +50,11 @@ class Executor final : public SegmentHooks {
   void ReplaceSchedule(Mode mode, Schedule schedule);
   const Mesh& mesh() const { return communicators_.mesh(); }
   int shard_rank() const { return shard_rank_; }
-  Stream& compute() { return *streams_[0]; }
+  // For work between steps: the next one begins, on every stream, behind all that is there.
+  Stream& compute() {
+    trained_ = false;
+    return *streams_[0];
+  }
 
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
   // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts;
@@ -146,6 +150,7 @@ class Executor final : public SegmentHooks {
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
   void WaitFor(const Action& action);
+  void HoldOthers();  // All streams but compute, until what it has now is done.
   void Signal(size_t index);
   void Execute(const Action& action);
   // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
@@ -181,7 +186,9 @@ class Executor final : public SegmentHooks {
   const Step* step_ = nullptr;
   const Schedule* running_ = nullptr;
   size_t cursor_ = 0;
-  std::vector<EventPtr> events_;  // By action.
+  std::vector<EventPtr> events_, events_before_;  // By action: of this step, and of the last.
+  bool trained_ = false;                          // What was enqueued last is a training step.
+  bool follows_training_ = false;                 // The step that is being enqueued is one, too.
   int64_t steps_ = 0;
   EventPtr ends_[2];
   StepClock clocks_[2];

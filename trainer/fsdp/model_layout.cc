@@ -70,11 +70,15 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   }
   if (schedule.shards == 1 &&
       options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather) {
+    const auto is_cast = [&](int f) {
+      const DTypes& d = layout.flat_parameters[f].dtypes;
+      return d.compute != d.master;
+    };
     for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
-      for (const int f : layout.units[u].flat_parameters) {
-        const DTypes& d = layout.flat_parameters[f].dtypes;
-        if (d.compute != d.master) schedule.cast_units.insert(u);
-      }
+      const std::span<const int> trainable = layout.TrainableFlatParameters(u);
+      if (std::ranges::none_of(layout.units[u].flat_parameters, is_cast)) continue;
+      schedule.cast_units.insert(u);
+      if (std::ranges::none_of(trainable, is_cast)) schedule.frozen_cast_units.insert(u);
     }
   }
   schedule.backward_from = FirstTrainable(model);

@@ -19,8 +19,9 @@ int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
-  explicit Builder(const ScheduleOptions& options)
+  Builder(const ScheduleOptions& options, ActionList& list)
       : o_(options),
+        list_(list),
         segments_(static_cast<int>(o_.unit_of_segment.size())),
         units_(1 + *std::max_element(o_.unit_of_segment.begin(), o_.unit_of_segment.end())),
         sharded_(o_.shards > 1),
@@ -29,37 +30,31 @@ class Builder {
         freed_(sharded_ && (o_.sharding_strategy == Strategy::kFullShard ||
                             o_.sharding_strategy == Strategy::kHybridShard)),
         slotted_gradients_(sharded_ && o_.gradient_accumulation == Accumulation::kSharded),
-        list_(o_.communicators == 1),
         slot_of_(units_, -1),
         resident_(units_, !sharded_),
         gradient_slot_of_(units_, -1) {
     for (const int unit : o_.cast_units) resident_[unit] = false;
+    const int others = units_ - 1;
+    if (freed_) {
+      gather_slots_ = o_.limit_all_gathers == 0 ? others : Slots(o_.limit_all_gathers, others);
+    }
+    free_slots_ = gather_slots_;
+    if (o_.mode == Mode::kTrain && slotted_gradients_) {
+      gradient_slots_ = Slots(o_.reduce_buffers, others);
+    }
     ListRuns();
   }
 
-  Schedule Build() {
-    Schedule schedule;
-    schedule.options = o_;
-    const int others = units_ - 1;
-    if (freed_) {
-      schedule.gather_slots =
-          o_.limit_all_gathers == 0 ? others : Slots(o_.limit_all_gathers, others);
-    }
-    gather_slots_ = schedule.gather_slots;
-    free_slots_ = gather_slots_;
-    const bool train = o_.mode == Mode::kTrain;
-    if (train && slotted_gradients_) {
-      schedule.gradient_slots = Slots(o_.reduce_buffers, others);
-    }
-    gradient_slots_ = schedule.gradient_slots;
+  int gather_slots() const { return gather_slots_; }
+  int gradient_slots() const { return gradient_slots_; }
 
+  void AddStep() {
     list_.Add({.kind = ActionKind::kBegin}, {}, {{Resource::kScalars, 0}});
     for (size_t r = 0; r < runs_.size(); ++r) AddRun(r);
+    const bool train = o_.mode == Mode::kTrain;
     if (train) AddUpdate();
     if (!train && reduced_) AddScalarReduction();
     list_.Add({.kind = ActionKind::kEnd}, {{Resource::kScalars, 0}}, {});
-    schedule.actions = list_.Take();
-    return schedule;
   }
 
  private:
@@ -113,7 +108,7 @@ class Builder {
     const bool secondary = backward && Freed(unit) && o_.secondary > 1;
     if (secondary) {
       reads.push_back({Resource::kSecondary, unit});
-    } else if (Trains(unit)) {  // Nobody writes the others.
+    } else if (Trains(unit) && o_.frozen_cast_units.count(unit) == 0) {  // Else: constant.
       reads.push_back({sharded_ ? Resource::kComputeShard : Resource::kMaster, unit});
     }
     list_.Add({.kind = ActionKind::kGather,
@@ -220,7 +215,7 @@ class Builder {
       if (runs_[n].unit == u) return -1;
     }
     const bool final = m == o_.micro_batches - 1;
-    if (final) order_of_updates_.push_back(u);
+    if (final) reduced_units_.push_back(u);
     if (!reduced_ || (!slotted_gradients_ && !final)) return -1;
     const Use shard{Resource::kGradientShard, u}, staging{Resource::kStaging, 0};
     const bool staged = slotted_gradients_ && m > 0;
@@ -257,15 +252,25 @@ class Builder {
               {{Resource::kScalars, 0}});
   }
 
+  // As the next forward reads them.
+  std::vector<int> OrderOfUpdates() const {
+    std::set<int> left(reduced_units_.begin(), reduced_units_.end());
+    std::vector<int> order;
+    for (const int u : o_.unit_of_segment) {
+      if (left.erase(u) > 0) order.push_back(u);
+    }
+    return order;
+  }
+
   void AddUpdate() {
     const Use scalars{Resource::kScalars, 0};
-    for (const int u : order_of_updates_) {
+    for (const int u : reduced_units_) {
       list_.Add({.kind = ActionKind::kSumSquares, .unit = u}, {{Resource::kGradientShard, u}},
                 {scalars});
     }
     if (reduced_) AddScalarReduction();
     list_.Add({.kind = ActionKind::kClip}, {}, {scalars});
-    for (const int u : order_of_updates_) {
+    for (const int u : OrderOfUpdates()) {
       std::vector<Use> writes{{Resource::kMaster, u}};
       if (o_.cast_units.count(u) == 0) writes.push_back({Resource::kComputeShard, u});
       list_.Add({.kind = ActionKind::kOptimizer, .unit = u},
@@ -274,21 +279,21 @@ class Builder {
   }
 
   const ScheduleOptions& o_;
+  ActionList& list_;
   const int segments_, units_;
   const bool sharded_;            // Parameters are gathered.
   const bool reduced_;            // There are peers to sum with.
   const bool hybrid_;             // Their shards, over replicas, too.
   const bool freed_;              // Units other than the root take slots in turn.
   const bool slotted_gradients_;  // So do their gradients.
-  ActionList list_;
   std::vector<Run> runs_;
   int gather_slots_ = 0, free_slots_ = 0, next_slot_ = 0;
   int gradient_slots_ = 0, next_gradient_slot_ = 0;
   std::vector<int> slot_of_;
   std::vector<bool> resident_;
   std::vector<int> gradient_slot_of_;
-  std::set<int> has_gradient_;  // Units whose gradient holds what is not reduced yet.
-  std::vector<int> order_of_updates_;
+  std::set<int> has_gradient_;      // Units whose gradient holds what is not reduced yet.
+  std::vector<int> reduced_units_;  // In order of their last reduction.
 };
 
 void Check(const ScheduleOptions& o) {
@@ -354,7 +359,14 @@ constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce"
 
 Schedule MakeSchedule(const ScheduleOptions& options) {
   Check(options);
-  return Builder(options).Build();
+  ActionList list(/*one_queue=*/options.communicators == 1);
+  if (options.mode == Mode::kTrain) {
+    Builder(options, list).AddStep();
+    list.NextStep();
+  }
+  Builder step(options, list);
+  step.AddStep();
+  return {options, step.gather_slots(), step.gradient_slots(), list.Take()};
 }
 
 const char* Name(Pass pass) {
@@ -370,7 +382,10 @@ std::string ToString(const Action& a) {
   if (a.slot >= 0) out << " slot " << a.slot;
   if (a.secondary) out << " secondary";
   if (a.staged) out << " staged";
-  for (const Wait& wait : a.waits) out << (wait.pacing ? " paced by " : " after ") << wait.action;
+  for (const Wait& wait : a.waits) {
+    out << (wait.pacing ? " paced by " : " after ") << wait.action
+        << (wait.step_before ? " of the step before" : "");
+  }
   return out.str();
 }
 

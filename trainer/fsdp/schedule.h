@@ -14,6 +14,11 @@
 //   Waits name earlier actions, so no schedule can deadlock, and only those that order two uses of
 //   the same memory which nothing else orders; but for the `pacing` waits of backward_prefetch post
 //   and none, each is needed: without it the stream checker reports a race.
+//
+//   Across steps: where a training step follows a training step, waits name actions of that one,
+//   too. Updates are in the order of the next forward, so a gather waits for its own unit's update
+//   and overlaps those behind it, and a load waits for the last reader of its batch slot. After
+//   anything else all streams wait for kBegin, which is behind all that was before.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_
 
@@ -41,6 +46,7 @@ struct ScheduleOptions : FsdpOptions {
   std::vector<bool> recomputed = {};      // By segment: run again before its backward.
   std::set<int> frozen_units = {};        // Without gradients.
   std::set<int> cast_units = {};          // With F = 1: whose gather is a cast, once a step.
+  std::set<int> frozen_cast_units = {};   // Of those: where nothing that is cast trains.
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
@@ -50,7 +56,7 @@ enum class StreamId { kCompute, kGather, kReduce, kData, kReplicate };  // The l
 constexpr int kNumStreams = 5;
 
 enum class ActionKind {
-  kBegin,          // compute   Clears the step's scalars; the end of all steps before.
+  kBegin,          // compute   Clears the step's scalars, behind all steps before.
   kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
   kGather,         // gather    All-gather of a unit's shard into its slot; with F = 1 a cast.
   kRun,            // compute   The model's code for one segment and pass.
@@ -69,7 +75,8 @@ enum class ActionKind {
 
 struct Wait {
   int action = 0;
-  bool pacing = false;  // Orders no memory: backward_prefetch post and none.
+  bool pacing = false;       // Orders no memory: backward_prefetch post and none.
+  bool step_before = false;  // An action of the training step before, if that is what was before.
   bool operator==(const Wait&) const = default;
 };
 
@@ -83,7 +90,7 @@ struct Action {
   int slot = -1;  // kGather, kFree: gather slot; kClear, kReduce: gradient slot. -1: its own.
   bool secondary = false;  // kGather: of the secondary copy.
   bool staged = false;     // kReduce: into the staging buffer, a kAccumulate follows.
-  bool signals = false;    // A later action waits for it.
+  bool signals = false;    // A later action waits for it, of this step or the next.
   std::vector<Wait> waits = {};
 
   bool operator==(const Action&) const = default;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -118,6 +119,28 @@ TEST(ExecutorDeathTest, ParametersAreOutOfReachBetweenSteps) {
       EXPECT_DEATH(model.parameter(segment).grad(), "outside");
     }
   }
+}
+
+// Whoever writes weights between two training steps, the gathers of the second come after.
+TEST(Executor, WorkBetweenStepsComesBeforeTheNext) {
+  Toy model;
+  ExecutorOptions options;
+  int races = 0;
+  const auto checker =
+      std::make_shared<StreamChecker>([&](const StreamChecker::Race&) { ++races; });
+  SimDevice device({}, checker);
+  PlanRecorder recorder;
+  const MeshCommunicators communicators(MeshFor(options, /*rank=*/0, /*world=*/2),
+                                        options.communicators, ConnectSim);
+  Executor executor(device, recorder, model, options, communicators);
+  Executor::Step step;
+  step.load = [](int, const Batch&) {};
+  step.optimize = [](Stream& stream, const ShardUpdate& update) { Fill(stream, 0, update.master); };
+  for (int i = 0; i < 3; ++i) executor.Run(step);
+  for (const int flat : {0, 1, 2}) Fill(executor.compute(), 0, executor.master(flat));
+  executor.Run(step);
+  executor.Synchronize();
+  EXPECT_EQ(races, 0);
 }
 
 }  // namespace

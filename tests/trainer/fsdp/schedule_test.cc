@@ -6,6 +6,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "trainer/core/philox.h"
 
@@ -49,24 +50,36 @@ int FindBackwardGather(const Schedule& s, int unit) {
   return last;
 }
 
-// Start and end of each action when streams run in parallel and every wait is kept.
+// Start and end of each action of the last of `steps` steps when streams run in parallel and every
+// wait is kept, and when all of it is done.
 struct Priced {
   std::vector<double> begin, end;
   double total = 0;
 };
-Priced Price(const Schedule& s, double forward, double gather) {
+struct Prices {
+  double forward = 1, gather = 0, update = 0;
+};
+Priced Price(const Schedule& s, const Prices& prices, int steps = 1) {
   Priced priced;
   double tail[kNumStreams] = {};
-  for (const Action& a : s.actions) {
-    double duration = 0;
-    if (a.kind == ActionKind::kRun) duration = a.pass == Pass::kBackward ? 2 * forward : forward;
-    if (a.kind == ActionKind::kGather || a.kind == ActionKind::kReduce) duration = gather;
-    double& at = tail[static_cast<int>(a.stream)];
-    for (const Wait& wait : a.waits) at = std::max(at, priced.end[wait.action]);
-    priced.begin.push_back(at);
-    at += duration;
-    priced.end.push_back(at);
-    priced.total = std::max(priced.total, at);
+  for (int step = 0; step < steps; ++step) {
+    const std::vector<double> before = std::exchange(priced, {}).end;
+    for (const Action& a : s.actions) {
+      double duration = 0;
+      if (a.kind == ActionKind::kRun)
+        duration = prices.forward * (a.pass == Pass::kBackward ? 2 : 1);
+      if (a.kind == ActionKind::kGather || a.kind == ActionKind::kReduce) duration = prices.gather;
+      if (a.kind == ActionKind::kOptimizer) duration = prices.update;
+      double& at = tail[static_cast<int>(a.stream)];
+      for (const Wait& wait : a.waits) {
+        if (!wait.step_before) at = std::max(at, priced.end[wait.action]);
+        if (wait.step_before && step > 0) at = std::max(at, before[wait.action]);
+      }
+      priced.begin.push_back(at);
+      at += duration;
+      priced.end.push_back(at);
+      priced.total = std::max(priced.total, at);
+    }
   }
   return priced;
 }
@@ -129,7 +142,7 @@ TEST(Schedule, PreLetsTheNextGatherStartWhileAUnitComputes) {
       o.backward_prefetch = prefetch;
       o.communicators = communicators;
       const Schedule s = MakeSchedule(o);
-      const Priced priced = Price(s, /*forward=*/1, /*gather=*/0.8);
+      const Priced priced = Price(s, {.gather = 0.8});
       int early = 0, before_reduce = 0;
       for (int i = 2; i <= blocks; ++i) {
         const int run = FindRun(s, i, Pass::kBackward), gather = FindBackwardGather(s, i - 1);
@@ -146,11 +159,11 @@ TEST(Schedule, PreLetsTheNextGatherStartWhileAUnitComputes) {
 
 TEST(Schedule, PrefetchIsWorthWhatTheTimelineSays) {
   ScheduleOptions o = Blocks(12, 4);
-  const double pre = Price(MakeSchedule(o), 1, 0.8).total;
+  const double pre = Price(MakeSchedule(o), {.gather = 0.8}).total;
   o.backward_prefetch = BackwardPrefetch::kPost;
-  const double post = Price(MakeSchedule(o), 1, 0.8).total;
+  const double post = Price(MakeSchedule(o), {.gather = 0.8}).total;
   o.backward_prefetch = BackwardPrefetch::kNone;
-  const double none = Price(MakeSchedule(o), 1, 0.8).total;
+  const double none = Price(MakeSchedule(o), {.gather = 0.8}).total;
   EXPECT_LT(pre, post);
   EXPECT_LT(post, none);
 }
@@ -162,7 +175,7 @@ TEST(Schedule, LimitBoundsHowFarGathersRunAhead) {
     const Schedule s = MakeSchedule(o);
     EXPECT_EQ(s.gather_slots, limit == 0 ? 6 : limit);
     // Gathers are free: only slots hold them back. Units that are gathered but not freed yet.
-    const Priced priced = Price(s, 1, 0);
+    const Priced priced = Price(s, {});
     for (size_t t = 0; t < s.actions.size(); ++t) {
       int held = 0;
       for (size_t i = 0; i < s.actions.size(); ++i) {
@@ -183,7 +196,7 @@ TEST(Schedule, OneSlotMeansNoPrefetch) {
   ScheduleOptions o = Blocks(4, 2);
   o.limit_all_gathers = 1;
   const Schedule s = MakeSchedule(o);
-  const Priced priced = Price(s, 1, 0.5);
+  const Priced priced = Price(s, {.gather = 0.5});
   for (int i = 1; i < 4; ++i) {
     const int run = FindRun(s, i, Pass::kForward);
     const int gather =
@@ -223,7 +236,8 @@ TEST(Schedule, GradientSlotIsTakenAgainOnlyAfterItsReduction) {
     o.reduce_buffers = buffers;
     const Schedule s = MakeSchedule(o);
     EXPECT_EQ(s.gradient_slots, buffers);
-    const Priced priced = Price(s, 1, 5);  // Slow reductions: the slots hold backward back.
+    const Priced priced =
+        Price(s, {.gather = 5});  // Slow reductions: the slots hold backward back.
     std::map<int, int> reduce_of_slot;
     for (size_t i = 0; i < s.actions.size(); ++i) {
       const Action& a = s.actions[i];
@@ -264,6 +278,72 @@ TEST(Schedule, HashTellsSettingsApart) {
   EXPECT_EQ(hash, MakeSchedule(o).Hash());
   o.reduce_buffers = 1;
   EXPECT_NE(hash, MakeSchedule(o).Hash());
+}
+
+// The units of a kind of action, in its order.
+std::vector<int> UnitsOf(const Schedule& s, ActionKind kind) {
+  std::vector<int> units;
+  for (const Action& a : s.actions) {
+    if (a.kind == kind) units.push_back(a.unit);
+  }
+  return units;
+}
+
+TEST(Schedule, UpdatesAreInTheOrderOfTheNextForward) {
+  const Schedule s = MakeSchedule(Blocks(4, 2));
+  EXPECT_EQ(UnitsOf(s, ActionKind::kSumSquares), (std::vector<int>{4, 3, 2, 1, 0}));
+  EXPECT_EQ(UnitsOf(s, ActionKind::kOptimizer), (std::vector<int>{0, 1, 2, 3, 4}));
+}
+
+// The first gather of a unit for its update, a load for the last run of what its slot held, and the
+// compute stream for nothing: it has seen the end of everything.
+TEST(Schedule, AStepWaitsForTheNeededPartsOfTheOneBefore) {
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
+    for (const int communicators : {1, 2}) {
+      ScheduleOptions o = Blocks(4, strategy == Strategy::kNoShard ? 1 : 2);
+      o.sharding_strategy = strategy;
+      if (strategy == Strategy::kNoShard) o.cast_units = {0, 1, 2, 3, 4}, o.replicas = 2;
+      o.communicators = communicators;
+      o.limit_all_gathers = 0;  // Or a later unit's slot waits for an earlier one of this step.
+      o.micro_batches = 2;
+      const Schedule s = MakeSchedule(o);
+      std::map<int, int> gathers;
+      for (const Action& a : s.actions) {
+        std::vector<const Action*> before;
+        for (const Wait& wait : a.waits) {
+          if (wait.step_before) before.push_back(&s.actions[wait.action]);
+        }
+        if (a.kind == ActionKind::kGather && gathers[a.unit]++ == 0) {
+          ASSERT_EQ(before.size(), 1u) << ToString(a);
+          EXPECT_EQ(before[0]->kind, ActionKind::kOptimizer);
+          EXPECT_EQ(before[0]->unit, a.unit);
+        } else if (a.kind == ActionKind::kLoad) {
+          ASSERT_EQ(before.size(), 1u) << ToString(a);
+          EXPECT_EQ(before[0]->kind, ActionKind::kRun);
+          EXPECT_EQ(before[0]->segment, 0);
+          EXPECT_EQ(before[0]->pass, Pass::kBackward);
+          EXPECT_EQ(before[0]->micro_batch, a.micro_batch);
+        } else {
+          EXPECT_EQ(before.size(), 0u) << ToString(a);
+        }
+      }
+      o.mode = Mode::kEval;
+      for (const Action& a : MakeSchedule(o).actions) {
+        for (const Wait& wait : a.waits) EXPECT_FALSE(wait.step_before) << ToString(a);
+      }
+    }
+  }
+}
+
+// A first step begins with the root's gather and nothing beside it, the others do not.
+TEST(Schedule, GathersOverlapTheUpdateBefore) {
+  ScheduleOptions o = Blocks(6, 2);
+  o.limit_all_gathers = 0;
+  const Schedule s = MakeSchedule(o);
+  const Prices prices{.gather = 1, .update = 1};
+  const double period = Price(s, prices, 3).total - Price(s, prices, 2).total;
+  EXPECT_DOUBLE_EQ(period, Price(s, prices).total - prices.gather) << "the root's";
 }
 
 // Units 0 (embedding and head), 1 and 2 are frozen; 3 and 4 train.
@@ -399,7 +479,7 @@ TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
       }
     }
   }
-  EXPECT_EQ(HashBytes(all), 0xa4e7deb4072b626eu);
+  EXPECT_EQ(HashBytes(all), 0x1b517d61a7119e6bu);
 }
 
 TEST(Schedule, RefusesOptionsOutOfRange) {
