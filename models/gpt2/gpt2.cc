@@ -21,7 +21,11 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   const std::string root = "transformer.";
   wte_ = New(root + "wte.weight", Shape{config.vocab_size, c}, normal);
   wpe_ = New(root + "wpe.weight", Shape{config.max_position_embeddings, c}, normal);
-  segments_.push_back({"embedding", false, {wte_, wpe_}});
+  segments_.push_back({"embedding",
+                       false,
+                       {wte_, wpe_},
+                       /*own_unit=*/false,
+                       /*read_in_backward=*/false});
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string h = root + "h." + std::to_string(i) + ".";
     Block b;

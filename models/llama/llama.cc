@@ -22,7 +22,11 @@ Llama::Llama(const LlamaConfig& config) : config_(config) {
   const bool tied = config.tie_word_embeddings;
   const int64_t vocab = config.vocab_size, hidden = config.hidden_size;
   embedding_ = NewMatrix("model.embed_tokens", {{"model.embed_tokens", vocab}}, hidden);
-  segments_.push_back({"model.embed_tokens", false, {embedding_}, /*own_unit=*/!tied});
+  segments_.push_back({"model.embed_tokens",
+                       false,
+                       {embedding_},
+                       /*own_unit=*/!tied,
+                       /*read_in_backward=*/false});
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string name = "model.layers." + std::to_string(i);
     const size_t first = parameters_.size();

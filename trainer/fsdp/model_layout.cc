@@ -83,6 +83,8 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   }
   schedule.backward_from = FirstTrainable(model);
   for (const ModelSegment& segment : model.segments()) {
+    const int s = static_cast<int>(schedule.recomputed.size());
+    if (!segment.read_in_backward) schedule.not_read_backward.insert(s);
     schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
   }
   schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;

@@ -89,6 +89,11 @@ class Builder {
     return {Resource::kGradient, unit};
   }
 
+  // Whether the run reads the unit's parameters.
+  bool Reads(const Run& run) const {
+    return run.pass != Pass::kBackward || o_.not_read_backward.count(run.segment) == 0;
+  }
+
   bool Trains(int unit) const { return o_.frozen_units.count(unit) == 0; }
 
   // Whether the unit takes a slot when gathered and gives it back after a pass.
@@ -129,15 +134,17 @@ class Builder {
           runs_[n].backward() != runs_[r].backward()) {
         return -1;
       }
-      if (runs_[n].unit != 0 && runs_[n].unit != runs_[r].unit) return runs_[n].unit;
+      if (runs_[n].unit != 0 && runs_[n].unit != runs_[r].unit && Reads(runs_[n])) {
+        return runs_[n].unit;
+      }
     }
     return -1;
   }
 
-  // Whether the unit of forward run r runs backward in its micro-batch.
-  bool HasBackward(size_t r) const {
+  // Whether the unit of forward run r is read again on the way back, in its micro-batch.
+  bool IsReadBackward(size_t r) const {
     for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == runs_[r].micro_batch; ++n) {
-      if (runs_[n].unit == runs_[r].unit && runs_[n].backward()) return true;
+      if (runs_[n].unit == runs_[r].unit && runs_[n].backward() && Reads(runs_[n])) return true;
     }
     return false;
   }
@@ -156,7 +163,7 @@ class Builder {
           {.kind = ActionKind::kLoad, .stream = StreamId::kData, .micro_batch = m, .slot = m % 2},
           {}, {batch});
     }
-    FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
+    if (Reads(run)) FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
     const bool pre = o_.backward_prefetch == BackwardPrefetch::kPre;
     if (run.backward() ? pre : o_.forward_prefetch) {
       const int next = NextUnit(r);
@@ -165,7 +172,8 @@ class Builder {
 
     const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
     if (gradient) TakeGradient(u, m);
-    std::vector<Use> reads{Value(u), batch}, writes;  // Blocks look at positions.
+    std::vector<Use> reads{batch}, writes;  // Blocks look at positions.
+    if (Reads(run)) reads.push_back(Value(u));
     const bool last = run.segment == segments_ - 1;
     if (gradient) writes.push_back(Gradient(u));
     if (last && (backward || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
@@ -176,8 +184,8 @@ class Builder {
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
-    if (Freed(u)) {
-      if (o_.secondary > 1 && !run.backward() && HasBackward(r)) {
+    if (Freed(u) && resident_[u]) {
+      if (o_.secondary > 1 && !run.backward() && IsReadBackward(r)) {
         list_.Add({.kind = ActionKind::kKeep, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
                   {Value(u)}, {{Resource::kSecondary, u}});
       }

@@ -7,7 +7,8 @@
 //   A segment is the piece of the model between two cursor positions (model.h); consecutive
 //   segments may share a unit. Units are layout.h's. A
 //   unit other than the root is `freed in a pass` under kFullShard and kHybridShard: it takes a
-//   gather slot before its run in forward and again before its recompute or backward. Gather slots
+//   gather slot before its run in forward and again before its recompute or backward, if that reads
+//   parameters: not so a table's, in which rows are looked up. Gather slots
 //   are taken in turn, so the slot that a gather needs is always the one that has been longest in
 //   use. The root has memory of its own and is gathered once a step.
 //
@@ -44,6 +45,7 @@ struct ScheduleOptions : FsdpOptions {
   int secondary = 1;                      // k: of a copy for backward; 1: there is none.
   std::vector<int> unit_of_segment = {};  // Layout's unit_of_segment. Unit 0 is the root.
   std::vector<bool> recomputed = {};      // By segment: run again before its backward.
+  std::set<int> not_read_backward = {};   // Segments whose backward reads no parameters.
   std::set<int> frozen_units = {};        // Without gradients.
   std::set<int> cast_units = {};          // With F = 1: whose gather is a cast, once a step.
   std::set<int> frozen_cast_units = {};   // Of those: where nothing that is cast trains.

@@ -21,6 +21,8 @@ struct ModelSegment {
   bool is_block = false;
   std::vector<Parameter*> parameters;
   bool own_unit = false;  // Where blocks are gathered and freed, it is too: an untied embedding.
+  // Its backward reads its parameters. False: rows are looked up, gradients added.
+  bool read_in_backward = true;
 };
 
 class Model {

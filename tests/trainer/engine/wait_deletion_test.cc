@@ -291,7 +291,7 @@ Drawn Draw(uint64_t seed) {
     config.head_dim = 2 + 2 * below(3);
     config.vocab_size = 11 + below(30);
     config.max_position_embeddings = 4;
-    config.tie_word_embeddings = true;
+    config.tie_word_embeddings = coin();
     config.attention_bias = coin();
     config.qk_norm = coin();
     drawn.shape = config;

@@ -346,6 +346,34 @@ TEST(Schedule, GathersOverlapTheUpdateBefore) {
   EXPECT_DOUBLE_EQ(period, Price(s, prices).total - prices.gather) << "the root's";
 }
 
+// An untied embedding looks rows up: it is gathered forward alone, and its gradient reduced all the
+// same.
+TEST(Schedule, ATableIsNotGatheredBackward) {
+  ScheduleOptions o = Blocks(3, 4);
+  o.unit_of_segment[0] = 4;
+  o.not_read_backward = {0};
+  o.micro_batches = 2;
+  for (const int secondary : {1, 2}) {
+    for (const BackwardPrefetch prefetch :
+         {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
+      o.secondary = secondary;
+      o.backward_prefetch = prefetch;
+      const Schedule s = MakeSchedule(o);
+      std::map<int, int> gathered, freed, reduced, kept;
+      for (const Action& a : s.actions) {
+        if (a.kind == ActionKind::kGather) ++gathered[a.unit];
+        if (a.kind == ActionKind::kFree) ++freed[a.unit];
+        if (a.kind == ActionKind::kReduce) ++reduced[a.unit];
+        if (a.kind == ActionKind::kKeep) ++kept[a.unit];
+      }
+      EXPECT_EQ(gathered, (std::map<int, int>{{0, 1}, {1, 4}, {2, 4}, {3, 4}, {4, 2}}));
+      EXPECT_EQ(freed, (std::map<int, int>{{1, 4}, {2, 4}, {3, 4}, {4, 2}}));
+      EXPECT_EQ(reduced, (std::map<int, int>{{0, 2}, {1, 2}, {2, 2}, {3, 2}, {4, 2}}));
+      EXPECT_EQ(kept.count(4), 0u);
+    }
+  }
+}
+
 // Units 0 (embedding and head), 1 and 2 are frozen; 3 and 4 train.
 TEST(Schedule, FrozenUnitsAreGatheredAndNothingElse) {
   for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
