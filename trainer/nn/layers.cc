@@ -461,7 +461,8 @@ void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& bat
   tape.Push([&tape, &table, x, targets, weights, scale, loss, scratch] {
     const std::optional<View> dw = GradOf(table);
     const int64_t sums =
-        dw ? HeadLossDwWorkspaceBytes(x.shape[0], x.shape[1], table.shape()[0], dw->dtype) : 0;
+        dw ? HeadLossDwWorkspaceBytes(x.shape[0], x.shape[1], table.shape()[0], x.dtype, dw->dtype)
+           : 0;
     const Workspace workspace(tape, scratch + sums);
     TensorPtr dx = tape.New(x.shape, x.dtype);
     HeadLossForwardBackward(tape.stream(), x.view(), table.value(), targets, weights, scale,

@@ -13,8 +13,9 @@ namespace {
 
 // A chunk reads w for the logits and for dx, and reads and writes dw: with few rows that traffic
 // decides. GPT-2's head (50257 x 768, 2048 rows, two cores of a Xeon of 2023) took about 2 % less
-// with chunks of 1024 rows than of 512.
-constexpr int64_t kMaxChunkRows = 1024;
+// with chunks of 1024 rows than of 512. Logits are fp32 whatever x is: of x of two bytes, where all
+// else is half as large, they are half as many.
+constexpr int64_t MaxChunkRows(DType x) { return x == DType::kFloat32 ? 1024 : 512; }
 constexpr int64_t kMaxChunkBytes = int64_t{256} << 20;
 constexpr int64_t kGrain = 16;
 
@@ -80,7 +81,7 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   const bool with_dw = gradients && gradients->dw;
   if (with_dw) arguments.CheckGradient("dw", *gradients->dw, w.shape);
   const int64_t dw_bytes =
-      with_dw ? HeadLossDwWorkspaceBytes(rows, cols, vocab, gradients->dw->dtype) : 0;
+      with_dw ? HeadLossDwWorkspaceBytes(rows, cols, vocab, x.dtype, gradients->dw->dtype) : 0;
   arguments.CheckWorkspace(workspace, base_bytes + dw_bytes);
   arguments.Require(reinterpret_cast<uintptr_t>(workspace.data) % alignof(double) == 0,
                     "workspace does not start at a multiple of 8");
@@ -113,7 +114,7 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
     operation.writes.push_back(view);
   }
 
-  const HeadLossShape shape{rows, cols, vocab, HeadLossChunkRows(rows, vocab),
+  const HeadLossShape shape{rows, cols, vocab, HeadLossChunkRows(rows, vocab, x.dtype),
                             dw_bytes > 0 ? base_bytes : 0};
   operation.costs = Costs(shape, x, w, gradients);
   operation.costs.push_back(
@@ -129,20 +130,20 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
 
 }  // namespace
 
-int64_t HeadLossChunkRows(int64_t rows, int64_t vocab) {
+int64_t HeadLossChunkRows(int64_t rows, int64_t vocab, DType x) {
   const int64_t fit = kMaxChunkBytes / (vocab * int64_t{sizeof(float)}) / kGrain * kGrain;
-  return std::min(rows, std::clamp(fit, kGrain, kMaxChunkRows));
+  return std::min(rows, std::clamp(fit, kGrain, MaxChunkRows(x)));
 }
 
 int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceType device) {
   Arguments("head_loss").CheckHasKernels("x", dtype, kFloatDTypes, device);
   // nll, the largest logit and a factor, and the logits.
   const int64_t row_bytes = int64_t{sizeof(double)} + (2 + vocab) * int64_t{sizeof(float)};
-  return Aligned(HeadLossChunkRows(rows, vocab) * row_bytes);
+  return Aligned(HeadLossChunkRows(rows, vocab, dtype) * row_bytes);
 }
 
-int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType dw) {
-  if (dw == DType::kFloat32 || rows <= HeadLossChunkRows(rows, vocab)) return 0;
+int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType x, DType dw) {
+  if (dw == DType::kFloat32 || rows <= HeadLossChunkRows(rows, vocab, x)) return 0;
   return Aligned(vocab * cols * int64_t{sizeof(float)});
 }
 

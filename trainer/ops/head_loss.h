@@ -44,9 +44,9 @@ void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView
                              const std::optional<ConstView>& loss_scale, View loss, View dx,
                              std::optional<View> dw, View workspace);
 
-// Rows of a chunk: 1024, or as many as make 256 MiB of logits, but at least 16. A function of the
-// shape alone, so that the order of sums does not depend on threads.
-int64_t HeadLossChunkRows(int64_t rows, int64_t vocab);
+// Rows of a chunk: 1024, of two-byte x 512, or as many as make 256 MiB of logits, but at least 16. A
+// function of shape and dtype alone, so that the order of sums does not depend on threads.
+int64_t HeadLossChunkRows(int64_t rows, int64_t vocab, DType x);
 
 // Bytes of `workspace` for both, with x of this dtype, on this device (never kSim): the logits of
 // one chunk, in fp32. The workspace starts at a multiple of 8.
@@ -54,7 +54,7 @@ int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceT
 
 // Bytes of `workspace` on top of those, where dw is given: its sum over several chunks, in fp32, if
 // it has another dtype.
-int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType dw);
+int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType x, DType dw);
 
 }  // namespace fsdp
 

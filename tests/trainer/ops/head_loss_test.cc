@@ -84,7 +84,7 @@ class HeadLossTest : public OpTest {
     weights_ = Input({p.rows}, p.weights, kF32);
     loss_ = Accumulated({1}, kBefore, kF32);
     workspace_ = Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype(), DeviceType::kCpu) +
-                           HeadLossDwWorkspaceBytes(p.rows, p.cols, p.vocab, dtype()));
+                           HeadLossDwWorkspaceBytes(p.rows, p.cols, p.vocab, dtype(), dtype()));
     dx_ = Output(x_.shape);
     dw_ = Accumulated(w_.shape, kBefore);
   }
@@ -176,7 +176,7 @@ TEST_P(HeadLossTest, TheTableHasDTypesOfItsOwn) {
     const View dx = Output(x.shape, dtype), dw = Accumulated(w.shape, 0, gradients);
     const View workspace =
         Workspace(HeadLossWorkspaceBytes(p.rows, p.vocab, dtype, DeviceType::kCpu) +
-                  HeadLossDwWorkspaceBytes(p.rows, p.cols, p.vocab, gradients));
+                  HeadLossDwWorkspaceBytes(p.rows, p.cols, p.vocab, dtype, gradients));
     Run([&](Stream& s) {
       HeadLossForwardBackward(s, x, w, targets, weights, p.scale, std::nullopt, loss, dx, dw,
                               workspace);
@@ -220,7 +220,7 @@ TEST_P(HeadLossTest, AFrozenTableChangesNothingElse) {
 
 TEST_P(HeadLossTest, SeveralChunksTheLastOneShort) {
   constexpr int64_t kVocab = 1021;
-  const int64_t chunk = HeadLossChunkRows(int64_t{1} << 40, kVocab);
+  const int64_t chunk = HeadLossChunkRows(int64_t{1} << 40, kVocab, dtype());
   const Problem p = MakeProblem(dtype(), 7, 2 * chunk + 5, 2, kVocab, 1.0f / 512);
   const Results want = Oracle(p);
   ExpectNear(ForwardBackward(p), want, p);
@@ -275,11 +275,14 @@ TEST_P(HeadLossTest, ANanInOneRowReachesTheLoss) {
 
 TEST(HeadLossChunk, RowsAndWorkspaceAreBounded) {
   constexpr int64_t kMany = int64_t{1} << 40;
-  EXPECT_EQ(HeadLossChunkRows(3, 1021), 3);
-  EXPECT_EQ(HeadLossChunkRows(kMany, 257), 1024);
-  EXPECT_EQ(HeadLossChunkRows(kMany, 50257), 1024);
-  EXPECT_EQ(HeadLossChunkRows(kMany, 128000), 512);
-  EXPECT_EQ(HeadLossChunkRows(kMany, 1 << 23), 16);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 257, kF32), 1024);
+  EXPECT_EQ(HeadLossChunkRows(kMany, 50257, kF32), 1024);
+  for (const DType dtype : {kBF16, kF16}) EXPECT_EQ(HeadLossChunkRows(kMany, 50257, dtype), 512);
+  for (const DType dtype : {kF32, kBF16, kF16}) {
+    EXPECT_EQ(HeadLossChunkRows(3, 1021, dtype), 3);
+    EXPECT_EQ(HeadLossChunkRows(kMany, 128000, dtype), 512);
+    EXPECT_EQ(HeadLossChunkRows(kMany, 1 << 23, dtype), 16);
+  }
   for (const int64_t vocab : {1, 257, 1021, 50257}) {
     EXPECT_LE(HeadLossWorkspaceBytes(kMany, vocab, kF32, DeviceType::kCpu),
               (256 << 20) + 1024 * 16 + 64);
@@ -288,10 +291,11 @@ TEST(HeadLossChunk, RowsAndWorkspaceAreBounded) {
 
 TEST(HeadLossChunk, SumsForDwAreThereWhereChunksAddUp) {
   for (const DType dtype : {kBF16, kF16}) {
-    EXPECT_EQ(HeadLossDwWorkspaceBytes(1024, 64, 257, dtype), 0);
-    EXPECT_EQ(HeadLossDwWorkspaceBytes(1025, 64, 257, dtype), 64 * 257 * 4);
+    EXPECT_EQ(HeadLossDwWorkspaceBytes(1024, 64, 257, kF32, dtype), 0);
+    EXPECT_EQ(HeadLossDwWorkspaceBytes(1025, 64, 257, kF32, dtype), 64 * 257 * 4);
+    EXPECT_EQ(HeadLossDwWorkspaceBytes(513, 64, 257, dtype, dtype), 64 * 257 * 4);
   }
-  EXPECT_EQ(HeadLossDwWorkspaceBytes(1025, 64, 257, kF32), 0);
+  EXPECT_EQ(HeadLossDwWorkspaceBytes(1025, 64, 257, kF32, kF32), 0);
 }
 
 TEST_P(HeadLossTest, RefusesWrongArguments) {
