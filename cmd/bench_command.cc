@@ -233,7 +233,7 @@ void AddOps(CLI::App& bench) {
 
 struct CommFlags {
   CommBenchOptions options;
-  std::string transport = "shm";
+  std::string transport = "shm", dtype = "fp32";
   bool ask = false, json = false;
 };
 
@@ -251,6 +251,7 @@ std::string CommToJson(const CommFlags& flags, const std::vector<CommTime>& time
   return JsonObject()
       .Add("transport", flags.transport)
       .Add("ranks", flags.options.ranks)
+      .Add("dtype", flags.dtype)
       .AddRaw("collectives", JsonArray(collectives))
       .Text();
 }
@@ -271,6 +272,9 @@ void RunComm(const CommFlags& flags) {
     CommBenchOptions options = flags.options;
     options.transport = flags.transport == "shm" ? CommBenchOptions::Transport::kShm
                                                  : CommBenchOptions::Transport::kThread;
+    options.dtype = flags.dtype == "fp32"   ? DType::kFloat32
+                    : flags.dtype == "bf16" ? DType::kBFloat16
+                                            : DType::kFloat16;
     MeasureCollectives(options, next, [&](const std::vector<CommTime>& times) {
       if (flags.ask || flags.json) {
         std::printf("%s\n", CommToJson(flags, times).c_str());
@@ -298,10 +302,15 @@ void AddComm(CLI::App& bench) {
       ->check(CLI::IsMember({"shm", "thread"}))
       ->capture_default_str();
   command
+      ->add_option("--dtype", flags->dtype,
+                   "What moves: fp32, bf16 or fp16; a reduce-scatter leaves fp32")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  command
       ->add_option("--sizes", flags->options.sizes,
-                   "Bytes of the full tensor, fp32; suffixes k and m are powers of 1024")
+                   "Bytes of the full tensor in that dtype; suffixes k and m are powers of 1024")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->check(CLI::Range(int64_t{4}, int64_t{1} << 36))
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 36))
       ->capture_default_str();
   command->add_option("--batches", flags->options.batches, "Batches of calls; the median counts")
       ->check(CLI::Range(1, 1 << 20))

@@ -76,6 +76,7 @@ TEST(Bench, CommAsJson) {
     const json all = json::parse(result.out);
     EXPECT_EQ(all["transport"], transport);
     EXPECT_EQ(all["ranks"], 2);
+    EXPECT_EQ(all["dtype"], "fp32");
     ASSERT_EQ(all["collectives"].size(), 10u);
     EXPECT_EQ(all["collectives"][5]["bytes"], 1024);
     for (const json& c : all["collectives"]) {
@@ -83,6 +84,21 @@ TEST(Bench, CommAsJson) {
       EXPECT_NEAR(c["gb_per_s"].get<double>() * seconds * 1e9, bytes, 1e-6 * bytes);
       EXPECT_GT(c["memcpy_seconds"], 0);
     }
+  }
+}
+
+TEST(Bench, CommInOtherDtypes) {
+  for (const std::string dtype : {"bf16", "fp16"}) {
+    const Result result =
+        Bench("comm --json --ranks 3 --batches 1 --sizes 1k --transport thread --dtype " + dtype);
+    ASSERT_EQ(result.code, 0) << result.err;
+    const json all = json::parse(result.out);
+    EXPECT_EQ(all["dtype"], dtype);
+    // 170 whole elements of 2 bytes for each rank; of fp32 it would be 85, and 4 bytes less.
+    for (const json& c : all["collectives"]) EXPECT_EQ(c["bytes"], 1020) << c;
+    EXPECT_EQ(json::parse(Bench("comm --json --ranks 1 --batches 1 --sizes 6 --dtype " + dtype)
+                              .out)["collectives"][0]["bytes"],
+              6);
   }
 }
 
@@ -114,8 +130,8 @@ TEST(Bench, MistakesExitWith2) {
   for (const std::string arguments :
        {"", "nonsense", "ops --heads 0", "ops --heads 5 --hidden 12", "ops --only nothing",
         "ops --seconds x", "ops --list --json", "comm --ranks 0", "comm --transport tcp",
-        "comm --sizes 4", "comm --sizes x", "comm --ask --json", "gemm",
-        "gemm --config /nonexistent.yaml"}) {
+        "comm --sizes 4", "comm --dtype bf16 --sizes 2", "comm --dtype int32", "comm --sizes x",
+        "comm --ask --json", "gemm", "gemm --config /nonexistent.yaml"}) {
     const Result result = Bench(arguments);
     EXPECT_EQ(result.code, 2) << arguments;
     EXPECT_EQ(result.out, "") << arguments;
@@ -123,6 +139,8 @@ TEST(Bench, MistakesExitWith2) {
   }
   EXPECT_EQ(Bench("comm --ranks 4 --sizes 15").err,
             "bench comm: a size is 15 bytes, want at least 4 for each of 4 ranks\n");
+  EXPECT_EQ(Bench("comm --ranks 4 --sizes 7 --dtype fp16").err,
+            "bench comm: a size is 7 bytes, want at least 2 for each of 4 ranks\n");
 }
 
 TEST(Bench, HelpNamesEveryBench) {

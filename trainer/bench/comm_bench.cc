@@ -38,7 +38,8 @@ class Rank {
         comm_(comm),
         stream_(device_->CreateStream("bench")),
         a_(device_->Allocate(*std::max_element(options.sizes.begin(), options.sizes.end()))),
-        b_(device_->Allocate(a_.bytes())),
+        // A reduce-scatter's shard in fp32 is the longest where there is one rank.
+        b_(device_->Allocate(a_.bytes() * 4 / SizeOf(options.dtype))),
         flag_(device_->Allocate(4, MemoryPlace::kPinned)) {
     for (const Buffer* buffer : {&a_, &b_}) {
       std::memset(HostAddress(buffer->data()), 0, buffer->bytes());
@@ -56,8 +57,8 @@ class Rank {
   std::vector<CommTime> Measure() {
     std::vector<CommTime> times;
     for (const int64_t size : options_.sizes) {
-      const int64_t n = size / 4 / comm_.size();
-      const int64_t bytes = n * 4 * comm_.size();
+      const int64_t n = size / SizeOf(options_.dtype) / comm_.size();
+      const int64_t bytes = n * SizeOf(options_.dtype) * comm_.size();
       const double copy = Time(bytes, [&] {
         std::memcpy(HostAddress(b_.data()), HostAddress(a_.data()), static_cast<size_t>(bytes));
       });
@@ -70,13 +71,14 @@ class Rank {
 
  private:
   std::function<void()> Call(Collective collective, int64_t n) {
-    const View full = a_.As(DType::kFloat32, Shape{n * comm_.size()});
-    const View other = b_.As(DType::kFloat32, full.shape), part = other.Slice(0, n);
+    const View full = a_.As(options_.dtype, Shape{n * comm_.size()});
+    const View other = b_.As(options_.dtype, full.shape), part = other.Slice(0, n);
+    const View sum = b_.As(DType::kFloat32, Shape{n});
     switch (collective) {
       case Collective::kAllGather:
         return [this, full, part] { comm_.AllGather(*stream_, part, full); };
       case Collective::kReduceScatter:
-        return [this, full, part] { comm_.ReduceScatter(*stream_, full, part); };
+        return [this, full, sum] { comm_.ReduceScatter(*stream_, full, sum); };
       case Collective::kAllReduce:
         return [this, full] { comm_.AllReduce(*stream_, full); };
       case Collective::kAllToAll:
@@ -191,11 +193,17 @@ void MeasureProcesses(const CommBenchOptions& options, const std::function<bool(
 void MeasureCollectives(const CommBenchOptions& options, const std::function<bool()>& next,
                         const std::function<void(const std::vector<CommTime>&)>& done) {
   if (options.sizes.empty()) throw std::invalid_argument("[bench comm] there are no sizes");
+  if (options.dtype != DType::kFloat32 && options.dtype != DType::kBFloat16 &&
+      options.dtype != DType::kFloat16) {
+    throw std::invalid_argument("[bench comm] " + std::string(Name(options.dtype)) +
+                                ", want fp32, bf16 or fp16");
+  }
+  const int64_t element = SizeOf(options.dtype);
   for (const int64_t size : options.sizes) {
-    if (size >= 4 * options.ranks) continue;
+    if (size >= element * options.ranks) continue;
     throw std::invalid_argument("[bench comm] a size is " + std::to_string(size) +
-                                " bytes, want at least 4 for each of " +
-                                std::to_string(options.ranks) + " ranks");
+                                " bytes, want at least " + std::to_string(element) +
+                                " for each of " + std::to_string(options.ranks) + " ranks");
   }
   if (options.transport == CommBenchOptions::Transport::kThread) {
     MeasureThreads(options, next, done);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/core/dtype.h"
 
 namespace fsdp {
 
@@ -16,8 +17,10 @@ struct CommBenchOptions {
 
   Transport transport = Transport::kShm;
   int ranks = 2;
-  // Bytes of the full tensor, fp32: of all ranks' parts together, or of the one tensor that an
-  // all-reduce and a broadcast work on. At least 4 bytes a rank; rounded down to whole parts.
+  // What moves: fp32, bf16 or fp16. A reduce-scatter leaves fp32, as it does in a training step.
+  DType dtype = DType::kFloat32;
+  // Bytes of the full tensor in that dtype: of all ranks' parts together, or of the one tensor that
+  // an all-reduce and a broadcast work on. At least an element a rank; rounded down to whole parts.
   std::vector<int64_t> sizes = {1 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20, 64 << 20};
   int max_calls = 1000;  // Of a batch; as many as move 16 MiB, within that.
   int batches = 9;       // Of calls that are enqueued at once; the median batch counts.
@@ -35,7 +38,8 @@ struct CommTime {
 // Measures all collectives at all sizes, once for each time that `next` returns true, and calls
 // `done` with the results, in the order of sizes and Collective. Both are called in this process,
 // by rank 0. Blocks. kShm forks: to be called before there are other threads. Throws
-// std::invalid_argument for sizes that leave a rank nothing, CommError, DeviceError.
+// std::invalid_argument for sizes that leave a rank nothing and dtypes that nothing adds up,
+// CommError, DeviceError.
 void MeasureCollectives(const CommBenchOptions& options, const std::function<bool()>& next,
                         const std::function<void(const std::vector<CommTime>&)>& done);
 

@@ -7,12 +7,20 @@
 namespace fsdp {
 namespace {
 
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
 class CommBenchTest : public ::testing::TestWithParam<CommBenchOptions::Transport> {};
 
 TEST_P(CommBenchTest, MeasuresEveryCollectiveAtEverySize) {
-  for (const int ranks : {1, 2, 3}) {
-    const CommBenchOptions options{
-        .transport = GetParam(), .ranks = ranks, .sizes = {12, 4096}, .max_calls = 3, .batches = 2};
+  for (int i = 0; i < 9; ++i) {
+    const int ranks = 1 + i / 3;
+    const CommBenchOptions options{.transport = GetParam(),
+                                   .ranks = ranks,
+                                   .dtype = kDTypes[i % 3],
+                                   .sizes = {14, 4096},
+                                   .max_calls = 3,
+                                   .batches = 2};
+    const int64_t part = SizeOf(options.dtype) * ranks;
     int rounds = 2, done = 0;
     MeasureCollectives(
         options, [&] { return rounds-- > 0; },
@@ -21,7 +29,7 @@ TEST_P(CommBenchTest, MeasuresEveryCollectiveAtEverySize) {
           ASSERT_EQ(times.size(), 2u * kCollectives);
           for (size_t i = 0; i < times.size(); ++i) {
             const int64_t asked = options.sizes[i / kCollectives];
-            EXPECT_EQ(times[i].bytes, asked / 4 / ranks * 4 * ranks);
+            EXPECT_EQ(times[i].bytes, asked / part * part);
             EXPECT_EQ(times[i].collective, static_cast<Collective>(i % kCollectives));
             EXPECT_GT(times[i].seconds, 0);
             EXPECT_GT(times[i].memcpy_seconds, 0);
@@ -45,8 +53,19 @@ TEST_P(CommBenchTest, ARankHasAtLeastOneElement) {
       .transport = GetParam(), .ranks = 4, .sizes = {15}, .max_calls = 3, .batches = 1};
   const auto never = [] { return false; };
   EXPECT_THROW(MeasureCollectives(options, never, nullptr), std::invalid_argument);
+  options.dtype = DType::kBFloat16;
+  EXPECT_NO_THROW(MeasureCollectives(options, never, nullptr));
+  options.sizes = {7};
+  EXPECT_THROW(MeasureCollectives(options, never, nullptr), std::invalid_argument);
   options.sizes = {};
   EXPECT_THROW(MeasureCollectives(options, never, nullptr), std::invalid_argument);
+}
+
+TEST_P(CommBenchTest, WhatNothingAddsUpIsRefused) {
+  const CommBenchOptions options{.transport = GetParam(), .dtype = DType::kInt32};
+  EXPECT_THROW(MeasureCollectives(
+                   options, [] { return false; }, nullptr),
+               std::invalid_argument);
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryTransport, CommBenchTest,
