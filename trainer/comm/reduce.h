@@ -24,12 +24,14 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t bytes);
 // and 1.72 to 1.87 ms (3 runs each, turn about; Xeon, 2 MiB of L2, `chrt -r 5 comm_bench`,
 // 2026-11-21).
 using Copy = void (*)(std::byte* to, const std::byte* from, int64_t bytes);
-inline Copy CopyFor(int64_t bytes) { return bytes >= 16 << 20 ? StreamBytes : CopyBytes; }
+inline bool PastCaches(int64_t bytes) { return bytes >= 16 << 20; }
+inline Copy CopyFor(int64_t bytes) { return PastCaches(bytes) ? StreamBytes : CopyBytes; }
 
 // out[i] = ((from[0][i] + from[1][i]) + from[2][i]) + ..., in fp32, rounded once to `result`: fp32,
-// or `dtype` (fp32, bf16 or fp16) itself; `out` may then be one of `from`.
+// or `dtype` (fp32, bf16 or fp16) itself; `out` may then be one of `from`. `around`: fp32 sums of
+// bf16 and fp16, twice the bytes of an input, are stored as by StreamBytes.
 void SumInOrder(DType dtype, std::span<const std::byte* const> from, int64_t n, DType result,
-                std::byte* out);
+                std::byte* out, bool around = false);
 
 }  // namespace fsdp
 

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 namespace fsdp {
@@ -55,6 +57,60 @@ TEST(ReduceTest, SumsInOrderIntoOneOfTheInputs) {
       }
     }
   }
+}
+
+// Of all magnitudes, subnormal ones, infinities and quiet NaNs among them; no two NaNs meet.
+template <typename T>
+T Half(size_t rank, int64_t i) {
+  uint32_t bits = static_cast<uint32_t>(i) * 40503u + static_cast<uint32_t>(rank) * 7919u;
+  bits = (bits ^ (bits >> 7)) & 0xffffu;
+  if (std::isnan(static_cast<float>(std::bit_cast<T>(static_cast<uint16_t>(bits))))) {
+    bits = i % 16 == static_cast<int64_t>(rank) ? bits | 0x240u : bits & 0x83ffu;
+  }
+  return std::bit_cast<T>(static_cast<uint16_t>(bits));
+}
+
+template <typename T, typename Result>
+void ExpectSumsOf(DType dtype, DType result) {
+  for (const size_t ranks : {1, 2, 3, 5}) {
+    for (const int64_t n : {0, 1, 15, 16, 33, 70000}) {
+      for (const int offset : {0, 1}) {  // Of the result: from a cache line, and not.
+        std::vector<std::vector<T>> in(ranks);
+        std::vector<const std::byte*> from;
+        for (size_t r = 0; r < ranks; ++r) {
+          for (int64_t i = 0; i < n; ++i) in[r].push_back(Half<T>(r, i));
+          from.push_back(reinterpret_cast<const std::byte*>(in[r].data()));
+        }
+        std::vector<Result> want(n);
+        for (int64_t i = 0; i < n; ++i) {
+          float sum = static_cast<float>(in[0][i]);
+          for (size_t r = 1; r < ranks; ++r) sum += static_cast<float>(in[r][i]);
+          want[i] = Result(sum);
+        }
+        const auto bytes = static_cast<size_t>(n) * sizeof(Result);
+        for (const bool around : {false, true}) {
+          std::vector<Result> whole(n + 32);
+          Result* got = whole.data();
+          while (reinterpret_cast<uintptr_t>(got) % 64 != 0) ++got;
+          got += offset;
+          SumInOrder(dtype, from, n, result, reinterpret_cast<std::byte*>(got), around);
+          ASSERT_EQ(std::memcmp(got, want.data(), bytes), 0)
+              << ranks << " ranks, n = " << n << (around ? ", around caches" : "");
+        }
+        if (dtype != result) continue;
+        std::byte* const place = reinterpret_cast<std::byte*>(in[ranks - 1].data());
+        SumInOrder(dtype, from, n, result, place);
+        ASSERT_EQ(std::memcmp(place, want.data(), bytes), 0) << ranks << " ranks, in place";
+      }
+    }
+  }
+}
+
+TEST(ReduceTest, SumsOfHalvesAreThoseOfTheirFloats) {
+  ExpectSumsOf<BFloat16, float>(DType::kBFloat16, DType::kFloat32);
+  ExpectSumsOf<BFloat16, BFloat16>(DType::kBFloat16, DType::kBFloat16);
+  ExpectSumsOf<Float16, float>(DType::kFloat16, DType::kFloat32);
+  ExpectSumsOf<Float16, Float16>(DType::kFloat16, DType::kFloat16);
 }
 
 TEST(ReduceTest, RoundsASumOfBFloat16Once) {

@@ -162,7 +162,8 @@ void StagedTransport::Broadcast(const CollectiveCall& call) {
 void StagedTransport::Sum(const CollectiveCall& call, const std::byte* mine, int64_t count,
                           uint64_t round, std::byte* out) {
   for (int r = 0; r < size_; ++r) sources_[r] = r == rank_ ? mine : SliceOf(r, round);
-  SumInOrder(call.dtype, sources_, count, call.result, out);
+  SumInOrder(call.dtype, sources_, count, call.result, out,
+             PastCaches(call.n * SizeOf(call.result)));
 }
 
 }  // namespace fsdp

@@ -107,7 +107,8 @@ class ThreadTransport final : public Transport {
       sources_[r] = member_.CallOf(r).in + begin * SizeOf(call.dtype);
       Took(r, count * SizeOf(call.dtype));
     }
-    SumInOrder(call.dtype, sources_, count, call.result, out);
+    SumInOrder(call.dtype, sources_, count, call.result, out,
+               PastCaches(call.n * SizeOf(call.result)));
   }
 
   std::shared_ptr<SharedMemory> shared_;
