@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""What tools/bench/step.py says of its measurements: turns, ratios, and whether it was one work."""
+"""What the scripts of tools/bench say of their measurements: turns, ratios, and whether it was one work."""
 
+import contextlib
+import io
 import os
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.getcwd(), "tools/bench"))
+import comm  # noqa: E402
 import step  # noqa: E402
 import turns  # noqa: E402
 
@@ -88,6 +91,31 @@ class Summary(unittest.TestCase):
                       Fake("parameters", losses=ours.checked, parameters=8)):
             with self.assertRaises(SystemExit, msg=other.name):
                 step.check_same_work([ours, other])
+
+
+class Named:
+    def __init__(self, name):
+        self.name = name
+
+
+class Collectives(unittest.TestCase):
+    def test_a_ratio_is_of_bytes_a_second(self):
+        def records(seconds):
+            return {("all_reduce", 64): {"seconds": seconds, "memcpy_seconds": 0.5},
+                    ("all_gather", 64): {"seconds": 2 * seconds, "memcpy_seconds": 0.5}}
+
+        groups = [Named("bf16"), Named("fp32")]
+        rounds = [[records(2.0), records(1.0)], [records(4.0), records(1.0)],
+                  [records(3.0), records(1.5)]]
+        rows = comm.summarise(groups, rounds)
+        self.assertEqual([row["collective"] for row in rows], ["all_gather", "all_reduce"])
+        # bf16 takes twice as long for as many bytes; in the second round four times.
+        self.assertEqual(rows[1]["fp32"]["ratio"]["median"], 0.5)
+        self.assertEqual(rows[1]["fp32"]["ratio"]["min"], 0.25)
+        self.assertEqual(rows[1]["share_of_memcpy"]["max"], 0.25)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            comm.print_table(groups, rows)
+        self.assertIn("bf16 / fp32", out.getvalue())
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 
     bazel build -c opt //cmd:fsdp-train
     $(tools/bench/setup) tools/bench/comm.py [--ranks 2] [--priority]
+    tools/bench/comm.py --dtypes bf16 fp32 [--ranks 2] [--priority]
 
-All ranks are processes of this host. A rate is bytes of the full tensor a second, the ratio ours / it is
+The second is ours alone, in one dtype against others: a size is bytes of that dtype, so a ratio of 1
+says that a tensor of half the bytes is there in half the time. All ranks are processes of this host. A rate is bytes of the full tensor a second, the ratio ours / it is
 of neighbours in time; memcpy is that of every rank at the same time. While one works the others are
 stopped: the ranks of an MPI library poll as they wait. Open MPI needs its compiler and mpirun
 (libopenmpi-dev, openmpi-bin) and is left out, said so, where they are missing.
@@ -30,6 +32,10 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--dtypes", nargs="+", choices=("fp32", "bf16", "fp16"), metavar="DTYPE",
+                        help="ours in the first of them against ours in the others, and nobody else")
+    parser.add_argument("--transport", choices=("shm", "thread"), default="shm",
+                        help="of ours: ranks are processes, or threads of one")
     parser.add_argument("--sizes", type=int, nargs="+", metavar="BYTES",
                         default=[1 << 10, 64 << 10, 512 << 10, 4 << 20, 64 << 20])
     parser.add_argument("--rounds", type=int, default=5)
@@ -42,6 +48,10 @@ def arguments():
     args = parser.parse_args()
     if args.ranks < 1 or args.rounds < 1 or args.batches < 1:
         parser.error("--ranks, --rounds and --batches are at least 1")
+    if args.dtypes and len(set(args.dtypes)) != len(args.dtypes):
+        parser.error("--dtypes has one twice")
+    # Whole elements for every rank in any dtype, so all have the same bytes.
+    args.sizes = [size - size % (4 * args.ranks) for size in args.sizes]
     if not args.binary.exists():
         parser.error(f"there is no {args.binary}: bazel build -c opt //cmd:fsdp-train")
     return args
@@ -89,7 +99,11 @@ class Group:
 def participants(args, directory):
     settings = [args.batches, *args.sizes]
     ours = [args.binary, "bench", "comm", "--ask", "--ranks", args.ranks, "--batches", args.batches,
-            "--sizes", *args.sizes]
+            "--transport", args.transport, "--sizes", *args.sizes]
+    for dtype in args.dtypes or []:
+        yield lambda: Group(dtype, [[*ours, "--dtype", dtype]], args, directory / f"{dtype}.log")
+    if args.dtypes:
+        return
     yield lambda: Group("ours", [ours], args, directory / "ours.log")
     gloo = [args.python, HERE / "torch_collectives.py", *settings]
     yield lambda: Group("gloo", [gloo] * args.ranks, args, directory / "gloo.log",
@@ -124,10 +138,11 @@ def summarise(groups, rounds):
 
 
 def print_table(groups, rows):
-    heads = "".join(f"{'ours / ' + group.name:>30}" for group in groups[1:])
+    first = groups[0].name
+    heads = "".join(f"{first + ' / ' + group.name:>30}" for group in groups[1:])
     print(f"{'':15} {'bytes':>10} {'us':>10} {'GB/s':>7} {'of memcpy':>9}{heads}")
     for row in rows:
-        seconds = row["ours"]["seconds"]["median"]
+        seconds = row[first]["seconds"]["median"]
         text = (f"{row['collective']:15} {row['bytes']:10} {seconds * 1e6:10.1f} "
                 f"{row['bytes'] / seconds * 1e-9:7.2f} {row['share_of_memcpy']['median']:9.2f}")
         for group in groups[1:]:
@@ -153,11 +168,12 @@ def run(args, directory):
         for group in groups:
             group.stop()
     rows = summarise(groups, rounds)
-    print(f"{args.ranks} processes of one host; {machine()}, load before {load:.1f}"
+    what = "processes" if args.transport == "shm" else "threads"
+    print(f"{args.ranks} {what} of one host; {machine()}, load before {load:.1f}"
           f"{', real-time priority' if args.priority else ''}; {args.rounds} rounds")
     print_table(groups, rows)
     if args.json:
-        about = {"ranks": args.ranks, "machine": machine(), "load_before": load,
+        about = {"ranks": args.ranks, "transport": args.transport, "machine": machine(), "load_before": load,
                  "priority": args.priority, "rounds": args.rounds, "collectives": rows}
         pathlib.Path(args.json).write_text(json.dumps(about, indent=1))
 
