@@ -3,12 +3,14 @@
 
 import contextlib
 import io
+import json
 import os
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.getcwd(), "tools/bench"))
 import comm  # noqa: E402
+import curves  # noqa: E402
 import step  # noqa: E402
 import turns  # noqa: E402
 
@@ -116,6 +118,46 @@ class Collectives(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             comm.print_table(groups, rows)
         self.assertIn("bf16 / fp32", out.getvalue())
+
+
+class Curves(unittest.TestCase):
+    @staticmethod
+    def curve(loss):
+        return {"steps": [loss + 1, loss], "held out": {1: loss + 0.5, 2: loss}, "skipped": 0}
+
+    def test_differences_are_of_pairs(self):
+        # Seeds are 1 apart; within a seed bf16 is 0.01 and 0.03 above, so 0.02 +- 0.01.
+        base = [self.curve(2.0), self.curve(3.0)]
+        mean, error = curves.difference([self.curve(2.01), self.curve(3.03)], base, 2)
+        self.assertAlmostEqual(mean, 0.02)
+        self.assertAlmostEqual(error, 0.01)
+
+    def test_two_errors_decide(self):
+        for mean, error, says, failed in (
+                (0.005, 0.001, None, False), (-0.005, 0.001, None, False),
+                (0.0125, 0.001, "from fp32", True), (-0.0125, 0.001, "from fp32", True),
+                (0.011, 0.001, None, False),  # Within two errors of what is allowed.
+                (0.0, 0.006, "undecided", False), (0.03, 0.006, "from fp32", True),
+                (float("nan"), 0.001, "from fp32", True)):
+            what, fails = curves.verdict(mean, error)
+            self.assertEqual(fails, failed, (mean, error))
+            self.assertEqual(what is None, says is None, (mean, error))
+            if says:
+                self.assertIn(says, what)
+
+    def test_a_curve_is_read_from_records(self):
+        records = [{"kind": "run"}, {"kind": "step", "step": 1, "loss": 5.5},
+                   {"kind": "skipped", "step": 2}, {"kind": "step", "step": 2, "loss": 5.25},
+                   {"kind": "eval", "step": 2, "loss": 5.0}]
+        curve = curves.read_curve("\n".join(map(json.dumps, records)))
+        self.assertEqual(curve, {"steps": [5.5, 5.25], "held out": {2: 5.0}, "skipped": 1})
+        self.assertEqual(curves.last(curve), 5.0)
+
+    def test_fp32_again_is_added_up_in_another_order(self):
+        recipe = {"train": {"global_batch_size": 8}}
+        self.assertEqual(curves.settings_of("fp32", recipe), [])
+        self.assertEqual(curves.settings_of("fp32 again", recipe), ["train.micro_batch_size=8"])
+        self.assertIn("optimizer.state_dtype=bf16", curves.settings_of("all bf16", recipe))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Writes what all participants of step.py begin with: a Hugging Face directory of initial weights,
 and tokens.
 
-    python torch_inputs.py SHAPE.json DIR      (SHAPE: the `model` section of `config print`)
+    python torch_inputs.py SHAPE.json DIR [SEED]    (SHAPE: the `model` section of `config print`)
+
+SEED is of the weights, 1 unless given.
 """
 
 import json
@@ -17,9 +19,10 @@ import torch_models
 def main():
     shape = json.loads(pathlib.Path(sys.argv[1]).read_text())
     directory = pathlib.Path(sys.argv[2])
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
     model = torch_models.make(shape)
     weights = {}
-    for name, value in torch_models.initial_weights(model, shape, seed=1).items():
+    for name, value in torch_models.initial_weights(model, shape, seed=seed).items():
         turned = model.TRANSPOSED and name.endswith(model.TRANSPOSED)
         weights[model.file_name(name)] = value.t().contiguous() if turned else value
     directory.mkdir()
