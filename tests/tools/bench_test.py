@@ -11,6 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.getcwd(), "tools/bench"))
 import comm  # noqa: E402
 import curves  # noqa: E402
+import options  # noqa: E402
 import step  # noqa: E402
 import turns  # noqa: E402
 
@@ -158,6 +159,57 @@ class Curves(unittest.TestCase):
         self.assertEqual(curves.settings_of("fp32", recipe), [])
         self.assertEqual(curves.settings_of("fp32 again", recipe), ["train.micro_batch_size=8"])
         self.assertIn("optimizer.state_dtype=bf16", curves.settings_of("all bf16", recipe))
+
+
+class Options(unittest.TestCase):
+    def test_settings_are_those_of_the_page(self):
+        page = ("| `other` | 1 |\n## Memory and traffic\n\n| setting | planned |\n|---|---|\n"
+                "| `fsdp.sharding_strategy=no_shard` | 3 |\n"
+                "| `fsdp.sharding_strategy=full_shard` | 2 |\n\n## More\n\n| `another` | 1 |\n")
+        self.assertEqual(options.settings_of(page),
+                         ["fsdp.sharding_strategy=full_shard", "fsdp.sharding_strategy=no_shard",
+                          *options.MORE])
+
+    def test_the_first_step_does_not_count(self):
+        records = [{"kind": "run"}] + [
+            {"kind": "step", "step_time_s": 10.0 / s, "time": {"communication": 1.0 / s}}
+            for s in (1, 2, 4)]
+        self.assertEqual(options.step_times("\n".join(map(json.dumps, records))),
+                         ([5.0, 2.5], [0.5, 0.25]))
+
+    def test_ratios_are_of_full_shard_in_the_same_round(self):
+        settings = [Fake("full"), Fake("other")]
+        for setting in settings:
+            setting.waited, setting.planned = [0.5], lambda: 1 << 20
+        # The second round is twice as slow for both.
+        rows = options.summarise(settings, [[[1.0, 1.0], [2.0]], [[1.5], [3.0, 3.0]]])
+        self.assertEqual(rows[0]["ratio"]["median"], 1.0)
+        self.assertEqual((rows[1]["ratio"]["min"], rows[1]["ratio"]["max"]), (1.5, 1.5))
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            options.print_table(rows)
+        self.assertEqual(len(out.getvalue().splitlines()), 3)
+
+    def test_lanes_are_pieces_of_work(self):
+        def span(tid, name, begin, end, **args):
+            return {"ph": "X", "tid": tid, "name": name, "ts": begin * 1e6,
+                    "dur": (end - begin) * 1e6, "args": args}
+
+        h0 = {"unit": "h.0", "pass": "forward", "micro_batch": 0}
+        events = [{"ph": "M", "tid": i, "name": "thread_name", "args": {"name": name}}
+                  for i, name in enumerate(["compute", "gather", "reduce", "data"])]
+        events += [
+            span(1, "all_gather", 0, 1, **h0), span(1, "all_gather", 1, 2, **h0),
+            span(0, "wait", 0, 1, **h0), span(0, "linear", 1, 2, **h0),
+            span(0, "wait", 2, 2.00001, **h0), span(0, "gelu", 2.00001, 3, **h0),
+            span(0, "wait", 3, 4, **h0), span(0, "add", 4, 5, **h0),
+            span(0, "linear", 5, 6, **{"unit": "root", "pass": "backward"}), span(0, "copy", 6, 7),
+            span(3, "load", 0, 1, **h0)]
+        found = options.lanes(events)
+        self.assertEqual(found["gather"], [(0, 1, "h.0", "forward"), (1, 2, "h.0", "forward")])
+        self.assertEqual(found["compute"],
+                         [(1, 3, "h.0", "forward"), (4, 5, "h.0", "forward"), (5, 6, "root", "backward")])
+        self.assertEqual(found["reduce"], [])
+        self.assertEqual([options.label(unit) for unit in ("h.11", "root", None)], ["11", "R", ""])
 
 
 if __name__ == "__main__":
