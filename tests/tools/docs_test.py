@@ -211,6 +211,18 @@ class Docs(unittest.TestCase):
             self.assertEqual([int(n) for n in re.findall(r"\d+", numbers)],
                              [round(bytes_ / 2**20) for bytes_ in want], setting)
 
+    def test_what_was_measured_is_what_is_planned(self):
+        table = self.pages["docs/fsdp.md"].split("## Time and memory, measured")[1].split("\n## ")[0]
+        rows = re.findall(r"^\| `([^`]+)` \|.*\| (\d+) \| \d+ \|$", table, flags=re.M)
+        self.assertGreaterEqual(len(rows), 14)
+        for setting, planned in rows:
+            more = ["--set", "fsdp.shard_size=2"] if "hybrid" in setting else []
+            memory = json.loads(run(
+                "plan", "--config", "tools/bench/gpt2_124m.yaml", "--set", "data.seq_len=64", "--set",
+                "train={micro_batch_size: 1, global_batch_size: 8}", "--set", setting, *more,
+                "--world-size", "4", "--json")[1])["memory"]
+            self.assertEqual(int(planned), round(memory["allocated_peak"] / 2**20), setting)
+
     def test_number_formats_are_planned(self):
         table = self.pages["docs/fsdp.md"].split("## Number formats")[1]
         rows = re.findall(r"^\| `(\{[^`]+\})` ((?:\| [\d.]+ )+)\|$", table, flags=re.M)
