@@ -1,9 +1,11 @@
 // What both optimizers' ops promise of their pass: stochastic rounding, the copy, the average.
 #include "trainer/ops/update.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +16,7 @@
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/cpu/isa.h"
-#include "trainer/ops/cpu/rounding_kernels.h"
+#include "trainer/ops/cpu/update_kernels.h"
 #include "trainer/ops/sgd.h"
 
 namespace fsdp {
@@ -35,7 +37,7 @@ PhiloxCounter PhiloxOf(int rounds, PhiloxCounter c, PhiloxKey k) {
   return c;
 }
 
-// The 16 bits of update.h and rounding_kernels.h.
+// The 16 bits of update.h and stochastic_rounding.h.
 uint32_t Draw(uint64_t seed, uint64_t update, uint32_t what, uint64_t tensor, uint64_t element) {
   const PhiloxCounter key = Philox({Low(update), High(update), what, 0}, {Low(seed), High(seed)});
   const uint64_t block = element / 64 * 8 + element % 32 / 4;
@@ -221,26 +223,213 @@ TEST_P(UpdateTest, ValuesOfTheirOwnKindStay) {
   }
 }
 
-// Straight into the kernels, whose inputs need not come from arithmetic: signalling NaNs with
-// nothing in their upper halves.
-TEST(RoundingKernels, InstructionSetsAgree) {
+// A tensor for the kernels: elements [at, at + n) are theirs, on either side some are not.
+struct KernelTensor {
+  KernelTensor(DType dtype, const std::vector<float>& values) : dtype(dtype), bytes(4 * kElements) {
+    for (size_t i = 0; i < values.size(); ++i) Put(static_cast<int64_t>(i), values[i]);
+  }
+
+  void Put(int64_t i, float value) {
+    const View view = Whole();
+    if (dtype == kF32) view.As<float>()[i] = value;
+    if (dtype == kBF16) view.As<BFloat16>()[i] = BFloat16(value);
+    if (dtype == kF16) view.As<Float16>()[i] = Float16(value);
+  }
+  float Get(int64_t i) {
+    const View view = Whole();
+    if (dtype == kF32) return view.As<float>()[i];
+    return dtype == kBF16 ? float(view.As<BFloat16>()[i]) : float(view.As<Float16>()[i]);
+  }
+
+  static constexpr int64_t kElements = 300;
+  DType dtype;
+  std::vector<std::byte> bytes;
+
+ private:
+  View Whole() { return {bytes.data(), dtype, Shape{kElements}}; }
+};
+
+enum class Rule { kAdamW, kSgd, kMomentum };
+
+struct Variant {
+  Rule rule;
+  DType master, state, gradient;
+  std::optional<DType> copy;
+  bool average;
+};
+
+std::vector<Variant> EveryVariant() {
+  std::vector<Variant> variants;
+  for (const Rule rule : {Rule::kAdamW, Rule::kSgd, Rule::kMomentum}) {
+    for (const DType master : {kF32, kBF16}) {
+      for (const DType state : {kF32, kBF16}) {
+        for (const DType gradient : {kF32, kBF16, kF16}) {
+          for (const std::optional<DType> copy :
+               {std::optional<DType>(), {kF32}, {kBF16}, {kF16}}) {
+            for (const bool average : {false, true}) {
+              variants.push_back({rule, master, state, gradient, copy, average});
+            }
+          }
+        }
+      }
+    }
+  }
+  return variants;
+}
+
+constexpr AdamWFactors kAdamW{0.7f, 0.1f, 0.999f, 0.001f, 1e-8f, 1.5f, 0.99f, 0.02f};
+constexpr SgdFactors kSgd{0.7f, 0.9f, 0.05f, 0.1f};
+constexpr float kRate = 0.125f;
+constexpr uint32_t kDrawKeys[3][2] = {{1, 2}, {3, 4}, {5, 6}};
+
+// Elements [at, at + n) of these, one by one, as adamw.h, sgd.h and update.h say, with what the
+// kernels fuse.
+struct Shard {
+  KernelTensor g, p, first, second, copy, average;
+
+  void Update(const Variant& variant, int64_t at, int64_t n, int64_t element) {
+    for (int64_t i = at; i < at + n; ++i, ++element) {
+      const float gradient = g.Get(i);
+      float x = p.Get(i), a = first.Get(i), b = second.Get(i);
+      if (variant.rule == Rule::kAdamW) {
+        const AdamWFactors& f = kAdamW;
+        const float scaled = f.c * gradient;
+        a = std::fma(f.beta1_new, scaled - a, a);
+        b = std::fma(f.beta2_old, b, f.beta2_new * scaled * scaled);
+        x = std::fma(f.keep, x,
+                     -(f.step_size * (a / std::fma(std::sqrt(b), f.root_factor, f.eps))));
+        Keep(second, i, b, 2, element);
+      } else {
+        const SgdFactors& f = kSgd;
+        float d = std::fma(f.c, gradient, f.weight_decay * x);
+        if (variant.rule == Rule::kMomentum) a = d = std::fma(f.momentum, a, d);
+        x = std::fma(-f.lr, d, x);
+      }
+      if (variant.rule != Rule::kSgd) Keep(first, i, a, 1, element);
+      Keep(p, i, x, 0, element);
+      if (variant.copy) copy.Put(i, p.Get(i));
+      if (variant.average) {
+        average.Put(i, std::fma(kRate, p.Get(i) - average.Get(i), average.Get(i)));
+      }
+    }
+  }
+
+  static void Keep(KernelTensor& to, int64_t i, float x, int which, int64_t element) {
+    if (to.dtype == kBF16) {
+      const uint64_t block = element / 64 * 8 + element % 32 / 4;
+      const PhiloxCounter words =
+          PhiloxOf(7, {Low(block), High(block), Low(kTensor), High(kTensor)},
+                   {kDrawKeys[which][0], kDrawKeys[which][1]});
+      const uint32_t word = words[element % 64 / 32 * 2 + element / 2 % 2];
+      const uint32_t draw = element % 2 == 0 ? word & 0xffff : word >> 16;
+      x = Truncated(std::bit_cast<float>(std::bit_cast<uint32_t>(x) + draw));
+    }
+    to.Put(i, x);
+  }
+
+  void Run(const UpdateKernels& kernels, const Variant& variant, const UpdateRun& run) {
+    UpdateTensors t{.g = g.bytes.data(),
+                    .p = p.bytes.data(),
+                    .copy = variant.copy ? copy.bytes.data() : nullptr,
+                    .average = variant.average ? average.bytes.data() : nullptr,
+                    .g_dtype = g.dtype,
+                    .p_dtype = p.dtype,
+                    .state_dtype = first.dtype,
+                    .copy_dtype = copy.dtype,
+                    .average_rate = kRate};
+    std::copy_n(&kDrawKeys[0][0], 6, &t.draw_keys[0][0]);
+    if (variant.rule != Rule::kSgd) t.states[0] = first.bytes.data();
+    if (variant.rule == Rule::kAdamW) t.states[1] = second.bytes.data();
+    if (variant.rule == Rule::kAdamW) return kernels.adamw(t, run, kAdamW);
+    kernels.sgd(t, run, kSgd);
+  }
+};
+
+std::vector<const UpdateKernels*> KernelsOfThisCpu() {
+  if (UseAvx512()) return {&kUpdateAvx2, &kUpdateAvx512};
+  return {&kUpdateAvx2};
+}
+
+// Of every length up to a little more than a chunk, from all kinds of places, by each instruction
+// set: what is theirs has the definition's bits, what is around it keeps its own.
+TEST(UpdateKernels, VariantsAreTheDefinition) {
+  const auto values = [](int seed, double low, double high) {
+    const auto doubles = Random(seed, kF32).Vector(KernelTensor::kElements, low, high);
+    return std::vector<float>(doubles.begin(), doubles.end());
+  };
+  const auto g = values(1, -1, 1), p = values(2, -1, 1), m = values(3, -1, 1), v = values(4, 0, 1),
+             a = values(5, -1, 1), c = values(6, -1, 1);
+  for (const Variant& variant : EveryVariant()) {
+    for (int64_t n = 1; n <= 200; n += n < 70 ? 1 : 29) {
+      const int64_t at = n * 5 % 23, element = (int64_t{1} << 36) + n * 37 % 64;
+      const Shard before{{variant.gradient, g},
+                         {variant.master, p},
+                         {variant.state, m},
+                         {variant.state, v},
+                         {variant.copy.value_or(kF32), c},
+                         {kF32, a}};
+      Shard want = before;
+      want.Update(variant, at, n, element);
+      for (const UpdateKernels* kernels : KernelsOfThisCpu()) {
+        Shard got = before;
+        got.Run(*kernels, variant, {at, n, kTensor, element});
+        const std::string what =
+            std::to_string(n) + " from " + std::to_string(at) + ", rule " +
+            std::to_string(static_cast<int>(variant.rule)) + ", " +
+            std::string(Name(variant.master)) + ", state " + std::string(Name(variant.state)) +
+            ", g " + std::string(Name(variant.gradient)) + ", copy " +
+            (variant.copy ? std::string(Name(*variant.copy)) : "none") + ", average " +
+            std::to_string(variant.average) + (kernels == &kUpdateAvx2 ? ", AVX2" : ", AVX-512");
+        ASSERT_TRUE(got.p.bytes == want.p.bytes) << what;
+        ASSERT_TRUE(got.first.bytes == want.first.bytes) << what;
+        ASSERT_TRUE(got.second.bytes == want.second.bytes) << what;
+        ASSERT_TRUE(got.copy.bytes == want.copy.bytes) << what;
+        ASSERT_TRUE(got.average.bytes == want.average.bytes) << what;
+        ASSERT_TRUE(got.g.bytes == want.g.bytes) << what;
+      }
+    }
+  }
+}
+
+// Any bits: p = g, and a copy of it. A NaN may have any payload.
+TEST(UpdateKernels, InstructionSetsAgree) {
   constexpr int64_t kN = 5000;
-  const RoundingStream stream{{7, 9}, kTensor};
   std::vector<float> x(kN);
   const RandomStream random(1, "bits");
   for (int64_t i = 0; i < kN; ++i) x[i] = std::bit_cast<float>(random.Bits(i));
   x[70] = std::bit_cast<float>(0x7f800001u), x[71] = std::bit_cast<float>(0xffffffffu);
-  for (const int64_t first : {0, 64, 17}) {
-    std::vector<uint16_t> avx2(kN), avx512(kN);
-    kRoundingAvx2.round(stream, first, x.data(), kN, avx2.data());
-    for (int64_t i = 0; i < kN; ++i) {
-      const bool nan = (avx2[i] & 0x7fff) > 0x7f80, infinite = (avx2[i] & 0x7fff) == 0x7f80;
-      ASSERT_EQ(nan, std::isnan(x[i])) << i;
-      ASSERT_EQ(infinite, std::isinf(x[i])) << i;
+  const auto bytes = [](auto& values) { return reinterpret_cast<std::byte*>(values.data()); };
+  for (const int64_t element : {0, 64, 17}) {
+    std::vector<std::vector<uint16_t>> results;
+    for (const UpdateKernels* kernels : KernelsOfThisCpu()) {
+      std::vector<uint16_t> p(kN), copy(kN), wide_copy(kN);
+      std::vector<float> wide(kN);
+      UpdateTensors t{.g = bytes(x),
+                      .p = bytes(p),
+                      .copy = bytes(copy),
+                      .p_dtype = kBF16,
+                      .copy_dtype = kF16,
+                      .draw_keys = {{7, 9}}};
+      const SgdFactors factors{.c = 1, .momentum = 0, .lr = -1, .weight_decay = 0};
+      kernels->sgd(t, {0, kN, kTensor, element}, factors);
+      t.p = bytes(wide), t.p_dtype = kF32, t.copy = bytes(wide_copy), t.copy_dtype = kBF16;
+      kernels->sgd(t, {0, kN, kTensor, element}, factors);
+      for (int64_t i = 0; i < kN; ++i) {
+        const auto is = [](uint16_t bits, uint16_t infinity) {
+          return std::pair((bits & 0x7fff) > infinity, (bits & 0x7fff) == infinity);
+        };
+        ASSERT_EQ(is(p[i], 0x7f80), std::pair(std::isnan(x[i]), std::isinf(x[i]))) << i;
+        ASSERT_EQ(is(copy[i], 0x7c00).first, std::isnan(x[i])) << i;
+        if (std::isnan(x[i])) {
+          ASSERT_TRUE(is(wide_copy[i], 0x7f80).first) << i;
+          p[i] = copy[i] = 0;
+        } else {
+          ASSERT_EQ(wide_copy[i], BFloat16(x[i]).bits) << i;
+        }
+      }
+      results.insert(results.end(), {p, copy});
     }
-    if (!UseAvx512()) continue;
-    kRoundingAvx512.round(stream, first, x.data(), kN, avx512.data());
-    EXPECT_EQ(avx2, avx512);
+    for (size_t i = 2; i < results.size(); ++i) EXPECT_EQ(results[i], results[i - 2]);
   }
 }
 

@@ -1,0 +1,254 @@
+#include "trainer/ops/cpu/update_kernels.h"
+
+#include <immintrin.h>
+
+#include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/stochastic_rounding.h"
+#include "trainer/ops/cpu/vector_math.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kLanes = sizeof(Words) / 4;
+constexpr int kPair = 2 * kLanes;  // Elements: as many as draws in a vector.
+
+typedef float Floats __attribute__((vector_size(sizeof(Words))));
+typedef uint32_t Bits __attribute__((vector_size(sizeof(Words))));
+typedef uint16_t Halves __attribute__((vector_size(sizeof(Words) / 2)));
+
+struct Pair {
+  Floats a, b;
+};
+
+#ifdef __AVX512F__
+FSDP_ALWAYS_INLINE Floats Fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+FSDP_ALWAYS_INLINE Floats Sqrt(Floats a) { return _mm512_sqrt_ps(a); }
+FSDP_ALWAYS_INLINE Floats FromFp16(Halves h) { return _mm512_cvtph_ps((__m256i)h); }
+FSDP_ALWAYS_INLINE Halves ToFp16(Floats x) {
+  return (Halves)_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
+FSDP_ALWAYS_INLINE Bits Widened(Halves h) { return (Bits)_mm512_cvtepu16_epi32((__m256i)h); }
+#else
+FSDP_ALWAYS_INLINE Floats Fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+FSDP_ALWAYS_INLINE Floats Sqrt(Floats a) { return _mm256_sqrt_ps(a); }
+FSDP_ALWAYS_INLINE Floats FromFp16(Halves h) { return _mm256_cvtph_ps((__m128i)h); }
+FSDP_ALWAYS_INLINE Halves ToFp16(Floats x) {
+  return (Halves)_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
+FSDP_ALWAYS_INLINE Bits Widened(Halves h) { return (Bits)_mm256_cvtepu16_epi32((__m128i)h); }
+#endif
+FSDP_ALWAYS_INLINE Floats AllFloats(float x) { return x - Floats{}; }  // -0 stays what it is.
+FSDP_ALWAYS_INLINE Floats FromBf16(Halves h) { return (Floats)(Widened(h) << 16); }
+
+template <typename T>
+FSDP_ALWAYS_INLINE T LoadAs(const std::byte* from) {  // Not aligned.
+  T x;
+  __builtin_memcpy(&x, from, sizeof(x));
+  return x;
+}
+template <typename T>
+FSDP_ALWAYS_INLINE void StoreAs(std::byte* to, const T& x) {
+  __builtin_memcpy(to, &x, sizeof(x));
+}
+
+// Elements [at, at + kPair) of x.
+FSDP_ALWAYS_INLINE Pair Load(const std::byte* x, DType dtype, int64_t at) {
+  if (dtype == DType::kFloat32) {
+    return {LoadAs<Floats>(x + 4 * at), LoadAs<Floats>(x + 4 * (at + kLanes))};
+  }
+  const Halves a = LoadAs<Halves>(x + 2 * at), b = LoadAs<Halves>(x + 2 * (at + kLanes));
+  if (dtype == DType::kBFloat16) return {FromBf16(a), FromBf16(b)};
+  return {FromFp16(a), FromFp16(b)};
+}
+
+FSDP_ALWAYS_INLINE void StoreFloats(Pair x, std::byte* to, int64_t at) {
+  StoreAs(to + 4 * at, x.a);
+  StoreAs(to + 4 * (at + kLanes), x.b);
+}
+
+// BFloat16(x) of dtype.h, in the upper half of each lane.
+FSDP_ALWAYS_INLINE Words ToNearest(Floats x) {
+  const Bits u = (Bits)x;
+  return (Words)(x == x ? u + 0x7fffu + ((u >> 16) & 1u) : u | 0x400000u);
+}
+
+FSDP_ALWAYS_INLINE void StoreNearest(Pair x, std::byte* to, DType dtype, int64_t at) {
+  if (dtype == DType::kFloat32) return StoreFloats(x, to, at);
+  if (dtype == DType::kBFloat16) {
+    return StoreAs(to + 2 * at, UpperHalves(ToNearest(x.a), ToNearest(x.b)));
+  }
+  StoreAs(to + 2 * at, ToFp16(x.a));
+  StoreAs(to + 2 * (at + kLanes), ToFp16(x.b));
+}
+
+// draws: not looked at where nothing is rounded.
+template <bool kRounds>
+FSDP_ALWAYS_INLINE void Keep(Pair x, const Words& draws, std::byte* to, int64_t at) {
+  if constexpr (kRounds) {
+    StoreAs(to + 2 * at, RoundByDraws((Words)x.a, (Words)x.b, draws));
+  } else {
+    StoreFloats(x, to, at);
+  }
+}
+
+// Rules: what becomes of elements of p and of their states. What is fused is said: nothing is left
+// for a compiler to choose.
+struct AdamWRule {
+  using Factors = AdamWFactors;
+  static constexpr int kStates = 2;
+
+  FSDP_ALWAYS_INLINE explicit AdamWRule(const AdamWFactors& f)
+      : c(AllFloats(f.c)),
+        beta1_new(AllFloats(f.beta1_new)),
+        beta2_old(AllFloats(f.beta2_old)),
+        beta2_new(AllFloats(f.beta2_new)),
+        eps(AllFloats(f.eps)),
+        root_factor(AllFloats(f.root_factor)),
+        keep(AllFloats(f.keep)),
+        step_size(AllFloats(f.step_size)) {}
+
+  FSDP_ALWAYS_INLINE void Update(Floats g, Floats& p, Floats& m, Floats& v) const {
+    const Floats gradient = c * g;
+    m = Fma(beta1_new, gradient - m, m);
+    v = Fma(beta2_old, v, beta2_new * gradient * gradient);
+    p = Fma(keep, p, -(step_size * (m / Fma(Sqrt(v), root_factor, eps))));
+  }
+
+  Floats c, beta1_new, beta2_old, beta2_new, eps, root_factor, keep, step_size;
+};
+
+template <bool kMomentum>
+struct SgdRule {
+  using Factors = SgdFactors;
+  static constexpr int kStates = kMomentum ? 1 : 0;
+
+  FSDP_ALWAYS_INLINE explicit SgdRule(const SgdFactors& f)
+      : c(AllFloats(f.c)),
+        momentum(AllFloats(f.momentum)),
+        lr(AllFloats(f.lr)),
+        weight_decay(AllFloats(f.weight_decay)) {}
+
+  FSDP_ALWAYS_INLINE void Update(Floats g, Floats& p, Floats& b, Floats&) const {
+    Floats d = Fma(c, g, weight_decay * p);
+    if constexpr (kMomentum) b = d = Fma(momentum, b, d);
+    p = Fma(-lr, d, p);
+  }
+
+  Floats c, momentum, lr, weight_decay;
+};
+
+using Schedules = DrawSchedule[3];  // Of p and of each state.
+
+// Elements [at, at + kChunk) of t: the chunk of that number in their tensor.
+template <typename Rule, bool kRoundsP, bool kRoundsStates>
+FSDP_ALWAYS_INLINE void UpdateChunk(const UpdateTensors& t, int64_t at, const Rule& rule,
+                                    const Schedules& schedules, uint64_t number) {
+  constexpr DType kP = kRoundsP ? DType::kBFloat16 : DType::kFloat32;
+  constexpr DType kState = kRoundsStates ? DType::kBFloat16 : DType::kFloat32;
+  constexpr int kFirst = kRoundsP ? 0 : 1, kEnd = kRoundsStates ? 1 + Rule::kStates : 1;
+  Draws draws[3];
+  if constexpr (kFirst < kEnd) {
+    DrawChunk<kEnd - kFirst>(schedules + kFirst, number, draws + kFirst);
+  }
+  for (int i = 0; i < 2 * kParts; ++i, at += kPair) {
+    const Pair g = Load(t.g, t.g_dtype, at);
+    Pair p = Load(t.p, kP, at), states[2];
+    for (int s = 0; s < Rule::kStates; ++s) states[s] = Load(t.states[s], kState, at);
+    rule.Update(g.a, p.a, states[0].a, states[1].a);
+    rule.Update(g.b, p.b, states[0].b, states[1].b);
+    for (int s = 0; s < Rule::kStates; ++s) {
+      Keep<kRoundsStates>(states[s], draws[1 + s][i], t.states[s], at);
+    }
+    Keep<kRoundsP>(p, draws[0][i], t.p, at);
+    if (t.copy == nullptr && t.average == nullptr) continue;
+    if constexpr (kRoundsP) p = Load(t.p, kP, at);  // What is kept of it.
+    if (t.copy != nullptr) StoreNearest(p, t.copy, t.copy_dtype, at);
+    if (t.average != nullptr) {
+      const Floats rate = AllFloats(t.average_rate);
+      Pair average = Load(t.average, DType::kFloat32, at);
+      average.a = Fma(rate, p.a - average.a, average.a);
+      average.b = Fma(rate, p.b - average.b, average.b);
+      StoreFloats(average, t.average, at);
+    }
+  }
+}
+
+int64_t SizeInBytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+// Elements [at, at + n) of t, by way of a whole chunk, of which they are those from `skipped` on.
+template <typename Rule, bool kRoundsP, bool kRoundsStates>
+[[gnu::noinline]] void UpdatePart(const UpdateTensors& t, int64_t at, int64_t n, int64_t skipped,
+                                  const typename Rule::Factors& factors, const Schedules& schedules,
+                                  uint64_t number) {
+  UpdateTensors own = t;
+  std::byte buffers[6][4 * kChunk] = {};
+  const auto read = [&](const std::byte* x, DType dtype, int buffer) -> std::byte* {
+    if (x == nullptr) return nullptr;
+    const int64_t size = SizeInBytes(dtype);
+    __builtin_memcpy(buffers[buffer] + skipped * size, x + at * size, n * size);
+    return buffers[buffer];
+  };
+  const auto write = [&](std::byte* x, DType dtype, int buffer) {
+    if (x == nullptr) return;
+    const int64_t size = SizeInBytes(dtype);
+    __builtin_memcpy(x + at * size, buffers[buffer] + skipped * size, n * size);
+  };
+  own.g = read(t.g, t.g_dtype, 0);
+  own.p = read(t.p, t.p_dtype, 1);
+  for (int s = 0; s < Rule::kStates; ++s) own.states[s] = read(t.states[s], t.state_dtype, 2 + s);
+  own.copy = read(t.copy, t.copy_dtype, 4);
+  own.average = read(t.average, DType::kFloat32, 5);
+  UpdateChunk<Rule, kRoundsP, kRoundsStates>(own, 0, Rule(factors), schedules, number);
+  write(t.p, t.p_dtype, 1);
+  for (int s = 0; s < Rule::kStates; ++s) write(t.states[s], t.state_dtype, 2 + s);
+  write(t.copy, t.copy_dtype, 4);
+  write(t.average, DType::kFloat32, 5);
+}
+
+template <typename Rule, bool kRoundsP, bool kRoundsStates>
+void UpdateAll(const UpdateTensors& tensors, const UpdateRun& run,
+               const typename Rule::Factors& factors) {
+  const UpdateTensors t = tensors;  // In registers: no store can change it.
+  Schedules schedules;
+  for (int i = 0; i < 3; ++i) schedules[i] = ScheduleOf(t.draw_keys[i], run.tensor);
+  int64_t at = run.at, left = run.n;
+  uint64_t number = run.element / kChunk;
+  const int64_t skipped = run.element % kChunk;
+  if (skipped > 0) {
+    const int64_t n = kChunk - skipped < left ? kChunk - skipped : left;
+    UpdatePart<Rule, kRoundsP, kRoundsStates>(tensors, at, n, skipped, factors, schedules, number);
+    at += n, left -= n, ++number;
+  }
+  const Rule rule(factors);
+  for (; left >= kChunk; at += kChunk, left -= kChunk, ++number) {
+    UpdateChunk<Rule, kRoundsP, kRoundsStates>(t, at, rule, schedules, number);
+  }
+  if (left > 0) {
+    UpdatePart<Rule, kRoundsP, kRoundsStates>(tensors, at, left, 0, factors, schedules, number);
+  }
+}
+
+template <typename Rule>
+void Update(const UpdateTensors& t, const UpdateRun& run, const typename Rule::Factors& factors) {
+  const bool rounds_p = t.p_dtype == DType::kBFloat16;
+  const bool rounds_states = t.state_dtype == DType::kBFloat16;
+  if (rounds_p && rounds_states) return UpdateAll<Rule, true, true>(t, run, factors);
+  if (rounds_p) return UpdateAll<Rule, true, false>(t, run, factors);
+  if (rounds_states) return UpdateAll<Rule, false, true>(t, run, factors);
+  UpdateAll<Rule, false, false>(t, run, factors);
+}
+
+void AdamW(const UpdateTensors& t, const UpdateRun& run, const AdamWFactors& factors) {
+  Update<AdamWRule>(t, run, factors);
+}
+
+void Sgd(const UpdateTensors& t, const UpdateRun& run, const SgdFactors& factors) {
+  if (t.states[0] == nullptr) return Update<SgdRule<false>>(t, run, factors);
+  Update<SgdRule<true>>(t, run, factors);
+}
+
+}  // namespace
+
+const UpdateKernels FSDP_ISA(kUpdate) = {AdamW, Sgd};
+
+}  // namespace fsdp

@@ -1,0 +1,56 @@
+// The pass of an update (update.h) over elements that share a rule, for each instruction set
+// (isa.h).
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_UPDATE_KERNELS_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_UPDATE_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trainer/core/dtype.h"
+
+namespace fsdp {
+
+// What an update works on: addresses of a shard's first elements, null for what there is not.
+struct UpdateTensors {
+  const std::byte* g = nullptr;
+  std::byte *p = nullptr, *states[2] = {}, *copy = nullptr, *average = nullptr;
+  DType g_dtype = DType::kFloat32, p_dtype = DType::kFloat32, state_dtype = DType::kFloat32,
+        copy_dtype = DType::kFloat32;
+  float average_rate = 0;         // 1 - decay.
+  uint32_t draw_keys[3][2] = {};  // Of p's draws and each state's: see stochastic_rounding.h.
+};
+
+// Elements [at, at + n) of the shard, which are [element, element + n) of the tensor.
+struct UpdateRun {
+  int64_t at, n;
+  uint64_t tensor;  // A hash of its name.
+  int64_t element;
+};
+
+struct AdamWFactors {
+  float c;
+  float beta1_new;  // 1 - beta1.
+  float beta2_old, beta2_new;
+  float eps;
+  float root_factor;  // 1 / sqrt(1 - beta2^t).
+  float keep;         // 1 - s lr wd.
+  float step_size;    // s lr / (1 - beta1^t).
+};
+
+struct SgdFactors {
+  float c;
+  float momentum;  // Of an update that keeps a state.
+  float lr;        // s lr.
+  float weight_decay;
+};
+
+struct UpdateKernels {
+  void (*adamw)(const UpdateTensors& tensors, const UpdateRun& run, const AdamWFactors& factors);
+  void (*sgd)(const UpdateTensors& tensors, const UpdateRun& run, const SgdFactors& factors);
+};
+
+extern const UpdateKernels kUpdateAvx2, kUpdateAvx512;
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_UPDATE_KERNELS_H_
