@@ -13,6 +13,7 @@ constexpr int kLanes = sizeof(Words) / 4;
 constexpr int kPair = 2 * kLanes;  // Elements: as many as draws in a vector.
 
 typedef float Floats __attribute__((vector_size(sizeof(Words))));
+typedef int32_t Ints __attribute__((vector_size(sizeof(Words))));
 typedef uint32_t Bits __attribute__((vector_size(sizeof(Words))));
 typedef uint16_t Halves __attribute__((vector_size(sizeof(Words) / 2)));
 
@@ -69,7 +70,8 @@ FSDP_ALWAYS_INLINE void StoreFloats(Pair x, std::byte* to, int64_t at) {
 // BFloat16(x) of dtype.h, in the upper half of each lane.
 FSDP_ALWAYS_INLINE Words ToNearest(Floats x) {
   const Bits u = (Bits)x;
-  return (Words)(x == x ? u + 0x7fffu + ((u >> 16) & 1u) : u | 0x400000u);
+  const Ints magnitude = (Ints)(u & 0x7fffffffu);
+  return (Words)(magnitude > 0x7f800000 ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u));
 }
 
 FSDP_ALWAYS_INLINE void StoreNearest(Pair x, std::byte* to, DType dtype, int64_t at) {
