@@ -26,7 +26,7 @@ int ActionList::Add(Action action, const std::vector<Use>& reads, const std::vec
   return index;
 }
 
-void ActionList::NextStep() { before_ = std::exchange(begin_, static_cast<int>(actions_.size())); }
+void ActionList::NextStep() { begin_ = static_cast<int>(actions_.size()); }
 
 std::vector<Action> ActionList::Take() {
   std::vector<Action> step(std::make_move_iterator(actions_.begin() + begin_),
@@ -34,7 +34,7 @@ std::vector<Action> ActionList::Take() {
   for (Action& action : step) {
     for (Wait& wait : action.waits) {
       wait.step_before = wait.action < begin_;
-      wait.action -= wait.step_before ? before_ : begin_;
+      if (!wait.step_before) wait.action -= begin_;
       step[wait.action].signals = true;
     }
   }

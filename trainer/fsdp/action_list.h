@@ -1,6 +1,6 @@
 // The actions of a schedule as they are listed, and the waits that each needs: no more than order
-// two uses of the same memory which nothing else orders. Steps may be listed one after the other: a
-// wait of the last may then be for an action of the one before.
+// two uses of the same memory which nothing else orders. Two steps may be listed, one behind the
+// other: a wait of the second may then be for an action of the first.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
 #define FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
 
@@ -42,7 +42,7 @@ class ActionList {
   int Add(Action action, const std::vector<Use>& reads, const std::vector<Use>& writes,
           const std::vector<int>& pacing = {});
 
-  // What follows is another step, of the same actions.
+  // What follows is the second step, of the same actions.
   void NextStep();
 
   // The last step's, which signal what the same step behind it would wait for.
@@ -64,8 +64,8 @@ class ActionList {
 
   bool one_queue_;
   std::vector<Action> actions_;
-  int before_ = 0, begin_ = 0;  // Where the step before this one begins, and this one.
-  std::vector<Clock> clocks_;   // Of each action, when it is done.
+  int begin_ = 0;              // Where the last step begins.
+  std::vector<Clock> clocks_;  // Of each action, when it is done.
   std::array<Clock, kNumStreams> streams_{};
   std::map<Use, Users> users_;
 };
