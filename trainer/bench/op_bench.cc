@@ -6,7 +6,9 @@
 #include <memory>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
+#include "trainer/core/argsort.h"
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/cpu/gemm.h"
@@ -219,8 +221,12 @@ void AddEnds(std::vector<OpCase>& cases, const OpShapes& shapes) {
                      const View tokens = t.Int({rows}, token), positions = t.Int({rows}, position),
                                 dwte = t.Float({vocab, cols}), dwpe = t.Float({seq, cols}),
                                 dy = t.Float({rows, cols});
+                     std::vector<int32_t> ids(rows), by_token(rows);
+                     for (int64_t i = 0; i < rows; ++i) ids[i] = token(i);
+                     Argsort(ids, by_token);
+                     const View order = t.Int({rows}, [&](int64_t i) { return by_token[i]; });
                      return [=](Stream& s) {
-                       EmbeddingBackward(s, tokens, positions, dy, dwte, dwpe);
+                       EmbeddingBackward(s, tokens, order, positions, dy, dwte, dwpe);
                      };
                    }});
   cases.push_back({"head and loss", [=](Tensors& t) -> Call {

@@ -56,8 +56,11 @@ void Executor::Execute(const Action& action) {
       const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot];
       Operation operation{"load", {}, {batch.host_bytes}, {}};
       operation.costs = {Cost{.bytes_written = static_cast<double>(batch.host_bytes.bytes())}};
-      const auto load = [load = step_->load, m = action.micro_batch](
-                            ThreadPool&, const Batch& host) { load(m, host); };
+      const auto load = [load = step_->load, m = action.micro_batch](ThreadPool&,
+                                                                     const Batch& host) {
+        load(m, host);
+        OrderTokens(host);
+      };
       operation.kernels.cpu = OnCpu(load, batch.host);
       stream.Enqueue(std::move(operation));
       Copy(stream, batch.host_bytes, batch.device_bytes);

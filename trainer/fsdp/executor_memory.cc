@@ -19,14 +19,15 @@ Batch NewBatch(PhasedAllocator& allocator, const ExecutorOptions& options, Memor
                View* bytes) {
   const Shape shape{options.micro_batch_size, options.seq_len};
   const Shape keys{options.micro_batch_size, 2};
+  const int64_t tokens = options.micro_batch_size * options.seq_len;
   const auto carve = [&](std::byte* begin) {
     Carver carver(begin);
     const auto tensor = [&](DType dtype, const Shape& s) {
       return carver.Take(s.NumElements(), dtype).Reshape(s);
     };
-    const Batch batch{tensor(DType::kInt32, shape), tensor(DType::kInt32, shape),
+    const Batch batch{tensor(DType::kInt32, shape),   tensor(DType::kInt32, shape),
                       tensor(DType::kFloat32, shape), tensor(DType::kInt32, shape),
-                      tensor(DType::kInt32, keys)};
+                      tensor(DType::kInt32, keys),    tensor(DType::kInt32, Shape{tokens})};
     return std::pair(batch, carver.end() - begin);
   };
   // Of the first only the distance counts.

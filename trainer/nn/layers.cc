@@ -61,9 +61,10 @@ Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_ta
   const ConstView table = token_table.value();
   Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, tape.activations());
   EmbeddingForward(tape.stream(), tokens, positions, table, position_table.value(), y.view());
-  tape.Push([&tape, &token_table, &position_table, tokens, positions, grad = y.grad] {
+  tape.Push([&tape, &token_table, &position_table, tokens, order = batch.order, positions,
+             grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
-    EmbeddingBackward(tape.stream(), tokens, positions, dy->view(), GradOf(token_table),
+    EmbeddingBackward(tape.stream(), tokens, order, positions, dy->view(), GradOf(token_table),
                       GradOf(position_table));
   });
   return y;
@@ -74,9 +75,9 @@ Var Embed(Tape& tape, const Parameter& token_table, const Batch& batch) {
   const ConstView table = token_table.value();
   Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, tape.activations());
   EmbeddingForward(tape.stream(), tokens, std::nullopt, table, std::nullopt, y.view());
-  tape.Push([&tape, &token_table, tokens, grad = y.grad] {
+  tape.Push([&tape, &token_table, tokens, order = batch.order, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
-    EmbeddingBackward(tape.stream(), tokens, std::nullopt, dy->view(), GradOf(token_table),
+    EmbeddingBackward(tape.stream(), tokens, order, std::nullopt, dy->view(), GradOf(token_table),
                       std::nullopt);
   });
   return y;

@@ -60,8 +60,9 @@ void EmbeddingForward(Stream& stream, ConstView tokens, std::optional<ConstView>
   stream.Enqueue(std::move(operation));
 }
 
-void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView> positions,
-                       ConstView dy, std::optional<View> dwte, std::optional<View> dwpe) {
+void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView order,
+                       std::optional<ConstView> positions, ConstView dy, std::optional<View> dwte,
+                       std::optional<View> dwpe) {
   const Arguments arguments("embedding_backward");
   arguments.CheckDType("dy", dy.dtype, kFloatDTypes);
   arguments.CheckRank("dy", dy, dy.dtype, 2);
@@ -83,7 +84,13 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView
     return table.shape[0];
   };
   arguments.Require(positions || !dwpe, "dwpe is given, want none without positions");
-  if (dwte) shape.vocab = add("dwte", *dwte, "tokens", tokens);
+  if (dwte) {
+    shape.vocab = add("dwte", *dwte, "tokens", tokens);
+    arguments.Check("order", order, DType::kInt32, {shape.rows});
+    arguments.CheckDisjoint("dwte", *dwte, "order", order);
+    operation.reads.push_back(order);
+    cost.bytes_read += static_cast<double>(order.bytes());
+  }
   if (dwpe) shape.max_positions = add("dwpe", *dwpe, "positions", *positions);
   if (dwte && dwpe) {
     arguments.CheckDisjoint("dwte", *dwte, "dwpe", *dwpe);
@@ -91,7 +98,8 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView
     arguments.CheckDisjoint("dwpe", *dwpe, "tokens", tokens);
   }
   operation.costs = {cost};
-  operation.kernels.cpu = OnCpu(EmbeddingBackwardCpu, shape, tokens, positions, dy, dwte, dwpe);
+  operation.kernels.cpu =
+      OnCpu(EmbeddingBackwardCpu, shape, tokens, order, positions, dy, dwte, dwpe);
   stream.Enqueue(std::move(operation));
 }
 

@@ -22,11 +22,13 @@ void EmbeddingForward(Stream& stream, ConstView tokens, std::optional<ConstView>
                       ConstView wte, std::optional<ConstView> wpe, View y);
 
 //   dwte[tokens[i], :] += dy[i, :]     dwpe[positions[i], :] += dy[i, :]
+// order: [rows], int32: 0 to rows - 1 by token, those of one token rising, as a batch brings it.
 // Each element is summed in fp32, from what was there on in the order of i, and rounded once, so
 // its bits do not depend on the number of threads. Either may be left out: a frozen table, or no
 // positions. dwte and dwpe overlap nothing else.
-void EmbeddingBackward(Stream& stream, ConstView tokens, std::optional<ConstView> positions,
-                       ConstView dy, std::optional<View> dwte, std::optional<View> dwpe);
+void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView order,
+                       std::optional<ConstView> positions, ConstView dy, std::optional<View> dwte,
+                       std::optional<View> dwpe);
 
 }  // namespace fsdp
 

@@ -40,8 +40,8 @@ std::vector<uintptr_t> Addresses(T value) {
 
 // A member that is left out would keep the device's address.
 TEST(Addresses, OfAStructAreAllFound) {
-  EXPECT_EQ(Addresses(Batch{At(1), At(2), At(3), At(4), At(5)}),
-            (std::vector<uintptr_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(Addresses(Batch{At(1), At(2), At(3), At(4), At(5), At(6)}),
+            (std::vector<uintptr_t>{1, 2, 3, 4, 5, 6}));
   CollectiveCall call;
   call.in = At(1).data;
   call.out = At(2).data;

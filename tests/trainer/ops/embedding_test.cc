@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "trainer/core/argsort.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -32,7 +33,15 @@ class EmbeddingTest : public OpTest {
 
   void Upload(const Case& c, const Values& tokens, const Values& positions) {
     tokens_ = Input({c.rows}, tokens, DType::kInt32);
+    order_ = OrderOf(tokens);
     positions_ = Input({c.rows}, positions, DType::kInt32);
+  }
+  View OrderOf(const Values& tokens) {
+    const std::vector<int32_t> ids(tokens.begin(), tokens.end());
+    std::vector<int32_t> order(ids.size());
+    Argsort(ids, order);
+    return Input({static_cast<int64_t>(order.size())}, Values(order.begin(), order.end()),
+                 DType::kInt32);
   }
   struct Gradients {
     Values dwte, dwpe;
@@ -41,11 +50,11 @@ class EmbeddingTest : public OpTest {
     const View vdy = Input({c.rows, c.cols}, dy);
     const View dwte = Accumulated({c.vocab, c.cols}, kBefore);
     const View dwpe = Accumulated({c.max_positions, c.cols}, kBefore);
-    Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, vdy, dwte, dwpe); });
+    Run([&](Stream& s) { EmbeddingBackward(s, tokens_, order_, positions_, vdy, dwte, dwpe); });
     return {Get(dwte), Get(dwpe)};
   }
 
-  View tokens_, positions_;
+  View tokens_, order_, positions_;
 };
 
 TEST_P(EmbeddingTest, ForwardMatchesOracle) {
@@ -132,7 +141,7 @@ TEST_P(EmbeddingTest, IsThatOfFp32RoundedOnce) {
     const View vdy = Input({c.rows, c.cols}, dy, dtype);
     const View dwte = Accumulated({c.vocab, c.cols}, kBefore, tokens);
     const View dwpe = Accumulated({c.max_positions, c.cols}, kBefore, positions);
-    Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, vdy, dwte, dwpe); });
+    Run([&](Stream& s) { EmbeddingBackward(s, tokens_, order_, positions_, vdy, dwte, dwpe); });
     return Gradients{Get(dwte), Get(dwpe)};
   };
   const Gradients want = backward(kF32, kF32, kF32);
@@ -152,9 +161,10 @@ TEST_P(EmbeddingTest, TokensAlone) {
   const View ids = Input({c.rows}, tokens, DType::kInt32), vwte = Input({c.vocab, c.cols}, wte);
   const View y = Output({c.rows, c.cols}), vdy = Input({c.rows, c.cols}, dy);
   const View dwte = Accumulated({c.vocab, c.cols}, kBefore);
+  const View order = OrderOf(tokens);
   Run([&](Stream& s) {
     EmbeddingForward(s, ids, std::nullopt, vwte, std::nullopt, y);
-    EmbeddingBackward(s, ids, std::nullopt, vdy, dwte, std::nullopt);
+    EmbeddingBackward(s, ids, order, std::nullopt, vdy, dwte, std::nullopt);
   });
   std::vector<float> want(c.vocab * c.cols, kBefore);
   Values rows;
@@ -171,11 +181,16 @@ TEST_P(EmbeddingTest, TokensAlone) {
 
 TEST_P(EmbeddingTest, AFrozenTableChangesNothingOfTheOther) {
   tokens_ = Input({3}, {0, 4, 0}, DType::kInt32);
+  order_ = OrderOf({0, 4, 0});
   positions_ = Input({3}, {1, 0, 1}, DType::kInt32);
   const View dy = Input({3, 2}, {1, 2, 3, 4, 5, 6});
   const View dwte = Accumulated({5, 2}, 0), dwpe = Accumulated({2, 2}, 0);
-  Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, dy, dwte, std::nullopt); });
-  Run([&](Stream& s) { EmbeddingBackward(s, tokens_, positions_, dy, std::nullopt, dwpe); });
+  Run([&](Stream& s) {
+    EmbeddingBackward(s, tokens_, order_, positions_, dy, dwte, std::nullopt);
+  });
+  Run([&](Stream& s) {
+    EmbeddingBackward(s, tokens_, order_, positions_, dy, std::nullopt, dwpe);
+  });
   EXPECT_EQ(Get(dwte), (Values{6, 8, 0, 0, 0, 0, 0, 0, 3, 4}));
   EXPECT_EQ(Get(dwpe), (Values{3, 4, 6, 8}));
 }
@@ -197,11 +212,18 @@ TEST_P(EmbeddingTest, RefusesWrongArguments) {
   forward(tokens_, positions_, Output({5, 2}, OtherHalf()), wpe, y, "wte" + is_half);
   forward(tokens_, positions_, wte, Output({4, 2}, OtherHalf()), y, "wpe" + is_half);
   forward(tokens_, positions_, wte, wpe, wte.Slice(2, 6).Reshape({3, 2}), "y and wte overlap");
-  ExpectRefused([=, this](Stream& s) { EmbeddingBackward(s, tokens_, positions_, y, wte, wte); },
-                "[embedding_backward] dwte and dwpe overlap");
+  ExpectRefused(
+      [=, this](Stream& s) { EmbeddingBackward(s, tokens_, order_, positions_, y, wte, wte); },
+      "[embedding_backward] dwte and dwpe overlap");
   ExpectRefused(
       [=, this](Stream& s) {
-        EmbeddingBackward(s, tokens_, positions_, wpe.Slice(0, 6).Reshape({3, 2}), wte, wpe);
+        EmbeddingBackward(s, tokens_, order_.Slice(0, 2), positions_, y, wte, wpe);
+      },
+      "[embedding_backward] order is int32 [2], want int32 [3]");
+  ExpectRefused(
+      [=, this](Stream& s) {
+        EmbeddingBackward(s, tokens_, order_, positions_, wpe.Slice(0, 6).Reshape({3, 2}), wte,
+                          wpe);
       },
       "[embedding_backward] dwpe and dy overlap");
   ExpectDTypesRefused("embedding_forward", [&](Stream& s) {
@@ -210,7 +232,8 @@ TEST_P(EmbeddingTest, RefusesWrongArguments) {
   });
   ExpectDTypesRefused("embedding_backward", [&](Stream& s) {
     const View tokens = Output({3}, DType::kInt32), positions = Output({3}, DType::kInt32);
-    EmbeddingBackward(s, tokens, positions, Output({3, 2}), Output({5, 2}), Output({4, 2}));
+    const View order = Output({3}, DType::kInt32);
+    EmbeddingBackward(s, tokens, order, positions, Output({3, 2}), Output({5, 2}), Output({4, 2}));
   });
 }
 

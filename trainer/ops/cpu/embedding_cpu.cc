@@ -1,9 +1,9 @@
 #include "trainer/ops/cpu/embedding_cpu.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
+#include "trainer/core/argsort.h"
 #include "trainer/ops/cpu/floats.h"
 
 namespace fsdp {
@@ -12,15 +12,9 @@ namespace {
 constexpr int64_t kCacheLine = 16;  // Floats.
 
 // table[ids[i], :] += dy[i, :] where the table is not fp32. A row of it that several rows of dy are
-// added to takes their sum, rounded once: so dy is read by the rows of the table.
-void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, const ConstView& dy,
-                const View& table) {
-  static thread_local std::vector<int32_t> order;  // Kept: a step allocates nothing.
-  order.resize(s.rows);
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int32_t a, int32_t b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
-  const int32_t* const rows = order.data();  // Other threads have an `order` of their own.
+// added to takes their sum, rounded once: so dy is read by the rows of the table, in `rows`' order.
+void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, const int32_t* rows,
+                const ConstView& dy, const View& table) {
   pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {
     FloatPiece sum_buffer, in_buffer;
     ForEachPiece(DType::kBFloat16, begin, end, [&](int64_t col, int64_t n) {
@@ -36,6 +30,14 @@ void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, c
       }
     });
   });
+}
+
+// What `order` is of tokens.
+const int32_t* OrderOf(const int32_t* ids, int64_t rows) {
+  static thread_local std::vector<int32_t> order;  // Kept: a step allocates nothing.
+  order.resize(rows);
+  Argsort({ids, order.size()}, order);
+  return order.data();
 }
 
 }  // namespace
@@ -65,15 +67,18 @@ void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& s, const ConstV
 }
 
 void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& s, const ConstView& token_ids,
-                          const std::optional<ConstView>& position_ids, const ConstView& dy,
-                          const std::optional<View>& dwte, const std::optional<View>& dwpe) {
+                          const ConstView& order, const std::optional<ConstView>& position_ids,
+                          const ConstView& dy, const std::optional<View>& dwte,
+                          const std::optional<View>& dwpe) {
   const int32_t* const tokens = token_ids.As<int32_t>();
   const int32_t* const positions = DataOrNull<int32_t>(position_ids);
   const auto is_float = [](const std::optional<View>& table) {
     return table && table->dtype == DType::kFloat32;
   };
-  if (dwte && !is_float(dwte)) AddToTable(pool, s, tokens, dy, *dwte);
-  if (dwpe && !is_float(dwpe)) AddToTable(pool, s, positions, dy, *dwpe);
+  if (dwte && !is_float(dwte)) AddToTable(pool, s, tokens, order.As<int32_t>(), dy, *dwte);
+  if (dwpe && !is_float(dwpe)) {
+    AddToTable(pool, s, positions, OrderOf(positions, s.rows), dy, *dwpe);
+  }
   float* const token_table = is_float(dwte) ? dwte->As<float>() : nullptr;
   float* const position_table = is_float(dwpe) ? dwpe->As<float>() : nullptr;
   if (token_table == nullptr && position_table == nullptr) return;

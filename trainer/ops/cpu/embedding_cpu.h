@@ -16,8 +16,9 @@ void EmbeddingForwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const Co
                          const std::optional<ConstView>& positions, const ConstView& wte,
                          const std::optional<ConstView>& wpe, const View& y);
 void EmbeddingBackwardCpu(ThreadPool& pool, const EmbeddingShape& shape, const ConstView& tokens,
-                          const std::optional<ConstView>& positions, const ConstView& dy,
-                          const std::optional<View>& dwte, const std::optional<View>& dwpe);
+                          const ConstView& order, const std::optional<ConstView>& positions,
+                          const ConstView& dy, const std::optional<View>& dwte,
+                          const std::optional<View>& dwpe);
 
 }  // namespace fsdp
 
