@@ -138,7 +138,7 @@ void Executor::Initialize(const FillParameter& fill) {
       const auto initialize = [this, f, at, fill](ThreadPool& pool, const View& host) {
         FillShard(pool, static_cast<int>(f), at, host, fill);
       };
-      operation.kernels.cpu = OnCpu(initialize, part);
+      operation.kernels.host = OnCpu(initialize, part);
       compute().Enqueue(std::move(operation));
       Cast(compute(), part, memory_.masters[f].Slice(at, part.NumElements()));
     }

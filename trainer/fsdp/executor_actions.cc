@@ -61,7 +61,7 @@ void Executor::Execute(const Action& action) {
         load(m, host);
         OrderTokens(host);
       };
-      operation.kernels.cpu = OnCpu(load, batch.host);
+      operation.kernels.host = OnCpu(load, batch.host);
       stream.Enqueue(std::move(operation));
       Copy(stream, batch.host_bytes, batch.device_bytes);
       break;

@@ -8,6 +8,18 @@
 
 namespace fsdp {
 
+const char* Name(DeviceType type) {
+  switch (type) {
+    case DeviceType::kCpu:
+      return "cpu";
+    case DeviceType::kCuda:
+      return "cuda";
+    case DeviceType::kSim:
+      return "sim";
+  }
+  return "";
+}
+
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;
   Release();

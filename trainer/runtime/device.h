@@ -16,7 +16,8 @@
 
 namespace fsdp {
 
-enum class DeviceType { kCpu, kSim };
+enum class DeviceType { kCpu, kCuda, kSim };
+const char* Name(DeviceType type);  // "cpu", ...
 
 // Memory with one owner. Freed by the destructor and by assigning another one to it: no
 // stream may still use it then.

@@ -1,6 +1,7 @@
 #include "trainer/runtime/device_factory.h"
 
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -12,7 +13,8 @@ std::unique_ptr<Device> CreateDevice(DeviceType type, DeviceOptions options) {
     return std::make_unique<CpuDevice>(
         CpuOptions{.spin = options.spin, .checker = std::move(options.checker)});
   }
-  throw std::invalid_argument("[CreateDevice] the simulated device is no device to run on");
+  throw std::invalid_argument("[CreateDevice] " + std::string(Name(type)) +
+                              " is no device to run on");
 }
 
 }  // namespace fsdp

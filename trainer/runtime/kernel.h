@@ -1,5 +1,5 @@
-// The work of an operation on a CPU: a function and its arguments, kept by value until a stream's
-// worker calls it. Arguments hold the addresses that the device gave out. The CPU may touch the
+// The work of an operation: a function and its arguments, kept by value until a stream's worker
+// calls it or the device takes its launches. Arguments hold the addresses that the device gave out. The CPU may touch the
 // memory under the address that Host() gives: a kernel gets that one where it begins, through
 // OnCpu(), and nothing else ever does.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_KERNEL_H_
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/runtime/cuda_stream.h"
 #include "trainer/runtime/memory.h"
 #include "trainer/runtime/thread_pool.h"
 
@@ -94,6 +95,19 @@ template <typename Function, typename... Args>
 CpuKernel OnCpu(Function function, Args... args) {
   return [function = std::move(function), ... args = std::move(args)](ThreadPool& pool) {
     std::invoke(function, pool, Host(args)...);
+  };
+}
+
+// Launches on this stream and returns. May throw DeviceError where a launch is refused.
+using CudaKernel = std::function<void(CudaStreamHandle stream)>;
+
+// function(stream, args...) of a .cu file; no kernel where the program was built without it, so a
+// declaration of such a function says [[gnu::weak]]. What is emulated has addresses as a CPU's.
+template <typename... Params, typename... Args>
+CudaKernel OnCuda(void (*function)(CudaStreamHandle, Params...), Args... args) {
+  if (function == nullptr) return nullptr;
+  return [function, ... args = std::move(args)](CudaStreamHandle stream) {
+    function(stream, Host(args)...);
   };
 }
 

@@ -7,6 +7,21 @@
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
+namespace {
+
+bool HasKernel(const DeviceKernels& kernels, DeviceType device) {
+  switch (device) {
+    case DeviceType::kCpu:
+      return kernels.cpu || kernels.host;
+    case DeviceType::kCuda:
+      return kernels.cuda || kernels.host;
+    case DeviceType::kSim:
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 void Event::Synchronize() const {
   try {
@@ -28,9 +43,9 @@ Stream::~Stream() {
 }
 
 void Stream::Enqueue(Operation operation) {
-  if (device_.type() == DeviceType::kCpu && !operation.kernels.cpu) {
-    throw std::invalid_argument("[Enqueue] " + std::string(operation.name) +
-                                " has no kernel for the CPU");
+  if (!HasKernel(operation.kernels, device_.type())) {
+    throw std::invalid_argument("[Enqueue] " + std::string(operation.name) + " has no kernel for " +
+                                Name(device_.type()));
   }
   if (checker_) {
     checker_->OnOperation(checker_stream_, operation.name, operation.reads, operation.writes);

@@ -23,8 +23,12 @@ class Device;
 //   Throwing  A device's kernel does not throw: on a GPU it cannot. What may be wrong with data is
 //             checked on the host before it is enqueued. Two kinds of CPU work do throw, and so
 //             fail the stream: communicators (CommError) and host work such as loading a batch.
+//   Host      Work of the host in a stream's order, on host and pinned memory alone: every device
+//             that has no kernel of its own runs it on a thread of the stream.
 struct DeviceKernels {
-  CpuKernel cpu;
+  CpuKernel cpu = nullptr;
+  CudaKernel cuda = nullptr;
+  CpuKernel host = nullptr;
 };
 
 // `name` must outlive the program (a literal). Reads and writes are all the memory that the kernels

@@ -88,8 +88,9 @@ class CpuStream final : public Stream {
   }
 
   void DoEnqueue(Operation operation) override {
-    Push({operation.name, std::move(operation.kernels.cpu), nullptr, nullptr, tag(),
-          BytesMoved(operation.costs)});
+    DeviceKernels& kernels = operation.kernels;
+    Push({operation.name, std::move(kernels.cpu ? kernels.cpu : kernels.host), nullptr, nullptr,
+          tag(), BytesMoved(operation.costs)});
   }
   std::shared_ptr<Event> DoRecord() override {
     auto event = std::make_shared<CpuEvent>();

@@ -99,7 +99,7 @@ TEST(CpuDevice, RefusesAnOperationWithoutAKernelForIt) {
     stream->Enqueue({"gpu_only", {}, {}, {}});
     FAIL() << "enqueued";
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "[Enqueue] gpu_only has no kernel for the CPU");
+    EXPECT_STREQ(error.what(), "[Enqueue] gpu_only has no kernel for cpu");
   }
   stream->Synchronize();  // Nothing came of it.
 }
