@@ -31,17 +31,31 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     ema_ = executor_.NewShards(MemoryKind::kOptimizer, DType::kFloat32);
     state_.push_back({"ema", ema_});
   }
+  FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
+  PlaceOnHost();
+  if (options.generate) {
+    logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
+    host_logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32,
+                                       {MemoryKind::kActivations, MemoryPlace::kPinned});
+  }
+}
+
+void Session::PlaceOnHost() {
+  const bool shared = device_.kernel_type() == DeviceType::kCpu;
   host_state_ = state_;
   for (ShardState& state : host_state_) {
     for (View& shard : state.shards) {
-      if (device.type() == DeviceType::kSim) continue;  // Nobody reads there.
-      const std::optional<View> host = device.OnHost(shard);
-      FSDP_CHECK(host) << "checkpoints want a device that shares its memory with the host";
-      shard = *host;
+      if (!shared) {
+        shard = executor_.NewBuffer(shard.NumElements(), shard.dtype,
+                                    {MemoryKind::kSnapshot, MemoryPlace::kPinned});
+      } else if (device_.type() != DeviceType::kSim) {  // Nobody reads there.
+        shard = *device_.OnHost(shard);
+      }
     }
   }
-  FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
-  if (options.snapshot) {
+  if (!shared) {
+    snapshot_ = host_state_;
+  } else if (options_.snapshot) {
     for (const ShardState& state : host_state_) {
       snapshot_.push_back(
           {state.name,
@@ -51,11 +65,6 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
           snapshot_.back().shards[u] = state.shards[u];
       }
     }
-  }
-  if (options.generate) {
-    logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
-    host_logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32,
-                                       {MemoryKind::kActivations, MemoryPlace::kPinned});
   }
 }
 
@@ -126,15 +135,24 @@ void Session::InitializeEma() {
   }
 }
 
-const std::vector<ShardState>& Session::TakeSnapshot() {
-  FSDP_CHECK(options_.snapshot);
-  for (size_t s = 0; s < state_.size(); ++s) {
-    for (size_t u = 0; u < state_[s].shards.size(); ++u) {
-      const View &from = state_[s].shards[u], &to = snapshot_[s].shards[u];
-      if (from.NumElements() > 0 && HostAddress(from.data) != to.data)
-        Copy(executor_.compute(), from, to);
+void Session::CopyStates(const std::vector<ShardState>& from, const std::vector<ShardState>& to) {
+  for (size_t s = 0; s < from.size(); ++s) {
+    for (size_t u = 0; u < from[s].shards.size(); ++u) {
+      const View &source = from[s].shards[u], &copy = to[s].shards[u];
+      if (source.NumElements() > 0 && HostAddress(source.data) != HostAddress(copy.data)) {
+        Copy(executor_.compute(), source, copy);
+      }
     }
   }
+}
+
+void Session::ToHost() { CopyStates(state_, host_state_); }
+
+void Session::ToDevice() { CopyStates(host_state_, state_); }
+
+const std::vector<ShardState>& Session::TakeSnapshot() {
+  FSDP_CHECK(options_.snapshot);
+  CopyStates(state_, snapshot_);
   return snapshot_;
 }
 

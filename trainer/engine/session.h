@@ -61,10 +61,15 @@ class Session {
   void InitializeEma();
 
   // What a checkpoint holds of this rank: master weights ("master"), the optimizer's state, and the
-  // averaged weights ("ema"). As the host may touch it, between steps that are done.
+  // averaged weights ("ema"). As the host may touch it, between steps that are done: in place where
+  // it shares the device's memory, elsewhere as ToHost() and the host have left it.
   const std::vector<ShardState>& state() const { return host_state_; }
+  // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
+  // where that is the same memory.
+  void ToHost();
+  void ToDevice();
   // Enqueues a copy of it on the compute stream, into the host's memory, for options().snapshot; it
-  // stays until the next.
+  // stays until the next, or the next ToHost() where state() is a copy already.
   const std::vector<ShardState>& TakeSnapshot();
 
   Executor& executor() { return executor_; }
@@ -78,6 +83,9 @@ class Session {
   Model& model_;
   Executor executor_;
   std::unique_ptr<Optimizer> optimizer_;
+  // Makes host_state_ and snapshot_.
+  void PlaceOnHost();
+  void CopyStates(const std::vector<ShardState>& from, const std::vector<ShardState>& to);
   const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
 
   std::vector<View> ema_;

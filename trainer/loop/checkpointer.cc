@@ -46,6 +46,7 @@ CheckpointMeta Checkpointer::Load(const std::string& from) {
     if (const std::string wrong = NotFinite(); !wrong.empty()) {
       throw CheckpointError(from + ": " + wrong + ": not finite, so no run can go on from it");
     }
+    session_.ToDevice();
     if (!loaded.converted.empty()) {
       recorder_.Line(Printable(from + " is of another precision: " + loaded.converted));
     }
@@ -77,7 +78,7 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
     executor().Synchronize();
     saver_->Start([save, &snapshot] { return save(snapshot); }, RangesOf(snapshot));
   } else {
-    DeclareHostUse("save", RangesOf(session_.state()), {});
+    FetchState("save");
     RecordSaved(save(session_.state()));
   }
   recorder_.Continue({.step = meta.step, .checkpoint = recorder_.Now() - begin});
@@ -107,8 +108,7 @@ std::exception_ptr Checkpointer::GiveUp(const std::exception& error) {
 }
 
 void Checkpointer::RequireFinite(int64_t step) {
-  executor().Synchronize();
-  DeclareHostUse("look", RangesOf(session_.state()), {});
+  FetchState("look");
   EveryRank(job_, "last update", [&] {
     const std::string wrong = NotFinite();
     if (wrong.empty()) return;
@@ -134,6 +134,13 @@ std::string Checkpointer::NotFinite() {
     }
   }
   return "";
+}
+
+// All steps are done, and what they have made is where the host may read it.
+void Checkpointer::FetchState(const char* name) {
+  session_.ToHost();
+  executor().Synchronize();
+  DeclareHostUse(name, RangesOf(session_.state()), {});
 }
 
 // To the stream checker: what the host itself reads and writes of the device's memory.

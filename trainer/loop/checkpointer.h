@@ -57,6 +57,7 @@ class Checkpointer {
 
  private:
   std::string NotFinite();
+  void FetchState(const char* name);
   void DeclareHostUse(const char* name, const std::vector<Range>& reads,
                       const std::vector<Range>& writes);
   void RecordSaved(const SavedCheckpoint& saved);
