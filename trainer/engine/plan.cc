@@ -78,12 +78,15 @@ const std::vector<Cure>& Cures() {
 }  // namespace
 
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
-                const MemoryLimits& limits) {
+                const PlanTarget& target, const MemoryLimits& limits) {
   RunPlan plan;
+  plan.device = target.device;
+  plan.device_available = target.room;
+  plan.device_outside = target.outside;
   plan.world = world;
   plan.local_world = local_world;
   const Mesh mesh = MeshFor(options.executor, /*rank=*/0, world);
-  plan.memory = PlanMemory(model, options, world, &plan.traffic);
+  plan.memory = PlanMemory(model, options, world, &plan.traffic, target.device);
   plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
   std::vector<GroupOnHost> groups;
   for (const Group group : MeshCommunicators::Connected(mesh, options.executor.communicators)) {
@@ -96,25 +99,54 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   const int streams = mesh.hybrid() ? kNumStreams : kNumStreams - 1;
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
   plan.outside = outside.bytes;
-  plan.available = AvailableMemory(limits, local_world, outside.addresses);
+  plan.available =
+      target.other_host ? target.host : AvailableMemory(limits, local_world, outside.addresses);
   return plan;
 }
+
+namespace {
+
+// Of the memory that steps work in; null where nobody has measured it.
+std::string OutsideToJson(const RunPlan& plan) {
+  if (plan.on_host()) return std::to_string(plan.outside);
+  return plan.device_outside ? std::to_string(*plan.device_outside) : "null";
+}
+
+// What is too much, and of what.
+std::string Misfit(const RunPlan& plan) {
+  if (!plan.fits_device()) {
+    std::string text = "a rank needs " + HumanBytes(plan.planned()) + " of device memory, and " +
+                       HumanBytes(plan.device_available->bytes) + " are free (" +
+                       plan.device_available->limit;
+    if (plan.device_outside) {
+      text += "; contexts, libraries and other programs have " + HumanBytes(*plan.device_outside);
+    }
+    return text + ")";
+  }
+  return "a rank needs " + HumanBytes(plan.total()) +
+         (plan.on_host() ? "" : " of host memory beside its GPU's") + " (" +
+         HumanBytes(plan.total() - plan.outside) + " planned, " + HumanBytes(plan.outside) +
+         " outside), and " + HumanBytes(plan.available->bytes) + " are available (" +
+         plan.available->limit + ")";
+}
+
+}  // namespace
 
 std::string PlanToJson(const RunPlan& plan) {
   const MemoryPlan& m = plan.memory;
   const auto memory = JsonObject()
-                          .Add("allocated_peak", m.bytes())
-                          .Add("active_peak", m.bytes())
-                          .Add("reserved_peak", m.bytes())
-                          .Add("parameters", m.bytes(MemoryKind::kParameters))
-                          .Add("gradients", m.bytes(MemoryKind::kGradients))
-                          .Add("optimizer", m.bytes(MemoryKind::kOptimizer))
-                          .Add("activations", m.bytes(MemoryKind::kActivations))
-                          .Add("unsharded", m.bytes(MemoryKind::kUnsharded))
-                          .Add("secondary", m.bytes(MemoryKind::kSecondary))
+                          .Add("allocated_peak", plan.planned())
+                          .Add("active_peak", plan.planned())
+                          .Add("reserved_peak", plan.planned())
+                          .Add("parameters", plan.bytes(MemoryKind::kParameters))
+                          .Add("gradients", plan.bytes(MemoryKind::kGradients))
+                          .Add("optimizer", plan.bytes(MemoryKind::kOptimizer))
+                          .Add("activations", plan.bytes(MemoryKind::kActivations))
+                          .Add("unsharded", plan.bytes(MemoryKind::kUnsharded))
+                          .Add("secondary", plan.bytes(MemoryKind::kSecondary))
                           .Add("snapshot", m.bytes(MemoryKind::kSnapshot))
                           .Add("host", m.bytes() - m.bytes(MemoryPlace::kDevice))
-                          .Add("outside", plan.outside);
+                          .AddRaw("outside", OutsideToJson(plan));
   const auto communication =
       JsonObject()
           .Add("all_gather_bytes", static_cast<int64_t>(plan.traffic.all_gather_bytes))
@@ -122,6 +154,7 @@ std::string PlanToJson(const RunPlan& plan) {
           .Add("all_reduce_bytes", static_cast<int64_t>(plan.traffic.all_reduce_bytes))
           .AddRaw("exposed_s", "null");
   return JsonObject()
+      .Add("device", Name(plan.device))
       .Add("world_size", plan.world)
       .Add("local_world_size", plan.local_world)
       .AddRaw("step_time_s", "null")
@@ -142,16 +175,24 @@ std::string PlanToText(const RunPlan& plan) {
         << "\n";
   };
   out << "memory of each of " << plan.world << " ranks";
+  if (!plan.on_host()) out << " on " << Name(plan.device);
   if (plan.local_world < plan.world) out << ", " << plan.local_world << " to a host";
   out << "\n";
-  line("parameters", m.bytes(MemoryKind::kParameters));
-  line("gradients", m.bytes(MemoryKind::kGradients));
-  line("optimizer", m.bytes(MemoryKind::kOptimizer));
-  line("unsharded", m.bytes(MemoryKind::kUnsharded));
-  if (m.bytes(MemoryKind::kSecondary) > 0) line("secondary", m.bytes(MemoryKind::kSecondary));
-  line("activations", m.bytes(MemoryKind::kActivations));
-  line("snapshot", m.bytes(MemoryKind::kSnapshot));
-  line("planned", m.bytes());
+  line("parameters", plan.bytes(MemoryKind::kParameters));
+  line("gradients", plan.bytes(MemoryKind::kGradients));
+  line("optimizer", plan.bytes(MemoryKind::kOptimizer));
+  line("unsharded", plan.bytes(MemoryKind::kUnsharded));
+  if (plan.bytes(MemoryKind::kSecondary) > 0) line("secondary", plan.bytes(MemoryKind::kSecondary));
+  line("activations", plan.bytes(MemoryKind::kActivations));
+  if (plan.on_host()) line("snapshot", m.bytes(MemoryKind::kSnapshot));
+  line("planned", plan.planned());
+  if (!plan.on_host()) {
+    if (plan.device_outside) line("outside", *plan.device_outside);
+    if (plan.device_available) line("free", plan.device_available->bytes);
+    out << "of its host's\n";
+    line("snapshot", m.bytes(MemoryKind::kSnapshot));
+    line("planned", plan.total() - plan.outside);
+  }
   line("outside", plan.outside);
   if (plan.available) line("available", plan.available->bytes);
   out << "  fits: " << (plan.fits() ? "yes" : "no") << "\n";
@@ -162,21 +203,18 @@ std::string PlanToText(const RunPlan& plan) {
   return out.str();
 }
 
-void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan, int local_world,
-                const MemoryLimits& limits) {
+void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan,
+                const PlanTarget& target, const MemoryLimits& limits) {
   if (plan.fits()) return;
-  std::string message = "does not fit: a rank needs " + HumanBytes(plan.total()) + " (" +
-                        HumanBytes(plan.memory.bytes()) + " planned, " + HumanBytes(plan.outside) +
-                        " outside), and " + HumanBytes(plan.available->bytes) + " are available (" +
-                        plan.available->limit + ")";
+  std::string message = "does not fit: " + Misfit(plan);
   bool any = false;
   for (const Cure& cure : Cures()) {
     SessionOptions changed = options;
     if (!cure.apply(changed)) continue;
-    const RunPlan other = PlanRun(model, changed, plan.world, local_world, limits);
+    const RunPlan other = PlanRun(model, changed, plan.world, plan.local_world, target, limits);
     if (!other.fits()) continue;
     message += std::string(any ? "\n  or " : "\nit fits with ") + cure.setting + ": " +
-               HumanBytes(other.total());
+               HumanBytes(plan.fits_device() ? other.total() : other.planned());
     any = true;
   }
   if (!any) {

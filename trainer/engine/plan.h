@@ -13,29 +13,58 @@
 
 namespace fsdp {
 
+// What a run is to compute on.
+struct PlanTarget {
+  DeviceType device = DeviceType::kCpu;  // Never kSim.
+  // Of a device with memory of its own: what a rank gets of it, and what is taken of it besides
+  // (contexts, libraries, other programs). Empty: unknown.
+  std::optional<MemoryRoom> room = std::nullopt;
+  std::optional<int64_t> outside = std::nullopt;
+  // Where the ranks' host is another than this one: what a rank gets of its memory.
+  bool other_host = false;
+  std::optional<MemoryRoom> host = std::nullopt;
+};
+
 struct RunPlan {
+  DeviceType device = DeviceType::kCpu;
   int world = 1, local_world = 1;  // local_world: of one host.
   MemoryPlan memory;               // Of a rank.
   StepTraffic traffic;
-  int64_t outside = 0;                  // Bytes a rank takes besides: OutsideMemory.
-  std::optional<MemoryRoom> available;  // To a rank, now. Empty: unknown.
+  // Bytes a rank takes of the host besides: OutsideMemory.
+  int64_t outside = 0;
+  std::optional<MemoryRoom> available;  // Of the host, to a rank, now. Empty: unknown.
+  // Where the device has memory of its own: of PlanTarget.
+  std::optional<MemoryRoom> device_available;
+  std::optional<int64_t> device_outside;
   uint64_t schedule_hash = 0;
 
-  int64_t total() const { return memory.bytes() + outside; }
-  bool fits() const { return !available || total() <= available->bytes; }
+  // Of the memory that steps work in.
+  int64_t planned() const {
+    return on_host() ? memory.bytes() : memory.bytes(MemoryPlace::kDevice);
+  }
+  int64_t bytes(MemoryKind kind) const {
+    return on_host() ? memory.bytes(kind) : memory.bytes(kind, MemoryPlace::kDevice);
+  }
+  // Of the host's, all in all.
+  int64_t total() const { return memory.bytes() - (on_host() ? 0 : planned()) + outside; }
+  bool on_host() const { return device == DeviceType::kCpu; }
+  bool fits() const { return fits_device() && fits_host(); }
+  bool fits_device() const { return !device_available || planned() <= device_available->bytes; }
+  bool fits_host() const { return !available || total() <= available->bytes; }
 };
 
 // `local_world` ranks share the host's memory.
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
-                const MemoryLimits& limits = MemoryLimits());
+                const PlanTarget& target = {}, const MemoryLimits& limits = MemoryLimits());
 
 std::string PlanToJson(const RunPlan& plan);  // What is not known yet is null.
 std::string PlanToText(const RunPlan& plan);
 
 // Throws MemoryError that says by how much it does not fit, with the cheapest cures first: each is
 // the same recipe with one setting changed, planned again.
-void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan, int local_world,
-                const MemoryLimits& limits = MemoryLimits());
+// `plan` was made for `target`.
+void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan,
+                const PlanTarget& target = {}, const MemoryLimits& limits = MemoryLimits());
 
 }  // namespace fsdp
 

@@ -92,7 +92,8 @@ MemoryPlan PlanRecorder::Finish() const {
     int64_t& end = plan.arenas[static_cast<int>(block.use.place)];
     block.offset = end;
     end += Aligned(block.bytes);
-    plan.by_kind[static_cast<int>(block.use.kind)] += Aligned(block.bytes);
+    plan.kinds[static_cast<int>(block.use.place)][static_cast<int>(block.use.kind)] +=
+        Aligned(block.bytes);
   }
   for (int place = 0; place < kNumMemoryPlaces; ++place) {
     int64_t shared = 0;  // By the phases that follow one another.
@@ -114,13 +115,19 @@ MemoryPlan PlanRecorder::Finish() const {
       }
     }
     plan.arenas[place] += shared;
-    plan.by_kind[static_cast<int>(MemoryKind::kActivations)] += shared;
+    plan.kinds[place][static_cast<int>(MemoryKind::kActivations)] += shared;
   }
   return plan;
 }
 
 int64_t MemoryPlan::bytes() const {
   return std::accumulate(arenas.begin(), arenas.end(), int64_t{0});
+}
+
+int64_t MemoryPlan::bytes(MemoryKind kind) const {
+  int64_t sum = 0;
+  for (const auto& place : kinds) sum += place[static_cast<int>(kind)];
+  return sum;
 }
 
 PlannedAllocator::PlannedAllocator(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {

@@ -30,12 +30,15 @@ struct MemoryPlan {
   };
   std::array<std::vector<Block>, kNumPhases> blocks;  // In order of allocation.
   std::array<int64_t, kNumMemoryPlaces> arenas{};     // Bytes of each place's.
-  // Of all of them, by kind; kActivations includes the place that the phases share.
-  std::array<int64_t, kNumMemoryKinds> by_kind{};
+  // Of each place, by kind; kActivations includes what the phases share.
+  std::array<std::array<int64_t, kNumMemoryKinds>, kNumMemoryPlaces> kinds{};
 
   int64_t bytes() const;  // Of all places.
   int64_t bytes(MemoryPlace place) const { return arenas[static_cast<int>(place)]; }
-  int64_t bytes(MemoryKind kind) const { return by_kind[static_cast<int>(kind)]; }
+  int64_t bytes(MemoryKind kind, MemoryPlace place) const {
+    return kinds[static_cast<int>(place)][static_cast<int>(kind)];
+  }
+  int64_t bytes(MemoryKind kind) const;  // Of all places.
 };
 
 class PhasedAllocator : public Allocator {

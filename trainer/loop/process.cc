@@ -112,7 +112,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     const RunPlan plan =
         PlanRun(*model, options, environment.world_size, environment.local_world_size);
     if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
-    RequireFit(*model, options, plan, environment.local_world_size);
+    RequireFit(*model, options, plan);
     return ExitCode::kDone;
   }
 

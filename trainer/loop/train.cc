@@ -80,7 +80,7 @@ class Trainer {
         held_out_(recipe.data.valid),
         plan_(PlanRun(*model_, options_, job.world, job.local_world)),
         recorder_(recipe_, job) {
-    RequireFit(*model_, options_, plan_, job.local_world);
+    RequireFit(*model_, options_, plan_);
   }
 
   ExitCode Run() {

@@ -194,11 +194,11 @@ TEST(FlatParameters, ThePlanCountsBytes) {
     SessionOptions options;
     options.eval = false;
     options.executor.dtypes = dtypes;
-    return PlanMemory(model, options, 2).by_kind;
+    return PlanMemory(model, options, 2);
   };
   const auto full = plan(nullptr);
   const auto half = plan([](const Parameter&) { return DTypes{.compute = DType::kBFloat16}; });
-  const auto of = [](const auto& kinds, MemoryKind kind) { return kinds[static_cast<int>(kind)]; };
+  const auto of = [](const MemoryPlan& plan, MemoryKind kind) { return plan.bytes(kind); };
   EXPECT_EQ(2 * of(half, MemoryKind::kParameters), 3 * of(full, MemoryKind::kParameters));
   EXPECT_EQ(of(half, MemoryKind::kGradients), of(full, MemoryKind::kGradients));
   // Of the root and two slots, values and gradients: values alone are half as large.

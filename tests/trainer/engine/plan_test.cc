@@ -35,7 +35,7 @@ class PlanTest : public ::testing::Test {
     std::ofstream(root_ + path) << text;
   }
   RunPlan Plan(int world = 1) {
-    return PlanRun(*model_, options_, world, world, MemoryLimits(root_));
+    return PlanRun(*model_, options_, world, world, {}, MemoryLimits(root_));
   }
 
   const std::string root_ = ::testing::TempDir() + "/plan";
@@ -52,8 +52,8 @@ TEST_F(PlanTest, IsHeldAgainstWhatTheHostHasAvailable) {
 
 TEST_F(PlanTest, RanksOfOtherHostsShareNothingButAreReceivedFrom) {
   const MemoryLimits limits(root_);
-  const RunPlan one = PlanRun(*model_, options_, 4, 4, limits);
-  const RunPlan two = PlanRun(*model_, options_, 4, 2, limits);
+  const RunPlan one = PlanRun(*model_, options_, 4, 4, {}, limits);
+  const RunPlan two = PlanRun(*model_, options_, 4, 2, {}, limits);
   EXPECT_EQ(two.memory.bytes(), one.memory.bytes());
   EXPECT_EQ(two.available->bytes, 2 * one.available->bytes);
   EXPECT_EQ(two.outside - one.outside,
@@ -72,10 +72,10 @@ TEST_F(PlanTest, CountsTheCommunicatorsThatThereWillBe) {
 // Two hosts of two ranks: who shards on one shares its memory; of the replicas one is here.
 TEST_F(PlanTest, HybridGroupsAreOnTheirHosts) {
   options_.executor.sharding_strategy = Strategy::kFullShard;
-  const RunPlan full = PlanRun(*model_, options_, 4, 2, MemoryLimits(root_));
+  const RunPlan full = PlanRun(*model_, options_, 4, 2, {}, MemoryLimits(root_));
   options_.executor.sharding_strategy = Strategy::kHybridShard;
   options_.executor.shard_size = 2;
-  const RunPlan hybrid = PlanRun(*model_, options_, 4, 2, MemoryLimits(root_));
+  const RunPlan hybrid = PlanRun(*model_, options_, 4, 2, {}, MemoryLimits(root_));
   const int64_t stream = kMiB;
   EXPECT_EQ(hybrid.outside - full.outside, stream + 2 * ShmBytes(2) / 2 + HostsBytesPerRank(2, 1) +
                                                HostsBytesPerRank(4, 2) -
@@ -142,7 +142,7 @@ TEST_F(PlanTest, ControlGroupsLimitIt) {
   const RunPlan plan = Plan();
   EXPECT_FALSE(plan.fits());
   try {
-    RequireFit(*model_, options_, plan, 1, MemoryLimits(root_));
+    RequireFit(*model_, options_, plan, {}, MemoryLimits(root_));
     ADD_FAILURE() << "taken";
   } catch (const MemoryError& error) {
     EXPECT_THAT(error.what(), HasSubstr("are available (memory.max of " + std::string(kGroup)));
@@ -150,6 +150,58 @@ TEST_F(PlanTest, ControlGroupsLimitIt) {
   // Nothing left is not the same as nothing known.
   Write(std::string(kGroup) + "/memory.max", "1\n");
   EXPECT_FALSE(Plan().fits());
+}
+
+// Memory of its own, and the host's beside it: for snapshots, batches and results.
+TEST_F(PlanTest, AGpuHasMemoryOfItsOwn) {
+  options_.snapshot = true;
+  const RunPlan cpu = Plan();
+  PlanTarget target{.device = DeviceType::kCuda};
+  const auto plan = [&] { return PlanRun(*model_, options_, 1, 1, target, MemoryLimits(root_)); };
+  const RunPlan gpu = plan();
+  int64_t sum = 0;
+  for (const MemoryKind kind :
+       {MemoryKind::kParameters, MemoryKind::kGradients, MemoryKind::kOptimizer,
+        MemoryKind::kUnsharded, MemoryKind::kSecondary, MemoryKind::kActivations}) {
+    sum += gpu.bytes(kind);
+  }
+  EXPECT_EQ(gpu.planned(), sum);
+  EXPECT_EQ(gpu.bytes(MemoryKind::kSnapshot), 0);
+  EXPECT_EQ(gpu.memory.bytes(MemoryKind::kSnapshot), cpu.memory.bytes(MemoryKind::kSnapshot));
+  EXPECT_GT(gpu.total(), gpu.outside + gpu.memory.bytes(MemoryKind::kSnapshot));
+  EXPECT_TRUE(gpu.fits()) << "nobody has said how much there is";
+  EXPECT_THAT(PlanToJson(gpu), HasSubstr("\"outside\": null"));
+
+  target.room = {gpu.planned(), "memory of a GPU"};
+  EXPECT_TRUE(plan().fits());
+  target.room->bytes -= 1;
+  target.outside = kMiB;
+  EXPECT_FALSE(plan().fits());
+  try {
+    RequireFit(*model_, options_, plan(), target, MemoryLimits(root_));
+    ADD_FAILURE() << "taken";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("of device memory, and"));
+    EXPECT_THAT(error.what(), HasSubstr("are free (memory of a GPU; contexts, libraries and other "
+                                        "programs have 1.00 MiB)"));
+  }
+  // The host's is another matter.
+  target.room.reset();
+  target.other_host = true;
+  target.host = {gpu.total() - 1, "host_memory of it"};
+  EXPECT_FALSE(plan().fits());
+  EXPECT_TRUE(plan().fits_device());
+}
+
+// Checkpoints are read and written through the host, so it holds them anyway.
+TEST_F(PlanTest, AGpuHasASnapshotEvenWithoutOne) {
+  options_.snapshot = false;
+  const PlanTarget target{.device = DeviceType::kCuda};
+  const RunPlan gpu = PlanRun(*model_, options_, 1, 1, target, MemoryLimits(root_));
+  EXPECT_EQ(Plan().memory.bytes(MemoryKind::kSnapshot), 0);
+  options_.snapshot = true;
+  EXPECT_EQ(gpu.memory.bytes(MemoryKind::kSnapshot, MemoryPlace::kPinned),
+            Plan().memory.bytes(MemoryKind::kSnapshot));
 }
 
 // ulimit counts addresses, touched or not, and of each process alone.
