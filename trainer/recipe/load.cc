@@ -1,8 +1,6 @@
 #include "trainer/recipe/load.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,8 +9,8 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/core/utf8.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/recipe/mistakes.h"
 #include "trainer/recipe/rules.h"
 #include "trainer/recipe/schema.h"
 #include "trainer/recipe/shape_fields.h"
@@ -26,35 +24,12 @@ using recipe::HasShape;
 using recipe::KnownKeys;
 using recipe::ParseYaml;
 using recipe::Place;
+using recipe::ReadTextFile;
 using recipe::RecipeMistake;
 using recipe::RecipeReader;
+using recipe::ShowPlace;
+using recipe::ThrowMistakes;
 using recipe::YamlNode;
-
-std::string ShowPlace(const Place& place, const std::vector<std::string>& sources) {
-  const std::string& name = sources.at(place.source);
-  if (place.line == 0) return name;
-  return name + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
-}
-
-[[noreturn]] void Throw(std::vector<RecipeMistake> mistakes,
-                        const std::vector<std::string>& sources) {
-  std::stable_sort(mistakes.begin(), mistakes.end(),
-                   [](const auto& a, const auto& b) { return a.place < b.place; });
-  std::vector<std::string> lines;
-  for (const RecipeMistake& mistake : mistakes) {
-    std::string line = ShowPlace(mistake.place, sources) + ": ";
-    if (!mistake.key.empty()) line += mistake.key + ": ";
-    line += mistake.message;
-    // Keys and --set can hold anything; a line stays one.
-    line = Printable(line);
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    // One written thing read through two aliases is one mistake.
-    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
-  }
-  std::string text;
-  for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
-  throw ConfigError(text);
-}
 
 // A tree of maps that holds `value` at a.b.c.
 std::shared_ptr<const YamlNode> Nest(const std::string& dotted, const Place& place,
@@ -71,16 +46,6 @@ std::shared_ptr<const YamlNode> Nest(const std::string& dotted, const Place& pla
     if (dot == std::string::npos) return value;
     end = dot;
   }
-}
-
-// 0, or errno.
-int ReadFile(const std::string& path, std::string& text) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             &std::fclose);
-  if (!file) return errno;
-  char block[4096];
-  while (const size_t n = std::fread(block, 1, sizeof(block), file.get())) text.append(block, n);
-  return std::ferror(file.get()) ? errno : 0;
 }
 
 // A preset's family is no secret, and without files there is one to look for mistakes with.
@@ -150,7 +115,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
     if (value) layers.push_back({Nest(key, place, value), key == "model.preset"});
   }
   // What cannot be read may hold any key, so nothing can be said about the whole.
-  if (!readable) Throw(reader.mistakes(), sources);
+  if (!readable) ThrowMistakes(reader.mistakes(), sources);
   // A preset replaces the fields of earlier layers; all overrides count as beside it.
   std::stable_partition(layers.begin() + files_end, layers.end(),
                         [](const Layer& layer) { return layer.is_preset; });
@@ -169,7 +134,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
   if (check) {
     for (const ShapeConflict& found : check(recipe)) AddMistake(reader, found.keys, found.message);
   }
-  if (!reader.mistakes().empty()) Throw(reader.mistakes(), sources);
+  if (!reader.mistakes().empty()) ThrowMistakes(reader.mistakes(), sources);
   for (const auto& [key, place] : reader.places()) {
     recipe.places[key] = ShowPlace(place, sources);
   }
@@ -182,7 +147,7 @@ Recipe LoadRecipe(const std::vector<std::string>& files, const std::vector<std::
   std::string unreadable;
   for (const std::string& file : files) {
     RecipeText text{file, ""};
-    if (const int error = ReadFile(file, text.text); error != 0) {
+    if (const int error = ReadTextFile(file, text.text); error != 0) {
       unreadable += (unreadable.empty() ? "" : "\n") + file + ": " + std::strerror(error);
     }
     texts.push_back(std::move(text));

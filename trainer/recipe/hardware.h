@@ -1,0 +1,27 @@
+// A machine as a file describes it (configs/hardware/): what `plan --hardware` fits a recipe into
+// where the machine at hand is another.
+#ifndef FSDP_TRAIN_TRAINER_RECIPE_HARDWARE_H_
+#define FSDP_TRAIN_TRAINER_RECIPE_HARDWARE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace fsdp {
+
+struct Hardware {
+  enum class Device { kCpu, kCuda };
+
+  std::string name;
+  Device device = Device::kCuda;
+  std::optional<int64_t> memory;       // Bytes that a program gets of one device.
+  std::optional<int64_t> outside;      // Of those, what contexts and libraries take of a rank.
+  std::optional<int64_t> host_memory;  // Bytes of a host, for all of its ranks.
+};
+
+// Throws ConfigError with a line for every mistake, as LoadRecipe does.
+Hardware ReadHardware(const std::string& path);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RECIPE_HARDWARE_H_

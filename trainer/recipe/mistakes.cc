@@ -1,0 +1,48 @@
+#include "trainer/recipe/mistakes.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "trainer/core/errors.h"
+#include "trainer/core/utf8.h"
+
+namespace fsdp::recipe {
+
+std::string ShowPlace(const Place& place, const std::vector<std::string>& sources) {
+  const std::string& name = sources.at(place.source);
+  if (place.line == 0) return name;
+  return name + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
+}
+
+void ThrowMistakes(std::vector<RecipeMistake> mistakes, const std::vector<std::string>& sources) {
+  std::stable_sort(mistakes.begin(), mistakes.end(),
+                   [](const auto& a, const auto& b) { return a.place < b.place; });
+  std::vector<std::string> lines;
+  for (const RecipeMistake& mistake : mistakes) {
+    std::string line = ShowPlace(mistake.place, sources) + ": ";
+    if (!mistake.key.empty()) line += mistake.key + ": ";
+    line += mistake.message;
+    // Keys and --set can hold anything; a line stays one.
+    line = Printable(line);
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    // One written thing read through two aliases is one mistake.
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+  }
+  std::string text;
+  for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
+  throw ConfigError(text);
+}
+
+int ReadTextFile(const std::string& path, std::string& text) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (!file) return errno;
+  char block[4096];
+  while (const size_t n = std::fread(block, 1, sizeof(block), file.get())) text.append(block, n);
+  return std::ferror(file.get()) ? errno : 0;
+}
+
+}  // namespace fsdp::recipe

@@ -1,0 +1,24 @@
+// Mistakes of YAML texts, for people: every one of them in one exception, each with its place.
+#ifndef FSDP_TRAIN_TRAINER_RECIPE_MISTAKES_H_
+#define FSDP_TRAIN_TRAINER_RECIPE_MISTAKES_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/recipe/yaml_tree.h"
+
+namespace fsdp::recipe {
+
+// "file:line:column", or the source alone where it has no lines. `sources` by Place::source.
+std::string ShowPlace(const Place& place, const std::vector<std::string>& sources);
+
+// ConfigError with a line for each, in the order of places.
+[[noreturn]] void ThrowMistakes(std::vector<RecipeMistake> mistakes,
+                                const std::vector<std::string>& sources);
+
+// Appends the file's contents to `text`. 0, or errno.
+int ReadTextFile(const std::string& path, std::string& text);
+
+}  // namespace fsdp::recipe
+
+#endif  // FSDP_TRAIN_TRAINER_RECIPE_MISTAKES_H_
