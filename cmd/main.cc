@@ -32,6 +32,7 @@
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/recipe/hardware.h"
 
 namespace fsdp {
 namespace {
@@ -75,7 +76,7 @@ struct TrainingFlags {
 void AddTrainingFlags(CLI::App& app, TrainingFlags& flags) {
   AddRecipeFlags(app, flags.recipe);
   app.add_option("--device", flags.device, "The same as --set run.device=...")
-      ->type_name("auto|cpu|sim");
+      ->type_name("auto|cpu|cuda|sim");
   app.add_flag("--dry-run", flags.dry_run, "All checks and the plan, but no device memory");
 }
 
@@ -168,6 +169,7 @@ int Main(int argc, char** argv) {
   RecipeFlags plan_flags;
   int plan_world = 1;
   std::optional<int> plan_local_world;
+  std::string plan_hardware;
   bool plan_json = false;
   CLI::App* const plan_command = app.add_subcommand(
       "plan", "Show what a recipe takes of memory and links, without running it");
@@ -179,6 +181,12 @@ int Main(int argc, char** argv) {
       ->add_option("--local-world-size", plan_local_world,
                    "Of which so many share a host like this one: a divisor; all of them without it")
       ->check(CLI::Range(1, 1 << 20));
+  plan_command
+      ->add_option(
+          "--hardware", plan_hardware,
+          "A file that describes the ranks' machine, one of configs/hardware for instance; "
+          "this one without it")
+      ->type_name("FILE");
   plan_command->add_flag("--json", plan_json, "One JSON object");
 
   app.add_subcommand("models", "List the presets with their numbers of parameters")
@@ -206,7 +214,9 @@ int Main(int argc, char** argv) {
         throw ConfigError("--local-world-size: " + std::to_string(local_world) +
                           " does not divide --world-size " + std::to_string(plan_world));
       }
-      code = PlanProcess(LoadRecipe(plan_flags), plan_world, local_world, plan_json);
+      std::optional<Hardware> hardware;
+      if (!plan_hardware.empty()) hardware = ReadHardware(plan_hardware);
+      code = PlanProcess(LoadRecipe(plan_flags), plan_world, local_world, hardware, plan_json);
     }
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);  // Prints to stdout.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "tests/e2e/run_binary.h"
 
@@ -303,6 +304,28 @@ TEST(Plan, OfSeveralHosts) {
   const Outcome text =
       Call({"plan", "--config", job.recipe(), "--world-size", "4", "--local-world-size", "2"});
   EXPECT_NE(text.out.find("memory of each of 4 ranks, 2 to a host"), std::string::npos) << text.out;
+}
+
+// A GPU's plan needs no GPU; a run on one does.
+TEST(Plan, OfADescribedMachine) {
+  Job job;
+  const std::string file = job.recipe() + ".hardware.yaml";
+  std::ofstream(file) << "{name: a GPU, memory: 1000000000}";
+  const Outcome fits =
+      Call({"plan", "--config", job.recipe(), "--world-size", "1", "--hardware", file, "--json"});
+  EXPECT_EQ(fits.code, 0) << fits.err;
+  EXPECT_EQ(Json::parse(fits.out)["device"], "cuda");
+  std::ofstream(file) << "{name: a GPU, memory: 1000}";
+  const Outcome small =
+      Call({"plan", "--config", job.recipe(), "--world-size", "1", "--hardware", file});
+  EXPECT_EQ(small.code, 3);
+  EXPECT_NE(small.out.find("fits: no"), std::string::npos) << small.out;
+  std::ofstream(file) << "{name: a GPU, memory: all}";
+  EXPECT_EQ(Call({"plan", "--config", job.recipe(), "--world-size", "1", "--hardware", file}).code,
+            2);
+  const Outcome run = Call({"--config", job.recipe(), "--device", "cuda"});
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("was built without it"), std::string::npos) << run.err;
 }
 
 TEST(Plan, IsWhatARunTakes) {

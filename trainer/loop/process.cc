@@ -48,6 +48,26 @@ int SpinsFor(int local_world, int threads) {
   return local_world * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
 }
 
+// A described machine has the last word on what computes.
+PlanTarget TargetOf(const Recipe& recipe, const std::optional<Hardware>& hardware,
+                    int local_world) {
+  PlanTarget target;
+  const bool cuda = hardware ? hardware->device == Hardware::Device::kCuda
+                             : recipe.run.device == RunRecipe::Device::kCuda;
+  target.device = cuda ? DeviceType::kCuda : DeviceType::kCpu;
+  if (!hardware) return target;
+  target.outside = hardware->outside;
+  if (hardware->memory) {
+    target.room = {*hardware->memory - hardware->outside.value_or(0),
+                   "memory of " + hardware->name};
+  }
+  target.other_host = true;
+  if (hardware->host_memory) {
+    target.host = {*hardware->host_memory / local_world, "host_memory of " + hardware->name};
+  }
+  return target;
+}
+
 // Whether what reads our stdout has closed its end.
 bool ReaderGone() {
   pollfd out = {STDOUT_FILENO, POLLOUT, 0};
@@ -71,6 +91,11 @@ MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& enviro
 
 void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restarts) {
   CheckWorld(recipe, world, local_world);
+  if (recipe.run.device == RunRecipe::Device::kCuda) {
+    throw ConfigError(recipe.Mistake(
+        "run.device", "`cuda`, and this program was built without it: build it with --config=cuda, "
+                      "or set `auto` or `cpu`"));
+  }
   const ResumeRecipe::Kind resume = recipe.checkpoint.resume.kind;
   if (max_restarts > 0 && resume != ResumeRecipe::Kind::kAuto) {
     const bool none = resume == ResumeRecipe::Kind::kNone;
@@ -168,12 +193,14 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   }
 }
 
-ExitCode PlanProcess(const Recipe& recipe, int world, int local_world, bool json) {
+ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
+                     const std::optional<Hardware>& hardware, bool json) {
   CheckWorld(recipe, world, local_world);
   const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
   const SessionOptions options = SessionOptionsFor(
       recipe, HostPlacement::InOrder(world, local_world), ThreadsFor(recipe, local_world));
-  const RunPlan plan = PlanRun(*model, options, world, local_world);
+  const PlanTarget target = TargetOf(recipe, hardware, local_world);
+  const RunPlan plan = PlanRun(*model, options, world, local_world, target);
   std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
 }

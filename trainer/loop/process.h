@@ -2,10 +2,12 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -22,9 +24,10 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 // ConfigError, CheckpointError.
 void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts);
 
-// `fsdp-train plan`: prints it, for hosts of `local_world` ranks like this one. kMemory where it
-// does not fit.
-ExitCode PlanProcess(const Recipe& recipe, int world, int local_world, bool json);
+// `fsdp-train plan`: prints it, for hosts of `local_world` ranks like this one, or like `hardware`.
+// kMemory where it does not fit.
+ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
+                     const std::optional<Hardware>& hardware, bool json);
 
 }  // namespace fsdp
 

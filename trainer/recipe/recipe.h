@@ -25,7 +25,7 @@
 namespace fsdp {
 
 struct RunRecipe {
-  enum class Device { kAuto, kCpu, kSim };
+  enum class Device { kAuto, kCpu, kCuda, kSim };
   static constexpr int64_t kMaxThreads = 4096;  // More than any host has cores.
 
   std::string name = "run";
@@ -263,7 +263,7 @@ struct Recipe {
 
 // The names that recipes use, in the enumerators' order.
 constexpr auto NamesOf(RunRecipe::Device) {
-  return std::to_array<std::string_view>({"auto", "cpu", "sim"});
+  return std::to_array<std::string_view>({"auto", "cpu", "cuda", "sim"});
 }
 constexpr auto NamesOf(ModelRecipe::Family) { return kFamilies; }
 constexpr auto NamesOf(SourceRecipe::Source) {

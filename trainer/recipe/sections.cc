@@ -33,8 +33,9 @@ Type<RunRecipe> RunType() {
       Key("name", &R::name, Text(), "Names the run; no slashes."),
       Key("dir", &R::dir, Nullable(Text()), "The run directory. null: runs/ and the name."),
       Key("seed", &R::seed, Integer(0, kAnyInteger), "Of initial weights and data order."),
-      Key("device", &R::device, OneOf<R::Device>(Later({"cuda"})),
-          "What computes. auto: the best there is. sim: a simulated rank, without tensor data."),
+      Key("device", &R::device, OneOf<R::Device>(),
+          "What computes. auto: a GPU if there is one that can be used, and the CPU otherwise. "
+          "cuda: a GPU, or an error. sim: a simulated rank, without tensor data."),
       Key("threads", &R::threads, Integer(0, R::kMaxThreads),
           "CPU compute threads of a rank. 0: the cores of the host, divided by its ranks."),
       Key("deterministic", &R::deterministic, Boolean(),

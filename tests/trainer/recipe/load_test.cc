@@ -197,8 +197,6 @@ INSTANTIATE_TEST_SUITE_P(
         {"PathForName", "run: {name: a/b}",
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
         // What is known and not in this version.
-        {"LaterDevice", "run: {device: cuda}",
-         "r.yaml:3:15: run.device: `cuda`: not in this version (want `auto`, `cpu` or `sim`)"},
         {"LaterLimiter", "fsdp: {limiter: host}",
          "r.yaml:3:17: fsdp.limiter: `host`: not in this version (want `device`)"},
         {"LaterBuffers", "fsdp: {buffers: caching}",
