@@ -1,0 +1,114 @@
+"""CUDA in the build: .cu files are compiled under --config=cuda, and by nothing else."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+def if_cuda(when, otherwise = []):
+    """`when` under --config=cuda, `otherwise` in every other build."""
+    return select({
+        "//tools/cuda:with_cuda": when,
+        "//conditions:default": otherwise,
+    })
+
+def _flag_impl(ctx):
+    return _ValueInfo(value = ctx.build_setting_value)
+
+_ValueInfo = provider(fields = ["value"])
+
+bool_setting = rule(implementation = _flag_impl, build_setting = config.bool(flag = True))
+list_setting = rule(implementation = _flag_impl, build_setting = config.string_list(flag = True))
+
+_ToolkitInfo = provider(fields = {
+    "home": "where it is, a path of this machine",
+    "nvcc": "a File: another compiler compiles anew",
+    "version": "13.0",
+})
+
+def _cuda_toolkit_impl(ctx):
+    return _ToolkitInfo(home = ctx.attr.home, nvcc = ctx.file.nvcc, version = ctx.attr.version)
+
+cuda_toolkit = rule(
+    implementation = _cuda_toolkit_impl,
+    attrs = {
+        "home": attr.string(mandatory = True),
+        "nvcc": attr.label(mandatory = True, allow_single_file = True),
+        "version": attr.string(mandatory = True),
+    },
+)
+
+def _gencode(arch):
+    """sm_X: machine code for X. compute_X: PTX, which a driver compiles for later GPUs."""
+    return "-gencode=arch=%s,code=%s" % (arch.replace("sm_", "compute_"), arch)
+
+def _cuda_library_impl(ctx):
+    cc_toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = cc_toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    toolkit = ctx.attr._toolkit[_ToolkitInfo]
+    deps = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    headers = deps.compilation_context
+
+    # The host's half is compiled as every other source is; sub-normal results become 0 on the GPU.
+    args = ctx.actions.args()
+    args.add_all(["-std=c++20", "-O3", "-ftz=true", "-lineinfo"])
+    args.add_all(["--Werror", "all-warnings", "--diag-suppress", "554"])
+    args.add_all([_gencode(arch) for arch in ctx.attr._archs[_ValueInfo].value])
+    args.add("-ccbin", cc_toolchain.compiler_executable)
+    args.add_all(["-fPIC"] + ctx.fragments.cpp.copts, format_each = "-Xcompiler=%s")
+    args.add_all(headers.quote_includes, before_each = "-I")
+    args.add_all(headers.includes, before_each = "-I")
+    args.add_all(headers.defines, before_each = "-D")
+    object = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, ctx.file.src.basename))
+    ctx.actions.run(
+        executable = toolkit.home + "/bin/nvcc",
+        arguments = [args, "-c", ctx.file.src.path, "-o", object.path],
+        inputs = depset(
+            [ctx.file.src, toolkit.nvcc] + ctx.files.hdrs,
+            transitive = [headers.headers, cc_toolchain.all_files],
+        ),
+        outputs = [object],
+        env = {"PATH": toolkit.home + "/bin:/usr/bin:/bin"},
+        mnemonic = "CudaCompile",
+        progress_message = "Compiling %s" % ctx.file.src.short_path,
+    )
+
+    # Always linked: the functions are weak, and a weak name alone takes nothing out of an archive.
+    linking, _ = cc_common.create_linking_context_from_compilation_outputs(
+        actions = ctx.actions,
+        name = ctx.label.name,
+        feature_configuration = features,
+        cc_toolchain = cc_toolchain,
+        compilation_outputs = cc_common.create_compilation_outputs(
+            objects = depset([object]),
+            pic_objects = depset([object]),
+        ),
+        linking_contexts = [
+            deps.linking_context,
+            ctx.attr._cudart[CcInfo].linking_context,
+        ],
+        alwayslink = True,
+        disallow_dynamic_library = True,
+    )
+    return [
+        DefaultInfo(files = depset([object])),
+        CcInfo(compilation_context = headers, linking_context = linking),
+    ]
+
+# One .cu file and the headers beside it, to be depended on like a cc_library.
+cuda_library = rule(
+    implementation = _cuda_library_impl,
+    attrs = {
+        "src": attr.label(mandatory = True, allow_single_file = [".cu"]),
+        "hdrs": attr.label_list(allow_files = [".h"]),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "_archs": attr.label(default = "//tools/cuda:archs"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_cudart": attr.label(default = "//tools/cuda:cudart"),
+        "_toolkit": attr.label(default = "//tools/cuda:toolkit"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
