@@ -1,23 +1,69 @@
-"""One op is one library: x.h (contract), x.cc (checks, enqueues), cpu/x_cpu.cc (kernels)."""
+"""One op is one library: x.h (contract), x.cc (checks, enqueues), cpu/x_cpu.cc and cuda/x_cuda.cu
+(kernels)."""
 
-def op_library(name, deps = [], **kwargs):
+load("//tools/cuda:defs.bzl", "cuda_library", "if_cuda")
+
+def op_library(name, deps = [], cuda_deps = [], **kwargs):
     """A target named after the op's header.
 
     Args:
-      name: the op; its kernels may be declared in a private header, cpu/<name>_cpu.h.
+      name: the op; its kernels may be declared in a private header, cpu/<name>_cpu.h. Those for CUDA
+        are what cuda/<name>_cuda.h and .cu hold, where they are there: see cuda_kernels().
       deps: what it needs beyond the runtime and the argument checks.
+      cuda_deps: what cuda/<name>_cuda.cu and its header include beyond cuda/launch.h and its own.
       **kwargs: passed on to cc_library.
     """
+    cuda = []
+    if native.glob(["cuda/%s_cuda.cu" % name]):
+        cuda_kernels(name = name + "_cuda", deps = cuda_deps)
+        cuda = [":%s_cuda" % name]
     native.cc_library(
         name = name,
         srcs = [name + ".cc", "cpu/%s_cpu.cc" % name] + native.glob(["cpu/%s_cpu.h" % name]),
         hdrs = [name + ".h"],
-        deps = depset(deps + [
+        deps = depset(deps + cuda + [
             "//trainer/core:view",
             "//trainer/ops:arguments",
             "//trainer/runtime",
         ]).to_list(),
         **kwargs
+    )
+
+def cuda_kernels(name, file = None, deps = []):
+    """cuda/<file>.cu behind cuda/<file>.h: compiled by nvcc under --config=cuda, and by nobody else.
+
+    <name>: the header, and under --config=cuda what it declares; elsewhere its functions, which are
+    weak, are null. <name>_nvcc: the object file. <name>_source: the .cu as a text to include, for
+    the emulator.
+
+    Args:
+      name: of the target.
+      file: if not the same.
+      deps: what both files include beyond cuda/launch.h; of other kernels the <name> above.
+    """
+    header = "cuda/%s.h" % (file or name)
+    source = "cuda/%s.cu" % (file or name)
+    deps = deps + ["//trainer/ops:cuda_launch"]
+    native.cc_library(
+        name = name,
+        hdrs = [header],
+        visibility = ["//tests:__subpackages__"],
+        deps = deps + if_cuda([":%s_nvcc" % name]),
+    )
+    cuda_library(
+        name = name + "_nvcc",
+        src = source,
+        hdrs = [header],
+        tags = ["manual"],
+        visibility = ["//tests:__subpackages__"],
+        deps = deps,
+    )
+    native.cc_library(
+        name = name + "_source",
+        hdrs = [header],
+        textual_hdrs = [source],
+        visibility = ["//tests:__subpackages__"],
+        deps = deps,
     )
 
 def kernel_library(name, deps = [], copts = [], **kwargs):
