@@ -51,26 +51,32 @@ def _cuda_library_impl(ctx):
     deps = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
     headers = deps.compilation_context
 
-    # The host's half is compiled as every other source is; sub-normal results become 0 on the GPU.
+    # The host's half is compiled as every other source is; subnormal floats are 0 on the GPU. The
+    # seed stands for random numbers in names: the same code is to give the same object. Line tables
+    # hold sizes and times of sources, so they are there for profilers alone.
     args = ctx.actions.args()
-    args.add_all(["-std=c++20", "-O3", "-ftz=true", "-lineinfo"])
+    args.add_all(["-std=c++20", "-O3", "-ftz=true"])
     args.add_all(["--Werror", "all-warnings", "--diag-suppress", "554"])
+    if ctx.attr._line_tables[_ValueInfo].value:
+        args.add("-lineinfo")
     args.add_all([_gencode(arch) for arch in ctx.attr._archs[_ValueInfo].value])
+    args.add("--frandom-seed", ctx.file.src)
     args.add("-ccbin", cc_toolchain.compiler_executable)
     args.add_all(["-fPIC"] + ctx.fragments.cpp.copts, format_each = "-Xcompiler=%s")
     args.add_all(headers.quote_includes, before_each = "-I")
     args.add_all(headers.includes, before_each = "-I")
     args.add_all(headers.defines, before_each = "-D")
-    object = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, ctx.file.src.basename))
+    output = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, ctx.file.src.basename))
     ctx.actions.run(
         executable = toolkit.home + "/bin/nvcc",
-        arguments = [args, "-c", ctx.file.src.path, "-o", object.path],
+        arguments = [args, "-c", ctx.file.src.path, "-o", output.path],
         inputs = depset(
             [ctx.file.src, toolkit.nvcc] + ctx.files.hdrs,
             transitive = [headers.headers, cc_toolchain.all_files],
         ),
-        outputs = [object],
-        env = {"PATH": toolkit.home + "/bin:/usr/bin:/bin"},
+        outputs = [output],
+        # Line tables name files from here, as gcc's do, and not from where the sandbox was.
+        env = {"PATH": toolkit.home + "/bin:/usr/bin:/bin", "PWD": "/proc/self/cwd"},
         mnemonic = "CudaCompile",
         progress_message = "Compiling %s" % ctx.file.src.short_path,
     )
@@ -82,8 +88,8 @@ def _cuda_library_impl(ctx):
         feature_configuration = features,
         cc_toolchain = cc_toolchain,
         compilation_outputs = cc_common.create_compilation_outputs(
-            objects = depset([object]),
-            pic_objects = depset([object]),
+            objects = depset([output]),
+            pic_objects = depset([output]),
         ),
         linking_contexts = [
             deps.linking_context,
@@ -93,7 +99,7 @@ def _cuda_library_impl(ctx):
         disallow_dynamic_library = True,
     )
     return [
-        DefaultInfo(files = depset([object])),
+        DefaultInfo(files = depset([output])),
         CcInfo(compilation_context = headers, linking_context = linking),
     ]
 
@@ -107,6 +113,7 @@ cuda_library = rule(
         "_archs": attr.label(default = "//tools/cuda:archs"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
         "_cudart": attr.label(default = "//tools/cuda:cudart"),
+        "_line_tables": attr.label(default = "//tools/cuda:line_tables"),
         "_toolkit": attr.label(default = "//tools/cuda:toolkit"),
     },
     fragments = ["cpp"],
