@@ -60,7 +60,8 @@ void PrintDevices() {
 
 std::string Version() {
   return "fsdp-train " + std::string(BuildVersion()) + " (" + std::string(BuildGitHash()) + ", " +
-         std::string(BuildCompiler()) + ")";
+         std::string(BuildCompiler()) + (BuildCuda().empty() ? "" : ", ") +
+         std::string(BuildCuda()) + ")";
 }
 
 // What `fsdp-train` takes without a sub-command, and `launch` after its `--`.

@@ -41,7 +41,7 @@ def _cuda_configure_impl(context):
         error = "there is no nvcc in %s/bin: %s" % (home, _CURE)
     else:
         said = context.execute([nvcc, "--version"]).stdout
-        version = said.partition(", release ")[2].partition(",")[0]
+        version = said.partition(", V")[2].partition("\n")[0]
         if not version or int(version.partition(".")[0]) < 13:
             error = "the nvcc in %s/bin is of CUDA %s: %s" % (home, version or "?", _CURE)
     if error:

@@ -20,7 +20,7 @@ list_setting = rule(implementation = _flag_impl, build_setting = config.string_l
 _ToolkitInfo = provider(fields = {
     "home": "where it is, a path of this machine",
     "nvcc": "a File: another compiler compiles anew",
-    "version": "13.0",
+    "version": "13.0.88",
 })
 
 def _cuda_toolkit_impl(ctx):
@@ -118,4 +118,22 @@ cuda_library = rule(
     },
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
+
+def _cuda_description_impl(ctx):
+    text = ""
+    if ctx.attr.toolkit:
+        archs = ctx.attr._archs[_ValueInfo].value
+        text = "CUDA %s: %s" % (ctx.attr.toolkit[_ToolkitInfo].version, " ".join(archs))
+    header = ctx.actions.declare_file(ctx.label.name + ".h")
+    ctx.actions.write(header, "inline constexpr char kCuda[] = \"%s\";\n" % text)
+    return DefaultInfo(files = depset([header]))
+
+# A header with kCuda: "CUDA 13.0.88: sm_90a", or nothing where there is no toolkit.
+cuda_description = rule(
+    implementation = _cuda_description_impl,
+    attrs = {
+        "toolkit": attr.label(providers = [_ToolkitInfo]),
+        "_archs": attr.label(default = "//tools/cuda:archs"),
+    },
 )

@@ -159,6 +159,7 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
   p.compiler = BuildCompiler();
   p.device = "cpu";
   p.libraries = {CLibrary(), {"kernels", IsaName()}};
+  if (!BuildCuda().empty()) p.libraries.emplace_back("cuda", BuildCuda());
   p.world_size = job_.world;
   p.threads = facts.threads;
   p.seed = facts.seed;

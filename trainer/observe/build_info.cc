@@ -1,5 +1,6 @@
 #include "trainer/observe/build_info.h"
 
+#include "trainer/observe/cuda_build.h"
 #include "trainer/observe/git_hash.h"
 
 namespace fsdp {
@@ -15,5 +16,7 @@ std::string_view BuildCompiler() {
   return "gcc " __VERSION__;
 #endif
 }
+
+std::string_view BuildCuda() { return kCuda; }
 
 }  // namespace fsdp

@@ -16,6 +16,7 @@ TEST(BuildInfo, SaysWhichBuildThisIs) {
   EXPECT_TRUE(Matches(BuildVersion(), R"(\d+\.\d+\.\d+)")) << BuildVersion();
   EXPECT_TRUE(Matches(BuildGitHash(), "[0-9a-f]{40}(-dirty)?|unknown")) << BuildGitHash();
   EXPECT_TRUE(Matches(BuildCompiler(), R"((gcc|clang) \d+\..*)")) << BuildCompiler();
+  EXPECT_TRUE(Matches(BuildCuda(), R"((CUDA [\d.]+:( (sm|compute)_\d+a?)+)?)")) << BuildCuda();
 }
 
 }  // namespace
