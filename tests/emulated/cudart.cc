@@ -1,0 +1,486 @@
+#include "tests/emulated/cudart.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "trainer/runtime/futex.h"
+#include "trainer/runtime/memory.h"
+#include "trainer/runtime/thread_pool.h"
+
+namespace {
+
+using fsdp::HostAddress;
+
+struct Machine {
+  std::mutex mutex;  // Guards what follows, down to the atomics.
+  fsdp::EmulatedGpus gpus;
+  std::map<std::string, int64_t> calls;
+  std::map<std::string, std::pair<int64_t, cudaError_t>> failing;  // By which call, counted so.
+  std::map<void*, std::pair<void*, size_t>> allocations;           // Address: block and bytes.
+  size_t allocated = 0;
+  std::atomic<cudaError_t> fault{cudaSuccess};  // Once there is one, what every call returns.
+};
+
+Machine& TheMachine() {
+  static auto* const machine = new Machine;  // Streams' threads may outlive main().
+  return *machine;
+}
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t Return(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+// Every call of a function begins so, and ends where this is an error.
+cudaError_t Begin(const char* function) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  const int64_t call = ++machine.calls[function];
+  if (const auto at = machine.failing.find(function);
+      at != machine.failing.end() && at->second.first == call) {
+    return Return(at->second.second);
+  }
+  return Return(machine.fault.load());
+}
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool Faulted() { return TheMachine().fault.load() != cudaSuccess; }
+
+// One recording of an event. One that was never recorded has passed.
+struct Mark {
+  std::atomic<uint32_t> passed{0};
+  double time = 0;
+
+  void Pass() {
+    time = Now();
+    passed.store(1, std::memory_order_release);
+    fsdp::WakeAll(passed);
+  }
+};
+
+}  // namespace
+
+struct CUevent_st {
+  std::mutex mutex;
+  std::shared_ptr<Mark> mark;
+
+  std::shared_ptr<Mark> Get() {
+    std::lock_guard lock(mutex);
+    return mark;
+  }
+};
+
+struct CUstream_st {
+  explicit CUstream_st(int p) : priority(p) {}
+  ~CUstream_st() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    thread.join();
+  }
+
+  // `always`: even after a fault.
+  void Push(std::function<void()> work, bool always = false) {
+    {
+      std::lock_guard lock(mutex);
+      queue.emplace_back(std::move(work), always);
+      ++pending;
+    }
+    wake.notify_one();
+  }
+
+  void Work() {
+    fsdp::FlushSubnormals();
+    for (;;) {
+      std::pair<std::function<void()>, bool> item;
+      {
+        std::unique_lock lock(mutex);
+        wake.wait(lock, [&] { return stop || !queue.empty(); });
+        if (queue.empty()) return;
+        item = std::move(queue.front());
+        queue.pop_front();
+      }
+      if (item.second || !Faulted()) {
+        try {
+          item.first();
+        } catch (const fsdp::EmulatedFault& fault) {
+          TheMachine().fault = fault.error;
+        } catch (const std::exception& error) {
+          std::fprintf(stderr, "a kernel failed: %s\n", error.what());
+          TheMachine().fault = cudaErrorLaunchFailure;
+        }
+      }
+      item.first = nullptr;  // What it holds is gone before anybody hears that it is done.
+      pending.fetch_sub(1);
+    }
+  }
+
+  const int priority;
+  std::mutex mutex;  // Guards queue and stop.
+  std::condition_variable wake;
+  std::deque<std::pair<std::function<void()>, bool>> queue;
+  bool stop = false;
+  std::atomic<int64_t> pending{0};
+  std::thread thread{[this] { Work(); }};  // Last: it uses all of the above.
+};
+
+namespace {
+
+cudaError_t Push(cudaStream_t stream, std::function<void()> work) {
+  if (stream == nullptr) {
+    work();
+  } else {
+    stream->Push(std::move(work));
+  }
+  return cudaSuccess;
+}
+
+// The driver's functions, CUresult as int.
+int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned) {
+  if (const cudaError_t error = Begin("cuStreamWaitValue32"); error) return error;
+  return Push(stream, [=] {
+    const std::atomic_ref word(*reinterpret_cast<uint32_t*>(address));
+    const auto there = [&] {
+      return static_cast<int32_t>(word.load(std::memory_order_acquire) - value) >= 0;
+    };
+    for (int i = 0; i < 100 && !there(); ++i) std::this_thread::yield();
+    while (!there() && !Faulted()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(TheMachine().gpus.poll_us));
+    }
+  });
+}
+
+int StreamWriteValue32(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned) {
+  if (const cudaError_t error = Begin("cuStreamWriteValue32"); error) return error;
+  return Push(stream, [=] {
+    std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).store(value, std::memory_order_release);
+  });
+}
+
+}  // namespace
+
+namespace fsdp {
+
+cudaError_t LaunchOnEmulatedStream(cudaStream_t stream, std::function<void()> kernel) {
+  if (const cudaError_t error = Begin("cudaLaunchKernelExC"); error) return error;
+  return Push(stream, std::move(kernel));
+}
+
+void ResetEmulatedGpus(const EmulatedGpus& gpus) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  machine.gpus = gpus;
+  machine.failing.clear();
+  machine.fault = cudaSuccess;
+  last_error = cudaSuccess;
+}
+
+void FailEmulatedCall(const std::string& function, int n, cudaError_t error) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  machine.failing[function] = {machine.calls[function] + n, error};
+}
+
+int64_t EmulatedCalls(const std::string& function) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  return machine.calls[function];
+}
+
+}  // namespace fsdp
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorLaunchOutOfResources:
+      return "cudaErrorLaunchOutOfResources";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
+  }
+  return "cudaErrorUnknown";
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    default:
+      return cudaGetErrorName(error);
+  }
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = cudaPeekAtLastError();
+  last_error = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError() {
+  const cudaError_t fault = TheMachine().fault;
+  return fault ? fault : last_error;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  std::lock_guard lock(TheMachine().mutex);
+  *version = TheMachine().gpus.driver;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* status) {
+  if (const cudaError_t error = Begin("cudaGetDriverEntryPointByVersion"); error) return error;
+  *function = nullptr;
+  const std::string name = symbol;
+  if (name == "cuStreamWaitValue32") *function = reinterpret_cast<void*>(&StreamWaitValue32);
+  if (name == "cuStreamWriteValue32") *function = reinterpret_cast<void*>(&StreamWriteValue32);
+  *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (const cudaError_t error = Begin("cudaGetDeviceCount"); error) return error;
+  std::lock_guard lock(TheMachine().mutex);
+  const fsdp::EmulatedGpus& gpus = TheMachine().gpus;
+  *count = 0;
+  if (gpus.driver == 0) return Return(cudaErrorInsufficientDriver);
+  if (gpus.count == 0) return Return(cudaErrorNoDevice);
+  *count = gpus.count;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (const cudaError_t error = Begin("cudaGetDeviceProperties"); error) return error;
+  std::lock_guard lock(TheMachine().mutex);
+  const fsdp::EmulatedGpus& gpus = TheMachine().gpus;
+  if (device < 0 || device >= gpus.count) return Return(cudaErrorInvalidDevice);
+  *properties = {};
+  std::snprintf(properties->name, sizeof(properties->name), "Emulated GPU");
+  properties->totalGlobalMem = gpus.bytes;
+  properties->major = gpus.major;
+  properties->minor = gpus.minor;
+  properties->multiProcessorCount = 4;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  if (const cudaError_t error = Begin("cudaSetDevice"); error) return error;
+  std::lock_guard lock(TheMachine().mutex);
+  const bool there = device >= 0 && device < TheMachine().gpus.count;
+  return there ? cudaSuccess : Return(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  if (const cudaError_t error = Begin("cudaMemGetInfo"); error) return error;
+  std::lock_guard lock(TheMachine().mutex);
+  *total = TheMachine().gpus.bytes;
+  *free = *total - TheMachine().allocated;
+  return cudaSuccess;
+}
+
+// As a GPU's: what is small begins at a multiple of 512 bytes, not of a page.
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (const cudaError_t error = Begin("cudaMalloc"); error) return error;
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  const size_t total = machine.gpus.bytes;
+  if (bytes > total - machine.allocated) return Return(cudaErrorMemoryAllocation);
+  const size_t offset = bytes < size_t{2} << 20 ? 512 : 0;
+  void* block = nullptr;
+  if (posix_memalign(&block, 4096, bytes + offset) != 0) return Return(cudaErrorMemoryAllocation);
+  *data =
+      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(block) + offset) | fsdp::kDeviceAddress);
+  machine.allocated += bytes;
+  machine.allocations[*data] = {block, bytes};
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* data) {
+  if (const cudaError_t error = Begin("cudaFree"); error) return error;
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  const auto at = machine.allocations.find(data);
+  if (at == machine.allocations.end()) return Return(cudaErrorInvalidValue);
+  std::free(at->second.first);
+  machine.allocated -= at->second.second;
+  machine.allocations.erase(at);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  if (const cudaError_t error = Begin("cudaHostAlloc"); error) return error;
+  return posix_memalign(data, 4096, bytes) == 0 ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFreeHost(void* data) {
+  if (const cudaError_t error = Begin("cudaFreeHost"); error) return error;
+  std::free(data);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  if (const cudaError_t error = Begin("cudaMemcpyAsync"); error) return error;
+  return Push(stream, [=] {
+    std::memmove(HostAddress(static_cast<std::byte*>(to)),
+                 HostAddress(static_cast<const std::byte*>(from)), bytes);
+  });
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  if (const cudaError_t error = Begin("cudaMemcpy2DAsync"); error) return error;
+  if (width > to_pitch || width > from_pitch) return Return(cudaErrorInvalidValue);
+  return Push(stream, [=] {
+    std::byte* const out = HostAddress(static_cast<std::byte*>(to));
+    const std::byte* const in = HostAddress(static_cast<const std::byte*>(from));
+    for (size_t row = 0; row < height; ++row) {
+      std::memmove(out + row * to_pitch, in + row * from_pitch, width);
+    }
+  });
+}
+
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error = Begin("cudaMemsetAsync"); error) return error;
+  return Push(stream,
+              [=] { std::memset(HostAddress(static_cast<std::byte*>(data)), value, bytes); });
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (const cudaError_t error = Begin("cudaDeviceGetStreamPriorityRange"); error) return error;
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  if (const cudaError_t error = Begin("cudaStreamCreateWithPriority"); error) return error;
+  *stream = new CUstream_st(std::clamp(priority, -5, 0));
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  if (const cudaError_t error = Begin("cudaStreamGetPriority"); error) return error;
+  *priority = stream->priority;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const cudaError_t error = Begin("cudaStreamDestroy");
+  delete stream;
+  return error;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (const cudaError_t error = Begin("cudaStreamQuery"); error) return error;
+  return stream->pending.load() == 0 ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t error = Begin("cudaStreamSynchronize"); error) return error;
+  const auto mark = std::make_shared<Mark>();
+  stream->Push([mark] { mark->Pass(); }, /*always=*/true);
+  fsdp::SleepWhile(mark->passed, 0);
+  return Return(TheMachine().fault);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (const cudaError_t error = Begin("cudaStreamWaitEvent"); error) return error;
+  return Push(stream, [mark = event->Get()] {
+    if (mark) fsdp::SleepWhile(mark->passed, 0);
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  if (const cudaError_t error = Begin("cudaEventCreateWithFlags"); error) return error;
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const cudaError_t error = Begin("cudaEventDestroy");
+  delete event;
+  return error;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t error = Begin("cudaEventRecord"); error) return error;
+  const auto mark = std::make_shared<Mark>();
+  {
+    std::lock_guard lock(event->mutex);
+    event->mark = mark;
+  }
+  stream->Push([mark] { mark->Pass(); }, /*always=*/true);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const cudaError_t error = Begin("cudaEventQuery"); error) return error;
+  const auto mark = event->Get();
+  return mark && mark->passed.load(std::memory_order_acquire) == 0 ? cudaErrorNotReady
+                                                                   : cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const cudaError_t error = Begin("cudaEventSynchronize"); error) return error;
+  if (const auto mark = event->Get()) fsdp::SleepWhile(mark->passed, 0);
+  return Return(TheMachine().fault);
+}
+
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  if (const cudaError_t error = Begin("cudaEventElapsedTime"); error) return error;
+  const auto a = from->Get(), b = to->Get();
+  if (a == nullptr || b == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (!a->passed.load(std::memory_order_acquire) || !b->passed.load(std::memory_order_acquire)) {
+    return cudaErrorNotReady;
+  }
+  *ms = static_cast<float>((b->time - a->time) * 1e3);
+  return cudaSuccess;
+}

@@ -1,0 +1,41 @@
+// A CUDA runtime without CUDA: streams are threads that really run apart, device memory has
+// addresses that the host may not touch (kDeviceAddress), any call fails on demand. A fault of a
+// kernel is as final as on a GPU: all that is queued is dropped, every call returns it.
+#ifndef FSDP_TRAIN_TESTS_EMULATED_CUDART_H_
+#define FSDP_TRAIN_TESTS_EMULATED_CUDART_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace fsdp {
+
+// To be thrown by what runs on a stream.
+struct EmulatedFault {
+  cudaError_t error = cudaErrorIllegalAddress;
+};
+
+// Runs when all that is queued before is done, on the stream's thread: a kernel. Of the null
+// stream, at once. What cudaLaunchKernel would return.
+cudaError_t LaunchOnEmulatedStream(cudaStream_t stream, std::function<void()> kernel);
+
+struct EmulatedGpus {
+  int count = 1;
+  int major = 9, minor = 0;  // Compute capability.
+  int64_t bytes = int64_t{1} << 40;
+  int driver = 13000;  // cudaDriverGetVersion(): 0 without one.
+  // Streams' waits for a value take that long to see it.
+  int poll_us = 20;
+};
+// The machine from now on. Also undoes faults and FailEmulatedCall(). No stream may exist.
+void ResetEmulatedGpus(const EmulatedGpus& gpus = {});
+
+// The n-th call of the function from now on (1: the next) returns the error and does nothing.
+void FailEmulatedCall(const std::string& function, int n, cudaError_t error);
+int64_t EmulatedCalls(const std::string& function);  // Since the process began.
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TESTS_EMULATED_CUDART_H_
