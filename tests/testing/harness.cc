@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "tests/testing/test_device.h"
 #include "trainer/core/check.h"
 #include "trainer/runtime/sim/sim_device.h"
 
@@ -65,14 +66,14 @@ bool SameRanges(const std::vector<Range>& a, const std::vector<Range>& b) {
 }  // namespace
 
 void PrintTo(const OpTestCase& c, std::ostream* out) {
-  *out << "cpu" << c.threads << "_" << Name(c.dtype);
+  *out << DeviceUnderTest().Name(c.threads) << "_" << Name(c.dtype);
 }
 
 std::vector<OpTestCase> OpTestCases(const std::vector<DType>& supported) {
   std::vector<OpTestCase> cases;
   for (const DType dtype : supported) {
-    for (const int threads : {1, 2, 3}) {
-      cases.push_back({DeviceType::kCpu, threads, dtype, supported});
+    for (const int threads : DeviceUnderTest().Threads()) {
+      cases.push_back({DeviceUnderTest().type(), threads, dtype, supported});
     }
   }
   return cases;
@@ -90,8 +91,23 @@ class OpTest::Recorder final : public Stream {
   void DoWait(const EventPtr&) override { throw std::logic_error("an op waits for nothing"); }
 };
 
+// Of the type under test, for what is recorded and never run: the checker must not see it.
+class OpTest::NoDevice final : public Device {
+ public:
+  NoDevice() : Device(nullptr) {}
+  DeviceType type() const override { return DeviceUnderTest().type(); }
+  std::unique_ptr<Stream> CreateStream(std::string, int) override { return nullptr; }
+  double Now() const override { return 0; }
+  void StartTrace() override {}
+  std::vector<Span> TakeTrace() override { return {}; }
+
+ private:
+  std::byte* DoAllocate(int64_t, MemoryPlace) override { return nullptr; }
+  void DoFree(std::byte*, int64_t, MemoryPlace) noexcept override {}
+};
+
 OpTest::OpTest() : device_({.spin = false, .checker = std::make_shared<StreamChecker>()}) {
-  FSDP_CHECK(GetParam().device == DeviceType::kCpu);
+  FSDP_CHECK(GetParam().device == DeviceUnderTest().type());
 }
 
 OpTest::~OpTest() = default;
@@ -213,9 +229,9 @@ void OpTest::Run(const Call& call, int threads) {
     ~Restore() { test.ProtectAll(PROT_READ | PROT_WRITE); }
   } restore{*this};
   ProtectAll(PROT_NONE);
-  SimDevice sim_device;
-  CpuDevice unchecked;  // The recorder's operations never run: the checker must not see them.
-  Recorder sim(sim_device), recorder(unchecked);
+  SimDevice sim_device({}, nullptr, kernel_type());
+  NoDevice no_device;
+  Recorder sim(sim_device), recorder(no_device);
   call(sim);
   call(recorder);
 
@@ -240,18 +256,53 @@ void OpTest::Run(const Call& call, int threads) {
       EXPECT_GT(cost.bytes_read + cost.bytes_written, 0);
     }
     costs_.insert(costs_.end(), operation.costs.begin(), operation.costs.end());
+    RunOperation(*stream, operation);
+  }
+}
+
+std::vector<OpTest::Bytes> OpTest::AllBytes() const {
+  std::vector<Bytes> all;
+  for (const TestTensor& t : tensors_) {
+    const std::byte* data = HostAddress(t.buffer.data());
+    all.emplace_back(data, data + t.usable);
+  }
+  return all;
+}
+
+void OpTest::RunOperation(Stream& stream, const Operation& operation) {
+  const int orders = DeviceUnderTest().Orders();
+  if (orders > 1) ProtectAll(PROT_READ | PROT_WRITE);
+  const std::vector<Bytes> before = orders > 1 ? AllBytes() : std::vector<Bytes>();
+  std::vector<Bytes> first;
+  for (int order = 0; order < orders; ++order) {
+    Operation work = operation;
+    work.kernels = {.cpu = DeviceUnderTest().Kernel(operation.kernels, order)};
+    ASSERT_TRUE(work.kernels.cpu) << operation.name << " has no kernel for "
+                                  << Name(DeviceUnderTest().type());
+    if (order > 0) {
+      for (size_t i = 0; i < before.size(); ++i) {
+        std::copy(before[i].begin(), before[i].end(), HostAddress(tensors_[i].buffer.data()));
+      }
+    }
     ProtectFor(operation);
-    stream->Enqueue(operation);
-    stream->Synchronize();
+    stream.Enqueue(std::move(work));
+    stream.Synchronize();
+    if (orders == 1) return;
+    ProtectAll(PROT_READ | PROT_WRITE);
+    if (order == 0) {
+      first = AllBytes();
+    } else {
+      EXPECT_TRUE(AllBytes() == first) << operation.name << " leaves other bits in another order";
+    }
   }
 }
 
 std::string OpTest::Refusal(const Call& call) {
   std::string message;
   for (const bool simulated : {true, false}) {
-    SimDevice sim_device;
-    CpuDevice cpu_device;
-    Recorder recorder(simulated ? static_cast<Device&>(sim_device) : cpu_device);
+    SimDevice sim_device({}, nullptr, kernel_type());
+    NoDevice no_device;
+    Recorder recorder(simulated ? static_cast<Device&>(sim_device) : no_device);
     if (substitution_) substitution_->said.clear();
     try {
       call(recorder);
@@ -272,7 +323,7 @@ void OpTest::ExpectRefused(const Call& call, const std::string& message) {
 }
 
 void OpTest::ExpectDTypesRefused(const std::string& op, const Call& call) {
-  CpuDevice device;
+  NoDevice device;
   Recorder recorder(device);
   substitution_ = {-1, dtype()};
   EXPECT_NO_THROW(call(recorder)) << "with the dtypes that it wants";
@@ -295,12 +346,10 @@ void OpTest::ExpectDTypesRefused(const std::string& op, const Call& call) {
 }
 
 void OpTest::ExpectSameBits(const Call& call, const std::vector<View>& results) {
-  using Bytes = std::vector<std::byte>;
   const auto bytes = [](std::byte* data, int64_t n) {
     return Bytes(HostAddress(data), HostAddress(data) + n);
   };
-  std::vector<Bytes> before;
-  for (const TestTensor& t : tensors_) before.push_back(bytes(t.buffer.data(), t.usable));
+  const std::vector<Bytes> before = AllBytes();
   const auto run = [&](int threads) {
     for (size_t i = 0; i < before.size(); ++i) {
       std::copy(before[i].begin(), before[i].end(), HostAddress(tensors_[i].buffer.data()));

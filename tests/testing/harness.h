@@ -1,11 +1,13 @@
 // The fixture that every op's test stands on. It holds an op to its contract while the test looks
 // at the numbers:
-//   - Calling the op touches no tensor, on the cpu device (where the host runs ahead) and on sim
-//     (where there is no data): all of them are inaccessible until the kernel runs.
+//   - Calling the op touches no tensor, on the device under test (where the host runs ahead) and on
+//     sim (where there is no data): all of them are inaccessible until the kernel runs.
 //   - The kernel reads and writes only what the Operation declares: a tensor that is not in
 //     `reads` or `writes` is inaccessible while it runs, one in `reads` alone is read-only. Every
 //     tensor ends at an inaccessible page, so one element too far is caught as well.
-//   - cpu and sim get the same operations, with a name and a cost.
+//   - That device and sim get the same operations, with a name and a cost.
+// The device is what the program is linked with (test_device.h): the CPU, or the emulator of GPUs,
+// where every kernel runs in both orders and must leave the same bits.
 // A violation is a crash by SIGSEGV inside the op; harness_test shows each of them.
 #ifndef FSDP_TRAIN_TESTS_TESTING_HARNESS_H_
 #define FSDP_TRAIN_TESTS_TESTING_HARNESS_H_
@@ -37,7 +39,7 @@ struct OpTestCase {
   std::vector<DType> supported = {dtype};  // All of the suite's.
 };
 void PrintTo(const OpTestCase& c, std::ostream* out);  // "cpu2_fp32".
-// cpu with 1, 2 and 3 threads, with each dtype.
+// The device under test with each dtype; the CPU with 1, 2 and 3 threads.
 std::vector<OpTestCase> OpTestCases(const std::vector<DType>& supported);
 
 class OpTest : public ::testing::TestWithParam<OpTestCase> {
@@ -48,6 +50,8 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   ~OpTest() override;
 
   DType dtype() const { return GetParam().dtype; }
+  // Whose kernels run, and so whose workspaces they need.
+  DeviceType kernel_type() const { return GetParam().device; }
   // What a parameter may have beside activations of the dtype under test: that one, and fp32.
   std::vector<DType> WeightDTypes() const;
   // bf16, or fp16 where that is the one under test: what goes with it in no operand but gradients
@@ -85,7 +89,7 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   void ExpectDTypesRefused(const std::string& op, const Call& call);
 
   // From what the tensors hold now, the call leaves the same bits in `results` from run to run and
-  // for any number of threads: for ops that promise it.
+  // for any number of threads: for ops that promise it. On the emulator every Run() asks for that.
   void ExpectSameBits(const Call& call, const std::vector<View>& results);
 
   void Clear() { tensors_.clear(); }
@@ -96,6 +100,7 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
     int64_t usable;  // Bytes before that page.
   };
   class Recorder;
+  class NoDevice;
   // While ExpectDTypesRefused() calls: the operands made so far, each with the dtype that it says,
   // and which of them gets another.
   struct Substitution {
@@ -111,6 +116,10 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   View Allocate(const Shape& shape, DType dtype);
   void ProtectAll(int protection) const;
   void ProtectFor(const Operation& operation) const;
+  // On a stream of the CPU, in every order of the device under test.
+  void RunOperation(Stream& stream, const Operation& operation);
+  using Bytes = std::vector<std::byte>;
+  std::vector<Bytes> AllBytes() const;
 
   CpuDevice device_;
   std::deque<TestTensor> tensors_;

@@ -19,7 +19,8 @@ def op_library(name, deps = [], cuda_deps = [], **kwargs):
         cuda = [":%s_cuda" % name]
     native.cc_library(
         name = name,
-        srcs = [name + ".cc", "cpu/%s_cpu.cc" % name] + native.glob(["cpu/%s_cpu.h" % name]),
+        srcs = [name + ".cc", "cpu/%s_cpu.cc" % name] +
+               native.glob(["cpu/%s_cpu.h" % name, "cuda/%s_cuda.h" % name]),
         hdrs = [name + ".h"],
         deps = depset(deps + cuda + [
             "//trainer/core:view",
@@ -93,16 +94,54 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def op_test(name, deps = [], **kwargs):
-    """The test <name>_test of the op <name>, on the harness of tests/testing."""
-    native.cc_test(
-        name = name + "_test",
-        size = "small",
+def op_test(name, deps = [], emulated = False, kernels = None, **kwargs):
+    """The tests of the op <name>, on the harness of tests/testing, from the source <name>_test.cc.
+
+    <name>_test runs its CPU kernels, <name>_emulated_test its CUDA kernels on the emulator.
+
+    Args:
+      name: the op.
+      deps: what the tests need beyond the harness.
+      emulated: whether it has CUDA kernels.
+      kernels: the .cu files, without their ending, all kernels of which the tests launch;
+        <name>_cuda.
+      **kwargs: passed on to cc_test.
+    """
+    native.cc_library(
+        name = name + "_test_suite",
+        testonly = True,
         srcs = [name + "_test.cc"],
+        linkstatic = True,
+        alwayslink = True,
+        visibility = ["//visibility:private"],
         deps = deps + [
             "//tests/testing:harness",
             "//trainer/ops:" + name,
+            "@googletest//:gtest",
+        ],
+    )
+    native.cc_test(
+        name = name + "_test",
+        size = "small",
+        deps = [
+            ":%s_test_suite" % name,
+            "//tests/testing:cpu_test_device",
             "@googletest//:gtest_main",
         ],
         **kwargs
     )
+    if emulated:
+        native.cc_test(
+            name = name + "_emulated_test",
+            size = "small",
+            env = {"FSDP_TRAIN_EMULATED_KERNELS": " ".join(kernels or [name + "_cuda"])},
+            # There nvcc's kernels are linked in.
+            target_compatible_with = if_cuda(["@platforms//:incompatible"]),
+            deps = [
+                ":%s_test_suite" % name,
+                "//tests/emulated:kernels",
+                "//tests/emulated:test_device",
+                "@googletest//:gtest_main",
+            ],
+            **kwargs
+        )

@@ -1,0 +1,34 @@
+// What the op tests of a program run on, chosen by what it is linked with:
+// //tests/testing:cpu_test_device or //tests/emulated:test_device.
+#ifndef FSDP_TRAIN_TESTS_TESTING_TEST_DEVICE_H_
+#define FSDP_TRAIN_TESTS_TESTING_TEST_DEVICE_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+class TestDevice {
+ public:
+  virtual ~TestDevice() = default;
+  virtual DeviceType type() const = 0;
+  // Every test runs with each of them: CPU threads of a stream.
+  virtual std::vector<int> Threads() const = 0;
+  virtual std::string Name(int threads) const = 0;  // "cpu2": begins the names of such tests.
+
+  // The orders in which it can do an operation's work, [0, n): each operation of a test is done in
+  // all of them, from the same bytes, and leaves the same bits.
+  virtual int Orders() const { return 1; }
+  // The operation's kernel for this device, as work for a stream of the CPU; null where it has
+  // none.
+  virtual CpuKernel Kernel(const DeviceKernels& kernels, int order) const = 0;
+};
+
+// The one that is linked in.
+const TestDevice& DeviceUnderTest();
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TESTS_TESTING_TEST_DEVICE_H_
