@@ -1,0 +1,55 @@
+"""Kernels for GPUs, compiled for the emulator."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+def _emulated_kernels_impl(ctx):
+    cc_toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = cc_toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    deps = [dep[CcInfo] for dep in ctx.attr.deps]
+    outputs = []
+    for kernel in ctx.files.srcs:
+        name = kernel.basename[:-len(".cu")]
+        source = ctx.actions.declare_file("_%s/%s.cc" % (ctx.label.name, name))
+        text = cc_common.create_compilation_context(headers = depset([kernel]))
+        ctx.actions.write(source, '#include "%s"\n' % kernel.short_path)
+        _, compiled = cc_common.compile(
+            name = ctx.label.name,
+            actions = ctx.actions,
+            cc_toolchain = cc_toolchain,
+            compilation_contexts = [dep.compilation_context for dep in deps] + [text],
+            feature_configuration = features,
+            srcs = [source],
+            user_compile_flags = ctx.attr.copts,
+        )
+        outputs.append(compiled)
+    linking, _ = cc_common.create_linking_context_from_compilation_outputs(
+        name = ctx.label.name,
+        actions = ctx.actions,
+        alwayslink = True,
+        cc_toolchain = cc_toolchain,
+        compilation_outputs = cc_common.merge_compilation_outputs(compilation_outputs = outputs),
+        feature_configuration = features,
+        linking_contexts = [dep.linking_context for dep in deps],
+    )
+    return [
+        DefaultInfo(files = depset(transitive = [depset(out.pic_objects) for out in outputs])),
+        CcInfo(linking_context = linking),
+    ]
+
+# One object for each .cu file, from a .cc file of its name that includes it.
+emulated_kernels = rule(
+    _emulated_kernels_impl,
+    attrs = {
+        "copts": attr.string_list(),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)

@@ -1,0 +1,74 @@
+// Op tests on the emulator: an operation's CUDA kernels, launched on the null stream, in both
+// orders. At the end of the program its launched kernels are printed, and one of the .cu files
+// named in FSDP_TRAIN_EMULATED_KERNELS that was never launched is a failure.
+#include "tests/testing/test_device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/emulated/kernel_list.h"
+#include "tests/emulated/simt.h"
+
+namespace fsdp {
+namespace {
+
+class EmulatedTestDevice final : public TestDevice {
+ public:
+  DeviceType type() const override { return DeviceType::kCuda; }
+  std::vector<int> Threads() const override { return {1}; }
+  std::string Name(int) const override { return "cuda"; }
+  int Orders() const override { return 2; }
+  CpuKernel Kernel(const DeviceKernels& kernels, int order) const override {
+    if (!kernels.cuda) return kernels.host;
+    return [launch = kernels.cuda, order](ThreadPool&) {
+      SetEmulatedOrder(order == 0 ? EmulatedOrder::kGreedy : EmulatedOrder::kGreedyReverse);
+      launch(nullptr);
+    };
+  }
+};
+
+// Only a run of all tests launches all kernels.
+bool RunsAllTests() {
+  return ::testing::GTEST_FLAG(filter) == "*" && std::getenv("GTEST_TOTAL_SHARDS") == nullptr;
+}
+
+class EveryKernelIsLaunched final : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    const char* named = std::getenv("FSDP_TRAIN_EMULATED_KERNELS");
+    std::istringstream names(named == nullptr ? "" : named);
+    std::string source;
+    std::vector<std::string> own;
+    while (names >> source) own.push_back(source);
+    for (const EmulatedKernel* kernel : EmulatedKernels()) {
+      if (kernel->launches > 0) std::printf("launched: %s\n", kernel->name().c_str());
+    }
+    if (!RunsAllTests()) return;
+    for (const std::string& source : own) {
+      bool has_kernels = false;
+      for (const EmulatedKernel* kernel : EmulatedKernels()) {
+        if (kernel->source() != source) continue;
+        has_kernels = true;
+        EXPECT_GT(kernel->launches, 0) << "no test launches " << kernel->name();
+      }
+      EXPECT_TRUE(has_kernels) << "no kernels of " << source << ".cu";
+    }
+  }
+};
+
+[[maybe_unused]] const auto* const environment =
+    ::testing::AddGlobalTestEnvironment(new EveryKernelIsLaunched);
+
+}  // namespace
+
+const TestDevice& DeviceUnderTest() {
+  static const EmulatedTestDevice device;
+  return device;
+}
+
+}  // namespace fsdp
