@@ -136,7 +136,7 @@ def op_test(name, deps = [], emulated = False, kernels = None, **kwargs):
             size = "small",
             env = {"FSDP_TRAIN_EMULATED_KERNELS": " ".join(kernels or [name + "_cuda"])},
             # There nvcc's kernels are linked in.
-            target_compatible_with = if_cuda(["@platforms//:incompatible"]),
+            target_compatible_with = if_cuda(["//tools/bazel:incompatible"]),
             deps = [
                 ":%s_test_suite" % name,
                 "//tests/emulated:kernels",

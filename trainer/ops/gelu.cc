@@ -2,6 +2,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/gelu_cpu.h"
+#include "trainer/ops/cuda/gelu_cuda.h"
 
 namespace fsdp {
 
@@ -16,7 +17,11 @@ void GeluForward(Stream& stream, ConstView x, View y) {
   const Cost cost{.flops = kGeluForwardFlops * n,
                   .bytes_read = static_cast<double>(x.bytes()),
                   .bytes_written = static_cast<double>(y.bytes())};
-  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(GeluForwardCpu, x, y)}});
+  stream.Enqueue({kOp,
+                  {x},
+                  {y},
+                  {cost},
+                  {.cpu = OnCpu(GeluForwardCpu, x, y), .cuda = OnCuda(GeluForwardCuda, x, y)}});
 }
 
 void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
@@ -32,7 +37,12 @@ void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   const Cost cost{.flops = kGeluBackwardFlops * n,
                   .bytes_read = static_cast<double>(x.bytes() + dy.bytes()),
                   .bytes_written = static_cast<double>(dx.bytes())};
-  stream.Enqueue({kOp, {x, dy}, {dx}, {cost}, {OnCpu(GeluBackwardCpu, x, dy, dx)}});
+  stream.Enqueue(
+      {kOp,
+       {x, dy},
+       {dx},
+       {cost},
+       {.cpu = OnCpu(GeluBackwardCpu, x, dy, dx), .cuda = OnCuda(GeluBackwardCuda, x, dy, dx)}});
 }
 
 }  // namespace fsdp

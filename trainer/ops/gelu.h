@@ -4,7 +4,7 @@
 //   dx = dy (s + 2 x s (1 - s) u'(x)),  u'(x) = sqrt(2 / pi) (1 + 3 * 0.044715 x^2)
 // Computed through exp(-2|u|), so the tail of negative x keeps its digits.
 // Tensors of one element count, any shape, fp32, bf16 or fp16, all of one dtype: computed in fp32,
-// rounded once. Backward needs x. Element by element: no result depends on the number of threads.
+// rounded once. Backward needs x. Element by element: no result depends on how work is split.
 #ifndef FSDP_TRAIN_TRAINER_OPS_GELU_H_
 #define FSDP_TRAIN_TRAINER_OPS_GELU_H_
 
