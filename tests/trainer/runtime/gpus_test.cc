@@ -1,0 +1,69 @@
+#include "trainer/runtime/gpus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/emulated/cudart.h"
+
+namespace fsdp {
+namespace {
+
+using ::testing::HasSubstr;
+
+class GpusTest : public ::testing::Test {
+ protected:
+  ~GpusTest() override { ResetEmulatedGpus(); }
+  static std::string Why(const EmulatedGpus& machine, int gpu = 0, const char* visible = nullptr) {
+    ResetEmulatedGpus(machine);
+    return WhyUnusable(FindGpus(), gpu, visible);
+  }
+};
+
+TEST_F(GpusTest, AreListed) {
+  ResetEmulatedGpus({.count = 3, .major = 9, .minor = 0, .bytes = 5000});
+  const Gpus gpus = FindGpus();
+  EXPECT_TRUE(gpus.built);
+  EXPECT_EQ(gpus.driver, 13000);
+  EXPECT_EQ(gpus.error, "");
+  ASSERT_EQ(gpus.visible.size(), 3u);
+  EXPECT_EQ(gpus.visible[2].major, 9);
+  EXPECT_EQ(gpus.visible[2].memory, 5000);
+  EXPECT_NE(gpus.visible[2].name, "");
+  EXPECT_EQ(WhyUnusable(gpus, 2, nullptr), "");
+}
+
+TEST_F(GpusTest, RanksTakeTheHostsGpusInTurn) {
+  ResetEmulatedGpus({.count = 3});
+  const Gpus gpus = FindGpus();
+  EXPECT_EQ(GpuOfRank(gpus, 2), 2);
+  EXPECT_EQ(GpuOfRank(gpus, 4), 1);
+  EXPECT_EQ(GpuOfRank(Gpus(), 4), 0);
+}
+
+// The runtime would call each of the first two an insufficient driver.
+TEST_F(GpusTest, WhatIsMissingIsSaid) {
+  EXPECT_EQ(Why({.driver = 0}), "there is no NVIDIA driver on this host");
+  EXPECT_THAT(Why({.driver = 12040}), HasSubstr("CUDA up to 12.4, and this program needs 13.0"));
+  EXPECT_EQ(Why({.driver = 14010}), "");
+  EXPECT_THAT(Why({.count = 0}), HasSubstr("no GPU (CUDA_VISIBLE_DEVICES is not set)"));
+  EXPECT_THAT(Why({.count = 0}, 0, ""), HasSubstr("no GPU (CUDA_VISIBLE_DEVICES=)"));
+  EXPECT_THAT(Why({.count = 0}, 0, "7"), HasSubstr("no GPU (CUDA_VISIBLE_DEVICES=7)"));
+  EXPECT_THAT(Why({.major = 7, .minor = 5}),
+              HasSubstr("capability 7.5, and this program needs 8.0"));
+  EXPECT_EQ(Why({.major = 8, .minor = 6}), "");
+}
+
+TEST_F(GpusTest, WhatTheRuntimeRefusesIsSaid) {
+  ResetEmulatedGpus();
+  FailEmulatedCall("cudaGetDeviceCount", 1, cudaErrorInvalidValue);
+  EXPECT_THAT(WhyUnusable(FindGpus(), 0, nullptr), HasSubstr("cudaErrorInvalidValue"));
+}
+
+TEST_F(GpusTest, ABuildWithoutCudaSaysSo) {
+  EXPECT_THAT(WhyUnusable(Gpus(), 0, nullptr), HasSubstr("built without CUDA"));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,40 @@
+#include "trainer/runtime/cuda/find_gpus.h"
+
+#include <cuda_runtime_api.h>
+
+namespace fsdp {
+namespace {
+
+std::string Describe(cudaError_t error) {
+  return std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
+}
+
+}  // namespace
+
+Gpus FindCudaGpus() {
+  Gpus gpus;
+  gpus.built = true;
+  // Without a driver the runtime's other calls speak of an insufficient one.
+  if (cudaRuntimeGetVersion(&gpus.runtime) != cudaSuccess ||
+      cudaDriverGetVersion(&gpus.driver) != cudaSuccess ||
+      gpus.driver < gpus.runtime / 1000 * 1000) {
+    return gpus;
+  }
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    if (error != cudaErrorNoDevice) gpus.error = Describe(error);
+    return gpus;
+  }
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    if (const cudaError_t error = cudaGetDeviceProperties(&properties, i); error != cudaSuccess) {
+      gpus.error = Describe(error);
+      return gpus;
+    }
+    gpus.visible.push_back({properties.name, properties.major, properties.minor,
+                            static_cast<int64_t>(properties.totalGlobalMem)});
+  }
+  return gpus;
+}
+
+}  // namespace fsdp

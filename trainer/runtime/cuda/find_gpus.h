@@ -1,0 +1,31 @@
+// What the CUDA runtime says of GPUs: see runtime/gpus.h.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FIND_GPUS_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FIND_GPUS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+struct Gpu {
+  std::string name;          // As the driver calls it: "NVIDIA H100 80GB HBM3".
+  int major = 0, minor = 0;  // Compute capability.
+  int64_t memory = 0;        // Bytes.
+};
+
+// Versions are CUDA's: 13000 is 13.0.
+struct Gpus {
+  bool built = false;        // The program has kernels for GPUs.
+  int runtime = 0;           // That it is linked with.
+  int driver = 0;            // The newest CUDA that the driver knows. 0: there is no driver.
+  std::string error;         // Why GPUs cannot be listed, where that is none of the above.
+  std::vector<Gpu> visible;  // In the order of CUDA_VISIBLE_DEVICES, where that is set.
+};
+
+// Null where the program was built without CUDA.
+[[gnu::weak]] Gpus FindCudaGpus();
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FIND_GPUS_H_

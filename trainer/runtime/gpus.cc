@@ -1,0 +1,39 @@
+#include "trainer/runtime/gpus.h"
+
+namespace fsdp {
+
+Gpus FindGpus() { return FindCudaGpus == nullptr ? Gpus() : FindCudaGpus(); }
+
+std::string WhyUnusable(const Gpus& gpus, int gpu, const char* visible_devices) {
+  if (!gpus.built) return "this program was built without CUDA: build it with --config=cuda";
+  if (gpus.driver == 0) return "there is no NVIDIA driver on this host";
+  if (gpus.driver / 1000 < gpus.runtime / 1000) {
+    return "the driver knows CUDA up to " + CudaVersionText(gpus.driver) +
+           ", and this program needs " + CudaVersionText(gpus.runtime / 1000 * 1000) +
+           ": install a newer driver";
+  }
+  if (!gpus.error.empty()) return "the GPUs cannot be listed: " + gpus.error;
+  if (gpu >= static_cast<int>(gpus.visible.size())) {
+    const std::string hidden = visible_devices == nullptr
+                                   ? " (CUDA_VISIBLE_DEVICES is not set)"
+                                   : " (CUDA_VISIBLE_DEVICES=" + std::string(visible_devices) + ")";
+    return "the driver shows no GPU" + hidden;
+  }
+  const Gpu& found = gpus.visible[gpu];
+  if (found.major < kOldestMajor) {
+    return found.name + " has compute capability " + std::to_string(found.major) + "." +
+           std::to_string(found.minor) + ", and this program needs " +
+           std::to_string(kOldestMajor) + ".0 or more";
+  }
+  return "";
+}
+
+int GpuOfRank(const Gpus& gpus, int local_rank) {
+  return gpus.visible.empty() ? 0 : local_rank % static_cast<int>(gpus.visible.size());
+}
+
+std::string CudaVersionText(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+}  // namespace fsdp
