@@ -16,6 +16,7 @@
 #include "cmd/bench_command.h"
 #include "cmd/checkpoint_command.h"
 #include "cmd/config_command.h"
+#include "cmd/devices_command.h"
 #include "cmd/generate_command.h"
 #include "cmd/recipe_flags.h"
 #include "cmd/report_command.h"
@@ -23,7 +24,6 @@
 #include "models/shape.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/memory_limits.h"
@@ -31,7 +31,6 @@
 #include "trainer/launch/supervisor.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
-#include "trainer/observe/provenance.h"
 #include "trainer/recipe/hardware.h"
 
 namespace fsdp {
@@ -49,13 +48,6 @@ void PrintModels() {
                 static_cast<long long>(MaxPositions(shape)),
                 static_cast<long long>(NumParameters(shape)));
   }
-}
-
-void PrintDevices() {
-  const HostInfo host = DescribeHost();
-  std::printf("cpu   %lld cores, %s, %s\n", static_cast<long long>(host.cores),
-              host.processor.c_str(), HumanBytes(host.memory).c_str());
-  std::printf("sim   simulated: addresses and time, no tensor data\n");
 }
 
 std::string Version() {
@@ -192,7 +184,7 @@ int Main(int argc, char** argv) {
 
   app.add_subcommand("models", "List the presets with their numbers of parameters")
       ->callback(PrintModels);
-  app.add_subcommand("devices", "List what can compute here")->callback(PrintDevices);
+  AddDevicesCommand(app);
 
   ExitCode code = ExitCode::kDone;
   try {

@@ -98,6 +98,8 @@ TEST(Cli, ListsWhatThereIs) {
   const Result devices = Call("devices");
   EXPECT_EQ(devices.code, 0);
   EXPECT_EQ(devices.out.substr(0, 6), "cpu   ");
+  EXPECT_NE(devices.out.find("\ncuda  "), std::string::npos);  // GPUs, or why there are none.
+  EXPECT_NE(devices.out.find("libnccl.so.2: "), std::string::npos);
   EXPECT_NE(devices.out.find("\nsim "), std::string::npos);
   const Result help = Call("--help");
   EXPECT_EQ(help.code, 0);
@@ -120,11 +122,11 @@ TEST(Cli, UsageErrorsExitWith2) {
 }
 
 TEST(Cli, DeviceIsARecipeKey) {
-  const Result result = Call("--config " + Good() + " --device cuda");
+  const Result result = Call("--config " + Good() + " --device gpu");
   EXPECT_EQ(result.code, 2);
   EXPECT_EQ(result.err,
-            "--set run.device=cuda: run.device: `cuda`: not in this version (want `auto`, `cpu` or "
-            "`sim`)\n");
+            "--set run.device=gpu: run.device: want `auto`, `cpu`, `cuda` or `sim`, got the text "
+            "`gpu`; did you mean `cpu`?\n");
 }
 
 TEST(Cli, AFullDiskIsAnError) {
