@@ -67,10 +67,13 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       memory_(allocator, layout_, schedules_[0], options),
       flats_(layout_.flat_parameters.size()) {
   streams_.push_back(device.CreateStream("compute", options.threads));
-  for (const char* name : {"gather", "reduce", "data"}) {
-    streams_.push_back(device.CreateStream(name));
+  for (const char* name : {"gather", "reduce"}) {
+    streams_.push_back(device.CreateStream(name, 1, StreamPriority::kHigh));
   }
-  if (mesh().hybrid()) streams_.push_back(device.CreateStream("replicate"));
+  streams_.push_back(device.CreateStream("data"));
+  if (mesh().hybrid()) {
+    streams_.push_back(device.CreateStream("replicate", 1, StreamPriority::kHigh));
+  }
   std::map<std::string, Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) parameters[p->name()] = p;

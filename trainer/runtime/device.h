@@ -19,6 +19,9 @@ namespace fsdp {
 enum class DeviceType { kCpu, kCuda, kSim };
 const char* Name(DeviceType type);  // "cpu", ...
 
+// Of two streams that both have work for a GPU: a hint, which the other devices ignore.
+enum class StreamPriority { kNormal, kHigh };
+
 // Memory with one owner. Freed by the destructor and by assigning another one to it: no
 // stream may still use it then.
 class Buffer {
@@ -55,9 +58,9 @@ class Device {
   // simulated device the one that it plans for.
   virtual DeviceType kernel_type() const { return type(); }
 
-  // `threads`: CPU threads that a kernel on it may use; the other devices ignore it. Throws
-  // DeviceError.
-  virtual std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) = 0;
+  // `threads`: CPU threads that a kernel on it, or work of the host, may use. Throws DeviceError.
+  virtual std::unique_ptr<Stream> CreateStream(
+      std::string name, int threads = 1, StreamPriority priority = StreamPriority::kNormal) = 0;
 
   // Aligned to 4096 bytes, contents undefined. Throws MemoryError.
   Buffer Allocate(int64_t bytes, MemoryPlace place = MemoryPlace::kDevice);

@@ -158,7 +158,7 @@ class CpuStream final : public Stream {
   std::thread worker_;       // Last: it uses all of the above.
 };
 
-std::unique_ptr<Stream> CpuDevice::CreateStream(std::string name, int threads) {
+std::unique_ptr<Stream> CpuDevice::CreateStream(std::string name, int threads, StreamPriority) {
   try {
     return std::make_unique<CpuStream>(*this, name, threads);
   } catch (const std::system_error& error) {

@@ -25,7 +25,8 @@ class CpuDevice final : public Device {
   explicit CpuDevice(const CpuOptions& options = {}) : Device(options.checker), options_(options) {}
 
   DeviceType type() const override { return DeviceType::kCpu; }
-  std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) override;
+  std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1,
+                                       StreamPriority priority = StreamPriority::kNormal) override;
   std::optional<View> OnHost(const View& view) const override { return Host(view); }
   double Now() const override;  // std::chrono::steady_clock.
   void StartTrace() override;

@@ -70,7 +70,7 @@ SimDevice::SimDevice(SimModel model, std::shared_ptr<StreamChecker> checker, Dev
   next_ = next_device.fetch_add(1, std::memory_order_relaxed) << 44;
 }
 
-std::unique_ptr<Stream> SimDevice::CreateStream(std::string name, int) {
+std::unique_ptr<Stream> SimDevice::CreateStream(std::string name, int, StreamPriority) {
   return std::make_unique<SimStream>(*this, std::move(name));
 }
 

@@ -32,7 +32,8 @@ class SimDevice final : public Device {
 
   DeviceType type() const override { return DeviceType::kSim; }
   DeviceType kernel_type() const override { return plans_for_; }
-  std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1) override;
+  std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1,
+                                       StreamPriority priority = StreamPriority::kNormal) override;
   double Now() const override { return *host_; }  // The simulated host's time.
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;
