@@ -69,10 +69,16 @@ struct StreamPosition {
 };
 
 // An in-order queue of work on one device. Calls enqueue and return; the host runs ahead.
-//   Failure  An operation that throws fails the stream: what is queued behind it is dropped, later
-//            events are failed, a stream that waits for a failed event fails with the same error,
-//            Synchronize() throws it. A failed stream stays failed. A dropped wait does not wait: a
-//            failed event says that its own stream is idle, and nothing of other streams.
+//   Failure  An operation that throws fails the stream: later events are failed, a stream that
+//            waits for a failed event fails with the same error, Synchronize() throws it. A failed
+//            stream stays failed. What is queued behind the failure is dropped where the device can
+//            (CPU). A GPU cannot: its kernels and waits go on, over whatever the failure has left
+//            (so it leaves nothing that a kernel would follow out of bounds); work of the host is
+//            dropped there too. What they make counts as failed all the same, by a vector clock
+//            over the streams, and nobody may use it. A dropped wait does not wait: a failed event
+//            says that its own stream is idle, and nothing of other streams.
+//   Faults   Of a GPU, or a launch that it refuses: DeviceError. Events of a GPU that has faulted
+//            are failed unless the host knows that they have passed.
 //   Threads  One thread enqueues at a time, for all streams of a device together.
 //   End      The destructor waits for what is queued. Abort communicators first.
 class Stream {
