@@ -1,0 +1,39 @@
+// Checked calls of the CUDA runtime, and what the driver has beyond it. Included by this directory
+// alone.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_CALL_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_CALL_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+
+inline std::string Describe(cudaError_t error) {
+  return std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
+}
+
+// For calls while no work is in flight. Throws DeviceError.
+inline void CheckCall(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  (void)cudaGetLastError();  // Or a later call that asks for the last error finds this one.
+  throw DeviceError(std::string(what) + ": " + Describe(error));
+}
+
+// CUresult and CUdeviceptr, whose header nothing else here needs.
+using StreamValueCall = int (*)(cudaStream_t stream, unsigned long long address, uint32_t value,
+                                unsigned flags);
+
+struct DriverCalls {
+  // What follows on the stream waits until the word is `value` or, as they count round, beyond.
+  StreamValueCall wait_value = nullptr;
+  StreamValueCall write_value = nullptr;
+};
+DriverCalls FindDriverCalls();  // Throws DeviceError.
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_CALL_H_

@@ -1,0 +1,196 @@
+#include "trainer/runtime/cuda/cuda_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "trainer/core/errors.h"
+#include "trainer/runtime/cuda/profiler_range.h"
+
+namespace fsdp {
+namespace {
+
+// Words that two sides write are in cache lines of their own.
+constexpr size_t kWordBytes = 64;
+constexpr size_t kProgressWord = kWordBytes / sizeof(uint32_t);
+
+}  // namespace
+
+CudaStream::Resources::Resources(int gpu, StreamPriority priority) {
+  CheckCall(cudaSetDevice(gpu), "cudaSetDevice");
+  int least = 0, greatest = 0;
+  CheckCall(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+            "cudaDeviceGetStreamPriorityRange");
+  void* data = nullptr;
+  CheckCall(cudaHostAlloc(&data, 2 * kWordBytes, cudaHostAllocDefault), "cudaHostAlloc");
+  words = static_cast<uint32_t*>(data);
+  std::memset(words, 0, 2 * kWordBytes);
+  const cudaError_t error = cudaStreamCreateWithPriority(
+      &stream, cudaStreamNonBlocking, priority == StreamPriority::kHigh ? greatest : least);
+  if (error != cudaSuccess) (void)cudaFreeHost(words);
+  CheckCall(error, "cudaStreamCreateWithPriority");
+}
+
+CudaStream::Resources::~Resources() {
+  (void)cudaStreamDestroy(stream);
+  (void)cudaFreeHost(words);
+}
+
+CudaStream::CudaStream(Device& device, std::shared_ptr<GpuState> state, CudaTrace& trace,
+                       std::string name, int threads, StreamPriority priority)
+    : Stream(device, std::move(name)),
+      state_(std::move(state)),
+      trace_(trace),
+      threads_(threads),
+      resources_(state_->gpu, priority),
+      index_(state_->failures.AddStream()),
+      progress_(resources_.stream, state_->driver.write_value, resources_.words + kProgressWord) {
+  state_->Add(this);
+  std::lock_guard lock(trace_.mutex);
+  trace_.streams.push_back(this);
+}
+
+CudaStream::~CudaStream() {
+  worker_.reset();
+  (void)state_->Check(cudaStreamSynchronize(resources_.stream));
+  state_->Remove(this);
+  std::lock_guard lock(trace_.mutex);
+  std::erase(trace_.streams, this);
+  MoveSpans(trace_.of_ended);
+}
+
+std::optional<StreamPosition> CudaStream::Position() const {
+  if (const auto failed = state_->failures.Position(index_)) return failed;
+  {
+    std::lock_guard lock(mutex_);
+    if (worker_) {
+      if (const auto at = worker_->Position()) return at;
+    }
+  }
+  return progress_.Position();
+}
+
+void CudaStream::MoveSpans(std::vector<Span>& to) {
+  for (const TimedSpan& span : spans_) {
+    if (span.begin == nullptr || span.end == nullptr) continue;  // The GPU has failed.
+    to.push_back({span.name, name(), state_->events->TimeOf(span.begin),
+                  state_->events->TimeOf(span.end), span.tag, span.bytes});
+  }
+  spans_.clear();
+}
+
+template <typename Work>
+void CudaStream::Put(const char* name, int64_t bytes, bool wait, const Work& work) {
+  if (state_->failures.device_failed()) return;
+  if (!state_->Check(cudaSetDevice(state_->gpu))) return;
+  const StreamPosition at{name, tag()};
+  const bool tracing = trace_.on.load(std::memory_order_relaxed);
+  progress_.Enter(at, wait);
+  EventPool::Handle begin = tracing ? state_->Recorded(resources_.stream) : nullptr;
+  work(at);
+  if (tracing) {
+    spans_.push_back({name, std::move(begin), state_->Recorded(resources_.stream), tag(), bytes});
+  }
+  if (!state_->synchronous) return;
+  const cudaError_t error = cudaStreamSynchronize(resources_.stream);
+  if (error != cudaSuccess) state_->Fail(Describe(error) + ": in " + Describe(*this, at));
+}
+
+void CudaStream::DoEnqueue(Operation operation) {
+  DeviceKernels& kernels = operation.kernels;
+  Put(operation.name, BytesMoved(operation.costs), /*wait=*/false, [&](const StreamPosition& at) {
+    if (kernels.cuda) {
+      Launch(operation.name, kernels.cuda);
+    } else {
+      HostTask task;
+      task.kernel = std::move(kernels.host);
+      task.at = at;
+      PutHostTask(std::move(task));
+    }
+  });
+}
+
+std::shared_ptr<Event> CudaStream::DoRecord() {
+  EventPool::Handle event;
+  if (!state_->failures.device_failed()) {
+    progress_.EndSection();
+    event = state_->Recorded(resources_.stream);
+  }
+  return std::make_shared<CudaEvent>(state_, std::move(event), index_, before_);
+}
+
+void CudaStream::DoWait(const EventPtr& event) {
+  const auto* ours = dynamic_cast<const CudaEvent*>(event.get());
+  if (ours != nullptr && ours->state() != state_.get()) ours = nullptr;
+  Put("wait", 0, /*wait=*/true, [&](const StreamPosition& at) {
+    if (ours == nullptr) {
+      HostTask task;
+      task.awaited = event;
+      task.at = at;
+      PutHostTask(std::move(task));
+    } else if (ours->handle() != nullptr) {
+      (void)state_->Check(cudaStreamWaitEvent(resources_.stream, ours->handle(), 0));
+    }
+  });
+  if (ours != nullptr) Merge(ours->before(), before_);
+}
+
+void CudaStream::Launch(const char* name, const CudaKernel& kernel) {
+  std::exception_ptr error;
+  try {
+    const ProfilerRange range(name);
+    return kernel(resources_.stream);
+  } catch (const fsdp::DeviceError& refused) {
+    const StreamPosition at{name, tag()};
+    error = std::make_exception_ptr(
+        fsdp::DeviceError(state_->name + ": " + Describe(*this, at) + ": " + refused.what()));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (!StillWorks()) return;  // It had faulted before: this operation has no part in it.
+  const uint64_t ticket = state_->NextTicket();
+  state_->failures.Fail(index_, ticket, error, {name, tag()});
+  before_.resize(std::max(before_.size(), static_cast<size_t>(index_) + 1));
+  before_[index_] = ticket;
+}
+
+void CudaStream::PutHostTask(HostTask task) {
+  HostWorker& worker = Worker();
+  const uint64_t ticket = state_->NextTicket();
+  task.ticket = ticket;
+  task.clock = before_;
+  task.before = state_->Recorded(resources_.stream);
+  worker.Push(std::move(task));
+  before_.resize(std::max(before_.size(), static_cast<size_t>(index_) + 1));
+  before_[index_] = ticket;
+  const int error =
+      state_->driver.wait_value(resources_.stream, reinterpret_cast<uintptr_t>(resources_.words),
+                                static_cast<uint32_t>(ticket), /*flags: >=*/0);
+  if (error != 0 && StillWorks()) {
+    state_->Fail("cuStreamWaitValue32 returns " + std::to_string(error));
+  }
+}
+
+bool CudaStream::StillWorks() {
+  (void)cudaGetLastError();  // A refused launch is no fault.
+  const cudaError_t error = cudaStreamQuery(resources_.stream);
+  return error == cudaErrorNotReady || state_->Check(error);
+}
+
+HostWorker& CudaStream::Worker() {
+  if (worker_ == nullptr) {
+    try {
+      auto worker = std::make_unique<HostWorker>(*state_, index_, threads_, resources_.words);
+      std::lock_guard lock(mutex_);
+      worker_ = std::move(worker);
+    } catch (const std::system_error& error) {
+      throw DeviceError("cannot start the " + std::to_string(threads_) + " threads of stream " +
+                        name() + ": " + error.what());
+    }
+  }
+  return *worker_;
+}
+
+}  // namespace fsdp

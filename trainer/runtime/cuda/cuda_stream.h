@@ -1,0 +1,82 @@
+// A stream of a CUDA device: see cuda_device.h for how it works.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_STREAM_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_STREAM_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/core/span.h"
+#include "trainer/runtime/cuda/gpu_state.h"
+#include "trainer/runtime/cuda/host_worker.h"
+#include "trainer/runtime/cuda/progress.h"
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+class CudaStream;
+
+// Of a device, which outlives its streams.
+struct CudaTrace {
+  std::atomic<bool> on{false};
+  std::mutex mutex;  // Guards what follows.
+  std::vector<CudaStream*> streams;
+  std::vector<Span> of_ended;  // Of streams that are gone.
+};
+
+class CudaStream final : public Stream {
+ public:
+  // Throws DeviceError.
+  CudaStream(Device& device, std::shared_ptr<GpuState> state, CudaTrace& trace, std::string name,
+             int threads, StreamPriority priority);
+  ~CudaStream() override;
+
+  std::optional<StreamPosition> Position() const override;
+  void MoveSpans(std::vector<Span>& to);  // While it is idle.
+
+ private:
+  // Of cudaStreamCreate and cudaHostAlloc.
+  struct Resources {
+    Resources(int gpu, StreamPriority priority);
+    ~Resources();
+    cudaStream_t stream = nullptr;
+    uint32_t* words = nullptr;  // Pinned: that of the host's work, and of the progress.
+  };
+  struct TimedSpan {
+    const char* name;
+    EventPool::Handle begin, end;
+    uint64_t tag;
+    int64_t bytes;
+  };
+
+  void DoEnqueue(Operation operation) override;
+  std::shared_ptr<Event> DoRecord() override;
+  void DoWait(const EventPtr& event) override;
+
+  // Between its ends, if the device still works, `work` puts on the stream what `name` is.
+  template <typename Work>
+  void Put(const char* name, int64_t bytes, bool wait, const Work& work);
+  void Launch(const char* name, const CudaKernel& kernel);
+  void PutHostTask(HostTask task);
+  HostWorker& Worker();  // Throws DeviceError.
+  bool StillWorks();     // The GPU, where a call that might have has not said so.
+
+  const std::shared_ptr<GpuState> state_;
+  CudaTrace& trace_;
+  const int threads_;
+  const Resources resources_;
+  const int index_;
+  Progress progress_;
+  VectorClock before_;  // What comes before what is enqueued next.
+  std::vector<TimedSpan> spans_;
+  mutable std::mutex mutex_;  // Guards the pointer.
+  std::unique_ptr<HostWorker> worker_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_STREAM_H_

@@ -1,0 +1,43 @@
+// cudaEvents that are used again, and when they passed. Of one GPU; from any thread.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_EVENT_POOL_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_EVENT_POOL_H_
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace fsdp {
+
+class EventPool : public std::enable_shared_from_this<EventPool> {
+ public:
+  using Handle = std::shared_ptr<CUevent_st>;  // Goes back to the pool, if there still is one.
+
+  explicit EventPool(int gpu) : gpu_(gpu) {}
+  ~EventPool();
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  Handle Take();  // Throws DeviceError. What it was recorded for before is nobody's any more.
+
+  // The clock of what follows begins now, on this idle stream. Throws DeviceError.
+  void SetClock(cudaStream_t stream);
+  double Now();
+  // Of one that has passed, no later than Now(). Where the GPU has faulted and cannot say, Now().
+  double TimeOf(const Handle& event);
+
+ private:
+  void Return(cudaEvent_t event);
+
+  const int gpu_;
+  std::mutex mutex_;  // Guards what follows.
+  std::vector<cudaEvent_t> free_;
+  Handle base_;  // Times are counted from its own.
+  double base_time_ = 0;
+  double latest_ = 0;  // Of the times given out.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_CUDA_EVENT_POOL_H_

@@ -1,0 +1,79 @@
+// What the streams and events of a CUDA device share, and what outlives the device with them.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_GPU_STATE_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_GPU_STATE_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "trainer/runtime/cuda/cuda_call.h"
+#include "trainer/runtime/cuda/event_pool.h"
+#include "trainer/runtime/cuda/failures.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+class GpuState {
+ public:
+  // Throws DeviceError.
+  GpuState(int gpu, bool synchronous);
+
+  const int gpu;
+  const bool synchronous;
+  const DriverCalls driver;
+  const std::string name;  // "GPU 0 (NVIDIA H200)".
+  const std::shared_ptr<EventPool> events;
+  Failures failures;
+
+  uint64_t NextTicket() { return ++tickets_; }
+
+  // Takes what a call has returned: an error of the GPU fails the device, in words that say where
+  // its streams were. True if it was none.
+  bool Check(cudaError_t error);
+  void Fail(const std::string& what);  // The device.
+
+  // Of a pool that can give none, null, and the device has failed.
+  EventPool::Handle Recorded(cudaStream_t stream);
+
+  void Add(Stream* stream);
+  void Remove(Stream* stream);
+
+ private:
+  std::atomic<uint64_t> tickets_{0};
+  std::mutex mutex_;  // Guards what follows.
+  std::vector<Stream*> streams_;
+};
+
+// "gemm on stream compute", with the tag unless it is 0.
+std::string Describe(const Stream& stream, const StreamPosition& at);
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(std::shared_ptr<GpuState> state, EventPool::Handle handle, int stream,
+            VectorClock before)
+      : state_(std::move(state)),
+        handle_(std::move(handle)),
+        stream_(stream),
+        before_(std::move(before)) {}
+
+  bool Ready() const override;
+  void Block() const override;
+  double Time() const override;
+
+  const GpuState* state() const { return state_.get(); }
+  cudaEvent_t handle() const { return handle_.get(); }  // Null: the GPU had failed before.
+  const VectorClock& before() const { return before_; }
+
+ private:
+  const std::shared_ptr<GpuState> state_;
+  const EventPool::Handle handle_;
+  const int stream_;
+  const VectorClock before_;
+  mutable std::atomic<bool> passed_{false};  // As the host has seen.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_CUDA_GPU_STATE_H_

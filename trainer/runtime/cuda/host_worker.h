@@ -1,0 +1,57 @@
+// The thread of a CUDA stream that does the host's work in the stream's order.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "trainer/runtime/cuda/gpu_state.h"
+#include "trainer/runtime/kernel.h"
+#include "trainer/runtime/thread_pool.h"
+
+namespace fsdp {
+
+struct HostTask {
+  EventPool::Handle before;  // Begins when that has passed, if anybody knows.
+  VectorClock clock;         // What of it has failed drops the task.
+  CpuKernel kernel;          // Or, where there is none:
+  EventPtr awaited;
+  uint64_t ticket = 0;
+  StreamPosition at;
+};
+
+class HostWorker {
+ public:
+  // `done`, pinned: the ticket of the newest task that is over, whatever came of it. What a task
+  // holds is gone by then. Throws std::system_error.
+  HostWorker(GpuState& state, int stream, int threads, uint32_t* done);
+  ~HostWorker();  // When all tasks are over.
+  HostWorker(const HostWorker&) = delete;
+  HostWorker& operator=(const HostWorker&) = delete;
+
+  void Push(HostTask task);
+  std::optional<StreamPosition> Position() const;  // From any thread.
+
+ private:
+  void Work();
+  void Run(const HostTask& task);
+
+  GpuState& state_;
+  const int stream_;
+  uint32_t* const done_;
+  ThreadPool pool_;
+  mutable std::mutex mutex_;  // Guards what follows, but for the thread.
+  std::condition_variable wake_;
+  std::deque<HostTask> queue_;
+  std::optional<StreamPosition> position_;
+  bool stop_ = false;
+  std::thread thread_;  // Last: it uses all of the above.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
