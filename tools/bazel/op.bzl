@@ -34,8 +34,7 @@ def cuda_kernels(name, file = None, deps = []):
     """cuda/<file>.cu behind cuda/<file>.h: compiled by nvcc under --config=cuda, and by nobody else.
 
     <name>: the header, and under --config=cuda what it declares; elsewhere its functions, which are
-    weak, are null. <name>_nvcc: the object file. <name>_source: the .cu as a text to include, for
-    the emulator.
+    weak, are null. <name>_nvcc: the object file.
 
     Args:
       name: of the target.
@@ -56,13 +55,6 @@ def cuda_kernels(name, file = None, deps = []):
         src = source,
         hdrs = [header],
         tags = ["manual"],
-        visibility = ["//tests:__subpackages__"],
-        deps = deps,
-    )
-    native.cc_library(
-        name = name + "_source",
-        hdrs = [header],
-        textual_hdrs = [source],
         visibility = ["//tests:__subpackages__"],
         deps = deps,
     )
