@@ -70,6 +70,7 @@ size_t FiberStack::bytes() { return kStack; }
 
 FiberContext MakeFiber(const FiberStack& stack, void (*entry)()) {
   constexpr int kRegisters = 6;
+  ForgetFiber(stack);
   void** top = reinterpret_cast<void**>(stack.bottom() + kStack);
   *--top = nullptr;  // A return address, so that the stack is aligned as after a call.
   *--top = reinterpret_cast<void*>(entry);

@@ -37,7 +37,7 @@ FiberContext MakeFiber(const FiberStack& stack, void (*entry)());
 void SwitchFiber(FiberContext& from, const FiberContext& to, bool ends = false);
 // First in an entry: the context that it came from is told where its stack lies.
 void BeginFiber(FiberContext& from);
-// What lies on the stack of a fiber that was left for good is nobody's.
+// What lies on the stack of a fiber that was left for good is nobody's. Part of MakeFiber().
 void ForgetFiber(const FiberStack& stack);
 
 }  // namespace fsdp

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -69,9 +70,7 @@ void Machine::RunBlock() {
   if (failure_.empty()) return;
   for (Thread& thread : threads_) {  // Those that have not ended never will.
     thread.copies.Drop();
-    if (thread.stack < 0) continue;
-    ForgetFiber(stacks_[thread.stack]);
-    free_stacks_.push_back(std::exchange(thread.stack, -1));
+    if (thread.stack >= 0) free_stacks_.push_back(std::exchange(thread.stack, -1));
   }
 }
 
@@ -87,12 +86,8 @@ int Machine::Next(int warp) const {
   return warp * 32 + (reverse_ ? 31 - std::countl_zero(ready) : std::countr_zero(ready));
 }
 
-// -1: back to the host, where the block has ended or the threads wait for each other.
 void Machine::SwitchTo(FiberContext& from, int next, bool ends) {
-  if (next < 0) {
-    if (live_ > 0) Fail("the threads wait for each other: " + WhereThreadsWait());
-    return SwitchFiber(from, host_, ends);
-  }
+  if (next < 0) FailForWaiting();
   current_ = next;
   Thread& thread = threads_[next];
   if (thread.stack < 0) {
@@ -113,23 +108,27 @@ void Machine::Fail(const std::string& what) {
     return "(" + std::to_string(v.x) + ", " + std::to_string(v.y) + ", " + std::to_string(v.z) +
            ")";
   };
-  failure_ = kernel_->name() + ", block " + triple(blockIdx) + ": " + what;
-  FiberContext nowhere;
-  SwitchFiber(nowhere, host_, /*ends=*/true);
-  std::abort();
+  throw EmulationError(kernel_->name() + ", block " + triple(blockIdx) + ": " + what);
 }
 
 // A stack runs one thread after the other, as long as they end without having waited.
 void Machine::FiberMain() {
   FiberContext another;
   BeginFiber(machine->host_.bottom == nullptr ? machine->host_ : another);
-  do {
-    (*machine->thread_)();
-  } while (machine->BeginsNextThread());
+  try {
+    do {
+      (*machine->thread_)();
+    } while (machine->BeginsNextThread());
+  } catch (const EmulationError& error) {
+    machine->failure_ = error.what();
+  }
+  // A failure leaves the other threads where they are.
+  FiberContext nowhere;
+  SwitchFiber(nowhere, machine->host_, /*ends=*/true);
   std::abort();
 }
 
-// The thread that runs has come to its end.
+// The thread that runs has come to its end. False: the block's last one.
 bool Machine::BeginsNextThread() {
   Thread& thread = threads_[current_];
   thread.copies.Finish();
@@ -145,11 +144,13 @@ bool Machine::BeginsNextThread() {
     threadIdx = threads_[next].index;
     return true;
   }
+  if (next < 0 && live_ > 0) FailForWaiting();
   // Nobody takes the stack before it is left.
-  if (next >= 0 || live_ == 0) free_stacks_.push_back(std::exchange(thread.stack, -1));
+  free_stacks_.push_back(std::exchange(thread.stack, -1));
+  if (next < 0) return false;
   FiberContext nowhere;
   SwitchTo(nowhere, next, /*ends=*/true);
-  return false;
+  std::abort();
 }
 
 void Machine::Barrier(std::source_location where) {
@@ -222,7 +223,7 @@ void Machine::LookAtInstructions(Warp& warp) {
   }
 }
 
-std::string Machine::WhereThreadsWait() const {
+void Machine::FailForWaiting() {
   std::map<std::string, int> places;
   for (const Warp& warp : warps_) {
     const int at_barrier = std::popcount(warp.at_barrier);
@@ -236,7 +237,8 @@ std::string Machine::WhereThreadsWait() const {
     text += (text.empty() ? "" : ", ") + std::to_string(threads) + " " + place;
   }
   const auto ended = static_cast<int>(threads_.size()) - live_;
-  return ended == 0 ? text : text + ", " + std::to_string(ended) + " have ended";
+  if (ended > 0) text += ", " + std::to_string(ended) + " have ended";
+  Fail("the threads wait for each other: " + text);
 }
 
 // --- what threads call ---

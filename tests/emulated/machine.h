@@ -59,7 +59,7 @@ class Machine {
   void Complete(Warp& warp, int lane);
   void LookAtInstructions(Warp& warp);
   bool LookAtBarrier();
-  std::string WhereThreadsWait() const;
+  [[noreturn]] void FailForWaiting();
 
   int FirstWarp() const { return reverse_ ? static_cast<int>(warps_.size()) - 1 : 0; }
   uint32_t Bit() const { return uint32_t{1} << current_ % 32; }
