@@ -19,23 +19,10 @@
 #include <cstdint>
 #include <functional>
 
-#include "trainer/core/dtype.h"
+#include "trainer/ops/gemm_operand.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
-
-// A factor as it lies in memory: row r starts at data + r * stride, and op() transposes it or not.
-struct GemmOperand {
-  const void* data = nullptr;
-  int64_t stride = 0;  // Elements, >= the length of a stored row.
-  bool transposed = false;
-  DType dtype = DType::kFloat32;  // Or bf16, fp16.
-};
-struct GemmResult {
-  void* data = nullptr;
-  int64_t stride = 0;             // Elements, >= n.
-  DType dtype = DType::kFloat32;  // Or bf16, fp16: the sum, in fp32, is rounded once.
-};
 
 // Rows [row, row + rows) and columns [col, col + cols) of C.
 struct GemmTile {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gemm_views.h"
+#include "trainer/ops/cpu/gemm.h"
 #include "trainer/ops/cpu/head_loss_kernels.h"
 #include "trainer/ops/cpu/isa.h"
 

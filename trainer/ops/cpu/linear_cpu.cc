@@ -4,7 +4,7 @@
 
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/gelu_elements.h"
-#include "trainer/ops/cpu/gemm_views.h"
+#include "trainer/ops/cpu/gemm.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,6 @@
 #include "trainer/ops/cpu/lora_cpu.h"
 
-#include "trainer/ops/cpu/gemm_views.h"
+#include "trainer/ops/cpu/gemm.h"
 
 namespace fsdp {
 

@@ -1,0 +1,39 @@
+// Operands of a matrix product, on every device, and how they lie in the tensors of an op.
+#ifndef FSDP_TRAIN_TRAINER_OPS_GEMM_OPERAND_H_
+#define FSDP_TRAIN_TRAINER_OPS_GEMM_OPERAND_H_
+
+#include <cstdint>
+
+#include "trainer/core/view.h"
+
+namespace fsdp {
+
+// A factor as it lies in memory: row r starts at data + r * stride, and op() transposes it or not.
+struct GemmOperand {
+  const void* data = nullptr;
+  int64_t stride = 0;  // Elements, >= the length of a stored row.
+  bool transposed = false;
+  DType dtype = DType::kFloat32;  // Or bf16, fp16.
+};
+struct GemmResult {
+  void* data = nullptr;
+  int64_t stride = 0;             // Elements, >= n.
+  DType dtype = DType::kFloat32;  // Or bf16, fp16: the sum, in fp32, is rounded once.
+};
+
+// Begins at element `begin` of x; rows as stored are `stride` elements apart.
+inline GemmOperand Factor(const ConstView& x, int64_t begin, int64_t stride,
+                          bool transposed = false) {
+  return {x.data + begin * SizeOf(x.dtype), stride, transposed, x.dtype};
+}
+inline GemmOperand Transposed(const ConstView& x, int64_t begin, int64_t stride) {
+  return Factor(x, begin, stride, true);
+}
+
+inline GemmResult Result(const View& c, int64_t begin, int64_t stride) {
+  return {c.data + begin * SizeOf(c.dtype), stride, c.dtype};
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_GEMM_OPERAND_H_
