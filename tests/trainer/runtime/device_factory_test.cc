@@ -15,6 +15,10 @@ TEST(DeviceFactory, MakesWhatIsAskedFor) {
   EXPECT_EQ(CreateDevice(DeviceType::kCpu)->checker(), nullptr);
 }
 
+TEST(DeviceFactory, NoCudaWithoutIt) {
+  EXPECT_THROW(CreateDevice(DeviceType::kCuda), std::invalid_argument);
+}
+
 TEST(DeviceFactory, NothingRunsOnTheSimulatedOne) {
   EXPECT_THROW(CreateDevice(DeviceType::kSim), std::invalid_argument);
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <future>
 #include <map>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "tests/trainer/runtime/stream_suite.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device_factory.h"
 
 namespace fsdp {
 namespace {
@@ -477,6 +479,32 @@ TEST_F(CudaDeviceTest, SynchronousDeviceKeepsTheContractOfStreams) {
   a->Enqueue(Priced("fail", [](ThreadPool&) { throw CommError("gone"); }));
   b->Wait(a->Record());
   EXPECT_THROW(b->Synchronize(), CommError);
+}
+
+// By the factory, as runs make it.
+TEST_F(CudaDeviceTest, IsMadeOnTheGpuThatIsAskedFor) {
+  ResetEmulatedGpus({.count = 2});
+  const auto checker = std::make_shared<StreamChecker>();
+  const auto device = CreateDevice(DeviceType::kCuda, {.checker = checker, .gpu = 1});
+  EXPECT_EQ(device->type(), DeviceType::kCuda);
+  EXPECT_EQ(device->checker(), checker);
+  EXPECT_THROW(CreateDevice(DeviceType::kCuda, {.gpu = 2}), DeviceError);
+  const auto stream = device->CreateStream("s");
+  stream->Enqueue(Faulting("gemm"));
+  ExpectHas(Error(stream->Record()), "GPU 1 (Emulated GPU) failed: ");
+}
+
+TEST_F(CudaDeviceTest, EnvironmentMakesItWait) {
+  ASSERT_EQ(setenv("FSDP_TRAIN_CUDA_SYNC", "1", 1), 0);
+  const auto device = CreateDevice(DeviceType::kCuda);
+  ASSERT_EQ(unsetenv("FSDP_TRAIN_CUDA_SYNC"), 0);
+  const auto stream = device->CreateStream("s");
+  std::atomic<bool> done{false};
+  stream->Enqueue(Kernel("slow", [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    done = true;
+  }));
+  EXPECT_TRUE(done);
 }
 
 TEST_F(CudaDeviceTest, DriverWithoutTheCallsIsRefused) {
