@@ -14,7 +14,13 @@ cuda_toolkit(name = "toolkit", home = {home}, nvcc = "bin/nvcc", version = {vers
 cc_library(
     name = "cudart",
     srcs = ["lib64/libcudart_static.a"],
-    hdrs = glob(["include/*.h", "include/*.hpp", "include/crt/**", "include/cccl/nv/**"]),
+    hdrs = glob([
+        "include/*.h",
+        "include/*.hpp",
+        "include/cccl/nv/**",
+        "include/crt/**",
+        "include/nvtx3/**",
+    ]),
     includes = ["include", "include/cccl"],
     linkopts = ["-ldl", "-lrt", "-lpthread"],
 )
