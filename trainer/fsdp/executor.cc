@@ -66,6 +66,11 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
       memory_(allocator, layout_, schedules_[0], options),
       flats_(layout_.flat_parameters.size()) {
+  if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
+    for (const ExecutorMemory::StagedBatch& batch : memory_.batches) {
+      std::memset(batch.host_bytes.data, 0, batch.host_bytes.bytes());
+    }
+  }
   streams_.push_back(device.CreateStream("compute", options.threads));
   for (const char* name : {"gather", "reduce"}) {
     streams_.push_back(device.CreateStream(name, 1, StreamPriority::kHigh));

@@ -1,4 +1,5 @@
 // What each action of a schedule enqueues.
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -56,12 +57,17 @@ void Executor::Execute(const Action& action) {
       const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot];
       Operation operation{"load", {}, {batch.host_bytes}, {}};
       operation.costs = {Cost{.bytes_written = static_cast<double>(batch.host_bytes.bytes())}};
-      const auto load = [load = step_->load, m = action.micro_batch](ThreadPool&,
-                                                                     const Batch& host) {
-        load(m, host);
-        OrderTokens(host);
+      const auto load = [load = step_->load, m = action.micro_batch](ThreadPool&, const Batch& host,
+                                                                     const View& bytes) {
+        try {
+          load(m, host);
+          OrderTokens(host);
+        } catch (...) {  // What a GPU runs behind the failure stays in bounds.
+          std::memset(bytes.data, 0, bytes.bytes());
+          throw;
+        }
       };
-      operation.kernels.host = OnCpu(load, batch.host);
+      operation.kernels.host = OnCpu(load, batch.host, batch.host_bytes);
       stream.Enqueue(std::move(operation));
       Copy(stream, batch.host_bytes, batch.device_bytes);
       break;

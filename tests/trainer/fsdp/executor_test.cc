@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/core/errors.h"
+#include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -141,6 +145,31 @@ TEST(Executor, WorkBetweenStepsComesBeforeTheNext) {
   executor.Run(step);
   executor.Synchronize();
   EXPECT_EQ(races, 0);
+}
+
+// A device that drops nothing goes on with the batch, so there is no token in it that no table has:
+// neither where loading fails, nor where a load behind it is dropped.
+TEST(Executor, BatchOfAFailedLoadHoldsNothing) {
+  Toy model;
+  ExecutorOptions options;
+  options.seq_len = 4;
+  CpuDevice device;
+  const MeshCommunicators communicators(MeshFor(options, /*rank=*/0, /*world=*/1),
+                                        options.communicators, ConnectSim);
+  PooledAllocator memory(device);
+  Executor executor(device, memory, model, options, communicators);
+  Executor::Step step;
+  View tokens;
+  step.load = [&](int, const Batch& host) {
+    tokens = host.tokens;
+    std::fill_n(tokens.As<int32_t>(), tokens.NumElements(), 1 << 30);
+    throw DataError("no such token");
+  };
+  step.optimize = [](Stream&, const ShardUpdate&) {};
+  executor.Run(step);
+  EXPECT_THROW(executor.Synchronize(), DataError);
+  ASSERT_GT(tokens.NumElements(), 0);
+  for (int64_t i = 0; i < tokens.NumElements(); ++i) EXPECT_EQ(tokens.As<int32_t>()[i], 0);
 }
 
 }  // namespace
