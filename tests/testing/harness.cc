@@ -96,7 +96,7 @@ class OpTest::NoDevice final : public Device {
  public:
   NoDevice() : Device(nullptr) {}
   DeviceType type() const override { return DeviceUnderTest().type(); }
-  std::unique_ptr<Stream> CreateStream(std::string, int) override { return nullptr; }
+  std::unique_ptr<Stream> CreateStream(std::string, int, StreamPriority) override { return nullptr; }
   double Now() const override { return 0; }
   void StartTrace() override {}
   std::vector<Span> TakeTrace() override { return {}; }
