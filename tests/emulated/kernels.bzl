@@ -12,15 +12,14 @@ def _emulated_kernels_impl(ctx):
     )
     deps = [dep[CcInfo] for dep in ctx.attr.deps]
     outputs = []
-
-    # The same for all: what is compiled with it has one name for a target.
-    text = cc_common.create_compilation_context(headers = depset(ctx.files.srcs))
     for kernel in ctx.files.srcs:
         name = kernel.basename[:-len(".cu")]
         source = ctx.actions.declare_file("_%s/%s.cc" % (ctx.label.name, name))
+        text = cc_common.create_compilation_context(headers = depset([kernel]))
         ctx.actions.write(source, '#include "%s"\n' % kernel.short_path)
         _, compiled = cc_common.compile(
-            name = ctx.label.name,
+            # Its list of headers goes by this name.
+            name = "%s_%s" % (ctx.label.name, name),
             actions = ctx.actions,
             cc_toolchain = cc_toolchain,
             compilation_contexts = [dep.compilation_context for dep in deps] + [text],
