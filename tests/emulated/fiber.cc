@@ -46,6 +46,8 @@ constexpr size_t kStack = size_t{252} << 10;
 #else
 constexpr size_t kStack = size_t{60} << 10;
 #endif
+// All stacks are as far apart: without it their tops would share a few sets of every cache.
+constexpr size_t kSkews = 64, kSkew = 11 * 64;
 
 }  // namespace
 
@@ -71,7 +73,8 @@ size_t FiberStack::bytes() { return kStack; }
 FiberContext MakeFiber(const FiberStack& stack, void (*entry)()) {
   constexpr int kRegisters = 6;
   ForgetFiber(stack);
-  void** top = reinterpret_cast<void**>(stack.bottom() + kStack);
+  const size_t skew = reinterpret_cast<uintptr_t>(stack.bottom()) / (kGuard + kStack) % kSkews;
+  void** top = reinterpret_cast<void**>(stack.bottom() + kStack - skew * kSkew);
   *--top = nullptr;  // A return address, so that the stack is aligned as after a call.
   *--top = reinterpret_cast<void*>(entry);
   for (int i = 0; i < kRegisters; ++i) *--top = nullptr;

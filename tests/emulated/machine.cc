@@ -154,10 +154,13 @@ bool Machine::BeginsNextThread() {
 }
 
 void Machine::Barrier(std::source_location where) {
+  const auto same_file = [](const char* a, const char* b) {
+    return a == b || std::string_view(a) == b;
+  };
   if (at_barrier_ == 0) {
     barrier_ = where;
   } else if (where.line() != barrier_.line() ||
-             std::string_view(where.file_name()) != barrier_.file_name()) {
+             !same_file(where.file_name(), barrier_.file_name())) {
     Fail("its threads wait at different barriers: " + Where(barrier_) + " and " + Where(where));
   }
   const int self = current_;
