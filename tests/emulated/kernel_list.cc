@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 #include <tuple>
 
@@ -40,6 +41,21 @@ std::vector<const EmulatedKernel*> EmulatedKernels() {
     return std::tie(a->source(), a->name()) < std::tie(b->source(), b->name());
   });
   return kernels;
+}
+
+std::vector<std::string> NeverLaunched(const std::string& sources) {
+  std::vector<std::string> wrong;
+  std::istringstream names(sources);
+  for (std::string source; names >> source;) {
+    bool has_kernels = false;
+    for (const EmulatedKernel* kernel : EmulatedKernels()) {
+      if (kernel->source() != source) continue;
+      has_kernels = true;
+      if (kernel->launches == 0) wrong.push_back("no test launches " + kernel->name());
+    }
+    if (!has_kernels) wrong.push_back("no kernels of " + source + ".cu are linked in");
+  }
+  return wrong;
 }
 
 }  // namespace fsdp

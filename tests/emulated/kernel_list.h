@@ -28,6 +28,9 @@ class EmulatedKernel {
 
 // All that Launch<>() is instantiated for, by source, then name.
 std::vector<const EmulatedKernel*> EmulatedKernels();
+// What is wrong with a program that should have launched all kernels of these .cu files (without
+// ending, separated by spaces): a line for each that it has not, and for a file without any.
+std::vector<std::string> NeverLaunched(const std::string& sources);
 
 template <auto kernel>
 struct EmulatedKernelOf {

@@ -259,6 +259,7 @@ TEST_P(SimtTest, EveryThreadHasAStack) {
 
 __global__ void Nothing() {}
 __global__ void AlsoNothing() {}
+__global__ void NeverLaunchedKernel(int) {}
 
 // As a GPU of compute capability 8.0 has it.
 TEST_P(SimtTest, WhatDoesNotFitIsRefused) {
@@ -294,6 +295,15 @@ TEST(KernelList, KnowsWhatWasLaunched) {
     EXPECT_EQ(kernel->launches, before + 1);
   }
   EXPECT_EQ(listed, 1);
+}
+
+TEST(KernelList, KnowsWhatWasNot) {
+  __attribute__((unused)) const auto never = &Launch<NeverLaunchedKernel, int>;
+  const std::vector<std::string> wrong = NeverLaunched("simt_test another");
+  EXPECT_EQ(std::count(wrong.begin(), wrong.end(), "no test launches fsdp::NeverLaunchedKernel"),
+            1);
+  EXPECT_EQ(std::count(wrong.begin(), wrong.end(), "no test launches fsdp::Reverse<true>"), 0);
+  EXPECT_EQ(wrong.back(), "no kernels of another.cu are linked in");
 }
 
 TEST_P(SimtTest, AnEmptyGridIsNoLaunch) {

@@ -96,7 +96,9 @@ class OpTest::NoDevice final : public Device {
  public:
   NoDevice() : Device(nullptr) {}
   DeviceType type() const override { return DeviceUnderTest().type(); }
-  std::unique_ptr<Stream> CreateStream(std::string, int, StreamPriority) override { return nullptr; }
+  std::unique_ptr<Stream> CreateStream(std::string, int, StreamPriority) override {
+    return nullptr;
+  }
   double Now() const override { return 0; }
   void StartTrace() override {}
   std::vector<Span> TakeTrace() override { return {}; }
@@ -360,6 +362,7 @@ void OpTest::ExpectSameBits(const Call& call, const std::vector<View>& results) 
     return after;
   };
   const std::vector<Bytes> one = run(1);
+  if (DeviceUnderTest().Orders() > 1) return;  // Run() has compared them.
   for (const int threads : {GetParam().threads, GetParam().threads, GetParam().threads + 2}) {
     EXPECT_TRUE(run(threads) == one) << threads << " threads";
   }

@@ -101,6 +101,37 @@ TEST_P(GeluTest, IsThatOfFp32RoundedOnce) {
   EXPECT_EQ(got.second, RoundTo(dtype(), want.second));
 }
 
+TEST_P(GeluTest, TensorsBeginAnywhere) {
+  constexpr int64_t kSize = 64;
+  Random random(7, dtype());
+  const View x = Input({kSize}, random.Vector(kSize, -8, 8)),
+             dy = Input({kSize}, random.Vector(kSize));
+  const View y = Output({kSize}), dx = Output({kSize});
+  Run([&](Stream& stream) {
+    GeluForward(stream, x, y);
+    GeluBackward(stream, x, dy, dx);
+  });
+  const auto want = Get(y), want_dx = Get(dx);
+  for (const int64_t begin : {0, 1, 8}) {
+    for (const int64_t n : {3, 16, 21}) {
+      const View part = Output({kSize}), part_dx = Output({kSize});
+      Run([&](Stream& stream) {
+        GeluForward(stream, x.Slice(begin, n), part.Slice(begin, n));
+        GeluBackward(stream, x.Slice(begin, n), dy.Slice(begin, n), part_dx.Slice(begin, n));
+      });
+      const auto got = Get(part), got_dx = Get(part_dx);
+      for (int64_t i = 0; i < kSize; ++i) {
+        if (i >= begin && i < begin + n) {
+          EXPECT_EQ(got[i], want[i]);
+          EXPECT_EQ(got_dx[i], want_dx[i]);
+        } else {
+          EXPECT_TRUE(std::isnan(got[i]) && std::isnan(got_dx[i])) << i << " is not its own";
+        }
+      }
+    }
+  }
+}
+
 TEST_P(GeluTest, RefusesWrongArguments) {
   const View x = Output({6}), y = Output({6});
   ExpectRefused([&](Stream& s) { GeluForward(s, x, Output({5})); }, "[gelu_forward] y is $T [5]");
