@@ -1,4 +1,4 @@
-// Philox4x32-10 for kernels: the words of trainer/core/philox.h, bit for bit.
+// Philox4x32 for kernels: with ten rounds the words of trainer/core/philox.h, bit for bit.
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_PHILOX_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_PHILOX_H_
 
@@ -9,9 +9,10 @@
 namespace fsdp {
 
 // words = Philox(words, key). Indexed by constants alone, they stay in registers.
+template <int kRounds = 10>
 __device__ inline void DevicePhilox(uint32_t (&words)[4], uint32_t key_low, uint32_t key_high) {
 #pragma unroll
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * words[0], p1 = uint64_t{0xCD9E8D57u} * words[2];
     words[0] = static_cast<uint32_t>(p1 >> 32) ^ words[1] ^ key_low;
     words[1] = static_cast<uint32_t>(p1);
