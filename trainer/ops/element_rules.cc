@@ -1,18 +1,13 @@
 #include "trainer/ops/element_rules.h"
 
-#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "trainer/core/philox.h"
+#include "trainer/ops/cpu/element_rules_cpu.h"
+#include "trainer/ops/cuda/element_rules_cuda.h"
 
 namespace fsdp {
-namespace {
-
-void WriteRulesCpu(ThreadPool&, const std::vector<ElementRule>& rules, const View& table) {
-  std::ranges::copy(rules, table.As<ElementRule>());
-}
-
-}  // namespace
 
 uint64_t TensorKey(std::string_view name) { return HashBytes(name); }
 
@@ -35,7 +30,9 @@ void WriteRules(Stream& stream, const std::vector<ElementRule>& rules, int64_t n
     last = rule.end;
   }
   const Cost cost{.bytes_written = static_cast<double>(table.bytes())};
-  stream.Enqueue({kOp, {}, {table}, {cost}, {OnCpu(WriteRulesCpu, rules, table)}});
+  DeviceKernels kernels{.cpu = OnCpu(WriteRulesCpu, rules, table),
+                        .cuda = OnCuda(WriteRulesCuda, rules, table)};
+  stream.Enqueue({kOp, {}, {table}, {cost}, std::move(kernels)});
 }
 
 void CheckRuleTable(const Arguments& args, const ConstView& table) {

@@ -9,20 +9,10 @@
 #include <vector>
 
 #include "trainer/ops/arguments.h"
+#include "trainer/ops/element_rule.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
-
-// For elements [begin, end). What no rule covers has the default values: no decay.
-struct ElementRule {
-  int64_t begin = 0, end = 0;
-  double weight_decay = 0;  // >= 0.
-  double lr_scale = 1;      // >= 0; multiplies the learning rate.
-  // What random numbers of an element are keyed by, whichever shard it lies in: a hash of the name
-  // of its tensor (of a slice, as in the Hugging Face file), and where in it `begin` is.
-  uint64_t tensor = 0;
-  int64_t element = 0;  // >= 0.
-};
 
 // `tensor` of that name: the same in every run and build.
 uint64_t TensorKey(std::string_view name);

@@ -44,6 +44,15 @@ TEST_P(RuleTableTest, HoldsTheRules) {
   EXPECT_EQ(Get(table), BytesOf(rules.data(), rules.size()));
 }
 
+// More than travel at once.
+TEST_P(RuleTableTest, HoldsManyRules) {
+  std::vector<ElementRule> rules;
+  for (int64_t i = 0; i < 150; ++i) rules.push_back({i, i + 1, 0.5, 2, uint64_t(i) << 40, 3 * i});
+  const View table = Output(RuleTableShape(rules.size()), DType::kUInt8);
+  Run([&](Stream& stream) { WriteRules(stream, rules, 150, table); });
+  EXPECT_EQ(Get(table), BytesOf(rules.data(), rules.size()));
+}
+
 TEST_P(RuleTableTest, RefusesDisorder) {
   const auto write = [&](const std::vector<ElementRule>& rules) {
     const View table = Output(RuleTableShape(rules.size()), DType::kUInt8);

@@ -1,0 +1,35 @@
+#include <algorithm>
+
+#include "trainer/ops/cuda/element_rules_cuda.h"
+#include "trainer/ops/cuda/launch.h"
+
+namespace fsdp {
+namespace {
+
+// Rules travel as arguments: no memory of the host has to outlive the call, and nobody waits for a
+// copy from it. A launch takes 4096 bytes of them.
+constexpr int kPieceRules = 64;
+struct Piece {
+  ElementRule rules[kPieceRules];
+};
+static_assert(sizeof(Piece) <= 4000);
+
+__global__ void WriteRulesKernel(const Piece piece, int count, ElementRule* table) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < count) table[i] = piece.rules[i];
+}
+
+}  // namespace
+
+void WriteRulesCuda(CudaStreamHandle stream, const std::vector<ElementRule>& rules,
+                    const View& table) {
+  for (size_t at = 0; at < rules.size(); at += kPieceRules) {
+    const size_t count = std::min<size_t>(kPieceRules, rules.size() - at);
+    Piece piece;
+    std::copy_n(rules.begin() + at, count, piece.rules);
+    Launch<WriteRulesKernel>(stream, 1, kPieceRules, 0, piece, static_cast<int>(count),
+                             table.As<ElementRule>() + at);
+  }
+}
+
+}  // namespace fsdp
