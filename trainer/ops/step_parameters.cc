@@ -4,6 +4,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/step_parameters_cpu.h"
+#include "trainer/ops/cuda/step_parameters_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -23,8 +24,9 @@ void UnpackStepInputs(Stream& stream, ConstView inputs, View mean_scale, View st
   args.Check("stop", stop, DType::kFloat32, {1});
   args.Check("save", save, DType::kFloat32, {1});
   const Cost cost{.bytes_read = 12, .bytes_written = 12};
-  CpuKernel cpu = OnCpu(UnpackStepInputsCpu, inputs, mean_scale, stop, save);
-  stream.Enqueue({kOp, {inputs}, {mean_scale, stop, save}, {cost}, {std::move(cpu)}});
+  DeviceKernels kernels{.cpu = OnCpu(UnpackStepInputsCpu, inputs, mean_scale, stop, save),
+                        .cuda = OnCuda(UnpackStepInputsCuda, inputs, mean_scale, stop, save)};
+  stream.Enqueue({kOp, {inputs}, {mean_scale, stop, save}, {cost}, std::move(kernels)});
 }
 
 void DeriveUpdateFactors(Stream& stream, double beta1, double beta2, ConstView inputs,
@@ -40,8 +42,10 @@ void DeriveUpdateFactors(Stream& stream, double beta1, double beta2, ConstView i
   const Cost cost{.flops = 8,
                   .bytes_read = static_cast<double>(inputs.bytes() + state.bytes() + 4),
                   .bytes_written = static_cast<double>(state.bytes() + factors.bytes())};
-  CpuKernel cpu = OnCpu(DeriveUpdateFactorsCpu, beta1, beta2, inputs, coefficient, state, factors);
-  stream.Enqueue({kOp, {inputs, coefficient}, {state, factors}, {cost}, {std::move(cpu)}});
+  DeviceKernels kernels{
+      .cpu = OnCpu(DeriveUpdateFactorsCpu, beta1, beta2, inputs, coefficient, state, factors),
+      .cuda = OnCuda(DeriveUpdateFactorsCuda, beta1, beta2, inputs, coefficient, state, factors)};
+  stream.Enqueue({kOp, {inputs, coefficient}, {state, factors}, {cost}, std::move(kernels)});
 }
 
 void SetUpdates(Stream& stream, int64_t updates, View state) {
@@ -50,7 +54,9 @@ void SetUpdates(Stream& stream, int64_t updates, View state) {
   args.Require(updates >= 0, "updates, want >= 0");
   CheckBlock<StepState>(args, "state", state);
   const Cost cost{.bytes_written = static_cast<double>(state.bytes())};
-  stream.Enqueue({kOp, {}, {state}, {cost}, {OnCpu(SetUpdatesCpu, updates, state)}});
+  DeviceKernels kernels{.cpu = OnCpu(SetUpdatesCpu, updates, state),
+                        .cuda = OnCuda(SetUpdatesCuda, updates, state)};
+  stream.Enqueue({kOp, {}, {state}, {cost}, std::move(kernels)});
 }
 
 }  // namespace fsdp

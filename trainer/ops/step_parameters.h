@@ -6,27 +6,10 @@
 
 #include <cstdint>
 
+#include "trainer/ops/step_blocks.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
-
-struct StepInputs {
-  double lr = 0;             // Of this step, whether or not it lands.
-  float mean_scale = 1;      // T0 / T: see ClipCoefficient (reductions.h).
-  float stop = 0, save = 0;  // What this rank has been asked for.
-};
-
-struct StepState {
-  int64_t updates = 0;  // Steps that have landed: those whose coefficient was finite.
-};
-
-// What the optimizers derive from both. t: the updates so far, with this step's.
-struct UpdateFactors {
-  int64_t update = 1;  // t.
-  double lr = 0;
-  double correction1 = 1;  // 1 - beta1^t.
-  float root_factor = 1;   // 1 / sqrt(1 - beta2^t), computed in float64.
-};
 
 // A block is uint8 of this shape.
 template <typename Block>
@@ -39,7 +22,8 @@ void UnpackStepInputs(Stream& stream, ConstView inputs, View mean_scale, View st
 
 // Once a training step, when its coefficient ([1], fp32) is known and before the optimizer's ops:
 // counts it in `state` (StepState) and derives `factors` (UpdateFactors). Where the coefficient is
-// not finite nothing changes: the optimizer's ops skip the step. beta1 and beta2 in [0, 1).
+// not finite nothing changes: the optimizer's ops skip the step. beta1 and beta2 in [0, 1). Between
+// types of device powers may differ in their last bits.
 void DeriveUpdateFactors(Stream& stream, double beta1, double beta2, ConstView inputs,
                          ConstView coefficient, View state, View factors);
 

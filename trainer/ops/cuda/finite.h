@@ -1,0 +1,16 @@
+// Whether a number is finite, for kernels: the bits of -0.0 and of subnormal numbers count as those
+// of any other.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_
+
+#include "trainer/ops/cuda/launch.h"
+
+namespace fsdp {
+
+__device__ inline bool IsFinite(float x) {
+  return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_
