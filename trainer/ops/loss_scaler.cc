@@ -4,6 +4,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/loss_scaler_cpu.h"
+#include "trainer/ops/cuda/loss_scaler_cuda.h"
 
 namespace fsdp {
 
@@ -12,7 +13,9 @@ void SetLossScaler(Stream& stream, const LossScalerState& values, View state) {
   const Arguments args(kOp);
   args.Check("state", state, DType::kFloat32, {kLossScalerFloats});
   const Cost cost{.bytes_written = static_cast<double>(state.bytes())};
-  stream.Enqueue({kOp, {}, {state}, {cost}, {OnCpu(SetLossScalerCpu, values, state)}});
+  DeviceKernels kernels{.cpu = OnCpu(SetLossScalerCpu, values, state),
+                        .cuda = OnCuda(SetLossScalerCuda, values, state)};
+  stream.Enqueue({kOp, {}, {state}, {cost}, std::move(kernels)});
 }
 
 void UpdateLossScaler(Stream& stream, const LossScalerOptions& options, ConstView found,
@@ -25,8 +28,9 @@ void UpdateLossScaler(Stream& stream, const LossScalerOptions& options, ConstVie
   const Cost cost{.flops = 2,
                   .bytes_read = static_cast<double>(found.bytes() + state.bytes()),
                   .bytes_written = static_cast<double>(state.bytes())};
-  CpuKernel cpu = OnCpu(UpdateLossScalerCpu, options, found, state);
-  stream.Enqueue({kOp, {found}, {state}, {cost}, {std::move(cpu)}});
+  DeviceKernels kernels{.cpu = OnCpu(UpdateLossScalerCpu, options, found, state),
+                        .cuda = OnCuda(UpdateLossScalerCuda, options, found, state)};
+  stream.Enqueue({kOp, {found}, {state}, {cost}, std::move(kernels)});
 }
 
 }  // namespace fsdp

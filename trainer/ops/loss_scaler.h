@@ -6,15 +6,11 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/loss_scaler_options.h"
+#include "trainer/ops/loss_scaler_state.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
-// In device memory: fp32 [2].
-struct LossScalerState {
-  float scale = 1;
-  float good_steps = 0;  // Since the scale last changed or would have grown. A whole number.
-};
 inline constexpr int64_t kLossScalerFloats = sizeof(LossScalerState) / sizeof(float);
 
 // state = these, at the start of a run and on a resume.

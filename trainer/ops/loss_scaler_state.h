@@ -1,0 +1,14 @@
+#ifndef FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_STATE_H_
+#define FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_STATE_H_
+
+namespace fsdp {
+
+// Of loss_scaler.h, as it lies in device memory: fp32 [2].
+struct LossScalerState {
+  float scale = 1;
+  float good_steps = 0;  // Since the scale last changed or would have grown. A whole number.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_STATE_H_
