@@ -274,7 +274,9 @@ void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n
   AddUpdate(cases, "adamw, all bf16, average", n, kBF16, kBF16, kBF16, true);
   cases.push_back({"sum_of_squares", [=](Tensors& t) -> Call {
                      const View g = t.Float({n}), out = t.Constant({1}, 0);
-                     return [=](Stream& s) { SumOfSquares(s, g, out); };
+                     const View workspace =
+                         t.Workspace(SumOfSquaresWorkspaceBytes(t.kernel_type()));
+                     return [=](Stream& s) { SumOfSquares(s, g, out, workspace); };
                    }});
   cases.push_back({"fill", [=](Tensors& t) -> Call {
                      const View y = t.Float({n});

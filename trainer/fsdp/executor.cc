@@ -64,7 +64,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       shard_rank_(communicators.mesh().coordinate().shard),
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
-      memory_(allocator, layout_, schedules_[0], options),
+      memory_(allocator, layout_, schedules_[0], options, device.kernel_type()),
       flats_(layout_.flat_parameters.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
     for (const ExecutorMemory::StagedBatch& batch : memory_.batches) {

@@ -147,9 +147,9 @@ void Executor::Execute(const Action& action) {
       for (const int f : trainable) {
         if (scales_loss()) {
           UnscaledSumOfSquares(stream, memory_.gradients[f], memory_.scaler.Slice(0, 1),
-                               scalar(kSumSquares), scalar(kFound));
+                               scalar(kSumSquares), scalar(kFound), memory_.squares);
         } else {
-          SumOfSquares(stream, memory_.gradients[f], scalar(kSumSquares));
+          SumOfSquares(stream, memory_.gradients[f], scalar(kSumSquares), memory_.squares);
         }
       }
       break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
@@ -45,7 +46,8 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 }
 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
-                               const Schedule& train, const ExecutorOptions& options)
+                               const Schedule& train, const ExecutorOptions& options,
+                               DeviceType kernels)
     : units(layout.units.size()) {
   const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
     return NewPersistent(allocator, elements, use, dtype);
@@ -131,6 +133,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   if (options.mixed_precision.ScalesLoss()) {
     scaler = persistent(kLossScalerFloats, MemoryKind::kActivations, DType::kFloat32);
   }
+  squares = bytes(SumOfSquaresWorkspaceBytes(kernels), MemoryKind::kActivations);
 }
 
 }  // namespace fsdp

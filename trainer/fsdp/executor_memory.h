@@ -72,9 +72,10 @@ struct ExecutorMemory {
     View value, gradient;  // Bytes. Empty where the unit uses slots.
   };
 
-  // Begins phase kPersistent. `train`: of its slots an evaluation uses some.
+  // Begins phase kPersistent. `train`: of its slots an evaluation uses some. `kernels`: whose
+  // workspaces are needed.
   ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
-                 const ExecutorOptions& options);
+                 const ExecutorOptions& options, DeviceType kernels);
 
   std::vector<View> gather_slots, gradient_slots;        // Bytes.
   std::vector<View> masters, compute_shards, gradients;  // By flat parameter; see Executor.
@@ -92,6 +93,7 @@ struct ExecutorMemory {
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
   View scaler;                    // LossScalerState. Empty: none is in use.
+  View squares;                   // The workspace of their sums.
 };
 
 }  // namespace fsdp

@@ -5,10 +5,28 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/reductions_cpu.h"
+#include "trainer/ops/cuda/reductions_cuda.h"
 
 namespace fsdp {
+namespace {
 
-void SumOfSquares(Stream& stream, ConstView x, View out) {
+// The workspace as what the operation writes; empty where its device needs none.
+std::vector<Range> CheckedWorkspace(const Arguments& args, const Stream& stream,
+                                    const View& workspace) {
+  const int64_t bytes = SumOfSquaresWorkspaceBytes(stream.device().kernel_type());
+  args.CheckWorkspace(workspace, bytes);
+  if (bytes == 0) return {};
+  return {workspace};
+}
+
+}  // namespace
+
+int64_t SumOfSquaresWorkspaceBytes(DeviceType device) {
+  Arguments("sum_of_squares").CheckHasKernels("x", DType::kFloat32, kFloatDTypes, device);
+  return device == DeviceType::kCuda ? kMaxSquaresGroups * sizeof(SquaresOfGroup) : 0;
+}
+
+void SumOfSquares(Stream& stream, ConstView x, View out, View workspace) {
   constexpr const char* kOp = "sum_of_squares";
   const Arguments args(kOp);
   const int64_t n = x.NumElements();
@@ -19,10 +37,15 @@ void SumOfSquares(Stream& stream, ConstView x, View out) {
   const Cost cost{.flops = 2.0 * n,
                   .bytes_read = static_cast<double>(x.bytes() + out.bytes()),
                   .bytes_written = static_cast<double>(out.bytes())};
-  stream.Enqueue({kOp, {x}, {out}, {cost}, {OnCpu(SumOfSquaresCpu, x, out)}});
+  std::vector<Range> writes = CheckedWorkspace(args, stream, workspace);
+  writes.push_back(out);
+  DeviceKernels kernels{.cpu = OnCpu(SumOfSquaresCpu, x, out),
+                        .cuda = OnCuda(SumOfSquaresCuda, x, out, workspace)};
+  stream.Enqueue({kOp, {x}, std::move(writes), {cost}, std::move(kernels)});
 }
 
-void UnscaledSumOfSquares(Stream& stream, ConstView x, ConstView scale, View out, View found) {
+void UnscaledSumOfSquares(Stream& stream, ConstView x, ConstView scale, View out, View found,
+                          View workspace) {
   constexpr const char* kOp = "unscaled_sum_of_squares";
   const Arguments args(kOp);
   const int64_t n = x.NumElements();
@@ -37,8 +60,11 @@ void UnscaledSumOfSquares(Stream& stream, ConstView x, ConstView scale, View out
   const Cost cost{.flops = 4.0 * n,
                   .bytes_read = static_cast<double>(x.bytes() + scale.bytes() + 2 * out.bytes()),
                   .bytes_written = static_cast<double>(2 * out.bytes())};
-  CpuKernel cpu = OnCpu(UnscaledSumOfSquaresCpu, x, scale, out, found);
-  stream.Enqueue({kOp, {x, scale}, {out, found}, {cost}, {std::move(cpu)}});
+  std::vector<Range> writes = CheckedWorkspace(args, stream, workspace);
+  writes.insert(writes.end(), {out, found});
+  DeviceKernels kernels{.cpu = OnCpu(UnscaledSumOfSquaresCpu, x, scale, out, found),
+                        .cuda = OnCuda(UnscaledSumOfSquaresCuda, x, scale, out, found, workspace)};
+  stream.Enqueue({kOp, {x, scale}, std::move(writes), {cost}, std::move(kernels)});
 }
 
 void ClipCoefficient(Stream& stream, ConstView loss, ConstView sum_of_squares, ConstView mean_scale,
@@ -62,9 +88,13 @@ void ClipCoefficient(Stream& stream, ConstView loss, ConstView sum_of_squares, C
   const Cost cost{.flops = 7,
                   .bytes_read = 4 * static_cast<double>(reads.size()),
                   .bytes_written = static_cast<double>(norm.bytes() + coefficient.bytes())};
-  CpuKernel cpu = OnCpu(ClipCoefficientCpu, loss, sum_of_squares, mean_scale, scaling, max_norm,
-                        norm, coefficient);
-  stream.Enqueue({kOp, std::move(reads), {norm, coefficient}, {cost}, {std::move(cpu)}});
+  std::optional<ConstView> scale, found;
+  if (scaling) scale = scaling->scale, found = scaling->found_inf;
+  DeviceKernels kernels{.cpu = OnCpu(ClipCoefficientCpu, loss, sum_of_squares, mean_scale, scaling,
+                                     max_norm, norm, coefficient),
+                        .cuda = OnCuda(ClipCoefficientCuda, loss, sum_of_squares, mean_scale, scale,
+                                       found, max_norm, norm, coefficient)};
+  stream.Enqueue({kOp, std::move(reads), {norm, coefficient}, {cost}, std::move(kernels)});
 }
 
 }  // namespace fsdp

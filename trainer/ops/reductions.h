@@ -5,22 +5,28 @@
 #include <optional>
 
 #include "trainer/core/view.h"
+#include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
+// Bytes of the workspace of the two sums on this device (never kSim), for any x: at most 16 KiB.
+int64_t SumOfSquaresWorkspaceBytes(DeviceType device);
+
 // out[0] += sum_i x[i]^2. x: fp32, bf16 or fp16, any shape; out: [1], fp32.
 // Each chunk of 256 elements, counted from x's first, is summed in fp32; chunks are added in
-// float64, in groups fixed by the element count, groups in order; one rounding to fp32 at the end.
-// So the result does not depend on the number of threads. 2 FLOPs an element; no workspace.
-void SumOfSquares(Stream& stream, ConstView x, View out);
+// float64, in groups and an order that the element count fixes; one rounding to fp32 at the end.
+// So the bits depend on the type of device, and neither on threads nor on its model. 2 FLOPs an
+// element.
+void SumOfSquares(Stream& stream, ConstView x, View out, View workspace);
 
 // The same of a gradient that is scale[0] times what it stands for, in fp32, bf16 or fp16:
 //   out[0]   += sum_i (x[i] / scale[0])^2
 //   found[0] += the number of x[i] that are not finite
 // Elements are divided, rounded to fp32, before they are squared: so the squares of a gradient that
 // is finite do not overflow for its scale. scale, out, found: [1], fp32; scale > 0.
-void UnscaledSumOfSquares(Stream& stream, ConstView x, ConstView scale, View out, View found);
+void UnscaledSumOfSquares(Stream& stream, ConstView x, ConstView scale, View out, View found,
+                          View workspace);
 
 // Clipping by the global norm, as torch.nn.utils.clip_grad_norm_ does it:
 //   norm[0] = sqrt(sum_of_squares[0]) mean_scale[0]; infinite where found_inf[0] > 0

@@ -7,14 +7,17 @@
 namespace fsdp {
 namespace {
 
-class ReductionsTest : public OpTest {};
+class ReductionsTest : public OpTest {
+ protected:
+  View Squares() { return Workspace(SumOfSquaresWorkspaceBytes(kernel_type())); }
+};
 FSDP_INSTANTIATE_OP_TEST(ReductionsTest, kF32, kBF16, kF16);  // Of gradients.
 
 TEST_P(ReductionsTest, SumOfSquaresMatchesOracle) {
   for (const int64_t n : {1, 7, 255, 256, 257, 16384, 100003}) {
     const auto values = Random(n, dtype()).Vector(n);
-    const View x = Input({n}, values), out = Accumulated({1}, 0.5, kF32);
-    Run([&](Stream& stream) { SumOfSquares(stream, x, out); });
+    const View x = Input({n}, values), out = Accumulated({1}, 0.5, kF32), workspace = Squares();
+    Run([&](Stream& stream) { SumOfSquares(stream, x, out, workspace); });
     // Chunks are summed in float32; all terms are positive, so the bound is relative to the sum.
     EXPECT_TRUE(AllNear(Get(out), {0.5 + Dot(values, values)}, Tolerance(kF32, 256))) << n;
     Clear();
@@ -26,10 +29,10 @@ TEST_P(ReductionsTest, SumOfSquaresMatchesOracle) {
 TEST_P(ReductionsTest, SumOfSquaresIsExactOnIntegers) {
   for (const int64_t n : {0, 1, 300, 65536, 70001}) {
     const auto values = Random(n, dtype()).Integers(n, 16);
-    const View x = Input({n}, values), out = Accumulated({1}, 3, kF32);
+    const View x = Input({n}, values), out = Accumulated({1}, 3, kF32), workspace = Squares();
     Run([&](Stream& stream) {
-      SumOfSquares(stream, x, out);
-      SumOfSquares(stream, x, out);
+      SumOfSquares(stream, x, out, workspace);
+      SumOfSquares(stream, x, out, workspace);
     });
     EXPECT_EQ(Get(out)[0], 3 + 2 * Dot(values, values)) << n;
     Clear();
@@ -39,11 +42,11 @@ TEST_P(ReductionsTest, SumOfSquaresIsExactOnIntegers) {
 TEST_P(ReductionsTest, NaNAndOverflowShow) {
   std::vector<double> values(1000, 1.0);
   values[777] = std::nan("");
-  const View x = Input({1000}, values), out = Accumulated({1}, 0, kF32);
-  Run([&](Stream& stream) { SumOfSquares(stream, x, out); });
+  const View x = Input({1000}, values), out = Accumulated({1}, 0, kF32), workspace = Squares();
+  Run([&](Stream& stream) { SumOfSquares(stream, x, out, workspace); });
   EXPECT_TRUE(std::isnan(Get(out)[0]));
   const View large = Input({300}, std::vector<double>(300, 1e30)), sum = Accumulated({1}, 0, kF32);
-  Run([&](Stream& stream) { SumOfSquares(stream, large, sum); });
+  Run([&](Stream& stream) { SumOfSquares(stream, large, sum, workspace); });
   EXPECT_EQ(Get(sum)[0], HUGE_VAL);
 }
 
@@ -111,23 +114,24 @@ TEST_P(ReductionsTest, UnscaledSquaresAndWhatIsNotFinite) {
     for (int64_t i = 0; i < n; ++i) values[i] = static_cast<double>(i % 13 - 6) * 8;
     double want = 0;
     for (const double v : values) want += v / 16 * (v / 16);
-    const View scale = Input({1}, {16}, kF32), x = Input({n}, values);
+    const View scale = Input({1}, {16}, kF32), x = Input({n}, values), workspace = Squares();
     const View sum = Accumulated({1}, 1, kF32), found = Accumulated({1}, 2, kF32);
-    Run([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, sum, found); });
+    Run([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, sum, found, workspace); });
     EXPECT_TRUE(AllNear(Get(sum), {1 + want}, Tolerance(kF32, 256)));
     EXPECT_EQ(Get(found)[0], 2) << "added to";
     for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
       values[n / 2] = values[n - 1] = bad;
       const View worse = Input({n}, values), counted = Accumulated({1}, 0, kF32);
-      Run([&](Stream& s) { UnscaledSumOfSquares(s, worse, scale, sum, counted); });
+      Run([&](Stream& s) { UnscaledSumOfSquares(s, worse, scale, sum, counted, workspace); });
       EXPECT_EQ(Get(counted)[0], n == 1 ? 1 : 2);
     }
     Clear();
   }
   // Its squares overflow with the scale, but not without.
   const View x = Input({4}, {1e20, 1e20, 1e20, 1e20}, kF32), scale = Input({1}, {1e4}, kF32);
+  const View workspace = Squares();
   const View sum = Accumulated({1}, 0, kF32), found = Accumulated({1}, 0, kF32);
-  Run([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, sum, found); });
+  Run([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, sum, found, workspace); });
   EXPECT_TRUE(AllNear(Get(sum), {4e32}, Tolerance(kF32, 4)));
   EXPECT_EQ(Get(found)[0], 0);
 }
@@ -151,12 +155,14 @@ TEST_P(ReductionsTest, CoefficientTakesTheLossScaleAway) {
 
 TEST_P(ReductionsTest, RefusesWrongArguments) {
   const View x = Output({6}), one = Output({1}, kF32), scale = Output({1}, kF32);
-  const View norm = Output({1}, kF32);
-  ExpectRefused([&](Stream& s) { SumOfSquares(s, x, Output({2}, kF32)); },
+  const View norm = Output({1}, kF32), workspace = Squares();
+  ExpectRefused([&](Stream& s) { SumOfSquares(s, x, Output({2}, kF32), workspace); },
                 "[sum_of_squares] out is");
   const View floats = Output({6}, kF32);
-  ExpectRefused([&](Stream& s) { SumOfSquares(s, floats, floats.Slice(2, 1)); }, "overlap");
-  ExpectRefused([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, one, one); }, "overlap");
+  ExpectRefused([&](Stream& s) { SumOfSquares(s, floats, floats.Slice(2, 1), workspace); },
+                "overlap");
+  ExpectRefused([&](Stream& s) { UnscaledSumOfSquares(s, x, scale, one, one, workspace); },
+                "overlap");
   ExpectRefused(
       [&](Stream& s) { ClipCoefficient(s, one, one, scale, {}, -1, norm, Output({1}, kF32)); },
       "[clip_coefficient] max_norm");
@@ -164,11 +170,12 @@ TEST_P(ReductionsTest, RefusesWrongArguments) {
                 "overlap");
   ExpectRefused([&](Stream& s) { ClipCoefficient(s, one, x, scale, {}, 1, norm, one); },
                 "sum_of_squares");
-  ExpectDTypesRefused("sum_of_squares",
-                      [&](Stream& s) { SumOfSquares(s, Output({6}), Output({1}, kF32)); });
+  ExpectDTypesRefused("sum_of_squares", [&](Stream& s) {
+    SumOfSquares(s, Output({6}), Output({1}, kF32), workspace);
+  });
   ExpectDTypesRefused("unscaled_sum_of_squares", [&](Stream& s) {
     const auto one = [&] { return Output({1}, kF32); };
-    UnscaledSumOfSquares(s, Output({6}), one(), one(), one());
+    UnscaledSumOfSquares(s, Output({6}), one(), one(), one(), workspace);
   });
   ExpectDTypesRefused("clip_coefficient", [&](Stream& s) {
     const auto one = [&] { return Output({1}, kF32); };
@@ -178,8 +185,8 @@ TEST_P(ReductionsTest, RefusesWrongArguments) {
 
 TEST_P(ReductionsTest, BitsDoNotDependOnThreads) {
   const View x = Input({123457}, Random(5, dtype()).Vector(123457));
-  const View out = Accumulated({1}, 0, kF32);
-  ExpectSameBits([&](Stream& stream) { SumOfSquares(stream, x, out); }, {out});
+  const View out = Accumulated({1}, 0, kF32), workspace = Squares();
+  ExpectSameBits([&](Stream& stream) { SumOfSquares(stream, x, out, workspace); }, {out});
 }
 
 }  // namespace
