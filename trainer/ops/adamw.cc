@@ -4,6 +4,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/adamw_cpu.h"
+#include "trainer/ops/cuda/adamw_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -29,6 +30,7 @@ void AdamW(Stream& stream, const AdamWOptions& options, ConstView rules, ConstVi
   args.Require(constants.eps >= kMinAdamWEps, "eps, want >= kMinAdamWEps");
   Operation operation = UpdateOperation(kOp, operands, 16);
   operation.kernels.cpu = OnCpu(AdamWCpu, constants, operands);
+  operation.kernels.cuda = OnCuda(AdamWCuda, constants, operands);
   stream.Enqueue(std::move(operation));
 }
 

@@ -4,6 +4,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/sgd_cpu.h"
+#include "trainer/ops/cuda/sgd_cuda.h"
 
 namespace fsdp {
 
@@ -21,7 +22,9 @@ void Sgd(Stream& stream, const SgdOptions& options, ConstView rules, ConstView f
     CheckUpdate(args, operands, {});
   }
   Operation operation = UpdateOperation(kOp, operands, has_buffer ? 7 : 5);
-  operation.kernels.cpu = OnCpu(SgdCpu, static_cast<float>(options.momentum), operands);
+  const auto momentum = static_cast<float>(options.momentum);
+  operation.kernels.cpu = OnCpu(SgdCpu, momentum, operands);
+  operation.kernels.cuda = OnCuda(SgdCuda, momentum, operands);
   stream.Enqueue(std::move(operation));
 }
 

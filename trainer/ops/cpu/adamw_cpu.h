@@ -1,16 +1,11 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ADAMW_CPU_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ADAMW_CPU_H_
 
+#include "trainer/ops/adamw_constants.h"
 #include "trainer/ops/update.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
-
-struct AdamWConstants {
-  float beta1_new;  // 1 - beta1.
-  float beta2_old, beta2_new;
-  float eps;
-};
 
 void AdamWCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOperands& operands);
 

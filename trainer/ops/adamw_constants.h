@@ -1,0 +1,15 @@
+#ifndef FSDP_TRAIN_TRAINER_OPS_ADAMW_CONSTANTS_H_
+#define FSDP_TRAIN_TRAINER_OPS_ADAMW_CONSTANTS_H_
+
+namespace fsdp {
+
+// Of AdamWOptions (adamw.h), as kernels multiply with them.
+struct AdamWConstants {
+  float beta1_new;  // 1 - beta1.
+  float beta2_old, beta2_new;
+  float eps;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ADAMW_CONSTANTS_H_
