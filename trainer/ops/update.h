@@ -13,7 +13,8 @@
 //   Skipping  A coefficient that is not finite changes nothing at all: all that would be written
 //             keeps its bits.
 //   Padding   Elements that are exactly 0 in p, g and the states (and the average) stay exactly 0.
-//   Threads   Element by element: no result depends on their number.
+//   Threads   Element by element: no result depends on their number, nor, from the same factors, on
+//             the type of device.
 #ifndef FSDP_TRAIN_TRAINER_OPS_UPDATE_H_
 #define FSDP_TRAIN_TRAINER_OPS_UPDATE_H_
 
