@@ -5,6 +5,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/elementwise_cpu.h"
+#include "trainer/ops/cuda/elementwise_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -32,7 +33,8 @@ void Add(Stream& stream, ConstView a, ConstView b, View y) {
   args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "a", a);
   args.CheckSameOrDisjoint("y", y, "b", b);
-  stream.Enqueue({kOp, {a, b}, {y}, {AddCost(a, b, y)}, {OnCpu(AddCpu, a, b, y)}});
+  stream.Enqueue(
+      {kOp, {a, b}, {y}, {AddCost(a, b, y)}, {OnCpu(AddCpu, a, b, y), OnCuda(AddCuda, a, b, y)}});
 }
 
 void Accumulate(Stream& stream, ConstView x, View y) {
@@ -43,7 +45,8 @@ void Accumulate(Stream& stream, ConstView x, View y) {
   args.CheckElements("x", x, y.dtype, n);
   args.CheckElements("y", y, y.dtype, n);
   args.CheckSameOrDisjoint("y", y, "x", x);
-  stream.Enqueue({kOp, {x}, {y}, {AddCost(x, y, y)}, {OnCpu(AddCpu, y, x, y)}});
+  stream.Enqueue(
+      {kOp, {x}, {y}, {AddCost(x, y, y)}, {OnCpu(AddCpu, y, x, y), OnCuda(AddCuda, y, x, y)}});
 }
 
 void Fill(Stream& stream, float value, View y) {
@@ -53,7 +56,7 @@ void Fill(Stream& stream, float value, View y) {
   args.CheckElements("y", y, y.dtype, n);
   const Cost cost{.bytes_written = static_cast<double>(y.bytes())};
   const auto enqueue = [&](uint32_t bits) {
-    stream.Enqueue({kOp, {}, {y}, {cost}, {OnCpu(FillCpu, bits, y)}});
+    stream.Enqueue({kOp, {}, {y}, {cost}, {OnCpu(FillCpu, bits, y), OnCuda(FillCuda, bits, y)}});
   };
   switch (y.dtype) {
     case DType::kFloat32:
@@ -78,7 +81,7 @@ void Copy(Stream& stream, ConstView x, View y) {
   args.CheckSameOrDisjoint("y", y, "x", x);
   const double bytes = static_cast<double>(y.bytes());
   const Cost cost{.bytes_read = bytes, .bytes_written = bytes};
-  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(CopyCpu, x, y)}});
+  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(CopyCpu, x, y), OnCuda(CopyCuda, x, y)}});
 }
 
 }  // namespace fsdp

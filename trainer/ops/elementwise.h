@@ -12,7 +12,8 @@ void Add(Stream& stream, ConstView a, ConstView b, View y);
 void Accumulate(Stream& stream, ConstView x, View y);
 // y = value, rounded to y's dtype: fp32, bf16, fp16, or int32 (a value that it holds exactly).
 void Fill(Stream& stream, float value, View y);
-void Copy(Stream& stream, ConstView x, View y);  // y = x, bit for bit, any one dtype.
+// y = x, bit for bit, any one dtype. Also between device and pinned host memory.
+void Copy(Stream& stream, ConstView x, View y);
 
 }  // namespace fsdp
 
