@@ -2,6 +2,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/cast_cpu.h"
+#include "trainer/ops/cuda/cast_cuda.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {
@@ -17,7 +18,7 @@ void Cast(Stream& stream, ConstView x, View y) {
   args.CheckDisjoint("y", y, "x", x);
   const Cost cost{.bytes_read = static_cast<double>(x.bytes()),
                   .bytes_written = static_cast<double>(y.bytes())};
-  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(CastCpu, x, y)}});
+  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(CastCpu, x, y), OnCuda(CastCuda, x, y)}});
 }
 
 }  // namespace fsdp
