@@ -1,0 +1,16 @@
+// A product by the tensor cores, for gemm.cu: two factors of bf16 or of fp16, not both transposed.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_MMA_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_MMA_H_
+
+#include "trainer/runtime/cuda_stream.h"
+
+namespace fsdp {
+
+struct GemmArgs;
+
+// In tiles of 128 x 128 or of 64 x 64; packs: of 8 elements.
+void GemmByMma(CudaStreamHandle stream, const GemmArgs& args, bool large);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_MMA_H_
