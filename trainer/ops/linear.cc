@@ -4,6 +4,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/linear_cpu.h"
+#include "trainer/ops/cuda/linear_cuda.h"
 #include "trainer/ops/gelu.h"
 
 namespace fsdp {
@@ -24,7 +25,7 @@ LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, con
   return shape;
 }
 
-// y = x W, dx = dy W^T and dW += x^T dy, as one CPU kernel calls Gemm() for each. With an fp32 W
+// y = x W, dx = dy W^T and dW += x^T dy, with a call of Gemm() for each. With an fp32 W
 // beside activations that are not, a product is one of fp32.
 Product ForwardProduct(const LinearShape& s, DType dtype) {
   return {.name = "forward",
@@ -86,7 +87,8 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
     cost.bytes_written += static_cast<double>(u->bytes());
   }
   operation.costs = {{ForwardProduct(shape, w.dtype), cost}};
-  operation.kernels.cpu = OnCpu(LinearForwardCpu, shape, x, w, b, u, y);
+  operation.kernels = {.cpu = OnCpu(LinearForwardCpu, shape, x, w, b, u, y),
+                       .cuda = OnCuda(LinearForwardCuda, layout, x, w, b, u, y)};
   stream.Enqueue(std::move(operation));
 }
 
@@ -149,7 +151,8 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
              .bytes_read = std::exchange(dy_bytes, 0) + static_cast<double>(db->bytes()),
              .bytes_written = static_cast<double>(db->bytes())});
   }
-  operation.kernels.cpu = OnCpu(LinearBackwardCpu, shape, u, x, w, dy, dx, dw, db);
+  operation.kernels = {.cpu = OnCpu(LinearBackwardCpu, shape, u, x, w, dy, dx, dw, db),
+                       .cuda = OnCuda(LinearBackwardCuda, layout, u, x, w, dy, dx, dw, db)};
   stream.Enqueue(std::move(operation));
 }
 

@@ -15,15 +15,10 @@
 #include <optional>
 
 #include "trainer/core/view.h"
+#include "trainer/ops/weight_layout.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
-
-// How a weight matrix lies in memory: as its Hugging Face file has it, so that it is never turned.
-enum class WeightLayout {
-  kInOut,  // [in, out]: GPT-2's Conv1D.
-  kOutIn,  // [out, in]: torch.nn.Linear.
-};
 
 // Overwrites y, which overlaps nothing else. y may be fp32 whatever x is: logits.
 void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
