@@ -5,6 +5,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/lora_cpu.h"
+#include "trainer/ops/cuda/lora_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -58,8 +59,12 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
         .adds = true,
         .dtype = b.dtype},
        {.bytes_read = Bytes(b) + out_bytes, .bytes_written = out_bytes}}};
-  CpuKernel cpu = OnCpu(LoraForwardCpu, shape, x, a, b, scale, u, y);
-  stream.Enqueue({"lora_forward", {x, a, b}, {u, y}, std::move(costs), {std::move(cpu)}});
+  stream.Enqueue({"lora_forward",
+                  {x, a, b},
+                  {u, y},
+                  std::move(costs),
+                  {.cpu = OnCpu(LoraForwardCpu, shape, x, a, b, scale, u, y),
+                   .cuda = OnCuda(LoraForwardCuda, x, a, b, scale, column, u, y)}});
 }
 
 int64_t LoraBackwardWorkspaceBytes(int64_t rows, int64_t rank, DType dtype, DeviceType device) {
@@ -121,8 +126,9 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
     apart(name, *view);
     args.CheckDisjoint(name, *view, "dx", dx);
   }
-  operation.kernels.cpu =
-      OnCpu(LoraBackwardCpu, shape, x, u, a, b, scale, dy, dx, da, db, workspace);
+  operation.kernels = {
+      .cpu = OnCpu(LoraBackwardCpu, shape, x, u, a, b, scale, dy, dx, da, db, workspace),
+      .cuda = OnCuda(LoraBackwardCuda, x, u, a, b, scale, dy, column, dx, da, db, workspace)};
   stream.Enqueue(std::move(operation));
 }
 

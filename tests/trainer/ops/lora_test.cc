@@ -83,7 +83,7 @@ TEST_P(LoraTest, GradientMatchesFiniteDifferences) {
     const View got_dx = Accumulated(x.shape), got_da = Accumulated(a.shape);
     const View got_db = Accumulated(b.shape);
     const View workspace =
-        Workspace(LoraBackwardWorkspaceBytes(c.rows, c.rank, dtype(), DeviceType::kCpu));
+        Workspace(LoraBackwardWorkspaceBytes(c.rows, c.rank, dtype(), kernel_type()));
     Run([&](Stream& stream) {
       LoraBackward(stream, x, u, a, b, kScale, dy, c.column, got_dx, got_da, got_db, workspace);
     });
@@ -122,7 +122,7 @@ TEST_P(LoraTest, ParametersHaveDTypesOfTheirOwn) {
     const View dx = Accumulated(x.shape, 1, dtype), da = Accumulated(a.shape, 0, gradients);
     const View db = Accumulated(b.shape, 0, gradients);
     const View workspace =
-        Workspace(LoraBackwardWorkspaceBytes(c.rows, c.rank, dtype, DeviceType::kCpu));
+        Workspace(LoraBackwardWorkspaceBytes(c.rows, c.rank, dtype, kernel_type()));
     Run([&](Stream& s) {
       LoraForward(s, x, a, b, kScale, c.column, u, y);
       LoraBackward(s, x, u, a, b, kScale, dy, c.column, dx, da, db, workspace);
@@ -143,7 +143,7 @@ TEST_P(LoraTest, ParametersHaveDTypesOfTheirOwn) {
 TEST_P(LoraTest, RefusesWrongArguments) {
   const View x = Output({3, 4}), a = Output({2, 4}), b = Output({5, 2}), u = Output({3, 2});
   const View y = Output({3, 6});
-  const View workspace = Workspace(LoraBackwardWorkspaceBytes(3, 2, dtype(), DeviceType::kCpu));
+  const View workspace = Workspace(LoraBackwardWorkspaceBytes(3, 2, dtype(), kernel_type()));
   const auto forward = [&](const View& a, const View& b, int64_t column, const View& u) {
     return [=](Stream& s) { LoraForward(s, x, a, b, 1, column, u, y); };
   };
