@@ -202,7 +202,8 @@ void Communicator::Broadcast(Stream& stream, View data, int root) {
 }
 
 void Communicator::CheckStream(const char* name, Stream& stream) const {
-  if (stream.device().type() != device_) {
+  const DeviceType type = stream.device().type();
+  if (type != device_ && !(device_ == DeviceType::kCpu && type == DeviceType::kCuda)) {
     Reject(name, "stream " + stream.name() + " is of another kind of device than the communicator");
   }
 }

@@ -102,6 +102,7 @@ class Communicator {
   double link_bytes(Collective kind) const { return link_bytes_[static_cast<int>(kind)]; }
 
  protected:
+  // `device`: whose memory it is for. What is the host's is in reach of any device's host work.
   Communicator(int rank, int size, DeviceType device);
 
  private:

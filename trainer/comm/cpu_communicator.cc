@@ -53,7 +53,7 @@ class CpuCommunicator final : public Communicator {
       const Turn turn(shared->turn, host);
       shared->transport->Run(host);
     };
-    operation.kernels.cpu = OnCpu(run, call);
+    operation.kernels.host = OnCpu(run, call);
     stream.Enqueue(std::move(operation));
   }
 

@@ -20,6 +20,7 @@ class Transport {
   virtual void Leave() = 0;                        // The same, and says that this rank has left.
 };
 
+// Of the host's memory: the CPU device's, and on a stream of CUDA what is pinned.
 std::unique_ptr<Communicator> MakeCpuCommunicator(const RankGroup& group,
                                                   std::shared_ptr<Transport> transport);
 

@@ -21,7 +21,7 @@
 #include "trainer/comm/traffic.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device.h"
 
 namespace fsdp::testing {
 
@@ -221,7 +221,7 @@ inline CommOptions Patient() {
 
 TEST_P(CommunicatorSuite, GathersEveryBit) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("gather", Patient());
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
@@ -246,7 +246,7 @@ TEST_P(CommunicatorSuite, GathersEveryBit) {
 
 TEST_P(CommunicatorSuite, ReduceScatters) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("reduce_scatter", Patient());
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
@@ -279,7 +279,7 @@ TEST_P(CommunicatorSuite, ReduceScatters) {
 
 TEST_P(CommunicatorSuite, ReduceScattersIntoFp32WithoutRounding) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("reduce_scatter", Patient());
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -303,7 +303,7 @@ TEST_P(CommunicatorSuite, ReduceScattersIntoFp32WithoutRounding) {
 
 TEST_P(CommunicatorSuite, AllReduces) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("all_reduce", Patient());
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
@@ -324,7 +324,7 @@ TEST_P(CommunicatorSuite, AllReduces) {
 
 TEST_P(CommunicatorSuite, ExchangesAllToAll) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("all_to_all", Patient());
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
@@ -346,7 +346,7 @@ TEST_P(CommunicatorSuite, ExchangesAllToAll) {
 
 TEST_P(CommunicatorSuite, BroadcastsFromEveryRoot) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("broadcast", Patient());
     for (int root = 0; root < rank.size; ++root) {
@@ -380,7 +380,7 @@ TEST_P(CommunicatorSuite, SumsInFloat32InRankOrderAndRoundsOnce) {
     ASSERT_EQ(backward, 0.f);
   }
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("order", Patient());
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
@@ -407,7 +407,7 @@ TEST_P(CommunicatorSuite, SumsInFloat32InRankOrderAndRoundsOnce) {
 
 TEST_P(CommunicatorSuite, TwoCommunicatorsOnTwoStreamsInAnyOrderOfIssue) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto a = device.CreateStream("gather"), b = device.CreateStream("reduce");
     const auto gather = rank.join("gather", Patient()), reduce = rank.join("reduce", Patient());
     constexpr int kRounds = 30;
@@ -451,7 +451,7 @@ TEST_P(CommunicatorSuite, TwoCommunicatorsOnTwoStreamsInAnyOrderOfIssue) {
 // Everything in turn, of lengths around the borders of pieces, without a pause. Returns a hash of
 // all results.
 inline std::string MixedCollectives(Rank& rank) {
-  CpuDevice device;
+  Device& device = *rank.device;
   const auto stream = device.CreateStream("comm");
   const auto comm = rank.join("mixed", Patient());
   const RandomStream random(7, "mixed collectives");
@@ -535,7 +535,7 @@ inline int64_t ElementsTaken(Collective kind, int rank, int size, int64_t n) {
 
 TEST_P(CommunicatorSuite, CountsWhatOthersTake) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("traffic", Patient());
     Traffic traffic;
@@ -567,14 +567,14 @@ TEST_P(CommunicatorSuite, CountsWhatOthersTake) {
 // Whatever has been issued since, and however late it runs.
 TEST_P(CommunicatorSuite, ACallCountsWhereItWasIssued) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm"), gate = device.CreateStream("gate");
     const auto comm = rank.join("issued", Patient());
     constexpr int64_t n = 600;
     Tensor full(device, DType::kFloat32, n * rank.size), shard(device, DType::kFloat32, n);
     shard.FillPeriodic([&](int64_t i) { return Value(rank.rank, i); });
     std::promise<void> open;
-    gate->Enqueue({"gate", {}, {}, {}, {[&](ThreadPool&) { open.get_future().wait(); }}});
+    gate->Enqueue({"gate", {}, {}, {}, {.host = [&](ThreadPool&) { open.get_future().wait(); }}});
     stream->Wait(gate->Record());
     Traffic first, second;
     comm->CountIn(&first);
@@ -597,7 +597,7 @@ TEST_P(CommunicatorSuite, ACallCountsWhereItWasIssued) {
 // neighbours.
 TEST_P(CommunicatorSuite, GroupsOfSomeRanksKeepToThemselves) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const int step = rank.size / 2 + 1;
     std::vector<int> strided, neighbours;
     for (int r = 0; r < rank.size; ++r) {
@@ -681,7 +681,7 @@ TEST_P(CommunicatorSuite, RanksThatDisagreeAllFailWithBothSides) {
   for (const Disagreement& d : disagreements) {
     SCOPED_TRACE(d.name);
     ExpectAllFine([&](Rank& rank) -> std::string {
-      CpuDevice device;
+      Device& device = *rank.device;
       const auto stream = device.CreateStream("comm"), later = device.CreateStream("later");
       const auto comm = rank.join("disagree", Patient());
       Tensor data(device, DType::kFloat32, 7);
@@ -699,7 +699,7 @@ TEST_P(CommunicatorSuite, RanksThatDisagreeAllFailWithBothSides) {
 TEST_P(CommunicatorSuite, NamesTheRankThatNeverComes) {
   if (size() == 1) return;
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     CommOptions options;
     options.timeout_s = 2;
@@ -728,7 +728,7 @@ TEST_P(CommunicatorSuite, NamesTheRankThatNeverComes) {
 
 TEST_P(CommunicatorSuite, AbortEndsWhatIsInFlightOnEveryRank) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("abort", Patient());
     Tensor data(device, DType::kFloat32, 7);
@@ -754,7 +754,7 @@ TEST_P(CommunicatorSuite, AbortEndsWhatIsInFlightOnEveryRank) {
 // The first moment at which a rank may go: right after its last collective, others still in it.
 TEST_P(CommunicatorSuite, RanksMayLeaveAfterTheirLastCollective) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     for (int i = 0; i < 20; ++i) {
       const auto stream = device.CreateStream("comm");
       const auto comm = rank.join("short " + std::to_string(i), Patient());
@@ -772,7 +772,7 @@ TEST_P(CommunicatorSuite, RanksMayLeaveAfterTheirLastCollective) {
 TEST_P(CommunicatorSuite, DestructionFailsWhatWaitsForTheRankThatLeft) {
   if (size() == 1) return;
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     auto comm = rank.join("leave", Patient());
     Tensor data(device, DType::kFloat32, 7);
@@ -790,7 +790,7 @@ TEST_P(CommunicatorSuite, DestructionFailsWhatWaitsForTheRankThatLeft) {
 TEST_P(CommunicatorSuite, DestructionWithWorkQueuedEndsIt) {
   if (size() == 1) return;
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     auto comm = rank.join("queued", Patient());
     Tensor data(device, DType::kFloat32, 7);
@@ -806,7 +806,7 @@ TEST_P(CommunicatorSuite, DestructionWithWorkQueuedEndsIt) {
 
 TEST_P(CommunicatorSuite, CallersMistakesEnqueueNothing) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     const auto comm = rank.join("mistakes", Patient());
     const int64_t size = rank.size;
@@ -846,13 +846,13 @@ TEST_P(CommunicatorSuite, CallersMistakesEnqueueNothing) {
 
 TEST_P(CommunicatorSuite, CallsOnStreamsThatNothingOrdersFail) {
   ExpectAllFine([](Rank& rank) -> std::string {
-    CpuDevice device;
+    Device& device = *rank.device;
     const auto first = device.CreateStream("first"), second = device.CreateStream("second");
     const auto gate = device.CreateStream("gate");
     const auto comm = rank.join("turn", Patient());
     Tensor data(device, DType::kFloat32, 7);
     std::promise<void> open;
-    gate->Enqueue({"gate", {}, {}, {}, {[&](ThreadPool&) { open.get_future().wait(); }}});
+    gate->Enqueue({"gate", {}, {}, {}, {.host = [&](ThreadPool&) { open.get_future().wait(); }}});
     first->Wait(gate->Record());
     comm->AllReduce(*first, data.view());
     comm->AllReduce(*second, data.view());  // Runs while the first call cannot.

@@ -11,6 +11,8 @@
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/rank_group.h"
 #include "trainer/comm/store.h"
+#include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device.h"
 
 namespace fsdp::testing {
 
@@ -22,6 +24,7 @@ struct Rank {
   std::function<std::unique_ptr<Communicator>(const std::string& name, const RankGroup& group,
                                               const CommOptions&)>
       join_group;
+  std::unique_ptr<Device> device = std::make_unique<CpuDevice>();
 
   // Of all ranks.
   std::unique_ptr<Communicator> join(const std::string& name, const CommOptions& options) const {
@@ -49,6 +52,11 @@ using Join = std::function<std::unique_ptr<Communicator>(
     Store& store, const std::string& name, const RankGroup& group, const CommOptions&)>;
 std::vector<Outcome> RunThreadRanksWith(const Join& join, int size, const Body& body);
 std::vector<Outcome> RunProcessRanksWith(const Join& join, int size, const Body& body);
+
+// The body of ranks whose device and communicators are made by these of what they are without.
+using MakeDevice = std::function<std::unique_ptr<Device>()>;
+using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, Device&)>;
+Body OnDevice(const MakeDevice& make, const Wrap& wrap, const Body& body);
 
 inline void Require(bool condition, const std::string& message) {
   if (!condition) throw std::runtime_error("Require: " + message);

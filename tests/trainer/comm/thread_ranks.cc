@@ -45,4 +45,16 @@ std::vector<Outcome> RunThreadRanks(int size, const Body& body) {
       size, body);
 }
 
+Body OnDevice(const MakeDevice& make, const Wrap& wrap, const Body& body) {
+  return [=](Rank& rank) {
+    rank.device = make();
+    rank.join_group = [wrap, join = rank.join_group, &device = *rank.device](
+                          const std::string& name, const RankGroup& group,
+                          const CommOptions& options) {
+      return wrap(join(name, group, options), device);
+    };
+    return body(rank);
+  };
+}
+
 }  // namespace fsdp::testing
