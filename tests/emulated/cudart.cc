@@ -374,19 +374,6 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   });
 }
 
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
-  if (const cudaError_t error = Begin("cudaMemcpy2DAsync"); error) return error;
-  if (width > to_pitch || width > from_pitch) return Return(cudaErrorInvalidValue);
-  return Push(stream, [=] {
-    std::byte* const out = HostAddress(static_cast<std::byte*>(to));
-    const std::byte* const in = HostAddress(static_cast<const std::byte*>(from));
-    for (size_t row = 0; row < height; ++row) {
-      std::memmove(out + row * to_pitch, in + row * from_pitch, width);
-    }
-  });
-}
-
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   if (const cudaError_t error = Begin("cudaMemsetAsync"); error) return error;
   return Push(stream,
