@@ -32,19 +32,11 @@
 
 #include <cstdint>
 
-#include "trainer/ops/heads.h"
+#include "trainer/ops/attention_inputs.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
-
-inline constexpr int64_t kMaxHeadDim = 256;
-
-struct AttentionDims {
-  int64_t batch, seq, heads, kv_heads, head_dim;
-
-  int64_t group() const { return heads / kv_heads; }
-};
 
 // Bytes of the workspaces for q of this dtype on this device (never kSim). A CPU needs none: what
 // it makes of a tile of queries, dout . out among it, it makes once and uses up at once, in up to 9
@@ -55,39 +47,11 @@ struct AttentionDims {
 int64_t AttentionForwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
 int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
 
-struct AttentionDropout {
-  double rate = 0;      // In [0, 1). 0: none, and the bits of none.
-  uint32_t site = 0;    // Tells the places of a model apart.
-  ConstView keys = {};  // int32 [batch, 2], low word first (Batch); not looked at without a rate.
-};
-
-struct AttentionInputs {
-  ConstHeads q, k, v;
-  ConstView positions;
-  AttentionDropout dropout = {};
-};
-
-template <typename Visit>
-void ForEachAddress(AttentionInputs& in, const Visit& visit) {
-  for (ConstHeads* heads : {&in.q, &in.k, &in.v}) visit(heads->tensor);
-  visit(in.positions);
-  visit(in.dropout.keys);
-}
-
 // 2 batch heads seq (seq + 1) head_dim FLOPs: what lies above the diagonal does not count, what
 // lies before a document's begin does. With dropout 15 for each of the batch heads seq (seq + 1) /
 // 2 probabilities more.
 void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse,
                       View workspace);
-
-struct AttentionGradients {
-  Heads q, k, v;
-};
-
-template <typename Visit>
-void ForEachAddress(AttentionGradients& gradients, const Visit& visit) {
-  for (Heads* heads : {&gradients.q, &gradients.k, &gradients.v}) visit(heads->tensor);
-}
 
 //   dp[i,j] = m[i,j] dout[i] . v[j]     ds[i,j] = p[i,j] (dp[i,j] - dout[i] . out[i])
 //   dv[j] = sum m[i,j] p[i,j] dout[i]

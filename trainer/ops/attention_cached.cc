@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/attention_cached_cpu.h"
 
 namespace fsdp {

@@ -17,13 +17,13 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
 
-#include "trainer/ops/attention.h"
+#include <cstdint>
+
+#include "trainer/ops/attention_inputs.h"
+#include "trainer/runtime/device.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
-
-struct AttentionCachedDims {
-  int64_t batch, n, heads, kv_heads, head_dim, capacity;
-};
 
 // Bytes of the workspace for q of this dtype on this device (never kSim): the scores of a query
 // over the cache, for each sample's group.

@@ -6,6 +6,7 @@
 
 #include "tests/testing/harness.h"
 #include "trainer/core/errors.h"
+#include "trainer/ops/attention.h"
 
 namespace fsdp {
 namespace {

@@ -1,0 +1,54 @@
+// What attention reads and writes, with a cache (attention_cached.h) and without (attention.h).
+#ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
+#define FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
+
+#include <cstdint>
+
+#include "trainer/core/view.h"
+#include "trainer/ops/heads.h"
+
+namespace fsdp {
+
+inline constexpr int64_t kMaxHeadDim = 256;
+
+struct AttentionDims {
+  int64_t batch, seq, heads, kv_heads, head_dim;
+
+  int64_t group() const { return heads / kv_heads; }
+};
+
+struct AttentionCachedDims {
+  int64_t batch, n, heads, kv_heads, head_dim, capacity;
+};
+
+struct AttentionDropout {
+  double rate = 0;      // In [0, 1). 0: none, and the bits of none.
+  uint32_t site = 0;    // Tells the places of a model apart.
+  ConstView keys = {};  // int32 [batch, 2], low word first (Batch); not looked at without a rate.
+};
+
+struct AttentionInputs {
+  ConstHeads q, k, v;
+  ConstView positions;
+  AttentionDropout dropout = {};
+};
+
+template <typename Visit>
+void ForEachAddress(AttentionInputs& in, const Visit& visit) {
+  for (ConstHeads* heads : {&in.q, &in.k, &in.v}) visit(heads->tensor);
+  visit(in.positions);
+  visit(in.dropout.keys);
+}
+
+struct AttentionGradients {
+  Heads q, k, v;
+};
+
+template <typename Visit>
+void ForEachAddress(AttentionGradients& gradients, const Visit& visit) {
+  for (Heads* heads : {&gradients.q, &gradients.k, &gradients.v}) visit(heads->tensor);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
