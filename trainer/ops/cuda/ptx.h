@@ -3,6 +3,8 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_PTX_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_PTX_H_
 
+#include <bit>
+
 #include "trainer/ops/cuda/launch.h"
 
 namespace fsdp {
@@ -36,6 +38,19 @@ __device__ inline void Mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
+}
+
+// Two floats as a word of two elements, the first in the low half: each rounded to nearest, ties to
+// even.
+template <typename T>
+__device__ inline uint32_t PackPair(float low, float high) {
+  uint32_t pair;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
 }
 
 // Four 8 x 8 matrices of two-byte elements from shared memory: lane i says where row i % 8 of
@@ -80,6 +95,11 @@ T* DynamicShared() {
 template <typename T>
 void Mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   EmulateMma(d, a, b, std::is_same_v<T, __nv_bfloat16>);
+}
+template <typename T>
+uint32_t PackPair(float low, float high) {
+  const Pack<T, 2> pair{{FromFloat<T>(low), FromFloat<T>(high)}};
+  return std::bit_cast<uint32_t>(pair);
 }
 inline void LoadMatrices(uint32_t (&r)[4], const void* row) {
   EmulateLoadMatrices(r, row, /*transposed=*/false);
