@@ -234,8 +234,8 @@ void AddEnds(std::vector<OpCase>& cases, const OpShapes& shapes) {
                                 targets = t.Int({rows}, token), weights = t.Constant({rows}, 1),
                                 loss = t.Constant({1}, 0), dx = t.Float({rows, cols}),
                                 dw = t.Float({vocab, cols});
-                     const View workspace = t.Workspace(
-                         HeadLossWorkspaceBytes(rows, vocab, DType::kFloat32, t.kernel_type()));
+                     const View workspace = t.Workspace(HeadLossWorkspaceBytes(
+                         rows, vocab, DType::kFloat32, DType::kFloat32, t.kernel_type()));
                      return [=](Stream& s) {
                        HeadLossForwardBackward(s, x, w, targets, weights, 1e-3f, std::nullopt, loss,
                                                dx, dw, workspace);

@@ -451,20 +451,23 @@ Var Residual(Tape& tape, const Var& x, const Var& y) {
 void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& batch, float scale,
               View loss) {
   const View targets = Flat(batch.targets), weights = Flat(batch.weights);
-  const int64_t scratch =
-      HeadLossWorkspaceBytes(x.shape[0], table.shape()[0], x.dtype, KernelsOf(tape));
+  const auto scratch_bytes = [&tape, &table, x] {
+    return HeadLossWorkspaceBytes(x.shape[0], table.shape()[0], x.dtype, table.value().dtype,
+                                  KernelsOf(tape));
+  };
   if (!tape.recording()) {
-    const Workspace workspace(tape, scratch);
+    const Workspace workspace(tape, scratch_bytes());
     HeadLossForward(tape.stream(), x.view(), table.value(), targets, weights, scale, loss,
                     workspace.view());
     return;
   }
-  tape.Push([&tape, &table, x, targets, weights, scale, loss, scratch] {
+  tape.Push([&tape, &table, x, targets, weights, scale, loss, scratch_bytes] {
     const std::optional<View> dw = GradOf(table);
     const int64_t sums =
-        dw ? HeadLossDwWorkspaceBytes(x.shape[0], x.shape[1], table.shape()[0], x.dtype, dw->dtype)
+        dw ? HeadLossDwWorkspaceBytes(x.shape[0], x.shape[1], table.shape()[0], x.dtype,
+                                      table.value().dtype, dw->dtype, KernelsOf(tape))
            : 0;
-    const Workspace workspace(tape, scratch + sums);
+    const Workspace workspace(tape, scratch_bytes() + sums);
     TensorPtr dx = tape.New(x.shape, x.dtype);
     HeadLossForwardBackward(tape.stream(), x.view(), table.value(), targets, weights, scale,
                             tape.loss_scale(), loss, dx->view(), dw, workspace.view());

@@ -7,6 +7,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/head_loss_cpu.h"
+#include "trainer/ops/cuda/head_loss_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -17,11 +18,38 @@ namespace {
 // else is half as large, they are half as many.
 constexpr int64_t MaxChunkRows(DType x) { return x == DType::kFloat32 ? 1024 : 512; }
 constexpr int64_t kMaxChunkBytes = int64_t{256} << 20;
+// A GPU's products take so much less time that the traffic of dw, which goes with each chunk, would
+// rival that of 1024 rows.
+constexpr int64_t kMaxChunkRowsCuda = 8192;
+constexpr int64_t kMaxChunkBytesCuda = int64_t{4} << 30;
 constexpr int64_t kGrain = 16;
 
-int64_t Aligned(int64_t bytes) {
-  constexpr int64_t kAlign = 64;
-  return (bytes + kAlign - 1) / kAlign * kAlign;
+constexpr int64_t kAlign = 64;
+int64_t Aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// Elements from one row of logits to the next: on CUDA rows begin at multiples of 16 bytes.
+int64_t LogitsStride(int64_t vocab) {
+  constexpr int64_t kPack = 8;
+  return (vocab + kPack - 1) / kPack * kPack;
+}
+int64_t LogitsBytesCuda(int64_t chunk, int64_t vocab, DType w) {
+  return Aligned(chunk * LogitsStride(vocab) * SizeOf(w));
+}
+int64_t TermsBytesCuda(int64_t rows) { return Aligned(rows * int64_t{sizeof(double)}); }
+
+// The workspace from its first multiple of kAlign on: logits, terms, and dw's sums if there are
+// any.
+HeadLossBuffers BuffersCuda(const HeadLossShape& s, DType w, const View& workspace) {
+  const auto address = reinterpret_cast<uintptr_t>(workspace.data);
+  std::byte* const logits = workspace.data + (kAlign - address % kAlign) % kAlign;
+  std::byte* const terms = logits + LogitsBytesCuda(s.chunk, s.vocab, w);
+  const int64_t terms_bytes = TermsBytesCuda(s.rows);
+  HeadLossBuffers buffers{View(logits, w, {s.chunk, LogitsStride(s.vocab)}),
+                          View(terms, DType::kUInt8, {terms_bytes}), std::nullopt};
+  if (s.dw_sums > 0) {
+    buffers.dw_sums = View(terms + terms_bytes, DType::kFloat32, {s.vocab, s.cols});
+  }
+  return buffers;
 }
 
 struct Gradients {
@@ -76,12 +104,13 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
   arguments.Check("targets", targets, DType::kInt32, {rows});
   arguments.Check("weights", weights, DType::kFloat32, {rows});
   arguments.Check("loss", loss, DType::kFloat32, {1});
-  const int64_t base_bytes =
-      HeadLossWorkspaceBytes(rows, vocab, x.dtype, stream.device().kernel_type());
+  const DeviceType device = stream.device().kernel_type();
+  const int64_t base_bytes = HeadLossWorkspaceBytes(rows, vocab, x.dtype, w.dtype, device);
   const bool with_dw = gradients && gradients->dw;
   if (with_dw) arguments.CheckGradient("dw", *gradients->dw, w.shape);
-  const int64_t dw_bytes =
-      with_dw ? HeadLossDwWorkspaceBytes(rows, cols, vocab, x.dtype, gradients->dw->dtype) : 0;
+  const int64_t dw_bytes = with_dw ? HeadLossDwWorkspaceBytes(rows, cols, vocab, x.dtype, w.dtype,
+                                                              gradients->dw->dtype, device)
+                                   : 0;
   arguments.CheckWorkspace(workspace, base_bytes + dw_bytes);
   arguments.Require(reinterpret_cast<uintptr_t>(workspace.data) % alignof(double) == 0,
                     "workspace does not start at a multiple of 8");
@@ -114,7 +143,8 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
     operation.writes.push_back(view);
   }
 
-  const HeadLossShape shape{rows, cols, vocab, HeadLossChunkRows(rows, vocab, x.dtype),
+  const HeadLossShape shape{rows, cols, vocab,
+                            HeadLossChunkRows(rows, vocab, x.dtype, w.dtype, device),
                             dw_bytes > 0 ? base_bytes : 0};
   operation.costs = Costs(shape, x, w, gradients);
   operation.costs.push_back(
@@ -123,27 +153,39 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
            .bytes_written = static_cast<double>(loss.bytes())});
   const std::optional<View> dx = gradients ? std::optional(gradients->dx) : std::nullopt;
   const std::optional<View> dw = gradients ? gradients->dw : std::nullopt;
-  operation.kernels.cpu =
-      OnCpu(HeadLossCpu, shape, x, w, targets, weights, scale, loss_scale, loss, dx, dw, workspace);
+  if (device == DeviceType::kCpu) {
+    operation.kernels.cpu = OnCpu(HeadLossCpu, shape, x, w, targets, weights, scale, loss_scale,
+                                  loss, dx, dw, workspace);
+  } else {
+    operation.kernels.cuda = OnCuda(HeadLossCuda, x, w, targets, weights, scale, loss_scale, loss,
+                                    dx, dw, BuffersCuda(shape, w.dtype, workspace));
+  }
   stream.Enqueue(std::move(operation));
 }
 
 }  // namespace
 
-int64_t HeadLossChunkRows(int64_t rows, int64_t vocab, DType x) {
-  const int64_t fit = kMaxChunkBytes / (vocab * int64_t{sizeof(float)}) / kGrain * kGrain;
-  return std::min(rows, std::clamp(fit, kGrain, MaxChunkRows(x)));
+int64_t HeadLossChunkRows(int64_t rows, int64_t vocab, DType x, DType w, DeviceType device) {
+  const bool cpu = device == DeviceType::kCpu;
+  const int64_t row_bytes = vocab * (cpu ? int64_t{sizeof(float)} : SizeOf(w));
+  const int64_t fit = (cpu ? kMaxChunkBytes : kMaxChunkBytesCuda) / row_bytes / kGrain * kGrain;
+  return std::min(rows, std::clamp(fit, kGrain, cpu ? MaxChunkRows(x) : kMaxChunkRowsCuda));
 }
 
-int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceType device) {
-  Arguments("head_loss").CheckHasKernels("x", dtype, kFloatDTypes, device);
+int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType x, DType w, DeviceType device) {
+  Arguments("head_loss").CheckHasKernels("x", x, kFloatDTypes, device);
+  const int64_t chunk = HeadLossChunkRows(rows, vocab, x, w, device);
+  if (device != DeviceType::kCpu) {
+    return kAlign + LogitsBytesCuda(chunk, vocab, w) + TermsBytesCuda(rows);
+  }
   // nll, the largest logit and a factor, and the logits.
   const int64_t row_bytes = int64_t{sizeof(double)} + (2 + vocab) * int64_t{sizeof(float)};
-  return Aligned(HeadLossChunkRows(rows, vocab, dtype) * row_bytes);
+  return Aligned(chunk * row_bytes);
 }
 
-int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType x, DType dw) {
-  if (dw == DType::kFloat32 || rows <= HeadLossChunkRows(rows, vocab, x)) return 0;
+int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType x, DType w,
+                                 DType dw, DeviceType device) {
+  if (dw == DType::kFloat32 || rows <= HeadLossChunkRows(rows, vocab, x, w, device)) return 0;
   return Aligned(vocab * cols * int64_t{sizeof(float)});
 }
 

@@ -11,9 +11,11 @@
 // is not.
 // A row of weight zero takes no part: its target is not looked at, its row of dx is exactly zero
 // and it adds nothing to dw, provided that x is finite.
-// Logits and sums are fp32; the sum over the vocabulary is fp32 in blocks and float64 over blocks,
-// the sum over rows is float64 in the order of i. g is rounded to the dtype of w, dx and dw to
-// their own when their sums are complete. The results overlap nothing else.
+// Sums are fp32; the one over the vocabulary is fp32 in blocks and float64 over blocks, that over
+// rows is float64, in an order that `rows` alone decides (on the CPU that of i). Logits are fp32 on
+// the CPU and rounded to the dtype of w on CUDA, where g takes their place. g is rounded to the
+// dtype of w, dx and dw to their own when their sums are complete. The results overlap nothing
+// else.
 //
 // Cost: 2 rows cols vocab FLOPs a product (one forward, three with the gradient) and 4 per logit;
 // every operand once. The logits of a chunk are not counted.
@@ -44,17 +46,19 @@ void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView
                              const std::optional<ConstView>& loss_scale, View loss, View dx,
                              std::optional<View> dw, View workspace);
 
-// Rows of a chunk: 1024, of two-byte x 512, or as many as make 256 MiB of logits, but at least 16. A
-// function of shape and dtype alone, so that the order of sums does not depend on threads.
-int64_t HeadLossChunkRows(int64_t rows, int64_t vocab, DType x);
+// Rows of a chunk on this device (never kSim): on the CPU 1024, of two-byte x 512, or as many as
+// make 256 MiB of logits; on CUDA 8192, or as many as make 4 GiB; but at least 16. A function of
+// shape and dtypes alone, so that the order of sums does not depend on threads.
+int64_t HeadLossChunkRows(int64_t rows, int64_t vocab, DType x, DType w, DeviceType device);
 
-// Bytes of `workspace` for both, with x of this dtype, on this device (never kSim): the logits of
-// one chunk, in fp32. The workspace starts at a multiple of 8.
-int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType dtype, DeviceType device);
+// Bytes of `workspace` for both, with x and w of these dtypes: the logits of one chunk. The
+// workspace starts at a multiple of 8.
+int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType x, DType w, DeviceType device);
 
 // Bytes of `workspace` on top of those, where dw is given: its sum over several chunks, in fp32, if
 // it has another dtype.
-int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType x, DType dw);
+int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType x, DType w,
+                                 DType dw, DeviceType device);
 
 }  // namespace fsdp
 

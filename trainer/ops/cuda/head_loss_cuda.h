@@ -1,0 +1,37 @@
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_HEAD_LOSS_CUDA_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDA_HEAD_LOSS_CUDA_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/cuda_stream.h"
+
+namespace fsdp {
+
+// The parts of the workspace.
+struct HeadLossBuffers {
+  // [a chunk's rows, columns >= vocab], of w's dtype: a chunk's logits, then g. Begins, and its
+  // rows begin, at multiples of 16 bytes.
+  View logits;
+  View terms;  // Of all rows weights[i] nll[i], float64, as bytes.
+  // [vocab, cols], fp32: where dw adds up over chunks if it does not in dw itself.
+  std::optional<View> dw_sums;
+};
+template <typename Visit>
+void ForEachAddress(HeadLossBuffers& buffers, const Visit& visit) {
+  visit(buffers.logits);
+  visit(buffers.terms);
+  visit(buffers.dw_sums);
+}
+
+// Without dx: the loss alone.
+[[gnu::weak]] void HeadLossCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& w,
+                                const ConstView& targets, const ConstView& weights, float scale,
+                                const std::optional<ConstView>& loss_scale, const View& loss,
+                                const std::optional<View>& dx, const std::optional<View>& dw,
+                                const HeadLossBuffers& buffers);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_HEAD_LOSS_CUDA_H_
