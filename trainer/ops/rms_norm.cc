@@ -1,16 +1,14 @@
 #include "trainer/ops/rms_norm.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/rms_norm_cpu.h"
+#include "trainer/ops/cuda/rms_norm_cuda.h"
+#include "trainer/ops/norm_rows.h"
 
 namespace fsdp {
 namespace {
-
-// Enough for 32 threads, few enough that adding them up is cheap beside the rows themselves.
-int64_t Blocks(int64_t rows) { return std::clamp<int64_t>(rows / 16, 1, 32); }
 
 template <typename AnyView>
 NormRows<AnyView> Of(const AnyView& matrix) {
@@ -74,8 +72,9 @@ void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes&
   const Cost cost{.flops = 4 * n,
                   .bytes_read = BytesOf(x.tensor, shape) + static_cast<double>(w.bytes()),
                   .bytes_written = BytesOf(y.tensor, shape) + static_cast<double>(r.bytes())};
-  CpuKernel cpu = OnCpu(RmsNormForwardCpu, shape, x, w, eps, y, r);
-  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, {cost}, {std::move(cpu)}});
+  DeviceKernels kernels{.cpu = OnCpu(RmsNormForwardCpu, shape, x, w, eps, y, r),
+                        .cuda = OnCuda(RmsNormForwardCuda, shape, x, w, eps, y, r)};
+  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, {cost}, std::move(kernels)});
 }
 
 void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
@@ -98,8 +97,10 @@ void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes
                   .bytes_written = dx_bytes + sum};
   Operation operation{op, {x.tensor, w, r, dy.tensor}, {dx.tensor, workspace}, {cost}};
   if (dw) operation.writes.push_back(*dw);
-  operation.kernels.cpu =
-      OnCpu(RmsNormBackwardCpu, shape, x, w, r, dy, Blocks(shape.rows()), add, dx, dw, workspace);
+  const int64_t blocks = NormBlocks(shape.rows(), stream.device().kernel_type());
+  operation.kernels = {
+      .cpu = OnCpu(RmsNormBackwardCpu, shape, x, w, r, dy, blocks, add, dx, dw, workspace),
+      .cuda = OnCuda(RmsNormBackwardCuda, shape, x, w, r, dy, blocks, add, dx, dw, workspace)};
   stream.Enqueue(std::move(operation));
 }
 
@@ -110,7 +111,7 @@ constexpr const char* kBackward = "rms_norm_backward";
 
 int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, DeviceType device) {
   Arguments(kBackward).CheckHasKernels("x", dtype, kFloatDTypes, device);
-  return Blocks(rows) * cols * static_cast<int64_t>(sizeof(float));
+  return NormBlocks(rows, device) * cols * static_cast<int64_t>(sizeof(float));
 }
 
 void RmsNormForward(Stream& stream, ConstView x, ConstView w, float eps, View y, View r) {

@@ -28,14 +28,14 @@ enum class RmsNormDx {
 };
 
 // Bytes of RmsNormBackward's workspace for x of this dtype on this device (never kSim): at most 32
-// cols floats.
+// cols floats, or 512 cols on a GPU.
 int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, DeviceType device);
 
 //   dx[i,k] (+)= r[i] (w[k] dy[i,k] - x[i,k] r[i]^2 mean_j (w[j] dy[i,j] x[i,j]))
 //   dw[k] += sum_i dy[i,k] x[i,k] r[i]
-// dx may be dy itself. Adds to dw, so that micro-batches accumulate: sums of fixed blocks of rows,
-// added in the order of rows, in fp32, and to what was there when they are complete; may be left
-// out: a frozen parameter. 10 FLOPs an element.
+// dx may be dy itself. Adds to dw, so that micro-batches accumulate: sums of fixed sets of rows,
+// added in a fixed order, in fp32, and to what was there when they are complete; may be left out: a
+// frozen parameter. 10 FLOPs an element.
 void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, ConstView dy,
                      RmsNormDx mode, View dx, std::optional<View> dw, View workspace);
 // Overwrites dx.

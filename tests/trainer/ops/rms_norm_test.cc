@@ -96,7 +96,7 @@ TEST_P(RmsNormTest, GradientMatchesFiniteDifferences) {
     const View r = Input({c.rows}, Oracle(c, in.x, in.w).r, kF32);
     const View dx = Output(shape), dw = Accumulated({c.cols});
     const View workspace =
-        Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, dtype(), DeviceType::kCpu));
+        Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, dtype(), kernel_type()));
     const auto run = [&](RmsNormDx mode, const View& to) {
       Set(dw, Values(c.cols, 1));
       Run([&](Stream& stream) { RmsNormBackward(stream, x, w, r, dy, mode, to, dw, workspace); });
@@ -139,7 +139,7 @@ TEST_P(RmsNormTest, IsThatOfFp32RoundedOnce) {
       const View y = Output(shape, dtype), dx = Output(shape, dtype);
       const View added = Accumulated(shape, 3, dtype), dw = Accumulated({c.cols}, 1, gradients);
       const View workspace =
-          Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, dtype, DeviceType::kCpu));
+          Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, dtype, kernel_type()));
       Run([&](Stream& s) {
         RmsNormForward(s, x, w, c.eps, y, r);
         RmsNormBackward(s, x, w, r, dy, RmsNormDx::kAdd, added, std::nullopt, workspace);
@@ -159,44 +159,76 @@ TEST_P(RmsNormTest, IsThatOfFp32RoundedOnce) {
   }
 }
 
-// Heads 1 and 2 of five: each is a row, and the others keep what they hold.
-TEST_P(RmsNormTest, HeadsAreRows) {
-  const int64_t batch = 2, seq = 3, all = 5, first = 1, count = 2, cols = 6;
-  const Case c{batch * seq * count, cols, 1e-5f};
+// More columns than the threads of a row hold.
+TEST_P(RmsNormTest, LongRows) {
+  const Case c{3, 8200, 1e-5f};
   const Inputs in(c, dtype());
   const Oracle want(c, in.x, in.w);
-  const Gradients gradients = Differences(c, in);
-  const Shape shape{batch, seq, all, cols};
-  const auto spread = [&](const Values& rows, double other) {
-    Values out(shape.NumElements(), other);
-    for (int64_t i = 0; i < c.rows; ++i) {
-      const int64_t at = (i / count * all + first + i % count) * cols;
-      std::copy_n(rows.begin() + i * cols, cols, out.begin() + at);
+  Values want_dx, want_dw(c.cols, 1);
+  for (int64_t i = 0; i < c.rows; ++i) {
+    const double *x = &in.x[i * c.cols], *dy = &in.dy[i * c.cols], r = want.r[i];
+    double mean = 0;
+    for (int64_t j = 0; j < c.cols; ++j) mean += in.w[j] * dy[j] * x[j] * r / c.cols;
+    for (int64_t j = 0; j < c.cols; ++j) {
+      want_dx.push_back(r * (in.w[j] * dy[j] - x[j] * r * mean));
+      want_dw[j] += dy[j] * x[j] * r;
     }
-    return out;
-  };
-  const View x = Input(shape, spread(in.x, 0.5)), w = Input({cols}, in.w);
-  const View dy = Input(shape, spread(in.dy, 0.25));
-  const View y = Accumulated(shape, 7), dx = Accumulated(shape, 8), dw = Accumulated({cols});
-  const View r = Output({batch, seq, count}, kF32);
+  }
+  const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w);
+  const View y = Output(x.shape), r = Output({c.rows}, kF32);
+  const View dy = Input(x.shape, in.dy), dw = Accumulated({c.cols});
   const View workspace =
-      Workspace(RmsNormBackwardWorkspaceBytes(c.rows, cols, dtype(), DeviceType::kCpu));
-  const auto heads = [&](const View& view) { return Heads(view, first, count); };
+      Workspace(RmsNormBackwardWorkspaceBytes(c.rows, c.cols, dtype(), kernel_type()));
   Run([&](Stream& stream) {
-    RmsNormForward(stream, heads(x), w, c.eps, heads(y), r);
-    RmsNormBackward(stream, heads(x), w, r, heads(dy), heads(dx), dw, workspace);
+    RmsNormForward(stream, x, w, c.eps, y, r);
+    RmsNormBackward(stream, x, w, r, dy, RmsNormDx::kOverwrite, dy, dw, workspace);
   });
-  const double tolerance = Tolerance(dtype(), cols);
-  EXPECT_TRUE(AllNear(Get(y), spread(want.y, 7), tolerance));
-  EXPECT_TRUE(AllNear(Get(r), want.r, Tolerance(kF32, cols)));
-  EXPECT_TRUE(AllNear(Get(dx), spread(gradients.dx, 8), tolerance));
-  EXPECT_TRUE(AllNear(Get(dw), gradients.dw, Tolerance(dtype(), c.rows + cols)));
+  EXPECT_TRUE(AllNear(Get(y), want.y, Tolerance(dtype(), c.cols)));
+  EXPECT_TRUE(AllNear(Get(dy), want_dx, Tolerance(dtype(), c.cols)));
+  EXPECT_TRUE(AllNear(Get(dw), want_dw, Tolerance(dtype(), c.rows)));
+}
+
+// Heads 1 and 2 of five: each is a row, and the others keep what they hold.
+TEST_P(RmsNormTest, HeadsAreRows) {
+  const int64_t batch = 2, seq = 3, all = 5, first = 1, count = 2;
+  for (const int64_t cols : {6, 16}) {
+    const Case c{batch * seq * count, cols, 1e-5f};
+    const Inputs in(c, dtype());
+    const Oracle want(c, in.x, in.w);
+    const Gradients gradients = Differences(c, in);
+    const Shape shape{batch, seq, all, cols};
+    const auto spread = [&](const Values& rows, double other) {
+      Values out(shape.NumElements(), other);
+      for (int64_t i = 0; i < c.rows; ++i) {
+        const int64_t at = (i / count * all + first + i % count) * cols;
+        std::copy_n(rows.begin() + i * cols, cols, out.begin() + at);
+      }
+      return out;
+    };
+    const View x = Input(shape, spread(in.x, 0.5)), w = Input({cols}, in.w);
+    const View dy = Input(shape, spread(in.dy, 0.25));
+    const View y = Accumulated(shape, 7), dx = Accumulated(shape, 8), dw = Accumulated({cols});
+    const View r = Output({batch, seq, count}, kF32);
+    const View workspace =
+        Workspace(RmsNormBackwardWorkspaceBytes(c.rows, cols, dtype(), kernel_type()));
+    const auto heads = [&](const View& view) { return Heads(view, first, count); };
+    Run([&](Stream& stream) {
+      RmsNormForward(stream, heads(x), w, c.eps, heads(y), r);
+      RmsNormBackward(stream, heads(x), w, r, heads(dy), heads(dx), dw, workspace);
+    });
+    const double tolerance = Tolerance(dtype(), cols);
+    EXPECT_TRUE(AllNear(Get(y), spread(want.y, 7), tolerance));
+    EXPECT_TRUE(AllNear(Get(r), want.r, Tolerance(kF32, cols)));
+    EXPECT_TRUE(AllNear(Get(dx), spread(gradients.dx, 8), tolerance));
+    EXPECT_TRUE(AllNear(Get(dw), gradients.dw, Tolerance(dtype(), c.rows + cols)));
+    Clear();
+  }
 }
 
 TEST_P(RmsNormTest, NoRows) {
   const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1});
   const View none = Input({0}, {}, kF32), dw = Accumulated({4});
-  const View workspace = Workspace(RmsNormBackwardWorkspaceBytes(0, 4, dtype(), DeviceType::kCpu));
+  const View workspace = Workspace(RmsNormBackwardWorkspaceBytes(0, 4, dtype(), kernel_type()));
   Run([&](Stream& stream) {
     RmsNormForward(stream, x, w, 1e-5f, x, none);
     RmsNormBackward(stream, x, w, none, dy, RmsNormDx::kOverwrite, dy, dw, workspace);
@@ -226,11 +258,11 @@ TEST_P(RmsNormTest, RefusesWrongArguments) {
       RmsNormBackward(stream, x, w, r, dy, RmsNormDx::kOverwrite, dx, dw, workspace);
     };
   };
-  const View workspace = Workspace(RmsNormBackwardWorkspaceBytes(2, 3, dtype(), DeviceType::kCpu));
+  const View workspace = Workspace(RmsNormBackwardWorkspaceBytes(2, 3, dtype(), kernel_type()));
   ExpectRefused(backward(Output({3, 2}), dx, workspace), "[rms_norm_backward] dy");
   ExpectRefused(backward(y, x, workspace), "dx and x overlap");
   ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
-  EXPECT_THROW(RmsNormBackwardWorkspaceBytes(2, 3, DType::kInt32, DeviceType::kCpu),
+  EXPECT_THROW(RmsNormBackwardWorkspaceBytes(2, 3, DType::kInt32, kernel_type()),
                std::invalid_argument);
 
   const View heads = Output({1, 2, 4, 3}), head_r = Output({1, 2, 2}, kF32);
@@ -266,7 +298,7 @@ TEST_P(RmsNormTest, BitsDoNotDependOnThreads) {
   const View y = Output(x.shape), r = Output({rows}, kF32);
   const View dx = Accumulated(x.shape), dw = Accumulated({cols});
   const View workspace =
-      Workspace(RmsNormBackwardWorkspaceBytes(rows, cols, dtype(), DeviceType::kCpu));
+      Workspace(RmsNormBackwardWorkspaceBytes(rows, cols, dtype(), kernel_type()));
   ExpectSameBits(
       [&](Stream& stream) {
         RmsNormForward(stream, x, w, 1e-5f, y, r);

@@ -4,32 +4,10 @@
 #include <cstdint>
 #include <optional>
 
+#include "trainer/ops/norm_rows.h"
 #include "trainer/runtime/kernel.h"
 
 namespace fsdp {
-
-// Row i of outer * inner: inner rows end to end, then a step of `stride` to the next ones.
-template <typename AnyView>
-struct NormRows {
-  AnyView tensor;
-  int64_t first, stride;  // Elements.
-};
-
-template <typename AnyView, typename Visit>
-void ForEachAddress(NormRows<AnyView>& rows, const Visit& visit) {
-  visit(rows.tensor);
-}
-
-struct NormShape {
-  int64_t outer, inner, cols;
-
-  int64_t rows() const { return outer * inner; }
-  // The first element of a row.
-  template <typename AnyView>
-  int64_t At(int64_t row, const NormRows<AnyView>& of) const {
-    return of.first + row / inner * of.stride + row % inner * cols;
-  }
-};
 
 void RmsNormForwardCpu(ThreadPool& pool, const NormShape& shape, const NormRows<ConstView>& x,
                        const ConstView& w, float eps, const NormRows<View>& y, const View& r);

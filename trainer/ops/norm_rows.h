@@ -1,0 +1,43 @@
+// The rows that norms go over, for the kernels of every device. Not an op itself.
+#ifndef FSDP_TRAIN_TRAINER_OPS_NORM_ROWS_H_
+#define FSDP_TRAIN_TRAINER_OPS_NORM_ROWS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+// Row i of outer * inner: inner rows end to end, then a step of `stride` to the next ones.
+template <typename AnyView>
+struct NormRows {
+  AnyView tensor;
+  int64_t first, stride;  // Elements.
+};
+
+template <typename AnyView, typename Visit>
+void ForEachAddress(NormRows<AnyView>& rows, const Visit& visit) {
+  visit(rows.tensor);
+}
+
+struct NormShape {
+  int64_t outer, inner, cols;
+
+  int64_t rows() const { return outer * inner; }
+  // The first element of a row.
+  template <typename AnyView>
+  int64_t At(int64_t row, const NormRows<AnyView>& of) const {
+    return of.first + row / inner * of.stride + row % inner * cols;
+  }
+};
+
+// How many blocks of rows are summed up apart for the gradients of parameters: enough for 32
+// threads or a GPU's processors, few enough that adding them up is cheap beside the rows.
+inline int64_t NormBlocks(int64_t rows, DeviceType device) {
+  return std::clamp<int64_t>(rows / 16, 1, device == DeviceType::kCuda ? 512 : 32);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_NORM_ROWS_H_
