@@ -1,18 +1,16 @@
 #include "trainer/ops/layer_norm.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/layer_norm_cpu.h"
+#include "trainer/ops/cuda/layer_norm_cuda.h"
+#include "trainer/ops/norm_rows.h"
 
 namespace fsdp {
 namespace {
 
 constexpr const char* kBackward = "layer_norm_backward";
-
-// Enough for 32 threads, few enough that adding them up is cheap beside the rows themselves.
-int64_t Blocks(int64_t rows) { return std::clamp<int64_t>(rows / 16, 1, 32); }
 
 }  // namespace
 
@@ -35,14 +33,15 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
   const Cost cost{.flops = 8.0 * rows * cols,
                   .bytes_read = static_cast<double>(x.bytes() + w.bytes() + b.bytes()),
                   .bytes_written = static_cast<double>(y.bytes() + mean.bytes() + rstd.bytes())};
-  CpuKernel cpu = OnCpu(LayerNormForwardCpu, x, w, b, eps, y, mean, rstd);
-  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {cost}, {std::move(cpu)}});
+  DeviceKernels kernels{.cpu = OnCpu(LayerNormForwardCpu, x, w, b, eps, y, mean, rstd),
+                        .cuda = OnCuda(LayerNormForwardCuda, x, w, b, eps, y, mean, rstd)};
+  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {cost}, std::move(kernels)});
 }
 
 int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype,
                                         DeviceType device) {
   Arguments(kBackward).CheckHasKernels("x", dtype, kFloatDTypes, device);
-  return Blocks(rows) * 2 * cols * sizeof(float);
+  return NormBlocks(rows, device) * 2 * cols * sizeof(float);
 }
 
 void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
@@ -76,8 +75,11 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
   operation.costs = {Cost{.flops = 16.0 * rows * cols,
                           .bytes_read = static_cast<double>(read),
                           .bytes_written = static_cast<double>(dx.bytes() + sums)}};
-  operation.kernels.cpu =
-      OnCpu(LayerNormBackwardCpu, x, w, mean, rstd, dy, Blocks(rows), add, dx, dw, db, workspace);
+  const int64_t blocks = NormBlocks(rows, stream.device().kernel_type());
+  operation.kernels = {
+      .cpu = OnCpu(LayerNormBackwardCpu, x, w, mean, rstd, dy, blocks, add, dx, dw, db, workspace),
+      .cuda =
+          OnCuda(LayerNormBackwardCuda, x, w, mean, rstd, dy, blocks, add, dx, dw, db, workspace)};
   stream.Enqueue(std::move(operation));
 }
 

@@ -29,14 +29,14 @@ enum class LayerNormDx {
 };
 
 // Bytes of LayerNormBackward's workspace for x of this dtype on this device (never kSim): at most
-// 64 cols floats.
+// 64 cols floats, or 1024 cols on a GPU.
 int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, DeviceType device);
 
 //   g[i,j] = w[j] dy[i,j]
 //   dx[i,k] (+)= rstd[i] (g[i,k] - mean_j g[i,j] - xhat[i,k] mean_j (g[i,j] xhat[i,j]))
 //   dw[k] += sum_i dy[i,k] xhat[i,k]      db[k] += sum_i dy[i,k]
-// dx may be dy itself. Adds to dw and db, so that micro-batches accumulate: sums of fixed blocks of
-// rows, added in the order of rows, in fp32, and to what was there when they are complete. Either
+// dx may be dy itself. Adds to dw and db, so that micro-batches accumulate: sums of fixed sets of
+// rows, added in a fixed order, in fp32, and to what was there when they are complete. Either
 // may be left out: a frozen parameter. 16 FLOPs an element.
 void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
                        ConstView dy, LayerNormDx mode, View dx, std::optional<View> dw,

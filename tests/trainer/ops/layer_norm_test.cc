@@ -115,7 +115,7 @@ TEST_P(LayerNormTest, GradientMatchesFiniteDifferences) {
     const View mean = Input({c.rows}, saved.mean, kF32), rstd = Input({c.rows}, saved.rstd, kF32);
     const View dx = Output(shape), dw = Accumulated({c.cols}), db = Accumulated({c.cols});
     const View workspace =
-        Workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.cols, dtype(), DeviceType::kCpu));
+        Workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.cols, dtype(), kernel_type()));
     const auto run = [&](LayerNormDx mode, const View& to) {
       Set(dw, std::vector<double>(c.cols, 1));
       Set(db, std::vector<double>(c.cols, 1));
@@ -166,7 +166,7 @@ TEST_P(LayerNormTest, IsThatOfFp32RoundedOnce) {
       const View added = Accumulated(shape, 3, dtype);
       const View dw = Accumulated({c.cols}, 1, gradients), db = Accumulated({c.cols}, 1, gradients);
       const View workspace =
-          Workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.cols, dtype, DeviceType::kCpu));
+          Workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.cols, dtype, kernel_type()));
       Run([&](Stream& s) {
         LayerNormForward(s, x, w, b, c.eps, y, mean, rstd);
         LayerNormBackward(s, x, w, mean, rstd, dy, LayerNormDx::kAdd, added, std::nullopt,
@@ -188,12 +188,47 @@ TEST_P(LayerNormTest, IsThatOfFp32RoundedOnce) {
   }
 }
 
+// More columns than the threads of a row hold. w and b need not have one dtype.
+TEST_P(LayerNormTest, LongRows) {
+  const Case c{3, 4200, 1e-5f};
+  const Inputs in(c, dtype());
+  const Oracle want(c, in.x, in.w, in.b);
+  std::vector<double> want_dx, want_dw(c.cols, 1), want_db(c.cols, 1);
+  for (int64_t i = 0; i < c.rows; ++i) {
+    const double *x = &in.x[i * c.cols], *dy = &in.dy[i * c.cols];
+    const auto xhat = [&](int64_t j) { return (x[j] - want.mean[i]) * want.rstd[i]; };
+    double mean_g = 0, mean_gx = 0;
+    for (int64_t j = 0; j < c.cols; ++j) {
+      mean_g += in.w[j] * dy[j] / c.cols;
+      mean_gx += in.w[j] * dy[j] * xhat(j) / c.cols;
+    }
+    for (int64_t j = 0; j < c.cols; ++j) {
+      want_dx.push_back(want.rstd[i] * (in.w[j] * dy[j] - mean_g - xhat(j) * mean_gx));
+      want_dw[j] += dy[j] * xhat(j);
+      want_db[j] += dy[j];
+    }
+  }
+  const View x = Input({c.rows, c.cols}, in.x), w = Input({c.cols}, in.w);
+  const View b = Input({c.cols}, in.b, kF32), y = Output(x.shape);
+  const View mean = Output({c.rows}, kF32), rstd = Output({c.rows}, kF32);
+  const View dy = Input(x.shape, in.dy), dw = Accumulated({c.cols}), db = Accumulated({c.cols});
+  const View workspace =
+      Workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.cols, dtype(), kernel_type()));
+  Run([&](Stream& stream) {
+    LayerNormForward(stream, x, w, b, c.eps, y, mean, rstd);
+    LayerNormBackward(stream, x, w, mean, rstd, dy, LayerNormDx::kOverwrite, dy, dw, db, workspace);
+  });
+  EXPECT_TRUE(AllNear(Get(y), want.y, Tolerance(dtype(), c.cols)));
+  EXPECT_TRUE(AllNear(Get(dy), want_dx, Tolerance(dtype(), c.cols)));
+  EXPECT_TRUE(AllNear(Get(dw), want_dw, Tolerance(dtype(), c.rows)));
+  EXPECT_TRUE(AllNear(Get(db), want_db, Tolerance(dtype(), c.rows)));
+}
+
 TEST_P(LayerNormTest, NoRows) {
   const View x = Input({0, 4}, {}), dy = Input({0, 4}, {}), w = Input({4}, {1, 1, 1, 1}),
              none = Input({0}, {}, kF32);
   const View dw = Accumulated({4}), db = Accumulated({4});
-  const View workspace =
-      Workspace(LayerNormBackwardWorkspaceBytes(0, 4, dtype(), DeviceType::kCpu));
+  const View workspace = Workspace(LayerNormBackwardWorkspaceBytes(0, 4, dtype(), kernel_type()));
   Run([&](Stream& stream) {
     LayerNormForward(stream, x, w, w, 1e-5f, x, none, none);
     LayerNormBackward(stream, x, w, none, none, dy, LayerNormDx::kOverwrite, dy, dw, db, workspace);
@@ -223,12 +258,11 @@ TEST_P(LayerNormTest, RefusesWrongArguments) {
       LayerNormBackward(stream, x, w, rows, rstd, dy, LayerNormDx::kOverwrite, dx, w, b, workspace);
     };
   };
-  const View workspace =
-      Workspace(LayerNormBackwardWorkspaceBytes(2, 3, dtype(), DeviceType::kCpu));
+  const View workspace = Workspace(LayerNormBackwardWorkspaceBytes(2, 3, dtype(), kernel_type()));
   ExpectRefused(backward(Output({3, 2}), dx, workspace), "[layer_norm_backward] dy");
   ExpectRefused(backward(y, x, workspace), "dx and x overlap");
   ExpectRefused(backward(y, dx, Workspace(4)), "workspace has 4 bytes");
-  EXPECT_THROW(LayerNormBackwardWorkspaceBytes(2, 3, DType::kInt32, DeviceType::kCpu),
+  EXPECT_THROW(LayerNormBackwardWorkspaceBytes(2, 3, DType::kInt32, kernel_type()),
                std::invalid_argument);
   ExpectDTypesRefused("layer_norm_forward", [&](Stream& s) {
     const View x = Output({2, 3}), w = Output({3}), b = Output({3}), y = Output({2, 3});
@@ -249,7 +283,7 @@ TEST_P(LayerNormTest, BitsDoNotDependOnThreads) {
   const View y = Output(x.shape), mean = Output({rows}, kF32), rstd = Output({rows}, kF32);
   const View dx = Accumulated(x.shape), dw = Accumulated({cols}), db = Accumulated({cols}, 2);
   const View workspace =
-      Workspace(LayerNormBackwardWorkspaceBytes(rows, cols, dtype(), DeviceType::kCpu));
+      Workspace(LayerNormBackwardWorkspaceBytes(rows, cols, dtype(), kernel_type()));
   ExpectSameBits(
       [&](Stream& stream) {
         LayerNormForward(stream, x, w, w, 1e-5f, y, mean, rstd);
