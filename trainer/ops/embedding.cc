@@ -5,6 +5,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/embedding_cpu.h"
+#include "trainer/ops/cuda/embedding_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -56,7 +57,8 @@ void EmbeddingForward(Stream& stream, ConstView tokens, std::optional<ConstView>
     cost.bytes_read += static_cast<double>(positions->bytes()) + RowBytes(shape, *wpe);
   }
   operation.costs = {cost};
-  operation.kernels.cpu = OnCpu(EmbeddingForwardCpu, shape, tokens, positions, wte, wpe, y);
+  operation.kernels = {.cpu = OnCpu(EmbeddingForwardCpu, shape, tokens, positions, wte, wpe, y),
+                       .cuda = OnCuda(EmbeddingForwardCuda, tokens, positions, wte, wpe, y)};
   stream.Enqueue(std::move(operation));
 }
 
@@ -98,8 +100,9 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView order,
     arguments.CheckDisjoint("dwpe", *dwpe, "tokens", tokens);
   }
   operation.costs = {cost};
-  operation.kernels.cpu =
-      OnCpu(EmbeddingBackwardCpu, shape, tokens, order, positions, dy, dwte, dwpe);
+  operation.kernels = {
+      .cpu = OnCpu(EmbeddingBackwardCpu, shape, tokens, order, positions, dy, dwte, dwpe),
+      .cuda = OnCuda(EmbeddingBackwardCuda, tokens, order, positions, dy, dwte, dwpe)};
   stream.Enqueue(std::move(operation));
 }
 

@@ -98,22 +98,24 @@ TEST_P(EmbeddingTest, GradientMatchesFiniteDifferences) {
 // the threads.
 TEST_P(EmbeddingTest, BackwardAddsInOrderOfRows) {
   Random random(3, dtype());
-  const Case c{515, 67, 11, 103};
-  const Values tokens = random.Integers(c.rows, c.vocab);
-  const Values positions = random.Integers(c.rows, c.max_positions);
-  const Values dy = random.Vector(c.rows * c.cols);
-  std::vector<float> dwte(c.vocab * c.cols, kBefore), dwpe(c.max_positions * c.cols, kBefore);
-  for (int64_t i = 0; i < c.rows; ++i) {
-    for (int64_t j = 0; j < c.cols; ++j) {
-      const auto d = static_cast<float>(dy[i * c.cols + j]);
-      dwte[static_cast<int64_t>(tokens[i]) * c.cols + j] += d;
-      dwpe[static_cast<int64_t>(positions[i]) * c.cols + j] += d;
+  for (const Case& c : {Case{515, 67, 11, 103}, {4100, 8, 5, 4}}) {
+    const Values tokens = random.Integers(c.rows, c.vocab);
+    const Values positions = random.Integers(c.rows, c.max_positions);
+    const Values dy = random.Vector(c.rows * c.cols);
+    std::vector<float> dwte(c.vocab * c.cols, kBefore), dwpe(c.max_positions * c.cols, kBefore);
+    for (int64_t i = 0; i < c.rows; ++i) {
+      for (int64_t j = 0; j < c.cols; ++j) {
+        const auto d = static_cast<float>(dy[i * c.cols + j]);
+        dwte[static_cast<int64_t>(tokens[i]) * c.cols + j] += d;
+        dwpe[static_cast<int64_t>(positions[i]) * c.cols + j] += d;
+      }
     }
+    Upload(c, tokens, positions);
+    const Gradients got = Backward(c, dy);
+    EXPECT_EQ(got.dwte, RoundTo(dtype(), Values(dwte.begin(), dwte.end())));
+    EXPECT_EQ(got.dwpe, RoundTo(dtype(), Values(dwpe.begin(), dwpe.end())));
+    Clear();
   }
-  Upload(c, tokens, positions);
-  const Gradients got = Backward(c, dy);
-  EXPECT_EQ(got.dwte, RoundTo(dtype(), Values(dwte.begin(), dwte.end())));
-  EXPECT_EQ(got.dwpe, RoundTo(dtype(), Values(dwpe.begin(), dwpe.end())));
 }
 
 // Whatever the dtypes of the tables and of their gradients: the bits of fp32, rounded once.
@@ -146,7 +148,7 @@ TEST_P(EmbeddingTest, IsThatOfFp32RoundedOnce) {
   };
   const Gradients want = backward(kF32, kF32, kF32);
   for (const DType tokens : {kF32, kBF16, kF16}) {
-    const DType positions = tokens == kF32 ? kBF16 : kF32;
+    const DType positions = tokens == kF32 ? kBF16 : tokens == kBF16 ? kF16 : kF32;
     const Gradients got = backward(dtype(), tokens, positions);
     EXPECT_EQ(got.dwte, RoundTo(tokens, want.dwte));
     EXPECT_EQ(got.dwpe, RoundTo(positions, want.dwpe));
