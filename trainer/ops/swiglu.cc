@@ -1,7 +1,10 @@
 #include "trainer/ops/swiglu.h"
 
+#include <utility>
+
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/swiglu_cpu.h"
+#include "trainer/ops/cuda/swiglu_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -24,7 +27,9 @@ void SwigluForward(Stream& stream, ConstView x, View y) {
   const Cost cost{.flops = 20 * n,
                   .bytes_read = static_cast<double>(x.bytes()),
                   .bytes_written = static_cast<double>(y.bytes())};
-  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(SwigluForwardCpu, x, y)}});
+  DeviceKernels kernels{.cpu = OnCpu(SwigluForwardCpu, x, y),
+                        .cuda = OnCuda(SwigluForwardCuda, x, y)};
+  stream.Enqueue({kOp, {x}, {y}, {cost}, std::move(kernels)});
 }
 
 void SwigluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
@@ -38,7 +43,9 @@ void SwigluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   const Cost cost{.flops = 26 * n,
                   .bytes_read = static_cast<double>(x.bytes() + dy.bytes()),
                   .bytes_written = static_cast<double>(dx.bytes())};
-  stream.Enqueue({kOp, {x, dy}, {dx}, {cost}, {OnCpu(SwigluBackwardCpu, x, dy, dx)}});
+  DeviceKernels kernels{.cpu = OnCpu(SwigluBackwardCpu, x, dy, dx),
+                        .cuda = OnCuda(SwigluBackwardCuda, x, dy, dx)};
+  stream.Enqueue({kOp, {x, dy}, {dx}, {cost}, std::move(kernels)});
 }
 
 }  // namespace fsdp
