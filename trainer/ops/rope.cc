@@ -4,6 +4,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/rope_cpu.h"
+#include "trainer/ops/cuda/rope_cuda.h"
 
 namespace fsdp {
 
@@ -16,7 +17,9 @@ void RopeTable(Stream& stream, const std::vector<double>& frequencies, double fa
              {positions, 2, static_cast<int64_t>(frequencies.size())});
   const Cost cost{.flops = 100.0 * static_cast<double>(table.NumElements()),
                   .bytes_written = static_cast<double>(table.bytes())};
-  stream.Enqueue({kOp, {}, {table}, {cost}, {OnCpu(RopeTableCpu, frequencies, factor, table)}});
+  DeviceKernels kernels{.cpu = OnCpu(RopeTableCpu, frequencies, factor, table),
+                        .cuda = OnCuda(RopeTableCuda, frequencies, factor, table)};
+  stream.Enqueue({kOp, {}, {table}, {cost}, std::move(kernels)});
 }
 
 void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection direction,
@@ -39,8 +42,9 @@ void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection di
                   .bytes_read = bytes + static_cast<double>(table.bytes() + positions.bytes()),
                   .bytes_written = bytes};
   const bool backward = direction == RopeDirection::kBackward;
-  CpuKernel cpu = OnCpu(RopeCpu, shape, table, positions, backward, x);
-  stream.Enqueue({kOp, {table, positions}, {x.tensor}, {cost}, {std::move(cpu)}});
+  DeviceKernels kernels{.cpu = OnCpu(RopeCpu, shape, table, positions, backward, x),
+                        .cuda = OnCuda(RopeCuda, table, positions, backward, x)};
+  stream.Enqueue({kOp, {table, positions}, {x.tensor}, {cost}, std::move(kernels)});
 }
 
 }  // namespace fsdp

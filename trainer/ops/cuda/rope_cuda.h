@@ -1,0 +1,19 @@
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ROPE_CUDA_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDA_ROPE_CUDA_H_
+
+#include <vector>
+
+#include "trainer/core/view.h"
+#include "trainer/ops/heads.h"
+#include "trainer/runtime/cuda_stream.h"
+
+namespace fsdp {
+
+[[gnu::weak]] void RopeTableCuda(CudaStreamHandle stream, const std::vector<double>& frequencies,
+                                 double factor, const View& table);
+[[gnu::weak]] void RopeCuda(CudaStreamHandle stream, const ConstView& table,
+                            const ConstView& positions, bool backward, const Heads& x);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_ROPE_CUDA_H_
