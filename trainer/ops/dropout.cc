@@ -5,6 +5,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/dropout_cpu.h"
+#include "trainer/ops/cuda/dropout_cuda.h"
 
 namespace fsdp {
 
@@ -24,8 +25,9 @@ void Dropout(Stream& stream, ConstView x, ConstView keys, uint32_t site, double 
   const Cost cost{.flops = 15 * n,
                   .bytes_read = static_cast<double>(x.bytes()),
                   .bytes_written = static_cast<double>(y.bytes())};
-  CpuKernel cpu = OnCpu(DropoutCpu, x, keys, site, threshold, scale, y);
-  stream.Enqueue({kOp, {x, keys}, {y}, {cost}, {std::move(cpu)}});
+  DeviceKernels kernels{.cpu = OnCpu(DropoutCpu, x, keys, site, threshold, scale, y),
+                        .cuda = OnCuda(DropoutCuda, x, keys, site, threshold, scale, y)};
+  stream.Enqueue({kOp, {x, keys}, {y}, {cost}, std::move(kernels)});
 }
 
 }  // namespace fsdp
