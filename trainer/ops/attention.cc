@@ -6,6 +6,8 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/attention_cpu.h"
+#include "trainer/ops/cuda/attention_backward_cuda.h"
+#include "trainer/ops/cuda/attention_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -39,11 +41,6 @@ AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
 
 constexpr const char* kForward = "attention_forward";
 constexpr const char* kBackward = "attention_backward";
-
-int64_t NoWorkspace(const char* op, DType dtype, DeviceType device) {
-  Arguments(op).CheckHasKernels("q", dtype, kFloatDTypes, device);
-  return 0;
-}
 
 // What is read but q, k and v.
 void AddReads(const AttentionInputs& in, std::vector<Range>& reads) {
@@ -94,11 +91,14 @@ double DropoutFlops(const AttentionDims& d, const AttentionInputs& in) {
 }  // namespace
 
 int64_t AttentionForwardWorkspaceBytes(const AttentionDims&, DType dtype, DeviceType device) {
-  return NoWorkspace(kForward, dtype, device);
+  Arguments(kForward).CheckHasKernels("q", dtype, kFloatDTypes, device);
+  return 0;
 }
 
-int64_t AttentionBackwardWorkspaceBytes(const AttentionDims&, DType dtype, DeviceType device) {
-  return NoWorkspace(kBackward, dtype, device);
+int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device) {
+  Arguments(kBackward).CheckHasKernels("q", dtype, kFloatDTypes, device);
+  if (device == DeviceType::kCpu) return 0;
+  return dims.batch * dims.heads * dims.seq * static_cast<int64_t>(sizeof(float));
 }
 
 void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse,
@@ -126,11 +126,12 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
   std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
   AddReads(in, reads);
   CpuKernel cpu = OnCpu(AttentionForwardCpu, dims, in, out, lse);
+  CudaKernel cuda = OnCuda(AttentionForwardCuda, dims, in, out, lse);
   stream.Enqueue({kForward,
                   std::move(reads),
                   {out, lse, workspace},
                   {{KernelKind::kAttention, cost}},
-                  {std::move(cpu)}});
+                  {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
 }
 
 void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
@@ -184,11 +185,12 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   std::vector<Range> writes = Tensors<Heads>({gradients.q, gradients.k, gradients.v});
   writes.push_back(workspace);
   CpuKernel cpu = OnCpu(AttentionBackwardCpu, dims, in, out, lse, dout, gradients);
+  CudaKernel cuda = OnCuda(AttentionBackwardCuda, dims, in, out, lse, dout, gradients, workspace);
   stream.Enqueue({kBackward,
                   std::move(reads),
                   std::move(writes),
                   {{KernelKind::kAttention, cost}},
-                  {std::move(cpu)}});
+                  {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
 }
 
 }  // namespace fsdp

@@ -53,10 +53,11 @@ struct Case {
     return positions;
   }
 };
-// Around a tile of 48 and its blocks of 6 and 16, and odd everything; groups, documents that begin
-// at, before and after a tile's border.
-const std::vector<Case>& Cases() {
-  static const std::vector<Case> cases = {
+// Odd everything; groups, documents that begin at, before and after a tile's border. On the CPU
+// around a tile of 48 and its blocks of 6 and 16; on CUDA around tiles of 16 to 128 rows and of 64,
+// 128 and 256 columns.
+const std::vector<Case>& Cases(DeviceType device) {
+  static const std::vector<Case> cpu = {
       {1, 1, 1, 1, 1},
       {2, 1, 3, 3, 5},
       {1, 2, 1, 1, 64},
@@ -77,7 +78,25 @@ const std::vector<Case>& Cases() {
       {1, 53, 6, 2, 10, {}, Place::kApart, 0.5},
       {2, 150, 4, 2, 9, {48, 1, 47, 30}, Place::kPacked, 0.3},
   };
-  return cases;
+  static const std::vector<Case> cuda = {
+      {1, 1, 1, 1, 1},
+      {2, 1, 3, 3, 5},
+      {1, 2, 1, 1, 64},
+      {2, 37, 2, 2, 21},
+      {1, 130, 1, 1, 16},
+      {1, 33, 4, 2, 24, {}, Place::kApart},
+      {2, 130, 1, 1, 9, {64, 1, 47, 30}},
+      {1, 49, 2, 1, 20, {1}},
+      {1, 130, 1, 1, 8, {120, 3}},
+      {1, 53, 4, 2, 10, {}, Place::kApart, 0.5},
+      {1, 130, 2, 1, 7, {63, 2, 30}, Place::kPacked, 0.3},
+      {1, 66, 14, 2, 64, {45, 30}, Place::kPacked, 0.1},  // Qwen2's heads.
+      {1, 33, 1, 1, 128},
+      {1, 70, 2, 1, 80, {40, 10}, Place::kApart, 0.2},
+      {1, 17, 1, 1, 256},
+      {1, 66, 2, 1, 250, {40, 20}, Place::kPacked, 0.2},
+  };
+  return device == DeviceType::kCpu ? cpu : cuda;
 }
 
 constexpr uint32_t kSite = 5;
@@ -213,9 +232,8 @@ class AttentionTest : public OpTest {
  protected:
   // Enough for both directions.
   View WorkspaceOf(const Case& c) {
-    return Workspace(
-        std::max(AttentionForwardWorkspaceBytes(c.Dims(), dtype(), DeviceType::kCpu),
-                 AttentionBackwardWorkspaceBytes(c.Dims(), dtype(), DeviceType::kCpu)));
+    return Workspace(std::max(AttentionForwardWorkspaceBytes(c.Dims(), dtype(), kernel_type()),
+                              AttentionBackwardWorkspaceBytes(c.Dims(), dtype(), kernel_type())));
   }
   std::vector<double> Forward(const AttentionInputs& in, const Case& c) {
     const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
@@ -225,13 +243,18 @@ class AttentionTest : public OpTest {
   }
   std::vector<double> lse_;  // Of the last Forward().
 
-  // To within the rounding of the result and of fp32, and, in bf16, of each term of the sum by half
-  // an epsilon of its own size.
+  // What a product reads is rounded to the dtype.
+  bool RoundsOperands() const {
+    return dtype() == kBF16 || (dtype() == kF16 && kernel_type() == DeviceType::kCuda);
+  }
+
+  // To within the rounding of the result and of fp32, and, where operands are rounded, of each term
+  // of the sum by half an epsilon of its own size.
   void ExpectNear(const std::vector<double>& got, const std::vector<double>& want,
                   const std::vector<double>& of_rounded, double tolerance,
                   const std::string& what) {
     ASSERT_EQ(got.size(), want.size()) << what;
-    const double half = dtype() == kBF16 ? Epsilon(kBF16) / 2 : 0;
+    const double half = RoundsOperands() ? Epsilon(dtype()) / 2 : 0;
     double worst = 0;  // Over what is allowed.
     for (size_t i = 0; i < want.size(); ++i) {
       const double allowed = tolerance * std::max(1.0, std::abs(want[i])) + half * of_rounded[i];
@@ -296,23 +319,7 @@ class AttentionTest : public OpTest {
     }
     return in;
   }
-};
-FSDP_INSTANTIATE_OP_TEST(AttentionTest, kF32, kBF16, kF16);
-
-TEST_P(AttentionTest, ForwardMatchesOracle) {
-  for (const Case& c : Cases()) {
-    Random random(1, dtype());
-    const Tensors tensors = RandomTensors(c, random);
-    const Oracle want(c, tensors);
-    const auto out = Forward(Inputs(c, tensors), c);
-    ExpectNear(out, want.out, want.out_of_rounded, Tolerance(dtype(), c.seq + c.head_dim), Name(c));
-    EXPECT_TRUE(AllNear(lse_, want.lse, Tolerance(kF32, c.seq + c.head_dim))) << Name(c);
-    Clear();
-  }
-}
-
-TEST_P(AttentionTest, GradientMatchesOracle) {
-  for (const Case& c : Cases()) {
+  void ExpectGradients(const Case& c) {
     Random random(2, dtype());
     const Tensors tensors = RandomTensors(c, random);
     const auto gradient = random.Vector(c.Q().NumElements());
@@ -335,11 +342,45 @@ TEST_P(AttentionTest, GradientMatchesOracle) {
     EXPECT_NEAR(Others(d), others, 1e-6) << Name(c);
     Clear();
   }
+};
+FSDP_INSTANTIATE_OP_TEST(AttentionTest, kF32, kBF16, kF16);
+
+TEST_P(AttentionTest, ForwardMatchesOracle) {
+  for (const Case& c : Cases(kernel_type())) {
+    Random random(1, dtype());
+    const Tensors tensors = RandomTensors(c, random);
+    const Oracle want(c, tensors);
+    const auto out = Forward(Inputs(c, tensors), c);
+    ExpectNear(out, want.out, want.out_of_rounded, Tolerance(dtype(), c.seq + c.head_dim), Name(c));
+    EXPECT_TRUE(AllNear(lse_, want.lse, Tolerance(kF32, c.seq + c.head_dim))) << Name(c);
+    Clear();
+  }
 }
+
+TEST_P(AttentionTest, GradientMatchesOracle) {
+  for (const Case& c : Cases(kernel_type())) ExpectGradients(c);
+}
+
+// A warp of CUDA looks at 32 steps of 16 queries at once for those that see a tile of keys.
+class AttentionLongTest : public AttentionTest {};
+FSDP_INSTANTIATE_OP_TEST(AttentionLongTest, kF32);
+
+TEST_P(AttentionLongTest, GradientMatchesOracle) { ExpectGradients({1, 530, 1, 1, 129}); }
+
+// What holds for the CPU's kernels alone: none where others are under test.
+std::vector<OpTestCase> CpuCases(DType dtype) {
+  std::vector<OpTestCase> cases = OpTestCases({dtype});
+  std::erase_if(cases, [](const OpTestCase& c) { return c.device != DeviceType::kCpu; });
+  return cases;
+}
+#define FSDP_INSTANTIATE_ON_CPU(suite, dtype)                                \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(suite);                      \
+  INSTANTIATE_TEST_SUITE_P(Cpu, suite, ::testing::ValuesIn(CpuCases(dtype)), \
+                           ::testing::PrintToStringParamName())
 
 // What passes through floats.
 class AttentionConvertedTest : public AttentionTest {};
-FSDP_INSTANTIATE_OP_TEST(AttentionConvertedTest, kF16);
+FSDP_INSTANTIATE_ON_CPU(AttentionConvertedTest, kF16);
 
 // Groups add up to dk and dv in fp32, too.
 TEST_P(AttentionConvertedTest, IsThatOfFp32RoundedOnce) {
@@ -371,9 +412,9 @@ TEST_P(AttentionConvertedTest, IsThatOfFp32RoundedOnce) {
   EXPECT_EQ(got[1], want[1]) << "lse";
 }
 
-// What a product of two bf16 is, and what is rounded for one, to the bit. A third is 171 / 512 in
-// bf16: three of them are 1 + 2^-9.
-class AttentionBf16Test : public AttentionTest {
+// What is rounded for a product of two bf16 or fp16. A third is 171 / 512 in bf16 and
+// 1365 / 4096 in fp16: three of them are 1 + 2^-9 and 1 - 2^-12.
+class AttentionHalfTest : public AttentionTest {
  protected:
   // Of one row and one head, with q = 0, out = 0 and so all p[i] = 1 / (i + 1).
   std::vector<std::vector<double>> Gradients(const std::vector<double>& k,
@@ -393,7 +434,11 @@ class AttentionBf16Test : public AttentionTest {
     return {GetHeads(d.q), GetHeads(d.k), GetHeads(d.v)};
   }
 };
-FSDP_INSTANTIATE_OP_TEST(AttentionBf16Test, kBF16);
+FSDP_INSTANTIATE_OP_TEST(AttentionHalfTest, kBF16, kF16);
+
+// What a product of two bf16 is. Tensor cores have an order of their own.
+class AttentionBf16Test : public AttentionTest {};
+FSDP_INSTANTIATE_ON_CPU(AttentionBf16Test, kBF16);
 
 TEST_P(AttentionBf16Test, ScoresAreSumsOfPairs) {
   for (const int64_t dim : {1, 2, 37, 64, 255}) {
@@ -416,24 +461,30 @@ TEST_P(AttentionBf16Test, ScoresAreSumsOfPairs) {
   }
 }
 
-TEST_P(AttentionBf16Test, ForwardRoundsProbabilities) {
-  const double k = RoundTo(kBF16, -std::log(3.0)), p = RoundTo(kBF16, std::exp(k));
-  ASSERT_GT(std::abs(p - std::exp(k)), 1e-4);
+TEST_P(AttentionHalfTest, ForwardRoundsProbabilities) {
+  const double k = RoundTo(dtype(), -std::log(3.0)), exact = std::exp(k);
+  const double p = RoundTo(dtype(), exact);
+  ASSERT_GT(std::abs(p - exact), Epsilon(dtype()) / 64);
   // Row 1 sees 1 and exp(k) of what the values say.
   const Case c{1, 2, 1, 1, 1};
-  EXPECT_EQ(Forward(Inputs(c, {{0, 1}, {0, k}, {-p, 1}}), c)[1], 0);
-  EXPECT_NEAR(lse_[1], std::log(1 + std::exp(k)), 1e-6);  // Of what is not rounded.
+  const double got = Forward(Inputs(c, {{0, 1}, {0, k}, {-p, 1}}), c)[1];
+  if (RoundsOperands()) {
+    EXPECT_EQ(got, 0);
+  } else {
+    EXPECT_NEAR(got, (exact - p) / (1 + exact), 1e-6);
+  }
+  EXPECT_NEAR(lse_[1], std::log(1 + exact), 1e-6);  // Of what is not rounded.
 }
 
-TEST_P(AttentionBf16Test, BackwardRoundsProbabilities) {
-  const auto gradients = Gradients({0, 0, 0}, {0, 0, 0}, {-1, 0, 3});
-  EXPECT_EQ(gradients[2], (std::vector<double>{0x1p-9, 1, 1}));
+TEST_P(AttentionHalfTest, BackwardRoundsProbabilities) {
+  const auto dv = Gradients({0, 0, 0}, {0, 0, 0}, {-1, 0, 3})[2];
+  EXPECT_NEAR(dv[0], RoundsOperands() ? 3 * RoundTo(dtype(), 1.0 / 3) - 1 : 0, 1e-6);
 }
 
-TEST_P(AttentionBf16Test, BackwardRoundsGradientsOfScores) {
+TEST_P(AttentionHalfTest, BackwardRoundsGradientsOfScores) {
   // Row 2: ds is a third of each v, and dq = sum ds k.
-  const auto gradients = Gradients({3, -1, 0}, {1, 3, 0}, {0, 0, 1});
-  EXPECT_EQ(gradients[0], (std::vector<double>{0, 0, 0x1p-9}));
+  const auto dq = Gradients({3, -1, 0}, {1, 3, 0}, {0, 0, 1})[0];
+  EXPECT_NEAR(dq[2], RoundsOperands() ? 3 * RoundTo(dtype(), 1.0 / 3) - 1 : 0, 1e-6);
 }
 
 TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
@@ -530,6 +581,41 @@ TEST_P(AttentionTest, DocumentsAreApart) {
         of, {part(tensors.q, of, begin), part(tensors.k, of, begin), part(tensors.v, of, begin)});
     EXPECT_TRUE(AllNear(part(together, of, begin), alone, Tolerance(dtype(), c.seq)));
   }
+}
+
+// Rows that begin at multiples of 16 bytes may be read and written in another way, to the same
+// bits.
+TEST_P(AttentionTest, BitsDoNotDependOnAlignment) {
+  const Case c{1, 70, 2, 1, 16, {40, 30}, Place::kPacked, 0.1};
+  Random random(12, dtype());
+  const Shape packed{c.batch, c.seq, c.heads + 2 * c.kv_heads, c.head_dim};
+  const auto qkv = random.Vector(packed.NumElements());
+  const auto gradient = random.Vector(c.Q().NumElements());
+  // Tensors end at a page: these begin there less a multiple of 16 bytes, and `off` elements.
+  const auto run = [&](int64_t off) {
+    const auto output = [&](const Shape& shape) {
+      return Output({shape.NumElements() + off}).Slice(0, shape.NumElements()).Reshape(shape);
+    };
+    const View in = output(packed), dout = output(c.Q()), out = output(c.Q());
+    const View grad = output(packed), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
+    Set(in, qkv);
+    Set(dout, gradient);
+    const auto heads = [&](const View& v) {
+      return AttentionGradients{{v, 0, c.heads}, {v, c.heads, 1}, {v, c.heads + 1, 1}};
+    };
+    const AttentionGradients of = heads(in);
+    const AttentionInputs inputs{of.q,
+                                 of.k,
+                                 of.v,
+                                 Input({c.batch, c.seq}, c.Positions(), DType::kInt32),
+                                 {c.rate, kSite, Input({c.batch, 2}, c.Keys(), DType::kInt32)}};
+    Run([&](Stream& stream) {
+      AttentionForward(stream, inputs, out, lse, workspace);
+      AttentionBackward(stream, inputs, out, lse, dout, heads(grad), workspace);
+    });
+    return std::vector{Get(out), Get(lse), Get(grad)};
+  };
+  EXPECT_EQ(run(0), run(1));
 }
 
 // Scores in the hundreds: exp overflows without the running maximum, and the maximum moves from
@@ -651,7 +737,7 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
                 "dv is");
 
   for (const auto bytes : {AttentionForwardWorkspaceBytes, AttentionBackwardWorkspaceBytes}) {
-    EXPECT_THROW(bytes(c.Dims(), DType::kInt32, DeviceType::kCpu), std::invalid_argument);
+    EXPECT_THROW(bytes(c.Dims(), DType::kInt32, kernel_type()), std::invalid_argument);
     EXPECT_THROW(bytes(c.Dims(), dtype(), DeviceType::kSim), std::invalid_argument);
   }
   const auto inputs = [&] {
@@ -673,7 +759,9 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
 }
 
 TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
-  const Case c{2, 70, 6, 3, 20, {31, 39}, Place::kPacked, 0.2};
+  const bool cpu = kernel_type() == DeviceType::kCpu;
+  const Case c = cpu ? Case{2, 70, 6, 3, 20, {31, 39}, Place::kPacked, 0.2}
+                     : Case{1, 66, 2, 1, 20, {31, 30}, Place::kPacked, 0.2};
   Random random(7, dtype());
   const AttentionInputs in = Inputs(c, RandomTensors(c, random));
   const View dout = Input(c.Q(), random.Vector(c.Q().NumElements()));
