@@ -4,6 +4,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/attention_cached_cpu.h"
+#include "trainer/ops/cuda/attention_cached_cuda.h"
 
 namespace fsdp {
 
@@ -16,6 +17,7 @@ constexpr const char* kOp = "attention_cached";
 int64_t AttentionCachedWorkspaceBytes(const AttentionCachedDims& dims, DType dtype,
                                       DeviceType device) {
   Arguments(kOp).CheckHasKernels("q", dtype, kFloatDTypes, device);
+  if (device != DeviceType::kCpu) return 0;
   return dims.batch * dims.kv_heads * ScoresOfAGroup(dims) * static_cast<int64_t>(sizeof(float));
 }
 
@@ -69,7 +71,8 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
                   {in.q.tensor, in.k.tensor, in.v.tensor, in.positions},
                   {cache_k, cache_v, out, workspace},
                   {{KernelKind::kAttention, cost}},
-                  {OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out, workspace)}});
+                  {.cpu = OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out, workspace),
+                   .cuda = OnCuda(AttentionCachedCuda, shape, in, cache_k, cache_v, out)}});
 }
 
 }  // namespace fsdp

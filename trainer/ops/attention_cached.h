@@ -8,12 +8,13 @@
 //
 // q, k, v: heads (heads.h) of tensors [batch, n, all heads, head_dim]; the heads of k divide those
 // of q. cache_k, cache_v: [batch, capacity, heads of k, head_dim]; out: [batch, n, heads of q,
-// head_dim]; all fp32, bf16 or fp16, of one dtype: computed in fp32, rounded once, so out is that of
-// attention.h to rounding, to bf16 where that rounds probabilities, which this does not.
+// head_dim]; all fp32, bf16 or fp16, of one dtype: computed in fp32, rounded once, so out is that
+// of attention.h to rounding, to bf16 where that rounds probabilities, which this does not.
 // positions: int32 [batch, n], in [0, capacity): whoever loads a batch has seen to it
-// (data/check_row.h). Whoever calls has filled the cache below. One thread computes a sample's
-// group from beginning to end: no result depends on their number. Beside bf16 and fp16 it holds the
-// group's cache and a head's queries as floats meanwhile, memory that it keeps, outside the plan.
+// (data/check_row.h). Whoever calls has filled the cache below. On the CPU one thread computes a
+// sample's group from beginning to end: no bit depends on their number. Beside bf16 and fp16 it
+// holds the group's cache and a head's queries as floats meanwhile, memory that it keeps, outside
+// the plan. On CUDA a query's position and head_dim alone decide about the order of sums.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
 
@@ -25,8 +26,8 @@
 
 namespace fsdp {
 
-// Bytes of the workspace for q of this dtype on this device (never kSim): the scores of a query
-// over the cache, for each sample's group.
+// Bytes of the workspace for q of this dtype on this device (never kSim): on the CPU the scores of a
+// query over the cache, for each sample's group; on CUDA none.
 int64_t AttentionCachedWorkspaceBytes(const AttentionCachedDims& dims, DType dtype,
                                       DeviceType device);
 

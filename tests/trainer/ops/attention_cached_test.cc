@@ -14,13 +14,16 @@ namespace {
 struct Case {
   int64_t batch, seq, heads, kv_heads, head_dim;
 };
-constexpr Case kCases[] = {{1, 1, 1, 1, 1}, {2, 9, 6, 2, 8}, {3, 70, 4, 1, 5}, {1, 33, 2, 2, 16}};
+// On CUDA eight lanes have a key, up to 16 keys at a time; Qwen2's heads.
+constexpr Case kCases[] = {{1, 1, 1, 1, 1},   {2, 9, 6, 2, 8},   {2, 19, 4, 1, 5},
+                           {1, 33, 2, 2, 16}, {1, 6, 14, 2, 64}, {1, 17, 2, 1, 80},
+                           {1, 3, 1, 1, 250}, {1, 3, 1, 1, 256}};
 
 class AttentionCachedTest : public OpTest {
  protected:
   int64_t Bytes(const Case& c, int64_t n, int64_t capacity) const {
     return AttentionCachedWorkspaceBytes({c.batch, n, c.heads, c.kv_heads, c.head_dim, capacity},
-                                         dtype(), DeviceType::kCpu);
+                                         dtype(), kernel_type());
   }
   // qkv packed: [batch, seq, heads + 2 kv_heads, head_dim].
   static AttentionInputs Inputs(const Case& c, const View& qkv, const View& positions) {
@@ -45,7 +48,7 @@ TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
     const View out = Output({c.batch, c.seq, c.heads, c.head_dim});
     const View lse = Output({c.batch, c.heads, c.seq}, kF32);
     const AttentionDims dims{c.batch, c.seq, c.heads, c.kv_heads, c.head_dim};
-    const View scratch = Workspace(AttentionForwardWorkspaceBytes(dims, dtype(), DeviceType::kCpu));
+    const View scratch = Workspace(AttentionForwardWorkspaceBytes(dims, dtype(), kernel_type()));
     const View where = Input({c.batch, c.seq}, positions, DType::kInt32);
     Run([&](Stream& s) { AttentionForward(s, Inputs(c, whole, where), out, lse, scratch); });
     const std::vector<double> want = Get(out);
@@ -91,10 +94,12 @@ TEST_P(AttentionCachedTest, RefusesWrongArguments) {
   ExpectRefused(call(c, v, Output({2, 1, 3, 4}), workspace), "[attention_cached] the heads of k");
   ExpectRefused(call(d, k, wide, workspace), "cache_k and cache_v overlap");
   ExpectRefused(call(d, v, Output({2, 1, 3, 4}), workspace), "out is $T");
-  ExpectRefused(call(d, v, wide, Workspace(4)), "workspace has 4 bytes, want >= 128");
+  if (Bytes(d, 1, 5) > 0) {
+    ExpectRefused(call(d, v, wide, Workspace(4)), "workspace has 4 bytes, want >= 128");
+  }
   ExpectRefused(call(d, v, wide, View(v.data, DType::kUInt8, {128})),
                 "cache_v and workspace overlap");
-  EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, DeviceType::kCpu),
+  EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, kernel_type()),
                std::invalid_argument);
   ExpectDTypesRefused("attention_cached", [&](Stream& s) {
     const AttentionInputs in{Heads(Output({2, 1, 5, 4}), 0, 5), Heads(Output({2, 1, 1, 4}), 0, 1),
