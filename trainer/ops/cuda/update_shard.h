@@ -9,6 +9,8 @@
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_SHARD_H_
 
 #include <cstdint>
+#include <initializer_list>
+#include <type_traits>
 
 #include "trainer/ops/cuda/finite.h"
 #include "trainer/ops/cuda/launch.h"
