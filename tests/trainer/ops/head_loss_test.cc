@@ -174,7 +174,7 @@ TEST_P(HeadLossTest, MatchesOracle) {
   for (const Problem& p :
        {MakeProblem(dtype(), 2, 1, 3, 1021, 1), MakeProblem(dtype(), 3, 37, 66, 1021, 0.5),
         MakeProblem(dtype(), 4, 130, 65, 257, 1), MakeProblem(dtype(), 5, 5, 1, 1, 1),
-        MakeProblem(dtype(), 6, 2, 7, 2, 1)}) {
+        MakeProblem(dtype(), 6, 2, 7, 2, 1), MakeProblem(dtype(), 8, 3, 2, 9001, 1)}) {
     SCOPED_TRACE(std::to_string(p.rows) + " x " + std::to_string(p.cols) + " x " +
                  std::to_string(p.vocab));
     const Results want = Want(p), got = ForwardBackward(p);
