@@ -127,8 +127,6 @@ def op_test(name, deps = [], emulated = False, kernels = None, **kwargs):
             name = name + "_emulated_test",
             size = "small",
             env = {"FSDP_TRAIN_EMULATED_KERNELS": " ".join([name + "_cuda"] if kernels == None else kernels)},
-            # There nvcc's kernels are linked in.
-            target_compatible_with = if_cuda(["//tools/bazel:incompatible"]),
             deps = [
                 ":%s_test_suite" % name,
                 "//tests/emulated:kernels",
