@@ -44,6 +44,8 @@ void Machine::RunGrid(const EmulatedKernel& kernel, const cudaLaunchConfig_t& co
   }
   warps_.resize((threads + 31) / 32);
   shared_.Resize(config.dynamicSmemBytes);
+  if (!arrays_.contains(kernel_)) arrays_[kernel_] = SharedArrays(kernel.function());
+  const SharedArrays arrays = arrays_[kernel_];
   machine = this;
   const uint64_t blocks = uint64_t{gridDim.x} * gridDim.y * gridDim.z;
   for (uint64_t i = 0; i < blocks && failure_.empty(); ++i) {
@@ -51,6 +53,8 @@ void Machine::RunGrid(const EmulatedKernel& kernel, const cudaLaunchConfig_t& co
     blockIdx.x = static_cast<unsigned>(block % gridDim.x);
     blockIdx.y = static_cast<unsigned>(block / gridDim.x % gridDim.y);
     blockIdx.z = static_cast<unsigned>(block / gridDim.x / gridDim.y);
+    shared_.Fill();
+    arrays.Fill();
     RunBlock();
   }
   machine = nullptr;
@@ -58,7 +62,6 @@ void Machine::RunGrid(const EmulatedKernel& kernel, const cudaLaunchConfig_t& co
 }
 
 void Machine::RunBlock() {
-  shared_.Fill();
   live_ = static_cast<int>(threads_.size());
   at_barrier_ = 0;
   for (size_t w = 0; w < warps_.size(); ++w) {

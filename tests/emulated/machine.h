@@ -5,12 +5,14 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <source_location>
 #include <string>
 #include <vector>
 
 #include "tests/emulated/async_copies.h"
 #include "tests/emulated/fiber.h"
+#include "tests/emulated/shared_arrays.h"
 #include "tests/emulated/shared_memory.h"
 #include "tests/emulated/simt.h"
 #include "tests/emulated/warp.h"
@@ -70,6 +72,7 @@ class Machine {
   std::vector<FiberStack> stacks_;
   std::vector<int> free_stacks_;
   SharedMemory shared_;
+  std::map<const EmulatedKernel*, SharedArrays> arrays_;
   // Of the block.
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;

@@ -13,6 +13,7 @@
 
 #include "tests/emulated/in_both_orders.h"
 #include "tests/emulated/kernel_list.h"
+#include "tests/emulated/library_kernels.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cuda/block_sum.h"
 #include "trainer/ops/cuda/ptx.h"
@@ -216,6 +217,14 @@ TEST_P(SimtTest, SharedMemoryHoldsNothing) {
     EXPECT_TRUE(std::isnan(x[0]));
     Launch<Reverse<true>>(nullptr, 1, 100, 400, x.data());  // Leaves numbers behind.
   }
+}
+
+TEST_P(SimtTest, SharedArraysHoldNothing) {
+  std::vector<float> x = UpTo(3), y(3);
+  TwiceByBlocks(x.data(), 3, /*clears=*/true, y.data());
+  EXPECT_EQ(y, (std::vector<float>{2, 4, 6}));
+  TwiceByBlocks(x.data(), 3, /*clears=*/false, y.data());
+  for (const float value : y) EXPECT_TRUE(std::isnan(value));
 }
 
 using SimtDeathTest = SimtTest;

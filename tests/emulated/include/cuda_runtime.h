@@ -20,8 +20,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-// One block at a time in each thread of the host. Holds what the block before has left there, and
-// zeros first; dynamic shared memory is filled anew.
+// One block at a time in each thread of the host. Filled anew for each block: ../shared_arrays.h.
 #define __shared__ static thread_local __attribute__((tls_model("initial-exec")))
 
 // --- a block's threads ---
