@@ -269,12 +269,22 @@ TEST_F(CudaDeviceTest, FaultFailsTheDeviceAndSaysWhereItWas) {
 TEST_F(CudaDeviceTest, FaultIsNotThatOfTheLaunchThatFindsIt) {
   const auto device = CreateCudaDevice({});
   const auto stream = device->CreateStream("compute"), other = device->CreateStream("other");
-  stream->Enqueue(Faulting("gemm"));
-  while (cudaPeekAtLastError() == cudaSuccess) std::this_thread::yield();
-  other->Enqueue(Kernel("innocent", [] {}));
+  std::promise<void> go;
+  stream->Enqueue(Kernel("gemm", [&] {
+    go.get_future().wait();
+    throw EmulatedFault();
+  }));
+  Operation innocent = Kernel("innocent", [] {});
+  innocent.kernels.cuda = [&, launch = innocent.kernels.cuda](CudaStreamHandle handle) {
+    go.set_value();
+    while (cudaPeekAtLastError() == cudaSuccess) std::this_thread::yield();
+    launch(handle);
+  };
+  other->Enqueue(std::move(innocent));
   const std::string error = Error(other->Record());
   ExpectHas(error, "gemm on stream compute");
-  EXPECT_EQ(error.find("innocent"), std::string::npos) << error;
+  ExpectHas(error, "cudaErrorIllegalAddress");
+  EXPECT_EQ(error.find("Launch of"), std::string::npos) << error;
 }
 
 TEST_F(CudaDeviceTest, FaultReachesWorkOfTheHostAndItsWaiters) {
