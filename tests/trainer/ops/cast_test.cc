@@ -112,6 +112,23 @@ TEST_P(CastTest, OddSizes) {
   }
 }
 
+TEST_P(CastTest, TensorsBeginAnywhere) {
+  constexpr int64_t kSize = 64, kPart = 21;
+  const auto values = Random(7, dtype()).Vector(kSize);
+  const View x = Input({kSize}, values);
+  for (const Format& format : kFormats) {
+    for (const int64_t from : {0, 1, 8}) {
+      for (const int64_t to : {0, 2, 16}) {
+        const View y = Accumulated({kSize}, 7, format.dtype);
+        Run([&](Stream& stream) { Cast(stream, x.Slice(from, kPart), y.Slice(to, kPart)); });
+        std::vector<double> want(kSize, 7);
+        for (int64_t i = 0; i < kPart; ++i) want[to + i] = RoundedTo(format, values[from + i]);
+        EXPECT_EQ(Get(y), want);
+      }
+    }
+  }
+}
+
 TEST_P(CastTest, RefusesWrongArguments) {
   const View x = Output({6}, kF32);
   ExpectRefused([&](Stream& s) { Cast(s, x, Output({5}, DType::kBFloat16)); }, "[cast] x is fp32");

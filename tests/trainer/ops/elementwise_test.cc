@@ -34,6 +34,31 @@ TEST_P(ElementwiseTest, AddAndAccumulateRoundOnce) {
   }
 }
 
+TEST_P(ElementwiseTest, TensorsBeginAnywhere) {
+  constexpr int64_t kSize = 64, kPart = 21;
+  Random random(7, dtype());
+  const auto av = random.Vector(kSize), bv = random.Vector(kSize);
+  const View a = Input({kSize}, av), b = Input({kSize}, bv), sum = Accumulated({kSize});
+  const View filled = Accumulated({kSize});
+  for (const int64_t from : {0, 1, 8}) {
+    for (const int64_t to : {0, 2, 16}) {
+      Set(sum, std::vector<double>(kSize, 7));
+      Set(filled, std::vector<double>(kSize, 7));
+      Run([&](Stream& stream) {
+        Add(stream, a.Slice(from, kPart), b.Slice(to, kPart), sum.Slice(to, kPart));
+        Fill(stream, 2, filled.Slice(from, kPart));
+      });
+      std::vector<double> want(kSize, 7), want_filled(kSize, 7);
+      for (int64_t i = 0; i < kPart; ++i) {
+        want[to + i] = RoundTo(dtype(), RoundTo(kF32, av[from + i] + bv[to + i]));
+        want_filled[from + i] = 2;
+      }
+      EXPECT_EQ(Get(sum), want);
+      EXPECT_EQ(Get(filled), want_filled);
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, FillRoundsToTheDType) {
   for (const int64_t n : kSizes) {
     const View y = Output({n}), ints = Output({n}, DType::kInt32);
