@@ -54,18 +54,26 @@ float Float16At(uint32_t word, int half) {
 }
 template <float (*at)(uint32_t, int)>
 void Mma(void* const* operands, uint32_t lanes) {
-  float a[16][16], b[16][8], sum[16][8] = {};
+  using Row = float __attribute__((vector_size(32)));
+  float a[16][16];  // [k][i]
+  alignas(Row) float b[16][8], sum[16][8];
   ForEachLane<MmaOperand>(operands, lanes, [&](int lane, const MmaOperand& own) {
     const int g = lane / 4, t = lane % 4;
     for (int half = 0; half < 2; ++half) {
-      for (int r = 0; r < 4; ++r) a[g + r % 2 * 8][2 * t + r / 2 * 8 + half] = at(own.a[r], half);
+      for (int r = 0; r < 4; ++r) a[2 * t + r / 2 * 8 + half][g + r % 2 * 8] = at(own.a[r], half);
       for (int r = 0; r < 2; ++r) b[2 * t + r * 8 + half][g] = at(own.b[r], half);
     }
   });
-  for (int i = 0; i < 16; ++i) {
+  constexpr int kRows = 8;  // As many sums as registers hold.
+  for (int begin = 0; begin < 16; begin += kRows) {
+    Row rows[kRows] = {};
     for (int k = 0; k < 16; ++k) {
-      for (int j = 0; j < 8; ++j) sum[i][j] = __builtin_fmaf(a[i][k], b[k][j], sum[i][j]);
+      Row factor;
+      std::memcpy(&factor, b[k], sizeof(factor));
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) rows[i] += a[k][begin + i] * factor;
     }
+    std::memcpy(sum[begin], rows, sizeof(rows));
   }
   ForEachLane<MmaOperand>(operands, lanes, [&](int lane, const MmaOperand& own) {
     const int g = lane / 4, t = lane % 4;
