@@ -19,7 +19,7 @@ def tested():
             for key, value in zip(env.keys, env.values) if isinstance(env, ast.Dict) else ():
                 if ast.literal_eval(key) == "FSDP_TRAIN_EMULATED_KERNELS":
                     yield from ast.literal_eval(value).split()
-        elif "emulated" in given and ast.literal_eval(given["emulated"]):
+        else:
             name = ast.literal_eval(given["name"])
             yield from ast.literal_eval(given["kernels"]) if "kernels" in given else [name + "_cuda"]
 

@@ -86,7 +86,7 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def op_test(name, deps = [], emulated = False, kernels = None, **kwargs):
+def op_test(name, deps = [], kernels = None, **kwargs):
     """The tests of the op <name>, on the harness of tests/testing, from the source <name>_test.cc.
 
     <name>_test runs its CPU kernels, <name>_emulated_test its CUDA kernels on the emulator.
@@ -94,7 +94,6 @@ def op_test(name, deps = [], emulated = False, kernels = None, **kwargs):
     Args:
       name: the op.
       deps: what the tests need beyond the harness.
-      emulated: whether it has CUDA kernels.
       kernels: the .cu files, without their ending, all kernels of which the tests launch;
         <name>_cuda.
       **kwargs: passed on to cc_test.
@@ -122,16 +121,15 @@ def op_test(name, deps = [], emulated = False, kernels = None, **kwargs):
         ],
         **kwargs
     )
-    if emulated:
-        native.cc_test(
-            name = name + "_emulated_test",
-            size = "small",
-            env = {"FSDP_TRAIN_EMULATED_KERNELS": " ".join([name + "_cuda"] if kernels == None else kernels)},
-            deps = [
-                ":%s_test_suite" % name,
-                "//tests/emulated:kernels",
-                "//tests/emulated:test_device",
-                "@googletest//:gtest_main",
-            ],
-            **kwargs
-        )
+    native.cc_test(
+        name = name + "_emulated_test",
+        size = "small",
+        env = {"FSDP_TRAIN_EMULATED_KERNELS": " ".join([name + "_cuda"] if kernels == None else kernels)},
+        deps = [
+            ":%s_test_suite" % name,
+            "//tests/emulated:kernels",
+            "//tests/emulated:test_device",
+            "@googletest//:gtest_main",
+        ],
+        **kwargs
+    )
