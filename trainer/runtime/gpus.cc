@@ -1,5 +1,7 @@
 #include "trainer/runtime/gpus.h"
 
+#include "trainer/core/errors.h"
+
 namespace fsdp {
 
 Gpus FindGpus() { return FindCudaGpus == nullptr ? Gpus() : FindCudaGpus(); }
@@ -30,6 +32,11 @@ std::string WhyUnusable(const Gpus& gpus, int gpu, const char* visible_devices) 
 
 int GpuOfRank(const Gpus& gpus, int local_rank) {
   return gpus.visible.empty() ? 0 : local_rank % static_cast<int>(gpus.visible.size());
+}
+
+GpuMemory MemoryOf(int gpu) {
+  if (CudaMemoryOf == nullptr) throw DeviceError("this program was built without CUDA");
+  return CudaMemoryOf(gpu);
 }
 
 std::string CudaVersionText(int version) {

@@ -22,6 +22,10 @@ std::string WhyUnusable(const Gpus& gpus, int gpu, const char* visible_devices);
 // That of the host's rank `local_rank`: of several in turn. 0 where there are none.
 int GpuOfRank(const Gpus& gpus, int local_rank);
 
+// Makes this process's context on it, so that what that takes is no longer free. Throws
+// DeviceError.
+GpuMemory MemoryOf(int gpu);
+
 std::string CudaVersionText(int version);  // "13.0".
 
 }  // namespace fsdp

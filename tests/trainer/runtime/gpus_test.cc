@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/emulated/cudart.h"
+#include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
@@ -59,6 +60,14 @@ TEST_F(GpusTest, WhatTheRuntimeRefusesIsSaid) {
   ResetEmulatedGpus();
   FailEmulatedCall("cudaGetDeviceCount", 1, cudaErrorInvalidValue);
   EXPECT_THAT(WhyUnusable(FindGpus(), 0, nullptr), HasSubstr("cudaErrorInvalidValue"));
+}
+
+TEST_F(GpusTest, SayWhatIsFree) {
+  ResetEmulatedGpus({.count = 2, .bytes = 4096});
+  const GpuMemory memory = MemoryOf(1);
+  EXPECT_EQ(memory.total, 4096);
+  EXPECT_LE(memory.free, memory.total);
+  EXPECT_THROW(MemoryOf(2), DeviceError);
 }
 
 TEST_F(GpusTest, ABuildWithoutCudaSaysSo) {

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "trainer/core/errors.h"
+
 namespace fsdp {
 namespace {
 
@@ -35,6 +37,17 @@ Gpus FindCudaGpus() {
                             static_cast<int64_t>(properties.totalGlobalMem)});
   }
   return gpus;
+}
+
+GpuMemory CudaMemoryOf(int gpu) {
+  size_t free = 0, total = 0;
+  cudaError_t error = cudaSetDevice(gpu);
+  if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
+  if (error != cudaSuccess) {
+    throw DeviceError("GPU " + std::to_string(gpu) +
+                      " does not say how much memory is free: " + Describe(error));
+  }
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
 }  // namespace fsdp

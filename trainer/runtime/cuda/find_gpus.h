@@ -23,8 +23,13 @@ struct Gpus {
   std::vector<Gpu> visible;  // In the order of CUDA_VISIBLE_DEVICES, where that is set.
 };
 
+struct GpuMemory {
+  int64_t free = 0, total = 0;  // Bytes.
+};
+
 // Null where the program was built without CUDA.
 [[gnu::weak]] Gpus FindCudaGpus();
+[[gnu::weak]] GpuMemory CudaMemoryOf(int gpu);
 
 }  // namespace fsdp
 
