@@ -11,6 +11,7 @@
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/store.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
@@ -19,6 +20,7 @@ namespace fsdp {
 struct Job {
   int rank = 0, world = 1;
   int local_world = 1;  // Ranks on this host.
+  ChosenDevice device;
   Store* store = nullptr;
   // Where the ranks are, as they find out: all call it, and it blocks. Null: on one host.
   std::function<HostPlacement()> find_hosts;

@@ -27,6 +27,8 @@
 #include "trainer/loop/train.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/recipe/load.h"
+#include "trainer/runtime/choose_device.h"
+#include "trainer/runtime/gpus.h"
 
 namespace fsdp {
 namespace {
@@ -68,6 +70,13 @@ PlanTarget TargetOf(const Recipe& recipe, const std::optional<Hardware>& hardwar
   return target;
 }
 
+ChosenDevice DeviceFor(const Recipe& recipe, const RankEnvironment& environment) {
+  const WantedDevice wanted = recipe.run.device == RunRecipe::Device::kAuto   ? WantedDevice::kAuto
+                              : recipe.run.device == RunRecipe::Device::kCuda ? WantedDevice::kCuda
+                                                                              : WantedDevice::kCpu;
+  return ChooseDevice(wanted, environment.local_rank, environment.local_world_size);
+}
+
 // Whether what reads our stdout has closed its end.
 bool ReaderGone() {
   pollfd out = {STDOUT_FILENO, POLLOUT, 0};
@@ -91,10 +100,11 @@ MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& enviro
 
 void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restarts) {
   CheckWorld(recipe, world, local_world);
-  if (recipe.run.device == RunRecipe::Device::kCuda) {
+  if (recipe.run.device == RunRecipe::Device::kCuda && !FindGpus().built) {
     throw ConfigError(recipe.Mistake(
-        "run.device", "`cuda`, and this program was built without it: build it with --config=cuda, "
-                      "or set `auto` or `cpu`"));
+        "run.device",
+        "`cuda`, and this program was built without it: build it with --config=cuda, "
+        "or set `auto` or `cpu`"));
   }
   const ResumeRecipe::Kind resume = recipe.checkpoint.resume.kind;
   if (max_restarts > 0 && resume != ResumeRecipe::Kind::kAuto) {
@@ -142,11 +152,13 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   }
 
   const auto stop_requested = [&] { return signals.stop_requested(); };
+  const ChosenDevice device = DeviceFor(recipe, environment);
   std::unique_ptr<Store> store;
   Job job;
   job.rank = environment.rank;
   job.world = environment.world_size;
   job.local_world = environment.local_world_size;
+  job.device = device;
   std::optional<HostPlacement> hosts;
   job.find_hosts = [&] {
     if (!hosts) hosts = FindHosts(*store, "job", job.rank, job.world);

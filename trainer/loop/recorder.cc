@@ -75,7 +75,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   record.version = BuildVersion();
   record.git = BuildGitHash();
   record.started = started;
-  record.device = "cpu";
+  record.device = Name(job_.device.type);
   record.world_size = job_.world;
   record.threads = facts.threads;
   record.seed = facts.seed;
@@ -90,6 +90,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                 (facts.threads == 1 ? " thread, " : " threads, ") +
                 HumanBytes(facts.planned_bytes) + " planned a rank, in " + directory.path);
   console_.Line(job_.place);
+  if (!job_.device.note.empty()) console_.Line(job_.device.note);
   for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
   SayWhatIsHeldOut(facts);
   if (!start.resume_from.empty()) {
@@ -157,7 +158,7 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
   p.version = BuildVersion();
   p.git = BuildGitHash();
   p.compiler = BuildCompiler();
-  p.device = "cpu";
+  p.device = job_.device.name;
   p.libraries = {CLibrary(), {"kernels", IsaName()}};
   if (!BuildCuda().empty()) p.libraries.emplace_back("cuda", BuildCuda());
   p.world_size = job_.world;

@@ -14,6 +14,7 @@
 
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/comm/pinned_communicator.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_position.h"
@@ -25,15 +26,29 @@
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/observe/build_info.h"
+#include "trainer/observe/peak_flops.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/resume.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/gpus.h"
 
 namespace fsdp {
 namespace {
+
+// Of a GPU, what is free of it, in equal parts for the ranks that share it.
+PlanTarget TargetOf(const ChosenDevice& device) {
+  PlanTarget target{.device = device.type};
+  if (device.type != DeviceType::kCuda) return target;
+  const GpuMemory memory = MemoryOf(device.gpu);
+  std::string of = "memory of GPU " + std::to_string(device.gpu) + ", " + device.name;
+  if (device.sharers > 1) of += ", for " + std::to_string(device.sharers) + " ranks";
+  target.room = {memory.free / device.sharers, of};
+  target.outside = memory.total - memory.free;
+  return target;
+}
 
 std::string Printed(float value) {
   return std::isnan(value) ? "nan" : std::to_string(value);  // A NaN's sign means nothing.
@@ -78,9 +93,10 @@ class Trainer {
                        recipe.data.valid, ProgressFor(job))),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
-        plan_(PlanRun(*model_, options_, job.world, job.local_world)),
+        target_(TargetOf(job.device)),
+        plan_(PlanRun(*model_, options_, job.world, job.local_world, target_)),
         recorder_(recipe_, job) {
-    RequireFit(*model_, options_, plan_);
+    RequireFit(*model_, options_, plan_, target_);
   }
 
   ExitCode Run() {
@@ -116,11 +132,13 @@ class Trainer {
         OpenRunDirectory(recipe_, data_.files, *job_.store, job_.rank, job_.world,
                          job_.restart > 0 ? RunLock::kPatienceAfterRestart : RunLock::kPatience);
     recorder_.OpenLog(start_.directory);
+    stage_ = "the device";
+    const int cores = static_cast<int>(DescribeHost().cores);
+    device_ = CreateDevice(job_.device.type, {.spin = job_.local_world * threads_ <= cores,
+                                              .checker = job_.checker,
+                                              .gpu = job_.device.gpu});
     stage_ = "the connection of the ranks";
     Connect();
-    device_ = CreateDevice(DeviceType::kCpu, {.spin = job_.local_world * threads_ <=
-                                                      static_cast<int>(DescribeHost().cores),
-                                              .checker = job_.checker});
     allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
     session_.emplace(*device_, *allocator_, *model_, options_, *communicators_);
     checkpointer_.emplace(recipe_, job_, start_.directory, *session_, recorder_);
@@ -133,7 +151,7 @@ class Trainer {
     evaluator_.emplace(recipe_, job_, VocabSize(shape_), seed_, data_, *session_, recorder_);
     recorder_.Begin(
         start_, aside_, step_,
-        {threads_, seed_, held_out_, NumParameters(shape_), plan_.memory.bytes(), &data_.files});
+        {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(), &data_.files});
     watch_.End();
     stage_ = "the beginning of a step";
   }
@@ -155,13 +173,20 @@ class Trainer {
     labels.insert(labels.end(),
                   {{"schedule", std::to_string(plan_.schedule_hash)},
                    {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
-                   {"kernels", IsaName()},
+                   {"device", Name(job_.device.type)},
+                   {"kernels", job_.device.type == DeviceType::kCpu ? IsaName() : "cuda"},
                    {"data", std::to_string(data_.Hash())}});
     Agree(*job_.store, "start", job_.rank, job_.world, labels);
   }
 
   void Connect() {
-    communicators_.emplace(mesh_, options_.executor.communicators, job_.connect);
+    MeshCommunicators::Connect connect = job_.connect;
+    if (device_->type() == DeviceType::kCuda && connect) {
+      connect = [this](const std::string& name, const RankGroup& group) {
+        return MakePinnedCommunicator(job_.connect(name, group), *device_);
+      };
+    }
+    communicators_.emplace(mesh_, options_.executor.communicators, connect);
     if (job_.world > 1) link_.emplace(*job_.store, communicators_->all());
   }
 
@@ -198,6 +223,8 @@ class Trainer {
     throughput.clock = [this] { return device_->Now(); };
     throughput.flops_per_token = model_->FlopsPerToken(recipe_.data.seq_len);
     throughput.devices = job_.world;
+    throughput.peak_flops =
+        PeakFlops(job_.device.name, options_.executor.mixed_precision.param_dtype);
     recorder_.StartClock(throughput, step_, tokens_);
     const int64_t last = recipe_.train.steps;
     if (step_ >= last) {
@@ -367,6 +394,7 @@ class Trainer {
   // Of the run as it began: a resume does not change them.
   uint64_t seed_;
   ValidRecipe held_out_;
+  const PlanTarget target_;
   const RunPlan plan_;
   RunStart start_;  // Holds the run directory's lock for all that follow.
   SetAside aside_;  // Rank 0's.
