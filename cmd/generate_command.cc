@@ -16,6 +16,7 @@
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/whole_vocabulary.h"
 #include "trainer/generate/generator.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
@@ -28,6 +29,7 @@ struct GenerateFlags {
   Sampling sampling;
   uint64_t seed = 0;
   int threads = 0;
+  std::string device = "auto";
   bool ignore_eot = false, json = false;
 };
 
@@ -162,6 +164,10 @@ void Run(const GenerateFlags& flags) {
   options.rows = std::min<int64_t>(flags.batch, static_cast<int64_t>(prompts.size()));
   options.capacity = std::min(limit, static_cast<int64_t>(longest) + flags.max_tokens);
   options.threads = flags.threads > 0 ? flags.threads : AvailableCores();
+  const WantedDevice wanted = flags.device == "cuda"  ? WantedDevice::kCuda
+                              : flags.device == "cpu" ? WantedDevice::kCpu
+                                                      : WantedDevice::kAuto;
+  options.device = ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
   Generator generator(std::move(stored), options);
 
   // One text is shown as it comes, several when they are whole.
@@ -263,6 +269,11 @@ void AddGenerateCommand(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "CPU threads; 0: one a core")
       ->check(CLI::Range(0, 1 << 16))
+      ->capture_default_str();
+  command
+      ->add_option("--device", flags->device,
+                   "What computes; auto: a GPU if one can be used, and the CPU otherwise")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   command->add_flag("--ignore-eot", flags->ignore_eot, "Go on behind an end-of-text token");
   command->add_flag("--json", flags->json, "One JSON object a continuation, with the ids");

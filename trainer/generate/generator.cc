@@ -17,6 +17,7 @@
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/gpus.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/initial_weights.h"
 
@@ -78,7 +79,7 @@ StoredModel OpenStoredModel(const std::string& path) {
 Generator::Generator(StoredModel model, const GeneratorOptions& options)
     : options_(options),
       model_(std::move(model.model)),
-      device_(CreateDevice(DeviceType::kCpu)),
+      device_(CreateDevice(options.device.type, {.gpu = options.device.gpu})),
       allocator_(*device_) {
   if (options.rows < 1 || options.capacity < 1 || options.capacity > model_->max_positions()) {
     throw std::invalid_argument("[Generator] " + std::to_string(options.rows) + " rows of " +
@@ -90,7 +91,12 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   const Shape layer{options.rows, options.capacity, c.heads, c.head_dim};
   const int64_t cache_bytes = 2 * c.layers * layer.NumElements() * SizeOf(DType::kFloat32);
   const int64_t weight_bytes = NumParameters(model.shape) * SizeOf(DType::kFloat32);
-  const std::optional<MemoryRoom> available = AvailableMemory(MemoryLimits(), 1, 0);
+  std::optional<MemoryRoom> available;
+  if (options.device.type == DeviceType::kCuda) {
+    available = {MemoryOf(options.device.gpu).free, "memory of " + options.device.name};
+  } else {
+    available = AvailableMemory(MemoryLimits(), 1, 0);
+  }
   if (available && weight_bytes + cache_bytes > available->bytes) {
     throw MemoryError("does not fit: " + HumanBytes(weight_bytes) + " of weights and " +
                       HumanBytes(cache_bytes) + " of keys and values for " +

@@ -17,6 +17,7 @@
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/generate/sampler.h"
 #include "trainer/nn/model.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/device.h"
 #include "trainer/weights/run_tokenizer.h"
 
@@ -42,6 +43,7 @@ struct GeneratorOptions {
   int64_t rows = 1;      // Sequences at a time.
   int64_t capacity = 0;  // Tokens of a sequence, prompt included; at most the model's positions.
   int threads = 1;
+  ChosenDevice device = {};
 };
 
 class Generator : public LogitsSource {
