@@ -6,10 +6,13 @@
 #include <memory>
 
 #include "models/make_model.h"
+#include "trainer/comm/pinned_communicator.h"
 #include "trainer/core/philox.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/device_factory.h"
 
 namespace fsdp::testing {
 
@@ -132,17 +135,21 @@ void RandomInitial(uint64_t seed, const Parameter& p, int64_t begin, std::span<f
   for (size_t i = 0; i < values.size(); ++i) values[i] += 0.05f * random.Normal(begin + i);
 }
 
-// Memory that holds NaN until somebody writes to it.
+// Device memory that holds NaN until somebody writes to it.
 class DirtyAllocator final : public PhasedAllocator {
  public:
-  DirtyAllocator(Device& device, const MemoryPlan& plan) : arena_(device, plan) {}
+  DirtyAllocator(Device& device, const MemoryPlan& plan) : device_(device), arena_(device, plan) {}
 
   void Begin(Phase phase) override { arena_.Begin(phase); }
   std::byte* Allocate(int64_t bytes, MemoryUse use) override {
     std::byte* data = arena_.Allocate(bytes, use);
     // The first block is the arena's first.
-    if (!std::exchange(dirty_, true))
-      std::memset(HostAddress(data), 0xFF, arena_.plan().bytes(MemoryPlace::kDevice));
+    if (!std::exchange(dirty_, true)) {
+      const int64_t elements = arena_.plan().bytes(MemoryPlace::kDevice) / SizeOf(DType::kFloat32);
+      const auto stream = device_.CreateStream("dirty");
+      Fill(*stream, std::bit_cast<float>(~uint32_t{0}), View(data, DType::kFloat32, {elements}));
+      stream->Synchronize();
+    }
     return data;
   }
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override {
@@ -150,6 +157,7 @@ class DirtyAllocator final : public PhasedAllocator {
   }
 
  private:
+  Device& device_;
   PlannedAllocator arena_;
   bool dirty_ = false;
 };
@@ -163,15 +171,18 @@ class TinyRank {
         rows_(run.options.executor.micro_batch_size),
         seq_(run.options.executor.seq_len),
         model_(ModelOf(run)),
-        device_(
-            {.spin = false, .checker = run.check ? std::make_shared<StreamChecker>() : nullptr}),
-        allocator_(device_, PlanMemory(*model_, run.options, rank.size)),
+        device_(CreateDevice(run.device,
+                             {.checker = run.check ? std::make_shared<StreamChecker>() : nullptr})),
+        allocator_(*device_,
+                   PlanMemory(*model_, run.options, rank.size, /*traffic=*/nullptr, run.device)),
         communicators_(MeshFor(run.options.executor, rank.rank, rank.size, run.ranks_by_position),
                        run.options.executor.communicators,
                        [&](const std::string& name, const RankGroup& group) {
-                         return rank.join_group(name, group, {.timeout_s = 120});
+                         auto communicator = rank.join_group(name, group, {.timeout_s = 120});
+                         if (run.device != DeviceType::kCuda) return communicator;
+                         return MakePinnedCommunicator(std::move(communicator), *device_);
                        }),
-        session_(device_, allocator_, *model_, run.options, communicators_) {
+        session_(*device_, allocator_, *model_, run.options, communicators_) {
     for (const ModelSegment& segment : model_->segments()) {
       for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
     }
@@ -182,7 +193,7 @@ class TinyRank {
       Steps();
     } catch (const std::exception& error) {  // Streams end only when nothing is in flight.
       for (Communicator* c : communicators_.all()) c->Abort(error.what());
-      if (run_.park) device_.Release();
+      if (run_.park) cpu().Release();
       throw;
     }
     Barrier(*rank_.store, "done", rank_.rank, rank_.size);
@@ -233,11 +244,11 @@ class TinyRank {
       if (step > 2) collect(step - 2);
       if (run_.park && step % 2 == 1) {  // Two steps at a time.
         executor.Synchronize();
-        device_.Park();
+        cpu().Park();
       }
       session_.Train(step, Targets(step), {},
                      [this, step](int m, const Batch& batch) { Fill(step, m, batch); });
-      if (run_.park && (step % 2 == 0 || step == run_.steps)) device_.Release();
+      if (run_.park && (step % 2 == 0 || step == run_.steps)) cpu().Release();
     }
     for (int64_t step = std::max(1, run_.steps - 1); step <= run_.steps; ++step) collect(step);
     report_.Add("loss", losses);
@@ -307,8 +318,15 @@ class TinyRank {
     return targets;
   }
 
-  static std::vector<float> Floats(const View& view) {
-    const View host = Host(view);
+  CpuDevice& cpu() { return dynamic_cast<CpuDevice&>(*device_); }
+
+  std::vector<float> Floats(const View& view) {
+    const Buffer pinned = device_->Allocate(view.bytes(), MemoryPlace::kPinned);
+    const View host(pinned.data(), view.dtype, view.shape);
+    if (view.NumElements() > 0) {
+      Copy(session_.executor().compute(), view, host);
+      session_.executor().compute().Synchronize();
+    }
     std::vector<float> values(host.NumElements());
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = host.dtype == DType::kBFloat16  ? static_cast<float>(host.As<BFloat16>()[i])
@@ -353,7 +371,7 @@ class TinyRank {
   const int64_t rows_, seq_;
   const std::unique_ptr<Model> model_;
   std::map<std::string, const Parameter*> parameters_;
-  CpuDevice device_;
+  const std::unique_ptr<Device> device_;
   DirtyAllocator allocator_;
   MeshCommunicators communicators_;
   Session session_;

@@ -32,6 +32,8 @@ struct TinyRun {
   RunRanks ranks = RunThreadRanks;  // Or RunProcessRanks.
   bool check = true;                // Under the stream checker.
   bool park = false;                // Streams start parked: see CpuDevice::Park.
+  // What it runs on: CreateDevice() makes it, for kCuda of what the test is linked with.
+  DeviceType device = DeviceType::kCpu;
 
   // What the run starts from and is fed; random where null. Called on several threads.
   using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;

@@ -36,13 +36,13 @@ Gpt2Config SmallConfig() {
 class Runner {
  public:
   Runner(const ModelShape& shape, const ExecutorOptions& executor, int world,
-         const std::vector<ParameterGroup>& groups)
-      : model_(MakeModel(shape)), mesh_(MeshFor(executor, world - 1, world)) {
+         const std::vector<ParameterGroup>& groups, DeviceType device = DeviceType::kCpu)
+      : device_(device), model_(MakeModel(shape)), mesh_(MeshFor(executor, world - 1, world)) {
     if (!FreezeParameters(*model_, groups).empty()) throw std::invalid_argument("groups");
     options_.executor = executor;
     options_.executor.seq_len = 3;
     options_.global_batch_size = world * executor.micro_batches;
-    plan_ = PlanMemory(*model_, options_, world);
+    plan_ = PlanMemory(*model_, options_, world, /*traffic=*/nullptr, device_);
   }
 
   Schedule Of(Mode mode) const { return ScheduleFor(options_.executor, *model_, mesh_, mode); }
@@ -67,7 +67,7 @@ class Runner {
     const auto checker = std::make_shared<StreamChecker>([&](const StreamChecker::Race& race) {
       if (!std::exchange(found, true)) throw RaceFound(race.ToString());
     });
-    SimDevice device({}, checker);
+    SimDevice device({}, checker, device_);
     PlannedAllocator allocator(device, plan_);
     const MeshCommunicators communicators(mesh_, options_.executor.communicators, ConnectSim);
     Session session(device, allocator, *model_, options_, communicators);
@@ -86,6 +86,7 @@ class Runner {
     session.executor().Synchronize();  // The arena is freed under the checker's eyes, too.
   }
 
+  const DeviceType device_;  // Whose memory and workspaces.
   std::unique_ptr<Model> model_;
   SessionOptions options_;
   Mesh mesh_;
@@ -122,8 +123,9 @@ void LeaveOutWaits(Runner& runner, Mode mode, const Schedule& schedule, Totals& 
 }
 
 void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t>& seen,
-                    Totals& totals, const std::vector<ParameterGroup>& groups = {}) {
-  Runner runner(SmallConfig(), options, world, groups);
+                    Totals& totals, const std::vector<ParameterGroup>& groups = {},
+                    DeviceType device = DeviceType::kCpu) {
+  Runner runner(SmallConfig(), options, world, groups, device);
   for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
     const Schedule schedule = runner.Of(mode);
     const uint64_t shape =
@@ -229,6 +231,25 @@ TEST(WaitDeletion, OtherWraps) {
     }
   }
   EXPECT_GE(totals.schedules, kEveryList ? 4 : 0);
+}
+
+// The workspaces and the host's copies of a GPU.
+TEST(WaitDeletion, MemoryOfAGpu) {
+  Totals totals;
+  for (const int world : {1, 2}) {
+    for (const Strategy strategy : {Strategy::kFullShard, Strategy::kNoShard}) {
+      for (const DType param : {DType::kFloat32, DType::kFloat16}) {
+        std::set<uint64_t> seen;
+        ExecutorOptions o;
+        o.sharding_strategy = strategy;
+        o.mixed_precision.param_dtype = param;
+        o.micro_batches = 2;
+        CheckEveryWait(o, world, seen, totals, {}, DeviceType::kCuda);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  EXPECT_GE(totals.schedules, kEveryList ? 8 : 0);
 }
 
 // Parts of units, whole units, and all before the last block.

@@ -1,0 +1,104 @@
+// The same run on the CPU device and on the emulated CUDA device: every kernel of a step, streams
+// and events, and ranks that meet in shared memory by way of pinned memory.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/testing/tiny_run.h"
+
+namespace fsdp::testing {
+namespace {
+
+// 64 tokens a step; at a world of 3 one rank has nothing to do.
+TinyRun Twin(bool qwen, DType dtype, int world) {
+  TinyRun run;
+  run.config.hidden_size = 96;
+  run.config.intermediate_size = 160;
+  run.config.num_hidden_layers = 2;
+  run.config.num_attention_heads = 3;
+  run.config.vocab_size = 1021;
+  run.config.max_position_embeddings = 32;
+  if (qwen) {  // The heads of Qwen2.5 0.5B.
+    LlamaConfig config;
+    config.hidden_size = 128;
+    config.intermediate_size = 160;
+    config.num_hidden_layers = 2;
+    config.num_attention_heads = 14;
+    config.num_key_value_heads = 2;
+    config.head_dim = 64;
+    config.vocab_size = 1021;
+    config.max_position_embeddings = 32;
+    config.attention_bias = true;
+    config.tie_word_embeddings = true;
+    run.llama = config;
+  }
+  run.options.global_batch_size = 2;
+  run.options.executor.micro_batch_size = 1;
+  run.options.executor.seq_len = 32;
+  run.options.executor.mixed_precision.param_dtype = dtype;
+  run.steps = 10;
+  run.world = world;
+  run.ranks = RunProcessRanks;
+  return run;
+}
+
+// Half a unit in the last place: what one rounding changes.
+double Rounding(DType dtype) {
+  return dtype == DType::kFloat32 ? 0x1p-24 : dtype == DType::kBFloat16 ? 0x1p-9 : 0x1p-12;
+}
+
+double Norm(const std::vector<float>& x) {
+  double sum = 0;
+  for (const float v : x) sum += static_cast<double>(v) * v;
+  return std::sqrt(sum);
+}
+
+using Case = std::tuple<bool, DType, int>;
+
+class CudaTwinTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(CudaTwinTest, LearnsWhatTheCpuLearns) {
+  const auto& [qwen, dtype, world] = GetParam();
+  TinyRun run = Twin(qwen, dtype, world);
+  const TinyResult cpu = Train(run);
+  run.device = DeviceType::kCuda;
+  const TinyResult cuda = Train(run);
+  ASSERT_EQ(cuda.losses.size(), cpu.losses.size());
+  // Roundings of one step are random and many, those of earlier steps come through the weights.
+  const double rounding = Rounding(dtype);
+  for (size_t s = 0; s < cpu.losses.size(); ++s) {
+    const double steps = static_cast<double>(s + 1);
+    EXPECT_NEAR(cuda.losses[s], cpu.losses[s], 4 * steps * rounding * cpu.losses[s]) << s;
+    EXPECT_NEAR(cuda.grad_norms[s], cpu.grad_norms[s], 32 * steps * rounding * cpu.grad_norms[s])
+        << s;
+  }
+  EXPECT_LT(cuda.losses.back(), cuda.losses.front());
+  EXPECT_NEAR(cuda.eval_loss, cpu.eval_loss, 40 * rounding * cpu.eval_loss);
+  for (const auto& [name, want] : cpu.parameters) {
+    std::vector<float> difference = cuda.parameters.at(name);
+    for (size_t i = 0; i < difference.size(); ++i) difference[i] -= want[i];
+    std::vector<float> update = cpu.initial.at(name);
+    for (size_t i = 0; i < update.size(); ++i) update[i] -= want[i];
+    // Of what ten steps have changed; and fp32 masters round at every step.
+    EXPECT_LE(Norm(difference), 64 * rounding * Norm(update) + 10 * 0x1p-24 * Norm(want)) << name;
+  }
+}
+
+std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [qwen, dtype, world] = info.param;
+  return std::string(qwen ? "qwen2" : "gpt2") + "_" + std::string(Name(dtype)) + "_world" +
+         std::to_string(world);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, CudaTwinTest,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(DType::kFloat32, DType::kBFloat16,
+                                                              DType::kFloat16),
+                                            ::testing::Values(1, 2, 3)),
+                         CaseName);
+
+}  // namespace
+}  // namespace fsdp::testing
