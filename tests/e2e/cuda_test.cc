@@ -60,6 +60,17 @@ TEST(Cuda, TrainsEvaluatesTracesAndSays) {
   EXPECT_TRUE(Exists(job.run_dir() + "/traces")) << run.Text();
 }
 
+// Which takes no memory of the GPU, and says what a run would.
+TEST(Cuda, DryRunsArePlannedForIt) {
+  Job job;
+  Strings flags = WithText(job, "auto");
+  flags.push_back("--dry-run");
+  const Outcome run = OnGpu(flags);
+  EXPECT_EQ(run.code, 0) << run.Text();
+  EXPECT_NE(run.out.find("memory of each of 1 ranks on cuda"), std::string::npos) << run.Text();
+  EXPECT_FALSE(Exists(job.run_dir()));
+}
+
 // A checkpoint of either device goes on on the other one, and so do generated texts.
 TEST(Cuda, CheckpointsGoBothWays) {
   Job cpu, gpu, there, back;

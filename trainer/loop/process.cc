@@ -77,6 +77,15 @@ ChosenDevice DeviceFor(const Recipe& recipe, const RankEnvironment& environment)
   return ChooseDevice(wanted, environment.local_rank, environment.local_world_size);
 }
 
+// What a dry run is held against, which takes no memory of a GPU, its context's neither: all of it.
+PlanTarget WholeDevice(const ChosenDevice& device) {
+  PlanTarget target{.device = device.type};
+  if (device.type == DeviceType::kCuda) {
+    target.room = {device.memory / device.sharers, "all memory of " + device.name};
+  }
+  return target;
+}
+
 // Whether what reads our stdout has closed its end.
 bool ReaderGone() {
   pollfd out = {STDOUT_FILENO, POLLOUT, 0};
@@ -135,6 +144,10 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     // There is nothing to save and nobody to tell: a stop ends it at once.
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
     if (signals.stop_requested()) return ExitCode::kStopped;
+    PlanTarget target;
+    if (recipe.run.device != RunRecipe::Device::kSim) {
+      target = WholeDevice(DeviceFor(recipe, environment));
+    }
     const ModelShape shape = ShapeFor(recipe);
     const RunData data = OpenData(recipe, shape, environment.world_size,
                                   static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
@@ -145,9 +158,9 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
         recipe, HostPlacement::InOrder(environment.world_size, environment.local_world_size),
         ThreadsFor(recipe, environment.local_world_size));
     const RunPlan plan =
-        PlanRun(*model, options, environment.world_size, environment.local_world_size);
+        PlanRun(*model, options, environment.world_size, environment.local_world_size, target);
     if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
-    RequireFit(*model, options, plan);
+    RequireFit(*model, options, plan, target);
     return ExitCode::kDone;
   }
 

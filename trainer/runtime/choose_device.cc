@@ -16,6 +16,7 @@ ChosenDevice ChooseDevice(WantedDevice wanted, int local_rank, int local_world, 
     chosen.type = DeviceType::kCuda;
     chosen.gpu = gpu;
     chosen.name = gpus.visible[gpu].name;
+    chosen.memory = gpus.visible[gpu].memory;
     // Ranks gpu, gpu + count, ... below local_world.
     chosen.sharers = (local_world - 1 - gpu) / count + 1;
     chosen.note = "computes on GPU " + std::to_string(gpu) + " of " + std::to_string(count) + ", " +

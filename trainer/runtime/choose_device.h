@@ -2,6 +2,7 @@
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CHOOSE_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CHOOSE_DEVICE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "trainer/runtime/device.h"
@@ -20,6 +21,7 @@ struct ChosenDevice {
   int gpu = 0;               // Of kCuda: among the visible ones.
   int sharers = 1;           // Ranks of this host that compute on it, this one among them.
   std::string name = "cpu";  // A GPU's own.
+  int64_t memory = 0;        // Bytes of a GPU, free or not.
   // For people, a line: which, and why where that was left open.
   std::string note;
 };

@@ -22,6 +22,7 @@ TEST(ChooseDevice, AutoTakesWhatCanBeUsed) {
   const ChosenDevice gpu = ChooseDevice(WantedDevice::kAuto, 0, 1, Two());
   EXPECT_EQ(gpu.type, DeviceType::kCuda);
   EXPECT_EQ(gpu.name, "one");
+  EXPECT_EQ(gpu.memory, 100);
   EXPECT_EQ(gpu.note, "computes on GPU 0 of 2, one");
   const ChosenDevice cpu = ChooseDevice(WantedDevice::kAuto, 1, 2, Two());
   EXPECT_EQ(cpu.type, DeviceType::kCpu);
