@@ -53,7 +53,12 @@ CudaStream::CudaStream(Device& device, std::shared_ptr<GpuState> state, CudaTrac
 }
 
 CudaStream::~CudaStream() {
-  worker_.reset();
+  std::unique_ptr<HostWorker> worker;
+  {
+    std::lock_guard lock(mutex_);  // Its thread may be asking where the streams are.
+    worker.swap(worker_);
+  }
+  worker.reset();
   (void)state_->Check(cudaStreamSynchronize(resources_.stream));
   state_->Remove(this);
   std::lock_guard lock(trace_.mutex);
