@@ -19,7 +19,7 @@ int64_t HostsBytes(const HostPlacement& placement, int ranks);
 int64_t HostsBytesPerRank(int world, int local_world);
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all have.
-// Streams of CPU devices only. `world`: where all ranks of the job are. `address`: under which
+// Memory of the host only. `world`: where all ranks of the job are. `address`: under which
 // other hosts reach this one (numeric).
 //   Sums     As in shared memory: every rank's own numbers reach the rank that adds them up, in
 //            fp32 and in rank order over all hosts. So the bits are those of one host.

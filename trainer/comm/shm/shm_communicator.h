@@ -19,7 +19,7 @@ int64_t ShmBytes(int size);
 inline constexpr int64_t kShmStagingBytes = 512 << 10;
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all have.
-// Streams of CPU devices only. Its first rank makes the memory (an anonymous memfd, not limited by
+// Memory of the host only. Its first rank makes the memory (an anonymous memfd, not limited by
 // the size of /dev/shm, gone with the last process that maps it, however that ends); the others
 // open it through /proc, so all ranks must be of one host, one user and one PID namespace.
 //   Death   A waiting rank looks every 100 ms whether a peer has ended (a zombie has), so a killed

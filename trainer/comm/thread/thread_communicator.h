@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-// Element r is for rank r. Up to 1023 ranks. Streams of CPU devices only.
+// Element r is for rank r. Up to 1023 ranks. Memory of the host only.
 std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(
     int size, const CommOptions& options = {});
 // Of these ranks of a world, element i for the i-th: see RankGroup.
