@@ -25,7 +25,11 @@ using recipe::Json;
 using Strings = std::vector<std::string>;
 
 constexpr uint64_t kSeed = 20261122;
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kRecipes = 100;
+#else
 constexpr int kRecipes = 300;
+#endif
 
 constexpr char kBase[] =
     "run: {threads: 1, timeout_s: 60}\n"
