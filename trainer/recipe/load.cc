@@ -25,7 +25,6 @@ using recipe::KnownKeys;
 using recipe::ParseYaml;
 using recipe::Place;
 using recipe::ReadTextFile;
-using recipe::RecipeMistake;
 using recipe::RecipeReader;
 using recipe::ShowPlace;
 using recipe::ThrowMistakes;
