@@ -3,15 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include "trainer/core/errors.h"
+#include "trainer/runtime/cuda/cuda_call.h"
 
 namespace fsdp {
-namespace {
-
-std::string Describe(cudaError_t error) {
-  return std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
-}
-
-}  // namespace
 
 Gpus FindCudaGpus() {
   Gpus gpus;
