@@ -1,5 +1,6 @@
 // What every Device has to do, whatever runs its kernels. A device's test includes this header and
-// instantiates StreamSuite and BufferSuite, and StreamFailureSuite where kernels really run.
+// instantiates StreamSuite and BufferSuite, and where kernels really run StreamFailureSuite and one
+// of DroppingSuite and GoingOnSuite.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_RUNTIME_STREAM_SUITE_H_
 #define FSDP_TRAIN_TESTS_TRAINER_RUNTIME_STREAM_SUITE_H_
 
@@ -27,9 +28,6 @@ struct DeviceCase {
   std::function<std::unique_ptr<Device>(std::shared_ptr<StreamChecker>)> make;
   // Bytes that Allocate() must refuse while half of them would be granted, or could be.
   int64_t too_many_bytes;
-  // Whether the device drops what is queued behind a failure, waits too; otherwise work of the host
-  // alone.
-  bool drops = true;
 };
 
 inline std::string DeviceName(const ::testing::TestParamInfo<DeviceCase>& info) {
@@ -593,8 +591,10 @@ TEST_P(StreamFailureSuite, FirstErrorStays) {
   ExpectFailed(a->Record());
 }
 
-TEST_P(StreamFailureSuite, DroppedWaitDoesNotWait) {
-  if (!GetParam().drops) GTEST_SKIP() << "its waits go on";
+// Of a device that drops what is queued behind a failure, waits too.
+class DroppingSuite : public StreamFailureSuite {};
+
+TEST_P(DroppingSuite, DroppedWaitDoesNotWait) {
   const auto device = Make();
   const auto held = device->CreateStream("held"), stream = device->CreateStream("s");
   Gate gate;
@@ -606,10 +606,12 @@ TEST_P(StreamFailureSuite, DroppedWaitDoesNotWait) {
   held->Synchronize();
 }
 
+// Of a device that cannot.
+class GoingOnSuite : public StreamFailureSuite {};
+
 // Where waits cannot be dropped, what is behind the failure has waited for all that it was to wait
 // for, and counts as failed only then.
-TEST_P(StreamFailureSuite, WaitThatIsNotDroppedWaits) {
-  if (GetParam().drops) GTEST_SKIP() << "it drops waits";
+TEST_P(GoingOnSuite, WaitThatIsNotDroppedWaits) {
   const auto device = Make();
   const auto held = device->CreateStream("held"), stream = device->CreateStream("s");
   Gate gate;
@@ -686,8 +688,7 @@ TEST_P(StreamFailureSuite, DestructorsOfFailedStreamsAreQuiet) {
   ExpectFailed(event);
 }
 
-TEST_P(StreamFailureSuite, MemoryCanBeFreedAfterDrainingEveryStream) {
-  if (!GetParam().drops) GTEST_SKIP() << "its waits go on";
+TEST_P(DroppingSuite, MemoryCanBeFreedAfterDrainingEveryStream) {
   std::vector<std::string> races;
   const auto device = Make(std::make_shared<StreamChecker>(
       [&](const StreamChecker::Race& race) { races.push_back(race.ToString()); }));

@@ -27,6 +27,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, StreamSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, CheckedStreamSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, BufferSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, StreamFailureSuite, kDevices, DeviceName);
+INSTANTIATE_TEST_SUITE_P(Devices, DroppingSuite, kDevices, DeviceName);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoingOnSuite);
 
 TEST(CpuDevice, EnqueueReturnsWhileTheKernelIsHeld) {
   CpuDevice device;

@@ -27,8 +27,7 @@ DeviceCase Cuda(const char* name, bool synchronous) {
           [synchronous](std::shared_ptr<StreamChecker> checker) {
             return CreateCudaDevice({.synchronous = synchronous, .checker = std::move(checker)});
           },
-          int64_t{1} << 60,
-          /*drops=*/false};
+          int64_t{1} << 60};
 }
 const auto kDevices = ::testing::Values(Cuda("cuda", false));
 
@@ -36,6 +35,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, StreamSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, CheckedStreamSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, BufferSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, StreamFailureSuite, kDevices, DeviceName);
+INSTANTIATE_TEST_SUITE_P(Devices, GoingOnSuite, kDevices, DeviceName);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DroppingSuite);
 
 class CudaDeviceTest : public ::testing::Test {
  protected:
