@@ -64,22 +64,23 @@ Var Gpt2::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, b
   const auto eps = static_cast<float>(config_.layer_norm_epsilon);
   constexpr WeightLayout kLayout = WeightLayout::kInOut;
   // Site 0 is the embedding.
-  const auto drop = [&](const Var& branch, uint32_t which) {
+  const auto project = [&](const Var& branch, const Parameter& w, const Parameter* bias,
+                           const Var& residual, uint32_t which) {
     const double rate = config_.residual_dropout;
-    if (!train || rate == 0) return branch;
-    return Dropout(tape, branch, batch, 1 + 2 * static_cast<uint32_t>(layer) + which, rate);
+    if (!train || rate == 0) return LinearResidual(tape, branch, w, kLayout, bias, residual);
+    const Var y = Linear(tape, branch, w, kLayout, bias);
+    const uint32_t site = 1 + 2 * static_cast<uint32_t>(layer) + which;
+    return Residual(tape, residual, Dropout(tape, y, batch, site, rate));
   };
   Var a = LayerNorm(tape, x, *b.ln_1_w, *b.ln_1_b, eps);
   a = Linear(tape, a, *b.qkv_w, kLayout, b.qkv_b);
   const int64_t heads = config_.num_attention_heads;
   a = CausalAttention(tape, a, batch, {heads, heads},
                       {.rate = train ? config_.attention_dropout : 0, .layer = layer});
-  a = drop(Linear(tape, a, *b.attn_w, kLayout, b.attn_b), 0);
-  const Var middle = Residual(tape, x, a);
+  const Var middle = project(a, *b.attn_w, b.attn_b, x, 0);
   Var m = LayerNorm(tape, middle, *b.ln_2_w, *b.ln_2_b, eps);
   m = LinearGelu(tape, m, *b.fc_w, kLayout, b.fc_b);
-  m = drop(Linear(tape, m, *b.proj_w, kLayout, b.proj_b), 1);
-  return Residual(tape, middle, m);
+  return project(m, *b.proj_w, b.proj_b, middle, 1);
 }
 
 Var Gpt2::Hidden(Tape& tape, const Batch& batch) const {

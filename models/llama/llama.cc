@@ -110,13 +110,11 @@ Var Llama::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, 
   a = RotaryAttention(tape, a, batch, {config_.num_attention_heads, config_.num_key_value_heads},
                       {rope_table, b.q_norm, b.k_norm, eps},
                       {.rate = train ? config_.attention_dropout : 0, .layer = layer});
-  a = Linear(tape, a, *b.o_w, kLayout, b.o_b);
-  const Var middle = Residual(tape, x, a);
+  const Var middle = LinearResidual(tape, a, *b.o_w, kLayout, b.o_b, x);
   Var m = RmsNorm(tape, middle, *b.mlp_norm, eps);
   m = Linear(tape, m, *b.gate_up_w, kLayout, b.gate_up_b);
   m = Swiglu(tape, m);
-  m = Linear(tape, m, *b.down_w, kLayout, b.down_b);
-  return Residual(tape, middle, m);
+  return LinearResidual(tape, m, *b.down_w, kLayout, b.down_b, middle);
 }
 
 Var Llama::Hidden(Tape& tape, const Batch& batch) const {

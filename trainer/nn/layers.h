@@ -25,6 +25,10 @@ Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps);
 Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
            const Parameter* bias);
 
+// residual + Linear(x), in one pass over the sum where the weight has no adapters.
+Var LinearResidual(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
+                   const Parameter* bias, const Var& residual);
+
 Var Gelu(Tape& tape, const Var& x);  // Tanh approximation.
 
 // Gelu(Linear(x)): the same bits in less time.

@@ -58,9 +58,10 @@ Product DwProduct(const LinearShape& s, DType dtype) {
 
 // Without `u`, of what comes before an activation: none.
 void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightLayout layout,
-             std::optional<ConstView> b, std::optional<View> u, View y) {
+             std::optional<ConstView> b, std::optional<ConstView> residual, std::optional<View> u,
+             View y) {
   const Arguments arguments(name);
-  const DType y_dtype = !u && y.dtype == DType::kFloat32 ? y.dtype : x.dtype;
+  const DType y_dtype = !u && !residual && y.dtype == DType::kFloat32 ? y.dtype : x.dtype;
   const LinearShape shape = CheckActivations(arguments, x, "y", y, y_dtype, layout);
   arguments.CheckWeight("w", w, x.dtype, WeightShape(shape));
   arguments.CheckDisjoint("y", y, "x", x);
@@ -76,6 +77,13 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
     cost.flops += static_cast<double>(shape.rows * shape.out);
     cost.bytes_read += static_cast<double>(b->bytes());
   }
+  if (residual) {
+    arguments.Check("residual", *residual, x.dtype, y.shape);
+    arguments.CheckDisjoint("y", y, "residual", *residual);
+    operation.reads.push_back(*residual);
+    cost.flops += static_cast<double>(shape.rows * shape.out);
+    cost.bytes_read += static_cast<double>(residual->bytes());
+  }
   if (u) {
     arguments.Check("u", *u, x.dtype, y.shape);
     arguments.CheckDisjoint("u", *u, "x", x);
@@ -87,8 +95,8 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
     cost.bytes_written += static_cast<double>(u->bytes());
   }
   operation.costs = {{ForwardProduct(shape, w.dtype), cost}};
-  operation.kernels = {.cpu = OnCpu(LinearForwardCpu, shape, x, w, b, u, y),
-                       .cuda = OnCuda(LinearForwardCuda, layout, x, w, b, u, y)};
+  operation.kernels = {.cpu = OnCpu(LinearForwardCpu, shape, x, w, b, residual, u, y),
+                       .cuda = OnCuda(LinearForwardCuda, layout, x, w, b, residual, u, y)};
   stream.Enqueue(std::move(operation));
 }
 
@@ -160,12 +168,17 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
 
 void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
                    std::optional<ConstView> b, View y) {
-  Forward("linear_forward", stream, x, w, layout, b, std::nullopt, y);
+  Forward("linear_forward", stream, x, w, layout, b, std::nullopt, std::nullopt, y);
+}
+
+void LinearResidualForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
+                           std::optional<ConstView> b, ConstView residual, View y) {
+  Forward("linear_residual_forward", stream, x, w, layout, b, residual, std::nullopt, y);
 }
 
 void LinearGeluForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
                        std::optional<ConstView> b, View u, View y) {
-  Forward("linear_gelu_forward", stream, x, w, layout, b, u, y);
+  Forward("linear_gelu_forward", stream, x, w, layout, b, std::nullopt, u, y);
 }
 
 void LinearBackward(Stream& stream, ConstView x, ConstView w, WeightLayout layout, ConstView dy,

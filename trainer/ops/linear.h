@@ -24,6 +24,12 @@ namespace fsdp {
 void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
                    std::optional<ConstView> b, View y);
 
+// The same onto a residual connection, like y, which is read once and its sum written once:
+//   y = residual + x W + b
+// rounded once: in fp32 the bits of the product and the sum, one after the other.
+void LinearResidualForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
+                           std::optional<ConstView> b, ConstView residual, View y);
+
 // The same and its activation:   u = x W + b,   y = gelu(u)
 // u and y: [rows, out], both overwritten. 25 FLOPs an element more.
 void LinearGeluForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,

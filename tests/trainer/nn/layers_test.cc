@@ -57,6 +57,46 @@ TEST_F(Layers, TwoUsersOfAnActivation) {
   }
 }
 
+// residual + x W, by itself or in one product, where the residual goes on to be used: the same
+// bits. With an adapter, too, whose own gradients there are then.
+TEST_F(Layers, ResidualInTheProduct) {
+  constexpr WeightLayout kLayout = WeightLayout::kOutIn;
+  for (const bool adapted : {false, true}) {
+    std::vector<std::vector<float>> values, dx, dresidual, dw;
+    for (const bool together : {false, true}) {
+      TestWeight w(Random(Shape{9, 7}, "w"), Shape{9, 7});
+      TestWeight a(Random(Shape{2, 7}, "a"), Shape{2, 7}), b(Random(Shape{9, 2}, "b"), Shape{9, 2});
+      if (adapted) w.parameter.AddAdapter({&a.parameter, &b.parameter, 0.5f, 0});
+      const TensorPtr x = Random(kShape, "x"), residual = Random(Shape{5, 9}, "residual");
+      Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+      const Var input(x, std::make_shared<TensorPtr>()),
+          skip(residual, std::make_shared<TensorPtr>());
+      {
+        const Var sum =
+            together ? LinearResidual(tape, input, w.parameter, kLayout, nullptr, skip)
+                     : Residual(tape, skip, Linear(tape, input, w.parameter, kLayout, nullptr));
+        const Var y = Residual(tape, sum, skip);
+        *y.grad = Random(Shape{5, 9}, "dy");
+        stream_->Synchronize();
+        const float* const data = sum.view().As<float>();
+        values.emplace_back(data, data + sum.view().NumElements());
+      }
+      tape.Backward();
+      stream_->Synchronize();
+      dx.push_back(Values(*input.grad));
+      dresidual.push_back(Values(*skip.grad));
+      dw.push_back(w.grad);
+      for (const TestWeight* more : {&a, &b}) {
+        dw.back().insert(dw.back().end(), more->grad.begin(), more->grad.end());
+      }
+    }
+    EXPECT_EQ(values[0], values[1]);
+    EXPECT_EQ(dx[0], dx[1]);
+    EXPECT_EQ(dresidual[0], dresidual[1]);
+    EXPECT_EQ(dw[0], dw[1]);
+  }
+}
+
 // The layers that are made of nothing but sums run in bf16 as they do in fp32.
 TEST_F(Layers, ALayersOutputHasTheDTypeOfItsInput) {
   Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);

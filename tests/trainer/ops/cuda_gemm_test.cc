@@ -17,6 +17,8 @@ struct Place {
   int64_t before = 0, gap = 0, after = 0;
 };
 
+enum class Adds { kNothing, kC, kAnother };
+
 enum class Gelu { kNone, kForward, kBackward };
 
 struct Problem {
@@ -24,15 +26,16 @@ struct Problem {
   bool ta = false, tb = false;
   Place a = {}, b = {}, c = {};
   float scale = 1;
-  bool adds = false, bias = false;
+  Adds adds = Adds::kNothing;
+  bool bias = false;
   Gelu gelu = Gelu::kNone;
 };
 void PrintTo(const Problem& p, std::ostream* out) {
   *out << p.m << " x " << p.n << " x " << p.k << (p.ta ? ", A transposed" : "")
        << (p.tb ? ", B transposed" : "") << ", a " << p.a.before << "/" << p.a.gap << "/"
        << p.a.after << ", b " << p.b.before << "/" << p.b.gap << "/" << p.b.after << ", c "
-       << p.c.before << "/" << p.c.gap << "/" << p.c.after << ", scale " << p.scale
-       << (p.adds ? ", adds" : "") << (p.bias ? ", bias" : "") << ", gelu "
+       << p.c.before << "/" << p.c.gap << "/" << p.c.after << ", scale " << p.scale << ", adds "
+       << static_cast<int>(p.adds) << (p.bias ? ", bias" : "") << ", gelu "
        << static_cast<int>(p.gelu);
 }
 
@@ -53,13 +56,15 @@ struct Matrix {
 
 struct Operands {
   Matrix a, b, c;
-  std::optional<ConstView> bias;
-  std::optional<Matrix> gelu;  // y, or u.
+  std::optional<ConstView> bias = std::nullopt;
+  std::optional<Matrix> added = std::nullopt;  // Where it is not C.
+  std::optional<Matrix> gelu = std::nullopt;   // y, or u.
 };
 template <typename Visit>
 void ForEachAddress(Operands& operands, const Visit& visit) {
   for (Matrix* matrix : {&operands.a, &operands.b, &operands.c}) visit(matrix->tensor);
   visit(operands.bias);
+  if (operands.added) visit(operands.added->tensor);
   if (operands.gelu) visit(operands.gelu->tensor);
 }
 
@@ -67,13 +72,15 @@ void Multiply(CudaStreamHandle stream, const Problem& p, const Operands& x) {
   const auto factor = [](const Matrix& m, bool transposed) {
     return Factor(m.tensor, m.place.before, m.stride(), transposed);
   };
-  void* const gelu =
-      x.gelu ? Result(x.gelu->tensor, x.gelu->place.before, x.gelu->stride()).data : nullptr;
+  const auto data = [](const std::optional<Matrix>& m) {
+    return m ? Result(m->tensor, m->place.before, m->stride()).data : nullptr;
+  };
+  void* const gelu = data(x.gelu);
   Gemm(stream, p.m, p.n, p.k, factor(x.a, p.ta), factor(x.b, p.tb),
        Result(x.c.tensor, x.c.place.before, x.c.stride()),
        {.scale = p.scale,
-        .adds = p.adds,
         .bias = x.bias,
+        .added = p.adds == Adds::kC ? data(x.c) : data(x.added),
         .gelu = p.gelu == Gelu::kForward ? gelu : nullptr,
         .gelu_of = p.gelu == Gelu::kBackward ? gelu : nullptr});
 }
@@ -129,7 +136,7 @@ class CudaGemmTest : public OpTest {
     const Values nothing(p.m * p.n, NAN);
     Operands x{Put(p.ta ? p.k : p.m, p.ta ? p.m : p.k, p.a, in.a, dtypes.a),
                Put(p.tb ? p.n : p.k, p.tb ? p.k : p.n, p.b, in.b, dtypes.b),
-               Put(p.m, p.n, p.c, p.adds ? in.c : nothing, dtypes.c), std::nullopt, std::nullopt};
+               Put(p.m, p.n, p.c, p.adds == Adds::kC ? in.c : nothing, dtypes.c)};
     Operation operation{.name = "gemm",
                         .reads = {x.a.tensor, x.b.tensor},
                         .writes = {x.c.tensor},
@@ -137,6 +144,10 @@ class CudaGemmTest : public OpTest {
     if (p.bias) {
       x.bias = Input({p.n}, in.bias, dtypes.bias);
       operation.reads.push_back(*x.bias);
+    }
+    if (p.adds == Adds::kAnother) {
+      x.added = Put(p.m, p.n, p.c, in.c, dtypes.c);
+      operation.reads.push_back(x.added->tensor);
     }
     if (p.gelu != Gelu::kNone) {
       const bool forward = p.gelu == Gelu::kForward;
@@ -159,7 +170,8 @@ class CudaGemmTest : public OpTest {
           sum += in.a[p.ta ? l * p.m + i : i * p.k + l] * in.b[p.tb ? j * p.k + l : l * p.n + j];
         }
         const int64_t at = i * p.n + j;
-        want.push_back(p.scale * sum + (p.bias ? in.bias[j] : 0) + (p.adds ? in.c[at] : 0));
+        const double added = p.adds == Adds::kNothing ? 0 : in.c[at];
+        want.push_back(p.scale * sum + (p.bias ? in.bias[j] : 0) + added);
       }
     }
     return want;
@@ -191,11 +203,11 @@ TEST_P(CudaGemmTest, MatchesOracle) {
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
       Check({1, 1, 1, ta, tb});
-      Check({.m = 7, .n = 33, .k = 129, .ta = ta, .tb = tb, .adds = true});
+      Check({.m = 7, .n = 33, .k = 129, .ta = ta, .tb = tb, .adds = Adds::kC});
       Check({.m = 33, .n = 129, .k = 7, .ta = ta, .tb = tb, .scale = 0.5f, .bias = true});
-      Check({.m = 129, .n = 7, .k = 33, .ta = ta, .tb = tb, .scale = -0.75f, .adds = true});
-      Check({.m = 64, .n = 128, .k = 160, .ta = ta, .tb = tb, .adds = true, .bias = true});
-      Check({.m = 72, .n = 40, .k = 200, .ta = ta, .tb = tb});
+      Check({.m = 129, .n = 7, .k = 33, .ta = ta, .tb = tb, .scale = -0.75f, .adds = Adds::kC});
+      Check({.m = 64, .n = 128, .k = 160, .ta = ta, .tb = tb, .adds = Adds::kC, .bias = true});
+      Check({.m = 72, .n = 40, .k = 200, .ta = ta, .tb = tb, .adds = Adds::kAnother});
     }
   }
 }
@@ -204,7 +216,8 @@ TEST_P(CudaGemmTest, MatchesOracle) {
 TEST_P(CudaGemmTest, AnyStrideAndAlignment) {
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
-      const Problem p{.m = 40, .n = 72, .k = 88, .ta = ta, .tb = tb, .adds = true, .bias = true};
+      const Problem p{
+          .m = 40, .n = 72, .k = 88, .ta = ta, .tb = tb, .adds = Adds::kC, .bias = true};
       for (const Place& place :
            {Place{8, 8, 8}, Place{0, 4, 0}, Place{1, 7, 0}, Place{3, 8, 1}, Place{4, 0, 4}}) {
         Problem q = p;
@@ -213,6 +226,8 @@ TEST_P(CudaGemmTest, AnyStrideAndAlignment) {
         q = p, q.b = place;
         Check(q);
         q = p, q.c = place;
+        Check(q);
+        q.adds = Adds::kAnother;
         Check(q);
       }
     }
@@ -230,7 +245,7 @@ TEST_P(CudaGemmTest, GeluOnTheWay) {
 
 // 128 tiles of 128 x 128: those are the ones that are taken. The slices of one go round.
 TEST_P(CudaGemmTest, LargeTiles) {
-  Check({.m = 2, .n = 16300, .k = 137, .adds = true, .bias = true});
+  Check({.m = 2, .n = 16300, .k = 137, .adds = Adds::kC, .bias = true});
   Check({.m = 2, .n = 16300, .k = 41, .ta = true});
   Check({.m = 2, .n = 16300, .k = 41, .tb = true});
 }
@@ -239,7 +254,7 @@ TEST_P(CudaGemmTest, LargeTiles) {
 TEST_P(CudaGemmTest, WholeLargeTiles) { Check({.m = 8144, .n = 131, .k = 9, .scale = 0.5f}); }
 
 TEST_P(CudaGemmTest, EveryDTypeOfEveryOperand) {
-  const Problem p{.m = 21, .n = 43, .k = 70, .adds = true, .bias = true};
+  const Problem p{.m = 21, .n = 43, .k = 70, .adds = Adds::kC, .bias = true};
   for (const DType other : {kF32, kBF16, kF16}) {
     Check(p, {dtype(), other, kF32, dtype()});
     Check(p, {other, dtype(), dtype(), kF32});
@@ -285,7 +300,7 @@ TEST_P(CudaGemmTest, BitsBelongToTheElement) {
 }
 
 TEST_P(CudaGemmTest, NothingToMultiply) {
-  Check({.m = 9, .n = 70, .k = 0, .adds = true, .bias = true});
+  Check({.m = 9, .n = 70, .k = 0, .adds = Adds::kC, .bias = true});
   Check({.m = 9, .n = 70, .k = 0, .ta = true});
   Check({.m = 0, .n = 70, .k = 5});
   Check({.m = 9, .n = 0, .k = 5});

@@ -55,11 +55,12 @@ struct Problem {
   bool ta, tb;
   float alpha, beta;
   int64_t gap;
-  bool bias = false;
+  bool bias = false, added = false;
 };
 void PrintTo(const Problem& p, std::ostream* out) {
   *out << p.m << "x" << p.n << "x" << p.k << " ta " << p.ta << " tb " << p.tb << " alpha "
-       << p.alpha << " beta " << p.beta << " gap " << p.gap << " bias " << p.bias;
+       << p.alpha << " beta " << p.beta << " gap " << p.gap << " bias " << p.bias << " added "
+       << p.added;
 }
 
 void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
@@ -67,6 +68,7 @@ void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
   Random random(seed, DType::kFloat32);
   const Stored a(random, p.ta ? p.k : p.m, p.ta ? p.m : p.k, p.gap);
   const Stored b(random, p.tb ? p.n : p.k, p.tb ? p.k : p.n, p.gap);
+  const Stored added(random, p.m, p.n, p.gap);
   Stored c(random, p.m, p.n, p.gap);
   const std::vector<double> bias_values = random.Vector(p.n);
   const std::vector<float> bias(bias_values.begin(), bias_values.end());
@@ -75,7 +77,8 @@ void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
     for (int64_t j = 0; j < p.n; ++j) {
       double sum = 0;
       for (int64_t l = 0; l < p.k; ++l) sum += a.At(i, l, p.ta) * b.At(l, j, p.tb);
-      want.push_back(p.alpha * sum + p.beta * c.values[i * c.stride + j] + (p.bias ? bias[j] : 0));
+      want.push_back(p.alpha * sum + p.beta * c.values[i * c.stride + j] + (p.bias ? bias[j] : 0) +
+                     (p.added ? added.At(i, j, false) : 0));
     }
   }
   if (p.beta == 0) std::fill(c.values.begin(), c.values.end(), NAN);
@@ -83,7 +86,10 @@ void Check(ThreadPool& pool, const Problem& p, uint64_t seed) {
   const auto run = [&](Stored& out) {
     Gemm(pool, p.m, p.n, p.k, {a.values.data(), a.stride, p.ta}, {b.values.data(), b.stride, p.tb},
          {out.values.data(), out.stride},
-         {.alpha = p.alpha, .beta = p.beta, .bias = p.bias ? bias.data() : nullptr});
+         {.alpha = p.alpha,
+          .beta = p.beta,
+          .bias = p.bias ? bias.data() : nullptr,
+          .added = p.added ? added.values.data() : nullptr});
   };
   run(c);
   EXPECT_TRUE(AllNear(c.Dense(), want, Tolerance(DType::kFloat32, p.k)));
@@ -102,7 +108,7 @@ TEST(Gemm, RandomShapes) {
             {random.Integer(1, 130), random.Integer(1, 130), random.Integer(1, 130),
              random.Integer(0, 1) == 1, random.Integer(0, 1) == 1,
              random.Integer(0, 1) == 1 ? 1.0f : 0.5f, kBetas[random.Integer(0, 2)],
-             random.Integer(0, 3), random.Integer(0, 1) == 1},
+             random.Integer(0, 3), random.Integer(0, 1) == 1, random.Integer(0, 1) == 1},
             /*seed=*/i);
     }
   }
@@ -125,7 +131,7 @@ TEST(Gemm, ManyBlocks) {
   ThreadPool pool(1, /*spin=*/false);
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
-      Check(pool, {20, 500, 1100, ta, tb, 1, 1, 1, true}, 6);
+      Check(pool, {20, 500, 1100, ta, tb, 1, 1, 1, true, true}, 6);
       Check(pool, {2100, 50, 17, ta, tb, 1, 0, 0, false}, 7);
     }
   }

@@ -260,6 +260,41 @@ TEST_P(LinearTest, GeluOnTheWay) {
   }
 }
 
+// A residual is one term more of the sum, which is rounded once: 515 and 600 are more than one
+// block of k, and five rows or one are multiplied in ways of their own.
+TEST_P(LinearTest, ResidualOnTheWay) {
+  Random random(10, dtype());
+  for (const WeightLayout layout : kLayouts) {
+    for (const Case& c : {Case{1, 1, 1, layout},
+                          {67, 130, 300, layout},
+                          {259, 515, 66, layout},
+                          {5, 600, 70, layout},
+                          {1, 32, 2001, layout}}) {
+      SCOPED_TRACE(::testing::PrintToString(c));
+      const View x = Input({c.rows, c.in}, random.Vector(c.rows * c.in));
+      const View w = Input(c.WeightShape(), random.Vector(c.in * c.out));
+      const View b = Input({c.out}, random.Vector(c.out));
+      const View residual = Input({c.rows, c.out}, random.Vector(c.rows * c.out));
+      for (const bool bias : {false, true}) {
+        const auto vb = bias ? std::optional<ConstView>(b) : std::nullopt;
+        const View branch = Output({c.rows, c.out}, kF32), y = Output(branch.shape);
+        Run([&](Stream& s) { LinearForward(s, x, w, layout, vb, branch); });
+        Run([&](Stream& s) { LinearResidualForward(s, x, w, layout, vb, residual, y); });
+        EXPECT_EQ(cost().flops, 2.0 * c.rows * c.in * c.out + (bias ? 2.0 : 1.0) * c.rows * c.out);
+        EXPECT_EQ(cost().bytes_read, static_cast<double>(x.bytes() + w.bytes() + residual.bytes() +
+                                                         (bias ? b.bytes() : 0)));
+        Values want = Get(branch);
+        const Values terms = Get(residual);
+        for (size_t i = 0; i < want.size(); ++i) {
+          want[i] = static_cast<float>(want[i]) + static_cast<float>(terms[i]);
+        }
+        EXPECT_EQ(Get(y), RoundTo(dtype(), want));
+      }
+      Clear();
+    }
+  }
+}
+
 // With a weight in fp32 a product is that of fp32, rounded once. A gradient of whatever dtype is
 // the one in fp32, rounded once: 1100 rows are more than one block of a sum.
 TEST_P(LinearTest, ParametersHaveDTypesOfTheirOwn) {
@@ -330,12 +365,24 @@ TEST_P(LinearTest, RefusesWrongArguments) {
   const View u = Output({5, 3});
   ExpectRefused([&](Stream& s) { LinearGeluForward(s, x, w, kInOut, b, y, y); },
                 "[linear_gelu_forward] u and y overlap");
+  const auto residual = [&](View from, View vy, const std::string& message) {
+    ExpectRefused([=](Stream& s) { LinearResidualForward(s, x, w, kInOut, b, from, vy); },
+                  "[linear_residual_forward] " + message);
+  };
+  residual(y, y, "y and residual overlap");
+  residual(x, y, "residual is $T [5, 4], want $T [5, 3]");
+  residual(Output({5, 3}, OtherHalf()), y, "residual" + is_half);
+  residual(u, Output({5, 3}, OtherHalf()), "y" + is_half);
   ExpectRefused([&](Stream& s) { LinearGeluForward(s, x, w, kInOut, b, x, y); },
                 "[linear_gelu_forward] u is $T [5, 4], want $T [5, 3]");
   ExpectRefused([&](Stream& s) { LinearGeluBackward(s, u, x, w, kInOut, y, x, {}, {}); },
                 "[linear_gelu_backward] ");
   ExpectDTypesRefused("linear_forward", [&](Stream& s) {
     LinearForward(s, Output({5, 4}), Output({4, 3}), kInOut, Output({3}), Output({5, 3}));
+  });
+  ExpectDTypesRefused("linear_residual_forward", [&](Stream& s) {
+    const View x = Output({5, 4}), w = Output({4, 3}), from = Output({5, 3});
+    LinearResidualForward(s, x, w, kInOut, std::nullopt, from, Output({5, 3}));
   });
   ExpectDTypesRefused("linear_backward", [&](Stream& s) {
     const View x = Output({5, 4}), w = Output({4, 3}), dy = Output({5, 3});

@@ -9,6 +9,7 @@
 #include <limits>
 #include <new>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "trainer/core/check.h"
@@ -157,10 +158,12 @@ struct Product {
   bool ReadsA() const { return MayReadInPlace(a) && a.RowsAreContiguous(); }
   // Sums are kept in C itself.
   bool SumsInC() const { return c.dtype == DType::kFloat32; }
-  char* C(int64_t row, int64_t col) const {
-    return static_cast<char*>(c.data) + (row * c.stride + col) * SizeOf(c.dtype);
-  }
+  char* C(int64_t row, int64_t col) const { return static_cast<char*>(c.data) + At(row, col); }
   float* Sums(int64_t row, int64_t col) const { return reinterpret_cast<float*>(C(row, col)); }
+  const char* Added(int64_t row, int64_t col) const {
+    return options.added ? static_cast<const char*>(options.added) + At(row, col) : nullptr;
+  }
+  int64_t At(int64_t row, int64_t col) const { return (row * c.stride + col) * SizeOf(c.dtype); }
 
   int64_t Blocks() const { return std::max<int64_t>(1, CeilDiv(k, kMaxK)); }
   int64_t BlockBegin(int64_t block) const { return BlockBorder(k, block, Blocks()); }
@@ -198,22 +201,29 @@ struct Product {
   }
 };
 
-// Sums become elements [row, col], [row, col + 1], ... of C, rounded once.
-template <typename Half>
-void RoundRow(float* sums, int64_t n, float beta, Half* c) {
-  if (beta != 0) {
+// Sums with their bias become elements [row, col], [row, col + 1], ... of C, rounded once.
+template <typename T>
+void FinishRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
+  T* const c = reinterpret_cast<T*>(p.C(row, col));
+  constexpr bool kSumsInC = std::is_same_v<T, float>;
+  if (const float beta = p.options.beta; !kSumsInC && beta != 0) {
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) sums[j] += beta * static_cast<float>(c[j]);
   }
-  Convert(sums, n, c);
-}
-void RoundRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
-  char* const c = p.C(row, col);
-  if (p.c.dtype == DType::kBFloat16) {
-    RoundRow(sums, n, p.options.beta, reinterpret_cast<BFloat16*>(c));
-  } else {
-    RoundRow(sums, n, p.options.beta, reinterpret_cast<Float16*>(c));
+  if (const auto* const added = reinterpret_cast<const T*>(p.Added(row, col))) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) sums[j] += static_cast<float>(added[j]);
   }
+  if constexpr (!kSumsInC) {
+    Convert(sums, n, c);
+  } else if (sums != c) {
+    std::copy_n(sums, n, c);
+  }
+}
+void FinishRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
+  if (p.c.dtype == DType::kFloat32) return FinishRow<float>(p, sums, n, row, col);
+  if (p.c.dtype == DType::kBFloat16) return FinishRow<BFloat16>(p, sums, n, row, col);
+  FinishRow<Float16>(p, sums, n, row, col);
 }
 
 // A tile of C, strip by strip, whose A begins at s.a and goes on each `a_strip` bytes. It lies in
@@ -234,9 +244,9 @@ void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, G
     s.next = s.a_k == kStep && s.next_rows > 0 ? s.a + a_strip : nullptr;
     p.kernels.strip(s);
     if (!last) continue;
-    if (!p.SumsInC()) {
+    if (!p.SumsInC() || p.options.added != nullptr) {
       for (int64_t r = 0; r < s.rows; ++r) {
-        RoundRow(p, s.c + r * s.c_row, s.cols, tile.row + i + r, tile.col);
+        FinishRow(p, s.c + r * s.c_row, s.cols, tile.row + i + r, tile.col);
       }
     }
     if (p.options.finish) p.options.finish({tile.row + i, s.rows, tile.col, tile.cols});
@@ -347,11 +357,7 @@ void ProductTurned(const Product& p, const GemmTile& tile) {
         row[j] = out[j * rows + i];
         if (p.options.bias != nullptr) row[j] += p.options.bias[tile.col + col + j];
       }
-      if (p.SumsInC()) {
-        std::copy_n(row, cols, p.Sums(tile.row + i, tile.col + col));
-      } else {
-        RoundRow(p, row, cols, tile.row + i, tile.col + col);
-      }
+      FinishRow(p, row, cols, tile.row + i, tile.col + col);
     }
     if (p.options.finish) p.options.finish({tile.row, rows, tile.col + col, cols});
   }
@@ -360,7 +366,9 @@ void ProductTurned(const Product& p, const GemmTile& tile) {
 void Multiply(const Product& p, const GemmTile& tile) {
   const float beta = p.options.beta;
   for (int64_t i = 0; i < tile.rows; ++i) {
-    AnnounceRow(p.C(tile.row + i, tile.col), tile.cols * SizeOf(p.c.dtype), true);
+    const int64_t bytes = tile.cols * SizeOf(p.c.dtype);
+    AnnounceRow(p.C(tile.row + i, tile.col), bytes, true);
+    if (const char* added = p.Added(tile.row + i, tile.col)) AnnounceRow(added, bytes, false);
     if (!p.SumsInC() || beta == 0 || beta == 1) continue;
     float* const c = p.Sums(tile.row + i, tile.col);
     for (int64_t j = 0; j < tile.cols; ++j) c[j] *= beta;

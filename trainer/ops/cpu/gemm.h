@@ -1,9 +1,9 @@
 // Matrix products for the kernels of other ops: not an op itself. Runs where it is called.
 //
-//   C[m, n] = alpha op(A)[m, k] op(B)[k, n] + beta C + bias        row-major
+//   C[m, n] = alpha op(A)[m, k] op(B)[k, n] + beta C + bias + D        row-major
 //
-// Each of A, B and C is fp32, bf16 or fp16; alpha, beta, bias and sums are fp32. Factors are
-// converted exactly, and a C that is not fp32 is rounded once, to nearest, at the end.
+// Each of A, B and C is fp32, bf16 or fp16, D of C's dtype; alpha, beta, bias and sums are fp32.
+// Factors are converted exactly, and a C that is not fp32 is rounded once, to nearest, at the end.
 //
 // After Goto and van de Geijn 2008 (doi:10.1145/1356052.1356053): blocks of B are packed so that
 // they stay in a core's second-level cache while all rows of A pass by.
@@ -34,13 +34,14 @@ struct GemmOptions {
   float alpha = 1;
   float beta = 0;               // 0: C is not read.
   const float* bias = nullptr;  // [n], added to every row.
+  const void* added = nullptr;  // D, of C's dtype and stride, added last; null: none.
   // Called for tiles that cover C, each when its elements have their final values and while they
   // are still in a first-level cache, on the thread that computed it. For what comes after the
   // product anyway: an activation, a sum.
   std::function<void(const GemmTile&)> finish = nullptr;
 };
 
-// Over all threads of the pool. C overlaps neither factor nor bias. Packs and sums in up to 10 MiB
+// Over all threads of the pool. C overlaps none of A, B, bias and D. Packs and sums in up to 10 MiB
 // a thread, which a thread keeps until it ends; what no product needs is never touched.
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options = {});

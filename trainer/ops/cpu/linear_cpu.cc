@@ -47,9 +47,11 @@ void ForEachRow(const GemmTile& tile, int64_t cols, const Body& body) {
 
 void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const ConstView& x,
                       const ConstView& w, const std::optional<ConstView>& b,
-                      const std::optional<View>& u, const View& y) {
+                      const std::optional<ConstView>& residual, const std::optional<View>& u,
+                      const View& y) {
   RowBuffers bias(b ? b->dtype : DType::kFloat32, 1, s.out);
-  GemmOptions options{.bias = b ? ReadFloats(*b, 0, s.out, bias[0]) : nullptr};
+  GemmOptions options{.bias = b ? ReadFloats(*b, 0, s.out, bias[0]) : nullptr,
+                      .added = residual ? residual->data : nullptr};
   if (u) {
     options.finish = [&](const GemmTile& tile) {
       ForEachRow(tile, s.out,

@@ -16,7 +16,8 @@ struct LinearShape {
 
 void LinearForwardCpu(ThreadPool& pool, const LinearShape& shape, const ConstView& x,
                       const ConstView& w, const std::optional<ConstView>& b,
-                      const std::optional<View>& u, const View& y);
+                      const std::optional<ConstView>& residual, const std::optional<View>& u,
+                      const View& y);
 void LinearBackwardCpu(ThreadPool& pool, const LinearShape& shape,
                        const std::optional<ConstView>& u, const ConstView& x, const ConstView& w,
                        const ConstView& dy, const std::optional<View>& dx,

@@ -158,10 +158,10 @@ void Gemm(CudaStreamHandle stream, int64_t m, int64_t n, int64_t k, const GemmOp
                       .b = Matrix(b.data, b.stride, b.dtype, pack, b.transposed),
                       .c = Matrix(c.data, c.stride, c.dtype, pack),
                       .bias = bias ? Matrix(bias->data, 0, bias->dtype, pack) : GemmTensor{},
+                      .added = Matrix(epilogue.added, c.stride, c.dtype, pack),
                       .gelu = Matrix(epilogue.gelu, c.stride, c.dtype, pack),
                       .gelu_of = Matrix(epilogue.gelu_of, c.stride, c.dtype, pack),
-                      .scale = epilogue.scale,
-                      .adds = epilogue.adds};
+                      .scale = epilogue.scale};
   const bool large = CeilDiv(m, 128) * CeilDiv(n, 128) >= kManyTiles;
   if (mma) return GemmByMma(stream, args, large);
   large ? LaunchFma<128>(stream, args) : LaunchFma<64>(stream, args);

@@ -1,11 +1,11 @@
 // Matrix products for the kernels of other ops: not an op itself. What needs no library, and what
 // is emulated.
 //
-//   C[m, n] = scale op(A)[m, k] op(B)[k, n] + bias (+ C)        row-major
+//   C[m, n] = scale op(A)[m, k] op(B)[k, n] + bias + D        row-major
 //
-// A, B and C are each fp32, bf16 or fp16. Sums are fp32; scale, bias and what C held come in before
-// the one rounding to C's dtype. Two factors of bf16, or two of fp16, are multiplied by the tensor
-// cores (mma.sync); where both are transposed, and all others, converted exactly, by fused
+// A, B and C are each fp32, bf16 or fp16, D of C's dtype. Sums are fp32; scale, bias and D come in
+// before the one rounding to C's dtype. Two factors of bf16, or two of fp16, are multiplied by the
+// tensor cores (mma.sync); where both are transposed, and all others, converted exactly, by fused
 // multiply-add. Any size and alignment: where packs of 16 bytes may not be read, elements are, for
 // the same bits.
 //
@@ -25,15 +25,16 @@ namespace fsdp {
 
 struct GemmEpilogue {
   float scale = 1;
-  bool adds = false;                             // To what C holds; else C is not read.
   std::optional<ConstView> bias = std::nullopt;  // [n], added to every row.
+  const void* added = nullptr;  // D, of C's dtype and stride: C itself, perhaps. Null: none.
   // One of these at most, of C's dtype and stride. gelu.h, of C as it was rounded: to the bits that
   // it gives by itself.
   void* gelu = nullptr;           // gelu(C) goes here besides.
   const void* gelu_of = nullptr;  // u: C becomes C gelu'(u).
 };
 
-// Enqueues it. C overlaps nothing else. Throws DeviceError where the launch is refused.
+// Enqueues it. C overlaps nothing else, but may be D. Throws DeviceError where the launch is
+// refused.
 void Gemm(CudaStreamHandle stream, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmEpilogue& epilogue = {});
 

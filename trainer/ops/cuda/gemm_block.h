@@ -22,9 +22,8 @@ struct GemmArgs {
   int64_t m, n, k;
   GemmTensor a, b, c;
   GemmTensor bias;  // One row.
-  GemmTensor gelu, gelu_of;
+  GemmTensor added, gelu, gelu_of;
   float scale;
-  bool adds;
 };
 
 // Of a block's tile, kTile x kTile, in C.
@@ -109,7 +108,7 @@ __device__ inline void FinishSums(const GemmArgs& args, int64_t row, int64_t col
     });
   };
   if (args.bias.data != nullptr) add(args.bias, 0);
-  if (args.adds) add(args.c, row);
+  if (args.added.data != nullptr) add(args.added, row);
   AtElement(args.c, row, col, [&](auto* c) {
     using T = std::remove_pointer_t<decltype(c)>;
     if (args.gelu_of.data != nullptr) {

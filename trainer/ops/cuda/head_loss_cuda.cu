@@ -154,8 +154,9 @@ void HeadLossCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& 
     });
     if (!dx) continue;
     if (dw) {
-      Gemm(stream, vocab, cols, rows, Transposed(logits, 0, stride), Factor(x, begin, cols),
-           Result(sums != nullptr ? *sums : *dw, 0, cols), {.adds = sums == nullptr || first > 0});
+      const GemmResult sum = Result(sums != nullptr ? *sums : *dw, 0, cols);
+      Gemm(stream, vocab, cols, rows, Transposed(logits, 0, stride), Factor(x, begin, cols), sum,
+           {.added = sums == nullptr || first > 0 ? sum.data : nullptr});
     }
     Gemm(stream, rows, cols, vocab, Factor(logits, 0, stride), Factor(w, 0, cols),
          Result(*dx, begin, cols));

@@ -69,12 +69,13 @@ __global__ void AddColumnSums(const T* dy, int64_t rows, int64_t cols, bool pack
 
 void LinearForwardCuda(CudaStreamHandle stream, WeightLayout layout, const ConstView& x,
                        const ConstView& w, const std::optional<ConstView>& b,
-                       const std::optional<View>& u, const View& y) {
+                       const std::optional<ConstView>& residual, const std::optional<View>& u,
+                       const View& y) {
   const int64_t rows = x.shape[0], in = x.shape[1], out = y.shape[1];
   const GemmOperand weight =
       layout == WeightLayout::kInOut ? Factor(w, 0, out) : Transposed(w, 0, in);
   Gemm(stream, rows, out, in, Factor(x, 0, in), weight, Result(u ? *u : y, 0, out),
-       {.bias = b, .gelu = u ? y.data : nullptr});
+       {.bias = b, .added = residual ? residual->data : nullptr, .gelu = u ? y.data : nullptr});
 }
 
 void LinearBackwardCuda(CudaStreamHandle stream, WeightLayout layout,
@@ -90,10 +91,10 @@ void LinearBackwardCuda(CudaStreamHandle stream, WeightLayout layout,
   }
   if (dw && in_out) {
     Gemm(stream, in, out, rows, Transposed(x, 0, in), Factor(dy, 0, out), Result(*dw, 0, out),
-         {.adds = true});
+         {.added = dw->data});
   } else if (dw) {
     Gemm(stream, out, in, rows, Transposed(dy, 0, out), Factor(x, 0, in), Result(*dw, 0, in),
-         {.adds = true});
+         {.added = dw->data});
   }
   if (!db) return;
   ForFloat(dy.dtype, [&](auto is) {

@@ -12,6 +12,7 @@ namespace fsdp {
 [[gnu::weak]] void LinearForwardCuda(CudaStreamHandle stream, WeightLayout layout,
                                      const ConstView& x, const ConstView& w,
                                      const std::optional<ConstView>& b,
+                                     const std::optional<ConstView>& residual,
                                      const std::optional<View>& u, const View& y);
 [[gnu::weak]] void LinearBackwardCuda(CudaStreamHandle stream, WeightLayout layout,
                                       const std::optional<ConstView>& u, const ConstView& x,

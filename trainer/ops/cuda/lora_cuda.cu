@@ -8,8 +8,9 @@ void LoraForwardCuda(CudaStreamHandle stream, const ConstView& x, const ConstVie
                      const View& y) {
   const int64_t rows = x.shape[0], in = x.shape[1], rank = a.shape[0], out = b.shape[0];
   Gemm(stream, rows, rank, in, Factor(x, 0, in), Transposed(a, 0, in), Result(u, 0, rank));
-  Gemm(stream, rows, out, rank, Factor(u, 0, rank), Transposed(b, 0, rank),
-       Result(y, column, y.shape[1]), {.scale = scale, .adds = true});
+  const GemmResult part = Result(y, column, y.shape[1]);
+  Gemm(stream, rows, out, rank, Factor(u, 0, rank), Transposed(b, 0, rank), part,
+       {.scale = scale, .added = part.data});
 }
 
 void LoraBackwardCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& u,
@@ -22,14 +23,14 @@ void LoraBackwardCuda(CudaStreamHandle stream, const ConstView& x, const ConstVi
   Gemm(stream, rows, rank, out, Factor(dy, column, cols), Factor(b, 0, rank), Result(v, 0, rank),
        {.scale = scale});
   Gemm(stream, rows, in, rank, Factor(v, 0, rank), Factor(a, 0, in), Result(dx, 0, in),
-       {.adds = true});
+       {.added = dx.data});
   if (da) {
     Gemm(stream, rank, in, rows, Transposed(v, 0, rank), Factor(x, 0, in), Result(*da, 0, in),
-         {.adds = true});
+         {.added = da->data});
   }
   if (db) {
     Gemm(stream, out, rank, rows, Transposed(dy, column, cols), Factor(u, 0, rank),
-         Result(*db, 0, rank), {.scale = scale, .adds = true});
+         Result(*db, 0, rank), {.scale = scale, .added = db->data});
   }
 }
 
