@@ -25,14 +25,18 @@ void BackgroundSaver::Ended() {
   if (checker_) checker_->OnHostWait(checker_->OnRecord(stream_));
 }
 
-void BackgroundSaver::Start(std::function<SavedCheckpoint()> save,
-                            const std::vector<Range>& reads) {
+void BackgroundSaver::Start(std::function<SavedCheckpoint()> save, const std::vector<Range>& reads,
+                            EventPtr behind) {
   FSDP_CHECK(!in_flight_) << "a second save in the background";
+  if (behind) behind->OrderBefore(stream_);
   if (checker_) checker_->OnOperation(stream_, "save", reads, {});
   in_flight_ = true;
   {
     const std::lock_guard lock(mutex_);
-    save_ = std::move(save);
+    save_ = [save = std::move(save), behind = std::move(behind)] {
+      if (behind) behind->Block();
+      return save();
+    };
     error_ = nullptr;
   }
   changed_.notify_all();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/runtime/stream_checker.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
@@ -27,10 +27,12 @@ class BackgroundSaver {
   BackgroundSaver(const BackgroundSaver&) = delete;
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;
 
-  // `save` runs on the saver's thread; what it refers to stays as it is until Finish(): of that,
-  // `reads` are all the bytes that streams write, too. The host must have waited for who wrote
-  // them. Returns at once. FSDP_CHECKs that none is in flight.
-  void Start(std::function<SavedCheckpoint()> save, const std::vector<Range>& reads = {});
+  // `save` runs on the saver's thread, once `behind` has passed; where that has failed Finish()
+  // throws why. From then on what it refers to stays as it is until Finish(): of that, `reads` are
+  // all the bytes that streams write, too. `behind` must be behind who wrote them; null: the host
+  // has waited. Returns at once. FSDP_CHECKs that none is in flight.
+  void Start(std::function<SavedCheckpoint()> save, const std::vector<Range>& reads = {},
+             EventPtr behind = nullptr);
 
   bool in_flight() const { return in_flight_; }
   bool ended() const;   // In flight, and Finish() will not block.

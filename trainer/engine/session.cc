@@ -1,5 +1,7 @@
 #include "trainer/engine/session.h"
 
+#include <utility>
+
 #include "trainer/core/check.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
@@ -33,6 +35,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   }
   FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
   PlaceOnHost();
+  if (options.snapshot) snapshots_ = device.CreateStream("snapshot");
   if (options.generate) {
     logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
     host_logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32,
@@ -135,25 +138,35 @@ void Session::InitializeEma() {
   }
 }
 
-void Session::CopyStates(const std::vector<ShardState>& from, const std::vector<ShardState>& to) {
+void Session::CopyStates(Stream& stream, const std::vector<ShardState>& from,
+                         const std::vector<ShardState>& to, bool frozen) const {
   for (size_t s = 0; s < from.size(); ++s) {
     for (size_t u = 0; u < from[s].shards.size(); ++u) {
+      if (executor_.layout().flat_parameters[u].frozen && !frozen) continue;
       const View &source = from[s].shards[u], &copy = to[s].shards[u];
       if (source.NumElements() > 0 && HostAddress(source.data) != HostAddress(copy.data)) {
-        Copy(executor_.compute(), source, copy);
+        Copy(stream, source, copy);
       }
     }
   }
 }
 
-void Session::ToHost() { CopyStates(state_, host_state_); }
+void Session::ToHost() {
+  CopyStates(executor_.compute(), state_, host_state_, !std::exchange(frozen_on_host_, true));
+}
 
-void Session::ToDevice() { CopyStates(host_state_, state_); }
+void Session::ToDevice() {
+  CopyStates(executor_.compute(), host_state_, state_, /*frozen=*/true);
+  frozen_on_host_ = true;
+}
 
-const std::vector<ShardState>& Session::TakeSnapshot() {
+Session::Snapshot Session::TakeSnapshot() {
   FSDP_CHECK(options_.snapshot);
-  CopyStates(state_, snapshot_);
-  return snapshot_;
+  snapshots_->Wait(executor_.Landed());
+  CopyStates(*snapshots_, state_, snapshot_, !std::exchange(frozen_on_host_, true));
+  const EventPtr taken = snapshots_->Record();
+  executor_.HoldUpdates(taken);
+  return {snapshot_, taken};
 }
 
 }  // namespace fsdp

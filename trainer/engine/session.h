@@ -65,12 +65,17 @@ class Session {
   // it shares the device's memory, elsewhere as ToHost() and the host have left it.
   const std::vector<ShardState>& state() const { return host_state_; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
-  // where that is the same memory.
+  // where that is the same memory. What is frozen never changes: it goes to the host once.
   void ToHost();
   void ToDevice();
-  // Enqueues a copy of it on the compute stream, into the host's memory, for options().snapshot; it
-  // stays until the next, or the next ToHost() where state() is a copy already.
-  const std::vector<ShardState>& TakeSnapshot();
+  // Enqueues a copy of it, for options().snapshot, into the host's memory, on a stream of its own:
+  // steps go on meanwhile, but for their updates. It stays until the next, or the next ToHost()
+  // where state() is a copy already.
+  struct Snapshot {
+    const std::vector<ShardState>& state;
+    EventPtr taken;
+  };
+  Snapshot TakeSnapshot();
 
   Executor& executor() { return executor_; }
   const Executor& executor() const { return executor_; }
@@ -85,11 +90,14 @@ class Session {
   std::unique_ptr<Optimizer> optimizer_;
   // Makes host_state_ and snapshot_.
   void PlaceOnHost();
-  void CopyStates(const std::vector<ShardState>& from, const std::vector<ShardState>& to);
+  void CopyStates(Stream& stream, const std::vector<ShardState>& from,
+                  const std::vector<ShardState>& to, bool frozen) const;
   const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
 
   std::vector<View> ema_;
   std::vector<ShardState> state_, host_state_, snapshot_;
+  bool frozen_on_host_ = false;        // In host_state_.
+  std::unique_ptr<Stream> snapshots_;  // For options().snapshot.
   View logits_, host_logits_;
   int64_t last_step_ = 0;  // That was enqueued.
 };

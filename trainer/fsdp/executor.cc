@@ -241,7 +241,7 @@ void Executor::Run(const Step& step) {
   AdvanceToRun();
   for (int m = 0; m < running_->options.micro_batches; ++m) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
-    Tape tape(compute(), allocator_, *this, train, options_.recompute,
+    Tape tape(*streams_[0], allocator_, *this, train, options_.recompute,
               options_.mixed_precision.param_dtype);
     if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));
     const Batch& batch = memory_.batches[m % 2].device;
@@ -253,7 +253,7 @@ void Executor::Run(const Step& step) {
     tape.Backward();
   }
   FSDP_CHECK_EQ(cursor_, running_->actions.size()) << "the model left runs of the schedule out";
-  end = compute().Record();
+  end = streams_[0]->Record();
   clocks_[steps_ % 2].End(end);
   ++steps_;
   trained_ = train;
@@ -359,6 +359,8 @@ void Executor::WaitFor(const Action& action) {
     clock->Enter(stream, work_);
   }
 }
+
+void Executor::WaitUntilCopied() { streams_[0]->Wait(std::exchange(copied_, nullptr)); }
 
 void Executor::HoldOthers() {
   const EventPtr begun = streams_[0]->Record();

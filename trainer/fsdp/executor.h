@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/comm/mesh_communicators.h"
@@ -18,21 +19,13 @@
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/shard_update.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
-
-// Of the shard of a flat parameter that trains: its update.
-struct ShardUpdate {
-  int flat = 0;
-  View master;
-  ConstView gradient;
-  ConstView coefficient;  // [1], fp32: multiplies the gradient; NaN there changes nothing at all.
-  View copy = {};         // What is computed with; empty where that is the master itself.
-};
 
 class Executor final : public SegmentHooks {
  public:
@@ -53,8 +46,13 @@ class Executor final : public SegmentHooks {
   // For work between steps: the next one begins, on every stream, behind all that is there.
   Stream& compute() {
     trained_ = false;
+    WaitUntilCopied();
     return *streams_[0];
   }
+  // For who copies masters or state on a stream of its own: passes when all updates so far have
+  // landed; and then no update, nor what goes to compute(), begins before `copied` has passed.
+  EventPtr Landed() { return streams_[0]->Record(); }
+  void HoldUpdates(EventPtr copied) { copied_ = std::move(copied); }
 
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
   // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts;
@@ -150,7 +148,8 @@ class Executor final : public SegmentHooks {
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
   void WaitFor(const Action& action);
-  void HoldOthers();  // All streams but compute, until what it has now is done.
+  void WaitUntilCopied();  // The compute stream, for HoldUpdates().
+  void HoldOthers();       // All streams but compute, until what it has now is done.
   void Signal(size_t index);
   void Execute(const Action& action);
   // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
@@ -180,6 +179,7 @@ class Executor final : public SegmentHooks {
   ExecutorMemory memory_;
   std::vector<Flat> flats_;  // By Layout::flat_parameters.
 
+  EventPtr copied_;  // Null: nobody copies, or the compute stream waits already.
   bool compute_shards_hold_others_ = false;  // Of an evaluation: the masters' are to be made again.
 
   // The step that is being enqueued.

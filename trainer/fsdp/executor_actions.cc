@@ -176,6 +176,7 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kOptimizer:
+      WaitUntilCopied();
       for (const int f : trainable) {
         const View &master = memory_.masters[f], &copy = memory_.compute_shards[f];
         step_->optimize(stream, {f, master, memory_.gradients[f], scalar(kCoefficient),

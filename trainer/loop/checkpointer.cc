@@ -74,9 +74,8 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   };
   saved_step_ = meta.step;
   if (saver_ && !last) {
-    const std::vector<ShardState>& snapshot = session_.TakeSnapshot();
-    executor().Synchronize();
-    saver_->Start([save, &snapshot] { return save(snapshot); }, RangesOf(snapshot));
+    const auto [snapshot, taken] = session_.TakeSnapshot();
+    saver_->Start([save, &state = snapshot] { return save(state); }, RangesOf(snapshot), taken);
   } else {
     FetchState("save");
     RecordSaved(save(session_.state()));

@@ -33,6 +33,10 @@ void Event::Synchronize() const {
   if (checker_) checker_->OnHostWait(clock_);
 }
 
+void Event::OrderBefore(int stream) const {
+  if (checker_) checker_->OnWait(stream, clock_);
+}
+
 Stream::Stream(Device& device, std::string name)
     : device_(device), name_(std::move(name)), checker_(device.checker()) {
   if (checker_) checker_stream_ = checker_->AddStream(name_);

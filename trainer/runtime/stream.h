@@ -50,6 +50,9 @@ class Event {
   void Synchronize() const;
   // The same, for a stream's worker: the host thread learns nothing from it.
   virtual void Block() const = 0;
+  // To the checker: what `stream` of its AddStream() does from here on comes behind the event. For
+  // threads that are no Stream; they Block().
+  void OrderBefore(int stream) const;
   // Seconds on the device's clock at which it passed. Only after Ready().
   virtual double Time() const = 0;
 

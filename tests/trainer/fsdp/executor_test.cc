@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "trainer/comm/sim/sim_communicator.h"
@@ -125,26 +127,76 @@ TEST(ExecutorDeathTest, ParametersAreOutOfReachBetweenSteps) {
   }
 }
 
+// One rank of two, whose updates write their masters, under the stream checker.
+class ExecutorOrder : public ::testing::Test {
+ protected:
+  ExecutorOrder() {
+    step_.load = [](int, const Batch&) {};
+    step_.optimize = [](Stream& stream, const ShardUpdate& update) {
+      Fill(stream, 0, update.master);
+    };
+  }
+
+  int races_ = 0;
+  SimDevice device_{
+      {.s_per_byte = 1},
+      std::make_shared<StreamChecker>([this](const StreamChecker::Race&) { ++races_; })};
+  Toy model_;
+  const ExecutorOptions options_;
+  PlanRecorder recorder_;
+  const MeshCommunicators communicators_{MeshFor(options_, /*rank=*/0, /*world=*/2),
+                                         static_cast<int>(options_.communicators), ConnectSim};
+  Executor executor_{device_, recorder_, model_, options_, communicators_};
+  Executor::Step step_;
+};
+
 // Whoever writes weights between two training steps, the gathers of the second come after.
-TEST(Executor, WorkBetweenStepsComesBeforeTheNext) {
-  Toy model;
-  ExecutorOptions options;
-  int races = 0;
-  const auto checker =
-      std::make_shared<StreamChecker>([&](const StreamChecker::Race&) { ++races; });
-  SimDevice device({}, checker);
-  PlanRecorder recorder;
-  const MeshCommunicators communicators(MeshFor(options, /*rank=*/0, /*world=*/2),
-                                        options.communicators, ConnectSim);
-  Executor executor(device, recorder, model, options, communicators);
-  Executor::Step step;
-  step.load = [](int, const Batch&) {};
-  step.optimize = [](Stream& stream, const ShardUpdate& update) { Fill(stream, 0, update.master); };
-  for (int i = 0; i < 3; ++i) executor.Run(step);
-  for (const int flat : {0, 1, 2}) Fill(executor.compute(), 0, executor.master(flat));
-  executor.Run(step);
-  executor.Synchronize();
-  EXPECT_EQ(races, 0);
+TEST_F(ExecutorOrder, WorkBetweenStepsComesBeforeTheNext) {
+  for (int i = 0; i < 3; ++i) executor_.Run(step_);
+  for (const int flat : {0, 1, 2}) Fill(executor_.compute(), 0, executor_.master(flat));
+  executor_.Run(step_);
+  executor_.Synchronize();
+  EXPECT_EQ(races_, 0);
+}
+
+// Behind the updates of one step, before those of the next, or before what comes between.
+TEST_F(ExecutorOrder, ACopyHasAStreamOfItsOwn) {
+  const std::unique_ptr<Stream> copies = device_.CreateStream("copies");
+  const View copy = executor_.NewBuffer(executor_.master(1).NumElements(), DType::kFloat32);
+  for (const bool steps : {true, false}) {
+    for (int i = 0; i < 2; ++i) executor_.Run(step_);
+    copies->Wait(executor_.Landed());
+    Copy(*copies, executor_.master(1), copy);
+    executor_.HoldUpdates(copies->Record());
+    if (steps) {
+      executor_.Run(step_);
+    } else {
+      Fill(executor_.compute(), 0, executor_.master(1));
+    }
+  }
+  executor_.Synchronize();
+  EXPECT_EQ(races_, 0);
+}
+
+// What comes before the updates runs beside it.
+TEST_F(ExecutorOrder, ACopyHoldsNothingButUpdates) {
+  const std::unique_ptr<Stream> copies = device_.CreateStream("copies");
+  const View copy = executor_.NewBuffer(1 << 20, DType::kFloat32);
+  executor_.Run(step_);
+  executor_.Synchronize();
+  device_.StartTrace();
+  copies->Wait(executor_.Landed());
+  Fill(*copies, 0, copy);  // Takes longer than the step.
+  executor_.HoldUpdates(copies->Record());
+  executor_.Run(step_);
+  executor_.Synchronize();
+  std::map<std::string, double> ends;
+  for (const Span& span : device_.TakeTrace()) {
+    ends[span.stream] = std::max(ends[span.stream], span.end_s);
+  }
+  EXPECT_GT(ends["reduce"], 0);
+  EXPECT_LT(ends["reduce"], ends["copies"]);
+  EXPECT_GT(ends["compute"], ends["copies"]);
 }
 
 // A device that drops nothing goes on with the batch, so there is no token in it that no table has:
