@@ -1,42 +1,25 @@
+#include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/gelu_cuda.h"
 #include "trainer/ops/cuda/gelu_element.h"
-#include "trainer/ops/cuda/launch.h"
 
 namespace fsdp {
 namespace {
 
 constexpr int kThreads = 256;
 
-// Each thread has kPack<T> elements: one access where `packs`, but for the last ones.
-template <typename T>
-__device__ Pack<T> Read(const T* from, int64_t n, bool packs) {
-  if (packs && n >= kPack<T>) return *reinterpret_cast<const Pack<T>*>(from);
-  Pack<T> pack;
-#pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) pack.at[i] = i < n ? from[i] : FromFloat<T>(0.0f);
-  return pack;
-}
-template <typename T>
-__device__ void Write(const Pack<T>& pack, T* to, int64_t n, bool packs) {
-  if (packs && n >= kPack<T>) {
-    *reinterpret_cast<Pack<T>*>(to) = pack;
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    if (i < n) to[i] = pack.at[i];
-  }
-}
-
+// A pack for each thread.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     GeluForwardElements(const T* x, int64_t n, bool packs, T* y) {
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPack<T>;
   if (first >= n) return;
-  Pack<T> pack = Read(x + first, n - first, packs);
+  Elements<T, kPack<T>> elements;
+  elements.Read(x + first, n - first, packs);
+  float results[kPack<T>];
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) pack.at[i] = FromFloat<T>(GeluOf(ToFloat(pack.at[i])));
-  Write(pack, y + first, n - first, packs);
+  for (int i = 0; i < kPack<T>; ++i) results[i] = GeluOf(elements[i]);
+  elements.Set(results);
+  elements.Write(y + first, n - first, packs);
 }
 
 template <typename T>
@@ -44,13 +27,14 @@ __global__ void __launch_bounds__(kThreads)
     GeluBackwardElements(const T* x, const T* dy, int64_t n, bool packs, T* dx) {
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPack<T>;
   if (first >= n) return;
-  const Pack<T> at = Read(x + first, n - first, packs);
-  Pack<T> pack = Read(dy + first, n - first, packs);
+  Elements<T, kPack<T>> at, gradient;
+  at.Read(x + first, n - first, packs);
+  gradient.Read(dy + first, n - first, packs);
+  float results[kPack<T>];
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    pack.at[i] = FromFloat<T>(GeluGradient(ToFloat(at.at[i]), ToFloat(pack.at[i])));
-  }
-  Write(pack, dx + first, n - first, packs);
+  for (int i = 0; i < kPack<T>; ++i) results[i] = GeluGradient(at[i], gradient[i]);
+  gradient.Set(results);
+  gradient.Write(dx + first, n - first, packs);
 }
 
 template <typename T>
