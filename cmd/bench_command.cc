@@ -12,16 +12,29 @@
 #include "cmd/recipe_flags.h"
 #include "trainer/bench/comm_bench.h"
 #include "trainer/bench/op_bench.h"
+#include "trainer/bench/step_floor.h"
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/loop/setup.h"
+#include "trainer/recipe/hardware.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 namespace {
 
+const auto kDevices = CLI::IsMember({"auto", "cpu", "cuda"});
+
+ChosenDevice DeviceOf(const std::string& flag) {
+  return ChooseDevice(flag == "cuda"  ? WantedDevice::kCuda
+                      : flag == "cpu" ? WantedDevice::kCpu
+                                      : WantedDevice::kAuto,
+                      /*local_rank=*/0, /*local_world=*/1);
+}
+
 struct GemmFlags {
   RecipeFlags recipe;
+  std::string device = "auto";
   int world = 1, threads = 0, rounds = 3;
   bool ask = false, json = false;
 };
@@ -35,6 +48,7 @@ std::string ProductsToJson(const StepProductsBench& bench, const std::vector<dou
                            .Add("m", p.m)
                            .Add("n", p.n)
                            .Add("k", p.k)
+                           .Add("dtype", Name(p.dtype))
                            .Add("count", p.count)
                            .Add("flops", p.flops())
                            .Add("seconds", seconds[i])
@@ -82,7 +96,9 @@ void PrintGemm(const StepProductsBench& bench, std::vector<std::vector<double>> 
 void RunGemm(const GemmFlags& flags) {
   const Recipe recipe = LoadRecipe(flags.recipe);
   const int threads = flags.threads > 0 ? flags.threads : ThreadsFor(recipe, /*local_world=*/1);
-  StepProductsBench bench(StepWorkOf(recipe, flags.world), threads);
+  const ChosenDevice device = DeviceOf(flags.device);
+  StepProductsBench bench(StepWorkOf(recipe, flags.world, device.type), threads, device.type,
+                          device.gpu);
   const auto run = [&](int rounds) {
     std::vector<std::vector<double>> all;
     for (int i = 0; i < rounds; ++i) all.push_back(bench.Run());
@@ -112,6 +128,9 @@ void AddGemm(CLI::App& bench) {
   command->add_option("--world-size", flags->world, "Ranks that share the global batch")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  command->add_option("--device", flags->device, "auto: a GPU if one can be used")
+      ->check(kDevices)
+      ->capture_default_str();
   command->add_option("--threads", flags->threads, "CPU threads; 0: run.threads, or one a core")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
@@ -126,6 +145,95 @@ void AddGemm(CLI::App& bench) {
   command->callback([flags] { RunGemm(*flags); });
 }
 
+struct FloorFlags {
+  RecipeFlags recipe;
+  int world = 1;
+  std::string hardware;
+  bool json = false;
+};
+
+JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int world) {
+  std::vector<std::string> parts;
+  for (const FloorPart& part : floor.parts) {
+    parts.push_back(JsonObject()
+                        .Add("op", part.op)
+                        .Add("kernels", part.kernels)
+                        .Add("flops", part.flops)
+                        .Add("bytes", part.bytes)
+                        .Add("link_bytes", part.link_bytes)
+                        .Add("seconds", part.seconds)
+                        .Add("in_the_floor", part.in_the_floor)
+                        .Text());
+  }
+  return JsonObject()
+      .Add("hardware", hardware.name)
+      .Add("world_size", world)
+      .Add("tokens", floor.tokens * world)
+      .Add("seconds", floor.Seconds(/*in_the_floor=*/true))
+      .Add("beside_seconds", floor.Seconds(/*in_the_floor=*/false))
+      .Add("tokens_per_s", floor.tokens * world / floor.Seconds(true))
+      .Add("kernels", floor.Kernels())
+      .AddRaw("parts", JsonArray(parts));
+}
+
+void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
+  std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s\n",
+              hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens * world, "",
+              "kernels", "TFLOP", "GB", "ms");
+  const auto line = [](const std::string& name, int64_t kernels, double flops, double bytes,
+                       double seconds) {
+    std::printf("%-32s %9lld %10.2f %10.2f %10.2f\n", name.c_str(), static_cast<long long>(kernels),
+                flops * 1e-12, bytes * 1e-9, seconds * 1e3);
+  };
+  for (const bool in_the_floor : {true, false}) {
+    FloorPart all;
+    for (const FloorPart& part : floor.parts) {
+      if (part.in_the_floor != in_the_floor) continue;
+      line(part.op, part.kernels, part.flops, part.bytes, part.seconds);
+      all.kernels += part.kernels;
+      all.flops += part.flops;
+      all.bytes += part.bytes;
+    }
+    line(in_the_floor ? "the floor" : "beside it, by kernels of its own", all.kernels, all.flops,
+         all.bytes, floor.Seconds(in_the_floor));
+    if (in_the_floor) std::printf("\n");
+  }
+  std::printf("\nat the floor %.4g tokens/s, at both %.4g\n",
+              floor.tokens * world / floor.Seconds(true),
+              floor.tokens * world / (floor.Seconds(true) + floor.Seconds(false)));
+}
+
+void RunFloor(const FloorFlags& flags) {
+  const Hardware hardware = ReadHardware(flags.hardware);
+  const StepFloor floor = FloorOf(LoadRecipe(flags.recipe), flags.world, hardware);
+  if (flags.json) {
+    std::printf("%s\n", FloorToJson(floor, hardware, flags.world).Text().c_str());
+  } else {
+    PrintFloor(floor, hardware, flags.world);
+  }
+}
+
+void AddFloor(CLI::App& bench) {
+  const auto flags = std::make_shared<FloorFlags>();
+  CLI::App* const command = bench.add_subcommand(
+      "floor", "Add up how long a recipe's step takes at least on a described machine");
+  AddRecipeFlags(*command, flags->recipe);
+  command->add_option("--world-size", flags->world, "Ranks that share the global batch")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--hardware", flags->hardware,
+                   "A file that describes the ranks' machine and its rates, one of "
+                   "configs/hardware for instance")
+      ->required();
+  command->add_flag("--json", flags->json, "One JSON object");
+  command->footer(
+      "Products and attention count with the larger of their FLOPs and their bytes at the\n"
+      "machine's rates, all else with its bytes. Kernels are those that ops state: some take a\n"
+      "launch more. What other ranks are sent takes no time here.");
+  command->callback([flags] { RunFloor(*flags); });
+}
+
 // A flag's value that only the callee could check: its message without the brackets.
 ConfigError FlagError(const std::string& bench, const std::invalid_argument& error) {
   const std::string what = error.what(), callee = "[" + bench + "] ";
@@ -135,9 +243,14 @@ ConfigError FlagError(const std::string& bench, const std::invalid_argument& err
 
 struct OpsFlags {
   OpBenchOptions options;
+  std::string device = "auto", dtype = "fp32";
   int threads = 0;
   bool json = false, list = false;
 };
+
+DType DTypeOf(const std::string& name) {
+  return name == "fp32" ? DType::kFloat32 : name == "bf16" ? DType::kBFloat16 : DType::kFloat16;
+}
 
 std::string OpToJson(const OpTime& op, const OpLimits& limits) {
   return JsonObject()
@@ -164,6 +277,10 @@ void PrintOp(const OpTime& op, const OpLimits& limits) {
 void RunOps(const OpsFlags& flags) {
   OpBenchOptions options = flags.options;
   options.threads = flags.threads > 0 ? flags.threads : ThreadsFor(Recipe(), /*local_world=*/1);
+  options.dtype = DTypeOf(flags.dtype);
+  const ChosenDevice device = DeviceOf(flags.device);
+  options.device = device.type;
+  options.gpu = device.gpu;
   try {
     const std::vector<std::string> names = BenchedOps(options);
     if (flags.list) {
@@ -173,8 +290,12 @@ void RunOps(const OpsFlags& flags) {
     const OpLimits limits = MeasureLimits(options);
     std::vector<std::string> ops;
     if (!flags.json) {
-      std::printf("%d threads; products alone %.1f GFLOP/s, copies of large tensors %.1f GB/s\n",
-                  options.threads, limits.flops_per_s * 1e-9, limits.bytes_per_s * 1e-9);
+      const std::string what = device.type == DeviceType::kCuda
+                                   ? device.name
+                                   : std::to_string(options.threads) + " threads";
+      std::printf("%s, %s; products alone %.1f GFLOP/s, copies of large tensors %.1f GB/s\n",
+                  what.c_str(), flags.dtype.c_str(), limits.flops_per_s * 1e-9,
+                  limits.bytes_per_s * 1e-9);
     }
     MeasureOps(options, [&](const OpTime& op) {
       if (flags.json) {
@@ -185,6 +306,8 @@ void RunOps(const OpsFlags& flags) {
     });
     if (flags.json) {
       std::printf("%s\n", JsonObject()
+                              .Add("device", device.name)
+                              .Add("dtype", flags.dtype)
                               .Add("threads", options.threads)
                               .Add("gemm_gflops", limits.flops_per_s * 1e-9)
                               .Add("copy_gb_per_s", limits.bytes_per_s * 1e-9)
@@ -213,6 +336,12 @@ void AddOps(CLI::App& bench) {
   shape("--intermediate", shapes.intermediate, "Width inside the MLP");
   shape("--heads", shapes.heads, "Attention heads");
   shape("--vocab", shapes.vocab, "Vocabulary");
+  command->add_option("--device", flags->device, "auto: a GPU if one can be used")
+      ->check(kDevices)
+      ->capture_default_str();
+  command->add_option("--dtype", flags->dtype, "Of activations and weights")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
   command->add_option("--threads", flags->threads, "CPU threads; 0: one a core")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
@@ -272,9 +401,7 @@ void RunComm(const CommFlags& flags) {
     CommBenchOptions options = flags.options;
     options.transport = flags.transport == "shm" ? CommBenchOptions::Transport::kShm
                                                  : CommBenchOptions::Transport::kThread;
-    options.dtype = flags.dtype == "fp32"   ? DType::kFloat32
-                    : flags.dtype == "bf16" ? DType::kBFloat16
-                                            : DType::kFloat16;
+    options.dtype = DTypeOf(flags.dtype);
     MeasureCollectives(options, next, [&](const std::vector<CommTime>& times) {
       if (flags.ask || flags.json) {
         std::printf("%s\n", CommToJson(flags, times).c_str());
@@ -336,6 +463,7 @@ void AddBenchCommand(CLI::App& app) {
   AddOps(*bench);
   AddComm(*bench);
   AddGemm(*bench);
+  AddFloor(*bench);
 }
 
 }  // namespace fsdp

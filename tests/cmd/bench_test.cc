@@ -38,10 +38,12 @@ const std::string kTiny =
     " --batch 2 --seq 5 --hidden 12 --intermediate 28 --heads 2 --vocab 37 --threads 2 --seconds 0";
 
 TEST(Bench, OpsAsJson) {
-  const Result result = Bench("ops --json" + kTiny);
+  const Result result = Bench("ops --json --device cpu" + kTiny);
   ASSERT_EQ(result.code, 0) << result.err;
   const json all = json::parse(result.out);
   EXPECT_EQ(all["threads"], 2);
+  EXPECT_EQ(all["device"], "cpu");
+  EXPECT_EQ(all["dtype"], "fp32");
   const double flops_per_s = all["gemm_gflops"].get<double>() * 1e9;
   const double bytes_per_s = all["copy_gb_per_s"].get<double>() * 1e9;
   double linear = 0;
@@ -52,7 +54,9 @@ TEST(Bench, OpsAsJson) {
     EXPECT_NEAR(op["gb_per_s"].get<double>() * seconds * 1e9, bytes, 1e-6 * bytes) << op;
     const double limit = std::max(flops / flops_per_s, bytes / bytes_per_s);
     EXPECT_NEAR(op["share_of_limit"].get<double>() * seconds, limit, 1e-6 * limit) << op;
-    if (op["name"].get<std::string>().rfind("linear", 0) == 0) linear += flops;
+    const std::string name = op["name"];
+    const bool fused = name.find(" and ") != std::string::npos;
+    if (name.rfind("linear", 0) == 0 && !fused) linear += flops;
   }
   // 6 FLOPs a weight and row, and two for each bias: 10 rows.
   EXPECT_EQ(linear, 10 * (6 * (12 * 36 + 12 * 12 + 12 * 28 + 28 * 12) + 2 * (36 + 12 + 28 + 12)));
@@ -127,11 +131,26 @@ TEST(Bench, GemmAnswersARoundALine) {
 }
 
 TEST(Bench, MistakesExitWith2) {
-  for (const std::string arguments :
-       {"", "nonsense", "ops --heads 0", "ops --heads 5 --hidden 12", "ops --only nothing",
-        "ops --seconds x", "ops --list --json", "comm --ranks 0", "comm --transport tcp",
-        "comm --sizes 4", "comm --dtype bf16 --sizes 2", "comm --dtype int32", "comm --sizes x",
-        "comm --ask --json", "gemm", "gemm --config /nonexistent.yaml"}) {
+  for (const std::string arguments : {"",
+                                      "nonsense",
+                                      "ops --heads 0",
+                                      "ops --heads 5 --hidden 12",
+                                      "ops --only nothing",
+                                      "ops --seconds x",
+                                      "ops --list --json",
+                                      "comm --ranks 0",
+                                      "comm --transport tcp",
+                                      "comm --sizes 4",
+                                      "comm --dtype bf16 --sizes 2",
+                                      "comm --dtype int32",
+                                      "comm --sizes x",
+                                      "comm --ask --json",
+                                      "gemm",
+                                      "gemm --config /nonexistent.yaml",
+                                      "ops --device gpu",
+                                      "ops --dtype int32",
+                                      "floor",
+                                      "floor --hardware /nonexistent.yaml"}) {
     const Result result = Bench(arguments);
     EXPECT_EQ(result.code, 2) << arguments;
     EXPECT_EQ(result.out, "") << arguments;
@@ -143,10 +162,37 @@ TEST(Bench, MistakesExitWith2) {
             "bench comm: a size is 7 bytes, want at least 2 for each of 4 ranks\n");
 }
 
+TEST(Bench, FloorOfAStep) {
+  const std::string recipe = Path("recipe.yaml"), machine = Path("machine.yaml");
+  std::ofstream(recipe) << "model: {family: gpt2, hidden_size: 24, num_hidden_layers: 2,\n"
+                           "  num_attention_heads: 2, vocab_size: 101}\n"
+                           "data: {train: {source: synthetic}, seq_len: 16}\n"
+                           "train: {micro_batch_size: 2, global_batch_size: 4}\n";
+  std::ofstream(machine) << "{name: a GPU, fp32_flops: 1.0e+9, attention_forward_flops: 1.0e+9,\n"
+                            " attention_backward_flops: 1.0e+9, copy_bytes_per_s: 1.0e+30}\n";
+  const std::string flags = "floor --config " + recipe + " --hardware " + machine;
+  const Result result = Bench(flags + " --json");
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json floor = json::parse(result.out);
+  EXPECT_EQ(floor["tokens"], 64);
+  EXPECT_EQ(floor["hardware"], "a GPU");
+  // The products, and attention's below the diagonal: two forward, five backward, of 17 / 2 tokens.
+  const double flops = 64 * (6.0 * (2 * 12 * 24 * 24 + 101 * 24) + 2 * 7 * 2 * 24 * 17 / 2.0);
+  EXPECT_NEAR(floor["seconds"].get<double>(), flops * 1e-9, 1e-6 * flops * 1e-9);
+  EXPECT_NEAR(floor["tokens_per_s"].get<double>(), 64 / (flops * 1e-9), 1);
+  const Result table = Bench(flags);
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.out.find("\nthe floor "), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("\nat the floor "), std::string::npos) << table.out;
+  const Result halves = Bench(flags + " --set fsdp.mixed_precision.param_dtype=bf16");
+  EXPECT_EQ(halves.code, 2);
+  EXPECT_NE(halves.err.find("a GPU has no bf16_flops"), std::string::npos) << halves.err;
+}
+
 TEST(Bench, HelpNamesEveryBench) {
   const Result help = Bench("--help");
   EXPECT_EQ(help.code, 0);
-  for (const char* name : {"ops", "comm", "gemm"}) {
+  for (const char* name : {"ops", "comm", "gemm", "floor"}) {
     EXPECT_NE(help.out.find(name), std::string::npos);
     EXPECT_EQ(Bench(std::string(name) + " --help").code, 0);
   }

@@ -243,6 +243,29 @@ class Docs(unittest.TestCase):
             for number, exact in zip(got, want, strict=True):
                 self.assertAlmostEqual(number, exact, delta=0.006 if exact < 10 else 0.6, msg=formats)
 
+    def test_floors_are_added_up(self):
+        rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` ((?:\| [\d.]+ )+)\|$",
+                          self.pages["docs/benchmarks/gpu_floor.md"], flags=re.M)
+        self.assertGreaterEqual(len(rows), 8)
+        for machine, preset, numbers in rows:
+            numbers = [float(n) for n in re.findall(r"[\d.]+", numbers)]
+            floor = json.loads(run(
+                "bench", "floor", "--config", "tools/bench/qwen2.5.yaml", "--set",
+                "model.preset=" + preset, "--set", f"train.micro_batch_size={numbers[0]:.0f}",
+                "--hardware", f"configs/hardware/{machine}.yaml", "--json")[1])
+
+            def seconds(*begins, parts=floor["parts"]):
+                return sum(part["seconds"] for part in parts
+                           if part["in_the_floor"] and part["op"].startswith(begins))
+
+            products = seconds("linear_", "head_loss_forward_backward, ")
+            attention, whole = seconds("attention_"), floor["seconds"]
+            want = [products, attention, whole - products - attention, whole]
+            want = [1e3 * part for part in want] + [floor["tokens_per_s"],
+                                                    1e3 * floor["beside_seconds"], floor["kernels"]]
+            for number, exact in zip(numbers[1:], want, strict=True):
+                self.assertAlmostEqual(number, exact, delta=0.06 if exact < 10 else 0.6, msg=preset)
+
     def test_what_a_run_leaves(self):
         block = self.pages["docs/training.md"].split("## What a run leaves")[1].split("```")[1]
         listed = {line.split()[0].rstrip("/").replace("rank_0", "rank_R").replace("step_5", "step_N")

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/bench/bench_tensors.h"
 #include "trainer/core/argsort.h"
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/attention.h"
-#include "trainer/ops/cpu/gemm.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
 #include "trainer/ops/gelu.h"
@@ -30,86 +30,46 @@ namespace {
 
 constexpr int64_t kLimitBytes = int64_t{256} << 20;  // Of each of the copy's two tensors.
 
-// Tensors of one op on a device; on the simulated one they have addresses and no contents.
-class Tensors {
- public:
-  explicit Tensors(Device& device) : device_(device) {}
-
-  DeviceType kernel_type() const { return device_.kernel_type(); }
-
-  // Contents that are no special case of any op. Small, so that the softmax of the head is not of a
-  // few tokens alone.
-  View Float(const Shape& shape) {
-    const View view = New(DType::kFloat32, shape);
-    if (device_.type() != DeviceType::kSim) {
-      float* const data = device_.OnHost(view)->As<float>();
-      for (int64_t i = 0; i < view.NumElements(); ++i) {
-        data[i] = 1e-4f * static_cast<float>(i % 1021 - 510);
-      }
-    }
-    return view;
-  }
-
-  View Zeros(DType dtype, const Shape& shape) {
-    const View view = New(dtype, shape);
-    if (device_.type() != DeviceType::kSim) {
-      std::fill_n(device_.OnHost(view)->data, view.bytes(), std::byte{0});
-    }
-    return view;
-  }
-
-  View Workspace(int64_t bytes) {
-    return bytes > 0 ? New(DType::kUInt8, {bytes}) : View(nullptr, DType::kUInt8, {0});
-  }
-
-  View Constant(const Shape& shape, float value) {
-    const View view = New(DType::kFloat32, shape);
-    if (device_.type() != DeviceType::kSim) {
-      std::fill_n(device_.OnHost(view)->As<float>(), view.NumElements(), value);
-    }
-    return view;
-  }
-
-  View Int(const Shape& shape, const std::function<int32_t(int64_t)>& value) {
-    const View view = New(DType::kInt32, shape);
-    if (device_.type() != DeviceType::kSim) {
-      int32_t* const data = device_.OnHost(view)->As<int32_t>();
-      for (int64_t i = 0; i < view.NumElements(); ++i) data[i] = value(i);
-    }
-    return view;
-  }
-
- private:
-  View New(DType dtype, const Shape& shape) {
-    buffers_.push_back(device_.Allocate(shape.NumElements() * SizeOf(dtype)));
-    return buffers_.back().As(dtype, shape);
-  }
-
-  Device& device_;
-  std::vector<Buffer> buffers_;
-};
-
 using Call = std::function<void(Stream& stream)>;
 
 struct OpCase {
   std::string name;
-  std::function<Call(Tensors&)> make;  // The tensors outlive the calls.
+  std::function<Call(BenchTensors&)> make;  // The tensors outlive the calls.
 };
 
 // A layer as GPT-2 has it, with a bias.
 void AddLinear(std::vector<OpCase>& cases, const std::string& name, int64_t rows, int64_t in,
                int64_t out) {
-  cases.push_back({name + ", forward", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, in}), w = t.Float({in, out}), b = t.Float({out}),
-                                y = t.Float({rows, out});
+  cases.push_back({name + ", forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, in}), w = t.Values({in, out}),
+                                b = t.Values({out}), y = t.Values({rows, out});
                      return [=](Stream& s) { LinearForward(s, x, w, WeightLayout::kInOut, b, y); };
                    }});
   cases.push_back(
-      {name + ", backward", [=](Tensors& t) -> Call {
-         const View x = t.Float({rows, in}), w = t.Float({in, out}), dy = t.Float({rows, out}),
-                    dx = t.Float({rows, in}), dw = t.Float({in, out}), db = t.Float({out});
+      {name + ", backward", [=](BenchTensors& t) -> Call {
+         const View x = t.Values({rows, in}), w = t.Values({in, out}), dy = t.Values({rows, out}),
+                    dx = t.Values({rows, in}), dw = t.Values({in, out}), db = t.Values({out});
          return [=](Stream& s) { LinearBackward(s, x, w, WeightLayout::kInOut, dy, dx, dw, db); };
        }});
+}
+
+// What a product does on its way.
+void AddFused(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t inner) {
+  constexpr auto kLayout = WeightLayout::kInOut;
+  cases.push_back({"linear up and gelu, forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, hidden}), w = t.Values({hidden, inner}),
+                                b = t.Values({inner}), u = t.Values({rows, inner}),
+                                y = t.Values({rows, inner});
+                     return [=](Stream& s) { LinearGeluForward(s, x, w, kLayout, b, u, y); };
+                   }});
+  cases.push_back({"linear down and residual, forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, inner}), w = t.Values({inner, hidden}),
+                                b = t.Values({hidden}), residual = t.Values({rows, hidden}),
+                                y = t.Values({rows, hidden});
+                     return [=](Stream& s) {
+                       LinearResidualForward(s, x, w, kLayout, b, residual, y);
+                     };
+                   }});
 }
 
 void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes) {
@@ -118,30 +78,30 @@ void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes) {
   const Shape qkv_shape{batch, seq, 3 * heads, head_dim}, out_shape{batch, seq, heads, head_dim};
   const Shape lse_shape{batch, heads, seq};
   const AttentionDims dims{batch, seq, heads, heads, head_dim};
-  const auto positions = [=](Tensors& t) {
+  const auto positions = [=](BenchTensors& t) {
     return t.Int({batch, seq}, [=](int64_t i) { return static_cast<int32_t>(i % seq); });
   };
   const auto part = [=](const View& tensor, int64_t p) { return Heads(tensor, p * heads, heads); };
   cases.push_back(
-      {"attention, forward", [=](Tensors& t) -> Call {
-         const View qkv = t.Float(qkv_shape), out = t.Float(out_shape), lse = t.Float(lse_shape);
+      {"attention, forward", [=](BenchTensors& t) -> Call {
+         const View qkv = t.Values(qkv_shape), out = t.Values(out_shape), lse = t.Float(lse_shape);
          const AttentionInputs in{part(qkv, 0), part(qkv, 1), part(qkv, 2), positions(t)};
          const View workspace =
-             t.Workspace(AttentionForwardWorkspaceBytes(dims, DType::kFloat32, t.kernel_type()));
+             t.Workspace(AttentionForwardWorkspaceBytes(dims, t.dtype(), t.kernel_type()));
          return [=](Stream& s) { AttentionForward(s, in, out, lse, workspace); };
        }});
   cases.push_back(
-      {"attention, backward", [=](Tensors& t) -> Call {
-         const View qkv = t.Float(qkv_shape), dqkv = t.Float(qkv_shape), out = t.Float(out_shape),
-                    dout = t.Float(out_shape), lse = t.Float(lse_shape);
+      {"attention, backward", [=](BenchTensors& t) -> Call {
+         const View qkv = t.Values(qkv_shape), dqkv = t.Values(qkv_shape),
+                    out = t.Values(out_shape), dout = t.Values(out_shape), lse = t.Float(lse_shape);
          const AttentionInputs in{part(qkv, 0), part(qkv, 1), part(qkv, 2), positions(t)};
          const AttentionGradients gradients{part(dqkv, 0), part(dqkv, 1), part(dqkv, 2)};
          const View workspace =
-             t.Workspace(AttentionBackwardWorkspaceBytes(dims, DType::kFloat32, t.kernel_type()));
+             t.Workspace(AttentionBackwardWorkspaceBytes(dims, t.dtype(), t.kernel_type()));
          return [=](Stream& s) { AttentionBackward(s, in, out, lse, dout, gradients, workspace); };
        }});
-  cases.push_back({"rope", [=](Tensors& t) -> Call {
-                     const View table = t.Float({seq, 2, head_dim / 2}), qkv = t.Float(qkv_shape),
+  cases.push_back({"rope", [=](BenchTensors& t) -> Call {
+                     const View table = t.Float({seq, 2, head_dim / 2}), qkv = t.Values(qkv_shape),
                                 at = positions(t);
                      const Heads queries_and_keys(qkv, 0, 2 * heads);
                      return [=](Stream& s) {
@@ -151,34 +111,34 @@ void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes) {
 }
 
 void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
-  cases.push_back({"layer_norm, forward", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, cols}), w = t.Float({cols}), b = t.Float({cols}),
-                                y = t.Float({rows, cols}), mean = t.Float({rows}),
-                                rstd = t.Float({rows});
+  cases.push_back({"layer_norm, forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, cols}), w = t.Values({cols}),
+                                b = t.Values({cols}), y = t.Values({rows, cols}),
+                                mean = t.Float({rows}), rstd = t.Float({rows});
                      return [=](Stream& s) { LayerNormForward(s, x, w, b, 1e-5f, y, mean, rstd); };
                    }});
   cases.push_back(
-      {"layer_norm, backward", [=](Tensors& t) -> Call {
-         const View x = t.Float({rows, cols}), w = t.Float({cols}), dy = t.Float({rows, cols}),
-                    dx = t.Float({rows, cols}), dw = t.Float({cols}), db = t.Float({cols}),
+      {"layer_norm, backward", [=](BenchTensors& t) -> Call {
+         const View x = t.Values({rows, cols}), w = t.Values({cols}), dy = t.Values({rows, cols}),
+                    dx = t.Values({rows, cols}), dw = t.Values({cols}), db = t.Values({cols}),
                     mean = t.Float({rows}), rstd = t.Float({rows});
-         const View workspace = t.Workspace(
-             LayerNormBackwardWorkspaceBytes(rows, cols, DType::kFloat32, t.kernel_type()));
+         const View workspace =
+             t.Workspace(LayerNormBackwardWorkspaceBytes(rows, cols, t.dtype(), t.kernel_type()));
          return [=](Stream& s) {
            LayerNormBackward(s, x, w, mean, rstd, dy, LayerNormDx::kAdd, dx, dw, db, workspace);
          };
        }});
-  cases.push_back({"rms_norm, forward", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, cols}), w = t.Float({cols}),
-                                y = t.Float({rows, cols}), r = t.Float({rows});
+  cases.push_back({"rms_norm, forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, cols}), w = t.Values({cols}),
+                                y = t.Values({rows, cols}), r = t.Float({rows});
                      return [=](Stream& s) { RmsNormForward(s, x, w, 1e-5f, y, r); };
                    }});
-  cases.push_back({"rms_norm, backward", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, cols}), w = t.Float({cols}),
-                                dy = t.Float({rows, cols}), dx = t.Float({rows, cols}),
-                                dw = t.Float({cols}), r = t.Float({rows});
-                     const View workspace = t.Workspace(RmsNormBackwardWorkspaceBytes(
-                         rows, cols, DType::kFloat32, t.kernel_type()));
+  cases.push_back({"rms_norm, backward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, cols}), w = t.Values({cols}),
+                                dy = t.Values({rows, cols}), dx = t.Values({rows, cols}),
+                                dw = t.Values({cols}), r = t.Float({rows});
+                     const View workspace = t.Workspace(
+                         RmsNormBackwardWorkspaceBytes(rows, cols, t.dtype(), t.kernel_type()));
                      return [=](Stream& s) {
                        RmsNormBackward(s, x, w, r, dy, RmsNormDx::kAdd, dx, dw, workspace);
                      };
@@ -186,22 +146,22 @@ void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
 }
 
 void AddActivations(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
-  cases.push_back({"gelu, forward", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, cols}), y = t.Float({rows, cols});
+  cases.push_back({"gelu, forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, cols}), y = t.Values({rows, cols});
                      return [=](Stream& s) { GeluForward(s, x, y); };
                    }});
-  cases.push_back({"gelu, backward", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, cols}), dy = t.Float({rows, cols}),
-                                dx = t.Float({rows, cols});
+  cases.push_back({"gelu, backward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, cols}), dy = t.Values({rows, cols}),
+                                dx = t.Values({rows, cols});
                      return [=](Stream& s) { GeluBackward(s, x, dy, dx); };
                    }});
-  cases.push_back({"swiglu, forward", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, 2 * cols}), y = t.Float({rows, cols});
+  cases.push_back({"swiglu, forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, 2 * cols}), y = t.Values({rows, cols});
                      return [=](Stream& s) { SwigluForward(s, x, y); };
                    }});
-  cases.push_back({"swiglu, backward", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, 2 * cols}), dy = t.Float({rows, cols}),
-                                dx = t.Float({rows, 2 * cols});
+  cases.push_back({"swiglu, backward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, 2 * cols}), dy = t.Values({rows, cols}),
+                                dx = t.Values({rows, 2 * cols});
                      return [=](Stream& s) { SwigluBackward(s, x, dy, dx); };
                    }});
 }
@@ -211,16 +171,16 @@ void AddEnds(std::vector<OpCase>& cases, const OpShapes& shapes) {
   const int64_t seq = shapes.seq;
   const auto token = [=](int64_t i) { return static_cast<int32_t>(i * 7919 % vocab); };
   const auto position = [=](int64_t i) { return static_cast<int32_t>(i % seq); };
-  cases.push_back({"embedding, forward", [=](Tensors& t) -> Call {
+  cases.push_back({"embedding, forward", [=](BenchTensors& t) -> Call {
                      const View tokens = t.Int({rows}, token), positions = t.Int({rows}, position),
-                                wte = t.Float({vocab, cols}), wpe = t.Float({seq, cols}),
-                                y = t.Float({rows, cols});
+                                wte = t.Values({vocab, cols}), wpe = t.Values({seq, cols}),
+                                y = t.Values({rows, cols});
                      return [=](Stream& s) { EmbeddingForward(s, tokens, positions, wte, wpe, y); };
                    }});
-  cases.push_back({"embedding, backward", [=](Tensors& t) -> Call {
+  cases.push_back({"embedding, backward", [=](BenchTensors& t) -> Call {
                      const View tokens = t.Int({rows}, token), positions = t.Int({rows}, position),
-                                dwte = t.Float({vocab, cols}), dwpe = t.Float({seq, cols}),
-                                dy = t.Float({rows, cols});
+                                dwte = t.Values({vocab, cols}), dwpe = t.Values({seq, cols}),
+                                dy = t.Values({rows, cols});
                      std::vector<int32_t> ids(rows), by_token(rows);
                      for (int64_t i = 0; i < rows; ++i) ids[i] = token(i);
                      Argsort(ids, by_token);
@@ -229,29 +189,33 @@ void AddEnds(std::vector<OpCase>& cases, const OpShapes& shapes) {
                        EmbeddingBackward(s, tokens, order, positions, dy, dwte, dwpe);
                      };
                    }});
-  cases.push_back({"head and loss", [=](Tensors& t) -> Call {
-                     const View x = t.Float({rows, cols}), w = t.Float({vocab, cols}),
-                                targets = t.Int({rows}, token), weights = t.Constant({rows}, 1),
-                                loss = t.Constant({1}, 0), dx = t.Float({rows, cols}),
-                                dw = t.Float({vocab, cols});
-                     const View workspace = t.Workspace(HeadLossWorkspaceBytes(
-                         rows, vocab, DType::kFloat32, DType::kFloat32, t.kernel_type()));
-                     return [=](Stream& s) {
-                       HeadLossForwardBackward(s, x, w, targets, weights, 1e-3f, std::nullopt, loss,
-                                               dx, dw, workspace);
-                     };
-                   }});
+  cases.push_back(
+      {"head and loss", [=](BenchTensors& t) -> Call {
+         const View x = t.Values({rows, cols}), w = t.Values({vocab, cols}),
+                    targets = t.Int({rows}, token), weights = t.Constant({rows}, 1),
+                    loss = t.Constant({1}, 0), dx = t.Values({rows, cols}),
+                    dw = t.Values({vocab, cols});
+         const View workspace = t.Workspace(
+             HeadLossWorkspaceBytes(rows, vocab, t.dtype(), t.dtype(), t.kernel_type()) +
+             HeadLossDwWorkspaceBytes(rows, cols, vocab, t.dtype(), t.dtype(), t.dtype(),
+                                      t.kernel_type()));
+         return [=](Stream& s) {
+           HeadLossForwardBackward(s, x, w, targets, weights, 1e-3f, std::nullopt, loss, dx, dw,
+                                   workspace);
+         };
+       }});
 }
 
 // An update of n elements: master and state in these dtypes, with a compute copy where `copy` is
 // another one than the master's, and an average or none.
 void AddUpdate(std::vector<OpCase>& cases, const std::string& name, int64_t n, DType master,
                DType state, DType copy, bool average) {
-  cases.push_back({name, [=](Tensors& t) -> Call {
-                     const View g = t.Float({n}), p = t.Zeros(master, {n}), m = t.Zeros(state, {n}),
-                                v = t.Zeros(state, {n}), one = t.Constant({1}, 1);
+  cases.push_back({name, [=](BenchTensors& t) -> Call {
+                     const View g = t.Float({n}), p = t.Constant({n}, 0, master),
+                                m = t.Constant({n}, 0, state), v = t.Constant({n}, 0, state),
+                                one = t.Constant({1}, 1);
                      UpdateExtras extras{.decay = 0.999};
-                     if (copy != master) extras.copy = t.Zeros(copy, {n});
+                     if (copy != master) extras.copy = t.Constant({n}, 0, copy);
                      if (average) extras.average = t.Constant({n}, 0);
                      // No rules, and factors that are some numbers: all take the same time.
                      const View rules(nullptr, DType::kUInt8, RuleTableShape(0));
@@ -272,23 +236,23 @@ void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n
   AddUpdate(cases, "adamw, bf16 state, bf16 copy", n, kF32, kBF16, kBF16, false);
   AddUpdate(cases, "adamw, all bf16", n, kBF16, kBF16, kBF16, false);
   AddUpdate(cases, "adamw, all bf16, average", n, kBF16, kBF16, kBF16, true);
-  cases.push_back({"sum_of_squares", [=](Tensors& t) -> Call {
+  cases.push_back({"sum_of_squares", [=](BenchTensors& t) -> Call {
                      const View g = t.Float({n}), out = t.Constant({1}, 0);
                      const View workspace =
                          t.Workspace(SumOfSquaresWorkspaceBytes(t.kernel_type()));
                      return [=](Stream& s) { SumOfSquares(s, g, out, workspace); };
                    }});
-  cases.push_back({"fill", [=](Tensors& t) -> Call {
-                     const View y = t.Float({n});
+  cases.push_back({"fill", [=](BenchTensors& t) -> Call {
+                     const View y = t.Values({n});
                      return [=](Stream& s) { Fill(s, 0, y); };
                    }});
-  cases.push_back({"copy", [=](Tensors& t) -> Call {
-                     const View x = t.Float({n}), y = t.Float({n});
+  cases.push_back({"copy", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({n}), y = t.Values({n});
                      return [=](Stream& s) { Copy(s, x, y); };
                    }});
-  cases.push_back({"add", [=](Tensors& t) -> Call {
-                     const View a = t.Float({rows, hidden}), b = t.Float({rows, hidden}),
-                                y = t.Float({rows, hidden});
+  cases.push_back({"add", [=](BenchTensors& t) -> Call {
+                     const View a = t.Values({rows, hidden}), b = t.Values({rows, hidden}),
+                                y = t.Values({rows, hidden});
                      return [=](Stream& s) { Add(s, a, b, y); };
                    }});
 }
@@ -307,6 +271,7 @@ std::vector<OpCase> Cases(const OpShapes& shapes) {
   AddLinear(cases, "linear proj", rows, hidden, hidden);
   AddLinear(cases, "linear up", rows, hidden, inner);
   AddLinear(cases, "linear down", rows, inner, hidden);
+  AddFused(cases, rows, hidden, inner);
   AddAttention(cases, shapes);
   AddNorms(cases, rows, hidden);
   AddActivations(cases, rows, inner);
@@ -316,9 +281,9 @@ std::vector<OpCase> Cases(const OpShapes& shapes) {
 }
 
 // The simulated time of a call where a unit of the cost takes a second.
-double Simulated(const OpCase& op, const SimModel& model) {
-  SimDevice device(model);
-  Tensors tensors(device);
+double Simulated(const OpBenchOptions& options, const OpCase& op, const SimModel& model) {
+  SimDevice device(model, /*checker=*/nullptr, options.device);
+  BenchTensors tensors(device, options.dtype);
   const auto stream = device.CreateStream("bench");
   const Call call = op.make(tensors);
   device.StartTrace();
@@ -329,17 +294,20 @@ double Simulated(const OpCase& op, const SimModel& model) {
   return total;
 }
 
+// By the device's clock. A GPU is given several at a time, or the host's way to it would count.
 double FastestCall(const OpBenchOptions& options, const Device& device, Stream& stream,
                    const Call& call) {
+  const int calls = device.type() == DeviceType::kCuda ? 8 : 1;
   call(stream);  // Touches the memory.
   stream.Synchronize();
   double best = std::numeric_limits<double>::infinity();
-  const double begin = device.Now();
-  for (int i = 0; i < 3 || device.Now() - begin < options.seconds; ++i) {
-    const double start = device.Now();
-    call(stream);
-    stream.Synchronize();
-    best = std::min(best, device.Now() - start);
+  const double start = device.Now();
+  for (int i = 0; i < 3 || device.Now() - start < options.seconds; ++i) {
+    const EventPtr begin = stream.Record();
+    for (int c = 0; c < calls; ++c) call(stream);
+    const EventPtr end = stream.Record();
+    end->Synchronize();
+    best = std::min(best, (end->Time() - begin->Time()) / calls);
   }
   return best;
 }
@@ -358,8 +326,13 @@ std::vector<OpCase> Selected(const OpBenchOptions& options) {
   return selected;
 }
 
-OpCost CostOf(const OpCase& op) {
-  return {.flops = Simulated(op, {.s_per_flop = 1}), .bytes = Simulated(op, {.s_per_byte = 1})};
+OpCost CostOf(const OpBenchOptions& options, const OpCase& op) {
+  return {.flops = Simulated(options, op, {.s_per_flop = 1}),
+          .bytes = Simulated(options, op, {.s_per_byte = 1})};
+}
+
+std::unique_ptr<Device> DeviceOf(const OpBenchOptions& options) {
+  return CreateDevice(options.device, {.spin = true, .gpu = options.gpu});
 }
 
 }  // namespace
@@ -374,34 +347,30 @@ std::vector<std::string> BenchedOps(const OpBenchOptions& options) {
   return names;
 }
 
-OpCost CostOfOp(const OpShapes& shapes, const std::string& name) {
-  for (const OpCase& op : Cases(shapes)) {
-    if (op.name == name) return CostOf(op);
+OpCost CostOfOp(const OpBenchOptions& options, const std::string& name) {
+  for (const OpCase& op : Cases(options.shapes)) {
+    if (op.name == name) return CostOf(options, op);
   }
   throw std::invalid_argument("[bench ops] there is no op " + name);
 }
 
 OpLimits MeasureLimits(const OpBenchOptions& options) {
   const OpShapes& shapes = options.shapes;
-  const std::unique_ptr<Device> owner = CreateDevice(DeviceType::kCpu, {.spin = true});
-  Device& device = *owner;
-  Tensors tensors(device);
-  const auto stream = device.CreateStream("bench", options.threads);
+  const std::unique_ptr<Device> device = DeviceOf(options);
+  BenchTensors tensors(*device, options.dtype);
+  const auto stream = device->CreateStream("bench", options.threads);
   OpLimits limits;
   {
     const int64_t m = shapes.batch * shapes.seq, n = shapes.intermediate, k = shapes.hidden;
-    const View a = tensors.Float({m, k}), b = tensors.Float({k, n}), c = tensors.Float({m, n});
-    const auto gemm = [=](ThreadPool& pool, const View& a, const View& b, const View& c) {
-      Gemm(pool, m, n, k, {a.As<float>(), k}, {b.As<float>(), n}, {c.As<float>(), n});
-    };
-    const double seconds = FastestCall(options, device, *stream, [&](Stream& s) {
-      s.Enqueue({"gemm", {}, {}, {}, {OnCpu(gemm, a, b, c)}});
+    const View x = tensors.Values({m, k}), w = tensors.Values({k, n}), y = tensors.Values({m, n});
+    const double seconds = FastestCall(options, *device, *stream, [&](Stream& s) {
+      LinearForward(s, x, w, WeightLayout::kInOut, std::nullopt, y);
     });
-    limits.flops_per_s = 2.0 * m * n * k / seconds;
+    limits.flops_per_s = 2.0 * static_cast<double>(m * n * k) / seconds;
   }
   const View from = tensors.Float({kLimitBytes / 4}), to = tensors.Float({kLimitBytes / 4});
   const double seconds =
-      FastestCall(options, device, *stream, [&](Stream& s) { Copy(s, from, to); });
+      FastestCall(options, *device, *stream, [&](Stream& s) { Copy(s, from, to); });
   limits.bytes_per_s = 2.0 * kLimitBytes / seconds;
   return limits;
 }
@@ -410,12 +379,11 @@ std::vector<OpTime> MeasureOps(const OpBenchOptions& options,
                                const std::function<void(const OpTime&)>& measured) {
   std::vector<OpTime> times;
   for (const OpCase& op : Selected(options)) {
-    const std::unique_ptr<Device> owner = CreateDevice(DeviceType::kCpu, {.spin = true});
-    Device& device = *owner;
-    Tensors tensors(device);
-    const auto stream = device.CreateStream("bench", options.threads);
-    OpTime time{op.name, CostOf(op), 0};
-    time.seconds = FastestCall(options, device, *stream, op.make(tensors));
+    const std::unique_ptr<Device> device = DeviceOf(options);
+    BenchTensors tensors(*device, options.dtype);
+    const auto stream = device->CreateStream("bench", options.threads);
+    OpTime time{op.name, CostOf(options, op), 0};
+    time.seconds = FastestCall(options, *device, *stream, op.make(tensors));
     if (measured) measured(time);
     times.push_back(std::move(time));
   }

@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/dtype.h"
+#include "trainer/runtime/device.h"
+
 namespace fsdp {
 
 // Of one micro-batch; the defaults are GPT-2 124M's. heads divides hidden, and hidden / heads is
@@ -21,8 +24,11 @@ struct OpShapes {
 struct OpBenchOptions {
   OpShapes shapes;
   int threads = 1;
-  double seconds = 0.3;  // Each op is called for at least this long, and three times.
-  std::string only;      // Ops whose name contains this; empty: all.
+  double seconds = 0.3;           // Each op is called for at least this long, and three times.
+  std::string only = {};          // Ops whose name contains this; empty: all.
+  DType dtype = DType::kFloat32;  // Of activations and weights: fp32, bf16 or fp16.
+  DeviceType device = DeviceType::kCpu;  // Or kCuda, if the program was built with it.
+  int gpu = 0;                           // Of the visible ones.
 };
 
 // What one call tells its stream that it does.
@@ -34,12 +40,13 @@ struct OpCost {
 struct OpTime {
   std::string name;
   OpCost cost;
-  double seconds = 0;  // Of the fastest call: what others do on the machine only slows.
+  double seconds =
+      0;  // Of the fastest: what others do on the machine only slows. On a GPU of eight.
 };
 
 // What the machine can do, with as many threads, measured here.
 struct OpLimits {
-  double flops_per_s = 0;  // Gemm() at the shape of the step's largest product in a block.
+  double flops_per_s = 0;  // A product at the shape of the largest in a block, without a bias.
   double bytes_per_s = 0;  // Copy() of tensors that no cache holds, read and written bytes.
 
   // Of doing nothing but that many FLOPs, or moving that many bytes, whichever takes longer.
@@ -50,15 +57,17 @@ struct OpLimits {
 // std::invalid_argument where there is none, or the shapes are not an attention's.
 std::vector<std::string> BenchedOps(const OpBenchOptions& options);
 
+// Throws DeviceError, MemoryError.
 OpLimits MeasureLimits(const OpBenchOptions& options);
 
-// Calls `measured` as each is done. Blocks. Throws std::invalid_argument as above, MemoryError.
+// Calls `measured` as each is done. Blocks. Throws std::invalid_argument as above, DeviceError,
+// MemoryError.
 std::vector<OpTime> MeasureOps(const OpBenchOptions& options,
                                const std::function<void(const OpTime&)>& measured);
 
 // The sum over the operations that one call enqueues. Throws std::invalid_argument where there is
 // no such op.
-OpCost CostOfOp(const OpShapes& shapes, const std::string& name);
+OpCost CostOfOp(const OpBenchOptions& options, const std::string& name);
 
 }  // namespace fsdp
 

@@ -1,24 +1,23 @@
 #include "trainer/bench/step_products.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <utility>
 
+#include "trainer/bench/step_operations.h"
 #include "trainer/comm/hosts/host_placement.h"
-#include "trainer/comm/sim/sim_communicator.h"
-#include "trainer/engine/session.h"
+#include "trainer/core/check.h"
 #include "trainer/loop/setup.h"
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/linear.h"
 #include "trainer/runtime/device_factory.h"
-#include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
 namespace {
 
 void Add(std::vector<StepProduct>& products, StepProduct product) {
   for (StepProduct& p : products) {
-    if (p.name == product.name && p.m == product.m && p.n == product.n && p.k == product.k) {
+    if (p.name == product.name && p.m == product.m && p.n == product.n && p.k == product.k &&
+        p.dtype == product.dtype) {
       p.count += product.count;
       return;
     }
@@ -40,25 +39,15 @@ std::string GroupOf(const std::string& op, const Product& p, WeightLayout layout
   return "linear " + (layout == WeightLayout::kInOut ? Times(p.m, p.n) : Times(p.n, p.m));
 }
 
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
-// Rank 0's step on the simulated device, as the plan runs it: its ops say what they multiply.
-StepWork StepWorkOf(const Recipe& recipe, int world) {
+StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels) {
   const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
   const SessionOptions options =
       SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1);
   std::vector<std::string> groups;  // In the order of the forward pass.
   std::vector<std::vector<StepProduct>> products;
-  SimDevice device;
-  PlanRecorder recorder;
-  const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
-                                        options.executor.communicators, ConnectSim);
-  Session session(device, recorder, *model, options, communicators);
-  device.Observe([&](const Operation& operation) {
+  ObserveStep(*model, options, world, kernels, [&](const Operation& operation) {
     for (const KernelCost& kernel : operation.costs) {
       if (kernel.kind != KernelKind::kProduct) continue;
       const Product& p = kernel.product;
@@ -68,11 +57,10 @@ StepWork StepWorkOf(const Recipe& recipe, int world) {
         groups.push_back(group);
         products.emplace_back();
       }
-      Add(products[at],
-          {group + ", " + p.name, p.m, p.n, p.k, p.a_transposed, p.b_transposed, p.adds, p.count});
+      Add(products[at], {group + ", " + p.name, p.m, p.n, p.k, p.a_transposed, p.b_transposed,
+                         p.adds, p.count, p.dtype});
     }
   });
-  session.Train(1, options.FullTargets(), {}, [](int, const Batch&) {});
   StepWork work;
   for (const std::vector<StepProduct>& group : products) {
     work.products.insert(work.products.end(), group.begin(), group.end());
@@ -84,42 +72,57 @@ StepWork StepWorkOf(const Recipe& recipe, int world) {
   return work;
 }
 
-namespace {
-
-float* Floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
-
-}  // namespace
-
-StepProductsBench::StepProductsBench(StepWork work, int threads)
+StepProductsBench::StepProductsBench(StepWork work, int threads, DeviceType device, int gpu)
     : work_(std::move(work)),
-      pool_(threads, /*spin=*/true),
-      device_(CreateDevice(DeviceType::kCpu)) {
+      device_(CreateDevice(device, {.spin = true, .gpu = gpu})),
+      stream_(device_->CreateStream("bench", threads)),
+      tensors_(*device_, DType::kBFloat16) {
   int64_t a = 0, b = 0, c = 0;
   for (const StepProduct& p : work_.products) {
-    a = std::max(a, p.m * p.k);
-    b = std::max(b, p.k * p.n);
-    c = std::max(c, p.m * p.n);
+    const int64_t halves = SizeOf(p.dtype) / SizeOf(DType::kBFloat16);
+    a = std::max(a, p.m * p.k * halves);
+    b = std::max(b, p.k * p.n * halves);
+    c = std::max(c, p.m * p.n * halves);
   }
-  const auto filled = [&](int64_t n, float value) {
-    Buffer buffer = device_->Allocate(n * int64_t{sizeof(float)}, MemoryPlace::kHost);
-    std::fill_n(Floats(buffer), n, value);
-    return buffer;
-  };
-  a_ = filled(a, 0.5f);
-  b_ = filled(b, 0.25f);
-  c_ = filled(c, 0.0f);
+  // As fp32, two of them are a number near the second.
+  a_ = tensors_.Values({a});
+  b_ = tensors_.Values({b});
+  c_ = tensors_.Values({c});
+  d_ = tensors_.Values({c});
+}
+
+View StepProductsBench::Part(const View& operand, DType dtype, const Shape& shape) {
+  const View part(operand.data, dtype, shape);
+  FSDP_CHECK_LE(part.bytes(), operand.bytes());
+  return part;
+}
+
+void StepProductsBench::Multiply(const StepProduct& p) {
+  const View c = Part(c_, p.dtype, {p.m, p.n}), d = Part(d_, p.dtype, {p.m, p.n});
+  if (p.a_transposed) {  // The gradient of a weight.
+    FSDP_CHECK(p.adds && !p.b_transposed) << p.name;
+    const View x = Part(a_, p.dtype, {p.k, p.m}), dy = Part(b_, p.dtype, {p.k, p.n});
+    LinearBackward(*stream_, x, d, WeightLayout::kInOut, dy, std::nullopt, c, std::nullopt);
+    return;
+  }
+  const View x = Part(a_, p.dtype, {p.m, p.k});
+  const View w = Part(b_, p.dtype, p.b_transposed ? Shape{p.n, p.k} : Shape{p.k, p.n});
+  const auto layout = p.b_transposed ? WeightLayout::kOutIn : WeightLayout::kInOut;
+  if (p.adds) {
+    LinearResidualForward(*stream_, x, w, layout, std::nullopt, d, c);
+  } else {
+    LinearForward(*stream_, x, w, layout, std::nullopt, c);
+  }
 }
 
 std::vector<double> StepProductsBench::Run() {
   std::vector<double> seconds;
   for (const StepProduct& p : work_.products) {
-    const GemmOperand a{Floats(a_), p.a_transposed ? p.m : p.k, p.a_transposed};
-    const GemmOperand b{Floats(b_), p.b_transposed ? p.k : p.n, p.b_transposed};
-    const double begin = Seconds();
-    for (int64_t i = 0; i < p.count; ++i) {
-      Gemm(pool_, p.m, p.n, p.k, a, b, {Floats(c_), p.n}, {.beta = p.adds ? 1.0f : 0.0f});
-    }
-    seconds.push_back(Seconds() - begin);
+    const EventPtr begin = stream_->Record();
+    for (int64_t i = 0; i < p.count; ++i) Multiply(p);
+    const EventPtr end = stream_->Record();
+    end->Synchronize();
+    seconds.push_back(end->Time() - begin->Time());
   }
   return seconds;
 }

@@ -7,19 +7,22 @@
 #include <string>
 #include <vector>
 
+#include "trainer/bench/bench_tensors.h"
+#include "trainer/core/dtype.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device.h"
-#include "trainer/runtime/thread_pool.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
-// C[m, n] = op(A)[m, k] op(B)[k, n], or += where `adds`, as an op of the step calls Gemm().
+// C[m, n] = op(A)[m, k] op(B)[k, n], or += where `adds`, as an op of the step multiplies.
 struct StepProduct {
   std::string name;
   int64_t m = 0, n = 0, k = 0;
   bool a_transposed = false, b_transposed = false;
   bool adds = false;
-  int64_t count = 0;  // Calls in a step.
+  int64_t count = 0;              // Calls in a step.
+  DType dtype = DType::kFloat32;  // Of A and B.
 
   double flops() const { return 2.0 * m * n * k * count; }  // Of all of them.
 };
@@ -31,15 +34,17 @@ struct StepWork {
   double attention_flops = 0;
 };
 
-// Of one rank of `world`: what the ops of its step say, recorded on the simulated device.
-StepWork StepWorkOf(const Recipe& recipe, int world);
+// Of rank 0 of `world`: what the ops of its step say that they multiply, where they have kernels
+// for this device.
+StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels = DeviceType::kCpu);
 
-// Runs the products with operands of its own.
+// Runs the products, as ops for linear layers do, with operands of its own.
 class StepProductsBench {
  public:
-  StepProductsBench(StepWork work, int threads);
+  // On the CPU with so many threads, or on visible GPU `gpu`. Throws DeviceError, MemoryError.
+  StepProductsBench(StepWork work, int threads, DeviceType device = DeviceType::kCpu, int gpu = 0);
 
-  // Seconds of all calls of each product, once through a step. Blocks.
+  // Seconds of all calls of each product, once through a step, by the device's clock. Blocks.
   std::vector<double> Run();
 
   // What `seconds` of Run() mean for a step: their sum, and attention at the rate they reach.
@@ -48,10 +53,15 @@ class StepProductsBench {
   const StepWork& work() const { return work_; }
 
  private:
+  void Multiply(const StepProduct& product);
+  // The first elements of one of the operands.
+  static View Part(const View& operand, DType dtype, const Shape& shape);
+
   const StepWork work_;
-  ThreadPool pool_;
   const std::unique_ptr<Device> device_;
-  Buffer a_, b_, c_;  // As large as the largest, in memory as a run has it.
+  const std::unique_ptr<Stream> stream_;
+  BenchTensors tensors_;
+  View a_, b_, c_, d_;  // As large as the largest, in memory as a run has it. d: like c.
 };
 
 }  // namespace fsdp

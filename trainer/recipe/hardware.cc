@@ -13,8 +13,13 @@ namespace {
 using recipe::Integer;
 using recipe::Key;
 using recipe::Nullable;
+using recipe::Number;
 
 constexpr int64_t kMostBytes = int64_t{1} << 60;
+
+auto Rate(const char* name, std::optional<double> Hardware::*field, const char* about) {
+  return Key(name, field, Nullable(Number({.above = 0})), about);
+}
 
 const recipe::Type<Hardware>& HardwareType() {
   using H = Hardware;
@@ -28,6 +33,14 @@ const recipe::Type<Hardware>& HardwareType() {
           "Bytes of those that contexts and libraries of a rank take. null: not measured."),
       Key("host_memory", &H::host_memory, Nullable(Integer(1, kMostBytes)),
           "Bytes of a host, for all of its ranks. null: unknown."),
+      Rate("bf16_flops", &H::bf16_flops, "FLOP/s of a large product of bf16."),
+      Rate("fp16_flops", &H::fp16_flops, "The same of fp16."),
+      Rate("fp32_flops", &H::fp32_flops, "The same of fp32."),
+      Rate("attention_forward_flops", &H::attention_forward_flops,
+           "FLOP/s of causal attention in bf16, below the diagonal."),
+      Rate("attention_backward_flops", &H::attention_backward_flops, "The same on the way back."),
+      Rate("copy_bytes_per_s", &H::copy_bytes_per_s,
+           "Bytes a second of a copy in device memory, read and written."),
   });
   return type;
 }
@@ -39,7 +52,9 @@ Hardware ReadHardware(const std::string& path) {
   if (const int error = recipe::ReadTextFile(path, text); error != 0) {
     throw ConfigError(path + ": " + std::strerror(error));
   }
-  recipe::RecipeReader reader({"name", "device", "memory", "outside", "host_memory"});
+  recipe::RecipeReader reader({"name", "device", "memory", "outside", "host_memory", "bf16_flops",
+                               "fp16_flops", "fp32_flops", "attention_forward_flops",
+                               "attention_backward_flops", "copy_bytes_per_s"});
   const auto tree = recipe::ParseYaml(text, 0, /*place_lines=*/true, reader.mistakes());
   Hardware hardware;
   if (tree) HardwareType().Read(*tree, "", reader, hardware);

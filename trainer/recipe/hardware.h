@@ -1,5 +1,5 @@
 // A machine as a file describes it (configs/hardware/): what `plan --hardware` fits a recipe into
-// where the machine at hand is another.
+// where the machine at hand is another, and what `bench floor` prices a step with.
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_HARDWARE_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_HARDWARE_H_
 
@@ -17,6 +17,11 @@ struct Hardware {
   std::optional<int64_t> memory;       // Bytes that a program gets of one device.
   std::optional<int64_t> outside;      // Of those, what contexts and libraries take of a rank.
   std::optional<int64_t> host_memory;  // Bytes of a host, for all of its ranks.
+  // The best rates seen of one device: of large products, by the dtype of their factors, of
+  // attention, with the FLOPs below the diagonal, and of a copy, read and written.
+  std::optional<double> bf16_flops, fp16_flops, fp32_flops;
+  std::optional<double> attention_forward_flops, attention_backward_flops;
+  std::optional<double> copy_bytes_per_s;
 };
 
 // Throws ConfigError with a line for every mistake, as LoadRecipe does.

@@ -8,14 +8,18 @@
 namespace fsdp {
 namespace {
 
-const OpShapes kTiny{
-    .batch = 2, .seq = 5, .hidden = 12, .intermediate = 28, .heads = 2, .vocab = 37};
+const OpBenchOptions kTiny{
+    .shapes = {.batch = 2, .seq = 5, .hidden = 12, .intermediate = 28, .heads = 2, .vocab = 37},
+    .threads = 2,
+    .seconds = 0};
 
 TEST(OpBench, CostsAreWhatTheOpsState) {
   const double rows = 10, hidden = 12, inner = 28, vocab = 37;
   const auto flops = [](const std::string& op) { return CostOfOp(kTiny, op).flops; };
   EXPECT_EQ(flops("linear up, forward"), 2 * rows * hidden * inner + rows * inner);
   EXPECT_EQ(flops("linear up, backward"), 4 * rows * hidden * inner + rows * inner);
+  EXPECT_EQ(flops("linear down and residual, forward"),
+            2 * rows * hidden * inner + 2 * rows * hidden);
   EXPECT_EQ(flops("attention, forward"), 2 * 2 * 2 * 5 * 6 * 6);
   EXPECT_EQ(flops("attention, backward"), 5 * 2 * 2 * 5 * 6 * 6);
   EXPECT_EQ(flops("layer_norm, forward"), 8 * rows * hidden);
@@ -36,31 +40,39 @@ TEST(OpBench, BytesAreThoseReadAndWritten) {
   EXPECT_EQ(CostOfOp(kTiny, "add").bytes, 12 * rows * hidden);
   EXPECT_EQ(CostOfOp(kTiny, "gelu, forward").bytes, 8 * rows * inner);
   EXPECT_EQ(CostOfOp(kTiny, "swiglu, forward").bytes, 12 * rows * inner);
+  OpBenchOptions halves = kTiny;
+  halves.dtype = DType::kBFloat16;
+  EXPECT_EQ(CostOfOp(halves, "add").bytes, 6 * rows * hidden);
+  EXPECT_EQ(CostOfOp(halves, "adamw").bytes, CostOfOp(kTiny, "adamw").bytes);
 }
 
 TEST(OpBench, MeasuresEveryOpOnce) {
-  OpBenchOptions options{.shapes = kTiny, .threads = 2, .seconds = 0, .only = ""};
-  std::vector<std::string> names;
-  const std::vector<OpTime> times = MeasureOps(options, [&](const OpTime& op) {
-    names.push_back(op.name);
-    EXPECT_GT(op.seconds, 0) << op.name;
-    EXPECT_GT(op.cost.bytes, 0) << op.name;
-  });
-  EXPECT_EQ(names, BenchedOps(options));
-  EXPECT_EQ(times.size(), names.size());
-  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    OpBenchOptions options = kTiny;
+    options.dtype = dtype;
+    std::vector<std::string> names;
+    const std::vector<OpTime> times = MeasureOps(options, [&](const OpTime& op) {
+      names.push_back(op.name);
+      EXPECT_GT(op.seconds, 0) << op.name;
+      EXPECT_GT(op.cost.bytes, 0) << op.name;
+    });
+    EXPECT_EQ(names, BenchedOps(options));
+    EXPECT_EQ(times.size(), names.size());
+    EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  }
 }
 
 TEST(OpBench, OnlyThoseThatAreAskedFor) {
-  OpBenchOptions options{.shapes = kTiny, .threads = 1, .seconds = 0, .only = "gelu"};
-  EXPECT_EQ(MeasureOps(options, nullptr).size(), 2u);
+  OpBenchOptions options = kTiny;
+  options.only = "gelu, ";
+  EXPECT_EQ(MeasureOps(options, nullptr).size(), 3u);
   options.only = "nothing";
   EXPECT_THROW(MeasureOps(options, nullptr), std::invalid_argument);
-  EXPECT_THROW(CostOfOp(kTiny, "nothing"), std::invalid_argument);
+  EXPECT_THROW(CostOfOp(options, "nothing"), std::invalid_argument);
 }
 
 TEST(OpBench, HeadsDivideTheWidth) {
-  OpBenchOptions options{.shapes = kTiny, .only = ""};
+  OpBenchOptions options = kTiny;
   options.shapes.heads = 5;
   EXPECT_THROW(BenchedOps(options), std::invalid_argument);
   options.shapes.heads = 4;  // Three a head: rotary positions want pairs.

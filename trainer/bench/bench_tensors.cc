@@ -1,0 +1,62 @@
+#include "trainer/bench/bench_tensors.h"
+
+#include <optional>
+
+#include "trainer/ops/elementwise.h"
+
+namespace fsdp {
+
+BenchTensors::BenchTensors(Device& device, DType dtype)
+    : device_(device), dtype_(dtype), stream_(device.CreateStream("fill")) {}
+
+View BenchTensors::Values(const Shape& shape, DType dtype) {
+  return Filled(dtype, shape, [](int64_t i) { return 1e-4f * static_cast<float>(i % 1021 - 510); });
+}
+
+View BenchTensors::Constant(const Shape& shape, float value, DType dtype) {
+  return Filled(dtype, shape, [value](int64_t) { return value; });
+}
+
+View BenchTensors::Int(const Shape& shape, const std::function<int32_t(int64_t)>& value) {
+  return Written(DType::kInt32, shape, [&](const View& host) {
+    for (int64_t i = 0; i < host.NumElements(); ++i) host.As<int32_t>()[i] = value(i);
+  });
+}
+
+View BenchTensors::Workspace(int64_t bytes) {
+  return bytes > 0 ? New(DType::kUInt8, {bytes}) : View(nullptr, DType::kUInt8, {0});
+}
+
+View BenchTensors::New(DType dtype, const Shape& shape) {
+  buffers_.push_back(device_.Allocate(shape.NumElements() * SizeOf(dtype)));
+  return buffers_.back().As(dtype, shape);
+}
+
+View BenchTensors::Filled(DType dtype, const Shape& shape,
+                          const std::function<float(int64_t)>& value) {
+  return Written(dtype, shape, [&](const View& host) {
+    const auto fill = [&]<typename T>(T* data) {
+      for (int64_t i = 0; i < host.NumElements(); ++i) data[i] = T(value(i));
+    };
+    if (dtype == DType::kFloat32) return fill(host.As<float>());
+    dtype == DType::kBFloat16 ? fill(host.As<BFloat16>()) : fill(host.As<Float16>());
+  });
+}
+
+// By the host, in place where it can, else by way of pinned memory.
+View BenchTensors::Written(DType dtype, const Shape& shape,
+                           const std::function<void(const View&)>& write) {
+  const View view = New(dtype, shape);
+  if (device_.type() == DeviceType::kSim) return view;
+  if (const std::optional<View> host = device_.OnHost(view)) {
+    write(*host);
+    return view;
+  }
+  const Buffer pinned = device_.Allocate(view.bytes(), MemoryPlace::kPinned);
+  write(pinned.As(dtype, shape));
+  Copy(*stream_, pinned.As(dtype, shape), view);
+  stream_->Synchronize();
+  return view;
+}
+
+}  // namespace fsdp

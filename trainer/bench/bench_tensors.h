@@ -1,0 +1,49 @@
+// What benchmarks compute with: tensors on any device, whose contents are no special case of any
+// op.
+#ifndef FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_
+#define FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/device.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// Those of one benchmark, as long as this lives; on the simulated device they have addresses and no
+// contents. All but Workspace() block. Throw MemoryError, DeviceError.
+class BenchTensors {
+ public:
+  // `dtype`: of Values(), which stand for activations, weights and their gradients.
+  BenchTensors(Device& device, DType dtype);
+
+  DType dtype() const { return dtype_; }
+  DeviceType kernel_type() const { return device_.kernel_type(); }
+
+  // From -0.051 to 0.051 in steps of 0.0001, again and again: so the softmax of a head is not of a
+  // few tokens alone.
+  View Values(const Shape& shape) { return Values(shape, dtype_); }
+  View Values(const Shape& shape, DType dtype);  // fp32, bf16 or fp16.
+  View Float(const Shape& shape) { return Values(shape, DType::kFloat32); }
+  View Constant(const Shape& shape, float value, DType dtype = DType::kFloat32);
+  View Int(const Shape& shape, const std::function<int32_t(int64_t)>& value);
+  View Workspace(int64_t bytes);
+
+ private:
+  View New(DType dtype, const Shape& shape);
+  View Filled(DType dtype, const Shape& shape, const std::function<float(int64_t)>& value);
+  View Written(DType dtype, const Shape& shape, const std::function<void(const View&)>& write);
+
+  Device& device_;
+  const DType dtype_;
+  std::vector<Buffer> buffers_;
+  const std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_

@@ -1,0 +1,114 @@
+#include "trainer/bench/step_floor.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "trainer/bench/step_operations.h"
+#include "trainer/comm/hosts/host_placement.h"
+#include "trainer/core/errors.h"
+#include "trainer/loop/setup.h"
+
+namespace fsdp {
+namespace {
+
+// What a kernel before or behind could do on its way: a product that overwrites instead of
+// clearing, a residual in an epilogue, a gather that casts.
+bool InTheFloor(std::string_view op) {
+  constexpr std::array<std::string_view, 6> kBeside = {"accumulate", "add",  "cast",
+                                                       "copy",       "fill", "dropout"};
+  return std::find(kBeside.begin(), kBeside.end(), op) == kBeside.end();
+}
+
+double RateOf(const std::optional<double>& rate, const Hardware& hardware, const char* key,
+              const std::string& op) {
+  if (rate) return *rate;
+  throw ConfigError("bench floor: the hardware file of " + hardware.name + " has no " + key +
+                    ", and this step has " + op);
+}
+
+double ProductRate(const Hardware& hardware, DType dtype, const std::string& op) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return RateOf(hardware.bf16_flops, hardware, "bf16_flops", op);
+    case DType::kFloat16:
+      return RateOf(hardware.fp16_flops, hardware, "fp16_flops", op);
+    default:
+      return RateOf(hardware.fp32_flops, hardware, "fp32_flops", op);
+  }
+}
+
+// Of one kernel, or of all of an op in chunks.
+double SecondsOf(const KernelCost& kernel, const Hardware& hardware, const std::string& op) {
+  const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
+  const double moved =
+      bytes == 0 ? 0 : bytes / RateOf(hardware.copy_bytes_per_s, hardware, "copy_bytes_per_s", op);
+  switch (kernel.kind) {
+    case KernelKind::kProduct:
+      return std::max(moved,
+                      kernel.product.flops() / ProductRate(hardware, kernel.product.dtype, op));
+    case KernelKind::kAttention: {
+      const bool backward = op.find("backward") != std::string::npos;
+      const auto& rate =
+          backward ? hardware.attention_backward_flops : hardware.attention_forward_flops;
+      const char* key = backward ? "attention_backward_flops" : "attention_forward_flops";
+      return std::max(moved, kernel.cost.flops / RateOf(rate, hardware, key, op));
+    }
+    case KernelKind::kMemory:
+      return moved;
+    case KernelKind::kLink:
+      return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+double StepFloor::Seconds(bool in_the_floor) const {
+  double seconds = 0;
+  for (const FloorPart& part : parts) {
+    if (part.in_the_floor == in_the_floor) seconds += part.seconds;
+  }
+  return seconds;
+}
+
+int64_t StepFloor::Kernels() const {
+  int64_t kernels = 0;
+  for (const FloorPart& part : parts) kernels += part.kernels;
+  return kernels;
+}
+
+StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
+  const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
+  const SessionOptions options =
+      SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1);
+  const DeviceType kernels =
+      hardware.device == Hardware::Device::kCuda ? DeviceType::kCuda : DeviceType::kCpu;
+  StepFloor floor;
+  floor.tokens = static_cast<double>(recipe.train.micro_batch_size * recipe.data.seq_len *
+                                     options.executor.micro_batches);
+  ObserveStep(*model, options, world, kernels, [&](const Operation& operation) {
+    if (operation.kernels.host) return;  // Loads a batch.
+    for (const KernelCost& kernel : operation.costs) {
+      std::string op = operation.name;
+      if (kernel.kind == KernelKind::kProduct && operation.costs.size() > 1) {
+        op += std::string(", ") + kernel.product.name;
+      }
+      auto part = std::find_if(floor.parts.begin(), floor.parts.end(),
+                               [&](const FloorPart& p) { return p.op == op; });
+      if (part == floor.parts.end()) {
+        part = floor.parts.insert(part, {.op = op, .in_the_floor = InTheFloor(operation.name)});
+      }
+      part->kernels += kernel.kind == KernelKind::kProduct ? kernel.product.count : 1;
+      part->flops += kernel.cost.flops;
+      part->bytes += kernel.cost.bytes_read + kernel.cost.bytes_written;
+      part->link_bytes += kernel.cost.link_bytes;
+      part->seconds += SecondsOf(kernel, hardware, op);
+    }
+  });
+  return floor;
+}
+
+}  // namespace fsdp

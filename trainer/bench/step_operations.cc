@@ -1,0 +1,20 @@
+#include "trainer/bench/step_operations.h"
+
+#include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/runtime/sim/sim_device.h"
+
+namespace fsdp {
+
+void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
+                 const std::function<void(const Operation&)>& seen) {
+  SimDevice device({}, /*checker=*/nullptr, kernels);
+  PlanRecorder recorder;
+  const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
+                                        options.executor.communicators, ConnectSim);
+  Session session(device, recorder, model, options, communicators);
+  device.Observe(seen);
+  session.Train(1, options.FullTargets(), {}, [](int, const Batch&) {});
+  device.Observe(nullptr);
+}
+
+}  // namespace fsdp

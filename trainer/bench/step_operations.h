@@ -1,0 +1,20 @@
+// What a training step enqueues, without running it.
+#ifndef FSDP_TRAIN_TRAINER_BENCH_STEP_OPERATIONS_H_
+#define FSDP_TRAIN_TRAINER_BENCH_STEP_OPERATIONS_H_
+
+#include <functional>
+
+#include "trainer/engine/session.h"
+#include "trainer/runtime/device.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// Of rank 0 of `world`, for a device with these kernels, recorded on the simulated one: `seen` gets
+// each operation of the step, but not of what comes before it.
+void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
+                 const std::function<void(const Operation&)>& seen);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_STEP_OPERATIONS_H_
