@@ -8,8 +8,8 @@
 #include "trainer/core/units.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/runtime/gpu_libraries.h"
 #include "trainer/runtime/gpus.h"
-#include "trainer/runtime/shared_library.h"
 
 namespace fsdp {
 namespace {
@@ -38,9 +38,11 @@ void PrintDevices() {
     std::printf("      CUDA %s%s\n", CudaVersionText(gpus.runtime).c_str(),
                 gpus.driver == 0 ? "" : (", driver for " + CudaVersionText(gpus.driver)).c_str());
   }
-  for (const char* file : {"libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9"}) {
-    const FoundLibrary library = FindLibrary(file);
-    std::printf("      %s: %s\n", file, library.path.empty() ? "not found" : library.path.c_str());
+  for (const GpuLibrary library : kGpuLibraries) {
+    const FoundGpuLibrary found = FindGpuLibrary(library, GpuLibraryPlaces());
+    const std::string text =
+        found.handle ? found.path + ", " + GpuLibraryVersionText(found.version) : found.why_not;
+    std::printf("      %s: %s\n", FileOf(library), text.c_str());
   }
   std::printf("sim   simulated: addresses and time, no tensor data\n");
 }
