@@ -37,6 +37,9 @@ std::vector<double> LossesOf(const Job& job) {
   return losses;
 }
 
+// Of WithText()'s run, a kernel of its fourth step.
+constexpr int kFault = 560;
+
 // To what ten roundings of fp32 in each of six steps may change.
 void ExpectClose(const std::vector<double>& got, const std::vector<double>& want) {
   ASSERT_EQ(got.size(), want.size());
@@ -79,11 +82,12 @@ TEST(Cuda, CheckpointsGoBothWays) {
   const Outcome run = OnGpu(WithText(gpu, "cuda", log));
   ASSERT_EQ(run.code, 0) << run.Text();
   ExpectClose(LossesOf(gpu), LossesOf(cpu));
-  // The first half here, the second there.
+  // The first half here, the second there, a table frozen: that is copied to the host once.
   const auto in_two = [&](const Job& job, const std::string& first, const std::string& second) {
-    Strings begin =
-        WithText(job, first, {"log.every=1", "train.steps=3", "schedule.name=constant"});
-    Strings end = WithText(job, second, {"log.every=1", "schedule.name=constant"});
+    const Strings both = {"log.every=1", "schedule.name=constant", "checkpoint.every=1",
+                          "optimizer.groups=[{match: '*wpe*', frozen: true}]"};
+    Strings begin = WithText(job, first, both), end = WithText(job, second, both);
+    begin.insert(begin.end(), {"--set", "train.steps=3"});
     const Outcome one = OnGpu(begin), two = OnGpu(end);
     EXPECT_EQ(one.code, 0) << one.Text();
     EXPECT_EQ(two.code, 0) << two.Text();
@@ -92,11 +96,12 @@ TEST(Cuda, CheckpointsGoBothWays) {
   };
   ExpectClose(in_two(there, "cpu", "cuda"), in_two(back, "cuda", "cpu"));
 
-  const auto text = [&](const std::string& device) {
-    return OnGpu({"generate", "--checkpoint", cpu.run_dir(), "--prompt", "the c", "--max-tokens",
+  const auto text = [&](const Job& job, const std::string& device) {
+    return OnGpu({"generate", "--checkpoint", job.run_dir(), "--prompt", "the c", "--max-tokens",
                   "8", "--temperature", "0", "--json", "--device", device});
   };
-  const Outcome here = text("cpu"), gpus = text("cuda");
+  EXPECT_EQ(text(there, "cpu").out, text(back, "cpu").out);
+  const Outcome here = text(cpu, "cpu"), gpus = text(cpu, "cuda");
   EXPECT_EQ(gpus.code, 0) << gpus.Text();
   EXPECT_EQ(gpus.out, here.out);
   EXPECT_NE(gpus.out.find("\"text\""), std::string::npos) << gpus.Text();
@@ -112,6 +117,99 @@ TEST(Cuda, RanksShareAGpuAndItsMemory) {
   Job alone;
   ASSERT_EQ(Call(WithText(alone, "cpu", {"log.every=1"})).code, 0);
   ExpectClose(LossesOf(job), LossesOf(alone));
+}
+
+// Every op of a step, in bf16 by kernels for GPUs, and what there is to compute with.
+TEST(Cuda, IsListedAndMeasured) {
+  const Outcome bench =
+      OnGpu({"bench",   "ops", "--device",  "cuda", "--dtype",        "bf16", "--batch", "1",
+             "--seq",   "8",   "--hidden",  "16",   "--intermediate", "24",   "--heads", "2",
+             "--vocab", "40",  "--seconds", "0",    "--json"});
+  ASSERT_EQ(bench.code, 0) << bench.Text();
+  const Json measured = Json::parse(bench.out);
+  EXPECT_EQ(measured["device"], "Emulated GPU");
+  EXPECT_EQ(measured["dtype"], "bf16");
+  EXPECT_GT(measured["ops"].size(), 30u);
+  for (const Json& op : measured["ops"]) EXPECT_GT(op["seconds"], 0) << op;
+
+  Job job;
+  Strings gemm = {"bench", "gemm", "--device", "cuda", "--rounds", "1", "--json"};
+  for (const std::string& flag : WithText(job, "cuda")) gemm.push_back(flag);
+  const Outcome products = OnGpu(gemm);
+  ASSERT_EQ(products.code, 0) << products.Text();
+  const Json timed = Json::parse(products.out);
+  EXPECT_GT(timed["parts"].size(), 8u);
+  for (const Json& part : timed["parts"]) EXPECT_GT(part["seconds"], 0) << part;
+
+  const Outcome devices = OnGpu({"devices"});
+  EXPECT_EQ(devices.code, 0) << devices.Text();
+  for (const char* word : {"cpu ", "cuda  0: Emulated GPU, capability 9.0, ", "driver for 13.0",
+                           "libcublasLt.so.13: ", "libnccl.so.2: ", "libcudnn.so.9: "}) {
+    EXPECT_NE(devices.out.find(word), std::string::npos) << word << "\n" << devices.Text();
+  }
+}
+
+// A GPU that cannot be used, or has too little memory: one error with its cure, before anything is
+// on disk. It never falls back to the CPU.
+TEST(Cuda, SaysWhyNot) {
+  struct Case {
+    const char *machine, *visible;
+    int code;
+    Strings words;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"driver=0", nullptr, 1, {"no GPU: there is no NVIDIA driver on this host"}},
+           {"driver=12040", nullptr, 1, {"CUDA up to 12.4", "needs 13.0", "newer driver"}},
+           {"count=0", "", 1, {"the driver shows no GPU (CUDA_VISIBLE_DEVICES=)"}},
+           {"count=0", nullptr, 1, {"the driver shows no GPU (CUDA_VISIBLE_DEVICES is not set)"}},
+           {"capability=75", nullptr, 1, {"has compute capability 7.5", "needs 8.0 or more"}},
+           {"bytes=200000",
+            nullptr,
+            3,
+            {" of device memory, and ", " are free (", "libraries and other programs have ",
+             "makes it fit"}},
+           {"cudaMalloc=1", nullptr, 3, {"cannot allocate ", " bytes are free; a rank needs "}}}) {
+    SCOPED_TRACE(c.machine);
+    Job job;
+    Variables environment = {{"FSDP_TRAIN_EMULATED_GPUS", c.machine}};
+    if (c.visible != nullptr) environment["CUDA_VISIBLE_DEVICES"] = c.visible;
+    const Outcome run = OnGpu(WithText(job, "cuda"), environment);
+    EXPECT_EQ(run.code, c.code) << run.Text();
+    for (const std::string& word : c.words) {
+      EXPECT_NE(run.err.find(word), std::string::npos) << word << "\n" << run.Text();
+    }
+    EXPECT_FALSE(Exists(job.run_dir() + "/metrics.jsonl")) << run.Text();
+    const Outcome devices = OnGpu({"devices"}, environment);
+    EXPECT_EQ(devices.code, 0) << devices.Text();
+    if (c.code == 3) continue;
+    EXPECT_NE(devices.out.find("cuda  none: "), std::string::npos) << devices.Text();
+    const Outcome anyway = OnGpu(WithText(job, "auto"), environment);
+    EXPECT_EQ(anyway.code, 0) << anyway.Text();
+    EXPECT_NE(anyway.out.find("computes on the CPU: "), std::string::npos) << anyway.Text();
+  }
+}
+
+// In a step behind the first checkpoint: the operation and the step are named, nothing is saved any
+// more, and what was saved goes on to the numbers of a run without a fault.
+TEST(Cuda, AFaultEndsTheRun) {
+  Job job, whole;
+  const Strings log = {"log.every=1"};
+  ASSERT_EQ(OnGpu(WithText(whole, "cuda", log)).code, 0);
+  for (const bool synchronous : {false, true}) {
+    Variables environment = {{"FSDP_TRAIN_EMULATED_GPUS", "fault=" + std::to_string(kFault)}};
+    if (synchronous) environment["FSDP_TRAIN_CUDA_SYNC"] = "1";
+    job.RunDir(synchronous ? "one_by_one" : "behind");
+    const Outcome run = OnGpu(WithText(job, "cuda", log), environment);
+    EXPECT_EQ(run.code, 1) << run.Text();
+    for (const char* word :
+         {"GPU 0 (Emulated GPU) failed: an illegal memory access", "on stream ", "step 4"}) {
+      EXPECT_NE(run.err.find(word), std::string::npos) << word << "\n" << run.Text();
+    }
+    EXPECT_EQ(ReadFile(job.run_dir() + "/checkpoints/latest"), "step_3");
+    const Outcome rest = OnGpu(WithText(job, "cuda", log));
+    EXPECT_EQ(rest.code, 0) << rest.Text();
+    EXPECT_EQ(LossesOf(job), LossesOf(whole));
+  }
 }
 
 }  // namespace

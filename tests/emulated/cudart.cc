@@ -12,6 +12,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -24,14 +26,43 @@ namespace {
 using fsdp::HostAddress;
 
 struct Machine {
+  Machine();
+
   std::mutex mutex;  // Guards what follows, down to the atomics.
   fsdp::EmulatedGpus gpus;
   std::map<std::string, int64_t> calls;
   std::map<std::string, std::pair<int64_t, cudaError_t>> failing;  // By which call, counted so.
   std::map<void*, std::pair<void*, size_t>> allocations;           // Address: block and bytes.
   size_t allocated = 0;
+  int64_t faulting_kernel = 0;                  // By which launch, counted from 1; 0: none.
   std::atomic<cudaError_t> fault{cudaSuccess};  // Once there is one, what every call returns.
 };
+
+Machine::Machine() {
+  const char* const words = std::getenv("FSDP_TRAIN_EMULATED_GPUS");
+  std::istringstream in(words == nullptr ? "" : words);
+  for (std::string word; in >> word;) {
+    const std::string key = word.substr(0, word.find('='));
+    const int64_t value = std::atoll(word.substr(std::min(word.size(), key.size() + 1)).c_str());
+    if (key == "count") {
+      gpus.count = static_cast<int>(value);
+    } else if (key == "capability") {
+      gpus.major = static_cast<int>(value / 10);
+      gpus.minor = static_cast<int>(value % 10);
+    } else if (key == "bytes") {
+      gpus.bytes = value;
+    } else if (key == "driver") {
+      gpus.driver = static_cast<int>(value);
+    } else if (key == "cudaMalloc") {
+      failing[key] = {value, cudaErrorMemoryAllocation};
+    } else if (key == "fault") {
+      faulting_kernel = value;
+    } else {
+      std::fprintf(stderr, "FSDP_TRAIN_EMULATED_GPUS: %s\n", word.c_str());
+      std::abort();
+    }
+  }
+}
 
 Machine& TheMachine() {
   static auto* const machine = new Machine;  // Streams' threads may outlive main().
@@ -182,6 +213,9 @@ namespace fsdp {
 
 cudaError_t LaunchOnEmulatedStream(cudaStream_t stream, std::function<void()> kernel) {
   if (const cudaError_t error = Begin("cudaLaunchKernelExC"); error) return error;
+  if (EmulatedCalls("cudaLaunchKernelExC") == TheMachine().faulting_kernel) {
+    kernel = [] { throw EmulatedFault(); };
+  }
   return Push(stream, std::move(kernel));
 }
 
@@ -190,6 +224,7 @@ void ResetEmulatedGpus(const EmulatedGpus& gpus) {
   std::lock_guard lock(machine.mutex);
   machine.gpus = gpus;
   machine.failing.clear();
+  machine.faulting_kernel = 0;
   machine.fault = cudaSuccess;
   last_error = cudaSuccess;
 }

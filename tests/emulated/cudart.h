@@ -29,6 +29,10 @@ struct EmulatedGpus {
   // Streams' waits for a value take that long to see it.
   int poll_us = 20;
 };
+// The machine that a program begins with is FSDP_TRAIN_EMULATED_GPUS, words with blanks between:
+// count=0, capability=75, bytes=N, driver=12040; cudaMalloc=1: that call, counted from 1, fails for
+// want of memory; fault=N: the N-th kernel does when it runs. Others end it.
+//
 // The machine from now on. Also undoes faults and FailEmulatedCall(). No stream may exist.
 void ResetEmulatedGpus(const EmulatedGpus& gpus = {});
 

@@ -62,7 +62,8 @@ void EndRun(const Job& job, const std::exception& error, const RunParts& parts) 
   // Before the abort, which changes it.
   std::string reason = error.what();
   const bool comm = dynamic_cast<const CommError*>(&error) != nullptr;
-  if (comm) reason += "; " + RankName(job) + " stood at " + parts.where();
+  const bool device = dynamic_cast<const DeviceError*>(&error) != nullptr;
+  if (comm || device) reason += "; " + RankName(job) + " stood at " + parts.where();
   parts.abort(error.what());
   if (IsEarlyStop(job, error)) {
     parts.record_stop();
@@ -79,6 +80,7 @@ void EndRun(const Job& job, const std::exception& error, const RunParts& parts) 
   parts.record_failure(reason);
   if (cause) std::rethrow_exception(cause);
   if (comm) throw CommError(reason);
+  if (device) throw DeviceError(reason);
   throw;
 }
 

@@ -15,6 +15,7 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/pinned_communicator.h"
+#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_position.h"
@@ -139,7 +140,7 @@ class Trainer {
                                               .gpu = job_.device.gpu});
     stage_ = "the connection of the ranks";
     Connect();
-    allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
+    Allocate();
     session_.emplace(*device_, *allocator_, *model_, options_, *communicators_);
     checkpointer_.emplace(recipe_, job_, start_.directory, *session_, recorder_);
     stage_ = "the initial weights";
@@ -164,6 +165,18 @@ class Trainer {
   }
 
   Executor& executor() { return session_->executor(); }
+
+  void Allocate() {
+    try {
+      allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
+    } catch (const MemoryError& error) {  // What was free may be somebody else's by now.
+      const PlanTarget now = TargetOf(job_.device);
+      RequireFit(*model_, options_, PlanRun(*model_, options_, job_.world, job_.local_world, now),
+                 now);
+      throw MemoryError(error.what() + std::string("; a rank needs ") +
+                        HumanBytes(plan_.planned()) + " as planned");
+    }
+  }
 
   void AgreeOnEverything() {
     Labels labels;

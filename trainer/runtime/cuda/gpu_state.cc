@@ -71,9 +71,7 @@ void GpuState::Remove(Stream* stream) {
 }
 
 std::string Describe(const Stream& stream, const StreamPosition& at) {
-  std::string text = std::string(at.operation) + " on stream " + stream.name();
-  if (at.tag != 0) text += " (tag " + std::to_string(at.tag) + ")";
-  return text;
+  return std::string(at.operation) + " on stream " + stream.name();
 }
 
 bool CudaEvent::Ready() const {

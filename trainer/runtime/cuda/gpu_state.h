@@ -46,7 +46,7 @@ class GpuState {
   std::vector<Stream*> streams_;
 };
 
-// "gemm on stream compute", with the tag unless it is 0.
+// "gemm on stream compute".
 std::string Describe(const Stream& stream, const StreamPosition& at);
 
 class CudaEvent final : public Event {
