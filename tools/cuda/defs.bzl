@@ -66,15 +66,33 @@ def _cuda_library_impl(ctx):
     args.add_all(headers.quote_includes, before_each = "-I")
     args.add_all(headers.includes, before_each = "-I")
     args.add_all(headers.defines, before_each = "-D")
-    output = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, ctx.file.src.basename))
+    object_path = "_objs/%s/%s" % (ctx.label.name, ctx.file.src.basename)
+    output = ctx.actions.declare_file(object_path + ".o")
+
+    # An edited header compiles anew what reads it, not all that might.
+    unused = ctx.actions.declare_file(object_path + ".unused")
+    declared = ctx.actions.args()
+    declared.add_all(headers.headers)
+    declared.use_param_file("%s", use_always = True)
+    declared.set_param_file_format("multiline")
     ctx.actions.run(
-        executable = toolkit.home + "/bin/nvcc",
-        arguments = [args, "-c", ctx.file.src.path, "-o", output.path],
+        executable = ctx.file._compile,
+        arguments = [
+            declared,
+            unused.path,
+            toolkit.home + "/bin/nvcc",
+            args,
+            "-c",
+            ctx.file.src.path,
+            "-o",
+            output.path,
+        ],
         inputs = depset(
-            [ctx.file.src, toolkit.nvcc] + ctx.files.hdrs,
+            [ctx.file.src, ctx.file._compile, toolkit.nvcc] + ctx.files.hdrs,
             transitive = [headers.headers, cc_toolchain.all_files],
         ),
-        outputs = [output],
+        outputs = [output, unused],
+        unused_inputs_list = unused,
         # Line tables name files from here, as gcc's do, and not from where the sandbox was.
         env = {"PATH": toolkit.home + "/bin:/usr/bin:/bin", "PWD": "/proc/self/cwd"},
         mnemonic = "CudaCompile",
@@ -111,6 +129,7 @@ cuda_library = rule(
         "hdrs": attr.label_list(allow_files = [".h"]),
         "deps": attr.label_list(providers = [CcInfo]),
         "_archs": attr.label(default = "//tools/cuda:archs"),
+        "_compile": attr.label(default = "//tools/cuda:compile", allow_single_file = True),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
         "_cudart": attr.label(default = "//tools/cuda:cudart"),
         "_line_tables": attr.label(default = "//tools/cuda:line_tables"),
