@@ -70,6 +70,7 @@ Machine& TheMachine() {
 }
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local bool device_is_set = false;
 
 cudaError_t Return(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
@@ -349,6 +350,7 @@ cudaError_t cudaSetDevice(int device) {
   if (const cudaError_t error = Begin("cudaSetDevice"); error) return error;
   std::lock_guard lock(TheMachine().mutex);
   const bool there = device >= 0 && device < TheMachine().gpus.count;
+  device_is_set = device_is_set || there;
   return there ? cudaSuccess : Return(cudaErrorInvalidDevice);
 }
 
@@ -493,6 +495,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (const cudaError_t error = Begin("cudaEventSynchronize"); error) return error;
+  if (!device_is_set) {
+    std::fprintf(stderr, "a wait on a thread without a device: CUDA makes a context of GPU 0\n");
+    std::abort();
+  }
   if (const auto mark = event->Get()) fsdp::SleepWhile(mark->passed, 0);
   return Return(TheMachine().fault);
 }

@@ -83,6 +83,8 @@ bool CudaEvent::Ready() const {
 }
 
 void CudaEvent::Block() const {
+  // On a thread that has none current, CUDA would make a context of GPU 0.
+  (void)cudaSetDevice(state_->gpu);
   if (!passed_ && handle_ != nullptr && state_->Check(cudaEventSynchronize(handle_.get()))) {
     passed_ = true;
   }
