@@ -96,7 +96,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
     groups.push_back({static_cast<int>(ranks.size()),
                       static_cast<int>(std::count_if(ranks.begin(), ranks.end(), here))});
   }
-  const int streams = mesh.hybrid() ? kNumStreams : kNumStreams - 1;
+  const int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
   plan.outside = outside.bytes;
   plan.available =

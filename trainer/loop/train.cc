@@ -39,14 +39,14 @@
 namespace fsdp {
 namespace {
 
-// Of a GPU, what is free of it, in equal parts for the ranks that share it.
-PlanTarget TargetOf(const ChosenDevice& device) {
+// Of a GPU, what is free of it, in equal parts for `sharers`.
+PlanTarget TargetOf(const ChosenDevice& device, int sharers) {
   PlanTarget target{.device = device.type};
   if (device.type != DeviceType::kCuda) return target;
   const GpuMemory memory = MemoryOf(device.gpu);
   std::string of = "memory of GPU " + std::to_string(device.gpu) + ", " + device.name;
-  if (device.sharers > 1) of += ", for " + std::to_string(device.sharers) + " ranks";
-  target.room = {memory.free / device.sharers, of};
+  if (sharers > 1) of += ", for " + std::to_string(sharers) + " ranks";
+  target.room = {memory.free / sharers, of};
   target.outside = memory.total - memory.free;
   return target;
 }
@@ -94,7 +94,7 @@ class Trainer {
                        recipe.data.valid, ProgressFor(job))),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
-        target_(TargetOf(job.device)),
+        target_(TargetOf(job.device, job.device.sharers)),
         plan_(PlanRun(*model_, options_, job.world, job.local_world, target_)),
         recorder_(recipe_, job) {
     RequireFit(*model_, options_, plan_, target_);
@@ -169,12 +169,20 @@ class Trainer {
   void Allocate() {
     try {
       allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
-    } catch (const MemoryError& error) {  // What was free may be somebody else's by now.
-      const PlanTarget now = TargetOf(job_.device);
-      RequireFit(*model_, options_, PlanRun(*model_, options_, job_.world, job_.local_world, now),
-                 now);
-      throw MemoryError(error.what() + std::string("; a rank needs ") +
-                        HumanBytes(plan_.planned()) + " as planned");
+    } catch (const MemoryError& error) {
+      // What was free may be somebody else's by now, another rank's too.
+      const PlanTarget left = TargetOf(job_.device, /*sharers=*/1);
+      const RunPlan plan = PlanRun(*model_, options_, job_.world, job_.local_world, left);
+      try {
+        RequireFit(*model_, options_, plan, left);
+      } catch (const MemoryError& misfit) {
+        throw MemoryError(error.what() + std::string("\n") + misfit.what());
+      }
+      std::string needs = HumanBytes(plan.planned());
+      if (!plan.on_host()) {
+        needs += " of device memory and " + HumanBytes(plan.total()) + " of the host's";
+      }
+      throw MemoryError(error.what() + std::string("; a rank needs ") + needs + ", as planned");
     }
   }
 
@@ -275,8 +283,8 @@ class Trainer {
 
   void IssueStep(int64_t step) {
     Session::Wishes wishes;
-    // A save that failed has failed on all ranks, but they need not know it at the same step: they
-    // stop together, and each then finds out why.
+    // A save that failed fails on all ranks (where a device has failed the run ends), but they need
+    // not know it at the same step: they stop together, and each then finds out why.
     wishes.stop = (job_.stop_requested && job_.stop_requested()) || checkpointer_->failed() ||
                   recorder_.LostItsReader();
     wishes.save = job_.take_save_request && job_.take_save_request();
