@@ -25,11 +25,14 @@ namespace {
 
 const auto kDevices = CLI::IsMember({"auto", "cpu", "cuda"});
 
+WantedDevice WantedOf(const std::string& flag) {
+  return flag == "cuda"  ? WantedDevice::kCuda
+         : flag == "cpu" ? WantedDevice::kCpu
+                         : WantedDevice::kAuto;
+}
+
 ChosenDevice DeviceOf(const std::string& flag) {
-  return ChooseDevice(flag == "cuda"  ? WantedDevice::kCuda
-                      : flag == "cpu" ? WantedDevice::kCpu
-                                      : WantedDevice::kAuto,
-                      /*local_rank=*/0, /*local_world=*/1);
+  return ChooseDevice(WantedOf(flag), /*local_rank=*/0, /*local_world=*/1);
 }
 
 struct GemmFlags {
@@ -168,18 +171,18 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
   return JsonObject()
       .Add("hardware", hardware.name)
       .Add("world_size", world)
-      .Add("tokens", floor.tokens * world)
+      .Add("tokens", floor.tokens)
       .Add("seconds", floor.Seconds(/*in_the_floor=*/true))
       .Add("beside_seconds", floor.Seconds(/*in_the_floor=*/false))
-      .Add("tokens_per_s", floor.tokens * world / floor.Seconds(true))
+      .Add("tokens_per_s", floor.tokens / floor.Seconds(true))
       .Add("kernels", floor.Kernels())
       .AddRaw("parts", JsonArray(parts));
 }
 
 void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
   std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s\n",
-              hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens * world, "",
-              "kernels", "TFLOP", "GB", "ms");
+              hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens, "", "kernels",
+              "TFLOP", "GB", "ms");
   const auto line = [](const std::string& name, int64_t kernels, double flops, double bytes,
                        double seconds) {
     std::printf("%-32s %9lld %10.2f %10.2f %10.2f\n", name.c_str(), static_cast<long long>(kernels),
@@ -198,9 +201,8 @@ void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
          all.bytes, floor.Seconds(in_the_floor));
     if (in_the_floor) std::printf("\n");
   }
-  std::printf("\nat the floor %.4g tokens/s, at both %.4g\n",
-              floor.tokens * world / floor.Seconds(true),
-              floor.tokens * world / (floor.Seconds(true) + floor.Seconds(false)));
+  std::printf("\nat the floor %.4g tokens/s, at both %.4g\n", floor.tokens / floor.Seconds(true),
+              floor.tokens / (floor.Seconds(true) + floor.Seconds(false)));
 }
 
 void RunFloor(const FloorFlags& flags) {
@@ -362,7 +364,7 @@ void AddOps(CLI::App& bench) {
 
 struct CommFlags {
   CommBenchOptions options;
-  std::string transport = "shm", dtype = "fp32";
+  std::string transport = "shm", device = "auto", dtype = "fp32";
   bool ask = false, json = false;
 };
 
@@ -379,6 +381,7 @@ std::string CommToJson(const CommFlags& flags, const std::vector<CommTime>& time
   }
   return JsonObject()
       .Add("transport", flags.transport)
+      .Add("device", DeviceOf(flags.device).name)
       .Add("ranks", flags.options.ranks)
       .Add("dtype", flags.dtype)
       .AddRaw("collectives", JsonArray(collectives))
@@ -401,6 +404,7 @@ void RunComm(const CommFlags& flags) {
     CommBenchOptions options = flags.options;
     options.transport = flags.transport == "shm" ? CommBenchOptions::Transport::kShm
                                                  : CommBenchOptions::Transport::kThread;
+    options.device = WantedOf(flags.device);
     options.dtype = DTypeOf(flags.dtype);
     MeasureCollectives(options, next, [&](const std::vector<CommTime>& times) {
       if (flags.ask || flags.json) {
@@ -427,6 +431,11 @@ void AddComm(CLI::App& bench) {
       ->add_option("--transport", flags->transport,
                    "shm: ranks are processes; thread: ranks are threads")
       ->check(CLI::IsMember({"shm", "thread"}))
+      ->capture_default_str();
+  command
+      ->add_option("--device", flags->device,
+                   "Of the tensors; auto: GPUs if there are. They go by way of the host's memory")
+      ->check(kDevices)
       ->capture_default_str();
   command
       ->add_option("--dtype", flags->dtype,

@@ -141,6 +141,17 @@ TEST(Cuda, IsListedAndMeasured) {
   EXPECT_GT(timed["parts"].size(), 8u);
   for (const Json& part : timed["parts"]) EXPECT_GT(part["seconds"], 0) << part;
 
+  for (const char* transport : {"thread", "shm"}) {
+    const Outcome comm =
+        OnGpu({"bench", "comm", "--device", "cuda", "--transport", transport, "--ranks", "2",
+               "--dtype", "bf16", "--sizes", "64", "4k", "--batches", "1", "--json"});
+    ASSERT_EQ(comm.code, 0) << comm.Text();
+    const Json collectives = Json::parse(comm.out);
+    EXPECT_EQ(collectives["device"], "Emulated GPU");
+    EXPECT_EQ(collectives["collectives"].size(), 10u);
+    for (const Json& one : collectives["collectives"]) EXPECT_GT(one["seconds"], 0) << one;
+  }
+
   const Outcome devices = OnGpu({"devices"});
   EXPECT_EQ(devices.code, 0) << devices.Text();
   for (const char* word : {"cpu ", "cuda  0: Emulated GPU, capability 9.0, ", "driver for 13.0",
@@ -193,7 +204,8 @@ TEST(Cuda, SaysWhyNot) {
 // more, and what was saved goes on to the numbers of a run without a fault.
 TEST(Cuda, AFaultEndsTheRun) {
   Job job, whole;
-  const Strings log = {"log.every=1"};
+  // No save is in the air when it comes.
+  const Strings log = {"log.every=1", "checkpoint.async=false"};
   ASSERT_EQ(OnGpu(WithText(whole, "cuda", log)).code, 0);
   for (const bool synchronous : {false, true}) {
     Variables environment = {{"FSDP_TRAIN_EMULATED_GPUS", "fault=" + std::to_string(kFault)}};

@@ -14,11 +14,13 @@
 #include <thread>
 #include <utility>
 
+#include "trainer/comm/pinned_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/tcp_store.h"
 #include "trainer/comm/thread/thread_communicator.h"
 #include "trainer/core/errors.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/runtime/device_factory.h"
 
 namespace fsdp {
@@ -30,38 +32,48 @@ constexpr Collective kAll[] = {Collective::kAllGather, Collective::kReduceScatte
                                Collective::kAllReduce, Collective::kAllToAll,
                                Collective::kBroadcast};
 
-// One rank: its stream, communicator and tensors.
+// One rank: its device, stream, communicator and tensors.
 class Rank {
  public:
-  Rank(const CommBenchOptions& options, Communicator& comm)
+  // `over`: of the host's memory.
+  Rank(const CommBenchOptions& options, std::unique_ptr<Communicator> over)
       : options_(options),
-        comm_(comm),
+        device_(DeviceOf(options, over->rank())),
+        comm_(device_->type() == DeviceType::kCuda
+                  ? MakePinnedCommunicator(std::move(over), *device_)
+                  : std::move(over)),
         stream_(device_->CreateStream("bench")),
         a_(device_->Allocate(*std::max_element(options.sizes.begin(), options.sizes.end()))),
         // A reduce-scatter's shard in fp32 is the longest where there is one rank.
         b_(device_->Allocate(a_.bytes() * 4 / SizeOf(options.dtype))),
-        flag_(device_->Allocate(4, MemoryPlace::kPinned)) {
+        flag_(device_->Allocate(4)),
+        host_flag_(device_->Allocate(4, MemoryPlace::kPinned)) {
     for (const Buffer* buffer : {&a_, &b_}) {
-      std::memset(HostAddress(buffer->data()), 0, buffer->bytes());
+      const Shape all{buffer->bytes() / SizeOf(options.dtype)};
+      Fill(*stream_, 0, buffer->As(options.dtype, all));
     }
   }
 
   // Whether rank 0 goes on: the same answer on all ranks.
   bool Agree(bool go_on) {
-    *flag_.As(DType::kInt32, Shape{1}).As<int32_t>() = go_on ? 1 : 0;
-    comm_.Broadcast(*stream_, flag_.As(DType::kInt32, Shape{1}), /*root=*/0);
+    const View flag = flag_.As(DType::kInt32, Shape{1}),
+               host = host_flag_.As(flag.dtype, flag.shape);
+    *host.As<int32_t>() = go_on ? 1 : 0;
+    Copy(*stream_, host, flag);
+    comm_->Broadcast(*stream_, flag, /*root=*/0);
+    Copy(*stream_, flag, host);
     stream_->Synchronize();
-    return *flag_.As(DType::kInt32, Shape{1}).As<int32_t>() != 0;
+    return *host.As<int32_t>() != 0;
   }
+
+  void Abort(const std::string& why) { comm_->Abort(why); }
 
   std::vector<CommTime> Measure() {
     std::vector<CommTime> times;
     for (const int64_t size : options_.sizes) {
-      const int64_t n = size / SizeOf(options_.dtype) / comm_.size();
-      const int64_t bytes = n * SizeOf(options_.dtype) * comm_.size();
-      const double copy = Time(bytes, [&] {
-        std::memcpy(HostAddress(b_.data()), HostAddress(a_.data()), static_cast<size_t>(bytes));
-      });
+      const int64_t n = size / SizeOf(options_.dtype) / comm_->size();
+      const int64_t bytes = n * SizeOf(options_.dtype) * comm_->size();
+      const double copy = Time(bytes, [&] { CopyAll(n * comm_->size()); });
       for (const Collective collective : kAll) {
         times.push_back({collective, bytes, Time(bytes, Call(collective, n)), copy});
       }
@@ -70,21 +82,33 @@ class Rank {
   }
 
  private:
+  static std::unique_ptr<Device> DeviceOf(const CommBenchOptions& options, int rank) {
+    const ChosenDevice chosen = ChooseDevice(options.device, rank, options.ranks);
+    return CreateDevice(chosen.type, {.gpu = chosen.gpu});
+  }
+
+  // Elements of one tensor into the other.
+  void CopyAll(int64_t elements) {
+    const View from = a_.As(options_.dtype, Shape{elements}), to = b_.As(from.dtype, from.shape);
+    if (device_->type() == DeviceType::kCuda) return Copy(*stream_, from, to);
+    std::memcpy(HostAddress(to.data), HostAddress(from.data), static_cast<size_t>(from.bytes()));
+  }
+
   std::function<void()> Call(Collective collective, int64_t n) {
-    const View full = a_.As(options_.dtype, Shape{n * comm_.size()});
+    const View full = a_.As(options_.dtype, Shape{n * comm_->size()});
     const View other = b_.As(options_.dtype, full.shape), part = other.Slice(0, n);
     const View sum = b_.As(DType::kFloat32, Shape{n});
     switch (collective) {
       case Collective::kAllGather:
-        return [this, full, part] { comm_.AllGather(*stream_, part, full); };
+        return [this, full, part] { comm_->AllGather(*stream_, part, full); };
       case Collective::kReduceScatter:
-        return [this, full, sum] { comm_.ReduceScatter(*stream_, full, sum); };
+        return [this, full, sum] { comm_->ReduceScatter(*stream_, full, sum); };
       case Collective::kAllReduce:
-        return [this, full] { comm_.AllReduce(*stream_, full); };
+        return [this, full] { comm_->AllReduce(*stream_, full); };
       case Collective::kAllToAll:
-        return [this, full, other] { comm_.AllToAll(*stream_, full, other); };
+        return [this, full, other] { comm_->AllToAll(*stream_, full, other); };
       case Collective::kBroadcast:
-        return [this, full] { comm_.Broadcast(*stream_, full, /*root=*/0); };
+        return [this, full] { comm_->Broadcast(*stream_, full, /*root=*/0); };
     }
     return nullptr;
   }
@@ -107,43 +131,43 @@ class Rank {
   }
 
   const CommBenchOptions& options_;
-  Communicator& comm_;
-  const std::unique_ptr<Device> device_ = CreateDevice(DeviceType::kCpu);
+  const std::unique_ptr<Device> device_;
+  const std::unique_ptr<Communicator> comm_;
   const std::unique_ptr<Stream> stream_;
-  const Buffer a_, b_, flag_;
+  const Buffer a_, b_, flag_, host_flag_;
 };
 
-void RunFirst(const CommBenchOptions& options, Communicator& comm,
-              const std::function<bool()>& next,
+void RunFirst(Rank& rank, const std::function<bool()>& next,
               const std::function<void(const std::vector<CommTime>&)>& done) {
-  Rank rank(options, comm);
   while (rank.Agree(next())) done(rank.Measure());
 }
 
-void RunOther(const CommBenchOptions& options, Communicator& comm) {
-  Rank rank(options, comm);
+void RunOther(Rank& rank) {
   while (rank.Agree(true)) rank.Measure();
 }
 
 void MeasureThreads(const CommBenchOptions& options, const std::function<bool()>& next,
                     const std::function<void(const std::vector<CommTime>&)>& done) {
-  const auto group = CreateThreadCommunicators(options.ranks, {.timeout_s = kForever});
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (auto& comm : CreateThreadCommunicators(options.ranks, {.timeout_s = kForever})) {
+    ranks.push_back(std::make_unique<Rank>(options, std::move(comm)));
+  }
   std::vector<std::thread> others;
   for (int r = 1; r < options.ranks; ++r) {
-    others.emplace_back([&options, comm = group[r].get()] {
+    others.emplace_back([&rank = *ranks[r]] {
       try {
-        RunOther(options, *comm);
+        RunOther(rank);
       } catch (const std::exception& error) {
-        comm->Abort(error.what());
+        rank.Abort(error.what());
       }
     });
   }
   std::exception_ptr failure;
   try {
-    RunFirst(options, *group[0], next, done);
+    RunFirst(*ranks[0], next, done);
   } catch (const std::exception& error) {
     failure = std::current_exception();
-    group[0]->Abort(error.what());
+    ranks[0]->Abort(error.what());
   }
   for (std::thread& other : others) other.join();
   if (failure) std::rethrow_exception(failure);
@@ -152,11 +176,12 @@ void MeasureThreads(const CommBenchOptions& options, const std::function<bool()>
 void MeasureProcesses(const CommBenchOptions& options, const std::function<bool()>& next,
                       const std::function<void(const std::vector<CommTime>&)>& done) {
   const int port = PortOf(Listen("localhost", 0));  // Free a moment ago.
-  const auto with_communicator = [&](int rank, const std::function<void(Communicator&)>& run) {
-    const auto store = JoinTcpStore("localhost", port, rank, options.ranks, /*timeout_s=*/60);
-    const auto comm = CreateShmCommunicator(*store, "bench", RankGroup::World(rank, options.ranks),
-                                            {.timeout_s = kForever});
-    run(*comm);
+  const auto as_rank = [&](int number, const std::function<void(Rank&)>& run) {
+    const auto store = JoinTcpStore("localhost", port, number, options.ranks, /*timeout_s=*/60);
+    Rank rank(options,
+              CreateShmCommunicator(*store, "bench", RankGroup::World(number, options.ranks),
+                                    {.timeout_s = kForever}));
+    run(rank);
   };
   std::fflush(stdout);
   std::vector<pid_t> children;
@@ -170,7 +195,7 @@ void MeasureProcesses(const CommBenchOptions& options, const std::function<bool(
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int status = 0;
     try {
-      with_communicator(rank, [&](Communicator& comm) { RunOther(options, comm); });
+      as_rank(rank, RunOther);
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
       status = 1;
@@ -179,7 +204,7 @@ void MeasureProcesses(const CommBenchOptions& options, const std::function<bool(
   }
   std::exception_ptr failure;
   try {
-    with_communicator(0, [&](Communicator& comm) { RunFirst(options, comm, next, done); });
+    as_rank(0, [&](Rank& rank) { RunFirst(rank, next, done); });
   } catch (...) {
     failure = std::current_exception();
     for (const pid_t child : children) kill(child, SIGKILL);

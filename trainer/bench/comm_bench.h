@@ -9,6 +9,7 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/core/dtype.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 
@@ -16,6 +17,9 @@ struct CommBenchOptions {
   enum class Transport { kThread, kShm };  // Ranks are threads of this process, or processes.
 
   Transport transport = Transport::kShm;
+  // Of the tensors. Ranks take visible GPUs in turn, and go to the transport by way of pinned
+  // memory.
+  WantedDevice device = WantedDevice::kCpu;
   int ranks = 2;
   // What moves: fp32, bf16 or fp16. A reduce-scatter leaves fp32, as it does in a training step.
   DType dtype = DType::kFloat32;
@@ -28,18 +32,20 @@ struct CommBenchOptions {
 
 struct CommTime {
   Collective collective = Collective::kAllGather;
-  int64_t bytes = 0;          // Of the full tensor.
-  double seconds = 0;         // Of a call, on rank 0.
-  double memcpy_seconds = 0;  // Of as many bytes, by every rank at the same time; on rank 0.
+  int64_t bytes = 0;   // Of the full tensor.
+  double seconds = 0;  // Of a call, on rank 0.
+  // Of as many bytes, by every rank at the same time; on rank 0. Of a GPU's memory: by a copy
+  // there.
+  double memcpy_seconds = 0;
 
   double bytes_per_s() const { return static_cast<double>(bytes) / seconds; }
 };
 
 // Measures all collectives at all sizes, once for each time that `next` returns true, and calls
 // `done` with the results, in the order of sizes and Collective. Both are called in this process,
-// by rank 0. Blocks. kShm forks: to be called before there are other threads. Throws
-// std::invalid_argument for sizes that leave a rank nothing and dtypes that nothing adds up,
-// CommError, DeviceError.
+// by rank 0. Blocks. kShm forks: to be called before there are other threads, or a use of a GPU.
+// Throws std::invalid_argument for sizes that leave a rank nothing and dtypes that nothing adds up,
+// ConfigError as ChooseDevice() does, CommError, DeviceError.
 void MeasureCollectives(const CommBenchOptions& options, const std::function<bool()>& next,
                         const std::function<void(const std::vector<CommTime>&)>& done);
 

@@ -87,8 +87,7 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
   const DeviceType kernels =
       hardware.device == Hardware::Device::kCuda ? DeviceType::kCuda : DeviceType::kCpu;
   StepFloor floor;
-  floor.tokens = static_cast<double>(recipe.train.micro_batch_size * recipe.data.seq_len *
-                                     options.executor.micro_batches);
+  floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
   ObserveStep(*model, options, world, kernels, [&](const Operation& operation) {
     if (operation.kernels.host) return;  // Loads a batch.
     for (const KernelCost& kernel : operation.costs) {

@@ -26,7 +26,7 @@ struct FloorPart {
 
 struct StepFloor {
   std::vector<FloorPart> parts;  // In the order in which a step comes to them.
-  double tokens = 0;             // Of a rank's step.
+  double tokens = 0;             // Of the step, over all ranks.
 
   double Seconds(bool in_the_floor) const;  // Of the parts that are, or are not.
   int64_t Kernels() const;

@@ -4,6 +4,7 @@
 #include <glob.h>
 #include <link.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
@@ -42,7 +43,7 @@ std::vector<std::string> Split(const std::string& list) {
   return parts;
 }
 
-// What pip and conda put below a prefix.
+// Where pip puts them below a prefix, in an environment of conda's, too.
 void AddPackages(const std::string& prefix, std::vector<std::string>& places) {
   if (prefix.empty()) return;
   for (const char* packages : {"site-packages", "dist-packages"}) {
@@ -94,7 +95,11 @@ std::vector<std::string> GpuLibraryPlaces() {
   if (const std::string home = Environment("HOME"); !home.empty()) {
     AddPackages(home + "/.local", places);
   }
-  return places;
+  std::vector<std::string> once;
+  for (const std::string& place : places) {
+    if (std::find(once.begin(), once.end(), place) == once.end()) once.push_back(place);
+  }
+  return once;
 }
 
 FoundGpuLibrary FindGpuLibrary(GpuLibrary library, const std::vector<std::string>& places) {
@@ -116,7 +121,9 @@ FoundGpuLibrary FindGpuLibrary(GpuLibrary library, const std::vector<std::string
     const int version = VersionOf(handle, kind);
     if (version >= kind.oldest) return {handle, PathOf(handle, file), version, ""};
     const std::string path = PathOf(handle, file);
-    wrong += (wrong.empty() ? "" : "; ") + path + " is version " + GpuLibraryVersionText(version) +
+    wrong += (wrong.empty() ? "" : "; ") + path +
+             (version == 0 ? " does not say its version"
+                           : " is version " + GpuLibraryVersionText(version)) +
              ", and this program needs " + GpuLibraryVersionText(kind.oldest) + " or newer";
     found.path = path;
     found.version = version;

@@ -108,7 +108,10 @@ TEST(StepFloor, SaysWhichRateIsMissing) {
 // What a rank sends to others is listed, and counts for nothing.
 TEST(StepFloor, OfSeveralRanks) {
   const StepFloor floor = FloorOf(Parse(), 2, Machine());
-  EXPECT_EQ(floor.tokens, 4 * 16);
+  EXPECT_EQ(floor.tokens, 8 * 16);
+  EXPECT_EQ(Find(floor, "linear_forward").kernels, 2 * 2 * 2);
+  // Three ranks: two rounds each, though some of their places are empty.
+  EXPECT_EQ(FloorOf(Parse(), 3, Machine()).tokens, 8 * 16);
   EXPECT_GT(Find(floor, "all_gather").link_bytes, 0);
 }
 
