@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""tools/gpu/kit over the program with an emulated GPU: every part, killed, cut off, and wrong."""
+
+import json
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(os.getcwd())  # The root of the repository, where Bazel starts a test.
+KIT = ROOT / "tools/gpu/kit"
+PROGRAM = ROOT / "tests/emulated/fsdp-train"
+
+
+class KitTest(unittest.TestCase):
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(self.scratch.cleanup)
+        self.directory = pathlib.Path(self.scratch.name)
+        self.out = self.directory / "out"
+
+    def command(self, *arguments, program=PROGRAM):
+        program = pathlib.Path(program)
+        return [KIT, "run", "--small", "--program", program, "--out", self.out, *arguments]
+
+    def run_kit(self, *arguments, **options):
+        # Nothing but what a shell script needs, and no compute-sanitizer of this machine.
+        environment = {**os.environ, "PATH": f"{self.directory}:/usr/bin:/bin"}
+        result = subprocess.run(self.command(*arguments, **options), capture_output=True, text=True,
+                                check=False, env=environment)
+        self.assertEqual(result.stderr, "")
+        return result.returncode, result.stdout
+
+    def rows(self):
+        parts = json.loads((self.out / "result.json").read_text())["parts"]
+        return {name: part["rows"] for name, part in parts.items()}
+
+    def wrapper(self, text):
+        path = self.directory / "program"
+        path.write_text("#!/bin/bash\n" + text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    def test_every_part(self):
+        tool = self.directory / "compute-sanitizer"  # Finds nothing.
+        tool.write_text('#!/bin/bash\nshift 4\nexec "$@"\n')
+        tool.chmod(0o755)
+        code, out = self.run_kit()
+        self.assertEqual(code, 0, out)
+        listed = subprocess.run([KIT, "parts"], capture_output=True, text=True, check=True).stdout
+        names = [line.split()[0] for line in listed.splitlines()]
+        self.assertEqual(list(self.rows()), names)
+        self.assertGreaterEqual(len(names), 9)
+        for name, rows in self.rows().items():
+            self.assertEqual({one["status"] for one in rows}, {"ok"}, name)
+        self.assertEqual(len(self.rows()["losses"]), 6)
+        self.assertLessEqual(len((self.out / "summary.txt").read_text().splitlines()), 60)
+
+    def test_goes_on_where_it_was_killed(self):
+        process = subprocess.Popen(self.command("devices", "ranks", "memory"), stdout=subprocess.PIPE,
+                                   text=True, start_new_session=True)
+        state = self.out / "state.json"
+        while not (state.exists() and json.loads(state.read_text())["parts"]["devices"]["done"]):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        first = process.communicate()[0]
+        self.assertIn("kit: devices: ", first)
+        code, out = self.run_kit("devices", "ranks", "memory")
+        self.assertEqual(code, 0, out)
+        self.assertNotIn("kit: devices: ", out)
+        self.assertEqual(list(self.rows()), ["devices", "ranks", "memory"])
+
+    def test_what_the_machine_refuses_is_not_fine(self):
+        code, out = self.run_kit("sanitizer")
+        self.assertEqual(code, 1, out)
+        self.assertEqual({one["status"] for one in self.rows()["sanitizer"]}, {"refused"})
+
+    def test_goes_on_row_by_row_when_its_time_is_over(self):
+        slow = self.wrapper(f'[[ "$*" != *"--device cuda"* ]] || echo x >>{self.directory}/gpu_runs\n'
+                            f'[[ "$*" != *bf16*"--device cuda"* && "$*" != *"--device cuda"*bf16* ]] ||'
+                            f' [ -e {self.directory}/go ] || sleep 1000\nexec {PROGRAM} "$@"\n')
+        code, out = self.run_kit("devices", "losses", "--seconds", "20", program=slow)
+        self.assertEqual(code, 75, out)
+        self.assertIn("called again it goes on", out)
+        self.assertIn("not yet: losses", out)
+        self.assertEqual(len(self.rows()["losses"]), 1)
+        (self.directory / "go").write_text("")
+        code, out = self.run_kit("devices", "losses", program=slow)
+        self.assertEqual(code, 0, out)
+        self.assertEqual(len(self.rows()["losses"]), 6)
+        # One that was cut off is the only one that ran twice.
+        self.assertEqual((self.directory / "gpu_runs").read_text().count("x"), 7)
+
+    def test_a_row_that_never_ends_is_a_failure(self):
+        stuck = self.wrapper("sleep 1000\n")
+        code, out = self.run_kit("memory", "--seconds", "1", program=stuck)
+        self.assertEqual(code, 1, out)
+        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["FAILED"])
+
+    def test_another_program_begins_anew(self):
+        self.assertEqual(self.run_kit("devices")[0], 0)
+        self.assertNotIn("kit: devices:", self.run_kit("devices")[1])
+        code, out = self.run_kit("devices", program=self.wrapper(f'exec {PROGRAM} "$@"\n'))
+        self.assertEqual(code, 0)
+        self.assertIn("begins anew", out)
+        self.assertIn("kit: devices:", out)
+
+    def test_other_losses_are_a_failure_and_come_first(self):
+        other = self.wrapper(f'case "$*" in *"--device cuda"*) set -- "$@" --set run.seed=9 ;; esac\n'
+                             f'exec {PROGRAM} "$@"\n')
+        code, out = self.run_kit("devices", "losses", program=other)
+        self.assertEqual(code, 1, out)
+        self.assertEqual({one["status"] for one in self.rows()["losses"]}, {"FAILED"})
+        summary = (self.out / "summary.txt").read_text().splitlines()
+        self.assertTrue(summary[0].startswith(("FAILED", "crashed")), summary)
+        self.assertTrue(summary[-1].startswith("ok"), summary)
+
+    def test_a_part_that_crashes_is_a_row(self):
+        broken = self.wrapper(f'[ "$1" != plan ] || {{ echo no >&2; exit 3; }}\nexec {PROGRAM} "$@"\n')
+        code, out = self.run_kit("memory", "ranks", program=broken)
+        self.assertEqual(code, 1, out)
+        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["crashed"])
+        self.assertIn("exit 3: no", self.rows()["memory"][0]["text"])
+        self.assertEqual({one["status"] for one in self.rows()["ranks"]}, {"ok"})
+
+    def test_without_a_gpu_nothing_passes(self):
+        none = self.wrapper(f'export FSDP_TRAIN_EMULATED_GPUS=count=0\nexec {PROGRAM} "$@"\n')
+        code, _ = self.run_kit(program=none)
+        self.assertEqual(code, 1)
+        for name, rows in self.rows().items():
+            bad = [one for one in rows if one["status"] in ("FAILED", "crashed", "refused")]
+            self.assertTrue(bad, name)
+
+    def test_wrong_calls(self):
+        result = subprocess.run(self.command("nonsense"), capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertTrue(result.stderr.startswith("kit: there is no part nonsense; there are: devices"))
+        result = subprocess.run(self.command(program="/nonexistent"), capture_output=True, text=True,
+                                check=False)
+        self.assertIn("kit: there is no /nonexistent", result.stderr)
+
+    def test_a_folder_that_runs_by_itself(self):
+        folder = self.directory / "kit"
+        folder.mkdir()
+        (folder / "mine").write_text("")
+        made = subprocess.run([KIT, "build", "--out", folder, "--binary", "cmd/fsdp-train"],
+                              capture_output=True, text=True, check=False)
+        self.assertIn("is there and is no kit", made.stderr)
+        (folder / "mine").unlink()
+        made = subprocess.run([KIT, "build", "--out", folder, "--binary", "cmd/fsdp-train"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertLessEqual(sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()), 40 << 20)
+        # A program without CUDA: the part says so.
+        result = subprocess.run([folder / "kit", "run", "devices", "--out", self.out],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("built without CUDA", result.stdout)
+        for name in ("configs/hardware/h200-141gb.yaml", "qwen2.5.yaml"):
+            self.assertTrue((folder / name).exists(), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
