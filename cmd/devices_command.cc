@@ -41,7 +41,7 @@ void PrintDevices() {
   for (const GpuLibrary library : kGpuLibraries) {
     const FoundGpuLibrary found = FindGpuLibrary(library, GpuLibraryPlaces());
     const std::string text =
-        found.handle ? found.path + ", " + GpuLibraryVersionText(found.version) : found.why_not;
+        found.function ? found.path + ", " + GpuLibraryVersionText(found.version) : found.why_not;
     std::printf("      %s: %s\n", FileOf(library), text.c_str());
   }
   std::printf("sim   simulated: addresses and time, no tensor data\n");

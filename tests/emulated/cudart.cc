@@ -53,6 +53,12 @@ Machine::Machine() {
       gpus.bytes = value;
     } else if (key == "driver") {
       gpus.driver = static_cast<int>(value);
+    } else if (key == "cublaslt") {
+      gpus.cublaslt = static_cast<int>(value);
+    } else if (key == "cudnn") {
+      gpus.cudnn = static_cast<int>(value);
+    } else if (key == "nccl") {
+      gpus.nccl = static_cast<int>(value);
     } else if (key == "cudaMalloc") {
       failing[key] = {value, cudaErrorMemoryAllocation};
     } else if (key == "fault") {
@@ -228,6 +234,12 @@ void ResetEmulatedGpus(const EmulatedGpus& gpus) {
   machine.faulting_kernel = 0;
   machine.fault = cudaSuccess;
   last_error = cudaSuccess;
+}
+
+EmulatedGpus TheEmulatedGpus() {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  return machine.gpus;
 }
 
 void FailEmulatedCall(const std::string& function, int n, cudaError_t error) {

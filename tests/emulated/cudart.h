@@ -28,13 +28,18 @@ struct EmulatedGpus {
   int driver = 13000;  // cudaDriverGetVersion(): 0 without one.
   // Streams' waits for a value take that long to see it.
   int poll_us = 20;
+  // Versions of the libraries that this program has fakes of, as gpu_libraries.h counts. 0:
+  // missing.
+  int cublaslt = 130100, cudnn = 91900, nccl = 22809;
 };
 // The machine that a program begins with is FSDP_TRAIN_EMULATED_GPUS, words with blanks between:
 // count=0, capability=75, bytes=N, driver=12040; cudaMalloc=1: that call, counted from 1, fails for
-// want of memory; fault=N: the N-th kernel does when it runs. Others end it.
+// want of memory; fault=N: the N-th kernel does when it runs; cublaslt=0, nccl=22700, cudnn=91900:
+// libraries' versions. Others end it.
 //
 // The machine from now on. Also undoes faults and FailEmulatedCall(). No stream may exist.
 void ResetEmulatedGpus(const EmulatedGpus& gpus = {});
+EmulatedGpus TheEmulatedGpus();  // The machine of now.
 
 // The n-th call of the function from now on (1: the next) returns the error and does nothing.
 void FailEmulatedCall(const std::string& function, int n, cudaError_t error);

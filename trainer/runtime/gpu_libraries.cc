@@ -85,6 +85,7 @@ std::string PathOf(void* handle, const std::string& asked) {
 }  // namespace
 
 const char* FileOf(GpuLibrary library) { return KindOf(library).file; }
+int OldestVersion(GpuLibrary library) { return KindOf(library).oldest; }
 
 std::vector<std::string> GpuLibraryPlaces() {
   std::vector<std::string> places = Split(Environment("FSDP_TRAIN_CUDA_LIBS"));
@@ -106,28 +107,43 @@ FoundGpuLibrary FindGpuLibrary(GpuLibrary library, const std::vector<std::string
   const Kind& kind = KindOf(library);
   FoundGpuLibrary found;
   std::string wrong, looked;
-  for (const std::string& place : places) {
-    looked += (looked.empty() ? "" : ", ") +
-              (place.empty() ? std::string("the loader's directories") : place);
-    const std::string file = place.empty() ? kind.file : place + "/" + kind.file;
-    std::error_code none;
-    if (!place.empty() && !fs::exists(file, none)) continue;
-    void* const handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
-    if (handle == nullptr) {
-      const char* const error = dlerror();
-      if (!place.empty()) wrong += (wrong.empty() ? "" : "; ") + std::string(error);
-      continue;
-    }
-    const int version = VersionOf(handle, kind);
-    if (version >= kind.oldest) return {handle, PathOf(handle, file), version, ""};
-    const std::string path = PathOf(handle, file);
-    wrong += (wrong.empty() ? "" : "; ") + path +
+  const auto complain = [&](const std::string& what) {
+    wrong += (wrong.empty() ? "" : "; ") + what;
+  };
+  const auto too_old = [&](const std::string& path, int version) {
+    complain(path +
              (version == 0 ? " does not say its version"
                            : " is version " + GpuLibraryVersionText(version)) +
-             ", and this program needs " + GpuLibraryVersionText(kind.oldest) + " or newer";
+             ", and this program needs " + GpuLibraryVersionText(kind.oldest) + " or newer");
     found.path = path;
     found.version = version;
-    dlclose(handle);
+  };
+  if (BuiltInGpuLibrary != nullptr) {
+    FoundGpuLibrary built_in = BuiltInGpuLibrary(library);
+    if (built_in.version >= kind.oldest) return built_in;
+    if (built_in.version != 0) too_old(built_in.path, built_in.version);
+    looked = "this program";
+  } else {
+    for (const std::string& place : places) {
+      looked += (looked.empty() ? "" : ", ") +
+                (place.empty() ? std::string("the loader's directories") : place);
+      const std::string file = place.empty() ? kind.file : place + "/" + kind.file;
+      std::error_code none;
+      if (!place.empty() && !fs::exists(file, none)) continue;
+      void* const handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
+      if (handle == nullptr) {
+        const char* const error = dlerror();
+        if (!place.empty()) complain(error);
+        continue;
+      }
+      const int version = VersionOf(handle, kind);
+      const std::string path = PathOf(handle, file);
+      if (version >= kind.oldest) {
+        return {[handle](const char* name) { return dlsym(handle, name); }, path, version, ""};
+      }
+      too_old(path, version);
+      dlclose(handle);
+    }
   }
   found.why_not = (wrong.empty() ? std::string(kind.file) + " is not there" : wrong) +
                   " (looked in " + looked +

@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_GPU_LIBRARIES_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_GPU_LIBRARIES_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,12 @@ inline constexpr GpuLibrary kGpuLibraries[] = {GpuLibrary::kCublasLt, GpuLibrary
 const char* FileOf(GpuLibrary library);  // "libnccl.so.2".
 
 struct FoundGpuLibrary {
-  void* handle = nullptr;  // dlopen's, never closed; null: there is none that can be used.
-  std::string path;        // Of that one, or of one that is too old.
-  int version = 0;         // 10000 major + 100 minor + patch, as it says itself.
-  std::string why_not;     // What is wrong, and where it was looked for; empty: nothing.
+  // Its functions by name, null where it has none of that name; of a library that is never closed.
+  // Null: there is none that can be used.
+  std::function<void*(const char* name)> function;
+  std::string path;     // Of that one, or of one that is too old.
+  int version = 0;      // 10000 major + 100 minor + patch, as it says itself.
+  std::string why_not;  // What is wrong, and where it was looked for; empty: nothing.
 };
 
 // Directories, "" for those of the loader (LD_LIBRARY_PATH, ld.so.cache):
@@ -28,6 +31,13 @@ struct FoundGpuLibrary {
 //   the packages of VIRTUAL_ENV, of CONDA_PREFIX, of the python3 on PATH, and of ~/.local: what an
 //   installed PyTorch computes with.
 std::vector<std::string> GpuLibraryPlaces();
+
+// The version that this program needs at least; its major version is in the file's name.
+int OldestVersion(GpuLibrary library);
+
+// The one that a program has in itself, whatever its version, in place of all files: an emulator's.
+// Others do not define it.
+[[gnu::weak]] FoundGpuLibrary BuiltInGpuLibrary(GpuLibrary library);
 
 // The first that is new enough.
 FoundGpuLibrary FindGpuLibrary(GpuLibrary library, const std::vector<std::string>& places);

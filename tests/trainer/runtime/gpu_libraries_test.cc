@@ -24,7 +24,9 @@ TEST(GpuLibraries, TheFirstThatIsNewEnough) {
   for (const auto& places : std::vector<std::vector<std::string>>{
            {fresh}, {fresh, old}, {old, fresh}, {"/no/such/place", old, fresh}}) {
     const FoundGpuLibrary found = FindGpuLibrary(GpuLibrary::kNccl, places);
-    EXPECT_NE(found.handle, nullptr);
+    ASSERT_TRUE(found.function);
+    EXPECT_NE(found.function("ncclGetVersion"), nullptr);
+    EXPECT_EQ(found.function("ncclSend"), nullptr);
     EXPECT_EQ(found.version, 22809);
     EXPECT_EQ(GpuLibraryVersionText(found.version), "2.28.9");
     EXPECT_TRUE(fs::equivalent(found.path, fresh + "/libnccl.so.2")) << found.path;
@@ -35,7 +37,7 @@ TEST(GpuLibraries, TheFirstThatIsNewEnough) {
 TEST(GpuLibraries, SaysWhatIsWrongAndWhereItLooked) {
   const std::string old = Directory("nccl_2_27_3");
   const FoundGpuLibrary found = FindGpuLibrary(GpuLibrary::kNccl, {"/no/such/place", old});
-  EXPECT_EQ(found.handle, nullptr);
+  EXPECT_FALSE(found.function);
   EXPECT_EQ(found.version, 22703);
   EXPECT_THAT(found.why_not, HasSubstr("libnccl.so.2 is version 2.27.3, and this program needs "
                                        "2.28.0 or newer (looked in /no/such/place, " +
