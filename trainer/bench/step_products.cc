@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "trainer/bench/step_operations.h"
+#include "trainer/engine/step_operations.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/check.h"
 #include "trainer/loop/setup.h"

@@ -49,6 +49,10 @@ class Executor final : public SegmentHooks {
     WaitUntilCopied();
     return *streams_[0];
   }
+  // Products of all steps from here on are this library's, which outlives the executor. CUDA only.
+  void UseForProducts(GemmLibrary& library) {
+    streams_[0]->SetGemm({&library, memory_.gemm_workspace.data});
+  }
   // For who copies masters or state on a stream of its own: passes when all updates so far have
   // landed; and then no update, nor what goes to compute(), begins before `copied` has passed.
   EventPtr Landed() { return streams_[0]->Record(); }
