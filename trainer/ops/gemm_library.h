@@ -67,8 +67,13 @@ class GemmLibrary {
   // the library does not know it as one for this shape.
   virtual bool Use(const GemmShape& shape, const GemmAlgorithm& algorithm) = 0;
 
-  // Shapes that were multiplied and that nobody had called Use() for.
-  virtual std::vector<GemmShape> Unchosen() const = 0;
+  // What it has multiplied so far, and what Use() was called for.
+  struct Usage {
+    GemmShape shape;
+    bool chosen = false;
+    int64_t calls = 0;
+  };
+  virtual std::vector<Usage> Usages() const = 0;
 };
 
 }  // namespace fsdp

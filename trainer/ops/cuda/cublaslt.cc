@@ -103,13 +103,14 @@ class CublasLt final : public GemmLibrary {
   std::optional<GemmShape> Resolve(const GemmShape& shape) override;
   std::vector<GemmAlgorithm> Candidates(const GemmShape& shape, int most) override;
   bool Use(const GemmShape& shape, const GemmAlgorithm& algorithm) override;
-  std::vector<GemmShape> Unchosen() const override;
+  std::vector<Usage> Usages() const override;
 
  private:
   struct Choice {
     GemmShape shape;
     std::optional<GemmAlgorithm> algorithm;  // None: the library has none.
-    bool chosen = false, multiplied = false;
+    bool chosen = false;
+    int64_t calls = 0;
   };
 
   void Check(cublasStatus_t status, const char* what) const {
@@ -214,7 +215,7 @@ bool CublasLt::Use(const GemmShape& shape, const GemmAlgorithm& algorithm) {
     return false;
   }
   Choice& choice = choices_[shape.Text()];
-  choice = {shape, algorithm, /*chosen=*/true, choice.multiplied};
+  choice = {shape, algorithm, /*chosen=*/true, choice.calls};
   choice.algorithm->workspace = static_cast<int64_t>(result.workspaceSize);
   return true;
 }
@@ -240,12 +241,14 @@ std::optional<GemmShape> CublasLt::Resolve(const GemmShape& shape) {
   return std::nullopt;
 }
 
-std::vector<GemmShape> CublasLt::Unchosen() const {
-  std::vector<GemmShape> shapes;
+std::vector<GemmLibrary::Usage> CublasLt::Usages() const {
+  std::vector<Usage> usages;
   for (const auto& [text, choice] : choices_) {
-    if (choice.multiplied && !choice.chosen) shapes.push_back(choice.shape);
+    if (choice.chosen || choice.calls > 0) {
+      usages.push_back({choice.shape, choice.chosen, choice.calls});
+    }
   }
-  return shapes;
+  return usages;
 }
 
 bool IsAligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kAlignment == 0; }
@@ -271,7 +274,7 @@ bool CublasLt::Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, in
   const bool apart = resolved->activation != shape.activation;
   if (apart && c.stride != n) return false;
   Choice& choice = ChoiceFor(*resolved);
-  choice.multiplied = true;
+  ++choice.calls;
   GemmEpilogue rest = epilogue;
   if (apart) rest.gelu = nullptr, rest.gelu_of = nullptr;
   Run(stream, *resolved, *choice.algorithm, a, b, c, rest);
