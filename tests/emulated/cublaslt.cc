@@ -305,12 +305,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     matmuls.push_back({told.m, told.n, told.k, static_cast<cublasLtEpilogue_t>(told.desc.epilogue),
                        adds, static_cast<int>(in.id)});
   }
-  if (checked.workspaceSize > 0) {
-    std::byte* const at = HostAddress(static_cast<std::byte*>(workspace));
-    const cudaError_t launched = LaunchOnEmulatedStream(
-        stream, [at, bytes = checked.workspaceSize] { std::memset(at, 0xff, bytes); });
-    if (launched != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-  }
+  // Whatever the algorithm is, as many operations of the stream.
+  std::byte* const at = HostAddress(static_cast<std::byte*>(workspace));
+  const cudaError_t launched = LaunchOnEmulatedStream(stream, [at, bytes = checked.workspaceSize] {
+    if (bytes > 0) std::memset(at, 0xff, bytes);
+  });
+  if (launched != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
   // Row by row it is the product of the transposes, the other way round.
   const auto operand = [](const void* data, const Layout& layout, int32_t op) {
     return GemmOperand{data, layout.ld, op == CUBLAS_OP_T, DTypeOf(layout.type)};
