@@ -143,6 +143,11 @@ TEST(Cuda, IsListedAndMeasured) {
   const Json timed = Json::parse(products.out);
   EXPECT_GT(timed["parts"].size(), 8u);
   for (const Json& part : timed["parts"]) EXPECT_GT(part["seconds"], 0) << part;
+  EXPECT_EQ(timed["products"], "cuBLASLt 13.1.0");
+  gemm.push_back("--own-kernels");
+  const Outcome own = OnGpu(gemm, {{"FSDP_TRAIN_EMULATED_GPUS", "cublaslt=0"}});
+  ASSERT_EQ(own.code, 0) << own.Text();
+  EXPECT_EQ(Json::parse(own.out)["products"], "own");
 
   for (const char* transport : {"thread", "shm"}) {
     const Outcome comm =
@@ -215,7 +220,7 @@ TEST(Cuda, NeedsItsLibraryOfProducts) {
       const Outcome run =
           OnGpu(WithText(job, device), {{"FSDP_TRAIN_EMULATED_GPUS", "cublaslt=" + version}});
       EXPECT_EQ(run.code, 1) << run.Text();
-      for (const std::string& part : {std::string("training on a GPU needs cuBLASLt: "), word,
+      for (const std::string& part : {std::string("a GPU's products need cuBLASLt: "), word,
                                       std::string("FSDP_TRAIN_CUDA_LIBS adds directories")}) {
         EXPECT_NE(run.err.find(part), std::string::npos) << part << "\n" << run.Text();
       }

@@ -58,11 +58,11 @@ GemmAlgorithms Recorded(const ProductsOfRun& run, const GemmAlgorithms& about) {
 
 }  // namespace
 
-FoundGpuLibrary FindGemmLibrary(const Job& job) {
-  if (job.device.type != DeviceType::kCuda || OpenCublasLt == nullptr) return {};
+FoundGpuLibrary FindGemmLibrary(DeviceType device) {
+  if (device != DeviceType::kCuda || OpenCublasLt == nullptr) return {};
   FoundGpuLibrary found = FindGpuLibrary(GpuLibrary::kCublasLt, GpuLibraryPlaces());
   if (!found.function) {
-    throw DeviceError("training on a GPU needs cuBLASLt: " + found.why_not);
+    throw DeviceError("a GPU's products need cuBLASLt: " + found.why_not);
   }
   return found;
 }

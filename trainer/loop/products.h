@@ -16,9 +16,9 @@
 
 namespace fsdp {
 
-// cuBLASLt, for a run on a GPU; no function elsewhere. Throws DeviceError where there is none that
-// can be used: with its name, versions and the places looked in.
-FoundGpuLibrary FindGemmLibrary(const Job& job);
+// cuBLASLt, for CUDA; no function elsewhere. Throws DeviceError where there is none that can be
+// used: with its name, versions and the places looked in.
+FoundGpuLibrary FindGemmLibrary(DeviceType device);
 
 struct RunProducts {
   std::unique_ptr<GemmLibrary> library;  // Null on the CPU. Outlives the session.

@@ -86,7 +86,7 @@ class Trainer {
       : recipe_(WithDropoutsToTrain(recipe)),
         job_(job),
         watch_(watch),
-        gemm_(FindGemmLibrary(job)),
+        gemm_(FindGemmLibrary(job.device.type)),
         threads_(ThreadsFor(recipe, job.local_world)),
         shape_(ShapeFor(recipe_)),
         model_(BuildModel(recipe_, shape_)),
