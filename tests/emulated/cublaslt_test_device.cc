@@ -1,12 +1,40 @@
 // Op tests whose products are cuBLASLt's, as it is emulated. Those that it has no algorithm for
-// are kernels of ours all the same.
-#include <cstdlib>
+// are kernels of ours all the same: so the epilogues named in FSDP_TRAIN_EMULATED_EPILOGUES must
+// have been some call's at the end.
+#include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+
+#include "tests/emulated/cublaslt.h"
 #include "tests/emulated/test_device.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
+namespace {
+
+class EveryEpilogueIsCalled final : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    std::map<int, int> calls;
+    for (const EmulatedMatmul& matmul : TakeEmulatedMatmuls()) ++calls[matmul.epilogue];
+    for (const auto& [epilogue, n] : calls) std::printf("epilogue %d: %d calls\n", epilogue, n);
+    const char* const wanted = std::getenv("FSDP_TRAIN_EMULATED_EPILOGUES");
+    if (wanted == nullptr || ::testing::GTEST_FLAG(filter) != "*") return;
+    std::istringstream words(wanted);
+    for (int epilogue = 0; words >> epilogue;) {
+      EXPECT_GT(calls[epilogue], 0) << "no product had epilogue " << epilogue;
+    }
+  }
+};
+
+[[maybe_unused]] const auto* const environment =
+    ::testing::AddGlobalTestEnvironment(new EveryEpilogueIsCalled);
+
+}  // namespace
 
 GemmResources GemmUnderTest() {
   static GemmLibrary* const library =

@@ -86,7 +86,7 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def op_test(name, deps = [], kernels = None, library = None, **kwargs):
+def op_test(name, deps = [], kernels = None, epilogues = None, **kwargs):
     """The tests of the op <name>, on the harness of tests/testing, from the source <name>_test.cc.
 
     <name>_test runs its CPU kernels, <name>_emulated_test its CUDA kernels on the emulator;
@@ -97,7 +97,8 @@ def op_test(name, deps = [], kernels = None, library = None, **kwargs):
       deps: what the tests need beyond the harness.
       kernels: the .cu files, without their ending, all kernels of which the tests launch;
         <name>_cuda.
-      library: "cublaslt" where it has such products.
+      epilogues: those of cublasLtEpilogue_t that its products have there, all of which must be
+        called; with them it has that third test.
       **kwargs: passed on to cc_test.
     """
     native.cc_library(
@@ -135,14 +136,15 @@ def op_test(name, deps = [], kernels = None, library = None, **kwargs):
         ],
         **kwargs
     )
-    if library:
+    if epilogues:
         native.cc_test(
-            name = "%s_%s_emulated_test" % (name, library),
+            name = name + "_cublaslt_emulated_test",
             size = "small",
+            env = {"FSDP_TRAIN_EMULATED_EPILOGUES": " ".join(epilogues)},
             deps = [
                 ":%s_test_suite" % name,
                 "//tests/emulated:kernels",
-                "//tests/emulated:%s_test_device" % library,
+                "//tests/emulated:cublaslt_test_device",
                 "@googletest//:gtest_main",
             ],
             **kwargs

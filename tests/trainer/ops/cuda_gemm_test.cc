@@ -243,6 +243,35 @@ TEST_P(CudaGemmTest, GeluOnTheWay) {
   }
 }
 
+// Rows that begin at packs: what a library takes, too.
+TEST_P(CudaGemmTest, WholePacks) {
+  const Place gap{.before = 0, .gap = 16, .after = 0};
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      const Problem p{.m = 24, .n = 40, .k = 72, .ta = ta, .tb = tb};
+      for (const Adds adds : {Adds::kNothing, Adds::kC, Adds::kAnother}) {
+        for (const bool bias : {false, true}) {
+          Problem q = p;
+          q.adds = adds, q.bias = bias;
+          Check(q);
+          Check(q, {dtype(), dtype(), kF32, kF32});
+        }
+      }
+      for (const Gelu gelu : {Gelu::kForward, Gelu::kBackward}) {
+        Problem q = p;
+        q.gelu = gelu;
+        Check(q);
+        q.bias = gelu == Gelu::kForward;
+        q.c = gap;
+        Check(q);
+      }
+      Problem q = p;
+      q.a = q.b = q.c = gap, q.scale = 0.5f;
+      Check(q);
+    }
+  }
+}
+
 // 128 tiles of 128 x 128: those are the ones that are taken. The slices of one go round.
 TEST_P(CudaGemmTest, LargeTiles) {
   Check({.m = 2, .n = 16300, .k = 137, .adds = Adds::kC, .bias = true});
