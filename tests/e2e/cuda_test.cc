@@ -219,15 +219,23 @@ TEST(Cuda, IsListedAndMeasured) {
   EXPECT_GT(timed["parts"].size(), 8u);
   for (const Json& part : timed["parts"]) EXPECT_GT(part["seconds"], 0) << part;
 
-  for (const char* transport : {"thread", "shm"}) {
-    const Outcome comm =
-        OnGpu({"bench", "comm", "--device", "cuda", "--transport", transport, "--ranks", "2",
-               "--dtype", "bf16", "--sizes", "64", "4k", "--batches", "1", "--json"});
+  const Variables two_gpus = {{"FSDP_TRAIN_EMULATED_GPUS", "count=2"}};
+  for (const char* transport : {"thread", "shm", "nccl"}) {
+    const Strings flags = {"bench",   "comm",      "--device", "cuda",  "--transport", transport,
+                           "--ranks", "2",         "--dtype",  "bf16",  "--sizes",     "64",
+                           "4k",      "--batches", "1",        "--json"};
+    const bool nccl = std::string(transport) == "nccl";
+    const Outcome comm = OnGpu(flags, nccl ? two_gpus : Variables());
     ASSERT_EQ(comm.code, 0) << comm.Text();
     const Json collectives = Json::parse(comm.out);
     EXPECT_EQ(collectives["device"], "Emulated GPU");
     EXPECT_EQ(collectives["collectives"].size(), 10u);
     for (const Json& one : collectives["collectives"]) EXPECT_GT(one["seconds"], 0) << one;
+    if (!nccl) continue;
+    const Outcome shared = OnGpu(flags);
+    EXPECT_EQ(shared.code, 2) << shared.Text();
+    EXPECT_NE(shared.err.find("NCCL wants a GPU for each of 2 ranks"), std::string::npos)
+        << shared.Text();
   }
 
   const Outcome devices = OnGpu({"devices"});

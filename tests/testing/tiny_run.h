@@ -34,6 +34,10 @@ struct TinyRun {
   bool park = false;                // Streams start parked: see CpuDevice::Park.
   // What it runs on: CreateDevice() makes it, for kCuda of what the test is linked with.
   DeviceType device = DeviceType::kCpu;
+  // On kCuda: rank r has GPU r, and NCCL connects them. Otherwise all have GPU 0, and their tensors
+  // go through pinned memory.
+  enum class Nccl { kNo, kNative, kDeterministic };
+  Nccl nccl = Nccl::kNo;
 
   // What the run starts from and is fed; random where null. Called on several threads.
   using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;
