@@ -45,10 +45,10 @@ class GroupNewsTest : public ::testing::Test {
       news_.push_back(std::make_unique<GroupNews>(
           store_, "group", RankGroup({4, 5, 6}, 4 + r),
           GroupNews::Listener{
-              [&heard = heard_[r]](const std::string& why) { heard.Add("failed: " + why); },
               [&heard = heard_[r]](uint64_t calls, const std::string& why) {
-                heard.Add("left after " + std::to_string(calls) + ": " + why);
+                heard.Add(std::to_string(calls) + " calls: " + why);
               },
+              [&heard = heard_[r]](const std::string& why) { heard.Add("lost: " + why); },
               [r] { return "position " + std::to_string(r); }}));
     }
   }
@@ -59,12 +59,12 @@ class GroupNewsTest : public ::testing::Test {
 };
 
 TEST_F(GroupNewsTest, OthersHearInOrder) {
-  news_[1]->Fail("the disk\nis full");
-  EXPECT_EQ(heard_[0].Wait("failed: the disk\nis full;"), "failed: the disk\nis full;");
+  const std::string first = "5 calls: the disk\nis full;", second = "7 calls: enough;";
+  news_[1]->Fail(5, "the disk\nis full");
+  EXPECT_EQ(heard_[0].Wait(first), first);
   news_[0]->Leave(7, "enough");
-  const std::string both = "failed: the disk\nis full;left after 7: enough;";
-  EXPECT_EQ(heard_[2].Wait(both), both);
-  EXPECT_EQ(heard_[1].Wait("left after 7: enough;"), "left after 7: enough;");
+  EXPECT_EQ(heard_[2].Wait(first + second), first + second);
+  EXPECT_EQ(heard_[1].Wait(second), second);
 }
 
 TEST_F(GroupNewsTest, WhoIsThereSaysWhere) {
@@ -78,10 +78,10 @@ TEST_F(GroupNewsTest, WhoIsThereSaysWhere) {
 TEST_F(GroupNewsTest, AFailedStoreIsHeardOf) {
   store_.Fail("rank 9 has gone");
   for (Heard& heard : heard_) {
-    EXPECT_EQ(heard.Wait("failed: rank 9 has gone;"), "failed: rank 9 has gone;");
+    EXPECT_EQ(heard.Wait("lost: rank 9 has gone;"), "lost: rank 9 has gone;");
   }
   EXPECT_EQ(news_[1]->Positions(60)[1], std::nullopt);
-  news_[1]->Fail("nobody is told any more");
+  news_[1]->Fail(0, "nobody is told any more");
 }
 
 CallPosition After(const std::vector<CallPosition::Call>& calls) {

@@ -27,9 +27,9 @@ int64_t GroupNews::Tell(const std::string& text) {
   return number;
 }
 
-void GroupNews::Fail(const std::string& why) {
+void GroupNews::Fail(uint64_t calls, const std::string& why) {
   try {
-    Tell("F " + std::to_string(group_.rank()) + " " + why);
+    Tell("F " + std::to_string(group_.rank()) + " " + std::to_string(calls) + " " + why);
   } catch (const CommError&) {
   }
 }
@@ -64,7 +64,7 @@ void GroupNews::Listen() {
       if (!Hear(number++, *news[0])) return;
     }
   } catch (const CommError& error) {
-    listener_.failed(error.what());
+    listener_.lost(error.what());
   }
 }
 
@@ -74,7 +74,7 @@ bool GroupNews::Hear(int64_t number, const std::string& text) {
   int from = 0;
   uint64_t calls = 0;
   in >> kind >> from;
-  if (kind == 'L') in >> calls;
+  if (kind != 'A') in >> calls;
   in.get();
   std::string why;
   std::getline(in, why, '\0');
@@ -82,10 +82,8 @@ bool GroupNews::Hear(int64_t number, const std::string& text) {
   if (kind == 'A') {
     store_.Set(key_ + "/at/" + std::to_string(number) + "/" + std::to_string(group_.rank()),
                listener_.position());
-  } else if (kind == 'F' && !mine) {
-    listener_.failed(why);
-  } else if (kind == 'L' && !mine) {
-    listener_.left(calls, why);
+  } else if (!mine) {
+    listener_.ended(calls, why);
   }
   return kind != 'L' || !mine;
 }

@@ -19,10 +19,10 @@ class GroupNews {
  public:
   // Called on a thread of its own, never for what this rank itself has told.
   struct Listener {
-    std::function<void(const std::string& why)> failed;  // A rank, or the store.
-    // A rank that has done `calls` calls and does no more.
-    std::function<void(uint64_t calls, const std::string& why)> left;
-    std::function<std::string()> position;  // This rank's, for whoever asks.
+    // A rank has failed or left: it has done `calls` calls and does no more.
+    std::function<void(uint64_t calls, const std::string& why)> ended;
+    std::function<void(const std::string& why)> lost;  // The store: nobody is heard of any more.
+    std::function<std::string()> position;             // This rank's, for whoever asks.
   };
 
   // `key`: of this group alone, with which its keys in the store begin. The store outlives it.
@@ -31,9 +31,9 @@ class GroupNews {
   GroupNews(const GroupNews&) = delete;
   GroupNews& operator=(const GroupNews&) = delete;
 
-  // Tells all others. What the store does not take any more it tells them by itself.
-  void Fail(const std::string& why);
-  // Once; hears nothing from here on.
+  // Tell all others, who hear of a store that takes nothing any more by themselves. Who has left
+  // hears nothing from here on.
+  void Fail(uint64_t calls, const std::string& why);
   void Leave(uint64_t calls, const std::string& why);
 
   // Everybody's position(), by rank of the group: of those who answer within `patience_s`. Blocks.

@@ -54,8 +54,8 @@ class NcclCommunicator final : public Communicator {
         collectives_(*link_, group.rank(), group.size(), options.deterministic,
                      staging_.As(DType::kUInt8, Shape{staging_.bytes()})),
         news_(store, key, group,
-              {.failed = [this](const std::string& why) { Fail(why, /*tell=*/false); },
-               .left = [this](uint64_t calls, const std::string& why) { PeerLeft(calls, why); },
+              {.ended = [this](uint64_t calls, const std::string& why) { PeerEnded(calls, why); },
+               .lost = [this](const std::string& why) { Fail(why, /*tell=*/false); },
                .position = [this] { return Position(); }}) {
     (void)cudaGetDevice(&gpu_);
     watch_ = std::thread([this] { Watch(); });
@@ -81,7 +81,7 @@ class NcclCommunicator final : public Communicator {
   void Launch(CudaStreamHandle stream, const CollectiveCall& call);
 
   void Fail(const std::string& why, bool tell);
-  void PeerLeft(uint64_t calls, const std::string& why);
+  void PeerEnded(uint64_t calls, const std::string& why);
   std::string Position();
 
   void Watch();
@@ -110,9 +110,9 @@ class NcclCommunicator final : public Communicator {
   uint64_t done_ = 0;    // Calls.
   std::string failure_;  // Empty: none.
   bool tell_ = false;    // The others have yet to hear of it.
-  // The rank that was the first to leave had done so many calls.
-  uint64_t left_at_ = std::numeric_limits<uint64_t>::max();
-  std::string why_left_;
+  // A rank that has failed or left had done so many calls, and why the first of them did.
+  uint64_t ended_at_ = std::numeric_limits<uint64_t>::max();
+  std::string why_ended_;
   Patience patience_{{}}, compare_{{}};  // With the oldest call, since it has begun.
   bool compared_ = false;
   bool stop_ = false;
@@ -126,9 +126,8 @@ NcclCommunicator::~NcclCommunicator() {
   uint64_t done = 0;
   {
     std::lock_guard lock(mutex_);
-    Advance();
-    done = done_;
     FailAll(why, /*tell=*/false);
+    done = done_;
     stop_ = true;
   }
   wake_.notify_all();
@@ -168,9 +167,10 @@ void NcclCommunicator::Enqueue(Stream& stream, Operation operation, const Collec
 
 std::string NcclCommunicator::Begin(InFlight call) {
   std::lock_guard lock(mutex_);
-  if (failure_.empty() && call.call.sequence >= left_at_) FailAll(why_left_, /*tell=*/false);
-  if (failure_.empty()) calls_.push_back(std::move(call));
-  return failure_;
+  if (!failure_.empty()) return failure_;
+  if (call.call.sequence >= ended_at_) return why_ended_;
+  calls_.push_back(std::move(call));
+  return "";
 }
 
 void NcclCommunicator::Launch(CudaStreamHandle stream, const CollectiveCall& call) {
@@ -204,23 +204,21 @@ void NcclCommunicator::Fail(const std::string& why, bool tell) {
 // Before they are ended on the GPU: an event that passes then must be a failed one.
 void NcclCommunicator::FailAll(const std::string& why, bool tell) {
   if (!failure_.empty()) return;
-  failure_ = why;
-  tell_ = tell;
-  const std::exception_ptr error = std::make_exception_ptr(CommError(why));
-  for (const InFlight& call : calls_) {
-    if (!call.over()) call.fail(error);
-  }
+  Advance();
+  const bool ended = !calls_.empty() && calls_.front().call.sequence >= ended_at_;
+  failure_ = ended ? why_ended_ : why;
+  tell_ = tell && !ended;
+  const std::exception_ptr error = std::make_exception_ptr(CommError(failure_));
+  for (const InFlight& call : calls_) call.fail(error);
   calls_.clear();
 }
 
-// It has done its part of what came before, so that ends by itself.
-void NcclCommunicator::PeerLeft(uint64_t calls, const std::string& why) {
+// What that rank has done ends here by itself.
+void NcclCommunicator::PeerEnded(uint64_t calls, const std::string& why) {
   {
     std::lock_guard lock(mutex_);
-    if (calls < left_at_) {
-      left_at_ = calls;
-      why_left_ = why;
-    }
+    ended_at_ = std::min(ended_at_, calls);
+    if (why_ended_.empty()) why_ended_ = why;
   }
   wake_.notify_all();
 }
@@ -243,10 +241,11 @@ void NcclCommunicator::Watch() {
     if (failure_.empty()) Look(lock);
   }
   const std::string failure = failure_;
+  const uint64_t done = done_;
   const bool tell = std::exchange(tell_, false);
   lock.unlock();
   // NCCL's abort is for all ranks: first they hear of it.
-  if (tell) news_.Fail(failure);
+  if (tell) news_.Fail(done, failure);
   link_->Abort();
 }
 
@@ -255,7 +254,7 @@ void NcclCommunicator::Look(std::unique_lock<std::mutex>& lock) {
   if (calls_.empty()) return;
   const InFlight& oldest = calls_.front();
   const CallPosition::Call call = oldest.call;
-  if (call.sequence >= left_at_) return FailAll(why_left_, /*tell=*/false);
+  if (call.sequence >= ended_at_) return FailAll(why_ended_, /*tell=*/false);
   if (const std::string error = link_->AsyncError(); !error.empty()) {
     return Compare(lock, call, Me() + ": NCCL: " + error + ", in " + call.text, /*late=*/true);
   }
