@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "trainer/comm/nccl/cuda/sum_in_order.h"
+#include "trainer/comm/nccl/sum_in_order.h"
 #include "trainer/core/check.h"
 #include "trainer/runtime/memory.h"
 

@@ -20,10 +20,12 @@
 #include "trainer/comm/nccl/nccl_api.h"
 #include "trainer/comm/nccl/nccl_collectives.h"
 #include "trainer/comm/nccl/nccl_link.h"
+#include "trainer/comm/nccl/sum_in_order.h"
 #include "trainer/comm/patience.h"
 #include "trainer/comm/rendezvous.h"
 #include "trainer/comm/shm/handshake.h"
 #include "trainer/comm/traffic.h"
+#include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cuda/fails_later.h"
 #include "trainer/runtime/gpu_libraries.h"
@@ -344,6 +346,7 @@ std::unique_ptr<Communicator> CreateNcclCommunicator(std::shared_ptr<const NcclL
                                                      const std::string& name,
                                                      const RankGroup& group,
                                                      const NcclOptions& options) {
+  FSDP_CHECK(SumInOrderCuda != nullptr) << "nobody links ops/cuda/sum_in_order_cuda.cu";
   const std::string key = "nccl/" + name, what = "[nccl] " + name, failed = key + "/not connected";
   // This also makes the device's GPU the thread's, which NCCL takes.
   Buffer staging = device.Allocate(options.staging_bytes);

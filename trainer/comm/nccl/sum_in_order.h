@@ -1,6 +1,6 @@
-// The sum of the CPU's transports, on a GPU.
-#ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_CUDA_SUM_IN_ORDER_H_
-#define FSDP_TRAIN_TRAINER_COMM_NCCL_CUDA_SUM_IN_ORDER_H_
+// The sum of the CPU's transports, on a GPU: a kernel of ops/cuda, which is above this room.
+#ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_SUM_IN_ORDER_H_
+#define FSDP_TRAIN_TRAINER_COMM_NCCL_SUM_IN_ORDER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +18,10 @@ struct RankSum {
   int rank = 0, size = 1;
   int64_t n = 0, stride = 0;
 };
-// Null where the program was built without CUDA; throws DeviceError.
+// Null where nobody links it, as without CUDA; throws DeviceError.
 [[gnu::weak]] void SumInOrderCuda(CudaStreamHandle stream, const RankSum& sum, const std::byte* own,
                                   const std::byte* others, std::byte* out);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_NCCL_CUDA_SUM_IN_ORDER_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_NCCL_SUM_IN_ORDER_H_

@@ -1,5 +1,5 @@
-#include "trainer/comm/nccl/cuda/sum_in_order.h"
 #include "trainer/ops/cuda/elements.h"
+#include "trainer/ops/cuda/sum_in_order_cuda.h"
 
 namespace fsdp {
 namespace {
