@@ -31,10 +31,10 @@ ncclUniqueId MakeNcclId(const NcclLibrary& nccl) {
 
 NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& name,
                    const ncclUniqueId& id, int rank, int size)
-    : nccl_(std::move(nccl)) {
+    : nccl_(std::move(nccl)), name_(std::make_shared<const std::string>(name)) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.commName = name.c_str();  // NCCL copies it.
+  config.commName = name_->c_str();
   const ncclResult_t result = nccl_->CommInitRankConfig(&comm_, size, id, rank, &config);
   if (result == ncclSuccess || result == ncclInProgress) return;
   const std::string why = "ncclCommInitRankConfig: " + Text(*nccl_, result, nullptr);
@@ -90,7 +90,8 @@ void NcclLink::Abort() {
     comm = std::exchange(comm_, nullptr);
   }
   if (comm == nullptr) return;
-  std::packaged_task<void()> task([nccl = nccl_, comm] { (void)nccl->CommAbort(comm); });
+  std::packaged_task<void()> task(
+      [nccl = nccl_, name = name_, comm] { (void)nccl->CommAbort(comm); });
   const std::future<void> done = task.get_future();
   std::thread thread(std::move(task));
   const bool ended =

@@ -46,8 +46,9 @@ class NcclLink {
   std::string Describe(ncclResult_t error);
 
   const std::shared_ptr<const NcclLibrary> nccl_;
-  std::mutex mutex_;           // One call at a time; and guards what follows.
-  ncclComm_t comm_ = nullptr;  // Null: aborted.
+  const std::shared_ptr<const std::string> name_;  // NCCL may read it until it has aborted.
+  std::mutex mutex_;                               // One call at a time; and guards what follows.
+  ncclComm_t comm_ = nullptr;                      // Null: aborted.
 };
 
 // Throws CommError.
