@@ -410,8 +410,10 @@ void RunComm(const CommFlags& flags) {
   };
   try {
     CommBenchOptions options = flags.options;
-    options.transport = flags.transport == "shm" ? CommBenchOptions::Transport::kShm
-                                                 : CommBenchOptions::Transport::kThread;
+    using Transport = CommBenchOptions::Transport;
+    options.transport = flags.transport == "shm"    ? Transport::kShm
+                        : flags.transport == "nccl" ? Transport::kNccl
+                                                    : Transport::kThread;
     options.device = WantedOf(flags.device);
     options.dtype = DTypeOf(flags.dtype);
     MeasureCollectives(options, next, [&](const std::vector<CommTime>& times) {
@@ -437,12 +439,14 @@ void AddComm(CLI::App& bench) {
       ->capture_default_str();
   command
       ->add_option("--transport", flags->transport,
-                   "shm: ranks are processes; thread: ranks are threads")
-      ->check(CLI::IsMember({"shm", "thread"}))
+                   "shm: ranks are processes; thread: ranks are threads; nccl: processes with a "
+                   "GPU each")
+      ->check(CLI::IsMember({"shm", "thread", "nccl"}))
       ->capture_default_str();
   command
       ->add_option("--device", flags->device,
-                   "Of the tensors; auto: GPUs if there are. They go by way of the host's memory")
+                   "Of the tensors; auto: GPUs if there are. But with nccl they go by way of the "
+                   "host's memory")
       ->check(kDevices)
       ->capture_default_str();
   command
@@ -459,6 +463,8 @@ void AddComm(CLI::App& bench) {
   command->add_option("--batches", flags->options.batches, "Batches of calls; the median counts")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  command->add_flag("--deterministic", flags->options.deterministic,
+                    "With nccl: sums in rank order, as run.deterministic makes them");
   CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
   command
       ->add_flag("--ask", flags->ask,

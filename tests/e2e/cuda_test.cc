@@ -4,6 +4,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "tests/e2e/run_binary.h"
 
@@ -122,6 +125,81 @@ TEST(Cuda, RanksShareAGpuAndItsMemory) {
   ExpectClose(LossesOf(job), LossesOf(alone));
 }
 
+// WithText()'s run by so many ranks of an emulated machine.
+Outcome Launch(const Job& job, int ranks, const std::string& machine, const Strings& more) {
+  Strings arguments = {"launch", "--nproc-per-node", std::to_string(ranks), "--"};
+  Strings settings = {"log.every=1"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  for (const std::string& flag : WithText(job, "cuda", settings)) arguments.push_back(flag);
+  return OnGpu(arguments, {{"FSDP_TRAIN_EMULATED_GPUS", machine}});
+}
+
+// Over the host's memory where they share one; with run.deterministic the same bits.
+TEST(Cuda, RanksWithAGpuEachUseNccl) {
+  struct Case {
+    int ranks;
+    Strings settings;
+  };
+  for (const Case& c :
+       std::vector<Case>{{2, {}},
+                         {2, {"fsdp.mixed_precision={param_dtype: bf16, reduce_dtype: bf16}"}},
+                         {4, {"fsdp={sharding_strategy: hybrid_shard, shard_size: 2}"}}}) {
+    SCOPED_TRACE(c.ranks);
+    Job shared, deterministic, native;
+    Strings settings = c.settings;
+    const Outcome pinned = Launch(shared, c.ranks, "count=1", settings);
+    ASSERT_EQ(pinned.code, 0) << pinned.Text();
+    EXPECT_NE(pinned.out.find("ranks share a GPU, which NCCL refuses"), std::string::npos)
+        << pinned.Text();
+    const std::string own = "count=" + std::to_string(c.ranks);
+    const Outcome fast = Launch(native, c.ranks, own, settings);
+    ASSERT_EQ(fast.code, 0) << fast.Text();
+    EXPECT_NE(fast.out.find("collectives over NCCL 2.28.9"), std::string::npos) << fast.Text();
+    settings.push_back("run.deterministic=true");
+    const Outcome exact = Launch(deterministic, c.ranks, own, settings);
+    ASSERT_EQ(exact.code, 0) << exact.Text();
+    EXPECT_EQ(LossesOf(deterministic), LossesOf(shared));
+    EXPECT_EQ(LossesOf(native).size(), LossesOf(shared).size());
+  }
+}
+
+// Before a run takes memory or touches the disk; alone, and on a GPU that ranks share, it is not
+// looked for.
+TEST(Cuda, NcclThatCannotBeUsed) {
+  for (const auto& [version, why] : std::map<std::string, std::string>{
+           {"0", "libnccl.so.2 is not there"}, {"22703", "is version 2.27.3"}}) {
+    Job job;
+    const Outcome run = Launch(job, 2, "count=2 nccl=" + version, {});
+    EXPECT_EQ(run.code, 1) << run.Text();
+    for (const std::string& word :
+         {why, std::string("need NCCL, 2.28.0 or newer"), std::string("looked in this program"),
+          std::string("FSDP_TRAIN_CUDA_LIBS")}) {
+      EXPECT_NE(run.Text().find(word), std::string::npos) << word << "\n" << run.Text();
+    }
+    EXPECT_FALSE(Exists(job.run_dir() + "/metrics.jsonl")) << run.Text();
+    EXPECT_EQ(Launch(job, 1, "count=1 nccl=" + version, {}).code, 0);
+    job.RunDir("shared");
+    EXPECT_EQ(Launch(job, 2, "count=1 nccl=" + version, {}).code, 0);
+  }
+}
+
+// Each rank says where it stood.
+TEST(Cuda, ACollectiveThatFailsOrHangsEndsTheRun) {
+  Job job;
+  const Outcome failed = Launch(job, 2, "count=2 nccl_fails=10", {});
+  EXPECT_EQ(failed.code, 6) << failed.Text();
+  for (const char* word : {"rank 1: NCCL: unhandled system error", "a cable is loose", ", in ",
+                           "rank 0 stood at ", "rank 1 stood at "}) {
+    EXPECT_NE(failed.Text().find(word), std::string::npos) << word << "\n" << failed.Text();
+  }
+  job.RunDir("hangs");
+  const Outcome late = Launch(job, 2, "count=2 nccl_hangs=10", {"run.timeout_s=3"});
+  EXPECT_EQ(late.code, 6) << late.Text();
+  for (const char* word : {" timed out after 3 s", "rank 0 stood at ", "rank 1 stood at "}) {
+    EXPECT_NE(late.Text().find(word), std::string::npos) << word << "\n" << late.Text();
+  }
+}
+
 // Every op of a step, in bf16 by kernels for GPUs, and what there is to compute with.
 TEST(Cuda, IsListedAndMeasured) {
   const Outcome bench =
@@ -149,15 +227,23 @@ TEST(Cuda, IsListedAndMeasured) {
   ASSERT_EQ(own.code, 0) << own.Text();
   EXPECT_EQ(Json::parse(own.out)["products"], "own");
 
-  for (const char* transport : {"thread", "shm"}) {
-    const Outcome comm =
-        OnGpu({"bench", "comm", "--device", "cuda", "--transport", transport, "--ranks", "2",
-               "--dtype", "bf16", "--sizes", "64", "4k", "--batches", "1", "--json"});
+  const Variables two_gpus = {{"FSDP_TRAIN_EMULATED_GPUS", "count=2"}};
+  for (const char* transport : {"thread", "shm", "nccl"}) {
+    const Strings flags = {"bench",   "comm",      "--device", "cuda",  "--transport", transport,
+                           "--ranks", "2",         "--dtype",  "bf16",  "--sizes",     "64",
+                           "4k",      "--batches", "1",        "--json"};
+    const bool nccl = std::string(transport) == "nccl";
+    const Outcome comm = OnGpu(flags, nccl ? two_gpus : Variables());
     ASSERT_EQ(comm.code, 0) << comm.Text();
     const Json collectives = Json::parse(comm.out);
     EXPECT_EQ(collectives["device"], "Emulated GPU");
     EXPECT_EQ(collectives["collectives"].size(), 10u);
     for (const Json& one : collectives["collectives"]) EXPECT_GT(one["seconds"], 0) << one;
+    if (!nccl) continue;
+    const Outcome shared = OnGpu(flags);
+    EXPECT_EQ(shared.code, 2) << shared.Text();
+    EXPECT_NE(shared.err.find("NCCL wants a GPU for each of 2 ranks"), std::string::npos)
+        << shared.Text();
   }
 
   const Outcome devices = OnGpu({"devices"});

@@ -59,6 +59,10 @@ Machine::Machine() {
       gpus.cudnn = static_cast<int>(value);
     } else if (key == "nccl") {
       gpus.nccl = static_cast<int>(value);
+    } else if (key == "nccl_fails") {
+      gpus.nccl_fails = value;
+    } else if (key == "nccl_hangs") {
+      gpus.nccl_hangs = value;
     } else if (key == "cudaMalloc") {
       failing[key] = {value, cudaErrorMemoryAllocation};
     } else if (key == "fault") {
@@ -77,6 +81,7 @@ Machine& TheMachine() {
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local bool device_is_set = false;
+thread_local int current_device = 0;
 
 cudaError_t Return(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
@@ -363,7 +368,14 @@ cudaError_t cudaSetDevice(int device) {
   std::lock_guard lock(TheMachine().mutex);
   const bool there = device >= 0 && device < TheMachine().gpus.count;
   device_is_set = device_is_set || there;
+  if (there) current_device = device;
   return there ? cudaSuccess : Return(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  if (const cudaError_t error = Begin("cudaGetDevice"); error) return error;
+  *device = current_device;
+  return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "models/make_model.h"
+#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/core/philox.h"
 #include "trainer/engine/gemm_algorithms.h"
@@ -174,12 +175,14 @@ class TinyRank {
         seq_(run.options.executor.seq_len),
         model_(ModelOf(run)),
         device_(CreateDevice(run.device,
-                             {.checker = run.check ? std::make_shared<StreamChecker>() : nullptr})),
+                             {.checker = run.check ? std::make_shared<StreamChecker>() : nullptr,
+                              .gpu = run.nccl == TinyRun::Nccl::kNo ? 0 : rank.rank})),
         allocator_(*device_,
                    PlanMemory(*model_, run.options, rank.size, /*traffic=*/nullptr, run.device)),
         communicators_(MeshFor(run.options.executor, rank.rank, rank.size, run.ranks_by_position),
                        run.options.executor.communicators,
                        [&](const std::string& name, const RankGroup& group) {
+                         if (run.nccl != TinyRun::Nccl::kNo) return OverNccl(name, group);
                          auto communicator = rank.join_group(name, group, {.timeout_s = 120});
                          if (run.device != DeviceType::kCuda) return communicator;
                          return MakePinnedCommunicator(std::move(communicator), *device_);
@@ -236,6 +239,12 @@ class TinyRank {
       Require(usage.calls > runs_when_timed_[usage.shape.Text()],
               "timed, and never multiplied: " + usage.shape.Text());
     }
+  }
+
+  std::unique_ptr<Communicator> OverNccl(const std::string& name, const RankGroup& group) {
+    return CreateNcclCommunicator(
+        FindNccl(), *device_, *rank_.store, name, group,
+        {.comm = {.timeout_s = 120}, .deterministic = run_.nccl == TinyRun::Nccl::kDeterministic});
   }
 
   void Steps() {

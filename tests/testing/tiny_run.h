@@ -37,6 +37,10 @@ struct TinyRun {
   // Products by cuBLASLt, which the test is linked with, timed before the first step. A rank fails
   // where the run multiplies what was not timed, or does not what was.
   enum class Library { kNone, kFast, kDeterministic } library = Library::kNone;
+  // On kCuda: rank r has GPU r, and NCCL connects them. Otherwise all have GPU 0, and their tensors
+  // go through pinned memory.
+  enum class Nccl { kNo, kNative, kDeterministic };
+  Nccl nccl = Nccl::kNo;
 
   // What the run starts from and is fed; random where null. Called on several threads.
   using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;

@@ -30,7 +30,7 @@ def op_library(name, deps = [], cuda_deps = [], **kwargs):
         **kwargs
     )
 
-def cuda_kernels(name, file = None, deps = []):
+def cuda_kernels(name, file = None, deps = [], visibility = []):
     """cuda/<file>.cu behind cuda/<file>.h: compiled by nvcc under --config=cuda, and by nobody else.
 
     <name>: the header, and under --config=cuda what it declares; elsewhere its functions, which are
@@ -40,6 +40,7 @@ def cuda_kernels(name, file = None, deps = []):
       name: of the target.
       file: if not the same.
       deps: what both files include beyond cuda/launch.h; of other kernels the <name> above.
+      visibility: of <name>, beside the tests.
     """
     header = "cuda/%s.h" % (file or name)
     source = "cuda/%s.cu" % (file or name)
@@ -47,7 +48,7 @@ def cuda_kernels(name, file = None, deps = []):
     native.cc_library(
         name = name,
         hdrs = [header],
-        visibility = ["//tests:__subpackages__"],
+        visibility = ["//tests:__subpackages__"] + visibility,
         deps = deps + if_cuda([":%s_nvcc" % name]),
     )
     cuda_library(

@@ -9,11 +9,13 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/socket.h"
@@ -32,16 +34,21 @@ constexpr Collective kAll[] = {Collective::kAllGather, Collective::kReduceScatte
                                Collective::kAllReduce, Collective::kAllToAll,
                                Collective::kBroadcast};
 
+using Connect = std::function<std::unique_ptr<Communicator>(Device& device)>;
+
+// Of the host's memory, for tensors of the device.
+std::unique_ptr<Communicator> Over(std::unique_ptr<Communicator> host, Device& device) {
+  if (device.type() != DeviceType::kCuda) return host;
+  return MakePinnedCommunicator(std::move(host), device);
+}
+
 // One rank: its device, stream, communicator and tensors.
 class Rank {
  public:
-  // `over`: of the host's memory.
-  Rank(const CommBenchOptions& options, std::unique_ptr<Communicator> over)
+  Rank(const CommBenchOptions& options, int rank, const Connect& connect)
       : options_(options),
-        device_(DeviceOf(options, over->rank())),
-        comm_(device_->type() == DeviceType::kCuda
-                  ? MakePinnedCommunicator(std::move(over), *device_)
-                  : std::move(over)),
+        device_(DeviceOf(options, rank)),
+        comm_(connect(*device_)),
         stream_(device_->CreateStream("bench")),
         a_(device_->Allocate(*std::max_element(options.sizes.begin(), options.sizes.end()))),
         // A reduce-scatter's shard in fp32 is the longest where there is one rank.
@@ -84,6 +91,13 @@ class Rank {
  private:
   static std::unique_ptr<Device> DeviceOf(const CommBenchOptions& options, int rank) {
     const ChosenDevice chosen = ChooseDevice(options.device, rank, options.ranks);
+    if (options.transport == CommBenchOptions::Transport::kNccl &&
+        (chosen.type != DeviceType::kCuda || chosen.sharers > 1)) {
+      throw std::invalid_argument("[bench comm] NCCL wants a GPU for each of " +
+                                  std::to_string(options.ranks) + " ranks, and rank " +
+                                  std::to_string(rank) + " " +
+                                  (chosen.note.empty() ? "has none" : chosen.note));
+    }
     return CreateDevice(chosen.type, {.gpu = chosen.gpu});
   }
 
@@ -150,7 +164,8 @@ void MeasureThreads(const CommBenchOptions& options, const std::function<bool()>
                     const std::function<void(const std::vector<CommTime>&)>& done) {
   std::vector<std::unique_ptr<Rank>> ranks;
   for (auto& comm : CreateThreadCommunicators(options.ranks, {.timeout_s = kForever})) {
-    ranks.push_back(std::make_unique<Rank>(options, std::move(comm)));
+    ranks.push_back(std::make_unique<Rank>(
+        options, comm->rank(), [&](Device& device) { return Over(std::move(comm), device); }));
   }
   std::vector<std::thread> others;
   for (int r = 1; r < options.ranks; ++r) {
@@ -178,9 +193,15 @@ void MeasureProcesses(const CommBenchOptions& options, const std::function<bool(
   const int port = PortOf(Listen("localhost", 0));  // Free a moment ago.
   const auto as_rank = [&](int number, const std::function<void(Rank&)>& run) {
     const auto store = JoinTcpStore("localhost", port, number, options.ranks, /*timeout_s=*/60);
-    Rank rank(options,
-              CreateShmCommunicator(*store, "bench", RankGroup::World(number, options.ranks),
-                                    {.timeout_s = kForever}));
+    const RankGroup group = RankGroup::World(number, options.ranks);
+    const CommOptions forever{.timeout_s = kForever};
+    Rank rank(options, number, [&](Device& device) {
+      if (options.transport == CommBenchOptions::Transport::kNccl) {
+        return CreateNcclCommunicator(FindNccl(), device, *store, "bench", group,
+                                      {.comm = forever, .deterministic = options.deterministic});
+      }
+      return Over(CreateShmCommunicator(*store, "bench", group, forever), device);
+    });
     run(rank);
   };
   std::fflush(stdout);

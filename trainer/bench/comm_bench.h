@@ -14,11 +14,13 @@
 namespace fsdp {
 
 struct CommBenchOptions {
-  enum class Transport { kThread, kShm };  // Ranks are threads of this process, or processes.
+  // Ranks are threads of this process, or processes; with NCCL such that have a GPU each.
+  enum class Transport { kThread, kShm, kNccl };
 
   Transport transport = Transport::kShm;
-  // Of the tensors. Ranks take visible GPUs in turn, and go to the transport by way of pinned
-  // memory.
+  bool deterministic = false;  // Of NCCL: NcclOptions.
+  // Of the tensors. Ranks take visible GPUs in turn, and go to the other transports by way of
+  // pinned memory.
   WantedDevice device = WantedDevice::kCpu;
   int ranks = 2;
   // What moves: fp32, bf16 or fp16. A reduce-scatter leaves fp32, as it does in a training step.
@@ -43,9 +45,10 @@ struct CommTime {
 
 // Measures all collectives at all sizes, once for each time that `next` returns true, and calls
 // `done` with the results, in the order of sizes and Collective. Both are called in this process,
-// by rank 0. Blocks. kShm forks: to be called before there are other threads, or a use of a GPU.
-// Throws std::invalid_argument for sizes that leave a rank nothing and dtypes that nothing adds up,
-// ConfigError as ChooseDevice() does, CommError, DeviceError.
+// by rank 0. Blocks. All but kThread fork: to be called before there are other threads, or a use of
+// a GPU. Throws std::invalid_argument for sizes that leave a rank nothing, dtypes that nothing adds
+// up, and NCCL of ranks that have no GPU of their own, ConfigError as ChooseDevice() does,
+// CommError, DeviceError.
 void MeasureCollectives(const CommBenchOptions& options, const std::function<bool()>& next,
                         const std::function<void(const std::vector<CommTime>&)>& done);
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <utility>
 #include <vector>
 
+#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
@@ -96,6 +98,13 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
     groups.push_back({static_cast<int>(ranks.size()),
                       static_cast<int>(std::count_if(ranks.begin(), ranks.end(), here))});
   }
+  const int64_t staging = target.nccl ? std::ssize(groups) * kNcclStagingBytes : 0;
+  if (plan.device_available && staging > 0) {
+    MemoryRoom& room = *plan.device_available;
+    room.bytes = std::max<int64_t>(0, room.bytes - staging);
+    room.limit += ", less " + HumanBytes(staging) + " for NCCL";
+  }
+  if (plan.device_outside) *plan.device_outside += staging;
   const int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
   plan.outside = outside.bytes;

@@ -57,6 +57,7 @@ PlanTarget TargetOf(const Recipe& recipe, const std::optional<Hardware>& hardwar
   const bool cuda = hardware ? hardware->device == Hardware::Device::kCuda
                              : recipe.run.device == RunRecipe::Device::kCuda;
   target.device = cuda ? DeviceType::kCuda : DeviceType::kCpu;
+  target.nccl = cuda;  // Of described GPUs each rank has one.
   if (!hardware) return target;
   target.outside = hardware->outside;
   if (hardware->memory) {
@@ -82,6 +83,7 @@ PlanTarget WholeDevice(const ChosenDevice& device) {
   PlanTarget target{.device = device.type};
   if (device.type == DeviceType::kCuda) {
     target.room = {device.memory / device.sharers, "all memory of " + device.name};
+    target.nccl = device.sharers == 1;
   }
   return target;
 }

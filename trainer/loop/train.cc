@@ -14,7 +14,6 @@
 
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/comm/pinned_communicator.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
@@ -22,6 +21,7 @@
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
+#include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/initialize.h"
 #include "trainer/loop/products.h"
 #include "trainer/loop/recorder.h"
@@ -50,6 +50,7 @@ PlanTarget TargetOf(const ChosenDevice& device, int sharers) {
   if (sharers > 1) of += ", for " + std::to_string(sharers) + " ranks";
   target.room = {memory.free / sharers, of};
   target.outside = memory.total - memory.free;
+  target.nccl = sharers == 1;
   return target;
 }
 
@@ -130,6 +131,7 @@ class Trainer {
   // Everything before the first step that involves other ranks or the disk.
   void Begin() {
     stage_ = "the agreement on recipe, schedule, build and data";
+    transport_ = FindGpuTransport(job_);
     AgreeOnEverything();
     stage_ = "the run directory";
     start_ =
@@ -159,6 +161,7 @@ class Trainer {
     recorder_.Begin(
         start_, aside_, step_,
         {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(), &data_.files});
+    if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";
   }
@@ -203,6 +206,7 @@ class Trainer {
                    {"device", Name(job_.device.type)},
                    {"kernels", job_.device.type == DeviceType::kCpu ? IsaName() : "cuda"},
                    {"cuBLASLt", GpuLibraryVersionText(gemm_.version)},
+                   {"NCCL", transport_.nccl ? VersionText(*transport_.nccl) : "none"},
                    {"data", std::to_string(data_.Hash())}});
     Agree(*job_.store, "start", job_.rank, job_.world, labels);
   }
@@ -218,13 +222,8 @@ class Trainer {
   }
 
   void Connect() {
-    MeshCommunicators::Connect connect = job_.connect;
-    if (device_->type() == DeviceType::kCuda && connect) {
-      connect = [this](const std::string& name, const RankGroup& group) {
-        return MakePinnedCommunicator(job_.connect(name, group), *device_);
-      };
-    }
-    communicators_.emplace(mesh_, options_.executor.communicators, connect);
+    communicators_.emplace(mesh_, options_.executor.communicators,
+                           ConnectOver(transport_, recipe_, job_, *device_));
     if (job_.world > 1) link_.emplace(*job_.store, communicators_->all());
   }
 
@@ -436,6 +435,7 @@ class Trainer {
   ValidRecipe held_out_;
   const PlanTarget target_;
   const RunPlan plan_;
+  GpuTransport transport_;
   RunStart start_;  // Holds the run directory's lock for all that follow.
   SetAside aside_;  // Rank 0's.
   Recorder recorder_;

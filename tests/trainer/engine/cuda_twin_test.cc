@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/emulated/cudart.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp::testing {
@@ -104,6 +105,31 @@ TEST(CudaTwin, LearnsWithTheLibrary) {
     if (qwen) run.lora = LoraOptions{.rank = 8};
     LearnsWhatTheCpuLearns(run);
   }
+}
+
+// Ranks with a GPU each. In rank order NCCL's sums have the bits of the host's; of its own they
+// lead to the same losses, to roundings on the wire.
+TEST(CudaTwinOverNccl, LearnsWhatRanksOnOneGpuLearn) {
+  for (const int world : {2, 3}) {
+    ResetEmulatedGpus({.count = world});
+    for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
+      TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, world);
+      run.options.executor.mixed_precision.reduce_dtype = wire;
+      run.device = DeviceType::kCuda;
+      run.steps = 4;
+      const TinyResult host = Train(run);
+      run.nccl = TinyRun::Nccl::kDeterministic;
+      EXPECT_EQ(FirstDifference(Train(run), host), "") << world << " ranks, " << Name(wire);
+      run.nccl = TinyRun::Nccl::kNative;
+      const TinyResult native = Train(run);
+      for (size_t s = 0; s < host.losses.size(); ++s) {
+        EXPECT_NEAR(native.losses[s], host.losses[s],
+                    16 * Rounding(DType::kBFloat16) * host.losses[s])
+            << s;
+      }
+    }
+  }
+  ResetEmulatedGpus();
 }
 
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {

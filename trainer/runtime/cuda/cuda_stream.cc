@@ -155,21 +155,34 @@ void CudaStream::Launch(const char* name, const CudaKernel& kernel) {
     error = std::current_exception();
   }
   if (!StillWorks()) return;  // It had faulted before: this operation has no part in it.
+  state_->failures.Fail(index_, TakeTicket(), error, {name, tag()});
+}
+
+FailHere CudaStream::MayFailHere(const char* name) {
+  return [state = state_, index = index_, ticket = TakeTicket(),
+          at = StreamPosition{name, tag()}](std::exception_ptr error) {
+    state->failures.Fail(index, ticket, std::move(error), at);
+  };
+}
+
+FailHere MayFailHere(Stream& stream, const char* name) {
+  return dynamic_cast<CudaStream&>(stream).MayFailHere(name);
+}
+
+uint64_t CudaStream::TakeTicket() {
   const uint64_t ticket = state_->NextTicket();
-  state_->failures.Fail(index_, ticket, error, {name, tag()});
   before_.resize(std::max(before_.size(), static_cast<size_t>(index_) + 1));
   before_[index_] = ticket;
+  return ticket;
 }
 
 void CudaStream::PutHostTask(HostTask task) {
   HostWorker& worker = Worker();
-  const uint64_t ticket = state_->NextTicket();
-  task.ticket = ticket;
   task.clock = before_;
+  const uint64_t ticket = TakeTicket();
+  task.ticket = ticket;
   task.before = state_->Recorded(resources_.stream);
   worker.Push(std::move(task));
-  before_.resize(std::max(before_.size(), static_cast<size_t>(index_) + 1));
-  before_[index_] = ticket;
   const int error =
       state_->driver.wait_value(resources_.stream, reinterpret_cast<uintptr_t>(resources_.words),
                                 static_cast<uint32_t>(ticket), /*flags: >=*/0);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trainer/core/span.h"
+#include "trainer/runtime/cuda/fails_later.h"
 #include "trainer/runtime/cuda/gpu_state.h"
 #include "trainer/runtime/cuda/host_worker.h"
 #include "trainer/runtime/cuda/progress.h"
@@ -37,6 +38,7 @@ class CudaStream final : public Stream {
 
   std::optional<StreamPosition> Position() const override;
   void MoveSpans(std::vector<Span>& to);  // While it is idle.
+  FailHere MayFailHere(const char* name);
 
  private:
   // Of cudaStreamCreate and cudaHostAlloc.
@@ -62,8 +64,9 @@ class CudaStream final : public Stream {
   void Put(const char* name, int64_t bytes, bool wait, const Work& work);
   void Launch(const char* name, const CudaKernel& kernel);
   void PutHostTask(HostTask task);
-  HostWorker& Worker();  // Throws DeviceError.
-  bool StillWorks();     // The GPU, where a call that might have has not said so.
+  uint64_t TakeTicket();  // Of what may throw: what comes next is behind it.
+  HostWorker& Worker();   // Throws DeviceError.
+  bool StillWorks();      // The GPU, where a call that might have has not said so.
 
   const std::shared_ptr<GpuState> state_;
   CudaTrace& trace_;

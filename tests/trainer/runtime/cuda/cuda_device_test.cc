@@ -17,6 +17,7 @@
 #include "tests/trainer/runtime/stream_suite.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/cuda/fails_later.h"
 #include "trainer/runtime/device_factory.h"
 
 namespace fsdp {
@@ -208,6 +209,39 @@ TEST_F(CudaDeviceTest, KernelsBehindAFailureRunInVain) {
   EXPECT_THROW(failed->Synchronize(), CommError);
   good->Synchronize();
   EXPECT_EQ(ran, 3);
+}
+
+// As if the work at that place had thrown: what came before is good, what comes behind has failed,
+// on other streams and for work of the host, too.
+TEST_F(CudaDeviceTest, WhatIsStuckFailsFromOutside) {
+  auto device = CreateCudaDevice({});
+  auto stream = device->CreateStream("comm"), other = device->CreateStream("other");
+  std::promise<void> stuck;
+  std::atomic<bool> dropped{true};
+  stream->SetTag(7);
+  const EventPtr before = stream->Record();
+  const FailHere fail = MayFailHere(*stream, "all_gather");
+  stream->Enqueue(Kernel("all_gather", [&] { stuck.get_future().wait(); }));
+  const EventPtr after = stream->Record();
+  stream->Enqueue(Priced("host", [&](ThreadPool&) { dropped = false; }));
+  other->Wait(stream->Record());
+  std::thread([&] {
+    fail(std::make_exception_ptr(CommError("gone")));
+    stuck.set_value();
+  }).join();
+  EXPECT_THROW(other->Synchronize(), CommError);
+  EXPECT_THROW(after->Synchronize(), CommError);
+  before->Synchronize();
+  EXPECT_TRUE(dropped);
+  ASSERT_TRUE(stream->Position());
+  EXPECT_STREQ(stream->Position()->operation, "all_gather");
+  EXPECT_EQ(stream->Position()->tag, 7u);
+  const FailHere later = MayFailHere(*stream, "all_gather");
+  stream.reset();
+  other.reset();
+  device.reset();
+  later(std::make_exception_ptr(CommError("the first one counts")));
+  EXPECT_THROW(after->Synchronize(), CommError);
 }
 
 TEST_F(CudaDeviceTest, RefusedLaunchIsThatOfTheOperation) {

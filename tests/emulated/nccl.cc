@@ -1,0 +1,317 @@
+// A fake of NCCL over the emulated CUDA runtime: ranks are threads of one process, or processes of
+// one host that share the memory whose file the unique id names.
+//   Order   Collectives of a communicator run one after the other, on the threads of their streams.
+//           Ranks that do not make the same calls (kind, count, type, root, what each sends each)
+//           all get the asynchronous error ncclInvalidUsage and are stuck, as on a GPU.
+//   Sums    From the last rank to the first, each partial sum rounded to the type: not the order
+//           of the CPU's transports, nor their roundings.
+//   Stuck   What waits for a rank that does not come does so until its own rank aborts: an abort
+//           ends nothing of others.
+//   Slow    The first call of a communicator is ncclInProgress until it has been asked about three
+//           times, and not on the stream before.
+//   Misuse  A call that is still in progress, two threads at once, a communicator that has been
+//           aborted: these end the program. Two ranks on one GPU are refused, as NCCL does.
+#include <nccl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/emulated/cudart.h"
+#include "tests/emulated/gpu_libraries.h"
+#include "tests/emulated/nccl_member.h"
+#include "trainer/runtime/memory.h"
+
+namespace {
+
+using fsdp::HostAddress;
+using fsdp::fake_nccl::Kind;
+using fsdp::fake_nccl::kMaxRanks;
+using fsdp::fake_nccl::Member;
+using fsdp::fake_nccl::SizeOf;
+using fsdp::fake_nccl::Work;
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "fake NCCL: %s\n", what.c_str());
+  std::abort();
+}
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Member> member;
+  std::thread joining;
+  std::atomic<int> inside{0};
+  int64_t calls = 0;
+  int polls_left = 0;            // Until what is in progress is on its stream.
+  std::function<void()> launch;  // That.
+};
+
+namespace {
+
+std::mutex live_mutex;
+std::set<ncclComm_t>& Live() {
+  static auto* const live = new std::set<ncclComm_t>;
+  return *live;
+}
+
+// One call at a time, of a communicator that there is.
+class Entered {
+ public:
+  explicit Entered(ncclComm_t comm) : comm_(comm) {
+    {
+      std::lock_guard lock(live_mutex);
+      if (!Live().contains(comm)) Die("a communicator that has been aborted, or never was");
+    }
+    if (comm_->inside++ != 0) Die("two threads at once in one communicator");
+  }
+  ~Entered() { --comm_->inside; }
+
+ private:
+  const ncclComm_t comm_;
+};
+
+bool Overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const auto *x = static_cast<const std::byte*>(a), *y = static_cast<const std::byte*>(b);
+  return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
+}
+
+bool OfTheGpu(const void* data) {
+  return (reinterpret_cast<uintptr_t>(data) & fsdp::kDeviceAddress) != 0;
+}
+
+ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
+  if (comm->polls_left > 0) Die("a call while another one is in progress");
+  const ncclResult_t state = comm->member->state;
+  if (state == ncclInProgress) Die("a call before the communicator is there");
+  if (state != ncclSuccess) return state;
+  for (auto* parts : {&work.to, &work.from}) {
+    for (Work::Part& part : *parts) part.data = HostAddress(part.data);
+  }
+  const int64_t turn = comm->calls++;
+  auto launch = [member = comm->member, work = std::move(work), stream, turn] {
+    const cudaError_t error =
+        fsdp::LaunchOnEmulatedStream(stream, [member, work, turn] { member->Run(work, turn); });
+    if (error != cudaSuccess) member->Fail(ncclUnhandledCudaError, cudaGetErrorName(error));
+  };
+  if (turn > 0) {
+    launch();
+    return comm->member->state;
+  }
+  comm->polls_left = 3;
+  comm->launch = std::move(launch);
+  return ncclInProgress;
+}
+
+std::byte* Bytes(const void* data) {
+  return static_cast<std::byte*>(const_cast<void*>(data));  // Of what is sent it is only read.
+}
+
+// `parts` of the sent and of the received tensor, of `count` elements each; in place where the one
+// of the rank lies at the other's.
+ncclResult_t Collect(Kind kind, const void* send, int send_parts, void* receive, int receive_parts,
+                     size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                     cudaStream_t stream) {
+  const Entered entered(comm);
+  Member& member = *comm->member;
+  const size_t bytes = count * SizeOf(type);
+  const bool in_place = kind == Kind::kAllGather ? send == Bytes(receive) + member.rank * bytes
+                        : kind == Kind::kReduceScatter
+                            ? receive == Bytes(send) + member.rank * bytes
+                        : kind == Kind::kAlltoAll ? false
+                                                  : send == receive;
+  const bool overlap = Overlap(send, bytes * send_parts, receive, bytes * receive_parts);
+  if (bytes > 0 && (!OfTheGpu(send) || !OfTheGpu(receive) || (overlap && !in_place))) {
+    member.Fail(ncclInvalidArgument, "pointers of a collective");
+    return ncclInvalidArgument;
+  }
+  Work work;
+  work.call = {.kind = kind, .count = count, .type = type, .root = root};
+  work.to.resize(member.size);
+  work.from.resize(member.size);
+  work.sums = kind == Kind::kReduceScatter || kind == Kind::kAllReduce;
+  for (int r = 0; r < member.size; ++r) {
+    if (kind != Kind::kBroadcast || member.rank == root) {
+      work.to[r] = {Bytes(send) + (send_parts > 1 ? r * bytes : 0), bytes};
+    }
+    if (kind != Kind::kBroadcast || r == root) {
+      work.from[r] = {Bytes(receive) + (receive_parts > 1 ? r * bytes : 0), bytes};
+    }
+  }
+  return Issue(comm, std::move(work), stream);
+}
+
+// Of this thread, between ncclGroupStart() and ncclGroupEnd().
+struct Group {
+  bool open = false;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  Work work;
+};
+thread_local Group group;
+
+ncclResult_t Put(bool send, void* data, size_t count, ncclDataType_t type, int peer,
+                 ncclComm_t comm, cudaStream_t stream) {
+  if (!group.open) Die("Send and Recv are of a group here");
+  if (group.comm != nullptr && (group.comm != comm || group.stream != stream)) {
+    Die("a group is of one communicator and one stream here");
+  }
+  const Entered entered(comm);
+  group.comm = comm;
+  group.stream = stream;
+  Work& work = group.work;
+  work.to.resize(comm->member->size);
+  work.from.resize(comm->member->size);
+  const size_t bytes = count * SizeOf(type);
+  Work::Part& part = (send ? work.to : work.from)[peer];
+  if (part.data != nullptr) Die("one Send and one Recv of each peer in a group here");
+  if (bytes > 0 && !OfTheGpu(data)) return ncclInvalidArgument;
+  part = {static_cast<std::byte*>(data), bytes};
+  (send ? work.call.sends : work.call.receives)[peer] = bytes;
+  return ncclSuccess;
+}
+
+}  // namespace
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+
+const char* ncclGetLastError(ncclComm_t comm) { return comm == nullptr ? "" : comm->member->why(); }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const int fd = fsdp::fake_nccl::MakeMemory();
+  if (fd < 0) return ncclSystemError;
+  std::snprintf(id->internal, sizeof(id->internal), "%d %d", static_cast<int>(getpid()), fd);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  int pid = 0, fd = 0, device = 0;
+  if (std::sscanf(id.internal, "%d %d", &pid, &fd) != 2 || nranks > kMaxRanks || rank >= nranks ||
+      config->magic != 0xcafebeef || cudaGetDevice(&device) != cudaSuccess) {
+    return ncclInvalidArgument;
+  }
+  if (config->blocking != 0) Die("communicators block");
+  *comm = new ncclComm;
+  (*comm)->member = std::make_shared<Member>(rank, nranks, device);
+  (*comm)->joining = std::thread([member = (*comm)->member, pid, fd] { member->Join(pid, fd); });
+  std::lock_guard lock(live_mutex);
+  Live().insert(*comm);
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  const Entered entered(comm);
+  *error = comm->member->state;
+  if (comm->polls_left == 0) return ncclSuccess;
+  if (--comm->polls_left > 0) {
+    *error = ncclInProgress;
+  } else {
+    comm->launch();
+    comm->launch = nullptr;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  {
+    const Entered entered(comm);
+    comm->member->aborted = true;
+    comm->joining.join();
+    std::lock_guard lock(live_mutex);
+    Live().erase(comm);
+  }
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return Collect(Kind::kAllGather, send, 1, receive, comm->member->size, count, type, 0, comm,
+                 stream);
+}
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+  return Collect(Kind::kReduceScatter, send, comm->member->size, receive, 1, count, type, 0, comm,
+                 stream);
+}
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+  return Collect(Kind::kAllReduce, send, 1, receive, 1, count, type, 0, comm, stream);
+}
+ncclResult_t ncclAlltoAll(const void* send, void* receive, size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream) {
+  const int size = comm->member->size;
+  return Collect(Kind::kAlltoAll, send, size, receive, size, count, type, 0, comm, stream);
+}
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return Collect(Kind::kBroadcast, send, 1, receive, 1, count, type, root, comm, stream);
+}
+
+ncclResult_t ncclGroupStart() {
+  if (std::exchange(group.open, true)) Die("a group in a group");
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (!group.open) Die("the end of no group");
+  Group done = std::exchange(group, Group());
+  if (done.comm == nullptr) return ncclSuccess;
+  const Entered entered(done.comm);
+  return Issue(done.comm, std::move(done.work), done.stream);
+}
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return Put(/*send=*/true, Bytes(send), count, type, peer, comm, stream);
+}
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return Put(/*send=*/false, receive, count, type, peer, comm, stream);
+}
+
+namespace fsdp {
+namespace {
+
+const EmulatedGpuLibrary kNccl(
+    GpuLibrary::kNccl,
+    {FSDP_EMULATED_FUNCTION(ncclGetErrorString), FSDP_EMULATED_FUNCTION(ncclGetLastError),
+     FSDP_EMULATED_FUNCTION(ncclGetUniqueId), FSDP_EMULATED_FUNCTION(ncclCommInitRankConfig),
+     FSDP_EMULATED_FUNCTION(ncclCommGetAsyncError), FSDP_EMULATED_FUNCTION(ncclCommAbort),
+     FSDP_EMULATED_FUNCTION(ncclAllGather), FSDP_EMULATED_FUNCTION(ncclReduceScatter),
+     FSDP_EMULATED_FUNCTION(ncclAllReduce), FSDP_EMULATED_FUNCTION(ncclAlltoAll),
+     FSDP_EMULATED_FUNCTION(ncclBroadcast), FSDP_EMULATED_FUNCTION(ncclGroupStart),
+     FSDP_EMULATED_FUNCTION(ncclGroupEnd), FSDP_EMULATED_FUNCTION(ncclSend),
+     FSDP_EMULATED_FUNCTION(ncclRecv)});
+
+}  // namespace
+}  // namespace fsdp

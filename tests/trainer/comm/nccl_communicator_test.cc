@@ -1,0 +1,283 @@
+// NCCL's communicators on GPUs of an emulated machine, over a fake of NCCL
+// (tests/emulated/nccl.cc).
+#include "trainer/comm/nccl/nccl_communicator.h"
+
+#include <signal.h>
+
+#include "tests/emulated/cudart.h"
+#include "tests/trainer/comm/communicator_suite.h"
+#include "trainer/core/errors.h"
+#include "trainer/runtime/cuda/cuda_device.h"
+
+namespace fsdp::testing {
+namespace {
+
+constexpr int kGpus = 8;
+
+// The library of profilers' ranges begins with its first one, by one thread alone.
+void UseGpus(EmulatedGpus gpus) {
+  gpus.count = kGpus;
+  ResetEmulatedGpus(gpus);
+  static const bool once [[maybe_unused]] = [] {
+    Operation operation;
+    operation.kernels.cuda = [](CudaStreamHandle) {};
+    CreateCudaDevice({})->CreateStream("first")->Enqueue(std::move(operation));
+    return true;
+  }();
+}
+
+// Rank r has GPU r, but for those above `last_gpu`, which have that.
+Body OnNccl(const Body& body, const NcclOptions& options, int last_gpu = kGpus) {
+  return [=](Rank& rank) {
+    rank.device = CreateCudaDevice({.gpu = std::min(rank.rank, last_gpu)});
+    rank.join_group = [&rank, options](const std::string& name, const RankGroup& group,
+                                       const CommOptions& comm) {
+      NcclOptions own = options;
+      own.comm = comm;
+      return CreateNcclCommunicator(FindNccl(), *rank.device, *rank.store, name, group, own);
+    };
+    return body(rank);
+  };
+}
+
+constexpr NcclOptions kDeterministic{.deterministic = true, .staging_bytes = 1 << 20};
+constexpr NcclOptions kNative{.staging_bytes = 1 << 20};
+
+template <const NcclOptions& options>
+std::vector<Outcome> RunThreads(int size, const Body& body) {
+  UseGpus({});
+  return RunThreadRanksWith(nullptr, size, OnNccl(body, options));
+}
+template <const NcclOptions& options>
+std::vector<Outcome> RunProcesses(int size, const Body& body) {
+  UseGpus({});
+  return RunProcessRanksWith(nullptr, size, OnNccl(body, options));
+}
+
+std::vector<SuiteCase> Cases(RunRanks run, bool in_rank_order) {
+  std::vector<SuiteCase> cases;
+  for (const int size : {1, 2, 3}) cases.push_back({run, size, in_rank_order, /*waits=*/true});
+  return cases;
+}
+
+// Processes first: they fork while no thread runs.
+INSTANTIATE_TEST_SUITE_P(ADeterministicProcesses, CommunicatorSuite,
+                         ::testing::ValuesIn(Cases(RunProcesses<kDeterministic>, true)),
+                         SuiteCaseName);
+INSTANTIATE_TEST_SUITE_P(ANativeProcesses, CommunicatorSuite,
+                         ::testing::ValuesIn(Cases(RunProcesses<kNative>, false)), SuiteCaseName);
+INSTANTIATE_TEST_SUITE_P(BDeterministicThreads, CommunicatorSuite,
+                         ::testing::ValuesIn(Cases(RunThreads<kDeterministic>, true)),
+                         SuiteCaseName);
+INSTANTIATE_TEST_SUITE_P(BNativeThreads, CommunicatorSuite,
+                         ::testing::ValuesIn(Cases(RunThreads<kNative>, false)), SuiteCaseName);
+
+// Of all ranks, each of which must have returned.
+std::vector<std::string> Results(const std::vector<Outcome>& outcomes) {
+  std::vector<std::string> results;
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "");
+    results.push_back(outcome.result);
+  }
+  return results;
+}
+
+// However small the pieces are, and whatever is left for the last.
+TEST(NcclCommunicatorTest, DeterministicSumsHaveTheBitsOfTheCpu) {
+  UseGpus({});
+  for (const int size : {2, 3}) {
+    const auto cpu = Results(RunThreadRanks(size, MixedCollectives));
+    for (const int64_t bytes : {int64_t{4'000}, int64_t{100'003}, kNcclStagingBytes}) {
+      const NcclOptions options{.deterministic = true, .staging_bytes = bytes};
+      EXPECT_EQ(Results(RunThreadRanksWith(nullptr, size, OnNccl(MixedCollectives, options))), cpu)
+          << size << " ranks, " << bytes;
+    }
+  }
+}
+
+// Or the test above would not see which of the two has run.
+TEST(NcclCommunicatorTest, NativeSumsHaveBitsOfTheirOwn) {
+  EXPECT_NE(Results(RunThreads<kNative>(3, MixedCollectives)),
+            Results(RunThreads<kDeterministic>(3, MixedCollectives)));
+}
+
+// One call, then a second one, whose CommError each rank returns.
+std::string FailureOfTheSecond(Rank& rank, double timeout_s) {
+  const auto stream = rank.device->CreateStream("comm");
+  const auto comm = rank.join("failing", {.timeout_s = timeout_s});
+  Tensor data(*rank.device, DType::kFloat32, 7);
+  comm->AllReduce(*stream, data.view());
+  comm->AllReduce(*stream, data.view());
+  const std::string error = CommErrorOf(*stream);
+  const auto later = rank.device->CreateStream("later");
+  comm->AllReduce(*later, data.view());
+  Require(CommErrorOf(*later) == error, "a later call must fail alike");
+  Barrier(*rank.store, "all have failed", rank.rank, rank.size);
+  return error;
+}
+
+TEST(NcclCommunicatorTest, AnAsynchronousErrorEndsAllRanks) {
+  UseGpus({.nccl_fails = 2});
+  const auto outcomes = RunThreadRanksWith(
+      nullptr, 3,
+      OnNccl([](Rank& rank) { return FailureOfTheSecond(rank, /*timeout_s=*/20); }, kNative));
+  for (const std::string& error : Results(outcomes)) {
+    EXPECT_EQ(
+        error,
+        "rank 2: NCCL: unhandled system error (run with NCCL_DEBUG=INFO for details) (a cable "
+        "is loose), in all_reduce #1 (n = 7, fp32)");
+  }
+}
+
+// The GPU of the last rank never comes to it; as far as its host knows it has.
+TEST(NcclCommunicatorTest, WhatHangsTimesOut) {
+  UseGpus({.nccl_hangs = 2});
+  const auto outcomes = RunThreadRanksWith(
+      nullptr, 3,
+      OnNccl([](Rank& rank) { return FailureOfTheSecond(rank, /*timeout_s=*/1); }, kNative));
+  for (const std::string& error : Results(outcomes)) {
+    EXPECT_EQ(error, "all_reduce #1 (n = 7, fp32) timed out after 1 s");
+  }
+}
+
+// A rank that is killed leaves no collective behind that waits for it.
+TEST(NcclCommunicatorTest, AKilledRankEndsTheOthers) {
+  UseGpus({});
+  const auto outcomes =
+      RunProcessRanksWith(nullptr, 3,
+                          OnNccl(
+                              [](Rank& rank) -> std::string {
+                                const auto stream = rank.device->CreateStream("comm");
+                                const auto comm = rank.join("killed", Patient());
+                                Tensor data(*rank.device, DType::kFloat32, 7);
+                                comm->AllReduce(*stream, data.view());
+                                stream->Synchronize();
+                                Barrier(*rank.store, "all are up", rank.rank, rank.size);
+                                if (rank.rank == 1) raise(SIGKILL);
+                                comm->AllReduce(*stream, data.view());
+                                return CommErrorOf(*stream);
+                              },
+                              kNative));
+  EXPECT_EQ(outcomes[1].error, "signal 9");
+  for (const int r : {0, 2}) {
+    EXPECT_NE(outcomes[r].result.find("rank 1 disconnected"), std::string::npos)
+        << outcomes[r].error << outcomes[r].result;
+  }
+}
+
+TEST(NcclCommunicatorTest, CallsOnTwoStreamsAreInOrder) {
+  const auto outcomes = RunThreads<kNative>(2, [](Rank& rank) -> std::string {
+    Device& device = *rank.device;
+    const auto first = device.CreateStream("first"), second = device.CreateStream("second");
+    const auto gate = device.CreateStream("gate");
+    const auto comm = rank.join("turn", Patient());
+    Tensor data(device, DType::kFloat32, 7);
+    data.Fill([](int64_t) { return 1.f; });
+    std::promise<void> open;
+    gate->Enqueue({"gate", {}, {}, {}, {.host = [&](ThreadPool&) { open.get_future().wait(); }}});
+    first->Wait(gate->Record());
+    comm->AllReduce(*first, data.view());
+    comm->AllReduce(*second, data.view());
+    open.set_value();
+    second->Synchronize();
+    data.RequireEqual([](int64_t) { return 4.f; }, "sum of sums");
+    return "";
+  });
+  Results(outcomes);
+}
+
+// The staging memory is used again and again, and events order that as any other use.
+TEST(NcclCommunicatorTest, CheckerSeesNoRace) {
+  UseGpus({});
+  int races = 0;
+  const auto checker =
+      std::make_shared<StreamChecker>([&](const StreamChecker::Race&) { ++races; });
+  const auto outcomes =
+      RunThreadRanksWith(nullptr, 1,
+                         OnNccl(
+                             [&](Rank& rank) -> std::string {
+                               rank.device = CreateCudaDevice({.checker = checker});
+                               const auto one = rank.device->CreateStream("one"),
+                                          two = rank.device->CreateStream("two");
+                               const auto comm = rank.join("checked", Patient());
+                               Tensor full(*rank.device, DType::kBFloat16, 4000),
+                                   shard(*rank.device, DType::kFloat32, 4000),
+                                   other(*rank.device, DType::kFloat32, 4000);
+                               comm->ReduceScatter(*one, full.view(), shard.view());
+                               comm->AllReduce(*two, other.view());
+                               one->Synchronize();
+                               two->Synchronize();
+                               return "";
+                             },
+                             kDeterministic));
+  Results(outcomes);
+  EXPECT_EQ(races, 0);
+}
+
+// NCCL refuses that, and so every rank hears of it.
+TEST(NcclCommunicatorTest, RanksThatShareAGpuAreRefused) {
+  UseGpus({});
+  const auto outcomes = RunThreadRanksWith(nullptr, 3,
+                                           OnNccl(
+                                               [](Rank& rank) -> std::string {
+                                                 try {
+                                                   rank.join("shared", Patient());
+                                                 } catch (const CommError& error) {
+                                                   return error.what();
+                                                 }
+                                                 return "connected";
+                                               },
+                                               kNative, /*last_gpu=*/1));
+  for (const std::string& error : Results(outcomes)) {
+    EXPECT_NE(error.find("[nccl] shared, rank "), std::string::npos) << error;
+    EXPECT_NE(error.find("Duplicate GPU detected : rank 1 and rank 2"), std::string::npos) << error;
+  }
+}
+
+// One that never comes is named by the others, within the time they have for it.
+TEST(NcclCommunicatorTest, ConnectingTimesOut) {
+  UseGpus({});
+  const auto outcomes = RunThreadRanksWith(
+      nullptr, 2,
+      OnNccl(
+          [](Rank& rank) -> std::string {
+            // The second says that it is there, and no more.
+            if (rank.rank == 1) {
+              Exchange(*rank.store, "nccl/alone/id", RankGroup::World(1, 2), "1 -1 \n");
+              Exchange(*rank.store, "nccl/alone/connected", RankGroup::World(1, 2), "1 -1 \n");
+              return "[nccl] alone, rank 0: not connected within 1 s";
+            }
+            try {
+              rank.join("alone", {.timeout_s = 1});
+            } catch (const CommError& error) {
+              return error.what();
+            }
+            return "connected";
+          },
+          kNative));
+  for (const std::string& error : Results(outcomes)) {
+    EXPECT_EQ(error, "[nccl] alone, rank 0: not connected within 1 s");
+  }
+}
+
+TEST(NcclCommunicatorTest, SaysWhyThereIsNoNccl) {
+  const auto why = [](int version) -> std::string {
+    UseGpus({.nccl = version});
+    try {
+      return VersionText(*FindNccl());
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(why(22809), "2.28.9");
+  for (const char* words : {"need NCCL, 2.28.0 or newer", "libnccl.so.2 is not there",
+                            "looked in this program", "FSDP_TRAIN_CUDA_LIBS"}) {
+    EXPECT_NE(why(0).find(words), std::string::npos) << why(0);
+  }
+  EXPECT_NE(why(22703).find("is version 2.27.3, and this program needs 2.28.0 or newer"),
+            std::string::npos)
+      << why(22703);
+}
+
+}  // namespace
+}  // namespace fsdp::testing

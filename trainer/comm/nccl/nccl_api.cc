@@ -1,0 +1,53 @@
+#include "trainer/comm/nccl/nccl_api.h"
+
+#include "trainer/core/errors.h"
+#include "trainer/runtime/gpu_libraries.h"
+
+namespace fsdp {
+namespace {
+
+// Of the toolkit's header and of the emulator's.
+static_assert(NCCL_UNIQUE_ID_BYTES == 128 && sizeof(ncclUniqueId) == 128);
+static_assert(ncclSuccess == 0 && ncclUnhandledCudaError == 1 && ncclSystemError == 2 &&
+              ncclInternalError == 3 && ncclInvalidArgument == 4 && ncclInvalidUsage == 5 &&
+              ncclRemoteError == 6 && ncclInProgress == 7);
+static_assert(ncclSum == 0 && ncclUint8 == 1 && ncclInt32 == 2 && ncclInt64 == 4 &&
+              ncclFloat16 == 6 && ncclFloat32 == 7 && ncclBfloat16 == 9);
+
+template <typename Function>
+void Resolve(const FoundGpuLibrary& library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(library.function(name));
+  if (function == nullptr) {
+    throw DeviceError("NCCL: " + library.path + " has no " + name);
+  }
+}
+
+}  // namespace
+
+NcclLibrary::NcclLibrary() {
+  const FoundGpuLibrary found = FindGpuLibrary(GpuLibrary::kNccl, GpuLibraryPlaces());
+  if (!found.function) {
+    throw DeviceError("ranks with a GPU each need NCCL, " +
+                      GpuLibraryVersionText(OldestVersion(GpuLibrary::kNccl)) +
+                      " or newer: " + found.why_not);
+  }
+  path = found.path;
+  version = found.version;
+  Resolve(found, "ncclGetErrorString", GetErrorString);
+  Resolve(found, "ncclGetLastError", GetLastError);
+  Resolve(found, "ncclGetUniqueId", GetUniqueId);
+  Resolve(found, "ncclCommInitRankConfig", CommInitRankConfig);
+  Resolve(found, "ncclCommGetAsyncError", CommGetAsyncError);
+  Resolve(found, "ncclCommAbort", CommAbort);
+  Resolve(found, "ncclAllGather", AllGather);
+  Resolve(found, "ncclReduceScatter", ReduceScatter);
+  Resolve(found, "ncclAllReduce", AllReduce);
+  Resolve(found, "ncclAlltoAll", AlltoAll);
+  Resolve(found, "ncclBroadcast", Broadcast);
+  Resolve(found, "ncclGroupStart", GroupStart);
+  Resolve(found, "ncclGroupEnd", GroupEnd);
+  Resolve(found, "ncclSend", Send);
+  Resolve(found, "ncclRecv", Recv);
+}
+
+}  // namespace fsdp

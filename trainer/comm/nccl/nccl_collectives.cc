@@ -1,0 +1,162 @@
+#include "trainer/comm/nccl/nccl_collectives.h"
+
+#include <algorithm>
+
+#include "trainer/comm/nccl/sum_in_order.h"
+#include "trainer/core/check.h"
+#include "trainer/runtime/memory.h"
+
+namespace fsdp {
+namespace {
+
+// Slices begin where a kernel may read packs of 16 bytes.
+constexpr int64_t kAlignment = 16;
+// Up to here one all-gather and a sum of everything on every rank are less than two rounds.
+constexpr int64_t kWholeBytes = 64 << 10;
+
+ncclDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return ncclFloat32;
+    case DType::kBFloat16:
+      return ncclBfloat16;
+    case DType::kFloat16:
+      return ncclFloat16;
+    case DType::kInt32:
+      return ncclInt32;
+    case DType::kInt64:
+      return ncclInt64;
+    case DType::kUInt8:
+      return ncclUint8;
+  }
+  FSDP_CHECK(false) << "dtype " << static_cast<int>(dtype);
+}
+
+bool Failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
+}  // namespace
+
+void NcclCollectives::Run(CudaStreamHandle stream, const CollectiveCall& call) {
+  if (call.n == 0) return Meet(stream);
+  const ncclDataType_t type = TypeOf(call.dtype);
+  switch (call.kind) {
+    case Collective::kAllGather:
+      return AllGather(stream, call.dtype, call.n, call.in, call.out);
+    case Collective::kReduceScatter:
+      return ReduceScatter(stream, call);
+    case Collective::kAllReduce:
+      return AllReduce(stream, call);
+    case Collective::kAllToAll:
+      return link_.Do("ncclAlltoAll", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+        return nccl.AlltoAll(call.in, call.out, call.n, type, comm, stream);
+      });
+    case Collective::kBroadcast:
+      return link_.Do("ncclBroadcast", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+        return nccl.Broadcast(call.in, call.out, call.n, type, call.root, comm, stream);
+      });
+  }
+}
+
+// NCCL skips what is empty; here ranks meet in it, as in any other call.
+void NcclCollectives::Meet(CudaStreamHandle stream) {
+  link_.Do("ncclAllReduce", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.AllReduce(staging_.data, staging_.data, 1, ncclUint8, ncclSum, comm, stream);
+  });
+}
+
+void NcclCollectives::AllGather(CudaStreamHandle stream, DType dtype, int64_t n,
+                                const std::byte* shard, std::byte* full) {
+  link_.Do("ncclAllGather", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.AllGather(shard, full, n, TypeOf(dtype), comm, stream);
+  });
+}
+
+int64_t NcclCollectives::LargestSlice(DType dtype) const {
+  const int64_t bytes = staging_.bytes() / size_ / kAlignment * kAlignment;
+  FSDP_CHECK_LE(kAlignment, bytes) << "staging memory of " << staging_.bytes() << " bytes";
+  return bytes / SizeOf(dtype);
+}
+
+void NcclCollectives::ReduceScatter(CudaStreamHandle stream, const CollectiveCall& call) {
+  if (!deterministic_ && call.result == call.dtype) {
+    return link_.Do("ncclReduceScatter", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+      return nccl.ReduceScatter(call.in, call.out, call.n, TypeOf(call.dtype), ncclSum, comm,
+                                stream);
+    });
+  }
+  const int64_t most = LargestSlice(call.dtype);
+  for (int64_t begin = 0; begin < call.n; begin += most) {
+    SumSlices(stream, call, call.in + begin * SizeOf(call.dtype), call.n,
+              std::min(most, call.n - begin), call.out + begin * SizeOf(call.result));
+  }
+}
+
+// A reduce-scatter and an all-gather of each piece; what is too little to be shared out, whole.
+void NcclCollectives::AllReduce(CudaStreamHandle stream, const CollectiveCall& call) {
+  if (!deterministic_) {
+    return link_.Do("ncclAllReduce", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+      return nccl.AllReduce(call.in, call.out, call.n, TypeOf(call.dtype), ncclSum, comm, stream);
+    });
+  }
+  const int64_t element = SizeOf(call.dtype), most = LargestSlice(call.dtype);
+  if (call.bytes() <= std::min(kWholeBytes, most * element)) {
+    return SumWhole(stream, call, call.out, call.n);
+  }
+  for (int64_t begin = 0; begin < call.n; begin += most * size_) {
+    const int64_t n = std::min(most * size_, call.n - begin), slice = n / size_;
+    std::byte* const data = call.out + begin * element;
+    if (slice > 0) {
+      std::byte* const mine = data + rank_ * slice * element;
+      SumSlices(stream, call, data, slice, slice, mine);
+      AllGather(stream, call.dtype, slice, mine, data);
+    }
+    if (const int64_t rest = n % size_; rest > 0) {
+      SumWhole(stream, call, data + slice * size_ * element, rest);
+    }
+  }
+}
+
+void NcclCollectives::SumSlices(CudaStreamHandle stream, const CollectiveCall& call,
+                                const std::byte* data, int64_t pitch, int64_t n, std::byte* out) {
+  const int64_t element = SizeOf(call.dtype), stride = LargestSlice(call.dtype);
+  link_.Do("ncclSend and ncclRecv", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    const ncclDataType_t type = TypeOf(call.dtype);
+    ncclResult_t first = nccl.GroupStart();
+    const auto keep = [&](ncclResult_t result) {
+      if (!Failed(first)) first = result;
+    };
+    for (int i = 1; i < size_; ++i) {
+      const int peer = (rank_ + i) % size_;
+      keep(nccl.Send(data + peer * pitch * element, n, type, peer, comm, stream));
+      keep(nccl.Recv(staging_.data + peer * stride * element, n, type, peer, comm, stream));
+    }
+    keep(nccl.GroupEnd());
+    return first;
+  });
+  Sum(stream, call, data + rank_ * pitch * element, stride, n, out);
+}
+
+void NcclCollectives::SumWhole(CudaStreamHandle stream, const CollectiveCall& call, std::byte* data,
+                               int64_t n) {
+  AllGather(stream, call.dtype, n, data, staging_.data);
+  Sum(stream, call, data, n, n, data);
+}
+
+void NcclCollectives::Sum(CudaStreamHandle stream, const CollectiveCall& call, const std::byte* own,
+                          int64_t stride, int64_t n, std::byte* out) {
+  SumInOrderCuda(stream, {call.dtype, call.result, rank_, size_, n, stride}, HostAddress(own),
+                 HostAddress(staging_.data), HostAddress(out));
+}
+
+int64_t BytesTaken(const CollectiveCall& call, int rank, int size) {
+  const int64_t others = size - 1;
+  int64_t elements = others * call.n;
+  if (call.kind == Collective::kBroadcast && rank != call.root) elements = 0;
+  if (call.kind == Collective::kAllReduce) {  // Of a slice its sum, of the others this rank's part.
+    const int64_t slice = call.n * (rank + 1) / size - call.n * rank / size;
+    elements = call.n - slice + others * slice;
+  }
+  return elements * SizeOf(call.dtype);
+}
+
+}  // namespace fsdp

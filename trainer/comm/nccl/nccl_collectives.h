@@ -1,0 +1,52 @@
+// What NCCL is asked for in a collective.
+#ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COLLECTIVES_H_
+#define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COLLECTIVES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/comm/nccl/nccl_link.h"
+#include "trainer/core/view.h"
+#include "trainer/runtime/cuda_stream.h"
+
+namespace fsdp {
+
+class NcclCollectives {
+ public:
+  // `staging`: memory of the GPU, for one call at a time.
+  NcclCollectives(NcclLink& link, int rank, int size, bool deterministic, const View& staging)
+      : link_(link), rank_(rank), size_(size), deterministic_(deterministic), staging_(staging) {}
+
+  // Puts it on the stream. Addresses are the device's. Throws CommError, DeviceError.
+  void Run(CudaStreamHandle stream, const CollectiveCall& call);
+
+ private:
+  // Slices of what ranks give each other, in the staging memory: `stride` elements each.
+  int64_t LargestSlice(DType dtype) const;
+  void Meet(CudaStreamHandle stream);
+  void AllGather(CudaStreamHandle stream, DType dtype, int64_t n, const std::byte* shard,
+                 std::byte* full);
+  void ReduceScatter(CudaStreamHandle stream, const CollectiveCall& call);
+  void AllReduce(CudaStreamHandle stream, const CollectiveCall& call);
+  // To each peer p `n` elements of data + p * pitch elements; what they have for this rank comes
+  // into the staging memory, and is summed into `out` with its own.
+  void SumSlices(CudaStreamHandle stream, const CollectiveCall& call, const std::byte* data,
+                 int64_t pitch, int64_t n, std::byte* out);
+  // Every rank's `n` elements of data, summed on every rank, in place.
+  void SumWhole(CudaStreamHandle stream, const CollectiveCall& call, std::byte* data, int64_t n);
+  void Sum(CudaStreamHandle stream, const CollectiveCall& call, const std::byte* own,
+           int64_t stride, int64_t n, std::byte* out);
+
+  NcclLink& link_;
+  const int rank_, size_;
+  const bool deterministic_;
+  const View staging_;  // Of bytes.
+};
+
+// What others take of this rank: as StagedTransport gives it away.
+int64_t BytesTaken(const CollectiveCall& call, int rank, int size);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COLLECTIVES_H_

@@ -1,0 +1,388 @@
+#include "trainer/comm/nccl/nccl_communicator.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "trainer/comm/nccl/call_position.h"
+#include "trainer/comm/nccl/group_news.h"
+#include "trainer/comm/nccl/nccl_api.h"
+#include "trainer/comm/nccl/nccl_collectives.h"
+#include "trainer/comm/nccl/nccl_link.h"
+#include "trainer/comm/nccl/sum_in_order.h"
+#include "trainer/comm/patience.h"
+#include "trainer/comm/rendezvous.h"
+#include "trainer/comm/shm/handshake.h"
+#include "trainer/comm/traffic.h"
+#include "trainer/core/check.h"
+#include "trainer/core/errors.h"
+#include "trainer/runtime/cuda/fails_later.h"
+#include "trainer/runtime/gpu_libraries.h"
+
+namespace fsdp {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{5};
+// A call that takes longer is held against those of the others once, for ranks that disagree wait
+// for each other.
+constexpr double kCompareAfter_s = 5;
+constexpr double kAnswer_s = 2;  // A rank's, where it is.
+
+Patience PatienceOf(double seconds) {
+  return Patience(std::chrono::duration_cast<Patience::Clock::duration>(
+      std::chrono::duration<double>(seconds)));
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::unique_ptr<NcclLink> link, Buffer staging, Store& store,
+                   const std::string& key, const RankGroup& group, const NcclOptions& options)
+      : Communicator(group.rank(), group.size(), DeviceType::kCuda),
+        group_(group),
+        timeout_s_(options.comm.timeout_s),
+        link_(std::move(link)),
+        staging_(std::move(staging)),
+        collectives_(*link_, group.rank(), group.size(), options.deterministic,
+                     staging_.As(DType::kUInt8, Shape{staging_.bytes()})),
+        news_(store, key, group,
+              {.ended = [this](uint64_t calls, const std::string& why) { PeerEnded(calls, why); },
+               .lost = [this](const std::string& why) { Fail(why, /*tell=*/false); },
+               .position = [this] { return Position(); }}) {
+    (void)cudaGetDevice(&gpu_);
+    watch_ = std::thread([this] { Watch(); });
+  }
+  ~NcclCommunicator() override;
+
+  void Abort(const std::string& why) override { Fail(Me() + " aborted: " + why, /*tell=*/true); }
+
+ private:
+  struct InFlight {
+    CallPosition::Call call;
+    EventPtr before, after;  // `after` is null while it is being enqueued.
+    FailHere fail;
+    bool begun = false;
+
+    bool over() const { return after != nullptr && after->Ready(); }
+  };
+
+  std::string Me() const { return "rank " + std::to_string(group_.NameOf(rank())); }
+
+  void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) override;
+  std::string Begin(InFlight call);  // Why it fails at once; empty: it does not.
+  void Launch(CudaStreamHandle stream, const CollectiveCall& call);
+
+  void Fail(const std::string& why, bool tell);
+  void PeerEnded(uint64_t calls, const std::string& why);
+  std::string Position();
+
+  void Watch();
+  // With the lock, which Compare() opens.
+  void Look(std::unique_lock<std::mutex>& lock);
+  void Advance();
+  void FailAll(const std::string& why, bool tell);
+  void Compare(std::unique_lock<std::mutex>& lock, const CallPosition::Call& call,
+               const std::string& otherwise, bool late);
+  std::string Cause(const CallPosition::Call& call, const std::string& otherwise, bool late);
+
+  const RankGroup group_;
+  const double timeout_s_;
+  int gpu_ = 0;
+  const std::unique_ptr<NcclLink> link_;
+  Buffer staging_;
+  NcclCollectives collectives_;
+  // Of the thread that calls.
+  EventPtr last_;  // Behind all uses of the staging memory.
+  const Stream* last_stream_ = nullptr;
+
+  std::mutex mutex_;  // Guards what follows, down to the news.
+  std::condition_variable wake_;
+  std::deque<InFlight> calls_;
+  CallPosition begun_;
+  uint64_t done_ = 0;    // Calls.
+  std::string failure_;  // Empty: none.
+  bool tell_ = false;    // The others have yet to hear of it.
+  // A rank that has failed or left had done so many calls, and why the first of them did.
+  uint64_t ended_at_ = std::numeric_limits<uint64_t>::max();
+  std::string why_ended_;
+  Patience patience_{{}}, compare_{{}};  // With the oldest call, since it has begun.
+  bool compared_ = false;
+  bool stop_ = false;
+
+  GroupNews news_;
+  std::thread watch_;
+};
+
+NcclCommunicator::~NcclCommunicator() {
+  const std::string why = Me() + " has left the group";
+  uint64_t done = 0;
+  {
+    std::lock_guard lock(mutex_);
+    FailAll(why, /*tell=*/false);
+    done = done_;
+    stop_ = true;
+  }
+  wake_.notify_all();
+  watch_.join();
+  news_.Leave(done, why);
+  link_->Abort();
+  if (last_ == nullptr) return;
+  for (int ms = 0; ms < 1000 && !last_->Ready(); ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!last_->Ready()) new Buffer(std::move(staging_));  // What still goes on may write to it.
+}
+
+void NcclCommunicator::Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) {
+  if (last_stream_ != &stream) stream.Wait(last_);
+  InFlight in_flight;
+  in_flight.call = {call.sequence, ToString(call)};
+  in_flight.before = stream.Record();
+  in_flight.fail = MayFailHere(stream, operation.name);
+  const std::string failure = Begin(std::move(in_flight));
+  wake_.notify_all();
+  operation.writes.push_back(Range(staging_.data(), staging_.bytes()));
+  operation.kernels.cuda = [&](CudaStreamHandle handle) {
+    if (!failure.empty()) throw CommError(failure);
+    Launch(handle, call);
+  };
+  stream.Enqueue(std::move(operation));
+  last_ = stream.Record();
+  last_stream_ = &stream;
+  {
+    std::lock_guard lock(mutex_);
+    if (!calls_.empty() && calls_.back().call.sequence == call.sequence)
+      calls_.back().after = last_;
+  }
+  wake_.notify_all();
+}
+
+std::string NcclCommunicator::Begin(InFlight call) {
+  std::lock_guard lock(mutex_);
+  if (!failure_.empty()) return failure_;
+  if (call.call.sequence >= ended_at_) return why_ended_;
+  calls_.push_back(std::move(call));
+  return "";
+}
+
+void NcclCommunicator::Launch(CudaStreamHandle stream, const CollectiveCall& call) {
+  try {
+    collectives_.Run(stream, call);
+    CountTaken(call, BytesTaken(call, rank(), size()));
+  } catch (const CommError& error) {
+    const CallPosition::Call mine{call.sequence, ToString(call)};
+    bool first = false;
+    {
+      std::lock_guard lock(mutex_);
+      first = failure_.empty();
+    }
+    if (first) {
+      const std::string why = Me() + ": " + error.what() + ", in " + mine.text;
+      Fail(Cause(mine, why, /*late=*/false), /*tell=*/true);
+    }
+    std::lock_guard lock(mutex_);
+    throw CommError(failure_);
+  }
+}
+
+void NcclCommunicator::Fail(const std::string& why, bool tell) {
+  {
+    std::lock_guard lock(mutex_);
+    FailAll(why, tell);
+  }
+  wake_.notify_all();
+}
+
+// Before they are ended on the GPU: an event that passes then must be a failed one.
+void NcclCommunicator::FailAll(const std::string& why, bool tell) {
+  if (!failure_.empty()) return;
+  Advance();
+  const bool ended = !calls_.empty() && calls_.front().call.sequence >= ended_at_;
+  failure_ = ended ? why_ended_ : why;
+  tell_ = tell && !ended;
+  const std::exception_ptr error = std::make_exception_ptr(CommError(failure_));
+  for (const InFlight& call : calls_) call.fail(error);
+  calls_.clear();
+}
+
+// What that rank has done ends here by itself.
+void NcclCommunicator::PeerEnded(uint64_t calls, const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    ended_at_ = std::min(ended_at_, calls);
+    if (why_ended_.empty()) why_ended_ = why;
+  }
+  wake_.notify_all();
+}
+
+std::string NcclCommunicator::Position() {
+  std::lock_guard lock(mutex_);
+  Advance();
+  return begun_.ToString();
+}
+
+void NcclCommunicator::Watch() {
+  (void)cudaSetDevice(gpu_);
+  std::unique_lock lock(mutex_);
+  while (!stop_ && failure_.empty()) {
+    if (calls_.empty()) {
+      wake_.wait(lock);
+    } else {
+      wake_.wait_for(lock, kLook);
+    }
+    if (failure_.empty()) Look(lock);
+  }
+  const std::string failure = failure_;
+  const uint64_t done = done_;
+  const bool tell = std::exchange(tell_, false);
+  lock.unlock();
+  // NCCL's abort is for all ranks: first they hear of it.
+  if (tell) news_.Fail(done, failure);
+  link_->Abort();
+}
+
+void NcclCommunicator::Look(std::unique_lock<std::mutex>& lock) {
+  Advance();
+  if (calls_.empty()) return;
+  const InFlight& oldest = calls_.front();
+  const CallPosition::Call call = oldest.call;
+  if (call.sequence >= ended_at_) return FailAll(why_ended_, /*tell=*/false);
+  if (const std::string error = link_->AsyncError(); !error.empty()) {
+    return Compare(lock, call, Me() + ": NCCL: " + error + ", in " + call.text, /*late=*/true);
+  }
+  if (!oldest.begun) return;
+  if (patience_.over()) {
+    std::ostringstream why;
+    why << call.text << " timed out after " << timeout_s_ << " s";
+    return Compare(lock, call, why.str(), /*late=*/true);
+  }
+  if (!compared_ && compare_.over()) {
+    compared_ = true;
+    Compare(lock, call, "", /*late=*/false);
+  }
+}
+
+void NcclCommunicator::Advance() {
+  bool next = false;
+  for (; !calls_.empty() && calls_.front().over(); calls_.pop_front()) {
+    if (!calls_.front().begun) begun_.Begin(calls_.front().call);
+    done_ = calls_.front().call.sequence + 1;
+    next = true;
+  }
+  if (calls_.empty()) return;
+  InFlight& oldest = calls_.front();
+  if (!oldest.begun && oldest.before->Ready()) {
+    oldest.begun = next = true;
+    begun_.Begin(oldest.call);
+  }
+  if (!next) return;
+  patience_ = PatienceOf(timeout_s_);
+  compare_ = PatienceOf(std::min(kCompareAfter_s, timeout_s_ / 2));
+  compared_ = false;
+}
+
+void NcclCommunicator::Compare(std::unique_lock<std::mutex>& lock, const CallPosition::Call& call,
+                               const std::string& otherwise, bool late) {
+  lock.unlock();
+  const std::string why = Cause(call, otherwise, late);
+  lock.lock();
+  Advance();
+  const bool there = !calls_.empty() && calls_.front().call.sequence == call.sequence;
+  if (!why.empty() && (there || !link_->AsyncError().empty())) FailAll(why, /*tell=*/true);
+}
+
+// What is wrong with a call, as all ranks see it; where they agree, `otherwise`, if any, and, with
+// `late`, who is.
+std::string NcclCommunicator::Cause(const CallPosition::Call& call, const std::string& otherwise,
+                                    bool late) {
+  CallPositions positions;
+  for (const auto& text : news_.Positions(kAnswer_s)) {
+    positions.push_back(text ? std::optional(CallPosition::Parse(*text)) : std::nullopt);
+  }
+  const std::string why = Disagreement(call.sequence, group_, positions);
+  if (!why.empty()) return why;
+  const std::string who = late ? WhoIsLate(call.sequence, group_, positions) : "";
+  return otherwise + (otherwise.empty() || who.empty() ? "" : ": " + who);
+}
+
+// A card has one line.
+std::string Hex(const ncclUniqueId& id) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char c : id.internal) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += {kDigits[byte / 16], kDigits[byte % 16]};
+  }
+  return text;
+}
+
+ncclUniqueId IdOf(const std::string& hex) {
+  ncclUniqueId id = {};
+  if (hex.size() != 2 * sizeof(id.internal)) throw CommError("NCCL's unique id is cut off");
+  for (size_t i = 0; i < sizeof(id.internal); ++i) {
+    id.internal[i] = static_cast<char>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  }
+  return id;
+}
+
+}  // namespace
+
+std::shared_ptr<const NcclLibrary> FindNccl() { return std::make_shared<const NcclLibrary>(); }
+
+std::string VersionText(const NcclLibrary& nccl) { return GpuLibraryVersionText(nccl.version); }
+
+std::unique_ptr<Communicator> CreateNcclCommunicator(std::shared_ptr<const NcclLibrary> nccl,
+                                                     Device& device, Store& store,
+                                                     const std::string& name,
+                                                     const RankGroup& group,
+                                                     const NcclOptions& options) {
+  FSDP_CHECK(SumInOrderCuda != nullptr) << "nobody links ops/cuda/sum_in_order_cuda.cu";
+  const std::string key = "nccl/" + name, what = "[nccl] " + name, failed = key + "/not connected";
+  // This also makes the device's GPU the thread's, which NCCL takes.
+  Buffer staging = device.Allocate(options.staging_bytes);
+  Card mine = MyCard();
+  mine.error = ErrorOf([&] {
+    if (group.rank() == 0) mine.words = Hex(MakeNcclId(*nccl));
+  });
+  const std::vector<Card> cards = ExchangeCards(store, key + "/id", what, group, mine);
+  std::unique_ptr<NcclLink> link;
+  bool in_vain = false;  // Another rank cannot, and says why.
+  Card connected;
+  connected.error = ErrorOf([&] {
+    Patience patience = PatienceOf(options.comm.timeout_s), ask = PatienceOf(0.1);
+    link = std::make_unique<NcclLink>(std::move(nccl), what, IdOf(cards[0].words), group.rank(),
+                                      group.size());
+    link->Connect([&] {
+      if (patience.over()) {
+        std::ostringstream why;
+        why << "not connected within " << options.comm.timeout_s << " s";
+        throw CommError(why.str());
+      }
+      if (!ask.over()) return;
+      ask = PatienceOf(0.1);
+      in_vain = store.Fetch({failed}, 0)[0].has_value();
+      if (in_vain) throw CommError("another rank cannot");
+    });
+  });
+  if (in_vain) {
+    connected.error.clear();
+  } else if (!connected.error.empty()) {
+    store.Set(failed, "");
+  }
+  if (in_vain || !connected.error.empty()) link.reset();
+  ExchangeCards(store, key + "/connected", what, group, connected);
+  return std::make_unique<NcclCommunicator>(std::move(link), std::move(staging), store, key, group,
+                                            options);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,102 @@
+#include "trainer/comm/nccl/nccl_link.h"
+
+#include <chrono>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+constexpr std::chrono::microseconds kPoll{50};
+constexpr std::chrono::milliseconds kPollConnecting{2};
+
+std::string Text(const NcclLibrary& nccl, ncclResult_t error, ncclComm_t comm) {
+  std::string text = nccl.GetErrorString(error);
+  const char* const last = nccl.GetLastError(comm);
+  if (last != nullptr && *last != '\0') text += std::string(" (") + last + ")";
+  return text;
+}
+
+}  // namespace
+
+ncclUniqueId MakeNcclId(const NcclLibrary& nccl) {
+  ncclUniqueId id = {};
+  const ncclResult_t result = nccl.GetUniqueId(&id);
+  if (result != ncclSuccess) throw CommError("ncclGetUniqueId: " + Text(nccl, result, nullptr));
+  return id;
+}
+
+NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& name,
+                   const ncclUniqueId& id, int rank, int size)
+    : nccl_(std::move(nccl)), name_(std::make_shared<const std::string>(name)) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = name_->c_str();
+  const ncclResult_t result = nccl_->CommInitRankConfig(&comm_, size, id, rank, &config);
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  const std::string why = "ncclCommInitRankConfig: " + Text(*nccl_, result, nullptr);
+  Abort();
+  throw CommError(why);
+}
+
+void NcclLink::Connect(const std::function<void()>& give_up) {
+  while (InProgress("ncclCommInitRankConfig")) {
+    give_up();
+    std::this_thread::sleep_for(kPollConnecting);
+  }
+}
+
+void NcclLink::Do(const char* what, const Call& call) {
+  {
+    std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) throw CommError(std::string(what) + ": aborted");
+    const ncclResult_t result = call(*nccl_, comm_);
+    if (result == ncclSuccess) return;
+    if (result != ncclInProgress) throw CommError(std::string(what) + ": " + Describe(result));
+  }
+  while (InProgress(what)) std::this_thread::sleep_for(kPoll);
+}
+
+bool NcclLink::InProgress(const char* what) {
+  std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) throw CommError(std::string(what) + ": aborted");
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = nccl_->CommGetAsyncError(comm_, &state);
+  if (asked != ncclSuccess) state = asked;
+  if (state != ncclSuccess && state != ncclInProgress) {
+    throw CommError(std::string(what) + ": " + Describe(state));
+  }
+  return state == ncclInProgress;
+}
+
+std::string NcclLink::AsyncError() {
+  std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return "";
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = nccl_->CommGetAsyncError(comm_, &state);
+  if (asked != ncclSuccess) state = asked;
+  return state == ncclSuccess || state == ncclInProgress ? "" : Describe(state);
+}
+
+std::string NcclLink::Describe(ncclResult_t error) { return Text(*nccl_, error, comm_); }
+
+void NcclLink::Abort() {
+  ncclComm_t comm = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    comm = std::exchange(comm_, nullptr);
+  }
+  if (comm == nullptr) return;
+  std::packaged_task<void()> task(
+      [nccl = nccl_, name = name_, comm] { (void)nccl->CommAbort(comm); });
+  const std::future<void> done = task.get_future();
+  std::thread thread(std::move(task));
+  const bool ended =
+      done.wait_for(std::chrono::duration<double>(kAbortPatience_s)) == std::future_status::ready;
+  ended ? thread.join() : thread.detach();
+}
+
+}  // namespace fsdp

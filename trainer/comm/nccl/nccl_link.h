@@ -1,0 +1,59 @@
+// One rank's end of an NCCL communicator: every call of NCCL's that has one goes through here.
+#ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_
+#define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "trainer/comm/nccl/nccl_api.h"
+
+namespace fsdp {
+
+// Any thread may call any function: NCCL sees one at a time. It never blocks (config.blocking = 0),
+// so an abort comes through while another thread waits.
+class NcclLink {
+ public:
+  // Begins to connect this rank of the thread's GPU. Throws CommError.
+  NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& name, const ncclUniqueId& id,
+           int rank, int size);
+  ~NcclLink() { Abort(); }
+  NcclLink(const NcclLink&) = delete;
+  NcclLink& operator=(const NcclLink&) = delete;
+
+  // Blocks until all ranks are connected, or `give_up`, asked every few ms, throws. Throws
+  // CommError.
+  void Connect(const std::function<void()>& give_up);
+
+  // call(nccl, comm), and waits until what it asks for is on its stream: the first calls of a
+  // communicator make connections, for which NCCL waits for the peers. Throws CommError, also
+  // where an abort has come.
+  using Call = std::function<ncclResult_t(const NcclLibrary& nccl, ncclComm_t comm)>;
+  void Do(const char* what, const Call& call);
+
+  // What has gone wrong on the GPU or on the way to peers; empty: nothing so far.
+  std::string AsyncError();
+
+  // Once. Ends this rank's work on the GPU; the peers' goes on waiting. NCCL says that all ranks
+  // should, so a call of it that does not return is left behind after kAbortPatience_s.
+  void Abort();
+
+ private:
+  static constexpr double kAbortPatience_s = 10;
+
+  bool InProgress(const char* what);  // Throws CommError.
+  std::string Describe(ncclResult_t error);
+
+  const std::shared_ptr<const NcclLibrary> nccl_;
+  const std::shared_ptr<const std::string> name_;  // NCCL may read it until it has aborted.
+  std::mutex mutex_;                               // One call at a time; and guards what follows.
+  ncclComm_t comm_ = nullptr;                      // Null: aborted.
+};
+
+// Throws CommError.
+ncclUniqueId MakeNcclId(const NcclLibrary& nccl);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_

@@ -1,0 +1,7 @@
+// The kernel that comm/nccl, a room below, declares: who connects ranks by NCCL links it.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_SUM_IN_ORDER_CUDA_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDA_SUM_IN_ORDER_CUDA_H_
+
+#include "trainer/comm/nccl/sum_in_order.h"  // IWYU pragma: export
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_SUM_IN_ORDER_CUDA_H_
