@@ -147,6 +147,7 @@ def gpu_op_tests(name):
     native.cc_binary(
         name = name,
         testonly = True,
+        linkopts = ["-Wl,-rpath,'$$ORIGIN/../lib'"],  # Of the kit.
         tags = ["manual"],
         target_compatible_with = if_cuda([], ["//tools/bazel:incompatible"]),
         deps = suites + [
@@ -158,6 +159,7 @@ def gpu_op_tests(name):
         name = name + "_emulated",
         size = "small",
         args = ["--gtest_filter=*AdamW*:*Cast*:*Gelu*:*Rope*:*Sgd*:*StepParameters*"],
+        visibility = ["//tests/tools:__pkg__"],
         deps = suites + [
             "//tests/emulated:cuda_test_device",
             "//tests/emulated:kernels",

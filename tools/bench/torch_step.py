@@ -4,7 +4,8 @@ Started by step.py, or by tools/gpu/kit, with the torchrun environment. Reads `N
 standard input, takes that many steps, and rank 0 answers with one line of JSON on standard output.
 `check` also sums up the gradient norms in float64: PyTorch's own, in float32, is 6e-4 off for the
 38 million elements of GPT-2's token table. On a GPU steps are enqueued without waiting for them, and
-times are of its own clock; `peak_bytes` is what PyTorch took of its memory.
+times are of its own clock; `peak_bytes` is what PyTorch took of its memory, on a CPU the process of the
+host's.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import sys
 import time
 
@@ -178,7 +180,7 @@ def main():
             losses.append(loss)
             norms.append(norm)
             step += 1
-        peak = None
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if args.device == "cuda":
             torch.cuda.synchronize()
             peak = torch.cuda.max_memory_reserved()
