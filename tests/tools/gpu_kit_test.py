@@ -154,40 +154,39 @@ class KitTest(unittest.TestCase):
         self.assertIn("exit 3: no", self.rows()["memory"][0]["text"])
         self.assertEqual({one["status"] for one in self.rows()["devices"]}, {"ok"})
 
-    def test_what_is_skipped_has_not_passed(self):
-        # What a test program says: of CastTest as it is, of RopeTest what the test writes.
-        def tests(how):
-            return self.wrapper(
-                f'[[ "$*" != *Rope*json* ]] || {{\n{how}\n}}\nexec {TESTS} "$@"\n', "tests")
-
-        report = {"testsuites": [{"testsuite": [
-            {"name": "Runs", "result": "COMPLETED"}, {"name": "Skips", "result": "SKIPPED"}]}]}
-        (self.directory / "report").write_text(json.dumps(report))
-        code, out = self.run_kit("op_tests", tests=tests(
-            f'cp {self.directory}/report "${{2#*json:}}"; exit 0'))
+    def op_tests(self, how):
+        """The row of RopeTest, some of whose tests do what the test says; CastTest is fine."""
+        tests = self.wrapper(f'filter=${{1#*=}}; report=${{2#*json:}}\n'
+                             f'[[ "$*" != *Rope*json* ]] || {{\n{how}\n}}\nexec {TESTS} "$@"\n', "tests")
+        code, out = self.run_kit("op_tests", tests=tests)
         self.assertEqual(code, 1, out)
         cast, rope = self.rows()["op_tests"]
         self.assertEqual((cast["status"], rope["status"]), ("ok", "FAILED"))
-        self.assertEqual(rope["text"], "1 of 2 were skipped")
+        return rope
 
-        code, out = self.run_kit("op_tests", tests=tests('echo "[ RUN      ] Rope.Ends"; kill -SEGV $$'))
-        self.assertEqual(code, 1, out)
-        cast, rope = self.rows()["op_tests"]
-        self.assertEqual((cast["status"], rope["status"]), ("ok", "crashed"))
-        self.assertIn("signal 11", rope["text"])
-        self.assertIn("in Rope.Ends", rope["text"])
-
-        report["testsuites"][0]["testsuite"][1] = {
-            "name": "Differs", "result": "COMPLETED", "failures": [{"failure": "a.cc:3\n1, want 2"}]}
-        (self.directory / "report").write_text(json.dumps(report))
-        code, out = self.run_kit("op_tests", tests=tests(
-            f'cp {self.directory}/report "${{2#*json:}}"; exit 1'))
-        self.assertEqual(code, 1, out)
-        self.assertEqual(self.rows()["op_tests"][1]["text"],
-                         "1 of 2 failed, Differs: a.cc:3 1, want 2")
-
+    def test_what_is_skipped_has_not_passed(self):
+        skips = {"name": "Skips", "result": "SKIPPED"}
+        report = json.dumps({"testsuites": [{"testsuite": [skips] * 18}]})
+        rope = self.op_tests(f"echo '{report}' >$report; exit 0")
+        self.assertEqual(rope["text"], "18 of 18 failed: Skips: skipped")
+        rope = self.op_tests("echo '{\"testsuites\": []}' >$report; exit 0")
+        self.assertEqual(rope["text"], "1 of 18 failed: 0 were run")
         self.assertEqual(self.run_kit("op_tests", tests=self.wrapper("exit 0\n", "tests"))[0], 1)
         self.assertIn("there are no tests", self.rows()["op_tests"][0]["text"])
+
+    def test_a_test_that_ends_the_program_is_named(self):
+        rope = self.op_tests("[[ $filter != *.Refuses*fp32 && $filter != *'.*' ]] || kill -SEGV $$")
+        self.assertEqual(len(rope["numbers"]["failed"]), 1, rope)
+        self.assertRegex(rope["text"], "^1 of 18 failed: Refuses.*_fp32: signal 11")
+        rope = self.op_tests("[[ $filter != *'.*' ]] || exit 3")
+        self.assertEqual(rope["text"], "1 of 18 failed: together, and none alone")
+
+    def test_a_test_that_fails_says_why(self):
+        report = json.dumps({"testsuites": [{"testsuite": [
+            {"name": "Differs", "result": "COMPLETED", "failures": [{"failure": "a.cc:3\n1, want 2"}]}]}]})
+        rope = self.op_tests(f"echo '{report}' >$report; exit 1")
+        self.assertEqual(rope["text"], "18 of 18 failed: Differs: a.cc:3 1, want 2")
+        self.assertEqual(rope["numbers"]["failed"][8].split()[1:], ["not", "tried"])
 
     def test_peers_that_differ_or_end(self):
         code, out = self.run_kit("peers", environment={"NO_COMPILE": "1"})

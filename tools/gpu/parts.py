@@ -4,8 +4,8 @@ import functools
 import json
 import math
 import os
-import re
 import shutil
+import time
 
 from rows import Ended, HERE, MODELS, Refused, TINY_OPS, losses_of, records, row, sizes
 from torch_parts import ceilings, peers
@@ -18,6 +18,8 @@ PRECISIONS = {
     "bf16": "{param_dtype: bf16, grad_dtype: bf16, reduce_dtype: bf16}",
     "fp16": "{param_dtype: fp16, grad_dtype: fp16, reduce_dtype: fp16}",
 }
+
+MOST_BAD = 8  # Tests of a suite that fail alone: then the others are not tried.
 
 
 def apart(got, want):
@@ -44,46 +46,72 @@ def devices(kit):
             yield name, lambda text=text: row(True, text)
 
 
-def suites(kit):
-    """Of the op tests: EveryDevice/GeluTest."""
+def tests_of(kit):
+    """Of the op tests: suite (EveryDevice/GeluTest) -> names."""
     listed = kit.call(kit.tests, "--gtest_list_tests", "--gtest_filter=" + (
         "*CastTest.*:*RopeTest.*" if kit.small else "*"))
-    found = [line[:-1] for line in re.sub(r" *#.*", "", listed).splitlines() if line[-1:] == "."]
+    found, names = {}, None
+    for line in listed.splitlines():
+        line = line.split("#")[0].rstrip()
+        if line.startswith("  ") and names is not None:
+            names.append(line.strip())
+        elif line.endswith("."):
+            names = found.setdefault(line[:-1], [])
     if not found:
         raise RuntimeError("there are no tests")
     return found
 
 
-def tests_row(report):
-    """Of googletest's report of a suite. What was skipped was not tested."""
-    tests = [test for suite in report["testsuites"] for test in suite["testsuite"]]
-    failed = [test for test in tests if test.get("failures")]
-    skipped = [test for test in tests if test.get("result") != "COMPLETED"]
-    if failed:
-        test = failed[0]
-        said = " ".join(test["failures"][0]["failure"].split())
-        return row(False, f"{len(failed)} of {len(tests)} failed, {test['name']}: {said}",
-                   tests=len(tests), failed=[test["name"] for test in failed])
-    if skipped or not tests:
-        return row(False, f"{len(skipped)} of {len(tests)} were skipped", tests=len(tests))
-    return row(True, f"{len(tests)} tests", tests=len(tests))
+def outcomes(kit, tests):
+    """Of each test of this filter that was run: its name, and what is wrong. Throws Ended."""
+    report = kit.scratch / "tests.json"
+    report.unlink(missing_ok=True)
+    try:
+        kit.call(kit.tests, "--gtest_filter=" + tests, f"--gtest_output=json:{report}")
+    except Ended as error:
+        if error.code != 1 or not report.exists():
+            raise
+    for suite in json.loads(report.read_text())["testsuites"]:
+        for test in suite["testsuite"]:
+            failures = [" ".join(one["failure"].split()) for one in test.get("failures", [])]
+            if not failures and test.get("result") != "COMPLETED":
+                failures = ["skipped"]  # What was skipped was not tested.
+            yield test["name"], failures[0] if failures else None
+
+
+def one_by_one(kit, suite, names):
+    """The same, each test in a process of its own, as far as the row's time goes, or the news."""
+    bad = 0
+    for name in names:
+        if bad == MOST_BAD or time.monotonic() + 20 > kit.row_deadline:
+            yield name, "not tried"
+            continue
+        try:
+            found = list(outcomes(kit, f"{suite}.{name}"))
+        except Ended as error:
+            found = [(name, str(error))]
+        bad += any(why is not None for _, why in found)
+        yield from found
 
 
 def op_tests(kit):
     """the tests of every op, on the GPU"""
-    for suite in suites(kit):
-        def make(suite=suite):
-            report = kit.scratch / "tests.json"
-            report.unlink(missing_ok=True)
+    for suite, names in tests_of(kit).items():
+        def make(suite=suite, names=names):
             try:
-                kit.call(kit.tests, f"--gtest_filter={suite}.*", f"--gtest_output=json:{report}")
-            except Ended as error:
-                if error.code != 1 or not report.exists():
-                    begun = re.findall(r"^\[ RUN +\] (.*)$", error.out, flags=re.M)
-                    raise RuntimeError(f"{error} in {begun[-1] if begun else suite}") from None
-                one = tests_row(json.loads(report.read_text()))
-                return {**one, "status": "FAILED"}
-            return tests_row(json.loads(report.read_text()))
+                found = list(outcomes(kit, suite + ".*"))
+                wrong = any(why not in (None, "skipped") for _, why in found)
+            except Ended:
+                wrong = True
+            if wrong:  # A fault of the GPU spoils all that comes behind it in its process.
+                found = list(one_by_one(kit, suite, names))
+            bad = [f"{name}: {why}" for name, why in found if why is not None]
+            if len(found) != len(names):
+                bad.append(f"{len(found)} were run")
+            if not bad and wrong:
+                bad = ["together, and none alone"]
+            return row(not bad, f"{len(bad)} of {len(names)} failed: {bad[0]}" if bad else
+                       f"{len(names)} tests", tests=len(names), failed=bad)
         yield suite.removeprefix("EveryDevice/"), make
 
 
@@ -174,7 +202,7 @@ def races(kit):
     if found is None:
         yield "racecheck", no_sanitizer
         return
-    for suite in suites(kit):
+    for suite in tests_of(kit):
         def make(suite=suite):
             try:
                 kit.call(found, "--tool", "racecheck", "--error-exitcode", 99, kit.tests,
