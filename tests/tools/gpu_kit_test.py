@@ -182,8 +182,9 @@ class KitTest(unittest.TestCase):
         self.assertEqual(rope["text"], "1 of 18 failed: together, and none alone")
 
     def test_a_test_that_fails_says_why(self):
-        report = json.dumps({"testsuites": [{"testsuite": [
-            {"name": "Differs", "result": "COMPLETED", "failures": [{"failure": "a.cc:3\n1, want 2"}]}]}]})
+        differs = {"name": "Differs", "result": "COMPLETED",
+                   "failures": [{"failure": "a.cc:3\n1, want 2"}]}
+        report = json.dumps({"testsuites": [{"testsuite": [differs]}]})
         rope = self.op_tests(f"echo '{report}' >$report; exit 1")
         self.assertEqual(rope["text"], "18 of 18 failed: Differs: a.cc:3 1, want 2")
         self.assertEqual(rope["numbers"]["failed"][8].split()[1:], ["not", "tried"])

@@ -1,8 +1,8 @@
 """One rank of a training run in PyTorch that takes steps when told: the peer in step.py.
 
-Started by step.py, or by tools/gpu/kit, with the torchrun environment. Reads `NUMBER` or `check NUMBER` from a line of
-standard input, takes that many steps, and rank 0 answers with one line of JSON on standard output.
-`check` also sums up the gradient norms in float64: PyTorch's own, in float32, is 6e-4 off for the
+Started by step.py, or by tools/gpu/kit, with the torchrun environment. Reads `NUMBER` or `check NUMBER`
+from a line of standard input, takes that many steps, and rank 0 answers with one line of JSON on standard
+output. `check` also sums up the gradient norms in float64: PyTorch's own, in float32, is 6e-4 off for the
 38 million elements of GPT-2's token table. On a GPU steps are enqueued without waiting for them, and
 times are of its own clock; `peak_bytes` is what PyTorch took of its memory, on a CPU the process of the
 host's.
