@@ -1,9 +1,7 @@
 #include "tests/testing/harness.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
 #include <limits>
 #include <regex>
 #include <stdexcept>
@@ -16,7 +14,6 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kPage = 4096;
 constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
                                 DType::kInt32,   DType::kInt64,    DType::kUInt8};
 
@@ -46,9 +43,27 @@ std::vector<double> Load(const std::byte* data, int64_t n) {
   return values;
 }
 
-bool Overlap(const Range& range, const std::byte* data, int64_t bytes) {
-  const auto begin = reinterpret_cast<uintptr_t>(data);
-  return range.begin < begin + bytes && begin < range.begin + range.bytes;
+template <typename T>
+struct Is {
+  using type = T;
+};
+// f(Is<T>()) for the type T of its elements.
+template <typename Function>
+void ForType(DType dtype, const Function& f) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return f(Is<float>());
+    case DType::kBFloat16:
+      return f(Is<BFloat16>());
+    case DType::kFloat16:
+      return f(Is<Float16>());
+    case DType::kInt32:
+      return f(Is<int32_t>());
+    case DType::kInt64:
+      return f(Is<int64_t>());
+    case DType::kUInt8:
+      return f(Is<uint8_t>());
+  }
 }
 
 bool Touches(const std::vector<Range>& ranges) {
@@ -108,7 +123,9 @@ class OpTest::NoDevice final : public Device {
   void DoFree(std::byte*, int64_t, MemoryPlace) noexcept override {}
 };
 
-OpTest::OpTest() : device_({.spin = false, .checker = std::make_shared<StreamChecker>()}) {
+OpTest::OpTest()
+    : device_({.spin = false, .checker = std::make_shared<StreamChecker>()}),
+      memory_(DeviceUnderTest().CreateMemory(device_)) {
   FSDP_CHECK(GetParam().device == DeviceUnderTest().type());
 }
 
@@ -119,11 +136,12 @@ std::vector<DType> OpTest::WeightDTypes() const {
 }
 
 View OpTest::Allocate(const Shape& shape, DType dtype) {
-  const int64_t bytes = shape.NumElements() * SizeOf(dtype);
-  const int64_t usable = (bytes + kPage - 1) / kPage * kPage;
-  TestTensor& tensor = tensors_.emplace_back(TestTensor{device_.Allocate(usable + kPage), usable});
-  FSDP_CHECK_EQ(mprotect(HostAddress(tensor.buffer.data()) + usable, kPage, PROT_NONE), 0);
-  return View(tensor.buffer.data() + usable - bytes, dtype, shape);
+  return View(memory_->Allocate(shape.NumElements() * SizeOf(dtype)), dtype, shape);
+}
+
+void OpTest::SetBytes(const View& view, uint8_t byte) {
+  const TestMemory::Bytes bytes(view.bytes(), std::byte{byte});
+  memory_->Write(view.data, bytes.data(), view.bytes());
 }
 
 DType OpTest::Choose(std::optional<DType> said) {
@@ -146,7 +164,7 @@ View OpTest::Output(const Shape& shape, std::optional<DType> dtype) {
   const View view = Allocate(shape, Choose(dtype));
   const DType is = view.dtype;
   if (is == DType::kInt32 || is == DType::kInt64 || is == DType::kUInt8) {
-    std::memset(HostAddress(view.data), 0x7f, view.bytes());
+    SetBytes(view, 0x7f);
   } else {
     Set(view, std::vector<double>(view.NumElements(), std::numeric_limits<double>::quiet_NaN()));
   }
@@ -159,78 +177,41 @@ View OpTest::Accumulated(const Shape& shape, double before, std::optional<DType>
 
 View OpTest::Workspace(int64_t bytes) {
   const View view = Allocate(Shape{bytes}, DType::kUInt8);
-  std::memset(HostAddress(view.data), 0xff, view.bytes());
+  SetBytes(view, 0xff);
   return view;
 }
 
 void OpTest::Set(const View& view, const std::vector<double>& values) {
   FSDP_CHECK_EQ(static_cast<int64_t>(values.size()), view.NumElements());
   device_.checker()->OnHostAccess("test writes", {}, {view});
-  switch (view.dtype) {
-    case DType::kFloat32:
-      return Store<float>(HostAddress(view.data), values);
-    case DType::kBFloat16:
-      return Store<BFloat16>(HostAddress(view.data), values);
-    case DType::kFloat16:
-      return Store<Float16>(HostAddress(view.data), values);
-    case DType::kInt32:
-      return Store<int32_t>(HostAddress(view.data), values);
-    case DType::kInt64:
-      return Store<int64_t>(HostAddress(view.data), values);
-    case DType::kUInt8:
-      return Store<uint8_t>(HostAddress(view.data), values);
-  }
+  TestMemory::Bytes bytes(view.bytes());
+  ForType(view.dtype, [&](auto is) { Store<typename decltype(is)::type>(bytes.data(), values); });
+  memory_->Write(view.data, bytes.data(), view.bytes());
 }
 
 std::vector<double> OpTest::Get(const View& view) const {
   device_.checker()->OnHostAccess("test reads", {view}, {});
-  const int64_t n = view.NumElements();
-  switch (view.dtype) {
-    case DType::kFloat32:
-      return Load<float>(HostAddress(view.data), n);
-    case DType::kBFloat16:
-      return Load<BFloat16>(HostAddress(view.data), n);
-    case DType::kFloat16:
-      return Load<Float16>(HostAddress(view.data), n);
-    case DType::kInt32:
-      return Load<int32_t>(HostAddress(view.data), n);
-    case DType::kInt64:
-      return Load<int64_t>(HostAddress(view.data), n);
-    case DType::kUInt8:
-      return Load<uint8_t>(HostAddress(view.data), n);
-  }
-  return {};
+  const TestMemory::Bytes bytes = ReadBytes(view);
+  std::vector<double> values;
+  ForType(view.dtype, [&](auto is) {
+    values = Load<typename decltype(is)::type>(bytes.data(), view.NumElements());
+  });
+  return values;
 }
 
-void OpTest::ProtectAll(int protection) const {
-  for (const TestTensor& t : tensors_) {
-    if (t.usable > 0)
-      FSDP_CHECK_EQ(mprotect(HostAddress(t.buffer.data()), t.usable, protection), 0);
-  }
-}
-
-void OpTest::ProtectFor(const Operation& operation) const {
-  for (const TestTensor& t : tensors_) {
-    if (t.usable == 0) continue;
-    int protection = PROT_NONE;
-    for (const Range& range : operation.reads) {
-      if (Overlap(range, HostAddress(t.buffer.data()), t.usable)) protection = PROT_READ;
-    }
-    for (const Range& range : operation.writes) {
-      if (Overlap(range, HostAddress(t.buffer.data()), t.usable))
-        protection = PROT_READ | PROT_WRITE;
-    }
-    FSDP_CHECK_EQ(mprotect(HostAddress(t.buffer.data()), t.usable, protection), 0);
-  }
+TestMemory::Bytes OpTest::ReadBytes(const View& view) const {
+  TestMemory::Bytes bytes(view.bytes());
+  memory_->Read(view.data, view.bytes(), bytes.data());
+  return bytes;
 }
 
 void OpTest::Run(const Call& call, int threads) {
   // Tensors are accessible again when the test sees an exception.
   struct Restore {
-    const OpTest& test;
-    ~Restore() { test.ProtectAll(PROT_READ | PROT_WRITE); }
-  } restore{*this};
-  ProtectAll(PROT_NONE);
+    TestMemory& memory;
+    ~Restore() { memory.Open(); }
+  } restore{*memory_};
+  memory_->Close();
   SimDevice sim_device({}, nullptr, kernel_type());
   NoDevice no_device;
   Recorder sim(sim_device), recorder(no_device);
@@ -262,39 +243,28 @@ void OpTest::Run(const Call& call, int threads) {
   }
 }
 
-std::vector<OpTest::Bytes> OpTest::AllBytes() const {
-  std::vector<Bytes> all;
-  for (const TestTensor& t : tensors_) {
-    const std::byte* data = HostAddress(t.buffer.data());
-    all.emplace_back(data, data + t.usable);
-  }
-  return all;
-}
-
 void OpTest::RunOperation(Stream& stream, const Operation& operation) {
   const int orders = DeviceUnderTest().Orders();
-  if (orders > 1) ProtectAll(PROT_READ | PROT_WRITE);
-  const std::vector<Bytes> before = orders > 1 ? AllBytes() : std::vector<Bytes>();
-  std::vector<Bytes> first;
+  if (orders > 1) memory_->Open();
+  const auto before = orders > 1 ? memory_->Save() : std::vector<TestMemory::Bytes>();
+  std::vector<TestMemory::Bytes> first;
   for (int order = 0; order < orders; ++order) {
     Operation work = operation;
     work.kernels = {.cpu = DeviceUnderTest().Kernel(operation.kernels, order)};
     ASSERT_TRUE(work.kernels.cpu) << operation.name << " has no kernel for "
                                   << Name(DeviceUnderTest().type());
-    if (order > 0) {
-      for (size_t i = 0; i < before.size(); ++i) {
-        std::copy(before[i].begin(), before[i].end(), HostAddress(tensors_[i].buffer.data()));
-      }
-    }
-    ProtectFor(operation);
+    if (order > 0) memory_->Restore(before);
+    memory_->Begin(operation);
     stream.Enqueue(std::move(work));
     stream.Synchronize();
+    for (const std::string& wrong : memory_->End(operation)) ADD_FAILURE() << wrong;
     if (orders == 1) return;
-    ProtectAll(PROT_READ | PROT_WRITE);
+    memory_->Open();
     if (order == 0) {
-      first = AllBytes();
+      first = memory_->Save();
     } else {
-      EXPECT_TRUE(AllBytes() == first) << operation.name << " leaves other bits in another order";
+      EXPECT_TRUE(memory_->Save() == first)
+          << operation.name << " leaves other bits in another order, or run";
     }
   }
 }
@@ -348,20 +318,15 @@ void OpTest::ExpectDTypesRefused(const std::string& op, const Call& call) {
 }
 
 void OpTest::ExpectSameBits(const Call& call, const std::vector<View>& results) {
-  const auto bytes = [](std::byte* data, int64_t n) {
-    return Bytes(HostAddress(data), HostAddress(data) + n);
-  };
-  const std::vector<Bytes> before = AllBytes();
+  const std::vector<TestMemory::Bytes> before = memory_->Save();
   const auto run = [&](int threads) {
-    for (size_t i = 0; i < before.size(); ++i) {
-      std::copy(before[i].begin(), before[i].end(), HostAddress(tensors_[i].buffer.data()));
-    }
+    memory_->Restore(before);
     Run(call, threads);
-    std::vector<Bytes> after;
-    for (const View& view : results) after.push_back(bytes(view.data, view.bytes()));
+    std::vector<TestMemory::Bytes> after;
+    for (const View& view : results) after.push_back(ReadBytes(view));
     return after;
   };
-  const std::vector<Bytes> one = run(1);
+  const std::vector<TestMemory::Bytes> one = run(1);
   if (DeviceUnderTest().Orders() > 1) return;  // Run() has compared them.
   for (const int threads : {GetParam().threads, GetParam().threads, GetParam().threads + 2}) {
     EXPECT_TRUE(run(threads) == one) << threads << " threads";

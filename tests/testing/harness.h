@@ -6,15 +6,17 @@
 //     `reads` or `writes` is inaccessible while it runs, one in `reads` alone is read-only. Every
 //     tensor ends at an inaccessible page, so one element too far is caught as well.
 //   - That device and sim get the same operations, with a name and a cost.
-// The device is what the program is linked with (test_device.h): the CPU, or the emulator of GPUs,
-// where every kernel runs in both orders and must leave the same bits.
-// A violation is a crash by SIGSEGV inside the op; harness_test shows each of them.
+// The device is what the program is linked with (test_device.h): the CPU, the emulator of GPUs,
+// where every kernel runs in both orders and must leave the same bits, or a GPU, where it runs
+// twice. A violation is a crash by SIGSEGV inside the op; harness_test shows each of them. A GPU
+// has no such pages: there, what a kernel should not have written is a failure of the test once it
+// has ended, and what it should not read holds NaN (guarded_memory.h).
 #ifndef FSDP_TRAIN_TESTS_TESTING_HARNESS_H_
 #define FSDP_TRAIN_TESTS_TESTING_HARNESS_H_
 
 #include <gtest/gtest.h>
 
-#include <deque>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "tests/testing/numeric.h"
+#include "tests/testing/test_memory.h"
 #include "trainer/core/view.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device.h"
@@ -92,13 +95,9 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   // for any number of threads: for ops that promise it. On the emulator every Run() asks for that.
   void ExpectSameBits(const Call& call, const std::vector<View>& results);
 
-  void Clear() { tensors_.clear(); }
+  void Clear() { memory_->Clear(); }
 
  private:
-  struct TestTensor {
-    Buffer buffer;   // Ends with the inaccessible page.
-    int64_t usable;  // Bytes before that page.
-  };
   class Recorder;
   class NoDevice;
   // While ExpectDTypesRefused() calls: the operands made so far, each with the dtype that it says,
@@ -114,15 +113,13 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   // What the call is refused with; a failure where it is not, or has enqueued something.
   std::string Refusal(const Call& call);
   View Allocate(const Shape& shape, DType dtype);
-  void ProtectAll(int protection) const;
-  void ProtectFor(const Operation& operation) const;
+  void SetBytes(const View& view, uint8_t byte);
+  TestMemory::Bytes ReadBytes(const View& view) const;
   // On a stream of the CPU, in every order of the device under test.
   void RunOperation(Stream& stream, const Operation& operation);
-  using Bytes = std::vector<std::byte>;
-  std::vector<Bytes> AllBytes() const;
 
   CpuDevice device_;
-  std::deque<TestTensor> tensors_;
+  std::unique_ptr<TestMemory> memory_;
   std::vector<KernelCost> costs_;
   std::optional<Substitution> substitution_;
 };

@@ -1,11 +1,14 @@
 // What the op tests of a program run on, chosen by what it is linked with:
-// //tests/testing:cpu_test_device or //tests/emulated:test_device.
+// //tests/testing:cpu_test_device, //tests/emulated:test_device or
+// //tests/testing:cuda_test_device.
 #ifndef FSDP_TRAIN_TESTS_TESTING_TEST_DEVICE_H_
 #define FSDP_TRAIN_TESTS_TESTING_TEST_DEVICE_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "tests/testing/test_memory.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -18,6 +21,10 @@ class TestDevice {
   virtual std::vector<int> Threads() const = 0;
   virtual std::string Name(int threads) const = 0;  // "cpu2": begins the names of such tests.
 
+  // For the tensors of one test; `cpu` outlives it.
+  virtual std::unique_ptr<TestMemory> CreateMemory(Device& cpu) const {
+    return CreatePageMemory(cpu);
+  }
   // The orders in which it can do an operation's work, [0, n): each operation of a test is done in
   // all of them, from the same bytes, and leaves the same bits.
   virtual int Orders() const { return 1; }

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import stat
+import statistics
 import subprocess
 import tempfile
 import time
@@ -14,6 +15,8 @@ import unittest
 ROOT = pathlib.Path(os.getcwd())  # The root of the repository, where Bazel starts a test.
 KIT = ROOT / "tools/gpu/kit"
 PROGRAM = ROOT / "tests/emulated/fsdp-train"
+TESTS = ROOT / "tests/trainer/ops/gpu_op_tests_emulated"
+TORCH = ROOT / "tests/tools/stand_in_for_torch.py"
 
 
 class KitTest(unittest.TestCase):
@@ -23,13 +26,14 @@ class KitTest(unittest.TestCase):
         self.directory = pathlib.Path(self.scratch.name)
         self.out = self.directory / "out"
 
-    def command(self, *arguments, program=PROGRAM):
-        program = pathlib.Path(program)
-        return [KIT, "run", "--small", "--program", program, "--out", self.out, *arguments]
+    def command(self, *arguments, program=PROGRAM, tests=TESTS):
+        return [KIT, "run", "--small", "--program", program, "--tests", tests, "--python", TORCH,
+                "--out", self.out, *arguments]
 
-    def run_kit(self, *arguments, **options):
+    def run_kit(self, *arguments, environment=None, **options):
         # Nothing but what a shell script needs, and no compute-sanitizer of this machine.
-        environment = {**os.environ, "PATH": f"{self.directory}:/usr/bin:/bin"}
+        environment = {**os.environ, "PATH": f"{self.directory}:/usr/bin:/bin",
+                       "PROGRAM": str(PROGRAM), **(environment or {})}
         result = subprocess.run(self.command(*arguments, **options), capture_output=True, text=True,
                                 check=False, env=environment)
         self.assertEqual(result.stderr, "")
@@ -39,8 +43,8 @@ class KitTest(unittest.TestCase):
         parts = json.loads((self.out / "result.json").read_text())["parts"]
         return {name: part["rows"] for name, part in parts.items()}
 
-    def wrapper(self, text):
-        path = self.directory / "program"
+    def wrapper(self, text, name="program"):
+        path = self.directory / name
         path.write_text("#!/bin/bash\n" + text)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return path
@@ -54,10 +58,26 @@ class KitTest(unittest.TestCase):
         listed = subprocess.run([KIT, "parts"], capture_output=True, text=True, check=True).stdout
         names = [line.split()[0] for line in listed.splitlines()]
         self.assertEqual(list(self.rows()), names)
-        self.assertGreaterEqual(len(names), 9)
+        self.assertGreaterEqual(len(names), 13)
         for name, rows in self.rows().items():
             self.assertEqual({one["status"] for one in rows}, {"ok"}, name)
         self.assertEqual(len(self.rows()["losses"]), 6)
+        self.assertEqual([one["name"] for one in self.rows()["peers"]], ["tiny eager", "tiny compile"])
+        for one in self.rows()["peers"]:
+            numbers = one["numbers"]
+            self.assertLess(numbers["loss"], 1e-3)
+            self.assertEqual(len(numbers["ratios"]), 2)
+            self.assertEqual([len(turn) for turn in numbers["seconds"][0]], [8, 8])
+            for ratio, turn in zip(numbers["ratios"], numbers["seconds"][0]):
+                self.assertEqual(ratio, 0.5 / statistics.median(turn))
+        tests = self.rows()["op_tests"]
+        self.assertEqual([one["name"] for one in tests], ["CastTest", "RopeTest"])
+        self.assertGreater(sum(one["numbers"]["tests"] for one in tests), 20)
+        copy, gemm, cudnn, flash = self.rows()["ceilings"]
+        self.assertEqual(copy["numbers"]["gb_per_s"], 2 * 65536 / 1e-3 * 1e-9)
+        self.assertGreater(gemm["numbers"]["ours"], 0)
+        self.assertEqual((cudnn["name"], flash["name"]), ("attention tiny cudnn", "attention tiny flash"))
+        self.assertEqual(cudnn["numbers"], flash["numbers"])
         self.assertLessEqual(len((self.out / "summary.txt").read_text().splitlines()), 60)
 
     def test_goes_on_where_it_was_killed(self):
@@ -84,7 +104,7 @@ class KitTest(unittest.TestCase):
         slow = self.wrapper(f'[[ "$*" != *"--device cuda"* ]] || echo x >>{self.directory}/gpu_runs\n'
                             f'[[ "$*" != *bf16*"--device cuda"* && "$*" != *"--device cuda"*bf16* ]] ||'
                             f' [ -e {self.directory}/go ] || sleep 1000\nexec {PROGRAM} "$@"\n')
-        code, out = self.run_kit("devices", "losses", "--seconds", "20", program=slow)
+        code, out = self.run_kit("devices", "losses", "--seconds", "12", program=slow)
         self.assertEqual(code, 75, out)
         self.assertIn("called again it goes on", out)
         self.assertIn("not yet: losses", out)
@@ -97,10 +117,16 @@ class KitTest(unittest.TestCase):
         self.assertEqual((self.directory / "gpu_runs").read_text().count("x"), 7)
 
     def test_a_row_that_never_ends_is_a_failure(self):
-        stuck = self.wrapper("sleep 1000\n")
-        code, out = self.run_kit("memory", "--seconds", "1", program=stuck)
+        stuck = self.wrapper(f'[[ "$*" != *gpt2* ]] || sleep 1000\nexec {PROGRAM} "$@"\n')
+        code, out = self.run_kit("memory", "--row-seconds", "1", program=stuck)
         self.assertEqual(code, 1, out)
-        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["FAILED"])
+        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["FAILED", "ok"])
+        self.assertIn("took longer than 1 s", self.rows()["memory"][0]["text"])
+
+    def test_a_part_that_never_ends_is_a_failure(self):
+        code, out = self.run_kit("devices", "--seconds", "1", program=self.wrapper("sleep 1000\n"))
+        self.assertEqual(code, 1, out)
+        self.assertEqual([one["status"] for one in self.rows()["devices"]], ["FAILED"])
 
     def test_another_program_begins_anew(self):
         self.assertEqual(self.run_kit("devices")[0], 0)
@@ -122,15 +148,71 @@ class KitTest(unittest.TestCase):
 
     def test_a_part_that_crashes_is_a_row(self):
         broken = self.wrapper(f'[ "$1" != plan ] || {{ echo no >&2; exit 3; }}\nexec {PROGRAM} "$@"\n')
-        code, out = self.run_kit("memory", "ranks", program=broken)
+        code, out = self.run_kit("memory", "devices", program=broken)
         self.assertEqual(code, 1, out)
-        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["crashed"])
+        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["crashed", "crashed"])
         self.assertIn("exit 3: no", self.rows()["memory"][0]["text"])
-        self.assertEqual({one["status"] for one in self.rows()["ranks"]}, {"ok"})
+        self.assertEqual({one["status"] for one in self.rows()["devices"]}, {"ok"})
+
+    def op_tests(self, how):
+        """The row of RopeTest, some of whose tests do what the test says; CastTest is fine."""
+        tests = self.wrapper(f'filter=${{1#*=}}; report=${{2#*json:}}\n'
+                             f'[[ "$*" != *Rope*json* ]] || {{\n{how}\n}}\nexec {TESTS} "$@"\n', "tests")
+        code, out = self.run_kit("op_tests", tests=tests)
+        self.assertEqual(code, 1, out)
+        cast, rope = self.rows()["op_tests"]
+        self.assertEqual((cast["status"], rope["status"]), ("ok", "FAILED"))
+        return rope
+
+    def test_what_is_skipped_has_not_passed(self):
+        skips = {"name": "Skips", "result": "SKIPPED"}
+        report = json.dumps({"testsuites": [{"testsuite": [skips] * 18}]})
+        rope = self.op_tests(f"echo '{report}' >$report; exit 0")
+        self.assertEqual(rope["text"], "18 of 18 failed: Skips: skipped")
+        rope = self.op_tests("echo '{\"testsuites\": []}' >$report; exit 0")
+        self.assertEqual(rope["text"], "1 of 18 failed: 0 were run")
+        self.assertEqual(self.run_kit("op_tests", tests=self.wrapper("exit 0\n", "tests"))[0], 1)
+        self.assertIn("there are no tests", self.rows()["op_tests"][0]["text"])
+
+    def test_a_test_that_ends_the_program_is_named(self):
+        rope = self.op_tests("[[ $filter != *.Refuses*fp32 && $filter != *'.*' ]] || kill -SEGV $$")
+        self.assertEqual(len(rope["numbers"]["failed"]), 1, rope)
+        self.assertRegex(rope["text"], "^1 of 18 failed: Refuses.*_fp32: signal 11")
+        rope = self.op_tests("[[ $filter != *'.*' ]] || exit 3")
+        self.assertEqual(rope["text"], "1 of 18 failed: together, and none alone")
+
+    def test_a_test_that_fails_says_why(self):
+        differs = {"name": "Differs", "result": "COMPLETED",
+                   "failures": [{"failure": "a.cc:3\n1, want 2"}]}
+        report = json.dumps({"testsuites": [{"testsuite": [differs]}]})
+        rope = self.op_tests(f"echo '{report}' >$report; exit 1")
+        self.assertEqual(rope["text"], "18 of 18 failed: Differs: a.cc:3 1, want 2")
+        self.assertEqual(rope["numbers"]["failed"][8].split()[1:], ["not", "tried"])
+
+    def test_peers_that_differ_or_end(self):
+        code, out = self.run_kit("peers", environment={"NO_COMPILE": "1"})
+        self.assertEqual(code, 1, out)
+        eager, compiled = self.rows()["peers"]
+        self.assertEqual((eager["status"], compiled["status"]), ("ok", "crashed"))
+        self.assertIn("CompilationError: no", compiled["text"])
+        (self.out / "state.json").unlink()
+        code, out = self.run_kit("peers", environment={"OTHER": "1"})
+        self.assertEqual(code, 1, out)
+        self.assertEqual([one["status"] for one in self.rows()["peers"]], ["FAILED", "FAILED"])
+
+    def test_without_torch_what_needs_it_is_refused(self):
+        code, out = self.run_kit("ceilings", "peers", environment={"NO_TORCH": "1"})
+        self.assertEqual(code, 1, out)
+        for part in ("ceilings", "peers"):
+            for one in self.rows()[part]:
+                self.assertEqual(one["status"], "refused", one)
+                self.assertIn("No module named 'torch'", one["text"])
+        self.assertIn("ours copies", self.rows()["ceilings"][0]["text"])
 
     def test_without_a_gpu_nothing_passes(self):
         none = self.wrapper(f'export FSDP_TRAIN_EMULATED_GPUS=count=0\nexec {PROGRAM} "$@"\n')
-        code, _ = self.run_kit(program=none)
+        tests = self.wrapper(f'export FSDP_TRAIN_EMULATED_GPUS=count=0\nexec {TESTS} "$@"\n', "tests")
+        code, _ = self.run_kit(program=none, tests=tests)
         self.assertEqual(code, 1)
         for name, rows in self.rows().items():
             bad = [one for one in rows if one["status"] in ("FAILED", "crashed", "refused")]
@@ -146,13 +228,14 @@ class KitTest(unittest.TestCase):
 
     def test_a_folder_that_runs_by_itself(self):
         folder = self.directory / "kit"
+        programs = ["--binary", "cmd/fsdp-train", "--tests", "cmd/fsdp-train"]
         folder.mkdir()
         (folder / "mine").write_text("")
-        made = subprocess.run([KIT, "build", "--out", folder, "--binary", "cmd/fsdp-train"],
+        made = subprocess.run([KIT, "build", "--out", folder, *programs],
                               capture_output=True, text=True, check=False)
         self.assertIn("is there and is no kit", made.stderr)
         (folder / "mine").unlink()
-        made = subprocess.run([KIT, "build", "--out", folder, "--binary", "cmd/fsdp-train"],
+        made = subprocess.run([KIT, "build", "--out", folder, *programs],
                               capture_output=True, text=True, check=False)
         self.assertEqual(made.returncode, 0, made.stderr)
         self.assertLessEqual(sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()), 40 << 20)
@@ -161,8 +244,13 @@ class KitTest(unittest.TestCase):
                                 capture_output=True, text=True, check=False)
         self.assertEqual(result.returncode, 1, result.stdout)
         self.assertIn("built without CUDA", result.stdout)
-        for name in ("configs/hardware/h200-141gb.yaml", "qwen2.5.yaml"):
+        for name in ("configs/hardware/h200-141gb.yaml", "bench/qwen2.5.yaml", "bench/torch_step.py",
+                     "bin/gpu_op_tests"):
             self.assertTrue((folder / name).exists(), name)
+        # A program of tests that loads what is not in the kit.
+        made = subprocess.run([KIT, "build", "--out", folder, *programs[:3], TESTS],
+                              capture_output=True, text=True, check=False)
+        self.assertIn("the tests load what is not in the kit: ", made.stderr)
 
 
 if __name__ == "__main__":

@@ -150,3 +150,36 @@ def op_test(name, deps = [], kernels = None, epilogues = None, **kwargs):
             ],
             **kwargs
         )
+
+def gpu_op_tests(name):
+    """The tests of all ops above it in the BUILD file as one program, for a machine with a GPU.
+
+    <name> is built under --config=cuda alone. <name>_emulated is the same over the emulator's
+    runtime, and as a test it runs those of a few ops: what differs is the harness.
+
+    Args:
+      name: of the program.
+    """
+    suites = sorted([":" + rule for rule in native.existing_rules() if rule.endswith("_test_suite")])
+    native.cc_binary(
+        name = name,
+        testonly = True,
+        linkopts = ["-Wl,-rpath,'$$ORIGIN/../lib'"],  # Of the kit.
+        tags = ["manual"],
+        target_compatible_with = if_cuda([], ["//tools/bazel:incompatible"]),
+        deps = suites + [
+            "//tests/testing:cuda_test_device",
+            "@googletest//:gtest_main",
+        ],
+    )
+    native.cc_test(
+        name = name + "_emulated",
+        size = "small",
+        args = ["--gtest_filter=*AdamW*:*Cast*:*Gelu*:*Rope*:*Sgd*:*StepParameters*"],
+        visibility = ["//tests/tools:__pkg__"],
+        deps = suites + [
+            "//tests/emulated:cuda_test_device",
+            "//tests/emulated:kernels",
+            "@googletest//:gtest_main",
+        ],
+    )

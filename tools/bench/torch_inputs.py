@@ -3,28 +3,37 @@ and tokens.
 
     python torch_inputs.py SHAPE.json DIR [SEED]    (SHAPE: the `model` section of `config print`)
 
-SEED is of the weights, 1 unless given.
+SEED is of the weights, 1 unless given. What is made on a GPU is other weights than a CPU's.
 """
 
+import argparse
 import json
 import pathlib
-import sys
 
 import numpy as np
 import safetensors.torch
+import torch
 
 import torch_models
 
 
 def main():
-    shape = json.loads(pathlib.Path(sys.argv[1]).read_text())
-    directory = pathlib.Path(sys.argv[2])
-    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-    model = torch_models.make(shape)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shape", type=pathlib.Path)
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"],
+                        help="of the file")
+    args = parser.parse_args()
+    shape, directory = json.loads(args.shape.read_text()), args.directory
+    with torch.device(args.device):
+        model = torch_models.make(shape)
     weights = {}
-    for name, value in torch_models.initial_weights(model, shape, seed=seed).items():
+    for name, value in torch_models.initial_weights(model, shape, seed=args.seed).items():
         turned = model.TRANSPOSED and name.endswith(model.TRANSPOSED)
-        weights[model.file_name(name)] = value.t().contiguous() if turned else value
+        weights[model.file_name(name)] = (value.t().contiguous() if turned else value).to(
+            getattr(torch, args.dtype))
     directory.mkdir()
     safetensors.torch.save_file(weights, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps(model.config(shape)))

@@ -1,4 +1,4 @@
-"""GPT-2 and Llama in plain PyTorch, with the names of Hugging Face files.
+"""GPT-2, Llama and Qwen2 in plain PyTorch, with the names of Hugging Face files.
 
 What a careful user writes: fused attention, one linear layer for q, k and v where the file has one,
 and the loss inside forward(), so that torch.compile sees it; in fp32 whatever the model's dtype. No
@@ -101,9 +101,10 @@ class LlamaAttention(nn.Module):
         width, self.head = shape["hidden_size"], shape["head_dim"]
         heads, groups = shape["num_attention_heads"], shape["num_key_value_heads"]
         self.grouped = groups != heads
-        self.q_proj = nn.Linear(width, heads * self.head, bias=False)
-        self.k_proj = nn.Linear(width, groups * self.head, bias=False)
-        self.v_proj = nn.Linear(width, groups * self.head, bias=False)
+        bias = bool(shape.get("attention_bias"))
+        self.q_proj = nn.Linear(width, heads * self.head, bias=bias)
+        self.k_proj = nn.Linear(width, groups * self.head, bias=bias)
+        self.v_proj = nn.Linear(width, groups * self.head, bias=bias)
         self.o_proj = nn.Linear(heads * self.head, width, bias=False)
 
     def forward(self, x, cos, sin):
@@ -150,7 +151,8 @@ class Llama(nn.Module):
         self.embed_tokens = nn.Embedding(shape["vocab_size"], width)
         self.layers = nn.ModuleList(LlamaBlock(shape) for _ in range(shape["num_hidden_layers"]))
         self.norm = nn.RMSNorm(width, eps=shape["rms_norm_eps"])
-        self.lm_head = nn.Linear(width, shape["vocab_size"], bias=False)
+        self.lm_head = None if shape.get("tie_word_embeddings") else nn.Linear(
+            width, shape["vocab_size"], bias=False)
         positions = torch.arange(shape["max_position_embeddings"], dtype=torch.float64)
         powers = torch.arange(0, head, 2, dtype=torch.float64) / head
         angles = positions[:, None] * shape["rope_theta"] ** -powers
@@ -166,7 +168,8 @@ class Llama(nn.Module):
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         for block in self.layers:
             x = block(x, cos, sin)
-        logits = self.lm_head(self.norm(x))
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        logits = F.linear(self.norm(x), head.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     @staticmethod
@@ -174,9 +177,13 @@ class Llama(nn.Module):
         names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                  "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
                  "rope_theta", "max_position_embeddings", "initializer_range")
-        return {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
-                "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
-                "tie_word_embeddings": False, **{name: shape[name] for name in names}}
+        family = ({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+                  if shape.get("attention_bias") else
+                  {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+                   "attention_bias": False, "mlp_bias": False})
+        return {**family, "hidden_act": "silu",
+                "tie_word_embeddings": bool(shape.get("tie_word_embeddings")),
+                **{name: shape[name] for name in names}}
 
     @staticmethod
     def file_name(name):
@@ -194,21 +201,23 @@ def make(shape):
     asked = ["lora"] if shape.get("lora") else []
     if (shape.get("rope_scaling") or {"type": "default"})["type"] != "default":
         asked.append("rope_scaling")
-    asked += [name for name in ("tie_word_embeddings", "attention_bias", "mlp_bias", "qk_norm",
-                                "attention_output_bias") if shape.get(name)]
+    asked += [name for name in ("mlp_bias", "qk_norm", "attention_output_bias") if shape.get(name)]
     if asked:
         raise SystemExit(f"the PyTorch models here have no {', '.join(asked)}")
     return FAMILIES[shape["family"]](shape)
 
 
 def initial_weights(model, shape, seed):
-    """name -> tensor: normal matrices, biases of zero, norms of one; from `seed` alone."""
-    generator = torch.Generator().manual_seed(seed)
+    """name -> tensor: normal matrices, biases of zero, norms of one; from `seed` and the kind of
+    device, the model's, alone."""
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
     weights = {}
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            weights[name] = torch.empty(parameter.shape).normal_(
+            weights[name] = torch.empty(parameter.shape, device=device).normal_(
                 0, shape["initializer_range"], generator=generator)
         else:
-            weights[name] = torch.full(parameter.shape, 0.0 if name.endswith("bias") else 1.0)
+            weights[name] = torch.full(parameter.shape, 0.0 if name.endswith("bias") else 1.0,
+                                       device=device)
     return weights

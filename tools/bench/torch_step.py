@@ -1,9 +1,11 @@
 """One rank of a training run in PyTorch that takes steps when told: the peer in step.py.
 
-Started by step.py with the torchrun environment. Reads `NUMBER` or `check NUMBER` from a line of
-standard input, takes that many steps, and rank 0 answers with one line of JSON on standard output.
-`check` also sums up the gradient norms in float64: PyTorch's own, in float32, is 6e-4 off for the
-38 million elements of GPT-2's token table.
+Started by step.py, or by tools/gpu/kit, with the torchrun environment. Reads `NUMBER` or `check NUMBER`
+from a line of standard input, takes that many steps, and rank 0 answers with one line of JSON on standard
+output. `check` also sums up the gradient norms in float64: PyTorch's own, in float32, is 6e-4 off for the
+38 million elements of GPT-2's token table. On a GPU steps are enqueued without waiting for them, and
+times are of its own clock; `peak_bytes` is what PyTorch took of its memory, on a CPU the process of the
+host's.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import sys
 import time
 
@@ -28,6 +31,7 @@ def arguments():
     parser.add_argument("--initial", required=True)  # Directory with model.safetensors.
     parser.add_argument("--tokens", required=True)  # .npy
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--wrapper", choices=["none", "fsdp2", "ddp"], default="none")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--bf16", choices=["autocast", "casts", "policy"],
@@ -40,7 +44,7 @@ def load(model, directory):
     file = safetensors.torch.load_file(pathlib.Path(directory) / "model.safetensors")
     state = {}
     for name, _ in model.named_parameters():
-        tensor = file[model.file_name(name)]
+        tensor = file[model.file_name(name)].float()
         state[name] = tensor.t().contiguous() if name.endswith(model.TRANSPOSED) else tensor
     model.load_state_dict(state)
 
@@ -74,16 +78,18 @@ def main():
 
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision("highest")  # fp32, not bf16 or TF32 behind our back.
-    model = torch_models.make(recipe["model"])
+    device = torch.device(args.device)
+    with device:
+        model = torch_models.make(recipe["model"])
     load(model, args.initial)
     parameters = sum(p.numel() for p in model.parameters())
 
     if args.wrapper != "none":
-        dist.init_process_group("gloo")
+        dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
     if args.wrapper == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-        mesh = init_device_mesh("cpu", (world,))
+        mesh = init_device_mesh(args.device, (world,))
         policy = MixedPrecisionPolicy()
         if args.bf16 == "policy":
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -117,10 +123,11 @@ def main():
         first = step * total + (micro_step * world + rank) * micro
         rows = [(first + i) % samples * length for i in range(micro)]
         window = torch.stack([tokens[row : row + length + 1] for row in rows])
+        window = window.to(device)
         return window[:, :-1].contiguous(), window[:, 1:].contiguous()
 
     def exact_norm():
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=device)
         for p in model.parameters():
             grad = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
             total += grad.double().square().sum()
@@ -130,13 +137,13 @@ def main():
 
     def train_step(step, check):
         optimizer.zero_grad(set_to_none=True)
-        loss_sum = torch.zeros(())
+        loss_sum = torch.zeros((), device=device)
         for m in range(rounds):
             last = m == rounds - 1
             hold = (step_model.no_sync() if args.wrapper == "ddp" and not last
                     else contextlib.nullcontext())
             with hold:
-                with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16 == "autocast"):
+                with torch.autocast(args.device, torch.bfloat16, enabled=args.bf16 == "autocast"):
                     loss = step_model(*batch(step, m)) / rounds
                 loss.backward()
             loss_sum += loss.detach()
@@ -146,7 +153,17 @@ def main():
         optimizer.step()
         if world > 1:
             dist.all_reduce(loss_sum)
-        return loss_sum.item() / world, norm
+        return loss_sum / world, norm
+
+    def now():
+        if args.device == "cpu":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(begin, end):
+        return end - begin if args.device == "cpu" else begin.elapsed_time(end) * 1e-3
 
     def answer(record):
         if rank == 0:
@@ -156,15 +173,20 @@ def main():
     step = 0
     for line in sys.stdin:
         *check, count = line.split()
-        seconds, losses, norms = [], [], []
+        times, losses, norms = [now()], [], []
         for _ in range(int(count)):
-            begin = time.perf_counter()
             loss, norm = train_step(step, bool(check))
-            seconds.append(time.perf_counter() - begin)
+            times.append(now())
             losses.append(loss)
             norms.append(norm)
             step += 1
-        answer({"seconds": seconds, "losses": losses, "grad_norms": norms})
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_reserved()
+        answer({"seconds": [between(a, b) for a, b in zip(times, times[1:])],
+                "losses": [loss.item() for loss in losses], "grad_norms": norms,
+                "peak_bytes": peak})
     if dist.is_initialized():
         dist.destroy_process_group()
 

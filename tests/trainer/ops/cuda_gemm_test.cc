@@ -1,4 +1,4 @@
-// Products for CUDA, against float64, on the emulator.
+// Products for CUDA, against float64.
 #include <cmath>
 #include <string>
 #include <vector>

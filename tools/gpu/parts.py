@@ -1,0 +1,279 @@
+"""The parts of tools/gpu/kit: each gives the names of its rows, and what makes them."""
+
+import functools
+import json
+import math
+import os
+import shutil
+import time
+
+from rows import Ended, HERE, MODELS, Refused, TINY_OPS, losses_of, records, row, sizes
+from torch_parts import ceilings, peers
+
+# Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
+# norms of gradients, which other numbers move far more than losses, ten times that.
+LIMITS = {"fp32": 1e-4, "bf16": 2e-3, "fp16": 5e-4}
+PRECISIONS = {
+    "fp32": "{}",
+    "bf16": "{param_dtype: bf16, grad_dtype: bf16, reduce_dtype: bf16}",
+    "fp16": "{param_dtype: fp16, grad_dtype: fp16, reduce_dtype: fp16}",
+}
+
+MOST_BAD = 8  # Tests of a suite that fail alone: then the others are not tried.
+
+
+def apart(got, want):
+    """The largest difference of two runs, relative to the second; of norms a tenth of it."""
+    numbers = [number for step in got for number in step]
+    if len(got) != len(want) or not all(number and math.isfinite(number) for number in numbers):
+        return math.inf
+    return max(max(abs(a[0] - b[0]) / b[0], abs(a[1] - b[1]) / b[1] / 10) for a, b in zip(got, want))
+
+
+def within(difference, limit, of):
+    return row(difference <= limit, f"losses within {difference:.1e} of {of}, limit {limit:.0e}",
+               difference=difference)
+
+
+def devices(kit):
+    """what there is to compute with"""
+    lines = [line.strip() for line in kit.fsdp("devices").splitlines()]
+    gpus = [line for line in lines if line.startswith("cuda  0:")]
+    yield "GPU", lambda: row(bool(gpus), gpus[0] if gpus else "none: " + " ".join(lines))
+    for line in lines:
+        if line.startswith("lib"):
+            name, text = line.split(": ", 1)
+            yield name, lambda text=text: row(True, text)
+
+
+def tests_of(kit):
+    """Of the op tests: suite (EveryDevice/GeluTest) -> names."""
+    listed = kit.call(kit.tests, "--gtest_list_tests", "--gtest_filter=" + (
+        "*CastTest.*:*RopeTest.*" if kit.small else "*"))
+    found, names = {}, None
+    for line in listed.splitlines():
+        line = line.split("#")[0].rstrip()
+        if line.startswith("  ") and names is not None:
+            names.append(line.strip())
+        elif line.endswith("."):
+            names = found.setdefault(line[:-1], [])
+    if not found:
+        raise RuntimeError("there are no tests")
+    return found
+
+
+def outcomes(kit, tests):
+    """Of each test of this filter that was run: its name, and what is wrong. Throws Ended."""
+    report = kit.scratch / "tests.json"
+    report.unlink(missing_ok=True)
+    try:
+        kit.call(kit.tests, "--gtest_filter=" + tests, f"--gtest_output=json:{report}")
+    except Ended as error:
+        if error.code != 1 or not report.exists():
+            raise
+    for suite in json.loads(report.read_text())["testsuites"]:
+        for test in suite["testsuite"]:
+            failures = [" ".join(one["failure"].split()) for one in test.get("failures", [])]
+            if not failures and test.get("result") != "COMPLETED":
+                failures = ["skipped"]  # What was skipped was not tested.
+            yield test["name"], failures[0] if failures else None
+
+
+def one_by_one(kit, suite, names):
+    """The same, each test in a process of its own, as far as the row's time goes, or the news."""
+    bad = 0
+    for name in names:
+        if bad == MOST_BAD or time.monotonic() + 20 > kit.row_deadline:
+            yield name, "not tried"
+            continue
+        try:
+            found = list(outcomes(kit, f"{suite}.{name}"))
+        except Ended as error:
+            found = [(name, str(error))]
+        bad += any(why is not None for _, why in found)
+        yield from found
+
+
+def op_tests(kit):
+    """the tests of every op, on the GPU"""
+    for suite, names in tests_of(kit).items():
+        def make(suite=suite, names=names):
+            try:
+                found = list(outcomes(kit, suite + ".*"))
+                wrong = any(why not in (None, "skipped") for _, why in found)
+            except Ended:
+                wrong = True
+            if wrong:  # A fault of the GPU spoils all that comes behind it in its process.
+                found = list(one_by_one(kit, suite, names))
+            bad = [f"{name}: {why}" for name, why in found if why is not None]
+            if len(found) != len(names):
+                bad.append(f"{len(found)} were run")
+            if not bad and wrong:
+                bad = ["together, and none alone"]
+            return row(not bad, f"{len(bad)} of {len(names)} failed: {bad[0]}" if bad else
+                       f"{len(names)} tests", tests=len(names), failed=bad)
+        yield suite.removeprefix("EveryDevice/"), make
+
+
+def losses(kit):
+    """the losses of two models in three precisions, against the CPU device"""
+    for model in MODELS:
+        for precision, formats in PRECISIONS.items():
+            def make(model=model, precision=precision, formats=formats):
+                recipe, setting = kit.recipe(model), "fsdp.mixed_precision=" + formats
+                return within(apart(kit.losses(recipe, "cuda", setting),
+                                    kit.losses(recipe, "cpu", setting)),
+                              LIMITS[precision], "the CPU's")
+            yield f"{model} {precision}", make
+
+
+def ranks(kit):
+    """two and three ranks on one GPU, against one"""
+    recipe = kit.recipe("gpt2")
+    alone = functools.cache(lambda: kit.losses(recipe, "cuda"))
+    for strategy in ("full_shard", "no_shard"):
+        for number in (2, 3):
+            def make(strategy=strategy, number=number):
+                got = kit.losses(recipe, "cuda", "fsdp.sharding_strategy=" + strategy, ranks=number)
+                return within(apart(got, alone()), LIMITS["fp32"], "one rank's")
+            yield f"{strategy}, {number} ranks", make
+
+
+def checkpoints(kit):
+    """a checkpoint of either device goes on on the other"""
+    whole = kit.scratch / "whole.yaml"
+    whole.write_text(kit.recipe("gpt2").read_text())
+    half = kit.recipe("gpt2", kit.steps // 2)
+    want = functools.cache(lambda: kit.losses(whole, "cpu"))
+    for first, second in (("cpu", "cuda"), ("cuda", "cpu")):
+        def make(first=first, second=second):
+            run = kit.train(half, first, f"checkpoint.every={kit.steps // 2}")
+            kit.train(whole, second, run=run)
+            return within(apart(losses_of(run), want()), LIMITS["fp32"], "the CPU's")
+        yield f"{first}, then {second}", make
+
+
+def memory(kit):
+    """what is planned is what is allocated"""
+    for model in MODELS:
+        def make(model=model):
+            recipe = kit.recipe(model, 3)
+            used = records(kit.train(recipe, "cuda"))[-1]["memory"]["allocated_peak"]
+            machine = kit.scratch / "machine.yaml"
+            machine.write_text("{name: any, device: cuda}\n")
+            plan = json.loads(kit.fsdp("plan", "--config", recipe, "--world-size", 1, "--hardware",
+                                       machine, "--json"))["memory"]["allocated_peak"]
+            return row(used == plan, f"{used} bytes in use, {plan} planned", used=used, plan=plan)
+        yield model, make
+
+
+def the_sanitizer(kit):
+    places = os.environ["PATH"] + ("" if kit.small else ":/usr/local/cuda/bin")
+    return shutil.which("compute-sanitizer", path=places)
+
+
+def no_sanitizer():
+    raise Refused("there is no compute-sanitizer")
+
+
+def sanitizer(kit):
+    """compute-sanitizer over two steps: memcheck, racecheck"""
+    found = the_sanitizer(kit)
+    for tool in ("memcheck", "racecheck"):
+        for precision, formats in PRECISIONS.items():
+            def make(tool=tool, formats=formats):
+                if found is None:
+                    no_sanitizer()
+                kit.runs += 1
+                try:
+                    kit.call(found, "--tool", tool, "--error-exitcode", 99, kit.program, "--config",
+                             kit.recipe("qwen2", 2), "--device", "cuda", "--set",
+                             f"run.dir={kit.scratch}/run{kit.runs}", "--set",
+                             "fsdp.mixed_precision=" + formats)
+                except Ended as error:
+                    return row(False, str(error))
+                return row(True, "nothing found")
+            yield f"{tool} {precision}", make
+
+
+def races(kit):
+    """compute-sanitizer's racecheck over the tests of every op"""
+    found = the_sanitizer(kit)
+    if found is None:
+        yield "racecheck", no_sanitizer
+        return
+    for suite in tests_of(kit):
+        def make(suite=suite):
+            try:
+                kit.call(found, "--tool", "racecheck", "--error-exitcode", 99, kit.tests,
+                         f"--gtest_filter={suite}.*")
+            except Ended as error:
+                # What a test itself says is for op_tests.
+                if error.code != 1:
+                    return row(False, str(error))
+            return row(True, "nothing found")
+        yield suite.removeprefix("EveryDevice/"), make
+
+
+def products(kit):
+    """the rate of a step's matrix products, by themselves"""
+    for name, flags in sizes(kit):
+        def make(flags=flags):
+            parts = json.loads(kit.fsdp("bench", "gemm", *flags, "--device", "cuda", "--rounds", 3,
+                                        "--json"))["parts"]
+            rates = {part["name"]: part["flops"] / part["seconds"] * 1e-12 for part in parts}
+            rate = sum(p["flops"] for p in parts) / sum(p["seconds"] for p in parts) * 1e-12
+            slowest = min(rates, key=rates.get)
+            return row(True, f"{rate:.4g} TFLOP/s; slowest: {slowest}, {rates[slowest]:.4g}",
+                       tflops=rate, by_product=rates)
+        yield name, make
+
+
+def ops(kit):
+    """every op's time against its FLOPs at a product's rate or its bytes at a copy's"""
+    shapes = ["--batch", 16, "--seq", 1024, "--hidden", 896, "--intermediate", 4864, "--heads", 14,
+              "--vocab", 151936]
+    if kit.small:
+        shapes = TINY_OPS
+    for dtype in ("bf16", "fp32"):
+        def make(dtype=dtype):
+            all_ops = json.loads(kit.fsdp("bench", "ops", "--device", "cuda", "--dtype", dtype,
+                                          "--json", *shapes))
+            shares = {op["name"]: op["share_of_limit"] for op in all_ops["ops"]}
+            worst = sorted(shares, key=shares.get)[:5]
+            return row(True, "shares of the limit, worst first: " +
+                       "; ".join(f"{name} {shares[name]:.2f}" for name in worst),
+                       gemm_gflops=all_ops["gemm_gflops"],
+                       copy_gb_per_s=all_ops["copy_gb_per_s"], share_of_limit=shares)
+        yield dtype, make
+
+
+def steps(kit):
+    """a training step of each size against its floor"""
+    gpu = next((line for line in kit.fsdp("devices").splitlines() if "cuda  0:" in line), "")
+    machine = HERE / "configs/hardware" / ("h200-141gb.yaml" if "H200" in gpu else "h100-80gb.yaml")
+    if kit.small:
+        machine = kit.scratch / "rates.yaml"
+        machine.write_text("{name: any, fp32_flops: 1.0e+12, attention_forward_flops: 1.0e+12,\n"
+                           " attention_backward_flops: 1.0e+12, copy_bytes_per_s: 1.0e+12}\n")
+    for name, flags in sizes(kit):
+        def make(name=name, flags=flags):
+            run = kit.scratch / f"steps_{name}"
+            try:
+                kit.fsdp(*flags, "--device", "cuda", "--set", f"run.dir={run}")
+            except Ended as error:
+                if error.code != 3:
+                    raise
+                raise Refused(error.said[0]) from None
+            seconds = min(record["step_time_s"] for record in records(run)[2:])
+            shutil.rmtree(run)
+            floor = json.loads(kit.fsdp("bench", "floor", *flags, "--hardware", machine, "--json"))
+            return row(True, f"{floor['tokens'] / seconds:.4g} tokens/s; the floor is "
+                       f"{floor['seconds'] / seconds:.3f} of its time ({machine.name})",
+                       seconds=seconds, floor=floor["seconds"], tokens=floor["tokens"])
+        yield name, make
+
+
+# By what is lost where time runs out before them.
+PARTS = [devices, ceilings, op_tests, losses, ranks, sanitizer, peers, steps, products, ops, memory,
+         checkpoints, races]

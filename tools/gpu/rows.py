@@ -1,0 +1,175 @@
+"""What the parts of tools/gpu/kit stand on: programs that end in time, recipes, and rows."""
+
+import functools
+import json
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).absolute().parent
+# In a kit it lies beside this file.
+BENCH = HERE / "bench" if (HERE / "bench").exists() else HERE.parent / "bench"
+
+DATA = "data: {train: {source: synthetic}, valid: null, seq_len: 64}\n"
+MODELS = {
+    "gpt2": "model: {family: gpt2, hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 4,\n"
+            "  vocab_size: 1021, max_position_embeddings: 64}\n" + DATA,
+    "qwen2": "model: {family: llama, hidden_size: 896, intermediate_size: 1216, num_hidden_layers: 2,\n"
+             "  num_attention_heads: 14, num_key_value_heads: 2, head_dim: 64, attention_bias: true,\n"
+             "  vocab_size: 1021, max_position_embeddings: 64}\n" + DATA,
+}
+STEPS = "train: {steps: %d, micro_batch_size: 2, global_batch_size: 6}\nlog: {every: 1}\n" \
+        "schedule: {name: constant}\noptimizer: {lr: 3.0e-3}\n"
+TINY_OPS = ["--batch", 1, "--seq", 8, "--hidden", 16, "--intermediate", 24, "--heads", 2, "--vocab", 40,
+            "--seconds", 0]
+# Micro-batches.
+PRESETS = {"qwen2.5-0.5b": 16, "qwen2.5-1.5b": 16, "qwen2.5-3b": 8, "qwen2.5-7b": 4}
+
+
+class OutOfTime(Exception):
+    """This call's time is over: the row is for the next one."""
+
+
+class TooLong(Exception):
+    pass
+
+
+class Refused(Exception):
+    """By the machine: it has not what the row asks for."""
+
+
+class Ended(Exception):
+    def __init__(self, code, out, err):
+        said = (err.strip() or out.strip() or "no word").splitlines()
+        how = f"signal {-code}" if code < 0 else f"exit {code}"
+        super().__init__(f"{how}: {said[-1]}")
+        self.code, self.said, self.out = code, said, out
+
+
+class Kit:
+    """What parts work with; `args` are those of `kit run`."""
+
+    def __init__(self, args):
+        self.program, self.tests = str(args.program.absolute()), str(args.tests.absolute())
+        self.python, self.small = args.python, args.small
+        self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="gpu_kit."))
+        self.deadline = time.monotonic() + args.seconds
+        # No row, and so no kernel that hangs, takes much of a call's time, or all of it.
+        self.row_seconds = min(args.row_seconds, 0.97 * args.seconds)
+        self.row_deadline = math.inf
+        self.steps = 4 if args.small else 50
+        self.runs = 0
+
+    def begin_row(self):
+        self.row_deadline = time.monotonic() + self.row_seconds
+
+    def call(self, *command, text=None, environment=None):
+        """stdout of a program, which is ended with all that it started when time is over."""
+        process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, cwd=HERE,
+                                   stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+                                   env={**os.environ, **(environment or {})}, start_new_session=True)
+        end = min(self.deadline, self.row_deadline)
+        try:
+            out, err = process.communicate(text, timeout=max(end - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            if end == self.deadline:
+                raise OutOfTime from None
+            raise TooLong(f"took longer than {self.row_seconds:.0f} s") from None
+        if process.returncode != 0:
+            raise Ended(process.returncode, out, err)
+        return out
+
+    def fsdp(self, *arguments):
+        return self.call(self.program, *arguments)
+
+    @functools.cache
+    def torch(self):
+        """Its version. Throws Refused."""
+        try:
+            version, gpu = self.call(self.python, "-c", "import torch; print(torch.__version__, "
+                                     "torch.cuda.is_available())").split()
+        except (Ended, OSError, ValueError) as error:
+            raise Refused(f"no PyTorch: {error}") from None
+        if gpu != "True":
+            raise Refused(f"PyTorch {version} finds no GPU")
+        return version
+
+    def torch_seconds(self, tasks):
+        """Of each of the tasks of torch_ceilings.py."""
+        self.torch()
+        answers = json.loads(self.call(self.python, BENCH / "torch_ceilings.py", "--device", "cuda",
+                                       text=json.dumps(tasks)))
+        if len(answers) != len(tasks):
+            raise RuntimeError(f"{len(answers)} answers to {len(tasks)} tasks")
+        return answers
+
+    def resolved(self, flags):
+        """The recipe as the program resolves it."""
+        self.torch()  # Its Python has a reader of YAML, too.
+        return json.loads(self.call(self.python, "-c", "import json, sys, yaml; "
+                                    "json.dump(yaml.safe_load(sys.stdin), sys.stdout)",
+                                    text=self.fsdp("config", "print", *flags)))
+
+    def recipe(self, model, steps=None):
+        path = self.scratch / f"{model}.yaml"
+        text = MODELS[model] + STEPS % (steps or self.steps)
+        if self.small:
+            text = text.replace("896", "64").replace("1216", "96").replace("14,", "4,").replace(
+                "head_dim: 64", "head_dim: 16").replace("seq_len: 64", "seq_len: 16").replace(
+                    "hidden_size: 128", "hidden_size: 32").replace("1021", "61")
+        path.write_text(text)
+        return path
+
+    def train(self, recipe, device, *settings, ranks=1, run=None):
+        """The run's directory."""
+        self.runs += 1
+        run = run or self.scratch / f"run{self.runs}"
+        flags = ["--config", recipe, "--device", device, "--set", f"run.dir={run}"]
+        for setting in settings:
+            flags += ["--set", setting]
+        if ranks > 1:
+            flags = ["launch", "--nproc-per-node", ranks, "--"] + flags
+        self.fsdp(*flags)
+        return run
+
+    def losses(self, *arguments, **options):
+        return losses_of(self.train(*arguments, **options))
+
+
+def records(run, kind="step"):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def losses_of(run):
+    """Of each step the loss, and the norm of its gradient."""
+    return [(record["loss"], record["grad_norm"]) for record in records(run)]
+
+
+# Rows have a status, a line of text and numbers; what has run is "ok" or "FAILED", what ended
+# "crashed", and what the machine has not "refused".
+def row(fine, text, **numbers):
+    return {"status": "ok" if fine else "FAILED", "text": text, "numbers": numbers}
+
+
+def settings(pairs):
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+def sizes(kit, most=len(PRESETS)):
+    """Recipe flags of each size, of a few micro-batches a step."""
+    if kit.small:
+        yield "tiny", ["--config", kit.recipe("qwen2"), "--set",
+                       "train={steps: 3, micro_batch_size: 1, global_batch_size: 2}"]
+        return
+    for preset, micro_batch in list(PRESETS.items())[:most]:
+        yield preset, ["--config", BENCH / "qwen2.5.yaml", "--set", "model.preset=" + preset, "--set",
+                       f"train={{steps: 6, micro_batch_size: {micro_batch}, "
+                       f"global_batch_size: {4 * micro_batch}}}"]

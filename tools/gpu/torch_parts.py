@@ -1,0 +1,161 @@
+"""The parts of tools/gpu/kit that stand beside PyTorch."""
+
+import functools
+import json
+import os
+import shutil
+import socket
+import statistics
+import sys
+
+from rows import BENCH, Refused, TINY_OPS, losses_of, records, row, settings, sizes
+
+sys.path.insert(0, str(BENCH))
+import turns  # noqa: E402
+
+BACKENDS = ("cudnn", "flash")  # Of attention.
+# Against PyTorch: steps that are compared, those behind them that count, and in how many turns.
+COMPARED, COUNTED, ROUNDS = 3, 8, 2
+# Relative differences that still are the same work. In bf16 each rounds in places of its own, by 2^-9
+# of a value; a norm has a few roundings a layer in it (tools/bench/step.py).
+SAME_LOSS, SAME_NORM = 1e-3, 2**-6
+# What FSDP2 has under MixedPrecisionPolicy(bf16, reduce_dtype=fp32).
+AS_FSDP2 = ["fsdp.mixed_precision={param_dtype: bf16, grad_dtype: bf16, reduce_dtype: fp32, "
+            "master_dtype: fp32}", "optimizer.state_dtype=fp32"]
+
+
+def ceilings(kit):
+    """how fast this GPU copies, multiplies and attends, by PyTorch's kernels"""
+
+    def copy():
+        shapes = TINY_OPS if kit.small else []
+        ours = json.loads(kit.fsdp("bench", "ops", "--device", "cuda", "--only", "fill", "--json",
+                                   *shapes))["copy_gb_per_s"]
+        size = 1 << (16 if kit.small else 30)
+        try:
+            seconds, = kit.torch_seconds([{"kind": "copy", "bytes": size}])
+        except Refused as error:
+            raise Refused(f"ours copies {ours:.4g} GB/s; {error}") from None
+        theirs = 2 * size / seconds * 1e-9
+        return row(True, f"{theirs:.4g} GB/s, read and written; ours {ours:.4g}", gb_per_s=theirs,
+                   ours=ours)
+
+    yield "copy", copy
+    for name, flags in sizes(kit):
+        @functools.cache
+        def measured(flags=flags):
+            """The products of our step, seconds of each by PyTorch, those of attention."""
+            parts = json.loads(kit.fsdp("bench", "gemm", *flags, "--device", "cuda", "--rounds", 1,
+                                        "--json"))["parts"]
+            recipe = kit.resolved(flags)
+            model = recipe["model"]
+            attention = {"kind": "attention", "batch": recipe["train"]["micro_batch_size"],
+                         "seq": recipe["data"]["seq_len"], "heads": model["num_attention_heads"],
+                         "groups": model["num_key_value_heads"], "head": model["head_dim"]}
+            seconds = kit.torch_seconds(
+                [{"kind": "gemm", **{key: part[key] for key in ("m", "n", "k", "dtype")}}
+                 for part in parts] + [{**attention, "backend": backend} for backend in BACKENDS])
+            return parts, seconds[:len(parts)], attention, dict(zip(BACKENDS, seconds[len(parts):]))
+
+        def gemm(measured=measured):
+            parts, seconds, _, _ = measured()
+            flops = [2 * part["m"] * part["n"] * part["k"] for part in parts]
+            rates = {part["name"]: f / s * 1e-12 for part, f, s in zip(parts, flops, seconds)}
+            # Each as often as in a step.
+            whole = sum(part["flops"] for part in parts)
+            theirs = whole / sum(part["flops"] / f * s
+                                 for part, f, s in zip(parts, flops, seconds)) * 1e-12
+            ours = whole / sum(part["seconds"] for part in parts) * 1e-12
+            return row(True, f"{theirs:.4g} TFLOP/s, {min(rates.values()):.4g} to "
+                       f"{max(rates.values()):.4g}; ours {ours:.4g}", tflops=theirs, ours=ours,
+                       by_product=rates)
+        yield f"GEMM {name}", gemm
+        for backend in BACKENDS:
+            def attention(measured=measured, backend=backend):
+                _, _, of, seconds = measured()
+                if "error" in seconds[backend]:
+                    raise Refused(seconds[backend]["error"])
+                # Two products forward and five backward, half of each behind the mask.
+                product = of["batch"] * of["heads"] * of["seq"] ** 2 * of["head"]
+                forward = 2 * product / seconds[backend]["forward"] * 1e-12
+                backward = 5 * product / seconds[backend]["backward"] * 1e-12
+                return row(True, f"{forward:.4g} TFLOP/s forward, {backward:.4g} backward",
+                           forward=forward, backward=backward)
+            yield f"attention {name} {backend}", attention
+
+
+class Turn(turns.Participant):
+    """A start of its own each time: what two trainers hold would not fit side by side. The first
+    steps are compared, and do not count."""
+
+    def __init__(self, name, start):
+        self.name, self.start, self.last = name, start, None
+
+    def turn(self):
+        self.last = self.start()
+        return self.last["seconds"]
+
+
+def our_turn(kit, flags):
+    run = kit.scratch / "ours"
+    shutil.rmtree(run, ignore_errors=True)
+    kit.fsdp(*flags, "--device", "cuda", "--set", f"run.dir={run}")
+    steps = records(run)
+    return {"losses": losses_of(run)[:COMPARED],
+            "seconds": [record["step_time_s"] for record in steps[COMPARED:]],
+            "bytes": max(record["memory"]["allocated_peak"] for record in steps)}
+
+
+def their_turn(kit, recipe, initial, options):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    out = kit.call(kit.python, BENCH / "torch_step.py", "--recipe", recipe, "--initial", initial,
+                   "--tokens", initial / "tokens.npy", "--threads", os.cpu_count(), "--device",
+                   "cuda", "--wrapper", "fsdp2", "--bf16", "policy", *options,
+                   text=f"check {COMPARED}\n{COUNTED}\n", environment=ranks)
+    _, checked, counted = map(json.loads, out.splitlines())
+    return {"losses": list(zip(checked["losses"], checked["grad_norms"])),
+            "seconds": counted["seconds"], "bytes": counted["peak_bytes"]}
+
+
+def peers(kit):
+    """us against PyTorch's FSDP2, eager and compiled, by turns, from the same weights and tokens"""
+    for name, flags in sizes(kit, most=3):
+        @functools.cache
+        def inputs(name=name, flags=flags):
+            initial = kit.scratch / f"initial_{name}"
+            flags = [*flags, *settings(AS_FSDP2)]
+            recipe, shape = kit.scratch / "recipe.json", kit.scratch / "shape.json"
+            resolved = kit.resolved(flags)
+            recipe.write_text(json.dumps(resolved))
+            shape.write_text(json.dumps(resolved["model"]))
+            kit.call(kit.python, BENCH / "torch_inputs.py", shape, initial, "--device", "cuda",
+                     "--dtype", "bfloat16")
+            flags += settings([f"model.init_from={initial}", "data.train.source=tokens",
+                               f"data.train.paths=[{initial}/tokens.npy]", "data.shuffle=false",
+                               f"train.steps={COMPARED + COUNTED}", "log.every=1",
+                               "log.tensorboard=false", "checkpoint.every=0"])
+            tokens = resolved["train"]["global_batch_size"] * resolved["data"]["seq_len"]
+            return flags, recipe, initial, tokens
+
+        for mode, options in (("eager", []), ("compile", ["--compile"])):
+            def make(inputs=inputs, options=options):
+                ours_flags, recipe, initial, tokens = inputs()
+                ours = Turn("ours", lambda: our_turn(kit, ours_flags))
+                theirs = Turn("theirs", lambda: their_turn(kit, recipe, initial, options))
+                times = turns.alternate([ours, theirs], ROUNDS, progress=False)
+                ratios = [statistics.median(b) / statistics.median(a) for a, b in zip(*times)]
+                rates = [tokens / statistics.median(sum(each, [])) for each in times]
+                loss, norm = (max(abs(a[i] - b[i]) / abs(b[i]) for a, b in zip(
+                    ours.last["losses"], theirs.last["losses"], strict=True)) for i in (0, 1))
+                return row(
+                    loss <= SAME_LOSS and norm <= SAME_NORM,
+                    f"{rates[0]:.4g} tokens/s, {statistics.median(ratios):.3f} of theirs "
+                    f"({min(ratios):.3f} to {max(ratios):.3f}); {ours.last['bytes'] / 2**30:.2f} GiB "
+                    f"against {theirs.last['bytes'] / 2**30:.2f}; losses within {loss:.1e}, norms "
+                    f"{norm:.1e}", tokens_per_s=rates, ratios=ratios, seconds=times, loss=loss,
+                    norm=norm, bytes=[ours.last["bytes"], theirs.last["bytes"]], torch=kit.torch())
+            yield f"{name} {mode}", make
