@@ -86,7 +86,7 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def op_test(name, deps = [], kernels = None, **kwargs):
+def op_test(name, deps = [], kernels = None, emulated_deps = [], **kwargs):
     """The tests of the op <name>, on the harness of tests/testing, from the source <name>_test.cc.
 
     <name>_test runs its CPU kernels, <name>_emulated_test its CUDA kernels on the emulator.
@@ -96,6 +96,7 @@ def op_test(name, deps = [], kernels = None, **kwargs):
       deps: what the tests need beyond the harness.
       kernels: the .cu files, without their ending, all kernels of which the tests launch;
         <name>_cuda.
+      emulated_deps: what is linked into <name>_emulated_test besides: libraries' fakes.
       **kwargs: passed on to cc_test.
     """
     native.cc_library(
@@ -130,6 +131,6 @@ def op_test(name, deps = [], kernels = None, **kwargs):
             "//tests/emulated:kernels",
             "//tests/emulated:test_device",
             "@googletest//:gtest_main",
-        ],
+        ] + emulated_deps,
         **kwargs
     )

@@ -27,10 +27,11 @@
 // about the order of sums; that of the 16 terms which tensor cores add at once is theirs.
 // positions: int32 [batch, seq], 0 at a row's begin, and from there one more from token to token or
 // 0 again: whoever loads a batch has seen to it (data/check_row.h).
-// With in.backend a CUDA device has cuDNN's kernels for the calls that they are for; there rounding
-// inside and the order of sums are cuDNN's, and lse and the rounding of results are as above.
-// head_dim <= 256; batch and seq may be anything. Backward needs q, k, v, out and lse. With dropout
-// there is nothing more to save: m is drawn again. Tiles before a document's begin are left out.
+// With in.backend a CUDA device has cuDNN's kernels for the calls that they are for. There the
+// order of sums is cuDNN's, and what products read is rounded as said above, but p and not m exp(s
+// - max); dk and dv of each head of q are rounded before a group's are added up. head_dim <= 256;
+// batch and seq may be anything. Backward needs q, k, v, out and lse. With dropout there is nothing
+// more to save: m is drawn again. Tiles before a document's begin are left out.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 
