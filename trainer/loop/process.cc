@@ -157,10 +157,10 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     const Recipe run = WithDropoutsOfRun(recipe);
     CheckRunDirectory(WithDropouts(run, ShapeFor(run)), data.files);
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);
-    SessionOptions options = SessionOptionsFor(
+    const SessionOptions options = SessionOptionsFor(
         recipe, HostPlacement::InOrder(environment.world_size, environment.local_world_size),
-        ThreadsFor(recipe, environment.local_world_size));
-    options.executor.attention = AttentionOf(recipe, shape, device).backend;
+        ThreadsFor(recipe, environment.local_world_size),
+        AttentionOf(run, ShapeFor(run), device).backend);
     const RunPlan plan =
         PlanRun(*model, options, environment.world_size, environment.local_world_size, target);
     if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
@@ -227,10 +227,10 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
   CheckWorld(recipe, world, local_world);
   const ModelShape shape = ShapeFor(recipe);
   const std::unique_ptr<Model> model = BuildModel(recipe, shape);
-  SessionOptions options = SessionOptionsFor(recipe, HostPlacement::InOrder(world, local_world),
-                                             ThreadsFor(recipe, local_world));
   const PlanTarget target = TargetOf(recipe, hardware, local_world);
-  options.executor.attention = AttentionToPlan(recipe, shape, target.device);
+  const SessionOptions options = SessionOptionsFor(
+      recipe, HostPlacement::InOrder(world, local_world), ThreadsFor(recipe, local_world),
+      AttentionToPlan(recipe, shape, target.device));
   const RunPlan plan = PlanRun(*model, options, world, local_world, target);
   std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;

@@ -61,11 +61,6 @@ Recipe WithDropoutsToTrain(const Recipe& recipe) {
   return WithDropouts(with, ShapeFor(with));
 }
 
-SessionOptions WithAttention(SessionOptions options, AttentionBackend backend) {
-  options.executor.attention = backend;
-  return options;
-}
-
 // Whatever the strategy: ranks that disagree about it all come here, and then find out.
 HostPlacement HostsOf(const Job& job) {
   const bool ask = job.world > 1 && job.find_hosts != nullptr;
@@ -95,7 +90,7 @@ class Trainer {
         model_(BuildModel(recipe_, shape_)),
         hosts_(HostsOf(job)),
         attention_(AttentionOf(recipe_, shape_, job.device)),
-        options_(WithAttention(SessionOptionsFor(recipe, hosts_, threads_), attention_.backend)),
+        options_(SessionOptionsFor(recipe, hosts_, threads_, attention_.backend)),
         mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())),
         data_(OpenData(recipe, shape_, mesh_.data_size(), static_cast<uint64_t>(recipe.run.seed),
                        recipe.data.valid, ProgressFor(job))),
