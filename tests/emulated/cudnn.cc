@@ -341,6 +341,7 @@ Status cudnnBackendExecute(cudnn::Handle handle, cudnn::DescriptorHandle plan,
     void* address = nullptr;
     std::memcpy(&id, ids.bytes.data() + i * sizeof(id), sizeof(id));
     std::memcpy(&address, addresses.bytes.data() + i * sizeof(address), sizeof(address));
+    if (!graph->tensors.contains(id)) return Refuse(kBadParam, "no tensor " + std::to_string(id));
     given[id] = address;
   }
   std::map<int64_t, float> scalars;

@@ -1,5 +1,7 @@
 #include "trainer/ops/cudnn/attention_graph.h"
 
+#include <utility>
+
 #include "trainer/core/check.h"
 
 namespace fsdp::cudnn {

@@ -69,6 +69,7 @@ Descriptor DevicePropertiesOf(const Api& api, const std::string& description) {
 
 AttentionPlan::AttentionPlan(const Api& api, const Descriptor& gpu, const AttentionProblem& problem)
     : api_(api),
+      backward_(problem.backward),
       deterministic_(problem.deterministic),
       planned_bytes_(PlannedBytes(problem)),
       operations_(AttentionGraph(api, problem)),
@@ -126,11 +127,13 @@ void AttentionPlan::Execute(Handle handle, const Operands& operands, std::byte* 
     ids.push_back(id);
     addresses.push_back(address);
   }
-  for (const auto& [id, value] :
-       {std::pair(kScale, &scale_), {kNegativeInfinity, &negative_infinity_}, {kOne, &one_}}) {
+  const auto add = [&](AttentionTensor id, const float& scalar) {
     ids.push_back(id);
-    addresses.push_back(value);
-  }
+    addresses.push_back(&scalar);
+  };
+  add(kScale, scale_);
+  add(kNegativeInfinity, negative_infinity_);
+  if (backward_) add(kOne, one_);
   Descriptor pack(api_, DescriptorType::kVariantPack, "variant pack");
   const auto n = static_cast<int64_t>(ids.size());
   pack.Set(Attribute::kVariantPackUniqueIds, ids.data(), n)

@@ -39,7 +39,7 @@ class AttentionPlan {
   bool Take(const Descriptor& gpu, const Descriptor& config);
 
   const Api& api_;
-  const bool deterministic_;
+  const bool backward_, deterministic_;
   const int64_t planned_bytes_;
   const OperationGraph operations_;
   const Descriptor graph_;

@@ -1,5 +1,7 @@
 #include "trainer/ops/cudnn/cudnn_api.h"
 
+#include <type_traits>
+
 #include "trainer/core/errors.h"
 #include "trainer/runtime/gpu_libraries.h"
 
