@@ -35,11 +35,16 @@ ChosenDevice DeviceOf(const std::string& flag) {
   return ChooseDevice(WantedOf(flag), /*local_rank=*/0, /*local_world=*/1);
 }
 
+void AddOwnKernels(CLI::App& command, bool* own_kernels) {
+  command.add_flag("--own-kernels", *own_kernels,
+                   "On a GPU: products by kernels of this program, not by cuBLASLt");
+}
+
 struct GemmFlags {
   RecipeFlags recipe;
   std::string device = "auto";
   int world = 1, threads = 0, rounds = 3;
-  bool ask = false, json = false;
+  bool ask = false, json = false, own_kernels = false;
 };
 
 std::string ProductsToJson(const StepProductsBench& bench, const std::vector<double>& seconds) {
@@ -69,6 +74,7 @@ JsonObject GemmToJson(const StepProductsBench& bench,
     for (size_t i = 0; i < best.size(); ++i) best[i] = std::min(best[i], seconds[i]);
   }
   return JsonObject()
+      .Add("products", bench.library())
       .AddRaw("seconds", JsonArray(steps))
       .Add("attention_flops", bench.work().attention_flops)
       .AddRaw("parts", ProductsToJson(bench, best));
@@ -101,7 +107,7 @@ void RunGemm(const GemmFlags& flags) {
   const int threads = flags.threads > 0 ? flags.threads : ThreadsFor(recipe, /*local_world=*/1);
   const ChosenDevice device = DeviceOf(flags.device);
   StepProductsBench bench(StepWorkOf(recipe, flags.world, device.type), threads, device.type,
-                          device.gpu);
+                          device.gpu, flags.own_kernels);
   const auto run = [&](int rounds) {
     std::vector<std::vector<double>> all;
     for (int i = 0; i < rounds; ++i) all.push_back(bench.Run());
@@ -137,6 +143,7 @@ void AddGemm(CLI::App& bench) {
   command->add_option("--threads", flags->threads, "CPU threads; 0: run.threads, or one a core")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
+  AddOwnKernels(*command, &flags->own_kernels);
   command->add_option("--rounds", flags->rounds, "Times through the step; the median is shown")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -352,6 +359,7 @@ void AddOps(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--only", flags->options.only, "Ops with this text in their names")
       ->type_name("TEXT");
+  AddOwnKernels(*command, &flags->options.own_kernels);
   CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
   command->add_flag("--list", flags->list, "The names of the ops, and nothing else")
       ->excludes(json);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/e2e/run_binary.h"
 
@@ -10,9 +11,11 @@ namespace fsdp::e2e {
 namespace {
 
 Outcome OnGpu(const Strings& arguments, const Variables& environment = {}) {
+  static const auto* const cache = new TempDir;
   const TempDir output;
   Process::Options options;
   options.environment = environment;
+  options.environment.emplace("XDG_CACHE_HOME", cache->path());
   options.output_directory = output.path();
   options.program = std::filesystem::absolute("tests/emulated/fsdp-train");
   return Process(arguments, options).Wait();
@@ -38,7 +41,7 @@ std::vector<double> LossesOf(const Job& job) {
 }
 
 // Of WithText()'s run, a kernel of its fourth step.
-constexpr int kFault = 560;
+constexpr int kFault = 740;
 
 // To what ten roundings of fp32 in each of six steps may change.
 void ExpectClose(const std::vector<double>& got, const std::vector<double>& want) {
@@ -140,6 +143,11 @@ TEST(Cuda, IsListedAndMeasured) {
   const Json timed = Json::parse(products.out);
   EXPECT_GT(timed["parts"].size(), 8u);
   for (const Json& part : timed["parts"]) EXPECT_GT(part["seconds"], 0) << part;
+  EXPECT_EQ(timed["products"], "cuBLASLt 13.1.0");
+  gemm.push_back("--own-kernels");
+  const Outcome own = OnGpu(gemm, {{"FSDP_TRAIN_EMULATED_GPUS", "cublaslt=0"}});
+  ASSERT_EQ(own.code, 0) << own.Text();
+  EXPECT_EQ(Json::parse(own.out)["products"], "own");
 
   for (const char* transport : {"thread", "shm"}) {
     const Outcome comm =
@@ -203,6 +211,8 @@ TEST(Cuda, TakesAttentionFromCudnn) {
 // A GPU that cannot be used, or has too little memory: one error with its cure, before anything is
 // on disk. It never falls back to the CPU.
 TEST(Cuda, SaysWhyNot) {
+  Job timed;  // What the cases below need not time before they allocate.
+  ASSERT_EQ(OnGpu(WithText(timed, "cuda")).code, 0);
   struct Case {
     const char *machine, *visible;
     int code;
@@ -238,6 +248,81 @@ TEST(Cuda, SaysWhyNot) {
     EXPECT_EQ(anyway.code, 0) << anyway.Text();
     EXPECT_NE(anyway.out.find("computes on the CPU: "), std::string::npos) << anyway.Text();
   }
+}
+
+// One line, one place, one cure, before there is a directory; and never another device.
+TEST(Cuda, NeedsItsLibraryOfProducts) {
+  for (const auto& [version, word] : std::vector<std::pair<std::string, std::string>>{
+           {"0", "libcublasLt.so.13 is not there (looked in "},
+           {"120500", " is version 12.5.0, and this program needs 13.0.0 or newer (looked in "}}) {
+    for (const char* device : {"cuda", "auto"}) {
+      Job job;
+      const Outcome run =
+          OnGpu(WithText(job, device), {{"FSDP_TRAIN_EMULATED_GPUS", "cublaslt=" + version}});
+      EXPECT_EQ(run.code, 1) << run.Text();
+      for (const std::string& part : {std::string("a GPU's products need cuBLASLt: "), word,
+                                      std::string("FSDP_TRAIN_CUDA_LIBS adds directories")}) {
+        EXPECT_NE(run.err.find(part), std::string::npos) << part << "\n" << run.Text();
+      }
+      EXPECT_FALSE(Exists(job.run_dir())) << run.Text();
+    }
+  }
+}
+
+// Algorithms are timed once: the next run finds them, and a file that is none is made anew. Where
+// there is no memory to time them in, the library chooses.
+TEST(Cuda, ProductsAreTimedOnce) {
+  const TempDir cache;
+  const Variables environment = {{"XDG_CACHE_HOME", cache.path()}};
+  const auto said = [&](const Variables& variables) {
+    Job job;
+    const Outcome run = OnGpu(WithText(job, "cuda"), variables);
+    EXPECT_EQ(run.code, 0) << run.Text();
+    const size_t at = run.out.find("products by cuBLASLt 13.1.0 (");
+    return at == std::string::npos ? run.Text() : run.out.substr(at, run.out.find('\n', at) - at);
+  };
+  Variables small = environment;
+  small["FSDP_TRAIN_EMULATED_GPUS"] = "cudaMalloc=1";
+  EXPECT_NE(said(small).find("the library's own choice for "), std::string::npos);
+  EXPECT_NE(said(environment).find(" shapes timed in "), std::string::npos);
+  EXPECT_NE(said(environment).find(" shapes as they were timed before"), std::string::npos);
+  const std::string file = cache.path() + "/fsdp-train/products/Emulated_GPU-cuBLASLt_13.1.0.json";
+  ASSERT_TRUE(Exists(file));
+  const std::string damaged = ReadFile(file).substr(0, 200);
+  std::ofstream(file) << damaged;
+  EXPECT_NE(said(environment).find(" shapes timed in "), std::string::npos);
+  // Another version's are its own.
+  Variables newer = environment;
+  newer["FSDP_TRAIN_EMULATED_GPUS"] = "cublaslt=130200";
+  Job job;
+  const Outcome run = OnGpu(WithText(job, "cuda"), newer);
+  EXPECT_NE(run.out.find(" shapes timed in "), std::string::npos) << run.Text();
+  EXPECT_TRUE(Exists(cache.path() + "/fsdp-train/products/Emulated_GPU-cuBLASLt_13.2.0.json"));
+}
+
+// A run that is to repeat its bits goes on with the algorithms of its checkpoint, wherever it is,
+// or not at all.
+TEST(Cuda, DeterministicRunsKeepTheirAlgorithms) {
+  const Strings settings = {"log.every=1", "run.deterministic=true", "checkpoint.async=false",
+                            "schedule.name=constant"};
+  Job whole, job;
+  ASSERT_EQ(OnGpu(WithText(whole, "cuda", settings)).code, 0);
+  const Strings rest = WithText(job, "cuda", settings);
+  Strings half = rest;
+  half.insert(half.end(), {"--set", "train.steps=3"});
+  ASSERT_EQ(OnGpu(half).code, 0);
+  const Outcome other = OnGpu(rest, {{"FSDP_TRAIN_EMULATED_GPUS", "cublaslt=130200"}});
+  EXPECT_EQ(other.code, 2) << other.Text();
+  for (const char* word :
+       {"run.deterministic: ", "was computed by cuBLASLt 13.1.0 on Emulated GPU",
+        "here are cuBLASLt 13.2.0 and Emulated GPU", "run.deterministic=false"}) {
+    EXPECT_NE(other.err.find(word), std::string::npos) << word << "\n" << other.Text();
+  }
+  const TempDir elsewhere;
+  const Outcome here = OnGpu(rest, {{"XDG_CACHE_HOME", elsewhere.path()}});
+  EXPECT_EQ(here.code, 0) << here.Text();
+  EXPECT_NE(here.out.find(" shapes as they were timed before"), std::string::npos) << here.Text();
+  EXPECT_EQ(LossesOf(job), LossesOf(whole));
 }
 
 // In a step behind the first checkpoint: the operation and the step are named, nothing is saved any

@@ -209,7 +209,7 @@ Status cudnnCreate(cudnn::Handle* handle) {
   return cudnn::kSuccess;
 }
 
-Status cudnnSetStream(cudnn::Handle handle, CudaStreamHandle stream) {
+Status cudnnSetStream(cudnn::Handle handle, cudaStream_t stream) {
   static_cast<HandleObject*>(handle)->stream = stream;
   return cudnn::kSuccess;
 }

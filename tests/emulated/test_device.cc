@@ -1,7 +1,7 @@
 // Op tests on the emulator: an operation's CUDA kernels, launched on the null stream, in both
 // orders. At the end of the program its launched kernels are printed, and one of the .cu files
 // named in FSDP_TRAIN_EMULATED_KERNELS that was never launched is a failure.
-#include "tests/testing/test_device.h"
+#include "tests/emulated/test_device.h"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 
 #include "tests/emulated/kernel_list.h"
 #include "tests/emulated/simt.h"
+#include "tests/testing/test_device.h"
 
 namespace fsdp {
 namespace {
@@ -26,7 +27,8 @@ class EmulatedTestDevice final : public TestDevice {
     if (!kernels.cuda) return kernels.host;
     return [launch = kernels.cuda, order](ThreadPool&) {
       SetEmulatedOrder(order == 0 ? EmulatedOrder::kGreedy : EmulatedOrder::kGreedyReverse);
-      launch(nullptr);
+      const GemmResources gemm = GemmUnderTest == nullptr ? GemmResources{} : GemmUnderTest();
+      launch({nullptr, gemm});
     };
   }
 };

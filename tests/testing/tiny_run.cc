@@ -8,8 +8,10 @@
 #include "models/make_model.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/core/philox.h"
+#include "trainer/engine/gemm_algorithms.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device_factory.h"
@@ -183,6 +185,7 @@ class TinyRank {
                          return MakePinnedCommunicator(std::move(communicator), *device_);
                        }),
         session_(*device_, allocator_, *model_, run.options, communicators_) {
+    if (run.device == DeviceType::kCuda && run.library != TinyRun::Library::kNone) OpenLibrary();
     for (const ModelSegment& segment : model_->segments()) {
       for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
     }
@@ -196,6 +199,7 @@ class TinyRank {
       if (run_.park) cpu().Release();
       throw;
     }
+    if (library_ != nullptr) RequireWhatWasTimed();
     Barrier(*rank_.store, "done", rank_.rank, rank_.size);
     return report_.Take();
   }
@@ -208,6 +212,30 @@ class TinyRank {
       throw std::invalid_argument(mistake.message);
     }
     return model;
+  }
+
+  void OpenLibrary() {
+    const FoundGpuLibrary found = FindGpuLibrary(GpuLibrary::kCublasLt, {});
+    Require(static_cast<bool>(found.function), found.why_not);
+    library_ = OpenCublasLt(found, run_.library == TinyRun::Library::kDeterministic);
+    const std::vector<GemmShape> shapes =
+        StepGemmShapes(*model_, run_.options, rank_.size, *library_);
+    Require(!shapes.empty(), "no products for the library");
+    GemmAlgorithms timed;
+    TimeAlgorithms(*device_, shapes, *library_, &timed);
+    Require(timed.by_shape.size() == shapes.size(), "a shape without an algorithm");
+    for (const GemmLibrary::Usage& usage : library_->Usages()) {
+      runs_when_timed_[usage.shape.Text()] = usage.calls;
+    }
+    session_.executor().UseForProducts(*library_);
+  }
+
+  void RequireWhatWasTimed() {
+    for (const GemmLibrary::Usage& usage : library_->Usages()) {
+      Require(usage.chosen, "no algorithm was chosen for " + usage.shape.Text());
+      Require(usage.calls > runs_when_timed_[usage.shape.Text()],
+              "timed, and never multiplied: " + usage.shape.Text());
+    }
   }
 
   void Steps() {
@@ -372,6 +400,8 @@ class TinyRank {
   const std::unique_ptr<Model> model_;
   std::map<std::string, const Parameter*> parameters_;
   const std::unique_ptr<Device> device_;
+  std::unique_ptr<GemmLibrary> library_;
+  std::map<std::string, int64_t> runs_when_timed_;  // By shape.
   DirtyAllocator allocator_;
   MeshCommunicators communicators_;
   Session session_;

@@ -34,6 +34,9 @@ struct TinyRun {
   bool park = false;                // Streams start parked: see CpuDevice::Park.
   // What it runs on: CreateDevice() makes it, for kCuda of what the test is linked with.
   DeviceType device = DeviceType::kCpu;
+  // Products by cuBLASLt, which the test is linked with, timed before the first step. A rank fails
+  // where the run multiplies what was not timed, or does not what was.
+  enum class Library { kNone, kFast, kDeterministic } library = Library::kNone;
 
   // What the run starts from and is fed; random where null. Called on several threads.
   using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;

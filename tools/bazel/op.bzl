@@ -86,16 +86,18 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def op_test(name, deps = [], kernels = None, emulated_deps = [], **kwargs):
+def op_test(name, deps = [], kernels = None, library = None, emulated_deps = [], **kwargs):
     """The tests of the op <name>, on the harness of tests/testing, from the source <name>_test.cc.
 
-    <name>_test runs its CPU kernels, <name>_emulated_test its CUDA kernels on the emulator.
+    <name>_test runs its CPU kernels, <name>_emulated_test its CUDA kernels on the emulator;
+    <name>_cublaslt_emulated_test the same with the emulator's cuBLASLt for its products.
 
     Args:
       name: the op.
       deps: what the tests need beyond the harness.
       kernels: the .cu files, without their ending, all kernels of which the tests launch;
         <name>_cuda.
+      library: "cublaslt" where it has such products.
       emulated_deps: what is linked into <name>_emulated_test besides: libraries' fakes.
       **kwargs: passed on to cc_test.
     """
@@ -134,3 +136,15 @@ def op_test(name, deps = [], kernels = None, emulated_deps = [], **kwargs):
         ] + emulated_deps,
         **kwargs
     )
+    if library:
+        native.cc_test(
+            name = "%s_%s_emulated_test" % (name, library),
+            size = "small",
+            deps = [
+                ":%s_test_suite" % name,
+                "//tests/emulated:kernels",
+                "//tests/emulated:%s_test_device" % library,
+                "@googletest//:gtest_main",
+            ],
+            **kwargs
+        )

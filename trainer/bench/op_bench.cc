@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/bench/bench_library.h"
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/core/argsort.h"
 #include "trainer/ops/adamw.h"
@@ -358,7 +359,9 @@ OpLimits MeasureLimits(const OpBenchOptions& options) {
   const OpShapes& shapes = options.shapes;
   const std::unique_ptr<Device> device = DeviceOf(options);
   BenchTensors tensors(*device, options.dtype);
+  std::optional<BenchLibrary> library;
   const auto stream = device->CreateStream("bench", options.threads);
+  if (!options.own_kernels) library.emplace(*device, *stream);
   OpLimits limits;
   {
     const int64_t m = shapes.batch * shapes.seq, n = shapes.intermediate, k = shapes.hidden;
@@ -381,7 +384,9 @@ std::vector<OpTime> MeasureOps(const OpBenchOptions& options,
   for (const OpCase& op : Selected(options)) {
     const std::unique_ptr<Device> device = DeviceOf(options);
     BenchTensors tensors(*device, options.dtype);
+    std::optional<BenchLibrary> library;
     const auto stream = device->CreateStream("bench", options.threads);
+    if (!options.own_kernels) library.emplace(*device, *stream);
     OpTime time{op.name, CostOf(options, op), 0};
     time.seconds = FastestCall(options, *device, *stream, op.make(tensors));
     if (measured) measured(time);

@@ -29,6 +29,7 @@ struct OpBenchOptions {
   DType dtype = DType::kFloat32;  // Of activations and weights: fp32, bf16 or fp16.
   DeviceType device = DeviceType::kCpu;  // Or kCuda, if the program was built with it.
   int gpu = 0;                           // Of the visible ones.
+  bool own_kernels = false;  // On a GPU: products by kernels of ours, not by the library of a run.
 };
 
 // What one call tells its stream that it does.

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string_view>
 
-#include "trainer/bench/step_operations.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/errors.h"
+#include "trainer/engine/step_operations.h"
 #include "trainer/loop/setup.h"
 
 namespace fsdp {

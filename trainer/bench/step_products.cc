@@ -4,9 +4,9 @@
 #include <numeric>
 #include <utility>
 
-#include "trainer/bench/step_operations.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/check.h"
+#include "trainer/engine/step_operations.h"
 #include "trainer/loop/setup.h"
 #include "trainer/ops/linear.h"
 #include "trainer/runtime/device_factory.h"
@@ -72,11 +72,25 @@ StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels) {
   return work;
 }
 
-StepProductsBench::StepProductsBench(StepWork work, int threads, DeviceType device, int gpu)
+StepProductsBench::StepProductsBench(StepWork work, int threads, DeviceType device, int gpu,
+                                     bool own_kernels)
     : work_(std::move(work)),
       device_(CreateDevice(device, {.spin = true, .gpu = gpu})),
       stream_(device_->CreateStream("bench", threads)),
       tensors_(*device_, DType::kBFloat16) {
+  if (!own_kernels) {
+    std::vector<GemmShape> shapes;
+    for (const StepProduct& p : work_.products) {
+      shapes.push_back({.m = p.m,
+                        .n = p.n,
+                        .k = p.k,
+                        .a_transposed = p.a_transposed,
+                        .b_transposed = p.b_transposed,
+                        .dtype = p.dtype,
+                        .result = p.dtype});
+    }
+    library_.emplace(*device_, *stream_, shapes);
+  }
   int64_t a = 0, b = 0, c = 0;
   for (const StepProduct& p : work_.products) {
     const int64_t halves = SizeOf(p.dtype) / SizeOf(DType::kBFloat16);

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "trainer/bench/bench_library.h"
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/core/dtype.h"
 #include "trainer/recipe/recipe.h"
@@ -41,8 +43,10 @@ StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels = Device
 // Runs the products, as ops for linear layers do, with operands of its own.
 class StepProductsBench {
  public:
-  // On the CPU with so many threads, or on visible GPU `gpu`. Throws DeviceError, MemoryError.
-  StepProductsBench(StepWork work, int threads, DeviceType device = DeviceType::kCpu, int gpu = 0);
+  // On the CPU with so many threads, or on visible GPU `gpu`: by the library of a run, or by
+  // kernels of our own. Throws DeviceError, MemoryError.
+  StepProductsBench(StepWork work, int threads, DeviceType device = DeviceType::kCpu, int gpu = 0,
+                    bool own_kernels = false);
 
   // Seconds of all calls of each product, once through a step, by the device's clock. Blocks.
   std::vector<double> Run();
@@ -51,6 +55,7 @@ class StepProductsBench {
   double StepSeconds(const std::vector<double>& seconds) const;
 
   const StepWork& work() const { return work_; }
+  std::string library() const { return library_ ? library_->name() : "own"; }  // Its name.
 
  private:
   void Multiply(const StepProduct& product);
@@ -59,6 +64,7 @@ class StepProductsBench {
 
   const StepWork work_;
   const std::unique_ptr<Device> device_;
+  std::optional<BenchLibrary> library_;
   const std::unique_ptr<Stream> stream_;
   BenchTensors tensors_;
   View a_, b_, c_, d_;  // As large as the largest, in memory as a run has it. d: like c.

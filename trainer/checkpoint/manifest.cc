@@ -376,6 +376,7 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     if (!(value > 0) || !std::isfinite(value)) scale.Refuse("is no scale");
     meta.scaler = {value, scaler.At("good_steps").Integer(0, int64_t{1} << 24)};
   }
+  if (document.Has("products")) meta.products = document.At("products").Text();
   manifest.meta.recipe = document.At("recipe").Text();
   manifest.meta.config = document.At("config").Text();
   if (document.Has("data")) {

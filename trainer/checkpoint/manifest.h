@@ -68,6 +68,7 @@ struct CheckpointMeta {
     bool operator==(const Scaler&) const = default;
   };
   std::optional<Scaler> scaler{};  // Of the loss, for the next step; where one is in use.
+  std::string products{};          // Of a run on a GPU: which algorithms multiply, as JSON.
 };
 
 struct ManifestSlice {

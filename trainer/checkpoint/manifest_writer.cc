@@ -121,6 +121,7 @@ std::string ManifestToText(const Manifest& manifest) {
     add("scaler", "{\"scale\": " + Dump(meta.scaler->scale) +
                       ", \"good_steps\": " + std::to_string(meta.scaler->good_steps) + "}");
   }
+  if (!meta.products.empty()) add("products", Dump(meta.products));
   add("recipe", Dump(meta.recipe));
   add("config", Dump(meta.config));
   if (meta.data) {

@@ -1,6 +1,5 @@
 #include "trainer/data/text_cache.h"
 
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -70,14 +69,6 @@ class Reporter {
 };
 
 }  // namespace
-
-std::string DefaultTokenCache() {
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  if (xdg != nullptr && *xdg == '/') return std::string(xdg) + "/fsdp-train/tokens";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home == '/') return std::string(home) + "/.cache/fsdp-train/tokens";
-  return "/tmp/fsdp-train-" + std::to_string(::getuid()) + "/tokens";
-}
 
 std::shared_ptr<const TokenSource> OpenTextTokens(
     const std::string& cache, const std::shared_ptr<const Tokenizer>& tokenizer,

@@ -13,9 +13,6 @@
 
 namespace fsdp {
 
-// $XDG_CACHE_HOME/fsdp-train/tokens, else ~/.cache/fsdp-train/tokens, else one below /tmp.
-std::string DefaultTokenCache();
-
 // The tokens of options.files, from a directory below `cache` that is named after TokensKey(): what
 // tokenizer, files or column change changes it, and what is there is right: its bytes are held
 // against the hashes in its tokens.json, and what does not match them is a DataError that says what

@@ -98,6 +98,10 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
 
 Executor::~Executor() { communicators_.CountIn(nullptr); }
 
+void Executor::UseForProducts(GemmLibrary& library) {
+  streams_[0]->SetGemm({&library, memory_.gemm_workspace.data});
+}
+
 void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {
   schedules_[static_cast<int>(mode)] = std::move(schedule);
 }

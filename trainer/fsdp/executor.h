@@ -49,6 +49,7 @@ class Executor final : public SegmentHooks {
     WaitUntilCopied();
     return *streams_[0];
   }
+  void UseForProducts(GemmLibrary& library);  // From here on, on CUDA. It outlives the executor.
   // For who copies masters or state on a stream of its own: passes when all updates so far have
   // landed; and then no update, nor what goes to compute(), begins before `copied` has passed.
   EventPtr Landed() { return streams_[0]->Record(); }
@@ -111,8 +112,7 @@ class Executor final : public SegmentHooks {
   // The scalars of step `index` (0-based, in order of Run()). Blocks until it is done; throws what
   // failed it. Only the last two steps have one.
   StepScalars Result(int64_t index);
-  // Likewise.
-  StepTimes Times(int64_t index);
+  StepTimes Times(int64_t index);  // Likewise.
   // Likewise: what other ranks have taken of this one for what the step issued.
   TrafficBytes TrafficOf(int64_t index);
   // Blocks until everything enqueued is done.

@@ -135,6 +135,13 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     scaler = persistent(kLossScalerFloats, MemoryKind::kActivations, DType::kFloat32);
   }
   squares = bytes(SumOfSquaresWorkspaceBytes(kernels), MemoryKind::kActivations);
+  if (kernels == DeviceType::kCuda) {
+    constexpr int64_t kAlignment = 256;
+    gemm_workspace = bytes(kGemmWorkspaceBytes + kAlignment, MemoryKind::kActivations);
+    gemm_workspace.data +=
+        kAlignment - reinterpret_cast<uintptr_t>(gemm_workspace.data) % kAlignment;
+    gemm_workspace.shape = Shape{kGemmWorkspaceBytes};
+  }
 }
 
 }  // namespace fsdp

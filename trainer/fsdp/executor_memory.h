@@ -94,6 +94,7 @@ struct ExecutorMemory {
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
   View scaler;                    // LossScalerState. Empty: none is in use.
   View squares;                   // The workspace of their sums.
+  View gemm_workspace;            // GemmResources::workspace: on CUDA alone.
 };
 
 }  // namespace fsdp

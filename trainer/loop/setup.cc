@@ -8,6 +8,7 @@
 
 #include "models/make_model.h"
 #include "trainer/core/available_cores.h"
+#include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/open_tokenizer.h"
@@ -121,7 +122,7 @@ class Opener {
         if (recipe.eot) options.eot = static_cast<int32_t>(*recipe.eot);
         options.stop = progress_.stop;
         options.silence_s = recipe_.run.timeout_s;
-        return OpenTextTokens(recipe_.data.cache.value_or(DefaultTokenCache()), tokenizer,
+        return OpenTextTokens(recipe_.data.cache.value_or(CacheDirectory("tokens")), tokenizer,
                               recipe.tokenizer, std::move(options), progress_.say);
       }
       case SourceRecipe::Source::kTokens: {

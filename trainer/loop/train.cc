@@ -24,6 +24,7 @@
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/loop/initialize.h"
+#include "trainer/loop/products.h"
 #include "trainer/loop/recorder.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
@@ -35,6 +36,7 @@
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/resume.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/gpu_libraries.h"
 #include "trainer/runtime/gpus.h"
 
 namespace fsdp {
@@ -85,6 +87,7 @@ class Trainer {
       : recipe_(WithDropoutsToTrain(recipe)),
         job_(job),
         watch_(watch),
+        gemm_(FindGemmLibrary(job.device.type)),
         threads_(ThreadsFor(recipe, job.local_world)),
         shape_(ShapeFor(recipe_)),
         model_(BuildModel(recipe_, shape_)),
@@ -140,10 +143,13 @@ class Trainer {
     device_ = CreateDevice(job_.device.type, {.spin = job_.local_world * threads_ <= cores,
                                               .checker = job_.checker,
                                               .gpu = job_.device.gpu});
+    stage_ = "the choice of algorithms";
+    ChooseAlgorithms();
     stage_ = "the connection of the ranks";
     Connect();
     Allocate();
     session_.emplace(*device_, *allocator_, *model_, options_, *communicators_);
+    if (products_.library) executor().UseForProducts(*products_.library);
     checkpointer_.emplace(recipe_, job_, start_.directory, *session_, recorder_);
     stage_ = "the initial weights";
     if (start_.resume_from.empty()) {
@@ -198,10 +204,21 @@ class Trainer {
                    {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
                    {"device", Name(job_.device.type)},
                    {"kernels", job_.device.type == DeviceType::kCpu ? IsaName() : "cuda"},
+                   {"cuBLASLt", GpuLibraryVersionText(gemm_.version)},
                    {"attention",
                     attention_.backend == AttentionBackend::kOwn ? "own kernels" : attention_.name},
                    {"data", std::to_string(data_.Hash())}});
     Agree(*job_.store, "start", job_.rank, job_.world, labels);
+  }
+
+  void ChooseAlgorithms() {
+    ProductsOfRun run{.deterministic = recipe_.run.deterministic};
+    if (run.deterministic && !start_.resume_from.empty()) {
+      run.checkpoint = start_.resume_from;
+      run.recorded = ReadCheckpointMeta(start_.resume_from).products;
+    }
+    products_ = OpenProducts(gemm_, *device_, job_, *model_, options_, run,
+                             [this](std::string_view line) { recorder_.Line(Printable(line)); });
   }
 
   void Connect() {
@@ -376,6 +393,7 @@ class Trainer {
     meta.updates = updates_;
     meta.skipped = skipped_;
     meta.scaler = scaler_;
+    if (products_.library) meta.products = ToJson(products_.algorithms);
     checkpointer_->Save(meta, /*last=*/stopping_ || step_ >= recipe_.train.steps);
     stage_ = "the beginning of a step";
   }
@@ -409,6 +427,7 @@ class Trainer {
   const Recipe recipe_;
   const Job& job_;
   EarlyStopWatch& watch_;
+  const FoundGpuLibrary gemm_;
   const int threads_;
   const ModelShape shape_;
   const std::unique_ptr<Model> model_;
@@ -427,6 +446,7 @@ class Trainer {
   Recorder recorder_;
   // In the order in which they must outlive one another.
   std::unique_ptr<Device> device_;
+  RunProducts products_;
   std::optional<MeshCommunicators> communicators_;
   std::optional<FailureLink> link_;
   std::unique_ptr<PlannedAllocator> allocator_;

@@ -3,6 +3,7 @@
 #define FSDP_TRAIN_TRAINER_OPS_GEMM_OPERAND_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "trainer/core/view.h"
 
@@ -33,6 +34,17 @@ inline GemmOperand Transposed(const ConstView& x, int64_t begin, int64_t stride)
 inline GemmResult Result(const View& c, int64_t begin, int64_t stride) {
   return {c.data + begin * SizeOf(c.dtype), stride, c.dtype};
 }
+
+// What comes to the sums before they are rounded to C, on CUDA.
+struct GemmEpilogue {
+  float scale = 1;
+  std::optional<ConstView> bias = std::nullopt;  // [n], added to every row.
+  const void* added = nullptr;  // D, of C's dtype and stride: C itself, perhaps. Null: none.
+  // One of these at most, of C's dtype and stride. gelu.h, of C as it was rounded: to the bits that
+  // it gives by itself.
+  void* gelu = nullptr;           // gelu(C) goes here besides.
+  const void* gelu_of = nullptr;  // u: C becomes C gelu'(u).
+};
 
 }  // namespace fsdp
 

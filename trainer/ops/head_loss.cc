@@ -71,16 +71,19 @@ std::vector<KernelCost> Costs(const HeadLossShape& s, const ConstView& x, const 
     if (rows == 0 || count == 0) return;
     Product product{.name = "logits", .m = rows, .n = s.vocab, .k = s.cols, .b_transposed = true};
     product.count = count;
-    product.dtype = w.dtype;  // With an fp32 w beside other activations all are of fp32.
+    // With an fp32 w beside other activations all are of fp32.
+    product.dtype = product.result = w.dtype;
     costs.emplace_back(product, std::exchange(logits, {}));
     product.b_transposed = false;
     if (gradients) {
       product.name = "dx", product.n = s.cols, product.k = s.vocab;
+      product.result = gradients->dx.dtype;
       costs.emplace_back(product, std::exchange(dx, {}));
     }
     if (with_dw) {
       product.name = "dw", product.m = s.vocab, product.n = s.cols, product.k = rows;
       product.a_transposed = product.adds = true;
+      product.result = s.dw_sums > 0 ? DType::kFloat32 : gradients->dw->dtype;
       costs.emplace_back(product, std::exchange(dw, {}));
     }
   };

@@ -27,25 +27,27 @@ LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, con
 
 // y = x W, dx = dy W^T and dW += x^T dy, with a call of Gemm() for each. With an fp32 W
 // beside activations that are not, a product is one of fp32.
-Product ForwardProduct(const LinearShape& s, DType dtype) {
+Product ForwardProduct(const LinearShape& s, DType dtype, DType result) {
   return {.name = "forward",
           .m = s.rows,
           .n = s.out,
           .k = s.in,
           .b_transposed = s.layout == WeightLayout::kOutIn,
-          .dtype = dtype};
+          .dtype = dtype,
+          .result = result};
 }
 
-Product DxProduct(const LinearShape& s, DType dtype) {
+Product DxProduct(const LinearShape& s, DType dtype, DType result) {
   return {.name = "dx",
           .m = s.rows,
           .n = s.in,
           .k = s.out,
           .b_transposed = s.layout == WeightLayout::kInOut,
-          .dtype = dtype};
+          .dtype = dtype,
+          .result = result};
 }
 
-Product DwProduct(const LinearShape& s, DType dtype) {
+Product DwProduct(const LinearShape& s, DType dtype, DType result) {
   const bool in_out = s.layout == WeightLayout::kInOut;
   return {.name = "dw",
           .m = in_out ? s.in : s.out,
@@ -53,7 +55,8 @@ Product DwProduct(const LinearShape& s, DType dtype) {
           .k = s.rows,
           .a_transposed = true,
           .adds = true,
-          .dtype = dtype};
+          .dtype = dtype,
+          .result = result};
 }
 
 // Without `u`, of what comes before an activation: none.
@@ -68,12 +71,14 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
   arguments.CheckDisjoint("y", y, "w", w);
 
   Operation operation{.name = name, .reads = {x, w}, .writes = {y}, .costs = {}};
+  Product product = ForwardProduct(shape, w.dtype, y.dtype);
   Cost cost{.bytes_read = static_cast<double>(x.bytes() + w.bytes()),
             .bytes_written = static_cast<double>(y.bytes())};
   if (b) {
     arguments.CheckWeight("b", *b, x.dtype, {shape.out});
     arguments.CheckDisjoint("y", y, "b", *b);
     operation.reads.push_back(*b);
+    product.bias = true;
     cost.flops += static_cast<double>(shape.rows * shape.out);
     cost.bytes_read += static_cast<double>(b->bytes());
   }
@@ -91,10 +96,11 @@ void Forward(const char* name, Stream& stream, ConstView x, ConstView w, WeightL
     arguments.CheckDisjoint("u", *u, "y", y);
     if (b) arguments.CheckDisjoint("u", *u, "b", *b);
     operation.writes.push_back(*u);
+    product.activation = Product::Activation::kGelu;
     cost.flops += kGeluForwardFlops * static_cast<double>(shape.rows * shape.out);
     cost.bytes_written += static_cast<double>(u->bytes());
   }
-  operation.costs = {{ForwardProduct(shape, w.dtype), cost}};
+  operation.costs = {{product, cost}};
   operation.kernels = {.cpu = OnCpu(LinearForwardCpu, shape, x, w, b, residual, u, y),
                        .cuda = OnCuda(LinearForwardCuda, layout, x, w, b, residual, u, y)};
   stream.Enqueue(std::move(operation));
@@ -132,7 +138,11 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     dx_cost.flops += kGeluBackwardFlops * static_cast<double>(shape.rows * shape.in);
     dx_cost.bytes_read += static_cast<double>(u->bytes());
   }
-  if (dx) operation.costs.emplace_back(DxProduct(shape, w.dtype), dx_cost);
+  if (dx) {
+    Product product = DxProduct(shape, w.dtype, dx->dtype);
+    if (u) product.activation = Product::Activation::kGeluBackward;
+    operation.costs.emplace_back(product, dx_cost);
+  }
   if (dw) {
     arguments.CheckGradient("dw", *dw, w.shape);
     arguments.CheckDisjoint("dw", *dw, "x", x);
@@ -141,7 +151,7 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     if (dx) arguments.CheckDisjoint("dw", *dw, dx_name, *dx);
     operation.reads.push_back(x);
     operation.writes.push_back(*dw);
-    operation.costs.emplace_back(DwProduct(shape, dy.dtype),
+    operation.costs.emplace_back(DwProduct(shape, dy.dtype, dw->dtype),
                                  Cost{.bytes_read = std::exchange(dy_bytes, 0) +
                                                     static_cast<double>(x.bytes() + dw->bytes()),
                                       .bytes_written = static_cast<double>(dw->bytes())});

@@ -49,7 +49,13 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
   const auto [rows, in, out, rank, cols, first] = shape;
   const double out_bytes = OutBytes(shape, y);
   std::vector<KernelCost> costs = {
-      {{.name = "u", .m = rows, .n = rank, .k = in, .b_transposed = true, .dtype = a.dtype},
+      {{.name = "u",
+        .m = rows,
+        .n = rank,
+        .k = in,
+        .b_transposed = true,
+        .dtype = a.dtype,
+        .result = u.dtype},
        {.bytes_read = Bytes(x) + Bytes(a), .bytes_written = Bytes(u)}},
       {{.name = "y",
         .m = rows,
@@ -57,7 +63,8 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
         .k = rank,
         .b_transposed = true,
         .adds = true,
-        .dtype = b.dtype},
+        .dtype = b.dtype,
+        .result = y.dtype},
        {.bytes_read = Bytes(b) + out_bytes, .bytes_written = out_bytes}}};
   stream.Enqueue({"lora_forward",
                   {x, a, b},
@@ -82,10 +89,17 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
                                                             stream.device().kernel_type()));
   Operation operation{"lora_backward", {x, u, a, b, dy}, {dx, workspace}, {}};
   const auto [rows, in, out, rank, cols, first] = shape;
-  operation.costs = {{{.name = "v", .m = rows, .n = rank, .k = out, .dtype = b.dtype},
-                      {.bytes_read = OutBytes(shape, dy) + Bytes(b)}},
-                     {{.name = "dx", .m = rows, .n = in, .k = rank, .adds = true, .dtype = a.dtype},
-                      {.bytes_read = Bytes(a) + Bytes(dx), .bytes_written = Bytes(dx)}}};
+  operation.costs = {
+      {{.name = "v", .m = rows, .n = rank, .k = out, .dtype = b.dtype, .result = u.dtype},
+       {.bytes_read = OutBytes(shape, dy) + Bytes(b)}},
+      {{.name = "dx",
+        .m = rows,
+        .n = in,
+        .k = rank,
+        .adds = true,
+        .dtype = a.dtype,
+        .result = dx.dtype},
+       {.bytes_read = Bytes(a) + Bytes(dx), .bytes_written = Bytes(dx)}}};
   if (da) {
     args.CheckGradient("da", *da, a.shape);
     operation.writes.push_back(*da);
@@ -96,7 +110,8 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
                 .k = rows,
                 .a_transposed = true,
                 .adds = true,
-                .dtype = x.dtype},
+                .dtype = x.dtype,
+                .result = da->dtype},
         Cost{.bytes_read = Bytes(x) + Bytes(*da), .bytes_written = Bytes(*da)});
   }
   if (db) {
@@ -109,7 +124,8 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
                 .k = rows,
                 .a_transposed = true,
                 .adds = true,
-                .dtype = dy.dtype},
+                .dtype = dy.dtype,
+                .result = db->dtype},
         Cost{.bytes_read = Bytes(u) + Bytes(*db), .bytes_written = Bytes(*db)});
   }
   if (da && db) args.CheckDisjoint("da", *da, "db", *db);

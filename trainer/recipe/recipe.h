@@ -115,7 +115,7 @@ struct DataRecipe {
   ValidRecipe valid = HeldOut{};  // monostate: none.
   int64_t seq_len = 256;
   bool shuffle = true;
-  std::optional<std::string> cache;  // DefaultTokenCache() where empty.
+  std::optional<std::string> cache;  // CacheDirectory("tokens") where empty.
   bool documents = false;
   bool allow_changed = false;  // On a resume.
 

@@ -26,8 +26,12 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
   bool a_transposed = false, b_transposed = false;
   bool adds = false;
-  int64_t count = 1;              // As many of them, one after the other: an op in chunks.
-  DType dtype = DType::kFloat32;  // Of A and B.
+  int64_t count = 1;               // As many of them, one after the other: an op in chunks.
+  DType dtype = DType::kFloat32;   // Of A and B.
+  DType result = DType::kFloat32;  // Of C, where a library of CUDA's multiplies.
+  // What comes to its sums before they are rounded to C; a residual counts for none.
+  bool bias = false;
+  enum class Activation { kNone, kGelu, kGeluBackward } activation = Activation::kNone;
 
   double flops() const {
     return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k * count);

@@ -11,6 +11,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/runtime/cost.h"
+#include "trainer/runtime/cuda_stream.h"
 #include "trainer/runtime/kernel.h"
 #include "trainer/runtime/stream_checker.h"
 
@@ -104,6 +105,10 @@ class Stream {
   void Wait(const EventPtr& event);
   void Synchronize() { Record()->Synchronize(); }  // Blocks the host: for tests and shutdown.
 
+  // For the products of what is enqueued from here on; it outlives them. Devices other than CUDA
+  // look at none of it.
+  void SetGemm(const GemmResources& gemm) { gemm_ = gemm; }
+
   // Goes with what is enqueued from here on, for Position() alone.
   void SetTag(uint64_t tag) { tag_ = tag; }
   // What it is in now, or what it failed in; nullopt where it is idle or the device cannot tell.
@@ -112,6 +117,7 @@ class Stream {
 
  protected:
   uint64_t tag() const { return tag_; }
+  const GemmResources& gemm() const { return gemm_; }
 
  private:
   virtual void DoEnqueue(Operation operation) = 0;
@@ -123,6 +129,7 @@ class Stream {
   std::shared_ptr<StreamChecker> checker_;  // Null: no checking.
   int checker_stream_ = -1;
   uint64_t tag_ = 0;
+  GemmResources gemm_;
 };
 
 }  // namespace fsdp

@@ -189,10 +189,12 @@ TEST(ManifestTest, KeepsWhatSkippedStepsLeave) {
   manifest.meta.updates = 3;
   manifest.meta.skipped = 2;
   manifest.meta.scaler = {.scale = 0.1f, .good_steps = 1999};
+  manifest.meta.products = "{\"library\": \"cuBLASLt\"}";
   const CheckpointMeta got = ParseManifest(ManifestToText(manifest), "").meta;
   EXPECT_EQ(got.updates, 3);
   EXPECT_EQ(got.skipped, 2);
   EXPECT_EQ(got.scaler, manifest.meta.scaler);
+  EXPECT_EQ(got.products, manifest.meta.products);
 
   const auto edited = [](const char* key, const char* value) {
     return ErrorOf(Edit([&](Json& j) { j[key] = Json::parse(value); }));

@@ -60,12 +60,13 @@ using Case = std::tuple<bool, DType, int>;
 
 class CudaTwinTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(CudaTwinTest, LearnsWhatTheCpuLearns) {
-  const auto& [qwen, dtype, world] = GetParam();
-  TinyRun run = Twin(qwen, dtype, world);
+// `twin` on the CUDA device.
+void LearnsWhatTheCpuLearns(const TinyRun& twin) {
+  TinyRun run = twin;
+  const DType dtype = run.options.executor.mixed_precision.param_dtype;
+  run.device = DeviceType::kCpu;
   const TinyResult cpu = Train(run);
-  run.device = DeviceType::kCuda;
-  const TinyResult cuda = Train(run);
+  const TinyResult cuda = Train(twin);
   ASSERT_EQ(cuda.losses.size(), cpu.losses.size());
   // Roundings of one step are random and many, those of earlier steps come through the weights.
   const double rounding = Rounding(dtype);
@@ -84,6 +85,24 @@ TEST_P(CudaTwinTest, LearnsWhatTheCpuLearns) {
     for (size_t i = 0; i < update.size(); ++i) update[i] -= want[i];
     // Of what ten steps have changed; and fp32 masters round at every step.
     EXPECT_LE(Norm(difference), 64 * rounding * Norm(update) + 10 * 0x1p-24 * Norm(want)) << name;
+  }
+}
+
+TEST_P(CudaTwinTest, LearnsWhatTheCpuLearns) {
+  const auto& [qwen, dtype, world] = GetParam();
+  TinyRun run = Twin(qwen, dtype, world);
+  run.device = DeviceType::kCuda;
+  LearnsWhatTheCpuLearns(run);
+}
+
+// Likewise with products by a library, all of whose shapes were timed before the first step.
+TEST(CudaTwin, LearnsWithTheLibrary) {
+  for (const bool qwen : {false, true}) {
+    TinyRun run = Twin(qwen, qwen ? DType::kBFloat16 : DType::kFloat32, /*world=*/2);
+    run.device = DeviceType::kCuda;
+    run.library = qwen ? TinyRun::Library::kFast : TinyRun::Library::kDeterministic;
+    if (qwen) run.lora = LoraOptions{.rank = 8};
+    LearnsWhatTheCpuLearns(run);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "trainer/ops/cuda/gemm_block.h"
 #include "trainer/ops/cuda/gemm_mma.h"
 #include "trainer/ops/cuda/ptx.h"
+#include "trainer/ops/gemm_library.h"
 
 namespace fsdp {
 namespace {
@@ -147,6 +148,8 @@ constexpr int64_t kManyTiles = 128;
 
 void Gemm(CudaStreamHandle stream, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmEpilogue& epilogue) {
+  GemmLibrary* const library = stream.gemm.library;
+  if (library != nullptr && library->Multiply(stream, m, n, k, a, b, c, epilogue)) return;
   const bool mma =
       a.dtype == b.dtype && a.dtype != DType::kFloat32 && !(a.transposed && b.transposed);
   const int pack = mma ? 8 : kFour;

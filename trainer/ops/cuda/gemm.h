@@ -1,5 +1,5 @@
-// Matrix products for the kernels of other ops: not an op itself. What needs no library, and what
-// is emulated.
+// Matrix products for the kernels of other ops: not an op itself. On a stream that has a library
+// (gemm_library.h) by that, where it can; else, as said below, by kernels of ours.
 //
 //   C[m, n] = scale op(A)[m, k] op(B)[k, n] + bias + D        row-major
 //
@@ -16,22 +16,11 @@
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_H_
 
 #include <cstdint>
-#include <optional>
 
 #include "trainer/ops/gemm_operand.h"
 #include "trainer/runtime/cuda_stream.h"
 
 namespace fsdp {
-
-struct GemmEpilogue {
-  float scale = 1;
-  std::optional<ConstView> bias = std::nullopt;  // [n], added to every row.
-  const void* added = nullptr;  // D, of C's dtype and stride: C itself, perhaps. Null: none.
-  // One of these at most, of C's dtype and stride. gelu.h, of C as it was rounded: to the bits that
-  // it gives by itself.
-  void* gelu = nullptr;           // gelu(C) goes here besides.
-  const void* gelu_of = nullptr;  // u: C becomes C gelu'(u).
-};
 
 // Enqueues it. C overlaps nothing else, but may be D. Throws DeviceError where the launch is
 // refused.

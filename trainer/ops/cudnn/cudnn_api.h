@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/runtime/cuda_stream.h"
+struct CUstream_st;  // cudaStream_t points to one.
 
 namespace fsdp::cudnn {
 
@@ -120,7 +120,7 @@ enum class NumericalNote : int { kNondeterministic = 4 };
 struct Api {
   int version = 0;  // As gpu_libraries.h counts.
   Status (*create)(Handle*) = nullptr;
-  Status (*set_stream)(Handle, CudaStreamHandle) = nullptr;
+  Status (*set_stream)(Handle, CUstream_st*) = nullptr;
   const char* (*error_string)(Status) = nullptr;
   void (*last_error_string)(char* message, size_t max_size) = nullptr;
   Status (*create_descriptor)(DescriptorType, DescriptorHandle*) = nullptr;

@@ -1,6 +1,6 @@
 // What a training step enqueues, without running it.
-#ifndef FSDP_TRAIN_TRAINER_BENCH_STEP_OPERATIONS_H_
-#define FSDP_TRAIN_TRAINER_BENCH_STEP_OPERATIONS_H_
+#ifndef FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_
+#define FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_
 
 #include <functional>
 
@@ -17,4 +17,4 @@ void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceT
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_BENCH_STEP_OPERATIONS_H_
+#endif  // FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_

@@ -1,4 +1,4 @@
-#include "trainer/bench/step_operations.h"
+#include "trainer/engine/step_operations.h"
 
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/runtime/sim/sim_device.h"

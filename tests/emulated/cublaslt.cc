@@ -1,0 +1,347 @@
+#include "tests/emulated/cublaslt.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "tests/emulated/cudart.h"
+#include "tests/emulated/gpu_libraries.h"
+#include "trainer/ops/cuda/gemm.h"
+#include "trainer/runtime/memory.h"
+
+struct cublasLtContext {
+  int alive = 1;
+};
+
+namespace fsdp {
+namespace {
+
+constexpr uint64_t kMagic = 0x6c747ac0de;
+constexpr size_t kWorkspaceAlignment = 256;
+constexpr int kAlgorithms = 3;
+constexpr size_t kWorkspaceOf[kAlgorithms] = {0, 1 << 20, 4096};
+constexpr uint32_t kSchemeOf[kAlgorithms] = {0, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                                             CUBLASLT_REDUCTION_SCHEME_INPLACE};
+
+// What lies in the opaque structs.
+struct Desc {
+  int32_t a_op, b_op, epilogue;
+  const void* bias;
+  void* aux;
+  int64_t aux_ld;
+};
+struct Layout {
+  int32_t type;
+  int64_t rows, cols, ld;
+};
+struct Preference {
+  uint64_t workspace;
+  uint32_t schemes;
+  uint32_t alignment[4];  // Of A, B, C and D.
+};
+struct Algo {
+  uint64_t magic, of;  // Which product it is for.
+  uint32_t id, alignment[4];
+};
+
+template <typename T, typename Opaque>
+T Get(const Opaque* opaque) {
+  static_assert(sizeof(T) <= sizeof(*opaque));
+  T value;
+  std::memcpy(&value, opaque, sizeof(T));
+  return value;
+}
+template <typename T, typename Opaque>
+void Put(const T& value, Opaque* opaque) {
+  static_assert(sizeof(T) <= sizeof(*opaque));
+  std::memcpy(opaque, &value, sizeof(T));
+}
+
+std::mutex mutex;  // Guards the list.
+std::vector<EmulatedMatmul> matmuls;
+std::atomic<bool> refuses_activations{false};
+
+DType DTypeOf(int32_t type) {
+  return type == CUDA_R_32F    ? DType::kFloat32
+         : type == CUDA_R_16BF ? DType::kBFloat16
+                               : DType::kFloat16;
+}
+
+// A product as the library is told of it.
+struct Told {
+  Told(cublasLtMatmulDesc_t desc_at, cublasLtMatrixLayout_t a_at, cublasLtMatrixLayout_t b_at,
+       cublasLtMatrixLayout_t c_at, cublasLtMatrixLayout_t d_at)
+      : desc(Get<Desc>(desc_at)),
+        a(Get<Layout>(a_at)),
+        b(Get<Layout>(b_at)),
+        c(Get<Layout>(c_at)),
+        d(Get<Layout>(d_at)) {
+    const bool at = desc.a_op == CUBLAS_OP_T, bt = desc.b_op == CUBLAS_OP_T;
+    m = at ? a.cols : a.rows;
+    k = at ? a.rows : a.cols;
+    n = bt ? b.rows : b.cols;
+    b_k = bt ? b.cols : b.rows;
+  }
+
+  bool HasBias() const { return (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
+  bool HasAux() const { return (desc.epilogue & 128) != 0; }
+
+  // What the real one says of it: invalid, not supported, or success.
+  cublasStatus_t Status() const {
+    if (k != b_k || d.rows != m || d.cols != n || c.rows != m || c.cols != n || m < 1 || n < 1 ||
+        k < 1) {
+      return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    for (const Layout* layout : {&a, &b, &c, &d}) {
+      if (layout->ld < layout->rows) return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (a.type != b.type || c.type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (d.type != a.type && d.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (HasAux()) {
+      if (refuses_activations || desc.aux_ld % 8 != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+      if (desc.aux_ld < m) return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+  }
+
+  uint64_t Fingerprint() const {
+    uint64_t all = kMagic;
+    for (const int64_t part : {m, n, k, int64_t{desc.a_op}, int64_t{desc.b_op},
+                               int64_t{desc.epilogue}, int64_t{a.type}, int64_t{d.type}}) {
+      all = (all ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15;
+      all ^= all >> 29;
+    }
+    return all;
+  }
+
+  Desc desc;
+  Layout a, b, c, d;
+  int64_t m, n, k, b_k;
+};
+
+bool IsAt(const void* address, uint32_t alignment) {
+  return reinterpret_cast<uintptr_t>(address) % alignment == 0;
+}
+
+}  // namespace
+
+std::vector<EmulatedMatmul> TakeEmulatedMatmuls() {
+  std::lock_guard lock(mutex);
+  return std::exchange(matmuls, {});
+}
+
+void RefuseEmulatedActivations(bool refuse) { refuses_activations = refuse; }
+
+}  // namespace fsdp
+
+using namespace fsdp;  // NOLINT: behind the names of C functions.
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = new cublasLtContext;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+      return "success";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "an unsupported value or parameter was passed to the function";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "the functionality requested is not supported";
+    default:
+      return "the library was not initialized";
+  }
+}
+
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t size,
+                                               cublasComputeType_t compute, cudaDataType_t scale) {
+  if (size != sizeof(*desc) || compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  Put(Desc{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0}, desc);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t size) {
+  Desc in = Get<Desc>(desc);
+  const auto set = [&](auto* member) {
+    if (size != sizeof(*member)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(member, value, size);
+    Put(in, desc);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return set(&in.a_op);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return set(&in.b_op);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return set(&in.epilogue);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return set(&in.bias);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return set(&in.aux);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return set(&in.aux_ld);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size,
+                                                 cudaDataType type, uint64_t rows, uint64_t cols,
+                                                 int64_t ld) {
+  if (size != sizeof(*layout)) return CUBLAS_STATUS_INVALID_VALUE;
+  Put(Layout{type, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld}, layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
+                                                     size_t size) {
+  if (size != sizeof(*preference)) return CUBLAS_STATUS_INVALID_VALUE;
+  Put(Preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}}, preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t size) {
+  Preference in = Get<Preference>(preference);
+  const auto set = [&](auto* member) {
+    if (size != sizeof(*member)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(member, value, size);
+    Put(in, preference);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return set(&in.workspace);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return set(&in.schemes);
+    default:
+      return set(&in.alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES]);
+  }
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int* found) {
+  *found = 0;
+  const Told told(desc, a, b, c, d);
+  if (const cublasStatus_t status = told.Status(); status != CUBLAS_STATUS_SUCCESS) return status;
+  const Preference wants = Get<Preference>(preference);
+  for (int id = 0; id < kAlgorithms && *found < most; ++id) {
+    if (kWorkspaceOf[id] > wants.workspace || (kSchemeOf[id] & ~wants.schemes) != 0) continue;
+    cublasLtMatmulHeuristicResult_t& result = results[(*found)++] = {};
+    Algo algo{kMagic, told.Fingerprint(), static_cast<uint32_t>(id), {}};
+    std::copy(std::begin(wants.alignment), std::end(wants.alignment), algo.alignment);
+    Put(algo, &result.algo);
+    result.workspaceSize = kWorkspaceOf[id];
+    result.state = CUBLAS_STATUS_SUCCESS;
+  }
+  return *found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const Told told(desc, a, b, c, d);
+  if (const cublasStatus_t status = told.Status(); status != CUBLAS_STATUS_SUCCESS) return status;
+  const Algo in = Get<Algo>(algo);
+  if (in.magic != kMagic || in.of != told.Fingerprint() || in.id >= kAlgorithms) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  *result = {};
+  result->algo = *algo;
+  result->workspaceSize = kWorkspaceOf[in.id];
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo,
+                              void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+  if (handle == nullptr || algo == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  cublasLtMatmulHeuristicResult_t checked;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle, desc, a_layout, b_layout, c_layout, d_layout, algo, &checked);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  const Told told(desc, a_layout, b_layout, c_layout, d_layout);
+  const Algo in = Get<Algo>(algo);
+  const bool adds = *static_cast<const float*>(beta) != 0;
+  const void* const matrices[] = {a, b, adds ? c : d, d};
+  for (int i = 0; i < 4; ++i) {
+    if (matrices[i] == nullptr || !IsAt(matrices[i], in.alignment[i])) {
+      return CUBLAS_STATUS_INVALID_VALUE;
+    }
+  }
+  if (workspace_bytes < checked.workspaceSize ||
+      (checked.workspaceSize > 0 &&
+       (workspace == nullptr || !IsAt(workspace, kWorkspaceAlignment))) ||
+      (told.HasBias() && told.desc.bias == nullptr) ||
+      (told.HasAux() && (told.desc.aux == nullptr || !IsAt(told.desc.aux, 16))) ||
+      (told.HasAux() && told.desc.aux_ld != told.d.ld) ||  // Ours have one stride.
+      (adds && *static_cast<const float*>(beta) != 1)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  {
+    std::lock_guard lock(mutex);
+    matmuls.push_back({told.m, told.n, told.k, static_cast<cublasLtEpilogue_t>(told.desc.epilogue),
+                       adds, static_cast<int>(in.id)});
+  }
+  // Whatever the algorithm is, as many operations of the stream.
+  std::byte* const at = HostAddress(static_cast<std::byte*>(workspace));
+  const cudaError_t launched = LaunchOnEmulatedStream(stream, [at, bytes = checked.workspaceSize] {
+    if (bytes > 0) std::memset(at, 0xff, bytes);
+  });
+  if (launched != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
+  // Row by row it is the product of the transposes, the other way round.
+  const auto operand = [](const void* data, const Layout& layout, int32_t op) {
+    return GemmOperand{data, layout.ld, op == CUBLAS_OP_T, DTypeOf(layout.type)};
+  };
+  const DType type = DTypeOf(told.d.type);
+  const bool gelu = told.HasAux() && told.desc.epilogue != CUBLASLT_EPILOGUE_DGELU;
+  GemmEpilogue epilogue{.scale = *static_cast<const float*>(alpha)};
+  if (told.HasBias()) {
+    epilogue.bias = ConstView(static_cast<const std::byte*>(told.desc.bias), type, {told.m});
+  }
+  if (adds) epilogue.added = c;
+  if (gelu) epilogue.gelu = d;
+  if (told.HasAux() && !gelu) epilogue.gelu_of = told.desc.aux;
+  Gemm(stream, told.n, told.m, told.k, operand(b, told.b, told.desc.b_op),
+       operand(a, told.a, told.desc.a_op), {gelu ? told.desc.aux : d, told.d.ld, type}, epilogue);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+namespace {
+
+const fsdp::EmulatedGpuLibrary fake(GpuLibrary::kCublasLt,
+                                    {FSDP_EMULATED_FUNCTION(cublasLtCreate),
+                                     FSDP_EMULATED_FUNCTION(cublasLtDestroy),
+                                     FSDP_EMULATED_FUNCTION(cublasLtGetStatusString),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulDescInit_internal),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulDescSetAttribute),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatrixLayoutInit_internal),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulPreferenceInit_internal),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulPreferenceSetAttribute),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoGetHeuristic),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoCheck),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmul)});
+
+}  // namespace

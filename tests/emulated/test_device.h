@@ -1,0 +1,14 @@
+// What a program of op tests on the emulator may have beside their kernels.
+#ifndef FSDP_TRAIN_TESTS_EMULATED_TEST_DEVICE_H_
+#define FSDP_TRAIN_TESTS_EMULATED_TEST_DEVICE_H_
+
+#include "trainer/runtime/cuda_stream.h"
+
+namespace fsdp {
+
+// For products of its operations. A program without it multiplies by kernels of ours.
+[[gnu::weak]] GemmResources GemmUnderTest();
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TESTS_EMULATED_TEST_DEVICE_H_

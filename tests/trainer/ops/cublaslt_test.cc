@@ -1,0 +1,262 @@
+// What becomes a call of cuBLASLt, with which epilogue and algorithm, and what does not; against
+// the emulator's, which refuses what the real one does. What such calls compute the tests of ops
+// say.
+#include "trainer/ops/cuda/cublaslt.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "tests/emulated/cublaslt.h"
+#include "trainer/core/errors.h"
+#include "trainer/ops/cuda/gemm.h"
+
+namespace fsdp {
+
+// Values of EmulatedMatmul, for messages and ==.
+static std::ostream& operator<<(std::ostream& out, const EmulatedMatmul& x) {
+  return out << x.m << "x" << x.n << "x" << x.k << " epilogue " << x.epilogue
+             << (x.adds ? " adds" : "") << " algorithm " << x.algorithm;
+}
+static bool operator==(const EmulatedMatmul& a, const EmulatedMatmul& b) {
+  return a.m == b.m && a.n == b.n && a.k == b.k && a.epilogue == b.epilogue && a.adds == b.adds &&
+         a.algorithm == b.algorithm;
+}
+
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kM = 48, kN = 24, kK = 32;
+
+class CublasLtTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    RefuseEmulatedActivations(false);
+    (void)TakeEmulatedMatmuls();
+  }
+
+  static std::unique_ptr<GemmLibrary> Open(bool deterministic = false) {
+    return OpenCublasLt(FindGpuLibrary(GpuLibrary::kCublasLt, {}), deterministic);
+  }
+
+  std::byte* New(int64_t bytes) {
+    memory_.emplace_back(
+        static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256)), &std::free);
+    std::fill_n(memory_.back().get(), bytes, std::byte{0});
+    return memory_.back().get();
+  }
+
+  struct Want {
+    DType a = DType::kBFloat16, b = DType::kBFloat16, c = DType::kBFloat16;
+    int64_t m = kM, n = kN, k = kK, stride = 0, begin = 0;  // Of C: elements.
+    std::optional<DType> bias = std::nullopt;
+    bool adds = false, gelu = false, gelu_backward = false;
+  };
+  void Multiply(GemmLibrary& library, const Want& w) {
+    const GemmOperand a{New(w.m * w.k * 4), w.k, false, w.a},
+        b{New(w.n * w.k * 4), w.n, false, w.b};
+    const int64_t stride = w.stride == 0 ? w.n : w.stride;
+    GemmResult c{New(w.m * stride * 4 + 256), stride, w.c};
+    c.data = static_cast<std::byte*>(c.data) + w.begin * SizeOf(w.c);
+    GemmEpilogue epilogue;
+    if (w.bias) epilogue.bias = ConstView(New(w.n * 4), *w.bias, {w.n});
+    if (w.adds) epilogue.added = c.data;
+    if (w.gelu) epilogue.gelu = New(w.m * stride * 4);
+    if (w.gelu_backward) epilogue.gelu_of = New(w.m * stride * 4);
+    Gemm({nullptr, {&library, workspace_}}, w.m, w.n, w.k, a, b, c, epilogue);
+  }
+
+  std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> memory_;
+  std::byte* const workspace_ = New(kGemmWorkspaceBytes);
+};
+
+// Of our C[m, n] the library computes the transpose.
+EmulatedMatmul Call(cublasLtEpilogue_t epilogue, bool adds = false, int algorithm = 0) {
+  return {kN, kM, kK, epilogue, adds, algorithm};
+}
+
+TEST_F(CublasLtTest, EpiloguesAreOneCall) {
+  const auto library = Open();
+  Multiply(*library, {});
+  Multiply(*library, {.bias = DType::kBFloat16});
+  Multiply(*library, {.adds = true});
+  Multiply(*library, {.c = DType::kFloat32, .adds = true});
+  Multiply(*library, {.bias = DType::kBFloat16, .adds = true});
+  Multiply(*library, {.gelu = true});
+  Multiply(*library, {.bias = DType::kBFloat16, .gelu = true});
+  Multiply(*library, {.gelu_backward = true});
+  EXPECT_THAT(
+      TakeEmulatedMatmuls(),
+      ElementsAre(Call(CUBLASLT_EPILOGUE_DEFAULT), Call(CUBLASLT_EPILOGUE_BIAS),
+                  Call(CUBLASLT_EPILOGUE_DEFAULT, true), Call(CUBLASLT_EPILOGUE_DEFAULT, true),
+                  Call(CUBLASLT_EPILOGUE_BIAS, true), Call(CUBLASLT_EPILOGUE_GELU_AUX),
+                  Call(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), Call(CUBLASLT_EPILOGUE_DGELU)));
+}
+
+TEST_F(CublasLtTest, WhatItHasNotIsOurs) {
+  const auto library = Open();
+  Multiply(*library, {.b = DType::kFloat32});                        // Two dtypes.
+  Multiply(*library, {.c = DType::kFloat16});                        // Another one.
+  Multiply(*library, {.bias = DType::kFloat32});                     // Not C's.
+  Multiply(*library, {.stride = kN + 1});                            // Rows that begin anywhere.
+  Multiply(*library, {.begin = 1});                                  // C that does.
+  Multiply(*library, {.m = 3, .n = 7, .k = 5});                      // Sizes that make such rows.
+  Multiply(*library, {.k = 0});                                      // Nothing to add up.
+  Multiply(*library, {.a = DType::kFloat32, .b = DType::kFloat32});  // fp32 to bf16.
+  EXPECT_THAT(TakeEmulatedMatmuls(), IsEmpty());
+}
+
+// A refused epilogue costs a kernel of its own, not the library.
+TEST_F(CublasLtTest, RefusedActivationsComeBehind) {
+  RefuseEmulatedActivations(true);
+  const auto library = Open();
+  Multiply(*library, {.bias = DType::kBFloat16, .gelu = true});
+  Multiply(*library, {.gelu_backward = true});
+  EXPECT_THAT(TakeEmulatedMatmuls(),
+              ElementsAre(Call(CUBLASLT_EPILOGUE_BIAS), Call(CUBLASLT_EPILOGUE_DEFAULT)));
+  // What has a stride is none that those kernels know.
+  Multiply(*library, {.stride = kN + 8, .gelu = true});
+  EXPECT_THAT(TakeEmulatedMatmuls(), IsEmpty());
+}
+
+TEST_F(CublasLtTest, DeterministicReadsNothingUnrounded) {
+  const auto library = Open(/*deterministic=*/true);
+  Multiply(*library, {.bias = DType::kBFloat16, .gelu = true});
+  Multiply(*library, {.gelu_backward = true});
+  EXPECT_THAT(TakeEmulatedMatmuls(),
+              ElementsAre(Call(CUBLASLT_EPILOGUE_BIAS), Call(CUBLASLT_EPILOGUE_DGELU)));
+}
+
+GemmShape PlainShape() {
+  return {.m = kM, .n = kN, .k = kK, .dtype = DType::kBFloat16, .result = DType::kBFloat16};
+}
+
+// Neither mode takes more memory than there is; the deterministic one leaves out what adds up in
+// place.
+TEST_F(CublasLtTest, CandidatesAreThoseOfTheMode) {
+  EXPECT_EQ(Open()->Candidates(PlainShape(), 16).size(), 3u);
+  EXPECT_EQ(Open()->Candidates(PlainShape(), 2).size(), 2u);
+  const auto library = Open(/*deterministic=*/true);
+  const std::vector<GemmAlgorithm> candidates = library->Candidates(PlainShape(), 16);
+  ASSERT_EQ(candidates.size(), 2u);
+  for (const GemmAlgorithm& algorithm : candidates) {
+    ASSERT_TRUE(library->Use(PlainShape(), algorithm));
+    Multiply(*library, {});
+  }
+  EXPECT_THAT(TakeEmulatedMatmuls(), ElementsAre(Call(CUBLASLT_EPILOGUE_DEFAULT, false, 0),
+                                                 Call(CUBLASLT_EPILOGUE_DEFAULT, false, 1)));
+}
+
+std::vector<GemmShape> Unchosen(const GemmLibrary& library) {
+  std::vector<GemmShape> shapes;
+  for (const GemmLibrary::Usage& usage : library.Usages()) {
+    if (!usage.chosen) shapes.push_back(usage.shape);
+  }
+  return shapes;
+}
+
+TEST_F(CublasLtTest, AnAlgorithmIsForItsShape) {
+  const auto library = Open();
+  const GemmShape shape = PlainShape();
+  GemmShape other = shape;
+  other.n *= 2;
+  const GemmAlgorithm third = library->Candidates(shape, 16).back();
+  EXPECT_FALSE(library->Use(other, third));
+  EXPECT_FALSE(library->Use(shape, {}));  // Of no version of the library.
+  Multiply(*library, {});
+  Multiply(*library, {.n = 2 * kN});
+  EXPECT_THAT(Unchosen(*library), SizeIs(2));
+  EXPECT_TRUE(library->Use(shape, third));
+  Multiply(*library, {});
+  Multiply(*library, {.n = 2 * kN});
+  EXPECT_THAT(Unchosen(*library), ElementsAre(other));
+  const std::vector<EmulatedMatmul> calls = TakeEmulatedMatmuls();
+  ASSERT_EQ(calls.size(), 4u);
+  EXPECT_EQ(calls[0].algorithm, 0);
+  EXPECT_EQ(calls[2].algorithm, 2);
+  EXPECT_EQ(calls[3].algorithm, 0);
+}
+
+TEST_F(CublasLtTest, ShapesHaveNamesOfTheirOwn) {
+  EXPECT_EQ(PlainShape().Text(), "48x24x32 nn bf16 to bf16");
+  GemmShape shape = PlainShape();
+  shape.b_transposed = shape.bias = true;
+  shape.result = DType::kFloat32;
+  shape.activation = Product::Activation::kGelu;
+  EXPECT_EQ(shape.Text(), "48x24x32 nt bf16 to fp32, bias, gelu");
+  shape.activation = Product::Activation::kGeluBackward;
+  EXPECT_EQ(shape.Text(), "48x24x32 nt bf16 to fp32, bias, gelu backward");
+}
+
+TEST_F(CublasLtTest, AFunctionThatIsMissingIsNamed) {
+  FoundGpuLibrary library = FindGpuLibrary(GpuLibrary::kCublasLt, {});
+  library.function = [all = library.function](const char* name) {
+    return std::string_view(name) == "cublasLtMatmulAlgoCheck" ? nullptr : all(name);
+  };
+  try {
+    (void)OpenCublasLt(library, false);
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("libcublasLt.so.13 has no function cublasLtMatmulAlgoCheck"));
+  }
+}
+
+// What a call of ours that were wrong would meet.
+TEST_F(CublasLtTest, TheEmulatedOneRefuses) {
+  cublasLtHandle_t handle;
+  cublasLtCreate(&handle);
+  cublasLtMatmulDescOpaque_t desc;
+  cublasLtMatrixLayoutOpaque_t a, b, c;
+  cublasLtMatmulPreferenceOpaque_t preference;
+  cublasLtMatmulDescInit_internal(&desc, sizeof(desc), CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  cublasLtMatrixLayoutInit_internal(&a, sizeof(a), CUDA_R_16BF, 16, 32, 16);
+  cublasLtMatrixLayoutInit_internal(&b, sizeof(b), CUDA_R_16BF, 32, 8, 32);
+  cublasLtMatrixLayoutInit_internal(&c, sizeof(c), CUDA_R_16BF, 16, 8, 16);
+  cublasLtMatmulPreferenceInit_internal(&preference, sizeof(preference));
+  const uint64_t megabyte = 1 << 20;
+  cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                       &megabyte, sizeof(megabyte));
+  cublasLtMatmulHeuristicResult_t found[3];
+  int n = 0;
+  const auto heuristic = [&] {
+    return cublasLtMatmulAlgoGetHeuristic(handle, &desc, &a, &b, &c, &c, &preference, 3, found, &n);
+  };
+  ASSERT_EQ(heuristic(), CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(n, 3);
+  const float one = 1, zero = 0;
+  std::byte *const x = New(4096), *const y = New(4096), *const z = New(4096);
+  const auto matmul = [&](const std::byte* from, std::byte* to, const cublasLtMatmulAlgo_t& algo,
+                          void* workspace, size_t bytes) {
+    return cublasLtMatmul(handle, &desc, &one, from, &a, y, &b, &zero, to, &c, to, &c, &algo,
+                          workspace, bytes, nullptr);
+  };
+  EXPECT_EQ(matmul(x, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(matmul(x, z, found[1].algo, workspace_, megabyte), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(matmul(x, z, found[1].algo, workspace_, megabyte - 1), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(matmul(x, z, found[1].algo, workspace_ + 16, megabyte), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(matmul(x + 16, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);  // Of 256.
+  EXPECT_EQ(matmul(x, nullptr, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);
+  const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS, gelu = CUBLASLT_EPILOGUE_GELU_AUX;
+  cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof(bias));
+  EXPECT_EQ(matmul(x, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);  // Another's.
+  ASSERT_EQ(heuristic(), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(matmul(x, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);  // No bias.
+  cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof(gelu));
+  const int64_t odd = 17;
+  cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &odd, sizeof(odd));
+  EXPECT_EQ(heuristic(), CUBLAS_STATUS_NOT_SUPPORTED);
+  cublasLtMatrixLayoutInit_internal(&b, sizeof(b), CUDA_R_16BF, 33, 8, 33);
+  EXPECT_EQ(heuristic(), CUBLAS_STATUS_INVALID_VALUE);
+  cublasLtDestroy(handle);
+}
+
+}  // namespace
+}  // namespace fsdp

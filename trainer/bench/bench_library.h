@@ -1,0 +1,32 @@
+// The library that multiplies in a run on a GPU, for a benchmark's stream.
+#ifndef FSDP_TRAIN_TRAINER_BENCH_BENCH_LIBRARY_H_
+#define FSDP_TRAIN_TRAINER_BENCH_BENCH_LIBRARY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/ops/gemm_library.h"
+#include "trainer/runtime/device.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// Outlives the stream's work.
+class BenchLibrary {
+ public:
+  // Products of the stream are the library's from here on, those of `shapes` by the algorithm that
+  // is the fastest now. On other devices than CUDA nothing. Throws DeviceError, MemoryError.
+  BenchLibrary(Device& device, Stream& stream, const std::vector<GemmShape>& shapes = {});
+
+  const std::string& name() const { return name_; }  // "cuBLASLt 13.1.0"; "own": there is none.
+
+ private:
+  std::unique_ptr<GemmLibrary> library_;
+  Buffer workspace_;
+  std::string name_ = "own";
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_BENCH_LIBRARY_H_

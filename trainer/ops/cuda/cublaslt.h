@@ -1,0 +1,21 @@
+// cuBLASLt as a GemmLibrary. Only its header is needed to build it.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_CUBLASLT_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDA_CUBLASLT_H_
+
+#include <memory>
+
+#include "trainer/ops/gemm_library.h"
+#include "trainer/runtime/gpu_libraries.h"
+
+namespace fsdp {
+
+// For the GPU that is current. `deterministic`: algorithms that add up what was split
+// along k in the workspace, in fp32 and in an order of their own, and no activation of what was not
+// rounded. Throws DeviceError, naming the file, where a function is missing or the library does not
+// begin.
+[[gnu::weak]] std::unique_ptr<GemmLibrary> OpenCublasLt(const FoundGpuLibrary& library,
+                                                        bool deterministic);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_CUBLASLT_H_
