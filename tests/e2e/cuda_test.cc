@@ -254,6 +254,46 @@ TEST(Cuda, IsListedAndMeasured) {
   }
 }
 
+// Attention is cuDNN's where there is one and rows are what it is for; a line says which. The same
+// losses to rounding, from run to run the same bits.
+TEST(Cuda, TakesAttentionFromCudnn) {
+  const Strings bf16 = {"log.every=1", "fsdp.mixed_precision.param_dtype=bf16"};
+  struct Case {
+    const char* machine;
+    Strings settings;
+    std::string line;
+  };
+  const std::string own = "attention: own kernels (";
+  std::vector<double> first;
+  for (const Case& c : std::vector<Case>{
+           {"cudnn=0", {}, own + "no cuDNN: libcudnn.so.9 is not there"},
+           {"cudnn=91900", {}, "attention: cuDNN 9.19.0\n"},
+           {"cudnn=91900", {"run.deterministic=true"}, "attention: cuDNN 9.19.0\n"},
+           {"cudnn=90900",
+            {},
+            own + "no cuDNN: emulated libcudnn.so.9 is version 9.9.0, and this "},
+           {"cudnn=91900", {"model.attention_dropout=0.1"}, own + "model.attention_dropout)\n"},
+           {"cudnn=91900",
+            {"fsdp.mixed_precision.param_dtype=fp32"},
+            own + "cuDNN is for bf16 and fp16, "}}) {
+    SCOPED_TRACE(std::string(c.machine) + " " + (c.settings.empty() ? "" : c.settings[0]));
+    Job job;
+    Strings settings = bf16;
+    settings.insert(settings.end(), c.settings.begin(), c.settings.end());
+    const Outcome run =
+        OnGpu(WithText(job, "cuda", settings), {{"FSDP_TRAIN_EMULATED_GPUS", c.machine}});
+    ASSERT_EQ(run.code, 0) << run.Text();
+    EXPECT_NE(run.out.find(c.line), std::string::npos) << run.Text();
+    const std::vector<double> losses = LossesOf(job);
+    if (first.empty()) first = losses;
+    ASSERT_EQ(losses.size(), first.size());
+    // bf16 has 8 bits; dropout may change more.
+    const double tolerance = c.settings.empty() || c.settings[0].starts_with("run.") ? 3e-3 : 0.1;
+    for (size_t s = 0; s < first.size(); ++s)
+      EXPECT_NEAR(losses[s], first[s], tolerance * first[s]);
+  }
+}
+
 // A GPU that cannot be used, or has too little memory: one error with its cure, before anything is
 // on disk. It never falls back to the CPU.
 TEST(Cuda, SaysWhyNot) {

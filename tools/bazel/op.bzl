@@ -87,7 +87,7 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def op_test(name, deps = [], kernels = None, epilogues = None, **kwargs):
+def op_test(name, deps = [], kernels = None, epilogues = None, emulated_deps = [], **kwargs):
     """The tests of the op <name>, on the harness of tests/testing, from the source <name>_test.cc.
 
     <name>_test runs its CPU kernels, <name>_emulated_test its CUDA kernels on the emulator;
@@ -100,6 +100,7 @@ def op_test(name, deps = [], kernels = None, epilogues = None, **kwargs):
         <name>_cuda.
       epilogues: those of cublasLtEpilogue_t that its products have there, all of which must be
         called; with them it has that third test.
+      emulated_deps: what is linked into <name>_emulated_test besides: libraries' fakes.
       **kwargs: passed on to cc_test.
     """
     native.cc_library(
@@ -134,7 +135,7 @@ def op_test(name, deps = [], kernels = None, epilogues = None, **kwargs):
             "//tests/emulated:kernels",
             "//tests/emulated:test_device",
             "@googletest//:gtest_main",
-        ],
+        ] + emulated_deps,
         **kwargs
     )
     if epilogues:

@@ -15,6 +15,7 @@
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/autograd/recompute.h"
 #include "trainer/autograd/segment.h"
+#include "trainer/ops/attention_backend.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/stream.h"
 
@@ -73,6 +74,10 @@ class Tape {
   void Use(KvCache* cache) { cache_ = cache; }
   KvCache* cache() const { return cache_; }
 
+  // Whose kernels attention takes on CUDA, where it may choose.
+  void AttendWith(AttentionBackend backend) { attention_ = backend; }
+  AttentionBackend attention() const { return attention_; }
+
   // [1], fp32: what the gradients of the loss are multiplied by, where the loss is not.
   void ScaleGradients(const ConstView& scale) { loss_scale_ = scale; }
   const std::optional<ConstView>& loss_scale() const { return loss_scale_; }
@@ -117,6 +122,7 @@ class Tape {
   const Recompute recompute_;
   const DType activations_;
   KvCache* cache_ = nullptr;
+  AttentionBackend attention_ = AttentionBackend::kOwn;
   std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;
   std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.

@@ -25,6 +25,7 @@ struct Batch {
   // int32 [rows * seq_len]: the places of the tokens by token, those of one token in their order.
   // So a table's gradient is added up token by token, without atomics, on any number of threads.
   View order = {};
+  bool documents = true;  // A row may have several: without, positions count through.
 };
 
 // Fills `order` where the tokens are there, in the host's memory.

@@ -118,8 +118,9 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
       const int64_t cols = view.shape[1];
       return view.Reshape(Shape{view.NumElements()}).Slice(0, cols).Reshape(Shape{1, cols});
     };
-    const Batch one{row(batch.tokens), row(batch.targets), row(batch.weights), row(batch.positions),
-                    row(batch.sample_keys)};
+    Batch one{row(batch.tokens), row(batch.targets), row(batch.weights), row(batch.positions),
+              row(batch.sample_keys)};
+    one.documents = batch.documents;
     model_.Logits(tape, one, column, logits_);
     Copy(tape.stream(), logits_, host_logits_);
   };

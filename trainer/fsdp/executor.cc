@@ -247,6 +247,7 @@ void Executor::Run(const Step& step) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
     Tape tape(*streams_[0], allocator_, *this, train, options_.recompute,
               options_.mixed_precision.param_dtype);
+    tape.AttendWith(options_.attention);
     if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));
     const Batch& batch = memory_.batches[m % 2].device;
     if (step.forward) {

@@ -26,9 +26,10 @@ Batch NewBatch(PhasedAllocator& allocator, const ExecutorOptions& options, Memor
     const auto tensor = [&](DType dtype, const Shape& s) {
       return carver.Take(s.NumElements(), dtype).Reshape(s);
     };
-    const Batch batch{tensor(DType::kInt32, shape),   tensor(DType::kInt32, shape),
-                      tensor(DType::kFloat32, shape), tensor(DType::kInt32, shape),
-                      tensor(DType::kInt32, keys),    tensor(DType::kInt32, Shape{tokens})};
+    Batch batch{tensor(DType::kInt32, shape),   tensor(DType::kInt32, shape),
+                tensor(DType::kFloat32, shape), tensor(DType::kInt32, shape),
+                tensor(DType::kInt32, keys),    tensor(DType::kInt32, Shape{tokens})};
+    batch.documents = options.documents;
     return std::pair(batch, carver.end() - begin);
   };
   // Of the first only the distance counts.

@@ -12,6 +12,7 @@
 #include "trainer/fsdp/options.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/attention_backend.h"
 
 namespace fsdp {
 
@@ -26,10 +27,12 @@ struct ExecutorOptions : FsdpOptions {
 
   int64_t micro_batch_size = 1;  // Rows of a micro-batch.
   int64_t seq_len = 1;
-  int micro_batches = 1;  // Of a training step.
-  float max_norm = 0;     // Clipping; 0 = off.
-  int threads = 1;        // Of the compute stream.
-  bool poison = false;    // Fills freed gather slots with NaN.
+  bool documents = true;                                // Rows of a batch may have several.
+  AttentionBackend attention = AttentionBackend::kOwn;  // Of a CUDA device.
+  int micro_batches = 1;                                // Of a training step.
+  float max_norm = 0;                                   // Clipping; 0 = off.
+  int threads = 1;                                      // Of the compute stream.
+  bool poison = false;                                  // Fills freed gather slots with NaN.
   bool averages = false;  // Evaluations are given weights of their own, in fp32 (Step::weights).
 };
 

@@ -22,6 +22,7 @@
 #include "trainer/launch/environment.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/stop_signal.h"
+#include "trainer/loop/attention_choice.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
@@ -147,8 +148,10 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
     if (signals.stop_requested()) return ExitCode::kStopped;
     PlanTarget target;
+    ChosenDevice device;
     if (recipe.run.device != RunRecipe::Device::kSim) {
-      target = WholeDevice(DeviceFor(recipe, environment));
+      device = DeviceFor(recipe, environment);
+      target = WholeDevice(device);
     }
     const ModelShape shape = ShapeFor(recipe);
     const RunData data = OpenData(recipe, shape, environment.world_size,
@@ -158,7 +161,8 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);
     const SessionOptions options = SessionOptionsFor(
         recipe, HostPlacement::InOrder(environment.world_size, environment.local_world_size),
-        ThreadsFor(recipe, environment.local_world_size));
+        ThreadsFor(recipe, environment.local_world_size),
+        AttentionOf(run, ShapeFor(run), device).backend);
     const RunPlan plan =
         PlanRun(*model, options, environment.world_size, environment.local_world_size, target);
     if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
@@ -223,10 +227,12 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
                      const std::optional<Hardware>& hardware, bool json) {
   CheckWorld(recipe, world, local_world);
-  const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
-  const SessionOptions options = SessionOptionsFor(
-      recipe, HostPlacement::InOrder(world, local_world), ThreadsFor(recipe, local_world));
+  const ModelShape shape = ShapeFor(recipe);
+  const std::unique_ptr<Model> model = BuildModel(recipe, shape);
   const PlanTarget target = TargetOf(recipe, hardware, local_world);
+  const SessionOptions options = SessionOptionsFor(
+      recipe, HostPlacement::InOrder(world, local_world), ThreadsFor(recipe, local_world),
+      AttentionToPlan(recipe, shape, target.device));
   const RunPlan plan = PlanRun(*model, options, world, local_world, target);
   std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;

@@ -91,6 +91,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                 HumanBytes(facts.planned_bytes) + " planned a rank, in " + directory.path);
   console_.Line(job_.place);
   if (!job_.device.note.empty()) console_.Line(job_.device.note);
+  if (!facts.attention.empty()) console_.Line("attention: " + facts.attention);
   for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
   SayWhatIsHeldOut(facts);
   if (!start.resume_from.empty()) {
@@ -161,6 +162,7 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
   p.device = job_.device.name;
   p.libraries = {CLibrary(), {"kernels", IsaName()}};
   if (!BuildCuda().empty()) p.libraries.emplace_back("cuda", BuildCuda());
+  if (!facts.attention.empty()) p.libraries.emplace_back("attention", facts.attention);
   p.world_size = job_.world;
   p.threads = facts.threads;
   p.seed = facts.seed;

@@ -36,6 +36,7 @@ struct RunFacts {
   int64_t parameters = 0;     // Elements of the whole model.
   int64_t planned_bytes = 0;  // Of a rank.
   const DataFiles* data = nullptr;
+  std::string attention;  // Whose kernels, where there is a choice.
 };
 
 // Every rank has one; ranks but the first keep a log and are silent otherwise: what is written or

@@ -13,6 +13,7 @@
 #include "trainer/data/tokenizer.h"
 #include "trainer/engine/session.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/attention_backend.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -34,8 +35,9 @@ std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape)
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe);
 
 // `hosts`: where the ranks of the job are, by which hybrid strategies shard unless the recipe says
-// otherwise. Throws ConfigError where they have unequally many.
-SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads);
+// otherwise. `attention`: of attention_choice.h. Throws ConfigError where they have unequally many.
+SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads,
+                                 AttentionBackend attention = AttentionBackend::kOwn);
 
 // Opens and checks everything that is read while training. Throws DataError, ConfigError.
 struct RunData {

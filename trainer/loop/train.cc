@@ -18,6 +18,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_position.h"
+#include "trainer/loop/attention_choice.h"
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
@@ -92,7 +93,8 @@ class Trainer {
         shape_(ShapeFor(recipe_)),
         model_(BuildModel(recipe_, shape_)),
         hosts_(HostsOf(job)),
-        options_(SessionOptionsFor(recipe, hosts_, threads_)),
+        attention_(AttentionOf(recipe_, shape_, job.device)),
+        options_(SessionOptionsFor(recipe, hosts_, threads_, attention_.backend)),
         mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())),
         data_(OpenData(recipe, shape_, mesh_.data_size(), static_cast<uint64_t>(recipe.run.seed),
                        recipe.data.valid, ProgressFor(job))),
@@ -158,9 +160,9 @@ class Trainer {
       Resume();
     }
     evaluator_.emplace(recipe_, job_, VocabSize(shape_), seed_, data_, *session_, recorder_);
-    recorder_.Begin(
-        start_, aside_, step_,
-        {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(), &data_.files});
+    recorder_.Begin(start_, aside_, step_,
+                    {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
+                     &data_.files, attention_.name});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";
@@ -207,6 +209,8 @@ class Trainer {
                    {"kernels", job_.device.type == DeviceType::kCpu ? IsaName() : "cuda"},
                    {"cuBLASLt", GpuLibraryVersionText(gemm_.version)},
                    {"NCCL", transport_.nccl ? VersionText(*transport_.nccl) : "none"},
+                   {"attention",
+                    attention_.backend == AttentionBackend::kOwn ? "own kernels" : attention_.name},
                    {"data", std::to_string(data_.Hash())}});
     Agree(*job_.store, "start", job_.rank, job_.world, labels);
   }
@@ -427,6 +431,7 @@ class Trainer {
   const ModelShape shape_;
   const std::unique_ptr<Model> model_;
   const HostPlacement hosts_;
+  const FoundAttention attention_;
   const SessionOptions options_;
   const Mesh mesh_;
   RunData data_;

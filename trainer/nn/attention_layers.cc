@@ -6,6 +6,7 @@
 #include "trainer/nn/layer_tools.h"
 #include "trainer/nn/layers.h"
 #include "trainer/ops/attention.h"
+#include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_cached.h"
 #include "trainer/ops/rms_norm.h"
 #include "trainer/ops/rope.h"
@@ -20,10 +21,13 @@ struct PackedHeads {
   DType dtype;  // Of all but lse.
   View positions;
   AttentionDropout dropout;
+  AttentionBackend backend = AttentionBackend::kOwn;
 
-  PackedHeads(const Var& x, const Batch& batch, const AttentionHeads& h,
+  PackedHeads(const Tape& tape, const Var& x, const Batch& batch, const AttentionHeads& h,
               const ProbabilityDropout& drop)
       : heads(h.heads), kv_heads(h.kv_heads), dtype(x.dtype), positions(batch.positions) {
+    // Others look at no documents, and drop otherwise.
+    if (!batch.documents && drop.rate == 0) backend = tape.attention();
     if (drop.rate > 0) {
       dropout = {drop.rate, static_cast<uint32_t>(drop.layer), batch.sample_keys};
     }
@@ -41,7 +45,7 @@ struct PackedHeads {
   Heads V(const View& tensor) const { return {tensor, heads + kv_heads, kv_heads}; }
   Heads QK(const View& tensor) const { return {tensor, 0, heads + kv_heads}; }
   AttentionInputs Inputs(const View& qk, const View& v) const {
-    return {Q(qk), K(qk), V(v), positions, dropout};
+    return {Q(qk), K(qk), V(v), positions, dropout, backend};
   }
 };
 
@@ -63,8 +67,8 @@ Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs
   }
   const auto lse = std::make_shared<Saved>(tape.New(p.lse, DType::kFloat32));
   const auto forward = [&tape, p, inputs](const View& out, const View& lse) {
-    const Workspace workspace(tape,
-                              AttentionForwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape)));
+    const Workspace workspace(
+        tape, AttentionForwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape), p.backend));
     AttentionForward(tape.stream(), inputs(), out.Reshape(p.out), lse, workspace.view());
   };
   forward(y.view(), lse->Get());
@@ -74,7 +78,7 @@ Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs
     backward([&](const AttentionGradients& gradients) {
       const View y = out->Get();  // Before lse: it may make both again.
       const Workspace workspace(
-          tape, AttentionBackwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape)));
+          tape, AttentionBackwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape), p.backend));
       AttentionBackward(tape.stream(), inputs(), y.Reshape(p.out), lse->Get(),
                         dy->view().Reshape(p.out), gradients, workspace.view());
     });
@@ -86,7 +90,7 @@ Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs
 
 Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
                     const ProbabilityDropout& dropout) {
-  const PackedHeads p(qkv, batch, heads, dropout);
+  const PackedHeads p(tape, qkv, batch, heads, dropout);
   const auto inputs = [p, qkv = qkv.value] {
     const View all = qkv->Get().Reshape(p.qkv);
     return p.Inputs(all, all);
@@ -101,7 +105,7 @@ Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
 
 Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
                     const Rotary& rotary, const ProbabilityDropout& dropout) {
-  const PackedHeads p(qkv, batch, heads, dropout);
+  const PackedHeads p(tape, qkv, batch, heads, dropout);
   const auto rotate = [&tape, p, table = rotary.table](RopeDirection direction, const View& qk) {
     Rope(tape.stream(), table->view(), p.positions, direction, p.QK(qk));
   };

@@ -8,6 +8,8 @@
 #include "trainer/ops/cpu/attention_cpu.h"
 #include "trainer/ops/cuda/attention_backward_cuda.h"
 #include "trainer/ops/cuda/attention_cuda.h"
+#include "trainer/ops/cudnn/attention_cudnn.h"
+#include "trainer/ops/cudnn/attention_workspace.h"
 
 namespace fsdp {
 namespace {
@@ -31,6 +33,7 @@ AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
   args.Require(in.dropout.rate >= 0 && in.dropout.rate < 1, "dropout.rate is not in [0, 1)");
   if (in.dropout.rate > 0) {
     args.Check("dropout.keys", in.dropout.keys, DType::kInt32, {s[0], 2});
+    args.Require(in.backend == AttentionBackend::kOwn, "dropout, which only our own kernels have");
   }
   return {.batch = s[0],
           .seq = s[1],
@@ -90,14 +93,20 @@ double DropoutFlops(const AttentionDims& d, const AttentionInputs& in) {
 
 }  // namespace
 
-int64_t AttentionForwardWorkspaceBytes(const AttentionDims&, DType dtype, DeviceType device) {
+int64_t AttentionForwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device,
+                                       AttentionBackend backend) {
   Arguments(kForward).CheckHasKernels("q", dtype, kFloatDTypes, device);
-  return 0;
+  if (device == DeviceType::kCpu || !TakenByCudnn(backend, dims, dtype)) return 0;
+  return CudnnForwardWorkspace(dims).bytes();
 }
 
-int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device) {
+int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device,
+                                        AttentionBackend backend) {
   Arguments(kBackward).CheckHasKernels("q", dtype, kFloatDTypes, device);
   if (device == DeviceType::kCpu) return 0;
+  if (TakenByCudnn(backend, dims, dtype)) {
+    return CudnnBackwardWorkspace(dims, backend == AttentionBackend::kCudnnDeterministic).bytes();
+  }
   return dims.batch * dims.heads * dims.seq * static_cast<int64_t>(sizeof(float));
 }
 
@@ -108,8 +117,8 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
   const DType dtype = in.q.tensor.dtype;
   args.Check("out", out, dtype, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
-  args.CheckWorkspace(workspace,
-                      AttentionForwardWorkspaceBytes(dims, dtype, stream.device().kernel_type()));
+  args.CheckWorkspace(workspace, AttentionForwardWorkspaceBytes(
+                                     dims, dtype, stream.device().kernel_type(), in.backend));
   args.CheckDisjoint("lse", lse, "out", out);
   for (const auto& [name, heads] :
        {std::pair("q", &in.q), std::pair("k", &in.k), std::pair("v", &in.v)}) {
@@ -126,7 +135,9 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
   std::vector<Range> reads = Tensors<ConstHeads>({in.q, in.k, in.v});
   AddReads(in, reads);
   CpuKernel cpu = OnCpu(AttentionForwardCpu, dims, in, out, lse);
-  CudaKernel cuda = OnCuda(AttentionForwardCuda, dims, in, out, lse);
+  CudaKernel cuda = TakenByCudnn(in.backend, dims, dtype)
+                        ? OnCuda(AttentionForwardCudnn, dims, in, out, lse, workspace)
+                        : OnCuda(AttentionForwardCuda, dims, in, out, lse);
   stream.Enqueue({kForward,
                   std::move(reads),
                   {out, lse, workspace},
@@ -142,8 +153,8 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   args.Check("out", out, dtype, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
   args.Check("dout", dout, dtype, out.shape);
-  args.CheckWorkspace(workspace,
-                      AttentionBackwardWorkspaceBytes(dims, dtype, stream.device().kernel_type()));
+  args.CheckWorkspace(workspace, AttentionBackwardWorkspaceBytes(
+                                     dims, dtype, stream.device().kernel_type(), in.backend));
   struct Gradient {
     const char* name;
     const Heads& heads;
@@ -185,7 +196,9 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   std::vector<Range> writes = Tensors<Heads>({gradients.q, gradients.k, gradients.v});
   writes.push_back(workspace);
   CpuKernel cpu = OnCpu(AttentionBackwardCpu, dims, in, out, lse, dout, gradients);
-  CudaKernel cuda = OnCuda(AttentionBackwardCuda, dims, in, out, lse, dout, gradients, workspace);
+  CudaKernel cuda =
+      OnCuda(TakenByCudnn(in.backend, dims, dtype) ? AttentionBackwardCudnn : AttentionBackwardCuda,
+             dims, in, out, lse, dout, gradients, workspace);
   stream.Enqueue({kBackward,
                   std::move(reads),
                   std::move(writes),

@@ -15,26 +15,29 @@
 // c_attn gives [batch, seq, 3 heads, head_dim]. The heads of k divide those of q; v has those of k.
 // out, dout: [batch, seq, heads of q, head_dim]. All of these are fp32, bf16 or fp16, of one dtype;
 // lse: [batch, heads of q, seq], fp32.
-// Rounding: all is computed in fp32, and each result is rounded once; backward reads `out` as it was
-// rounded. Only what a product of two bf16 reads of m, p and ds is rounded to bf16: forward
-// m exp(s - max), where max is that of the keys up to the end of a tile; backward m p, whose
-// p = exp(s - lse), and ds. All else is fp32: s, which is scaled behind its product, the maxima, the
+// Rounding: all is computed in fp32, and each result is rounded once; backward reads `out` as it
+// was rounded. Only what a product of two bf16 reads of m, p and ds is rounded to bf16: forward m
+// exp(s - max), where max is that of the keys up to the end of a tile; backward m p, whose p =
+// exp(s - lse), and ds. All else is fp32: s, which is scaled behind its product, the maxima, the
 // sums, in which nothing is rounded, lse, p in ds, dout . out. On CUDA products of fp16 are the
-// same, in fp16: there ds has its range, and a loss scale is to keep it in there. On the CPU fp16 is
-// converted exactly, and is fp32 from there on.
-// Bits: on the CPU none depends on the number of threads or the instruction set: one thread computes
-// a sample's head from beginning to end, in backward all of a group one after the other. On CUDA
-// dtype, shapes and positions alone decide about the order of sums; that of the 16 terms which tensor
-// cores add at once is theirs.
+// same, in fp16: there ds has its range, and a loss scale is to keep it in there. On the CPU fp16
+// is converted exactly, and is fp32 from there on. Bits: on the CPU none depends on the number of
+// threads or the instruction set: one thread computes a sample's head from beginning to end, in
+// backward all of a group one after the other. On CUDA dtype, shapes and positions alone decide
+// about the order of sums; that of the 16 terms which tensor cores add at once is theirs.
 // positions: int32 [batch, seq], 0 at a row's begin, and from there one more from token to token or
 // 0 again: whoever loads a batch has seen to it (data/check_row.h).
-// head_dim <= 256; batch and seq may be anything. Backward needs q, k, v, out and lse. With dropout
-// there is nothing more to save: m is drawn again. Tiles before a document's begin are left out.
+// With in.backend a CUDA device has cuDNN's kernels for the calls that they are for. There the
+// order of sums is cuDNN's, and what products read is rounded as said above, but p and not m exp(s
+// - max); dk and dv of each head of q are rounded before a group's are added up. head_dim <= 256;
+// batch and seq may be anything. Backward needs q, k, v, out and lse. With dropout there is nothing
+// more to save: m is drawn again. Tiles before a document's begin are left out.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 
 #include <cstdint>
 
+#include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_inputs.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
@@ -43,13 +46,16 @@ namespace fsdp {
 
 // Bytes of the workspaces for q of this dtype on this device (never kSim). CUDA needs one in
 // backward alone, for dout . out: 4 batch heads seq. A CPU needs none: what it makes of a tile of
-// queries, dout . out among it, it makes once and uses up at once, in up to 9 tiles of 48 x head_dim
-// floats on the stack of a compute thread; dk and dv of fp32 add up in place. For bf16 and fp16 a
-// compute thread has memory outside the plan and keeps it: for bf16 k and v as products read them,
-// 4 seq head_dim bytes forward and 14 backward, the sums for dk and dv among them (without
+// queries, dout . out among it, it makes once and uses up at once, in up to 9 tiles of 48 x
+// head_dim floats on the stack of a compute thread; dk and dv of fp32 add up in place. For bf16 and
+// fp16 a compute thread has memory outside the plan and keeps it: for bf16 k and v as products read
+// them, 4 seq head_dim bytes forward and 14 backward, the sums for dk and dv among them (without
 // AVX512_BF16 8 and 20); for fp16 a head's rows as floats, 16 and 32.
-int64_t AttentionForwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
-int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device);
+// `backend`: that of the inputs. What cuDNN gets: cudnn/attention_workspace.h.
+int64_t AttentionForwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device,
+                                       AttentionBackend backend = AttentionBackend::kOwn);
+int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device,
+                                        AttentionBackend backend = AttentionBackend::kOwn);
 
 // 2 batch heads seq (seq + 1) head_dim FLOPs: what lies above the diagonal does not count, what
 // lies before a document's begin does. With dropout 15 for each of the batch heads seq (seq + 1) /

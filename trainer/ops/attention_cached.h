@@ -26,8 +26,8 @@
 
 namespace fsdp {
 
-// Bytes of the workspace for q of this dtype on this device (never kSim): on the CPU the scores of a
-// query over the cache, for each sample's group; on CUDA none.
+// Bytes of the workspace for q of this dtype on this device (never kSim): on the CPU the scores of
+// a query over the cache, for each sample's group; on CUDA none.
 int64_t AttentionCachedWorkspaceBytes(const AttentionCachedDims& dims, DType dtype,
                                       DeviceType device);
 

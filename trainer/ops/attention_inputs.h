@@ -2,9 +2,11 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 
+#include <compare>
 #include <cstdint>
 
 #include "trainer/core/view.h"
+#include "trainer/ops/attention_backend.h"
 #include "trainer/ops/heads.h"
 
 namespace fsdp {
@@ -15,6 +17,7 @@ struct AttentionDims {
   int64_t batch, seq, heads, kv_heads, head_dim;
 
   int64_t group() const { return heads / kv_heads; }
+  auto operator<=>(const AttentionDims&) const = default;
 };
 
 struct AttentionCachedDims {
@@ -31,6 +34,8 @@ struct AttentionInputs {
   ConstHeads q, k, v;
   ConstView positions;
   AttentionDropout dropout = {};
+  // Any but kOwn where each row is one document: cuDNN looks at no positions. Of attention.h alone.
+  AttentionBackend backend = AttentionBackend::kOwn;
 };
 
 template <typename Visit>

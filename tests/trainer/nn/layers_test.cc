@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "tests/testing/on_tape.h"
+#include "trainer/ops/attention_backend.h"
+#include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
 namespace {
@@ -114,6 +118,43 @@ TEST_F(Layers, ALayersOutputHasTheDTypeOfItsInput) {
   for (int64_t i = 0; i < dx.NumElements(); ++i) {
     EXPECT_EQ(static_cast<float>(dx.As<BFloat16>()[i]), static_cast<float>(3 * i)) << i;
   }
+}
+
+// Whose kernels attention takes on a GPU shows in its workspace. cuDNN's look at no documents, and
+// drop nothing.
+TEST(AttentionLayer, TakesCudnnForWholeRowsAlone) {
+  SimDevice device({}, nullptr, DeviceType::kCuda);
+  std::vector<int64_t> workspaces;
+  device.Observe(
+      [&](const Operation& operation) { workspaces.push_back(operation.writes.back().bytes); });
+  const std::unique_ptr<Stream> stream = device.CreateStream("compute");
+  testing::CountingAllocator allocator;
+  testing::Journal journal;
+  const auto tensor = [&](const Shape& shape, DType dtype) {
+    return std::make_shared<Tensor>(allocator, dtype, shape);
+  };
+  const TensorPtr positions = tensor(Shape{2, 5}, DType::kInt32);
+  const TensorPtr keys = tensor(Shape{2, 2}, DType::kInt32);
+  const TensorPtr qkv = tensor(Shape{10, 6 * 16}, DType::kBFloat16);
+  const auto forward = [&](bool documents, double dropout, AttentionBackend backend) {
+    workspaces.clear();
+    Tape tape(*stream, allocator, journal, /*record=*/false, Recompute::kNone);
+    tape.AttendWith(backend);
+    Batch batch{.tokens = positions->view(),
+                .targets = {},
+                .weights = {},
+                .positions = positions->view(),
+                .sample_keys = keys->view()};
+    batch.documents = documents;
+    CausalAttention(tape, Var(qkv, nullptr), batch, {4, 1}, {.rate = dropout});
+    return workspaces;
+  };
+  using Bytes = std::vector<int64_t>;
+  EXPECT_EQ(forward(false, 0, AttentionBackend::kCudnn), Bytes{256});
+  EXPECT_EQ(forward(false, 0, AttentionBackend::kCudnnDeterministic), Bytes{256});
+  EXPECT_EQ(forward(false, 0, AttentionBackend::kOwn), Bytes{0});
+  EXPECT_EQ(forward(true, 0, AttentionBackend::kCudnn), Bytes{0});
+  EXPECT_EQ(forward(false, 0.1, AttentionBackend::kCudnn), Bytes{0});
 }
 
 }  // namespace

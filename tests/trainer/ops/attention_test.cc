@@ -7,7 +7,9 @@
 #include "tests/testing/harness.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/ops/attention_backend.h"
 #include "trainer/ops/cpu/gemm_pairs.h"
+#include "trainer/ops/cudnn/attention_workspace.h"
 
 namespace fsdp {
 namespace {
@@ -21,6 +23,7 @@ struct Case {
   std::vector<int64_t> documents = {};  // Lengths, over and over; empty: one a row.
   Place place = Place::kPacked;
   double rate = 0;  // Of dropout.
+  AttentionBackend backend = AttentionBackend::kOwn;
 
   // Of the samples, two words each.
   std::vector<double> Keys() const {
@@ -53,6 +56,11 @@ struct Case {
     return positions;
   }
 };
+Case ByCudnn(Case c, AttentionBackend backend = AttentionBackend::kCudnn) {
+  c.backend = backend;
+  return c;
+}
+
 // Odd everything; groups, documents that begin at, before and after a tile's border. On the CPU
 // around a tile of 48 and its blocks of 6 and 16; on CUDA around tiles of 16 to 128 rows and of 64,
 // 128 and 256 columns.
@@ -95,6 +103,14 @@ const std::vector<Case>& Cases(DeviceType device) {
       {1, 70, 2, 1, 80, {40, 10}, Place::kApart, 0.2},
       {1, 17, 1, 1, 256},
       {1, 66, 2, 1, 250, {40, 20}, Place::kPacked, 0.2},
+      // Its tensors begin at multiples of 16 bytes; here all end at a page.
+      ByCudnn({4, 1, 1, 1, 8}),
+      ByCudnn({2, 37, 6, 2, 40}),
+      ByCudnn({2, 34, 4, 4, 16, {}, Place::kApart}),
+      ByCudnn({1, 66, 14, 2, 64}),
+      ByCudnn({1, 33, 4, 2, 20}),  // None of its shapes.
+      ByCudnn({2, 37, 6, 2, 40, {}, Place::kApart}, AttentionBackend::kCudnnDeterministic),
+      ByCudnn({1, 20, 2, 2, 128}, AttentionBackend::kCudnnDeterministic),
   };
   return device == DeviceType::kCpu ? cpu : cuda;
 }
@@ -220,7 +236,8 @@ struct Oracle {
 
 std::string Name(const Case& c) {
   return c.Q().ToString() + " and " + std::to_string(c.kv_heads) + ", " +
-         std::to_string(c.documents.size()) + " documents, dropout " + std::to_string(c.rate);
+         std::to_string(c.documents.size()) + " documents, dropout " + std::to_string(c.rate) +
+         ", backend " + std::to_string(static_cast<int>(c.backend));
 }
 
 // q, k and v on the device, wherever the case puts them.
@@ -232,8 +249,9 @@ class AttentionTest : public OpTest {
  protected:
   // Enough for both directions.
   View WorkspaceOf(const Case& c) {
-    return Workspace(std::max(AttentionForwardWorkspaceBytes(c.Dims(), dtype(), kernel_type()),
-                              AttentionBackwardWorkspaceBytes(c.Dims(), dtype(), kernel_type())));
+    return Workspace(
+        std::max(AttentionForwardWorkspaceBytes(c.Dims(), dtype(), kernel_type(), c.backend),
+                 AttentionBackwardWorkspaceBytes(c.Dims(), dtype(), kernel_type(), c.backend)));
   }
   std::vector<double> Forward(const AttentionInputs& in, const Case& c) {
     const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
@@ -317,6 +335,7 @@ class AttentionTest : public OpTest {
     if (c.rate > 0) {
       in.dropout = {c.rate, kSite, Input({c.batch, 2}, c.Keys(), DType::kInt32)};
     }
+    in.backend = c.backend;
     return in;
   }
   void ExpectGradients(const Case& c) {
@@ -335,7 +354,13 @@ class AttentionTest : public OpTest {
     });
     const Tensors want = oracle.Backward(gradient);
     const double tolerance = Tolerance(dtype(), 2 * c.Terms());
-    const Tensors& rounded = oracle.of_rounded;
+    Tensors& rounded = oracle.of_rounded;
+    if (TakenByCudnn(c.backend, c.Dims(), dtype()) && c.Dims().group() > 1) {
+      // It rounds each head's dk and dv before it adds up the group's.
+      for (auto* heads : {&rounded.k, &rounded.v}) {
+        for (double& sum : *heads) sum *= 2;
+      }
+    }
     ExpectNear(GetHeads(d.q), want.q, rounded.q, tolerance, "dq " + Name(c));
     ExpectNear(GetHeads(d.k), want.k, rounded.k, tolerance, "dk " + Name(c));
     ExpectNear(GetHeads(d.v), want.v, rounded.v, tolerance, "dv " + Name(c));
@@ -359,6 +384,28 @@ TEST_P(AttentionTest, ForwardMatchesOracle) {
 
 TEST_P(AttentionTest, GradientMatchesOracle) {
   for (const Case& c : Cases(kernel_type())) ExpectGradients(c);
+}
+
+// What differs in strides alone has a plan of its own.
+TEST_P(AttentionTest, TwoShapesOnOneStream) {
+  Case packed{2, 33, 4, 2, 16}, apart = packed;
+  packed.backend = apart.backend = AttentionBackend::kCudnn;
+  apart.place = Place::kApart;
+  Random random(14, dtype());
+  const Tensors tensors = RandomTensors(packed, random);
+  const Oracle want(packed, tensors);
+  const AttentionInputs first = Inputs(packed, tensors), second = Inputs(apart, tensors);
+  const View outs[] = {Output(packed.Q()), Output(packed.Q()), Output(packed.Q())};
+  const View lse = Output(packed.Lse(), kF32), workspace = WorkspaceOf(packed);
+  Run([&](Stream& stream) {
+    AttentionForward(stream, first, outs[0], lse, workspace);
+    AttentionForward(stream, second, outs[1], lse, workspace);
+    AttentionForward(stream, first, outs[2], lse, workspace);
+  });
+  for (const View& out : outs) {
+    ExpectNear(Get(out), want.out, want.out_of_rounded,
+               Tolerance(dtype(), packed.seq + packed.head_dim), Name(packed));
+  }
 }
 
 // A warp of CUDA looks at 32 steps of 16 queries at once for those that see a tile of keys.
@@ -720,6 +767,9 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   wrong = good;
   wrong.dropout = {0.5, 0, Output({2}, DType::kInt32)};
   ExpectRefused(forward(wrong, out, lse), "dropout.keys is int32 [2]");
+  wrong.dropout.keys = Output({1, 2}, DType::kInt32);
+  wrong.backend = AttentionBackend::kCudnn;
+  ExpectRefused(forward(wrong, out, lse), "dropout, which only our own kernels have");
   wrong.dropout.rate = 1;
   ExpectRefused(forward(wrong, out, lse), "dropout.rate is not in [0, 1)");
 
@@ -737,8 +787,9 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
                 "dv is");
 
   for (const auto bytes : {AttentionForwardWorkspaceBytes, AttentionBackwardWorkspaceBytes}) {
-    EXPECT_THROW(bytes(c.Dims(), DType::kInt32, kernel_type()), std::invalid_argument);
-    EXPECT_THROW(bytes(c.Dims(), dtype(), DeviceType::kSim), std::invalid_argument);
+    const auto own = AttentionBackend::kOwn;
+    EXPECT_THROW(bytes(c.Dims(), DType::kInt32, kernel_type(), own), std::invalid_argument);
+    EXPECT_THROW(bytes(c.Dims(), dtype(), DeviceType::kSim, own), std::invalid_argument);
   }
   const auto inputs = [&] {
     const View positions = Output({1, 4}, DType::kInt32), keys = Output({1, 2}, DType::kInt32);

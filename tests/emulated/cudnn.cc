@@ -1,0 +1,383 @@
+// cuDNN's backend API for an emulated GPU: descriptors as it has them, attention as it knows it
+// (cudnn_graph.h), and of what it refuses all that a caller might get wrong.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/emulated/cudart.h"
+#include "tests/emulated/cudnn_graph.h"
+#include "tests/emulated/gpu_libraries.h"
+#include "trainer/ops/cudnn/cudnn_api.h"
+
+namespace fsdp {
+namespace {
+
+using cudnn::Attribute;
+using cudnn::AttributeType;
+using cudnn::DescriptorType;
+using cudnn::Status;
+
+constexpr Status kBadParam = 2000, kNotSupported = 3000;
+
+// Engines, in the order of their speed: the first uses more memory than there need be.
+constexpr int64_t kLarge = 4, kEngine = 6;
+
+struct Object {
+  DescriptorType type;
+  bool finalized = false;
+  struct Values {
+    int64_t n = 0;
+    std::vector<std::byte> bytes;
+  };
+  std::map<Attribute, Values> values = {};
+  std::shared_ptr<const CudnnGraph> graph = nullptr;  // Of a graph, and what is made of one.
+  int64_t engine = 0;                                 // Of a configuration, an engine, a plan.
+
+  template <typename T>
+  T Get(Attribute attribute, T otherwise) const {
+    const auto at = values.find(attribute);
+    if (at != values.end()) std::memcpy(&otherwise, at->second.bytes.data(), sizeof(T));
+    return otherwise;
+  }
+  const Object* Of(Attribute attribute) const { return Get<const Object*>(attribute, nullptr); }
+};
+
+struct HandleObject {
+  cudaStream_t stream = nullptr;
+};
+
+thread_local std::string last_error;
+
+Status Refuse(Status status, const std::string& why) {
+  last_error = why;
+  return status;
+}
+
+size_t SizeOf(AttributeType type) {
+  switch (type) {
+    case AttributeType::kBoolean:
+    case AttributeType::kChar:
+      return 1;
+    case AttributeType::kHandle:
+    case AttributeType::kInt64:
+    case AttributeType::kVoidPtr:
+    case AttributeType::kBackendDescriptor:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+// Whose an attribute is, and of which type.
+using Kind = std::pair<DescriptorType, AttributeType>;
+const std::map<Attribute, Kind>& Kinds() {
+  using A = Attribute;
+  using D = DescriptorType;
+  using T = AttributeType;
+  static const std::map<Attribute, Kind> kinds = {
+      {A::kPointwiseMode, {D::kPointwise, T::kPointwiseMode}},
+      {A::kPointwiseMathPrec, {D::kPointwise, T::kDataType}},
+      {A::kPointwiseAxis, {D::kPointwise, T::kInt64}},
+      {A::kEngineHeurMode, {D::kEngineHeur, T::kHeurMode}},
+      {A::kEngineHeurOperationGraph, {D::kEngineHeur, T::kBackendDescriptor}},
+      {A::kEngineHeurResults, {D::kEngineHeur, T::kBackendDescriptor}},
+      {A::kEngineHeurDeviceProp, {D::kEngineHeur, T::kBackendDescriptor}},
+      {A::kEngineCfgEngine, {D::kEngineCfg, T::kBackendDescriptor}},
+      {A::kExecutionPlanEngineConfig, {D::kExecutionPlan, T::kBackendDescriptor}},
+      {A::kExecutionPlanWorkspaceSize, {D::kExecutionPlan, T::kInt64}},
+      {A::kExecutionPlanDeviceProp, {D::kExecutionPlan, T::kBackendDescriptor}},
+      {A::kOperationPointwisePwDescriptor, {D::kOperationPointwise, T::kBackendDescriptor}},
+      {A::kOperationPointwiseXDesc, {D::kOperationPointwise, T::kBackendDescriptor}},
+      {A::kOperationPointwiseBDesc, {D::kOperationPointwise, T::kBackendDescriptor}},
+      {A::kOperationPointwiseYDesc, {D::kOperationPointwise, T::kBackendDescriptor}},
+      {A::kOperationPointwiseTDesc, {D::kOperationPointwise, T::kBackendDescriptor}},
+      {A::kOperationGraphOps, {D::kOperationGraph, T::kBackendDescriptor}},
+      {A::kTensorByteAlignment, {D::kTensor, T::kInt64}},
+      {A::kTensorDataType, {D::kTensor, T::kDataType}},
+      {A::kTensorDimensions, {D::kTensor, T::kInt64}},
+      {A::kTensorStrides, {D::kTensor, T::kInt64}},
+      {A::kTensorUniqueId, {D::kTensor, T::kInt64}},
+      {A::kTensorIsVirtual, {D::kTensor, T::kBoolean}},
+      {A::kTensorIsByValue, {D::kTensor, T::kBoolean}},
+      {A::kVariantPackUniqueIds, {D::kVariantPack, T::kInt64}},
+      {A::kVariantPackDataPointers, {D::kVariantPack, T::kVoidPtr}},
+      {A::kVariantPackWorkspace, {D::kVariantPack, T::kVoidPtr}},
+      {A::kEngineGlobalIndex, {D::kEngine, T::kInt64}},
+      {A::kEngineNumericalNote, {D::kEngine, T::kNumericalNote}},
+      {A::kMatmulCompType, {D::kMatmul, T::kDataType}},
+      {A::kOperationMatmulADesc, {D::kOperationMatmul, T::kBackendDescriptor}},
+      {A::kOperationMatmulBDesc, {D::kOperationMatmul, T::kBackendDescriptor}},
+      {A::kOperationMatmulCDesc, {D::kOperationMatmul, T::kBackendDescriptor}},
+      {A::kOperationMatmulDesc, {D::kOperationMatmul, T::kBackendDescriptor}},
+      {A::kReductionOperator, {D::kReduction, T::kReductionOperatorType}},
+      {A::kReductionCompType, {D::kReduction, T::kDataType}},
+      {A::kOperationReductionXDesc, {D::kOperationReduction, T::kBackendDescriptor}},
+      {A::kOperationReductionYDesc, {D::kOperationReduction, T::kBackendDescriptor}},
+      {A::kOperationReductionDesc, {D::kOperationReduction, T::kBackendDescriptor}},
+      {A::kOperationReshapeXDesc, {D::kOperationReshape, T::kBackendDescriptor}},
+      {A::kOperationReshapeYDesc, {D::kOperationReshape, T::kBackendDescriptor}},
+      {A::kDevicePropDeviceId, {D::kDeviceProp, T::kInt32}},
+      {A::kDevicePropHandle, {D::kDeviceProp, T::kHandle}},
+      {A::kDevicePropJsonRepresentation, {D::kDeviceProp, T::kChar}},
+  };
+  return kinds;
+}
+
+CudnnTensor TensorOf(const Object& object) {
+  CudnnTensor t;
+  t.id = object.Get<int64_t>(Attribute::kTensorUniqueId, 0);
+  t.dims = object.Get(Attribute::kTensorDimensions, t.dims);
+  t.strides = object.Get(Attribute::kTensorStrides, t.strides);
+  t.type = object.Get(Attribute::kTensorDataType, t.type);
+  t.alignment = object.Get<int64_t>(Attribute::kTensorByteAlignment, 0);
+  t.is_virtual = object.Get(Attribute::kTensorIsVirtual, false);
+  t.by_value = object.Get(Attribute::kTensorIsByValue, false);
+  return t;
+}
+
+Status FinalizeGraph(Object& object) {
+  CudnnGraph graph;
+  const auto take = [&](const Object& operation, Attribute attribute) -> int64_t {
+    const Object* const tensor = operation.Of(attribute);
+    if (tensor == nullptr) return 0;
+    const CudnnTensor t = TensorOf(*tensor);
+    graph.tensors[t.id] = t;
+    return t.id;
+  };
+  const Object::Values& all = object.values[Attribute::kOperationGraphOps];
+  for (int64_t i = 0; i < all.n; ++i) {
+    const Object* operation = nullptr;
+    std::memcpy(&operation, all.bytes.data() + i * sizeof(operation), sizeof(operation));
+    CudnnOperation o;
+    o.type = operation->type;
+    switch (o.type) {
+      case DescriptorType::kOperationMatmul:
+        o.x = take(*operation, Attribute::kOperationMatmulADesc);
+        o.b = take(*operation, Attribute::kOperationMatmulBDesc);
+        o.y = take(*operation, Attribute::kOperationMatmulCDesc);
+        break;
+      case DescriptorType::kOperationReduction:
+        o.x = take(*operation, Attribute::kOperationReductionXDesc);
+        o.y = take(*operation, Attribute::kOperationReductionYDesc);
+        o.reduction = operation->Of(Attribute::kOperationReductionDesc)
+                          ->Get(Attribute::kReductionOperator, o.reduction);
+        break;
+      case DescriptorType::kOperationReshape:
+        o.x = take(*operation, Attribute::kOperationReshapeXDesc);
+        o.y = take(*operation, Attribute::kOperationReshapeYDesc);
+        break;
+      case DescriptorType::kOperationPointwise: {
+        const Object& rule = *operation->Of(Attribute::kOperationPointwisePwDescriptor);
+        o.mode = rule.Get(Attribute::kPointwiseMode, o.mode);
+        o.axis = rule.Get<int64_t>(Attribute::kPointwiseAxis, -1);
+        o.x = take(*operation, Attribute::kOperationPointwiseXDesc);
+        o.b = take(*operation, Attribute::kOperationPointwiseBDesc);
+        o.t = take(*operation, Attribute::kOperationPointwiseTDesc);
+        o.y = take(*operation, Attribute::kOperationPointwiseYDesc);
+        break;
+      }
+      default:
+        return Refuse(kBadParam, "no operation");
+    }
+    graph.operations.push_back(o);
+  }
+  object.graph = std::make_shared<const CudnnGraph>(std::move(graph));
+  return cudnn::kSuccess;
+}
+
+Status FinalizeDeviceProp(const Object& object) {
+  if (object.values.contains(Attribute::kDevicePropDeviceId)) {
+    const auto gpu = object.Get<int32_t>(Attribute::kDevicePropDeviceId, 0);
+    if (gpu < 0 || gpu >= TheEmulatedGpus().count) return Refuse(kBadParam, "no such GPU");
+  }
+  return object.values.size() == 1 ? cudnn::kSuccess : Refuse(kBadParam, "one GPU is wanted");
+}
+
+Status cudnnCreate(cudnn::Handle* handle) {
+  static std::vector<std::unique_ptr<HandleObject>> all;  // They live as long as the process.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  *handle = all.emplace_back(std::make_unique<HandleObject>()).get();
+  return cudnn::kSuccess;
+}
+
+Status cudnnSetStream(cudnn::Handle handle, cudaStream_t stream) {
+  static_cast<HandleObject*>(handle)->stream = stream;
+  return cudnn::kSuccess;
+}
+
+const char* cudnnGetErrorString(Status status) {
+  return status == kNotSupported ? "CUDNN_STATUS_NOT_SUPPORTED" : "CUDNN_STATUS_BAD_PARAM";
+}
+
+void cudnnGetLastErrorString(char* message, size_t max_size) {
+  std::snprintf(message, max_size, "%s", last_error.c_str());
+}
+
+Status cudnnBackendCreateDescriptor(DescriptorType type, cudnn::DescriptorHandle* descriptor) {
+  *descriptor = new Object{type};
+  return cudnn::kSuccess;
+}
+
+Status cudnnBackendDestroyDescriptor(cudnn::DescriptorHandle descriptor) {
+  delete static_cast<Object*>(descriptor);
+  return cudnn::kSuccess;
+}
+
+Status cudnnBackendSetAttribute(cudnn::DescriptorHandle descriptor, Attribute attribute,
+                                AttributeType type, int64_t count, const void* values) {
+  Object& object = *static_cast<Object*>(descriptor);
+  const auto kind = Kinds().find(attribute);
+  if (object.finalized || kind == Kinds().end() || kind->second != Kind(object.type, type)) {
+    return Refuse(kBadParam, "attribute " + std::to_string(static_cast<int>(attribute)));
+  }
+  if (type == AttributeType::kBackendDescriptor) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (!static_cast<Object* const*>(values)[i]->finalized) {
+        return Refuse(kBadParam, "a descriptor that is not finalized");
+      }
+    }
+  }
+  const auto* const bytes = static_cast<const std::byte*>(values);
+  object.values[attribute] = {count, {bytes, bytes + count * SizeOf(type)}};
+  return cudnn::kSuccess;
+}
+
+Status cudnnBackendFinalize(cudnn::DescriptorHandle descriptor) {
+  Object& object = *static_cast<Object*>(descriptor);
+  Status status = cudnn::kSuccess;
+  switch (object.type) {
+    case DescriptorType::kTensor: {
+      const CudnnTensor t = TensorOf(object);
+      if (t.id == 0 || t.Elements() <= 0 || t.alignment <= 0) status = Refuse(kBadParam, "tensor");
+      break;
+    }
+    case DescriptorType::kOperationGraph:
+      status = FinalizeGraph(object);
+      break;
+    case DescriptorType::kDeviceProp:
+      status = FinalizeDeviceProp(object);
+      break;
+    case DescriptorType::kEngineHeur:
+      object.graph = object.Of(Attribute::kEngineHeurOperationGraph)->graph;
+      if (object.Of(Attribute::kEngineHeurDeviceProp) == nullptr) {
+        status = Refuse(kBadParam, "no GPU");
+      }
+      break;
+    case DescriptorType::kExecutionPlan:
+      object.graph = object.Of(Attribute::kExecutionPlanEngineConfig)->graph;
+      object.engine = object.Of(Attribute::kExecutionPlanEngineConfig)->engine;
+      if (const std::string why = object.graph->Refusal(); !why.empty()) {
+        status = Refuse(kNotSupported, why);
+      }
+      break;
+    default:
+      break;
+  }
+  object.finalized = status == cudnn::kSuccess;
+  return status;
+}
+
+Status cudnnBackendGetAttribute(cudnn::DescriptorHandle descriptor, Attribute attribute,
+                                AttributeType type, int64_t requested, int64_t* count,
+                                void* values) {
+  const Object& object = *static_cast<const Object*>(descriptor);
+  const auto kind = Kinds().find(attribute);
+  if (kind == Kinds().end() || kind->second != Kind(object.type, type)) {
+    return Refuse(kBadParam, "attribute " + std::to_string(static_cast<int>(attribute)));
+  }
+  *count = 1;
+  switch (attribute) {
+    case Attribute::kEngineHeurResults: {
+      const bool first =
+          object.Get(Attribute::kEngineHeurMode, cudnn::HeurMode::kFallback) == cudnn::HeurMode::kA;
+      *count = first ? 2 : 0;
+      for (int64_t i = 0; i < std::min(requested, *count); ++i) {
+        Object& config = *static_cast<Object* const*>(values)[i];
+        config.graph = object.graph;
+        config.engine = i == 0 ? kLarge : kEngine;
+        config.finalized = true;
+      }
+      return cudnn::kSuccess;
+    }
+    case Attribute::kEngineCfgEngine:
+      (*static_cast<Object* const*>(values))->engine = object.engine;
+      return cudnn::kSuccess;
+    case Attribute::kEngineGlobalIndex:
+      *static_cast<int64_t*>(values) = object.engine;
+      return cudnn::kSuccess;
+    case Attribute::kEngineNumericalNote:
+      *count = 0;
+      return cudnn::kSuccess;
+    case Attribute::kExecutionPlanWorkspaceSize:
+      *static_cast<int64_t*>(values) =
+          object.graph->WorkspaceBytes() * (object.engine == kLarge ? 2 : 1);
+      return cudnn::kSuccess;
+    default:
+      return Refuse(kBadParam, "attribute " + std::to_string(static_cast<int>(attribute)));
+  }
+}
+
+Status cudnnBackendExecute(cudnn::Handle handle, cudnn::DescriptorHandle plan,
+                           cudnn::DescriptorHandle variant_pack) {
+  const Object& made = *static_cast<const Object*>(plan);
+  const Object& pack = *static_cast<const Object*>(variant_pack);
+  if (!made.finalized || !pack.finalized) return Refuse(kBadParam, "not finalized");
+  const std::shared_ptr<const CudnnGraph> graph = made.graph;
+  std::map<int64_t, void*> given, memory;
+  const Object::Values& ids = pack.values.at(Attribute::kVariantPackUniqueIds);
+  const Object::Values& addresses = pack.values.at(Attribute::kVariantPackDataPointers);
+  if (ids.n != addresses.n) return Refuse(kBadParam, "as many ids as addresses are wanted");
+  for (int64_t i = 0; i < ids.n; ++i) {
+    int64_t id = 0;
+    void* address = nullptr;
+    std::memcpy(&id, ids.bytes.data() + i * sizeof(id), sizeof(id));
+    std::memcpy(&address, addresses.bytes.data() + i * sizeof(address), sizeof(address));
+    if (!graph->tensors.contains(id)) return Refuse(kBadParam, "no tensor " + std::to_string(id));
+    given[id] = address;
+  }
+  std::map<int64_t, float> scalars;
+  for (const auto& [id, t] : graph->tensors) {
+    if (t.is_virtual) continue;
+    void* const address = given[id];
+    if (address == nullptr || reinterpret_cast<uintptr_t>(address) % t.alignment != 0) {
+      return Refuse(kBadParam, "the address of tensor " + std::to_string(id));
+    }
+    memory[id] = address;
+    if (t.by_value) scalars[id] = *static_cast<const float*>(address);
+  }
+  const int64_t bytes = graph->WorkspaceBytes();
+  auto* const workspace = pack.Get<std::byte*>(Attribute::kVariantPackWorkspace, nullptr);
+  if (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0) {
+    return Refuse(kBadParam, "the workspace");
+  }
+  const auto run = [graph, memory, scalars, workspace, bytes]() mutable {
+    std::memset(workspace, 0xff, static_cast<size_t>(bytes));  // All of it is cuDNN's to use.
+    for (auto& [id, value] : scalars) memory[id] = &value;
+    graph->Run(memory);
+  };
+  return LaunchOnEmulatedStream(static_cast<HandleObject*>(handle)->stream, run) == cudaSuccess
+             ? cudnn::kSuccess
+             : Refuse(kBadParam, "the GPU has failed");
+}
+
+const EmulatedGpuLibrary library(
+    GpuLibrary::kCudnn,
+    {FSDP_EMULATED_FUNCTION(cudnnCreate), FSDP_EMULATED_FUNCTION(cudnnSetStream),
+     FSDP_EMULATED_FUNCTION(cudnnGetErrorString), FSDP_EMULATED_FUNCTION(cudnnGetLastErrorString),
+     FSDP_EMULATED_FUNCTION(cudnnBackendCreateDescriptor),
+     FSDP_EMULATED_FUNCTION(cudnnBackendDestroyDescriptor),
+     FSDP_EMULATED_FUNCTION(cudnnBackendFinalize), FSDP_EMULATED_FUNCTION(cudnnBackendSetAttribute),
+     FSDP_EMULATED_FUNCTION(cudnnBackendGetAttribute),
+     FSDP_EMULATED_FUNCTION(cudnnBackendExecute)});
+
+}  // namespace
+}  // namespace fsdp

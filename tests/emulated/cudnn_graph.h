@@ -1,0 +1,54 @@
+// A graph of cuDNN's operations as a program that a CPU goes through, operation by operation.
+#ifndef FSDP_TRAIN_TESTS_EMULATED_CUDNN_GRAPH_H_
+#define FSDP_TRAIN_TESTS_EMULATED_CUDNN_GRAPH_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trainer/ops/cudnn/cudnn_api.h"
+
+namespace fsdp {
+
+struct CudnnTensor {
+  int64_t id = 0;
+  std::array<int64_t, 4> dims = {}, strides = {};
+  cudnn::DataType type = cudnn::DataType::kFloat;
+  int64_t alignment = 16;
+  bool is_virtual = false, by_value = false;
+
+  int64_t Elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+  int64_t Offset(const std::array<int64_t, 4>& at) const {
+    return at[0] * strides[0] + at[1] * strides[1] + at[2] * strides[2] + at[3] * strides[3];
+  }
+};
+
+// The ids of its operands, 0 where it has none.
+struct CudnnOperation {
+  cudnn::DescriptorType type = cudnn::DescriptorType::kOperationPointwise;
+  cudnn::PointwiseMode mode = cudnn::PointwiseMode::kIdentity;
+  cudnn::ReduceTensorOp reduction = cudnn::ReduceTensorOp::kAdd;
+  int64_t axis = -1;
+  int64_t x = 0, b = 0, t = 0, y = 0;
+};
+
+struct CudnnGraph {
+  std::map<int64_t, CudnnTensor> tensors;
+  std::vector<CudnnOperation> operations;
+
+  // Causal attention, forward or backward, as cuDNN knows it, on an emulated GPU; otherwise why
+  // not.
+  std::string Refusal() const;
+  bool backward() const { return operations.size() > 14; }
+  bool deterministic() const;
+  int64_t WorkspaceBytes() const;
+
+  // With `memory` for all tensors that are not virtual. Math is fp32; what is stored is rounded.
+  void Run(const std::map<int64_t, void*>& memory) const;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TESTS_EMULATED_CUDNN_GRAPH_H_

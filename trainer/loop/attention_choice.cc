@@ -1,0 +1,54 @@
+#include "trainer/loop/attention_choice.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "trainer/ops/attention_inputs.h"
+
+namespace fsdp {
+namespace {
+
+AttentionDims DimsOf(const Gpt2Config& c) {
+  return {0, 0, c.num_attention_heads, c.num_attention_heads, c.head_dim()};
+}
+AttentionDims DimsOf(const LlamaConfig& c) {
+  return {0, 0, c.num_attention_heads, c.num_key_value_heads, c.head_dim};
+}
+
+// What cuDNN is not to be asked for: why, or nothing.
+std::string NotForCudnn(const Recipe& recipe, const ModelShape& shape) {
+  if (recipe.data.documents) return "data.documents";
+  double rate = 0;
+  VisitDropouts(shape, [&](const std::string& name, double dropout) {
+    if (name == "attention_dropout") rate = dropout;
+  });
+  return rate > 0 ? "model.attention_dropout" : "";
+}
+
+AttentionBackend Wanted(const Recipe& recipe) {
+  return recipe.run.deterministic ? AttentionBackend::kCudnnDeterministic
+                                  : AttentionBackend::kCudnn;
+}
+
+}  // namespace
+
+FoundAttention AttentionOf(const Recipe& recipe, const ModelShape& shape,
+                           const ChosenDevice& device) {
+  if (device.type != DeviceType::kCuda) return {};
+  if (const std::string why = NotForCudnn(recipe, shape); !why.empty()) {
+    return {AttentionBackend::kOwn, "own kernels (" + why + ")"};
+  }
+  AttentionDims dims = std::visit([](const auto& config) { return DimsOf(config); }, shape);
+  dims.batch = recipe.train.micro_batch_size;
+  dims.seq = recipe.data.seq_len;
+  return FindAttention(Wanted(recipe), device.gpu, dims, recipe.fsdp.mixed_precision.param_dtype);
+}
+
+AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device) {
+  const bool own = device != DeviceType::kCuda || !NotForCudnn(recipe, shape).empty();
+  return own ? AttentionBackend::kOwn : Wanted(recipe);
+}
+
+}  // namespace fsdp

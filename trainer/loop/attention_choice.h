@@ -1,0 +1,24 @@
+// Whose kernels a run's attention takes: decided once, before its memory is planned.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
+#define FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
+
+#include "models/shape.h"
+#include "trainer/ops/attention_backend.h"
+#include "trainer/ops/cudnn/attention_cudnn.h"
+#include "trainer/recipe/recipe.h"
+#include "trainer/runtime/choose_device.h"
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+// On this host: looks for cuDNN, and has it make the plans of the recipe's shape.
+FoundAttention AttentionOf(const Recipe& recipe, const ModelShape& shape,
+                           const ChosenDevice& device);
+
+// On a machine that is not here: cuDNN's wherever it could do it, as if it were there. Its
+// workspace is the larger.
+AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_

@@ -1,0 +1,143 @@
+#include "trainer/ops/cudnn/attention_cudnn.h"
+
+#include <map>
+#include <utility>
+
+#include "trainer/core/errors.h"
+#include "trainer/ops/cudnn/attention_plan.h"
+#include "trainer/ops/cudnn/attention_workspace.h"
+#include "trainer/ops/cudnn/cudnn_api.h"
+#include "trainer/runtime/gpu_libraries.h"
+
+namespace fsdp {
+namespace {
+
+using cudnn::AttentionPlan;
+using cudnn::AttentionProblem;
+
+const cudnn::Api& TheApi() {
+  const cudnn::FoundApi& found = cudnn::FindApi();
+  if (found.api == nullptr) throw DeviceError("attention by cuDNN: " + found.why_not);
+  return *found.api;
+}
+
+cudnn::Handle NewHandle(const cudnn::Api& api) {
+  cudnn::Handle handle = nullptr;
+  Check(api, api.create(&handle), "cudnnCreate");
+  return handle;
+}
+
+// A rank is a thread, and has one GPU as long as it lives: so nothing here is shared. The handle is
+// never closed: a thread may end behind the GPU's context.
+class Cudnn {
+ public:
+  static Cudnn& OfThisThread() {
+    thread_local Cudnn cudnn;
+    return cudnn;
+  }
+
+  void Run(CudaStreamHandle stream, const AttentionProblem& problem,
+           const AttentionPlan::Operands& operands, std::byte* workspace) {
+    auto at = plans_.find(problem);
+    if (at == plans_.end()) at = plans_.try_emplace(problem, api_, gpu_, problem).first;
+    Check(api_, api_.set_stream(handle_, stream), "cudnnSetStream");
+    at->second.Execute(handle_, operands, workspace);
+  }
+
+ private:
+  Cudnn()
+      : api_(TheApi()), handle_(NewHandle(api_)), gpu_(cudnn::DevicePropertiesOf(api_, handle_)) {}
+
+  const cudnn::Api& api_;
+  const cudnn::Handle handle_;
+  const cudnn::Descriptor gpu_;
+  std::map<AttentionProblem, AttentionPlan> plans_;
+};
+
+const std::byte* Begin(const ConstHeads& heads) {
+  return heads.tensor.data + heads.begin() * SizeOf(heads.tensor.dtype);
+}
+
+AttentionProblem ForwardProblem(const AttentionDims& dims, const AttentionInputs& in) {
+  return {.dtype = in.q.tensor.dtype,
+          .dims = dims,
+          .q_stride = in.q.stride(),
+          .k_stride = in.k.stride(),
+          .v_stride = in.v.stride()};
+}
+
+// Of one packed tensor.
+AttentionProblem ProblemOf(const AttentionDims& dims, DType dtype) {
+  const int64_t stride = (dims.heads + 2 * dims.kv_heads) * dims.head_dim;
+  return {.dtype = dtype,
+          .dims = dims,
+          .q_stride = stride,
+          .k_stride = stride,
+          .v_stride = stride,
+          .dq_stride = stride,
+          .dk_stride = stride,
+          .dv_stride = stride};
+}
+
+}  // namespace
+
+void AttentionForwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
+                           const AttentionInputs& in, const View& out, const View& lse,
+                           const View& workspace) {
+  Cudnn::OfThisThread().Run(stream, ForwardProblem(dims, in),
+                            {{cudnn::kQ, Begin(in.q)},
+                             {cudnn::kK, Begin(in.k)},
+                             {cudnn::kV, Begin(in.v)},
+                             {cudnn::kOut, out.data},
+                             {cudnn::kLse, lse.data}},
+                            workspace.data);
+}
+
+void AttentionBackwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
+                            const AttentionInputs& in, const ConstView& out, const ConstView& lse,
+                            const ConstView& dout, const AttentionGradients& gradients,
+                            const View& workspace) {
+  AttentionProblem problem = ForwardProblem(dims, in);
+  problem.backward = true;
+  problem.deterministic = in.backend == AttentionBackend::kCudnnDeterministic;
+  problem.dq_stride = gradients.q.stride();
+  problem.dk_stride = gradients.k.stride();
+  problem.dv_stride = gradients.v.stride();
+  const CudnnWorkspace parts = CudnnBackwardWorkspace(dims, problem.deterministic);
+  std::byte* const row_dots = workspace.data + parts.plan;
+  AttentionPlan::Operands operands{
+      {cudnn::kQ, Begin(in.q)},         {cudnn::kK, Begin(in.k)},
+      {cudnn::kV, Begin(in.v)},         {cudnn::kOut, out.data},
+      {cudnn::kLse, lse.data},          {cudnn::kDout, dout.data},
+      {cudnn::kDq, Begin(gradients.q)}, {cudnn::kDk, Begin(gradients.k)},
+      {cudnn::kDv, Begin(gradients.v)}, {cudnn::kRowDots, row_dots}};
+  if (!problem.deterministic) operands.emplace_back(cudnn::kDqSums, row_dots + parts.row_dots);
+  Cudnn::OfThisThread().Run(stream, problem, operands, workspace.data);
+}
+
+FoundAttention FindAttention(AttentionBackend wanted, int gpu, const AttentionDims& dims,
+                             DType dtype) {
+  const auto own = [](const std::string& why) {
+    return FoundAttention{AttentionBackend::kOwn,
+                          "own kernels" + (why.empty() ? "" : " (" + why + ")")};
+  };
+  if (wanted == AttentionBackend::kOwn) return own("");
+  if (!TakenByCudnn(wanted, dims, dtype)) {
+    return own("cuDNN is for bf16 and fp16, and heads of a multiple of 8, at most 128");
+  }
+  const cudnn::FoundApi& found = cudnn::FindApi();
+  if (found.api == nullptr) return own("no cuDNN: " + found.why_not);
+  try {
+    const cudnn::Descriptor properties = cudnn::DevicePropertiesOf(*found.api, gpu);
+    AttentionProblem problem = ProblemOf(dims, dtype);
+    const AttentionPlan forward(*found.api, properties, problem);
+    problem.backward = true;
+    problem.deterministic = wanted == AttentionBackend::kCudnnDeterministic;
+    const AttentionPlan backward(*found.api, properties, problem);
+  } catch (const DeviceError& error) {
+    return own(error.what());
+  }
+  return {wanted, "cuDNN " + GpuLibraryVersionText(found.api->version)};
+}
+
+}  // namespace fsdp

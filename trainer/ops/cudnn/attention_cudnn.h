@@ -1,0 +1,36 @@
+// Attention (attention.h) by cuDNN's kernels, and whether a run can have them.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_CUDNN_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_CUDNN_H_
+
+#include <string>
+
+#include "trainer/core/view.h"
+#include "trainer/ops/attention_backend.h"
+#include "trainer/ops/attention_inputs.h"
+#include "trainer/runtime/cuda_stream.h"
+
+namespace fsdp {
+
+// For calls that TakenByCudnn() (attention_workspace.h). A thread keeps a handle and its plans, of
+// the GPU that is current when it first calls; a plan is made by the first call of its shape. Both
+// throw DeviceError. Positions are not looked at.
+void AttentionForwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
+                           const AttentionInputs& in, const View& out, const View& lse,
+                           const View& workspace);
+void AttentionBackwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
+                            const AttentionInputs& in, const ConstView& out, const ConstView& lse,
+                            const ConstView& dout, const AttentionGradients& gradients,
+                            const View& workspace);
+
+// What a run on GPU `gpu` is to ask for, of `wanted`: kOwn where there is no cuDNN, or it lacks
+// kernels for q, k and v of this dtype in one packed tensor.
+struct FoundAttention {
+  AttentionBackend backend = AttentionBackend::kOwn;
+  std::string name;  // For people: "cuDNN 9.19.0", or "own kernels (why)".
+};
+FoundAttention FindAttention(AttentionBackend wanted, int gpu, const AttentionDims& dims,
+                             DType dtype);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_CUDNN_H_

@@ -1,0 +1,54 @@
+// A kernel of cuDNN's for an AttentionProblem, chosen and compiled for one GPU.
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_PLAN_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/ops/cudnn/attention_graph.h"
+#include "trainer/ops/cudnn/descriptor.h"
+
+namespace fsdp::cudnn {
+
+// The GPU that plans are for: of a handle, the host's `gpu`-th, or one that this host lacks, by a
+// description that cuDNN wrote (JSON). All throw DeviceError.
+Descriptor DevicePropertiesOf(const Api& api, Handle handle);
+Descriptor DevicePropertiesOf(const Api& api, int gpu);
+Descriptor DevicePropertiesOf(const Api& api, const std::string& description);
+
+class AttentionPlan {
+ public:
+  // The first that cuDNN's heuristic names, of those that want no more memory than
+  // attention_workspace.h plans for. Throws DeviceError where there is none, with cuDNN's reason.
+  // Compiles it: about half a second.
+  AttentionPlan(const Api& api, const Descriptor& gpu, const AttentionProblem& problem);
+
+  // Enqueues it on the handle's stream, on what the ids of AttentionTensor stand for: all that the
+  // graph has in memory, at multiples of 16 bytes. `workspace`: workspace_bytes().
+  // Throws DeviceError.
+  using Operands = std::vector<std::pair<AttentionTensor, const std::byte*>>;
+  void Execute(Handle handle, const Operands& operands, std::byte* workspace) const;
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t engine() const { return engine_; }  // cuDNN's number of it.
+
+ private:
+  bool Take(const Descriptor& gpu, const Descriptor& config);
+
+  const Api& api_;
+  const bool backward_, deterministic_;
+  const int64_t planned_bytes_;
+  const OperationGraph operations_;
+  const Descriptor graph_;
+  std::vector<Descriptor> plan_;  // One.
+  int64_t workspace_bytes_ = 0, engine_ = -1;
+  std::string refusals_;
+  float scale_, negative_infinity_, one_ = 1;
+};
+
+}  // namespace fsdp::cudnn
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_PLAN_H_

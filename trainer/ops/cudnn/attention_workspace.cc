@@ -1,0 +1,41 @@
+#include "trainer/ops/cudnn/attention_workspace.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kBlock = 256;
+constexpr int64_t kElementBytes = 2;  // bf16, fp16.
+
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// The gradients of all scores, in tiles of 64 x 64.
+int64_t ScoreBytes(const AttentionDims& d) {
+  const int64_t seq = RoundUp(d.seq, 64);
+  return d.batch * d.heads * seq * seq * kElementBytes;
+}
+
+}  // namespace
+
+bool TakenByCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype) {
+  if (backend == AttentionBackend::kOwn) return false;
+  if (dtype != DType::kBFloat16 && dtype != DType::kFloat16) return false;
+  if (dims.head_dim % 8 != 0 || dims.head_dim > 128) return false;
+  if (dims.batch == 0 || dims.seq == 0 || dims.heads == 0) return false;
+  return backend == AttentionBackend::kCudnn || ScoreBytes(dims) <= int64_t{1} << 30;
+}
+
+CudnnWorkspace CudnnForwardWorkspace(const AttentionDims&) { return {.plan = kBlock}; }
+
+CudnnWorkspace CudnnBackwardWorkspace(const AttentionDims& d, bool deterministic) {
+  const int64_t rows = d.batch * d.heads * d.seq;
+  CudnnWorkspace w{.plan = kBlock};
+  if (d.group() > 1) w.plan += RoundUp(2 * rows * d.head_dim * kElementBytes, kBlock);
+  if (deterministic) w.plan += ScoreBytes(d);
+  w.row_dots = RoundUp(rows * static_cast<int64_t>(sizeof(float)), kBlock);
+  if (!deterministic) {
+    w.dq = RoundUp(rows * d.head_dim * static_cast<int64_t>(sizeof(float)), kBlock);
+  }
+  return w;
+}
+
+}  // namespace fsdp
