@@ -143,6 +143,7 @@ def op_test(name, deps = [], kernels = None, epilogues = None, emulated_deps = [
             name = name + "_cublaslt_emulated_test",
             size = "small",
             env = {"FSDP_TRAIN_EMULATED_EPILOGUES": " ".join(epilogues)},
+            tags = ["no_sanitizer"],  # Its kernels run in the tests above.
             deps = [
                 ":%s_test_suite" % name,
                 "//tests/emulated:kernels",
