@@ -48,8 +48,9 @@ const std::vector<Harm>& Harms() {
          fs::rename(run + "/copy", m);
        },
        "metrics.jsonl: is another file by now"},
+      // Of 10 bytes, or of a record more that came between two looks.
       {"metrics.jsonl cut", [](auto&, auto& m) { fs::resize_file(m, 10); },
-       "metrics.jsonl: has 10 bytes, of "},
+       " that were written: it was cut while it was written"},
       {"the event files removed",
        [](auto& run, auto&) {
          for (const auto& entry : fs::directory_iterator(run)) {
