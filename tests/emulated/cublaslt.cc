@@ -62,6 +62,7 @@ void Put(const T& value, Opaque* opaque) {
 std::mutex mutex;  // Guards the list.
 std::vector<EmulatedMatmul> matmuls;
 std::atomic<bool> refuses_activations{false};
+std::atomic<int> refused_algorithm{-1};
 
 DType DTypeOf(int32_t type) {
   return type == CUDA_R_32F    ? DType::kFloat32
@@ -133,6 +134,7 @@ std::vector<EmulatedMatmul> TakeEmulatedMatmuls() {
 }
 
 void RefuseEmulatedActivations(bool refuse) { refuses_activations = refuse; }
+void RefuseEmulatedAlgorithm(int algorithm) { refused_algorithm = algorithm; }
 
 }  // namespace fsdp
 
@@ -284,6 +286,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const Told told(desc, a_layout, b_layout, c_layout, d_layout);
   const Algo in = Get<Algo>(algo);
+  if (static_cast<int>(in.id) == refused_algorithm) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool adds = *static_cast<const float*>(beta) != 0;
   const void* const matrices[] = {a, b, adds ? c : d, d};
   for (int i = 0; i < 4; ++i) {

@@ -31,6 +31,8 @@ std::vector<EmulatedMatmul> TakeEmulatedMatmuls();
 // Epilogues other than the default and the bias are refused from now on, as those of some sizes
 // are.
 void RefuseEmulatedActivations(bool refuse);
+// One of the three is refused when it is called, though it was offered. -1: none.
+void RefuseEmulatedAlgorithm(int algorithm);
 
 }  // namespace fsdp
 

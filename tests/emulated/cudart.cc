@@ -63,6 +63,8 @@ Machine::Machine() {
       gpus.nccl_fails = value;
     } else if (key == "nccl_hangs") {
       gpus.nccl_hangs = value;
+    } else if (key == "nccl_blocks") {
+      gpus.nccl_blocks = value;
     } else if (key == "cudaMalloc") {
       failing[key] = {value, cudaErrorMemoryAllocation};
     } else if (key == "fault") {
@@ -356,6 +358,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= gpus.count) return Return(cudaErrorInvalidDevice);
   *properties = {};
   std::snprintf(properties->name, sizeof(properties->name), "Emulated GPU");
+  std::memcpy(properties->uuid.bytes, &device, sizeof(device));
   properties->totalGlobalMem = gpus.bytes;
   properties->major = gpus.major;
   properties->minor = gpus.minor;

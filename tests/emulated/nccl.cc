@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -69,10 +70,8 @@ std::set<ncclComm_t>& Live() {
 class Entered {
  public:
   explicit Entered(ncclComm_t comm) : comm_(comm) {
-    {
-      std::lock_guard lock(live_mutex);
-      if (!Live().contains(comm)) Die("a communicator that has been aborted, or never was");
-    }
+    std::lock_guard lock(live_mutex);
+    if (!Live().contains(comm)) Die("a communicator that has been aborted, or never was");
     if (comm_->inside++ != 0) Die("two threads at once in one communicator");
   }
   ~Entered() { --comm_->inside; }
@@ -99,6 +98,11 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
     for (Work::Part& part : *parts) part.data = HostAddress(part.data);
   }
   const int64_t turn = comm->calls++;
+  const std::shared_ptr<Member> blocked = comm->member;
+  if (blocked->rank == blocked->size - 1 && turn + 1 == fsdp::TheEmulatedGpus().nccl_blocks) {
+    while (!blocked->aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return ncclSystemError;
+  }
   auto launch = [member = comm->member, work = std::move(work), stream, turn] {
     const cudaError_t error =
         fsdp::LaunchOnEmulatedStream(stream, [member, work, turn] { member->Run(work, turn); });
@@ -243,14 +247,15 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return ncclSuccess;
 }
 
+// Comes beside a call, which ends.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   {
-    const Entered entered(comm);
-    comm->member->aborted = true;
-    comm->joining.join();
     std::lock_guard lock(live_mutex);
-    Live().erase(comm);
+    if (Live().erase(comm) == 0) Die("a communicator that has been aborted, or never was");
   }
+  comm->member->aborted = true;
+  while (comm->inside > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  comm->joining.join();
   delete comm;
   return ncclSuccess;
 }

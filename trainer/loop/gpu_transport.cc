@@ -1,6 +1,7 @@
 #include "trainer/loop/gpu_transport.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "trainer/comm/pinned_communicator.h"
@@ -8,19 +9,39 @@
 #include "trainer/comm/together.h"
 
 namespace fsdp {
+namespace {
 
-GpuTransport FindGpuTransport(const Job& job) {
+constexpr char kNone[] = "none";
+
+std::string Hex(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    text += {kDigits[byte / 16], kDigits[byte % 16]};
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> ExchangeGpus(const Job& job) {
+  const std::string mine = job.device.type == DeviceType::kCuda ? Hex(job.device.uuid) : kNone;
+  if (job.world == 1) return {mine};
+  return Exchange(*job.store, "train/gpus", job.rank, job.world, mine);
+}
+
+int SharersOf(const std::vector<std::string>& gpus, const Job& job) {
+  const std::string& mine = gpus[job.rank];
+  return mine == kNone ? 1 : static_cast<int>(std::count(gpus.begin(), gpus.end(), mine));
+}
+
+GpuTransport FindGpuTransport(const std::vector<std::string>& gpus, const Job& job) {
   GpuTransport transport;
   if (job.world == 1) return transport;
-  const bool cuda = job.device.type == DeviceType::kCuda;
-  const std::string mine = !cuda ? "none" : job.device.sharers > 1 ? "shared" : "own";
-  const std::vector<std::string> gpus =
-      Exchange(*job.store, "train/gpus", job.rank, job.world, mine);
-  const auto some = [&](const char* what) {
-    return std::find(gpus.begin(), gpus.end(), what) != gpus.end();
-  };
-  if (some("none")) return transport;  // Ranks that disagree hear of it later.
-  if (some("shared")) {
+  // Ranks that disagree hear of it later.
+  if (std::find(gpus.begin(), gpus.end(), kNone) != gpus.end()) return transport;
+  if (std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size()) {
     transport.note =
         "ranks share a GPU, which NCCL refuses: all collectives go through the host's memory";
     return transport;

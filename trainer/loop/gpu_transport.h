@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/nccl/nccl_communicator.h"
@@ -20,9 +21,15 @@ struct GpuTransport {
   std::string note;                         // For people, a line; empty: nothing special.
 };
 
+// Who computes on what, by rank: a GPU's uuid, or "none". Whatever ranks see of their host's GPUs,
+// which launchers and containers choose. All ranks call it; a world of one asks nobody.
+std::vector<std::string> ExchangeGpus(const Job& job);
+// Ranks that compute on this rank's GPU, this one among them; 1 without one.
+int SharersOf(const std::vector<std::string>& gpus, const Job& job);
+
 // All ranks call it; a world of one looks for nothing. Takes no memory. Throws as Together() does:
 // DeviceError's exit code where NCCL cannot be used.
-GpuTransport FindGpuTransport(const Job& job);
+GpuTransport FindGpuTransport(const std::vector<std::string>& gpus, const Job& job);
 
 // Connects groups of the job's ranks. `device`, this rank's, and `job` outlive what it returns,
 // and so what that makes.

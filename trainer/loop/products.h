@@ -37,7 +37,7 @@ struct ProductsOfRun {
 // CacheDirectory() of the host of the first rank with such a GPU; all others with one take up what
 // it has. Before the run's own memory is allocated. A `deterministic` run that goes on uses those
 // of its checkpoint, or throws ConfigError where GPU or library are others. All ranks call it; it
-// blocks. `say` gets lines for people. Throws DeviceError.
+// blocks. `say` gets lines for people. Throws DeviceError, and as Together() does.
 RunProducts OpenProducts(const FoundGpuLibrary& found, Device& device, const Job& job, Model& model,
                          const SessionOptions& options, const ProductsOfRun& run,
                          const std::function<void(std::string_view)>& say);

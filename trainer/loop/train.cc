@@ -93,6 +93,8 @@ class Trainer {
         shape_(ShapeFor(recipe_)),
         model_(BuildModel(recipe_, shape_)),
         hosts_(HostsOf(job)),
+        gpus_(ExchangeGpus(job)),
+        target_(TargetOf(job.device, SharersOf(gpus_, job))),  // Makes the GPU this thread's, too.
         attention_(AttentionOf(recipe_, shape_, job.device)),
         options_(SessionOptionsFor(recipe, hosts_, threads_, attention_.backend)),
         mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())),
@@ -100,7 +102,6 @@ class Trainer {
                        recipe.data.valid, ProgressFor(job))),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
-        target_(TargetOf(job.device, job.device.sharers)),
         plan_(PlanRun(*model_, options_, job.world, job.local_world, target_)),
         recorder_(recipe_, job) {
     RequireFit(*model_, options_, plan_, target_);
@@ -133,7 +134,7 @@ class Trainer {
   // Everything before the first step that involves other ranks or the disk.
   void Begin() {
     stage_ = "the agreement on recipe, schedule, build and data";
-    transport_ = FindGpuTransport(job_);
+    transport_ = FindGpuTransport(gpus_, job_);
     AgreeOnEverything();
     stage_ = "the run directory";
     start_ =
@@ -431,6 +432,8 @@ class Trainer {
   const ModelShape shape_;
   const std::unique_ptr<Model> model_;
   const HostPlacement hosts_;
+  const std::vector<std::string> gpus_;
+  const PlanTarget target_;
   const FoundAttention attention_;
   const SessionOptions options_;
   const Mesh mesh_;
@@ -438,7 +441,6 @@ class Trainer {
   // Of the run as it began: a resume does not change them.
   uint64_t seed_;
   ValidRecipe held_out_;
-  const PlanTarget target_;
   const RunPlan plan_;
   GpuTransport transport_;
   RunStart start_;  // Holds the run directory's lock for all that follow.

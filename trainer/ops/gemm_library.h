@@ -46,8 +46,10 @@ class GemmLibrary {
   virtual ~GemmLibrary() = default;
 
   // Enqueues what Gemm() says and returns true, or nothing and false: A and B of two dtypes, a bias
-  // of another dtype than C's, rows that do not begin at multiples of 16 bytes, k = 0, and what the
-  // library has no algorithm for. Sums are fp32 (no TF32), in an order that the algorithm decides.
+  // of another dtype than C's, a bias or what is added beside gelu_of, rows that do not begin at
+  // multiples of 16 bytes (with an activation of 8 elements), k = 0, and what the library has no
+  // algorithm for, or refuses when it comes to it. Sums are fp32, in an order that the algorithm
+  // decides; TF32 is not asked for.
   //   gelu     In one kernel with the product it is that of the sum as it was before rounding: not
   //            to the bit what gelu.h makes of u. Deterministic libraries do not do that.
   //   gelu_of  Where the library refuses it, the product is rounded before it is multiplied by

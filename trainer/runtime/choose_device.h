@@ -19,9 +19,11 @@ enum class WantedDevice {
 struct ChosenDevice {
   DeviceType type = DeviceType::kCpu;
   int gpu = 0;               // Of kCuda: among the visible ones.
-  int sharers = 1;           // Ranks of this host that compute on it, this one among them.
+  // Ranks of this host that compute on it, this one among them: where all see the same GPUs.
+  int sharers = 1;
   std::string name = "cpu";  // A GPU's own.
   int64_t memory = 0;        // Bytes of a GPU, free or not.
+  std::string uuid = {};     // A GPU's, 16 bytes: no two have the same.
   // For people, a line: which, and why where that was left open.
   std::string note;
 };

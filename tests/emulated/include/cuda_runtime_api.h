@@ -44,8 +44,12 @@ inline constexpr unsigned cudaEventBlockingSync = 1;
 inline constexpr unsigned cudaHostAllocDefault = 0;
 inline constexpr unsigned long long cudaEnableDefault = 0;
 
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem;
   int major;
   int minor;

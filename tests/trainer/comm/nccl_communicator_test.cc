@@ -140,6 +140,18 @@ TEST(NcclCommunicatorTest, WhatHangsTimesOut) {
   }
 }
 
+// Nor does the host of the last rank come out of its call, as where a GPU's queue is full: the
+// others know where it stands.
+TEST(NcclCommunicatorTest, ACallThatDoesNotReturnTimesOut) {
+  UseGpus({.nccl_blocks = 2});
+  const auto outcomes = RunThreadRanksWith(
+      nullptr, 3,
+      OnNccl([](Rank& rank) { return FailureOfTheSecond(rank, /*timeout_s=*/1); }, kNative));
+  for (const std::string& error : Results(outcomes)) {
+    EXPECT_EQ(error, "all_reduce #1 (n = 7, fp32) timed out after 1 s");
+  }
+}
+
 // A rank that is killed leaves no collective behind that waits for it.
 TEST(NcclCommunicatorTest, AKilledRankEndsTheOthers) {
   UseGpus({});

@@ -39,6 +39,7 @@ class CublasLtTest : public ::testing::Test {
  protected:
   void SetUp() override {
     RefuseEmulatedActivations(false);
+    RefuseEmulatedAlgorithm(-1);
     (void)TakeEmulatedMatmuls();
   }
 
@@ -82,6 +83,10 @@ EmulatedMatmul Call(cublasLtEpilogue_t epilogue, bool adds = false, int algorith
   return {kN, kM, kK, epilogue, adds, algorithm};
 }
 
+GemmShape PlainShape() {
+  return {.m = kM, .n = kN, .k = kK, .dtype = DType::kBFloat16, .result = DType::kBFloat16};
+}
+
 TEST_F(CublasLtTest, EpiloguesAreOneCall) {
   const auto library = Open();
   Multiply(*library, {});
@@ -102,13 +107,19 @@ TEST_F(CublasLtTest, EpiloguesAreOneCall) {
 
 TEST_F(CublasLtTest, WhatItHasNotIsOurs) {
   const auto library = Open();
-  Multiply(*library, {.b = DType::kFloat32});                        // Two dtypes.
-  Multiply(*library, {.c = DType::kFloat16});                        // Another one.
-  Multiply(*library, {.bias = DType::kFloat32});                     // Not C's.
-  Multiply(*library, {.stride = kN + 1});                            // Rows that begin anywhere.
-  Multiply(*library, {.begin = 1});                                  // C that does.
-  Multiply(*library, {.m = 3, .n = 7, .k = 5});                      // Sizes that make such rows.
-  Multiply(*library, {.k = 0});                                      // Nothing to add up.
+  Multiply(*library, {.b = DType::kFloat32});     // Two dtypes.
+  Multiply(*library, {.c = DType::kFloat16});     // Another one.
+  Multiply(*library, {.bias = DType::kFloat32});  // Not C's.
+  Multiply(*library, {.stride = kN + 1});         // Rows that begin anywhere.
+  Multiply(*library, {.begin = 1});               // C that does.
+  Multiply(*library, {.m = 3, .n = 7, .k = 5});   // Sizes that make such rows.
+  Multiply(*library, {.k = 0});                   // Nothing to add up.
+  Multiply(*library, {.bias = DType::kBFloat16, .gelu_backward = true});  // A sum inside of GELU'.
+  Multiply(*library, {.a = DType::kFloat32,
+                      .b = DType::kFloat32,
+                      .c = DType::kFloat32,
+                      .n = 12,
+                      .gelu = true});                                // An aux of odd stride.
   Multiply(*library, {.a = DType::kFloat32, .b = DType::kFloat32});  // fp32 to bf16.
   EXPECT_THAT(TakeEmulatedMatmuls(), IsEmpty());
 }
@@ -126,16 +137,27 @@ TEST_F(CublasLtTest, RefusedActivationsComeBehind) {
   EXPECT_THAT(TakeEmulatedMatmuls(), IsEmpty());
 }
 
+// What the library offers and then refuses is multiplied all the same.
+TEST_F(CublasLtTest, WhatIsRefusedAfterAllIsOurs) {
+  RefuseEmulatedAlgorithm(0);
+  const auto library = Open();
+  Multiply(*library, {.bias = DType::kBFloat16, .gelu = true});
+  Multiply(*library, {});
+  EXPECT_THAT(TakeEmulatedMatmuls(), IsEmpty());
+  RefuseEmulatedAlgorithm(-1);
+  Multiply(*library, {});
+  EXPECT_THAT(TakeEmulatedMatmuls(), IsEmpty());  // It is not asked again.
+  ASSERT_TRUE(library->Use(PlainShape(), library->Candidates(PlainShape(), 1)[0]));
+  Multiply(*library, {});
+  EXPECT_THAT(TakeEmulatedMatmuls(), SizeIs(1));
+}
+
 TEST_F(CublasLtTest, DeterministicReadsNothingUnrounded) {
   const auto library = Open(/*deterministic=*/true);
   Multiply(*library, {.bias = DType::kBFloat16, .gelu = true});
   Multiply(*library, {.gelu_backward = true});
   EXPECT_THAT(TakeEmulatedMatmuls(),
               ElementsAre(Call(CUBLASLT_EPILOGUE_BIAS), Call(CUBLASLT_EPILOGUE_DGELU)));
-}
-
-GemmShape PlainShape() {
-  return {.m = kM, .n = kN, .k = kK, .dtype = DType::kBFloat16, .result = DType::kBFloat16};
 }
 
 // Neither mode takes more memory than there is; the deterministic one leaves out what adds up in

@@ -257,16 +257,15 @@ void NcclCommunicator::Look(std::unique_lock<std::mutex>& lock) {
   const InFlight& oldest = calls_.front();
   const CallPosition::Call call = oldest.call;
   if (call.sequence >= ended_at_) return FailAll(why_ended_, /*tell=*/false);
-  if (const std::string error = link_->AsyncError(); !error.empty()) {
-    return Compare(lock, call, Me() + ": NCCL: " + error + ", in " + call.text, /*late=*/true);
-  }
-  if (!oldest.begun) return;
-  if (patience_.over()) {
+  if (oldest.begun && patience_.over()) {
     std::ostringstream why;
     why << call.text << " timed out after " << timeout_s_ << " s";
     return Compare(lock, call, why.str(), /*late=*/true);
   }
-  if (!compared_ && compare_.over()) {
+  if (const std::string error = link_->AsyncError(); !error.empty()) {
+    return Compare(lock, call, Me() + ": NCCL: " + error + ", in " + call.text, /*late=*/true);
+  }
+  if (oldest.begun && !compared_ && compare_.over()) {
     compared_ = true;
     Compare(lock, call, "", /*late=*/false);
   }

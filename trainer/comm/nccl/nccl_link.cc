@@ -35,7 +35,9 @@ NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& n
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = name_->c_str();
-  const ncclResult_t result = nccl_->CommInitRankConfig(&comm_, size, id, rank, &config);
+  ncclComm_t comm = nullptr;
+  const ncclResult_t result = nccl_->CommInitRankConfig(&comm, size, id, rank, &config);
+  comm_ = comm;
   if (result == ncclSuccess || result == ncclInProgress) return;
   const std::string why = "ncclCommInitRankConfig: " + Text(*nccl_, result, nullptr);
   Abort();
@@ -52,8 +54,9 @@ void NcclLink::Connect(const std::function<void()>& give_up) {
 void NcclLink::Do(const char* what, const Call& call) {
   {
     std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) throw CommError(std::string(what) + ": aborted");
-    const ncclResult_t result = call(*nccl_, comm_);
+    const ncclComm_t comm = comm_;
+    if (comm == nullptr) throw CommError(std::string(what) + ": aborted");
+    const ncclResult_t result = call(*nccl_, comm);
     if (result == ncclSuccess) return;
     if (result != ncclInProgress) throw CommError(std::string(what) + ": " + Describe(result));
   }
@@ -62,9 +65,10 @@ void NcclLink::Do(const char* what, const Call& call) {
 
 bool NcclLink::InProgress(const char* what) {
   std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) throw CommError(std::string(what) + ": aborted");
+  const ncclComm_t comm = comm_;
+  if (comm == nullptr) throw CommError(std::string(what) + ": aborted");
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = nccl_->CommGetAsyncError(comm_, &state);
+  const ncclResult_t asked = nccl_->CommGetAsyncError(comm, &state);
   if (asked != ncclSuccess) state = asked;
   if (state != ncclSuccess && state != ncclInProgress) {
     throw CommError(std::string(what) + ": " + Describe(state));
@@ -73,10 +77,11 @@ bool NcclLink::InProgress(const char* what) {
 }
 
 std::string NcclLink::AsyncError() {
-  std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return "";
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  const ncclComm_t comm = lock.owns_lock() ? comm_.load() : nullptr;
+  if (comm == nullptr) return "";
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = nccl_->CommGetAsyncError(comm_, &state);
+  const ncclResult_t asked = nccl_->CommGetAsyncError(comm, &state);
   if (asked != ncclSuccess) state = asked;
   return state == ncclSuccess || state == ncclInProgress ? "" : Describe(state);
 }
@@ -84,11 +89,9 @@ std::string NcclLink::AsyncError() {
 std::string NcclLink::Describe(ncclResult_t error) { return Text(*nccl_, error, comm_); }
 
 void NcclLink::Abort() {
-  ncclComm_t comm = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    comm = std::exchange(comm_, nullptr);
-  }
+  std::unique_lock lock(mutex_, kCallPatience);
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  if (lock.owns_lock()) lock.unlock();
   if (comm == nullptr) return;
   std::packaged_task<void()> task(
       [nccl = nccl_, name = name_, comm] { (void)nccl->CommAbort(comm); });

@@ -2,6 +2,8 @@
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -11,8 +13,9 @@
 
 namespace fsdp {
 
-// Any thread may call any function: NCCL sees one at a time. It never blocks (config.blocking = 0),
-// so an abort comes through while another thread waits.
+// Any thread may call any function: NCCL sees one at a time, but for an abort. It does not wait for
+// peers in a call (config.blocking = 0); but where a GPU's queue is full a launch waits for what is
+// in it, for ever if a peer has gone: then the abort comes beside that call, and ends it.
 class NcclLink {
  public:
   // Begins to connect this rank of the thread's GPU. Throws CommError.
@@ -32,7 +35,8 @@ class NcclLink {
   using Call = std::function<ncclResult_t(const NcclLibrary& nccl, ncclComm_t comm)>;
   void Do(const char* what, const Call& call);
 
-  // What has gone wrong on the GPU or on the way to peers; empty: nothing so far.
+  // What has gone wrong on the GPU or on the way to peers; empty: nothing so far, or another thread
+  // is in a call. Never blocks.
   std::string AsyncError();
 
   // Once. Ends this rank's work on the GPU; the peers' goes on waiting. NCCL says that all ranks
@@ -41,14 +45,15 @@ class NcclLink {
 
  private:
   static constexpr double kAbortPatience_s = 10;
+  static constexpr std::chrono::milliseconds kCallPatience{500};  // Of an abort, with a call.
 
   bool InProgress(const char* what);  // Throws CommError.
   std::string Describe(ncclResult_t error);
 
   const std::shared_ptr<const NcclLibrary> nccl_;
   const std::shared_ptr<const std::string> name_;  // NCCL may read it until it has aborted.
-  std::mutex mutex_;                               // One call at a time; and guards what follows.
-  ncclComm_t comm_ = nullptr;                      // Null: aborted.
+  std::timed_mutex mutex_;                         // One call at a time.
+  std::atomic<ncclComm_t> comm_{nullptr};          // Null: aborted.
 };
 
 // Throws CommError.

@@ -13,7 +13,8 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // Of rows: what the fast kernels read at once.
+constexpr int64_t kAlignment = 16;   // Of rows: what the fast kernels read at once.
+constexpr int64_t kAuxElements = 8;  // Strides of an aux are multiples of it.
 
 struct CublasLtApi {
   decltype(&cublasLtCreate) create;
@@ -129,10 +130,12 @@ class CublasLt final : public GemmLibrary {
           "cublasLtMatrixLayoutInit");
   }
   Call Describe(const GemmShape& shape, int64_t a_stride, int64_t b_stride, int64_t c_stride) const;
-  // With rows as close to each other as may be.
+  // With rows as close to each other as may be, and a bias and an aux somewhere at kAlignment: from
+  // where they are the library concludes what it may read at once.
   Call Describe(const GemmShape& shape) const;
   Choice& ChoiceFor(const GemmShape& shape);
-  void Run(const CudaStreamHandle& stream, const GemmShape& shape, const GemmAlgorithm& algorithm,
+  // False where the library refuses it after all.
+  bool Run(const CudaStreamHandle& stream, const GemmShape& shape, const GemmAlgorithm& algorithm,
            const GemmOperand& a, const GemmOperand& b, const GemmResult& c,
            const GemmEpilogue& epilogue) const;
 
@@ -163,9 +166,15 @@ Call CublasLt::Describe(const GemmShape& shape, int64_t a_stride, int64_t b_stri
 }
 
 Call CublasLt::Describe(const GemmShape& shape) const {
-  return Describe(shape, PaddedRow(shape.a_transposed ? shape.m : shape.k, shape.dtype),
-                  PaddedRow(shape.b_transposed ? shape.k : shape.n, shape.dtype),
-                  PaddedRow(shape.n, shape.result));
+  const bool aux = shape.activation != Product::Activation::kNone;
+  const int64_t c_stride = PaddedRow(shape.n, aux ? DType::kBFloat16 : shape.result);
+  Call call = Describe(shape, PaddedRow(shape.a_transposed ? shape.m : shape.k, shape.dtype),
+                       PaddedRow(shape.b_transposed ? shape.k : shape.n, shape.dtype), c_stride);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody follows it.
+  const auto* const somewhere = reinterpret_cast<const void*>(kAlignment);
+  if (shape.bias) Set(&call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
+  if (aux) Set(&call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere);
+  return call;
 }
 
 std::vector<GemmAlgorithm> CublasLt::Candidates(const GemmShape& shape, int most) {
@@ -262,6 +271,7 @@ bool CublasLt::Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, in
   if (m == 0 || n == 0 || k == 0 || a.dtype != b.dtype) return false;
   if (c.dtype != a.dtype && c.dtype != DType::kFloat32) return false;
   if (epilogue.bias && epilogue.bias->dtype != c.dtype) return false;
+  if (epilogue.gelu_of != nullptr && (epilogue.bias || epilogue.added != nullptr)) return false;
   if (!InWholePacks(a.data, a.stride, a.dtype) || !InWholePacks(b.data, b.stride, b.dtype) ||
       !InWholePacks(c.data, c.stride, c.dtype) || !IsAligned(epilogue.added) ||
       !IsAligned(epilogue.gelu) || !IsAligned(epilogue.gelu_of) ||
@@ -269,15 +279,19 @@ bool CublasLt::Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, in
     return false;
   }
   const GemmShape shape = ShapeOf(m, n, k, a, b, c, epilogue);
+  if (shape.activation != Product::Activation::kNone && c.stride % kAuxElements != 0) return false;
   const std::optional<GemmShape> resolved = Resolve(shape);
   if (!resolved) return false;
   const bool apart = resolved->activation != shape.activation;
   if (apart && c.stride != n) return false;
   Choice& choice = ChoiceFor(*resolved);
-  ++choice.calls;
   GemmEpilogue rest = epilogue;
   if (apart) rest.gelu = nullptr, rest.gelu_of = nullptr;
-  Run(stream, *resolved, *choice.algorithm, a, b, c, rest);
+  if (!Run(stream, *resolved, *choice.algorithm, a, b, c, rest)) {
+    choice.algorithm.reset();  // Another form of it, in the end ours, from now on.
+    return Multiply(stream, m, n, k, a, b, c, epilogue);
+  }
+  ++choice.calls;
   if (!apart) return true;
   const View product(static_cast<std::byte*>(c.data), c.dtype, {m, n});
   if (epilogue.gelu != nullptr) {
@@ -289,7 +303,7 @@ bool CublasLt::Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, in
   return true;
 }
 
-void CublasLt::Run(const CudaStreamHandle& stream, const GemmShape& shape,
+bool CublasLt::Run(const CudaStreamHandle& stream, const GemmShape& shape,
                    const GemmAlgorithm& algorithm, const GemmOperand& a, const GemmOperand& b,
                    const GemmResult& c, const GemmEpilogue& epilogue) const {
   Call call = Describe(shape, a.stride, b.stride, c.stride);
@@ -309,9 +323,11 @@ void CublasLt::Run(const CudaStreamHandle& stream, const GemmShape& shape,
       api_.matmul(handle_, &call.desc, &epilogue.scale, b.data, &call.a, a.data, &call.b, &beta,
                   epilogue.added != nullptr ? epilogue.added : d, &call.c, d, &call.c, &algo,
                   stream.gemm.workspace, static_cast<size_t>(kGemmWorkspaceBytes), stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   if (status != CUBLAS_STATUS_SUCCESS) {
     throw DeviceError("cublasLtMatmul of " + shape.Text() + ": " + api_.status_string(status));
   }
+  return true;
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ Gpus FindCudaGpus() {
       return gpus;
     }
     gpus.visible.push_back({properties.name, properties.major, properties.minor,
-                            static_cast<int64_t>(properties.totalGlobalMem)});
+                            static_cast<int64_t>(properties.totalGlobalMem),
+                            std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes))});
   }
   return gpus;
 }

@@ -12,6 +12,7 @@ struct Gpu {
   std::string name;          // As the driver calls it: "NVIDIA H100 80GB HBM3".
   int major = 0, minor = 0;  // Compute capability.
   int64_t memory = 0;        // Bytes.
+  std::string uuid = {};     // 16 bytes.
 };
 
 // Versions are CUDA's: 13000 is 13.0.

@@ -76,6 +76,7 @@ std::string Describe(const Stream& stream, const StreamPosition& at) {
 
 bool CudaEvent::Ready() const {
   if (passed_ || handle_ == nullptr) return true;
+  (void)cudaSetDevice(state_->gpu);  // As below.
   const cudaError_t error = cudaEventQuery(handle_.get());
   if (error == cudaErrorNotReady) return false;
   if (state_->Check(error)) passed_ = true;
