@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "trainer/comm/patience.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -89,7 +90,12 @@ std::string NcclLink::AsyncError() {
 std::string NcclLink::Describe(ncclResult_t error) { return Text(*nccl_, error, comm_); }
 
 void NcclLink::Abort() {
-  std::unique_lock lock(mutex_, kCallPatience);
+  Patience patience(kCallPatience);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  while (!lock.owns_lock() && !patience.over()) {
+    std::this_thread::sleep_for(kPoll);
+    (void)lock.try_lock();
+  }
   const ncclComm_t comm = comm_.exchange(nullptr);
   if (lock.owns_lock()) lock.unlock();
   if (comm == nullptr) return;

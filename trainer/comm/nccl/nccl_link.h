@@ -52,7 +52,7 @@ class NcclLink {
 
   const std::shared_ptr<const NcclLibrary> nccl_;
   const std::shared_ptr<const std::string> name_;  // NCCL may read it until it has aborted.
-  std::timed_mutex mutex_;                         // One call at a time.
+  std::mutex mutex_;                               // One call at a time. TSan knows no timed one.
   std::atomic<ncclComm_t> comm_{nullptr};          // Null: aborted.
 };
 
