@@ -65,6 +65,8 @@ Machine::Machine() {
       gpus.nccl_hangs = value;
     } else if (key == "nccl_blocks") {
       gpus.nccl_blocks = value;
+    } else if (key == "nccl_strands") {
+      gpus.nccl_strands = value;
     } else if (key == "cudaMalloc") {
       failing[key] = {value, cudaErrorMemoryAllocation};
     } else if (key == "fault") {
@@ -259,6 +261,20 @@ int64_t EmulatedCalls(const std::string& function) {
   Machine& machine = TheMachine();
   std::lock_guard lock(machine.mutex);
   return machine.calls[function];
+}
+
+void CountEmulatedCall(const std::string& function) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  ++machine.calls[function];
+}
+
+bool TakeEmulatedMemory(int64_t bytes) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  if (bytes > machine.gpus.bytes - static_cast<int64_t>(machine.allocated)) return false;
+  machine.allocated = static_cast<size_t>(static_cast<int64_t>(machine.allocated) + bytes);
+  return true;
 }
 
 }  // namespace fsdp
