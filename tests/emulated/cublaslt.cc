@@ -12,7 +12,7 @@
 #include "trainer/runtime/memory.h"
 
 struct cublasLtContext {
-  int alive = 1;
+  int64_t taken = 2 << 20;  // Bytes of the GPU.
 };
 
 namespace fsdp {
@@ -141,11 +141,14 @@ void RefuseEmulatedAlgorithm(int algorithm) { refused_algorithm = algorithm; }
 using namespace fsdp;  // NOLINT: behind the names of C functions.
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  *handle = new cublasLtContext;
+  const cublasLtContext context;
+  if (!TakeEmulatedMemory(context.taken)) return CUBLAS_STATUS_ALLOC_FAILED;
+  *handle = new cublasLtContext(context);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  (void)TakeEmulatedMemory(-handle->taken);
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -59,6 +59,8 @@ Machine::Machine() {
       gpus.cudnn = static_cast<int>(value);
     } else if (key == "nccl") {
       gpus.nccl = static_cast<int>(value);
+    } else if (key == "cudnn_plans") {
+      gpus.cudnn_plans = value;
     } else if (key == "nccl_fails") {
       gpus.nccl_fails = value;
     } else if (key == "nccl_hangs") {

@@ -60,8 +60,8 @@ struct ncclComm {
   std::atomic<int> inside{0};
   int64_t calls = 0;
   std::set<Kind> connected;
-  int polls_left = 0;            // Until what is in progress is on its stream.
-  std::function<void()> launch;  // That.
+  int polls_left = 0;                    // Until what is in progress is on its stream.
+  std::function<ncclResult_t()> launch;  // That.
   bool finalizing = false;
   int64_t taken = 0;  // Bytes of the GPU.
 };
@@ -129,12 +129,11 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
       member->Run(work, turn);
       --member->in_flight;
     });
-    if (error != cudaSuccess) member->Fail(ncclUnhandledCudaError, cudaGetErrorName(error));
+    if (error == cudaSuccess) return ncclSuccess;
+    member->Fail(ncclUnhandledCudaError, cudaGetErrorName(error));
+    return ncclUnhandledCudaError;
   };
-  if (!comm->connected.insert(kind).second) {
-    launch();
-    return comm->member->state;
-  }
+  if (!comm->connected.insert(kind).second) return launch();
   if (!Take(comm, kBytesOfAKind)) {
     comm->member->Fail(ncclUnhandledCudaError, "Cuda failure 'out of memory'");
     return ncclUnhandledCudaError;
@@ -290,7 +289,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (waits || --comm->polls_left > 0) return ncclSuccess;
   *error = ncclSuccess;
   if (!comm->finalizing) {
-    comm->launch();
+    (void)comm->launch();
     comm->launch = nullptr;
   }
   return ncclSuccess;
