@@ -59,6 +59,8 @@ Machine::Machine() {
       gpus.cudnn = static_cast<int>(value);
     } else if (key == "nccl") {
       gpus.nccl = static_cast<int>(value);
+    } else if (key == "unplanned") {
+      gpus.unplanned = value;
     } else if (key == "cudnn_plans") {
       gpus.cudnn_plans = value;
     } else if (key == "nccl_fails") {
@@ -419,8 +421,9 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   if (posix_memalign(&block, 4096, bytes + offset) != 0) return Return(cudaErrorMemoryAllocation);
   *data =
       reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(block) + offset) | fsdp::kDeviceAddress);
-  machine.allocated += bytes;
-  machine.allocations[*data] = {block, bytes};
+  const size_t taken = bytes + (offset == 0 ? machine.gpus.unplanned : 0);
+  machine.allocated += taken;
+  machine.allocations[*data] = {block, taken};
   return cudaSuccess;
 }
 

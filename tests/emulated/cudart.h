@@ -31,8 +31,9 @@ struct EmulatedGpus {
   // Versions of the libraries that this program has fakes of, as gpu_libraries.h counts. 0:
   // missing.
   int cublaslt = 130100, cudnn = 91900, nccl = 22809;
-  // What more plans cuDNN makes; -1: any number.
+  // How many plans cuDNN makes; -1: any number.
   int64_t cudnn_plans = -1;
+  int64_t unplanned = 0;  // Bytes that a large cudaMalloc takes beside its own.
   // By which of its collectives, counted from 1, the last rank of a communicator has an
   // asynchronous error, and at which it never comes, which it does not know. 0: none.
   // At the third its host stays in the call until that is aborted; the fourth is done for all

@@ -36,7 +36,8 @@ struct RunFacts {
   int64_t parameters = 0;     // Elements of the whole model.
   int64_t planned_bytes = 0;  // Of a rank.
   const DataFiles* data = nullptr;
-  std::string attention;  // Whose kernels, where there is a choice.
+  std::string attention = {};  // Whose kernels, where there is a choice.
+  std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
 };
 
 // Every rank has one; ranks but the first keep a log and are silent otherwise: what is written or

@@ -154,7 +154,7 @@ class Trainer {
     evaluator_.emplace(recipe_, job_, VocabSize(shape_), seed_, data_, *session_, recorder_);
     recorder_.Begin(start_, aside_, step_,
                     {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
-                     &data_.files, attention_.name});
+                     &data_.files, attention_.name, TakenOfTheGpu()});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";
@@ -185,6 +185,12 @@ class Trainer {
     } else {
       Together(*job_.store, "train/free", job_.rank, job_.world, look);
     }
+  }
+
+  std::optional<Provenance::GpuMemory> TakenOfTheGpu() const {
+    if (!target_.outside) return std::nullopt;
+    const int64_t now = *RoomNow(job_.device, SharersOf(gpus_, job_)).outside;
+    return Provenance::GpuMemory{*target_.outside, now - *target_.outside};
   }
 
   void Allocate() {
