@@ -192,6 +192,7 @@ TEST(NcclCommunicatorTest, AKilledRankEndsTheOthers) {
 // not wait for as long as for one that may yet come.
 TEST(NcclCommunicatorTest, WhatARankThatLeftHadDoneFailsSoon) {
   UseGpus({.nccl_strands = kTried + 2});
+  const auto begin = std::chrono::steady_clock::now();
   const auto outcomes = RunThreadRanksWith(nullptr, 2,
                                            OnNccl(
                                                [](Rank& rank) -> std::string {
@@ -208,6 +209,7 @@ TEST(NcclCommunicatorTest, WhatARankThatLeftHadDoneFailsSoon) {
                                                },
                                                kNative));
   for (const std::string& error : Results(outcomes)) EXPECT_EQ(error, "rank 0 has left the group");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 // As NCCL documents it: abort is for what cannot end.
