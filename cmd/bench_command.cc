@@ -37,7 +37,7 @@ ChosenDevice DeviceOf(const std::string& flag) {
 
 void AddOwnKernels(CLI::App& command, bool* own_kernels) {
   command.add_flag("--own-kernels", *own_kernels,
-                   "On a GPU: products by kernels of this program, not by cuBLASLt");
+                   "On a GPU: by kernels of this program, not by cuBLASLt and cuDNN");
 }
 
 struct GemmFlags {
@@ -296,6 +296,8 @@ void RunOps(const OpsFlags& flags) {
       for (const std::string& name : names) std::printf("%s\n", name.c_str());
       return;
     }
+    const FoundAttention attention = BenchedAttention(options);
+    options.attention = attention.backend;
     const OpLimits limits = MeasureLimits(options);
     std::vector<std::string> ops;
     if (!flags.json) {
@@ -305,6 +307,7 @@ void RunOps(const OpsFlags& flags) {
       std::printf("%s, %s; products alone %.1f GFLOP/s, copies of large tensors %.1f GB/s\n",
                   what.c_str(), flags.dtype.c_str(), limits.flops_per_s * 1e-9,
                   limits.bytes_per_s * 1e-9);
+      if (!attention.name.empty()) std::printf("attention: %s\n", attention.name.c_str());
     }
     MeasureOps(options, [&](const OpTime& op) {
       if (flags.json) {
@@ -314,15 +317,17 @@ void RunOps(const OpsFlags& flags) {
       }
     });
     if (flags.json) {
-      std::printf("%s\n", JsonObject()
-                              .Add("device", device.name)
-                              .Add("dtype", flags.dtype)
-                              .Add("threads", options.threads)
-                              .Add("gemm_gflops", limits.flops_per_s * 1e-9)
-                              .Add("copy_gb_per_s", limits.bytes_per_s * 1e-9)
-                              .AddRaw("ops", JsonArray(ops))
-                              .Text()
-                              .c_str());
+      std::printf("%s\n",
+                  JsonObject()
+                      .Add("device", device.name)
+                      .Add("dtype", flags.dtype)
+                      .Add("threads", options.threads)
+                      .Add("attention", attention.name.empty() ? "own kernels" : attention.name)
+                      .Add("gemm_gflops", limits.flops_per_s * 1e-9)
+                      .Add("copy_gb_per_s", limits.bytes_per_s * 1e-9)
+                      .AddRaw("ops", JsonArray(ops))
+                      .Text()
+                      .c_str());
     }
   } catch (const std::invalid_argument& error) {
     throw FlagError("bench ops", error);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/e2e/run_binary.h"
@@ -202,16 +203,37 @@ TEST(Cuda, ACollectiveThatFailsOrHangsEndsTheRun) {
 
 // Every op of a step, in bf16 by kernels for GPUs, and what there is to compute with.
 TEST(Cuda, IsListedAndMeasured) {
-  const Outcome bench =
-      OnGpu({"bench",   "ops", "--device",  "cuda", "--dtype",        "bf16", "--batch", "1",
-             "--seq",   "8",   "--hidden",  "16",   "--intermediate", "24",   "--heads", "2",
-             "--vocab", "40",  "--seconds", "0",    "--json"});
+  Strings ops = {"bench",   "ops", "--device",  "cuda", "--dtype",        "bf16", "--batch", "1",
+                 "--seq",   "8",   "--hidden",  "16",   "--intermediate", "24",   "--heads", "2",
+                 "--vocab", "40",  "--seconds", "0",    "--json"};
+  const Outcome bench = OnGpu(ops);
   ASSERT_EQ(bench.code, 0) << bench.Text();
   const Json measured = Json::parse(bench.out);
+  EXPECT_EQ(measured["attention"], "cuDNN 9.19.0");
   EXPECT_EQ(measured["device"], "Emulated GPU");
   EXPECT_EQ(measured["dtype"], "bf16");
   EXPECT_GT(measured["ops"].size(), 30u);
   for (const Json& op : measured["ops"]) EXPECT_GT(op["seconds"], 0) << op;
+  // Each of the two asks the emulated cuDNN for plans, or none is made.
+  for (const auto& [machine, flag, attention] :
+       std::vector<std::tuple<const char*, const char*, const char*>>{
+           {"cudnn=0", "--json", "own kernels (no cuDNN: libcudnn.so.9 is not there"},
+           {"cudnn_plans=0", "--own-kernels", "own kernels"},
+           {"cudnn_plans=4", "--json", "cuDNN 9.19.0"}}) {
+    Strings some = ops;
+    some.insert(some.end(), {"--only", "attention, forward"});
+    if (std::string(flag) != "--json") some.push_back(flag);
+    const Outcome other = OnGpu(some, {{"FSDP_TRAIN_EMULATED_GPUS", machine}});
+    if (std::string(machine) == "cudnn_plans=4") {  // Two to find it, the third is the op's own.
+      EXPECT_EQ(other.code, 1) << other.Text();
+      EXPECT_NE(other.err.find("too many plans"), std::string::npos) << other.Text();
+      continue;
+    }
+    ASSERT_EQ(other.code, 0) << other.Text();
+    const Json said = Json::parse(other.out);
+    EXPECT_EQ(said["attention"].get<std::string>().find(attention), 0u) << other.Text();
+    EXPECT_EQ(said["ops"].size(), 1u);
+  }
 
   Job job;
   Strings gemm = {"bench", "gemm", "--device", "cuda", "--rounds", "1", "--json"};
@@ -294,14 +316,13 @@ TEST(Cuda, TakesAttentionFromCudnn) {
   }
 }
 
-// Three to find out whether it has any, and three that the run keeps, for steps and for a sample,
-// each the second that the emulated one offers: nothing makes another.
+// For steps, and for a sample, which is one row.
 TEST(Cuda, AllPlansOfCudnnsAreMadeBefore) {
   Job job;
   const Strings settings = {"fsdp.mixed_precision.param_dtype=bf16", "data.valid={fraction: 0.2}",
                             "eval={every: 3, steps: 1, sample: {prompt: the, max_tokens: 3}}"};
-  const Outcome run = OnGpu(WithText(job, "cuda", settings),
-                            {{"FSDP_TRAIN_EMULATED_GPUS", "cudnn=91900 cudnn_plans=12"}});
+  const Outcome run =
+      OnGpu(WithText(job, "cuda", settings), {{"FSDP_TRAIN_EMULATED_GPUS", "cudnn_late_plans=0"}});
   EXPECT_EQ(run.code, 0) << run.Text();
   EXPECT_NE(run.out.find("attention: cuDNN 9.19.0\n"), std::string::npos) << run.Text();
 }
@@ -342,6 +363,8 @@ TEST(Cuda, LibrariesHaveTheirMemoryBeforeTheRun) {
     const Outcome little = with(all - 1);
     EXPECT_EQ(little.code, 3) << little.Text();
     EXPECT_NE(little.err.find(" does not fit: a rank needs "), std::string::npos) << little.Text();
+    // Nor has any rank tried.
+    EXPECT_EQ(little.err.find("cannot allocate"), std::string::npos) << little.Text();
     EXPECT_FALSE(Exists(job.run_dir() + "/checkpoints/step-000003")) << little.Text();
     const Outcome enough = with(all);
     EXPECT_EQ(enough.code, 0) << enough.Text();

@@ -59,6 +59,8 @@ Machine::Machine() {
       gpus.cudnn = static_cast<int>(value);
     } else if (key == "nccl") {
       gpus.nccl = static_cast<int>(value);
+    } else if (key == "cudnn_late_plans") {
+      gpus.cudnn_late_plans = value != 0;
     } else if (key == "unplanned") {
       gpus.unplanned = value;
     } else if (key == "cudnn_plans") {

@@ -33,7 +33,8 @@ struct EmulatedGpus {
   int cublaslt = 130100, cudnn = 91900, nccl = 22809;
   // How many plans cuDNN makes; -1: any number.
   int64_t cudnn_plans = -1;
-  int64_t unplanned = 0;  // Bytes that a large cudaMalloc takes beside its own.
+  bool cudnn_late_plans = true;  // It makes plans behind the first graph that it has executed, too.
+  int64_t unplanned = 0;         // Bytes that a large cudaMalloc takes beside its own.
   // By which of its collectives, counted from 1, the last rank of a communicator has an
   // asynchronous error, and at which it never comes, which it does not know. 0: none.
   // At the third its host stays in the call until that is aborted; the fourth is done for all

@@ -28,7 +28,8 @@ using cudnn::Status;
 constexpr Status kBadParam = 2000, kNotSupported = 3000, kNoDeviceMemory = 4004;
 
 constexpr int64_t kBytesOfAHandle = 4 << 20;
-constexpr const char* kPlan = "a plan of cuDNN's";  // For EmulatedCalls().
+// For EmulatedCalls().
+constexpr const char *kPlan = "a plan of cuDNN's", *kExecution = "a graph of cuDNN's";
 
 // Engines, in the order of their speed: the first uses more memory than there need be.
 constexpr int64_t kLarge = 4, kEngine = 6;
@@ -285,6 +286,8 @@ Status cudnnBackendFinalize(cudnn::DescriptorHandle descriptor) {
       } else if (const int64_t most = fsdp::TheEmulatedGpus().cudnn_plans;
                  most >= 0 && fsdp::EmulatedCalls(kPlan) > most) {
         status = Refuse(kNotSupported, "too many plans");
+      } else if (!fsdp::TheEmulatedGpus().cudnn_late_plans && fsdp::EmulatedCalls(kExecution) > 0) {
+        status = Refuse(kNotSupported, "a plan comes late");
       }
       break;
     default:
@@ -336,6 +339,7 @@ Status cudnnBackendGetAttribute(cudnn::DescriptorHandle descriptor, Attribute at
 
 Status cudnnBackendExecute(cudnn::Handle handle, cudnn::DescriptorHandle plan,
                            cudnn::DescriptorHandle variant_pack) {
+  fsdp::CountEmulatedCall(kExecution);
   const Object& made = *static_cast<const Object*>(plan);
   const Object& pack = *static_cast<const Object*>(variant_pack);
   if (!made.finalized || !pack.finalized) return Refuse(kBadParam, "not finalized");

@@ -73,32 +73,39 @@ void AddFused(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t 
                    }});
 }
 
-void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes) {
+AttentionDims DimsOf(const OpShapes& shapes) {
+  return {shapes.batch, shapes.seq, shapes.heads, shapes.heads, shapes.hidden / shapes.heads};
+}
+
+void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes, AttentionBackend backend) {
   const int64_t batch = shapes.batch, seq = shapes.seq, heads = shapes.heads;
   const int64_t head_dim = shapes.hidden / heads;
   const Shape qkv_shape{batch, seq, 3 * heads, head_dim}, out_shape{batch, seq, heads, head_dim};
   const Shape lse_shape{batch, heads, seq};
-  const AttentionDims dims{batch, seq, heads, heads, head_dim};
+  const AttentionDims dims = DimsOf(shapes);
   const auto positions = [=](BenchTensors& t) {
     return t.Int({batch, seq}, [=](int64_t i) { return static_cast<int32_t>(i % seq); });
   };
   const auto part = [=](const View& tensor, int64_t p) { return Heads(tensor, p * heads, heads); };
-  cases.push_back(
-      {"attention, forward", [=](BenchTensors& t) -> Call {
-         const View qkv = t.Values(qkv_shape), out = t.Values(out_shape), lse = t.Float(lse_shape);
-         const AttentionInputs in{part(qkv, 0), part(qkv, 1), part(qkv, 2), positions(t)};
-         const View workspace =
-             t.Workspace(AttentionForwardWorkspaceBytes(dims, t.dtype(), t.kernel_type()));
-         return [=](Stream& s) { AttentionForward(s, in, out, lse, workspace); };
-       }});
+  const auto inputs = [=](const View& qkv, BenchTensors& t) {
+    return AttentionInputs{part(qkv, 0), part(qkv, 1), part(qkv, 2), positions(t), {}, backend};
+  };
+  cases.push_back({"attention, forward", [=](BenchTensors& t) -> Call {
+                     const View qkv = t.Values(qkv_shape), out = t.Values(out_shape),
+                                lse = t.Float(lse_shape);
+                     const AttentionInputs in = inputs(qkv, t);
+                     const View workspace = t.Workspace(
+                         AttentionForwardWorkspaceBytes(dims, t.dtype(), t.kernel_type(), backend));
+                     return [=](Stream& s) { AttentionForward(s, in, out, lse, workspace); };
+                   }});
   cases.push_back(
       {"attention, backward", [=](BenchTensors& t) -> Call {
          const View qkv = t.Values(qkv_shape), dqkv = t.Values(qkv_shape),
                     out = t.Values(out_shape), dout = t.Values(out_shape), lse = t.Float(lse_shape);
-         const AttentionInputs in{part(qkv, 0), part(qkv, 1), part(qkv, 2), positions(t)};
+         const AttentionInputs in = inputs(qkv, t);
          const AttentionGradients gradients{part(dqkv, 0), part(dqkv, 1), part(dqkv, 2)};
-         const View workspace =
-             t.Workspace(AttentionBackwardWorkspaceBytes(dims, t.dtype(), t.kernel_type()));
+         const View workspace = t.Workspace(
+             AttentionBackwardWorkspaceBytes(dims, t.dtype(), t.kernel_type(), backend));
          return [=](Stream& s) { AttentionBackward(s, in, out, lse, dout, gradients, workspace); };
        }});
   cases.push_back({"rope", [=](BenchTensors& t) -> Call {
@@ -258,7 +265,7 @@ void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n
                    }});
 }
 
-std::vector<OpCase> Cases(const OpShapes& shapes) {
+std::vector<OpCase> Cases(const OpShapes& shapes, AttentionBackend attention) {
   if (shapes.heads < 1 || shapes.hidden % shapes.heads != 0 ||
       shapes.hidden / shapes.heads % 2 != 0) {
     throw std::invalid_argument("[bench ops] hidden is " + std::to_string(shapes.hidden) +
@@ -273,7 +280,7 @@ std::vector<OpCase> Cases(const OpShapes& shapes) {
   AddLinear(cases, "linear up", rows, hidden, inner);
   AddLinear(cases, "linear down", rows, inner, hidden);
   AddFused(cases, rows, hidden, inner);
-  AddAttention(cases, shapes);
+  AddAttention(cases, shapes, attention);
   AddNorms(cases, rows, hidden);
   AddActivations(cases, rows, inner);
   AddEnds(cases, shapes);
@@ -316,7 +323,7 @@ double FastestCall(const OpBenchOptions& options, const Device& device, Stream& 
 std::vector<OpCase> Selected(const OpBenchOptions& options) {
   std::vector<OpCase> selected;
   std::string names;
-  for (OpCase& op : Cases(options.shapes)) {
+  for (OpCase& op : Cases(options.shapes, options.attention)) {
     names += (names.empty() ? "" : "; ") + op.name;
     if (op.name.find(options.only) != std::string::npos) selected.push_back(std::move(op));
   }
@@ -342,6 +349,12 @@ double OpLimits::Seconds(const OpCost& cost) const {
   return std::max(cost.flops / flops_per_s, cost.bytes / bytes_per_s);
 }
 
+FoundAttention BenchedAttention(const OpBenchOptions& options) {
+  if (options.device != DeviceType::kCuda || options.own_kernels) return {};
+  return FindAttention(AttentionBackend::kCudnn, options.gpu, DimsOf(options.shapes),
+                       options.dtype);
+}
+
 std::vector<std::string> BenchedOps(const OpBenchOptions& options) {
   std::vector<std::string> names;
   for (const OpCase& op : Selected(options)) names.push_back(op.name);
@@ -349,7 +362,7 @@ std::vector<std::string> BenchedOps(const OpBenchOptions& options) {
 }
 
 OpCost CostOfOp(const OpBenchOptions& options, const std::string& name) {
-  for (const OpCase& op : Cases(options.shapes)) {
+  for (const OpCase& op : Cases(options.shapes, options.attention)) {
     if (op.name == name) return CostOf(options, op);
   }
   throw std::invalid_argument("[bench ops] there is no op " + name);

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "trainer/core/dtype.h"
+#include "trainer/ops/attention_backend.h"
+#include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -30,6 +32,7 @@ struct OpBenchOptions {
   DeviceType device = DeviceType::kCpu;  // Or kCuda, if the program was built with it.
   int gpu = 0;                           // Of the visible ones.
   bool own_kernels = false;  // On a GPU: products by kernels of ours, not by the library of a run.
+  AttentionBackend attention = AttentionBackend::kOwn;  // Of BenchedAttention().
 };
 
 // What one call tells its stream that it does.
@@ -53,6 +56,10 @@ struct OpLimits {
   // Of doing nothing but that many FLOPs, or moving that many bytes, whichever takes longer.
   double Seconds(const OpCost& cost) const;
 };
+
+// Whose attention a run on this device would take at these shapes, or ours where the options say
+// so: for OpBenchOptions::attention, and by name.
+FoundAttention BenchedAttention(const OpBenchOptions& options);
 
 // The names of the ops that are asked for, in the order in which they are measured. Throws
 // std::invalid_argument where there is none, or the shapes are not an attention's.
