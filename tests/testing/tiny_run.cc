@@ -138,7 +138,7 @@ void RandomInitial(uint64_t seed, const Parameter& p, int64_t begin, std::span<f
   for (size_t i = 0; i < values.size(); ++i) values[i] += 0.05f * random.Normal(begin + i);
 }
 
-// Device memory that holds NaN until somebody writes to it.
+// Memory that holds NaN until somebody writes to it.
 class DirtyAllocator final : public PhasedAllocator {
  public:
   DirtyAllocator(Device& device, const MemoryPlan& plan) : device_(device), arena_(device, plan) {}
@@ -146,10 +146,11 @@ class DirtyAllocator final : public PhasedAllocator {
   void Begin(Phase phase) override { arena_.Begin(phase); }
   std::byte* Allocate(int64_t bytes, MemoryUse use) override {
     std::byte* data = arena_.Allocate(bytes, use);
-    // The first block is the arena's first.
-    if (!std::exchange(dirty_, true)) {
-      const int64_t elements = arena_.plan().bytes(MemoryPlace::kDevice) / SizeOf(DType::kFloat32);
-      const auto stream = device_.CreateStream("dirty");
+    // The first block of a place is its arena's first.
+    if (!std::exchange(dirty_[static_cast<int>(use.place)], true)) {
+      const int64_t elements = arena_.plan().bytes(use.place) / SizeOf(DType::kFloat32);
+      const bool on_device = use.place == MemoryPlace::kDevice;
+      const auto stream = (on_device ? device_ : device_.host()).CreateStream("dirty");
       Fill(*stream, std::bit_cast<float>(~uint32_t{0}), View(data, DType::kFloat32, {elements}));
       stream->Synchronize();
     }
@@ -162,7 +163,7 @@ class DirtyAllocator final : public PhasedAllocator {
  private:
   Device& device_;
   PlannedAllocator arena_;
-  bool dirty_ = false;
+  bool dirty_[kNumMemoryPlaces] = {};
 };
 
 // One rank's life.

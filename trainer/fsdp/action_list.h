@@ -26,6 +26,10 @@ enum class Resource {
   kGradient,
   kGradientSlot,
   kGradientShard,
+  kShardSlot,
+  kHostGradient,
+  kUpdateSlot,
+  kFactors,  // Of the step, in host memory.
   kStaging,
   kScalars,
   kBatch

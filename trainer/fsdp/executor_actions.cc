@@ -13,20 +13,46 @@
 
 namespace fsdp {
 
-void Executor::GatherShard(Stream& stream, int flat) {
+void Executor::GatherShard(Stream& stream, int flat, bool fetched) {
   const View &shard = ShardInUse(flat), &value = flats_[flat].value;
   if (!sharded()) {
     if (shard.dtype != value.dtype) Cast(stream, shard, value);
     return;
   }
   ConstView part = shard;
-  if (shard.dtype != value.dtype) {  // Cast where it is gathered to.
-    const int64_t size = shard.NumElements();
-    const View own = value.Slice(shard_rank_ * size, size);
+  const int64_t size = shard.NumElements();
+  const View own = value.Slice(shard_rank_ * size, size);
+  if (fetched) {
+    part = own;
+  } else if (shard.dtype != value.dtype) {  // Cast where it is gathered to.
     Cast(stream, shard, own);
     part = own;
   }
   communicators_.Over(Group::kGather)->AllGather(stream, part, value);
+}
+
+std::vector<View> Executor::GradientShards(const Action& action) const {
+  std::vector<View> shards;
+  Carver slot(action.shard_slot >= 0 ? memory_.shard_slots[action.shard_slot] : View());
+  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
+    const bool leaves = PlaceOf(f) != MemoryPlace::kDevice;
+    shards.push_back(action.shard_slot >= 0
+                         ? slot.Take(layout_.flat_parameters[f].shard_size, DType::kFloat32)
+                     : leaves && !sharded() ? flats_[f].gradient
+                                            : memory_.gradients[f]);
+  }
+  return shards;
+}
+
+std::vector<View> Executor::ReturningShards(const Action& action) const {
+  std::vector<View> shards;
+  Carver slot(action.update_slot >= 0 ? memory_.update_slots[action.update_slot] : View());
+  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
+    const FlatParameter& flat = layout_.flat_parameters[f];
+    const bool copied = action.update_slot >= 0 && flat.dtypes.compute != flat.dtypes.master;
+    shards.push_back(copied ? slot.Take(flat.shard_size, flat.dtypes.compute) : memory_.masters[f]);
+  }
+  return shards;
 }
 
 void Executor::AllReduce(Stream& stream, const View& data, DType dtype, const View& wire) {
@@ -36,6 +62,16 @@ void Executor::AllReduce(Stream& stream, const View& data, DType dtype, const Vi
   Cast(stream, data, sent);
   replicas.AllReduce(stream, sent);
   Cast(stream, sent, data);
+}
+
+void Executor::BindGradients(const Action& action) {
+  Carver slot(action.slot >= 0 ? memory_.gradient_slots[action.slot]
+                               : memory_.units[action.unit].gradient);
+  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
+    const FlatParameter& flat = layout_.flat_parameters[f];
+    if (!sharded() && PlaceOf(f) == MemoryPlace::kDevice) continue;
+    flats_[f].gradient = slot.Take(flat.size, flat.dtypes.grad);
+  }
 }
 
 void Executor::Execute(const Action& action) {
@@ -72,6 +108,17 @@ void Executor::Execute(const Action& action) {
       Copy(stream, batch.host_bytes, batch.device_bytes);
       break;
     }
+    case ActionKind::kFetch: {
+      Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
+      for (const int f : layout_.units[u].flat_parameters) {
+        const FlatParameter& flat = layout_.flat_parameters[f];
+        const int own = sharded() ? shard_rank_ : 0;
+        flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
+        FetchShard(stream, f, ShardInUse(f),
+                   flats_[f].value.Slice(own * flat.shard_size, flat.shard_size));
+      }
+      break;
+    }
     case ActionKind::kGather: {
       Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
       for (const int f : layout_.units[u].flat_parameters) {
@@ -81,7 +128,7 @@ void Executor::Execute(const Action& action) {
           communicators_.Over(Group::kSecondary)
               ->AllGather(stream, memory_.secondary[f], flats_[f].value);
         } else {
-          GatherShard(stream, f);
+          GatherShard(stream, f, IsFetched(u));
         }
       }
       break;
@@ -99,19 +146,23 @@ void Executor::Execute(const Action& action) {
         if (options_.poison) Fill(stream, std::numeric_limits<float>::quiet_NaN(), value);
       }
       break;
-    case ActionKind::kClear: {
-      Carver slot(action.slot >= 0 ? memory_.gradient_slots[action.slot]
-                                   : memory_.units[u].gradient);
-      for (const int f : trainable) {
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        if (sharded()) flats_[f].gradient = slot.Take(flat.size, flat.dtypes.grad);
-        Fill(stream, 0, flats_[f].gradient);
+    case ActionKind::kClear:
+      BindGradients(action);
+      for (const int f : trainable) Fill(stream, 0, flats_[f].gradient);
+      break;
+    case ActionKind::kFetchGradient: {
+      if (!sharded()) BindGradients(action);
+      const std::vector<View> shards = GradientShards(action);
+      for (size_t i = 0; i < shards.size(); ++i) {
+        Copy(stream, memory_.gradients[trainable[i]], shards[i]);
       }
       break;
     }
     case ActionKind::kReduce: {
       Carver staging(memory_.staging);
-      for (const int f : trainable) {
+      const std::vector<View> shards = GradientShards(action);
+      for (size_t i = 0; i < shards.size(); ++i) {
+        const int f = trainable[i];
         const FlatParameter& flat = layout_.flat_parameters[f];
         const View& gradient = flats_[f].gradient;
         if (!sharded()) {
@@ -124,35 +175,43 @@ void Executor::Execute(const Action& action) {
           Cast(stream, gradient, full);
         }
         const View shard =
-            action.staged ? staging.Take(flat.shard_size, DType::kFloat32) : memory_.gradients[f];
+            action.staged ? staging.Take(flat.shard_size, DType::kFloat32) : shards[i];
         communicators_.Over(Group::kReduce)->ReduceScatter(stream, full, shard);
       }
       break;
     }
     case ActionKind::kAccumulate: {
       Carver staging(memory_.staging);
-      for (const int f : trainable) {
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        Accumulate(stream, staging.Take(flat.shard_size, DType::kFloat32), memory_.gradients[f]);
+      for (const View& shard : GradientShards(action)) {
+        Accumulate(stream, staging.Take(shard.NumElements(), DType::kFloat32), shard);
       }
       break;
     }
-    case ActionKind::kAllReduce:
-      for (const int f : trainable) {
-        AllReduce(stream, memory_.gradients[f], layout_.flat_parameters[f].dtypes.reduce,
+    case ActionKind::kAllReduce: {
+      const std::vector<View> shards = GradientShards(action);
+      for (size_t i = 0; i < shards.size(); ++i) {
+        AllReduce(stream, shards[i], layout_.flat_parameters[trainable[i]].dtypes.reduce,
                   memory_.replica_wire);
       }
       break;
+    }
     case ActionKind::kSumSquares:
-      for (const int f : trainable) {
+      for (const View& shard : GradientShards(action)) {
         if (scales_loss()) {
-          UnscaledSumOfSquares(stream, memory_.gradients[f], memory_.scaler.Slice(0, 1),
-                               scalar(kSumSquares), scalar(kFound), memory_.squares);
+          UnscaledSumOfSquares(stream, shard, memory_.scaler.Slice(0, 1), scalar(kSumSquares),
+                               scalar(kFound), memory_.squares);
         } else {
-          SumOfSquares(stream, memory_.gradients[f], scalar(kSumSquares), memory_.squares);
+          SumOfSquares(stream, shard, scalar(kSumSquares), memory_.squares);
         }
       }
       break;
+    case ActionKind::kLeave: {
+      const std::vector<View> shards = GradientShards(action);
+      for (size_t i = 0; i < shards.size(); ++i) {
+        Copy(stream, shards[i], memory_.gradients[trainable[i]]);
+      }
+      break;
+    }
     case ActionKind::kReduceScalars:
       // Replicas hold the same squares: they count once.
       if (communicators_.mesh().coordinate().replicate > 0) {
@@ -173,16 +232,36 @@ void Executor::Execute(const Action& action) {
       if (step_->begin_update) {
         step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
       }
+      const View& on_host = memory_.host_coefficient;
+      if (on_host.data != nullptr) Copy(stream, scalar(kCoefficient), on_host);
       break;
     }
-    case ActionKind::kOptimizer:
-      WaitUntilCopied();
-      for (const int f : trainable) {
-        const View &master = memory_.masters[f], &copy = memory_.compute_shards[f];
-        step_->optimize(stream, {f, master, memory_.gradients[f], scalar(kCoefficient),
-                                 copy.data == master.data || cast_in_gather() ? View() : copy});
+    case ActionKind::kOptimizer: {
+      WaitUntilCopied(action.stream);
+      const bool on_host = IsOnHost(u);
+      const std::vector<View> returning = ReturningShards(action);
+      for (size_t i = 0; i < returning.size(); ++i) {
+        const int f = trainable[i];
+        const View& master = memory_.masters[f];
+        View copy = memory_.compute_shards[f];
+        if (on_host && places_[f].copy == MemoryPlace::kDevice) {
+          copy = returning[i];
+        } else if (cast_in_gather()) {
+          copy = View();
+        }
+        step_->optimize(stream, {f, master, memory_.gradients[f],
+                                 on_host ? memory_.host_coefficient : scalar(kCoefficient),
+                                 copy.data == master.data ? View() : copy});
       }
       break;
+    }
+    case ActionKind::kReturn: {
+      const std::vector<View> returning = ReturningShards(action);
+      for (size_t i = 0; i < returning.size(); ++i) {
+        FetchShard(stream, trainable[i], returning[i], memory_.compute_shards[trainable[i]]);
+      }
+      break;
+    }
     case ActionKind::kEnd:
       Copy(stream, memory_.scalars, memory_.reports[steps_ % 2]);
       break;

@@ -77,8 +77,9 @@ struct ExecutorMemory {
   ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
                  const ExecutorOptions& options, DeviceType kernels);
 
-  std::vector<View> gather_slots, gradient_slots;        // Bytes.
-  std::vector<View> masters, compute_shards, gradients;  // By flat parameter; see Executor.
+  std::vector<View> gather_slots, gradient_slots, shard_slots;  // Bytes.
+  std::vector<View> update_slots;                               // Likewise, pinned.
+  std::vector<View> masters, compute_shards, gradients;         // By flat parameter; see Executor.
   // Likewise: what is evaluated in place of masters that are computed with themselves, where
   // nothing is gathered. Empty where there is another place.
   std::vector<View> averages;
@@ -92,6 +93,8 @@ struct ExecutorMemory {
   View upload;                    // Host memory: of initial values, what is on its way.
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
+  View host_coefficient;          // Pinned: kCoefficient, for updates of the host.
+  View fetch;                     // fp32 or less: what is cast behind its way from the host.
   View scaler;                    // LossScalerState. Empty: none is in use.
   View squares;                   // The workspace of their sums.
   View gemm_workspace;            // GemmResources::workspace: on CUDA alone.

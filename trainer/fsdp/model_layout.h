@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "trainer/comm/mesh.h"
@@ -35,6 +36,12 @@ struct ExecutorOptions : FsdpOptions {
   bool poison = false;                                  // Fills freed gather slots with NaN.
   bool averages = false;  // Evaluations are given weights of their own, in fp32 (Step::weights).
 };
+
+// The units whose updates are on the host: of those that train, in the order of the model, all but
+// a share of `optimizer_share`, spread evenly. Empty without cpu_offload.optimizer.
+std::set<int> UnitsOnHost(const ExecutorOptions& options, const Layout& layout);
+// Those whose shards lie in host memory when they are gathered, in a step of `mode`.
+std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout, Mode mode);
 
 // The rule of these options.
 DTypeRule DTypeRuleOf(const ExecutorOptions& options);

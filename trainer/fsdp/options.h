@@ -54,8 +54,10 @@ struct FsdpOptions {
     bool operator==(const MixedPrecision&) const = default;
   };
   struct CpuOffload {
-    bool params = false;
+    bool params = false;  // With `optimizer`.
     bool optimizer = false;
+    double optimizer_share = 0;  // Of the units, whose updates stay on the device.
+    int64_t threads = 0;         // Of the host's updates; 0: as many as compute with the CPU.
     bool operator==(const CpuOffload&) const = default;
   };
 

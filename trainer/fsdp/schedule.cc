@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "trainer/core/check.h"
-#include "trainer/core/philox.h"
 #include "trainer/fsdp/action_list.h"
 
 namespace fsdp {
 namespace {
+
+// One is being written while the other is fetched.
+constexpr int64_t kUpdateSlots = 2;
 
 int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
 
@@ -27,13 +28,17 @@ class Builder {
         sharded_(o_.shards > 1),
         reduced_(o_.shards * o_.replicas > 1),
         hybrid_(sharded_ && o_.replicas > 1),
-        freed_(sharded_ && (o_.sharding_strategy == Strategy::kFullShard ||
-                            o_.sharding_strategy == Strategy::kHybridShard)),
-        slotted_gradients_(sharded_ && o_.gradient_accumulation == Accumulation::kSharded),
+        offloads_(o_.mode == Mode::kTrain && !o_.host_units.empty()),
+        freed_((sharded_ || !o_.fetched_units.empty()) &&
+               (o_.sharding_strategy == Strategy::kFullShard ||
+                o_.sharding_strategy == Strategy::kHybridShard)),
+        slotted_gradients_((sharded_ || offloads_) &&
+                           o_.gradient_accumulation == Accumulation::kSharded),
         slot_of_(units_, -1),
         resident_(units_, !sharded_),
         gradient_slot_of_(units_, -1) {
     for (const int unit : o_.cast_units) resident_[unit] = false;
+    for (const int unit : o_.fetched_units) resident_[unit] = false;
     const int others = units_ - 1;
     if (freed_) {
       gather_slots_ = o_.limit_all_gathers == 0 ? others : Slots(o_.limit_all_gathers, others);
@@ -42,11 +47,17 @@ class Builder {
     if (o_.mode == Mode::kTrain && slotted_gradients_) {
       gradient_slots_ = Slots(o_.reduce_buffers, others);
     }
+    if (offloads_ && sharded_) shard_slots_ = Slots(o_.reduce_buffers, units_);
+    if (offloads_ && o_.fetched_units.empty() && !o_.copied_units.empty()) {
+      update_slots_ = Slots(kUpdateSlots, static_cast<int>(o_.copied_units.size()));
+    }
     ListRuns();
   }
 
   int gather_slots() const { return gather_slots_; }
   int gradient_slots() const { return gradient_slots_; }
+  int shard_slots() const { return shard_slots_; }
+  int update_slots() const { return update_slots_; }
 
   void AddStep() {
     list_.Add({.kind = ActionKind::kBegin}, {}, {{Resource::kScalars, 0}});
@@ -78,13 +89,16 @@ class Builder {
     }
   }
 
+  bool IsOnHost(int unit) const { return offloads_ && o_.host_units.count(unit) > 0; }
+  bool IsFetched(int unit) const { return o_.fetched_units.count(unit) > 0; }
+
   Use Value(int unit) const {
-    if (!sharded_) return {Resource::kComputeShard, unit};
+    if (!sharded_ && !IsFetched(unit)) return {Resource::kComputeShard, unit};
     if (slot_of_[unit] >= 0) return {Resource::kSlot, slot_of_[unit]};
     return {Resource::kValue, unit};
   }
   Use Gradient(int unit) const {
-    if (!sharded_) return {Resource::kGradientShard, unit};
+    if (!sharded_ && !IsOnHost(unit)) return {Resource::kGradientShard, unit};
     if (gradient_slot_of_[unit] >= 0) return {Resource::kGradientSlot, gradient_slot_of_[unit]};
     return {Resource::kGradient, unit};
   }
@@ -97,7 +111,7 @@ class Builder {
   bool Trains(int unit) const { return o_.frozen_units.count(unit) == 0; }
 
   // Whether the unit takes a slot when gathered and gives it back after a pass.
-  bool Freed(int unit) const { return freed_ && unit != 0; }
+  bool Freed(int unit) const { return freed_ && unit != 0 && (sharded_ || IsFetched(unit)); }
 
   // Issues the gather of `unit` unless it is there, for a run of this direction. False: no slot has
   // been given back yet.
@@ -114,7 +128,18 @@ class Builder {
     if (secondary) {
       reads.push_back({Resource::kSecondary, unit});
     } else if (Trains(unit) && o_.frozen_cast_units.count(unit) == 0) {  // Else: constant.
-      reads.push_back({sharded_ ? Resource::kComputeShard : Resource::kMaster, unit});
+      const bool copied = sharded_ || IsFetched(unit);
+      reads.push_back({copied ? Resource::kComputeShard : Resource::kMaster, unit});
+    }
+    if (IsFetched(unit) && !secondary) {
+      list_.Add({.kind = ActionKind::kFetch,
+                 .stream = StreamId::kFetch,
+                 .unit = unit,
+                 .micro_batch = micro_batch,
+                 .slot = slot_of_[unit]},
+                reads, {Value(unit)}, pacing);
+      if (!sharded_) return true;
+      reads.clear();
     }
     list_.Add({.kind = ActionKind::kGather,
                .stream = StreamId::kGather,
@@ -205,12 +230,24 @@ class Builder {
 
   void TakeGradient(int u, int m) {
     if (!has_gradient_.insert(u).second) return;
-    if (slotted_gradients_ && u != 0) {
+    if (slotted_gradients_ && u != 0 && (sharded_ || IsOnHost(u))) {
       gradient_slot_of_[u] = next_gradient_slot_++ % gradient_slots_;
     }
+    if (!sharded_ && IsOnHost(u) && m > 0) return FetchGradient(u, m, Gradient(u));
     list_.Add(
         {.kind = ActionKind::kClear, .unit = u, .micro_batch = m, .slot = gradient_slot_of_[u]}, {},
         {Gradient(u)});
+  }
+
+  // What the micro-batches before have left for the host, to add to it.
+  void FetchGradient(int u, int m, const Use& to, int shard_slot = -1) {
+    list_.Add({.kind = ActionKind::kFetchGradient,
+               .stream = StreamId::kFetch,
+               .unit = u,
+               .micro_batch = m,
+               .slot = shard_slot < 0 ? gradient_slot_of_[u] : -1,
+               .shard_slot = shard_slot},
+              {{Resource::kHostGradient, u}}, {to});
   }
 
   // After backward run r, the last of its visit: reduces the unit's gradient if no later run of the
@@ -224,35 +261,82 @@ class Builder {
     }
     const bool final = m == o_.micro_batches - 1;
     if (final) reduced_units_.push_back(u);
-    if (!reduced_ || (!slotted_gradients_ && !final)) return -1;
-    const Use shard{Resource::kGradientShard, u}, staging{Resource::kStaging, 0};
+    if (sharded_ ? !slotted_gradients_ && !final : !IsOnHost(u) && !final) return -1;
+    Use shard{Resource::kGradientShard, u};
+    int shard_slot = -1, index = -1;
+    if (IsOnHost(u) && sharded_) {
+      shard_slot = next_shard_slot_++ % shard_slots_;
+      shard = {Resource::kShardSlot, shard_slot};
+    } else if (IsOnHost(u)) {
+      shard = Gradient(u);
+    }
+    if (sharded_) {
+      index = ReduceScatter(u, m, shard, shard_slot);
+    } else if (reduced_ && final) {
+      index = list_.Add({.kind = ActionKind::kReduce,
+                         .stream = StreamId::kReduce,
+                         .unit = u,
+                         .micro_batch = m,
+                         .slot = gradient_slot_of_[u]},
+                        {}, {shard});
+    }
+    if (hybrid_ && final) {
+      index = list_.Add({.kind = ActionKind::kAllReduce,
+                         .stream = StreamId::kReplicate,
+                         .unit = u,
+                         .micro_batch = m,
+                         .shard_slot = shard_slot},
+                        {}, {shard});
+    }
+    if (offloads_) Leave(u, m, shard, shard_slot, final);
+    return index;
+  }
+
+  int ReduceScatter(int u, int m, const Use& shard, int shard_slot) {
+    const Use staging{Resource::kStaging, 0};
     const bool staged = slotted_gradients_ && m > 0;
-    const Use gradient = Gradient(u);
-    std::vector<Use> reads, writes{staged ? staging : shard};
-    if (gradient != writes[0]) reads.push_back(gradient);
+    if (staged && shard_slot >= 0) FetchGradient(u, m, shard, shard_slot);
     int index = list_.Add({.kind = ActionKind::kReduce,
                            .stream = StreamId::kReduce,
                            .unit = u,
                            .micro_batch = m,
                            .slot = gradient_slot_of_[u],
+                           .shard_slot = shard_slot,
                            .staged = staged},
-                          reads, writes);
+                          {Gradient(u)}, {staged ? staging : shard});
     if (staged) {
       index = list_.Add({.kind = ActionKind::kAccumulate,
                          .stream = StreamId::kReduce,
                          .unit = u,
-                         .micro_batch = m},
+                         .micro_batch = m,
+                         .shard_slot = shard_slot},
                         {staging}, {shard});
     }
     if (slotted_gradients_) has_gradient_.erase(u);  // The next micro-batch starts from zero.
-    if (hybrid_ && final) {
-      index = list_.Add({.kind = ActionKind::kAllReduce,
-                         .stream = StreamId::kReplicate,
-                         .unit = u,
-                         .micro_batch = m},
-                        {}, {shard});
-    }
     return index;
+  }
+
+  // A gradient that is whole is squared while it is there: by then nobody reads it on the device.
+  void Leave(int u, int m, const Use& shard, int shard_slot, bool final) {
+    const int slot = IsOnHost(u) && !sharded_ ? gradient_slot_of_[u] : -1;
+    if (final) {
+      list_.Add({.kind = ActionKind::kSumSquares,
+                 .stream = StreamId::kLeave,
+                 .unit = u,
+                 .slot = slot,
+                 .shard_slot = shard_slot},
+                {shard}, {{Resource::kScalars, 0}});
+    }
+    // Where micro-batches are summed on the device, the last one's sum.
+    if (!IsOnHost(u) || (!slotted_gradients_ && !final)) return;
+    list_.Add({.kind = ActionKind::kLeave,
+               .stream = StreamId::kLeave,
+               .unit = u,
+               .micro_batch = m,
+               .slot = slot,
+               .shard_slot = shard_slot},
+              {shard}, {{Resource::kHostGradient, u}});
+    if (!sharded_ && slotted_gradients_) has_gradient_.erase(u);
   }
 
   void AddScalarReduction() {
@@ -271,19 +355,44 @@ class Builder {
   }
 
   void AddUpdate() {
-    const Use scalars{Resource::kScalars, 0};
+    const Use scalars{Resource::kScalars, 0}, factors{Resource::kFactors, 0};
     for (const int u : reduced_units_) {
+      if (offloads_) break;  // It has been done.
       list_.Add({.kind = ActionKind::kSumSquares, .unit = u}, {{Resource::kGradientShard, u}},
                 {scalars});
     }
     if (reduced_) AddScalarReduction();
-    list_.Add({.kind = ActionKind::kClip}, {}, {scalars});
+    list_.Add({.kind = ActionKind::kClip}, {},
+              offloads_ ? std::vector<Use>{scalars, factors} : std::vector<Use>{scalars});
     for (const int u : OrderOfUpdates()) {
+      if (IsOnHost(u)) {
+        UpdateOnHost(u, factors);
+        continue;
+      }
       std::vector<Use> writes{{Resource::kMaster, u}};
       if (o_.cast_units.count(u) == 0) writes.push_back({Resource::kComputeShard, u});
       list_.Add({.kind = ActionKind::kOptimizer, .unit = u},
                 {scalars, {Resource::kGradientShard, u}}, writes);
     }
+  }
+
+  void UpdateOnHost(int u, const Use& factors) {
+    const bool fetched = IsFetched(u), copied = !fetched && o_.copied_units.count(u) > 0;
+    const int slot = copied ? next_update_slot_++ % update_slots_ : -1;
+    const Use master{Resource::kMaster, u}, compute{Resource::kComputeShard, u};
+    const Use copy{Resource::kUpdateSlot, slot};
+    std::vector<Use> writes{master};
+    if (fetched) writes.push_back(compute);
+    if (copied) writes.push_back(copy);
+    list_.Add({.kind = ActionKind::kOptimizer,
+               .stream = StreamId::kUpdate,
+               .unit = u,
+               .update_slot = slot},
+              {factors, {Resource::kHostGradient, u}}, writes);
+    if (fetched) return;
+    list_.Add(
+        {.kind = ActionKind::kReturn, .stream = StreamId::kFetch, .unit = u, .update_slot = slot},
+        {copied ? copy : master}, {compute});
   }
 
   const ScheduleOptions& o_;
@@ -292,11 +401,14 @@ class Builder {
   const bool sharded_;            // Parameters are gathered.
   const bool reduced_;            // There are peers to sum with.
   const bool hybrid_;             // Their shards, over replicas, too.
+  const bool offloads_;           // Of some units the updates.
   const bool freed_;              // Units other than the root take slots in turn.
   const bool slotted_gradients_;  // So do their gradients.
   std::vector<Run> runs_;
   int gather_slots_ = 0, free_slots_ = 0, next_slot_ = 0;
   int gradient_slots_ = 0, next_gradient_slot_ = 0;
+  int shard_slots_ = 0, next_shard_slot_ = 0;
+  int update_slots_ = 0, next_update_slot_ = 0;
   std::vector<int> slot_of_;
   std::vector<bool> resident_;
   std::vector<int> gradient_slot_of_;
@@ -322,46 +434,11 @@ void Check(const ScheduleOptions& o) {
   require(o.limit_all_gathers >= 0, "limit_all_gathers must be >= 0");
   require(o.reduce_buffers >= 1, "reduce_buffers must be >= 1");
   require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
-}
-
-const char* Name(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kBegin:
-      return "begin";
-    case ActionKind::kLoad:
-      return "load";
-    case ActionKind::kGather:
-      return "gather";
-    case ActionKind::kRun:
-      return "run";
-    case ActionKind::kKeep:
-      return "keep";
-    case ActionKind::kFree:
-      return "free";
-    case ActionKind::kClear:
-      return "clear";
-    case ActionKind::kReduce:
-      return "reduce";
-    case ActionKind::kAccumulate:
-      return "accumulate";
-    case ActionKind::kAllReduce:
-      return "all_reduce";
-    case ActionKind::kSumSquares:
-      return "sum_squares";
-    case ActionKind::kReduceScalars:
-      return "reduce_scalars";
-    case ActionKind::kClip:
-      return "clip";
-    case ActionKind::kOptimizer:
-      return "optimizer";
-    case ActionKind::kEnd:
-      return "end";
+  for (const int unit : o.host_units) {
+    require(o.frozen_units.count(unit) == 0, "what is frozen has no update");
+    require(o.cast_units.count(unit) == 0, "host_units are cast where they are fetched");
   }
-  return "?";
 }
-
-constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce", "data",
-                                                   "replicate"};
 
 }  // namespace
 
@@ -374,38 +451,12 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
   }
   Builder step(options, list);
   step.AddStep();
-  return {options, step.gather_slots(), step.gradient_slots(), list.Take()};
+  return {options,
+          step.gather_slots(),
+          step.gradient_slots(),
+          step.shard_slots(),
+          step.update_slots(),
+          list.Take()};
 }
-
-const char* Name(Pass pass) {
-  return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
-}
-
-std::string ToString(const Action& a) {
-  std::ostringstream out;
-  out << kStreamNames[static_cast<int>(a.stream)] << ": " << Name(a.kind);
-  if (a.kind == ActionKind::kRun) out << " " << Name(a.pass) << " segment " << a.segment;
-  if (a.unit >= 0) out << " unit " << a.unit;
-  if (a.micro_batch >= 0) out << " micro-batch " << a.micro_batch;
-  if (a.slot >= 0) out << " slot " << a.slot;
-  if (a.secondary) out << " secondary";
-  if (a.staged) out << " staged";
-  for (const Wait& wait : a.waits) {
-    out << (wait.pacing ? " paced by " : " after ") << wait.action
-        << (wait.step_before ? " of the step before" : "");
-  }
-  return out.str();
-}
-
-std::string Schedule::ToString() const {
-  std::ostringstream out;
-  out << "gather slots " << gather_slots << ", gradient slots " << gradient_slots << "\n";
-  for (size_t i = 0; i < actions.size(); ++i) {
-    out << i << " " << fsdp::ToString(actions[i]) << "\n";
-  }
-  return out.str();
-}
-
-uint64_t Schedule::Hash() const { return HashBytes(ToString()); }
 
 }  // namespace fsdp
