@@ -118,6 +118,19 @@ TEST(CudaTwin, LearnsWithTheLibrary) {
   }
 }
 
+// Updates by the host's kernels, of what a GPU's streams bring there, and back.
+TEST(CudaTwin, LearnsWithOffload) {
+  for (const bool params : {false, true}) {
+    TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, params ? 1 : 2);
+    run.device = DeviceType::kCuda;
+    ExecutorOptions& o = run.options.executor;
+    o.cpu_offload = {.params = params, .optimizer = true};
+    if (!params) o.cpu_offload.optimizer_share = 0.5;
+    run.options.global_batch_size = 4;  // Two micro-batches a rank, or four.
+    LearnsWhatTheCpuLearns(run);
+  }
+}
+
 // Ranks with a GPU each. In rank order NCCL's sums have the bits of the host's; of its own they
 // lead to the same losses, to roundings on the wire.
 TEST(CudaTwinOverNccl, LearnsWhatRanksOnOneGpuLearn) {
