@@ -61,6 +61,8 @@ const std::vector<Cure>& Cures() {
        [](SessionOptions& o) {
          return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
        }},
+      {"fsdp.cpu_offload.optimizer: true",
+       [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},
       {"train.micro_batch_size: 1",
        [](SessionOptions& o) {
          o.executor.micro_batches = 2;  // As many as it takes; more than two need no more memory.
@@ -68,6 +70,20 @@ const std::vector<Cure>& Cures() {
        }},
       {"train.micro_batch_size: 1 and train.activation_checkpointing: full",
        [](SessionOptions& o) {
+         o.executor.micro_batches = 2;
+         o.executor.micro_batch_size = 1;
+         o.executor.recompute = Recompute::kFull;
+         return true;
+       }},
+      {"fsdp.cpu_offload: {optimizer: true, params: true}",
+       [](SessionOptions& o) {
+         o.executor.cpu_offload.optimizer = true;
+         return !std::exchange(o.executor.cpu_offload.params, true);
+       }},
+      {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: 1 and "
+       "train.activation_checkpointing: full",
+       [](SessionOptions& o) {
+         o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
          o.executor.micro_batches = 2;
          o.executor.micro_batch_size = 1;
          o.executor.recompute = Recompute::kFull;
@@ -105,7 +121,15 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
     room.limit += ", less " + HumanBytes(staging) + " for NCCL";
   }
   if (plan.device_outside) *plan.device_outside += staging;
-  const int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
+  // Threads: of each stream one, and those that update on the host.
+  const FsdpOptions::CpuOffload& offload = options.executor.cpu_offload;
+  int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
+  if (offload.optimizer) {
+    const auto threads = static_cast<int>(offload.threads);
+    streams += (options.snapshot ? 1 : 0) + (threads > 0 ? threads : options.executor.threads);
+  } else {
+    streams -= kOffloadStreams;
+  }
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
   plan.outside = outside.bytes;
   plan.available =

@@ -200,7 +200,7 @@ void Executor::ResumeLossScaler(const LossScalerState& state) {
 
 void Executor::WriteComputeShard(int unit, int flat) {
   const View &from = memory_.masters[flat], &to = memory_.compute_shards[flat];
-  const ShardPlace& place = places_[flat];
+  const ShardMemory& place = places_[flat];
   if (place.shared) return;
   if (place.copy != MemoryPlace::kDevice) return Cast(host(), from, to);
   if (place.master != MemoryPlace::kDevice) return FetchShard(compute(), flat, from, to);

@@ -172,8 +172,8 @@ class Executor final : public SegmentHooks {
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; null where it is not used.
 
   ExecutorMemory memory_;
-  const std::vector<ShardPlace> places_;  // By flat parameter.
-  std::vector<Flat> flats_;               // By Layout::flat_parameters.
+  const std::vector<ShardMemory> places_;  // By flat parameter.
+  std::vector<Flat> flats_;                // By Layout::flat_parameters.
 
   // Of the compute stream and of the host's updates. Null: nobody copies, or it waits already.
   EventPtr copied_[2];

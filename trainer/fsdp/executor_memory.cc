@@ -72,7 +72,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   for (int i = 0; i < train.update_slots; ++i) {
     update_slots.push_back(bytes(LargestCopies(layout, scheduled), pinned));
   }
-  const std::vector<ShardPlace> shard_places = PlacesOf(layout, scheduled);
+  const std::vector<ShardMemory> shard_places = PlacesOf(layout, scheduled);
   int64_t largest_shard = 0;
   for (size_t f = 0; f < shard_places.size(); ++f) {
     const FlatParameter& flat = layout.flat_parameters[f];

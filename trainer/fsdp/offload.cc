@@ -14,14 +14,14 @@ bool CastInGather(const ScheduleOptions& options) {
 
 }  // namespace
 
-std::vector<ShardPlace> PlacesOf(const Layout& layout, const ScheduleOptions& train) {
-  std::vector<ShardPlace> places(layout.flat_parameters.size());
+std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& train) {
+  std::vector<ShardMemory> places(layout.flat_parameters.size());
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
     const bool fetched = train.fetched_units.count(u) > 0;
     const bool on_host = train.host_units.count(u) > 0;
     for (const int f : layout.units[u].flat_parameters) {
       const FlatParameter& flat = layout.flat_parameters[f];
-      ShardPlace& place = places[f];
+      ShardMemory& place = places[f];
       if (fetched || (on_host && !flat.frozen)) place.master = MemoryPlace::kPinned;
       if (fetched) place.copy = MemoryPlace::kPinned;
       // What is cast where it is gathered needs no copy; nor where it is fetched.
@@ -61,7 +61,7 @@ int64_t LargestCopies(const Layout& layout, const ScheduleOptions& train) {
 
 int64_t FetchElements(const Layout& layout, const ScheduleOptions& train, bool averages) {
   int64_t most = 0;
-  const std::vector<ShardPlace> places = PlacesOf(layout, train);
+  const std::vector<ShardMemory> places = PlacesOf(layout, train);
   for (size_t f = 0; f < places.size(); ++f) {
     const FlatParameter& flat = layout.flat_parameters[f];
     const bool average = averages && !flat.frozen && flat.dtypes.compute != DType::kFloat32;

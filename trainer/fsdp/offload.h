@@ -13,14 +13,14 @@
 namespace fsdp {
 
 // Of a flat parameter.
-struct ShardPlace {
+struct ShardMemory {
   MemoryPlace master = MemoryPlace::kDevice;  // And the state's, the gradient's, the average's.
   MemoryPlace copy = MemoryPlace::kDevice;    // Of what is gathered or, with F = 1, computed with.
   bool shared = false;                        // The two are one memory.
 };
 
 // By flat parameter. `train`: of a training step.
-std::vector<ShardPlace> PlacesOf(const Layout& layout, const ScheduleOptions& train);
+std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& train);
 
 // The most bytes that the gradient shards of a unit of `units` take, in fp32.
 int64_t LargestGradientShards(const Layout& layout, const std::set<int>& units);

@@ -66,7 +66,7 @@ struct ScheduleOptions : FsdpOptions {
 
 // kReplicate: of hybrid strategies alone; those behind it of offload.
 enum class StreamId { kCompute, kGather, kReduce, kData, kReplicate, kLeave, kUpdate, kFetch };
-constexpr int kNumStreams = 8;
+constexpr int kNumStreams = 8, kOffloadStreams = 3;
 
 enum class ActionKind {
   kBegin,          // compute   Clears the step's scalars, behind all steps before.

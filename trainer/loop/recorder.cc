@@ -57,6 +57,7 @@ void Recorder::OpenLog(const RunDirectory& directory) {
 void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                      const RunFacts& facts) {
   planned_bytes_ = facts.planned_bytes;
+  host_bytes_ = facts.host_bytes;
   if (!first()) return;
   const std::string started = UtcNow();
   const RunDirectory& directory = start.directory;
@@ -200,8 +201,8 @@ void Recorder::AddTimes(const StepTimes& t) {
   const double between = last_end_ ? t.begin - *last_end_ - elsewhere_ : 0;
   last_end_ = t.end;
   elsewhere_ = 0;
-  times_ += {t.data,      t.forward,       t.recompute,           t.backward,
-             t.optimizer, t.communication, std::max(0.0, between)};
+  times_ += {t.data,      t.forward,       t.recompute, t.backward,
+             t.optimizer, t.communication, t.offload,   std::max(0.0, between)};
 }
 
 void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value) {
@@ -238,7 +239,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& ti
     record.mfu = rates.mfu;
     if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
     // Every rank's, and the same at every moment.
-    record.memory = {planned_bytes_, planned_bytes_, planned_bytes_};
+    record.memory = {planned_bytes_, planned_bytes_, planned_bytes_, host_bytes_};
     record.communication = {
         traffic.of(Collective::kAllGather), traffic.of(Collective::kReduceScatter),
         traffic.of(Collective::kAllReduce), traffic.of(Collective::kAllToAll), traffic.network};

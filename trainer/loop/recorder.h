@@ -35,6 +35,7 @@ struct RunFacts {
   ValidRecipe held_out;
   int64_t parameters = 0;     // Elements of the whole model.
   int64_t planned_bytes = 0;  // Of a rank.
+  int64_t host_bytes = 0;     // Likewise, in host memory.
   const DataFiles* data = nullptr;
   std::string attention;  // Whose kernels, where there is a choice.
 };
@@ -103,7 +104,7 @@ class Recorder {
 
   std::function<double()> clock_;
   std::optional<ThroughputMeter> meter_;
-  int64_t planned_bytes_ = 0;
+  int64_t planned_bytes_ = 0, host_bytes_ = 0;
   int64_t logged_step_ = 0, logged_tokens_ = 0;
   TimeParts times_;                 // Sums since the last record.
   SpikeWindow losses_, norms_;      // Of this start: what a checkpoint does not hold.

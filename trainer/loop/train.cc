@@ -163,7 +163,8 @@ class Trainer {
     evaluator_.emplace(recipe_, job_, VocabSize(shape_), seed_, data_, *session_, recorder_);
     recorder_.Begin(start_, aside_, step_,
                     {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
-                     &data_.files, attention_.name});
+                     plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice), &data_.files,
+                     attention_.name});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";

@@ -43,7 +43,8 @@ JsonObject Object(const StepRecord& r) {
   const JsonObject memory = JsonObject()
                                 .Add("allocated_peak", r.memory.allocated)
                                 .Add("active_peak", r.memory.active)
-                                .Add("reserved_peak", r.memory.reserved);
+                                .Add("reserved_peak", r.memory.reserved)
+                                .Add("host", r.memory.host);
   const JsonObject time = JsonObject()
                               .Add("data", r.time.data)
                               .Add("forward", r.time.forward)
@@ -51,6 +52,7 @@ JsonObject Object(const StepRecord& r) {
                               .Add("backward", r.time.backward)
                               .Add("optimizer", r.time.optimizer)
                               .Add("communication", r.time.communication)
+                              .Add("offload", r.time.offload)
                               .Add("other", r.time.other);
   const JsonObject communication = JsonObject()
                                        .Add("all_gather_bytes", r.communication.all_gather)
@@ -193,13 +195,14 @@ TimeParts& TimeParts::operator+=(const TimeParts& more) {
   backward += more.backward;
   optimizer += more.optimizer;
   communication += more.communication;
+  offload += more.offload;
   other += more.other;
   return *this;
 }
 
 TimeParts TimeParts::operator/(double steps) const {
   return {data / steps,      forward / steps,       recompute / steps, backward / steps,
-          optimizer / steps, communication / steps, other / steps};
+          optimizer / steps, communication / steps, offload / steps,   other / steps};
 }
 
 std::string ToJson(const MetricsRecord& record) {

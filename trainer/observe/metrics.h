@@ -17,6 +17,7 @@ namespace fsdp {
 // Bytes, the largest over ranks since the last record.
 struct MemoryPeaks {
   int64_t allocated = 0, active = 0, reserved = 0;
+  int64_t host = 0;  // In host memory: on the CPU a part of those, else beside them.
 };
 
 struct RunRecord {  // First, once per start.
@@ -43,6 +44,7 @@ struct TimeParts {
   double forward = 0, recompute = 0, backward = 0;
   double optimizer = 0;      // Norm, clipping and update.
   double communication = 0;  // Compute waiting for a gather or a reduction.
+  double offload = 0;        // Compute waiting for what goes to host memory and comes from there.
   double other = 0;          // Between steps: compute waiting for the host.
 
   TimeParts& operator+=(const TimeParts& more);

@@ -240,6 +240,15 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                     recipe.fsdp.shard_size.value_or(1) == 1,
                 {"fsdp.shard_size", "fsdp.sharding_strategy"},
                 "`no_shard` keeps a full copy on every rank, so fsdp.shard_size can only be 1");
+  const FsdpOptions::CpuOffload& offload = recipe.fsdp.cpu_offload;
+  rules.Require(!offload.params || offload.optimizer,
+                {"fsdp.cpu_offload.params", "fsdp.cpu_offload.optimizer"},
+                "fsdp.cpu_offload.params is true, but fsdp.cpu_offload.optimizer is false: "
+                "parameters are updated where their masters are, so set that, too");
+  rules.Require(offload.optimizer_share == 0 || offload.optimizer,
+                {"fsdp.cpu_offload.optimizer_share", "fsdp.cpu_offload.optimizer"},
+                "fsdp.cpu_offload.optimizer_share is of the updates that leave the device with "
+                "fsdp.cpu_offload.optimizer, which is false");
   rules.Require(
       !recipe.fsdp.reshard_after_forward || recipe.fsdp.sharding_strategy == Strategy::kFullShard ||
           recipe.fsdp.sharding_strategy == Strategy::kHybridShard,

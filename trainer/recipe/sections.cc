@@ -188,9 +188,19 @@ Type<FsdpOptions> FsdpType() {
           "or reduce_dtype is fp16."),
   });
   const auto cpu_offload = Map<R::CpuOffload>({
-      Key("params", &R::CpuOffload::params, OnlyFalse(), "Parameter shards in host memory."),
-      Key("optimizer", &R::CpuOffload::optimizer, OnlyFalse(),
-          "Optimizer state in host memory, updated there."),
+      Key("params", &R::CpuOffload::params, Boolean(),
+          "Shards of what is computed with stay in host memory, too, from where each gather "
+          "fetches "
+          "them; on one rank, a unit at a time."),
+      Key("optimizer", &R::CpuOffload::optimizer, Boolean(),
+          "Masters, optimizer state and gradient shards are in host memory, and the host updates "
+          "them there, with the same bits on the CPU."),
+      Key("optimizer_share", &R::CpuOffload::optimizer_share, Number({.at_least = 0, .at_most = 1}),
+          "Of the units, spread evenly: so many stay on the device with all that is theirs, and "
+          "are "
+          "updated there while the host updates the others."),
+      Key("threads", &R::CpuOffload::threads, Integer(0, 1024),
+          "That update on the host. 0: run.threads."),
   });
   return Map<R>({
       Key("sharding_strategy", &R::sharding_strategy, OneOf<Strategy>(),

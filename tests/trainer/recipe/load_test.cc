@@ -217,8 +217,18 @@ INSTANTIATE_TEST_SUITE_P(
         {"Bf16MasterOfFp32", "fsdp: {mixed_precision: {master_dtype: bf16}}",
          "r.yaml:3:40: fsdp.mixed_precision.master_dtype: fsdp.mixed_precision.master_dtype is "
          "`bf16`, but with param_dtype `fp32` it can be `fp32` alone"},
-        {"LaterOffload", "fsdp: {cpu_offload: {params: true}}",
-         "r.yaml:3:30: fsdp.cpu_offload.params: `true`: not in this version"},
+        {"ParamsWithoutOptimizer", "fsdp: {cpu_offload: {params: true}}",
+         "r.yaml:3:30: fsdp.cpu_offload.params: fsdp.cpu_offload.params is true, but "
+         "fsdp.cpu_offload.optimizer is false: parameters are updated where their masters are, so "
+         "set that, too"},
+        {"ShareOfNothing", "fsdp: {cpu_offload: {optimizer_share: 0.5}}",
+         "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share is of "
+         "the "
+         "updates that leave the device with fsdp.cpu_offload.optimizer, which is false"},
+        {"ShareAboveAll", "fsdp: {cpu_offload: {optimizer: true, optimizer_share: 1.5}}",
+         "r.yaml:3:56: fsdp.cpu_offload.optimizer_share: want a number of at least 0 and at most "
+         "1, "
+         "got 1.5"},
         // Settings against each other.
         {"WarmupPastTheEnd", "train: {steps: 10}\nschedule: {warmup_steps: 11}",
          "r.yaml:4:26: schedule.warmup_steps: schedule.warmup_steps is 11, but train.steps is 10"},
