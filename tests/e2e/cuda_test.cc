@@ -113,6 +113,39 @@ TEST(Cuda, CheckpointsGoBothWays) {
   EXPECT_NE(gpus.out.find("\"text\""), std::string::npos) << gpus.Text();
 }
 
+// What lies in host memory is saved from there, and goes on with a GPU that has all of it.
+TEST(Cuda, OffloadsAndGoesOnWithout) {
+  Job cpu, gpu;
+  const Strings common = {"log.every=1",
+                          "checkpoint.every=1",
+                          "schedule.name=constant",
+                          "train.ema={decay: 0.9}",
+                          "data.valid={fraction: 0.2}",
+                          "eval={every: 2, steps: 1, ema: true}"};
+  const auto with = [&](const Job& job, const char* device, Strings more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return WithText(job, device, more);
+  };
+  ASSERT_EQ(Call(with(cpu, "cpu", {})).code, 0);
+  Strings first = with(gpu, "cuda", {"fsdp.cpu_offload={optimizer: true, params: true}"});
+  first.insert(first.end(), {"--set", "train.steps=2"});
+  Strings second = with(gpu, "cuda", {"fsdp.cpu_offload={optimizer: true, optimizer_share: 0.5}"});
+  second.insert(second.end(), {"--set", "train.steps=4"});
+  for (const Strings& part : {first, second, with(gpu, "cuda", {})}) {
+    const Outcome run = OnGpu(part);
+    ASSERT_EQ(run.code, 0) << run.Text();
+  }
+  ExpectClose(LossesOf(gpu), LossesOf(cpu));
+  const auto evaluations = [](const Job& job) {
+    std::vector<double> losses;
+    for (const Json& record : OfKind(ReadMetrics(job.run_dir()), "eval")) {
+      losses.push_back(record["loss"]);
+    }
+    return losses;
+  };
+  ExpectClose(evaluations(gpu), evaluations(cpu));
+}
+
 TEST(Cuda, RanksShareAGpuAndItsMemory) {
   Job job;
   Strings arguments = {"launch", "--nproc-per-node", "2", "--"};
