@@ -146,6 +146,32 @@ TEST(Cuda, OffloadsAndGoesOnWithout) {
   ExpectClose(evaluations(gpu), evaluations(cpu));
 }
 
+// 2 million parameters in 6 MiB beside the library's workspace: units stream through the GPU, and
+// the ratio is that of 13 billion in 16 GiB, as plan_test has it.
+TEST(Cuda, TrainsWhatItsMemoryDoesNotHold) {
+  Job job;
+  const Strings deep = {"model.num_hidden_layers=40",
+                        "model.hidden_size=64",
+                        "model.intermediate_size=256",
+                        "data.seq_len=16",
+                        "fsdp.mixed_precision.param_dtype=bf16",
+                        "train={steps: 2, micro_batch_size: 1, global_batch_size: 2, "
+                        "activation_checkpointing: full}"};
+  const Variables machine = {{"FSDP_TRAIN_EMULATED_GPUS", "bytes=" + std::to_string(38 << 20)}};
+  const Outcome all = OnGpu(WithText(job, "cuda", deep), machine);
+  EXPECT_EQ(all.code, 3) << all.Text();
+  EXPECT_NE(all.err.find("it fits with fsdp.cpu_offload.optimizer: true"), std::string::npos)
+      << all.Text();
+  Strings streamed = deep;
+  streamed.push_back("fsdp.cpu_offload={optimizer: true, params: true}");
+  streamed.push_back("log.every=1");
+  const Outcome run = OnGpu(WithText(job, "cuda", streamed), machine);
+  ASSERT_EQ(run.code, 0) << run.Text();
+  const Json memory = OfKind(ReadMetrics(job.run_dir()), "step").back()["memory"];
+  const double device = memory["allocated_peak"].get<double>() - (32 << 20);
+  EXPECT_LT(device, 16.0 / 218 * memory["host"].get<double>());
+}
+
 TEST(Cuda, RanksShareAGpuAndItsMemory) {
   Job job;
   Strings arguments = {"launch", "--nproc-per-node", "2", "--"};

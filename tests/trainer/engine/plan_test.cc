@@ -193,6 +193,37 @@ TEST_F(PlanTest, AGpuHasMemoryOfItsOwn) {
   EXPECT_TRUE(plan().fits_device());
 }
 
+// With parameters offloaded a rank alone holds a few units of the model, and the host the rest:
+// masters, two moments and gradients in fp32, parameters in bf16.
+TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
+  LlamaConfig config;
+  config.hidden_size = 5120;
+  config.intermediate_size = 13824;
+  config.num_hidden_layers = 40;
+  config.num_attention_heads = config.num_key_value_heads = 40;
+  config.head_dim = 128;
+  config.vocab_size = 32000;
+  config.max_position_embeddings = 4096;
+  const std::unique_ptr<Model> model = MakeModel(config);
+  SessionOptions options;
+  options.eval = false;
+  options.global_batch_size = 8;
+  ExecutorOptions& o = options.executor;
+  o.seq_len = 1024;
+  o.micro_batch_size = 2;
+  o.micro_batches = 4;
+  o.recompute = Recompute::kFull;
+  o.mixed_precision.param_dtype = DType::kBFloat16;
+  o.cpu_offload = {.params = true, .optimizer = true};
+  const PlanTarget target{.device = DeviceType::kCuda};
+  const RunPlan plan = PlanRun(*model, options, 1, 1, target, MemoryLimits(root_));
+  EXPECT_LT(plan.planned(), int64_t{16} << 30);
+  const auto parameters = 13'015'864'320.0;
+  const auto host = static_cast<double>(plan.memory.bytes(MemoryPlace::kPinned));
+  EXPECT_NEAR(host / parameters, 4 + 8 + 4 + 2, 0.1);
+  EXPECT_EQ(plan.bytes(MemoryKind::kParameters), 0);
+}
+
 // Checkpoints are read and written through the host, so it holds them anyway.
 TEST_F(PlanTest, AGpuHasASnapshotEvenWithoutOne) {
   options_.snapshot = false;
