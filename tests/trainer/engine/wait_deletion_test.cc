@@ -47,6 +47,12 @@ class Runner {
     plan_ = PlanMemory(*model_, options_, world, /*traffic=*/nullptr, device_);
   }
 
+  // From here on a snapshot is taken behind the second and the third step.
+  void TakeSnapshots() {
+    options_.snapshot = true;
+    plan_ = PlanMemory(*model_, options_, meshes_[0].world_size(), /*traffic=*/nullptr, device_);
+  }
+
   Schedule Of(Mode mode) const { return ScheduleFor(options_.executor, *model_, meshes_[0], mode); }
 
   // The first race of three training steps, two evaluations and a training step; empty without any.
@@ -86,7 +92,9 @@ class Runner {
     };
     train(1);
     train(2);
+    if (options_.snapshot) session.TakeSnapshot();
     train(3);
+    if (options_.snapshot) session.TakeSnapshot();
     session.Eval(1, load);
     session.Eval(1, load);
     train(4);
@@ -268,6 +276,19 @@ TEST(WaitDeletion, Offload) {
   }
   std::printf("%d schedules, %d waits, %d of them pacing, %d for the step before\n",
               totals.schedules, totals.waits, totals.pacing, totals.across);
+}
+
+// A snapshot lies behind all updates, and before the next, on the host as on the device.
+TEST(Snapshot, RacesWithNoUpdate) {
+  for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
+    for (const double share : {0.0, 0.5, 1.0}) {
+      ExecutorOptions o;
+      o.cpu_offload = {.optimizer = share < 1, .optimizer_share = share < 1 ? share : 0};
+      Runner runner(SmallConfig(), o, /*world=*/2, {}, device);
+      runner.TakeSnapshots();
+      EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "") << share;
+    }
+  }
 }
 
 // The workspaces and the host's copies of a GPU.
