@@ -40,8 +40,8 @@ StepClock::Part PartOf(const Action& action) {
       return &StepTimes::forward;
     case ActionKind::kClear:
       return &StepTimes::backward;
-    case ActionKind::kClip:
     case ActionKind::kSumSquares:
+    case ActionKind::kClip:
     case ActionKind::kOptimizer:
     case ActionKind::kEnd:
       return &StepTimes::optimizer;
