@@ -1,6 +1,7 @@
 #include "trainer/engine/plan.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <iterator>
 #include <sstream>
@@ -186,6 +187,11 @@ std::string PlanToJson(const RunPlan& plan) {
           .Add("reduce_scatter_bytes", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes))
           .Add("all_reduce_bytes", static_cast<int64_t>(plan.traffic.all_reduce_bytes))
           .AddRaw("exposed_s", "null");
+  const auto offload =
+      JsonObject()
+          .Add("to_host_bytes", static_cast<int64_t>(plan.traffic.to_host_bytes))
+          .Add("to_device_bytes", static_cast<int64_t>(plan.traffic.to_device_bytes))
+          .Add("update_bytes", static_cast<int64_t>(plan.traffic.update_bytes));
   return JsonObject()
       .Add("device", Name(plan.device))
       .Add("world_size", plan.world)
@@ -197,6 +203,8 @@ std::string PlanToJson(const RunPlan& plan) {
       .Add("fits", plan.fits())
       .Add("alloc_retries", 0)
       .Add("communication", communication)
+      .Add("flops", plan.traffic.flops)
+      .Add("offload", offload)
       .Text();
 }
 
@@ -233,6 +241,15 @@ std::string PlanToText(const RunPlan& plan) {
   line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
   line("reduce-scatter", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes));
   line("all-reduce", static_cast<int64_t>(plan.traffic.all_reduce_bytes));
+  if (plan.traffic.update_bytes > 0) {
+    out << "computed and offloaded by each rank in a step\n";
+    char flops[32];
+    std::snprintf(flops, sizeof(flops), "%.4g TFLOP", plan.traffic.flops / 1e12);
+    out << "  kernels         " << flops << "\n";
+    line("to the host", static_cast<int64_t>(plan.traffic.to_host_bytes));
+    line("to the device", static_cast<int64_t>(plan.traffic.to_device_bytes));
+    line("updates move", static_cast<int64_t>(plan.traffic.update_bytes));
+  }
   return out.str();
 }
 

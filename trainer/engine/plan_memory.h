@@ -8,9 +8,13 @@
 
 namespace fsdp {
 
-// Bytes that a rank sends in one training step.
+// Of one training step of a rank.
 struct StepTraffic {
-  double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;
+  double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;  // Sent.
+  double flops = 0;  // Of all its kernels, what is computed again among them.
+  // With cpu_offload: over the link between device and host; and what the host's updates read and
+  // write of its memory.
+  double to_host_bytes = 0, to_device_bytes = 0, update_bytes = 0;
 };
 // Ranks of a job differ in nothing that the plan sees. `traffic` may be null. `device`: what the
 // job is to run on.

@@ -12,7 +12,7 @@ void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceT
   const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
                                         options.executor.communicators, ConnectSim);
   Session session(device, recorder, model, options, communicators);
-  device.Observe(seen);
+  device.Observe([&](const Operation& operation, const Stream&) { seen(operation); });
   session.Train(1, options.FullTargets(), {}, [](int, const Batch&) {});
   device.Observe(nullptr);
 }

@@ -222,6 +222,14 @@ TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
   const auto host = static_cast<double>(plan.memory.bytes(MemoryPlace::kPinned));
   EXPECT_NEAR(host / parameters, 4 + 8 + 4 + 2, 0.1);
   EXPECT_EQ(plan.bytes(MemoryKind::kParameters), 0);
+  // Four micro-batches fetch their blocks twice, but table and head, whose units are not read on
+  // the way back, and the root once; gradients go to the host four times, and back three times.
+  const double blocks = parameters - 2 * 32000.0 * 5120;
+  EXPECT_NEAR(plan.traffic.to_host_bytes / (4 * 4 * parameters), 1, 0.01);
+  EXPECT_NEAR(plan.traffic.to_device_bytes,
+              4 * 2 * (2 * blocks + 3 * 32000.0 * 5120) + 3 * 4 * parameters, 0.01 * 2e11);
+  EXPECT_NEAR(plan.traffic.update_bytes / parameters, 4 + 3 * 8 + 2, 0.1);
+  EXPECT_GT(plan.traffic.flops, 8 * parameters * 8 * 1024);  // With what is computed again.
 }
 
 // Checkpoints are read and written through the host, so it holds them anyway.
