@@ -294,15 +294,18 @@ TEST(Resume, InAnotherPlaceGivesTheSameBits) {
   for (const int world : {1, 2}) {
     for (const std::string dtype : {"fp32", "bf16"}) {
       const std::string what = dtype + "_on_" + std::to_string(world);
-      const Strings settings =
-          With(Full(job), {"fsdp.mixed_precision.param_dtype=" + dtype, "log.every=1"});
+      const Strings settings = With(Full(job), {"fsdp.mixed_precision.param_dtype=" + dtype,
+                                                "log.every=1", "model.num_hidden_layers=3"});
       const std::string want = job.RunDir("unbroken_" + what);
       ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=14"})).code, 0) << what;
       const std::string got = job.RunDir("broken_" + what);
       const auto until = [&](int steps, const std::string& offload) {
-        const Outcome part = RunOn(job, world,
-                                   With(settings, {"train.steps=" + std::to_string(steps),
-                                                   "fsdp.cpu_offload={" + offload + "}"}));
+        const Outcome part =
+            RunOn(job, world,
+                  With(settings,
+                       {"train.steps=" + std::to_string(steps),
+                        "train.activation_offload=" + std::string(steps % 2 == 0 ? "host" : "none"),
+                        "fsdp.cpu_offload={" + offload + "}"}));
         ASSERT_EQ(part.code, 0) << part.Text();
       };
       until(3, "optimizer: true");

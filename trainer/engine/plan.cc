@@ -62,6 +62,11 @@ const std::vector<Cure>& Cures() {
        [](SessionOptions& o) {
          return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
        }},
+      {"train.activation_offload: host",
+       [](SessionOptions& o) {
+         return std::exchange(o.executor.activation_offload, ActivationOffload::kHost) !=
+                ActivationOffload::kHost;
+       }},
       {"fsdp.cpu_offload.optimizer: true",
        [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},
       {"train.micro_batch_size: 1",
@@ -125,10 +130,11 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   // Threads: of each stream one, and those that update on the host.
   const FsdpOptions::CpuOffload& offload = options.executor.cpu_offload;
   int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
+  const bool activations = options.executor.activation_offload != ActivationOffload::kNone;
   if (offload.optimizer) {
     const auto threads = static_cast<int>(offload.threads);
     streams += (options.snapshot ? 1 : 0) + (threads > 0 ? threads : options.executor.threads);
-  } else {
+  } else if (!activations) {
     streams -= kOffloadStreams;
   }
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);

@@ -30,6 +30,8 @@ enum class Resource {
   kHostGradient,
   kUpdateSlot,
   kFactors,  // Of the step, in host memory.
+  kActivations,
+  kHostActivations,
   kStaging,
   kScalars,
   kBatch

@@ -95,7 +95,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   create(StreamId::kReduce, "reduce", 1, StreamPriority::kHigh);
   create(StreamId::kData, "data", 1, StreamPriority::kNormal);
   if (mesh().hybrid()) create(StreamId::kReplicate, "replicate", 1, StreamPriority::kHigh);
-  if (!schedules_[0].options.host_units.empty() || !schedules_[0].options.fetched_units.empty()) {
+  if (Offloads(schedules_[0].options)) {
     create(StreamId::kLeave, "leave", 1, StreamPriority::kNormal);
     create(StreamId::kFetch, "fetch", 1, StreamPriority::kNormal);
     const auto threads = static_cast<int>(options.cpu_offload.threads);
@@ -275,8 +275,12 @@ void Executor::Run(const Step& step) {
   step_ = &step;
   const struct Forget {
     const Step*& step;
-    ~Forget() { step = nullptr; }
-  } forget{step_};  // Where the model throws, too.
+    Tape*& tape;
+    ~Forget() {
+      step = nullptr;
+      tape = nullptr;
+    }
+  } forget{step_, tape_};  // Where the model throws, too.
   WriteInputs();
   running_ = &schedules_[static_cast<int>(step.mode)];
   clocks_[steps_ % 2].Clear();
@@ -289,12 +293,13 @@ void Executor::Run(const Step& step) {
   const bool train = step.mode == Mode::kTrain;
   follows_training_ = std::exchange(trained_, false) && train;
   if (!follows_training_) JoinOthers();
-  joined_ = streams_[static_cast<int>(StreamId::kFetch)] == nullptr;
+  joined_ = !Offloads(schedules_[0].options);
   AdvanceToRun();
   for (int m = 0; m < running_->options.micro_batches; ++m) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
     Tape tape(*streams_[0], allocator_, *this, train, options_.recompute,
               options_.mixed_precision.param_dtype);
+    tape_ = &tape;
     tape.AttendWith(options_.attention);
     if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));
     const Batch& batch = memory_.batches[m % 2].device;

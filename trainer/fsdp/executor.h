@@ -182,6 +182,7 @@ class Executor final : public SegmentHooks {
 
   // The step that is being enqueued.
   const Step* step_ = nullptr;
+  Tape* tape_ = nullptr;  // Of its micro-batch.
   const Schedule* running_ = nullptr;
   size_t cursor_ = 0;
   std::vector<EventPtr> events_, events_before_;  // By action: of this step, and of the last.

@@ -133,6 +133,15 @@ void Executor::Execute(const Action& action) {
       }
       break;
     }
+    case ActionKind::kLeaveActivations:
+      tape_->CopyToHost(action.segment, stream);
+      break;
+    case ActionKind::kDropActivations:
+      tape_->DropFromDevice(action.segment);
+      break;
+    case ActionKind::kFetchActivations:
+      tape_->CopyToDevice(action.segment, stream);
+      break;
     case ActionKind::kKeep:
       for (const int f : layout_.units[u].flat_parameters) {
         const int64_t size = memory_.secondary[f].NumElements();

@@ -128,6 +128,12 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
     if (!segment.read_in_backward) schedule.not_read_backward.insert(s);
     schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
   }
+  // Of blocks; what the last segments keep is needed again at once.
+  const int last = static_cast<int>(model.segments().size()) - 2;
+  for (int s = schedule.backward_from; s < last; ++s) {
+    if (options.activation_offload == ActivationOffload::kNone || mode != Mode::kTrain) break;
+    if (model.segments()[s].is_block) schedule.offloaded_segments.insert(s);
+  }
   schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;
   schedule.poison = options.poison;
   return MakeSchedule(schedule);

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "trainer/autograd/activation_offload.h"
 #include "trainer/comm/mesh.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/options.h"
@@ -23,6 +24,7 @@ using DTypeRule = std::function<DTypes(const Parameter&)>;
 // What the step's schedule and memory follow from, for one rank of a job.
 struct ExecutorOptions : FsdpOptions {
   Recompute recompute = Recompute::kNone;
+  ActivationOffload activation_offload = ActivationOffload::kNone;
   DTypeRule dtypes = nullptr;           // Null: what mixed_precision and state_dtype say.
   DType state_dtype = DType::kFloat32;  // Of the optimizer, but for what is kept in fp32.
 

@@ -14,6 +14,11 @@ bool CastInGather(const ScheduleOptions& options) {
 
 }  // namespace
 
+bool Offloads(const ScheduleOptions& train) {
+  return !train.host_units.empty() || !train.fetched_units.empty() ||
+         !train.offloaded_segments.empty();
+}
+
 std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& train) {
   std::vector<ShardMemory> places(layout.flat_parameters.size());
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {

@@ -19,6 +19,9 @@ struct ShardMemory {
   bool shared = false;                        // The two are one memory.
 };
 
+// Whether a step has work on the streams kLeave, kUpdate and kFetch.
+bool Offloads(const ScheduleOptions& train);
+
 // By flat parameter. `train`: of a training step.
 std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& train);
 

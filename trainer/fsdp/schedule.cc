@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <stdexcept>
 #include <utility>
 
 #include "trainer/core/check.h"
 #include "trainer/fsdp/action_list.h"
+#include "trainer/fsdp/schedule_check.h"
 
 namespace fsdp {
 namespace {
@@ -182,6 +182,9 @@ class Builder {
   void AddRun(size_t r) {
     const Run& run = runs_[r];
     const int m = run.micro_batch, u = run.unit;
+    if (run.backward() && (run.pass == Pass::kRecompute || !o_.recomputed[run.segment])) {
+      FetchActivations(run.segment - 1, m);
+    }
     const Use batch{Resource::kBatch, m % 2};
     if (run.pass == Pass::kForward && run.segment == 0) {
       list_.Add(
@@ -202,10 +205,13 @@ class Builder {
     const bool last = run.segment == segments_ - 1;
     if (gradient) writes.push_back(Gradient(u));
     if (last && (backward || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
+    UseActivations(run, reads, writes);
     const int index = list_.Add(
         {.kind = ActionKind::kRun, .segment = run.segment, .pass = run.pass, .micro_batch = m},
         reads, writes);
 
+    last_run_ = index;
+    if (run.pass == Pass::kForward) LeaveActivations(run.segment, m);
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
@@ -226,6 +232,47 @@ class Builder {
     const int reduced = Reduce(r);
     if (reduced >= 0) pacing.push_back(reduced);
     if (o_.backward_prefetch == BackwardPrefetch::kNone) PrefetchForBackward(r, pacing);
+  }
+
+  // A block keeps what it begins with, which the run before makes, and what it makes itself, unless
+  // it does that again.
+  void UseActivations(const Run& run, std::vector<Use>& reads, std::vector<Use>& writes) const {
+    const int s = run.segment;
+    const Use own{Resource::kActivations, s}, next{Resource::kActivations, s + 1};
+    if (run.backward()) {
+      if (IsOffloaded(s)) reads.push_back(own);
+      return;
+    }
+    if (IsOffloaded(s) && !o_.recomputed[s]) writes.push_back(own);
+    if (IsOffloaded(s + 1)) writes.push_back(next);
+  }
+
+  bool IsOffloaded(int segment) const { return o_.offloaded_segments.count(segment) > 0; }
+
+  // Behind forward of `segment`, beside that of the next. Their memory, given back or taken, is the
+  // compute stream's, whose uses of it the list does not know: waits for it are not found by uses.
+  void LeaveActivations(int segment, int m) {
+    if (IsOffloaded(segment - 1)) {
+      list_.Add({.kind = ActionKind::kDropActivations, .segment = segment - 1, .micro_batch = m},
+                {}, {}, {left_});
+    }
+    if (!IsOffloaded(segment)) return;
+    left_ = list_.Add({.kind = ActionKind::kLeaveActivations,
+                       .stream = StreamId::kLeave,
+                       .segment = segment,
+                       .micro_batch = m},
+                      {{Resource::kActivations, segment}}, {{Resource::kHostActivations, segment}});
+  }
+
+  // Behind all that the compute stream has.
+  void FetchActivations(int segment, int m) {
+    if (!IsOffloaded(segment)) return;
+    list_.Add({.kind = ActionKind::kFetchActivations,
+               .stream = StreamId::kFetch,
+               .segment = segment,
+               .micro_batch = m},
+              {{Resource::kHostActivations, segment}}, {{Resource::kActivations, segment}},
+              {last_run_});
   }
 
   void TakeGradient(int u, int m) {
@@ -407,6 +454,7 @@ class Builder {
   std::vector<Run> runs_;
   int gather_slots_ = 0, free_slots_ = 0, next_slot_ = 0;
   int gradient_slots_ = 0, next_gradient_slot_ = 0;
+  int last_run_ = -1, left_ = -1;  // The actions; of activations.
   int shard_slots_ = 0, next_shard_slot_ = 0;
   int update_slots_ = 0, next_update_slot_ = 0;
   std::vector<int> slot_of_;
@@ -416,34 +464,10 @@ class Builder {
   std::vector<int> reduced_units_;  // In order of their last reduction.
 };
 
-void Check(const ScheduleOptions& o) {
-  const auto require = [](bool ok, const std::string& what) {
-    if (!ok) throw std::invalid_argument("[MakeSchedule] " + what);
-  };
-  require(!o.unit_of_segment.empty(), "no segments");
-  require(o.recomputed.size() == o.unit_of_segment.size(), "recomputed must have a bit a segment");
-  require(o.shards >= 1 && o.replicas >= 1, "shards and replicas must be >= 1");
-  require(o.shards == 1 || o.replicas == 1 || IsHybrid(o.sharding_strategy),
-          "shards and replicas are of hybrid strategies");
-  require(o.sharding_strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
-  require(o.shards == 1 || o.cast_units.empty(), "cast_units are of one shard");
-  require(o.secondary >= 1 && o.shards % o.secondary == 0, "secondary must divide shards");
-  require(o.backward_from >= 0 && o.backward_from < static_cast<int>(o.unit_of_segment.size()),
-          "backward_from must be a segment");
-  require(o.micro_batches >= 1, "micro_batches must be >= 1");
-  require(o.limit_all_gathers >= 0, "limit_all_gathers must be >= 0");
-  require(o.reduce_buffers >= 1, "reduce_buffers must be >= 1");
-  require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
-  for (const int unit : o.host_units) {
-    require(o.frozen_units.count(unit) == 0, "what is frozen has no update");
-    require(o.cast_units.count(unit) == 0, "host_units are cast where they are fetched");
-  }
-}
-
 }  // namespace
 
 Schedule MakeSchedule(const ScheduleOptions& options) {
-  Check(options);
+  CheckScheduleOptions(options);
   ActionList list(/*one_queue=*/options.communicators == 1);
   if (options.mode == Mode::kTrain) {
     Builder(options, list).AddStep();

@@ -19,6 +19,9 @@
 //   forward; what is computed with comes back behind each, or, where the parameters are offloaded
 //   too, is fetched before each gather.
 //
+//   Activations that are offloaded leave behind their segment's forward, beside that of the next;
+//   they come back beside the backward of the segment behind theirs.
+//
 //   Waits name earlier actions, so no schedule can deadlock, and only those that order two uses of
 //   the same memory which nothing else orders; but for the `pacing` waits of backward_prefetch post
 //   and none, each is needed: without it the stream checker reports a race.
@@ -59,6 +62,7 @@ struct ScheduleOptions : FsdpOptions {
   std::set<int> host_units = {};          // Updated on the host.
   std::set<int> fetched_units = {};       // Whose shards are in host memory when they are gathered.
   std::set<int> copied_units = {};        // Of host_units: what comes back is in another dtype.
+  std::set<int> offloaded_segments = {};  // Whose activations wait for backward in host memory.
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
@@ -89,11 +93,17 @@ enum class ActionKind {
   kOptimizer,      // compute   Updates the unit's shard; of host_units: update, a host's stream.
   kReturn,         // fetch     What the unit is computed with, from host memory to the device.
   kEnd,            // compute   Publishes the scalars to the host.
+
+  kLeaveActivations,  // leave: what a segment keeps for backward, to host memory.
+  kDropActivations,   // compute: gives their memory back, behind the next segment's forward.
+  kFetchActivations,  // fetch: beside backward of the segment behind, to memory of the device.
 };
 
 struct Wait {
   int action = 0;
-  bool pacing = false;       // Orders no memory: backward_prefetch post and none.
+  // Orders no memory: backward_prefetch post and none; or memory that the plan gives out, of which
+  // the list knows no use (kDropActivations, kFetchActivations).
+  bool pacing = false;
   bool step_before = false;  // An action of the training step before, if that is what was before.
   bool operator==(const Wait&) const = default;
 };
@@ -102,7 +112,7 @@ struct Action {
   ActionKind kind = ActionKind::kRun;
   StreamId stream = StreamId::kCompute;
   int unit = -1;               // Of all that are about one.
-  int segment = -1;            // kRun.
+  int segment = -1;            // kRun, and of activations.
   Pass pass = Pass::kForward;  // kRun.
   int micro_batch = -1;
   int slot = -1;        // kGather, kFree: gather slot; kClear, kReduce: gradient slot. -1: its own.

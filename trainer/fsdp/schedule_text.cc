@@ -20,6 +20,12 @@ const char* Name(ActionKind kind) {
       return "gather";
     case ActionKind::kRun:
       return "run";
+    case ActionKind::kLeaveActivations:
+      return "leave_activations";
+    case ActionKind::kDropActivations:
+      return "drop_activations";
+    case ActionKind::kFetchActivations:
+      return "fetch_activations";
     case ActionKind::kKeep:
       return "keep";
     case ActionKind::kFree:
@@ -64,7 +70,8 @@ const char* Name(Pass pass) {
 std::string ToString(const Action& a) {
   std::ostringstream out;
   out << kStreamNames[static_cast<int>(a.stream)] << ": " << Name(a.kind);
-  if (a.kind == ActionKind::kRun) out << " " << Name(a.pass) << " segment " << a.segment;
+  if (a.kind == ActionKind::kRun) out << " " << Name(a.pass);
+  if (a.segment >= 0) out << " segment " << a.segment;
   if (a.unit >= 0) out << " unit " << a.unit;
   if (a.micro_batch >= 0) out << " micro-batch " << a.micro_batch;
   if (a.slot >= 0) out << " slot " << a.slot;

@@ -210,6 +210,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   SessionOptions options;
   ExecutorOptions& e = options.executor = {recipe.fsdp};
   e.recompute = recipe.train.activation_checkpointing;
+  e.activation_offload = recipe.train.activation_offload;
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;
   e.documents = recipe.data.documents;

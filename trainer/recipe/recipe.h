@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "models/shape.h"
+#include "trainer/autograd/activation_offload.h"
 #include "trainer/autograd/recompute.h"
 #include "trainer/core/dtype.h"
 #include "trainer/fsdp/options.h"
@@ -148,6 +149,7 @@ struct TrainRecipe {
   int64_t global_batch_size = 32;  // Sequences per optimizer step, over all ranks.
   double grad_clip = 1.0;          // 0: off.
   Recompute activation_checkpointing = Recompute::kNone;
+  ActivationOffload activation_offload = ActivationOffload::kNone;
   std::optional<EmaRecipe> ema;
   int64_t max_skipped_steps = 0;  // Of the run, those that a loss scaler skips apart.
 
@@ -272,6 +274,7 @@ constexpr auto NamesOf(SourceRecipe::Source) {
 constexpr auto NamesOf(SourceRecipe::RawDType) {
   return std::to_array<std::string_view>({"uint16", "uint32"});
 }
+constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host"}; }
 constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }

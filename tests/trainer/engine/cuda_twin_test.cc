@@ -126,7 +126,9 @@ TEST(CudaTwin, LearnsWithOffload) {
     ExecutorOptions& o = run.options.executor;
     o.cpu_offload = {.params = params, .optimizer = true};
     if (!params) o.cpu_offload.optimizer_share = 0.5;
+    o.activation_offload = ActivationOffload::kHost;
     run.options.global_batch_size = 4;  // Two micro-batches a rank, or four.
+    run.config.num_hidden_layers = 3;   // Of the first two's activations.
     LearnsWhatTheCpuLearns(run);
   }
 }

@@ -232,6 +232,30 @@ TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
   EXPECT_GT(plan.traffic.flops, 8 * parameters * 8 * 1024);  // With what is computed again.
 }
 
+// All but the last blocks' activations: what the device has besides does not grow with the blocks.
+TEST_F(PlanTest, OffloadedActivationsAreTheHosts) {
+  Gpt2Config config = TinyRun::TinyConfig();
+  config.num_hidden_layers = 12;
+  const std::unique_ptr<Model> model = MakeModel(config);
+  const PlanTarget target{.device = DeviceType::kCuda};
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    options_.executor.recompute = recompute;
+    const auto plan = [&](ActivationOffload offload) {
+      options_.executor.activation_offload = offload;
+      return PlanRun(*model, options_, 1, 1, target, MemoryLimits(root_));
+    };
+    const RunPlan all = plan(ActivationOffload::kNone), host = plan(ActivationOffload::kHost);
+    const int64_t gone = all.planned() - host.planned();
+    const int64_t there =
+        host.memory.bytes(MemoryPlace::kPinned) - all.memory.bytes(MemoryPlace::kPinned);
+    EXPECT_GT(gone, there / 2) << "of eleven blocks three are there at a time";
+    EXPECT_GT(there, 0);
+    EXPECT_EQ(host.traffic.to_host_bytes, host.traffic.to_device_bytes);
+    EXPECT_NEAR(host.traffic.to_host_bytes, options_.executor.micro_batches * there,
+                0.05 * static_cast<double>(there));
+  }
+}
+
 // Checkpoints are read and written through the host, so it holds them anyway.
 TEST_F(PlanTest, AGpuHasASnapshotEvenWithoutOne) {
   options_.snapshot = false;

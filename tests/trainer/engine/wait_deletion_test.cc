@@ -270,6 +270,8 @@ TEST(WaitDeletion, Offload) {
       o.communicators = bits & 32 ? 1 : 2;
       o.reduce_buffers = 1 + bits % 3 % 2;
       o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 5 % 3);
+      o.activation_offload = static_cast<ActivationOffload>(bits % 7 % 2);
+      o.recompute = static_cast<Recompute>(bits % 3);
       CheckEveryWait(o, world, seen, totals);
       if (HasFatalFailure()) return;
     }
@@ -416,6 +418,7 @@ Drawn Draw(uint64_t seed) {
   o.cpu_offload.optimizer = coin();
   o.cpu_offload.params = o.cpu_offload.optimizer && coin();
   o.cpu_offload.optimizer_share = below(3) / 2.0;
+  o.activation_offload = static_cast<ActivationOffload>(below(2));
   return drawn;
 }
 

@@ -19,7 +19,8 @@ inline std::string Describe(const TinyRun& run) {
   out << "world " << run.world << (run.ranks_by_position.empty() ? "" : ", renumbered,")
       << " params " << Name(o.mixed_precision.param_dtype) << " but "
       << o.mixed_precision.keep_fp32.size() << " grads " << Name(o.mixed_precision.grad_dtype)
-      << " reduced " << Name(o.mixed_precision.reduce_dtype) << " cast "
+      << " reduced " << Name(o.mixed_precision.reduce_dtype) << " masters "
+      << Name(o.mixed_precision.master_dtype) << " cast "
       << static_cast<int>(o.mixed_precision.cast) << " shards " << o.shard_size.value_or(0)
       << " kept " << o.reshard_after_forward.value_or(0) << " strategy "
       << static_cast<int>(o.sharding_strategy) << " wrap " << static_cast<int>(o.auto_wrap.policy)
@@ -30,7 +31,8 @@ inline std::string Describe(const TinyRun& run) {
       << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
       << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " on the host "
       << o.cpu_offload.optimizer << " but " << o.cpu_offload.optimizer_share << " with params "
-      << o.cpu_offload.params << " processes " << (run.ranks == RunProcessRanks);
+      << o.cpu_offload.params << " and activations " << static_cast<int>(o.activation_offload)
+      << " processes " << (run.ranks == RunProcessRanks);
   return out.str();
 }
 
@@ -90,7 +92,7 @@ inline std::vector<TinyRun> PairwiseRuns() {
   std::vector<TinyRun> runs;
   size_t rows = 0;
   for (const std::vector<int>& row :
-       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 5}, kPairwiseSeed)) {
+       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 5, 2}, kPairwiseSeed)) {
     if (rows++ % kRunsApart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
@@ -116,6 +118,7 @@ inline std::vector<TinyRun> PairwiseRuns() {
     o.mixed_precision = Precisions()[row[i++]];
     o.mixed_precision.cast = static_cast<FsdpOptions::MixedPrecision::CastIn>(row[i++]);
     o.cpu_offload = Offloads()[row[i++]];
+    o.activation_offload = static_cast<ActivationOffload>(row[i++]);
     // State in bf16 where nothing else says that it is rounded by element, and not by shard.
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
     int shards = run.world;

@@ -394,6 +394,9 @@ void Reconcile(Json& recipe) {
   }
   mixed["scaler"].update(Json{{"init_scale", 3.5}, {"min_scale", 0.25}});
   mixed["scaler"]["backoff_factor"] = 0.5;
+  Json& offload = fsdp["cpu_offload"];
+  if (offload["optimizer"] == false)
+    offload.update(Json{{"params", false}, {"optimizer_share", 0}});
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
     fsdp["reshard_after_forward"] = nullptr;
