@@ -226,9 +226,8 @@ INSTANTIATE_TEST_SUITE_P(
          "the "
          "updates that leave the device with fsdp.cpu_offload.optimizer, which is false"},
         {"ShareAboveAll", "fsdp: {cpu_offload: {optimizer: true, optimizer_share: 1.5}}",
-         "r.yaml:3:56: fsdp.cpu_offload.optimizer_share: want a number of at least 0 and at most "
-         "1, "
-         "got 1.5"},
+         "r.yaml:3:56: fsdp.cpu_offload.optimizer_share: want a number of at least 0 and of at "
+         "most 1, got 1.5"},
         // Settings against each other.
         {"WarmupPastTheEnd", "train: {steps: 10}\nschedule: {warmup_steps: 11}",
          "r.yaml:4:26: schedule.warmup_steps: schedule.warmup_steps is 11, but train.steps is 10"},
