@@ -353,6 +353,60 @@ TEST(Cuda, TakesAttentionFromCudnn) {
   }
 }
 
+// Three to find out whether it has any, and three that the run keeps, for steps and for a sample,
+// each the second that the emulated one offers: nothing makes another.
+TEST(Cuda, AllPlansOfCudnnsAreMadeBefore) {
+  Job job;
+  const Strings settings = {"fsdp.mixed_precision.param_dtype=bf16", "data.valid={fraction: 0.2}",
+                            "eval={every: 3, steps: 1, sample: {prompt: the, max_tokens: 3}}"};
+  const Outcome run = OnGpu(WithText(job, "cuda", settings),
+                            {{"FSDP_TRAIN_EMULATED_GPUS", "cudnn=91900 cudnn_plans=12"}});
+  EXPECT_EQ(run.code, 0) << run.Text();
+  EXPECT_NE(run.out.find("attention: cuDNN 9.19.0\n"), std::string::npos) << run.Text();
+}
+
+// What they take is taken before the run holds its plan against what is free: the emulator's
+// cuBLASLt has 2 MiB, a handle of cuDNN's 4, a communicator 32 and NCCL's 1 and 2 for each kind of
+// collective.
+TEST(Cuda, LibrariesHaveTheirMemoryBeforeTheRun) {
+  constexpr int64_t kMiB = 1 << 20;
+  struct Case {
+    int ranks;
+    Strings settings;
+    int64_t known, libraries;
+  };
+  for (const Case& c :
+       std::vector<Case>{{1, {}, 0, 2 * kMiB},
+                         {1, {"fsdp.mixed_precision.param_dtype=bf16"}, 0, 6 * kMiB},
+                         {2, {}, 2 * 32 * kMiB, (2 + 2 * 7) * kMiB},
+                         {2,
+                          {"fsdp.mixed_precision={param_dtype: bf16, reduce_dtype: bf16}"},
+                          2 * 32 * kMiB,
+                          (6 + 2 * 9) * kMiB}}) {
+    SCOPED_TRACE(std::to_string(c.ranks) + (c.settings.empty() ? "" : c.settings[0]));
+    Job job;
+    Strings flags = WithText(job, "cuda", c.settings);
+    flags.insert(flags.begin(), "plan");
+    const Strings more = {"--world-size", std::to_string(c.ranks), "--json"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Outcome plan = OnGpu(flags);
+    ASSERT_EQ(plan.code, 0) << plan.Text();
+    const auto planned = Json::parse(plan.out)["memory"]["allocated_peak"].get<int64_t>();
+    const auto with = [&](int64_t bytes) {
+      return Launch(job, c.ranks,
+                    "count=" + std::to_string(c.ranks) + " bytes=" + std::to_string(bytes),
+                    c.settings);
+    };
+    const int64_t all = planned + c.known + c.libraries;
+    const Outcome little = with(all - 1);
+    EXPECT_EQ(little.code, 3) << little.Text();
+    EXPECT_NE(little.err.find(" does not fit: a rank needs "), std::string::npos) << little.Text();
+    EXPECT_FALSE(Exists(job.run_dir() + "/checkpoints/step-000003")) << little.Text();
+    const Outcome enough = with(all);
+    EXPECT_EQ(enough.code, 0) << enough.Text();
+  }
+}
+
 // A GPU that cannot be used, or has too little memory: one error with its cure, before anything is
 // on disk. It never falls back to the CPU.
 TEST(Cuda, SaysWhyNot) {

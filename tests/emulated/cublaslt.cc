@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <set>
+#include <type_traits>
 #include <utility>
 
 #include "tests/emulated/cudart.h"
@@ -12,7 +16,7 @@
 #include "trainer/runtime/memory.h"
 
 struct cublasLtContext {
-  int alive = 1;
+  int64_t taken = 2 << 20;  // Bytes of the GPU.
 };
 
 namespace fsdp {
@@ -46,9 +50,23 @@ struct Algo {
   uint32_t id, alignment[4];
 };
 
+std::mutex live_mutex;
+std::set<const void*>& Live() {
+  static auto* const live = new std::set<const void*>;
+  return *live;
+}
+
+void RequireLive(const void* opaque) {
+  std::lock_guard lock(live_mutex);
+  if (Live().contains(opaque)) return;
+  std::fprintf(stderr, "fake cuBLASLt: a descriptor that has been destroyed, or never was\n");
+  std::abort();
+}
+
 template <typename T, typename Opaque>
 T Get(const Opaque* opaque) {
   static_assert(sizeof(T) <= sizeof(*opaque));
+  if constexpr (!std::is_same_v<T, Algo>) RequireLive(opaque);
   T value;
   std::memcpy(&value, opaque, sizeof(T));
   return value;
@@ -57,6 +75,27 @@ template <typename T, typename Opaque>
 void Put(const T& value, Opaque* opaque) {
   static_assert(sizeof(T) <= sizeof(*opaque));
   std::memcpy(opaque, &value, sizeof(T));
+}
+
+template <typename T, typename Opaque>
+cublasStatus_t Make(const T& value, const char* function, Opaque** opaque) {
+  CountEmulatedCall(function);
+  *opaque = new Opaque;
+  Put(value, *opaque);
+  std::lock_guard lock(live_mutex);
+  Live().insert(*opaque);
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <typename Opaque>
+cublasStatus_t Destroy(const Opaque* opaque) {
+  if (opaque == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  RequireLive(opaque);
+  {
+    std::lock_guard lock(live_mutex);
+    Live().erase(opaque);
+  }
+  delete opaque;
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 std::mutex mutex;  // Guards the list.
@@ -133,6 +172,11 @@ std::vector<EmulatedMatmul> TakeEmulatedMatmuls() {
   return std::exchange(matmuls, {});
 }
 
+int64_t LiveEmulatedDescriptors() {
+  std::lock_guard lock(live_mutex);
+  return static_cast<int64_t>(Live().size());
+}
+
 void RefuseEmulatedActivations(bool refuse) { refuses_activations = refuse; }
 void RefuseEmulatedAlgorithm(int algorithm) { refused_algorithm = algorithm; }
 
@@ -141,11 +185,14 @@ void RefuseEmulatedAlgorithm(int algorithm) { refused_algorithm = algorithm; }
 using namespace fsdp;  // NOLINT: behind the names of C functions.
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  *handle = new cublasLtContext;
+  const cublasLtContext context;
+  if (!TakeEmulatedMemory(context.taken)) return CUBLAS_STATUS_ALLOC_FAILED;
+  *handle = new cublasLtContext(context);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  (void)TakeEmulatedMemory(-handle->taken);
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -163,14 +210,14 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
   }
 }
 
-cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t size,
-                                               cublasComputeType_t compute, cudaDataType_t scale) {
-  if (size != sizeof(*desc) || compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) {
-    return CUBLAS_STATUS_INVALID_VALUE;
-  }
-  Put(Desc{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0}, desc);
-  return CUBLAS_STATUS_SUCCESS;
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
+  return Make(Desc{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0},
+              "cublasLtMatmulDescCreate", desc);
 }
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return Destroy(desc); }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               cublasLtMatmulDescAttributes_t attribute,
@@ -199,19 +246,35 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size,
-                                                 cudaDataType type, uint64_t rows, uint64_t cols,
-                                                 int64_t ld) {
-  if (size != sizeof(*layout)) return CUBLAS_STATUS_INVALID_VALUE;
-  Put(Layout{type, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld}, layout);
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
+                                          uint64_t rows, uint64_t cols, int64_t ld) {
+  return Make(Layout{type, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld},
+              "cublasLtMatrixLayoutCreate", layout);
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  return Destroy(layout);
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, size_t size) {
+  Layout in = Get<Layout>(layout);
+  if (attribute != CUBLASLT_MATRIX_LAYOUT_LD || size != sizeof(in.ld)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  std::memcpy(&in.ld, value, size);
+  Put(in, layout);
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
-                                                     size_t size) {
-  if (size != sizeof(*preference)) return CUBLAS_STATUS_INVALID_VALUE;
-  Put(Preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}}, preference);
-  return CUBLAS_STATUS_SUCCESS;
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  return Make(Preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}},
+              "cublasLtMatmulPreferenceCreate", preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  return Destroy(preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
@@ -338,10 +401,14 @@ const fsdp::EmulatedGpuLibrary fake(GpuLibrary::kCublasLt,
                                     {FSDP_EMULATED_FUNCTION(cublasLtCreate),
                                      FSDP_EMULATED_FUNCTION(cublasLtDestroy),
                                      FSDP_EMULATED_FUNCTION(cublasLtGetStatusString),
-                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulDescInit_internal),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulDescCreate),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulDescDestroy),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulDescSetAttribute),
-                                     FSDP_EMULATED_FUNCTION(cublasLtMatrixLayoutInit_internal),
-                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulPreferenceInit_internal),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatrixLayoutCreate),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatrixLayoutDestroy),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatrixLayoutSetAttribute),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulPreferenceCreate),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulPreferenceDestroy),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulPreferenceSetAttribute),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoGetHeuristic),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoCheck),

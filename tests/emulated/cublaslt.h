@@ -5,8 +5,8 @@
 // whose aux has a leading dimension that is no multiple of 8; a bias or aux that is not given,
 // matrices that do not begin at multiples of what the algorithm was chosen for; a workspace that
 // is smaller than the algorithm's, or begins at no multiple of 256; an algorithm of another
-// product. A workspace holds nothing of use, and is overwritten. Not of the real one: its GELU is
-// that of the sum as it was rounded.
+// product. Whatever is destroyed twice, or used then, ends the program. A workspace holds nothing
+// of use, and is overwritten. Not of the real one: its GELU is that of the sum as it was rounded.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_CUBLASLT_H_
 #define FSDP_TRAIN_TESTS_EMULATED_CUBLASLT_H_
 
@@ -27,6 +27,9 @@ struct EmulatedMatmul {
 
 // Since the last call, of the whole process.
 std::vector<EmulatedMatmul> TakeEmulatedMatmuls();
+
+// Descriptors, layouts and preferences that have not been destroyed, of the whole process.
+int64_t LiveEmulatedDescriptors();
 
 // Epilogues other than the default and the bias are refused from now on, as those of some sizes
 // are.

@@ -59,12 +59,18 @@ Machine::Machine() {
       gpus.cudnn = static_cast<int>(value);
     } else if (key == "nccl") {
       gpus.nccl = static_cast<int>(value);
+    } else if (key == "unplanned") {
+      gpus.unplanned = value;
+    } else if (key == "cudnn_plans") {
+      gpus.cudnn_plans = value;
     } else if (key == "nccl_fails") {
       gpus.nccl_fails = value;
     } else if (key == "nccl_hangs") {
       gpus.nccl_hangs = value;
     } else if (key == "nccl_blocks") {
       gpus.nccl_blocks = value;
+    } else if (key == "nccl_strands") {
+      gpus.nccl_strands = value;
     } else if (key == "cudaMalloc") {
       failing[key] = {value, cudaErrorMemoryAllocation};
     } else if (key == "fault") {
@@ -261,6 +267,20 @@ int64_t EmulatedCalls(const std::string& function) {
   return machine.calls[function];
 }
 
+void CountEmulatedCall(const std::string& function) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  ++machine.calls[function];
+}
+
+bool TakeEmulatedMemory(int64_t bytes) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  if (bytes > machine.gpus.bytes - static_cast<int64_t>(machine.allocated)) return false;
+  machine.allocated = static_cast<size_t>(static_cast<int64_t>(machine.allocated) + bytes);
+  return true;
+}
+
 }  // namespace fsdp
 
 const char* cudaGetErrorName(cudaError_t error) {
@@ -401,8 +421,9 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   if (posix_memalign(&block, 4096, bytes + offset) != 0) return Return(cudaErrorMemoryAllocation);
   *data =
       reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(block) + offset) | fsdp::kDeviceAddress);
-  machine.allocated += bytes;
-  machine.allocations[*data] = {block, bytes};
+  const size_t taken = bytes + (offset == 0 ? machine.gpus.unplanned : 0);
+  machine.allocated += taken;
+  machine.allocations[*data] = {block, taken};
   return cudaSuccess;
 }
 

@@ -31,15 +31,19 @@ struct EmulatedGpus {
   // Versions of the libraries that this program has fakes of, as gpu_libraries.h counts. 0:
   // missing.
   int cublaslt = 130100, cudnn = 91900, nccl = 22809;
+  // How many plans cuDNN makes; -1: any number.
+  int64_t cudnn_plans = -1;
+  int64_t unplanned = 0;  // Bytes that a large cudaMalloc takes beside its own.
   // By which of its collectives, counted from 1, the last rank of a communicator has an
   // asynchronous error, and at which it never comes, which it does not know. 0: none.
-  // At the third its host stays in the call until that is aborted.
-  int64_t nccl_fails = 0, nccl_hangs = 0, nccl_blocks = 0;
+  // At the third its host stays in the call until that is aborted; the fourth is done for all
+  // others, and never ends on it.
+  int64_t nccl_fails = 0, nccl_hangs = 0, nccl_blocks = 0, nccl_strands = 0;
 };
 // The machine that a program begins with is FSDP_TRAIN_EMULATED_GPUS, words with blanks between:
 // count=0, capability=75, bytes=N, driver=12040; cudaMalloc=1: that call, counted from 1, fails for
 // want of memory; fault=N: the N-th kernel does when it runs; cublaslt=0, nccl=22700, cudnn=91900:
-// libraries' versions; nccl_fails=N, nccl_hangs=N, nccl_blocks=N: as above. Others end it.
+// libraries' versions; nccl_fails=N and so on: as above. Others end it.
 //
 // The machine from now on. Also undoes faults and FailEmulatedCall(). No stream may exist.
 void ResetEmulatedGpus(const EmulatedGpus& gpus = {});
@@ -48,6 +52,11 @@ EmulatedGpus TheEmulatedGpus();  // The machine of now.
 // The n-th call of the function from now on (1: the next) returns the error and does nothing.
 void FailEmulatedCall(const std::string& function, int n, cudaError_t error);
 int64_t EmulatedCalls(const std::string& function);  // Since the process began.
+
+// For fakes of libraries: counts a call of theirs, and takes memory of the GPU that no cudaMalloc
+// shows, or gives it back (below 0). False, and nothing is taken, where there is too little.
+void CountEmulatedCall(const std::string& function);
+bool TakeEmulatedMemory(int64_t bytes);
 
 }  // namespace fsdp
 

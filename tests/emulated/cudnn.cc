@@ -25,7 +25,10 @@ using cudnn::AttributeType;
 using cudnn::DescriptorType;
 using cudnn::Status;
 
-constexpr Status kBadParam = 2000, kNotSupported = 3000;
+constexpr Status kBadParam = 2000, kNotSupported = 3000, kNoDeviceMemory = 4004;
+
+constexpr int64_t kBytesOfAHandle = 4 << 20;
+constexpr const char* kPlan = "a plan of cuDNN's";  // For EmulatedCalls().
 
 // Engines, in the order of their speed: the first uses more memory than there need be.
 constexpr int64_t kLarge = 4, kEngine = 6;
@@ -205,6 +208,7 @@ Status cudnnCreate(cudnn::Handle* handle) {
   static std::vector<std::unique_ptr<HandleObject>> all;  // They live as long as the process.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
+  if (!fsdp::TakeEmulatedMemory(kBytesOfAHandle)) return kNoDeviceMemory;
   *handle = all.emplace_back(std::make_unique<HandleObject>()).get();
   return cudnn::kSuccess;
 }
@@ -275,8 +279,12 @@ Status cudnnBackendFinalize(cudnn::DescriptorHandle descriptor) {
     case DescriptorType::kExecutionPlan:
       object.graph = object.Of(Attribute::kExecutionPlanEngineConfig)->graph;
       object.engine = object.Of(Attribute::kExecutionPlanEngineConfig)->engine;
+      fsdp::CountEmulatedCall(kPlan);
       if (const std::string why = object.graph->Refusal(); !why.empty()) {
         status = Refuse(kNotSupported, why);
+      } else if (const int64_t most = fsdp::TheEmulatedGpus().cudnn_plans;
+                 most >= 0 && fsdp::EmulatedCalls(kPlan) > most) {
+        status = Refuse(kNotSupported, "too many plans");
       }
       break;
     default:

@@ -7,10 +7,15 @@
 //           of the CPU's transports, nor their roundings.
 //   Stuck   What waits for a rank that does not come does so until its own rank aborts: an abort
 //           ends nothing of others.
-//   Slow    The first call of a communicator is ncclInProgress until it has been asked about three
-//           times, and not on the stream before.
-//   Misuse  A call that is still in progress, two threads at once, a communicator that has been
-//           aborted: these end the program. Two ranks on one GPU are refused, as NCCL does.
+//   Slow    The first call of each kind of a communicator makes connections: it is ncclInProgress
+//           until all ranks have made as many calls and it has been asked about three times more,
+//           and not on the stream before. So it takes memory of the GPU. The real one does so for
+//           each algorithm that it has for a kind.
+//   Ends    A communicator that is finalized is in progress until nothing of it is in flight and it
+//           has been asked about three times more.
+//   Misuse  A call while one is in progress, two threads at once, a communicator that has been
+//           aborted, a call of one that is finalized, one that is destroyed before that is done:
+//           these end the program. Two ranks on one GPU are refused, as NCCL does.
 #include <nccl.h>
 #include <unistd.h>
 
@@ -54,8 +59,11 @@ struct ncclComm {
   std::thread joining;
   std::atomic<int> inside{0};
   int64_t calls = 0;
-  int polls_left = 0;            // Until what is in progress is on its stream.
-  std::function<void()> launch;  // That.
+  std::set<Kind> connected;
+  int polls_left = 0;                    // Until what is in progress is on its stream.
+  std::function<ncclResult_t()> launch;  // That.
+  bool finalizing = false;
+  int64_t taken = 0;  // Bytes of the GPU.
 };
 
 namespace {
@@ -89,8 +97,18 @@ bool OfTheGpu(const void* data) {
   return (reinterpret_cast<uintptr_t>(data) & fsdp::kDeviceAddress) != 0;
 }
 
+constexpr int kPolls = 3;
+constexpr int64_t kBytesOfACommunicator = 1 << 20, kBytesOfAKind = 2 << 20;
+
+bool Take(ncclComm_t comm, int64_t bytes) {
+  if (!fsdp::TakeEmulatedMemory(bytes)) return false;
+  comm->taken += bytes;
+  return true;
+}
+
 ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
   if (comm->polls_left > 0) Die("a call while another one is in progress");
+  if (comm->finalizing) Die("a call of a communicator that is finalized");
   const ncclResult_t state = comm->member->state;
   if (state == ncclInProgress) Die("a call before the communicator is there");
   if (state != ncclSuccess) return state;
@@ -103,18 +121,38 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
     while (!blocked->aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return ncclSystemError;
   }
+  comm->member->Called(turn);
+  const Kind kind = work.call.kind;
   auto launch = [member = comm->member, work = std::move(work), stream, turn] {
-    const cudaError_t error =
-        fsdp::LaunchOnEmulatedStream(stream, [member, work, turn] { member->Run(work, turn); });
-    if (error != cudaSuccess) member->Fail(ncclUnhandledCudaError, cudaGetErrorName(error));
+    ++member->in_flight;
+    const cudaError_t error = fsdp::LaunchOnEmulatedStream(stream, [member, work, turn] {
+      member->Run(work, turn);
+      --member->in_flight;
+    });
+    if (error == cudaSuccess) return ncclSuccess;
+    member->Fail(ncclUnhandledCudaError, cudaGetErrorName(error));
+    return ncclUnhandledCudaError;
   };
-  if (turn > 0) {
-    launch();
-    return comm->member->state;
+  if (!comm->connected.insert(kind).second) return launch();
+  if (!Take(comm, kBytesOfAKind)) {
+    comm->member->Fail(ncclUnhandledCudaError, "Cuda failure 'out of memory'");
+    return ncclUnhandledCudaError;
   }
-  comm->polls_left = 3;
+  comm->polls_left = kPolls;
   comm->launch = std::move(launch);
   return ncclInProgress;
+}
+
+void End(ncclComm_t comm) {
+  {
+    std::lock_guard lock(live_mutex);
+    if (Live().erase(comm) == 0) Die("a communicator that has been aborted, or never was");
+  }
+  comm->member->aborted = true;
+  while (comm->inside > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (comm->joining.joinable()) comm->joining.join();
+  (void)fsdp::TakeEmulatedMemory(-comm->taken);
+  delete comm;
 }
 
 std::byte* Bytes(const void* data) {
@@ -228,6 +266,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
   if (config->blocking != 0) Die("communicators block");
   *comm = new ncclComm;
   (*comm)->member = std::make_shared<Member>(rank, nranks, device);
+  if (!Take(*comm, kBytesOfACommunicator)) {
+    delete *comm;
+    *comm = nullptr;
+    return ncclUnhandledCudaError;
+  }
   (*comm)->joining = std::thread([member = (*comm)->member, pid, fd] { member->Join(pid, fd); });
   std::lock_guard lock(live_mutex);
   Live().insert(*comm);
@@ -236,27 +279,47 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const Entered entered(comm);
-  *error = comm->member->state;
-  if (comm->polls_left == 0) return ncclSuccess;
-  if (--comm->polls_left > 0) {
-    *error = ncclInProgress;
-  } else {
-    comm->launch();
+  Member& member = *comm->member;
+  *error = member.state;
+  if (comm->finalizing && cudaPeekAtLastError() != cudaSuccess) *error = ncclUnhandledCudaError;
+  if (comm->polls_left == 0 || *error != ncclSuccess) return ncclSuccess;
+  *error = ncclInProgress;
+  const bool waits =
+      comm->finalizing ? member.in_flight > 0 : !member.AllHaveCalled(comm->calls - 1);
+  if (waits || --comm->polls_left > 0) return ncclSuccess;
+  *error = ncclSuccess;
+  if (!comm->finalizing) {
+    (void)comm->launch();
     comm->launch = nullptr;
   }
   return ncclSuccess;
 }
 
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const Entered entered(comm);
+  if (comm->polls_left > 0) Die("a communicator is finalized while a call is in progress");
+  if (comm->finalizing) Die("a communicator is finalized twice");
+  if (comm->member->state != ncclSuccess) return comm->member->state;
+  comm->finalizing = true;
+  comm->polls_left = kPolls;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  fsdp::CountEmulatedCall("ncclCommDestroy");
+  {
+    const Entered entered(comm);
+    if (!comm->finalizing || comm->polls_left > 0) Die("a communicator is not finalized yet");
+    if (comm->member->in_flight > 0) Die("a communicator is destroyed with work in flight");
+  }
+  End(comm);
+  return ncclSuccess;
+}
+
 // Comes beside a call, which ends.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  {
-    std::lock_guard lock(live_mutex);
-    if (Live().erase(comm) == 0) Die("a communicator that has been aborted, or never was");
-  }
-  comm->member->aborted = true;
-  while (comm->inside > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  comm->joining.join();
-  delete comm;
+  fsdp::CountEmulatedCall("ncclCommAbort");
+  End(comm);
   return ncclSuccess;
 }
 
@@ -312,6 +375,7 @@ const EmulatedGpuLibrary kNccl(
     {FSDP_EMULATED_FUNCTION(ncclGetErrorString), FSDP_EMULATED_FUNCTION(ncclGetLastError),
      FSDP_EMULATED_FUNCTION(ncclGetUniqueId), FSDP_EMULATED_FUNCTION(ncclCommInitRankConfig),
      FSDP_EMULATED_FUNCTION(ncclCommGetAsyncError), FSDP_EMULATED_FUNCTION(ncclCommAbort),
+     FSDP_EMULATED_FUNCTION(ncclCommFinalize), FSDP_EMULATED_FUNCTION(ncclCommDestroy),
      FSDP_EMULATED_FUNCTION(ncclAllGather), FSDP_EMULATED_FUNCTION(ncclReduceScatter),
      FSDP_EMULATED_FUNCTION(ncclAllReduce), FSDP_EMULATED_FUNCTION(ncclAlltoAll),
      FSDP_EMULATED_FUNCTION(ncclBroadcast), FSDP_EMULATED_FUNCTION(ncclGroupStart),

@@ -19,7 +19,8 @@ namespace fsdp::fake_nccl {
 
 struct Member::Shared {
   struct Slot {
-    std::atomic<int> device;  // 1 + its GPU; 0: it has not joined.
+    std::atomic<int> device;      // 1 + its GPU; 0: it has not joined.
+    std::atomic<int64_t> called;  // Collectives, by its host.
     Call call;
   };
   Gate gate;
@@ -122,6 +123,13 @@ void Member::Join(int pid, int fd) {
   state = ncclSuccess;
 }
 
+void Member::Called(int64_t turn) { shared().slots[rank].called = turn + 1; }
+bool Member::AllHaveCalled(int64_t turn) {
+  Shared& shared = this->shared();
+  return std::all_of(shared.slots, shared.slots + size,
+                     [turn](const Shared::Slot& slot) { return slot.called > turn; });
+}
+
 void Member::Run(const Work& work, int64_t turn) {
   while (turn_ != turn) {
     if (Over()) return;
@@ -186,6 +194,10 @@ bool Member::RunInTurn(const Work& work, int64_t turn) {
   if (!Meet()) return false;  // All have read what all do.
   for (size_t round = 0; round < rounds; ++round) {
     if (!Exchange(work, round * kSlotBytes)) return false;
+  }
+  if (odd && turn + 1 == gpus.nccl_strands) {
+    BeStuck();
+    return false;
   }
   return true;
 }

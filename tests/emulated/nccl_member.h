@@ -54,7 +54,10 @@ class Member {
 
   // On a thread of its own: until all have joined, or it is aborted. The file is that of a process.
   void Join(int pid, int fd);
-  // On a stream's thread. `turn`: the number of the collective on this rank, from 0.
+  // This rank's host has made its call `turn`, from 0; whether all have that many.
+  void Called(int64_t turn);
+  bool AllHaveCalled(int64_t turn);
+  // On a stream's thread. `turn`: the number of the collective on this rank.
   void Run(const Work& work, int64_t turn);
 
   void Fail(ncclResult_t error, const std::string& why);
@@ -63,6 +66,7 @@ class Member {
   const int rank, size;
   std::atomic<bool> aborted{false};
   std::atomic<ncclResult_t> state{ncclInProgress};
+  std::atomic<int64_t> in_flight{0};  // On streams.
 
  private:
   struct Shared;

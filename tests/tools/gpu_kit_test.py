@@ -50,15 +50,13 @@ class KitTest(unittest.TestCase):
         return path
 
     def test_every_part(self):
-        tool = self.directory / "compute-sanitizer"  # Finds nothing.
-        tool.write_text('#!/bin/bash\nshift 4\nexec "$@"\n')
-        tool.chmod(0o755)
+        self.sanitizer()
         code, out = self.run_kit()
         self.assertEqual(code, 0, out)
         listed = subprocess.run([KIT, "parts"], capture_output=True, text=True, check=True).stdout
         names = [line.split()[0] for line in listed.splitlines()]
         self.assertEqual(list(self.rows()), names)
-        self.assertGreaterEqual(len(names), 13)
+        self.assertGreaterEqual(len(names), 14)
         for name, rows in self.rows().items():
             self.assertEqual({one["status"] for one in rows}, {"ok"}, name)
         self.assertEqual(len(self.rows()["losses"]), 6)
@@ -70,6 +68,13 @@ class KitTest(unittest.TestCase):
             self.assertEqual([len(turn) for turn in numbers["seconds"][0]], [8, 8])
             for ratio, turn in zip(numbers["ratios"], numbers["seconds"][0]):
                 self.assertEqual(ratio, 0.5 / statistics.median(turn))
+        self.assertEqual([one["text"] for one in self.rows()["nccl"]], ["one GPU: not run"])
+        for one in self.rows()["memory"]:
+            self.assertEqual(one["numbers"]["taken"], one["numbers"]["plan"])
+            self.assertGreater(one["numbers"]["outside"], 0)
+        self.assertEqual([one["text"] for one in self.rows()["sanitizer"]][2:4],
+                         ["ERROR SUMMARY: 0 errors",
+                          "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"])
         tests = self.rows()["op_tests"]
         self.assertEqual([one["name"] for one in tests], ["CastTest", "RopeTest"])
         self.assertGreater(sum(one["numbers"]["tests"] for one in tests), 20)
@@ -79,6 +84,48 @@ class KitTest(unittest.TestCase):
         self.assertEqual((cudnn["name"], flash["name"]), ("attention tiny cudnn", "attention tiny flash"))
         self.assertEqual(cudnn["numbers"], flash["numbers"])
         self.assertLessEqual(len((self.out / "summary.txt").read_text().splitlines()), 60)
+
+    def sanitizer(self, memcheck="ERROR SUMMARY: 0 errors", code="$?",
+                  racecheck="RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"):
+        """A compute-sanitizer that says this in its log, whatever the program says."""
+        self.wrapper('[ "$3 $4 $5" == "--error-exitcode 99 --log-file" ] || exit 98\n'
+                     f'tool=$2; log=$6; shift 6; "$@"; code={code}\n'
+                     'echo "========= COMPUTE-SANITIZER" >$log\n'
+                     f'[ $tool != memcheck ] || echo "========= {memcheck}" >>$log\n'
+                     f'[ $tool != racecheck ] || echo "========= {racecheck}" >>$log\n'
+                     'exit $code\n', "compute-sanitizer")
+
+    def test_a_sanitizer_has_the_last_word(self):
+        for memcheck, racecheck, code, status in (
+                ("", "", "$?", ["FAILED"] * 6),
+                ("ERROR SUMMARY: 1 error", "RACECHECK SUMMARY: 2 hazards displayed (0 errors, "
+                 "2 warnings)", "$?", ["FAILED"] * 6),
+                ("ERROR SUMMARY: 0 errors", "", "$?", ["ok"] * 3 + ["FAILED"] * 3),
+                ("ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed", "99",
+                 ["FAILED"] * 6)):
+            self.sanitizer(memcheck, code, racecheck)
+            self.assertEqual(self.run_kit("sanitizer", "races")[0], 1)
+            rows = self.rows()
+            self.assertEqual([one["status"] for one in rows["sanitizer"]], status)
+            self.assertEqual({one["status"] for one in rows["races"]}, {status[-1]})
+            (self.out / "state.json").unlink()
+
+    def test_two_gpus_have_nccl(self):
+        two = {"FSDP_TRAIN_EMULATED_GPUS": "count=2"}
+        code, out = self.run_kit("nccl", environment=two)
+        self.assertEqual(code, 0, out)
+        self.assertEqual(len(self.rows()["nccl"]), 8)
+        (self.out / "state.json").unlink()
+        code, out = self.run_kit("nccl", environment={"FSDP_TRAIN_EMULATED_GPUS": "count=2 nccl=0"})
+        self.assertEqual(code, 1, out)
+        self.assertEqual({one["status"] for one in self.rows()["nccl"]}, {"crashed"})
+
+    def test_memory_that_nobody_planned_is_a_failure(self):
+        more = self.wrapper(f'export FSDP_TRAIN_EMULATED_GPUS=unplanned=5000000\n'
+                            f'exec {PROGRAM} "$@"\n')
+        code, out = self.run_kit("memory", program=more)
+        self.assertEqual(code, 1, out)
+        self.assertEqual({one["status"] for one in self.rows()["memory"]}, {"FAILED"})
 
     def test_goes_on_where_it_was_killed(self):
         process = subprocess.Popen(self.command("devices", "ranks", "memory"), stdout=subprocess.PIPE,

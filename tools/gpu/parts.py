@@ -19,6 +19,10 @@ PRECISIONS = {
     "fp16": "{param_dtype: fp16, grad_dtype: fp16, reduce_dtype: fp16}",
 }
 
+GRANULE = 4 << 20  # Of the driver's memory, twice.
+# What compute-sanitizer says at its end where it has found nothing.
+CLEAN = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}
+
 MOST_BAD = 8  # Tests of a suite that fail alone: then the others are not tried.
 
 
@@ -139,6 +143,42 @@ def ranks(kit):
             yield f"{strategy}, {number} ranks", make
 
 
+def nccl(kit):
+    """two ranks with a GPU each, over NCCL: losses against one rank's, and what collectives reach"""
+    gpus = sum(line.strip().startswith("cuda ") and "none:" not in line
+               for line in kit.fsdp("devices").splitlines())
+    if gpus == 0:
+        raise Refused("there is no GPU")
+    if gpus == 1:
+        yield "two GPUs", lambda: row(True, "one GPU: not run")
+        return
+    recipe = kit.recipe("gpt2")
+    alone = functools.cache(lambda precision: kit.losses(
+        recipe, "cuda", "fsdp.mixed_precision=" + PRECISIONS[precision]))
+    for strategy, precision in (("full_shard", "fp32"), ("no_shard", "fp32"), ("full_shard", "bf16")):
+        for how in ("false", "true"):
+            def make(strategy=strategy, precision=precision, how=how):
+                got = kit.losses(recipe, "cuda", "fsdp.sharding_strategy=" + strategy,
+                                 "fsdp.mixed_precision=" + PRECISIONS[precision],
+                                 "run.deterministic=" + how, ranks=2)
+                return within(apart(got, alone(precision)), LIMITS[precision], "one rank's")
+            yield f"{strategy} {precision}" + (", deterministic" if how == "true" else ""), make
+    sizes_of_it = ["--sizes", "4k", "--batches", 1] if kit.small else []
+    for flags in ([], ["--deterministic"]):
+        def make(flags=flags):
+            found = json.loads(kit.fsdp("bench", "comm", "--device", "cuda", "--transport", "nccl",
+                                        "--ranks", 2, "--dtype", "bf16", "--json", *flags,
+                                        *sizes_of_it))["collectives"]
+            best = {}
+            for one in found:
+                rate = one["bytes"] / one["seconds"] * 1e-9
+                best[one["collective"]] = max(rate, best.get(one["collective"], 0))
+            return row(True, "GB/s of a tensor: " + "; ".join(f"{name} {best[name]:.4g}"
+                                                               for name in best), gb_per_s=best,
+                       collectives=found)
+        yield "collectives" + (", deterministic" if flags else ""), make
+
+
 def checkpoints(kit):
     """a checkpoint of either device goes on on the other"""
     whole = kit.scratch / "whole.yaml"
@@ -154,16 +194,20 @@ def checkpoints(kit):
 
 
 def memory(kit):
-    """what is planned is what is allocated"""
+    """what is planned is what is allocated, and what the driver says is taken"""
     for model in MODELS:
         def make(model=model):
             recipe = kit.recipe(model, 3)
-            used = records(kit.train(recipe, "cuda"))[-1]["memory"]["allocated_peak"]
+            run = kit.train(recipe, "cuda")
+            used = records(run)[-1]["memory"]["allocated_peak"]
+            gpu = json.loads((run / "provenance.json").read_text())["gpu_memory"]
             machine = kit.scratch / "machine.yaml"
             machine.write_text("{name: any, device: cuda}\n")
             plan = json.loads(kit.fsdp("plan", "--config", recipe, "--world-size", 1, "--hardware",
                                        machine, "--json"))["memory"]["allocated_peak"]
-            return row(used == plan, f"{used} bytes in use, {plan} planned", used=used, plan=plan)
+            return row(used == plan and abs(gpu["taken"] - plan) <= GRANULE,
+                       f"{used} bytes in use, {plan} planned, {gpu['taken']} taken as the driver says, "
+                       f"beside {gpu['outside']}", used=used, plan=plan, **gpu)
         yield model, make
 
 
@@ -176,6 +220,23 @@ def no_sanitizer():
     raise Refused("there is no compute-sanitizer")
 
 
+def sanitized(kit, found, tool, *command, fine=()):
+    """The row of a program under it: fine is what the tool itself calls so, at its end."""
+    log = kit.scratch / "sanitizer.log"
+    log.unlink(missing_ok=True)
+    ended = []
+    try:
+        kit.call(found, "--tool", tool, "--error-exitcode", 99, "--log-file", log, *command)
+    except Ended as error:
+        if error.code not in fine:
+            ended = [str(error)]
+    lines = [line.strip("= ") for line in log.read_text().splitlines()] if log.exists() else []
+    said = [line for line in lines if "SUMMARY:" in line]
+    if len(said) == 1 and said[0].startswith(CLEAN[tool]) and not ended:
+        return row(True, said[0])
+    return row(False, "; ".join((said or ["the tool has said no summary"]) + ended))
+
+
 def sanitizer(kit):
     """compute-sanitizer over two steps: memcheck, racecheck"""
     found = the_sanitizer(kit)
@@ -185,14 +246,9 @@ def sanitizer(kit):
                 if found is None:
                     no_sanitizer()
                 kit.runs += 1
-                try:
-                    kit.call(found, "--tool", tool, "--error-exitcode", 99, kit.program, "--config",
-                             kit.recipe("qwen2", 2), "--device", "cuda", "--set",
-                             f"run.dir={kit.scratch}/run{kit.runs}", "--set",
-                             "fsdp.mixed_precision=" + formats)
-                except Ended as error:
-                    return row(False, str(error))
-                return row(True, "nothing found")
+                return sanitized(kit, found, tool, kit.program, "--config", kit.recipe("qwen2", 2),
+                                 "--device", "cuda", "--set", f"run.dir={kit.scratch}/run{kit.runs}",
+                                 "--set", "fsdp.mixed_precision=" + formats)
             yield f"{tool} {precision}", make
 
 
@@ -204,14 +260,8 @@ def races(kit):
         return
     for suite in tests_of(kit):
         def make(suite=suite):
-            try:
-                kit.call(found, "--tool", "racecheck", "--error-exitcode", 99, kit.tests,
-                         f"--gtest_filter={suite}.*")
-            except Ended as error:
-                # What a test itself says is for op_tests.
-                if error.code != 1:
-                    return row(False, str(error))
-            return row(True, "nothing found")
+            # What a test itself says, by exit code 1, is for op_tests.
+            return sanitized(kit, found, "racecheck", kit.tests, f"--gtest_filter={suite}.*", fine=(1,))
         yield suite.removeprefix("EveryDevice/"), make
 
 
@@ -275,5 +325,5 @@ def steps(kit):
 
 
 # By what is lost where time runs out before them.
-PARTS = [devices, ceilings, op_tests, losses, ranks, sanitizer, peers, steps, products, ops, memory,
-         checkpoints, races]
+PARTS = [devices, ceilings, op_tests, losses, ranks, nccl, sanitizer, peers, steps, products, ops,
+         memory, checkpoints, races]

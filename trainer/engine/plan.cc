@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
@@ -120,13 +119,13 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
     groups.push_back({static_cast<int>(ranks.size()),
                       static_cast<int>(std::count_if(ranks.begin(), ranks.end(), here))});
   }
-  const int64_t staging = target.nccl ? std::ssize(groups) * kNcclStagingBytes : 0;
-  if (plan.device_available && staging > 0) {
+  const int64_t connected = std::ssize(groups) * target.communicator;
+  if (plan.device_available && connected > 0) {
     MemoryRoom& room = *plan.device_available;
-    room.bytes = std::max<int64_t>(0, room.bytes - staging);
-    room.limit += ", less " + HumanBytes(staging) + " for NCCL";
+    room.bytes = std::max<int64_t>(0, room.bytes - connected);
+    room.limit += ", less " + HumanBytes(connected) + " for NCCL";
   }
-  if (plan.device_outside) *plan.device_outside += staging;
+  if (plan.device_outside) *plan.device_outside += connected;
   // Threads: of each stream one, and those that update on the host.
   const FsdpOptions::CpuOffload& offload = options.executor.cpu_offload;
   int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);

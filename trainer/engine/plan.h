@@ -20,8 +20,8 @@ struct PlanTarget {
   // (contexts, libraries, other programs). Empty: unknown.
   std::optional<MemoryRoom> room = std::nullopt;
   std::optional<int64_t> outside = std::nullopt;
-  // Groups of ranks are connected by NCCL, whose communicators take kNcclStagingBytes of that room.
-  bool nccl = false;
+  // What each communicator of a group of ranks will take of that room yet: over NCCL.
+  int64_t communicator = 0;
   // Where the ranks' host is another than this one: what a rank gets of its memory.
   bool other_host = false;
   std::optional<MemoryRoom> host = std::nullopt;

@@ -17,6 +17,14 @@ AttentionDims DimsOf(const LlamaConfig& c) {
   return {0, 0, c.num_attention_heads, c.num_key_value_heads, c.head_dim};
 }
 
+// Of training and of evaluation, which has micro-batches of the same size; a sample is one row.
+AttentionDims DimsOf(const Recipe& recipe, const ModelShape& shape) {
+  AttentionDims dims = std::visit([](const auto& config) { return DimsOf(config); }, shape);
+  dims.batch = recipe.train.micro_batch_size;
+  dims.seq = recipe.data.seq_len;
+  return dims;
+}
+
 // What cuDNN is not to be asked for: why, or nothing.
 std::string NotForCudnn(const Recipe& recipe, const ModelShape& shape) {
   if (recipe.data.documents) return "data.documents";
@@ -40,10 +48,14 @@ FoundAttention AttentionOf(const Recipe& recipe, const ModelShape& shape,
   if (const std::string why = NotForCudnn(recipe, shape); !why.empty()) {
     return {AttentionBackend::kOwn, "own kernels (" + why + ")"};
   }
-  AttentionDims dims = std::visit([](const auto& config) { return DimsOf(config); }, shape);
-  dims.batch = recipe.train.micro_batch_size;
-  dims.seq = recipe.data.seq_len;
-  return FindAttention(Wanted(recipe), device.gpu, dims, recipe.fsdp.mixed_precision.param_dtype);
+  return FindAttention(Wanted(recipe), device.gpu, DimsOf(recipe, shape),
+                       recipe.fsdp.mixed_precision.param_dtype, recipe.eval.sample.has_value());
+}
+
+void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBackend backend) {
+  if (backend == AttentionBackend::kOwn) return;
+  PrepareAttentionCudnn(backend, DimsOf(recipe, shape), recipe.fsdp.mixed_precision.param_dtype,
+                        recipe.eval.sample.has_value());
 }
 
 AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device) {

@@ -15,6 +15,10 @@ namespace fsdp {
 FoundAttention AttentionOf(const Recipe& recipe, const ModelShape& shape,
                            const ChosenDevice& device);
 
+// Has this thread's handle and plans made where attention is cuDNN's, so that a step makes none.
+// Takes memory of the GPU, behind AttentionOf(). Throws DeviceError.
+void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBackend backend);
+
 // On a machine that is not here: cuDNN's wherever it could do it, as if it were there. Its
 // workspace is the larger.
 AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device);

@@ -65,6 +65,7 @@ MeshCommunicators::Connect ConnectOver(const GpuTransport& transport, const Reci
   NcclOptions options;
   options.comm.timeout_s = recipe.run.timeout_s;
   options.deterministic = recipe.run.deterministic;
+  options.into_fp32 = recipe.fsdp.mixed_precision.reduce_dtype != DType::kFloat32;
   return [nccl = transport.nccl, options, &job, &device](const std::string& name,
                                                          const RankGroup& group) {
     return CreateNcclCommunicator(nccl, device, *job.store, name, group, options);

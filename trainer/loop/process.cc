@@ -23,6 +23,7 @@
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/stop_signal.h"
 #include "trainer/loop/attention_choice.h"
+#include "trainer/loop/gpu_room.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
@@ -58,7 +59,7 @@ PlanTarget TargetOf(const Recipe& recipe, const std::optional<Hardware>& hardwar
   const bool cuda = hardware ? hardware->device == Hardware::Device::kCuda
                              : recipe.run.device == RunRecipe::Device::kCuda;
   target.device = cuda ? DeviceType::kCuda : DeviceType::kCpu;
-  target.nccl = cuda;  // Of described GPUs each rank has one.
+  if (cuda) target = RoomUnseen(target);  // Of described GPUs each rank has one.
   if (!hardware) return target;
   target.outside = hardware->outside;
   if (hardware->memory) {
@@ -84,7 +85,7 @@ PlanTarget WholeDevice(const ChosenDevice& device) {
   PlanTarget target{.device = device.type};
   if (device.type == DeviceType::kCuda) {
     target.room = {device.memory / device.sharers, "all memory of " + device.name};
-    target.nccl = device.sharers == 1;
+    if (device.sharers == 1) target = RoomUnseen(target);
   }
   return target;
 }

@@ -161,6 +161,7 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
   p.git = BuildGitHash();
   p.compiler = BuildCompiler();
   p.device = job_.device.name;
+  p.gpu_memory = facts.gpu_memory;
   p.libraries = {CLibrary(), {"kernels", IsaName()}};
   if (!BuildCuda().empty()) p.libraries.emplace_back("cuda", BuildCuda());
   if (!facts.attention.empty()) p.libraries.emplace_back("attention", facts.attention);

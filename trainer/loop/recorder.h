@@ -37,7 +37,8 @@ struct RunFacts {
   int64_t planned_bytes = 0;  // Of a rank.
   int64_t host_bytes = 0;     // Likewise, in host memory.
   const DataFiles* data = nullptr;
-  std::string attention;  // Whose kernels, where there is a choice.
+  std::string attention = {};  // Whose kernels, where there is a choice.
+  std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
 };
 
 // Every rank has one; ranks but the first keep a log and are silent otherwise: what is written or

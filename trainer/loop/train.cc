@@ -14,6 +14,7 @@
 
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/comm/together.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
@@ -22,6 +23,7 @@
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
+#include "trainer/loop/gpu_room.h"
 #include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/initialize.h"
 #include "trainer/loop/products.h"
@@ -37,23 +39,9 @@
 #include "trainer/recipe/resume.h"
 #include "trainer/runtime/device_factory.h"
 #include "trainer/runtime/gpu_libraries.h"
-#include "trainer/runtime/gpus.h"
 
 namespace fsdp {
 namespace {
-
-// Of a GPU, what is free of it, in equal parts for `sharers`.
-PlanTarget TargetOf(const ChosenDevice& device, int sharers) {
-  PlanTarget target{.device = device.type};
-  if (device.type != DeviceType::kCuda) return target;
-  const GpuMemory memory = MemoryOf(device.gpu);
-  std::string of = "memory of GPU " + std::to_string(device.gpu) + ", " + device.name;
-  if (sharers > 1) of += ", for " + std::to_string(sharers) + " ranks";
-  target.room = {memory.free / sharers, of};
-  target.outside = memory.total - memory.free;
-  target.nccl = sharers == 1;
-  return target;
-}
 
 std::string Printed(float value) {
   return std::isnan(value) ? "nan" : std::to_string(value);  // A NaN's sign means nothing.
@@ -94,7 +82,7 @@ class Trainer {
         model_(BuildModel(recipe_, shape_)),
         hosts_(HostsOf(job)),
         gpus_(ExchangeGpus(job)),
-        target_(TargetOf(job.device, SharersOf(gpus_, job))),  // Makes the GPU this thread's, too.
+        target_(RoomToBegin(job.device, SharersOf(gpus_, job))),
         attention_(AttentionOf(recipe_, shape_, job.device)),
         options_(SessionOptionsFor(recipe, hosts_, threads_, attention_.backend)),
         mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())),
@@ -150,6 +138,9 @@ class Trainer {
     ChooseAlgorithms();
     stage_ = "the connection of the ranks";
     Connect();
+    stage_ = "the check of what is free";
+    PrepareAttention(recipe_, shape_, attention_.backend);
+    Remeasure();
     Allocate();
     session_.emplace(*device_, *allocator_, *model_, options_, *communicators_);
     if (products_.library) executor().UseForProducts(*products_.library);
@@ -164,7 +155,7 @@ class Trainer {
     recorder_.Begin(start_, aside_, step_,
                     {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
                      plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice), &data_.files,
-                     attention_.name});
+                     attention_.name, TakenOfTheGpu()});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";
@@ -179,12 +170,36 @@ class Trainer {
 
   Executor& executor() { return session_->executor(); }
 
+  // Contexts, libraries and connections have by now what they take of a GPU: the rest is what there
+  // is. No rank allocates before all have looked.
+  void Remeasure() {
+    if (job_.device.type != DeviceType::kCuda) return;
+    const auto look = [this] {
+      target_ = RoomNow(job_.device, SharersOf(gpus_, job_));
+      plan_.device_available = target_.room;
+      plan_.device_outside = target_.outside;
+      RequireFit(*model_, options_, plan_, target_);
+      return std::string();
+    };
+    if (job_.world == 1) {
+      (void)look();
+    } else {
+      Together(*job_.store, "train/free", job_.rank, job_.world, look);
+    }
+  }
+
+  std::optional<Provenance::GpuMemory> TakenOfTheGpu() const {
+    if (!target_.outside) return std::nullopt;
+    const int64_t now = *RoomNow(job_.device, SharersOf(gpus_, job_)).outside;
+    return Provenance::GpuMemory{*target_.outside, now - *target_.outside};
+  }
+
   void Allocate() {
     try {
       allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
     } catch (const MemoryError& error) {
       // What was free may be somebody else's by now, another rank's too.
-      const PlanTarget left = TargetOf(job_.device, /*sharers=*/1);
+      const PlanTarget left = RoomNow(job_.device, /*sharers=*/1);
       const RunPlan plan = PlanRun(*model_, options_, job_.world, job_.local_world, left);
       try {
         RequireFit(*model_, options_, plan, left);
@@ -434,7 +449,7 @@ class Trainer {
   const std::unique_ptr<Model> model_;
   const HostPlacement hosts_;
   const std::vector<std::string> gpus_;
-  const PlanTarget target_;
+  PlanTarget target_;
   const FoundAttention attention_;
   const SessionOptions options_;
   const Mesh mesh_;
@@ -442,7 +457,7 @@ class Trainer {
   // Of the run as it began: a resume does not change them.
   uint64_t seed_;
   ValidRecipe held_out_;
-  const RunPlan plan_;
+  RunPlan plan_;
   GpuTransport transport_;
   RunStart start_;  // Holds the run directory's lock for all that follow.
   SetAside aside_;  // Rank 0's.

@@ -92,19 +92,25 @@ std::string ToJson(const Provenance& p) {
                                .Add("cores", p.host.cores)
                                .Add("memory", p.host.memory)
                                .Text();
-  return Lines(
-             '{',
-             {Member("command_line", JsonArray(arguments)),
-              Member("directory", JsonString(p.directory)),
-              Member("started", JsonString(p.started)), Member("version", JsonString(p.version)),
-              Member("git", JsonString(p.git)), Member("compiler", JsonString(p.compiler)),
-              Member("device", JsonString(p.device)),
-              Member("libraries", Lines('{', libraries, '}', "  ")),
-              Member("world_size", std::to_string(p.world_size)),
-              Member("threads", std::to_string(p.threads)), Member("seed", std::to_string(p.seed)),
-              Member("host", host), Member("data", Lines('[', data, ']', "  "))},
-             '}', "") +
-         "\n";
+  std::vector<std::string> members = {Member("command_line", JsonArray(arguments)),
+                                      Member("directory", JsonString(p.directory)),
+                                      Member("started", JsonString(p.started)),
+                                      Member("version", JsonString(p.version)),
+                                      Member("git", JsonString(p.git)),
+                                      Member("compiler", JsonString(p.compiler)),
+                                      Member("device", JsonString(p.device))};
+  if (p.gpu_memory) {
+    members.push_back(Member("gpu_memory", JsonObject()
+                                               .Add("outside", p.gpu_memory->outside)
+                                               .Add("taken", p.gpu_memory->taken)
+                                               .Text()));
+  }
+  members.insert(members.end(), {Member("libraries", Lines('{', libraries, '}', "  ")),
+                                 Member("world_size", std::to_string(p.world_size)),
+                                 Member("threads", std::to_string(p.threads)),
+                                 Member("seed", std::to_string(p.seed)), Member("host", host),
+                                 Member("data", Lines('[', data, ']', "  "))});
+  return Lines('{', members, '}', "") + "\n";
 }
 
 void WriteProvenance(const std::string& path, const Provenance& provenance) {

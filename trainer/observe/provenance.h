@@ -3,6 +3,7 @@
 #define FSDP_TRAIN_TRAINER_OBSERVE_PROVENANCE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,11 +26,18 @@ struct Provenance {
     uint64_t hash = 0;  // Of the contents, as in trainer/data/data_files.h.
   };
 
+  // Of the GPU, as its driver says: what contexts, libraries and other programs had of it before
+  // the run's memory was allocated, and how much more is taken when steps begin.
+  struct GpuMemory {
+    int64_t outside = 0, taken = 0;  // Bytes.
+  };
+
   std::vector<std::string> command_line;
   std::string directory;               // It was given in.
   std::string started;                 // UtcNow().
   std::string version, git, compiler;  // build_info.h.
   std::string device;
+  std::optional<GpuMemory> gpu_memory;
   std::vector<std::pair<std::string, std::string>> libraries;  // Name, version; see CLibrary().
   int64_t world_size = 1;
   int64_t threads = 1;

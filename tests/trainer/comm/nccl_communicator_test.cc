@@ -2,7 +2,13 @@
 // (tests/emulated/nccl.cc).
 #include "trainer/comm/nccl/nccl_communicator.h"
 
+#include <cuda_runtime_api.h>
 #include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
 
 #include "tests/emulated/cudart.h"
 #include "tests/trainer/comm/communicator_suite.h"
@@ -42,6 +48,9 @@ Body OnNccl(const Body& body, const NcclOptions& options, int last_gpu = kGpus) 
 
 constexpr NcclOptions kDeterministic{.deterministic = true, .staging_bytes = 1 << 20};
 constexpr NcclOptions kNative{.staging_bytes = 1 << 20};
+constexpr NcclOptions kNativeIntoFp32{.into_fp32 = true, .staging_bytes = 1 << 20};
+// NCCL's collectives before the first one of a kNative: of three kinds, small and large.
+constexpr int64_t kTried = 6;
 
 template <const NcclOptions& options>
 std::vector<Outcome> RunThreads(int size, const Body& body) {
@@ -117,21 +126,22 @@ std::string FailureOfTheSecond(Rank& rank, double timeout_s) {
 }
 
 TEST(NcclCommunicatorTest, AnAsynchronousErrorEndsAllRanks) {
-  UseGpus({.nccl_fails = 2});
+  UseGpus({.nccl_fails = kTried + 2});
   const auto outcomes = RunThreadRanksWith(
       nullptr, 3,
       OnNccl([](Rank& rank) { return FailureOfTheSecond(rank, /*timeout_s=*/20); }, kNative));
   for (const std::string& error : Results(outcomes)) {
-    EXPECT_EQ(
-        error,
-        "rank 2: NCCL: unhandled system error (run with NCCL_DEBUG=INFO for details) (a cable "
-        "is loose), in all_reduce #1 (n = 7, fp32)");
+    // Who has not called by then is named behind it.
+    EXPECT_TRUE(error.starts_with(
+        "rank 2: NCCL: unhandled system error (run with NCCL_DEBUG=INFO for details) (a cable is "
+        "loose), in all_reduce #1 (n = 7, fp32)"))
+        << error;
   }
 }
 
 // The GPU of the last rank never comes to it; as far as its host knows it has.
 TEST(NcclCommunicatorTest, WhatHangsTimesOut) {
-  UseGpus({.nccl_hangs = 2});
+  UseGpus({.nccl_hangs = kTried + 2});
   const auto outcomes = RunThreadRanksWith(
       nullptr, 3,
       OnNccl([](Rank& rank) { return FailureOfTheSecond(rank, /*timeout_s=*/1); }, kNative));
@@ -143,7 +153,7 @@ TEST(NcclCommunicatorTest, WhatHangsTimesOut) {
 // Nor does the host of the last rank come out of its call, as where a GPU's queue is full: the
 // others know where it stands.
 TEST(NcclCommunicatorTest, ACallThatDoesNotReturnTimesOut) {
-  UseGpus({.nccl_blocks = 2});
+  UseGpus({.nccl_blocks = kTried + 2});
   const auto outcomes = RunThreadRanksWith(
       nullptr, 3,
       OnNccl([](Rank& rank) { return FailureOfTheSecond(rank, /*timeout_s=*/1); }, kNative));
@@ -172,8 +182,130 @@ TEST(NcclCommunicatorTest, AKilledRankEndsTheOthers) {
                               kNative));
   EXPECT_EQ(outcomes[1].error, "signal 9");
   for (const int r : {0, 2}) {
-    EXPECT_NE(outcomes[r].result.find("rank 1 disconnected"), std::string::npos)
-        << outcomes[r].error << outcomes[r].result;
+    // It may be gone before these have left the barrier.
+    const std::string text = outcomes[r].result + outcomes[r].error;
+    EXPECT_NE(text.find("rank 1 disconnected"), std::string::npos) << text;
+  }
+}
+
+// What another rank has done, and this one is in, may be without an end when that has gone: it does
+// not wait for as long as for one that may yet come.
+TEST(NcclCommunicatorTest, WhatARankThatLeftHadDoneFailsSoon) {
+  UseGpus({.nccl_strands = kTried + 2});
+  const auto begin = std::chrono::steady_clock::now();
+  const auto outcomes = RunThreadRanksWith(nullptr, 2,
+                                           OnNccl(
+                                               [](Rank& rank) -> std::string {
+                                                 const auto stream =
+                                                     rank.device->CreateStream("comm");
+                                                 auto comm = rank.join("stranded", Patient());
+                                                 Tensor data(*rank.device, DType::kFloat32, 7);
+                                                 comm->AllReduce(*stream, data.view());
+                                                 comm->AllReduce(*stream, data.view());
+                                                 if (rank.rank == 1) return CommErrorOf(*stream);
+                                                 stream->Synchronize();
+                                                 comm.reset();
+                                                 return "rank 0 has left the group";
+                                               },
+                                               kNative));
+  for (const std::string& error : Results(outcomes)) EXPECT_EQ(error, "rank 0 has left the group");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+// As NCCL documents it: abort is for what cannot end.
+TEST(NcclCommunicatorTest, IsFinalizedWhereAllIsWellAndAbortedElsewhere) {
+  const auto ends = [](const Body& body) {
+    const int64_t destroyed = EmulatedCalls("ncclCommDestroy"),
+                  aborted = EmulatedCalls("ncclCommAbort");
+    Results(RunThreads<kNative>(2, body));
+    return std::pair(EmulatedCalls("ncclCommDestroy") - destroyed,
+                     EmulatedCalls("ncclCommAbort") - aborted);
+  };
+  EXPECT_EQ(ends([](Rank& rank) -> std::string {
+              const auto stream = rank.device->CreateStream("comm");
+              const auto comm = rank.join("well", Patient());
+              Tensor data(*rank.device, DType::kFloat32, 7);
+              for (int i = 0; i < 3; ++i) comm->AllReduce(*stream, data.view());
+              stream->Synchronize();
+              return "";
+            }),
+            std::pair(int64_t{2}, int64_t{0}));
+  EXPECT_EQ(ends([](Rank& rank) -> std::string {
+              const auto stream = rank.device->CreateStream("comm");
+              auto comm = rank.join("not well", Patient());
+              Tensor data(*rank.device, DType::kFloat32, 7);
+              if (rank.rank == 0) comm->AllReduce(*stream, data.view());  // Alone.
+              Barrier(*rank.store, "called", rank.rank, rank.size);
+              if (rank.rank == 0) comm.reset();
+              Barrier(*rank.store, "left", rank.rank, rank.size);
+              return "";
+            }),
+            std::pair(int64_t{1}, int64_t{1}));
+}
+
+// NCCL connects at the first call of a kind, and waits there for the peers. Of what steps are made
+// of that is over when a communicator is there; not so of a broadcast.
+TEST(NcclCommunicatorTest, FirstCallsOfAStepWaitForNobody) {
+  for (const auto run :
+       {RunThreads<kNative>, RunThreads<kDeterministic>, RunThreads<kNativeIntoFp32>}) {
+    std::atomic<bool> called = false;
+    const auto outcomes = run(2, [&](Rank& rank) -> std::string {
+      Device& device = *rank.device;
+      const auto stream = device.CreateStream("comm");
+      const auto comm = rank.join("first", Patient());
+      Tensor full(device, DType::kFloat32, 2000), part(device, DType::kFloat32, 1000);
+      const auto all = [&] {
+        comm->AllGather(*stream, part.view(), full.view());
+        comm->ReduceScatter(*stream, full.view(), part.view());
+        comm->AllReduce(*stream, full.view());
+      };
+      // Rank 0 has made its calls before rank 1 begins.
+      if (rank.rank == 0) all();
+      Barrier(*rank.store, "returned", rank.rank, rank.size);
+      if (rank.rank == 1) all();
+      stream->Synchronize();
+      if (rank.rank == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        called = true;
+      }
+      comm->Broadcast(*stream, full.view(), 0);
+      Require(called, "a broadcast has connected without the peer");
+      stream->Synchronize();
+      return "";
+    });
+    Results(outcomes);
+  }
+}
+
+// All that it needs of the GPU a communicator has before a run measures what is left.
+TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
+  const auto free_bytes = [] {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    return free;
+  };
+  for (const bool into_fp32 : {false, true}) {
+    const auto run = into_fp32 ? RunThreads<kNativeIntoFp32> : RunThreads<kNative>;
+    Results(run(2, [&](Rank& rank) -> std::string {
+      Device& device = *rank.device;
+      const auto stream = device.CreateStream("comm");
+      Tensor full(device, DType::kFloat32, 2000), part(device, DType::kFloat32, 1000),
+          low(device, DType::kBFloat16, 2000);
+      const size_t before = free_bytes();
+      const auto comm = rank.join("memory", Patient());
+      Barrier(*rank.store, "joined", rank.rank, rank.size);
+      const size_t joined = free_bytes();
+      Require(joined < before, "NCCL takes nothing");
+      comm->AllGather(*stream, part.view(), full.view());
+      comm->ReduceScatter(*stream, full.view(), part.view());
+      comm->AllReduce(*stream, full.view());
+      if (into_fp32) comm->ReduceScatter(*stream, low.view(), part.view());
+      stream->Synchronize();
+      Barrier(*rank.store, "done", rank.rank, rank.size);
+      Require(free_bytes() == joined, "a call has taken memory");
+      Barrier(*rank.store, "measured", rank.rank, rank.size);
+      return "";
+    }));
   }
 }
 
@@ -270,6 +402,33 @@ TEST(NcclCommunicatorTest, ConnectingTimesOut) {
   for (const std::string& error : Results(outcomes)) {
     EXPECT_EQ(error, "[nccl] alone, rank 0: not connected within 1 s");
   }
+}
+
+// Nor does one hang for ever whose first collectives do, or for which there is no memory.
+TEST(NcclCommunicatorTest, WhatIsTriedFailsOnAllRanks) {
+  const auto why = [](const EmulatedGpus& gpus) {
+    UseGpus(gpus);
+    const auto outcomes = RunThreadRanksWith(nullptr, 2,
+                                             OnNccl(
+                                                 [](Rank& rank) -> std::string {
+                                                   try {
+                                                     rank.join("tried", {.timeout_s = 1});
+                                                   } catch (const CommError& error) {
+                                                     return error.what();
+                                                   }
+                                                   return "connected";
+                                                 },
+                                                 kNative));
+    std::string all;
+    for (const std::string& error : Results(outcomes)) all += error + "\n";
+    return all;
+  };
+  const std::string hung =
+      "[nccl] tried, rank 0: all_gather #0 (n = 1, fp32) timed out after 1 s\n";
+  EXPECT_EQ(why({.nccl_hangs = 1}), hung + hung);
+  // Of staging memory, what is tried on, and a communicator for each rank.
+  const std::string full = why({.bytes = 7 << 20});
+  EXPECT_NE(full.find("out of memory"), std::string::npos) << full;
 }
 
 TEST(NcclCommunicatorTest, SaysWhyThereIsNoNccl) {

@@ -21,6 +21,7 @@ TEST(Provenance, TextIsJsonThatPeopleRead) {
       .git = "unknown",
       .compiler = "gcc 12.2.0",
       .device = "cpu",
+      .gpu_memory = Provenance::GpuMemory{2048, 1024},
       .libraries = {{"glibc", "2.36"}, {"kernels", "avx2"}},
       .world_size = 2,
       .threads = 1,
@@ -37,6 +38,7 @@ TEST(Provenance, TextIsJsonThatPeopleRead) {
   "git": "unknown",
   "compiler": "gcc 12.2.0",
   "device": "cpu",
+  "gpu_memory": {"outside": 2048, "taken": 1024},
   "libraries": {
     "glibc": "2.36",
     "kernels": "avx2"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/emulated/cublaslt.h"
+#include "tests/emulated/cudart.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cuda/gemm.h"
 
@@ -42,6 +43,7 @@ class CublasLtTest : public ::testing::Test {
     RefuseEmulatedAlgorithm(-1);
     (void)TakeEmulatedMatmuls();
   }
+  void TearDown() override { EXPECT_EQ(LiveEmulatedDescriptors(), 0); }
 
   static std::unique_ptr<GemmLibrary> Open(bool deterministic = false) {
     return OpenCublasLt(FindGpuLibrary(GpuLibrary::kCublasLt, {}), deterministic);
@@ -235,21 +237,21 @@ TEST_F(CublasLtTest, AFunctionThatIsMissingIsNamed) {
 TEST_F(CublasLtTest, TheEmulatedOneRefuses) {
   cublasLtHandle_t handle;
   cublasLtCreate(&handle);
-  cublasLtMatmulDescOpaque_t desc;
-  cublasLtMatrixLayoutOpaque_t a, b, c;
-  cublasLtMatmulPreferenceOpaque_t preference;
-  cublasLtMatmulDescInit_internal(&desc, sizeof(desc), CUBLAS_COMPUTE_32F, CUDA_R_32F);
-  cublasLtMatrixLayoutInit_internal(&a, sizeof(a), CUDA_R_16BF, 16, 32, 16);
-  cublasLtMatrixLayoutInit_internal(&b, sizeof(b), CUDA_R_16BF, 32, 8, 32);
-  cublasLtMatrixLayoutInit_internal(&c, sizeof(c), CUDA_R_16BF, 16, 8, 16);
-  cublasLtMatmulPreferenceInit_internal(&preference, sizeof(preference));
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t a, b, c;
+  cublasLtMatmulPreference_t preference;
+  cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  cublasLtMatrixLayoutCreate(&a, CUDA_R_16BF, 16, 32, 16);
+  cublasLtMatrixLayoutCreate(&b, CUDA_R_16BF, 32, 8, 32);
+  cublasLtMatrixLayoutCreate(&c, CUDA_R_16BF, 16, 8, 16);
+  cublasLtMatmulPreferenceCreate(&preference);
   const uint64_t megabyte = 1 << 20;
-  cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+  cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                        &megabyte, sizeof(megabyte));
   cublasLtMatmulHeuristicResult_t found[3];
   int n = 0;
   const auto heuristic = [&] {
-    return cublasLtMatmulAlgoGetHeuristic(handle, &desc, &a, &b, &c, &c, &preference, 3, found, &n);
+    return cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, c, c, preference, 3, found, &n);
   };
   ASSERT_EQ(heuristic(), CUBLAS_STATUS_SUCCESS);
   ASSERT_EQ(n, 3);
@@ -257,8 +259,8 @@ TEST_F(CublasLtTest, TheEmulatedOneRefuses) {
   std::byte *const x = New(4096), *const y = New(4096), *const z = New(4096);
   const auto matmul = [&](const std::byte* from, std::byte* to, const cublasLtMatmulAlgo_t& algo,
                           void* workspace, size_t bytes) {
-    return cublasLtMatmul(handle, &desc, &one, from, &a, y, &b, &zero, to, &c, to, &c, &algo,
-                          workspace, bytes, nullptr);
+    return cublasLtMatmul(handle, desc, &one, from, a, y, b, &zero, to, c, to, c, &algo, workspace,
+                          bytes, nullptr);
   };
   EXPECT_EQ(matmul(x, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(matmul(x, z, found[1].algo, workspace_, megabyte), CUBLAS_STATUS_SUCCESS);
@@ -267,17 +269,48 @@ TEST_F(CublasLtTest, TheEmulatedOneRefuses) {
   EXPECT_EQ(matmul(x + 16, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);  // Of 256.
   EXPECT_EQ(matmul(x, nullptr, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);
   const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS, gelu = CUBLASLT_EPILOGUE_GELU_AUX;
-  cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof(bias));
+  cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof(bias));
   EXPECT_EQ(matmul(x, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);  // Another's.
   ASSERT_EQ(heuristic(), CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(matmul(x, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);  // No bias.
-  cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof(gelu));
+  cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof(gelu));
   const int64_t odd = 17;
-  cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &odd, sizeof(odd));
+  cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &odd, sizeof(odd));
   EXPECT_EQ(heuristic(), CUBLAS_STATUS_NOT_SUPPORTED);
-  cublasLtMatrixLayoutInit_internal(&b, sizeof(b), CUDA_R_16BF, 33, 8, 33);
+  cublasLtMatrixLayoutDestroy(b);
+  cublasLtMatrixLayoutCreate(&b, CUDA_R_16BF, 33, 8, 33);
   EXPECT_EQ(heuristic(), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(LiveEmulatedDescriptors(), 5);
+  cublasLtMatmulPreferenceDestroy(preference);
+  for (const auto layout : {a, b, c}) cublasLtMatrixLayoutDestroy(layout);
+  cublasLtMatmulDescDestroy(desc);
+  EXPECT_DEATH(cublasLtMatmulDescDestroy(desc), "a descriptor that has been destroyed");
   cublasLtDestroy(handle);
+}
+
+// They lie with the algorithm: strides and addresses are told anew.
+TEST_F(CublasLtTest, NoCallMakesADescriptor) {
+  const auto library = Open();
+  const auto made = [] {
+    return EmulatedCalls("cublasLtMatmulDescCreate") + EmulatedCalls("cublasLtMatrixLayoutCreate") +
+           EmulatedCalls("cublasLtMatmulPreferenceCreate");
+  };
+  const std::vector<Want> products = {{},
+                                      {.bias = DType::kBFloat16},
+                                      {.gelu = true},
+                                      {.gelu_backward = true},
+                                      {.c = DType::kFloat32, .adds = true}};
+  for (const Want& product : products) Multiply(*library, product);
+  const int64_t before = made();
+  EXPECT_GT(before, 0);
+  for (const int64_t stride : {kN + 8, kN + 16, kN}) {
+    for (Want product : products) {
+      product.stride = stride;
+      Multiply(*library, product);
+    }
+  }
+  EXPECT_THAT(TakeEmulatedMatmuls(), SizeIs(20));
+  EXPECT_EQ(made(), before);
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ NcclLibrary::NcclLibrary() {
   Resolve(found, "ncclGetUniqueId", GetUniqueId);
   Resolve(found, "ncclCommInitRankConfig", CommInitRankConfig);
   Resolve(found, "ncclCommGetAsyncError", CommGetAsyncError);
+  Resolve(found, "ncclCommFinalize", CommFinalize);
+  Resolve(found, "ncclCommDestroy", CommDestroy);
   Resolve(found, "ncclCommAbort", CommAbort);
   Resolve(found, "ncclAllGather", AllGather);
   Resolve(found, "ncclReduceScatter", ReduceScatter);

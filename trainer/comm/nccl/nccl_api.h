@@ -21,6 +21,8 @@ class NcclLibrary {
   decltype(&ncclGetUniqueId) GetUniqueId;
   decltype(&ncclCommInitRankConfig) CommInitRankConfig;
   decltype(&ncclCommGetAsyncError) CommGetAsyncError;
+  decltype(&ncclCommFinalize) CommFinalize;
+  decltype(&ncclCommDestroy) CommDestroy;
   decltype(&ncclCommAbort) CommAbort;
   decltype(&ncclAllGather) AllGather;
   decltype(&ncclReduceScatter) ReduceScatter;

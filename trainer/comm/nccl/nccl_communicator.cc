@@ -38,6 +38,11 @@ constexpr std::chrono::milliseconds kLook{5};
 // for each other.
 constexpr double kCompareAfter_s = 5;
 constexpr double kAnswer_s = 2;  // A rank's, where it is.
+// A call that all have made ends, though one of them is gone; if not, nobody comes any more.
+constexpr double kEndedPatience_s = 3;
+// NCCL has algorithms by kind and size, and connections for each: what is tried before a run.
+constexpr int64_t kSmallest = 1, kLeastBytes = 64 << 10, kMostBytes = 8 << 20;
+constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
 
 Patience PatienceOf(double seconds) {
   return Patience(std::chrono::duration_cast<Patience::Clock::duration>(
@@ -63,6 +68,10 @@ class NcclCommunicator final : public Communicator {
     watch_ = std::thread([this] { Watch(); });
   }
   ~NcclCommunicator() override;
+
+  // Before the first call: has NCCL make its connections. All ranks call it, and meet behind it.
+  // Throws CommError, DeviceError and MemoryError.
+  void Try(Device& device, const NcclOptions& options);
 
   void Abort(const std::string& why) override { Fail(Me() + " aborted: " + why, /*tell=*/true); }
 
@@ -90,6 +99,7 @@ class NcclCommunicator final : public Communicator {
   // With the lock, which Compare() opens.
   void Look(std::unique_lock<std::mutex>& lock);
   void Advance();
+  void ArmPatience();
   void FailAll(const std::string& why, bool tell);
   void Compare(std::unique_lock<std::mutex>& lock, const CallPosition::Call& call,
                const std::string& otherwise, bool late);
@@ -113,7 +123,7 @@ class NcclCommunicator final : public Communicator {
   std::string failure_;  // Empty: none.
   bool tell_ = false;    // The others have yet to hear of it.
   // A rank that has failed or left had done so many calls, and why the first of them did.
-  uint64_t ended_at_ = std::numeric_limits<uint64_t>::max();
+  uint64_t ended_at_ = kNobody;
   std::string why_ended_;
   Patience patience_{{}}, compare_{{}};  // With the oldest call, since it has begun.
   bool compared_ = false;
@@ -125,22 +135,66 @@ class NcclCommunicator final : public Communicator {
 
 NcclCommunicator::~NcclCommunicator() {
   const std::string why = Me() + " has left the group";
+  std::string failure;  // To be told.
   uint64_t done = 0;
+  bool well = false;
   {
     std::lock_guard lock(mutex_);
-    FailAll(why, /*tell=*/false);
+    Advance();
+    well = failure_.empty() && calls_.empty();
+    if (!well) FailAll(why, /*tell=*/false);
+    if (std::exchange(tell_, false)) failure = failure_;
     done = done_;
     stop_ = true;
   }
   wake_.notify_all();
-  watch_.join();
+  // Before this rank waits for an abort: the others wait for it.
+  if (!failure.empty()) news_.Fail(done, failure);
   news_.Leave(done, why);
-  link_->Abort();
+  watch_.join();
+  well ? link_->Finish() : link_->Abort();
   if (last_ == nullptr) return;
   for (int ms = 0; ms < 1000 && !last_->Ready(); ++ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (!last_->Ready()) new Buffer(std::move(staging_));  // What still goes on may write to it.
+}
+
+void NcclCommunicator::Try(Device& device, const NcclOptions& options) {
+  const Buffer data = device.Allocate(std::clamp(options.staging_bytes, kLeastBytes, kMostBytes));
+  const std::unique_ptr<Stream> stream = device.CreateStream("nccl");
+  CollectiveCall call;
+  call.in = call.out = data.data();
+  const auto run = [&](Collective kind, DType dtype, int64_t n, int64_t in, int64_t out) {
+    call.kind = kind;
+    call.dtype = dtype;
+    call.result = DType::kFloat32;
+    call.n = n;
+    call.in = data.data() + in;
+    call.out = data.data() + out;
+    Operation operation;
+    operation.name = Name(kind);
+    operation.writes = {Range(data.data(), data.bytes())};
+    Enqueue(*stream, std::move(operation), call);
+    ++call.sequence;
+  };
+  for (const int64_t n : {kSmallest, data.bytes() / size() / SizeOf(DType::kFloat32)}) {
+    const int64_t slice = n * SizeOf(DType::kFloat32), mine = rank() * slice;
+    run(Collective::kAllGather, DType::kFloat32, n, mine, 0);
+    run(Collective::kReduceScatter, DType::kFloat32, n, 0, mine);
+    run(Collective::kAllReduce, DType::kFloat32, n == kSmallest ? n : n * size(), 0, 0);
+    // What travels is in the first half.
+    const int64_t half = std::max<int64_t>(1, n / 2), sums = data.bytes() / 2;
+    if (options.into_fp32) run(Collective::kReduceScatter, DType::kBFloat16, half, 0, sums);
+  }
+  stream->Synchronize();
+  // Forgotten: the first call is #0.
+  std::lock_guard lock(mutex_);
+  Advance();
+  last_ = nullptr;
+  last_stream_ = nullptr;
+  begun_ = {};
+  done_ = 0;
 }
 
 void NcclCommunicator::Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) {
@@ -221,6 +275,7 @@ void NcclCommunicator::PeerEnded(uint64_t calls, const std::string& why) {
     std::lock_guard lock(mutex_);
     ended_at_ = std::min(ended_at_, calls);
     if (why_ended_.empty()) why_ended_ = why;
+    ArmPatience();
   }
   wake_.notify_all();
 }
@@ -242,6 +297,7 @@ void NcclCommunicator::Watch() {
     }
     if (failure_.empty()) Look(lock);
   }
+  if (stop_) return;  // The rest is the destructor's.
   const std::string failure = failure_;
   const uint64_t done = done_;
   const bool tell = std::exchange(tell_, false);
@@ -258,6 +314,7 @@ void NcclCommunicator::Look(std::unique_lock<std::mutex>& lock) {
   const CallPosition::Call call = oldest.call;
   if (call.sequence >= ended_at_) return FailAll(why_ended_, /*tell=*/false);
   if (oldest.begun && patience_.over()) {
+    if (ended_at_ != kNobody) return FailAll(why_ended_, /*tell=*/true);
     std::ostringstream why;
     why << call.text << " timed out after " << timeout_s_ << " s";
     return Compare(lock, call, why.str(), /*late=*/true);
@@ -285,9 +342,14 @@ void NcclCommunicator::Advance() {
     begun_.Begin(oldest.call);
   }
   if (!next) return;
-  patience_ = PatienceOf(timeout_s_);
+  ArmPatience();
   compare_ = PatienceOf(std::min(kCompareAfter_s, timeout_s_ / 2));
   compared_ = false;
+}
+
+void NcclCommunicator::ArmPatience() {
+  patience_ =
+      PatienceOf(ended_at_ == kNobody ? timeout_s_ : std::min(kEndedPatience_s, timeout_s_));
 }
 
 void NcclCommunicator::Compare(std::unique_lock<std::mutex>& lock, const CallPosition::Call& call,
@@ -380,8 +442,13 @@ std::unique_ptr<Communicator> CreateNcclCommunicator(std::shared_ptr<const NcclL
   }
   if (in_vain || !connected.error.empty()) link.reset();
   ExchangeCards(store, key + "/connected", what, group, connected);
-  return std::make_unique<NcclCommunicator>(std::move(link), std::move(staging), store, key, group,
-                                            options);
+  auto communicator = std::make_unique<NcclCommunicator>(std::move(link), std::move(staging), store,
+                                                         key, group, options);
+  Card tried;
+  tried.error = ErrorOf([&] { communicator->Try(device, options); });
+  // So nobody hears that a rank has left, and after how many calls, while it still tries.
+  ExchangeCards(store, key + "/tried", what, group, tried);
+  return communicator;
 }
 
 }  // namespace fsdp

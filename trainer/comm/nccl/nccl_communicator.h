@@ -20,9 +20,12 @@ class NcclLibrary;  // nccl_api.h
 [[gnu::weak]] std::shared_ptr<const NcclLibrary> FindNccl();
 [[gnu::weak]] std::string VersionText(const NcclLibrary& nccl);  // "2.28.9".
 
-// Memory of the GPU that a communicator takes for itself, however large the tensors are; NCCL takes
-// more, as it sees fit.
+// Memory of the GPU that a communicator takes for itself, however large the tensors are.
 inline constexpr int64_t kNcclStagingBytes = 32 << 20;
+// What NCCL takes beside it, for plans of machines that are not here: an estimate, a run measures
+// it. 32 channels with a buffer of each protocol for one peer, of NCCL_BUFFSIZE (4 MiB by its
+// documentation), and of the sizes that the defaults of its init.cc come to for LL128 and LL.
+inline constexpr int64_t kNcclBufferBytes = 32 * ((int64_t{4} << 20) + 4'915'200 + 524'288);
 
 struct NcclOptions {
   CommOptions comm = {};
@@ -31,20 +34,28 @@ struct NcclOptions {
   // on the way to the dtype on the wire; but a sum that is to leave in fp32 what travels in bf16 or
   // fp16 is always made like this: NCCL cannot.
   bool deterministic = false;
+  // Reduce-scatters will leave in fp32 what travels in less. Without it they may, too, but the
+  // first one makes connections, and takes memory for them.
+  bool into_fp32 = false;
   int64_t staging_bytes = kNcclStagingBytes;
 };
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all are
-// connected. `device`, of CUDA, outlives it; each rank has a GPU of its own. It is for tensors in
-// the GPU's memory.
-//   Host      Calls return at once, but the first of a kind and size: for these NCCL makes
-//             connections, and waits for the peers. So ranks make the calls of all their
-//             communicators in one order.
+// connected, and all-gathers, reduce-scatters and all-reduces have been tried, small and large. So
+// what NCCL takes of the GPU for these it has by then, as far as it goes by kind and size. Needs
+// 8 MiB at most beside the staging memory meanwhile. `device`, of CUDA, outlives it; each rank has
+// a GPU of its own. It is for tensors in the GPU's memory.
+//   Host      Calls return at once, but the first all-to-all and broadcast, and what NCCL has an
+//             algorithm for that it has not tried: there it makes connections, and waits for the
+//             peers. So ranks make the calls of all their communicators in one order.
 //   Streams   A call on another stream than the last one waits for that.
 //   Timeout   Counts from when a call begins on the GPU. Its CommError says where the others are.
 //   Failure   A thread looks every few ms whether NCCL knows of an error. It, a timeout or Abort()
 //             fails the streams of what is in flight, then ends it on the GPU, and the others hear
-//             of it through the store. So do they when a rank leaves.
+//             of it through the store. So do they when a rank leaves: what it had done ends, or
+//             fails a few seconds after it has begun.
+//   End       A communicator without a failure, and with nothing in flight, is finalized and
+//             destroyed as NCCL wants it; any other aborted.
 //   Traffic   What goes over networks is NCCL's affair, and not counted.
 // Throws CommError, DeviceError and MemoryError; what fails on one rank, but for want of memory,
 // all throw.

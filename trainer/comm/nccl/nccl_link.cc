@@ -21,6 +21,16 @@ std::string Text(const NcclLibrary& nccl, ncclResult_t error, ncclComm_t comm) {
   return text;
 }
 
+// What may wait for peers that do not come is left behind then.
+void Leave(double patience_s, std::function<void()> end) {
+  std::packaged_task<void()> task(std::move(end));
+  const std::future<void> done = task.get_future();
+  std::thread thread(std::move(task));
+  const bool ended =
+      done.wait_for(std::chrono::duration<double>(patience_s)) == std::future_status::ready;
+  ended ? thread.join() : thread.detach();
+}
+
 }  // namespace
 
 ncclUniqueId MakeNcclId(const NcclLibrary& nccl) {
@@ -99,13 +109,26 @@ void NcclLink::Abort() {
   const ncclComm_t comm = comm_.exchange(nullptr);
   if (lock.owns_lock()) lock.unlock();
   if (comm == nullptr) return;
-  std::packaged_task<void()> task(
-      [nccl = nccl_, name = name_, comm] { (void)nccl->CommAbort(comm); });
-  const std::future<void> done = task.get_future();
-  std::thread thread(std::move(task));
-  const bool ended =
-      done.wait_for(std::chrono::duration<double>(kAbortPatience_s)) == std::future_status::ready;
-  ended ? thread.join() : thread.detach();
+  Leave(kAbortPatience_s, [nccl = nccl_, name = name_, comm] { (void)nccl->CommAbort(comm); });
+}
+
+void NcclLink::Finish() {
+  std::unique_lock lock(mutex_);
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  lock.unlock();
+  if (comm == nullptr) return;
+  Leave(kFinishPatience_s + kAbortPatience_s, [nccl = nccl_, name = name_, comm] {
+    ncclResult_t state = nccl->CommFinalize(comm);
+    if (state == ncclSuccess) state = ncclInProgress;  // It has begun.
+    Patience patience(std::chrono::duration_cast<Patience::Clock::duration>(
+        std::chrono::duration<double>(kFinishPatience_s)));
+    while (state == ncclInProgress && !patience.over()) {
+      std::this_thread::sleep_for(kPoll);
+      const ncclResult_t asked = nccl->CommGetAsyncError(comm, &state);
+      if (asked != ncclSuccess) state = asked;
+    }
+    (void)(state == ncclSuccess ? nccl->CommDestroy(comm) : nccl->CommAbort(comm));
+  });
 }
 
 }  // namespace fsdp

@@ -39,12 +39,16 @@ class NcclLink {
   // is in a call. Never blocks.
   std::string AsyncError();
 
+  // Once, with nothing in flight and no call to come: as NCCL wants a communicator to end where all
+  // is well. Where that takes longer than kFinishPatience_s, or fails, it is aborted.
+  void Finish();
+
   // Once. Ends this rank's work on the GPU; the peers' goes on waiting. NCCL says that all ranks
   // should, so a call of it that does not return is left behind after kAbortPatience_s.
   void Abort();
 
  private:
-  static constexpr double kAbortPatience_s = 10;
+  static constexpr double kFinishPatience_s = 5, kAbortPatience_s = 10;
   static constexpr std::chrono::milliseconds kCallPatience{500};  // Of an abort, with a call.
 
   bool InProgress(const char* what);  // Throws CommError.

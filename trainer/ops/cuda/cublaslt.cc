@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <stdexcept>
+#include <type_traits>
+#include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/ops/cuda/gelu_cuda.h"
@@ -20,10 +23,14 @@ struct CublasLtApi {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtDestroy) destroy;
   decltype(&cublasLtGetStatusString) status_string;
-  decltype(&cublasLtMatmulDescInit_internal) init_desc;
+  decltype(&cublasLtMatmulDescCreate) create_desc;
+  decltype(&cublasLtMatmulDescDestroy) destroy_desc;
   decltype(&cublasLtMatmulDescSetAttribute) set_desc;
-  decltype(&cublasLtMatrixLayoutInit_internal) init_layout;
-  decltype(&cublasLtMatmulPreferenceInit_internal) init_preference;
+  decltype(&cublasLtMatrixLayoutCreate) create_layout;
+  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
+  decltype(&cublasLtMatrixLayoutSetAttribute) set_layout;
+  decltype(&cublasLtMatmulPreferenceCreate) create_preference;
+  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
   decltype(&cublasLtMatmulAlgoCheck) check;
@@ -41,10 +48,14 @@ CublasLtApi ApiOf(const FoundGpuLibrary& library) {
   Bind(library, "cublasLtCreate", &api.create);
   Bind(library, "cublasLtDestroy", &api.destroy);
   Bind(library, "cublasLtGetStatusString", &api.status_string);
-  Bind(library, "cublasLtMatmulDescInit_internal", &api.init_desc);
+  Bind(library, "cublasLtMatmulDescCreate", &api.create_desc);
+  Bind(library, "cublasLtMatmulDescDestroy", &api.destroy_desc);
   Bind(library, "cublasLtMatmulDescSetAttribute", &api.set_desc);
-  Bind(library, "cublasLtMatrixLayoutInit_internal", &api.init_layout);
-  Bind(library, "cublasLtMatmulPreferenceInit_internal", &api.init_preference);
+  Bind(library, "cublasLtMatrixLayoutCreate", &api.create_layout);
+  Bind(library, "cublasLtMatrixLayoutDestroy", &api.destroy_layout);
+  Bind(library, "cublasLtMatrixLayoutSetAttribute", &api.set_layout);
+  Bind(library, "cublasLtMatmulPreferenceCreate", &api.create_preference);
+  Bind(library, "cublasLtMatmulPreferenceDestroy", &api.destroy_preference);
   Bind(library, "cublasLtMatmulPreferenceSetAttribute", &api.set_preference);
   Bind(library, "cublasLtMatmulAlgoGetHeuristic", &api.heuristic);
   Bind(library, "cublasLtMatmulAlgoCheck", &api.check);
@@ -82,12 +93,21 @@ cublasLtEpilogue_t EpilogueOf(const GemmShape& shape) {
   return shape.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+// A descriptor of the library's, made and freed by it: another version may have a larger one.
+template <typename T>
+using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
+
+struct Strides {
+  int64_t a = 0, b = 0, c = 0;  // Elements.
+};
+
 // What the library is told of a product. Its matrices are column-major, so it computes the
 // transpose of ours, C' = op(B)' op(A)', of the same bytes: its A is our B, and what it adds to
 // each row is our bias.
 struct Call {
-  cublasLtMatmulDescOpaque_t desc;
-  cublasLtMatrixLayoutOpaque_t a, b, c;
+  Owned<cublasLtMatmulDesc_t> desc;
+  Owned<cublasLtMatrixLayout_t> a, b, c;
+  Strides strides;  // Of ours.
 };
 
 class CublasLt final : public GemmLibrary {
@@ -96,7 +116,10 @@ class CublasLt final : public GemmLibrary {
       : api_(ApiOf(library)), deterministic_(deterministic) {
     Check(api_.create(&handle_), "cublasLtCreate");
   }
-  ~CublasLt() override { (void)api_.destroy(handle_); }
+  ~CublasLt() override {
+    choices_.clear();
+    (void)api_.destroy(handle_);
+  }
 
   bool Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, int64_t k,
                 const GemmOperand& a, const GemmOperand& b, const GemmResult& c,
@@ -110,6 +133,7 @@ class CublasLt final : public GemmLibrary {
   struct Choice {
     GemmShape shape;
     std::optional<GemmAlgorithm> algorithm;  // None: the library has none.
+    std::optional<Call> call;                // Beside an algorithm: no step makes one.
     bool chosen = false;
     int64_t calls = 0;
   };
@@ -119,25 +143,26 @@ class CublasLt final : public GemmLibrary {
     throw DeviceError(std::string(what) + ": " + api_.status_string(status));
   }
   template <typename T>
-  void Set(Call* call, cublasLtMatmulDescAttributes_t attribute, const T& value) const {
-    Check(api_.set_desc(&call->desc, attribute, &value, sizeof(value)),
+  void Set(const Call& call, cublasLtMatmulDescAttributes_t attribute, const T& value) const {
+    Check(api_.set_desc(call.desc.get(), attribute, &value, sizeof(value)),
           "cublasLtMatmulDescSetAttribute");
   }
-  void SetLayout(cublasLtMatrixLayoutOpaque_t* layout, DType dtype, int64_t rows, int64_t cols,
-                 int64_t stride) const {
-    Check(api_.init_layout(layout, sizeof(*layout), TypeOf(dtype), static_cast<uint64_t>(cols),
-                           static_cast<uint64_t>(rows), stride),
-          "cublasLtMatrixLayoutInit");
+  Owned<cublasLtMatrixLayout_t> Layout(DType dtype, int64_t rows, int64_t cols,
+                                       int64_t stride) const {
+    cublasLtMatrixLayout_t layout = nullptr;
+    Check(api_.create_layout(&layout, TypeOf(dtype), static_cast<uint64_t>(cols),
+                             static_cast<uint64_t>(rows), stride),
+          "cublasLtMatrixLayoutCreate");
+    return {layout, api_.destroy_layout};
   }
-  Call Describe(const GemmShape& shape, int64_t a_stride, int64_t b_stride, int64_t c_stride) const;
   // With rows as close to each other as may be, and a bias and an aux somewhere at kAlignment: from
   // where they are the library concludes what it may read at once.
   Call Describe(const GemmShape& shape) const;
+  void SetStrides(const GemmShape& shape, const Strides& strides, Call& call) const;
   Choice& ChoiceFor(const GemmShape& shape);
   // False where the library refuses it after all.
-  bool Run(const CudaStreamHandle& stream, const GemmShape& shape, const GemmAlgorithm& algorithm,
-           const GemmOperand& a, const GemmOperand& b, const GemmResult& c,
-           const GemmEpilogue& epilogue) const;
+  bool Run(const CudaStreamHandle& stream, Choice& choice, const GemmOperand& a,
+           const GemmOperand& b, const GemmResult& c, const GemmEpilogue& epilogue) const;
 
   const CublasLtApi api_;
   const bool deterministic_;
@@ -145,44 +170,56 @@ class CublasLt final : public GemmLibrary {
   std::map<std::string, Choice> choices_;
 };
 
-Call CublasLt::Describe(const GemmShape& shape, int64_t a_stride, int64_t b_stride,
-                        int64_t c_stride) const {
-  Call call;
-  Check(api_.init_desc(&call.desc, sizeof(call.desc), CUBLAS_COMPUTE_32F, CUDA_R_32F),
-        "cublasLtMatmulDescInit");
+Call CublasLt::Describe(const GemmShape& shape) const {
+  const bool aux = shape.activation != Product::Activation::kNone;
+  const int64_t m = shape.m, n = shape.n, k = shape.k;
+  const Strides strides = {PaddedRow(shape.a_transposed ? m : k, shape.dtype),
+                           PaddedRow(shape.b_transposed ? k : n, shape.dtype),
+                           PaddedRow(n, aux ? DType::kBFloat16 : shape.result)};
+  cublasLtMatmulDesc_t desc = nullptr;
+  Check(api_.create_desc(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  Call call = {
+      {desc, api_.destroy_desc},
+      Layout(shape.dtype, shape.b_transposed ? n : k, shape.b_transposed ? k : n, strides.b),
+      Layout(shape.dtype, shape.a_transposed ? k : m, shape.a_transposed ? m : k, strides.a),
+      Layout(shape.result, m, n, strides.c),
+      strides};
   const cublasOperation_t b_op = shape.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t a_op = shape.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  Set(&call, CUBLASLT_MATMUL_DESC_TRANSA, b_op);
-  Set(&call, CUBLASLT_MATMUL_DESC_TRANSB, a_op);
-  Set(&call, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape));
-  if (shape.activation != Product::Activation::kNone) {
-    Set(&call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, c_stride);
+  Set(call, CUBLASLT_MATMUL_DESC_TRANSA, b_op);
+  Set(call, CUBLASLT_MATMUL_DESC_TRANSB, a_op);
+  Set(call, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody follows it.
+  const auto* const somewhere = reinterpret_cast<const void*>(kAlignment);
+  if (shape.bias) Set(call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
+  if (aux) {
+    Set(call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere);
+    Set(call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, strides.c);
   }
-  const int64_t m = shape.m, n = shape.n, k = shape.k;
-  SetLayout(&call.a, shape.dtype, shape.b_transposed ? n : k, shape.b_transposed ? k : n, b_stride);
-  SetLayout(&call.b, shape.dtype, shape.a_transposed ? k : m, shape.a_transposed ? m : k, a_stride);
-  SetLayout(&call.c, shape.result, m, n, c_stride);
   return call;
 }
 
-Call CublasLt::Describe(const GemmShape& shape) const {
-  const bool aux = shape.activation != Product::Activation::kNone;
-  const int64_t c_stride = PaddedRow(shape.n, aux ? DType::kBFloat16 : shape.result);
-  Call call = Describe(shape, PaddedRow(shape.a_transposed ? shape.m : shape.k, shape.dtype),
-                       PaddedRow(shape.b_transposed ? shape.k : shape.n, shape.dtype), c_stride);
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody follows it.
-  const auto* const somewhere = reinterpret_cast<const void*>(kAlignment);
-  if (shape.bias) Set(&call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
-  if (aux) Set(&call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere);
-  return call;
+void CublasLt::SetStrides(const GemmShape& shape, const Strides& strides, Call& call) const {
+  const auto set = [&](const Owned<cublasLtMatrixLayout_t>& layout, int64_t& has, int64_t stride) {
+    if (std::exchange(has, stride) == stride) return false;
+    Check(api_.set_layout(layout.get(), CUBLASLT_MATRIX_LAYOUT_LD, &stride, sizeof(stride)),
+          "cublasLtMatrixLayoutSetAttribute");
+    return true;
+  };
+  set(call.b, call.strides.a, strides.a);
+  set(call.a, call.strides.b, strides.b);
+  if (set(call.c, call.strides.c, strides.c) && shape.activation != Product::Activation::kNone) {
+    Set(call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, strides.c);
+  }
 }
 
 std::vector<GemmAlgorithm> CublasLt::Candidates(const GemmShape& shape, int most) {
-  Call call = Describe(shape);
-  cublasLtMatmulPreferenceOpaque_t preference;
-  Check(api_.init_preference(&preference, sizeof(preference)), "cublasLtMatmulPreferenceInit");
+  const Call call = Describe(shape);
+  cublasLtMatmulPreference_t made = nullptr;
+  Check(api_.create_preference(&made), "cublasLtMatmulPreferenceCreate");
+  const Owned<cublasLtMatmulPreference_t> preference(made, api_.destroy_preference);
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    Check(api_.set_preference(&preference, attribute, &value, sizeof(value)),
+    Check(api_.set_preference(preference.get(), attribute, &value, sizeof(value)),
           "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
@@ -197,8 +234,9 @@ std::vector<GemmAlgorithm> CublasLt::Candidates(const GemmShape& shape, int most
   }
   std::vector<cublasLtMatmulHeuristicResult_t> results(most);
   int found = 0;
-  const cublasStatus_t status = api_.heuristic(handle_, &call.desc, &call.a, &call.b, &call.c,
-                                               &call.c, &preference, most, results.data(), &found);
+  const cublasStatus_t status =
+      api_.heuristic(handle_, call.desc.get(), call.a.get(), call.b.get(), call.c.get(),
+                     call.c.get(), preference.get(), most, results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
   Check(status, "cublasLtMatmulAlgoGetHeuristic");
   std::vector<GemmAlgorithm> algorithms;
@@ -217,14 +255,14 @@ bool CublasLt::Use(const GemmShape& shape, const GemmAlgorithm& algorithm) {
   cublasLtMatmulAlgo_t algo;
   std::memcpy(&algo, algorithm.data.data(), sizeof(algo));
   cublasLtMatmulHeuristicResult_t result;
-  const cublasStatus_t status =
-      api_.check(handle_, &call.desc, &call.a, &call.b, &call.c, &call.c, &algo, &result);
+  const cublasStatus_t status = api_.check(handle_, call.desc.get(), call.a.get(), call.b.get(),
+                                           call.c.get(), call.c.get(), &algo, &result);
   if (status != CUBLAS_STATUS_SUCCESS ||
       result.workspaceSize > static_cast<size_t>(kGemmWorkspaceBytes)) {
     return false;
   }
   Choice& choice = choices_[shape.Text()];
-  choice = {shape, algorithm, /*chosen=*/true, choice.calls};
+  choice = {shape, algorithm, std::move(call), /*chosen=*/true, choice.calls};
   choice.algorithm->workspace = static_cast<int64_t>(result.workspaceSize);
   return true;
 }
@@ -234,7 +272,10 @@ CublasLt::Choice& CublasLt::ChoiceFor(const GemmShape& shape) {
   if (is_new) {
     at->second.shape = shape;
     const std::vector<GemmAlgorithm> candidates = Candidates(shape, 1);
-    if (!candidates.empty()) at->second.algorithm = candidates.front();
+    if (!candidates.empty()) {
+      at->second.algorithm = candidates.front();
+      at->second.call = Describe(shape);
+    }
   }
   return at->second;
 }
@@ -287,7 +328,8 @@ bool CublasLt::Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, in
   Choice& choice = ChoiceFor(*resolved);
   GemmEpilogue rest = epilogue;
   if (apart) rest.gelu = nullptr, rest.gelu_of = nullptr;
-  if (!Run(stream, *resolved, *choice.algorithm, a, b, c, rest)) {
+  if (!Run(stream, choice, a, b, c, rest)) {
+    choice.call.reset();
     choice.algorithm.reset();  // Another form of it, in the end ours, from now on.
     return Multiply(stream, m, n, k, a, b, c, epilogue);
   }
@@ -303,29 +345,30 @@ bool CublasLt::Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, in
   return true;
 }
 
-bool CublasLt::Run(const CudaStreamHandle& stream, const GemmShape& shape,
-                   const GemmAlgorithm& algorithm, const GemmOperand& a, const GemmOperand& b,
-                   const GemmResult& c, const GemmEpilogue& epilogue) const {
-  Call call = Describe(shape, a.stride, b.stride, c.stride);
+bool CublasLt::Run(const CudaStreamHandle& stream, Choice& choice, const GemmOperand& a,
+                   const GemmOperand& b, const GemmResult& c, const GemmEpilogue& epilogue) const {
+  Call& call = *choice.call;
+  SetStrides(choice.shape, {a.stride, b.stride, c.stride}, call);
   if (epilogue.bias) {
     const void* const bias = epilogue.bias->data;
-    Set(&call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    Set(call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
   // Forward its D is our gelu(C), and our C what it computed that of.
   const bool gelu = epilogue.gelu != nullptr;
   void* const d = gelu ? epilogue.gelu : c.data;
   const void* const aux = gelu ? c.data : epilogue.gelu_of;
-  if (aux != nullptr) Set(&call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+  if (aux != nullptr) Set(call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   cublasLtMatmulAlgo_t algo;
-  std::memcpy(&algo, algorithm.data.data(), sizeof(algo));
+  std::memcpy(&algo, choice.algorithm->data.data(), sizeof(algo));
   const float beta = epilogue.added != nullptr ? 1.0f : 0.0f;
-  const cublasStatus_t status =
-      api_.matmul(handle_, &call.desc, &epilogue.scale, b.data, &call.a, a.data, &call.b, &beta,
-                  epilogue.added != nullptr ? epilogue.added : d, &call.c, d, &call.c, &algo,
-                  stream.gemm.workspace, static_cast<size_t>(kGemmWorkspaceBytes), stream);
+  const cublasStatus_t status = api_.matmul(
+      handle_, call.desc.get(), &epilogue.scale, b.data, call.a.get(), a.data, call.b.get(), &beta,
+      epilogue.added != nullptr ? epilogue.added : d, call.c.get(), d, call.c.get(), &algo,
+      stream.gemm.workspace, static_cast<size_t>(kGemmWorkspaceBytes), stream);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   if (status != CUBLAS_STATUS_SUCCESS) {
-    throw DeviceError("cublasLtMatmul of " + shape.Text() + ": " + api_.status_string(status));
+    throw DeviceError("cublasLtMatmul of " + choice.shape.Text() + ": " +
+                      api_.status_string(status));
   }
   return true;
 }

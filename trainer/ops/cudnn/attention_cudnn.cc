@@ -2,6 +2,7 @@
 
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "trainer/core/errors.h"
 #include "trainer/ops/cudnn/attention_plan.h"
@@ -38,10 +39,15 @@ class Cudnn {
 
   void Run(CudaStreamHandle stream, const AttentionProblem& problem,
            const AttentionPlan::Operands& operands, std::byte* workspace) {
+    const AttentionPlan& plan = PlanFor(problem);
+    Check(api_, api_.set_stream(handle_, stream), "cudnnSetStream");
+    plan.Execute(handle_, operands, workspace);
+  }
+
+  const AttentionPlan& PlanFor(const AttentionProblem& problem) {
     auto at = plans_.find(problem);
     if (at == plans_.end()) at = plans_.try_emplace(problem, api_, gpu_, problem).first;
-    Check(api_, api_.set_stream(handle_, stream), "cudnnSetStream");
-    at->second.Execute(handle_, operands, workspace);
+    return at->second;
   }
 
  private:
@@ -67,16 +73,18 @@ AttentionProblem ForwardProblem(const AttentionDims& dims, const AttentionInputs
 }
 
 // Of one packed tensor.
-AttentionProblem ProblemOf(const AttentionDims& dims, DType dtype) {
+std::vector<AttentionProblem> PackedProblems(AttentionBackend backend, const AttentionDims& dims,
+                                             DType dtype, bool one_row) {
   const int64_t stride = (dims.heads + 2 * dims.kv_heads) * dims.head_dim;
-  return {.dtype = dtype,
-          .dims = dims,
-          .q_stride = stride,
-          .k_stride = stride,
-          .v_stride = stride,
-          .dq_stride = stride,
-          .dk_stride = stride,
-          .dv_stride = stride};
+  AttentionProblem problem{
+      .dtype = dtype, .dims = dims, .q_stride = stride, .k_stride = stride, .v_stride = stride};
+  std::vector<AttentionProblem> problems = {problem};
+  if (one_row && dims.batch != 1) problems.emplace_back(problem).dims.batch = 1;
+  problem.backward = true;
+  problem.deterministic = backend == AttentionBackend::kCudnnDeterministic;
+  problem.dq_stride = problem.dk_stride = problem.dv_stride = stride;
+  problems.push_back(problem);
+  return problems;
 }
 
 }  // namespace
@@ -115,8 +123,15 @@ void AttentionBackwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
   Cudnn::OfThisThread().Run(stream, problem, operands, workspace.data);
 }
 
+void PrepareAttentionCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype,
+                           bool one_row) {
+  for (const AttentionProblem& problem : PackedProblems(backend, dims, dtype, one_row)) {
+    (void)Cudnn::OfThisThread().PlanFor(problem);
+  }
+}
+
 FoundAttention FindAttention(AttentionBackend wanted, int gpu, const AttentionDims& dims,
-                             DType dtype) {
+                             DType dtype, bool one_row) {
   const auto own = [](const std::string& why) {
     return FoundAttention{AttentionBackend::kOwn,
                           "own kernels" + (why.empty() ? "" : " (" + why + ")")};
@@ -129,11 +144,9 @@ FoundAttention FindAttention(AttentionBackend wanted, int gpu, const AttentionDi
   if (found.api == nullptr) return own("no cuDNN: " + found.why_not);
   try {
     const cudnn::Descriptor properties = cudnn::DevicePropertiesOf(*found.api, gpu);
-    AttentionProblem problem = ProblemOf(dims, dtype);
-    const AttentionPlan forward(*found.api, properties, problem);
-    problem.backward = true;
-    problem.deterministic = wanted == AttentionBackend::kCudnnDeterministic;
-    const AttentionPlan backward(*found.api, properties, problem);
+    for (const AttentionProblem& problem : PackedProblems(wanted, dims, dtype, one_row)) {
+      (void)AttentionPlan(*found.api, properties, problem);
+    }
   } catch (const DeviceError& error) {
     return own(error.what());
   }

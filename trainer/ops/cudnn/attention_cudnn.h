@@ -22,6 +22,12 @@ void AttentionBackwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
                             const ConstView& dout, const AttentionGradients& gradients,
                             const View& workspace);
 
+// The plans of calls whose q, k and v are in one packed tensor, and their gradients in another,
+// made before the first of them: by the thread that calls, which has a handle from then on.
+// `one_row`: forward of one row alone will come, too. Throws DeviceError.
+void PrepareAttentionCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype,
+                           bool one_row = false);
+
 // What a run on GPU `gpu` is to ask for, of `wanted`: kOwn where there is no cuDNN, or it lacks
 // kernels for q, k and v of this dtype in one packed tensor.
 struct FoundAttention {
@@ -29,7 +35,7 @@ struct FoundAttention {
   std::string name;  // For people: "cuDNN 9.19.0", or "own kernels (why)".
 };
 FoundAttention FindAttention(AttentionBackend wanted, int gpu, const AttentionDims& dims,
-                             DType dtype);
+                             DType dtype, bool one_row = false);
 
 }  // namespace fsdp
 

@@ -1,0 +1,22 @@
+// What a rank gets of its GPU.
+#ifndef FSDP_TRAIN_TRAINER_LOOP_GPU_ROOM_H_
+#define FSDP_TRAIN_TRAINER_LOOP_GPU_ROOM_H_
+
+#include "trainer/engine/plan.h"
+#include "trainer/runtime/choose_device.h"
+
+namespace fsdp {
+
+// What is free of it now, in equal parts for `sharers`; of the CPU, nothing that is not known.
+// Makes the GPU this thread's. Throws DeviceError.
+PlanTarget RoomNow(const ChosenDevice& device, int sharers);
+
+// The same before there is anything of the run on it: less what communicators take for certain.
+PlanTarget RoomToBegin(const ChosenDevice& device, int sharers);
+
+// On a GPU that nobody has asked, of whose memory this is: less what communicators may take.
+PlanTarget RoomUnseen(PlanTarget target);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_GPU_ROOM_H_
