@@ -353,11 +353,9 @@ void Executor::WaitFor(const Action& action) {
   for (const Wait& wait : action.waits) {
     const bool data = running_->actions[wait.action].stream == StreamId::kData;
     if (clock) clock->Enter(stream, data ? &StepTimes::data : &StepTimes::communication);
-    if (!wait.step_before) {
-      stream.Wait(events_[wait.action]);
-    } else if (follows_training_) {
-      stream.Wait(events_before_[wait.action]);
-    }
+    if (wait.step_before && !follows_training_) continue;
+    const EventPtr& event = (wait.step_before ? events_before_ : events_)[wait.action];
+    action.kind == ActionKind::kHostWait ? event->Synchronize() : stream.Wait(event);
   }
   if (clock) {
     if (const StepClock::Part part = PartOf(action)) work_ = part;

@@ -45,6 +45,7 @@ void Executor::Execute(const Action& action) {
   std::span<const int> trainable;                       // Whose gradients it is about.
   if (u >= 0) trainable = layout_.TrainableFlatParameters(u);
   switch (action.kind) {
+    case ActionKind::kHostWait:  // Waits are all that it is.
     case ActionKind::kRun:
       break;
     case ActionKind::kBegin:

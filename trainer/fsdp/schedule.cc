@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -10,20 +11,27 @@
 #include "trainer/core/check.h"
 #include "trainer/core/philox.h"
 #include "trainer/fsdp/action_list.h"
+#include "trainer/fsdp/host_limiter.h"
 
 namespace fsdp {
 namespace {
 
 int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
 
+int Units(const ScheduleOptions& o) {
+  return 1 + *std::max_element(o.unit_of_segment.begin(), o.unit_of_segment.end());
+}
+
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
-  Builder(const ScheduleOptions& options, ActionList& list)
+  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter)
       : o_(options),
         list_(list),
+        limiter_(limiter),
         segments_(static_cast<int>(o_.unit_of_segment.size())),
-        units_(1 + *std::max_element(o_.unit_of_segment.begin(), o_.unit_of_segment.end())),
+        units_(Units(o_)),
+        caching_(o_.buffers == FsdpOptions::Buffers::kCaching),
         sharded_(o_.shards > 1),
         reduced_(o_.shards * o_.replicas > 1),
         hybrid_(sharded_ && o_.replicas > 1),
@@ -35,11 +43,11 @@ class Builder {
         gradient_slot_of_(units_, -1) {
     for (const int unit : o_.cast_units) resident_[unit] = false;
     const int others = units_ - 1;
-    if (freed_) {
+    if (freed_ && !caching_) {
       gather_slots_ = o_.limit_all_gathers == 0 ? others : Slots(o_.limit_all_gathers, others);
     }
     free_slots_ = gather_slots_;
-    if (o_.mode == Mode::kTrain && slotted_gradients_) {
+    if (o_.mode == Mode::kTrain && slotted_gradients_ && !caching_) {
       gradient_slots_ = Slots(o_.reduce_buffers, others);
     }
     ListRuns();
@@ -103,11 +111,13 @@ class Builder {
   // been given back yet.
   bool Gather(int unit, int micro_batch, bool backward, const std::vector<int>& pacing = {}) {
     if (resident_[unit]) return true;
-    if (Freed(unit)) {
+    if (Freed(unit) && !caching_) {
       if (free_slots_ == 0) return false;
       --free_slots_;
       slot_of_[unit] = next_slot_++ % gather_slots_;
     }
+    if (caching_ && sharded_) list_.Forget(Value(unit));
+    const int host_wait = Freed(unit) ? AddHostWait(unit, micro_batch) : -1;
     resident_[unit] = true;
     std::vector<Use> reads;
     const bool secondary = backward && Freed(unit) && o_.secondary > 1;
@@ -116,14 +126,34 @@ class Builder {
     } else if (Trains(unit) && o_.frozen_cast_units.count(unit) == 0) {  // Else: constant.
       reads.push_back({sharded_ ? Resource::kComputeShard : Resource::kMaster, unit});
     }
-    list_.Add({.kind = ActionKind::kGather,
-               .stream = StreamId::kGather,
-               .unit = unit,
-               .micro_batch = micro_batch,
-               .slot = slot_of_[unit],
-               .secondary = secondary},
-              reads, {Value(unit)}, pacing);
+    const int gather = list_.Add({.kind = ActionKind::kGather,
+                                  .stream = StreamId::kGather,
+                                  .unit = unit,
+                                  .micro_batch = micro_batch,
+                                  .slot = slot_of_[unit],
+                                  .secondary = secondary},
+                                 reads, {Value(unit)}, pacing);
+    if (host_wait >= 0) list_.Settle(host_wait, gather);
     return true;
+  }
+
+  // -1: none.
+  int AddHostWait(int unit, int micro_batch) {
+    const std::optional<int> free = limiter_.BeforeGather(slot_of_[unit]);
+    if (!free) return -1;
+    return list_.Add({.kind = ActionKind::kHostWait,
+                      .stream = StreamId::kGather,
+                      .unit = unit,
+                      .micro_batch = micro_batch,
+                      .slot = slot_of_[unit]},
+                     {}, caching_ ? std::vector<Use>{} : std::vector<Use>{Value(unit)},
+                     *free == HostLimiter::kLongAgo ? std::vector<int>{} : std::vector<int>{*free});
+  }
+
+  // Nothing in the step reads the unit's parameters after run r.
+  bool IsLastRead(size_t r) const {
+    return std::none_of(runs_.begin() + static_cast<std::ptrdiff_t>(r) + 1, runs_.end(),
+                        [&](const Run& run) { return run.unit == runs_[r].unit && Reads(run); });
   }
 
   // The next run after r of another unit that takes part in prefetching, in the same pass direction
@@ -184,13 +214,16 @@ class Builder {
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
-    if (Freed(u) && resident_[u]) {
-      if (o_.secondary > 1 && !run.backward() && IsReadBackward(r)) {
+    const bool kept = caching_ && sharded_ && !Freed(u);
+    if (resident_[u] && (kept ? IsLastRead(r) : Freed(u))) {
+      if (o_.secondary > 1 && !kept && !run.backward() && IsReadBackward(r)) {
         list_.Add({.kind = ActionKind::kKeep, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
                   {Value(u)}, {{Resource::kSecondary, u}});
       }
-      list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]}, {},
-                o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
+      const int free =
+          list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
+                    {}, o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
+      if (!kept) limiter_.OnFree(slot_of_[u], free);
       resident_[u] = false;
       ++free_slots_;
     }
@@ -205,7 +238,9 @@ class Builder {
 
   void TakeGradient(int u, int m) {
     if (!has_gradient_.insert(u).second) return;
-    if (slotted_gradients_ && u != 0) {
+    if (caching_ && sharded_) {
+      list_.Forget(Gradient(u));
+    } else if (slotted_gradients_ && u != 0) {
       gradient_slot_of_[u] = next_gradient_slot_++ % gradient_slots_;
     }
     list_.Add(
@@ -227,6 +262,7 @@ class Builder {
     if (!reduced_ || (!slotted_gradients_ && !final)) return -1;
     const Use shard{Resource::kGradientShard, u}, staging{Resource::kStaging, 0};
     const bool staged = slotted_gradients_ && m > 0;
+    if (caching_ && staged) list_.Forget(staging);
     const Use gradient = Gradient(u);
     std::vector<Use> reads, writes{staged ? staging : shard};
     if (gradient != writes[0]) reads.push_back(gradient);
@@ -288,7 +324,9 @@ class Builder {
 
   const ScheduleOptions& o_;
   ActionList& list_;
+  HostLimiter& limiter_;
   const int segments_, units_;
+  const bool caching_;            // No slots.
   const bool sharded_;            // Parameters are gathered.
   const bool reduced_;            // There are peers to sum with.
   const bool hybrid_;             // Their shards, over replicas, too.
@@ -321,6 +359,8 @@ void Check(const ScheduleOptions& o) {
   require(o.micro_batches >= 1, "micro_batches must be >= 1");
   require(o.limit_all_gathers >= 0, "limit_all_gathers must be >= 0");
   require(o.reduce_buffers >= 1, "reduce_buffers must be >= 1");
+  require(o.buffers == FsdpOptions::Buffers::kSlots || o.limiter == FsdpOptions::Limiter::kHost,
+          "the device limits gathers by slots: buffers caching need limiter host");
   require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
 }
 
@@ -330,6 +370,8 @@ const char* Name(ActionKind kind) {
       return "begin";
     case ActionKind::kLoad:
       return "load";
+    case ActionKind::kHostWait:
+      return "wait";
     case ActionKind::kGather:
       return "gather";
     case ActionKind::kRun:
@@ -367,14 +409,24 @@ constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce"
 
 Schedule MakeSchedule(const ScheduleOptions& options) {
   Check(options);
-  ActionList list(/*one_queue=*/options.communicators == 1);
-  if (options.mode == Mode::kTrain) {
-    Builder(options, list).AddStep();
-    list.NextStep();
+  const int most = Slots(options.limit_all_gathers, Units(options) - 1);
+  // Frees that are outstanding when a step begins: as many as when the step before began, once
+  // there have been a few.
+  for (int outstanding = 0;;) {
+    ActionList list(/*one_queue=*/options.communicators == 1);
+    HostLimiter limiter(options, most, outstanding);
+    if (options.mode == Mode::kTrain) {
+      Builder(options, list, limiter).AddStep();
+      if (outstanding != limiter.outstanding()) {
+        outstanding = limiter.outstanding();
+        continue;
+      }
+      list.NextStep();
+    }
+    Builder step(options, list, limiter);
+    step.AddStep();
+    return {options, step.gather_slots(), step.gradient_slots(), list.Take()};
   }
-  Builder step(options, list);
-  step.AddStep();
-  return {options, step.gather_slots(), step.gradient_slots(), list.Take()};
 }
 
 const char* Name(Pass pass) {
@@ -383,7 +435,8 @@ const char* Name(Pass pass) {
 
 std::string ToString(const Action& a) {
   std::ostringstream out;
-  out << kStreamNames[static_cast<int>(a.stream)] << ": " << Name(a.kind);
+  const bool host = a.kind == ActionKind::kHostWait;
+  out << (host ? "host" : kStreamNames[static_cast<int>(a.stream)]) << ": " << Name(a.kind);
   if (a.kind == ActionKind::kRun) out << " " << Name(a.pass) << " segment " << a.segment;
   if (a.unit >= 0) out << " unit " << a.unit;
   if (a.micro_batch >= 0) out << " micro-batch " << a.micro_batch;

@@ -294,7 +294,9 @@ constexpr auto NamesOf(AutoWrap) {
 constexpr auto NamesOf(BackwardPrefetch) {
   return std::to_array<std::string_view>({"pre", "post", "none"});
 }
-constexpr auto NamesOf(FsdpOptions::Limiter) { return std::to_array<std::string_view>({"device"}); }
+constexpr auto NamesOf(FsdpOptions::Limiter) {
+  return std::to_array<std::string_view>({"device", "host"});
+}
 constexpr auto NamesOf(FsdpOptions::MixedPrecision::CastIn) {
   return std::to_array<std::string_view>({"optimizer", "gather"});
 }

@@ -217,8 +217,10 @@ Type<FsdpOptions> FsdpType() {
       Key("reduce_buffers", &R::reduce_buffers, Integer(1), "Units whose gradients wait at once."),
       Key("communicators", &R::communicators, Integer(1, 2),
           "2: gathers and reductions have a queue each. 1: they share one."),
-      Key("limiter", &R::limiter, OneOf<R::Limiter>(Later({"host"})),
-          "What waits for a free slot: the device's stream."),
+      Key("limiter", &R::limiter, OneOf<R::Limiter>(),
+          "What waits for a free slot. device: the stream that gathers. host: the program, before "
+          "it "
+          "enqueues the gather, as in the paper."),
       Key("buffers", &R::buffers, OneOf<R::Buffers>(Later({"caching"})),
           "Where gathered units live: in slots planned before the run."),
       Key("gradient_accumulation", &R::gradient_accumulation, OneOf<Accumulation>(),

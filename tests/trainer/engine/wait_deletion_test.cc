@@ -217,6 +217,29 @@ INSTANTIATE_TEST_SUITE_P(Groups, WaitDeletion,
                                            std::tuple{9, Strategy::kFullShard, 0, 3},
                                            std::tuple{8, Strategy::kHybridShard, 4, 2}));
 
+// The host's waits are waits like any other; what it has waited for nobody else waits for.
+TEST(WaitDeletion, LimiterOfTheHost) {
+  std::set<uint64_t> seen;
+  Totals totals;
+  for (int bits = 0; bits < 96; ++bits) {
+    ExecutorOptions o;
+    o.limiter = FsdpOptions::Limiter::kHost;
+    o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
+    o.forward_prefetch = bits & 1;
+    o.communicators = bits & 2 ? 1 : 2;
+    o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+    o.micro_batches = bits & 8 ? 3 : 1;
+    o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
+    o.poison = bits & 32;
+    o.limit_all_gathers = 1 + bits % 4 % 3;
+    o.sharding_strategy = bits % 5 == 0 ? Strategy::kHybridShard : Strategy::kFullShard;
+    if (IsHybrid(o.sharding_strategy)) o.shard_size = 2;
+    CheckEveryWait(o, IsHybrid(o.sharding_strategy) ? 4 : 2, seen, totals);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
+}
+
 // Units that hold several blocks, and one unit that holds all.
 TEST(WaitDeletion, OtherWraps) {
   std::set<uint64_t> seen;

@@ -197,8 +197,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"PathForName", "run: {name: a/b}",
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
         // What is known and not in this version.
-        {"LaterLimiter", "fsdp: {limiter: host}",
-         "r.yaml:3:17: fsdp.limiter: `host`: not in this version (want `device`)"},
+        {"LaterState", "optimizer: {state_dtype: 8bit}",
+         "r.yaml:3:26: optimizer.state_dtype: `8bit`: not in this version (want `fp32` or "
+         "`bf16`)"},
         {"LaterBuffers", "fsdp: {buffers: caching}",
          "r.yaml:3:17: fsdp.buffers: `caching`: not in this version (want `slots`)"},
         {"GradDtypeOfFp32", "fsdp: {mixed_precision: {grad_dtype: bf16}}",
