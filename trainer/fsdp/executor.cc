@@ -79,6 +79,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   if (mesh().hybrid()) {
     streams_.push_back(device.CreateStream("replicate", 1, StreamPriority::kHigh));
   }
+  if (memory_.caching) memory_.caching->Attach(streams_);
   std::map<std::string, Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) parameters[p->name()] = p;
@@ -96,7 +97,10 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   }
 }
 
-Executor::~Executor() { communicators_.CountIn(nullptr); }
+Executor::~Executor() {
+  communicators_.CountIn(nullptr);
+  if (memory_.caching) memory_.caching->Attach({});
+}
 
 void Executor::UseForProducts(GemmLibrary& library) {
   streams_[0]->SetGemm({&library, memory_.gemm_workspace.data});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trainer/core/check.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
 
@@ -49,7 +50,8 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                const Schedule& train, const ExecutorOptions& options,
                                DeviceType kernels)
-    : units(layout.units.size()) {
+    : caching(allocator.caching()), units(layout.units.size()) {
+  FSDP_CHECK_EQ(caching != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
   const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
     return NewPersistent(allocator, elements, use, dtype);
   };
@@ -89,7 +91,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     }
   }
   int64_t largest_shards = 0;  // Of a unit, summed.
-  for (int u = 0; u < static_cast<int>(units.size()) && layout.shards > 1; ++u) {
+  for (int u = 0; u < static_cast<int>(units.size()) && layout.shards > 1 && !caching; ++u) {
     if (u == 0 || train.gather_slots == 0) {
       units[u].value = bytes(layout.GatheredBytes(u), MemoryKind::kUnsharded);
     }
@@ -103,13 +105,13 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     largest_shards = std::max(largest_shards, shards);
   }
   const auto staged = [](const Action& action) { return action.staged; };
-  if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
+  if (!caching && std::any_of(train.actions.begin(), train.actions.end(), staged)) {
     staging = bytes(largest_shards, MemoryKind::kUnsharded);
   }
   const auto wire_for = [&](ActionKind kind, int64_t FlatParameter::*elements, const auto& from) {
     int64_t most = 0;
     for (const Action& action : train.actions) {
-      if (action.kind != kind) continue;
+      if (action.kind != kind || caching) continue;
       for (const int f : layout.TrainableFlatParameters(action.unit)) {
         const FlatParameter& flat = layout.flat_parameters[f];
         const DType reduce = flat.dtypes.reduce;

@@ -73,6 +73,11 @@ struct FsdpOptions {
   Accumulation gradient_accumulation = Accumulation::kSharded;
   MixedPrecision mixed_precision;
   CpuOffload cpu_offload;
+  bool fake_all_gather = false;  // See fake_collectives.h.
+  bool fake_reduce = false;
+
+  // The weights are nobody's.
+  bool fake() const { return fake_all_gather || fake_reduce; }
 
   bool operator==(const FsdpOptions&) const = default;
 };

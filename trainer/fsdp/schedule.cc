@@ -412,7 +412,9 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
   const int most = Slots(options.limit_all_gathers, Units(options) - 1);
   // Frees that are outstanding when a step begins: as many as when the step before began, once
   // there have been a few.
-  for (int outstanding = 0;;) {
+  constexpr int kFewSteps = 16;
+  for (int outstanding = 0, steps = 0;; ++steps) {
+    FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << outstanding;
     ActionList list(/*one_queue=*/options.communicators == 1);
     HostLimiter limiter(options, most, outstanding);
     if (options.mode == Mode::kTrain) {

@@ -35,6 +35,7 @@ struct RunRecipe {
   int64_t threads = 0;  // 0: cores of the host / its ranks.
   bool deterministic = false;
   double timeout_s = 600;
+  std::optional<int64_t> memory_limit;  // Bytes of a rank's device memory.
   std::optional<int64_t> store_port;
 
   std::string Directory() const { return dir ? *dir : "runs/" + name; }
@@ -300,7 +301,9 @@ constexpr auto NamesOf(FsdpOptions::Limiter) {
 constexpr auto NamesOf(FsdpOptions::MixedPrecision::CastIn) {
   return std::to_array<std::string_view>({"optimizer", "gather"});
 }
-constexpr auto NamesOf(FsdpOptions::Buffers) { return std::to_array<std::string_view>({"slots"}); }
+constexpr auto NamesOf(FsdpOptions::Buffers) {
+  return std::to_array<std::string_view>({"slots", "caching"});
+}
 constexpr auto NamesOf(Accumulation) {
   return std::to_array<std::string_view>({"sharded", "unsharded"});
 }

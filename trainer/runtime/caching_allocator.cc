@@ -43,6 +43,7 @@ void CachingAllocator::Attach(int number, Stream* stream) {
     passing_.resize(number + 1);
   }
   streams_[number] = stream;
+  if (stream == nullptr) passing_[number].clear();  // What awaits it is not given out again.
 }
 
 std::byte* CachingAllocator::Allocate(int64_t bytes, int stream) {

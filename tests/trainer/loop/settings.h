@@ -19,13 +19,15 @@ inline std::string Describe(const TinyRun& run) {
   out << "world " << run.world << (run.ranks_by_position.empty() ? "" : ", renumbered,")
       << " params " << Name(o.mixed_precision.param_dtype) << " but "
       << o.mixed_precision.keep_fp32.size() << " grads " << Name(o.mixed_precision.grad_dtype)
-      << " reduced " << Name(o.mixed_precision.reduce_dtype) << " cast "
+      << " reduced " << Name(o.mixed_precision.reduce_dtype) << " masters "
+      << Name(o.mixed_precision.master_dtype) << " cast "
       << static_cast<int>(o.mixed_precision.cast) << " shards " << o.shard_size.value_or(0)
       << " kept " << o.reshard_after_forward.value_or(0) << " strategy "
       << static_cast<int>(o.sharding_strategy) << " wrap " << static_cast<int>(o.auto_wrap.policy)
       << " forward_prefetch " << o.forward_prefetch << " backward_prefetch "
       << static_cast<int>(o.backward_prefetch) << " limit " << o.limit_all_gathers
-      << " reduce_buffers " << o.reduce_buffers << " communicators " << o.communicators
+      << " reduce_buffers " << o.reduce_buffers << " buffers " << static_cast<int>(o.buffers)
+      << " limiter " << static_cast<int>(o.limiter) << " communicators " << o.communicators
       << " accumulation " << static_cast<int>(o.gradient_accumulation) << " recompute "
       << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
       << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
