@@ -178,8 +178,7 @@ class TinyRank {
         device_(CreateDevice(run.device,
                              {.checker = run.check ? std::make_shared<StreamChecker>() : nullptr,
                               .gpu = run.nccl == TinyRun::Nccl::kNo ? 0 : rank.rank})),
-        allocator_(*device_,
-                   PlanMemory(*model_, run.options, rank.size, /*traffic=*/nullptr, run.device)),
+        allocator_(MemoryFor(run, rank.size, *model_, *device_)),
         communicators_(MeshFor(run.options.executor, rank.rank, rank.size, run.ranks_by_position),
                        run.options.executor.communicators,
                        [&](const std::string& name, const RankGroup& group) {
@@ -188,7 +187,7 @@ class TinyRank {
                          if (run.device != DeviceType::kCuda) return communicator;
                          return MakePinnedCommunicator(std::move(communicator), *device_);
                        }),
-        session_(*device_, allocator_, *model_, run.options, communicators_) {
+        session_(*device_, *allocator_, *model_, run.options, communicators_) {
     if (run.device == DeviceType::kCuda && run.library != TinyRun::Library::kNone) OpenLibrary();
     for (const ModelSegment& segment : model_->segments()) {
       for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
@@ -216,6 +215,16 @@ class TinyRank {
       throw std::invalid_argument(mistake.message);
     }
     return model;
+  }
+
+  static std::unique_ptr<PhasedAllocator> MemoryFor(const TinyRun& run, int world, Model& model,
+                                                    Device& device) {
+    const ExecutorOptions& options = run.options.executor;
+    if (options.buffers == FsdpOptions::Buffers::kCaching) {
+      return MakeAllocator(device, options, MemoryPlan());
+    }
+    return std::make_unique<DirtyAllocator>(
+        device, PlanMemory(model, run.options, world, /*traffic=*/nullptr, run.device));
   }
 
   void OpenLibrary() {
@@ -412,7 +421,7 @@ class TinyRank {
   const std::unique_ptr<Device> device_;
   std::unique_ptr<GemmLibrary> library_;
   std::map<std::string, int64_t> runs_when_timed_;  // By shape.
-  DirtyAllocator allocator_;
+  const std::unique_ptr<PhasedAllocator> allocator_;
   MeshCommunicators communicators_;
   Session session_;
   Report report_;

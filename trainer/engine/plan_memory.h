@@ -2,6 +2,8 @@
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
 
+#include <memory>
+
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/nn/model.h"
@@ -18,8 +20,18 @@ struct StepTraffic {
 };
 // Ranks of a job differ in nothing that the plan sees. `traffic` may be null. `device`: what the
 // job is to run on.
+//   With `buffers: caching` it is what was reserved when nothing held the host up but its own
+//   waits: gathers run as far ahead as the limiter lets them. Throws MemoryError above
+//   options.executor.memory_limit.
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
                       StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu);
+
+// The memory of a run with that plan. Throws MemoryError.
+std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,
+                                               const MemoryPlan& plan);
+// Of a simulated run that nobody plans with.
+std::unique_ptr<PhasedAllocator> MakeSimulatedMemory(Device& device,
+                                                     const ExecutorOptions& options);
 
 }  // namespace fsdp
 

@@ -102,6 +102,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     streams_[static_cast<int>(StreamId::kUpdate)] =
         device.host().CreateStream("update", threads > 0 ? threads : options.threads);
   }
+  if (memory_.caching) memory_.caching->Attach(streams_);
   std::map<std::string, Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) parameters[p->name()] = p;
@@ -119,7 +120,10 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   }
 }
 
-Executor::~Executor() { communicators_.CountIn(nullptr); }
+Executor::~Executor() {
+  communicators_.CountIn(nullptr);
+  if (memory_.caching) memory_.caching->Attach({});
+}
 
 void Executor::UseForProducts(GemmLibrary& library) {
   streams_[0]->SetGemm({&library, memory_.gemm_workspace.data});
@@ -407,11 +411,9 @@ void Executor::WaitFor(const Action& action) {
   StepClock* const clock = action.stream == StreamId::kCompute ? &clocks_[steps_ % 2] : nullptr;
   for (const Wait& wait : action.waits) {
     if (clock) clock->Enter(stream, WaitOf(running_->actions[wait.action].stream));
-    if (!wait.step_before) {
-      stream.Wait(events_[wait.action]);
-    } else if (follows_training_) {
-      stream.Wait(events_before_[wait.action]);
-    }
+    if (wait.step_before && !follows_training_) continue;
+    const EventPtr& event = (wait.step_before ? events_before_ : events_)[wait.action];
+    action.kind == ActionKind::kHostWait ? event->Synchronize() : stream.Wait(event);
   }
   if (clock) {
     if (const StepClock::Part part = PartOf(action)) work_ = part;

@@ -123,6 +123,7 @@ class Executor final : public SegmentHooks {
   Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
   bool sharded() const { return layout_.shards > 1; }
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
+  CachingBuffers* caching() const { return sharded() ? memory_.caching : nullptr; }
   bool cast_in_gather() const {
     return options_.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
   }
@@ -137,11 +138,9 @@ class Executor final : public SegmentHooks {
   void HoldOthers();                  // All streams but compute, until what it has now is done.
   void Signal(size_t index);
   void Execute(const Action& action);
-  // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
-  // one.
+  // The shard that is gathered, or, where nothing is gathered, used as it is.
   const View& ShardInUse(int flat) const;
-  // Where nothing is gathered: what the model uses is bound to.
-  void BindShards();
+  void BindShards();  // Where nothing is gathered: what the model uses is bound to.
   void BindShard(int flat);
   // The all-gather, or cast, of one of a unit's flat parameters into flats_[flat].value.
   void GatherShard(Stream& stream, int flat, bool fetched);
@@ -155,7 +154,8 @@ class Executor final : public SegmentHooks {
   std::vector<View> GradientShards(const Action& action) const;
   std::vector<View> ReturningShards(const Action& action) const;
   // Over the replicas, in place; travels as `dtype`, through `wire` where that is another one.
-  void AllReduce(Stream& stream, const View& data, DType dtype, const View& wire);
+  void AllReduce(StreamId stream, const View& data, DType dtype, const View& wire);
+  void ReduceUnit(const Action& action, std::span<const int> flats);
   void WriteInputs();
   void WriteComputeShard(int unit, int flat);
   void Bind(int unit, bool value, bool gradient);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/fake_collectives.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"
@@ -28,6 +29,7 @@ void Executor::GatherShard(Stream& stream, int flat, bool fetched) {
     Cast(stream, shard, own);
     part = own;
   }
+  if (options_.fake_all_gather) return FakeAllGather(stream, part, value);
   communicators_.Over(Group::kGather)->AllGather(stream, part, value);
 }
 
@@ -55,12 +57,17 @@ std::vector<View> Executor::ReturningShards(const Action& action) const {
   return shards;
 }
 
-void Executor::AllReduce(Stream& stream, const View& data, DType dtype, const View& wire) {
-  Communicator& replicas = *communicators_.Over(Group::kReplicate);
-  if (data.dtype == dtype) return replicas.AllReduce(stream, data);
-  const View sent = Carver(wire).Take(data.NumElements(), dtype);
+void Executor::AllReduce(StreamId id, const View& data, DType dtype, const View& planned) {
+  Stream& stream = *streams_[static_cast<int>(id)];
+  const auto sum = [&](const View& sent) {
+    if (options_.fake_reduce) return FakeAllReduce(stream, mesh().replicate_size(), sent);
+    communicators_.Over(Group::kReplicate)->AllReduce(stream, sent);
+  };
+  if (data.dtype == dtype) return sum(data);
+  const ActionBytes wire(memory_.caching, planned, data.NumElements() * SizeOf(dtype), id);
+  const View sent = Carver(wire.view()).Take(data.NumElements(), dtype);
   Cast(stream, data, sent);
-  replicas.AllReduce(stream, sent);
+  sum(sent);
   Cast(stream, sent, data);
 }
 
@@ -74,6 +81,38 @@ void Executor::BindGradients(const Action& action) {
   }
 }
 
+void Executor::ReduceUnit(const Action& action, std::span<const int> flats) {
+  Stream& stream = StreamOf(action);
+  if (caching() && action.staged) {
+    int64_t bytes = 0;
+    for (const int f : flats) bytes += memory_.gradients[f].bytes();
+    memory_.staging = caching()->Take(bytes, action.stream);
+  }
+  Carver staging(memory_.staging);
+  const std::vector<View> shards = GradientShards(action);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const int f = flats[i];
+    const FlatParameter& flat = layout_.flat_parameters[f];
+    const DType reduce = flat.dtypes.reduce;
+    const View& gradient = flats_[f].gradient;
+    if (!sharded()) {
+      AllReduce(action.stream, gradient, reduce, memory_.wire);
+      continue;
+    }
+    const bool cast = reduce != gradient.dtype;
+    const ActionBytes wire(memory_.caching, memory_.wire, cast ? flat.size * SizeOf(reduce) : 0,
+                           action.stream);
+    const View full = cast ? Carver(wire.view()).Take(flat.size, reduce) : gradient;
+    if (cast) Cast(stream, gradient, full);
+    const View shard = action.staged ? staging.Take(flat.shard_size, DType::kFloat32) : shards[i];
+    if (options_.fake_reduce) {
+      FakeReduceScatter(stream, full, shard_rank_, shard);
+    } else {
+      communicators_.Over(Group::kReduce)->ReduceScatter(stream, full, shard);
+    }
+  }
+}
+
 void Executor::Execute(const Action& action) {
   Stream& stream = StreamOf(action);
   const int u = action.unit;
@@ -81,6 +120,7 @@ void Executor::Execute(const Action& action) {
   std::span<const int> trainable;                       // Whose gradients it is about.
   if (u >= 0) trainable = layout_.TrainableFlatParameters(u);
   switch (action.kind) {
+    case ActionKind::kHostWait:  // Waits are all that it is.
     case ActionKind::kRun:
       break;
     case ActionKind::kBegin:
@@ -120,11 +160,15 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kGather: {
+      if (caching())
+        memory_.units[u].value = caching()->Take(layout_.GatheredBytes(u), action.stream);
       Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
         if (sharded()) flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
-        if (action.secondary) {
+        if (action.secondary && options_.fake_all_gather) {
+          FakeAllGather(stream, memory_.secondary[f], flats_[f].value);
+        } else if (action.secondary) {
           communicators_.Over(Group::kSecondary)
               ->AllGather(stream, memory_.secondary[f], flats_[f].value);
         } else {
@@ -154,8 +198,11 @@ void Executor::Execute(const Action& action) {
         const View value = std::exchange(flats_[flat].value, View());
         if (options_.poison) Fill(stream, std::numeric_limits<float>::quiet_NaN(), value);
       }
+      if (caching()) caching()->Release(memory_.units[u].value, {StreamId::kCompute});
       break;
     case ActionKind::kClear:
+      if (caching())
+        memory_.units[u].gradient = caching()->Take(layout_.GradientBytes(u), action.stream);
       BindGradients(action);
       for (const int f : trainable) Fill(stream, 0, flats_[f].gradient);
       break;
@@ -167,39 +214,22 @@ void Executor::Execute(const Action& action) {
       }
       break;
     }
-    case ActionKind::kReduce: {
-      Carver staging(memory_.staging);
-      const std::vector<View> shards = GradientShards(action);
-      for (size_t i = 0; i < shards.size(); ++i) {
-        const int f = trainable[i];
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        const View& gradient = flats_[f].gradient;
-        if (!sharded()) {
-          AllReduce(stream, gradient, flat.dtypes.reduce, memory_.wire);
-          continue;
-        }
-        View full = gradient;
-        if (flat.dtypes.reduce != gradient.dtype) {
-          full = Carver(memory_.wire).Take(flat.size, flat.dtypes.reduce);
-          Cast(stream, gradient, full);
-        }
-        const View shard =
-            action.staged ? staging.Take(flat.shard_size, DType::kFloat32) : shards[i];
-        communicators_.Over(Group::kReduce)->ReduceScatter(stream, full, shard);
-      }
+    case ActionKind::kReduce:
+      ReduceUnit(action, trainable);
+      if (caching()) caching()->Release(memory_.units[u].gradient, {action.stream});
       break;
-    }
     case ActionKind::kAccumulate: {
       Carver staging(memory_.staging);
       for (const View& shard : GradientShards(action)) {
         Accumulate(stream, staging.Take(shard.NumElements(), DType::kFloat32), shard);
       }
+      if (caching()) caching()->Release(memory_.staging);
       break;
     }
     case ActionKind::kAllReduce: {
       const std::vector<View> shards = GradientShards(action);
       for (size_t i = 0; i < shards.size(); ++i) {
-        AllReduce(stream, shards[i], layout_.flat_parameters[trainable[i]].dtypes.reduce,
+        AllReduce(action.stream, shards[i], layout_.flat_parameters[trainable[i]].dtypes.reduce,
                   memory_.replica_wire);
       }
       break;

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "trainer/core/check.h"
 #include "trainer/fsdp/offload.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
@@ -51,7 +52,8 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                const Schedule& train, const ExecutorOptions& options,
                                DeviceType kernels)
-    : units(layout.units.size()) {
+    : caching(allocator.caching()), units(layout.units.size()) {
+  FSDP_CHECK_EQ(caching != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
   const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
     return NewPersistent(allocator, elements, use, dtype);
   };
@@ -101,7 +103,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     }
   }
   std::set<int> staged_units;
-  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+  for (int u = 0; u < static_cast<int>(units.size()) && !caching; ++u) {
     const bool sharded = layout.shards > 1;
     if ((sharded || scheduled.fetched_units.count(u) > 0) && (u == 0 || train.gather_slots == 0)) {
       units[u].value = bytes(layout.GatheredBytes(u), MemoryKind::kUnsharded);
@@ -112,13 +114,13 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     staged_units.insert(u);
   }
   const auto staged = [](const Action& action) { return action.staged; };
-  if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
+  if (!caching && std::any_of(train.actions.begin(), train.actions.end(), staged)) {
     staging = bytes(LargestGradientShards(layout, staged_units), MemoryKind::kUnsharded);
   }
   const auto wire_for = [&](ActionKind kind, int64_t FlatParameter::*elements, const auto& from) {
     int64_t most = 0;
     for (const Action& action : train.actions) {
-      if (action.kind != kind) continue;
+      if (action.kind != kind || caching) continue;
       for (const int f : layout.TrainableFlatParameters(action.unit)) {
         const FlatParameter& flat = layout.flat_parameters[f];
         const DType reduce = flat.dtypes.reduce;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trainer/data/batch.h"
+#include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
@@ -69,7 +70,7 @@ struct ExecutorMemory {
     View device_bytes, host_bytes;  // All of it, of which they are parts.
   };
   struct OwnMemory {
-    View value, gradient;  // Bytes. Empty where the unit uses slots.
+    View value, gradient;  // Bytes. Empty where the unit uses slots, or is not in use.
   };
 
   // Begins phase kPersistent. `train`: of its slots an evaluation uses some. `kernels`: whose
@@ -77,6 +78,9 @@ struct ExecutorMemory {
   ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
                  const ExecutorOptions& options, DeviceType kernels);
 
+  // Not null with `buffers: caching`: then there are no slots and nothing else for units, but what
+  // they take while they are in use.
+  CachingBuffers* caching = nullptr;
   std::vector<View> gather_slots, gradient_slots, shard_slots;  // Bytes.
   std::vector<View> update_slots;                               // Likewise, pinned.
   std::vector<View> masters, compute_shards, gradients;         // By flat parameter; see Executor.

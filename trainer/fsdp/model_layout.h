@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct ExecutorOptions : FsdpOptions {
   int micro_batches = 1;                                // Of a training step.
   float max_norm = 0;                                   // Clipping; 0 = off.
   int threads = 1;                                      // Of the compute stream.
+  std::optional<int64_t> memory_limit = {};             // Bytes of the device's, at most.
   bool poison = false;                                  // Fills freed gather slots with NaN.
   bool averages = false;  // Evaluations are given weights of their own, in fp32 (Step::weights).
 };

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "trainer/core/check.h"
 #include "trainer/fsdp/action_list.h"
+#include "trainer/fsdp/host_limiter.h"
 #include "trainer/fsdp/schedule_check.h"
+#include "trainer/fsdp/scheduled_runs.h"
 
 namespace fsdp {
 namespace {
@@ -17,14 +20,21 @@ constexpr int64_t kUpdateSlots = 2;
 
 int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
 
+int Units(const ScheduleOptions& o) {
+  return 1 + *std::max_element(o.unit_of_segment.begin(), o.unit_of_segment.end());
+}
+
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
-  Builder(const ScheduleOptions& options, ActionList& list)
+  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter)
       : o_(options),
         list_(list),
+        limiter_(limiter),
+        runs_(o_),
         segments_(static_cast<int>(o_.unit_of_segment.size())),
-        units_(1 + *std::max_element(o_.unit_of_segment.begin(), o_.unit_of_segment.end())),
+        units_(Units(o_)),
+        caching_(o_.buffers == FsdpOptions::Buffers::kCaching),
         sharded_(o_.shards > 1),
         reduced_(o_.shards * o_.replicas > 1),
         hybrid_(sharded_ && o_.replicas > 1),
@@ -40,18 +50,17 @@ class Builder {
     for (const int unit : o_.cast_units) resident_[unit] = false;
     for (const int unit : o_.fetched_units) resident_[unit] = false;
     const int others = units_ - 1;
-    if (freed_) {
+    if (freed_ && !caching_) {
       gather_slots_ = o_.limit_all_gathers == 0 ? others : Slots(o_.limit_all_gathers, others);
     }
     free_slots_ = gather_slots_;
-    if (o_.mode == Mode::kTrain && slotted_gradients_) {
+    if (o_.mode == Mode::kTrain && slotted_gradients_ && !caching_) {
       gradient_slots_ = Slots(o_.reduce_buffers, others);
     }
     if (offloads_ && sharded_) shard_slots_ = Slots(o_.reduce_buffers, units_);
     if (offloads_ && o_.fetched_units.empty() && !o_.copied_units.empty()) {
       update_slots_ = Slots(kUpdateSlots, static_cast<int>(o_.copied_units.size()));
     }
-    ListRuns();
   }
 
   int gather_slots() const { return gather_slots_; }
@@ -69,26 +78,6 @@ class Builder {
   }
 
  private:
-  struct Run {
-    int micro_batch, segment, unit;
-    Pass pass;
-    bool backward() const { return pass != Pass::kForward; }
-  };
-
-  void ListRuns() {
-    const auto add = [&](int m, int s, Pass pass) {
-      runs_.push_back({m, s, o_.unit_of_segment[s], pass});
-    };
-    for (int m = 0; m < o_.micro_batches; ++m) {
-      for (int s = 0; s < segments_; ++s) add(m, s, Pass::kForward);
-      if (o_.mode != Mode::kTrain) continue;
-      for (int s = segments_ - 1; s >= o_.backward_from; --s) {
-        if (o_.recomputed[s]) add(m, s, Pass::kRecompute);
-        add(m, s, Pass::kBackward);
-      }
-    }
-  }
-
   bool IsOnHost(int unit) const { return offloads_ && o_.host_units.count(unit) > 0; }
   bool IsFetched(int unit) const { return o_.fetched_units.count(unit) > 0; }
 
@@ -103,11 +92,6 @@ class Builder {
     return {Resource::kGradient, unit};
   }
 
-  // Whether the run reads the unit's parameters.
-  bool Reads(const Run& run) const {
-    return run.pass != Pass::kBackward || o_.not_read_backward.count(run.segment) == 0;
-  }
-
   bool Trains(int unit) const { return o_.frozen_units.count(unit) == 0; }
 
   // Whether the unit takes a slot when gathered and gives it back after a pass.
@@ -117,91 +101,85 @@ class Builder {
   // been given back yet.
   bool Gather(int unit, int micro_batch, bool backward, const std::vector<int>& pacing = {}) {
     if (resident_[unit]) return true;
-    if (Freed(unit)) {
+    if (Freed(unit) && !caching_) {
       if (free_slots_ == 0) return false;
       --free_slots_;
       slot_of_[unit] = next_slot_++ % gather_slots_;
     }
+    if (caching_ && sharded_) list_.Forget(Value(unit));
+    const bool secondary = backward && Freed(unit) && o_.secondary > 1;
+    const bool fetched = IsFetched(unit) && !secondary;
+    const StreamId first = fetched ? StreamId::kFetch : StreamId::kGather;
+    const int host_wait = Freed(unit) ? AddHostWait(unit, micro_batch, first) : -1;
     resident_[unit] = true;
     std::vector<Use> reads;
-    const bool secondary = backward && Freed(unit) && o_.secondary > 1;
     if (secondary) {
       reads.push_back({Resource::kSecondary, unit});
     } else if (Trains(unit) && o_.frozen_cast_units.count(unit) == 0) {  // Else: constant.
       const bool copied = sharded_ || IsFetched(unit);
       reads.push_back({copied ? Resource::kComputeShard : Resource::kMaster, unit});
     }
-    if (IsFetched(unit) && !secondary) {
-      list_.Add({.kind = ActionKind::kFetch,
-                 .stream = StreamId::kFetch,
-                 .unit = unit,
-                 .micro_batch = micro_batch,
-                 .slot = slot_of_[unit]},
-                reads, {Value(unit)}, pacing);
+    if (fetched) {
+      const int fetch = list_.Add({.kind = ActionKind::kFetch,
+                                   .stream = StreamId::kFetch,
+                                   .unit = unit,
+                                   .micro_batch = micro_batch,
+                                   .slot = slot_of_[unit]},
+                                  reads, {Value(unit)}, pacing);
+      if (host_wait >= 0) list_.Settle(host_wait, fetch);
       if (!sharded_) return true;
       reads.clear();
     }
-    list_.Add({.kind = ActionKind::kGather,
-               .stream = StreamId::kGather,
-               .unit = unit,
-               .micro_batch = micro_batch,
-               .slot = slot_of_[unit],
-               .secondary = secondary},
-              reads, {Value(unit)}, pacing);
+    const int gather = list_.Add({.kind = ActionKind::kGather,
+                                  .stream = StreamId::kGather,
+                                  .unit = unit,
+                                  .micro_batch = micro_batch,
+                                  .slot = slot_of_[unit],
+                                  .secondary = secondary},
+                                 reads, {Value(unit)}, pacing);
+    if (host_wait >= 0 && !fetched) list_.Settle(host_wait, gather);
     return true;
   }
 
-  // The next run after r of another unit that takes part in prefetching, in the same pass direction
-  // of the same micro-batch; -1 if there is none.
-  int NextUnit(size_t r) const {
-    for (size_t n = r + 1; n < runs_.size(); ++n) {
-      if (runs_[n].micro_batch != runs_[r].micro_batch ||
-          runs_[n].backward() != runs_[r].backward()) {
-        return -1;
-      }
-      if (runs_[n].unit != 0 && runs_[n].unit != runs_[r].unit && Reads(runs_[n])) {
-        return runs_[n].unit;
-      }
-    }
-    return -1;
-  }
-
-  // Whether the unit of forward run r is read again on the way back, in its micro-batch.
-  bool IsReadBackward(size_t r) const {
-    for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == runs_[r].micro_batch; ++n) {
-      if (runs_[n].unit == runs_[r].unit && runs_[n].backward() && Reads(runs_[n])) return true;
-    }
-    return false;
+  // Before what is about to be listed on `stream`. -1: none.
+  int AddHostWait(int unit, int micro_batch, StreamId stream) {
+    const std::optional<int> free = limiter_.BeforeGather(slot_of_[unit]);
+    if (!free) return -1;
+    return list_.Add({.kind = ActionKind::kHostWait,
+                      .stream = stream,
+                      .unit = unit,
+                      .micro_batch = micro_batch,
+                      .slot = slot_of_[unit]},
+                     {}, caching_ ? std::vector<Use>{} : std::vector<Use>{Value(unit)},
+                     *free == HostLimiter::kLongAgo ? std::vector<int>{} : std::vector<int>{*free});
   }
 
   void PrefetchForBackward(size_t r, const std::vector<int>& pacing) {
-    const int next = NextUnit(r);
+    const int next = runs_.NextUnit(r);
     if (next >= 0) Gather(next, runs_[r].micro_batch, /*backward=*/true, pacing);
   }
 
   void AddRun(size_t r) {
-    const Run& run = runs_[r];
+    const ScheduledRun& run = runs_[r];
     const int m = run.micro_batch, u = run.unit;
-    if (run.backward() && (run.pass == Pass::kRecompute || !o_.recomputed[run.segment])) {
-      FetchActivations(run.segment - 1, m);
-    }
+    if (run.comes_back(o_)) FetchActivations(run.segment - 1, m);
     const Use batch{Resource::kBatch, m % 2};
     if (run.pass == Pass::kForward && run.segment == 0) {
       list_.Add(
           {.kind = ActionKind::kLoad, .stream = StreamId::kData, .micro_batch = m, .slot = m % 2},
           {}, {batch});
     }
-    if (Reads(run)) FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
+    if (runs_.Reads(run)) FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
     const bool pre = o_.backward_prefetch == BackwardPrefetch::kPre;
     if (run.backward() ? pre : o_.forward_prefetch) {
-      const int next = NextUnit(r);
+      const int next = runs_.NextUnit(r);
       if (next >= 0) Gather(next, m, run.backward());
     }
 
     const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
     if (gradient) TakeGradient(u, m);
     std::vector<Use> reads{batch}, writes;  // Blocks look at positions.
-    if (Reads(run)) reads.push_back(Value(u));
+    if (runs_.Reads(run)) reads.push_back(Value(u));
     const bool last = run.segment == segments_ - 1;
     if (gradient) writes.push_back(Gradient(u));
     if (last && (backward || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
@@ -215,13 +193,16 @@ class Builder {
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
-    if (Freed(u) && resident_[u]) {
-      if (o_.secondary > 1 && !run.backward() && IsReadBackward(r)) {
+    const bool kept = caching_ && sharded_ && !Freed(u);
+    if (resident_[u] && (kept ? runs_.IsLastRead(r) : Freed(u))) {
+      if (o_.secondary > 1 && !kept && !run.backward() && runs_.IsReadBackward(r)) {
         list_.Add({.kind = ActionKind::kKeep, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
                   {Value(u)}, {{Resource::kSecondary, u}});
       }
-      list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]}, {},
-                o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
+      const int free =
+          list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
+                    {}, o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
+      if (!kept) limiter_.OnFree(slot_of_[u], free);
       resident_[u] = false;
       ++free_slots_;
     }
@@ -236,7 +217,8 @@ class Builder {
 
   // A block keeps what it begins with, which the run before makes, and what it makes itself, unless
   // it does that again.
-  void UseActivations(const Run& run, std::vector<Use>& reads, std::vector<Use>& writes) const {
+  void UseActivations(const ScheduledRun& run, std::vector<Use>& reads,
+                      std::vector<Use>& writes) const {
     const int s = run.segment;
     const Use own{Resource::kActivations, s}, next{Resource::kActivations, s + 1};
     if (run.backward()) {
@@ -277,7 +259,9 @@ class Builder {
 
   void TakeGradient(int u, int m) {
     if (!has_gradient_.insert(u).second) return;
-    if (slotted_gradients_ && u != 0 && (sharded_ || IsOnHost(u))) {
+    if (caching_ && sharded_) {
+      list_.Forget(Gradient(u));
+    } else if (slotted_gradients_ && u != 0 && (sharded_ || IsOnHost(u))) {
       gradient_slot_of_[u] = next_gradient_slot_++ % gradient_slots_;
     }
     if (!sharded_ && IsOnHost(u) && m > 0) return FetchGradient(u, m, Gradient(u));
@@ -303,9 +287,7 @@ class Builder {
   int Reduce(size_t r) {
     const int u = runs_[r].unit, m = runs_[r].micro_batch;
     if (!Trains(u)) return -1;
-    for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == m; ++n) {
-      if (runs_[n].unit == u) return -1;
-    }
+    if (!runs_.IsLastOfUnit(r)) return -1;
     const bool final = m == o_.micro_batches - 1;
     if (final) reduced_units_.push_back(u);
     if (sharded_ ? !slotted_gradients_ && !final : !IsOnHost(u) && !final) return -1;
@@ -343,6 +325,7 @@ class Builder {
     const Use staging{Resource::kStaging, 0};
     const bool staged = slotted_gradients_ && m > 0;
     if (staged && shard_slot >= 0) FetchGradient(u, m, shard, shard_slot);
+    if (caching_ && staged) list_.Forget(staging);
     int index = list_.Add({.kind = ActionKind::kReduce,
                            .stream = StreamId::kReduce,
                            .unit = u,
@@ -444,14 +427,16 @@ class Builder {
 
   const ScheduleOptions& o_;
   ActionList& list_;
+  HostLimiter& limiter_;
+  const ScheduledRuns runs_;
   const int segments_, units_;
+  const bool caching_;            // No slots.
   const bool sharded_;            // Parameters are gathered.
   const bool reduced_;            // There are peers to sum with.
   const bool hybrid_;             // Their shards, over replicas, too.
   const bool offloads_;           // Of some units the updates.
   const bool freed_;              // Units other than the root take slots in turn.
   const bool slotted_gradients_;  // So do their gradients.
-  std::vector<Run> runs_;
   int gather_slots_ = 0, free_slots_ = 0, next_slot_ = 0;
   int gradient_slots_ = 0, next_gradient_slot_ = 0;
   int last_run_ = -1, left_ = -1;  // The actions; of activations.
@@ -468,19 +453,31 @@ class Builder {
 
 Schedule MakeSchedule(const ScheduleOptions& options) {
   CheckScheduleOptions(options);
-  ActionList list(/*one_queue=*/options.communicators == 1);
-  if (options.mode == Mode::kTrain) {
-    Builder(options, list).AddStep();
-    list.NextStep();
+  const int most = Slots(options.limit_all_gathers, Units(options) - 1);
+  // Frees that are outstanding when a step begins: as many as when the step before began, once
+  // there have been a few.
+  constexpr int kFewSteps = 16;
+  for (int outstanding = 0, steps = 0;; ++steps) {
+    FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << outstanding;
+    ActionList list(/*one_queue=*/options.communicators == 1);
+    HostLimiter limiter(options, most, outstanding);
+    if (options.mode == Mode::kTrain) {
+      Builder(options, list, limiter).AddStep();
+      if (outstanding != limiter.outstanding()) {
+        outstanding = limiter.outstanding();
+        continue;
+      }
+      list.NextStep();
+    }
+    Builder step(options, list, limiter);
+    step.AddStep();
+    return {options,
+            step.gather_slots(),
+            step.gradient_slots(),
+            step.shard_slots(),
+            step.update_slots(),
+            list.Take()};
   }
-  Builder step(options, list);
-  step.AddStep();
-  return {options,
-          step.gather_slots(),
-          step.gradient_slots(),
-          step.shard_slots(),
-          step.update_slots(),
-          list.Take()};
 }
 
 }  // namespace fsdp

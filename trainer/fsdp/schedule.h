@@ -1,8 +1,9 @@
 // The schedule of a step: which gathers, runs, reductions and updates happen, on which stream, in
 // which slot, and what each waits for. A pure function of the recipe; the executor follows it, the
 // planner and the simulator add it up, ranks compare its hash. Sections 3.3 and 3.4 of arXiv
-// 2304.11277, with one difference: what bounds memory is a number of slots and events between
-// streams, never a host that waits.
+// 2304.11277. What bounds memory is a number of slots and events between streams; the paper's own
+// way, frees that the host waits for and memory from a caching allocator, are `limiter: host` and
+// `buffers: caching`.
 //
 //   A segment is the piece of the model between two cursor positions (model.h); consecutive
 //   segments may share a unit. Units are layout.h's. A
@@ -11,6 +12,9 @@
 //   parameters: not so a table's, in which rows are looked up. Gather slots
 //   are taken in turn, so the slot that a gather needs is always the one that has been longest in
 //   use. The root has memory of its own and is gathered once a step.
+//   With `buffers: caching` there are no slots: each gather, and each gradient, has memory of its
+//   own, which is free again behind its last use; so units that are kept have a kFree as well, once
+//   a step.
 //
 //   Offload: a unit that is updated on the host has master, state and gradient in host memory. What
 //   a micro-batch adds to its gradient is summed on the device, in a slot, to which the sum so far
@@ -24,7 +28,8 @@
 //
 //   Waits name earlier actions, so no schedule can deadlock, and only those that order two uses of
 //   the same memory which nothing else orders; but for the `pacing` waits of backward_prefetch post
-//   and none, each is needed: without it the stream checker reports a race.
+//   and none, and of the host where it holds no slot back, each is needed: without it the stream
+//   checker reports a race.
 //
 //   Across steps: where a training step follows a training step, waits name actions of that one,
 //   too. Updates are in the order of the next forward, so a gather waits for its own unit's update
@@ -75,6 +80,7 @@ constexpr int kNumStreams = 8, kOffloadStreams = 3;
 enum class ActionKind {
   kBegin,          // compute   Clears the step's scalars, behind all steps before.
   kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
+  kHostWait,       // the host  Enqueues nothing more before what it waits for has passed.
   kFetch,          // fetch     A unit's shard from host memory to its place in the slot.
   kGather,         // gather    All-gather of a unit's shard into its slot; with F = 1 a cast.
   kRun,            // compute   The model's code for one segment and pass.
@@ -101,8 +107,8 @@ enum class ActionKind {
 
 struct Wait {
   int action = 0;
-  // Orders no memory: backward_prefetch post and none; or memory that the plan gives out, of which
-  // the list knows no use (kDropActivations, kFetchActivations).
+  // Orders no memory by itself: backward_prefetch, kHostWait; or memory that the plan gives out, of
+  // which the list knows no use: kDropActivations, kFetchActivations.
   bool pacing = false;
   bool step_before = false;  // An action of the training step before, if that is what was before.
   bool operator==(const Wait&) const = default;
@@ -115,8 +121,9 @@ struct Action {
   int segment = -1;            // kRun, and of activations.
   Pass pass = Pass::kForward;  // kRun.
   int micro_batch = -1;
-  int slot = -1;        // kGather, kFree: gather slot; kClear, kReduce: gradient slot. -1: its own.
-  int shard_slot = -1;  // Of a gradient's shard on its way to host memory.
+  int slot = -1;  // kHostWait, kGather, kFetch, kFree: gather slot; kClear, kReduce: gradient slot.
+                  // -1: its own.
+  int shard_slot = -1;     // Of a gradient's shard on its way to host memory.
   int update_slot = -1;    // kOptimizer, kReturn: of the copy on its way back from there.
   bool secondary = false;  // kGather: of the secondary copy.
   bool staged = false;     // kReduce: into the staging buffer, a kAccumulate follows.

@@ -22,6 +22,12 @@ void CheckScheduleOptions(const ScheduleOptions& o) {
   require(o.micro_batches >= 1, "micro_batches must be >= 1");
   require(o.limit_all_gathers >= 0, "limit_all_gathers must be >= 0");
   require(o.reduce_buffers >= 1, "reduce_buffers must be >= 1");
+  const bool caching = o.buffers == FsdpOptions::Buffers::kCaching;
+  require(!caching || o.limiter == FsdpOptions::Limiter::kHost,
+          "the device limits gathers by slots: buffers caching need limiter host");
+  require(
+      !caching || (o.host_units.empty() && o.fetched_units.empty() && o.offloaded_segments.empty()),
+      "what is offloaded goes through slots, which buffers caching has none of");
   require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
   for (const int unit : o.host_units) {
     require(o.frozen_units.count(unit) == 0, "what is frozen has no update");

@@ -14,6 +14,8 @@ const char* Name(ActionKind kind) {
       return "begin";
     case ActionKind::kLoad:
       return "load";
+    case ActionKind::kHostWait:
+      return "wait";
     case ActionKind::kFetch:
       return "fetch";
     case ActionKind::kGather:
@@ -69,7 +71,8 @@ const char* Name(Pass pass) {
 
 std::string ToString(const Action& a) {
   std::ostringstream out;
-  out << kStreamNames[static_cast<int>(a.stream)] << ": " << Name(a.kind);
+  const bool host = a.kind == ActionKind::kHostWait;
+  out << (host ? "host" : kStreamNames[static_cast<int>(a.stream)]) << ": " << Name(a.kind);
   if (a.kind == ActionKind::kRun) out << " " << Name(a.pass);
   if (a.segment >= 0) out << " segment " << a.segment;
   if (a.unit >= 0) out << " unit " << a.unit;

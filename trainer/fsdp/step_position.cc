@@ -38,6 +38,7 @@ std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout)
       return Name(action.pass);
     case ActionKind::kFetch:
     case ActionKind::kGather:  // For the next run of the unit.
+    case ActionKind::kHostWait:
       return PassOf(action.unit, actions.begin() + at, actions.end(), layout);
     case ActionKind::kKeep:  // Behind its last one.
     case ActionKind::kFree:

@@ -222,6 +222,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.micro_batches = static_cast<int>((recipe.train.global_batch_size + wave - 1) / wave);
   e.max_norm = static_cast<float>(recipe.train.grad_clip);
   e.threads = threads;
+  e.memory_limit = recipe.run.memory_limit;
   e.state_dtype = recipe.optimizer.state_dtype;
 
   options.global_batch_size = recipe.train.global_batch_size;

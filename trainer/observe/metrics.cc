@@ -16,18 +16,23 @@ namespace fsdp {
 namespace {
 
 JsonObject Object(const RunRecord& r) {
-  return JsonObject()
-      .Add("kind", "run")
-      .Add("name", r.name)
-      .Add("version", r.version)
-      .Add("git", r.git)
-      .Add("started", r.started)
-      .Add("device", r.device)
-      .Add("world_size", r.world_size)
-      .Add("threads", r.threads)
-      .Add("seed", r.seed)
-      .Add("parameters", r.parameters)
-      .Add("steps", r.steps);
+  JsonObject object = JsonObject()
+                          .Add("kind", "run")
+                          .Add("name", r.name)
+                          .Add("version", r.version)
+                          .Add("git", r.git)
+                          .Add("started", r.started)
+                          .Add("device", r.device)
+                          .Add("world_size", r.world_size)
+                          .Add("threads", r.threads)
+                          .Add("seed", r.seed)
+                          .Add("parameters", r.parameters)
+                          .Add("steps", r.steps);
+  if (r.fake.empty()) return object;
+  std::vector<std::string> fake;
+  for (const std::string& name : r.fake) fake.push_back(JsonString(name));
+  object.AddRaw("fake", JsonArray(fake));
+  return object;
 }
 
 JsonObject Object(const ResumeRecord& r) {
@@ -44,7 +49,8 @@ JsonObject Object(const StepRecord& r) {
                                 .Add("allocated_peak", r.memory.allocated)
                                 .Add("active_peak", r.memory.active)
                                 .Add("reserved_peak", r.memory.reserved)
-                                .Add("host", r.memory.host);
+                                .Add("host", r.memory.host)
+                                .Add("alloc_retries", r.memory.retries);
   const JsonObject time = JsonObject()
                               .Add("data", r.time.data)
                               .Add("forward", r.time.forward)

@@ -36,6 +36,7 @@ struct RunRecipe {
   int64_t threads = 0;  // 0: cores of the host / its ranks.
   bool deterministic = false;
   double timeout_s = 600;
+  std::optional<int64_t> memory_limit;  // Bytes of a rank's device memory.
   std::optional<int64_t> store_port;
 
   std::string Directory() const { return dir ? *dir : "runs/" + name; }
@@ -297,11 +298,15 @@ constexpr auto NamesOf(AutoWrap) {
 constexpr auto NamesOf(BackwardPrefetch) {
   return std::to_array<std::string_view>({"pre", "post", "none"});
 }
-constexpr auto NamesOf(FsdpOptions::Limiter) { return std::to_array<std::string_view>({"device"}); }
+constexpr auto NamesOf(FsdpOptions::Limiter) {
+  return std::to_array<std::string_view>({"device", "host"});
+}
 constexpr auto NamesOf(FsdpOptions::MixedPrecision::CastIn) {
   return std::to_array<std::string_view>({"optimizer", "gather"});
 }
-constexpr auto NamesOf(FsdpOptions::Buffers) { return std::to_array<std::string_view>({"slots"}); }
+constexpr auto NamesOf(FsdpOptions::Buffers) {
+  return std::to_array<std::string_view>({"slots", "caching"});
+}
 constexpr auto NamesOf(Accumulation) {
   return std::to_array<std::string_view>({"sharded", "unsharded"});
 }

@@ -268,6 +268,60 @@ TEST_F(PlanTest, AGpuHasASnapshotEvenWithoutOne) {
 }
 
 // ulimit counts addresses, touched or not, and of each process alone.
+TEST_F(PlanTest, ALimitOfTheRecipe) {
+  const int64_t needs = Plan(2).planned();
+  options_.executor.memory_limit = needs;
+  EXPECT_TRUE(Plan(2).fits());
+  options_.executor.memory_limit = needs - 1;
+  const RunPlan plan = Plan(2);
+  EXPECT_FALSE(plan.fits());
+  EXPECT_EQ(plan.planned(), needs);
+  try {
+    RequireFit(*model_, options_, plan, {}, MemoryLimits(root_));
+    FAIL() << "it fits";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("run.memory_limit is "));
+    EXPECT_THAT(error.what(), HasSubstr("\nit fits with fsdp.limit_all_gathers: 1"));
+  }
+}
+
+TEST_F(PlanTest, ACachingAllocatorIsPlannedByRunningIt) {
+  options_.executor.limiter = FsdpOptions::Limiter::kHost;
+  options_.executor.buffers = FsdpOptions::Buffers::kCaching;
+  const RunPlan plan = Plan(2);
+  const CachingStatistics s = plan.statistics();
+  EXPECT_EQ(plan.planned(), s.reserved.peak);
+  EXPECT_LT(s.allocated.peak, s.active.peak);
+  EXPECT_LT(s.active.peak, s.reserved.peak);
+  EXPECT_GT(plan.total(), s.reserved.peak);
+  EXPECT_THAT(PlanToJson(plan),
+              HasSubstr("{\"allocated_peak\": " + std::to_string(s.allocated.peak) +
+                        ", \"active_peak\": " + std::to_string(s.active.peak) +
+                        ", \"reserved_peak\": " + std::to_string(s.reserved.peak)));
+  EXPECT_THAT(PlanToText(plan), HasSubstr("  active "));
+  // One segment is no memory for two streams.
+  options_.executor.memory_limit = 2 * kMiB;
+  const RunPlan small = Plan(2);
+  EXPECT_FALSE(small.fits());
+  EXPECT_EQ(small.planned(), plan.planned());
+  EXPECT_GT(small.traffic.all_gather_bytes, 0);
+  EXPECT_EQ(small.traffic.all_gather_bytes, plan.traffic.all_gather_bytes);
+  try {
+    RequireFit(*model_, options_, small, {}, MemoryLimits(root_));
+    FAIL() << "it fits";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("it fits with fsdp.buffers: slots and fsdp.limiter: device: "));
+  }
+}
+
+TEST_F(PlanTest, FakeCollectivesSendNothing) {
+  options_.executor.fake_all_gather = options_.executor.fake_reduce = true;
+  const StepTraffic sent = Plan(4).traffic;
+  EXPECT_EQ(sent.all_gather_bytes + sent.reduce_scatter_bytes, 0);
+  EXPECT_LT(sent.all_reduce_bytes, 1024);  // The scalars.
+}
+
 TEST_F(PlanTest, UlimitLimitsIt) {
   const auto limit = [&](const std::string& what, int64_t bytes) {
     Write("/proc/self/limits", what + "  " + std::to_string(bytes) + "  unlimited  bytes\n");

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "models/make_model.h"
 #include "trainer/comm/sim/sim_communicator.h"
@@ -32,6 +33,46 @@ Gpt2Config SmallConfig() {
   config.max_position_embeddings = 4;
   return config;
 }
+
+// A device on which nothing is seen to be over by who does not wait for it.
+class UnseenDevice final : public Device {
+ public:
+  UnseenDevice(std::shared_ptr<StreamChecker> checker, DeviceType plans_for)
+      : Device(std::move(checker)), plans_for_(plans_for) {}
+  DeviceType type() const override { return DeviceType::kSim; }
+  DeviceType kernel_type() const override { return plans_for_; }
+  std::unique_ptr<Stream> CreateStream(std::string name, int, StreamPriority) override {
+    return std::make_unique<UnseenStream>(*this, std::move(name));
+  }
+  double Now() const override { return 0; }
+  void StartTrace() override {}
+  std::vector<Span> TakeTrace() override { return {}; }
+
+ private:
+  struct UnseenEvent final : Event {
+    bool Ready() const override { return false; }
+    void Block() const override {}
+    double Time() const override { return 0; }
+  };
+  class UnseenStream final : public Stream {
+   public:
+    using Stream::Stream;
+
+   private:
+    void DoEnqueue(Operation) override {}
+    std::shared_ptr<Event> DoRecord() override { return std::make_shared<UnseenEvent>(); }
+    void DoWait(const EventPtr&) override {}
+  };
+  std::byte* DoAllocate(int64_t bytes, MemoryPlace) override {
+    const uintptr_t address = next_;
+    next_ += bytes;
+    return reinterpret_cast<std::byte*>(address);
+  }
+  void DoFree(std::byte*, int64_t, MemoryPlace) noexcept override {}
+
+  const DeviceType plans_for_;
+  uintptr_t next_ = uintptr_t{1} << 47;
+};
 
 class Runner {
  public:
@@ -75,15 +116,23 @@ class Runner {
     using std::runtime_error::runtime_error;
   };
 
+  bool Caches() const { return options_.executor.buffers == FsdpOptions::Buffers::kCaching; }
+
   void Steps(const Mesh& mesh, Mode mode, const Schedule& schedule) {
     bool found = false;  // Thrown once: what unwinds frees memory under the checker's eyes.
     const auto checker = std::make_shared<StreamChecker>([&](const StreamChecker::Race& race) {
       if (!std::exchange(found, true)) throw RaceFound(race.ToString());
     });
-    SimDevice device({}, checker, device_);
-    PlannedAllocator allocator(device, plan_);
+    // What a caching allocator sees to be over it tells the checker, which would then miss no wait
+    // for it.
+    const std::unique_ptr<Device> made =
+        Caches() ? std::unique_ptr<Device>(std::make_unique<UnseenDevice>(checker, device_))
+                 : std::make_unique<SimDevice>(SimModel(), checker, device_);
+    Device& device = *made;
+    const std::unique_ptr<PhasedAllocator> allocator =
+        MakeAllocator(device, options_.executor, plan_);
     const MeshCommunicators communicators(mesh, options_.executor.communicators, ConnectSim);
-    Session session(device, allocator, *model_, options_, communicators);
+    Session session(device, *allocator, *model_, options_, communicators);
     session.executor().ReplaceSchedule(mode, schedule);
     const auto load = [](int, const Batch&) {};
     const auto train = [&](int64_t step) {
@@ -231,6 +280,57 @@ INSTANTIATE_TEST_SUITE_P(Groups, WaitDeletion,
                                            std::tuple{4, Strategy::kFullShard, 0, 2},
                                            std::tuple{9, Strategy::kFullShard, 0, 3},
                                            std::tuple{8, Strategy::kHybridShard, 4, 2}));
+
+// Memory of a gather's own, from the allocator that real runs have.
+TEST(WaitDeletion, CachingBuffers) {
+  std::set<uint64_t> seen;
+  Totals totals;
+  for (int bits = 0; bits < 128; ++bits) {
+    ExecutorOptions o;
+    o.limiter = FsdpOptions::Limiter::kHost;
+    o.buffers = FsdpOptions::Buffers::kCaching;
+    o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
+    o.forward_prefetch = bits & 1;
+    o.communicators = bits & 2 ? 1 : 2;
+    o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+    o.micro_batches = bits & 8 ? 3 : 1;
+    o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
+    o.poison = bits & 32;
+    o.limit_all_gathers = bits % 5 % 4;
+    o.sharding_strategy = bits & 64 ? Strategy::kShardGradOp : Strategy::kFullShard;
+    if (bits % 7 == 0) {
+      o.sharding_strategy = bits & 64 ? Strategy::kHybridShardGradOp : Strategy::kHybridShard;
+      o.shard_size = 2;
+    }
+    CheckEveryWait(o, IsHybrid(o.sharding_strategy) ? 4 : 2, seen, totals);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d schedules, %d waits, %d of them pacing\n", totals.schedules, totals.waits,
+              totals.pacing);
+}
+
+// The host's waits are waits like any other; what it has waited for nobody else waits for.
+TEST(WaitDeletion, LimiterOfTheHost) {
+  std::set<uint64_t> seen;
+  Totals totals;
+  for (int bits = 0; bits < 96; ++bits) {
+    ExecutorOptions o;
+    o.limiter = FsdpOptions::Limiter::kHost;
+    o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
+    o.forward_prefetch = bits & 1;
+    o.communicators = bits & 2 ? 1 : 2;
+    o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+    o.micro_batches = bits & 8 ? 3 : 1;
+    o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
+    o.poison = bits & 32;
+    o.limit_all_gathers = 1 + bits % 4 % 3;
+    o.sharding_strategy = bits % 5 == 0 ? Strategy::kHybridShard : Strategy::kFullShard;
+    if (IsHybrid(o.sharding_strategy)) o.shard_size = 2;
+    CheckEveryWait(o, IsHybrid(o.sharding_strategy) ? 4 : 2, seen, totals);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
+}
 
 // Units that hold several blocks, and one unit that holds all.
 TEST(WaitDeletion, OtherWraps) {
@@ -419,6 +519,7 @@ Drawn Draw(uint64_t seed) {
   o.cpu_offload.params = o.cpu_offload.optimizer && coin();
   o.cpu_offload.optimizer_share = below(3) / 2.0;
   o.activation_offload = static_cast<ActivationOffload>(below(2));
+  o.limiter = static_cast<FsdpOptions::Limiter>(below(2));
   return drawn;
 }
 

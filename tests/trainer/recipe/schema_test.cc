@@ -395,9 +395,18 @@ void Reconcile(Json& recipe) {
   mixed["scaler"].update(Json{{"init_scale", 3.5}, {"min_scale", 0.25}});
   mixed["scaler"]["backoff_factor"] = 0.5;
   Json& offload = fsdp["cpu_offload"];
+  if (fsdp["buffers"] == "caching") {
+    offload["optimizer"] = false;
+    recipe["train"]["activation_offload"] = "none";
+  }
   if (offload["optimizer"] == false)
     offload.update(Json{{"params", false}, {"optimizer_share", 0}});
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
+  if (fsdp["buffers"] == "caching") fsdp["limiter"] = "host";
+  const Json& resume = recipe["checkpoint"]["resume"];
+  if (recipe["checkpoint"]["every"] != 0 || (resume != "auto" && resume != "none")) {
+    fsdp["fake_all_gather"] = fsdp["fake_reduce"] = false;
+  }
   if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
     fsdp["reshard_after_forward"] = nullptr;
   }
