@@ -206,7 +206,8 @@ class Options(unittest.TestCase):
 
     def test_the_first_step_does_not_count(self):
         records = [{"kind": "run"}] + [
-            {"kind": "step", "step_time_s": 10.0 / s, "time": {"communication": 1.0 / s}}
+            {"kind": "step", "step_time_s": 1.0,
+             "time": {"communication": 1.0 / s, "forward": 9.0 / s}}
             for s in (1, 2, 4)]
         self.assertEqual(options.step_times("\n".join(map(json.dumps, records))),
                          ([5.0, 2.5], [0.5, 0.25]))
