@@ -15,7 +15,6 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/together.h"
-#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_position.h"
@@ -182,11 +181,8 @@ class Trainer {
       RequireFit(*model_, options_, plan_, target_);
       return std::string();
     };
-    if (job_.world == 1) {
-      (void)look();
-    } else {
-      Together(*job_.store, "train/free", job_.rank, job_.world, look);
-    }
+    if (job_.world == 1) return (void)look();
+    Together(*job_.store, "train/free", job_.rank, job_.world, look);
   }
 
   std::optional<Provenance::GpuMemory> TakenOfTheGpu() const {
@@ -199,19 +195,7 @@ class Trainer {
     try {
       allocator_ = MakeAllocator(*device_, options_.executor, plan_.memory);
     } catch (const MemoryError& error) {
-      // What was free may be somebody else's by now, another rank's too.
-      const PlanTarget left = RoomNow(job_.device, /*sharers=*/1);
-      const RunPlan plan = PlanRun(*model_, options_, job_.world, job_.local_world, left);
-      try {
-        RequireFit(*model_, options_, plan, left);
-      } catch (const MemoryError& misfit) {
-        throw MemoryError(error.what() + std::string("\n") + misfit.what());
-      }
-      std::string needs = HumanBytes(plan.planned());
-      if (!plan.on_host()) {
-        needs += " of device memory and " + HumanBytes(plan.total()) + " of the host's";
-      }
-      throw MemoryError(error.what() + std::string("; a rank needs ") + needs + ", as planned");
+      throw WithWhatItNeeds(error, *model_, options_, job_.device, job_.world, job_.local_world);
     }
   }
 
