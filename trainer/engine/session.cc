@@ -1,7 +1,5 @@
 #include "trainer/engine/session.h"
 
-#include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "trainer/core/check.h"
@@ -39,13 +37,11 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   PlaceOnHost();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
-    const auto offloaded = [&](size_t u) {
-      return executor_.PlaceOf(static_cast<int>(u)) != MemoryPlace::kDevice;
-    };
-    const auto flats = std::views::iota(size_t{0}, executor_.layout().flat_parameters.size());
-    if (std::ranges::any_of(flats, offloaded)) {
-      host_snapshots_ = device.host().CreateStream("snapshot of host memory");
+    bool offloaded = false;
+    for (int u = 0; u < static_cast<int>(executor_.layout().flat_parameters.size()); ++u) {
+      offloaded |= executor_.PlaceOf(u) != MemoryPlace::kDevice;
     }
+    if (offloaded) host_snapshots_ = device.host().CreateStream("snapshot of host memory");
   }
   if (options.generate) {
     logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);

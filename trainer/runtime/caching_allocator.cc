@@ -154,7 +154,7 @@ void CachingAllocator::GiveBack(Blocks::iterator block) {
   pool.insert({block->second.bytes, block->first});
 }
 
-void CachingAllocator::Passed(Passing passing) {
+void CachingAllocator::Passed(const Passing& passing) {
   passing.event->Synchronize();  // Says so to the checker, and throws where the stream has failed.
   const auto block = blocks_.find(passing.block);
   if (--block->second.awaited == 0) GiveBack(block);
@@ -163,9 +163,9 @@ void CachingAllocator::Passed(Passing passing) {
 void CachingAllocator::FreeWhatHasPassed() {
   for (std::deque<Passing>& queue : passing_) {
     while (!queue.empty() && queue.front().event->Ready()) {
-      Passing passing = std::move(queue.front());
+      const Passing passing = std::move(queue.front());
       queue.pop_front();
-      Passed(std::move(passing));
+      Passed(passing);
     }
   }
 }
@@ -173,9 +173,9 @@ void CachingAllocator::FreeWhatHasPassed() {
 void CachingAllocator::Release() {
   for (std::deque<Passing>& queue : passing_) {
     while (!queue.empty()) {
-      Passing passing = std::move(queue.front());
+      const Passing passing = std::move(queue.front());
       queue.pop_front();
-      Passed(std::move(passing));
+      Passed(passing);
     }
   }
   // Of a block's own stream there has been no event.

@@ -94,7 +94,7 @@ class CachingAllocator {
   bool TakeNew(int64_t bytes, int stream, uintptr_t& address);
   void Split(Blocks::iterator block, int64_t bytes);
   void GiveBack(Blocks::iterator block);  // To its pool.
-  void Passed(Passing passing);
+  void Passed(const Passing& passing);
   void FreeWhatHasPassed();
   void Release();  // Waits, and returns what is not in use to the device.
 
