@@ -286,6 +286,48 @@ TEST(Plan, JsonHasTheInterfacesFields) {
   EXPECT_TRUE(links["exposed_s"].is_null());
 }
 
+// As many bytes as a rank may have: a plan above them ends before anything is allocated, and a
+// caching allocator says what it has used.
+TEST(Run, OfThePapersRuntime) {
+  Job job;
+  const Strings caching = {"fsdp={buffers: caching, communicators: 1}"};
+  ASSERT_EQ(job.Launch(2, caching).code, 0);
+  for (const Json& step : OfKind(ReadMetrics(job.run_dir()), "step")) {
+    const Json& memory = step["memory"];
+    EXPECT_GT(memory["allocated_peak"], 0);
+    EXPECT_LE(memory["allocated_peak"], memory["active_peak"]);
+    EXPECT_LE(memory["active_peak"], memory["reserved_peak"]);
+    EXPECT_EQ(memory["alloc_retries"], 0);
+    EXPECT_EQ(memory["reserved_peak"].get<int64_t>() % (2 << 20), 0);
+  }
+  for (const std::string buffers : {"slots", "caching"}) {
+    Job small;
+    const Outcome refused =
+        small.Train({"run.memory_limit=100000", "fsdp={buffers: " + buffers + "}"});
+    EXPECT_EQ(refused.code, 3) << refused.Text();
+    EXPECT_NE(refused.err.find("run.memory_limit is 97.7 KiB"), std::string::npos) << refused.err;
+    EXPECT_FALSE(Exists(small.run_dir()));
+  }
+}
+
+// What communication costs is found by leaving it out: no weights come of it.
+TEST(Run, WithoutCommunication) {
+  Job job;
+  const Strings fake = {"fsdp={fake_all_gather: true, fake_reduce: true}"};
+  ASSERT_EQ(job.Launch(2, fake).code, 0);
+  const auto records = ReadMetrics(job.run_dir());
+  EXPECT_EQ(records[0]["fake"], Json({"all_gather", "reduce"}));
+  for (const Json& step : OfKind(records, "step")) {
+    EXPECT_EQ(step["communication"]["all_gather_bytes"], 0);
+    EXPECT_EQ(step["communication"]["reduce_scatter_bytes"], 0);
+  }
+  Job saved;
+  ASSERT_EQ(saved.Train({"checkpoint.every=1", "train.steps=1"}).code, 0);
+  const Outcome resumed = saved.Train({"fsdp.fake_reduce=true"});
+  EXPECT_EQ(resumed.code, 2) << resumed.Text();
+  EXPECT_NE(resumed.err.find("run.dir"), std::string::npos) << resumed.err;
+}
+
 // Ranks of other hosts are received from, in memory that those of one host do not need.
 TEST(Plan, OfSeveralHosts) {
   Job job;

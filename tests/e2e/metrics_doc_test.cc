@@ -30,7 +30,8 @@ struct Page {
 
 Page ReadPage() {
   static const std::regex heading("(##+) ([A-Za-z]+)"), row("\\| `([^`]+)` \\| ([^|]*?) *\\|.*"),
-      type("(text|integer|number|list of text)( or null)?(, optional)?"), text_tag("`([a-z]+)` \\(");
+      type("(text|integer|number|list of text)( or null)?(, optional)?"),
+      text_tag("`([a-z]+)` \\(");
   Page page;
   std::ifstream file("docs/metrics.md");
   std::string line, section, kind;
@@ -109,6 +110,7 @@ class MetricsPage : public ::testing::Test {
     Run("scaled",
         {"fsdp.mixed_precision={param_dtype: fp16, grad_dtype: fp16, scaler: {init_scale: 1e30}}"},
         0);
+    Run("paper", {"fsdp={buffers: caching, fake_all_gather: true, fake_reduce: true}"}, 0);
     // Whatever is above the mean of the steps before it.
     Run("spikes", {"train.steps=60", "log.spike_z=1.0e-6", "optimizer.lr=0"}, 0);
   }

@@ -288,6 +288,44 @@ TEST(Resume, InFloat16GivesTheSameBitsAndScales) {
   }
 }
 
+// Masters and state change their place at each cut; averages are evaluated from there, too.
+TEST(Resume, InAnotherPlaceGivesTheSameBits) {
+  Job job;
+  for (const int world : {1, 2}) {
+    for (const std::string dtype : {"fp32", "bf16"}) {
+      const std::string what = dtype + "_on_" + std::to_string(world);
+      const Strings settings = With(Full(job), {"fsdp.mixed_precision.param_dtype=" + dtype,
+                                                "log.every=1", "model.num_hidden_layers=3"});
+      const std::string want = job.RunDir("unbroken_" + what);
+      ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=14"})).code, 0) << what;
+      const std::string got = job.RunDir("broken_" + what);
+      const auto until = [&](int steps, const std::string& offload) {
+        const Outcome part =
+            RunOn(job, world,
+                  With(settings,
+                       {"train.steps=" + std::to_string(steps),
+                        "train.activation_offload=" + std::string(steps % 2 == 0 ? "host" : "none"),
+                        "fsdp.cpu_offload={" + offload + "}"}));
+        ASSERT_EQ(part.code, 0) << part.Text();
+      };
+      until(3, "optimizer: true");
+      until(6, "optimizer: true, params: true");
+      until(9, "optimizer: true, optimizer_share: 0.5, threads: 2");
+      until(11, "optimizer: false");
+      until(14, "optimizer: true, params: true, optimizer_share: 0.5");
+      ExpectSameRun(got, want, 14, what);
+      EXPECT_EQ(Evaluations(got, 4), Evaluations(want, 4)) << what;
+      double waited = 0;
+      for (const Json& step : OfKind(ReadMetrics(got), "step")) {
+        waited += step["time"]["offload"].get<double>();
+        EXPECT_GT(step["memory"]["host"], 0);
+      }
+      // Where ranks gather, it is the gather that waits.
+      EXPECT_GE(waited, world == 1 ? 1e-9 : 0) << "an update on the host takes no time?";
+    }
+  }
+}
+
 TEST(Resume, OverAChainOfWorldsAndStrategies) {
   Job job;
   const Strings settings = With(Full(job), {"optimizer={name: sgd, lr: 0.5, momentum: 0.9}"});

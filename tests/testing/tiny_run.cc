@@ -138,7 +138,7 @@ void RandomInitial(uint64_t seed, const Parameter& p, int64_t begin, std::span<f
   for (size_t i = 0; i < values.size(); ++i) values[i] += 0.05f * random.Normal(begin + i);
 }
 
-// Device memory that holds NaN until somebody writes to it.
+// Memory that holds NaN until somebody writes to it.
 class DirtyAllocator final : public PhasedAllocator {
  public:
   DirtyAllocator(Device& device, const MemoryPlan& plan) : device_(device), arena_(device, plan) {}
@@ -146,10 +146,11 @@ class DirtyAllocator final : public PhasedAllocator {
   void Begin(Phase phase) override { arena_.Begin(phase); }
   std::byte* Allocate(int64_t bytes, MemoryUse use) override {
     std::byte* data = arena_.Allocate(bytes, use);
-    // The first block is the arena's first.
-    if (!std::exchange(dirty_, true)) {
-      const int64_t elements = arena_.plan().bytes(MemoryPlace::kDevice) / SizeOf(DType::kFloat32);
-      const auto stream = device_.CreateStream("dirty");
+    // The first block of a place is its arena's first.
+    if (!std::exchange(dirty_[static_cast<int>(use.place)], true)) {
+      const int64_t elements = arena_.plan().bytes(use.place) / SizeOf(DType::kFloat32);
+      const bool on_device = use.place == MemoryPlace::kDevice;
+      const auto stream = (on_device ? device_ : device_.host()).CreateStream("dirty");
       Fill(*stream, std::bit_cast<float>(~uint32_t{0}), View(data, DType::kFloat32, {elements}));
       stream->Synchronize();
     }
@@ -162,7 +163,7 @@ class DirtyAllocator final : public PhasedAllocator {
  private:
   Device& device_;
   PlannedAllocator arena_;
-  bool dirty_ = false;
+  bool dirty_[kNumMemoryPlaces] = {};
 };
 
 // One rank's life.
@@ -177,8 +178,7 @@ class TinyRank {
         device_(CreateDevice(run.device,
                              {.checker = run.check ? std::make_shared<StreamChecker>() : nullptr,
                               .gpu = run.nccl == TinyRun::Nccl::kNo ? 0 : rank.rank})),
-        allocator_(*device_,
-                   PlanMemory(*model_, run.options, rank.size, /*traffic=*/nullptr, run.device)),
+        allocator_(MemoryFor(run, rank.size, *model_, *device_)),
         communicators_(MeshFor(run.options.executor, rank.rank, rank.size, run.ranks_by_position),
                        run.options.executor.communicators,
                        [&](const std::string& name, const RankGroup& group) {
@@ -187,7 +187,7 @@ class TinyRank {
                          if (run.device != DeviceType::kCuda) return communicator;
                          return MakePinnedCommunicator(std::move(communicator), *device_);
                        }),
-        session_(*device_, allocator_, *model_, run.options, communicators_) {
+        session_(*device_, *allocator_, *model_, run.options, communicators_) {
     if (run.device == DeviceType::kCuda && run.library != TinyRun::Library::kNone) OpenLibrary();
     for (const ModelSegment& segment : model_->segments()) {
       for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
@@ -215,6 +215,16 @@ class TinyRank {
       throw std::invalid_argument(mistake.message);
     }
     return model;
+  }
+
+  static std::unique_ptr<PhasedAllocator> MemoryFor(const TinyRun& run, int world, Model& model,
+                                                    Device& device) {
+    const ExecutorOptions& options = run.options.executor;
+    if (options.buffers == FsdpOptions::Buffers::kCaching) {
+      return MakeAllocator(device, options, MemoryPlan());
+    }
+    return std::make_unique<DirtyAllocator>(
+        device, PlanMemory(model, run.options, world, /*traffic=*/nullptr, run.device));
   }
 
   void OpenLibrary() {
@@ -411,7 +421,7 @@ class TinyRank {
   const std::unique_ptr<Device> device_;
   std::unique_ptr<GemmLibrary> library_;
   std::map<std::string, int64_t> runs_when_timed_;  // By shape.
-  DirtyAllocator allocator_;
+  const std::unique_ptr<PhasedAllocator> allocator_;
   MeshCommunicators communicators_;
   Session session_;
   Report report_;

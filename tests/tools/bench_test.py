@@ -11,6 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.getcwd(), "tools/bench"))
 import comm  # noqa: E402
 import curves  # noqa: E402
+import host_adamw  # noqa: E402
 import options  # noqa: E402
 import step  # noqa: E402
 import turns  # noqa: E402
@@ -121,6 +122,39 @@ class Collectives(unittest.TestCase):
         self.assertIn("bf16 / fp32", out.getvalue())
 
 
+class Adams:
+    def __init__(self, name, *answers):
+        self.name, self.answers = name, answers
+
+
+class HostAdamW(unittest.TestCase):
+    @staticmethod
+    def answer(seconds, sums=(1, 0)):
+        return {"seconds": [seconds], "streaming_seconds": [0.5], "copy_seconds": [1.0],
+                "sums": list(sums)}
+
+    def test_a_rate_counts_the_same_bytes_for_both(self):
+        first = self.answer(100)  # Warms up.
+        ours = Adams("ours", first, self.answer(1), self.answer(2))
+        peer = Adams("it", first, self.answer(2), self.answer(3))
+        row = host_adamw.summarise("bf16-copy", 10**9, ours, peer)
+        for name, least, most in (("ours", 15, 30), ("it", 10, 15), ("ratio", 1.5, 2)):
+            self.assertAlmostEqual(row[name]["min"], least)
+            self.assertAlmostEqual(row[name]["max"], most)
+        copied = 2 * 2**28 / 0.5 * 1e-9
+        self.assertAlmostEqual(row["share"]["max"], 30 / copied)
+        self.assertAlmostEqual(row["peer_share"]["min"], 10 / copied)
+        self.assertAlmostEqual(row["plain_copy"]["median"], copied / 2)
+
+    def test_other_work_is_refused(self):
+        ours = Adams("ours", self.answer(1, (100.0, 50.0)))
+        host_adamw.check_same_work("fp32", ours, Adams("it", self.answer(1, (100.0005, 50.0))))
+        host_adamw.check_same_work("bf16", ours, Adams("it", self.answer(1, (101.0, 50.0))))
+        for sums in ((100.01, 50.0), (100.0, 0.0), (float("nan"), 50.0)):
+            with self.assertRaises(SystemExit):
+                host_adamw.check_same_work("fp32", ours, Adams("it", self.answer(1, sums)))
+
+
 class Curves(unittest.TestCase):
     @staticmethod
     def curve(loss):
@@ -172,7 +206,8 @@ class Options(unittest.TestCase):
 
     def test_the_first_step_does_not_count(self):
         records = [{"kind": "run"}] + [
-            {"kind": "step", "step_time_s": 10.0 / s, "time": {"communication": 1.0 / s}}
+            {"kind": "step", "step_time_s": 1.0,
+             "time": {"communication": 1.0 / s, "forward": 9.0 / s}}
             for s in (1, 2, 4)]
         self.assertEqual(options.step_times("\n".join(map(json.dumps, records))),
                          ([5.0, 2.5], [0.5, 0.25]))

@@ -211,6 +211,22 @@ class Docs(unittest.TestCase):
             self.assertEqual([int(n) for n in re.findall(r"\d+", numbers)],
                              [round(bytes_ / 2**20) for bytes_ in want], setting)
 
+    def test_what_offload_takes(self):
+        section = self.pages["docs/fsdp.md"].split("## Offload")[1].split("\n## ")[0]
+        rows = re.findall(r"^\| `\{(.*)\}` ((?:\| [\d.]+ )+)\|$", section, flags=re.M)
+        self.assertGreaterEqual(len(rows), 5)
+        command = next(words for words in commands(section))
+        at = next(i for i, word in enumerate(command) if word.startswith("fsdp="))
+        for setting, numbers in rows:
+            more = ", " + setting if setting else ""
+            command[at] = "fsdp={mixed_precision: {param_dtype: bf16}" + more + "}"
+            plan = json.loads(run(*command, "--json")[1])
+            memory, moved = plan["memory"], plan["offload"]
+            want = [memory["allocated_peak"], memory["host"], moved["to_host_bytes"],
+                    moved["to_device_bytes"], moved["update_bytes"]]
+            self.assertEqual(re.findall(r"[\d.]+", numbers),
+                             [f"{bytes_ / 2**30:.1f}" for bytes_ in want], setting)
+
     def test_what_was_measured_is_what_is_planned(self):
         table = self.pages["docs/fsdp.md"].split("## Time and memory, measured")[1].split("\n## ")[0]
         rows = re.findall(r"^\| `([^`]+)` \|.*\| (\d+) \| \d+ \|$", table, flags=re.M)
@@ -224,7 +240,7 @@ class Docs(unittest.TestCase):
             self.assertEqual(int(planned), round(memory["allocated_peak"] / 2**20), setting)
 
     def test_number_formats_are_planned(self):
-        table = self.pages["docs/fsdp.md"].split("## Number formats")[1]
+        table = self.pages["docs/fsdp.md"].split("## Number formats")[1].split("\n## ")[0]
         rows = re.findall(r"^\| `(\{[^`]+\})` ((?:\| [\d.]+ )+)\|$", table, flags=re.M)
         self.assertGreaterEqual(len(rows), 5)
 

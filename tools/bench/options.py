@@ -130,9 +130,10 @@ class Setting(turns.Participant):
 
 
 def step_times(metrics):
-    """Seconds of each step but the first, and those in which compute waited for communication."""
+    """Seconds of each step but the first, on its compute stream, and those in which that waited for
+    communication. (step_time_s is the host's, who may be two steps ahead, or none.)"""
     steps = [record for record in map(json.loads, metrics.splitlines()) if record["kind"] == "step"]
-    return ([record["step_time_s"] for record in steps[1:]],
+    return ([sum(record["time"].values()) for record in steps[1:]],
             [record["time"]["communication"] for record in steps[1:]])
 
 

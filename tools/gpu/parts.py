@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 
-from rows import Ended, HERE, MODELS, Refused, TINY_OPS, losses_of, records, row, sizes
+from rows import Ended, HERE, MODELS, Refused, TINY_OPS, losses_of, records, row, settings, sizes
 from torch_parts import ceilings, peers
 
 # Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
@@ -23,6 +23,11 @@ GRANULE = 4 << 20  # Of the driver's memory, twice.
 # What compute-sanitizer says at its end where it has found nothing.
 CLEAN = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}
 
+PLACES = {
+    "optimizer": "{optimizer: true}",
+    "half of it": "{optimizer: true, optimizer_share: 0.5}",
+    "parameters": "{optimizer: true, params: true}",
+}
 MOST_BAD = 8  # Tests of a suite that fail alone: then the others are not tried.
 
 
@@ -324,6 +329,34 @@ def steps(kit):
         yield name, make
 
 
+def offload(kit):
+    """updates, parameters and activations in host memory: losses, and what a step takes"""
+    recipe = kit.recipe("gpt2")
+    alone = functools.cache(lambda: kit.losses(recipe, "cuda"))
+    for place, setting in PLACES.items():
+        def make(setting=setting):
+            got = kit.losses(recipe, "cuda", "fsdp.cpu_offload=" + setting,
+                             "train.activation_offload=host")
+            return within(apart(got, alone()), LIMITS["fp32"], "those without")
+        yield "losses, " + place, make
+
+    def seconds(flags, *more):
+        kit.runs += 1
+        run = kit.scratch / f"run{kit.runs}"
+        kit.fsdp(*flags, "--device", "cuda", *settings([f"run.dir={run}", *more]))
+        times = [record["step_time_s"] for record in records(run)[2:]]
+        shutil.rmtree(run)
+        return min(times)
+
+    for name, flags in sizes(kit, most=2):
+        whole = functools.cache(lambda flags=flags: seconds(flags))
+        for place, setting in PLACES.items():
+            def make(flags=flags, whole=whole, setting=setting):
+                ratio = seconds(flags, "fsdp.cpu_offload=" + setting) / whole()
+                return row(True, f"a step takes {ratio:.3f} of the time without", ratio=ratio)
+            yield f"{name}, {place}", make
+
+
 # By what is lost where time runs out before them.
 PARTS = [devices, ceilings, op_tests, losses, ranks, nccl, sanitizer, peers, steps, products, ops,
-         memory, checkpoints, races]
+         memory, offload, checkpoints, races]

@@ -48,7 +48,15 @@ TensorPtr Tape::New(const Shape& shape, DType dtype) {
 }
 
 Var Tape::NewVar(const Shape& shape, DType dtype) {
-  return {New(shape, dtype), record_ ? std::make_shared<TensorPtr>() : nullptr};
+  Var var(New(shape, dtype), record_ ? std::make_shared<TensorPtr>() : nullptr);
+  if (record_) recorded_.push_back({var.value, nullptr});
+  return var;
+}
+
+SavedPtr Tape::NewSaved(const Shape& shape, DType dtype) {
+  auto saved = std::make_shared<Saved>(New(shape, dtype));
+  if (record_) recorded_.push_back({saved, nullptr});
+  return saved;
 }
 
 void Tape::Push(std::function<void()> node) {
@@ -108,6 +116,7 @@ Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& bo
     hooks_.Enter(index, Pass::kForward);
     Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone, activations_);
     Var output = body(forward, input);
+    if (input.value) kept_[index] = {{input.value, nullptr}};
     hooks_.Leave(index, Pass::kForward);
     output.grad = std::make_shared<TensorPtr>();
     Push([this, index, input, output_grad = output.grad, body] {
@@ -129,6 +138,7 @@ Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& bo
   }
 
   hooks_.Enter(index, Pass::kForward);
+  recorded_.clear();
   Var inner = input;
   if (record_ && input.value) inner.grad = std::make_shared<TensorPtr>();
   Push([this, index, outer = input.grad, inner = inner.grad] {
@@ -138,8 +148,44 @@ Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& bo
   Var output = body(*this, inner);
   Push([this, index] { hooks_.Enter(index, Pass::kBackward); });
   DropCheap();
+  if (record_) {
+    std::erase_if(recorded_, [&](const Kept& kept) { return kept.saved.lock() == output.value; });
+    if (input.value) recorded_.push_back({input.value, nullptr});
+    kept_[index] = std::move(recorded_);
+  }
   hooks_.Leave(index, Pass::kForward);
   return output;
+}
+
+void Tape::CopyToHost(int segment, Stream& stream) {
+  for (Kept& kept : kept_[segment]) {
+    const SavedPtr saved = kept.saved.lock();
+    if (!saved || !saved->tensor_) continue;  // Nobody saved it, or it is made again.
+    const View& view = saved->tensor_->view();
+    kept.host = std::make_shared<Tensor>(allocator_, view.dtype, view.shape,
+                                         MemoryUse(MemoryKind::kActivations, MemoryPlace::kPinned));
+    Copy(stream, view, kept.host->view());
+  }
+}
+
+void Tape::DropFromDevice(int segment) {
+  for (const Kept& kept : kept_[segment]) {
+    if (!kept.host) continue;
+    const SavedPtr saved = kept.saved.lock();
+    FSDP_CHECK(saved != nullptr && Owned(saved->tensor_))
+        << "somebody else holds what is offloaded";
+    saved->tensor_ = nullptr;
+  }
+}
+
+void Tape::CopyToDevice(int segment, Stream& stream) {
+  for (const Kept& kept : std::exchange(kept_[segment], {})) {
+    if (!kept.host) continue;
+    const View& host = kept.host->view();
+    TensorPtr tensor = New(host.shape, host.dtype);
+    Copy(stream, host, tensor->view());
+    kept.saved.lock()->tensor_ = std::move(tensor);
+  }
 }
 
 void Tape::Backward() {

@@ -7,6 +7,7 @@
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_TAPE_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -85,6 +86,7 @@ class Tape {
   // For ops. ------------------------------------------------------------------------------------
   TensorPtr New(const Shape& shape, DType dtype);
   Var NewVar(const Shape& shape, DType dtype);
+  SavedPtr NewSaved(const Shape& shape, DType dtype);
   // `node` runs in Backward(), after the nodes pushed later, and is then destroyed with what it
   // saved. No-op unless recording.
   void Push(std::function<void()> node);
@@ -112,7 +114,23 @@ class Tape {
   // Runs all nodes, last first.
   void Backward();
 
+  // For who follows the schedule. What backward needs of a segment: its input, and what was saved
+  // in it, but for its output. (What a norm keeps of a row stays.)
+  // --------------------------------- Enqueues its copy to host memory, which it takes.
+  void CopyToHost(int segment, Stream& stream);
+  // Gives the device's memory back, when the copies are done on the tape's stream's clock.
+  void DropFromDevice(int segment);
+  // Takes memory of the device, which may still be in use by what the tape's stream has, and
+  // enqueues the copy to it. The host's is given back.
+  void CopyToDevice(int segment, Stream& stream);
+
  private:
+  // Of a segment; `host` is there from CopyToHost() to CopyToDevice().
+  struct Kept {
+    std::weak_ptr<Saved> saved;
+    TensorPtr host;
+  };
+
   void DropCheap();
 
   Stream& stream_;
@@ -126,6 +144,8 @@ class Tape {
   std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;
   std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.
+  std::vector<Kept> recorded_;               // Likewise.
+  std::map<int, std::vector<Kept>> kept_;    // By segment.
 };
 
 }  // namespace fsdp

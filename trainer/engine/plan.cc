@@ -1,6 +1,7 @@
 #include "trainer/engine/plan.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <iterator>
 #include <sstream>
@@ -29,6 +30,12 @@ const std::vector<Cure>& Cures() {
          if (o.executor.limit_all_gathers == 1 && o.executor.reduce_buffers == 1) return false;
          o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
          return true;
+       }},
+      {"fsdp.buffers: slots and fsdp.limiter: device",
+       [](SessionOptions& o) {
+         o.executor.limiter = FsdpOptions::Limiter::kDevice;
+         return std::exchange(o.executor.buffers, FsdpOptions::Buffers::kSlots) !=
+                FsdpOptions::Buffers::kSlots;
        }},
       {"fsdp.reshard_after_forward: null",
        [](SessionOptions& o) {
@@ -60,6 +67,17 @@ const std::vector<Cure>& Cures() {
        [](SessionOptions& o) {
          return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
        }},
+      {"train.activation_offload: host",
+       [](SessionOptions& o) {
+         if (o.executor.buffers == FsdpOptions::Buffers::kCaching) return false;
+         return std::exchange(o.executor.activation_offload, ActivationOffload::kHost) !=
+                ActivationOffload::kHost;
+       }},
+      {"fsdp.cpu_offload.optimizer: true",
+       [](SessionOptions& o) {
+         if (o.executor.buffers == FsdpOptions::Buffers::kCaching) return false;
+         return !std::exchange(o.executor.cpu_offload.optimizer, true);
+       }},
       {"train.micro_batch_size: 1",
        [](SessionOptions& o) {
          o.executor.micro_batches = 2;  // As many as it takes; more than two need no more memory.
@@ -67,6 +85,22 @@ const std::vector<Cure>& Cures() {
        }},
       {"train.micro_batch_size: 1 and train.activation_checkpointing: full",
        [](SessionOptions& o) {
+         o.executor.micro_batches = 2;
+         o.executor.micro_batch_size = 1;
+         o.executor.recompute = Recompute::kFull;
+         return true;
+       }},
+      {"fsdp.cpu_offload: {optimizer: true, params: true}",
+       [](SessionOptions& o) {
+         if (o.executor.buffers == FsdpOptions::Buffers::kCaching) return false;
+         o.executor.cpu_offload.optimizer = true;
+         return !std::exchange(o.executor.cpu_offload.params, true);
+       }},
+      {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: 1 and "
+       "train.activation_checkpointing: full",
+       [](SessionOptions& o) {
+         if (o.executor.buffers == FsdpOptions::Buffers::kCaching) return false;
+         o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
          o.executor.micro_batches = 2;
          o.executor.micro_batch_size = 1;
          o.executor.recompute = Recompute::kFull;
@@ -87,7 +121,16 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   plan.world = world;
   plan.local_world = local_world;
   const Mesh mesh = MeshFor(options.executor, /*rank=*/0, world);
-  plan.memory = PlanMemory(model, options, world, &plan.traffic, target.device);
+  plan.limit = options.executor.memory_limit;
+  try {
+    plan.memory = PlanMemory(model, options, world, &plan.traffic, target.device);
+  } catch (const MemoryError&) {  // What it would take, then.
+    if (!plan.limit) throw;
+    SessionOptions unlimited = options;
+    unlimited.executor.memory_limit.reset();
+    plan.traffic = {};
+    plan.memory = PlanMemory(model, unlimited, world, &plan.traffic, target.device);
+  }
   plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
   std::vector<GroupOnHost> groups;
   for (const Group group : MeshCommunicators::Connected(mesh, options.executor.communicators)) {
@@ -104,7 +147,16 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
     room.limit += ", less " + HumanBytes(connected) + " for NCCL";
   }
   if (plan.device_outside) *plan.device_outside += connected;
-  const int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
+  // Threads: of each stream one, and those that update on the host.
+  const FsdpOptions::CpuOffload& offload = options.executor.cpu_offload;
+  int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
+  const bool activations = options.executor.activation_offload != ActivationOffload::kNone;
+  if (offload.optimizer) {
+    const auto threads = static_cast<int>(offload.threads);
+    streams += (options.snapshot ? 1 : 0) + (threads > 0 ? threads : options.executor.threads);
+  } else if (!activations) {
+    streams -= kOffloadStreams;
+  }
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
   plan.outside = outside.bytes;
   plan.available =
@@ -122,6 +174,10 @@ std::string OutsideToJson(const RunPlan& plan) {
 
 // What is too much, and of what.
 std::string Misfit(const RunPlan& plan) {
+  if (!plan.fits_limit()) {
+    return "a rank needs " + HumanBytes(plan.planned()) +
+           " of device memory, and run.memory_limit is " + HumanBytes(*plan.limit);
+  }
   if (!plan.fits_device()) {
     std::string text = "a rank needs " + HumanBytes(plan.planned()) + " of device memory, and " +
                        HumanBytes(plan.device_available->bytes) + " are free (" +
@@ -143,9 +199,9 @@ std::string Misfit(const RunPlan& plan) {
 std::string PlanToJson(const RunPlan& plan) {
   const MemoryPlan& m = plan.memory;
   const auto memory = JsonObject()
-                          .Add("allocated_peak", plan.planned())
-                          .Add("active_peak", plan.planned())
-                          .Add("reserved_peak", plan.planned())
+                          .Add("allocated_peak", plan.statistics().allocated.peak)
+                          .Add("active_peak", plan.statistics().active.peak)
+                          .Add("reserved_peak", plan.statistics().reserved.peak)
                           .Add("parameters", plan.bytes(MemoryKind::kParameters))
                           .Add("gradients", plan.bytes(MemoryKind::kGradients))
                           .Add("optimizer", plan.bytes(MemoryKind::kOptimizer))
@@ -161,6 +217,11 @@ std::string PlanToJson(const RunPlan& plan) {
           .Add("reduce_scatter_bytes", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes))
           .Add("all_reduce_bytes", static_cast<int64_t>(plan.traffic.all_reduce_bytes))
           .AddRaw("exposed_s", "null");
+  const auto offload =
+      JsonObject()
+          .Add("to_host_bytes", static_cast<int64_t>(plan.traffic.to_host_bytes))
+          .Add("to_device_bytes", static_cast<int64_t>(plan.traffic.to_device_bytes))
+          .Add("update_bytes", static_cast<int64_t>(plan.traffic.update_bytes));
   return JsonObject()
       .Add("device", Name(plan.device))
       .Add("world_size", plan.world)
@@ -170,8 +231,10 @@ std::string PlanToJson(const RunPlan& plan) {
       .AddRaw("tflops_per_device", "null")
       .Add("memory", memory)
       .Add("fits", plan.fits())
-      .Add("alloc_retries", 0)
+      .Add("alloc_retries", plan.statistics().retries)
       .Add("communication", communication)
+      .Add("flops", plan.traffic.flops)
+      .Add("offload", offload)
       .Text();
 }
 
@@ -193,7 +256,14 @@ std::string PlanToText(const RunPlan& plan) {
   if (plan.bytes(MemoryKind::kSecondary) > 0) line("secondary", plan.bytes(MemoryKind::kSecondary));
   line("activations", plan.bytes(MemoryKind::kActivations));
   if (plan.on_host()) line("snapshot", m.bytes(MemoryKind::kSnapshot));
+  if (m.caching) {
+    line("allocated", m.caching->allocated.peak);
+    line("active", m.caching->active.peak);
+    line("reserved", m.caching->reserved.peak);
+    if (m.caching->retries > 0) out << "  retries         " << m.caching->retries << "\n";
+  }
   line("planned", plan.planned());
+  if (plan.limit) line("limit", *plan.limit);
   if (!plan.on_host()) {
     if (plan.device_outside) line("outside", *plan.device_outside);
     if (plan.device_available) line("free", plan.device_available->bytes);
@@ -208,6 +278,15 @@ std::string PlanToText(const RunPlan& plan) {
   line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
   line("reduce-scatter", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes));
   line("all-reduce", static_cast<int64_t>(plan.traffic.all_reduce_bytes));
+  if (plan.traffic.update_bytes > 0) {
+    out << "computed and offloaded by each rank in a step\n";
+    char flops[32];
+    std::snprintf(flops, sizeof(flops), "%.4g TFLOP", plan.traffic.flops / 1e12);
+    out << "  kernels         " << flops << "\n";
+    line("to the host", static_cast<int64_t>(plan.traffic.to_host_bytes));
+    line("to the device", static_cast<int64_t>(plan.traffic.to_device_bytes));
+    line("updates move", static_cast<int64_t>(plan.traffic.update_bytes));
+  }
   return out.str();
 }
 
@@ -221,8 +300,9 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
     if (!cure.apply(changed)) continue;
     const RunPlan other = PlanRun(model, changed, plan.world, plan.local_world, target, limits);
     if (!other.fits()) continue;
-    message += std::string(any ? "\n  or " : "\nit fits with ") + cure.setting + ": " +
-               HumanBytes(plan.fits_device() ? other.total() : other.planned());
+    message +=
+        std::string(any ? "\n  or " : "\nit fits with ") + cure.setting + ": " +
+        HumanBytes(plan.fits_device() && plan.fits_limit() ? other.total() : other.planned());
     any = true;
   }
   if (!any) {

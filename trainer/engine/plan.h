@@ -39,18 +39,28 @@ struct RunPlan {
   std::optional<MemoryRoom> device_available;
   std::optional<int64_t> device_outside;
   uint64_t schedule_hash = 0;
+  std::optional<int64_t> limit;  // run.memory_limit.
 
   // Of the memory that steps work in.
   int64_t planned() const {
-    return on_host() ? memory.bytes() : memory.bytes(MemoryPlace::kDevice);
+    return on_host() && !memory.caching ? memory.bytes() : memory.bytes(MemoryPlace::kDevice);
+  }
+  // What a caching allocator would count of the device's memory; of a plan all three are one
+  // number.
+  CachingStatistics statistics() const {
+    const CachingStatistics::Bytes all{planned(), planned()};
+    return memory.caching.value_or(CachingStatistics{all, all, all});
   }
   int64_t bytes(MemoryKind kind) const {
     return on_host() ? memory.bytes(kind) : memory.bytes(kind, MemoryPlace::kDevice);
   }
   // Of the host's, all in all.
-  int64_t total() const { return memory.bytes() - (on_host() ? 0 : planned()) + outside; }
+  int64_t total() const {
+    return memory.bytes() - (on_host() ? 0 : memory.bytes(MemoryPlace::kDevice)) + outside;
+  }
   bool on_host() const { return device == DeviceType::kCpu; }
-  bool fits() const { return fits_device() && fits_host(); }
+  bool fits() const { return fits_limit() && fits_device() && fits_host(); }
+  bool fits_limit() const { return !limit || planned() <= *limit; }
   bool fits_device() const { return !device_available || planned() <= device_available->bytes; }
   bool fits_host() const { return !available || total() <= available->bytes; }
 };

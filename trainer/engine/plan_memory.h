@@ -2,20 +2,36 @@
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
 
+#include <memory>
+
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {
 
-// Bytes that a rank sends in one training step.
+// Of one training step of a rank.
 struct StepTraffic {
-  double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;
+  double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;  // Sent.
+  double flops = 0;  // Of all its kernels, what is computed again among them.
+  // With cpu_offload: over the link between device and host; and what the host's updates read and
+  // write of its memory.
+  double to_host_bytes = 0, to_device_bytes = 0, update_bytes = 0;
 };
 // Ranks of a job differ in nothing that the plan sees. `traffic` may be null. `device`: what the
 // job is to run on.
+//   With `buffers: caching` it is what was reserved when nothing held the host up but its own
+//   waits: gathers run as far ahead as the limiter lets them. Throws MemoryError above
+//   options.executor.memory_limit.
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
                       StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu);
+
+// The memory of a run with that plan. Throws MemoryError.
+std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,
+                                               const MemoryPlan& plan);
+// Of a simulated run that nobody plans with.
+std::unique_ptr<PhasedAllocator> MakeSimulatedMemory(Device& device,
+                                                     const ExecutorOptions& options);
 
 }  // namespace fsdp
 

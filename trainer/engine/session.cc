@@ -35,7 +35,14 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   }
   FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
   PlaceOnHost();
-  if (options.snapshot) snapshots_ = device.CreateStream("snapshot");
+  if (options.snapshot) {
+    snapshots_ = device.CreateStream("snapshot");
+    bool offloaded = false;
+    for (int u = 0; u < static_cast<int>(executor_.layout().flat_parameters.size()); ++u) {
+      offloaded |= executor_.PlaceOf(u) != MemoryPlace::kDevice;
+    }
+    if (offloaded) host_snapshots_ = device.host().CreateStream("snapshot of host memory");
+  }
   if (options.generate) {
     logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
     host_logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32,
@@ -44,31 +51,34 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
 }
 
 void Session::PlaceOnHost() {
-  const bool shared = device_.kernel_type() == DeviceType::kCpu;
   host_state_ = state_;
   for (ShardState& state : host_state_) {
-    for (View& shard : state.shards) {
-      if (!shared) {
+    for (size_t u = 0; u < state.shards.size(); ++u) {
+      View& shard = state.shards[u];
+      if (!IsOnHost(u)) {
         shard = executor_.NewBuffer(shard.NumElements(), shard.dtype,
                                     {MemoryKind::kSnapshot, MemoryPlace::kPinned});
-      } else if (device_.type() != DeviceType::kSim) {  // Nobody reads there.
+      } else if (device_.type() == DeviceType::kCpu) {
         shard = *device_.OnHost(shard);
       }
     }
   }
-  if (!shared) {
-    snapshot_ = host_state_;
-  } else if (options_.snapshot) {
-    for (const ShardState& state : host_state_) {
-      snapshot_.push_back(
-          {state.name,
-           executor_.NewShards({MemoryKind::kSnapshot, MemoryPlace::kPinned}, state.shards)});
-      for (size_t u = 0; u < state.shards.size(); ++u) {  // What is frozen stays as it is.
-        if (executor_.layout().flat_parameters[u].frozen)
-          snapshot_.back().shards[u] = state.shards[u];
-      }
+  snapshot_ = host_state_;
+  if (!options_.snapshot) return;
+  for (ShardState& state : snapshot_) {
+    for (size_t u = 0; u < state.shards.size(); ++u) {
+      // What is a copy already, and what is frozen, stays as it is.
+      if (!IsOnHost(u) || executor_.layout().flat_parameters[u].frozen) continue;
+      View& shard = state.shards[u];
+      shard = executor_.NewBuffer(shard.NumElements(), shard.dtype,
+                                  {MemoryKind::kSnapshot, MemoryPlace::kPinned});
     }
   }
+}
+
+bool Session::IsOnHost(size_t flat) const {
+  return device_.kernel_type() == DeviceType::kCpu ||
+         executor_.PlaceOf(static_cast<int>(flat)) != MemoryPlace::kDevice;
 }
 
 void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
@@ -134,37 +144,46 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
 void Session::InitializeEma() {
   for (size_t u = 0; u < ema_.size(); ++u) {
     if (ema_[u].NumElements() > 0) {
-      Cast(executor_.compute(), executor_.master(static_cast<int>(u)), ema_[u]);
+      const int flat = static_cast<int>(u);
+      Cast(executor_.StreamFor(flat), executor_.master(flat), ema_[u]);
     }
   }
 }
 
-void Session::CopyStates(Stream& stream, const std::vector<ShardState>& from,
+void Session::CopyStates(const StreamOf& stream_of, const std::vector<ShardState>& from,
                          const std::vector<ShardState>& to, bool frozen) const {
   for (size_t s = 0; s < from.size(); ++s) {
     for (size_t u = 0; u < from[s].shards.size(); ++u) {
       if (executor_.layout().flat_parameters[u].frozen && !frozen) continue;
       const View &source = from[s].shards[u], &copy = to[s].shards[u];
       if (source.NumElements() > 0 && HostAddress(source.data) != HostAddress(copy.data)) {
-        Copy(stream, source, copy);
+        Copy(stream_of(u), source, copy);
       }
     }
   }
 }
 
 void Session::ToHost() {
-  CopyStates(executor_.compute(), state_, host_state_, !std::exchange(frozen_on_host_, true));
+  const auto compute = [this](size_t) -> Stream& { return executor_.compute(); };
+  CopyStates(compute, state_, host_state_, !std::exchange(frozen_on_host_, true));
 }
 
 void Session::ToDevice() {
-  CopyStates(executor_.compute(), host_state_, state_, /*frozen=*/true);
+  const auto compute = [this](size_t) -> Stream& { return executor_.compute(); };
+  CopyStates(compute, host_state_, state_, /*frozen=*/true);
   frozen_on_host_ = true;
 }
 
 Session::Snapshot Session::TakeSnapshot() {
   FSDP_CHECK(options_.snapshot);
-  snapshots_->Wait(executor_.Landed());
-  CopyStates(*snapshots_, state_, snapshot_, !std::exchange(frozen_on_host_, true));
+  executor_.WaitUntilLanded(*snapshots_);
+  if (host_snapshots_) executor_.WaitUntilLanded(*host_snapshots_);
+  const auto stream_of = [this](size_t u) -> Stream& {
+    const bool on_host = executor_.PlaceOf(static_cast<int>(u)) != MemoryPlace::kDevice;
+    return on_host ? *host_snapshots_ : *snapshots_;
+  };
+  CopyStates(stream_of, state_, snapshot_, !std::exchange(frozen_on_host_, true));
+  if (host_snapshots_) snapshots_->Wait(host_snapshots_->Record());
   const EventPtr taken = snapshots_->Record();
   executor_.HoldUpdates(taken);
   return {snapshot_, taken};

@@ -90,14 +90,17 @@ class Session {
   std::unique_ptr<Optimizer> optimizer_;
   // Makes host_state_ and snapshot_.
   void PlaceOnHost();
-  void CopyStates(Stream& stream, const std::vector<ShardState>& from,
+  bool IsOnHost(size_t flat) const;  // The host may touch its master and state where they lie.
+  using StreamOf = std::function<Stream&(size_t flat)>;
+  void CopyStates(const StreamOf& stream_of, const std::vector<ShardState>& from,
                   const std::vector<ShardState>& to, bool frozen) const;
   const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
 
   std::vector<View> ema_;
   std::vector<ShardState> state_, host_state_, snapshot_;
-  bool frozen_on_host_ = false;        // In host_state_.
-  std::unique_ptr<Stream> snapshots_;  // For options().snapshot.
+  bool frozen_on_host_ = false;  // In host_state_.
+  // For options().snapshot; of what lies in host memory, if anything does.
+  std::unique_ptr<Stream> snapshots_, host_snapshots_;
   View logits_, host_logits_;
   int64_t last_step_ = 0;  // That was enqueued.
 };

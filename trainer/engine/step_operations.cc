@@ -1,6 +1,7 @@
 #include "trainer/engine/step_operations.h"
 
 #include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -8,11 +9,11 @@ namespace fsdp {
 void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
                  const std::function<void(const Operation&)>& seen) {
   SimDevice device({}, /*checker=*/nullptr, kernels);
-  PlanRecorder recorder;
+  const std::unique_ptr<PhasedAllocator> memory = MakeSimulatedMemory(device, options.executor);
   const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
                                         options.executor.communicators, ConnectSim);
-  Session session(device, recorder, model, options, communicators);
-  device.Observe(seen);
+  Session session(device, *memory, model, options, communicators);
+  device.Observe([&](const Operation& operation, const Stream&) { seen(operation); });
   session.Train(1, options.FullTargets(), {}, [](int, const Batch&) {});
   device.Observe(nullptr);
 }

@@ -9,21 +9,35 @@ int ActionList::Add(Action action, const std::vector<Use>& reads, const std::vec
                     const std::vector<int>& pacing) {
   if (one_queue_ && action.stream == StreamId::kReduce) action.stream = StreamId::kGather;
   const int index = static_cast<int>(actions_.size());
-  const int stream = static_cast<int>(action.stream);
+  const int lane = LaneOf(action);
 
   std::vector<int> needed;
   for (const Use& use : reads) Touch(use, index, /*write=*/false, needed);
   for (const Use& use : writes) Touch(use, index, /*write=*/true, needed);
 
-  Clock& now = streams_[stream];
+  Clock& now = streams_[lane];
+  Join(now, streams_[kHost]);
+  if (lane == kHost) {
+    needed_ = needed;
+    held_ = now;
+    Join(held_, streams_[static_cast<int>(action.stream)]);
+  }
   for (const Wait& wait : Minimal(now, needed, pacing)) {
     Join(now, clocks_[wait.action]);
     action.waits.push_back(wait);
   }
-  now[stream] = index + 1;
+  now[lane] = index + 1;
   clocks_.push_back(now);
   actions_.push_back(std::move(action));
   return index;
+}
+
+void ActionList::Settle(int wait, int held) {
+  Clock known = held_;
+  for (const Wait& own : actions_[held].waits) Join(known, clocks_[own.action]);
+  const bool ordered =
+      std::all_of(needed_.begin(), needed_.end(), [&](int action) { return Knows(known, action); });
+  for (Wait& w : actions_[wait].waits) w.pacing |= ordered;
 }
 
 void ActionList::NextStep() { begin_ = static_cast<int>(actions_.size()); }
@@ -41,12 +55,16 @@ std::vector<Action> ActionList::Take() {
   return step;
 }
 
+int ActionList::LaneOf(const Action& action) {
+  return action.kind == ActionKind::kHostWait ? kHost : static_cast<int>(action.stream);
+}
+
 void ActionList::Join(Clock& into, const Clock& from) {
-  for (int s = 0; s < kNumStreams; ++s) into[s] = std::max(into[s], from[s]);
+  for (size_t s = 0; s < into.size(); ++s) into[s] = std::max(into[s], from[s]);
 }
 
 bool ActionList::Knows(const Clock& clock, int action) const {
-  return clock[static_cast<int>(actions_[action].stream)] > action;
+  return clock[LaneOf(actions_[action])] > action;
 }
 
 void ActionList::Touch(const Use& use, int index, bool write, std::vector<int>& needed) {

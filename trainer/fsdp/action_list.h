@@ -26,6 +26,12 @@ enum class Resource {
   kGradient,
   kGradientSlot,
   kGradientShard,
+  kShardSlot,
+  kHostGradient,
+  kUpdateSlot,
+  kFactors,  // Of the step, in host memory.
+  kActivations,
+  kHostActivations,
   kStaging,
   kScalars,
   kBatch
@@ -42,6 +48,13 @@ class ActionList {
   int Add(Action action, const std::vector<Use>& reads, const std::vector<Use>& writes,
           const std::vector<int>& pacing = {});
 
+  // `wait`, a kHostWait, was listed right before `held`: it is pacing where that one's own waits
+  // already order all that it waits for.
+  void Settle(int wait, int held);
+
+  // The resource is other memory from here on: its uses so far order nothing.
+  void Forget(const Use& use) { users_.erase(use); }
+
   // What follows is the second step, of the same actions.
   void NextStep();
 
@@ -49,13 +62,16 @@ class ActionList {
   std::vector<Action> Take();
 
  private:
-  // Entry s: the actions of stream s with an index below it are done.
-  using Clock = std::array<int, kNumStreams>;
+  // Entry s: the actions of stream s with an index below it are done. The host's waits are one
+  // more: what it has waited for is done before all that it enqueues from then on.
+  static constexpr int kHost = kNumStreams;
+  using Clock = std::array<int, kNumStreams + 1>;
   struct Users {
     int write = -1;  // Of nobody: what was before the first step has ended.
     std::vector<int> reads;
   };
 
+  static int LaneOf(const Action& action);
   static void Join(Clock& into, const Clock& from);
   bool Knows(const Clock& clock, int action) const;
   void Touch(const Use& use, int index, bool write, std::vector<int>& needed);
@@ -66,8 +82,12 @@ class ActionList {
   std::vector<Action> actions_;
   int begin_ = 0;              // Where the last step begins.
   std::vector<Clock> clocks_;  // Of each action, when it is done.
-  std::array<Clock, kNumStreams> streams_{};
+  std::array<Clock, kNumStreams + 1> streams_{};
   std::map<Use, Users> users_;
+  // Of the last kHostWait: what it waits for to order memory, and what the stream that it holds
+  // back knew before.
+  std::vector<int> needed_;
+  Clock held_{};
 };
 
 }  // namespace fsdp

@@ -50,6 +50,20 @@ StepClock::Part PartOf(const Action& action) {
   }
 }
 
+// What a wait for an action on this stream is for.
+StepClock::Part WaitOf(StreamId stream) {
+  switch (stream) {
+    case StreamId::kData:
+      return &StepTimes::data;
+    case StreamId::kLeave:
+    case StreamId::kUpdate:
+    case StreamId::kFetch:
+      return &StepTimes::offload;
+    default:
+      return &StepTimes::communication;
+  }
+}
+
 }  // namespace
 
 Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
@@ -65,20 +79,30 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
       memory_(allocator, layout_, schedules_[0], options, device.kernel_type()),
+      places_(PlacesOf(layout_, schedules_[0].options)),
       flats_(layout_.flat_parameters.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
     for (const ExecutorMemory::StagedBatch& batch : memory_.batches) {
       std::memset(batch.host_bytes.data, 0, batch.host_bytes.bytes());
     }
   }
-  streams_.push_back(device.CreateStream("compute", options.threads));
-  for (const char* name : {"gather", "reduce"}) {
-    streams_.push_back(device.CreateStream(name, 1, StreamPriority::kHigh));
+  streams_.resize(kNumStreams);
+  const auto create = [&](StreamId id, const char* name, int threads, StreamPriority priority) {
+    streams_[static_cast<int>(id)] = device.CreateStream(name, threads, priority);
+  };
+  create(StreamId::kCompute, "compute", options.threads, StreamPriority::kNormal);
+  create(StreamId::kGather, "gather", 1, StreamPriority::kHigh);
+  create(StreamId::kReduce, "reduce", 1, StreamPriority::kHigh);
+  create(StreamId::kData, "data", 1, StreamPriority::kNormal);
+  if (mesh().hybrid()) create(StreamId::kReplicate, "replicate", 1, StreamPriority::kHigh);
+  if (Offloads(schedules_[0].options)) {
+    create(StreamId::kLeave, "leave", 1, StreamPriority::kNormal);
+    create(StreamId::kFetch, "fetch", 1, StreamPriority::kNormal);
+    const auto threads = static_cast<int>(options.cpu_offload.threads);
+    streams_[static_cast<int>(StreamId::kUpdate)] =
+        device.host().CreateStream("update", threads > 0 ? threads : options.threads);
   }
-  streams_.push_back(device.CreateStream("data"));
-  if (mesh().hybrid()) {
-    streams_.push_back(device.CreateStream("replicate", 1, StreamPriority::kHigh));
-  }
+  if (memory_.caching) memory_.caching->Attach(streams_);
   std::map<std::string, Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) parameters[p->name()] = p;
@@ -87,7 +111,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     for (const Placement& p : layout_.flat_parameters[f].parameters) {
       flats_[f].parameters.push_back(parameters.at(p.name));
     }
-    if (sharded()) continue;
+    if (sharded() || PlaceOf(static_cast<int>(f)) != MemoryPlace::kDevice) continue;
     flats_[f].value = memory_.compute_shards[f];
     flats_[f].gradient = memory_.gradients[f];
   }
@@ -96,7 +120,10 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   }
 }
 
-Executor::~Executor() { communicators_.CountIn(nullptr); }
+Executor::~Executor() {
+  communicators_.CountIn(nullptr);
+  if (memory_.caching) memory_.caching->Attach({});
+}
 
 void Executor::UseForProducts(GemmLibrary& library) {
   streams_[0]->SetGemm({&library, memory_.gemm_workspace.data});
@@ -110,32 +137,27 @@ View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
   return NewPersistent(allocator_, elements, use, dtype);
 }
 
-View Executor::NewShard(const FlatParameter& flat, MemoryUse use, DType dtype) {
+View Executor::NewShard(int f, MemoryUse use, DType dtype) {
+  const FlatParameter& flat = layout_.flat_parameters[f];
+  use.place = PlaceOf(f);
   const View shard = NewPersistent(allocator_, flat.frozen ? 0 : flat.shard_size, use, dtype);
-  if (shard.NumElements() > 0) Fill(compute(), 0, shard);
+  if (shard.NumElements() > 0)
+    Fill(use.place == MemoryPlace::kDevice ? compute() : host(), 0, shard);
   return shard;
 }
 
 std::vector<View> Executor::NewShards(MemoryUse use, DType DTypes::*as) {
   std::vector<View> shards;
-  for (const FlatParameter& flat : layout_.flat_parameters) {
-    shards.push_back(NewShard(flat, use, flat.dtypes.*as));
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    shards.push_back(NewShard(static_cast<int>(f), use, layout_.flat_parameters[f].dtypes.*as));
   }
   return shards;
 }
 
 std::vector<View> Executor::NewShards(MemoryUse use, DType dtype) {
   std::vector<View> shards;
-  for (const FlatParameter& flat : layout_.flat_parameters) {
-    shards.push_back(NewShard(flat, use, dtype));
-  }
-  return shards;
-}
-
-std::vector<View> Executor::NewShards(MemoryUse use, const std::vector<View>& like) {
-  std::vector<View> shards;
   for (size_t f = 0; f < flats_.size(); ++f) {
-    shards.push_back(NewShard(layout_.flat_parameters[f], use, like[f].dtype));
+    shards.push_back(NewShard(static_cast<int>(f), use, dtype));
   }
   return shards;
 }
@@ -151,8 +173,9 @@ void Executor::Initialize(const FillParameter& fill) {
         FillShard(pool, static_cast<int>(f), at, host, fill);
       };
       operation.kernels.host = OnCpu(initialize, part);
-      compute().Enqueue(std::move(operation));
-      Cast(compute(), part, memory_.masters[f].Slice(at, part.NumElements()));
+      Stream& stream = StreamFor(static_cast<int>(f));
+      stream.Enqueue(std::move(operation));
+      Cast(stream, part, memory_.masters[f].Slice(at, part.NumElements()));
     }
   }
   MastersWritten();
@@ -179,38 +202,65 @@ void Executor::ResumeLossScaler(const LossScalerState& state) {
   SetLossScaler(compute(), state, memory_.scaler);
 }
 
-void Executor::WriteComputeShard(Stream& stream, int flat) {
-  if (cast_in_gather()) return;
+void Executor::WriteComputeShard(int unit, int flat) {
   const View &from = memory_.masters[flat], &to = memory_.compute_shards[flat];
-  if (from.data != to.data) Cast(stream, from, to);
+  const ShardMemory& place = places_[flat];
+  if (place.shared) return;
+  if (place.copy != MemoryPlace::kDevice) return Cast(host(), from, to);
+  if (place.master != MemoryPlace::kDevice) return FetchShard(compute(), flat, from, to);
+  if (!cast_in_gather() || IsOnHost(unit)) Cast(compute(), from, to);
 }
 
 void Executor::MastersWritten() {
-  for (size_t f = 0; f < flats_.size(); ++f) WriteComputeShard(compute(), static_cast<int>(f));
+  for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
+    for (const int f : layout_.units[u].flat_parameters) WriteComputeShard(u, f);
+  }
 }
 
 const View& Executor::ShardInUse(int flat) const {
   const FlatParameter& layout = layout_.flat_parameters[flat];
   if (step_->weights && !layout.frozen) return (*step_->weights)[flat];
-  return cast_in_gather() ? memory_.masters[flat] : memory_.compute_shards[flat];
+  const bool master = cast_in_gather() && PlaceOf(flat) == MemoryPlace::kDevice;
+  return master ? memory_.masters[flat] : memory_.compute_shards[flat];
 }
 
 void Executor::BindShards() {
   if (compute_shards_hold_others_ && !step_->weights) MastersWritten();
   compute_shards_hold_others_ = false;
-  for (size_t f = 0; f < flats_.size(); ++f) {
-    const View& shard = ShardInUse(static_cast<int>(f));
-    flats_[f].value = shard;
-    if (shard.dtype == layout_.flat_parameters[f].dtypes.compute) continue;
-    if (const View& apart = memory_.averages[f]; apart.NumElements() > 0) {
-      Cast(compute(), shard, apart);
-      flats_[f].value = apart;
-      continue;
-    }
-    flats_[f].value = memory_.compute_shards[f];
-    if (cast_in_gather()) continue;
-    Cast(compute(), shard, memory_.compute_shards[f]);
-    compute_shards_hold_others_ = true;
+  for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
+    if (IsFetched(u)) continue;
+    for (const int f : layout_.units[u].flat_parameters) BindShard(f);
+  }
+}
+
+void Executor::BindShard(int f) {
+  const FlatParameter& layout = layout_.flat_parameters[f];
+  const View &shard = ShardInUse(f), &copy = memory_.compute_shards[f];
+  View& value = flats_[f].value;
+  const bool comes = PlaceOf(f) != MemoryPlace::kDevice && step_->weights && !layout.frozen;
+  if (!comes && shard.dtype == layout.dtypes.compute) {
+    value = shard;
+    return;
+  }
+  if (const View& apart = memory_.averages[f]; apart.NumElements() > 0) {
+    Cast(compute(), shard, apart);
+    value = apart;
+    return;
+  }
+  value = copy;
+  if (!comes && cast_in_gather()) return;
+  FetchShard(compute(), f, shard, copy);
+  compute_shards_hold_others_ = true;
+}
+
+void Executor::FetchShard(Stream& stream, int flat, const View& from, const View& to) {
+  if (from.dtype == to.dtype) return Copy(stream, from, to);
+  if (PlaceOf(flat) == MemoryPlace::kDevice) return Cast(stream, from, to);
+  for (int64_t at = 0; at < from.NumElements(); at += memory_.fetch.NumElements()) {
+    const int64_t n = std::min(memory_.fetch.NumElements(), from.NumElements() - at);
+    const View piece = Carver(memory_.fetch).Take(n, from.dtype);
+    Copy(stream, from.Slice(at, n), piece);
+    Cast(stream, piece, to.Slice(at, n));
   }
 }
 
@@ -229,8 +279,12 @@ void Executor::Run(const Step& step) {
   step_ = &step;
   const struct Forget {
     const Step*& step;
-    ~Forget() { step = nullptr; }
-  } forget{step_};  // Where the model throws, too.
+    Tape*& tape;
+    ~Forget() {
+      step = nullptr;
+      tape = nullptr;
+    }
+  } forget{step_, tape_};  // Where the model throws, too.
   WriteInputs();
   running_ = &schedules_[static_cast<int>(step.mode)];
   clocks_[steps_ % 2].Clear();
@@ -242,11 +296,14 @@ void Executor::Run(const Step& step) {
   if (!sharded()) BindShards();
   const bool train = step.mode == Mode::kTrain;
   follows_training_ = std::exchange(trained_, false) && train;
+  if (!follows_training_) JoinOthers();
+  joined_ = !Offloads(schedules_[0].options);
   AdvanceToRun();
   for (int m = 0; m < running_->options.micro_batches; ++m) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
     Tape tape(*streams_[0], allocator_, *this, train, options_.recompute,
               options_.mixed_precision.param_dtype);
+    tape_ = &tape;
     tape.AttendWith(options_.attention);
     if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));
     const Batch& batch = memory_.batches[m % 2].device;
@@ -290,7 +347,9 @@ TrafficBytes Executor::TrafficOf(int64_t index) {
 }
 
 void Executor::Synchronize() {
-  for (const auto& stream : streams_) stream->Synchronize();
+  for (const auto& stream : streams_) {
+    if (stream) stream->Synchronize();
+  }
 }
 
 const Action& Executor::CurrentRun(int segment, Pass pass, const char* what) const {
@@ -334,7 +393,7 @@ void Executor::AdvanceToRun() {
 std::string Executor::Where() const {
   std::string busy, waiting;
   for (const auto& stream : streams_) {
-    const std::optional<StreamPosition> position = stream->Position();
+    const auto position = stream ? stream->Position() : std::nullopt;
     if (!position) continue;
     const std::string operation = position->operation;
     std::string& list = operation == "wait" ? waiting : busy;
@@ -351,13 +410,10 @@ void Executor::WaitFor(const Action& action) {
   stream.SetTag(TagOf({step_->mode, step_->number, cursor_}));
   StepClock* const clock = action.stream == StreamId::kCompute ? &clocks_[steps_ % 2] : nullptr;
   for (const Wait& wait : action.waits) {
-    const bool data = running_->actions[wait.action].stream == StreamId::kData;
-    if (clock) clock->Enter(stream, data ? &StepTimes::data : &StepTimes::communication);
-    if (!wait.step_before) {
-      stream.Wait(events_[wait.action]);
-    } else if (follows_training_) {
-      stream.Wait(events_before_[wait.action]);
-    }
+    if (clock) clock->Enter(stream, WaitOf(running_->actions[wait.action].stream));
+    if (wait.step_before && !follows_training_) continue;
+    const EventPtr& event = (wait.step_before ? events_before_ : events_)[wait.action];
+    action.kind == ActionKind::kHostWait ? event->Synchronize() : stream.Wait(event);
   }
   if (clock) {
     if (const StepClock::Part part = PartOf(action)) work_ = part;
@@ -365,11 +421,43 @@ void Executor::WaitFor(const Action& action) {
   }
 }
 
-void Executor::WaitUntilCopied() { streams_[0]->Wait(std::exchange(copied_, nullptr)); }
+Stream& Executor::compute() {
+  trained_ = false;
+  WaitUntilCopied(StreamId::kCompute);
+  JoinOthers();
+  return *streams_[0];
+}
+
+Stream& Executor::host() {
+  Stream& update = stream(StreamId::kUpdate);
+  update.Wait(compute().Record());
+  WaitUntilCopied(StreamId::kUpdate);
+  joined_ = false;
+  return update;
+}
+
+void Executor::WaitUntilLanded(Stream& other) {
+  other.Wait(streams_[0]->Record());
+  const auto& update = streams_[static_cast<int>(StreamId::kUpdate)];
+  if (update) other.Wait(update->Record());
+}
+
+void Executor::WaitUntilCopied(StreamId id) {
+  stream(id).Wait(std::exchange(copied_[id == StreamId::kUpdate ? 1 : 0], nullptr));
+}
+
+void Executor::JoinOthers() {
+  if (std::exchange(joined_, true)) return;
+  for (const StreamId id : {StreamId::kLeave, StreamId::kUpdate, StreamId::kFetch}) {
+    streams_[0]->Wait(stream(id).Record());
+  }
+}
 
 void Executor::HoldOthers() {
   const EventPtr begun = streams_[0]->Record();
-  for (size_t s = 1; s < streams_.size(); ++s) streams_[s]->Wait(begun);
+  for (size_t s = 1; s < streams_.size(); ++s) {
+    if (streams_[s]) streams_[s]->Wait(begun);
+  }
 }
 
 void Executor::Signal(size_t index) {

@@ -15,11 +15,12 @@
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/traffic.h"
 #include "trainer/fsdp/executor_memory.h"
+#include "trainer/fsdp/executor_step.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/offload.h"
 #include "trainer/fsdp/schedule.h"
-#include "trainer/fsdp/shard_update.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/nn/model.h"
@@ -43,30 +44,33 @@ class Executor final : public SegmentHooks {
   void ReplaceSchedule(Mode mode, Schedule schedule);
   const Mesh& mesh() const { return communicators_.mesh(); }
   int shard_rank() const { return shard_rank_; }
-  // For work between steps: the next one begins, on every stream, behind all that is there.
-  Stream& compute() {
-    trained_ = false;
-    WaitUntilCopied();
-    return *streams_[0];
-  }
+  // For work between steps: it comes behind all that was before, and the next step begins, on every
+  // stream, behind all that is there.
+  Stream& compute();
+  // The same, for work on what lies in host memory.
+  Stream& host();
+  // Where master, state and average of a flat parameter lie: of those that are updated on the host
+  // in pinned memory; and the stream between steps for work on them.
+  MemoryPlace PlaceOf(int flat) const { return places_[flat].master; }
+  Stream& StreamFor(int flat) { return PlaceOf(flat) == MemoryPlace::kDevice ? compute() : host(); }
   void UseForProducts(GemmLibrary& library);  // From here on, on CUDA. It outlives the executor.
-  // For who copies masters or state on a stream of its own: passes when all updates so far have
-  // landed; and then no update, nor what goes to compute(), begins before `copied` has passed.
-  EventPtr Landed() { return streams_[0]->Record(); }
-  void HoldUpdates(EventPtr copied) { copied_ = std::move(copied); }
+  // For who copies masters or state on a stream of its own: it waits until all updates so far have
+  // landed; and then no update, nor what goes to compute() or host(), begins before `copied` has
+  // passed.
+  void WaitUntilLanded(Stream& stream);
+  void HoldUpdates(const EventPtr& copied) { copied_[0] = copied_[1] = copied; }
 
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
-  // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts;
-  // and the gradient, in which ranks and micro-batches are summed: fp32, with F = 1 `grad`. Of a
-  // frozen one it is empty, [0].
+  // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts,
+  // and both lie in one place; and the gradient, in which ranks and micro-batches are summed: fp32,
+  // with F = 1 `grad`. Of a frozen one it is empty, [0].
   const View& master(int flat) const { return memory_.masters[flat]; }
   const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
   const View& gradient(int flat) const { return memory_.gradients[flat]; }
-  // Another one of each flat parameter that trains, in the dtype of its `as`, in this one, or in
-  // that of what is given of it in `like`: persistent memory, zero.
+  // Another one of each flat parameter that trains, in the dtype of its `as` or in this one, in the
+  // place of its master: persistent memory, zero.
   std::vector<View> NewShards(MemoryUse use, DType DTypes::*as);
   std::vector<View> NewShards(MemoryUse use, DType dtype);
-  std::vector<View> NewShards(MemoryUse use, const std::vector<View>& like);
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 
@@ -81,28 +85,7 @@ class Executor final : public SegmentHooks {
   // Enqueues what the loss scaler, where one is in use, goes on from.
   void ResumeLossScaler(const LossScalerState& state);
 
-  struct Step {
-    Mode mode = Mode::kTrain;
-    int64_t number = 0;      // For Where(): the training step it is, or that an evaluation follows.
-    double lr = 0;           // kTrain: the learning rate.
-    float target_scale = 1;  // Of each target's loss; kTrain: 1 / T0.
-    float mean_scale = 1;    // T0 / T: exactly 1 when every target counts.
-    float stop = 0;          // This rank's wishes; all ranks see the sums.
-    float save = 0;
-    // Writes a micro-batch into the host's memory. Called on a stream's thread.
-    std::function<void(int micro_batch, const Batch& batch)> load;
-    // kTrain, may be null: enqueues what the updates have in common, before them. `inputs`:
-    // StepInputs (ops/step_parameters.h). `coefficient` [1] multiplies the gradient; NaN means that
-    // nothing may change.
-    std::function<void(Stream& stream, ConstView inputs, ConstView coefficient)> begin_update;
-    // kTrain: enqueues the update on `stream`. It writes the copy, too.
-    std::function<void(Stream& stream, const ShardUpdate& update)> optimize;
-    // kEval: shards to gather in place of the master weights', as NewShards() made them, cast on
-    // the way where another dtype is computed with. Null: those.
-    const std::vector<View>* weights = nullptr;
-    // kEval: what to run on the micro-batch instead of the loss (memory phase kGenerate).
-    std::function<void(Tape& tape, const Batch& batch)> forward;
-  };
+  using Step = ExecutorStep;
   // Enqueues a whole step. First waits, and for nothing else, until the step before the last one is
   // done; its scalars are then to be had from Result().
   void Run(const Step& step);
@@ -136,10 +119,11 @@ class Executor final : public SegmentHooks {
   // Elements [at, at + host.NumElements()) of this rank's shard into the host's memory.
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
-  View NewShard(const FlatParameter& flat, MemoryUse use, DType dtype);
+  View NewShard(int flat, MemoryUse use, DType dtype);
   Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
   bool sharded() const { return layout_.shards > 1; }
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
+  CachingBuffers* caching() const { return sharded() ? memory_.caching : nullptr; }
   bool cast_in_gather() const {
     return options_.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
   }
@@ -148,21 +132,32 @@ class Executor final : public SegmentHooks {
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
   void WaitFor(const Action& action);
-  void WaitUntilCopied();  // The compute stream, for HoldUpdates().
-  void HoldOthers();       // All streams but compute, until what it has now is done.
+  Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
+  void WaitUntilCopied(StreamId id);  // For HoldUpdates().
+  void JoinOthers();                  // The compute stream, behind what was offloaded.
+  void HoldOthers();                  // All streams but compute, until what it has now is done.
   void Signal(size_t index);
   void Execute(const Action& action);
-  // The shard that is gathered, and where nothing is gathered used as it is. What is frozen has
-  // one.
+  // The shard that is gathered, or, where nothing is gathered, used as it is.
   const View& ShardInUse(int flat) const;
-  // Where nothing is gathered: what the model uses is bound to.
-  void BindShards();
+  void BindShards();  // Where nothing is gathered: what the model uses is bound to.
+  void BindShard(int flat);
   // The all-gather, or cast, of one of a unit's flat parameters into flats_[flat].value.
-  void GatherShard(Stream& stream, int flat);
+  void GatherShard(Stream& stream, int flat, bool fetched);
+  bool IsOnHost(int unit) const { return schedules_[0].options.host_units.count(unit) > 0; }
+  bool IsFetched(int unit) const { return running_->options.fetched_units.count(unit) > 0; }
+  // From where the flat parameter's masters lie to device memory, cast if need be.
+  void FetchShard(Stream& stream, int flat, const View& from, const View& to);
+  // Where an action of offload finds the gradients of a unit on the device; and, on their way back,
+  // what it is computed with, in host memory.
+  void BindGradients(const Action& action);
+  std::vector<View> GradientShards(const Action& action) const;
+  std::vector<View> ReturningShards(const Action& action) const;
   // Over the replicas, in place; travels as `dtype`, through `wire` where that is another one.
-  void AllReduce(Stream& stream, const View& data, DType dtype, const View& wire);
+  void AllReduce(StreamId stream, const View& data, DType dtype, const View& wire);
+  void ReduceUnit(const Action& action, std::span<const int> flats);
   void WriteInputs();
-  void WriteComputeShard(Stream& stream, int flat);
+  void WriteComputeShard(int unit, int flat);
   void Bind(int unit, bool value, bool gradient);
 
   Device& device_;
@@ -174,16 +169,20 @@ class Executor final : public SegmentHooks {
   const int shard_rank_;
   Schedule schedules_[2];
   Traffic traffic_[2];                            // By steps_ % 2. Outlives what the streams hold.
-  std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; kReplicate's where it is used.
+  std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; null where it is not used.
 
   ExecutorMemory memory_;
-  std::vector<Flat> flats_;  // By Layout::flat_parameters.
+  const std::vector<ShardMemory> places_;  // By flat parameter.
+  std::vector<Flat> flats_;                // By Layout::flat_parameters.
 
-  EventPtr copied_;  // Null: nobody copies, or the compute stream waits already.
+  // Of the compute stream and of the host's updates. Null: nobody copies, or it waits already.
+  EventPtr copied_[2];
+  bool joined_ = true;                       // compute() knows of all that was offloaded.
   bool compute_shards_hold_others_ = false;  // Of an evaluation: the masters' are to be made again.
 
   // The step that is being enqueued.
   const Step* step_ = nullptr;
+  Tape* tape_ = nullptr;  // Of its micro-batch.
   const Schedule* running_ = nullptr;
   size_t cursor_ = 0;
   std::vector<EventPtr> events_, events_before_;  // By action: of this step, and of the last.

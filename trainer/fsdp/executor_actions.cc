@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/fake_collectives.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"
@@ -13,29 +14,103 @@
 
 namespace fsdp {
 
-void Executor::GatherShard(Stream& stream, int flat) {
+void Executor::GatherShard(Stream& stream, int flat, bool fetched) {
   const View &shard = ShardInUse(flat), &value = flats_[flat].value;
   if (!sharded()) {
     if (shard.dtype != value.dtype) Cast(stream, shard, value);
     return;
   }
   ConstView part = shard;
-  if (shard.dtype != value.dtype) {  // Cast where it is gathered to.
-    const int64_t size = shard.NumElements();
-    const View own = value.Slice(shard_rank_ * size, size);
+  const int64_t size = shard.NumElements();
+  const View own = value.Slice(shard_rank_ * size, size);
+  if (fetched) {
+    part = own;
+  } else if (shard.dtype != value.dtype) {  // Cast where it is gathered to.
     Cast(stream, shard, own);
     part = own;
   }
+  if (options_.fake_all_gather) return FakeAllGather(stream, part, value);
   communicators_.Over(Group::kGather)->AllGather(stream, part, value);
 }
 
-void Executor::AllReduce(Stream& stream, const View& data, DType dtype, const View& wire) {
-  Communicator& replicas = *communicators_.Over(Group::kReplicate);
-  if (data.dtype == dtype) return replicas.AllReduce(stream, data);
-  const View sent = Carver(wire).Take(data.NumElements(), dtype);
+std::vector<View> Executor::GradientShards(const Action& action) const {
+  std::vector<View> shards;
+  Carver slot(action.shard_slot >= 0 ? memory_.shard_slots[action.shard_slot] : View());
+  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
+    const bool leaves = PlaceOf(f) != MemoryPlace::kDevice;
+    shards.push_back(action.shard_slot >= 0
+                         ? slot.Take(layout_.flat_parameters[f].shard_size, DType::kFloat32)
+                     : leaves && !sharded() ? flats_[f].gradient
+                                            : memory_.gradients[f]);
+  }
+  return shards;
+}
+
+std::vector<View> Executor::ReturningShards(const Action& action) const {
+  std::vector<View> shards;
+  Carver slot(action.update_slot >= 0 ? memory_.update_slots[action.update_slot] : View());
+  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
+    const FlatParameter& flat = layout_.flat_parameters[f];
+    const bool copied = action.update_slot >= 0 && flat.dtypes.compute != flat.dtypes.master;
+    shards.push_back(copied ? slot.Take(flat.shard_size, flat.dtypes.compute) : memory_.masters[f]);
+  }
+  return shards;
+}
+
+void Executor::AllReduce(StreamId id, const View& data, DType dtype, const View& planned) {
+  Stream& stream = *streams_[static_cast<int>(id)];
+  const auto sum = [&](const View& sent) {
+    if (options_.fake_reduce) return FakeAllReduce(stream, mesh().replicate_size(), sent);
+    communicators_.Over(Group::kReplicate)->AllReduce(stream, sent);
+  };
+  if (data.dtype == dtype) return sum(data);
+  const ActionBytes wire(memory_.caching, planned, data.NumElements() * SizeOf(dtype), id);
+  const View sent = Carver(wire.view()).Take(data.NumElements(), dtype);
   Cast(stream, data, sent);
-  replicas.AllReduce(stream, sent);
+  sum(sent);
   Cast(stream, sent, data);
+}
+
+void Executor::BindGradients(const Action& action) {
+  Carver slot(action.slot >= 0 ? memory_.gradient_slots[action.slot]
+                               : memory_.units[action.unit].gradient);
+  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
+    const FlatParameter& flat = layout_.flat_parameters[f];
+    if (!sharded() && PlaceOf(f) == MemoryPlace::kDevice) continue;
+    flats_[f].gradient = slot.Take(flat.size, flat.dtypes.grad);
+  }
+}
+
+void Executor::ReduceUnit(const Action& action, std::span<const int> flats) {
+  Stream& stream = StreamOf(action);
+  if (caching() && action.staged) {
+    int64_t bytes = 0;
+    for (const int f : flats) bytes += memory_.gradients[f].bytes();
+    memory_.staging = caching()->Take(bytes, action.stream);
+  }
+  Carver staging(memory_.staging);
+  const std::vector<View> shards = GradientShards(action);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const int f = flats[i];
+    const FlatParameter& flat = layout_.flat_parameters[f];
+    const DType reduce = flat.dtypes.reduce;
+    const View& gradient = flats_[f].gradient;
+    if (!sharded()) {
+      AllReduce(action.stream, gradient, reduce, memory_.wire);
+      continue;
+    }
+    const bool cast = reduce != gradient.dtype;
+    const ActionBytes wire(memory_.caching, memory_.wire, cast ? flat.size * SizeOf(reduce) : 0,
+                           action.stream);
+    const View full = cast ? Carver(wire.view()).Take(flat.size, reduce) : gradient;
+    if (cast) Cast(stream, gradient, full);
+    const View shard = action.staged ? staging.Take(flat.shard_size, DType::kFloat32) : shards[i];
+    if (options_.fake_reduce) {
+      FakeReduceScatter(stream, full, shard_rank_, shard);
+    } else {
+      communicators_.Over(Group::kReduce)->ReduceScatter(stream, full, shard);
+    }
+  }
 }
 
 void Executor::Execute(const Action& action) {
@@ -45,6 +120,7 @@ void Executor::Execute(const Action& action) {
   std::span<const int> trainable;                       // Whose gradients it is about.
   if (u >= 0) trainable = layout_.TrainableFlatParameters(u);
   switch (action.kind) {
+    case ActionKind::kHostWait:  // Waits are all that it is.
     case ActionKind::kRun:
       break;
     case ActionKind::kBegin:
@@ -72,20 +148,44 @@ void Executor::Execute(const Action& action) {
       Copy(stream, batch.host_bytes, batch.device_bytes);
       break;
     }
+    case ActionKind::kFetch: {
+      Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
+      for (const int f : layout_.units[u].flat_parameters) {
+        const FlatParameter& flat = layout_.flat_parameters[f];
+        const int own = sharded() ? shard_rank_ : 0;
+        flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
+        FetchShard(stream, f, ShardInUse(f),
+                   flats_[f].value.Slice(own * flat.shard_size, flat.shard_size));
+      }
+      break;
+    }
     case ActionKind::kGather: {
+      if (caching())
+        memory_.units[u].value = caching()->Take(layout_.GatheredBytes(u), action.stream);
       Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
         if (sharded()) flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
-        if (action.secondary) {
+        if (action.secondary && options_.fake_all_gather) {
+          FakeAllGather(stream, memory_.secondary[f], flats_[f].value);
+        } else if (action.secondary) {
           communicators_.Over(Group::kSecondary)
               ->AllGather(stream, memory_.secondary[f], flats_[f].value);
         } else {
-          GatherShard(stream, f);
+          GatherShard(stream, f, IsFetched(u));
         }
       }
       break;
     }
+    case ActionKind::kLeaveActivations:
+      tape_->CopyToHost(action.segment, stream);
+      break;
+    case ActionKind::kDropActivations:
+      tape_->DropFromDevice(action.segment);
+      break;
+    case ActionKind::kFetchActivations:
+      tape_->CopyToDevice(action.segment, stream);
+      break;
     case ActionKind::kKeep:
       for (const int f : layout_.units[u].flat_parameters) {
         const int64_t size = memory_.secondary[f].NumElements();
@@ -98,61 +198,59 @@ void Executor::Execute(const Action& action) {
         const View value = std::exchange(flats_[flat].value, View());
         if (options_.poison) Fill(stream, std::numeric_limits<float>::quiet_NaN(), value);
       }
+      if (caching()) caching()->Release(memory_.units[u].value, {StreamId::kCompute});
       break;
-    case ActionKind::kClear: {
-      Carver slot(action.slot >= 0 ? memory_.gradient_slots[action.slot]
-                                   : memory_.units[u].gradient);
-      for (const int f : trainable) {
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        if (sharded()) flats_[f].gradient = slot.Take(flat.size, flat.dtypes.grad);
-        Fill(stream, 0, flats_[f].gradient);
+    case ActionKind::kClear:
+      if (caching())
+        memory_.units[u].gradient = caching()->Take(layout_.GradientBytes(u), action.stream);
+      BindGradients(action);
+      for (const int f : trainable) Fill(stream, 0, flats_[f].gradient);
+      break;
+    case ActionKind::kFetchGradient: {
+      if (!sharded()) BindGradients(action);
+      const std::vector<View> shards = GradientShards(action);
+      for (size_t i = 0; i < shards.size(); ++i) {
+        Copy(stream, memory_.gradients[trainable[i]], shards[i]);
       }
       break;
     }
-    case ActionKind::kReduce: {
-      Carver staging(memory_.staging);
-      for (const int f : trainable) {
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        const View& gradient = flats_[f].gradient;
-        if (!sharded()) {
-          AllReduce(stream, gradient, flat.dtypes.reduce, memory_.wire);
-          continue;
-        }
-        View full = gradient;
-        if (flat.dtypes.reduce != gradient.dtype) {
-          full = Carver(memory_.wire).Take(flat.size, flat.dtypes.reduce);
-          Cast(stream, gradient, full);
-        }
-        const View shard =
-            action.staged ? staging.Take(flat.shard_size, DType::kFloat32) : memory_.gradients[f];
-        communicators_.Over(Group::kReduce)->ReduceScatter(stream, full, shard);
-      }
+    case ActionKind::kReduce:
+      ReduceUnit(action, trainable);
+      if (caching()) caching()->Release(memory_.units[u].gradient, {action.stream});
       break;
-    }
     case ActionKind::kAccumulate: {
       Carver staging(memory_.staging);
-      for (const int f : trainable) {
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        Accumulate(stream, staging.Take(flat.shard_size, DType::kFloat32), memory_.gradients[f]);
+      for (const View& shard : GradientShards(action)) {
+        Accumulate(stream, staging.Take(shard.NumElements(), DType::kFloat32), shard);
       }
+      if (caching()) caching()->Release(memory_.staging);
       break;
     }
-    case ActionKind::kAllReduce:
-      for (const int f : trainable) {
-        AllReduce(stream, memory_.gradients[f], layout_.flat_parameters[f].dtypes.reduce,
+    case ActionKind::kAllReduce: {
+      const std::vector<View> shards = GradientShards(action);
+      for (size_t i = 0; i < shards.size(); ++i) {
+        AllReduce(action.stream, shards[i], layout_.flat_parameters[trainable[i]].dtypes.reduce,
                   memory_.replica_wire);
       }
       break;
+    }
     case ActionKind::kSumSquares:
-      for (const int f : trainable) {
+      for (const View& shard : GradientShards(action)) {
         if (scales_loss()) {
-          UnscaledSumOfSquares(stream, memory_.gradients[f], memory_.scaler.Slice(0, 1),
-                               scalar(kSumSquares), scalar(kFound), memory_.squares);
+          UnscaledSumOfSquares(stream, shard, memory_.scaler.Slice(0, 1), scalar(kSumSquares),
+                               scalar(kFound), memory_.squares);
         } else {
-          SumOfSquares(stream, memory_.gradients[f], scalar(kSumSquares), memory_.squares);
+          SumOfSquares(stream, shard, scalar(kSumSquares), memory_.squares);
         }
       }
       break;
+    case ActionKind::kLeave: {
+      const std::vector<View> shards = GradientShards(action);
+      for (size_t i = 0; i < shards.size(); ++i) {
+        Copy(stream, shards[i], memory_.gradients[trainable[i]]);
+      }
+      break;
+    }
     case ActionKind::kReduceScalars:
       // Replicas hold the same squares: they count once.
       if (communicators_.mesh().coordinate().replicate > 0) {
@@ -173,16 +271,36 @@ void Executor::Execute(const Action& action) {
       if (step_->begin_update) {
         step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
       }
+      const View& on_host = memory_.host_coefficient;
+      if (on_host.data != nullptr) Copy(stream, scalar(kCoefficient), on_host);
       break;
     }
-    case ActionKind::kOptimizer:
-      WaitUntilCopied();
-      for (const int f : trainable) {
-        const View &master = memory_.masters[f], &copy = memory_.compute_shards[f];
-        step_->optimize(stream, {f, master, memory_.gradients[f], scalar(kCoefficient),
-                                 copy.data == master.data || cast_in_gather() ? View() : copy});
+    case ActionKind::kOptimizer: {
+      WaitUntilCopied(action.stream);
+      const bool on_host = IsOnHost(u);
+      const std::vector<View> returning = ReturningShards(action);
+      for (size_t i = 0; i < returning.size(); ++i) {
+        const int f = trainable[i];
+        const View& master = memory_.masters[f];
+        View copy = memory_.compute_shards[f];
+        if (on_host && places_[f].copy == MemoryPlace::kDevice) {
+          copy = returning[i];
+        } else if (cast_in_gather()) {
+          copy = View();
+        }
+        step_->optimize(stream, {f, master, memory_.gradients[f],
+                                 on_host ? memory_.host_coefficient : scalar(kCoefficient),
+                                 copy.data == master.data ? View() : copy});
       }
       break;
+    }
+    case ActionKind::kReturn: {
+      const std::vector<View> returning = ReturningShards(action);
+      for (size_t i = 0; i < returning.size(); ++i) {
+        FetchShard(stream, trainable[i], returning[i], memory_.compute_shards[trainable[i]]);
+      }
+      break;
+    }
     case ActionKind::kEnd:
       Copy(stream, memory_.scalars, memory_.reports[steps_ % 2]);
       break;

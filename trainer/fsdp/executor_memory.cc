@@ -1,8 +1,11 @@
 #include "trainer/fsdp/executor_memory.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
+#include "trainer/core/check.h"
+#include "trainer/fsdp/offload.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
 
@@ -49,7 +52,8 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                const Schedule& train, const ExecutorOptions& options,
                                DeviceType kernels)
-    : units(layout.units.size()) {
+    : caching(allocator.caching()), units(layout.units.size()) {
+  FSDP_CHECK_EQ(caching != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
   const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
     return NewPersistent(allocator, elements, use, dtype);
   };
@@ -62,18 +66,28 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   for (int i = 0; i < train.gradient_slots; ++i) {
     gradient_slots.push_back(bytes(layout.MaxGradientBytes(), MemoryKind::kUnsharded));
   }
-  const bool cast_in_gather = layout.shards > 1 && options.mixed_precision.cast ==
-                                                       FsdpOptions::MixedPrecision::CastIn::kGather;
+  const ScheduleOptions& scheduled = train.options;
+  for (int i = 0; i < train.shard_slots; ++i) {
+    shard_slots.push_back(
+        bytes(LargestGradientShards(layout, scheduled.host_units), MemoryKind::kUnsharded));
+  }
+  for (int i = 0; i < train.update_slots; ++i) {
+    update_slots.push_back(bytes(LargestCopies(layout, scheduled), pinned));
+  }
+  const std::vector<ShardMemory> shard_places = PlacesOf(layout, scheduled);
   int64_t largest_shard = 0;
-  for (const FlatParameter& flat : layout.flat_parameters) {
+  for (size_t f = 0; f < shard_places.size(); ++f) {
+    const FlatParameter& flat = layout.flat_parameters[f];
     const DTypes& d = flat.dtypes;
-    masters.push_back(persistent(flat.shard_size, MemoryKind::kParameters, d.master));
-    compute_shards.push_back(d.compute == d.master || cast_in_gather
-                                 ? masters.back()
-                                 : persistent(flat.shard_size, MemoryKind::kParameters, d.compute));
-    gradients.push_back(persistent(flat.frozen ? 0 : flat.shard_size, MemoryKind::kGradients,
+    const auto& [place, copy_place, shared] = shard_places[f];
+    masters.push_back(persistent(flat.shard_size, {MemoryKind::kParameters, place}, d.master));
+    compute_shards.push_back(
+        shared ? masters.back()
+               : persistent(flat.shard_size, {MemoryKind::kParameters, copy_place}, d.compute));
+    gradients.push_back(persistent(flat.frozen ? 0 : flat.shard_size,
+                                   {MemoryKind::kGradients, place},
                                    layout.shards > 1 ? DType::kFloat32 : d.grad));
-    const bool in_masters = layout.shards == 1 && d.compute == d.master;
+    const bool in_masters = layout.shards == 1 && shared && place == MemoryPlace::kDevice;
     const bool apart = options.averages && in_masters && d.master != DType::kFloat32;
     averages.push_back(persistent(apart && !flat.frozen ? flat.shard_size : 0,
                                   MemoryKind::kParameters, d.compute));
@@ -88,28 +102,25 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                 flat.dtypes.compute);
     }
   }
-  int64_t largest_shards = 0;  // Of a unit, summed.
-  for (int u = 0; u < static_cast<int>(units.size()) && layout.shards > 1; ++u) {
-    if (u == 0 || train.gather_slots == 0) {
+  std::set<int> staged_units;
+  for (int u = 0; u < static_cast<int>(units.size()) && !caching; ++u) {
+    const bool sharded = layout.shards > 1;
+    if ((sharded || scheduled.fetched_units.count(u) > 0) && (u == 0 || train.gather_slots == 0)) {
       units[u].value = bytes(layout.GatheredBytes(u), MemoryKind::kUnsharded);
     }
-    if (u == 0 || train.gradient_slots == 0) {
+    if ((sharded || scheduled.host_units.count(u) > 0) && (u == 0 || train.gradient_slots == 0)) {
       units[u].gradient = bytes(layout.GradientBytes(u), MemoryKind::kUnsharded);
     }
-    int64_t shards = 0;
-    for (const int f : layout.TrainableFlatParameters(u)) {
-      shards += gradients[f].bytes();
-    }
-    largest_shards = std::max(largest_shards, shards);
+    staged_units.insert(u);
   }
   const auto staged = [](const Action& action) { return action.staged; };
-  if (std::any_of(train.actions.begin(), train.actions.end(), staged)) {
-    staging = bytes(largest_shards, MemoryKind::kUnsharded);
+  if (!caching && std::any_of(train.actions.begin(), train.actions.end(), staged)) {
+    staging = bytes(LargestGradientShards(layout, staged_units), MemoryKind::kUnsharded);
   }
   const auto wire_for = [&](ActionKind kind, int64_t FlatParameter::*elements, const auto& from) {
     int64_t most = 0;
     for (const Action& action : train.actions) {
-      if (action.kind != kind) continue;
+      if (action.kind != kind || caching) continue;
       for (const int f : layout.TrainableFlatParameters(action.unit)) {
         const FlatParameter& flat = layout.flat_parameters[f];
         const DType reduce = flat.dtypes.reduce;
@@ -131,6 +142,9 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   for (View& report : reports) report = persistent(kNumScalars, pinned, DType::kFloat32);
   inputs = bytes(sizeof(StepInputs), MemoryKind::kActivations);
   for (View& input : staged_inputs) input = bytes(sizeof(StepInputs), pinned);
+  if (!scheduled.host_units.empty()) host_coefficient = persistent(1, pinned, DType::kFloat32);
+  fetch = persistent(FetchElements(layout, scheduled, options.averages), MemoryKind::kUnsharded,
+                     DType::kFloat32);
   if (options.mixed_precision.ScalesLoss()) {
     scaler = persistent(kLossScalerFloats, MemoryKind::kActivations, DType::kFloat32);
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trainer/data/batch.h"
+#include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
@@ -69,7 +70,7 @@ struct ExecutorMemory {
     View device_bytes, host_bytes;  // All of it, of which they are parts.
   };
   struct OwnMemory {
-    View value, gradient;  // Bytes. Empty where the unit uses slots.
+    View value, gradient;  // Bytes. Empty where the unit uses slots, or is not in use.
   };
 
   // Begins phase kPersistent. `train`: of its slots an evaluation uses some. `kernels`: whose
@@ -77,8 +78,12 @@ struct ExecutorMemory {
   ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
                  const ExecutorOptions& options, DeviceType kernels);
 
-  std::vector<View> gather_slots, gradient_slots;        // Bytes.
-  std::vector<View> masters, compute_shards, gradients;  // By flat parameter; see Executor.
+  // Not null with `buffers: caching`: then there are no slots and nothing else for units, but what
+  // they take while they are in use.
+  CachingBuffers* caching = nullptr;
+  std::vector<View> gather_slots, gradient_slots, shard_slots;  // Bytes.
+  std::vector<View> update_slots;                               // Likewise, pinned.
+  std::vector<View> masters, compute_shards, gradients;         // By flat parameter; see Executor.
   // Likewise: what is evaluated in place of masters that are computed with themselves, where
   // nothing is gathered. Empty where there is another place.
   std::vector<View> averages;
@@ -92,6 +97,8 @@ struct ExecutorMemory {
   View upload;                    // Host memory: of initial values, what is on its way.
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
+  View host_coefficient;          // Pinned: kCoefficient, for updates of the host.
+  View fetch;                     // fp32 or less: what is cast behind its way from the host.
   View scaler;                    // LossScalerState. Empty: none is in use.
   View squares;                   // The workspace of their sums.
   View gemm_workspace;            // GemmResources::workspace: on CUDA alone.

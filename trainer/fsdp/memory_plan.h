@@ -9,10 +9,12 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "trainer/runtime/allocator.h"
+#include "trainer/runtime/caching_allocator.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -33,6 +35,11 @@ struct MemoryPlan {
   // Of each place, by kind; kActivations includes what the phases share.
   std::array<std::array<int64_t, kNumMemoryKinds>, kNumMemoryPlaces> kinds{};
 
+  // Where device memory is not planned, but was taken from a caching allocator while steps ran in
+  // simulated time: then there are no blocks, the device's arena is what was reserved, and of each
+  // kind it is known how much there was at most.
+  std::optional<CachingStatistics> caching = {};
+
   int64_t bytes() const;  // Of all places.
   int64_t bytes(MemoryPlace place) const { return arenas[static_cast<int>(place)]; }
   int64_t bytes(MemoryKind kind, MemoryPlace place) const {
@@ -41,11 +48,16 @@ struct MemoryPlan {
   int64_t bytes(MemoryKind kind) const;  // Of all places.
 };
 
+class CachingBuffers;
+
 class PhasedAllocator : public Allocator {
  public:
   // Starts a phase, or the same one again: its k-th allocation is then expected to be as before.
   // What the last phase allocated, unless persistent, has been freed.
   virtual void Begin(Phase phase) = 0;
+  // Not null: all device memory comes from a caching allocator (caching_buffers.h), and units take
+  // theirs from it when they are used.
+  virtual CachingBuffers* caching() { return nullptr; }
 };
 
 // Gives out addresses that are only numbers, so the device must be a simulated one.

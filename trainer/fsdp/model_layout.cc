@@ -1,6 +1,7 @@
 #include "trainer/fsdp/model_layout.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -20,6 +21,36 @@ int FirstTrainable(const Model& model) {
 }
 
 }  // namespace
+
+std::set<int> UnitsOnHost(const ExecutorOptions& options, const Layout& layout) {
+  std::set<int> all, units;
+  if (!options.cpu_offload.optimizer) return units;
+  int listed = 0;
+  for (const int u : layout.unit_of_segment) {
+    if (layout.TrainableFlatParameters(u).empty() || !all.insert(u).second) continue;
+    const double share = options.cpu_offload.optimizer_share;
+    const bool stays = std::floor((listed + 1) * share) > std::floor(listed * share);
+    ++listed;
+    if (!stays) units.insert(u);
+  }
+  return units;
+}
+
+std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout, Mode mode) {
+  std::set<int> units;
+  const std::set<int> on_host = UnitsOnHost(options, layout);
+  if (options.cpu_offload.params) {
+    units = on_host;
+    for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
+      if (layout.TrainableFlatParameters(u).empty()) units.insert(u);
+    }
+  }
+  // Averages lie beside the masters. Where nothing is gathered they come as a whole.
+  if (mode == Mode::kEval && options.averages && layout.shards > 1) {
+    units.insert(on_host.begin(), on_host.end());
+  }
+  return units;
+}
 
 DTypeRule DTypeRuleOf(const ExecutorOptions& options) {
   if (options.dtypes) return options.dtypes;
@@ -68,13 +99,23 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
     if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);
   }
-  if (schedule.shards == 1 &&
-      options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather) {
-    const auto is_cast = [&](int f) {
-      const DTypes& d = layout.flat_parameters[f].dtypes;
-      return d.compute != d.master;
-    };
+  schedule.host_units = UnitsOnHost(options, layout);
+  schedule.fetched_units = UnitsFetched(options, layout, mode);
+  const bool cast_in_gather =
+      options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
+  const auto is_cast = [&](int f) {
+    const DTypes& d = layout.flat_parameters[f].dtypes;
+    return d.compute != d.master;
+  };
+  for (const int u : schedule.host_units) {
+    if (cast_in_gather) break;
+    if (std::ranges::any_of(layout.TrainableFlatParameters(u), is_cast)) {
+      schedule.copied_units.insert(u);
+    }
+  }
+  if (schedule.shards == 1 && cast_in_gather) {
     for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
+      if (schedule.host_units.count(u) > 0 || schedule.fetched_units.count(u) > 0) continue;
       const std::span<const int> trainable = layout.TrainableFlatParameters(u);
       if (std::ranges::none_of(layout.units[u].flat_parameters, is_cast)) continue;
       schedule.cast_units.insert(u);
@@ -86,6 +127,12 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
     const int s = static_cast<int>(schedule.recomputed.size());
     if (!segment.read_in_backward) schedule.not_read_backward.insert(s);
     schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
+  }
+  // Of blocks; what the last segments keep is needed again at once.
+  const int last = static_cast<int>(model.segments().size()) - 2;
+  for (int s = schedule.backward_from; s < last; ++s) {
+    if (options.activation_offload == ActivationOffload::kNone || mode != Mode::kTrain) break;
+    if (model.segments()[s].is_block) schedule.offloaded_segments.insert(s);
   }
   schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;
   schedule.poison = options.poison;

@@ -5,8 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <set>
 #include <vector>
 
+#include "trainer/autograd/activation_offload.h"
 #include "trainer/comm/mesh.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/options.h"
@@ -22,6 +25,7 @@ using DTypeRule = std::function<DTypes(const Parameter&)>;
 // What the step's schedule and memory follow from, for one rank of a job.
 struct ExecutorOptions : FsdpOptions {
   Recompute recompute = Recompute::kNone;
+  ActivationOffload activation_offload = ActivationOffload::kNone;
   DTypeRule dtypes = nullptr;           // Null: what mixed_precision and state_dtype say.
   DType state_dtype = DType::kFloat32;  // Of the optimizer, but for what is kept in fp32.
 
@@ -32,9 +36,16 @@ struct ExecutorOptions : FsdpOptions {
   int micro_batches = 1;                                // Of a training step.
   float max_norm = 0;                                   // Clipping; 0 = off.
   int threads = 1;                                      // Of the compute stream.
+  std::optional<int64_t> memory_limit = {};             // Bytes of the device's, at most.
   bool poison = false;                                  // Fills freed gather slots with NaN.
   bool averages = false;  // Evaluations are given weights of their own, in fp32 (Step::weights).
 };
+
+// The units whose updates are on the host: of those that train, in the order of the model, all but
+// a share of `optimizer_share`, spread evenly. Empty without cpu_offload.optimizer.
+std::set<int> UnitsOnHost(const ExecutorOptions& options, const Layout& layout);
+// Those whose shards lie in host memory when they are gathered, in a step of `mode`.
+std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout, Mode mode);
 
 // The rule of these options.
 DTypeRule DTypeRuleOf(const ExecutorOptions& options);

@@ -31,8 +31,8 @@ struct WrapPolicy {
 };
 
 struct FsdpOptions {
-  enum class Limiter { kDevice };
-  enum class Buffers { kSlots };
+  enum class Limiter { kDevice, kHost };
+  enum class Buffers { kSlots, kCaching };
 
   struct MixedPrecision {
     enum class CastIn { kOptimizer, kGather };
@@ -54,8 +54,10 @@ struct FsdpOptions {
     bool operator==(const MixedPrecision&) const = default;
   };
   struct CpuOffload {
-    bool params = false;
+    bool params = false;  // With `optimizer`.
     bool optimizer = false;
+    double optimizer_share = 0;  // Of the units, whose updates stay on the device.
+    int64_t threads = 0;         // Of the host's updates; 0: as many as compute with the CPU.
     bool operator==(const CpuOffload&) const = default;
   };
 
@@ -65,7 +67,7 @@ struct FsdpOptions {
   WrapPolicy auto_wrap;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool forward_prefetch = true;
-  int64_t limit_all_gathers = 2;  // Gather slots; 0: one for each unit.
+  int64_t limit_all_gathers = 2;  // Gather slots; 0: one for each unit. See host_limiter.h.
   int64_t reduce_buffers = 2;     // Gradient slots.
   int64_t communicators = 2;      // 1: gathers and reductions share the gather stream.
   Limiter limiter = Limiter::kDevice;
@@ -73,6 +75,11 @@ struct FsdpOptions {
   Accumulation gradient_accumulation = Accumulation::kSharded;
   MixedPrecision mixed_precision;
   CpuOffload cpu_offload;
+  bool fake_all_gather = false;  // See fake_collectives.h.
+  bool fake_reduce = false;
+
+  // The weights are nobody's.
+  bool fake() const { return fake_all_gather || fake_reduce; }
 
   bool operator==(const FsdpOptions&) const = default;
 };

@@ -2,51 +2,71 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
-#include <sstream>
-#include <stdexcept>
 #include <utility>
 
 #include "trainer/core/check.h"
-#include "trainer/core/philox.h"
 #include "trainer/fsdp/action_list.h"
+#include "trainer/fsdp/host_limiter.h"
+#include "trainer/fsdp/schedule_check.h"
+#include "trainer/fsdp/scheduled_runs.h"
 
 namespace fsdp {
 namespace {
 
+// One is being written while the other is fetched.
+constexpr int64_t kUpdateSlots = 2;
+
 int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
+
+int Units(const ScheduleOptions& o) {
+  return 1 + *std::max_element(o.unit_of_segment.begin(), o.unit_of_segment.end());
+}
 
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
-  Builder(const ScheduleOptions& options, ActionList& list)
+  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter)
       : o_(options),
         list_(list),
+        limiter_(limiter),
+        runs_(o_),
         segments_(static_cast<int>(o_.unit_of_segment.size())),
-        units_(1 + *std::max_element(o_.unit_of_segment.begin(), o_.unit_of_segment.end())),
+        units_(Units(o_)),
+        caching_(o_.buffers == FsdpOptions::Buffers::kCaching),
         sharded_(o_.shards > 1),
         reduced_(o_.shards * o_.replicas > 1),
         hybrid_(sharded_ && o_.replicas > 1),
-        freed_(sharded_ && (o_.sharding_strategy == Strategy::kFullShard ||
-                            o_.sharding_strategy == Strategy::kHybridShard)),
-        slotted_gradients_(sharded_ && o_.gradient_accumulation == Accumulation::kSharded),
+        offloads_(o_.mode == Mode::kTrain && !o_.host_units.empty()),
+        freed_((sharded_ || !o_.fetched_units.empty()) &&
+               (o_.sharding_strategy == Strategy::kFullShard ||
+                o_.sharding_strategy == Strategy::kHybridShard)),
+        slotted_gradients_((sharded_ || offloads_) &&
+                           o_.gradient_accumulation == Accumulation::kSharded),
         slot_of_(units_, -1),
         resident_(units_, !sharded_),
         gradient_slot_of_(units_, -1) {
     for (const int unit : o_.cast_units) resident_[unit] = false;
+    for (const int unit : o_.fetched_units) resident_[unit] = false;
     const int others = units_ - 1;
-    if (freed_) {
+    if (freed_ && !caching_) {
       gather_slots_ = o_.limit_all_gathers == 0 ? others : Slots(o_.limit_all_gathers, others);
     }
     free_slots_ = gather_slots_;
-    if (o_.mode == Mode::kTrain && slotted_gradients_) {
+    if (o_.mode == Mode::kTrain && slotted_gradients_ && !caching_) {
       gradient_slots_ = Slots(o_.reduce_buffers, others);
     }
-    ListRuns();
+    if (offloads_ && sharded_) shard_slots_ = Slots(o_.reduce_buffers, units_);
+    if (offloads_ && o_.fetched_units.empty() && !o_.copied_units.empty()) {
+      update_slots_ = Slots(kUpdateSlots, static_cast<int>(o_.copied_units.size()));
+    }
   }
 
   int gather_slots() const { return gather_slots_; }
   int gradient_slots() const { return gradient_slots_; }
+  int shard_slots() const { return shard_slots_; }
+  int update_slots() const { return update_slots_; }
 
   void AddStep() {
     list_.Add({.kind = ActionKind::kBegin}, {}, {{Resource::kScalars, 0}});
@@ -58,139 +78,131 @@ class Builder {
   }
 
  private:
-  struct Run {
-    int micro_batch, segment, unit;
-    Pass pass;
-    bool backward() const { return pass != Pass::kForward; }
-  };
-
-  void ListRuns() {
-    const auto add = [&](int m, int s, Pass pass) {
-      runs_.push_back({m, s, o_.unit_of_segment[s], pass});
-    };
-    for (int m = 0; m < o_.micro_batches; ++m) {
-      for (int s = 0; s < segments_; ++s) add(m, s, Pass::kForward);
-      if (o_.mode != Mode::kTrain) continue;
-      for (int s = segments_ - 1; s >= o_.backward_from; --s) {
-        if (o_.recomputed[s]) add(m, s, Pass::kRecompute);
-        add(m, s, Pass::kBackward);
-      }
-    }
-  }
+  bool IsOnHost(int unit) const { return offloads_ && o_.host_units.count(unit) > 0; }
+  bool IsFetched(int unit) const { return o_.fetched_units.count(unit) > 0; }
 
   Use Value(int unit) const {
-    if (!sharded_) return {Resource::kComputeShard, unit};
+    if (!sharded_ && !IsFetched(unit)) return {Resource::kComputeShard, unit};
     if (slot_of_[unit] >= 0) return {Resource::kSlot, slot_of_[unit]};
     return {Resource::kValue, unit};
   }
   Use Gradient(int unit) const {
-    if (!sharded_) return {Resource::kGradientShard, unit};
+    if (!sharded_ && !IsOnHost(unit)) return {Resource::kGradientShard, unit};
     if (gradient_slot_of_[unit] >= 0) return {Resource::kGradientSlot, gradient_slot_of_[unit]};
     return {Resource::kGradient, unit};
-  }
-
-  // Whether the run reads the unit's parameters.
-  bool Reads(const Run& run) const {
-    return run.pass != Pass::kBackward || o_.not_read_backward.count(run.segment) == 0;
   }
 
   bool Trains(int unit) const { return o_.frozen_units.count(unit) == 0; }
 
   // Whether the unit takes a slot when gathered and gives it back after a pass.
-  bool Freed(int unit) const { return freed_ && unit != 0; }
+  bool Freed(int unit) const { return freed_ && unit != 0 && (sharded_ || IsFetched(unit)); }
 
   // Issues the gather of `unit` unless it is there, for a run of this direction. False: no slot has
   // been given back yet.
   bool Gather(int unit, int micro_batch, bool backward, const std::vector<int>& pacing = {}) {
     if (resident_[unit]) return true;
-    if (Freed(unit)) {
+    if (Freed(unit) && !caching_) {
       if (free_slots_ == 0) return false;
       --free_slots_;
       slot_of_[unit] = next_slot_++ % gather_slots_;
     }
+    if (caching_ && sharded_) list_.Forget(Value(unit));
+    const bool secondary = backward && Freed(unit) && o_.secondary > 1;
+    const bool fetched = IsFetched(unit) && !secondary;
+    const StreamId first = fetched ? StreamId::kFetch : StreamId::kGather;
+    const int host_wait = Freed(unit) ? AddHostWait(unit, micro_batch, first) : -1;
     resident_[unit] = true;
     std::vector<Use> reads;
-    const bool secondary = backward && Freed(unit) && o_.secondary > 1;
     if (secondary) {
       reads.push_back({Resource::kSecondary, unit});
     } else if (Trains(unit) && o_.frozen_cast_units.count(unit) == 0) {  // Else: constant.
-      reads.push_back({sharded_ ? Resource::kComputeShard : Resource::kMaster, unit});
+      const bool copied = sharded_ || IsFetched(unit);
+      reads.push_back({copied ? Resource::kComputeShard : Resource::kMaster, unit});
     }
-    list_.Add({.kind = ActionKind::kGather,
-               .stream = StreamId::kGather,
-               .unit = unit,
-               .micro_batch = micro_batch,
-               .slot = slot_of_[unit],
-               .secondary = secondary},
-              reads, {Value(unit)}, pacing);
+    if (fetched) {
+      const int fetch = list_.Add({.kind = ActionKind::kFetch,
+                                   .stream = StreamId::kFetch,
+                                   .unit = unit,
+                                   .micro_batch = micro_batch,
+                                   .slot = slot_of_[unit]},
+                                  reads, {Value(unit)}, pacing);
+      if (host_wait >= 0) list_.Settle(host_wait, fetch);
+      if (!sharded_) return true;
+      reads.clear();
+    }
+    const int gather = list_.Add({.kind = ActionKind::kGather,
+                                  .stream = StreamId::kGather,
+                                  .unit = unit,
+                                  .micro_batch = micro_batch,
+                                  .slot = slot_of_[unit],
+                                  .secondary = secondary},
+                                 reads, {Value(unit)}, pacing);
+    if (host_wait >= 0 && !fetched) list_.Settle(host_wait, gather);
     return true;
   }
 
-  // The next run after r of another unit that takes part in prefetching, in the same pass direction
-  // of the same micro-batch; -1 if there is none.
-  int NextUnit(size_t r) const {
-    for (size_t n = r + 1; n < runs_.size(); ++n) {
-      if (runs_[n].micro_batch != runs_[r].micro_batch ||
-          runs_[n].backward() != runs_[r].backward()) {
-        return -1;
-      }
-      if (runs_[n].unit != 0 && runs_[n].unit != runs_[r].unit && Reads(runs_[n])) {
-        return runs_[n].unit;
-      }
-    }
-    return -1;
-  }
-
-  // Whether the unit of forward run r is read again on the way back, in its micro-batch.
-  bool IsReadBackward(size_t r) const {
-    for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == runs_[r].micro_batch; ++n) {
-      if (runs_[n].unit == runs_[r].unit && runs_[n].backward() && Reads(runs_[n])) return true;
-    }
-    return false;
+  // Before what is about to be listed on `stream`. -1: none.
+  int AddHostWait(int unit, int micro_batch, StreamId stream) {
+    const std::optional<int> free = limiter_.BeforeGather(slot_of_[unit]);
+    if (!free) return -1;
+    return list_.Add({.kind = ActionKind::kHostWait,
+                      .stream = stream,
+                      .unit = unit,
+                      .micro_batch = micro_batch,
+                      .slot = slot_of_[unit]},
+                     {}, caching_ ? std::vector<Use>{} : std::vector<Use>{Value(unit)},
+                     *free == HostLimiter::kLongAgo ? std::vector<int>{} : std::vector<int>{*free});
   }
 
   void PrefetchForBackward(size_t r, const std::vector<int>& pacing) {
-    const int next = NextUnit(r);
+    const int next = runs_.NextUnit(r);
     if (next >= 0) Gather(next, runs_[r].micro_batch, /*backward=*/true, pacing);
   }
 
   void AddRun(size_t r) {
-    const Run& run = runs_[r];
+    const ScheduledRun& run = runs_[r];
     const int m = run.micro_batch, u = run.unit;
+    if (run.comes_back(o_)) FetchActivations(run.segment - 1, m);
     const Use batch{Resource::kBatch, m % 2};
     if (run.pass == Pass::kForward && run.segment == 0) {
       list_.Add(
           {.kind = ActionKind::kLoad, .stream = StreamId::kData, .micro_batch = m, .slot = m % 2},
           {}, {batch});
     }
-    if (Reads(run)) FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
+    if (runs_.Reads(run)) FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
     const bool pre = o_.backward_prefetch == BackwardPrefetch::kPre;
     if (run.backward() ? pre : o_.forward_prefetch) {
-      const int next = NextUnit(r);
+      const int next = runs_.NextUnit(r);
       if (next >= 0) Gather(next, m, run.backward());
     }
 
     const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
     if (gradient) TakeGradient(u, m);
     std::vector<Use> reads{batch}, writes;  // Blocks look at positions.
-    if (Reads(run)) reads.push_back(Value(u));
+    if (runs_.Reads(run)) reads.push_back(Value(u));
     const bool last = run.segment == segments_ - 1;
     if (gradient) writes.push_back(Gradient(u));
     if (last && (backward || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
+    UseActivations(run, reads, writes);
     const int index = list_.Add(
         {.kind = ActionKind::kRun, .segment = run.segment, .pass = run.pass, .micro_batch = m},
         reads, writes);
 
+    last_run_ = index;
+    if (run.pass == Pass::kForward) LeaveActivations(run.segment, m);
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
-    if (Freed(u) && resident_[u]) {
-      if (o_.secondary > 1 && !run.backward() && IsReadBackward(r)) {
+    const bool kept = caching_ && sharded_ && !Freed(u);
+    if (resident_[u] && (kept ? runs_.IsLastRead(r) : Freed(u))) {
+      if (o_.secondary > 1 && !kept && !run.backward() && runs_.IsReadBackward(r)) {
         list_.Add({.kind = ActionKind::kKeep, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
                   {Value(u)}, {{Resource::kSecondary, u}});
       }
-      list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]}, {},
-                o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
+      const int free =
+          list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
+                    {}, o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
+      if (!kept) limiter_.OnFree(slot_of_[u], free);
       resident_[u] = false;
       ++free_slots_;
     }
@@ -203,14 +215,70 @@ class Builder {
     if (o_.backward_prefetch == BackwardPrefetch::kNone) PrefetchForBackward(r, pacing);
   }
 
+  // A block keeps what it begins with, which the run before makes, and what it makes itself, unless
+  // it does that again.
+  void UseActivations(const ScheduledRun& run, std::vector<Use>& reads,
+                      std::vector<Use>& writes) const {
+    const int s = run.segment;
+    const Use own{Resource::kActivations, s}, next{Resource::kActivations, s + 1};
+    if (run.backward()) {
+      if (IsOffloaded(s)) reads.push_back(own);
+      return;
+    }
+    if (IsOffloaded(s) && !o_.recomputed[s]) writes.push_back(own);
+    if (IsOffloaded(s + 1)) writes.push_back(next);
+  }
+
+  bool IsOffloaded(int segment) const { return o_.offloaded_segments.count(segment) > 0; }
+
+  // Behind forward of `segment`, beside that of the next. Their memory, given back or taken, is the
+  // compute stream's, whose uses of it the list does not know: waits for it are not found by uses.
+  void LeaveActivations(int segment, int m) {
+    if (IsOffloaded(segment - 1)) {
+      list_.Add({.kind = ActionKind::kDropActivations, .segment = segment - 1, .micro_batch = m},
+                {}, {}, {left_});
+    }
+    if (!IsOffloaded(segment)) return;
+    left_ = list_.Add({.kind = ActionKind::kLeaveActivations,
+                       .stream = StreamId::kLeave,
+                       .segment = segment,
+                       .micro_batch = m},
+                      {{Resource::kActivations, segment}}, {{Resource::kHostActivations, segment}});
+  }
+
+  // Behind all that the compute stream has.
+  void FetchActivations(int segment, int m) {
+    if (!IsOffloaded(segment)) return;
+    list_.Add({.kind = ActionKind::kFetchActivations,
+               .stream = StreamId::kFetch,
+               .segment = segment,
+               .micro_batch = m},
+              {{Resource::kHostActivations, segment}}, {{Resource::kActivations, segment}},
+              {last_run_});
+  }
+
   void TakeGradient(int u, int m) {
     if (!has_gradient_.insert(u).second) return;
-    if (slotted_gradients_ && u != 0) {
+    if (caching_ && sharded_) {
+      list_.Forget(Gradient(u));
+    } else if (slotted_gradients_ && u != 0 && (sharded_ || IsOnHost(u))) {
       gradient_slot_of_[u] = next_gradient_slot_++ % gradient_slots_;
     }
+    if (!sharded_ && IsOnHost(u) && m > 0) return FetchGradient(u, m, Gradient(u));
     list_.Add(
         {.kind = ActionKind::kClear, .unit = u, .micro_batch = m, .slot = gradient_slot_of_[u]}, {},
         {Gradient(u)});
+  }
+
+  // What the micro-batches before have left for the host, to add to it.
+  void FetchGradient(int u, int m, const Use& to, int shard_slot = -1) {
+    list_.Add({.kind = ActionKind::kFetchGradient,
+               .stream = StreamId::kFetch,
+               .unit = u,
+               .micro_batch = m,
+               .slot = shard_slot < 0 ? gradient_slot_of_[u] : -1,
+               .shard_slot = shard_slot},
+              {{Resource::kHostGradient, u}}, {to});
   }
 
   // After backward run r, the last of its visit: reduces the unit's gradient if no later run of the
@@ -219,40 +287,86 @@ class Builder {
   int Reduce(size_t r) {
     const int u = runs_[r].unit, m = runs_[r].micro_batch;
     if (!Trains(u)) return -1;
-    for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == m; ++n) {
-      if (runs_[n].unit == u) return -1;
-    }
+    if (!runs_.IsLastOfUnit(r)) return -1;
     const bool final = m == o_.micro_batches - 1;
     if (final) reduced_units_.push_back(u);
-    if (!reduced_ || (!slotted_gradients_ && !final)) return -1;
-    const Use shard{Resource::kGradientShard, u}, staging{Resource::kStaging, 0};
+    if (sharded_ ? !slotted_gradients_ && !final : !IsOnHost(u) && !final) return -1;
+    Use shard{Resource::kGradientShard, u};
+    int shard_slot = -1, index = -1;
+    if (IsOnHost(u) && sharded_) {
+      shard_slot = next_shard_slot_++ % shard_slots_;
+      shard = {Resource::kShardSlot, shard_slot};
+    } else if (IsOnHost(u)) {
+      shard = Gradient(u);
+    }
+    if (sharded_) {
+      index = ReduceScatter(u, m, shard, shard_slot);
+    } else if (reduced_ && final) {
+      index = list_.Add({.kind = ActionKind::kReduce,
+                         .stream = StreamId::kReduce,
+                         .unit = u,
+                         .micro_batch = m,
+                         .slot = gradient_slot_of_[u]},
+                        {}, {shard});
+    }
+    if (hybrid_ && final) {
+      index = list_.Add({.kind = ActionKind::kAllReduce,
+                         .stream = StreamId::kReplicate,
+                         .unit = u,
+                         .micro_batch = m,
+                         .shard_slot = shard_slot},
+                        {}, {shard});
+    }
+    if (offloads_) Leave(u, m, shard, shard_slot, final);
+    return index;
+  }
+
+  int ReduceScatter(int u, int m, const Use& shard, int shard_slot) {
+    const Use staging{Resource::kStaging, 0};
     const bool staged = slotted_gradients_ && m > 0;
-    const Use gradient = Gradient(u);
-    std::vector<Use> reads, writes{staged ? staging : shard};
-    if (gradient != writes[0]) reads.push_back(gradient);
+    if (staged && shard_slot >= 0) FetchGradient(u, m, shard, shard_slot);
+    if (caching_ && staged) list_.Forget(staging);
     int index = list_.Add({.kind = ActionKind::kReduce,
                            .stream = StreamId::kReduce,
                            .unit = u,
                            .micro_batch = m,
                            .slot = gradient_slot_of_[u],
+                           .shard_slot = shard_slot,
                            .staged = staged},
-                          reads, writes);
+                          {Gradient(u)}, {staged ? staging : shard});
     if (staged) {
       index = list_.Add({.kind = ActionKind::kAccumulate,
                          .stream = StreamId::kReduce,
                          .unit = u,
-                         .micro_batch = m},
+                         .micro_batch = m,
+                         .shard_slot = shard_slot},
                         {staging}, {shard});
     }
     if (slotted_gradients_) has_gradient_.erase(u);  // The next micro-batch starts from zero.
-    if (hybrid_ && final) {
-      index = list_.Add({.kind = ActionKind::kAllReduce,
-                         .stream = StreamId::kReplicate,
-                         .unit = u,
-                         .micro_batch = m},
-                        {}, {shard});
-    }
     return index;
+  }
+
+  // A gradient that is whole is squared while it is there: by then nobody reads it on the device.
+  void Leave(int u, int m, const Use& shard, int shard_slot, bool final) {
+    const int slot = IsOnHost(u) && !sharded_ ? gradient_slot_of_[u] : -1;
+    if (final) {
+      list_.Add({.kind = ActionKind::kSumSquares,
+                 .stream = StreamId::kLeave,
+                 .unit = u,
+                 .slot = slot,
+                 .shard_slot = shard_slot},
+                {shard}, {{Resource::kScalars, 0}});
+    }
+    // Where micro-batches are summed on the device, the last one's sum.
+    if (!IsOnHost(u) || (!slotted_gradients_ && !final)) return;
+    list_.Add({.kind = ActionKind::kLeave,
+               .stream = StreamId::kLeave,
+               .unit = u,
+               .micro_batch = m,
+               .slot = slot,
+               .shard_slot = shard_slot},
+              {shard}, {{Resource::kHostGradient, u}});
+    if (!sharded_ && slotted_gradients_) has_gradient_.erase(u);
   }
 
   void AddScalarReduction() {
@@ -271,14 +385,20 @@ class Builder {
   }
 
   void AddUpdate() {
-    const Use scalars{Resource::kScalars, 0};
+    const Use scalars{Resource::kScalars, 0}, factors{Resource::kFactors, 0};
     for (const int u : reduced_units_) {
+      if (offloads_) break;  // It has been done.
       list_.Add({.kind = ActionKind::kSumSquares, .unit = u}, {{Resource::kGradientShard, u}},
                 {scalars});
     }
     if (reduced_) AddScalarReduction();
-    list_.Add({.kind = ActionKind::kClip}, {}, {scalars});
+    list_.Add({.kind = ActionKind::kClip}, {},
+              offloads_ ? std::vector<Use>{scalars, factors} : std::vector<Use>{scalars});
     for (const int u : OrderOfUpdates()) {
+      if (IsOnHost(u)) {
+        UpdateOnHost(u, factors);
+        continue;
+      }
       std::vector<Use> writes{{Resource::kMaster, u}};
       if (o_.cast_units.count(u) == 0) writes.push_back({Resource::kComputeShard, u});
       list_.Add({.kind = ActionKind::kOptimizer, .unit = u},
@@ -286,17 +406,42 @@ class Builder {
     }
   }
 
+  void UpdateOnHost(int u, const Use& factors) {
+    const bool fetched = IsFetched(u), copied = !fetched && o_.copied_units.count(u) > 0;
+    const int slot = copied ? next_update_slot_++ % update_slots_ : -1;
+    const Use master{Resource::kMaster, u}, compute{Resource::kComputeShard, u};
+    const Use copy{Resource::kUpdateSlot, slot};
+    std::vector<Use> writes{master};
+    if (fetched) writes.push_back(compute);
+    if (copied) writes.push_back(copy);
+    list_.Add({.kind = ActionKind::kOptimizer,
+               .stream = StreamId::kUpdate,
+               .unit = u,
+               .update_slot = slot},
+              {factors, {Resource::kHostGradient, u}}, writes);
+    if (fetched) return;
+    list_.Add(
+        {.kind = ActionKind::kReturn, .stream = StreamId::kFetch, .unit = u, .update_slot = slot},
+        {copied ? copy : master}, {compute});
+  }
+
   const ScheduleOptions& o_;
   ActionList& list_;
+  HostLimiter& limiter_;
+  const ScheduledRuns runs_;
   const int segments_, units_;
+  const bool caching_;            // No slots.
   const bool sharded_;            // Parameters are gathered.
   const bool reduced_;            // There are peers to sum with.
   const bool hybrid_;             // Their shards, over replicas, too.
+  const bool offloads_;           // Of some units the updates.
   const bool freed_;              // Units other than the root take slots in turn.
   const bool slotted_gradients_;  // So do their gradients.
-  std::vector<Run> runs_;
   int gather_slots_ = 0, free_slots_ = 0, next_slot_ = 0;
   int gradient_slots_ = 0, next_gradient_slot_ = 0;
+  int last_run_ = -1, left_ = -1;  // The actions; of activations.
+  int shard_slots_ = 0, next_shard_slot_ = 0;
+  int update_slots_ = 0, next_update_slot_ = 0;
   std::vector<int> slot_of_;
   std::vector<bool> resident_;
   std::vector<int> gradient_slot_of_;
@@ -304,108 +449,35 @@ class Builder {
   std::vector<int> reduced_units_;  // In order of their last reduction.
 };
 
-void Check(const ScheduleOptions& o) {
-  const auto require = [](bool ok, const std::string& what) {
-    if (!ok) throw std::invalid_argument("[MakeSchedule] " + what);
-  };
-  require(!o.unit_of_segment.empty(), "no segments");
-  require(o.recomputed.size() == o.unit_of_segment.size(), "recomputed must have a bit a segment");
-  require(o.shards >= 1 && o.replicas >= 1, "shards and replicas must be >= 1");
-  require(o.shards == 1 || o.replicas == 1 || IsHybrid(o.sharding_strategy),
-          "shards and replicas are of hybrid strategies");
-  require(o.sharding_strategy != Strategy::kNoShard || o.shards == 1, "no_shard has one shard");
-  require(o.shards == 1 || o.cast_units.empty(), "cast_units are of one shard");
-  require(o.secondary >= 1 && o.shards % o.secondary == 0, "secondary must divide shards");
-  require(o.backward_from >= 0 && o.backward_from < static_cast<int>(o.unit_of_segment.size()),
-          "backward_from must be a segment");
-  require(o.micro_batches >= 1, "micro_batches must be >= 1");
-  require(o.limit_all_gathers >= 0, "limit_all_gathers must be >= 0");
-  require(o.reduce_buffers >= 1, "reduce_buffers must be >= 1");
-  require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
-}
-
-const char* Name(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kBegin:
-      return "begin";
-    case ActionKind::kLoad:
-      return "load";
-    case ActionKind::kGather:
-      return "gather";
-    case ActionKind::kRun:
-      return "run";
-    case ActionKind::kKeep:
-      return "keep";
-    case ActionKind::kFree:
-      return "free";
-    case ActionKind::kClear:
-      return "clear";
-    case ActionKind::kReduce:
-      return "reduce";
-    case ActionKind::kAccumulate:
-      return "accumulate";
-    case ActionKind::kAllReduce:
-      return "all_reduce";
-    case ActionKind::kSumSquares:
-      return "sum_squares";
-    case ActionKind::kReduceScalars:
-      return "reduce_scalars";
-    case ActionKind::kClip:
-      return "clip";
-    case ActionKind::kOptimizer:
-      return "optimizer";
-    case ActionKind::kEnd:
-      return "end";
-  }
-  return "?";
-}
-
-constexpr const char* kStreamNames[kNumStreams] = {"compute", "gather", "reduce", "data",
-                                                   "replicate"};
-
 }  // namespace
 
 Schedule MakeSchedule(const ScheduleOptions& options) {
-  Check(options);
-  ActionList list(/*one_queue=*/options.communicators == 1);
-  if (options.mode == Mode::kTrain) {
-    Builder(options, list).AddStep();
-    list.NextStep();
+  CheckScheduleOptions(options);
+  const int most = Slots(options.limit_all_gathers, Units(options) - 1);
+  // Frees that are outstanding when a step begins: as many as when the step before began, once
+  // there have been a few.
+  constexpr int kFewSteps = 16;
+  for (int outstanding = 0, steps = 0;; ++steps) {
+    FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << outstanding;
+    ActionList list(/*one_queue=*/options.communicators == 1);
+    HostLimiter limiter(options, most, outstanding);
+    if (options.mode == Mode::kTrain) {
+      Builder(options, list, limiter).AddStep();
+      if (outstanding != limiter.outstanding()) {
+        outstanding = limiter.outstanding();
+        continue;
+      }
+      list.NextStep();
+    }
+    Builder step(options, list, limiter);
+    step.AddStep();
+    return {options,
+            step.gather_slots(),
+            step.gradient_slots(),
+            step.shard_slots(),
+            step.update_slots(),
+            list.Take()};
   }
-  Builder step(options, list);
-  step.AddStep();
-  return {options, step.gather_slots(), step.gradient_slots(), list.Take()};
 }
-
-const char* Name(Pass pass) {
-  return pass == Pass::kForward ? "forward" : pass == Pass::kRecompute ? "recompute" : "backward";
-}
-
-std::string ToString(const Action& a) {
-  std::ostringstream out;
-  out << kStreamNames[static_cast<int>(a.stream)] << ": " << Name(a.kind);
-  if (a.kind == ActionKind::kRun) out << " " << Name(a.pass) << " segment " << a.segment;
-  if (a.unit >= 0) out << " unit " << a.unit;
-  if (a.micro_batch >= 0) out << " micro-batch " << a.micro_batch;
-  if (a.slot >= 0) out << " slot " << a.slot;
-  if (a.secondary) out << " secondary";
-  if (a.staged) out << " staged";
-  for (const Wait& wait : a.waits) {
-    out << (wait.pacing ? " paced by " : " after ") << wait.action
-        << (wait.step_before ? " of the step before" : "");
-  }
-  return out.str();
-}
-
-std::string Schedule::ToString() const {
-  std::ostringstream out;
-  out << "gather slots " << gather_slots << ", gradient slots " << gradient_slots << "\n";
-  for (size_t i = 0; i < actions.size(); ++i) {
-    out << i << " " << fsdp::ToString(actions[i]) << "\n";
-  }
-  return out.str();
-}
-
-uint64_t Schedule::Hash() const { return HashBytes(ToString()); }
 
 }  // namespace fsdp

@@ -1,8 +1,9 @@
 // The schedule of a step: which gathers, runs, reductions and updates happen, on which stream, in
 // which slot, and what each waits for. A pure function of the recipe; the executor follows it, the
 // planner and the simulator add it up, ranks compare its hash. Sections 3.3 and 3.4 of arXiv
-// 2304.11277, with one difference: what bounds memory is a number of slots and events between
-// streams, never a host that waits.
+// 2304.11277. What bounds memory is a number of slots and events between streams; the paper's own
+// way, frees that the host waits for and memory from a caching allocator, are `limiter: host` and
+// `buffers: caching`.
 //
 //   A segment is the piece of the model between two cursor positions (model.h); consecutive
 //   segments may share a unit. Units are layout.h's. A
@@ -11,10 +12,24 @@
 //   parameters: not so a table's, in which rows are looked up. Gather slots
 //   are taken in turn, so the slot that a gather needs is always the one that has been longest in
 //   use. The root has memory of its own and is gathered once a step.
+//   With `buffers: caching` there are no slots: each gather, and each gradient, has memory of its
+//   own, which is free again behind its last use; so units that are kept have a kFree as well, once
+//   a step.
+//
+//   Offload: a unit that is updated on the host has master, state and gradient in host memory. What
+//   a micro-batch adds to its gradient is summed on the device, in a slot, to which the sum so far
+//   is fetched; what has been squared and has left for the host needs no place there any more.
+//   Updates begin when the whole norm is known, on a stream of the host, in the order of the next
+//   forward; what is computed with comes back behind each, or, where the parameters are offloaded
+//   too, is fetched before each gather.
+//
+//   Activations that are offloaded leave behind their segment's forward, beside that of the next;
+//   they come back beside the backward of the segment behind theirs.
 //
 //   Waits name earlier actions, so no schedule can deadlock, and only those that order two uses of
 //   the same memory which nothing else orders; but for the `pacing` waits of backward_prefetch post
-//   and none, each is needed: without it the stream checker reports a race.
+//   and none, and of the host where it holds no slot back, each is needed: without it the stream
+//   checker reports a race.
 //
 //   Across steps: where a training step follows a training step, waits name actions of that one,
 //   too. Updates are in the order of the next forward, so a gather waits for its own unit's update
@@ -49,35 +64,52 @@ struct ScheduleOptions : FsdpOptions {
   std::set<int> frozen_units = {};        // Without gradients.
   std::set<int> cast_units = {};          // With F = 1: whose gather is a cast, once a step.
   std::set<int> frozen_cast_units = {};   // Of those: where nothing that is cast trains.
+  std::set<int> host_units = {};          // Updated on the host.
+  std::set<int> fetched_units = {};       // Whose shards are in host memory when they are gathered.
+  std::set<int> copied_units = {};        // Of host_units: what comes back is in another dtype.
+  std::set<int> offloaded_segments = {};  // Whose activations wait for backward in host memory.
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 };
 
-enum class StreamId { kCompute, kGather, kReduce, kData, kReplicate };  // The last: hybrid alone.
-constexpr int kNumStreams = 5;
+// kReplicate: of hybrid strategies alone; those behind it of offload.
+enum class StreamId { kCompute, kGather, kReduce, kData, kReplicate, kLeave, kUpdate, kFetch };
+constexpr int kNumStreams = 8, kOffloadStreams = 3;
 
 enum class ActionKind {
   kBegin,          // compute   Clears the step's scalars, behind all steps before.
   kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
+  kHostWait,       // the host  Enqueues nothing more before what it waits for has passed.
+  kFetch,          // fetch     A unit's shard from host memory to its place in the slot.
   kGather,         // gather    All-gather of a unit's shard into its slot; with F = 1 a cast.
   kRun,            // compute   The model's code for one segment and pass.
   kKeep,           // compute   This rank's part of the secondary copy, out of the unit's slot.
   kFree,           // compute   The unit's parameters have no address any more.
   kClear,          // compute   Zeroes the unit's gradient slot.
+  kFetchGradient,  // fetch     The sum so far, from host memory: to the shard slot or, with F = 1,
+                   //           the gradient slot.
   kReduce,         // reduce    Reduce-scatter (or all-reduce) of the gradient slot.
   kAccumulate,     // reduce    gradient shard += what kReduce left in the staging buffer.
   kAllReduce,      // replicate Sums the gradient shard over its replicas, once a step.
-  kSumSquares,     // compute   Adds the squares of the unit's gradient shard.
+  kSumSquares,     // compute   Adds the squares of the unit's gradient shard; with offload: leave.
+  kLeave,          // leave     The gradient, shard slot or gradient slot, to host memory.
   kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
   kClip,           // compute   Gradient norm and coefficient.
-  kOptimizer,      // compute   Updates the unit's shard.
+  kOptimizer,      // compute   Updates the unit's shard; of host_units: update, a host's stream.
+  kReturn,         // fetch     What the unit is computed with, from host memory to the device.
   kEnd,            // compute   Publishes the scalars to the host.
+
+  kLeaveActivations,  // leave: what a segment keeps for backward, to host memory.
+  kDropActivations,   // compute: gives their memory back, behind the next segment's forward.
+  kFetchActivations,  // fetch: beside backward of the segment behind, to memory of the device.
 };
 
 struct Wait {
   int action = 0;
-  bool pacing = false;       // Orders no memory: backward_prefetch post and none.
+  // Orders no memory by itself: backward_prefetch, kHostWait; or memory that the plan gives out, of
+  // which the list knows no use: kDropActivations, kFetchActivations.
+  bool pacing = false;
   bool step_before = false;  // An action of the training step before, if that is what was before.
   bool operator==(const Wait&) const = default;
 };
@@ -86,10 +118,13 @@ struct Action {
   ActionKind kind = ActionKind::kRun;
   StreamId stream = StreamId::kCompute;
   int unit = -1;               // Of all that are about one.
-  int segment = -1;            // kRun.
+  int segment = -1;            // kRun, and of activations.
   Pass pass = Pass::kForward;  // kRun.
   int micro_batch = -1;
-  int slot = -1;  // kGather, kFree: gather slot; kClear, kReduce: gradient slot. -1: its own.
+  int slot = -1;  // kHostWait, kGather, kFetch, kFree: gather slot; kClear, kReduce: gradient slot.
+                  // -1: its own.
+  int shard_slot = -1;     // Of a gradient's shard on its way to host memory.
+  int update_slot = -1;    // kOptimizer, kReturn: of the copy on its way back from there.
   bool secondary = false;  // kGather: of the secondary copy.
   bool staged = false;     // kReduce: into the staging buffer, a kAccumulate follows.
   bool signals = false;    // A later action waits for it, of this step or the next.
@@ -102,6 +137,8 @@ struct Schedule {
   ScheduleOptions options;
   int gather_slots = 0;    // Of Layout::MaxGatheredBytes() each; 0 where each unit has its own.
   int gradient_slots = 0;  // Likewise, of MaxGradientBytes().
+  int shard_slots = 0;     // Of a unit's gradient shards.
+  int update_slots = 0;    // Of a unit's shards, as they are computed with.
   std::vector<Action> actions;
 
   std::string ToString() const;  // One action a line.

@@ -36,14 +36,21 @@ std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout)
   switch (action.kind) {
     case ActionKind::kRun:
       return Name(action.pass);
+    case ActionKind::kFetch:
     case ActionKind::kGather:  // For the next run of the unit.
+    case ActionKind::kHostWait:
       return PassOf(action.unit, actions.begin() + at, actions.end(), layout);
     case ActionKind::kKeep:  // Behind its last one.
     case ActionKind::kFree:
       return PassOf(action.unit, std::make_reverse_iterator(actions.begin() + at), actions.rend(),
                     layout);
     case ActionKind::kLoad:
+    case ActionKind::kLeaveActivations:
+    case ActionKind::kDropActivations:
       return "forward";
+    case ActionKind::kFetchActivations:
+    case ActionKind::kFetchGradient:
+    case ActionKind::kLeave:
     case ActionKind::kClear:
     case ActionKind::kReduce:
     case ActionKind::kAccumulate:
@@ -52,6 +59,7 @@ std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout)
     case ActionKind::kSumSquares:
     case ActionKind::kClip:
     case ActionKind::kOptimizer:
+    case ActionKind::kReturn:
       return "update";
     default:
       return "";

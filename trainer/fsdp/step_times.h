@@ -10,7 +10,7 @@
 namespace fsdp {
 
 // Seconds on the device's clock, of one rank. The parts add up to end - begin. What overlaps with
-// compute takes no time here: data and communication are what compute waited for.
+// compute takes no time here: data, communication and offload are what compute waited for.
 struct StepTimes {
   double begin = 0, end = 0;
   double data = 0;  // Waiting for a micro-batch.
@@ -19,6 +19,7 @@ struct StepTimes {
   double backward = 0;
   double optimizer = 0;      // Norm, clipping and update.
   double communication = 0;  // Waiting for a gather or a reduction.
+  double offload = 0;        // Waiting for what goes to host memory and comes from there.
 };
 
 class StepClock {

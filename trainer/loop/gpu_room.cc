@@ -3,6 +3,7 @@
 #include <string>
 
 #include "trainer/comm/nccl/nccl_communicator.h"
+#include "trainer/core/units.h"
 #include "trainer/runtime/gpus.h"
 
 namespace fsdp {
@@ -27,6 +28,23 @@ PlanTarget RoomToBegin(const ChosenDevice& device, int sharers) {
 PlanTarget RoomUnseen(PlanTarget target) {
   target.communicator = kNcclStagingBytes + kNcclBufferBytes;
   return target;
+}
+
+// What was free may be somebody else's by now, another rank's too.
+MemoryError WithWhatItNeeds(const MemoryError& error, Model& model, const SessionOptions& options,
+                            const ChosenDevice& device, int world, int local_world) {
+  const PlanTarget left = RoomNow(device, /*sharers=*/1);
+  const RunPlan plan = PlanRun(model, options, world, local_world, left);
+  try {
+    RequireFit(model, options, plan, left);
+  } catch (const MemoryError& misfit) {
+    return MemoryError(error.what() + std::string("\n") + misfit.what());
+  }
+  std::string needs = HumanBytes(plan.planned());
+  if (!plan.on_host()) {
+    needs += " of device memory and " + HumanBytes(plan.total()) + " of the host's";
+  }
+  return MemoryError(error.what() + std::string("; a rank needs ") + needs + ", as planned");
 }
 
 }  // namespace fsdp

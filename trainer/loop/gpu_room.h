@@ -2,6 +2,7 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_GPU_ROOM_H_
 #define FSDP_TRAIN_TRAINER_LOOP_GPU_ROOM_H_
 
+#include "trainer/core/errors.h"
 #include "trainer/engine/plan.h"
 #include "trainer/runtime/choose_device.h"
 
@@ -16,6 +17,11 @@ PlanTarget RoomToBegin(const ChosenDevice& device, int sharers);
 
 // On a GPU that nobody has asked, of whose memory this is: less what communicators may take.
 PlanTarget RoomUnseen(PlanTarget target);
+
+// What a rank needs, and whether there still is as much, for a message: `error` came of taking what
+// a plan of these options says, and that fitted when it was made. Throws DeviceError.
+MemoryError WithWhatItNeeds(const MemoryError& error, Model& model, const SessionOptions& options,
+                            const ChosenDevice& device, int world, int local_world);
 
 }  // namespace fsdp
 

@@ -57,6 +57,8 @@ void Recorder::OpenLog(const RunDirectory& directory) {
 void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                      const RunFacts& facts) {
   planned_bytes_ = facts.planned_bytes;
+  host_bytes_ = facts.host_bytes;
+  caching_ = facts.caching;
   if (!first()) return;
   const std::string started = UtcNow();
   const RunDirectory& directory = start.directory;
@@ -81,6 +83,8 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   record.seed = facts.seed;
   record.parameters = facts.parameters;
   record.steps = recipe_.train.steps;
+  if (recipe_.fsdp.fake_all_gather) record.fake.emplace_back("all_gather");
+  if (recipe_.fsdp.fake_reduce) record.fake.emplace_back("reduce");
   Write(record);
   if (!start.resume_from.empty()) RecordResume(start, step, facts);
   WriteProvenance(directory.provenance(), DescribeRun(started, facts));
@@ -201,8 +205,8 @@ void Recorder::AddTimes(const StepTimes& t) {
   const double between = last_end_ ? t.begin - *last_end_ - elsewhere_ : 0;
   last_end_ = t.end;
   elsewhere_ = 0;
-  times_ += {t.data,      t.forward,       t.recompute,           t.backward,
-             t.optimizer, t.communication, std::max(0.0, between)};
+  times_ += {t.data,      t.forward,       t.recompute, t.backward,
+             t.optimizer, t.communication, t.offload,   std::max(0.0, between)};
 }
 
 void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value) {
@@ -238,8 +242,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& ti
     record.tflops_per_device = rates.tflops_per_device;
     record.mfu = rates.mfu;
     if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
-    // Every rank's, and the same at every moment.
-    record.memory = {planned_bytes_, planned_bytes_, planned_bytes_};
+    record.memory = TakeMemory();
     record.communication = {
         traffic.of(Collective::kAllGather), traffic.of(Collective::kReduceScatter),
         traffic.of(Collective::kAllReduce), traffic.of(Collective::kAllToAll), traffic.network};
@@ -262,6 +265,14 @@ void Recorder::WriteTrace(int64_t step, std::vector<Span> spans,
   std::filesystem::create_directory(traces, error);
   if (error) throw CheckpointError(traces.string() + ": cannot be made: " + error.message());
   WriteChromeTrace(path, std::span(&trace, 1));
+}
+
+MemoryPeaks Recorder::TakeMemory() {
+  // A plan is every rank's, and the same at every moment.
+  if (caching_ == nullptr) return {planned_bytes_, planned_bytes_, planned_bytes_, host_bytes_};
+  const CachingStatistics s = caching_->statistics();
+  caching_->ResetPeaks();
+  return {s.allocated.peak, s.active.peak, s.reserved.peak, host_bytes_, s.retries};
 }
 
 void Recorder::Sync() {

@@ -13,6 +13,7 @@
 #include "trainer/comm/traffic.h"
 #include "trainer/core/span.h"
 #include "trainer/data/data_files.h"
+#include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/loop/job.h"
@@ -35,9 +36,11 @@ struct RunFacts {
   ValidRecipe held_out;
   int64_t parameters = 0;     // Elements of the whole model.
   int64_t planned_bytes = 0;  // Of a rank.
+  int64_t host_bytes = 0;     // Likewise, in host memory.
   const DataFiles* data = nullptr;
   std::string attention = {};  // Whose kernels, where there is a choice.
   std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
+  CachingBuffers* caching = nullptr;  // Where memory is not planned; outlives the run's steps.
 };
 
 // Every rank has one; ranks but the first keep a log and are silent otherwise: what is written or
@@ -93,6 +96,7 @@ class Recorder {
   void AddTimes(const StepTimes& times);
   void NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value);
   void RecordEnd(const std::string& reason);
+  MemoryPeaks TakeMemory();  // Since the last time.
 
   const Recipe& recipe_;
   const Job& job_;
@@ -104,7 +108,8 @@ class Recorder {
 
   std::function<double()> clock_;
   std::optional<ThroughputMeter> meter_;
-  int64_t planned_bytes_ = 0;
+  int64_t planned_bytes_ = 0, host_bytes_ = 0;
+  CachingBuffers* caching_ = nullptr;
   int64_t logged_step_ = 0, logged_tokens_ = 0;
   TimeParts times_;                 // Sums since the last record.
   SpikeWindow losses_, norms_;      // Of this start: what a checkpoint does not hold.

@@ -210,6 +210,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   SessionOptions options;
   ExecutorOptions& e = options.executor = {recipe.fsdp};
   e.recompute = recipe.train.activation_checkpointing;
+  e.activation_offload = recipe.train.activation_offload;
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;
   e.documents = recipe.data.documents;
@@ -221,6 +222,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.micro_batches = static_cast<int>((recipe.train.global_batch_size + wave - 1) / wave);
   e.max_norm = static_cast<float>(recipe.train.grad_clip);
   e.threads = threads;
+  e.memory_limit = recipe.run.memory_limit;
   e.state_dtype = recipe.optimizer.state_dtype;
 
   options.global_batch_size = recipe.train.global_batch_size;

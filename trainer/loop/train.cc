@@ -15,7 +15,6 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/together.h"
-#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_position.h"
@@ -128,6 +127,7 @@ class Trainer {
     start_ =
         OpenRunDirectory(recipe_, data_.files, *job_.store, job_.rank, job_.world,
                          job_.restart > 0 ? RunLock::kPatienceAfterRestart : RunLock::kPatience);
+    RequireRealToResume();
     recorder_.OpenLog(start_.directory);
     stage_ = "the device";
     const int cores = static_cast<int>(DescribeHost().cores);
@@ -154,7 +154,8 @@ class Trainer {
     evaluator_.emplace(recipe_, job_, VocabSize(shape_), seed_, data_, *session_, recorder_);
     recorder_.Begin(start_, aside_, step_,
                     {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
-                     &data_.files, attention_.name, TakenOfTheGpu()});
+                     plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice), &data_.files,
+                     attention_.name, TakenOfTheGpu(), allocator_->caching()});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";
@@ -180,11 +181,8 @@ class Trainer {
       RequireFit(*model_, options_, plan_, target_);
       return std::string();
     };
-    if (job_.world == 1) {
-      (void)look();
-    } else {
-      Together(*job_.store, "train/free", job_.rank, job_.world, look);
-    }
+    if (job_.world == 1) return (void)look();
+    Together(*job_.store, "train/free", job_.rank, job_.world, look);
   }
 
   std::optional<Provenance::GpuMemory> TakenOfTheGpu() const {
@@ -195,22 +193,20 @@ class Trainer {
 
   void Allocate() {
     try {
-      allocator_ = std::make_unique<PlannedAllocator>(*device_, plan_.memory);
+      allocator_ = MakeAllocator(*device_, options_.executor, plan_.memory);
     } catch (const MemoryError& error) {
-      // What was free may be somebody else's by now, another rank's too.
-      const PlanTarget left = RoomNow(job_.device, /*sharers=*/1);
-      const RunPlan plan = PlanRun(*model_, options_, job_.world, job_.local_world, left);
-      try {
-        RequireFit(*model_, options_, plan, left);
-      } catch (const MemoryError& misfit) {
-        throw MemoryError(error.what() + std::string("\n") + misfit.what());
-      }
-      std::string needs = HumanBytes(plan.planned());
-      if (!plan.on_host()) {
-        needs += " of device memory and " + HumanBytes(plan.total()) + " of the host's";
-      }
-      throw MemoryError(error.what() + std::string("; a rank needs ") + needs + ", as planned");
+      throw WithWhatItNeeds(error, *model_, options_, job_.device, job_.world, job_.local_world);
     }
+  }
+
+  // Every rank has the same recipe and the same directory.
+  void RequireRealToResume() {
+    if (!recipe_.fsdp.fake() || start_.resume_from.empty()) return;
+    BeforeAllThrow(*job_.store, "start/fake", job_.rank, job_.world);
+    throw ConfigError(
+        recipe_.Mistake(std::vector<std::string>{"fsdp.fake_all_gather", "fsdp.fake_reduce"},
+                        "makes weights of no meaning, and there is " + start_.resume_from +
+                            " to go on from: give run.dir another directory"));
   }
 
   void AgreeOnEverything() {
@@ -308,6 +304,11 @@ class Trainer {
     checkpointer_->Finish();
     const bool early = stopping_ && step_ < last;
     if ((early || saving_) && checkpointer_->saved_step() != step_) Save();
+    if (early && recipe_.fsdp.fake()) {
+      recorder_.Line("stopped after step " + std::to_string(step_) +
+                     ": there is no checkpoint to go on from");
+      return Finish("stopped", ExitCode::kStopped);
+    }
     if (early) {
       recorder_.Line("stopped after step " + std::to_string(step_) + ": the run can go on from " +
                      start_.directory.checkpoints() + "/" + StepName(checkpointer_->saved_step()));
@@ -397,6 +398,10 @@ class Trainer {
   }
 
   void Save() {
+    if (recipe_.fsdp.fake()) {  // Weights of no meaning.
+      saving_ = false;
+      return;
+    }
     Drain();
     stage_ = "saving the checkpoint of step " + std::to_string(step_);
     saving_ = false;  // Whoever asked until now gets this one.
@@ -466,7 +471,7 @@ class Trainer {
   RunProducts products_;
   std::optional<MeshCommunicators> communicators_;
   std::optional<FailureLink> link_;
-  std::unique_ptr<PlannedAllocator> allocator_;
+  std::unique_ptr<PhasedAllocator> allocator_;
   std::optional<Session> session_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<Evaluator> evaluator_;

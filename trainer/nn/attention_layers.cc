@@ -65,7 +65,7 @@ Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs
                     workspace.view());
     return y;
   }
-  const auto lse = std::make_shared<Saved>(tape.New(p.lse, DType::kFloat32));
+  const auto lse = tape.NewSaved(p.lse, DType::kFloat32);
   const auto forward = [&tape, p, inputs](const View& out, const View& lse) {
     const Workspace workspace(
         tape, AttentionForwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape), p.backend));
@@ -127,7 +127,7 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
   const auto& [table, q_norm, k_norm, eps] = rotary;
   const TensorPtr q_r = tape.New(Shape{p.out[0], p.out[1], p.heads}, DType::kFloat32);
   const TensorPtr k_r = tape.New(Shape{p.out[0], p.out[1], p.kv_heads}, DType::kFloat32);
-  const auto qk = std::make_shared<Saved>(tape.New(p.qk, p.dtype));
+  const auto qk = tape.NewSaved(p.qk, p.dtype);
   const auto normalise = [&tape, p, rotate, q_norm = q_norm, k_norm = k_norm, eps = eps, q_r, k_r,
                           qkv = qkv.value](const View& out) {
     const View all = qkv->Get().Reshape(p.qkv);

@@ -16,18 +16,23 @@ namespace fsdp {
 namespace {
 
 JsonObject Object(const RunRecord& r) {
-  return JsonObject()
-      .Add("kind", "run")
-      .Add("name", r.name)
-      .Add("version", r.version)
-      .Add("git", r.git)
-      .Add("started", r.started)
-      .Add("device", r.device)
-      .Add("world_size", r.world_size)
-      .Add("threads", r.threads)
-      .Add("seed", r.seed)
-      .Add("parameters", r.parameters)
-      .Add("steps", r.steps);
+  JsonObject object = JsonObject()
+                          .Add("kind", "run")
+                          .Add("name", r.name)
+                          .Add("version", r.version)
+                          .Add("git", r.git)
+                          .Add("started", r.started)
+                          .Add("device", r.device)
+                          .Add("world_size", r.world_size)
+                          .Add("threads", r.threads)
+                          .Add("seed", r.seed)
+                          .Add("parameters", r.parameters)
+                          .Add("steps", r.steps);
+  if (r.fake.empty()) return object;
+  std::vector<std::string> fake;
+  for (const std::string& name : r.fake) fake.push_back(JsonString(name));
+  object.AddRaw("fake", JsonArray(fake));
+  return object;
 }
 
 JsonObject Object(const ResumeRecord& r) {
@@ -43,7 +48,9 @@ JsonObject Object(const StepRecord& r) {
   const JsonObject memory = JsonObject()
                                 .Add("allocated_peak", r.memory.allocated)
                                 .Add("active_peak", r.memory.active)
-                                .Add("reserved_peak", r.memory.reserved);
+                                .Add("reserved_peak", r.memory.reserved)
+                                .Add("host", r.memory.host)
+                                .Add("alloc_retries", r.memory.retries);
   const JsonObject time = JsonObject()
                               .Add("data", r.time.data)
                               .Add("forward", r.time.forward)
@@ -51,6 +58,7 @@ JsonObject Object(const StepRecord& r) {
                               .Add("backward", r.time.backward)
                               .Add("optimizer", r.time.optimizer)
                               .Add("communication", r.time.communication)
+                              .Add("offload", r.time.offload)
                               .Add("other", r.time.other);
   const JsonObject communication = JsonObject()
                                        .Add("all_gather_bytes", r.communication.all_gather)
@@ -193,13 +201,14 @@ TimeParts& TimeParts::operator+=(const TimeParts& more) {
   backward += more.backward;
   optimizer += more.optimizer;
   communication += more.communication;
+  offload += more.offload;
   other += more.other;
   return *this;
 }
 
 TimeParts TimeParts::operator/(double steps) const {
   return {data / steps,      forward / steps,       recompute / steps, backward / steps,
-          optimizer / steps, communication / steps, other / steps};
+          optimizer / steps, communication / steps, offload / steps,   other / steps};
 }
 
 std::string ToJson(const MetricsRecord& record) {

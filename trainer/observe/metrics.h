@@ -17,6 +17,8 @@ namespace fsdp {
 // Bytes, the largest over ranks since the last record.
 struct MemoryPeaks {
   int64_t allocated = 0, active = 0, reserved = 0;
+  int64_t host = 0;     // In host memory: on the CPU a part of those, else beside them.
+  int64_t retries = 0;  // Of a caching allocator, since the start.
 };
 
 struct RunRecord {  // First, once per start.
@@ -29,6 +31,9 @@ struct RunRecord {  // First, once per start.
   uint64_t seed = 0;
   int64_t parameters = 0;  // Elements of the whole model.
   int64_t steps = 0;       // train.steps.
+  // Collectives that send nothing: "all_gather", "reduce". Left out of the file where there are
+  // none.
+  std::vector<std::string> fake{};
 };
 struct ResumeRecord {
   int64_t step = 0;
@@ -43,6 +48,7 @@ struct TimeParts {
   double forward = 0, recompute = 0, backward = 0;
   double optimizer = 0;      // Norm, clipping and update.
   double communication = 0;  // Compute waiting for a gather or a reduction.
+  double offload = 0;        // Compute waiting for what goes to host memory and comes from there.
   double other = 0;          // Between steps: compute waiting for the host.
 
   TimeParts& operator+=(const TimeParts& more);

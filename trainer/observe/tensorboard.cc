@@ -260,10 +260,12 @@ void Add(Summary& summary, const StepRecord& r) {
   summary.Scalar("time/backward", r.time.backward);
   summary.Scalar("time/optimizer", r.time.optimizer);
   summary.Scalar("time/communication", r.time.communication);
+  summary.Scalar("time/offload", r.time.offload);
   summary.Scalar("time/other", r.time.other);
   summary.Scalar("memory/allocated_peak", static_cast<double>(r.memory.allocated));
   summary.Scalar("memory/active_peak", static_cast<double>(r.memory.active));
   summary.Scalar("memory/reserved_peak", static_cast<double>(r.memory.reserved));
+  summary.Scalar("memory/host", static_cast<double>(r.memory.host));
   const CommunicationBytes& sent = r.communication;
   summary.Scalar("communication/all_gather_bytes", static_cast<double>(sent.all_gather));
   summary.Scalar("communication/reduce_scatter_bytes", static_cast<double>(sent.reduce_scatter));

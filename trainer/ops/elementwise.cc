@@ -49,6 +49,18 @@ void Accumulate(Stream& stream, ConstView x, View y) {
       {kOp, {x}, {y}, {AddCost(x, y, y)}, {OnCpu(AddCpu, y, x, y), OnCuda(AddCuda, y, x, y)}});
 }
 
+void Scale(Stream& stream, float factor, View y) {
+  constexpr const char* kOp = "scale";
+  const Arguments args(kOp);
+  args.CheckDType("y", y.dtype, kFloatDTypes);
+  args.CheckElements("y", y, y.dtype, y.NumElements());
+  const double bytes = static_cast<double>(y.bytes());
+  const Cost cost{
+      .flops = static_cast<double>(y.NumElements()), .bytes_read = bytes, .bytes_written = bytes};
+  stream.Enqueue(
+      {kOp, {}, {y}, {cost}, {OnCpu(ScaleCpu, factor, y), OnCuda(ScaleCuda, factor, y)}});
+}
+
 void Fill(Stream& stream, float value, View y) {
   constexpr const char* kOp = "fill";
   const Arguments args(kOp);

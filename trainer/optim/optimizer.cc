@@ -1,9 +1,12 @@
 #include "trainer/optim/optimizer.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
 #include <unordered_map>
 
 #include "trainer/ops/adamw.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/ops/sgd.h"
 #include "trainer/ops/step_parameters.h"
 
@@ -49,15 +52,21 @@ class DeviceOptimizer : public Optimizer {
       : options_(options),
         counted_(executor.NewBuffer(sizeof(StepState), DType::kUInt8, MemoryKind::kOptimizer)),
         factors_(executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8, MemoryKind::kOptimizer)) {
-    Stream& stream = executor.compute();
-    fsdp::SetUpdates(stream, 0, counted_);
+    fsdp::SetUpdates(executor.compute(), 0, counted_);
     const std::vector<std::vector<ElementRule>> rules = RulesOf(options, executor, model);
     for (size_t f = 0; f < rules.size(); ++f) {
       const FlatParameter& flat = executor.layout().flat_parameters[f];
       const int64_t bytes = flat.frozen ? 0 : RuleTableShape(rules[f].size()).NumElements();
-      rules_.push_back(executor.NewBuffer(bytes, DType::kUInt8, MemoryKind::kOptimizer));
-      if (bytes > 0) WriteRules(stream, rules[f], flat.shard_size, rules_.back());
+      const int index = static_cast<int>(f);
+      const MemoryPlace place = bytes > 0 ? executor.PlaceOf(index) : MemoryPlace::kDevice;
+      on_host_.push_back(place != MemoryPlace::kDevice);
+      rules_.push_back(executor.NewBuffer(bytes, DType::kUInt8, {MemoryKind::kOptimizer, place}));
+      if (bytes == 0) continue;
+      WriteRules(executor.StreamFor(index), rules[f], flat.shard_size, rules_.back());
     }
+    if (std::ranges::none_of(on_host_, std::identity())) return;
+    host_factors_ = executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8,
+                                       {MemoryKind::kOptimizer, MemoryPlace::kPinned});
   }
   void SetUpdates(Stream& stream, int64_t updates) override {
     fsdp::SetUpdates(stream, updates, counted_);
@@ -66,14 +75,19 @@ class DeviceOptimizer : public Optimizer {
   void Begin(Stream& stream, ConstView inputs, ConstView coefficient) override {
     DeriveUpdateFactors(stream, options_.beta1, options_.beta2, inputs, coefficient, counted_,
                         factors_);
+    if (host_factors_.data != nullptr) Copy(stream, factors_, host_factors_);
   }
   const std::vector<ShardState>& state() const override { return state_; }
 
  protected:
+  const View& FactorsFor(int flat) const { return on_host_[flat] ? host_factors_ : factors_; }
+
   const OptimizerOptions options_;
   uint64_t seed_ = options_.seed;
   const View counted_, factors_;  // StepState, UpdateFactors.
+  View host_factors_;             // A copy, for updates of the host; empty: there are none.
   std::vector<View> rules_;       // By flat parameter.
+  std::vector<bool> on_host_;     // Likewise: where it is updated.
   std::vector<ShardState> state_;
 };
 
@@ -87,9 +101,9 @@ class AdamWOptimizer final : public DeviceOptimizer {
   }
   void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
     const AdamWOptions options{options_.beta1, options_.beta2, options_.eps};
-    AdamW(stream, options, rules_[update.flat], factors_, update.coefficient, update.gradient,
-          update.master, state_[0].shards[update.flat], state_[1].shards[update.flat],
-          {seed_, update.copy, average, decay});
+    AdamW(stream, options, rules_[update.flat], FactorsFor(update.flat), update.coefficient,
+          update.gradient, update.master, state_[0].shards[update.flat],
+          state_[1].shards[update.flat], {seed_, update.copy, average, decay});
   }
 };
 
@@ -102,8 +116,9 @@ class SgdOptimizer final : public DeviceOptimizer {
     }
   }
   void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
-    Sgd(stream, {options_.momentum}, rules_[update.flat], factors_, update.coefficient,
-        update.gradient, update.master, state_.empty() ? View() : state_[0].shards[update.flat],
+    Sgd(stream, {options_.momentum}, rules_[update.flat], FactorsFor(update.flat),
+        update.coefficient, update.gradient, update.master,
+        state_.empty() ? View() : state_[0].shards[update.flat],
         {seed_, update.copy, average, decay});
   }
 };

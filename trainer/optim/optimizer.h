@@ -42,7 +42,8 @@ class Optimizer {
   // Enqueues what the updates of a step have in common, before them. inputs: StepInputs;
   // coefficient: as ShardUpdate's.
   virtual void Begin(Stream& stream, ConstView inputs, ConstView coefficient) = 0;
-  // Enqueues an update: one pass, which also writes the copy and, where it is given one, an average
+  // Enqueues an update, on a stream of the device or, of what lies in host memory, of the host: one
+  // pass, which also writes the copy and, where it is given one, an average
   // of the masters (fp32, a shard), with this decay.
   virtual void Step(Stream& stream, const ShardUpdate& update, View average = {},
                     double decay = 0) = 0;

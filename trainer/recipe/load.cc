@@ -129,6 +129,10 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
       if (auto& rate = recipe.model.*dropout.member; !rate) rate = 0;
     }
   }
+  if (recipe.fsdp.buffers == FsdpOptions::Buffers::kCaching &&
+      reader.places().count("fsdp.limiter") == 0) {
+    recipe.fsdp.limiter = FsdpOptions::Limiter::kHost;
+  }
   CheckRules(reader, recipe, family_is_null);
   if (check) {
     for (const ShapeConflict& found : check(recipe)) AddMistake(reader, found.keys, found.message);
@@ -231,6 +235,10 @@ std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {
             std::to_string(train.global_batch_size) + " sequences of a step a rank of " +
             std::to_string(world_size) + " has at most " + std::to_string(most) +
             ": the rest of each micro-batch is computed for nothing"));
+  }
+  for (const auto& [key, fake] : {std::pair("fsdp.fake_all_gather", recipe.fsdp.fake_all_gather),
+                                  std::pair("fsdp.fake_reduce", recipe.fsdp.fake_reduce)}) {
+    if (fake) advice.push_back(recipe.Mistake(key, "for measuring alone: the loss means nothing"));
   }
   return advice;
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "models/shape.h"
+#include "trainer/autograd/activation_offload.h"
 #include "trainer/autograd/recompute.h"
 #include "trainer/core/dtype.h"
 #include "trainer/fsdp/options.h"
@@ -35,6 +36,7 @@ struct RunRecipe {
   int64_t threads = 0;  // 0: cores of the host / its ranks.
   bool deterministic = false;
   double timeout_s = 600;
+  std::optional<int64_t> memory_limit;  // Bytes of a rank's device memory.
   std::optional<int64_t> store_port;
 
   std::string Directory() const { return dir ? *dir : "runs/" + name; }
@@ -148,6 +150,7 @@ struct TrainRecipe {
   int64_t global_batch_size = 32;  // Sequences per optimizer step, over all ranks.
   double grad_clip = 1.0;          // 0: off.
   Recompute activation_checkpointing = Recompute::kNone;
+  ActivationOffload activation_offload = ActivationOffload::kNone;
   std::optional<EmaRecipe> ema;
   int64_t max_skipped_steps = 0;  // Of the run, those that a loss scaler skips apart.
 
@@ -272,6 +275,7 @@ constexpr auto NamesOf(SourceRecipe::Source) {
 constexpr auto NamesOf(SourceRecipe::RawDType) {
   return std::to_array<std::string_view>({"uint16", "uint32"});
 }
+constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host"}; }
 constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }
@@ -294,11 +298,15 @@ constexpr auto NamesOf(AutoWrap) {
 constexpr auto NamesOf(BackwardPrefetch) {
   return std::to_array<std::string_view>({"pre", "post", "none"});
 }
-constexpr auto NamesOf(FsdpOptions::Limiter) { return std::to_array<std::string_view>({"device"}); }
+constexpr auto NamesOf(FsdpOptions::Limiter) {
+  return std::to_array<std::string_view>({"device", "host"});
+}
 constexpr auto NamesOf(FsdpOptions::MixedPrecision::CastIn) {
   return std::to_array<std::string_view>({"optimizer", "gather"});
 }
-constexpr auto NamesOf(FsdpOptions::Buffers) { return std::to_array<std::string_view>({"slots"}); }
+constexpr auto NamesOf(FsdpOptions::Buffers) {
+  return std::to_array<std::string_view>({"slots", "caching"});
+}
 constexpr auto NamesOf(Accumulation) {
   return std::to_array<std::string_view>({"sharded", "unsharded"});
 }

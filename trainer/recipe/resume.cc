@@ -22,7 +22,8 @@ bool IsFree(const std::string& key) {
   }
   return key == "data.valid" || key == "data.cache" || key == "data.allow_changed" ||
          key == "train.steps" || key == "train.max_skipped_steps" ||
-         key == "train.activation_checkpointing" || key == "optimizer.state_dtype";
+         key == "train.activation_checkpointing" || key == "train.activation_offload" ||
+         key == "optimizer.state_dtype";
 }
 
 // Goes down only where both are of one form: what takes the place of something else is named once,

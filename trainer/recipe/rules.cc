@@ -171,6 +171,25 @@ void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed) {
                 "the smallest scale is above the first");
 }
 
+void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
+  const FsdpOptions& fsdp = recipe.fsdp;
+  rules.Require(
+      fsdp.buffers == FsdpOptions::Buffers::kSlots || fsdp.limiter == FsdpOptions::Limiter::kHost,
+      {"fsdp.limiter", "fsdp.buffers"},
+      "`device` limits gathers by slots, and with fsdp.buffers `caching` there are none: "
+      "set fsdp.limiter to `host`");
+  const auto& [resume, every] = std::pair(recipe.checkpoint.resume.kind, recipe.checkpoint.every);
+  const bool resumes = resume != ResumeRecipe::Kind::kAuto && resume != ResumeRecipe::Kind::kNone;
+  for (const auto& [key, fake] : {std::pair("fsdp.fake_all_gather", fsdp.fake_all_gather),
+                                  std::pair("fsdp.fake_reduce", fsdp.fake_reduce)}) {
+    const std::string why = std::string(" with ") + key + ", whose weights mean nothing";
+    rules.Require(!fake || every == 0, {"checkpoint.every", key},
+                  "checkpoint.every is " + std::to_string(every) + why + ": set it to 0");
+    rules.Require(!fake || !resumes, {"checkpoint.resume", key},
+                  "nothing can be resumed" + why + ": set checkpoint.resume to none");
+  }
+}
+
 }  // namespace
 
 void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null) {
@@ -236,10 +255,28 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
       "optimizer.momentum belongs to `sgd`, but optimizer.name is `adamw`");
 
   CheckPrecision(rules, recipe.fsdp.mixed_precision);
+  CheckPaperRuntime(rules, recipe);
   rules.Require(recipe.fsdp.sharding_strategy != Strategy::kNoShard ||
                     recipe.fsdp.shard_size.value_or(1) == 1,
                 {"fsdp.shard_size", "fsdp.sharding_strategy"},
                 "`no_shard` keeps a full copy on every rank, so fsdp.shard_size can only be 1");
+  const FsdpOptions::CpuOffload& offload = recipe.fsdp.cpu_offload;
+  const bool caching = recipe.fsdp.buffers == FsdpOptions::Buffers::kCaching;
+  rules.Require(
+      !caching || !offload.optimizer, {"fsdp.cpu_offload.optimizer", "fsdp.buffers"},
+      "offload with fsdp.buffers `caching`: not in this version; set fsdp.buffers to slots");
+  rules.Require(
+      !caching || recipe.train.activation_offload == ActivationOffload::kNone,
+      {"train.activation_offload", "fsdp.buffers"},
+      "offload with fsdp.buffers `caching`: not in this version; set fsdp.buffers to slots");
+  rules.Require(!offload.params || offload.optimizer,
+                {"fsdp.cpu_offload.params", "fsdp.cpu_offload.optimizer"},
+                "fsdp.cpu_offload.params is true, but fsdp.cpu_offload.optimizer is false: "
+                "parameters are updated where their masters are, so set that, too");
+  rules.Require(offload.optimizer_share == 0 || offload.optimizer,
+                {"fsdp.cpu_offload.optimizer_share", "fsdp.cpu_offload.optimizer"},
+                "fsdp.cpu_offload.optimizer_share is of the updates that leave the device with "
+                "fsdp.cpu_offload.optimizer, which is false");
   rules.Require(
       !recipe.fsdp.reshard_after_forward || recipe.fsdp.sharding_strategy == Strategy::kFullShard ||
           recipe.fsdp.sharding_strategy == Strategy::kHybridShard,

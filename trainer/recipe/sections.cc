@@ -43,6 +43,10 @@ Type<RunRecipe> RunType() {
           "them."),
       Key("timeout_s", &R::timeout_s, Number({.above = 0, .at_most = 1e9}),
           "Seconds of silence of a peer or collective after which the run ends, with exit code 6."),
+      Key("memory_limit", &R::memory_limit, Nullable(Integer(1, kAnyInteger)),
+          "Bytes of device memory that a rank may take. A plan above it ends with exit code 3; "
+          "with "
+          "fsdp.buffers `caching` what is cached is freed first. null: what the machine gives."),
       Key("store_port", &R::store_port, Nullable(Integer(1, 65535)),
           "TCP port of the ranks' store. null: MASTER_PORT, or the port after it where an agent "
           "owns that."),
@@ -74,6 +78,10 @@ Type<TrainRecipe> TrainType() {
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<Recompute>(),
           "What backward computes again instead of keeping it. selective: norms, activations and "
           "attention. full: all but the inputs of the blocks."),
+      Key("activation_offload", &R::activation_offload, OneOf<ActivationOffload>(Later({"spill"})),
+          "Where what forward keeps for backward is meanwhile: on the device, or, but for the last "
+          "block's, in host memory. With activation_checkpointing full that is what blocks begin "
+          "with."),
       Key("ema", &R::ema, Nullable(ema),
           "Keeps a moving average of the weights, sharded and saved as they are: a map with "
           "`decay`. null: none."),
@@ -188,9 +196,19 @@ Type<FsdpOptions> FsdpType() {
           "or reduce_dtype is fp16."),
   });
   const auto cpu_offload = Map<R::CpuOffload>({
-      Key("params", &R::CpuOffload::params, OnlyFalse(), "Parameter shards in host memory."),
-      Key("optimizer", &R::CpuOffload::optimizer, OnlyFalse(),
-          "Optimizer state in host memory, updated there."),
+      Key("params", &R::CpuOffload::params, Boolean(),
+          "Shards of what is computed with stay in host memory, too, from where each gather "
+          "fetches "
+          "them; on one rank, a unit at a time."),
+      Key("optimizer", &R::CpuOffload::optimizer, Boolean(),
+          "Masters, optimizer state and gradient shards are in host memory, and the host updates "
+          "them there, with the same bits on the CPU."),
+      Key("optimizer_share", &R::CpuOffload::optimizer_share, Number({.at_least = 0, .at_most = 1}),
+          "Of the units, spread evenly: so many stay on the device with all that is theirs, and "
+          "are "
+          "updated there while the host updates the others."),
+      Key("threads", &R::CpuOffload::threads, Integer(0, 1024),
+          "That update on the host. 0: run.threads."),
   });
   return Map<R>({
       Key("sharding_strategy", &R::sharding_strategy, OneOf<Strategy>(),
@@ -217,15 +235,24 @@ Type<FsdpOptions> FsdpType() {
       Key("reduce_buffers", &R::reduce_buffers, Integer(1), "Units whose gradients wait at once."),
       Key("communicators", &R::communicators, Integer(1, 2),
           "2: gathers and reductions have a queue each. 1: they share one."),
-      Key("limiter", &R::limiter, OneOf<R::Limiter>(Later({"host"})),
-          "What waits for a free slot: the device's stream."),
-      Key("buffers", &R::buffers, OneOf<R::Buffers>(Later({"caching"})),
-          "Where gathered units live: in slots planned before the run."),
+      Key("limiter", &R::limiter, OneOf<R::Limiter>(),
+          "What waits for a free slot. device: the stream that gathers. host: the program, before "
+          "it "
+          "enqueues the gather, as in the paper, and the default with buffers `caching`."),
+      Key("buffers", &R::buffers, OneOf<R::Buffers>(),
+          "Where memory comes from. slots: a plan made before the run, in which gathered units "
+          "have "
+          "slots. caching: a caching allocator, at the time of use, as in the paper."),
       Key("gradient_accumulation", &R::gradient_accumulation, OneOf<Accumulation>(),
           "sharded: gradients are reduced after every micro-batch. unsharded: after the last one, "
           "for memory of the whole gradient."),
       Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),
       Key("cpu_offload", &R::cpu_offload, cpu_offload, "What leaves the device."),
+      Key("fake_all_gather", &R::fake_all_gather, Boolean(),
+          "To see what communication costs: a rank's own shard takes every place, and nothing is "
+          "sent. The loss means nothing; no checkpoints."),
+      Key("fake_reduce", &R::fake_reduce, Boolean(),
+          "Likewise, of gradients: a rank's own slice, times the ranks of the group."),
   });
 }
 

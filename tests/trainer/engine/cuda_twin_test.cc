@@ -118,6 +118,37 @@ TEST(CudaTwin, LearnsWithTheLibrary) {
   }
 }
 
+// Updates by the host's kernels, of what a GPU's streams bring there, and back.
+TEST(CudaTwin, LearnsWithOffload) {
+  for (const bool params : {false, true}) {
+    TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, params ? 1 : 2);
+    run.device = DeviceType::kCuda;
+    ExecutorOptions& o = run.options.executor;
+    o.cpu_offload = {.params = params, .optimizer = true};
+    if (!params) o.cpu_offload.optimizer_share = 0.5;
+    o.activation_offload = ActivationOffload::kHost;
+    run.options.global_batch_size = 4;  // Two micro-batches a rank, or four.
+    run.config.num_hidden_layers = 3;   // Of the first two's activations.
+    LearnsWhatTheCpuLearns(run);
+  }
+}
+
+// On a GPU events pass when they do: neither who waits nor where memory comes from is in a bit.
+TEST(CudaTwin, ThePapersRuntimeHasTheSameBits) {
+  TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, /*world=*/2);
+  run.options.global_batch_size = 4;  // Two micro-batches.
+  run.device = DeviceType::kCuda;
+  run.steps = 3;
+  const TinyResult plain = Train(run);
+  ExecutorOptions& o = run.options.executor;
+  o.limiter = FsdpOptions::Limiter::kHost;
+  EXPECT_EQ(FirstDifference(Train(run), plain), "") << "host's limiter, slots";
+  o.buffers = FsdpOptions::Buffers::kCaching;
+  o.communicators = 1;
+  o.mixed_precision.cast = FsdpOptions::MixedPrecision::CastIn::kGather;
+  EXPECT_EQ(FirstDifference(Train(run), plain), "") << "caching";
+}
+
 // Ranks with a GPU each. In rank order NCCL's sums have the bits of the host's; of its own they
 // lead to the same losses, to roundings on the wire.
 TEST(CudaTwinOverNccl, LearnsWhatRanksOnOneGpuLearn) {

@@ -193,6 +193,69 @@ TEST_F(PlanTest, AGpuHasMemoryOfItsOwn) {
   EXPECT_TRUE(plan().fits_device());
 }
 
+// With parameters offloaded a rank alone holds a few units of the model, and the host the rest:
+// masters, two moments and gradients in fp32, parameters in bf16.
+TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
+  LlamaConfig config;
+  config.hidden_size = 5120;
+  config.intermediate_size = 13824;
+  config.num_hidden_layers = 40;
+  config.num_attention_heads = config.num_key_value_heads = 40;
+  config.head_dim = 128;
+  config.vocab_size = 32000;
+  config.max_position_embeddings = 4096;
+  const std::unique_ptr<Model> model = MakeModel(config);
+  SessionOptions options;
+  options.eval = false;
+  options.global_batch_size = 8;
+  ExecutorOptions& o = options.executor;
+  o.seq_len = 1024;
+  o.micro_batch_size = 2;
+  o.micro_batches = 4;
+  o.recompute = Recompute::kFull;
+  o.mixed_precision.param_dtype = DType::kBFloat16;
+  o.cpu_offload = {.params = true, .optimizer = true};
+  const PlanTarget target{.device = DeviceType::kCuda};
+  const RunPlan plan = PlanRun(*model, options, 1, 1, target, MemoryLimits(root_));
+  EXPECT_LT(plan.planned(), int64_t{16} << 30);
+  const auto parameters = 13'015'864'320.0;
+  const auto host = static_cast<double>(plan.memory.bytes(MemoryPlace::kPinned));
+  EXPECT_NEAR(host / parameters, 4 + 8 + 4 + 2, 0.1);
+  EXPECT_EQ(plan.bytes(MemoryKind::kParameters), 0);
+  // Four micro-batches fetch their blocks twice, but table and head, whose units are not read on
+  // the way back, and the root once; gradients go to the host four times, and back three times.
+  const double blocks = parameters - 2 * 32000.0 * 5120;
+  EXPECT_NEAR(plan.traffic.to_host_bytes / (4 * 4 * parameters), 1, 0.01);
+  EXPECT_NEAR(plan.traffic.to_device_bytes,
+              4 * 2 * (2 * blocks + 3 * 32000.0 * 5120) + 3 * 4 * parameters, 0.01 * 2e11);
+  EXPECT_NEAR(plan.traffic.update_bytes / parameters, 4 + 3 * 8 + 2, 0.1);
+  EXPECT_GT(plan.traffic.flops, 8 * parameters * 8 * 1024);  // With what is computed again.
+}
+
+// All but the last blocks' activations: what the device has besides does not grow with the blocks.
+TEST_F(PlanTest, OffloadedActivationsAreTheHosts) {
+  Gpt2Config config = TinyRun::TinyConfig();
+  config.num_hidden_layers = 12;
+  const std::unique_ptr<Model> model = MakeModel(config);
+  const PlanTarget target{.device = DeviceType::kCuda};
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    options_.executor.recompute = recompute;
+    const auto plan = [&](ActivationOffload offload) {
+      options_.executor.activation_offload = offload;
+      return PlanRun(*model, options_, 1, 1, target, MemoryLimits(root_));
+    };
+    const RunPlan all = plan(ActivationOffload::kNone), host = plan(ActivationOffload::kHost);
+    const int64_t gone = all.planned() - host.planned();
+    const int64_t there =
+        host.memory.bytes(MemoryPlace::kPinned) - all.memory.bytes(MemoryPlace::kPinned);
+    EXPECT_GT(gone, there / 2) << "of eleven blocks three are there at a time";
+    EXPECT_GT(there, 0);
+    EXPECT_EQ(host.traffic.to_host_bytes, host.traffic.to_device_bytes);
+    EXPECT_NEAR(host.traffic.to_host_bytes, options_.executor.micro_batches * there,
+                0.05 * static_cast<double>(there));
+  }
+}
+
 // Checkpoints are read and written through the host, so it holds them anyway.
 TEST_F(PlanTest, AGpuHasASnapshotEvenWithoutOne) {
   options_.snapshot = false;
@@ -205,6 +268,60 @@ TEST_F(PlanTest, AGpuHasASnapshotEvenWithoutOne) {
 }
 
 // ulimit counts addresses, touched or not, and of each process alone.
+TEST_F(PlanTest, ALimitOfTheRecipe) {
+  const int64_t needs = Plan(2).planned();
+  options_.executor.memory_limit = needs;
+  EXPECT_TRUE(Plan(2).fits());
+  options_.executor.memory_limit = needs - 1;
+  const RunPlan plan = Plan(2);
+  EXPECT_FALSE(plan.fits());
+  EXPECT_EQ(plan.planned(), needs);
+  try {
+    RequireFit(*model_, options_, plan, {}, MemoryLimits(root_));
+    FAIL() << "it fits";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("run.memory_limit is "));
+    EXPECT_THAT(error.what(), HasSubstr("\nit fits with fsdp.limit_all_gathers: 1"));
+  }
+}
+
+TEST_F(PlanTest, ACachingAllocatorIsPlannedByRunningIt) {
+  options_.executor.limiter = FsdpOptions::Limiter::kHost;
+  options_.executor.buffers = FsdpOptions::Buffers::kCaching;
+  const RunPlan plan = Plan(2);
+  const CachingStatistics s = plan.statistics();
+  EXPECT_EQ(plan.planned(), s.reserved.peak);
+  EXPECT_LT(s.allocated.peak, s.active.peak);
+  EXPECT_LT(s.active.peak, s.reserved.peak);
+  EXPECT_GT(plan.total(), s.reserved.peak);
+  EXPECT_THAT(PlanToJson(plan),
+              HasSubstr("{\"allocated_peak\": " + std::to_string(s.allocated.peak) +
+                        ", \"active_peak\": " + std::to_string(s.active.peak) +
+                        ", \"reserved_peak\": " + std::to_string(s.reserved.peak)));
+  EXPECT_THAT(PlanToText(plan), HasSubstr("  active "));
+  // One segment is no memory for two streams.
+  options_.executor.memory_limit = 2 * kMiB;
+  const RunPlan small = Plan(2);
+  EXPECT_FALSE(small.fits());
+  EXPECT_EQ(small.planned(), plan.planned());
+  EXPECT_GT(small.traffic.all_gather_bytes, 0);
+  EXPECT_EQ(small.traffic.all_gather_bytes, plan.traffic.all_gather_bytes);
+  try {
+    RequireFit(*model_, options_, small, {}, MemoryLimits(root_));
+    FAIL() << "it fits";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("it fits with fsdp.buffers: slots and fsdp.limiter: device: "));
+  }
+}
+
+TEST_F(PlanTest, FakeCollectivesSendNothing) {
+  options_.executor.fake_all_gather = options_.executor.fake_reduce = true;
+  const StepTraffic sent = Plan(4).traffic;
+  EXPECT_EQ(sent.all_gather_bytes + sent.reduce_scatter_bytes, 0);
+  EXPECT_LT(sent.all_reduce_bytes, 1024);  // The scalars.
+}
+
 TEST_F(PlanTest, UlimitLimitsIt) {
   const auto limit = [&](const std::string& what, int64_t bytes) {
     Write("/proc/self/limits", what + "  " + std::to_string(bytes) + "  unlimited  bytes\n");

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "models/make_model.h"
 #include "trainer/comm/sim/sim_communicator.h"
@@ -33,11 +34,53 @@ Gpt2Config SmallConfig() {
   return config;
 }
 
+// A device on which nothing is seen to be over by who does not wait for it.
+class UnseenDevice final : public Device {
+ public:
+  UnseenDevice(std::shared_ptr<StreamChecker> checker, DeviceType plans_for)
+      : Device(std::move(checker)), plans_for_(plans_for) {}
+  DeviceType type() const override { return DeviceType::kSim; }
+  DeviceType kernel_type() const override { return plans_for_; }
+  std::unique_ptr<Stream> CreateStream(std::string name, int, StreamPriority) override {
+    return std::make_unique<UnseenStream>(*this, std::move(name));
+  }
+  double Now() const override { return 0; }
+  void StartTrace() override {}
+  std::vector<Span> TakeTrace() override { return {}; }
+
+ private:
+  struct UnseenEvent final : Event {
+    bool Ready() const override { return false; }
+    void Block() const override {}
+    double Time() const override { return 0; }
+  };
+  class UnseenStream final : public Stream {
+   public:
+    using Stream::Stream;
+
+   private:
+    void DoEnqueue(Operation) override {}
+    std::shared_ptr<Event> DoRecord() override { return std::make_shared<UnseenEvent>(); }
+    void DoWait(const EventPtr&) override {}
+  };
+  std::byte* DoAllocate(int64_t bytes, MemoryPlace) override {
+    const uintptr_t address = next_;
+    next_ += bytes;
+    return reinterpret_cast<std::byte*>(address);
+  }
+  void DoFree(std::byte*, int64_t, MemoryPlace) noexcept override {}
+
+  const DeviceType plans_for_;
+  uintptr_t next_ = uintptr_t{1} << 47;
+};
+
 class Runner {
  public:
   Runner(const ModelShape& shape, const ExecutorOptions& executor, int world,
          const std::vector<ParameterGroup>& groups, DeviceType device = DeviceType::kCpu)
-      : device_(device), model_(MakeModel(shape)), mesh_(MeshFor(executor, world - 1, world)) {
+      : device_(device),
+        model_(MakeModel(shape)),
+        meshes_{MeshFor(executor, world - 1, world), MeshFor(executor, 0, world)} {
     if (!FreezeParameters(*model_, groups).empty()) throw std::invalid_argument("groups");
     options_.executor = executor;
     options_.executor.seq_len = 3;
@@ -45,12 +88,23 @@ class Runner {
     plan_ = PlanMemory(*model_, options_, world, /*traffic=*/nullptr, device_);
   }
 
-  Schedule Of(Mode mode) const { return ScheduleFor(options_.executor, *model_, mesh_, mode); }
+  // From here on a snapshot is taken behind the second and the third step.
+  void TakeSnapshots() {
+    options_.snapshot = true;
+    plan_ = PlanMemory(*model_, options_, meshes_[0].world_size(), /*traffic=*/nullptr, device_);
+  }
+
+  Schedule Of(Mode mode) const { return ScheduleFor(options_.executor, *model_, meshes_[0], mode); }
 
   // The first race of three training steps, two evaluations and a training step; empty without any.
+  // Of the last rank or, where it has none, of the first: what a rank fetches of a unit may lie
+  // where no smaller unit was before it.
   std::string FirstRace(Mode mode, const Schedule& schedule) {
     try {
-      Steps(mode, schedule);
+      for (const Mesh& mesh : meshes_) {
+        Steps(mesh, mode, schedule);
+        if (!options_.executor.cpu_offload.optimizer) break;
+      }
     } catch (const RaceFound& race) {
       return race.what();
     }
@@ -62,15 +116,23 @@ class Runner {
     using std::runtime_error::runtime_error;
   };
 
-  void Steps(Mode mode, const Schedule& schedule) {
+  bool Caches() const { return options_.executor.buffers == FsdpOptions::Buffers::kCaching; }
+
+  void Steps(const Mesh& mesh, Mode mode, const Schedule& schedule) {
     bool found = false;  // Thrown once: what unwinds frees memory under the checker's eyes.
     const auto checker = std::make_shared<StreamChecker>([&](const StreamChecker::Race& race) {
       if (!std::exchange(found, true)) throw RaceFound(race.ToString());
     });
-    SimDevice device({}, checker, device_);
-    PlannedAllocator allocator(device, plan_);
-    const MeshCommunicators communicators(mesh_, options_.executor.communicators, ConnectSim);
-    Session session(device, allocator, *model_, options_, communicators);
+    // What a caching allocator sees to be over it tells the checker, which would then miss no wait
+    // for it.
+    const std::unique_ptr<Device> made =
+        Caches() ? std::unique_ptr<Device>(std::make_unique<UnseenDevice>(checker, device_))
+                 : std::make_unique<SimDevice>(SimModel(), checker, device_);
+    Device& device = *made;
+    const std::unique_ptr<PhasedAllocator> allocator =
+        MakeAllocator(device, options_.executor, plan_);
+    const MeshCommunicators communicators(mesh, options_.executor.communicators, ConnectSim);
+    Session session(device, *allocator, *model_, options_, communicators);
     session.executor().ReplaceSchedule(mode, schedule);
     const auto load = [](int, const Batch&) {};
     const auto train = [&](int64_t step) {
@@ -79,7 +141,9 @@ class Runner {
     };
     train(1);
     train(2);
+    if (options_.snapshot) session.TakeSnapshot();
     train(3);
+    if (options_.snapshot) session.TakeSnapshot();
     session.Eval(1, load);
     session.Eval(1, load);
     train(4);
@@ -89,7 +153,7 @@ class Runner {
   const DeviceType device_;  // Whose memory and workspaces.
   std::unique_ptr<Model> model_;
   SessionOptions options_;
-  Mesh mesh_;
+  const Mesh meshes_[2];
   MemoryPlan plan_;
 };
 
@@ -217,6 +281,57 @@ INSTANTIATE_TEST_SUITE_P(Groups, WaitDeletion,
                                            std::tuple{9, Strategy::kFullShard, 0, 3},
                                            std::tuple{8, Strategy::kHybridShard, 4, 2}));
 
+// Memory of a gather's own, from the allocator that real runs have.
+TEST(WaitDeletion, CachingBuffers) {
+  std::set<uint64_t> seen;
+  Totals totals;
+  for (int bits = 0; bits < 128; ++bits) {
+    ExecutorOptions o;
+    o.limiter = FsdpOptions::Limiter::kHost;
+    o.buffers = FsdpOptions::Buffers::kCaching;
+    o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
+    o.forward_prefetch = bits & 1;
+    o.communicators = bits & 2 ? 1 : 2;
+    o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+    o.micro_batches = bits & 8 ? 3 : 1;
+    o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
+    o.poison = bits & 32;
+    o.limit_all_gathers = bits % 5 % 4;
+    o.sharding_strategy = bits & 64 ? Strategy::kShardGradOp : Strategy::kFullShard;
+    if (bits % 7 == 0) {
+      o.sharding_strategy = bits & 64 ? Strategy::kHybridShardGradOp : Strategy::kHybridShard;
+      o.shard_size = 2;
+    }
+    CheckEveryWait(o, IsHybrid(o.sharding_strategy) ? 4 : 2, seen, totals);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d schedules, %d waits, %d of them pacing\n", totals.schedules, totals.waits,
+              totals.pacing);
+}
+
+// The host's waits are waits like any other; what it has waited for nobody else waits for.
+TEST(WaitDeletion, LimiterOfTheHost) {
+  std::set<uint64_t> seen;
+  Totals totals;
+  for (int bits = 0; bits < 96; ++bits) {
+    ExecutorOptions o;
+    o.limiter = FsdpOptions::Limiter::kHost;
+    o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
+    o.forward_prefetch = bits & 1;
+    o.communicators = bits & 2 ? 1 : 2;
+    o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+    o.micro_batches = bits & 8 ? 3 : 1;
+    o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
+    o.poison = bits & 32;
+    o.limit_all_gathers = 1 + bits % 4 % 3;
+    o.sharding_strategy = bits % 5 == 0 ? Strategy::kHybridShard : Strategy::kFullShard;
+    if (IsHybrid(o.sharding_strategy)) o.shard_size = 2;
+    CheckEveryWait(o, IsHybrid(o.sharding_strategy) ? 4 : 2, seen, totals);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
+}
+
 // Units that hold several blocks, and one unit that holds all.
 TEST(WaitDeletion, OtherWraps) {
   std::set<uint64_t> seen;
@@ -231,6 +346,51 @@ TEST(WaitDeletion, OtherWraps) {
     }
   }
   EXPECT_GE(totals.schedules, kEveryList ? 4 : 0);
+}
+
+// Updates on the host, of all units or of some, with parameters on the device or there.
+TEST(WaitDeletion, Offload) {
+  Totals totals;
+  for (const auto& [world, strategy, shards] : {std::tuple{1, Strategy::kFullShard, 0},
+                                                {1, Strategy::kShardGradOp, 0},
+                                                {2, Strategy::kFullShard, 0},
+                                                {2, Strategy::kShardGradOp, 0},
+                                                {2, Strategy::kNoShard, 0},
+                                                {4, Strategy::kHybridShard, 2}}) {
+    for (int bits = 0; bits < 64; ++bits) {
+      std::set<uint64_t> seen;
+      ExecutorOptions o;
+      o.sharding_strategy = strategy;
+      if (shards > 0) o.shard_size = shards;
+      o.cpu_offload = {.params = (bits & 1) != 0, .optimizer = true};
+      o.cpu_offload.optimizer_share = bits & 2 ? 0.5 : 0;
+      o.micro_batches = bits & 4 ? 3 : 1;
+      o.gradient_accumulation = bits & 8 ? Accumulation::kUnsharded : Accumulation::kSharded;
+      if (bits & 16) o.mixed_precision.param_dtype = DType::kBFloat16;
+      o.communicators = bits & 32 ? 1 : 2;
+      o.reduce_buffers = 1 + bits % 3 % 2;
+      o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 5 % 3);
+      o.activation_offload = static_cast<ActivationOffload>(bits % 7 % 2);
+      o.recompute = static_cast<Recompute>(bits % 3);
+      CheckEveryWait(o, world, seen, totals);
+      if (HasFatalFailure()) return;
+    }
+  }
+  std::printf("%d schedules, %d waits, %d of them pacing, %d for the step before\n",
+              totals.schedules, totals.waits, totals.pacing, totals.across);
+}
+
+// A snapshot lies behind all updates, and before the next, on the host as on the device.
+TEST(Snapshot, RacesWithNoUpdate) {
+  for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
+    for (const double share : {0.0, 0.5, 1.0}) {
+      ExecutorOptions o;
+      o.cpu_offload = {.optimizer = share < 1, .optimizer_share = share < 1 ? share : 0};
+      Runner runner(SmallConfig(), o, /*world=*/2, {}, device);
+      runner.TakeSnapshots();
+      EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "") << share;
+    }
+  }
 }
 
 // The workspaces and the host's copies of a GPU.
@@ -355,6 +515,11 @@ Drawn Draw(uint64_t seed) {
   if (mixed.param_dtype == DType::kBFloat16 && coin()) mixed.master_dtype = DType::kBFloat16;
   if (coin()) mixed.cast = FsdpOptions::MixedPrecision::CastIn::kGather;
   if (coin()) mixed.keep_fp32 = {"*norm*", "*ln_*"};
+  o.cpu_offload.optimizer = coin();
+  o.cpu_offload.params = o.cpu_offload.optimizer && coin();
+  o.cpu_offload.optimizer_share = below(3) / 2.0;
+  o.activation_offload = static_cast<ActivationOffload>(below(2));
+  o.limiter = static_cast<FsdpOptions::Limiter>(below(2));
   return drawn;
 }
 

@@ -165,7 +165,7 @@ TEST_F(ExecutorOrder, ACopyHasAStreamOfItsOwn) {
   const View copy = executor_.NewBuffer(executor_.master(1).NumElements(), DType::kFloat32);
   for (const bool steps : {true, false}) {
     for (int i = 0; i < 2; ++i) executor_.Run(step_);
-    copies->Wait(executor_.Landed());
+    executor_.WaitUntilLanded(*copies);
     Copy(*copies, executor_.master(1), copy);
     executor_.HoldUpdates(copies->Record());
     if (steps) {
@@ -185,7 +185,7 @@ TEST_F(ExecutorOrder, ACopyHoldsNothingButUpdates) {
   executor_.Run(step_);
   executor_.Synchronize();
   device_.StartTrace();
-  copies->Wait(executor_.Landed());
+  executor_.WaitUntilLanded(*copies);
   Fill(*copies, 0, copy);  // Takes longer than the step.
   executor_.HoldUpdates(copies->Record());
   executor_.Run(step_);

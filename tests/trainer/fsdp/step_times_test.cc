@@ -89,7 +89,7 @@ Measured Measure(const SimModel& machine, const ExecutorOptions& options, int wo
 }
 
 double Sum(const StepTimes& t) {
-  return t.data + t.forward + t.recompute + t.backward + t.optimizer + t.communication;
+  return t.data + t.forward + t.recompute + t.backward + t.optimizer + t.communication + t.offload;
 }
 
 TEST(StepTimes, EachPartIsWhatItsOperationsCost) {
@@ -149,8 +149,8 @@ TEST(StepTimes, DataIsWhatComputeWaitsFor) {
   options.micro_batch_size = 4;
   options.seq_len = 8;
   // Tokens, their order, targets, positions and weights, 4 bytes each, and the rows' keys, 8 bytes
-  // each in a place of 64; written on the host, then read and written on their way to the device; while
-  // compute clears seven scalars or so.
+  // each in a place of 64; written on the host, then read and written on their way to the device;
+  // while compute clears seven scalars or so.
   const double loaded = 3 * (5 * 4 * 32 + 64);
   const StepTimes t = Measure({.s_per_byte = 1}, options, 1).steps[0];
   EXPECT_GT(t.data, loaded - 100);

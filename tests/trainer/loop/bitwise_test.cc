@@ -23,6 +23,7 @@ TEST(Bitwise, PairwiseSettingsChangeNoBit) {
   std::map<std::string, TinyResult> plain;
   const std::vector<TinyRun> runs = PairwiseRuns();
   for (const TinyRun& run : runs) {
+    SCOPED_TRACE(Describe(run));
     const TinyRun like = Plain(run);
     const auto [baseline, fresh] = plain.try_emplace(Describe(like));
     if (fresh) baseline->second = Train(like);

@@ -19,17 +19,21 @@ inline std::string Describe(const TinyRun& run) {
   out << "world " << run.world << (run.ranks_by_position.empty() ? "" : ", renumbered,")
       << " params " << Name(o.mixed_precision.param_dtype) << " but "
       << o.mixed_precision.keep_fp32.size() << " grads " << Name(o.mixed_precision.grad_dtype)
-      << " reduced " << Name(o.mixed_precision.reduce_dtype) << " cast "
+      << " reduced " << Name(o.mixed_precision.reduce_dtype) << " masters "
+      << Name(o.mixed_precision.master_dtype) << " cast "
       << static_cast<int>(o.mixed_precision.cast) << " shards " << o.shard_size.value_or(0)
       << " kept " << o.reshard_after_forward.value_or(0) << " strategy "
       << static_cast<int>(o.sharding_strategy) << " wrap " << static_cast<int>(o.auto_wrap.policy)
       << " forward_prefetch " << o.forward_prefetch << " backward_prefetch "
       << static_cast<int>(o.backward_prefetch) << " limit " << o.limit_all_gathers
-      << " reduce_buffers " << o.reduce_buffers << " communicators " << o.communicators
+      << " reduce_buffers " << o.reduce_buffers << " buffers " << static_cast<int>(o.buffers)
+      << " limiter " << static_cast<int>(o.limiter) << " communicators " << o.communicators
       << " accumulation " << static_cast<int>(o.gradient_accumulation) << " recompute "
       << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
-      << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " processes "
-      << (run.ranks == RunProcessRanks);
+      << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " on the host "
+      << o.cpu_offload.optimizer << " but " << o.cpu_offload.optimizer_share << " with params "
+      << o.cpu_offload.params << " and activations " << static_cast<int>(o.activation_offload)
+      << " processes " << (run.ranks == RunProcessRanks);
   return out.str();
 }
 
@@ -68,6 +72,15 @@ inline std::vector<FsdpOptions::MixedPrecision> Precisions() {
       Mixed{.param_dtype = kF16, .reduce_dtype = kF16, .keep_fp32 = some}};
 }
 
+// Each unit's update on the host, or every other one's, and parameters there or not.
+inline std::vector<FsdpOptions::CpuOffload> Offloads() {
+  using Offload = FsdpOptions::CpuOffload;
+  return {Offload{}, Offload{.optimizer = true},
+          Offload{.params = true, .optimizer = true, .threads = 2},
+          Offload{.optimizer = true, .optimizer_share = 0.5},
+          Offload{.params = true, .optimizer = true, .optimizer_share = 0.5}};
+}
+
 // Under AddressSanitizer, where the code counts and not the bits, one run in three.
 #ifdef __SANITIZE_ADDRESS__
 constexpr size_t kRunsApart = 3;
@@ -80,7 +93,7 @@ inline std::vector<TinyRun> PairwiseRuns() {
   std::vector<TinyRun> runs;
   size_t rows = 0;
   for (const std::vector<int>& row :
-       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2}, kPairwiseSeed)) {
+       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 5, 2}, kPairwiseSeed)) {
     if (rows++ % kRunsApart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
@@ -105,6 +118,8 @@ inline std::vector<TinyRun> PairwiseRuns() {
     const int nth = row[i++], renumbered = row[i++], secondary = row[i++];
     o.mixed_precision = Precisions()[row[i++]];
     o.mixed_precision.cast = static_cast<FsdpOptions::MixedPrecision::CastIn>(row[i++]);
+    o.cpu_offload = Offloads()[row[i++]];
+    o.activation_offload = static_cast<ActivationOffload>(row[i++]);
     // State in bf16 where nothing else says that it is rounded by element, and not by shard.
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
     int shards = run.world;

@@ -125,8 +125,9 @@ TEST_F(Layers, ALayersOutputHasTheDTypeOfItsInput) {
 TEST(AttentionLayer, TakesCudnnForWholeRowsAlone) {
   SimDevice device({}, nullptr, DeviceType::kCuda);
   std::vector<int64_t> workspaces;
-  device.Observe(
-      [&](const Operation& operation) { workspaces.push_back(operation.writes.back().bytes); });
+  device.Observe([&](const Operation& operation, const Stream&) {
+    workspaces.push_back(operation.writes.back().bytes);
+  });
   const std::unique_ptr<Stream> stream = device.CreateStream("compute");
   testing::CountingAllocator allocator;
   testing::Journal journal;

@@ -48,8 +48,8 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                   .tokens_per_s = 16384,
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
-                  .memory = {1 << 20, 2 << 20, 3 << 20},
-                  .time = {1, 2, 3, 4, 5, 6, 7},
+                  .memory = {1 << 20, 2 << 20, 3 << 20, 4 << 20},
+                  .time = {1, 2, 3, 4, 5, 6, 7, 8},
                   .communication = {10, 20, 30, 40, 50}};
   writer.Write(step);
   writer.Write(EvalRecord{.step = 300, .loss = 1.5});
@@ -85,10 +85,12 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                                                    {"time/backward", 4},
                                                    {"time/optimizer", 5},
                                                    {"time/communication", 6},
-                                                   {"time/other", 7},
+                                                   {"time/offload", 7},
+                                                   {"time/other", 8},
                                                    {"memory/allocated_peak", 1 << 20},
                                                    {"memory/active_peak", 2 << 20},
                                                    {"memory/reserved_peak", 3 << 20},
+                                                   {"memory/host", 4 << 20},
                                                    {"communication/all_gather_bytes", 10},
                                                    {"communication/reduce_scatter_bytes", 20},
                                                    {"communication/all_reduce_bytes", 30},

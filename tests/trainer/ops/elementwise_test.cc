@@ -34,6 +34,18 @@ TEST_P(ElementwiseTest, AddAndAccumulateRoundOnce) {
   }
 }
 
+TEST_P(ElementwiseTest, ScaleRoundsOnce) {
+  for (const int64_t n : kSizes) {
+    const auto values = Random(n, dtype()).Vector(n);
+    std::vector<double> want;
+    for (const double v : values) want.push_back(RoundTo(dtype(), RoundTo(kF32, 3 * v)));
+    const View y = Input({n}, values);
+    Run([&](Stream& stream) { Scale(stream, 3, y); });
+    EXPECT_EQ(Get(y), want);
+    Clear();
+  }
+}
+
 TEST_P(ElementwiseTest, TensorsBeginAnywhere) {
   constexpr int64_t kSize = 64, kPart = 21;
   Random random(7, dtype());
@@ -47,11 +59,12 @@ TEST_P(ElementwiseTest, TensorsBeginAnywhere) {
       Run([&](Stream& stream) {
         Add(stream, a.Slice(from, kPart), b.Slice(to, kPart), sum.Slice(to, kPart));
         Fill(stream, 2, filled.Slice(from, kPart));
+        Scale(stream, 3, filled.Slice(from, kPart));
       });
       std::vector<double> want(kSize, 7), want_filled(kSize, 7);
       for (int64_t i = 0; i < kPart; ++i) {
         want[to + i] = RoundTo(dtype(), RoundTo(kF32, av[from + i] + bv[to + i]));
-        want_filled[from + i] = 2;
+        want_filled[from + i] = 6;
       }
       EXPECT_EQ(Get(sum), want);
       EXPECT_EQ(Get(filled), want_filled);
@@ -100,6 +113,7 @@ TEST_P(ElementwiseTest, RefusesWrongArguments) {
   ExpectRefused([&](Stream& s) { Copy(s, a, Output({6}, DType::kInt32)); }, "want int32");
   ExpectRefused([&](Stream& s) { Copy(s, a.Slice(0, 5), a.Slice(1, 5)); }, "overlap");
   ExpectDTypesRefused("add", [&](Stream& s) { Add(s, Output({6}), Output({6}), Output({6})); });
+  ExpectDTypesRefused("scale", [&](Stream& s) { Scale(s, 3, Output({6})); });
   ExpectDTypesRefused("accumulate", [&](Stream& s) { Accumulate(s, Output({6}), Output({6})); });
 }
 

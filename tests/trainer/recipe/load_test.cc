@@ -197,10 +197,21 @@ INSTANTIATE_TEST_SUITE_P(
         {"PathForName", "run: {name: a/b}",
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
         // What is known and not in this version.
-        {"LaterLimiter", "fsdp: {limiter: host}",
-         "r.yaml:3:17: fsdp.limiter: `host`: not in this version (want `device`)"},
-        {"LaterBuffers", "fsdp: {buffers: caching}",
-         "r.yaml:3:17: fsdp.buffers: `caching`: not in this version (want `slots`)"},
+        {"LaterState", "optimizer: {state_dtype: 8bit}",
+         "r.yaml:3:26: optimizer.state_dtype: `8bit`: not in this version (want `fp32` or "
+         "`bf16`)"},
+        // The paper's runtime.
+        {"DeviceLimitsSlots", "fsdp: {buffers: caching, limiter: device}",
+         "r.yaml:3:35: fsdp.limiter: `device` limits gathers by slots, and with fsdp.buffers "
+         "`caching` there are none: set fsdp.limiter to `host`"},
+        {"FakeGatherIsNotSaved", "fsdp: {fake_all_gather: true}\ncheckpoint: {every: 5}",
+         "r.yaml:4:21: checkpoint.every: checkpoint.every is 5 with fsdp.fake_all_gather, whose "
+         "weights mean nothing: set it to 0"},
+        {"FakeReduceIsNotResumed", "fsdp: {fake_reduce: true}\ncheckpoint: {resume: 5}",
+         "r.yaml:4:22: checkpoint.resume: nothing can be resumed with fsdp.fake_reduce, whose "
+         "weights mean nothing: set checkpoint.resume to none"},
+        {"LimitOfNothing", "run: {memory_limit: 0}",
+         "r.yaml:3:21: run.memory_limit: want an integer of at least 1, got 0"},
         {"GradDtypeOfFp32", "fsdp: {mixed_precision: {grad_dtype: bf16}}",
          "r.yaml:3:38: fsdp.mixed_precision.grad_dtype: fsdp.mixed_precision.grad_dtype is `bf16`, "
          "but with param_dtype `fp32` it can be `fp32` alone"},
@@ -217,8 +228,25 @@ INSTANTIATE_TEST_SUITE_P(
         {"Bf16MasterOfFp32", "fsdp: {mixed_precision: {master_dtype: bf16}}",
          "r.yaml:3:40: fsdp.mixed_precision.master_dtype: fsdp.mixed_precision.master_dtype is "
          "`bf16`, but with param_dtype `fp32` it can be `fp32` alone"},
-        {"LaterOffload", "fsdp: {cpu_offload: {params: true}}",
-         "r.yaml:3:30: fsdp.cpu_offload.params: `true`: not in this version"},
+        {"ParamsWithoutOptimizer", "fsdp: {cpu_offload: {params: true}}",
+         "r.yaml:3:30: fsdp.cpu_offload.params: fsdp.cpu_offload.params is true, but "
+         "fsdp.cpu_offload.optimizer is false: parameters are updated where their masters are, so "
+         "set that, too"},
+        {"OffloadOfCaching",
+         "fsdp: {buffers: caching, cpu_offload: {optimizer: true}}\n"
+         "train: {activation_offload: host}",
+         "r.yaml:3:51: fsdp.cpu_offload.optimizer: offload with fsdp.buffers `caching`: not in "
+         "this "
+         "version; set fsdp.buffers to slots\n"
+         "r.yaml:4:29: train.activation_offload: offload with fsdp.buffers `caching`: not in this "
+         "version; set fsdp.buffers to slots"},
+        {"ShareOfNothing", "fsdp: {cpu_offload: {optimizer_share: 0.5}}",
+         "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share is of "
+         "the "
+         "updates that leave the device with fsdp.cpu_offload.optimizer, which is false"},
+        {"ShareAboveAll", "fsdp: {cpu_offload: {optimizer: true, optimizer_share: 1.5}}",
+         "r.yaml:3:56: fsdp.cpu_offload.optimizer_share: want a number of at least 0 and of at "
+         "most 1, got 1.5"},
         // Settings against each other.
         {"WarmupPastTheEnd", "train: {steps: 10}\nschedule: {warmup_steps: 11}",
          "r.yaml:4:26: schedule.warmup_steps: schedule.warmup_steps is 11, but train.steps is 10"},

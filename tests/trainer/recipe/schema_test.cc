@@ -116,7 +116,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_TRUE(optimizer["properties"]["groups"]["items"]["properties"].contains("lr_scale"));
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
-  for (const char* word : {"\"t5\"", "\"host\"", "caching", "8bit", "images", "longrope"}) {
+  for (const char* word : {"\"t5\"", "\"spill\"", "8bit", "images", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -394,7 +394,19 @@ void Reconcile(Json& recipe) {
   }
   mixed["scaler"].update(Json{{"init_scale", 3.5}, {"min_scale", 0.25}});
   mixed["scaler"]["backoff_factor"] = 0.5;
+  Json& offload = fsdp["cpu_offload"];
+  if (fsdp["buffers"] == "caching") {
+    offload["optimizer"] = false;
+    recipe["train"]["activation_offload"] = "none";
+  }
+  if (offload["optimizer"] == false)
+    offload.update(Json{{"params", false}, {"optimizer_share", 0}});
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
+  if (fsdp["buffers"] == "caching") fsdp["limiter"] = "host";
+  const Json& resume = recipe["checkpoint"]["resume"];
+  if (recipe["checkpoint"]["every"] != 0 || (resume != "auto" && resume != "none")) {
+    fsdp["fake_all_gather"] = fsdp["fake_reduce"] = false;
+  }
   if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
     fsdp["reshard_after_forward"] = nullptr;
   }

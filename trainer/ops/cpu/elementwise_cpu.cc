@@ -36,6 +36,19 @@ void AddCpu(ThreadPool& pool, const ConstView& a, const ConstView& b, const View
   });
 }
 
+void ScaleCpu(ThreadPool& pool, float factor, const View& y) {
+  pool.ParallelFor(y.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    FloatPiece from_buffer, to_buffer;
+    ForEachPiece(y.dtype, begin, end, [&](int64_t at, int64_t n) {
+      const float* from = ReadFloats(y, at, n, from_buffer);
+      float* to = FloatsToWrite(y, at, to_buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) to[i] = factor * from[i];
+      WriteFloats(to, n, y, at);
+    });
+  });
+}
+
 void FillCpu(ThreadPool& pool, uint32_t bits, const View& y) {
   const int64_t n = y.NumElements();
   if (SizeOf(y.dtype) == 4) return FillBits(pool, bits, n, y.As<uint32_t>());

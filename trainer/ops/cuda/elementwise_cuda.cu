@@ -19,6 +19,20 @@ __global__ void AddElements(const T* a, const T* b, int64_t n, bool packs, T* y)
   });
 }
 
+template <typename T>
+__global__ void ScaleElements(float factor, int64_t n, bool packs, T* y) {
+  ForEachPiece(1, CeilDiv(n, kPack<T>), [&](int64_t, int64_t piece) {
+    const int64_t first = piece * kPack<T>, count = n - first;
+    Elements<T, kPack<T>> value, scaled;
+    float products[kPack<T>];
+    value.Read(y + first, count, packs);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) products[i] = factor * value[i];
+    scaled.Set(products);
+    scaled.Write(y + first, count, packs);
+  });
+}
+
 template <typename Bits>
 __global__ void FillElements(Bits bits, int64_t n, bool packs, Bits* y) {
   Elements<Bits, kPack<Bits>> value;
@@ -45,6 +59,15 @@ void AddCuda(CudaStreamHandle stream, const ConstView& a, const ConstView& b, co
     const RowGrid on = GridOfRows(1, CeilDiv(n, kPack<T>));
     const bool packs = IsAligned(a.data) && IsAligned(b.data) && IsAligned(y.data);
     Launch<AddElements<T>>(stream, on.grid, on.block, 0, a.As<T>(), b.As<T>(), n, packs, y.As<T>());
+  });
+}
+
+void ScaleCuda(CudaStreamHandle stream, float factor, const View& y) {
+  ForFloat(y.dtype, [&](auto is) {
+    using T = typename decltype(is)::type;
+    const int64_t n = y.NumElements();
+    const RowGrid on = GridOfRows(1, CeilDiv(n, kPack<T>));
+    Launch<ScaleElements<T>>(stream, on.grid, on.block, 0, factor, n, IsAligned(y.data), y.As<T>());
   });
 }
 

@@ -11,6 +11,7 @@ namespace fsdp {
 // fp32, bf16 or fp16, all of y's dtype.
 [[gnu::weak]] void AddCuda(CudaStreamHandle stream, const ConstView& a, const ConstView& b,
                            const View& y);
+[[gnu::weak]] void ScaleCuda(CudaStreamHandle stream, float factor, const View& y);
 // The low bits of each element of 2 or 4 bytes.
 [[gnu::weak]] void FillCuda(CudaStreamHandle stream, uint32_t bits, const View& y);
 // Also to and from pinned host memory.

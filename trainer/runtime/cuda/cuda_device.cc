@@ -2,11 +2,14 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/cuda/cuda_call.h"
 #include "trainer/runtime/cuda/cuda_stream.h"
 #include "trainer/runtime/cuda/gpu_state.h"
@@ -20,7 +23,8 @@ class CudaDevice final : public Device {
  public:
   explicit CudaDevice(const CudaOptions& options)
       : Device(options.checker),
-        state_(std::make_shared<GpuState>(options.gpu, options.synchronous)) {
+        state_(std::make_shared<GpuState>(options.gpu, options.synchronous)),
+        host_({.checker = options.checker}) {
     cudaStream_t stream = nullptr;
     CheckCall(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, /*priority=*/0),
               "cudaStreamCreateWithPriority");
@@ -36,11 +40,17 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStream>(*this, state_, trace_, std::move(name), threads, priority);
   }
 
-  void StartTrace() override { trace_.on = true; }
+  Device& host() override { return host_; }
+
+  void StartTrace() override {
+    trace_.on = true;
+    host_.StartTrace();
+  }
   std::vector<Span> TakeTrace() override {
     trace_.on = false;
+    std::vector<Span> all = host_.TakeTrace();
     std::lock_guard lock(trace_.mutex);
-    std::vector<Span> all = std::exchange(trace_.of_ended, {});
+    std::ranges::move(std::exchange(trace_.of_ended, {}), std::back_inserter(all));
     for (CudaStream* stream : trace_.streams) stream->MoveSpans(all);
     return ByStreamAndTime(std::move(all));
   }
@@ -52,6 +62,7 @@ class CudaDevice final : public Device {
 
   const std::shared_ptr<GpuState> state_;
   CudaTrace trace_;
+  CpuDevice host_;
   std::mutex mutex_;                       // Guards what follows.
   std::map<std::byte*, void*> unaligned_;  // What cudaMalloc gave, where it was not aligned.
 };

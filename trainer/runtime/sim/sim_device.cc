@@ -42,7 +42,7 @@ class SimStream final : public Stream {
                  cost.link_bytes * model.s_per_link_byte +
                  cost.link_messages * model.s_per_link_message;
     }
-    if (sim_.observer_) sim_.observer_(operation);
+    if (sim_.observer_) sim_.observer_(operation, *this);
     Advance(operation.name, begin, begin + seconds, BytesMoved(operation.costs));
   }
   std::shared_ptr<Event> DoRecord() override {

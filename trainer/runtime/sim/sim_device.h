@@ -38,8 +38,9 @@ class SimDevice final : public Device {
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;
 
-  // Called with each operation from now on, where it is enqueued.
-  void Observe(std::function<void(const Operation&)> observer) { observer_ = std::move(observer); }
+  // Called with each operation from now on, and its stream, where it is enqueued.
+  using Observer = std::function<void(const Operation&, const Stream&)>;
+  void Observe(Observer observer) { observer_ = std::move(observer); }
 
   int64_t allocated_bytes() const { return allocated_; }  // Of device memory.
   int64_t peak_bytes() const { return peak_; }
@@ -54,7 +55,7 @@ class SimDevice final : public Device {
   std::shared_ptr<double> host_ = std::make_shared<double>(0);
   uintptr_t next_;  // Address of the next allocation.
   int64_t allocated_ = 0, peak_ = 0;
-  std::function<void(const Operation&)> observer_;
+  Observer observer_;
   bool tracing_ = false;
   std::vector<Span> spans_;
 };

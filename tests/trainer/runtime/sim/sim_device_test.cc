@@ -67,7 +67,10 @@ TEST(SimDevice, KernelsOfAnOperationFollowOneAnother) {
   SimDevice device(model);
   const auto stream = device.CreateStream("s");
   std::vector<std::string> seen;
-  device.Observe([&](const Operation& operation) { seen.push_back(operation.name); });
+  device.Observe([&](const Operation& operation, const Stream& on) {
+    EXPECT_EQ(&on, stream.get());
+    seen.push_back(operation.name);
+  });
   Operation operation;
   operation.name = "two";
   const Product product{.m = 2, .n = 3, .k = 4, .count = 5};

@@ -1,0 +1,220 @@
+// The paper's own runtime: the host's limiter and a caching allocator change no bit, whatever they
+// come together with.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/make_model.h"
+#include "tests/testing/pairwise.h"
+#include "tests/testing/tiny_run.h"
+#include "tests/trainer/loop/settings.h"
+#include "trainer/core/errors.h"
+#include "trainer/engine/plan_memory.h"
+
+namespace fsdp::testing {
+namespace {
+
+using Buffers = FsdpOptions::Buffers;
+using Limiter = FsdpOptions::Limiter;
+
+// Strategies, worlds 1 to 4, accumulation, precision, recomputation, prefetch and limits, each pair
+// of values with the host's limiter over slots and over a caching allocator.
+std::vector<TinyRun> Runs() {
+  std::vector<TinyRun> runs;
+  size_t rows = 0;
+  for (const std::vector<int>& row :
+       CoverPairs({4, 5, 2, 9, 3, 2, 4, 3, 2, 2, 3, 2, 2, 2, 2}, kPairwiseSeed)) {
+    if (rows++ % kRunsApart != 0) continue;
+    TinyRun run;
+    ExecutorOptions& o = run.options.executor;
+    size_t i = 0;
+    run.world = 1 + row[i++];
+    o.sharding_strategy = static_cast<Strategy>(row[i++]);
+    o.gradient_accumulation = static_cast<Accumulation>(row[i++]);
+    o.mixed_precision = Precisions()[row[i++]];
+    o.recompute = static_cast<Recompute>(row[i++]);
+    o.limiter = Limiter::kHost;
+    o.buffers = static_cast<Buffers>(row[i++]);
+    o.limit_all_gathers = row[i++];
+    o.backward_prefetch = static_cast<BackwardPrefetch>(row[i++]);
+    o.forward_prefetch = row[i++] != 0;
+    o.communicators = 1 + row[i++];
+    const int secondary = row[i++];
+    o.poison = row[i++] != 0;
+    o.mixed_precision.cast = static_cast<FsdpOptions::MixedPrecision::CastIn>(row[i++]);
+    if (row[i++] != 0) {
+      run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
+      run.options.lr.lr = 0.01;
+    }
+    run.ranks = row[i++] != 0 ? RunProcessRanks : RunThreadRanks;
+    if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
+    run.options.executor.micro_batch_size = 1;  // Micro-batches at every world.
+    int shards = run.world;
+    if (IsHybrid(o.sharding_strategy)) {
+      const std::vector<int> divisors = Divisors(run.world, 1, run.world);
+      o.shard_size = shards = divisors[secondary % divisors.size()];
+    }
+    const bool freed = o.sharding_strategy == Strategy::kFullShard ||
+                       o.sharding_strategy == Strategy::kHybridShard;
+    const std::vector<int> parts = Divisors(shards, 2, shards - 1);
+    if (freed && secondary > 0 && !parts.empty()) o.reshard_after_forward = parts[0];
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+TEST(PaperRuntime, ChangesNoBit) {
+  std::map<std::string, TinyResult> plain;
+  const std::vector<TinyRun> runs = Runs();
+  for (const TinyRun& run : runs) {
+    const TinyRun like = Plain(run);
+    const auto [baseline, fresh] = plain.try_emplace(Describe(like));
+    if (fresh) baseline->second = Train(like);
+    EXPECT_EQ(FirstDifference(Train(run), baseline->second), "") << Describe(run);
+  }
+  std::printf("%zu runs against %zu\n", runs.size(), plain.size());
+}
+
+// Over and over: what is reused, and when, depends on time.
+TEST(PaperRuntime, AgainAndAgain) {
+  TinyRun run;
+  run.world = 3;
+  run.steps = 6;
+  run.options.executor.micro_batch_size = 1;
+  const TinyResult plain = Train(run);
+  run.options.executor.limiter = Limiter::kHost;
+  run.options.executor.buffers = Buffers::kCaching;
+  run.options.executor.communicators = 1;
+  for (const int limit : {2, 0}) {
+    run.options.executor.limit_all_gathers = limit;
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(FirstDifference(Train(run), plain), "");
+  }
+}
+
+// A model whose units are larger than what a segment holds of the small pool.
+TinyRun Wide() {
+  TinyRun run;
+  run.world = 2;
+  run.config.hidden_size = 192;
+  run.config.intermediate_size = 768;
+  run.config.num_hidden_layers = 4;
+  run.options.executor.micro_batch_size = 1;
+  run.options.executor.limiter = Limiter::kHost;
+  run.options.executor.buffers = Buffers::kCaching;
+  return run;
+}
+
+MemoryPlan PlanOf(const TinyRun& run) {
+  return PlanMemory(*MakeModel(run.shape()), run.options, run.world);
+}
+
+TEST(PaperRuntime, PlannedStatisticsAreInOrder) {
+  TinyRun run = Wide();
+  run.options.executor.micro_batches = 2;
+  const MemoryPlan plan = PlanOf(run);
+  ASSERT_TRUE(plan.caching);
+  const CachingStatistics& s = *plan.caching;
+  EXPECT_LT(0, s.allocated.peak);
+  EXPECT_LT(s.allocated.peak, s.active.peak);  // Gathered units that compute has not passed.
+  EXPECT_LT(s.active.peak, s.reserved.peak);
+  EXPECT_EQ(s.retries, 0);
+  EXPECT_EQ(plan.bytes(MemoryPlace::kDevice), s.reserved.peak);
+  TinyRun slots = run;
+  slots.options.executor.buffers = Buffers::kSlots;
+  const MemoryPlan planned = PlanOf(slots);
+  EXPECT_FALSE(planned.caching);
+  EXPECT_LT(planned.bytes(MemoryPlace::kDevice), s.reserved.peak);
+  for (const MemoryKind kind : {MemoryKind::kParameters, MemoryKind::kOptimizer}) {
+    EXPECT_NEAR(plan.bytes(kind), planned.bytes(kind), 4096);  // But for how each is rounded.
+  }
+  // Gathers run ahead as far as nobody limits them.
+  TinyRun unlimited = run;
+  unlimited.options.executor.limit_all_gathers = 0;
+  EXPECT_GT(PlanOf(unlimited).caching->active.peak, s.active.peak);
+}
+
+// The least memory that it runs in is reached by trying again, and the bits are the same; a step
+// below, nothing helps.
+TEST(PaperRuntime, TheLimitCostsRetriesAndNoBit) {
+  TinyRun run = Wide();
+  run.options.executor.micro_batches = 3;
+  run.options.executor.limit_all_gathers = 0;  // Gathers run ahead until memory ends.
+  constexpr int64_t kMiB = 1 << 20;
+  int64_t limit = PlanOf(run).caching->reserved.peak;
+  int64_t retries = 0;
+  for (;; limit -= 2 * kMiB) {
+    run.options.executor.memory_limit = limit;
+    try {
+      const MemoryPlan plan = PlanOf(run);
+      retries = plan.caching->retries;
+      EXPECT_LE(plan.caching->reserved.peak, limit);
+    } catch (const MemoryError&) {
+      break;
+    }
+    ASSERT_GT(limit, 0);
+  }
+  EXPECT_GT(retries, 0);
+  std::printf("%lld retries at %lld MiB\n", static_cast<long long>(retries),
+              static_cast<long long>(limit / kMiB + 2));
+  TinyRun slots = run;
+  slots.options.executor = Wide().options.executor;
+  slots.options.executor.buffers = Buffers::kSlots;
+  const TinyResult plain = Train(slots);
+  run.options.executor.memory_limit = limit + 2 * kMiB;
+  EXPECT_EQ(FirstDifference(Train(run), plain), "");
+  run.options.executor.memory_limit = 4 * kMiB;
+  EXPECT_THROW(Train(run), std::exception);
+}
+
+// Where all ranks have the same gradient, a sum is one of them times their number.
+TEST(FakeReduce, IsTheSumOfEqualRanks) {
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kHybridShard, Strategy::kNoShard}) {
+    for (const DType reduce : {DType::kFloat32, DType::kBFloat16}) {
+      TinyRun run;
+      run.world = 4;  // A power of two: nothing is rounded.
+      run.options.global_batch_size = 8;
+      run.options.executor.micro_batch_size = 1;
+      run.options.executor.sharding_strategy = strategy;
+      run.options.executor.mixed_precision.reduce_dtype = reduce;
+      if (IsHybrid(strategy)) run.options.executor.shard_size = 2;
+      const TinyRun::Sample sample = SampleOf(run);
+      run.sample = [sample](int64_t step, int64_t index, std::span<int32_t> tokens,
+                            std::span<float> weights) { sample(step, index / 4, tokens, weights); };
+      const TinyResult real = Train(run);
+      run.options.executor.fake_reduce = true;
+      EXPECT_EQ(FirstDifference(Train(run), real), "") << Describe(run);
+    }
+  }
+}
+
+// Nothing is sent but the step's scalars.
+TEST(FakeCollectives, SendNothing) {
+  for (const Buffers buffers : {Buffers::kSlots, Buffers::kCaching}) {
+    for (const int kept : {0, 2}) {
+      TinyRun run;
+      run.world = 4;
+      run.steps = 2;
+      run.options.executor.micro_batch_size = 1;
+      run.options.executor.limiter = Limiter::kHost;
+      run.options.executor.buffers = buffers;
+      if (kept > 0) run.options.executor.reshard_after_forward = kept;
+      run.options.executor.fake_all_gather = run.options.executor.fake_reduce = true;
+      run.on_traffic = [](int, int64_t, const TrafficBytes& sent) {
+        EXPECT_EQ(sent.of(Collective::kAllGather), 0);
+        EXPECT_EQ(sent.of(Collective::kReduceScatter), 0);
+        EXPECT_LT(sent.of(Collective::kAllReduce), 1024);
+      };
+      EXPECT_TRUE(std::isfinite(Train(run).losses.at(1)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::testing

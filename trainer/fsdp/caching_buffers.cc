@@ -1,0 +1,71 @@
+#include "trainer/fsdp/caching_buffers.h"
+
+#include <algorithm>
+
+namespace fsdp {
+namespace {
+
+constexpr int kCompute = static_cast<int>(StreamId::kCompute);
+
+}  // namespace
+
+CachingBuffers::CachingBuffers(Device& device, std::optional<int64_t> limit)
+    : caching_(device, limit.value_or(CachingAllocator::kNoLimit)), pooled_(device) {}
+
+std::byte* CachingBuffers::Allocate(int64_t bytes, MemoryUse use) {
+  std::byte* const data = use.place == MemoryPlace::kDevice ? caching_.Allocate(bytes, kCompute)
+                                                            : pooled_.Allocate(bytes, use);
+  Count(bytes, use);
+  return data;
+}
+
+void CachingBuffers::Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept {
+  Count(-bytes, use);
+  if (use.place == MemoryPlace::kDevice) {
+    caching_.Free(data);
+  } else {
+    pooled_.Free(data, bytes, use);
+  }
+}
+
+void CachingBuffers::Attach(const std::vector<std::unique_ptr<Stream>>& streams) {
+  for (int s = 0; s < kNumStreams; ++s) {
+    caching_.Attach(s, static_cast<size_t>(s) < streams.size() ? streams[s].get() : nullptr);
+  }
+}
+
+View CachingBuffers::Take(int64_t bytes, StreamId stream) {
+  if (bytes == 0) return View();
+  const View view(caching_.Allocate(bytes, static_cast<int>(stream)), DType::kUInt8, Shape{bytes});
+  Count(bytes, MemoryKind::kUnsharded);
+  return view;
+}
+
+void CachingBuffers::Release(View& bytes, std::initializer_list<StreamId> users) {
+  if (bytes.data == nullptr) return;
+  for (const StreamId user : users) caching_.Use(bytes.data, static_cast<int>(user));
+  caching_.Free(bytes.data);
+  Count(-bytes.bytes(), MemoryKind::kUnsharded);
+  bytes = View();
+}
+
+MemoryPlan CachingBuffers::Used() const {
+  MemoryPlan plan;
+  for (int place = 0; place < kNumMemoryPlaces; ++place) {
+    for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
+      plan.kinds[place][kind] = kinds_[place][kind].peak;
+      plan.arenas[place] += kinds_[place][kind].peak;
+    }
+  }
+  plan.arenas[static_cast<int>(MemoryPlace::kDevice)] = statistics().reserved.peak;
+  plan.caching = statistics();
+  return plan;
+}
+
+void CachingBuffers::Count(int64_t bytes, MemoryUse use) {
+  Bytes& kind = kinds_[static_cast<int>(use.place)][static_cast<int>(use.kind)];
+  kind.now += bytes;
+  kind.peak = std::max(kind.peak, kind.now);
+}
+
+}  // namespace fsdp

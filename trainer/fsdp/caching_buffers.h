@@ -1,0 +1,78 @@
+// `buffers: caching`, the paper's way: all device memory of a rank comes from a caching allocator,
+// at the time of use. What a unit has only while it is in use is taken for the stream that fills it
+// and freed behind its last use on others; activations belong to the compute stream.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_CACHING_BUFFERS_H_
+#define FSDP_TRAIN_TRAINER_FSDP_CACHING_BUFFERS_H_
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "trainer/core/view.h"
+#include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/pooled_allocator.h"
+#include "trainer/fsdp/schedule.h"
+#include "trainer/runtime/caching_allocator.h"
+
+namespace fsdp {
+
+class CachingBuffers final : public PhasedAllocator {
+ public:
+  // `limit`: bytes of device memory, at most. Allocations throw MemoryError above it.
+  explicit CachingBuffers(Device& device, std::optional<int64_t> limit = std::nullopt);
+
+  // For the compute stream; other memory than the device's is pooled by size.
+  void Begin(Phase) override {}
+  std::byte* Allocate(int64_t bytes, MemoryUse use) override;
+  void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
+  CachingBuffers* caching() override { return this; }
+
+  // By StreamId, null where there is none. Before memory is taken for them, and with an empty list
+  // before they end.
+  void Attach(const std::vector<std::unique_ptr<Stream>>& streams);
+  // Bytes, of kind kUnsharded, for what `stream` is about to enqueue. Empty for none.
+  View Take(int64_t bytes, StreamId stream);
+  // Which `users` have used besides, with what they have enqueued so far. Empties it.
+  void Release(View& bytes, std::initializer_list<StreamId> users = {});
+
+  const CachingStatistics& statistics() const { return caching_.statistics(); }
+  void ResetPeaks() { caching_.ResetPeaks(); }
+  // What has been in use so far: of the device's memory what was reserved, and of each kind the
+  // most that there was of it at a time.
+  MemoryPlan Used() const;
+
+ private:
+  void Count(int64_t bytes, MemoryUse use);
+
+  CachingAllocator caching_;
+  PooledAllocator pooled_;
+  struct Bytes {
+    int64_t now = 0, peak = 0;
+  };
+  std::array<std::array<Bytes, kNumMemoryKinds>, kNumMemoryPlaces> kinds_{};
+};
+
+// What one action works in: `planned` memory, or bytes for its stream alone.
+class ActionBytes {
+ public:
+  ActionBytes(CachingBuffers* caching, const View& planned, int64_t bytes, StreamId stream)
+      : caching_(caching), view_(caching ? caching->Take(bytes, stream) : planned) {}
+  ~ActionBytes() {
+    if (caching_) caching_->Release(view_);
+  }
+  ActionBytes(const ActionBytes&) = delete;
+  ActionBytes& operator=(const ActionBytes&) = delete;
+
+  const View& view() const { return view_; }
+
+ private:
+  CachingBuffers* caching_;
+  View view_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_CACHING_BUFFERS_H_

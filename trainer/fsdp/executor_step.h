@@ -1,0 +1,43 @@
+// What an executor is told of a step.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_
+#define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "trainer/autograd/tape.h"
+#include "trainer/core/view.h"
+#include "trainer/data/batch.h"
+#include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/shard_update.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+struct ExecutorStep {
+  Mode mode = Mode::kTrain;
+  int64_t number = 0;      // For Where(): the training step it is, or that an evaluation follows.
+  double lr = 0;           // kTrain: the learning rate.
+  float target_scale = 1;  // Of each target's loss; kTrain: 1 / T0.
+  float mean_scale = 1;    // T0 / T: exactly 1 when every target counts.
+  float stop = 0;          // This rank's wishes; all ranks see the sums.
+  float save = 0;
+  // Writes a micro-batch into the host's memory. Called on a stream's thread.
+  std::function<void(int micro_batch, const Batch& batch)> load;
+  // kTrain, may be null: enqueues what the updates have in common, before them. `inputs`:
+  // StepInputs (ops/step_parameters.h). `coefficient` [1] multiplies the gradient; NaN means that
+  // nothing may change.
+  std::function<void(Stream& stream, ConstView inputs, ConstView coefficient)> begin_update;
+  // kTrain: enqueues the update on `stream`. It writes the copy, too.
+  std::function<void(Stream& stream, const ShardUpdate& update)> optimize;
+  // kEval: shards to gather in place of the master weights', as NewShards() made them, cast on
+  // the way where another dtype is computed with. Null: those.
+  const std::vector<View>* weights = nullptr;
+  // kEval: what to run on the micro-batch instead of the loss (memory phase kGenerate).
+  std::function<void(Tape& tape, const Batch& batch)> forward;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_

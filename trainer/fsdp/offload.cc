@@ -1,0 +1,81 @@
+#include "trainer/fsdp/offload.h"
+
+#include <algorithm>
+#include <set>
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kPieceElements = int64_t{1} << 20;  // 4 MiB.
+
+bool CastInGather(const ScheduleOptions& options) {
+  return options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
+}
+
+}  // namespace
+
+bool Offloads(const ScheduleOptions& train) {
+  return !train.host_units.empty() || !train.fetched_units.empty() ||
+         !train.offloaded_segments.empty();
+}
+
+std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& train) {
+  std::vector<ShardMemory> places(layout.flat_parameters.size());
+  for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
+    const bool fetched = train.fetched_units.count(u) > 0;
+    const bool on_host = train.host_units.count(u) > 0;
+    for (const int f : layout.units[u].flat_parameters) {
+      const FlatParameter& flat = layout.flat_parameters[f];
+      ShardMemory& place = places[f];
+      if (fetched || (on_host && !flat.frozen)) place.master = MemoryPlace::kPinned;
+      if (fetched) place.copy = MemoryPlace::kPinned;
+      // What is cast where it is gathered needs no copy; nor where it is fetched.
+      const bool cast_on_the_way = CastInGather(train) && (layout.shards > 1 || fetched);
+      place.shared = place.master == place.copy &&
+                     (flat.dtypes.compute == flat.dtypes.master || cast_on_the_way);
+    }
+  }
+  return places;
+}
+
+int64_t LargestGradientShards(const Layout& layout, const std::set<int>& units) {
+  int64_t largest = 0;
+  for (const int u : units) {
+    int64_t bytes = 0;
+    for (const int f : layout.TrainableFlatParameters(u)) {
+      bytes += layout.flat_parameters[f].shard_size * SizeOf(DType::kFloat32);
+    }
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+int64_t LargestCopies(const Layout& layout, const ScheduleOptions& train) {
+  int64_t largest = 0;
+  for (const int u : train.copied_units) {
+    int64_t bytes = 0;
+    for (const int f : layout.TrainableFlatParameters(u)) {
+      const FlatParameter& flat = layout.flat_parameters[f];
+      if (flat.dtypes.compute == flat.dtypes.master) continue;
+      bytes += flat.shard_size * SizeOf(flat.dtypes.compute);
+    }
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+int64_t FetchElements(const Layout& layout, const ScheduleOptions& train, bool averages) {
+  int64_t most = 0;
+  const std::vector<ShardMemory> places = PlacesOf(layout, train);
+  for (size_t f = 0; f < places.size(); ++f) {
+    const FlatParameter& flat = layout.flat_parameters[f];
+    const bool average = averages && !flat.frozen && flat.dtypes.compute != DType::kFloat32;
+    if (places[f].master == MemoryPlace::kDevice) continue;
+    if (average || flat.dtypes.compute != flat.dtypes.master) {
+      most = std::max(most, flat.shard_size);
+    }
+  }
+  return std::min(most, kPieceElements);
+}
+
+}  // namespace fsdp

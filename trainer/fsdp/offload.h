@@ -1,0 +1,40 @@
+// Where offload puts the shards of a unit, and what it takes to bring them to the device.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_OFFLOAD_H_
+#define FSDP_TRAIN_TRAINER_FSDP_OFFLOAD_H_
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "trainer/fsdp/layout.h"
+#include "trainer/fsdp/schedule.h"
+#include "trainer/runtime/memory.h"
+
+namespace fsdp {
+
+// Of a flat parameter.
+struct ShardMemory {
+  MemoryPlace master = MemoryPlace::kDevice;  // And the state's, the gradient's, the average's.
+  MemoryPlace copy = MemoryPlace::kDevice;    // Of what is gathered or, with F = 1, computed with.
+  bool shared = false;                        // The two are one memory.
+};
+
+// Whether a step has work on the streams kLeave, kUpdate and kFetch.
+bool Offloads(const ScheduleOptions& train);
+
+// By flat parameter. `train`: of a training step.
+std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& train);
+
+// The most bytes that the gradient shards of a unit of `units` take, in fp32.
+int64_t LargestGradientShards(const Layout& layout, const std::set<int>& units);
+
+// Of what an update on the host leaves for the device in another dtype than the masters': likewise.
+int64_t LargestCopies(const Layout& layout, const ScheduleOptions& train);
+
+// Elements, fp32 or less, of the device's memory in which what comes from the host is cast, piece
+// by piece; 0: nothing is. `averages`: such are evaluated, in fp32.
+int64_t FetchElements(const Layout& layout, const ScheduleOptions& train, bool averages);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_OFFLOAD_H_

@@ -1,0 +1,51 @@
+// The model's code in the order of a step: what a schedule is built around.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_SCHEDULED_RUNS_H_
+#define FSDP_TRAIN_TRAINER_FSDP_SCHEDULED_RUNS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "trainer/fsdp/schedule.h"
+
+namespace fsdp {
+
+struct ScheduledRun {
+  int micro_batch, segment, unit;
+  Pass pass;
+  bool backward() const { return pass != Pass::kForward; }
+  // The first of its segment on the way back.
+  bool comes_back(const ScheduleOptions& options) const {
+    return pass == Pass::kRecompute || (pass == Pass::kBackward && !options.recomputed[segment]);
+  }
+};
+
+class ScheduledRuns {
+ public:
+  // Keeps the reference.
+  explicit ScheduledRuns(const ScheduleOptions& options);
+
+  size_t size() const { return runs_.size(); }
+  const ScheduledRun& operator[](size_t r) const { return runs_[r]; }
+
+  // Whether the run reads its unit's parameters.
+  bool Reads(const ScheduledRun& run) const {
+    return run.pass != Pass::kBackward || options_.not_read_backward.count(run.segment) == 0;
+  }
+  // Nothing in the step reads the unit's parameters after run r.
+  bool IsLastRead(size_t r) const;
+  // The unit of forward run r is read again on the way back, in its micro-batch.
+  bool IsReadBackward(size_t r) const;
+  // Of the next run after r of another unit that takes part in prefetching, in the same pass
+  // direction of the same micro-batch; -1 if there is none.
+  int NextUnit(size_t r) const;
+  // Of run r no later one of its micro-batch is of its unit.
+  bool IsLastOfUnit(size_t r) const;
+
+ private:
+  const ScheduleOptions& options_;
+  std::vector<ScheduledRun> runs_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_SCHEDULED_RUNS_H_

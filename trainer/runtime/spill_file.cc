@@ -1,0 +1,201 @@
+#include "trainer/runtime/spill_file.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "trainer/core/errors.h"
+#include "trainer/core/units.h"
+#include "trainer/core/whole_file.h"
+#include "trainer/runtime/spill_layout.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+
+int64_t RoundUp(int64_t bytes) {
+  return (bytes + kSpillAlignment - 1) / kSpillAlignment * kSpillAlignment;
+}
+
+// Negative, and errno, where there can be none.
+UniqueFd OpenUnlinked(const std::string& directory, FileIo& io) {
+  UniqueFd file(io.OpenUnnamed(directory));
+  // What file systems (EOPNOTSUPP) and kernels (EISDIR) without unnamed files say.
+  if (file.open() || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+  std::string path = directory + "/spill-XXXXXX" + kUnfinishedSuffix;
+  file = UniqueFd(::mkostemps(path.data(), sizeof(kUnfinishedSuffix) - 1, O_CLOEXEC));
+  if (file.open() && ::unlink(path.c_str()) != 0) file.Close();
+  return file;
+}
+
+}  // namespace
+
+class SpillFile::Bounce {
+ public:
+  std::byte* get() {
+    if (memory_ == nullptr) {
+      memory_.reset(
+          static_cast<std::byte*>(::operator new (kPieceBytes, std::align_val_t{kSpillAlignment})));
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Delete {
+    void operator()(std::byte* memory) const {
+      ::operator delete (memory, std::align_val_t{kSpillAlignment});
+    }
+  };
+  std::unique_ptr<std::byte, Delete> memory_;
+};
+
+SpillFile::SpillFile(const std::string& directory, const std::string& holds, int64_t bytes,
+                     FileIo& io)
+    : name_(directory + " (" + holds + ", spilled)"), bytes_(RoundUp(bytes)), io_(io) {
+  const auto refuse = [&](int error) {
+    throw CheckpointError(directory + ": cannot take " + HumanBytes(bytes) + " of " + holds + ": " +
+                          std::strerror(error));
+  };
+  file_ = OpenUnlinked(directory, io);
+  if (!file_.open()) refuse(errno);
+  if (bytes_ == 0) return;
+  int error;
+  do error = io.Reserve(file_.get(), bytes_);
+  while (error == EINTR);
+  if (error != 0) refuse(error);
+  memory_alignment_ = io.MakeDirect(file_.get(), kSpillAlignment);
+}
+
+void SpillFile::CheckRange(const char* call, int64_t offset, int64_t bytes) const {
+  if (offset >= 0 && offset % kSpillAlignment == 0 && bytes >= 0 && bytes <= bytes_ - offset)
+    return;
+  throw std::invalid_argument("[SpillFile::" + std::string(call) + "] " + std::to_string(bytes) +
+                              " bytes at " + std::to_string(offset) + " of " +
+                              std::to_string(bytes_));
+}
+
+void SpillFile::Fail(const char* what, int64_t offset, int64_t bytes,
+                     const std::string& reason) const {
+  throw CheckpointError(name_ + ": bytes " + std::to_string(offset) + " to " +
+                        std::to_string(offset + bytes) + " cannot be " + what + ": " + reason);
+}
+
+void SpillFile::InPieces(ThreadPool& pool, int64_t bytes, const Piece& piece) {
+  std::atomic<int64_t> next = 0;
+  std::atomic<bool> failed = false;
+  const auto work = [&](int) {
+    Bounce bounce;
+    try {
+      while (!failed.load(std::memory_order_relaxed)) {
+        const int64_t begin = next.fetch_add(kPieceBytes, std::memory_order_relaxed);
+        if (begin >= bytes) return;
+        piece(begin, std::min(kPieceBytes, bytes - begin), bounce);
+      }
+    } catch (...) {
+      failed.store(true, std::memory_order_relaxed);
+      throw;
+    }
+  };
+  if (bytes <= kPieceBytes) return work(0);
+  pool.Run(work);
+}
+
+int64_t SpillFile::WithoutCopy(const std::byte* memory, int64_t bytes) const {
+  if (!direct()) return bytes;
+  if (reinterpret_cast<uintptr_t>(memory) % memory_alignment_ != 0) return 0;
+  return bytes / kSpillAlignment * kSpillAlignment;
+}
+
+void SpillFile::Complete(const char* what, int64_t offset, int64_t bytes,
+                         const Transfer& transfer) const {
+  for (int64_t done = 0; done < bytes;) {
+    int64_t n = transfer(done, static_cast<size_t>(bytes - done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) Fail(what, offset + done, bytes - done, std::strerror(errno));
+    if (direct()) n = n / kSpillAlignment * kSpillAlignment;  // Where the next one may begin.
+    if (n == 0) Fail(what, offset + done, bytes - done, "the disk stops there");
+    done += n;
+  }
+}
+
+void SpillFile::ReadInto(std::byte* out, int64_t offset, int64_t bytes) const {
+  Complete("read", offset, bytes, [&](int64_t done, size_t left) {
+    return io_.ReadAt(file_.get(), out + done, left, offset + done);
+  });
+}
+
+void SpillFile::WriteFrom(const std::byte* from, int64_t offset, int64_t bytes) {
+  Complete("written", offset, bytes, [&](int64_t done, size_t left) {
+    return io_.WriteAt(file_.get(), from + done, left, offset + done);
+  });
+}
+
+void SpillFile::Read(ThreadPool& pool, int64_t offset, std::span<std::byte> out) const {
+  CheckRange("Read", offset, std::ssize(out));
+  InPieces(pool, std::ssize(out), [&](int64_t begin, int64_t count, Bounce& bounce) {
+    std::byte* const to = out.data() + begin;
+    const int64_t whole = WithoutCopy(to, count), rest = count - whole;
+    ReadInto(to, offset + begin, whole);
+    if (rest == 0) return;
+    ReadInto(bounce.get(), offset + begin + whole, RoundUp(rest));
+    std::memcpy(to + whole, bounce.get(), rest);
+  });
+}
+
+void SpillFile::Write(ThreadPool& pool, int64_t offset, std::span<const std::byte> bytes) {
+  CheckRange("Write", offset, std::ssize(bytes));
+  InPieces(pool, std::ssize(bytes), [&](int64_t begin, int64_t count, Bounce& bounce) {
+    const std::byte* const from = bytes.data() + begin;
+    const int64_t whole = WithoutCopy(from, count), rest = count - whole;
+    WriteFrom(from, offset + begin, whole);
+    if (rest == 0) return;
+    std::memcpy(bounce.get(), from + whole, rest);
+    std::memset(bounce.get() + rest, 0, RoundUp(rest) - rest);
+    WriteFrom(bounce.get(), offset + begin + whole, RoundUp(rest));
+  });
+  if (direct()) return;
+  while (io_.SyncData(file_.get()) != 0) {
+    if (errno != EINTR) Fail("written", offset, std::ssize(bytes), std::strerror(errno));
+  }
+}
+
+void SpillFile::ReadInOrder(int64_t offset, int64_t bytes,
+                            const std::function<void(std::span<const std::byte>)>& use) const {
+  CheckRange("ReadInOrder", offset, bytes);
+  Bounce block;
+  for (int64_t done = 0, count; done < bytes; done += count) {
+    count = std::min(kPieceBytes, bytes - done);
+    ReadInto(block.get(), offset + done, RoundUp(count));
+    use({block.get(), static_cast<size_t>(count)});
+  }
+}
+
+// Not by copy_file_range: from a direct file it reads 64 KiB at a time, which took twice as long.
+void SpillFile::CopyTo(int64_t offset, int64_t bytes, const UniqueFd& target, int64_t target_offset,
+                       const std::string& target_path) const {
+  int64_t at = target_offset;
+  ReadInOrder(offset, bytes, [&](std::span<const std::byte> block) {
+    while (!block.empty()) {
+      const ssize_t n = io_.WriteAt(target.get(), block.data(), block.size(), at);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        throw CheckpointError(target_path + ": cannot be written: " +
+                              (n < 0 ? std::strerror(errno) : "the disk stops there"));
+      }
+      block = block.subspan(n);
+      at += n;
+    }
+  });
+}
+
+}  // namespace fsdp

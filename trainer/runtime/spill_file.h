@@ -1,0 +1,82 @@
+// Tensors that lie on a disk while nobody uses them.
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_SPILL_FILE_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_SPILL_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "trainer/core/file_io.h"
+#include "trainer/core/unique_fd.h"
+#include "trainer/runtime/thread_pool.h"
+
+namespace fsdp {
+
+// A file without a name in a directory, whose space is taken when it is made. However the program
+// ends, the directory is as it was; only where the file system has no files without a name
+// (O_TMPFILE) and the program dies between two calls, an empty one stays.
+//   Errors    What the disk refuses is CheckpointError (exit 5): the directory, what the file
+//             holds, which of its bytes, the system's reason. The file and its other bytes stay
+//             what they are; bytes of a failed Write() are anything. A range outside, or an offset
+//             that is no multiple of kSpillAlignment (spill_layout.h), is std::invalid_argument.
+//   Padding   A range has the bytes up to the next multiple of kSpillAlignment: a Write() may leave
+//             zeros there.
+//   Transfers Direct (O_DIRECT) where the file system has that: the page cache keeps nothing, and
+//             memory goes to the disk as it is. Memory that no disk would take, not at multiples of
+//             512 bytes in most cases, is copied on the way, by way of 1 MiB for each thread.
+//             Elsewhere Write() returns when the disk has it, or its errors would be lost.
+//   Threads   Any calls at the same time, each with a pool of its own, if no bytes of one are
+//             written by another. All block. Pieces of 1 MiB are dealt to the pool's threads, which
+//             only wait: a disk wants some at a time, so 4 are right on any number of cores.
+class SpillFile {
+ public:
+  // `holds`: for messages, "optimizer state". Bytes that were never written read as zero. `io` is
+  // kept.
+  SpillFile(const std::string& directory, const std::string& holds, int64_t bytes,
+            FileIo& io = FileIo::System());
+  SpillFile(const SpillFile&) = delete;
+  SpillFile& operator=(const SpillFile&) = delete;
+
+  bool direct() const { return memory_alignment_ > 0; }
+
+  void Read(ThreadPool& pool, int64_t offset, std::span<std::byte> out) const;
+  void Write(ThreadPool& pool, int64_t offset, std::span<const std::byte> bytes);
+
+  // Bytes [offset, offset + bytes) from the first to the last, in blocks of at most 1 MiB, each in
+  // the place of the one before: for saves, where no tensor is to be in memory as a whole. On the
+  // calling thread. Throws what `use` throws, too.
+  void ReadInOrder(int64_t offset, int64_t bytes,
+                   const std::function<void(std::span<const std::byte>)>& use) const;
+
+  // The same bytes into another file, from `target_offset` on; `target_path` is for messages.
+  void CopyTo(int64_t offset, int64_t bytes, const UniqueFd& target, int64_t target_offset,
+              const std::string& target_path) const;
+
+ private:
+  class Bounce;  // Aligned memory of a piece, allocated when it is asked for.
+  using Piece = std::function<void(int64_t begin, int64_t count, Bounce& bounce)>;
+  // Bytes that are read or written: less than asked, or -1 and errno.
+  using Transfer = std::function<ssize_t(int64_t done, size_t left)>;
+
+  void CheckRange(const char* call, int64_t offset, int64_t bytes) const;
+  static void InPieces(ThreadPool& pool, int64_t bytes, const Piece& piece);
+  // How many of these bytes, from the first on, need no copy.
+  int64_t WithoutCopy(const std::byte* memory, int64_t bytes) const;
+  void Complete(const char* what, int64_t offset, int64_t bytes, const Transfer& transfer) const;
+  void ReadInto(std::byte* out, int64_t offset, int64_t bytes) const;
+  void WriteFrom(const std::byte* from, int64_t offset, int64_t bytes);
+  [[noreturn]] void Fail(const char* what, int64_t offset, int64_t bytes,
+                         const std::string& reason) const;
+
+  const std::string name_;  // For messages.
+  const int64_t bytes_;     // A multiple of kSpillAlignment.
+  FileIo& io_;
+  UniqueFd file_;
+  int64_t memory_alignment_ = 0;  // Of direct transfers; 0: there are none.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_SPILL_FILE_H_
