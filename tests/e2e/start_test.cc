@@ -70,11 +70,13 @@ TEST(Signal, AtAnyMomentOfAStartIsAStop) {
   std::mt19937 random(kSeed);
   const std::chrono::microseconds start = TimeOfAStart();
   int early = 0;
-  for (int i = 0; i < kSignals; ++i) {
+  // On a loaded machine starts are faster than they were, and more are needed to meet some of them.
+  for (int i = 0; i < kSignals || (early < 4 && i < 3 * kSignals); ++i) {
     const int world = 1 + i % 3;
     const int number = i % 2 == 0 ? SIGTERM : SIGINT;
     // Half of them while a rank alone would start, some at once.
-    const int64_t within = i % 4 < 2 ? (start.count() >> (i / 8)) + 1 : 1500000;
+    const bool soon = i % 4 < 2 || i >= kSignals;
+    const int64_t within = soon ? (start.count() >> std::min(i / 8, 4)) + 1 : 1500000;
     const auto delay = std::chrono::microseconds(random() % within);
     SCOPED_TRACE("seed " + std::to_string(kSeed) + ", signal " + std::to_string(i) + ", after " +
                  std::to_string(delay.count()) + " us, " + std::to_string(world) + " ranks");
