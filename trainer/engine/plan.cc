@@ -11,6 +11,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
+#include "trainer/fsdp/offload.h"
 
 namespace fsdp {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 struct Cure {
   const char* setting;
   std::function<bool(SessionOptions&)> apply;  // False: it is set already.
+  bool offloads = false;                       // Not with fsdp.buffers: caching.
 };
 
 // Cheapest in speed first.
@@ -69,15 +71,13 @@ const std::vector<Cure>& Cures() {
        }},
       {"train.activation_offload: host",
        [](SessionOptions& o) {
-         if (o.executor.buffers == FsdpOptions::Buffers::kCaching) return false;
          return std::exchange(o.executor.activation_offload, ActivationOffload::kHost) !=
                 ActivationOffload::kHost;
-       }},
+       },
+       /*offloads=*/true},
       {"fsdp.cpu_offload.optimizer: true",
-       [](SessionOptions& o) {
-         if (o.executor.buffers == FsdpOptions::Buffers::kCaching) return false;
-         return !std::exchange(o.executor.cpu_offload.optimizer, true);
-       }},
+       [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); },
+       /*offloads=*/true},
       {"train.micro_batch_size: 1",
        [](SessionOptions& o) {
          o.executor.micro_batches = 2;  // As many as it takes; more than two need no more memory.
@@ -92,20 +92,20 @@ const std::vector<Cure>& Cures() {
        }},
       {"fsdp.cpu_offload: {optimizer: true, params: true}",
        [](SessionOptions& o) {
-         if (o.executor.buffers == FsdpOptions::Buffers::kCaching) return false;
          o.executor.cpu_offload.optimizer = true;
          return !std::exchange(o.executor.cpu_offload.params, true);
-       }},
+       },
+       /*offloads=*/true},
       {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: 1 and "
        "train.activation_checkpointing: full",
        [](SessionOptions& o) {
-         if (o.executor.buffers == FsdpOptions::Buffers::kCaching) return false;
          o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
          o.executor.micro_batches = 2;
          o.executor.micro_batch_size = 1;
          o.executor.recompute = Recompute::kFull;
          return true;
-       }},
+       },
+       /*offloads=*/true},
   };
   return cures;
 }
@@ -131,7 +131,8 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
     plan.traffic = {};
     plan.memory = PlanMemory(model, unlimited, world, &plan.traffic, target.device);
   }
-  plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
+  const Schedule schedule = ScheduleFor(options.executor, model, mesh, Mode::kTrain);
+  plan.schedule_hash = schedule.Hash();
   std::vector<GroupOnHost> groups;
   for (const Group group : MeshCommunicators::Connected(mesh, options.executor.communicators)) {
     const RankGroup all = mesh.RanksOf(group);
@@ -148,13 +149,11 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   }
   if (plan.device_outside) *plan.device_outside += connected;
   // Threads: of each stream one, and those that update on the host.
-  const FsdpOptions::CpuOffload& offload = options.executor.cpu_offload;
   int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
-  const bool activations = options.executor.activation_offload != ActivationOffload::kNone;
-  if (offload.optimizer) {
-    const auto threads = static_cast<int>(offload.threads);
-    streams += (options.snapshot ? 1 : 0) + (threads > 0 ? threads : options.executor.threads);
-  } else if (!activations) {
+  if (Offloads(schedule.options)) {
+    streams += UpdateThreads(schedule.options, options.executor.threads);
+    streams += options.snapshot ? 1 : 0;
+  } else {
     streams -= kOffloadStreams;
   }
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
@@ -297,7 +296,8 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
   bool any = false;
   for (const Cure& cure : Cures()) {
     SessionOptions changed = options;
-    if (!cure.apply(changed)) continue;
+    const bool caching = options.executor.buffers == FsdpOptions::Buffers::kCaching;
+    if ((cure.offloads && caching) || !cure.apply(changed)) continue;
     const RunPlan other = PlanRun(model, changed, plan.world, plan.local_world, target, limits);
     if (!other.fits()) continue;
     message +=

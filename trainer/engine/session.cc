@@ -150,40 +150,38 @@ void Session::InitializeEma() {
   }
 }
 
-void Session::CopyStates(const StreamOf& stream_of, const std::vector<ShardState>& from,
+void Session::CopyStates(Stream& of_device, Stream& of_host, const std::vector<ShardState>& from,
                          const std::vector<ShardState>& to, bool frozen) const {
   for (size_t s = 0; s < from.size(); ++s) {
     for (size_t u = 0; u < from[s].shards.size(); ++u) {
       if (executor_.layout().flat_parameters[u].frozen && !frozen) continue;
       const View &source = from[s].shards[u], &copy = to[s].shards[u];
       if (source.NumElements() > 0 && HostAddress(source.data) != HostAddress(copy.data)) {
-        Copy(stream_of(u), source, copy);
+        const bool on_device = executor_.PlaceOf(static_cast<int>(u)) == MemoryPlace::kDevice;
+        Copy(on_device ? of_device : of_host, source, copy);
       }
     }
   }
 }
 
 void Session::ToHost() {
-  const auto compute = [this](size_t) -> Stream& { return executor_.compute(); };
-  CopyStates(compute, state_, host_state_, !std::exchange(frozen_on_host_, true));
+  Stream& compute = executor_.compute();
+  CopyStates(compute, compute, state_, host_state_, !std::exchange(frozen_on_host_, true));
 }
 
 void Session::ToDevice() {
-  const auto compute = [this](size_t) -> Stream& { return executor_.compute(); };
-  CopyStates(compute, host_state_, state_, /*frozen=*/true);
+  Stream& compute = executor_.compute();
+  CopyStates(compute, compute, host_state_, state_, /*frozen=*/true);
   frozen_on_host_ = true;
 }
 
 Session::Snapshot Session::TakeSnapshot() {
   FSDP_CHECK(options_.snapshot);
+  Stream& of_host = host_snapshots_ ? *host_snapshots_ : *snapshots_;
   executor_.WaitUntilLanded(*snapshots_);
-  if (host_snapshots_) executor_.WaitUntilLanded(*host_snapshots_);
-  const auto stream_of = [this](size_t u) -> Stream& {
-    const bool on_host = executor_.PlaceOf(static_cast<int>(u)) != MemoryPlace::kDevice;
-    return on_host ? *host_snapshots_ : *snapshots_;
-  };
-  CopyStates(stream_of, state_, snapshot_, !std::exchange(frozen_on_host_, true));
-  if (host_snapshots_) snapshots_->Wait(host_snapshots_->Record());
+  if (host_snapshots_) executor_.WaitUntilLanded(of_host);
+  CopyStates(*snapshots_, of_host, state_, snapshot_, !std::exchange(frozen_on_host_, true));
+  if (host_snapshots_) snapshots_->Wait(of_host.Record());
   const EventPtr taken = snapshots_->Record();
   executor_.HoldUpdates(taken);
   return {snapshot_, taken};

@@ -91,8 +91,8 @@ class Session {
   // Makes host_state_ and snapshot_.
   void PlaceOnHost();
   bool IsOnHost(size_t flat) const;  // The host may touch its master and state where they lie.
-  using StreamOf = std::function<Stream&(size_t flat)>;
-  void CopyStates(const StreamOf& stream_of, const std::vector<ShardState>& from,
+  // On one stream what lies on the device, on the other what lies in host memory.
+  void CopyStates(Stream& of_device, Stream& of_host, const std::vector<ShardState>& from,
                   const std::vector<ShardState>& to, bool frozen) const;
   const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
 

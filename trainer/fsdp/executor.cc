@@ -79,7 +79,6 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
       memory_(allocator, layout_, schedules_[0], options, device.kernel_type()),
-      places_(PlacesOf(layout_, schedules_[0].options)),
       flats_(layout_.flat_parameters.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
     for (const ExecutorMemory::StagedBatch& batch : memory_.batches) {
@@ -98,9 +97,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   if (Offloads(schedules_[0].options)) {
     create(StreamId::kLeave, "leave", 1, StreamPriority::kNormal);
     create(StreamId::kFetch, "fetch", 1, StreamPriority::kNormal);
-    const auto threads = static_cast<int>(options.cpu_offload.threads);
     streams_[static_cast<int>(StreamId::kUpdate)] =
-        device.host().CreateStream("update", threads > 0 ? threads : options.threads);
+        device.host().CreateStream("update", UpdateThreads(schedules_[0].options, options.threads));
   }
   if (memory_.caching) memory_.caching->Attach(streams_);
   std::map<std::string, Parameter*> parameters;
@@ -137,27 +135,26 @@ View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
   return NewPersistent(allocator_, elements, use, dtype);
 }
 
-View Executor::NewShard(int f, MemoryUse use, DType dtype) {
+View Executor::NewShard(int f, MemoryKind kind, DType dtype) {
   const FlatParameter& flat = layout_.flat_parameters[f];
-  use.place = PlaceOf(f);
-  const View shard = NewPersistent(allocator_, flat.frozen ? 0 : flat.shard_size, use, dtype);
-  if (shard.NumElements() > 0)
-    Fill(use.place == MemoryPlace::kDevice ? compute() : host(), 0, shard);
+  const View shard =
+      NewPersistent(allocator_, flat.frozen ? 0 : flat.shard_size, {kind, PlaceOf(f)}, dtype);
+  if (shard.NumElements() > 0) Fill(StreamFor(f), 0, shard);
   return shard;
 }
 
-std::vector<View> Executor::NewShards(MemoryUse use, DType DTypes::*as) {
+std::vector<View> Executor::NewShards(MemoryKind kind, DType DTypes::*as) {
   std::vector<View> shards;
   for (size_t f = 0; f < flats_.size(); ++f) {
-    shards.push_back(NewShard(static_cast<int>(f), use, layout_.flat_parameters[f].dtypes.*as));
+    shards.push_back(NewShard(static_cast<int>(f), kind, layout_.flat_parameters[f].dtypes.*as));
   }
   return shards;
 }
 
-std::vector<View> Executor::NewShards(MemoryUse use, DType dtype) {
+std::vector<View> Executor::NewShards(MemoryKind kind, DType dtype) {
   std::vector<View> shards;
   for (size_t f = 0; f < flats_.size(); ++f) {
-    shards.push_back(NewShard(static_cast<int>(f), use, dtype));
+    shards.push_back(NewShard(static_cast<int>(f), kind, dtype));
   }
   return shards;
 }
@@ -204,7 +201,7 @@ void Executor::ResumeLossScaler(const LossScalerState& state) {
 
 void Executor::WriteComputeShard(int unit, int flat) {
   const View &from = memory_.masters[flat], &to = memory_.compute_shards[flat];
-  const ShardMemory& place = places_[flat];
+  const ShardMemory& place = memory_.places[flat];
   if (place.shared) return;
   if (place.copy != MemoryPlace::kDevice) return Cast(host(), from, to);
   if (place.master != MemoryPlace::kDevice) return FetchShard(compute(), flat, from, to);

@@ -51,7 +51,7 @@ class Executor final : public SegmentHooks {
   Stream& host();
   // Where master, state and average of a flat parameter lie: of those that are updated on the host
   // in pinned memory; and the stream between steps for work on them.
-  MemoryPlace PlaceOf(int flat) const { return places_[flat].master; }
+  MemoryPlace PlaceOf(int flat) const { return memory_.places[flat].master; }
   Stream& StreamFor(int flat) { return PlaceOf(flat) == MemoryPlace::kDevice ? compute() : host(); }
   void UseForProducts(GemmLibrary& library);  // From here on, on CUDA. It outlives the executor.
   // For who copies masters or state on a stream of its own: it waits until all updates so far have
@@ -69,8 +69,8 @@ class Executor final : public SegmentHooks {
   const View& gradient(int flat) const { return memory_.gradients[flat]; }
   // Another one of each flat parameter that trains, in the dtype of its `as` or in this one, in the
   // place of its master: persistent memory, zero.
-  std::vector<View> NewShards(MemoryUse use, DType DTypes::*as);
-  std::vector<View> NewShards(MemoryUse use, DType dtype);
+  std::vector<View> NewShards(MemoryKind kind, DType DTypes::*as);
+  std::vector<View> NewShards(MemoryKind kind, DType dtype);
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 
@@ -119,7 +119,7 @@ class Executor final : public SegmentHooks {
   // Elements [at, at + host.NumElements()) of this rank's shard into the host's memory.
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
-  View NewShard(int flat, MemoryUse use, DType dtype);
+  View NewShard(int flat, MemoryKind kind, DType dtype);
   Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
   bool sharded() const { return layout_.shards > 1; }
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
@@ -172,8 +172,7 @@ class Executor final : public SegmentHooks {
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; null where it is not used.
 
   ExecutorMemory memory_;
-  const std::vector<ShardMemory> places_;  // By flat parameter.
-  std::vector<Flat> flats_;                // By Layout::flat_parameters.
+  std::vector<Flat> flats_;  // By Layout::flat_parameters.
 
   // Of the compute stream and of the host's updates. Null: nobody copies, or it waits already.
   EventPtr copied_[2];

@@ -283,7 +283,7 @@ void Executor::Execute(const Action& action) {
         const int f = trainable[i];
         const View& master = memory_.masters[f];
         View copy = memory_.compute_shards[f];
-        if (on_host && places_[f].copy == MemoryPlace::kDevice) {
+        if (on_host && memory_.places[f].copy == MemoryPlace::kDevice) {
           copy = returning[i];
         } else if (cast_in_gather()) {
           copy = View();

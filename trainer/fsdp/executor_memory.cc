@@ -74,12 +74,12 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   for (int i = 0; i < train.update_slots; ++i) {
     update_slots.push_back(bytes(LargestCopies(layout, scheduled), pinned));
   }
-  const std::vector<ShardMemory> shard_places = PlacesOf(layout, scheduled);
+  places = PlacesOf(layout, scheduled);
   int64_t largest_shard = 0;
-  for (size_t f = 0; f < shard_places.size(); ++f) {
+  for (size_t f = 0; f < places.size(); ++f) {
     const FlatParameter& flat = layout.flat_parameters[f];
     const DTypes& d = flat.dtypes;
-    const auto& [place, copy_place, shared] = shard_places[f];
+    const auto& [place, copy_place, shared] = places[f];
     masters.push_back(persistent(flat.shard_size, {MemoryKind::kParameters, place}, d.master));
     compute_shards.push_back(
         shared ? masters.back()

@@ -10,6 +10,7 @@
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/offload.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/ops/loss_scaler.h"
 
@@ -83,7 +84,8 @@ struct ExecutorMemory {
   CachingBuffers* caching = nullptr;
   std::vector<View> gather_slots, gradient_slots, shard_slots;  // Bytes.
   std::vector<View> update_slots;                               // Likewise, pinned.
-  std::vector<View> masters, compute_shards, gradients;         // By flat parameter; see Executor.
+  std::vector<ShardMemory> places;                              // By flat parameter.
+  std::vector<View> masters, compute_shards, gradients;         // Likewise; see Executor.
   // Likewise: what is evaluated in place of masters that are computed with themselves, where
   // nothing is gathered. Empty where there is another place.
   std::vector<View> averages;

@@ -19,6 +19,11 @@ bool Offloads(const ScheduleOptions& train) {
          !train.offloaded_segments.empty();
 }
 
+int UpdateThreads(const ScheduleOptions& train, int compute_threads) {
+  const auto asked = static_cast<int>(train.cpu_offload.threads);
+  return train.host_units.empty() ? 1 : asked > 0 ? asked : compute_threads;
+}
+
 std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& train) {
   std::vector<ShardMemory> places(layout.flat_parameters.size());
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {

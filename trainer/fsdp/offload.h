@@ -22,6 +22,9 @@ struct ShardMemory {
 // Whether a step has work on the streams kLeave, kUpdate and kFetch.
 bool Offloads(const ScheduleOptions& train);
 
+// Of the stream kUpdate: those that update on the host; 1 where nothing is updated there.
+int UpdateThreads(const ScheduleOptions& train, int compute_threads);
+
 // By flat parameter. `train`: of a training step.
 std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& train);
 
