@@ -114,11 +114,12 @@ class Tape {
   // Runs all nodes, last first.
   void Backward();
 
-  // For who follows the schedule. What backward needs of a segment: its input, and what was saved
-  // in it, but for its output. (What a norm keeps of a row stays.)
-  // --------------------------------- Enqueues its copy to host memory, which it takes.
+  // For who follows the schedule: of what backward needs of a segment, which is its input and what
+  // was saved in it, but for its output. (What a norm keeps of a row stays.)
+
+  // Takes host memory and enqueues the copy to it.
   void CopyToHost(int segment, Stream& stream);
-  // Gives the device's memory back, when the copies are done on the tape's stream's clock.
+  // Gives the device's memory back. The tape's stream has waited for the copies.
   void DropFromDevice(int segment);
   // Takes memory of the device, which may still be in use by what the tape's stream has, and
   // enqueues the copy to it. The host's is given back.

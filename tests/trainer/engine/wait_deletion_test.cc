@@ -281,21 +281,26 @@ INSTANTIATE_TEST_SUITE_P(Groups, WaitDeletion,
                                            std::tuple{9, Strategy::kFullShard, 0, 3},
                                            std::tuple{8, Strategy::kHybridShard, 4, 2}));
 
+ExecutorOptions LimitedByTheHost(int bits) {
+  ExecutorOptions o;
+  o.limiter = FsdpOptions::Limiter::kHost;
+  o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
+  o.forward_prefetch = bits & 1;
+  o.communicators = bits & 2 ? 1 : 2;
+  o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
+  o.micro_batches = bits & 8 ? 3 : 1;
+  o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
+  o.poison = bits & 32;
+  return o;
+}
+
 // Memory of a gather's own, from the allocator that real runs have.
 TEST(WaitDeletion, CachingBuffers) {
   std::set<uint64_t> seen;
   Totals totals;
   for (int bits = 0; bits < 128; ++bits) {
-    ExecutorOptions o;
-    o.limiter = FsdpOptions::Limiter::kHost;
+    ExecutorOptions o = LimitedByTheHost(bits);
     o.buffers = FsdpOptions::Buffers::kCaching;
-    o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
-    o.forward_prefetch = bits & 1;
-    o.communicators = bits & 2 ? 1 : 2;
-    o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
-    o.micro_batches = bits & 8 ? 3 : 1;
-    o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
-    o.poison = bits & 32;
     o.limit_all_gathers = bits % 5 % 4;
     o.sharding_strategy = bits & 64 ? Strategy::kShardGradOp : Strategy::kFullShard;
     if (bits % 7 == 0) {
@@ -314,15 +319,7 @@ TEST(WaitDeletion, LimiterOfTheHost) {
   std::set<uint64_t> seen;
   Totals totals;
   for (int bits = 0; bits < 96; ++bits) {
-    ExecutorOptions o;
-    o.limiter = FsdpOptions::Limiter::kHost;
-    o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 3);
-    o.forward_prefetch = bits & 1;
-    o.communicators = bits & 2 ? 1 : 2;
-    o.gradient_accumulation = bits & 4 ? Accumulation::kUnsharded : Accumulation::kSharded;
-    o.micro_batches = bits & 8 ? 3 : 1;
-    o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
-    o.poison = bits & 32;
+    ExecutorOptions o = LimitedByTheHost(bits);
     o.limit_all_gathers = 1 + bits % 4 % 3;
     o.sharding_strategy = bits % 5 == 0 ? Strategy::kHybridShard : Strategy::kFullShard;
     if (IsHybrid(o.sharding_strategy)) o.shard_size = 2;
