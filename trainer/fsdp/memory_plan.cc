@@ -10,14 +10,22 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kAlignment = 64;
 constexpr uintptr_t kLastAddress = uintptr_t{1} << 62;
 
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t AlignmentIn(MemoryPlace place) {
+  return place == MemoryPlace::kDisk ? kSpillAlignment : 64;
+}
+
+int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
+
+int64_t AlignedBytes(int64_t bytes, MemoryUse use) {
+  return RoundUp(bytes, AlignmentIn(use.place));
+}
 
 }  // namespace
 
-int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& offsets) {
+int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& offsets,
+                   int64_t alignment) {
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -30,11 +38,11 @@ int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& of
     for (const size_t j : placed) {
       const bool together = blocks[i].born < blocks[j].died && blocks[j].born < blocks[i].died;
       if (!together) continue;
-      if (offsets[j] >= at + Aligned(blocks[i].bytes)) break;  // It fits below this one.
-      at = std::max(at, offsets[j] + Aligned(blocks[j].bytes));
+      if (offsets[j] >= at + RoundUp(blocks[i].bytes, alignment)) break;  // It fits below this one.
+      at = std::max(at, offsets[j] + RoundUp(blocks[j].bytes, alignment));
     }
     offsets[i] = at;
-    top = std::max(top, at + Aligned(blocks[i].bytes));
+    top = std::max(top, at + RoundUp(blocks[i].bytes, alignment));
     placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
                                    [&](size_t a, size_t b) { return offsets[a] < offsets[b]; }),
                   i);
@@ -66,7 +74,7 @@ std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryUse use) {
   }
   ++live_;
   const uintptr_t address = next_address_;
-  next_address_ += Aligned(bytes);
+  next_address_ += AlignedBytes(bytes, use);
   blocks_[address] = {static_cast<int>(phase_), next_++};
   return reinterpret_cast<std::byte*>(address);
 }
@@ -91,9 +99,9 @@ MemoryPlan PlanRecorder::Finish() const {
   for (MemoryPlan::Block& block : plan.blocks[static_cast<int>(Phase::kPersistent)]) {
     int64_t& end = plan.arenas[static_cast<int>(block.use.place)];
     block.offset = end;
-    end += Aligned(block.bytes);
+    end += AlignedBytes(block.bytes, block.use);
     plan.kinds[static_cast<int>(block.use.place)][static_cast<int>(block.use.kind)] +=
-        Aligned(block.bytes);
+        AlignedBytes(block.bytes, block.use);
   }
   for (int place = 0; place < kNumMemoryPlaces; ++place) {
     int64_t shared = 0;  // By the phases that follow one another.
@@ -109,7 +117,8 @@ MemoryPlan PlanRecorder::Finish() const {
              records[k].died < 0 ? std::numeric_limits<int64_t>::max() : records[k].died});
       }
       std::vector<int64_t> offsets;
-      shared = std::max(shared, PackBlocks(lifetimes, offsets));
+      shared = std::max(
+          shared, PackBlocks(lifetimes, offsets, AlignmentIn(static_cast<MemoryPlace>(place))));
       for (size_t i = 0; i < here.size(); ++i) {
         plan.blocks[static_cast<int>(phase)][here[i]].offset = plan.arenas[place] + offsets[i];
       }
@@ -121,18 +130,21 @@ MemoryPlan PlanRecorder::Finish() const {
 }
 
 int64_t MemoryPlan::bytes() const {
-  return std::accumulate(arenas.begin(), arenas.end(), int64_t{0});
+  return std::accumulate(arenas.begin(), arenas.end(), -bytes(MemoryPlace::kDisk));
 }
 
 int64_t MemoryPlan::bytes(MemoryKind kind) const {
-  int64_t sum = 0;
+  int64_t sum = -bytes(kind, MemoryPlace::kDisk);
   for (const auto& place : kinds) sum += place[static_cast<int>(kind)];
   return sum;
 }
 
-PlannedAllocator::PlannedAllocator(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {
-  for (int place = 0; place < kNumMemoryPlaces; ++place) {
-    arenas_[place] = device.Allocate(plan_.arenas[place], static_cast<MemoryPlace>(place));
+PlannedAllocator::PlannedAllocator(Device& device, MemoryPlan plan,
+                                   std::unique_ptr<SpillMemory> spill)
+    : plan_(std::move(plan)), spill_(std::move(spill)) {
+  FSDP_CHECK_EQ(spill_ != nullptr, plan_.bytes(MemoryPlace::kDisk) > 0);
+  for (const MemoryPlace place : {MemoryPlace::kDevice, MemoryPlace::kPinned, MemoryPlace::kHost}) {
+    arenas_[static_cast<int>(place)] = device.Allocate(plan_.bytes(place), place);
   }
 }
 
@@ -149,7 +161,10 @@ std::byte* PlannedAllocator::Allocate(int64_t bytes, MemoryUse use) {
       << "phase " << static_cast<int>(phase_) << " allocation " << next_;
   const MemoryPlan::Block& block = blocks[next_++];
   FSDP_CHECK(block.use.place == use.place) << "allocation " << next_ - 1 << " in another place";
-  return arenas_[static_cast<int>(use.place)].data() + block.offset;
+  std::byte* const arena = use.place == MemoryPlace::kDisk
+                               ? spill_->data()
+                               : arenas_[static_cast<int>(use.place)].data();
+  return arena + block.offset;
 }
 
 void PlannedAllocator::Free(std::byte*, int64_t, MemoryUse) noexcept {}

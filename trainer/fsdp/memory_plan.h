@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/caching_allocator.h"
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 
@@ -40,12 +42,12 @@ struct MemoryPlan {
   // kind it is known how much there was at most.
   std::optional<CachingStatistics> caching = {};
 
-  int64_t bytes() const;  // Of all places.
+  int64_t bytes() const;  // Of all places but the disk.
   int64_t bytes(MemoryPlace place) const { return arenas[static_cast<int>(place)]; }
   int64_t bytes(MemoryKind kind, MemoryPlace place) const {
     return kinds[static_cast<int>(place)][static_cast<int>(kind)];
   }
-  int64_t bytes(MemoryKind kind) const;  // Of all places.
+  int64_t bytes(MemoryKind kind) const;  // Likewise.
 };
 
 class CachingBuffers;
@@ -58,6 +60,8 @@ class PhasedAllocator : public Allocator {
   // Not null: all device memory comes from a caching allocator (caching_buffers.h), and units take
   // theirs from it when they are used.
   virtual CachingBuffers* caching() { return nullptr; }
+  // Whose addresses blocks on the disk have. Null where there are none, or they are only numbers.
+  virtual SpillMemory* spill() { return nullptr; }
 };
 
 // Gives out addresses that are only numbers, so the device must be a simulated one.
@@ -88,29 +92,33 @@ class PlanRecorder final : public PhasedAllocator {
 
 class PlannedAllocator final : public PhasedAllocator {
  public:
-  // Takes the whole arena of each place from the device. Throws MemoryError.
-  PlannedAllocator(Device& device, MemoryPlan plan);
+  // Takes the whole arena of each place from the device; `spill` is the disk's. Throws MemoryError.
+  PlannedAllocator(Device& device, MemoryPlan plan, std::unique_ptr<SpillMemory> spill = nullptr);
 
   void Begin(Phase phase) override;
   std::byte* Allocate(int64_t bytes, MemoryUse use) override;
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
 
+  SpillMemory* spill() override { return spill_.get(); }
+
   const MemoryPlan& plan() const { return plan_; }
 
  private:
   MemoryPlan plan_;
+  std::unique_ptr<SpillMemory> spill_;
   std::array<Buffer, kNumMemoryPlaces> arenas_;
   Phase phase_ = Phase::kPersistent;
   size_t next_ = 0;
 };
 
 // Offsets for blocks that live in [born, died): large ones first, each at the lowest place that no
-// block alive at the same time has. Multiples of 64 bytes. Returns the end of the highest.
+// block alive at the same time has. Multiples of `alignment` bytes. Returns the end of the highest.
 struct Lifetime {
   int64_t bytes = 0;
   int64_t born = 0, died = 0;
 };
-int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& offsets);
+int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& offsets,
+                   int64_t alignment = 64);
 
 }  // namespace fsdp
 

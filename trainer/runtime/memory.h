@@ -19,10 +19,14 @@ enum class MemoryKind {
 constexpr int kNumMemoryKinds = 7;
 
 // Device memory is for kernels alone: the host must not follow its addresses, on no device. What
-// goes between host and device is staged in one of the others. On a CPU all three are the host's
-// memory; on a GPU only copies to and from pinned memory run beside kernels.
-enum class MemoryPlace { kDevice, kPinned, kHost };
-constexpr int kNumMemoryPlaces = 3;
+// goes between host and device is staged in one of the others. On a CPU the first three are the host's
+// memory; on a GPU only copies to and from pinned memory run beside kernels. kDisk is nobody's
+// memory: addresses of a spill file (spill_memory.h), which no device gives out.
+enum class MemoryPlace { kDevice, kPinned, kHost, kDisk };
+constexpr int kNumMemoryPlaces = 4;
+
+// What the beginnings of tensors on a disk are multiples of, in bytes: no disk's blocks are larger.
+inline constexpr int64_t kSpillAlignment = 4096;
 
 // The CPU device gives out its device memory under addresses with this bit set, which no process on
 // x86-64 may touch: whoever forgets that they are a device's is ended by the processor at once.

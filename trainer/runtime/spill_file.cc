@@ -16,7 +16,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/whole_file.h"
-#include "trainer/runtime/spill_layout.h"
+#include "trainer/runtime/memory.h"
 
 namespace fsdp {
 namespace {
@@ -163,9 +163,13 @@ void SpillFile::Write(ThreadPool& pool, int64_t offset, std::span<const std::byt
     std::memset(bounce.get() + rest, 0, RoundUp(rest) - rest);
     WriteFrom(bounce.get(), offset + begin + whole, RoundUp(rest));
   });
+  Sync(offset, std::ssize(bytes));
+}
+
+void SpillFile::Sync(int64_t offset, int64_t bytes) const {
   if (direct()) return;
   while (io_.SyncData(file_.get()) != 0) {
-    if (errno != EINTR) Fail("written", offset, std::ssize(bytes), std::strerror(errno));
+    if (errno != EINTR) Fail("written", offset, bytes, std::strerror(errno));
   }
 }
 
@@ -181,21 +185,14 @@ void SpillFile::ReadInOrder(int64_t offset, int64_t bytes,
 }
 
 // Not by copy_file_range: from a direct file it reads 64 KiB at a time, which took twice as long.
-void SpillFile::CopyTo(int64_t offset, int64_t bytes, const UniqueFd& target, int64_t target_offset,
-                       const std::string& target_path) const {
-  int64_t at = target_offset;
-  ReadInOrder(offset, bytes, [&](std::span<const std::byte> block) {
-    while (!block.empty()) {
-      const ssize_t n = io_.WriteAt(target.get(), block.data(), block.size(), at);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) {
-        throw CheckpointError(target_path + ": cannot be written: " +
-                              (n < 0 ? std::strerror(errno) : "the disk stops there"));
-      }
-      block = block.subspan(n);
-      at += n;
-    }
+void SpillFile::Copy(ThreadPool& pool, int64_t from, int64_t to, int64_t bytes) {
+  CheckRange("Copy", from, bytes);
+  CheckRange("Copy", to, bytes);
+  InPieces(pool, bytes, [&](int64_t begin, int64_t count, Bounce& bounce) {
+    ReadInto(bounce.get(), from + begin, RoundUp(count));
+    WriteFrom(bounce.get(), to + begin, RoundUp(count));
   });
+  Sync(to, bytes);
 }
 
 }  // namespace fsdp

@@ -20,7 +20,7 @@ namespace fsdp {
 //   Errors    What the disk refuses is CheckpointError (exit 5): the directory, what the file
 //             holds, which of its bytes, the system's reason. The file and its other bytes stay
 //             what they are; bytes of a failed Write() are anything. A range outside, or an offset
-//             that is no multiple of kSpillAlignment (spill_layout.h), is std::invalid_argument.
+//             that is no multiple of kSpillAlignment (memory.h), is std::invalid_argument.
 //   Padding   A range has the bytes up to the next multiple of kSpillAlignment: a Write() may leave
 //             zeros there.
 //   Transfers Direct (O_DIRECT) where the file system has that: the page cache keeps nothing, and
@@ -50,9 +50,8 @@ class SpillFile {
   void ReadInOrder(int64_t offset, int64_t bytes,
                    const std::function<void(std::span<const std::byte>)>& use) const;
 
-  // The same bytes into another file, from `target_offset` on; `target_path` is for messages.
-  void CopyTo(int64_t offset, int64_t bytes, const UniqueFd& target, int64_t target_offset,
-              const std::string& target_path) const;
+  // To another place of the file; the two do not overlap.
+  void Copy(ThreadPool& pool, int64_t from, int64_t to, int64_t bytes);
 
  private:
   class Bounce;  // Aligned memory of a piece, allocated when it is asked for.
@@ -67,6 +66,7 @@ class SpillFile {
   void Complete(const char* what, int64_t offset, int64_t bytes, const Transfer& transfer) const;
   void ReadInto(std::byte* out, int64_t offset, int64_t bytes) const;
   void WriteFrom(const std::byte* from, int64_t offset, int64_t bytes);
+  void Sync(int64_t offset, int64_t bytes) const;  // Where writes do not see to it: see Transfers.
   [[noreturn]] void Fail(const char* what, int64_t offset, int64_t bytes,
                          const std::string& reason) const;
 

@@ -29,7 +29,7 @@
 #include "trainer/core/file_io.h"
 #include "trainer/core/unique_fd.h"
 #include "trainer/core/whole_file.h"
-#include "trainer/runtime/spill_layout.h"
+#include "trainer/runtime/memory.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -143,38 +143,39 @@ bool Same(std::span<const std::byte> a, std::span<const std::byte> b) {
 // and are what a model in memory says.
 void CompareWithModel(TestIo& io, int threads, uint32_t seed, int operations) {
   std::mt19937 random(seed);
-  std::vector<SpillTensor> tensors;
+  struct Tensor {
+    int64_t bytes, offset;
+  };
+  std::vector<Tensor> tensors;
+  int64_t end = 0;
   for (const int64_t bytes : {int64_t{1}, int64_t{4095}, int64_t{4096}, int64_t{4097}, int64_t{0},
                               kMiB - 1, kMiB, 2 * kMiB + 4096, 3 * kMiB + 777, int64_t{100000}}) {
-    tensors.push_back({static_cast<int>(random() % 4), bytes});
+    tensors.push_back({bytes, end});
+    end += (bytes + kSpillAlignment - 1) / kSpillAlignment * kSpillAlignment;
   }
-  const SpillLayout layout = LayOutSpill(tensors);
   ThreadPool pool(threads, /*spin=*/false);
-  SpillFile file(FreshDirectory("model"), "state", layout.bytes, io);
+  SpillFile file(FreshDirectory("model"), "state", end, io);
   EXPECT_LE(file.direct(), io.can_direct);
   std::vector<std::vector<std::byte>> model;
-  for (const SpillTensor& tensor : tensors) model.emplace_back(tensor.bytes);  // Zeros.
+  for (const Tensor& tensor : tensors) model.emplace_back(tensor.bytes);  // Zeros.
   const int64_t offs[] = {0, 64, 512, 1};
   for (int i = 0; i < operations; ++i) {
     const size_t t = random() % tensors.size();
     const int64_t off = offs[random() % 4];
     if (random() % 2 == 0) {
       const Bytes bytes(tensors[t].bytes, off, random());
-      file.Write(pool, layout.offsets[t], bytes.span);
+      file.Write(pool, tensors[t].offset, bytes.span);
       model[t].assign(bytes.span.begin(), bytes.span.end());
     } else {
       const Bytes bytes(tensors[t].bytes, off);
-      file.Read(pool, layout.offsets[t], bytes.span);
+      file.Read(pool, tensors[t].offset, bytes.span);
       ASSERT_TRUE(Same(bytes.span, model[t])) << "tensor " << t << ", operation " << i;
     }
   }
-  // A unit is one range.
-  const SpillLayout::Range unit = layout.units[tensors[0].unit];
-  const Bytes all(unit.end - unit.begin);
-  file.Read(pool, unit.begin, all.span);
+  const Bytes all(end);  // As one range.
+  file.Read(pool, 0, all.span);
   for (size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].unit != tensors[0].unit) continue;
-    EXPECT_TRUE(Same(all.span.subspan(layout.offsets[t] - unit.begin, tensors[t].bytes), model[t]));
+    EXPECT_TRUE(Same(all.span.subspan(tensors[t].offset, tensors[t].bytes), model[t]));
   }
 }
 
@@ -389,7 +390,8 @@ TEST(SpillFile, RefusesWhatIsOutside) {
     const auto span = bytes.span.first(c.bytes);
     EXPECT_THROW(file.Read(pool, c.offset, span), std::invalid_argument) << c.offset;
     EXPECT_THROW(file.Write(pool, c.offset, span), std::invalid_argument) << c.offset;
-    EXPECT_THROW(file.CopyTo(c.offset, c.bytes, UniqueFd(), 0, "f"), std::invalid_argument);
+    EXPECT_THROW(file.Copy(pool, c.offset, 0, c.bytes), std::invalid_argument);
+    EXPECT_THROW(file.Copy(pool, 0, c.offset, c.bytes), std::invalid_argument);
   }
 }
 
@@ -423,47 +425,49 @@ TEST(SpillFile, IsReadInOrder) {
   EXPECT_EQ(blocks, 2);
 }
 
-TEST(SpillFile, CopiesToAnotherFile) {
-  const std::string dir = FreshDirectory("copy"), path = dir + "/save";
-  constexpr int64_t kHead = 1000;  // Of the other file.
+TEST(SpillFile, CopiesWithinItself) {
+  const std::string dir = FreshDirectory("copy");
+  constexpr int64_t kTo = 4 * kMiB;
   const Bytes bytes(4 * kMiB - kSpillAlignment, 0, 1);
   for (const bool direct : {true, false}) {
-    for (const int64_t most : {INT64_MAX, int64_t{977 * 512}}) {
+    for (const int64_t most : {INT64_MAX, int64_t{977 * 4096}}) {
       for (const int interrupts : {0, 3}) {
         for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{4096}, 3 * kMiB + 12345}) {
           TestIo io;
           io.can_direct = direct;
           ThreadPool pool(2, /*spin=*/false);
-          SpillFile file(dir, "state", 4 * kMiB, io);
+          SpillFile file(dir, "state", 8 * kMiB, io);
           file.Write(pool, kSpillAlignment, bytes.span);
-          WriteWholeFile(path, std::string(kHead, 'h'));
-          const UniqueFd target(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
           io.most = most;
           io.interrupts = interrupts;
-          file.CopyTo(kSpillAlignment, size, target, kHead, path);
-          const std::string saved = ReadWholeFile(path);
-          ASSERT_EQ(saved.size(), static_cast<size_t>(kHead + size));
-          EXPECT_EQ(saved.substr(0, kHead), std::string(kHead, 'h'));
-          EXPECT_TRUE(Same(std::as_bytes(std::span(saved)).subspan(kHead), bytes.span.first(size)));
+          file.Copy(pool, kSpillAlignment, kTo, size);
+          const Bytes got(size);
+          file.Read(pool, kTo, got.span);
+          EXPECT_TRUE(Same(got.span, bytes.span.first(size)));
+          file.Read(pool, kSpillAlignment, got.span);
+          EXPECT_TRUE(Same(got.span, bytes.span.first(size)));
         }
       }
     }
   }
 }
 
-TEST(SpillFile, SaysWhichFileACopyFailsIn) {
+TEST(SpillFile, SaysWhereACopyFails) {
   const std::string dir = FreshDirectory("copy_faults");
   TestIo io;
-  SpillFile file(dir, "state", 4 * kMiB, io);
-  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
-  EXPECT_EQ(ErrorOf([&] { file.CopyTo(0, 3 * kMiB, full, 0, "the save"); }),
-            "the save: cannot be written: No space left on device");
-  const std::string path = dir + "/save";
-  const UniqueFd target(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  SpillFile file(dir, "state", 8 * kMiB, io);
+  ThreadPool pool(1, /*spin=*/false);
   io.read_error = EIO;
   io.bad_begin = 2 * kMiB;
-  EXPECT_EQ(ErrorOf([&] { file.CopyTo(0, 3 * kMiB, target, 0, path); }),
+  EXPECT_EQ(ErrorOf([&] { file.Copy(pool, 0, 4 * kMiB, 3 * kMiB); }),
             dir + " (state, spilled): bytes 2097152 to 3145728 cannot be read: Input/output error");
+  io.read_error = 0;
+  io.write_error = ENOSPC;
+  io.bad_begin = 4 * kMiB;
+  EXPECT_EQ(ErrorOf([&] { file.Copy(pool, 0, 4 * kMiB, 3 * kMiB); }),
+            dir +
+                " (state, spilled): bytes 4194304 to 5242880 cannot be written: No space left on "
+                "device");
 }
 
 }  // namespace

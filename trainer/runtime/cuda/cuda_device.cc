@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/cuda/cuda_call.h"
@@ -84,6 +85,8 @@ std::byte* CudaDevice::DoAllocate(int64_t bytes, MemoryPlace place) {
       data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (data != MAP_FAILED) break;
       throw MemoryError("cannot allocate " + std::to_string(bytes) + " bytes of host memory");
+    case MemoryPlace::kDisk:
+      FSDP_CHECK(false) << "no memory of a device";
   }
   return static_cast<std::byte*>(data);
 }
@@ -141,6 +144,8 @@ void CudaDevice::DoFree(std::byte* data, int64_t bytes, MemoryPlace place) noexc
       return;
     case MemoryPlace::kHost:
       munmap(data, bytes);
+      return;
+    case MemoryPlace::kDisk:
       return;
   }
 }
