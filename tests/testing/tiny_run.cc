@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "models/make_model.h"
 #include "trainer/comm/nccl/nccl_communicator.h"
@@ -16,6 +17,7 @@
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp::testing {
 
@@ -141,13 +143,15 @@ void RandomInitial(uint64_t seed, const Parameter& p, int64_t begin, std::span<f
 // Memory that holds NaN until somebody writes to it.
 class DirtyAllocator final : public PhasedAllocator {
  public:
-  DirtyAllocator(Device& device, const MemoryPlan& plan) : device_(device), arena_(device, plan) {}
+  DirtyAllocator(Device& device, const MemoryPlan& plan, std::unique_ptr<SpillMemory> spill)
+      : device_(device), arena_(device, plan, std::move(spill)) {}
 
   void Begin(Phase phase) override { arena_.Begin(phase); }
   std::byte* Allocate(int64_t bytes, MemoryUse use) override {
     std::byte* data = arena_.Allocate(bytes, use);
-    // The first block of a place is its arena's first.
-    if (!std::exchange(dirty_[static_cast<int>(use.place)], true)) {
+    // The first block of a place is its arena's first. What was never written to a disk is zero.
+    if (use.place != MemoryPlace::kDisk &&
+        !std::exchange(dirty_[static_cast<int>(use.place)], true)) {
       const int64_t elements = arena_.plan().bytes(use.place) / SizeOf(DType::kFloat32);
       const bool on_device = use.place == MemoryPlace::kDevice;
       const auto stream = (on_device ? device_ : device_.host()).CreateStream("dirty");
@@ -159,6 +163,7 @@ class DirtyAllocator final : public PhasedAllocator {
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override {
     arena_.Free(data, bytes, use);
   }
+  SpillMemory* spill() override { return arena_.spill(); }
 
  private:
   Device& device_;
@@ -223,8 +228,12 @@ class TinyRank {
     if (options.buffers == FsdpOptions::Buffers::kCaching) {
       return MakeAllocator(device, options, MemoryPlan());
     }
-    return std::make_unique<DirtyAllocator>(
-        device, PlanMemory(model, run.options, world, /*traffic=*/nullptr, run.device));
+    const MemoryPlan plan = PlanMemory(model, run.options, world, /*traffic=*/nullptr, run.device);
+    std::unique_ptr<SpillMemory> spill;
+    if (const int64_t bytes = plan.bytes(MemoryPlace::kDisk); bytes > 0) {
+      spill = std::make_unique<SpillMemory>(options.cpu_offload.spill.value(), "state", bytes);
+    }
+    return std::make_unique<DirtyAllocator>(device, plan, std::move(spill));
   }
 
   void OpenLibrary() {
@@ -370,9 +379,13 @@ class TinyRank {
   std::vector<float> Floats(const View& view) {
     const Buffer pinned = device_->Allocate(view.bytes(), MemoryPlace::kPinned);
     const View host(pinned.data(), view.dtype, view.shape);
-    if (view.NumElements() > 0) {
-      Copy(session_.executor().compute(), view, host);
-      session_.executor().compute().Synchronize();
+    Executor& executor = session_.executor();
+    if (executor.IsSpilled(view)) {
+      executor.Synchronize();
+      executor.spill()->Read(view, host);
+    } else if (view.NumElements() > 0) {
+      Copy(executor.compute(), view, host);
+      executor.compute().Synchronize();
     }
     std::vector<float> values(host.NumElements());
     for (size_t i = 0; i < values.size(); ++i) {

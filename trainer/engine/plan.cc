@@ -12,6 +12,7 @@
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
 #include "trainer/fsdp/offload.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 namespace {
@@ -96,6 +97,12 @@ const std::vector<Cure>& Cures() {
          return !std::exchange(o.executor.cpu_offload.params, true);
        },
        /*offloads=*/true},
+      {"fsdp.cpu_offload: {optimizer: true, spill: a directory}",
+       [](SessionOptions& o) {
+         o.executor.cpu_offload.optimizer = true;
+         return !std::exchange(o.executor.cpu_offload.spill, ".");
+       },
+       /*offloads=*/true},
       {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: 1 and "
        "train.activation_checkpointing: full",
        [](SessionOptions& o) {
@@ -156,6 +163,8 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   } else {
     streams -= kOffloadStreams;
   }
+  const bool spills = plan.memory.bytes(MemoryPlace::kDisk) > 0;
+  streams += spills ? SpillMemory::kThreads : -kSpillStreams;
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
   plan.outside = outside.bytes;
   plan.available =
@@ -209,6 +218,7 @@ std::string PlanToJson(const RunPlan& plan) {
                           .Add("secondary", plan.bytes(MemoryKind::kSecondary))
                           .Add("snapshot", m.bytes(MemoryKind::kSnapshot))
                           .Add("host", m.bytes() - m.bytes(MemoryPlace::kDevice))
+                          .Add("disk", m.bytes(MemoryPlace::kDisk))
                           .AddRaw("outside", OutsideToJson(plan));
   const auto communication =
       JsonObject()
@@ -220,7 +230,9 @@ std::string PlanToJson(const RunPlan& plan) {
       JsonObject()
           .Add("to_host_bytes", static_cast<int64_t>(plan.traffic.to_host_bytes))
           .Add("to_device_bytes", static_cast<int64_t>(plan.traffic.to_device_bytes))
-          .Add("update_bytes", static_cast<int64_t>(plan.traffic.update_bytes));
+          .Add("update_bytes", static_cast<int64_t>(plan.traffic.update_bytes))
+          .Add("disk_read_bytes", static_cast<int64_t>(plan.traffic.spill_read_bytes))
+          .Add("disk_write_bytes", static_cast<int64_t>(plan.traffic.spill_write_bytes));
   return JsonObject()
       .Add("device", Name(plan.device))
       .Add("world_size", plan.world)
@@ -272,6 +284,7 @@ std::string PlanToText(const RunPlan& plan) {
   }
   line("outside", plan.outside);
   if (plan.available) line("available", plan.available->bytes);
+  if (const int64_t disk = m.bytes(MemoryPlace::kDisk); disk > 0) line("on the disk", disk);
   out << "  fits: " << (plan.fits() ? "yes" : "no") << "\n";
   out << "sent by each rank in a step\n";
   line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
@@ -285,6 +298,10 @@ std::string PlanToText(const RunPlan& plan) {
     line("to the host", static_cast<int64_t>(plan.traffic.to_host_bytes));
     line("to the device", static_cast<int64_t>(plan.traffic.to_device_bytes));
     line("updates move", static_cast<int64_t>(plan.traffic.update_bytes));
+    if (plan.traffic.spill_read_bytes > 0) {
+      line("from the disk", static_cast<int64_t>(plan.traffic.spill_read_bytes));
+      line("to the disk", static_cast<int64_t>(plan.traffic.spill_write_bytes));
+    }
   }
   return out.str();
 }

@@ -1,10 +1,12 @@
 #include "trainer/engine/plan_memory.h"
 
 #include <string_view>
+#include <utility>
 
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/runtime/sim/sim_device.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 namespace {
@@ -16,6 +18,8 @@ void Count(const Operation& operation, std::string_view stream, StepTraffic& tra
   if (stream == "leave" && copies) traffic.to_host_bytes += cost.bytes_written;
   if (stream == "fetch" && copies) traffic.to_device_bytes += cost.bytes_written;
   if (stream == "update") traffic.update_bytes += cost.bytes_read + cost.bytes_written;
+  if (stream == "spill_read") traffic.spill_read_bytes += cost.bytes_read;
+  if (stream == "spill_write") traffic.spill_write_bytes += cost.bytes_written;
 }
 
 bool Caches(const ExecutorOptions& options) {
@@ -67,7 +71,13 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
 std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,
                                                const MemoryPlan& plan) {
   if (Caches(options)) return std::make_unique<CachingBuffers>(device, options.memory_limit);
-  return std::make_unique<PlannedAllocator>(device, plan);
+  std::unique_ptr<SpillMemory> spill;
+  if (const int64_t bytes = plan.bytes(MemoryPlace::kDisk);
+      bytes > 0 && device.type() != DeviceType::kSim) {
+    spill =
+        std::make_unique<SpillMemory>(options.cpu_offload.spill.value(), "training state", bytes);
+  }
+  return std::make_unique<PlannedAllocator>(device, plan, std::move(spill));
 }
 
 std::unique_ptr<PhasedAllocator> MakeSimulatedMemory(Device& device,

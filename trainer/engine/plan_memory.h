@@ -17,6 +17,7 @@ struct StepTraffic {
   // With cpu_offload: over the link between device and host; and what the host's updates read and
   // write of its memory.
   double to_host_bytes = 0, to_device_bytes = 0, update_bytes = 0;
+  double spill_read_bytes = 0, spill_write_bytes = 0;  // With cpu_offload.spill: of the disk.
 };
 // Ranks of a job differ in nothing that the plan sees. `traffic` may be null. `device`: what the
 // job is to run on.
@@ -26,7 +27,8 @@ struct StepTraffic {
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
                       StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu);
 
-// The memory of a run with that plan. Throws MemoryError.
+// The memory of a run with that plan, first what it takes of a disk. Throws MemoryError and, for
+// the disk, CheckpointError.
 std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,
                                                const MemoryPlan& plan);
 // Of a simulated run that nobody plans with.

@@ -1,9 +1,10 @@
 #include "trainer/engine/session.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "trainer/core/check.h"
-#include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {
@@ -34,6 +35,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     state_.push_back({"ema", ema_});
   }
   FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
+  executor_.TakeSpillSlots();
   PlaceOnHost();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
@@ -58,7 +60,7 @@ void Session::PlaceOnHost() {
       if (!IsOnHost(u)) {
         shard = executor_.NewBuffer(shard.NumElements(), shard.dtype,
                                     {MemoryKind::kSnapshot, MemoryPlace::kPinned});
-      } else if (device_.type() == DeviceType::kCpu) {
+      } else if (device_.type() == DeviceType::kCpu && !executor_.IsSpilled(shard)) {
         shard = *device_.OnHost(shard);
       }
     }
@@ -70,8 +72,9 @@ void Session::PlaceOnHost() {
       // What is a copy already, and what is frozen, stays as it is.
       if (!IsOnHost(u) || executor_.layout().flat_parameters[u].frozen) continue;
       View& shard = state.shards[u];
-      shard = executor_.NewBuffer(shard.NumElements(), shard.dtype,
-                                  {MemoryKind::kSnapshot, MemoryPlace::kPinned});
+      const MemoryPlace place =
+          executor_.IsSpilled(shard) ? MemoryPlace::kDisk : MemoryPlace::kPinned;
+      shard = executor_.NewBuffer(shard.NumElements(), shard.dtype, {MemoryKind::kSnapshot, place});
     }
   }
 }
@@ -145,33 +148,44 @@ void Session::InitializeEma() {
   for (size_t u = 0; u < ema_.size(); ++u) {
     if (ema_[u].NumElements() > 0) {
       const int flat = static_cast<int>(u);
-      Cast(executor_.StreamFor(flat), executor_.master(flat), ema_[u]);
+      executor_.CastShard(flat, executor_.master(flat), ema_[u]);
     }
   }
 }
 
-void Session::CopyStates(Stream& of_device, Stream& of_host, const std::vector<ShardState>& from,
-                         const std::vector<ShardState>& to, bool frozen) const {
-  for (size_t s = 0; s < from.size(); ++s) {
-    for (size_t u = 0; u < from[s].shards.size(); ++u) {
-      if (executor_.layout().flat_parameters[u].frozen && !frozen) continue;
-      const View &source = from[s].shards[u], &copy = to[s].shards[u];
-      if (source.NumElements() > 0 && HostAddress(source.data) != HostAddress(copy.data)) {
-        const bool on_device = executor_.PlaceOf(static_cast<int>(u)) == MemoryPlace::kDevice;
+void Session::CopyUnit(int unit, Stream& of_device, Stream& of_host,
+                       const std::vector<ShardState>& from, const std::vector<ShardState>& to,
+                       bool frozen) const {
+  const Layout& layout = executor_.layout();
+  for (const int f : layout.units[unit].flat_parameters) {
+    if (layout.flat_parameters[f].frozen && !frozen) continue;
+    const bool on_device = executor_.PlaceOf(f) == MemoryPlace::kDevice;
+    for (size_t s = 0; s < from.size(); ++s) {
+      const View &source = from[s].shards[f], &copy = to[s].shards[f];
+      if (source.NumElements() == 0 || HostAddress(source.data) == HostAddress(copy.data)) continue;
+      if (executor_.IsSpilled(source)) {
+        CopySpilled(of_host, executor_.spill(), source, copy);
+      } else {
         Copy(on_device ? of_device : of_host, source, copy);
       }
     }
   }
 }
 
-void Session::ToHost() {
+void Session::CopyOnCompute(const std::vector<ShardState>& from, const std::vector<ShardState>& to,
+                            bool frozen) {
   Stream& compute = executor_.compute();
-  CopyStates(compute, compute, state_, host_state_, !std::exchange(frozen_on_host_, true));
+  for (int u = 0; u < static_cast<int>(executor_.layout().units.size()); ++u) {
+    CopyUnit(u, compute, compute, from, to, frozen);
+  }
+}
+
+void Session::ToHost() {
+  CopyOnCompute(state_, host_state_, !std::exchange(frozen_on_host_, true));
 }
 
 void Session::ToDevice() {
-  Stream& compute = executor_.compute();
-  CopyStates(compute, compute, host_state_, state_, /*frozen=*/true);
+  CopyOnCompute(host_state_, state_, /*frozen=*/true);
   frozen_on_host_ = true;
 }
 
@@ -180,11 +194,18 @@ Session::Snapshot Session::TakeSnapshot() {
   Stream& of_host = host_snapshots_ ? *host_snapshots_ : *snapshots_;
   executor_.WaitUntilLanded(*snapshots_);
   if (host_snapshots_) executor_.WaitUntilLanded(of_host);
-  CopyStates(*snapshots_, of_host, state_, snapshot_, !std::exchange(frozen_on_host_, true));
+  const bool frozen = !std::exchange(frozen_on_host_, true);
+  std::set<int> copied;  // In the order of the updates that wait.
+  for (const int u : executor_.layout().unit_of_segment) {
+    if (!copied.insert(u).second) continue;
+    CopyUnit(u, *snapshots_, of_host, state_, snapshot_, frozen);
+    const bool on_host =
+        std::ranges::any_of(executor_.layout().TrainableFlatParameters(u),
+                            [&](int f) { return executor_.PlaceOf(f) != MemoryPlace::kDevice; });
+    executor_.HoldUpdate(u, (on_host ? of_host : *snapshots_).Record());
+  }
   if (host_snapshots_) snapshots_->Wait(of_host.Record());
-  const EventPtr taken = snapshots_->Record();
-  executor_.HoldUpdates(taken);
-  return {snapshot_, taken};
+  return {snapshot_, snapshots_->Record()};
 }
 
 }  // namespace fsdp

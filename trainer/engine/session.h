@@ -62,15 +62,16 @@ class Session {
 
   // What a checkpoint holds of this rank: master weights ("master"), the optimizer's state, and the
   // averaged weights ("ema"). As the host may touch it, between steps that are done: in place where
-  // it shares the device's memory, elsewhere as ToHost() and the host have left it.
+  // it shares the device's memory, elsewhere as ToHost() and the host have left it. What is spilled
+  // is on the disk, here and in a snapshot (Executor::IsSpilled(), SpillMemory).
   const std::vector<ShardState>& state() const { return host_state_; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
   // where that is the same memory. What is frozen never changes: it goes to the host once.
   void ToHost();
   void ToDevice();
   // Enqueues a copy of it, for options().snapshot, into the host's memory, on a stream of its own:
-  // steps go on meanwhile, but for their updates. It stays until the next, or the next ToHost()
-  // where state() is a copy already.
+  // steps go on meanwhile, but for updates of units that are not copied yet. It stays until the
+  // next, or the next ToHost() where state() is a copy already.
   struct Snapshot {
     const std::vector<ShardState>& state;
     EventPtr taken;
@@ -90,10 +91,12 @@ class Session {
   std::unique_ptr<Optimizer> optimizer_;
   // Makes host_state_ and snapshot_.
   void PlaceOnHost();
-  bool IsOnHost(size_t flat) const;  // The host may touch its master and state where they lie.
-  // On one stream what lies on the device, on the other what lies in host memory.
-  void CopyStates(Stream& of_device, Stream& of_host, const std::vector<ShardState>& from,
-                  const std::vector<ShardState>& to, bool frozen) const;
+  bool IsOnHost(size_t flat) const;  // Its master and state need not be copied for the host.
+  // A unit's: on one stream what lies on the device, on the other what lies elsewhere.
+  void CopyUnit(int unit, Stream& of_device, Stream& of_host, const std::vector<ShardState>& from,
+                const std::vector<ShardState>& to, bool frozen) const;
+  void CopyOnCompute(const std::vector<ShardState>& from, const std::vector<ShardState>& to,
+                     bool frozen);
   const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
 
   std::vector<View> ema_;

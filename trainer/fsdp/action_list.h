@@ -29,6 +29,8 @@ enum class Resource {
   kShardSlot,
   kHostGradient,
   kUpdateSlot,
+  kSpilled,
+  kSpillSlot,
   kFactors,  // Of the step, in host memory.
   kActivations,
   kHostActivations,

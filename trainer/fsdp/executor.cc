@@ -29,41 +29,6 @@ Layout SupportedLayout(const std::vector<SegmentShape>& segments, const WrapPoli
   return layout;
 }
 
-// What an action on the compute stream is part of; null: of what was before it.
-StepClock::Part PartOf(const Action& action) {
-  switch (action.kind) {
-    case ActionKind::kRun:
-      return action.pass == Pass::kForward     ? &StepTimes::forward
-             : action.pass == Pass::kRecompute ? &StepTimes::recompute
-                                               : &StepTimes::backward;
-    case ActionKind::kBegin:
-      return &StepTimes::forward;
-    case ActionKind::kClear:
-      return &StepTimes::backward;
-    case ActionKind::kSumSquares:
-    case ActionKind::kClip:
-    case ActionKind::kOptimizer:
-    case ActionKind::kEnd:
-      return &StepTimes::optimizer;
-    default:
-      return nullptr;
-  }
-}
-
-// What a wait for an action on this stream is for.
-StepClock::Part WaitOf(StreamId stream) {
-  switch (stream) {
-    case StreamId::kData:
-      return &StepTimes::data;
-    case StreamId::kLeave:
-    case StreamId::kUpdate:
-    case StreamId::kFetch:
-      return &StepTimes::offload;
-    default:
-      return &StepTimes::communication;
-  }
-}
-
 }  // namespace
 
 Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
@@ -79,7 +44,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
       memory_(allocator, layout_, schedules_[0], options, device.kernel_type()),
-      flats_(layout_.flat_parameters.size()) {
+      flats_(layout_.flat_parameters.size()),
+      copied_(layout_.units.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
     for (const ExecutorMemory::StagedBatch& batch : memory_.batches) {
       std::memset(batch.host_bytes.data, 0, batch.host_bytes.bytes());
@@ -99,6 +65,10 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     create(StreamId::kFetch, "fetch", 1, StreamPriority::kNormal);
     streams_[static_cast<int>(StreamId::kUpdate)] =
         device.host().CreateStream("update", UpdateThreads(schedules_[0].options, options.threads));
+  }
+  if (schedules_[0].spill_slots > 0) {
+    streams_[static_cast<int>(StreamId::kSpillRead)] = device.host().CreateStream("spill_read");
+    streams_[static_cast<int>(StreamId::kSpillWrite)] = device.host().CreateStream("spill_write");
   }
   if (memory_.caching) memory_.caching->Attach(streams_);
   std::map<std::string, Parameter*> parameters;
@@ -137,9 +107,14 @@ View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
 
 View Executor::NewShard(int f, MemoryKind kind, DType dtype) {
   const FlatParameter& flat = layout_.flat_parameters[f];
+  const MemoryPlace place = memory_.places[f].state;
   const View shard =
-      NewPersistent(allocator_, flat.frozen ? 0 : flat.shard_size, {kind, PlaceOf(f)}, dtype);
-  if (shard.NumElements() > 0) Fill(StreamFor(f), 0, shard);
+      NewPersistent(allocator_, flat.frozen ? 0 : flat.shard_size, {kind, place}, dtype);
+  if (place == MemoryPlace::kDisk) {
+    memory_.spilled.Add(f, shard);  // Zeros, as the file is.
+  } else if (shard.NumElements() > 0) {
+    Fill(StreamFor(f), 0, shard);
+  }
   return shard;
 }
 
@@ -162,6 +137,7 @@ std::vector<View> Executor::NewShards(MemoryKind kind, DType dtype) {
 void Executor::Initialize(const FillParameter& fill) {
   for (size_t f = 0; f < flats_.size(); ++f) {
     const int64_t size = layout_.flat_parameters[f].shard_size;
+    const View master = memory_.spilled.In(0, memory_.masters[f]);
     for (int64_t at = 0; at < size; at += memory_.upload.NumElements()) {
       const View part = memory_.upload.Slice(0, std::min(memory_.upload.NumElements(), size - at));
       Operation operation{"initialize", {}, {part}, {}};
@@ -172,8 +148,9 @@ void Executor::Initialize(const FillParameter& fill) {
       operation.kernels.host = OnCpu(initialize, part);
       Stream& stream = StreamFor(static_cast<int>(f));
       stream.Enqueue(std::move(operation));
-      Cast(stream, part, memory_.masters[f].Slice(at, part.NumElements()));
+      Cast(stream, part, master.Slice(at, part.NumElements()));
     }
+    if (IsSpilled(memory_.masters[f])) memory_.spilled.Write(host(), 0, memory_.masters[f]);
   }
   MastersWritten();
 }
@@ -199,12 +176,23 @@ void Executor::ResumeLossScaler(const LossScalerState& state) {
   SetLossScaler(compute(), state, memory_.scaler);
 }
 
+View Executor::InMemory(const View& shard) {
+  if (IsSpilled(shard)) memory_.spilled.Read(host(), 0, shard);
+  return memory_.spilled.In(0, shard);
+}
+
+void Executor::CastShard(int flat, const View& from, const View& to) {
+  const View source = InMemory(from);
+  Cast(StreamFor(flat), source, memory_.spilled.In(0, to));
+  if (IsSpilled(to)) memory_.spilled.Write(host(), 0, to);
+}
+
 void Executor::WriteComputeShard(int unit, int flat) {
-  const View &from = memory_.masters[flat], &to = memory_.compute_shards[flat];
   const ShardMemory& place = memory_.places[flat];
   if (place.shared) return;
+  const View from = InMemory(memory_.masters[flat]), to = memory_.compute_shards[flat];
   if (place.copy != MemoryPlace::kDevice) return Cast(host(), from, to);
-  if (place.master != MemoryPlace::kDevice) return FetchShard(compute(), flat, from, to);
+  if (place.update != MemoryPlace::kDevice) return FetchShard(compute(), flat, from, to);
   if (!cast_in_gather() || IsOnHost(unit)) Cast(compute(), from, to);
 }
 
@@ -246,7 +234,8 @@ void Executor::BindShard(int f) {
   }
   value = copy;
   if (!comes && cast_in_gather()) return;
-  FetchShard(compute(), f, shard, copy);
+  const View from = InMemory(shard);
+  FetchShard(compute(), f, from, copy);
   compute_shards_hold_others_ = true;
 }
 
@@ -403,7 +392,7 @@ std::string Executor::Where() const {
 }
 
 void Executor::WaitFor(const Action& action) {
-  Stream& stream = StreamOf(action);
+  Stream& stream = this->stream(action.stream);
   stream.SetTag(TagOf({step_->mode, step_->number, cursor_}));
   StepClock* const clock = action.stream == StreamId::kCompute ? &clocks_[steps_ % 2] : nullptr;
   for (const Wait& wait : action.waits) {
@@ -420,7 +409,7 @@ void Executor::WaitFor(const Action& action) {
 
 Stream& Executor::compute() {
   trained_ = false;
-  WaitUntilCopied(StreamId::kCompute);
+  for (EventPtr& copied : copied_) streams_[0]->Wait(std::exchange(copied, nullptr));
   JoinOthers();
   return *streams_[0];
 }
@@ -428,25 +417,22 @@ Stream& Executor::compute() {
 Stream& Executor::host() {
   Stream& update = stream(StreamId::kUpdate);
   update.Wait(compute().Record());
-  WaitUntilCopied(StreamId::kUpdate);
   joined_ = false;
   return update;
 }
 
 void Executor::WaitUntilLanded(Stream& other) {
   other.Wait(streams_[0]->Record());
-  const auto& update = streams_[static_cast<int>(StreamId::kUpdate)];
-  if (update) other.Wait(update->Record());
-}
-
-void Executor::WaitUntilCopied(StreamId id) {
-  stream(id).Wait(std::exchange(copied_[id == StreamId::kUpdate ? 1 : 0], nullptr));
+  for (const StreamId id : {StreamId::kUpdate, StreamId::kSpillWrite}) {
+    const auto& stream = streams_[static_cast<int>(id)];
+    if (stream) other.Wait(stream->Record());
+  }
 }
 
 void Executor::JoinOthers() {
   if (std::exchange(joined_, true)) return;
-  for (const StreamId id : {StreamId::kLeave, StreamId::kUpdate, StreamId::kFetch}) {
-    streams_[0]->Wait(stream(id).Record());
+  for (size_t id = static_cast<size_t>(StreamId::kLeave); id < streams_.size(); ++id) {
+    if (streams_[id]) streams_[0]->Wait(streams_[id]->Record());
   }
 }
 
@@ -459,7 +445,7 @@ void Executor::HoldOthers() {
 
 void Executor::Signal(size_t index) {
   const Action& action = running_->actions[index];
-  if (action.signals) events_[index] = StreamOf(action).Record();
+  if (action.signals) events_[index] = stream(action.stream).Record();
 }
 
 void Executor::Bind(int unit, bool value, bool gradient) {

@@ -47,18 +47,24 @@ class Executor final : public SegmentHooks {
   // For work between steps: it comes behind all that was before, and the next step begins, on every
   // stream, behind all that is there.
   Stream& compute();
-  // The same, for work on what lies in host memory.
-  Stream& host();
-  // Where master, state and average of a flat parameter lie: of those that are updated on the host
-  // in pinned memory; and the stream between steps for work on them.
-  MemoryPlace PlaceOf(int flat) const { return memory_.places[flat].master; }
+  Stream& host();  // The same, for work on what lies in host memory.
+  // Where a flat parameter is updated, and its gradient lies: what the host updates in pinned
+  // memory; and the stream between steps for work on its shards.
+  MemoryPlace PlaceOf(int flat) const { return memory_.places[flat].update; }
   Stream& StreamFor(int flat) { return PlaceOf(flat) == MemoryPlace::kDevice ? compute() : host(); }
+  // Of its shards master, state and average lie there, too, or are spilled: memory of the disk.
+  bool IsSpilled(const View& shard) const { return memory_.spilled.Holds(shard); }
+  SpillMemory* spill() const { return allocator_.spill(); }
+  // Once there are all shards: takes the slots in which what is spilled is updated.
+  void TakeSpillSlots() { memory_.spilled.TakeSlots(allocator_, schedules_[0].spill_slots); }
+  // Between steps: one shard of a flat parameter into another, cast where dtypes differ.
+  void CastShard(int flat, const View& from, const View& to);
   void UseForProducts(GemmLibrary& library);  // From here on, on CUDA. It outlives the executor.
-  // For who copies masters or state on a stream of its own: it waits until all updates so far have
-  // landed; and then no update, nor what goes to compute() or host(), begins before `copied` has
-  // passed.
+  // For who copies shards on a stream of its own: it waits until all updates so far have landed;
+  // and then no update of that unit, nor what goes to compute() or host(), begins before `copied`
+  // has passed.
   void WaitUntilLanded(Stream& stream);
-  void HoldUpdates(const EventPtr& copied) { copied_[0] = copied_[1] = copied; }
+  void HoldUpdate(int unit, const EventPtr& copied) { copied_[unit] = copied; }
 
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
   // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts,
@@ -68,7 +74,7 @@ class Executor final : public SegmentHooks {
   const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
   const View& gradient(int flat) const { return memory_.gradients[flat]; }
   // Another one of each flat parameter that trains, in the dtype of its `as` or in this one, in the
-  // place of its master: persistent memory, zero.
+  // place of its state: persistent memory, zero.
   std::vector<View> NewShards(MemoryKind kind, DType DTypes::*as);
   std::vector<View> NewShards(MemoryKind kind, DType dtype);
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
@@ -82,24 +88,22 @@ class Executor final : public SegmentHooks {
   // Who writes master weights in another way says so, before the next step: enqueues the compute
   // copies, where there are any.
   void MastersWritten();
-  // Enqueues what the loss scaler, where one is in use, goes on from.
-  void ResumeLossScaler(const LossScalerState& state);
+  void ResumeLossScaler(
+      const LossScalerState& state);  // Enqueues what it, if in use, goes on from.
 
   using Step = ExecutorStep;
   // Enqueues a whole step. First waits, and for nothing else, until the step before the last one is
   // done; its scalars are then to be had from Result().
   void Run(const Step& step);
 
-  // Steps enqueued so far.
-  int64_t steps() const { return steps_; }
+  int64_t steps() const { return steps_; }  // Enqueued so far.
   // The scalars of step `index` (0-based, in order of Run()). Blocks until it is done; throws what
   // failed it. Only the last two steps have one.
   StepScalars Result(int64_t index);
   StepTimes Times(int64_t index);  // Likewise.
   // Likewise: what other ranks have taken of this one for what the step issued.
   TrafficBytes TrafficOf(int64_t index);
-  // Blocks until everything enqueued is done.
-  void Synchronize();
+  void Synchronize();  // Blocks until everything enqueued is done.
 
   // What the streams are in, or what they failed in: "step 12, backward of unit 5
   // (transformer.h.4), op reduce_scatter", several joined by "; ". Streams that wait for others are
@@ -120,7 +124,6 @@ class Executor final : public SegmentHooks {
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
   View NewShard(int flat, MemoryKind kind, DType dtype);
-  Stream& StreamOf(const Action& action) { return *streams_[static_cast<int>(action.stream)]; }
   bool sharded() const { return layout_.shards > 1; }
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
   CachingBuffers* caching() const { return sharded() ? memory_.caching : nullptr; }
@@ -133,9 +136,10 @@ class Executor final : public SegmentHooks {
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
   void WaitFor(const Action& action);
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
-  void WaitUntilCopied(StreamId id);  // For HoldUpdates().
-  void JoinOthers();                  // The compute stream, behind what was offloaded.
-  void HoldOthers();                  // All streams but compute, until what it has now is done.
+  void JoinOthers();  // The compute stream, behind what was offloaded.
+  void HoldOthers();  // All streams but compute, until what it has now is done.
+  // Between steps: the shard, or where host() reads it to; see SpilledShards.
+  View InMemory(const View& shard);
   void Signal(size_t index);
   void Execute(const Action& action);
   // The shard that is gathered, or, where nothing is gathered, used as it is.
@@ -172,11 +176,9 @@ class Executor final : public SegmentHooks {
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; null where it is not used.
 
   ExecutorMemory memory_;
-  std::vector<Flat> flats_;  // By Layout::flat_parameters.
-
-  // Of the compute stream and of the host's updates. Null: nobody copies, or it waits already.
-  EventPtr copied_[2];
-  bool joined_ = true;                       // compute() knows of all that was offloaded.
+  std::vector<Flat> flats_;       // By Layout::flat_parameters.
+  std::vector<EventPtr> copied_;  // By unit. Null: nobody copies, or its update waits already.
+  bool joined_ = true;            // compute() knows of all that was offloaded.
   bool compute_shards_hold_others_ = false;  // Of an evaluation: the masters' are to be made again.
 
   // The step that is being enqueued.

@@ -52,13 +52,14 @@ std::vector<View> Executor::ReturningShards(const Action& action) const {
   for (const int f : layout_.TrainableFlatParameters(action.unit)) {
     const FlatParameter& flat = layout_.flat_parameters[f];
     const bool copied = action.update_slot >= 0 && flat.dtypes.compute != flat.dtypes.master;
-    shards.push_back(copied ? slot.Take(flat.shard_size, flat.dtypes.compute) : memory_.masters[f]);
+    shards.push_back(copied ? slot.Take(flat.shard_size, flat.dtypes.compute)
+                            : memory_.spilled.In(action.spill_slot, memory_.masters[f]));
   }
   return shards;
 }
 
 void Executor::AllReduce(StreamId id, const View& data, DType dtype, const View& planned) {
-  Stream& stream = *streams_[static_cast<int>(id)];
+  Stream& stream = this->stream(id);
   const auto sum = [&](const View& sent) {
     if (options_.fake_reduce) return FakeAllReduce(stream, mesh().replicate_size(), sent);
     communicators_.Over(Group::kReplicate)->AllReduce(stream, sent);
@@ -82,7 +83,7 @@ void Executor::BindGradients(const Action& action) {
 }
 
 void Executor::ReduceUnit(const Action& action, std::span<const int> flats) {
-  Stream& stream = StreamOf(action);
+  Stream& stream = this->stream(action.stream);
   if (caching() && action.staged) {
     int64_t bytes = 0;
     for (const int f : flats) bytes += memory_.gradients[f].bytes();
@@ -114,7 +115,7 @@ void Executor::ReduceUnit(const Action& action, std::span<const int> flats) {
 }
 
 void Executor::Execute(const Action& action) {
-  Stream& stream = StreamOf(action);
+  Stream& stream = this->stream(action.stream);
   const int u = action.unit;
   if (u >= 0 && layout_.GatheredBytes(u) == 0) return;  // A root without parameters of its own.
   std::span<const int> trainable;                       // Whose gradients it is about.
@@ -154,7 +155,7 @@ void Executor::Execute(const Action& action) {
         const FlatParameter& flat = layout_.flat_parameters[f];
         const int own = sharded() ? shard_rank_ : 0;
         flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
-        FetchShard(stream, f, ShardInUse(f),
+        FetchShard(stream, f, memory_.spilled.In(action.spill_slot, ShardInUse(f)),
                    flats_[f].value.Slice(own * flat.shard_size, flat.shard_size));
       }
       break;
@@ -276,12 +277,15 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kOptimizer: {
-      WaitUntilCopied(action.stream);
+      stream.Wait(std::exchange(copied_[u], nullptr));
       const bool on_host = IsOnHost(u);
+      const auto in_memory = [this, slot = action.spill_slot](const View& shard) {
+        return memory_.spilled.In(slot, shard);
+      };
       const std::vector<View> returning = ReturningShards(action);
       for (size_t i = 0; i < returning.size(); ++i) {
         const int f = trainable[i];
-        const View& master = memory_.masters[f];
+        const View master = in_memory(memory_.masters[f]);
         View copy = memory_.compute_shards[f];
         if (on_host && memory_.places[f].copy == MemoryPlace::kDevice) {
           copy = returning[i];
@@ -290,7 +294,7 @@ void Executor::Execute(const Action& action) {
         }
         step_->optimize(stream, {f, master, memory_.gradients[f],
                                  on_host ? memory_.host_coefficient : scalar(kCoefficient),
-                                 copy.data == master.data ? View() : copy});
+                                 copy.data == master.data ? View() : copy, in_memory});
       }
       break;
     }
@@ -301,6 +305,21 @@ void Executor::Execute(const Action& action) {
       }
       break;
     }
+    case ActionKind::kReadSpilled:
+      for (const int f : trainable) {
+        for (const View& shard : memory_.spilled.Of(f)) {
+          if (step_->weights && (*step_->weights)[f].data != shard.data) continue;
+          memory_.spilled.Read(stream, action.spill_slot, shard);
+        }
+      }
+      break;
+    case ActionKind::kWriteSpilled:
+      for (const int f : trainable) {
+        for (const View& shard : memory_.spilled.Of(f)) {
+          memory_.spilled.Write(stream, action.spill_slot, shard);
+        }
+      }
+      break;
     case ActionKind::kEnd:
       Copy(stream, memory_.scalars, memory_.reports[steps_ % 2]);
       break;

@@ -52,7 +52,7 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                const Schedule& train, const ExecutorOptions& options,
                                DeviceType kernels)
-    : caching(allocator.caching()), units(layout.units.size()) {
+    : caching(allocator.caching()), spilled(layout), units(layout.units.size()) {
   FSDP_CHECK_EQ(caching != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
   const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
     return NewPersistent(allocator, elements, use, dtype);
@@ -79,15 +79,16 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   for (size_t f = 0; f < places.size(); ++f) {
     const FlatParameter& flat = layout.flat_parameters[f];
     const DTypes& d = flat.dtypes;
-    const auto& [place, copy_place, shared] = places[f];
-    masters.push_back(persistent(flat.shard_size, {MemoryKind::kParameters, place}, d.master));
+    const ShardMemory& at = places[f];
+    masters.push_back(persistent(flat.shard_size, {MemoryKind::kParameters, at.master}, d.master));
+    if (at.master == MemoryPlace::kDisk) spilled.Add(static_cast<int>(f), masters.back());
     compute_shards.push_back(
-        shared ? masters.back()
-               : persistent(flat.shard_size, {MemoryKind::kParameters, copy_place}, d.compute));
+        at.shared ? masters.back()
+                  : persistent(flat.shard_size, {MemoryKind::kParameters, at.copy}, d.compute));
     gradients.push_back(persistent(flat.frozen ? 0 : flat.shard_size,
-                                   {MemoryKind::kGradients, place},
+                                   {MemoryKind::kGradients, at.update},
                                    layout.shards > 1 ? DType::kFloat32 : d.grad));
-    const bool in_masters = layout.shards == 1 && shared && place == MemoryPlace::kDevice;
+    const bool in_masters = layout.shards == 1 && at.shared && at.update == MemoryPlace::kDevice;
     const bool apart = options.averages && in_masters && d.master != DType::kFloat32;
     averages.push_back(persistent(apart && !flat.frozen ? flat.shard_size : 0,
                                   MemoryKind::kParameters, d.compute));

@@ -12,6 +12,7 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/offload.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/spilled_shards.h"
 #include "trainer/ops/loss_scaler.h"
 
 namespace fsdp {
@@ -85,7 +86,8 @@ struct ExecutorMemory {
   std::vector<View> gather_slots, gradient_slots, shard_slots;  // Bytes.
   std::vector<View> update_slots;                               // Likewise, pinned.
   std::vector<ShardMemory> places;                              // By flat parameter.
-  std::vector<View> masters, compute_shards, gradients;         // Likewise; see Executor.
+  SpilledShards spilled;
+  std::vector<View> masters, compute_shards, gradients;  // Likewise; see Executor.
   // Likewise: what is evaluated in place of masters that are computed with themselves, where
   // nothing is gathered. Empty where there is another place.
   std::vector<View> averages;

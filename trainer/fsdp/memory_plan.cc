@@ -142,9 +142,10 @@ int64_t MemoryPlan::bytes(MemoryKind kind) const {
 PlannedAllocator::PlannedAllocator(Device& device, MemoryPlan plan,
                                    std::unique_ptr<SpillMemory> spill)
     : plan_(std::move(plan)), spill_(std::move(spill)) {
-  FSDP_CHECK_EQ(spill_ != nullptr, plan_.bytes(MemoryPlace::kDisk) > 0);
-  for (const MemoryPlace place : {MemoryPlace::kDevice, MemoryPlace::kPinned, MemoryPlace::kHost}) {
-    arenas_[static_cast<int>(place)] = device.Allocate(plan_.bytes(place), place);
+  for (int i = 0; i < kNumMemoryPlaces; ++i) {
+    const auto place = static_cast<MemoryPlace>(i);
+    if (place != MemoryPlace::kDisk || !spill_)
+      arenas_[i] = device.Allocate(plan_.arenas[i], place);
   }
 }
 
@@ -161,7 +162,7 @@ std::byte* PlannedAllocator::Allocate(int64_t bytes, MemoryUse use) {
       << "phase " << static_cast<int>(phase_) << " allocation " << next_;
   const MemoryPlan::Block& block = blocks[next_++];
   FSDP_CHECK(block.use.place == use.place) << "allocation " << next_ - 1 << " in another place";
-  std::byte* const arena = use.place == MemoryPlace::kDisk
+  std::byte* const arena = use.place == MemoryPlace::kDisk && spill_
                                ? spill_->data()
                                : arenas_[static_cast<int>(use.place)].data();
   return arena + block.offset;

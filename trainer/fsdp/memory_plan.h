@@ -92,7 +92,8 @@ class PlanRecorder final : public PhasedAllocator {
 
 class PlannedAllocator final : public PhasedAllocator {
  public:
-  // Takes the whole arena of each place from the device; `spill` is the disk's. Throws MemoryError.
+  // Takes the whole arena of each place from the device; `spill` is the disk's, which only
+  // simulated devices have addresses for. Throws MemoryError.
   PlannedAllocator(Device& device, MemoryPlan plan, std::unique_ptr<SpillMemory> spill = nullptr);
 
   void Begin(Phase phase) override;

@@ -32,12 +32,17 @@ std::vector<ShardMemory> PlacesOf(const Layout& layout, const ScheduleOptions& t
     for (const int f : layout.units[u].flat_parameters) {
       const FlatParameter& flat = layout.flat_parameters[f];
       ShardMemory& place = places[f];
-      if (fetched || (on_host && !flat.frozen)) place.master = MemoryPlace::kPinned;
+      const bool updated_there = on_host && !flat.frozen;
+      if (fetched || updated_there) place.update = MemoryPlace::kPinned;
       if (fetched) place.copy = MemoryPlace::kPinned;
       // What is cast where it is gathered needs no copy; nor where it is fetched.
       const bool cast_on_the_way = CastInGather(train) && (layout.shards > 1 || fetched);
-      place.shared = place.master == place.copy &&
+      place.shared = place.update == place.copy &&
                      (flat.dtypes.compute == flat.dtypes.master || cast_on_the_way);
+      place.master = place.state = place.update;
+      if (!updated_there || train.spilled_units.count(u) == 0) continue;
+      place.state = MemoryPlace::kDisk;
+      if (!place.shared) place.master = MemoryPlace::kDisk;
     }
   }
   return places;
@@ -75,7 +80,7 @@ int64_t FetchElements(const Layout& layout, const ScheduleOptions& train, bool a
   for (size_t f = 0; f < places.size(); ++f) {
     const FlatParameter& flat = layout.flat_parameters[f];
     const bool average = averages && !flat.frozen && flat.dtypes.compute != DType::kFloat32;
-    if (places[f].master == MemoryPlace::kDevice) continue;
+    if (places[f].update == MemoryPlace::kDevice) continue;
     if (average || flat.dtypes.compute != flat.dtypes.master) {
       most = std::max(most, flat.shard_size);
     }

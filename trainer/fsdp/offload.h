@@ -14,9 +14,13 @@ namespace fsdp {
 
 // Of a flat parameter.
 struct ShardMemory {
-  MemoryPlace master = MemoryPlace::kDevice;  // And the state's, the gradient's, the average's.
-  MemoryPlace copy = MemoryPlace::kDevice;    // Of what is gathered or, with F = 1, computed with.
-  bool shared = false;                        // The two are one memory.
+  // Where it is updated, and its gradient lies: kDevice, or kPinned where the host does it.
+  MemoryPlace update = MemoryPlace::kDevice;
+  // There, or kDisk.
+  MemoryPlace master = MemoryPlace::kDevice;
+  MemoryPlace state = MemoryPlace::kDevice;  // Of the optimizer; and the average's.
+  MemoryPlace copy = MemoryPlace::kDevice;   // Of what is gathered or, with F = 1, computed with.
+  bool shared = false;                       // Master and copy are one memory.
 };
 
 // Whether a step has work on the streams kLeave, kUpdate and kFetch.

@@ -9,14 +9,12 @@
 #include "trainer/core/check.h"
 #include "trainer/fsdp/action_list.h"
 #include "trainer/fsdp/host_limiter.h"
+#include "trainer/fsdp/host_updates.h"
 #include "trainer/fsdp/schedule_check.h"
 #include "trainer/fsdp/scheduled_runs.h"
 
 namespace fsdp {
 namespace {
-
-// One is being written while the other is fetched.
-constexpr int64_t kUpdateSlots = 2;
 
 int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
 
@@ -31,6 +29,7 @@ class Builder {
       : o_(options),
         list_(list),
         limiter_(limiter),
+        updates_(o_, list_),
         runs_(o_),
         segments_(static_cast<int>(o_.unit_of_segment.size())),
         units_(Units(o_)),
@@ -58,18 +57,17 @@ class Builder {
       gradient_slots_ = Slots(o_.reduce_buffers, others);
     }
     if (offloads_ && sharded_) shard_slots_ = Slots(o_.reduce_buffers, units_);
-    if (offloads_ && o_.fetched_units.empty() && !o_.copied_units.empty()) {
-      update_slots_ = Slots(kUpdateSlots, static_cast<int>(o_.copied_units.size()));
-    }
   }
 
   int gather_slots() const { return gather_slots_; }
   int gradient_slots() const { return gradient_slots_; }
   int shard_slots() const { return shard_slots_; }
-  int update_slots() const { return update_slots_; }
+  int update_slots() const { return updates_.update_slots(); }
+  int spill_slots() const { return updates_.spill_slots(); }
 
   void AddStep() {
     list_.Add({.kind = ActionKind::kBegin}, {}, {{Resource::kScalars, 0}});
+    if (o_.mode == Mode::kTrain) updates_.Begin();
     for (size_t r = 0; r < runs_.size(); ++r) AddRun(r);
     const bool train = o_.mode == Mode::kTrain;
     if (train) AddUpdate();
@@ -80,6 +78,7 @@ class Builder {
  private:
   bool IsOnHost(int unit) const { return offloads_ && o_.host_units.count(unit) > 0; }
   bool IsFetched(int unit) const { return o_.fetched_units.count(unit) > 0; }
+  bool IsSpilled(int unit) const { return o_.spilled_units.count(unit) > 0; }
 
   Use Value(int unit) const {
     if (!sharded_ && !IsFetched(unit)) return {Resource::kComputeShard, unit};
@@ -120,11 +119,15 @@ class Builder {
       reads.push_back({copied ? Resource::kComputeShard : Resource::kMaster, unit});
     }
     if (fetched) {
+      const int spill_slot =
+          IsSpilled(unit) && o_.mode == Mode::kEval ? updates_.ReadSpilled(unit) : -1;
+      if (spill_slot >= 0) reads = {{Resource::kSpillSlot, spill_slot}};
       const int fetch = list_.Add({.kind = ActionKind::kFetch,
                                    .stream = StreamId::kFetch,
                                    .unit = unit,
                                    .micro_batch = micro_batch,
-                                   .slot = slot_of_[unit]},
+                                   .slot = slot_of_[unit],
+                                   .spill_slot = spill_slot},
                                   reads, {Value(unit)}, pacing);
       if (host_wait >= 0) list_.Settle(host_wait, fetch);
       if (!sharded_) return true;
@@ -374,16 +377,6 @@ class Builder {
               {{Resource::kScalars, 0}});
   }
 
-  // As the next forward reads them.
-  std::vector<int> OrderOfUpdates() const {
-    std::set<int> left(reduced_units_.begin(), reduced_units_.end());
-    std::vector<int> order;
-    for (const int u : o_.unit_of_segment) {
-      if (left.erase(u) > 0) order.push_back(u);
-    }
-    return order;
-  }
-
   void AddUpdate() {
     const Use scalars{Resource::kScalars, 0}, factors{Resource::kFactors, 0};
     for (const int u : reduced_units_) {
@@ -394,9 +387,9 @@ class Builder {
     if (reduced_) AddScalarReduction();
     list_.Add({.kind = ActionKind::kClip}, {},
               offloads_ ? std::vector<Use>{scalars, factors} : std::vector<Use>{scalars});
-    for (const int u : OrderOfUpdates()) {
+    for (const int u : OrderOfUpdates(o_, {reduced_units_.begin(), reduced_units_.end()})) {
       if (IsOnHost(u)) {
-        UpdateOnHost(u, factors);
+        updates_.Update(u);
         continue;
       }
       std::vector<Use> writes{{Resource::kMaster, u}};
@@ -406,28 +399,10 @@ class Builder {
     }
   }
 
-  void UpdateOnHost(int u, const Use& factors) {
-    const bool fetched = IsFetched(u), copied = !fetched && o_.copied_units.count(u) > 0;
-    const int slot = copied ? next_update_slot_++ % update_slots_ : -1;
-    const Use master{Resource::kMaster, u}, compute{Resource::kComputeShard, u};
-    const Use copy{Resource::kUpdateSlot, slot};
-    std::vector<Use> writes{master};
-    if (fetched) writes.push_back(compute);
-    if (copied) writes.push_back(copy);
-    list_.Add({.kind = ActionKind::kOptimizer,
-               .stream = StreamId::kUpdate,
-               .unit = u,
-               .update_slot = slot},
-              {factors, {Resource::kHostGradient, u}}, writes);
-    if (fetched) return;
-    list_.Add(
-        {.kind = ActionKind::kReturn, .stream = StreamId::kFetch, .unit = u, .update_slot = slot},
-        {copied ? copy : master}, {compute});
-  }
-
   const ScheduleOptions& o_;
   ActionList& list_;
   HostLimiter& limiter_;
+  HostUpdates updates_;
   const ScheduledRuns runs_;
   const int segments_, units_;
   const bool caching_;            // No slots.
@@ -441,7 +416,6 @@ class Builder {
   int gradient_slots_ = 0, next_gradient_slot_ = 0;
   int last_run_ = -1, left_ = -1;  // The actions; of activations.
   int shard_slots_ = 0, next_shard_slot_ = 0;
-  int update_slots_ = 0, next_update_slot_ = 0;
   std::vector<int> slot_of_;
   std::vector<bool> resident_;
   std::vector<int> gradient_slot_of_;
@@ -476,6 +450,7 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
             step.gradient_slots(),
             step.shard_slots(),
             step.update_slots(),
+            step.spill_slots(),
             list.Take()};
   }
 }

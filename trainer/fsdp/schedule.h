@@ -23,6 +23,11 @@
 //   forward; what is computed with comes back behind each, or, where the parameters are offloaded
 //   too, is fetched before each gather.
 //
+//   What of such a unit only its update reads may be spilled: on a disk, but for the while in which
+//   it is updated, in a slot in host memory. Slots are filled ahead of the updates, the first ones
+//   beside the step itself, and written back behind them. Averages that are evaluated are read into
+//   the same slots, each ahead of its unit's fetch.
+//
 //   Activations that are offloaded leave behind their segment's forward, beside that of the next;
 //   they come back beside the backward of the segment behind theirs.
 //
@@ -66,16 +71,29 @@ struct ScheduleOptions : FsdpOptions {
   std::set<int> frozen_cast_units = {};   // Of those: where nothing that is cast trains.
   std::set<int> host_units = {};          // Updated on the host.
   std::set<int> fetched_units = {};       // Whose shards are in host memory when they are gathered.
-  std::set<int> copied_units = {};        // Of host_units: what comes back is in another dtype.
+  std::set<int> copied_units = {};        // Of host_units: what comes back is in another dtype,
+  std::set<int> partly_copied_units = {};  // but not all of it.
+  std::set<int> spilled_units = {};  // Of host_units: read from the disk, kEval of fetched_units.
   std::set<int> offloaded_segments = {};  // Whose activations wait for backward in host memory.
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 };
 
-// kReplicate: of hybrid strategies alone; those behind it of offload.
-enum class StreamId { kCompute, kGather, kReduce, kData, kReplicate, kLeave, kUpdate, kFetch };
-constexpr int kNumStreams = 8, kOffloadStreams = 3;
+// kReplicate: of hybrid strategies alone; those behind it of offload, the last two of spilling.
+enum class StreamId {
+  kCompute,
+  kGather,
+  kReduce,
+  kData,
+  kReplicate,
+  kLeave,
+  kUpdate,
+  kFetch,
+  kSpillRead,
+  kSpillWrite
+};
+constexpr int kNumStreams = 10, kOffloadStreams = 3, kSpillStreams = 2;
 
 enum class ActionKind {
   kBegin,          // compute   Clears the step's scalars, behind all steps before.
@@ -102,6 +120,9 @@ enum class ActionKind {
 
   kLeaveActivations,  // leave: what a segment keeps for backward, to host memory.
   kDropActivations,   // compute: gives their memory back, behind the next segment's forward.
+  kReadSpilled,       // spill_read   Of a unit what is spilled, into a slot in host memory.
+  kWriteSpilled,      // spill_write  Back, when it has been updated.
+
   kFetchActivations,  // fetch: beside backward of the segment behind, to memory of the device.
 };
 
@@ -125,6 +146,7 @@ struct Action {
                   // -1: its own.
   int shard_slot = -1;     // Of a gradient's shard on its way to host memory.
   int update_slot = -1;    // kOptimizer, kReturn: of the copy on its way back from there.
+  int spill_slot = -1;     // kReadSpilled, kWriteSpilled, and what uses it between them.
   bool secondary = false;  // kGather: of the secondary copy.
   bool staged = false;     // kReduce: into the staging buffer, a kAccumulate follows.
   bool signals = false;    // A later action waits for it, of this step or the next.
@@ -139,6 +161,7 @@ struct Schedule {
   int gradient_slots = 0;  // Likewise, of MaxGradientBytes().
   int shard_slots = 0;     // Of a unit's gradient shards.
   int update_slots = 0;    // Of a unit's shards, as they are computed with.
+  int spill_slots = 0;     // Of what is spilled of a unit.
   std::vector<Action> actions;
 
   std::string ToString() const;  // One action a line.

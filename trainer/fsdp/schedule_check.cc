@@ -29,6 +29,12 @@ void CheckScheduleOptions(const ScheduleOptions& o) {
       !caching || (o.host_units.empty() && o.fetched_units.empty() && o.offloaded_segments.empty()),
       "what is offloaded goes through slots, which buffers caching has none of");
   require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
+  require(o.cpu_offload.spill_ahead >= 0, "spill_ahead must be >= 0");
+  for (const int unit : o.spilled_units) {
+    const bool train = o.mode == Mode::kTrain;
+    require((train ? o.host_units : o.fetched_units).count(unit) > 0,
+            "spilled_units are updated on the host, and evaluated where they are fetched");
+  }
   for (const int unit : o.host_units) {
     require(o.frozen_units.count(unit) == 0, "what is frozen has no update");
     require(o.cast_units.count(unit) == 0, "host_units are cast where they are fetched");

@@ -54,14 +54,19 @@ const char* Name(ActionKind kind) {
       return "optimizer";
     case ActionKind::kReturn:
       return "return";
+    case ActionKind::kReadSpilled:
+      return "read_spilled";
+    case ActionKind::kWriteSpilled:
+      return "write_spilled";
     case ActionKind::kEnd:
       return "end";
   }
   return "?";
 }
 
-constexpr const char* kStreamNames[kNumStreams] = {"compute",   "gather", "reduce", "data",
-                                                   "replicate", "leave",  "update", "fetch"};
+constexpr const char* kStreamNames[kNumStreams] = {"compute",    "gather",     "reduce", "data",
+                                                   "replicate",  "leave",      "update", "fetch",
+                                                   "spill_read", "spill_write"};
 
 }  // namespace
 
@@ -80,6 +85,7 @@ std::string ToString(const Action& a) {
   if (a.slot >= 0) out << " slot " << a.slot;
   if (a.shard_slot >= 0) out << " shard slot " << a.shard_slot;
   if (a.update_slot >= 0) out << " update slot " << a.update_slot;
+  if (a.spill_slot >= 0) out << " spill slot " << a.spill_slot;
   if (a.secondary) out << " secondary";
   if (a.staged) out << " staged";
   for (const Wait& wait : a.waits) {
@@ -94,6 +100,7 @@ std::string Schedule::ToString() const {
   out << "gather slots " << gather_slots << ", gradient slots " << gradient_slots;
   if (shard_slots > 0) out << ", shard slots " << shard_slots;
   if (update_slots > 0) out << ", update slots " << update_slots;
+  if (spill_slots > 0) out << ", spill slots " << spill_slots;
   out << "\n";
   for (size_t i = 0; i < actions.size(); ++i) {
     out << i << " " << fsdp::ToString(actions[i]) << "\n";

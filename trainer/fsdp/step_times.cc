@@ -21,4 +21,39 @@ StepTimes StepClock::Read() const {
   return times;
 }
 
+StepClock::Part PartOf(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kRun:
+      return action.pass == Pass::kForward     ? &StepTimes::forward
+             : action.pass == Pass::kRecompute ? &StepTimes::recompute
+                                               : &StepTimes::backward;
+    case ActionKind::kBegin:
+      return &StepTimes::forward;
+    case ActionKind::kClear:
+      return &StepTimes::backward;
+    case ActionKind::kSumSquares:
+    case ActionKind::kClip:
+    case ActionKind::kOptimizer:
+    case ActionKind::kEnd:
+      return &StepTimes::optimizer;
+    default:
+      return nullptr;
+  }
+}
+
+StepClock::Part WaitOf(StreamId stream) {
+  switch (stream) {
+    case StreamId::kData:
+      return &StepTimes::data;
+    case StreamId::kLeave:
+    case StreamId::kUpdate:
+    case StreamId::kFetch:
+    case StreamId::kSpillRead:
+    case StreamId::kSpillWrite:
+      return &StepTimes::offload;
+    default:
+      return &StepTimes::communication;
+  }
+}
+
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "trainer/fsdp/schedule.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -41,6 +42,11 @@ class StepClock {
   std::vector<Mark> marks_;
   EventPtr end_;
 };
+
+// What an action on the compute stream is part of; null: of what was before it.
+StepClock::Part PartOf(const Action& action);
+// What waiting for an action on this stream is.
+StepClock::Part WaitOf(StreamId stream);
 
 }  // namespace fsdp
 

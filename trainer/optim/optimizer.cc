@@ -102,8 +102,9 @@ class AdamWOptimizer final : public DeviceOptimizer {
   void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
     const AdamWOptions options{options_.beta1, options_.beta2, options_.eps};
     AdamW(stream, options, rules_[update.flat], FactorsFor(update.flat), update.coefficient,
-          update.gradient, update.master, state_[0].shards[update.flat],
-          state_[1].shards[update.flat], {seed_, update.copy, average, decay});
+          update.gradient, update.master, update.Shard(state_[0].shards[update.flat]),
+          update.Shard(state_[1].shards[update.flat]),
+          {seed_, update.copy, update.Shard(average), decay});
   }
 };
 
@@ -118,8 +119,8 @@ class SgdOptimizer final : public DeviceOptimizer {
   void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
     Sgd(stream, {options_.momentum}, rules_[update.flat], FactorsFor(update.flat),
         update.coefficient, update.gradient, update.master,
-        state_.empty() ? View() : state_[0].shards[update.flat],
-        {seed_, update.copy, average, decay});
+        state_.empty() ? View() : update.Shard(state_[0].shards[update.flat]),
+        {seed_, update.copy, update.Shard(average), decay});
   }
 };
 

@@ -209,6 +209,12 @@ Type<FsdpOptions> FsdpType() {
           "updated there while the host updates the others."),
       Key("threads", &R::CpuOffload::threads, Integer(0, 1024),
           "That update on the host. 0: run.threads."),
+      Key("spill", &R::CpuOffload::spill, Nullable(Text()),
+          "A directory on a disk of each host: what only the updates read of it, state and masters "
+          "that are not computed with, lies there in files without names, read ahead of them and "
+          "written behind them."),
+      Key("spill_ahead", &R::CpuOffload::spill_ahead, Integer(0, 1024),
+          "Units that are read ahead of the one that is updated."),
   });
   return Map<R>({
       Key("sharding_strategy", &R::sharding_strategy, OneOf<Strategy>(),

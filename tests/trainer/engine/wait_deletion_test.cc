@@ -94,6 +94,13 @@ class Runner {
     plan_ = PlanMemory(*model_, options_, meshes_[0].world_size(), /*traffic=*/nullptr, device_);
   }
 
+  // From here on averages are what evaluations gather.
+  void EvaluateAverages() {
+    options_.ema = 0.9;
+    options_.eval_ema = options_.executor.averages = true;
+    plan_ = PlanMemory(*model_, options_, meshes_[0].world_size(), /*traffic=*/nullptr, device_);
+  }
+
   Schedule Of(Mode mode) const { return ScheduleFor(options_.executor, *model_, meshes_[0], mode); }
 
   // The first race of three training steps, two evaluations and a training step; empty without any.
@@ -190,6 +197,7 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
                     Totals& totals, const std::vector<ParameterGroup>& groups = {},
                     DeviceType device = DeviceType::kCpu) {
   Runner runner(SmallConfig(), options, world, groups, device);
+  if (options.averages) runner.EvaluateAverages();
   for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
     const Schedule schedule = runner.Of(mode);
     const uint64_t shape =
@@ -377,15 +385,47 @@ TEST(WaitDeletion, Offload) {
               totals.schedules, totals.waits, totals.pacing, totals.across);
 }
 
+// Master and state on a disk, too, and the averages that are evaluated.
+TEST(WaitDeletion, Spill) {
+  Totals totals;
+  for (const auto& [world, strategy, shards] : {std::tuple{1, Strategy::kFullShard, 0},
+                                                {2, Strategy::kFullShard, 0},
+                                                {2, Strategy::kShardGradOp, 0},
+                                                {2, Strategy::kNoShard, 0},
+                                                {4, Strategy::kHybridShard, 2}}) {
+    for (int bits = 0; bits < 48; ++bits) {
+      std::set<uint64_t> seen;
+      ExecutorOptions o;
+      o.sharding_strategy = strategy;
+      if (shards > 0) o.shard_size = shards;
+      o.cpu_offload = {.params = (bits & 1) != 0, .optimizer = true, .spill = "."};
+      o.cpu_offload.optimizer_share = bits & 2 ? 0.5 : 0;
+      if (bits & 4) o.mixed_precision.param_dtype = DType::kBFloat16;
+      o.averages = bits & 8;
+      o.cpu_offload.spill_ahead = bits / 16;
+      o.micro_batches = 1 + bits % 3 % 2;
+      o.gradient_accumulation = bits % 5 % 2 ? Accumulation::kUnsharded : Accumulation::kSharded;
+      o.limit_all_gathers = 1 + bits % 7 % 3;
+      CheckEveryWait(o, world, seen, totals);
+      if (HasFatalFailure()) return;
+    }
+  }
+  std::printf("%d schedules, %d waits, %d of them pacing, %d for the step before\n",
+              totals.schedules, totals.waits, totals.pacing, totals.across);
+}
+
 // A snapshot lies behind all updates, and before the next, on the host as on the device.
 TEST(Snapshot, RacesWithNoUpdate) {
   for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
     for (const double share : {0.0, 0.5, 1.0}) {
-      ExecutorOptions o;
-      o.cpu_offload = {.optimizer = share < 1, .optimizer_share = share < 1 ? share : 0};
-      Runner runner(SmallConfig(), o, /*world=*/2, {}, device);
-      runner.TakeSnapshots();
-      EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "") << share;
+      for (const bool spill : {false, true}) {
+        ExecutorOptions o;
+        o.cpu_offload = {.optimizer = share < 1, .optimizer_share = share < 1 ? share : 0};
+        if (spill) o.cpu_offload.spill = ".";
+        Runner runner(SmallConfig(), o, /*world=*/2, {}, device);
+        runner.TakeSnapshots();
+        EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "") << share << spill;
+      }
     }
   }
 }
@@ -515,6 +555,8 @@ Drawn Draw(uint64_t seed) {
   o.cpu_offload.optimizer = coin();
   o.cpu_offload.params = o.cpu_offload.optimizer && coin();
   o.cpu_offload.optimizer_share = below(3) / 2.0;
+  if (o.cpu_offload.optimizer && coin()) o.cpu_offload.spill = ".";
+  o.cpu_offload.spill_ahead = below(4);
   o.activation_offload = static_cast<ActivationOffload>(below(2));
   o.limiter = static_cast<FsdpOptions::Limiter>(below(2));
   return drawn;

@@ -137,6 +137,12 @@ class ExecutorOrder : public ::testing::Test {
     };
   }
 
+  void HoldUpdates(const EventPtr& copied) {
+    for (int u = 0; u < static_cast<int>(executor_.layout().units.size()); ++u) {
+      executor_.HoldUpdate(u, copied);
+    }
+  }
+
   int races_ = 0;
   SimDevice device_{
       {.s_per_byte = 1},
@@ -167,7 +173,7 @@ TEST_F(ExecutorOrder, ACopyHasAStreamOfItsOwn) {
     for (int i = 0; i < 2; ++i) executor_.Run(step_);
     executor_.WaitUntilLanded(*copies);
     Copy(*copies, executor_.master(1), copy);
-    executor_.HoldUpdates(copies->Record());
+    HoldUpdates(copies->Record());
     if (steps) {
       executor_.Run(step_);
     } else {
@@ -176,6 +182,23 @@ TEST_F(ExecutorOrder, ACopyHasAStreamOfItsOwn) {
   }
   executor_.Synchronize();
   EXPECT_EQ(races_, 0);
+}
+
+// Nor does a unit wait for the copy of one that is updated behind it.
+TEST_F(ExecutorOrder, ACopyHoldsItsOwnUnit) {
+  const std::unique_ptr<Stream> copies = device_.CreateStream("copies");
+  const View copy = executor_.NewBuffer(executor_.master(1).NumElements(), DType::kFloat32);
+  for (const int unit : {2, 1}) {
+    executor_.Run(step_);
+    executor_.Synchronize();
+    executor_.WaitUntilLanded(*copies);
+    Copy(*copies, executor_.master(1), copy);
+    executor_.HoldUpdate(unit, copies->Record());
+    executor_.Run(step_);
+    executor_.Synchronize();
+    EXPECT_EQ(races_ == 0, unit == 1) << unit;
+    races_ = 0;
+  }
 }
 
 // What comes before the updates runs beside it.
@@ -187,7 +210,7 @@ TEST_F(ExecutorOrder, ACopyHoldsNothingButUpdates) {
   device_.StartTrace();
   executor_.WaitUntilLanded(*copies);
   Fill(*copies, 0, copy);  // Takes longer than the step.
-  executor_.HoldUpdates(copies->Record());
+  HoldUpdates(copies->Record());
   executor_.Run(step_);
   executor_.Synchronize();
   std::map<std::string, double> ends;

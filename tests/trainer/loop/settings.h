@@ -2,6 +2,8 @@
 #ifndef FSDP_TRAIN_TESTS_TRAINER_LOOP_SETTINGS_H_
 #define FSDP_TRAIN_TESTS_TRAINER_LOOP_SETTINGS_H_
 
+#include <gtest/gtest.h>
+
 #include <sstream>
 #include <string>
 #include <vector>
@@ -32,8 +34,9 @@ inline std::string Describe(const TinyRun& run) {
       << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
       << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " on the host "
       << o.cpu_offload.optimizer << " but " << o.cpu_offload.optimizer_share << " with params "
-      << o.cpu_offload.params << " and activations " << static_cast<int>(o.activation_offload)
-      << " processes " << (run.ranks == RunProcessRanks);
+      << o.cpu_offload.params << " spilled " << o.cpu_offload.spill.has_value()
+      << " and activations " << static_cast<int>(o.activation_offload) << " processes "
+      << (run.ranks == RunProcessRanks);
   return out.str();
 }
 
@@ -72,13 +75,22 @@ inline std::vector<FsdpOptions::MixedPrecision> Precisions() {
       Mixed{.param_dtype = kF16, .reduce_dtype = kF16, .keep_fp32 = some}};
 }
 
-// Each unit's update on the host, or every other one's, and parameters there or not.
+// Each unit's update on the host, or every other one's, parameters there or not, and on a disk what
+// can be.
 inline std::vector<FsdpOptions::CpuOffload> Offloads() {
   using Offload = FsdpOptions::CpuOffload;
-  return {Offload{}, Offload{.optimizer = true},
-          Offload{.params = true, .optimizer = true, .threads = 2},
-          Offload{.optimizer = true, .optimizer_share = 0.5},
-          Offload{.params = true, .optimizer = true, .optimizer_share = 0.5}};
+  return {
+      Offload{},
+      Offload{.optimizer = true},
+      Offload{.params = true, .optimizer = true, .threads = 2},
+      Offload{.optimizer = true, .optimizer_share = 0.5},
+      Offload{.params = true, .optimizer = true, .optimizer_share = 0.5},
+      Offload{.optimizer = true, .spill = ::testing::TempDir()},
+      Offload{.params = true, .optimizer = true, .spill = ::testing::TempDir(), .spill_ahead = 0},
+      Offload{.optimizer = true,
+              .optimizer_share = 0.5,
+              .spill = ::testing::TempDir(),
+              .spill_ahead = 1}};
 }
 
 // Under AddressSanitizer, where the code counts and not the bits, one run in three.
@@ -93,7 +105,7 @@ inline std::vector<TinyRun> PairwiseRuns() {
   std::vector<TinyRun> runs;
   size_t rows = 0;
   for (const std::vector<int>& row :
-       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 5, 2}, kPairwiseSeed)) {
+       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 2}, kPairwiseSeed)) {
     if (rows++ % kRunsApart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;

@@ -1,0 +1,50 @@
+// The part of a step in which the host updates what is offloaded; and what of that is spilled, on
+// its way from the disk and back.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
+#define FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
+
+#include <cstddef>
+#include <set>
+#include <vector>
+
+#include "trainer/fsdp/action_list.h"
+#include "trainer/fsdp/schedule.h"
+
+namespace fsdp {
+
+// Units as the next forward reads them.
+std::vector<int> OrderOfUpdates(const ScheduleOptions& options, const std::set<int>& units);
+
+// Lists actions of one step. Keeps references.
+class HostUpdates {
+ public:
+  HostUpdates(const ScheduleOptions& options, ActionList& list);
+
+  int update_slots() const { return update_slots_; }
+  int spill_slots() const { return spill_slots_; }
+
+  // Of a training step: the reads from the disk that wait for no update of it.
+  void Begin() { ReadAheadOf(0); }
+  // The update of a unit, which begins when the norm is known, and its way back; the reads of those
+  // behind it before that. In the order of OrderOfUpdates().
+  void Update(int unit);
+  // Of a step without updates: what is spilled of the unit, into the slot that it returns.
+  int ReadSpilled(int unit);
+
+ private:
+  bool IsSpilled(int unit) const { return o_.spilled_units.count(unit) > 0; }
+  // What is to be on its way when the `n`-th spilled unit, from 0 on, is updated.
+  void ReadAheadOf(size_t n);
+
+  const ScheduleOptions& o_;
+  ActionList& list_;
+  int update_slots_ = 0, next_update_slot_ = 0;
+  int spill_slots_ = 0, next_spill_slot_ = 0;
+  const std::vector<int> spilled_;  // In the order of their updates.
+  std::vector<int> spill_slot_of_;  // Likewise, of those that are read.
+  size_t updated_ = 0;              // Of them, so far.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
