@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <set>
 #include <stdexcept>
 
@@ -20,6 +21,7 @@
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/runtime/memory.h"
 
 namespace fsdp {
 namespace {
@@ -92,12 +94,28 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
   }
 }
 
+bool IsSpilled(const CheckpointState& state, ConstView shard) {
+  return state.spill != nullptr && state.spill->Holds(shard);
+}
+
 ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
                            const ShardPlace& place, const std::vector<CheckpointState>& states,
                            int64_t step, const Store& store) {
   constexpr int64_t kBlock = int64_t{1} << 22;  // Values between two looks at the store.
   const std::vector<StateFormat> formats = FormatsOf(states);
   RankFileWriter file(directory, layout, place, formats);
+  const auto append = [&](size_t i, ConstView values) {
+    file.Append(i, values);
+    if (!file.not_finite().empty()) {
+      throw Error(ExitCode::kNotFinite,
+                  file.not_finite() + ": not finite after step " + std::to_string(step) +
+                      ", so its update has overflowed. The checkpoint before, if there is one, "
+                      "stays in force; a lower optimizer.lr or more schedule.warmup_steps "
+                      "usually helps");
+    }
+    // A job that has ended waits for us.
+    if (const std::string why = store.FailureReason(); !why.empty()) throw CommError(why);
+  };
   for (size_t i = 0; i < file.slices().size(); ++i) {
     const RankFileWriter::Slice& slice = file.slices()[i];
     const CheckpointState& state = states[slice.state];
@@ -113,17 +131,12 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
       const int64_t at = slice.begin - layout.flat_parameters[slice.flat].ShardBegin(place.shard);
       values = state.shards[slice.flat].Slice(at / ElementsOfValue(state.grid), slice.values);
     }
+    if (IsSpilled(state, values)) {
+      state.spill->ReadInOrder(values, [&](ConstView block) { append(i, block); });
+      continue;
+    }
     for (int64_t done = 0; done < slice.values; done += kBlock) {
-      file.Append(i, values.Slice(done, std::min(kBlock, slice.values - done)));
-      if (!file.not_finite().empty()) {
-        throw Error(ExitCode::kNotFinite,
-                    file.not_finite() + ": not finite after step " + std::to_string(step) +
-                        ", so its update has overflowed. The checkpoint before, if there is one, "
-                        "stays in force; a lower optimizer.lr or more schedule.warmup_steps "
-                        "usually helps");
-      }
-      // A job that has ended waits for us.
-      if (const std::string why = store.FailureReason(); !why.empty()) throw CommError(why);
+      append(i, values.Slice(done, std::min(kBlock, slice.values - done)));
     }
   }
   return file.Finish();
@@ -320,6 +333,30 @@ void CheckContents(CheckpointReader& reader, const Layout& layout,
 
 void Clear(View values) { std::fill_n(values.data, values.bytes(), std::byte{0}); }
 
+// The values of a rank's shard from `begin` on.
+void ReadShard(CheckpointReader& reader, const CheckpointState& state, const FlatParameter& flat,
+               int shard, int64_t begin, const View& out) {
+  if (state.grid == Grid::kBlock) {
+    return reader.ReadBlocks(state.name, flat, flat.ShardBegin(shard) + begin * kGridBlock, out);
+  }
+  const int64_t end = begin + out.NumElements();
+  int64_t gap = begin;
+  for (const Piece& piece : PiecesOfShard(flat, shard)) {
+    const int64_t from = std::max(piece.at, begin), to = std::min(piece.at + piece.count, end);
+    if (from >= to) continue;
+    Clear(out.Slice(gap - begin, from - gap));
+    reader.Read(state.name, piece.parameter->name, piece.parameter->shape,
+                piece.begin + from - piece.at, out.Slice(from - begin, to - from));
+    gap = to;
+  }
+  Clear(out.Slice(gap - begin, end - gap));
+}
+
+// Memory that a disk takes as it is.
+struct alignas(kSpillAlignment) SpillBlock {
+  std::byte bytes[size_t{4} << 20];
+};
+
 }  // namespace
 
 LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layout,
@@ -328,23 +365,24 @@ LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layo
   CheckArguments("LoadCheckpoint", layout, place, states);
   CheckpointReader reader(directory);
   CheckContents(reader, layout, states);
+  std::unique_ptr<SpillBlock> spill_block;
   for (const CheckpointState& state : states) {
     for (size_t u = 0; u < state.shards.size(); ++u) {
       const FlatParameter& flat = layout.flat_parameters[u];
       const View& shard = state.shards[u];
       if (!FlatHasState(flat, state.name)) continue;
-      if (state.grid == Grid::kBlock) {
-        reader.ReadBlocks(state.name, flat, flat.ShardBegin(place.shard), shard);
+      if (!IsSpilled(state, shard)) {
+        ReadShard(reader, state, flat, place.shard, 0, shard);
         continue;
       }
-      int64_t gap = 0;
-      for (const Piece& piece : PiecesOfShard(flat, place.shard)) {
-        Clear(shard.Slice(gap, piece.at - gap));
-        reader.Read(state.name, piece.parameter->name, piece.parameter->shape, piece.begin,
-                    shard.Slice(piece.at, piece.count));
-        gap = piece.at + piece.count;
+      if (!spill_block) spill_block = std::make_unique_for_overwrite<SpillBlock>();
+      const auto most = static_cast<int64_t>(sizeof(SpillBlock)) / SizeOf(shard.dtype);
+      for (int64_t begin = 0; begin < shard.NumElements(); begin += most) {
+        const View part = shard.Slice(begin, std::min(most, shard.NumElements() - begin));
+        const View in_memory(spill_block->bytes, part.dtype, part.shape);
+        ReadShard(reader, state, flat, place.shard, begin, in_memory);
+        state.spill->Write(in_memory, part);
       }
-      Clear(shard.Slice(gap, shard.NumElements() - gap));
     }
     for (const CheckpointState::Tensor& t : state.tensors) {
       if (t.value.data == nullptr) continue;

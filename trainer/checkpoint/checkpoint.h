@@ -31,13 +31,16 @@
 #include "trainer/comm/store.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 
 // One state, in host memory; dtypes are those of the Views. `shards`, of kElement and kBlock: this
 // rank's values of each flat parameter, a value an element of its shard or each kGridBlock; [0] of
-// a frozen flat parameter for all states but "master". `tensors`, of kTensor: the same on all ranks
-// but for the values, which those that neither write one (rank_file.h) nor hold it leave null.
+// a frozen flat parameter for all states but "master"; of these, any may lie in `spill`, and go to
+// and fro in blocks: 1 MiB of memory for a save, 4 MiB for a load. `tensors`, of kTensor: the same
+// on all ranks but for the values, which those that neither write one (rank_file.h) nor hold it
+// leave null.
 struct CheckpointState {
   struct Tensor {
     std::string name, owner;  // OwnTensor's.
@@ -47,6 +50,7 @@ struct CheckpointState {
   std::vector<View> shards;
   Grid grid = Grid::kElement;
   std::vector<Tensor> tensors{};
+  SpillMemory* spill = nullptr;
 };
 
 struct SavedCheckpoint {
@@ -87,8 +91,8 @@ struct LoadedCheckpoint {
 // tensors of their own, must be those that are. Checks the manifest, the
 // sizes of all files, and the checksum of every chunk it reads, so that a damaged element is never
 // used. Files that the manifest does not name are ignored. Throws CheckpointError that names what
-// is missing, damaged or too much: a file, a state, a parameter, or one of another shape; the
-// shards' contents are then unspecified.
+// is missing, damaged or too much: a file, a state, a parameter, or one of another shape; or the
+// spill directory, where that fails; the shards' contents are then unspecified.
 LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layout,
                                 const ShardPlace& place,
                                 const std::vector<CheckpointState>& states);

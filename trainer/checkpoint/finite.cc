@@ -81,6 +81,25 @@ std::string DescribeNotFinite(const std::string& state, const FlatParameter& fla
          ", between two parameters, is " + NotFiniteName(value);
 }
 
+std::string DescribeNotFinite(const std::string& state, const FlatParameter& flat, int64_t begin,
+                              ConstView shard, const SpillMemory* spill) {
+  std::string wrong;
+  const auto look = [&](ConstView values) {
+    if (!wrong.empty()) return;
+    if (const std::optional<size_t> first = FirstNotFinite(values)) {
+      const auto at = static_cast<int64_t>(*first);
+      wrong = DescribeNotFinite(state, flat, begin + at, FloatAt(values, at));
+    }
+    begin += values.NumElements();
+  };
+  if (spill != nullptr && spill->Holds(shard)) {
+    spill->ReadInOrder(shard, look);
+  } else {
+    look(shard);
+  }
+  return wrong;
+}
+
 std::string DescribeNotFinite(const Parameter& parameter, int64_t begin,
                               std::span<const float> values) {
   const std::optional<size_t> first = FirstNotFinite(values);

@@ -11,6 +11,7 @@
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 
@@ -28,6 +29,12 @@ std::string NotFiniteName(float value);
 // "m of h.0.w: element 17 is inf": `element` counts from the begin of the flat parameter.
 std::string DescribeNotFinite(const std::string& state, const FlatParameter& flat, int64_t element,
                               float value);
+
+// The same of the first such element of a shard, whose own first is element `begin`; it may lie in
+// `spill`, which may be null. Empty where there is none. Throws what SpillMemory::ReadInOrder()
+// does.
+std::string DescribeNotFinite(const std::string& state, const FlatParameter& flat, int64_t begin,
+                              ConstView shard, const SpillMemory* spill);
 
 // The same of the first such element of a parameter's elements from `begin` on, by its name in
 // Hugging Face's files: "h.0.attn.c_attn.weight: element 17 is nan". Empty where there is none.

@@ -1,7 +1,6 @@
 #include "trainer/loop/checkpointer.h"
 
 #include <filesystem>
-#include <span>
 #include <utility>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -9,13 +8,17 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
 #include "trainer/loop/failure_protocol.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 namespace {
 
-std::vector<CheckpointState> ForCheckpoint(const std::vector<ShardState>& state) {
+std::vector<CheckpointState> ForCheckpoint(const std::vector<ShardState>& state,
+                                           SpillMemory* spill) {
   std::vector<CheckpointState> states;
-  for (const ShardState& s : state) states.push_back({s.name, s.shards});
+  for (const ShardState& s : state) {
+    states.push_back({.name = s.name, .shards = s.shards, .spill = spill});
+  }
   return states;
 }
 
@@ -41,8 +44,8 @@ CheckpointMeta Checkpointer::Load(const std::string& from) {
   const std::vector<ShardState>& state = session_.state();
   try {
     DeclareHostUse("load", {}, RangesOf(state));
-    LoadedCheckpoint loaded =
-        LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()), ForCheckpoint(state));
+    LoadedCheckpoint loaded = LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()),
+                                             ForCheckpoint(state, executor().spill()));
     if (const std::string wrong = NotFinite(); !wrong.empty()) {
       throw CheckpointError(from + ": " + wrong + ": not finite, so no run can go on from it");
     }
@@ -69,7 +72,7 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   recorder_.Sync();
   const auto save = [this, meta, attempt = saves_++](const std::vector<ShardState>& state) {
     return SaveCheckpoint(directory_.checkpoints(), executor().layout(), PlaceOn(executor().mesh()),
-                          ForCheckpoint(state), meta, *job_.store, attempt,
+                          ForCheckpoint(state, executor().spill()), meta, *job_.store, attempt,
                           recipe_.checkpoint.keep_last);
   };
   saved_step_ = meta.step;
@@ -123,13 +126,10 @@ std::string Checkpointer::NotFinite() {
   const Layout& layout = executor().layout();
   for (const ShardState& s : session_.state()) {
     for (size_t u = 0; u < s.shards.size(); ++u) {
-      const View& shard = s.shards[u];
-      if (shard.NumElements() == 0) continue;
-      const std::optional<size_t> first = FirstNotFinite(shard);
-      if (!first) continue;
-      const auto at = static_cast<int64_t>(*first);
-      const int64_t begin = layout.flat_parameters[u].ShardBegin(executor().shard_rank());
-      return DescribeNotFinite(s.name, layout.flat_parameters[u], begin + at, FloatAt(shard, at));
+      const FlatParameter& flat = layout.flat_parameters[u];
+      std::string wrong = DescribeNotFinite(s.name, flat, flat.ShardBegin(executor().shard_rank()),
+                                            s.shards[u], executor().spill());
+      if (!wrong.empty()) return wrong;
     }
   }
   return "";

@@ -76,9 +76,9 @@ SpillFile::SpillFile(const std::string& directory, const std::string& holds, int
   memory_alignment_ = io.MakeDirect(file_.get(), kSpillAlignment);
 }
 
-void SpillFile::CheckRange(const char* call, int64_t offset, int64_t bytes) const {
-  if (offset >= 0 && offset % kSpillAlignment == 0 && bytes >= 0 && bytes <= bytes_ - offset)
-    return;
+void SpillFile::CheckRange(const char* call, int64_t offset, int64_t bytes,
+                           int64_t alignment) const {
+  if (offset >= 0 && offset % alignment == 0 && bytes >= 0 && bytes <= bytes_ - offset) return;
   throw std::invalid_argument("[SpillFile::" + std::string(call) + "] " + std::to_string(bytes) +
                               " bytes at " + std::to_string(offset) + " of " +
                               std::to_string(bytes_));
@@ -141,7 +141,7 @@ void SpillFile::WriteFrom(const std::byte* from, int64_t offset, int64_t bytes) 
 }
 
 void SpillFile::Read(ThreadPool& pool, int64_t offset, std::span<std::byte> out) const {
-  CheckRange("Read", offset, std::ssize(out));
+  CheckRange("Read", offset, std::ssize(out), kSpillAlignment);
   InPieces(pool, std::ssize(out), [&](int64_t begin, int64_t count, Bounce& bounce) {
     std::byte* const to = out.data() + begin;
     const int64_t whole = WithoutCopy(to, count), rest = count - whole;
@@ -153,7 +153,7 @@ void SpillFile::Read(ThreadPool& pool, int64_t offset, std::span<std::byte> out)
 }
 
 void SpillFile::Write(ThreadPool& pool, int64_t offset, std::span<const std::byte> bytes) {
-  CheckRange("Write", offset, std::ssize(bytes));
+  CheckRange("Write", offset, std::ssize(bytes), kSpillAlignment);
   InPieces(pool, std::ssize(bytes), [&](int64_t begin, int64_t count, Bounce& bounce) {
     const std::byte* const from = bytes.data() + begin;
     const int64_t whole = WithoutCopy(from, count), rest = count - whole;
@@ -175,19 +175,20 @@ void SpillFile::Sync(int64_t offset, int64_t bytes) const {
 
 void SpillFile::ReadInOrder(int64_t offset, int64_t bytes,
                             const std::function<void(std::span<const std::byte>)>& use) const {
-  CheckRange("ReadInOrder", offset, bytes);
+  CheckRange("ReadInOrder", offset, bytes, /*alignment=*/1);
   Bounce block;
   for (int64_t done = 0, count; done < bytes; done += count) {
-    count = std::min(kPieceBytes, bytes - done);
-    ReadInto(block.get(), offset + done, RoundUp(count));
-    use({block.get(), static_cast<size_t>(count)});
+    const int64_t skip = (offset + done) % kSpillAlignment;  // 0 but for the first block.
+    count = std::min(kPieceBytes - skip, bytes - done);
+    ReadInto(block.get(), offset + done - skip, RoundUp(skip + count));
+    use({block.get() + skip, static_cast<size_t>(count)});
   }
 }
 
 // Not by copy_file_range: from a direct file it reads 64 KiB at a time, which took twice as long.
 void SpillFile::Copy(ThreadPool& pool, int64_t from, int64_t to, int64_t bytes) {
-  CheckRange("Copy", from, bytes);
-  CheckRange("Copy", to, bytes);
+  CheckRange("Copy", from, bytes, kSpillAlignment);
+  CheckRange("Copy", to, bytes, kSpillAlignment);
   InPieces(pool, bytes, [&](int64_t begin, int64_t count, Bounce& bounce) {
     ReadInto(bounce.get(), from + begin, RoundUp(count));
     WriteFrom(bounce.get(), to + begin, RoundUp(count));

@@ -44,8 +44,9 @@ class SpillFile {
   void Read(ThreadPool& pool, int64_t offset, std::span<std::byte> out) const;
   void Write(ThreadPool& pool, int64_t offset, std::span<const std::byte> bytes);
 
-  // Bytes [offset, offset + bytes) from the first to the last, in blocks of at most 1 MiB, each in
-  // the place of the one before: for saves, where no tensor is to be in memory as a whole. On the
+  // Bytes [offset, offset + bytes), which may begin anywhere, from the first to the last, in blocks
+  // of at most 1 MiB, each in the place of the one before: for saves, where no tensor is to be in
+  // memory as a whole. A block but for the last ends at a multiple of kSpillAlignment. On the
   // calling thread. Throws what `use` throws, too.
   void ReadInOrder(int64_t offset, int64_t bytes,
                    const std::function<void(std::span<const std::byte>)>& use) const;
@@ -59,7 +60,7 @@ class SpillFile {
   // Bytes that are read or written: less than asked, or -1 and errno.
   using Transfer = std::function<ssize_t(int64_t done, size_t left)>;
 
-  void CheckRange(const char* call, int64_t offset, int64_t bytes) const;
+  void CheckRange(const char* call, int64_t offset, int64_t bytes, int64_t alignment) const;
   static void InPieces(ThreadPool& pool, int64_t bytes, const Piece& piece);
   // How many of these bytes, from the first on, need no copy.
   int64_t WithoutCopy(const std::byte* memory, int64_t bytes) const;

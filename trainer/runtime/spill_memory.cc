@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <span>
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
@@ -50,9 +51,11 @@ void SpillMemory::Copy(ConstView spilled, View other_spilled) {
   file_.Copy(copies_.pool, OffsetOf(spilled), OffsetOf(other_spilled), spilled.bytes());
 }
 
-void SpillMemory::ReadInOrder(ConstView spilled,
-                              const std::function<void(std::span<const std::byte>)>& use) const {
-  file_.ReadInOrder(OffsetOf(spilled), spilled.bytes(), use);
+void SpillMemory::ReadInOrder(ConstView spilled, const std::function<void(ConstView)>& use) const {
+  const auto values = [&](std::span<const std::byte> block) {
+    use({block.data(), spilled.dtype, Shape{std::ssize(block) / SizeOf(spilled.dtype)}});
+  };
+  file_.ReadInOrder(OffsetOf(spilled), spilled.bytes(), values);
 }
 
 namespace {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <span>
 #include <string>
 
 #include "trainer/core/file_io.h"
@@ -42,9 +41,8 @@ class SpillMemory {
   void Read(ConstView spilled, View in_memory);
   void Write(ConstView in_memory, View spilled);
   void Copy(ConstView spilled, View other_spilled);
-  // For saves: SpillFile::ReadInOrder().
-  void ReadInOrder(ConstView spilled,
-                   const std::function<void(std::span<const std::byte>)>& use) const;
+  // For saves: SpillFile::ReadInOrder(), so it may begin at any element; blocks of whole ones.
+  void ReadInOrder(ConstView spilled, const std::function<void(ConstView)>& use) const;
 
  private:
   int64_t OffsetOf(ConstView view) const;

@@ -417,12 +417,42 @@ TEST(SpillFile, IsReadInOrder) {
     });
     EXPECT_TRUE(Same(got, bytes.span.subspan(kMiB, size)));
   }
+  EXPECT_NO_THROW(file.ReadInOrder(4 * kMiB, 0, nullptr));
+  EXPECT_THROW(file.ReadInOrder(-1, 1, nullptr), std::invalid_argument);
+  EXPECT_THROW(file.ReadInOrder(4 * kMiB - 1, 2, nullptr), std::invalid_argument);
+  EXPECT_THROW(file.ReadInOrder(1, -1, nullptr), std::invalid_argument);
   int blocks = 0;
   const auto stop = [&](std::span<const std::byte>) {
     if (++blocks == 2) throw std::runtime_error("enough");
   };
   EXPECT_THROW(file.ReadInOrder(0, 4 * kMiB, stop), std::runtime_error);
   EXPECT_EQ(blocks, 2);
+}
+
+TEST(SpillFile, IsReadInOrderFromAnywhere) {
+  const std::string dir = FreshDirectory("anywhere");
+  const Bytes bytes(4 * kMiB, 0, 1);
+  for (const bool direct : {true, false}) {
+    TestIo io;
+    io.can_direct = direct;
+    SpillFile file(dir, "state", 4 * kMiB, io);
+    ThreadPool pool(2, /*spin=*/false);
+    file.Write(pool, 0, bytes.span);
+    for (const int64_t offset : {int64_t{1}, int64_t{512}, int64_t{4095}, kMiB - 1, kMiB + 1024}) {
+      for (const int64_t size :
+           {int64_t{0}, int64_t{1}, int64_t{3584}, int64_t{3585}, kMiB, 2 * kMiB + 12345}) {
+        std::vector<std::byte> got;
+        file.ReadInOrder(offset, size, [&](std::span<const std::byte> block) {
+          EXPECT_LE(std::ssize(block), kMiB);
+          got.insert(got.end(), block.begin(), block.end());
+          const int64_t end = offset + std::ssize(got);
+          EXPECT_TRUE(end % kSpillAlignment == 0 || end == offset + size);
+        });
+        EXPECT_TRUE(Same(got, bytes.span.subspan(offset, size))) << size << " at " << offset;
+      }
+    }
+    file.ReadInOrder(1, 4 * kMiB - 1, [](std::span<const std::byte>) {});  // To the file's end.
+  }
 }
 
 TEST(SpillFile, CopiesWithinItself) {

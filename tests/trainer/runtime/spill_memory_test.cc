@@ -37,12 +37,16 @@ TEST(SpillMemory, HasTensorsOnTheDisk) {
   spill.Copy(first, second);
   spill.Read(second, out);
   EXPECT_EQ(got, values);
-  int64_t at = 0;
-  spill.ReadInOrder(second, [&](std::span<const std::byte> block) {
-    EXPECT_EQ(std::memcmp(block.data(), in.data + at, block.size()), 0);
-    at += std::ssize(block);
-  });
-  EXPECT_EQ(at, in.bytes());
+  for (const int64_t begin : {0, 1, 256, 1234, 699'999}) {
+    int64_t at = begin;
+    spill.ReadInOrder(second.Slice(begin, kElements - begin), [&](ConstView block) {
+      const View want = in.Slice(at, block.NumElements());
+      EXPECT_TRUE(block.dtype == want.dtype && block.bytes() <= 1 << 20);
+      EXPECT_EQ(std::memcmp(block.data, want.data, want.bytes()), 0);
+      at += block.NumElements();
+    });
+    EXPECT_EQ(at, kElements);
+  }
 }
 
 TEST(SpillMemoryDeathTest, NobodyTouchesAnAddress) {
