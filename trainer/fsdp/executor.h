@@ -43,7 +43,6 @@ class Executor final : public SegmentHooks {
   // For tests, before the first step: runs another schedule of the same runs and slots.
   void ReplaceSchedule(Mode mode, Schedule schedule);
   const Mesh& mesh() const { return communicators_.mesh(); }
-  SpillMemory* spill() const { return allocator_.spill(); }
   int shard_rank() const { return shard_rank_; }
   // For work between steps: it comes behind all that was before, and the next step begins, on every
   // stream, behind all that is there.
