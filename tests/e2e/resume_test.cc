@@ -298,7 +298,8 @@ TEST(Resume, InAnotherPlaceGivesTheSameBits) {
                                                 "log.every=1", "model.num_hidden_layers=3"});
       const std::string want = job.RunDir("unbroken_" + what);
       ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=14"})).code, 0) << what;
-      const std::string got = job.RunDir("broken_" + what);
+      const std::string got = job.RunDir("broken_" + what), disk = job.dir() / "disk";
+      fs::create_directories(disk);
       const auto until = [&](int steps, const std::string& offload) {
         const Outcome part =
             RunOn(job, world,
@@ -309,16 +310,20 @@ TEST(Resume, InAnotherPlaceGivesTheSameBits) {
         ASSERT_EQ(part.code, 0) << part.Text();
       };
       until(3, "optimizer: true");
-      until(6, "optimizer: true, params: true");
+      until(6, "optimizer: true, params: true, spill: " + disk);
       until(9, "optimizer: true, optimizer_share: 0.5, threads: 2");
       until(11, "optimizer: false");
+      until(13, "optimizer: true, optimizer_share: 0.4, spill_ahead: 0, spill: " + disk);
       until(14, "optimizer: true, params: true, optimizer_share: 0.5");
+      EXPECT_TRUE(fs::is_empty(disk));
       ExpectSameRun(got, want, 14, what);
       EXPECT_EQ(Evaluations(got, 4), Evaluations(want, 4)) << what;
       double waited = 0;
       for (const Json& step : OfKind(ReadMetrics(got), "step")) {
         waited += step["time"]["offload"].get<double>();
         EXPECT_GT(step["memory"]["host"], 0);
+        const int64_t n = step["step"];
+        EXPECT_EQ(step["memory"]["disk"] > 0, (n > 3 && n <= 6) || (n > 11 && n <= 13)) << n;
       }
       // Where ranks gather, it is the gather that waits.
       EXPECT_GE(waited, world == 1 ? 1e-9 : 0) << "an update on the host takes no time?";
@@ -441,8 +446,16 @@ TEST(Restart, GoesOnFromTheLastCheckpoint) {
 }
 
 // Killed at any moment of saving, the run goes on from a complete checkpoint and loses no bit.
-class Killed : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Async, Killed, ::testing::Bool());
+struct Saves {
+  bool async, spill;
+};
+void PrintTo(const Saves& saves, std::ostream* out) {
+  *out << (saves.async ? "async" : "not async") << (saves.spill ? ", spilled" : "");
+}
+class Killed : public ::testing::TestWithParam<Saves> {};
+INSTANTIATE_TEST_SUITE_P(Async, Killed,
+                         ::testing::Values(Saves{false, false}, Saves{true, false},
+                                           Saves{true, true}));
 
 TEST_P(Killed, WhileSaving) {
   constexpr int kWorld = 2, kKills = 12;
@@ -451,7 +464,10 @@ TEST_P(Killed, WhileSaving) {
   const std::string got = job.RunDir("killed");
   Strings saving = Endless("1");
   saving.push_back("checkpoint.keep_last=1");
-  saving.push_back(Async(GetParam()));
+  saving.push_back(Async(GetParam().async));
+  const std::string disk = job.dir() / "disk";
+  fs::create_directory(disk);
+  if (GetParam().spill) saving.push_back("fsdp.cpu_offload={optimizer: true, spill: " + disk + "}");
   for (int i = 0; i < kKills; ++i) {
     const size_t starts = OfKind(ReadMetrics(got), "run").size();
     const int64_t before = LastStep(got);
@@ -477,6 +493,7 @@ TEST_P(Killed, WhileSaving) {
       }
       return true;
     }));
+    EXPECT_TRUE(fs::is_empty(disk));
   }
   const int64_t last = LastStep(got) + 3;
   const Strings rest = {"train.steps=" + std::to_string(last), "checkpoint.every=1",

@@ -58,6 +58,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                      const RunFacts& facts) {
   planned_bytes_ = facts.planned_bytes;
   host_bytes_ = facts.host_bytes;
+  disk_bytes_ = facts.disk_bytes;
   caching_ = facts.caching;
   if (!first()) return;
   const std::string started = UtcNow();
@@ -269,10 +270,12 @@ void Recorder::WriteTrace(int64_t step, std::vector<Span> spans,
 
 MemoryPeaks Recorder::TakeMemory() {
   // A plan is every rank's, and the same at every moment.
-  if (caching_ == nullptr) return {planned_bytes_, planned_bytes_, planned_bytes_, host_bytes_};
+  if (caching_ == nullptr) {
+    return {planned_bytes_, planned_bytes_, planned_bytes_, host_bytes_, disk_bytes_};
+  }
   const CachingStatistics s = caching_->statistics();
   caching_->ResetPeaks();
-  return {s.allocated.peak, s.active.peak, s.reserved.peak, host_bytes_, s.retries};
+  return {s.allocated.peak, s.active.peak, s.reserved.peak, host_bytes_, disk_bytes_, s.retries};
 }
 
 void Recorder::Sync() {

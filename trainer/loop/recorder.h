@@ -37,6 +37,7 @@ struct RunFacts {
   int64_t parameters = 0;     // Elements of the whole model.
   int64_t planned_bytes = 0;  // Of a rank.
   int64_t host_bytes = 0;     // Likewise, in host memory.
+  int64_t disk_bytes = 0;     // Likewise, spilled.
   const DataFiles* data = nullptr;
   std::string attention = {};  // Whose kernels, where there is a choice.
   std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
@@ -108,7 +109,7 @@ class Recorder {
 
   std::function<double()> clock_;
   std::optional<ThroughputMeter> meter_;
-  int64_t planned_bytes_ = 0, host_bytes_ = 0;
+  int64_t planned_bytes_ = 0, host_bytes_ = 0, disk_bytes_ = 0;
   CachingBuffers* caching_ = nullptr;
   int64_t logged_step_ = 0, logged_tokens_ = 0;
   TimeParts times_;                 // Sums since the last record.

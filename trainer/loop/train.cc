@@ -154,8 +154,9 @@ class Trainer {
     evaluator_.emplace(recipe_, job_, VocabSize(shape_), seed_, data_, *session_, recorder_);
     recorder_.Begin(start_, aside_, step_,
                     {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
-                     plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice), &data_.files,
-                     attention_.name, TakenOfTheGpu(), allocator_->caching()});
+                     plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice),
+                     plan_.memory.bytes(MemoryPlace::kDisk), &data_.files, attention_.name,
+                     TakenOfTheGpu(), allocator_->caching()});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";

@@ -50,6 +50,7 @@ JsonObject Object(const StepRecord& r) {
                                 .Add("active_peak", r.memory.active)
                                 .Add("reserved_peak", r.memory.reserved)
                                 .Add("host", r.memory.host)
+                                .Add("disk", r.memory.disk)
                                 .Add("alloc_retries", r.memory.retries);
   const JsonObject time = JsonObject()
                               .Add("data", r.time.data)

@@ -18,6 +18,7 @@ namespace fsdp {
 struct MemoryPeaks {
   int64_t allocated = 0, active = 0, reserved = 0;
   int64_t host = 0;     // In host memory: on the CPU a part of those, else beside them.
+  int64_t disk = 0;     // Spilled.
   int64_t retries = 0;  // Of a caching allocator, since the start.
 };
 

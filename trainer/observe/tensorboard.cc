@@ -266,6 +266,7 @@ void Add(Summary& summary, const StepRecord& r) {
   summary.Scalar("memory/active_peak", static_cast<double>(r.memory.active));
   summary.Scalar("memory/reserved_peak", static_cast<double>(r.memory.reserved));
   summary.Scalar("memory/host", static_cast<double>(r.memory.host));
+  summary.Scalar("memory/disk", static_cast<double>(r.memory.disk));
   const CommunicationBytes& sent = r.communication;
   summary.Scalar("communication/all_gather_bytes", static_cast<double>(sent.all_gather));
   summary.Scalar("communication/reduce_scatter_bytes", static_cast<double>(sent.reduce_scatter));

@@ -63,7 +63,7 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
                   .tokens_per_s = 16384,
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
-                  .memory = {1000, 2000, 3000, 400, 4},
+                  .memory = {1000, 2000, 3000, 400, 50, 4},
                   .time = {0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0},
                   .communication = {10, 20, 30, 40, 50}};
   EXPECT_EQ(
@@ -71,7 +71,7 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
       R"({"kind": "step", "step": 3, "loss": 2.25, "grad_norm": 0.1, "lr": 3e-04, )"
       R"("tokens": 24576, "step_time_s": 0.5, "tokens_per_s": 16384.0, )"
       R"("tflops_per_device": 0.0625, "mfu": 0.41, "memory": {"allocated_peak": 1000, )"
-      R"("active_peak": 2000, "reserved_peak": 3000, "host": 400, "alloc_retries": 4}, )"
+      R"("active_peak": 2000, "reserved_peak": 3000, "host": 400, "disk": 50, "alloc_retries": 4}, )"
       R"("time": {"data": 0.25, "forward": 0.5, )"
       R"("recompute": 0.75, "backward": 1.0, "optimizer": 1.25, "communication": 1.5, )"
       R"("offload": 1.75, "other": 2.0}, "communication": {"all_gather_bytes": 10, "reduce_scatter_bytes": 20, )"

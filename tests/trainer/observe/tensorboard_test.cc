@@ -48,7 +48,7 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                   .tokens_per_s = 16384,
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
-                  .memory = {1 << 20, 2 << 20, 3 << 20, 4 << 20},
+                  .memory = {1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20},
                   .time = {1, 2, 3, 4, 5, 6, 7, 8},
                   .communication = {10, 20, 30, 40, 50}};
   writer.Write(step);
@@ -91,6 +91,7 @@ TEST(TensorBoard, RecordsBecomeEvents) {
                                                    {"memory/active_peak", 2 << 20},
                                                    {"memory/reserved_peak", 3 << 20},
                                                    {"memory/host", 4 << 20},
+                                                   {"memory/disk", 5 << 20},
                                                    {"communication/all_gather_bytes", 10},
                                                    {"communication/reduce_scatter_bytes", 20},
                                                    {"communication/all_reduce_bytes", 30},

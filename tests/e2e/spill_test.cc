@@ -1,0 +1,118 @@
+// Training state on a disk that is missing, full, or fails: one error, and nothing is lost.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string SpillTo(const std::string& directory) {
+  return "fsdp.cpu_offload={optimizer: true, spill: " + directory + "}";
+}
+
+std::string Latest(const Job& job) { return ReadFile(job.run_dir() + "/checkpoints/latest"); }
+
+void ExpectError(const Outcome& outcome, const std::string& part) {
+  EXPECT_EQ(outcome.code, 5) << outcome.Text();
+  EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.Text();
+}
+
+// The steps and the last checkpoint of a run that had no such trouble.
+void ExpectUnharmed(Job& job, int world, int steps) {
+  const std::string got = job.run_dir();
+  const std::string last = "/checkpoints/step_" + std::to_string(steps) + "/rank_0.safetensors";
+  const std::string want = job.RunDir("unharmed");
+  const Outcome outcome = job.Launch(
+      world, {"train.steps=" + std::to_string(steps), "checkpoint={every: 2, keep_last: 0}"});
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  ASSERT_TRUE(Exists(want + last));
+  EXPECT_TRUE(ReadFile(got + last) == ReadFile(want + last)) << "other bytes";
+}
+
+TEST(SpillDirectory, ThatCannotBeUsedLosesNothing) {
+  for (const int world : {1, 2}) {
+    Job job;
+    const auto until = [&](int steps, const std::string& more) {
+      const Strings settings = {"train.steps=" + std::to_string(steps), more,
+                                "checkpoint={every: 2, keep_last: 0}"};
+      return job.Launch(world, settings);
+    };
+    ASSERT_EQ(until(4, "log.every=1").code, 0);
+    const std::string file = job.dir().Write("file", "x");
+    const std::string missing = job.dir() / "none";
+    ExpectError(until(6, SpillTo(missing)), missing + ": cannot take ");
+    ExpectError(until(6, SpillTo(missing)), "of training state: No such file or directory");
+    ExpectError(until(6, SpillTo(file)), "of training state: Not a directory");
+    EXPECT_EQ(ReadFile(file), "x");
+    EXPECT_EQ(Latest(job), "step_4");
+    ASSERT_EQ(until(6, "log.every=1").code, 0);
+    ExpectUnharmed(job, world, 6);
+  }
+}
+
+TEST(SpillDirectory, ThatIsFullIsSaidBeforeAnythingRuns) {
+  Job job;
+  const std::string disk = job.dir() / "disk";
+  fs::create_directory(disk);
+  // No file grows beyond 64 KiB, as on a full disk.
+  Strings arguments = {"--fsize=65536", BinaryPath()};
+  for (const std::string& flag : job.Flags({SpillTo(disk), "model.hidden_size=64"})) {
+    arguments.push_back(flag);
+  }
+  Process run(arguments, {.environment = {},
+                          .directory = "",
+                          .output_directory = job.dir().path(),
+                          .program = "prlimit"});
+  ExpectError(run.Wait(), disk + ": cannot take ");
+  EXPECT_TRUE(fs::is_empty(disk));
+  EXPECT_EQ(LastStep(job.run_dir()), 0);
+  ASSERT_EQ(job.Launch(1, {SpillTo(disk)}).code, 0);
+}
+
+// Cuts off what the process has spilled, as a disk that has lost it.
+void LoseWhatIsSpilled(pid_t pid, const std::string& disk) {
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code error;
+    if (fs::read_symlink(entry.path(), error).string().rfind(disk, 0) != 0) continue;
+    ASSERT_EQ(::truncate(entry.path().c_str(), 0), 0);
+    ++files;
+  }
+  ASSERT_EQ(files, 1);
+}
+
+TEST(Spill, ADiskThatFailsWhileTrainingLeavesTheLastCheckpoint) {
+  for (const int world : {1, 2}) {
+    Job job;
+    const std::string disk = fs::canonical(job.dir().path()).string() + "/disk";
+    fs::create_directory(disk);
+    const Strings settings = {"checkpoint={every: 2, keep_last: 0}", SpillTo(disk)};
+    Strings endless = settings;
+    endless.push_back("train.steps=100000000");
+    Process run = job.Start(job.LaunchArguments(world, endless));
+    ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) > 4; })) << run.Out();
+    LoseWhatIsSpilled(RanksOf(run.pid()).at(world - 1), disk);
+    const Outcome outcome = run.Wait();
+    ExpectError(outcome, disk + " (training state, spilled): bytes ");
+    EXPECT_NE(outcome.err.find("cannot be read"), std::string::npos) << outcome.Text();
+    EXPECT_TRUE(fs::is_empty(disk));
+
+    const std::string latest = Latest(job);
+    ASSERT_EQ(latest.rfind("step_", 0), 0u) << latest;
+    const int steps = std::stoi(latest.substr(5)) + 4;
+    Strings on = settings;
+    on.push_back("train.steps=" + std::to_string(steps));
+    const Outcome resumed = job.Launch(world, on);
+    ASSERT_EQ(resumed.code, 0) << resumed.Text();
+    ExpectUnharmed(job, world, steps);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::e2e
