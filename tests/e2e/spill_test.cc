@@ -1,7 +1,7 @@
 // Training state on a disk that is missing, full, or fails: one error, and nothing is lost.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -24,12 +24,13 @@ void ExpectError(const Outcome& outcome, const std::string& part) {
 }
 
 // The steps and the last checkpoint of a run that had no such trouble.
-void ExpectUnharmed(Job& job, int world, int steps) {
+void ExpectUnharmed(Job& job, int world, int steps, Strings settings = {}) {
   const std::string got = job.run_dir();
   const std::string last = "/checkpoints/step_" + std::to_string(steps) + "/rank_0.safetensors";
   const std::string want = job.RunDir("unharmed");
-  const Outcome outcome = job.Launch(
-      world, {"train.steps=" + std::to_string(steps), "checkpoint={every: 2, keep_last: 0}"});
+  settings.push_back("train.steps=" + std::to_string(steps));
+  settings.emplace_back("checkpoint={every: 2, keep_last: 0}");
+  const Outcome outcome = job.Launch(world, settings);
   ASSERT_EQ(outcome.code, 0) << outcome.Text();
   ASSERT_TRUE(Exists(want + last));
   EXPECT_TRUE(ReadFile(got + last) == ReadFile(want + last)) << "other bytes";
@@ -75,13 +76,17 @@ TEST(SpillDirectory, ThatIsFullIsSaidBeforeAnythingRuns) {
   ASSERT_EQ(job.Launch(1, {SpillTo(disk)}).code, 0);
 }
 
-// Cuts off what the process has spilled, as a disk that has lost it.
-void LoseWhatIsSpilled(pid_t pid, const std::string& disk) {
+// Of what the process has spilled most can be written no more: the second half is for snapshots.
+void FillDisk(pid_t pid, const std::string& disk) {
   int files = 0;
   for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
     std::error_code error;
     if (fs::read_symlink(entry.path(), error).string().rfind(disk, 0) != 0) continue;
-    ASSERT_EQ(::truncate(entry.path().c_str(), 0), 0);
+    struct stat status;
+    ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
+    const rlim_t quarter = static_cast<rlim_t>(status.st_size) / 4;
+    const rlimit limit = {quarter, quarter};
+    ASSERT_EQ(prlimit(pid, RLIMIT_FSIZE, &limit, nullptr), 0);
     ++files;
   }
   ASSERT_EQ(files, 1);
@@ -92,25 +97,24 @@ TEST(Spill, ADiskThatFailsWhileTrainingLeavesTheLastCheckpoint) {
     Job job;
     const std::string disk = fs::canonical(job.dir().path()).string() + "/disk";
     fs::create_directory(disk);
-    const Strings settings = {"checkpoint={every: 2, keep_last: 0}", SpillTo(disk)};
-    Strings endless = settings;
-    endless.push_back("train.steps=100000000");
-    Process run = job.Start(job.LaunchArguments(world, endless));
-    ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) > 4; })) << run.Out();
-    LoseWhatIsSpilled(RanksOf(run.pid()).at(world - 1), disk);
+    const auto settings = [&](int64_t steps, int every) {
+      return Strings{"train.steps=" + std::to_string(steps), SpillTo(disk), "model.hidden_size=64",
+                     "checkpoint={keep_last: 0, every: " + std::to_string(every) + "}"};
+    };
+    ASSERT_EQ(job.Launch(world, settings(4, 2)).code, 0);
+    Process run = job.Start(job.LaunchArguments(world, settings(100000000, 50000000)));
+    ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) > 6; })) << run.Out();
+    FillDisk(RanksOf(run.pid()).at(world - 1), disk);
     const Outcome outcome = run.Wait();
     ExpectError(outcome, disk + " (training state, spilled): bytes ");
-    EXPECT_NE(outcome.err.find("cannot be read"), std::string::npos) << outcome.Text();
+    EXPECT_NE(outcome.err.find("cannot be written: File too large"), std::string::npos)
+        << outcome.Text();
     EXPECT_TRUE(fs::is_empty(disk));
 
-    const std::string latest = Latest(job);
-    ASSERT_EQ(latest.rfind("step_", 0), 0u) << latest;
-    const int steps = std::stoi(latest.substr(5)) + 4;
-    Strings on = settings;
-    on.push_back("train.steps=" + std::to_string(steps));
-    const Outcome resumed = job.Launch(world, on);
+    EXPECT_EQ(Latest(job), "step_4");
+    const Outcome resumed = job.Launch(world, settings(8, 2));
     ASSERT_EQ(resumed.code, 0) << resumed.Text();
-    ExpectUnharmed(job, world, steps);
+    ExpectUnharmed(job, world, 8, {"model.hidden_size=64"});
   }
 }
 

@@ -380,7 +380,7 @@ class TinyRank {
     const Buffer pinned = device_->Allocate(view.bytes(), MemoryPlace::kPinned);
     const View host(pinned.data(), view.dtype, view.shape);
     Executor& executor = session_.executor();
-    if (executor.IsSpilled(view)) {
+    if (executor.spilled().Holds(view)) {
       executor.Synchronize();
       executor.spill()->Read(view, host);
     } else if (view.NumElements() > 0) {

@@ -60,7 +60,7 @@ void Session::PlaceOnHost() {
       if (!IsOnHost(u)) {
         shard = executor_.NewBuffer(shard.NumElements(), shard.dtype,
                                     {MemoryKind::kSnapshot, MemoryPlace::kPinned});
-      } else if (device_.type() == DeviceType::kCpu && !executor_.IsSpilled(shard)) {
+      } else if (device_.type() == DeviceType::kCpu && !executor_.spilled().Holds(shard)) {
         shard = *device_.OnHost(shard);
       }
     }
@@ -73,7 +73,7 @@ void Session::PlaceOnHost() {
       if (!IsOnHost(u) || executor_.layout().flat_parameters[u].frozen) continue;
       View& shard = state.shards[u];
       const MemoryPlace place =
-          executor_.IsSpilled(shard) ? MemoryPlace::kDisk : MemoryPlace::kPinned;
+          executor_.spilled().Holds(shard) ? MemoryPlace::kDisk : MemoryPlace::kPinned;
       shard = executor_.NewBuffer(shard.NumElements(), shard.dtype, {MemoryKind::kSnapshot, place});
     }
   }
@@ -163,7 +163,7 @@ void Session::CopyUnit(int unit, Stream& of_device, Stream& of_host,
     for (size_t s = 0; s < from.size(); ++s) {
       const View &source = from[s].shards[f], &copy = to[s].shards[f];
       if (source.NumElements() == 0 || HostAddress(source.data) == HostAddress(copy.data)) continue;
-      if (executor_.IsSpilled(source)) {
+      if (executor_.spilled().Holds(source)) {
         CopySpilled(of_host, executor_.spill(), source, copy);
       } else {
         Copy(on_device ? of_device : of_host, source, copy);

@@ -63,7 +63,7 @@ class Session {
   // What a checkpoint holds of this rank: master weights ("master"), the optimizer's state, and the
   // averaged weights ("ema"). As the host may touch it, between steps that are done: in place where
   // it shares the device's memory, elsewhere as ToHost() and the host have left it. What is spilled
-  // is on the disk, here and in a snapshot (Executor::IsSpilled(), SpillMemory).
+  // is on the disk, here and in a snapshot (Executor::spilled()).
   const std::vector<ShardState>& state() const { return host_state_; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
   // where that is the same memory. What is frozen never changes: it goes to the host once.

@@ -31,7 +31,8 @@ enum class Resource {
   kUpdateSlot,
   kSpilled,
   kSpillSlot,
-  kFactors,  // Of the step, in host memory.
+  kSpillCopy,  // Of the slot: what comes back, in another dtype.
+  kFactors,    // Of the step, in host memory.
   kActivations,
   kHostActivations,
   kStaging,

@@ -135,22 +135,27 @@ std::vector<View> Executor::NewShards(MemoryKind kind, DType dtype) {
 }
 
 void Executor::Initialize(const FillParameter& fill) {
-  for (size_t f = 0; f < flats_.size(); ++f) {
-    const int64_t size = layout_.flat_parameters[f].shard_size;
-    const View master = memory_.spilled.In(0, memory_.masters[f]);
-    for (int64_t at = 0; at < size; at += memory_.upload.NumElements()) {
-      const View part = memory_.upload.Slice(0, std::min(memory_.upload.NumElements(), size - at));
-      Operation operation{"initialize", {}, {part}, {}};
-      operation.costs = {Cost{.bytes_written = static_cast<double>(part.bytes())}};
-      const auto initialize = [this, f, at, fill](ThreadPool& pool, const View& host) {
-        FillShard(pool, static_cast<int>(f), at, host, fill);
-      };
-      operation.kernels.host = OnCpu(initialize, part);
-      Stream& stream = StreamFor(static_cast<int>(f));
-      stream.Enqueue(std::move(operation));
-      Cast(stream, part, master.Slice(at, part.NumElements()));
+  for (int f = 0; f < static_cast<int>(flats_.size()); ++f) {
+    for (const ShardPart& shard_part : spilled().PartsOf(f)) {
+      const View master = spilled().In(0, shard_part, memory_.masters[f]);
+      for (int64_t at = 0; at < shard_part.count; at += memory_.upload.NumElements()) {
+        const View part =
+            memory_.upload.Slice(0, std::min(memory_.upload.NumElements(), shard_part.count - at));
+        Operation operation{"initialize", {}, {part}, {}};
+        operation.costs = {Cost{.bytes_written = static_cast<double>(part.bytes())}};
+        const auto initialize = [this, f, at = shard_part.begin + at, fill](ThreadPool& pool,
+                                                                            const View& host) {
+          FillShard(pool, f, at, host, fill);
+        };
+        operation.kernels.host = OnCpu(initialize, part);
+        Stream& stream = StreamFor(f);
+        stream.Enqueue(std::move(operation));
+        Cast(stream, part, master.Slice(at, part.NumElements()));
+      }
+      if (spilled().Holds(memory_.masters[f])) {
+        spilled().Write(host(), 0, shard_part, memory_.masters[f]);
+      }
     }
-    if (IsSpilled(memory_.masters[f])) memory_.spilled.Write(host(), 0, memory_.masters[f]);
   }
   MastersWritten();
 }
@@ -176,24 +181,33 @@ void Executor::ResumeLossScaler(const LossScalerState& state) {
   SetLossScaler(compute(), state, memory_.scaler);
 }
 
-View Executor::InMemory(const View& shard) {
-  if (IsSpilled(shard)) memory_.spilled.Read(host(), 0, shard);
-  return memory_.spilled.In(0, shard);
+View Executor::InMemory(const ShardPart& part, const View& shard) {
+  if (spilled().Holds(shard)) spilled().Read(host(), 0, part, shard);
+  return spilled().In(0, part, shard);
 }
 
 void Executor::CastShard(int flat, const View& from, const View& to) {
-  const View source = InMemory(from);
-  Cast(StreamFor(flat), source, memory_.spilled.In(0, to));
-  if (IsSpilled(to)) memory_.spilled.Write(host(), 0, to);
+  for (const ShardPart& part : spilled().PartsOf(flat)) {
+    const View source = InMemory(part, from);
+    Cast(StreamFor(flat), source, spilled().In(0, part, to));
+    if (spilled().Holds(to)) spilled().Write(host(), 0, part, to);
+  }
 }
 
 void Executor::WriteComputeShard(int unit, int flat) {
   const ShardMemory& place = memory_.places[flat];
   if (place.shared) return;
-  const View from = InMemory(memory_.masters[flat]), to = memory_.compute_shards[flat];
-  if (place.copy != MemoryPlace::kDevice) return Cast(host(), from, to);
-  if (place.update != MemoryPlace::kDevice) return FetchShard(compute(), flat, from, to);
-  if (!cast_in_gather() || IsOnHost(unit)) Cast(compute(), from, to);
+  for (const ShardPart& part : spilled().PartsOf(flat)) {
+    const View from = InMemory(part, memory_.masters[flat]);
+    const View to = memory_.compute_shards[flat].Slice(part.begin, part.count);
+    if (place.copy != MemoryPlace::kDevice) {
+      Cast(host(), from, to);
+    } else if (place.update != MemoryPlace::kDevice) {
+      FetchShard(compute(), flat, from, to);
+    } else if (!cast_in_gather() || IsOnHost(unit)) {
+      Cast(compute(), from, to);
+    }
+  }
 }
 
 void Executor::MastersWritten() {
@@ -234,8 +248,10 @@ void Executor::BindShard(int f) {
   }
   value = copy;
   if (!comes && cast_in_gather()) return;
-  const View from = InMemory(shard);
-  FetchShard(compute(), f, from, copy);
+  for (const ShardPart& part : spilled().PartsOf(f)) {
+    const View from = InMemory(part, shard);
+    FetchShard(compute(), f, from, copy.Slice(part.begin, part.count));
+  }
   compute_shards_hold_others_ = true;
 }
 

@@ -53,7 +53,7 @@ class Executor final : public SegmentHooks {
   MemoryPlace PlaceOf(int flat) const { return memory_.places[flat].update; }
   Stream& StreamFor(int flat) { return PlaceOf(flat) == MemoryPlace::kDevice ? compute() : host(); }
   // Of its shards master, state and average lie there, too, or are spilled: memory of the disk.
-  bool IsSpilled(const View& shard) const { return memory_.spilled.Holds(shard); }
+  const SpilledShards& spilled() const { return memory_.spilled; }
   SpillMemory* spill() const { return allocator_.spill(); }
   // Once there are all shards: takes the slots in which what is spilled is updated.
   void TakeSpillSlots() { memory_.spilled.TakeSlots(allocator_, schedules_[0].spill_slots); }
@@ -61,8 +61,7 @@ class Executor final : public SegmentHooks {
   void CastShard(int flat, const View& from, const View& to);
   void UseForProducts(GemmLibrary& library);  // From here on, on CUDA. It outlives the executor.
   // For who copies shards on a stream of its own: it waits until all updates so far have landed;
-  // and then no update of that unit, nor what goes to compute() or host(), begins before `copied`
-  // has passed.
+  // and then that unit's update, and what goes to compute() or host(), waits for `copied`.
   void WaitUntilLanded(Stream& stream);
   void HoldUpdate(int unit, const EventPtr& copied) { copied_[unit] = copied; }
 
@@ -138,8 +137,8 @@ class Executor final : public SegmentHooks {
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
   void JoinOthers();  // The compute stream, behind what was offloaded.
   void HoldOthers();  // All streams but compute, until what it has now is done.
-  // Between steps: the shard, or where host() reads it to; see SpilledShards.
-  View InMemory(const View& shard);
+  // Between steps: the part of the shard, or where host() reads it to.
+  View InMemory(const ShardPart& part, const View& shard);
   void Signal(size_t index);
   void Execute(const Action& action);
   // The shard that is gathered, or, where nothing is gathered, used as it is.
@@ -160,6 +159,7 @@ class Executor final : public SegmentHooks {
   // Over the replicas, in place; travels as `dtype`, through `wire` where that is another one.
   void AllReduce(StreamId stream, const View& data, DType dtype, const View& wire);
   void ReduceUnit(const Action& action, std::span<const int> flats);
+  void UpdateSpilled(const Action& action);
   void WriteInputs();
   void WriteComputeShard(int unit, int flat);
   void Bind(int unit, bool value, bool gradient);

@@ -52,8 +52,7 @@ std::vector<View> Executor::ReturningShards(const Action& action) const {
   for (const int f : layout_.TrainableFlatParameters(action.unit)) {
     const FlatParameter& flat = layout_.flat_parameters[f];
     const bool copied = action.update_slot >= 0 && flat.dtypes.compute != flat.dtypes.master;
-    shards.push_back(copied ? slot.Take(flat.shard_size, flat.dtypes.compute)
-                            : memory_.spilled.In(action.spill_slot, memory_.masters[f]));
+    shards.push_back(copied ? slot.Take(flat.shard_size, flat.dtypes.compute) : memory_.masters[f]);
   }
   return shards;
 }
@@ -114,6 +113,23 @@ void Executor::ReduceUnit(const Action& action, std::span<const int> flats) {
   }
 }
 
+void Executor::UpdateSpilled(const Action& action) {
+  const ShardPart& part = spilled().Part(action.unit, action.part);
+  const int f = part.flat;
+  const auto in_memory = [this, slot = action.spill_slot, part](const View& shard) {
+    return spilled().In(slot, part, shard);
+  };
+  View copy = spilled().CopyIn(action.spill_slot, part);
+  const ShardMemory& place = memory_.places[f];
+  if (place.copy != MemoryPlace::kDevice && !place.shared) {
+    copy = memory_.compute_shards[f].Slice(part.begin, part.count);
+  }
+  step_->optimize(
+      stream(action.stream),
+      {f, in_memory(memory_.masters[f]), in_memory(memory_.gradients[f]), memory_.host_coefficient,
+       copy, static_cast<int>(part.begin / options_.spill_part), in_memory});
+}
+
 void Executor::Execute(const Action& action) {
   Stream& stream = this->stream(action.stream);
   const int u = action.unit;
@@ -151,13 +167,19 @@ void Executor::Execute(const Action& action) {
     }
     case ActionKind::kFetch: {
       Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
+      const int own = sharded() ? shard_rank_ : 0;
+      const auto part = [&](int f, const ShardPart& p) {
+        FetchShard(
+            stream, f, spilled().In(action.spill_slot, p, ShardInUse(f)),
+            flats_[f].value.Slice(own * layout_.flat_parameters[f].shard_size + p.begin, p.count));
+      };
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
-        const int own = sharded() ? shard_rank_ : 0;
         flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
-        FetchShard(stream, f, memory_.spilled.In(action.spill_slot, ShardInUse(f)),
-                   flats_[f].value.Slice(own * flat.shard_size, flat.shard_size));
+        if (action.part < 0 || (action.part == 0 && flat.frozen)) part(f, {f, 0, flat.shard_size});
       }
+      if (action.part >= 0)
+        part(spilled().Part(u, action.part).flat, spilled().Part(u, action.part));
       break;
     }
     case ActionKind::kGather: {
@@ -279,13 +301,14 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kOptimizer: {
       stream.Wait(std::exchange(copied_[u], nullptr));
       const bool on_host = IsOnHost(u);
-      const auto in_memory = [this, slot = action.spill_slot](const View& shard) {
-        return memory_.spilled.In(slot, shard);
-      };
+      if (action.part >= 0) {
+        UpdateSpilled(action);
+        break;
+      }
       const std::vector<View> returning = ReturningShards(action);
       for (size_t i = 0; i < returning.size(); ++i) {
         const int f = trainable[i];
-        const View master = in_memory(memory_.masters[f]);
+        const View& master = memory_.masters[f];
         View copy = memory_.compute_shards[f];
         if (on_host && memory_.places[f].copy == MemoryPlace::kDevice) {
           copy = returning[i];
@@ -294,32 +317,41 @@ void Executor::Execute(const Action& action) {
         }
         step_->optimize(stream, {f, master, memory_.gradients[f],
                                  on_host ? memory_.host_coefficient : scalar(kCoefficient),
-                                 copy.data == master.data ? View() : copy, in_memory});
+                                 copy.data == master.data ? View() : copy});
       }
       break;
     }
     case ActionKind::kReturn: {
+      if (action.part >= 0) {
+        const ShardPart& part = spilled().Part(u, action.part);
+        const View copy = spilled().CopyIn(action.spill_slot, part);
+        FetchShard(
+            stream, part.flat,
+            copy.data ? copy : spilled().In(action.spill_slot, part, memory_.masters[part.flat]),
+            memory_.compute_shards[part.flat].Slice(part.begin, part.count));
+        break;
+      }
       const std::vector<View> returning = ReturningShards(action);
       for (size_t i = 0; i < returning.size(); ++i) {
         FetchShard(stream, trainable[i], returning[i], memory_.compute_shards[trainable[i]]);
       }
       break;
     }
-    case ActionKind::kReadSpilled:
-      for (const int f : trainable) {
-        for (const View& shard : memory_.spilled.Of(f)) {
-          if (step_->weights && (*step_->weights)[f].data != shard.data) continue;
-          memory_.spilled.Read(stream, action.spill_slot, shard);
-        }
+    case ActionKind::kReadSpilled: {
+      const ShardPart& part = spilled().Part(u, action.part);
+      for (const View& shard : spilled().Of(part.flat)) {
+        if (step_->weights && (*step_->weights)[part.flat].data != shard.data) continue;
+        spilled().Read(stream, action.spill_slot, part, shard);
       }
       break;
-    case ActionKind::kWriteSpilled:
-      for (const int f : trainable) {
-        for (const View& shard : memory_.spilled.Of(f)) {
-          memory_.spilled.Write(stream, action.spill_slot, shard);
-        }
+    }
+    case ActionKind::kWriteSpilled: {
+      const ShardPart& part = spilled().Part(u, action.part);
+      for (const View& shard : spilled().Of(part.flat)) {
+        spilled().Write(stream, action.spill_slot, part, shard);
       }
       break;
+    }
     case ActionKind::kEnd:
       Copy(stream, memory_.scalars, memory_.reports[steps_ % 2]);
       break;

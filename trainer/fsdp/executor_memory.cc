@@ -1,6 +1,7 @@
 #include "trainer/fsdp/executor_memory.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -52,7 +53,9 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                const Schedule& train, const ExecutorOptions& options,
                                DeviceType kernels)
-    : caching(allocator.caching()), spilled(layout), units(layout.units.size()) {
+    : caching(allocator.caching()),
+      spilled(layout, options.spill_part),
+      units(layout.units.size()) {
   FSDP_CHECK_EQ(caching != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
   const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
     return NewPersistent(allocator, elements, use, dtype);
@@ -81,6 +84,12 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     const DTypes& d = flat.dtypes;
     const ShardMemory& at = places[f];
     masters.push_back(persistent(flat.shard_size, {MemoryKind::kParameters, at.master}, d.master));
+    if (at.state == MemoryPlace::kDisk) {
+      const bool cast_there =
+          options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
+      const bool copied = at.copy == MemoryPlace::kDevice && !cast_there && d.compute != d.master;
+      spilled.Spill(static_cast<int>(f), copied ? std::optional(d.compute) : std::nullopt);
+    }
     if (at.master == MemoryPlace::kDisk) spilled.Add(static_cast<int>(f), masters.back());
     compute_shards.push_back(
         at.shared ? masters.back()

@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
 
 #include <cstddef>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -28,21 +29,27 @@ class HostUpdates {
   // The update of a unit, which begins when the norm is known, and its way back; the reads of those
   // behind it before that. In the order of OrderOfUpdates().
   void Update(int unit);
-  // Of a step without updates: what is spilled of the unit, into the slot that it returns.
-  int ReadSpilled(int unit);
+  // Of a step without updates: a part of what is spilled of a unit, into the slot that it returns.
+  int ReadSpilled(int unit, int part);
 
  private:
-  bool IsSpilled(int unit) const { return o_.spilled_units.count(unit) > 0; }
-  // What is to be on its way when the `n`-th spilled unit, from 0 on, is updated.
+  struct Part {
+    int unit, part;
+  };
+
+  void UpdateInMemory(int unit);
+  void UpdateSpilled(size_t n, bool copied);
+  // What is to be on its way when the `n`-th part, from 0 on, is updated.
   void ReadAheadOf(size_t n);
 
   const ScheduleOptions& o_;
   ActionList& list_;
   int update_slots_ = 0, next_update_slot_ = 0;
   int spill_slots_ = 0, next_spill_slot_ = 0;
-  const std::vector<int> spilled_;  // In the order of their updates.
-  std::vector<int> spill_slot_of_;  // Likewise, of those that are read.
-  size_t updated_ = 0;              // Of them, so far.
+  size_t ahead_ = 0;                // Parts.
+  std::vector<Part> parts_;         // In the order of their updates.
+  std::map<int, int> first_part_;   // By unit.
+  std::vector<int> spill_slot_of_;  // Of the parts that are read so far.
 };
 
 }  // namespace fsdp

@@ -153,4 +153,21 @@ std::vector<Piece> PiecesOfShard(const FlatParameter& flat, int shard) {
   return pieces;
 }
 
+std::vector<ShardPart> Parts(int flat, int64_t shard_size, int64_t elements) {
+  std::vector<ShardPart> parts;
+  for (int64_t begin = 0; begin < shard_size; begin += elements) {
+    parts.push_back({flat, begin, std::min(elements, shard_size - begin)});
+  }
+  return parts;
+}
+
+std::vector<ShardPart> PartsOfUnit(const Layout& layout, int unit, int64_t elements) {
+  std::vector<ShardPart> parts;
+  for (const int f : layout.TrainableFlatParameters(unit)) {
+    const std::vector<ShardPart> more = Parts(f, layout.flat_parameters[f].shard_size, elements);
+    parts.insert(parts.end(), more.begin(), more.end());
+  }
+  return parts;
+}
+
 }  // namespace fsdp

@@ -102,6 +102,16 @@ struct Layout {
 // Throws std::invalid_argument for shards < 1 or a name that occurs twice.
 Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy, int shards);
 
+// Elements [begin, begin + count) of a flat parameter's shard.
+struct ShardPart {
+  int flat = 0;
+  int64_t begin = 0, count = 0;
+};
+// A shard in parts of `elements`, but for the last; and those of a unit's flat parameters that
+// train, one after the other.
+std::vector<ShardPart> Parts(int flat, int64_t shard_size, int64_t elements);
+std::vector<ShardPart> PartsOfUnit(const Layout& layout, int unit, int64_t elements);
+
 // The part of a parameter that a shard holds: elements [begin, begin + count) of the parameter lie
 // at element `at` of the shard.
 struct Piece {

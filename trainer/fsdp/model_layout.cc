@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -108,19 +107,17 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
     const DTypes& d = layout.flat_parameters[f].dtypes;
     return d.compute != d.master;
   };
-  if (options.cpu_offload.spill && mode == Mode::kTrain) {
-    schedule.spilled_units = schedule.host_units;
-  } else if (options.cpu_offload.spill && options.averages) {
-    std::ranges::set_intersection(
-        schedule.host_units, schedule.fetched_units,
-        std::inserter(schedule.spilled_units, schedule.spilled_units.end()));
-  }
   for (const int u : schedule.host_units) {
-    if (cast_in_gather) break;
-    const std::span<const int> trainable = layout.TrainableFlatParameters(u);
-    if (std::ranges::none_of(trainable, is_cast)) continue;
-    schedule.copied_units.insert(u);
-    if (!std::ranges::all_of(trainable, is_cast)) schedule.partly_copied_units.insert(u);
+    const bool averages = options.averages && schedule.fetched_units.count(u) > 0;
+    if (options.cpu_offload.spill && (mode == Mode::kTrain || averages)) {
+      const bool returns = !options.cpu_offload.params && !cast_in_gather;
+      for (const ShardPart& part : PartsOfUnit(layout, u, options.spill_part)) {
+        schedule.spilled_units[u].push_back(returns && is_cast(part.flat));
+      }
+    }
+    if (!cast_in_gather && std::ranges::any_of(layout.TrainableFlatParameters(u), is_cast)) {
+      schedule.copied_units.insert(u);
+    }
   }
   if (schedule.shards == 1 && cast_in_gather) {
     for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {

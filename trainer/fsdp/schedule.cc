@@ -78,7 +78,6 @@ class Builder {
  private:
   bool IsOnHost(int unit) const { return offloads_ && o_.host_units.count(unit) > 0; }
   bool IsFetched(int unit) const { return o_.fetched_units.count(unit) > 0; }
-  bool IsSpilled(int unit) const { return o_.spilled_units.count(unit) > 0; }
 
   Use Value(int unit) const {
     if (!sharded_ && !IsFetched(unit)) return {Resource::kComputeShard, unit};
@@ -119,16 +118,7 @@ class Builder {
       reads.push_back({copied ? Resource::kComputeShard : Resource::kMaster, unit});
     }
     if (fetched) {
-      const int spill_slot =
-          IsSpilled(unit) && o_.mode == Mode::kEval ? updates_.ReadSpilled(unit) : -1;
-      if (spill_slot >= 0) reads = {{Resource::kSpillSlot, spill_slot}};
-      const int fetch = list_.Add({.kind = ActionKind::kFetch,
-                                   .stream = StreamId::kFetch,
-                                   .unit = unit,
-                                   .micro_batch = micro_batch,
-                                   .slot = slot_of_[unit],
-                                   .spill_slot = spill_slot},
-                                  reads, {Value(unit)}, pacing);
+      const int fetch = Fetch(unit, micro_batch, reads, pacing);
       if (host_wait >= 0) list_.Settle(host_wait, fetch);
       if (!sharded_) return true;
       reads.clear();
@@ -142,6 +132,30 @@ class Builder {
                                  reads, {Value(unit)}, pacing);
     if (host_wait >= 0 && !fetched) list_.Settle(host_wait, gather);
     return true;
+  }
+
+  // The first action of it.
+  int Fetch(int unit, int micro_batch, const std::vector<Use>& reads,
+            const std::vector<int>& pacing) {
+    const auto add = [&](int part, int spill_slot, const std::vector<Use>& from) {
+      return list_.Add({.kind = ActionKind::kFetch,
+                        .stream = StreamId::kFetch,
+                        .unit = unit,
+                        .micro_batch = micro_batch,
+                        .slot = slot_of_[unit],
+                        .part = part,
+                        .spill_slot = spill_slot},
+                       from, {Value(unit)}, pacing);
+    };
+    const auto spilled = o_.spilled_units.find(unit);
+    if (o_.mode == Mode::kTrain || spilled == o_.spilled_units.end()) return add(-1, -1, reads);
+    int first = -1;
+    for (int part = 0; part < std::ssize(spilled->second); ++part) {
+      const int slot = updates_.ReadSpilled(unit, part);
+      const int fetch = add(part, slot, {{Resource::kSpillSlot, slot}});
+      if (first < 0) first = fetch;
+    }
+    return first;
   }
 
   // Before what is about to be listed on `stream`. -1: none.

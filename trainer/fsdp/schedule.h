@@ -24,9 +24,9 @@
 //   too, is fetched before each gather.
 //
 //   What of such a unit only its update reads may be spilled: on a disk, but for the while in which
-//   it is updated, in a slot in host memory. Slots are filled ahead of the updates, the first ones
-//   beside the step itself, and written back behind them. Averages that are evaluated are read into
-//   the same slots, each ahead of its unit's fetch.
+//   it is updated, part by part, in slots in host memory. Slots are filled ahead of the updates,
+//   the first ones beside the step itself, and written back behind them. Averages that are
+//   evaluated are read into the same slots, each ahead of its unit's fetch.
 //
 //   Activations that are offloaded leave behind their segment's forward, beside that of the next;
 //   they come back beside the backward of the segment behind theirs.
@@ -44,6 +44,7 @@
 #define FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -71,9 +72,11 @@ struct ScheduleOptions : FsdpOptions {
   std::set<int> frozen_cast_units = {};   // Of those: where nothing that is cast trains.
   std::set<int> host_units = {};          // Updated on the host.
   std::set<int> fetched_units = {};       // Whose shards are in host memory when they are gathered.
-  std::set<int> copied_units = {};        // Of host_units: what comes back is in another dtype,
-  std::set<int> partly_copied_units = {};  // but not all of it.
-  std::set<int> spilled_units = {};  // Of host_units: read from the disk, kEval of fetched_units.
+  std::set<int> copied_units = {};        // Of host_units: what comes back is in another dtype.
+  // Of host_units: the parts in which what is spilled of a unit is read, updated and written; and
+  // of each, whether what comes back of it is in another dtype. kEval: of fetched_units, where
+  // averages are read.
+  std::map<int, std::vector<bool>> spilled_units = {};
   std::set<int> offloaded_segments = {};  // Whose activations wait for backward in host memory.
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
@@ -146,7 +149,8 @@ struct Action {
                   // -1: its own.
   int shard_slot = -1;     // Of a gradient's shard on its way to host memory.
   int update_slot = -1;    // kOptimizer, kReturn: of the copy on its way back from there.
-  int spill_slot = -1;     // kReadSpilled, kWriteSpilled, and what uses it between them.
+  int part = -1;           // Of what is spilled of the unit; -1: it is about all of the unit.
+  int spill_slot = -1;     // Where the part is.
   bool secondary = false;  // kGather: of the secondary copy.
   bool staged = false;     // kReduce: into the staging buffer, a kAccumulate follows.
   bool signals = false;    // A later action waits for it, of this step or the next.
@@ -161,7 +165,7 @@ struct Schedule {
   int gradient_slots = 0;  // Likewise, of MaxGradientBytes().
   int shard_slots = 0;     // Of a unit's gradient shards.
   int update_slots = 0;    // Of a unit's shards, as they are computed with.
-  int spill_slots = 0;     // Of what is spilled of a unit.
+  int spill_slots = 0;     // Of a part of what is spilled.
   std::vector<Action> actions;
 
   std::string ToString() const;  // One action a line.

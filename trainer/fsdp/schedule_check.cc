@@ -30,8 +30,9 @@ void CheckScheduleOptions(const ScheduleOptions& o) {
       "what is offloaded goes through slots, which buffers caching has none of");
   require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
   require(o.cpu_offload.spill_ahead >= 0, "spill_ahead must be >= 0");
-  for (const int unit : o.spilled_units) {
+  for (const auto& [unit, parts] : o.spilled_units) {
     const bool train = o.mode == Mode::kTrain;
+    require(!parts.empty(), "spilled_units have parts");
     require((train ? o.host_units : o.fetched_units).count(unit) > 0,
             "spilled_units are updated on the host, and evaluated where they are fetched");
   }

@@ -85,6 +85,7 @@ std::string ToString(const Action& a) {
   if (a.slot >= 0) out << " slot " << a.slot;
   if (a.shard_slot >= 0) out << " shard slot " << a.shard_slot;
   if (a.update_slot >= 0) out << " update slot " << a.update_slot;
+  if (a.part >= 0) out << " part " << a.part;
   if (a.spill_slot >= 0) out << " spill slot " << a.spill_slot;
   if (a.secondary) out << " secondary";
   if (a.staged) out << " staged";

@@ -8,17 +8,18 @@
 
 namespace fsdp {
 
-// Of the shard of a flat parameter that trains: its update.
+// Of the shard of a flat parameter that trains, or of a part of it: its update.
 struct ShardUpdate {
   int flat = 0;
   View master;
   ConstView gradient;
   ConstView coefficient;  // [1], fp32: multiplies the gradient; NaN there changes nothing at all.
   View copy = {};         // What is computed with; empty where that is the master itself.
-  // Where the others of its shards are, that are spilled; null: none is.
+  int part = 0;           // Of SpilledShards::PartsOf().
+  // Where that part of its other shards is; null: they are whole, and where they always are.
   std::function<View(const View& shard)> in_memory = nullptr;
 
-  // Of NewShards(): where it is now.
+  // Of NewShards(): what is updated.
   View Shard(const View& shard) const { return in_memory ? in_memory(shard) : shard; }
 };
 

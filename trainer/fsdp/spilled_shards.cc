@@ -17,27 +17,46 @@ Integer RoundUp(Integer n) {
 
 }  // namespace
 
-SpilledShards::SpilledShards(const Layout& layout)
-    : unit_of_flat_(layout.flat_parameters.size()),
-      shards_(layout.flat_parameters.size()),
-      unit_bytes_(layout.units.size()) {
+SpilledShards::SpilledShards(const Layout& layout, int64_t part_elements)
+    : flats_(layout.flat_parameters),
+      part_elements_(part_elements),
+      spills_(flats_.size()),
+      shards_(flats_.size()),
+      copies_(flats_.size()) {
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
-    for (const int f : layout.units[u].flat_parameters) unit_of_flat_[f] = u;
+    unit_parts_.push_back(PartsOfUnit(layout, u, part_elements));
   }
 }
 
+void SpilledShards::Spill(int flat, std::optional<DType> copy) {
+  spills_[flat] = true;
+  copies_[flat] = copy;
+}
+
 void SpilledShards::Add(int flat, const View& spilled) {
-  FSDP_CHECK(slots_.empty()) << "slots have been taken";
+  FSDP_CHECK(slots_.empty() && spills_[flat]) << "slots have been taken";
   if (spilled.NumElements() == 0) return;
-  int64_t& end = unit_bytes_[unit_of_flat_[flat]];
   shards_[flat].push_back(spilled);
-  places_[spilled.data] = end;
-  end += RoundUp(spilled.bytes());
+  spilled_.insert(spilled.data);
+}
+
+std::vector<ShardPart> SpilledShards::PartsOf(int flat) const {
+  const int64_t size = flats_[flat].shard_size;
+  return Parts(flat, size, spills_[flat] ? part_elements_ : size);
 }
 
 void SpilledShards::TakeSlots(PhasedAllocator& allocator, int slots) {
   memory_ = allocator.spill();
-  const int64_t bytes = *std::ranges::max_element(unit_bytes_);
+  int64_t copies = 0;
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    if (shards_[f].empty()) continue;
+    const int64_t count = PartsOf(static_cast<int>(f)).front().count;
+    int64_t bytes = 0;
+    for (const View& shard : shards_[f]) bytes += RoundUp(count * SizeOf(shard.dtype));
+    copy_offset_ = std::max(copy_offset_, bytes);
+    if (copies_[f]) copies = std::max(copies, count * SizeOf(*copies_[f]));
+  }
+  const int64_t bytes = copy_offset_ + copies;
   if (bytes == 0) return;
   for (int i = 0; i < slots; ++i) {
     // An allocator gives out multiples of 64.
@@ -48,18 +67,29 @@ void SpilledShards::TakeSlots(PhasedAllocator& allocator, int slots) {
   }
 }
 
-View SpilledShards::In(int slot, const View& shard) const {
-  const auto place = places_.find(shard.data);
-  if (place == places_.end()) return shard;
-  return {slots_.at(slot) + place->second, shard.dtype, shard.shape};
+View SpilledShards::In(int slot, const ShardPart& part, const View& shard) const {
+  if (!Holds(shard)) return shard.data ? shard.Slice(part.begin, part.count) : shard;
+  std::byte* at = slots_.at(slot);
+  for (const View& other : shards_[part.flat]) {
+    if (other.data == shard.data) break;
+    at += RoundUp(part.count * SizeOf(other.dtype));
+  }
+  return {at, shard.dtype, Shape{part.count}};
 }
 
-void SpilledShards::Read(Stream& stream, int slot, const View& shard) const {
-  ReadSpilled(stream, memory_, shard, In(slot, shard));
+View SpilledShards::CopyIn(int slot, const ShardPart& part) const {
+  const std::optional<DType>& copy = copies_[part.flat];
+  if (!copy) return {};
+  return {slots_.at(slot) + copy_offset_, *copy, Shape{part.count}};
 }
 
-void SpilledShards::Write(Stream& stream, int slot, const View& shard) const {
-  WriteSpilled(stream, memory_, In(slot, shard), shard);
+void SpilledShards::Read(Stream& stream, int slot, const ShardPart& part, const View& shard) const {
+  ReadSpilled(stream, memory_, shard.Slice(part.begin, part.count), In(slot, part, shard));
+}
+
+void SpilledShards::Write(Stream& stream, int slot, const ShardPart& part,
+                          const View& shard) const {
+  WriteSpilled(stream, memory_, In(slot, part, shard), shard.Slice(part.begin, part.count));
 }
 
 }  // namespace fsdp

@@ -45,6 +45,17 @@ std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
   return rules;
 }
 
+// Those for the elements of a part, counted from its first; as many.
+std::vector<ElementRule> RulesOfPart(std::vector<ElementRule> rules, const ShardPart& part) {
+  for (ElementRule& rule : rules) {
+    const int64_t begin = std::clamp<int64_t>(rule.begin - part.begin, 0, part.count);
+    rule.element += std::max<int64_t>(begin - (rule.begin - part.begin), 0);
+    rule.begin = begin;
+    rule.end = std::clamp<int64_t>(rule.end - part.begin, begin, part.count);
+  }
+  return rules;
+}
+
 // What both keep on the device.
 class DeviceOptimizer : public Optimizer {
  public:
@@ -55,14 +66,21 @@ class DeviceOptimizer : public Optimizer {
     fsdp::SetUpdates(executor.compute(), 0, counted_);
     const std::vector<std::vector<ElementRule>> rules = RulesOf(options, executor, model);
     for (size_t f = 0; f < rules.size(); ++f) {
-      const FlatParameter& flat = executor.layout().flat_parameters[f];
-      const int64_t bytes = flat.frozen ? 0 : RuleTableShape(rules[f].size()).NumElements();
       const int index = static_cast<int>(f);
-      const MemoryPlace place = bytes > 0 ? executor.PlaceOf(index) : MemoryPlace::kDevice;
-      on_host_.push_back(place != MemoryPlace::kDevice);
-      rules_.push_back(executor.NewBuffer(bytes, DType::kUInt8, {MemoryKind::kOptimizer, place}));
-      if (bytes == 0) continue;
-      WriteRules(executor.StreamFor(index), rules[f], flat.shard_size, rules_.back());
+      rules_.emplace_back();
+      on_host_.push_back(false);
+      if (executor.layout().flat_parameters[f].frozen || rules[f].empty()) {
+        rules_[f].emplace_back(nullptr, DType::kUInt8, Shape{0});
+        continue;
+      }
+      const MemoryPlace place = executor.PlaceOf(index);
+      on_host_.back() = place != MemoryPlace::kDevice;
+      for (const ShardPart& part : executor.spilled().PartsOf(index)) {
+        rules_[f].push_back(executor.NewBuffer(RuleTableShape(rules[f].size()).NumElements(),
+                                               DType::kUInt8, {MemoryKind::kOptimizer, place}));
+        WriteRules(executor.StreamFor(index), RulesOfPart(rules[f], part), part.count,
+                   rules_[f].back());
+      }
     }
     if (std::ranges::none_of(on_host_, std::identity())) return;
     host_factors_ = executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8,
@@ -84,10 +102,10 @@ class DeviceOptimizer : public Optimizer {
 
   const OptimizerOptions options_;
   uint64_t seed_ = options_.seed;
-  const View counted_, factors_;  // StepState, UpdateFactors.
-  View host_factors_;             // A copy, for updates of the host; empty: there are none.
-  std::vector<View> rules_;       // By flat parameter.
-  std::vector<bool> on_host_;     // Likewise: where it is updated.
+  const View counted_, factors_;          // StepState, UpdateFactors.
+  View host_factors_;                     // A copy, for updates of the host; empty: there are none.
+  std::vector<std::vector<View>> rules_;  // By flat parameter and part.
+  std::vector<bool> on_host_;             // By flat parameter: where it is updated.
   std::vector<ShardState> state_;
 };
 
@@ -101,9 +119,9 @@ class AdamWOptimizer final : public DeviceOptimizer {
   }
   void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
     const AdamWOptions options{options_.beta1, options_.beta2, options_.eps};
-    AdamW(stream, options, rules_[update.flat], FactorsFor(update.flat), update.coefficient,
-          update.gradient, update.master, update.Shard(state_[0].shards[update.flat]),
-          update.Shard(state_[1].shards[update.flat]),
+    AdamW(stream, options, rules_[update.flat][update.part], FactorsFor(update.flat),
+          update.coefficient, update.gradient, update.master,
+          update.Shard(state_[0].shards[update.flat]), update.Shard(state_[1].shards[update.flat]),
           {seed_, update.copy, update.Shard(average), decay});
   }
 };
@@ -117,7 +135,7 @@ class SgdOptimizer final : public DeviceOptimizer {
     }
   }
   void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
-    Sgd(stream, {options_.momentum}, rules_[update.flat], FactorsFor(update.flat),
+    Sgd(stream, {options_.momentum}, rules_[update.flat][update.part], FactorsFor(update.flat),
         update.coefficient, update.gradient, update.master,
         state_.empty() ? View() : update.Shard(state_[0].shards[update.flat]),
         {seed_, update.copy, update.Shard(average), decay});

@@ -406,6 +406,7 @@ TEST(WaitDeletion, Spill) {
       o.micro_batches = 1 + bits % 3 % 2;
       o.gradient_accumulation = bits % 5 % 2 ? Accumulation::kUnsharded : Accumulation::kSharded;
       o.limit_all_gathers = 1 + bits % 7 % 3;
+      o.spill_part = bits % 3 == 0 ? 256 : 1024;
       CheckEveryWait(o, world, seen, totals);
       if (HasFatalFailure()) return;
     }
@@ -557,6 +558,7 @@ Drawn Draw(uint64_t seed) {
   o.cpu_offload.optimizer_share = below(3) / 2.0;
   if (o.cpu_offload.optimizer && coin()) o.cpu_offload.spill = ".";
   o.cpu_offload.spill_ahead = below(4);
+  if (coin()) o.spill_part = 256;
   o.activation_offload = static_cast<ActivationOffload>(below(2));
   o.limiter = static_cast<FsdpOptions::Limiter>(below(2));
   return drawn;

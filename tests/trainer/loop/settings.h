@@ -131,6 +131,7 @@ inline std::vector<TinyRun> PairwiseRuns() {
     o.mixed_precision = Precisions()[row[i++]];
     o.mixed_precision.cast = static_cast<FsdpOptions::MixedPrecision::CastIn>(row[i++]);
     o.cpu_offload = Offloads()[row[i++]];
+    o.spill_part = 2048;  // Several of a shard.
     o.activation_offload = static_cast<ActivationOffload>(row[i++]);
     // State in bf16 where nothing else says that it is rounded by element, and not by shard.
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
