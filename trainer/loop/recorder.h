@@ -39,6 +39,7 @@ struct RunFacts {
   int64_t host_bytes = 0;     // Likewise, in host memory.
   const DataFiles* data = nullptr;
   std::string attention = {};  // Whose kernels, where there is a choice.
+  std::string share = {};      // How fsdp.cpu_offload.optimizer_share: auto was resolved.
   std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
   CachingBuffers* caching = nullptr;  // Where memory is not planned; outlives the run's steps.
 };
