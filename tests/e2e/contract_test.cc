@@ -370,6 +370,39 @@ TEST(Plan, OfADescribedMachine) {
   EXPECT_NE(run.err.find("was built without it"), std::string::npos) << run.err;
 }
 
+// What is measured is measured here, and is the number that the plan is made with.
+TEST(Plan, OfAShareThatIsMeasured) {
+  Job job;
+  const std::string share = "fsdp.cpu_offload.optimizer_share: ";
+  const Strings offload = {"--set", "fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"};
+  const auto call = [&](Strings arguments) {
+    arguments.insert(arguments.end(), {"--config", job.recipe()});
+    arguments.insert(arguments.end(), offload.begin(), offload.end());
+    return Call(arguments);
+  };
+  const Outcome plan = call({"plan", "--world-size", "2"});
+  EXPECT_EQ(plan.code, 0) << plan.Text();
+  EXPECT_TRUE(plan.out.starts_with(share)) << plan.out;
+  EXPECT_NE(plan.out.find("measured"), std::string::npos) << plan.out;
+  const Outcome json = call({"plan", "--world-size", "2", "--json"});
+  EXPECT_EQ(Json::parse(json.out)["world_size"], 2);
+  EXPECT_TRUE(json.err.starts_with(share)) << json.err;
+  const Outcome dry = call({"--dry-run"});
+  EXPECT_EQ(dry.code, 0) << dry.Text();
+  EXPECT_TRUE(dry.out.starts_with(share)) << dry.out;
+
+  const std::string file = job.recipe() + ".hardware.yaml";
+  std::ofstream(file) << "{name: a GPU, memory: 1000000000}";
+  for (const Strings& elsewhere : {Strings{"--hardware", file}, {"--set", "run.device=cuda"}}) {
+    Strings arguments = {"plan", "--world-size", "1"};
+    arguments.insert(arguments.end(), elsewhere.begin(), elsewhere.end());
+    const Outcome refused = call(arguments);
+    EXPECT_EQ(refused.code, 2) << refused.Text();
+    EXPECT_NE(refused.err.find(share + "`auto` is measured"), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("give the number"), std::string::npos) << refused.err;
+  }
+}
+
 TEST(Plan, IsWhatARunTakes) {
   Job job;
   ASSERT_EQ(job.Launch(2).code, 0);

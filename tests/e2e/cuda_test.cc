@@ -128,7 +128,8 @@ TEST(Cuda, OffloadsAndGoesOnWithout) {
     return WithText(job, device, more);
   };
   ASSERT_EQ(Call(with(cpu, "cpu", {})).code, 0);
-  Strings first = with(gpu, "cuda", {"fsdp.cpu_offload={optimizer: true, params: true}"});
+  Strings first = with(gpu, "cuda",
+                       {"fsdp.cpu_offload={optimizer: true, params: true, optimizer_share: auto}"});
   first.insert(first.end(), {"--set", "train.steps=2"});
   Strings second = with(gpu, "cuda", {"fsdp.cpu_offload={optimizer: true, optimizer_share: 0.5}"});
   second.insert(second.end(), {"--set", "train.steps=4"});
@@ -165,10 +166,11 @@ TEST(Cuda, TrainsWhatItsMemoryDoesNotHold) {
   EXPECT_NE(all.err.find("it fits with fsdp.cpu_offload.optimizer: true"), std::string::npos)
       << all.Text();
   Strings streamed = deep;
-  streamed.push_back("fsdp.cpu_offload={optimizer: true, params: true}");
+  streamed.push_back("fsdp.cpu_offload={optimizer: true, params: true, optimizer_share: auto}");
   streamed.push_back("log.every=1");
   const Outcome run = OnGpu(WithText(job, "cuda", streamed), machine);
   ASSERT_EQ(run.code, 0) << run.Text();
+  EXPECT_NE(run.out.find("optimizer_share: 0, measured"), std::string::npos) << run.Text();
   const Json memory = OfKind(ReadMetrics(job.run_dir()), "step").back()["memory"];
   const double device = memory["allocated_peak"].get<double>() - (32 << 20);
   EXPECT_LT(device, 16.0 / 218 * memory["host"].get<double>());

@@ -110,6 +110,7 @@ class MetricsPage : public ::testing::Test {
     Run("scaled",
         {"fsdp.mixed_precision={param_dtype: fp16, grad_dtype: fp16, scaler: {init_scale: 1e30}}"},
         0);
+    Run("offload", {"fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"}, 0);
     Run("paper", {"fsdp={buffers: caching, fake_all_gather: true, fake_reduce: true}"}, 0);
     // Whatever is above the mean of the steps before it.
     Run("spikes", {"train.steps=60", "log.spike_z=1.0e-6", "optimizer.lr=0"}, 0);

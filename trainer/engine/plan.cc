@@ -76,6 +76,12 @@ const std::vector<Cure>& Cures() {
                 ActivationOffload::kHost;
        },
        /*offloads=*/true},
+      {"fsdp.cpu_offload.optimizer_share: 0",
+       [](SessionOptions& o) {
+         auto& offload = o.executor.cpu_offload;
+         return offload.optimizer && std::exchange(offload.optimizer_share, 0.0).value_or(0) > 0;
+       },
+       /*offloads=*/true},
       {"fsdp.cpu_offload.optimizer: true",
        [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); },
        /*offloads=*/true},

@@ -56,8 +56,10 @@ struct FsdpOptions {
   struct CpuOffload {
     bool params = false;  // With `optimizer`.
     bool optimizer = false;
-    double optimizer_share = 0;  // Of the units, whose updates stay on the device.
-    int64_t threads = 0;         // Of the host's updates; 0: as many as compute with the CPU.
+    // Of the units, whose updates stay on the device. Empty: `auto`, which counts as none until the
+    // run has measured (engine/update_share.h).
+    std::optional<double> optimizer_share = 0.0;
+    int64_t threads = 0;  // Of the host's updates; 0: as many as compute with the CPU.
     std::optional<std::string> spill = {};  // A directory, for what only the host's updates read.
     int64_t spill_ahead = 2;                // Units read before the one that is updated.
     bool operator==(const CpuOffload&) const = default;

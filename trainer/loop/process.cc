@@ -26,6 +26,7 @@
 #include "trainer/loop/gpu_room.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
+#include "trainer/loop/share_choice.h"
 #include "trainer/loop/train.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/recipe/load.h"
@@ -88,6 +89,27 @@ PlanTarget WholeDevice(const ChosenDevice& device) {
     if (device.sharers == 1) target = RoomUnseen(target);
   }
   return target;
+}
+
+// What a plan's rank would compute on, of this machine. Throws ConfigError where something is to be
+// measured on it that is not here.
+ChosenDevice DeviceToMeasure(const Recipe& recipe, const std::optional<Hardware>& hardware,
+                             DeviceType type) {
+  if (recipe.fsdp.cpu_offload.optimizer_share) return {};
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigError(
+        recipe.Mistake("fsdp.cpu_offload.optimizer_share",
+                       "`auto` is measured, and " + why +
+                           ": give the number that a run there has found, or one to plan with"));
+  };
+  if (hardware) refuse(hardware->name + " is another machine");
+  if (type == DeviceType::kCpu) return {};
+  try {
+    return ChooseDevice(WantedDevice::kCuda, /*local_rank=*/0, /*local_world=*/1);
+  } catch (const Error& error) {
+    refuse(std::string("no GPU can be used here (") + error.what() + ")");
+  }
+  return {};
 }
 
 // Whether what reads our stdout has closed its end.
@@ -160,13 +182,17 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     const Recipe run = WithDropoutsOfRun(recipe);
     CheckRunDirectory(WithDropouts(run, ShapeFor(run)), data.files);
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);
-    const SessionOptions options = SessionOptionsFor(
+    SessionOptions options = SessionOptionsFor(
         recipe, HostPlacement::InOrder(environment.world_size, environment.local_world_size),
         ThreadsFor(recipe, environment.local_world_size),
         AttentionOf(run, ShapeFor(run), device).backend);
+    Recipe resolved = recipe;
+    const std::string share =
+        ResolveShareToPlan(device, environment.world_size, environment.local_world_size, target,
+                           *model, resolved, options);
     const RunPlan plan =
         PlanRun(*model, options, environment.world_size, environment.local_world_size, target);
-    if (environment.rank == 0) std::cout << PlanToText(plan) << std::flush;
+    if (environment.rank == 0) std::cout << share << PlanToText(plan) << std::flush;
     RequireFit(*model, options, plan, target);
     return ExitCode::kDone;
   }
@@ -231,11 +257,16 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
   const ModelShape shape = ShapeFor(recipe);
   const std::unique_ptr<Model> model = BuildModel(recipe, shape);
   const PlanTarget target = TargetOf(recipe, hardware, local_world);
-  const SessionOptions options = SessionOptionsFor(
-      recipe, HostPlacement::InOrder(world, local_world), ThreadsFor(recipe, local_world),
-      AttentionToPlan(recipe, shape, target.device));
+  SessionOptions options = SessionOptionsFor(recipe, HostPlacement::InOrder(world, local_world),
+                                             ThreadsFor(recipe, local_world),
+                                             AttentionToPlan(recipe, shape, target.device));
+  Recipe resolved = recipe;
+  const std::string share =
+      ResolveShareToPlan(DeviceToMeasure(recipe, hardware, target.device), world, local_world,
+                         target, *model, resolved, options);
   const RunPlan plan = PlanRun(*model, options, world, local_world, target);
-  std::cout << (json ? PlanToJson(plan) + "\n" : PlanToText(plan)) << std::flush;
+  if (json) std::cerr << share;  // What is read from stdout is the plan alone.
+  std::cout << (json ? PlanToJson(plan) + "\n" : share + PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
 }
 

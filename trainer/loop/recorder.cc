@@ -84,6 +84,8 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   record.seed = facts.seed;
   record.parameters = facts.parameters;
   record.steps = recipe_.train.steps;
+  const FsdpOptions::CpuOffload& offload = recipe_.fsdp.cpu_offload;
+  if (offload.optimizer) record.optimizer_share = offload.optimizer_share;
   if (recipe_.fsdp.fake_all_gather) record.fake.emplace_back("all_gather");
   if (recipe_.fsdp.fake_reduce) record.fake.emplace_back("reduce");
   Write(record);
@@ -97,6 +99,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   console_.Line(job_.place);
   if (!job_.device.note.empty()) console_.Line(job_.device.note);
   if (!facts.attention.empty()) console_.Line("attention: " + facts.attention);
+  if (!facts.share.empty()) console_.Line(facts.share);
   for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
   SayWhatIsHeldOut(facts);
   if (!start.resume_from.empty()) {

@@ -40,6 +40,7 @@ struct RunFacts {
   int64_t disk_bytes = 0;     // Likewise, spilled.
   const DataFiles* data = nullptr;
   std::string attention = {};  // Whose kernels, where there is a choice.
+  std::string share = {};      // How fsdp.cpu_offload.optimizer_share: auto was resolved.
   std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
   CachingBuffers* caching = nullptr;  // Where memory is not planned; outlives the run's steps.
 };

@@ -242,6 +242,20 @@ Recipe WithDropoutsOfRun(const Recipe& recipe) {
   return with;
 }
 
+std::optional<double> ShareOfRun(const Recipe& recipe) {
+  const RunDirectory directory{recipe.run.Directory()};
+  try {
+    const std::string from = FindResume(recipe, directory);
+    if (from.empty()) return std::nullopt;
+    const std::string text = PathExists(directory.recipe()) ? ReadWholeFile(directory.recipe())
+                                                            : ReadCheckpointMeta(from).recipe;
+    const FsdpOptions::CpuOffload run = ParseRecipe({{from, text}}).fsdp.cpu_offload;
+    return run.optimizer ? run.optimizer_share : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 std::string GoesOnFrom(const Recipe& recipe) {
   std::string path;
   try {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,11 @@ RunStart OpenRunDirectory(const Recipe& recipe, const DataFiles& data, Store& st
 // are the run's, whatever init_from's files say by now or to this build. Reads the checkpoint's
 // manifest; one that cannot be read is left for OpenRunDirectory() to refuse.
 Recipe WithDropoutsOfRun(const Recipe& recipe);
+
+// fsdp.cpu_offload.optimizer_share of the run that it goes on with, as its recipe.yaml has it, or
+// else the checkpoint; empty where it goes on with none, or with one that updated nothing on the
+// host. What cannot be read counts as nothing.
+std::optional<double> ShareOfRun(const Recipe& recipe);
 
 // For the last line of a run that ends before its first step: from which checkpoint it can go on,
 // or that there is none.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <variant>
@@ -11,6 +12,7 @@
 #include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_cache.h"
@@ -262,6 +264,17 @@ uint64_t RunData::Hash() const {
     text += "\n";
   }
   return HashBytes(text);
+}
+
+OpenProgress ProgressFor(const Job& job) {
+  OpenProgress progress;
+  if (job.console != nullptr) {
+    progress.say = [&job](const std::string& line) {
+      *job.console << Printable(line) << std::endl;
+    };
+  }
+  progress.stop = job.stop_requested;
+  return progress;
 }
 
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,

@@ -12,6 +12,7 @@
 #include "trainer/data/token_source.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/engine/session.h"
+#include "trainer/loop/job.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/recipe/recipe.h"
@@ -62,6 +63,8 @@ struct OpenProgress {
   std::function<void(const std::string&)> say;  // May be null.
   std::function<bool()> stop;                   // May be null.
 };
+// Says it on the job's console, whichever rank of the host tokenises, and ends with the job.
+OpenProgress ProgressFor(const Job& job);
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress = {});
 

@@ -29,6 +29,7 @@
 #include "trainer/loop/recorder.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
+#include "trainer/loop/share_choice.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/observe/provenance.h"
@@ -57,18 +58,6 @@ HostPlacement HostsOf(const Job& job) {
   return ask ? job.find_hosts() : HostPlacement::InOrder(job.world, job.world);
 }
 
-// Whichever rank of the host tokenises says so.
-OpenProgress ProgressFor(const Job& job) {
-  OpenProgress progress;
-  if (job.console != nullptr) {
-    progress.say = [&job](const std::string& line) {
-      *job.console << Printable(line) << std::endl;
-    };
-  }
-  progress.stop = job.stop_requested;
-  return progress;
-}
-
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const Job& job, EarlyStopWatch& watch)
@@ -84,6 +73,7 @@ class Trainer {
         target_(RoomToBegin(job.device, SharersOf(gpus_, job))),
         attention_(AttentionOf(recipe_, shape_, job.device)),
         options_(SessionOptionsFor(recipe, hosts_, threads_, attention_.backend)),
+        share_(ResolveShare(job, target_, *model_, recipe_, options_)),
         mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())),
         data_(OpenData(recipe, shape_, mesh_.data_size(), static_cast<uint64_t>(recipe.run.seed),
                        recipe.data.valid, ProgressFor(job))),
@@ -155,7 +145,7 @@ class Trainer {
     recorder_.Begin(start_, aside_, step_,
                     {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
                      plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice),
-                     plan_.memory.bytes(MemoryPlace::kDisk), &data_.files, attention_.name,
+                     plan_.memory.bytes(MemoryPlace::kDisk), &data_.files, attention_.name, share_,
                      TakenOfTheGpu(), allocator_->caching()});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
@@ -445,7 +435,7 @@ class Trainer {
     return code;
   }
 
-  const Recipe recipe_;
+  Recipe recipe_;
   const Job& job_;
   EarlyStopWatch& watch_;
   const FoundGpuLibrary gemm_;
@@ -456,7 +446,8 @@ class Trainer {
   const std::vector<std::string> gpus_;
   PlanTarget target_;
   const FoundAttention attention_;
-  const SessionOptions options_;
+  SessionOptions options_;
+  const std::string share_;  // How it was found, for people; it is in both.
   const Mesh mesh_;
   RunData data_;
   // Of the run as it began: a resume does not change them.

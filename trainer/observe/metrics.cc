@@ -28,6 +28,7 @@ JsonObject Object(const RunRecord& r) {
                           .Add("seed", r.seed)
                           .Add("parameters", r.parameters)
                           .Add("steps", r.steps);
+  if (r.optimizer_share) object.Add("optimizer_share", *r.optimizer_share);
   if (r.fake.empty()) return object;
   std::vector<std::string> fake;
   for (const std::string& name : r.fake) fake.push_back(JsonString(name));

@@ -32,6 +32,9 @@ struct RunRecord {  // First, once per start.
   uint64_t seed = 0;
   int64_t parameters = 0;  // Elements of the whole model.
   int64_t steps = 0;       // train.steps.
+  // Of the units, those that the device updates; left out of the file without
+  // cpu_offload.optimizer.
+  std::optional<double> optimizer_share{};
   // Collectives that send nothing: "all_gather", "reduce". Left out of the file where there are
   // none.
   std::vector<std::string> fake{};

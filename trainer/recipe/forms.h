@@ -2,6 +2,7 @@
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_
 
+#include <optional>
 #include <string>
 
 #include "trainer/recipe/recipe.h"
@@ -22,6 +23,9 @@ Type<ValidRecipe> ValidSources(const Type<HeldOut>& held_out, const Type<SourceR
 
 // checkpoint.resume: a word, a step or a directory.
 Type<ResumeRecipe> Resume();
+
+// fsdp.cpu_offload.optimizer_share: `auto`, which is empty, or a number from 0 to 1.
+Type<std::optional<double>> AutoOrShare();
 
 }  // namespace fsdp::recipe
 

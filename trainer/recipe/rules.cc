@@ -280,7 +280,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   rules.Require(offload.optimizer_share == 0 || offload.optimizer,
                 {"fsdp.cpu_offload.optimizer_share", "fsdp.cpu_offload.optimizer"},
                 "fsdp.cpu_offload.optimizer_share is of the updates that leave the device with "
-                "fsdp.cpu_offload.optimizer, which is false");
+                "fsdp.cpu_offload.optimizer, which is false: set that, too");
   rules.Require(
       !recipe.fsdp.reshard_after_forward || recipe.fsdp.sharding_strategy == Strategy::kFullShard ||
           recipe.fsdp.sharding_strategy == Strategy::kHybridShard,

@@ -203,10 +203,12 @@ Type<FsdpOptions> FsdpType() {
       Key("optimizer", &R::CpuOffload::optimizer, Boolean(),
           "Masters, optimizer state and gradient shards are in host memory, and the host updates "
           "them there, with the same bits on the CPU."),
-      Key("optimizer_share", &R::CpuOffload::optimizer_share, Number({.at_least = 0, .at_most = 1}),
+      Key("optimizer_share", &R::CpuOffload::optimizer_share, AutoOrShare(),
           "Of the units, spread evenly: so many stay on the device with all that is theirs, and "
           "are "
-          "updated there while the host updates the others."),
+          "updated there while the host updates the others. auto: the share with which both take "
+          "as long, measured before the run plans its memory, or less where that has no room for "
+          "it; the run keeps the number, and so does a resume."),
       Key("threads", &R::CpuOffload::threads, Integer(0, 1024),
           "That update on the host. 0: run.threads."),
       Key("spill", &R::CpuOffload::spill, Nullable(Text()),

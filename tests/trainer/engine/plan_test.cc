@@ -193,6 +193,22 @@ TEST_F(PlanTest, AGpuHasMemoryOfItsOwn) {
   EXPECT_TRUE(plan().fits_device());
 }
 
+// A share that fitted elsewhere, or beside less: a resume has it from the run.
+TEST_F(PlanTest, AShareThatDoesNotFitCanBeLeftToTheHost) {
+  PlanTarget target{.device = DeviceType::kCuda};
+  const auto plan = [&] { return PlanRun(*model_, options_, 1, 1, target, MemoryLimits(root_)); };
+  options_.executor.cpu_offload = {.optimizer = true, .optimizer_share = 0};
+  target.room = {plan().planned(), "memory of a GPU"};
+  options_.executor.cpu_offload.optimizer_share = 1;
+  EXPECT_FALSE(plan().fits());
+  try {
+    RequireFit(*model_, options_, plan(), target, MemoryLimits(root_));
+    ADD_FAILURE() << "taken";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("it fits with fsdp.cpu_offload.optimizer_share: 0:"));
+  }
+}
+
 // With parameters offloaded a rank alone holds a few units of the model, and the host the rest:
 // masters, two moments and gradients in fp32, parameters in bf16.
 TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {

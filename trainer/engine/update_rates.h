@@ -1,0 +1,15 @@
+// How fast a rank updates.
+#ifndef FSDP_TRAIN_TRAINER_ENGINE_UPDATE_RATES_H_
+#define FSDP_TRAIN_TRAINER_ENGINE_UPDATE_RATES_H_
+
+namespace fsdp {
+
+// Elements a second, each side alone.
+struct UpdateRates {
+  double device = 0;  // On its compute stream.
+  double host = 0;    // On the stream of the host that updates what is offloaded.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_ENGINE_UPDATE_RATES_H_
