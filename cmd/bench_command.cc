@@ -167,9 +167,11 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
   for (const FloorPart& part : floor.parts) {
     parts.push_back(JsonObject()
                         .Add("op", part.op)
-                        .Add("kernels", part.kernels)
+                        .Add("kernels", part.launches.kernels)
+                        .Add("copies", part.launches.copies)
                         .Add("flops", part.flops)
                         .Add("bytes", part.bytes)
+                        .Add("extra_bytes", part.extra_bytes)
                         .Add("link_bytes", part.link_bytes)
                         .Add("seconds", part.seconds)
                         .Add("in_the_floor", part.in_the_floor)
@@ -182,34 +184,42 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
       .Add("seconds", floor.Seconds(/*in_the_floor=*/true))
       .Add("beside_seconds", floor.Seconds(/*in_the_floor=*/false))
       .Add("tokens_per_s", floor.tokens / floor.Seconds(true))
-      .Add("kernels", floor.Kernels())
+      .Add("kernels", floor.AllLaunches().kernels)
+      .Add("copies", floor.AllLaunches().copies)
+      .Add("needless_bytes", floor.NeedlessBytes())
       .AddRaw("parts", JsonArray(parts));
 }
 
 void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
-  std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s\n",
-              hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens, "", "kernels",
-              "TFLOP", "GB", "ms");
-  const auto line = [](const std::string& name, int64_t kernels, double flops, double bytes,
-                       double seconds) {
-    std::printf("%-32s %9lld %10.2f %10.2f %10.2f\n", name.c_str(), static_cast<long long>(kernels),
-                flops * 1e-12, bytes * 1e-9, seconds * 1e3);
+  std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s %10s\n",
+              hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens, "", "launches",
+              "TFLOP", "GB", "ms", "extra GB");
+  const auto line = [](const std::string& name, const FloorPart& part, double seconds) {
+    const int64_t launches = part.launches.kernels + part.launches.copies;
+    std::printf("%-32s %9lld %10.2f %10.2f %10.2f %10.2f\n", name.c_str(),
+                static_cast<long long>(launches), part.flops * 1e-12, part.bytes * 1e-9,
+                seconds * 1e3, part.extra_bytes * 1e-9);
   };
   for (const bool in_the_floor : {true, false}) {
     FloorPart all;
     for (const FloorPart& part : floor.parts) {
       if (part.in_the_floor != in_the_floor) continue;
-      line(part.op, part.kernels, part.flops, part.bytes, part.seconds);
-      all.kernels += part.kernels;
+      line(part.op, part, part.seconds);
+      all.launches += part.launches;
       all.flops += part.flops;
       all.bytes += part.bytes;
+      all.extra_bytes += part.extra_bytes;
     }
-    line(in_the_floor ? "the floor" : "beside it, by kernels of its own", all.kernels, all.flops,
-         all.bytes, floor.Seconds(in_the_floor));
+    line(in_the_floor ? "the floor" : "beside it, by kernels of its own", all,
+         floor.Seconds(in_the_floor));
     if (in_the_floor) std::printf("\n");
   }
   std::printf("\nat the floor %.4g tokens/s, at both %.4g\n", floor.tokens / floor.Seconds(true),
               floor.tokens / (floor.Seconds(true) + floor.Seconds(false)));
+  const Launches launches = floor.AllLaunches();
+  std::printf("%lld kernels and %lld copies a step; %.2f GB that no floor needs\n",
+              static_cast<long long>(launches.kernels), static_cast<long long>(launches.copies),
+              floor.NeedlessBytes() * 1e-9);
 }
 
 void RunFloor(const FloorFlags& flags) {
@@ -238,8 +248,13 @@ void AddFloor(CLI::App& bench) {
   command->add_flag("--json", flags->json, "One JSON object");
   command->footer(
       "Products and attention count with the larger of their FLOPs and their bytes at the\n"
-      "machine's rates, all else with its bytes. Kernels are those that ops state: some take a\n"
-      "launch more. What other ranks are sent takes no time here.");
+      "machine's rates, all else with its bytes. Launches are a GPU's, of kernels and copies: a "
+      "call\n"
+      "of cuBLASLt or cuDNN counts one. Extra bytes are what kernels of an op leave for each "
+      "other,\n"
+      "and what is read once more: in no time here, nor is what other ranks are sent. What no "
+      "floor\n"
+      "needs is these, and all that is beside it.");
   command->callback([flags] { RunFloor(*flags); });
 }
 

@@ -35,7 +35,8 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
                   .bytes_written = static_cast<double>(y.bytes() + mean.bytes() + rstd.bytes())};
   DeviceKernels kernels{.cpu = OnCpu(LayerNormForwardCpu, x, w, b, eps, y, mean, rstd),
                         .cuda = OnCuda(LayerNormForwardCuda, x, w, b, eps, y, mean, rstd)};
-  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {cost}, std::move(kernels)});
+  const OnGpu gpu{.launches = rows > 0};
+  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {{cost, gpu}}, std::move(kernels)});
 }
 
 int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype,
@@ -72,10 +73,18 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
   const int64_t sums = (dw ? dw->bytes() : 0) + (db ? db->bytes() : 0);
   const int64_t read = x.bytes() + w.bytes() + mean.bytes() + rstd.bytes() + dy.bytes() +
                        (add ? dx.bytes() : 0) + sums;
-  operation.costs = {Cost{.flops = 16.0 * rows * cols,
-                          .bytes_read = static_cast<double>(read),
-                          .bytes_written = static_cast<double>(dx.bytes() + sums)}};
+  const Cost cost{.flops = 16.0 * rows * cols,
+                  .bytes_read = static_cast<double>(read),
+                  .bytes_written = static_cast<double>(dx.bytes() + sums)};
   const int64_t blocks = NormBlocks(rows, stream.device().kernel_type());
+  // Sums of blocks of rows for both, and a launch for each that adds up its own.
+  OnGpu gpu;
+  const double part = static_cast<double>(blocks * cols) * sizeof(float);
+  for (const std::optional<View>& wanted : {dw, db}) {
+    if (!wanted) continue;
+    gpu.extra_bytes += part + (gpu.launches++ == 1 ? 2 * part : 0);
+  }
+  operation.costs = {{cost, gpu}};
   operation.kernels = {
       .cpu = OnCpu(LayerNormBackwardCpu, x, w, mean, rstd, dy, blocks, add, dx, dw, db, workspace),
       .cuda =

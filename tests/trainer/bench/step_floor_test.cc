@@ -52,9 +52,9 @@ TEST(StepFloor, ProductsTakeTheirFlops) {
   EXPECT_NEAR(floor.Seconds(true), flops / 1e6, 1e-9 * flops / 1e6);
   EXPECT_EQ(floor.tokens, 8 * 16);
   // Four micro-batches of two layers; each has qkv, o, gate and up, down.
-  EXPECT_EQ(Find(floor, "linear_forward").kernels, 4 * 2 * 2);
-  EXPECT_EQ(Find(floor, "linear_residual_forward").kernels, 4 * 2 * 2);
-  EXPECT_EQ(Find(floor, "linear_backward, dw").kernels, 4 * 2 * 4);
+  EXPECT_EQ(Find(floor, "linear_forward").launches.kernels, 4 * 2 * 2);
+  EXPECT_EQ(Find(floor, "linear_residual_forward").launches.kernels, 4 * 2 * 2);
+  EXPECT_EQ(Find(floor, "linear_backward, dw").launches.kernels, 4 * 2 * 4);
   // Of two bf16 at their own rate.
   machine.fp32_flops = kFast;
   machine.bf16_flops = 1e6;
@@ -79,7 +79,7 @@ TEST(StepFloor, AllElseTakesItsBytes) {
   for (const FloorPart& part : floor.parts) {
     EXPECT_NEAR(part.seconds, part.bytes / 1e6, 1e-9) << part.op;
   }
-  EXPECT_EQ(Find(floor, "rms_norm_forward").kernels, 4 * (2 * 2 + 1));
+  EXPECT_EQ(Find(floor, "rms_norm_forward").launches.kernels, 4 * (2 * 2 + 1));
   // A norm reads and writes 8 x 16 rows of 24, its weight, and writes a number a row.
   EXPECT_EQ(Find(floor, "rms_norm_forward").bytes,
             (2 * 2 + 1) * (4 * 8 * 16 * (2 * 24 + 1) + 4 * 4 * 24));
@@ -109,7 +109,7 @@ TEST(StepFloor, SaysWhichRateIsMissing) {
 TEST(StepFloor, OfSeveralRanks) {
   const StepFloor floor = FloorOf(Parse(), 2, Machine());
   EXPECT_EQ(floor.tokens, 8 * 16);
-  EXPECT_EQ(Find(floor, "linear_forward").kernels, 2 * 2 * 2);
+  EXPECT_EQ(Find(floor, "linear_forward").launches.kernels, 2 * 2 * 2);
   // Three ranks: two rounds each, though some of their places are empty.
   EXPECT_EQ(FloorOf(Parse(), 3, Machine()).tokens, 8 * 16);
   EXPECT_GT(Find(floor, "all_gather").link_bytes, 0);
