@@ -174,6 +174,7 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
                         .Add("extra_bytes", part.extra_bytes)
                         .Add("link_bytes", part.link_bytes)
                         .Add("seconds", part.seconds)
+                        .Add("extra_seconds", part.extra_seconds)
                         .Add("in_the_floor", part.in_the_floor)
                         .Text());
   }
@@ -187,39 +188,43 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
       .Add("kernels", floor.AllLaunches().kernels)
       .Add("copies", floor.AllLaunches().copies)
       .Add("needless_bytes", floor.NeedlessBytes())
+      .Add("needless_seconds", floor.NeedlessSeconds())
       .AddRaw("parts", JsonArray(parts));
 }
 
 void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
-  std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s %10s\n",
+  std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s %10s %10s\n",
               hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens, "", "launches",
-              "TFLOP", "GB", "ms", "extra GB");
-  const auto line = [](const std::string& name, const FloorPart& part, double seconds) {
+              "TFLOP", "GB", "ms", "extra GB", "extra ms");
+  const auto line = [](const std::string& name, const FloorPart& part) {
     const int64_t launches = part.launches.kernels + part.launches.copies;
-    std::printf("%-32s %9lld %10.2f %10.2f %10.2f %10.2f\n", name.c_str(),
+    std::printf("%-32s %9lld %10.2f %10.2f %10.2f %10.2f %10.2f\n", name.c_str(),
                 static_cast<long long>(launches), part.flops * 1e-12, part.bytes * 1e-9,
-                seconds * 1e3, part.extra_bytes * 1e-9);
+                part.seconds * 1e3, part.extra_bytes * 1e-9, part.extra_seconds * 1e3);
   };
   for (const bool in_the_floor : {true, false}) {
     FloorPart all;
     for (const FloorPart& part : floor.parts) {
       if (part.in_the_floor != in_the_floor) continue;
-      line(part.op, part, part.seconds);
+      line(part.op, part);
       all.launches += part.launches;
       all.flops += part.flops;
       all.bytes += part.bytes;
+      all.seconds += part.seconds;
       all.extra_bytes += part.extra_bytes;
+      all.extra_seconds += part.extra_seconds;
     }
-    line(in_the_floor ? "the floor" : "beside it, by kernels of its own", all,
-         floor.Seconds(in_the_floor));
+    line(in_the_floor ? "the floor" : "beside it, by kernels of its own", all);
     if (in_the_floor) std::printf("\n");
   }
-  std::printf("\nat the floor %.4g tokens/s, at both %.4g\n", floor.tokens / floor.Seconds(true),
-              floor.tokens / (floor.Seconds(true) + floor.Seconds(false)));
+  const double seconds = floor.Seconds(/*in_the_floor=*/true), more = floor.NeedlessSeconds();
   const Launches launches = floor.AllLaunches();
-  std::printf("%lld kernels and %lld copies a step; %.2f GB that no floor needs\n",
-              static_cast<long long>(launches.kernels), static_cast<long long>(launches.copies),
-              floor.NeedlessBytes() * 1e-9);
+  std::printf("\n%lld kernels and %lld copies a step\n", static_cast<long long>(launches.kernels),
+              static_cast<long long>(launches.copies));
+  std::printf("no floor needs %.4g GB and %.4g ms of it: extra ones, and what is beside it\n",
+              floor.NeedlessBytes() * 1e-9, more * 1e3);
+  std::printf("at the floor %.4g tokens/s, with these %.4g\n", floor.tokens / seconds,
+              floor.tokens / (seconds + more));
 }
 
 void RunFloor(const FloorFlags& flags) {
@@ -248,13 +253,10 @@ void AddFloor(CLI::App& bench) {
   command->add_flag("--json", flags->json, "One JSON object");
   command->footer(
       "Products and attention count with the larger of their FLOPs and their bytes at the\n"
-      "machine's rates, all else with its bytes. Launches are a GPU's, of kernels and copies: a "
-      "call\n"
-      "of cuBLASLt or cuDNN counts one. Extra bytes are what kernels of an op leave for each "
-      "other,\n"
-      "and what is read once more: in no time here, nor is what other ranks are sent. What no "
-      "floor\n"
-      "needs is these, and all that is beside it.");
+      "machine's rates, all else with its bytes. Launches are a GPU's, of kernels and copies: a\n"
+      "call of cuBLASLt or cuDNN counts one. Extra bytes are what kernels of an op leave for each\n"
+      "other, and what is read once more; extra time is what they add, none where FLOPs take\n"
+      "longer. What other ranks are sent takes no time here.");
   command->callback([flags] { RunFloor(*flags); });
 }
 

@@ -42,9 +42,9 @@ double ProductRate(const Hardware& hardware, DType dtype, const std::string& op)
   }
 }
 
-// Of one kernel, or of all of an op in chunks.
-double SecondsOf(const KernelCost& kernel, const Hardware& hardware, const std::string& op) {
-  const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
+// Of one kernel, or of all of an op in chunks, that moves so many bytes.
+double SecondsOf(const KernelCost& kernel, double bytes, const Hardware& hardware,
+                 const std::string& op) {
   const double moved =
       bytes == 0 ? 0 : bytes / RateOf(hardware.copy_bytes_per_s, hardware, "copy_bytes_per_s", op);
   switch (kernel.kind) {
@@ -91,6 +91,12 @@ double StepFloor::NeedlessBytes() const {
   return bytes;
 }
 
+double StepFloor::NeedlessSeconds() const {
+  double seconds = Seconds(/*in_the_floor=*/false);
+  for (const FloorPart& part : parts) seconds += part.extra_seconds;
+  return seconds;
+}
+
 StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
   const ModelShape shape = ShapeFor(recipe);
   const std::unique_ptr<Model> model = BuildModel(recipe, shape);
@@ -118,9 +124,12 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
           gpu.launches;
       part->extra_bytes += gpu.extra_bytes;
       part->flops += kernel.cost.flops;
-      part->bytes += kernel.cost.bytes_read + kernel.cost.bytes_written;
+      const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
+      const double seconds = SecondsOf(kernel, bytes, hardware, op);
+      part->bytes += bytes;
       part->link_bytes += kernel.cost.link_bytes;
-      part->seconds += SecondsOf(kernel, hardware, op);
+      part->seconds += seconds;
+      part->extra_seconds += SecondsOf(kernel, bytes + gpu.extra_bytes, hardware, op) - seconds;
     }
   });
   return floor;

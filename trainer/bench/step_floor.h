@@ -16,13 +16,14 @@ namespace fsdp {
 
 // All calls of an op in a step.
 struct FloorPart {
-  std::string op;          // "linear_forward"; "linear_backward, dw" of one of its products.
-  Launches launches = {};  // Of kernels, and copies.
-  double flops = 0;        // A fused multiply-add counts two.
-  double bytes = 0;        // Of device memory, read and written, each operand once.
-  double extra_bytes = 0;  // Beside them, by the kernels that we have: see OnGpu. In no time here.
-  double link_bytes = 0;   // Sent to other ranks: in no time here.
-  double seconds = 0;      // At the machine's rates.
+  std::string op;            // "linear_forward"; "linear_backward, dw" of one of its products.
+  Launches launches = {};    // Of kernels, and copies.
+  double flops = 0;          // A fused multiply-add counts two.
+  double bytes = 0;          // Of device memory, read and written, each operand once.
+  double extra_bytes = 0;    // Beside them, by the kernels that a GPU has: see OnGpu.
+  double link_bytes = 0;     // Sent to other ranks: in no time here.
+  double seconds = 0;        // At the machine's rates.
+  double extra_seconds = 0;  // That the extra bytes add: none where FLOPs take longer.
   bool in_the_floor = true;  // Else a kernel beside it could do that on its way: a cast, a copy.
 };
 
@@ -32,8 +33,9 @@ struct StepFloor {
 
   double Seconds(bool in_the_floor) const;  // Of the parts that are, or are not.
   Launches AllLaunches() const;
-  // That no floor needs: of parts beside it all, of the others the extra ones.
+  // What no floor needs: of parts beside it all, of the others the extra bytes.
   double NeedlessBytes() const;
+  double NeedlessSeconds() const;
 };
 
 // Of rank 0 of `world`. Throws ConfigError where the file lacks a rate that the step needs, with
