@@ -114,9 +114,9 @@ void AddBenchFloor(CLI::App& bench) {
   command->footer(
       "Products and attention count with the larger of their FLOPs and their bytes at the\n"
       "machine's rates, all else with its bytes. Launches are a GPU's, of kernels and copies: a\n"
-      "call of cuBLASLt or cuDNN counts one. Extra bytes are what kernels of an op leave for each\n"
-      "other, and what is read once more; extra time is what they add, none where FLOPs take\n"
-      "longer. What other ranks are sent takes no time here.");
+      "collective counts one, and so does a call of cuBLASLt or cuDNN. Extra bytes are what\n"
+      "kernels of an op leave for each other, and what is read once more; extra time is what they\n"
+      "add, none where FLOPs take longer. What other ranks are sent takes no time here.");
   command->callback([flags] { RunFloor(*flags); });
 }
 

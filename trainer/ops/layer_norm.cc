@@ -77,14 +77,11 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
                   .bytes_read = static_cast<double>(read),
                   .bytes_written = static_cast<double>(dx.bytes() + sums)};
   const int64_t blocks = NormBlocks(rows, stream.device().kernel_type());
-  // Sums of blocks of rows for both, and a launch for each that adds up its own.
-  OnGpu gpu;
-  const double part = static_cast<double>(blocks * cols) * sizeof(float);
-  for (const std::optional<View>& wanted : {dw, db}) {
-    if (!wanted) continue;
-    gpu.extra_bytes += part + (gpu.launches++ == 1 ? 2 * part : 0);
-  }
-  operation.costs = {{cost, gpu}};
+  // Sums of blocks of rows, for both where either is wanted; a launch for each adds up its own.
+  const int64_t wanted = (dw ? 1 : 0) + (db ? 1 : 0);
+  const int64_t parts = wanted > 0 ? 2 + wanted : 0;
+  operation.costs = {
+      {cost, {.launches = 1 + wanted, .extra_bytes = 1.0 * sizeof(float) * parts * blocks * cols}}};
   operation.kernels = {
       .cpu = OnCpu(LayerNormBackwardCpu, x, w, mean, rstd, dy, blocks, add, dx, dw, db, workspace),
       .cuda =

@@ -46,7 +46,7 @@ enum class KernelKind {
   kLink,       // A collective.
 };
 
-// What a kernel comes to on a GPU, by our own kernels there.
+// What it comes to on a GPU, with the kernels that there are.
 struct OnGpu {
   // Of kernels, or of copies. A call of a library counts one, whatever that launches; so does a
   // collective.
