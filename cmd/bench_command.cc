@@ -9,15 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "cmd/bench_floor.h"
 #include "cmd/recipe_flags.h"
 #include "trainer/bench/comm_bench.h"
 #include "trainer/bench/op_bench.h"
-#include "trainer/bench/step_floor.h"
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/loop/setup.h"
-#include "trainer/recipe/hardware.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
@@ -153,94 +152,6 @@ void AddGemm(CLI::App& bench) {
                  "Read a number of rounds a line and answer each with a JSON object")
       ->excludes(json);
   command->callback([flags] { RunGemm(*flags); });
-}
-
-struct FloorFlags {
-  RecipeFlags recipe;
-  int world = 1;
-  std::string hardware;
-  bool json = false;
-};
-
-JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int world) {
-  std::vector<std::string> parts;
-  for (const FloorPart& part : floor.parts) {
-    parts.push_back(JsonObject()
-                        .Add("op", part.op)
-                        .Add("kernels", part.kernels)
-                        .Add("flops", part.flops)
-                        .Add("bytes", part.bytes)
-                        .Add("link_bytes", part.link_bytes)
-                        .Add("seconds", part.seconds)
-                        .Add("in_the_floor", part.in_the_floor)
-                        .Text());
-  }
-  return JsonObject()
-      .Add("hardware", hardware.name)
-      .Add("world_size", world)
-      .Add("tokens", floor.tokens)
-      .Add("seconds", floor.Seconds(/*in_the_floor=*/true))
-      .Add("beside_seconds", floor.Seconds(/*in_the_floor=*/false))
-      .Add("tokens_per_s", floor.tokens / floor.Seconds(true))
-      .Add("kernels", floor.Kernels())
-      .AddRaw("parts", JsonArray(parts));
-}
-
-void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
-  std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s\n",
-              hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens, "", "kernels",
-              "TFLOP", "GB", "ms");
-  const auto line = [](const std::string& name, int64_t kernels, double flops, double bytes,
-                       double seconds) {
-    std::printf("%-32s %9lld %10.2f %10.2f %10.2f\n", name.c_str(), static_cast<long long>(kernels),
-                flops * 1e-12, bytes * 1e-9, seconds * 1e3);
-  };
-  for (const bool in_the_floor : {true, false}) {
-    FloorPart all;
-    for (const FloorPart& part : floor.parts) {
-      if (part.in_the_floor != in_the_floor) continue;
-      line(part.op, part.kernels, part.flops, part.bytes, part.seconds);
-      all.kernels += part.kernels;
-      all.flops += part.flops;
-      all.bytes += part.bytes;
-    }
-    line(in_the_floor ? "the floor" : "beside it, by kernels of its own", all.kernels, all.flops,
-         all.bytes, floor.Seconds(in_the_floor));
-    if (in_the_floor) std::printf("\n");
-  }
-  std::printf("\nat the floor %.4g tokens/s, at both %.4g\n", floor.tokens / floor.Seconds(true),
-              floor.tokens / (floor.Seconds(true) + floor.Seconds(false)));
-}
-
-void RunFloor(const FloorFlags& flags) {
-  const Hardware hardware = ReadHardware(flags.hardware);
-  const StepFloor floor = FloorOf(LoadRecipe(flags.recipe), flags.world, hardware);
-  if (flags.json) {
-    std::printf("%s\n", FloorToJson(floor, hardware, flags.world).Text().c_str());
-  } else {
-    PrintFloor(floor, hardware, flags.world);
-  }
-}
-
-void AddFloor(CLI::App& bench) {
-  const auto flags = std::make_shared<FloorFlags>();
-  CLI::App* const command = bench.add_subcommand(
-      "floor", "Add up how long a recipe's step takes at least on a described machine");
-  AddRecipeFlags(*command, flags->recipe);
-  command->add_option("--world-size", flags->world, "Ranks that share the global batch")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command
-      ->add_option("--hardware", flags->hardware,
-                   "A file that describes the ranks' machine and its rates, one of "
-                   "configs/hardware for instance")
-      ->required();
-  command->add_flag("--json", flags->json, "One JSON object");
-  command->footer(
-      "Products and attention count with the larger of their FLOPs and their bytes at the\n"
-      "machine's rates, all else with its bytes. Kernels are those that ops state: some take a\n"
-      "launch more. What other ranks are sent takes no time here.");
-  command->callback([flags] { RunFloor(*flags); });
 }
 
 // A flag's value that only the callee could check: its message without the brackets.
@@ -491,7 +402,7 @@ void AddBenchCommand(CLI::App& app) {
   AddOps(*bench);
   AddComm(*bench);
   AddGemm(*bench);
-  AddFloor(*bench);
+  AddBenchFloor(*bench);
 }
 
 }  // namespace fsdp

@@ -371,6 +371,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     matmuls.push_back({told.m, told.n, told.k, static_cast<cublasLtEpilogue_t>(told.desc.epilogue),
                        adds, static_cast<int>(in.id)});
   }
+  const EmulatedLibraryCall call;
   // Whatever the algorithm is, as many operations of the stream.
   std::byte* const at = HostAddress(static_cast<std::byte*>(workspace));
   const cudaError_t launched = LaunchOnEmulatedStream(stream, [at, bytes = checked.workspaceSize] {

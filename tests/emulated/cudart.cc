@@ -92,6 +92,7 @@ Machine& TheMachine() {
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local bool device_is_set = false;
 thread_local int current_device = 0;
+thread_local fsdp::EmulatedLaunches launches;
 
 cudaError_t Return(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
@@ -238,6 +239,7 @@ cudaError_t LaunchOnEmulatedStream(cudaStream_t stream, std::function<void()> ke
   if (EmulatedCalls("cudaLaunchKernelExC") == TheMachine().faulting_kernel) {
     kernel = [] { throw EmulatedFault(); };
   }
+  ++launches.kernels;
   return Push(stream, std::move(kernel));
 }
 
@@ -267,6 +269,20 @@ int64_t EmulatedCalls(const std::string& function) {
   Machine& machine = TheMachine();
   std::lock_guard lock(machine.mutex);
   return machine.calls[function];
+}
+
+EmulatedLaunches operator-(const EmulatedLaunches& a, const EmulatedLaunches& b) {
+  return {a.kernels - b.kernels, a.copies - b.copies, a.fills - b.fills,
+          a.library_calls - b.library_calls};
+}
+
+EmulatedLaunches EmulatedLaunchesOfThread() { return launches; }
+
+EmulatedLibraryCall::EmulatedLibraryCall() : before_(launches) {}
+
+EmulatedLibraryCall::~EmulatedLibraryCall() {
+  launches = before_;
+  ++launches.library_calls;
 }
 
 void CountEmulatedCall(const std::string& function) {
@@ -456,6 +472,7 @@ cudaError_t cudaFreeHost(void* data) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   if (const cudaError_t error = Begin("cudaMemcpyAsync"); error) return error;
+  ++launches.copies;
   return Push(stream, [=] {
     std::memmove(HostAddress(static_cast<std::byte*>(to)),
                  HostAddress(static_cast<const std::byte*>(from)), bytes);
@@ -464,6 +481,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   if (const cudaError_t error = Begin("cudaMemsetAsync"); error) return error;
+  ++launches.fills;
   return Push(stream,
               [=] { std::memset(HostAddress(static_cast<std::byte*>(data)), value, bytes); });
 }

@@ -54,6 +54,29 @@ EmulatedGpus TheEmulatedGpus();  // The machine of now.
 void FailEmulatedCall(const std::string& function, int n, cudaError_t error);
 int64_t EmulatedCalls(const std::string& function);  // Since the process began.
 
+// What this thread has enqueued since it began, null stream included.
+struct EmulatedLaunches {
+  int64_t kernels = 0;
+  int64_t copies = 0, fills = 0;  // By the runtime.
+  int64_t library_calls = 0;
+
+  bool operator==(const EmulatedLaunches&) const = default;
+};
+EmulatedLaunches operator-(const EmulatedLaunches& a, const EmulatedLaunches& b);
+EmulatedLaunches EmulatedLaunchesOfThread();
+
+// For fakes of libraries: as long as it lives, what this thread enqueues is one call of theirs.
+class EmulatedLibraryCall {
+ public:
+  EmulatedLibraryCall();
+  ~EmulatedLibraryCall();
+  EmulatedLibraryCall(const EmulatedLibraryCall&) = delete;
+  EmulatedLibraryCall& operator=(const EmulatedLibraryCall&) = delete;
+
+ private:
+  const EmulatedLaunches before_;
+};
+
 // For fakes of libraries: counts a call of theirs, and takes memory of the GPU that no cudaMalloc
 // shows, or gives it back (below 0). False, and nothing is taken, where there is too little.
 void CountEmulatedCall(const std::string& function);

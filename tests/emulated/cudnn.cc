@@ -376,6 +376,7 @@ Status cudnnBackendExecute(cudnn::Handle handle, cudnn::DescriptorHandle plan,
     for (auto& [id, value] : scalars) memory[id] = &value;
     graph->Run(memory);
   };
+  const fsdp::EmulatedLibraryCall call;
   return LaunchOnEmulatedStream(static_cast<HandleObject*>(handle)->stream, run) == cudaSuccess
              ? cudnn::kSuccess
              : Refuse(kBadParam, "the GPU has failed");

@@ -125,6 +125,7 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
   const Kind kind = work.call.kind;
   auto launch = [member = comm->member, work = std::move(work), stream, turn] {
     ++member->in_flight;
+    const fsdp::EmulatedLibraryCall call;
     const cudaError_t error = fsdp::LaunchOnEmulatedStream(stream, [member, work, turn] {
       member->Run(work, turn);
       --member->in_flight;

@@ -7,15 +7,21 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tests/emulated/cudart.h"
 #include "tests/emulated/kernel_list.h"
 #include "tests/emulated/simt.h"
 #include "tests/testing/test_device.h"
+#include "trainer/runtime/cost.h"
 
 namespace fsdp {
 namespace {
+
+std::optional<Launches> launched;  // By one thread at a time.
 
 class EmulatedTestDevice final : public TestDevice {
  public:
@@ -28,9 +34,13 @@ class EmulatedTestDevice final : public TestDevice {
     return [launch = kernels.cuda, order](ThreadPool&) {
       SetEmulatedOrder(order == 0 ? EmulatedOrder::kGreedy : EmulatedOrder::kGreedyReverse);
       const GemmResources gemm = GemmUnderTest == nullptr ? GemmResources{} : GemmUnderTest();
+      const EmulatedLaunches before = EmulatedLaunchesOfThread();
       launch({nullptr, gemm});
+      const EmulatedLaunches made = EmulatedLaunchesOfThread() - before;
+      launched = {made.kernels + made.library_calls, made.copies + made.fills};
     };
   }
+  std::optional<Launches> Launched() const override { return std::exchange(launched, {}); }
 };
 
 // Only a run of all tests launches all kernels.

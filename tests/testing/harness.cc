@@ -258,6 +258,11 @@ void OpTest::RunOperation(Stream& stream, const Operation& operation) {
     stream.Enqueue(std::move(work));
     stream.Synchronize();
     for (const std::string& wrong : memory_->End(operation)) ADD_FAILURE() << wrong;
+    if (const std::optional<Launches> launched = DeviceUnderTest().Launched()) {
+      const Launches stated = LaunchesOf(operation.costs);
+      EXPECT_EQ(launched->kernels, stated.kernels) << operation.name << ": kernels launched";
+      EXPECT_EQ(launched->copies, stated.copies) << operation.name << ": copies enqueued";
+    }
     if (orders == 1) return;
     memory_->Open();
     if (order == 0) {

@@ -5,10 +5,12 @@
 #define FSDP_TRAIN_TESTS_TESTING_TEST_DEVICE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/testing/test_memory.h"
+#include "trainer/runtime/cost.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -31,6 +33,8 @@ class TestDevice {
   // The operation's kernel for this device, as work for a stream of the CPU; null where it has
   // none.
   virtual CpuKernel Kernel(const DeviceKernels& kernels, int order) const = 0;
+  // What the last of these has launched; null where the device cannot tell, or there are none.
+  virtual std::optional<Launches> Launched() const { return std::nullopt; }
 };
 
 // The one that is linked in.

@@ -263,6 +263,10 @@ class Docs(unittest.TestCase):
         rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` ((?:\| [\d.]+ )+)\|$",
                           self.pages["docs/benchmarks/gpu_floor.md"], flags=re.M)
         self.assertGreaterEqual(len(rows), 8)
+        needless_rows = {
+            preset: [float(n) for n in re.findall(r"[\d.]+", numbers)]
+            for preset, numbers in re.findall(r"^\| `(qwen[^`]+)` ((?:\| [\d.]+ )+)\|$",
+                                              self.pages["docs/benchmarks/gpu_floor.md"], flags=re.M)}
         for machine, preset, numbers in rows:
             numbers = [float(n) for n in re.findall(r"[\d.]+", numbers)]
             floor = json.loads(run(
@@ -277,9 +281,23 @@ class Docs(unittest.TestCase):
             products = seconds("linear_", "head_loss_forward_backward, ")
             attention, whole = seconds("attention_"), floor["seconds"]
             want = [products, attention, whole - products - attention, whole]
-            want = [1e3 * part for part in want] + [floor["tokens_per_s"],
-                                                    1e3 * floor["beside_seconds"], floor["kernels"]]
+            needless = floor["needless_seconds"]
+            want = [1e3 * part for part in want] + [floor["tokens_per_s"], 1e3 * needless,
+                                                    floor["tokens"] / (whole + needless)]
             for number, exact in zip(numbers[1:], want, strict=True):
+                self.assertAlmostEqual(number, exact, delta=0.06 if exact < 10 else 0.6, msg=preset)
+
+            def needless_gb(*names, parts=floor["parts"]):
+                return 1e-9 * sum(part["extra_bytes"] + (0 if part["in_the_floor"] else part["bytes"])
+                                  for part in parts if part["op"] in names)
+
+            head = "head_loss_forward_backward"
+            want = [floor["kernels"], floor["copies"], needless_gb(head),
+                    needless_gb(head + ", logits", head + ", dx", head + ", dw"),
+                    *map(needless_gb, ("linear_backward, dw", "attention_backward",
+                                       "linear_backward", "rms_norm_backward", "fill")),
+                    1e-9 * floor["needless_bytes"]]
+            for number, exact in zip(needless_rows[preset], want, strict=True):
                 self.assertAlmostEqual(number, exact, delta=0.06 if exact < 10 else 0.6, msg=preset)
 
     def test_what_a_run_leaves(self):

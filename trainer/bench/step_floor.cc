@@ -9,7 +9,9 @@
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/loop/attention_choice.h"
 #include "trainer/loop/setup.h"
+#include "trainer/ops/gemm_library.h"
 
 namespace fsdp {
 namespace {
@@ -40,9 +42,9 @@ double ProductRate(const Hardware& hardware, DType dtype, const std::string& op)
   }
 }
 
-// Of one kernel, or of all of an op in chunks.
-double SecondsOf(const KernelCost& kernel, const Hardware& hardware, const std::string& op) {
-  const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
+// Of one kernel, or of all of an op in chunks, that moves so many bytes.
+double SecondsOf(const KernelCost& kernel, double bytes, const Hardware& hardware,
+                 const std::string& op) {
   const double moved =
       bytes == 0 ? 0 : bytes / RateOf(hardware.copy_bytes_per_s, hardware, "copy_bytes_per_s", op);
   switch (kernel.kind) {
@@ -57,6 +59,7 @@ double SecondsOf(const KernelCost& kernel, const Hardware& hardware, const std::
       return std::max(moved, kernel.cost.flops / RateOf(rate, hardware, key, op));
     }
     case KernelKind::kMemory:
+    case KernelKind::kCopy:
       return moved;
     case KernelKind::kLink:
       return 0;
@@ -74,18 +77,34 @@ double StepFloor::Seconds(bool in_the_floor) const {
   return seconds;
 }
 
-int64_t StepFloor::Kernels() const {
-  int64_t kernels = 0;
-  for (const FloorPart& part : parts) kernels += part.kernels;
-  return kernels;
+Launches StepFloor::AllLaunches() const {
+  Launches launches;
+  for (const FloorPart& part : parts) launches += part.launches;
+  return launches;
+}
+
+double StepFloor::NeedlessBytes() const {
+  double bytes = 0;
+  for (const FloorPart& part : parts) {
+    bytes += part.extra_bytes + (part.in_the_floor ? 0 : part.bytes);
+  }
+  return bytes;
+}
+
+double StepFloor::NeedlessSeconds() const {
+  double seconds = Seconds(/*in_the_floor=*/false);
+  for (const FloorPart& part : parts) seconds += part.extra_seconds;
+  return seconds;
 }
 
 StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
-  const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
-  const SessionOptions options =
-      SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1);
+  const ModelShape shape = ShapeFor(recipe);
+  const std::unique_ptr<Model> model = BuildModel(recipe, shape);
   const DeviceType kernels =
       hardware.device == Hardware::Device::kCuda ? DeviceType::kCuda : DeviceType::kCpu;
+  const SessionOptions options =
+      SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1,
+                        AttentionToPlan(recipe, shape, kernels));
   StepFloor floor;
   floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
   ObserveStep(*model, options, world, kernels, [&](const Operation& operation) {
@@ -100,11 +119,17 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
       if (part == floor.parts.end()) {
         part = floor.parts.insert(part, {.op = op, .in_the_floor = InTheFloor(operation.name)});
       }
-      part->kernels += kernel.kind == KernelKind::kProduct ? kernel.product.count : 1;
+      const OnGpu gpu = OnGpuByLibrary(kernel, recipe.run.deterministic);
+      (kernel.kind == KernelKind::kCopy ? part->launches.copies : part->launches.kernels) +=
+          gpu.launches;
+      part->extra_bytes += gpu.extra_bytes;
       part->flops += kernel.cost.flops;
-      part->bytes += kernel.cost.bytes_read + kernel.cost.bytes_written;
+      const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
+      const double seconds = SecondsOf(kernel, bytes, hardware, op);
+      part->bytes += bytes;
       part->link_bytes += kernel.cost.link_bytes;
-      part->seconds += SecondsOf(kernel, hardware, op);
+      part->seconds += seconds;
+      part->extra_seconds += SecondsOf(kernel, bytes + gpu.extra_bytes, hardware, op) - seconds;
     }
   });
   return floor;

@@ -154,7 +154,8 @@ void PinnedCommunicator::Copy(Stream& stream, const char* name, const Rows& rows
     operation.writes.push_back(Range(to + row * rows.to_pitch, rows.bytes));
   }
   const auto bytes = static_cast<double>(rows.rows * rows.bytes);
-  operation.costs = {Cost{.bytes_read = bytes, .bytes_written = bytes}};
+  const Cost cost{.bytes_read = bytes, .bytes_written = bytes};
+  operation.costs = {{KernelKind::kCopy, cost, {.launches = rows.rows}}};
   operation.kernels.cuda = OnCuda(CopyRowsCuda, rows, to, from);
   stream.Enqueue(std::move(operation));
 }

@@ -91,6 +91,16 @@ double DropoutFlops(const AttentionDims& d, const AttentionInputs& in) {
   return in.dropout.rate > 0 ? 15 * 0.5 * d.batch * d.heads * d.seq * (d.seq + 1) : 0;
 }
 
+// Ours are a kernel for dout . out, one for dk and dv, and one for dq: the last reads all but out
+// once more, and each of them reads dout. `read`: q, k, v, dout and lse, bytes.
+OnGpu BackwardOnGpu(const AttentionDims& d, DType dtype, AttentionBackend backend, double read,
+                    double dout) {
+  const int64_t rows = d.batch * d.seq * d.heads;
+  const int64_t workspace = AttentionBackwardWorkspaceBytes(d, dtype, DeviceType::kCuda, backend);
+  if (TakenByCudnn(backend, d, dtype)) return {.extra_bytes = 2.0 * workspace};
+  return {.launches = rows > 0 ? 3 : 0, .extra_bytes = read + dout + 3.0 * workspace};
+}
+
 }  // namespace
 
 int64_t AttentionForwardWorkspaceBytes(const AttentionDims& dims, DType dtype, DeviceType device,
@@ -141,7 +151,7 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
   stream.Enqueue({kForward,
                   std::move(reads),
                   {out, lse, workspace},
-                  {{KernelKind::kAttention, cost}},
+                  {{KernelKind::kAttention, cost, {.launches = out.NumElements() > 0}}},
                   {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
 }
 
@@ -186,6 +196,10 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
       args.CheckDisjoint(g.name, g.heads.tensor, "dropout.keys", in.dropout.keys);
     }
   }
+  const double dout_bytes = static_cast<double>(dout.bytes());
+  const OnGpu gpu = BackwardOnGpu(
+      dims, dtype, in.backend,
+      Bytes(dims, in.q, in.k, in.v) + dout_bytes + static_cast<double>(lse.bytes()), dout_bytes);
   const Cost cost{.flops = 5 * 2 * CausalProduct(dims) + DropoutFlops(dims, in),
                   .bytes_read = Bytes(dims, in.q, in.k, in.v) + OtherBytes(in) +
                                 static_cast<double>(out.bytes() + dout.bytes() + lse.bytes()),
@@ -202,7 +216,7 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   stream.Enqueue({kBackward,
                   std::move(reads),
                   std::move(writes),
-                  {{KernelKind::kAttention, cost}},
+                  {{KernelKind::kAttention, cost, gpu}},
                   {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
 }
 

@@ -67,10 +67,11 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   const Cost cost{.flops = 4 * static_cast<double>(out.NumElements() * shape.capacity),
                   .bytes_read = 2 * out_bytes + static_cast<double>(2 * cache_k.bytes()),
                   .bytes_written = 2 * out_bytes};
+  const OnGpu gpu{.launches = out.NumElements() > 0 ? 2 : 0};  // Remember, then attend.
   stream.Enqueue({kOp,
                   {in.q.tensor, in.k.tensor, in.v.tensor, in.positions},
                   {cache_k, cache_v, out, workspace},
-                  {{KernelKind::kAttention, cost}},
+                  {{KernelKind::kAttention, cost, gpu}},
                   {.cpu = OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out, workspace),
                    .cuda = OnCuda(AttentionCachedCuda, shape, in, cache_k, cache_v, out)}});
 }

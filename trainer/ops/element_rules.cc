@@ -30,9 +30,11 @@ void WriteRules(Stream& stream, const std::vector<ElementRule>& rules, int64_t n
     last = rule.end;
   }
   const Cost cost{.bytes_written = static_cast<double>(table.bytes())};
+  const auto count = static_cast<int64_t>(rules.size());
+  const OnGpu gpu{.launches = (count + kRulesOfLaunch - 1) / kRulesOfLaunch};
   DeviceKernels kernels{.cpu = OnCpu(WriteRulesCpu, rules, table),
                         .cuda = OnCuda(WriteRulesCuda, rules, table)};
-  stream.Enqueue({kOp, {}, {table}, {cost}, std::move(kernels)});
+  stream.Enqueue({kOp, {}, {table}, {{cost, gpu}}, std::move(kernels)});
 }
 
 void CheckRuleTable(const Arguments& args, const ConstView& table) {

@@ -93,7 +93,12 @@ void Copy(Stream& stream, ConstView x, View y) {
   args.CheckSameOrDisjoint("y", y, "x", x);
   const double bytes = static_cast<double>(y.bytes());
   const Cost cost{.bytes_read = bytes, .bytes_written = bytes};
-  stream.Enqueue({kOp, {x}, {y}, {cost}, {OnCpu(CopyCpu, x, y), OnCuda(CopyCuda, x, y)}});
+  const OnGpu gpu{.launches = bytes > 0 && x.data != y.data};
+  stream.Enqueue({kOp,
+                  {x},
+                  {y},
+                  {{KernelKind::kCopy, cost, gpu}},
+                  {OnCpu(CopyCpu, x, y), OnCuda(CopyCuda, x, y)}});
 }
 
 }  // namespace fsdp

@@ -71,6 +71,7 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView order,
   EmbeddingShape shape{dy.shape[0], dy.shape[1], 0, 0};
   Operation operation{"embedding_backward", {dy}, {}, {}};
   Cost cost{.bytes_read = static_cast<double>(dy.bytes())};
+  OnGpu gpu{.launches = 0};  // One a table.
   const auto add = [&](const char* name, const View& table, const char* ids_name,
                        const ConstView& ids) {
     arguments.Check(ids_name, ids, DType::kInt32, {shape.rows});
@@ -83,6 +84,7 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView order,
     cost += Cost{.flops = static_cast<double>(dy.NumElements()),
                  .bytes_read = static_cast<double>(ids.bytes()) + RowBytes(shape, table),
                  .bytes_written = RowBytes(shape, table)};
+    if (gpu.launches++ > 0) gpu.extra_bytes += static_cast<double>(dy.bytes());
     return table.shape[0];
   };
   arguments.Require(positions || !dwpe, "dwpe is given, want none without positions");
@@ -99,7 +101,7 @@ void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView order,
     arguments.CheckDisjoint("dwte", *dwte, "positions", *positions);
     arguments.CheckDisjoint("dwpe", *dwpe, "tokens", tokens);
   }
-  operation.costs = {cost};
+  operation.costs = {{cost, gpu}};
   operation.kernels = {
       .cpu = OnCpu(EmbeddingBackwardCpu, shape, tokens, order, positions, dy, dwte, dwpe),
       .cuda = OnCuda(EmbeddingBackwardCuda, tokens, order, positions, dy, dwte, dwpe)};

@@ -24,4 +24,18 @@ GemmShape ShapeOf(int64_t m, int64_t n, int64_t k, const GemmOperand& a, const G
   return shape;
 }
 
+bool LeavesActivation(Product::Activation activation, bool deterministic) {
+  return deterministic && activation == Product::Activation::kGelu;
+}
+
+OnGpu OnGpuByLibrary(const KernelCost& kernel, bool deterministic) {
+  OnGpu gpu = kernel.gpu;
+  const Product& p = kernel.product;
+  if (kernel.kind == KernelKind::kProduct && LeavesActivation(p.activation, deterministic)) {
+    gpu.launches += p.count;
+    gpu.extra_bytes += static_cast<double>(p.count * p.m * p.n * SizeOf(p.result));
+  }
+  return gpu;
+}
+
 }  // namespace fsdp

@@ -32,6 +32,14 @@ GemmShape ShapeOf(const Product& product);
 GemmShape ShapeOf(int64_t m, int64_t n, int64_t k, const GemmOperand& a, const GemmOperand& b,
                   const GemmResult& c, const GemmEpilogue& epilogue);
 
+// Whether a library leaves this activation to a kernel of ours behind the product, whatever the
+// shape: so does a deterministic one with GELU, of which its own would be that of the unrounded
+// sum.
+bool LeavesActivation(Product::Activation activation, bool deterministic);
+// What a kernel that states `kernel` comes to where such a library multiplies, of matrices whose
+// rows begin at packs.
+OnGpu OnGpuByLibrary(const KernelCost& kernel, bool deterministic);
+
 // Of one version of the library, on one kind of GPU.
 struct GemmAlgorithm {
   std::array<uint64_t, 8> data{};  // cublasLtMatmulAlgo_t, "trivially serialized" by its header.

@@ -59,7 +59,8 @@ struct Gradients {
 };
 
 // Of the products: of whole chunks, and of the rows that are left. The operands' bytes go with the
-// first of a kind.
+// first of a kind; what is beside them are the logits, between the kernels of a chunk, and what
+// each chunk reads or adds to again.
 std::vector<KernelCost> Costs(const HeadLossShape& s, const ConstView& x, const ConstView& w,
                               const std::optional<Gradients>& gradients) {
   Cost logits{.bytes_read = static_cast<double>(x.bytes() + w.bytes())}, dx, dw;
@@ -67,24 +68,33 @@ std::vector<KernelCost> Costs(const HeadLossShape& s, const ConstView& x, const 
   const bool with_dw = gradients && gradients->dw;
   if (with_dw) dw.bytes_read = dw.bytes_written = static_cast<double>(gradients->dw->bytes());
   std::vector<KernelCost> costs;
+  bool first = true;
   const auto add = [&](int64_t rows, int64_t count) {
     if (rows == 0 || count == 0) return;
+    const auto again = static_cast<double>(count - (std::exchange(first, false) ? 1 : 0));
+    const double w_bytes = static_cast<double>(w.bytes());
+    const double x_bytes = static_cast<double>(count * rows * s.cols * SizeOf(x.dtype));
+    const double logits_bytes = static_cast<double>(count * rows * s.vocab * SizeOf(w.dtype));
     Product product{.name = "logits", .m = rows, .n = s.vocab, .k = s.cols, .b_transposed = true};
     product.count = count;
     // With an fp32 w beside other activations all are of fp32.
     product.dtype = product.result = w.dtype;
-    costs.emplace_back(product, std::exchange(logits, {}));
+    costs.emplace_back(product, std::exchange(logits, {}), logits_bytes + again * w_bytes);
     product.b_transposed = false;
     if (gradients) {
       product.name = "dx", product.n = s.cols, product.k = s.vocab;
       product.result = gradients->dx.dtype;
-      costs.emplace_back(product, std::exchange(dx, {}));
+      costs.emplace_back(product, std::exchange(dx, {}),
+                         logits_bytes + static_cast<double>(count) * w_bytes);
     }
     if (with_dw) {
       product.name = "dw", product.m = s.vocab, product.n = s.cols, product.k = rows;
       product.a_transposed = product.adds = true;
       product.result = s.dw_sums > 0 ? DType::kFloat32 : gradients->dw->dtype;
-      costs.emplace_back(product, std::exchange(dw, {}));
+      // Sums apart are written by the first chunk, and added to by the others.
+      const double sums = static_cast<double>(s.vocab * s.cols * SizeOf(product.result));
+      const double adds = 2 * again + (s.dw_sums > 0 && again < static_cast<double>(count) ? 1 : 0);
+      costs.emplace_back(product, std::exchange(dw, {}), logits_bytes + x_bytes + adds * sums);
     }
   };
   if (s.chunk > 0) {
@@ -92,6 +102,17 @@ std::vector<KernelCost> Costs(const HeadLossShape& s, const ConstView& x, const 
     add(s.rows % s.chunk, 1);
   }
   return costs;
+}
+
+// Of the rows of each chunk, of dw's sums if there are any, and of the terms.
+OnGpu LossOnGpu(const HeadLossShape& s, DType logits, bool with_gradient) {
+  const int64_t chunks = s.chunk > 0 ? (s.rows + s.chunk - 1) / s.chunk : 0;
+  const int64_t terms = 2 * s.rows * int64_t{sizeof(double)};
+  const int64_t passes = with_gradient ? 3 : 1;  // The gradient reads once more, and writes.
+  const int64_t sums = s.dw_sums > 0 ? s.vocab * s.cols * int64_t{sizeof(float)} : 0;
+  return {.launches = chunks + (sums > 0 ? 1 : 0) + 1,
+          .extra_bytes =
+              static_cast<double>(passes * s.rows * s.vocab * SizeOf(logits) + terms + sums)};
 }
 
 void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstView targets,
@@ -150,10 +171,11 @@ void Enqueue(const char* name, Stream& stream, ConstView x, ConstView w, ConstVi
                             HeadLossChunkRows(rows, vocab, x.dtype, w.dtype, device),
                             dw_bytes > 0 ? base_bytes : 0};
   operation.costs = Costs(shape, x, w, gradients);
-  operation.costs.push_back(
-      Cost{.flops = 4 * static_cast<double>(rows) * static_cast<double>(vocab),
-           .bytes_read = static_cast<double>(targets.bytes() + weights.bytes() + loss.bytes()),
-           .bytes_written = static_cast<double>(loss.bytes())});
+  const Cost cost{
+      .flops = 4 * static_cast<double>(rows) * static_cast<double>(vocab),
+      .bytes_read = static_cast<double>(targets.bytes() + weights.bytes() + loss.bytes()),
+      .bytes_written = static_cast<double>(loss.bytes())};
+  operation.costs.emplace_back(cost, LossOnGpu(shape, w.dtype, gradients.has_value()));
   const std::optional<View> dx = gradients ? std::optional(gradients->dx) : std::nullopt;
   const std::optional<View> dw = gradients ? gradients->dw : std::nullopt;
   if (device == DeviceType::kCpu) {

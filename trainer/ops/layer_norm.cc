@@ -35,7 +35,8 @@ void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, flo
                   .bytes_written = static_cast<double>(y.bytes() + mean.bytes() + rstd.bytes())};
   DeviceKernels kernels{.cpu = OnCpu(LayerNormForwardCpu, x, w, b, eps, y, mean, rstd),
                         .cuda = OnCuda(LayerNormForwardCuda, x, w, b, eps, y, mean, rstd)};
-  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {cost}, std::move(kernels)});
+  const OnGpu gpu{.launches = rows > 0};
+  stream.Enqueue({kOp, {x, w, b}, {y, mean, rstd}, {{cost, gpu}}, std::move(kernels)});
 }
 
 int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype,
@@ -72,10 +73,15 @@ void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean,
   const int64_t sums = (dw ? dw->bytes() : 0) + (db ? db->bytes() : 0);
   const int64_t read = x.bytes() + w.bytes() + mean.bytes() + rstd.bytes() + dy.bytes() +
                        (add ? dx.bytes() : 0) + sums;
-  operation.costs = {Cost{.flops = 16.0 * rows * cols,
-                          .bytes_read = static_cast<double>(read),
-                          .bytes_written = static_cast<double>(dx.bytes() + sums)}};
+  const Cost cost{.flops = 16.0 * rows * cols,
+                  .bytes_read = static_cast<double>(read),
+                  .bytes_written = static_cast<double>(dx.bytes() + sums)};
   const int64_t blocks = NormBlocks(rows, stream.device().kernel_type());
+  // Sums of blocks of rows, for both where either is wanted; a launch for each adds up its own.
+  const int64_t wanted = (dw ? 1 : 0) + (db ? 1 : 0);
+  const int64_t parts = wanted > 0 ? 2 + wanted : 0;
+  operation.costs = {
+      {cost, {.launches = 1 + wanted, .extra_bytes = 1.0 * sizeof(float) * parts * blocks * cols}}};
   operation.kernels = {
       .cpu = OnCpu(LayerNormBackwardCpu, x, w, mean, rstd, dy, blocks, add, dx, dw, db, workspace),
       .cuda =

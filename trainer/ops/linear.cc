@@ -117,7 +117,12 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
   arguments.Require(dx || dw || db, "nothing to compute: dx, dw and db are all left out");
 
   Operation operation{.name = name, .reads = {dy}, .writes = {}, .costs = {}};
-  double dy_bytes = static_cast<double>(dy.bytes());  // For the first kernel that reads it.
+  // For the first kernel that reads it; for the others once more.
+  double dy_bytes = static_cast<double>(dy.bytes()), dy_again = 0;
+  const auto read_dy = [&] {
+    dy_again = static_cast<double>(dy.bytes()) - dy_bytes;
+    return std::exchange(dy_bytes, 0);
+  };
   Cost dx_cost;
   if (dx) {
     arguments.Check(dx_name, *dx, x.dtype, x.shape);
@@ -126,7 +131,7 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     arguments.CheckDisjoint(dx_name, *dx, "dy", dy);
     operation.reads.push_back(w);
     operation.writes.push_back(*dx);
-    dx_cost.bytes_read = std::exchange(dy_bytes, 0) + static_cast<double>(w.bytes());
+    dx_cost.bytes_read = read_dy() + static_cast<double>(w.bytes());
     dx_cost.bytes_written = static_cast<double>(dx->bytes());
   }
   if (u) {
@@ -151,10 +156,9 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     if (dx) arguments.CheckDisjoint("dw", *dw, dx_name, *dx);
     operation.reads.push_back(x);
     operation.writes.push_back(*dw);
-    operation.costs.emplace_back(DwProduct(shape, dy.dtype, dw->dtype),
-                                 Cost{.bytes_read = std::exchange(dy_bytes, 0) +
-                                                    static_cast<double>(x.bytes() + dw->bytes()),
-                                      .bytes_written = static_cast<double>(dw->bytes())});
+    const Cost cost{.bytes_read = read_dy() + static_cast<double>(x.bytes() + dw->bytes()),
+                    .bytes_written = static_cast<double>(dw->bytes())};
+    operation.costs.emplace_back(DwProduct(shape, dy.dtype, dw->dtype), cost, dy_again);
   }
   if (db) {
     arguments.CheckGradient("db", *db, {shape.out});
@@ -164,10 +168,10 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     if (dx) arguments.CheckDisjoint("db", *db, dx_name, *dx);
     if (dw) arguments.CheckDisjoint("db", *db, "dw", *dw);
     operation.writes.push_back(*db);
-    operation.costs.push_back(
-        Cost{.flops = static_cast<double>(shape.rows * shape.out),
-             .bytes_read = std::exchange(dy_bytes, 0) + static_cast<double>(db->bytes()),
-             .bytes_written = static_cast<double>(db->bytes())});
+    const Cost cost{.flops = static_cast<double>(shape.rows * shape.out),
+                    .bytes_read = read_dy() + static_cast<double>(db->bytes()),
+                    .bytes_written = static_cast<double>(db->bytes())};
+    operation.costs.emplace_back(cost, OnGpu{.launches = shape.out > 0, .extra_bytes = dy_again});
   }
   operation.kernels = {.cpu = OnCpu(LinearBackwardCpu, shape, u, x, w, dy, dx, dw, db),
                        .cuda = OnCuda(LinearBackwardCuda, layout, u, x, w, dy, dx, dw, db)};

@@ -65,7 +65,8 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
         .adds = true,
         .dtype = b.dtype,
         .result = y.dtype},
-       {.bytes_read = Bytes(b) + out_bytes, .bytes_written = out_bytes}}};
+       {.bytes_read = Bytes(b) + out_bytes, .bytes_written = out_bytes},
+       Bytes(u)}};
   stream.Enqueue({"lora_forward",
                   {x, a, b},
                   {u, y},
@@ -89,9 +90,11 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
                                                             stream.device().kernel_type()));
   Operation operation{"lora_backward", {x, u, a, b, dy}, {dx, workspace}, {}};
   const auto [rows, in, out, rank, cols, first] = shape;
+  const double v_bytes = Bytes(u);
   operation.costs = {
       {{.name = "v", .m = rows, .n = rank, .k = out, .dtype = b.dtype, .result = u.dtype},
-       {.bytes_read = OutBytes(shape, dy) + Bytes(b)}},
+       {.bytes_read = OutBytes(shape, dy) + Bytes(b)},
+       v_bytes},
       {{.name = "dx",
         .m = rows,
         .n = in,
@@ -99,7 +102,8 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
         .adds = true,
         .dtype = a.dtype,
         .result = dx.dtype},
-       {.bytes_read = Bytes(a) + Bytes(dx), .bytes_written = Bytes(dx)}}};
+       {.bytes_read = Bytes(a) + Bytes(dx), .bytes_written = Bytes(dx)},
+       v_bytes}};
   if (da) {
     args.CheckGradient("da", *da, a.shape);
     operation.writes.push_back(*da);
@@ -112,7 +116,7 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
                 .adds = true,
                 .dtype = x.dtype,
                 .result = da->dtype},
-        Cost{.bytes_read = Bytes(x) + Bytes(*da), .bytes_written = Bytes(*da)});
+        Cost{.bytes_read = Bytes(x) + Bytes(*da), .bytes_written = Bytes(*da)}, v_bytes);
   }
   if (db) {
     args.CheckGradient("db", *db, b.shape);
@@ -126,7 +130,8 @@ void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstVi
                 .adds = true,
                 .dtype = dy.dtype,
                 .result = db->dtype},
-        Cost{.bytes_read = Bytes(u) + Bytes(*db), .bytes_written = Bytes(*db)});
+        Cost{.bytes_read = Bytes(u) + Bytes(*db), .bytes_written = Bytes(*db)},
+        OutBytes(shape, dy));
   }
   if (da && db) args.CheckDisjoint("da", *da, "db", *db);
   const auto apart = [&](const char* name, const View& result) {

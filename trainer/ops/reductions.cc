@@ -19,6 +19,13 @@ std::vector<Range> CheckedWorkspace(const Arguments& args, const Stream& stream,
   return {workspace};
 }
 
+// Sums of groups, and a launch that adds them up.
+OnGpu SquaresOnGpu(int64_t n) {
+  const int64_t groups = SquaresGroups(n);
+  return {.launches = groups > 0 ? 2 : 1,
+          .extra_bytes = 2.0 * static_cast<double>(groups * sizeof(SquaresOfGroup))};
+}
+
 }  // namespace
 
 int64_t SumOfSquaresWorkspaceBytes(DeviceType device) {
@@ -41,7 +48,7 @@ void SumOfSquares(Stream& stream, ConstView x, View out, View workspace) {
   writes.push_back(out);
   DeviceKernels kernels{.cpu = OnCpu(SumOfSquaresCpu, x, out),
                         .cuda = OnCuda(SumOfSquaresCuda, x, out, workspace)};
-  stream.Enqueue({kOp, {x}, std::move(writes), {cost}, std::move(kernels)});
+  stream.Enqueue({kOp, {x}, std::move(writes), {{cost, SquaresOnGpu(n)}}, std::move(kernels)});
 }
 
 void UnscaledSumOfSquares(Stream& stream, ConstView x, ConstView scale, View out, View found,
@@ -64,7 +71,8 @@ void UnscaledSumOfSquares(Stream& stream, ConstView x, ConstView scale, View out
   writes.insert(writes.end(), {out, found});
   DeviceKernels kernels{.cpu = OnCpu(UnscaledSumOfSquaresCpu, x, scale, out, found),
                         .cuda = OnCuda(UnscaledSumOfSquaresCuda, x, scale, out, found, workspace)};
-  stream.Enqueue({kOp, {x, scale}, std::move(writes), {cost}, std::move(kernels)});
+  stream.Enqueue(
+      {kOp, {x, scale}, std::move(writes), {{cost, SquaresOnGpu(n)}}, std::move(kernels)});
 }
 
 void ClipCoefficient(Stream& stream, ConstView loss, ConstView sum_of_squares, ConstView mean_scale,

@@ -74,7 +74,8 @@ void Forward(Stream& stream, const Arguments& args, const char* op, const Sizes&
                   .bytes_written = BytesOf(y.tensor, shape) + static_cast<double>(r.bytes())};
   DeviceKernels kernels{.cpu = OnCpu(RmsNormForwardCpu, shape, x, w, eps, y, r),
                         .cuda = OnCuda(RmsNormForwardCuda, shape, x, w, eps, y, r)};
-  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, {cost}, std::move(kernels)});
+  const OnGpu gpu{.launches = shape.rows() > 0};
+  stream.Enqueue({op, {x.tensor, w}, {y.tensor, r}, {{cost, gpu}}, std::move(kernels)});
 }
 
 void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes& sizes,
@@ -95,9 +96,13 @@ void Backward(Stream& stream, const Arguments& args, const char* op, const Sizes
                                 (add ? dx_bytes : 0) + static_cast<double>(w.bytes() + r.bytes()) +
                                 sum,
                   .bytes_written = dx_bytes + sum};
-  Operation operation{op, {x.tensor, w, r, dy.tensor}, {dx.tensor, workspace}, {cost}};
-  if (dw) operation.writes.push_back(*dw);
   const int64_t blocks = NormBlocks(shape.rows(), stream.device().kernel_type());
+  OnGpu gpu;
+  if (dw) {  // Sums of blocks of rows, and a launch that adds them up.
+    gpu = {.launches = 2, .extra_bytes = 2.0 * sizeof(float) * blocks * shape.cols};
+  }
+  Operation operation{op, {x.tensor, w, r, dy.tensor}, {dx.tensor, workspace}, {{cost, gpu}}};
+  if (dw) operation.writes.push_back(*dw);
   operation.kernels = {
       .cpu = OnCpu(RmsNormBackwardCpu, shape, x, w, r, dy, blocks, add, dx, dw, workspace),
       .cuda = OnCuda(RmsNormBackwardCuda, shape, x, w, r, dy, blocks, add, dx, dw, workspace)};

@@ -17,9 +17,11 @@ void RopeTable(Stream& stream, const std::vector<double>& frequencies, double fa
              {positions, 2, static_cast<int64_t>(frequencies.size())});
   const Cost cost{.flops = 100.0 * static_cast<double>(table.NumElements()),
                   .bytes_written = static_cast<double>(table.bytes())};
+  const auto half = static_cast<int64_t>(frequencies.size());
+  const OnGpu gpu{.launches = positions > 0 ? (half + kRopeFrequencies - 1) / kRopeFrequencies : 0};
   DeviceKernels kernels{.cpu = OnCpu(RopeTableCpu, frequencies, factor, table),
                         .cuda = OnCuda(RopeTableCuda, frequencies, factor, table)};
-  stream.Enqueue({kOp, {}, {table}, {cost}, std::move(kernels)});
+  stream.Enqueue({kOp, {}, {table}, {{cost, gpu}}, std::move(kernels)});
 }
 
 void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection direction,
@@ -44,7 +46,8 @@ void Rope(Stream& stream, ConstView table, ConstView positions, RopeDirection di
   const bool backward = direction == RopeDirection::kBackward;
   DeviceKernels kernels{.cpu = OnCpu(RopeCpu, shape, table, positions, backward, x),
                         .cuda = OnCuda(RopeCuda, table, positions, backward, x)};
-  stream.Enqueue({kOp, {table, positions}, {x.tensor}, {cost}, std::move(kernels)});
+  stream.Enqueue(
+      {kOp, {table, positions}, {x.tensor}, {{cost, {.launches = n > 0}}}, std::move(kernels)});
 }
 
 }  // namespace fsdp

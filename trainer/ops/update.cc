@@ -62,7 +62,7 @@ Operation UpdateOperation(const char* op, const UpdateOperands& o, double flops)
     cost.bytes_written += bytes;
     if (view.data != o.p.data) operation.writes.push_back(view);
   }
-  operation.costs = {cost};
+  operation.costs = {{cost, {.launches = o.p.NumElements() > 0}}};
   return operation;
 }
 

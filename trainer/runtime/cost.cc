@@ -11,16 +11,32 @@ Cost& Cost::operator+=(const Cost& other) {
   return *this;
 }
 
+Launches& Launches::operator+=(const Launches& other) {
+  kernels += other.kernels;
+  copies += other.copies;
+  return *this;
+}
+
 Cost Sum(const std::vector<KernelCost>& kernels) {
   Cost sum;
   for (const KernelCost& kernel : kernels) sum += kernel.cost;
   return sum;
 }
 
+Launches LaunchesOf(const std::vector<KernelCost>& kernels) {
+  Launches launches;
+  for (const KernelCost& kernel : kernels) {
+    (kernel.kind == KernelKind::kCopy ? launches.copies : launches.kernels) += kernel.gpu.launches;
+  }
+  return launches;
+}
+
 int64_t BytesMoved(const std::vector<KernelCost>& kernels) {
   double bytes = 0;
-  for (const auto& [kind, cost, product] : kernels) {
-    bytes += kind == KernelKind::kLink ? cost.link_bytes : cost.bytes_read + cost.bytes_written;
+  for (const KernelCost& kernel : kernels) {
+    const Cost& cost = kernel.cost;
+    bytes +=
+        kernel.kind == KernelKind::kLink ? cost.link_bytes : cost.bytes_read + cost.bytes_written;
   }
   return static_cast<int64_t>(bytes);
 }

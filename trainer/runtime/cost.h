@@ -42,24 +42,52 @@ enum class KernelKind {
   kMemory,     // Element by element, and sums.
   kProduct,    // A matrix product, with what is computed on the way of its result.
   kAttention,  // Products in tiles.
+  kCopy,       // Bytes as they are: by a GPU's runtime, and so no kernel there.
   kLink,       // A collective.
+};
+
+// What it comes to on a GPU, with the kernels that there are.
+struct OnGpu {
+  // Of kernels, or of copies. A call of a library counts one, whatever that launches; so does a
+  // collective.
+  int64_t launches = 1;
+  // Beside the cost's bytes: what a launch leaves for a later one of the op, and what is read once
+  // more. Of a library's kernels its workspace, written once and read once.
+  double extra_bytes = 0;
 };
 
 struct KernelCost {
   KernelKind kind = KernelKind::kMemory;
   Cost cost;        // All of it. What two kernels of an op read counts for the first.
   Product product;  // Of kProduct.
+  OnGpu gpu;
 
-  KernelCost(const Cost& c) : cost(c) {}  // NOLINT: a Cost is one of kMemory.
-  KernelCost(KernelKind k, const Cost& c) : kind(k), cost(c) {}
+  // One launch, and none where no bytes are moved.
+  KernelCost(const Cost& c) : KernelCost(KernelKind::kMemory, c) {}  // NOLINT: a Cost is one.
+  KernelCost(KernelKind k, const Cost& c)
+      : KernelCost(k, c, OnGpu{.launches = c.bytes_read + c.bytes_written > 0}) {}
+  KernelCost(const Cost& c, const OnGpu& g) : KernelCost(KernelKind::kMemory, c, g) {}
+  KernelCost(KernelKind k, const Cost& c, const OnGpu& g) : kind(k), cost(c), gpu(g) {}
   // `rest`: the bytes, and the FLOPs beyond the product's.
-  KernelCost(const Product& p, const Cost& rest)
-      : kind(KernelKind::kProduct), cost(rest), product(p) {
+  KernelCost(const Product& p, const Cost& rest, double extra_bytes = 0)
+      : kind(KernelKind::kProduct),
+        cost(rest),
+        product(p),
+        gpu{p.m > 0 && p.n > 0 ? p.count : 0, extra_bytes} {
     cost.flops += p.flops();
   }
 };
 
+struct Launches {
+  int64_t kernels = 0, copies = 0;
+
+  Launches& operator+=(const Launches& other);
+  bool operator==(const Launches&) const = default;
+};
+
 Cost Sum(const std::vector<KernelCost>& kernels);
+// On a GPU. Tests hold what every op states to what it launches.
+Launches LaunchesOf(const std::vector<KernelCost>& kernels);
 // A collective's bytes over its links, of any other operation what it reads and writes.
 int64_t BytesMoved(const std::vector<KernelCost>& kernels);
 

@@ -6,7 +6,9 @@
 
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
+#include "trainer/recipe/hardware.h"
 #include "trainer/recipe/load.h"
+#include "trainer/runtime/cost.h"
 
 namespace fsdp {
 namespace {
@@ -52,9 +54,9 @@ TEST(StepFloor, ProductsTakeTheirFlops) {
   EXPECT_NEAR(floor.Seconds(true), flops / 1e6, 1e-9 * flops / 1e6);
   EXPECT_EQ(floor.tokens, 8 * 16);
   // Four micro-batches of two layers; each has qkv, o, gate and up, down.
-  EXPECT_EQ(Find(floor, "linear_forward").kernels, 4 * 2 * 2);
-  EXPECT_EQ(Find(floor, "linear_residual_forward").kernels, 4 * 2 * 2);
-  EXPECT_EQ(Find(floor, "linear_backward, dw").kernels, 4 * 2 * 4);
+  EXPECT_EQ(Find(floor, "linear_forward").launches.kernels, 4 * 2 * 2);
+  EXPECT_EQ(Find(floor, "linear_residual_forward").launches.kernels, 4 * 2 * 2);
+  EXPECT_EQ(Find(floor, "linear_backward, dw").launches.kernels, 4 * 2 * 4);
   // Of two bf16 at their own rate.
   machine.fp32_flops = kFast;
   machine.bf16_flops = 1e6;
@@ -79,7 +81,7 @@ TEST(StepFloor, AllElseTakesItsBytes) {
   for (const FloorPart& part : floor.parts) {
     EXPECT_NEAR(part.seconds, part.bytes / 1e6, 1e-9) << part.op;
   }
-  EXPECT_EQ(Find(floor, "rms_norm_forward").kernels, 4 * (2 * 2 + 1));
+  EXPECT_EQ(Find(floor, "rms_norm_forward").launches.kernels, 4 * (2 * 2 + 1));
   // A norm reads and writes 8 x 16 rows of 24, its weight, and writes a number a row.
   EXPECT_EQ(Find(floor, "rms_norm_forward").bytes,
             (2 * 2 + 1) * (4 * 8 * 16 * (2 * 24 + 1) + 4 * 4 * 24));
@@ -89,6 +91,54 @@ TEST(StepFloor, AllElseTakesItsBytes) {
   double beside = 0;
   for (const FloorPart& part : floor.parts) beside += part.in_the_floor ? 0 : part.bytes / 1e6;
   EXPECT_NEAR(floor.Seconds(false), beside, 1e-9);
+}
+
+// Of a step on a GPU: what kernels leave for each other, in time where FLOPs do not take longer.
+TEST(StepFloor, NamesWhatNoFloorNeeds) {
+  Hardware machine = Machine();
+  machine.device = Hardware::Device::kCuda;
+  machine.copy_bytes_per_s = 1e6;
+  const StepFloor floor = FloorOf(Parse({kHalves}), 1, machine);
+  // Four micro-batches of 32 rows: a norm has the sums of two blocks of them.
+  const FloorPart& norms = Find(floor, "rms_norm_backward");
+  EXPECT_EQ(norms.launches.kernels, 2 * 4 * (2 * 2 + 1));
+  EXPECT_EQ(norms.extra_bytes, 4 * (2 * 2 + 1) * 2 * (2 * 4 * 24));
+  EXPECT_NEAR(norms.extra_seconds, norms.extra_bytes / 1e6, 1e-9);
+  // The head's logits are written, read twice, written, and read by two products.
+  double head = 0;
+  for (const char* part : {"", ", logits", ", dx", ", dw"}) {
+    head += Find(floor, std::string("head_loss_forward_backward") + part).extra_bytes;
+  }
+  const double logits = 32 * 101 * 2, weight = 101 * 24 * 2, x = 32 * 24 * 2, terms = 2 * 32 * 8;
+  EXPECT_EQ(head, 4 * (6 * logits + weight + x + terms));
+  EXPECT_EQ(Find(floor, "copy").launches, (Launches{.kernels = 0, .copies = 4 + 2}));
+  double bytes = 0, seconds = 0;
+  for (const FloorPart& part : floor.parts) {
+    bytes += part.extra_bytes + (part.in_the_floor ? 0 : part.bytes);
+    seconds += part.extra_seconds + (part.in_the_floor ? 0 : part.seconds);
+  }
+  EXPECT_EQ(floor.NeedlessBytes(), bytes);
+  EXPECT_NEAR(floor.NeedlessSeconds(), seconds, 1e-9);
+  // Products that FLOPs decide hide theirs.
+  machine.bf16_flops = 1;
+  EXPECT_EQ(Find(FloorOf(Parse({kHalves}), 1, machine), "linear_backward, dw").extra_seconds, 0);
+}
+
+// GELU is a kernel of its own behind a product of a library that is deterministic.
+TEST(StepFloor, DeterministicLibrariesTakeALaunchMore) {
+  const auto launches = [](bool deterministic) {
+    Recipe recipe = ParseRecipe(
+        {{"test.yaml",
+          "model: {family: gpt2, hidden_size: 24, num_hidden_layers: 2, num_attention_heads: 2,\n"
+          "  vocab_size: 101}\n"
+          "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+          "train: {micro_batch_size: 2, global_batch_size: 8}\n"}},
+        {});
+    recipe.run.deterministic = deterministic;
+    return Find(FloorOf(recipe, 1, Machine()), "linear_gelu_forward").launches.kernels;
+  };
+  EXPECT_EQ(launches(false), 4 * 2);
+  EXPECT_EQ(launches(true), 2 * 4 * 2);
 }
 
 TEST(StepFloor, SaysWhichRateIsMissing) {
@@ -109,7 +159,7 @@ TEST(StepFloor, SaysWhichRateIsMissing) {
 TEST(StepFloor, OfSeveralRanks) {
   const StepFloor floor = FloorOf(Parse(), 2, Machine());
   EXPECT_EQ(floor.tokens, 8 * 16);
-  EXPECT_EQ(Find(floor, "linear_forward").kernels, 2 * 2 * 2);
+  EXPECT_EQ(Find(floor, "linear_forward").launches.kernels, 2 * 2 * 2);
   // Three ranks: two rounds each, though some of their places are empty.
   EXPECT_EQ(FloorOf(Parse(), 3, Machine()).tokens, 8 * 16);
   EXPECT_GT(Find(floor, "all_gather").link_bytes, 0);

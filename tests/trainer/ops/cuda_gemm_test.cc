@@ -140,7 +140,7 @@ class CudaGemmTest : public OpTest {
     Operation operation{.name = "gemm",
                         .reads = {x.a.tensor, x.b.tensor},
                         .writes = {x.c.tensor},
-                        .costs = {Cost{.bytes_read = 1}}};
+                        .costs = {{Cost{.bytes_read = 1}, {.launches = p.m > 0 && p.n > 0}}}};
     if (p.bias) {
       x.bias = Input({p.n}, in.bias, dtypes.bias);
       operation.reads.push_back(*x.bias);

@@ -282,7 +282,7 @@ CublasLt::Choice& CublasLt::ChoiceFor(const GemmShape& shape) {
 
 std::optional<GemmShape> CublasLt::Resolve(const GemmShape& shape) {
   GemmShape resolved = shape;
-  if (deterministic_ && shape.activation == Product::Activation::kGelu) {
+  if (LeavesActivation(shape.activation, deterministic_)) {
     resolved.activation = Product::Activation::kNone;
   }
   if (ChoiceFor(resolved).algorithm) return resolved;

@@ -8,9 +8,8 @@ namespace {
 
 // Rules travel as arguments: no memory of the host has to outlive the call, and nobody waits for a
 // copy from it. A launch takes 4096 bytes of them.
-constexpr int kPieceRules = 64;
 struct Piece {
-  ElementRule rules[kPieceRules];
+  ElementRule rules[kRulesOfLaunch];
 };
 static_assert(sizeof(Piece) <= 4000);
 
@@ -23,11 +22,11 @@ __global__ void WriteRulesKernel(const Piece piece, int count, ElementRule* tabl
 
 void WriteRulesCuda(CudaStreamHandle stream, const std::vector<ElementRule>& rules,
                     const View& table) {
-  for (size_t at = 0; at < rules.size(); at += kPieceRules) {
-    const size_t count = std::min<size_t>(kPieceRules, rules.size() - at);
+  for (size_t at = 0; at < rules.size(); at += kRulesOfLaunch) {
+    const size_t count = std::min<size_t>(kRulesOfLaunch, rules.size() - at);
     Piece piece;
     std::copy_n(rules.begin() + at, count, piece.rules);
-    Launch<WriteRulesKernel>(stream, 1, kPieceRules, 0, piece, static_cast<int>(count),
+    Launch<WriteRulesKernel>(stream, 1, kRulesOfLaunch, 0, piece, static_cast<int>(count),
                              table.As<ElementRule>() + at);
   }
 }

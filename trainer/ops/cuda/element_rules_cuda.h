@@ -9,6 +9,9 @@
 
 namespace fsdp {
 
+// Rules of one launch, among its arguments.
+inline constexpr int kRulesOfLaunch = 64;
+
 [[gnu::weak]] void WriteRulesCuda(CudaStreamHandle stream, const std::vector<ElementRule>& rules,
                                   const View& table);
 

@@ -11,10 +11,10 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kChunk = 256;  // As the header says; a warp adds one up.
+constexpr int64_t kChunk = kSquaresChunk;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kWarps = kSquaresWarps, kThreads = kWarps * kWarp;
 
 template <typename T>
 __device__ Pack<T> LoadPack(const T* x, int64_t at, int64_t n, bool packs) {
@@ -89,9 +89,7 @@ template <bool kUnscales>
 void AddSquares(CudaStreamHandle stream, const ConstView& x, const float* scale, float* out,
                 float* found, SquaresOfGroup* groups) {
   const int64_t n = x.NumElements();
-  // A warp has two chunks or more.
-  const auto count = static_cast<unsigned>(
-      std::min(kMaxSquaresGroups, CeilDiv(CeilDiv(n, kChunk), int64_t{2} * kWarps)));
+  const auto count = static_cast<unsigned>(SquaresGroups(n));
   ForFloat(x.dtype, [&](auto is) {
     using T = typename decltype(is)::type;
     Launch<SumSquaresOfGroups<T, kUnscales>>(stream, count, kThreads, 0, x.As<T>(), n,

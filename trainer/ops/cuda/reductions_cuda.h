@@ -1,6 +1,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_REDUCTIONS_CUDA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_REDUCTIONS_CUDA_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -15,6 +16,12 @@ struct SquaresOfGroup {
   int64_t not_finite;  // Elements.
 };
 inline constexpr int64_t kMaxSquaresGroups = 1024;
+inline constexpr int64_t kSquaresChunk = 256;  // As reductions.h says; a warp adds one up.
+inline constexpr int64_t kSquaresWarps = 8;    // Of a group, each with two chunks or more.
+inline int64_t SquaresGroups(int64_t n) {      // Of n elements.
+  constexpr int64_t kElements = 2 * kSquaresWarps * kSquaresChunk;
+  return std::min(kMaxSquaresGroups, (n + kElements - 1) / kElements);
+}
 
 [[gnu::weak]] void SumOfSquaresCuda(CudaStreamHandle stream, const ConstView& x, const View& out,
                                     const View& workspace);

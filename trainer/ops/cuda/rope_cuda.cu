@@ -6,10 +6,8 @@
 namespace fsdp {
 namespace {
 
-// Frequencies of one launch, among its arguments.
 struct Frequencies {
-  static constexpr int kMost = 64;
-  double at[kMost];
+  double at[kRopeFrequencies];
 };
 
 struct Turn {
@@ -86,8 +84,8 @@ __global__ void RotateHeads(const float* table, const int32_t* positions, float 
 void RopeTableCuda(CudaStreamHandle stream, const std::vector<double>& frequencies, double factor,
                    const View& table) {
   const int64_t positions = table.shape[0], half = table.shape[2];
-  for (int64_t first = 0; first < half; first += Frequencies::kMost) {
-    const int64_t count = std::min<int64_t>(Frequencies::kMost, half - first);
+  for (int64_t first = 0; first < half; first += kRopeFrequencies) {
+    const int64_t count = std::min(kRopeFrequencies, half - first);
     Frequencies some{};
     std::copy_n(frequencies.begin() + first, count, some.at);
     const RowGrid on = GridOfRows(positions, count);

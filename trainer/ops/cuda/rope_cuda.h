@@ -1,6 +1,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ROPE_CUDA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ROPE_CUDA_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "trainer/core/view.h"
@@ -8,6 +9,9 @@
 #include "trainer/runtime/cuda_stream.h"
 
 namespace fsdp {
+
+// Frequencies of one launch, among its arguments.
+inline constexpr int64_t kRopeFrequencies = 64;
 
 [[gnu::weak]] void RopeTableCuda(CudaStreamHandle stream, const std::vector<double>& frequencies,
                                  double factor, const View& table);

@@ -1,0 +1,123 @@
+#include "cmd/bench_floor.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cmd/recipe_flags.h"
+#include "trainer/bench/step_floor.h"
+#include "trainer/core/json.h"
+#include "trainer/recipe/hardware.h"
+
+namespace fsdp {
+namespace {
+
+struct FloorFlags {
+  RecipeFlags recipe;
+  int world = 1;
+  std::string hardware;
+  bool json = false;
+};
+
+JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int world) {
+  std::vector<std::string> parts;
+  for (const FloorPart& part : floor.parts) {
+    parts.push_back(JsonObject()
+                        .Add("op", part.op)
+                        .Add("kernels", part.launches.kernels)
+                        .Add("copies", part.launches.copies)
+                        .Add("flops", part.flops)
+                        .Add("bytes", part.bytes)
+                        .Add("extra_bytes", part.extra_bytes)
+                        .Add("link_bytes", part.link_bytes)
+                        .Add("seconds", part.seconds)
+                        .Add("extra_seconds", part.extra_seconds)
+                        .Add("in_the_floor", part.in_the_floor)
+                        .Text());
+  }
+  return JsonObject()
+      .Add("hardware", hardware.name)
+      .Add("world_size", world)
+      .Add("tokens", floor.tokens)
+      .Add("seconds", floor.Seconds(/*in_the_floor=*/true))
+      .Add("beside_seconds", floor.Seconds(/*in_the_floor=*/false))
+      .Add("tokens_per_s", floor.tokens / floor.Seconds(true))
+      .Add("kernels", floor.AllLaunches().kernels)
+      .Add("copies", floor.AllLaunches().copies)
+      .Add("needless_bytes", floor.NeedlessBytes())
+      .Add("needless_seconds", floor.NeedlessSeconds())
+      .AddRaw("parts", JsonArray(parts));
+}
+
+void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
+  std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s %10s %10s\n",
+              hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens, "", "launches",
+              "TFLOP", "GB", "ms", "extra GB", "extra ms");
+  const auto line = [](const std::string& name, const FloorPart& part) {
+    const int64_t launches = part.launches.kernels + part.launches.copies;
+    std::printf("%-32s %9lld %10.2f %10.2f %10.2f %10.2f %10.2f\n", name.c_str(),
+                static_cast<long long>(launches), part.flops * 1e-12, part.bytes * 1e-9,
+                part.seconds * 1e3, part.extra_bytes * 1e-9, part.extra_seconds * 1e3);
+  };
+  for (const bool in_the_floor : {true, false}) {
+    FloorPart all;
+    for (const FloorPart& part : floor.parts) {
+      if (part.in_the_floor != in_the_floor) continue;
+      line(part.op, part);
+      all.launches += part.launches;
+      all.flops += part.flops;
+      all.bytes += part.bytes;
+      all.seconds += part.seconds;
+      all.extra_bytes += part.extra_bytes;
+      all.extra_seconds += part.extra_seconds;
+    }
+    line(in_the_floor ? "the floor" : "beside it, by kernels of its own", all);
+    if (in_the_floor) std::printf("\n");
+  }
+  const double seconds = floor.Seconds(/*in_the_floor=*/true), more = floor.NeedlessSeconds();
+  const auto launches = floor.AllLaunches();
+  std::printf("\n%lld kernels and %lld copies a step\n", static_cast<long long>(launches.kernels),
+              static_cast<long long>(launches.copies));
+  std::printf("no floor needs %.4g GB and %.4g ms of it: extra ones, and what is beside it\n",
+              floor.NeedlessBytes() * 1e-9, more * 1e3);
+  std::printf("at the floor %.4g tokens/s, with these %.4g\n", floor.tokens / seconds,
+              floor.tokens / (seconds + more));
+}
+
+void RunFloor(const FloorFlags& flags) {
+  const Hardware hardware = ReadHardware(flags.hardware);
+  const StepFloor floor = FloorOf(LoadRecipe(flags.recipe), flags.world, hardware);
+  if (flags.json) {
+    std::printf("%s\n", FloorToJson(floor, hardware, flags.world).Text().c_str());
+  } else {
+    PrintFloor(floor, hardware, flags.world);
+  }
+}
+
+}  // namespace
+
+void AddBenchFloor(CLI::App& bench) {
+  const auto flags = std::make_shared<FloorFlags>();
+  CLI::App* const command = bench.add_subcommand(
+      "floor", "Add up how long a recipe's step takes at least on a described machine");
+  AddRecipeFlags(*command, flags->recipe);
+  command->add_option("--world-size", flags->world, "Ranks that share the global batch")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--hardware", flags->hardware,
+                   "A file that describes the ranks' machine and its rates, one of "
+                   "configs/hardware for instance")
+      ->required();
+  command->add_flag("--json", flags->json, "One JSON object");
+  command->footer(
+      "Products and attention count with the larger of their FLOPs and their bytes at the\n"
+      "machine's rates, all else with its bytes. Launches are a GPU's, of kernels and copies: a\n"
+      "collective counts one, and so does a call of cuBLASLt or cuDNN. Extra bytes are what\n"
+      "kernels of an op leave for each other, and what is read once more; extra time is what they\n"
+      "add, none where FLOPs take longer. What other ranks are sent takes no time here.");
+  command->callback([flags] { RunFloor(*flags); });
+}
+
+}  // namespace fsdp
