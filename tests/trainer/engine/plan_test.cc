@@ -246,6 +246,40 @@ TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
               4 * 2 * (2 * blocks + 3 * 32000.0 * 5120) + 3 * 4 * parameters, 0.01 * 2e11);
   EXPECT_NEAR(plan.traffic.update_bytes / parameters, 4 + 3 * 8 + 2, 0.1);
   EXPECT_GT(plan.traffic.flops, 8 * parameters * 8 * 1024);  // With what is computed again.
+
+  // Masters and moments are on the disk, once there and back a step; the host keeps gradients and
+  // parameters, and two blocks and two parts of 2^20 elements of what is spilled.
+  o.cpu_offload.spill = ".";
+  const RunPlan spilled = PlanRun(*model, options, 1, 1, target, MemoryLimits(root_));
+  EXPECT_EQ(spilled.planned(), plan.planned());
+  EXPECT_NEAR(static_cast<double>(spilled.memory.bytes(MemoryPlace::kDisk)) / parameters, 12, 0.01);
+  const double slots = (2 * (blocks / 40) + 2 * 1048576) * 12;
+  EXPECT_NEAR(static_cast<double>(spilled.memory.bytes(MemoryPlace::kPinned)),
+              host - 12 * parameters + slots, 0.01 * host);
+  EXPECT_NEAR(spilled.traffic.spill_read_bytes / parameters, 12, 0.01);
+  EXPECT_NEAR(spilled.traffic.spill_write_bytes / parameters, 12, 0.01);
+}
+
+// Of what a snapshot copies, too. The token table is larger than all blocks together.
+TEST_F(PlanTest, SpillingTakesNoMemoryForTheLargestUnit) {
+  Gpt2Config config = TinyRun::TinyConfig();
+  config.vocab_size = 50000;
+  config.hidden_size = 256;
+  config.num_hidden_layers = 6;
+  const std::unique_ptr<Model> model = MakeModel(config);
+  options_.snapshot = true;
+  ExecutorOptions& o = options_.executor;
+  o.cpu_offload = {.optimizer = true};
+  o.spill_part = int64_t{1} << 16;
+  const auto plan = [&] { return PlanMemory(*model, options_, /*world=*/2); };
+  const MemoryPlan before = plan();
+  o.cpu_offload.spill = ".";
+  const MemoryPlan after = plan();
+  const int64_t disk = after.bytes(MemoryPlace::kDisk);
+  EXPECT_NEAR(static_cast<double>(disk), 2 * 12.0 * 17.6e6 / 2, 0.02 * static_cast<double>(disk));
+  const int64_t gone = before.bytes(MemoryPlace::kPinned) - after.bytes(MemoryPlace::kPinned);
+  EXPECT_EQ(before.bytes(MemoryPlace::kDevice), after.bytes(MemoryPlace::kDevice));
+  EXPECT_GT(gone, 0.9 * static_cast<double>(disk));
 }
 
 // All but the last blocks' activations: what the device has besides does not grow with the blocks.
