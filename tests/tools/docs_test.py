@@ -214,7 +214,7 @@ class Docs(unittest.TestCase):
     def test_what_offload_takes(self):
         section = self.pages["docs/fsdp.md"].split("## Offload")[1].split("\n## ")[0]
         rows = re.findall(r"^\| `\{(.*)\}` ((?:\| [\d.]+ )+)\|$", section, flags=re.M)
-        self.assertGreaterEqual(len(rows), 5)
+        self.assertGreaterEqual(len(rows), 7)
         command = next(words for words in commands(section))
         at = next(i for i, word in enumerate(command) if word.startswith("fsdp="))
         for setting, numbers in rows:
@@ -222,8 +222,10 @@ class Docs(unittest.TestCase):
             command[at] = "fsdp={mixed_precision: {param_dtype: bf16}" + more + "}"
             plan = json.loads(run(*command, "--json")[1])
             memory, moved = plan["memory"], plan["offload"]
-            want = [memory["allocated_peak"], memory["host"], moved["to_host_bytes"],
-                    moved["to_device_bytes"], moved["update_bytes"]]
+            want = [memory["allocated_peak"], memory["host"], memory["disk"],
+                    moved["to_host_bytes"], moved["to_device_bytes"], moved["update_bytes"]]
+            self.assertEqual(moved["disk_read_bytes"], moved["disk_write_bytes"])
+            self.assertAlmostEqual(moved["disk_read_bytes"] / 2**30, memory["disk"] / 2**30, 1)
             self.assertEqual(re.findall(r"[\d.]+", numbers),
                              [f"{bytes_ / 2**30:.1f}" for bytes_ in want], setting)
 
