@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/emulated/cudart.h"
@@ -120,12 +121,14 @@ TEST(CudaTwin, LearnsWithTheLibrary) {
 
 // Updates by the host's kernels, of what a GPU's streams bring there, and back.
 TEST(CudaTwin, LearnsWithOffload) {
-  for (const bool params : {false, true}) {
+  for (const auto& [params, spill] : {std::pair(false, false), {true, false}, {false, true}}) {
     TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, params ? 1 : 2);
     run.device = DeviceType::kCuda;
     ExecutorOptions& o = run.options.executor;
     o.cpu_offload = {.params = params, .optimizer = true};
     if (!params) o.cpu_offload.optimizer_share = 0.5;
+    if (spill) o.cpu_offload.spill = ::testing::TempDir();
+    o.spill_part = 2048;
     o.activation_offload = ActivationOffload::kHost;
     run.options.global_batch_size = 4;  // Two micro-batches a rank, or four.
     run.config.num_hidden_layers = 3;   // Of the first two's activations.
