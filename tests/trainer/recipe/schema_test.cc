@@ -116,7 +116,9 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_TRUE(optimizer["properties"]["groups"]["items"]["properties"].contains("lr_scale"));
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
-  for (const char* word : {"\"t5\"", "\"spill\"", "8bit", "images", "longrope"}) {
+  const Json& train = schema["properties"]["train"]["properties"];
+  EXPECT_EQ(train["activation_offload"]["enum"], Json({"none", "host"}));
+  for (const char* word : {"\"t5\"", "8bit", "images", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -400,7 +402,7 @@ void Reconcile(Json& recipe) {
     recipe["train"]["activation_offload"] = "none";
   }
   if (offload["optimizer"] == false)
-    offload.update(Json{{"params", false}, {"optimizer_share", 0}});
+    offload.update(Json{{"params", false}, {"optimizer_share", 0}, {"spill", nullptr}});
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["buffers"] == "caching") fsdp["limiter"] = "host";
   const Json& resume = recipe["checkpoint"]["resume"];
