@@ -10,9 +10,7 @@ constexpr int64_t kUpdateSlots = 2;
 // One is being updated, one written back, beside those that are read ahead.
 constexpr int64_t kSpillSlotsInUse = 2;
 
-int Slots(int64_t asked, size_t most) {
-  return static_cast<int>(std::min(asked, static_cast<int64_t>(most)));
-}
+int Slots(int64_t asked, int64_t most) { return static_cast<int>(std::min(asked, most)); }
 
 }  // namespace
 
@@ -27,8 +25,9 @@ std::vector<int> OrderOfUpdates(const ScheduleOptions& options, const std::set<i
 
 HostUpdates::HostUpdates(const ScheduleOptions& options, ActionList& list)
     : o_(options), list_(list) {
-  if (o_.mode == Mode::kTrain && o_.fetched_units.empty() && o_.spilled_units.empty()) {
-    update_slots_ = Slots(kUpdateSlots, o_.copied_units.size());
+  if (o_.mode == Mode::kTrain && o_.fetched_units.empty()) {
+    const auto in_memory = [&](int u) { return o_.spilled_units.count(u) == 0; };
+    update_slots_ = Slots(kUpdateSlots, std::ranges::count_if(o_.copied_units, in_memory));
   }
   if (o_.spilled_units.empty()) return;
   std::set<int> units;
@@ -47,7 +46,7 @@ HostUpdates::HostUpdates(const ScheduleOptions& options, ActionList& list)
   std::ranges::nth_element(sizes, sizes.begin() + std::ssize(sizes) / 2);
   const int64_t ahead = o_.cpu_offload.spill_ahead * sizes[sizes.size() / 2];
   ahead_ = static_cast<size_t>(ahead);
-  spill_slots_ = Slots(ahead + kSpillSlotsInUse, parts_.size());
+  spill_slots_ = Slots(ahead + kSpillSlotsInUse, std::ssize(parts_));
 }
 
 int HostUpdates::ReadSpilled(int unit, int part) {

@@ -195,6 +195,7 @@ class Builder {
 
     const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
     if (gradient) TakeGradient(u, m);
+    if (gradient || run.segment == segments_ - 1) FetchGradientAhead(r);
     std::vector<Use> reads{batch}, writes;  // Blocks look at positions.
     if (runs_.Reads(run)) reads.push_back(Value(u));
     const bool last = run.segment == segments_ - 1;
@@ -285,6 +286,16 @@ class Builder {
     list_.Add(
         {.kind = ActionKind::kClear, .unit = u, .micro_batch = m, .slot = gradient_slot_of_[u]}, {},
         {Gradient(u)});
+  }
+
+  // Beside run r what the next unit's gradient is added to, where that comes from the host as it
+  // is, and a slot is left for it.
+  void FetchGradientAhead(size_t r) {
+    const int next = runs_.NextGradient(r), m = runs_[r].micro_batch;
+    if (next < 0 || m == 0 || sharded_ || !IsOnHost(next)) return;
+    const bool slot = slotted_gradients_ && next != 0;
+    if (slot && gradient_slots_ == 1 && runs_[r].backward()) return;
+    TakeGradient(next, m);
   }
 
   // What the micro-batches before have left for the host, to add to it.

@@ -45,6 +45,17 @@ int ScheduledRuns::NextUnit(size_t r) const {
   return -1;
 }
 
+int ScheduledRuns::NextGradient(size_t r) const {
+  for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == runs_[r].micro_batch; ++n) {
+    const bool another = runs_[n].unit != runs_[r].unit || !runs_[r].backward();
+    if (runs_[n].pass == Pass::kBackward && another &&
+        options_.frozen_units.count(runs_[n].unit) == 0) {
+      return runs_[n].unit;
+    }
+  }
+  return -1;
+}
+
 bool ScheduledRuns::IsLastOfUnit(size_t r) const {
   for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == runs_[r].micro_batch; ++n) {
     if (runs_[n].unit == runs_[r].unit) return false;

@@ -38,6 +38,9 @@ class ScheduledRuns {
   // Of the next run after r of another unit that takes part in prefetching, in the same pass
   // direction of the same micro-batch; -1 if there is none.
   int NextUnit(size_t r) const;
+  // Of the next backward run after r of another unit that trains, in the same micro-batch; with a
+  // run forward, of any such unit. -1 if there is none.
+  int NextGradient(size_t r) const;
   // Of run r no later one of its micro-batch is of its unit.
   bool IsLastOfUnit(size_t r) const;
 

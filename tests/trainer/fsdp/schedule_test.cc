@@ -484,6 +484,29 @@ TEST(Schedule, ASecondaryCopyServesBackward) {
 
 // Ranks of one job compare it, and so may a person two builds: a schedule of today is the schedule
 // of tomorrow, waits included, unless somebody means to change it.
+// On one rank, of what is offloaded: beside the backward of the block behind, if there is a slot.
+TEST(Schedule, SumsComeBackAheadOfTheirBackward) {
+  ScheduleOptions options = Blocks(4, 1);
+  options.micro_batches = 2;
+  options.host_units = {0, 1, 2, 3, 4};
+  for (const int slots : {1, 2}) {
+    options.reduce_buffers = slots;
+    const Schedule s = MakeSchedule(options);
+    const auto fetch_of = [&](int unit) {
+      return Find(s, [&](const Action& a) {
+        return a.kind == ActionKind::kFetchGradient && a.unit == unit;
+      });
+    };
+    ASSERT_GE(fetch_of(0), 0);
+    EXPECT_LT(fetch_of(0), FindRun(s, 5, Pass::kForward, 1));
+    for (int unit = 1; unit <= 4; ++unit) {
+      const int fetch = fetch_of(unit);
+      EXPECT_LT(fetch, FindRun(s, unit, Pass::kBackward, 1));
+      EXPECT_EQ(fetch < FindRun(s, unit + 1, Pass::kBackward, 1), slots == 2) << unit;
+    }
+  }
+}
+
 TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
   std::string all;
   for (const Strategy strategy :
