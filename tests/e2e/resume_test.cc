@@ -301,12 +301,13 @@ TEST(Resume, InAnotherPlaceGivesTheSameBits) {
       const std::string got = job.RunDir("broken_" + what), disk = job.dir() / "disk";
       fs::create_directories(disk);
       const auto until = [&](int steps, const std::string& offload) {
-        const Outcome part =
-            RunOn(job, world,
-                  With(settings,
-                       {"train.steps=" + std::to_string(steps),
-                        "train.activation_offload=" + std::string(steps % 2 == 0 ? "host" : "none"),
-                        "fsdp.cpu_offload={" + offload + "}"}));
+        const Outcome part = RunOn(
+            job, world,
+            With(settings, {"train.steps=" + std::to_string(steps),
+                            "train.activation_offload=" + std::string(steps == 13      ? "spill"
+                                                                      : steps % 2 == 0 ? "host"
+                                                                                       : "none"),
+                            "fsdp.cpu_offload={" + offload + "}"}));
         ASSERT_EQ(part.code, 0) << part.Text();
       };
       until(3, "optimizer: true");

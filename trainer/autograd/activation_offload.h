@@ -7,6 +7,7 @@ namespace fsdp {
 enum class ActivationOffload {
   kNone,  // Where it was made.
   kHost,  // In host memory, but for what the last segments keep.
+  kSpill  // Likewise, on a disk.
 };
 
 }  // namespace fsdp

@@ -157,14 +157,14 @@ Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& bo
   return output;
 }
 
-void Tape::CopyToHost(int segment, Stream& stream) {
+void Tape::CopyToHost(int segment, Stream& stream, MemoryPlace place, const CopyTensor& copy) {
   for (Kept& kept : kept_[segment]) {
     const SavedPtr saved = kept.saved.lock();
     if (!saved || !saved->tensor_) continue;  // Nobody saved it, or it is made again.
     const View& view = saved->tensor_->view();
     kept.host = std::make_shared<Tensor>(allocator_, view.dtype, view.shape,
-                                         MemoryUse(MemoryKind::kActivations, MemoryPlace::kPinned));
-    Copy(stream, view, kept.host->view());
+                                         MemoryUse(MemoryKind::kActivations, place));
+    copy(stream, view, kept.host->view());
   }
 }
 
@@ -178,12 +178,12 @@ void Tape::DropFromDevice(int segment) {
   }
 }
 
-void Tape::CopyToDevice(int segment, Stream& stream) {
+void Tape::CopyToDevice(int segment, Stream& stream, const CopyTensor& copy) {
   for (const Kept& kept : std::exchange(kept_[segment], {})) {
     if (!kept.host) continue;
     const View& host = kept.host->view();
     TensorPtr tensor = New(host.shape, host.dtype);
-    Copy(stream, host, tensor->view());
+    copy(stream, host, tensor->view());
     kept.saved.lock()->tensor_ = std::move(tensor);
   }
 }

@@ -117,13 +117,15 @@ class Tape {
   // For who follows the schedule: of what backward needs of a segment, which is its input and what
   // was saved in it, but for its output. (What a norm keeps of a row stays.)
 
-  // Takes host memory and enqueues the copy to it.
-  void CopyToHost(int segment, Stream& stream);
+  // Enqueues one, of as many elements of a dtype.
+  using CopyTensor = std::function<void(Stream& stream, ConstView from, View to)>;
+  // Takes memory of the place and enqueues the copies to it.
+  void CopyToHost(int segment, Stream& stream, MemoryPlace place, const CopyTensor& copy);
   // Gives the device's memory back. The tape's stream has waited for the copies.
   void DropFromDevice(int segment);
   // Takes memory of the device, which may still be in use by what the tape's stream has, and
   // enqueues the copy to it. The host's is given back.
-  void CopyToDevice(int segment, Stream& stream);
+  void CopyToDevice(int segment, Stream& stream, const CopyTensor& copy);
 
  private:
   // Of a segment; `host` is there from CopyToHost() to CopyToDevice().

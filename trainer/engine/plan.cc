@@ -169,8 +169,8 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   } else {
     streams -= kOffloadStreams;
   }
-  const bool spills = plan.memory.bytes(MemoryPlace::kDisk) > 0;
-  streams += spills ? SpillMemory::kThreads : -kSpillStreams;
+  streams -= schedule.spill_slots > 0 ? 0 : kSpillStreams;
+  streams += plan.memory.bytes(MemoryPlace::kDisk) > 0 ? SpillMemory::kThreads : 0;
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
   plan.outside = outside.bytes;
   plan.available =

@@ -14,12 +14,13 @@ namespace {
 void Count(const Operation& operation, std::string_view stream, StepTraffic& traffic) {
   const Cost cost = Sum(operation.costs);
   traffic.flops += cost.flops;
-  const bool copies = std::string_view(operation.name) == "copy";
+  const std::string_view name = operation.name;
+  const bool copies = name == "copy";
   if (stream == "leave" && copies) traffic.to_host_bytes += cost.bytes_written;
   if (stream == "fetch" && copies) traffic.to_device_bytes += cost.bytes_written;
   if (stream == "update") traffic.update_bytes += cost.bytes_read + cost.bytes_written;
-  if (stream == "spill_read") traffic.spill_read_bytes += cost.bytes_read;
-  if (stream == "spill_write") traffic.spill_write_bytes += cost.bytes_written;
+  if (name == "spill_read") traffic.spill_read_bytes += cost.bytes_read;
+  if (name == "spill_write") traffic.spill_write_bytes += cost.bytes_written;
 }
 
 bool Caches(const ExecutorOptions& options) {

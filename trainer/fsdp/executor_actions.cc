@@ -1,4 +1,5 @@
 // What each action of a schedule enqueues.
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -11,8 +12,35 @@
 #include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
+namespace {
+
+// Between a device and a disk, by way of pinned memory: a piece after the other on one stream.
+void ToDisk(Stream& stream, SpillMemory* disk, const View& staging, const ConstView& from,
+            const View& to) {
+  const int64_t n = from.NumElements(), most = staging.bytes() / SizeOf(from.dtype);
+  for (int64_t at = 0; at < n; at += most) {
+    const int64_t count = std::min(most, n - at);
+    const View piece(staging.data, from.dtype, Shape{count});
+    Copy(stream, from.Slice(at, count), piece);
+    WriteSpilled(stream, disk, piece, to.Slice(at, count));
+  }
+}
+
+void FromDisk(Stream& stream, SpillMemory* disk, const View& staging, const ConstView& from,
+              const View& to) {
+  const int64_t n = from.NumElements(), most = staging.bytes() / SizeOf(from.dtype);
+  for (int64_t at = 0; at < n; at += most) {
+    const int64_t count = std::min(most, n - at);
+    const View piece(staging.data, from.dtype, Shape{count});
+    ReadSpilled(stream, disk, from.Slice(at, count), piece);
+    Copy(stream, piece, to.Slice(at, count));
+  }
+}
+
+}  // namespace
 
 void Executor::GatherShard(Stream& stream, int flat, bool fetched) {
   const View &shard = ShardInUse(flat), &value = flats_[flat].value;
@@ -200,15 +228,27 @@ void Executor::Execute(const Action& action) {
       }
       break;
     }
-    case ActionKind::kLeaveActivations:
-      tape_->CopyToHost(action.segment, stream);
+    case ActionKind::kLeaveActivations: {
+      const View& staging = memory_.leaving;
+      const bool spills = staging.data != nullptr;
+      tape_->CopyToHost(action.segment, stream, spills ? MemoryPlace::kDisk : MemoryPlace::kPinned,
+                        [&](Stream& leave, ConstView from, View to) {
+                          spills ? ToDisk(leave, spill(), staging, from, to)
+                                 : Copy(leave, from, to);
+                        });
       break;
+    }
     case ActionKind::kDropActivations:
       tape_->DropFromDevice(action.segment);
       break;
-    case ActionKind::kFetchActivations:
-      tape_->CopyToDevice(action.segment, stream);
+    case ActionKind::kFetchActivations: {
+      const View& staging = memory_.coming;
+      tape_->CopyToDevice(action.segment, stream, [&](Stream& fetch, ConstView from, View to) {
+        staging.data != nullptr ? FromDisk(fetch, spill(), staging, from, to)
+                                : Copy(fetch, from, to);
+      });
       break;
+    }
     case ActionKind::kKeep:
       for (const int f : layout_.units[u].flat_parameters) {
         const int64_t size = memory_.secondary[f].NumElements();

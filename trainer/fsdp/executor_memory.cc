@@ -13,7 +13,8 @@
 namespace fsdp {
 namespace {
 
-// Initial values go to the device in pieces of 4 MiB.
+// Activations go to a disk in pieces of so many bytes, and initial values to the device.
+constexpr int64_t kActivationPiece = int64_t{4} << 20;
 constexpr int64_t kUploadElements = int64_t{1} << 20;
 
 View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use) {
@@ -152,6 +153,13 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   for (View& report : reports) report = persistent(kNumScalars, pinned, DType::kFloat32);
   inputs = bytes(sizeof(StepInputs), MemoryKind::kActivations);
   for (View& input : staged_inputs) input = bytes(sizeof(StepInputs), pinned);
+  if (options.activation_offload == ActivationOffload::kSpill) {
+    for (View* const staging : {&leaving, &coming}) {
+      *staging = bytes(kActivationPiece + kSpillAlignment, pinned);
+      const auto address = reinterpret_cast<uintptr_t>(staging->data);
+      *staging = staging->Slice(kSpillAlignment - address % kSpillAlignment, kActivationPiece);
+    }
+  }
   if (!scheduled.host_units.empty()) host_coefficient = persistent(1, pinned, DType::kFloat32);
   fetch = persistent(FetchElements(layout, scheduled, options.averages), MemoryKind::kUnsharded,
                      DType::kFloat32);

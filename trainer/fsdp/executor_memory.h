@@ -101,6 +101,7 @@ struct ExecutorMemory {
   View upload;                    // Host memory: of initial values, what is on its way.
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
+  View leaving, coming;           // Pinned, bytes: of activations between device and disk.
   View host_coefficient;          // Pinned: kCoefficient, for updates of the host.
   View fetch;                     // fp32 or less: what is cast behind its way from the host.
   View scaler;                    // LossScalerState. Empty: none is in use.

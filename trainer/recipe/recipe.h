@@ -275,7 +275,7 @@ constexpr auto NamesOf(SourceRecipe::Source) {
 constexpr auto NamesOf(SourceRecipe::RawDType) {
   return std::to_array<std::string_view>({"uint16", "uint32"});
 }
-constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host"}; }
+constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host", "spill"}; }
 constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }

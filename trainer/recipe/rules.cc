@@ -273,10 +273,14 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                 {"fsdp.cpu_offload.params", "fsdp.cpu_offload.optimizer"},
                 "fsdp.cpu_offload.params is true, but fsdp.cpu_offload.optimizer is false: "
                 "parameters are updated where their masters are, so set that, too");
-  rules.Require(!offload.spill || offload.optimizer,
+  const bool spills = recipe.train.activation_offload == ActivationOffload::kSpill;
+  rules.Require(!offload.spill || offload.optimizer || spills,
                 {"fsdp.cpu_offload.spill", "fsdp.cpu_offload.optimizer"},
                 "fsdp.cpu_offload.spill takes what the host updates to a disk, but "
                 "fsdp.cpu_offload.optimizer is false: set that, too");
+  rules.Require(offload.spill || !spills, {"train.activation_offload", "fsdp.cpu_offload.spill"},
+                "train.activation_offload is `spill`, but fsdp.cpu_offload.spill is null: name a "
+                "directory there");
   rules.Require(offload.optimizer_share == 0 || offload.optimizer,
                 {"fsdp.cpu_offload.optimizer_share", "fsdp.cpu_offload.optimizer"},
                 "fsdp.cpu_offload.optimizer_share is of the updates that leave the device with "

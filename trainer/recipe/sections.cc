@@ -78,9 +78,10 @@ Type<TrainRecipe> TrainType() {
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<Recompute>(),
           "What backward computes again instead of keeping it. selective: norms, activations and "
           "attention. full: all but the inputs of the blocks."),
-      Key("activation_offload", &R::activation_offload, OneOf<ActivationOffload>(Later({"spill"})),
+      Key("activation_offload", &R::activation_offload, OneOf<ActivationOffload>(),
           "Where what forward keeps for backward is meanwhile: on the device, or, but for the last "
-          "block's, in host memory. With activation_checkpointing full that is what blocks begin "
+          "block's, in host memory or in the directory of fsdp.cpu_offload.spill. With "
+          "activation_checkpointing full that is what blocks begin "
           "with."),
       Key("ema", &R::ema, Nullable(ema),
           "Keeps a moving average of the weights, sharded and saved as they are: a map with "

@@ -129,7 +129,7 @@ TEST(CudaTwin, LearnsWithOffload) {
     if (!params) o.cpu_offload.optimizer_share = 0.5;
     if (spill) o.cpu_offload.spill = ::testing::TempDir();
     o.spill_part = 2048;
-    o.activation_offload = ActivationOffload::kHost;
+    o.activation_offload = spill ? ActivationOffload::kSpill : ActivationOffload::kHost;
     run.options.global_batch_size = 4;  // Two micro-batches a rank, or four.
     run.config.num_hidden_layers = 3;   // Of the first two's activations.
     LearnsWhatTheCpuLearns(run);

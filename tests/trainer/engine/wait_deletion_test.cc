@@ -407,6 +407,7 @@ TEST(WaitDeletion, Spill) {
       o.gradient_accumulation = bits % 5 % 2 ? Accumulation::kUnsharded : Accumulation::kSharded;
       o.limit_all_gathers = 1 + bits % 7 % 3;
       o.spill_part = bits % 3 == 0 ? 256 : 1024;
+      o.activation_offload = static_cast<ActivationOffload>(bits % 4 % 3);
       CheckEveryWait(o, world, seen, totals);
       if (HasFatalFailure()) return;
     }
@@ -559,7 +560,8 @@ Drawn Draw(uint64_t seed) {
   if (o.cpu_offload.optimizer && coin()) o.cpu_offload.spill = ".";
   o.cpu_offload.spill_ahead = below(4);
   if (coin()) o.spill_part = 256;
-  o.activation_offload = static_cast<ActivationOffload>(below(2));
+  o.activation_offload = static_cast<ActivationOffload>(below(3));
+  if (o.activation_offload == ActivationOffload::kSpill) o.cpu_offload.spill = ".";
   o.limiter = static_cast<FsdpOptions::Limiter>(below(2));
   return drawn;
 }

@@ -240,6 +240,12 @@ INSTANTIATE_TEST_SUITE_P(
          "version; set fsdp.buffers to slots\n"
          "r.yaml:4:29: train.activation_offload: offload with fsdp.buffers `caching`: not in this "
          "version; set fsdp.buffers to slots"},
+        {"ActivationsOnNoDisk", "train: {activation_offload: spill}",
+         "r.yaml:3:29: train.activation_offload: train.activation_offload is `spill`, but "
+         "fsdp.cpu_offload.spill is null: name a directory there"},
+        {"SpillWithoutOptimizer", "fsdp: {cpu_offload: {spill: d}}",
+         "r.yaml:3:29: fsdp.cpu_offload.spill: fsdp.cpu_offload.spill takes what the host updates "
+         "to a disk, but fsdp.cpu_offload.optimizer is false: set that, too"},
         {"ShareOfNothing", "fsdp: {cpu_offload: {optimizer_share: 0.5}}",
          "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share is of "
          "the "

@@ -117,7 +117,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
   const Json& train = schema["properties"]["train"]["properties"];
-  EXPECT_EQ(train["activation_offload"]["enum"], Json({"none", "host"}));
+  EXPECT_EQ(train["activation_offload"]["enum"], Json({"none", "host", "spill"}));
   for (const char* word : {"\"t5\"", "8bit", "images", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
@@ -403,6 +403,9 @@ void Reconcile(Json& recipe) {
   }
   if (offload["optimizer"] == false)
     offload.update(Json{{"params", false}, {"optimizer_share", 0}, {"spill", nullptr}});
+  if (offload["spill"].is_null() && recipe["train"]["activation_offload"] == "spill") {
+    recipe["train"]["activation_offload"] = "host";
+  }
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["buffers"] == "caching") fsdp["limiter"] = "host";
   const Json& resume = recipe["checkpoint"]["resume"];
