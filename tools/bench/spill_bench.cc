@@ -3,8 +3,8 @@
 // "plain" is a loop of pread and pwrite by as many threads, each over its own part of a file of the
 // same directory, O_DIRECT where it can, 1 MiB at a time, as fio's psync. By turns, five rounds,
 // medians: a disk has moods. "both" reads one half of the file and writes the other at the same
-// time, each with that many threads, and counts the bytes of both; "copy" is CopyTo() into a file
-// of the directory, one thread.
+// time, each with that many threads, and counts the bytes of both; "copy" is the one half copied to
+// the other.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -25,8 +25,8 @@
 
 #include "trainer/core/file_io.h"
 #include "trainer/core/unique_fd.h"
+#include "trainer/runtime/memory.h"
 #include "trainer/runtime/spill_file.h"
-#include "trainer/runtime/spill_layout.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -81,7 +81,6 @@ struct Row {
 void Measure(const std::string& directory, int64_t bytes, int threads, std::byte* memory) {
   SpillFile spill(directory, "a benchmark", bytes);
   const Plain plain(directory, bytes);
-  const UniqueFd target(FileIo::System().OpenUnnamed(directory));
   ThreadPool pool(threads, /*spin=*/false), other(threads, /*spin=*/false), two(2, /*spin=*/false);
   const std::span<std::byte> all(memory, bytes);
   const int64_t half = bytes / 2;
@@ -102,7 +101,7 @@ void Measure(const std::string& directory, int64_t bytes, int threads, std::byte
              two, [&] { plain.Move(false, pool, 0, half, memory); },
              [&] { plain.Move(true, other, half, half, memory); });
        }},
-      {"copy", bytes, [&] { spill.CopyTo(0, bytes, target, 0, "the target"); }},
+      {"copy", half, [&] { spill.Copy(pool, 0, half, half); }},
   };
   for (const Row& row : rows) row.work();  // Blocks are written for the first time.
   for (int round = 0; round < kRounds; ++round) {

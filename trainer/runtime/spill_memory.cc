@@ -65,7 +65,8 @@ template <typename Transfer>
 void Enqueue(Stream& stream, const char* name, SpillMemory* spill, ConstView from, View to,
              const Transfer& transfer) {
   const auto bytes = static_cast<double>(from.bytes());
-  Operation operation{name, {from}, {to}, {Cost{.bytes_read = bytes, .bytes_written = bytes}}, {}};
+  const Cost cost{.bytes_read = bytes, .bytes_written = bytes};
+  Operation operation{name, {from}, {to}, {{cost, OnGpu{.launches = 0}}}, {}};
   const auto run = [spill, transfer](ThreadPool&, const ConstView& source, const View& target) {
     transfer(*spill, source, target);
   };
