@@ -13,8 +13,7 @@
 namespace fsdp {
 namespace {
 
-// Activations go to a disk in pieces of so many bytes, and initial values to the device.
-constexpr int64_t kActivationPiece = int64_t{4} << 20;
+// Initial values go to the device in pieces of 4 MiB.
 constexpr int64_t kUploadElements = int64_t{1} << 20;
 
 View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use) {
@@ -154,10 +153,11 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   inputs = bytes(sizeof(StepInputs), MemoryKind::kActivations);
   for (View& input : staged_inputs) input = bytes(sizeof(StepInputs), pinned);
   if (options.activation_offload == ActivationOffload::kSpill) {
+    const int64_t piece = options.spill_part * SizeOf(DType::kFloat32);
     for (View* const staging : {&leaving, &coming}) {
-      *staging = bytes(kActivationPiece + kSpillAlignment, pinned);
+      *staging = bytes(piece + kSpillAlignment, pinned);
       const auto address = reinterpret_cast<uintptr_t>(staging->data);
-      *staging = staging->Slice(kSpillAlignment - address % kSpillAlignment, kActivationPiece);
+      *staging = staging->Slice(kSpillAlignment - address % kSpillAlignment, piece);
     }
   }
   if (!scheduled.host_units.empty()) host_coefficient = persistent(1, pinned, DType::kFloat32);
