@@ -75,6 +75,23 @@ TEST(Bitwise, StrategyAndRecomputation) {
   }
 }
 
+// By way of memory for a part of each.
+TEST(Bitwise, ActivationsOnADisk) {
+  TinyRun run;
+  run.world = 2;
+  run.options.global_batch_size = 24;
+  ExecutorOptions& o = run.options.executor;
+  o.micro_batch_size = 6;
+  o.spill_part = 1024;
+  const TinyResult plain = Train(Plain(run));
+  o.activation_offload = ActivationOffload::kSpill;
+  o.cpu_offload.spill = ::testing::TempDir();
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    o.recompute = recompute;
+    ExpectSameBits(run, plain);
+  }
+}
+
 TEST(Bitwise, AgainAndAgain) {
   TinyRun run;
   run.world = 4;
