@@ -296,14 +296,16 @@ std::string PlanToText(const RunPlan& plan) {
   line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
   line("reduce-scatter", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes));
   line("all-reduce", static_cast<int64_t>(plan.traffic.all_reduce_bytes));
-  if (plan.traffic.update_bytes > 0) {
+  if (plan.traffic.to_host_bytes > 0) {
     out << "computed and offloaded by each rank in a step\n";
     char flops[32];
     std::snprintf(flops, sizeof(flops), "%.4g TFLOP", plan.traffic.flops / 1e12);
     out << "  kernels         " << flops << "\n";
     line("to the host", static_cast<int64_t>(plan.traffic.to_host_bytes));
     line("to the device", static_cast<int64_t>(plan.traffic.to_device_bytes));
-    line("updates move", static_cast<int64_t>(plan.traffic.update_bytes));
+    if (plan.traffic.update_bytes > 0) {
+      line("updates move", static_cast<int64_t>(plan.traffic.update_bytes));
+    }
     if (plan.traffic.spill_read_bytes > 0) {
       line("from the disk", static_cast<int64_t>(plan.traffic.spill_read_bytes));
       line("to the disk", static_cast<int64_t>(plan.traffic.spill_write_bytes));

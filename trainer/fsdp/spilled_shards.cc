@@ -34,7 +34,8 @@ void SpilledShards::Spill(int flat, std::optional<DType> copy) {
 }
 
 void SpilledShards::Add(int flat, const View& spilled) {
-  FSDP_CHECK(slots_.empty() && spills_[flat]) << "slots have been taken";
+  FSDP_CHECK(spills_[flat]) << "flat parameter " << flat << " is not spilled";
+  FSDP_CHECK(slots_.empty()) << "slots have been taken";
   if (spilled.NumElements() == 0) return;
   shards_[flat].push_back(spilled);
   spilled_.insert(spilled.data);

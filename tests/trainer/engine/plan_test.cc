@@ -309,6 +309,18 @@ TEST_F(PlanTest, OffloadedActivationsAreTheHosts) {
     EXPECT_EQ(host.traffic.to_host_bytes, host.traffic.to_device_bytes);
     EXPECT_NEAR(host.traffic.to_host_bytes, options_.executor.micro_batches * there,
                 0.05 * static_cast<double>(there));
+    // On a disk, and the host has room for two pieces on their way.
+    options_.executor.cpu_offload.spill = ".";
+    options_.executor.spill_part = 2048;
+    const RunPlan disk = plan(ActivationOffload::kSpill);
+    EXPECT_EQ(disk.planned(), host.planned());
+    EXPECT_GE(disk.memory.bytes(MemoryPlace::kDisk), there);
+    EXPECT_LT(disk.memory.bytes(MemoryPlace::kPinned),
+              all.memory.bytes(MemoryPlace::kPinned) + 2 * (8192 + 2 * 4096));
+    EXPECT_EQ(disk.traffic.spill_read_bytes, disk.traffic.spill_write_bytes);
+    EXPECT_EQ(disk.traffic.spill_write_bytes, host.traffic.to_host_bytes);
+    EXPECT_THAT(PlanToText(disk), HasSubstr("to the disk"));
+    options_.executor.cpu_offload.spill.reset();
   }
 }
 
