@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/trainer/comm/ranks.h"
+#include "tests/trainer/loop/checkpoint_files.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/engine/update_share.h"
@@ -90,17 +91,6 @@ double RecordedShare(const std::string& run) {
   return LoadRecipe({run + "/recipe.yaml"}).fsdp.cpu_offload.optimizer_share.value();
 }
 
-// All files of all checkpoints but the manifests, which hold the run's directory.
-std::map<std::string, std::string> Files(const std::string& run) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(run + "/checkpoints")) {
-    if (entry.is_regular_file() && entry.path().filename() != "manifest.json") {
-      files[fs::relative(entry.path(), run)] = ReadWholeFile(entry.path());
-    }
-  }
-  return files;
-}
-
 TEST(AutomaticShare, IsTheSmallestAndARunKeepsIt) {
   // What each rank would choose alone.
   const auto alone = [](double device) {
@@ -133,7 +123,7 @@ TEST(AutomaticShare, IsTheSmallestAndARunKeepsIt) {
   const Recipe recipe = Tiny(given, std::to_string(less), {"train.steps=6"});
   EXPECT_EQ(Train({recipe, recipe}, {}), Strings(2, "0 "));
   EXPECT_EQ(RecordedShare(given), less);
-  EXPECT_TRUE(Files(run) == Files(given));
+  EXPECT_TRUE(testing::CheckpointFiles(run) == testing::CheckpointFiles(given));
 
   // A number of the recipe's own counts, and is kept from then on.
   EXPECT_EQ(go_on(7, "0.75", {}), Strings(2, "0 "));

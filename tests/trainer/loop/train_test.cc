@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "tests/trainer/comm/ranks.h"
+#include "tests/trainer/loop/checkpoint_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/errors.h"
@@ -74,17 +75,6 @@ Strings Train(int world, const Recipe& recipe) {
   return ends;
 }
 
-// All files of all checkpoints but the manifests, which hold the run's directory.
-std::map<std::string, std::string> Files(const std::string& run) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(run + "/checkpoints")) {
-    if (entry.is_regular_file() && entry.path().filename() != "manifest.json") {
-      files[fs::relative(entry.path(), run)] = ReadWholeFile(entry.path());
-    }
-  }
-  return files;
-}
-
 std::vector<nlohmann::json> Records(const std::string& run, const std::string& kind) {
   std::vector<nlohmann::json> records;
   std::istringstream in(ReadWholeFile(run + "/metrics.jsonl"));
@@ -107,7 +97,7 @@ TEST(SavingTest, InTheBackgroundGivesTheSameFiles) {
                        std::string("checkpoint={every: 2, keep_last: 0, async: ") +
                            (async ? "true" : "false") + "}"});
         EXPECT_EQ(Train(world, recipe), Strings(world, "0 "));
-        files[async] = Files(run);
+        files[async] = testing::CheckpointFiles(run);
         for (const auto& r : Records(run, "step")) losses[async].push_back(r["loss"].dump());
         // Each is recorded once, in order, none before its step was.
         const auto saved = Records(run, "checkpoint");
