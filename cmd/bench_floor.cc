@@ -1,5 +1,7 @@
 #include "cmd/bench_floor.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -8,10 +10,17 @@
 #include "cmd/recipe_flags.h"
 #include "trainer/bench/step_floor.h"
 #include "trainer/core/json.h"
+#include "trainer/engine/step_resource.h"
 #include "trainer/recipe/hardware.h"
 
 namespace fsdp {
 namespace {
+
+const char* Name(StepResource resource) {
+  constexpr std::array<const char*, kNumStepResources> kNames = {
+      "device", "to_host", "to_device", "host", "disk_read", "disk_write"};
+  return kNames[static_cast<size_t>(resource)];
+}
 
 struct FloorFlags {
   RecipeFlags recipe;
@@ -25,6 +34,7 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
   for (const FloorPart& part : floor.parts) {
     parts.push_back(JsonObject()
                         .Add("op", part.op)
+                        .Add("on", Name(part.resource))
                         .Add("kernels", part.launches.kernels)
                         .Add("copies", part.launches.copies)
                         .Add("flops", part.flops)
@@ -36,18 +46,39 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
                         .Add("in_the_floor", part.in_the_floor)
                         .Text());
   }
+  JsonObject seconds;
+  for (int r = 0; r < kNumStepResources; ++r) {
+    const auto resource = static_cast<StepResource>(r);
+    seconds.Add(Name(resource), floor.SecondsOf(resource));
+  }
   return JsonObject()
       .Add("hardware", hardware.name)
       .Add("world_size", world)
       .Add("tokens", floor.tokens)
-      .Add("seconds", floor.Seconds(/*in_the_floor=*/true))
-      .Add("beside_seconds", floor.Seconds(/*in_the_floor=*/false))
-      .Add("tokens_per_s", floor.tokens / floor.Seconds(true))
+      .Add("seconds", floor.Seconds())
+      .AddRaw("seconds_on", seconds.Text())
+      .Add("beside_updates_seconds", floor.beside_updates)
+      .Add("tokens_per_s", floor.tokens / floor.Seconds())
       .Add("kernels", floor.AllLaunches().kernels)
       .Add("copies", floor.AllLaunches().copies)
       .Add("needless_bytes", floor.NeedlessBytes())
       .Add("needless_seconds", floor.NeedlessSeconds())
       .AddRaw("parts", JsonArray(parts));
+}
+
+// What moves and is updated beside the device.
+void PrintOffloaded(const StepFloor& floor) {
+  std::printf("%-32s %32s %10s\n", "beside the device", "GB", "ms");
+  for (int r = 0; r < kNumStepResources; ++r) {
+    const auto resource = static_cast<StepResource>(r);
+    double bytes = 0;
+    for (const FloorPart& part : floor.parts) bytes += part.resource == resource ? part.bytes : 0;
+    if (resource == StepResource::kDevice || bytes == 0) continue;
+    std::printf("%-32s %32.2f %10.2f\n", Name(resource), bytes * 1e-9,
+                floor.SecondsOf(resource) * 1e3);
+  }
+  std::printf("%-32s %32s %10.2f\n", "may run beside the host's", "", floor.beside_updates * 1e3);
+  std::printf("%-32s %32s %10.2f\n\n", "the step", "", floor.Seconds() * 1e3);
 }
 
 void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
@@ -60,10 +91,10 @@ void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
                 static_cast<long long>(launches), part.flops * 1e-12, part.bytes * 1e-9,
                 part.seconds * 1e3, part.extra_bytes * 1e-9, part.extra_seconds * 1e3);
   };
-  for (const bool in_the_floor : {true, false}) {
+  const auto group = [&](const char* name, const auto& is_in) {
     FloorPart all;
     for (const FloorPart& part : floor.parts) {
-      if (part.in_the_floor != in_the_floor) continue;
+      if (!is_in(part)) continue;
       line(part.op, part);
       all.launches += part.launches;
       all.flops += part.flops;
@@ -72,12 +103,20 @@ void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
       all.extra_bytes += part.extra_bytes;
       all.extra_seconds += part.extra_seconds;
     }
-    line(in_the_floor ? "the floor" : "beside it, by kernels of its own", all);
-    if (in_the_floor) std::printf("\n");
+    line(name, all);
+    std::printf("\n");
+  };
+  constexpr StepResource kDevice = StepResource::kDevice;
+  group("the floor", [](const FloorPart& p) { return p.resource == kDevice && p.in_the_floor; });
+  group("beside it, by kernels of its own",
+        [](const FloorPart& p) { return p.resource == kDevice && !p.in_the_floor; });
+  const auto offloaded = [](const FloorPart& p) { return p.resource != kDevice; };
+  if (std::any_of(floor.parts.begin(), floor.parts.end(), offloaded)) {
+    PrintOffloaded(floor);
   }
-  const double seconds = floor.Seconds(/*in_the_floor=*/true), more = floor.NeedlessSeconds();
+  const double seconds = floor.Seconds(), more = floor.NeedlessSeconds();
   const auto launches = floor.AllLaunches();
-  std::printf("\n%lld kernels and %lld copies a step\n", static_cast<long long>(launches.kernels),
+  std::printf("%lld kernels and %lld copies a step\n", static_cast<long long>(launches.kernels),
               static_cast<long long>(launches.copies));
   std::printf("no floor needs %.4g GB and %.4g ms of it: extra ones, and what is beside it\n",
               floor.NeedlessBytes() * 1e-9, more * 1e3);
@@ -116,7 +155,9 @@ void AddBenchFloor(CLI::App& bench) {
       "machine's rates, all else with its bytes. Launches are a GPU's, of kernels and copies: a\n"
       "collective counts one, and so does a call of cuBLASLt or cuDNN. Extra bytes are what\n"
       "kernels of an op leave for each other, and what is read once more; extra time is what they\n"
-      "add, none where FLOPs take longer. What other ranks are sent takes no time here.");
+      "add, none where FLOPs take longer. What other ranks are sent takes no time here.\n"
+      "With offload a step is the longest of the device, its link to the host, each way, and a\n"
+      "disk; what the host's updates take beyond the first forward pass is the device's, too.");
   command->callback([flags] { RunFloor(*flags); });
 }
 

@@ -184,6 +184,10 @@ TEST(Bench, FloorOfAStep) {
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("\nthe floor "), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("\nat the floor "), std::string::npos) << table.out;
+  const Result offloaded = Bench(flags + " --set fsdp.cpu_offload.optimizer=true");
+  EXPECT_EQ(offloaded.code, 2);
+  EXPECT_NE(offloaded.err.find("a GPU has no host_link_bytes_per_s"), std::string::npos)
+      << offloaded.err;
   const Result halves = Bench(flags + " --set fsdp.mixed_precision.param_dtype=bf16");
   EXPECT_EQ(halves.code, 2);
   EXPECT_NE(halves.err.find("a GPU has no bf16_flops"), std::string::npos) << halves.err;

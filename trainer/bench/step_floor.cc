@@ -9,6 +9,7 @@
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/engine/step_resource.h"
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/setup.h"
 #include "trainer/ops/gemm_library.h"
@@ -67,14 +68,44 @@ double SecondsOf(const KernelCost& kernel, double bytes, const Hardware& hardwar
   return 0;
 }
 
+// Of what is not the device's own.
+double OtherRate(StepResource resource, const Hardware& hardware, const std::string& op) {
+  switch (resource) {
+    case StepResource::kToHost:
+    case StepResource::kToDevice:
+      return RateOf(hardware.host_link_bytes_per_s, hardware, "host_link_bytes_per_s", op);
+    case StepResource::kHost:
+      return RateOf(hardware.host_copy_bytes_per_s, hardware, "host_copy_bytes_per_s", op);
+    case StepResource::kDiskRead:
+      return RateOf(hardware.disk_read_bytes_per_s, hardware, "disk_read_bytes_per_s", op);
+    case StepResource::kDiskWrite:
+      return RateOf(hardware.disk_write_bytes_per_s, hardware, "disk_write_bytes_per_s", op);
+    case StepResource::kDevice:
+      break;
+  }
+  return 0;
+}
+
+bool Updates(std::string_view op) { return op == "adamw" || op == "sgd"; }
+
 }  // namespace
 
-double StepFloor::Seconds(bool in_the_floor) const {
+double StepFloor::SecondsOf(StepResource resource) const {
   double seconds = 0;
   for (const FloorPart& part : parts) {
-    if (part.in_the_floor == in_the_floor) seconds += part.seconds;
+    if (part.in_the_floor && part.resource == resource) seconds += part.seconds;
   }
   return seconds;
+}
+
+double StepFloor::Seconds() const {
+  const double waited = SecondsOf(StepResource::kHost) - beside_updates;
+  double longest = SecondsOf(StepResource::kDevice) + std::max(0.0, waited);
+  for (const StepResource other : {StepResource::kToHost, StepResource::kToDevice,
+                                   StepResource::kDiskRead, StepResource::kDiskWrite}) {
+    longest = std::max(longest, SecondsOf(other));
+  }
+  return longest;
 }
 
 Launches StepFloor::AllLaunches() const {
@@ -92,8 +123,10 @@ double StepFloor::NeedlessBytes() const {
 }
 
 double StepFloor::NeedlessSeconds() const {
-  double seconds = Seconds(/*in_the_floor=*/false);
-  for (const FloorPart& part : parts) seconds += part.extra_seconds;
+  double seconds = 0;
+  for (const FloorPart& part : parts) {
+    seconds += part.extra_seconds + (part.in_the_floor ? 0 : part.seconds);
+  }
   return seconds;
 }
 
@@ -107,31 +140,53 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
                         AttentionToPlan(recipe, shape, kernels));
   StepFloor floor;
   floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
-  ObserveStep(*model, options, world, kernels, [&](const Operation& operation) {
-    if (operation.kernels.host) return;  // Loads a batch.
-    for (const KernelCost& kernel : operation.costs) {
-      std::string op = operation.name;
-      if (kernel.kind == KernelKind::kProduct && operation.costs.size() > 1) {
-        op += std::string(", ") + kernel.product.name;
-      }
-      auto part = std::find_if(floor.parts.begin(), floor.parts.end(),
-                               [&](const FloorPart& p) { return p.op == op; });
-      if (part == floor.parts.end()) {
-        part = floor.parts.insert(part, {.op = op, .in_the_floor = InTheFloor(operation.name)});
-      }
-      const OnGpu gpu = OnGpuByLibrary(kernel, recipe.run.deterministic);
-      (kernel.kind == KernelKind::kCopy ? part->launches.copies : part->launches.kernels) +=
-          gpu.launches;
-      part->extra_bytes += gpu.extra_bytes;
-      part->flops += kernel.cost.flops;
-      const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
-      const double seconds = SecondsOf(kernel, bytes, hardware, op);
-      part->bytes += bytes;
-      part->link_bytes += kernel.cost.link_bytes;
-      part->seconds += seconds;
-      part->extra_seconds += SecondsOf(kernel, bytes + gpu.extra_bytes, hardware, op) - seconds;
+  const auto part_of = [&](const std::string& op, StepResource resource) {
+    for (FloorPart& part : floor.parts) {
+      if (part.op == op && part.resource == resource) return &part;
     }
-  });
+    floor.parts.push_back({.op = op, .resource = resource});
+    return &floor.parts.back();
+  };
+  bool before_backward = true;
+  ObserveStep(
+      *model, options, world, kernels, [&](const Operation& operation, StepResource resource) {
+        if (resource != StepResource::kDevice) {
+          FloorPart& part = *part_of(operation.name, resource);
+          const double bytes = BytesThere(operation, resource);
+          part.bytes += bytes;
+          part.seconds += bytes / OtherRate(resource, hardware, operation.name);
+          const Cost cost = Sum(operation.costs);
+          part.flops += cost.flops;
+          const bool over_link =
+              resource == StepResource::kToHost || resource == StepResource::kToDevice;
+          if (over_link) part.launches += LaunchesOf(operation.costs);
+          return;
+        }
+        if (operation.kernels.host) return;  // Loads a batch.
+        const std::string_view name = operation.name;
+        before_backward = before_backward && name.find("backward") == std::string_view::npos;
+        for (const KernelCost& kernel : operation.costs) {
+          std::string op = operation.name;
+          if (kernel.kind == KernelKind::kProduct && operation.costs.size() > 1) {
+            op += std::string(", ") + kernel.product.name;
+          }
+          FloorPart& part = *part_of(op, resource);
+          part.in_the_floor = InTheFloor(name);
+          const OnGpu gpu = OnGpuByLibrary(kernel, recipe.run.deterministic);
+          (kernel.kind == KernelKind::kCopy ? part.launches.copies : part.launches.kernels) +=
+              gpu.launches;
+          part.extra_bytes += gpu.extra_bytes;
+          part.flops += kernel.cost.flops;
+          const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
+          const double seconds = SecondsOf(kernel, bytes, hardware, op);
+          part.bytes += bytes;
+          part.link_bytes += kernel.cost.link_bytes;
+          part.seconds += seconds;
+          part.extra_seconds += SecondsOf(kernel, bytes + gpu.extra_bytes, hardware, op) - seconds;
+          if (part.in_the_floor && (before_backward || Updates(name)))
+            floor.beside_updates += seconds;
+        }
+      });
   return floor;
 }
 

@@ -1,6 +1,7 @@
 // How short a step can be on a machine whose rates are known: its products and its attention at the
 // best rates seen there, the bytes of all that is left at the rate of a copy, nothing between two
-// kernels and nothing twice. A measured step is held against it.
+// kernels and nothing twice; what is offloaded moves and is updated beside that. A measured step is
+// held against it.
 #ifndef FSDP_TRAIN_TRAINER_BENCH_STEP_FLOOR_H_
 #define FSDP_TRAIN_TRAINER_BENCH_STEP_FLOOR_H_
 
@@ -8,18 +9,20 @@
 #include <string>
 #include <vector>
 
+#include "trainer/engine/step_resource.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/cost.h"
 
 namespace fsdp {
 
-// All calls of an op in a step.
+// All calls of an op in a step that are spent on the same.
 struct FloorPart {
-  std::string op;            // "linear_forward"; "linear_backward, dw" of one of its products.
+  std::string op;  // "linear_forward"; "linear_backward, dw" of one of its products.
+  StepResource resource = StepResource::kDevice;
   Launches launches = {};    // Of kernels, and copies.
   double flops = 0;          // A fused multiply-add counts two.
-  double bytes = 0;          // Of device memory, read and written, each operand once.
+  double bytes = 0;          // As BytesThere() counts them, each operand once.
   double extra_bytes = 0;    // Beside them, by the kernels that a GPU has: see OnGpu.
   double link_bytes = 0;     // Sent to other ranks: in no time here.
   double seconds = 0;        // At the machine's rates.
@@ -30,10 +33,18 @@ struct FloorPart {
 struct StepFloor {
   std::vector<FloorPart> parts;  // In the order in which a step comes to them.
   double tokens = 0;             // Of the step, over all ranks.
+  // Of the device: what may run while the host updates, the first micro-batch's forward pass and
+  // the device's own updates.
+  double beside_updates = 0;
 
-  double Seconds(bool in_the_floor) const;  // Of the parts that are, or are not.
+  // Of the parts that are in the floor.
+  double SecondsOf(StepResource resource) const;
+  // The longest of what is spent beside each other. The host's updates begin behind the last
+  // backward pass, whose norm they need, and the first one needs all of them: what they take beyond
+  // `beside_updates` is the device's, too.
+  double Seconds() const;
   Launches AllLaunches() const;
-  // What no floor needs: of parts beside it all, of the others the extra bytes.
+  // What no floor needs, of the device: of parts beside it all, of the others the extra bytes.
   double NeedlessBytes() const;
   double NeedlessSeconds() const;
 };

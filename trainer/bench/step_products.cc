@@ -47,7 +47,7 @@ StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels) {
       SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1);
   std::vector<std::string> groups;  // In the order of the forward pass.
   std::vector<std::vector<StepProduct>> products;
-  ObserveStep(*model, options, world, kernels, [&](const Operation& operation) {
+  ObserveStep(*model, options, world, kernels, [&](const Operation& operation, StepResource) {
     for (const KernelCost& kernel : operation.costs) {
       if (kernel.kind != KernelKind::kProduct) continue;
       const Product& p = kernel.product;

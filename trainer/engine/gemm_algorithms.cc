@@ -145,7 +145,7 @@ std::optional<GemmAlgorithms> ParseGemmAlgorithms(const std::string& json) {
 std::vector<GemmShape> StepGemmShapes(Model& model, const SessionOptions& options, int world,
                                       GemmLibrary& library) {
   std::vector<GemmShape> shapes;
-  ObserveStep(model, options, world, DeviceType::kCuda, [&](const Operation& operation) {
+  ObserveStep(model, options, world, DeviceType::kCuda, [&](const Operation& operation, StepResource) {
     for (const KernelCost& kernel : operation.costs) {
       if (kernel.kind != KernelKind::kProduct || kernel.product.k == 0) continue;
       const std::optional<GemmShape> shape = library.Resolve(ShapeOf(kernel.product));

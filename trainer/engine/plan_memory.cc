@@ -1,9 +1,9 @@
 #include "trainer/engine/plan_memory.h"
 
-#include <string_view>
 #include <utility>
 
 #include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/engine/step_resource.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/runtime/sim/sim_device.h"
 #include "trainer/runtime/spill_memory.h"
@@ -11,16 +11,28 @@
 namespace fsdp {
 namespace {
 
-void Count(const Operation& operation, std::string_view stream, StepTraffic& traffic) {
-  const Cost cost = Sum(operation.costs);
-  traffic.flops += cost.flops;
-  const std::string_view name = operation.name;
-  const bool copies = name == "copy";
-  if (stream == "leave" && copies) traffic.to_host_bytes += cost.bytes_written;
-  if (stream == "fetch" && copies) traffic.to_device_bytes += cost.bytes_written;
-  if (stream == "update") traffic.update_bytes += cost.bytes_read + cost.bytes_written;
-  if (name == "spill_read") traffic.spill_read_bytes += cost.bytes_read;
-  if (name == "spill_write") traffic.spill_write_bytes += cost.bytes_written;
+void Count(const Operation& operation, StepResource resource, StepTraffic& traffic) {
+  traffic.flops += Sum(operation.costs).flops;
+  const double bytes = BytesThere(operation, resource);
+  switch (resource) {
+    case StepResource::kDevice:
+      return;
+    case StepResource::kToHost:
+      traffic.to_host_bytes += bytes;
+      return;
+    case StepResource::kToDevice:
+      traffic.to_device_bytes += bytes;
+      return;
+    case StepResource::kHost:
+      traffic.update_bytes += bytes;
+      return;
+    case StepResource::kDiskRead:
+      traffic.spill_read_bytes += bytes;
+      return;
+    case StepResource::kDiskWrite:
+      traffic.spill_write_bytes += bytes;
+      return;
+  }
 }
 
 bool Caches(const ExecutorOptions& options) {
@@ -46,7 +58,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
     Session session(device, memory, model, options, communicators);
     if (traffic != nullptr) {
       device.Observe([&](const Operation& operation, const Stream& stream) {
-        Count(operation, stream.name(), *traffic);
+        Count(operation, ResourceOf(operation, stream.name()), *traffic);
       });
     }
     session.Train(1, options.FullTargets(), {}, no_load);

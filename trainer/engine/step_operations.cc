@@ -7,13 +7,15 @@
 namespace fsdp {
 
 void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
-                 const std::function<void(const Operation&)>& seen) {
+                 const std::function<void(const Operation&, StepResource)>& seen) {
   SimDevice device({}, /*checker=*/nullptr, kernels);
   const std::unique_ptr<PhasedAllocator> memory = MakeSimulatedMemory(device, options.executor);
   const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
                                         options.executor.communicators, ConnectSim);
   Session session(device, *memory, model, options, communicators);
-  device.Observe([&](const Operation& operation, const Stream&) { seen(operation); });
+  device.Observe([&](const Operation& operation, const Stream& stream) {
+    seen(operation, ResourceOf(operation, stream.name()));
+  });
   session.Train(1, options.FullTargets(), {}, [](int, const Batch&) {});
   device.Observe(nullptr);
 }

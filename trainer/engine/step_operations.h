@@ -5,15 +5,16 @@
 #include <functional>
 
 #include "trainer/engine/session.h"
+#include "trainer/engine/step_resource.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
 // Of rank 0 of `world`, for a device with these kernels, recorded on the simulated one: `seen` gets
-// each operation of the step, but not of what comes before it.
+// each operation of the step, but not of what comes before it, and what it is spent on.
 void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
-                 const std::function<void(const Operation&)>& seen);
+                 const std::function<void(const Operation&, StepResource)>& seen);
 
 }  // namespace fsdp
 

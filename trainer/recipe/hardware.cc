@@ -41,6 +41,12 @@ const recipe::Type<Hardware>& HardwareType() {
       Rate("attention_backward_flops", &H::attention_backward_flops, "The same on the way back."),
       Rate("copy_bytes_per_s", &H::copy_bytes_per_s,
            "Bytes a second of a copy in device memory, read and written."),
+      Rate("host_link_bytes_per_s", &H::host_link_bytes_per_s,
+           "Bytes a second between a device and its host, each way."),
+      Rate("host_copy_bytes_per_s", &H::host_copy_bytes_per_s,
+           "Bytes a second of a copy in a rank's share of its host, read and written."),
+      Rate("disk_read_bytes_per_s", &H::disk_read_bytes_per_s, "Bytes a second from its disk."),
+      Rate("disk_write_bytes_per_s", &H::disk_write_bytes_per_s, "Bytes a second to its disk."),
   });
   return type;
 }
@@ -54,7 +60,9 @@ Hardware ReadHardware(const std::string& path) {
   }
   recipe::RecipeReader reader({"name", "device", "memory", "outside", "host_memory", "bf16_flops",
                                "fp16_flops", "fp32_flops", "attention_forward_flops",
-                               "attention_backward_flops", "copy_bytes_per_s"});
+                               "attention_backward_flops", "copy_bytes_per_s",
+                               "host_link_bytes_per_s", "host_copy_bytes_per_s",
+                               "disk_read_bytes_per_s", "disk_write_bytes_per_s"});
   const auto tree = recipe::ParseYaml(text, 0, /*place_lines=*/true, reader.mistakes());
   Hardware hardware;
   if (tree) HardwareType().Read(*tree, "", reader, hardware);

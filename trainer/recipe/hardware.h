@@ -22,6 +22,10 @@ struct Hardware {
   std::optional<double> bf16_flops, fp16_flops, fp32_flops;
   std::optional<double> attention_forward_flops, attention_backward_flops;
   std::optional<double> copy_bytes_per_s;
+  // What offload is held to: the link between a device and its host, each way while the other way
+  // is busy, too; of the host's memory what one rank gets, read and written; and of a disk.
+  std::optional<double> host_link_bytes_per_s, host_copy_bytes_per_s;
+  std::optional<double> disk_read_bytes_per_s, disk_write_bytes_per_s;
 };
 
 // Throws ConfigError with a line for every mistake, as LoadRecipe does.

@@ -6,6 +6,10 @@
 
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
+#include "trainer/engine/step_resource.h"
+#include "trainer/fsdp/layout.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/loop/setup.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/cost.h"
@@ -51,7 +55,7 @@ TEST(StepFloor, ProductsTakeTheirFlops) {
   Hardware machine = Machine();
   machine.fp32_flops = 1e6;
   const StepFloor floor = FloorOf(Parse(), 1, machine);
-  EXPECT_NEAR(floor.Seconds(true), flops / 1e6, 1e-9 * flops / 1e6);
+  EXPECT_NEAR(floor.Seconds(), flops / 1e6, 1e-9 * flops / 1e6);
   EXPECT_EQ(floor.tokens, 8 * 16);
   // Four micro-batches of two layers; each has qkv, o, gate and up, down.
   EXPECT_EQ(Find(floor, "linear_forward").launches.kernels, 4 * 2 * 2);
@@ -60,7 +64,7 @@ TEST(StepFloor, ProductsTakeTheirFlops) {
   // Of two bf16 at their own rate.
   machine.fp32_flops = kFast;
   machine.bf16_flops = 1e6;
-  EXPECT_NEAR(FloorOf(Parse({kHalves}), 1, machine).Seconds(true), flops / 1e6, 1e-9 * flops / 1e6);
+  EXPECT_NEAR(FloorOf(Parse({kHalves}), 1, machine).Seconds(), flops / 1e6, 1e-9 * flops / 1e6);
 }
 
 TEST(StepFloor, AttentionHasRatesOfItsOwn) {
@@ -68,10 +72,10 @@ TEST(StepFloor, AttentionHasRatesOfItsOwn) {
   machine.attention_forward_flops = 1e6;
   // Four products... of [16, 17 / 2] pairs of tokens, by 4 heads of 8.
   const double pairs = 8 * 4 * 16 * 17 / 2.0;
-  EXPECT_NEAR(FloorOf(Parse(), 1, machine).Seconds(true), 2 * pairs * 2 * 2 * 8 / 1e6, 1e-6);
+  EXPECT_NEAR(FloorOf(Parse(), 1, machine).Seconds(), 2 * pairs * 2 * 2 * 8 / 1e6, 1e-6);
   machine = Machine();
   machine.attention_backward_flops = 1e6;
-  EXPECT_NEAR(FloorOf(Parse(), 1, machine).Seconds(true), 2 * pairs * 5 * 2 * 8 / 1e6, 1e-6);
+  EXPECT_NEAR(FloorOf(Parse(), 1, machine).Seconds(), 2 * pairs * 5 * 2 * 8 / 1e6, 1e-6);
 }
 
 TEST(StepFloor, AllElseTakesItsBytes) {
@@ -87,10 +91,10 @@ TEST(StepFloor, AllElseTakesItsBytes) {
             (2 * 2 + 1) * (4 * 8 * 16 * (2 * 24 + 1) + 4 * 4 * 24));
   // What others could do on their way is apart.
   EXPECT_FALSE(Find(floor, "fill").in_the_floor);
-  EXPECT_GT(floor.Seconds(false), 0);
-  double beside = 0;
-  for (const FloorPart& part : floor.parts) beside += part.in_the_floor ? 0 : part.bytes / 1e6;
-  EXPECT_NEAR(floor.Seconds(false), beside, 1e-9);
+  double in = 0, beside = 0;
+  for (const FloorPart& part : floor.parts) (part.in_the_floor ? in : beside) += part.seconds;
+  EXPECT_GT(beside, 0);
+  EXPECT_NEAR(floor.Seconds(), in, 1e-9);
 }
 
 // Of a step on a GPU: what kernels leave for each other, in time where FLOPs do not take longer.
@@ -163,6 +167,88 @@ TEST(StepFloor, OfSeveralRanks) {
   // Three ranks: two rounds each, though some of their places are empty.
   EXPECT_EQ(FloorOf(Parse(), 3, Machine()).tokens, 8 * 16);
   EXPECT_GT(Find(floor, "all_gather").link_bytes, 0);
+}
+
+double BytesOn(const StepFloor& floor, StepResource resource) {
+  double bytes = 0;
+  for (const FloorPart& part : floor.parts) bytes += part.resource == resource ? part.bytes : 0;
+  return bytes;
+}
+
+// Of the model, with the padding of its flat parameters.
+double Elements() {
+  const auto model = BuildModel(Parse(), ShapeFor(Parse()));
+  int64_t elements = 0;
+  for (const FlatParameter& flat : MakeLayout(ShapesOf(*model), {}, 1).flat_parameters) {
+    elements += flat.size;
+  }
+  return static_cast<double>(elements);
+}
+
+// What is offloaded takes its bytes over the link and in the host's memory, and none of the device.
+TEST(StepFloor, OffloadIsBesideTheDevice) {
+  const std::vector<std::string> offload = {"fsdp.cpu_offload.optimizer=true",
+                                            "train.global_batch_size=2"};
+  Hardware machine = Machine();
+  EXPECT_THROW(FloorOf(Parse(offload), 1, machine), ConfigError);
+  machine.copy_bytes_per_s = 1e6;
+  machine.host_link_bytes_per_s = 1e3;
+  machine.host_copy_bytes_per_s = 1e30;
+  const StepFloor floor = FloorOf(Parse(offload), 1, machine);
+  // Gradients leave, weights come back; AdamW reads four numbers and writes three (and reads
+  // what tells blocks of elements apart).
+  const double weights = 4 * Elements();
+  EXPECT_EQ(BytesOn(floor, StepResource::kToHost), weights);
+  EXPECT_EQ(BytesOn(floor, StepResource::kToDevice), weights);
+  EXPECT_NEAR(BytesOn(floor, StepResource::kHost), (4 + 3) * weights, 0.02 * weights);
+  EXPECT_NEAR(floor.Seconds(), weights / 1e3, 1e-9);  // The link is the slowest, each way.
+  for (const FloorPart& part : floor.parts) {
+    EXPECT_FALSE(part.op == "adamw" && part.resource == StepResource::kDevice);
+  }
+}
+
+// Updates begin behind the last backward pass, and the first needs them all.
+TEST(StepFloor, HostUpdatesRunBesideOneForwardPass) {
+  Hardware machine = Machine();
+  machine.fp32_flops = 1e6;
+  machine.host_link_bytes_per_s = kFast;
+  machine.host_copy_bytes_per_s = 1e3;
+  const auto floor_of = [&](const char* share) {
+    return FloorOf(Parse({"fsdp.cpu_offload.optimizer=true",
+                          std::string("fsdp.cpu_offload.optimizer_share=") + share}),
+                   1, machine);
+  };
+  const StepFloor floor = floor_of("0");
+  // Of four micro-batches one runs beside: its products but the head's.
+  double forward = 0;
+  for (const char* op : {"linear_forward", "linear_residual_forward"}) {
+    forward += Find(floor, op).seconds / 4;
+  }
+  EXPECT_NEAR(floor.beside_updates, forward, 1e-9);
+  const double host = BytesOn(floor, StepResource::kHost) / 1e3;
+  EXPECT_NEAR(floor.SecondsOf(StepResource::kHost), host, 1e-9);
+  EXPECT_NEAR(floor.Seconds(), floor.SecondsOf(StepResource::kDevice) + host - forward, 1e-6);
+  // What the device updates itself the host need not.
+  const StepFloor half = floor_of("0.5");
+  EXPECT_LT(BytesOn(half, StepResource::kHost), BytesOn(floor, StepResource::kHost));
+  EXPECT_GT(Find(half, "adamw").bytes, 0);
+  // Updates that are shorter than it are hidden.
+  machine.host_copy_bytes_per_s = kFast;
+  const StepFloor hidden = floor_of("0");
+  EXPECT_EQ(hidden.Seconds(), hidden.SecondsOf(StepResource::kDevice));
+}
+
+TEST(StepFloor, SpilledStateTakesTheDisksRates) {
+  Hardware machine = Machine();
+  machine.host_link_bytes_per_s = machine.host_copy_bytes_per_s = kFast;
+  machine.disk_read_bytes_per_s = 2e3;
+  machine.disk_write_bytes_per_s = 1e3;
+  const StepFloor floor =
+      FloorOf(Parse({"fsdp.cpu_offload={optimizer: true, spill: /nowhere}"}), 1, machine);
+  // Two moments, and a master that has a copy.
+  EXPECT_EQ(BytesOn(floor, StepResource::kDiskRead), 3 * 4 * Elements());
+  EXPECT_EQ(BytesOn(floor, StepResource::kDiskWrite), 3 * 4 * Elements());
+  EXPECT_NEAR(floor.Seconds(), 3 * 4 * Elements() / 1e3, 1e-9);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ void PrintTo(const Launched& l, std::ostream* out) {
 std::vector<Launched> Stated(const Case& c) {
   const std::unique_ptr<Model> model = MakeModel(ShapeOf(c));
   std::vector<Launched> stated;
-  ObserveStep(*model, OptionsOf(c), /*world=*/1, DeviceType::kCuda, [&](const Operation& o) {
+  ObserveStep(*model, OptionsOf(c), /*world=*/1, DeviceType::kCuda, [&](const Operation& o, StepResource) {
     if (!o.kernels.cuda) return;
     std::vector<KernelCost> costs = o.costs;
     for (KernelCost& cost : costs) {

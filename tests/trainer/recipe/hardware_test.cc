@@ -34,9 +34,16 @@ TEST(HardwareTest, TakesWhatTheFileSays) {
   EXPECT_EQ(gpu.memory, 1000);
   EXPECT_EQ(gpu.outside, 10);
   EXPECT_EQ(gpu.host_memory, std::nullopt);
-  const Hardware cpu = ReadHardware(File("{name: b, device: cpu, host_memory: 5}"));
+  EXPECT_EQ(gpu.host_link_bytes_per_s, std::nullopt);
+  const Hardware cpu = ReadHardware(
+      File("{name: b, device: cpu, host_memory: 5, host_link_bytes_per_s: 1.5,\n"
+           " host_copy_bytes_per_s: 2, disk_read_bytes_per_s: 3, disk_write_bytes_per_s: 4}"));
   EXPECT_EQ(cpu.device, Hardware::Device::kCpu);
   EXPECT_EQ(cpu.host_memory, 5);
+  EXPECT_EQ(cpu.host_link_bytes_per_s, 1.5);
+  EXPECT_EQ(cpu.host_copy_bytes_per_s, 2);
+  EXPECT_EQ(cpu.disk_read_bytes_per_s, 3);
+  EXPECT_EQ(cpu.disk_write_bytes_per_s, 4);
 }
 
 TEST(HardwareTest, EveryMistakeHasItsPlace) {
