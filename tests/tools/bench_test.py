@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import types
 import unittest
 
 sys.path.insert(0, os.path.join(os.getcwd(), "tools/bench"))
@@ -215,7 +216,8 @@ class Options(unittest.TestCase):
     def test_ratios_are_of_full_shard_in_the_same_round(self):
         settings = [Fake("full"), Fake("other")]
         for setting in settings:
-            setting.waited, setting.planned = [0.5], lambda: 1 << 20
+            setting.waited = [0.5]
+            setting.planned = lambda: {"memory": {"allocated_peak": 1 << 20}}
         # The second round is twice as slow for both.
         rows = options.summarise(settings, [[[1.0, 1.0], [2.0]], [[1.5], [3.0, 3.0]]])
         self.assertEqual(rows[0]["ratio"]["median"], 1.0)
@@ -223,6 +225,18 @@ class Options(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             options.print_table(rows)
         self.assertEqual(len(out.getvalue().splitlines()), 3)
+
+    def test_a_setting_that_spills_has_its_disk_measured(self):
+        self.assertEqual(options.spill_directory("fsdp.cpu_offload={optimizer: true, spill: /a/b}"),
+                         "/a/b")
+        self.assertEqual(
+            options.spill_directory("fsdp.cpu_offload={spill: /a, spill_ahead: 1}"), "/a")
+        self.assertIsNone(options.spill_directory("train.activation_offload=spill"))
+        self.assertIsNone(options.spill_directory("fsdp.cpu_offload={spill_ahead: 1}"))
+        setting = Fake("spills")
+        setting.planned = lambda: {"offload": {"disk_read_bytes": 3 << 20, "disk_write_bytes": 1}}
+        args = types.SimpleNamespace(ranks=2, priority=False)
+        self.assertEqual(options.Disk(args, setting, "/a/b").mib, 7)
 
     def test_lanes_are_pieces_of_work(self):
         def span(tid, name, begin, end, **args):

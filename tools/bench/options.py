@@ -2,13 +2,14 @@
 """What each sharding option does to the time and the memory of a step: GPT-2 124M over ranks of this
 host, by turns in one run; and a step's timeline.
 
-    bazel build -c opt //cmd:fsdp-train
+    bazel build -c opt //cmd:fsdp-train //tools/bench:spill_bench
     $(tools/bench/setup) tools/bench/options.py [--priority] [--timeline docs/benchmarks/timeline.png]
 
 The settings are those of the table in docs/fsdp.md, and of prefetching; hybrid ones get shard groups of
 half the ranks. Each turn is a start of its own, whose first step does not count. A step's ratio is of
 full_shard's in the same round. Memory is the most that any rank had resident (VmHWM), beside what is
-planned; it has the ranks' shared staging and the program itself in it.
+planned; it has the ranks' shared staging and the program itself in it. A setting that spills has a
+row for its disk: what all ranks of it read and write there in a step, by nobody else and at once.
 
 --timeline draws rank 0's compute, gather and reduce streams in one step, for backward_prefetch pre,
 post and none under each other.
@@ -35,6 +36,7 @@ PAGE = HERE.parents[1] / "docs" / "fsdp.md"
 BASE = "fsdp.sharding_strategy=full_shard"
 MORE = ("fsdp.backward_prefetch=post", "fsdp.backward_prefetch=none", "fsdp.forward_prefetch=false",
         "fsdp.mixed_precision.param_dtype=bf16")
+DISK = HERE.parents[1] / "bazel-bin/tools/bench/spill_bench"
 PREFETCHES = ("pre", "post", "none")
 LANES = ("compute", "gather", "reduce")
 COLORS = {"forward": "#9ecae1", "recompute": "#c7b6e0", "backward": "#fdae6b", "update": "#a1d99b"}
@@ -92,7 +94,7 @@ class Setting(turns.Participant):
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr)
-        return json.loads(done.stdout)["memory"]["allocated_peak"]
+        return json.loads(done.stdout)
 
     def watch(self, launcher, ended):
         """Keeps the largest resident size of any process until all have ended."""
@@ -129,6 +131,29 @@ class Setting(turns.Participant):
         return seconds
 
 
+class Disk(turns.Participant):
+    """What a setting that spills moves of a disk in a step, and nothing else."""
+
+    def __init__(self, args, setting, directory):
+        self.args, self.directory, self.name = args, directory, "its disk, alone"
+        offload = setting.planned()["offload"]
+        moved = args.ranks * (offload["disk_read_bytes"] + offload["disk_write_bytes"])
+        self.mib = -(-moved // 2**20)
+
+    def turn(self):
+        process = turns.start([DISK, "--both", self.directory, self.mib], self.args.priority,
+                              stdout=subprocess.PIPE, text=True)
+        out, _ = process.communicate()
+        if process.returncode != 0:
+            sys.exit(f"{DISK}: exit code {process.returncode}")
+        return [float(out)]
+
+
+def spill_directory(setting):
+    found = re.search(r"\bspill: *([^,}\s]+)", setting)
+    return found and found[1]
+
+
 def step_times(metrics):
     """Seconds of each step but the first, on its compute stream, and those in which that waited for
     communication. (step_time_s is the host's, who may be two steps ahead, or none.)"""
@@ -147,7 +172,8 @@ def summarise(settings, times):
                      "seconds": turns.spread([s for turn in turns_of for s in turn]),
                      "fastest": min(map(statistics.median, turns_of)),  # The least disturbed turn.
                      "waited": turns.spread(setting.waited), "turns": turns_of,
-                     "planned_bytes": setting.planned(), "resident_bytes": setting.peak_bytes})
+                     "planned_bytes": setting.planned()["memory"]["allocated_peak"],
+                     "resident_bytes": setting.peak_bytes})
     return rows
 
 
@@ -254,16 +280,24 @@ def table(args, directory):
     load = os.getloadavg()[0]
     names = [BASE, *args.only] if args.only else settings_of(PAGE.read_text())
     settings = [Setting(args, directory, name) for name in names]
-    times = turns.alternate(settings, args.rounds)
-    rows = summarise(settings, times)
+    disks = [Disk(args, s, spill_directory(s.name)) for s in settings if spill_directory(s.name)]
+    times = turns.alternate([*settings, *disks], args.rounds)
+    rows = summarise(settings, times[:len(settings)])
+    limits = [{"setting": disk.name, "mib": disk.mib, "seconds": turns.spread(sum(of, []))}
+              for disk, of in zip(disks, times[len(settings):])]
     print(f"GPT-2 124M, {args.ranks} ranks of one thread on one host, {args.micro_batches} x "
           f"{args.seq} tokens a rank; {machine()}, load before {load:.1f}"
           f"{', real-time priority' if args.priority else ''}; {args.rounds} rounds of {args.steps} "
           "steps")
     print_table(rows)
+    for limit in limits:
+        s = limit["seconds"]
+        print(f"{limit['setting']}, {limit['mib']} MiB: {s['median']:.2f} "
+              f"({s['min']:.2f} .. {s['max']:.2f}) s")
     if args.json:
         about = {"ranks": args.ranks, "seq": args.seq, "micro_batches": args.micro_batches,
-                 "machine": machine(), "load_before": load, "priority": args.priority, "rows": rows}
+                 "machine": machine(), "load_before": load, "priority": args.priority, "rows": rows,
+                 "disks": limits}
         pathlib.Path(args.json).write_text(json.dumps(about, indent=1))
 
 

@@ -1,5 +1,7 @@
 // MiB/s of a spill file beside what its disk does at all:
 //   bazel run //tools/bench:spill_bench -- DIR [MIB] [THREADS ...]     (2048, and 1 2 4 8, without)
+//   ... -- --both DIR MIB                      the seconds of "both, plain" alone, by 4 threads
+//   each
 // "plain" is a loop of pread and pwrite by as many threads, each over its own part of a file of the
 // same directory, O_DIRECT where it can, 1 MiB at a time, as fio's psync. By turns, five rounds,
 // medians: a disk has moods. "both" reads one half of the file and writes the other at the same
@@ -71,6 +73,14 @@ struct Plain {
   UniqueFd file;
 };
 
+// So many bytes of the file are read and as many others written.
+void Both(const Plain& plain, ThreadPool& two, ThreadPool& pool, ThreadPool& other, int64_t half,
+          std::byte* memory) {
+  Together(
+      two, [&] { plain.Move(false, pool, 0, half, memory); },
+      [&] { plain.Move(true, other, half, half, memory); });
+}
+
 struct Row {
   const char* name;
   int64_t bytes;
@@ -95,12 +105,7 @@ void Measure(const std::string& directory, int64_t bytes, int threads, std::byte
              two, [&] { spill.Read(pool, 0, all.first(half)); },
              [&] { spill.Write(other, half, all.subspan(half)); });
        }},
-      {"both, plain", bytes,
-       [&] {
-         Together(
-             two, [&] { plain.Move(false, pool, 0, half, memory); },
-             [&] { plain.Move(true, other, half, half, memory); });
-       }},
+      {"both, plain", bytes, [&] { Both(plain, two, pool, other, half, memory); }},
       {"copy", half, [&] { spill.Copy(pool, 0, half, half); }},
   };
   for (const Row& row : rows) row.work();  // Blocks are written for the first time.
@@ -118,8 +123,19 @@ void Measure(const std::string& directory, int64_t bytes, int threads, std::byte
   std::fflush(stdout);
 }
 
+void MeasureBoth(const std::string& directory, int64_t bytes, std::byte* memory) {
+  const Plain plain(directory, bytes);
+  ThreadPool pool(4, /*spin=*/false), other(4, /*spin=*/false), two(2, /*spin=*/false);
+  plain.Move(true, pool, 0, bytes, memory);
+  std::printf("%.4f\n", Seconds([&] { Both(plain, two, pool, other, bytes / 2, memory); }));
+}
+
 int Main(int argc, char** argv) {
-  if (argc < 2) return std::fprintf(stderr, "usage: spill_bench DIR [MIB] [THREADS ...]\n"), 2;
+  const bool both = argc == 4 && std::string(argv[1]) == "--both";
+  if (both) --argc, ++argv;
+  if (argc < 2) {
+    return std::fprintf(stderr, "usage: spill_bench [--both] DIR [MIB] [THREADS ...]\n"), 2;
+  }
   const int64_t bytes = (argc > 2 ? std::atoll(argv[2]) : 2048) / 2 * 2 * kBlock;
   std::vector<int> threads;
   for (int i = 3; i < argc; ++i) threads.push_back(std::atoi(argv[i]));
@@ -132,8 +148,9 @@ int Main(int argc, char** argv) {
   const std::unique_ptr<std::byte[], Delete> memory(new (std::align_val_t{kSpillAlignment})
                                                         std::byte[bytes]);
   std::fill_n(reinterpret_cast<uint64_t*>(memory.get()), bytes / 8, 0x3f8ccccd3f800001);
-  std::printf("%lld MiB in %s, MiB/s\n", static_cast<long long>(bytes / kBlock), argv[1]);
   try {
+    if (both) return MeasureBoth(argv[1], bytes, memory.get()), 0;
+    std::printf("%lld MiB in %s, MiB/s\n", static_cast<long long>(bytes / kBlock), argv[1]);
     for (const int t : threads) Measure(argv[1], bytes, t, memory.get());
   } catch (const std::exception& error) {
     return std::fprintf(stderr, "%s\n", error.what()), 1;

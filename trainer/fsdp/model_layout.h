@@ -37,7 +37,7 @@ struct ExecutorOptions : FsdpOptions {
   float max_norm = 0;                                   // Clipping; 0 = off.
   int threads = 1;                                      // Of the compute stream.
   std::optional<int64_t> memory_limit = {};             // Bytes of the device's, at most.
-  int64_t spill_part = int64_t{1} << 20;                // Elements that go to a disk at once.
+  int64_t spill_part = int64_t{1} << 19;                // Elements that go to a disk at once.
   bool poison = false;                                  // Fills freed gather slots with NaN.
   bool averages = false;  // Evaluations are given weights of their own, in fp32 (Step::weights).
 };

@@ -21,7 +21,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{1} << 20;
+constexpr int64_t kPieceBytes = int64_t{1} << 19;
 
 int64_t RoundUp(int64_t bytes) {
   return (bytes + kSpillAlignment - 1) / kSpillAlignment * kSpillAlignment;

@@ -25,11 +25,11 @@ namespace fsdp {
 //             zeros there.
 //   Transfers Direct (O_DIRECT) where the file system has that: the page cache keeps nothing, and
 //             memory goes to the disk as it is. Memory that no disk would take, not at multiples of
-//             512 bytes in most cases, is copied on the way, by way of 1 MiB for each thread.
+//             512 bytes in most cases, is copied on the way, by way of 512 KiB for each thread.
 //             Elsewhere Write() returns when the disk has it, or its errors would be lost.
 //   Threads   Any calls at the same time, each with a pool of its own, if no bytes of one are
-//             written by another. All block. Pieces of 1 MiB are dealt to the pool's threads, which
-//             only wait: a disk wants some at a time, so 4 are right on any number of cores.
+//             written by another. All block. Pieces of 512 KiB are dealt to the pool's threads,
+//             which only wait: a disk wants some at a time, so 4 are right on any number of cores.
 class SpillFile {
  public:
   // `holds`: for messages, "optimizer state". Bytes that were never written read as zero. `io` is
@@ -45,7 +45,7 @@ class SpillFile {
   void Write(ThreadPool& pool, int64_t offset, std::span<const std::byte> bytes);
 
   // Bytes [offset, offset + bytes), which may begin anywhere, from the first to the last, in blocks
-  // of at most 1 MiB, each in the place of the one before: for saves, where no tensor is to be in
+  // of at most 512 KiB, each in the place of the one before: for saves, where no tensor is to be in
   // memory as a whole. A block but for the last ends at a multiple of kSpillAlignment. On the
   // calling thread. Throws what `use` throws, too.
   void ReadInOrder(int64_t offset, int64_t bytes,

@@ -248,12 +248,12 @@ TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
   EXPECT_GT(plan.traffic.flops, 8 * parameters * 8 * 1024);  // With what is computed again.
 
   // Masters and moments are on the disk, once there and back a step; the host keeps gradients and
-  // parameters, and two blocks and two parts of 2^20 elements of what is spilled.
+  // parameters, and two blocks and two parts of 2^19 elements of what is spilled.
   o.cpu_offload.spill = ".";
   const RunPlan spilled = PlanRun(*model, options, 1, 1, target, MemoryLimits(root_));
   EXPECT_EQ(spilled.planned(), plan.planned());
   EXPECT_NEAR(static_cast<double>(spilled.memory.bytes(MemoryPlace::kDisk)) / parameters, 12, 0.01);
-  const double slots = (2 * (blocks / 40) + 2 * 1048576) * 12;
+  const double slots = (2 * (blocks / 40) + 2 * 524288) * 12;
   EXPECT_NEAR(static_cast<double>(spilled.memory.bytes(MemoryPlace::kPinned)),
               host - 12 * parameters + slots, 0.01 * host);
   EXPECT_NEAR(spilled.traffic.spill_read_bytes / parameters, 12, 0.01);
