@@ -292,6 +292,10 @@ TEST(Run, OfThePapersRuntime) {
   Job job;
   const Strings caching = {"fsdp={buffers: caching, communicators: 1}"};
   ASSERT_EQ(job.Launch(2, caching).code, 0);
+  const Outcome planned =
+      Call({"plan", "--config", job.recipe(), "--set", caching[0], "--world-size", "2", "--json"});
+  ASSERT_EQ(planned.code, 0) << planned.Text();
+  const Json plan = Json::parse(planned.out)["memory"];
   for (const Json& step : OfKind(ReadMetrics(job.run_dir()), "step")) {
     const Json& memory = step["memory"];
     EXPECT_GT(memory["allocated_peak"], 0);
@@ -299,6 +303,9 @@ TEST(Run, OfThePapersRuntime) {
     EXPECT_LE(memory["active_peak"], memory["reserved_peak"]);
     EXPECT_EQ(memory["alloc_retries"], 0);
     EXPECT_EQ(memory["reserved_peak"].get<int64_t>() % (2 << 20), 0);
+    EXPECT_LE(memory["allocated_peak"], plan["allocated_peak"]);
+    EXPECT_LE(memory["active_peak"], plan["active_peak"]);
+    EXPECT_LE(memory["reserved_peak"], plan["reserved_peak"]);
   }
   for (const std::string buffers : {"slots", "caching"}) {
     Job small;

@@ -44,10 +44,9 @@ bool Caches(const ExecutorOptions& options) {
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, StepTraffic* traffic,
                       DeviceType device_type) {
   const bool caches = Caches(options.executor);
-  // Work takes time, and the host none: what it does not wait for is not over when it comes back.
-  SimModel time;
-  if (caches) time.s_per_byte = time.s_per_link_byte = 1;
-  SimDevice device(time, nullptr, device_type);
+  // A block of a caching allocator is free again when the events of its users have passed: here as
+  // late as they can.
+  SimDevice device({.ready_when_waited_for = caches}, nullptr, device_type);
   PlanRecorder recorder;
   CachingBuffers buffers(device, options.executor.memory_limit);
   PhasedAllocator& memory = caches ? static_cast<PhasedAllocator&>(buffers) : recorder;

@@ -21,9 +21,9 @@ struct StepTraffic {
 };
 // Ranks of a job differ in nothing that the plan sees. `traffic` may be null. `device`: what the
 // job is to run on.
-//   With `buffers: caching` it is what was reserved when nothing held the host up but its own
-//   waits: gathers run as far ahead as the limiter lets them. Throws MemoryError above
-//   options.executor.memory_limit.
+//   With `buffers: caching` it is what is reserved where the host learns from its own waits alone
+//   that streams have got on: as much as any timing can make active at a time. Throws MemoryError
+//   above options.executor.memory_limit.
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
                       StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu);
 

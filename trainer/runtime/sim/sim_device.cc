@@ -10,30 +10,56 @@
 namespace fsdp {
 namespace {
 
-class SimEvent final : public Event {
- public:
-  SimEvent(std::shared_ptr<double> host, double time) : host_(std::move(host)), time_(time) {}
-  bool Ready() const override { return time_ <= *host_; }
-  void Block() const override { *host_ = std::max(*host_, time_); }
-  double Time() const override { return time_; }
-
- private:
-  std::shared_ptr<double> host_;  // Shared: an event may outlive its device.
-  double time_;
-};
+void Merge(VectorClock& clock, const VectorClock& other) {
+  clock.resize(std::max(clock.size(), other.size()));
+  for (size_t s = 0; s < other.size(); ++s) clock[s] = std::max(clock[s], other[s]);
+}
 
 }  // namespace
 
+class SimEvent final : public Event {
+ public:
+  SimEvent(const SimDevice& device, size_t stream, double time, VectorClock before)
+      : host_(device.host_),
+        by_waits_(device.model_.ready_when_waited_for),
+        stream_(stream),
+        time_(time),
+        before_(std::move(before)) {}
+  bool Ready() const override {
+    if (!by_waits_) return time_ <= host_->time;
+    return stream_ < host_->done.size() && before_[stream_] <= host_->done[stream_];
+  }
+  void Block() const override {
+    host_->time = std::max(host_->time, time_);
+    Merge(host_->done, before_);
+  }
+  double Time() const override { return time_; }
+  const VectorClock& before() const { return before_; }
+
+ private:
+  const std::shared_ptr<SimDevice::Host> host_;
+  const bool by_waits_;
+  const size_t stream_;
+  const double time_;
+  const VectorClock before_;  // What is over when it passes, itself counted.
+};
+
 class SimStream final : public Stream {
  public:
-  SimStream(SimDevice& device, std::string name) : Stream(device, std::move(name)), sim_(device) {}
-  ~SimStream() override { *sim_.host_ = std::max(*sim_.host_, tail_); }
+  SimStream(SimDevice& device, std::string name)
+      : Stream(device, std::move(name)), sim_(device), index_(device.streams_++) {
+    clock_.resize(index_ + 1);
+  }
+  ~SimStream() override {
+    sim_.host_->time = std::max(sim_.host_->time, tail_);
+    Merge(sim_.host_->done, clock_);
+  }
 
  private:
   void DoEnqueue(Operation operation) override {
     const SimModel& model = sim_.model_;
-    *sim_.host_ += model.s_per_enqueue;
-    const double begin = std::max(*sim_.host_, tail_);
+    sim_.host_->time += model.s_per_enqueue;
+    const double begin = std::max(sim_.host_->time, tail_);
     double seconds = 0;
     for (const KernelCost& kernel : operation.costs) {
       const Cost& cost = kernel.cost;
@@ -46,10 +72,12 @@ class SimStream final : public Stream {
     Advance(operation.name, begin, begin + seconds, BytesMoved(operation.costs));
   }
   std::shared_ptr<Event> DoRecord() override {
-    return std::make_shared<SimEvent>(sim_.host_, std::max(tail_, *sim_.host_));
+    ++clock_[index_];
+    return std::make_shared<SimEvent>(sim_, index_, std::max(tail_, sim_.host_->time), clock_);
   }
   void DoWait(const EventPtr& event) override {
-    const double begin = std::max(*sim_.host_, tail_);
+    Merge(clock_, static_cast<const SimEvent&>(*event).before());
+    const double begin = std::max(sim_.host_->time, tail_);
     Advance("wait", begin, std::max(begin, event->Time()), 0);
   }
 
@@ -59,7 +87,9 @@ class SimStream final : public Stream {
   }
 
   SimDevice& sim_;
-  double tail_ = 0;  // When the work enqueued so far is done.
+  const size_t index_;
+  double tail_ = 0;    // When the work enqueued so far is done.
+  VectorClock clock_;  // What it comes behind, its own events counted.
 };
 
 // Each device has 2^44 bytes of addresses for itself, above all that a process on x86-64 can have:

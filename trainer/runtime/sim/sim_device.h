@@ -4,12 +4,14 @@
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_SIM_SIM_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_SIM_SIM_DEVICE_H_
 
+#include <cstddef>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
 
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 
@@ -22,6 +24,9 @@ struct SimModel {
   double s_per_link_message = 0;
   double s_per_enqueue = 0;  // Of the host.
   int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
+  // An event is Ready() once the host has waited for it or for what comes behind it, and no sooner:
+  // so late that no timing lets it be later.
+  bool ready_when_waited_for = false;
 };
 
 class SimDevice final : public Device {
@@ -34,7 +39,7 @@ class SimDevice final : public Device {
   DeviceType kernel_type() const override { return plans_for_; }
   std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1,
                                        StreamPriority priority = StreamPriority::kNormal) override;
-  double Now() const override { return *host_; }  // The simulated host's time.
+  double Now() const override { return host_->time; }  // The simulated host's time.
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;
 
@@ -47,12 +52,19 @@ class SimDevice final : public Device {
 
  private:
   friend class SimStream;
+  friend class SimEvent;
+  // Shared: an event may outlive its device.
+  struct Host {
+    double time = 0;
+    VectorClock done;  // By stream: of its operations so many, as far as the host has waited.
+  };
   std::byte* DoAllocate(int64_t bytes, MemoryPlace place) override;
   void DoFree(std::byte* data, int64_t bytes, MemoryPlace place) noexcept override;
 
   SimModel model_;
   const DeviceType plans_for_;
-  std::shared_ptr<double> host_ = std::make_shared<double>(0);
+  std::shared_ptr<Host> host_ = std::make_shared<Host>();
+  size_t streams_ = 0;
   uintptr_t next_;  // Address of the next allocation.
   int64_t allocated_ = 0, peak_ = 0;
   Observer observer_;

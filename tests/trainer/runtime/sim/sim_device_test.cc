@@ -60,6 +60,30 @@ TEST(SimDevice, PricesTheLargerOfComputeAndMemoryPlusTheLink) {
   EXPECT_EQ(Seconds(model, cost), 60 + 32 + 48);
 }
 
+TEST(SimDevice, EventsMayPassOnlyWhenTheHostHasWaited) {
+  SimDevice device({.ready_when_waited_for = true});
+  const auto a = device.CreateStream("a"), b = device.CreateStream("b");
+  const EventPtr first = a->Record();
+  b->Wait(first);
+  const EventPtr behind = b->Record(), last = a->Record();
+  EXPECT_FALSE(first->Ready() || behind->Ready() || last->Ready());
+  behind->Synchronize();
+  EXPECT_TRUE(first->Ready() && behind->Ready());
+  EXPECT_FALSE(last->Ready());
+  const EventPtr again = b->Record();
+  EXPECT_FALSE(again->Ready());
+  a->Wait(again);
+  a->Synchronize();
+  EXPECT_TRUE(last->Ready() && again->Ready());
+  // Work takes its time all the same.
+  SimDevice timed({.s_per_flop = 2, .ready_when_waited_for = true});
+  const auto stream = timed.CreateStream("s");
+  Operation operation;
+  operation.costs = {Cost{.flops = 8}};
+  stream->Enqueue(operation);
+  EXPECT_EQ(stream->Record()->Time(), 16);
+}
+
 TEST(SimDevice, KernelsOfAnOperationFollowOneAnother) {
   SimModel model;
   model.s_per_flop = 0.5;
