@@ -12,6 +12,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/engine/plan_memory.h"
+#include "trainer/fsdp/caching_buffers.h"
 #include "trainer/nn/initial_values.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
@@ -183,7 +184,8 @@ class TinyRank {
         device_(CreateDevice(run.device,
                              {.checker = run.check ? std::make_shared<StreamChecker>() : nullptr,
                               .gpu = run.nccl == TinyRun::Nccl::kNo ? 0 : rank.rank})),
-        allocator_(MemoryFor(run, rank.size, *model_, *device_)),
+        plan_(PlanMemory(*model_, run.options, rank.size, /*traffic=*/nullptr, run.device)),
+        allocator_(MemoryFor(run, plan_, *device_)),
         communicators_(MeshFor(run.options.executor, rank.rank, rank.size, run.ranks_by_position),
                        run.options.executor.communicators,
                        [&](const std::string& name, const RankGroup& group) {
@@ -208,6 +210,7 @@ class TinyRank {
       throw;
     }
     if (library_ != nullptr) RequireWhatWasTimed();
+    if (allocator_->caching() != nullptr) RequireWhatWasPlanned(allocator_->caching()->Used());
     Barrier(*rank_.store, "done", rank_.rank, rank_.size);
     return report_.Take();
   }
@@ -222,13 +225,12 @@ class TinyRank {
     return model;
   }
 
-  static std::unique_ptr<PhasedAllocator> MemoryFor(const TinyRun& run, int world, Model& model,
+  static std::unique_ptr<PhasedAllocator> MemoryFor(const TinyRun& run, const MemoryPlan& plan,
                                                     Device& device) {
     const ExecutorOptions& options = run.options.executor;
     if (options.buffers == FsdpOptions::Buffers::kCaching) {
-      return MakeAllocator(device, options, MemoryPlan());
+      return MakeAllocator(device, options, plan);
     }
-    const MemoryPlan plan = PlanMemory(model, run.options, world, /*traffic=*/nullptr, run.device);
     std::unique_ptr<SpillMemory> spill;
     if (const int64_t bytes = plan.bytes(MemoryPlace::kDisk); bytes > 0) {
       spill = std::make_unique<SpillMemory>(options.cpu_offload.spill.value(), "state", bytes);
@@ -257,6 +259,23 @@ class TinyRank {
       Require(usage.chosen, "no algorithm was chosen for " + usage.shape.Text());
       Require(usage.calls > runs_when_timed_[usage.shape.Text()],
               "timed, and never multiplied: " + usage.shape.Text());
+    }
+  }
+
+  // What was taken of a caching allocator at a time; when it is to be had again is a matter of
+  // time.
+  void RequireWhatWasPlanned(const MemoryPlan& used) const {
+    const auto require = [](int64_t bytes, int64_t planned, int place, const char* what) {
+      Require(bytes == planned, std::to_string(bytes) + " bytes " + what + " of place " +
+                                    std::to_string(place) + ", " + std::to_string(planned) +
+                                    " were planned");
+    };
+    for (int place = 0; place < kNumMemoryPlaces; ++place) {
+      const bool pooled = static_cast<MemoryPlace>(place) != MemoryPlace::kDevice;
+      if (pooled) require(used.arenas[place], plan_.arenas[place], place, "in use");
+      for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
+        require(used.kinds[place][kind], plan_.kinds[place][kind], place, "of a kind");
+      }
     }
   }
 
@@ -434,6 +453,7 @@ class TinyRank {
   const std::unique_ptr<Device> device_;
   std::unique_ptr<GemmLibrary> library_;
   std::map<std::string, int64_t> runs_when_timed_;  // By shape.
+  const MemoryPlan plan_;
   const std::unique_ptr<PhasedAllocator> allocator_;
   MeshCommunicators communicators_;
   Session session_;

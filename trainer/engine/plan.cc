@@ -20,7 +20,6 @@ namespace {
 struct Cure {
   const char* setting;
   std::function<bool(SessionOptions&)> apply;  // False: it is set already.
-  bool offloads = false;                       // Not with fsdp.buffers: caching.
 };
 
 // Cheapest in speed first.
@@ -74,17 +73,14 @@ const std::vector<Cure>& Cures() {
        [](SessionOptions& o) {
          return std::exchange(o.executor.activation_offload, ActivationOffload::kHost) !=
                 ActivationOffload::kHost;
-       },
-       /*offloads=*/true},
+       }},
       {"fsdp.cpu_offload.optimizer_share: 0",
        [](SessionOptions& o) {
          auto& offload = o.executor.cpu_offload;
          return offload.optimizer && std::exchange(offload.optimizer_share, 0.0).value_or(0) > 0;
-       },
-       /*offloads=*/true},
+       }},
       {"fsdp.cpu_offload.optimizer: true",
-       [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); },
-       /*offloads=*/true},
+       [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},
       {"train.micro_batch_size: 1",
        [](SessionOptions& o) {
          o.executor.micro_batches = 2;  // As many as it takes; more than two need no more memory.
@@ -101,14 +97,12 @@ const std::vector<Cure>& Cures() {
        [](SessionOptions& o) {
          o.executor.cpu_offload.optimizer = true;
          return !std::exchange(o.executor.cpu_offload.params, true);
-       },
-       /*offloads=*/true},
+       }},
       {"fsdp.cpu_offload: {optimizer: true, spill: a directory}",
        [](SessionOptions& o) {
          o.executor.cpu_offload.optimizer = true;
          return !std::exchange(o.executor.cpu_offload.spill, ".");
-       },
-       /*offloads=*/true},
+       }},
       {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: 1 and "
        "train.activation_checkpointing: full",
        [](SessionOptions& o) {
@@ -117,8 +111,7 @@ const std::vector<Cure>& Cures() {
          o.executor.micro_batch_size = 1;
          o.executor.recompute = Recompute::kFull;
          return true;
-       },
-       /*offloads=*/true},
+       }},
   };
   return cures;
 }
@@ -321,8 +314,7 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
   bool any = false;
   for (const Cure& cure : Cures()) {
     SessionOptions changed = options;
-    const bool caching = options.executor.buffers == FsdpOptions::Buffers::kCaching;
-    if ((cure.offloads && caching) || !cure.apply(changed)) continue;
+    if (!cure.apply(changed)) continue;
     const RunPlan other = PlanRun(model, changed, plan.world, plan.local_world, target, limits);
     if (!other.fits()) continue;
     message +=

@@ -55,6 +55,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
   const auto no_load = [](int, const Batch&) {};
   {
     Session session(device, memory, model, options, communicators);
+    if (caches) session.executor().MastersWritten();  // As when a run begins.
     if (traffic != nullptr) {
       device.Observe([&](const Operation& operation, const Stream& stream) {
         Count(operation, ResourceOf(operation, stream.name()), *traffic);
@@ -82,12 +83,14 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
 
 std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,
                                                const MemoryPlan& plan) {
-  if (Caches(options)) return std::make_unique<CachingBuffers>(device, options.memory_limit);
   std::unique_ptr<SpillMemory> spill;
   if (const int64_t bytes = plan.bytes(MemoryPlace::kDisk);
       bytes > 0 && device.type() != DeviceType::kSim) {
     spill =
         std::make_unique<SpillMemory>(options.cpu_offload.spill.value(), "training state", bytes);
+  }
+  if (Caches(options)) {
+    return std::make_unique<CachingBuffers>(device, options.memory_limit, std::move(spill));
   }
   return std::make_unique<PlannedAllocator>(device, plan, std::move(spill));
 }

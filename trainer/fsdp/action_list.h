@@ -26,6 +26,7 @@ enum class Resource {
   kGradient,
   kGradientSlot,
   kGradientShard,
+  kShard,  // A gradient's, on its way to host memory, where it is in no slot.
   kShardSlot,
   kHostGradient,
   kUpdateSlot,

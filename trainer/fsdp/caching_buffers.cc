@@ -1,6 +1,7 @@
 #include "trainer/fsdp/caching_buffers.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fsdp {
 namespace {
@@ -9,8 +10,11 @@ constexpr int kCompute = static_cast<int>(StreamId::kCompute);
 
 }  // namespace
 
-CachingBuffers::CachingBuffers(Device& device, std::optional<int64_t> limit)
-    : caching_(device, limit.value_or(CachingAllocator::kNoLimit)), pooled_(device) {}
+CachingBuffers::CachingBuffers(Device& device, std::optional<int64_t> limit,
+                               std::unique_ptr<SpillMemory> spill)
+    : caching_(device, limit.value_or(CachingAllocator::kNoLimit)),
+      spill_(std::move(spill)),
+      pooled_(device, spill_.get()) {}
 
 std::byte* CachingBuffers::Allocate(int64_t bytes, MemoryUse use) {
   std::byte* const data = use.place == MemoryPlace::kDevice ? caching_.Allocate(bytes, kCompute)
@@ -54,8 +58,8 @@ MemoryPlan CachingBuffers::Used() const {
   for (int place = 0; place < kNumMemoryPlaces; ++place) {
     for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
       plan.kinds[place][kind] = kinds_[place][kind].peak;
-      plan.arenas[place] += kinds_[place][kind].peak;
     }
+    plan.arenas[place] = pooled_.bytes(static_cast<MemoryPlace>(place));
   }
   plan.arenas[static_cast<int>(MemoryPlace::kDevice)] = statistics().reserved.peak;
   plan.caching = statistics();

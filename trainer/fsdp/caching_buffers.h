@@ -16,19 +16,23 @@
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/runtime/caching_allocator.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 
 class CachingBuffers final : public PhasedAllocator {
  public:
-  // `limit`: bytes of device memory, at most. Allocations throw MemoryError above it.
-  explicit CachingBuffers(Device& device, std::optional<int64_t> limit = std::nullopt);
+  // `limit`: bytes of device memory, at most. Allocations throw MemoryError above it. `spill`: what
+  // is allocated of a disk; only simulated devices have addresses for that.
+  explicit CachingBuffers(Device& device, std::optional<int64_t> limit = std::nullopt,
+                          std::unique_ptr<SpillMemory> spill = nullptr);
 
   // For the compute stream; other memory than the device's is pooled by size.
   void Begin(Phase) override {}
   std::byte* Allocate(int64_t bytes, MemoryUse use) override;
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
   CachingBuffers* caching() override { return this; }
+  SpillMemory* spill() override { return spill_.get(); }
 
   // By StreamId, null where there is none. Before memory is taken for them, and with an empty list
   // before they end.
@@ -40,14 +44,15 @@ class CachingBuffers final : public PhasedAllocator {
 
   const CachingStatistics& statistics() const { return caching_.statistics(); }
   void ResetPeaks() { caching_.ResetPeaks(); }
-  // What has been in use so far: of the device's memory what was reserved, and of each kind the
-  // most that there was of it at a time.
+  // What has been in use so far: of the device's memory what was reserved, of other places what was
+  // pooled, and of each kind the most that there was of it at a time.
   MemoryPlan Used() const;
 
  private:
   void Count(int64_t bytes, MemoryUse use);
 
   CachingAllocator caching_;
+  const std::unique_ptr<SpillMemory> spill_;
   PooledAllocator pooled_;
   struct Bytes {
     int64_t now = 0, peak = 0;

@@ -258,9 +258,13 @@ void Executor::BindShard(int f) {
 void Executor::FetchShard(Stream& stream, int flat, const View& from, const View& to) {
   if (from.dtype == to.dtype) return Copy(stream, from, to);
   if (PlaceOf(flat) == MemoryPlace::kDevice) return Cast(stream, from, to);
-  for (int64_t at = 0; at < from.NumElements(); at += memory_.fetch.NumElements()) {
-    const int64_t n = std::min(memory_.fetch.NumElements(), from.NumElements() - at);
-    const View piece = Carver(memory_.fetch).Take(n, from.dtype);
+  const int64_t most = std::min(kFetchElements, from.NumElements());
+  const bool between_steps = &stream == streams_[0].get();
+  const ActionBytes bytes(caching(), memory_.fetch, most * SizeOf(from.dtype),
+                          between_steps ? StreamId::kCompute : StreamId::kFetch);
+  for (int64_t at = 0; at < from.NumElements(); at += most) {
+    const int64_t n = std::min(most, from.NumElements() - at);
+    const View piece = Carver(bytes.view()).Take(n, from.dtype);
     Copy(stream, from.Slice(at, n), piece);
     Cast(stream, piece, to.Slice(at, n));
   }

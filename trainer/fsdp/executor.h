@@ -125,7 +125,7 @@ class Executor final : public SegmentHooks {
   View NewShard(int flat, MemoryKind kind, DType dtype);
   bool sharded() const { return layout_.shards > 1; }
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
-  CachingBuffers* caching() const { return sharded() ? memory_.caching : nullptr; }
+  CachingBuffers* caching() const { return memory_.caching; }
   bool cast_in_gather() const {
     return options_.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
   }

@@ -63,13 +63,16 @@ void Executor::GatherShard(Stream& stream, int flat, bool fetched) {
 
 std::vector<View> Executor::GradientShards(const Action& action) const {
   std::vector<View> shards;
-  Carver slot(action.shard_slot >= 0 ? memory_.shard_slots[action.shard_slot] : View());
+  Carver slot(action.shard_slot >= 0 ? memory_.shard_slots[action.shard_slot]
+                                     : memory_.units[action.unit].shard);
   for (const int f : layout_.TrainableFlatParameters(action.unit)) {
-    const bool leaves = PlaceOf(f) != MemoryPlace::kDevice;
-    shards.push_back(action.shard_slot >= 0
-                         ? slot.Take(layout_.flat_parameters[f].shard_size, DType::kFloat32)
-                     : leaves && !sharded() ? flats_[f].gradient
-                                            : memory_.gradients[f]);
+    if (PlaceOf(f) == MemoryPlace::kDevice) {
+      shards.push_back(memory_.gradients[f]);
+    } else if (sharded()) {
+      shards.push_back(slot.Take(layout_.flat_parameters[f].shard_size, DType::kFloat32));
+    } else {
+      shards.push_back(flats_[f].gradient);
+    }
   }
   return shards;
 }
@@ -111,6 +114,10 @@ void Executor::BindGradients(const Action& action) {
 
 void Executor::ReduceUnit(const Action& action, std::span<const int> flats) {
   Stream& stream = this->stream(action.stream);
+  if (caching() && sharded() && IsOnHost(action.unit) && !action.staged) {
+    memory_.units[action.unit].shard =
+        caching()->Take(LargestGradientShards(layout_, {action.unit}), action.stream);
+  }
   if (caching() && action.staged) {
     int64_t bytes = 0;
     for (const int f : flats) bytes += memory_.gradients[f].bytes();
@@ -194,6 +201,9 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kFetch: {
+      if (caching() && action.part <= 0) {
+        memory_.units[u].value = caching()->Take(layout_.GatheredBytes(u), action.stream);
+      }
       Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
       const int own = sharded() ? shard_rank_ : 0;
       const auto part = [&](int f, const ShardPart& p) {
@@ -211,8 +221,10 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kGather: {
-      if (caching())
+      const bool fetched = IsFetched(u) && !action.secondary;
+      if (caching() && sharded() && !fetched) {
         memory_.units[u].value = caching()->Take(layout_.GatheredBytes(u), action.stream);
+      }
       Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
@@ -223,7 +235,7 @@ void Executor::Execute(const Action& action) {
           communicators_.Over(Group::kSecondary)
               ->AllGather(stream, memory_.secondary[f], flats_[f].value);
         } else {
-          GatherShard(stream, f, IsFetched(u));
+          GatherShard(stream, f, fetched);
         }
       }
       break;
@@ -264,12 +276,19 @@ void Executor::Execute(const Action& action) {
       if (caching()) caching()->Release(memory_.units[u].value, {StreamId::kCompute});
       break;
     case ActionKind::kClear:
-      if (caching())
+      if (caching() && (sharded() || IsOnHost(u))) {
         memory_.units[u].gradient = caching()->Take(layout_.GradientBytes(u), action.stream);
+      }
       BindGradients(action);
       for (const int f : trainable) Fill(stream, 0, flats_[f].gradient);
       break;
     case ActionKind::kFetchGradient: {
+      if (caching() && sharded()) {
+        memory_.units[u].shard =
+            caching()->Take(LargestGradientShards(layout_, {u}), action.stream);
+      } else if (caching()) {
+        memory_.units[u].gradient = caching()->Take(layout_.GradientBytes(u), action.stream);
+      }
       if (!sharded()) BindGradients(action);
       const std::vector<View> shards = GradientShards(action);
       for (size_t i = 0; i < shards.size(); ++i) {
@@ -279,7 +298,7 @@ void Executor::Execute(const Action& action) {
     }
     case ActionKind::kReduce:
       ReduceUnit(action, trainable);
-      if (caching()) caching()->Release(memory_.units[u].gradient, {action.stream});
+      if (caching() && sharded()) caching()->Release(memory_.units[u].gradient, {action.stream});
       break;
     case ActionKind::kAccumulate: {
       Carver staging(memory_.staging);
@@ -311,6 +330,10 @@ void Executor::Execute(const Action& action) {
       const std::vector<View> shards = GradientShards(action);
       for (size_t i = 0; i < shards.size(); ++i) {
         Copy(stream, shards[i], memory_.gradients[trainable[i]]);
+      }
+      if (caching()) {
+        caching()->Release(sharded() ? memory_.units[u].shard : memory_.units[u].gradient,
+                           {action.stream});
       }
       break;
     }

@@ -161,8 +161,10 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     }
   }
   if (!scheduled.host_units.empty()) host_coefficient = persistent(1, pinned, DType::kFloat32);
-  fetch = persistent(FetchElements(layout, scheduled, options.averages), MemoryKind::kUnsharded,
-                     DType::kFloat32);
+  if (!caching) {
+    fetch = persistent(FetchElements(layout, scheduled, options.averages), MemoryKind::kUnsharded,
+                       DType::kFloat32);
+  }
   if (options.mixed_precision.ScalesLoss()) {
     scaler = persistent(kLossScalerFloats, MemoryKind::kActivations, DType::kFloat32);
   }

@@ -73,6 +73,7 @@ struct ExecutorMemory {
   };
   struct OwnMemory {
     View value, gradient;  // Bytes. Empty where the unit uses slots, or is not in use.
+    View shard;            // Likewise, of the gradient, on its way to host memory.
   };
 
   // Begins phase kPersistent. `train`: of its slots an evaluation uses some. `kernels`: whose
@@ -80,8 +81,8 @@ struct ExecutorMemory {
   ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
                  const ExecutorOptions& options, DeviceType kernels);
 
-  // Not null with `buffers: caching`: then there are no slots and nothing else for units, but what
-  // they take while they are in use.
+  // Not null with `buffers: caching`: then there are no slots of device memory and nothing else of
+  // it for units, but what they take while they are in use.
   CachingBuffers* caching = nullptr;
   std::vector<View> gather_slots, gradient_slots, shard_slots;  // Bytes.
   std::vector<View> update_slots;                               // Likewise, pinned.

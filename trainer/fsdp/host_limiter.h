@@ -1,8 +1,12 @@
 // Which free the host waits for before a gather, with `limiter: host`. As the paper's runtime has
-// it, it counts frees and nothing else: units that are kept after forward, and models that are
-// never sharded, know no limit. With slots, which are as many as limit_all_gathers says, it is the
-// free of the gather's slot. With a caching allocator it is a window over frees: once so many are
-// outstanding, each gather waits for the oldest, across steps as within them.
+// it, it counts frees and nothing else: units that are kept after forward, and parameters that are
+// neither sharded nor fetched from the host, know no limit. With slots, which are as many as
+// limit_all_gathers says, it is the free of the gather's slot. With a caching allocator it is a
+// window over frees: once so many are outstanding, each gather waits for the oldest, across steps
+// as within them.
+//   Where gradients leave for the host with nothing sharded, a caching allocator would have those
+// of all units and micro-batches there at a time. They have a window of their own: before one is
+// cleared, or fetched to be added to, the host waits for the copy of an earlier one.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
 #define FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
 

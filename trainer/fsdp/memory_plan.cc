@@ -18,11 +18,11 @@ int64_t AlignmentIn(MemoryPlace place) {
 
 int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
+}  // namespace
+
 int64_t AlignedBytes(int64_t bytes, MemoryUse use) {
   return RoundUp(bytes, AlignmentIn(use.place));
 }
-
-}  // namespace
 
 int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& offsets,
                    int64_t alignment) {

@@ -26,6 +26,9 @@ namespace fsdp {
 enum class Phase { kPersistent, kTrain, kEval, kGenerate };
 constexpr int kNumPhases = 4;
 
+// What a block takes of its place: up to where the next one may begin.
+int64_t AlignedBytes(int64_t bytes, MemoryUse use);
+
 struct MemoryPlan {
   struct Block {
     int64_t bytes = 0;   // As asked for.

@@ -6,8 +6,6 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kPieceElements = int64_t{1} << 20;  // 4 MiB.
-
 bool CastInGather(const ScheduleOptions& options) {
   return options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
 }
@@ -85,7 +83,7 @@ int64_t FetchElements(const Layout& layout, const ScheduleOptions& train, bool a
       most = std::max(most, flat.shard_size);
     }
   }
-  return std::min(most, kPieceElements);
+  return std::min(most, kFetchElements);
 }
 
 }  // namespace fsdp

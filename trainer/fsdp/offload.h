@@ -38,6 +38,9 @@ int64_t LargestGradientShards(const Layout& layout, const std::set<int>& units);
 // Of what an update on the host leaves for the device in another dtype than the masters': likewise.
 int64_t LargestCopies(const Layout& layout, const ScheduleOptions& train);
 
+// Of what is cast behind its way from the host: at most so many elements at a time.
+inline constexpr int64_t kFetchElements = int64_t{1} << 20;  // 4 MiB.
+
 // Elements, fp32 or less, of the device's memory in which what comes from the host is cast, piece
 // by piece; 0: nothing is. `averages`: such are evaluated, in fp32.
 int64_t FetchElements(const Layout& layout, const ScheduleOptions& train, bool averages);

@@ -1,13 +1,17 @@
-// Memory for work that has no plan because its shapes change from pass to pass: generation.
+// Memory for work that has no plan because its shapes change from pass to pass, generation, and
+// host memory beside a caching allocator's.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_POOLED_ALLOCATOR_H_
 #define FSDP_TRAIN_TRAINER_FSDP_POOLED_ALLOCATOR_H_
 
+#include <array>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "trainer/core/check.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 
@@ -15,15 +19,18 @@ namespace fsdp {
 // whose streams may still use them. Throws MemoryError.
 class PooledAllocator final : public PhasedAllocator {
  public:
-  explicit PooledAllocator(Device& device) : device_(device) {}
+  // `spill`: blocks of a disk are cut from it, and FSDP_CHECKed to fit; it outlives the allocator.
+  // Null where the device, a simulated one, has addresses of them.
+  explicit PooledAllocator(Device& device, SpillMemory* spill = nullptr)
+      : device_(device), spill_(spill) {}
 
   void Begin(Phase) override {}
   std::byte* Allocate(int64_t bytes, MemoryUse use) override {
     std::vector<std::byte*>& free = free_[{use.place, bytes}];
     if (free.empty()) {
-      blocks_.push_back(device_.Allocate(bytes, use.place));
-      free.reserve(blocks_.size());  // Giving back allocates nothing: Free() must not throw.
-      return blocks_.back().data();
+      std::byte* const data = Cut(bytes, use);
+      free.reserve(++count_);  // Giving back allocates nothing: Free() must not throw.
+      return data;
     }
     std::byte* const data = free.back();
     free.pop_back();
@@ -32,10 +39,28 @@ class PooledAllocator final : public PhasedAllocator {
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override {
     free_.find({use.place, bytes})->second.push_back(data);
   }
+  SpillMemory* spill() override { return spill_; }
+
+  // What all blocks so far take of the place, those that are free among them.
+  int64_t bytes(MemoryPlace place) const { return taken_[static_cast<int>(place)]; }
 
  private:
+  std::byte* Cut(int64_t bytes, MemoryUse use) {
+    int64_t& taken = taken_[static_cast<int>(use.place)];
+    const int64_t begin = std::exchange(taken, taken + AlignedBytes(bytes, use));
+    if (use.place == MemoryPlace::kDisk && spill_) {
+      FSDP_CHECK_LE(taken, spill_->bytes());
+      return spill_->data() + begin;
+    }
+    blocks_.push_back(device_.Allocate(bytes, use.place));
+    return blocks_.back().data();
+  }
+
   Device& device_;
+  SpillMemory* const spill_;
   std::vector<Buffer> blocks_;
+  size_t count_ = 0;  // Of blocks, those of a disk among them.
+  std::array<int64_t, kNumMemoryPlaces> taken_{};
   std::map<std::pair<MemoryPlace, int64_t>, std::vector<std::byte*>> free_;  // By place and size.
 };
 

@@ -25,10 +25,13 @@ int Units(const ScheduleOptions& o) {
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
-  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter)
+  // `leaving`: of gradients that leave for the host.
+  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter,
+          HostLimiter& leaving)
       : o_(options),
         list_(list),
         limiter_(limiter),
+        leaving_(leaving),
         updates_(o_, list_),
         runs_(o_),
         segments_(static_cast<int>(o_.unit_of_segment.size())),
@@ -56,7 +59,7 @@ class Builder {
     if (o_.mode == Mode::kTrain && slotted_gradients_ && !caching_) {
       gradient_slots_ = Slots(o_.reduce_buffers, others);
     }
-    if (offloads_ && sharded_) shard_slots_ = Slots(o_.reduce_buffers, units_);
+    if (offloads_ && sharded_ && !caching_) shard_slots_ = Slots(o_.reduce_buffers, units_);
   }
 
   int gather_slots() const { return gather_slots_; }
@@ -78,14 +81,17 @@ class Builder {
  private:
   bool IsOnHost(int unit) const { return offloads_ && o_.host_units.count(unit) > 0; }
   bool IsFetched(int unit) const { return o_.fetched_units.count(unit) > 0; }
+  // Besides its shards on the device, while it is in use: in a slot, its own, or taken for it.
+  bool HasOwnValue(int unit) const { return sharded_ || IsFetched(unit); }
+  bool HasOwnGradient(int unit) const { return sharded_ || IsOnHost(unit); }
 
   Use Value(int unit) const {
-    if (!sharded_ && !IsFetched(unit)) return {Resource::kComputeShard, unit};
+    if (!HasOwnValue(unit)) return {Resource::kComputeShard, unit};
     if (slot_of_[unit] >= 0) return {Resource::kSlot, slot_of_[unit]};
     return {Resource::kValue, unit};
   }
   Use Gradient(int unit) const {
-    if (!sharded_ && !IsOnHost(unit)) return {Resource::kGradientShard, unit};
+    if (!HasOwnGradient(unit)) return {Resource::kGradientShard, unit};
     if (gradient_slot_of_[unit] >= 0) return {Resource::kGradientSlot, gradient_slot_of_[unit]};
     return {Resource::kGradient, unit};
   }
@@ -93,7 +99,7 @@ class Builder {
   bool Trains(int unit) const { return o_.frozen_units.count(unit) == 0; }
 
   // Whether the unit takes a slot when gathered and gives it back after a pass.
-  bool Freed(int unit) const { return freed_ && unit != 0 && (sharded_ || IsFetched(unit)); }
+  bool Freed(int unit) const { return freed_ && unit != 0 && HasOwnValue(unit); }
 
   // Issues the gather of `unit` unless it is there, for a run of this direction. False: no slot has
   // been given back yet.
@@ -104,11 +110,12 @@ class Builder {
       --free_slots_;
       slot_of_[unit] = next_slot_++ % gather_slots_;
     }
-    if (caching_ && sharded_) list_.Forget(Value(unit));
+    if (caching_ && HasOwnValue(unit)) list_.Forget(Value(unit));
     const bool secondary = backward && Freed(unit) && o_.secondary > 1;
     const bool fetched = IsFetched(unit) && !secondary;
     const StreamId first = fetched ? StreamId::kFetch : StreamId::kGather;
-    const int host_wait = Freed(unit) ? AddHostWait(unit, micro_batch, first) : -1;
+    const int host_wait =
+        Freed(unit) ? AddHostWait(limiter_, unit, micro_batch, first, {Value(unit)}) : -1;
     resident_[unit] = true;
     std::vector<Use> reads;
     if (secondary) {
@@ -158,16 +165,17 @@ class Builder {
     return first;
   }
 
-  // Before what is about to be listed on `stream`. -1: none.
-  int AddHostWait(int unit, int micro_batch, StreamId stream) {
-    const std::optional<int> free = limiter_.BeforeGather(slot_of_[unit]);
+  // Before what is about to be listed on `stream`, to write `memory`. -1: none.
+  int AddHostWait(HostLimiter& limiter, int unit, int micro_batch, StreamId stream,
+                  const std::vector<Use>& memory) {
+    const std::optional<int> free = limiter.BeforeGather(slot_of_[unit]);
     if (!free) return -1;
     return list_.Add({.kind = ActionKind::kHostWait,
                       .stream = stream,
                       .unit = unit,
                       .micro_batch = micro_batch,
                       .slot = slot_of_[unit]},
-                     {}, caching_ ? std::vector<Use>{} : std::vector<Use>{Value(unit)},
+                     {}, caching_ ? std::vector<Use>{} : memory,
                      *free == HostLimiter::kLongAgo ? std::vector<int>{} : std::vector<int>{*free});
   }
 
@@ -211,7 +219,7 @@ class Builder {
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
-    const bool kept = caching_ && sharded_ && !Freed(u);
+    const bool kept = caching_ && HasOwnValue(u) && !Freed(u);
     if (resident_[u] && (kept ? runs_.IsLastRead(r) : Freed(u))) {
       if (o_.secondary > 1 && !kept && !run.backward() && runs_.IsReadBackward(r)) {
         list_.Add({.kind = ActionKind::kKeep, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
@@ -277,12 +285,15 @@ class Builder {
 
   void TakeGradient(int u, int m) {
     if (!has_gradient_.insert(u).second) return;
-    if (caching_ && sharded_) {
+    const bool comes = !sharded_ && IsOnHost(u) && m > 0;
+    if (caching_ && HasOwnGradient(u)) {
       list_.Forget(Gradient(u));
-    } else if (slotted_gradients_ && u != 0 && (sharded_ || IsOnHost(u))) {
+      const StreamId first = comes ? StreamId::kFetch : StreamId::kCompute;
+      if (!sharded_) AddHostWait(leaving_, u, m, first, {});
+    } else if (slotted_gradients_ && u != 0 && HasOwnGradient(u)) {
       gradient_slot_of_[u] = next_gradient_slot_++ % gradient_slots_;
     }
-    if (!sharded_ && IsOnHost(u) && m > 0) return FetchGradient(u, m, Gradient(u));
+    if (comes) return FetchGradient(u, m, Gradient(u));
     list_.Add(
         {.kind = ActionKind::kClear, .unit = u, .micro_batch = m, .slot = gradient_slot_of_[u]}, {},
         {Gradient(u)});
@@ -321,7 +332,10 @@ class Builder {
     if (sharded_ ? !slotted_gradients_ && !final : !IsOnHost(u) && !final) return -1;
     Use shard{Resource::kGradientShard, u};
     int shard_slot = -1, index = -1;
-    if (IsOnHost(u) && sharded_) {
+    if (IsOnHost(u) && sharded_ && caching_) {
+      shard = {Resource::kShard, u};
+      list_.Forget(shard);
+    } else if (IsOnHost(u) && sharded_) {
       shard_slot = next_shard_slot_++ % shard_slots_;
       shard = {Resource::kShardSlot, shard_slot};
     } else if (IsOnHost(u)) {
@@ -352,7 +366,7 @@ class Builder {
   int ReduceScatter(int u, int m, const Use& shard, int shard_slot) {
     const Use staging{Resource::kStaging, 0};
     const bool staged = slotted_gradients_ && m > 0;
-    if (staged && shard_slot >= 0) FetchGradient(u, m, shard, shard_slot);
+    if (staged && IsOnHost(u)) FetchGradient(u, m, shard, shard_slot);
     if (caching_ && staged) list_.Forget(staging);
     int index = list_.Add({.kind = ActionKind::kReduce,
                            .stream = StreamId::kReduce,
@@ -387,14 +401,16 @@ class Builder {
     }
     // Where micro-batches are summed on the device, the last one's sum.
     if (!IsOnHost(u) || (!slotted_gradients_ && !final)) return;
-    list_.Add({.kind = ActionKind::kLeave,
-               .stream = StreamId::kLeave,
-               .unit = u,
-               .micro_batch = m,
-               .slot = slot,
-               .shard_slot = shard_slot},
-              {shard}, {{Resource::kHostGradient, u}});
-    if (!sharded_ && slotted_gradients_) has_gradient_.erase(u);
+    const int left = list_.Add({.kind = ActionKind::kLeave,
+                                .stream = StreamId::kLeave,
+                                .unit = u,
+                                .micro_batch = m,
+                                .slot = slot,
+                                .shard_slot = shard_slot},
+                               {shard}, {{Resource::kHostGradient, u}});
+    if (sharded_) return;
+    if (caching_) leaving_.OnFree(/*slot=*/-1, left);
+    if (slotted_gradients_) has_gradient_.erase(u);
   }
 
   void AddScalarReduction() {
@@ -426,7 +442,7 @@ class Builder {
 
   const ScheduleOptions& o_;
   ActionList& list_;
-  HostLimiter& limiter_;
+  HostLimiter &limiter_, &leaving_;
   HostUpdates updates_;
   const ScheduledRuns runs_;
   const int segments_, units_;
@@ -456,19 +472,20 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
   // Frees that are outstanding when a step begins: as many as when the step before began, once
   // there have been a few.
   constexpr int kFewSteps = 16;
-  for (int outstanding = 0, steps = 0;; ++steps) {
-    FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << outstanding;
+  for (int gathers = 0, gradients = 0, steps = 0;; ++steps) {
+    FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << gathers << ", " << gradients;
     ActionList list(/*one_queue=*/options.communicators == 1);
-    HostLimiter limiter(options, most, outstanding);
+    HostLimiter limiter(options, most, gathers), leaving(options, most, gradients);
     if (options.mode == Mode::kTrain) {
-      Builder(options, list, limiter).AddStep();
-      if (outstanding != limiter.outstanding()) {
-        outstanding = limiter.outstanding();
+      Builder(options, list, limiter, leaving).AddStep();
+      if (gathers != limiter.outstanding() || gradients != leaving.outstanding()) {
+        gathers = limiter.outstanding();
+        gradients = leaving.outstanding();
         continue;
       }
       list.NextStep();
     }
-    Builder step(options, list, limiter);
+    Builder step(options, list, limiter, leaving);
     step.AddStep();
     return {options,
             step.gather_slots(),

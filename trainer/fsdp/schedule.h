@@ -12,9 +12,9 @@
 //   parameters: not so a table's, in which rows are looked up. Gather slots
 //   are taken in turn, so the slot that a gather needs is always the one that has been longest in
 //   use. The root has memory of its own and is gathered once a step.
-//   With `buffers: caching` there are no slots: each gather, and each gradient, has memory of its
-//   own, which is free again behind its last use; so units that are kept have a kFree as well, once
-//   a step.
+//   With `buffers: caching` device memory has no slots: each gather, each gradient, and the shard of
+//   one on its way to the host, has memory of its own, which is free again behind its last use; so
+//   units that are kept have a kFree as well, once a step. Slots in host memory stay slots.
 //
 //   Offload: a unit that is updated on the host has master, state and gradient in host memory. What
 //   a micro-batch adds to its gradient is summed on the device, in a slot, to which the sum so far

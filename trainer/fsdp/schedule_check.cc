@@ -25,9 +25,6 @@ void CheckScheduleOptions(const ScheduleOptions& o) {
   const bool caching = o.buffers == FsdpOptions::Buffers::kCaching;
   require(!caching || o.limiter == FsdpOptions::Limiter::kHost,
           "the device limits gathers by slots: buffers caching need limiter host");
-  require(
-      !caching || (o.host_units.empty() && o.fetched_units.empty() && o.offloaded_segments.empty()),
-      "what is offloaded goes through slots, which buffers caching has none of");
   require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
   require(o.cpu_offload.spill_ahead >= 0, "spill_ahead must be >= 0");
   for (const auto& [unit, parts] : o.spilled_units) {

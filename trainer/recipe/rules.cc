@@ -261,14 +261,6 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                 {"fsdp.shard_size", "fsdp.sharding_strategy"},
                 "`no_shard` keeps a full copy on every rank, so fsdp.shard_size can only be 1");
   const FsdpOptions::CpuOffload& offload = recipe.fsdp.cpu_offload;
-  const bool caching = recipe.fsdp.buffers == FsdpOptions::Buffers::kCaching;
-  rules.Require(
-      !caching || !offload.optimizer, {"fsdp.cpu_offload.optimizer", "fsdp.buffers"},
-      "offload with fsdp.buffers `caching`: not in this version; set fsdp.buffers to slots");
-  rules.Require(
-      !caching || recipe.train.activation_offload == ActivationOffload::kNone,
-      {"train.activation_offload", "fsdp.buffers"},
-      "offload with fsdp.buffers `caching`: not in this version; set fsdp.buffers to slots");
   rules.Require(!offload.params || offload.optimizer,
                 {"fsdp.cpu_offload.params", "fsdp.cpu_offload.optimizer"},
                 "fsdp.cpu_offload.params is true, but fsdp.cpu_offload.optimizer is false: "

@@ -33,6 +33,7 @@ class SpillMemory {
   SpillMemory& operator=(const SpillMemory&) = delete;
 
   std::byte* data() const { return addresses_; }
+  int64_t bytes() const { return bytes_; }
   bool Holds(ConstView view) const {
     return view.data >= addresses_ && view.data < addresses_ + bytes_;
   }

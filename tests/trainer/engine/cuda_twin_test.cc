@@ -152,6 +152,24 @@ TEST(CudaTwin, ThePapersRuntimeHasTheSameBits) {
   EXPECT_EQ(FirstDifference(Train(run), plain), "") << "caching";
 }
 
+TEST(CudaTwin, OffloadFromACachingAllocatorHasTheSameBits) {
+  for (const int world : {1, 2}) {
+    TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, world);
+    run.options.global_batch_size = 4;  // Four micro-batches, or two a rank.
+    run.config.num_hidden_layers = 3;   // Of the first two's activations.
+    run.device = DeviceType::kCuda;
+    run.steps = 3;
+    ExecutorOptions& o = run.options.executor;
+    o.cpu_offload = {.params = world == 1, .optimizer = true, .spill = ::testing::TempDir()};
+    o.spill_part = 2048;
+    o.activation_offload = world == 1 ? ActivationOffload::kHost : ActivationOffload::kSpill;
+    const TinyResult slots = Train(run);
+    o.limiter = FsdpOptions::Limiter::kHost;
+    o.buffers = FsdpOptions::Buffers::kCaching;
+    EXPECT_EQ(FirstDifference(Train(run), slots), "") << world;
+  }
+}
+
 // Ranks with a GPU each. In rank order NCCL's sums have the bits of the host's; of its own they
 // lead to the same losses, to roundings on the wire.
 TEST(CudaTwinOverNccl, LearnsWhatRanksOnOneGpuLearn) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <random>
 #include <set>
@@ -354,66 +355,131 @@ TEST(WaitDeletion, OtherWraps) {
 }
 
 // Updates on the host, of all units or of some, with parameters on the device or there.
-TEST(WaitDeletion, Offload) {
+ExecutorOptions Offloaded(int bits) {
+  ExecutorOptions o;
+  o.cpu_offload = {.params = (bits & 1) != 0, .optimizer = true};
+  o.cpu_offload.optimizer_share = bits & 2 ? 0.5 : 0;
+  o.micro_batches = bits & 4 ? 3 : 1;
+  o.gradient_accumulation = bits & 8 ? Accumulation::kUnsharded : Accumulation::kSharded;
+  if (bits & 16) o.mixed_precision.param_dtype = DType::kBFloat16;
+  o.communicators = bits & 32 ? 1 : 2;
+  o.reduce_buffers = 1 + bits % 3 % 2;
+  o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 5 % 3);
+  o.activation_offload = static_cast<ActivationOffload>(bits % 7 % 2);
+  o.recompute = static_cast<Recompute>(bits % 3);
+  return o;
+}
+
+// Master and state on a disk, too, and the averages that are evaluated.
+ExecutorOptions Spilled(int bits) {
+  ExecutorOptions o;
+  o.cpu_offload = {.params = (bits & 1) != 0, .optimizer = true, .spill = "."};
+  o.cpu_offload.optimizer_share = bits & 2 ? 0.5 : 0;
+  if (bits & 4) o.mixed_precision.param_dtype = DType::kBFloat16;
+  o.averages = bits & 8;
+  o.cpu_offload.spill_ahead = bits / 16;
+  o.micro_batches = 1 + bits % 3 % 2;
+  o.gradient_accumulation = bits % 5 % 2 ? Accumulation::kUnsharded : Accumulation::kSharded;
+  o.limit_all_gathers = 1 + bits % 7 % 3;
+  o.spill_part = bits % 3 == 0 ? 256 : 1024;
+  o.activation_offload = static_cast<ActivationOffload>(bits % 4 % 3);
+  return o;
+}
+
+// A world, a strategy, and the shards of a hybrid one.
+using Ranks = std::tuple<int, Strategy, int>;
+
+void CheckOffload(const std::vector<Ranks>& worlds, int settings,
+                  const std::function<ExecutorOptions(int bits)>& options) {
   Totals totals;
-  for (const auto& [world, strategy, shards] : {std::tuple{1, Strategy::kFullShard, 0},
-                                                {1, Strategy::kShardGradOp, 0},
-                                                {2, Strategy::kFullShard, 0},
-                                                {2, Strategy::kShardGradOp, 0},
-                                                {2, Strategy::kNoShard, 0},
-                                                {4, Strategy::kHybridShard, 2}}) {
-    for (int bits = 0; bits < 64; ++bits) {
+  for (const auto& [world, strategy, shards] : worlds) {
+    for (int bits = 0; bits < settings; ++bits) {
       std::set<uint64_t> seen;
-      ExecutorOptions o;
+      ExecutorOptions o = options(bits);
       o.sharding_strategy = strategy;
       if (shards > 0) o.shard_size = shards;
-      o.cpu_offload = {.params = (bits & 1) != 0, .optimizer = true};
-      o.cpu_offload.optimizer_share = bits & 2 ? 0.5 : 0;
-      o.micro_batches = bits & 4 ? 3 : 1;
-      o.gradient_accumulation = bits & 8 ? Accumulation::kUnsharded : Accumulation::kSharded;
-      if (bits & 16) o.mixed_precision.param_dtype = DType::kBFloat16;
-      o.communicators = bits & 32 ? 1 : 2;
-      o.reduce_buffers = 1 + bits % 3 % 2;
-      o.backward_prefetch = static_cast<BackwardPrefetch>(bits % 5 % 3);
-      o.activation_offload = static_cast<ActivationOffload>(bits % 7 % 2);
-      o.recompute = static_cast<Recompute>(bits % 3);
       CheckEveryWait(o, world, seen, totals);
-      if (HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
   std::printf("%d schedules, %d waits, %d of them pacing, %d for the step before\n",
               totals.schedules, totals.waits, totals.pacing, totals.across);
 }
 
-// Master and state on a disk, too, and the averages that are evaluated.
+TEST(WaitDeletion, Offload) {
+  CheckOffload({{1, Strategy::kFullShard, 0},
+                {1, Strategy::kShardGradOp, 0},
+                {2, Strategy::kFullShard, 0},
+                {2, Strategy::kShardGradOp, 0},
+                {2, Strategy::kNoShard, 0},
+                {4, Strategy::kHybridShard, 2}},
+               64, Offloaded);
+}
+
 TEST(WaitDeletion, Spill) {
-  Totals totals;
-  for (const auto& [world, strategy, shards] : {std::tuple{1, Strategy::kFullShard, 0},
-                                                {2, Strategy::kFullShard, 0},
-                                                {2, Strategy::kShardGradOp, 0},
-                                                {2, Strategy::kNoShard, 0},
-                                                {4, Strategy::kHybridShard, 2}}) {
-    for (int bits = 0; bits < 48; ++bits) {
-      std::set<uint64_t> seen;
-      ExecutorOptions o;
-      o.sharding_strategy = strategy;
-      if (shards > 0) o.shard_size = shards;
-      o.cpu_offload = {.params = (bits & 1) != 0, .optimizer = true, .spill = "."};
-      o.cpu_offload.optimizer_share = bits & 2 ? 0.5 : 0;
-      if (bits & 4) o.mixed_precision.param_dtype = DType::kBFloat16;
-      o.averages = bits & 8;
-      o.cpu_offload.spill_ahead = bits / 16;
-      o.micro_batches = 1 + bits % 3 % 2;
-      o.gradient_accumulation = bits % 5 % 2 ? Accumulation::kUnsharded : Accumulation::kSharded;
-      o.limit_all_gathers = 1 + bits % 7 % 3;
-      o.spill_part = bits % 3 == 0 ? 256 : 1024;
-      o.activation_offload = static_cast<ActivationOffload>(bits % 4 % 3);
-      CheckEveryWait(o, world, seen, totals);
-      if (HasFatalFailure()) return;
+  CheckOffload({{1, Strategy::kFullShard, 0},
+                {2, Strategy::kFullShard, 0},
+                {2, Strategy::kShardGradOp, 0},
+                {2, Strategy::kNoShard, 0},
+                {4, Strategy::kHybridShard, 2}},
+               48, Spilled);
+}
+
+ExecutorOptions FromACachingAllocator(ExecutorOptions o, int bits) {
+  o.limiter = FsdpOptions::Limiter::kHost;
+  o.buffers = FsdpOptions::Buffers::kCaching;
+  o.limit_all_gathers = bits % 5 % 4;
+  o.forward_prefetch = bits % 3 > 0;
+  o.poison = bits % 2 == 0;
+  if (bits % 7 > 3) o.mixed_precision.cast = FsdpOptions::MixedPrecision::CastIn::kGather;
+  return o;
+}
+
+TEST(WaitDeletion, OffloadFromACachingAllocator) {
+  CheckOffload({{1, Strategy::kFullShard, 0},
+                {1, Strategy::kShardGradOp, 0},
+                {2, Strategy::kFullShard, 0},
+                {2, Strategy::kShardGradOp, 0},
+                {2, Strategy::kNoShard, 0},
+                {4, Strategy::kHybridShard, 2}},
+               64, [](int bits) { return FromACachingAllocator(Offloaded(bits), bits); });
+}
+
+TEST(WaitDeletion, SpillFromACachingAllocator) {
+  CheckOffload({{1, Strategy::kFullShard, 0},
+                {2, Strategy::kFullShard, 0},
+                {2, Strategy::kShardGradOp, 0},
+                {2, Strategy::kNoShard, 0},
+                {4, Strategy::kHybridShardGradOp, 2}},
+               48, [](int bits) { return FromACachingAllocator(Spilled(bits), bits); });
+}
+
+// What activations leave, and come to, is the compute stream's memory, which it may use again at
+// once: of that the list knows no use, so these waits are `pacing` to it.
+TEST(WaitDeletion, ActivationsAreWaitedForWhereMemoryIsReused) {
+  for (const ActivationOffload offload : {ActivationOffload::kHost, ActivationOffload::kSpill}) {
+    for (const int world : {1, 2}) {
+      ExecutorOptions o = FromACachingAllocator({}, 1);
+      o.activation_offload = offload;
+      o.micro_batches = 2;
+      Runner runner(SmallConfig(), o, world, {});
+      const Schedule schedule = runner.Of(Mode::kTrain);
+      ASSERT_EQ(runner.FirstRace(Mode::kTrain, schedule), "") << schedule.ToString();
+      int waits = 0;
+      for (size_t a = 0; a < schedule.actions.size(); ++a) {
+        const ActionKind kind = schedule.actions[a].kind;
+        if (kind != ActionKind::kDropActivations && kind != ActionKind::kFetchActivations) continue;
+        for (size_t w = 0; w < schedule.actions[a].waits.size(); ++w) {
+          Schedule without = schedule;
+          without.actions[a].waits.erase(without.actions[a].waits.begin() + w);
+          EXPECT_NE(runner.FirstRace(Mode::kTrain, without), "") << "action " << a << "\n"
+                                                                 << schedule.ToString();
+          ++waits;
+        }
+      }
+      EXPECT_EQ(waits, 8);  // Of two segments that leave, once each way, twice.
     }
   }
-  std::printf("%d schedules, %d waits, %d of them pacing, %d for the step before\n",
-              totals.schedules, totals.waits, totals.pacing, totals.across);
 }
 
 // A snapshot lies behind all updates, and before the next, on the host as on the device.
@@ -563,6 +629,9 @@ Drawn Draw(uint64_t seed) {
   o.activation_offload = static_cast<ActivationOffload>(below(3));
   if (o.activation_offload == ActivationOffload::kSpill) o.cpu_offload.spill = ".";
   o.limiter = static_cast<FsdpOptions::Limiter>(below(2));
+  if (o.limiter == FsdpOptions::Limiter::kHost && coin()) {
+    o.buffers = FsdpOptions::Buffers::kCaching;
+  }
   return drawn;
 }
 

@@ -183,6 +183,15 @@ TEST(CachingBuffers, KeptUnitsAreFreedBehindTheirLastUse) {
     EXPECT_EQ(gathers, (std::map<int, int>{{0, 1}, {1, each}, {2, each}, {3, each}}));
     EXPECT_EQ(frees, gathers);
     for (const auto& [unit, i] : last_free) EXPECT_GT(i, last_run[unit]);
+    // On one rank what is fetched is.
+    o.shards = 1;
+    o.host_units = {0, 1, 2, 3};
+    frees.clear();
+    EXPECT_EQ(Count(MakeSchedule(o), ActionKind::kFree), 0);
+    o.fetched_units = o.host_units;
+    for (const Action& a : MakeSchedule(o).actions) frees[a.unit] += a.kind == ActionKind::kFree;
+    frees.erase(-1);
+    EXPECT_EQ(frees, gathers);
   }
 }
 
@@ -200,6 +209,99 @@ TEST(CachingBuffers, MemoryIsNotWaitedFor) {
     }
     if (testing::Test::HasFailure()) return;
   }
+}
+
+// All units updated on the host, and fetched from there or not.
+std::vector<ScheduleOptions> Offloaded(int shards) {
+  std::vector<ScheduleOptions> settings;
+  for (const int limit : {1, 2, 3, 9}) {
+    for (int bits = 0; bits < 32; ++bits) {
+      ScheduleOptions o = Blocks(5, kCaching);
+      o.shards = shards;
+      o.limit_all_gathers = limit;
+      o.host_units = {0, 1, 2, 3, 4, 5};
+      if (bits & 1) o.fetched_units = o.host_units;
+      o.micro_batches = bits & 2 ? 3 : 1;
+      if (bits & 4) o.gradient_accumulation = Accumulation::kUnsharded;
+      if (bits & 8) o.sharding_strategy = Strategy::kShardGradOp;
+      if (bits & 16) o.communicators = 1;
+      settings.push_back(o);
+    }
+  }
+  return settings;
+}
+
+// With nothing sharded: a queue of copies to the host, as of frees.
+TEST(HostLimiter, WithCachingAGradientWaitsForTheCopyOfAnEarlierOne) {
+  for (const ScheduleOptions& o : Offloaded(1)) {
+    const Schedule s = MakeSchedule(o);
+    const auto most = static_cast<size_t>(std::min<int64_t>(o.limit_all_gathers, 5));
+    std::deque<At> queue;
+    int waits = 0;
+    for (int step = 0; step < 6; ++step) {
+      for (int i = 0; i < static_cast<int>(s.actions.size()); ++i) {
+        const Action& a = s.actions[i];
+        if (a.kind == ActionKind::kLeave) queue.emplace_back(step, i);
+        if (a.kind != ActionKind::kClear && a.kind != ActionKind::kFetchGradient) continue;
+        const Action& before = s.actions[i - 1];
+        const bool limited = before.kind == ActionKind::kHostWait && before.unit == a.unit;
+        if (queue.size() < most) {
+          EXPECT_TRUE(step < 4 || !limited) << i << "\n" << s.ToString();
+          continue;
+        }
+        ASSERT_TRUE(limited) << i << "\n" << s.ToString();
+        // What the host has waited for before a gather may have been behind it, and what is of no
+        // step but the last is long ago.
+        const bool known = before.waits.empty() && !o.fetched_units.empty();
+        if (step >= 4 && queue.front().first >= step - 1 && !known) {
+          EXPECT_EQ(TargetOf(before, step), queue.front()) << i << "\n" << s.ToString();
+          EXPECT_TRUE(before.waits[0].pacing);
+        }
+        queue.pop_front();
+        ++waits;
+      }
+    }
+    EXPECT_GT(waits, 0);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(CachingBuffers, WhatComesFromTheHostIsWaitedForThere) {
+  for (const int shards : {1, 2}) {
+    for (const ScheduleOptions& o : Offloaded(shards)) {
+      const Schedule s = MakeSchedule(o);
+      EXPECT_EQ(s.gather_slots + s.gradient_slots + s.shard_slots, 0);
+      for (const Action& a : s.actions) {
+        for (const Wait& wait : a.waits) {
+          const Action& other = s.actions[wait.action];
+          if (a.kind == ActionKind::kFetch) {  // The shard's last writer alone.
+            EXPECT_TRUE(other.kind == ActionKind::kOptimizer || wait.pacing) << s.ToString();
+          } else if (a.kind == ActionKind::kFetchGradient) {  // The sum's.
+            EXPECT_EQ(other.kind, ActionKind::kLeave) << s.ToString();
+            EXPECT_EQ(other.unit, a.unit) << s.ToString();
+          }
+        }
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// What is on its way in host memory has slots there, and waits for them.
+TEST(CachingBuffers, HostMemoryHasSlots) {
+  ScheduleOptions o = Blocks(5, kCaching);
+  o.host_units = o.copied_units = {0, 1, 2, 3, 4, 5};
+  const Schedule s = MakeSchedule(o);
+  EXPECT_EQ(s.update_slots, 2);
+  EXPECT_EQ(s.shard_slots, 0);
+  int reused = 0;
+  for (const Action& a : s.actions) {
+    if (a.kind != ActionKind::kOptimizer) continue;
+    reused += std::any_of(a.waits.begin(), a.waits.end(), [&](const Wait& wait) {
+      return s.actions[wait.action].kind == ActionKind::kReturn && !wait.step_before;
+    });
+  }
+  EXPECT_EQ(reused, 4);
 }
 
 TEST(CachingBuffers, WantTheHostsLimiter) {

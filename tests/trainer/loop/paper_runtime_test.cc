@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,15 @@ namespace {
 using Buffers = FsdpOptions::Buffers;
 using Limiter = FsdpOptions::Limiter;
 
-// Strategies, worlds 1 to 4, accumulation, precision, recomputation, prefetch and limits, each pair
-// of values with the host's limiter over slots and over a caching allocator.
-std::vector<TinyRun> Runs() {
+// Strategies, worlds 1 to 4, accumulation, precision, recomputation, prefetch, limits, what is on
+// the host or on a disk, activations there, averages and logits: each pair of values, with the
+// host's limiter over slots and over a caching allocator; or all over one of the two.
+std::vector<TinyRun> Runs(std::optional<Buffers> buffers = std::nullopt) {
   std::vector<TinyRun> runs;
   size_t rows = 0;
+  const int kinds = buffers ? 1 : 2;
   for (const std::vector<int>& row :
-       CoverPairs({4, 5, 2, 9, 3, 2, 4, 3, 2, 2, 3, 2, 2, 2, 2}, kPairwiseSeed)) {
+       CoverPairs({4, 5, 2, 9, 3, kinds, 4, 3, 2, 2, 3, 2, 2, 2, 2, 8, 3, 2, 2}, kPairwiseSeed)) {
     if (rows++ % kRunsApart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
@@ -40,7 +43,8 @@ std::vector<TinyRun> Runs() {
     o.mixed_precision = Precisions()[row[i++]];
     o.recompute = static_cast<Recompute>(row[i++]);
     o.limiter = Limiter::kHost;
-    o.buffers = static_cast<Buffers>(row[i++]);
+    const int kind = row[i++];
+    o.buffers = buffers.value_or(static_cast<Buffers>(kind));
     o.limit_all_gathers = row[i++];
     o.backward_prefetch = static_cast<BackwardPrefetch>(row[i++]);
     o.forward_prefetch = row[i++] != 0;
@@ -53,6 +57,17 @@ std::vector<TinyRun> Runs() {
       run.options.lr.lr = 0.01;
     }
     run.ranks = row[i++] != 0 ? RunProcessRanks : RunThreadRanks;
+    o.cpu_offload = Offloads()[row[i++]];
+    o.spill_part = 2048;  // Several of a shard.
+    o.activation_offload = static_cast<ActivationOffload>(row[i++]);
+    if (o.activation_offload == ActivationOffload::kSpill) {
+      o.cpu_offload.spill = ::testing::TempDir();
+    }
+    if (row[i++] != 0) {
+      run.options.ema = 0.5;
+      run.options.eval_ema = true;
+    }
+    if (row[i++] != 0) run.logits = {{0, 3}};
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
     run.options.executor.micro_batch_size = 1;  // Micro-batches at every world.
     int shards = run.world;
@@ -69,16 +84,24 @@ std::vector<TinyRun> Runs() {
   return runs;
 }
 
-TEST(PaperRuntime, ChangesNoBit) {
+void ExpectBitsOfPlainOnes(const std::vector<TinyRun>& runs) {
   std::map<std::string, TinyResult> plain;
-  const std::vector<TinyRun> runs = Runs();
   for (const TinyRun& run : runs) {
     const TinyRun like = Plain(run);
-    const auto [baseline, fresh] = plain.try_emplace(Describe(like));
+    const std::string more = std::string(run.options.eval_ema ? ", averaged" : "") +
+                             (run.logits.empty() ? "" : ", with logits");
+    const auto [baseline, fresh] = plain.try_emplace(Describe(like) + more);
     if (fresh) baseline->second = Train(like);
-    EXPECT_EQ(FirstDifference(Train(run), baseline->second), "") << Describe(run);
+    EXPECT_EQ(FirstDifference(Train(run), baseline->second), "") << Describe(run) << more;
   }
   std::printf("%zu runs against %zu\n", runs.size(), plain.size());
+}
+
+TEST(PaperRuntime, ChangesNoBit) { ExpectBitsOfPlainOnes(Runs()); }
+
+// All three at once of a caching allocator, what is offloaded and each other setting.
+TEST(PaperRuntime, OffloadFromACachingAllocatorChangesNoBit) {
+  ExpectBitsOfPlainOnes(Runs(Buffers::kCaching));
 }
 
 // Over and over: what is reused, and when, depends on time.
@@ -139,37 +162,56 @@ TEST(PaperRuntime, PlannedStatisticsAreInOrder) {
   EXPECT_GT(PlanOf(unlimited).caching->active.peak, s.active.peak);
 }
 
-// The least memory that it runs in is reached by trying again, and the bits are the same; a step
-// below, nothing helps.
-TEST(PaperRuntime, TheLimitCostsRetriesAndNoBit) {
-  TinyRun run = Wide();
+// The least memory that it runs in is reached by trying again, and the bits are the same, with so
+// much to spare; a step below, nothing helps.
+void ExpectRetriesAndNoBit(TinyRun run, int64_t spare) {
   run.options.executor.micro_batches = 3;
   run.options.executor.limit_all_gathers = 0;  // Gathers run ahead until memory ends.
   constexpr int64_t kMiB = 1 << 20;
   int64_t limit = PlanOf(run).caching->reserved.peak;
-  int64_t retries = 0;
   for (;; limit -= 2 * kMiB) {
     run.options.executor.memory_limit = limit;
     try {
-      const MemoryPlan plan = PlanOf(run);
-      retries = plan.caching->retries;
-      EXPECT_LE(plan.caching->reserved.peak, limit);
+      EXPECT_LE(PlanOf(run).caching->reserved.peak, limit);
     } catch (const MemoryError&) {
       break;
     }
     ASSERT_GT(limit, 0);
   }
+  limit += 2 * kMiB + spare;
+  run.options.executor.memory_limit = limit;
+  const int64_t retries = PlanOf(run).caching->retries;
   EXPECT_GT(retries, 0);
   std::printf("%lld retries at %lld MiB\n", static_cast<long long>(retries),
-              static_cast<long long>(limit / kMiB + 2));
+              static_cast<long long>(limit / kMiB));
   TinyRun slots = run;
   slots.options.executor = Wide().options.executor;
   slots.options.executor.buffers = Buffers::kSlots;
   const TinyResult plain = Train(slots);
-  run.options.executor.memory_limit = limit + 2 * kMiB;
   EXPECT_EQ(FirstDifference(Train(run), plain), "");
   run.options.executor.memory_limit = 4 * kMiB;
   EXPECT_THROW(Train(run), std::exception);
+}
+
+TEST(PaperRuntime, TheLimitCostsRetriesAndNoBit) { ExpectRetriesAndNoBit(Wide(), 0); }
+
+// More streams have segments, and which of them are half empty when memory ends depends on time: so
+// there is room for some more.
+TEST(PaperRuntime, TheLimitCostsRetriesAndNoBitOfWhatIsOffloaded) {
+  constexpr int64_t kLargeSegment = 20 << 20;
+  for (const int world : {1, 2}) {
+    for (const bool params : {false, true}) {
+      TinyRun run = Wide();
+      run.world = world;
+      ExecutorOptions& o = run.options.executor;
+      o.cpu_offload = {.params = params, .optimizer = true};
+      o.activation_offload = params ? ActivationOffload::kSpill : ActivationOffload::kHost;
+      if (params) o.cpu_offload.spill = ::testing::TempDir();
+      SCOPED_TRACE(Describe(run));
+      ExpectRetriesAndNoBit(run, world * kLargeSegment);
+      if (HasFatalFailure()) return;
+    }
+  }
 }
 
 // Where all ranks have the same gradient, a sum is one of them times their number.

@@ -232,14 +232,6 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:30: fsdp.cpu_offload.params: fsdp.cpu_offload.params is true, but "
          "fsdp.cpu_offload.optimizer is false: parameters are updated where their masters are, so "
          "set that, too"},
-        {"OffloadOfCaching",
-         "fsdp: {buffers: caching, cpu_offload: {optimizer: true}}\n"
-         "train: {activation_offload: host}",
-         "r.yaml:3:51: fsdp.cpu_offload.optimizer: offload with fsdp.buffers `caching`: not in "
-         "this "
-         "version; set fsdp.buffers to slots\n"
-         "r.yaml:4:29: train.activation_offload: offload with fsdp.buffers `caching`: not in this "
-         "version; set fsdp.buffers to slots"},
         {"ActivationsOnNoDisk", "train: {activation_offload: spill}",
          "r.yaml:3:29: train.activation_offload: train.activation_offload is `spill`, but "
          "fsdp.cpu_offload.spill is null: name a directory there"},
@@ -560,6 +552,17 @@ TEST(LoadRecipe, AShareIsANumberOrIsMeasured) {
   EXPECT_EQ(share("0.3"), 0.3);
   EXPECT_EQ(share("1"), 1);
   EXPECT_EQ(ParseRecipe({{"r.yaml", kGood}}).fsdp.cpu_offload.optimizer_share, 0);
+}
+
+TEST(LoadRecipe, OffloadGoesWithEitherKindOfBuffers) {
+  for (const char* buffers : {"slots", "caching"}) {
+    const Recipe recipe = Parse(
+        kGood, {std::string("fsdp.buffers=") + buffers,
+                "fsdp.cpu_offload={optimizer: true, params: true, optimizer_share: 0.5, spill: d}",
+                "train.activation_offload=spill"});
+    EXPECT_TRUE(recipe.fsdp.cpu_offload.params) << buffers;
+    EXPECT_EQ(recipe.train.activation_offload, ActivationOffload::kSpill) << buffers;
+  }
 }
 
 TEST(LoadRecipe, OverridesOfMapsThatMayBeNull) {
