@@ -378,6 +378,23 @@ TEST(Cuda, TakesAttentionFromCudnn) {
   }
 }
 
+// What is computed again is computed by the same kernels: no bit depends on it.
+TEST(Cuda, RecomputesAttentionByCudnn) {
+  std::vector<double> first;
+  for (const char* recompute : {"none", "selective", "full"}) {
+    Job job;
+    const Outcome run =
+        OnGpu(WithText(job, "cuda",
+                       {"log.every=1", "fsdp.mixed_precision.param_dtype=bf16",
+                        std::string("train.activation_checkpointing=") + recompute}),
+              {{"FSDP_TRAIN_EMULATED_GPUS", "cudnn=91900"}});
+    ASSERT_EQ(run.code, 0) << run.Text();
+    const std::vector<double> losses = LossesOf(job);
+    if (first.empty()) first = losses;
+    EXPECT_EQ(losses, first) << recompute;
+  }
+}
+
 // For steps, and for a sample, which is one row.
 TEST(Cuda, AllPlansOfCudnnsAreMadeBefore) {
   Job job;

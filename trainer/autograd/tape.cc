@@ -43,6 +43,13 @@ Tape::Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool recor
       recompute_(recompute),
       activations_(activations) {}
 
+Tape::Tape(const Tape& outer, bool record)
+    : Tape(outer.stream_, outer.allocator_, outer.hooks_, record, Recompute::kNone,
+           outer.activations_) {
+  attention_ = outer.attention_;
+  loss_scale_ = outer.loss_scale_;
+}
+
 TensorPtr Tape::New(const Shape& shape, DType dtype) {
   return std::make_shared<Tensor>(allocator_, dtype, shape);
 }
@@ -107,21 +114,21 @@ TensorPtr Tape::Take(const std::shared_ptr<TensorPtr>& grad) {
 Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& body) {
   if (record_ && !hooks_.HasBackward(index)) {
     hooks_.Enter(index, Pass::kForward);
-    Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone, activations_);
+    Tape forward(*this, /*record=*/false);
     Var output = body(forward, input);
     hooks_.Leave(index, Pass::kForward);
     return output;
   }
   if (record_ && recompute_ == Recompute::kFull && recomputable) {
     hooks_.Enter(index, Pass::kForward);
-    Tape forward(stream_, allocator_, hooks_, /*record=*/false, Recompute::kNone, activations_);
+    Tape forward(*this, /*record=*/false);
     Var output = body(forward, input);
     if (input.value) kept_[index] = {{input.value, nullptr}};
     hooks_.Leave(index, Pass::kForward);
     output.grad = std::make_shared<TensorPtr>();
     Push([this, index, input, output_grad = output.grad, body] {
       hooks_.Enter(index, Pass::kRecompute);
-      Tape again(stream_, allocator_, hooks_, /*record=*/true, Recompute::kNone, activations_);
+      Tape again(*this, /*record=*/true);
       Var inner = input;
       inner.grad = std::make_shared<TensorPtr>();
       {

@@ -134,6 +134,9 @@ class Tape {
     TensorPtr host;
   };
 
+  // Of a segment that is run for itself, without recomputation in it.
+  Tape(const Tape& outer, bool record);
+
   void DropCheap();
 
   Stream& stream_;

@@ -11,7 +11,8 @@
 // among them, which is what a checkpoint holds: so no bit depends on ranks, sharding factor,
 // wrapping, threads or a resume, and a step that is skipped draws nothing.
 //   Skipping  A coefficient that is not finite changes nothing at all: all that would be written
-//             keeps its bits.
+//             keeps its bits, but the copy, which is p's even then. It may lie where another
+//             shard's has been.
 //   Padding   Elements that are exactly 0 in p, g and the states (and the average) stay exactly 0.
 //   Threads   Element by element: no result depends on their number, nor, from the same factors, on
 //             the type of device.

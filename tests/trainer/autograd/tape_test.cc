@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/testing/on_tape.h"
+#include "trainer/ops/attention_backend.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/gelu.h"
@@ -144,6 +145,26 @@ TEST_P(TapeRecompute, SameBitsAndNothingKept) {
     }
   }
   EXPECT_EQ(journal_.lines, want);
+}
+
+// Whether a segment is run for itself or not, and again.
+TEST_P(TapeRecompute, SegmentsAttendAsTheTapeDoes) {
+  const TensorPtr x = Random(kShape, "x");
+  Tape tape(*stream_, allocator_, journal_, /*record=*/true, GetParam());
+  tape.AttendWith(AttentionBackend::kCudnn);
+  const View scale = Random(Shape{1}, "scale")->view();
+  tape.ScaleGradients(scale);
+  int runs = 0;
+  const Var y = tape.Segment(0, Var(x, std::make_shared<TensorPtr>()), /*recomputable=*/true,
+                             [&](Tape& t, const Var& in) {
+                               ++runs;
+                               EXPECT_EQ(t.attention(), AttentionBackend::kCudnn);
+                               EXPECT_EQ(t.loss_scale().value().data, scale.data);
+                               return Gelu(t, in);
+                             });
+  *y.grad = Random(kShape, "dy");
+  tape.Backward();
+  EXPECT_EQ(runs, GetParam() == Recompute::kFull ? 2 : 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TapeRecompute,

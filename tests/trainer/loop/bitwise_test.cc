@@ -92,6 +92,28 @@ TEST(Bitwise, ActivationsOnADisk) {
   }
 }
 
+// What comes back to the device passes memory that it shares with that of other units.
+TEST(Bitwise, SkippedStepsOnTheHost) {
+  for (const int world : {1, 2}) {
+    TinyRun run;
+    run.world = world;
+    run.steps = 10;
+    ExecutorOptions& o = run.options.executor;
+    o.mixed_precision = {.param_dtype = DType::kFloat16};
+    o.mixed_precision.scaler = {.init_scale = 0x1p22, .growth_interval = 1};
+    o.spill_part = 2048;
+    const TinyResult plain = Train(Plain(run));
+    const auto skipped =
+        std::ranges::count_if(plain.grad_norms, [](float x) { return !std::isfinite(x); });
+    EXPECT_GT(skipped, 1);
+    EXPECT_LT(skipped, run.steps - 1);
+    for (const FsdpOptions::CpuOffload& offload : Offloads()) {
+      o.cpu_offload = offload;
+      ExpectSameBits(run, plain);
+    }
+  }
+}
+
 TEST(Bitwise, AgainAndAgain) {
   TinyRun run;
   run.world = 4;

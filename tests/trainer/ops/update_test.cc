@@ -13,6 +13,7 @@
 #include "tests/trainer/ops/optimizer_blocks.h"
 #include "tests/trainer/ops/update_oracle.h"
 #include "trainer/ops/adamw.h"
+#include "trainer/ops/cast.h"
 #include "trainer/ops/sgd.h"
 
 namespace fsdp {
@@ -361,21 +362,25 @@ TEST_P(UpdateTest, AverageFollowsWhatIsKept) {
   }
 }
 
-TEST_P(UpdateTest, ASkippedStepChangesNothing) {
-  const int64_t n = 300;
+TEST_P(UpdateTest, ASkippedStepChangesNothingButTheCopy) {
+  const int64_t n = 5000;  // Of more than one block of threads.
   const auto values = Random(10, kBF16).Vector(n);
   const View p = Input({n}, values, kBF16), m = Input({n}, values, kBF16),
-             v = Input({n}, values, kBF16), g = Output({n}, kF32), copy = Input({n}, values, kF16),
+             v = Input({n}, values, kBF16), g = Output({n}, kF32),
              average = Input({n}, values, kF32), rules = Rules({{0, n, 0.1, 1, kTensor, 0}}),
              factors = Factors(0.5);
-  const auto kept = Get(copy);
-  const UpdateExtras extras{.seed = kSeed, .copy = copy, .average = average, .decay = 0.5};
   for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
     const View c = Input({1}, {bad}, kF32);
-    Run([&](Stream& s) { AdamW(s, {}, rules, factors, c, g, p, m, v, extras); });
-    Run([&](Stream& s) { Sgd(s, {}, rules, factors, c, g, p, View(), extras); });
-    for (const View& view : {p, m, v, average}) EXPECT_EQ(Get(view), values);
-    EXPECT_EQ(Get(copy), kept);
+    for (const DType dtype : {kF32, kBF16, kF16}) {
+      const View copies[] = {Output({n}, dtype), Output({n}, dtype)}, want = Output({n}, dtype);
+      UpdateExtras extras{.seed = kSeed, .copy = copies[0], .average = average, .decay = 0.5};
+      Run([&](Stream& s) { AdamW(s, {}, rules, factors, c, g, p, m, v, extras); });
+      extras.copy = copies[1];
+      Run([&](Stream& s) { Sgd(s, {}, rules, factors, c, g, p, View(), extras); });
+      for (const View& view : {p, m, v, average}) EXPECT_EQ(Get(view), values);
+      Run([&](Stream& s) { Cast(s, p, want); });
+      for (const View& copy : copies) EXPECT_EQ(Get(copy), Get(want)) << Name(dtype);
+    }
   }
 }
 

@@ -1,6 +1,9 @@
 #include "trainer/ops/cpu/update_cpu.h"
 
+#include <algorithm>
+
 #include "trainer/core/philox.h"
+#include "trainer/ops/cpu/cast_cpu.h"
 
 namespace fsdp {
 
@@ -23,6 +26,13 @@ UpdateTensors TensorsOf(const UpdateOperands& o, int64_t update) {
     tensors.draw_keys[rounded][0] = words[0], tensors.draw_keys[rounded][1] = words[1];
   }
   return tensors;
+}
+
+void CopyOfSkipped(ThreadPool& pool, const UpdateOperands& o) {
+  const View& copy = o.extras.copy;
+  if (copy.data == nullptr) return;
+  if (copy.dtype != o.p.dtype) return CastCpu(pool, o.p, copy);
+  std::copy_n(o.p.data, o.p.bytes(), copy.data);
 }
 
 }  // namespace fsdp

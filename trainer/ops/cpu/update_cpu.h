@@ -18,6 +18,9 @@ namespace fsdp {
 // What the kernels get of an update, the number `update`.
 UpdateTensors TensorsOf(const UpdateOperands& operands, int64_t update);
 
+// What is written of a step that is skipped.
+void CopyOfSkipped(ThreadPool& pool, const UpdateOperands& operands);
+
 // factors_of(c, rule, factors) is what `kernel` gets for the elements of a rule.
 template <typename Factors, typename FactorsOf>
 void UpdateShard(ThreadPool& pool, const UpdateOperands& o,
@@ -26,7 +29,7 @@ void UpdateShard(ThreadPool& pool, const UpdateOperands& o,
                  const FactorsOf& factors_of) {
   constexpr int64_t kGrain = 1024;
   const float c = *o.coefficient.As<float>();
-  if (!std::isfinite(c)) return;
+  if (!std::isfinite(c)) return CopyOfSkipped(pool, o);
   const UpdateFactors& factors = *o.factors.As<UpdateFactors>();
   const std::span<const ElementRule> rules = RulesIn(o.rules);
   const UpdateTensors tensors = TensorsOf(o, factors.update);

@@ -218,13 +218,27 @@ __device__ UpdateStretch<typename Rule::Factors> StretchFrom(
           Rule::FactorsOf(constants, c, rule, *t.factors)};
 }
 
+// What is written of a step that is skipped.
+template <typename P>
+__device__ void CopyOfSkipped(const UpdateAddresses& t) {
+  if (t.copy == nullptr) return;
+  const int64_t begin = blockIdx.x * kUpdateElements;
+  const int64_t end = begin + kUpdateElements < t.n ? begin + kUpdateElements : t.n;
+  ForDeviceFloat(t.copy_dtype, [&](auto is) {
+    using T = typename decltype(is)::type;
+    for (int64_t at = begin + threadIdx.x; at < end; at += kUpdateThreads) {
+      static_cast<T*>(t.copy)[at] = FromFloat<T>(ToFloat(static_cast<const P*>(t.p)[at]));
+    }
+  });
+}
+
 // A Rule has Constants, which the host gives, Factors, which a stretch's elements share, and
 // kStates. P and S: float or bf16, of the masters and the states.
 template <typename Rule, typename P, typename S>
 __global__ void __launch_bounds__(kUpdateThreads, kUpdateBlocks)
     UpdateKernel(const UpdateAddresses t, const typename Rule::Constants constants) {
   const float c = *t.coefficient;
-  if (!IsFinite(c)) return;
+  if (!IsFinite(c)) return CopyOfSkipped<P>(t);
   __shared__ UpdateStretch<typename Rule::Factors> stretch;
   __shared__ uint32_t keys[3][2];
   if (threadIdx.x < 3) {
