@@ -19,6 +19,14 @@ TESTS = ROOT / "tests/trainer/ops/gpu_op_tests_emulated"
 TORCH = ROOT / "tests/tools/stand_in_for_torch.py"
 
 
+def alive(pid):
+    """What has ended and waits for its parent is not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class KitTest(unittest.TestCase):
     def setUp(self):
         self.scratch = tempfile.TemporaryDirectory()
@@ -174,6 +182,30 @@ class KitTest(unittest.TestCase):
         code, out = self.run_kit("devices", "--seconds", "1", program=self.wrapper("sleep 1000\n"))
         self.assertEqual(code, 1, out)
         self.assertEqual([one["status"] for one in self.rows()["devices"]], ["FAILED"])
+
+    def test_nothing_outlives_its_row(self):
+        keeps = self.wrapper(f'setsid bash -c "echo \\$\\$ >>{self.directory}/pids; exec sleep 1000" &\n'
+                             'sleep 1000\n')
+        begin = time.monotonic()
+        code, out = self.run_kit("devices", "--seconds", "2", program=keeps)
+        self.assertEqual(code, 1, out)
+        self.assertLess(time.monotonic() - begin, 20)
+        pid = (self.directory / "pids").read_text().strip()
+        self.assertFalse(alive(pid), pid)
+
+    def test_nothing_outlives_the_kit(self):
+        stays = self.wrapper(f"echo $$ >{self.directory}/pid\nexec sleep 1000\n")
+        process = subprocess.Popen(self.command("devices", program=stays), stdout=subprocess.DEVNULL)
+        pid = self.directory / "pid"
+        while not (pid.exists() and pid.read_text()):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 20
+        while alive(pid.read_text().strip()):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
     def test_another_program_begins_anew(self):
         self.assertEqual(self.run_kit("devices")[0], 0)
