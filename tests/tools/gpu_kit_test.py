@@ -68,8 +68,13 @@ class KitTest(unittest.TestCase):
         for name, rows in self.rows().items():
             self.assertEqual({one["status"] for one in rows}, {"ok"}, name)
         self.assertEqual(len(self.rows()["losses"]), 6)
-        self.assertEqual([one["name"] for one in self.rows()["peers"]], ["tiny eager", "tiny compile"])
-        for one in self.rows()["peers"]:
+        self.assertEqual([one["name"] for one in self.rows()["peers"]],
+                         ["tiny eager", "tiny compile", "tiny losses"])
+        losses = self.rows()["peers"][2]["numbers"]
+        self.assertEqual([len(losses[side]) for side in ("ours", "theirs")], [4, 4])
+        self.assertLess(losses["loss"], 1e-3)
+        self.assertNotEqual(losses["ours"][0], losses["ours"][3])
+        for one in self.rows()["peers"][:2]:
             numbers = one["numbers"]
             self.assertLess(numbers["loss"], 1e-3)
             self.assertEqual(len(numbers["ratios"]), 2)
@@ -86,6 +91,12 @@ class KitTest(unittest.TestCase):
         tests = self.rows()["op_tests"]
         self.assertEqual([one["name"] for one in tests], ["CastTest", "RopeTest"])
         self.assertGreater(sum(one["numbers"]["tests"] for one in tests), 20)
+        step, = self.rows()["steps"]
+        self.assertEqual(sorted(step["numbers"]["rates"]),
+                         ["attention_backward_flops", "attention_forward_flops", "copy_bytes_per_s",
+                          "fp32_flops"])
+        self.assertGreater(min(step["numbers"]["rates"].values()), 0)
+        self.assertLess(step["numbers"]["floor"], step["numbers"]["seconds"])
         copy, gemm, cudnn, flash = self.rows()["ceilings"]
         self.assertEqual(copy["numbers"]["gb_per_s"], 2 * 65536 / 1e-3 * 1e-9)
         self.assertGreater(gemm["numbers"]["ours"], 0)
@@ -271,13 +282,14 @@ class KitTest(unittest.TestCase):
     def test_peers_that_differ_or_end(self):
         code, out = self.run_kit("peers", environment={"NO_COMPILE": "1"})
         self.assertEqual(code, 1, out)
-        eager, compiled = self.rows()["peers"]
-        self.assertEqual((eager["status"], compiled["status"]), ("ok", "crashed"))
+        eager, compiled, losses = self.rows()["peers"]
+        self.assertEqual([one["status"] for one in (eager, compiled, losses)],
+                         ["ok", "crashed", "crashed"])
         self.assertIn("CompilationError: no", compiled["text"])
         (self.out / "state.json").unlink()
         code, out = self.run_kit("peers", environment={"OTHER": "1"})
         self.assertEqual(code, 1, out)
-        self.assertEqual([one["status"] for one in self.rows()["peers"]], ["FAILED", "FAILED"])
+        self.assertEqual([one["status"] for one in self.rows()["peers"]], ["FAILED"] * 3)
 
     def test_without_torch_what_needs_it_is_refused(self):
         code, out = self.run_kit("ceilings", "peers", environment={"NO_TORCH": "1"})

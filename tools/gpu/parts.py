@@ -4,10 +4,11 @@ import functools
 import json
 import math
 import os
+import re
 import shutil
 import time
 
-from rows import Ended, HERE, MODELS, Refused, TINY_OPS, losses_of, records, row, settings, sizes
+from rows import Ended, MODELS, Refused, TINY_OPS, losses_of, records, row, settings, sizes
 from torch_parts import ceilings, peers
 
 # Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
@@ -303,14 +304,30 @@ def ops(kit):
         yield dtype, make
 
 
+def rates_here(kit, flags):
+    """What this GPU reaches of a recipe's step, now: its products by the fastest algorithms that have
+    been timed, its attention by itself, a copy. Keys of a hardware file."""
+    parts = json.loads(kit.fsdp("bench", "gemm", *flags, "--device", "cuda", "--rounds", 3,
+                                "--json"))["parts"]
+    recipe = {name: int(value) for name, value in
+              re.findall(r"^  (\w+): (\d+)$", kit.fsdp("config", "print", *flags), re.MULTILINE)}
+    dtype = parts[0]["dtype"]
+    shape = {"--batch": recipe["micro_batch_size"], "--seq": recipe["seq_len"],
+             "--heads": recipe["num_attention_heads"],
+             "--hidden": recipe["num_attention_heads"] * recipe["head_dim"]}
+    timed = json.loads(kit.fsdp("bench", "ops", "--device", "cuda", "--dtype", dtype, "--only",
+                                "attention", "--json", *(["--seconds", 0] if kit.small else []),
+                                *(word for pair in shape.items() for word in pair)))
+    attention = {op["name"]: op["flops"] / op["seconds"] for op in timed["ops"]}
+    return {f"{dtype}_flops": sum(part["flops"] for part in parts) /
+            sum(part["seconds"] for part in parts),
+            "attention_forward_flops": attention["attention, forward"],
+            "attention_backward_flops": attention["attention, backward"],
+            "copy_bytes_per_s": timed["copy_gb_per_s"] * 1e9}
+
+
 def steps(kit):
-    """a training step of each size against its floor"""
-    gpu = next((line for line in kit.fsdp("devices").splitlines() if "cuda  0:" in line), "")
-    machine = HERE / "configs/hardware" / ("h200-141gb.yaml" if "H200" in gpu else "h100-80gb.yaml")
-    if kit.small:
-        machine = kit.scratch / "rates.yaml"
-        machine.write_text("{name: any, fp32_flops: 1.0e+12, attention_forward_flops: 1.0e+12,\n"
-                           " attention_backward_flops: 1.0e+12, copy_bytes_per_s: 1.0e+12}\n")
+    """a training step of each size against its floor, at the rates that this GPU reaches in this run"""
     for name, flags in sizes(kit):
         def make(name=name, flags=flags):
             run = kit.scratch / f"steps_{name}"
@@ -322,10 +339,16 @@ def steps(kit):
                 raise Refused(error.said[0]) from None
             seconds = min(record["step_time_s"] for record in records(run)[2:])
             shutil.rmtree(run)
+            rates = rates_here(kit, flags)
+            machine = kit.scratch / "rates.yaml"  # JSON is YAML.
+            machine.write_text(json.dumps({"name": "here", "device": "cuda", **rates}))
             floor = json.loads(kit.fsdp("bench", "floor", *flags, "--hardware", machine, "--json"))
+            products, forward, backward, copy = rates.values()
             return row(True, f"{floor['tokens'] / seconds:.4g} tokens/s; the floor is "
-                       f"{floor['seconds'] / seconds:.3f} of its time ({machine.name})",
-                       seconds=seconds, floor=floor["seconds"], tokens=floor["tokens"])
+                       f"{floor['seconds'] / seconds:.3f} of its time, at {products * 1e-12:.4g} TFLOP/s "
+                       f"of products, {forward * 1e-12:.4g} and {backward * 1e-12:.4g} of attention, "
+                       f"{copy * 1e-9:.4g} GB/s", seconds=seconds, floor=floor["seconds"],
+                       tokens=floor["tokens"], rates=rates)
         yield name, make
 
 
