@@ -89,7 +89,9 @@ class KitTest(unittest.TestCase):
                          ["ERROR SUMMARY: 0 errors",
                           "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"])
         tests = self.rows()["op_tests"]
-        self.assertEqual([one["name"] for one in tests], ["CastTest", "RopeTest"])
+        self.assertEqual([one["name"] for one in tests],
+                         ["CastTest", "LoraTest", "LoraTest, cublaslt", "LoraTest, cublaslt-deterministic",
+                          "RopeTest"])
         self.assertGreater(sum(one["numbers"]["tests"] for one in tests), 20)
         step, = self.rows()["steps"]
         self.assertEqual(sorted(step["numbers"]["rates"]),
@@ -250,7 +252,7 @@ class KitTest(unittest.TestCase):
                              f'[[ "$*" != *Rope*json* ]] || {{\n{how}\n}}\nexec {TESTS} "$@"\n', "tests")
         code, out = self.run_kit("op_tests", tests=tests)
         self.assertEqual(code, 1, out)
-        cast, rope = self.rows()["op_tests"]
+        cast, *_, rope = self.rows()["op_tests"]
         self.assertEqual((cast["status"], rope["status"]), ("ok", "FAILED"))
         return rope
 
@@ -263,6 +265,14 @@ class KitTest(unittest.TestCase):
         self.assertEqual(rope["text"], "1 of 18 failed: 0 were run")
         self.assertEqual(self.run_kit("op_tests", tests=self.wrapper("exit 0\n", "tests"))[0], 1)
         self.assertIn("there are no tests", self.rows()["op_tests"][0]["text"])
+
+    def test_products_of_ours_are_not_cublaslts(self):
+        ours = self.wrapper(f'unset FSDP_TRAIN_TEST_PRODUCTS\nexec {TESTS} "$@"\n', "tests")
+        code, out = self.run_kit("op_tests", tests=ours)
+        self.assertEqual(code, 1, out)
+        self.assertEqual([one["status"] for one in self.rows()["op_tests"]],
+                         ["ok", "ok", "FAILED", "FAILED", "ok"])
+        self.assertIn("none was by cuBLASLt", out)
 
     def test_a_test_that_ends_the_program_is_named(self):
         rope = self.op_tests("[[ $filter != *.Refuses*fp32 && $filter != *'.*' ]] || kill -SEGV $$")

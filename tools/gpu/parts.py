@@ -29,6 +29,10 @@ PLACES = {
     "half of it": "{optimizer: true, optimizer_share: 0.5}",
     "parameters": "{optimizer: true, params: true}",
 }
+# Tests whose products cuBLASLt takes: of those that compare with an oracle, not bits with bits.
+WITH_PRODUCTS = ("HeadLossTest", "LinearTest", "LoraTest")
+BY_LIBRARY = ("cublaslt", "cublaslt-deterministic")
+NOT_BY_LIBRARY = "none was by cuBLASLt"
 MOST_BAD = 8  # Tests of a suite that fail alone: then the others are not tried.
 
 
@@ -59,7 +63,7 @@ def devices(kit):
 def tests_of(kit):
     """Of the op tests: suite (EveryDevice/GeluTest) -> names."""
     listed = kit.call(kit.tests, "--gtest_list_tests", "--gtest_filter=" + (
-        "*CastTest.*:*RopeTest.*" if kit.small else "*"))
+        "*CastTest.*:*RopeTest.*:*LoraTest.*" if kit.small else "*"))
     found, names = {}, None
     for line in listed.splitlines():
         line = line.split("#")[0].rstrip()
@@ -72,15 +76,20 @@ def tests_of(kit):
     return found
 
 
-def outcomes(kit, tests):
-    """Of each test of this filter that was run: its name, and what is wrong. Throws Ended."""
+def outcomes(kit, tests, products=""):
+    """Of each test of this filter that was run: its name, and what is wrong. Throws Ended. With
+    `products` those are cuBLASLt's: none is wrong, too."""
     report = kit.scratch / "tests.json"
     report.unlink(missing_ok=True)
     try:
-        kit.call(kit.tests, "--gtest_filter=" + tests, f"--gtest_output=json:{report}")
+        said = kit.call(kit.tests, "--gtest_filter=" + tests, f"--gtest_output=json:{report}",
+                        environment={"FSDP_TRAIN_TEST_PRODUCTS": products} if products else None)
     except Ended as error:
         if error.code != 1 or not report.exists():
             raise
+        said = error.out
+    if products and not re.search(r"^cuBLASLt: [1-9][0-9]* products$", said, re.MULTILINE):
+        yield "products", NOT_BY_LIBRARY
     for suite in json.loads(report.read_text())["testsuites"]:
         for test in suite["testsuite"]:
             failures = [" ".join(one["failure"].split()) for one in test.get("failures", [])]
@@ -89,7 +98,7 @@ def outcomes(kit, tests):
             yield test["name"], failures[0] if failures else None
 
 
-def one_by_one(kit, suite, names):
+def one_by_one(kit, suite, names, products):
     """The same, each test in a process of its own, as far as the row's time goes, or the news."""
     bad = 0
     for name in names:
@@ -97,7 +106,7 @@ def one_by_one(kit, suite, names):
             yield name, "not tried"
             continue
         try:
-            found = list(outcomes(kit, f"{suite}.{name}"))
+            found = list(outcomes(kit, f"{suite}.{name}", products))
         except Ended as error:
             found = [(name, str(error))]
         bad += any(why is not None for _, why in found)
@@ -105,24 +114,29 @@ def one_by_one(kit, suite, names):
 
 
 def op_tests(kit):
-    """the tests of every op, on the GPU"""
+    """the tests of every op, on the GPU, products also by cuBLASLt"""
     for suite, names in tests_of(kit).items():
-        def make(suite=suite, names=names):
-            try:
-                found = list(outcomes(kit, suite + ".*"))
-                wrong = any(why not in (None, "skipped") for _, why in found)
-            except Ended:
-                wrong = True
-            if wrong:  # A fault of the GPU spoils all that comes behind it in its process.
-                found = list(one_by_one(kit, suite, names))
-            bad = [f"{name}: {why}" for name, why in found if why is not None]
-            if len(found) != len(names):
-                bad.append(f"{len(found)} were run")
-            if not bad and wrong:
-                bad = ["together, and none alone"]
-            return row(not bad, f"{len(bad)} of {len(names)} failed: {bad[0]}" if bad else
-                       f"{len(names)} tests", tests=len(names), failed=bad)
-        yield suite.removeprefix("EveryDevice/"), make
+        short = suite.removeprefix("EveryDevice/")
+        for products in ("", *(BY_LIBRARY if short in WITH_PRODUCTS else ())):
+            tried = [name for name in names if not products or "Match" in name]
+
+            def make(suite=suite, names=tried, products=products):
+                try:
+                    found = list(outcomes(kit, ":".join(f"{suite}.{name}" for name in names)
+                                          if products else suite + ".*", products))
+                    wrong = any(why not in (None, "skipped", NOT_BY_LIBRARY) for _, why in found)
+                except Ended:
+                    wrong = True
+                if wrong:  # A fault of the GPU spoils all that comes behind it in its process.
+                    found = list(one_by_one(kit, suite, names, products))
+                bad = [f"{name}: {why}" for name, why in found if why is not None]
+                if len(found) != len(names):
+                    bad.append(f"{len(found)} were run")
+                if not bad and wrong:
+                    bad = ["together, and none alone"]
+                return row(not bad, f"{len(bad)} of {len(names)} failed: {bad[0]}" if bad else
+                           f"{len(names)} tests", tests=len(names), failed=bad)
+            yield short + (f", {products}" if products else ""), make
 
 
 def losses(kit):
