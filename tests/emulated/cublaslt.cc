@@ -88,7 +88,7 @@ cublasStatus_t Make(const T& value, const char* function, Opaque** opaque) {
 }
 template <typename Opaque>
 cublasStatus_t Destroy(const Opaque* opaque) {
-  if (opaque == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (opaque == nullptr) return CUBLAS_STATUS_SUCCESS;  // So says the real one's 13.1.
   RequireLive(opaque);
   {
     std::lock_guard lock(live_mutex);
@@ -336,6 +336,19 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written) {
+  const Algo in = Get<Algo>(algo);
+  if (in.magic != kMagic || attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME ||
+      size != sizeof(kSchemeOf[in.id])) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  std::memcpy(value, &kSchemeOf[in.id], size);
+  *written = size;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -413,6 +426,7 @@ const fsdp::EmulatedGpuLibrary fake(GpuLibrary::kCublasLt,
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulPreferenceSetAttribute),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoGetHeuristic),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoCheck),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoConfigGetAttribute),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmul)});
 
 }  // namespace
