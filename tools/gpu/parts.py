@@ -154,23 +154,49 @@ def losses(kit):
 def ranks(kit):
     """two and three ranks on one GPU, against one"""
     recipe = kit.recipe("gpt2")
+    first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     alone = functools.cache(lambda: kit.losses(recipe, "cuda"))
     for strategy in ("full_shard", "no_shard"):
         for number in (2, 3):
             def make(strategy=strategy, number=number):
-                got = kit.losses(recipe, "cuda", "fsdp.sharding_strategy=" + strategy, ranks=number)
+                got = kit.losses(recipe, "cuda", "fsdp.sharding_strategy=" + strategy, ranks=number,
+                                 environment={"CUDA_VISIBLE_DEVICES": first_gpu})
                 return within(apart(got, alone()), LIMITS["fp32"], "one rank's")
             yield f"{strategy}, {number} ranks", make
 
 
+def one_gpu():
+    raise Refused("there is one GPU, and NCCL wants one for each rank")
+
+
+def collectives(kit, ranks):
+    """All that a run asks of NCCL, timed; of one rank a copy each."""
+    of_one = ", one rank" if ranks == 1 else ""
+    sizes_of_it = ["--sizes", "4k", "--batches", 1] if kit.small else []
+    for flags in ([], ["--deterministic"]):
+        def make(flags=flags):
+            found = json.loads(kit.fsdp("bench", "comm", "--device", "cuda", "--transport", "nccl",
+                                        "--ranks", ranks, "--dtype", "bf16", "--json", *flags,
+                                        *sizes_of_it))["collectives"]
+            best = {}
+            for one in found:
+                rate = one["bytes"] / one["seconds"] * 1e-9
+                best[one["collective"]] = max(rate, best.get(one["collective"], 0))
+            return row(True, "GB/s of a tensor: " + "; ".join(f"{name} {best[name]:.4g}"
+                                                               for name in best), gb_per_s=best,
+                       collectives=found)
+        yield "collectives" + of_one + (", deterministic" if flags else ""), make
+
+
 def nccl(kit):
-    """two ranks with a GPU each, over NCCL: losses against one rank's, and what collectives reach"""
+    """NCCL's calls, of one rank; of two with a GPU each its rates, and losses against one rank's"""
     gpus = sum(line.strip().startswith("cuda ") and "none:" not in line
                for line in kit.fsdp("devices").splitlines())
     if gpus == 0:
         raise Refused("there is no GPU")
     if gpus == 1:
-        yield "two GPUs", lambda: row(True, "one GPU: not run")
+        yield from collectives(kit, ranks=1)
+        yield "two ranks", one_gpu
         return
     recipe = kit.recipe("gpt2")
     alone = functools.cache(lambda precision: kit.losses(
@@ -183,20 +209,7 @@ def nccl(kit):
                                  "run.deterministic=" + how, ranks=2)
                 return within(apart(got, alone(precision)), LIMITS[precision], "one rank's")
             yield f"{strategy} {precision}" + (", deterministic" if how == "true" else ""), make
-    sizes_of_it = ["--sizes", "4k", "--batches", 1] if kit.small else []
-    for flags in ([], ["--deterministic"]):
-        def make(flags=flags):
-            found = json.loads(kit.fsdp("bench", "comm", "--device", "cuda", "--transport", "nccl",
-                                        "--ranks", 2, "--dtype", "bf16", "--json", *flags,
-                                        *sizes_of_it))["collectives"]
-            best = {}
-            for one in found:
-                rate = one["bytes"] / one["seconds"] * 1e-9
-                best[one["collective"]] = max(rate, best.get(one["collective"], 0))
-            return row(True, "GB/s of a tensor: " + "; ".join(f"{name} {best[name]:.4g}"
-                                                               for name in best), gb_per_s=best,
-                       collectives=found)
-        yield "collectives" + (", deterministic" if flags else ""), make
+    yield from collectives(kit, ranks=2)
 
 
 def checkpoints(kit):

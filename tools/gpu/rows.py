@@ -113,8 +113,8 @@ class Kit:
             raise Ended(process.returncode, out, err)
         return out
 
-    def fsdp(self, *arguments):
-        return self.call(self.program, *arguments)
+    def fsdp(self, *arguments, environment=None):
+        return self.call(self.program, *arguments, environment=environment)
 
     @functools.cache
     def torch(self):
@@ -154,7 +154,7 @@ class Kit:
         path.write_text(text)
         return path
 
-    def train(self, recipe, device, *settings, ranks=1, run=None):
+    def train(self, recipe, device, *settings, ranks=1, run=None, environment=None):
         """The run's directory."""
         self.runs += 1
         run = run or self.scratch / f"run{self.runs}"
@@ -163,7 +163,7 @@ class Kit:
             flags += ["--set", setting]
         if ranks > 1:
             flags = ["launch", "--nproc-per-node", ranks, "--"] + flags
-        self.fsdp(*flags)
+        self.fsdp(*flags, environment=environment)
         return run
 
     def losses(self, *arguments, **options):
