@@ -5,13 +5,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "tests/emulated/cudart.h"
 #include "tests/emulated/gpu_libraries.h"
+#include "trainer/core/dtype.h"
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/runtime/memory.h"
 
@@ -88,7 +91,7 @@ cublasStatus_t Make(const T& value, const char* function, Opaque** opaque) {
 }
 template <typename Opaque>
 cublasStatus_t Destroy(const Opaque* opaque) {
-  if (opaque == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (opaque == nullptr) return CUBLAS_STATUS_SUCCESS;  // So says the real one's 13.1.
   RequireLive(opaque);
   {
     std::lock_guard lock(live_mutex);
@@ -336,6 +339,19 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written) {
+  const Algo in = Get<Algo>(algo);
+  if (in.magic != kMagic || attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME ||
+      size != sizeof(kSchemeOf[in.id])) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  std::memcpy(value, &kSchemeOf[in.id], size);
+  *written = size;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -351,6 +367,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const Algo in = Get<Algo>(algo);
   if (static_cast<int>(in.id) == refused_algorithm) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool adds = *static_cast<const float*>(beta) != 0;
+  const bool gelu = told.HasAux() && told.desc.epilogue != CUBLASLT_EPILOGUE_DGELU;
+  if (gelu && adds) return CUBLAS_STATUS_NOT_SUPPORTED;  // The real one has it; no op of ours.
   const void* const matrices[] = {a, b, adds ? c : d, d};
   for (int i = 0; i < 4; ++i) {
     if (matrices[i] == nullptr || !IsAt(matrices[i], in.alignment[i])) {
@@ -383,16 +401,34 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return GemmOperand{data, layout.ld, op == CUBLAS_OP_T, DTypeOf(layout.type)};
   };
   const DType type = DTypeOf(told.d.type);
-  const bool gelu = told.HasAux() && told.desc.epilogue != CUBLASLT_EPILOGUE_DGELU;
   GemmEpilogue epilogue{.scale = *static_cast<const float*>(alpha)};
   if (told.HasBias()) {
     epilogue.bias = ConstView(static_cast<const std::byte*>(told.desc.bias), type, {told.m});
   }
   if (adds) epilogue.added = c;
-  if (gelu) epilogue.gelu = d;
   if (told.HasAux() && !gelu) epilogue.gelu_of = told.desc.aux;
-  Gemm(stream, told.n, told.m, told.k, operand(b, told.b, told.desc.b_op),
-       operand(a, told.a, told.desc.a_op), {gelu ? told.desc.aux : d, told.d.ld, type}, epilogue);
+  const auto multiply = [&](void* to, DType as) {
+    Gemm(stream, told.n, told.m, told.k, operand(b, told.b, told.desc.b_op),
+         operand(a, told.a, told.desc.a_op), {to, told.d.ld, as}, epilogue);
+  };
+  multiply(gelu ? told.desc.aux : d, type);
+  if (!gelu) return CUBLAS_STATUS_SUCCESS;
+  // That of what was not yet rounded, as of the real one.
+  const auto sums = std::make_shared<std::vector<float>>(told.n * told.d.ld);
+  const auto activated = std::make_shared<std::vector<float>>(sums->size());
+  epilogue.gelu = activated->data();
+  multiply(sums->data(), DType::kFloat32);
+  (void)LaunchOnEmulatedStream(
+      stream, [sums, activated, type, told, to = HostAddress(static_cast<std::byte*>(d))] {
+        for (int64_t row = 0; row < told.n; ++row) {
+          for (int64_t i = row * told.d.ld; i < row * told.d.ld + told.m; ++i) {
+            const float value = (*activated)[i];
+            if (type == DType::kFloat32) reinterpret_cast<float*>(to)[i] = value;
+            if (type == DType::kBFloat16) reinterpret_cast<BFloat16*>(to)[i] = BFloat16(value);
+            if (type == DType::kFloat16) reinterpret_cast<Float16*>(to)[i] = Float16(value);
+          }
+        }
+      });
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -413,6 +449,7 @@ const fsdp::EmulatedGpuLibrary fake(GpuLibrary::kCublasLt,
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulPreferenceSetAttribute),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoGetHeuristic),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoCheck),
+                                     FSDP_EMULATED_FUNCTION(cublasLtMatmulAlgoConfigGetAttribute),
                                      FSDP_EMULATED_FUNCTION(cublasLtMatmul)});
 
 }  // namespace

@@ -82,6 +82,11 @@ Machine::Machine() {
       std::abort();
     }
   }
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    const std::string list = visible;
+    const auto listed = static_cast<int>(std::count(list.begin(), list.end(), ',')) + 1;
+    gpus.count = std::min(gpus.count, list.empty() ? 0 : listed);
+  }
 }
 
 Machine& TheMachine() {

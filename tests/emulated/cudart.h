@@ -44,7 +44,8 @@ struct EmulatedGpus {
 // The machine that a program begins with is FSDP_TRAIN_EMULATED_GPUS, words with blanks between:
 // count=0, capability=75, bytes=N, driver=12040; cudaMalloc=1: that call, counted from 1, fails for
 // want of memory; fault=N: the N-th kernel does when it runs; cublaslt=0, nccl=22700, cudnn=91900:
-// libraries' versions; nccl_fails=N and so on: as above. Others end it.
+// libraries' versions; nccl_fails=N and so on: as above. Others end it. CUDA_VISIBLE_DEVICES leaves
+// as many GPUs as it lists.
 //
 // The machine from now on. Also undoes faults and FailEmulatedCall(). No stream may exist.
 void ResetEmulatedGpus(const EmulatedGpus& gpus = {});

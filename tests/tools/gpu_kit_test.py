@@ -19,6 +19,14 @@ TESTS = ROOT / "tests/trainer/ops/gpu_op_tests_emulated"
 TORCH = ROOT / "tests/tools/stand_in_for_torch.py"
 
 
+def alive(pid):
+    """What has ended and waits for its parent is not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class KitTest(unittest.TestCase):
     def setUp(self):
         self.scratch = tempfile.TemporaryDirectory()
@@ -52,23 +60,31 @@ class KitTest(unittest.TestCase):
     def test_every_part(self):
         self.sanitizer()
         code, out = self.run_kit()
-        self.assertEqual(code, 0, out)
+        self.assertEqual(code, 1, out)  # One GPU: what wants two is refused, and not fine.
         listed = subprocess.run([KIT, "parts"], capture_output=True, text=True, check=True).stdout
         names = [line.split()[0] for line in listed.splitlines()]
         self.assertEqual(list(self.rows()), names)
         self.assertGreaterEqual(len(names), 14)
         for name, rows in self.rows().items():
-            self.assertEqual({one["status"] for one in rows}, {"ok"}, name)
+            status = [one["status"] for one in rows]
+            self.assertEqual(status, ["ok"] * (len(rows) - (name == "nccl")) +
+                             ["refused"] * (name == "nccl"), name)
         self.assertEqual(len(self.rows()["losses"]), 6)
-        self.assertEqual([one["name"] for one in self.rows()["peers"]], ["tiny eager", "tiny compile"])
-        for one in self.rows()["peers"]:
+        self.assertEqual([one["name"] for one in self.rows()["peers"]],
+                         ["tiny eager", "tiny compile", "tiny losses"])
+        losses = self.rows()["peers"][2]["numbers"]
+        self.assertEqual([len(losses[side]) for side in ("ours", "theirs")], [4, 4])
+        self.assertLess(losses["loss"], 1e-3)
+        self.assertNotEqual(losses["ours"][0], losses["ours"][3])
+        for one in self.rows()["peers"][:2]:
             numbers = one["numbers"]
             self.assertLess(numbers["loss"], 1e-3)
             self.assertEqual(len(numbers["ratios"]), 2)
             self.assertEqual([len(turn) for turn in numbers["seconds"][0]], [8, 8])
             for ratio, turn in zip(numbers["ratios"], numbers["seconds"][0]):
                 self.assertEqual(ratio, 0.5 / statistics.median(turn))
-        self.assertEqual([one["text"] for one in self.rows()["nccl"]], ["one GPU: not run"])
+        self.assertEqual([one["name"] for one in self.rows()["nccl"]],
+                         ["collectives, one rank", "collectives, one rank, deterministic", "two ranks"])
         for one in self.rows()["memory"]:
             self.assertEqual(one["numbers"]["taken"], one["numbers"]["plan"])
             self.assertGreater(one["numbers"]["outside"], 0)
@@ -76,8 +92,16 @@ class KitTest(unittest.TestCase):
                          ["ERROR SUMMARY: 0 errors",
                           "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"])
         tests = self.rows()["op_tests"]
-        self.assertEqual([one["name"] for one in tests], ["CastTest", "RopeTest"])
+        self.assertEqual([one["name"] for one in tests],
+                         ["CastTest", "LoraTest", "LoraTest, cublaslt", "LoraTest, cublaslt-deterministic",
+                          "RopeTest"])
         self.assertGreater(sum(one["numbers"]["tests"] for one in tests), 20)
+        step, = self.rows()["steps"]
+        self.assertEqual(sorted(step["numbers"]["rates"]),
+                         ["attention_backward_flops", "attention_forward_flops", "copy_bytes_per_s",
+                          "fp32_flops"])
+        self.assertGreater(min(step["numbers"]["rates"].values()), 0)
+        self.assertGreater(step["numbers"]["floor"], 0)
         copy, gemm, cudnn, flash = self.rows()["ceilings"]
         self.assertEqual(copy["numbers"]["gb_per_s"], 2 * 65536 / 1e-3 * 1e-9)
         self.assertGreater(gemm["numbers"]["ours"], 0)
@@ -119,6 +143,11 @@ class KitTest(unittest.TestCase):
         code, out = self.run_kit("nccl", environment={"FSDP_TRAIN_EMULATED_GPUS": "count=2 nccl=0"})
         self.assertEqual(code, 1, out)
         self.assertEqual({one["status"] for one in self.rows()["nccl"]}, {"crashed"})
+
+    def test_ranks_share_one_gpu_of_two(self):
+        code, out = self.run_kit("ranks", environment={"FSDP_TRAIN_EMULATED_GPUS": "count=2 nccl=0"})
+        self.assertEqual(code, 0, out)
+        self.assertEqual(len(self.rows()["ranks"]), 4)
 
     def test_memory_that_nobody_planned_is_a_failure(self):
         more = self.wrapper(f'export FSDP_TRAIN_EMULATED_GPUS=unplanned=5000000\n'
@@ -175,6 +204,30 @@ class KitTest(unittest.TestCase):
         self.assertEqual(code, 1, out)
         self.assertEqual([one["status"] for one in self.rows()["devices"]], ["FAILED"])
 
+    def test_nothing_outlives_its_row(self):
+        keeps = self.wrapper(f'setsid bash -c "echo \\$\\$ >>{self.directory}/pids; exec sleep 1000" &\n'
+                             'sleep 1000\n')
+        begin = time.monotonic()
+        code, out = self.run_kit("devices", "--seconds", "2", program=keeps)
+        self.assertEqual(code, 1, out)
+        self.assertLess(time.monotonic() - begin, 20)
+        pid = (self.directory / "pids").read_text().strip()
+        self.assertFalse(alive(pid), pid)
+
+    def test_nothing_outlives_the_kit(self):
+        stays = self.wrapper(f"echo $$ >{self.directory}/pid\nexec sleep 1000\n")
+        process = subprocess.Popen(self.command("devices", program=stays), stdout=subprocess.DEVNULL)
+        pid = self.directory / "pid"
+        while not (pid.exists() and pid.read_text()):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 20
+        while alive(pid.read_text().strip()):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
     def test_another_program_begins_anew(self):
         self.assertEqual(self.run_kit("devices")[0], 0)
         self.assertNotIn("kit: devices:", self.run_kit("devices")[1])
@@ -207,7 +260,7 @@ class KitTest(unittest.TestCase):
                              f'[[ "$*" != *Rope*json* ]] || {{\n{how}\n}}\nexec {TESTS} "$@"\n', "tests")
         code, out = self.run_kit("op_tests", tests=tests)
         self.assertEqual(code, 1, out)
-        cast, rope = self.rows()["op_tests"]
+        cast, *_, rope = self.rows()["op_tests"]
         self.assertEqual((cast["status"], rope["status"]), ("ok", "FAILED"))
         return rope
 
@@ -220,6 +273,14 @@ class KitTest(unittest.TestCase):
         self.assertEqual(rope["text"], "1 of 18 failed: 0 were run")
         self.assertEqual(self.run_kit("op_tests", tests=self.wrapper("exit 0\n", "tests"))[0], 1)
         self.assertIn("there are no tests", self.rows()["op_tests"][0]["text"])
+
+    def test_products_of_ours_are_not_cublaslts(self):
+        ours = self.wrapper(f'unset FSDP_TRAIN_TEST_PRODUCTS\nexec {TESTS} "$@"\n', "tests")
+        code, out = self.run_kit("op_tests", tests=ours)
+        self.assertEqual(code, 1, out)
+        self.assertEqual([one["status"] for one in self.rows()["op_tests"]],
+                         ["ok", "ok", "FAILED", "FAILED", "ok"])
+        self.assertIn("none was by cuBLASLt", out)
 
     def test_a_test_that_ends_the_program_is_named(self):
         rope = self.op_tests("[[ $filter != *.Refuses*fp32 && $filter != *'.*' ]] || kill -SEGV $$")
@@ -239,13 +300,14 @@ class KitTest(unittest.TestCase):
     def test_peers_that_differ_or_end(self):
         code, out = self.run_kit("peers", environment={"NO_COMPILE": "1"})
         self.assertEqual(code, 1, out)
-        eager, compiled = self.rows()["peers"]
-        self.assertEqual((eager["status"], compiled["status"]), ("ok", "crashed"))
+        eager, compiled, losses = self.rows()["peers"]
+        self.assertEqual([one["status"] for one in (eager, compiled, losses)],
+                         ["ok", "crashed", "crashed"])
         self.assertIn("CompilationError: no", compiled["text"])
         (self.out / "state.json").unlink()
         code, out = self.run_kit("peers", environment={"OTHER": "1"})
         self.assertEqual(code, 1, out)
-        self.assertEqual([one["status"] for one in self.rows()["peers"]], ["FAILED", "FAILED"])
+        self.assertEqual([one["status"] for one in self.rows()["peers"]], ["FAILED"] * 3)
 
     def test_without_torch_what_needs_it_is_refused(self):
         code, out = self.run_kit("ceilings", "peers", environment={"NO_TORCH": "1"})

@@ -153,7 +153,7 @@ def op_test(name, deps = [], kernels = None, epilogues = None, emulated_deps = [
             **kwargs
         )
 
-def gpu_op_tests(name):
+def gpu_op_tests(name, rules, emulated_rules):
     """The tests of all ops above it in the BUILD file as one program, for a machine with a GPU.
 
     <name> is built under --config=cuda alone. <name>_emulated is the same over the emulator's
@@ -161,6 +161,8 @@ def gpu_op_tests(name):
 
     Args:
       name: of the program.
+      rules: tests of the libraries that ops call.
+      emulated_rules: the same of the emulator's.
     """
     suites = sorted([":" + rule for rule in native.existing_rules() if rule.endswith("_test_suite")])
     native.cc_binary(
@@ -169,7 +171,7 @@ def gpu_op_tests(name):
         linkopts = ["-Wl,-rpath,'$$ORIGIN/../lib'"],  # Of the kit.
         tags = ["manual"],
         target_compatible_with = if_cuda([], ["//tools/bazel:incompatible"]),
-        deps = suites + [
+        deps = suites + rules + [
             "//tests/testing:cuda_test_device",
             "@googletest//:gtest_main",
         ],
@@ -179,7 +181,7 @@ def gpu_op_tests(name):
         size = "small",
         args = ["--gtest_filter=*AdamW*:*Cast*:*Gelu*:*Rope*:*Sgd*:*StepParameters*"],
         visibility = ["//tests/tools:__pkg__"],
-        deps = suites + [
+        deps = suites + emulated_rules + [
             "//tests/emulated:cuda_test_device",
             "//tests/emulated:kernels",
             "@googletest//:gtest_main",

@@ -4,10 +4,11 @@ import functools
 import json
 import math
 import os
+import re
 import shutil
 import time
 
-from rows import Ended, HERE, MODELS, Refused, TINY_OPS, losses_of, records, row, settings, sizes
+from rows import Ended, MODELS, Refused, TINY_OPS, losses_of, records, row, settings, sizes
 from torch_parts import ceilings, peers
 
 # Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
@@ -28,6 +29,10 @@ PLACES = {
     "half of it": "{optimizer: true, optimizer_share: 0.5}",
     "parameters": "{optimizer: true, params: true}",
 }
+# Tests whose products cuBLASLt takes: of those that compare with an oracle, not bits with bits.
+WITH_PRODUCTS = ("HeadLossTest", "LinearTest", "LoraTest")
+BY_LIBRARY = ("cublaslt", "cublaslt-deterministic")
+NOT_BY_LIBRARY = "none was by cuBLASLt"
 MOST_BAD = 8  # Tests of a suite that fail alone: then the others are not tried.
 
 
@@ -58,7 +63,7 @@ def devices(kit):
 def tests_of(kit):
     """Of the op tests: suite (EveryDevice/GeluTest) -> names."""
     listed = kit.call(kit.tests, "--gtest_list_tests", "--gtest_filter=" + (
-        "*CastTest.*:*RopeTest.*" if kit.small else "*"))
+        "*CastTest.*:*RopeTest.*:*LoraTest.*" if kit.small else "*"))
     found, names = {}, None
     for line in listed.splitlines():
         line = line.split("#")[0].rstrip()
@@ -71,15 +76,20 @@ def tests_of(kit):
     return found
 
 
-def outcomes(kit, tests):
-    """Of each test of this filter that was run: its name, and what is wrong. Throws Ended."""
+def outcomes(kit, tests, products=""):
+    """Of each test of this filter that was run: its name, and what is wrong. Throws Ended. With
+    `products` those are cuBLASLt's: none is wrong, too."""
     report = kit.scratch / "tests.json"
     report.unlink(missing_ok=True)
     try:
-        kit.call(kit.tests, "--gtest_filter=" + tests, f"--gtest_output=json:{report}")
+        said = kit.call(kit.tests, "--gtest_filter=" + tests, f"--gtest_output=json:{report}",
+                        environment={"FSDP_TRAIN_TEST_PRODUCTS": products} if products else None)
     except Ended as error:
         if error.code != 1 or not report.exists():
             raise
+        said = error.out
+    if products and not re.search(r"^cuBLASLt: [1-9][0-9]* products$", said, re.MULTILINE):
+        yield "products", NOT_BY_LIBRARY
     for suite in json.loads(report.read_text())["testsuites"]:
         for test in suite["testsuite"]:
             failures = [" ".join(one["failure"].split()) for one in test.get("failures", [])]
@@ -88,7 +98,7 @@ def outcomes(kit, tests):
             yield test["name"], failures[0] if failures else None
 
 
-def one_by_one(kit, suite, names):
+def one_by_one(kit, suite, names, products):
     """The same, each test in a process of its own, as far as the row's time goes, or the news."""
     bad = 0
     for name in names:
@@ -96,7 +106,7 @@ def one_by_one(kit, suite, names):
             yield name, "not tried"
             continue
         try:
-            found = list(outcomes(kit, f"{suite}.{name}"))
+            found = list(outcomes(kit, f"{suite}.{name}", products))
         except Ended as error:
             found = [(name, str(error))]
         bad += any(why is not None for _, why in found)
@@ -104,24 +114,29 @@ def one_by_one(kit, suite, names):
 
 
 def op_tests(kit):
-    """the tests of every op, on the GPU"""
+    """the tests of every op, on the GPU, products also by cuBLASLt"""
     for suite, names in tests_of(kit).items():
-        def make(suite=suite, names=names):
-            try:
-                found = list(outcomes(kit, suite + ".*"))
-                wrong = any(why not in (None, "skipped") for _, why in found)
-            except Ended:
-                wrong = True
-            if wrong:  # A fault of the GPU spoils all that comes behind it in its process.
-                found = list(one_by_one(kit, suite, names))
-            bad = [f"{name}: {why}" for name, why in found if why is not None]
-            if len(found) != len(names):
-                bad.append(f"{len(found)} were run")
-            if not bad and wrong:
-                bad = ["together, and none alone"]
-            return row(not bad, f"{len(bad)} of {len(names)} failed: {bad[0]}" if bad else
-                       f"{len(names)} tests", tests=len(names), failed=bad)
-        yield suite.removeprefix("EveryDevice/"), make
+        short = suite.removeprefix("EveryDevice/")
+        for products in ("", *(BY_LIBRARY if short in WITH_PRODUCTS else ())):
+            tried = [name for name in names if not products or "Match" in name]
+
+            def make(suite=suite, names=tried, products=products):
+                try:
+                    found = list(outcomes(kit, ":".join(f"{suite}.{name}" for name in names)
+                                          if products else suite + ".*", products))
+                    wrong = any(why not in (None, "skipped", NOT_BY_LIBRARY) for _, why in found)
+                except Ended:
+                    wrong = True
+                if wrong:  # A fault of the GPU spoils all that comes behind it in its process.
+                    found = list(one_by_one(kit, suite, names, products))
+                bad = [f"{name}: {why}" for name, why in found if why is not None]
+                if len(found) != len(names):
+                    bad.append(f"{len(found)} were run")
+                if not bad and wrong:
+                    bad = ["together, and none alone"]
+                return row(not bad, f"{len(bad)} of {len(names)} failed: {bad[0]}" if bad else
+                           f"{len(names)} tests", tests=len(names), failed=bad)
+            yield short + (f", {products}" if products else ""), make
 
 
 def losses(kit):
@@ -139,23 +154,49 @@ def losses(kit):
 def ranks(kit):
     """two and three ranks on one GPU, against one"""
     recipe = kit.recipe("gpt2")
+    first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     alone = functools.cache(lambda: kit.losses(recipe, "cuda"))
     for strategy in ("full_shard", "no_shard"):
         for number in (2, 3):
             def make(strategy=strategy, number=number):
-                got = kit.losses(recipe, "cuda", "fsdp.sharding_strategy=" + strategy, ranks=number)
+                got = kit.losses(recipe, "cuda", "fsdp.sharding_strategy=" + strategy, ranks=number,
+                                 environment={"CUDA_VISIBLE_DEVICES": first_gpu})
                 return within(apart(got, alone()), LIMITS["fp32"], "one rank's")
             yield f"{strategy}, {number} ranks", make
 
 
+def one_gpu():
+    raise Refused("there is one GPU, and NCCL wants one for each rank")
+
+
+def collectives(kit, ranks):
+    """All that a run asks of NCCL, timed; of one rank a copy each."""
+    of_one = ", one rank" if ranks == 1 else ""
+    sizes_of_it = ["--sizes", "4k", "--batches", 1] if kit.small else []
+    for flags in ([], ["--deterministic"]):
+        def make(flags=flags):
+            found = json.loads(kit.fsdp("bench", "comm", "--device", "cuda", "--transport", "nccl",
+                                        "--ranks", ranks, "--dtype", "bf16", "--json", *flags,
+                                        *sizes_of_it))["collectives"]
+            best = {}
+            for one in found:
+                rate = one["bytes"] / one["seconds"] * 1e-9
+                best[one["collective"]] = max(rate, best.get(one["collective"], 0))
+            return row(True, "GB/s of a tensor: " + "; ".join(f"{name} {best[name]:.4g}"
+                                                               for name in best), gb_per_s=best,
+                       collectives=found)
+        yield "collectives" + of_one + (", deterministic" if flags else ""), make
+
+
 def nccl(kit):
-    """two ranks with a GPU each, over NCCL: losses against one rank's, and what collectives reach"""
+    """NCCL's calls, of one rank; of two with a GPU each its rates, and losses against one rank's"""
     gpus = sum(line.strip().startswith("cuda ") and "none:" not in line
                for line in kit.fsdp("devices").splitlines())
     if gpus == 0:
         raise Refused("there is no GPU")
     if gpus == 1:
-        yield "two GPUs", lambda: row(True, "one GPU: not run")
+        yield from collectives(kit, ranks=1)
+        yield "two ranks", one_gpu
         return
     recipe = kit.recipe("gpt2")
     alone = functools.cache(lambda precision: kit.losses(
@@ -168,20 +209,7 @@ def nccl(kit):
                                  "run.deterministic=" + how, ranks=2)
                 return within(apart(got, alone(precision)), LIMITS[precision], "one rank's")
             yield f"{strategy} {precision}" + (", deterministic" if how == "true" else ""), make
-    sizes_of_it = ["--sizes", "4k", "--batches", 1] if kit.small else []
-    for flags in ([], ["--deterministic"]):
-        def make(flags=flags):
-            found = json.loads(kit.fsdp("bench", "comm", "--device", "cuda", "--transport", "nccl",
-                                        "--ranks", 2, "--dtype", "bf16", "--json", *flags,
-                                        *sizes_of_it))["collectives"]
-            best = {}
-            for one in found:
-                rate = one["bytes"] / one["seconds"] * 1e-9
-                best[one["collective"]] = max(rate, best.get(one["collective"], 0))
-            return row(True, "GB/s of a tensor: " + "; ".join(f"{name} {best[name]:.4g}"
-                                                               for name in best), gb_per_s=best,
-                       collectives=found)
-        yield "collectives" + (", deterministic" if flags else ""), make
+    yield from collectives(kit, ranks=2)
 
 
 def checkpoints(kit):
@@ -303,14 +331,30 @@ def ops(kit):
         yield dtype, make
 
 
+def rates_here(kit, flags):
+    """What this GPU reaches of a recipe's step, now: its products by the fastest algorithms that have
+    been timed, its attention by itself, a copy. Keys of a hardware file."""
+    parts = json.loads(kit.fsdp("bench", "gemm", *flags, "--device", "cuda", "--rounds", 3,
+                                "--json"))["parts"]
+    recipe = {name: int(value) for name, value in
+              re.findall(r"^  (\w+): (\d+)$", kit.fsdp("config", "print", *flags), re.MULTILINE)}
+    dtype = parts[0]["dtype"]
+    shape = {"--batch": recipe["micro_batch_size"], "--seq": recipe["seq_len"],
+             "--heads": recipe["num_attention_heads"],
+             "--hidden": recipe["num_attention_heads"] * recipe["head_dim"]}
+    timed = json.loads(kit.fsdp("bench", "ops", "--device", "cuda", "--dtype", dtype, "--only",
+                                "attention", "--json", *(["--seconds", 0] if kit.small else []),
+                                *(word for pair in shape.items() for word in pair)))
+    attention = {op["name"]: op["flops"] / op["seconds"] for op in timed["ops"]}
+    return {f"{dtype}_flops": sum(part["flops"] for part in parts) /
+            sum(part["seconds"] for part in parts),
+            "attention_forward_flops": attention["attention, forward"],
+            "attention_backward_flops": attention["attention, backward"],
+            "copy_bytes_per_s": timed["copy_gb_per_s"] * 1e9}
+
+
 def steps(kit):
-    """a training step of each size against its floor"""
-    gpu = next((line for line in kit.fsdp("devices").splitlines() if "cuda  0:" in line), "")
-    machine = HERE / "configs/hardware" / ("h200-141gb.yaml" if "H200" in gpu else "h100-80gb.yaml")
-    if kit.small:
-        machine = kit.scratch / "rates.yaml"
-        machine.write_text("{name: any, fp32_flops: 1.0e+12, attention_forward_flops: 1.0e+12,\n"
-                           " attention_backward_flops: 1.0e+12, copy_bytes_per_s: 1.0e+12}\n")
+    """a training step of each size against its floor, at the rates that this GPU reaches in this run"""
     for name, flags in sizes(kit):
         def make(name=name, flags=flags):
             run = kit.scratch / f"steps_{name}"
@@ -322,10 +366,16 @@ def steps(kit):
                 raise Refused(error.said[0]) from None
             seconds = min(record["step_time_s"] for record in records(run)[2:])
             shutil.rmtree(run)
+            rates = rates_here(kit, flags)
+            machine = kit.scratch / "rates.yaml"  # JSON is YAML.
+            machine.write_text(json.dumps({"name": "here", "device": "cuda", **rates}))
             floor = json.loads(kit.fsdp("bench", "floor", *flags, "--hardware", machine, "--json"))
+            products, forward, backward, copy = rates.values()
             return row(True, f"{floor['tokens'] / seconds:.4g} tokens/s; the floor is "
-                       f"{floor['seconds'] / seconds:.3f} of its time ({machine.name})",
-                       seconds=seconds, floor=floor["seconds"], tokens=floor["tokens"])
+                       f"{floor['seconds'] / seconds:.3f} of its time, at {products * 1e-12:.4g} TFLOP/s "
+                       f"of products, {forward * 1e-12:.4g} and {backward * 1e-12:.4g} of attention, "
+                       f"{copy * 1e-9:.4g} GB/s", seconds=seconds, floor=floor["seconds"],
+                       tokens=floor["tokens"], rates=rates)
         yield name, make
 
 

@@ -1,5 +1,6 @@
 """What the parts of tools/gpu/kit stand on: programs that end in time, recipes, and rows."""
 
+import ctypes
 import functools
 import json
 import math
@@ -50,6 +51,27 @@ class Ended(Exception):
         self.code, self.said, self.out = code, said, out
 
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+LAST_WORDS_S = 5
+MARK = "GPU_KIT_RUN"  # In the environment of all that a kit has started: which kit.
+
+
+def end_with_kit():
+    """A kit that is killed leaves nothing on the GPU."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def end_marked(mark):
+    """Ends what has this in its environment, in whatever session it is by now."""
+    for environment in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={mark}".encode() in environment.read_bytes().split(b"\0"):
+                os.kill(int(environment.parent.name), signal.SIGKILL)
+        except OSError:
+            pass  # It has ended, or is another user's.
+
+
 class Kit:
     """What parts work with; `args` are those of `kit run`."""
 
@@ -72,13 +94,18 @@ class Kit:
         process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, cwd=HERE,
                                    stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
-                                   env={**os.environ, **(environment or {})}, start_new_session=True)
+                                   env={**os.environ, MARK: str(self.scratch), **(environment or {})},
+                                   start_new_session=True, preexec_fn=end_with_kit)
         end = min(self.deadline, self.row_deadline)
         try:
             out, err = process.communicate(text, timeout=max(end - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            end_marked(self.scratch)
+            try:
+                process.communicate(timeout=LAST_WORDS_S)
+            except subprocess.TimeoutExpired:
+                pass  # The driver may keep what has been killed.
             if end == self.deadline:
                 raise OutOfTime from None
             raise TooLong(f"took longer than {self.row_seconds:.0f} s") from None
@@ -86,8 +113,8 @@ class Kit:
             raise Ended(process.returncode, out, err)
         return out
 
-    def fsdp(self, *arguments):
-        return self.call(self.program, *arguments)
+    def fsdp(self, *arguments, environment=None):
+        return self.call(self.program, *arguments, environment=environment)
 
     @functools.cache
     def torch(self):
@@ -127,7 +154,7 @@ class Kit:
         path.write_text(text)
         return path
 
-    def train(self, recipe, device, *settings, ranks=1, run=None):
+    def train(self, recipe, device, *settings, ranks=1, run=None, environment=None):
         """The run's directory."""
         self.runs += 1
         run = run or self.scratch / f"run{self.runs}"
@@ -136,7 +163,7 @@ class Kit:
             flags += ["--set", setting]
         if ranks > 1:
             flags = ["launch", "--nproc-per-node", ranks, "--"] + flags
-        self.fsdp(*flags)
+        self.fsdp(*flags, environment=environment)
         return run
 
     def losses(self, *arguments, **options):

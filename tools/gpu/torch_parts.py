@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import shutil
 import socket
@@ -96,17 +97,17 @@ class Turn(turns.Participant):
         return self.last["seconds"]
 
 
-def our_turn(kit, flags):
+def our_turn(kit, flags, compared):
     run = kit.scratch / "ours"
     shutil.rmtree(run, ignore_errors=True)
     kit.fsdp(*flags, "--device", "cuda", "--set", f"run.dir={run}")
     steps = records(run)
-    return {"losses": losses_of(run)[:COMPARED],
-            "seconds": [record["step_time_s"] for record in steps[COMPARED:]],
+    return {"losses": losses_of(run)[:compared],
+            "seconds": [record["step_time_s"] for record in steps[compared:]],
             "bytes": max(record["memory"]["allocated_peak"] for record in steps)}
 
 
-def their_turn(kit, recipe, initial, options):
+def their_turn(kit, recipe, initial, options, compared, counted):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -115,10 +116,31 @@ def their_turn(kit, recipe, initial, options):
     out = kit.call(kit.python, BENCH / "torch_step.py", "--recipe", recipe, "--initial", initial,
                    "--tokens", initial / "tokens.npy", "--threads", os.cpu_count(), "--device",
                    "cuda", "--wrapper", "fsdp2", "--bf16", "policy", *options,
-                   text=f"check {COMPARED}\n{COUNTED}\n", environment=ranks)
+                   text=f"check {compared}\n{counted}\n", environment=ranks)
     _, checked, counted = map(json.loads, out.splitlines())
     return {"losses": list(zip(checked["losses"], checked["grad_norms"])),
             "seconds": counted["seconds"], "bytes": counted["peak_bytes"]}
+
+
+def apart(ours, theirs):
+    """Largest relative differences of two turns: of losses, of norms."""
+    pairs = list(zip(ours["losses"], theirs["losses"], strict=True))
+    if not all(math.isfinite(number) for pair in pairs for step in pair for number in step):
+        return [math.inf, math.inf]
+    return [max(abs(a[i] - b[i]) / abs(b[i]) for a, b in pairs) for i in (0, 1)]
+
+
+def turns_of(kit, inputs, options, compared, counted, **train):
+    """Both sides' turns, and tokens of a step; `train`: of this section of the recipe."""
+    flags, resolved, initial = inputs
+    flags = flags + settings([f"train.{key}={value}" for key, value in
+                              {"steps": compared + counted, **train}.items()])
+    resolved = {**resolved, "train": {**resolved["train"], **train}}
+    recipe = kit.scratch / "recipe.json"
+    recipe.write_text(json.dumps(resolved))
+    return (lambda: our_turn(kit, flags, compared),
+            lambda: their_turn(kit, recipe, initial, options, compared, counted),
+            resolved["train"]["global_batch_size"] * resolved["data"]["seq_len"])
 
 
 def peers(kit):
@@ -128,29 +150,24 @@ def peers(kit):
         def inputs(name=name, flags=flags):
             initial = kit.scratch / f"initial_{name}"
             flags = [*flags, *settings(AS_FSDP2)]
-            recipe, shape = kit.scratch / "recipe.json", kit.scratch / "shape.json"
+            shape = kit.scratch / "shape.json"
             resolved = kit.resolved(flags)
-            recipe.write_text(json.dumps(resolved))
             shape.write_text(json.dumps(resolved["model"]))
             kit.call(kit.python, BENCH / "torch_inputs.py", shape, initial, "--device", "cuda",
                      "--dtype", "bfloat16")
             flags += settings([f"model.init_from={initial}", "data.train.source=tokens",
                                f"data.train.paths=[{initial}/tokens.npy]", "data.shuffle=false",
-                               f"train.steps={COMPARED + COUNTED}", "log.every=1",
-                               "log.tensorboard=false", "checkpoint.every=0"])
-            tokens = resolved["train"]["global_batch_size"] * resolved["data"]["seq_len"]
-            return flags, recipe, initial, tokens
+                               "log.every=1", "log.tensorboard=false", "checkpoint.every=0"])
+            return flags, resolved, initial
 
         for mode, options in (("eager", []), ("compile", ["--compile"])):
             def make(inputs=inputs, options=options):
-                ours_flags, recipe, initial, tokens = inputs()
-                ours = Turn("ours", lambda: our_turn(kit, ours_flags))
-                theirs = Turn("theirs", lambda: their_turn(kit, recipe, initial, options))
+                our, their, tokens = turns_of(kit, inputs(), options, COMPARED, COUNTED)
+                ours, theirs = Turn("ours", our), Turn("theirs", their)
                 times = turns.alternate([ours, theirs], ROUNDS, progress=False)
                 ratios = [statistics.median(b) / statistics.median(a) for a, b in zip(*times)]
                 rates = [tokens / statistics.median(sum(each, [])) for each in times]
-                loss, norm = (max(abs(a[i] - b[i]) / abs(b[i]) for a, b in zip(
-                    ours.last["losses"], theirs.last["losses"], strict=True)) for i in (0, 1))
+                loss, norm = apart(ours.last, theirs.last)
                 return row(
                     loss <= SAME_LOSS and norm <= SAME_NORM,
                     f"{rates[0]:.4g} tokens/s, {statistics.median(ratios):.3f} of theirs "
@@ -159,3 +176,15 @@ def peers(kit):
                     f"{norm:.1e}", tokens_per_s=rates, ratios=ratios, seconds=times, loss=loss,
                     norm=norm, bytes=[ours.last["bytes"], theirs.last["bytes"]], torch=kit.torch())
             yield f"{name} {mode}", make
+
+        def losses(inputs=inputs):
+            micro_batch = inputs()[1]["train"]["micro_batch_size"]
+            our, their, _ = turns_of(kit, inputs(), ["--compile"], kit.steps, 0,
+                                     global_batch_size=micro_batch)
+            ours, theirs = our(), their()
+            loss, norm = apart(ours, theirs)
+            return row(loss <= SAME_LOSS, f"{kit.steps} steps of one micro-batch, compiled: losses "
+                       f"within {loss:.1e}, norms {norm:.1e}, the last {ours['losses'][-1][0]:.4f} and "
+                       f"{theirs['losses'][-1][0]:.4f}", loss=loss, norm=norm, steps=kit.steps,
+                       ours=ours["losses"], theirs=theirs["losses"])
+        yield f"{name} losses", losses

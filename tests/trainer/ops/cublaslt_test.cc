@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <vector>
 
 #include "tests/emulated/cublaslt.h"
 #include "tests/emulated/cudart.h"
+#include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cuda/gemm.h"
 
@@ -105,6 +107,40 @@ TEST_F(CublasLtTest, EpiloguesAreOneCall) {
                   Call(CUBLASLT_EPILOGUE_DEFAULT, true), Call(CUBLASLT_EPILOGUE_DEFAULT, true),
                   Call(CUBLASLT_EPILOGUE_BIAS, true), Call(CUBLASLT_EPILOGUE_GELU_AUX),
                   Call(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), Call(CUBLASLT_EPILOGUE_DGELU)));
+}
+
+// What `run.deterministic` does without: u, stored, is not what y was made of.
+TEST_F(CublasLtTest, ItsGeluIsOfWhatWasNotRounded) {
+  constexpr int64_t kSide = 8;
+  auto* const a = reinterpret_cast<BFloat16*>(New(kSide * kSide * 2));
+  auto* const b = reinterpret_cast<BFloat16*>(New(kSide * kSide * 2));
+  auto* const u = reinterpret_cast<BFloat16*>(New(kSide * kSide * 2));
+  auto* const y = reinterpret_cast<BFloat16*>(New(kSide * kSide * 2));
+  for (int64_t i = 0; i < kSide; ++i) {  // Sums of 1 + i / 1024, which bf16 rounds to 1 or so.
+    a[kSide * i] = a[kSide * i + 1] = BFloat16(1.0f);
+    b[i] = BFloat16(1.0f);
+    b[kSide + i] = BFloat16(static_cast<float>(i) / 1024);
+  }
+  const auto gelu = [](float x) {
+    return BFloat16(x / (1 + std::exp(-1.5957691216f * (x + 0.044715f * x * x * x))));
+  };
+  for (const bool deterministic : {false, true}) {
+    const auto library = Open(deterministic);
+    GemmEpilogue epilogue;
+    epilogue.gelu = y;
+    Gemm({nullptr, {library.get(), workspace_}}, kSide, kSide, kSide,
+         {a, kSide, false, DType::kBFloat16}, {b, kSide, false, DType::kBFloat16},
+         {u, kSide, DType::kBFloat16}, epilogue);
+    int differ = 0;
+    for (int64_t i = 0; i < kSide; ++i) {
+      const float sum = 1 + static_cast<float>(i) / 1024, stored = static_cast<float>(u[i]);
+      EXPECT_EQ(stored, static_cast<float>(BFloat16(sum)));
+      const float want = static_cast<float>(gelu(deterministic ? stored : sum));
+      EXPECT_EQ(static_cast<float>(y[i]), want) << i;
+      differ += want != static_cast<float>(gelu(stored)) ? 1 : 0;
+    }
+    EXPECT_EQ(differ > 0, !deterministic);
+  }
 }
 
 TEST_F(CublasLtTest, WhatItHasNotIsOurs) {

@@ -13,8 +13,12 @@ using Values = std::vector<double>;
 struct Case {
   int64_t rows, in, out, rank, cols, column;
 };
-constexpr Case kCases[] = {
-    {1, 1, 1, 1, 1, 0}, {5, 3, 4, 2, 4, 0}, {7, 33, 20, 5, 61, 41}, {130, 65, 66, 8, 200, 17}};
+// The last one's rows are of whole packs, which a library's products take.
+constexpr Case kCases[] = {{1, 1, 1, 1, 1, 0},
+                           {5, 3, 4, 2, 4, 0},
+                           {7, 33, 20, 5, 61, 41},
+                           {130, 65, 66, 8, 200, 17},
+                           {24, 16, 32, 8, 64, 16}};
 constexpr float kScale = 1.75f;
 
 struct Inputs {
@@ -64,7 +68,7 @@ TEST_P(LoraTest, ForwardMatchesOracle) {
 }
 
 TEST_P(LoraTest, GradientMatchesFiniteDifferences) {
-  for (const Case& c : {kCases[0], kCases[1], Case{6, 9, 5, 3, 11, 4}}) {
+  for (const Case& c : {kCases[0], kCases[1], Case{6, 9, 5, 3, 11, 4}, Case{6, 8, 16, 8, 32, 8}}) {
     const Inputs in(c, dtype());
     const auto loss = [&](const Values& x, const Values& a, const Values& b) {
       return Dot(in.dy, Oracle(c, x, a, b, in.y));
