@@ -31,7 +31,7 @@ class CublasLtRulesTest : public ::testing::Test {
     library_ = FindGpuLibrary(GpuLibrary::kCublasLt, GpuLibraryPlaces());
     if (!library_.function) GTEST_SKIP() << library_.why_not;
   }
-  ~CublasLtRulesTest() override {
+  void TearDown() override {
     if (handle_ != nullptr) FUNCTION(cublasLtDestroy)(handle_);
   }
 
