@@ -57,6 +57,26 @@ TEST(SpillDirectory, ThatCannotBeUsedLosesNothing) {
   }
 }
 
+TEST(SpillDirectory, IsLookedAtByADryRun) {
+  Job job;
+  const std::string disk = job.dir() / "disk";
+  const auto dry_run = [&](const Strings& settings) {
+    Strings arguments = job.Flags(settings);
+    arguments.push_back("--dry-run");
+    return Call(arguments);
+  };
+  const Strings activations = {"fsdp.cpu_offload.spill=" + disk, "train.activation_offload=spill"};
+  ExpectError(dry_run({SpillTo(disk)}), "of training state: No such file or directory");
+  ExpectError(dry_run(activations), "of activations: No such file or directory");
+  fs::create_directory(disk);
+  for (const Strings& settings : {Strings{SpillTo(disk)}, activations}) {
+    const Outcome outcome = dry_run(settings);
+    EXPECT_EQ(outcome.code, 0) << outcome.Text();
+  }
+  EXPECT_TRUE(fs::is_empty(disk));
+  EXPECT_FALSE(Exists(job.run_dir()));
+}
+
 TEST(SpillDirectory, ThatIsFullIsSaidBeforeAnythingRuns) {
   Job job;
   const std::string disk = job.dir() / "disk";

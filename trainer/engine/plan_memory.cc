@@ -6,7 +6,6 @@
 #include "trainer/engine/step_resource.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/runtime/sim/sim_device.h"
-#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 namespace {
@@ -81,14 +80,18 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
   return recorder.Finish();
 }
 
+std::unique_ptr<SpillMemory> TakeDisk(const ExecutorOptions& options, const MemoryPlan& plan) {
+  const int64_t bytes = plan.bytes(MemoryPlace::kDisk);
+  if (bytes == 0) return nullptr;
+  const FsdpOptions::CpuOffload& offload = options.cpu_offload;
+  return std::make_unique<SpillMemory>(offload.spill.value(),
+                                       offload.optimizer ? "training state" : "activations", bytes);
+}
+
 std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,
                                                const MemoryPlan& plan) {
   std::unique_ptr<SpillMemory> spill;
-  if (const int64_t bytes = plan.bytes(MemoryPlace::kDisk);
-      bytes > 0 && device.type() != DeviceType::kSim) {
-    spill =
-        std::make_unique<SpillMemory>(options.cpu_offload.spill.value(), "training state", bytes);
-  }
+  if (device.type() != DeviceType::kSim) spill = TakeDisk(options, plan);
   if (Caches(options)) {
     return std::make_unique<CachingBuffers>(device, options.memory_limit, std::move(spill));
   }

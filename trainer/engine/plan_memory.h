@@ -7,6 +7,7 @@
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/nn/model.h"
+#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
 
@@ -27,6 +28,9 @@ struct StepTraffic {
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
                       StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu);
 
+// What a run with that plan takes of a disk, its space reserved; null: nothing. Throws
+// CheckpointError.
+std::unique_ptr<SpillMemory> TakeDisk(const ExecutorOptions& options, const MemoryPlan& plan);
 // The memory of a run with that plan, first what it takes of a disk. Throws MemoryError and, for
 // the disk, CheckpointError.
 std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,

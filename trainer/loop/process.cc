@@ -19,6 +19,7 @@
 #include "trainer/comm/tcp_store.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/launch/environment.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/stop_signal.h"
@@ -194,6 +195,8 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
         PlanRun(*model, options, environment.world_size, environment.local_world_size, target);
     if (environment.rank == 0) std::cout << share << PlanToText(plan) << std::flush;
     RequireFit(*model, options, plan, target);
+    const bool here = recipe.run.device != RunRecipe::Device::kSim;
+    if (here) TakeDisk(options.executor, plan.memory);  // And gives it back.
     return ExitCode::kDone;
   }
 
