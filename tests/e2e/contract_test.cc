@@ -330,9 +330,11 @@ TEST(Run, WithoutCommunication) {
   }
   Job saved;
   ASSERT_EQ(saved.Train({"checkpoint.every=1", "train.steps=1"}).code, 0);
-  const Outcome resumed = saved.Train({"fsdp.fake_reduce=true"});
+  const Outcome resumed = saved.Launch(2, {"fsdp.fake_reduce=true"});
   EXPECT_EQ(resumed.code, 2) << resumed.Text();
-  EXPECT_NE(resumed.err.find("run.dir"), std::string::npos) << resumed.err;
+  const std::string cure = "give run.dir another directory";
+  EXPECT_NE(resumed.err.find(cure), std::string::npos) << resumed.err;
+  EXPECT_EQ(resumed.err.find(cure), resumed.err.rfind(cure)) << resumed.err;
 }
 
 // Ranks of other hosts are received from, in memory that those of one host do not need.

@@ -47,8 +47,10 @@ TEST(SpillDirectory, ThatCannotBeUsedLosesNothing) {
     ASSERT_EQ(until(4, "log.every=1").code, 0);
     const std::string file = job.dir().Write("file", "x");
     const std::string missing = job.dir() / "none";
-    ExpectError(until(6, SpillTo(missing)), missing + ": cannot take ");
-    ExpectError(until(6, SpillTo(missing)), "of training state: No such file or directory");
+    const Outcome refused = until(6, SpillTo(missing));
+    ExpectError(refused, missing + ": cannot take ");
+    ExpectError(refused, "of training state: No such file or directory");
+    EXPECT_EQ(refused.err.find(missing), refused.err.rfind(missing)) << "said twice";
     ExpectError(until(6, SpillTo(file)), "of training state: Not a directory");
     EXPECT_EQ(ReadFile(file), "x");
     EXPECT_EQ(Latest(job), "step_4");

@@ -15,6 +15,7 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/together.h"
+#include "trainer/comm/told_once.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_position.h"
@@ -182,22 +183,28 @@ class Trainer {
     return Provenance::GpuMemory{*target_.outside, now - *target_.outside};
   }
 
+  // Ranks whose state is to be spilled find the directory alike.
   void Allocate() {
-    try {
-      allocator_ = MakeAllocator(*device_, options_.executor, plan_.memory);
-    } catch (const MemoryError& error) {
-      throw WithWhatItNeeds(error, *model_, options_, job_.device, job_.world, job_.local_world);
-    }
+    const auto allocate = [this] {
+      try {
+        allocator_ = MakeAllocator(*device_, options_.executor, plan_.memory);
+      } catch (const MemoryError& error) {
+        throw WithWhatItNeeds(error, *model_, options_, job_.device, job_.world, job_.local_world);
+      }
+    };
+    const bool spills = job_.world > 1 && plan_.memory.bytes(MemoryPlace::kDisk) > 0;
+    spills ? EveryRank(job_, "allocate", allocate) : allocate();
   }
 
   // Every rank has the same recipe and the same directory.
   void RequireRealToResume() {
     if (!recipe_.fsdp.fake() || start_.resume_from.empty()) return;
-    BeforeAllThrow(*job_.store, "start/fake", job_.rank, job_.world);
-    throw ConfigError(
+    const ConfigError error(
         recipe_.Mistake(std::vector<std::string>{"fsdp.fake_all_gather", "fsdp.fake_reduce"},
                         "makes weights of no meaning, and there is " + start_.resume_from +
                             " to go on from: give run.dir another directory"));
+    if (TellsIt(*job_.store, "start/fake", job_.rank, job_.world, error)) throw error;
+    throw ToldByAnother(error);
   }
 
   void AgreeOnEverything() {
