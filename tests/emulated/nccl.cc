@@ -178,6 +178,10 @@ ncclResult_t Collect(Kind kind, const void* send, int send_parts, void* receive,
     member.Fail(ncclInvalidArgument, "pointers of a collective");
     return ncclInvalidArgument;
   }
+  if (root < 0 || root >= member.size) {
+    member.Fail(ncclInvalidArgument, "the root of a collective");
+    return ncclInvalidArgument;
+  }
   Work work;
   work.call = {.kind = kind, .count = count, .type = type, .root = root};
   work.to.resize(member.size);
@@ -260,8 +264,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
   int pid = 0, fd = 0, device = 0;
-  if (std::sscanf(id.internal, "%d %d", &pid, &fd) != 2 || nranks > kMaxRanks || rank >= nranks ||
-      config->magic != 0xcafebeef || cudaGetDevice(&device) != cudaSuccess) {
+  if (std::sscanf(id.internal, "%d %d", &pid, &fd) != 2 || nranks < 1 || nranks > kMaxRanks ||
+      rank < 0 || rank >= nranks || config->magic != 0xcafebeef ||
+      cudaGetDevice(&device) != cudaSuccess) {
     return ncclInvalidArgument;
   }
   if (config->blocking != 0) Die("communicators block");
