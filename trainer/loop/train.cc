@@ -203,8 +203,9 @@ class Trainer {
         recipe_.Mistake(std::vector<std::string>{"fsdp.fake_all_gather", "fsdp.fake_reduce"},
                         "makes weights of no meaning, and there is " + start_.resume_from +
                             " to go on from: give run.dir another directory"));
-    if (TellsIt(*job_.store, "start/fake", job_.rank, job_.world, error)) throw error;
-    throw ToldByAnother(error);
+    const bool tells = TellsIt(*job_.store, "start/fake", job_.rank, job_.world, error);
+    if (!tells) throw ToldByAnother(error);
+    throw ConfigError(error);
   }
 
   void AgreeOnEverything() {
