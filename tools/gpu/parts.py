@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 
-from rows import Ended, MODELS, Refused, TINY_OPS, losses_of, records, row, settings, sizes
+from rows import BENCH, Ended, MODELS, Refused, TINY_OPS, losses_of, records, row, settings, sizes
 from torch_parts import ceilings, peers
 
 # Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
@@ -24,6 +24,7 @@ GRANULE = 4 << 20  # Of the driver's memory, twice.
 # What compute-sanitizer says at its end where it has found nothing.
 CLEAN = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}
 
+LARGE_MICRO_BATCHES = 64  # Of 8 rows of 1,024: 524,288 tokens a step.
 PLACES = {
     "optimizer": "{optimizer: true}",
     "half of it": "{optimizer: true, optimizer_share: 0.5}",
@@ -353,17 +354,22 @@ def rates_here(kit, flags):
             "copy_bytes_per_s": timed["copy_gb_per_s"] * 1e9}
 
 
+def fitting(work):
+    """What a run gives that has memory enough here; others are refused."""
+    try:
+        return work()
+    except Ended as error:
+        if error.code != 3:
+            raise
+        raise Refused(error.said[0]) from None
+
+
 def steps(kit):
     """a training step of each size against its floor, at the rates that this GPU reaches in this run"""
     for name, flags in sizes(kit):
         def make(name=name, flags=flags):
             run = kit.scratch / f"steps_{name}"
-            try:
-                kit.fsdp(*flags, "--device", "cuda", "--set", f"run.dir={run}")
-            except Ended as error:
-                if error.code != 3:
-                    raise
-                raise Refused(error.said[0]) from None
+            fitting(lambda: kit.fsdp(*flags, "--device", "cuda", "--set", f"run.dir={run}"))
             seconds = min(record["step_time_s"] for record in records(run)[2:])
             shutil.rmtree(run)
             rates = rates_here(kit, flags)
@@ -377,6 +383,16 @@ def steps(kit):
                        f"{copy * 1e-9:.4g} GB/s", seconds=seconds, floor=floor["seconds"],
                        tokens=floor["tokens"], rates=rates)
         yield name, make
+
+
+def large_recipe(kit):
+    """What docs/benchmarks/gpu_floor.md adds up with offload, and rows of a micro-batch."""
+    rows = 1 if kit.small else 8
+    flags = (["--config", kit.recipe("qwen2")] if kit.small else
+             ["--config", BENCH / "qwen2.5.yaml", "--set", "model.preset=qwen2.5-14b"])
+    return [*flags, *settings(["fsdp.cpu_offload.optimizer=true",
+                               f"train={{steps: 4, micro_batch_size: {rows}, global_batch_size: "
+                               f"{2 * rows}, activation_checkpointing: selective}}"])], rows
 
 
 def offload(kit):
@@ -405,6 +421,17 @@ def offload(kit):
                 ratio = seconds(flags, "fsdp.cpu_offload=" + setting) / whole()
                 return row(True, f"a step takes {ratio:.3f} of the time without", ratio=ratio)
             yield f"{name}, {place}", make
+
+    def large():
+        flags, rows = large_recipe(kit)
+
+        few, more = (fitting(lambda n=n: seconds(flags, f"train.global_batch_size={n * rows}"))
+                     for n in (2, 6))
+        step = few + (LARGE_MICRO_BATCHES - 2) * max(more - few, 0) / 4
+        rate = LARGE_MICRO_BATCHES * rows * kit.resolved(flags)["data"]["seq_len"] / step
+        return row(True, f"{rate:.4g} tokens/s of {LARGE_MICRO_BATCHES} micro-batches, from steps of 2 "
+                   "and 6; LLM.Q publishes 6.33k on an H100", tokens_per_s=rate, seconds=[few, more])
+    yield "qwen2.5-14b", large
 
 
 # By what is lost where time runs out before them.
