@@ -155,8 +155,7 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
           const double bytes = BytesThere(operation, resource);
           part.bytes += bytes;
           part.seconds += bytes / OtherRate(resource, hardware, operation.name);
-          const Cost cost = Sum(operation.costs);
-          part.flops += cost.flops;
+          part.flops += Sum(operation.costs).flops;
           const bool over_link =
               resource == StepResource::kToHost || resource == StepResource::kToDevice;
           if (over_link) part.launches += LaunchesOf(operation.costs);
@@ -183,8 +182,8 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
           part.link_bytes += kernel.cost.link_bytes;
           part.seconds += seconds;
           part.extra_seconds += SecondsOf(kernel, bytes + gpu.extra_bytes, hardware, op) - seconds;
-          if (part.in_the_floor && (before_backward || Updates(name)))
-            floor.beside_updates += seconds;
+          const bool beside = before_backward || Updates(name);
+          if (part.in_the_floor && beside) floor.beside_updates += seconds;
         }
       });
   return floor;

@@ -145,15 +145,16 @@ std::optional<GemmAlgorithms> ParseGemmAlgorithms(const std::string& json) {
 std::vector<GemmShape> StepGemmShapes(Model& model, const SessionOptions& options, int world,
                                       GemmLibrary& library) {
   std::vector<GemmShape> shapes;
-  ObserveStep(model, options, world, DeviceType::kCuda, [&](const Operation& operation, StepResource) {
-    for (const KernelCost& kernel : operation.costs) {
-      if (kernel.kind != KernelKind::kProduct || kernel.product.k == 0) continue;
-      const std::optional<GemmShape> shape = library.Resolve(ShapeOf(kernel.product));
-      if (shape && std::find(shapes.begin(), shapes.end(), *shape) == shapes.end()) {
-        shapes.push_back(*shape);
-      }
-    }
-  });
+  ObserveStep(model, options, world, DeviceType::kCuda,
+              [&](const Operation& operation, StepResource) {
+                for (const KernelCost& kernel : operation.costs) {
+                  if (kernel.kind != KernelKind::kProduct || kernel.product.k == 0) continue;
+                  const std::optional<GemmShape> shape = library.Resolve(ShapeOf(kernel.product));
+                  if (shape && std::find(shapes.begin(), shapes.end(), *shape) == shapes.end()) {
+                    shapes.push_back(*shape);
+                  }
+                }
+              });
   return shapes;
 }
 

@@ -1,5 +1,6 @@
 #include "trainer/engine/plan_memory.h"
 
+#include <array>
 #include <utility>
 
 #include "trainer/comm/sim/sim_communicator.h"
@@ -12,26 +13,14 @@ namespace {
 
 void Count(const Operation& operation, StepResource resource, StepTraffic& traffic) {
   traffic.flops += Sum(operation.costs).flops;
-  const double bytes = BytesThere(operation, resource);
-  switch (resource) {
-    case StepResource::kDevice:
-      return;
-    case StepResource::kToHost:
-      traffic.to_host_bytes += bytes;
-      return;
-    case StepResource::kToDevice:
-      traffic.to_device_bytes += bytes;
-      return;
-    case StepResource::kHost:
-      traffic.update_bytes += bytes;
-      return;
-    case StepResource::kDiskRead:
-      traffic.spill_read_bytes += bytes;
-      return;
-    case StepResource::kDiskWrite:
-      traffic.spill_write_bytes += bytes;
-      return;
-  }
+  const std::array<double*, kNumStepResources> bytes = {nullptr,
+                                                        &traffic.to_host_bytes,
+                                                        &traffic.to_device_bytes,
+                                                        &traffic.update_bytes,
+                                                        &traffic.spill_read_bytes,
+                                                        &traffic.spill_write_bytes};
+  double* const there = bytes[static_cast<size_t>(resource)];
+  if (there != nullptr) *there += BytesThere(operation, resource);
 }
 
 bool Caches(const ExecutorOptions& options) {
