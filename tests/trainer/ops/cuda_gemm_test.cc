@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/trainer/ops/gelu_oracle.h"
 #include "trainer/ops/cuda/gemm.h"
 
 namespace fsdp {
@@ -83,15 +84,6 @@ void Multiply(CudaStreamHandle stream, const Problem& p, const Operands& x) {
         .added = p.adds == Adds::kC ? data(x.c) : data(x.added),
         .gelu = p.gelu == Gelu::kForward ? gelu : nullptr,
         .gelu_of = p.gelu == Gelu::kBackward ? gelu : nullptr});
-}
-
-double Sigmoid(double x) {
-  return 1 / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-double GeluOracle(double x) { return x * Sigmoid(x); }
-double GeluSlope(double x) {
-  const double s = Sigmoid(x);
-  return s + 2 * x * s * (1 - s) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
 class CudaGemmTest : public OpTest {

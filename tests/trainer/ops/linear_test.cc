@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/trainer/ops/gelu_oracle.h"
 #include "trainer/ops/gelu.h"
 
 namespace fsdp {
@@ -298,17 +299,6 @@ TEST_P(LinearTest, ResidualOnTheWay) {
   }
 }
 
-double Tanh(double x) {
-  constexpr double kScale = 0.7978845608028654;  // sqrt(2 / pi).
-  return std::tanh(kScale * (x + 0.044715 * x * x * x));
-}
-double Gelu(double x) { return 0.5 * x * (1 + Tanh(x)); }
-double GeluSlope(double x) {
-  constexpr double kScale = 0.7978845608028654;
-  const double t = Tanh(x);
-  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kScale * (1 + 3 * 0.044715 * x * x);
-}
-
 // Rows of whole packs, which a library's products take; its kernels may round in other places than
 // ours, so nothing is held to bits. Each activation is two roundings behind the exact sum, of a
 // slope of 1.13 at most.
@@ -332,7 +322,7 @@ TEST_P(LinearTest, RowsOfPacksMatchOracle) {
       Run([&](Stream& s) { LinearGeluForward(s, vx, vw, layout, vb, u, y); });
       Run([&](Stream& s) { LinearResidualForward(s, vx, vw, layout, vb, residual, sum); });
       Values gelu = want, added = want;
-      for (double& v : gelu) v = Gelu(v);
+      for (double& v : gelu) v = GeluOracle(v);
       for (size_t i = 0; i < added.size(); ++i) added[i] += terms[i];
       EXPECT_TRUE(AllNear(Get(u), want, tolerance));
       EXPECT_TRUE(AllNear(Get(y), gelu, 3 * tolerance));
