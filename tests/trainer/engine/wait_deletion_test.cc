@@ -389,6 +389,20 @@ ExecutorOptions Spilled(int bits) {
 // A world, a strategy, and the shards of a hybrid one.
 using Ranks = std::tuple<int, Strategy, int>;
 
+std::vector<Ranks> OffloadRanks() {
+  return {{1, Strategy::kFullShard, 0}, {1, Strategy::kShardGradOp, 0},
+          {2, Strategy::kFullShard, 0}, {2, Strategy::kShardGradOp, 0},
+          {2, Strategy::kNoShard, 0},   {4, Strategy::kHybridShard, 2}};
+}
+
+std::vector<Ranks> SpillRanks(Strategy hybrid) {
+  return {{1, Strategy::kFullShard, 0},
+          {2, Strategy::kFullShard, 0},
+          {2, Strategy::kShardGradOp, 0},
+          {2, Strategy::kNoShard, 0},
+          {4, hybrid, 2}};
+}
+
 void CheckOffload(const std::vector<Ranks>& worlds, int settings,
                   const std::function<ExecutorOptions(int bits)>& options) {
   Totals totals;
@@ -406,24 +420,9 @@ void CheckOffload(const std::vector<Ranks>& worlds, int settings,
               totals.schedules, totals.waits, totals.pacing, totals.across);
 }
 
-TEST(WaitDeletion, Offload) {
-  CheckOffload({{1, Strategy::kFullShard, 0},
-                {1, Strategy::kShardGradOp, 0},
-                {2, Strategy::kFullShard, 0},
-                {2, Strategy::kShardGradOp, 0},
-                {2, Strategy::kNoShard, 0},
-                {4, Strategy::kHybridShard, 2}},
-               64, Offloaded);
-}
+TEST(WaitDeletion, Offload) { CheckOffload(OffloadRanks(), 64, Offloaded); }
 
-TEST(WaitDeletion, Spill) {
-  CheckOffload({{1, Strategy::kFullShard, 0},
-                {2, Strategy::kFullShard, 0},
-                {2, Strategy::kShardGradOp, 0},
-                {2, Strategy::kNoShard, 0},
-                {4, Strategy::kHybridShard, 2}},
-               48, Spilled);
-}
+TEST(WaitDeletion, Spill) { CheckOffload(SpillRanks(Strategy::kHybridShard), 48, Spilled); }
 
 ExecutorOptions FromACachingAllocator(ExecutorOptions o, int bits) {
   o.limiter = FsdpOptions::Limiter::kHost;
@@ -436,22 +435,13 @@ ExecutorOptions FromACachingAllocator(ExecutorOptions o, int bits) {
 }
 
 TEST(WaitDeletion, OffloadFromACachingAllocator) {
-  CheckOffload({{1, Strategy::kFullShard, 0},
-                {1, Strategy::kShardGradOp, 0},
-                {2, Strategy::kFullShard, 0},
-                {2, Strategy::kShardGradOp, 0},
-                {2, Strategy::kNoShard, 0},
-                {4, Strategy::kHybridShard, 2}},
-               64, [](int bits) { return FromACachingAllocator(Offloaded(bits), bits); });
+  CheckOffload(OffloadRanks(), 64,
+               [](int bits) { return FromACachingAllocator(Offloaded(bits), bits); });
 }
 
 TEST(WaitDeletion, SpillFromACachingAllocator) {
-  CheckOffload({{1, Strategy::kFullShard, 0},
-                {2, Strategy::kFullShard, 0},
-                {2, Strategy::kShardGradOp, 0},
-                {2, Strategy::kNoShard, 0},
-                {4, Strategy::kHybridShardGradOp, 2}},
-               48, [](int bits) { return FromACachingAllocator(Spilled(bits), bits); });
+  CheckOffload(SpillRanks(Strategy::kHybridShardGradOp), 48,
+               [](int bits) { return FromACachingAllocator(Spilled(bits), bits); });
 }
 
 // What activations leave, and come to, is the compute stream's memory, which it may use again at
