@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "trainer/core/file_io.h"
 #include "trainer/core/unique_fd.h"
+#include "trainer/runtime/memory.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -21,8 +24,12 @@ namespace fsdp {
 //             holds, which of its bytes, the system's reason. The file and its other bytes stay
 //             what they are; bytes of a failed Write() are anything. A range outside, or an offset
 //             that is no multiple of kSpillAlignment (memory.h), is std::invalid_argument.
-//   Padding   A range has the bytes up to the next multiple of kSpillAlignment: a Write() may leave
+//   Padding   A range has the bytes up to the next multiple of kSpillAlignment: a Write() leaves
 //             zeros there.
+//   Checks    Host memory holds a hash of each block of kSpillAlignment bytes as it was written
+//             last. A read throws CheckpointError before it returns where a block is another: one
+//             that was changed, was lost on its way to the disk, or went elsewhere. The thread that
+//             has read a piece checks it while others wait for the disk.
 //   Transfers Direct (O_DIRECT) where the file system has that: the page cache keeps nothing, and
 //             memory goes to the disk as it is. Memory that no disk would take, not at multiples of
 //             512 bytes in most cases, is copied on the way, by way of 512 KiB for each thread.
@@ -39,6 +46,15 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
+  // Host memory of the hashes of a file, beside it: 8 bytes a block.
+  static constexpr int64_t HashBytes(int64_t bytes) {
+    return (bytes + kSpillAlignment - 1) / kSpillAlignment * int64_t{sizeof(uint64_t)};
+  }
+
+  // Messages about bytes of the range name it: "m of h.0". Of an equal range, the last name counts;
+  // others do not overlap. Before anything is read or written.
+  void Name(int64_t offset, int64_t bytes, const std::string& name);
+
   bool direct() const { return memory_alignment_ > 0; }
 
   void Read(ThreadPool& pool, int64_t offset, std::span<std::byte> out) const;
@@ -51,7 +67,7 @@ class SpillFile {
   void ReadInOrder(int64_t offset, int64_t bytes,
                    const std::function<void(std::span<const std::byte>)>& use) const;
 
-  // To another place of the file; the two do not overlap.
+  // To another place of the file; the two do not overlap. The copy has the hashes of its source.
   void Copy(ThreadPool& pool, int64_t from, int64_t to, int64_t bytes);
 
  private:
@@ -65,8 +81,11 @@ class SpillFile {
   // How many of these bytes, from the first on, need no copy.
   int64_t WithoutCopy(const std::byte* memory, int64_t bytes) const;
   void Complete(const char* what, int64_t offset, int64_t bytes, const Transfer& transfer) const;
+  // Whole blocks: checks what it has read; hashes what it is to write, or leaves that to others.
   void ReadInto(std::byte* out, int64_t offset, int64_t bytes) const;
   void WriteFrom(const std::byte* from, int64_t offset, int64_t bytes);
+  void WriteHashed(const std::byte* from, int64_t offset, int64_t bytes);
+  void Check(const std::byte* blocks, int64_t offset, int64_t bytes) const;
   void Sync(int64_t offset, int64_t bytes) const;  // Where writes do not see to it: see Transfers.
   [[noreturn]] void Fail(const char* what, int64_t offset, int64_t bytes,
                          const std::string& reason) const;
@@ -76,6 +95,12 @@ class SpillFile {
   FileIo& io_;
   UniqueFd file_;
   int64_t memory_alignment_ = 0;  // Of direct transfers; 0: there are none.
+  std::vector<uint64_t> hashes_;  // By block.
+  struct Named {
+    int64_t end = 0;
+    std::string name;
+  };
+  std::map<int64_t, Named> names_;  // By offset.
 };
 
 }  // namespace fsdp

@@ -31,6 +31,10 @@ int64_t SpillMemory::OffsetOf(ConstView view) const {
   return view.data - addresses_;
 }
 
+void SpillMemory::Name(ConstView spilled, const std::string& name) {
+  file_.Name(OffsetOf(spilled), spilled.bytes(), name);
+}
+
 void SpillMemory::Read(ConstView spilled, View in_memory) {
   FSDP_CHECK_EQ(spilled.bytes(), in_memory.bytes());
   const std::lock_guard lock(reads_.mutex);

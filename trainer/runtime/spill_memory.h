@@ -20,7 +20,8 @@ namespace fsdp {
 // Nobody may touch what is at the addresses: who follows one is ended by the processor. Tensors
 // begin at multiples of kSpillAlignment, and the bytes up to the next multiple are theirs, too.
 // From any threads, if no bytes of one call are written by another: calls of one kind are one after
-// the other, of different kinds side by side. All block; what they throw is SpillFile's.
+// the other, of different kinds side by side. All block; what they throw is SpillFile's, also where
+// the disk returns other bytes than were written: nobody gets these.
 class SpillMemory {
  public:
   static constexpr int kThreads = 9;  // That it starts, which only wait for the disk.
@@ -32,11 +33,17 @@ class SpillMemory {
   SpillMemory(const SpillMemory&) = delete;
   SpillMemory& operator=(const SpillMemory&) = delete;
 
+  // Host memory that so many bytes on the disk take.
+  static constexpr int64_t HostBytes(int64_t bytes) { return SpillFile::HashBytes(bytes); }
+
   std::byte* data() const { return addresses_; }
   int64_t bytes() const { return bytes_; }
   bool Holds(ConstView view) const {
     return view.data >= addresses_ && view.data < addresses_ + bytes_;
   }
+
+  // SpillFile::Name().
+  void Name(ConstView spilled, const std::string& name);
 
   // As many bytes of one as of the other; `in_memory` is the host's.
   void Read(ConstView spilled, View in_memory);
