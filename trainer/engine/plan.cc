@@ -165,7 +165,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   streams -= schedule.spill_slots > 0 ? 0 : kSpillStreams;
   streams += plan.memory.bytes(MemoryPlace::kDisk) > 0 ? SpillMemory::kThreads : 0;
   const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
-  plan.outside = outside.bytes;
+  plan.outside = outside.bytes + SpillMemory::HostBytes(plan.memory.bytes(MemoryPlace::kDisk));
   plan.available =
       target.other_host ? target.host : AvailableMemory(limits, local_world, outside.addresses);
   return plan;

@@ -37,6 +37,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
   executor_.TakeSpillSlots();
   PlaceOnHost();
+  NameSpilled();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
     bool offloaded = false;
@@ -76,6 +77,28 @@ void Session::PlaceOnHost() {
           executor_.spilled().Holds(shard) ? MemoryPlace::kDisk : MemoryPlace::kPinned;
       shard = executor_.NewBuffer(shard.NumElements(), shard.dtype, {MemoryKind::kSnapshot, place});
     }
+  }
+}
+
+void Session::NameSpilled() const {
+  SpillMemory* const spill = executor_.spill();
+  if (spill == nullptr) return;
+  std::byte* end = spill->data();
+  const auto name = [&](const std::vector<ShardState>& states, const std::string& copy) {
+    for (const ShardState& state : states) {
+      for (size_t u = 0; u < state.shards.size(); ++u) {
+        const View& shard = state.shards[u];
+        if (!spill->Holds(shard)) continue;
+        spill->Name(shard, copy + state.name + " of " + executor_.layout().flat_parameters[u].name);
+        end = std::max(end, shard.data + shard.bytes());
+      }
+    }
+  };
+  name(snapshot_, "the copy to be saved of ");
+  name(state_, "");  // Where there is no copy, too.
+  const int64_t rest = spill->data() + spill->bytes() - end;  // Behind all that lives on.
+  if (end > spill->data() && rest > 0) {
+    spill->Name({end, DType::kUInt8, Shape{rest}}, "activations");
   }
 }
 

@@ -258,6 +258,8 @@ TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
               host - 12 * parameters + slots, 0.01 * host);
   EXPECT_NEAR(spilled.traffic.spill_read_bytes / parameters, 12, 0.01);
   EXPECT_NEAR(spilled.traffic.spill_write_bytes / parameters, 12, 0.01);
+  // Hashes of what is on the disk.
+  EXPECT_NEAR(static_cast<double>(spilled.outside - plan.outside) / parameters, 12.0 / 512, 0.001);
 }
 
 // Of what a snapshot copies, too. The token table is larger than all blocks together.
