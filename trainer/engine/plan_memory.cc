@@ -69,18 +69,19 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
   return recorder.Finish();
 }
 
-std::unique_ptr<SpillMemory> TakeDisk(const ExecutorOptions& options, const MemoryPlan& plan) {
+std::unique_ptr<SpillMemory> TakeDisk(const ExecutorOptions& options, const MemoryPlan& plan,
+                                      FileIo& io) {
   const int64_t bytes = plan.bytes(MemoryPlace::kDisk);
   if (bytes == 0) return nullptr;
   const FsdpOptions::CpuOffload& offload = options.cpu_offload;
-  return std::make_unique<SpillMemory>(offload.spill.value(),
-                                       offload.optimizer ? "training state" : "activations", bytes);
+  return std::make_unique<SpillMemory>(
+      offload.spill.value(), offload.optimizer ? "training state" : "activations", bytes, io);
 }
 
 std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,
-                                               const MemoryPlan& plan) {
+                                               const MemoryPlan& plan, FileIo& io) {
   std::unique_ptr<SpillMemory> spill;
-  if (device.type() != DeviceType::kSim) spill = TakeDisk(options, plan);
+  if (device.type() != DeviceType::kSim) spill = TakeDisk(options, plan, io);
   if (Caches(options)) {
     return std::make_unique<CachingBuffers>(device, options.memory_limit, std::move(spill));
   }

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "trainer/core/file_io.h"
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/nn/model.h"
@@ -29,12 +30,14 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
                       StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu);
 
 // What a run with that plan takes of a disk, its space reserved; null: nothing. Throws
-// CheckpointError.
-std::unique_ptr<SpillMemory> TakeDisk(const ExecutorOptions& options, const MemoryPlan& plan);
+// CheckpointError. `io` is kept.
+std::unique_ptr<SpillMemory> TakeDisk(const ExecutorOptions& options, const MemoryPlan& plan,
+                                      FileIo& io = FileIo::System());
 // The memory of a run with that plan, first what it takes of a disk. Throws MemoryError and, for
 // the disk, CheckpointError.
 std::unique_ptr<PhasedAllocator> MakeAllocator(Device& device, const ExecutorOptions& options,
-                                               const MemoryPlan& plan);
+                                               const MemoryPlan& plan,
+                                               FileIo& io = FileIo::System());
 // Of a simulated run that nobody plans with.
 std::unique_ptr<PhasedAllocator> MakeSimulatedMemory(Device& device,
                                                      const ExecutorOptions& options);

@@ -11,6 +11,7 @@
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/store.h"
+#include "trainer/core/file_io.h"
 #include "trainer/engine/update_rates.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/stream_checker.h"
@@ -36,6 +37,7 @@ struct Job {
   std::ostream* console = nullptr;            // Rank 0's; null: silent.
   std::shared_ptr<StreamChecker> checker;     // Of tests: proves the order of all uses of memory.
   std::function<UpdateRates()> update_rates;  // Of tests: in place of what is measured.
+  FileIo* spill_disk = &FileIo::System();     // Of tests: a disk that fails.
   std::function<bool()> reader_gone;  // Asked where the console fails: is it for want of a reader?
 };
 

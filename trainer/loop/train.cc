@@ -187,7 +187,7 @@ class Trainer {
   void Allocate() {
     const auto allocate = [this] {
       try {
-        allocator_ = MakeAllocator(*device_, options_.executor, plan_.memory);
+        allocator_ = MakeAllocator(*device_, options_.executor, plan_.memory, *job_.spill_disk);
       } catch (const MemoryError& error) {
         throw WithWhatItNeeds(error, *model_, options_, job_.device, job_.world, job_.local_world);
       }
