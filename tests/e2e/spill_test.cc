@@ -1,9 +1,13 @@
-// Training state on a disk that is missing, full, or fails: one error, and nothing is lost.
+// Training state on a disk that is missing, full, fails, or changes it: one error, and nothing is
+// lost.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <random>
 
 #include "tests/e2e/run_binary.h"
 
@@ -137,6 +141,53 @@ TEST(Spill, ADiskThatFailsWhileTrainingLeavesTheLastCheckpoint) {
     ASSERT_EQ(resumed.code, 0) << resumed.Text();
     ExpectUnharmed(job, world, 8, {"model.hidden_size=64"});
   }
+}
+
+// Another process turns bits of what the rank has spilled, all over the file, until it ends.
+void SpoilDisk(Process& run, pid_t pid, const std::string& disk) {
+  std::string spilled;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code error;
+    if (fs::read_symlink(entry.path(), error).string().rfind(disk, 0) == 0) spilled = entry.path();
+  }
+  const int file = ::open(spilled.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(file, 0) << spilled;
+  struct stat status;
+  ASSERT_EQ(::fstat(file, &status), 0);
+  std::mt19937_64 random(20261124);
+  EXPECT_TRUE(Eventually([&] {
+    const auto at = static_cast<off_t>(random() % static_cast<uint64_t>(status.st_size));
+    unsigned char byte = 0;
+    EXPECT_EQ(::pread(file, &byte, 1, at), 1);
+    byte ^= 1;
+    EXPECT_EQ(::pwrite(file, &byte, 1, at), 1);
+    return !run.Running();
+  }));
+  ::close(file);
+}
+
+TEST(Spill, ADiskThatChangesABitLeavesTheLastCheckpoint) {
+  constexpr int kWorld = 2;
+  Job job;
+  const std::string disk = fs::canonical(job.dir().path()).string() + "/disk";
+  fs::create_directory(disk);
+  const auto settings = [&](int64_t steps, int every) {
+    return Strings{"train.steps=" + std::to_string(steps), SpillTo(disk), "model.hidden_size=64",
+                   "checkpoint={keep_last: 0, every: " + std::to_string(every) + "}"};
+  };
+  ASSERT_EQ(job.Launch(kWorld, settings(4, 2)).code, 0);
+  Process run = job.Start(job.LaunchArguments(kWorld, settings(100000000, 50000000)));
+  ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) > 6; })) << run.Out();
+  SpoilDisk(run, RanksOf(run.pid()).at(1), disk);
+  const Outcome outcome = run.Wait();
+  ExpectError(outcome, disk + " (training state, spilled): bytes ");
+  EXPECT_NE(outcome.err.find(", cannot be read: the disk does not return what was written there"),
+            std::string::npos)
+      << outcome.Text();
+  EXPECT_EQ(Latest(job), "step_4");
+  const Outcome resumed = job.Launch(kWorld, settings(8, 2));
+  ASSERT_EQ(resumed.code, 0) << resumed.Text();
+  ExpectUnharmed(job, kWorld, 8, {"model.hidden_size=64"});
 }
 
 }  // namespace
