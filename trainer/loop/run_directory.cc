@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <system_error>
@@ -17,9 +16,11 @@
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/data/data_changes.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/observe/record_lines.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/resume.h"
@@ -31,6 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMark = "/.shared";
+constexpr int64_t kMostMarkBytes = 64;
 
 std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
   const ResumeRecipe& resume = recipe.checkpoint.resume;
@@ -62,12 +64,28 @@ struct Recorded {
 
 Recorded LookAtMetrics(const std::string& path) {
   Recorded recorded;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(R"({"kind": "step")")) recorded.steps = true;
-    recorded.done = line == R"({"kind": "end", "reason": "done"})";
-  }
+  std::error_code error;
+  if (!fs::exists(path, error)) return recorded;
+  ReadRecordLines(path, [&](const RecordLine& line) {
+    if (line.text.starts_with(R"({"kind": "step")")) recorded.steps = true;
+    recorded.done = line.text == R"({"kind": "end", "reason": "done"})";
+  });
   return recorded;
+}
+
+// Of zeros that a hole pretends a block is copied.
+void CopyRecords(const std::string& from, const std::string& to) {
+  FileBlocks blocks(from);
+  WholeFile file(to);
+  for (std::string_view block = blocks.Next(); !block.empty(); block = blocks.Next()) {
+    file.Append(block);
+  }
+  file.Commit();
+}
+
+// recipe.yaml, or what a run directory's is.
+Recipe ReadRecipeOfRun(const std::string& path) {
+  return ParseRecipe({{path, ReadWholeFile(path)}});
 }
 
 // See run_directory.h.
@@ -117,7 +135,7 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
     CheckResume(ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}}), recipe);
     CompareData(recipe, meta, data, start);
   } else if (held && fs::exists(directory.recipe(), error)) {
-    CheckResume(LoadRecipe({directory.recipe()}), recipe);
+    CheckResume(ReadRecipeOfRun(directory.recipe()), recipe);
   }
   return start;
 }
@@ -174,7 +192,7 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
     std::error_code ignored;
     fs::directory_iterator look(directory, ignored);
     try {
-      if (ReadWholeFile(directory + kMark) == mark) return true;
+      if (ReadWholeFile(directory + kMark, kMostMarkBytes) == mark) return true;
     } catch (const CheckpointError&) {  // Not there.
     }
   }
@@ -216,7 +234,7 @@ SetAside GoBack(const RunDirectory& directory, int64_t step) {
   const bool later = !steps.empty() && steps.back() > step;
   if (later && LookAtMetrics(directory.metrics()).steps) {
     aside.metrics = FreeAside(directory) + ".jsonl";
-    WriteWholeFile(aside.metrics, ReadWholeFile(directory.metrics()));
+    CopyRecords(directory.metrics(), aside.metrics);
   }
   aside.checkpoints = GoBackTo(directory.checkpoints(), step);
   return aside;
@@ -247,9 +265,11 @@ std::optional<double> ShareOfRun(const Recipe& recipe) {
   try {
     const std::string from = FindResume(recipe, directory);
     if (from.empty()) return std::nullopt;
-    const std::string text = PathExists(directory.recipe()) ? ReadWholeFile(directory.recipe())
-                                                            : ReadCheckpointMeta(from).recipe;
-    const FsdpOptions::CpuOffload run = ParseRecipe({{from, text}}).fsdp.cpu_offload;
+    const bool kept = PathExists(directory.recipe());
+    const FsdpOptions::CpuOffload run =
+        (kept ? ReadRecipeOfRun(directory.recipe())
+              : ParseRecipe({{from, ReadCheckpointMeta(from).recipe}}))
+            .fsdp.cpu_offload;
     return run.optimizer ? run.optimizer_share : std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
