@@ -10,6 +10,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/observe/record_lines.h"
 
@@ -40,10 +41,13 @@ JsonObject Object(const RunRecord& r) {
 JsonObject Object(const ResumeRecord& r) {
   JsonObject object;
   object.Add("kind", "resume").Add("step", r.step).Add("from", r.from);
-  if (r.data_changed.empty()) return object;
-  std::vector<std::string> changes;
-  for (const std::string& change : r.data_changed) changes.push_back(JsonString(change));
-  return object.AddRaw("data_changed", JsonArray(changes));
+  if (!r.data_changed.empty()) {
+    std::vector<std::string> changes;
+    for (const std::string& change : r.data_changed) changes.push_back(JsonString(change));
+    object.AddRaw("data_changed", JsonArray(changes));
+  }
+  if (!r.records_changed.empty()) object.Add("records_changed", r.records_changed);
+  return object;
 }
 
 JsonObject Object(const StepRecord& r) {
@@ -222,7 +226,7 @@ MetricsWriter MetricsWriter::Create(const std::string& path) {
                           ": exists: this directory holds a run; resume it (checkpoint.resume), or "
                           "give run.name or run.dir another value");
   }
-  return MetricsWriter(std::move(*file));
+  return MetricsWriter(std::move(*file), PrefixHash());
 }
 
 MetricsWriter MetricsWriter::Resume(const std::string& path, int64_t step, MetricsKept* kept) {
@@ -240,11 +244,22 @@ MetricsWriter MetricsWriter::Resume(const std::string& path, int64_t step, Metri
       file.Commit();
     }
   }
+  AppendFile file = AppendFile::Open(path);
   if (kept != nullptr) *kept = count;
-  return MetricsWriter(AppendFile::Open(path));
+  PrefixHash hash = HashOfFirst(path, kAnySize);
+  return MetricsWriter(std::move(file), std::move(hash));
 }
 
 // Where the disk has kept half a line after all, Resume() drops it.
-void MetricsWriter::Write(const MetricsRecord& record) { file_.Write(ToJson(record) + "\n"); }
+void MetricsWriter::Write(const MetricsRecord& record) {
+  const std::string line = ToJson(record) + "\n";
+  file_.Write(line);
+  hash_.Update(line);
+}
+
+FilePrefix MetricsWriter::Sync() {
+  file_.Sync();
+  return hash_.Taken();
+}
 
 }  // namespace fsdp
