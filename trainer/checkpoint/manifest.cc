@@ -382,6 +382,10 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     const JsonValue data = document.At("data");
     manifest.meta.data = {ParseDataFiles(data.At("train")), ParseDataFiles(data.At("valid"))};
   }
+  if (document.Has("records")) {
+    const JsonValue records = document.At("records");
+    meta.records = {records.At("bytes").Integer(0, kMaxFileBytes), Hex(records.At("hash"))};
+  }
   std::vector<std::string> states;
   for (const JsonValue& state : document.At("states").Elements())
     states.push_back(PlainName(state));
