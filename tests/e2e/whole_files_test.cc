@@ -135,7 +135,7 @@ TEST(WholeFiles, OfARunDirectory) {
     int sparse;  // What is written anew is replaced.
   };
   for (const File& file : {File{"recipe.yaml", 0}, File{"provenance.json", 0}, File{".shared", 0},
-                           File{"metrics.jsonl", 0}, File{"checkpoints/latest", 5},
+                           File{"metrics.jsonl", 5}, File{"checkpoints/latest", 5},
                            File{"checkpoints/step_10/manifest.json", 5}}) {
     const std::string run = job.dir() / "copy";
     fs::remove_all(run);

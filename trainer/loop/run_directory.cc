@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/file_prefix.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
@@ -88,6 +89,11 @@ Recipe ReadRecipeOfRun(const std::string& path) {
   return ParseRecipe({{path, ReadWholeFile(path)}});
 }
 
+// Where records are set aside: DIR/metrics.1 and so on, by what ends.
+std::string Aside(const RunDirectory& directory, int number) {
+  return directory.path + "/metrics." + std::to_string(number);
+}
+
 // See run_directory.h.
 bool HoldsARun(const RunDirectory& directory) {
   return !StepsIn(directory.checkpoints()).empty() ||
@@ -108,6 +114,38 @@ void CompareData(const Recipe& recipe, const CheckpointMeta& meta, const DataFil
                   "data.allow_changed: true");
 }
 
+// Of metrics.1.jsonl, metrics.2.jsonl, ..., the one that begins so; or empty.
+std::string FindAside(const RunDirectory& directory, const FilePrefix& records) {
+  for (int i = 1;; ++i) {
+    const std::string aside = Aside(directory, i) + ".jsonl";
+    if (!PathExists(aside)) return "";
+    if (HowItDiffers(aside, records).empty()) return aside;
+  }
+}
+
+void CompareRecords(const Recipe& recipe, const CheckpointMeta& meta, bool own, RunStart& start) {
+  const std::string& from = start.resume_from;
+  if (!own) {
+    start.records_unknown = from + " is of another run directory";
+  } else if (!meta.records) {
+    start.records_unknown = from +
+                            " does not say what metrics.jsonl held (an older build or a "
+                            "reshard wrote it)";
+  }
+  if (!start.records_unknown.empty()) return;
+  const std::string path = start.directory.metrics(), how = HowItDiffers(path, *meta.records);
+  if (how.empty()) return;
+  if (recipe.checkpoint.Allows(AllowedChange::kRecords)) {
+    start.records_changed = how;
+    return;
+  }
+  const std::string aside = FindAside(start.directory, *meta.records);
+  throw CheckpointError(path + ": " + how + ": not the records that the run had when " + from +
+                        " was saved" + (aside.empty() ? "" : "; " + aside + " has them") +
+                        ". Put it back as it was, or go on with what is there by "
+                        "checkpoint.allow_changed: [records]");
+}
+
 // What only looks: nothing is created or changed.
 RunStart Look(const Recipe& recipe, const DataFiles& data) {
   RunStart start;
@@ -123,9 +161,9 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
   start.resume_from = FindResume(recipe, directory);
   if (!start.resume_from.empty()) {
     start.hold = CheckpointHold(start.resume_from);
-    start.goes_back =
-        recipe.checkpoint.resume.kind != ResumeRecipe::Kind::kAuto &&
+    const bool own =
         fs::equivalent(fs::path(start.resume_from) / "..", directory.checkpoints(), error);
+    start.goes_back = own && recipe.checkpoint.resume.kind != ResumeRecipe::Kind::kAuto;
     const CheckpointMeta meta = ReadCheckpointMeta(start.resume_from);
     if (meta.recipe.empty()) {
       throw CheckpointError(start.resume_from +
@@ -134,6 +172,7 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
     }
     CheckResume(ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}}), recipe);
     CompareData(recipe, meta, data, start);
+    CompareRecords(recipe, meta, own, start);
   } else if (held && fs::exists(directory.recipe(), error)) {
     CheckResume(ReadRecipeOfRun(directory.recipe()), recipe);
   }
@@ -199,10 +238,10 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
   return false;
 }
 
-// The first of DIR/metrics.1, DIR/metrics.2, ... of which there is no .jsonl.
+// The first that has no .jsonl.
 std::string FreeAside(const RunDirectory& directory) {
   for (int i = 1;; ++i) {
-    std::string aside = directory.path + "/metrics." + std::to_string(i);
+    std::string aside = Aside(directory, i);
     if (!PathExists(aside + ".jsonl")) return aside;
   }
 }
@@ -232,9 +271,11 @@ SetAside GoBack(const RunDirectory& directory, int64_t step) {
   SetAside aside;
   const std::vector<int64_t> steps = StepsIn(directory.checkpoints());
   const bool later = !steps.empty() && steps.back() > step;
-  if (later && LookAtMetrics(directory.metrics()).steps) {
+  std::error_code error;
+  const std::string metrics = directory.metrics();
+  if (later && fs::is_regular_file(metrics, error) && fs::file_size(metrics, error) > 0) {
     aside.metrics = FreeAside(directory) + ".jsonl";
-    CopyRecords(directory.metrics(), aside.metrics);
+    CopyRecords(metrics, aside.metrics);
   }
   aside.checkpoints = GoBackTo(directory.checkpoints(), step);
   return aside;
