@@ -11,8 +11,8 @@
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/utf8.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/whole_vocabulary.h"
 #include "trainer/generate/generator.h"
@@ -94,7 +94,11 @@ std::vector<int32_t> Encoded(const std::string& text, const Tokenizer& tokenizer
 std::vector<Prompt> PromptsOf(const GenerateFlags& flags, const Tokenizer& tokenizer, int64_t vocab,
                               int64_t positions) {
   std::vector<std::string> texts = flags.prompts;
-  for (const std::string& file : flags.prompt_files) texts.push_back(ReadWholeFile(file));
+  for (const std::string& file : flags.prompt_files) {
+    FileText read = ReadFileText(file, kMostTextBytes, ReadFrom::kPipeToo);
+    if (!read.why.empty()) throw ConfigError("--prompt-file: " + file + ": " + read.why);
+    texts.push_back(std::move(read.text));
+  }
   std::vector<Prompt> prompts;
   const auto add = [&](const char* flag, const Prompt& prompt) {
     if (static_cast<int64_t>(prompt.tokens.size()) > positions) {

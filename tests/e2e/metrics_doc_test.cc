@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <regex>
@@ -100,6 +101,11 @@ class MetricsPage : public ::testing::Test {
     job_.dir().Write("text", std::string(3000, 'b'));
     named.insert(named.end(), {"train.steps=14", "data.allow_changed=true"});
     Run("named", named, 0);  // Resumes on other data.
+    const std::string other = job_.dir() / "other_records";
+    std::filesystem::copy(job_.run_dir(), other, std::filesystem::copy_options::recursive);
+    std::filesystem::remove(other + "/metrics.jsonl");
+    named.insert(named.end(), {"train.steps=16", "checkpoint.allow_changed=[records]"});
+    Run("other_records", named, 0);  // Resumes without the records before.
     Strings held_out = on_text_;
     held_out.insert(held_out.end(), {"data.valid={fraction: 0.2}", "eval.every=5"});
     Run("held_out", held_out, 0);

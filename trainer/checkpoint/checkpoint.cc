@@ -20,6 +20,7 @@
 #include "trainer/comm/together.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/runtime/memory.h"
 
@@ -154,6 +155,19 @@ void RemoveLeftovers(const std::string& checkpoints) {
   }
 }
 
+// Whether a directory that is there holds the step, whole. Throws where its manifest cannot be
+// read: it may be whole, and is not taken for a damaged one.
+bool HoldsWhole(const std::string& directory, int64_t step) {
+  if (WhyIncomplete(directory, step).empty()) return true;
+  const std::string path = directory + "/" + kManifestName;
+  const int error = ReadFileText(path, kAnySize).error;
+  if (error == 0 || error == ENOENT || error == EISDIR) {
+    return WhyIncomplete(directory, step).empty();  // It could not be read a moment ago.
+  }
+  errno = error;
+  FailOn(path, "read");
+}
+
 // Makes `temporary` the step's checkpoint; at no moment is there none where there was one.
 void Publish(const std::string& checkpoints, const std::string& temporary, int64_t step) {
   const std::string path = checkpoints + "/" + StepName(step), old = path + kSetAsideSuffix;
@@ -162,7 +176,7 @@ void Publish(const std::string& checkpoints, const std::string& temporary, int64
   } else if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) !=
              0) {
     if (errno != EINVAL && errno != ENOSYS) FailOn(temporary, "exchanged with the one there is");
-    if (WhyIncomplete(path, step).empty()) {
+    if (HoldsWhole(path, step)) {
       RemoveOurFiles(old);
       RenamePath(path, old);
     } else {

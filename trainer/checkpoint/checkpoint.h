@@ -59,11 +59,11 @@ struct SavedCheckpoint {
   double seconds = 0;  // From the call until it counted.
 };
 
-// Called by all ranks with the same arguments but for their shards, with all device work done:
-// blocks until the checkpoint counts. `attempt` makes the Store's keys of two saves different: a
-// number that is the same on all ranks and never used twice in a run. keep_last 0 keeps all; what
-// it removes are checkpoints of earlier steps, and of those only files of ours. That removing one
-// did not work is no error; one that a reader holds stays until the next save.
+// Called by all ranks with the same arguments but for their shards and meta.records, with all
+// device work done: blocks until the checkpoint counts. `attempt` makes the Store's keys of two
+// saves different: a number that is the same on all ranks and never used twice in a run. keep_last
+// 0 keeps all; what it removes are checkpoints of earlier steps, and of those only files of ours.
+// That removing one did not work is no error; one that a reader holds stays until the next save.
 //
 // Throws CheckpointError, if any rank failed (disk full, say), naming it, on that rank; the others
 // throw the same as ToldByAnother, as in together.h. What was complete before stays so, `latest` is

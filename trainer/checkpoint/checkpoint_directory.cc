@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kLatest[] = "/latest";
+constexpr int64_t kMostLatestBytes = 4096;
 
 bool AllDigits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -83,7 +84,7 @@ bool HoldsOurFiles(const std::string& directory) {
 std::optional<std::string> ReadLatest(const std::string& checkpoints) {
   const std::string latest = checkpoints + kLatest;
   if (!PathExists(latest)) return std::nullopt;
-  std::string named = ReadWholeFile(latest);
+  std::string named = ReadWholeFile(latest, kMostLatestBytes);
   while (!named.empty() && named.back() == '\n') named.pop_back();
   return named;
 }

@@ -269,7 +269,7 @@ int CheckpointReader::Open(int file) {
   if (it != open_.end()) return it->second.get();
   if (open_.size() >= kMaxOpenFiles) open_.clear();
   const std::string path = directory_ + "/" + manifest_.files[file].name;
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (fd.get() < 0) throw CheckpointError(path + ": cannot be read: " + std::strerror(errno));
   return open_.emplace(file, std::move(fd)).first->second.get();
 }

@@ -129,6 +129,7 @@ SavedCheckpoint ReshardCheckpoint(const std::string& source, int world, int shar
   const Layout layout = Relayout(from.flat_parameters, shards);
   Manifest manifest;
   manifest.meta = from.meta;
+  manifest.meta.records.reset();  // Of the run directory that it leaves.
   manifest.world = world;
   manifest.states = from.states;
   const ReadView read_view = [&](const std::string& state, const Placement& parameter,

@@ -19,7 +19,6 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 constexpr int64_t kMaxFileBytes = int64_t{1} << 60;  // Sums and products below stay in 64 bits.
 constexpr int64_t kMinChunkBytes = int64_t{1} << 12, kMaxChunkBytes = int64_t{1} << 26;
 constexpr size_t kHexDigits = 16;
@@ -383,6 +382,10 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     const JsonValue data = document.At("data");
     manifest.meta.data = {ParseDataFiles(data.At("train")), ParseDataFiles(data.At("valid"))};
   }
+  if (document.Has("records")) {
+    const JsonValue records = document.At("records");
+    meta.records = {records.At("bytes").Integer(0, kMaxFileBytes), Hex(records.At("hash"))};
+  }
   std::vector<std::string> states;
   for (const JsonValue& state : document.At("states").Elements())
     states.push_back(PlainName(state));
@@ -422,11 +425,8 @@ int64_t SizeOfFile(const std::string& path) {
 
 Manifest ReadManifestAlone(const std::string& directory) {
   const std::string path = directory + "/" + kManifestName;
-  if (const int64_t bytes = SizeOfFile(path); bytes > kMaxManifestBytes) {
-    throw CheckpointError(path + ": has " + std::to_string(bytes) + " bytes, the most is " +
-                          std::to_string(kMaxManifestBytes));
-  }
-  return ParseManifest(ReadWholeFile(path), path);
+  SizeOfFile(path);  // Which says what it is, where it is no file.
+  return ParseManifest(ReadWholeFile(path, kAnySize), path);
 }
 
 Manifest ReadManifest(const std::string& directory) {

@@ -9,6 +9,8 @@
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; older builds wrote none
+//    "records": {"bytes": 9000, "hash": "<16 hexadecimal digits>"},   what metrics.jsonl began with
+//                                                when it was saved: file_prefix.h; nor these
 //    "states": ["master", "m", "scale", "factor"],
 //    "formats": {"master": {"grid": "element", "dtypes": {"root": "fp32", ...}},
 //                "m": {"grid": "element", "dtypes": {"root": "uint8", ...}},
@@ -46,6 +48,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/state_format.h"
+#include "trainer/core/file_prefix.h"
 #include "trainer/data/data_files.h"
 #include "trainer/fsdp/layout.h"
 
@@ -69,6 +72,9 @@ struct CheckpointMeta {
   };
   std::optional<Scaler> scaler{};  // Of the loss, for the next step; where one is in use.
   std::string products{};          // Of a run on a GPU: which algorithms multiply, as JSON.
+  // What the run directory's metrics.jsonl held when it was saved; empty where nobody knows (an
+  // older build, an import, a reshard). Of rank 0's alone when it is saved.
+  std::optional<FilePrefix> records{};
 };
 
 struct ManifestSlice {

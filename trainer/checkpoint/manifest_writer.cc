@@ -128,6 +128,10 @@ std::string ManifestToText(const Manifest& manifest) {
     add("data",
         "{\"train\": " + Dump(meta.data->train) + ", \"valid\": " + Dump(meta.data->valid) + "}");
   }
+  if (meta.records) {
+    add("records", "{\"bytes\": " + std::to_string(meta.records->bytes) + ", \"hash\": \"" +
+                       ToHex(meta.records->hash) + "\"}");
+  }
   add("states", Dump(manifest.StateNames()));
   std::string formats;
   for (const StateFormat& state : manifest.states) {

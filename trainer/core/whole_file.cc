@@ -8,8 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -87,15 +85,18 @@ UniqueFd OpenBeside(const std::string& path, const std::string& temporary) {
 
 }  // namespace
 
-WholeFile::WholeFile(const std::string& path) : path_(path) {
+WholeFile::WholeFile(const std::string& path, WriteTo to) : path_(path) {
   struct stat there, followed;
   const bool exists = ::stat(path.c_str(), &there) == 0;
-  if (exists && !S_ISREG(there.st_mode) && !S_ISCHR(there.st_mode) && !S_ISFIFO(there.st_mode)) {
+  const bool flows = exists && (S_ISCHR(there.st_mode) || S_ISFIFO(there.st_mode));
+  if (exists && !S_ISREG(there.st_mode) && !(flows && to == WriteTo::kPipeToo)) {
     throw CheckpointError(path + ": is " +
-                          (S_ISDIR(there.st_mode)   ? "a directory"
-                           : S_ISBLK(there.st_mode) ? "a block device"
-                                                    : "a socket") +
-                          ": give the name of a file");
+                          (S_ISDIR(there.st_mode)    ? "a directory"
+                           : S_ISBLK(there.st_mode)  ? "a block device"
+                           : S_ISCHR(there.st_mode)  ? "a device"
+                           : S_ISFIFO(there.st_mode) ? "a pipe"
+                                                     : "a socket") +
+                          (flows ? ", not a file: remove it" : ": give the name of a file"));
   }
   path_ = FollowLinks(path);
   // A link of /proc may name what has no name.
@@ -147,20 +148,16 @@ void WholeFile::Commit() {
   SyncDirectory(parent.empty() ? "." : parent);
 }
 
-void WriteWholeFile(const std::string& path, std::string_view contents) {
-  WholeFile file(path);
+void WriteWholeFile(const std::string& path, std::string_view contents, WriteTo to) {
+  WholeFile file(path, to);
   file.Append(contents);
   file.Commit();
 }
 
-std::string ReadWholeFile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream contents;
-  if (file) contents << file.rdbuf();
-  // An empty file sets failbit on the output; badbit is the disk's.
-  if (!file || file.bad()) Fail(path, "cannot be read");
-  return std::move(contents).str();
+std::string ReadWholeFile(const std::string& path, int64_t most_bytes) {
+  FileText read = ReadFileText(path, most_bytes);
+  if (read.why.empty()) return std::move(read.text);
+  throw CheckpointError(path + ": " + (read.error == 0 ? "" : "cannot be read: ") + read.why);
 }
 
 void SyncDirectory(const std::string& path) {

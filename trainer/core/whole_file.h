@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/core/read_file.h"
 #include "trainer/core/unique_fd.h"
 
 namespace fsdp {
@@ -18,14 +19,15 @@ inline constexpr char kUnfinishedSuffix[] = ".fsdp-tmp";
 // A file on its way to its name: written beside it, synced, renamed, the directory synced. After a
 // crash or a power cut at any point the old or the new file is there, whole.
 //
-// Only a file or nothing is replaced. A link stays: what it points at is replaced, or made. A
-// character device and a pipe are written to as they are, from the first Append() on: a pipe that
-// nobody reads blocks. A directory, a block device and a socket are refused. What is at the name
+// Only a file or nothing is replaced. A link stays: what it points at is replaced, or made. All
+// else is refused, but for WriteTo::kPipeToo: a character device and a pipe are then written to as
+// they are, from the first Append() on, and a pipe that nobody reads blocks. What is at the name
 // beside it is removed if a process that died left it; a file that is being written, and whatever
 // is no file, is refused.
+enum class WriteTo { kFile, kPipeToo };
 class WholeFile {
  public:
-  explicit WholeFile(const std::string& path);
+  explicit WholeFile(const std::string& path, WriteTo to = WriteTo::kFile);
   ~WholeFile();  // Removes what was not committed.
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
@@ -41,9 +43,11 @@ class WholeFile {
 };
 
 // Replaces `path` by a file of these contents, as above.
-void WriteWholeFile(const std::string& path, std::string_view contents);
+void WriteWholeFile(const std::string& path, std::string_view contents,
+                    WriteTo to = WriteTo::kFile);
 
-std::string ReadWholeFile(const std::string& path);
+// A regular file's contents, at most so many bytes: see ReadFileText().
+std::string ReadWholeFile(const std::string& path, int64_t most_bytes = kMostTextBytes);
 
 // What was renamed, made or removed in the directory stays so. Blocks on the disk.
 void SyncDirectory(const std::string& path);

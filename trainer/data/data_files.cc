@@ -63,10 +63,10 @@ FileContents::~FileContents() {
 }
 
 void FileContents::Map() {
-  const UniqueFd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!file.open()) Fail(path_, std::string("cannot be read: ") + std::strerror(errno));
   struct stat info;
-  const bool known = ::fstat(file.get(), &info) == 0 && info.st_size > 0;
+  const bool known = ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
   void* data = known ? ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED,
                               file.get(), 0)
                      : MAP_FAILED;

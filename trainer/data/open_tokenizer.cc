@@ -6,13 +6,20 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <tuple>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/hf_tokenizer.h"
 #include "trainer/data/sentencepiece_tokenizer.h"
 
 namespace fsdp {
+namespace {
+
+constexpr int64_t kMostTokenizerBytes = int64_t{256} << 20;
+
+}  // namespace
 
 std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
   if (name == "bytes") return ByteTokenizer();
@@ -26,6 +33,12 @@ std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
   file.emplace(name);
   if (::access(beside.c_str(), F_OK) == 0) config.emplace(beside);
   const std::string_view bytes = file->bytes(), extra = config ? config->bytes() : "";
+  for (const auto& [path, size, most] : {std::tuple(name, std::ssize(bytes), kMostTokenizerBytes),
+                                         std::tuple(beside, std::ssize(extra), kMostTextBytes)}) {
+    if (size <= most) continue;
+    throw DataError("tokenizer: " + path + ": has " + std::to_string(size) +
+                    " bytes, the most is " + std::to_string(most));
+  }
   const size_t start = bytes.find_first_not_of(" \t\r\n");
   if (start != std::string_view::npos && bytes[start] == '{') {
     return ParseHfTokenizer(name, bytes, extra);

@@ -3,12 +3,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 
 namespace fsdp {
 namespace {
@@ -148,19 +147,13 @@ TokenManifest ParseTokenManifest(const std::string& path, const std::string& tex
 
 std::optional<TokenManifest> ReadTokenManifest(const std::string& directory) {
   const std::string path = directory + "/" + kTokenManifest;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
-                                                             &std::fclose);
-  if (!file) {
-    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
-    throw DataError("data: " + path + ": cannot be read: " + std::strerror(errno));
+  const FileText read = ReadFileText(path, kAnySize);
+  if (read.error == ENOENT || read.error == ENOTDIR) return std::nullopt;
+  if (!read.why.empty()) {
+    throw DataError("data: " + path + ": " + (read.error == 0 ? "" : "cannot be read: ") +
+                    read.why);
   }
-  std::string text;
-  char block[1 << 14];
-  while (const size_t n = std::fread(block, 1, sizeof(block), file.get())) text.append(block, n);
-  if (std::ferror(file.get())) {
-    throw DataError("data: " + path + ": cannot be read: " + std::strerror(errno));
-  }
-  return ParseTokenManifest(path, text);
+  return ParseTokenManifest(path, read.text);
 }
 
 }  // namespace fsdp

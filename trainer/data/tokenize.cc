@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +15,7 @@
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/text_chunks.h"
 #include "trainer/data/token_file.h"
@@ -125,11 +124,11 @@ std::string ToJson(const Progress& progress) {
 }
 
 std::optional<Progress> ReadProgress(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const FileText read = ReadFileText(path, kAnySize);
+  if (read.error != 0) return std::nullopt;
+  if (!read.why.empty()) throw DataError("tokenize: " + path + ": " + read.why);
   try {
-    const Json json = Json::parse(text);
+    const Json json = Json::parse(read.text);
     Progress p;
     p.key = std::stoull(json.at("key").get<std::string>());
     p.next = {json.at("file").get<size_t>(),

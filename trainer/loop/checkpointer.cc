@@ -69,10 +69,11 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   executor().Synchronize();
   const double begin = recorder_.Pause();
   Finish();
-  recorder_.Sync();
-  const auto save = [this, meta, attempt = saves_++](const std::vector<ShardState>& state) {
+  CheckpointMeta all = meta;
+  all.records = recorder_.Sync();
+  const auto save = [this, all, attempt = saves_++](const std::vector<ShardState>& state) {
     return SaveCheckpoint(directory_.checkpoints(), executor().layout(), PlaceOn(executor().mesh()),
-                          ForCheckpoint(state, executor().spill()), meta, *job_.store, attempt,
+                          ForCheckpoint(state, executor().spill()), all, *job_.store, attempt,
                           recipe_.checkpoint.keep_last);
   };
   saved_step_ = meta.step;

@@ -131,7 +131,7 @@ void Recorder::OpenFiles(int64_t step) {
 }
 
 void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts& facts) {
-  ResumeRecord record{step, start.resume_from, start.data_changed};
+  ResumeRecord record{step, start.resume_from, start.data_changed, start.records_changed};
   for (const std::string& change : start.valid_changed) {
     record.data_changed.push_back("data.valid: " + change);
   }
@@ -143,6 +143,13 @@ void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts&
     console_.Warning("data: " + start.resume_from +
                      " does not say what the run was trained on (an older build wrote it): it is "
                      "not compared");
+  }
+  if (!start.records_changed.empty()) {
+    console_.Warning("records: " + directory_->metrics() + ": " + start.records_changed +
+                     ": not the records that the run had when " + start.resume_from + " was saved");
+  }
+  if (!start.records_unknown.empty()) {
+    console_.Line("records: " + start.records_unknown + ": not compared");
   }
   Write(record);
 }
@@ -281,10 +288,10 @@ MemoryPeaks Recorder::TakeMemory() {
   return {s.allocated.peak, s.active.peak, s.reserved.peak, host_bytes_, disk_bytes_, s.retries};
 }
 
-void Recorder::Sync() {
-  if (!metrics_) return;
-  metrics_->Sync();
+std::optional<FilePrefix> Recorder::Sync() {
+  if (!metrics_) return std::nullopt;
   if (tensorboard_) tensorboard_->Sync();
+  return metrics_->Sync();
 }
 
 double Recorder::Pause() {

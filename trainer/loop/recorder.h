@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trainer/comm/traffic.h"
+#include "trainer/core/file_prefix.h"
 #include "trainer/core/span.h"
 #include "trainer/data/data_files.h"
 #include "trainer/fsdp/caching_buffers.h"
@@ -67,8 +68,9 @@ class Recorder {
   // What this rank's streams did in a step; `part` says what of it a span's tag stands for.
   void WriteTrace(int64_t step, std::vector<Span> spans,
                   std::function<StepPart(uint64_t tag)> part);
-  // All that has been written is on the disk when it returns.
-  void Sync();
+  // All that has been written is on the disk when it returns: what metrics.jsonl then holds. Rank
+  // 0's; of the others, nothing.
+  std::optional<FilePrefix> Sync();
 
   // Between these two no time of training passes. Both in seconds of the device's clock, whose time
   // Pause() returns. `record` says what they went to.

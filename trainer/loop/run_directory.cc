@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <system_error>
@@ -16,10 +15,13 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/file_prefix.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/data/data_changes.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/observe/record_lines.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/resume.h"
@@ -31,6 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMark = "/.shared";
+constexpr int64_t kMostMarkBytes = 64;
 
 std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
   const ResumeRecipe& resume = recipe.checkpoint.resume;
@@ -62,12 +65,33 @@ struct Recorded {
 
 Recorded LookAtMetrics(const std::string& path) {
   Recorded recorded;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(R"({"kind": "step")")) recorded.steps = true;
-    recorded.done = line == R"({"kind": "end", "reason": "done"})";
-  }
+  std::error_code error;
+  if (!fs::exists(path, error)) return recorded;
+  ReadRecordLines(path, [&](const RecordLine& line) {
+    if (line.text.starts_with(R"({"kind": "step")")) recorded.steps = true;
+    recorded.done = line.text == R"({"kind": "end", "reason": "done"})";
+  });
   return recorded;
+}
+
+// Of zeros that a hole pretends a block is copied.
+void CopyRecords(const std::string& from, const std::string& to) {
+  FileBlocks blocks(from);
+  WholeFile file(to);
+  for (std::string_view block = blocks.Next(); !block.empty(); block = blocks.Next()) {
+    file.Append(block);
+  }
+  file.Commit();
+}
+
+// recipe.yaml, or what a run directory's is.
+Recipe ReadRecipeOfRun(const std::string& path) {
+  return ParseRecipe({{path, ReadWholeFile(path)}});
+}
+
+// Where records are set aside: DIR/metrics.1 and so on, by what ends.
+std::string Aside(const RunDirectory& directory, int number) {
+  return directory.path + "/metrics." + std::to_string(number);
 }
 
 // See run_directory.h.
@@ -90,6 +114,38 @@ void CompareData(const Recipe& recipe, const CheckpointMeta& meta, const DataFil
                   "data.allow_changed: true");
 }
 
+// Of metrics.1.jsonl, metrics.2.jsonl, ..., the one that begins so; or empty.
+std::string FindAside(const RunDirectory& directory, const FilePrefix& records) {
+  for (int i = 1;; ++i) {
+    const std::string aside = Aside(directory, i) + ".jsonl";
+    if (!PathExists(aside)) return "";
+    if (HowItDiffers(aside, records).empty()) return aside;
+  }
+}
+
+void CompareRecords(const Recipe& recipe, const CheckpointMeta& meta, bool own, RunStart& start) {
+  const std::string& from = start.resume_from;
+  if (!own) {
+    start.records_unknown = from + " is of another run directory";
+  } else if (!meta.records) {
+    start.records_unknown = from +
+                            " does not say what metrics.jsonl held (an older build or a "
+                            "reshard wrote it)";
+  }
+  if (!start.records_unknown.empty()) return;
+  const std::string path = start.directory.metrics(), how = HowItDiffers(path, *meta.records);
+  if (how.empty()) return;
+  if (recipe.checkpoint.Allows(AllowedChange::kRecords)) {
+    start.records_changed = how;
+    return;
+  }
+  const std::string aside = FindAside(start.directory, *meta.records);
+  throw CheckpointError(path + ": " + how + ": not the records that the run had when " + from +
+                        " was saved" + (aside.empty() ? "" : "; " + aside + " has them") +
+                        ". Put it back as it was, or go on with what is there by "
+                        "checkpoint.allow_changed: [records]");
+}
+
 // What only looks: nothing is created or changed.
 RunStart Look(const Recipe& recipe, const DataFiles& data) {
   RunStart start;
@@ -105,9 +161,9 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
   start.resume_from = FindResume(recipe, directory);
   if (!start.resume_from.empty()) {
     start.hold = CheckpointHold(start.resume_from);
-    start.goes_back =
-        recipe.checkpoint.resume.kind != ResumeRecipe::Kind::kAuto &&
+    const bool own =
         fs::equivalent(fs::path(start.resume_from) / "..", directory.checkpoints(), error);
+    start.goes_back = own && recipe.checkpoint.resume.kind != ResumeRecipe::Kind::kAuto;
     const CheckpointMeta meta = ReadCheckpointMeta(start.resume_from);
     if (meta.recipe.empty()) {
       throw CheckpointError(start.resume_from +
@@ -116,8 +172,9 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
     }
     CheckResume(ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}}), recipe);
     CompareData(recipe, meta, data, start);
+    CompareRecords(recipe, meta, own, start);
   } else if (held && fs::exists(directory.recipe(), error)) {
-    CheckResume(LoadRecipe({directory.recipe()}), recipe);
+    CheckResume(ReadRecipeOfRun(directory.recipe()), recipe);
   }
   return start;
 }
@@ -174,17 +231,17 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
     std::error_code ignored;
     fs::directory_iterator look(directory, ignored);
     try {
-      if (ReadWholeFile(directory + kMark) == mark) return true;
+      if (ReadWholeFile(directory + kMark, kMostMarkBytes) == mark) return true;
     } catch (const CheckpointError&) {  // Not there.
     }
   }
   return false;
 }
 
-// The first of DIR/metrics.1, DIR/metrics.2, ... of which there is no .jsonl.
+// The first that has no .jsonl.
 std::string FreeAside(const RunDirectory& directory) {
   for (int i = 1;; ++i) {
-    std::string aside = directory.path + "/metrics." + std::to_string(i);
+    std::string aside = Aside(directory, i);
     if (!PathExists(aside + ".jsonl")) return aside;
   }
 }
@@ -214,9 +271,11 @@ SetAside GoBack(const RunDirectory& directory, int64_t step) {
   SetAside aside;
   const std::vector<int64_t> steps = StepsIn(directory.checkpoints());
   const bool later = !steps.empty() && steps.back() > step;
-  if (later && LookAtMetrics(directory.metrics()).steps) {
+  std::error_code error;
+  const std::string metrics = directory.metrics();
+  if (later && fs::is_regular_file(metrics, error) && fs::file_size(metrics, error) > 0) {
     aside.metrics = FreeAside(directory) + ".jsonl";
-    WriteWholeFile(aside.metrics, ReadWholeFile(directory.metrics()));
+    CopyRecords(metrics, aside.metrics);
   }
   aside.checkpoints = GoBackTo(directory.checkpoints(), step);
   return aside;
@@ -247,9 +306,11 @@ std::optional<double> ShareOfRun(const Recipe& recipe) {
   try {
     const std::string from = FindResume(recipe, directory);
     if (from.empty()) return std::nullopt;
-    const std::string text = PathExists(directory.recipe()) ? ReadWholeFile(directory.recipe())
-                                                            : ReadCheckpointMeta(from).recipe;
-    const FsdpOptions::CpuOffload run = ParseRecipe({{from, text}}).fsdp.cpu_offload;
+    const bool kept = PathExists(directory.recipe());
+    const FsdpOptions::CpuOffload run =
+        (kept ? ReadRecipeOfRun(directory.recipe())
+              : ParseRecipe({{from, ReadCheckpointMeta(from).recipe}}))
+            .fsdp.cpu_offload;
     return run.optimizer ? run.optimizer_share : std::nullopt;
   } catch (const Error&) {
     return std::nullopt;

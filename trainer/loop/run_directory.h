@@ -39,6 +39,9 @@ struct RunStart {
   // Rank 0's alone: how the data is not that of the checkpoint, as data.allow_changed lets it be.
   std::vector<std::string> data_changed, valid_changed;
   bool data_unknown = false;  // The checkpoint does not say.
+  // How metrics.jsonl is not what the checkpoint knows of it, as checkpoint.allow_changed lets it
+  // be; or why that is not compared.
+  std::string records_changed, records_unknown;
 };
 
 // A directory holds a run where it has a checkpoint, or metrics.jsonl says that a run came to its
@@ -52,6 +55,8 @@ struct RunStart {
 //   a run is there and checkpoint.resume is none: CheckpointError
 //   one is there with another recipe, where it matters: ConfigError naming both values
 //   it was trained on other data than `data`, without data.allow_changed: DataError with the files
+//   metrics.jsonl does not begin with what the checkpoint, one of this directory, knows of it,
+//     without checkpoint.allow_changed: CheckpointError
 //   the directory cannot be made or written to: CheckpointError
 // Every rank then looks for a mark that rank 0 left. Where one does not find it, all throw
 // CheckpointError, `not a shared directory`, naming it and its host.

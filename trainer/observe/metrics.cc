@@ -2,15 +2,17 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/observe/record_lines.h"
 
 namespace fsdp {
 namespace {
@@ -39,10 +41,13 @@ JsonObject Object(const RunRecord& r) {
 JsonObject Object(const ResumeRecord& r) {
   JsonObject object;
   object.Add("kind", "resume").Add("step", r.step).Add("from", r.from);
-  if (r.data_changed.empty()) return object;
-  std::vector<std::string> changes;
-  for (const std::string& change : r.data_changed) changes.push_back(JsonString(change));
-  return object.AddRaw("data_changed", JsonArray(changes));
+  if (!r.data_changed.empty()) {
+    std::vector<std::string> changes;
+    for (const std::string& change : r.data_changed) changes.push_back(JsonString(change));
+    object.AddRaw("data_changed", JsonArray(changes));
+  }
+  if (!r.records_changed.empty()) object.Add("records_changed", r.records_changed);
+  return object;
 }
 
 JsonObject Object(const StepRecord& r) {
@@ -138,38 +143,25 @@ JsonObject Object(const EndRecord& r) {
   return JsonObject().Add("kind", "end").Add("reason", r.reason);
 }
 
-// The lines of `old` that a run going on after `step` keeps. But for checkpoints, which are
-// recorded when they count, steps never fall from one line to the next: the first line past `step`
-// ends them, with all starts recorded behind it.
+// Calls `keep` with the lines that a run going on after `step` keeps. But for checkpoints, which
+// are recorded when they count, steps never fall from one line to the next: the first line past
+// `step` ends them, with all starts recorded behind it.
 //
-// A power cut may leave a block of zeros where lines were: it ends a line as a line's end does, and
-// what is whole before and behind it is kept.
-std::string Keep(std::string_view old, int64_t step, MetricsKept& count) {
-  std::string out;
+// A power cut may leave a block of zeros where lines were: what is whole before and behind it is
+// kept.
+MetricsKept Keep(const std::string& path, int64_t step,
+                 const std::function<void(std::string_view line)>& keep) {
+  MetricsKept count;
   bool past = false;
-  int64_t number = 1;  // Of the line.
-  const auto damage = [&](int64_t& what, int64_t amount) {
-    if (count.where.empty()) count.where = "line " + std::to_string(number);
-    what += amount;
-  };
-  while (!old.empty()) {
-    const size_t zeros = std::min(old.find_first_not_of('\0'), old.size());
-    if (zeros > 0) {
-      damage(count.zeros, static_cast<int64_t>(zeros));
-      old.remove_prefix(zeros);
-      if (!old.starts_with('\n')) continue;
-      old.remove_prefix(1);
-      ++number;
-      continue;
-    }
-    const size_t end = old.find_first_of(std::string_view("\n\0", 2));
-    const bool ended = end != std::string_view::npos;
-    const std::string_view line = old.substr(0, end);
-    const bool is_line = ended && old[end] == '\n';
-    old.remove_prefix(is_line ? end + 1 : line.size());
-    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const bool whole =
-        ended && record.is_object() && record.contains("kind") && record["kind"].is_string();
+  ReadRecordLines(path, [&](const RecordLine& line) {
+    const auto damage = [&](int64_t& what, int64_t amount) {
+      if (count.where.empty()) count.where = "line " + std::to_string(line.number);
+      what += amount;
+    };
+    if (line.zeros > 0) return damage(count.zeros, line.zeros);
+    const bool may_be = line.ended && std::ssize(line.text) <= kLongestRecord;
+    const auto record = may_be ? nlohmann::json::parse(line.text, nullptr, false) : nullptr;
+    const bool whole = record.is_object() && record.contains("kind") && record["kind"].is_string();
     const auto at = whole ? record.find("step") : record.end();
     const bool has_step = whole && at != record.end() && at->is_number_integer();
     const bool is_past = has_step && at->get<int64_t>() > step;
@@ -181,12 +173,10 @@ std::string Keep(std::string_view old, int64_t step, MetricsKept& count) {
       ++count.dropped;
     } else {
       ++count.kept;
-      out += line;
-      out += '\n';
+      keep(line.text);
     }
-    number += is_line;
-  }
-  return out;
+  });
+  return count;
 }
 
 }  // namespace
@@ -236,22 +226,40 @@ MetricsWriter MetricsWriter::Create(const std::string& path) {
                           ": exists: this directory holds a run; resume it (checkpoint.resume), or "
                           "give run.name or run.dir another value");
   }
-  return MetricsWriter(std::move(*file));
+  return MetricsWriter(std::move(*file), PrefixHash());
 }
 
 MetricsWriter MetricsWriter::Resume(const std::string& path, int64_t step, MetricsKept* kept) {
   MetricsKept count;
   if (::access(path.c_str(), F_OK) == 0) {
-    AppendFile::Open(path);  // Refuses what is no file, before it is read.
-    const std::string old = ReadWholeFile(path);
-    const std::string keep = Keep(old, step, count);
-    if (keep != old) WriteWholeFile(path, keep);
+    count = Keep(path, step, [](std::string_view) {});
+    if (count.dropped + count.damaged + count.zeros > 0) {
+      WholeFile file(path);
+      std::string lines;
+      Keep(path, step, [&](std::string_view line) {
+        lines.append(line).append("\n");
+        if (lines.size() > size_t{1} << 20) file.Append(std::exchange(lines, ""));
+      });
+      file.Append(lines);
+      file.Commit();
+    }
   }
+  AppendFile file = AppendFile::Open(path);
   if (kept != nullptr) *kept = count;
-  return MetricsWriter(AppendFile::Open(path));
+  PrefixHash hash = HashOfFirst(path, kAnySize);
+  return MetricsWriter(std::move(file), std::move(hash));
 }
 
 // Where the disk has kept half a line after all, Resume() drops it.
-void MetricsWriter::Write(const MetricsRecord& record) { file_.Write(ToJson(record) + "\n"); }
+void MetricsWriter::Write(const MetricsRecord& record) {
+  const std::string line = ToJson(record) + "\n";
+  file_.Write(line);
+  hash_.Update(line);
+}
+
+FilePrefix MetricsWriter::Sync() {
+  file_.Sync();
+  return hash_.Taken();
+}
 
 }  // namespace fsdp

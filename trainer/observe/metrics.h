@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trainer/core/append_file.h"
+#include "trainer/core/file_prefix.h"
 
 namespace fsdp {
 
@@ -44,6 +45,8 @@ struct ResumeRecord {
   std::string from{};  // Directory of the checkpoint.
   // What of the data is not as the run knew it, a sentence each; left out of the file where empty.
   std::vector<std::string> data_changed{};
+  // How the records before this one are not those of the checkpoint; left out where empty.
+  std::string records_changed{};
 };
 // Seconds of step_time_s, rank 0's, from events that its compute stream passes: what overlaps with
 // compute takes none. Evaluations and checkpoints lie between steps: PauseRecord.
@@ -148,13 +151,17 @@ class MetricsWriter {
   // taken back.
   void Write(const MetricsRecord& record);
 
-  // Blocks until all lines are on the disk: before a checkpoint that follows them counts.
-  void Sync() { file_.Sync(); }
+  // Blocks until all lines are on the disk: before a checkpoint that follows them counts. Returns
+  // what the file then begins with, and goes on to, whatever is written behind it: what a resume
+  // has kept, and all lines since. Lines that others add meanwhile are not in it.
+  FilePrefix Sync();
 
  private:
-  explicit MetricsWriter(AppendFile file) : file_(std::move(file)) {}
+  MetricsWriter(AppendFile file, PrefixHash hash)
+      : file_(std::move(file)), hash_(std::move(hash)) {}
 
   AppendFile file_;
+  PrefixHash hash_;  // Of all that is in it.
 };
 
 }  // namespace fsdp

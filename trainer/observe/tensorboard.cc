@@ -301,7 +301,8 @@ std::vector<std::string> TensorBoardFiles(const std::string& directory) {
   std::vector<std::string> paths;
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(directory, none)) {
-    if (entry.path().filename().string().starts_with(kPrefix)) paths.push_back(entry.path());
+    if (!entry.path().filename().string().starts_with(kPrefix)) continue;
+    if (entry.is_regular_file(none)) paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
   return paths;

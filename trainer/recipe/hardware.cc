@@ -1,6 +1,5 @@
 #include "trainer/recipe/hardware.h"
 
-#include <cstring>
 #include <vector>
 
 #include "trainer/core/errors.h"
@@ -55,8 +54,8 @@ const recipe::Type<Hardware>& HardwareType() {
 
 Hardware ReadHardware(const std::string& path) {
   std::string text;
-  if (const int error = recipe::ReadTextFile(path, text); error != 0) {
-    throw ConfigError(path + ": " + std::strerror(error));
+  if (const std::string why = recipe::ReadTextFile(path, text); !why.empty()) {
+    throw ConfigError(path + ": " + why);
   }
   recipe::RecipeReader reader({"name", "device", "memory", "outside", "host_memory", "bf16_flops",
                                "fp16_flops", "fp32_flops", "attention_forward_flops",

@@ -1,7 +1,6 @@
 #include "trainer/recipe/load.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -150,8 +149,8 @@ Recipe LoadRecipe(const std::vector<std::string>& files, const std::vector<std::
   std::string unreadable;
   for (const std::string& file : files) {
     RecipeText text{file, ""};
-    if (const int error = ReadTextFile(file, text.text); error != 0) {
-      unreadable += (unreadable.empty() ? "" : "\n") + file + ": " + std::strerror(error);
+    if (const std::string why = ReadTextFile(file, text.text); !why.empty()) {
+      unreadable += (unreadable.empty() ? "" : "\n") + file + ": " + why;
     }
     texts.push_back(std::move(text));
   }

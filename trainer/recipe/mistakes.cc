@@ -1,12 +1,10 @@
 #include "trainer/recipe/mistakes.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <memory>
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/utf8.h"
 
 namespace fsdp::recipe {
@@ -36,13 +34,10 @@ void ThrowMistakes(std::vector<RecipeMistake> mistakes, const std::vector<std::s
   throw ConfigError(text);
 }
 
-int ReadTextFile(const std::string& path, std::string& text) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             &std::fclose);
-  if (!file) return errno;
-  char block[4096];
-  while (const size_t n = std::fread(block, 1, sizeof(block), file.get())) text.append(block, n);
-  return std::ferror(file.get()) ? errno : 0;
+std::string ReadTextFile(const std::string& path, std::string& text) {
+  FileText read = ReadFileText(path, kMostTextBytes, ReadFrom::kPipeToo);
+  text += read.text;
+  return std::move(read.why);
 }
 
 }  // namespace fsdp::recipe

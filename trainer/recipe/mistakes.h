@@ -16,8 +16,9 @@ std::string ShowPlace(const Place& place, const std::vector<std::string>& source
 [[noreturn]] void ThrowMistakes(std::vector<RecipeMistake> mistakes,
                                 const std::vector<std::string>& sources);
 
-// Appends the file's contents to `text`. 0, or errno.
-int ReadTextFile(const std::string& path, std::string& text);
+// Appends the contents of a file or a pipe, at most kMostTextBytes, to `text`. Returns why it
+// could not, to stand behind the path, or nothing.
+std::string ReadTextFile(const std::string& path, std::string& text);
 
 }  // namespace fsdp::recipe
 

@@ -32,6 +32,10 @@ bool Recipe::operator==(const Recipe& other) const {
   return parts(*this) == parts(other);
 }
 
+bool CheckpointRecipe::Allows(AllowedChange change) const {
+  return std::find(allow_changed.begin(), allow_changed.end(), change) != allow_changed.end();
+}
+
 std::span<const SourceRecipe> DataRecipe::TrainSources() const {
   if (const auto* one = std::get_if<SourceRecipe>(&train)) return {one, 1};
   return std::get<std::vector<SourceRecipe>>(train);

@@ -221,12 +221,17 @@ struct ResumeRecipe {
   bool operator==(const ResumeRecipe&) const = default;
 };
 
+// What a resume may find changed.
+enum class AllowedChange { kRecords };
+
 struct CheckpointRecipe {
   int64_t every = 0;      // Steps; 0: never, else also at the end.
   int64_t keep_last = 3;  // 0: all.
   bool async = true;
   ResumeRecipe resume;
+  std::vector<AllowedChange> allow_changed{};
 
+  bool Allows(AllowedChange change) const;
   bool operator==(const CheckpointRecipe&) const = default;
 };
 

@@ -278,6 +278,11 @@ Type<CheckpointRecipe> CheckpointType() {
           "none: from the start, in a run directory that holds no run. A step (or step_<n>): from "
           "that checkpoint; newer ones are set aside as step_<n>.aside, which count for nothing. "
           "A directory: from that checkpoint, or the newest of that run."),
+      Key("allow_changed", &R::allow_changed,
+          ListOf(OneOf<AllowedChange>({"records"}, {"optimizer.lr", "schedule"})),
+          "What may be other than it was when the checkpoint was saved; how it differs is said and "
+          "recorded. records: metrics.jsonl, of which a checkpoint knows all that it held. What is "
+          "not in the list is an error."),
   });
 }
 

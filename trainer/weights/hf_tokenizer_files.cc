@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/tokenizer.h"
@@ -121,9 +122,10 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
                                "chat_template.jinja", "chat_template.json"}) {
       const std::string path = (fs::path(name).parent_path() / beside).string();
       std::error_code error;
-      if (fs::is_regular_file(path, error) && fs::file_size(path, error) > 0) {
-        out.contents[beside] = std::string(FileContents(path).bytes());
-      }
+      if (!fs::is_regular_file(path, error)) continue;
+      FileText read = ReadFileText(path, kMostTextBytes);
+      if (!read.why.empty()) throw DataError("data: " + path + ": " + read.why);
+      if (!read.text.empty()) out.contents[beside] = std::move(read.text);
     }
   }
   Json config = Parsed(out.contents, kConfig);

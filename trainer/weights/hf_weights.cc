@@ -34,7 +34,7 @@ bool IsOfNoUse(const std::string& name) {
 std::map<std::string, std::string> ReadIndex(const std::string& path) {
   constexpr JsonErrors kErrors{
       .raise = [](const std::string& message) { throw CheckpointError(message); }};
-  const JsonValue index = ParseJson(ReadWholeFile(path), path, kErrors);
+  const JsonValue index = ParseJson(ReadWholeFile(path, kAnySize), path, kErrors);
   const auto map = index.Find("weight_map");
   if (!map || !map->IsObject()) index.Refuse("has no weight_map");
   std::map<std::string, std::string> file_of;

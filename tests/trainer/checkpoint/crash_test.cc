@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
-#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/testing/kill_at_call.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
@@ -25,6 +25,7 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::KillAtCall;
 
 World Of(int world, int shards) {
   World w;
@@ -54,32 +55,6 @@ Found FindAndLoad(const World& world, const std::string& dir) {
   return {step, LoadAndCompare(world, *path, static_cast<uint64_t>(step))};
 }
 
-// Runs `child` in a process of its own and ends it by SIGKILL before its `count`-th system call
-// from a mark that the child sets by stopping itself. True where it was killed, false where it
-// ended by itself, with status 0.
-bool KillAtCall(int count, const std::function<bool()>& child) {
-  const pid_t pid = fork();
-  if (pid == 0) {
-    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(2);
-    raise(SIGSTOP);
-    _exit(child() ? 0 : 3);
-  }
-  int status = 0;
-  EXPECT_EQ(waitpid(pid, &status, 0), pid);
-  EXPECT_TRUE(WIFSTOPPED(status)) << "no ptrace here: status " << status;
-  for (int stops = 0; WIFSTOPPED(status); ++stops) {
-    if (stops == 2 * count) {  // A stop at each call's beginning and end.
-      kill(pid, SIGKILL);
-      EXPECT_EQ(waitpid(pid, &status, 0), pid);
-      return true;
-    }
-    ptrace(PTRACE_SYSCALL, pid, nullptr, nullptr);
-    EXPECT_EQ(waitpid(pid, &status, 0), pid);
-  }
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
-  return false;
-}
-
 // Each case is a save onto a directory that already holds something; it is killed before its first
 // system call, its second, and so on until it comes to its end.
 void KillEverywhere(const std::string& name, const std::function<void(const std::string&)>& before,
@@ -91,7 +66,7 @@ void KillEverywhere(const std::string& name, const std::function<void(const std:
     const std::string dir = FreshDirectory(name);
     before(dir);
     killed = KillAtCall(count, [&] { return AllSaved(Save(world, dir, step, /*keep_last=*/1)); });
-    ASSERT_FALSE(testing::Test::HasFailure());
+    ASSERT_FALSE(::testing::Test::HasFailure());
     const Found found = FindAndLoad(world, dir);
     ASSERT_EQ(found.error, "") << "killed at call " << count;
     ASSERT_TRUE(std::find(allowed.begin(), allowed.end(), found.step) != allowed.end())
@@ -132,7 +107,7 @@ TEST(CrashTest, AtEverySystemCallOfGoingBack) {
     const std::string dir = FreshDirectory("kill_back");
     for (const int step : {1, 2, 3}) ASSERT_TRUE(AllSaved(Save(world, dir, step)));
     killed = KillAtCall(count, [&] { return GoBackTo(dir, 1).size() == 2; });
-    ASSERT_FALSE(testing::Test::HasFailure());
+    ASSERT_FALSE(::testing::Test::HasFailure());
     const Found found = FindAndLoad(world, dir);
     ASSERT_EQ(found.error, "") << "killed at call " << count;
     ASSERT_TRUE(found.step == 1 || found.step == 3) << "killed at call " << count;
@@ -164,7 +139,7 @@ TEST(CrashTest, AtEverySystemCallOfAReshard) {
     ASSERT_LT(count, 5000);
     fs::remove_all(out);
     killed = KillAtCall(count, reshard);
-    ASSERT_FALSE(testing::Test::HasFailure());
+    ASSERT_FALSE(::testing::Test::HasFailure());
     leftovers += fs::exists(out + ".fsdp-tmp");
     if (!fs::exists(out)) {
       ASSERT_TRUE(reshard()) << "after the kill at call " << count;

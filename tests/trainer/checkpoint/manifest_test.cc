@@ -210,6 +210,21 @@ TEST(ManifestTest, KeepsWhatSkippedStepsLeave) {
   }
 }
 
+TEST(ManifestTest, KnowsTheRecords) {
+  Manifest manifest = Small();
+  EXPECT_EQ(ParseManifest(ManifestToText(manifest), "").meta.records, std::nullopt);
+  manifest.meta.records = {.bytes = 1234, .hash = 0x0123456789abcdef};
+  EXPECT_EQ(ParseManifest(ManifestToText(manifest), "").meta.records, manifest.meta.records);
+  const auto edited = [](const char* records) {
+    return ErrorOf(Edit([&](Json& j) { j["records"] = Json::parse(records); }));
+  };
+  EXPECT_EQ(edited(R"({"bytes": 0, "hash": "ef46db3751d8e999"})"), "");
+  EXPECT_NE(edited(R"({"bytes": -1, "hash": "ef46db3751d8e999"})").find("records.bytes: want"),
+            std::string::npos);
+  EXPECT_NE(edited(R"({"bytes": 1, "hash": "0"})").find("records.hash: want 16"),
+            std::string::npos);
+}
+
 TEST(ManifestTest, FindsEveryChangedByte) {
   const std::string whole = ManifestToText(Small());
   std::mt19937_64 random(1);

@@ -19,6 +19,7 @@
 
 #include "tests/testing/full_disk.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 
 namespace fsdp {
 namespace {
@@ -125,7 +126,7 @@ TEST(WholeFile, FollowsLinksAndLeavesThem) {
   EXPECT_EQ(ErrorOf(dir + "/c"), dir + "/none/file: cannot be written: No such file or directory");
 }
 
-TEST(WholeFile, WritesToDevicesAndPipesAndLeavesThem) {
+TEST(WholeFile, WritesToDevicesAndPipesWhereAskedToAndLeavesThem) {
   const std::string dir = FreshDirectory("nodes"), pipe = dir + "/pipe";
   const auto type = [](const std::string& path) {
     struct stat status {};
@@ -136,9 +137,10 @@ TEST(WholeFile, WritesToDevicesAndPipesAndLeavesThem) {
   fs::create_symlink("pipe", dir + "/to_pipe");
   for (const std::string& path : {pipe, dir + "/to_pipe"}) {
     std::string read;
-    std::thread reader([&] { read = ReadWholeFile(pipe); });
+    std::thread reader([&] { read = ReadFileText(pipe, kMostTextBytes, ReadFrom::kPipeToo).text; });
     const std::string page(200'000, 'p');  // More than a pipe holds.
-    WriteWholeFile(path, page);
+    EXPECT_EQ(ErrorOf(path), path + ": is a pipe, not a file: remove it");
+    WriteWholeFile(path, page, WriteTo::kPipeToo);
     reader.join();
     EXPECT_EQ(read, page);
     EXPECT_EQ(type(pipe), S_IFIFO);
@@ -150,7 +152,8 @@ TEST(WholeFile, WritesToDevicesAndPipesAndLeavesThem) {
   if (::mknod(null.c_str(), S_IFCHR | 0666, makedev(1, 3)) == 0) {
     names.insert(names.begin(), "null");
     if (std::ofstream(null).is_open()) {  // Or the file system has no devices.
-      WriteWholeFile(null, "gone");
+      EXPECT_EQ(ErrorOf(null), null + ": is a device, not a file: remove it");
+      WriteWholeFile(null, "gone", WriteTo::kPipeToo);
       EXPECT_EQ(type(null), S_IFCHR);
     }
   }

@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "tests/testing/kill_at_call.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/file_prefix.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/observe/metrics.h"
 
 namespace fsdp {
 namespace {
@@ -57,6 +61,84 @@ TEST(GoBack, KeepsTheRecordsBeforeAnythingMoves) {
   EXPECT_THROW(GoBack(run, 2), CheckpointError);  // `latest` is a directory.
   EXPECT_TRUE(fs::exists(run.checkpoints() + "/step_4"));
   EXPECT_EQ(ReadWholeFile(run.path + "/metrics.1.jsonl"), kRecords);
+}
+
+// Records without a step are records, too.
+TEST(GoBack, KeepsWhateverIsThere) {
+  const RunDirectory run = RunOf("other", {"step_2", "step_4"});
+  const std::string records = R"({"kind": "eval", "step": 4, "loss": 1})"
+                              "\n";
+  WriteWholeFile(run.metrics(), records);
+  EXPECT_EQ(ReadWholeFile(GoBack(run, 2).metrics), records);
+}
+
+std::string StepsUpTo(int64_t last) {
+  std::string text;
+  for (int64_t step = 1; step <= last; ++step) text += ToJson(StepRecord{.step = step}) + "\n";
+  return text;
+}
+
+FilePrefix PrefixOf(const std::string& text) {
+  PrefixHash hash;
+  hash.Update(text);
+  return hash.Taken();
+}
+
+// From the first call of going back to the last one of dropping the records of the steps it leaves:
+// whichever checkpoint `latest` names, its records are those that it knows, and those of the steps
+// that are left are in the file or beside it.
+TEST(GoBack, KilledAtEverySystemCallLosesNoRecord) {
+  const std::string old = StepsUpTo(6), kept = StepsUpTo(2);
+  int count = 0, back = 0, cut = 0;
+  for (bool killed = true; killed; ++count) {
+    ASSERT_LT(count, 5000);
+    const RunDirectory run = RunOf("kill", {"step_2", "step_4", "step_6"});
+    const std::string latest = run.checkpoints() + "/latest";
+    WriteWholeFile(latest, "step_6");
+    WriteWholeFile(run.metrics(), old);
+    const auto go_back = [&] {
+      GoBack(run, 2);
+      MetricsWriter::Resume(run.metrics(), 2);
+      return true;
+    };
+    const auto is_beside = [&] {
+      for (const auto& entry : fs::directory_iterator(run.path)) {
+        const std::string name = entry.path().filename();
+        if (name.starts_with("metrics.") && name != "metrics.jsonl" && name.ends_with(".jsonl")) {
+          if (ReadWholeFile(entry.path()) == old) return true;
+        }
+      }
+      return false;
+    };
+    killed = testing::KillAtCall(count, go_back);
+    SCOPED_TRACE("killed at call " + std::to_string(count));
+    const std::string named = ReadWholeFile(latest), records = ReadWholeFile(run.metrics());
+    ASSERT_TRUE(named == "step_6" || named == "step_2") << named;
+    if (named == "step_6") {
+      ASSERT_EQ(HowItDiffers(run.metrics(), PrefixOf(old)), "");
+    } else {
+      ++back;
+      ASSERT_EQ(HowItDiffers(run.metrics(), PrefixOf(kept)), "");
+      ASSERT_TRUE(is_beside());
+      cut += records == kept;
+      // A start that goes on from `latest`.
+      MetricsWriter::Resume(run.metrics(), 2);
+      ASSERT_EQ(ReadWholeFile(run.metrics()), kept);
+      ASSERT_TRUE(is_beside());
+    }
+    // Or one that goes back again.
+    ASSERT_TRUE(go_back());
+    ASSERT_EQ(ReadWholeFile(run.metrics()), kept);
+    ASSERT_TRUE(is_beside());
+    ASSERT_EQ(ReadWholeFile(latest), "step_2");
+    ASSERT_FALSE(fs::exists(run.checkpoints() + "/step_6"));
+  }
+  std::printf(
+      "going back killed at %d system calls; `latest` had gone back after %d, records after %d\n",
+      count - 1, back, cut);
+  EXPECT_GT(count - 1 - back, 5);
+  EXPECT_GT(back - cut, 5);
+  EXPECT_GT(cut, 1);
 }
 
 }  // namespace

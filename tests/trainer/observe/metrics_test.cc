@@ -12,6 +12,7 @@
 
 #include "tests/testing/full_disk.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/file_prefix.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -249,6 +250,31 @@ TEST(MetricsWriter, ABlockOfZerosIsDropped) {
   MetricsKept clean;
   MetricsWriter::Resume(path, 5, &clean);
   EXPECT_EQ(DescribeDamage(clean), "");
+}
+
+// What a checkpoint is told: the bytes of the file and their hash, however it came about.
+TEST(MetricsWriter, SyncKnowsAllThatIsInTheFile) {
+  const std::string path = FreshPath("knows");
+  const auto whole = [&] {
+    PrefixHash hash;
+    hash.Update(ReadWholeFile(path));
+    return hash.Taken();
+  };
+  {
+    MetricsWriter writer = MetricsWriter::Create(path);
+    EXPECT_EQ(writer.Sync(), PrefixHash().Taken());
+    for (int64_t step = 1; step <= 4; ++step) writer.Write(Step(step));
+    const FilePrefix at = writer.Sync();
+    EXPECT_EQ(at, whole());
+    writer.Write(Step(5));
+    EXPECT_EQ(HowItDiffers(path, at), "");
+    writer.Write(EndRecord{"done"});
+    EXPECT_EQ(writer.Sync(), whole());
+  }
+  MetricsWriter writer = MetricsWriter::Resume(path, 3);
+  EXPECT_EQ(writer.Sync(), whole());
+  writer.Write(Step(4));
+  EXPECT_EQ(writer.Sync(), whole());
 }
 
 TEST(MetricsWriter, FullDiskIsAClearErrorAndLeavesWholeLines) {

@@ -22,7 +22,7 @@ WrittenReport WriteReport(const std::vector<std::string>& directories, std::stri
   report.path = out.empty() ? directories[0] + "/report.html" : std::move(out);
   const std::string page = ReportPage(runs, "fsdp-train " + std::string(BuildVersion()) + " (" +
                                                 std::string(BuildGitHash()) + "), " + UtcNow());
-  WriteWholeFile(report.path, page);
+  WriteWholeFile(report.path, page, WriteTo::kPipeToo);
   report.bytes = static_cast<int64_t>(page.size());
   return report;
 }

@@ -3,12 +3,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -16,6 +13,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/line_buffer.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -197,8 +195,7 @@ void AddRecord(RunHistory& run, std::string_view line, size_t buckets) {
 }
 
 void ReadMetrics(const std::string& path, RunHistory& run, size_t buckets) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw CheckpointError(path + ": cannot be read: " + std::strerror(errno));
+  FileBlocks file(path);
   LineBuffer lines(kMaxLine);
   bool in_pieces = false, at_end = false;  // in_pieces: a line too long to be a record.
   const auto emit = [&](std::string_view line, bool ended) {
@@ -214,11 +211,9 @@ void ReadMetrics(const std::string& path, RunHistory& run, size_t buckets) {
       ++run.broken;
     }
   };
-  std::vector<char> chunk(kMaxLine);
-  while (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())), file.gcount() > 0) {
-    lines.Append({chunk.data(), static_cast<size_t>(file.gcount())}, emit);
+  for (std::string_view block = file.Next(); !block.empty(); block = file.Next()) {
+    lines.Append(block, emit);
   }
-  if (file.bad()) throw CheckpointError(path + ": cannot be read to its end");
   at_end = true;
   lines.Flush(emit);
 }

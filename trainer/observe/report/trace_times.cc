@@ -72,7 +72,7 @@ std::optional<TraceTimes> ReadTraces(const std::string& directory) {
         throw std::runtime_error(HumanBytes(static_cast<int64_t>(bytes)) + ", too large to read");
       }
       Sums of_this;
-      const double seconds = Add(nlohmann::json::parse(ReadWholeFile(path)), of_this);
+      const double seconds = Add(nlohmann::json::parse(ReadWholeFile(path, kMaxBytes)), of_this);
       for (auto& [key, operation] : of_this) {
         auto [at, fresh] = sums.try_emplace(key, operation);
         if (!fresh) {

@@ -1,0 +1,120 @@
+#include "trainer/core/read_file.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kBlock = 256 << 10;
+constexpr int kPatienceMs = 5000;
+
+struct Opened {
+  UniqueFd file;
+  int64_t bytes = 0;
+  bool regular = false;
+  std::string why;
+  int error = 0;
+};
+
+Opened Refused(int error) { return {UniqueFd(), 0, false, std::strerror(error), error}; }
+
+Opened Open(const std::string& path, ReadFrom from) {
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const auto no_file = [](const char* what) {
+    return Opened{UniqueFd(), 0, false, std::string("is ") + what + ", not a file", 0};
+  };
+  if (!file.open()) return errno == ENXIO ? no_file("a socket") : Refused(errno);
+  struct stat status;
+  if (::fstat(file.get(), &status) != 0) return Refused(errno);
+  const mode_t mode = status.st_mode;
+  if (S_ISDIR(mode)) return Refused(EISDIR);
+  if (S_ISREG(mode)) return {std::move(file), status.st_size, true, "", 0};
+  const bool flows = S_ISFIFO(mode) || S_ISCHR(mode);
+  if (flows && from == ReadFrom::kPipeToo) return {std::move(file), 0, false, "", 0};
+  return no_file(S_ISFIFO(mode) ? "a pipe" : "a device");
+}
+
+// read(), which waits where there is a pipe's writer or a terminal to wait for. `begun`: something
+// has been read before. EPIPE: nobody has come to write.
+ssize_t ReadSome(int fd, char* to, size_t bytes, bool begun) {
+  pollfd ready{fd, POLLIN, 0};
+  bool silent = !begun && ::poll(&ready, 1, kPatienceMs) == 0;
+  for (;;) {
+    const ssize_t n = ::read(fd, to, bytes);
+    if (n == 0 && silent) return errno = EPIPE, -1;
+    if (n >= 0 || (errno != EINTR && errno != EAGAIN)) return n;
+    silent = false;
+    if (errno == EAGAIN) ::poll(&ready, 1, -1);
+  }
+}
+
+}  // namespace
+
+FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from) {
+  const Opened opened = Open(path, from);
+  if (!opened.file.open()) return {"", opened.why, opened.error};
+  const std::string most = std::to_string(most_bytes);
+  if (opened.bytes > most_bytes) {
+    return {"", "has " + std::to_string(opened.bytes) + " bytes, the most is " + most};
+  }
+  std::string text;
+  if (most_bytes != kAnySize) text.reserve(static_cast<size_t>(opened.bytes) + 1);
+  std::vector<char> block(kBlock);
+  for (;;) {
+    // A byte more than there may be: it tells a file that has grown.
+    const int64_t left = std::min(kBlock - 1, most_bytes - std::ssize(text)) + 1;
+    const ssize_t n = ReadSome(opened.file.get(), block.data(), static_cast<size_t>(left),
+                               opened.regular || !text.empty());
+    if (n < 0 && errno == EPIPE) return {"", "is a pipe that nobody writes to"};
+    if (n < 0) {
+      const int error = errno;
+      return {"", std::strerror(error), error};
+    }
+    if (n == 0) return {std::move(text)};
+    const std::string_view more(block.data(), static_cast<size_t>(n));
+    if (n > most_bytes - std::ssize(text)) return {"", "has more than " + most + " bytes"};
+    if (most_bytes == kAnySize && more.find('\0') != std::string_view::npos) {
+      const size_t at = text.size() + more.find('\0');
+      return {"", "is damaged: byte " + std::to_string(at) + " is zero, and it is a text"};
+    }
+    text += more;
+  }
+}
+
+FileBlocks::FileBlocks(const std::string& path) : path_(path), block_(kBlock) {
+  Opened opened = Open(path, ReadFrom::kFile);
+  if (!opened.file.open()) {
+    throw CheckpointError(path + ": " + (opened.error == 0 ? "" : "cannot be read: ") + opened.why);
+  }
+  file_ = std::move(opened.file);
+  bytes_ = opened.bytes;
+}
+
+std::string_view FileBlocks::Next() {
+  skipped_ = 0;
+  ssize_t n = 0;
+  do {
+    n = ::pread(file_.get(), block_.data(), block_.size(), at_);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) throw CheckpointError(path_ + ": cannot be read: " + std::strerror(errno));
+  at_ += n;
+  const std::string_view block(block_.data(), static_cast<size_t>(n));
+  if (n > 0 && block.find_first_not_of('\0') == std::string_view::npos) {
+    const off_t data = ::lseek(file_.get(), at_, SEEK_DATA);
+    const off_t next = data < 0 && errno == ENXIO ? std::max(at_, bytes_) : std::max(at_, data);
+    skipped_ = next - at_;
+    at_ = next;
+  }
+  return block;
+}
+
+}  // namespace fsdp
