@@ -6,12 +6,11 @@
 
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
+#include "trainer/ops/cpu/gemm.h"
 
 namespace fsdp {
 namespace {
 
-// What a thread that multiplies packs at most (gemm.h).
-constexpr int64_t kPackingBuffer = int64_t{6} << 20;
 // Stacks, malloc's arenas and what libraries allocate of a rank's threads: streams and their
 // helpers, and the one that saves. Measured at 0.3 to 0.9 MiB a thread.
 constexpr int64_t kPerThread = int64_t{1} << 20;
@@ -47,7 +46,7 @@ std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharer
 OutsideMemory OutsideOf(int threads, int streams, const std::vector<GroupOnHost>& groups,
                         const MemoryLimits& limits) {
   const int64_t all = threads + streams + 1;
-  OutsideMemory outside{limits.Resident() + threads * kPackingBuffer + all * kPerThread,
+  OutsideMemory outside{limits.Resident() + threads * kGemmBytesPerThread + all * kPerThread,
                         all * StackBytes() + kSpareAddresses};
   for (const GroupOnHost& group : groups) {
     const int64_t share = group.here < group.ranks ? HostsBytesPerRank(group.ranks, group.here)

@@ -12,6 +12,7 @@
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
+#include "trainer/ops/cpu/gemm.h"
 
 namespace fsdp {
 namespace {
@@ -58,6 +59,12 @@ TEST_F(PlanTest, RanksOfOtherHostsShareNothingButAreReceivedFrom) {
   EXPECT_EQ(two.available->bytes, 2 * one.available->bytes);
   EXPECT_EQ(two.outside - one.outside,
             options_.executor.communicators * (HostsBytesPerRank(4, 2) - ShmBytes(4) / 4));
+}
+
+TEST_F(PlanTest, CountsWhatEachThreadMultipliesIn) {
+  const int64_t one = Plan().outside;
+  options_.executor.threads = 3;
+  EXPECT_EQ(Plan().outside - one, 2 * (kGemmBytesPerThread + kMiB));
 }
 
 // A communicator for each group of the mesh: replicas gather nothing.
