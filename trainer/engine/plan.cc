@@ -11,7 +11,6 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
-#include "trainer/fsdp/offload.h"
 #include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
@@ -154,17 +153,9 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
     room.limit += ", less " + HumanBytes(connected) + " for NCCL";
   }
   if (plan.device_outside) *plan.device_outside += connected;
-  // Threads: of each stream one, and those that update on the host.
-  int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
-  if (Offloads(schedule.options)) {
-    streams += UpdateThreads(schedule.options, options.executor.threads);
-    streams += options.snapshot ? 1 : 0;
-  } else {
-    streams -= kOffloadStreams;
-  }
-  streams -= schedule.spill_slots > 0 ? 0 : kSpillStreams;
-  streams += plan.memory.bytes(MemoryPlace::kDisk) > 0 ? SpillMemory::kThreads : 0;
-  const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
+  int threads = plan.memory.threads;
+  if (plan.memory.bytes(MemoryPlace::kDisk) > 0) threads += SpillMemory::kThreads;
+  const OutsideMemory outside = OutsideOf(options.executor.threads, threads, groups, limits);
   plan.outside = outside.bytes;
   plan.available =
       target.other_host ? target.host : AvailableMemory(limits, local_world, outside.addresses);

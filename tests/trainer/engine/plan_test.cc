@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
@@ -13,6 +14,7 @@
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cpu/gemm.h"
+#include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp {
 namespace {
@@ -59,6 +61,35 @@ TEST_F(PlanTest, RanksOfOtherHostsShareNothingButAreReceivedFrom) {
   EXPECT_EQ(two.available->bytes, 2 * one.available->bytes);
   EXPECT_EQ(two.outside - one.outside,
             options_.executor.communicators * (HostsBytesPerRank(4, 2) - ShmBytes(4) / 4));
+}
+
+int ThreadsNow() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
+}
+
+// Those that the run has: the same program, counted from outside.
+TEST_F(PlanTest, CountsTheThreadsOfItsStreams) {
+  using Offload = FsdpOptions::CpuOffload;
+  options_.snapshot = true;
+  options_.executor.threads = 2;
+  const std::string disk = ::testing::TempDir();
+  for (const Offload& offload :
+       {Offload{}, Offload{.optimizer = true}, Offload{.optimizer = true, .threads = 3},
+        Offload{.optimizer = true, .spill = disk}}) {
+    for (const ActivationOffload activations :
+         {ActivationOffload::kNone, ActivationOffload::kHost}) {
+      options_.executor.cpu_offload = offload;
+      options_.executor.activation_offload = activations;
+      const MemoryPlan plan = PlanMemory(*model_, options_, /*world=*/1);
+      CpuDevice device;
+      const auto memory = MakeAllocator(device, options_.executor, plan);
+      const MeshCommunicators alone(Mesh(0, 1, 1), options_.executor.communicators, nullptr);
+      const int before = ThreadsNow();
+      const Session session(device, *memory, *model_, options_, alone);
+      EXPECT_EQ(ThreadsNow() - before, plan.threads);
+    }
+  }
 }
 
 TEST_F(PlanTest, CountsWhatEachThreadMultipliesIn) {
