@@ -351,7 +351,7 @@ class TinyRank {
 
   void SayTraffic(int64_t step, int64_t index) {
     if (!run_.on_traffic) return;
-    run_.on_traffic(rank_.rank, step, session_.executor().TrafficOf(index));
+    run_.on_traffic(rank_.rank, step, session_.executor().Account(index).traffic);
   }
 
   void FillRow(int64_t step, int64_t sample, int64_t row, const Batch& batch) const {

@@ -53,16 +53,24 @@ void CachingBuffers::Release(View& bytes, std::initializer_list<StreamId> users)
   bytes = View();
 }
 
+CachingStatistics CachingBuffers::TakePeaks() {
+  const CachingStatistics peaks = caching_.statistics();
+  taken_.GoOnWith(peaks);
+  caching_.ResetPeaks();
+  return peaks;
+}
+
 MemoryPlan CachingBuffers::Used() const {
   MemoryPlan plan;
+  plan.caching = taken_;
+  plan.caching->GoOnWith(caching_.statistics());
   for (int place = 0; place < kNumMemoryPlaces; ++place) {
     for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
       plan.kinds[place][kind] = kinds_[place][kind].peak;
     }
     plan.arenas[place] = pooled_.bytes(static_cast<MemoryPlace>(place));
   }
-  plan.arenas[static_cast<int>(MemoryPlace::kDevice)] = statistics().reserved.peak;
-  plan.caching = statistics();
+  plan.arenas[static_cast<int>(MemoryPlace::kDevice)] = plan.caching->reserved.peak;
   return plan;
 }
 

@@ -42,8 +42,8 @@ class CachingBuffers final : public PhasedAllocator {
   // Which `users` have used besides, with what they have enqueued so far. Empties it.
   void Release(View& bytes, std::initializer_list<StreamId> users = {});
 
-  const CachingStatistics& statistics() const { return caching_.statistics(); }
-  void ResetPeaks() { caching_.ResetPeaks(); }
+  // Since the last call, or the beginning.
+  CachingStatistics TakePeaks();
   // What has been in use so far: of the device's memory what was reserved, of other places what was
   // pooled, and of each kind the most that there was of it at a time.
   MemoryPlan Used() const;
@@ -52,6 +52,7 @@ class CachingBuffers final : public PhasedAllocator {
   void Count(int64_t bytes, MemoryUse use);
 
   CachingAllocator caching_;
+  CachingStatistics taken_;  // All that TakePeaks() has returned.
   const std::unique_ptr<SpillMemory> spill_;
   PooledAllocator pooled_;
   struct Bytes {

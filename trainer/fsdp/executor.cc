@@ -294,6 +294,7 @@ void Executor::Run(const Step& step) {
   WriteInputs();
   running_ = &schedules_[static_cast<int>(step.mode)];
   clocks_[steps_ % 2].Clear();
+  if (caching()) caching()->TakePeaks();  // Those of what was between the steps.
   traffic_[steps_ % 2].Clear();
   communicators_.CountIn(&traffic_[steps_ % 2]);
   events_before_ = std::move(events_);
@@ -323,6 +324,7 @@ void Executor::Run(const Step& step) {
   FSDP_CHECK_EQ(cursor_, running_->actions.size()) << "the model left runs of the schedule out";
   end = streams_[0]->Record();
   clocks_[steps_ % 2].End(end);
+  if (caching()) peaks_[steps_ % 2] = caching()->TakePeaks();
   ++steps_;
   trained_ = train;
 }
@@ -340,16 +342,10 @@ StepScalars Executor::Result(int64_t index) {
   return scalars;
 }
 
-StepTimes Executor::Times(int64_t index) {
+StepAccount Executor::Account(int64_t index) {
   FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
   ends_[index % 2]->Synchronize();
-  return clocks_[index % 2].Read();
-}
-
-TrafficBytes Executor::TrafficOf(int64_t index) {
-  FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
-  ends_[index % 2]->Synchronize();
-  return traffic_[index % 2].Read();
+  return {clocks_[index % 2].Read(), traffic_[index % 2].Read(), peaks_[index % 2]};
 }
 
 void Executor::Synchronize() {

@@ -99,9 +99,7 @@ class Executor final : public SegmentHooks {
   // The scalars of step `index` (0-based, in order of Run()). Blocks until it is done; throws what
   // failed it. Only the last two steps have one.
   StepScalars Result(int64_t index);
-  StepTimes Times(int64_t index);  // Likewise.
-  // Likewise: what other ranks have taken of this one for what the step issued.
-  TrafficBytes TrafficOf(int64_t index);
+  StepAccount Account(int64_t index);  // Likewise.
   void Synchronize();  // Blocks until everything enqueued is done.
 
   // What the streams are in, or what they failed in: "step 12, backward of unit 5
@@ -190,8 +188,9 @@ class Executor final : public SegmentHooks {
   bool trained_ = false;                          // What was enqueued last is a training step.
   bool follows_training_ = false;                 // The step that is being enqueued is one, too.
   int64_t steps_ = 0;
-  EventPtr ends_[2];
+  EventPtr ends_[2];  // By steps_ % 2, as the next two.
   StepClock clocks_[2];
+  std::optional<CachingStatistics> peaks_[2];
   StepClock::Part work_ = &StepTimes::forward;  // Of the last action that was one.
 };
 

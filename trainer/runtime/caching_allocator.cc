@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
@@ -32,6 +33,14 @@ void Add(CachingStatistics::Bytes& bytes, int64_t more) {
 }
 
 }  // namespace
+
+void CachingStatistics::GoOnWith(const CachingStatistics& later) {
+  const CachingStatistics before = std::exchange(*this, later);
+  for (const auto bytes :
+       {&CachingStatistics::allocated, &CachingStatistics::active, &CachingStatistics::reserved}) {
+    (this->*bytes).peak = std::max((this->*bytes).peak, (before.*bytes).peak);
+  }
+}
 
 CachingAllocator::CachingAllocator(Device& device, int64_t limit)
     : device_(device), limit_(limit) {}

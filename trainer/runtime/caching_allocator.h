@@ -41,6 +41,8 @@ struct CachingStatistics {
   Bytes reserved;       // Taken from the device.
   int64_t retries = 0;  // Calls that were tried again.
 
+  // Of two stretches of time, one behind the other: the larger peaks, and all else of the later.
+  void GoOnWith(const CachingStatistics& later);
   bool operator==(const CachingStatistics&) const = default;
 };
 

@@ -20,6 +20,8 @@
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/engine/plan_memory.h"
+#include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/stream_checker.h"
 
@@ -217,6 +219,31 @@ TEST(NotFiniteTest, IsNeverSaved) {
         ASSERT_EQ(Records(other, "end").size(), 1u);
         EXPECT_NE(Records(other, "end")[0]["reason"].get<std::string>().find("not finite"),
                   std::string::npos);
+      }
+    }
+  }
+}
+
+// The host enqueues two steps ahead, so what it has taken when a record is written is of later
+// ones, or of none. All steps do the same, which is what is planned.
+TEST(RecordTest, PeaksOfACachingAllocatorAreOfTheirOwnStep) {
+  for (const int world : {1, 2}) {
+    for (const char* every : {"1", "5"}) {
+      const std::string run = FreshDirectory("peaks");
+      const Recipe recipe =
+          Tiny(run, {"fsdp={buffers: caching, limiter: host}", std::string("log.every=") + every,
+                     "checkpoint={every: 4, async: false}"});
+      const SessionOptions options =
+          SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), 1);
+      const MemoryPlan plan = PlanMemory(*BuildModel(recipe, ShapeFor(recipe)), options, world);
+      EXPECT_EQ(Train(world, recipe), Strings(world, "0 "));
+      const auto steps = Records(run, "step");
+      ASSERT_EQ(steps.size(), every == std::string("1") ? 12u : 3u);
+      for (const auto& step : steps) {
+        const auto& memory = step["memory"];
+        EXPECT_EQ(memory["allocated_peak"], plan.caching->allocated.peak) << step;
+        EXPECT_LE(memory["allocated_peak"], memory["active_peak"]);
+        EXPECT_LE(memory["active_peak"], memory["reserved_peak"]);
       }
     }
   }
