@@ -173,8 +173,9 @@ std::string OutsideToJson(const RunPlan& plan) {
 // What is too much, and of what.
 std::string Misfit(const RunPlan& plan) {
   if (!plan.fits_limit()) {
-    return "a rank needs " + HumanBytes(plan.planned()) +
-           " of device memory, and run.memory_limit is " + HumanBytes(*plan.limit);
+    return "a rank needs " + HumanBytes(plan.planned()) + " of " +
+           (plan.on_host() ? "" : "device ") + "memory, and run.memory_limit is " +
+           HumanBytes(*plan.limit);
   }
   if (!plan.fits_device()) {
     std::string text = "a rank needs " + HumanBytes(plan.planned()) + " of device memory, and " +

@@ -44,7 +44,8 @@ Type<RunRecipe> RunType() {
       Key("timeout_s", &R::timeout_s, Number({.above = 0, .at_most = 1e9}),
           "Seconds of silence of a peer or collective after which the run ends, with exit code 6."),
       Key("memory_limit", &R::memory_limit, Nullable(Integer(1, kAnyInteger)),
-          "Bytes of device memory that a rank may take. A plan above it ends with exit code 3; "
+          "Bytes of device memory that a rank may take; on the CPU, where that is one memory, host "
+          "memory counts, too. A plan above it ends with exit code 3; "
           "with "
           "fsdp.buffers `caching` what is cached is freed first. null: what the machine gives."),
       Key("store_port", &R::store_port, Nullable(Integer(1, 65535)),

@@ -66,6 +66,9 @@ class CachingAllocator {
   // What `stream` has enqueued so far may use the block, though it is not its own.
   void Use(std::byte* data, int stream);
   void Free(std::byte* data) noexcept;
+  // So many bytes that others have of the same memory count from here on as allocated, and against
+  // the limit. Throws MemoryError after a retry; they do not count then.
+  void Include(int64_t bytes);
 
   const CachingStatistics& statistics() const { return statistics_; }
   void ResetPeaks();  // To what is so now.
@@ -99,6 +102,7 @@ class CachingAllocator {
   void Passed(const Passing& passing);
   void FreeWhatHasPassed();
   void Release();  // Waits, and returns what is not in use to the device.
+  [[noreturn]] void ThrowMisfit(int64_t bytes, const char* of) const;
 
   Device& device_;
   const int64_t limit_;
@@ -108,6 +112,7 @@ class CachingAllocator {
   std::map<std::pair<int, bool>, Pool> pools_;  // By stream, and whether small.
   std::vector<std::deque<Passing>> passing_;    // By stream, in its order.
   CachingStatistics statistics_;
+  int64_t included_ = 0;  // In all three of them.
 };
 
 }  // namespace fsdp

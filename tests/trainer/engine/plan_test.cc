@@ -421,6 +421,40 @@ TEST_F(PlanTest, ACachingAllocatorIsPlannedByRunningIt) {
   }
 }
 
+// On the CPU, which has one memory, what is offloaded still counts against the limit, in the peaks
+// and in what is said. A GPU's device memory is its own.
+TEST_F(PlanTest, HostMemoryCountsOnTheCpuWithACachingAllocatorAsWithSlots) {
+  Gpt2Config config = TinyRun::TinyConfig();
+  config.hidden_size = 480;
+  config.intermediate_size = 1920;
+  const std::unique_ptr<Model> model = MakeModel(config);
+  ExecutorOptions& o = options_.executor;
+  o.limiter = FsdpOptions::Limiter::kHost;
+  o.cpu_offload.optimizer = true;
+  options_.snapshot = true;
+  for (const auto buffers : {FsdpOptions::Buffers::kSlots, FsdpOptions::Buffers::kCaching}) {
+    for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
+      const bool cpu = device == DeviceType::kCpu;
+      o.buffers = buffers;
+      const auto plan = [&](std::optional<int64_t> limit) {
+        o.memory_limit = limit;
+        return PlanRun(*model, options_, 1, 1, {.device = device}, MemoryLimits(root_));
+      };
+      const RunPlan all = plan(std::nullopt);
+      SCOPED_TRACE(PlanToText(all));
+      const int64_t of_device = all.memory.bytes(MemoryPlace::kDevice);
+      const int64_t host = all.memory.bytes(MemoryPlace::kPinned);
+      ASSERT_GT(host, 20 * kMiB);
+      EXPECT_EQ(all.planned(), of_device + (cpu ? host : 0));
+      EXPECT_EQ(all.statistics().reserved.peak, all.planned());
+      EXPECT_GT(all.statistics().allocated.peak, cpu ? host : 0);
+      EXPECT_EQ(all.total() - all.outside, cpu ? all.planned() : host);
+      EXPECT_TRUE(plan(all.planned()).fits_limit());
+      EXPECT_EQ(plan(of_device).fits_limit(), !cpu);
+    }
+  }
+}
+
 // What leaves is gone from the device as with slots, moves as much, and takes as much of host and
 // disk: there, slots are slots.
 TEST_F(PlanTest, ACachingAllocatorKnowsOffload) {
