@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/fsdp/loss_scale.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"
@@ -84,7 +85,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     flats_[f].gradient = memory_.gradients[f];
   }
   if (scales_loss()) {
-    ResumeLossScaler({.scale = static_cast<float>(options.mixed_precision.scaler.init_scale)});
+    ResumeLossScaler({FirstLossScale(options.mixed_precision.scaler, mesh().world_size())});
   }
 }
 

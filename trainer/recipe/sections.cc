@@ -164,7 +164,10 @@ Type<FsdpOptions> FsdpType() {
   });
   using S = LossScalerOptions;
   const auto scaler = Map<S>({
-      Key("init_scale", &S::init_scale, Number({.above = 0, .fp32 = true}), "Of the first step."),
+      Key("init_scale", &S::init_scale, Number({.above = 0, .fp32 = true}),
+          "Of the first step, times the largest power of two that is at most the number of ranks: "
+          "so gradients are scaled as by PyTorch, whose ranks average. A resume goes on with its "
+          "checkpoint's."),
       Key("growth_factor", &S::growth_factor, Number({.above = 1, .fp32 = true}),
           "Multiplies the scale after growth_interval steps without an overflow, where that is "
           "finite in fp32."),
