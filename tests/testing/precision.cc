@@ -161,4 +161,35 @@ void PrecisionReference::HoldScales(const Precision& precision, int world) const
   EXPECT_EQ(got.state, before.state);
 }
 
+void PrecisionReference::HoldFirstScales() const {
+  std::ifstream file(folder_ + "/first_scales.json");
+  const nlohmann::json script = nlohmann::json::parse(file);
+  ASSERT_EQ(script.at("runs").size(), 24u);
+  for (const nlohmann::json& theirs : script.at("runs")) {
+    const int ranks = theirs.at("ranks");
+    const std::string strategy = theirs.at("strategy"), reduce = theirs.at("reduce");
+    const bool same = theirs.at("data") == "same";
+    SCOPED_TRACE(strategy + " of " + std::to_string(ranks) + ", " + reduce +
+                 (same ? ", all ranks alike" : ""));
+    TinyRun run = reference_.TrainRun("sgd");
+    Set({DType::kFloat16, DType::kFloat16, reduce == "fp16" ? DType::kFloat16 : DType::kFloat32},
+        ranks, run);
+    ExecutorOptions& o = run.options.executor;
+    o.mixed_precision.scaler.init_scale = script.at("init_scale");
+    o.sharding_strategy = strategy == "full_shard" ? Strategy::kFullShard
+                          : strategy == "no_shard" ? Strategy::kNoShard
+                                                   : Strategy::kHybridShard;
+    if (strategy == "hybrid_shard") o.shard_size = 2;
+    run.options.global_batch_size = same ? ranks : script.at("sequences").get<int64_t>();
+    o.micro_batch_size = run.options.global_batch_size / ranks;
+    if (same) {
+      run.sample = [sample = run.sample](int64_t step, int64_t, std::span<int32_t> tokens,
+                                         std::span<float> weights) {
+        sample(step, 0, tokens, weights);
+      };
+    }
+    ExpectSteps(Train(run), theirs, ranks);
+  }
+}
+
 }  // namespace fsdp::testing

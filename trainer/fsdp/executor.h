@@ -22,7 +22,6 @@
 #include "trainer/fsdp/offload.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/step_position.h"
-#include "trainer/fsdp/step_times.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
@@ -68,10 +67,11 @@ class Executor final : public SegmentHooks {
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
   // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts,
   // and both lie in one place; and the gradient, in which ranks and micro-batches are summed: fp32,
-  // with F = 1 `grad`. Of a frozen one it is empty, [0].
+  // with F = 1 `grad`, and divided by gradient_divisor(). Of a frozen one it is empty, [0].
   const View& master(int flat) const { return memory_.masters[flat]; }
   const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
   const View& gradient(int flat) const { return memory_.gradients[flat]; }
+  float gradient_divisor(int flat) const { return memory_.divided[flat] ? memory_.divisor : 1; }
   // Another one of each flat parameter that trains, in the dtype of its `as` or in this one, in the
   // place of its state: persistent memory, zero.
   std::vector<View> NewShards(MemoryKind kind, DType DTypes::*as);
@@ -128,6 +128,7 @@ class Executor final : public SegmentHooks {
     return options_.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
   }
   View scalar(int index) const { return memory_.scalars.Slice(index, 1); }
+  View CoefficientOf(int flat) const;  // [1], where the flat parameter is updated.
 
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;

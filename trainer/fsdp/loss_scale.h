@@ -14,7 +14,8 @@
 
 namespace fsdp {
 
-// P: 1, 2, 2, 4, 4, 4, 4, 8, ...
+// P: 1, 2, 2, 4, 4, 4, 4, 8, ... Also what a sum over replicas is divided by before it, where it is
+// rounded to fp16, so that it overflows where the mean does, and multiplied by behind.
 inline int RanksToScaleBy(int ranks) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
 }
