@@ -8,6 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "trainer/fsdp/loss_scale.h"
+
 namespace fsdp::testing {
 namespace {
 
@@ -23,6 +25,16 @@ std::vector<Precision> PrecisionsOf(DType param) {
   return {{param, DType::kFloat32, DType::kFloat32},
           {param, param, DType::kFloat32},
           {param, param, param}};
+}
+
+// PyTorch's scales and skips; ours begin `ranks` times as high, as a power of two.
+void ExpectSteps(const TinyResult& got, const nlohmann::json& theirs, int ranks) {
+  std::vector<float> scales = theirs.at("scales");
+  for (float& scale : scales) scale *= static_cast<float>(RanksToScaleBy(ranks));
+  EXPECT_EQ(got.loss_scales, scales);
+  std::vector<bool> skipped;
+  for (const float norm : got.grad_norms) skipped.push_back(!std::isfinite(norm));
+  EXPECT_EQ(skipped, theirs.at("skipped").get<std::vector<bool>>());
 }
 
 }  // namespace
@@ -126,7 +138,6 @@ void PrecisionReference::HoldScales(const Precision& precision, int world) const
   std::ifstream file(folder_ + "/scaler.json");
   const nlohmann::json script = nlohmann::json::parse(file);
   const std::vector<int> planted = script.at("planted");
-  const std::vector<bool> skipped = script.at("skipped");
   TinyRun run = reference_.TrainRun("adamw");
   Set(precision, world, run);
   const nlohmann::json& scaler = script.at("scaler");
@@ -141,17 +152,44 @@ void PrecisionReference::HoldScales(const Precision& precision, int world) const
     if (i == 0 && now) weights[0] = script.at("overflow");
   };
   const TinyResult got = Train(run);
-  EXPECT_EQ(got.loss_scales, script.at("scales").get<std::vector<float>>());
-  ASSERT_EQ(got.grad_norms.size(), skipped.size());
-  for (size_t i = 0; i < skipped.size(); ++i) {
-    EXPECT_EQ(!std::isfinite(got.grad_norms[i]), skipped[i]) << "step " << i + 1;
-  }
+  ExpectSteps(got, script, world);
   // The last step is one of them.
-  ASSERT_TRUE(skipped.back());
+  ASSERT_TRUE(script.at("skipped").back());
   --run.steps;
   const TinyResult before = Train(run);
   EXPECT_EQ(got.parameters, before.parameters);
   EXPECT_EQ(got.state, before.state);
+}
+
+void PrecisionReference::HoldFirstScales() const {
+  std::ifstream file(folder_ + "/first_scales.json");
+  const nlohmann::json script = nlohmann::json::parse(file);
+  ASSERT_EQ(script.at("runs").size(), 24u);
+  for (const nlohmann::json& theirs : script.at("runs")) {
+    const int ranks = theirs.at("ranks");
+    const std::string strategy = theirs.at("strategy"), reduce = theirs.at("reduce");
+    const bool same = theirs.at("data") == "same";
+    SCOPED_TRACE(strategy + " of " + std::to_string(ranks) + ", " + reduce +
+                 (same ? ", all ranks alike" : ""));
+    TinyRun run = reference_.TrainRun("sgd");
+    Set({DType::kFloat16, DType::kFloat16, reduce == "fp16" ? DType::kFloat16 : DType::kFloat32},
+        ranks, run);
+    ExecutorOptions& o = run.options.executor;
+    o.mixed_precision.scaler.init_scale = script.at("init_scale");
+    o.sharding_strategy = strategy == "full_shard" ? Strategy::kFullShard
+                          : strategy == "no_shard" ? Strategy::kNoShard
+                                                   : Strategy::kHybridShard;
+    if (strategy == "hybrid_shard") o.shard_size = 2;
+    run.options.global_batch_size = same ? ranks : script.at("sequences").get<int64_t>();
+    o.micro_batch_size = run.options.global_batch_size / ranks;
+    if (same) {
+      run.sample = [sample = run.sample](int64_t step, int64_t, std::span<int32_t> tokens,
+                                         std::span<float> weights) {
+        sample(step, 0, tokens, weights);
+      };
+    }
+    ExpectSteps(Train(run), theirs, ranks);
+  }
 }
 
 }  // namespace fsdp::testing

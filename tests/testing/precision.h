@@ -41,6 +41,10 @@ class PrecisionReference {
   // skipped step is PyTorch's, and what a skipped step leaves is what was there.
   void HoldScales(const Precision& precision, int world) const;
 
+  // The runs of first_scales.json, whose scale begins far too high: what is skipped is what
+  // PyTorch's FSDP2 skips, and each scale is its own times the largest power of two in the ranks.
+  void HoldFirstScales() const;
+
  private:
   // ||ours - float64||_2 by names_; of losses the root of their mean square.
   std::vector<double> Errors(const Precision& precision, int world) const;

@@ -343,7 +343,8 @@ class TinyRank {
     executor.Synchronize();
     Collect("parameter/", [&](int unit) { return executor.master(unit); });
     Collect(
-        "gradient/", [&](int unit) { return executor.gradient(unit); }, gradient_scale);
+        "gradient/", [&](int unit) { return executor.gradient(unit); },
+        [&](int unit) { return gradient_scale * executor.gradient_divisor(unit); });
     for (const ShardState& state : session_.optimizer().state()) {
       Collect("state/" + state.name + "/", [&](int unit) { return state.shards[unit]; });
     }
@@ -351,7 +352,7 @@ class TinyRank {
 
   void SayTraffic(int64_t step, int64_t index) {
     if (!run_.on_traffic) return;
-    run_.on_traffic(rank_.rank, step, session_.executor().TrafficOf(index));
+    run_.on_traffic(rank_.rank, step, session_.executor().Account(index).traffic);
   }
 
   void FillRow(int64_t step, int64_t sample, int64_t row, const Batch& batch) const {
@@ -416,13 +417,16 @@ class TinyRank {
   }
 
   template <typename ShardOf>
-  void Collect(const std::string& prefix, const ShardOf& shard_of, float scale = 1) {
+  void Collect(
+      const std::string& prefix, const ShardOf& shard_of,
+      const std::function<float(int unit)>& scale_of = [](int) { return 1.0f; }) {
     const Executor& executor = session_.executor();
     const std::vector<FlatParameter>& units = executor.layout().flat_parameters;
     for (size_t u = 0; u < units.size(); ++u) {
       const View view = shard_of(static_cast<int>(u));
       if (units[u].frozen && view.NumElements() == 0) continue;  // No gradient, no state.
       const std::vector<float> shard = Floats(view);
+      const float scale = scale_of(static_cast<int>(u));
       int64_t end = 0;  // Of the last piece: what lies between pieces is padding.
       const auto padding_until = [&](int64_t begin) {
         for (; end < begin; ++end) {

@@ -6,15 +6,16 @@
 
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
+#include "trainer/ops/cpu/gemm.h"
 
 namespace fsdp {
 namespace {
 
-// What a thread that multiplies packs at most (gemm.h).
-constexpr int64_t kPackingBuffer = int64_t{6} << 20;
-// Stacks, malloc's arenas and what libraries allocate of a rank's threads: streams and their
-// helpers, and the one that saves. Measured at 0.3 to 0.9 MiB a thread.
+// Stacks, malloc's arenas and what libraries allocate of a rank's threads. Measured at 0.3 to
+// 0.9 MiB a thread.
 constexpr int64_t kPerThread = int64_t{1} << 20;
+// One saves in the background, one looks for an early stop while the run begins.
+constexpr int kOwnThreads = 2;
 // Addresses of libraries and files that are mapped after the plan, few of them touched.
 constexpr int64_t kSpareAddresses = int64_t{64} << 20;
 
@@ -44,10 +45,10 @@ std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharer
   return tightest;
 }
 
-OutsideMemory OutsideOf(int threads, int streams, const std::vector<GroupOnHost>& groups,
+OutsideMemory OutsideOf(int multiplying, int threads, const std::vector<GroupOnHost>& groups,
                         const MemoryLimits& limits) {
-  const int64_t all = threads + streams + 1;
-  OutsideMemory outside{limits.Resident() + threads * kPackingBuffer + all * kPerThread,
+  const int64_t all = threads + kOwnThreads;
+  OutsideMemory outside{limits.Resident() + multiplying * kGemmBytesPerThread + all * kPerThread,
                         all * StackBytes() + kSpareAddresses};
   for (const GroupOnHost& group : groups) {
     const int64_t share = group.here < group.ranks ? HostsBytesPerRank(group.ranks, group.here)

@@ -21,15 +21,15 @@ struct GroupOnHost {
   int ranks = 1, here = 1;
 };
 
-// Of a rank whose steps compute with `threads` threads beside those of `streams`, and which is in
-// `groups`.
+// Of a rank that is in `groups`, whose streams, and what reads and writes its disk, have `threads`
+// threads, `multiplying` of which compute products.
 struct OutsideMemory {
   // The program and its libraries as they are resident now, the packing buffers of matrix products,
   // stacks, and its share of the communicators' shared memory.
   int64_t bytes = 0;
   int64_t addresses = 0;  // Reserved and not touched.
 };
-OutsideMemory OutsideOf(int threads, int streams, const std::vector<GroupOnHost>& groups,
+OutsideMemory OutsideOf(int multiplying, int threads, const std::vector<GroupOnHost>& groups,
                         const MemoryLimits& limits);
 
 }  // namespace fsdp

@@ -11,7 +11,6 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
-#include "trainer/fsdp/offload.h"
 #include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
@@ -154,17 +153,9 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
     room.limit += ", less " + HumanBytes(connected) + " for NCCL";
   }
   if (plan.device_outside) *plan.device_outside += connected;
-  // Threads: of each stream one, and those that update on the host.
-  int streams = kNumStreams - (mesh.hybrid() ? 0 : 1) + (options.snapshot ? 1 : 0);
-  if (Offloads(schedule.options)) {
-    streams += UpdateThreads(schedule.options, options.executor.threads);
-    streams += options.snapshot ? 1 : 0;
-  } else {
-    streams -= kOffloadStreams;
-  }
-  streams -= schedule.spill_slots > 0 ? 0 : kSpillStreams;
-  streams += plan.memory.bytes(MemoryPlace::kDisk) > 0 ? SpillMemory::kThreads : 0;
-  const OutsideMemory outside = OutsideOf(options.executor.threads, streams, groups, limits);
+  int threads = plan.memory.threads;
+  if (plan.memory.bytes(MemoryPlace::kDisk) > 0) threads += SpillMemory::kThreads;
+  const OutsideMemory outside = OutsideOf(options.executor.threads, threads, groups, limits);
   plan.outside = outside.bytes + SpillMemory::HostBytes(plan.memory.bytes(MemoryPlace::kDisk));
   plan.available =
       target.other_host ? target.host : AvailableMemory(limits, local_world, outside.addresses);
@@ -182,8 +173,9 @@ std::string OutsideToJson(const RunPlan& plan) {
 // What is too much, and of what.
 std::string Misfit(const RunPlan& plan) {
   if (!plan.fits_limit()) {
-    return "a rank needs " + HumanBytes(plan.planned()) +
-           " of device memory, and run.memory_limit is " + HumanBytes(*plan.limit);
+    return "a rank needs " + HumanBytes(plan.planned()) + " of " +
+           (plan.on_host() ? "" : "device ") + "memory, and run.memory_limit is " +
+           HumanBytes(*plan.limit);
   }
   if (!plan.fits_device()) {
     std::string text = "a rank needs " + HumanBytes(plan.planned()) + " of device memory, and " +

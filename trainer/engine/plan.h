@@ -43,10 +43,9 @@ struct RunPlan {
 
   // Of the memory that steps work in.
   int64_t planned() const {
-    return on_host() && !memory.caching ? memory.bytes() : memory.bytes(MemoryPlace::kDevice);
+    return on_host() ? memory.bytes() : memory.bytes(MemoryPlace::kDevice);
   }
-  // What a caching allocator would count of the device's memory; of a plan all three are one
-  // number.
+  // What a caching allocator would count of it; of a plan all three are one number.
   CachingStatistics statistics() const {
     const CachingStatistics::Bytes all{planned(), planned()};
     return memory.caching.value_or(CachingStatistics{all, all, all});

@@ -41,6 +41,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
   const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
                                         options.executor.communicators, ConnectSim);
   const auto no_load = [](int, const Batch&) {};
+  MemoryPlan plan;
   {
     Session session(device, memory, model, options, communicators);
     if (caches) session.executor().MastersWritten();  // As when a run begins.
@@ -64,9 +65,11 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
     }
     if (options.eval) session.Eval(1, no_load);
     if (options.generate) session.Logits(0, no_load);
-    if (caches) return buffers.Used();
+    if (caches) plan = buffers.Used();
   }
-  return recorder.Finish();
+  if (!caches) plan = recorder.Finish();
+  plan.threads = device.threads();
+  return plan;
 }
 
 std::unique_ptr<SpillMemory> TakeDisk(const ExecutorOptions& options, const MemoryPlan& plan,

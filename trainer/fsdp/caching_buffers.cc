@@ -12,13 +12,18 @@ constexpr int kCompute = static_cast<int>(StreamId::kCompute);
 
 CachingBuffers::CachingBuffers(Device& device, std::optional<int64_t> limit,
                                std::unique_ptr<SpillMemory> spill)
-    : caching_(device, limit.value_or(CachingAllocator::kNoLimit)),
+    : one_memory_(device.kernel_type() == DeviceType::kCpu),
+      caching_(device, limit.value_or(CachingAllocator::kNoLimit)),
       spill_(std::move(spill)),
       pooled_(device, spill_.get()) {}
 
 std::byte* CachingBuffers::Allocate(int64_t bytes, MemoryUse use) {
-  std::byte* const data = use.place == MemoryPlace::kDevice ? caching_.Allocate(bytes, kCompute)
-                                                            : pooled_.Allocate(bytes, use);
+  const bool device = use.place == MemoryPlace::kDevice;
+  if (one_memory_ && !device && use.place != MemoryPlace::kDisk) {
+    caching_.Include(pooled_.Missing(bytes, use));
+  }
+  std::byte* const data =
+      device ? caching_.Allocate(bytes, kCompute) : pooled_.Allocate(bytes, use);
   Count(bytes, use);
   return data;
 }
@@ -53,16 +58,25 @@ void CachingBuffers::Release(View& bytes, std::initializer_list<StreamId> users)
   bytes = View();
 }
 
+CachingStatistics CachingBuffers::TakePeaks() {
+  const CachingStatistics peaks = caching_.statistics();
+  taken_.GoOnWith(peaks);
+  caching_.ResetPeaks();
+  return peaks;
+}
+
 MemoryPlan CachingBuffers::Used() const {
   MemoryPlan plan;
+  plan.caching = taken_;
+  plan.caching->GoOnWith(caching_.statistics());
   for (int place = 0; place < kNumMemoryPlaces; ++place) {
     for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
       plan.kinds[place][kind] = kinds_[place][kind].peak;
     }
     plan.arenas[place] = pooled_.bytes(static_cast<MemoryPlace>(place));
   }
-  plan.arenas[static_cast<int>(MemoryPlace::kDevice)] = statistics().reserved.peak;
-  plan.caching = statistics();
+  int64_t& device = plan.arenas[static_cast<int>(MemoryPlace::kDevice)];
+  device = plan.caching->reserved.peak - (one_memory_ ? plan.bytes() : 0);
   return plan;
 }
 

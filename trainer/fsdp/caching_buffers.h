@@ -22,8 +22,10 @@ namespace fsdp {
 
 class CachingBuffers final : public PhasedAllocator {
  public:
-  // `limit`: bytes of device memory, at most. Allocations throw MemoryError above it. `spill`: what
-  // is allocated of a disk; only simulated devices have addresses for that.
+  // `limit`: bytes of device memory, at most; allocations throw MemoryError above it. Where the
+  // device is the CPU, or simulates it, host memory is the same memory, and so counts against the
+  // limit and in the peaks. `spill`: what is allocated of a disk; only simulated devices have
+  // addresses for that.
   explicit CachingBuffers(Device& device, std::optional<int64_t> limit = std::nullopt,
                           std::unique_ptr<SpillMemory> spill = nullptr);
 
@@ -42,16 +44,19 @@ class CachingBuffers final : public PhasedAllocator {
   // Which `users` have used besides, with what they have enqueued so far. Empties it.
   void Release(View& bytes, std::initializer_list<StreamId> users = {});
 
-  const CachingStatistics& statistics() const { return caching_.statistics(); }
-  void ResetPeaks() { caching_.ResetPeaks(); }
-  // What has been in use so far: of the device's memory what was reserved, of other places what was
-  // pooled, and of each kind the most that there was of it at a time.
+  // Since the last call, or the beginning.
+  CachingStatistics TakePeaks();
+  // What has been in use so far: of the device's memory what was reserved (of the CPU's so much
+  // that all places come to the peak), of other places what was pooled, and of each kind the most
+  // that there was of it at a time.
   MemoryPlan Used() const;
 
  private:
   void Count(int64_t bytes, MemoryUse use);
 
+  const bool one_memory_;  // Of the device and the host.
   CachingAllocator caching_;
+  CachingStatistics taken_;  // All that TakePeaks() has returned.
   const std::unique_ptr<SpillMemory> spill_;
   PooledAllocator pooled_;
   struct Bytes {

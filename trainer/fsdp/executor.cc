@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/fsdp/loss_scale.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"
@@ -84,7 +85,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     flats_[f].gradient = memory_.gradients[f];
   }
   if (scales_loss()) {
-    ResumeLossScaler({.scale = static_cast<float>(options.mixed_precision.scaler.init_scale)});
+    ResumeLossScaler({FirstLossScale(options.mixed_precision.scaler, mesh().world_size())});
   }
 }
 
@@ -294,6 +295,7 @@ void Executor::Run(const Step& step) {
   WriteInputs();
   running_ = &schedules_[static_cast<int>(step.mode)];
   clocks_[steps_ % 2].Clear();
+  if (caching()) caching()->TakePeaks();  // Those of what was between the steps.
   traffic_[steps_ % 2].Clear();
   communicators_.CountIn(&traffic_[steps_ % 2]);
   events_before_ = std::move(events_);
@@ -323,6 +325,7 @@ void Executor::Run(const Step& step) {
   FSDP_CHECK_EQ(cursor_, running_->actions.size()) << "the model left runs of the schedule out";
   end = streams_[0]->Record();
   clocks_[steps_ % 2].End(end);
+  if (caching()) peaks_[steps_ % 2] = caching()->TakePeaks();
   ++steps_;
   trained_ = train;
 }
@@ -340,16 +343,10 @@ StepScalars Executor::Result(int64_t index) {
   return scalars;
 }
 
-StepTimes Executor::Times(int64_t index) {
+StepAccount Executor::Account(int64_t index) {
   FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
   ends_[index % 2]->Synchronize();
-  return clocks_[index % 2].Read();
-}
-
-TrafficBytes Executor::TrafficOf(int64_t index) {
-  FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
-  ends_[index % 2]->Synchronize();
-  return traffic_[index % 2].Read();
+  return {clocks_[index % 2].Read(), traffic_[index % 2].Read(), peaks_[index % 2]};
 }
 
 void Executor::Synchronize() {

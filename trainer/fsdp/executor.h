@@ -22,7 +22,6 @@
 #include "trainer/fsdp/offload.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/step_position.h"
-#include "trainer/fsdp/step_times.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
@@ -68,10 +67,11 @@ class Executor final : public SegmentHooks {
   // This rank's shards, [shard_size], by flat parameter: the master weights; the copy of them that
   // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts,
   // and both lie in one place; and the gradient, in which ranks and micro-batches are summed: fp32,
-  // with F = 1 `grad`. Of a frozen one it is empty, [0].
+  // with F = 1 `grad`, and divided by gradient_divisor(). Of a frozen one it is empty, [0].
   const View& master(int flat) const { return memory_.masters[flat]; }
   const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
   const View& gradient(int flat) const { return memory_.gradients[flat]; }
+  float gradient_divisor(int flat) const { return memory_.divided[flat] ? memory_.divisor : 1; }
   // Another one of each flat parameter that trains, in the dtype of its `as` or in this one, in the
   // place of its state: persistent memory, zero.
   std::vector<View> NewShards(MemoryKind kind, DType DTypes::*as);
@@ -99,9 +99,7 @@ class Executor final : public SegmentHooks {
   // The scalars of step `index` (0-based, in order of Run()). Blocks until it is done; throws what
   // failed it. Only the last two steps have one.
   StepScalars Result(int64_t index);
-  StepTimes Times(int64_t index);  // Likewise.
-  // Likewise: what other ranks have taken of this one for what the step issued.
-  TrafficBytes TrafficOf(int64_t index);
+  StepAccount Account(int64_t index);  // Likewise.
   void Synchronize();  // Blocks until everything enqueued is done.
 
   // What the streams are in, or what they failed in: "step 12, backward of unit 5
@@ -130,6 +128,7 @@ class Executor final : public SegmentHooks {
     return options_.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
   }
   View scalar(int index) const { return memory_.scalars.Slice(index, 1); }
+  View CoefficientOf(int flat) const;  // [1], where the flat parameter is updated.
 
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
@@ -190,8 +189,9 @@ class Executor final : public SegmentHooks {
   bool trained_ = false;                          // What was enqueued last is a training step.
   bool follows_training_ = false;                 // The step that is being enqueued is one, too.
   int64_t steps_ = 0;
-  EventPtr ends_[2];
+  EventPtr ends_[2];  // By steps_ % 2, as the next two.
   StepClock clocks_[2];
+  std::optional<CachingStatistics> peaks_[2];
   StepClock::Part work_ = &StepTimes::forward;  // Of the last action that was one.
 };
 

@@ -94,12 +94,32 @@ void Executor::AllReduce(StreamId id, const View& data, DType dtype, const View&
     if (options_.fake_reduce) return FakeAllReduce(stream, mesh().replicate_size(), sent);
     communicators_.Over(Group::kReplicate)->AllReduce(stream, sent);
   };
-  if (data.dtype == dtype) return sum(data);
+  // A sum that is rounded to fp16 is divided before (loss_scale.h), as fp32 where there is one. It
+  // is multiplied behind where `data` is fp32; in fp16 it stays divided: ExecutorMemory::divided.
+  const bool stays = data.dtype == DType::kFloat16, travels = dtype == DType::kFloat16;
+  const auto scale = [&](bool here, float factor, const View& x) {
+    if (here && memory_.divisor > 1) Scale(stream, factor, x);
+  };
+  const float part = 1 / memory_.divisor;
+  if (data.dtype == dtype) {
+    scale(stays, part, data);
+    return sum(data);
+  }
   const ActionBytes wire(memory_.caching, planned, data.NumElements() * SizeOf(dtype), id);
   const View sent = Carver(wire.view()).Take(data.NumElements(), dtype);
+  scale(travels, part, data);
   Cast(stream, data, sent);
+  scale(stays, part, sent);
   sum(sent);
   Cast(stream, sent, data);
+  scale(travels, memory_.divisor, data);
+}
+
+View Executor::CoefficientOf(int flat) const {
+  const View& on_host = memory_.host_coefficient;
+  return PlaceOf(flat) == MemoryPlace::kDevice
+             ? scalar(memory_.divided[flat] ? kDividedCoefficient : kCoefficient)
+             : on_host.Slice(memory_.divided[flat] ? 1 : 0, 1);
 }
 
 void Executor::BindGradients(const Action& action) {
@@ -161,8 +181,8 @@ void Executor::UpdateSpilled(const Action& action) {
   }
   step_->optimize(
       stream(action.stream),
-      {f, in_memory(memory_.masters[f]), in_memory(memory_.gradients[f]), memory_.host_coefficient,
-       copy, static_cast<int>(part.begin / options_.spill_part), in_memory});
+      {f, in_memory(memory_.masters[f]), in_memory(memory_.gradients[f]), CoefficientOf(f), copy,
+       static_cast<int>(part.begin / options_.spill_part), in_memory});
 }
 
 void Executor::Execute(const Action& action) {
@@ -180,6 +200,10 @@ void Executor::Execute(const Action& action) {
       Copy(stream, memory_.staged_inputs[steps_ % 2], memory_.inputs);
       UnpackStepInputs(stream, memory_.inputs, scalar(kMeanScale), scalar(kStop), scalar(kSave));
       if (scales_loss()) Copy(stream, memory_.scaler.Slice(0, 1), scalar(kLossScale));
+      if (memory_.divisor > 1) {
+        Copy(stream, scalar(kLossScale), scalar(kDividedLossScale));
+        Scale(stream, 1 / memory_.divisor, scalar(kDividedLossScale));
+      }
       break;
     case ActionKind::kLoad: {
       const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot];
@@ -316,16 +340,20 @@ void Executor::Execute(const Action& action) {
       }
       break;
     }
-    case ActionKind::kSumSquares:
-      for (const View& shard : GradientShards(action)) {
+    case ActionKind::kSumSquares: {
+      const std::vector<View> shards = GradientShards(action);
+      for (size_t i = 0; i < shards.size(); ++i) {
         if (scales_loss()) {
-          UnscaledSumOfSquares(stream, shard, memory_.scaler.Slice(0, 1), scalar(kSumSquares),
-                               scalar(kFound), memory_.squares);
+          const bool divided = memory_.divided[trainable[i]];
+          UnscaledSumOfSquares(stream, shards[i],
+                               divided ? scalar(kDividedLossScale) : memory_.scaler.Slice(0, 1),
+                               scalar(kSumSquares), scalar(kFound), memory_.squares);
         } else {
-          SumOfSquares(stream, shard, scalar(kSumSquares), memory_.squares);
+          SumOfSquares(stream, shards[i], scalar(kSumSquares), memory_.squares);
         }
       }
       break;
+    }
     case ActionKind::kLeave: {
       const std::vector<View> shards = GradientShards(action);
       for (size_t i = 0; i < shards.size(); ++i) {
@@ -350,6 +378,10 @@ void Executor::Execute(const Action& action) {
       if (scales_loss()) scaling = {memory_.scaler.Slice(0, 1), scalar(kFound)};
       ClipCoefficient(stream, scalar(kLoss), scalar(kSumSquares), scalar(kMeanScale), scaling,
                       options_.max_norm, scalar(kGradNorm), scalar(kCoefficient));
+      if (memory_.divisor > 1) {
+        Copy(stream, scalar(kCoefficient), scalar(kDividedCoefficient));
+        Scale(stream, memory_.divisor, scalar(kDividedCoefficient));
+      }
       if (scales_loss()) {
         UpdateLossScaler(stream, options_.mixed_precision.scaler, scalar(kFound), memory_.scaler);
         Copy(stream, memory_.scaler, memory_.scalars.Slice(kScaler, kLossScalerFloats));
@@ -358,7 +390,9 @@ void Executor::Execute(const Action& action) {
         step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
       }
       const View& on_host = memory_.host_coefficient;
-      if (on_host.data != nullptr) Copy(stream, scalar(kCoefficient), on_host);
+      if (on_host.data != nullptr) {
+        Copy(stream, memory_.scalars.Slice(kCoefficient, on_host.NumElements()), on_host);
+      }
       break;
     }
     case ActionKind::kOptimizer: {
@@ -378,8 +412,7 @@ void Executor::Execute(const Action& action) {
         } else if (cast_in_gather()) {
           copy = View();
         }
-        step_->optimize(stream, {f, master, memory_.gradients[f],
-                                 on_host ? memory_.host_coefficient : scalar(kCoefficient),
+        step_->optimize(stream, {f, master, memory_.gradients[f], CoefficientOf(f),
                                  copy.data == master.data ? View() : copy});
       }
       break;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/fsdp/loss_scale.h"
 #include "trainer/fsdp/offload.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
@@ -78,6 +79,9 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     update_slots.push_back(bytes(LargestCopies(layout, scheduled), pinned));
   }
   places = PlacesOf(layout, scheduled);
+  if (options.mixed_precision.ScalesLoss()) {
+    divisor = static_cast<float>(RanksToScaleBy(scheduled.shards * scheduled.replicas));
+  }
   int64_t largest_shard = 0;
   for (size_t f = 0; f < places.size(); ++f) {
     const FlatParameter& flat = layout.flat_parameters[f];
@@ -97,6 +101,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
     gradients.push_back(persistent(flat.frozen ? 0 : flat.shard_size,
                                    {MemoryKind::kGradients, at.update},
                                    layout.shards > 1 ? DType::kFloat32 : d.grad));
+    divided.push_back(divisor > 1 && layout.shards == 1 && d.grad == DType::kFloat16);
     const bool in_masters = layout.shards == 1 && at.shared && at.update == MemoryPlace::kDevice;
     const bool apart = options.averages && in_masters && d.master != DType::kFloat32;
     averages.push_back(persistent(apart && !flat.frozen ? flat.shard_size : 0,
@@ -160,7 +165,10 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
       *staging = staging->Slice(kSpillAlignment - address % kSpillAlignment, piece);
     }
   }
-  if (!scheduled.host_units.empty()) host_coefficient = persistent(1, pinned, DType::kFloat32);
+  const int coefficients = divisor > 1 ? 2 : 1;
+  if (!scheduled.host_units.empty()) {
+    host_coefficient = persistent(coefficients, pinned, DType::kFloat32);
+  }
   if (!caching) {
     fetch = persistent(FetchElements(layout, scheduled, options.averages), MemoryKind::kUnsharded,
                        DType::kFloat32);

@@ -27,7 +27,9 @@ struct StepScalars {
   float mean_scale = 0;    // T0 / T.
   float grad_norm = 0;     // Before clipping.
   float coefficient = 0;   // What multiplies the gradient; NaN: the step changed nothing.
-  float loss_scale = 0;    // Of this step; 0: none is in use.
+  float divided_coefficient = 0;  // The same, of what stays divided: ExecutorMemory::divided.
+  float loss_scale = 0;           // Of this step; 0: none is in use.
+  float divided_loss_scale = 0;
   LossScalerState scaler;  // After it.
 };
 inline constexpr int kNumScalars = sizeof(StepScalars) / sizeof(float);
@@ -42,7 +44,9 @@ enum Scalar {
   kMeanScale,
   kGradNorm,
   kCoefficient,
+  kDividedCoefficient,
   kLossScale,
+  kDividedLossScale,
   kScaler
 };
 
@@ -89,6 +93,11 @@ struct ExecutorMemory {
   std::vector<ShardMemory> places;                              // By flat parameter.
   SpilledShards spilled;
   std::vector<View> masters, compute_shards, gradients;  // Likewise; see Executor.
+  // Of sums over replicas that are rounded to fp16; a power of two (loss_scale.h).
+  float divisor = 1;
+  // Likewise: whether the gradient is fp16 itself, which could not hold the sum: it stays divided,
+  // and whoever reads it multiplies.
+  std::vector<bool> divided;
   // Likewise: what is evaluated in place of masters that are computed with themselves, where
   // nothing is gathered. Empty where there is another place.
   std::vector<View> averages;
@@ -103,7 +112,7 @@ struct ExecutorMemory {
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
   View leaving, coming;           // Pinned, bytes: of activations between device and disk.
-  View host_coefficient;          // Pinned: kCoefficient, for updates of the host.
+  View host_coefficient;          // Pinned, for updates of the host: the same, or both.
   View fetch;                     // fp32 or less: what is cast behind its way from the host.
   View scaler;                    // LossScalerState. Empty: none is in use.
   View squares;                   // The workspace of their sums.

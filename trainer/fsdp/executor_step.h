@@ -1,16 +1,20 @@
-// What an executor is told of a step.
+// What an executor is told of a step, and what it tells when the step is done.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_
 #define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "trainer/autograd/tape.h"
+#include "trainer/comm/traffic.h"
 #include "trainer/core/view.h"
 #include "trainer/data/batch.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/shard_update.h"
+#include "trainer/fsdp/step_times.h"
+#include "trainer/runtime/caching_allocator.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -36,6 +40,15 @@ struct ExecutorStep {
   const std::vector<View>* weights = nullptr;
   // kEval: what to run on the micro-batch instead of the loss (memory phase kGenerate).
   std::function<void(Tape& tape, const Batch& batch)> forward;
+};
+
+// Of one rank.
+struct StepAccount {
+  StepTimes times;
+  TrafficBytes traffic;  // What other ranks have taken of this one for what the step issued.
+  // Peaks of a caching allocator from the step's first action to its last, which the host enqueues
+  // at most two steps ahead of the device. Empty: memory is planned.
+  std::optional<CachingStatistics> memory;
 };
 
 }  // namespace fsdp

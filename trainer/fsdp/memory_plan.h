@@ -45,6 +45,9 @@ struct MemoryPlan {
   // kind it is known how much there was at most.
   std::optional<CachingStatistics> caching = {};
 
+  // CPU threads of the run's streams, whose stacks are in no place.
+  int threads = 0;
+
   int64_t bytes() const;  // Of all places but the disk.
   int64_t bytes(MemoryPlace place) const { return arenas[static_cast<int>(place)]; }
   int64_t bytes(MemoryKind kind, MemoryPlace place) const {

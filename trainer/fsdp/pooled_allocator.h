@@ -41,6 +41,11 @@ class PooledAllocator final : public PhasedAllocator {
   }
   SpillMemory* spill() override { return spill_; }
 
+  // What Allocate() would add to bytes(use.place).
+  int64_t Missing(int64_t bytes, MemoryUse use) const {
+    const auto free = free_.find({use.place, bytes});
+    return free == free_.end() || free->second.empty() ? AlignedBytes(bytes, use) : 0;
+  }
   // What all blocks so far take of the place, those that are free among them.
   int64_t bytes(MemoryPlace place) const { return taken_[static_cast<int>(place)]; }
 

@@ -59,7 +59,6 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   planned_bytes_ = facts.planned_bytes;
   host_bytes_ = facts.host_bytes;
   disk_bytes_ = facts.disk_bytes;
-  caching_ = facts.caching;
   if (!first()) return;
   const std::string started = UtcNow();
   const RunDirectory& directory = start.directory;
@@ -212,12 +211,18 @@ void Recorder::Write(const MetricsRecord& record) {
   }
 }
 
-void Recorder::AddTimes(const StepTimes& t) {
+void Recorder::Add(const StepAccount& account) {
+  const StepTimes& t = account.times;
   const double between = last_end_ ? t.begin - *last_end_ - elsewhere_ : 0;
   last_end_ = t.end;
   elsewhere_ = 0;
   times_ += {t.data,      t.forward,       t.recompute, t.backward,
              t.optimizer, t.communication, t.offload,   std::max(0.0, between)};
+  if (peaks_ && account.memory) {
+    peaks_->GoOnWith(*account.memory);
+  } else {
+    peaks_ = account.memory;
+  }
 }
 
 void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value) {
@@ -231,10 +236,10 @@ void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, do
   console_.Warning(text);
 }
 
-void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& times,
-                    const TrafficBytes& traffic, int64_t tokens, double lr) {
+void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& account,
+                    int64_t tokens, double lr) {
   if (!first()) return;
-  AddTimes(times);
+  Add(account);
   const int64_t steps = recipe_.train.steps, left = steps - step;
   if (step % recipe_.log.every == 0 || left == 0) {
     const ThroughputMeter::Rates rates = meter_->Take(step - logged_step_, tokens - logged_tokens_);
@@ -254,6 +259,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepTimes& ti
     record.mfu = rates.mfu;
     if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
     record.memory = TakeMemory();
+    const TrafficBytes& traffic = account.traffic;
     record.communication = {
         traffic.of(Collective::kAllGather), traffic.of(Collective::kReduceScatter),
         traffic.of(Collective::kAllReduce), traffic.of(Collective::kAllToAll), traffic.network};
@@ -280,11 +286,8 @@ void Recorder::WriteTrace(int64_t step, std::vector<Span> spans,
 
 MemoryPeaks Recorder::TakeMemory() {
   // A plan is every rank's, and the same at every moment.
-  if (caching_ == nullptr) {
-    return {planned_bytes_, planned_bytes_, planned_bytes_, host_bytes_, disk_bytes_};
-  }
-  const CachingStatistics s = caching_->statistics();
-  caching_->ResetPeaks();
+  if (!peaks_) return {planned_bytes_, planned_bytes_, planned_bytes_, host_bytes_, disk_bytes_};
+  const CachingStatistics s = *std::exchange(peaks_, std::nullopt);
   return {s.allocated.peak, s.active.peak, s.reserved.peak, host_bytes_, disk_bytes_, s.retries};
 }
 

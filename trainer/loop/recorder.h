@@ -10,13 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/comm/traffic.h"
 #include "trainer/core/file_prefix.h"
 #include "trainer/core/span.h"
 #include "trainer/data/data_files.h"
-#include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/executor.h"
-#include "trainer/fsdp/step_times.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/observe/console.h"
@@ -27,6 +24,7 @@
 #include "trainer/observe/tensorboard.h"
 #include "trainer/observe/throughput.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/runtime/caching_allocator.h"
 
 namespace fsdp {
 
@@ -43,7 +41,6 @@ struct RunFacts {
   std::string attention = {};  // Whose kernels, where there is a choice.
   std::string share = {};      // How fsdp.cpu_offload.optimizer_share: auto was resolved.
   std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
-  CachingBuffers* caching = nullptr;  // Where memory is not planned; outlives the run's steps.
 };
 
 // Every rank has one; ranks but the first keep a log and are silent otherwise: what is written or
@@ -61,10 +58,10 @@ class Recorder {
 
   // Adds a record to the files; the console shows it where it is one for people.
   void Write(const MetricsRecord& record);
-  // A training step has ended: `tokens` targets since step 1, learning rate `lr`, `traffic` of this
+  // A training step has ended: `tokens` targets since step 1, learning rate `lr`, `account` of this
   // rank. A record at every log.every; the console's bar moves.
-  void Step(int64_t step, const StepScalars& result, const StepTimes& times,
-            const TrafficBytes& traffic, int64_t tokens, double lr);
+  void Step(int64_t step, const StepScalars& result, const StepAccount& account, int64_t tokens,
+            double lr);
   // What this rank's streams did in a step; `part` says what of it a span's tag stands for.
   void WriteTrace(int64_t step, std::vector<Span> spans,
                   std::function<StepPart(uint64_t tag)> part);
@@ -97,7 +94,7 @@ class Recorder {
   void RecordResume(const RunStart& start, int64_t step, const RunFacts& facts);
   void SayWhatIsHeldOut(const RunFacts& facts);
   Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;
-  void AddTimes(const StepTimes& times);
+  void Add(const StepAccount& account);
   void NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value);
   void RecordEnd(const std::string& reason);
   MemoryPeaks TakeMemory();  // Since the last time.
@@ -113,7 +110,7 @@ class Recorder {
   std::function<double()> clock_;
   std::optional<ThroughputMeter> meter_;
   int64_t planned_bytes_ = 0, host_bytes_ = 0, disk_bytes_ = 0;
-  CachingBuffers* caching_ = nullptr;
+  std::optional<CachingStatistics> peaks_;  // Since the last record; empty where memory is planned.
   int64_t logged_step_ = 0, logged_tokens_ = 0;
   TimeParts times_;                 // Sums since the last record.
   SpikeWindow losses_, norms_;      // Of this start: what a checkpoint does not hold.

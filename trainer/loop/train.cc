@@ -147,7 +147,7 @@ class Trainer {
                     {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
                      plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice),
                      plan_.memory.bytes(MemoryPlace::kDisk), &data_.files, attention_.name, share_,
-                     TakenOfTheGpu(), allocator_->caching()});
+                     TakenOfTheGpu()});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";
@@ -343,8 +343,8 @@ class Trainer {
     pending_.pop_front();
     const StepScalars result = executor().Result(pending.index);
     tokens_ += pending.targets;
-    recorder_.Step(pending.step, result, executor().Times(pending.index),
-                   executor().TrafficOf(pending.index), tokens_, options_.lr.At(pending.step));
+    recorder_.Step(pending.step, result, executor().Account(pending.index), tokens_,
+                   options_.lr.At(pending.step));
     if (result.loss_scale > 0) {
       scaler_ = {result.scaler.scale, static_cast<int64_t>(result.scaler.good_steps)};
     }

@@ -58,15 +58,8 @@ JsonObject Object(const StepRecord& r) {
                                 .Add("host", r.memory.host)
                                 .Add("disk", r.memory.disk)
                                 .Add("alloc_retries", r.memory.retries);
-  const JsonObject time = JsonObject()
-                              .Add("data", r.time.data)
-                              .Add("forward", r.time.forward)
-                              .Add("recompute", r.time.recompute)
-                              .Add("backward", r.time.backward)
-                              .Add("optimizer", r.time.optimizer)
-                              .Add("communication", r.time.communication)
-                              .Add("offload", r.time.offload)
-                              .Add("other", r.time.other);
+  JsonObject time;
+  for (const auto& [name, seconds] : kTimeParts) time.Add(name, r.time.*seconds);
   const JsonObject communication = JsonObject()
                                        .Add("all_gather_bytes", r.communication.all_gather)
                                        .Add("reduce_scatter_bytes", r.communication.reduce_scatter)
@@ -187,20 +180,14 @@ std::optional<double> EvalRecord::Perplexity() const {
 }
 
 TimeParts& TimeParts::operator+=(const TimeParts& more) {
-  data += more.data;
-  forward += more.forward;
-  recompute += more.recompute;
-  backward += more.backward;
-  optimizer += more.optimizer;
-  communication += more.communication;
-  offload += more.offload;
-  other += more.other;
+  for (const auto& [name, seconds] : kTimeParts) this->*seconds += more.*seconds;
   return *this;
 }
 
 TimeParts TimeParts::operator/(double steps) const {
-  return {data / steps,      forward / steps,       recompute / steps, backward / steps,
-          optimizer / steps, communication / steps, offload / steps,   other / steps};
+  TimeParts mean;
+  for (const auto& [name, seconds] : kTimeParts) mean.*seconds = this->*seconds / steps;
+  return mean;
 }
 
 std::string ToJson(const MetricsRecord& record) {

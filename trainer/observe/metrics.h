@@ -3,9 +3,11 @@
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_METRICS_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_METRICS_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -61,6 +63,21 @@ struct TimeParts {
   TimeParts& operator+=(const TimeParts& more);
   TimeParts operator/(double steps) const;
 };
+struct TimePart {
+  std::string_view name;  // In the file: "time.data".
+  double TimeParts::*seconds;
+};
+inline constexpr std::array<TimePart, 8> kTimeParts = {{
+    {"data", &TimeParts::data},
+    {"forward", &TimeParts::forward},
+    {"recompute", &TimeParts::recompute},
+    {"backward", &TimeParts::backward},
+    {"optimizer", &TimeParts::optimizer},
+    {"communication", &TimeParts::communication},
+    {"offload", &TimeParts::offload},
+    {"other", &TimeParts::other},
+}};
+static_assert(sizeof(TimeParts) == kTimeParts.size() * sizeof(double));
 // Bytes of rank 0 that other ranks take; `network`: that it puts into sockets.
 struct CommunicationBytes {
   int64_t all_gather = 0, reduce_scatter = 0, all_reduce = 0, all_to_all = 0, network = 0;

@@ -254,14 +254,9 @@ void Add(Summary& summary, const StepRecord& r) {
   summary.Scalar("speed/tokens_per_s", r.tokens_per_s);
   summary.Scalar("speed/tflops_per_device", r.tflops_per_device);
   if (r.mfu) summary.Scalar("speed/mfu", *r.mfu);
-  summary.Scalar("time/data", r.time.data);
-  summary.Scalar("time/forward", r.time.forward);
-  summary.Scalar("time/recompute", r.time.recompute);
-  summary.Scalar("time/backward", r.time.backward);
-  summary.Scalar("time/optimizer", r.time.optimizer);
-  summary.Scalar("time/communication", r.time.communication);
-  summary.Scalar("time/offload", r.time.offload);
-  summary.Scalar("time/other", r.time.other);
+  for (const auto& [name, seconds] : kTimeParts) {
+    summary.Scalar("time/" + std::string(name), r.time.*seconds);
+  }
   summary.Scalar("memory/allocated_peak", static_cast<double>(r.memory.allocated));
   summary.Scalar("memory/active_peak", static_cast<double>(r.memory.active));
   summary.Scalar("memory/reserved_peak", static_cast<double>(r.memory.reserved));

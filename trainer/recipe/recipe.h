@@ -36,7 +36,7 @@ struct RunRecipe {
   int64_t threads = 0;  // 0: cores of the host / its ranks.
   bool deterministic = false;
   double timeout_s = 600;
-  std::optional<int64_t> memory_limit;  // Bytes of a rank's device memory.
+  std::optional<int64_t> memory_limit;  // Bytes of a rank; see the key.
   std::optional<int64_t> store_port;
 
   std::string Directory() const { return dir ? *dir : "runs/" + name; }

@@ -44,7 +44,8 @@ Type<RunRecipe> RunType() {
       Key("timeout_s", &R::timeout_s, Number({.above = 0, .at_most = 1e9}),
           "Seconds of silence of a peer or collective after which the run ends, with exit code 6."),
       Key("memory_limit", &R::memory_limit, Nullable(Integer(1, kAnyInteger)),
-          "Bytes of device memory that a rank may take. A plan above it ends with exit code 3; "
+          "Bytes of device memory that a rank may take; on the CPU, where that is one memory, host "
+          "memory counts, too. A plan above it ends with exit code 3; "
           "with "
           "fsdp.buffers `caching` what is cached is freed first. null: what the machine gives."),
       Key("store_port", &R::store_port, Nullable(Integer(1, 65535)),
@@ -163,7 +164,10 @@ Type<FsdpOptions> FsdpType() {
   });
   using S = LossScalerOptions;
   const auto scaler = Map<S>({
-      Key("init_scale", &S::init_scale, Number({.above = 0, .fp32 = true}), "Of the first step."),
+      Key("init_scale", &S::init_scale, Number({.above = 0, .fp32 = true}),
+          "Of the first step, times the largest power of two that is at most the number of ranks: "
+          "so gradients are scaled as by PyTorch, whose ranks average. A resume goes on with its "
+          "checkpoint's."),
       Key("growth_factor", &S::growth_factor, Number({.above = 1, .fp32 = true}),
           "Multiplies the scale after growth_interval steps without an overflow, where that is "
           "finite in fp32."),

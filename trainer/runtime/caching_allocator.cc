@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
@@ -33,6 +34,14 @@ void Add(CachingStatistics::Bytes& bytes, int64_t more) {
 
 }  // namespace
 
+void CachingStatistics::GoOnWith(const CachingStatistics& later) {
+  const CachingStatistics before = std::exchange(*this, later);
+  for (const auto bytes :
+       {&CachingStatistics::allocated, &CachingStatistics::active, &CachingStatistics::reserved}) {
+    (this->*bytes).peak = std::max((this->*bytes).peak, (before.*bytes).peak);
+  }
+}
+
 CachingAllocator::CachingAllocator(Device& device, int64_t limit)
     : device_(device), limit_(limit) {}
 
@@ -56,10 +65,7 @@ std::byte* CachingAllocator::Allocate(int64_t bytes, int stream) {
     ++statistics_.retries;
     Release();
     if (!TakeFree(rounded, stream, address) && !TakeNew(rounded, stream, address)) {
-      throw MemoryError("does not fit: " + HumanBytes(rounded) + " of device memory wanted, and " +
-                        HumanBytes(statistics_.reserved.now) + " are reserved, " +
-                        HumanBytes(statistics_.allocated.now) + " of them in use" +
-                        (limit_ == kNoLimit ? "" : "; run.memory_limit is " + HumanBytes(limit_)));
+      ThrowMisfit(rounded, "device");
     }
   }
   const auto block = blocks_.find(address);
@@ -85,6 +91,29 @@ void CachingAllocator::Free(std::byte* data) noexcept {
   }
   block->second.users.clear();
   if (block->second.awaited == 0) GiveBack(block);
+}
+
+void CachingAllocator::Include(int64_t bytes) {
+  if (bytes > limit_ - statistics_.reserved.now) {
+    ++statistics_.retries;
+    Release();
+    if (bytes > limit_ - statistics_.reserved.now) ThrowMisfit(bytes, "host");
+  }
+  included_ += bytes;
+  for (CachingStatistics::Bytes* all :
+       {&statistics_.allocated, &statistics_.active, &statistics_.reserved}) {
+    Add(*all, bytes);
+  }
+}
+
+void CachingAllocator::ThrowMisfit(int64_t bytes, const char* of) const {
+  std::string message = "does not fit: " + HumanBytes(bytes) + " of " + of +
+                        " memory wanted, and " + HumanBytes(statistics_.reserved.now) +
+                        " are reserved, " + HumanBytes(statistics_.allocated.now) +
+                        " of them in use";
+  if (included_ > 0) message += ", " + HumanBytes(included_) + " as host memory";
+  if (limit_ != kNoLimit) message += "; run.memory_limit is " + HumanBytes(limit_);
+  throw MemoryError(message);
 }
 
 void CachingAllocator::ResetPeaks() {

@@ -41,6 +41,8 @@ struct CachingStatistics {
   Bytes reserved;       // Taken from the device.
   int64_t retries = 0;  // Calls that were tried again.
 
+  // Of two stretches of time, one behind the other: the larger peaks, and all else of the later.
+  void GoOnWith(const CachingStatistics& later);
   bool operator==(const CachingStatistics&) const = default;
 };
 
@@ -64,6 +66,9 @@ class CachingAllocator {
   // What `stream` has enqueued so far may use the block, though it is not its own.
   void Use(std::byte* data, int stream);
   void Free(std::byte* data) noexcept;
+  // So many bytes that others have of the same memory count from here on as allocated, and against
+  // the limit. Throws MemoryError after a retry; they do not count then.
+  void Include(int64_t bytes);
 
   const CachingStatistics& statistics() const { return statistics_; }
   void ResetPeaks();  // To what is so now.
@@ -97,6 +102,7 @@ class CachingAllocator {
   void Passed(const Passing& passing);
   void FreeWhatHasPassed();
   void Release();  // Waits, and returns what is not in use to the device.
+  [[noreturn]] void ThrowMisfit(int64_t bytes, const char* of) const;
 
   Device& device_;
   const int64_t limit_;
@@ -106,6 +112,7 @@ class CachingAllocator {
   std::map<std::pair<int, bool>, Pool> pools_;  // By stream, and whether small.
   std::vector<std::deque<Passing>> passing_;    // By stream, in its order.
   CachingStatistics statistics_;
+  int64_t included_ = 0;  // In all three of them.
 };
 
 }  // namespace fsdp

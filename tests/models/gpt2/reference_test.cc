@@ -105,6 +105,12 @@ TEST_P(ScaleTest, ScalesAndSkipsArePyTorchs) {
   precision_.HoldScales(precision, world);
 }
 
+TEST(FirstScaleTest, SkipsArePyTorchs) {
+  const std::string folder = "tests/fixtures/gpt2/odd_heads";
+  const Reference reference(folder, SetShape);
+  PrecisionReference(reference, folder).HoldFirstScales();
+}
+
 INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
                          WayName);
 INSTANTIATE_TEST_SUITE_P(Float16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)),

@@ -207,16 +207,46 @@ TinyRun InFloat16(int world, double scale) {
   return run;
 }
 
+void ExpectResultsOfFp32(const TinyRun& run, const TinyResult& want) {
+  const TinyResult got = Train(run);
+  ASSERT_EQ(got.loss_scales, std::vector<float>(3, static_cast<float>(1024 * run.world)));
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], 0x1p-10 * want.losses[i]);
+    EXPECT_NEAR(got.grad_norms[i], want.grad_norms[i], 0x1p-7 * want.grad_norms[i]);
+  }
+  for (const auto& [name, gradient] : want.gradients) {
+    std::vector<float> difference = got.gradients.at(name);
+    for (size_t i = 0; i < difference.size(); ++i) difference[i] -= gradient[i];
+    EXPECT_LE(Norm(difference), 0x1p-7 * Norm(gradient) + 0x1p-9 * want.grad_norms[2]) << name;
+  }
+}
+
 TEST(LossScale, TakenAwayBeforeAnythingIsSeen) {
-  TinyRun run;
-  run.steps = 6;
-  const TinyResult want = Train(run);
-  for (const int world : {1, 2}) {
-    const TinyResult got = Train(InFloat16(world, 1024));
-    ASSERT_EQ(got.loss_scales, std::vector<float>(3, 1024));
-    for (size_t i = 0; i < 3; ++i) {
-      EXPECT_NEAR(got.losses[i], want.losses[i], 0x1p-10 * want.losses[i]);
-      EXPECT_NEAR(got.grad_norms[i], want.grad_norms[i], 0x1p-7 * want.grad_norms[i]);
+  const TinyResult want = Train(TinyRun{});
+  for (const int world : {1, 2}) ExpectResultsOfFp32(InFloat16(world, 1024), want);
+}
+
+// Divided before the sum, in the gradient or on the wire; and multiplied behind, or by the norm and
+// the update, here and on the host.
+TEST(LossScale, WhatASumOverReplicasIsDividedByIsTakenAway) {
+  const TinyResult want = Train(TinyRun{});
+  for (const DType grad : {kF16, DType::kFloat32}) {
+    for (const DType reduce : {kF16, DType::kFloat32}) {
+      for (const Strategy strategy : {Strategy::kNoShard, Strategy::kHybridShard}) {
+        for (const bool offload : {false, true}) {
+          TinyRun run = InFloat16(4, 1024);
+          ExecutorOptions& o = run.options.executor;
+          o.mixed_precision.grad_dtype = grad;
+          o.mixed_precision.reduce_dtype = reduce;
+          o.sharding_strategy = strategy;
+          if (strategy == Strategy::kHybridShard) o.shard_size = 2;
+          o.cpu_offload.optimizer = offload;
+          SCOPED_TRACE(std::string(Name(grad)) + ", " + std::string(Name(reduce)) +
+                       (strategy == Strategy::kNoShard ? ", no_shard" : ", hybrid_shard") +
+                       (offload ? ", offload" : ""));
+          ExpectResultsOfFp32(run, want);
+        }
+      }
     }
   }
 }
@@ -229,7 +259,8 @@ TEST(LossScale, AnOverflowChangesNothingButTheScale) {
       run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
       run.options.ema = 0.5;
       const TinyResult got = Train(run);
-      EXPECT_EQ(got.loss_scales, (std::vector<float>{0x1p60, 0x1p59, 0x1p58}));
+      const float first = world == 1 ? 0x1p60 : 0x1p61;
+      EXPECT_EQ(got.loss_scales, (std::vector<float>{first, first / 2, first / 4}));
       EXPECT_TRUE(std::all_of(got.grad_norms.begin(), got.grad_norms.end(),
                               [](float norm) { return std::isinf(norm); }));
       EXPECT_EQ(got.parameters, got.initial);
@@ -243,7 +274,7 @@ TEST(LossScale, AnOverflowChangesNothingButTheScale) {
 // Down to where nothing overflows. On the way there are steps in which one rank's shard alone does.
 TEST(LossScale, AllRanksTakeTheSameStepsAndScales) {
   // What overflows on the wire alone is the largest first.
-  TinyRun run = InFloat16(3, 0x1p22);
+  TinyRun run = InFloat16(3, 0x1p21);  // Three ranks begin with twice that.
   run.options.executor.mixed_precision.param_dtype = DType::kFloat32;
   run.options.executor.mixed_precision.grad_dtype = DType::kFloat32;
   run.options.executor.mixed_precision.scaler.backoff_factor = 0.9;

@@ -77,7 +77,7 @@ Measured Measure(const SimModel& machine, const ExecutorOptions& options, int wo
   Measured measured;
   for (int i = 0; i < steps; ++i) {
     executor.Run(step);
-    measured.steps.push_back(executor.Times(i));
+    measured.steps.push_back(executor.Account(i).times);
   }
   for (const Communicator* c : communicators.all()) {
     for (const Collective kind :

@@ -20,6 +20,8 @@
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/engine/plan_memory.h"
+#include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/stream_checker.h"
 
@@ -222,6 +224,31 @@ TEST(NotFiniteTest, IsNeverSaved) {
   }
 }
 
+// The host enqueues two steps ahead, so what it has taken when a record is written is of later
+// ones, or of none. All steps do the same, which is what is planned.
+TEST(RecordTest, PeaksOfACachingAllocatorAreOfTheirOwnStep) {
+  for (const int world : {1, 2}) {
+    for (const char* every : {"1", "5"}) {
+      const std::string run = FreshDirectory("peaks");
+      const Recipe recipe =
+          Tiny(run, {"fsdp={buffers: caching, limiter: host}", std::string("log.every=") + every,
+                     "checkpoint={every: 4, async: false}"});
+      const SessionOptions options =
+          SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), 1);
+      const MemoryPlan plan = PlanMemory(*BuildModel(recipe, ShapeFor(recipe)), options, world);
+      EXPECT_EQ(Train(world, recipe), Strings(world, "0 "));
+      const auto steps = Records(run, "step");
+      ASSERT_EQ(steps.size(), every == std::string("1") ? 12u : 3u);
+      for (const auto& step : steps) {
+        const auto& memory = step["memory"];
+        EXPECT_EQ(memory["allocated_peak"], plan.caching->allocated.peak) << step;
+        EXPECT_LE(memory["allocated_peak"], memory["active_peak"]);
+        EXPECT_LE(memory["active_peak"], memory["reserved_peak"]);
+      }
+    }
+  }
+}
+
 constexpr char kHalf[] =
     "fsdp.mixed_precision={param_dtype: fp16, grad_dtype: fp16, reduce_dtype: fp16, "
     "scaler: {init_scale: 1.0e+18, min_scale: ";
@@ -239,7 +266,9 @@ TEST(NotFiniteTest, OverflowsOfFp16AreFreeAboveTheFloor) {
     ASSERT_LT(skipped.size(), 60u);
     for (size_t i = 0; i < 20; ++i) {  // Between later ones there may be good steps.
       EXPECT_EQ(skipped[i]["step"], i + 1);
-      EXPECT_EQ(skipped[i]["loss_scale"], std::ldexp(static_cast<double>(1.0e+18f), -int(i)));
+      const int first = world == 3 ? 1 : 0;  // Twice init_scale.
+      EXPECT_EQ(skipped[i]["loss_scale"],
+                std::ldexp(static_cast<double>(1.0e+18f), first - int(i)));
       EXPECT_TRUE(steps[i]["grad_norm"].is_null());
       EXPECT_TRUE(steps[i]["loss"].is_number());  // Unscaled, and that of the first weights.
     }
@@ -251,23 +280,43 @@ TEST(NotFiniteTest, OverflowsOfFp16AreFreeAboveTheFloor) {
 TEST(NotFiniteTest, TheOthersAreCountedOverTheRun) {
   for (const int world : {1, 3}) {
     const std::string run = FreshDirectory("paid");
-    const auto until = [&](const char* steps, const char* most) {
+    const auto until = [&](int steps, const char* most) {
       return Train(
           world,
-          Tiny(run, {std::string("train={steps: ") + steps + ", max_skipped_steps: " + most + "}",
-                     "checkpoint={every: 1, keep_last: 0}", std::string(kHalf) + "1.0e+18}}"}));
+          Tiny(run,
+               {"train={steps: " + std::to_string(steps) + ", max_skipped_steps: " + most + "}",
+                "checkpoint={every: 1, keep_last: 0}", std::string(kHalf) + "1.0e+18}}"}));
     };
-    EXPECT_EQ(until("2", "3"), Strings(world, "0 "));
+    const int free = world == 3 ? 1 : 0;  // Three ranks begin above the floor.
+    EXPECT_EQ(until(2 + free, "3"), Strings(world, "0 "));
     ExpectEnd(
-        until("9", "3"), "7",
-        {"step 4: loss ",
+        until(9, "3"), "7",
+        {"step " + std::to_string(4 + free) + ": loss ",
          ": not finite, as were 3 before it, and train.max_skipped_steps is 3. The step changed "
          "no parameter"});
-    EXPECT_EQ(Records(run, "skipped").size(), 4u);
+    EXPECT_EQ(Records(run, "skipped").size(), 4u + free);
     // Nothing of the step that was one too many, or of what was in the air behind it.
-    EXPECT_EQ(*FindLatestCheckpoint(run + "/checkpoints"), run + "/checkpoints/step_3");
-    ExpectEnd(until("9", "1"), "7", {"as were 3 before it, and train.max_skipped_steps is 1"});
+    EXPECT_EQ(*FindLatestCheckpoint(run + "/checkpoints"),
+              run + "/checkpoints/step_" + std::to_string(3 + free));
+    ExpectEnd(until(9, "1"), "7", {"as were 3 before it, and train.max_skipped_steps is 1"});
   }
+}
+
+// Whatever the number of ranks that go on.
+TEST(LossScaleTest, AResumeKeepsTheCheckpoints) {
+  const std::string run = FreshDirectory("scale_of_a_checkpoint");
+  const auto until = [&](int world, int steps) {
+    return Train(world, Tiny(run, {"train.steps=" + std::to_string(steps), "log.every=1",
+                                   "checkpoint.every=1",
+                                   "fsdp.mixed_precision={param_dtype: fp16, scaler: "
+                                   "{init_scale: 8, growth_interval: 1000}}"}));
+  };
+  EXPECT_EQ(until(4, 1), Strings(4, "0 "));
+  EXPECT_EQ(until(1, 2), Strings(1, "0 "));
+  EXPECT_EQ(until(2, 3), Strings(2, "0 "));
+  const auto steps = Records(run, "step");
+  ASSERT_EQ(steps.size(), 3u);
+  for (const auto& step : steps) EXPECT_EQ(step["loss_scale"], 32) << step;
 }
 
 TEST(NotFiniteTest, IsSaidWithoutACheckpoint) {

@@ -475,6 +475,30 @@ TEST(CachingAllocatorDevice, AFullDeviceIsALimit) {
   EXPECT_THROW(allocator.Allocate(3 * kMiB, 0), MemoryError);
 }
 
+TEST(CachingAllocatorDevice, WhatOthersHaveCountsAgainstTheLimit) {
+  SimDevice device;
+  CachingAllocator allocator(device, 30 * kMiB);
+  allocator.Free(allocator.Allocate(20 * kMiB, 0));
+  allocator.Include(12 * kMiB);  // What is cached goes back for it.
+  const CachingStatistics& now = allocator.statistics();
+  EXPECT_EQ(now.retries, 1);
+  for (const CachingStatistics::Bytes& all : {now.allocated, now.active, now.reserved}) {
+    EXPECT_EQ(all.now, 12 * kMiB);
+    EXPECT_EQ(all.peak, 20 * kMiB);
+  }
+  allocator.Allocate(18 * kMiB, 0);
+  EXPECT_EQ(now.allocated.now, 30 * kMiB);
+  try {
+    allocator.Include(1);
+    FAIL() << "nothing is left";
+  } catch (const MemoryError& error) {
+    EXPECT_STREQ(error.what(),
+                 "does not fit: 1 B of host memory wanted, and 30.0 MiB are reserved, 30.0 MiB of "
+                 "them in use, 12.0 MiB as host memory; run.memory_limit is 30.0 MiB");
+  }
+  EXPECT_EQ(now.reserved.now, 30 * kMiB);
+}
+
 TEST(CachingAllocatorDevice, PeaksBeginAgain) {
   SimDevice device;
   CachingAllocator allocator(device);

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "trainer/core/check.h"
 #include "trainer/core/units.h"
@@ -76,7 +77,7 @@ std::string BestOf(const Series& series) {
 
 double WholeTime(const RunHistory& run) {
   double seconds = run.step_seconds;
-  for (size_t i = kStepParts; i < kTimeParts.size(); ++i) seconds += run.seconds[i];
+  for (size_t i = kStepParts; i < kRunParts.size(); ++i) seconds += run.seconds[i];
   return seconds;
 }
 
@@ -186,23 +187,29 @@ std::string Folded(const std::string& title, const std::string& html) {
 
 // ---- Time by phase.
 
-constexpr const char* kPartClasses[] = {"c6", "c0", "c5", "c3", "c2", "c1", "ct", "c7", "c4", "c8"};
-static_assert(std::size(kPartClasses) == kTimeParts.size());
-constexpr const char* kPartTexts[] = {
-    "waiting for data",          "forward",       "recomputation", "backward", "optimizer",
-    "waiting for communication", "between steps", "evaluation",    "sampling", "checkpoints",
+struct PartShown {
+  std::string_view part;
+  const char *colour, *text;
 };
-static_assert(std::size(kPartTexts) == kTimeParts.size());
+constexpr PartShown kPartsShown[] = {
+    {"data", "c6", "waiting for data"},       {"forward", "c0", "forward"},
+    {"recompute", "c5", "recomputation"},     {"backward", "c3", "backward"},
+    {"optimizer", "c2", "optimizer"},         {"communication", "c1", "waiting for communication"},
+    {"offload", "c9", "waiting for offload"}, {"other", "ct", "between steps"},
+    {"evaluation", "c7", "evaluation"},       {"sampling", "c4", "sampling"},
+    {"checkpoint", "c8", "checkpoints"},
+};
+static_assert(std::ranges::equal(kPartsShown, kRunParts, {}, &PartShown::part));
 
 // A bar of `seconds`, `whole` being the full width.
-std::string Bar(const std::array<double, kTimeParts.size()>& seconds, double whole) {
+std::string Bar(const std::array<double, kRunParts.size()>& seconds, double whole) {
   std::string html = "<div class=\"bar\">";
-  for (size_t i = 0; i < kTimeParts.size(); ++i) {
+  for (size_t i = 0; i < kRunParts.size(); ++i) {
     const double share = 100 * seconds[i] / whole;
     if (share < 0.05) continue;
-    html += std::string("<i class=\"") + kPartClasses[i] +
-            "\" style=\"width:" + Format("%.2f", share) + "%\" title=\"" + kPartTexts[i] + ": " +
-            Format("%.1f", share) + " %\"></i>";
+    html += std::string("<i class=\"") + kPartsShown[i].colour +
+            "\" style=\"width:" + Format("%.2f", share) + "%\" title=\"" + kPartsShown[i].text +
+            ": " + Format("%.1f", share) + " %\"></i>";
   }
   return html + "</div>";
 }
@@ -222,7 +229,7 @@ std::string Phases(const std::vector<RunHistory>& runs, const std::vector<std::s
     head += "<th class=\"n\" colspan=\"2\">" +
             (runs.size() > 1 ? Swatch(r, labels[r]) : std::string("whole run")) + "</th>";
   }
-  for (size_t i = 0; i < kTimeParts.size(); ++i) {
+  for (size_t i = 0; i < kRunParts.size(); ++i) {
     std::string cells;
     bool any = false;
     for (const size_t r : shown) {
@@ -233,8 +240,9 @@ std::string Phases(const std::vector<RunHistory>& runs, const std::vector<std::s
                Format("%.1f", 100 * runs[r].seconds[i] / whole) + " %</td>";
     }
     if (!any) continue;
-    rows += std::string("<tr><td><span class=\"") + kPartClasses[i] +
-            "\"><i class=\"swatch\"></i>" + kPartTexts[i] + "</span></td>" + cells + "</tr>\n";
+    rows += std::string("<tr><td><span class=\"") + kPartsShown[i].colour +
+            "\"><i class=\"swatch\"></i>" + kPartsShown[i].text + "</span></td>" + cells +
+            "</tr>\n";
   }
   return "<h2>Time by phase</h2>\n<p class=\"dim\">Rank 0, from events on its compute stream. "
          "What overlaps with compute counts as compute; waiting is what does not.</p>\n" +

@@ -69,7 +69,7 @@ void AddIncident(RunHistory& run, int64_t step, std::string what) {
 bool IsTime(double seconds) { return seconds >= 0 && seconds < 1e12; }
 
 void AddSeconds(RunHistory& run, std::string_view part, double seconds) {
-  const auto at = std::find(kTimeParts.begin(), kTimeParts.end(), part) - kTimeParts.begin();
+  const auto at = std::find(kRunParts.begin(), kRunParts.end(), part) - kRunParts.begin();
   if (IsTime(seconds)) run.seconds[static_cast<size_t>(at)] += seconds;
 }
 
@@ -101,7 +101,7 @@ void AddStep(RunHistory& run, const json& record) {
                           Number(memory, "reserved_peak")};
   double parts[kStepParts] = {};
   for (size_t i = 0; i < kStepParts && time.is_object(); ++i) {
-    parts[i] = Number(time, std::string(kTimeParts[i]).c_str());
+    parts[i] = Number(time, std::string(kRunParts[i]).c_str());
   }
 
   // The record stands for all steps since the one before it.
@@ -123,7 +123,7 @@ void AddStep(RunHistory& run, const json& record) {
     run.step_tokens += rates[1] * steps * rates[2];
   }
   run.has_parts |= time.is_object();
-  for (size_t i = 0; i < kStepParts; ++i) AddSeconds(run, kTimeParts[i], parts[i] * steps);
+  for (size_t i = 0; i < kStepParts; ++i) AddSeconds(run, kRunParts[i], parts[i] * steps);
   if (!std::isfinite(loss)) AddIncident(run, step, "loss not finite");
   if (!std::isfinite(norm)) AddIncident(run, step, "gradient norm not finite");
 }

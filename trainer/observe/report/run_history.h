@@ -11,17 +11,22 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/observe/metrics.h"
 #include "trainer/observe/report/series.h"
 #include "trainer/observe/report/trace_times.h"
 
 namespace fsdp {
 
 // Parts of a run's time: those of a step (metrics.h), then what lies between steps.
-constexpr std::array<std::string_view, 10> kTimeParts = {
-    "data",          "forward", "recompute",  "backward", "optimizer",
-    "communication", "other",   "evaluation", "sampling", "checkpoint",
-};
-constexpr size_t kStepParts = 7;
+constexpr size_t kStepParts = kTimeParts.size();
+constexpr auto kRunParts = [] {
+  std::array<std::string_view, kStepParts + 3> names;
+  for (size_t i = 0; i < kStepParts; ++i) names[i] = kTimeParts[i].name;
+  names[kStepParts] = "evaluation";
+  names[kStepParts + 1] = "sampling";
+  names[kStepParts + 2] = "checkpoint";
+  return names;
+}();
 
 // Keys in the order of the file, such as "optimizer.lr", and values as text.
 using FlatText = std::vector<std::pair<std::string, std::string>>;
@@ -56,7 +61,7 @@ struct RunHistory {
   Series checkpoints, resumes;                                       // y = 0.
   int64_t last_step = 0;
   double tokens = 0;
-  std::array<double, kTimeParts.size()> seconds{};  // Sums over the whole run.
+  std::array<double, kRunParts.size()> seconds{};   // Sums over the whole run.
   bool has_parts = false;                           // Some step record has "time".
   double step_seconds = 0;                          // Sum of step_time_s over steps,
   double step_tokens = 0;                           // and of what tokens_per_s makes of it.

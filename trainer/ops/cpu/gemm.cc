@@ -86,6 +86,7 @@ class Scratch {
   static constexpr int64_t kLargePage = int64_t{2} << 20;
   static constexpr int64_t kBytes =
       ((kA + kB + kC) * int64_t{sizeof(float)} + kLargePage - 1) / kLargePage * kLargePage;
+  static_assert(kBytes == kGemmBytesPerThread);
 
   float* Data() {
     if (mapped_ == nullptr) {

@@ -41,8 +41,11 @@ struct GemmOptions {
   std::function<void(const GemmTile&)> finish = nullptr;
 };
 
-// Over all threads of the pool. C overlaps none of A, B, bias and D. Packs and sums in up to 10 MiB
-// a thread, which a thread keeps until it ends; what no product needs is never touched.
+// Bytes that a thread packs and sums in, at most: it keeps them until it ends. What no product needs
+// is never touched.
+inline constexpr int64_t kGemmBytesPerThread = int64_t{10} << 20;
+
+// Over all threads of the pool. C overlaps none of A, B, bias and D.
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options = {});
 

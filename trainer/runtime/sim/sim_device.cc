@@ -100,7 +100,8 @@ SimDevice::SimDevice(SimModel model, std::shared_ptr<StreamChecker> checker, Dev
   next_ = next_device.fetch_add(1, std::memory_order_relaxed) << 44;
 }
 
-std::unique_ptr<Stream> SimDevice::CreateStream(std::string name, int, StreamPriority) {
+std::unique_ptr<Stream> SimDevice::CreateStream(std::string name, int threads, StreamPriority) {
+  threads_ += threads;
   return std::make_unique<SimStream>(*this, std::move(name));
 }
 

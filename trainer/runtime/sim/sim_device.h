@@ -47,6 +47,8 @@ class SimDevice final : public Device {
   using Observer = std::function<void(const Operation&, const Stream&)>;
   void Observe(Observer observer) { observer_ = std::move(observer); }
 
+  // CPU threads that all streams so far have asked for.
+  int threads() const { return threads_; }
   int64_t allocated_bytes() const { return allocated_; }  // Of device memory.
   int64_t peak_bytes() const { return peak_; }
 
@@ -65,6 +67,7 @@ class SimDevice final : public Device {
   const DeviceType plans_for_;
   std::shared_ptr<Host> host_ = std::make_shared<Host>();
   size_t streams_ = 0;
+  int threads_ = 0;
   uintptr_t next_;  // Address of the next allocation.
   int64_t allocated_ = 0, peak_ = 0;
   Observer observer_;

@@ -100,6 +100,7 @@ TEST(ReportPage, OneRun) {
         "optimizer.lr", "abc", "50 of 50", ">done<", "1.5000 at step 50", "1 checkpoint,"}) {
     EXPECT_NE(page.find(text), std::string::npos) << text;
   }
+  EXPECT_NE(page.find("waiting for offload"), std::string::npos);
   EXPECT_EQ(page.find("differ in"), std::string::npos);
   EXPECT_EQ(page.find("class=\"note\""), std::string::npos);
   // What the script draws is what was recorded.

@@ -37,7 +37,7 @@ inline StepRecord Step(int64_t step) {
           .tflops_per_device = 0.25,
           .mfu = 0.5,
           .memory = {1 << 20, 2 << 20, 3 << 20},
-          .time = {0.0, 0.125, 0.0, 0.25, 0.0625, 0.0625, 0.0}};
+          .time = {0.0, 0.125, 0.0, 0.25, 0.03125, 0.0625, 0.03125, 0.0}};
 }
 
 inline RunRecord RunOf(const std::string& name, int64_t steps) {

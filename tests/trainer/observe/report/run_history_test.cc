@@ -12,8 +12,8 @@ namespace fsdp {
 namespace {
 
 double SecondsOf(const RunHistory& run, std::string_view part) {
-  for (size_t i = 0; i < kTimeParts.size(); ++i) {
-    if (kTimeParts[i] == part) return run.seconds[i];
+  for (size_t i = 0; i < kRunParts.size(); ++i) {
+    if (kRunParts[i] == part) return run.seconds[i];
   }
   throw std::out_of_range(std::string(part));
 }
@@ -66,6 +66,10 @@ TEST(ReadRun, HoldsWhatTheRecordsSay) {
   EXPECT_EQ(SecondsOf(run, "forward"), 6 * 0.125);
   EXPECT_EQ(SecondsOf(run, "backward"), 6 * 0.25);
   EXPECT_EQ(SecondsOf(run, "communication"), 6 * 0.0625);
+  EXPECT_EQ(SecondsOf(run, "offload"), 6 * 0.03125);
+  double parts = 0;  // All that the records have: nothing of a step is left out.
+  for (size_t i = 0; i < kStepParts; ++i) parts += run.seconds[i];
+  EXPECT_EQ(parts, run.step_seconds);
   EXPECT_EQ(SecondsOf(run, "evaluation"), 0.5);
   EXPECT_EQ(SecondsOf(run, "sampling"), 0.25);
   EXPECT_EQ(SecondsOf(run, "checkpoint"), 1.5);
