@@ -152,16 +152,22 @@ class Docs(unittest.TestCase):
 
     def test_counts(self):
         features = "docs/features.md"
-        listed = [line for line in (ROOT / "tests/mutations/mutations.txt").read_text().splitlines()
-                  if line.strip() and not line.startswith("#")]
-        self.assertEqual(len(listed), len(list((ROOT / "tests/mutations").glob("*.patch"))))
-        self.check(r"(\d+) small patches", len(listed), features)
         presets = run("models")[1].splitlines()[1:]
         self.check(r"(\d+) presets", len(presets), features)
         number = re.search(r"(\w+) of them as recipes", " ".join(self.pages[features].split()))[1]
         self.assertEqual(WORDS[number], len(list((ROOT / "configs/models").glob("*.yaml"))))
         for path in (ROOT / "tests/fuzz").glob("*fuzz_test.cc"):
             self.assertRegex(path.read_text(), "100'000|100,000", path.name)
+
+    def test_mutations_that_pages_name(self):
+        lists = "".join(path.read_text() for path in (ROOT / "tests/mutations").glob("*.toml"))
+        there = set(re.findall(r'^name = "(\w+)"$', lists, flags=re.M))
+        self.assertGreater(len(there), 300)
+        for name, page in self.pages.items():
+            for line in re.findall(r"^tools/mutations (.*)$", page.replace("\\\n", " "), flags=re.M):
+                for word in line.split():
+                    if not word.startswith("-"):
+                        self.assertIn(word, there, name)
 
     def test_exit_codes_are_those_of_the_help(self):
         said = set(re.findall(r"(?:^|[\s,])(\d+) [a-z]", run("--help")[1].split("Exit codes:")[1]))
