@@ -115,6 +115,13 @@ TEST(WholeFiles, ARecipeMayComeThroughAPipe) {
   const Outcome piped = train(steps, "/dev/stdin");
   EXPECT_EQ(piped.code, 0) << piped.Text();
   EXPECT_EQ(LastStep(job.run_dir()), 3);
+  // A launcher has read it before its ranks do, who would train by the recipe without it.
+  Strings launch = job.LaunchArguments(2, {"run.dir=" + job.RunDir("launched")});
+  launch.insert(launch.end(), {"--config", "/dev/stdin"});
+  const Outcome launched = Limited(job.dir(), launch, steps);
+  EXPECT_EQ(launched.code, 2) << launched.Text();
+  EXPECT_NE(launched.err.find("/dev/stdin: is empty: "), std::string::npos) << launched.err;
+  EXPECT_FALSE(Exists(job.run_dir()));
   const Outcome endless = train("yes '# a comment' | ", "/dev/stdin");
   EXPECT_EQ(endless.code, 2) << endless.Text();
   EXPECT_NE(endless.err.find("/dev/stdin: has more than 16777216 bytes"), std::string::npos)

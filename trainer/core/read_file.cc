@@ -79,6 +79,9 @@ FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from
       const int error = errno;
       return {"", std::strerror(error), error};
     }
+    if (n == 0 && text.empty() && !opened.regular) {
+      return {"", "is empty: nothing was written to it, or it has been read before"};
+    }
     if (n == 0) return {std::move(text)};
     const std::string_view more(block.data(), static_cast<size_t>(n));
     if (n > most_bytes - std::ssize(text)) return {"", "has more than " + most + " bytes"};

@@ -21,8 +21,10 @@ inline constexpr int64_t kMostTextBytes = int64_t{16} << 20;
 inline constexpr int64_t kAnySize = std::numeric_limits<int64_t>::max();
 
 enum class ReadFrom {
-  kFile,     // A regular file, or links to one.
-  kPipeToo,  // A pipe or a character device as well: `--config <(...)`, /dev/stdin.
+  kFile,  // A regular file, or links to one.
+  // A pipe or a character device as well: `--config <(...)`, /dev/stdin. One that gives nothing is
+  // refused: it may have been read before, by a launcher, say.
+  kPipeToo,
 };
 
 // What was read, or why it was not.

@@ -118,7 +118,8 @@ TEST(ReadFileText, WaitsForThoseWhoWriteAPipeAlone) {
   writer.join();
   // Whoever writes without end is not heard to the end.
   EXPECT_EQ(ReadFileText("/dev/zero", 1000, ReadFrom::kPipeToo).why, "has more than 1000 bytes");
-  EXPECT_EQ(ReadFileText("/dev/null", 1000, ReadFrom::kPipeToo).why, "");
+  const char* const empty = "is empty: nothing was written to it, or it has been read before";
+  EXPECT_EQ(ReadFileText("/dev/null", 1000, ReadFrom::kPipeToo).why, empty);
   // Also through a descriptor, as <(...) and /dev/stdin are.
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -126,6 +127,7 @@ TEST(ReadFileText, WaitsForThoseWhoWriteAPipeAlone) {
   ::close(ends[1]);
   EXPECT_EQ(ReadFileText("/dev/fd/" + std::to_string(ends[0]), 10, ReadFrom::kPipeToo).text,
             "key: 1");
+  EXPECT_EQ(ReadFileText("/dev/fd/" + std::to_string(ends[0]), 10, ReadFrom::kPipeToo).why, empty);
   ::close(ends[0]);
 }
 
