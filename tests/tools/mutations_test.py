@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/mutations on a tree of its own, with a stand-in for Bazel that knows two words."""
+"""tools/mutations on a tree of its own, with a stand-in for Bazel that knows three words."""
 
 import datetime
 import os
@@ -13,8 +13,10 @@ import unittest
 
 PROGRAM = pathlib.Path("tools/mutations").resolve()
 
-# BROKEN makes a test fail, SYNTAX keeps it from being built.
+# BROKEN makes a test fail, SYNTAX keeps it from being built, TORN breaks Bazel itself.
 BAZEL = """#!/bin/sh
+echo "$@" >>"$HOME/calls"
+grep -rqs TORN trainer && exit 37
 grep -rqs SYNTAX trainer && exit 1
 grep -rqs BROKEN trainer && exit 3
 exit 0
@@ -163,8 +165,37 @@ class Mutations(unittest.TestCase):
         self.write("trainer/fsdp/y.cc", "BROKEN")
         code, output = self.run_with("--record")
         self.assertEqual(code, 1)
-        self.assertIn("do not pass without any mutation", output)
+        self.assertIn("fails unmutated", output)
         self.assertFalse(self.page.exists())
+
+    def test_what_says_nothing_of_a_mutation_is_no_verdict(self):
+        self.entries(entry("torn", new="TORN"))
+        code, output = self.run_with("--record")
+        self.assertEqual(code, 1)
+        self.assertIn("bazel exit status 37", output)
+        self.assertFalse(self.page.exists())
+
+    def test_cases_are_chosen_and_the_first_failure_ends_them(self):
+        self.write("tests/trainer/fsdp/y_test.py", "")
+        python = {"test": "//tests/trainer/fsdp:y_test"}
+        self.entries(entry("a"), entry("b", filter="Y.*"), entry("c", filter="*test_c*", **python))
+        self.assertEqual(self.run_with()[0], 0)
+        calls = (self.root.parent / "calls").read_text().splitlines()
+        for call, chosen in zip(calls, ("--test_filter=X.*:Y.* ", "--test_filter=X.* ",
+                                        "--test_filter=Y.* ", "--test_arg=-k=*test_c* ",
+                                        "--test_arg=-k=*test_c* "), strict=True):
+            self.assertIn(chosen, call)
+            self.assertIn("--test_arg=--failfast" if "-k=" in call else "--test_runner_fail_fast", call)
+
+    def test_workers_share_the_tests(self):
+        tests = [f"//tests/trainer/fsdp:x{i}_test" for i in range(6)]
+        for test in tests:
+            self.write(f"tests/trainer/fsdp/{test.split(':')[1]}.cc", "")
+        self.entries(*(entry(f"{name}{i}", test=test) for i, test in enumerate(tests) for name in "ab"))
+        code, output = self.run_with("--workers", "3", "--record")
+        self.assertEqual(code, 0, output)
+        self.assertIn("12 of 12 mutations noticed", output)
+        self.assertEqual({row[0] for row in self.rows().values()}, {"noticed"})
 
     def test_records_of_shares_merge(self):
         self.entries(*(entry(name) for name in "abc"), entry("d", new="return 9;"))
