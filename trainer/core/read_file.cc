@@ -43,6 +43,11 @@ Opened Open(const std::string& path, ReadFrom from) {
   return no_file(S_ISFIFO(mode) ? "a pipe" : "a device");
 }
 
+// Bytes to read at once: a small file takes little memory, also in the middle of training.
+int64_t BlockFor(const Opened& opened) {
+  return opened.regular ? std::clamp(opened.bytes + 1, int64_t{512}, kBlock) : kBlock;
+}
+
 // read(), which waits where there is a pipe's writer or a terminal to wait for. `begun`: something
 // has been read before. EPIPE: nobody has come to write.
 ssize_t ReadSome(int fd, char* to, size_t bytes, bool begun) {
@@ -68,10 +73,10 @@ FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from
   }
   std::string text;
   if (most_bytes != kAnySize) text.reserve(static_cast<size_t>(opened.bytes) + 1);
-  std::vector<char> block(kBlock);
+  std::vector<char> block(static_cast<size_t>(BlockFor(opened)));
   for (;;) {
     // A byte more than there may be: it tells a file that has grown.
-    const int64_t left = std::min(kBlock - 1, most_bytes - std::ssize(text)) + 1;
+    const int64_t left = std::min(std::ssize(block) - 1, most_bytes - std::ssize(text)) + 1;
     const ssize_t n = ReadSome(opened.file.get(), block.data(), static_cast<size_t>(left),
                                opened.regular || !text.empty());
     if (n < 0 && errno == EPIPE) return {"", "is a pipe that nobody writes to"};
