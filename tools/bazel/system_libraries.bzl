@@ -3,13 +3,13 @@
 Headers are in /usr/include, which the compiler searches by itself.
 """
 
-def _library(name, target, linkopts = [], extra = ""):
+def _library(name, target, linkopts = [], extra = "", deps = []):
     native.new_local_repository(
         name = name,
         build_file_content = """
 package(default_visibility = ["//visibility:public"])
-cc_library(name = "%s", linkopts = %s)
-%s""" % (target, repr(linkopts), extra),
+cc_library(name = "%s", linkopts = %s, deps = %s)
+%s""" % (target, repr(linkopts), repr(deps), extra),
         path = "tools/bazel/empty",
     )
 
@@ -19,6 +19,7 @@ def system_libraries():
         "gtest",
         ["-lgmock", "-lgtest", "-lpthread"],
         'cc_library(name = "gtest_main", linkopts = ["-lgtest_main"], deps = [":gtest"])\n',
+        deps = ["@//tools/bazel:gtest_precompiled"],
     )
     _library("yaml_cpp", "yaml-cpp", ["-lyaml-cpp"])
     _library("spdlog", "spdlog", ["-lspdlog", "-lfmt"])
