@@ -18,7 +18,7 @@ def system_libraries():
         "googletest",
         "gtest",
         ["-lgmock", "-lgtest", "-lpthread"],
-        'cc_library(name = "gtest_main", linkopts = ["-lgtest_main"], deps = [":gtest"])\n',
+        'alias(name = "gtest_main", actual = "@//tests/testing:main")\n',
         deps = ["@//tools/bazel:gtest_precompiled"],
     )
     _library("yaml_cpp", "yaml-cpp", ["-lyaml-cpp"])
