@@ -75,13 +75,14 @@ class TextEncoder {
   TextEncoder(const Tokenizer& tokenizer, std::optional<int32_t> eot, std::string column)
       : tokenizer_(tokenizer), eot_(eot), column_(std::move(column)) {}
 
-  // Throws DataError that names file and line. From any thread.
+  // Throws DataError that names file and line, or says that the file has become shorter; the
+  // tokenizer sees no byte of such a file. From any thread.
   EncodedText Encode(const TextChunk& chunk) const;
 
  private:
   void Begin(EncodedText& out) const;
   void End(EncodedText& out) const;
-  void EncodeLines(const TextChunk& chunk, EncodedText& out) const;
+  void EncodeLines(const TextChunk& chunk, std::string_view text, EncodedText& out) const;
 
   const Tokenizer& tokenizer_;
   std::optional<int32_t> eot_;
