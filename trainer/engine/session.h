@@ -91,7 +91,7 @@ class Session {
   std::unique_ptr<Optimizer> optimizer_;
   // Makes host_state_ and snapshot_.
   void PlaceOnHost();
-  void NameSpilled() const;  // For messages of a disk.
+  void NameSpilled() const;          // For messages of a disk.
   bool IsOnHost(size_t flat) const;  // Its master and state need not be copied for the host.
   // A unit's: on one stream what lies on the device, on the other what lies elsewhere.
   void CopyUnit(int unit, Stream& of_device, Stream& of_host, const std::vector<ShardState>& from,

@@ -63,8 +63,8 @@ class Device {
       std::string name, int threads = 1, StreamPriority priority = StreamPriority::kNormal) = 0;
 
   // What works on host and pinned memory with the CPU's kernels, on streams that order themselves
-  // with this device's by events: itself where it computes with the CPU, or with nothing. A trace of
-  // this device has its spans, too.
+  // with this device's by events: itself where it computes with the CPU, or with nothing. A trace
+  // of this device has its spans, too.
   virtual Device& host() { return *this; }
 
   // Aligned to 4096 bytes, contents undefined. Throws MemoryError.

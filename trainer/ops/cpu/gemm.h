@@ -41,8 +41,8 @@ struct GemmOptions {
   std::function<void(const GemmTile&)> finish = nullptr;
 };
 
-// Bytes that a thread packs and sums in, at most: it keeps them until it ends. What no product needs
-// is never touched.
+// Bytes that a thread packs and sums in, at most: it keeps them until it ends. What no product
+// needs is never touched.
 inline constexpr int64_t kGemmBytesPerThread = int64_t{10} << 20;
 
 // Over all threads of the pool. C overlaps none of A, B, bias and D.

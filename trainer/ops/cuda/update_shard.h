@@ -22,8 +22,8 @@
 namespace fsdp {
 
 inline constexpr int kUpdateThreads = 128, kUpdateBlocks = 5;  // Of a multiprocessor.
-inline constexpr int64_t kUpdateElements = 4096;  // Of a block of threads.
-inline constexpr int kDrawChunk = 64;             // Elements that share a row of Philox blocks.
+inline constexpr int64_t kUpdateElements = 4096;               // Of a block of threads.
+inline constexpr int kDrawChunk = 64;  // Elements that share a row of Philox blocks.
 inline constexpr int kQuads = 2, kQuad = 4, kEight = kQuads * kQuad;
 
 // UpdateOperands on the device; null for what there is not.
