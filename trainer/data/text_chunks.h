@@ -1,6 +1,7 @@
 // Files of text in chunks that threads encode each by itself, and that come out in order. Where a
 // chunk ends is a function of the file's contents and of where it begins, so threads and restarts
 // change nothing. What a file is, is in tokenize.h.
+// Tests: tests/trainer/data/tokenize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TEXT_CHUNKS_H_
 #define FSDP_TRAIN_TRAINER_DATA_TEXT_CHUNKS_H_
 

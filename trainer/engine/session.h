@@ -1,6 +1,7 @@
 // One rank's training state, built either on a real device or on the simulated one: executor,
 // optimizer, and the steps that the loop is made of. The same code makes the memory plan and runs
 // the job, so the two cannot part ways.
+// Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_SESSION_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_SESSION_H_
 

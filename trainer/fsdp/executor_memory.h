@@ -1,4 +1,5 @@
 // The persistent memory of an executor: shards, slots, and what is staged for the host.
+// Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
 

@@ -1,5 +1,6 @@
 // A device as one rank sees it: its memory, its streams and its clock. Ranks that are threads of
 // one process each have a Device of their own.
+// Tests: tests/trainer/runtime/cpu/cpu_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_DEVICE_H_
 

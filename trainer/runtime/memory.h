@@ -1,4 +1,5 @@
 // What memory is for, and where it lies.
+// Tests: tests/trainer/runtime/spill_memory_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_MEMORY_H_
 

@@ -5,6 +5,7 @@
 // A thread has the eight elements of a tensor whose draws are words of one Philox block
 // (cpu/stochastic_rounding.h): four, and the four that are 32 behind the first. Eight neighbours so
 // have 64 elements in a row, and one access moves four.
+// Tests: tests/trainer/ops/update_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_SHARD_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_SHARD_H_
 
