@@ -1,4 +1,5 @@
 // What Hugging Face's files have beside the names of a family's parameters.
+// Tests: tests/trainer/weights/hf_export_test.cc
 #ifndef FSDP_TRAIN_MODELS_HF_NAMES_H_
 #define FSDP_TRAIN_MODELS_HF_NAMES_H_
 

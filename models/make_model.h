@@ -1,3 +1,4 @@
+// Tests: tests/models/llama/reference_test.cc
 #ifndef FSDP_TRAIN_MODELS_MAKE_MODEL_H_
 #define FSDP_TRAIN_MODELS_MAKE_MODEL_H_
 

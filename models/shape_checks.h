@@ -1,4 +1,5 @@
 // What the families' Validate() have in common: bounds of fields, and mistakes in words.
+// Tests: tests/models/shape_test.cc
 #ifndef FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_
 #define FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_
 

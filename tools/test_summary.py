@@ -3,9 +3,10 @@
     test_summary.py DIR PART...
 
 DIR holds, for each part, PART.status (exit status of its command) and either PART.json (Bazel's
-build events) or PART.xml (JUnit). Every case of a test.xml counts. A target whose XML shows no
-failure although it failed (a crash, a timeout), a target that was not built, and a part that
-failed in no other way count as one failure. Exit status 1 if anything failed or nothing ran.
+build events), PART.xml (JUnit), or neither: then the part counts as one case. Every case of a
+test.xml counts. A target whose XML shows no failure although it failed (a crash, a timeout), a
+target that was not built, and a part that failed in no other way count as one failure. Exit status
+1 if anything failed or nothing ran.
 """
 
 import json
@@ -72,11 +73,13 @@ def main(directory, parts):
     counts = Counts()
     for part in parts:
         before = len(counts.failures)
+        status = (directory / f"{part}.status").read_text(encoding="utf-8").strip()
         if (directory / f"{part}.json").exists():
             counts.add_bazel(directory / f"{part}.json", part)
-        else:
+        elif (directory / f"{part}.xml").exists():
             counts.add_xml(directory / f"{part}.xml", f"[{part}]")
-        status = (directory / f"{part}.status").read_text(encoding="utf-8").strip()
+        elif status == "0":
+            counts.passed += 1
         if status != "0" and len(counts.failures) == before:
             counts.failures.append(f"[{part}] exit status {status}")
     for failure in counts.failures:

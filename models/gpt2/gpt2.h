@@ -1,5 +1,6 @@
 // GPT-2 (Radford et al. 2019): a forward pass, and the names of Hugging Face's GPT2LMHeadModel.
 // Matrices are [in, out], as in its files (Conv1D); the head is the token embedding.
+// Tests: tests/models/gpt2/reference_test.cc
 #ifndef FSDP_TRAIN_MODELS_GPT2_GPT2_H_
 #define FSDP_TRAIN_MODELS_GPT2_GPT2_H_
 

@@ -1,4 +1,5 @@
 // What Hugging Face's files of a GPT-2 have beside the names of its parameters.
+// Tests: tests/trainer/weights/hf_export_test.cc
 #ifndef FSDP_TRAIN_MODELS_GPT2_HF_NAMES_H_
 #define FSDP_TRAIN_MODELS_GPT2_HF_NAMES_H_
 

@@ -1,4 +1,5 @@
 // What Hugging Face's files of a Llama or a relative have beside the names of its parameters.
+// Tests: tests/trainer/weights/hf_export_test.cc
 #ifndef FSDP_TRAIN_MODELS_LLAMA_HF_NAMES_H_
 #define FSDP_TRAIN_MODELS_LLAMA_HF_NAMES_H_
 

@@ -1,13 +1,12 @@
 // Preloaded into the binary by memory_test.cc: counts what is allocated behind the plan's back.
 //
 //   ALLOC_PROBE_METRICS  the run's metrics.jsonl: the record of the step below starts the watch,
-//   its
-//                        "end" or this process's end stops it
+//                        its "end" or this process's end stops it
 //   ALLOC_PROBE_STEP     that step's number
 //   ALLOC_PROBE_REPORT   <this>.<pid> is written: a line for each call of kLarge bytes or more,
 //                        "before|after|end <function> <bytes>" with a back trace where it is after,
-//                        and at the process's end "peak <bytes resident>" and "last
-//                        before|after|end"
+//                        and at the process's end "peak <bytes resident>" and
+//                        "last before|after|end"
 //
 // operator new goes through malloc. Uses nothing that allocates.
 #include <dlfcn.h>

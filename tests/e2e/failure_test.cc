@@ -94,7 +94,7 @@ TEST(KilledRank, TheOthersExitWith6) {
 TEST(KilledRank, WhileItStarts) {
   for (const int delay_ms : {0, 20, 50, 100, 200}) {
     Job job;
-    Process run = job.Start(job.LaunchArguments(3, {"train.steps=100000000"}, {"--grace", "1"}));
+    Process run = job.Start(job.LaunchArguments(3, {"train.steps=100000000"}, {"--grace", "60"}));
     ASSERT_TRUE(Eventually([&] { return RanksOf(run.pid()).count(1) > 0; }));
     const pid_t victim = RanksOf(run.pid()).at(1);
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));

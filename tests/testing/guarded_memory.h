@@ -5,7 +5,7 @@
 //     reads them has NaN, mostly of other bits in the next run, and who copies them over others' is
 //     seen.
 //   - What was written elsewhere than the operation declares is seen when it has ended, to the
-//   byte.
+//     byte.
 //   - The host cannot follow addresses of such memory.
 #ifndef FSDP_TRAIN_TESTS_TESTING_GUARDED_MEMORY_H_
 #define FSDP_TRAIN_TESTS_TESTING_GUARDED_MEMORY_H_

@@ -7,6 +7,7 @@
 
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/reference.h"
@@ -55,6 +56,26 @@ class PrecisionReference {
   SafetensorsReader file_;
   const std::vector<std::string> names_;
   const double scale_;  // Of the loss in fp16.
+};
+
+// What tests of a family derive from: a model of tests/fixtures with one setting.
+class PrecisionSuite : public ::testing::TestWithParam<PrecisionWay> {
+ protected:
+  PrecisionSuite(const std::string& folder, Reference::SetShape set_shape)
+      : reference_(folder, std::move(set_shape)), precision_(reference_, folder) {}
+
+  void Hold() const {
+    const auto& [precision, world] = GetParam();
+    precision_.Hold(precision, world);
+  }
+  void HoldScales() const {
+    const auto& [precision, world] = GetParam();
+    precision_.HoldScales(precision, world);
+  }
+
+ private:
+  const Reference reference_;
+  const PrecisionReference precision_;
 };
 
 }  // namespace fsdp::testing

@@ -1,7 +1,5 @@
 #include "tests/testing/reference.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -138,6 +136,13 @@ void Judge::Batch(const TinyResult& ours) {
   for (const auto& [name, gradient] : ours.gradients) Tensor("grad/" + name, gradient, norm);
 }
 
+void Judge::Trainings(const std::function<TinyResult(const TinyRun&)>& train) {
+  for (const std::string name : {"adamw", "sgd", "sgd_momentum"}) {
+    const TinyRun run = reference_.TrainRun(name);
+    Training(name, run, train(run));
+  }
+}
+
 void Judge::Training(const std::string& name, const TinyRun& run, const TinyResult& ours) {
   const std::vector<double> rates = reference_.Doubles(name + "/lr");
   for (size_t s = 0; s < rates.size(); ++s) {
@@ -185,6 +190,25 @@ void Judge::Check(const std::string& name, double difference, double accepted) {
     worst_ = ratio;
     where_ = name;
   }
+}
+
+std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& info) {
+  const auto [model, world, strategy, processes] = info.param;
+  constexpr const char* kStrategies[] = {"FullShard", "ShardGradOp", "HybridShard",
+                                         "HybridShardGradOp", "NoShard"};
+  return std::string(model) + "_" + std::to_string(world) + kStrategies[static_cast<int>(strategy)];
+}
+
+ReferenceSuite::ReferenceSuite(const std::string& family, Reference::SetShape set_shape)
+    : reference_("tests/fixtures/" + family + "/" + std::get<0>(GetParam()), std::move(set_shape)) {
+}
+
+TinyResult ReferenceSuite::Run(TinyRun run) const {
+  const auto [model, world, strategy, processes] = GetParam();
+  run.world = world;
+  run.options.executor.sharding_strategy = strategy;
+  run.ranks = processes ? RunProcessRanks : RunThreadRanks;
+  return Train(run);
 }
 
 }  // namespace fsdp::testing

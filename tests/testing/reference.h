@@ -3,10 +3,13 @@
 #ifndef FSDP_TRAIN_TESTS_TESTING_REFERENCE_H_
 #define FSDP_TRAIN_TESTS_TESTING_REFERENCE_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/testing/tiny_run.h"
@@ -50,10 +53,11 @@ class Judge {
 
   // Logits, loss, norm and every gradient of a BatchRun().
   void Batch(const TinyResult& ours);
-  // Losses and norms of a TrainRun(name), and its learning rates.
-  void Training(const std::string& name, const TinyRun& run, const TinyResult& ours);
+  // Losses and norms of each TrainRun(), as `train` runs it, and the learning rates.
+  void Trainings(const std::function<TinyResult(const TinyRun&)>& train);
 
  private:
+  void Training(const std::string& name, const TinyRun& run, const TinyResult& ours);
   void Tensor(const std::string& name, const std::vector<float>& ours, double norm);
   // `error`: the largest of PyTorch's so far.
   void Number(const std::string& name, double ours, double theirs, double error);
@@ -65,6 +69,27 @@ class Judge {
   double worst_ = 0;
   std::string where_;
   int checks_ = 0;
+};
+
+using ReferenceCase = std::tuple<const char*, int, Strategy, bool>;  // bool: processes.
+std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& info);
+
+// What tests of a family derive from: one model of it, in one world.
+class ReferenceSuite : public ::testing::TestWithParam<ReferenceCase> {
+ protected:
+  // `family`: tests/fixtures/<family>.
+  ReferenceSuite(const std::string& family, Reference::SetShape set_shape);
+
+  void HoldBatch() { judge_.Batch(Run(reference_.BatchRun())); }
+  void HoldTrainings() {
+    judge_.Trainings([this](const TinyRun& run) { return Run(run); });
+  }
+
+ private:
+  TinyResult Run(TinyRun run) const;
+
+  const Reference reference_;
+  Judge judge_{reference_};
 };
 
 }  // namespace fsdp::testing

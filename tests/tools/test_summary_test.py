@@ -107,6 +107,15 @@ class TestSummary(unittest.TestCase):
         self.assertEqual((code, out.getvalue().splitlines()[-1]),
                          (1, "1 passed, 1 failed, 1 skipped"))
 
+    def test_part_without_cases_is_one(self):
+        for status, want in (("0", (0, "1 passed, 0 failed, 0 skipped")),
+                             ("2", (1, "0 passed, 1 failed, 0 skipped"))):
+            (self.directory / "format.status").write_text(status)
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                code = test_summary.main(self.directory, ["format"])
+            self.assertEqual((code, out.getvalue().splitlines()[-1]), want)
+
 
 if __name__ == "__main__":
     unittest.main()

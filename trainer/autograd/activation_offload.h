@@ -1,3 +1,4 @@
+// Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_ACTIVATION_OFFLOAD_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_ACTIVATION_OFFLOAD_H_
 

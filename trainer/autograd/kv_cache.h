@@ -1,4 +1,5 @@
 // What attention has seen of a sequence: keys and values of each layer (generation).
+// Tests: tests/trainer/autograd/tape_test.cc
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_KV_CACHE_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_KV_CACHE_H_
 

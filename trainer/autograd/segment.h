@@ -1,3 +1,4 @@
+// Tests: tests/trainer/autograd/tape_test.cc
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_SEGMENT_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_SEGMENT_H_
 

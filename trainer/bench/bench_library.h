@@ -1,4 +1,5 @@
 // The library that multiplies in a run on a GPU, for a benchmark's stream.
+// Tests: tests/trainer/bench/op_bench_test.cc
 #ifndef FSDP_TRAIN_TRAINER_BENCH_BENCH_LIBRARY_H_
 #define FSDP_TRAIN_TRAINER_BENCH_BENCH_LIBRARY_H_
 

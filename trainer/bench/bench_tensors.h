@@ -1,5 +1,6 @@
 // What benchmarks compute with: tensors on any device, whose contents are no special case of any
 // op.
+// Tests: tests/trainer/bench/op_bench_test.cc
 #ifndef FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_
 #define FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_
 

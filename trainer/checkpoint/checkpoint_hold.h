@@ -4,6 +4,7 @@
 //
 // Between hosts that share a directory by NFS the lock is not seen (Linux locks directories on
 // the host alone): a reader there may find files gone, and says so.
+// Tests: tests/trainer/checkpoint/checkpoint_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_HOLD_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_HOLD_H_
 

@@ -1,5 +1,6 @@
 // Elements of a checkpoint by state, parameter and index, whatever world, F and wrapping wrote it.
 // Every byte that comes back has passed its chunk's checksum.
+// Tests: tests/trainer/checkpoint/checkpoint_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
 

@@ -1,4 +1,5 @@
 // Whether weights are numbers: what is saved, imported or trained from must be.
+// Tests: tests/trainer/checkpoint/rank_file_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_FINITE_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_FINITE_H_
 

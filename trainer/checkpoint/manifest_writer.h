@@ -1,4 +1,5 @@
 // The text of a manifest, as manifest.h has it.
+// Tests: tests/trainer/checkpoint/manifest_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_WRITER_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_WRITER_H_
 

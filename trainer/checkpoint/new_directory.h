@@ -1,4 +1,5 @@
 // A directory that appears whole under its name or not at all, and replaces nothing.
+// Tests: tests/trainer/checkpoint/checkpoint_writer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_NEW_DIRECTORY_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_NEW_DIRECTORY_H_
 

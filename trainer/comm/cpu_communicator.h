@@ -1,4 +1,5 @@
 // What the CPU transports share on the way from a stream to their bytes.
+// Tests: tests/trainer/comm/thread_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_CPU_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_CPU_COMMUNICATOR_H_
 

@@ -1,5 +1,6 @@
 // A job that is told to stop before its first step has nothing to save: it ends at once, on all
 // ranks alike, whichever of them hears of it first.
+// Tests: tests/trainer/loop/failure_protocol_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_EARLY_STOP_H_
 #define FSDP_TRAIN_TRAINER_COMM_EARLY_STOP_H_
 

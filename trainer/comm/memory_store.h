@@ -1,4 +1,5 @@
 // The store of ranks that are threads of one process: one object that all of them share.
+// Tests: tests/trainer/comm/store_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_MEMORY_STORE_H_
 #define FSDP_TRAIN_TRAINER_COMM_MEMORY_STORE_H_
 

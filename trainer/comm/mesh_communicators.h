@@ -1,4 +1,5 @@
 // The communicators of a mesh's groups.
+// Tests: tests/trainer/comm/mesh_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_MESH_COMMUNICATORS_H_
 #define FSDP_TRAIN_TRAINER_COMM_MESH_COMMUNICATORS_H_
 

@@ -1,4 +1,5 @@
 // Some of a job's ranks, and which of them this one is.
+// Tests: tests/trainer/comm/mesh_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_RANK_GROUP_H_
 #define FSDP_TRAIN_TRAINER_COMM_RANK_GROUP_H_
 

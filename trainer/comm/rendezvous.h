@@ -1,5 +1,6 @@
 // Where the ranks of a group meet: a barrier that compares what they are about to do, notices who
 // is missing or dead, and can be aborted. The part that the CPU transports have in common.
+// Tests: tests/trainer/comm/shm_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_RENDEZVOUS_H_
 #define FSDP_TRAIN_TRAINER_COMM_RENDEZVOUS_H_
 

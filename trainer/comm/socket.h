@@ -1,4 +1,5 @@
 // Sockets and addresses of the TCP store.
+// Tests: tests/trainer/comm/store_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_SOCKET_H_
 #define FSDP_TRAIN_TRAINER_COMM_SOCKET_H_
 

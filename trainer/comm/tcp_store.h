@@ -1,4 +1,5 @@
 // The store of ranks that are processes, on one host or several: rank 0 serves it over TCP.
+// Tests: tests/trainer/comm/store_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_TCP_STORE_H_
 #define FSDP_TRAIN_TRAINER_COMM_TCP_STORE_H_
 

@@ -1,3 +1,4 @@
+// Tests: tests/trainer/comm/store_test.cc
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>

@@ -1,4 +1,5 @@
 // What every rank finds out by itself, and would say alike, one of them says.
+// Tests: tests/trainer/comm/together_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
 #define FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
 

@@ -1,4 +1,5 @@
 // Bytes of a rank that other ranks take, counted where a transport moves them.
+// Tests: tests/trainer/engine/traffic_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_TRAFFIC_H_
 #define FSDP_TRAIN_TRAINER_COMM_TRAFFIC_H_
 

@@ -1,5 +1,6 @@
 // Messages of the TCP store: a frame is the length of its body in 4 bytes, then the body; numbers
 // are little-endian. What arrives is not trusted.
+// Tests: tests/trainer/comm/store_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_WIRE_H_
 #define FSDP_TRAIN_TRAINER_COMM_WIRE_H_
 

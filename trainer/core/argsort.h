@@ -11,9 +11,8 @@ namespace fsdp {
 // order: the places of ids by id, those of one id rising. Of one length; allocates nothing.
 inline void Argsort(std::span<const int32_t> ids, std::span<int32_t> order) {
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return ids[a] != ids[b] ? ids[a] < ids[b] : a < b;
-  });
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
 }
 
 }  // namespace fsdp

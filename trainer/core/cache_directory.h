@@ -1,4 +1,5 @@
 // Where a host keeps what later runs need not make again.
+// Tests: tests/e2e/cuda_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CORE_CACHE_DIRECTORY_H_
 #define FSDP_TRAIN_TRAINER_CORE_CACHE_DIRECTORY_H_
 

@@ -1,5 +1,6 @@
 // The system calls on an open file that holds our own bytes, behind functions that a test replaces:
 // a disk that is full, fails, or does half of what it was asked for.
+// Tests: tests/trainer/runtime/spill_file_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CORE_FILE_IO_H_
 #define FSDP_TRAIN_TRAINER_CORE_FILE_IO_H_
 

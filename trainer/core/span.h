@@ -1,4 +1,5 @@
 // One operation on a stream's time line: what devices measure and traces show.
+// Tests: tests/trainer/observe/chrome_trace_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CORE_SPAN_H_
 #define FSDP_TRAIN_TRAINER_CORE_SPAN_H_
 

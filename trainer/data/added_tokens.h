@@ -1,5 +1,6 @@
 // The tokens that a tokenizer.json finds in a text before its model sees it: special tokens and
 // those added by hand.
+// Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_ADDED_TOKENS_H_
 #define FSDP_TRAIN_TRAINER_DATA_ADDED_TOKENS_H_
 

@@ -1,4 +1,5 @@
 // What a forward pass is fed.
+// Tests: tests/trainer/data/loader_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_BATCH_H_
 #define FSDP_TRAIN_TRAINER_DATA_BATCH_H_
 

@@ -1,6 +1,7 @@
 // Byte pair encoding (Sennrich, Haddow, Birch 2016, arXiv:1508.07909) as tokenizer.json describes
 // it: a word begins as a row of units, and again and again the pair with the lowest rank, the
 // leftmost of equals, becomes one, until no pair has a rank.
+// Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_BPE_H_
 #define FSDP_TRAIN_TRAINER_DATA_BPE_H_
 

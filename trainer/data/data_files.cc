@@ -80,12 +80,15 @@ void FileContents::Map() {
 
 void FileContents::CheckIntact() const {
   if (!mapped_) return;
+  // In this order: of a file that another thread sees shrink in between, either nothing is lost yet
+  // or the size is the new one.
+  const bool lost = guard_->lost();
   struct stat now;
   // The last page of a shortened file still has its zeros without a signal: the size tells.
   const bool same =
       ::stat(path_.c_str(), &now) == 0 && now.st_dev == device_ && now.st_ino == inode_;
   const int64_t size = same ? now.st_size : std::ssize(bytes_);
-  if (size >= std::ssize(bytes_) && !guard_->lost()) return;
+  if (size >= std::ssize(bytes_) && !lost) return;
   Fail(path_, (size < std::ssize(bytes_)
                    ? "has become shorter while it was read, from " + std::to_string(bytes_.size()) +
                          " to " + std::to_string(size) + " bytes"

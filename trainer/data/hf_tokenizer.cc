@@ -13,9 +13,6 @@
 namespace fsdp {
 namespace {
 
-// How far behind the end of a part the text is looked at.
-constexpr size_t kLookAhead = 1 << 12;
-
 class HfTokenizer : public Tokenizer {
  public:
   HfTokenizer(HfTokenizerFile file, uint64_t hash) : file_(std::move(file)), hash_(hash) {

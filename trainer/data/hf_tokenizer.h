@@ -10,6 +10,7 @@
 // Everything else is refused by name. Two things differ where Unicode is not settled: characters
 // younger than Unicode 14 may be no letters yet for one of the libraries, and `single_word` takes
 // alphabetic symbols (circled letters) for symbols.
+// Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_HF_TOKENIZER_H_
 #define FSDP_TRAIN_TRAINER_DATA_HF_TOKENIZER_H_
 

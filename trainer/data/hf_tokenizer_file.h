@@ -1,5 +1,6 @@
 // What a tokenizer.json of Hugging Face says (github.com/huggingface/tokenizers), read and checked:
 // the steps that hf_tokenizer.cc takes.
+// Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_HF_TOKENIZER_FILE_H_
 #define FSDP_TRAIN_TRAINER_DATA_HF_TOKENIZER_FILE_H_
 

@@ -2,6 +2,7 @@
 // raises SIGBUS. In a guarded range the handler puts zeros in place of it and of all that follows,
 // remembers that it did, and the reader goes on: no thread dies, and whoever asks afterwards knows
 // that what was read is nothing. Elsewhere the signal does what it did without us.
+// Tests: tests/trainer/data/data_files_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_MAPPING_GUARD_H_
 #define FSDP_TRAIN_TRAINER_DATA_MAPPING_GUARD_H_
 

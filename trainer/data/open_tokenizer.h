@@ -1,4 +1,5 @@
 // The tokenizer that a recipe or a command line names.
+// Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_OPEN_TOKENIZER_H_
 #define FSDP_TRAIN_TRAINER_DATA_OPEN_TOKENIZER_H_
 

@@ -1,6 +1,7 @@
 // Regular expressions of tokenizers, by PCRE2's compiler to machine code. They are written for
 // Oniguruma, which Hugging Face's library uses: what both read alike is compiled, with Oniguruma's
 // meaning of \s (the property White_Space) and \w; what they read differently is refused.
+// Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_REGEX_H_
 #define FSDP_TRAIN_TRAINER_DATA_REGEX_H_
 

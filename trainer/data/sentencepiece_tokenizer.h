@@ -1,4 +1,5 @@
 // SentencePiece models (Kudo and Richardson 2018, arXiv:1808.06226), by the library of that name.
+// Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_SENTENCEPIECE_TOKENIZER_H_
 #define FSDP_TRAIN_TRAINER_DATA_SENTENCEPIECE_TOKENIZER_H_
 

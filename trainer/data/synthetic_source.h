@@ -6,6 +6,7 @@
 //   H = -q ln q - (V - 1) r ln r  nats a token,  r = noise / V,  q = 1 - noise + r,
 // while one that learnt nothing pays ln V. The rule is a function of V alone: sources of different
 // seeds are samples of one language.
+// Tests: tests/trainer/data/token_source_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_SYNTHETIC_SOURCE_H_
 #define FSDP_TRAIN_TRAINER_DATA_SYNTHETIC_SOURCE_H_
 

@@ -1,6 +1,5 @@
 #include "trainer/data/text_cache.h"
 
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

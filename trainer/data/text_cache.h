@@ -1,5 +1,6 @@
 // Text that is trained on through a tokenizer: tokenised once, when a run first asks for it, and
 // kept in a directory of the host, for the ranks beside it and for later runs.
+// Tests: tests/trainer/data/tokenize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TEXT_CACHE_H_
 #define FSDP_TRAIN_TRAINER_DATA_TEXT_CACHE_H_
 

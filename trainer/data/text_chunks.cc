@@ -52,15 +52,18 @@ EncodedText TextEncoder::Encode(const TextChunk& chunk) const {
   if (invalid.count > 0) {
     out.counts.first_invalid = chunk.contents->path() + ", byte " + std::to_string(invalid.first);
   }
+  // A copy, of a file that is whole: a mapped file that becomes shorter changes under its reader.
+  const size_t size = chunk.end - chunk.begin;
+  const std::string text(chunk.rest().substr(0, size + kLookAhead));
+  chunk.contents->CheckIntact();
   if (IsLines(chunk.contents->path())) {
-    EncodeLines(chunk, out);
+    EncodeLines(chunk, std::string_view(text).substr(0, size), out);
   } else {
     const bool first = chunk.begin == 0;
     if (first) Begin(out);
-    out.complete = tokenizer_.EncodePart(chunk.rest(), chunk.end - chunk.begin, first, out.ids);
+    out.complete = tokenizer_.EncodePart(text, size, first, out.ids);
     if (out.complete && chunk.is_last()) End(out);
   }
-  chunk.contents->CheckIntact();
   return out;
 }
 
@@ -73,16 +76,16 @@ void TextEncoder::End(EncodedText& out) const {
   ++out.counts.documents;
 }
 
-void TextEncoder::EncodeLines(const TextChunk& chunk, EncodedText& out) const {
-  std::string_view rest = chunk.rest().substr(0, chunk.end - chunk.begin);
+void TextEncoder::EncodeLines(const TextChunk& chunk, std::string_view rest,
+                              EncodedText& out) const {
   std::string buffer;
   for (size_t line_begin = chunk.begin; !rest.empty();) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     const std::string_view line = rest.substr(0, end);
     const auto fail = [&](const std::string& what) {
-      chunk.contents->CheckIntact();  // If that is why, it is what to say.
       const std::string_view before = chunk.contents->bytes().substr(0, line_begin);
       const int64_t number = 1 + std::count(before.begin(), before.end(), '\n');
+      chunk.contents->CheckIntact();  // The lines before this one may be gone by now.
       throw DataError("tokenize: " + chunk.contents->path() + ", line " + std::to_string(number) +
                       ": " + what);
     };

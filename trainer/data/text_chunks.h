@@ -1,6 +1,7 @@
 // Files of text in chunks that threads encode each by itself, and that come out in order. Where a
 // chunk ends is a function of the file's contents and of where it begins, so threads and restarts
 // change nothing. What a file is, is in tokenize.h.
+// Tests: tests/trainer/data/tokenize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TEXT_CHUNKS_H_
 #define FSDP_TRAIN_TRAINER_DATA_TEXT_CHUNKS_H_
 
@@ -75,13 +76,14 @@ class TextEncoder {
   TextEncoder(const Tokenizer& tokenizer, std::optional<int32_t> eot, std::string column)
       : tokenizer_(tokenizer), eot_(eot), column_(std::move(column)) {}
 
-  // Throws DataError that names file and line. From any thread.
+  // Throws DataError that names file and line, or says that the file has become shorter; the
+  // tokenizer sees no byte of such a file. From any thread.
   EncodedText Encode(const TextChunk& chunk) const;
 
  private:
   void Begin(EncodedText& out) const;
   void End(EncodedText& out) const;
-  void EncodeLines(const TextChunk& chunk, EncodedText& out) const;
+  void EncodeLines(const TextChunk& chunk, std::string_view text, EncodedText& out) const;
 
   const Tokenizer& tokenizer_;
   std::optional<int32_t> eot_;

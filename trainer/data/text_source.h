@@ -1,4 +1,5 @@
 // Text files, end to end, one token a byte. Nothing is put between two files.
+// Tests: tests/trainer/data/token_source_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TEXT_SOURCE_H_
 #define FSDP_TRAIN_TRAINER_DATA_TEXT_SOURCE_H_
 

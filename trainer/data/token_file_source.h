@@ -1,4 +1,5 @@
 // Token files (token_file.h), end to end. Nothing is put between two files.
+// Tests: tests/trainer/data/token_file_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TOKEN_FILE_SOURCE_H_
 #define FSDP_TRAIN_TRAINER_DATA_TOKEN_FILE_SOURCE_H_
 

@@ -1,5 +1,6 @@
 // tokens.json, beside the shards that `fsdp-train tokenize` writes: what made them and what they
 // hold. It is written last, so a directory without it holds no finished set.
+// Tests: tests/trainer/data/token_file_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TOKEN_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_DATA_TOKEN_MANIFEST_H_
 

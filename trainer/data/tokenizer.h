@@ -2,6 +2,7 @@
 #ifndef FSDP_TRAIN_TRAINER_DATA_TOKENIZER_H_
 #define FSDP_TRAIN_TRAINER_DATA_TOKENIZER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +12,9 @@
 #include <vector>
 
 namespace fsdp {
+
+// EncodePart() looks at no more bytes than these behind the end of its part.
+inline constexpr size_t kLookAhead = 1 << 12;
 
 // Any number of threads may use one.
 class Tokenizer {

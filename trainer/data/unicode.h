@@ -1,4 +1,5 @@
 // Text as tokenizers want it: well-formed UTF-8, in a normal form.
+// Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_UNICODE_H_
 #define FSDP_TRAIN_TRAINER_DATA_UNICODE_H_
 

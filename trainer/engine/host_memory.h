@@ -1,4 +1,5 @@
 // What this host has room for, and what a rank takes of it besides the plan of its device.
+// Tests: tests/trainer/engine/plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_HOST_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_HOST_MEMORY_H_
 

@@ -1,4 +1,5 @@
 // What a rank needs, by running each kind of step once on a simulated device.
+// Tests: tests/trainer/engine/plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
 

@@ -96,7 +96,8 @@ void Session::NameSpilled() const {
   };
   name(snapshot_, "the copy to be saved of ");
   name(state_, "");  // Where there is no copy, too.
-  const int64_t rest = spill->data() + spill->bytes() - end;  // Behind all that lives on.
+  // Behind all that lives on.
+  const int64_t rest = spill->data() + spill->bytes() - end;
   if (end > spill->data() && rest > 0) {
     spill->Name({end, DType::kUInt8, Shape{rest}}, "activations");
   }

@@ -1,6 +1,7 @@
 // One rank's training state, built either on a real device or on the simulated one: executor,
 // optimizer, and the steps that the loop is made of. The same code makes the memory plan and runs
 // the job, so the two cannot part ways.
+// Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_SESSION_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_SESSION_H_
 
@@ -91,7 +92,7 @@ class Session {
   std::unique_ptr<Optimizer> optimizer_;
   // Makes host_state_ and snapshot_.
   void PlaceOnHost();
-  void NameSpilled() const;  // For messages of a disk.
+  void NameSpilled() const;          // For messages of a disk.
   bool IsOnHost(size_t flat) const;  // Its master and state need not be copied for the host.
   // A unit's: on one stream what lies on the device, on the other what lies elsewhere.
   void CopyUnit(int unit, Stream& of_device, Stream& of_host, const std::vector<ShardState>& from,

@@ -1,4 +1,5 @@
 // What a rank's step spends its time on.
+// Tests: tests/trainer/engine/launches_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_STEP_RESOURCE_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_STEP_RESOURCE_H_
 

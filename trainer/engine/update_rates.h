@@ -1,4 +1,5 @@
 // How fast a rank updates.
+// Tests: tests/trainer/engine/update_share_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_UPDATE_RATES_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_UPDATE_RATES_H_
 

@@ -1,6 +1,7 @@
 // The actions of a schedule as they are listed, and the waits that each needs: no more than order
 // two uses of the same memory which nothing else orders. Two steps may be listed, one behind the
 // other: a wait of the second may then be for an action of the first.
+// Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
 #define FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
 

@@ -1,6 +1,7 @@
 // `buffers: caching`, the paper's way: all device memory of a rank comes from a caching allocator,
 // at the time of use. What a unit has only while it is in use is taken for the stream that fills it
 // and freed behind its last use on others; activations belong to the compute stream.
+// Tests: tests/trainer/engine/paper_runtime_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_CACHING_BUFFERS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_CACHING_BUFFERS_H_
 

@@ -100,7 +100,7 @@ class Executor final : public SegmentHooks {
   // failed it. Only the last two steps have one.
   StepScalars Result(int64_t index);
   StepAccount Account(int64_t index);  // Likewise.
-  void Synchronize();  // Blocks until everything enqueued is done.
+  void Synchronize();                  // Blocks until everything enqueued is done.
 
   // What the streams are in, or what they failed in: "step 12, backward of unit 5
   // (transformer.h.4), op reduce_scatter", several joined by "; ". Streams that wait for others are

@@ -1,4 +1,5 @@
 // What each action of a schedule enqueues.
+// Tests: tests/trainer/fsdp/executor_test.cc
 #include <algorithm>
 #include <cstring>
 #include <limits>

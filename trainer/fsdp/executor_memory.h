@@ -1,4 +1,5 @@
 // The persistent memory of an executor: shards, slots, and what is staged for the host.
+// Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
 
@@ -19,14 +20,14 @@ namespace fsdp {
 
 // The step's scalars, fp32, as they are on the device.
 struct StepScalars {
-  float loss = 0;          // Mean over target tokens, of this step alone.
-  float sum_squares = 0;   // Of the gradient, without its loss scale and before mean_scale.
-  float stop = 0;          // Ranks that were asked to stop.
-  float save = 0;          // Ranks that were asked for a checkpoint.
-  float found_inf = 0;     // Elements of the gradient that are not finite, if a scale is in use.
-  float mean_scale = 0;    // T0 / T.
-  float grad_norm = 0;     // Before clipping.
-  float coefficient = 0;   // What multiplies the gradient; NaN: the step changed nothing.
+  float loss = 0;         // Mean over target tokens, of this step alone.
+  float sum_squares = 0;  // Of the gradient, without its loss scale and before mean_scale.
+  float stop = 0;         // Ranks that were asked to stop.
+  float save = 0;         // Ranks that were asked for a checkpoint.
+  float found_inf = 0;    // Elements of the gradient that are not finite, if a scale is in use.
+  float mean_scale = 0;   // T0 / T.
+  float grad_norm = 0;    // Before clipping.
+  float coefficient = 0;  // What multiplies the gradient; NaN: the step changed nothing.
   float divided_coefficient = 0;  // The same, of what stays divided: ExecutorMemory::divided.
   float loss_scale = 0;           // Of this step; 0: none is in use.
   float divided_loss_scale = 0;

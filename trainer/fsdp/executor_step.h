@@ -1,4 +1,5 @@
 // What an executor is told of a step, and what it tells when the step is done.
+// Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_
 #define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_
 

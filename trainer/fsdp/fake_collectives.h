@@ -1,5 +1,6 @@
 // What stands in for communication with `fake_all_gather` and `fake_reduce`: as much memory is
 // written, and nothing is sent. The numbers that come of it mean nothing.
+// Tests: tests/trainer/engine/paper_runtime_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_FAKE_COLLECTIVES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_FAKE_COLLECTIVES_H_
 

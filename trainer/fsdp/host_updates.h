@@ -1,5 +1,6 @@
 // The part of a step in which the host updates what is offloaded; and what of that is spilled, on
 // its way from the disk and back.
+// Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
 

@@ -1,5 +1,6 @@
 // Parameters that stay fp32 in a mixed-precision run, by name: master, gathered values, gradients
 // and what travels. They are flat parameters of their own in their unit.
+// Tests: tests/trainer/engine/mixed_precision_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_KEEP_FP32_H_
 #define FSDP_TRAIN_TRAINER_FSDP_KEEP_FP32_H_
 

@@ -1,4 +1,5 @@
 // Where offload puts the shards of a unit, and what it takes to bring them to the device.
+// Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_OFFLOAD_H_
 #define FSDP_TRAIN_TRAINER_FSDP_OFFLOAD_H_
 

@@ -1,5 +1,6 @@
 // Memory for work that has no plan because its shapes change from pass to pass, generation, and
 // host memory beside a caching allocator's.
+// Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_POOLED_ALLOCATOR_H_
 #define FSDP_TRAIN_TRAINER_FSDP_POOLED_ALLOCATOR_H_
 

@@ -9,12 +9,12 @@
 //   segments may share a unit. Units are layout.h's. A
 //   unit other than the root is `freed in a pass` under kFullShard and kHybridShard: it takes a
 //   gather slot before its run in forward and again before its recompute or backward, if that reads
-//   parameters: not so a table's, in which rows are looked up. Gather slots
-//   are taken in turn, so the slot that a gather needs is always the one that has been longest in
-//   use. The root has memory of its own and is gathered once a step.
-//   With `buffers: caching` device memory has no slots: each gather, each gradient, and the shard of
-//   one on its way to the host, has memory of its own, which is free again behind its last use; so
-//   units that are kept have a kFree as well, once a step. Slots in host memory stay slots.
+//   parameters: not so a table's, in which rows are looked up. Gather slots are taken in turn, so
+//   the slot that a gather needs is always the one that has been longest in use. The root has
+//   memory of its own and is gathered once a step.
+//   With `buffers: caching` device memory has no slots: each gather, each gradient, and the shard
+//   of one on its way to the host, has memory of its own, which is free again behind its last use;
+//   so units that are kept have a kFree as well, once a step. Slots in host memory stay slots.
 //
 //   Offload: a unit that is updated on the host has master, state and gradient in host memory. What
 //   a micro-batch adds to its gradient is summed on the device, in a slot, to which the sum so far

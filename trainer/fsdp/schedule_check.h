@@ -1,3 +1,4 @@
+// Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_CHECK_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_CHECK_H_
 

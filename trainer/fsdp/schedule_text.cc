@@ -1,4 +1,5 @@
 // A schedule in words, and the hash of them that ranks compare.
+// Tests: tests/trainer/fsdp/schedule_test.cc
 #include <sstream>
 #include <string>
 

@@ -1,4 +1,5 @@
 // The model's code in the order of a step: what a schedule is built around.
+// Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SCHEDULED_RUNS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SCHEDULED_RUNS_H_
 

@@ -1,4 +1,5 @@
 // What the executor asks of an optimizer.
+// Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SHARD_UPDATE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SHARD_UPDATE_H_
 

@@ -1,5 +1,6 @@
 // What of the training state lies on a disk, and the slots in host memory where parts of it are
 // while they are updated.
+// Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SPILLED_SHARDS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SPILLED_SHARDS_H_
 

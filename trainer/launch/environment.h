@@ -4,8 +4,8 @@
 //   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and what
 //             torchrun adds: TORCHELASTIC_*. Our own `launch` sets the same.
 //   slurm     a task of an srun step: SLURM_PROCID and the SLURM_STEP_* of that step. A batch
-//   script
-//             has SLURM_PROCID=0 too, and an allocation's shell SLURM_NTASKS: neither is a rank.
+//             script has SLURM_PROCID=0 too, and an allocation's shell SLURM_NTASKS: neither is a
+//             rank.
 //   open mpi  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE.
 //   none      rank 0 of 1.
 // Slurm and Open MPI name no port: MASTER_PORT, else one computed from the job's name, the same on

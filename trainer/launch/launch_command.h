@@ -1,4 +1,5 @@
 // The command line of `fsdp-train launch`.
+// Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_COMMAND_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_COMMAND_H_
 

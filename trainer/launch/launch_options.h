@@ -1,4 +1,5 @@
 // What `fsdp-train launch` is told.
+// Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_OPTIONS_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_OPTIONS_H_
 

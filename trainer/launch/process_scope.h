@@ -1,4 +1,5 @@
 // What a process changes about itself to supervise others, and undoes afterwards.
+// Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_PROCESS_SCOPE_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_PROCESS_SCOPE_H_
 

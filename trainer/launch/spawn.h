@@ -1,4 +1,5 @@
 // Starts one rank: a process in a group of its own, whose output comes back through pipes.
+// Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_SPAWN_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_SPAWN_H_
 

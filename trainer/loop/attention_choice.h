@@ -1,4 +1,5 @@
 // Whose kernels a run's attention takes: decided once, before its memory is planned.
+// Tests: tests/e2e/cuda_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
 #define FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
 

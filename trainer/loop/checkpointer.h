@@ -1,5 +1,6 @@
 // The checkpoints of a run: the one that it goes on from, and those that it saves, in the
 // background where checkpoint.async says so.
+// Tests: tests/trainer/loop/train_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_CHECKPOINTER_H_
 #define FSDP_TRAIN_TRAINER_LOOP_CHECKPOINTER_H_
 

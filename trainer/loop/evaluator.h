@@ -1,4 +1,5 @@
 // The loss of the validation sets while a run trains, and a sample of what the model says.
+// Tests: tests/trainer/loop/train_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_EVALUATOR_H_
 #define FSDP_TRAIN_TRAINER_LOOP_EVALUATOR_H_
 

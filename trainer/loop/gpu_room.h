@@ -1,4 +1,5 @@
 // What a rank gets of its GPU.
+// Tests: tests/e2e/cuda_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_GPU_ROOM_H_
 #define FSDP_TRAIN_TRAINER_LOOP_GPU_ROOM_H_
 

@@ -1,4 +1,5 @@
 // The weights that a run begins with.
+// Tests: tests/trainer/loop/train_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_INITIALIZE_H_
 #define FSDP_TRAIN_TRAINER_LOOP_INITIALIZE_H_
 

@@ -1,4 +1,5 @@
 // Who a rank is and how it reaches the others.
+// Tests: tests/trainer/loop/train_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_JOB_H_
 #define FSDP_TRAIN_TRAINER_LOOP_JOB_H_
 

@@ -1,4 +1,5 @@
 // This process as one rank of a job.
+// Tests: tests/e2e/contract_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_
 

@@ -1,4 +1,5 @@
 // What multiplies matrices in a run: on a GPU a library, and the algorithms that it uses.
+// Tests: tests/e2e/cuda_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PRODUCTS_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PRODUCTS_H_
 

@@ -1,5 +1,6 @@
 // What a run leaves to read: rank 0's metrics, TensorBoard, provenance and console, and the log of
 // every rank.
+// Tests: tests/trainer/loop/train_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_RECORDER_H_
 #define FSDP_TRAIN_TRAINER_LOOP_RECORDER_H_
 

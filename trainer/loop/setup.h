@@ -1,4 +1,5 @@
 // From a recipe to the objects of a run. The only place where the rooms' own options are filled.
+// Tests: tests/trainer/loop/train_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_SETUP_H_
 #define FSDP_TRAIN_TRAINER_LOOP_SETUP_H_
 

@@ -1,3 +1,4 @@
+// Tests: tests/trainer/nn/layers_test.cc
 #include <functional>
 #include <memory>
 #include <utility>

@@ -1,5 +1,6 @@
 // What a token of a decoder takes, as MFU counts it: of the weights, not of the steps' own kernels,
 // which recompute and are chunked.
+// Tests: tests/trainer/bench/step_products_test.cc
 #ifndef FSDP_TRAIN_TRAINER_NN_FLOPS_H_
 #define FSDP_TRAIN_TRAINER_NN_FLOPS_H_
 

@@ -1,4 +1,5 @@
 // What the layers' files share.
+// Tests: tests/trainer/nn/layers_test.cc
 #ifndef FSDP_TRAIN_TRAINER_NN_LAYER_TOOLS_H_
 #define FSDP_TRAIN_TRAINER_NN_LAYER_TOOLS_H_
 

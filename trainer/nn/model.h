@@ -1,5 +1,6 @@
 // What the trainer asks of a model: segments with their parameters, and a forward pass in plain C++
 // that says which segment it is in (Tape::Segment). A model knows shapes, not ranks or files.
+// Tests: tests/trainer/nn/gradient_test.cc
 #ifndef FSDP_TRAIN_TRAINER_NN_MODEL_H_
 #define FSDP_TRAIN_TRAINER_NN_MODEL_H_
 

@@ -1,3 +1,4 @@
+// Tests: tests/trainer/ops/adamw_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_ADAMW_CONSTANTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ADAMW_CONSTANTS_H_
 

@@ -1,4 +1,5 @@
 // Whose kernels attention takes on CUDA: what a run decides once, before its memory is planned.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_BACKEND_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_BACKEND_H_
 

@@ -1,4 +1,5 @@
 // What attention reads and writes, with a cache (attention_cached.h) and without (attention.h).
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 

@@ -1,4 +1,5 @@
 // What a rule table in device memory is made of: see element_rules.h.
+// Tests: tests/trainer/ops/element_rules_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULE_H_
 #define FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULE_H_
 

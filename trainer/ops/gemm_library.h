@@ -1,5 +1,6 @@
 // Matrix products by a library found when the program runs: behind Gemm() (cuda/gemm.h), on streams
 // that have been given one (Stream::SetGemm()).
+// Tests: tests/trainer/engine/launches_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_GEMM_LIBRARY_H_
 #define FSDP_TRAIN_TRAINER_OPS_GEMM_LIBRARY_H_
 

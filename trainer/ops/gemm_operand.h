@@ -1,4 +1,5 @@
 // Operands of a matrix product, on every device, and how they lie in the tensors of an op.
+// Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_GEMM_OPERAND_H_
 #define FSDP_TRAIN_TRAINER_OPS_GEMM_OPERAND_H_
 

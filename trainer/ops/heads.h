@@ -1,4 +1,5 @@
 // Heads of attention as a part of a tensor: q, k and v of one packed product, or of tensors apart.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_HEADS_H_
 #define FSDP_TRAIN_TRAINER_OPS_HEADS_H_
 

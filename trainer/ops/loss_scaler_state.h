@@ -1,3 +1,4 @@
+// Tests: tests/trainer/ops/loss_scaler_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_STATE_H_
 #define FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_STATE_H_
 

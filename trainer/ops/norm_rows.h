@@ -1,4 +1,5 @@
 // The rows that norms go over, for the kernels of every device. Not an op itself.
+// Tests: tests/trainer/ops/layer_norm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_NORM_ROWS_H_
 #define FSDP_TRAIN_TRAINER_OPS_NORM_ROWS_H_
 

@@ -1,4 +1,5 @@
 // The blocks of step_parameters.h, as they lie in device memory.
+// Tests: tests/trainer/ops/step_parameters_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_STEP_BLOCKS_H_
 #define FSDP_TRAIN_TRAINER_OPS_STEP_BLOCKS_H_
 

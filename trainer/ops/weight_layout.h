@@ -1,3 +1,4 @@
+// Tests: tests/trainer/ops/linear_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_WEIGHT_LAYOUT_H_
 #define FSDP_TRAIN_TRAINER_OPS_WEIGHT_LAYOUT_H_
 

@@ -1,4 +1,5 @@
 // Types of values that hold others: optionals, lists, and maps with a table of keys.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_CONTAINERS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_CONTAINERS_H_
 

@@ -1,3 +1,4 @@
+// Tests: tests/trainer/recipe/load_test.cc
 #include "trainer/recipe/forms.h"
 #include "trainer/recipe/sections.h"
 

@@ -1,4 +1,5 @@
 // Types of the values that can be written in several forms.
+// Tests: tests/trainer/recipe/schema_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_
 

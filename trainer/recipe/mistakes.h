@@ -1,4 +1,5 @@
 // Mistakes of YAML texts, for people: every one of them in one exception, each with its place.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_MISTAKES_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_MISTAKES_H_
 

@@ -1,3 +1,4 @@
+// Tests: tests/trainer/recipe/load_test.cc
 #include "trainer/ops/layer_norm.h"
 #include "trainer/recipe/sections.h"
 #include "trainer/recipe/shape_fields.h"

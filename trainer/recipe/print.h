@@ -1,4 +1,5 @@
 // The recipe and its schema as text.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_PRINT_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_PRINT_H_
 

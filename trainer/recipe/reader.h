@@ -1,5 +1,6 @@
 // Takes notes while a recipe's trees are read: mistakes, where each key was written, which keys are
 // unusable.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_READER_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_READER_H_
 

@@ -2,6 +2,7 @@
 // interpret. The members are the recipe's keys, the initialisers its defaults; ranges, meanings and
 // documentation are in schema.cc and its sections. Enumerators are in the order of their names; an
 // enum of a lower room is that room's own.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_
 

@@ -1,4 +1,5 @@
 // The rules that join several keys of a recipe.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_RULES_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_RULES_H_
 

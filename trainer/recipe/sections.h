@@ -1,4 +1,5 @@
 // The recipe's sections: each a map of keys.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_SECTIONS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_SECTIONS_H_
 

@@ -1,5 +1,6 @@
 // The shape fields of all families as members of ModelRecipe, by name, so that whatever is true of
 // all of them is said once.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_SHAPE_FIELDS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_SHAPE_FIELDS_H_
 

@@ -1,4 +1,5 @@
 // For those who define a type of their own (types.h); all others do without the whole of Json.
+// Tests: tests/trainer/recipe/schema_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_TYPE_OF_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_TYPE_OF_H_
 

@@ -5,6 +5,7 @@
 //
 // What a type does is said once, by a class that takes values as void*; Type<V> is a handle that
 // holds it to the C++ type. So a key is data and costs the compiler two calls.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_TYPES_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_TYPES_H_
 

@@ -1,4 +1,5 @@
 // Values as one line of YAML.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_YAML_TEXT_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_YAML_TEXT_H_
 

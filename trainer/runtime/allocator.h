@@ -1,5 +1,6 @@
 // Memory of a step: who asks, how much, what for. Behind it is a recorder (the plan is being made)
 // or a plan (offsets are known): see fsdp/memory_plan.h.
+// Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_ALLOCATOR_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_ALLOCATOR_H_
 

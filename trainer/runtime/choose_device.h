@@ -18,7 +18,7 @@ enum class WantedDevice {
 
 struct ChosenDevice {
   DeviceType type = DeviceType::kCpu;
-  int gpu = 0;               // Of kCuda: among the visible ones.
+  int gpu = 0;  // Of kCuda: among the visible ones.
   // Ranks of this host that compute on it, this one among them: where all see the same GPUs.
   int sharers = 1;
   std::string name = "cpu";  // A GPU's own.

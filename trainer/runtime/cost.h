@@ -1,5 +1,6 @@
 // What an operation costs, kernel by kernel. Every op states it once, the same for each device; the
 // simulator prices it, and MFU, the limits of `bench` and its list of a step's products read it.
+// Tests: tests/trainer/bench/step_floor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_COST_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_COST_H_
 

@@ -1,4 +1,5 @@
 // CUDA's stream without its headers: what launches on it goes by this name outside runtime/cuda.
+// Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
 

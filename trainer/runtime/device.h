@@ -1,5 +1,6 @@
 // A device as one rank sees it: its memory, its streams and its clock. Ranks that are threads of
 // one process each have a Device of their own.
+// Tests: tests/trainer/runtime/cpu/cpu_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_DEVICE_H_
 
@@ -63,8 +64,8 @@ class Device {
       std::string name, int threads = 1, StreamPriority priority = StreamPriority::kNormal) = 0;
 
   // What works on host and pinned memory with the CPU's kernels, on streams that order themselves
-  // with this device's by events: itself where it computes with the CPU, or with nothing. A trace of
-  // this device has its spans, too.
+  // with this device's by events: itself where it computes with the CPU, or with nothing. A trace
+  // of this device has its spans, too.
   virtual Device& host() { return *this; }
 
   // Aligned to 4096 bytes, contents undefined. Throws MemoryError.

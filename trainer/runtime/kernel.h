@@ -1,7 +1,7 @@
 // The work of an operation: a function and its arguments, kept by value until a stream's worker
-// calls it or the device takes its launches. Arguments hold the addresses that the device gave out. The CPU may touch the
-// memory under the address that Host() gives: a kernel gets that one where it begins, through
-// OnCpu(), and nothing else ever does.
+// calls it or the device takes its launches. Arguments hold the addresses that the device gave out.
+// The CPU may touch the memory under the address that Host() gives: a kernel gets that one where it
+// begins, through OnCpu(), and nothing else ever does.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_KERNEL_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_KERNEL_H_
 

@@ -1,4 +1,5 @@
 // What memory is for, and where it lies.
+// Tests: tests/trainer/runtime/spill_memory_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_MEMORY_H_
 
@@ -19,9 +20,9 @@ enum class MemoryKind {
 constexpr int kNumMemoryKinds = 7;
 
 // Device memory is for kernels alone: the host must not follow its addresses, on no device. What
-// goes between host and device is staged in one of the others. On a CPU the first three are the host's
-// memory; on a GPU only copies to and from pinned memory run beside kernels. kDisk is nobody's
-// memory: addresses of a spill file (spill_memory.h); devices give out none, but simulated ones.
+// goes between host and device is staged in one of the others. On a CPU the first three are the
+// host's memory; on a GPU only copies to and from pinned memory run beside kernels. kDisk is
+// nobody's memory: addresses of a spill file (spill_memory.h). Simulated devices alone give it out.
 enum class MemoryPlace { kDevice, kPinned, kHost, kDisk };
 constexpr int kNumMemoryPlaces = 4;
 

@@ -1,5 +1,6 @@
 // Stream, Event and Operation: what work is, in which order it happens, and how it fails. The same
 // contract on every device; tests/trainer/runtime/stream_suite.h holds each of them to it.
+// Tests: tests/trainer/runtime/cpu/cpu_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
 

@@ -16,7 +16,8 @@ namespace fsdp {
 // For the calling thread: results too small for a normal float become zero, and such operands count
 // as zero. Otherwise a processor takes tens of times as long for each, and a training step has
 // whole tensors of them where a softmax is sharp (measured: a head and loss took 60 times as long).
-// Pools and streams do this for the threads they start; what one thread computes, all compute alike.
+// Pools and streams do this for the threads they start, so what one thread computes all compute
+// alike.
 void FlushSubnormals();
 
 class ThreadPool {

@@ -1,4 +1,5 @@
 // Checkpoints of runs as Hugging Face directories.
+// Tests: tests/e2e/hugging_face_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_EXPORT_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_EXPORT_H_
 

@@ -1,4 +1,5 @@
 // config.json of a GPT-2.
+// Tests: tests/trainer/weights/hf_config_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_GPT2_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_GPT2_H_
 

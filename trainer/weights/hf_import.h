@@ -1,4 +1,5 @@
 // A Hugging Face directory as a checkpoint of step 0.
+// Tests: tests/trainer/weights/hf_export_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_IMPORT_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_IMPORT_H_
 

@@ -1,4 +1,5 @@
 // config.json of a Llama and its relatives: mistral, qwen2, qwen3.
+// Tests: tests/trainer/weights/hf_config_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_LLAMA_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_LLAMA_H_
 

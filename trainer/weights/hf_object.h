@@ -1,4 +1,5 @@
 // The object that a config.json is, key by key.
+// Tests: tests/trainer/weights/hf_config_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_OBJECT_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_OBJECT_H_
 

@@ -1,4 +1,5 @@
 // Which tensors a Hugging Face directory holds of a model, and where each lies in its parameters.
+// Tests: tests/trainer/weights/hf_export_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
 

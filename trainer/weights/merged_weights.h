@@ -1,4 +1,5 @@
 // The weights of a checkpoint as a model without adapters has them.
+// Tests: tests/trainer/weights/hf_export_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_MERGED_WEIGHTS_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_MERGED_WEIGHTS_H_
 

@@ -1,4 +1,5 @@
 // What turned text into the tokens that a run was trained on.
+// Tests: tests/e2e/hugging_face_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_RUN_TOKENIZER_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_RUN_TOKENIZER_H_
 

@@ -12,19 +12,15 @@ struct dim3 {
       : x(x_size), y(y_size), z(z_size) {}
 };
 
-#define FSDP_VECTOR_TYPES(name, T)                     \
-  struct alignas(2 * sizeof(T)) name##2 {              \
-    T x, y;                                            \
-  };                                                   \
-  struct alignas(4 * sizeof(T)) name##4 {              \
-    T x, y, z, w;                                      \
-  };                                                   \
-  inline name##2 make_##name##2(T x, T y) {            \
-    return {x, y};                                     \
-  }                                                    \
-  inline name##4 make_##name##4(T x, T y, T z, T w) {  \
-    return {x, y, z, w};                               \
-  }
+#define FSDP_VECTOR_TYPES(name, T)                           \
+  struct alignas(2 * sizeof(T)) name##2 {                    \
+    T x, y;                                                  \
+  };                                                         \
+  struct alignas(4 * sizeof(T)) name##4 {                    \
+    T x, y, z, w;                                            \
+  };                                                         \
+  inline name##2 make_##name##2(T x, T y) { return {x, y}; } \
+  inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 FSDP_VECTOR_TYPES(uchar, unsigned char)
 FSDP_VECTOR_TYPES(short, short)
 FSDP_VECTOR_TYPES(ushort, unsigned short)

@@ -2,23 +2,16 @@
 // model itself.
 #include <gtest/gtest.h>
 
-#include <string>
 #include <tuple>
 
+#include "tests/models/gpt2/set_shape.h"
 #include "tests/testing/reference.h"
 
 namespace fsdp::testing {
 namespace {
 
 void SetShape(const nlohmann::json& c, TinyRun& run) {
-  Gpt2Config& config = run.config;
-  config.hidden_size = c.at("n_embd");
-  config.intermediate_size = c.at("n_inner");
-  config.num_hidden_layers = c.at("n_layer");
-  config.num_attention_heads = c.at("n_head");
-  config.vocab_size = c.at("vocab_size");
-  config.max_position_embeddings = c.at("n_positions");
-  config.layer_norm_epsilon = c.at("layer_norm_epsilon");
+  SetGpt2Shape(c, run);
   run.lora = LoraOptions{3, 7, {"*attn.c_attn.weight", "*mlp.c_proj.weight"}};
 }
 
@@ -42,10 +35,7 @@ TEST_P(LoraReferenceTest, LogitsLossAndGradients) {
 }
 
 TEST_P(LoraReferenceTest, TwentySteps) {
-  for (const std::string name : {"adamw", "sgd", "sgd_momentum"}) {
-    const TinyRun run = reference_.TrainRun(name);
-    judge_.Training(name, run, Run(run));
-  }
+  judge_.Trainings([this](const TinyRun& run) { return Run(run); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, LoraReferenceTest,

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <tuple>
 
 #include "tests/testing/precision.h"
 
@@ -52,38 +51,13 @@ void SetShape(const json& c, TinyRun& run) {
   run.llama = config;
 }
 
-using Case = std::tuple<const char*, int, Strategy, bool>;  // Model, world, strategy, processes.
-
-class ReferenceTest : public ::testing::TestWithParam<Case> {
+class ReferenceTest : public ReferenceSuite {
  protected:
-  TinyResult Run(TinyRun run) const {
-    const auto [model, world, strategy, processes] = GetParam();
-    run.world = world;
-    run.options.executor.sharding_strategy = strategy;
-    run.ranks = processes ? RunProcessRanks : RunThreadRanks;
-    return Train(run);
-  }
-
-  const Reference reference_{std::string("tests/fixtures/llama/") + std::get<0>(GetParam()),
-                             SetShape};
-  Judge judge_{reference_};
+  ReferenceTest() : ReferenceSuite("llama", SetShape) {}
 };
 
-TEST_P(ReferenceTest, LogitsLossAndGradients) { judge_.Batch(Run(reference_.BatchRun())); }
-
-TEST_P(ReferenceTest, TwentySteps) {
-  for (const std::string name : {"adamw", "sgd", "sgd_momentum"}) {
-    const TinyRun run = reference_.TrainRun(name);
-    judge_.Training(name, run, Run(run));
-  }
-}
-
-std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
-  const auto [model, world, strategy, processes] = info.param;
-  constexpr const char* kStrategies[] = {"FullShard", "ShardGradOp", "HybridShard",
-                                         "HybridShardGradOp", "NoShard"};
-  return std::string(model) + "_" + std::to_string(world) + kStrategies[static_cast<int>(strategy)];
-}
+TEST_P(ReferenceTest, LogitsLossAndGradients) { HoldBatch(); }
+TEST_P(ReferenceTest, TwentySteps) { HoldTrainings(); }
 
 const auto kModels = ::testing::Values("llama_6_2", "llama_biases", "qwen2_8_1", "qwen3_documents",
                                        "mistral_dynamic");
@@ -92,42 +66,37 @@ const auto kFullShard = ::testing::Values(Strategy::kFullShard);
 INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
                          ::testing::Combine(kModels, ::testing::Values(1), kFullShard,
                                             ::testing::Values(false)),
-                         CaseName);
+                         ReferenceCaseName);
 // AddressSanitizer takes ten times as long and learns nothing from more worlds.
 #ifdef __SANITIZE_ADDRESS__
 INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
                          ::testing::Combine(kModels, ::testing::Values(3), kFullShard,
                                             ::testing::Values(false)),
-                         CaseName);
+                         ReferenceCaseName);
 #else
 INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
                          ::testing::Combine(kModels, ::testing::Values(2, 3, 5), kFullShard,
                                             ::testing::Values(false)),
-                         CaseName);
+                         ReferenceCaseName);
 INSTANTIATE_TEST_SUITE_P(Strategies, ReferenceTest,
                          ::testing::Combine(kModels, ::testing::Values(3),
                                             ::testing::Values(Strategy::kShardGradOp,
                                                               Strategy::kNoShard),
                                             ::testing::Values(false)),
-                         CaseName);
+                         ReferenceCaseName);
 #endif
 INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
                          ::testing::Combine(kModels, ::testing::Values(2), kFullShard,
                                             ::testing::Values(true)),
-                         CaseName);
+                         ReferenceCaseName);
 
 // Beside PyTorch's FSDP, whose gradients are of param_dtype until they are reduced.
-class PrecisionTest : public ::testing::TestWithParam<PrecisionWay> {
+class PrecisionTest : public PrecisionSuite {
  protected:
-  const std::string folder_ = "tests/fixtures/llama/llama_6_2";
-  const Reference reference_{folder_, SetShape};
-  const PrecisionReference precision_{reference_, folder_};
+  PrecisionTest() : PrecisionSuite("tests/fixtures/llama/llama_6_2", SetShape) {}
 };
 
-TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) {
-  const auto [precision, world] = GetParam();
-  precision_.Hold(precision, world);
-}
+TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { Hold(); }
 
 INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
                          WayName);

@@ -1,7 +1,5 @@
 #include "tests/trainer/checkpoint/rank_states.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -161,13 +159,6 @@ std::string LoadAndCompare(const World& world, const std::string& directory, uin
     if (!difference.empty()) return "differs: " + who + difference;
   }
   return "";
-}
-
-std::string FreshDirectory(const std::string& name) {
-  const std::string path = testing::TempDir() + "/" + name;
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
 }
 
 std::vector<std::string> ListSorted(const std::string& directory) {

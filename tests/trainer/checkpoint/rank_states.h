@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/fresh_directory.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/comm/store.h"
 #include "trainer/fsdp/layout.h"
@@ -68,8 +69,7 @@ std::vector<std::string> Save(const World& world, const std::string& checkpoints
 // Errors of the load are "rank 1: " and their text.
 std::string LoadAndCompare(const World& world, const std::string& directory, uint64_t salt);
 
-// A new, empty directory for the running test.
-std::string FreshDirectory(const std::string& name);
+using testing::FreshDirectory;
 std::vector<std::string> ListSorted(const std::string& directory);
 
 }  // namespace fsdp

@@ -149,7 +149,7 @@ TEST(VerifyTest, ReportsAFileThatIsNone) {
 
 TEST(VerifyTest, NeedsAManifest) {
   EXPECT_THROW(Verify(FreshDirectory("empty")), CheckpointError);
-  EXPECT_THROW(Verify(testing::TempDir() + "/not_there"), CheckpointError);
+  EXPECT_THROW(Verify(::testing::TempDir() + "/not_there"), CheckpointError);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 
@@ -15,13 +16,7 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string FreshDirectory(const std::string& name) {
-  const fs::path dir = fs::path(::testing::TempDir()) / ("append_" + name);
-  fs::remove_all(dir);
-  fs::create_directories(dir);
-  return dir;
-}
+using testing::FreshDirectory;
 
 void Put(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;

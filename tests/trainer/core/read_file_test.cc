@@ -14,21 +14,16 @@
 #include <string>
 #include <thread>
 
+#include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::FreshDirectory;
 
 constexpr int64_t kTebibyte = int64_t{1} << 40;
-
-std::string FreshDirectory(const std::string& name) {
-  const fs::path dir = fs::path(::testing::TempDir()) / ("read_" + name);
-  fs::remove_all(dir);
-  fs::create_directories(dir);
-  return dir;
-}
 
 std::string Put(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;

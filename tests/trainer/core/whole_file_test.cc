@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/fresh_directory.h"
 #include "tests/testing/full_disk.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/read_file.h"
@@ -25,13 +26,7 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string FreshDirectory(const std::string& name) {
-  const fs::path dir = fs::path(::testing::TempDir()) / name;
-  fs::remove_all(dir);
-  fs::create_directories(dir);
-  return dir;
-}
+using testing::FreshDirectory;
 
 std::vector<std::string> ListSorted(const std::string& dir) {
   std::vector<std::string> names;

@@ -15,11 +15,26 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/errors.h"
+
+namespace {
+
+std::function<void()> behind_stat;  // Called once, when the next stat() has its answer.
+
+}  // namespace
+
+// Before libc's.
+extern "C" int stat(const char* path, struct stat* out) {
+  const int result = ::fstatat(AT_FDCWD, path, out, 0);
+  if (behind_stat) std::exchange(behind_stat, nullptr)();
+  return result;
+}
 
 namespace fsdp {
 namespace {
@@ -216,6 +231,25 @@ TEST_F(DataFilesTest, AFileThatIsReplacedOrGrowsIsIntact) {
   Write("c.txt", "xyz");
   EXPECT_EQ(other.bytes(), "x");
   other.CheckIntact();
+}
+
+TEST_F(DataFilesTest, AFileThatShrinksWhileItIsCheckedHasBecomeShorter) {
+  const std::string path = Write("a.txt", std::string(3 << 12, 'x'));
+  const FileContents file(path);
+  behind_stat = [&] {  // What another thread may do and see.
+    fs::resize_file(path, 100);
+    EXPECT_EQ(std::count(file.bytes().begin(), file.bytes().end(), 'x'), 100);
+  };
+  EXPECT_NO_THROW(file.CheckIntact());  // What was read before was there.
+  ASSERT_EQ(behind_stat, nullptr);
+  try {
+    file.CheckIntact();
+    FAIL() << "intact";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("a.txt: has become shorter while it was read"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 // Readers that meet the end at the same time, and guards that come and go meanwhile.

@@ -48,9 +48,10 @@ class TokenizeTest : public ::testing::Test {
     fs::remove_all(dir_);
     fs::create_directories(dir_);
     // A long document of words and hard stretches, some short ones, and lines.
+    const std::string hard = testing::HardText(3, 60'000);
     std::string text;
     for (size_t at = 0; at < 60'000; at += 300) {
-      text += testing::HardText(3, 60'000).substr(at, 300) + " and some plain words between them ";
+      text += hard.substr(at, 300) + " and some plain words between them ";
     }
     Write("a.txt", text);
     Write("b.txt", "a short one");
@@ -462,6 +463,45 @@ TEST_F(TokenizeTest, AFileThatChangesMeanwhileIsNamed) {
             "tokenize: b.txt: has changed while it was read: remove out and start again");
 }
 
+// A byte a token. Calls `change` while it encodes its first part, of which it then has read
+// nothing.
+class ChangesMeanwhile : public Tokenizer {
+ public:
+  explicit ChangesMeanwhile(std::function<void()> change) : change_(std::move(change)) {}
+
+  int32_t vocab_size() const override { return kByteVocabSize; }
+  uint64_t hash() const override { return 1; }
+  bool EncodePart(std::string_view text, size_t end, bool first,
+                  std::vector<int32_t>& out) const override {
+    const std::string before(text);
+    if (!changed_.exchange(true)) change_();
+    if (text != before) throw DataError("the text has changed under its tokenizer");
+    return bytes_->EncodePart(text, end, first, out);
+  }
+  size_t PartEnd(std::string_view text, size_t target) const override {
+    return bytes_->PartEnd(text, target);
+  }
+  std::string_view Piece(int32_t id) const override { return bytes_->Piece(id); }
+
+ private:
+  std::function<void()> change_;
+  mutable std::atomic<bool> changed_ = false;
+  std::shared_ptr<const Tokenizer> bytes_ = ByteTokenizer();
+};
+
+TEST_F(TokenizeTest, ATextDoesNotChangeUnderItsTokenizer) {
+  for (const std::string name : {"a.txt", "c.jsonl"}) {
+    SetUp();
+    TokenizeOptions options = Options("out");
+    options.files = {dir_ / name};
+    const ChangesMeanwhile tokenizer([&] { fs::resize_file(dir_ / name, 100); });
+    const std::string error = ErrorOf([&] { Tokenize(tokenizer, "t", options); });
+    EXPECT_TRUE(
+        error.starts_with("data: " + name + ": has become shorter while it was read, from "))
+        << error;
+  }
+}
+
 TEST_F(TokenizeTest, ADamagedCacheSaysWhatToDelete) {
   const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
   const std::string cache = dir_ / "cache";
@@ -519,17 +559,14 @@ TEST_F(TokenizeTest, WaitingForAnotherCanBeStopped) {
   EXPECT_EQ(said[0].rfind("waiting for another process", 0), 0u);
 
   // One that has stopped to do anything is given up, but not before.
-  options.stop = nullptr;
-  options.silence_s = 0.5;
-  const auto begin = std::chrono::steady_clock::now();
-  std::jthread worker([&] {
-    for (int i = 0; i < 10; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      lock.Touch();
-    }
-  });
+  asked = 0;
+  options.stop = [&] {
+    if (++asked <= 12) lock.Touch();  // Asked every 50 ms, so for longer than the silence.
+    return false;
+  };
+  options.silence_s = 0.3;
   EXPECT_THROW(OpenTextTokens(cache, tokenizer, "t", options, nullptr), CommError);
-  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1400));
+  EXPECT_GT(asked, 12);
 }
 
 }  // namespace

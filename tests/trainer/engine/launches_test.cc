@@ -87,18 +87,19 @@ void PrintTo(const Launched& l, std::ostream* out) {
 std::vector<Launched> Stated(const Case& c) {
   const std::unique_ptr<Model> model = MakeModel(ShapeOf(c));
   std::vector<Launched> stated;
-  ObserveStep(*model, OptionsOf(c), /*world=*/1, DeviceType::kCuda, [&](const Operation& o, StepResource) {
-    if (!o.kernels.cuda) return;
-    std::vector<KernelCost> costs = o.costs;
-    for (KernelCost& cost : costs) {
-      cost.gpu = OnGpuByLibrary(cost, c.products == Products::kDeterministic);
-    }
-    std::string shape = ", of bytes";
-    for (const Range& range : o.reads) shape += " " + std::to_string(range.bytes);
-    shape += " to";
-    for (const Range& range : o.writes) shape += " " + std::to_string(range.bytes);
-    stated.push_back({o.name, LaunchesOf(costs), shape});
-  });
+  ObserveStep(*model, OptionsOf(c), /*world=*/1, DeviceType::kCuda,
+              [&](const Operation& o, StepResource) {
+                if (!o.kernels.cuda) return;
+                std::vector<KernelCost> costs = o.costs;
+                for (KernelCost& cost : costs) {
+                  cost.gpu = OnGpuByLibrary(cost, c.products == Products::kDeterministic);
+                }
+                std::string shape = ", of bytes";
+                for (const Range& range : o.reads) shape += " " + std::to_string(range.bytes);
+                shape += " to";
+                for (const Range& range : o.writes) shape += " " + std::to_string(range.bytes);
+                stated.push_back({o.name, LaunchesOf(costs), shape});
+              });
   return stated;
 }
 

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "tests/testing/fresh_directory.h"
 #include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/loop/checkpoint_files.h"
 #include "trainer/core/errors.h"
@@ -25,14 +26,9 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::UnusedPath;
 using Strings = std::vector<std::string>;
 using Rates = std::vector<UpdateRates>;  // By rank.
-
-std::string FreshDirectory(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/" + name;
-  fs::remove_all(path);
-  return path;
-}
 
 Recipe Tiny(const std::string& directory, const std::string& share, const Strings& more = {}) {
   Strings overrides = {"run.dir=" + directory,
@@ -94,7 +90,7 @@ double RecordedShare(const std::string& run) {
 TEST(AutomaticShare, IsTheSmallestAndARunKeepsIt) {
   // What each rank would choose alone.
   const auto alone = [](double device) {
-    const std::string run = FreshDirectory("alone");
+    const std::string run = UnusedPath("alone");
     EXPECT_EQ(Train({Tiny(run, "auto"), Tiny(run, "auto")}, {{device, 1}, {device, 1}}), kDone);
     return RecordedShare(run);
   };
@@ -102,7 +98,7 @@ TEST(AutomaticShare, IsTheSmallestAndARunKeepsIt) {
   ASSERT_LT(less, more);
   ASSERT_GT(less, 0);
 
-  const std::string run = FreshDirectory("auto");
+  const std::string run = UnusedPath("auto");
   const auto go_on = [&](int steps, const std::string& share, const Rates& rates) {
     const Recipe recipe = Tiny(run, share, {"train.steps=" + std::to_string(steps)});
     return Train({recipe, recipe}, rates);
@@ -119,7 +115,7 @@ TEST(AutomaticShare, IsTheSmallestAndARunKeepsIt) {
   EXPECT_EQ(go_on(6, "auto", {}), kDone);
   EXPECT_EQ(RecordedShare(run), less);
 
-  const std::string given = FreshDirectory("given");
+  const std::string given = UnusedPath("given");
   const Recipe recipe = Tiny(given, std::to_string(less), {"train.steps=6"});
   EXPECT_EQ(Train({recipe, recipe}, {}), Strings(2, "0 "));
   EXPECT_EQ(RecordedShare(given), less);
@@ -133,14 +129,14 @@ TEST(AutomaticShare, IsTheSmallestAndARunKeepsIt) {
 
 // A run of another place, or of before: its number too, unless nothing was on the host.
 TEST(AutomaticShare, ComesFromACheckpointWhereThereIsNoRecipe) {
-  const std::string run = FreshDirectory("first"), other = FreshDirectory("second");
+  const std::string run = UnusedPath("first"), other = UnusedPath("second");
   ASSERT_EQ(Train({Tiny(run, "0.25")}, {}), Strings{"0 "});
   const Recipe recipe =
       Tiny(other, "auto", {"checkpoint.resume=" + run, "train.steps=4", "run.name=other"});
   ASSERT_EQ(Train({recipe}, {}), Strings{"0 said"});
   EXPECT_EQ(RecordedShare(other), 0.25);
 
-  const std::string without = FreshDirectory("without");
+  const std::string without = UnusedPath("without");
   ASSERT_EQ(Train({Tiny(without, "0", {"fsdp.cpu_offload.optimizer=false"})}, {}), Strings{"0 "});
   ASSERT_EQ(Train({Tiny(without, "auto", {"train.steps=4"})}, {{1, 1}}), Strings{"0 said"});
   EXPECT_GT(RecordedShare(without), 0);
@@ -148,7 +144,7 @@ TEST(AutomaticShare, ComesFromACheckpointWhereThereIsNoRecipe) {
 
 // Without a checkpoint there is nothing to go on with.
 TEST(AutomaticShare, OfAFailedStartIsForgotten) {
-  const std::string run = FreshDirectory("failed");
+  const std::string run = UnusedPath("failed");
   ASSERT_EQ(Train({Tiny(run, "0.25", {"checkpoint.every=0", "train.steps=1"})}, {}), Strings{"0 "});
   fs::remove(run + "/metrics.jsonl");  // Which says that it came to its end.
   const Strings end = Train({Tiny(run, "auto")}, {});
@@ -156,7 +152,7 @@ TEST(AutomaticShare, OfAFailedStartIsForgotten) {
 }
 
 TEST(AutomaticShare, OfSomeRanksIsADisagreement) {
-  const std::string run = FreshDirectory("some");
+  const std::string run = UnusedPath("some");
   const Recipe number = Tiny(run, "0.5"), automatic = Tiny(run, "auto");
   for (const std::vector<Recipe>& recipes : {std::vector{number, automatic}, {automatic, number}}) {
     for (const std::string& end : Train(recipes, {})) {
@@ -167,7 +163,7 @@ TEST(AutomaticShare, OfSomeRanksIsADisagreement) {
 }
 
 TEST(AutomaticShare, ThatCannotBeMeasuredIsEveryRanksError) {
-  const std::string run = FreshDirectory("broken");
+  const std::string run = UnusedPath("broken");
   for (const std::string& end : Train({Tiny(run, "auto"), Tiny(run, "auto")}, {})) {
     EXPECT_EQ(end.substr(0, 2), "1 ") << end;
   }
@@ -176,7 +172,7 @@ TEST(AutomaticShare, ThatCannotBeMeasuredIsEveryRanksError) {
 
 // By the plan of a GPU that is not there: as many units as it has room for.
 TEST(AutomaticShare, LeavesWhatDoesNotFitOnTheHost) {
-  const Recipe automatic = Tiny(FreshDirectory("room"), "auto");
+  const Recipe automatic = Tiny(UnusedPath("room"), "auto");
   const ModelShape shape = ShapeFor(automatic);
   const std::unique_ptr<Model> model = BuildModel(automatic, shape);
   const SessionOptions options =
@@ -219,7 +215,7 @@ TEST(AutomaticShare, LeavesWhatDoesNotFitOnTheHost) {
 
 // Rates that are measured: there is no telling which.
 TEST(AutomaticShare, IsMeasured) {
-  const Recipe automatic = Tiny(FreshDirectory("plan"), "auto");
+  const Recipe automatic = Tiny(UnusedPath("plan"), "auto");
   const std::unique_ptr<Model> model = BuildModel(automatic, ShapeFor(automatic));
   Recipe recipe = automatic;
   SessionOptions options =

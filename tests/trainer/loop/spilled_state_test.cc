@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/fresh_directory.h"
 #include "tests/testing/lying_disk.h"
 #include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/loop/checkpoint_files.h"
@@ -26,16 +27,11 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::UnusedPath;
 using Strings = std::vector<std::string>;
 using Files = std::map<std::string, std::string>;
 
 constexpr int kSteps = 4;
-
-std::string FreshDirectory(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/" + name;
-  fs::remove_all(path);
-  return path;
-}
 
 // Masters, both moments, averages and activations are spilled; averages are evaluated; every second
 // step is saved, the last one with nothing behind it.
@@ -149,7 +145,7 @@ class SpilledState : public ::testing::Test {
   const Undisturbed& Want(int world, bool async) {
     Undisturbed& want = undisturbed_[{world, async}];
     if (!want.files.empty()) return want;
-    const std::string run = FreshDirectory("undisturbed");
+    const std::string run = UnusedPath("undisturbed");
     const std::vector<End> ends = Train(world, Spilled(run, async));
     for (const End& end : ends) EXPECT_EQ(end.code, 0) << end.error;
     want = {testing::CheckpointFiles(run), ends[0].reads, ends[0].writes};
@@ -164,7 +160,7 @@ class SpilledState : public ::testing::Test {
                  std::to_string(static_cast<int>(lie)) + " at " + std::to_string(offset) +
                  ", number " + std::to_string(nth) + (async ? ", async" : ""));
     const Undisturbed& want = Want(world, async);
-    const std::string run = FreshDirectory("disturbed");
+    const std::string run = UnusedPath("disturbed");
     const Recipe recipe = Spilled(run, async);
     const std::vector<End> ends = Train(world, recipe, liar, lie, offset, nth);
     EXPECT_TRUE(ends[liar].lied);

@@ -14,6 +14,7 @@
 #include <random>
 #include <sstream>
 
+#include "tests/testing/fresh_directory.h"
 #include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/loop/checkpoint_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -29,13 +30,8 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::UnusedPath;
 using Strings = std::vector<std::string>;
-
-std::string FreshDirectory(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/" + name;
-  fs::remove_all(path);
-  return path;
-}
 
 Recipe Tiny(const std::string& directory, const Strings& more = {}) {
   Strings overrides = {"run.dir=" + directory};
@@ -93,7 +89,7 @@ TEST(SavingTest, InTheBackgroundGivesTheSameFiles) {
       std::map<std::string, std::string> files[2];
       Strings losses[2];
       for (const int async : {0, 1}) {
-        const std::string run = FreshDirectory("same");
+        const std::string run = UnusedPath("same");
         const Recipe recipe =
             Tiny(run, {std::string("fsdp.sharding_strategy=") + strategy,
                        std::string("checkpoint={every: 2, keep_last: 0, async: ") +
@@ -122,7 +118,7 @@ TEST(SavingTest, AFailureIsEveryRanksCheckpointError) {
     for (int i = 0; i < 8; ++i) {
       // The last save is at step 12, in the foreground; that of step 10 may be found out by it.
       const int step = 2 + 2 * (i % 6);
-      const std::string run = FreshDirectory("failure");
+      const std::string run = UnusedPath("failure");
       const Recipe recipe = Tiny(run, {std::string("checkpoint={every: 2, keep_last: 0, async: ") +
                                        (async ? "true" : "false") + "}"});
       fs::create_directories(run + "/checkpoints");
@@ -201,13 +197,13 @@ const char* const kOverflow = "optimizer={name: adamw, lr: 1.0e+30, weight_decay
 TEST(NotFiniteTest, IsNeverSaved) {
   for (const int world : {1, 3}) {
     for (const char* async : {"true", "false"}) {
-      const std::string run = FreshDirectory("overflow");
+      const std::string run = UnusedPath("overflow");
       const std::string saving = std::string("checkpoint={every: 1, keep_last: 1, async: ") + async;
       EXPECT_EQ(Train(world, Tiny(run, {"train.steps=2", saving + "}", "optimizer.lr=0"})),
                 Strings(world, "0 "));
       // In one update; the last step's as well as one with others behind it.
       for (const char* steps : {"1", "5"}) {
-        const std::string other = FreshDirectory("overflows");
+        const std::string other = UnusedPath("overflows");
         ExpectEnd(
             Train(world,
                   Tiny(other, {std::string("train.steps=") + steps, kOverflow, saving + "}"})),
@@ -229,7 +225,7 @@ TEST(NotFiniteTest, IsNeverSaved) {
 TEST(RecordTest, PeaksOfACachingAllocatorAreOfTheirOwnStep) {
   for (const int world : {1, 2}) {
     for (const char* every : {"1", "5"}) {
-      const std::string run = FreshDirectory("peaks");
+      const std::string run = UnusedPath("peaks");
       const Recipe recipe =
           Tiny(run, {"fsdp={buffers: caching, limiter: host}", std::string("log.every=") + every,
                      "checkpoint={every: 4, async: false}"});
@@ -256,7 +252,7 @@ constexpr char kHalf[] =
 // Each halves the scale, and a run is there to the end; all but those at the floor are free.
 TEST(NotFiniteTest, OverflowsOfFp16AreFreeAboveTheFloor) {
   for (const int world : {1, 3}) {
-    const std::string run = FreshDirectory("overflow_fp16");
+    const std::string run = UnusedPath("overflow_fp16");
     EXPECT_EQ(
         Train(world, Tiny(run, {"train.steps=60", "log.every=1", std::string(kHalf) + "1}}"})),
         Strings(world, "0 "));
@@ -279,7 +275,7 @@ TEST(NotFiniteTest, OverflowsOfFp16AreFreeAboveTheFloor) {
 
 TEST(NotFiniteTest, TheOthersAreCountedOverTheRun) {
   for (const int world : {1, 3}) {
-    const std::string run = FreshDirectory("paid");
+    const std::string run = UnusedPath("paid");
     const auto until = [&](int steps, const char* most) {
       return Train(
           world,
@@ -304,7 +300,7 @@ TEST(NotFiniteTest, TheOthersAreCountedOverTheRun) {
 
 // Whatever the number of ranks that go on.
 TEST(LossScaleTest, AResumeKeepsTheCheckpoints) {
-  const std::string run = FreshDirectory("scale_of_a_checkpoint");
+  const std::string run = UnusedPath("scale_of_a_checkpoint");
   const auto until = [&](int world, int steps) {
     return Train(world, Tiny(run, {"train.steps=" + std::to_string(steps), "log.every=1",
                                    "checkpoint.every=1",
@@ -321,7 +317,7 @@ TEST(LossScaleTest, AResumeKeepsTheCheckpoints) {
 
 TEST(NotFiniteTest, IsSaidWithoutACheckpoint) {
   for (const int world : {1, 3}) {
-    ExpectEnd(Train(world, Tiny(FreshDirectory("unsaved"), {"train.steps=1", kOverflow})), "7",
+    ExpectEnd(Train(world, Tiny(UnusedPath("unsaved"), {"train.steps=1", kOverflow})), "7",
               {"after step 1: ", "not finite", "optimizer.lr"});
   }
 }
@@ -335,7 +331,7 @@ TEST(NotFiniteTest, LeavesAFiniteCheckpointAtAnyMoment) {
   std::uniform_real_distribution<double> uniform;
   int finished = 0, unsaved = 0, kept = 0;
   for (int i = 0; i < kRuns; ++i) {
-    const std::string run = FreshDirectory("any_moment");
+    const std::string run = UnusedPath("any_moment");
     const int world = 1 + static_cast<int>(random() % 3);
     char settings[200];
     std::snprintf(settings, sizeof(settings), "optimizer={name: %s, lr: %.3e, weight_decay: %.3e}",
@@ -367,21 +363,21 @@ TEST(NotFiniteTest, LeavesAFiniteCheckpointAtAnyMoment) {
 }
 
 TEST(NotFiniteTest, NoRunStartsFromIt) {
-  const std::string start = FreshDirectory("finite");
+  const std::string start = UnusedPath("finite");
   ASSERT_EQ(Train(1, Tiny(start, {"train.steps=4", "checkpoint={every: 2, keep_last: 0}"}))[0],
             "0 ");
-  const std::string at = start + "/checkpoints/step_4", spoilt = FreshDirectory("spoilt");
+  const std::string at = start + "/checkpoints/step_4", spoilt = UnusedPath("spoilt");
   ASSERT_TRUE(AllFinite(at));
   CopyWith(at, spoilt, "master", "transformer.h.1.mlp.c_fc.weight", 5, INFINITY);
   for (const int world : {1, 3}) {
-    const std::string run = FreshDirectory("from");
+    const std::string run = UnusedPath("from");
     ExpectEnd(Train(world, Tiny(run, {"model={init_from: " + spoilt + "}"})), "5",
               {"model.init_from: " + spoilt, "h.1.mlp.c_fc.weight: element 5 is inf"});
     EXPECT_FALSE(fs::exists(run + "/metrics.jsonl"));
   }
   // One that an older build has saved.
   fs::remove_all(at);
-  const std::string aside = FreshDirectory("aside");
+  const std::string aside = UnusedPath("aside");
   ASSERT_EQ(
       Train(1, Tiny(start, {"train.steps=4", "checkpoint={every: 2, keep_last: 0, resume: 2}"}))[0],
       "0 ");
@@ -396,7 +392,7 @@ TEST(NotFiniteTest, NoRunStartsFromIt) {
 // Damage that only the ranks find out that read it: all say the same, and how to go on.
 TEST(ResumeTest, ADamagedChunkIsEverybodysError) {
   constexpr int kWorld = 3;
-  const std::string run = FreshDirectory("chunk");
+  const std::string run = UnusedPath("chunk");
   const auto recipe = [&](const Strings& more) {
     Strings all = {"checkpoint.every=4", "checkpoint.keep_last=0"};
     all.insert(all.end(), more.begin(), more.end());
@@ -423,7 +419,7 @@ TEST(ResumeTest, ADamagedChunkIsEverybodysError) {
 // By step, by name, by path, by the run's directory: what is meant, and later ones of this run's
 // own are set aside.
 TEST(ResumeTest, TakesWhatIsMeant) {
-  const std::string first = FreshDirectory("first"), second = FreshDirectory("second");
+  const std::string first = UnusedPath("first"), second = UnusedPath("second");
   const Strings settings = {"train.steps=8", "checkpoint={every: 2, keep_last: 0}"};
   ASSERT_EQ(Train(2, Tiny(first, settings)), Strings(2, "0 "));
   const auto go_on = [&](const std::string& run, const std::string& from) {
@@ -454,11 +450,11 @@ TEST(ResumeTest, TakesWhatIsMeant) {
 }
 
 TEST(EmaTest, FollowsTheWeightsFromTheFirstOnes) {
-  const std::string start = FreshDirectory("ema_start");
+  const std::string start = UnusedPath("ema_start");
   ASSERT_EQ(Train(1, Tiny(start, {"train.steps=1", "checkpoint.every=1"}))[0], "0 ");
   const std::string first = start + "/checkpoints/step_1";
   for (const int world : {1, 3}) {
-    const std::string run = FreshDirectory("ema");
+    const std::string run = UnusedPath("ema");
     const Recipe recipe =
         Tiny(run, {"train={steps: 4, ema: {decay: 0.75}}", "model={init_from: " + first + "}",
                    "checkpoint={every: 1, keep_last: 0}"});
@@ -490,7 +486,7 @@ TEST(EmaTest, EvaluatesTheAverage) {
       const auto evaluate = [&](const std::string& name, const Strings& more) {
         Strings all = settings;
         all.insert(all.end(), more.begin(), more.end());
-        const std::string run = FreshDirectory(name);
+        const std::string run = UnusedPath(name);
         EXPECT_EQ(Train(world, Tiny(run, all)), Strings(world, "0 "));
         return Records(run, "eval").back()["loss"].get<double>();
       };
@@ -499,9 +495,9 @@ TEST(EmaTest, EvaluatesTheAverage) {
       const double averaged = evaluate("averaged", {train[0], "eval.ema=true"});
       EXPECT_NE(last, averaged);
 
-      const std::string from = FreshDirectory("averaged") + "/checkpoints/step_4";
+      const std::string from = UnusedPath("averaged") + "/checkpoints/step_4";
       evaluate("averaged", {train[0], "eval.ema=true"});
-      const std::string weights = FreshDirectory("weights");
+      const std::string weights = UnusedPath("weights");
       CheckpointReader reader(from);
       const Manifest& manifest = reader.manifest();
       WriteCheckpoint(
@@ -521,10 +517,10 @@ TEST(EmaTest, EvaluatesTheAverage) {
 
 // The weights stand still: what differs between two steps' samples is what they are drawn with.
 TEST(SampleTest, IsDrawnAnewAtEveryStep) {
-  const std::string text = FreshDirectory("sample_text");
+  const std::string text = UnusedPath("sample_text");
   std::ofstream(text) << std::string(1000, 'a');
   const auto samples = [&] {
-    const std::string run = FreshDirectory("sample");
+    const std::string run = UnusedPath("sample");
     const Recipe recipe =
         Tiny(run, {"data={train: {source: text, paths: [" + text + "]}, valid: {fraction: 0.2}}",
                    "model.vocab_size=256", "train.steps=2", "optimizer={name: sgd, lr: 0}",

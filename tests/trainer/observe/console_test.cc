@@ -193,7 +193,8 @@ TEST(Console, BarHoldsWhatThereIsRoomFor) {
   EXPECT_EQ(bar(120, true),
             "step 10/20  ▕████████████████████░░░░░░░░░░░░░░░░░░░░▏  loss 2.0000  ██▇▅▄▃▂▁  "
             "16.6k tok/s  1.00 GiB  1m05s left");
-  EXPECT_EQ(bar(70, false), "step 10/20  [########.........]  loss 2.0000  16.6k tok/s  1m05s left");
+  EXPECT_EQ(bar(70, false),
+            "step 10/20  [########.........]  loss 2.0000  16.6k tok/s  1m05s left");
   EXPECT_EQ(bar(60, false), "step 10/20  [#####.....]  loss 2.0000  ^^=--.__  1m05s left");
   EXPECT_EQ(bar(40, false), "step 10/20  loss 2.0000  1m05s left");
   EXPECT_EQ(bar(30, false), "step 10/20  1m05s left");

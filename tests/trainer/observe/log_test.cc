@@ -9,17 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
 
-std::string FreshDirectory(const std::string& name) {
-  const std::string dir = ::testing::TempDir() + "/" + name;
-  std::filesystem::remove_all(dir);
-  return dir;
-}
+using testing::FreshDirectory;
 
 TEST(Log, LinesHaveTimeAndLevelAndAreThereAtOnce) {
   const std::string path = FreshDirectory("log") + "/logs/rank_3.log";

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/fresh_directory.h"
 #include "tests/testing/power_cut.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
@@ -24,10 +25,7 @@ using testing::FileWatch;
 using Strings = std::vector<std::string>;
 
 std::string TestDirectory(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/record_faults_" + name;
-  fs::remove_all(path);
-  fs::create_directories(path);
-  return fs::canonical(path);
+  return fs::canonical(testing::FreshDirectory(name));
 }
 
 StepRecord Step(int64_t step) { return {.step = step, .loss = 5.0 / static_cast<double>(step)}; }

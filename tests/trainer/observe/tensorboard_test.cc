@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/testing/fresh_directory.h"
 #include "tests/testing/full_disk.h"
 #include "tests/trainer/observe/event_reader.h"
 #include "trainer/core/errors.h"
@@ -16,14 +17,8 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::FreshDirectory;
 using Values = std::vector<std::pair<int64_t, float>>;
-
-std::string FreshDirectory(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/" + name;
-  fs::remove_all(path);
-  fs::create_directories(path);
-  return path;
-}
 
 StepRecord Step(int64_t step) {
   return {.step = step, .loss = 5.0 / static_cast<double>(step), .memory = {1, 2, 3}};

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/fresh_directory.h"
 #include "tests/testing/full_disk.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_io.h"
@@ -36,15 +37,9 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::FreshDirectory;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-
-std::string FreshDirectory(const std::string& name) {
-  const fs::path dir = fs::path(::testing::TempDir()) / ("spill_" + name);
-  fs::remove_all(dir);
-  fs::create_directories(dir);
-  return dir;
-}
 
 std::string ErrorOf(const std::function<void()>& call) {
   try {

@@ -14,6 +14,7 @@
 
 #include "models/make_model.h"
 #include "models/shape_json.h"
+#include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/whole_file.h"
@@ -28,15 +29,9 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::FreshDirectory;
 using Json = nlohmann::json;
 using Strings = std::vector<std::string>;
-
-std::string FreshDirectory(const std::string& name) {
-  const std::string path = testing::TempDir() + "/export_" + name;
-  fs::remove_all(path);
-  fs::create_directories(path);
-  return path;
-}
 
 template <typename Call>
 std::string ErrorOf(Call call) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/data/open_tokenizer.h"
@@ -16,16 +17,10 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::FreshDirectory;
 using Json = nlohmann::json;
 
 const char kFixtures[] = "tests/fixtures/tokenizers/";
-
-std::string FreshDirectory(const std::string& name) {
-  const std::string path = testing::TempDir() + "/tokenizer_files_" + name;
-  fs::remove_all(path);
-  fs::create_directories(path);
-  return path;
-}
 
 // As an export writes them.
 std::shared_ptr<const Tokenizer> ReadBack(const HfTokenizerFiles& files, const std::string& name) {

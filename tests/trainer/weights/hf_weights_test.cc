@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "models/gpt2/gpt2.h"
+#include "tests/testing/fresh_directory.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 
@@ -17,13 +18,7 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string FreshDirectory(const std::string& name) {
-  const std::string path = testing::TempDir() + "/hf_" + name;
-  fs::remove_all(path);
-  fs::create_directories(path);
-  return path;
-}
+using testing::FreshDirectory;
 
 void Spill(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;

@@ -2,6 +2,7 @@
  * and the binary that loads it need not agree on a C++ library. No exception crosses it.
  *
  * Where a function can fail it takes `error`, a buffer of FSDP_GLOO_ERROR bytes for a message. */
+// Tests: tests/trainer/comm/hosts_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_GLOO_GLOO_API_H_
 #define FSDP_TRAIN_TRAINER_COMM_GLOO_GLOO_API_H_
 

@@ -1,5 +1,6 @@
 // Point-to-point messages between processes of different hosts, by Gloo over TCP. Gloo is loaded
 // when the first mesh is opened, so a run on one host needs none of its libraries.
+// Tests: tests/trainer/comm/hosts_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_GLOO_GLOO_MESH_H_
 #define FSDP_TRAIN_TRAINER_COMM_GLOO_GLOO_MESH_H_
 

@@ -1,4 +1,5 @@
 // libfsdp_gloo.so: the only code that sees Gloo's headers.
+// Tests: tests/trainer/comm/hosts_communicator_test.cc
 #include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>

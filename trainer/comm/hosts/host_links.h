@@ -1,5 +1,6 @@
 // A connection between the leaders of any two hosts, for the small messages around a collective:
 // what a host is about to do, that it fails, who is late. Tensors go by Gloo.
+// Tests: tests/trainer/comm/host_links_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_LINKS_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_LINKS_H_
 

@@ -1,4 +1,5 @@
 // Which ranks share a host, and who talks to whom between hosts.
+// Tests: tests/trainer/comm/host_placement_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_PLACEMENT_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_PLACEMENT_H_
 

@@ -1,5 +1,6 @@
 // What a rank of a job of several hosts does beside its collectives: hears what the other hosts are
 // about to do, that they fail, and who is late; and tells them.
+// Tests: tests/trainer/comm/hosts_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_WATCH_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_WATCH_H_
 

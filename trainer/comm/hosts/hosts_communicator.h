@@ -1,4 +1,5 @@
 // Ranks that are processes of several hosts: shared memory inside a host, Gloo between hosts.
+// Tests: tests/trainer/comm/hosts_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_COMMUNICATOR_H_
 

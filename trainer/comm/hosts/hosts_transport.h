@@ -1,4 +1,5 @@
 // How bytes move between the ranks of several hosts: see hosts_communicator.h.
+// Tests: tests/trainer/comm/hosts_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_TRANSPORT_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_TRANSPORT_H_
 

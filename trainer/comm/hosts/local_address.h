@@ -1,4 +1,5 @@
 // Under which address other hosts reach this one.
+// Tests: tests/trainer/comm/host_placement_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_LOCAL_ADDRESS_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_LOCAL_ADDRESS_H_
 

@@ -1,5 +1,6 @@
 // How far a rank has come in its calls of a communicator, and what the positions of all tell about
 // a call that does not end.
+// Tests: tests/trainer/comm/group_news_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_CALL_POSITION_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_CALL_POSITION_H_
 

@@ -1,5 +1,6 @@
 // What ranks of a group tell each other beside their collectives, through the store: that one has
 // failed or left, and where each of them is. Costs nothing while all is well.
+// Tests: tests/trainer/comm/group_news_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_GROUP_NEWS_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_GROUP_NEWS_H_
 

@@ -1,4 +1,5 @@
 // NCCL's functions, of a library that is found when the program runs.
+// Tests: tests/trainer/comm/nccl_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_API_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_API_H_
 

@@ -1,4 +1,5 @@
 // What NCCL is asked for in a collective.
+// Tests: tests/trainer/comm/nccl_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COLLECTIVES_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COLLECTIVES_H_
 

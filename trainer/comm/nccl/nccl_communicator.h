@@ -1,4 +1,5 @@
 // Ranks with a GPU each, over NCCL 2.28 or newer.
+// Tests: tests/trainer/comm/nccl_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COMMUNICATOR_H_
 

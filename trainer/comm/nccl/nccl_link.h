@@ -1,4 +1,5 @@
 // One rank's end of an NCCL communicator: every call of NCCL's that has one goes through here.
+// Tests: tests/trainer/comm/nccl_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_
 

@@ -1,4 +1,5 @@
 // The sum of the CPU's transports, on a GPU: a kernel of ops/cuda, which is above this room.
+// Tests: tests/trainer/comm/nccl_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_SUM_IN_ORDER_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_SUM_IN_ORDER_H_
 

@@ -1,4 +1,5 @@
 // How the ranks of a group come to their shared memory, or to one error that all of them throw.
+// Tests: tests/trainer/comm/shm_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_SHM_HANDSHAKE_H_
 #define FSDP_TRAIN_TRAINER_COMM_SHM_HANDSHAKE_H_
 

@@ -1,4 +1,5 @@
 // Memory that processes of one host share, and how they watch each other.
+// Tests: tests/trainer/comm/shm_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_SHM_SHARED_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_COMM_SHM_SHARED_MEMORY_H_
 

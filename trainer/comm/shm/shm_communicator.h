@@ -1,4 +1,5 @@
 // Ranks that are processes of one host, over memory that they share.
+// Tests: tests/trainer/comm/shm_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_SHM_SHM_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_SHM_SHM_COMMUNICATOR_H_
 

@@ -1,5 +1,6 @@
 // The collectives of ranks that hand each other pieces in memory of their host, however a piece
 // gets there.
+// Tests: tests/trainer/comm/shm_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_SHM_STAGED_TRANSPORT_H_
 #define FSDP_TRAIN_TRAINER_COMM_SHM_STAGED_TRANSPORT_H_
 

@@ -1,4 +1,5 @@
 // Collectives of one rank of a job that does not exist: what they cost, on a simulated device.
+// Tests: tests/trainer/comm/communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_SIM_SIM_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_SIM_SIM_COMMUNICATOR_H_
 

@@ -1,4 +1,5 @@
 // Ranks that are threads of one process: each reads its peers' tensors where they lie.
+// Tests: tests/trainer/comm/thread_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_THREAD_THREAD_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_THREAD_THREAD_COMMUNICATOR_H_
 

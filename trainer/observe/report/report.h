@@ -1,4 +1,5 @@
 // What `fsdp-train report` does.
+// Tests: tests/trainer/observe/report/page_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_REPORT_REPORT_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_REPORT_REPORT_H_
 

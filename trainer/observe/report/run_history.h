@@ -61,10 +61,10 @@ struct RunHistory {
   Series checkpoints, resumes;                                       // y = 0.
   int64_t last_step = 0;
   double tokens = 0;
-  std::array<double, kRunParts.size()> seconds{};   // Sums over the whole run.
-  bool has_parts = false;                           // Some step record has "time".
-  double step_seconds = 0;                          // Sum of step_time_s over steps,
-  double step_tokens = 0;                           // and of what tokens_per_s makes of it.
+  std::array<double, kRunParts.size()> seconds{};  // Sums over the whole run.
+  bool has_parts = false;                          // Some step record has "time".
+  double step_seconds = 0;                         // Sum of step_time_s over steps,
+  double step_tokens = 0;                          // and of what tokens_per_s makes of it.
 
   std::vector<Sample> samples;  // The first and the last 7.
   int64_t num_samples = 0;

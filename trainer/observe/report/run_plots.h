@@ -1,4 +1,5 @@
 // Which curves of its runs a report shows, and in which units.
+// Tests: tests/trainer/observe/report/page_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_REPORT_RUN_PLOTS_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_REPORT_RUN_PLOTS_H_
 

@@ -30,7 +30,8 @@ class Series {
   std::vector<Point> Extremes() const;
 
   // The mean over a window of about a twentieth of the curve, weighted by distance; empty for fewer
-  // than 20 points or buckets in use. The window is symmetric at the beginning, where curves are steep.
+  // than 20 points or buckets in use. At the beginning, where curves are steep, the window is
+  // symmetric.
   std::vector<Point> Smoothed() const;
 
  private:

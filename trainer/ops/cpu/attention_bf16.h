@@ -2,6 +2,7 @@
 // v and dout as they are, probabilities and ds rounded to it; its sums are those of pairs
 // (gemm_pairs.h) in the order of their index, and each tile's sum is added to what was there.
 // Scores, statistics and ds are computed in fp32. No step depends on the width of vectors.
+// Tests: tests/trainer/ops/attention_kernels_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_BF16_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_BF16_H_
 

@@ -1,4 +1,5 @@
 // For processors with AVX512_BF16.
+// Tests: tests/trainer/ops/attention_kernels_test.cc
 #include <immintrin.h>
 
 #include "trainer/ops/cpu/attention_bf16.h"

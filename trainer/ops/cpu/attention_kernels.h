@@ -1,4 +1,5 @@
 // Attention of one head, for each instruction set (isa.h). Formulas: attention.h.
+// Tests: tests/trainer/ops/attention_kernels_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_KERNELS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_KERNELS_H_
 

@@ -11,6 +11,7 @@
 // of 6 rows and 3 of 16 lanes; three tiles fit in 32 KB at head_dim 64. What a product reads
 // several times (v forward, k backward) is copied together first: rows of a tensor lie thousands of
 // bytes apart and would meet in few sets of the cache.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_TILE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_TILE_H_
 

@@ -1,3 +1,4 @@
+// Tests: tests/trainer/ops/convert_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_CONVERT_BF16_KERNELS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_CONVERT_BF16_KERNELS_H_
 

@@ -1,6 +1,7 @@
 // Elements of fp32, bf16 or fp16 as floats, and floats as such elements, rounded to nearest: with
 // these a kernel of floats serves all three. Not an op itself. Elements that are floats are used
 // where they lie; others pass through a buffer of the caller's, which is not looked at for floats.
+// Tests: tests/trainer/ops/cast_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_FLOATS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_FLOATS_H_
 

@@ -1,5 +1,6 @@
 // GELU of some elements of a tensor, for the kernels of ops: not an op itself. Runs where it is
 // called. Formulas, dtypes and aliases: gelu.h.
+// Tests: tests/trainer/ops/gelu_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GELU_ELEMENTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GELU_ELEMENTS_H_
 

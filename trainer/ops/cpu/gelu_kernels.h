@@ -1,4 +1,5 @@
 // GELU of n elements, for each instruction set (isa.h). Formulas and aliases: gelu.h.
+// Tests: tests/trainer/ops/gelu_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GELU_KERNELS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GELU_KERNELS_H_
 

@@ -13,6 +13,7 @@
 // the width of the processor's vectors, and whatever else is in the product. Where both factors are
 // bf16 k runs 1, 0, 3, 2, ... in each block, an odd one going on to a zero: what VDPBF16PS does
 // with two at a time, so processors with and without it agree (gemm_pairs.h).
+// Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_H_
 
@@ -41,8 +42,8 @@ struct GemmOptions {
   std::function<void(const GemmTile&)> finish = nullptr;
 };
 
-// Bytes that a thread packs and sums in, at most: it keeps them until it ends. What no product needs
-// is never touched.
+// Bytes that a thread packs and sums in, at most: it keeps them until it ends. What no product
+// needs is never touched.
 inline constexpr int64_t kGemmBytesPerThread = int64_t{10} << 20;
 
 // Over all threads of the pool. C overlaps none of A, B, bias and D.

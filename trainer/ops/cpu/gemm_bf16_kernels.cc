@@ -1,4 +1,5 @@
 // For processors with AVX512_BF16.
+// Tests: tests/trainer/ops/gemm_bf16_test.cc
 #include <immintrin.h>
 
 #include "trainer/ops/cpu/gemm_kernels.h"

@@ -3,6 +3,7 @@
 // A tile of C, kRows x kCols, stays in registers while k runs: an element is the sum over k in
 // order, by fused multiply-add, from zero. That holds for every width, so the bits of a product
 // do not depend on the instruction set.
+// Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_KERNELS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_KERNELS_H_
 

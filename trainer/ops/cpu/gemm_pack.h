@@ -1,5 +1,6 @@
 // Factors of a product as Gemm()'s kernels read them: tiles in a row, each with its steps of k one
 // after another.
+// Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_PACK_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_PACK_H_
 

@@ -1,4 +1,5 @@
 // Products of bf16 by the processor's own instruction, where it gives the bits that we define.
+// Tests: tests/trainer/ops/gemm_bf16_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_PAIRS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_PAIRS_H_
 

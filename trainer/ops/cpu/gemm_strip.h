@@ -1,4 +1,5 @@
 // What Gemm() asks of the kernels of an instruction set.
+// Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_STRIP_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_STRIP_H_
 

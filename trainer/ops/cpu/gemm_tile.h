@@ -1,5 +1,6 @@
 // The innermost loop of Gemm(), for sources that are compiled once for each instruction set
 // (isa.h): what a factor's elements are is the source's own.
+// Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
 

@@ -1,4 +1,5 @@
 // The passes of the loss over a row of logits, for each instruction set (isa.h).
+// Tests: tests/trainer/ops/head_loss_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_HEAD_LOSS_KERNELS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_HEAD_LOSS_KERNELS_H_
 

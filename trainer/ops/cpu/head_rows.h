@@ -1,5 +1,6 @@
 // The rows of one head of a sample as floats, for kernels of floats: see floats.h. In a buffer they
 // follow one another.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_HEAD_ROWS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_HEAD_ROWS_H_
 

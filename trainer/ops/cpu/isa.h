@@ -7,6 +7,7 @@
 // ForThisCpu(kXAvx2, kXAvx512). What it calls is in unnamed namespaces or always inlined, because
 // the linker keeps one of several copies of an inline function, and that one must run everywhere
 // (tests/trainer/ops/isa_test.py looks).
+// Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ISA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ISA_H_
 

@@ -10,6 +10,7 @@
 // part of the tensor is rounded, and the draws of 64 elements are two vectors without a shuffle.
 // Seven rounds are the fewest that the paper calls Crush-resistant (Salmon et al. 2011; see
 // trainer/core/philox.h). They are what an update in bf16 takes longest for where caches hold all.
+// Tests: tests/trainer/ops/update_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_STOCHASTIC_ROUNDING_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_STOCHASTIC_ROUNDING_H_
 

@@ -1,5 +1,6 @@
 // The pass of an update (update.h) over elements that share a rule, for each instruction set
 // (isa.h).
+// Tests: tests/trainer/ops/update_kernels_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_UPDATE_KERNELS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_UPDATE_KERNELS_H_
 

@@ -1,6 +1,7 @@
 // Elementary functions that gcc vectorises inside `#pragma omp simd` loops: no branch, no call, no
 // table. They are pure functions of their argument, so a loop's tail gives the same bits. Always
 // inlined, and made of what is: kernels of several instruction sets use them (isa.h).
+// Tests: tests/trainer/ops/vector_math_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_VECTOR_MATH_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_VECTOR_MATH_H_
 

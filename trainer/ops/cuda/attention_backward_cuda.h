@@ -1,3 +1,4 @@
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_BACKWARD_CUDA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_BACKWARD_CUDA_H_
 

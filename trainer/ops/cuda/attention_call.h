@@ -1,4 +1,5 @@
 // What the kernels of attention are told of a call, forward and backward.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_CALL_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_CALL_H_
 

@@ -1,5 +1,6 @@
 // Dropout of attention's probabilities: m of attention.h, as fragments
 // (attention_tile.h). Four keys come of one draw, and no two lanes draw the same.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_DRAWS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_DRAWS_H_
 

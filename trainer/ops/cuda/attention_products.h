@@ -1,5 +1,6 @@
 // Products of tiles by one warp: mma.sync for bf16 and fp16, fused multiply-adds for fp32. Sums are
 // fp32, in an order that sizes alone decide.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_PRODUCTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_PRODUCTS_H_
 

@@ -1,4 +1,5 @@
 // Rows of heads as tiles in shared memory, and how what a warp computes of tiles lies in its lanes.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_TILE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_TILE_H_
 

@@ -1,4 +1,5 @@
 // Sums over a warp and a block, in an order that their sizes alone decide.
+// Tests: tests/emulated/simt_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_BLOCK_SUM_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_BLOCK_SUM_H_
 

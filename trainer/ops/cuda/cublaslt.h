@@ -1,4 +1,5 @@
 // cuBLASLt as a GemmLibrary. Only its header is needed to build it.
+// Tests: tests/trainer/ops/cublaslt_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_CUBLASLT_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_CUBLASLT_H_
 

@@ -1,6 +1,7 @@
 // What a thread has in its hands: a few elements that lie side by side, read and written with as
 // few accesses as their place allows, as floats in between. And grids whose threads have such
 // pieces of rows.
+// Tests: tests/trainer/ops/elementwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ELEMENTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ELEMENTS_H_
 

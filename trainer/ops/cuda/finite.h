@@ -1,5 +1,6 @@
 // Whether a number is finite, for kernels: the bits of -0.0 and of subnormal numbers count as those
 // of any other.
+// Tests: tests/trainer/ops/reductions_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_
 

@@ -12,6 +12,7 @@
 // Every element is summed over k in order (the tensor cores' in groups of 16, whose own order is
 // the hardware's): equal operands give equal bits, whatever else is in the product. k is not split
 // among blocks: a product of few rows and columns and a long k leaves most of a GPU idle.
+// Tests: tests/trainer/ops/cuda_gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_H_
 

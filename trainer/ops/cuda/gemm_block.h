@@ -1,5 +1,6 @@
 // What the kernels of a product share: their arguments, the order of their blocks, and what becomes
 // of the sums.
+// Tests: tests/trainer/ops/cuda_gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_BLOCK_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_BLOCK_H_
 

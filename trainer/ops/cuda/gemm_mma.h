@@ -1,4 +1,5 @@
 // A product by the tensor cores, for gemm.cu: two factors of bf16 or of fp16, not both transposed.
+// Tests: tests/trainer/ops/cuda_gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_MMA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_MMA_H_
 

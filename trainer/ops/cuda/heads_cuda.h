@@ -1,4 +1,5 @@
 // Heads of tensors (heads.h) as kernels get them.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_HEADS_CUDA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_HEADS_CUDA_H_
 

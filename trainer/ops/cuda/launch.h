@@ -2,6 +2,7 @@
 // bytes. Such a file is compiled by nvcc for GPUs, and by g++ for the emulator of tests/emulated,
 // whose <cuda_runtime.h> comes in place of the toolkit's. So kernels are started by Launch(), never
 // by <<<>>>; instructions beyond CUDA C++ are in ptx.h.
+// Tests: tests/emulated/test_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_LAUNCH_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_LAUNCH_H_
 

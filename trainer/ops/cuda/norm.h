@@ -1,6 +1,7 @@
 // What the kernels of norms share: how the threads of a block lie on rows, and their sums. A thread
 // takes the same columns whatever the dtypes and wherever the rows begin, so that these change no
 // sum's order.
+// Tests: tests/trainer/ops/layer_norm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_NORM_H_
 

@@ -1,4 +1,5 @@
 // Philox4x32 for kernels: with ten rounds the words of trainer/core/philox.h, bit for bit.
+// Tests: tests/trainer/ops/cuda_philox_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_PHILOX_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_PHILOX_H_
 

@@ -1,5 +1,6 @@
 // Instructions that CUDA C++ has no words for (PTX ISA 9.0; sm_80 and up). Where no nvcc compiles
 // them, tests/emulated defines them.
+// Tests: tests/emulated/instructions_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_PTX_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_PTX_H_
 

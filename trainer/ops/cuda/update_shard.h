@@ -5,6 +5,7 @@
 // A thread has the eight elements of a tensor whose draws are words of one Philox block
 // (cpu/stochastic_rounding.h): four, and the four that are 32 behind the first. Eight neighbours so
 // have 64 elements in a row, and one access moves four.
+// Tests: tests/trainer/ops/update_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_SHARD_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_SHARD_H_
 
@@ -22,8 +23,8 @@
 namespace fsdp {
 
 inline constexpr int kUpdateThreads = 128, kUpdateBlocks = 5;  // Of a multiprocessor.
-inline constexpr int64_t kUpdateElements = 4096;  // Of a block of threads.
-inline constexpr int kDrawChunk = 64;             // Elements that share a row of Philox blocks.
+inline constexpr int64_t kUpdateElements = 4096;               // Of a block of threads.
+inline constexpr int kDrawChunk = 64;  // Elements that share a row of Philox blocks.
 inline constexpr int kQuads = 2, kQuad = 4, kEight = kQuads * kQuad;
 
 // UpdateOperands on the device; null for what there is not.

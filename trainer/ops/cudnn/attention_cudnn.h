@@ -1,4 +1,5 @@
 // Attention (attention.h) by cuDNN's kernels, and whether a run can have them.
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_CUDNN_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_CUDNN_H_
 

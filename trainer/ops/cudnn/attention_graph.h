@@ -1,6 +1,7 @@
 // Causal attention and its gradients (attention.h) as graphs of cuDNN's operations, which it knows
 // as flash attention when it sees them: the operations, and in what order, are those of NVIDIA's
 // cudnn-frontend (scaled_dot_product_flash_attention.h, version 1.14).
+// Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_GRAPH_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_GRAPH_H_
 

@@ -1,5 +1,6 @@
 // Which calls of attention are cuDNN's, and the memory that they get: functions of shape and dtype
 // alone, so that a plan needs neither GPU nor cuDNN.
+// Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_WORKSPACE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_WORKSPACE_H_
 

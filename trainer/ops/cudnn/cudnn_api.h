@@ -1,6 +1,7 @@
 // As much of cuDNN 9's backend API as attention needs. It is declared here, for the library is
 // looked for when the program runs: a build needs neither it nor its header. Names and values are
 // those of cudnn_graph.h, 9.19; tests/trainer/ops/cudnn/cudnn_header_test.cc compares them.
+// Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_CUDNN_API_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_CUDNN_API_H_
 

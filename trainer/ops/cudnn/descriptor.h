@@ -1,4 +1,5 @@
 // A descriptor of cuDNN's backend API with one owner: made, given its attributes, finalized.
+// Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_DESCRIPTOR_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_DESCRIPTOR_H_
 

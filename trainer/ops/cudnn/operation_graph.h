@@ -1,4 +1,5 @@
 // Operations on tensors of four dimensions, put together for cuDNN to find one kernel for them all.
+// Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_OPERATION_GRAPH_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_OPERATION_GRAPH_H_
 

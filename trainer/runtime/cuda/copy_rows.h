@@ -1,4 +1,5 @@
 // Copies between memory of the device and pinned memory.
+// Tests: tests/trainer/comm/pinned_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_COPY_ROWS_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_COPY_ROWS_H_
 

@@ -1,5 +1,6 @@
 // Checked calls of the CUDA runtime, and what the driver has beyond it. Included by this directory
 // alone.
+// Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_CALL_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_CALL_H_
 

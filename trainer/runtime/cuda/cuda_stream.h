@@ -1,4 +1,5 @@
 // A stream of a CUDA device: see cuda_device.h for how it works.
+// Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_STREAM_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_STREAM_H_
 

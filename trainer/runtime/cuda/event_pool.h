@@ -1,4 +1,5 @@
 // cudaEvents that are used again, and when they passed. Of one GPU; from any thread.
+// Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_EVENT_POOL_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_EVENT_POOL_H_
 

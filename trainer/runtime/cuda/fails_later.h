@@ -1,5 +1,6 @@
 // Work of a CUDA stream that fails after it has been enqueued, by what the GPU does not know: a
 // collective whose peer has gone.
+// Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FAILS_LATER_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FAILS_LATER_H_
 

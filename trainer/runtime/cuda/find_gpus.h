@@ -1,4 +1,5 @@
 // What the CUDA runtime says of GPUs: see runtime/gpus.h.
+// Tests: tests/trainer/runtime/gpus_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FIND_GPUS_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FIND_GPUS_H_
 

@@ -1,4 +1,5 @@
 // What the streams and events of a CUDA device share, and what outlives the device with them.
+// Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_GPU_STATE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_GPU_STATE_H_
 

@@ -1,4 +1,5 @@
 // The thread of a CUDA stream that does the host's work in the stream's order.
+// Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
 

@@ -1,6 +1,7 @@
 // How far a stream has come, in pinned memory: to be read by any thread, also when the GPU has
 // faulted and answers no call any more. The GPU writes a number where a section of the work ends;
 // a section is what has one tag, a wait, or all up to an event.
+// Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_PROGRESS_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_PROGRESS_H_
 

@@ -9,16 +9,12 @@
 #include <fstream>
 #include <string>
 
+#include "tests/testing/fresh_directory.h"
 #include "trainer/observe/metrics.h"
 
 namespace fsdp {
 
-inline std::string FreshDirectory(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/" + name;
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
-}
+using testing::FreshDirectory;
 
 inline void Put(const std::string& path, const std::string& contents) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());

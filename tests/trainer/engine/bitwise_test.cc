@@ -9,7 +9,7 @@
 #include <string>
 
 #include "tests/testing/tiny_run.h"
-#include "tests/trainer/loop/settings.h"
+#include "tests/trainer/engine/settings.h"
 #include "trainer/nn/initial_values.h"
 
 namespace fsdp::testing {

@@ -14,7 +14,7 @@
 #include "models/make_model.h"
 #include "tests/testing/pairwise.h"
 #include "tests/testing/tiny_run.h"
-#include "tests/trainer/loop/settings.h"
+#include "tests/trainer/engine/settings.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/plan_memory.h"
 

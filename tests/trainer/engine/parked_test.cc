@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tests/trainer/loop/settings.h"
+#include "tests/trainer/engine/settings.h"
 
 namespace fsdp::testing {
 namespace {

@@ -1,6 +1,6 @@
 // The settings that must not change a bit, and those whose runs agree to rounding.
-#ifndef FSDP_TRAIN_TESTS_TRAINER_LOOP_SETTINGS_H_
-#define FSDP_TRAIN_TESTS_TRAINER_LOOP_SETTINGS_H_
+#ifndef FSDP_TRAIN_TESTS_TRAINER_ENGINE_SETTINGS_H_
+#define FSDP_TRAIN_TESTS_TRAINER_ENGINE_SETTINGS_H_
 
 #include <gtest/gtest.h>
 
@@ -194,4 +194,4 @@ inline TinyRun Plain(TinyRun run) {
 
 }  // namespace fsdp::testing
 
-#endif  // FSDP_TRAIN_TESTS_TRAINER_LOOP_SETTINGS_H_
+#endif  // FSDP_TRAIN_TESTS_TRAINER_ENGINE_SETTINGS_H_
