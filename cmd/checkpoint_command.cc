@@ -93,7 +93,7 @@ void List(const std::string& directory, bool json) {
     return;
   }
   if (entries.empty()) {
-    std::printf("no checkpoints in %s\n", directory.c_str());
+    std::printf("no checkpoints in %s\n", PrintableName(directory).c_str());
     return;
   }
   std::printf("%12s  %-10s  %9s  %10s  %10s  %s\n", "step", "", "world/F", "size", "age", "path");
@@ -101,8 +101,8 @@ void List(const std::string& directory, bool json) {
     const char* state = e.latest ? "latest" : e.complete ? "complete" : "incomplete";
     std::printf("%12lld  %-10s  %9s  %10s  %10s  %s\n", static_cast<long long>(e.step), state,
                 WorldOf(e).c_str(), HumanBytes(e.bytes).c_str(),
-                HumanDuration(now - e.modified).c_str(), e.path.c_str());
-    if (!e.complete) std::printf("%12s  %s\n", "", e.why.c_str());
+                HumanDuration(now - e.modified).c_str(), PrintableName(e.path).c_str());
+    if (!e.complete) std::printf("%12s  %s\n", "", PrintableName(e.why).c_str());
   }
 }
 
@@ -115,13 +115,16 @@ std::string VerifyOne(const std::string& directory) {
   } catch (const CheckpointError& error) {  // Of the manifest.
     return error.what();
   }
-  for (const Damage& damage : report.damages) std::printf("%s\n", ToString(damage).c_str());
+  for (const Damage& damage : report.damages) {
+    std::printf("%s\n", PrintableName(ToString(damage)).c_str());
+  }
   if (!report.damages.empty()) {
     return directory + ": is damaged in " + std::to_string(report.damages.size()) +
            (report.damages.size() == 1 ? " place" : " places");
   }
-  std::printf("%s: whole: %d files, %lld chunks, %s\n", directory.c_str(), report.files,
-              static_cast<long long>(report.chunks), HumanBytes(report.bytes).c_str());
+  std::printf("%s: whole: %d files, %lld chunks, %s\n", PrintableName(directory).c_str(),
+              report.files, static_cast<long long>(report.chunks),
+              HumanBytes(report.bytes).c_str());
   return "";
 }
 
@@ -150,7 +153,9 @@ void Verify(const std::string& path) {
     } catch (const CheckpointError& error) {
       add(error.what());
     }
-    if (published > 0 && !latest.empty()) std::printf("latest: %s\n", latest.c_str());
+    if (published > 0 && !latest.empty()) {
+      std::printf("latest: %s\n", PrintableName(latest).c_str());
+    }
   }
   if (wrong.empty()) return;
   std::fflush(stdout);  // Before the error.
@@ -175,7 +180,7 @@ void Reshard(const ReshardFlags& flags) {
     Progress progress("resharded");
     saved = ReshardCheckpoint(source.path, flags.world, shards, flags.out, std::ref(progress));
   }
-  std::printf("%s: world %d, F %d, %s\n", saved.path.c_str(), flags.world, shards,
+  std::printf("%s: world %d, F %d, %s\n", PrintableName(saved.path).c_str(), flags.world, shards,
               HumanBytes(saved.bytes).c_str());
 }
 
@@ -228,7 +233,7 @@ void Export(const ExportFlags& flags) {
   for (const std::string& warning : exported.warnings) {
     std::fprintf(stderr, "warning: %s\n", Printable(warning).c_str());
   }
-  std::printf("%s: %s in %s, %d %s\n", flags.out.c_str(),
+  std::printf("%s: %s in %s, %d %s\n", PrintableName(flags.out).c_str(),
               HumanBytes(exported.weights.bytes).c_str(), flags.dtype.c_str(),
               exported.weights.files, exported.weights.files == 1 ? "file" : "files");
 }
@@ -249,7 +254,8 @@ void Import(const ImportFlags& flags) {
     for (const std::string& key : imported.ignored) list += (list.empty() ? "" : ", ") + key;
     std::printf("config.json: not looked at: %s\n", Printable(list).c_str());
   }
-  std::printf("%s: %s\n", imported.saved.path.c_str(), HumanBytes(imported.saved.bytes).c_str());
+  std::printf("%s: %s\n", PrintableName(imported.saved.path).c_str(),
+              HumanBytes(imported.saved.bytes).c_str());
 }
 
 }  // namespace
