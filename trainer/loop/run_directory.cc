@@ -94,6 +94,14 @@ std::string Aside(const RunDirectory& directory, int number) {
   return directory.path + "/metrics." + std::to_string(number);
 }
 
+// The first that has no .jsonl.
+std::string FreeAside(const RunDirectory& directory) {
+  for (int i = 1;; ++i) {
+    std::string aside = Aside(directory, i);
+    if (!PathExists(aside + ".jsonl")) return aside;
+  }
+}
+
 // See run_directory.h.
 bool HoldsARun(const RunDirectory& directory) {
   return !StepsIn(directory.checkpoints()).empty() ||
@@ -190,6 +198,9 @@ RunStart Decide(const Recipe& recipe, const DataFiles& data, std::chrono::millis
   RunStart start = Look(recipe, data);
   start.lock = std::move(lock);
   for (const char* name : {"/checkpoints", "/logs"}) CreateDirectories(path + name);
+  // What a run that was killed left on its way to a name. Every start writes all others anew.
+  RemoveUnfinished(start.directory.checkpoints() + "/latest");
+  RemoveUnfinished(FreeAside(start.directory) + ".jsonl");
   return start;
 }
 
@@ -236,14 +247,6 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
     }
   }
   return false;
-}
-
-// The first that has no .jsonl.
-std::string FreeAside(const RunDirectory& directory) {
-  for (int i = 1;; ++i) {
-    std::string aside = Aside(directory, i);
-    if (!PathExists(aside + ".jsonl")) return aside;
-  }
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ struct RunStart {
 
 // A directory holds a run where it has a checkpoint, or metrics.jsonl says that a run came to its
 // end. What a start that failed leaves (logs, a recipe.yaml, records of steps after which nothing
-// was saved) holds none: the next start may have another recipe, and sets aside what it replaces.
+// was saved) holds none: the next start may have another recipe, and sets aside what it replaces. A
+// file that a run was writing when it was killed is removed.
 //
 // Called by all ranks. Rank 0 decides, makes the directory and takes its lock; all see the same
 // answer, and of an error all have the code while rank 0 alone has the word (ToldByAnother). Before
