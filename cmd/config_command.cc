@@ -8,6 +8,7 @@
 #include "cmd/recipe_flags.h"
 #include "models/shape.h"
 #include "trainer/core/utf8.h"
+#include "trainer/loop/process.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 
@@ -98,6 +99,7 @@ void AddConfigCommand(CLI::App& app) {
   };
   add("check", "Say ok and what the run would be, or list every mistake", [](const auto& flags) {
     const Recipe recipe = LoadRecipe(flags);
+    CheckInitialWeights(recipe);
     std::printf("ok\n");
     PrintSummary(recipe);
     for (const std::string& line : Advice(recipe, 1)) std::printf("note        %s\n", line.c_str());

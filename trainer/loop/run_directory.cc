@@ -57,6 +57,15 @@ std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
   return "";
 }
 
+// Empty, too, where something is wrong: the next start says what.
+std::string FoundToResume(const Recipe& recipe) {
+  try {
+    return FindResume(recipe, {recipe.run.Directory()});
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 // What metrics.jsonl tells of a run without a checkpoint.
 struct Recorded {
   bool steps = false;  // There are some.
@@ -320,12 +329,10 @@ std::optional<double> ShareOfRun(const Recipe& recipe) {
   }
 }
 
+bool GoesOn(const Recipe& recipe) { return !FoundToResume(recipe).empty(); }
+
 std::string GoesOnFrom(const Recipe& recipe) {
-  std::string path;
-  try {
-    path = FindResume(recipe, {recipe.run.Directory()});
-  } catch (const Error&) {  // The next start says what is wrong.
-  }
+  const std::string path = FoundToResume(recipe);
   return path.empty() ? "there is no checkpoint to go on from" : "the run can go on from " + path;
 }
 

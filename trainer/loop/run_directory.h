@@ -74,6 +74,10 @@ Recipe WithDropoutsOfRun(const Recipe& recipe);
 // host. What cannot be read counts as nothing.
 std::optional<double> ShareOfRun(const Recipe& recipe);
 
+// Whether there is a checkpoint that a start would go on from. One that cannot be found or read is
+// left for OpenRunDirectory() to refuse, and counts as none.
+bool GoesOn(const Recipe& recipe);
+
 // For the last line of a run that ends before its first step: from which checkpoint it can go on,
 // or that there is none.
 std::string GoesOnFrom(const Recipe& recipe);

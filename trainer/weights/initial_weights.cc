@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -23,11 +24,12 @@ namespace {
 
 bool IsCheckpoint(const std::string& directory) {
   namespace fs = std::filesystem;
-  if (!fs::is_directory(directory)) {
+  std::error_code ignored;
+  if (!fs::is_directory(directory, ignored)) {
     throw CheckpointError("model.init_from: " + directory + " is not a directory");
   }
-  const bool ours = fs::exists(directory + "/manifest.json");
-  if (!ours && !fs::exists(directory + "/config.json")) {
+  const bool ours = fs::exists(directory + "/manifest.json", ignored);
+  if (!ours && !fs::exists(directory + "/config.json", ignored)) {
     throw CheckpointError("model.init_from: " + directory +
                           " holds neither a config.json nor a manifest.json");
   }
