@@ -174,11 +174,11 @@ void Reshard(const ReshardFlags& flags) {
     throw ConfigError("--shard-size: " + std::to_string(shards) + " does not divide --world-size " +
                       std::to_string(flags.world));
   }
-  const HeldCheckpoint source = HoldCheckpoint(flags.source);
   SavedCheckpoint saved;
   {
     Progress progress("resharded");
-    saved = ReshardCheckpoint(source.path, flags.world, shards, flags.out, std::ref(progress));
+    saved = ReshardCheckpoint(HoldCheckpoint(flags.source), flags.world, shards, flags.out,
+                              std::ref(progress));
   }
   std::printf("%s: world %d, F %d, %s\n", PrintableName(saved.path).c_str(), flags.world, shards,
               HumanBytes(saved.bytes).c_str());
@@ -223,12 +223,11 @@ void Export(const ExportFlags& flags) {
   }
   options.max_shard_bytes = *bytes;
   if (flags.ema) options.state = "ema";
-  const HeldCheckpoint source = HoldCheckpoint(flags.source);
   CheckpointExported exported;
   {
     Progress progress("exported");
-    exported =
-        ExportCheckpoint(source.path, flags.out, flags.tokenizer, options, std::ref(progress));
+    exported = ExportCheckpoint(HoldCheckpoint(flags.source), flags.out, flags.tokenizer, options,
+                                std::ref(progress));
   }
   for (const std::string& warning : exported.warnings) {
     std::fprintf(stderr, "warning: %s\n", Printable(warning).c_str());

@@ -280,13 +280,11 @@ std::string ResolveCheckpoint(const std::string& path) {
   return *latest;
 }
 
-HeldCheckpoint HoldCheckpoint(const std::string& path) {
+CheckpointHold HoldCheckpoint(const std::string& path) {
   constexpr int kTries = 1000;
   for (int i = 0; i < kTries; ++i) {
-    std::string found = ResolveCheckpoint(path);
-    CheckpointHold hold(found);
-    if (hold.held()) return {std::move(found), std::move(hold)};
-    if (found == path) break;
+    CheckpointHold hold(ResolveCheckpoint(path));
+    if (hold.held()) return hold;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   throw CheckpointError(path + ": is being removed or replaced by its run");

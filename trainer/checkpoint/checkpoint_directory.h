@@ -52,15 +52,11 @@ bool NamesOneCheckpoint(const std::string& path);
 std::string ResolveCheckpoint(const std::string& path);
 // The same, for those who read it while its run goes on: where that has saved and removed
 // meanwhile, the next one. It stays as long as it is held.
-struct HeldCheckpoint {
-  std::string path;
-  CheckpointHold hold;
-};
-HeldCheckpoint HoldCheckpoint(const std::string& path);
+CheckpointHold HoldCheckpoint(const std::string& path);
 
 // Makes `step`, which is complete, the newest: `latest` names it, and those of later steps become
 // step_<n>.aside. Returns their new names, in the order of their steps. A crash in between leaves
-// `latest` naming it.
+// `latest` naming it. Who reads one of those reads on: a reader holds the directory, not its name.
 std::vector<std::string> GoBackTo(const std::string& checkpoints, int64_t step);
 
 // One of the directories above.
