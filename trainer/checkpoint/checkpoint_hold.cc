@@ -63,4 +63,9 @@ std::optional<UniqueFd> LockForRemoval(const std::string& directory) {
   return opened;
 }
 
+bool IsHeld(const std::string& directory) {
+  const UniqueFd opened = OpenDirectory(directory);
+  return opened.get() >= 0 && !Lock(opened, LockMode::kExclusive);
+}
+
 }  // namespace fsdp

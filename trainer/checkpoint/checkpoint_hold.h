@@ -48,6 +48,8 @@ class CheckpointHold {
 
 // For the one who removes: nullopt where a reader holds the directory, or it is not there.
 std::optional<UniqueFd> LockForRemoval(const std::string& directory);
+// Whether somebody holds it; false where that cannot be told.
+bool IsHeld(const std::string& directory);
 
 }  // namespace fsdp
 

@@ -608,6 +608,24 @@ TEST(CheckpointTest, GoingBackLeavesToReadersWhatTheyRead) {
   EXPECT_EQ(LoadAndCompare(world, dir + "/step_3", 77), "");
 }
 
+TEST(CheckpointTest, WhatIsReplacedWhileItIsReadIsSetAside) {
+  const std::string dir = FreshDirectory("held_replaced");
+  const World world = Of(2, 2);
+  const auto save = [&](uint64_t salt) {
+    MemoryStore store(60);
+    ASSERT_EQ(Save(world, dir, 3, /*keep_last=*/0, store, /*attempt=*/0, salt), NoErrors(2));
+  };
+  save(3);
+  CheckpointHold held = HoldCheckpoint(dir);
+  save(77);
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_3", "step_3.aside"}));
+  ReshardCheckpoint(std::move(held), 1, 1, dir + "/out", nullptr);
+  EXPECT_EQ(LoadAndCompare(Of(1, 1), dir + "/out", 3), "");
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_3", 77), "");
+  save(78);  // Nobody reads it.
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "out", "step_3", "step_3.aside"}));
+}
+
 TEST(CheckpointTest, KeepsTheLastOnesAndWhatIsNotItsOwn) {
   const std::string dir = FreshDirectory("keep");
   const World world = Of(2, 2);
