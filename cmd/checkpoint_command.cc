@@ -9,10 +9,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/verify.h"
 #include "trainer/core/dtype.h"
@@ -106,12 +108,24 @@ void List(const std::string& directory, bool json) {
   }
 }
 
+// Held, unless nobody can hold it. Waits for a run that is about to remove or replace it.
+CheckpointHold HoldToVerify(const std::string& directory) {
+  constexpr int kTries = 1000;
+  for (int i = 0; i < kTries; ++i) {
+    CheckpointHold hold(directory);
+    if (hold.held() || hold.Moved()) return hold;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return CheckpointHold(directory);
+}
+
 // Prints what it finds. Returns what is wrong in one line; empty where nothing is.
-std::string VerifyOne(const std::string& directory) {
+std::string VerifyOne(const CheckpointHold& hold) {
+  const std::string& directory = hold.path();
   VerifyReport report;
   try {
     Progress progress("verified");
-    report = VerifyCheckpoint(directory, std::ref(progress));
+    report = VerifyCheckpoint(hold, std::ref(progress));
   } catch (const CheckpointError& error) {  // Of the manifest.
     return error.what();
   }
@@ -122,9 +136,12 @@ std::string VerifyOne(const std::string& directory) {
     return directory + ": is damaged in " + std::to_string(report.damages.size()) +
            (report.damages.size() == 1 ? " place" : " places");
   }
-  std::printf("%s: whole: %d files, %lld chunks, %s\n", PrintableName(directory).c_str(),
-              report.files, static_cast<long long>(report.chunks),
-              HumanBytes(report.bytes).c_str());
+  if (report.gone) {
+    return directory + ": was moved or removed while it was read: verify it where it is now";
+  }
+  std::printf("%s: whole: %d files, %lld chunks, %s%s\n", PrintableName(directory).c_str(),
+              report.files, static_cast<long long>(report.chunks), HumanBytes(report.bytes).c_str(),
+              report.moved ? "; it was moved while it was read" : "");
   return "";
 }
 
@@ -137,15 +154,15 @@ void Verify(const std::string& path) {
   };
   const std::string resolved = NamesOneCheckpoint(path) ? ResolveCheckpoint(path) : "";
   if (!resolved.empty()) {
-    add(VerifyOne(resolved));
+    add(VerifyOne(HoldToVerify(resolved)));
   } else {
     int published = 0;
     for (const CheckpointEntry& entry : ListCheckpoints(path)) {
       if (!entry.published) continue;
-      const CheckpointHold hold(entry.path);
-      if (!hold.held()) continue;  // Its run has removed it since.
+      const CheckpointHold hold = HoldToVerify(entry.path);
+      if (hold.Moved()) continue;  // Its run has removed it since, or set it aside.
       ++published;
-      add(VerifyOne(entry.path));
+      add(VerifyOne(hold));
     }
     std::string latest;
     try {

@@ -124,7 +124,8 @@ std::optional<std::string> Newest(const std::string& checkpoints,
   if (auto path = CompleteStep(checkpoints, *step)) return path;
   const std::string path = checkpoints + "/" + StepName(*step);
   throw CheckpointError(WhyIncomplete(path, *step) + ": the newest checkpoint, " + StepName(*step) +
-                        (named ? ", which `latest` names," : "") + " is not whole" +
+                        (named ? ", which `latest` names," : "") +
+                        (PathExists(path) ? " is not whole" : " was moved or removed") +
                         HowToGoOn(path));
 }
 

@@ -1,6 +1,5 @@
 #include "trainer/checkpoint/verify.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,14 +7,16 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <unordered_map>
 
-#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/state_format.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 namespace {
@@ -66,23 +67,40 @@ std::string ReadAt(int fd, int64_t begin, std::span<std::byte> out) {
 
 }  // namespace
 
-VerifyReport VerifyCheckpoint(const std::string& directory,
+VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
                               const std::function<void(int64_t done, int64_t total)>& progress) {
-  const CheckpointHold hold(directory);
-  const Manifest manifest = ReadManifestAlone(directory);
-  const int64_t total = manifest.DataBytes();
   VerifyReport report;
+  const auto is_gone = [&](const std::string& file) {
+    struct stat status;
+    const auto [at, name] = directory.PlaceOf(file);
+    return ::fstatat(at, name.c_str(), &status, 0) != 0 && errno == ENOENT && directory.Moved();
+  };
+  std::optional<Manifest> read;
+  try {
+    read = ReadManifestAlone(directory);
+  } catch (const CheckpointError&) {
+    if (!directory.held() || !is_gone(kManifestName)) throw;  // It may never have been there.
+    report.moved = report.gone = true;
+    return report;
+  }
+  const Manifest& manifest = *read;
+  const int64_t total = manifest.DataBytes();
   std::vector<std::byte> buffer;
   for (const ManifestFile& file : manifest.files) {
     ++report.files;
-    const std::string path = directory + "/" + file.name;
+    const std::string path = directory.path() + "/" + file.name;
     const auto damaged = [&](const std::string& reason) {
       report.damages.push_back({path, 0, 0, {}, reason});
     };
     struct stat status;
-    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const UniqueFd fd = directory.Open(file.name);
     if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0) {
-      damaged(std::string("cannot be opened: ") + std::strerror(errno));
+      const int error = errno;
+      if (is_gone(file.name)) {
+        report.gone = true;
+      } else {
+        damaged(std::string("cannot be opened: ") + std::strerror(error));
+      }
       report.bytes += file.bytes;
       report.chunks += static_cast<int64_t>(file.chunks.size());
       continue;
@@ -111,6 +129,7 @@ VerifyReport VerifyCheckpoint(const std::string& directory,
       if (progress) progress(report.bytes, total);
     }
   }
+  report.moved = directory.Moved();
   return report;
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/checkpoint_hold.h"
+
 namespace fsdp {
 
 struct Damage {
@@ -20,13 +22,18 @@ struct VerifyReport {
   int files = 0;
   int64_t bytes = 0, chunks = 0;  // Of all files but the manifest.
   std::vector<Damage> damages;    // Empty: every byte is as it was written.
+  // The path no longer leads to the checkpoint: it was moved or removed meanwhile. What is held is
+  // read all the same.
+  bool moved = false;
+  // So files were missing, and were not judged.
+  bool gone = false;
 };
 
 // Reads every file and holds its size and every chunk's checksum against the manifest. Goes on
 // after a damage: all of them are reported. Holds one chunk, 64 MiB at most. `progress` (bytes
 // done, of all) may be null. Throws CheckpointError where the manifest itself is missing or
 // damaged: nothing else can be judged then.
-VerifyReport VerifyCheckpoint(const std::string& directory,
+VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
                               const std::function<void(int64_t done, int64_t total)>& progress);
 
 std::string ToString(const Damage& damage);

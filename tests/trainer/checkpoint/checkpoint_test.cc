@@ -385,7 +385,8 @@ TEST(CheckpointTest, FindsTheLatest) {
   // Something was saved and nothing is left: to start again in silence would bury it.
   Spill(dir + "/latest", "step_9");
   for (const char* step : {"/step_9", "/step_12"}) fs::remove_all(dir + step);
-  EXPECT_TRUE(Contains(newest(), "is not whole") && !Contains(newest(), "resume")) << newest();
+  EXPECT_TRUE(Contains(newest(), "was moved or removed;") && !Contains(newest(), "resume"))
+      << newest();
   EXPECT_TRUE(Contains(newest(), "move " + dir + " away to begin anew")) << newest();
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/trainer/checkpoint/rank_states.h"
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
@@ -58,16 +59,19 @@ std::string WhatLiesAt(const Manifest& manifest, const ManifestFile& file, int64
   return "the file's header";
 }
 
-VerifyReport Verify(const std::string& path) { return VerifyCheckpoint(path, nullptr); }
+VerifyReport Verify(const std::string& path) {
+  return VerifyCheckpoint(CheckpointHold(path), nullptr);
+}
 
 TEST(VerifyTest, AWholeCheckpointIsWhole) {
   const std::string path = SaveOne("whole", SeveralChunks());
   int64_t last = 0, of = 0;
-  const VerifyReport report = VerifyCheckpoint(path, [&](int64_t done, int64_t total) {
-    EXPECT_LT(last, done);
-    last = done;
-    of = total;
-  });
+  const VerifyReport report =
+      VerifyCheckpoint(CheckpointHold(path), [&](int64_t done, int64_t total) {
+        EXPECT_LT(last, done);
+        last = done;
+        of = total;
+      });
   EXPECT_TRUE(report.damages.empty());
   EXPECT_EQ(report.files, 3);
   EXPECT_EQ(last, of);
@@ -145,6 +149,36 @@ TEST(VerifyTest, ReportsAFileThatIsNone) {
   const VerifyReport report = Verify(path);
   ASSERT_EQ(report.damages.size(), 1u);
   EXPECT_NE(ToString(report.damages[0]).find("is not a regular file"), std::string::npos);
+}
+
+// By its run, say, that goes back to an earlier step; another of its step may be there by then.
+TEST(VerifyTest, OneThatIsMovedMeanwhileIsNotDamaged) {
+  const std::string path = SaveOne("moved", SeveralChunks()), aside = path + ".aside";
+  const CheckpointHold hold(path);
+  EXPECT_FALSE(VerifyCheckpoint(hold, nullptr).moved);
+  fs::rename(path, aside);
+  for (const bool replaced : {false, true}) {
+    if (replaced) fs::create_directory(path);
+    const VerifyReport report = VerifyCheckpoint(hold, nullptr);
+    EXPECT_TRUE(report.damages.empty());
+    EXPECT_TRUE(report.moved && !report.gone);
+    EXPECT_EQ(report.bytes, ReadManifest(aside).DataBytes());
+  }
+  FlipByte(aside + "/rank_1.safetensors", 9, 1);
+  EXPECT_EQ(VerifyCheckpoint(hold, nullptr).damages.size(), 1u);
+}
+
+TEST(VerifyTest, OneThatIsRemovedMeanwhileIsNotDamaged) {
+  for (const char* first : {"/rank_1.safetensors", "/manifest.json"}) {
+    const std::string path = SaveOne("removed", SeveralChunks());
+    const CheckpointHold hold(path);
+    fs::remove(path + first);
+    EXPECT_FALSE(hold.Moved());
+    fs::rename(path, path + ".elsewhere");
+    const VerifyReport report = VerifyCheckpoint(hold, nullptr);
+    EXPECT_TRUE(report.damages.empty());
+    EXPECT_TRUE(report.moved && report.gone);
+  }
 }
 
 TEST(VerifyTest, NeedsAManifest) {
