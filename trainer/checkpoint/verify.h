@@ -1,4 +1,5 @@
-// What is wrong with a checkpoint: every byte of it is read.
+// What is wrong with a checkpoint: every byte of it is read, and what its files say of themselves
+// is held against the manifest.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_VERIFY_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_VERIFY_H_
 
@@ -29,10 +30,11 @@ struct VerifyReport {
   bool gone = false;
 };
 
-// Reads every file and holds its size and every chunk's checksum against the manifest. Goes on
-// after a damage: all of them are reported. Holds one chunk, 64 MiB at most. `progress` (bytes
-// done, of all) may be null. Throws CheckpointError where the manifest itself is missing or
-// damaged: nothing else can be judged then.
+// Reads every file and holds its size, every chunk's checksum and the tensors of its header (names,
+// dtypes, shapes, places) against the manifest. Goes on after a damage: all of them are reported.
+// Holds one chunk, 64 MiB at most, and one header. `progress` (bytes done, of all) may be null.
+// Throws CheckpointError where the manifest itself is missing or damaged: nothing else can be
+// judged then.
 VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
                               const std::function<void(int64_t done, int64_t total)>& progress);
 
