@@ -9,10 +9,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/verify.h"
 #include "trainer/core/dtype.h"
@@ -93,7 +95,7 @@ void List(const std::string& directory, bool json) {
     return;
   }
   if (entries.empty()) {
-    std::printf("no checkpoints in %s\n", directory.c_str());
+    std::printf("no checkpoints in %s\n", PrintableName(directory).c_str());
     return;
   }
   std::printf("%12s  %-10s  %9s  %10s  %10s  %s\n", "step", "", "world/F", "size", "age", "path");
@@ -101,27 +103,45 @@ void List(const std::string& directory, bool json) {
     const char* state = e.latest ? "latest" : e.complete ? "complete" : "incomplete";
     std::printf("%12lld  %-10s  %9s  %10s  %10s  %s\n", static_cast<long long>(e.step), state,
                 WorldOf(e).c_str(), HumanBytes(e.bytes).c_str(),
-                HumanDuration(now - e.modified).c_str(), e.path.c_str());
-    if (!e.complete) std::printf("%12s  %s\n", "", e.why.c_str());
+                HumanDuration(now - e.modified).c_str(), PrintableName(e.path).c_str());
+    if (!e.complete) std::printf("%12s  %s\n", "", PrintableName(e.why).c_str());
   }
 }
 
+// Held, unless nobody can hold it. Waits for a run that is about to remove or replace it.
+CheckpointHold HoldToVerify(const std::string& directory) {
+  constexpr int kTries = 1000;
+  for (int i = 0; i < kTries; ++i) {
+    CheckpointHold hold(directory);
+    if (hold.held() || hold.Moved()) return hold;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return CheckpointHold(directory);
+}
+
 // Prints what it finds. Returns what is wrong in one line; empty where nothing is.
-std::string VerifyOne(const std::string& directory) {
+std::string VerifyOne(const CheckpointHold& hold) {
+  const std::string& directory = hold.path();
   VerifyReport report;
   try {
     Progress progress("verified");
-    report = VerifyCheckpoint(directory, std::ref(progress));
+    report = VerifyCheckpoint(hold, std::ref(progress));
   } catch (const CheckpointError& error) {  // Of the manifest.
     return error.what();
   }
-  for (const Damage& damage : report.damages) std::printf("%s\n", ToString(damage).c_str());
+  for (const Damage& damage : report.damages) {
+    std::printf("%s\n", PrintableName(ToString(damage)).c_str());
+  }
   if (!report.damages.empty()) {
     return directory + ": is damaged in " + std::to_string(report.damages.size()) +
            (report.damages.size() == 1 ? " place" : " places");
   }
-  std::printf("%s: whole: %d files, %lld chunks, %s\n", directory.c_str(), report.files,
-              static_cast<long long>(report.chunks), HumanBytes(report.bytes).c_str());
+  if (report.gone) {
+    return directory + ": was moved or removed while it was read: verify it where it is now";
+  }
+  std::printf("%s: whole: %d files, %lld chunks, %s%s\n", PrintableName(directory).c_str(),
+              report.files, static_cast<long long>(report.chunks), HumanBytes(report.bytes).c_str(),
+              report.moved ? "; it was moved while it was read" : "");
   return "";
 }
 
@@ -134,15 +154,15 @@ void Verify(const std::string& path) {
   };
   const std::string resolved = NamesOneCheckpoint(path) ? ResolveCheckpoint(path) : "";
   if (!resolved.empty()) {
-    add(VerifyOne(resolved));
+    add(VerifyOne(HoldToVerify(resolved)));
   } else {
     int published = 0;
     for (const CheckpointEntry& entry : ListCheckpoints(path)) {
       if (!entry.published) continue;
-      const CheckpointHold hold(entry.path);
-      if (!hold.held()) continue;  // Its run has removed it since.
+      const CheckpointHold hold = HoldToVerify(entry.path);
+      if (hold.Moved()) continue;  // Its run has removed it since, or set it aside.
       ++published;
-      add(VerifyOne(entry.path));
+      add(VerifyOne(hold));
     }
     std::string latest;
     try {
@@ -150,7 +170,9 @@ void Verify(const std::string& path) {
     } catch (const CheckpointError& error) {
       add(error.what());
     }
-    if (published > 0 && !latest.empty()) std::printf("latest: %s\n", latest.c_str());
+    if (published > 0 && !latest.empty()) {
+      std::printf("latest: %s\n", PrintableName(latest).c_str());
+    }
   }
   if (wrong.empty()) return;
   std::fflush(stdout);  // Before the error.
@@ -169,13 +191,13 @@ void Reshard(const ReshardFlags& flags) {
     throw ConfigError("--shard-size: " + std::to_string(shards) + " does not divide --world-size " +
                       std::to_string(flags.world));
   }
-  const HeldCheckpoint source = HoldCheckpoint(flags.source);
   SavedCheckpoint saved;
   {
     Progress progress("resharded");
-    saved = ReshardCheckpoint(source.path, flags.world, shards, flags.out, std::ref(progress));
+    saved = ReshardCheckpoint(HoldCheckpoint(flags.source), flags.world, shards, flags.out,
+                              std::ref(progress));
   }
-  std::printf("%s: world %d, F %d, %s\n", saved.path.c_str(), flags.world, shards,
+  std::printf("%s: world %d, F %d, %s\n", PrintableName(saved.path).c_str(), flags.world, shards,
               HumanBytes(saved.bytes).c_str());
 }
 
@@ -218,17 +240,16 @@ void Export(const ExportFlags& flags) {
   }
   options.max_shard_bytes = *bytes;
   if (flags.ema) options.state = "ema";
-  const HeldCheckpoint source = HoldCheckpoint(flags.source);
   CheckpointExported exported;
   {
     Progress progress("exported");
-    exported =
-        ExportCheckpoint(source.path, flags.out, flags.tokenizer, options, std::ref(progress));
+    exported = ExportCheckpoint(HoldCheckpoint(flags.source), flags.out, flags.tokenizer, options,
+                                std::ref(progress));
   }
   for (const std::string& warning : exported.warnings) {
     std::fprintf(stderr, "warning: %s\n", Printable(warning).c_str());
   }
-  std::printf("%s: %s in %s, %d %s\n", flags.out.c_str(),
+  std::printf("%s: %s in %s, %d %s\n", PrintableName(flags.out).c_str(),
               HumanBytes(exported.weights.bytes).c_str(), flags.dtype.c_str(),
               exported.weights.files, exported.weights.files == 1 ? "file" : "files");
 }
@@ -249,7 +270,8 @@ void Import(const ImportFlags& flags) {
     for (const std::string& key : imported.ignored) list += (list.empty() ? "" : ", ") + key;
     std::printf("config.json: not looked at: %s\n", Printable(list).c_str());
   }
-  std::printf("%s: %s\n", imported.saved.path.c_str(), HumanBytes(imported.saved.bytes).c_str());
+  std::printf("%s: %s\n", PrintableName(imported.saved.path).c_str(),
+              HumanBytes(imported.saved.bytes).c_str());
 }
 
 }  // namespace

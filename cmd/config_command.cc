@@ -7,6 +7,8 @@
 
 #include "cmd/recipe_flags.h"
 #include "models/shape.h"
+#include "trainer/core/utf8.h"
+#include "trainer/loop/process.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 
@@ -36,7 +38,7 @@ void PrintSources(const char* label, const DataRecipe& data,
   for (const SourceRecipe& source : sources) {
     std::string text = DescribeSource(source);
     if (!source.name.empty()) text = source.name + ": " + text;
-    std::printf("%-11s %s", label, text.c_str());
+    std::printf("%-11s %s", label, PrintableName(text).c_str());
     if (mixed) std::printf(", %.3g %%", 100 * source.weight / sum);
     std::printf("\n");
     label = "";
@@ -55,7 +57,7 @@ void PrintSummary(const Recipe& recipe) {
                 Grouped(VocabSize(shape)).c_str(), Grouped(NumParameters(shape)).c_str());
   } else {
     std::printf("model       %s, shape and weights from %s\n", family.c_str(),
-                model.init_from->c_str());
+                PrintableName(*model.init_from).c_str());
   }
   PrintSources("data", recipe.data, recipe.data.TrainSources());
   if (const auto* share = std::get_if<HeldOut>(&recipe.data.valid)) {
@@ -80,7 +82,7 @@ void PrintSummary(const Recipe& recipe) {
   std::printf("sharding    %s, wrapped by %s\n",
               std::string(Name(recipe.fsdp.sharding_strategy)).c_str(),
               std::string(Name(recipe.fsdp.auto_wrap.policy)).c_str());
-  std::printf("directory   %s\n", recipe.run.Directory().c_str());
+  std::printf("directory   %s\n", PrintableName(recipe.run.Directory()).c_str());
 }
 
 }  // namespace
@@ -97,6 +99,7 @@ void AddConfigCommand(CLI::App& app) {
   };
   add("check", "Say ok and what the run would be, or list every mistake", [](const auto& flags) {
     const Recipe recipe = LoadRecipe(flags);
+    CheckInitialWeights(recipe);
     std::printf("ok\n");
     PrintSummary(recipe);
     for (const std::string& line : Advice(recipe, 1)) std::printf("note        %s\n", line.c_str());

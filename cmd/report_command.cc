@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
 #include "trainer/observe/report/report.h"
 
 namespace fsdp {
@@ -29,7 +30,7 @@ void AddReportCommand(CLI::App& app) {
       ->expected(1);
   command->callback([flags] {
     const WrittenReport report = WriteReport(flags->directories, flags->out);
-    std::printf("%s: %lld records, %s\n", report.path.c_str(),
+    std::printf("%s: %lld records, %s\n", PrintableName(report.path).c_str(),
                 static_cast<long long>(report.records), HumanBytes(report.bytes).c_str());
     if (report.broken > 0) {
       std::printf("%lld broken %s left out\n", static_cast<long long>(report.broken),

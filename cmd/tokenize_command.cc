@@ -75,7 +75,7 @@ void Run(const Flags& flags) {
     manifest = Tokenize(*OpenTokenizer(flags.tokenizer), flags.tokenizer, options);
   }
   std::printf("%s: %lld tokens of %lld documents in %zu shards, end-of-text %s\n",
-              flags.out.c_str(), static_cast<long long>(manifest.tokens),
+              PrintableName(flags.out).c_str(), static_cast<long long>(manifest.tokens),
               static_cast<long long>(manifest.documents), manifest.shards.size(),
               manifest.eot ? std::to_string(*manifest.eot).c_str() : "none");
   if (const std::string remarks = Remarks(manifest); !remarks.empty()) {

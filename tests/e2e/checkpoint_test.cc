@@ -122,6 +122,7 @@ TEST_F(CheckpointCommand, VerifyOfARunReportsAll) {
   const Outcome missing = verify();
   EXPECT_EQ(missing.code, 5) << missing.Text();
   EXPECT_TRUE(Has(missing.err, "step_12/manifest.json: No such file")) << missing.err;
+  EXPECT_TRUE(Has(missing.err, "which `latest` names, was moved or removed;")) << missing.err;
   EXPECT_TRUE(Has(missing.err, "(complete: 4, 8, 10)")) << missing.err;
   std::ofstream(latest) << "nonsense";
   EXPECT_TRUE(Has(verify().err, latest + ": is damaged: `nonsense`"));

@@ -125,6 +125,47 @@ TEST(HuggingFace, MistakesHaveTheirExitCodes) {
   EXPECT_TRUE(Has(resume.err, "model.init_from")) << resume.err;
 }
 
+// Before there is a run: what a run would end with before its first step.
+TEST(HuggingFace, CheckAndDryRunOpenWhatARunBeginsWith) {
+  Job job;
+  const std::string model = job.dir() / "model", imported = job.dir() / "imported";
+  fs::copy(kFixture, model);
+  ASSERT_EQ(Checkpoint({"import", kFixture, "--out", imported}).code, 0);
+  const auto look = [&](const std::string& directory) {
+    Strings check = job.Flags({From(directory)}), dry = check;
+    check.insert(check.begin(), {"config", "check"});
+    dry.emplace_back("--dry-run");
+    return std::pair(Call(check), Call(dry));
+  };
+  const auto expect = [&](const std::string& directory, const std::string& why) {
+    const auto [check, dry] = look(directory);
+    for (const Outcome& outcome : {check, dry}) {
+      EXPECT_EQ(outcome.code, why.empty() ? 0 : 5) << outcome.Text();
+      EXPECT_EQ(outcome.err.empty(), why.empty()) << outcome.Text();
+      EXPECT_TRUE(Has(outcome.err, why)) << outcome.err << "\nwant " << why;
+    }
+    EXPECT_EQ(check.err, dry.err);
+  };
+  expect(model, "");
+  expect(imported, "");
+  expect(job.dir() / "none", job.dir() / "none is not a directory");
+  expect(job.dir() / std::string(300, 'x'), "x is not a directory");
+  const Strings settings = {From(model), "train.steps=1", "checkpoint.every=1"};
+  ASSERT_EQ(job.Train(settings).code, 0);
+  const std::string weights = ReadFile(model + "/model.safetensors");
+  fs::remove(model + "/model.safetensors");  // It may be read-only.
+  job.dir().Write("model/model.safetensors", weights.substr(0, weights.size() / 2));
+  expect(model, "");  // It would go on from its checkpoint.
+  ASSERT_EQ(job.Train({From(model), "train.steps=2"}).code, 0);
+  job.RunDir("another");
+  expect(model, model + "/model.safetensors: ");
+  EXPECT_EQ(job.Train(settings).err, "rank 0: " + look(model).first.err);
+  fs::remove(model + "/model.safetensors");
+  expect(model, model);
+  fs::remove(imported + "/rank_0.safetensors");
+  expect(imported, imported + "/rank_0.safetensors: No such file");
+}
+
 // The fixture with other keys in its config.json.
 std::string Altered(const Job& job, const std::string& name, const Json& members) {
   const std::string directory = job.dir() / name;

@@ -59,6 +59,8 @@ const std::vector<Harm>& Harms() {
          }
        },
        ": is gone"},
+      {"the logs removed", [](auto& run, auto&) { fs::remove_all(run + "/logs"); },
+       "/logs/rank_0.log: is gone"},
       {"the run directory renamed", [](auto& run, auto&) { fs::rename(run, run + ".elsewhere"); },
        nullptr, true},
   };
@@ -67,7 +69,7 @@ const std::vector<Harm>& Harms() {
 
 TEST(Removed, DuringARunIsSaidAtTheNextRecord) {
   constexpr uint64_t kSeed = 20260802;
-  constexpr int kRounds = 4;
+  constexpr int kRounds = 3;
   std::mt19937_64 random(kSeed);
   double longest = 0;
   for (int round = 0; round < kRounds * static_cast<int>(Harms().size()); ++round) {
@@ -110,15 +112,17 @@ TEST(Removed, DuringARunIsSaidAtTheNextRecord) {
 // The end of a run is a record, too: one that has nothing else to write does not say that all is
 // well.
 TEST(Removed, BeforeTheEndIsSaid) {
-  Job job;
-  Process run = job.Start(job.Flags({"train.steps=100000000", "log.every=100000000"}));
-  // The last thing that is written before the steps begin.
-  ASSERT_TRUE(Eventually([&] { return !ReadFile(job.run_dir() + "/provenance.json").empty(); }));
-  fs::remove(job.run_dir() + "/metrics.jsonl");
-  run.Signal(SIGTERM);
-  const Outcome outcome = run.Wait();
-  EXPECT_EQ(outcome.code, 5) << outcome.Text();
-  EXPECT_NE(outcome.err.find("metrics.jsonl: is gone"), std::string::npos) << outcome.err;
+  for (const std::string name : {"/metrics.jsonl", "/logs"}) {
+    Job job;
+    Process run = job.Start(job.Flags({"train.steps=100000000", "log.every=100000000"}));
+    // The last thing that is written before the steps begin.
+    ASSERT_TRUE(Eventually([&] { return !ReadFile(job.run_dir() + "/provenance.json").empty(); }));
+    fs::remove_all(job.run_dir() + name);
+    run.Signal(SIGTERM);
+    const Outcome outcome = run.Wait();
+    EXPECT_EQ(outcome.code, 5) << outcome.Text();
+    EXPECT_NE(outcome.err.find(": is gone"), std::string::npos) << outcome.err;
+  }
 }
 
 }  // namespace

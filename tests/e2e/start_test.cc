@@ -286,7 +286,7 @@ TEST(Console, ShowsNoEscapeSequences) {
   Job job;
   const std::string evil = "\x1b]0;owned\x07\x1b[2J";
   const Outcome run = job.Train({"run.name=\"" + std::string("\\e]0;owned\\a\\e[2J") + "\"",
-                                 "run.dir=" + job.run_dir() + evil});
+                                 "run.dir=" + job.run_dir() + evil, "checkpoint.every=10"});
   EXPECT_EQ(run.code, 0) << run.Text();
   const Outcome missing =
       job.Train({"data.train={source: text, paths: [\"/no/\\e[2J\"]}", "model.vocab_size=256"});
@@ -295,7 +295,29 @@ TEST(Console, ShowsNoEscapeSequences) {
   EXPECT_EQ(usage.code, 2);
   const std::string log = ReadFile(job.run_dir() + evil + "/logs/rank_0.log");
   EXPECT_TRUE(Holds(log, "\\x1b[2J")) << log;
-  for (const std::string& text : {run.Text(), missing.Text(), usage.Text(), log}) {
+  Strings texts = {run.Text(), missing.Text(), usage.Text(), log};
+  // Commands that name paths as they were given.
+  const std::string saved = job.run_dir() + evil + "/checkpoints", out = job.dir() / ("out" + evil);
+  for (const Strings& command : std::vector<Strings>{
+           {"checkpoint", "ls", saved},
+           {"checkpoint", "verify", saved},
+           {"checkpoint", "reshard", saved, "--world-size", "1", "--out", out + "r"},
+           {"checkpoint", "export", saved, "--out", out + "e"},
+           {"checkpoint", "import", out + "e", "--out", out + "i"},
+           {"report", job.run_dir() + evil, "--out", out + "\n.html"}}) {
+    const Outcome outcome = Call(command);
+    EXPECT_EQ(outcome.code, 0) << outcome.Text();
+    EXPECT_TRUE(Holds(outcome.out, "\\x1b[2J")) << outcome.out;
+    texts.push_back(outcome.Text());
+  }
+  EXPECT_TRUE(Holds(texts.back(), "\\x0a.html: ")) << texts.back();
+  Strings check = {"config", "check"};
+  for (const std::string& flag : job.Flags({"run.dir=" + job.run_dir() + evil})) {
+    check.push_back(flag);
+  }
+  texts.push_back(Call(check).Text());
+  texts.push_back(Call({"checkpoint", "ls", out + "i"}).Text());  // No checkpoints in it.
+  for (const std::string& text : texts) {
     EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
     EXPECT_EQ(text.find('\x07'), std::string::npos) << text;
   }

@@ -121,6 +121,21 @@ int open(const char* path, int flags, ...) {
       [&](bool) { return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode)); });
 }
 
+// Below a directory that was opened by the call above; others are seen by nobody.
+int openat(int directory, const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
+  va_end(arguments);
+  const auto real = [&](bool) {
+    return static_cast<int>(syscall(SYS_openat, directory, path, flags, mode));
+  };
+  const std::lock_guard lock(fsdp::testing::mutex);
+  const auto* watch = fsdp::testing::watch;
+  if (watch == nullptr || !watch->open.contains(directory)) return real(false);
+  return DoOnPath({.kind = Kind::kOpen, .path = watch->open.at(directory) + "/" + path}, real);
+}
+
 ssize_t write(int fd, const void* data, size_t bytes) {
   return DoOnDescriptor(
       {.kind = Kind::kWrite,

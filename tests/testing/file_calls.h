@@ -1,6 +1,6 @@
 // The calls by which a program changes files, seen and made to fail: linking this library puts it
-// before libc's open, write, pwrite, fallocate, ftruncate, fsync, close, mkdir, rename, renameat2,
-// unlink and rmdir.
+// before libc's open, openat, write, pwrite, fallocate, ftruncate, fsync, close, mkdir, rename,
+// renameat2, unlink and rmdir.
 #ifndef FSDP_TRAIN_TESTS_TESTING_FILE_CALLS_H_
 #define FSDP_TRAIN_TESTS_TESTING_FILE_CALLS_H_
 

@@ -150,7 +150,7 @@ void RemoveLeftovers(const std::string& checkpoints) {
     if (StepOf(name, kTemporarySuffix)) RemoveOurFiles(path);
     const auto step = StepOf(name, kSetAsideSuffix);
     if (step && WhyIncomplete(checkpoints + "/" + StepName(*step), *step).empty()) {
-      RemoveOurFiles(path);
+      RemoveReplaced(checkpoints, path, *step);
     }
   }
 }
@@ -177,7 +177,7 @@ void Publish(const std::string& checkpoints, const std::string& temporary, int64
              0) {
     if (errno != EINVAL && errno != ENOSYS) FailOn(temporary, "exchanged with the one there is");
     if (HoldsWhole(path, step)) {
-      RemoveOurFiles(old);
+      RemoveReplaced(checkpoints, old, step);
       RenamePath(path, old);
     } else {
       RemoveOurFiles(path);  // `old` may be the one that counts.
@@ -185,8 +185,8 @@ void Publish(const std::string& checkpoints, const std::string& temporary, int64
     RenamePath(temporary, path);
   }
   SyncDirectory(checkpoints);
-  RemoveOurFiles(temporary);
-  RemoveOurFiles(old);
+  RemoveReplaced(checkpoints, temporary, step);
+  RemoveReplaced(checkpoints, old, step);
 }
 
 void RemoveOlder(const std::string& checkpoints, int64_t step, int64_t keep_last) {

@@ -80,6 +80,15 @@ bool HoldsOurFiles(const std::string& directory) {
   return std::any_of(names.begin(), names.end(), IsOurs);
 }
 
+// Gives a checkpoint of the step its name as one that is set aside, and returns it.
+std::string SetAside(const std::string& checkpoints, const std::string& directory, int64_t step) {
+  const std::string first = StepName(step) + kGoneBackSuffix;
+  std::string to = first;
+  for (int i = 2; PathExists(checkpoints + "/" + to); ++i) to = first + "." + std::to_string(i);
+  RenamePath(directory, checkpoints + "/" + to);
+  return to;
+}
+
 // What `latest` holds; nothing where there is no such file.
 std::optional<std::string> ReadLatest(const std::string& checkpoints) {
   const std::string latest = checkpoints + kLatest;
@@ -115,7 +124,8 @@ std::optional<std::string> Newest(const std::string& checkpoints,
   if (auto path = CompleteStep(checkpoints, *step)) return path;
   const std::string path = checkpoints + "/" + StepName(*step);
   throw CheckpointError(WhyIncomplete(path, *step) + ": the newest checkpoint, " + StepName(*step) +
-                        (named ? ", which `latest` names," : "") + " is not whole" +
+                        (named ? ", which `latest` names," : "") +
+                        (PathExists(path) ? " is not whole" : " was moved or removed") +
                         HowToGoOn(path));
 }
 
@@ -183,6 +193,16 @@ void RemoveCheckpoint(const std::string& directory, const std::string& temporary
     const bool renamed = only_ours && std::rename(directory.c_str(), temporary.c_str()) == 0;
     RemoveOurFiles(renamed ? temporary : directory);
   } catch (const CheckpointError&) {
+  }
+}
+
+void RemoveReplaced(const std::string& checkpoints, const std::string& directory, int64_t step) {
+  if (!PathExists(directory)) return;
+  const std::optional<UniqueFd> alone = LockForRemoval(directory);
+  if (!alone && IsHeld(directory)) {
+    SetAside(checkpoints, directory, step);
+  } else {
+    RemoveOurFiles(directory);
   }
 }
 
@@ -280,13 +300,11 @@ std::string ResolveCheckpoint(const std::string& path) {
   return *latest;
 }
 
-HeldCheckpoint HoldCheckpoint(const std::string& path) {
+CheckpointHold HoldCheckpoint(const std::string& path) {
   constexpr int kTries = 1000;
   for (int i = 0; i < kTries; ++i) {
-    std::string found = ResolveCheckpoint(path);
-    CheckpointHold hold(found);
-    if (hold.held()) return {std::move(found), std::move(hold)};
-    if (found == path) break;
+    CheckpointHold hold(ResolveCheckpoint(path));
+    if (hold.held()) return hold;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   throw CheckpointError(path + ": is being removed or replaced by its run");
@@ -297,15 +315,9 @@ std::vector<std::string> GoBackTo(const std::string& checkpoints, int64_t step) 
   std::vector<std::string> aside;
   for (const int64_t newer : StepsIn(checkpoints)) {
     if (newer <= step) continue;
-    const std::string name = StepName(newer), path = checkpoints + "/" + name;
+    const std::string path = checkpoints + "/" + StepName(newer);
     for (const std::string& directory : {path, path + kSetAsideSuffix}) {
-      if (!PathExists(directory)) continue;
-      std::string to = name + kGoneBackSuffix;
-      for (int i = 2; PathExists(checkpoints + "/" + to); ++i) {
-        to = name + kGoneBackSuffix + "." + std::to_string(i);
-      }
-      RenamePath(directory, checkpoints + "/" + to);
-      aside.push_back(to);
+      if (PathExists(directory)) aside.push_back(SetAside(checkpoints, directory, newer));
     }
   }
   if (!aside.empty()) SyncDirectory(checkpoints);

@@ -4,8 +4,9 @@
 //   step_<n>.tmp    being written, or left by whoever died writing it: never counts
 //   step_<n>.old    set aside while another of its step took its place: counts as long as there is
 //                   no complete step_<n>
-//   step_<n>.aside  set aside when the run went back to an earlier step: never counts, and is
-//                   nobody's to remove but the user's. Where the name is taken, step_<n>.aside.2
+//   step_<n>.aside  set aside when the run went back to an earlier step, or when another took its
+//                   place while somebody read it: never counts, and is nobody's to remove but the
+//                   user's. Where the name is taken, step_<n>.aside.2
 //   latest          a file with the name of the newest one
 //
 // Whoever dies while saving leaves a .tmp, a .old, or a complete step_<n> that `latest` does not
@@ -52,15 +53,11 @@ bool NamesOneCheckpoint(const std::string& path);
 std::string ResolveCheckpoint(const std::string& path);
 // The same, for those who read it while its run goes on: where that has saved and removed
 // meanwhile, the next one. It stays as long as it is held.
-struct HeldCheckpoint {
-  std::string path;
-  CheckpointHold hold;
-};
-HeldCheckpoint HoldCheckpoint(const std::string& path);
+CheckpointHold HoldCheckpoint(const std::string& path);
 
 // Makes `step`, which is complete, the newest: `latest` names it, and those of later steps become
 // step_<n>.aside. Returns their new names, in the order of their steps. A crash in between leaves
-// `latest` naming it.
+// `latest` naming it. Who reads one of those reads on: a reader holds the directory, not its name.
 std::vector<std::string> GoBackTo(const std::string& checkpoints, int64_t step);
 
 // One of the directories above.
@@ -101,6 +98,9 @@ void RemoveOurFiles(const std::string& directory);
 // next save would not remove. A directory that holds files of others keeps its name. One that a
 // reader holds stays.
 void RemoveCheckpoint(const std::string& directory, const std::string& temporary);
+// What another has taken the place of: files of ours, as RemoveOurFiles(). One that a reader holds
+// is set aside.
+void RemoveReplaced(const std::string& checkpoints, const std::string& directory, int64_t step);
 
 }  // namespace fsdp
 

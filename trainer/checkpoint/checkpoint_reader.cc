@@ -1,12 +1,12 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/conversion.h"
@@ -59,11 +59,8 @@ void RequireRange(const char* function, const std::string& name, int64_t begin, 
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(const std::string& directory)
-    : directory_(directory),
-      hold_(directory),
-      manifest_(ReadManifest(directory)),
-      extents_(ExtentsOf(manifest_)) {
+CheckpointReader::CheckpointReader(CheckpointHold directory)
+    : hold_(std::move(directory)), manifest_(ReadManifest(hold_)), extents_(ExtentsOf(manifest_)) {
   for (size_t u = 0; u < manifest_.flat_parameters.size(); ++u) {
     for (const Placement& p : manifest_.flat_parameters[u].parameters) {
       locations_[p.name] = {static_cast<int>(u), &p};
@@ -83,11 +80,11 @@ const Placement* CheckpointReader::Find(const std::string& parameter) const {
 const StateFormat& CheckpointReader::Require(const std::string& state, Grid grid) const {
   const StateFormat* format = manifest_.FindState(state);
   if (format == nullptr) {
-    throw CheckpointError(directory_ + ": has no state '" + state + "'; it has " +
+    throw CheckpointError(directory() + ": has no state '" + state + "'; it has " +
                           Join(manifest_.StateNames()));
   }
   if (format->grid != grid) {
-    throw CheckpointError(directory_ + ": state '" + state + "' has " + Describe(format->grid) +
+    throw CheckpointError(directory() + ": state '" + state + "' has " + Describe(format->grid) +
                           ", want " + Describe(grid));
   }
   return *format;
@@ -105,16 +102,16 @@ void CheckpointReader::Read(const std::string& state, const std::string& paramet
   const StateFormat& format = Require(state, Grid::kElement);
   const auto it = locations_.find(parameter);
   if (it == locations_.end()) {
-    throw CheckpointError(directory_ + ": has no parameter '" + parameter + "'");
+    throw CheckpointError(directory() + ": has no parameter '" + parameter + "'");
   }
   const auto [u, placement] = it->second;
   const FlatParameter& flat = manifest_.flat_parameters[u];
   if (placement->shape != shape) {
-    throw CheckpointError(directory_ + ": parameter '" + parameter + "' has shape " +
+    throw CheckpointError(directory() + ": parameter '" + parameter + "' has shape " +
                           placement->shape.ToString() + ", want " + shape.ToString());
   }
   if (!FlatHasState(flat, state)) {
-    throw CheckpointError(directory_ + ": has no state '" + state + "' of '" + parameter +
+    throw CheckpointError(directory() + ": has no state '" + state + "' of '" + parameter +
                           "', which was frozen");
   }
   RequireDType(state, parameter, format.dtypes[u], out.dtype);
@@ -135,12 +132,12 @@ void CheckpointReader::ReadBlocks(const std::string& state, const FlatParameter&
   };
   if (it == flats.end() || !std::equal(it->parameters.begin(), it->parameters.end(),
                                        flat.parameters.begin(), flat.parameters.end(), same)) {
-    throw CheckpointError(directory_ + ": state '" + state + "' has a value each " +
+    throw CheckpointError(directory() + ": state '" + state + "' has a value each " +
                           std::to_string(kGridBlock) + " elements of flat parameter '" + flat.name +
                           "', which was laid out otherwise: keep fsdp.auto_wrap as it was");
   }
   if (!FlatHasState(*it, state)) {
-    throw CheckpointError(directory_ + ": has no state '" + state + "' of '" + flat.name +
+    throw CheckpointError(directory() + ": has no state '" + state + "' of '" + flat.name +
                           "', which was frozen");
   }
   const DType stored = format.dtypes[static_cast<size_t>(it - flats.begin())];
@@ -166,11 +163,11 @@ void CheckpointReader::ReadTensor(const std::string& state, const OwnTensor& ten
   const auto it = std::find_if(format.tensors.begin(), format.tensors.end(),
                                [&](const OwnTensor& t) { return t.name == tensor.name; });
   if (it == format.tensors.end()) {
-    throw CheckpointError(directory_ + ": state '" + state + "' has no tensor '" + tensor.name +
+    throw CheckpointError(directory() + ": state '" + state + "' has no tensor '" + tensor.name +
                           "'");
   }
   if (it->shape != tensor.shape) {
-    throw CheckpointError(directory_ + ": tensor '" + tensor.name + "' of state '" + state +
+    throw CheckpointError(directory() + ": tensor '" + tensor.name + "' of state '" + state +
                           "' has shape " + it->shape.ToString() + ", want " +
                           tensor.shape.ToString());
   }
@@ -183,7 +180,7 @@ void CheckpointReader::ReadTensor(const std::string& state, const OwnTensor& ten
 void CheckpointReader::RequireDType(const std::string& state, const std::string& of, DType stored,
                                     DType wanted) const {
   if (CanConvert(stored, wanted)) return;
-  throw CheckpointError(directory_ + ": state '" + state + "' of '" + of + "' is kept in " +
+  throw CheckpointError(directory() + ": state '" + state + "' of '" + of + "' is kept in " +
                         std::string(Name(stored)) + ", want " + std::string(Name(wanted)));
 }
 
@@ -243,7 +240,7 @@ void CheckpointReader::ReadBytes(int file, int64_t begin, std::span<std::byte> o
 
 void CheckpointReader::ReadChunk(int file, int64_t chunk, std::span<std::byte> out) {
   const ManifestFile& entry = manifest_.files[file];
-  const std::string path = directory_ + "/" + entry.name;
+  const std::string path = directory() + "/" + entry.name;
   const int fd = Open(file);
   const int64_t begin = chunk * entry.chunk_bytes;
   ChunkChecksums checksum(entry.chunk_bytes);
@@ -268,9 +265,11 @@ int CheckpointReader::Open(int file) {
   const auto it = open_.find(file);
   if (it != open_.end()) return it->second.get();
   if (open_.size() >= kMaxOpenFiles) open_.clear();
-  const std::string path = directory_ + "/" + manifest_.files[file].name;
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (fd.get() < 0) throw CheckpointError(path + ": cannot be read: " + std::strerror(errno));
+  const std::string& name = manifest_.files[file].name;
+  UniqueFd fd = hold_.Open(name);
+  if (fd.get() < 0) {
+    throw CheckpointError(directory() + "/" + name + ": cannot be read: " + std::strerror(errno));
+  }
   return open_.emplace(file, std::move(fd)).first->second.get();
 }
 

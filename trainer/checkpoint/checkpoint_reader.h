@@ -20,13 +20,15 @@
 namespace fsdp {
 
 // Used by one thread. Holds the manifest, one chunk (64 MiB at most), some open files, and the
-// directory, which its run does not remove as long.
+// directory, which its run does not remove as long. Reads on where that gets another name.
 // Everything throws CheckpointError that names the file and what is wrong with it.
 class CheckpointReader {
  public:
-  explicit CheckpointReader(const std::string& directory);  // Reads the manifest.
+  explicit CheckpointReader(CheckpointHold directory);  // Reads the manifest.
+  explicit CheckpointReader(const std::string& directory)
+      : CheckpointReader(CheckpointHold(directory)) {}
 
-  const std::string& directory() const { return directory_; }
+  const std::string& directory() const { return hold_.path(); }
   const Manifest& manifest() const { return manifest_; }
 
   bool HasState(const std::string& state) const;
@@ -67,7 +69,6 @@ class CheckpointReader {
   void ReadChunk(int file, int64_t chunk, std::span<std::byte> out);
   int Open(int file);
 
-  const std::string directory_;
   const CheckpointHold hold_;
   const Manifest manifest_;
   const Extents extents_;

@@ -124,7 +124,12 @@ Layout Relayout(const std::vector<FlatParameter>& flats, int shards) {
 
 SavedCheckpoint ReshardCheckpoint(const std::string& source, int world, int shards,
                                   const std::string& out, const ByteProgress& progress) {
-  CheckpointReader reader(source);
+  return ReshardCheckpoint(CheckpointHold(source), world, shards, out, progress);
+}
+
+SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
+                                  const std::string& out, const ByteProgress& progress) {
+  CheckpointReader reader(std::move(source));
   const Manifest& from = reader.manifest();
   const Layout layout = Relayout(from.flat_parameters, shards);
   Manifest manifest;

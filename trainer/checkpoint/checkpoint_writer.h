@@ -45,6 +45,8 @@ Layout Relayout(const std::vector<FlatParameter>& flats, int shards);
 
 // The checkpoint `source` as a job of `world` ranks and F = `shards` would have written it: each
 // state in its own format.
+SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
+                                  const std::string& out, const ByteProgress& progress);
 SavedCheckpoint ReshardCheckpoint(const std::string& source, int world, int shards,
                                   const std::string& out, const ByteProgress& progress);
 

@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
-#include "trainer/core/whole_file.h"
+#include "trainer/core/read_file.h"
 
 namespace fsdp {
 namespace {
@@ -414,31 +414,45 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
 
 namespace {
 
-int64_t SizeOfFile(const std::string& path) {
+int64_t SizeOfFile(const CheckpointHold& directory, const std::string& file) {
+  const auto refuse = [&](const std::string& why) {
+    throw CheckpointError(directory.path() + "/" + file + ": " + why);
+  };
   struct stat status;
-  if (::stat(path.c_str(), &status) != 0) throw CheckpointError(path + ": " + std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) throw CheckpointError(path + ": is not a file");
+  const auto [at, name] = directory.PlaceOf(file);
+  if (::fstatat(at, name.c_str(), &status, 0) != 0) refuse(std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) refuse("is not a file");
   return status.st_size;
 }
 
 }  // namespace
 
-Manifest ReadManifestAlone(const std::string& directory) {
-  const std::string path = directory + "/" + kManifestName;
-  SizeOfFile(path);  // Which says what it is, where it is no file.
-  return ParseManifest(ReadWholeFile(path, kAnySize), path);
+Manifest ReadManifestAlone(const CheckpointHold& directory) {
+  const std::string path = directory.path() + "/" + kManifestName;
+  SizeOfFile(directory, kManifestName);  // Which says what it is, where it is no file.
+  const auto [at, name] = directory.PlaceOf(kManifestName);
+  const FileText read = ReadFileTextAt(at, name, kAnySize);
+  if (read.why.empty()) return ParseManifest(read.text, path);
+  throw CheckpointError(path + ": " + (read.error == 0 ? "" : "cannot be read: ") + read.why);
 }
 
-Manifest ReadManifest(const std::string& directory) {
+Manifest ReadManifestAlone(const std::string& directory) {
+  return ReadManifestAlone(CheckpointHold::OfNothing(directory));
+}
+
+Manifest ReadManifest(const CheckpointHold& directory) {
   Manifest manifest = ReadManifestAlone(directory);
   for (const ManifestFile& file : manifest.files) {
-    const std::string data = directory + "/" + file.name;
-    if (const int64_t bytes = SizeOfFile(data); bytes != file.bytes) {
-      throw CheckpointError(data + ": has " + std::to_string(bytes) + " bytes, want " +
-                            std::to_string(file.bytes));
+    if (const int64_t bytes = SizeOfFile(directory, file.name); bytes != file.bytes) {
+      throw CheckpointError(directory.path() + "/" + file.name + ": has " + std::to_string(bytes) +
+                            " bytes, want " + std::to_string(file.bytes));
     }
   }
   return manifest;
+}
+
+Manifest ReadManifest(const std::string& directory) {
+  return ReadManifest(CheckpointHold::OfNothing(directory));
 }
 
 Extents ExtentsOf(const Manifest& manifest) {

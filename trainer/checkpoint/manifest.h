@@ -47,6 +47,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/state_format.h"
 #include "trainer/core/file_prefix.h"
 #include "trainer/data/data_files.h"
@@ -123,8 +124,10 @@ ManifestFile ParseManifestFile(std::string_view json, const std::string& path);
 Manifest ParseManifest(std::string_view text, const std::string& path);
 
 // Reads <directory>/manifest.json, and checks that every file is there with its size.
+Manifest ReadManifest(const CheckpointHold& directory);
 Manifest ReadManifest(const std::string& directory);
 // The same without a look at the files.
+Manifest ReadManifestAlone(const CheckpointHold& directory);
 Manifest ReadManifestAlone(const std::string& directory);
 
 // Where each (state, flat parameter), or (state, tensor), lies: its slices by `begin`, with the

@@ -299,9 +299,12 @@ SafetensorsType ToSafetensorsType(DType dtype) {
   FSDP_CHECK(false) << "dtype " << static_cast<int>(dtype);
 }
 
-SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
-  // O_NONBLOCK: a FIFO without a writer would hold us here. Regular files ignore it.
-  file_ = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+// O_NONBLOCK: a FIFO without a writer would hold us here. Regular files ignore it.
+SafetensorsReader::SafetensorsReader(const std::string& path)
+    : SafetensorsReader(path, UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))) {}
+
+SafetensorsReader::SafetensorsReader(const std::string& path, UniqueFd file)
+    : path_(path), file_(std::move(file)) {
   if (file_.get() < 0) RefuseErrno(path, "open");
   struct stat status;
   if (fstat(file_.get(), &status) != 0) RefuseErrno(path, "read");

@@ -71,6 +71,8 @@ class SafetensorsReader {
   static constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
   explicit SafetensorsReader(const std::string& path);
+  // Of a file that is open, or that open(2) has just failed to open. `path` names it in messages.
+  SafetensorsReader(const std::string& path, UniqueFd file);
 
   const std::string& path() const { return path_; }
   int64_t file_bytes() const { return file_bytes_; }

@@ -1,6 +1,5 @@
 #include "trainer/checkpoint/verify.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,17 +7,28 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
-#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/state_format.h"
+#include "trainer/core/dtype.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/unique_fd.h"
 
 namespace fsdp {
 namespace {
+
+int64_t EndOfHeader(const ManifestFile& file) {
+  int64_t end = file.bytes;
+  for (const ManifestSlice& slice : file.slices) end = std::min(end, slice.at);
+  return end;
+}
 
 // What bytes [begin, end) of the file hold, in the order of the file.
 std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& file, int64_t begin,
@@ -26,9 +36,7 @@ std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& 
   std::unordered_map<std::string, const FlatParameter*> flats;
   for (const FlatParameter& flat : manifest.flat_parameters) flats[flat.name] = &flat;
   std::vector<std::string> found;
-  int64_t first = file.bytes;
-  for (const ManifestSlice& slice : file.slices) first = std::min(first, slice.at);
-  if (begin < first) found.push_back("the file's header");
+  if (begin < EndOfHeader(file)) found.push_back("the file's header");
   for (const ManifestSlice& slice : file.slices) {
     const int64_t from = std::max(begin, slice.at);
     const int64_t to = std::min(end, slice.at + slice.bytes);
@@ -64,25 +72,103 @@ std::string ReadAt(int fd, int64_t begin, std::span<std::byte> out) {
   return "";
 }
 
+// The tensor of its file that a slice should be (manifest.h).
+SafetensorsEntry TensorOf(const Manifest& manifest, const ManifestSlice& slice) {
+  const StateFormat& state = *manifest.FindState(slice.state);
+  const bool own = state.grid == Grid::kTensor;
+  SafetensorsEntry entry;
+  DType dtype = DType::kFloat32;
+  if (own) {
+    const auto tensor = std::find_if(state.tensors.begin(), state.tensors.end(),
+                                     [&](const OwnTensor& t) { return t.name == slice.tensor; });
+    dtype = tensor->dtype;
+    for (int i = 0; i < tensor->shape.rank(); ++i) entry.shape.push_back(tensor->shape[i]);
+  } else {
+    const auto& flats = manifest.flat_parameters;
+    const auto flat = std::find_if(flats.begin(), flats.end(),
+                                   [&](const FlatParameter& f) { return f.name == slice.flat; });
+    dtype = state.dtypes[static_cast<size_t>(flat - flats.begin())];
+    entry.shape = {slice.count / ElementsOfValue(state.grid)};
+  }
+  entry.name =
+      slice.state + "/" + (own ? slice.tensor : slice.flat) + "/" + std::string(Name(dtype));
+  entry.type = ToSafetensorsType(dtype);
+  return entry;
+}
+
+std::string Bytes(int64_t begin, int64_t end) {
+  return "bytes " + std::to_string(begin) + " to " + std::to_string(end);
+}
+
+// How the tensors of a file's header are not those of the manifest; empty where they are.
+std::string HeaderDiffers(const Manifest& manifest, const ManifestFile& file,
+                          const SafetensorsReader& header) {
+  std::unordered_set<std::string> names;
+  std::vector<std::string> differences;
+  for (const ManifestSlice& slice : file.slices) {
+    const SafetensorsEntry want = TensorOf(manifest, slice);
+    const int64_t end = slice.at + slice.bytes;
+    const auto differs = [&](const std::string& there, const std::string& said) {
+      differences.push_back("the header has '" + want.name + "' " + there + ", the manifest " +
+                            said);
+    };
+    if (!header.Contains(want.name) || !names.insert(want.name).second) {
+      differences.push_back("the header has no '" + want.name + "' at " + Bytes(slice.at, end));
+      continue;
+    }
+    const SafetensorsInfo& info = header.Info(want.name);
+    if (info.begin != slice.at || info.end != end) {
+      differs("at " + Bytes(info.begin, info.end), "at " + Bytes(slice.at, end));
+    } else if (info.type != want.type) {
+      differs("as " + std::string(Name(info.type)), "as " + std::string(Name(want.type)));
+    } else if (info.shape != want.shape) {
+      differs("in another shape", "in that of its slice");
+    }
+  }
+  for (const std::string& name : header.Names()) {
+    if (names.count(name) == 0) differences.push_back("the manifest has no '" + name + "'");
+  }
+  if (differences.empty()) return "";
+  const size_t more = differences.size() - 1;
+  return differences[0] + (more > 0 ? ", and " + std::to_string(more) + " more such" : "");
+}
+
 }  // namespace
 
-VerifyReport VerifyCheckpoint(const std::string& directory,
+VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
                               const std::function<void(int64_t done, int64_t total)>& progress) {
-  const CheckpointHold hold(directory);
-  const Manifest manifest = ReadManifestAlone(directory);
-  const int64_t total = manifest.DataBytes();
   VerifyReport report;
+  const auto is_gone = [&](const std::string& file) {
+    struct stat status;
+    const auto [at, name] = directory.PlaceOf(file);
+    return ::fstatat(at, name.c_str(), &status, 0) != 0 && errno == ENOENT && directory.Moved();
+  };
+  std::optional<Manifest> read;
+  try {
+    read = ReadManifestAlone(directory);
+  } catch (const CheckpointError&) {
+    if (!directory.held() || !is_gone(kManifestName)) throw;  // It may never have been there.
+    report.moved = report.gone = true;
+    return report;
+  }
+  const Manifest& manifest = *read;
+  const int64_t total = manifest.DataBytes();
   std::vector<std::byte> buffer;
   for (const ManifestFile& file : manifest.files) {
     ++report.files;
-    const std::string path = directory + "/" + file.name;
+    const std::string path = directory.path() + "/" + file.name;
     const auto damaged = [&](const std::string& reason) {
       report.damages.push_back({path, 0, 0, {}, reason});
     };
     struct stat status;
-    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    UniqueFd fd = directory.Open(file.name);
     if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0) {
-      damaged(std::string("cannot be opened: ") + std::strerror(errno));
+      const int error = errno;
+      if (is_gone(file.name)) {
+        report.gone = true;
+      } else {
+        damaged(std::string("cannot be opened: ") + std::strerror(error));
+      }
       report.bytes += file.bytes;
       report.chunks += static_cast<int64_t>(file.chunks.size());
       continue;
@@ -91,10 +177,12 @@ VerifyReport VerifyCheckpoint(const std::string& directory,
       damaged("is not a regular file");
       continue;
     }
-    if (status.st_size != file.bytes) {
+    bool header_is_whole = status.st_size == file.bytes;
+    if (!header_is_whole) {
       damaged("has " + std::to_string(status.st_size) + " bytes, want " +
               std::to_string(file.bytes));
     }
+    const int64_t header_end = EndOfHeader(file);
     for (size_t chunk = 0; chunk < file.chunks.size(); ++chunk) {
       const int64_t begin = static_cast<int64_t>(chunk) * file.chunk_bytes;
       const int64_t end = std::min(begin + file.chunk_bytes, file.bytes);
@@ -105,12 +193,22 @@ VerifyReport VerifyCheckpoint(const std::string& directory,
       }
       if (!reason.empty()) {
         report.damages.push_back({path, begin, end, Contents(manifest, file, begin, end), reason});
+        header_is_whole = header_is_whole && begin >= header_end;
       }
       ++report.chunks;
       report.bytes += end - begin;
       if (progress) progress(report.bytes, total);
     }
+    if (!header_is_whole) continue;
+    try {
+      const std::string differs =
+          HeaderDiffers(manifest, file, SafetensorsReader(path, std::move(fd)));
+      if (!differs.empty()) damaged(differs);
+    } catch (const CheckpointError& error) {
+      damaged(std::string(error.what()).substr(path.size() + 2));  // "<path>: <reason>".
+    }
   }
+  report.moved = directory.Moved();
   return report;
 }
 

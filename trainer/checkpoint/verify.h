@@ -1,4 +1,5 @@
-// What is wrong with a checkpoint: every byte of it is read.
+// What is wrong with a checkpoint: every byte of it is read, and what its files say of themselves
+// is held against the manifest.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_VERIFY_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_VERIFY_H_
 
@@ -6,6 +7,8 @@
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "trainer/checkpoint/checkpoint_hold.h"
 
 namespace fsdp {
 
@@ -20,13 +23,19 @@ struct VerifyReport {
   int files = 0;
   int64_t bytes = 0, chunks = 0;  // Of all files but the manifest.
   std::vector<Damage> damages;    // Empty: every byte is as it was written.
+  // The path no longer leads to the checkpoint: it was moved or removed meanwhile. What is held is
+  // read all the same.
+  bool moved = false;
+  // So files were missing, and were not judged.
+  bool gone = false;
 };
 
-// Reads every file and holds its size and every chunk's checksum against the manifest. Goes on
-// after a damage: all of them are reported. Holds one chunk, 64 MiB at most. `progress` (bytes
-// done, of all) may be null. Throws CheckpointError where the manifest itself is missing or
-// damaged: nothing else can be judged then.
-VerifyReport VerifyCheckpoint(const std::string& directory,
+// Reads every file and holds its size, every chunk's checksum and the tensors of its header (names,
+// dtypes, shapes, places) against the manifest. Goes on after a damage: all of them are reported.
+// Holds one chunk, 64 MiB at most, and one header. `progress` (bytes done, of all) may be null.
+// Throws CheckpointError where the manifest itself is missing or damaged: nothing else can be
+// judged then.
+VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
                               const std::function<void(int64_t done, int64_t total)>& progress);
 
 std::string ToString(const Damage& damage);

@@ -27,8 +27,10 @@ struct Opened {
 
 Opened Refused(int error) { return {UniqueFd(), 0, false, std::strerror(error), error}; }
 
-Opened Open(const std::string& path, ReadFrom from) {
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+Opened Open(int directory, const std::string& path, ReadFrom from) {
+  constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  UniqueFd file(directory == AT_FDCWD ? ::open(path.c_str(), kFlags)
+                                      : ::openat(directory, path.c_str(), kFlags));
   const auto no_file = [](const char* what) {
     return Opened{UniqueFd(), 0, false, std::string("is ") + what + ", not a file", 0};
   };
@@ -62,10 +64,7 @@ ssize_t ReadSome(int fd, char* to, size_t bytes, bool begun) {
   }
 }
 
-}  // namespace
-
-FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from) {
-  const Opened opened = Open(path, from);
+FileText ReadOpened(const Opened& opened, int64_t most_bytes) {
   if (!opened.file.open()) return {"", opened.why, opened.error};
   const std::string most = std::to_string(most_bytes);
   if (opened.bytes > most_bytes) {
@@ -98,8 +97,18 @@ FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from
   }
 }
 
+}  // namespace
+
+FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from) {
+  return ReadOpened(Open(AT_FDCWD, path, from), most_bytes);
+}
+
+FileText ReadFileTextAt(int directory, const std::string& path, int64_t most_bytes) {
+  return ReadOpened(Open(directory, path, ReadFrom::kFile), most_bytes);
+}
+
 FileBlocks::FileBlocks(const std::string& path) : path_(path), block_(kBlock) {
-  Opened opened = Open(path, ReadFrom::kFile);
+  Opened opened = Open(AT_FDCWD, path, ReadFrom::kFile);
   if (!opened.file.open()) {
     throw CheckpointError(path + ": " + (opened.error == 0 ? "" : "cannot be read: ") + opened.why);
   }

@@ -37,6 +37,8 @@ struct FileText {
 // Never blocks on what is no file: of a pipe it waits for those who have it open for writing, and 5
 // seconds for the first of them. Reads no more than most_bytes, also where the file grows.
 FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from = ReadFrom::kFile);
+// A regular file's, found as openat(2) finds `path` below the descriptor of a directory.
+FileText ReadFileTextAt(int directory, const std::string& path, int64_t most_bytes);
 
 // A regular file's bytes in order, in blocks of up to 256 KiB. A hole of any length comes out as
 // one block of zeros.

@@ -28,13 +28,17 @@ size_t Utf8Length(std::string_view bytes) {
   return part.well_formed ? part.bytes : 0;
 }
 
-std::string Printable(std::string_view bytes) {
+namespace {
+
+// `kept`: control characters that stay.
+std::string Escaped(std::string_view bytes, std::string_view kept) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string out;
   while (!bytes.empty()) {
     const size_t length = Utf8Length(bytes);
     const auto byte = static_cast<unsigned char>(bytes[0]);
-    const bool c0 = length == 1 && (byte < 0x20 || byte == 0x7f) && byte != '\n' && byte != '\t';
+    const bool c0 = length == 1 && (byte < 0x20 || byte == 0x7f) &&
+                    kept.find(bytes[0]) == std::string_view::npos;
     const bool c1 = byte == 0xc2 && length == 2 && static_cast<unsigned char>(bytes[1]) < 0xa0;
     const size_t taken = length == 0 ? 1 : length;
     if (length == 0 || c0 || c1) {
@@ -48,5 +52,11 @@ std::string Printable(std::string_view bytes) {
   }
   return out;
 }
+
+}  // namespace
+
+std::string Printable(std::string_view bytes) { return Escaped(bytes, "\n\t"); }
+
+std::string PrintableName(std::string_view bytes) { return Escaped(bytes, ""); }
 
 }  // namespace fsdp

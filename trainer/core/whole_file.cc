@@ -154,6 +154,13 @@ void WriteWholeFile(const std::string& path, std::string_view contents, WriteTo 
   file.Commit();
 }
 
+void RemoveUnfinished(const std::string& path) {
+  try {
+    RemoveAbandoned(FollowLinks(path) + kUnfinishedSuffix);
+  } catch (const CheckpointError&) {
+  }
+}
+
 std::string ReadWholeFile(const std::string& path, int64_t most_bytes) {
   FileText read = ReadFileText(path, most_bytes);
   if (read.why.empty()) return std::move(read.text);

@@ -46,6 +46,10 @@ class WholeFile {
 void WriteWholeFile(const std::string& path, std::string_view contents,
                     WriteTo to = WriteTo::kFile);
 
+// Removes the file beside `path` that a process left which died on its way to it. One that is being
+// written stays, as does whatever is no file. Throws nothing.
+void RemoveUnfinished(const std::string& path);
+
 // A regular file's contents, at most so many bytes: see ReadFileText().
 std::string ReadWholeFile(const std::string& path, int64_t most_bytes = kMostTextBytes);
 

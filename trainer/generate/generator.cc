@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
 #include "models/make_model.h"
-#include "trainer/checkpoint/checkpoint.h"
+#include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
@@ -46,33 +48,31 @@ void FreezeAll(const Model& model) {
 
 StoredModel OpenStoredModel(const std::string& path) {
   StoredModel stored;
-  const bool hf = fs::exists(path + "/config.json") && !fs::exists(path + "/manifest.json");
-  if (hf) {
+  Executor::FillParameter weights;
+  if (fs::exists(path + "/config.json") && !fs::exists(path + "/manifest.json")) {
     stored.directory = path;
-  } else {
-    HeldCheckpoint held = HoldCheckpoint(path);
-    stored.directory = std::move(held.path);
-    stored.hold = std::move(held.hold);
-  }
-  stored.shape = ReadInitialShape(stored.directory);
-  stored.model = MakeModel(stored.shape);
-  if (hf) {
+    stored.shape = ReadInitialShape(path);
     for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
       if (stored.tokenizer.name.empty() && fs::exists(path + name)) {
         stored.tokenizer.name = path + name;
       }
     }
     stored.eos = ReadHfEos(path);
+    weights = OpenInitialWeights(path);
   } else {
-    const std::string text = ReadCheckpointMeta(stored.directory).recipe;
-    if (!text.empty()) {  // Otherwise it was imported.
-      stored.tokenizer = TokenizerOfRun(ParseRecipe({{stored.directory, text}}));
+    auto reader = std::make_unique<CheckpointReader>(HoldCheckpoint(path));
+    const CheckpointMeta& meta = reader->manifest().meta;
+    stored.directory = reader->directory();
+    stored.shape = ShapeFromJson(meta.config);
+    if (!meta.recipe.empty()) {  // Otherwise it was imported.
+      stored.tokenizer = TokenizerOfRun(ParseRecipe({{stored.directory, meta.recipe}}));
       if (stored.tokenizer.eot) stored.eos = {*stored.tokenizer.eot};
     }
+    weights = OpenInitialWeights(std::move(reader));
   }
+  stored.model = MakeModel(stored.shape);
   FreezeAll(*stored.model);
-  stored.weights =
-      RequireFinite(OpenInitialWeights(stored.directory), stored.directory, "generated");
+  stored.weights = RequireFinite(std::move(weights), stored.directory, "generated");
   return stored;
 }
 

@@ -11,7 +11,6 @@
 
 #include "models/shape.h"
 #include "trainer/autograd/kv_cache.h"
-#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/pooled_allocator.h"
@@ -31,7 +30,6 @@ struct StoredModel {
   Executor::FillParameter weights;  // Reads them.
   RunTokenizer tokenizer;           // Its name is empty where the files name none.
   std::vector<int32_t> eos;         // What ends a text; empty where that is the tokenizer's to say.
-  CheckpointHold hold;              // Its run does not remove it before all is read.
 };
 
 // `path`: a Hugging Face directory, one of our checkpoints, or a run directory, whose latest

@@ -8,6 +8,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
 #include "trainer/loop/failure_protocol.h"
+#include "trainer/runtime/spill_file.h"
 #include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
@@ -54,6 +55,8 @@ CheckpointMeta Checkpointer::Load(const std::string& from) {
       recorder_.Line(Printable(from + " is of another precision: " + loaded.converted));
     }
     return std::move(loaded.meta);
+  } catch (const SpillError&) {  // An older checkpoint would not help.
+    throw;
   } catch (const CheckpointError& error) {
     const bool own = std::filesystem::path(from).parent_path() == directory_.checkpoints();
     throw CheckpointError(error.what() + (own ? HowToGoOn(from) : ""));

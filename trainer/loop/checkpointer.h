@@ -29,8 +29,9 @@ class Checkpointer {
                Session& session, Recorder& recorder);
 
   // Fills the session's state from a checkpoint's directory. Called of a rank alone. Throws
-  // CheckpointError that also says how else one can go on; so does a state that is not finite. What
-  // it was in another precision the console says in one line.
+  // CheckpointError that also says how else one can go on; so does a state that is not finite. A
+  // disk that cannot take what is spilled is SpillError, and says no more. What it was in another
+  // precision the console says in one line.
   CheckpointMeta Load(const std::string& from);
 
   // Whether checkpoint.every asks for one after this training step.

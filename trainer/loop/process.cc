@@ -33,6 +33,7 @@
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/gpus.h"
+#include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {
@@ -162,6 +163,12 @@ void CheckTraining(const Recipe& recipe, int world, int local_world, int max_res
   BuildModel(recipe, ShapeFor(recipe));
 }
 
+void CheckInitialWeights(const Recipe& recipe) {
+  if (!recipe.model.init_from || GoesOn(recipe)) return;
+  ShapeFor(recipe);  // What it says of config.json comes first, as in a run.
+  OpenInitialWeights(*recipe.model.init_from);
+}
+
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
                       bool dry_run, StopSignal& signals) {
   const RankEnvironment environment = ReadRankEnvironment();
@@ -182,6 +189,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
                                   static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
     const Recipe run = WithDropoutsOfRun(recipe);
     CheckRunDirectory(WithDropouts(run, ShapeFor(run)), data.files);
+    CheckInitialWeights(recipe);
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);
     SessionOptions options = SessionOptionsFor(
         recipe, HostPlacement::InOrder(environment.world_size, environment.local_world_size),

@@ -25,6 +25,11 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 // ConfigError, CheckpointError.
 void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts);
 
+// Opens model.init_from as a run does that begins with it, and reads headers alone: every weight is
+// there with its shape. Not where there is a checkpoint that the run would go on from. Throws
+// CheckpointError.
+void CheckInitialWeights(const Recipe& recipe);
+
 // `fsdp-train plan`: prints it, for hosts of `local_world` ranks like this one, or like `hardware`.
 // kMemory where it does not fit.
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,

@@ -204,6 +204,7 @@ void Recorder::Write(const MetricsRecord& record) {
   if (!metrics_) return;
   metrics_->Write(record);
   if (tensorboard_) tensorboard_->Write(record);
+  log_->RequireThere();
   if (const auto* eval = std::get_if<EvalRecord>(&record)) console_.Eval(*eval);
   if (const auto* saved = std::get_if<CheckpointRecord>(&record)) console_.Checkpoint(*saved);
   if (const auto* sample = std::get_if<SampleRecord>(&record)) {

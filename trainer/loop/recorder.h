@@ -57,7 +57,8 @@ class Recorder {
   // Time counts from here, and steps and tokens from these.
   void StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens);
 
-  // Adds a record to the files; the console shows it where it is one for people.
+  // Adds a record to the files; the console shows it where it is one for people. Throws, too, where
+  // the log of rank 0 is gone by now.
   void Write(const MetricsRecord& record);
   // A training step has ended: `tokens` targets since step 1, learning rate `lr`, `account` of this
   // rank. A record at every log.every; the console's bar moves.

@@ -57,6 +57,15 @@ std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
   return "";
 }
 
+// Empty, too, where something is wrong: the next start says what.
+std::string FoundToResume(const Recipe& recipe) {
+  try {
+    return FindResume(recipe, {recipe.run.Directory()});
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 // What metrics.jsonl tells of a run without a checkpoint.
 struct Recorded {
   bool steps = false;  // There are some.
@@ -92,6 +101,14 @@ Recipe ReadRecipeOfRun(const std::string& path) {
 // Where records are set aside: DIR/metrics.1 and so on, by what ends.
 std::string Aside(const RunDirectory& directory, int number) {
   return directory.path + "/metrics." + std::to_string(number);
+}
+
+// The first that has no .jsonl.
+std::string FreeAside(const RunDirectory& directory) {
+  for (int i = 1;; ++i) {
+    std::string aside = Aside(directory, i);
+    if (!PathExists(aside + ".jsonl")) return aside;
+  }
 }
 
 // See run_directory.h.
@@ -190,6 +207,9 @@ RunStart Decide(const Recipe& recipe, const DataFiles& data, std::chrono::millis
   RunStart start = Look(recipe, data);
   start.lock = std::move(lock);
   for (const char* name : {"/checkpoints", "/logs"}) CreateDirectories(path + name);
+  // What a run that was killed left on its way to a name. Every start writes all others anew.
+  RemoveUnfinished(start.directory.checkpoints() + "/latest");
+  RemoveUnfinished(FreeAside(start.directory) + ".jsonl");
   return start;
 }
 
@@ -236,14 +256,6 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
     }
   }
   return false;
-}
-
-// The first that has no .jsonl.
-std::string FreeAside(const RunDirectory& directory) {
-  for (int i = 1;; ++i) {
-    std::string aside = Aside(directory, i);
-    if (!PathExists(aside + ".jsonl")) return aside;
-  }
 }
 
 }  // namespace
@@ -317,12 +329,10 @@ std::optional<double> ShareOfRun(const Recipe& recipe) {
   }
 }
 
+bool GoesOn(const Recipe& recipe) { return !FoundToResume(recipe).empty(); }
+
 std::string GoesOnFrom(const Recipe& recipe) {
-  std::string path;
-  try {
-    path = FindResume(recipe, {recipe.run.Directory()});
-  } catch (const Error&) {  // The next start says what is wrong.
-  }
+  const std::string path = FoundToResume(recipe);
   return path.empty() ? "there is no checkpoint to go on from" : "the run can go on from " + path;
 }
 

@@ -46,7 +46,8 @@ struct RunStart {
 
 // A directory holds a run where it has a checkpoint, or metrics.jsonl says that a run came to its
 // end. What a start that failed leaves (logs, a recipe.yaml, records of steps after which nothing
-// was saved) holds none: the next start may have another recipe, and sets aside what it replaces.
+// was saved) holds none: the next start may have another recipe, and sets aside what it replaces. A
+// file that a run was writing when it was killed is removed.
 //
 // Called by all ranks. Rank 0 decides, makes the directory and takes its lock; all see the same
 // answer, and of an error all have the code while rank 0 alone has the word (ToldByAnother). Before
@@ -72,6 +73,10 @@ Recipe WithDropoutsOfRun(const Recipe& recipe);
 // else the checkpoint; empty where it goes on with none, or with one that updated nothing on the
 // host. What cannot be read counts as nothing.
 std::optional<double> ShareOfRun(const Recipe& recipe);
+
+// Whether there is a checkpoint that a start would go on from. One that cannot be found or read is
+// left for OpenRunDirectory() to refuse, and counts as none.
+bool GoesOn(const Recipe& recipe);
 
 // For the last line of a run that ends before its first step: from which checkpoint it can go on,
 // or that there is none.

@@ -4,6 +4,8 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <sys/stat.h>
 
+#include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -14,6 +16,8 @@ namespace fsdp {
 
 struct Log::Impl {
   spdlog::logger logger;
+  std::string path;
+  struct stat opened;
   Screen screen;
   std::mutex screen_mutex;
 };
@@ -24,7 +28,9 @@ Log::Log(const std::string& path, Screen screen) try {
     throw spdlog::spdlog_ex("it is neither a file nor a character device");
   }
   auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
-  impl_.reset(new Impl{spdlog::logger("rank", std::move(file)), std::move(screen), {}});
+  if (::stat(path.c_str(), &status) != 0) throw spdlog::spdlog_ex(std::strerror(errno));
+  impl_.reset(
+      new Impl{spdlog::logger("rank", std::move(file)), path, status, std::move(screen), {}});
   impl_->logger.set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");  // Local time; the level's first letter.
   impl_->logger.flush_on(spdlog::level::info);
 } catch (const spdlog::spdlog_ex& error) {
@@ -32,6 +38,18 @@ Log::Log(const std::string& path, Screen screen) try {
 }
 
 Log::~Log() = default;
+
+void Log::RequireThere() const {
+  const struct stat& opened = impl_->opened;
+  if (!S_ISREG(opened.st_mode)) return;
+  struct stat named;
+  const bool there = ::stat(impl_->path.c_str(), &named) == 0;
+  if (there && named.st_dev == opened.st_dev && named.st_ino == opened.st_ino) return;
+  throw CheckpointError(impl_->path +
+                        (there ? ": is another file by now: it was replaced"
+                               : ": is gone: it was removed or renamed") +
+                        " while it was written, and what it held is no longer there");
+}
 
 void Log::Write(LogLevel level, std::string_view text) {
   constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn,

@@ -29,6 +29,10 @@ class Log {
   void Warning(std::string_view text) { Write(LogLevel::kWarning, text); }
   void Error(std::string_view text) { Write(LogLevel::kError, text); }
 
+  // Throws CheckpointError where the path no longer leads to the file that is written: it was
+  // removed, renamed or replaced. A device's path may lead anywhere.
+  void RequireThere() const;
+
  private:
   void Write(LogLevel level, std::string_view text);
 

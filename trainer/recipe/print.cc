@@ -56,6 +56,14 @@ void AddFlat(const Json& map, const std::string& prefix,
 
 std::string Code(const std::string& text) { return "`" + text + "`"; }
 
+std::string ShowBound(const Json& at) {
+  if (at == std::numeric_limits<int32_t>::max()) return "2^31 - 1";
+  if (at == std::numeric_limits<int64_t>::max()) return "2^63 - 1";
+  if (at.is_number_integer()) return at.dump();
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), at.get<double>()).ptr};
+}
+
 // What a schema allows, in words for a table.
 std::string DescribeSchema(const Json& schema) {
   if (schema.contains("enum")) {
@@ -92,16 +100,9 @@ std::string DescribeSchema(const Json& schema) {
   const auto bound = [&](const char* keyword, const char* sign) {
     if (!schema.contains(keyword)) return;
     const Json& at = schema[keyword];
-    // Bounds that only say how many bits there are tell nobody anything.
-    // NOLINTNEXTLINE(misc-redundant-expression): the numbers differ in type and value.
-    if (at == std::numeric_limits<int32_t>::max() || at == std::numeric_limits<int64_t>::max() ||
-        at == std::numeric_limits<float>::max()) {
-      return;
-    }
-    char text[32];
-    *std::to_chars(text, text + sizeof(text) - 1, at.get<double>()).ptr = '\0';
-    words += std::string(bounded ? " and " : " ") + sign + " " +
-             (at.is_number_integer() ? at.dump() : text);
+    // It only says that the number is kept in 32 bits.
+    if (at == std::numeric_limits<float>::max()) return;
+    words += std::string(bounded ? " and " : " ") + sign + " " + ShowBound(at);
     bounded = true;
   };
   bound("minimum", ">=");
@@ -203,8 +204,9 @@ What these keys do with each other is in [training.md](training.md).
 - Values are those of YAML 1.2: `true` and `false` alone are booleans, `3e-4` and `3.0e-4` are
   numbers, `1e3` is no integer. Text that looks like something else needs quotes (`name: "5"`).
   Anchors and aliases work; merge keys (`<<`), tags and several documents in a file are refused.
-- `fsdp-train config check` checks, `config print` shows the recipe with everything filled in, and
-  `config schema` prints a JSON Schema: save it as `recipe.schema.json` and begin a recipe with
+- `fsdp-train config check` checks the recipe and opens model.init_from. `config print` shows the
+  recipe with everything filled in. `config schema` prints a JSON Schema: save it as
+  `recipe.schema.json` and begin a recipe with
   `# yaml-language-server: $schema=recipe.schema.json` to have an editor complete and check it.
 )";
   for (const auto& [name, section] : RecipeSchema()["properties"].items()) {

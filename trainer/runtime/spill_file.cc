@@ -71,8 +71,8 @@ SpillFile::SpillFile(const std::string& directory, const std::string& holds, int
                      FileIo& io)
     : name_(directory + " (" + holds + ", spilled)"), bytes_(RoundUp(bytes)), io_(io) {
   const auto refuse = [&](int error) {
-    throw CheckpointError(directory + ": cannot take " + HumanBytes(bytes) + " of " + holds + ": " +
-                          std::strerror(error));
+    throw SpillError(directory + ": cannot take " + HumanBytes(bytes) + " of " + holds + ": " +
+                     std::strerror(error));
   };
   file_ = OpenUnlinked(directory, io);
   if (!file_.open()) refuse(errno);
@@ -106,8 +106,8 @@ void SpillFile::Fail(const char* what, int64_t offset, int64_t bytes,
     const Named& range = std::prev(next)->second;
     if (offset < range.end) of = ", " + range.name + ",";
   }
-  throw CheckpointError(name_ + ": bytes " + std::to_string(offset) + " to " +
-                        std::to_string(offset + bytes) + of + " cannot be " + what + ": " + reason);
+  throw SpillError(name_ + ": bytes " + std::to_string(offset) + " to " +
+                   std::to_string(offset + bytes) + of + " cannot be " + what + ": " + reason);
 }
 
 void SpillFile::InPieces(ThreadPool& pool, int64_t bytes, const Piece& piece) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/errors.h"
 #include "trainer/core/file_io.h"
 #include "trainer/core/unique_fd.h"
 #include "trainer/runtime/memory.h"
@@ -17,17 +18,22 @@
 
 namespace fsdp {
 
+// The disk that training state is spilled to: no checkpoint is at fault.
+struct SpillError : CheckpointError {
+  using CheckpointError::CheckpointError;
+};
+
 // A file without a name in a directory, whose space is taken when it is made. However the program
 // ends, the directory is as it was; only where the file system has no files without a name
 // (O_TMPFILE) and the program dies between two calls, an empty one stays.
-//   Errors    What the disk refuses is CheckpointError (exit 5): the directory, what the file
+//   Errors    What the disk refuses is SpillError (exit 5): the directory, what the file
 //             holds, which of its bytes, the system's reason. The file and its other bytes stay
 //             what they are; bytes of a failed Write() are anything. A range outside, or an offset
 //             that is no multiple of kSpillAlignment (memory.h), is std::invalid_argument.
 //   Padding   A range has the bytes up to the next multiple of kSpillAlignment: a Write() leaves
 //             zeros there.
 //   Checks    Host memory holds a hash of each block of kSpillAlignment bytes as it was written
-//             last. A read throws CheckpointError before it returns where a block is another: one
+//             last. A read throws SpillError before it returns where a block is another: one
 //             that was changed, was lost on its way to the disk, or went elsewhere. The thread that
 //             has read a piece checks it while others wait for the disk.
 //   Transfers Direct (O_DIRECT) where the file system has that: the page cache keeps nothing, and

@@ -1,6 +1,7 @@
 #include "trainer/weights/export.h"
 
 #include <memory>
+#include <utility>
 
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -24,10 +25,11 @@ HfTokenizerFiles FilesOf(const RunTokenizer& run, const ModelShape& shape) {
 
 }  // namespace
 
-CheckpointExported ExportCheckpoint(const std::string& checkpoint, const std::string& out,
+CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
                                     const std::string& tokenizer, HfExportOptions options,
                                     const ByteProgress& progress) {
-  CheckpointReader reader(checkpoint);
+  CheckpointReader reader(std::move(hold));
+  const std::string& checkpoint = reader.directory();
   const CheckpointMeta& meta = reader.manifest().meta;
   const ModelShape shape = ShapeFromJson(meta.config);
   const std::unique_ptr<Model> model = ModelOfCheckpoint(reader);

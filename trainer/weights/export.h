@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/weights/hf_export.h"
 
 namespace fsdp {
@@ -19,7 +20,7 @@ struct CheckpointExported {
 // the run's tokenizer, or `tokenizer` in its place if that is not empty. Without the run's files
 // the rest is exported, with a warning. Throws CheckpointError, and of `tokenizer` DataError and
 // ConfigError.
-CheckpointExported ExportCheckpoint(const std::string& checkpoint, const std::string& out,
+CheckpointExported ExportCheckpoint(CheckpointHold checkpoint, const std::string& out,
                                     const std::string& tokenizer, HfExportOptions options,
                                     const ByteProgress& progress);
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -23,11 +24,12 @@ namespace {
 
 bool IsCheckpoint(const std::string& directory) {
   namespace fs = std::filesystem;
-  if (!fs::is_directory(directory)) {
+  std::error_code ignored;
+  if (!fs::is_directory(directory, ignored)) {
     throw CheckpointError("model.init_from: " + directory + " is not a directory");
   }
-  const bool ours = fs::exists(directory + "/manifest.json");
-  if (!ours && !fs::exists(directory + "/config.json")) {
+  const bool ours = fs::exists(directory + "/manifest.json", ignored);
+  if (!ours && !fs::exists(directory + "/config.json", ignored)) {
     throw CheckpointError("model.init_from: " + directory +
                           " holds neither a config.json nor a manifest.json");
   }
@@ -37,10 +39,10 @@ bool IsCheckpoint(const std::string& directory) {
 // Of a checkpoint of ours, by any thread.
 class OwnWeights {
  public:
-  explicit OwnWeights(const std::string& directory)
-      : reader_(directory),
-        model_(ModelOfCheckpoint(reader_)),
-        merged_(reader_, *model_, "master") {
+  explicit OwnWeights(std::unique_ptr<CheckpointReader> reader)
+      : reader_(std::move(reader)),
+        model_(ModelOfCheckpoint(*reader_)),
+        merged_(*reader_, *model_, "master") {
     for (const ModelSegment& segment : model_->segments()) {
       for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
     }
@@ -49,7 +51,7 @@ class OwnWeights {
   void Fill(const Parameter& parameter, int64_t begin, std::span<float> values) {
     const auto it = parameters_.find(parameter.name());
     if (it == parameters_.end() || it->second->shape() != parameter.shape()) {
-      throw CheckpointError(reader_.directory() + ": has no parameter '" + parameter.name() +
+      throw CheckpointError(reader_->directory() + ": has no parameter '" + parameter.name() +
                             "' of shape " + parameter.shape().ToString());
     }
     const std::lock_guard lock(mutex_);  // The reader keeps one chunk.
@@ -58,7 +60,7 @@ class OwnWeights {
 
  private:
   std::mutex mutex_;
-  CheckpointReader reader_;
+  const std::unique_ptr<CheckpointReader> reader_;
   const std::unique_ptr<Model> model_;
   MergedWeights merged_;
   std::unordered_map<std::string, const Parameter*> parameters_;
@@ -87,12 +89,16 @@ std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
   return model;
 }
 
+Executor::FillParameter OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint) {
+  const auto own = std::make_shared<OwnWeights>(std::move(checkpoint));
+  return [own](const Parameter& parameter, int64_t begin, std::span<float> values) {
+    own->Fill(parameter, begin, values);
+  };
+}
+
 Executor::FillParameter OpenInitialWeights(const std::string& directory) {
   if (IsCheckpoint(directory)) {
-    return [own = std::make_shared<OwnWeights>(directory)](const Parameter& parameter,
-                                                           int64_t begin, std::span<float> values) {
-      own->Fill(parameter, begin, values);
-    };
+    return OpenInitialWeights(std::make_unique<CheckpointReader>(directory));
   }
   const auto weights = std::make_shared<HfWeights>(directory);
   weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(directory).shape)));

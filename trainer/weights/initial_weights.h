@@ -22,6 +22,7 @@ std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 // Reads byte ranges when it is called, on any thread, so a rank holds no more than its shard. The
 // adapters of a checkpoint are merged.
 Executor::FillParameter OpenInitialWeights(const std::string& directory);
+Executor::FillParameter OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint);
 // `read`, which throws CheckpointError where what it has read is not finite, naming the tensor.
 // `source` and `use` are the message's: "model.init_from: DIR", "trained".
 Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& source,

@@ -14,7 +14,9 @@
 #include <utility>
 
 #include "tests/trainer/checkpoint/rank_states.h"
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/core/errors.h"
@@ -383,7 +385,8 @@ TEST(CheckpointTest, FindsTheLatest) {
   // Something was saved and nothing is left: to start again in silence would bury it.
   Spill(dir + "/latest", "step_9");
   for (const char* step : {"/step_9", "/step_12"}) fs::remove_all(dir + step);
-  EXPECT_TRUE(Contains(newest(), "is not whole") && !Contains(newest(), "resume")) << newest();
+  EXPECT_TRUE(Contains(newest(), "was moved or removed;") && !Contains(newest(), "resume"))
+      << newest();
   EXPECT_TRUE(Contains(newest(), "move " + dir + " away to begin anew")) << newest();
 }
 
@@ -549,11 +552,11 @@ TEST(CheckpointTest, ReadersHoldWhatTheyRead) {
       EXPECT_EQ(ErrorOf([&] { ListCheckpoints(run); }), "");
       std::string error;
       const std::string failed = ErrorOf([&] {
-        const HeldCheckpoint held = HoldCheckpoint(i % 2 == 0 ? run : dir);
-        const int64_t step = ReadCheckpointMeta(held.path).step;
+        const CheckpointHold held = HoldCheckpoint(i % 2 == 0 ? run : dir);
+        const int64_t step = ReadCheckpointMeta(held.path()).step;
         if (i % 8 == reader) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        error = LoadAndCompare(world, held.path, static_cast<uint64_t>(step));
-        if (std::exchange(last, held.path) != held.path) ++different;
+        error = LoadAndCompare(world, held.path(), static_cast<uint64_t>(step));
+        if (std::exchange(last, held.path()) != held.path()) ++different;
       });
       EXPECT_EQ(failed + error, "") << "read " << i;
     }
@@ -574,14 +577,54 @@ TEST(CheckpointTest, WhatIsHeldGoesWithALaterSave) {
   const World world = Of(1, 1);
   ASSERT_EQ(Save(world, dir, 1), NoErrors(1));
   {
-    const HeldCheckpoint held = HoldCheckpoint(dir);
-    const HeldCheckpoint other = HoldCheckpoint(dir + "/step_1");  // Readers share it.
+    const CheckpointHold held = HoldCheckpoint(dir);
+    const CheckpointHold other = HoldCheckpoint(dir + "/step_1");  // Readers share it.
     for (const int step : {2, 3}) ASSERT_EQ(Save(world, dir, step, 1), NoErrors(1));
     EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_1", "step_3"}));
-    EXPECT_EQ(LoadAndCompare(world, held.path, 1), "");
+    EXPECT_EQ(LoadAndCompare(world, held.path(), 1), "");
   }
   ASSERT_EQ(Save(world, dir, 4, 1), NoErrors(1));
   EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_4"}));
+}
+
+// It gets another name under them, and a later save may give theirs to another.
+TEST(CheckpointTest, GoingBackLeavesToReadersWhatTheyRead) {
+  const std::string dir = FreshDirectory("held_back");
+  const World world = Of(2, 2);
+  for (const int step : {1, 2, 3}) ASSERT_EQ(Save(world, dir, step), NoErrors(2));
+  CheckpointReader second(HoldCheckpoint(dir + "/step_2"));
+  CheckpointHold third = HoldCheckpoint(dir);
+  EXPECT_FALSE(third.Moved());
+  EXPECT_EQ(GoBackTo(dir, 1), (Strings{"step_2.aside", "step_3.aside"}));
+  EXPECT_TRUE(third.Moved());
+  MemoryStore store(60);
+  ASSERT_EQ(Save(world, dir, 3, /*keep_last=*/0, store, /*attempt=*/0, /*salt=*/77), NoErrors(2));
+  std::vector<float> wte(3);
+  const FlatParameter& flat = second.manifest().flat_parameters[0];
+  const Placement& p = flat.parameters[0];
+  second.Read("m", p.name, p.shape, 0, wte);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(wte[i], ElementOf("m", p.name, i, 2));
+  ReshardCheckpoint(std::move(third), 1, 1, dir + "/out", nullptr);
+  EXPECT_EQ(LoadAndCompare(Of(1, 1), dir + "/out", 3), "");
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_3", 77), "");
+}
+
+TEST(CheckpointTest, WhatIsReplacedWhileItIsReadIsSetAside) {
+  const std::string dir = FreshDirectory("held_replaced");
+  const World world = Of(2, 2);
+  const auto save = [&](uint64_t salt) {
+    MemoryStore store(60);
+    ASSERT_EQ(Save(world, dir, 3, /*keep_last=*/0, store, /*attempt=*/0, salt), NoErrors(2));
+  };
+  save(3);
+  CheckpointHold held = HoldCheckpoint(dir);
+  save(77);
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_3", "step_3.aside"}));
+  ReshardCheckpoint(std::move(held), 1, 1, dir + "/out", nullptr);
+  EXPECT_EQ(LoadAndCompare(Of(1, 1), dir + "/out", 3), "");
+  EXPECT_EQ(LoadAndCompare(world, dir + "/step_3", 77), "");
+  save(78);  // Nobody reads it.
+  EXPECT_EQ(ListSorted(dir), (Strings{"latest", "out", "step_3", "step_3.aside"}));
 }
 
 TEST(CheckpointTest, KeepsTheLastOnesAndWhatIsNotItsOwn) {

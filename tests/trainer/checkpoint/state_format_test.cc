@@ -16,6 +16,7 @@
 
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/chunk_checksum.h"
@@ -243,7 +244,7 @@ TEST(StateFormatTest, IsReadAtAnyWorld) {
   for (const auto& [world, shards] : {std::pair(1, 1), {2, 2}, {4, 2}, {3, 3}}) {
     const std::string dir = FreshDirectory("any_world");
     ASSERT_EQ(SaveAll(world, shards, dir), Strings(world));
-    EXPECT_TRUE(VerifyCheckpoint(dir + "/step_1", nullptr).damages.empty());
+    EXPECT_TRUE(VerifyCheckpoint(CheckpointHold(dir + "/step_1"), nullptr).damages.empty());
     for (const int to : {1, 2, 3, 5}) {
       EXPECT_EQ(LoadAll(to, dir + "/step_1"), "") << world << ", F " << shards << " to " << to;
     }
@@ -481,7 +482,7 @@ TEST(StateFormatTest, VerifyNamesWhatIsDamaged) {
         std::string spoilt = whole;
         spoilt[static_cast<size_t>(at)] ^= 0x20;
         std::ofstream(name, std::ios::binary) << spoilt;
-        const VerifyReport report = VerifyCheckpoint(path, nullptr);
+        const VerifyReport report = VerifyCheckpoint(CheckpointHold(path), nullptr);
         ASSERT_EQ(report.damages.size(), 1u) << slice.state;
         const Damage& damage = report.damages[0];
         EXPECT_TRUE(damage.begin <= at && at < damage.end) << ToString(damage);

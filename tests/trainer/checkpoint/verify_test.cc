@@ -4,10 +4,15 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
+#include <sstream>
 
 #include "tests/trainer/checkpoint/rank_states.h"
+#include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 
@@ -58,16 +63,23 @@ std::string WhatLiesAt(const Manifest& manifest, const ManifestFile& file, int64
   return "the file's header";
 }
 
-VerifyReport Verify(const std::string& path) { return VerifyCheckpoint(path, nullptr); }
+VerifyReport Verify(const std::string& path) {
+  return VerifyCheckpoint(CheckpointHold(path), nullptr);
+}
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST(VerifyTest, AWholeCheckpointIsWhole) {
   const std::string path = SaveOne("whole", SeveralChunks());
   int64_t last = 0, of = 0;
-  const VerifyReport report = VerifyCheckpoint(path, [&](int64_t done, int64_t total) {
-    EXPECT_LT(last, done);
-    last = done;
-    of = total;
-  });
+  const VerifyReport report =
+      VerifyCheckpoint(CheckpointHold(path), [&](int64_t done, int64_t total) {
+        EXPECT_LT(last, done);
+        last = done;
+        of = total;
+      });
   EXPECT_TRUE(report.damages.empty());
   EXPECT_EQ(report.files, 3);
   EXPECT_EQ(last, of);
@@ -145,6 +157,114 @@ TEST(VerifyTest, ReportsAFileThatIsNone) {
   const VerifyReport report = Verify(path);
   ASSERT_EQ(report.damages.size(), 1u);
   EXPECT_NE(ToString(report.damages[0]).find("is not a regular file"), std::string::npos);
+}
+
+// A manifest that says of itself that all is well.
+void Forge(const std::string& path, const std::function<void(Manifest&)>& change) {
+  Manifest manifest = ReadManifest(path);
+  change(manifest);
+  WriteWholeFile(path + "/" + kManifestName, ManifestToText(manifest));
+  ReadManifest(path);
+}
+
+// Every file has one damage, and it names `part`.
+void ExpectInEveryFile(const std::string& path, const std::string& part) {
+  const VerifyReport report = Verify(path);
+  ASSERT_EQ(report.damages.size(), static_cast<size_t>(report.files));
+  for (int rank = 0; rank < report.files; ++rank) {
+    const Damage& damage = report.damages[rank];
+    EXPECT_EQ(damage.file, path + "/" + RankFileName(rank));
+    EXPECT_TRUE(Has(ToString(damage), part)) << ToString(damage) << "\nwant " << part;
+  }
+}
+
+TEST(VerifyTest, FindsStatesThatAManifestHasExchanged) {
+  const World world = SeveralChunks();
+  const std::string path = SaveOne("exchanged", world);
+  Forge(path, [](Manifest& manifest) {
+    for (ManifestFile& file : manifest.files) {
+      for (ManifestSlice& slice : file.slices) {
+        if (slice.state != "master") slice.state = slice.state == "m" ? "v" : "m";
+      }
+    }
+  });
+  EXPECT_NE(LoadAndCompare(world, path, 1), "");  // Nobody else would have noticed.
+  ExpectInEveryFile(path, ".safetensors: the header has 'v/");
+  ASSERT_FALSE(HasFatalFailure());
+  const std::string text = ToString(Verify(path).damages[0]);
+  EXPECT_TRUE(Has(text, "' at bytes ") && Has(text, ", the manifest at bytes ")) << text;
+  EXPECT_TRUE(Has(text, "more such")) << text;
+}
+
+// The header's bytes changed, and the manifest's checksums with them.
+void ForgeHeaders(const std::string& path, const std::string& from, const std::string& to) {
+  ASSERT_EQ(from.size(), to.size());
+  Forge(path, [&](Manifest& manifest) {
+    for (ManifestFile& file : manifest.files) {
+      const std::string name = path + "/" + file.name;
+      std::ostringstream read;
+      read << std::ifstream(name, std::ios::binary).rdbuf();
+      std::string bytes = read.str();
+      const size_t at = bytes.find(from);
+      ASSERT_NE(at, std::string::npos);
+      bytes.replace(at, from.size(), to);
+      std::ofstream(name, std::ios::binary) << bytes;
+      file.chunks[0] = Checksum(std::string_view(bytes).substr(0, file.chunk_bytes));
+    }
+  });
+}
+
+TEST(VerifyTest, HoldsHeadersAgainstTheManifest) {
+  const struct {
+    const char *from, *to, *want;
+  } forged[] = {
+      {"\"m/", "\"n/", "the header has no 'm/"},
+      {"\"F32\"", "\"U32\"", "/fp32' as U32, the manifest as F32"},
+      {"\"F32\"", "\"F33\"", ": header: tensor '"},  // It is no header at all.
+  };
+  for (const auto& [from, to, want] : forged) {
+    const std::string path = SaveOne("headers", SeveralChunks());
+    ForgeHeaders(path, from, to);
+    ExpectInEveryFile(path, want);
+  }
+  const std::string path = SaveOne("added", SeveralChunks());
+  Forge(path, [](Manifest& manifest) {  // A state that the files still have.
+    manifest.states.pop_back();
+    for (ManifestFile& file : manifest.files) {
+      std::erase_if(file.slices, [](const ManifestSlice& slice) { return slice.state == "v"; });
+    }
+  });
+  ExpectInEveryFile(path, "the manifest has no 'v/");
+}
+
+// By its run, say, that goes back to an earlier step; another of its step may be there by then.
+TEST(VerifyTest, OneThatIsMovedMeanwhileIsNotDamaged) {
+  const std::string path = SaveOne("moved", SeveralChunks()), aside = path + ".aside";
+  const CheckpointHold hold(path);
+  EXPECT_FALSE(VerifyCheckpoint(hold, nullptr).moved);
+  fs::rename(path, aside);
+  for (const bool replaced : {false, true}) {
+    if (replaced) fs::create_directory(path);
+    const VerifyReport report = VerifyCheckpoint(hold, nullptr);
+    EXPECT_TRUE(report.damages.empty());
+    EXPECT_TRUE(report.moved && !report.gone);
+    EXPECT_EQ(report.bytes, ReadManifest(aside).DataBytes());
+  }
+  FlipByte(aside + "/rank_1.safetensors", 9, 1);
+  EXPECT_EQ(VerifyCheckpoint(hold, nullptr).damages.size(), 1u);
+}
+
+TEST(VerifyTest, OneThatIsRemovedMeanwhileIsNotDamaged) {
+  for (const char* first : {"/rank_1.safetensors", "/manifest.json"}) {
+    const std::string path = SaveOne("removed", SeveralChunks());
+    const CheckpointHold hold(path);
+    fs::remove(path + first);
+    EXPECT_FALSE(hold.Moved());
+    fs::rename(path, path + ".elsewhere");
+    const VerifyReport report = VerifyCheckpoint(hold, nullptr);
+    EXPECT_TRUE(report.damages.empty());
+    EXPECT_TRUE(report.moved && report.gone);
+  }
 }
 
 TEST(VerifyTest, NeedsAManifest) {

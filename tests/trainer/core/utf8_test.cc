@@ -32,6 +32,7 @@ TEST(Printable, KeepsTextAndShowsTheRest) {
             "\\xc2\\x9b31m");  // A one-character escape.
   EXPECT_EQ(Printable("a\xe2\x82z\xff"), "a\\xe2\\x82z\\xff");
   EXPECT_EQ(Printable(""), "");
+  EXPECT_EQ(PrintableName("a\tb\nçé\x1b[2J"), "a\\x09b\\x0açé\\x1b[2J");
 }
 
 }  // namespace

@@ -4,14 +4,17 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "tests/testing/kill_at_call.h"
+#include "trainer/comm/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_prefix.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/observe/metrics.h"
+#include "trainer/recipe/load.h"
 
 namespace fsdp {
 namespace {
@@ -70,6 +73,26 @@ TEST(GoBack, KeepsWhateverIsThere) {
                               "\n";
   WriteWholeFile(run.metrics(), records);
   EXPECT_EQ(ReadWholeFile(GoBack(run, 2).metrics), records);
+}
+
+// Whether or not this start will ever write such a file itself.
+TEST(OpenRunDirectory, RemovesWhatAKilledRunWasWriting) {
+  const RunDirectory run = RunOf("killed", {});
+  const Strings left = {run.checkpoints() + "/latest.fsdp-tmp",
+                        run.path + "/metrics.1.jsonl.fsdp-tmp"};
+  const auto open = [&] {
+    const Recipe recipe = ParseRecipe(
+        {{"recipe", "model: {family: gpt2}\ndata: {train: {source: synthetic}}\n"}},
+        {"run.dir=" + run.path});
+    MemoryStore store(/*timeout_s=*/60);
+    OpenRunDirectory(recipe, {}, store, /*rank=*/0, /*world=*/1);
+  };
+  for (const std::string& path : left) std::ofstream(path) << "step_";
+  open();
+  for (const std::string& path : left) EXPECT_FALSE(fs::exists(path)) << path;
+  const WholeFile writing(run.checkpoints() + "/latest");  // Somebody lives and writes it.
+  open();
+  EXPECT_TRUE(fs::exists(left[0]));
 }
 
 std::string StepsUpTo(int64_t last) {

@@ -239,5 +239,19 @@ TEST_F(SpilledState, OneRanksDiskEndsAll) {
   }
 }
 
+// It is not the checkpoint that is damaged: an older one would come to the same disk.
+TEST_F(SpilledState, ADiskThatFailsAResumeAdvisesNoOlderCheckpoint) {
+  const std::string run = FreshDirectory("resumed");
+  const Recipe recipe = Spilled(run, /*async=*/false);
+  ASSERT_EQ(Train(1, recipe)[0].code, 0);
+  const End whole = Train(1, recipe)[0];  // Only loads what there is, and looks at it.
+  ASSERT_EQ(whole.code, 0) << whole.error;
+  ASSERT_FALSE(whole.reads.empty());
+  const End end = Train(1, recipe, 0, Lie::kReadsOther, whole.reads.begin()->first, 0)[0];
+  EXPECT_EQ(end.code, 5) << end.error;
+  EXPECT_NE(PartIn(end.error), "") << end.error;
+  EXPECT_EQ(end.error.find("older"), std::string::npos) << end.error;
+}
+
 }  // namespace
 }  // namespace fsdp

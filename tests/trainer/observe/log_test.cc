@@ -88,6 +88,30 @@ TEST(Log, APipeIsRefusedAndADeviceWrittenTo) {
   EXPECT_TRUE(std::filesystem::is_symlink(dir + "/null"));
 }
 
+TEST(Log, KnowsWhetherItsFileIsStillThere) {
+  const std::string dir = FreshDirectory("gone"), path = dir + "/logs/rank_0.log";
+  const Log log(path);
+  const auto error = [&]() -> std::string {
+    try {
+      log.RequireThere();
+    } catch (const CheckpointError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error(), "");
+  std::filesystem::rename(dir + "/logs", dir + "/moved");
+  EXPECT_EQ(error(),
+            path +
+                ": is gone: it was removed or renamed while it was written, and what it held is no "
+                "longer there");
+  std::filesystem::create_directories(dir + "/logs");
+  WriteWholeFile(path, "another");
+  EXPECT_EQ(error().find(path + ": is another file by now: it was replaced"), 0u) << error();
+  const Log null("/dev/null");
+  EXPECT_NO_THROW(null.RequireThere());
+}
+
 TEST(Log, UnwritableIsAClearError) {
   const std::string dir = FreshDirectory("unwritable");
   std::filesystem::create_directories(dir);

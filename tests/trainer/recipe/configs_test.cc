@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "trainer/recipe/load.h"
@@ -54,6 +56,24 @@ TEST(Docs, RecipePageIsFresh) {
   page << std::ifstream("docs/recipe.md").rdbuf();
   EXPECT_EQ(page.str(), RecipeDocumentation())
       << "refresh it: bazel-bin/cmd/fsdp-train config docs > docs/recipe.md";
+}
+
+// Who reads the page learns what is refused: both ends of every integer.
+TEST(Docs, RecipePageBoundsEveryInteger) {
+  const std::regex integer("integer"), bounded("integer >= [0-9]+ and <= ([0-9]+|2\\^(31|63) - 1)");
+  const auto count = [](const std::string& text, const std::regex& what) {
+    return std::distance(std::sregex_iterator(text.begin(), text.end(), what), {});
+  };
+  std::istringstream lines(RecipeDocumentation());
+  int64_t integers = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("| `")) continue;
+    const size_t begin = line.find(" | "), end = line.find(" | ", begin + 1);
+    const std::string value = line.substr(begin, end - begin);
+    EXPECT_EQ(count(value, integer), count(value, bounded)) << line;
+    integers += count(value, integer);
+  }
+  EXPECT_GE(integers, 35);
 }
 
 TEST(Docs, RecipeOfThePageLoads) {
