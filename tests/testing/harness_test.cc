@@ -88,8 +88,28 @@ TEST_P(HarnessDeathTest, HostReadsATensor) {
               Crashed, "");
 }
 
+class HarnessBeginTest : public HarnessTest {};
+using HarnessBeginDeathTest = HarnessBeginTest;
+
+TEST_P(HarnessBeginTest, TensorsAreAligned) {
+  for (int i = 1; i < 9; ++i) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(Output({i}).data) % 4096, 0) << i;
+  }
+}
+
+TEST_P(HarnessBeginDeathTest, OneElementBefore) {
+  const View x = Input({3}, {1, 2, 3}), y = Output({3});
+  EXPECT_EXIT(Run([=](Stream& s) {
+                AddOne(s, x, View(y.data - 4, kF32, {3}), {"add_one", {x}, {y}, {kCost}});
+              }),
+              Crashed, "");
+}
+
 FSDP_INSTANTIATE_OP_TEST(HarnessTest, kF32);
 INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessDeathTest, ::testing::Values(OpTestCase{}));
+const OpTestCase kAtTheBegin{.place = TensorPlace::kBegin};
+INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessBeginTest, ::testing::Values(kAtTheBegin));
+INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessBeginDeathTest, ::testing::Values(kAtTheBegin));
 
 // What a test of the harness says of what it is given.
 int Failures(const std::function<void()>& test) {

@@ -27,9 +27,9 @@ class TestDevice {
   virtual std::unique_ptr<TestMemory> CreateMemory(Device& cpu) const {
     return CreatePageMemory(cpu);
   }
-  // The orders in which it can do an operation's work, [0, n): each operation of a test is done in
-  // all of them, from the same bytes, and leaves the same bits.
-  virtual int Orders() const { return 1; }
+  // The orders in which it can do an operation's work, [0, n): each operation of a test whose
+  // tensors lie there is done in all of them, from the same bytes, and leaves the same bits.
+  virtual int Orders(TensorPlace) const { return 1; }
   // The operation's kernel for this device, as work for a stream of the CPU; null where it has
   // none.
   virtual CpuKernel Kernel(const DeviceKernels& kernels, int order) const = 0;
