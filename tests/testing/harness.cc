@@ -181,7 +181,7 @@ View OpTest::Accumulated(const Shape& shape, double before, std::optional<DType>
 
 View OpTest::Workspace(int64_t bytes) {
   const View view = Allocate(Shape{bytes}, DType::kUInt8);
-  SetBytes(view, 0xff);
+  SetBytes(view, GetParam().place == TensorPlace::kEnd ? 0xff : 0x7b);
   return view;
 }
 

@@ -7,6 +7,7 @@
 //     tensor ends at an inaccessible page, so one element too far is caught as well.
 //   - In one more case of each test ("_begin"), of the suite's last dtype, every tensor begins at a
 //     page instead: there a kernel that looks at the first row alone takes the others for aligned.
+//     Workspaces then hold large numbers, elsewhere NaN.
 //   - That device and sim get the same operations, with a name and a cost.
 // The device is what the program is linked with (test_device.h): the CPU, the emulator of GPUs,
 // where every kernel runs in both orders and must leave the same bits, or a GPU, where it runs
@@ -74,7 +75,8 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   // To be added to: `before` everywhere first.
   View Accumulated(const Shape& shape, double before = 1,
                    std::optional<DType> dtype = std::nullopt);
-  View Workspace(int64_t bytes);  // uint8, filled with the bits of NaN.
+  // uint8, filled with the bits of NaN; in the case "_begin" with those of a large number.
+  View Workspace(int64_t bytes);
 
   // What the tensor holds now. `view` may be a part of a tensor.
   std::vector<double> Get(const View& view) const;

@@ -91,9 +91,14 @@ TEST_P(HarnessDeathTest, HostReadsATensor) {
 class HarnessBeginTest : public HarnessTest {};
 using HarnessBeginDeathTest = HarnessBeginTest;
 
-TEST_P(HarnessBeginTest, TensorsAreAligned) {
+TEST_P(HarnessBeginTest, TensorsAreAlignedAndWorkspacesLarge) {
   for (int i = 1; i < 9; ++i) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(Output({i}).data) % 4096, 0) << i;
+  }
+  for (const DType dtype : {kF32, kBF16, kF16}) {
+    const double filled = Get(View(Workspace(4).data, dtype, {1}))[0];
+    EXPECT_GT(filled, 5e4) << Name(dtype);
+    EXPECT_LE(filled, Largest(dtype)) << Name(dtype);
   }
 }
 
