@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "trainer/bench/product_waves.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/step_operations.h"
@@ -43,6 +44,13 @@ double ProductRate(const Hardware& hardware, DType dtype, const std::string& op)
   }
 }
 
+double ProductSeconds(const Product& product, const Hardware& hardware, const std::string& op) {
+  const double rate = ProductRate(hardware, product.dtype, op);
+  return product.flops() / (hardware.multiprocessors
+                                ? ProductRateInWaves(product, rate, *hardware.multiprocessors)
+                                : rate);
+}
+
 // Of one kernel, or of all of an op in chunks, that moves so many bytes.
 double SecondsOf(const KernelCost& kernel, double bytes, const Hardware& hardware,
                  const std::string& op) {
@@ -50,8 +58,7 @@ double SecondsOf(const KernelCost& kernel, double bytes, const Hardware& hardwar
       bytes == 0 ? 0 : bytes / RateOf(hardware.copy_bytes_per_s, hardware, "copy_bytes_per_s", op);
   switch (kernel.kind) {
     case KernelKind::kProduct:
-      return std::max(moved,
-                      kernel.product.flops() / ProductRate(hardware, kernel.product.dtype, op));
+      return std::max(moved, ProductSeconds(kernel.product, hardware, op));
     case KernelKind::kAttention: {
       const bool backward = op.find("backward") != std::string::npos;
       const auto& rate =
