@@ -41,6 +41,9 @@ const recipe::Type<Hardware>& HardwareType() {
       Rate("attention_forward_flops", &H::attention_forward_flops,
            "FLOP/s of causal attention in bf16, below the diagonal."),
       Rate("attention_backward_flops", &H::attention_backward_flops, "The same on the way back."),
+      Rate("attention_64_forward_flops", &H::attention_64_forward_flops,
+           "The same of heads of up to 64, forward. null: as of all."),
+      Rate("attention_64_backward_flops", &H::attention_64_backward_flops, "And on the way back."),
       Rate("copy_bytes_per_s", &H::copy_bytes_per_s,
            "Bytes a second of a copy in device memory, read and written."),
       Rate("host_link_bytes_per_s", &H::host_link_bytes_per_s,
@@ -63,6 +66,7 @@ Hardware ReadHardware(const std::string& path) {
   recipe::RecipeReader reader({"name", "device", "memory", "outside", "host_memory", "bf16_flops",
                                "fp16_flops", "fp32_flops", "multiprocessors",
                                "attention_forward_flops", "attention_backward_flops",
+                               "attention_64_forward_flops", "attention_64_backward_flops",
                                "copy_bytes_per_s", "host_link_bytes_per_s", "host_copy_bytes_per_s",
                                "disk_read_bytes_per_s", "disk_write_bytes_per_s"});
   const auto tree = recipe::ParseYaml(text, 0, /*place_lines=*/true, reader.mistakes());

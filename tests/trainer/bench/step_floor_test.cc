@@ -79,6 +79,22 @@ TEST(StepFloor, AttentionHasRatesOfItsOwn) {
   EXPECT_NEAR(FloorOf(Parse(), 1, machine).Seconds(), 2 * pairs * 5 * 2 * 8 / 1e6, 1e-6);
 }
 
+// Those of heads of up to 64, where the file has them.
+TEST(StepFloor, ShortHeadsHaveRatesOfTheirOwn) {
+  Hardware machine = Machine();
+  machine.attention_forward_flops = machine.attention_backward_flops = 1e6;
+  const double all = FloorOf(Parse(), 1, machine).Seconds();
+  machine.attention_64_forward_flops = machine.attention_64_backward_flops = 2e6;
+  EXPECT_NEAR(FloorOf(Parse(), 1, machine).Seconds(), all / 2, 1e-6 * all);
+  machine.attention_64_backward_flops.reset();
+  EXPECT_NEAR(Find(FloorOf(Parse(), 1, machine), "attention_backward").seconds * 7, all * 5,
+              1e-6 * all);
+  const Recipe long_heads = Parse({"model.head_dim=72"});
+  const double of_long = FloorOf(long_heads, 1, machine).Seconds();
+  machine.attention_64_forward_flops.reset();
+  EXPECT_EQ(FloorOf(long_heads, 1, machine).Seconds(), of_long);
+}
+
 // With the number of multiprocessors a product's shape decides: 32 rows are part of a tile.
 TEST(StepFloor, ProductsTakeTheirWaves) {
   Hardware machine = Machine();
