@@ -275,6 +275,7 @@ class Docs(unittest.TestCase):
             preset: [float(n) for n in re.findall(r"[\d.]+", numbers)]
             for preset, numbers in re.findall(r"^\| `(qwen[^`]+)` ((?:\| [\d.]+ )+)\|$",
                                               self.pages["docs/benchmarks/gpu_floor.md"], flags=re.M)}
+        shown = set()  # The second table is of the first micro-batch of each.
         for machine, preset, numbers in rows:
             numbers = [float(n) for n in re.findall(r"[\d.]+", numbers)]
             floor = json.loads(run(
@@ -294,6 +295,10 @@ class Docs(unittest.TestCase):
                                                     floor["tokens"] / (whole + needless)]
             for number, exact in zip(numbers[1:], want, strict=True):
                 self.assertAlmostEqual(number, exact, delta=0.06 if exact < 10 else 0.6, msg=preset)
+
+            if (machine, preset) in shown:
+                continue
+            shown.add((machine, preset))
 
             def needless_gb(*names, parts=floor["parts"]):
                 return 1e-9 * sum(part["extra_bytes"] + (0 if part["in_the_floor"] else part["bytes"])
