@@ -337,6 +337,34 @@ Status cudnnBackendGetAttribute(cudnn::DescriptorHandle descriptor, Attribute at
   }
 }
 
+struct Place {
+  std::string name;
+  uintptr_t begin, end;
+};
+
+// A GPU's blocks write sums and statistics while others still read: each needs a place of its own,
+// and so does the workspace. Of q, k, v and their gradients the rows of one may lie between those
+// of another.
+std::string OverlapOf(const CudnnGraph& graph, const std::map<int64_t, void*>& memory,
+                      const std::byte* workspace) {
+  const auto place = [](std::string name, const void* begin, int64_t bytes) {
+    const auto first = reinterpret_cast<uintptr_t>(begin);
+    return Place{std::move(name), first, first + static_cast<uintptr_t>(bytes)};
+  };
+  std::vector<Place> all = {place("the workspace", workspace, graph.WorkspaceBytes())};
+  for (const auto& [id, address] : memory) {
+    const CudnnTensor& t = graph.tensors.at(id);
+    if (t.type != cudnn::DataType::kFloat || t.by_value) continue;
+    all.push_back(place("tensor " + std::to_string(id), address, 4 * t.Elements()));
+  }
+  for (const Place& a : all) {
+    for (const Place& b : all) {
+      if (&a != &b && a.begin < b.end && b.begin < a.end) return a.name + " overlaps " + b.name;
+    }
+  }
+  return "";
+}
+
 Status cudnnBackendExecute(cudnn::Handle handle, cudnn::DescriptorHandle plan,
                            cudnn::DescriptorHandle variant_pack) {
   fsdp::CountEmulatedCall(kExecution);
@@ -370,6 +398,9 @@ Status cudnnBackendExecute(cudnn::Handle handle, cudnn::DescriptorHandle plan,
   auto* const workspace = pack.Get<std::byte*>(Attribute::kVariantPackWorkspace, nullptr);
   if (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0) {
     return Refuse(kBadParam, "the workspace");
+  }
+  if (const std::string why = OverlapOf(*graph, memory, workspace); !why.empty()) {
+    return Refuse(kBadParam, why);
   }
   const auto run = [graph, memory, scalars, workspace, bytes]() mutable {
     std::memset(workspace, 0xff, static_cast<size_t>(bytes));  // All of it is cuDNN's to use.

@@ -20,6 +20,17 @@ __global__ void AddOneKernel(const float* x, int n, float* y) {
   if (i < n) y[i] = x[i] + 1;
 }
 __global__ void HalfKernel(const float* x, float* y) { y[0] = x[0] / 2; }
+// Rows of 5 elements, as a pack and one more where the first row is aligned.
+__global__ void CopyRowsKernel(const float* x, int rows, bool packs, float* y) {
+  for (int i = 0; i < 5 * rows; i += 5) {
+    if (packs) {
+      *reinterpret_cast<Pack<float>*>(y + i) = *reinterpret_cast<const Pack<float>*>(x + i);
+    } else {
+      for (int j = i; j < i + 4; ++j) y[j] = x[j];
+    }
+    y[i + 4] = x[i + 4];
+  }
+}
 // Bits that depend on the order: the last thread wins.
 __global__ void LastKernel(float* y) { y[0] = static_cast<float>(threadIdx.x); }
 
@@ -35,8 +46,26 @@ class EmulatedTest : public OpTest {
   }
 };
 using EmulatedDeathTest = EmulatedTest;
-FSDP_INSTANTIATE_OP_TEST(EmulatedTest, kF32);
-FSDP_INSTANTIATE_OP_TEST(EmulatedDeathTest, kF32);
+class EmulatedRowsDeathTest : public EmulatedTest {
+ protected:
+  void CopyRows(int rows) {
+    const View x = Input({rows, 5}, std::vector<double>(5 * rows, 2)), y = Output({rows, 5});
+    Run([=](Stream& stream) {
+      const auto copy = [](CudaStreamHandle s, const ConstView& from, const View& to, int n) {
+        const bool packs = IsAligned(from.data) && IsAligned(to.data);
+        Launch<CopyRowsKernel>(s, 1, 1, 0, from.As<float>(), n, packs, to.As<float>());
+      };
+      stream.Enqueue({"copy_rows", {x}, {y}, {kCost}, {.cuda = OnCuda(+copy, x, y, rows)}});
+    });
+    EXPECT_EQ(Get(y), Get(x));
+  }
+};
+
+OpTestCase CaseAt(TensorPlace place) { return {.device = DeviceType::kCuda, .place = place}; }
+INSTANTIATE_TEST_SUITE_P(AtTheEnd, EmulatedTest, ::testing::Values(CaseAt(TensorPlace::kEnd)));
+INSTANTIATE_TEST_SUITE_P(AtTheEnd, EmulatedDeathTest, ::testing::Values(CaseAt(TensorPlace::kEnd)));
+INSTANTIATE_TEST_SUITE_P(EachPlace, EmulatedRowsDeathTest,
+                         ::testing::Values(CaseAt(TensorPlace::kEnd), CaseAt(TensorPlace::kBegin)));
 
 int Failures(const std::function<void()>& test) {
   using Reporter = ::testing::ScopedFakeTestPartResultReporter;
@@ -121,6 +150,16 @@ TEST_P(EmulatedDeathTest, OneElementTooFar) {
                 AddOne(s, x, y, {"add_one", {x}, {y}, {kCost}}, 1);
               }),
               Crashed, "");
+}
+
+// On a GPU it is a fault.
+TEST_P(EmulatedRowsDeathTest, APackThatIsNotAligned) {
+  CopyRows(1);
+  if (GetParam().place == TensorPlace::kEnd) {
+    CopyRows(2);
+  } else {
+    EXPECT_EXIT(CopyRows(2), Crashed, "");
+  }
 }
 
 }  // namespace

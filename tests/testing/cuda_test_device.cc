@@ -71,7 +71,7 @@ class CudaTestDevice final : public TestDevice {
   DeviceType type() const override { return DeviceType::kCuda; }
   std::vector<int> Threads() const override { return {1}; }
   std::string Name(int) const override { return "cuda"; }
-  int Orders() const override { return Products() == kLibrary ? 1 : 2; }
+  int Orders(DType, TensorPlace) const override { return Products() == kLibrary ? 1 : 2; }
 
   std::unique_ptr<TestMemory> CreateMemory(Device&) const override {
     return CreateGuardedMemory(TheStream());

@@ -11,8 +11,7 @@
 namespace fsdp {
 namespace {
 
-// A tensor ends at a multiple of it, as it ends at a page on the host: where its bytes are none, it
-// begins as unaligned as there.
+// A tensor begins or ends at a multiple of it, as it does at a page on the host.
 constexpr int64_t kAlignment = 256;
 
 class GuardedMemory final : public TestMemory {
@@ -20,14 +19,16 @@ class GuardedMemory final : public TestMemory {
   explicit GuardedMemory(cudaStream_t stream) : stream_(stream) {}
   ~GuardedMemory() override { Clear(); }
 
-  std::byte* Allocate(int64_t bytes) override {
+  std::byte* Allocate(int64_t bytes, TensorPlace place) override {
     const int64_t usable = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    Block block{.device = nullptr, .bytes = bytes, .copy = Bytes(usable + 2 * kGuardBytes)};
+    const int64_t begin = kGuardBytes + (place == TensorPlace::kEnd ? usable - bytes : 0);
+    Block block{
+        .device = nullptr, .bytes = bytes, .begin = begin, .copy = Bytes(usable + 2 * kGuardBytes)};
     void* device = nullptr;
     CheckTestCall(cudaMalloc(&device, block.size()), "cudaMalloc");
     block.device = static_cast<std::byte*>(device);
     all_.push_back(std::move(block));
-    return all_.back().device + all_.back().begin();
+    return all_.back().device + begin;
   }
 
   void Clear() override {
@@ -60,10 +61,10 @@ class GuardedMemory final : public TestMemory {
   void Begin(const Operation& operation) override {
     for (Block& block : all_) {
       block.given = block.copy;
-      FillWithNan(block.given, 0, block.begin());
-      FillWithNan(block.given, block.begin() + block.bytes, block.size());
+      FillWithNan(block.given, 0, block.begin);
+      FillWithNan(block.given, block.begin + block.bytes, block.size());
       if (!Overlaps(operation.reads, block) && !Overlaps(operation.writes, block)) {
-        FillWithNan(block.given, block.begin(), block.begin() + block.bytes);
+        FillWithNan(block.given, block.begin, block.begin + block.bytes);
       }
       Copy(block.device, block.given.data(), block.size(), cudaMemcpyHostToDevice);
     }
@@ -86,7 +87,7 @@ class GuardedMemory final : public TestMemory {
       const auto at = std::mismatch(now.begin(), now.end(), block.given.begin()).first;
       if (at == now.end()) continue;
       wrong.push_back(std::string(operation.name) + " writes byte " +
-                      std::to_string(at - now.begin() - block.begin()) + " of tensor " +
+                      std::to_string(at - now.begin() - block.begin) + " of tensor " +
                       std::to_string(i) + ", which has " + std::to_string(block.bytes) +
                       ", and does not declare it");
     }
@@ -97,11 +98,11 @@ class GuardedMemory final : public TestMemory {
   struct Block {
     std::byte* device;
     int64_t bytes;     // Of the tensor.
+    int64_t begin;     // Of the tensor, behind a guard.
     Bytes copy;        // What lies there, guards included.
     Bytes given = {};  // What the kernel that runs was given.
 
     int64_t size() const { return static_cast<int64_t>(copy.size()); }
-    int64_t begin() const { return size() - kGuardBytes - bytes; }
   };
 
   // Every two bytes are a NaN in bf16 and fp16, and every four in fp32.

@@ -5,6 +5,9 @@
 //   - The kernel reads and writes only what the Operation declares: a tensor that is not in
 //     `reads` or `writes` is inaccessible while it runs, one in `reads` alone is read-only. Every
 //     tensor ends at an inaccessible page, so one element too far is caught as well.
+//   - In one more case of each test ("_begin"), of the suite's last dtype, every tensor begins at a
+//     page instead: there a kernel that looks at the first row alone takes the others for aligned.
+//     Workspaces then hold large numbers, elsewhere NaN.
 //   - That device and sim get the same operations, with a name and a cost.
 // The device is what the program is linked with (test_device.h): the CPU, the emulator of GPUs,
 // where every kernel runs in both orders and must leave the same bits, or a GPU, where it runs
@@ -40,9 +43,11 @@ struct OpTestCase {
   int threads = 1;
   DType dtype = kF32;
   std::vector<DType> supported = {dtype};  // All of the suite's.
+  TensorPlace place = TensorPlace::kEnd;
 };
-void PrintTo(const OpTestCase& c, std::ostream* out);  // "cpu2_fp32".
-// The device under test with each dtype; the CPU with 1, 2 and 3 threads.
+void PrintTo(const OpTestCase& c, std::ostream* out);  // "cpu2_fp32", "cpu3_fp32_begin".
+// The device under test with each dtype, and with the last one once more, tensors at the begin of
+// pages; the CPU with 1, 2 and 3 threads.
 std::vector<OpTestCase> OpTestCases(const std::vector<DType>& supported);
 
 class OpTest : public ::testing::TestWithParam<OpTestCase> {
@@ -70,7 +75,8 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   // To be added to: `before` everywhere first.
   View Accumulated(const Shape& shape, double before = 1,
                    std::optional<DType> dtype = std::nullopt);
-  View Workspace(int64_t bytes);  // uint8, filled with the bits of NaN.
+  // uint8, filled with the bits of NaN; in the case "_begin" with those of a large number.
+  View Workspace(int64_t bytes);
 
   // What the tensor holds now. `view` may be a part of a tensor.
   std::vector<double> Get(const View& view) const;

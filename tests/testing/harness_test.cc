@@ -88,8 +88,33 @@ TEST_P(HarnessDeathTest, HostReadsATensor) {
               Crashed, "");
 }
 
+class HarnessBeginTest : public HarnessTest {};
+using HarnessBeginDeathTest = HarnessBeginTest;
+
+TEST_P(HarnessBeginTest, TensorsAreAlignedAndWorkspacesLarge) {
+  for (int i = 1; i < 9; ++i) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(Output({i}).data) % 4096, 0) << i;
+  }
+  for (const DType dtype : {kF32, kBF16, kF16}) {
+    const double filled = Get(View(Workspace(4).data, dtype, {1}))[0];
+    EXPECT_GT(filled, 5e4) << Name(dtype);
+    EXPECT_LE(filled, Largest(dtype)) << Name(dtype);
+  }
+}
+
+TEST_P(HarnessBeginDeathTest, OneElementBefore) {
+  const View x = Input({3}, {1, 2, 3}), y = Output({3});
+  EXPECT_EXIT(Run([=](Stream& s) {
+                AddOne(s, x, View(y.data - 4, kF32, {3}), {"add_one", {x}, {y}, {kCost}});
+              }),
+              Crashed, "");
+}
+
 FSDP_INSTANTIATE_OP_TEST(HarnessTest, kF32);
 INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessDeathTest, ::testing::Values(OpTestCase{}));
+const OpTestCase kAtTheBegin{.place = TensorPlace::kBegin};
+INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessBeginTest, ::testing::Values(kAtTheBegin));
+INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessBeginDeathTest, ::testing::Values(kAtTheBegin));
 
 // What a test of the harness says of what it is given.
 int Failures(const std::function<void()>& test) {

@@ -21,11 +21,12 @@ class PageMemory final : public TestMemory {
  public:
   explicit PageMemory(Device& device) : device_(device) {}
 
-  std::byte* Allocate(int64_t bytes) override {
+  std::byte* Allocate(int64_t bytes, TensorPlace place) override {
     const int64_t usable = (bytes + kPage - 1) / kPage * kPage;
-    const Pages& pages = all_.emplace_back(Pages{device_.Allocate(usable + kPage), usable});
+    const Pages& pages = all_.emplace_back(Pages{device_.Allocate(usable + 2 * kPage), usable});
+    FSDP_CHECK_EQ(mprotect(pages.host() - kPage, kPage, PROT_NONE), 0);
     FSDP_CHECK_EQ(mprotect(pages.host() + usable, kPage, PROT_NONE), 0);
-    return pages.buffer.data() + usable - bytes;
+    return pages.buffer.data() + kPage + (place == TensorPlace::kEnd ? usable - bytes : 0);
   }
   void Clear() override { all_.clear(); }
 
@@ -64,10 +65,10 @@ class PageMemory final : public TestMemory {
 
  private:
   struct Pages {
-    Buffer buffer;   // Ends with the inaccessible page.
-    int64_t usable;  // Bytes before that page.
+    Buffer buffer;   // Begins and ends with an inaccessible page.
+    int64_t usable;  // Bytes between them.
 
-    std::byte* host() const { return HostAddress(buffer.data()); }
+    std::byte* host() const { return HostAddress(buffer.data()) + kPage; }
   };
 
   static void Protect(const Pages& pages, int protection) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/testing/test_memory.h"
+#include "trainer/core/dtype.h"
 #include "trainer/runtime/cost.h"
 #include "trainer/runtime/device.h"
 
@@ -27,9 +28,10 @@ class TestDevice {
   virtual std::unique_ptr<TestMemory> CreateMemory(Device& cpu) const {
     return CreatePageMemory(cpu);
   }
-  // The orders in which it can do an operation's work, [0, n): each operation of a test is done in
-  // all of them, from the same bytes, and leaves the same bits.
-  virtual int Orders() const { return 1; }
+  // The orders in which it can do an operation's work, [0, n): each operation of a test of this
+  // dtype, whose tensors lie there, is done in all of them, from the same bytes, and leaves the
+  // same bits.
+  virtual int Orders(DType, TensorPlace) const { return 1; }
   // The operation's kernel for this device, as work for a stream of the CPU; null where it has
   // none.
   virtual CpuKernel Kernel(const DeviceKernels& kernels, int order) const = 0;

@@ -13,15 +13,19 @@
 
 namespace fsdp {
 
+// Where a tensor lies. kEnd: it ends at a page, so that an access too far is seen; its first
+// element is aligned only where its size is. kBegin: it begins at a page, so that its rows are
+// aligned only where their length is, as those of an arena.
+enum class TensorPlace { kEnd, kBegin };
+
 class TestMemory {
  public:
   using Bytes = std::vector<std::byte>;
 
   virtual ~TestMemory() = default;
 
-  // Of a tensor, until Clear(): an address for kernels, which the host must not follow. Tensors
-  // end, rather than begin, at an aligned address.
-  virtual std::byte* Allocate(int64_t bytes) = 0;
+  // Of a tensor, until Clear(): an address for kernels, which the host must not follow.
+  virtual std::byte* Allocate(int64_t bytes, TensorPlace place) = 0;
   virtual void Clear() = 0;
 
   // For the host, between operations. `at` lies in a tensor.
@@ -40,8 +44,9 @@ class TestMemory {
   virtual std::vector<std::string> End(const Operation& operation) = 0;
 };
 
-// The host's pages: each tensor ends at one that nobody may touch, and a kernel that does what its
-// operation does not declare is ended by SIGSEGV. Memory is of `device`, the CPU.
+// The host's pages: nobody may touch the one before those of a tensor, nor the one behind, and a
+// kernel that does what its operation does not declare is ended by SIGSEGV. Memory is of `device`,
+// the CPU.
 std::unique_ptr<TestMemory> CreatePageMemory(Device& device);
 
 }  // namespace fsdp

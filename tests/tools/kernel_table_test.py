@@ -30,6 +30,24 @@ Resource usage:
 TEMPLATE = f"_ZN4fsdp{MODULE}KI13__nv_bfloat16Li40ELb1EEEvPKT_Pf"
 PLAIN = f"_ZN4fsdp{MODULE}PEPKij"
 
+# A kernel whose loop the page has, as `cuobjdump -sass` prints it: a loop that reads no packs, and one
+# of two packs of gate and two of up, so of 16 elements, in {moves} + 9 instructions.
+SWIGLU = ("_ZN4fsdp47_GLOBAL__N__5a51ec6e_14_swiglu_cuda_cu_da9b1a0c18SwigluForwardPacks"
+          "I13__nv_bfloat16EEvPKT_iiPS3_")
+INSTRUCTION = """        /*{address:04x}*/                   {text} ;      /* 0x00000a00ff017b82 */
+                                                                 /* 0x000fe20000000800 */
+"""
+
+
+def sass(moves, branch="@!P0 BRA"):
+    texts = ["LDC R1, c[0x0][0x28]", "LDG.E R3, desc[UR4][R2.64]", "@P0 BRA 0x10"]
+    loop = [*["LDG.E.128.CONSTANT R8, desc[UR8][R14.64]"] * 4, *["MOV R4, R5"] * moves,
+            *["STG.E.128 desc[UR8][R18.64], R8"] * 2, "@P0 BRA 0x200", "ISETP.GE.AND P0, PT, R3, R2, PT",
+            f"{branch} 0x30"]
+    texts += [*loop, "EXIT", f"BRA 0x{16 * (4 + len(loop)):x}"]
+    return f"\n\t\tFunction : {SWIGLU}\n" + "".join(
+        INSTRUCTION.format(address=16 * i, text=text) for i, text in enumerate(texts))
+
 
 class KernelTable(unittest.TestCase):
     def setUp(self):
@@ -40,20 +58,29 @@ class KernelTable(unittest.TestCase):
         self.version("CUDA 13.0.88: sm_80 sm_90a compute_90")
         self.dump()
 
-    def program(self, name, text):
+    def script(self, name, text):
         path = self.directory / name
-        path.write_text(f"#!/bin/sh\ncat <<'EOF'\n{text}\nEOF\n")
+        path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
     def version(self, cuda):
-        self.program("binary", f"fsdp-train 0.1.0 (unknown, gcc 12.2.0, {cuda})")
+        self.script("binary", f"echo 'fsdp-train 0.1.0 (unknown, gcc 12.2.0, {cuda})'")
 
-    def dump(self, stack=0, spilled=0, registers=30):
-        self.program("cuobjdump", "".join(
+    def dump(self, stack=0, spilled=0, registers=30, code=None):
+        usage = "".join(
             CHIP.format(chip=chip) +
             KERNEL.format(name=TEMPLATE, registers=registers, stack=0, shared=shared, spilled=0) +
-            KERNEL.format(name=PLAIN, registers=8, stack=stack, shared=0, spilled=spilled)
-            for chip, shared in (("sm_80", 128), ("sm_90a", 1152))) + "\nFatbin ptx code:\narch = sm_90\n")
+            KERNEL.format(name=PLAIN, registers=8, stack=stack, shared=0, spilled=spilled) +
+            (KERNEL.format(name=SWIGLU, registers=40, stack=0, shared=0, spilled=0) if code else "")
+            for chip, shared in (("sm_80", 128), ("sm_90a", 1152))) + "\nFatbin ptx code:\narch = sm_90\n"
+        (self.directory / "usage").write_text(usage)
+        (self.directory / "code").write_text(code or "")
+        self.script("nvdisasm", "exit 1")
+        self.script("cuobjdump", f"""case "$*" in
+  "-res-usage {self.directory}/binary") cat {self.directory}/usage ;;
+  "-sass -arch sm_90a -fun {SWIGLU} {self.directory}/binary") cat {self.directory}/code ;;
+  *) exit 1 ;;
+esac""")
 
     def run_with(self, *flags, path=None):
         path = path or f"{self.directory}:{os.environ.get('PATH', '/usr/bin:/bin')}"
@@ -105,6 +132,25 @@ class KernelTable(unittest.TestCase):
             self.run_with("--write")
             self.assertNotIn("it prints", self.page.read_text())
 
+    def test_instructions_of_a_loop(self):
+        self.dump(code=sass(moves=247))
+        self.assertEqual(self.run_with("--write"), (0, "", ""))
+        self.assertIn("| swiglu_cuda.cu | `SwigluForwardPacks<bf16>` | all | sm_90a | 256 | 16 | 16.0 | 16 |\n",
+                      self.page.read_text())
+        self.assertEqual(self.run_with("--check"), (0, "", ""))
+        self.dump(code=sass(moves=248))
+        self.run_with("--write")
+        code, _, err = self.run_with("--check")
+        self.assertEqual(code, 1)
+        self.assertIn("SwigluForwardPacks<bf16> takes 16.1 instructions an element for its all on sm_90a, "
+                      "want at most 16\n", err)
+
+    def test_a_loop_that_is_not_there(self):
+        self.dump(code=sass(moves=8, branch="CALL.REL"))
+        code, _, err = self.run_with("--check")
+        self.assertEqual(code, 1)
+        self.assertIn("SwigluForwardPacks<bf16> has 0 loops over packs on sm_90a", err)
+
     def test_another_toolkit_gives_other_numbers(self):
         self.run_with("--write")
         self.version("CUDA 13.1.80: sm_80 sm_90a compute_90")
@@ -116,17 +162,18 @@ class KernelTable(unittest.TestCase):
         self.assertEqual(self.run_with("--check")[0], 1)
 
     def test_a_binary_without_kernels(self):
-        self.program("binary", "fsdp-train 0.1.0 (unknown, gcc 12.2.0)")
+        self.script("binary", "echo 'fsdp-train 0.1.0 (unknown, gcc 12.2.0)'")
         code, _, err = self.run_with()
         self.assertEqual(code, 1)
         self.assertIn("has no CUDA kernels: bazel build --config=cuda //cmd:fsdp-train", err)
 
     def test_without_network_one_line_says_so(self):
-        (self.directory / "cuobjdump").unlink()
-        code, _, err = self.run_with("--check", path="/usr/bin:/bin")
+        (self.directory / "nvdisasm").unlink()
+        code, _, err = self.run_with("--check", path=f"{self.directory}:/usr/bin:/bin")
         self.assertEqual(code, 3)
-        self.assertRegex(err, r"\Atools/cuda/kernel_table: there is no cuobjdump in /nonexistent/bin, "
-                              r"and nvidia-cuda-cuobjdump==\S+ could not be had from PyPI[^\n]*\n\Z")
+        self.assertRegex(err, r"\Atools/cuda/kernel_table: there is no cuobjdump, or no nvdisasm, in "
+                              r"/nonexistent/bin, and nvidia-cuda-cuobjdump==\S+ and "
+                              r"nvidia-cuda-nvdisasm==\S+ could not be had from PyPI[^\n]*\n\Z")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "trainer/bench/product_waves.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/step_operations.h"
@@ -43,22 +44,33 @@ double ProductRate(const Hardware& hardware, DType dtype, const std::string& op)
   }
 }
 
+double ProductSeconds(const Product& product, const Hardware& hardware, const std::string& op) {
+  const double rate = ProductRate(hardware, product.dtype, op);
+  return product.flops() / (hardware.multiprocessors
+                                ? ProductRateInWaves(product, rate, *hardware.multiprocessors)
+                                : rate);
+}
+
+double AttentionRate(const Hardware& hardware, int64_t head_dim, const std::string& op) {
+  const bool backward = op.find("backward") != std::string::npos;
+  const auto& of_64 =
+      backward ? hardware.attention_64_backward_flops : hardware.attention_64_forward_flops;
+  if (head_dim <= 64 && of_64) return *of_64;
+  return backward
+             ? RateOf(hardware.attention_backward_flops, hardware, "attention_backward_flops", op)
+             : RateOf(hardware.attention_forward_flops, hardware, "attention_forward_flops", op);
+}
+
 // Of one kernel, or of all of an op in chunks, that moves so many bytes.
-double SecondsOf(const KernelCost& kernel, double bytes, const Hardware& hardware,
+double SecondsOf(const KernelCost& kernel, double bytes, const Hardware& hardware, int64_t head_dim,
                  const std::string& op) {
   const double moved =
       bytes == 0 ? 0 : bytes / RateOf(hardware.copy_bytes_per_s, hardware, "copy_bytes_per_s", op);
   switch (kernel.kind) {
     case KernelKind::kProduct:
-      return std::max(moved,
-                      kernel.product.flops() / ProductRate(hardware, kernel.product.dtype, op));
-    case KernelKind::kAttention: {
-      const bool backward = op.find("backward") != std::string::npos;
-      const auto& rate =
-          backward ? hardware.attention_backward_flops : hardware.attention_forward_flops;
-      const char* key = backward ? "attention_backward_flops" : "attention_forward_flops";
-      return std::max(moved, kernel.cost.flops / RateOf(rate, hardware, key, op));
-    }
+      return std::max(moved, ProductSeconds(kernel.product, hardware, op));
+    case KernelKind::kAttention:
+      return std::max(moved, kernel.cost.flops / AttentionRate(hardware, head_dim, op));
     case KernelKind::kMemory:
     case KernelKind::kCopy:
       return moved;
@@ -138,6 +150,7 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
   const SessionOptions options =
       SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1,
                         AttentionToPlan(recipe, shape, kernels));
+  const int64_t head_dim = AttentionDimsOf(recipe, shape).head_dim;
   StepFloor floor;
   floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
   const auto part_of = [&](const std::string& op, StepResource resource) {
@@ -177,11 +190,12 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
           part.extra_bytes += gpu.extra_bytes;
           part.flops += kernel.cost.flops;
           const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
-          const double seconds = SecondsOf(kernel, bytes, hardware, op);
+          const double seconds = SecondsOf(kernel, bytes, hardware, head_dim, op);
           part.bytes += bytes;
           part.link_bytes += kernel.cost.link_bytes;
           part.seconds += seconds;
-          part.extra_seconds += SecondsOf(kernel, bytes + gpu.extra_bytes, hardware, op) - seconds;
+          part.extra_seconds +=
+              SecondsOf(kernel, bytes + gpu.extra_bytes, hardware, head_dim, op) - seconds;
           const bool beside = before_backward || Updates(name);
           if (part.in_the_floor && beside) floor.beside_updates += seconds;
         }

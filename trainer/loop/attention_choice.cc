@@ -5,8 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include "trainer/ops/attention_inputs.h"
-
 namespace fsdp {
 namespace {
 
@@ -61,6 +59,10 @@ void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBa
 AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device) {
   const bool own = device != DeviceType::kCuda || !NotForCudnn(recipe, shape).empty();
   return own ? AttentionBackend::kOwn : Wanted(recipe);
+}
+
+AttentionDims AttentionDimsOf(const Recipe& recipe, const ModelShape& shape) {
+  return DimsOf(recipe, shape);
 }
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 
 #include "models/shape.h"
 #include "trainer/ops/attention_backend.h"
+#include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
@@ -23,6 +24,9 @@ void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBa
 // On a machine that is not here: cuDNN's wherever it could do it, as if it were there. Its
 // workspace is the larger.
 AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device);
+
+// What a micro-batch's attention is of.
+AttentionDims AttentionDimsOf(const Recipe& recipe, const ModelShape& shape);
 
 }  // namespace fsdp
 

@@ -35,9 +35,15 @@ const recipe::Type<Hardware>& HardwareType() {
       Rate("bf16_flops", &H::bf16_flops, "FLOP/s of a large product of bf16."),
       Rate("fp16_flops", &H::fp16_flops, "The same of fp16."),
       Rate("fp32_flops", &H::fp32_flops, "The same of fp32."),
+      Key("multiprocessors", &H::multiprocessors, Nullable(Integer(1, 4096)),
+          "How many tiles of a product are worked on at once. null: every shape has the rate "
+          "above."),
       Rate("attention_forward_flops", &H::attention_forward_flops,
            "FLOP/s of causal attention in bf16, below the diagonal."),
       Rate("attention_backward_flops", &H::attention_backward_flops, "The same on the way back."),
+      Rate("attention_64_forward_flops", &H::attention_64_forward_flops,
+           "The same of heads of up to 64, forward. null: as of all."),
+      Rate("attention_64_backward_flops", &H::attention_64_backward_flops, "And on the way back."),
       Rate("copy_bytes_per_s", &H::copy_bytes_per_s,
            "Bytes a second of a copy in device memory, read and written."),
       Rate("host_link_bytes_per_s", &H::host_link_bytes_per_s,
@@ -58,9 +64,10 @@ Hardware ReadHardware(const std::string& path) {
     throw ConfigError(path + ": " + why);
   }
   recipe::RecipeReader reader({"name", "device", "memory", "outside", "host_memory", "bf16_flops",
-                               "fp16_flops", "fp32_flops", "attention_forward_flops",
-                               "attention_backward_flops", "copy_bytes_per_s",
-                               "host_link_bytes_per_s", "host_copy_bytes_per_s",
+                               "fp16_flops", "fp32_flops", "multiprocessors",
+                               "attention_forward_flops", "attention_backward_flops",
+                               "attention_64_forward_flops", "attention_64_backward_flops",
+                               "copy_bytes_per_s", "host_link_bytes_per_s", "host_copy_bytes_per_s",
                                "disk_read_bytes_per_s", "disk_write_bytes_per_s"});
   const auto tree = recipe::ParseYaml(text, 0, /*place_lines=*/true, reader.mistakes());
   Hardware hardware;

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "trainer/bench/product_waves.h"
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/step_resource.h"
@@ -76,6 +77,39 @@ TEST(StepFloor, AttentionHasRatesOfItsOwn) {
   machine = Machine();
   machine.attention_backward_flops = 1e6;
   EXPECT_NEAR(FloorOf(Parse(), 1, machine).Seconds(), 2 * pairs * 5 * 2 * 8 / 1e6, 1e-6);
+}
+
+// Those of heads of up to 64, where the file has them.
+TEST(StepFloor, ShortHeadsHaveRatesOfTheirOwn) {
+  Hardware machine = Machine();
+  machine.attention_forward_flops = machine.attention_backward_flops = 1e6;
+  const double all = FloorOf(Parse(), 1, machine).Seconds();
+  machine.attention_64_forward_flops = machine.attention_64_backward_flops = 2e6;
+  EXPECT_NEAR(FloorOf(Parse(), 1, machine).Seconds(), all / 2, 1e-6 * all);
+  machine.attention_64_backward_flops.reset();
+  EXPECT_NEAR(Find(FloorOf(Parse(), 1, machine), "attention_backward").seconds * 7, all * 5,
+              1e-6 * all);
+  const Recipe long_heads = Parse({"model.head_dim=72"});
+  const double of_long = FloorOf(long_heads, 1, machine).Seconds();
+  machine.attention_64_forward_flops.reset();
+  EXPECT_EQ(FloorOf(long_heads, 1, machine).Seconds(), of_long);
+}
+
+// With the number of multiprocessors a product's shape decides: 32 rows are part of a tile.
+TEST(StepFloor, ProductsTakeTheirWaves) {
+  Hardware machine = Machine();
+  machine.fp32_flops = 1e6;
+  const double plain = Find(FloorOf(Parse(), 1, machine), "linear_forward").seconds;
+  machine.multiprocessors = 132;
+  Product qkv, gate_up;
+  qkv.m = gate_up.m = 32, qkv.k = gate_up.k = 24, qkv.n = 12 * 8, gate_up.n = 80;
+  double want = 0;
+  for (const Product& p : {qkv, gate_up}) {
+    want += 4 * 2 * p.flops() / ProductRateInWaves(p, 1e6, 132);
+  }
+  const double got = Find(FloorOf(Parse(), 1, machine), "linear_forward").seconds;
+  EXPECT_NEAR(got, want, 1e-9 * want);
+  EXPECT_GT(got, 100 * plain);
 }
 
 TEST(StepFloor, AllElseTakesItsBytes) {

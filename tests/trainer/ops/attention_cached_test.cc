@@ -83,6 +83,35 @@ TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
   }
 }
 
+// Scores of 200, beside which the others, of 0, are nothing: the row of v of the one key that has
+// it, wherever it lies among the lanes and warps of CUDA.
+TEST_P(AttentionCachedTest, OneKeyOutweighsAllOthers) {
+  constexpr int64_t kKeys = 19, kDim = 4;
+  const Case c{1, 1, 1, 1, kDim};
+  for (int64_t heavy = 0; heavy < kKeys; ++heavy) {
+    std::vector<double> keys((kKeys - 1) * kDim), values = keys;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
+    if (heavy < kKeys - 1) keys[heavy * kDim] = 20;
+    keys.resize(kKeys * kDim), values.resize(kKeys * kDim);  // The last comes with its query.
+    // q, k and v of the last token: a score is q . k / 2.
+    const View qkv = Input({1, 1, 3, kDim},
+                           {20, 0, 0, 0, heavy == kKeys - 1 ? 20.0 : 0.0, 0, 0, 0, -1, -2, -3, -4});
+    const View at = Input({1, 1}, {kKeys - 1}, DType::kInt32);
+    const Shape cache{1, kKeys, 1, kDim};
+    const View cache_k = Input(cache, keys), cache_v = Input(cache, values);
+    const View out = Output({1, 1, 1, kDim}), workspace = Workspace(Bytes(c, 1, kKeys));
+    Run([&](Stream& s) {
+      AttentionCached(s, Inputs(c, qkv, at), cache_k, cache_v, out, workspace);
+    });
+    const std::vector<double> want = heavy == kKeys - 1
+                                         ? std::vector<double>{-1, -2, -3, -4}
+                                         : std::vector<double>(values.begin() + heavy * kDim,
+                                                               values.begin() + (heavy + 1) * kDim);
+    EXPECT_EQ(Get(out), want) << "key " << heavy;
+    Clear();
+  }
+}
+
 TEST_P(AttentionCachedTest, RefusesWrongArguments) {
   const Case c{2, 1, 3, 2, 4}, d{2, 1, 5, 1, 4};
   const View qkv = Output({2, 1, 7, 4}), positions = Output({2, 1}, DType::kInt32);

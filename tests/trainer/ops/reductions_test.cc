@@ -39,6 +39,26 @@ TEST_P(ReductionsTest, SumOfSquaresIsExactOnIntegers) {
   }
 }
 
+// A large chunk, and many of 1, which fp32 would lose beside it: in a warp, in a group, and in the
+// sum of all groups.
+TEST_P(ReductionsTest, ChunksAreAddedUpInFloat64) {
+  constexpr int64_t kChunks = 70;
+  for (const int64_t large : {0, 1, 69}) {
+    std::vector<double> values(256 * kChunks);
+    for (int64_t c = 0; c < kChunks; ++c) values[256 * c] = c == large ? 4096 : 1;
+    const View x = Input({256 * kChunks}, values), out = Accumulated({1}, -0x1p24, kF32);
+    const View scale = Input({1}, {1}, kF32), found = Accumulated({1}, 0, kF32);
+    const View workspace = Squares(), unscaled = Accumulated({1}, -0x1p24, kF32);
+    Run([&](Stream& s) {
+      SumOfSquares(s, x, out, workspace);
+      UnscaledSumOfSquares(s, x, scale, unscaled, found, workspace);
+    });
+    EXPECT_EQ(Get(out)[0], kChunks - 1) << large;
+    EXPECT_EQ(Get(unscaled)[0], kChunks - 1) << large;
+    Clear();
+  }
+}
+
 TEST_P(ReductionsTest, NaNAndOverflowShow) {
   std::vector<double> values(1000, 1.0);
   values[777] = std::nan("");

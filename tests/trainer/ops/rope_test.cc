@@ -23,7 +23,8 @@ struct Case {
 
   Shape Tensor() const { return {batch, seq, all, 2 * half}; }
 };
-constexpr Case kCases[] = {{1, 1, 1, 0, 1, 1}, {2, 5, 4, 0, 3, 7}, {1, 9, 6, 2, 3, 16}};
+constexpr Case kCases[] = {
+    {1, 1, 1, 0, 1, 1}, {2, 5, 4, 0, 3, 7}, {1, 9, 6, 2, 3, 16}, {1, 2, 3, 1, 2, 12}};
 
 // Documents of 4 tokens.
 Values Positions(const Case& c) {

@@ -97,6 +97,14 @@ TEST_P(SwigluTest, ExtremesAndNaN) {
   EXPECT_EQ(gradient[4], 1);
   EXPECT_EQ(gradient[5], 1);
   EXPECT_TRUE(std::isnan(gradient[6]));
+  // What vanishes does so before it meets a gate beyond which there is nothing.
+  Set(x, {-large, 0, 0, 0, 0, 0, 0, 4, 1, 1, 1, 1, 1, 1});
+  Run([&](Stream& stream) {
+    SwigluForward(stream, x, y);
+    SwigluBackward(stream, x, dy, dx);
+  });
+  EXPECT_EQ(Get(y)[0], 0);
+  EXPECT_EQ(Get(dx)[0], 0);
 }
 
 TEST_P(SwigluTest, IsThatOfFp32RoundedOnce) {

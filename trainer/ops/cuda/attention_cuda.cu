@@ -64,7 +64,7 @@ __device__ void RunningSoftmax(float factor, Fragments<M, N>& scores, float (&to
       most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
       // Of nothing but -infinity, which is not to be subtracted from itself.
       const float shift = most == -INFINITY ? 0.0f : __fmul_rn(most, factor);
-      const float before = exp2f(__fmaf_rn(top[m][r], factor, -shift));
+      const float before = exp2f(__fmul_rn(top[m][r], factor) - shift);
       top[m][r] = most;
       sum[m][r] *= before;
 #pragma unroll

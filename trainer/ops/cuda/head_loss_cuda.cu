@@ -2,6 +2,7 @@
 #include <cfloat>
 
 #include "trainer/ops/cuda/block_sum.h"
+#include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/head_loss_cuda.h"
 #include "trainer/ops/cuda/launch.h"
@@ -11,8 +12,11 @@ namespace {
 
 constexpr int kMostThreads = 512;
 
+constexpr float kLog2E = 1.4426950408889634f;
+
 struct LossRow {
-  int64_t vocab, stride;
+  int vocab;
+  int64_t stride;
   const int32_t* targets;
   const float* weights;
   const float* loss_scale;  // Null: 1.
@@ -21,68 +25,96 @@ struct LossRow {
   bool with_gradient;
 };
 
+// A softmax so far, of powers of two: 2^shift is what they are counted in, `shift` kLog2E times the
+// maximum, rounded, and finite from the start: beside it a logit of minus infinity counts as
+// nothing. Where the maximum stays, what was added up is multiplied by exactly 1.
+struct RunningSum {
+  float max = -FLT_MAX, shift = -FLT_MAX, sum = 0;
+
+  // n logits more, the first `count` of `pack`.
+  template <typename T, int n>
+  __device__ void Add(const Elements<T, n>& pack, int count = n) {
+    const float before = shift;
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      if (e < count) max = fmaxf(max, pack[e]);
+    }
+    shift = fmaxf(-FLT_MAX, __fmul_rn(max, kLog2E));
+    sum *= exp2f(before - shift);
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      if (e < count) sum += exp2f(__fmaf_rn(pack[e], kLog2E, -shift));
+    }
+  }
+};
+
 // A row of logits, one a block: its term of the loss, and g in the logits' place. The maximum, and
-// the sum of e^(l - maximum) beside it, in one pass.
+// the sum of e^(l - maximum) beside it, in one pass. What is behind the last whole pack is the work
+// of the thread whose turn it is.
 template <typename T>
 __global__ void LossOfRows(T* logits, LossRow args) {
   constexpr int kWide = kPack<T>;
+  using Piece = Elements<T, kWide>;
   __shared__ float maxima[kMostThreads / kWarp];
   __shared__ double sums[kMostThreads / kWarp];
   const int64_t i = blockIdx.x;
   T* const row = logits + i * args.stride;
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const int64_t begin = int64_t{kWide} * thread, step = int64_t{kWide} * threads;
+  const int packs = args.vocab / kWide, tail = args.vocab % kWide;
   const float weight = args.weights[i];
   if (weight == 0) {
     if (thread == 0) args.terms[i] = 0;
-    Pack<T> zeros;
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) zeros.at[e] = FromFloat<T>(0);
-    for (int64_t v = begin; args.with_gradient && v < args.vocab; v += step) {
-      *reinterpret_cast<Pack<T>*>(row + v) = zeros;
-    }
+    if (!args.with_gradient) return;
+    const Piece zeros = {};
+    for (int pack = thread; pack < packs; pack += threads) zeros.WritePack(row, pack);
+    if (thread < tail) row[packs * kWide + thread] = FromFloat<T>(0);
     return;
   }
   const int32_t target = args.targets[i];
-  const float target_logit = thread == 0 ? ToFloat(row[target]) : 0;
+  const float target_logit = ToFloat(row[target]);
 
-  // Finite from the start: beside it a logit of minus infinity counts as nothing.
-  float max = -FLT_MAX, sum = 0;
-#pragma unroll 4
-  for (int64_t v = begin; v < args.vocab; v += step) {
-    const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(row + v);
-    float most = max;
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      if (v + e < args.vocab) most = fmaxf(most, ToFloat(pack.at[e]));
-    }
-    sum *= expf(max - most);
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      if (v + e < args.vocab) sum += expf(ToFloat(pack.at[e]) - most);
-    }
-    max = most;
+  RunningSum mine;
+  Piece ahead[kAhead];
+  ForEachAhead(thread, packs, threads, [&](int pack, int slot) { ahead[slot].ReadPack(row, pack); },
+               [&](int, int slot) { mine.Add(ahead[slot]); });
+  if (tail > 0 && thread == packs % threads) {
+    Piece last;
+    last.ReadPack(row, packs);
+    mine.Add(last, tail);
   }
-  const float row_max = BlockMax(max, maxima);
-  const double row_sum = BlockSum(static_cast<double>(sum * expf(max - row_max)), sums);
+  const float row_max = BlockMax(mine.max, maxima);
+  const float shift = fmaxf(-FLT_MAX, __fmul_rn(row_max, kLog2E));
+  const double row_sum =
+      BlockSum(static_cast<double>(mine.sum * exp2f(mine.shift - shift)), sums);
   if (thread == 0) {
-    args.terms[i] = weight * (log(row_sum) + (static_cast<double>(row_max) - target_logit));
+    args.terms[i] = weight * (log(row_sum) + (shift / static_cast<double>(kLog2E) - target_logit));
   }
   if (!args.with_gradient) return;
   // g = factor (e - [target] sum).
   const float all = static_cast<float>(row_sum);
   const float gradient_scale = args.loss_scale == nullptr ? 1.0f : *args.loss_scale;
   const float factor = args.scale * weight / all * gradient_scale;
-  for (int64_t v = begin; v < args.vocab; v += step) {
-    Pack<T>* const at = reinterpret_cast<Pack<T>*>(row + v);
-    Pack<T> pack = *at;
+  const auto power = [&](float logit) { return exp2f(__fmaf_rn(logit, kLog2E, -shift)); };
+  const auto gradient = [&](Piece& pack) {
+    float g[kWide];
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      float g = expf(ToFloat(pack.at[e]) - row_max);
-      if (v + e == target) g -= all;
-      pack.at[e] = FromFloat<T>(factor * g);
-    }
-    *at = pack;
+    for (int e = 0; e < kWide; ++e) g[e] = factor * power(pack[e]);
+    pack.Set(g);
+  };
+  ForEachAhead(thread, packs, threads, [&](int pack, int slot) { ahead[slot].ReadPack(row, pack); },
+               [&](int pack, int slot) {
+                 gradient(ahead[slot]);
+                 ahead[slot].WritePack(row, pack);
+               });
+  if (tail > 0 && thread == packs % threads) {
+    Piece last;
+    last.ReadPack(row, packs);
+    gradient(last);
+    last.WritePack(row, packs);
+  }
+  // By the thread that has written it.
+  if (thread == target / kWide % threads) {
+    row[target] = FromFloat<T>(factor * (power(target_logit) - all));
   }
 }
 
@@ -138,7 +170,7 @@ void HeadLossCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& 
     const int64_t rows = std::min(chunk, all_rows - first), begin = first * cols;
     Gemm(stream, rows, vocab, cols, Factor(x, begin, cols), Transposed(w, 0, cols),
          Result(logits, 0, stride));
-    const LossRow args{.vocab = vocab,
+    const LossRow args{.vocab = static_cast<int>(vocab),
                        .stride = stride,
                        .targets = targets.As<int32_t>() + first,
                        .weights = weights.As<float>() + first,

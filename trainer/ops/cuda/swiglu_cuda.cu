@@ -4,57 +4,104 @@
 namespace fsdp {
 namespace {
 
-struct Sigmoid {
-  float s, rest;  // 1 / (1 + exp(-g)), and what is missing to 1.
-};
+// 1 / (1 + exp(-g)). A NaN passes through.
+__device__ inline float Sigmoid(float g) {
+  return __fdividef(1.0f, 1.0f + exp2f(-1.4426950408889634f * g));
+}
 
-// A NaN passes through.
-__device__ inline Sigmoid SigmoidAt(float g) {
-  const float e = expf(-fabsf(g)), r = 1.0f / (1.0f + e);
-  return {g < 0.0f ? e * r : r, g < 0.0f ? r : e * r};
+template <typename T, int n>
+__device__ inline void Forward(const Elements<T, n>& gate, const Elements<T, n>& up,
+                               Elements<T, n>& y) {
+  float values[n];
+#pragma unroll
+  for (int j = 0; j < n; ++j) values[j] = gate[j] * Sigmoid(gate[j]) * up[j];
+  y.Set(values);
+}
+
+template <typename T, int n>
+__device__ inline void Backward(const Elements<T, n>& gate, const Elements<T, n>& up,
+                                const Elements<T, n>& dy, Elements<T, n>& dgate,
+                                Elements<T, n>& dup) {
+  float gates[n], ups[n];
+#pragma unroll
+  for (int j = 0; j < n; ++j) {
+    // s (1 + g (1 - s)): s first, which is 0 where g is beyond all bounds.
+    const float g = gate[j], s = Sigmoid(g), d = dy[j] * s;
+    gates[j] = d * up[j] * (1.0f + __fmaf_rn(-g, s, g));
+    ups[j] = d * g;
+  }
+  dgate.Set(gates);
+  dup.Set(ups);
 }
 
 template <typename T>
-__global__ void SwigluForwardRows(const T* x, int64_t rows, int64_t inner, bool packs, T* y) {
+__global__ void SwigluForwardRows(const T* x, int64_t rows, int64_t inner, T* y) {
   constexpr int kPiece = kPack<T>;
   ForEachPiece(rows, CeilDiv(inner, kPiece), [&](int64_t row, int64_t piece) {
     const int64_t first = piece * kPiece, count = inner - first;
     const T* const from = x + row * 2 * inner + first;
     Elements<T, kPiece> gate, up, out;
-    gate.Read(from, count, packs);
-    up.Read(from + inner, count, packs);
-    float values[kPiece];
-#pragma unroll
-    for (int j = 0; j < kPiece; ++j) values[j] = gate[j] * SigmoidAt(gate[j]).s * up[j];
-    out.Set(values);
-    out.Write(y + row * inner + first, count, packs);
+    gate.Read(from, count, false);
+    up.Read(from + inner, count, false);
+    Forward(gate, up, out);
+    out.Write(y + row * inner + first, count, false);
   });
 }
 
-// dx may be x: a thread reads its pieces before it writes them.
+// The same where rows are made of packs, `pieces` of them.
 template <typename T>
-__global__ void SwigluBackwardRows(const T* x, const T* dy, int64_t rows, int64_t inner, bool packs,
-                                   T* dx) {
+__global__ void SwigluForwardPacks(const T* x, int rows, int pieces, T* y) {
+  constexpr int kPiece = kPack<T>;
+  using Piece = Elements<T, kPiece>;
+  const PieceOfRows at(rows, pieces);
+  Piece gate[kAhead], up[kAhead];
+  const auto read = [&](int row, int slot) {
+    const int from = row * 2 * pieces + at.piece;
+    gate[slot].ReadPack(x, from);
+    up[slot].ReadPack(x, from + pieces);
+  };
+  ForEachAhead(at.begin, at.end, at.step, read, [&](int row, int slot) {
+    Piece out;
+    Forward(gate[slot], up[slot], out);
+    out.WritePack(y, row * pieces + at.piece);
+  });
+}
+
+// dx may be x: a thread reads its pieces of a row before it writes them.
+template <typename T>
+__global__ void SwigluBackwardRows(const T* x, const T* dy, int64_t rows, int64_t inner, T* dx) {
   constexpr int kPiece = kPack<T>;
   ForEachPiece(rows, CeilDiv(inner, kPiece), [&](int64_t row, int64_t piece) {
     const int64_t first = piece * kPiece, count = inner - first;
     const int64_t at = row * 2 * inner + first;
-    Elements<T, kPiece> gate, up, d, out;
-    gate.Read(x + at, count, packs);
-    up.Read(x + at + inner, count, packs);
-    d.Read(dy + row * inner + first, count, packs);
-    float dgate[kPiece], dup[kPiece];
-#pragma unroll
-    for (int j = 0; j < kPiece; ++j) {
-      const float g = gate[j];
-      const Sigmoid f = SigmoidAt(g);
-      dgate[j] = d[j] * up[j] * f.s * __fmaf_rn(g, f.rest, 1.0f);
-      dup[j] = d[j] * g * f.s;
-    }
-    out.Set(dgate);
-    out.Write(dx + at, count, packs);
-    out.Set(dup);
-    out.Write(dx + at + inner, count, packs);
+    Elements<T, kPiece> gate, up, d, dgate, dup;
+    gate.Read(x + at, count, false);
+    up.Read(x + at + inner, count, false);
+    d.Read(dy + row * inner + first, count, false);
+    Backward(gate, up, d, dgate, dup);
+    dgate.Write(dx + at, count, false);
+    dup.Write(dx + at + inner, count, false);
+  });
+}
+
+template <typename T>
+__global__ void SwigluBackwardPacks(const T* x, const T* dy, int rows, int pieces, T* dx) {
+  constexpr int kPiece = kPack<T>;
+  using Piece = Elements<T, kPiece>;
+  const PieceOfRows at(rows, pieces);
+  Piece gate[kAhead], up[kAhead], d[kAhead];
+  const auto read = [&](int row, int slot) {
+    const int from = row * 2 * pieces + at.piece;
+    gate[slot].ReadPack(x, from);
+    up[slot].ReadPack(x, from + pieces);
+    d[slot].ReadPack(dy, row * pieces + at.piece);
+  };
+  ForEachAhead(at.begin, at.end, at.step, read, [&](int row, int slot) {
+    const int to = row * 2 * pieces + at.piece;
+    Piece dgate, dup;
+    Backward(gate[slot], up[slot], d[slot], dgate, dup);
+    dgate.WritePack(dx, to);
+    dup.WritePack(dx, to + pieces);
   });
 }
 
@@ -63,11 +110,15 @@ __global__ void SwigluBackwardRows(const T* x, const T* dy, int64_t rows, int64_
 void SwigluForwardCuda(CudaStreamHandle stream, const ConstView& x, const View& y) {
   ForFloat(x.dtype, [&](auto is) {
     using T = typename decltype(is)::type;
-    const int64_t rows = y.shape[0], inner = y.shape[1];
-    const RowGrid on = GridOfRows(rows, CeilDiv(inner, kPack<T>));
-    const bool packs = InPacks(x.As<T>(), inner) && InPacks(y.As<T>(), inner);
-    Launch<SwigluForwardRows<T>>(stream, on.grid, on.block, 0, x.As<T>(), rows, inner, packs,
-                                 y.As<T>());
+    const int64_t rows = y.shape[0], inner = y.shape[1], pieces = CeilDiv(inner, kPack<T>);
+    if (InPacks(x.As<T>(), inner) && InPacks(y.As<T>(), inner) && FitsInt(rows, 2 * pieces)) {
+      const RowGrid on = GridOfPieces(rows, pieces);
+      Launch<SwigluForwardPacks<T>>(stream, on.grid, on.block, 0, x.As<T>(), rows, pieces,
+                                    y.As<T>());
+    } else {
+      const RowGrid on = GridOfRows(rows, pieces);
+      Launch<SwigluForwardRows<T>>(stream, on.grid, on.block, 0, x.As<T>(), rows, inner, y.As<T>());
+    }
   });
 }
 
@@ -75,12 +126,17 @@ void SwigluBackwardCuda(CudaStreamHandle stream, const ConstView& x, const Const
                         const View& dx) {
   ForFloat(x.dtype, [&](auto is) {
     using T = typename decltype(is)::type;
-    const int64_t rows = dy.shape[0], inner = dy.shape[1];
-    const RowGrid on = GridOfRows(rows, CeilDiv(inner, kPack<T>));
-    const bool packs =
-        InPacks(x.As<T>(), inner) && InPacks(dy.As<T>(), inner) && InPacks(dx.As<T>(), inner);
-    Launch<SwigluBackwardRows<T>>(stream, on.grid, on.block, 0, x.As<T>(), dy.As<T>(), rows, inner,
-                                  packs, dx.As<T>());
+    const int64_t rows = dy.shape[0], inner = dy.shape[1], pieces = CeilDiv(inner, kPack<T>);
+    if (InPacks(x.As<T>(), inner) && InPacks(dy.As<T>(), inner) && InPacks(dx.As<T>(), inner) &&
+        FitsInt(rows, 2 * pieces)) {
+      const RowGrid on = GridOfPieces(rows, pieces);
+      Launch<SwigluBackwardPacks<T>>(stream, on.grid, on.block, 0, x.As<T>(), dy.As<T>(), rows,
+                                     pieces, dx.As<T>());
+    } else {
+      const RowGrid on = GridOfRows(rows, pieces);
+      Launch<SwigluBackwardRows<T>>(stream, on.grid, on.block, 0, x.As<T>(), dy.As<T>(), rows,
+                                    inner, dx.As<T>());
+    }
   });
 }
 
