@@ -25,6 +25,10 @@ namespace {
 
 using fsdp::HostAddress;
 
+constexpr int kMostGpus = 16;
+// A launch that waits this long for room waits for ever.
+constexpr std::chrono::seconds kFullFor{20};
+
 struct Machine {
   Machine();
 
@@ -36,6 +40,9 @@ struct Machine {
   size_t allocated = 0;
   int64_t faulting_kernel = 0;                  // By which launch, counted from 1; 0: none.
   std::atomic<cudaError_t> fault{cudaSuccess};  // Once there is one, what every call returns.
+
+  std::mutex driver[kMostGpus];  // A context's lock: of a process, one a GPU.
+  std::atomic<int64_t> most_queued{0};
 };
 
 Machine::Machine() {
@@ -61,6 +68,8 @@ Machine::Machine() {
       gpus.nccl = static_cast<int>(value);
     } else if (key == "cudnn_late_plans") {
       gpus.cudnn_late_plans = value != 0;
+    } else if (key == "queue") {
+      gpus.queue = value;
     } else if (key == "unplanned") {
       gpus.unplanned = value;
     } else if (key == "cudnn_plans") {
@@ -116,6 +125,12 @@ cudaError_t Begin(const char* function) {
   return Return(machine.fault.load());
 }
 
+// The same, of a function that needs the lock of the thread's GPU.
+cudaError_t BeginInDriver(const char* function) {
+  const std::lock_guard lock(TheMachine().driver[current_device]);
+  return Begin(function);
+}
+
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -147,7 +162,7 @@ struct CUevent_st {
 };
 
 struct CUstream_st {
-  explicit CUstream_st(int p) : priority(p) {}
+  CUstream_st(int g, int p) : gpu(g), priority(p) {}
   ~CUstream_st() {
     {
       std::lock_guard lock(mutex);
@@ -157,14 +172,32 @@ struct CUstream_st {
     thread.join();
   }
 
-  // `always`: even after a fault.
+  // `always`: even after a fault. Where the queue is full it waits for room, with the driver's lock.
   void Push(std::function<void()> work, bool always = false) {
     {
+      const std::lock_guard driver(TheMachine().driver[gpu]);
+      WaitForRoom();
       std::lock_guard lock(mutex);
       queue.emplace_back(std::move(work), always);
-      ++pending;
+      const int64_t queued = ++pending;
+      std::atomic<int64_t>& most = TheMachine().most_queued;
+      for (int64_t m = most; m < queued && !most.compare_exchange_weak(m, queued);) {
+      }
     }
     wake.notify_one();
+  }
+
+  void WaitForRoom() {
+    const auto begin = std::chrono::steady_clock::now();
+    while (pending.load() >= TheMachine().gpus.queue) {
+      if (std::chrono::steady_clock::now() - begin > kFullFor) {
+        std::fprintf(stderr,
+                     "a launch waits for room in its stream's queue, with the driver's lock: the "
+                     "stream waits for a thread that needs the lock\n");
+        std::abort();
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
 
   void Work() {
@@ -193,6 +226,7 @@ struct CUstream_st {
     }
   }
 
+  const int gpu;
   const int priority;
   std::mutex mutex;  // Guards queue and stop.
   std::condition_variable wake;
@@ -215,7 +249,7 @@ cudaError_t Push(cudaStream_t stream, std::function<void()> work) {
 
 // The driver's functions, CUresult as int.
 int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned) {
-  if (const cudaError_t error = Begin("cuStreamWaitValue32"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cuStreamWaitValue32"); error) return error;
   return Push(stream, [=] {
     const std::atomic_ref word(*reinterpret_cast<uint32_t*>(address));
     const auto there = [&] {
@@ -229,7 +263,7 @@ int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t 
 }
 
 int StreamWriteValue32(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned) {
-  if (const cudaError_t error = Begin("cuStreamWriteValue32"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cuStreamWriteValue32"); error) return error;
   return Push(stream, [=] {
     std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).store(value, std::memory_order_release);
   });
@@ -240,7 +274,10 @@ int StreamWriteValue32(cudaStream_t stream, unsigned long long address, uint32_t
 namespace fsdp {
 
 cudaError_t LaunchOnEmulatedStream(cudaStream_t stream, std::function<void()> kernel) {
-  if (const cudaError_t error = Begin("cudaLaunchKernelExC"); error) return error;
+  // The null stream's are not the driver's: kernels of fakes, on a stream's thread, too.
+  const cudaError_t error =
+      stream == nullptr ? Begin("cudaLaunchKernelExC") : BeginInDriver("cudaLaunchKernelExC");
+  if (error) return error;
   if (EmulatedCalls("cudaLaunchKernelExC") == TheMachine().faulting_kernel) {
     kernel = [] { throw EmulatedFault(); };
   }
@@ -275,6 +312,8 @@ int64_t EmulatedCalls(const std::string& function) {
   std::lock_guard lock(machine.mutex);
   return machine.calls[function];
 }
+
+int64_t TakeMostQueued() { return TheMachine().most_queued.exchange(0); }
 
 EmulatedLaunches operator-(const EmulatedLaunches& a, const EmulatedLaunches& b) {
   return {a.kernels - b.kernels, a.copies - b.copies, a.fills - b.fills,
@@ -434,7 +473,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 
 // As a GPU's: what is small begins at a multiple of 512 bytes, not of a page.
 cudaError_t cudaMalloc(void** data, size_t bytes) {
-  if (const cudaError_t error = Begin("cudaMalloc"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaMalloc"); error) return error;
   Machine& machine = TheMachine();
   std::lock_guard lock(machine.mutex);
   const size_t total = machine.gpus.bytes;
@@ -464,7 +503,7 @@ cudaError_t cudaFree(void* data) {
 }
 
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
-  if (const cudaError_t error = Begin("cudaHostAlloc"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaHostAlloc"); error) return error;
   return posix_memalign(data, 4096, bytes) == 0 ? cudaSuccess : Return(cudaErrorMemoryAllocation);
 }
 
@@ -476,7 +515,7 @@ cudaError_t cudaFreeHost(void* data) {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  if (const cudaError_t error = Begin("cudaMemcpyAsync"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaMemcpyAsync"); error) return error;
   ++launches.copies;
   return Push(stream, [=] {
     std::memmove(HostAddress(static_cast<std::byte*>(to)),
@@ -485,7 +524,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
-  if (const cudaError_t error = Begin("cudaMemsetAsync"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaMemsetAsync"); error) return error;
   ++launches.fills;
   return Push(stream,
               [=] { std::memset(HostAddress(static_cast<std::byte*>(data)), value, bytes); });
@@ -499,8 +538,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
-  if (const cudaError_t error = Begin("cudaStreamCreateWithPriority"); error) return error;
-  *stream = new CUstream_st(std::clamp(priority, -5, 0));
+  if (const cudaError_t error = BeginInDriver("cudaStreamCreateWithPriority"); error) return error;
+  *stream = new CUstream_st(current_device, std::clamp(priority, -5, 0));
   return cudaSuccess;
 }
 
@@ -517,12 +556,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  if (const cudaError_t error = Begin("cudaStreamQuery"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaStreamQuery"); error) return error;
   return stream->pending.load() == 0 ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (const cudaError_t error = Begin("cudaStreamSynchronize"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaStreamSynchronize"); error) return error;
   const auto mark = std::make_shared<Mark>();
   stream->Push([mark] { mark->Pass(); }, /*always=*/true);
   fsdp::SleepWhile(mark->passed, 0);
@@ -530,14 +569,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (const cudaError_t error = Begin("cudaStreamWaitEvent"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaStreamWaitEvent"); error) return error;
   return Push(stream, [mark = event->Get()] {
     if (mark) fsdp::SleepWhile(mark->passed, 0);
   });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  if (const cudaError_t error = Begin("cudaEventCreateWithFlags"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaEventCreateWithFlags"); error) return error;
   *event = new CUevent_st;
   return cudaSuccess;
 }
@@ -549,7 +588,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (const cudaError_t error = Begin("cudaEventRecord"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaEventRecord"); error) return error;
   const auto mark = std::make_shared<Mark>();
   {
     std::lock_guard lock(event->mutex);
@@ -560,14 +599,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (const cudaError_t error = Begin("cudaEventQuery"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaEventQuery"); error) return error;
   const auto mark = event->Get();
   return mark && mark->passed.load(std::memory_order_acquire) == 0 ? cudaErrorNotReady
                                                                    : cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (const cudaError_t error = Begin("cudaEventSynchronize"); error) return error;
+  if (const cudaError_t error = BeginInDriver("cudaEventSynchronize"); error) return error;
   if (!device_is_set) {
     std::fprintf(stderr, "a wait on a thread without a device: CUDA makes a context of GPU 0\n");
     std::abort();

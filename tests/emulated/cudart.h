@@ -28,6 +28,8 @@ struct EmulatedGpus {
   int driver = 13000;  // cudaDriverGetVersion(): 0 without one.
   // Streams' waits for a value take that long to see it.
   int poll_us = 20;
+  // Operations that a stream's queue holds, the one that runs included.
+  int64_t queue = 1024;
   // Versions of the libraries that this program has fakes of, as gpu_libraries.h counts. 0:
   // missing.
   int cublaslt = 130100, cudnn = 91900, nccl = 22809;
@@ -54,6 +56,7 @@ EmulatedGpus TheEmulatedGpus();  // The machine of now.
 // The n-th call of the function from now on (1: the next) returns the error and does nothing.
 void FailEmulatedCall(const std::string& function, int n, cudaError_t error);
 int64_t EmulatedCalls(const std::string& function);  // Since the process began.
+int64_t TakeMostQueued();  // The most operations that a stream's queue has held since the last call.
 
 // What this thread has enqueued since it began, null stream included.
 struct EmulatedLaunches {

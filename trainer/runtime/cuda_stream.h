@@ -20,14 +20,32 @@ struct GemmResources {
 };
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
+// A stream holds a limited number of operations.
+class LaunchRoom {
+ public:
+  virtual ~LaunchRoom() = default;
+  // Blocks the host until the stream has room for these. Of the thread that enqueues.
+  virtual void Take(int64_t operations) = 0;
+};
+
 struct CudaStreamHandle {
-  CudaStreamHandle(CUstream_st* s, const GemmResources& g = {})  // NOLINT: a stream is one.
-      : stream(s), gemm(g) {}
+  CudaStreamHandle(CUstream_st* s, const GemmResources& g = {},  // NOLINT: a stream is one.
+                   LaunchRoom* r = nullptr)
+      : stream(s), gemm(g), room(r) {}
   operator CUstream_st*() const { return stream; }  // NOLINT: what CUDA calls take.
+  // Whoever puts operations on the stream says so first: at most so many.
+  void WillPut(int64_t operations) const {
+    if (room != nullptr) room->Take(operations);
+  }
 
   CUstream_st* stream;  // cudaStream_t.
   GemmResources gemm;
+  LaunchRoom* room;  // Null: without a limit.
 };
+// Of one call of cuBLASLt's or cuDNN's, and of NCCL's: a kernel and what sums its parts, a kernel
+// and the events around it. No library says how many it puts on a stream: RunAhead leaves room for
+// more.
+inline constexpr int64_t kOperationsOfALibraryCall = 2, kOperationsOfNccl = 8;
 
 }  // namespace fsdp
 

@@ -47,26 +47,31 @@ void NcclCollectives::Run(CudaStreamHandle stream, const CollectiveCall& call) {
     case Collective::kAllReduce:
       return AllReduce(stream, call);
     case Collective::kAllToAll:
-      return link_.Do("ncclAlltoAll", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+      return Do(stream, "ncclAlltoAll", [&](const NcclLibrary& nccl, ncclComm_t comm) {
         return nccl.AlltoAll(call.in, call.out, call.n, type, comm, stream);
       });
     case Collective::kBroadcast:
-      return link_.Do("ncclBroadcast", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+      return Do(stream, "ncclBroadcast", [&](const NcclLibrary& nccl, ncclComm_t comm) {
         return nccl.Broadcast(call.in, call.out, call.n, type, call.root, comm, stream);
       });
   }
 }
 
+void NcclCollectives::Do(CudaStreamHandle stream, const char* what, const NcclLink::Call& call) {
+  stream.WillPut(kOperationsOfNccl);
+  link_.Do(what, call);
+}
+
 // NCCL skips what is empty; here ranks meet in it, as in any other call.
 void NcclCollectives::Meet(CudaStreamHandle stream) {
-  link_.Do("ncclAllReduce", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+  Do(stream, "ncclAllReduce", [&](const NcclLibrary& nccl, ncclComm_t comm) {
     return nccl.AllReduce(staging_.data, staging_.data, 1, ncclUint8, ncclSum, comm, stream);
   });
 }
 
 void NcclCollectives::AllGather(CudaStreamHandle stream, DType dtype, int64_t n,
                                 const std::byte* shard, std::byte* full) {
-  link_.Do("ncclAllGather", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+  Do(stream, "ncclAllGather", [&](const NcclLibrary& nccl, ncclComm_t comm) {
     return nccl.AllGather(shard, full, n, TypeOf(dtype), comm, stream);
   });
 }
@@ -79,7 +84,7 @@ int64_t NcclCollectives::LargestSlice(DType dtype) const {
 
 void NcclCollectives::ReduceScatter(CudaStreamHandle stream, const CollectiveCall& call) {
   if (!deterministic_ && call.result == call.dtype) {
-    return link_.Do("ncclReduceScatter", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return Do(stream, "ncclReduceScatter", [&](const NcclLibrary& nccl, ncclComm_t comm) {
       return nccl.ReduceScatter(call.in, call.out, call.n, TypeOf(call.dtype), ncclSum, comm,
                                 stream);
     });
@@ -94,7 +99,7 @@ void NcclCollectives::ReduceScatter(CudaStreamHandle stream, const CollectiveCal
 // A reduce-scatter and an all-gather of each piece; what is too little to be shared out, whole.
 void NcclCollectives::AllReduce(CudaStreamHandle stream, const CollectiveCall& call) {
   if (!deterministic_) {
-    return link_.Do("ncclAllReduce", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return Do(stream, "ncclAllReduce", [&](const NcclLibrary& nccl, ncclComm_t comm) {
       return nccl.AllReduce(call.in, call.out, call.n, TypeOf(call.dtype), ncclSum, comm, stream);
     });
   }
@@ -119,7 +124,7 @@ void NcclCollectives::AllReduce(CudaStreamHandle stream, const CollectiveCall& c
 void NcclCollectives::SumSlices(CudaStreamHandle stream, const CollectiveCall& call,
                                 const std::byte* data, int64_t pitch, int64_t n, std::byte* out) {
   const int64_t element = SizeOf(call.dtype), stride = LargestSlice(call.dtype);
-  link_.Do("ncclSend and ncclRecv", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+  Do(stream, "ncclSend and ncclRecv", [&](const NcclLibrary& nccl, ncclComm_t comm) {
     const ncclDataType_t type = TypeOf(call.dtype);
     ncclResult_t first = nccl.GroupStart();
     const auto keep = [&](ncclResult_t result) {

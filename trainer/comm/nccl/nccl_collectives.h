@@ -25,6 +25,7 @@ class NcclCollectives {
  private:
   // Slices of what ranks give each other, in the staging memory: `stride` elements each.
   int64_t LargestSlice(DType dtype) const;
+  void Do(CudaStreamHandle stream, const char* what, const NcclLink::Call& call);
   void Meet(CudaStreamHandle stream);
   void AllGather(CudaStreamHandle stream, DType dtype, int64_t n, const std::byte* shard,
                  std::byte* full);

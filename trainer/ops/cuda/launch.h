@@ -41,6 +41,7 @@ void Launch(CudaStreamHandle stream, dim3 grid, dim3 block, size_t shared_bytes,
                                    static_cast<int>(shared_bytes)),
               __PRETTY_FUNCTION__);
   }
+  stream.WillPut(1);
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;

@@ -41,6 +41,7 @@ class Cudnn {
            const AttentionPlan::Operands& operands, std::byte* workspace) {
     const AttentionPlan& plan = PlanFor(problem);
     Check(api_, api_.set_stream(handle_, stream), "cudnnSetStream");
+    stream.WillPut(kOperationsOfALibraryCall);
     plan.Execute(handle_, operands, workspace);
   }
 

@@ -8,6 +8,7 @@ namespace fsdp {
 void CopyRowsCuda(CudaStreamHandle stream, const Rows& rows, std::byte* to, const std::byte* from) {
   if (rows.bytes == 0) return;
   for (int64_t row = 0; row < rows.rows; ++row) {
+    stream.WillPut(1);
     CheckCall(cudaMemcpyAsync(to + row * rows.to_pitch, from + row * rows.from_pitch, rows.bytes,
                               cudaMemcpyDefault, stream),
               "cudaMemcpyAsync");

@@ -15,6 +15,8 @@ namespace {
 // Words that two sides write are in cache lines of their own.
 constexpr size_t kWordBytes = 64;
 constexpr size_t kProgressWord = kWordBytes / sizeof(uint32_t);
+constexpr size_t kRunAheadWord = 2 * kProgressWord;
+constexpr size_t kWordsBytes = 3 * kWordBytes;
 
 }  // namespace
 
@@ -24,9 +26,9 @@ CudaStream::Resources::Resources(int gpu, StreamPriority priority) {
   CheckCall(cudaDeviceGetStreamPriorityRange(&least, &greatest),
             "cudaDeviceGetStreamPriorityRange");
   void* data = nullptr;
-  CheckCall(cudaHostAlloc(&data, 2 * kWordBytes, cudaHostAllocDefault), "cudaHostAlloc");
+  CheckCall(cudaHostAlloc(&data, kWordsBytes, cudaHostAllocDefault), "cudaHostAlloc");
   words = static_cast<uint32_t*>(data);
-  std::memset(words, 0, 2 * kWordBytes);
+  std::memset(words, 0, kWordsBytes);
   const cudaError_t error = cudaStreamCreateWithPriority(
       &stream, cudaStreamNonBlocking, priority == StreamPriority::kHigh ? greatest : least);
   if (error != cudaSuccess) (void)cudaFreeHost(words);
@@ -46,7 +48,10 @@ CudaStream::CudaStream(Device& device, std::shared_ptr<GpuState> state, CudaTrac
       threads_(threads),
       resources_(state_->gpu, priority),
       index_(state_->failures.AddStream()),
-      progress_(resources_.stream, state_->driver.write_value, resources_.words + kProgressWord) {
+      run_ahead_(resources_.stream, state_->driver.write_value, resources_.words + kRunAheadWord,
+                 [this] { return !state_->failures.device_failed() && StillWorks(); }),
+      progress_(resources_.stream, state_->driver.write_value, resources_.words + kProgressWord,
+                run_ahead_) {
   state_->Add(this);
   std::lock_guard lock(trace_.mutex);
   trace_.streams.push_back(this);
@@ -93,10 +98,10 @@ void CudaStream::Put(const char* name, int64_t bytes, bool wait, const Work& wor
   const StreamPosition at{name, tag()};
   const bool tracing = trace_.on.load(std::memory_order_relaxed);
   progress_.Enter(at, wait);
-  EventPool::Handle begin = tracing ? state_->Recorded(resources_.stream) : nullptr;
+  EventPool::Handle begin = tracing ? Mark() : nullptr;
   work(at);
   if (tracing) {
-    spans_.push_back({name, std::move(begin), state_->Recorded(resources_.stream), tag(), bytes});
+    spans_.push_back({name, std::move(begin), Mark(), tag(), bytes});
   }
   if (!state_->synchronous) return;
   const cudaError_t error = cudaStreamSynchronize(resources_.stream);
@@ -117,11 +122,16 @@ void CudaStream::DoEnqueue(Operation operation) {
   });
 }
 
+EventPool::Handle CudaStream::Mark() {
+  run_ahead_.Take(1);
+  return state_->Recorded(resources_.stream);
+}
+
 std::shared_ptr<Event> CudaStream::DoRecord() {
   EventPool::Handle event;
   if (!state_->failures.device_failed()) {
     progress_.EndSection();
-    event = state_->Recorded(resources_.stream);
+    event = Mark();
   }
   return std::make_shared<CudaEvent>(state_, std::move(event), index_, before_);
 }
@@ -136,6 +146,7 @@ void CudaStream::DoWait(const EventPtr& event) {
       task.at = at;
       PutHostTask(std::move(task));
     } else if (ours->handle() != nullptr) {
+      run_ahead_.Take(1);
       (void)state_->Check(cudaStreamWaitEvent(resources_.stream, ours->handle(), 0));
     }
   });
@@ -146,7 +157,7 @@ void CudaStream::Launch(const char* name, const CudaKernel& kernel) {
   std::exception_ptr error;
   try {
     const ProfilerRange range(name);
-    return kernel({resources_.stream, gemm()});
+    return kernel({resources_.stream, gemm(), &run_ahead_});
   } catch (const fsdp::DeviceError& refused) {
     const StreamPosition at{name, tag()};
     error = std::make_exception_ptr(
@@ -181,7 +192,8 @@ void CudaStream::PutHostTask(HostTask task) {
   task.clock = before_;
   const uint64_t ticket = TakeTicket();
   task.ticket = ticket;
-  task.before = state_->Recorded(resources_.stream);
+  task.before = Mark();
+  run_ahead_.Take(1);
   worker.Push(std::move(task));
   const int error =
       state_->driver.wait_value(resources_.stream, reinterpret_cast<uintptr_t>(resources_.words),

@@ -16,6 +16,7 @@
 #include "trainer/runtime/cuda/gpu_state.h"
 #include "trainer/runtime/cuda/host_worker.h"
 #include "trainer/runtime/cuda/progress.h"
+#include "trainer/runtime/cuda/run_ahead.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -47,7 +48,7 @@ class CudaStream final : public Stream {
     Resources(int gpu, StreamPriority priority);
     ~Resources();
     cudaStream_t stream = nullptr;
-    uint32_t* words = nullptr;  // Pinned: that of the host's work, and of the progress.
+    uint32_t* words = nullptr;  // Pinned: of the host's work, of the progress, of the run-ahead.
   };
   struct TimedSpan {
     const char* name;
@@ -63,6 +64,7 @@ class CudaStream final : public Stream {
   // Between its ends, if the device still works, `work` puts on the stream what `name` is.
   template <typename Work>
   void Put(const char* name, int64_t bytes, bool wait, const Work& work);
+  EventPool::Handle Mark();  // Records an event. Null: the device has failed.
   void Launch(const char* name, const CudaKernel& kernel);
   void PutHostTask(HostTask task);
   uint64_t TakeTicket();  // Of what may throw: what comes next is behind it.
@@ -74,6 +76,7 @@ class CudaStream final : public Stream {
   const int threads_;
   const Resources resources_;
   const int index_;
+  RunAhead run_ahead_;
   Progress progress_;
   VectorClock before_;  // What comes before what is enqueued next.
   std::vector<TimedSpan> spans_;

@@ -28,6 +28,7 @@ void Progress::Enter(const StreamPosition& at, bool wait) {
 void Progress::EndSection() {
   if (!open_) return;
   open_ = false;
+  room_.Take(1);
   (void)write_value_(stream_, reinterpret_cast<uintptr_t>(word_), number_, /*flags=*/0);
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "trainer/runtime/cuda/cuda_call.h"
+#include "trainer/runtime/cuda_stream.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -18,8 +19,8 @@ namespace fsdp {
 class Progress {
  public:
   // `word`: pinned, 0.
-  Progress(cudaStream_t stream, StreamValueCall write_value, uint32_t* word)
-      : stream_(stream), write_value_(write_value), word_(word) {}
+  Progress(cudaStream_t stream, StreamValueCall write_value, uint32_t* word, LaunchRoom& room)
+      : stream_(stream), write_value_(write_value), word_(word), room_(room) {}
 
   // What is enqueued next. What of CUDA fails in here, the stream's next call finds too.
   void Enter(const StreamPosition& at, bool wait);
@@ -37,6 +38,7 @@ class Progress {
   const cudaStream_t stream_;
   const StreamValueCall write_value_;
   uint32_t* const word_;
+  LaunchRoom& room_;
   bool open_ = false, wait_ = false;  // The newest section; of the thread that enqueues.
   uint32_t number_ = 0;
   mutable std::mutex mutex_;  // Guards what follows.

@@ -48,6 +48,7 @@ class CudaDeviceTest : public ::testing::Test {
     Operation operation;
     operation.name = name;
     operation.kernels.cuda = [name, kernel = std::move(kernel)](CudaStreamHandle stream) {
+      stream.WillPut(1);
       const cudaError_t error = LaunchOnEmulatedStream(stream, kernel);
       if (error != cudaSuccess) {
         throw DeviceError(std::string("Launch of ") + name + ": " + cudaGetErrorString(error));
@@ -524,6 +525,54 @@ TEST_F(CudaDeviceTest, SynchronousDeviceKeepsTheContractOfStreams) {
   a->Enqueue(Priced("fail", [](ThreadPool&) { throw CommError("gone"); }));
   b->Wait(a->Record());
   EXPECT_THROW(b->Synchronize(), CommError);
+}
+
+// The GPU waits for the host's second task, whose thread must pass cudaEventSynchronize() first: for
+// ever, if this thread stood in a launch by then.
+TEST_F(CudaDeviceTest, HostRunsAheadOfAStreamByLessThanItsQueue) {
+  const auto device = CreateCudaDevice({});
+  const auto stream = device->CreateStream("s"), other = device->CreateStream("t");
+  std::atomic<int> launched{0}, ran{0};
+  (void)TakeMostQueued();
+  stream->Enqueue(Priced("first", [&](ThreadPool&) {
+    while (launched < 100) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }));
+  stream->Enqueue(Priced("second", [&](ThreadPool&) { ++ran; }));
+  for (; launched < 5000; ++launched) {
+    Operation operation;  // One of many kernels, or of many events and waits.
+    operation.name = "kernels";
+    operation.kernels.cuda = [&](CudaStreamHandle handle) {
+      for (int i = 0; i < 3; ++i) {
+        handle.WillPut(1);
+        ASSERT_EQ(LaunchOnEmulatedStream(handle, [&] { ++ran; }), cudaSuccess);
+      }
+    };
+    stream->SetTag(launched % 7);
+    stream->Enqueue(std::move(operation));
+    if (launched % 5 == 0) {
+      stream->Wait(other->Record());
+      other->Wait(stream->Record());
+    }
+  }
+  stream->Synchronize();
+  other->Synchronize();
+  EXPECT_EQ(ran, 15001);
+  EXPECT_LE(TakeMostQueued(), 700);
+}
+
+// The word that the host waits for is not written any more.
+TEST_F(CudaDeviceTest, HostDoesNotWaitForAGpuThatHasFaulted) {
+  const auto device = CreateCudaDevice({});
+  const auto stream = device->CreateStream("s");
+  std::atomic<int> launched{0};
+  stream->Enqueue(Kernel("gemm", [&] {
+    while (launched < 400) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    throw EmulatedFault();
+  }));
+  for (; launched < 5000; ++launched) stream->Enqueue(Kernel("behind", [] {}));
+  ExpectHas(Error(stream->Record()), "cudaErrorIllegalAddress");
 }
 
 // By the factory, as runs make it.

@@ -1,0 +1,43 @@
+#include "trainer/runtime/cuda/run_ahead.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "trainer/core/check.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kYields = 100;
+constexpr std::chrono::microseconds kNap{20};
+constexpr std::chrono::milliseconds kAskEvery{10};
+
+}  // namespace
+
+int64_t RunAhead::Outstanding() const {
+  return put_ - std::atomic_ref(*word_).load(std::memory_order_acquire);
+}
+
+void RunAhead::Take(int64_t operations) {
+  FSDP_CHECK_LE(operations, kMostAtOnce);
+  if (put_ - marked_ >= kBetweenMarks) {
+    marked_ = put_++;  // The mark is one, too. What of CUDA fails in here, the next call finds.
+    (void)write_value_(stream_, reinterpret_cast<uintptr_t>(word_), marked_, /*flags=*/0);
+  }
+  put_ += static_cast<uint32_t>(operations);
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point asked = Clock::now();
+  for (int i = 0; Outstanding() > kMostOutstanding; ++i) {
+    if (i < kYields) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(kNap);
+    if (Clock::now() - asked < kAskEvery) continue;
+    if (!works_()) return;
+    asked = Clock::now();
+  }
+}
+
+}  // namespace fsdp
