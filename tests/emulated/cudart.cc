@@ -29,6 +29,22 @@ constexpr int kMostGpus = 16;
 // A launch that waits this long for room waits for ever.
 constexpr std::chrono::seconds kFullFor{20};
 
+// A queue of the hardware: what is enqueued first is issued first, of all streams that share it. So
+// what waits, or waits for its stream's work before, holds up the others.
+struct Connection {
+  int streams = 0;         // Guarded by the driver's lock, as the next.
+  uint64_t next = 0;       // Number of what is enqueued next.
+  // Without order between the streams: ThreadSanitizer would take it for theirs.
+  std::atomic<uint64_t> issued{0};
+
+  void WaitForTurn(uint64_t number) const {
+    while (issued.load(std::memory_order_relaxed) != number) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  void Issue(uint64_t number) { issued.store(number + 1, std::memory_order_relaxed); }
+};
+
 struct Machine {
   Machine();
 
@@ -42,6 +58,9 @@ struct Machine {
   std::atomic<cudaError_t> fault{cudaSuccess};  // Once there is one, what every call returns.
 
   std::mutex driver[kMostGpus];  // A context's lock: of a process, one a GPU.
+  // Of each GPU, guarded by its lock; as many as CUDA_DEVICE_MAX_CONNECTIONS says when the first
+  // function is called.
+  std::deque<Connection> connections[kMostGpus];
   std::atomic<int64_t> most_queued{0};
 };
 
@@ -113,8 +132,17 @@ cudaError_t Return(cudaError_t error) {
   return error;
 }
 
+int ConnectionsOfGpu() {
+  static const int connections = [] {
+    const char* const text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    return text == nullptr ? 8 : std::clamp(std::atoi(text), 1, 32);
+  }();
+  return connections;
+}
+
 // Every call of a function begins so, and ends where this is an error.
 cudaError_t Begin(const char* function) {
+  (void)ConnectionsOfGpu();
   Machine& machine = TheMachine();
   std::lock_guard lock(machine.mutex);
   const int64_t call = ++machine.calls[function];
@@ -162,8 +190,12 @@ struct CUevent_st {
 };
 
 struct CUstream_st {
-  CUstream_st(int g, int p) : gpu(g), priority(p) {}
+  CUstream_st(int g, int p) : gpu(g), priority(p), connection(Connect(g)) {}
   ~CUstream_st() {
+    {
+      const std::lock_guard driver(TheMachine().driver[gpu]);
+      --connection.streams;
+    }
     {
       std::lock_guard lock(mutex);
       stop = true;
@@ -172,13 +204,25 @@ struct CUstream_st {
     thread.join();
   }
 
-  // `always`: even after a fault. Where the queue is full it waits for room, with the driver's lock.
-  void Push(std::function<void()> work, bool always = false) {
+  // The one that the fewest streams use.
+  static Connection& Connect(int gpu) {
+    const std::lock_guard driver(TheMachine().driver[gpu]);
+    std::deque<Connection>& all = TheMachine().connections[gpu];
+    while (static_cast<int>(all.size()) < ConnectionsOfGpu()) all.emplace_back();
+    Connection& fewest = *std::min_element(
+        all.begin(), all.end(),
+        [](const Connection& a, const Connection& b) { return a.streams < b.streams; });
+    ++fewest.streams;
+    return fewest;
+  }
+
+  // `always`: even after a fault. `waits`: it is issued when it is over. Where the queue is full it waits for room, with the driver's lock.
+  void Push(std::function<void()> work, bool always = false, bool waits = false) {
     {
       const std::lock_guard driver(TheMachine().driver[gpu]);
       WaitForRoom();
       std::lock_guard lock(mutex);
-      queue.emplace_back(std::move(work), always);
+      queue.push_back({std::move(work), always, waits, connection.next++});
       const int64_t queued = ++pending;
       std::atomic<int64_t>& most = TheMachine().most_queued;
       for (int64_t m = most; m < queued && !most.compare_exchange_weak(m, queued);) {
@@ -203,7 +247,7 @@ struct CUstream_st {
   void Work() {
     fsdp::FlushSubnormals();
     for (;;) {
-      std::pair<std::function<void()>, bool> item;
+      Item item;
       {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return stop || !queue.empty(); });
@@ -211,9 +255,11 @@ struct CUstream_st {
         item = std::move(queue.front());
         queue.pop_front();
       }
-      if (item.second || !Faulted()) {
+      connection.WaitForTurn(item.number);
+      if (!item.waits) connection.Issue(item.number);
+      if (item.always || !Faulted()) {
         try {
-          item.first();
+          item.work();
         } catch (const fsdp::EmulatedFault& fault) {
           TheMachine().fault = fault.error;
         } catch (const std::exception& error) {
@@ -221,16 +267,24 @@ struct CUstream_st {
           TheMachine().fault = cudaErrorLaunchFailure;
         }
       }
-      item.first = nullptr;  // What it holds is gone before anybody hears that it is done.
+      if (item.waits) connection.Issue(item.number);
+      item.work = nullptr;  // What it holds is gone before anybody hears that it is done.
       pending.fetch_sub(1);
     }
   }
 
+  struct Item {
+    std::function<void()> work;
+    bool always = false, waits = false;
+    uint64_t number = 0;  // On its connection.
+  };
+
   const int gpu;
   const int priority;
+  Connection& connection;
   std::mutex mutex;  // Guards queue and stop.
   std::condition_variable wake;
-  std::deque<std::pair<std::function<void()>, bool>> queue;
+  std::deque<Item> queue;
   bool stop = false;
   std::atomic<int64_t> pending{0};
   std::thread thread{[this] { Work(); }};  // Last: it uses all of the above.
@@ -238,11 +292,11 @@ struct CUstream_st {
 
 namespace {
 
-cudaError_t Push(cudaStream_t stream, std::function<void()> work) {
+cudaError_t Push(cudaStream_t stream, std::function<void()> work, bool waits = false) {
   if (stream == nullptr) {
     work();
   } else {
-    stream->Push(std::move(work));
+    stream->Push(std::move(work), /*always=*/false, waits);
   }
   return cudaSuccess;
 }
@@ -250,7 +304,7 @@ cudaError_t Push(cudaStream_t stream, std::function<void()> work) {
 // The driver's functions, CUresult as int.
 int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned) {
   if (const cudaError_t error = BeginInDriver("cuStreamWaitValue32"); error) return error;
-  return Push(stream, [=] {
+  const auto wait = [=] {
     const std::atomic_ref word(*reinterpret_cast<uint32_t*>(address));
     const auto there = [&] {
       return static_cast<int32_t>(word.load(std::memory_order_acquire) - value) >= 0;
@@ -259,7 +313,8 @@ int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t 
     while (!there() && !Faulted()) {
       std::this_thread::sleep_for(std::chrono::microseconds(TheMachine().gpus.poll_us));
     }
-  });
+  };
+  return Push(stream, wait, /*waits=*/true);
 }
 
 int StreamWriteValue32(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned) {
@@ -570,9 +625,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (const cudaError_t error = BeginInDriver("cudaStreamWaitEvent"); error) return error;
-  return Push(stream, [mark = event->Get()] {
+  const auto wait = [mark = event->Get()] {
     if (mark) fsdp::SleepWhile(mark->passed, 0);
-  });
+  };
+  return Push(stream, wait, /*waits=*/true);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {

@@ -12,6 +12,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/cuda/cuda_call.h"
+#include "trainer/runtime/cuda/cuda_environment.h"
 #include "trainer/runtime/cuda/cuda_stream.h"
 #include "trainer/runtime/cuda/gpu_state.h"
 
@@ -153,6 +154,7 @@ void CudaDevice::DoFree(std::byte* data, int64_t bytes, MemoryPlace place) noexc
 }  // namespace
 
 std::unique_ptr<Device> CreateCudaDevice(const CudaOptions& options) {
+  SetCudaEnvironment();
   return std::make_unique<CudaDevice>(options);
 }
 

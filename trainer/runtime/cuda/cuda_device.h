@@ -11,8 +11,7 @@
 //   Time      The host's steady clock, to which the GPU's was set when the device was made: the
 //             two drift apart as clocks do.
 //   Position  Exact to tags and waits: of operations with one tag the first.
-//   Streams   A device should have no more than CUDA has connections (CUDA_DEVICE_MAX_CONNECTIONS,
-//             8 by itself): those beyond share one with another stream, and wait for what it holds.
+//   Streams   A device should have no more than CUDA has connections: see cuda_environment.h.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_DEVICE_H_
 

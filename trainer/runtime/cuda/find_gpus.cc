@@ -4,10 +4,12 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cuda/cuda_call.h"
+#include "trainer/runtime/cuda/cuda_environment.h"
 
 namespace fsdp {
 
 Gpus FindCudaGpus() {
+  SetCudaEnvironment();
   Gpus gpus;
   gpus.built = true;
   // Without a driver the runtime's other calls speak of an insufficient one.

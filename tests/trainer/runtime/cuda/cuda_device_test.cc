@@ -125,6 +125,29 @@ TEST_F(CudaDeviceTest, StreamsHaveTheirPriorities) {
   EXPECT_EQ(priorities.at("compute"), 0);
 }
 
+// By default eight streams have a queue of the hardware each, and the ninth waits for what the first
+// waits for.
+TEST_F(CudaDeviceTest, ManyStreamsDoNotWaitForEachOther) {
+  const auto device = CreateCudaDevice({});
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (int i = 0; i < 20; ++i) streams.push_back(device->CreateStream("s"));
+  Gate gate;
+  gate.Enqueue(*streams[0]);
+  std::vector<EventPtr> ends;
+  for (int i = 1; i < 20; ++i) {
+    streams[i]->Enqueue(Kernel("beside", [] {}));
+    ends.push_back(streams[i]->Record());
+  }
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (const EventPtr& end : ends) {
+    while (!end->Ready()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), late) << "held up by a stream beside";
+      std::this_thread::yield();
+    }
+  }
+  gate.Open();
+}
+
 TEST_F(CudaDeviceTest, WorkOfTheHostHasTheStreamsThreads) {
   const auto device = CreateCudaDevice({});
   for (int threads = 1; threads <= 3; ++threads) {
@@ -599,6 +622,16 @@ TEST_F(CudaDeviceTest, EnvironmentMakesItWait) {
     done = true;
   }));
   EXPECT_TRUE(done);
+}
+
+TEST_F(CudaDeviceTest, ConnectionsThatTheUserSetsAreKept) {
+  const char* const name = "CUDA_DEVICE_MAX_CONNECTIONS";
+  ASSERT_EQ(setenv(name, "9", 1), 0);
+  (void)CreateCudaDevice({});
+  EXPECT_STREQ(std::getenv(name), "9");
+  ASSERT_EQ(unsetenv(name), 0);
+  (void)CreateCudaDevice({});
+  EXPECT_STREQ(std::getenv(name), "32");
 }
 
 TEST_F(CudaDeviceTest, DriverWithoutTheCallsIsRefused) {
