@@ -190,7 +190,8 @@ struct CUevent_st {
 };
 
 struct CUstream_st {
-  CUstream_st(int g, int p) : gpu(g), priority(p), connection(Connect(g)) {}
+  CUstream_st(int g, unsigned f, int p)
+      : gpu(g), flags(f), priority(p), connection(Connect(g)) {}
   ~CUstream_st() {
     {
       const std::lock_guard driver(TheMachine().driver[gpu]);
@@ -280,6 +281,7 @@ struct CUstream_st {
   };
 
   const int gpu;
+  const unsigned flags;
   const int priority;
   Connection& connection;
   std::mutex mutex;  // Guards queue and stop.
@@ -301,13 +303,33 @@ cudaError_t Push(cudaStream_t stream, std::function<void()> work, bool waits = f
   return cudaSuccess;
 }
 
-// The driver's functions, CUresult as int.
-int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned) {
+// The driver's functions, CUresult as int, with the numbers of cuda.h.
+constexpr int kInvalidValue = 1, kNotSupported = 801;
+enum WaitFlag : unsigned { kGeq = 0, kEq = 1, kAnd = 2, kNor = 3 };
+
+bool Passes(uint32_t word, uint32_t value, unsigned flag) {
+  switch (flag) {
+    case kGeq:
+      return static_cast<int32_t>(word - value) >= 0;
+    case kEq:
+      return word == value;
+    case kAnd:
+      return (word & value) != 0;
+    default:
+      return ~(word | value) != 0;
+  }
+}
+
+int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t value,
+                      unsigned flags) {
+  if (flags > kNor) return kInvalidValue;
+  fsdp::CountEmulatedCall(flags == kGeq ? "cuStreamWaitValue32, GEQ"
+                                        : "cuStreamWaitValue32, not GEQ");
   if (const cudaError_t error = BeginInDriver("cuStreamWaitValue32"); error) return error;
   const auto wait = [=] {
     const std::atomic_ref word(*reinterpret_cast<uint32_t*>(address));
     const auto there = [&] {
-      return static_cast<int32_t>(word.load(std::memory_order_acquire) - value) >= 0;
+      return Passes(word.load(std::memory_order_acquire), value, flags);
     };
     for (int i = 0; i < 100 && !there(); ++i) std::this_thread::yield();
     while (!there() && !Faulted()) {
@@ -317,12 +339,18 @@ int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t 
   return Push(stream, wait, /*waits=*/true);
 }
 
-int StreamWriteValue32(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned) {
+int StreamWriteValue32(cudaStream_t stream, unsigned long long address, uint32_t value,
+                       unsigned flags) {
+  if (flags > 1) return kInvalidValue;
   if (const cudaError_t error = BeginInDriver("cuStreamWriteValue32"); error) return error;
   return Push(stream, [=] {
     std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).store(value, std::memory_order_release);
   });
 }
+
+// Before 11.7 these were functions that the driver has switched off.
+int OldStreamValue32(cudaStream_t, unsigned long long, uint32_t, unsigned) { return kNotSupported; }
+constexpr unsigned kNewStreamValues = 11070;
 
 }  // namespace
 
@@ -465,7 +493,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* status) {
   if (const cudaError_t error = Begin("cudaGetDriverEntryPointByVersion"); error) return error;
@@ -473,6 +501,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
   const std::string name = symbol;
   if (name == "cuStreamWaitValue32") *function = reinterpret_cast<void*>(&StreamWaitValue32);
   if (name == "cuStreamWriteValue32") *function = reinterpret_cast<void*>(&StreamWriteValue32);
+  if (*function != nullptr && version < kNewStreamValues) {
+    *function = reinterpret_cast<void*>(&OldStreamValue32);
+  }
   *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
@@ -592,15 +623,21 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   if (const cudaError_t error = BeginInDriver("cudaStreamCreateWithPriority"); error) return error;
-  *stream = new CUstream_st(current_device, std::clamp(priority, -5, 0));
+  *stream = new CUstream_st(current_device, flags, std::clamp(priority, -5, 0));
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
   if (const cudaError_t error = Begin("cudaStreamGetPriority"); error) return error;
   *priority = stream->priority;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
+  if (const cudaError_t error = Begin("cudaStreamGetFlags"); error) return error;
+  *flags = stream->flags;
   return cudaSuccess;
 }
 
