@@ -180,6 +180,9 @@ struct Mark {
 }  // namespace
 
 struct CUevent_st {
+  explicit CUevent_st(unsigned f) : flags(f) {}
+
+  const unsigned flags;
   std::mutex mutex;
   std::shared_ptr<Mark> mark;
 
@@ -662,15 +665,18 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (const cudaError_t error = BeginInDriver("cudaStreamWaitEvent"); error) return error;
+  fsdp::CountEmulatedCall((event->flags & cudaEventDisableTiming) != 0
+                              ? "cudaStreamWaitEvent, without timing"
+                              : "cudaStreamWaitEvent, timed");
   const auto wait = [mark = event->Get()] {
     if (mark) fsdp::SleepWhile(mark->passed, 0);
   };
   return Push(stream, wait, /*waits=*/true);
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (const cudaError_t error = BeginInDriver("cudaEventCreateWithFlags"); error) return error;
-  *event = new CUevent_st;
+  *event = new CUevent_st(flags);
   return cudaSuccess;
 }
 
@@ -710,6 +716,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   if (const cudaError_t error = Begin("cudaEventElapsedTime"); error) return error;
+  if (((from->flags | to->flags) & cudaEventDisableTiming) != 0) {
+    return Return(cudaErrorInvalidResourceHandle);
+  }
   const auto a = from->Get(), b = to->Get();
   if (a == nullptr || b == nullptr) return Return(cudaErrorInvalidResourceHandle);
   if (!a->passed.load(std::memory_order_acquire) || !b->passed.load(std::memory_order_acquire)) {

@@ -105,7 +105,9 @@ class OpTest::Recorder final : public Stream {
 
  private:
   void DoEnqueue(Operation operation) override { operations.push_back(std::move(operation)); }
-  std::shared_ptr<Event> DoRecord() override { throw std::logic_error("an op records no event"); }
+  std::shared_ptr<Event> DoRecord(bool) override {
+    throw std::logic_error("an op records no event");
+  }
   void DoWait(const EventPtr&) override { throw std::logic_error("an op waits for nothing"); }
 };
 

@@ -311,9 +311,9 @@ double FastestCall(const OpBenchOptions& options, const Device& device, Stream& 
   double best = std::numeric_limits<double>::infinity();
   const double start = device.Now();
   for (int i = 0; i < 3 || device.Now() - start < options.seconds; ++i) {
-    const EventPtr begin = stream.Record();
+    const EventPtr begin = stream.RecordTime();
     for (int c = 0; c < calls; ++c) call(stream);
-    const EventPtr end = stream.Record();
+    const EventPtr end = stream.RecordTime();
     end->Synchronize();
     best = std::min(best, (end->Time() - begin->Time()) / calls);
   }

@@ -132,9 +132,9 @@ void StepProductsBench::Multiply(const StepProduct& p) {
 std::vector<double> StepProductsBench::Run() {
   std::vector<double> seconds;
   for (const StepProduct& p : work_.products) {
-    const EventPtr begin = stream_->Record();
+    const EventPtr begin = stream_->RecordTime();
     for (int64_t i = 0; i < p.count; ++i) Multiply(p);
-    const EventPtr end = stream_->Record();
+    const EventPtr end = stream_->RecordTime();
     end->Synchronize();
     seconds.push_back(end->Time() - begin->Time());
   }

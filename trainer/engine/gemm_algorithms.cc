@@ -203,9 +203,9 @@ void TimeAlgorithms(Device& device, const std::vector<GemmShape>& shapes, GemmLi
       refused = false;
       multiply(shape);
       if (refused) continue;
-      const EventPtr begin = stream->Record();
+      const EventPtr begin = stream->RecordTime();
       for (int i = 0; i < kRuns; ++i) multiply(shape);
-      const EventPtr end = stream->Record();
+      const EventPtr end = stream->RecordTime();
       end->Synchronize();
       const double seconds = (end->Time() - begin->Time()) / kRuns;
       if (!best || seconds < best->seconds) best = {candidate, seconds};

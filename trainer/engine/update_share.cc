@@ -81,9 +81,9 @@ class MeasuredUpdate {
   double Pass() {
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i <= kPasses; ++i) {
-      const EventPtr begin = stream_.Record();
+      const EventPtr begin = stream_.RecordTime();
       Update();
-      const EventPtr end = stream_.Record();
+      const EventPtr end = stream_.RecordTime();
       end->Synchronize();
       if (i > 0) best = std::min(best, end->Time() - begin->Time());
     }

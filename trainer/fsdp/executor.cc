@@ -323,7 +323,7 @@ void Executor::Run(const Step& step) {
     tape.Backward();
   }
   FSDP_CHECK_EQ(cursor_, running_->actions.size()) << "the model left runs of the schedule out";
-  end = streams_[0]->Record();
+  end = streams_[0]->RecordTime();
   clocks_[steps_ % 2].End(end);
   if (caching()) peaks_[steps_ % 2] = caching()->TakePeaks();
   ++steps_;

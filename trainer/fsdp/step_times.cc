@@ -6,7 +6,7 @@ namespace fsdp {
 
 void StepClock::Enter(Stream& stream, Part part) {
   if (!marks_.empty() && marks_.back().part == part) return;
-  marks_.push_back({part, stream.Record()});
+  marks_.push_back({part, stream.RecordTime()});
 }
 
 StepTimes StepClock::Read() const {

@@ -33,6 +33,11 @@ void Event::Synchronize() const {
   if (checker_) checker_->OnHostWait(clock_);
 }
 
+double Event::Time() const {
+  FSDP_CHECK(timed_) << "an event that was not recorded with its time";
+  return DoTime();
+}
+
 void Event::OrderBefore(int stream) const {
   if (checker_) checker_->OnWait(stream, clock_);
 }
@@ -57,8 +62,12 @@ void Stream::Enqueue(Operation operation) {
   DoEnqueue(std::move(operation));
 }
 
-EventPtr Stream::Record() {
-  std::shared_ptr<Event> event = DoRecord();
+EventPtr Stream::Record() { return Recorded(/*timed=*/false); }
+EventPtr Stream::RecordTime() { return Recorded(/*timed=*/true); }
+
+EventPtr Stream::Recorded(bool timed) {
+  std::shared_ptr<Event> event = DoRecord(timed);
+  event->timed_ = timed;
   event->simulated_ = device_.type() == DeviceType::kSim;
   if (checker_) {
     event->checker_ = checker_;

@@ -43,7 +43,7 @@ struct Operation {
   DeviceKernels kernels = {};
 };
 
-// A point in a Stream's work, made by Record() alone.
+// A point in a Stream's work, made by Record() and RecordTime() alone.
 class Event {
  public:
   virtual ~Event() = default;
@@ -55,15 +55,18 @@ class Event {
   // To the checker: what `stream` of its AddStream() does from here on comes behind the event. For
   // threads that are no Stream; they Block().
   void OrderBefore(int stream) const;
-  // Seconds on the device's clock at which it passed. Only after Ready().
-  virtual double Time() const = 0;
+  // Seconds on the device's clock at which it passed. Only after Ready(), and of RecordTime().
+  double Time() const;
 
  private:
   friend class Stream;
+  virtual double DoTime() const = 0;
+
   std::shared_ptr<StreamChecker> checker_;
   int checker_stream_ = -1;
   VectorClock clock_;
   bool simulated_ = false;  // Time() is simulated time.
+  bool timed_ = false;
 };
 using EventPtr = std::shared_ptr<const Event>;
 
@@ -73,7 +76,8 @@ struct StreamPosition {
   uint64_t tag = 0;            // What SetTag() said when it was enqueued.
 };
 
-// An in-order queue of work on one device. Calls enqueue and return; the host runs ahead.
+// An in-order queue of work on one device. Calls enqueue and return; the host runs ahead. A GPU
+// holds a limited number of operations, some hundreds: there a call waits for room.
 //   Failure  An operation that throws fails the stream: later events are failed, a stream that
 //            waits for a failed event fails with the same error, Synchronize() throws it. A failed
 //            stream stays failed. What is queued behind the failure is dropped where the device can
@@ -101,6 +105,8 @@ class Stream {
   // device.
   void Enqueue(Operation operation);
   [[nodiscard]] EventPtr Record();  // Passes when all work enqueued so far is done.
+  // The same, and knows when that was. A GPU's other events are cheaper to wait for.
+  [[nodiscard]] EventPtr RecordTime();
   // The host does not block. Null is a no-op. Any device's event, if both devices share a checker
   // or have none; std::invalid_argument if one of the two is simulated.
   void Wait(const EventPtr& event);
@@ -122,8 +128,9 @@ class Stream {
 
  private:
   virtual void DoEnqueue(Operation operation) = 0;
-  virtual std::shared_ptr<Event> DoRecord() = 0;
+  virtual std::shared_ptr<Event> DoRecord(bool timed) = 0;
   virtual void DoWait(const EventPtr& event) = 0;
+  EventPtr Recorded(bool timed);
 
   Device& device_;
   std::string name_;

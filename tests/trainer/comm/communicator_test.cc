@@ -21,7 +21,7 @@ SimModel LinkBytes() {
   return model;
 }
 
-double TimeOf(Stream& stream) { return stream.Record()->Time(); }
+double TimeOf(Stream& stream) { return stream.RecordTime()->Time(); }
 
 TEST(CollectiveCostTest, MovesTheVolumesOfFullSharding) {
   // Of a tensor of M bytes over W ranks: (W - 1) / W * M for a gather or a reduce-scatter, twice

@@ -53,7 +53,7 @@ class UnseenDevice final : public Device {
   struct UnseenEvent final : Event {
     bool Ready() const override { return false; }
     void Block() const override {}
-    double Time() const override { return 0; }
+    double DoTime() const override { return 0; }
   };
   class UnseenStream final : public Stream {
    public:
@@ -61,7 +61,7 @@ class UnseenDevice final : public Device {
 
    private:
     void DoEnqueue(Operation) override {}
-    std::shared_ptr<Event> DoRecord() override { return std::make_shared<UnseenEvent>(); }
+    std::shared_ptr<Event> DoRecord(bool) override { return std::make_shared<UnseenEvent>(); }
     void DoWait(const EventPtr&) override {}
   };
   std::byte* DoAllocate(int64_t bytes, MemoryPlace) override {

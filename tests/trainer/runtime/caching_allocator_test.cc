@@ -34,9 +34,10 @@ class ManualEvent final : public Event {
       : progress_(std::move(progress)), at_(at) {}
   bool Ready() const override { return progress_->passed >= at_; }
   void Block() const override { progress_->passed = std::max(progress_->passed, at_); }
-  double Time() const override { return 0; }
 
  private:
+  double DoTime() const override { return 0; }
+
   std::shared_ptr<Progress> progress_;
   int64_t at_;
 };
@@ -49,7 +50,7 @@ class ManualStream final : public Stream {
 
  private:
   void DoEnqueue(Operation) override {}
-  std::shared_ptr<Event> DoRecord() override {
+  std::shared_ptr<Event> DoRecord(bool) override {
     return std::make_shared<ManualEvent>(progress_, ++progress_->recorded);
   }
   void DoWait(const EventPtr&) override {}

@@ -27,7 +27,6 @@ class CpuEvent final : public Event {
     SleepWhile(state_, kPending);
     if (error_) std::rethrow_exception(error_);
   }
-  double Time() const override { return time_; }
 
   void Pass(std::exception_ptr error, double time) {
     error_ = std::move(error);
@@ -38,6 +37,8 @@ class CpuEvent final : public Event {
 
  private:
   static constexpr uint32_t kPending = 0, kPassed = 1;
+
+  double DoTime() const override { return time_; }
 
   std::atomic<uint32_t> state_{kPending};
   std::exception_ptr error_;
@@ -92,7 +93,7 @@ class CpuStream final : public Stream {
     Push({operation.name, std::move(kernels.cpu ? kernels.cpu : kernels.host), nullptr, nullptr,
           tag(), BytesMoved(operation.costs)});
   }
-  std::shared_ptr<Event> DoRecord() override {
+  std::shared_ptr<Event> DoRecord(bool) override {
     auto event = std::make_shared<CpuEvent>();
     Push({"", nullptr, event, nullptr, tag()});
     return event;

@@ -30,12 +30,12 @@ class CudaDevice final : public Device {
     cudaStream_t stream = nullptr;
     CheckCall(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, /*priority=*/0),
               "cudaStreamCreateWithPriority");
-    state_->events->SetClock(stream);
+    state_->timed_events->SetClock(stream);
     CheckCall(cudaStreamDestroy(stream), "cudaStreamDestroy");
   }
 
   DeviceType type() const override { return DeviceType::kCuda; }
-  double Now() const override { return state_->events->Now(); }
+  double Now() const override { return state_->timed_events->Now(); }
 
   std::unique_ptr<Stream> CreateStream(std::string name, int threads,
                                        StreamPriority priority) override {

@@ -85,8 +85,8 @@ std::optional<StreamPosition> CudaStream::Position() const {
 void CudaStream::MoveSpans(std::vector<Span>& to) {
   for (const TimedSpan& span : spans_) {
     if (span.begin == nullptr || span.end == nullptr) continue;  // The GPU has failed.
-    to.push_back({span.name, name(), state_->events->TimeOf(span.begin),
-                  state_->events->TimeOf(span.end), span.tag, span.bytes});
+    to.push_back({span.name, name(), state_->timed_events->TimeOf(span.begin),
+                  state_->timed_events->TimeOf(span.end), span.tag, span.bytes});
   }
   spans_.clear();
 }
@@ -98,10 +98,10 @@ void CudaStream::Put(const char* name, int64_t bytes, bool wait, const Work& wor
   const StreamPosition at{name, tag()};
   const bool tracing = trace_.on.load(std::memory_order_relaxed);
   progress_.Enter(at, wait);
-  EventPool::Handle begin = tracing ? Mark() : nullptr;
+  EventPool::Handle begin = tracing ? Mark(/*timed=*/true) : nullptr;
   work(at);
   if (tracing) {
-    spans_.push_back({name, std::move(begin), Mark(), tag(), bytes});
+    spans_.push_back({name, std::move(begin), Mark(/*timed=*/true), tag(), bytes});
   }
   if (!state_->synchronous) return;
   const cudaError_t error = cudaStreamSynchronize(resources_.stream);
@@ -122,16 +122,16 @@ void CudaStream::DoEnqueue(Operation operation) {
   });
 }
 
-EventPool::Handle CudaStream::Mark() {
+EventPool::Handle CudaStream::Mark(bool timed) {
   run_ahead_.Take(1);
-  return state_->Recorded(resources_.stream);
+  return state_->Recorded(resources_.stream, timed);
 }
 
-std::shared_ptr<Event> CudaStream::DoRecord() {
+std::shared_ptr<Event> CudaStream::DoRecord(bool timed) {
   EventPool::Handle event;
   if (!state_->failures.device_failed()) {
     progress_.EndSection();
-    event = Mark();
+    event = Mark(timed);
   }
   return std::make_shared<CudaEvent>(state_, std::move(event), index_, before_);
 }
@@ -192,7 +192,7 @@ void CudaStream::PutHostTask(HostTask task) {
   task.clock = before_;
   const uint64_t ticket = TakeTicket();
   task.ticket = ticket;
-  task.before = Mark();
+  task.before = Mark(/*timed=*/false);
   run_ahead_.Take(1);
   worker.Push(std::move(task));
   const int error =

@@ -58,13 +58,13 @@ class CudaStream final : public Stream {
   };
 
   void DoEnqueue(Operation operation) override;
-  std::shared_ptr<Event> DoRecord() override;
+  std::shared_ptr<Event> DoRecord(bool timed) override;
   void DoWait(const EventPtr& event) override;
 
   // Between its ends, if the device still works, `work` puts on the stream what `name` is.
   template <typename Work>
   void Put(const char* name, int64_t bytes, bool wait, const Work& work);
-  EventPool::Handle Mark();  // Records an event. Null: the device has failed.
+  EventPool::Handle Mark(bool timed);  // Records an event. Null: the device has failed.
   void Launch(const char* name, const CudaKernel& kernel);
   void PutHostTask(HostTask task);
   uint64_t TakeTicket();  // Of what may throw: what comes next is behind it.

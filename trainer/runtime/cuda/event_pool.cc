@@ -34,7 +34,8 @@ EventPool::Handle EventPool::Take() {
   if (event == nullptr) {
     CheckCall(cudaSetDevice(gpu_), "cudaSetDevice");
     // Whoever waits for it sleeps.
-    CheckCall(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "cudaEventCreateWithFlags");
+    const unsigned flags = cudaEventBlockingSync | (timed_ ? 0 : cudaEventDisableTiming);
+    CheckCall(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
   }
   return Handle(event, [weak = weak_from_this()](cudaEvent_t e) {
     if (const auto pool = weak.lock()) {

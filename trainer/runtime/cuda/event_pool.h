@@ -15,13 +15,16 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
   using Handle = std::shared_ptr<CUevent_st>;  // Goes back to the pool, if there still is one.
 
-  explicit EventPool(int gpu) : gpu_(gpu) {}
+  // `timed`: of events that know when they passed. Those that do not are cheaper to wait for.
+  EventPool(int gpu, bool timed) : gpu_(gpu), timed_(timed) {}
   ~EventPool();
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
   Handle Take();  // Throws DeviceError. What it was recorded for before is nobody's any more.
 
+  // What follows is for timed ones alone.
+  //
   // The clock of what follows begins now, on this idle stream. Throws DeviceError.
   void SetClock(cudaStream_t stream);
   double Now();
@@ -32,6 +35,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   void Return(cudaEvent_t event);
 
   const int gpu_;
+  const bool timed_;
   std::mutex mutex_;  // Guards what follows.
   std::vector<cudaEvent_t> free_;
   Handle base_;  // Times are counted from its own.

@@ -23,7 +23,8 @@ GpuState::GpuState(int g, bool s)
       synchronous(s),
       driver(FindDriverCalls()),
       name(NameOf(g)),
-      events(std::make_shared<EventPool>(g)) {}
+      events(std::make_shared<EventPool>(g, /*timed=*/false)),
+      timed_events(std::make_shared<EventPool>(g, /*timed=*/true)) {}
 
 bool GpuState::Check(cudaError_t error) {
   if (error == cudaSuccess) return true;
@@ -49,10 +50,10 @@ void GpuState::Fail(const std::string& what) {
   failures.FailDevice(std::make_exception_ptr(DeviceError(name + " failed: " + what)));
 }
 
-EventPool::Handle GpuState::Recorded(cudaStream_t stream) {
+EventPool::Handle GpuState::Recorded(cudaStream_t stream, bool timed) {
   EventPool::Handle event;
   try {
-    event = events->Take();
+    event = (timed ? timed_events : events)->Take();
   } catch (const DeviceError& error) {
     Fail(error.what());
     return nullptr;
@@ -95,8 +96,8 @@ void CudaEvent::Block() const {
   if (!passed_) std::rethrow_exception(state_->failures.device_error());
 }
 
-double CudaEvent::Time() const {
-  return handle_ ? state_->events->TimeOf(handle_) : state_->events->Now();
+double CudaEvent::DoTime() const {
+  return handle_ ? state_->timed_events->TimeOf(handle_) : state_->timed_events->Now();
 }
 
 }  // namespace fsdp

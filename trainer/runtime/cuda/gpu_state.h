@@ -25,7 +25,7 @@ class GpuState {
   const bool synchronous;
   const DriverCalls driver;
   const std::string name;  // "GPU 0 (NVIDIA H200)".
-  const std::shared_ptr<EventPool> events;
+  const std::shared_ptr<EventPool> events, timed_events;
   Failures failures;
 
   uint64_t NextTicket() { return ++tickets_; }
@@ -36,7 +36,7 @@ class GpuState {
   void Fail(const std::string& what);  // The device.
 
   // Of a pool that can give none, null, and the device has failed.
-  EventPool::Handle Recorded(cudaStream_t stream);
+  EventPool::Handle Recorded(cudaStream_t stream, bool timed);
 
   void Add(Stream* stream);
   void Remove(Stream* stream);
@@ -61,13 +61,14 @@ class CudaEvent final : public Event {
 
   bool Ready() const override;
   void Block() const override;
-  double Time() const override;
 
   const GpuState* state() const { return state_.get(); }
   cudaEvent_t handle() const { return handle_.get(); }  // Null: the GPU had failed before.
   const VectorClock& before() const { return before_; }
 
  private:
+  double DoTime() const override;
+
   const std::shared_ptr<GpuState> state_;
   const EventPool::Handle handle_;
   const int stream_;

@@ -33,10 +33,12 @@ class SimEvent final : public Event {
     host_->time = std::max(host_->time, time_);
     Merge(host_->done, before_);
   }
-  double Time() const override { return time_; }
+  double time() const { return time_; }
   const VectorClock& before() const { return before_; }
 
  private:
+  double DoTime() const override { return time_; }
+
   const std::shared_ptr<SimDevice::Host> host_;
   const bool by_waits_;
   const size_t stream_;
@@ -71,14 +73,15 @@ class SimStream final : public Stream {
     if (sim_.observer_) sim_.observer_(operation, *this);
     Advance(operation.name, begin, begin + seconds, BytesMoved(operation.costs));
   }
-  std::shared_ptr<Event> DoRecord() override {
+  std::shared_ptr<Event> DoRecord(bool) override {
     ++clock_[index_];
     return std::make_shared<SimEvent>(sim_, index_, std::max(tail_, sim_.host_->time), clock_);
   }
   void DoWait(const EventPtr& event) override {
-    Merge(clock_, static_cast<const SimEvent&>(*event).before());
+    const auto& simulated = static_cast<const SimEvent&>(*event);
+    Merge(clock_, simulated.before());
     const double begin = std::max(sim_.host_->time, tail_);
-    Advance("wait", begin, std::max(begin, event->Time()), 0);
+    Advance("wait", begin, std::max(begin, simulated.time()), 0);
   }
 
   void Advance(const char* what, double begin, double end, int64_t bytes) {

@@ -436,11 +436,11 @@ TEST_F(CudaDeviceTest, TimesAreOfTheDevicesClock) {
     return [ms] { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
   };
   device->StartTrace();
-  const EventPtr begin = stream->Record();
+  const EventPtr begin = stream->RecordTime();
   stream->Enqueue(Kernel("kernel", sleep(20)));
-  const EventPtr middle = stream->Record();
+  const EventPtr middle = stream->RecordTime();
   stream->Enqueue(Priced("host", [&](ThreadPool&) { sleep(10)(); }));
-  const EventPtr end = stream->Record();
+  const EventPtr end = stream->RecordTime();
   stream->Synchronize();
   const std::vector<Span> spans = device->TakeTrace();
   EXPECT_GE(middle->Time() - begin->Time(), 0.02);
@@ -453,6 +453,19 @@ TEST_F(CudaDeviceTest, TimesAreOfTheDevicesClock) {
   EXPECT_LE(spans[0].end_s, middle->Time());
   EXPECT_EQ(spans[1].name, "host");
   EXPECT_GE(spans[1].end_s - spans[1].begin_s, 0.0099);
+}
+
+TEST_F(CudaDeviceTest, StreamsWaitForEventsWithoutTiming) {
+  const auto device = CreateCudaDevice({});
+  const auto a = device->CreateStream("a"), b = device->CreateStream("b");
+  const int64_t timed = EmulatedCalls("cudaStreamWaitEvent, timed"),
+                untimed = EmulatedCalls("cudaStreamWaitEvent, without timing");
+  b->Wait(a->Record());
+  a->Enqueue(Priced("host", [](ThreadPool&) {}));
+  b->Wait(a->Record());
+  b->Synchronize();
+  EXPECT_EQ(EmulatedCalls("cudaStreamWaitEvent, timed"), timed);
+  EXPECT_EQ(EmulatedCalls("cudaStreamWaitEvent, without timing"), untimed + 2);
 }
 
 TEST_F(CudaDeviceTest, PinnedAndHostMemoryAreTheHosts) {

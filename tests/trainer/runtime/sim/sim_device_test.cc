@@ -37,7 +37,7 @@ double Seconds(const SimModel& model, const Cost& cost) {
   Operation operation;
   operation.costs = {cost};
   stream->Enqueue(operation);
-  return stream->Record()->Time();
+  return stream->RecordTime()->Time();
 }
 
 TEST(SimDevice, PricesTheLargerOfComputeAndMemoryPlusTheLink) {
@@ -81,7 +81,7 @@ TEST(SimDevice, EventsMayPassOnlyWhenTheHostHasWaited) {
   Operation operation;
   operation.costs = {Cost{.flops = 8}};
   stream->Enqueue(operation);
-  EXPECT_EQ(stream->Record()->Time(), 16);
+  EXPECT_EQ(stream->RecordTime()->Time(), 16);
 }
 
 TEST(SimDevice, KernelsOfAnOperationFollowOneAnother) {
@@ -101,7 +101,7 @@ TEST(SimDevice, KernelsOfAnOperationFollowOneAnother) {
   operation.costs = {{product, {.flops = 10, .bytes_read = 1}}, Cost{.bytes_written = 7}};
   EXPECT_EQ(Sum(operation.costs).flops, 2 * 2 * 3 * 4 * 5 + 10);
   stream->Enqueue(operation);
-  EXPECT_EQ(stream->Record()->Time(), 125 + 14);  // Not the larger of all FLOPs and all bytes.
+  EXPECT_EQ(stream->RecordTime()->Time(), 125 + 14);  // Not the larger of all FLOPs and all bytes.
   EXPECT_EQ(seen, std::vector<std::string>{"two"});
 }
 
@@ -118,16 +118,16 @@ TEST(SimDevice, HostTimeIsPartOfTheTimeline) {
   const auto stream = device.CreateStream("s");
   stream->Enqueue(Priced("x"));
   EXPECT_EQ(device.Now(), 0.25);  // The host paid for the call alone.
-  const EventPtr first = stream->Record();
+  const EventPtr first = stream->RecordTime();
   EXPECT_EQ(first->Time(), 1.25);
   stream->Enqueue(Priced("x"));
-  EXPECT_EQ(stream->Record()->Time(), 2.25);  // The host was ahead: back to back.
+  EXPECT_EQ(stream->RecordTime()->Time(), 2.25);  // The host was ahead: back to back.
   EXPECT_FALSE(first->Ready());
   stream->Synchronize();
   EXPECT_EQ(device.Now(), 2.25);
   EXPECT_TRUE(first->Ready());
   stream->Enqueue(Priced("x"));
-  EXPECT_EQ(stream->Record()->Time(), 3.5);  // The device had to wait for the host.
+  EXPECT_EQ(stream->RecordTime()->Time(), 3.5);  // The device had to wait for the host.
   first->Synchronize();
   EXPECT_EQ(device.Now(), 2.5);  // A passed event moves no time, least of all backwards.
 }
