@@ -1,5 +1,7 @@
 #include "tests/emulated/cudart.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -54,6 +56,7 @@ struct Machine {
   std::map<std::string, std::pair<int64_t, cudaError_t>> failing;  // By which call, counted so.
   std::map<void*, std::pair<void*, size_t>> allocations;           // Address: block and bytes.
   size_t allocated = 0;
+  std::map<void*, size_t> pinned;
   int64_t faulting_kernel = 0;                  // By which launch, counted from 1; 0: none.
   std::atomic<cudaError_t> fault{cudaSuccess};  // Once there is one, what every call returns.
 
@@ -205,7 +208,21 @@ struct CUstream_st {
       stop = true;
     }
     wake.notify_all();
-    thread.join();
+    if (thread.joinable()) thread.join();
+  }
+
+  // Returns at once; what is queued still runs. Behind a fault it does not.
+  void Leave() {
+    {
+      const std::lock_guard lock(mutex);
+      if (pending.load() > 0 && !Faulted()) {
+        thread.detach();
+        left = stop = true;
+        wake.notify_all();
+        return;
+      }
+    }
+    delete this;
   }
 
   // The one that the fewest streams use.
@@ -255,7 +272,7 @@ struct CUstream_st {
       {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return stop || !queue.empty(); });
-        if (queue.empty()) return;
+        if (queue.empty()) break;
         item = std::move(queue.front());
         queue.pop_front();
       }
@@ -275,6 +292,7 @@ struct CUstream_st {
       item.work = nullptr;  // What it holds is gone before anybody hears that it is done.
       pending.fetch_sub(1);
     }
+    if (left) delete this;
   }
 
   struct Item {
@@ -287,10 +305,10 @@ struct CUstream_st {
   const unsigned flags;
   const int priority;
   Connection& connection;
-  std::mutex mutex;  // Guards queue and stop.
+  std::mutex mutex;  // Guards queue, stop and left.
   std::condition_variable wake;
   std::deque<Item> queue;
-  bool stop = false;
+  bool stop = false, left = false;
   std::atomic<int64_t> pending{0};
   std::thread thread{[this] { Work(); }};  // Last: it uses all of the above.
 };
@@ -344,7 +362,7 @@ int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t 
 
 int StreamWriteValue32(cudaStream_t stream, unsigned long long address, uint32_t value,
                        unsigned flags) {
-  if (flags > 1) return kInvalidValue;
+  if (flags != 0) return kInvalidValue;  // NO_MEMORY_BARRIER is not of this version.
   if (const cudaError_t error = BeginInDriver("cuStreamWriteValue32"); error) return error;
   return Push(stream, [=] {
     std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).store(value, std::memory_order_release);
@@ -591,14 +609,31 @@ cudaError_t cudaFree(void* data) {
   return error;
 }
 
+// What is freed is not there any more, for a stream that still uses it, too.
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
   if (const cudaError_t error = BeginInDriver("cudaHostAlloc"); error) return error;
+#ifdef __SANITIZE_ADDRESS__  // Which sees that by itself, and what is beside.
   return posix_memalign(data, 4096, bytes) == 0 ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+#else
+  *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (*data == MAP_FAILED) return Return(cudaErrorMemoryAllocation);
+  const std::lock_guard lock(TheMachine().mutex);
+  TheMachine().pinned[*data] = bytes;
+  return cudaSuccess;
+#endif
 }
 
 cudaError_t cudaFreeHost(void* data) {
   const cudaError_t error = Begin("cudaFreeHost");
+#ifdef __SANITIZE_ADDRESS__
   std::free(data);
+#else
+  const std::lock_guard lock(TheMachine().mutex);
+  const auto at = TheMachine().pinned.find(data);
+  if (at == TheMachine().pinned.end()) return Return(cudaErrorInvalidValue);
+  munmap(data, at->second);
+  TheMachine().pinned.erase(at);
+#endif
   return error;
 }
 
@@ -646,7 +681,7 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const cudaError_t error = Begin("cudaStreamDestroy");
-  delete stream;
+  stream->Leave();
   return error;
 }
 

@@ -78,10 +78,9 @@ class SimStream final : public Stream {
     return std::make_shared<SimEvent>(sim_, index_, std::max(tail_, sim_.host_->time), clock_);
   }
   void DoWait(const EventPtr& event) override {
-    const auto& simulated = static_cast<const SimEvent&>(*event);
-    Merge(clock_, simulated.before());
+    Merge(clock_, static_cast<const SimEvent&>(*event).before());
     const double begin = std::max(sim_.host_->time, tail_);
-    Advance("wait", begin, std::max(begin, simulated.time()), 0);
+    Advance("wait", begin, std::max(begin, static_cast<const SimEvent&>(*event).time()), 0);
   }
 
   void Advance(const char* what, double begin, double end, int64_t bytes) {

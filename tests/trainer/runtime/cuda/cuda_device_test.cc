@@ -109,11 +109,13 @@ TEST_F(CudaDeviceTest, KernelsAndTheHostTakeTurns) {
 TEST_F(CudaDeviceTest, StreamsHaveTheirPriorities) {
   const auto device = CreateCudaDevice({});
   std::map<std::string, int> priorities;
+  unsigned flags = 0;
   const auto ask = [&](Stream& stream) {
     Operation operation;
     operation.name = "ask";
     operation.kernels.cuda = [&](CudaStreamHandle handle) {
       (void)cudaStreamGetPriority(handle, &priorities[stream.name()]);
+      (void)cudaStreamGetFlags(handle, &flags);
     };
     stream.Enqueue(std::move(operation));
   };
@@ -123,10 +125,11 @@ TEST_F(CudaDeviceTest, StreamsHaveTheirPriorities) {
   ask(*gather);
   EXPECT_LT(priorities.at("gather"), priorities.at("compute"));  // CUDA's lower go first.
   EXPECT_EQ(priorities.at("compute"), 0);
+  EXPECT_EQ(flags, cudaStreamNonBlocking);  // Without it they wait for the null stream's work.
 }
 
-// By default eight streams have a queue of the hardware each, and the ninth waits for what the first
-// waits for.
+// By default eight streams have a queue of the hardware each, and the ninth waits for what the
+// first waits for.
 TEST_F(CudaDeviceTest, ManyStreamsDoNotWaitForEachOther) {
   const auto device = CreateCudaDevice({});
   std::vector<std::unique_ptr<Stream>> streams;
@@ -173,6 +176,36 @@ TEST_F(CudaDeviceTest, RunsItsOwnKernelWhereThereIsOne) {
   none.name = "cpu_only";
   none.kernels.cpu = [](ThreadPool&) {};
   EXPECT_THROW(stream->Enqueue(none), std::invalid_argument);
+}
+
+// The word may have passed the number by the time that the GPU looks.
+TEST_F(CudaDeviceTest, WaitsForANumberOrBeyond) {
+  const auto device = CreateCudaDevice({});
+  const auto stream = device->CreateStream("s");
+  const int64_t waits = EmulatedCalls("cuStreamWaitValue32, GEQ"),
+                others = EmulatedCalls("cuStreamWaitValue32, not GEQ");
+  stream->Enqueue(Priced("host", [](ThreadPool&) {}));
+  stream->Synchronize();
+  EXPECT_EQ(EmulatedCalls("cuStreamWaitValue32, GEQ"), waits + 1);
+  EXPECT_EQ(EmulatedCalls("cuStreamWaitValue32, not GEQ"), others);
+}
+
+// Who waits for the work may free what it used.
+TEST_F(CudaDeviceTest, WhatATaskHoldsIsGoneWhenItIsOver) {
+  const auto device = CreateCudaDevice({});
+  const auto stream = device->CreateStream("s");
+  std::atomic<bool> gone{false};
+  const std::shared_ptr<void> end(nullptr, [&](void*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    gone = true;
+  });
+  {
+    std::shared_ptr<void> held = end;
+    stream->Enqueue(Priced("host", [held = std::move(held)](ThreadPool&) {}));
+  }
+  const_cast<std::shared_ptr<void>&>(end).reset();
+  stream->Synchronize();
+  EXPECT_TRUE(gone);
 }
 
 // As two ranks' collectives do: each stream's work waits for the other's, in both orders.
@@ -502,6 +535,22 @@ TEST_F(CudaDeviceTest, RefusedMemoryIsReportedInBytes) {
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
+// A stream's words are where the GPU writes to.
+TEST_F(CudaDeviceTest, StreamFreesItsWordsWhenAllIsDone) {
+  const auto device = CreateCudaDevice({});
+  std::atomic<bool> ran{false};
+  {
+    const auto stream = device->CreateStream("s");
+    stream->Enqueue(Kernel("slow", [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ran = true;
+    }));
+    (void)stream->Record();  // Behind which the GPU says how far it has come.
+    EXPECT_FALSE(ran);
+  }
+  EXPECT_TRUE(ran);
+}
+
 TEST_F(CudaDeviceTest, FreesWhatItAllocates) {
   size_t before = 0, after = 0, total = 0;
   ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
@@ -563,8 +612,8 @@ TEST_F(CudaDeviceTest, SynchronousDeviceKeepsTheContractOfStreams) {
   EXPECT_THROW(b->Synchronize(), CommError);
 }
 
-// The GPU waits for the host's second task, whose thread must pass cudaEventSynchronize() first: for
-// ever, if this thread stood in a launch by then.
+// The GPU waits for the host's second task, whose thread must pass cudaEventSynchronize() first:
+// for ever, if this thread stood in a launch by then.
 TEST_F(CudaDeviceTest, HostRunsAheadOfAStreamByLessThanItsQueue) {
   const auto device = CreateCudaDevice({});
   const auto stream = device->CreateStream("s"), other = device->CreateStream("t");
