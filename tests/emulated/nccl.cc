@@ -11,6 +11,8 @@
 //           until all ranks have made as many calls and it has been asked about three times more,
 //           and not on the stream before. So it takes memory of the GPU. The real one does so for
 //           each algorithm that it has for a kind.
+//   Beside  Calls of two communicators of a GPU in flight on two streams end the program, unless
+//           NCCL_LAUNCH_ORDER_IMPLICIT is 1.
 //   Ends    A communicator that is finalized is in progress until nothing of it is in flight and it
 //           has been asked about three times more.
 //   Misuse  A call while one is in progress, two threads at once, a communicator that has been
@@ -56,6 +58,8 @@ using fsdp::fake_nccl::Work;
 
 struct ncclComm {
   std::shared_ptr<Member> member;
+  int device = 0;
+  std::atomic<cudaStream_t> stream{nullptr};  // Of its last call.
   std::thread joining;
   std::atomic<int> inside{0};
   int64_t calls = 0;
@@ -88,6 +92,25 @@ class Entered {
   const ncclComm_t comm_;
 };
 
+// NCCL_LAUNCH_ORDER_IMPLICIT, which is off where nobody sets it.
+bool OrdersLaunches() {
+  const char* const text = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  return text != nullptr && std::atoi(text) != 0;
+}
+
+// Kernels of two communicators may each hold what the other one's peer needs to begin.
+void CheckOrder(ncclComm_t comm, cudaStream_t stream) {
+  std::lock_guard lock(live_mutex);
+  for (const ncclComm_t other : Live()) {
+    if (other != comm && other->device == comm->device && other->member->in_flight > 0 &&
+        other->stream != stream && !OrdersLaunches()) {
+      Die("two communicators in flight on two streams of one GPU, without "
+          "NCCL_LAUNCH_ORDER_IMPLICIT=1");
+    }
+  }
+  comm->stream = stream;
+}
+
 bool Overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   const auto *x = static_cast<const std::byte*>(a), *y = static_cast<const std::byte*>(b);
   return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
@@ -112,6 +135,7 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
   const ncclResult_t state = comm->member->state;
   if (state == ncclInProgress) Die("a call before the communicator is there");
   if (state != ncclSuccess) return state;
+  CheckOrder(comm, stream);
   for (auto* parts : {&work.to, &work.from}) {
     for (Work::Part& part : *parts) part.data = HostAddress(part.data);
   }
@@ -272,6 +296,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
   if (config->blocking != 0) Die("communicators block");
   *comm = new ncclComm;
   (*comm)->member = std::make_shared<Member>(rank, nranks, device);
+  (*comm)->device = device;
   if (!Take(*comm, kBytesOfACommunicator)) {
     delete *comm;
     *comm = nullptr;

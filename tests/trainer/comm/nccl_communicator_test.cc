@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -328,6 +329,39 @@ TEST(NcclCommunicatorTest, CallsOnTwoStreamsAreInOrder) {
     return "";
   });
   Results(outcomes);
+}
+
+// One begins while the other one waits.
+TEST(NcclCommunicatorTest, TwoCommunicatorsAreInFlightTogether) {
+  const auto outcomes = RunThreads<kNative>(2, [](Rank& rank) -> std::string {
+    Device& device = *rank.device;
+    const auto gather = device.CreateStream("gather"), reduce = device.CreateStream("reduce");
+    const auto gate = device.CreateStream("gate");
+    const auto one = rank.join("one", Patient()), other = rank.join("other", Patient());
+    Tensor a(device, DType::kFloat32, 7), b(device, DType::kFloat32, 7);
+    for (Tensor* const tensor : {&a, &b}) tensor->Fill([](int64_t) { return 1.f; });
+    std::promise<void> open;
+    gate->Enqueue({"gate", {}, {}, {}, {.host = [&](ThreadPool&) { open.get_future().wait(); }}});
+    gather->Wait(gate->Record());
+    one->AllReduce(*gather, a.view());
+    other->AllReduce(*reduce, b.view());
+    open.set_value();
+    gather->Synchronize();
+    reduce->Synchronize();
+    for (Tensor* const tensor : {&a, &b}) {
+      tensor->RequireEqual([](int64_t) { return 2.f; }, "sum");
+    }
+    return "";
+  });
+  Results(outcomes);
+  EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+}
+
+TEST(NcclCommunicatorTest, LaunchOrderThatTheUserSetsIsKept) {
+  ASSERT_EQ(setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1), 0);
+  (void)FindNccl();
+  EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
+  ASSERT_EQ(unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT"), 0);
 }
 
 // The staging memory is used again and again, and events order that as any other use.

@@ -1,5 +1,7 @@
 #include "trainer/comm/nccl/nccl_api.h"
 
+#include <cstdlib>
+
 #include "trainer/core/errors.h"
 #include "trainer/runtime/gpu_libraries.h"
 
@@ -25,6 +27,10 @@ void Resolve(const FoundGpuLibrary& library, const char* name, Function& functio
 }  // namespace
 
 NcclLibrary::NcclLibrary() {
+  // Communicators are in flight together, on streams of their own. Without this, which is off by
+  // default, NCCL's guide says (2.28, "Using multiple NCCL communicators concurrently"), they may
+  // wait for each other for ever. Read when NCCL is opened.
+  (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   const FoundGpuLibrary found = FindGpuLibrary(GpuLibrary::kNccl, GpuLibraryPlaces());
   if (!found.function) {
     throw DeviceError("ranks with a GPU each need NCCL, " +
