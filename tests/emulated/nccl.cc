@@ -7,13 +7,15 @@
 //           of the CPU's transports, nor their roundings.
 //   Stuck   What waits for a rank that does not come does so until its own rank aborts: an abort
 //           ends nothing of others.
-//   Slow    The first call of each kind of a communicator makes connections: it is ncclInProgress
-//           until all ranks have made as many calls and it has been asked about three times more,
-//           and not on the stream before. So it takes memory of the GPU. The real one does so for
+//   Later   A call is ncclInProgress until it has been asked about three times, and not on the
+//           stream before: the real one of 2.28 has a thread launch it.
+//   Slow    The first call of each kind of a communicator makes connections: it waits until all
+//           ranks have made as many calls. So it takes memory of the GPU. The real one does so for
 //           each algorithm that it has for a kind.
 //   Beside  Calls of two communicators of a GPU in flight on two streams end the program, unless
 //           NCCL_LAUNCH_ORDER_IMPLICIT is 1.
-//   Ends    A communicator that is finalized is in progress until nothing of it is in flight and it
+//   Ends    An abort and a destroy return at once, and end what is in flight, give memory back and
+//           read the communicator's name for the last time a little later. A communicator that is finalized is in progress until nothing of it is in flight and it
 //           has been asked about three times more.
 //   Misuse  A call while one is in progress, two threads at once, a communicator that has been
 //           aborted, a call of one that is finalized, one that is destroyed before that is done:
@@ -64,10 +66,13 @@ struct ncclComm {
   std::atomic<int> inside{0};
   int64_t calls = 0;
   std::set<Kind> connected;
+  bool connecting = false;               // What is in progress waits for the peers.
   int polls_left = 0;                    // Until what is in progress is on its stream.
   std::function<ncclResult_t()> launch;  // That.
   bool finalizing = false;
-  int64_t taken = 0;  // Bytes of the GPU.
+  int64_t taken = 0;           // Bytes of the GPU.
+  const char* name = nullptr;  // The user's.
+  std::string name_then;
 };
 
 namespace {
@@ -121,6 +126,7 @@ bool OfTheGpu(const void* data) {
 }
 
 constexpr int kPolls = 3;
+constexpr std::chrono::milliseconds kEndsLater{5};
 constexpr int64_t kBytesOfACommunicator = 1 << 20, kBytesOfAKind = 2 << 20;
 
 bool Take(ncclComm_t comm, int64_t bytes) {
@@ -158,8 +164,8 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
     member->Fail(ncclUnhandledCudaError, cudaGetErrorName(error));
     return ncclUnhandledCudaError;
   };
-  if (!comm->connected.insert(kind).second) return launch();
-  if (!Take(comm, kBytesOfAKind)) {
+  comm->connecting = comm->connected.insert(kind).second;
+  if (comm->connecting && !Take(comm, kBytesOfAKind)) {
     comm->member->Fail(ncclUnhandledCudaError, "Cuda failure 'out of memory'");
     return ncclUnhandledCudaError;
   }
@@ -168,16 +174,22 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
   return ncclInProgress;
 }
 
+// The rest is for a thread, and later: what is in flight, the memory, the name that the user gave.
 void End(ncclComm_t comm) {
   {
     std::lock_guard lock(live_mutex);
     if (Live().erase(comm) == 0) Die("a communicator that has been aborted, or never was");
   }
-  comm->member->aborted = true;
-  while (comm->inside > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (comm->joining.joinable()) comm->joining.join();
-  (void)fsdp::TakeEmulatedMemory(-comm->taken);
-  delete comm;
+  std::thread([comm] {
+    std::this_thread::sleep_for(kEndsLater);
+    comm->member->aborted = true;
+    while (comm->inside > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (comm->joining.joinable()) comm->joining.join();
+    if (comm->name != nullptr && comm->name_then != comm->name) Die("a communicator's name is gone");
+    (void)fsdp::TakeEmulatedMemory(-comm->taken);
+    delete comm;
+    fsdp::CountEmulatedCall("NCCL's end of a communicator");
+  }).detach();
 }
 
 std::byte* Bytes(const void* data) {
@@ -297,6 +309,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
   *comm = new ncclComm;
   (*comm)->member = std::make_shared<Member>(rank, nranks, device);
   (*comm)->device = device;
+  (*comm)->name = config->commName;
+  if (config->commName != nullptr) (*comm)->name_then = config->commName;
   if (!Take(*comm, kBytesOfACommunicator)) {
     delete *comm;
     *comm = nullptr;
@@ -315,8 +329,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (comm->finalizing && cudaPeekAtLastError() != cudaSuccess) *error = ncclUnhandledCudaError;
   if (comm->polls_left == 0 || *error != ncclSuccess) return ncclSuccess;
   *error = ncclInProgress;
-  const bool waits =
-      comm->finalizing ? member.in_flight > 0 : !member.AllHaveCalled(comm->calls - 1);
+  const bool waits = comm->finalizing ? member.in_flight > 0
+                                      : comm->connecting && !member.AllHaveCalled(comm->calls - 1);
   if (waits || --comm->polls_left > 0) return ncclSuccess;
   *error = ncclSuccess;
   if (!comm->finalizing) {

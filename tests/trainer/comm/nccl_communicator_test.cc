@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -45,6 +46,14 @@ Body OnNccl(const Body& body, const NcclOptions& options, int last_gpu = kGpus) 
     };
     return body(rank);
   };
+}
+
+// NCCL ends communicators a little later, and gives their memory back then.
+void WaitForEnds() {
+  while (EmulatedCalls("NCCL's end of a communicator") <
+         EmulatedCalls("ncclCommDestroy") + EmulatedCalls("ncclCommAbort")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 constexpr NcclOptions kDeterministic{.deterministic = true, .staging_bytes = 1 << 20};
@@ -286,6 +295,7 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
     return free;
   };
   for (const bool into_fp32 : {false, true}) {
+    WaitForEnds();
     const auto run = into_fp32 ? RunThreads<kNativeIntoFp32> : RunThreads<kNative>;
     Results(run(2, [&](Rank& rank) -> std::string {
       Device& device = *rank.device;
@@ -362,6 +372,24 @@ TEST(NcclCommunicatorTest, LaunchOrderThatTheUserSetsIsKept) {
   (void)FindNccl();
   EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
   ASSERT_EQ(unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT"), 0);
+}
+
+// A launch in progress is asked about at once: 80 calls of a micro-batch slept for 8 ms or more.
+TEST(NcclCommunicatorTest, ALaunchIsNotSleptFor) {
+  Results(RunThreads<kNative>(1, [](Rank& rank) -> std::string {
+    constexpr int kCalls = 80;
+    const auto stream = rank.device->CreateStream("comm");
+    const auto comm = rank.join("spins", Patient());
+    Tensor data(*rank.device, DType::kFloat32, 7);
+    rusage before = {}, after = {};
+    getrusage(RUSAGE_THREAD, &before);
+    for (int i = 0; i < kCalls; ++i) comm->AllReduce(*stream, data.view());
+    getrusage(RUSAGE_THREAD, &after);
+    stream->Synchronize();
+    const auto slept = after.ru_nvcsw - before.ru_nvcsw;
+    Require(slept < kCalls, "the host slept " + std::to_string(slept) + " times");
+    return "";
+  }));
 }
 
 // The staging memory is used again and again, and events order that as any other use.

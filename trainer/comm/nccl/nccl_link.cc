@@ -2,6 +2,9 @@
 
 #include <chrono>
 #include <future>
+#include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -11,6 +14,9 @@
 namespace fsdp {
 namespace {
 
+// A launch, for which NCCL starts a thread, is over before a sleep would be: the kernel's timers
+// alone add 50 us to one. So the first polls, some 100 us of them, only yield.
+constexpr int kSpins = 200;
 constexpr std::chrono::microseconds kPoll{50};
 constexpr std::chrono::milliseconds kPollConnecting{2};
 
@@ -19,6 +25,14 @@ std::string Text(const NcclLibrary& nccl, ncclResult_t error, ncclComm_t comm) {
   const char* const last = nccl.GetLastError(comm);
   if (last != nullptr && *last != '\0') text += std::string(" (") + last + ")";
   return text;
+}
+
+// NCCL may read a communicator's name for as long as it is ending it, on a thread of its own.
+const char* KeepForEver(const std::string& name) {
+  static std::mutex mutex;
+  static auto* const names = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return names->insert(name).first->c_str();
 }
 
 // What may wait for peers that do not come is left behind then.
@@ -42,10 +56,10 @@ ncclUniqueId MakeNcclId(const NcclLibrary& nccl) {
 
 NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& name,
                    const ncclUniqueId& id, int rank, int size)
-    : nccl_(std::move(nccl)), name_(std::make_shared<const std::string>(name)) {
+    : nccl_(std::move(nccl)) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.commName = name_->c_str();
+  config.commName = KeepForEver(name);
   ncclComm_t comm = nullptr;
   const ncclResult_t result = nccl_->CommInitRankConfig(&comm, size, id, rank, &config);
   comm_ = comm;
@@ -71,7 +85,9 @@ void NcclLink::Do(const char* what, const Call& call) {
     if (result == ncclSuccess) return;
     if (result != ncclInProgress) throw CommError(std::string(what) + ": " + Describe(result));
   }
-  while (InProgress(what)) std::this_thread::sleep_for(kPoll);
+  for (int i = 0; InProgress(what); ++i) {
+    i < kSpins ? std::this_thread::yield() : std::this_thread::sleep_for(kPoll);
+  }
 }
 
 bool NcclLink::InProgress(const char* what) {
@@ -109,7 +125,7 @@ void NcclLink::Abort() {
   const ncclComm_t comm = comm_.exchange(nullptr);
   if (lock.owns_lock()) lock.unlock();
   if (comm == nullptr) return;
-  Leave(kAbortPatience_s, [nccl = nccl_, name = name_, comm] { (void)nccl->CommAbort(comm); });
+  Leave(kAbortPatience_s, [nccl = nccl_, comm] { (void)nccl->CommAbort(comm); });
 }
 
 void NcclLink::Finish() {
@@ -117,7 +133,7 @@ void NcclLink::Finish() {
   const ncclComm_t comm = comm_.exchange(nullptr);
   lock.unlock();
   if (comm == nullptr) return;
-  Leave(kFinishPatience_s + kAbortPatience_s, [nccl = nccl_, name = name_, comm] {
+  Leave(kFinishPatience_s + kAbortPatience_s, [nccl = nccl_, comm] {
     ncclResult_t state = nccl->CommFinalize(comm);
     if (state == ncclSuccess) state = ncclInProgress;  // It has begun.
     Patience patience(std::chrono::duration_cast<Patience::Clock::duration>(

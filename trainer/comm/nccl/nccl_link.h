@@ -56,9 +56,8 @@ class NcclLink {
   std::string Describe(ncclResult_t error);
 
   const std::shared_ptr<const NcclLibrary> nccl_;
-  const std::shared_ptr<const std::string> name_;  // NCCL may read it until it has aborted.
-  std::mutex mutex_;                               // One call at a time. TSan knows no timed one.
-  std::atomic<ncclComm_t> comm_{nullptr};          // Null: aborted.
+  std::mutex mutex_;                       // One call at a time. TSan knows no timed one.
+  std::atomic<ncclComm_t> comm_{nullptr};  // Null: aborted.
 };
 
 // Throws CommError.
