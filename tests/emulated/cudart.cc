@@ -96,6 +96,10 @@ Machine::Machine() {
       gpus.unplanned = value;
     } else if (key == "cudnn_plans") {
       gpus.cudnn_plans = value;
+    } else if (key == "nccl_middle") {
+      gpus.nccl_middle = value;
+    } else if (key == "nccl_late_connections") {
+      gpus.nccl_late_connections = value != 0;
     } else if (key == "nccl_fails") {
       gpus.nccl_fails = value;
     } else if (key == "nccl_hangs") {

@@ -37,6 +37,10 @@ struct EmulatedGpus {
   int64_t cudnn_plans = -1;
   bool cudnn_late_plans = true;  // It makes plans behind the first graph that it has executed, too.
   int64_t unplanned = 0;         // Bytes that a large cudaMalloc takes beside its own.
+  // Bytes from which on, up to 8 MiB, a collective has another algorithm, and whether one may be
+  // called for the first time when cuDNN has executed a graph: in a step.
+  int64_t nccl_middle = int64_t{8} << 20;
+  bool nccl_late_connections = true;
   // By which of its collectives, counted from 1, the last rank of a communicator has an
   // asynchronous error, and at which it never comes, which it does not know. 0: none.
   // At the third its host stays in the call until that is aborted; the fourth is done for all

@@ -9,9 +9,9 @@
 //           ends nothing of others.
 //   Later   A call is ncclInProgress until it has been asked about three times, and not on the
 //           stream before: the real one of 2.28 has a thread launch it.
-//   Slow    The first call of each kind of a communicator makes connections: it waits until all
-//           ranks have made as many calls. So it takes memory of the GPU. The real one does so for
-//           each algorithm that it has for a kind.
+//   Slow    The first call of a communicator that takes an algorithm makes connections: it waits
+//           until all ranks have made as many calls, and takes memory of the GPU. There is one for
+//           each kind, one of its own for 8 MiB and more, and one from EmulatedGpus::nccl_middle on.
 //   Beside  Calls of two communicators of a GPU in flight on two streams end the program, unless
 //           NCCL_LAUNCH_ORDER_IMPLICIT is 1.
 //   Ends    An abort and a destroy return at once, and end what is in flight, give memory back and
@@ -23,6 +23,7 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -65,7 +66,7 @@ struct ncclComm {
   std::thread joining;
   std::atomic<int> inside{0};
   int64_t calls = 0;
-  std::set<Kind> connected;
+  std::set<std::pair<Kind, int>> connected;  // By kind and algorithm.
   bool connecting = false;               // What is in progress waits for the peers.
   int polls_left = 0;                    // Until what is in progress is on its stream.
   std::function<ncclResult_t()> launch;  // That.
@@ -126,6 +127,8 @@ bool OfTheGpu(const void* data) {
 }
 
 constexpr int kPolls = 3;
+constexpr int64_t kLargeBytes = 8 << 20;
+constexpr const char* kStep = "a graph of cuDNN's";  // That is executed.
 constexpr std::chrono::milliseconds kEndsLater{5};
 constexpr int64_t kBytesOfACommunicator = 1 << 20, kBytesOfAKind = 2 << 20;
 
@@ -153,6 +156,12 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
   }
   comm->member->Called(turn);
   const Kind kind = work.call.kind;
+  size_t sent = 0, received = 0;
+  for (const Work::Part& part : work.to) sent += part.bytes;
+  for (const Work::Part& part : work.from) received += part.bytes;
+  const fsdp::EmulatedGpus gpus = fsdp::TheEmulatedGpus();
+  const auto bytes = static_cast<int64_t>(std::max(sent, received));
+  const int algorithm = bytes >= kLargeBytes ? 2 : bytes >= gpus.nccl_middle ? 1 : 0;
   auto launch = [member = comm->member, work = std::move(work), stream, turn] {
     ++member->in_flight;
     const fsdp::EmulatedLibraryCall call;
@@ -164,7 +173,11 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
     member->Fail(ncclUnhandledCudaError, cudaGetErrorName(error));
     return ncclUnhandledCudaError;
   };
-  comm->connecting = comm->connected.insert(kind).second;
+  comm->connecting = comm->connected.insert({kind, algorithm}).second;
+  if (comm->connecting && !gpus.nccl_late_connections && fsdp::EmulatedCalls(kStep) > 0) {
+    comm->member->Fail(ncclUnhandledCudaError, "it connects in a step");
+    return ncclUnhandledCudaError;
+  }
   if (comm->connecting && !Take(comm, kBytesOfAKind)) {
     comm->member->Fail(ncclUnhandledCudaError, "Cuda failure 'out of memory'");
     return ncclUnhandledCudaError;

@@ -89,6 +89,21 @@ class Communicator {
   // data[i] = data[i] of rank `root`, in place.
   void Broadcast(Stream& stream, View data, int root);
 
+  // The largest calls that will come. A transport that makes connections, or takes memory, when a
+  // call of a kind and size is the first one does so here, in memory of the device's that is given
+  // back: before a run measures what is free. All ranks call it alike, before any collective, and
+  // meet behind it. Blocks. Throws CommError, MemoryError.
+  struct Size {
+    Collective kind = Collective::kAllGather;
+    DType dtype = DType::kFloat32, result = DType::kFloat32;  // As in CollectiveCall.
+    int64_t n = 0;
+
+    bool operator==(const Size&) const = default;
+  };
+  virtual void Try(Device& device, const std::vector<Size>& sizes) {
+    (void)device;
+    (void)sizes;
+  }
   // What is in flight and everything later fails with CommError, here and on the peers; `why` is in
   // its message. A collective for which all ranks have arrived already may still complete. From any
   // thread, at any time; the first reason counts.

@@ -19,6 +19,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_position.h"
+#include "trainer/fsdp/try_collectives.h"
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"
@@ -155,8 +156,7 @@ class Trainer {
 
   // What this rank is in: of the streams, where they are in something, otherwise of the host.
   std::string Where() const {
-    std::string streams = session_ ? session_->executor().Where() : "";
-    if (!streams.empty()) return streams;
+    if (std::string at = session_ ? session_->executor().Where() : ""; !at.empty()) return at;
     return stage_ + (step_ > 0 ? ", after step " + std::to_string(step_) : "");
   }
 
@@ -239,6 +239,7 @@ class Trainer {
   void Connect() {
     communicators_.emplace(mesh_, options_.executor.communicators,
                            ConnectOver(transport_, recipe_, job_, *device_));
+    TryCollectives(*device_, *model_, options_.executor, *communicators_);
     if (job_.world > 1) link_.emplace(*job_.store, communicators_->all());
   }
 
@@ -303,14 +304,11 @@ class Trainer {
     checkpointer_->Finish();
     const bool early = stopping_ && step_ < last;
     if ((early || saving_) && checkpointer_->saved_step() != step_) Save();
-    if (early && recipe_.fsdp.fake()) {
-      recorder_.Line("stopped after step " + std::to_string(step_) +
-                     ": there is no checkpoint to go on from");
-      return Finish("stopped", ExitCode::kStopped);
-    }
     if (early) {
-      recorder_.Line("stopped after step " + std::to_string(step_) + ": the run can go on from " +
-                     start_.directory.checkpoints() + "/" + StepName(checkpointer_->saved_step()));
+      const std::string on = "the run can go on from " + start_.directory.checkpoints() + "/" +
+                             StepName(checkpointer_->saved_step());
+      recorder_.Line("stopped after step " + std::to_string(step_) + ": " +
+                     (recipe_.fsdp.fake() ? "there is no checkpoint to go on from" : on));
       return Finish("stopped", ExitCode::kStopped);
     }
     if (checkpointer_->saved_step() != step_) checkpointer_->RequireFinite(step_);

@@ -320,6 +320,44 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
   }
 }
 
+// Nor for a call that is larger than what every communicator tries, if it has been told of it.
+TEST(NcclCommunicatorTest, TriesTheLargestCallsOfAJob) {
+  constexpr int64_t kMost = 300'000;
+  UseGpus({.nccl_middle = 1'100'000});
+  const auto free_bytes = [] {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    return free;
+  };
+  for (const NcclOptions& options : {kNativeIntoFp32, kDeterministic}) {
+    WaitForEnds();
+    const auto body = [&](Rank& rank) -> std::string {
+      Device& device = *rank.device;
+      const auto stream = device.CreateStream("comm");
+      Tensor full(device, DType::kFloat32, 2 * kMost), part(device, DType::kFloat32, kMost),
+          low(device, DType::kBFloat16, 2 * kMost);
+      const auto comm = rank.join("largest", Patient());
+      comm->Try(device, {{Collective::kAllGather, DType::kFloat32, DType::kFloat32, kMost},
+                         {Collective::kReduceScatter, DType::kFloat32, DType::kFloat32, kMost},
+                         {Collective::kReduceScatter, DType::kBFloat16, DType::kFloat32, kMost},
+                         {Collective::kAllReduce, DType::kFloat32, DType::kFloat32, 2 * kMost}});
+      Barrier(*rank.store, "tried", rank.rank, rank.size);
+      const size_t tried = free_bytes();
+      full.Fill([](int64_t) { return 1.f; });
+      comm->AllReduce(*stream, full.view());
+      comm->ReduceScatter(*stream, full.view(), part.view());
+      comm->ReduceScatter(*stream, low.view(), part.view());
+      comm->AllGather(*stream, part.view(), full.view());
+      stream->Synchronize();
+      Barrier(*rank.store, "done", rank.rank, rank.size);
+      Require(free_bytes() == tried, "a call has taken memory");
+      Barrier(*rank.store, "measured", rank.rank, rank.size);
+      return "";
+    };
+    Results(RunThreadRanksWith(nullptr, 2, OnNccl(body, options)));
+  }
+}
+
 TEST(NcclCommunicatorTest, CallsOnTwoStreamsAreInOrder) {
   const auto outcomes = RunThreads<kNative>(2, [](Rank& rank) -> std::string {
     Device& device = *rank.device;

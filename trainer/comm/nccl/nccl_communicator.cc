@@ -42,7 +42,10 @@ constexpr double kAnswer_s = 2;  // A rank's, where it is.
 constexpr double kEndedPatience_s = 3;
 // NCCL has algorithms by kind and size, and connections for each: what is tried before a run.
 constexpr int64_t kSmallest = 1, kLeastBytes = 64 << 10, kMostBytes = 8 << 20;
+constexpr int64_t kAlignment = 256;
 constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
+
+int64_t CeilTo(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 Patience PatienceOf(double seconds) {
   return Patience(std::chrono::duration_cast<Patience::Clock::duration>(
@@ -72,6 +75,7 @@ class NcclCommunicator final : public Communicator {
   // Before the first call: has NCCL make its connections. All ranks call it, and meet behind it.
   // Throws CommError, DeviceError and MemoryError.
   void Try(Device& device, const NcclOptions& options);
+  void Try(Device& device, const std::vector<Size>& sizes) override;
 
   void Abort(const std::string& why) override { Fail(Me() + " aborted: " + why, /*tell=*/true); }
 
@@ -87,6 +91,10 @@ class NcclCommunicator final : public Communicator {
 
   std::string Me() const { return "rank " + std::to_string(group_.NameOf(rank())); }
 
+  int64_t BytesOf(const Size& s) const;  // That a call takes, in place where it may be.
+  // Calls in the memory, one behind the other, in place where they may be. Forgotten afterwards:
+  // the first call that counts is #0.
+  void Rehearse(Device& device, const View& memory, const std::vector<Size>& sizes);
   void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) override;
   std::string Begin(InFlight call);  // Why it fails at once; empty: it does not.
   void Launch(CudaStreamHandle stream, const CollectiveCall& call);
@@ -162,33 +170,59 @@ NcclCommunicator::~NcclCommunicator() {
 
 void NcclCommunicator::Try(Device& device, const NcclOptions& options) {
   const Buffer data = device.Allocate(std::clamp(options.staging_bytes, kLeastBytes, kMostBytes));
-  const std::unique_ptr<Stream> stream = device.CreateStream("nccl");
-  CollectiveCall call;
-  call.in = call.out = data.data();
-  const auto run = [&](Collective kind, DType dtype, int64_t n, int64_t in, int64_t out) {
-    call.kind = kind;
-    call.dtype = dtype;
-    call.result = DType::kFloat32;
-    call.n = n;
-    call.in = data.data() + in;
-    call.out = data.data() + out;
-    Operation operation;
-    operation.name = Name(kind);
-    operation.writes = {Range(data.data(), data.bytes())};
-    Enqueue(*stream, std::move(operation), call);
-    ++call.sequence;
+  std::vector<Size> sizes;
+  const auto add = [&](Collective kind, DType dtype, int64_t n) {
+    sizes.push_back({kind, dtype, DType::kFloat32, n});
   };
   for (const int64_t n : {kSmallest, data.bytes() / size() / SizeOf(DType::kFloat32)}) {
-    const int64_t slice = n * SizeOf(DType::kFloat32), mine = rank() * slice;
-    run(Collective::kAllGather, DType::kFloat32, n, mine, 0);
-    run(Collective::kReduceScatter, DType::kFloat32, n, 0, mine);
-    run(Collective::kAllReduce, DType::kFloat32, n == kSmallest ? n : n * size(), 0, 0);
+    add(Collective::kAllGather, DType::kFloat32, n);
+    add(Collective::kReduceScatter, DType::kFloat32, n);
+    add(Collective::kAllReduce, DType::kFloat32, n == kSmallest ? n : n * size());
     // What travels is in the first half.
-    const int64_t half = std::max<int64_t>(1, n / 2), sums = data.bytes() / 2;
-    if (options.into_fp32) run(Collective::kReduceScatter, DType::kBFloat16, half, 0, sums);
+    if (options.into_fp32) {
+      add(Collective::kReduceScatter, DType::kBFloat16, std::max<int64_t>(1, n / 2));
+    }
+  }
+  Rehearse(device, data.As(DType::kUInt8, Shape{data.bytes()}), sizes);
+}
+
+void NcclCommunicator::Try(Device& device, const std::vector<Size>& sizes) {
+  int64_t most = 0;
+  for (const Size& s : sizes) most = std::max(most, BytesOf(s));
+  if (most == 0) return;
+  const Buffer data = device.Allocate(most);
+  Rehearse(device, data.As(DType::kUInt8, Shape{most}), sizes);
+}
+
+int64_t NcclCommunicator::BytesOf(const Size& s) const {
+  const int64_t ranks = s.kind == Collective::kAllReduce ? 1 : size();
+  const int64_t full = ranks * s.n * SizeOf(s.dtype);
+  return s.result == s.dtype ? full : CeilTo(full, kAlignment) + s.n * SizeOf(s.result);
+}
+
+void NcclCommunicator::Rehearse(Device& device, const View& memory,
+                                const std::vector<Size>& sizes) {
+  const std::unique_ptr<Stream> stream = device.CreateStream("nccl");
+  CollectiveCall call;
+  for (const Size& s : sizes) {
+    call.kind = s.kind;
+    call.dtype = s.dtype;
+    call.result = s.kind == Collective::kReduceScatter ? s.result : s.dtype;
+    call.n = s.n;
+    call.in = call.out = memory.data;
+    std::byte* const mine = memory.data + rank() * s.n * SizeOf(s.dtype);
+    if (s.kind == Collective::kAllGather) call.in = mine;
+    if (s.kind == Collective::kReduceScatter) {
+      const int64_t full = size() * s.n * SizeOf(s.dtype);
+      call.out = s.result == s.dtype ? mine : memory.data + CeilTo(full, kAlignment);
+    }
+    Operation operation;
+    operation.name = Name(s.kind);
+    operation.writes = {Range(memory.data, memory.bytes())};
+    Enqueue(*stream, std::move(operation), call);
+    ++call.sequence;
   }
   stream->Synchronize();
-  // Forgotten: the first call is #0.
   std::lock_guard lock(mutex_);
   Advance();
   last_ = nullptr;

@@ -1,0 +1,64 @@
+#include "trainer/fsdp/try_collectives.h"
+
+#include <algorithm>
+
+namespace fsdp {
+namespace {
+
+void Add(const Communicator::Size& size, std::vector<Communicator::Size>& sizes) {
+  for (Communicator::Size& s : sizes) {
+    if (s.kind != size.kind || s.dtype != size.dtype || s.result != size.result) continue;
+    s.n = std::max(s.n, size.n);
+    return;
+  }
+  sizes.push_back(size);
+}
+
+}  // namespace
+
+std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout& layout,
+                                                                    const ExecutorOptions& options,
+                                                                    const Mesh& mesh) {
+  std::map<Group, std::vector<Communicator::Size>> largest;
+  const auto add = [&](Group group, Collective kind, DType dtype, DType result, int64_t n) {
+    Add({kind, dtype, result, n}, largest[group]);
+  };
+  const bool sharded = layout.shards > 1;
+  for (const FlatParameter& flat : layout.flat_parameters) {
+    if (flat.size == 0) continue;
+    const DType compute = flat.dtypes.compute, reduce = flat.dtypes.reduce;
+    if (sharded && !options.fake_all_gather) {
+      add(Group::kGather, Collective::kAllGather, compute, compute, flat.shard_size);
+      if (mesh.secondary_size() > 1) {
+        add(Group::kSecondary, Collective::kAllGather, compute, compute,
+            flat.size / mesh.secondary_size());
+      }
+    }
+    if (flat.frozen || options.fake_reduce) continue;
+    if (sharded) {  // Shards of gradients are fp32, however they travel.
+      add(Group::kReduce, Collective::kReduceScatter, reduce, DType::kFloat32, flat.shard_size);
+    }
+    if (mesh.replicate_size() > 1) {
+      add(Group::kReplicate, Collective::kAllReduce, reduce, reduce, flat.shard_size);
+    }
+  }
+  return largest;
+}
+
+void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
+                    const MeshCommunicators& communicators) {
+  const Mesh& mesh = communicators.mesh();
+  const Layout layout =
+      MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, mesh.shard_size());
+  const auto largest = LargestCollectives(layout, options, mesh);
+  for (Communicator* const communicator : communicators.all()) {
+    std::vector<Communicator::Size> sizes;
+    for (const auto& [group, of_group] : largest) {
+      if (communicators.Over(group) != communicator) continue;
+      for (const Communicator::Size& size : of_group) Add(size, sizes);
+    }
+    communicator->Try(device, sizes);
+  }
+}
+
+}  // namespace fsdp

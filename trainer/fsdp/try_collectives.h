@@ -1,0 +1,29 @@
+// The largest collectives of a job, made once before there is a step.
+#ifndef FSDP_TRAIN_TRAINER_FSDP_TRY_COLLECTIVES_H_
+#define FSDP_TRAIN_TRAINER_FSDP_TRY_COLLECTIVES_H_
+
+#include <map>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/comm/mesh_communicators.h"
+#include "trainer/fsdp/layout.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/nn/model.h"
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+// Of each group the largest call of a kind and dtypes, over all flat parameters. The step's scalars
+// are left out.
+std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout& layout,
+                                                                    const ExecutorOptions& options,
+                                                                    const Mesh& mesh);
+
+// Has each communicator try those of its groups: see Communicator::Try().
+void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
+                    const MeshCommunicators& communicators);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_TRY_COLLECTIVES_H_
