@@ -283,6 +283,9 @@ Status cudnnBackendFinalize(cudnn::DescriptorHandle descriptor) {
       fsdp::CountEmulatedCall(kPlan);
       if (const std::string why = object.graph->Refusal(); !why.empty()) {
         status = Refuse(kNotSupported, why);
+      } else if (const std::string of = object.graph->RefusalOf(TheEmulatedGpus().cudnn);
+                 !of.empty()) {
+        status = Refuse(kNotSupported, of);
       } else if (const int64_t most = fsdp::TheEmulatedGpus().cudnn_plans;
                  most >= 0 && fsdp::EmulatedCalls(kPlan) > most) {
         status = Refuse(kNotSupported, "too many plans");
@@ -402,10 +405,12 @@ Status cudnnBackendExecute(cudnn::Handle handle, cudnn::DescriptorHandle plan,
   if (const std::string why = OverlapOf(*graph, memory, workspace); !why.empty()) {
     return Refuse(kBadParam, why);
   }
-  const auto run = [graph, memory, scalars, workspace, bytes]() mutable {
+  const bool wrong = graph->IsWrongIn(TheEmulatedGpus().cudnn);
+  const auto run = [graph, memory, scalars, workspace, bytes, wrong]() mutable {
     std::memset(workspace, 0xff, static_cast<size_t>(bytes));  // All of it is cuDNN's to use.
     for (auto& [id, value] : scalars) memory[id] = &value;
     graph->Run(memory);
+    if (wrong) graph->Spoil(memory);
   };
   const fsdp::EmulatedLibraryCall call;
   return LaunchOnEmulatedStream(static_cast<HandleObject*>(handle)->stream, run) == cudaSuccess

@@ -188,6 +188,27 @@ std::string CudnnGraph::Refusal() const {
   return "";
 }
 
+int64_t CudnnGraph::Length() const { return tensors.at(operations[backward() ? 3 : 0].y).dims[2]; }
+
+std::string CudnnGraph::RefusalOf(int version) const {
+  if (version == 91000 || version == 91001) return "known bugs of 9.10.0 and 9.10.1";
+  if (backward() && Length() == 1) return "s_q = s_kv = 1";
+  return "";
+}
+
+bool CudnnGraph::IsWrongIn(int version) const {
+  return backward() && version <= 91500 && Length() % 128 != 0;
+}
+
+void CudnnGraph::Spoil(const std::map<int64_t, void*>& memory) const {
+  for (const CudnnOperation& o : operations) {
+    const CudnnTensor& t = tensors.at(o.y);
+    if (t.is_virtual || t.type == DataType::kFloat) continue;
+    const Placed placed{&t, memory.at(o.y)};
+    ForEach(t, [&](const Index& at) { placed.Store(at, std::numeric_limits<float>::quiet_NaN()); });
+  }
+}
+
 bool CudnnGraph::deterministic() const {
   return std::none_of(operations.begin(), operations.end(), [](const CudnnOperation& o) {
     return o.type == DescriptorType::kOperationPointwise && o.mode == PointwiseMode::kIdentity;

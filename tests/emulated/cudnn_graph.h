@@ -41,12 +41,22 @@ struct CudnnGraph {
   // Causal attention, forward or backward, as cuDNN knows it, on an emulated GPU; otherwise why
   // not.
   std::string Refusal() const;
+  // The same of a version, as gpu_libraries.h counts, by cudnn-frontend 3929da2
+  // (include/cudnn_frontend/node/): 9.10.0 and 9.10.1 are refused (sdpa_support_surface.h:201 and
+  // scaled_dot_product_flash_attention.h:1112), and backward of one token by all (line 1106).
+  std::string RefusalOf(int version) const;
+  // Backward up to 9.15.0 reads what is not there where the length is no multiple of 128 and there
+  // is no padding mask: line 1190 adds one for them.
+  bool IsWrongIn(int version) const;
+  int64_t Length() const;
   bool backward() const { return operations.size() > 14; }
   bool deterministic() const;
   int64_t WorkspaceBytes() const;
 
   // With `memory` for all tensors that are not virtual. Math is fp32; what is stored is rounded.
   void Run(const std::map<int64_t, void*>& memory) const;
+  // NaN in all that Run() stores in bf16 or fp16.
+  void Spoil(const std::map<int64_t, void*>& memory) const;
 };
 
 }  // namespace fsdp

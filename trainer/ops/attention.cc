@@ -97,7 +97,7 @@ OnGpu BackwardOnGpu(const AttentionDims& d, DType dtype, AttentionBackend backen
                     double dout) {
   const int64_t rows = d.batch * d.seq * d.heads;
   const int64_t workspace = AttentionBackwardWorkspaceBytes(d, dtype, DeviceType::kCuda, backend);
-  if (TakenByCudnn(backend, d, dtype)) return {.extra_bytes = 2.0 * workspace};
+  if (BackwardTakenByCudnn(backend, d, dtype)) return {.extra_bytes = 2.0 * workspace};
   return {.launches = rows > 0 ? 3 : 0, .extra_bytes = read + dout + 3.0 * workspace};
 }
 
@@ -114,7 +114,7 @@ int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, 
                                         AttentionBackend backend) {
   Arguments(kBackward).CheckHasKernels("q", dtype, kFloatDTypes, device);
   if (device == DeviceType::kCpu) return 0;
-  if (TakenByCudnn(backend, dims, dtype)) {
+  if (BackwardTakenByCudnn(backend, dims, dtype)) {
     return CudnnBackwardWorkspace(dims, backend == AttentionBackend::kCudnnDeterministic).bytes();
   }
   return dims.batch * dims.heads * dims.seq * static_cast<int64_t>(sizeof(float));
@@ -210,9 +210,9 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   std::vector<Range> writes = Tensors<Heads>({gradients.q, gradients.k, gradients.v});
   writes.push_back(workspace);
   CpuKernel cpu = OnCpu(AttentionBackwardCpu, dims, in, out, lse, dout, gradients);
-  CudaKernel cuda =
-      OnCuda(TakenByCudnn(in.backend, dims, dtype) ? AttentionBackwardCudnn : AttentionBackwardCuda,
-             dims, in, out, lse, dout, gradients, workspace);
+  CudaKernel cuda = OnCuda(BackwardTakenByCudnn(in.backend, dims, dtype) ? AttentionBackwardCudnn
+                                                                         : AttentionBackwardCuda,
+                           dims, in, out, lse, dout, gradients, workspace);
   stream.Enqueue({kBackward,
                   std::move(reads),
                   std::move(writes),

@@ -12,6 +12,8 @@ enum class AttentionBackend {
   kCudnn,
   // The same bits from run to run, for memory: 2 batch heads seq^2 bytes.
   kCudnnDeterministic,
+  // Forward alone, where this cuDNN's backward is not to be had: backward is our own.
+  kCudnnForward,
 };
 
 }  // namespace fsdp

@@ -24,7 +24,7 @@ struct Kind {
 };
 const Kind& KindOf(GpuLibrary library) {
   static constexpr Kind kKinds[] = {{"libcublasLt.so.13", "cublasLtGetVersion", true, 130000},
-                                    {"libcudnn.so.9", "cudnnGetVersion", true, 91000},
+                                    {"libcudnn.so.9", "cudnnGetVersion", true, 91002},
                                     {"libnccl.so.2", "ncclGetVersion", false, 22800}};
   return kKinds[static_cast<int>(library)];
 }

@@ -355,7 +355,7 @@ class AttentionTest : public OpTest {
     const Tensors want = oracle.Backward(gradient);
     const double tolerance = Tolerance(dtype(), 2 * c.Terms());
     Tensors& rounded = oracle.of_rounded;
-    if (TakenByCudnn(c.backend, c.Dims(), dtype()) && c.Dims().group() > 1) {
+    if (BackwardTakenByCudnn(c.backend, c.Dims(), dtype()) && c.Dims().group() > 1) {
       // It rounds each head's dk and dv before it adds up the group's.
       for (auto* heads : {&rounded.k, &rounded.v}) {
         for (double& sum : *heads) sum *= 2;

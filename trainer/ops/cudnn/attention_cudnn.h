@@ -30,10 +30,12 @@ void PrepareAttentionCudnn(AttentionBackend backend, const AttentionDims& dims, 
                            bool one_row = false);
 
 // What a run on GPU `gpu` is to ask for, of `wanted`: kOwn where there is no cuDNN, or it lacks
-// kernels for q, k and v of this dtype in one packed tensor.
+// kernels for q, k and v of this dtype in one packed tensor; kCudnnForward where its backward is
+// wrong in this length.
 struct FoundAttention {
   AttentionBackend backend = AttentionBackend::kOwn;
-  std::string name;  // For people: "cuDNN 9.19.0", or "own kernels (why)".
+  // For people: "cuDNN 9.19.0", "cuDNN 9.10.2, backward by own kernels (why)", "own kernels (why)".
+  std::string name;
 };
 FoundAttention FindAttention(AttentionBackend wanted, int gpu, const AttentionDims& dims,
                              DType dtype, bool one_row = false);

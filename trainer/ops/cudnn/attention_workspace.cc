@@ -21,7 +21,12 @@ bool TakenByCudnn(AttentionBackend backend, const AttentionDims& dims, DType dty
   if (dtype != DType::kBFloat16 && dtype != DType::kFloat16) return false;
   if (dims.head_dim % 8 != 0 || dims.head_dim > 128) return false;
   if (dims.batch == 0 || dims.seq == 0 || dims.heads == 0) return false;
-  return backend == AttentionBackend::kCudnn || ScoreBytes(dims) <= int64_t{1} << 30;
+  return backend != AttentionBackend::kCudnnDeterministic || ScoreBytes(dims) <= int64_t{1} << 30;
+}
+
+bool BackwardTakenByCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype) {
+  return backend != AttentionBackend::kCudnnForward && dims.seq > 1 &&
+         TakenByCudnn(backend, dims, dtype);
 }
 
 CudnnWorkspace CudnnForwardWorkspace(const AttentionDims&) { return {.plan = kBlock}; }

@@ -15,6 +15,8 @@ namespace fsdp {
 // bf16 and fp16, a head_dim that is a multiple of 8 and at most 128, at least one row. Where bits
 // must not differ, as long as seq^2 costs less than a GiB.
 bool TakenByCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype);
+// Its backward, too: of more than one token, of which cuDNN has none.
+bool BackwardTakenByCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype);
 
 // Bytes of its parts, one behind the other, each a multiple of 256.
 struct CudnnWorkspace {
