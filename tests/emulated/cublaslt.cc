@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -105,6 +107,9 @@ std::mutex mutex;  // Guards the list.
 std::vector<EmulatedMatmul> matmuls;
 std::atomic<bool> refuses_activations{false};
 std::atomic<int> refused_algorithm{-1};
+std::atomic<cublasStatus_t> next_status{CUBLAS_STATUS_SUCCESS};
+std::atomic<int64_t> matmul_calls{0};
+std::atomic<int> cold_calls{0}, cold_ms{0};
 
 DType DTypeOf(int32_t type) {
   return type == CUDA_R_32F    ? DType::kFloat32
@@ -182,6 +187,11 @@ int64_t LiveEmulatedDescriptors() {
 
 void RefuseEmulatedActivations(bool refuse) { refuses_activations = refuse; }
 void RefuseEmulatedAlgorithm(int algorithm) { refused_algorithm = algorithm; }
+void FailNextEmulatedMatmul(cublasStatus_t status) { next_status = status; }
+void CoolEmulatedClock(int calls, int ms) {
+  cold_ms = ms;
+  cold_calls = calls;
+}
 
 }  // namespace fsdp
 
@@ -366,6 +376,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const Told told(desc, a_layout, b_layout, c_layout, d_layout);
   const Algo in = Get<Algo>(algo);
   if (static_cast<int>(in.id) == refused_algorithm) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (++matmul_calls == TheEmulatedGpus().cublaslt_refuses) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (const auto failure = next_status.exchange(CUBLAS_STATUS_SUCCESS);
+      failure != CUBLAS_STATUS_SUCCESS) {
+    return failure;
+  }
   const bool adds = *static_cast<const float*>(beta) != 0;
   const bool gelu = told.HasAux() && told.desc.epilogue != CUBLASLT_EPILOGUE_DGELU;
   if (gelu && adds) return CUBLAS_STATUS_NOT_SUPPORTED;  // The real one has it; no op of ours.
@@ -392,9 +407,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const EmulatedLibraryCall call;
   // Whatever the algorithm is, as many operations of the stream.
   std::byte* const at = HostAddress(static_cast<std::byte*>(workspace));
-  const cudaError_t launched = LaunchOnEmulatedStream(stream, [at, bytes = checked.workspaceSize] {
-    if (bytes > 0) std::memset(at, 0xff, bytes);
-  });
+  // All that it was told of is the library's to use, to the end.
+  constexpr size_t kEnd = 64;
+  const bool cold = cold_calls > 0 && cold_calls-- > 0;
+  const int slow_ms = cold ? cold_ms.load() : in.id == 0 ? 0 : cold_ms / 3;
+  const cudaError_t launched =
+      LaunchOnEmulatedStream(stream, [at, bytes = checked.workspaceSize, workspace_bytes, slow_ms] {
+        if (bytes > 0) std::memset(at, 0xff, bytes);
+        if (workspace_bytes >= kEnd) std::memset(at + workspace_bytes - kEnd, 0xff, kEnd);
+        if (slow_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(slow_ms));
+      });
   if (launched != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
   // Row by row it is the product of the transposes, the other way round.
   const auto operand = [](const void* data, const Layout& layout, int32_t op) {

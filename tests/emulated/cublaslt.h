@@ -36,6 +36,11 @@ int64_t LiveEmulatedDescriptors();
 void RefuseEmulatedActivations(bool refuse);
 // One of the three is refused when it is called, though it was offered. -1: none.
 void RefuseEmulatedAlgorithm(int algorithm);
+// What the next product returns.
+void FailNextEmulatedMatmul(cublasStatus_t status);
+// A GPU that has been idle: its next calls take so much longer. From now on the first algorithm is
+// the fastest, the others take a third of that longer. 0, 0: as it was.
+void CoolEmulatedClock(int calls, int ms);
 
 }  // namespace fsdp
 

@@ -2,6 +2,7 @@
 // are kernels of ours all the same: so the epilogues named in FSDP_TRAIN_EMULATED_EPILOGUES must
 // have been some call's at the end.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -39,8 +40,13 @@ class EveryEpilogueIsCalled final : public ::testing::Environment {
 GemmResources GemmUnderTest() {
   static GemmLibrary* const library =
       OpenCublasLt(FindGpuLibrary(GpuLibrary::kCublasLt, {}), /*deterministic=*/false).release();
-  static auto* const workspace =
-      static_cast<std::byte*>(std::aligned_alloc(256, kGemmWorkspaceBytes));
+  // Behind its end there is nothing.
+  static auto* const workspace = [] {
+    void* const all = mmap(nullptr, 2 * kGemmWorkspaceBytes, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mprotect(all, kGemmWorkspaceBytes, PROT_READ | PROT_WRITE);
+    return static_cast<std::byte*>(all);
+  }();
   return {library, workspace};
 }
 

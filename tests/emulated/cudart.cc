@@ -34,8 +34,8 @@ constexpr std::chrono::seconds kFullFor{20};
 // A queue of the hardware: what is enqueued first is issued first, of all streams that share it. So
 // what waits, or waits for its stream's work before, holds up the others.
 struct Connection {
-  int streams = 0;         // Guarded by the driver's lock, as the next.
-  uint64_t next = 0;       // Number of what is enqueued next.
+  int streams = 0;    // Guarded by the driver's lock, as the next.
+  uint64_t next = 0;  // Number of what is enqueued next.
   // Without order between the streams: ThreadSanitizer would take it for theirs.
   std::atomic<uint64_t> issued{0};
 
@@ -90,10 +90,14 @@ Machine::Machine() {
       gpus.nccl = static_cast<int>(value);
     } else if (key == "cudnn_late_plans") {
       gpus.cudnn_late_plans = value != 0;
+    } else if (key == "code") {
+      gpus.code = value;
     } else if (key == "queue") {
       gpus.queue = value;
     } else if (key == "unplanned") {
       gpus.unplanned = value;
+    } else if (key == "cublaslt_refuses") {
+      gpus.cublaslt_refuses = value;
     } else if (key == "cudnn_plans") {
       gpus.cudnn_plans = value;
     } else if (key == "nccl_middle") {
@@ -200,8 +204,7 @@ struct CUevent_st {
 };
 
 struct CUstream_st {
-  CUstream_st(int g, unsigned f, int p)
-      : gpu(g), flags(f), priority(p), connection(Connect(g)) {}
+  CUstream_st(int g, unsigned f, int p) : gpu(g), flags(f), priority(p), connection(Connect(g)) {}
   ~CUstream_st() {
     {
       const std::lock_guard driver(TheMachine().driver[gpu]);
@@ -241,7 +244,8 @@ struct CUstream_st {
     return fewest;
   }
 
-  // `always`: even after a fault. `waits`: it is issued when it is over. Where the queue is full it waits for room, with the driver's lock.
+  // `always`: even after a fault. `waits`: it is issued when it is over. Where the queue is full it
+  // waits for room, with the driver's lock.
   void Push(std::function<void()> work, bool always = false, bool waits = false) {
     {
       const std::lock_guard driver(TheMachine().driver[gpu]);
@@ -353,9 +357,7 @@ int StreamWaitValue32(cudaStream_t stream, unsigned long long address, uint32_t 
   if (const cudaError_t error = BeginInDriver("cuStreamWaitValue32"); error) return error;
   const auto wait = [=] {
     const std::atomic_ref word(*reinterpret_cast<uint32_t*>(address));
-    const auto there = [&] {
-      return Passes(word.load(std::memory_order_acquire), value, flags);
-    };
+    const auto there = [&] { return Passes(word.load(std::memory_order_acquire), value, flags); };
     for (int i = 0; i < 100 && !there(); ++i) std::this_thread::yield();
     while (!there() && !Faulted()) {
       std::this_thread::sleep_for(std::chrono::microseconds(TheMachine().gpus.poll_us));
@@ -419,6 +421,15 @@ int64_t EmulatedCalls(const std::string& function) {
   Machine& machine = TheMachine();
   std::lock_guard lock(machine.mutex);
   return machine.calls[function];
+}
+
+void* EmulatedAllocation(size_t bytes) {
+  Machine& machine = TheMachine();
+  std::lock_guard lock(machine.mutex);
+  for (const auto& [data, block] : machine.allocations) {
+    if (block.second == bytes) return data;
+  }
+  return nullptr;
 }
 
 int64_t TakeMostQueued() { return TheMachine().most_queued.exchange(0); }

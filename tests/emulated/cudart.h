@@ -35,8 +35,11 @@ struct EmulatedGpus {
   int cublaslt = 130100, cudnn = 91900, nccl = 22809;
   // How many plans cuDNN makes; -1: any number.
   int64_t cudnn_plans = -1;
+  // By which call of cublasLtMatmul, counted from 1, it refuses the shape, from then on. 0: none.
+  int64_t cublaslt_refuses = 0;
   bool cudnn_late_plans = true;  // It makes plans behind the first graph that it has executed, too.
   int64_t unplanned = 0;         // Bytes that a large cudaMalloc takes beside its own.
+  int64_t code = 0;  // Bytes that a kernel takes when it is first launched; refused without them.
   // Bytes from which on, up to 8 MiB, a collective has another algorithm, and whether one may be
   // called for the first time when cuDNN has executed a graph: in a step.
   int64_t nccl_middle = int64_t{8} << 20;
@@ -60,7 +63,10 @@ EmulatedGpus TheEmulatedGpus();  // The machine of now.
 // The n-th call of the function from now on (1: the next) returns the error and does nothing.
 void FailEmulatedCall(const std::string& function, int n, cudaError_t error);
 int64_t EmulatedCalls(const std::string& function);  // Since the process began.
-int64_t TakeMostQueued();  // The most operations that a stream's queue has held since the last call.
+// Where an allocation of the GPU's of so many bytes begins; null where there is none.
+void* EmulatedAllocation(size_t bytes);
+// The most operations that a stream's queue has held since the last call.
+int64_t TakeMostQueued();
 
 // What this thread has enqueued since it began, null stream included.
 struct EmulatedLaunches {

@@ -11,12 +11,14 @@
 //           stream before: the real one of 2.28 has a thread launch it.
 //   Slow    The first call of a communicator that takes an algorithm makes connections: it waits
 //           until all ranks have made as many calls, and takes memory of the GPU. There is one for
-//           each kind, one of its own for 8 MiB and more, and one from EmulatedGpus::nccl_middle on.
+//           each kind, one of its own for 8 MiB and more, and one from EmulatedGpus::nccl_middle
+//           on.
 //   Beside  Calls of two communicators of a GPU in flight on two streams end the program, unless
 //           NCCL_LAUNCH_ORDER_IMPLICIT is 1.
 //   Ends    An abort and a destroy return at once, and end what is in flight, give memory back and
-//           read the communicator's name for the last time a little later. A communicator that is finalized is in progress until nothing of it is in flight and it
-//           has been asked about three times more.
+//           read the communicator's name for the last time a little later. A communicator that is
+//           finalized is in progress until nothing of it is in flight and it has been asked about
+//           three times more.
 //   Misuse  A call while one is in progress, two threads at once, a communicator that has been
 //           aborted, a call of one that is finalized, one that is destroyed before that is done:
 //           these end the program. Two ranks on one GPU are refused, as NCCL does.
@@ -67,7 +69,7 @@ struct ncclComm {
   std::atomic<int> inside{0};
   int64_t calls = 0;
   std::set<std::pair<Kind, int>> connected;  // By kind and algorithm.
-  bool connecting = false;               // What is in progress waits for the peers.
+  bool connecting = false;                   // What is in progress waits for the peers.
   int polls_left = 0;                    // Until what is in progress is on its stream.
   std::function<ncclResult_t()> launch;  // That.
   bool finalizing = false;
@@ -198,7 +200,8 @@ void End(ncclComm_t comm) {
     comm->member->aborted = true;
     while (comm->inside > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (comm->joining.joinable()) comm->joining.join();
-    if (comm->name != nullptr && comm->name_then != comm->name) Die("a communicator's name is gone");
+    if (comm->name != nullptr && comm->name_then != comm->name)
+      Die("a communicator's name is gone");
     (void)fsdp::TakeEmulatedMemory(-comm->taken);
     delete comm;
     fsdp::CountEmulatedCall("NCCL's end of a communicator");

@@ -61,7 +61,11 @@ cudaError_t EmulateGrid(EmulatedKernel& kernel, const cudaLaunchConfig_t& config
                         std::function<void()> thread) {
   if (!Fits(config)) return cudaErrorInvalidConfiguration;
   if (!SharedBytesAllowed(kernel.function(), config.dynamicSmemBytes)) return cudaErrorInvalidValue;
-  ++kernel.launches;
+  if (kernel.launches++ == 0) {
+    if (const int64_t code = TheEmulatedGpus().code; code > 0 && !TakeEmulatedMemory(code)) {
+      return cudaErrorMemoryAllocation;
+    }
+  }
   return LaunchOnEmulatedStream(config.stream, [&kernel, config, thread = std::move(thread)] {
     Machine::OfThisThread().RunGrid(kernel, config, thread);
   });

@@ -458,6 +458,35 @@ TEST(NcclCommunicatorTest, CheckerSeesNoRace) {
   EXPECT_EQ(races, 0);
 }
 
+// Nor does it see what a call does not say: that the staging memory is written to.
+TEST(NcclCommunicatorTest, CallsSayThatTheyUseTheStagingMemory) {
+  UseGpus({});
+  std::vector<std::string> races;
+  const auto checker = std::make_shared<StreamChecker>(
+      [&](const StreamChecker::Race& race) { races.push_back(race.ToString()); });
+  constexpr NcclOptions kOptions{.deterministic = true, .staging_bytes = (2 << 20) + 4096};
+  const auto body = [&](Rank& rank) -> std::string {
+    rank.device = CreateCudaDevice({.checker = checker});
+    const auto stream = rank.device->CreateStream("comm"), other = rank.device->CreateStream("o");
+    const auto comm = rank.join("staging", Patient());
+    Tensor data(*rank.device, DType::kFloat32, 7);
+    const void* const staging = EmulatedAllocation(kOptions.staging_bytes);
+    Require(staging != nullptr, "no staging memory");
+    comm->AllReduce(*stream, data.view());
+    Operation reads;
+    reads.name = "peek";
+    reads.reads = {Range(staging, 4096)};
+    reads.kernels.cuda = [](CudaStreamHandle) {};
+    other->Enqueue(std::move(reads));
+    stream->Synchronize();
+    other->Synchronize();
+    return "";
+  };
+  Results(RunThreadRanksWith(nullptr, 1, OnNccl(body, kOptions)));
+  ASSERT_EQ(races.size(), 1u);
+  EXPECT_NE(races[0].find("all_reduce on comm"), std::string::npos) << races[0];
+}
+
 // NCCL refuses that, and so every rank hears of it.
 TEST(NcclCommunicatorTest, RanksThatShareAGpuAreRefused) {
   UseGpus({});
