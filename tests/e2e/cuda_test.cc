@@ -474,6 +474,23 @@ TEST(Cuda, LibrariesHaveTheirMemoryBeforeTheRun) {
   }
 }
 
+// A product that the library refuses when it is called is said once, with the reason.
+TEST(Cuda, SaysWhichProductsAreRefused) {
+  Job timed, job;
+  ASSERT_EQ(OnGpu(WithText(timed, "cuda")).code, 0);  // So that nothing is timed below.
+  const Outcome run =
+      OnGpu(WithText(job, "cuda"), {{"FSDP_TRAIN_EMULATED_GPUS", "cublaslt_refuses=3"}});
+  ASSERT_EQ(run.code, 0) << run.Text();
+  EXPECT_NE(run.Text().find("cuBLASLt refuses the product "), std::string::npos) << run.Text();
+  const Json refused =
+      Json::parse(ReadFile(job.run_dir() + "/provenance.json"))["refused_products"];
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_NE(refused[0].get<std::string>().find("not supported when it was called"),
+            std::string::npos)
+      << refused;
+  ExpectClose(LossesOf(job), LossesOf(timed));
+}
+
 // A GPU that cannot be used, or has too little memory: one error with its cure, before anything is
 // on disk. It never falls back to the CPU.
 TEST(Cuda, SaysWhyNot) {

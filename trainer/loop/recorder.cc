@@ -89,7 +89,8 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   if (recipe_.fsdp.fake_reduce) record.fake.emplace_back("reduce");
   Write(record);
   if (!start.resume_from.empty()) RecordResume(start, step, facts);
-  WriteProvenance(directory.provenance(), DescribeRun(started, facts));
+  provenance_ = DescribeRun(started, facts);
+  WriteProvenance(directory.provenance(), *provenance_);
   console_.Line(recipe_.run.name + ": " + HumanCount(static_cast<double>(facts.parameters)) +
                 " parameters, " + std::to_string(job_.world) +
                 (job_.world == 1 ? " rank" : " ranks") + " x " + std::to_string(facts.threads) +
@@ -112,6 +113,16 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
         " in " + directory.checkpoints() +
         (aside.metrics.empty() ? "" : "; the records so far are also in " + aside.metrics));
   }
+}
+
+void Recorder::ProductsRefused(const std::vector<std::string>& products) {
+  if (!provenance_ || products.empty()) return;
+  for (const std::string& product : products) {
+    console_.Warning("cuBLASLt refuses the product " + product +
+                     "; it is computed in another form, or by kernels of our own");
+  }
+  provenance_->refused_products = products;
+  WriteProvenance(directory_->provenance(), *provenance_);
 }
 
 void Recorder::OpenFiles(int64_t step) {

@@ -57,6 +57,9 @@ class Recorder {
   // Time counts from here, and steps and tokens from these.
   void StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens);
 
+  // After the first step: says so, and adds it to provenance.json.
+  void ProductsRefused(const std::vector<std::string>& products);
+
   // Adds a record to the files; the console shows it where it is one for people. Throws, too, where
   // the log of rank 0 is gone by now.
   void Write(const MetricsRecord& record);
@@ -104,6 +107,7 @@ class Recorder {
   const Recipe& recipe_;
   const Job& job_;
   const RunDirectory* directory_ = nullptr;
+  std::optional<Provenance> provenance_;  // Rank 0's.
   Console console_;
   std::optional<Log> log_;
   std::optional<MetricsWriter> metrics_;  // Rank 0's, as the next.

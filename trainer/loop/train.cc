@@ -343,6 +343,9 @@ class Trainer {
     tokens_ += pending.targets;
     recorder_.Step(pending.step, result, executor().Account(pending.index), tokens_,
                    options_.lr.At(pending.step));
+    if (pending.index == 0 && products_.library) {
+      recorder_.ProductsRefused(products_.library->Refusals());
+    }
     if (result.loss_scale > 0) {
       scaler_ = {result.scaler.scale, static_cast<int64_t>(result.scaler.good_steps)};
     }

@@ -105,6 +105,11 @@ std::string ToJson(const Provenance& p) {
                                                .Add("taken", p.gpu_memory->taken)
                                                .Text()));
   }
+  if (!p.refused_products.empty()) {
+    std::vector<std::string> refused;
+    for (const std::string& product : p.refused_products) refused.push_back(JsonString(product));
+    members.push_back(Member("refused_products", Lines('[', refused, ']', "  ")));
+  }
   members.insert(members.end(), {Member("libraries", Lines('{', libraries, '}', "  ")),
                                  Member("world_size", std::to_string(p.world_size)),
                                  Member("threads", std::to_string(p.threads)),

@@ -39,6 +39,7 @@ struct Provenance {
   std::string device;
   std::optional<GpuMemory> gpu_memory;
   std::vector<std::pair<std::string, std::string>> libraries;  // Name, version; see CLibrary().
+  std::vector<std::string> refused_products = {};  // By the library, and why. Known after a step.
   int64_t world_size = 1;
   int64_t threads = 1;
   uint64_t seed = 0;

@@ -85,6 +85,8 @@ class GemmLibrary {
     int64_t calls = 0;
   };
   virtual std::vector<Usage> Usages() const = 0;
+  // The shapes that it has refused and not taken since, and why: for people, a line each.
+  virtual std::vector<std::string> Refusals() const = 0;
 };
 
 }  // namespace fsdp

@@ -23,6 +23,7 @@ TEST(Provenance, TextIsJsonThatPeopleRead) {
       .device = "cpu",
       .gpu_memory = Provenance::GpuMemory{2048, 1024},
       .libraries = {{"glibc", "2.36"}, {"kernels", "avx2"}},
+      .refused_products = {"8x8x8 nn: why"},
       .world_size = 2,
       .threads = 1,
       .seed = 18446744073709551615u,
@@ -39,6 +40,9 @@ TEST(Provenance, TextIsJsonThatPeopleRead) {
   "compiler": "gcc 12.2.0",
   "device": "cpu",
   "gpu_memory": {"outside": 2048, "taken": 1024},
+  "refused_products": [
+    "8x8x8 nn: why"
+  ],
   "libraries": {
     "glibc": "2.36",
     "kernels": "avx2"

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -31,9 +32,12 @@ static bool operator==(const EmulatedMatmul& a, const EmulatedMatmul& b) {
 
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr int64_t kM = 48, kN = 24, kK = 32;
@@ -64,7 +68,7 @@ class CublasLtTest : public ::testing::Test {
     std::optional<DType> bias = std::nullopt;
     bool adds = false, gelu = false, gelu_backward = false;
   };
-  void Multiply(GemmLibrary& library, const Want& w) {
+  void Multiply(GemmLibrary& library, const Want& w, std::byte* workspace = nullptr) {
     const GemmOperand a{New(w.m * w.k * 4), w.k, false, w.a},
         b{New(w.n * w.k * 4), w.n, false, w.b};
     const int64_t stride = w.stride == 0 ? w.n : w.stride;
@@ -75,7 +79,8 @@ class CublasLtTest : public ::testing::Test {
     if (w.adds) epilogue.added = c.data;
     if (w.gelu) epilogue.gelu = New(w.m * stride * 4);
     if (w.gelu_backward) epilogue.gelu_of = New(w.m * stride * 4);
-    Gemm({nullptr, {&library, workspace_}}, w.m, w.n, w.k, a, b, c, epilogue);
+    Gemm({nullptr, {&library, workspace == nullptr ? workspace_ : workspace}}, w.m, w.n, w.k, a, b,
+         c, epilogue);
   }
 
   std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> memory_;
@@ -185,9 +190,34 @@ TEST_F(CublasLtTest, WhatIsRefusedAfterAllIsOurs) {
   RefuseEmulatedAlgorithm(-1);
   Multiply(*library, {});
   EXPECT_THAT(TakeEmulatedMatmuls(), IsEmpty());  // It is not asked again.
+  EXPECT_THAT(library->Refusals(), Contains(AllOf(HasSubstr(PlainShape().Text() + ": "),
+                                                  HasSubstr(" when it was called"))));
   ASSERT_TRUE(library->Use(PlainShape(), library->Candidates(PlainShape(), 1)[0]));
   Multiply(*library, {});
   EXPECT_THAT(TakeEmulatedMatmuls(), SizeIs(1));
+  EXPECT_THAT(library->Refusals(), Not(Contains(HasSubstr(PlainShape().Text() + ":"))));
+}
+
+// The library may use all that it is told of, which is no more than there is.
+TEST_F(CublasLtTest, TheWorkspaceEndsWhereItDoes) {
+  const auto library = Open();
+  const auto size = static_cast<size_t>(kGemmWorkspaceBytes);
+  auto* const all =
+      static_cast<std::byte*>(mmap(nullptr, 4 * size, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  ASSERT_NE(all, MAP_FAILED);
+  Multiply(*library, {}, all);
+  EXPECT_NE(all[size - 1], std::byte{0}) << "the fake uses all of it";
+  for (size_t at = size; at < 4 * size; at += 64) ASSERT_EQ(all[at], std::byte{0}) << at;
+  munmap(all, 4 * size);
+}
+
+// What it calls invalid is a mistake of ours, and no kind of product.
+TEST_F(CublasLtTest, WhatIsInvalidIsAnError) {
+  const auto library = Open();
+  FailNextEmulatedMatmul(CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_THROW(Multiply(*library, {}), DeviceError);
+  EXPECT_THAT(library->Refusals(), IsEmpty());
 }
 
 TEST_F(CublasLtTest, DeterministicReadsNothingUnrounded) {

@@ -128,6 +128,7 @@ class CublasLt final : public GemmLibrary {
   std::vector<GemmAlgorithm> Candidates(const GemmShape& shape, int most) override;
   bool Use(const GemmShape& shape, const GemmAlgorithm& algorithm) override;
   std::vector<Usage> Usages() const override;
+  std::vector<std::string> Refusals() const override;
 
  private:
   struct Choice {
@@ -136,6 +137,7 @@ class CublasLt final : public GemmLibrary {
     std::optional<Call> call;                // Beside an algorithm: no step makes one.
     bool chosen = false;
     int64_t calls = 0;
+    std::string refusal = {};  // Why there is no algorithm.
   };
 
   void Check(cublasStatus_t status, const char* what) const {
@@ -275,6 +277,8 @@ CublasLt::Choice& CublasLt::ChoiceFor(const GemmShape& shape) {
     if (!candidates.empty()) {
       at->second.algorithm = candidates.front();
       at->second.call = Describe(shape);
+    } else {
+      at->second.refusal = "no algorithm for it";
     }
   }
   return at->second;
@@ -299,6 +303,14 @@ std::vector<GemmLibrary::Usage> CublasLt::Usages() const {
     }
   }
   return usages;
+}
+
+std::vector<std::string> CublasLt::Refusals() const {
+  std::vector<std::string> refusals;
+  for (const auto& [text, choice] : choices_) {
+    if (!choice.algorithm) refusals.push_back(text + ": " + choice.refusal);
+  }
+  return refusals;
 }
 
 bool IsAligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kAlignment == 0; }
@@ -329,6 +341,8 @@ bool CublasLt::Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, in
   GemmEpilogue rest = epilogue;
   if (apart) rest.gelu = nullptr, rest.gelu_of = nullptr;
   if (!Run(stream, choice, a, b, c, rest)) {
+    choice.refusal =
+        std::string(api_.status_string(CUBLAS_STATUS_NOT_SUPPORTED)) + " when it was called";
     choice.call.reset();
     choice.algorithm.reset();  // Another form of it, in the end ours, from now on.
     return Multiply(stream, m, n, k, a, b, c, epilogue);
@@ -366,8 +380,8 @@ bool CublasLt::Run(const CudaStreamHandle& stream, Choice& choice, const GemmOpe
       handle_, call.desc.get(), &epilogue.scale, b.data, call.a.get(), a.data, call.b.get(), &beta,
       epilogue.added != nullptr ? epilogue.added : d, call.c.get(), d, call.c.get(), &algo,
       stream.gemm.workspace, static_cast<size_t>(kGemmWorkspaceBytes), stream);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
-  if (status != CUBLAS_STATUS_SUCCESS) {
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+  if (status != CUBLAS_STATUS_SUCCESS) {  // An invalid value, too: a mistake of ours.
     throw DeviceError("cublasLtMatmul of " + choice.shape.Text() + ": " +
                       api_.status_string(status));
   }
