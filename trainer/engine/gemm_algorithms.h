@@ -47,9 +47,10 @@ std::vector<GemmShape> StepGemmShapes(Model& model, const SessionOptions& option
 std::vector<GemmShape> UseKnown(const GemmAlgorithms& known, const std::vector<GemmShape>& shapes,
                                 GemmLibrary& library);
 
-// Times the library's candidates for each shape, at most 16, each a few times, one product at a
-// time on memory of its own (the largest shape's operands), and takes up and adds to `to` the
-// fastest. Blocks for some 10 ms a shape. Throws MemoryError, DeviceError.
+// Times the library's candidates for each shape, at most 16, one product at a time on memory of its
+// own (the largest shape's operands), and takes up and adds to `to` the fastest: once the GPU has
+// multiplied for 300 ms, each for at least 2 ms, and the two best again, by turns. Blocks for some
+// 40 ms a shape. Throws MemoryError, DeviceError.
 void TimeAlgorithms(Device& device, const std::vector<GemmShape>& shapes, GemmLibrary& library,
                     GemmAlgorithms* to);
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/emulated/cublaslt.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/runtime/device_factory.h"
@@ -60,6 +61,19 @@ TEST(GemmAlgorithms, AreTimedTakenUpAndRefused) {
   timed.by_shape[Square(16).Text()] = timed.by_shape[Square(32).Text()];
   timed.by_shape.erase(Square(32).Text());
   EXPECT_EQ(UseKnown(timed, shapes, *open()), shapes);
+}
+
+// The first candidate is the fastest; but a GPU that was idle is slow at first.
+TEST(GemmAlgorithms, AreTimedOnAWarmClock) {
+  const auto device = CreateDevice(DeviceType::kCuda, {});
+  const auto library = OpenCublasLt(FindGpuLibrary(GpuLibrary::kCublasLt, {}), false);
+  const GemmAlgorithm fastest = library->Candidates(Square(16), 1).at(0);
+  CoolEmulatedClock(/*calls=*/1, /*ms=*/60);
+  GemmAlgorithms timed;
+  TimeAlgorithms(*device, {Square(16)}, *library, &timed);
+  CoolEmulatedClock(0, 0);
+  ASSERT_EQ(timed.by_shape.size(), 1u);
+  EXPECT_EQ(timed.by_shape.begin()->second.algorithm, fastest);
 }
 
 }  // namespace
