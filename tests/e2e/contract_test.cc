@@ -373,6 +373,7 @@ TEST(Plan, OfADescribedMachine) {
       Call({"plan", "--config", job.recipe(), "--world-size", "1", "--hardware", file});
   EXPECT_EQ(small.code, 3);
   EXPECT_NE(small.out.find("fits: no"), std::string::npos) << small.out;
+  EXPECT_NE(small.out.find("  code            512 MiB\n"), std::string::npos) << small.out;
   std::ofstream(file) << "{name: a GPU, memory: all}";
   EXPECT_EQ(Call({"plan", "--config", job.recipe(), "--world-size", "1", "--hardware", file}).code,
             2);

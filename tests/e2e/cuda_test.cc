@@ -14,6 +14,8 @@
 namespace fsdp::e2e {
 namespace {
 
+constexpr int64_t kCodeBytes = int64_t{512} << 20;  // Held back for code of kernels.
+
 Outcome OnGpu(const Strings& arguments, const Variables& environment = {}) {
   static const auto* const cache = new TempDir;
   const TempDir output;
@@ -160,7 +162,8 @@ TEST(Cuda, TrainsWhatItsMemoryDoesNotHold) {
                         "fsdp.mixed_precision.param_dtype=bf16",
                         "train={steps: 2, micro_batch_size: 1, global_batch_size: 2, "
                         "activation_checkpointing: full}"};
-  const Variables machine = {{"FSDP_TRAIN_EMULATED_GPUS", "bytes=" + std::to_string(44 << 20)}};
+  const Variables machine = {
+      {"FSDP_TRAIN_EMULATED_GPUS", "bytes=" + std::to_string((44 << 20) + kCodeBytes)}};
   const Outcome all = OnGpu(WithText(job, "cuda", deep), machine);
   EXPECT_EQ(all.code, 3) << all.Text();
   EXPECT_NE(all.err.find("it fits with fsdp.cpu_offload.optimizer: true"), std::string::npos)
@@ -462,16 +465,40 @@ TEST(Cuda, LibrariesHaveTheirMemoryBeforeTheRun) {
                     "count=" + std::to_string(c.ranks) + " bytes=" + std::to_string(bytes),
                     c.settings);
     };
-    const int64_t all = planned + c.known + c.libraries;
+    const int64_t all = planned + c.known + c.libraries + kCodeBytes;
     const Outcome little = with(all - 1);
     EXPECT_EQ(little.code, 3) << little.Text();
     EXPECT_NE(little.err.find(" does not fit: a rank needs "), std::string::npos) << little.Text();
+    EXPECT_NE(little.err.find(", less 512 MiB for the code of kernels"), std::string::npos)
+        << little.Text();
     // Nor has any rank tried.
     EXPECT_EQ(little.err.find("cannot allocate"), std::string::npos) << little.Text();
     EXPECT_FALSE(Exists(job.run_dir() + "/checkpoints/step-000003")) << little.Text();
     const Outcome enough = with(all);
     EXPECT_EQ(enough.code, 0) << enough.Text();
   }
+}
+
+// CUDA loads a kernel when it is first launched, beside what the run has taken.
+TEST(Cuda, KernelsHaveRoomForTheirCode) {
+  Job job;
+  Strings flags = WithText(job, "cuda");
+  flags.insert(flags.begin(), "plan");
+  flags.insert(flags.end(), {"--world-size", "1", "--json"});
+  const Outcome plan = OnGpu(flags);
+  ASSERT_EQ(plan.code, 0) << plan.Text();
+  const auto planned = Json::parse(plan.out)["memory"]["allocated_peak"].get<int64_t>();
+  // What is loaded before the run's memory is there comes off what is free: of some kernels 4 MiB.
+  const int64_t bytes = planned + kCodeBytes + (int64_t{100} << 20);
+  const Outcome run =
+      OnGpu(WithText(job, "cuda"),
+            {{"FSDP_TRAIN_EMULATED_GPUS", "code=4194304 bytes=" + std::to_string(bytes)}});
+  EXPECT_EQ(run.code, 0) << run.Text();
+  const int64_t less = planned + (int64_t{100} << 20);
+  const Outcome refused =
+      OnGpu(WithText(job, "cuda"),
+            {{"FSDP_TRAIN_EMULATED_GPUS", "code=4194304 bytes=" + std::to_string(less)}});
+  EXPECT_EQ(refused.code, 3) << refused.Text();
 }
 
 // A product that the library refuses when it is called is said once, with the reason.

@@ -123,6 +123,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   plan.device = target.device;
   plan.device_available = target.room;
   plan.device_outside = target.outside;
+  plan.device_code = target.code;
   plan.world = world;
   plan.local_world = local_world;
   const Mesh mesh = MeshFor(options.executor, /*rank=*/0, world);
@@ -268,6 +269,7 @@ std::string PlanToText(const RunPlan& plan) {
   if (plan.limit) line("limit", *plan.limit);
   if (!plan.on_host()) {
     if (plan.device_outside) line("outside", *plan.device_outside);
+    if (plan.device_code > 0) line("code", plan.device_code);
     if (plan.device_available) line("free", plan.device_available->bytes);
     out << "of its host's\n";
     line("snapshot", m.bytes(MemoryKind::kSnapshot));

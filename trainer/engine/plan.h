@@ -22,6 +22,8 @@ struct PlanTarget {
   std::optional<int64_t> outside = std::nullopt;
   // What each communicator of a group of ranks will take of that room yet: over NCCL.
   int64_t communicator = 0;
+  // What is held back for code of kernels, by which that room is less.
+  int64_t code = 0;
   // Where the ranks' host is another than this one: what a rank gets of its memory.
   bool other_host = false;
   std::optional<MemoryRoom> host = std::nullopt;
@@ -38,6 +40,7 @@ struct RunPlan {
   // Where the device has memory of its own: of PlanTarget.
   std::optional<MemoryRoom> device_available;
   std::optional<int64_t> device_outside;
+  int64_t device_code = 0;  // Likewise.
   uint64_t schedule_hash = 0;
   std::optional<int64_t> limit;  // run.memory_limit.
 

@@ -8,6 +8,14 @@
 
 namespace fsdp {
 
+PlanTarget LessCode(PlanTarget target, int sharers) {
+  if (!target.room) return target;
+  target.code = sharers > 1 ? kSharedCodeBytes : kCodeBytes;
+  target.room->bytes = std::max<int64_t>(0, target.room->bytes - target.code);
+  target.room->limit += ", less " + HumanBytes(target.code) + " for the code of kernels";
+  return target;
+}
+
 PlanTarget RoomNow(const ChosenDevice& device, int sharers) {
   PlanTarget target{.device = device.type};
   if (device.type != DeviceType::kCuda) return target;
@@ -16,7 +24,7 @@ PlanTarget RoomNow(const ChosenDevice& device, int sharers) {
   if (sharers > 1) of += ", for " + std::to_string(sharers) + " ranks";
   target.room = {memory.free / sharers, of};
   target.outside = memory.total - memory.free;
-  return target;
+  return LessCode(std::move(target), sharers);
 }
 
 PlanTarget RoomToBegin(const ChosenDevice& device, int sharers) {

@@ -9,7 +9,15 @@
 
 namespace fsdp {
 
-// What is free of it now, in equal parts for `sharers`; of the CPU, nothing that is not known.
+// Of a GPU's memory, what is held back of a rank's room for kernels: CUDA loads the code of one
+// when it is first launched, of ours in the first step and of libraries' whenever they choose
+// another. An estimate, which no GPU has been asked. Ranks that share a GPU have a context each,
+// and less.
+inline constexpr int64_t kCodeBytes = int64_t{512} << 20, kSharedCodeBytes = int64_t{256} << 20;
+PlanTarget LessCode(PlanTarget target, int sharers);
+
+// What is free of it now, in equal parts for `sharers`, less what is held back for code; of the
+// CPU, nothing that is not known.
 // Makes the GPU this thread's. Throws DeviceError.
 PlanTarget RoomNow(const ChosenDevice& device, int sharers);
 

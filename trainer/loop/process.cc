@@ -68,6 +68,7 @@ PlanTarget TargetOf(const Recipe& recipe, const std::optional<Hardware>& hardwar
   if (hardware->memory) {
     target.room = {*hardware->memory - hardware->outside.value_or(0),
                    "memory of " + hardware->name};
+    if (cuda) target = LessCode(std::move(target), /*sharers=*/1);
   }
   target.other_host = true;
   if (hardware->host_memory) {
@@ -88,6 +89,7 @@ PlanTarget WholeDevice(const ChosenDevice& device) {
   PlanTarget target{.device = device.type};
   if (device.type == DeviceType::kCuda) {
     target.room = {device.memory / device.sharers, "all memory of " + device.name};
+    target = LessCode(std::move(target), device.sharers);
     if (device.sharers == 1) target = RoomUnseen(target);
   }
   return target;
