@@ -2,10 +2,10 @@
 #include <cfloat>
 
 #include "trainer/ops/cuda/block_sum.h"
-#include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/head_loss_cuda.h"
 #include "trainer/ops/cuda/launch.h"
+#include "trainer/ops/cuda/pieces_ahead.h"
 
 namespace fsdp {
 namespace {

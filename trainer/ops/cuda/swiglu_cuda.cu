@@ -1,4 +1,4 @@
-#include "trainer/ops/cuda/elements.h"
+#include "trainer/ops/cuda/pieces_ahead.h"
 #include "trainer/ops/cuda/swiglu_cuda.h"
 
 namespace fsdp {
