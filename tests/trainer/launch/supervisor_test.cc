@@ -670,6 +670,8 @@ TEST(SupervisorTest, WrongOptionsAreNamedBeforeAnythingRuns) {
       {{"--nproc-per-node", "0"}, "--nproc-per-node 0: want 1 to 4096"},
       {{"--nproc-per-node", "4097"}, "--nproc-per-node 4097: want 1 to 4096"},
       {{"--nproc-per-node", "two"}, "two"},
+      {{"--nnodes", "4096", "--nproc-per-node", "257", "--rdzv-endpoint", "h:1"},
+       "--nnodes 4096 of --nproc-per-node 257 are 1052672 ranks: want at most 1048576"},
       {{"--max-restarts", "-1"}, "--max-restarts -1: want 0 or more"},
       {{"--rdzv-endpoint", "host"}, "--rdzv-endpoint host: want HOST:PORT"},
       {{"--rdzv-endpoint", "host:0"}, "want HOST:PORT"},
