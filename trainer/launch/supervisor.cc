@@ -23,6 +23,7 @@
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/memory_limits.h"
 #include "trainer/launch/process_scope.h"
+#include "trainer/launch/rank_variables.h"
 #include "trainer/launch/sink.h"
 #include "trainer/launch/spawn.h"
 
@@ -84,7 +85,6 @@ class Supervisor {
     bool silent;  // It ended by itself, and left it to another rank to say why.
   };
 
-  int FirstRank() const { return options_.node_rank * options_.nproc_per_node; }
   int RunOnce(int restart);
   void Start(int restart);
   void PollOnce();  // Blocks until something happens, and handles it.
@@ -160,7 +160,7 @@ Supervisor::Supervisor(const LaunchOptions& options, const std::vector<std::stri
   }
   for (int local = 0; local < options.nproc_per_node; ++local) {
     const std::string file =
-        options.log_dir + "/rank_" + std::to_string(FirstRank() + local) + ".log";
+        options.log_dir + "/rank_" + std::to_string(options.FirstRank() + local) + ".log";
     logs_.emplace_back(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     if (!logs_.back().open()) {
       throw ConfigError("--log-dir: cannot write " + file + ": " + strerror(errno));
@@ -205,49 +205,26 @@ int Supervisor::RunOnce(int restart) {
 
 void Supervisor::Start(int restart) {
   oom_kills_ = MemoryLimits(options_.memory_root).OutOfMemoryKills();
-  Endpoint endpoint;
+  RankVariables variables = {{}, restart, run_id_, secret_};
   if (options_.rdzv_endpoint.empty()) {
     auto port = std::make_unique<FreePort>();  // While the last one is held: never the same.
     free_port_ = std::move(port);
-    endpoint = {"127.0.0.1", free_port_->port()};
+    variables.endpoint = {"127.0.0.1", free_port_->port()};
   } else {
-    endpoint = *ParseEndpoint(options_.rdzv_endpoint);
+    variables.endpoint = *ParseEndpoint(options_.rdzv_endpoint);
   }
   for (int local = 0; local < options_.nproc_per_node; ++local) {
-    const std::string rank = std::to_string(FirstRank() + local);
-    std::vector<std::pair<std::string, std::string>> variables = {
-        {"RANK", rank},
-        {"WORLD_SIZE", std::to_string(options_.nnodes * options_.nproc_per_node)},
-        {"LOCAL_RANK", std::to_string(local)},
-        {"LOCAL_WORLD_SIZE", std::to_string(options_.nproc_per_node)},
-        {"GROUP_RANK", std::to_string(options_.node_rank)},
-        {"GROUP_WORLD_SIZE", std::to_string(options_.nnodes)},
-        {"MASTER_ADDR", endpoint.host},
-        {"MASTER_PORT", std::to_string(endpoint.port)},
-        {"TORCHELASTIC_USE_AGENT_STORE", "False"},
-        {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
-        {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
-        {"TORCHELASTIC_RUN_ID", run_id_},
-    };
-    if (!secret_.empty()) variables.emplace_back(kSecretVariable, secret_);
-    std::vector<std::string> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string_view name = std::string_view(*entry).substr(0, strcspn(*entry, "="));
-      const bool ours = std::any_of(variables.begin(), variables.end(),
-                                    [&](const auto& variable) { return variable.first == name; });
-      if (!ours) environment.emplace_back(*entry);
-    }
-    for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
     std::vector<std::string> argv = {program_name_};
     argv.insert(argv.end(), argv_.begin(), argv_.end());
 
     SpawnedProcess process =
-        Spawn(options_.program, argv, environment, [this] { scope_.RestoreInChild(); });
+        Spawn(options_.program, argv, EnvironmentOf(local, options_, variables),
+              [this] { scope_.RestoreInChild(); });
     ranks_.push_back(std::make_unique<Rank>());
     Rank& it = *ranks_.back();
-    it.rank = FirstRank() + local;
+    it.rank = options_.FirstRank() + local;
     it.local = local;
-    it.prefix.append("[").append(rank).append("] ");
+    it.prefix.append("[").append(std::to_string(it.rank)).append("] ");
     it.pid = process.pid;
     it.streams[0].pipe = std::move(process.output);
     it.streams[0].sink = &output_;
