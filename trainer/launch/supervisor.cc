@@ -26,6 +26,7 @@
 #include "trainer/launch/rank_variables.h"
 #include "trainer/launch/sink.h"
 #include "trainer/launch/spawn.h"
+#include "trainer/launch/stop_signal.h"
 
 namespace fsdp {
 namespace {
@@ -73,6 +74,7 @@ class Supervisor {
     int local;           // Of this host.
     std::string prefix;  // Of its lines.
     pid_t pid;
+    Clock::time_point start = Clock::now();
     bool running = true;
     bool spoke = false;  // On stderr.
     Stream streams[2];
@@ -92,6 +94,7 @@ class Supervisor {
   void OnStop(int number);
   void Reap();
   void OnExit(Rank& rank, int status);
+  bool StoppedAtItsStart(const Rank& rank, int number) const;
   std::string WhoKilled() const;
   void OnDeadline();
   void Announce();
@@ -330,8 +333,16 @@ void Supervisor::OnExit(Rank& rank, int status) {
       Read(rank, stream);
     }
   }
-  const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (code == 0) return;
+  if (WIFSIGNALED(status) && StoppedAtItsStart(rank, WTERMSIG(status))) {
+    Say("rank " + std::to_string(rank.rank) + " (pid " + std::to_string(rank.pid) +
+        ") had yet to begin when " + SignalName(WTERMSIG(status)) + " came: it has stopped early");
+    code = kStopped;
+  }
+  for (const auto& other : ranks_) {
+    if (other->running) TellRankLeft(other->pid, {rank.rank, code});
+  }
   if (code == kStopped) {
     stopped_early_ = true;
     return;
@@ -351,6 +362,12 @@ void Supervisor::OnExit(Rank& rank, int status) {
   }
   failure_ = Failure{rank.rank, rank.pid, code, how, silent};
   if (code != kCollective && !silent) Announce();
+}
+
+// A rank that takes signals ends by the second one alone, `repeat` after the first.
+bool Supervisor::StoppedAtItsStart(const Rank& rank, int number) const {
+  const bool stop = number == SIGINT || number == SIGTERM || number == SIGHUP;
+  return stop && !ending_ && Clock::now() - rank.start < options_.repeat;
 }
 
 // The ranks are in this process's control group: it starts them.

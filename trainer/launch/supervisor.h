@@ -38,7 +38,11 @@ namespace fsdp {
 // as one: a repeat within options.repeat is dropped, the second after that is passed on, the third
 // sends SIGKILL. Of the others each is one signal, passed on at most once per options.repeat.
 //
-// A rank's program begins with those five blocked and takes them when it is ready for them: see
+// Of a rank that ends with anything but 0 the others hear by SIGURG: who has yet to meet it does
+// not wait. A rank that SIGINT, SIGTERM or SIGHUP kills within options.repeat of its start has
+// stopped early: it would have held the first of them for itself, had it got so far.
+//
+// A rank's program begins with those six blocked and takes them when it is ready for them: see
 // HoldStopSignals(). What comes while the ranks are being started reaches all of them.
 //
 // Takes over the process for the time of the call: it must have one thread and no children; all of

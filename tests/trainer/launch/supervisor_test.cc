@@ -525,6 +525,34 @@ TEST(SupervisorTest, ASignalWhileRanksStartReachesThem) {
 }
 
 // A rank may have processes of its own (a data loader, a debugger): what it hears, they hear.
+// A rank that a stop ends before it has handlers has stopped early, and no other is missed.
+TEST(SupervisorTest, ASignalThatKillsARankAtItsStartIsAStop) {
+  for (const char* signal : {"TERM", "INT", "HUP"}) {
+    Launched it(kThree,
+                {std::string("1:raise=") + signal, std::string("0:until_left=") + kForEver,
+                 std::string("2:until_left=") + kForEver},
+                {{"LAUNCH_TEST_REPEAT_MS", kForEver}});
+    EXPECT_EQ(it.Wait(), 75) << it.All();
+    EXPECT_EQ(it.Count("] rank 1 has left: exit code 75\n"), 2) << it.All();
+    EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
+    EXPECT_EQ(it.Count(std::string("had yet to begin when SIG") + signal + " came"), 1);
+  }
+}
+
+// Those that wait for it hear at once, however it ends.
+TEST(SupervisorTest, ARankThatLeavesIsToldToTheOthers) {
+  for (const auto& [how, words] :
+       std::map<std::string, std::string>{{"exit=3", "exit code 3, does not fit in memory"},
+                                          {"exit=75", "exit code 75"},
+                                          {"raise=KILL", "killed by SIGKILL"}}) {
+    Launched it({"--nnodes", "3", "--nproc-per-node", "2", "--node-rank", "2", "--rdzv-endpoint",
+                 "localhost:29876"},
+                {"5:" + how, std::string("4:until_left=") + kForEver}, kPatient);
+    it.Wait();
+    EXPECT_EQ(it.Count("[4] rank 5 has left: " + words + "\n"), 1) << it.All();
+  }
+}
+
 TEST(SupervisorTest, SignalsReachTheWholeGroupOfARank) {
   Launched it(kTwo, {"all:child_signals=USR1", "all:signals=USR1"});
   it.Await("] ready", 2);
