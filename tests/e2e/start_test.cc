@@ -273,6 +273,20 @@ TEST(Console, WithoutAReaderIsAStop) {
   EXPECT_TRUE(Holds(ReadFile(job.run_dir() + "/logs/rank_0.log"), "Its reader has gone: stopping"));
 }
 
+// The launcher has the reader, and the ranks have the launcher: they train on.
+TEST(Console, WithoutAReaderIsNoStopForALauncher) {
+  Job job;
+  const std::string code = job.dir() / "code";
+  std::string command = "{ " + BinaryPath();
+  for (const std::string& argument : job.LaunchArguments(2, {"train.steps=300"})) {
+    command += " '" + argument + "'";
+  }
+  command += " 2>" + (job.dir() / "err") + "; echo $? >" + code + "; } | head -1";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(ReadFile(code), "0\n") << ReadFile(job.dir() / "err");
+  EXPECT_EQ(LastStep(job.run_dir()), 300);
+}
+
 TEST(Console, OnAFullDiskIsDoneWithout) {
   Job job;
   std::string command = BinaryPath();

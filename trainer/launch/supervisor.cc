@@ -34,6 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kCollective = static_cast<int>(ExitCode::kCollective);
 constexpr int kStopped = static_cast<int>(ExitCode::kStopped);
+constexpr size_t kMostQueued = 64 << 20;  // Bytes that ranks which are to end may leave unread.
 
 std::string Seconds(std::chrono::milliseconds time) {
   std::ostringstream text;
@@ -101,6 +102,8 @@ class Supervisor {
   void Read(Rank& rank, Stream& stream);
   void Emit(const Rank& rank, Stream& stream, std::string_view text, bool ended);
   void SignalRanks(int number);
+  bool MayRead(const Stream& stream) const;
+  void EndOutput();
   bool AnyRunning() const;
   bool AnyPipe() const;
   std::string RunningRanks() const;
@@ -125,7 +128,7 @@ class Supervisor {
   bool announced_ = false;
   bool stopped_early_ = false;  // A rank returned 75.
   bool ending_ = false;         // We have sent SIGTERM or SIGKILL because of the failure.
-  std::optional<Clock::time_point> deadline_;  // For the ranks that still run.
+  std::optional<Clock::time_point> deadline_;  // For the ranks that still run, or for the reader.
 
   // Of the whole launch.
   int stops_ = 0;  // SIGINT, SIGTERM and SIGHUP, repeats not counted.
@@ -188,8 +191,23 @@ int Supervisor::Run() {
     Say("restart " + std::to_string(restart + 1) + " of " + std::to_string(options_.max_restarts) +
         " after exit code " + std::to_string(code));
   }
-  while (!abandon_output_ && !(output_.empty() && errors_->empty())) PollOnce();
+  EndOutput();
   return code;
+}
+
+// Who reads us has had the ranks' time, and this: a pipe whose other end nobody reads is no reason
+// to stay.
+void Supervisor::EndOutput() {
+  deadline_ = Clock::now() + options_.grace;
+  const auto waiting = [&] { return output_.bytes() + separate_errors_.bytes(); };
+  do {
+    if (abandon_output_ || waiting() == 0) return;
+    PollOnce();
+  } while (Clock::now() < *deadline_);
+  if (waiting() == 0) return;
+  Say("nobody has read the ranks' output for " + Seconds(options_.grace) +
+      " after their end: " + std::to_string(waiting()) + " bytes of it are dropped");
+  errors_->Drain();  // Where stderr has a reader.
 }
 
 int Supervisor::RunOnce(int restart) {
@@ -198,6 +216,7 @@ int Supervisor::RunOnce(int restart) {
   announced_ = stopped_early_ = ending_ = false;
   Start(restart);
   while (AnyRunning()) PollOnce();
+  deadline_.reset();
   Announce();
   EndChildren();  // From here on nobody holds the other end of a pipe: each comes to its end.
   while (!abandon_output_ && AnyPipe()) PollOnce();
@@ -247,13 +266,13 @@ void Supervisor::PollOnce() {
   std::vector<std::pair<Rank*, Stream*>> streams;
   for (const auto& rank : ranks_) {
     for (Stream& stream : rank->streams) {
-      if (!stream.pipe.open() || stream.sink->full()) continue;
+      if (!stream.pipe.open() || !MayRead(stream)) continue;
       polled.push_back({stream.pipe.get(), POLLIN, 0});
       streams.emplace_back(rank.get(), &stream);
     }
   }
   int timeout_ms = -1;
-  if (deadline_ && AnyRunning()) {
+  if (deadline_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
   }
@@ -327,7 +346,7 @@ void Supervisor::OnExit(Rank& rank, int status) {
   rank.running = false;
   // Its last words come before ours.
   for (Stream& stream : rank.streams) {
-    while (stream.pipe.open() && !stream.sink->full()) {
+    while (stream.pipe.open() && MayRead(stream)) {
       pollfd ready = {stream.pipe.get(), POLLIN, 0};
       if (poll(&ready, 1, 0) != 1) break;
       Read(rank, stream);
@@ -435,6 +454,12 @@ void Supervisor::SignalRanks(int number) {
   for (const auto& rank : ranks_) {
     if (rank->running) kill(-rank->pid, number);
   }
+}
+
+// A full queue holds ranks up, but not from ending. Of those that have ended all is read.
+bool Supervisor::MayRead(const Stream& stream) const {
+  if (!stream.sink->full() || !AnyRunning()) return true;
+  return (stops_ > 0 || stopped_early_ || failure_) && stream.sink->bytes() < kMostQueued;
 }
 
 bool Supervisor::AnyRunning() const {

@@ -31,8 +31,9 @@ namespace fsdp {
 //
 // Ranks see torchrun's environment (environment.h); stdin is /dev/null. Their lines come out on
 // stdout and stderr as "[rank] line", whole, of at most 64 KiB (longer ones in pieces). A slow
-// reader slows the ranks down in the end, never the supervisor; without a reader, output is
-// dropped. The log files get both streams of a rank by lines, without prefix and not cut.
+// reader slows the ranks down in the end, never the supervisor, and no rank that is to end: then up
+// to 64 MiB are kept for it, and after the ranks' end it has options.grace. Without a reader,
+// output is dropped. The log files get both streams of a rank by lines, without prefix and not cut.
 //
 // SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go to the groups of all ranks. The first three count
 // as one: a repeat within options.repeat is dropped, the second after that is passed on, the third

@@ -92,17 +92,28 @@ class Launched {
     return count;
   }
 
+  void ReadAll() {
+    while (ReadSome()) {
+    }
+  }
+
   // Reads all output. The exit code, or minus the signal; none of its descendants is left, not even
   // as a zombie.
   int Wait() {
-    while (ReadSome()) {
-    }
+    ReadAll();
     return WaitWithoutReading();
   }
 
   int WaitWithoutReading() {
     int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    pid_t ended = 0;
+    while ((ended = waitpid(pid_, &status, WNOHANG)) == 0) {
+      if (std::chrono::steady_clock::now() > start_ + kPatience) {
+        throw std::runtime_error("it does not end:\n" + All());
+      }
+      usleep(1000);
+    }
+    EXPECT_EQ(ended, pid_);
     pid_ = -1;
     const pid_t left = waitpid(-1, nullptr, WNOHANG);
     EXPECT_EQ(left, -1) << "a process is left: "
@@ -667,6 +678,38 @@ TEST(SupervisorTest, ASlowReaderDoesNotBlockTheSupervisor) {
   EXPECT_EQ(it.Wait(), 0);
   EXPECT_EQ(it.output().size() + it.errors().size(),
             2000u * 5005u + std::string("[1] ready\n[1] caught USR1\n").size());
+}
+
+// The ranks are done, and what they have written is nobody's concern for longer than the grace.
+TEST(SupervisorTest, ALazyReaderIsNotWaitedForWhenTheRanksHaveEnded) {
+  Variables variables = {{"LAUNCH_TEST_GRACE_MS", "200"}};
+  Launched it({}, {"0:long=500000", "0:exit=3"}, variables);
+  EXPECT_EQ(it.WaitWithoutReading(), 3);
+  it.ReadAll();
+  EXPECT_GE(it.output().size(), 65536u);
+  EXPECT_LT(it.output().size(), 500000u);
+  const size_t at = it.errors().find(
+      "launch: nobody has read the ranks' output for 0.2 s after their "
+      "end: ");
+  ASSERT_NE(at, std::string::npos) << it.errors();
+  EXPECT_NE(it.errors().find(" bytes of it are dropped\n", at), std::string::npos);
+
+  variables["LAUNCH_TEST_GRACE_MS"] = kForEver;  // One that comes back in time gets all.
+  Launched slow({}, {"0:long=500000", "0:error=end"}, variables);
+  usleep(300000);
+  EXPECT_EQ(slow.Wait(), 0);
+  EXPECT_EQ(slow.output().size(), 500000u + 8 * 4 + 8);
+  EXPECT_EQ(slow.errors(), "[0] end\n");
+}
+
+// A rank that writes to nobody hears of a stop, and ends.
+TEST(SupervisorTest, ALazyReaderDoesNotKeepRanksFromStopping) {
+  Launched it(kTwo, {"0:print_until_stop=5000", std::string("1:train=") + kForEver},
+              {{"LAUNCH_TEST_GRACE_MS", "50"}});
+  it.Await("[0] xxx", 100);
+  usleep(100000);  // It writes 5 KB at a time, and all pipes are full.
+  it.Signal(SIGTERM);
+  EXPECT_EQ(it.WaitWithoutReading(), 75);
 }
 
 TEST(SupervisorTest, WithoutAReaderTheRanksGoOn) {
