@@ -27,8 +27,11 @@ struct StoreAccess {
 
 // What the server holds at most. Together with the table that is all that grows.
 struct StoreLimits {
-  // Connections that have not proven themselves: kUnproven and one for each rank, each for at most
-  // prove_within and holding less than kUnprovenBytes. A new one takes the place of the oldest.
+  // Connections that have not proven themselves: kUnproven and one for each rank, but no more than
+  // half of the files that `ulimit -n` leaves this process beside kOwnFiles and one for each rank.
+  // Each stays for at most prove_within and holds less than kUnprovenBytes. A new one takes the
+  // place of the oldest.
+  static size_t Unproven(int size);
   static constexpr size_t kUnproven = 64;
   static constexpr size_t kUnprovenBytes = 1 << 10;
   // For a member: one request of kRequestBytes (wire.h), kFetches unanswered fetches with keys of

@@ -1,6 +1,7 @@
 // Tests: tests/trainer/comm/store_test.cc
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -83,6 +84,7 @@ class TcpStoreServer::Loop {
         key_(access.secret),
         generation_(access.generation),
         limits_(limits),
+        strangers_(StoreLimits::Unproven(size)),
         members_(size, nullptr),
         joined_ranks_(size, false),
         join_timeout_s_(join_timeout_s),
@@ -210,7 +212,10 @@ class TcpStoreServer::Loop {
       const auto unproven = [](const Connection& c) { return !c.member() && !c.closed; };
       const auto oldest = std::find_if(connections_.begin(), connections_.end(), unproven);
       const auto count = std::count_if(connections_.begin(), connections_.end(), unproven);
-      if (static_cast<size_t>(count) >= StoreLimits::kUnproven + members_.size()) Close(*oldest);
+      if (static_cast<size_t>(count) >= strangers_) {
+        Close(*oldest);
+        RemoveClosed();
+      }
       ConfigureConnection(socket.get());
       connections_.emplace_back();
       connections_.back().socket = std::move(socket);
@@ -501,6 +506,7 @@ class TcpStoreServer::Loop {
   const StoreKey key_;
   const int64_t generation_;
   const StoreLimits limits_;
+  const size_t strangers_;
   std::list<Connection> connections_;  // A list: members_ and fetches_ point into it.
   std::vector<Connection*> members_;   // By rank; null before it has joined and when it is gone.
   std::vector<bool> joined_ranks_;     // Once joined, for ever.
@@ -518,6 +524,16 @@ class TcpStoreServer::Loop {
   std::atomic<bool> stop_{false};
   std::thread thread_;  // Last: it uses all of the above, which is its alone.
 };
+
+size_t StoreLimits::Unproven(int size) {
+  constexpr size_t kLeast = 4;
+  const size_t ranks = static_cast<size_t>(size), most = kUnproven + ranks;
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return most;
+  const size_t taken = kOwnFiles + ranks;
+  if (files.rlim_cur <= taken) return kLeast;
+  return std::clamp((static_cast<size_t>(files.rlim_cur) - taken) / 2, kLeast, most);
+}
 
 TcpStoreServer::TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s,
                                const StoreAccess& access, const StoreLimits& limits)

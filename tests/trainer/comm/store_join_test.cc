@@ -1,6 +1,7 @@
 // Who may join the TCP store, from where, how long it waits for whom, and what it holds for whom.
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -329,7 +330,7 @@ TEST(StoreLimits, WhoDoesNotProveItselfIsGoneSoon) {
 TEST(StoreLimits, OfManyStrangersTheOldestGoes) {
   TcpStoreServer server("localhost", 0, 1, 60, {"s", 0}, Patient());
   std::vector<std::unique_ptr<RawMember>> strangers;
-  const size_t most = StoreLimits::kUnproven + 1;
+  const size_t most = StoreLimits::Unproven(1);
   for (size_t i = 0; i < most + 10; ++i) {
     strangers.push_back(std::make_unique<RawMember>(server.port()));
   }
@@ -338,6 +339,21 @@ TEST(StoreLimits, OfManyStrangersTheOldestGoes) {
   ExpectWorks(*store);
   for (size_t i = 0; i < 10; ++i) EXPECT_TRUE(strangers[i]->ReadToEnd()) << i;
   EXPECT_FALSE(strangers.back()->Closed());
+}
+
+TEST(StoreLimits, StrangersLeaveTheRankHalfOfItsFiles) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto unproven = [&](rlim_t files, int ranks) {
+    const rlimit limit = {files, before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return StoreLimits::Unproven(ranks);
+  };
+  EXPECT_EQ(unproven(1024, 8), 64u + 8);
+  EXPECT_EQ(unproven(1024, 512), 240u);
+  EXPECT_EQ(unproven(64, 2), 15u);
+  EXPECT_EQ(unproven(64, 40), 4u);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(StoreLimits, AStrangersMessageIsShort) {
