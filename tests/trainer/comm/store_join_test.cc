@@ -9,12 +9,14 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/trainer/comm/on_threads.h"
 #include "tests/trainer/comm/raw_member.h"
+#include "trainer/comm/early_stop.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/tcp_store.h"
 #include "trainer/comm/wire.h"
@@ -241,6 +243,64 @@ TEST(StoreJoin, TheFirstToLosePatienceSaysWhoIsMissing) {
       3, [&](int i) { ConnectTcpStore("localhost", server.port(), i, 5, i == 1 ? 0.5 : 60); });
   for (const std::string& error : errors) {
     EXPECT_EQ(error, "rank 3, rank 4 did not join the store within 0.5 s");
+  }
+}
+
+// A port that nobody has, until somebody listens on it.
+int SomePort() {
+  const Socket listening = Listen("localhost", 0);
+  return PortOf(listening);
+}
+
+AskGiveUp Always(const std::string& why, std::optional<int> gone = {}) {
+  return [=] { return GiveUp{why, gone}; };
+}
+
+// Whichever it is, and however early: who comes later hears of it.
+TEST(StoreGiveUp, IsToldToThoseWhoComeYet) {
+  constexpr int kRanks = 3;
+  const std::string stop = EarlyStop::kReason, gone = "rank 7 has left";
+  for (const std::string& why : {stop, gone}) {
+    for (int told = 0; told < kRanks; ++told) {
+      SCOPED_TRACE(why + ", told to rank " + std::to_string(told));
+      const int port = SomePort();
+      std::atomic<bool> asked{false};
+      const auto errors = OnThreads(kRanks, [&](int rank) {
+        AskGiveUp ask = [&] { return GiveUp{}; };
+        if (rank == told) {
+          ask = [&] {
+            asked = true;
+            return GiveUp{why, {}};
+          };
+        } else {
+          while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        // Who has met all the others by then hears of it as of any failure.
+        JoinTcpStore("localhost", port, rank, kRanks, 60, {"s", 0}, ask)->Get("never");
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, why);
+    }
+  }
+}
+
+TEST(StoreGiveUp, IsAnEarlyStopOrAFailure) {
+  const int port = SomePort();
+  EXPECT_THROW(JoinTcpStore("localhost", port, 0, 1, 300, {"s", 0}, Always(EarlyStop::kReason)),
+               EarlyStop);
+  EXPECT_THROW(JoinTcpStore("localhost", port, 0, 1, 300, {"s", 0}, Always("why")), CommError);
+}
+
+// Or for that of a rank which will never come.
+TEST(StoreGiveUp, DoesNotWaitForARankThatIsGone) {
+  const int port = SomePort();
+  for (const int rank : {0, 1}) {
+    const double seconds = SecondsOf([&] {
+      EXPECT_EQ(ErrorOf([&] {
+                  JoinTcpStore("localhost", port, rank, 2, 300, {"s", 0}, Always("why", 1 - rank));
+                }),
+                "why");
+    });
+    EXPECT_LT(seconds, static_cast<double>(kTellWithin.count())) << rank;
   }
 }
 
