@@ -25,6 +25,7 @@
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
+#include "trainer/launch/environment.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/memory_limits.h"
 #include "trainer/launch/stop_signal.h"
@@ -169,11 +170,11 @@ int Main(int argc, char** argv) {
   AddRecipeFlags(*plan_command, plan_flags);
   plan_command->add_option("--world-size", plan_world, "Ranks of the job")
       ->required()
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(CLI::Range(1, kMostRanks));
   plan_command
       ->add_option("--local-world-size", plan_local_world,
                    "Of which so many share a host like this one: a divisor; all of them without it")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(CLI::Range(1, kMostRanks));
   plan_command
       ->add_option(
           "--hardware", plan_hardware,

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -152,13 +153,50 @@ TEST(Signal, ToOneRankStopsThoseThatItHasMet) {
     Process first = job.Start(job.Flags(Endless()), Torchrun(0, 3, port));
     Process second = job.Start(job.Flags(Endless()), Torchrun(1, 3, port));
     ASSERT_TRUE(Eventually([&] { return EstablishedEnds(port) >= 4; }));
-    std::this_thread::sleep_for(std::chrono::seconds(5));  // To prove who they are.
     (told == 0 ? first : second).Signal(SIGTERM);
     const Outcome outcome = first.Wait(), other = second.Wait();
     EXPECT_EQ(outcome.code, 75) << outcome.Text();
     EXPECT_EQ(outcome.out, kNone);
     EXPECT_EQ(other.code, 75) << other.Text();
     EXPECT_EQ(other.Text(), "exit code 75\nstdout:\nstderr:\n");
+  }
+}
+
+// And those that have yet to meet: who was told says it to the others, and so does the launcher.
+TEST(Signal, ToOneRankInItsFirstMillisecondsStopsAll) {
+  constexpr uint32_t kSeed = 8012;
+  std::mt19937 random(kSeed);
+  const Strings settings = {"train.steps=100000000", "checkpoint.every=0", "run.timeout_s=600"};
+  for (int i = 0; i < 12; ++i) {
+    const int told = i % 3;
+    const auto delay = std::chrono::microseconds(random() % 15000);
+    SCOPED_TRACE("seed " + std::to_string(kSeed) + ", signal " + std::to_string(i) + ", after " +
+                 std::to_string(delay.count()) + " us");
+    Job job;
+    Process run = job.Start(job.LaunchArguments(3, settings));
+    ASSERT_TRUE(Soon([&] { return RanksOf(run.pid()).count(told) > 0; }));
+    const pid_t rank = RanksOf(run.pid()).at(told);
+    std::this_thread::sleep_for(delay);
+    kill(rank, SIGTERM);
+    const Outcome outcome = run.Wait();
+    EXPECT_EQ(outcome.code, 75) << outcome.Text();
+    EXPECT_EQ(outcome.err, "");
+  }
+  for (const int told : {0, 1}) {  // Without a launcher, from when a rank hears of it.
+    Job job;
+    const int port = FreePort();
+    std::unique_ptr<Process> ranks[2];
+    const auto start = [&](int rank) {
+      ranks[rank].reset(new Process(job.Start(job.Flags(settings), Torchrun(rank, 2, port))));
+    };
+    start(told);
+    ASSERT_TRUE(Soon([&] { return IsReady(ranks[told]->pid()); }));
+    ranks[told]->Signal(SIGTERM);
+    start(1 - told);
+    for (const auto& rank : ranks) {
+      const Outcome outcome = rank->Wait();
+      EXPECT_EQ(outcome.code, 75) << outcome.Text();
+    }
   }
 }
 
@@ -271,6 +309,20 @@ TEST(Console, WithoutAReaderIsAStop) {
   EXPECT_EQ(latest, "step_" + std::to_string(LastStep(job.run_dir())));
   EXPECT_EQ(Call({"checkpoint", "verify", job.run_dir()}).code, 0);
   EXPECT_TRUE(Holds(ReadFile(job.run_dir() + "/logs/rank_0.log"), "Its reader has gone: stopping"));
+}
+
+// The launcher has the reader, and the ranks have the launcher: they train on.
+TEST(Console, WithoutAReaderIsNoStopForALauncher) {
+  Job job;
+  const std::string code = job.dir() / "code";
+  std::string command = "{ " + BinaryPath();
+  for (const std::string& argument : job.LaunchArguments(2, {"train.steps=300"})) {
+    command += " '" + argument + "'";
+  }
+  command += " 2>" + (job.dir() / "err") + "; echo $? >" + code + "; } | head -1";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(ReadFile(code), "0\n") << ReadFile(job.dir() / "err");
+  EXPECT_EQ(LastStep(job.run_dir()), 300);
 }
 
 TEST(Console, OnAFullDiskIsDoneWithout) {

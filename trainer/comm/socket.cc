@@ -17,7 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/early_stop.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -90,17 +89,15 @@ bool IsSelf(int fd) {
 }
 
 // One attempt at one address, or an error number.
-std::pair<Socket, int> Try(const addrinfo& address, Clock::time_point deadline) {
+std::pair<Socket, int> Try(const addrinfo& address, const Deadline& deadline) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.get() < 0) return {Socket(), errno};
   if (connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return {Socket(), errno};
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto next = Clock::now() + std::chrono::seconds(5);  // Another address gets its chance.
     pollfd waits{socket.get(), POLLOUT, 0};
-    const int most_ms = 5000;  // Then the next address gets its chance.
-    if (poll(&waits, 1, static_cast<int>(std::clamp<int64_t>(left, 0, most_ms))) <= 0) {
-      return {Socket(), ETIMEDOUT};
+    for (constexpr int kTick_ms = 100; poll(&waits, 1, kTick_ms) <= 0;) {
+      if (Clock::now() >= std::min(next, deadline())) return {Socket(), ETIMEDOUT};
     }
     int error = 0;
     socklen_t size = sizeof(error);
@@ -150,8 +147,11 @@ int PortOf(const Socket& listening) {
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-Socket Connect(const std::string& host, int port, Clock::time_point deadline,
-               const std::function<bool()>& stop) {
+Socket Connect(const std::string& host, int port, Clock::time_point deadline) {
+  return Connect(host, port, [deadline] { return deadline; });
+}
+
+Socket Connect(const std::string& host, int port, const Deadline& deadline) {
   std::string reason = "timed out";
   for (std::chrono::milliseconds pause{10};; pause = std::min(pause * 2, decltype(pause){500})) {
     const Addresses addresses = Resolve(host.c_str(), port, 0);
@@ -164,8 +164,7 @@ Socket Connect(const std::string& host, int port, Clock::time_point deadline,
       }
       reason = Errno(error);
     }
-    if (stop && stop()) throw EarlyStop();
-    if (Clock::now() + pause >= deadline) {
+    if (Clock::now() + pause >= deadline()) {
       throw CommError("cannot reach the store at " + HostPort(host, port) + ": " + reason);
     }
     std::this_thread::sleep_for(pause);

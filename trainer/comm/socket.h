@@ -25,9 +25,10 @@ Socket Listen(const std::string& host, int port);
 int PortOf(const Socket& listening);
 
 // Blocking. Tries every address of the name, again and again until one answers. Throws CommError
-// with the last reason when `deadline` is over, EarlyStop soon after `stop` (may be null) says so.
-Socket Connect(const std::string& host, int port, std::chrono::steady_clock::time_point deadline,
-               const std::function<bool()>& stop = {});
+// with the last reason when the deadline is over; the second form looks at it all the time.
+Socket Connect(const std::string& host, int port, std::chrono::steady_clock::time_point deadline);
+using Deadline = std::function<std::chrono::steady_clock::time_point()>;
+Socket Connect(const std::string& host, int port, const Deadline& deadline);
 
 // So that a host that vanished without a word is noticed, in about a minute; and small messages are
 // sent at once.

@@ -50,9 +50,8 @@ class TcpStore final : public Store {
  public:
   // `server` is null but on rank 0.
   TcpStore(const std::string& host, int port, int rank, int size, double timeout_s,
-           const StoreAccess& access, const std::function<bool()>& stop,
-           std::unique_ptr<TcpStoreServer> server)
-      : Store(timeout_s), where_(HostPort(host, port)), server_(std::move(server)) {
+           const StoreAccess& access, const AskGiveUp& ask, std::unique_ptr<TcpStoreServer> server)
+      : Store(timeout_s), where_(HostPort(host, port)), server_(std::move(server)), ask_(ask) {
     const auto deadline = Clock::now() + Seconds(timeout_s);
     const StoreKey key(access.secret);
     JoinClaim claim;
@@ -61,18 +60,20 @@ class TcpStore final : public Store {
     claim.generation = access.generation;
     claim.timeout_us = static_cast<int64_t>(timeout_s * 1e6);
     try {
-      Join(host, port, key, claim, deadline, stop);
+      Join(host, port, key, claim, deadline);
     } catch (const CommError& error) {
+      if (GivesUp()) ThrowGivenUp();
       throw CommError("rank " + std::to_string(rank) + " " + error.what());
     }
     answers_[kJoinId] = std::nullopt;
     reader_ = std::thread([this] { Read(); });
     try {
-      Await(kJoinId, deadline + kGrace, stop);
-    } catch (const EarlyStop& stopped) {
-      Fail(stopped.what());
+      if (GivesUp()) throw GivenUp();
+      Await(kJoinId, deadline + kGrace);
+    } catch (const GivenUp&) {
+      Fail(given_up_->why);
       Stop();
-      throw;
+      ThrowGivenUp();
     } catch (const CommError& error) {
       Stop();
       if (EarlyStop::Is(error.what())) throw EarlyStop();
@@ -84,6 +85,7 @@ class TcpStore final : public Store {
       Stop();
       throw;
     }
+    ask_ = {};
   }
 
   ~TcpStore() override {
@@ -164,24 +166,44 @@ class TcpStore final : public Store {
 
   Clock::time_point Soon() const { return Clock::now() + Seconds(timeout_s()) + kGrace; }
 
+  struct GivenUp {};
+
+  // Asks, until that is so. Who gives up has something to say, as long as there may be a store.
+  bool GivesUp() {
+    if (given_up_ || !ask_) return given_up_.has_value();
+    GiveUp answer = ask_();
+    if (answer.why.empty()) return false;
+    tell_until_ = Clock::now();
+    if (answer.gone != 0) tell_until_ += kTellWithin;
+    if (server_ && answer.gone) server_->Gone(*answer.gone);
+    given_up_ = std::move(answer);
+    return true;
+  }
+  [[noreturn]] void ThrowGivenUp() const {
+    if (EarlyStop::Is(given_up_->why)) throw EarlyStop();
+    throw CommError(given_up_->why);
+  }
+  Clock::time_point Until(Clock::time_point deadline) {
+    return GivesUp() ? std::min(deadline, tell_until_) : deadline;
+  }
+
   // Until the store has taken this rank's proof and given its own. The answer to kJoinId is yet to
   // come.
   void Join(const std::string& host, int port, const StoreKey& key, JoinClaim claim,
-            Clock::time_point deadline, const std::function<bool()>& stop) {
+            Clock::time_point deadline) {
     std::string why = "does not answer";
     for (int refusals = 0;;) {
-      socket_ = Connect(host, port, deadline, stop);
+      socket_ = Connect(host, port, [&] { return Until(deadline); });
       received_.clear();
       bool refused = false;
-      if (Prove(key, claim, deadline, stop, &why, &refused)) return;
-      if (stop && stop()) throw EarlyStop();
+      if (Prove(key, claim, deadline, &why, &refused)) return;
       refusals = refused ? refusals + 1 : 0;
       if (refusals == kRefusals) {
         throw CommError("was refused by the store at " + where_ +
                         ": not the same secret (FSDP_TRAIN_SECRET)");
       }
       constexpr std::chrono::milliseconds kPause{200};
-      if (Clock::now() + kPause >= deadline) {
+      if (Clock::now() + kPause >= Until(deadline)) {
         throw CommError("cannot join the store at " + where_ + ": it " + why);
       }
       std::this_thread::sleep_for(kPause);
@@ -190,14 +212,14 @@ class TcpStore final : public Store {
 
   // One attempt. False where another may do better; then *why it did not work. Throws where none
   // can.
-  bool Prove(const StoreKey& key, JoinClaim claim, Clock::time_point deadline,
-             const std::function<bool()>& stop, std::string* why, bool* refused) {
+  bool Prove(const StoreKey& key, JoinClaim claim, Clock::time_point deadline, std::string* why,
+             bool* refused) {
     const auto begin = Clock::now();
     const auto until = std::min(deadline + kGrace, begin + kAnswerWithin);
     const std::string mine = NewNonce();
     try {
       SendAll(wire::Writer(Type::kHello, kJoinId).String(wire::kMagic).String(mine), until);
-      const std::optional<std::string> challenge = ReceiveFrame(until, stop, why);
+      const std::optional<std::string> challenge = ReceiveFrame(until, why);
       if (!challenge) return false;
       wire::Reader asked(*challenge);
       if (asked.type() != Type::kChallenge) throw wire::Malformed("no challenge");
@@ -213,7 +235,7 @@ class TcpStore final : public Store {
         proof.Int(part);
       }
       SendAll(proof.String(key.ClientTag(mine, theirs, claim)), until);
-      const std::optional<std::string> answer = ReceiveFrame(until, stop, why);
+      const std::optional<std::string> answer = ReceiveFrame(until, why);
       if (!answer) {
         *refused = *why == kCloses && Clock::now() - begin < kPromptly;
         return false;
@@ -245,12 +267,11 @@ class TcpStore final : public Store {
   }
 
   // Nullopt, and *why, where none has come.
-  std::optional<std::string> ReceiveFrame(Clock::time_point until,
-                                          const std::function<bool()>& stop, std::string* why) {
+  std::optional<std::string> ReceiveFrame(Clock::time_point until, std::string* why) {
     char buffer[1 << 12];
     for (;;) {
       if (auto body = wire::TakeFrame(received_, wire::kMaxReply)) return body;
-      if (!WaitFor(POLLIN, until, stop)) {
+      if (!WaitFor(POLLIN, until)) {
         *why = "does not answer";
         return std::nullopt;
       }
@@ -264,14 +285,14 @@ class TcpStore final : public Store {
     }
   }
 
-  // False where `until` is over, or `stop` says so.
-  bool WaitFor(short events, Clock::time_point until, const std::function<bool()>& stop = {}) {
+  // False where `until` is over, or the time to tell others.
+  bool WaitFor(short events, Clock::time_point until) {
     Patience patience(until - Clock::now());
     for (;;) {
       const auto tick = std::chrono::ceil<std::chrono::milliseconds>(patience.tick()).count();
       pollfd waits{socket_.get(), events, 0};
       if (poll(&waits, 1, static_cast<int>(tick)) > 0) return true;
-      if (patience.over() || (stop && stop())) return false;
+      if (patience.over() || (GivesUp() && Clock::now() >= tell_until_)) return false;
     }
   }
 
@@ -299,13 +320,12 @@ class TcpStore final : public Store {
     return Await(id, deadline);
   }
 
-  std::string Await(uint64_t id, Clock::time_point deadline,
-                    const std::function<bool()>& stop = {}) {
+  std::string Await(uint64_t id, Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     const auto answered = [&] { return answers_[id] || !failure_.empty() || gone_; };
     for (Patience patience(deadline - Clock::now());
          !answered_.wait_for(lock, patience.tick(), answered) && !patience.over();) {
-      if (stop && stop()) throw EarlyStop();
+      if (id == kJoinId && GivesUp()) throw GivenUp();
     }
     const std::optional<std::string> answer = std::move(answers_[id]);
     answers_.erase(id);
@@ -397,6 +417,9 @@ class TcpStore final : public Store {
 
   const std::string where_;
   std::unique_ptr<TcpStoreServer> server_;  // Goes last: after our own leave.
+  AskGiveUp ask_;                           // While it joins.
+  std::optional<GiveUp> given_up_;
+  Clock::time_point tell_until_;
   Socket socket_;
   std::string received_;  // The reader's, once it runs.
   std::mutex send_mutex_;
@@ -416,18 +439,18 @@ class TcpStore final : public Store {
 
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
                                        double timeout_s, const StoreAccess& access,
-                                       const std::function<bool()>& stop) {
-  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, stop, nullptr);
+                                       const AskGiveUp& ask) {
+  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, ask, nullptr);
 }
 
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
                                     double timeout_s, const StoreAccess& access,
-                                    const std::function<bool()>& stop) {
+                                    const AskGiveUp& ask) {
   std::unique_ptr<TcpStoreServer> server;
   if (rank == 0) {
     server = std::make_unique<TcpStoreServer>(host, port, size, timeout_s, access);
   }
-  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, stop,
+  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, ask,
                                     std::move(server));
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trainer/comm/store.h"
@@ -27,9 +28,13 @@ struct StoreAccess {
 
 // What the server holds at most. Together with the table that is all that grows.
 struct StoreLimits {
-  // Connections that have not proven themselves: kUnproven and one for each rank, each for at most
-  // prove_within and holding less than kUnprovenBytes. A new one takes the place of the oldest.
+  // Connections that have not proven themselves: kUnproven and one for each rank, but no more than
+  // half of the files that `ulimit -n` leaves this process beside kOwnFiles and one for each rank.
+  // Each stays for at most prove_within and holds less than kUnprovenBytes. A new one takes the
+  // place of the oldest.
+  static size_t Unproven(int size);
   static constexpr size_t kUnproven = 64;
+  static constexpr size_t kOwnFiles = 32;  // A rank of a small model takes 11.
   static constexpr size_t kUnprovenBytes = 1 << 10;
   // For a member: one request of kRequestBytes (wire.h), kFetches unanswered fetches with keys of
   // kFetchBytes in all, and unread answers of kUnreadBytes and one more. A member with more of the
@@ -41,6 +46,16 @@ struct StoreLimits {
   size_t table_bytes = size_t{1} << 30;
   std::chrono::milliseconds prove_within{5000};
 };
+
+// For a rank that is not to join after all: how long it tries to tell those that are.
+inline constexpr std::chrono::seconds kTellWithin{2};
+
+// The answer to whether a rank is to go on joining.
+struct GiveUp {
+  std::string why;          // Empty: it is. Otherwise what the others hear.
+  std::optional<int> gone;  // A rank that has left, and comes no more.
+};
+using AskGiveUp = std::function<GiveUp()>;
 
 // Holds the table, in a thread of its own, and knows the members by their connections: one that
 // closes without having left fails the job for all others. Who does not know the secret, and what
@@ -54,11 +69,14 @@ class TcpStoreServer {
   // had.
   TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s,
                  const StoreAccess& access = {}, const StoreLimits& limits = {});
-  ~TcpStoreServer();  // Waits until all members have left, at most 10 s.
+  // Waits until all members have left, at most 10 s. Where the job has failed before all had
+  // joined, waits for those that have not, to tell them, at most kTellWithin.
+  ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
   int port() const;
+  void Gone(int rank);  // It cannot come any more: nobody waits for it, to tell it.
 
  private:
   class Loop;
@@ -67,16 +85,18 @@ class TcpStoreServer {
 
 // Connects and blocks until all `size` ranks have. `host` is a name or an IPv4 or IPv6 address,
 // without brackets. Throws CommError: the server cannot be reached, it knows another secret, this
-// rank's generation is over, or who has not joined within `timeout_s`. Throws EarlyStop, on all
-// ranks that have come so far, once `stop` (may be null) says so on one of them.
+// rank's generation is over, or who has not joined within `timeout_s`.
+// Once `ask` (may be null; called by this thread alone) says why to give up, tells that to all
+// ranks that have come or come yet, as far as kTellWithin goes, and throws it, on all of them:
+// EarlyStop where the reason is one, otherwise CommError.
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
                                        double timeout_s, const StoreAccess& access = {},
-                                       const std::function<bool()>& stop = {});
+                                       const AskGiveUp& ask = {});
 
 // The same, rank 0 being the server too. Its store should go last: end with a Barrier.
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
                                     double timeout_s, const StoreAccess& access = {},
-                                    const std::function<bool()>& stop = {});
+                                    const AskGiveUp& ask = {});
 
 }  // namespace fsdp
 

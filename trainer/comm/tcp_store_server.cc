@@ -1,6 +1,7 @@
 // Tests: tests/trainer/comm/store_test.cc
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -83,6 +84,7 @@ class TcpStoreServer::Loop {
         key_(access.secret),
         generation_(access.generation),
         limits_(limits),
+        strangers_(StoreLimits::Unproven(size)),
         members_(size, nullptr),
         joined_ranks_(size, false),
         join_timeout_s_(join_timeout_s),
@@ -98,6 +100,7 @@ class TcpStoreServer::Loop {
   }
 
   int port() const { return port_; }
+  void Gone(int rank) { gone_.store(rank); }
 
  private:
   int size() const { return static_cast<int>(members_.size()); }
@@ -115,17 +118,26 @@ class TcpStoreServer::Loop {
     std::optional<Clock::time_point> end;
     for (;;) {
       if (stop_.load() && !end) {
-        end = Now() + (failure_.empty() ? Clock::duration(kLinger) : kLingerFailed);
+        end = Now() + (failure_.empty() ? Clock::duration(kLinger)
+                       : Untold()       ? kTellWithin
+                                        : kLingerFailed);
       }
+      const auto gone = [](const Connection& c) { return !c.member() || c.left; };
       if (end && (Now() >= *end ||
-                  std::all_of(connections_.begin(), connections_.end(),
-                              [](const Connection& c) { return !c.member() || c.left; }))) {
+                  (!Untold() && std::all_of(connections_.begin(), connections_.end(), gone)))) {
         return;
       }
       PollOnce(end);
       OnTime();
       RemoveClosed();
     }
+  }
+
+  // Whether ranks may come that the job's failure is news to.
+  bool Untold() const {
+    const int gone = gone_.load();
+    const bool absent = gone >= 0 && gone < size() && !joined_ranks_[gone];
+    return tell_who_comes_ && arrived_ + (absent ? 1 : 0) < size();
   }
 
   void PollOnce(const std::optional<Clock::time_point>& end) {
@@ -191,7 +203,7 @@ class TcpStoreServer::Loop {
         separator = ", ";
       }
       why << " did not join the store within " << join_timeout_s_ << " s";
-      FailJob(why.str());
+      FailJob(why.str(), /*tell_who_comes=*/false);
     }
     for (Connection& c : connections_) {
       if (!c.member() && now >= c.since + limits_.prove_within) Close(c);
@@ -210,7 +222,10 @@ class TcpStoreServer::Loop {
       const auto unproven = [](const Connection& c) { return !c.member() && !c.closed; };
       const auto oldest = std::find_if(connections_.begin(), connections_.end(), unproven);
       const auto count = std::count_if(connections_.begin(), connections_.end(), unproven);
-      if (static_cast<size_t>(count) >= StoreLimits::kUnproven + members_.size()) Close(*oldest);
+      if (static_cast<size_t>(count) >= strangers_) {
+        Close(*oldest);
+        RemoveClosed();
+      }
       ConfigureConnection(socket.get());
       connections_.emplace_back();
       connections_.back().socket = std::move(socket);
@@ -373,7 +388,8 @@ class TcpStoreServer::Loop {
       Close(c);
       if (claim.generation > generation_) {
         FailJob("start " + std::to_string(claim.generation) + " of the job has begun (rank " +
-                std::to_string(claim.rank) + "), this is start " + std::to_string(generation_));
+                    std::to_string(claim.rank) + "), this is start " + std::to_string(generation_),
+                /*tell_who_comes=*/false);
       }
       return;
     }
@@ -485,9 +501,10 @@ class TcpStoreServer::Loop {
     shutdown(c.socket.get(), SHUT_RDWR);
   }
 
-  void FailJob(const std::string& why) {
+  void FailJob(const std::string& why, bool tell_who_comes = true) {
     if (!failure_.empty()) return;
     failure_ = why.substr(0, kMaxReason);
+    tell_who_comes_ = tell_who_comes && !joined_;
     fetches_.clear();
     for (Connection& c : connections_) {
       c.fetches = c.fetch_bytes = 0;
@@ -501,12 +518,14 @@ class TcpStoreServer::Loop {
   const StoreKey key_;
   const int64_t generation_;
   const StoreLimits limits_;
+  const size_t strangers_;
   std::list<Connection> connections_;  // A list: members_ and fetches_ point into it.
   std::vector<Connection*> members_;   // By rank; null before it has joined and when it is gone.
   std::vector<bool> joined_ranks_;     // Once joined, for ever.
   int arrived_ = 0;
   bool joined_ = false;
   std::string failure_;
+  bool tell_who_comes_ = false;
   std::unordered_map<std::string, std::string> table_;
   size_t table_bytes_ = 0;
   std::list<PendingFetch> fetches_;
@@ -516,8 +535,19 @@ class TcpStoreServer::Loop {
   Clock::duration stopped_{0};
   Clock::time_point looked_at_clock_ = Clock::now();
   std::atomic<bool> stop_{false};
+  std::atomic<int> gone_{-1};
   std::thread thread_;  // Last: it uses all of the above, which is its alone.
 };
+
+size_t StoreLimits::Unproven(int size) {
+  constexpr size_t kLeast = 4;
+  const size_t ranks = static_cast<size_t>(size), most = kUnproven + ranks;
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return most;
+  const size_t taken = kOwnFiles + ranks;
+  if (files.rlim_cur <= taken) return kLeast;
+  return std::clamp((static_cast<size_t>(files.rlim_cur) - taken) / 2, kLeast, most);
+}
 
 TcpStoreServer::TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s,
                                const StoreAccess& access, const StoreLimits& limits)
@@ -526,5 +556,7 @@ TcpStoreServer::TcpStoreServer(const std::string& host, int port, int size, doub
 TcpStoreServer::~TcpStoreServer() = default;
 
 int TcpStoreServer::port() const { return loop_->port(); }
+
+void TcpStoreServer::Gone(int rank) { loop_->Gone(rank); }
 
 }  // namespace fsdp

@@ -109,7 +109,7 @@ RankEnvironment FromTorchrun(const Getenv& get) {
   RankEnvironment it;
   it.source = "torchrun";
   it.rank = variables.Integer("RANK", 0, kMaxInt);
-  it.world_size = variables.Integer("WORLD_SIZE", 1, kMaxInt);
+  it.world_size = variables.Integer("WORLD_SIZE", 1, kMostRanks);
   it.local_rank = variables.Integer("LOCAL_RANK", 0, kMaxInt);
   it.local_world_size = variables.Integer("LOCAL_WORLD_SIZE", 1, kMaxInt);
   CheckConsistent(variables, it, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
@@ -171,7 +171,7 @@ RankEnvironment FromSlurm(const Getenv& get) {
   // The step's own number first: SLURM_NTASKS may be the allocation's.
   const char* tasks =
       variables.Has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-  it.world_size = variables.Integer(tasks, 1, kMaxInt);
+  it.world_size = variables.Integer(tasks, 1, kMostRanks);
   it.local_rank = variables.Integer("SLURM_LOCALID", 0, kMaxInt);
 
   const char* per_node = "SLURM_STEP_TASKS_PER_NODE";
@@ -225,7 +225,7 @@ RankEnvironment FromOpenMpi(const Getenv& get) {
   RankEnvironment it;
   it.source = "open mpi";
   it.rank = variables.Integer(kOpenMpi.rank, 0, kMaxInt);
-  it.world_size = variables.Integer(kOpenMpi.world_size, 1, kMaxInt);
+  it.world_size = variables.Integer(kOpenMpi.world_size, 1, kMostRanks);
   it.local_rank = variables.Integer(kOpenMpi.local_rank, 0, kMaxInt);
   it.local_world_size = variables.Integer(kOpenMpi.local_world_size, 1, kMaxInt);
   CheckConsistent(variables, it, kOpenMpi);

@@ -34,6 +34,9 @@ struct RankEnvironment {
   std::string job_id;        // What the launcher calls the job; may be empty, need not be unique.
 };
 
+// Of a job at most, however they are started: some memory goes by their number.
+inline constexpr int kMostRanks = 1 << 20;
+
 // Like getenv: null where there is no such variable.
 using Getenv = std::function<const char*(const char*)>;
 

@@ -30,6 +30,11 @@ std::string Meaning(int code) {
   }
 }
 
+std::string HowItEnded(int code) {
+  if (code > 128) return "killed by " + SignalName(code - 128);
+  return "exit code " + std::to_string(code) + Meaning(code);
+}
+
 bool Restartable(int code) {
   switch (static_cast<ExitCode>(code)) {
     case ExitCode::kDone:

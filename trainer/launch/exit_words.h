@@ -12,6 +12,9 @@ std::string SignalName(int number);  // "SIGTERM"; "signal 40" where it has no n
 // ", data": to follow the code; empty where the code says nothing.
 std::string Meaning(int code);
 
+// "exit code 4, data"; "killed by SIGKILL" of 128 + 9.
+std::string HowItEnded(int code);
+
 // Whether starting the ranks again can help.
 bool Restartable(int code);
 

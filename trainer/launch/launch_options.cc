@@ -1,8 +1,10 @@
 #include "trainer/launch/launch_options.h"
 
 #include <charconv>
+#include <cstdint>
 
 #include "trainer/core/errors.h"
+#include "trainer/launch/environment.h"
 
 namespace fsdp {
 namespace {
@@ -54,6 +56,12 @@ void CheckLaunchOptions(const LaunchOptions& options) {
   if (options.nproc_per_node < 1 || options.nproc_per_node > kMaxRanks) {
     refuse("--nproc-per-node " + std::to_string(options.nproc_per_node) + ": want 1 to " +
            std::to_string(kMaxRanks));
+  }
+  const int64_t ranks = int64_t{options.nnodes} * options.nproc_per_node;
+  if (mistakes.empty() && ranks > kMostRanks) {
+    refuse("--nnodes " + std::to_string(options.nnodes) + " of --nproc-per-node " +
+           std::to_string(options.nproc_per_node) + " are " + std::to_string(ranks) +
+           " ranks: want at most " + std::to_string(kMostRanks));
   }
   if (options.max_restarts < 0) {
     refuse("--max-restarts " + std::to_string(options.max_restarts) + ": want 0 or more");

@@ -13,7 +13,8 @@ namespace fsdp {
 struct LaunchOptions {
   int nnodes = 1;          // Hosts, each with a launcher that has the same of this and the next.
   int nproc_per_node = 1;  // The world is nnodes * nproc_per_node ranks ...
-  int node_rank = 0;       // ... and this host's begin with node_rank * nproc_per_node.
+  int node_rank = 0;       // ... and this host's begin with FirstRank().
+  int FirstRank() const { return node_rank * nproc_per_node; }
   // HOST:PORT of the store, on the host of node rank 0; empty, on one host: 127.0.0.1 and a free
   // port.
   std::string rdzv_endpoint;

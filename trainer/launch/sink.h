@@ -19,8 +19,9 @@ class Sink {
   // Queues the text. Once a write has failed (no reader, no space), text is dropped: what produces
   // it outlives the one who watches.
   void Write(std::string_view text);
-  bool empty() const { return begin_ == queue_.size(); }
-  bool full() const { return queue_.size() - begin_ >= kFull; }  // Produce no more for now.
+  size_t bytes() const { return queue_.size() - begin_; }  // That have not been written yet.
+  bool empty() const { return bytes() == 0; }
+  bool full() const { return bytes() >= kFull; }  // Produce no more for now.
   // To be called when poll() reports anything for fd(): writes until the queue is empty or the next
   // write could block.
   void Drain();

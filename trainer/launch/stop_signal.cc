@@ -21,12 +21,16 @@ struct Notes {
   std::atomic<int> stop_signal;
   std::atomic<bool> checkpoint;
   std::atomic<bool> report;
+  std::atomic<int> left;  // A rank and its code, as Packed(); 0: none.
 };
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
               std::atomic<int64_t>::is_always_lock_free);
 Notes notes;
 
-constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGURG};
+
+constexpr int kCodes = 1 << 8;
+int Packed(const RankLeft& left) { return left.rank * kCodes + left.code % kCodes; }
 
 sigset_t StopSignalSet() {
   sigset_t set;
@@ -41,9 +45,13 @@ int64_t NowNs() {
   return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
-void OnSignal(int number) {
+void OnSignal(int number, siginfo_t* info, void* /*context*/) {
   const int saved_errno = errno;
-  if (number == SIGUSR1) {
+  if (number == SIGURG) {
+    int none = 0;
+    const int left = info->si_code == SI_QUEUE ? info->si_value.sival_int : none;
+    notes.left.compare_exchange_strong(none, left);
+  } else if (number == SIGUSR1) {
     notes.checkpoint = true;
   } else if (number == SIGUSR2) {
     notes.report = true;
@@ -74,6 +82,12 @@ void ReleaseStopSignals() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
+void TellRankLeft(pid_t pid, const RankLeft& left) {
+  sigval value = {};
+  value.sival_int = Packed(left);
+  sigqueue(pid, SIGURG, value);
+}
+
 StopSignal::StopSignal(std::chrono::milliseconds repeat) {
   if (notes.installed.exchange(true)) {
     throw std::logic_error("[StopSignal] one at a time, and another is installed");
@@ -83,9 +97,10 @@ StopSignal::StopSignal(std::chrono::milliseconds repeat) {
   notes.stop_signal = 0;
   notes.checkpoint = false;
   notes.report = false;
+  notes.left = 0;
   struct sigaction action = {};
-  action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = OnSignal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   action.sa_mask = StopSignalSet();
   for (size_t i = 0; i < std::size(kStopSignals); ++i) {
     FSDP_CHECK_EQ(sigaction(kStopSignals[i], &action, &previous_[i]), 0);
@@ -104,6 +119,11 @@ StopSignal::~StopSignal() {
 
 bool StopSignal::stop_requested() const { return notes.stop_signal != 0; }
 int StopSignal::signal() const { return notes.stop_signal; }
+std::optional<RankLeft> StopSignal::rank_left() const {
+  const int left = notes.left;
+  if (left <= 0) return std::nullopt;
+  return RankLeft{left / kCodes, left % kCodes};
+}
 bool StopSignal::TakeCheckpointRequest() { return notes.checkpoint.exchange(false); }
 bool StopSignal::TakeReportRequest() { return notes.report.exchange(false); }
 

@@ -7,13 +7,17 @@
 //                            ignored (nohup) stays so.
 //   SIGUSR1                  Write a checkpoint now and go on.
 //   SIGUSR2                  Say where this rank stands.
+//   SIGURG                   From the launcher: another rank has left. Nobody else sends it, and a
+//                            program that knows nothing of it ignores it.
 // All ranks must act at the same step, so what the loop acts on is the sum of their notes.
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
 
 #include <signal.h>
+#include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 
 namespace fsdp {
 
@@ -21,6 +25,13 @@ namespace fsdp {
 // the process. Whoever starts ranks does so for them, since a new program begins without handlers.
 void HoldStopSignals();
 void ReleaseStopSignals();
+
+// A rank that is gone, and how: its exit code, 128 + s where signal s killed it.
+struct RankLeft {
+  int rank;
+  int code;  // Not 0.
+};
+void TellRankLeft(pid_t pid, const RankLeft& left);
 
 // Installs the handlers, releases the signals, and puts back on destruction the handlers that were
 // there before. At most one object at a time: std::logic_error. The functions may be called from
@@ -41,9 +52,10 @@ class StopSignal {
   int signal() const;            // The first that asked for a stop, 0 before.
   bool TakeCheckpointRequest();  // True once per SIGUSR1; several before a call are one.
   bool TakeReportRequest();      // Likewise for SIGUSR2.
+  std::optional<RankLeft> rank_left() const;  // The first that we were told of.
 
  private:
-  struct sigaction previous_[5];
+  struct sigaction previous_[6];
 };
 
 }  // namespace fsdp

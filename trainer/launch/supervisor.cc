@@ -23,8 +23,10 @@
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/memory_limits.h"
 #include "trainer/launch/process_scope.h"
+#include "trainer/launch/rank_variables.h"
 #include "trainer/launch/sink.h"
 #include "trainer/launch/spawn.h"
+#include "trainer/launch/stop_signal.h"
 
 namespace fsdp {
 namespace {
@@ -32,6 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kCollective = static_cast<int>(ExitCode::kCollective);
 constexpr int kStopped = static_cast<int>(ExitCode::kStopped);
+constexpr size_t kMostQueued = 64 << 20;  // Bytes that ranks which are to end may leave unread.
 
 std::string Seconds(std::chrono::milliseconds time) {
   std::ostringstream text;
@@ -72,6 +75,7 @@ class Supervisor {
     int local;           // Of this host.
     std::string prefix;  // Of its lines.
     pid_t pid;
+    Clock::time_point start = Clock::now();
     bool running = true;
     bool spoke = false;  // On stderr.
     Stream streams[2];
@@ -84,7 +88,6 @@ class Supervisor {
     bool silent;  // It ended by itself, and left it to another rank to say why.
   };
 
-  int FirstRank() const { return options_.node_rank * options_.nproc_per_node; }
   int RunOnce(int restart);
   void Start(int restart);
   void PollOnce();  // Blocks until something happens, and handles it.
@@ -92,12 +95,15 @@ class Supervisor {
   void OnStop(int number);
   void Reap();
   void OnExit(Rank& rank, int status);
+  bool StoppedAtItsStart(const Rank& rank, int number) const;
   std::string WhoKilled() const;
   void OnDeadline();
   void Announce();
   void Read(Rank& rank, Stream& stream);
   void Emit(const Rank& rank, Stream& stream, std::string_view text, bool ended);
   void SignalRanks(int number);
+  bool MayRead(const Stream& stream) const;
+  void EndOutput();
   bool AnyRunning() const;
   bool AnyPipe() const;
   std::string RunningRanks() const;
@@ -122,7 +128,7 @@ class Supervisor {
   bool announced_ = false;
   bool stopped_early_ = false;  // A rank returned 75.
   bool ending_ = false;         // We have sent SIGTERM or SIGKILL because of the failure.
-  std::optional<Clock::time_point> deadline_;  // For the ranks that still run.
+  std::optional<Clock::time_point> deadline_;  // For the ranks that still run, or for the reader.
 
   // Of the whole launch.
   int stops_ = 0;  // SIGINT, SIGTERM and SIGHUP, repeats not counted.
@@ -160,7 +166,7 @@ Supervisor::Supervisor(const LaunchOptions& options, const std::vector<std::stri
   }
   for (int local = 0; local < options.nproc_per_node; ++local) {
     const std::string file =
-        options.log_dir + "/rank_" + std::to_string(FirstRank() + local) + ".log";
+        options.log_dir + "/rank_" + std::to_string(options.FirstRank() + local) + ".log";
     logs_.emplace_back(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     if (!logs_.back().open()) {
       throw ConfigError("--log-dir: cannot write " + file + ": " + strerror(errno));
@@ -185,8 +191,23 @@ int Supervisor::Run() {
     Say("restart " + std::to_string(restart + 1) + " of " + std::to_string(options_.max_restarts) +
         " after exit code " + std::to_string(code));
   }
-  while (!abandon_output_ && !(output_.empty() && errors_->empty())) PollOnce();
+  EndOutput();
   return code;
+}
+
+// Who reads us has had the ranks' time, and this: a pipe whose other end nobody reads is no reason
+// to stay.
+void Supervisor::EndOutput() {
+  deadline_ = Clock::now() + options_.grace;
+  const auto waiting = [&] { return output_.bytes() + separate_errors_.bytes(); };
+  do {
+    if (abandon_output_ || waiting() == 0) return;
+    PollOnce();
+  } while (Clock::now() < *deadline_);
+  if (waiting() == 0) return;
+  Say("nobody has read the ranks' output for " + Seconds(options_.grace) +
+      " after their end: " + std::to_string(waiting()) + " bytes of it are dropped");
+  errors_->Drain();  // Where stderr has a reader.
 }
 
 int Supervisor::RunOnce(int restart) {
@@ -195,6 +216,7 @@ int Supervisor::RunOnce(int restart) {
   announced_ = stopped_early_ = ending_ = false;
   Start(restart);
   while (AnyRunning()) PollOnce();
+  deadline_.reset();
   Announce();
   EndChildren();  // From here on nobody holds the other end of a pipe: each comes to its end.
   while (!abandon_output_ && AnyPipe()) PollOnce();
@@ -205,49 +227,26 @@ int Supervisor::RunOnce(int restart) {
 
 void Supervisor::Start(int restart) {
   oom_kills_ = MemoryLimits(options_.memory_root).OutOfMemoryKills();
-  Endpoint endpoint;
+  RankVariables variables = {{}, restart, run_id_, secret_};
   if (options_.rdzv_endpoint.empty()) {
     auto port = std::make_unique<FreePort>();  // While the last one is held: never the same.
     free_port_ = std::move(port);
-    endpoint = {"127.0.0.1", free_port_->port()};
+    variables.endpoint = {"127.0.0.1", free_port_->port()};
   } else {
-    endpoint = *ParseEndpoint(options_.rdzv_endpoint);
+    variables.endpoint = *ParseEndpoint(options_.rdzv_endpoint);
   }
   for (int local = 0; local < options_.nproc_per_node; ++local) {
-    const std::string rank = std::to_string(FirstRank() + local);
-    std::vector<std::pair<std::string, std::string>> variables = {
-        {"RANK", rank},
-        {"WORLD_SIZE", std::to_string(options_.nnodes * options_.nproc_per_node)},
-        {"LOCAL_RANK", std::to_string(local)},
-        {"LOCAL_WORLD_SIZE", std::to_string(options_.nproc_per_node)},
-        {"GROUP_RANK", std::to_string(options_.node_rank)},
-        {"GROUP_WORLD_SIZE", std::to_string(options_.nnodes)},
-        {"MASTER_ADDR", endpoint.host},
-        {"MASTER_PORT", std::to_string(endpoint.port)},
-        {"TORCHELASTIC_USE_AGENT_STORE", "False"},
-        {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
-        {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
-        {"TORCHELASTIC_RUN_ID", run_id_},
-    };
-    if (!secret_.empty()) variables.emplace_back(kSecretVariable, secret_);
-    std::vector<std::string> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string_view name = std::string_view(*entry).substr(0, strcspn(*entry, "="));
-      const bool ours = std::any_of(variables.begin(), variables.end(),
-                                    [&](const auto& variable) { return variable.first == name; });
-      if (!ours) environment.emplace_back(*entry);
-    }
-    for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
     std::vector<std::string> argv = {program_name_};
     argv.insert(argv.end(), argv_.begin(), argv_.end());
 
     SpawnedProcess process =
-        Spawn(options_.program, argv, environment, [this] { scope_.RestoreInChild(); });
+        Spawn(options_.program, argv, EnvironmentOf(local, options_, variables),
+              [this] { scope_.RestoreInChild(); });
     ranks_.push_back(std::make_unique<Rank>());
     Rank& it = *ranks_.back();
-    it.rank = FirstRank() + local;
+    it.rank = options_.FirstRank() + local;
     it.local = local;
-    it.prefix.append("[").append(rank).append("] ");
+    it.prefix.append("[").append(std::to_string(it.rank)).append("] ");
     it.pid = process.pid;
     it.streams[0].pipe = std::move(process.output);
     it.streams[0].sink = &output_;
@@ -267,13 +266,13 @@ void Supervisor::PollOnce() {
   std::vector<std::pair<Rank*, Stream*>> streams;
   for (const auto& rank : ranks_) {
     for (Stream& stream : rank->streams) {
-      if (!stream.pipe.open() || stream.sink->full()) continue;
+      if (!stream.pipe.open() || !MayRead(stream)) continue;
       polled.push_back({stream.pipe.get(), POLLIN, 0});
       streams.emplace_back(rank.get(), &stream);
     }
   }
   int timeout_ms = -1;
-  if (deadline_ && AnyRunning()) {
+  if (deadline_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
   }
@@ -347,14 +346,22 @@ void Supervisor::OnExit(Rank& rank, int status) {
   rank.running = false;
   // Its last words come before ours.
   for (Stream& stream : rank.streams) {
-    while (stream.pipe.open() && !stream.sink->full()) {
+    while (stream.pipe.open() && MayRead(stream)) {
       pollfd ready = {stream.pipe.get(), POLLIN, 0};
       if (poll(&ready, 1, 0) != 1) break;
       Read(rank, stream);
     }
   }
-  const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (code == 0) return;
+  if (WIFSIGNALED(status) && StoppedAtItsStart(rank, WTERMSIG(status))) {
+    Say("rank " + std::to_string(rank.rank) + " (pid " + std::to_string(rank.pid) +
+        ") had yet to begin when " + SignalName(WTERMSIG(status)) + " came: it has stopped early");
+    code = kStopped;
+  }
+  for (const auto& other : ranks_) {
+    if (other->running) TellRankLeft(other->pid, {rank.rank, code});
+  }
   if (code == kStopped) {
     stopped_early_ = true;
     return;
@@ -374,6 +381,12 @@ void Supervisor::OnExit(Rank& rank, int status) {
   }
   failure_ = Failure{rank.rank, rank.pid, code, how, silent};
   if (code != kCollective && !silent) Announce();
+}
+
+// A rank that takes signals ends by the second one alone, `repeat` after the first.
+bool Supervisor::StoppedAtItsStart(const Rank& rank, int number) const {
+  const bool stop = number == SIGINT || number == SIGTERM || number == SIGHUP;
+  return stop && !ending_ && Clock::now() - rank.start < options_.repeat;
 }
 
 // The ranks are in this process's control group: it starts them.
@@ -441,6 +454,12 @@ void Supervisor::SignalRanks(int number) {
   for (const auto& rank : ranks_) {
     if (rank->running) kill(-rank->pid, number);
   }
+}
+
+// A full queue holds ranks up, but not from ending. Of those that have ended all is read.
+bool Supervisor::MayRead(const Stream& stream) const {
+  if (!stream.sink->full() || !AnyRunning()) return true;
+  return (stops_ > 0 || stopped_early_ || failure_) && stream.sink->bytes() < kMostQueued;
 }
 
 bool Supervisor::AnyRunning() const {

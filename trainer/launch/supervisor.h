@@ -31,14 +31,19 @@ namespace fsdp {
 //
 // Ranks see torchrun's environment (environment.h); stdin is /dev/null. Their lines come out on
 // stdout and stderr as "[rank] line", whole, of at most 64 KiB (longer ones in pieces). A slow
-// reader slows the ranks down in the end, never the supervisor; without a reader, output is
-// dropped. The log files get both streams of a rank by lines, without prefix and not cut.
+// reader slows the ranks down in the end, never the supervisor, and no rank that is to end: then up
+// to 64 MiB are kept for it, and after the ranks' end it has options.grace. Without a reader,
+// output is dropped. The log files get both streams of a rank by lines, without prefix and not cut.
 //
 // SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go to the groups of all ranks. The first three count
 // as one: a repeat within options.repeat is dropped, the second after that is passed on, the third
 // sends SIGKILL. Of the others each is one signal, passed on at most once per options.repeat.
 //
-// A rank's program begins with those five blocked and takes them when it is ready for them: see
+// Of a rank that ends with anything but 0 the others hear by SIGURG: who has yet to meet it does
+// not wait. A rank that SIGINT, SIGTERM or SIGHUP kills within options.repeat of its start has
+// stopped early: it would have held the first of them for itself, had it got so far.
+//
+// A rank's program begins with those six blocked and takes them when it is ready for them: see
 // HoldStopSignals(). What comes while the ranks are being started reaches all of them.
 //
 // Takes over the process for the time of the call: it must have one thread and no children; all of

@@ -21,6 +21,7 @@
 #include "trainer/engine/plan.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/launch/environment.h"
+#include "trainer/launch/exit_words.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/stop_signal.h"
 #include "trainer/loop/attention_choice.h"
@@ -137,6 +138,17 @@ MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& enviro
   };
 }
 
+// A rank stops joining where it is told to stop, or where the launcher knows of one that has left.
+GiveUp AskSignals(const StopSignal& signals) {
+  if (signals.stop_requested()) return {EarlyStop::kReason, std::nullopt};
+  const std::optional<RankLeft> left = signals.rank_left();
+  if (!left) return {};
+  if (left->code == static_cast<int>(ExitCode::kStopped)) return {EarlyStop::kReason, left->rank};
+  return {"rank " + std::to_string(left->rank) +
+              " has left before all had met: " + HowItEnded(left->code),
+          left->rank};
+}
+
 void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restarts) {
   CheckWorld(recipe, world, local_world);
   if (recipe.run.device == RunRecipe::Device::kCuda && !FindGpus().built) {
@@ -250,7 +262,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
       if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
       store = JoinTcpStore(environment.master_addr, StorePort(environment, port), environment.rank,
                            environment.world_size, recipe.run.timeout_s, AccessFor(environment),
-                           stop_requested);
+                           [&] { return AskSignals(signals); });
     }
     job.store = store.get();
     const ExitCode code = TrainRank(recipe, job);

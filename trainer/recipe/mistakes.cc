@@ -1,6 +1,7 @@
 #include "trainer/recipe/mistakes.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "trainer/core/errors.h"
@@ -18,7 +19,8 @@ std::string ShowPlace(const Place& place, const std::vector<std::string>& source
 void ThrowMistakes(std::vector<RecipeMistake> mistakes, const std::vector<std::string>& sources) {
   std::stable_sort(mistakes.begin(), mistakes.end(),
                    [](const auto& a, const auto& b) { return a.place < b.place; });
-  std::vector<std::string> lines;
+  std::unordered_set<std::string> lines;
+  std::string text;
   for (const RecipeMistake& mistake : mistakes) {
     std::string line = ShowPlace(mistake.place, sources) + ": ";
     if (!mistake.key.empty()) line += mistake.key + ": ";
@@ -27,10 +29,13 @@ void ThrowMistakes(std::vector<RecipeMistake> mistakes, const std::vector<std::s
     line = Printable(line);
     std::replace(line.begin(), line.end(), '\n', ' ');
     // One written thing read through two aliases is one mistake.
-    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+    const auto [at, is_new] = lines.insert(std::move(line));
+    if (is_new && lines.size() <= kMostShown) text += (text.empty() ? "" : "\n") + *at;
   }
-  std::string text;
-  for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
+  if (lines.size() > kMostShown) {
+    const size_t more = lines.size() - kMostShown;
+    text += "\n... and " + std::to_string(more) + (more == 1 ? " mistake" : " mistakes") + " more";
+  }
   throw ConfigError(text);
 }
 

@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_MISTAKES_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_MISTAKES_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,9 @@ namespace fsdp::recipe {
 // "file:line:column", or the source alone where it has no lines. `sources` by Place::source.
 std::string ShowPlace(const Place& place, const std::vector<std::string>& sources);
 
-// ConfigError with a line for each, in the order of places.
+// ConfigError with a line for each of the first kMostShown, in the order of places; a last line
+// says how many more there are.
+inline constexpr size_t kMostShown = 1000;
 [[noreturn]] void ThrowMistakes(std::vector<RecipeMistake> mistakes,
                                 const std::vector<std::string>& sources);
 

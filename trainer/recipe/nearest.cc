@@ -43,6 +43,9 @@ std::string Nearest(std::string_view word, const std::vector<std::string>& candi
   std::string best;
   int least = limit + 1;
   for (const std::string& candidate : candidates) {
+    const size_t longer = std::max(candidate.size(), word.size());
+    const size_t shorter = std::min(candidate.size(), word.size());
+    if (longer - shorter >= static_cast<size_t>(least)) continue;  // So far apart at the least.
     const int distance = EditDistance(folded, Fold(candidate));
     // A word of which nothing is left is not near: "x" is no misspelt "y".
     if (distance < least && distance < static_cast<int>(word.size())) {

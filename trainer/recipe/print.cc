@@ -200,7 +200,8 @@ What these keys do with each other is in [training.md](training.md).
   key by key; a list replaces the list before it. A section cannot be null.
 - An unknown key, a wrong type, a value out of range, a duplicate key or two settings that contradict
   each other is an error with exit code 2. All mistakes are listed at once, one a line, as
-  `file:line:column: key: message` or `--set KEY=VALUE: key: message`.
+  `file:line:column: key: message` or `--set KEY=VALUE: key: message`; of more than 1,000 the first
+  1,000, and how many more there are.
 - Values are those of YAML 1.2: `true` and `false` alone are booleans, `3e-4` and `3.0e-4` are
   numbers, `1e3` is no integer. Text that looks like something else needs quotes (`name: "5"`).
   Anchors and aliases work; merge keys (`<<`), tags and several documents in a file are refused.

@@ -17,6 +17,15 @@ std::string Join(const std::vector<std::string>& words, const std::string& last)
 
 std::string DidYouMean(const std::string& word) { return "; did you mean " + Quoted(word) + "?"; }
 
+RecipeReader::RecipeReader(const std::vector<std::string>& known) {
+  for (const std::string& key : known) {
+    const size_t dot = key.rfind('.');
+    const auto [at, is_new] =
+        known_.emplace(dot == std::string::npos ? key : key.substr(dot + 1), key);
+    if (!is_new) at->second.clear();
+  }
+}
+
 void RecipeReader::Mistake(const Place& place, const std::string& key, const std::string& message) {
   mistakes_.push_back({place, key, message});
   unusable_.insert(key);
@@ -34,14 +43,7 @@ void RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::string& p
   std::string elsewhere;
   if (near.empty()) {
     // The one key of that name in another section.
-    int found = 0;
-    for (const std::string& key : known_) {
-      const size_t dot = key.rfind('.');
-      if ((dot == std::string::npos ? key : key.substr(dot + 1)) != entry.key) continue;
-      elsewhere = key;
-      ++found;
-    }
-    if (found != 1) elsewhere.clear();
+    if (const auto known = known_.find(entry.key); known != known_.end()) elsewhere = known->second;
   }
   if (near.empty() && elsewhere.empty()) near = Nearest(entry.key, siblings);
   std::string message = "unknown key";
@@ -66,9 +68,11 @@ void RecipeReader::Saw(const std::string& key, const Place& place, bool is_map) 
 }
 
 void RecipeReader::ForgetBelow(const std::string& key) {
-  std::erase_if(places_, [&](const auto& entry) {
-    return entry.first.starts_with(key + ".") || entry.first.starts_with(key + "[");
-  });
+  for (const char* below : {".", "["}) {
+    const std::string prefix = key + below;
+    auto end = places_.lower_bound(prefix);
+    while (end != places_.end() && end->first.starts_with(prefix)) end = places_.erase(end);
+  }
 }
 
 bool RecipeReader::Unusable(const std::string& key) const {

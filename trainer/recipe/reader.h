@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "trainer/recipe/yaml_tree.h"
@@ -19,7 +18,7 @@ inline constexpr const char* kNotInThisVersion = "not in this version";
 class RecipeReader {
  public:
   // `known`: every key of the recipe with its dots, for hints about keys in the wrong section.
-  explicit RecipeReader(std::vector<std::string> known) : known_(std::move(known)) {}
+  explicit RecipeReader(const std::vector<std::string>& known);
 
   void Mistake(const Place& place, const std::string& key, const std::string& message);
   // "want ..., got ...".
@@ -40,7 +39,7 @@ class RecipeReader {
   std::vector<RecipeMistake>& mistakes() { return mistakes_; }
 
  private:
-  const std::vector<std::string> known_;
+  std::map<std::string, std::string> known_;  // By the last part; empty where several share that.
   std::vector<RecipeMistake> mistakes_;
   std::map<std::string, Place> places_;
   std::set<std::string> maps_;  // Keys in places_ that hold maps.

@@ -5,6 +5,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -115,12 +116,13 @@ void CheckSources(Rules& rules, const Recipe& recipe) {
   rules.Require(weights.empty() || Mixture::CanShare(weights), {"data.train"},
                 "the weights are too far apart: a source would never be drawn from");
   const std::span<const SourceRecipe> valid = recipe.data.ValidSources();
+  std::unordered_map<std::string, size_t> names;  // Whose each is first.
   for (size_t i = 0; i < valid.size(); ++i) {
-    for (size_t j = 0; j < i && !valid[i].name.empty(); ++j) {
-      rules.Require(
-          valid[i].name != valid[j].name, {"data.valid[" + std::to_string(i) + "].name"},
-          "`" + valid[i].name + "` is the name of data.valid[" + std::to_string(j) + "] too");
-    }
+    if (valid[i].name.empty()) continue;
+    const auto [at, is_new] = names.emplace(valid[i].name, i);
+    rules.Require(is_new, {"data.valid[" + std::to_string(i) + "].name"},
+                  "`" + valid[i].name + "` is the name of data.valid[" +
+                      std::to_string(at->second) + "] too");
   }
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <unordered_map>
 
 #include "trainer/core/utf8.h"
 
@@ -102,6 +103,7 @@ class TreeBuilder : public YAML::EventHandler {
     YAML::Mark mark;
     bool in_brackets;
     std::optional<YamlNode::Entry> key;  // Read, its value still to come.
+    std::unordered_map<std::string, size_t> entries = {};  // Of the node, by key.
   };
 
   std::shared_ptr<YamlNode> New(YamlNode::Kind kind, const YAML::Mark& mark) const {
@@ -154,8 +156,9 @@ class TreeBuilder : public YAML::EventHandler {
     YamlNode::Entry entry = std::move(*frame.key);
     frame.key.reset();
     entry.value = node;
-    for (YamlNode::Entry& before : frame.node->entries) {
-      if (before.key != entry.key) continue;
+    const auto [at, is_new] = frame.entries.emplace(entry.key, frame.node->entries.size());
+    if (!is_new) {
+      YamlNode::Entry& before = frame.node->entries[at->second];
       std::string message = "duplicate key";
       if (place_lines_) message += ", first on line " + std::to_string(before.place.line);
       mistakes_.push_back({entry.place, Path() + entry.key, message});

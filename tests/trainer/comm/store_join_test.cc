@@ -1,6 +1,7 @@
 // Who may join the TCP store, from where, how long it waits for whom, and what it holds for whom.
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -8,12 +9,14 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/trainer/comm/on_threads.h"
 #include "tests/trainer/comm/raw_member.h"
+#include "trainer/comm/early_stop.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/tcp_store.h"
 #include "trainer/comm/wire.h"
@@ -243,6 +246,64 @@ TEST(StoreJoin, TheFirstToLosePatienceSaysWhoIsMissing) {
   }
 }
 
+// A port that nobody has, until somebody listens on it.
+int SomePort() {
+  const Socket listening = Listen("localhost", 0);
+  return PortOf(listening);
+}
+
+AskGiveUp Always(const std::string& why, std::optional<int> gone = {}) {
+  return [=] { return GiveUp{why, gone}; };
+}
+
+// Whichever it is, and however early: who comes later hears of it.
+TEST(StoreGiveUp, IsToldToThoseWhoComeYet) {
+  constexpr int kRanks = 3;
+  const std::string stop = EarlyStop::kReason, gone = "rank 7 has left";
+  for (const std::string& why : {stop, gone}) {
+    for (int told = 0; told < kRanks; ++told) {
+      SCOPED_TRACE(why + ", told to rank " + std::to_string(told));
+      const int port = SomePort();
+      std::atomic<bool> asked{false};
+      const auto errors = OnThreads(kRanks, [&](int rank) {
+        AskGiveUp ask = [&] { return GiveUp{}; };
+        if (rank == told) {
+          ask = [&] {
+            asked = true;
+            return GiveUp{why, {}};
+          };
+        } else {
+          while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        // Who has met all the others by then hears of it as of any failure.
+        JoinTcpStore("localhost", port, rank, kRanks, 60, {"s", 0}, ask)->Get("never");
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, why);
+    }
+  }
+}
+
+TEST(StoreGiveUp, IsAnEarlyStopOrAFailure) {
+  const int port = SomePort();
+  EXPECT_THROW(JoinTcpStore("localhost", port, 0, 1, 300, {"s", 0}, Always(EarlyStop::kReason)),
+               EarlyStop);
+  EXPECT_THROW(JoinTcpStore("localhost", port, 0, 1, 300, {"s", 0}, Always("why")), CommError);
+}
+
+// Or for that of a rank which will never come.
+TEST(StoreGiveUp, DoesNotWaitForARankThatIsGone) {
+  const int port = SomePort();
+  for (const int rank : {0, 1}) {
+    const double seconds = SecondsOf([&] {
+      EXPECT_EQ(ErrorOf([&] {
+                  JoinTcpStore("localhost", port, rank, 2, 300, {"s", 0}, Always("why", 1 - rank));
+                }),
+                "why");
+    });
+    EXPECT_LT(seconds, static_cast<double>(kTellWithin.count())) << rank;
+  }
+}
+
 TEST(StoreJoin, ByAddressOfEachFamilyAndByName) {
   for (const char* host : {"127.0.0.1", "::1", "localhost"}) {
     std::unique_ptr<TcpStoreServer> server;
@@ -329,7 +390,7 @@ TEST(StoreLimits, WhoDoesNotProveItselfIsGoneSoon) {
 TEST(StoreLimits, OfManyStrangersTheOldestGoes) {
   TcpStoreServer server("localhost", 0, 1, 60, {"s", 0}, Patient());
   std::vector<std::unique_ptr<RawMember>> strangers;
-  const size_t most = StoreLimits::kUnproven + 1;
+  const size_t most = StoreLimits::Unproven(1);
   for (size_t i = 0; i < most + 10; ++i) {
     strangers.push_back(std::make_unique<RawMember>(server.port()));
   }
@@ -338,6 +399,21 @@ TEST(StoreLimits, OfManyStrangersTheOldestGoes) {
   ExpectWorks(*store);
   for (size_t i = 0; i < 10; ++i) EXPECT_TRUE(strangers[i]->ReadToEnd()) << i;
   EXPECT_FALSE(strangers.back()->Closed());
+}
+
+TEST(StoreLimits, StrangersLeaveTheRankHalfOfItsFiles) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto unproven = [&](rlim_t files, int ranks) {
+    const rlimit limit = {files, before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return StoreLimits::Unproven(ranks);
+  };
+  EXPECT_EQ(unproven(1024, 8), 64u + 8);
+  EXPECT_EQ(unproven(1024, 512), 240u);
+  EXPECT_EQ(unproven(64, 2), 15u);
+  EXPECT_EQ(unproven(64, 40), 4u);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(StoreLimits, AStrangersMessageIsShort) {

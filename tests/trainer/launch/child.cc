@@ -22,6 +22,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/launch/environment.h"
+#include "trainer/launch/exit_words.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/stop_signal.h"
 
@@ -96,6 +97,23 @@ int Train(std::chrono::milliseconds repeat, bool hang) {
   Write(STDOUT_FILENO, "stop requested\n");
   if (hang) SleepForEver();
   return static_cast<int>(ExitCode::kStopped);
+}
+
+// Writes lines of so many bytes all the time, and ends like Train().
+int PrintUntilStop(int bytes) {
+  const std::string line = std::string(static_cast<size_t>(bytes), 'x') + "\n";
+  for (StopSignal signals; !signals.stop_requested();) Write(STDOUT_FILENO, line);
+  return static_cast<int>(ExitCode::kStopped);
+}
+
+// What a rank does that waits for the others: ends when one of them has left.
+int WaitUntilLeft(std::chrono::milliseconds repeat) {
+  StopSignal signals(repeat);
+  while (!signals.rank_left()) Sleep(1);
+  const RankLeft left = *signals.rank_left();
+  Write(STDOUT_FILENO,
+        "rank " + std::to_string(left.rank) + " has left: " + HowItEnded(left.code) + "\n");
+  return left.code == static_cast<int>(ExitCode::kStopped) ? left.code : 6;
 }
 
 // Binds and listens where the supervisor says that the store is, as the store does.
@@ -186,6 +204,10 @@ int Do(const RankEnvironment& environment, const std::string& verb, const std::s
     _exit(Train(std::chrono::milliseconds(number()), false));
   } else if (verb == "never_stop") {
     _exit(Train(std::chrono::milliseconds(number()), true));
+  } else if (verb == "print_until_stop") {
+    _exit(PrintUntilStop(number()));
+  } else if (verb == "until_left") {
+    _exit(WaitUntilLeft(std::chrono::milliseconds(number())));
   } else if (verb == "ms") {
     Sleep(number());
   } else if (verb == "touch") {
@@ -222,7 +244,9 @@ int RunRank(int argc, char** argv) {
     const std::string rank = action.substr(0, colon).substr(2);  // After `--`.
     if (rank != "all" && rank != std::to_string(environment.rank)) continue;
     const std::string verb = action.substr(colon + 1, equals - colon - 1);
-    if (verb != "train" && verb != "never_stop") ReleaseStopSignals();  // Those have handlers.
+    const bool has_handlers = verb == "train" || verb == "never_stop" ||
+                              verb == "print_until_stop" || verb == "until_left";
+    if (!has_handlers) ReleaseStopSignals();
     Do(environment, verb, equals < action.size() ? action.substr(equals + 1) : "");
   }
   return 0;

@@ -253,6 +253,7 @@ TEST(EnvironmentTest, ContradictionsAreNamedWithValueAndCure) {
       {kTorchrun, "RANK", "0x1", "not a whole number"},
       {kTorchrun, "WORLD_SIZE", "0", "below 1"},
       {kTorchrun, "WORLD_SIZE", "99999999999", "above"},
+      {kTorchrun, "WORLD_SIZE", "1048577", "above 1048576"},
       {kTorchrun, "LOCAL_RANK", "4", "not below the number of ranks of this host, 4"},
       {kTorchrun, "LOCAL_WORLD_SIZE", "9", "more than all ranks"},
       {With(kTorchrun, {{"LOCAL_WORLD_SIZE", "8"}}), "LOCAL_RANK", "1", "not the rank, RANK=5"},

@@ -55,6 +55,30 @@ TEST(StopSignalTest, RequestsAreTakenOnce) {
   EXPECT_FALSE(signals.stop_requested());
 }
 
+TEST(StopSignalTest, TheFirstRankThatLeftIsKept) {
+  StopSignal signals;
+  EXPECT_FALSE(signals.rank_left());
+  raise(SIGURG);  // Of nobody who knows.
+  EXPECT_FALSE(signals.rank_left());
+  TellRankLeft(getpid(), {0, 1});
+  TellRankLeft(getpid(), {7, 75});
+  ASSERT_TRUE(signals.rank_left());
+  EXPECT_EQ(signals.rank_left()->rank, 0);
+  EXPECT_EQ(signals.rank_left()->code, 1);
+  EXPECT_FALSE(signals.stop_requested());
+}
+
+// Of a program that has no handlers it is not the end, and one that holds its signals hears of it.
+TEST(StopSignalTest, ARankThatLeftIsHeardOfLater) {
+  TellRankLeft(getpid(), {2, 143});
+  HoldStopSignals();
+  TellRankLeft(getpid(), {(1 << 20) - 1, 255});
+  StopSignal signals;
+  ASSERT_TRUE(signals.rank_left());
+  EXPECT_EQ(signals.rank_left()->rank, (1 << 20) - 1);
+  EXPECT_EQ(signals.rank_left()->code, 255);
+}
+
 TEST(StopSignalTest, HandlersLeaveErrnoAlone) {
   StopSignal signals;
   errno = 77;

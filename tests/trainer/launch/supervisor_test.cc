@@ -92,17 +92,28 @@ class Launched {
     return count;
   }
 
+  void ReadAll() {
+    while (ReadSome()) {
+    }
+  }
+
   // Reads all output. The exit code, or minus the signal; none of its descendants is left, not even
   // as a zombie.
   int Wait() {
-    while (ReadSome()) {
-    }
+    ReadAll();
     return WaitWithoutReading();
   }
 
   int WaitWithoutReading() {
     int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    pid_t ended = 0;
+    while ((ended = waitpid(pid_, &status, WNOHANG)) == 0) {
+      if (std::chrono::steady_clock::now() > start_ + kPatience) {
+        throw std::runtime_error("it does not end:\n" + All());
+      }
+      usleep(1000);
+    }
+    EXPECT_EQ(ended, pid_);
     pid_ = -1;
     const pid_t left = waitpid(-1, nullptr, WNOHANG);
     EXPECT_EQ(left, -1) << "a process is left: "
@@ -525,6 +536,34 @@ TEST(SupervisorTest, ASignalWhileRanksStartReachesThem) {
 }
 
 // A rank may have processes of its own (a data loader, a debugger): what it hears, they hear.
+// A rank that a stop ends before it has handlers has stopped early, and no other is missed.
+TEST(SupervisorTest, ASignalThatKillsARankAtItsStartIsAStop) {
+  for (const char* signal : {"TERM", "INT", "HUP"}) {
+    Launched it(kThree,
+                {std::string("1:raise=") + signal, std::string("0:until_left=") + kForEver,
+                 std::string("2:until_left=") + kForEver},
+                {{"LAUNCH_TEST_REPEAT_MS", kForEver}});
+    EXPECT_EQ(it.Wait(), 75) << it.All();
+    EXPECT_EQ(it.Count("] rank 1 has left: exit code 75\n"), 2) << it.All();
+    EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
+    EXPECT_EQ(it.Count(std::string("had yet to begin when SIG") + signal + " came"), 1);
+  }
+}
+
+// Those that wait for it hear at once, however it ends.
+TEST(SupervisorTest, ARankThatLeavesIsToldToTheOthers) {
+  for (const auto& [how, words] :
+       std::map<std::string, std::string>{{"exit=3", "exit code 3, does not fit in memory"},
+                                          {"exit=75", "exit code 75"},
+                                          {"raise=KILL", "killed by SIGKILL"}}) {
+    Launched it({"--nnodes", "3", "--nproc-per-node", "2", "--node-rank", "2", "--rdzv-endpoint",
+                 "localhost:29876"},
+                {"5:" + how, std::string("4:until_left=") + kForEver}, kPatient);
+    it.Wait();
+    EXPECT_EQ(it.Count("[4] rank 5 has left: " + words + "\n"), 1) << it.All();
+  }
+}
+
 TEST(SupervisorTest, SignalsReachTheWholeGroupOfARank) {
   Launched it(kTwo, {"all:child_signals=USR1", "all:signals=USR1"});
   it.Await("] ready", 2);
@@ -641,6 +680,38 @@ TEST(SupervisorTest, ASlowReaderDoesNotBlockTheSupervisor) {
             2000u * 5005u + std::string("[1] ready\n[1] caught USR1\n").size());
 }
 
+// The ranks are done, and what they have written is nobody's concern for longer than the grace.
+TEST(SupervisorTest, ALazyReaderIsNotWaitedForWhenTheRanksHaveEnded) {
+  Variables variables = {{"LAUNCH_TEST_GRACE_MS", "200"}};
+  Launched it({}, {"0:long=500000", "0:exit=3"}, variables);
+  EXPECT_EQ(it.WaitWithoutReading(), 3);
+  it.ReadAll();
+  EXPECT_GE(it.output().size(), 65536u);
+  EXPECT_LT(it.output().size(), 500000u);
+  const size_t at = it.errors().find(
+      "launch: nobody has read the ranks' output for 0.2 s after their "
+      "end: ");
+  ASSERT_NE(at, std::string::npos) << it.errors();
+  EXPECT_NE(it.errors().find(" bytes of it are dropped\n", at), std::string::npos);
+
+  variables["LAUNCH_TEST_GRACE_MS"] = kForEver;  // One that comes back in time gets all.
+  Launched slow({}, {"0:long=500000", "0:error=end"}, variables);
+  usleep(300000);
+  EXPECT_EQ(slow.Wait(), 0);
+  EXPECT_EQ(slow.output().size(), 500000u + 8 * 4 + 8);
+  EXPECT_EQ(slow.errors(), "[0] end\n");
+}
+
+// A rank that writes to nobody hears of a stop, and ends.
+TEST(SupervisorTest, ALazyReaderDoesNotKeepRanksFromStopping) {
+  Launched it(kTwo, {"0:print_until_stop=5000", std::string("1:train=") + kForEver},
+              {{"LAUNCH_TEST_GRACE_MS", "50"}});
+  it.Await("[0] xxx", 100);
+  usleep(100000);  // It writes 5 KB at a time, and all pipes are full.
+  it.Signal(SIGTERM);
+  EXPECT_EQ(it.WaitWithoutReading(), 75);
+}
+
 TEST(SupervisorTest, WithoutAReaderTheRanksGoOn) {
   const std::string file = Directory();
   Launched it(kTwo, {"all:lines=1000", "0:touch=" + file});
@@ -670,6 +741,8 @@ TEST(SupervisorTest, WrongOptionsAreNamedBeforeAnythingRuns) {
       {{"--nproc-per-node", "0"}, "--nproc-per-node 0: want 1 to 4096"},
       {{"--nproc-per-node", "4097"}, "--nproc-per-node 4097: want 1 to 4096"},
       {{"--nproc-per-node", "two"}, "two"},
+      {{"--nnodes", "4096", "--nproc-per-node", "257", "--rdzv-endpoint", "h:1"},
+       "--nnodes 4096 of --nproc-per-node 257 are 1052672 ranks: want at most 1048576"},
       {{"--max-restarts", "-1"}, "--max-restarts -1: want 0 or more"},
       {{"--rdzv-endpoint", "host"}, "--rdzv-endpoint host: want HOST:PORT"},
       {{"--rdzv-endpoint", "host:0"}, "want HOST:PORT"},

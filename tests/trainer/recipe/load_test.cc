@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
@@ -480,6 +483,47 @@ TEST(LoadRecipe, ListsEveryMistakeAtOnceInOrder) {
             "--set nonsense: want KEY=VALUE\n"
             "--set eval.steps=x: eval.steps: want an integer of at least 1, got the text `x`\n"
             "--set eval.every=3: eval.every: eval.every is 3, but data.valid is null");
+}
+
+std::string Repeated(int times, const std::function<std::string(int)>& text) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text(i);
+  return all;
+}
+
+TEST(LoadRecipe, OfManyMistakesTheFirstThousandAreListed) {
+  for (const auto& [count, end] : {std::pair(1000, "r.yaml:1002:1: wrong_999: unknown key"),
+                                   std::pair(1001, "\n... and 1 mistake more"),
+                                   std::pair(1234, "\n... and 234 mistakes more")}) {
+    const std::string text = MistakesOf(
+        kGood + Repeated(count, [](int i) { return "wrong_" + std::to_string(i) + ": 1\n"; }));
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), std::min(count, 1001) - 1);
+    EXPECT_NE(text.find("\nr.yaml:1002:1: wrong_999: unknown key"), std::string::npos);
+    EXPECT_NE(text.find(end), std::string::npos) << text.substr(text.size() - 200);
+    EXPECT_EQ(text.find("wrong_1000"), std::string::npos);
+  }
+}
+
+// Of each kind as many: none is compared with all others.
+TEST(LoadRecipe, ManyMistakesTakeSeconds) {
+  constexpr int kMany = 30000;
+  const auto number = [](int i) { return std::to_string(i); };
+  const auto valid = [&](const std::function<std::string(int)>& source) {
+    return "model: {family: gpt2, hidden_size: 64, num_attention_heads: 4}\n"
+           "data: {train: {paths: [x]}, valid: [" +
+           Repeated(kMany, [&](int i) { return "{paths: [v], " + source(i) + "},\n"; }) + "]}\n";
+  };
+  const std::string texts[] = {
+      kGood + Repeated(kMany, [&](int i) { return "wrong_" + number(i) + ": 1\n"; }),
+      kGood + std::string("train: {") + Repeated(kMany + 1, [&](int) { return "steps: 5,\n"; }) +
+          "}\n",
+      valid([&](int i) { return "name: n" + number(i) + ", eot: null, x: 1"; }),
+      valid([](int i) { return i == 0 ? "name: a, x: 1" : "name: a"; })};
+  for (const std::string& text : texts) {
+    const std::string mistakes = MistakesOf(text);
+    EXPECT_TRUE(mistakes.ends_with("\n... and 29000 mistakes more"))
+        << mistakes.substr(mistakes.size() - 200);
+  }
 }
 
 TEST(LoadRecipe, AMistakeIsOneLineFitForATerminal) {

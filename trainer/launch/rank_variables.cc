@@ -1,0 +1,42 @@
+#include "trainer/launch/rank_variables.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "trainer/launch/job_secret.h"
+
+namespace fsdp {
+
+std::vector<std::string> EnvironmentOf(int local, const LaunchOptions& options,
+                                       const RankVariables& variables) {
+  std::vector<std::pair<std::string, std::string>> ours = {
+      {"RANK", std::to_string(options.FirstRank() + local)},
+      {"WORLD_SIZE", std::to_string(options.nnodes * options.nproc_per_node)},
+      {"LOCAL_RANK", std::to_string(local)},
+      {"LOCAL_WORLD_SIZE", std::to_string(options.nproc_per_node)},
+      {"GROUP_RANK", std::to_string(options.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(options.nnodes)},
+      {"MASTER_ADDR", variables.endpoint.host},
+      {"MASTER_PORT", std::to_string(variables.endpoint.port)},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(variables.restart)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
+      {"TORCHELASTIC_RUN_ID", variables.run_id},
+  };
+  if (!variables.secret.empty()) ours.emplace_back(kSecretVariable, variables.secret);
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view name = std::string_view(*entry).substr(0, strcspn(*entry, "="));
+    const bool set = std::any_of(ours.begin(), ours.end(),
+                                 [&](const auto& variable) { return variable.first == name; });
+    if (!set) environment.emplace_back(*entry);
+  }
+  for (const auto& [name, value] : ours) environment.push_back(name + "=" + value);
+  return environment;
+}
+
+}  // namespace fsdp
