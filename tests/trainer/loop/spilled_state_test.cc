@@ -241,7 +241,7 @@ TEST_F(SpilledState, OneRanksDiskEndsAll) {
 
 // It is not the checkpoint that is damaged: an older one would come to the same disk.
 TEST_F(SpilledState, ADiskThatFailsAResumeAdvisesNoOlderCheckpoint) {
-  const std::string run = FreshDirectory("resumed");
+  const std::string run = UnusedPath("resumed");
   const Recipe recipe = Spilled(run, /*async=*/false);
   ASSERT_EQ(Train(1, recipe)[0].code, 0);
   const End whole = Train(1, recipe)[0];  // Only loads what there is, and looks at it.

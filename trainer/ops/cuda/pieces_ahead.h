@@ -1,4 +1,5 @@
 // Loops over packs of which a thread reads some before it needs them, with indices of 32 bits.
+// Tests: tests/trainer/ops/swiglu_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_PIECES_AHEAD_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_PIECES_AHEAD_H_
 
