@@ -102,7 +102,7 @@ class TreeBuilder : public YAML::EventHandler {
     YAML::anchor_t anchor;
     YAML::Mark mark;
     bool in_brackets;
-    std::optional<YamlNode::Entry> key;  // Read, its value still to come.
+    std::optional<YamlNode::Entry> key;                    // Read, its value still to come.
     std::unordered_map<std::string, size_t> entries = {};  // Of the node, by key.
   };
 

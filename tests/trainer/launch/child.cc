@@ -106,10 +106,11 @@ int PrintUntilStop(int bytes) {
   return static_cast<int>(ExitCode::kStopped);
 }
 
-// What a rank does that waits for the others: ends when one of them has left.
+// What a rank does that waits for the others: ends when one of them has left, or after 30 s.
 int WaitUntilLeft(std::chrono::milliseconds repeat) {
   StopSignal signals(repeat);
-  while (!signals.rank_left()) Sleep(1);
+  for (int ms = 0; ms < 30000 && !signals.rank_left(); ++ms) Sleep(1);
+  if (!signals.rank_left()) return 1;
   const RankLeft left = *signals.rank_left();
   Write(STDOUT_FILENO,
         "rank " + std::to_string(left.rank) + " has left: " + HowItEnded(left.code) + "\n");

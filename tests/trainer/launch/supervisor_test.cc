@@ -108,7 +108,7 @@ class Launched {
     int status = 0;
     pid_t ended = 0;
     while ((ended = waitpid(pid_, &status, WNOHANG)) == 0) {
-      if (std::chrono::steady_clock::now() > start_ + kPatience) {
+      if (std::chrono::steady_clock::now() > start_ + kPatience / 4) {
         throw std::runtime_error("it does not end:\n" + All());
       }
       usleep(1000);
