@@ -70,8 +70,8 @@ struct ncclComm {
   int64_t calls = 0;
   std::set<std::pair<Kind, int>> connected;  // By kind and algorithm.
   bool connecting = false;                   // What is in progress waits for the peers.
-  int polls_left = 0;                    // Until what is in progress is on its stream.
-  std::function<ncclResult_t()> launch;  // That.
+  int polls_left = 0;                        // Until what is in progress is on its stream.
+  std::function<ncclResult_t()> launch;      // That.
   bool finalizing = false;
   int64_t taken = 0;           // Bytes of the GPU.
   const char* name = nullptr;  // The user's.

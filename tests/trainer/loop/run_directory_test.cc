@@ -81,9 +81,9 @@ TEST(OpenRunDirectory, RemovesWhatAKilledRunWasWriting) {
   const Strings left = {run.checkpoints() + "/latest.fsdp-tmp",
                         run.path + "/metrics.1.jsonl.fsdp-tmp"};
   const auto open = [&] {
-    const Recipe recipe = ParseRecipe(
-        {{"recipe", "model: {family: gpt2}\ndata: {train: {source: synthetic}}\n"}},
-        {"run.dir=" + run.path});
+    const Recipe recipe =
+        ParseRecipe({{"recipe", "model: {family: gpt2}\ndata: {train: {source: synthetic}}\n"}},
+                    {"run.dir=" + run.path});
     MemoryStore store(/*timeout_s=*/60);
     OpenRunDirectory(recipe, {}, store, /*rank=*/0, /*world=*/1);
   };

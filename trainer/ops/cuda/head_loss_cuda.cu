@@ -75,8 +75,9 @@ __global__ void LossOfRows(T* logits, LossRow args) {
 
   RunningSum mine;
   Piece ahead[kAhead];
-  ForEachAhead(thread, packs, threads, [&](int pack, int slot) { ahead[slot].ReadPack(row, pack); },
-               [&](int, int slot) { mine.Add(ahead[slot]); });
+  ForEachAhead(
+      thread, packs, threads, [&](int pack, int slot) { ahead[slot].ReadPack(row, pack); },
+      [&](int, int slot) { mine.Add(ahead[slot]); });
   if (tail > 0 && thread == packs % threads) {
     Piece last;
     last.ReadPack(row, packs);
@@ -84,8 +85,7 @@ __global__ void LossOfRows(T* logits, LossRow args) {
   }
   const float row_max = BlockMax(mine.max, maxima);
   const float shift = fmaxf(-FLT_MAX, __fmul_rn(row_max, kLog2E));
-  const double row_sum =
-      BlockSum(static_cast<double>(mine.sum * exp2f(mine.shift - shift)), sums);
+  const double row_sum = BlockSum(static_cast<double>(mine.sum * exp2f(mine.shift - shift)), sums);
   if (thread == 0) {
     args.terms[i] = weight * (log(row_sum) + (shift / static_cast<double>(kLog2E) - target_logit));
   }
@@ -101,11 +101,12 @@ __global__ void LossOfRows(T* logits, LossRow args) {
     for (int e = 0; e < kWide; ++e) g[e] = factor * power(pack[e]);
     pack.Set(g);
   };
-  ForEachAhead(thread, packs, threads, [&](int pack, int slot) { ahead[slot].ReadPack(row, pack); },
-               [&](int pack, int slot) {
-                 gradient(ahead[slot]);
-                 ahead[slot].WritePack(row, pack);
-               });
+  ForEachAhead(
+      thread, packs, threads, [&](int pack, int slot) { ahead[slot].ReadPack(row, pack); },
+      [&](int pack, int slot) {
+        gradient(ahead[slot]);
+        ahead[slot].WritePack(row, pack);
+      });
   if (tail > 0 && thread == packs % threads) {
     Piece last;
     last.ReadPack(row, packs);

@@ -7,8 +7,8 @@
 
 namespace fsdp {
 
-// read(at, slot), then use(at, slot), for at = begin, begin + step, ... < end. What is to be used is
-// read kAhead turns before. Slots are 0 to kAhead - 1, constants once the loop is unrolled.
+// read(at, slot), then use(at, slot), for at = begin, begin + step, ... < end. What is to be used
+// is read kAhead turns before. Slots are 0 to kAhead - 1, constants once the loop is unrolled.
 constexpr int kAhead = 2;
 template <typename Read, typename Use>
 __device__ inline void ForEachAhead(int begin, int end, int step, const Read& read,
