@@ -134,7 +134,7 @@ void CompareData(const Recipe& recipe, const CheckpointMeta& meta, const DataFil
 // Of metrics.1.jsonl, metrics.2.jsonl, ..., the one that begins so; or empty.
 std::string FindAside(const RunDirectory& directory, const FilePrefix& records) {
   for (int i = 1;; ++i) {
-    const std::string aside = Aside(directory, i) + ".jsonl";
+    std::string aside = Aside(directory, i) + ".jsonl";
     if (!PathExists(aside)) return "";
     if (HowItDiffers(aside, records).empty()) return aside;
   }
