@@ -276,7 +276,7 @@ TEST(StoreGiveUp, IsToldToThoseWhoComeYet) {
           while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
         // Who has met all the others by then hears of it as of any failure.
-        JoinTcpStore("localhost", port, rank, kRanks, 60, {"s", 0}, ask)->Get("never");
+        JoinTcpStore("localhost", port, rank, kRanks, 30, {"s", 0}, ask)->Get("never");
       });
       for (const std::string& error : errors) EXPECT_EQ(error, why);
     }
