@@ -2,10 +2,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <memory>
+#include <thread>
 
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/shm/shm_communicator.h"
@@ -69,9 +73,29 @@ std::string ReadAll(int fd) {
   std::exit(0);
 }
 
+// The threads of a process that has begun none: ThreadSanitizer has one of its own.
+#ifdef __SANITIZE_THREAD__
+constexpr int kOwnThreads = 2;
+#else
+constexpr int kOwnThreads = 1;
+#endif
+
+// Waits for detached threads of an earlier test, such as the fake NCCL's that end a communicator:
+// under ThreadSanitizer a child of a process with several threads may start none. They end by
+// themselves, so the limit is for a machine that stands still.
+void AwaitOtherThreads() {
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  for (int ms = 0; ms < 10000 && threads() > kOwnThreads; ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
 std::vector<Outcome> RunProcessRanksWith(const Join& join, int size, const Body& body) {
+  AwaitOtherThreads();
   std::fflush(nullptr);
   std::vector<pid_t> children(size);
   std::vector<Pipe> ports(size), reports(size);
