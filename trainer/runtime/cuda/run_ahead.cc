@@ -26,6 +26,7 @@ void RunAhead::Take(int64_t operations) {
     (void)write_value_(stream_, reinterpret_cast<uintptr_t>(word_), marked_, /*flags=*/0);
   }
   put_ += static_cast<uint32_t>(operations);
+  if (Outstanding() <= kMostOutstanding) return;
   using Clock = std::chrono::steady_clock;
   Clock::time_point asked = Clock::now();
   for (int i = 0; Outstanding() > kMostOutstanding; ++i) {
