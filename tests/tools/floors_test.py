@@ -57,6 +57,12 @@ def includes_of_tests():
 
 
 class Floors(unittest.TestCase):
+    def test_every_room_plants_mistakes_for_the_sanitizers(self):
+        listed = (ROOT / "tests/sanitizers/BUILD.bazel").read_text()
+        for room in floors():
+            with self.subTest(room=room):
+                self.assertIn(f'"{room.removeprefix("trainer/")}"', listed)
+
     def test_every_package_stands_in_a_room(self):
         rooms = floors()
         self.assertGreater(len(rooms), 15)

@@ -6,16 +6,13 @@ in a room's BUILD file makes its target `planted_mistakes`, of tests/sanitizers/
 for //tests/sanitizers:planted_mistakes_test. A room whose flags keep a sanitizer out fails there by name.
 """
 
-def room_name(package):
-    return package.replace("/", "_")
-
 def planted_mistakes():
     native.genrule(
         name = "planted_mistakes_source",
         testonly = True,
         srcs = ["//tests/sanitizers:planted_mistakes.cc.in"],
         outs = ["planted_mistakes.cc"],
-        cmd = "sed s/ROOM/%s/ $< >$@" % room_name(native.package_name()),
+        cmd = "sed s:ROOM:%s: $< >$@" % native.package_name(),
     )
     native.cc_library(
         name = "planted_mistakes",
