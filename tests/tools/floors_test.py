@@ -63,6 +63,14 @@ class Floors(unittest.TestCase):
             with self.subTest(room=room):
                 self.assertIn(f'"{room.removeprefix("trainer/")}"', listed)
 
+    def test_every_package_takes_precompiled_headers(self):
+        for room in ("cmd", "models", "trainer"):
+            for package in sorted((ROOT / room).rglob("BUILD.bazel")):
+                text = package.read_text()
+                if "\ncc_library(" in text:
+                    with self.subTest(package=str(package.relative_to(ROOT))):
+                        self.assertRegex(text, r'load\("//tools/bazel:cc.bzl",.* "cc_library"')
+
     def test_every_package_stands_in_a_room(self):
         rooms = floors()
         self.assertGreater(len(rooms), 15)

@@ -1,6 +1,7 @@
 """One op is one library: x.h (contract), x.cc (checks, enqueues), cpu/x_cpu.cc and cuda/x_cuda.cu
 (kernels)."""
 
+load("//tools/bazel:cc.bzl", "cc_library")
 load("//tools/cuda:defs.bzl", "cuda_library", "if_cuda")
 
 def op_library(name, deps = [], cuda_deps = [], **kwargs):
@@ -17,7 +18,7 @@ def op_library(name, deps = [], cuda_deps = [], **kwargs):
     if native.glob(["cuda/%s_cuda.cu" % name]):
         cuda_kernels(name = name + "_cuda", deps = cuda_deps)
         cuda = [":%s_cuda" % name]
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = [name + ".cc", "cpu/%s_cpu.cc" % name] +
                native.glob(["cpu/%s_cpu.h" % name, "cuda/%s_cuda.h" % name]),
@@ -45,7 +46,7 @@ def cuda_kernels(name, file = None, deps = [], visibility = []):
     header = "cuda/%s.h" % (file or name)
     source = "cuda/%s.cu" % (file or name)
     deps = deps + ["//trainer/ops:cuda_launch"]
-    native.cc_library(
+    cc_library(
         name = name,
         hdrs = [header],
         visibility = ["//tests:__subpackages__"] + visibility,
@@ -73,14 +74,14 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
         "avx2": [],
         "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     }.items():
-        native.cc_library(
+        cc_library(
             name = name + "_" + isa,
             srcs = ["cpu/%s.cc" % name, "cpu/%s.h" % name],
             copts = ["-O3"] + copts + flags,  # In every build: what must be inlined is.
             visibility = ["//tests:__subpackages__"],
             deps = deps + ["//trainer/ops:isa"],
         )
-    native.cc_library(
+    cc_library(
         name = name,
         hdrs = ["cpu/%s.h" % name],
         deps = deps + [":%s_avx2" % name, ":%s_avx512" % name],
@@ -103,7 +104,7 @@ def op_test(name, deps = [], kernels = None, epilogues = None, emulated_deps = [
       emulated_deps: what is linked into <name>_emulated_test besides: libraries' fakes.
       **kwargs: passed on to cc_test.
     """
-    native.cc_library(
+    cc_library(
         name = name + "_test_suite",
         testonly = True,
         srcs = [name + "_test.cc"],

@@ -6,6 +6,8 @@ in a room's BUILD file makes its target `planted_mistakes`, of tests/sanitizers/
 for //tests/sanitizers:planted_mistakes_test. A room whose flags keep a sanitizer out fails there by name.
 """
 
+load("//tools/bazel:cc.bzl", "cc_library")
+
 def planted_mistakes():
     native.genrule(
         name = "planted_mistakes_source",
@@ -14,7 +16,7 @@ def planted_mistakes():
         outs = ["planted_mistakes.cc"],
         cmd = "sed s:ROOM:%s: $< >$@" % native.package_name(),
     )
-    native.cc_library(
+    cc_library(
         name = "planted_mistakes",
         testonly = True,
         srcs = ["planted_mistakes.cc"],

@@ -7,9 +7,10 @@
         flags = {"O1": ["-O1"]},
     )
 
-A source of a target that depends on it is compiled with `-include precompiled/gtest.h` (.bazelrc). gcc
-takes the compiled header only where all flags that matter are the same, so `flags` has a list for each
-optimisation level of such sources; with other flags it reads the headers themselves.
+A source of a target that depends on it is compiled with `-include precompiled/gtest.h` (cc.bzl, and
+.bazelrc for tests). gcc takes the compiled header only where all flags that matter are the same, so
+`flags` has a list for each optimisation level of such sources; with other flags it reads the headers
+themselves.
 """
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")

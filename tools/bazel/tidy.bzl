@@ -9,8 +9,8 @@ includes them.
 # What clang 14 does not know of gcc's flags, or needs beyond them (_Float16 in immintrin.h).
 _CLANG = ["-Wno-everything", "-mavx512fp16"]
 
-# Passes of gcc's, which clang does not have.
-_GCC = ("-fno-tree-", "-fno-thread-jumps")
+# Passes of gcc's, which clang does not have, and its precompiled headers: a source includes what it uses.
+_GCC = ("-fno-tree-", "-fno-thread-jumps", "--include=precompiled/")
 
 def _tidy_aspect_impl(target, ctx):
     # Tests, and what stands outside the tree, have their own.
