@@ -13,7 +13,7 @@ _PRECOMPILED = {
 }
 
 def _with_precompiled(rule, srcs, deps, copts, kwargs):
-    if srcs and not copts and not native.package_name().startswith("tests"):
+    if srcs and not copts:
         direct = deps if type(deps) == "list" else []
         name = ([_PRECOMPILED[dep] for dep in _PRECOMPILED if dep in direct] + ["std"])[0]
         copts = ["--include=precompiled/%s.h" % name]

@@ -46,7 +46,7 @@ def cuda_kernels(name, file = None, deps = [], visibility = []):
     header = "cuda/%s.h" % (file or name)
     source = "cuda/%s.cu" % (file or name)
     deps = deps + ["//trainer/ops:cuda_launch"]
-    cc_library(
+    native.cc_library(
         name = name,
         hdrs = [header],
         visibility = ["//tests:__subpackages__"] + visibility,
@@ -74,14 +74,14 @@ def kernel_library(name, deps = [], copts = [], **kwargs):
         "avx2": [],
         "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     }.items():
-        cc_library(
+        native.cc_library(
             name = name + "_" + isa,
             srcs = ["cpu/%s.cc" % name, "cpu/%s.h" % name],
             copts = ["-O3"] + copts + flags,  # In every build: what must be inlined is.
             visibility = ["//tests:__subpackages__"],
             deps = deps + ["//trainer/ops:isa"],
         )
-    cc_library(
+    native.cc_library(
         name = name,
         hdrs = ["cpu/%s.h" % name],
         deps = deps + [":%s_avx2" % name, ":%s_avx512" % name],
@@ -104,7 +104,7 @@ def op_test(name, deps = [], kernels = None, epilogues = None, emulated_deps = [
       emulated_deps: what is linked into <name>_emulated_test besides: libraries' fakes.
       **kwargs: passed on to cc_test.
     """
-    cc_library(
+    native.cc_library(
         name = name + "_test_suite",
         testonly = True,
         srcs = [name + "_test.cc"],
