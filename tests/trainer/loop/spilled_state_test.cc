@@ -208,11 +208,15 @@ class SpilledState : public ::testing::Test {
   int exposed_ = 0;
 };
 
-// Every place, in one of its reads: where it is updated, evaluated, copied and saved.
+// Every place, in one of its reads, and some in each of them: where it is updated, evaluated,
+// copied and saved.
 TEST_F(SpilledState, WhateverIsReadWrong) {
   int i = 0;
   for (const auto& [offset, reads] : Want(1, true).reads) {
-    Expose(1, 0, /*async=*/true, Lie::kReadsOther, offset, i++ % reads);
+    const int64_t first = i++ % 8 == 0 ? 0 : i % reads, end = i % 8 == 1 ? reads : first + 1;
+    for (int64_t nth = first; nth < end; ++nth) {
+      Expose(1, 0, /*async=*/true, Lie::kReadsOther, offset, nth);
+    }
   }
   // By a save of what is there.
   for (const auto& [offset, reads] : Want(1, false).reads) {
