@@ -4,10 +4,15 @@
 // parameters have in common. Where a suite has more than kWhole of them it runs one in two, chosen
 // by a hash of the name; so do the tests of whole processes (//tests/e2e).
 // FSDP_TRAIN_TEST_EVERYTHING or a filter of one's own runs what they say.
+//
+// With FSDP_TRAIN_TEST_EVERY_PATTERN a filter has to choose something with each of its patterns.
+#include <fnmatch.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -42,11 +47,37 @@ std::string LeftOut(const testing::TestSuite& suite, bool of_processes) {
   return patterns;
 }
 
+bool IsOfATest(const std::string& pattern) {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) {
+      const std::string name = std::string(suite.name()) + "." + suite.GetTestInfo(j)->name();
+      if (::fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
+    }
+  }
+  return false;
+}
+
+// "A.*" and "B.c" are patterns of the filter "A.*:B.c-A.d".
+bool EachIsOfATest(const std::string& filter) {
+  bool all = true;
+  std::istringstream patterns(filter.substr(0, filter.find('-')));
+  for (std::string pattern; std::getline(patterns, pattern, ':');) {
+    if (IsOfATest(pattern)) continue;
+    std::fprintf(stderr, "no test is called %s\n", pattern.c_str());
+    all = false;
+  }
+  return all;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  if (kOneInTwo && !IsSet("FSDP_TRAIN_TEST_EVERYTHING") && testing::GTEST_FLAG(filter) == "*") {
+  const std::string& filter = testing::GTEST_FLAG(filter);
+  if (IsSet("FSDP_TRAIN_TEST_EVERY_PATTERN") && !EachIsOfATest(filter)) return 1;
+  if (kOneInTwo && !IsSet("FSDP_TRAIN_TEST_EVERYTHING") && filter == "*") {
     const char* target = std::getenv("TEST_TARGET");
     const bool of_processes =
         target != nullptr && std::string_view(target).starts_with("//tests/e2e:");

@@ -1,7 +1,11 @@
-// How many cases main.cc runs: all of them, but one in two of many under AddressSanitizer.
+// What main.cc runs: all cases, but one in two of many under AddressSanitizer, and what a filter
+// says.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <string>
 
 namespace fsdp {
 namespace {
@@ -15,6 +19,22 @@ INSTANTIATE_TEST_SUITE_P(All, AManyCases, ::testing::Range(0, 200));
 class AFewCases : public ::testing::TestWithParam<int> {};
 TEST_P(AFewCases, Run) { ++few; }
 INSTANTIATE_TEST_SUITE_P(All, AFewCases, ::testing::Range(0, 4));
+
+// The exit status of this program, which only lists its tests.
+int Listing(const std::string& variable, const std::string& filter) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const int status = std::system(
+      (variable + " " + self + " --gtest_list_tests '--gtest_filter=" + filter + "'").c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(EveryPattern, ChoosesACase) {
+  const std::string each = "FSDP_TRAIN_TEST_EVERY_PATTERN=1";
+  EXPECT_EQ(Listing(each, "*"), 0);
+  EXPECT_EQ(Listing(each, "*AFew*:All/AManyCases.Run/7*-Nothing.*"), 0);
+  EXPECT_EQ(Listing(each, "*AFew*:Nothing.*"), 1);
+  EXPECT_EQ(Listing("", "*AFew*:Nothing.*"), 0);
+}
 
 class Counts : public ::testing::Environment {
   void TearDown() override {

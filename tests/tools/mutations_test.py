@@ -176,7 +176,7 @@ class Mutations(unittest.TestCase):
         self.assertFalse(self.page.exists())
 
     def test_cases_are_chosen_and_the_first_failure_ends_them(self):
-        self.write("tests/trainer/fsdp/y_test.py", "")
+        self.write("tests/trainer/fsdp/y_test.py", "class C(T):\n    def test_c1(self):\n")
         python = {"test": "//tests/trainer/fsdp:y_test"}
         self.entries(entry("a"), entry("b", filter="Y.*"), entry("c", filter="*test_c*", **python))
         self.assertEqual(self.run_with()[0], 0)
@@ -186,6 +186,17 @@ class Mutations(unittest.TestCase):
                                         "--test_arg=-k=*test_c* "), strict=True):
             self.assertIn(chosen, call)
             self.assertIn("--test_arg=--failfast" if "-k=" in call else "--test_runner_fail_fast", call)
+
+    def test_a_case_that_there_is_not(self):
+        self.write("tests/trainer/fsdp/y_test.py", "class C(T):\n    def test_c1(self):\n")
+        python = {"test": "//tests/trainer/fsdp:y_test"}
+        self.entries(*(entry(f"m{i}", filter=pattern, **python) for i, pattern in
+                       enumerate(("*", "*test_c*", "*.C.*", "test_c1", "*test_d*", "C.*"))))
+        self.check("m4: //tests/trainer/fsdp:y_test has no case .test_d.", "m5: .* has no case C..")
+        self.entries(entry("a"))
+        self.assertEqual(self.run_with()[0], 0)
+        self.assertIn("--test_env=FSDP_TRAIN_TEST_EVERY_PATTERN=1",
+                      (self.root.parent / "calls").read_text())
 
     def test_workers_share_the_tests(self):
         tests = [f"//tests/trainer/fsdp:x{i}_test" for i in range(6)]
