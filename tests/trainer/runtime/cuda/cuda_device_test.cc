@@ -1,4 +1,5 @@
-// The CUDA device on a CUDA runtime without CUDA.
+// The CUDA device on a CUDA runtime without CUDA, where that can be made to fail. What every device
+// has to do is on_gpu_test.cc.
 #include "trainer/runtime/cuda/cuda_device.h"
 
 #include <cuda_runtime_api.h>
@@ -14,7 +15,7 @@
 #include <vector>
 
 #include "tests/emulated/cudart.h"
-#include "tests/trainer/runtime/stream_suite.h"
+#include "tests/trainer/runtime/host_operations.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/cuda/fails_later.h"
@@ -22,22 +23,6 @@
 
 namespace fsdp {
 namespace {
-
-DeviceCase Cuda(const char* name, bool synchronous) {
-  return {name,
-          [synchronous](std::shared_ptr<StreamChecker> checker) {
-            return CreateCudaDevice({.synchronous = synchronous, .checker = std::move(checker)});
-          },
-          int64_t{1} << 60};
-}
-const auto kDevices = ::testing::Values(Cuda("cuda", false));
-
-INSTANTIATE_TEST_SUITE_P(Devices, StreamSuite, kDevices, DeviceName);
-INSTANTIATE_TEST_SUITE_P(Devices, CheckedStreamSuite, kDevices, DeviceName);
-INSTANTIATE_TEST_SUITE_P(Devices, BufferSuite, kDevices, DeviceName);
-INSTANTIATE_TEST_SUITE_P(Devices, StreamFailureSuite, kDevices, DeviceName);
-INSTANTIATE_TEST_SUITE_P(Devices, GoingOnSuite, kDevices, DeviceName);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DroppingSuite);
 
 class CudaDeviceTest : public ::testing::Test {
  protected:
