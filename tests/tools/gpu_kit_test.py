@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import stat
 import statistics
@@ -72,6 +73,7 @@ class KitTest(unittest.TestCase):
 
     def test_every_part(self):
         self.sanitizer()
+        self.nvidia_smi()
         code, out = self.run_kit()
         self.assertEqual(code, 1, out)  # One GPU: what wants two is refused, and not fine.
         listed = subprocess.run([KIT, "parts"], capture_output=True, text=True, check=True).stdout
@@ -109,7 +111,17 @@ class KitTest(unittest.TestCase):
                          ["CastTest", "LoraTest", "LoraTest, cublaslt", "LoraTest, cublaslt-deterministic",
                           "RopeTest"])
         self.assertGreater(sum(one["numbers"]["tests"] for one in tests), 20)
-        step, = self.rows()["steps"]
+        step, products, clock = self.rows()["steps"]
+        self.assertEqual(products["text"], "all are by cuBLASLt")
+        self.assertEqual((clock["numbers"]["mhz"], clock["numbers"]["most"]), (1755, 1980))
+        self.assertEqual(clock["text"], "1755 MHz in the middle, 1200 to 1980, of 1980")
+        self.assertEqual({one["gpu"] for rows in self.rows().values() for one in rows}, {"Grey Box"})
+        self.assertEqual([one["name"] for one in self.rows()["runtime"]],
+                         ["GpuQueue", "StreamSuite", "CheckedStreamSuite", "BufferSuite",
+                          "StreamFailureSuite", "GoingOnSuite"])
+        few, more = self.rows()["offload"][-2:]
+        self.assertGreater(few["numbers"]["seconds"], 0)
+        self.assertGreater(more["numbers"]["tokens_per_s"], 0)
         self.assertEqual(sorted(step["numbers"]["rates"]),
                          ["attention_backward_flops", "attention_forward_flops", "copy_bytes_per_s",
                           "fp32_flops"])
@@ -122,12 +134,52 @@ class KitTest(unittest.TestCase):
         self.assertEqual(cudnn["numbers"], flash["numbers"])
         self.assertLessEqual(len((self.out / "summary.txt").read_text().splitlines()), 60)
 
+    def nvidia_smi(self, name="Grey Box"):
+        self.wrapper(f'case "$1 $3" in\n"--query-gpu=name --id=0") echo "{name}" ;;\n'
+                     '"--query-gpu=clocks.sm,clocks.max.sm --id=0")\n'
+                     '  for mhz in 1200 1755 1980; do echo "$mhz, 1980"; done; exec sleep 1000 ;;\n'
+                     '*) exit 6 ;;\nesac\n', "nvidia-smi")
+
+    def test_goes_on_on_another_machine(self):
+        state = self.directory / "kept.json"
+        for name, part in (("One", "devices"), ("Another", "memory")):
+            self.nvidia_smi(name)
+            code, out = self.run_kit("devices", part, "--state", state)
+            self.assertEqual(code, 0, out)
+            shutil.rmtree(self.out) if name == "One" else None
+        self.assertEqual({name: {one["gpu"] for one in rows} for name, rows in self.rows().items()},
+                         {"devices": {"One"}, "memory": {"Another"}})
+        self.assertIn("not all on one GPU: Another; One", out)
+        self.assertNotIn("kit: devices:", out)
+        self.assertFalse((self.out / "state.json").exists())
+
+    def test_products_that_cublaslt_refuses_are_a_failure(self):
+        refuses = self.wrapper(f'if [ "$1" != --config ]; then exec {PROGRAM} "$@"; fi\n'
+                               f'FSDP_TRAIN_EMULATED_GPUS=cublaslt_refuses=3 exec {PROGRAM} "$@"\n')
+        code, out = self.run_kit("steps", program=refuses)
+        self.assertEqual(code, 1, out)
+        step, products, clock = self.rows()["steps"]
+        self.assertEqual([one["status"] for one in (step, products, clock)], ["ok", "FAILED", "refused"])
+        self.assertRegex(products["text"], "^1 are not by cuBLASLt: .*not supported")
+
+    def test_a_full_queue_that_hangs_is_named(self):
+        tests = self.wrapper('[[ "$*" != *GpuQueue*json* ]] || {\n'
+                             '  echo "not within 60 s: x" >&2; exit 1\n}\n'
+                             f'exec {TESTS} "$@"\n', "tests")
+        code, out = self.run_kit("runtime", tests=tests)
+        self.assertEqual(code, 1, out)
+        self.assertEqual([one["status"] for one in self.rows()["runtime"]], ["FAILED"] + ["ok"] * 5)
+        self.assertIn("exit 1: not within 60 s: x", self.rows()["runtime"][0]["text"])
+
     def sanitizer(self, memcheck="ERROR SUMMARY: 0 errors", code=None,
                   racecheck="RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"):
         """A compute-sanitizer that says this in its log, whatever the program says: with a code of its
         own it does not even run it."""
         self.wrapper('[ "$3 $4 $5" == "--error-exitcode 99 --log-file" ] || exit 98\n'
-                     'tool=$2; log=$6; shift 6\n' +
+                     'tool=$2; log=$6; shift 6\n'
+                     '[ "$1 $2" == "--kernel-name kernel_substring=4fsdp" ] || exit 98; shift 2\n'
+                     'if [ $tool = memcheck ]; then\n'
+                     '  [ "$1 $2" == "--report-api-errors no" ] || exit 98; shift 2\nfi\n' +
                      ('"$@"; code=$?\n' if code is None else f'code={code}\n') +
                      'echo "========= COMPUTE-SANITIZER" >$log\n'
                      f'[ $tool != memcheck ] || echo "========= {memcheck}" >>$log\n'

@@ -6,9 +6,11 @@ import math
 import os
 import re
 import shutil
+import statistics
 import time
 
-from rows import BENCH, Ended, MODELS, Refused, TINY_OPS, losses_of, records, row, settings, sizes
+from rows import (BENCH, Ended, MODELS, Refused, TINY_OPS, losses_of, once, records, row, settings,
+                  sizes)
 from torch_parts import ceilings, peers
 
 # Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
@@ -21,10 +23,15 @@ PRECISIONS = {
 }
 
 GRANULE = 4 << 20  # Of the driver's memory, twice.
-# What compute-sanitizer says at its end where it has found nothing.
+# What compute-sanitizer looks at: kernels of ours alone, for those of libraries take it minutes; and no
+# call that is refused, for some are made to ask (pinned memory, an algorithm).
+OF_OURS = ("--kernel-name", "kernel_substring=4fsdp")
+WITHOUT_CALLS = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
+# What it says at its end where it has found nothing.
 CLEAN = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}
 
 LARGE_MICRO_BATCHES = 64  # Of 8 rows of 1,024: 524,288 tokens a step.
+LARGE_STEPS = 2, 6  # The micro-batches of the steps that are timed.
 PLACES = {
     "optimizer": "{optimizer: true}",
     "half of it": "{optimizer: true, optimizer_share: 0.5}",
@@ -34,6 +41,8 @@ PLACES = {
 WITH_PRODUCTS = ("HeadLossTest", "LinearTest", "LoraTest")
 BY_LIBRARY = ("cublaslt", "cublaslt-deterministic")
 NOT_BY_LIBRARY = "none was by cuBLASLt"
+# tests/trainer/runtime/cuda/on_gpu_test.cc, tests/trainer/ops/launch_queue_test.cc.
+OF_THE_RUNTIME = "Gpu/*:GpuQueue.*"
 MOST_BAD = 8  # Tests of a suite that fail alone: then the others are not tried.
 
 
@@ -61,10 +70,9 @@ def devices(kit):
             yield name, lambda text=text: row(True, text)
 
 
-def tests_of(kit):
-    """Of the op tests: suite (EveryDevice/GeluTest) -> names."""
-    listed = kit.call(kit.tests, "--gtest_list_tests", "--gtest_filter=" + (
-        "*CastTest.*:*RopeTest.*:*LoraTest.*" if kit.small else "*"))
+def tests_of(kit, chosen):
+    """Of the tests that a filter chooses: suite (EveryDevice/GeluTest) -> names."""
+    listed = kit.call(kit.tests, "--gtest_list_tests", "--gtest_filter=" + chosen)
     found, names = {}, None
     for line in listed.splitlines():
         line = line.split("#")[0].rstrip()
@@ -75,6 +83,10 @@ def tests_of(kit):
     if not found:
         raise RuntimeError("there are no tests")
     return found
+
+
+def tests_of_ops(kit):
+    return tests_of(kit, "*CastTest.*:*RopeTest.*:*LoraTest.*" if kit.small else f"*-{OF_THE_RUNTIME}")
 
 
 def outcomes(kit, tests, products=""):
@@ -114,30 +126,39 @@ def one_by_one(kit, suite, names, products):
         yield from found
 
 
+def suite_row(kit, suite, names, products=""):
+    """The row of these tests of a suite."""
+    try:
+        found = list(outcomes(kit, ":".join(f"{suite}.{name}" for name in names)
+                              if products else suite + ".*", products))
+        wrong = any(why not in (None, "skipped", NOT_BY_LIBRARY) for _, why in found)
+    except Ended:
+        wrong = True
+    if wrong:  # A fault of the GPU spoils all that comes behind it in its process.
+        found = list(one_by_one(kit, suite, names, products))
+    bad = [f"{name}: {why}" for name, why in found if why is not None]
+    if len(found) != len(names):
+        bad.append(f"{len(found)} were run")
+    if not bad and wrong:
+        bad = ["together, and none alone"]
+    return row(not bad, f"{len(bad)} of {len(names)} failed: {bad[0]}" if bad else f"{len(names)} tests",
+               tests=len(names), failed=bad)
+
+
+def runtime(kit):
+    """streams, events, buffers and failures, and work of the host behind a full launch queue"""
+    for suite, names in tests_of(kit, OF_THE_RUNTIME).items():
+        yield suite.removeprefix("Gpu/"), functools.partial(suite_row, kit, suite, names)
+
+
 def op_tests(kit):
     """the tests of every op, on the GPU, products also by cuBLASLt"""
-    for suite, names in tests_of(kit).items():
+    for suite, names in tests_of_ops(kit).items():
         short = suite.removeprefix("EveryDevice/")
         for products in ("", *(BY_LIBRARY if short in WITH_PRODUCTS else ())):
             tried = [name for name in names if not products or "Match" in name]
-
-            def make(suite=suite, names=tried, products=products):
-                try:
-                    found = list(outcomes(kit, ":".join(f"{suite}.{name}" for name in names)
-                                          if products else suite + ".*", products))
-                    wrong = any(why not in (None, "skipped", NOT_BY_LIBRARY) for _, why in found)
-                except Ended:
-                    wrong = True
-                if wrong:  # A fault of the GPU spoils all that comes behind it in its process.
-                    found = list(one_by_one(kit, suite, names, products))
-                bad = [f"{name}: {why}" for name, why in found if why is not None]
-                if len(found) != len(names):
-                    bad.append(f"{len(found)} were run")
-                if not bad and wrong:
-                    bad = ["together, and none alone"]
-                return row(not bad, f"{len(bad)} of {len(names)} failed: {bad[0]}" if bad else
-                           f"{len(names)} tests", tests=len(names), failed=bad)
-            yield short + (f", {products}" if products else ""), make
+            yield (short + (f", {products}" if products else ""),
+                   functools.partial(suite_row, kit, suite, tried, products))
 
 
 def losses(kit):
@@ -260,7 +281,8 @@ def sanitized(kit, found, tool, *command, fine=()):
     log.unlink(missing_ok=True)
     ended = []
     try:
-        kit.call(found, "--tool", tool, "--error-exitcode", 99, "--log-file", log, *command)
+        kit.call(found, "--tool", tool, "--error-exitcode", 99, "--log-file", log, *OF_OURS,
+                 *WITHOUT_CALLS[tool], *command)
     except Ended as error:
         if error.code not in fine:
             ended = [str(error)]
@@ -292,7 +314,7 @@ def races(kit):
     if found is None:
         yield "racecheck", no_sanitizer
         return
-    for suite in tests_of(kit):
+    for suite in tests_of_ops(kit):
         def make(suite=suite):
             # What a test itself says, by exit code 1, is for op_tests.
             return sanitized(kit, found, "racecheck", kit.tests, f"--gtest_filter={suite}.*", fine=(1,))
@@ -367,11 +389,19 @@ def fitting(work):
 def steps(kit):
     """a training step of each size against its floor, at the rates that this GPU reaches in this run"""
     for name, flags in sizes(kit):
-        def make(name=name, flags=flags):
+        @once
+        def trained(name=name, flags=flags):
+            """The best step's seconds, products that cuBLASLt refused, MHz meanwhile."""
             run = kit.scratch / f"steps_{name}"
-            fitting(lambda: kit.fsdp(*flags, "--device", "cuda", "--set", f"run.dir={run}"))
+            with kit.sm_clock() as clock:
+                fitting(lambda: kit.fsdp(*flags, "--device", "cuda", "--set", f"run.dir={run}"))
             seconds = min(record["step_time_s"] for record in records(run)[2:])
+            refused = json.loads((run / "provenance.json").read_text()).get("refused_products", [])
             shutil.rmtree(run)
+            return seconds, refused, clock
+
+        def make(flags=flags, trained=trained):
+            seconds = trained()[0]
             rates = rates_here(kit, flags)
             machine = kit.scratch / "rates.yaml"  # JSON is YAML.
             machine.write_text(json.dumps({"name": "here", "device": "cuda", **rates}))
@@ -384,6 +414,21 @@ def steps(kit):
                        tokens=floor["tokens"], rates=rates)
         yield name, make
 
+        def products_of_cublaslt(trained=trained):
+            refused = trained()[1]
+            return row(not refused, f"{len(refused)} are not by cuBLASLt: {'; '.join(refused)}"
+                       if refused else "all are by cuBLASLt", refused=refused)
+        yield name + ", products", products_of_cublaslt
+
+        def clock(trained=trained):
+            clock = trained()[2]
+            if not clock.mhz:
+                raise Refused("no nvidia-smi that says it")
+            middle = statistics.median(clock.mhz)
+            return row(True, f"{middle:.0f} MHz in the middle, {min(clock.mhz)} to {max(clock.mhz)}, of "
+                       f"{clock.most}", mhz=middle, samples=len(clock.mhz), most=clock.most)
+        yield name + ", SM clock", clock
+
 
 def large_recipe(kit):
     """What docs/benchmarks/gpu_floor.md adds up with offload, and rows of a micro-batch."""
@@ -391,7 +436,7 @@ def large_recipe(kit):
     flags = (["--config", kit.recipe("qwen2")] if kit.small else
              ["--config", BENCH / "qwen2.5.yaml", "--set", "model.preset=qwen2.5-14b"])
     return [*flags, *settings(["fsdp.cpu_offload.optimizer=true",
-                               f"train={{steps: 4, micro_batch_size: {rows}, global_batch_size: "
+                               f"train={{steps: 3, micro_batch_size: {rows}, global_batch_size: "
                                f"{2 * rows}, activation_checkpointing: selective}}"])], rows
 
 
@@ -422,18 +467,23 @@ def offload(kit):
                 return row(True, f"a step takes {ratio:.3f} of the time without", ratio=ratio)
             yield f"{name}, {place}", make
 
-    def large():
-        flags, rows = large_recipe(kit)
+    few, more = (f"qwen2.5-14b, {n} micro-batches" for n in LARGE_STEPS)
 
-        few, more = (fitting(lambda n=n: seconds(flags, f"train.global_batch_size={n * rows}"))
-                     for n in (2, 6))
-        step = few + (LARGE_MICRO_BATCHES - 2) * max(more - few, 0) / 4
-        rate = LARGE_MICRO_BATCHES * rows * kit.resolved(flags)["data"]["seq_len"] / step
-        return row(True, f"{rate:.4g} tokens/s of {LARGE_MICRO_BATCHES} micro-batches, from steps of 2 "
-                   "and 6; LLM.Q publishes 6.33k on an H100", tokens_per_s=rate, seconds=[few, more])
-    yield "qwen2.5-14b", large
+    def large(n):
+        flags, rows = large_recipe(kit)
+        step = fitting(lambda: seconds(flags, f"train.global_batch_size={n * rows}"))
+        if n == LARGE_STEPS[0]:
+            return row(True, f"{step:.4g} s", seconds=step)
+        first = kit.numbers_of(few)["seconds"]
+        whole = first + (LARGE_MICRO_BATCHES - LARGE_STEPS[0]) * max(step - first, 0) / (
+            LARGE_STEPS[1] - LARGE_STEPS[0])
+        rate = LARGE_MICRO_BATCHES * rows * kit.resolved(flags)["data"]["seq_len"] / whole
+        return row(True, f"{step:.4g} s; from both, {rate:.4g} tokens/s of {LARGE_MICRO_BATCHES} "
+                   "micro-batches; LLM.Q publishes 6.33k on an H100", tokens_per_s=rate, seconds=step)
+    for name, n in zip((few, more), LARGE_STEPS):
+        yield name, functools.partial(large, n)
 
 
 # By what is lost where time runs out before them.
-PARTS = [devices, ceilings, op_tests, losses, ranks, nccl, sanitizer, peers, steps, products, ops,
+PARTS = [devices, runtime, ceilings, op_tests, losses, ranks, nccl, sanitizer, peers, steps, products, ops,
          memory, offload, checkpoints, races]

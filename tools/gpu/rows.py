@@ -1,5 +1,6 @@
 """What the parts of tools/gpu/kit stand on: programs that end in time, recipes, and rows."""
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -51,6 +52,26 @@ class Ended(Exception):
         self.code, self.said, self.out = code, said, out
 
 
+def once(work):
+    """`work` without arguments, called once: what it gives, or throws but for want of time, is for all
+    rows that ask."""
+    kept = []
+
+    def ask():
+        if not kept:
+            try:
+                kept.append((work(), None))
+            except OutOfTime:
+                raise
+            except Exception as error:
+                kept.append((None, error))
+        result, error = kept[0]
+        if error is not None:
+            raise error
+        return result
+    return ask
+
+
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 LAST_WORDS_S = 5
@@ -72,6 +93,36 @@ def end_marked(mark):
             pass  # It has ended, or is another user's.
 
 
+def nvidia_smi(query, *more):
+    """The command that asks it about the first GPU."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    return ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", f"--id={gpu}", *more]
+
+
+def gpu_name():
+    """"" where nobody knows."""
+    try:
+        return subprocess.run(nvidia_smi("name"), capture_output=True, text=True, check=True,
+                              timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+class Clock:
+    """MHz of the GPU's multiprocessors, ten times a second, and the most it may have."""
+
+    def __init__(self):
+        self.mhz, self.most = [], 0
+
+    def take(self, text):
+        for line in text.splitlines():
+            try:
+                now, self.most = (int(word) for word in line.split(","))
+            except ValueError:
+                continue  # "[N/A]", or a line that the end cut.
+            self.mhz.append(now)
+
+
 class Kit:
     """What parts work with; `args` are those of `kit run`."""
 
@@ -85,6 +136,8 @@ class Kit:
         self.row_deadline = math.inf
         self.steps = 4 if args.small else 50
         self.runs = 0
+        self.gpu = gpu_name()
+        self.rows = []  # Of the part that is at work.
 
     def begin_row(self):
         self.row_deadline = time.monotonic() + self.row_seconds
@@ -112,6 +165,30 @@ class Kit:
         if process.returncode != 0:
             raise Ended(process.returncode, out, err)
         return out
+
+    @contextlib.contextmanager
+    def sm_clock(self):
+        """A Clock, which has its samples behind the block: none where there is no nvidia-smi."""
+        clock = Clock()
+        try:
+            smi = subprocess.Popen(nvidia_smi("clocks.sm,clocks.max.sm", "--loop-ms=100"),
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                   env={**os.environ, MARK: str(self.scratch)}, preexec_fn=end_with_kit)
+        except OSError:
+            yield clock
+            return
+        try:
+            yield clock
+        finally:
+            smi.kill()
+            clock.take(smi.communicate()[0])
+
+    def numbers_of(self, name):
+        """Those of a row of this part. Throws Refused unless it is fine."""
+        for one in self.rows:
+            if one["name"] == name and one["status"] == "ok":
+                return one["numbers"]
+        raise Refused(f"{name} is not fine")
 
     def fsdp(self, *arguments, environment=None):
         return self.call(self.program, *arguments, environment=environment)
