@@ -29,10 +29,12 @@
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/memory_limits.h"
 #include "trainer/launch/stop_signal.h"
+#include "trainer/launch/stray_word.h"
 #include "trainer/launch/supervisor.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/recipe/hardware.h"
+#include "trainer/runtime/gpus.h"
 
 namespace fsdp {
 namespace {
@@ -90,6 +92,22 @@ void CheckLaunch(const LaunchCommand& launch) {
   const LaunchOptions& options = launch.options;
   CheckTraining(LoadRecipe(flags), options.nnodes * options.nproc_per_node, options.nproc_per_node,
                 options.max_restarts);
+}
+
+// What to type instead of what CLI11 does not take.
+std::string Cure(const CLI::ParseError& error, std::string_view front,
+                 const std::vector<std::string>& words) {
+  const bool launches = front == "launch";
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    for (size_t i = 1; i < words.size(); ++i) {
+      const bool follows_its_flag = words[i - 1] == "--config" || words[i - 1] == "--set";
+      const std::string meant =
+          follows_its_flag ? ""
+                           : MeantBy(words[i], launches ? "fsdp-train launch --" : "fsdp-train");
+      if (!meant.empty()) return meant;
+    }
+  }
+  return "Run with --help for more information.";
 }
 
 // What would otherwise be a crash somewhere, without a word. A rank of a small model takes 11 files
@@ -158,7 +176,8 @@ int Main(int argc, char** argv) {
   AddTokenizeCommand(app);
 
   LaunchCommand launch;
-  CLI::App* const launch_command = AddLaunchCommand(app, &launch);
+  CLI::App* const launch_command =
+      AddLaunchCommand(app, &launch, [] { return static_cast<int>(FindGpus().visible.size()); });
 
   RecipeFlags plan_flags;
   int plan_world = 1;
@@ -215,8 +234,9 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);  // Prints to stdout.
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "fsdp-train: %s\nRun with --help for more information.\n",
-                 Printable(error.what()).c_str());
+    std::fprintf(
+        stderr, "fsdp-train: %s\n%s\n", Printable(error.what()).c_str(),
+        Printable(Cure(error, front, std::vector<std::string>(argv, argv + argc))).c_str());
     return static_cast<int>(ExitCode::kUsage);
   } catch (const ToldByAnother& error) {
     return static_cast<int>(error.code());

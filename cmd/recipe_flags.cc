@@ -9,12 +9,12 @@ void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
   // One value a flag: what follows it is not swallowed, and [1, 2] in a value stays whole.
   app.add_option("--config", flags.files, "A recipe (YAML). Later files override earlier ones.")
       ->type_name("FILE")
-      ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   app.add_option("--set", flags.overrides,
                  "Override one key, for example --set optimizer.lr=3e-4; the value is YAML.")
       ->type_name("KEY=VALUE")
-      ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
 }
 

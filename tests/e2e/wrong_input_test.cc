@@ -44,6 +44,22 @@ TEST(Recipe, UnknownKeyNamesPlaceAndNearest) {
   ExpectRefused(job, TrainWith(job, path), 2, {path + ":2:9: ", "hiden_size", "hidden_size"});
 }
 
+// A word without a flag: the line says what to type.
+TEST(Recipe, WordsThatAreNoFlagsSayWhichFlag) {
+  const Strings mistakes[] = {
+      {"tiny.yaml", "fsdp-train --config tiny.yaml"},
+      {"optimizer.lr=3", "fsdp-train --set optimizer.lr=3"},
+      {"--config", "a.yaml", "--set", "train.steps=2", "b.yaml", "fsdp-train --config b.yaml"},
+      {"launch", "tiny.yaml", "fsdp-train launch -- --config tiny.yaml"},
+      {"launch", "--", "tiny.yaml", "fsdp-train launch -- --config tiny.yaml"},
+      {"launch", "--", "--set", "run.seed=1", "lr=3", "fsdp-train launch -- --set lr=3"}};
+  for (const Strings& mistake : mistakes) {
+    const Outcome outcome = Call(Strings(mistake.begin(), mistake.end() - 1));
+    EXPECT_EQ(outcome.code, 2) << outcome.Text();
+    ExpectContains(outcome.err, {*(mistake.end() - 2), mistake.back() + "\n"});
+  }
+}
+
 TEST(Recipe, DuplicateKeyNamesBothLines) {
   Job job;
   const std::string path = job.dir().Write("a.yaml", "train: {steps: 3}\ntrain: {steps: 4}\n");

@@ -1,14 +1,17 @@
 #include "trainer/launch/launch_command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/launch/stray_word.h"
 
 namespace fsdp {
 
-CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command) {
+CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command, std::function<int()> gpus) {
   CLI::App* launch = app.add_subcommand("launch", "Start the ranks of one host and watch them");
   launch->footer(
       "Examples: fsdp-train launch --nproc-per-node 2 -- --config FILE\n"
@@ -19,9 +22,18 @@ CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command) {
   launch->add_option("--nnodes", options.nnodes, "Hosts, each with a launch of its own")
       ->capture_default_str();
   launch
-      ->add_option("--nproc-per-node", options.nproc_per_node,
-                   "Ranks on this host, the same number on all")
-      ->capture_default_str();
+      ->add_option_function<std::string>(
+          "--nproc-per-node",
+          [&options, gpus = std::move(gpus)](const std::string& number) {
+            if (number == "auto") {
+              options.nproc_per_node = std::max(gpus(), 1);
+            } else if (!CLI::detail::lexical_cast(number, options.nproc_per_node)) {
+              throw CLI::ConversionError(number, "--nproc-per-node");
+            }
+          },
+          "Ranks on this host, the same number on all; auto: one for each of its GPUs, or one")
+      ->type_name("INT|auto")
+      ->default_str(std::to_string(options.nproc_per_node));
   launch->add_option("--node-rank", options.node_rank, "Which of the hosts this is")
       ->capture_default_str();
   launch->add_option("--rdzv-endpoint", options.rdzv_endpoint,
@@ -62,6 +74,9 @@ CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command) {
     }
     if (stray.empty() && !command->argv.empty() && command->argv[0].rfind("-", 0) != 0) {
       stray = command->argv[0];
+    }
+    if (const std::string meant = MeantBy(stray, "fsdp-train launch --"); !meant.empty()) {
+      throw ConfigError("launch: " + stray + ": " + meant);
     }
     if (!stray.empty()) {
       throw ConfigError("launch: " + stray +

@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_COMMAND_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_COMMAND_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,9 @@ struct LaunchCommand {
 // Adds the sub-command, which fills `command`: it must live as long as `app`. Where launch was
 // given, app.parse throws ConfigError for options out of range and for flags of a training run
 // before the `--`. The caller then returns Launch(command->options, command->argv).
-CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command);
+//   gpus  How many this host has: `--nproc-per-node auto` is that many ranks, and one where it has
+//         none, which computes on all cores.
+CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command, std::function<int()> gpus);
 
 }  // namespace fsdp
 

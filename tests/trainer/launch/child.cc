@@ -262,7 +262,7 @@ int RunSupervisor(int argc, char** argv) {
   std::vector<std::string> config;
   app.add_option("--config", config);  // As fsdp-train itself has it.
   LaunchCommand command;
-  AddLaunchCommand(app, &command);
+  AddLaunchCommand(app, &command, [] { return 3; });
   try {
     app.parse(argc, argv);
     ReadMilliseconds("LAUNCH_TEST_GRACE_MS", &command.options.grace);

@@ -754,7 +754,10 @@ TEST(SupervisorTest, WrongOptionsAreNamedBeforeAnythingRuns) {
        "launch: --config is not an option of launch; the flags of the "
        "training run come after `--`"},
       {{"--config=a.yaml", "--set", "run.seed=1"}, "launch: --config=a.yaml is not an option"},
-      {{"--nproc-per-node", "2", "a.yaml"}, "launch: a.yaml is not an option of launch"},
+      {{"--nproc-per-node", "2", "a.yaml"},
+       "launch: a.yaml: a recipe is named by --config: fsdp-train launch -- --config a.yaml"},
+      {{"--nproc-per-node", "2", "run.seed=3"}, "fsdp-train launch -- --set run.seed=3"},
+      {{"--nproc-per-node", "2", "train"}, "launch: train is not an option of launch"},
   };
   for (const auto& [options, message] : mistakes) {
     Launched it(options, {"0:print=ran"});
@@ -765,6 +768,13 @@ TEST(SupervisorTest, WrongOptionsAreNamedBeforeAnythingRuns) {
   Launched several({"--nnodes", "0", "--max-restarts", "-1"}, {});
   EXPECT_EQ(several.Wait(), 2);
   EXPECT_EQ(several.Count("--"), 2) << several.errors();  // Both in one go.
+}
+
+// tests/trainer/launch/child.cc says that there are three.
+TEST(SupervisorTest, AsManyRanksAsGpus) {
+  Launched it({"--nproc-per-node", "auto"}, {"all:print=ran"});
+  EXPECT_EQ(it.Wait(), 0) << it.errors();
+  EXPECT_EQ(it.Count("ran\n"), 3);
 }
 
 TEST(SupervisorTest, AProgramThatCannotRunIsDeviceErrorAndLeavesNothing) {

@@ -27,7 +27,8 @@ class Within {
       : thread_([this, limit, what] {
           std::unique_lock lock(mutex_);
           if (over_.wait_for(lock, limit, [this] { return done_; })) return;
-          std::fprintf(stderr, "not within %lld s: %s\n", static_cast<long long>(limit.count()), what);
+          std::fprintf(stderr, "not within %lld s: %s\n", static_cast<long long>(limit.count()),
+                       what);
           std::_Exit(1);
         }) {}
   ~Within() {
@@ -46,10 +47,10 @@ class Within {
   std::thread thread_;  // Behind what it uses.
 };
 
-// 5,000 kernels of next to no work behind two tasks of the host, on one stream, and waits between it
-// and another. The GPU waits for the second task, whose thread must first pass cudaEventSynchronize
-// for the event behind the first: for ever, if the thread that enqueues stands in a launch by then,
-// with a lock of the driver's that the other one needs.
+// 5,000 kernels of next to no work behind two tasks of the host, on one stream, and waits between
+// it and another. The GPU waits for the second task, whose thread must first pass
+// cudaEventSynchronize for the event behind the first: for ever, if the thread that enqueues stands
+// in a launch by then, with a lock of the driver's that the other one needs.
 TEST(GpuQueue, TheHostThatIsFarAheadHoldsUpNoWorkOfTheHost) {
   constexpr int kKernels = 5000;
   const auto device = CreateCudaDevice({});
