@@ -31,4 +31,17 @@ RankGroup RankGroup::World(int rank, int size) {
   return RankGroup(std::move(ranks), rank);
 }
 
+std::string RanksInWords(const std::vector<int>& ranks) {
+  std::string words = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t begin = 0, end; begin < ranks.size(); begin = end) {
+    end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - begin == 2) --end;  // "2, 3" is shorter than "2 to 3".
+    if (begin > 0) words += ", ";
+    words += std::to_string(ranks[begin]);
+    if (end - begin > 1) words += " to " + std::to_string(ranks[end - 1]);
+  }
+  return words;
+}
+
 }  // namespace fsdp

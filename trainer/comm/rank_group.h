@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_COMM_RANK_GROUP_H_
 #define FSDP_TRAIN_TRAINER_COMM_RANK_GROUP_H_
 
+#include <string>
 #include <vector>
 
 namespace fsdp {
@@ -26,6 +27,9 @@ class RankGroup {
   std::vector<int> ranks_;
   int rank_;
 };
+
+// "rank 3", "ranks 2, 3", "ranks 1, 4 to 7": ascending ranks, for people.
+std::string RanksInWords(const std::vector<int>& ranks);
 
 }  // namespace fsdp
 

@@ -50,8 +50,14 @@ class TcpStore final : public Store {
  public:
   // `server` is null but on rank 0.
   TcpStore(const std::string& host, int port, int rank, int size, double timeout_s,
-           const StoreAccess& access, const AskGiveUp& ask, std::unique_ptr<TcpStoreServer> server)
-      : Store(timeout_s), where_(HostPort(host, port)), server_(std::move(server)), ask_(ask) {
+           const StoreAccess& access, const AskGiveUp& ask, const SayWaiting& waiting,
+           std::unique_ptr<TcpStoreServer> server)
+      : Store(timeout_s),
+        where_(HostPort(host, port)),
+        server_(std::move(server)),
+        ask_(ask),
+        waiting_(waiting),
+        say_at_(Clock::now() + waiting.every) {
     const auto deadline = Clock::now() + Seconds(timeout_s);
     const StoreKey key(access.secret);
     JoinClaim claim;
@@ -183,7 +189,12 @@ class TcpStore final : public Store {
     if (EarlyStop::Is(given_up_->why)) throw EarlyStop();
     throw CommError(given_up_->why);
   }
+  // While the store has not taken this rank's proof.
   Clock::time_point Until(Clock::time_point deadline) {
+    if (waiting_.say && !server_ && Clock::now() >= say_at_) {
+      say_at_ = Clock::now() + waiting_.every;
+      waiting_.say({0});
+    }
     return GivesUp() ? std::min(deadline, tell_until_) : deadline;
   }
 
@@ -418,6 +429,8 @@ class TcpStore final : public Store {
   const std::string where_;
   std::unique_ptr<TcpStoreServer> server_;  // Goes last: after our own leave.
   AskGiveUp ask_;                           // While it joins.
+  const SayWaiting waiting_;
+  Clock::time_point say_at_;
   std::optional<GiveUp> given_up_;
   Clock::time_point tell_until_;
   Socket socket_;
@@ -439,18 +452,20 @@ class TcpStore final : public Store {
 
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
                                        double timeout_s, const StoreAccess& access,
-                                       const AskGiveUp& ask) {
-  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, ask, nullptr);
+                                       const AskGiveUp& ask, const SayWaiting& waiting) {
+  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, ask, waiting,
+                                    nullptr);
 }
 
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
                                     double timeout_s, const StoreAccess& access,
-                                    const AskGiveUp& ask) {
+                                    const AskGiveUp& ask, const SayWaiting& waiting) {
   std::unique_ptr<TcpStoreServer> server;
   if (rank == 0) {
-    server = std::make_unique<TcpStoreServer>(host, port, size, timeout_s, access);
+    server = std::make_unique<TcpStoreServer>(host, port, size, timeout_s, access, StoreLimits(),
+                                              waiting);
   }
-  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, ask,
+  return std::make_unique<TcpStore>(host, port, rank, size, timeout_s, access, ask, waiting,
                                     std::move(server));
 }
 

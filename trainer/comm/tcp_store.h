@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/comm/store.h"
 
@@ -57,6 +58,13 @@ struct GiveUp {
 };
 using AskGiveUp = std::function<GiveUp()>;
 
+// For people, every so often while ranks are missing: rank 0 is told which have not joined, by a
+// thread of the store, and another rank that the store of rank 0 is not there, by its own.
+struct SayWaiting {
+  std::function<void(const std::vector<int>& ranks)> say;  // May be null.
+  std::chrono::milliseconds every{10000};
+};
+
 // Holds the table, in a thread of its own, and knows the members by their connections: one that
 // closes without having left fails the job for all others. Who does not know the secret, and what
 // is not a well-formed message, closes its connection and nothing else, without an answer; from a
@@ -68,7 +76,8 @@ class TcpStoreServer {
   // that has, is over fail the job for those that have. Throws CommError where the port cannot be
   // had.
   TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s,
-                 const StoreAccess& access = {}, const StoreLimits& limits = {});
+                 const StoreAccess& access = {}, const StoreLimits& limits = {},
+                 const SayWaiting& waiting = {});
   // Waits until all members have left, at most 10 s. Where the job has failed before all had
   // joined, waits for those that have not, to tell them, at most kTellWithin.
   ~TcpStoreServer();
@@ -91,12 +100,12 @@ class TcpStoreServer {
 // EarlyStop where the reason is one, otherwise CommError.
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
                                        double timeout_s, const StoreAccess& access = {},
-                                       const AskGiveUp& ask = {});
+                                       const AskGiveUp& ask = {}, const SayWaiting& waiting = {});
 
 // The same, rank 0 being the server too. Its store should go last: end with a Barrier.
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
                                     double timeout_s, const StoreAccess& access = {},
-                                    const AskGiveUp& ask = {});
+                                    const AskGiveUp& ask = {}, const SayWaiting& waiting = {});
 
 }  // namespace fsdp
 

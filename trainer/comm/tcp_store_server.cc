@@ -77,8 +77,10 @@ struct PendingFetch {
 class TcpStoreServer::Loop {
  public:
   Loop(const std::string& host, int port, int size, double join_timeout_s,
-       const StoreAccess& access, const StoreLimits& limits)
-      : listening_(Listen(host, port)),
+       const StoreAccess& access, const StoreLimits& limits, const SayWaiting& waiting)
+      : waiting_(waiting),
+        say_at_(Clock::now() + waiting.every),
+        listening_(Listen(host, port)),
         port_(PortOf(listening_)),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         key_(access.secret),
@@ -181,6 +183,7 @@ class TcpStoreServer::Loop {
     if (end) next = std::min(next, *end);
     if (Now() < accept_from_) next = std::min(next, accept_from_);
     if (!joined_ && failure_.empty()) next = std::min(next, join_deadline_);
+    if (SaysWaiting()) next = std::min(next, say_at_);
     for (const PendingFetch& fetch : fetches_) {
       if (!fetch.connection->reads_slowly()) next = std::min(next, fetch.deadline);
     }
@@ -192,13 +195,28 @@ class TcpStoreServer::Loop {
     return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), kTick).count());
   }
 
+  bool SaysWaiting() const {
+    return waiting_.say != nullptr && !joined_ && failure_.empty() && !stop_.load();
+  }
+
+  std::vector<int> Missing() const {
+    std::vector<int> missing;
+    for (int r = 0; r < size(); ++r) {
+      if (!joined_ranks_[r]) missing.push_back(r);
+    }
+    return missing;
+  }
+
   void OnTime() {
     const auto now = Now();
+    if (SaysWaiting() && now >= say_at_) {
+      say_at_ = now + waiting_.every;
+      waiting_.say(Missing());
+    }
     if (!joined_ && failure_.empty() && now >= join_deadline_) {
       std::ostringstream why;
       const char* separator = "";
-      for (int r = 0; r < size(); ++r) {
-        if (joined_ranks_[r]) continue;
+      for (const int r : Missing()) {
         why << separator << "rank " << r;
         separator = ", ";
       }
@@ -512,6 +530,8 @@ class TcpStoreServer::Loop {
     }
   }
 
+  const SayWaiting waiting_;
+  Clock::time_point say_at_;
   Socket listening_;
   const int port_;
   Socket wake_;  // An eventfd.
@@ -550,8 +570,9 @@ size_t StoreLimits::Unproven(int size) {
 }
 
 TcpStoreServer::TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s,
-                               const StoreAccess& access, const StoreLimits& limits)
-    : loop_(std::make_unique<Loop>(host, port, size, join_timeout_s, access, limits)) {}
+                               const StoreAccess& access, const StoreLimits& limits,
+                               const SayWaiting& waiting)
+    : loop_(std::make_unique<Loop>(host, port, size, join_timeout_s, access, limits, waiting)) {}
 
 TcpStoreServer::~TcpStoreServer() = default;
 

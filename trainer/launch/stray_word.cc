@@ -8,7 +8,8 @@ namespace {
 // As a shell takes it for one word.
 std::string Quoted(const std::string& word) {
   for (const char c : word) {
-    if (!std::isalnum(static_cast<unsigned char>(c)) && std::string("_-./=,+:@%~").find(c) == std::string::npos) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) &&
+        std::string("_-./=,+:@%~").find(c) == std::string::npos) {
       return "'" + word + "'";
     }
   }

@@ -15,6 +15,7 @@
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/hosts/local_address.h"
 #include "trainer/comm/memory_store.h"
+#include "trainer/comm/rank_group.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/comm/tcp_store.h"
 #include "trainer/core/utf8.h"
@@ -136,6 +137,15 @@ MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& enviro
                ? CreateShmCommunicator(store, name, group, options)
                : CreateHostsCommunicator(store, name, group, placement, address, options);
   };
+}
+
+// One rank of each host says whom it waits for.
+SayWaiting WhoIsMissing(const RankEnvironment& environment, int port) {
+  if (environment.local_rank != 0 && environment.rank != 0) return {};
+  const std::string where = environment.master_addr + ":" + std::to_string(port);
+  return {[where](const std::vector<int>& ranks) {
+    std::cerr << "waiting for " + RanksInWords(ranks) + " at " + where + "\n" << std::flush;
+  }};
 }
 
 // A rank stops joining where it is told to stop, or where the launcher knows of one that has left.
@@ -260,9 +270,11 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     } else {
       std::optional<int> port;
       if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
-      store = JoinTcpStore(environment.master_addr, StorePort(environment, port), environment.rank,
-                           environment.world_size, recipe.run.timeout_s, AccessFor(environment),
-                           [&] { return AskSignals(signals); });
+      const int store_port = StorePort(environment, port);
+      store = JoinTcpStore(
+          environment.master_addr, store_port, environment.rank, environment.world_size,
+          recipe.run.timeout_s, AccessFor(environment), [&] { return AskSignals(signals); },
+          WhoIsMissing(environment, store_port));
     }
     job.store = store.get();
     const ExitCode code = TrainRank(recipe, job);

@@ -14,6 +14,13 @@
 namespace fsdp {
 namespace {
 
+TEST(RankGroup, RanksInWords) {
+  EXPECT_EQ(RanksInWords({3}), "rank 3");
+  EXPECT_EQ(RanksInWords({2, 3}), "ranks 2, 3");
+  EXPECT_EQ(RanksInWords({0, 1, 2}), "ranks 0 to 2");
+  EXPECT_EQ(RanksInWords({1, 4, 5, 6, 7, 9}), "ranks 1, 4 to 7, 9");
+}
+
 TEST(MeshTest, ShardGroupsAreNeighboursAndReplicateGroupsAreStrided) {
   const Mesh mesh(/*world_rank=*/6, /*world_size=*/8, /*shard_size=*/4);
   EXPECT_EQ(mesh.coordinate(), (Mesh::Coordinate{1, 2, 0, 0}));

@@ -8,7 +8,9 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -302,6 +304,33 @@ TEST(StoreGiveUp, DoesNotWaitForARankThatIsGone) {
     });
     EXPECT_LT(seconds, static_cast<double>(kTellWithin.count())) << rank;
   }
+}
+
+// Rank 0 names those that have not come; another, that rank 0 has not.
+TEST(StoreJoin, SaysWhomItWaitsFor) {
+  const int port = SomePort();
+  std::mutex mutex;
+  std::map<int, std::vector<int>> said;  // By who says it, the last.
+  const auto has_said = [&](int rank, const std::vector<int>& ranks) {
+    const std::lock_guard lock(mutex);
+    return said[rank] == ranks;
+  };
+  const auto errors = OnThreads(4, [&](int rank) {
+    const SayWaiting waiting{[&, rank](const std::vector<int>& ranks) {
+                               const std::lock_guard lock(mutex);
+                               said[rank] = ranks;
+                             },
+                             std::chrono::milliseconds(20)};
+    const auto wait_until = [](const auto& condition) {
+      while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    if (rank == 0) wait_until([&] { return has_said(2, {0}); });
+    if (rank == 1) wait_until([&] { return has_said(0, {1, 3}); });
+    if (rank == 3) wait_until([&] { return has_said(0, {3}); });
+    JoinTcpStore("localhost", port, rank, 4, 60, {"s", 0}, {}, waiting);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_EQ(said[2], std::vector<int>{0});
 }
 
 TEST(StoreJoin, ByAddressOfEachFamilyAndByName) {
