@@ -78,7 +78,10 @@ class TcpStore final : public Store {
       Await(kJoinId, deadline + kGrace);
     } catch (const GivenUp&) {
       Fail(given_up_->why);
+      const std::string first = FailureReason();
       Stop();
+      // A rank that has left may have heard why the job has failed before this one did.
+      if (first != given_up_->why && !EarlyStop::Is(given_up_->why)) throw CommError(first);
       ThrowGivenUp();
     } catch (const CommError& error) {
       Stop();
