@@ -38,7 +38,9 @@ TEST(Run, LeavesWhatTheInterfaceSays) {
   EXPECT_EQ(outcome.err, "");
 
   const std::vector<Json> records = ReadMetrics(job.run_dir());
-  ASSERT_EQ(records.size(), 12u);
+  ASSERT_EQ(records.size(), 14u);
+  EXPECT_EQ(records[11]["kind"], "checkpoint");  // At the end, where nothing else is asked for.
+  EXPECT_EQ(records[11]["step"], 10);
   const Json& run = records.front();
   EXPECT_EQ(run["kind"], "run");
   EXPECT_EQ(run["world_size"], 1);
@@ -229,11 +231,22 @@ TEST(Worlds, ARunRepeatsBitForBit) {
   }
 }
 
-TEST(Launch, StartsAgainWithoutACheckpointAndKeepsTheOldRecords) {
+TEST(Launch, OfACompleteRunSaysWhatToType) {
   Job job;
   ASSERT_EQ(job.Train().code, 0);
-  const std::string first = ReadFile(job.run_dir() + "/metrics.jsonl");
   const Outcome again = job.Train();
+  EXPECT_EQ(again.code, 0) << again.Text();
+  EXPECT_NE(again.out.find("nothing to do: step 10 is the last. More steps: --set train.steps=20"),
+            std::string::npos)
+      << again.out;
+  EXPECT_EQ(OfKind(ReadMetrics(job.run_dir()), "step").size(), 10u);
+}
+
+TEST(Launch, StartsAgainWithoutACheckpointAndKeepsTheOldRecords) {
+  Job job;
+  ASSERT_EQ(job.Train({"checkpoint.every=null"}).code, 0);
+  const std::string first = ReadFile(job.run_dir() + "/metrics.jsonl");
+  const Outcome again = job.Train({"checkpoint.every=null"});
   EXPECT_EQ(again.code, 0) << again.Text();
   EXPECT_NE(again.out.find("metrics.1.jsonl"), std::string::npos) << again.out;
   EXPECT_EQ(ReadFile(job.run_dir() + "/metrics.1.jsonl"), first);

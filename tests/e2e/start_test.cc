@@ -166,7 +166,7 @@ TEST(Signal, ToOneRankStopsThoseThatItHasMet) {
 TEST(Signal, ToOneRankInItsFirstMillisecondsStopsAll) {
   constexpr uint32_t kSeed = 8012;
   std::mt19937 random(kSeed);
-  const Strings settings = {"train.steps=100000000", "checkpoint.every=0", "run.timeout_s=600"};
+  const Strings settings = {"train.steps=100000000", "checkpoint.every=null", "run.timeout_s=600"};
   for (int i = 0; i < 12; ++i) {
     const int told = i % 3;
     const auto delay = std::chrono::microseconds(random() % 15000);
@@ -268,7 +268,7 @@ TEST(FailedStart, AKillBeforeTheFirstCheckpointLeavesNoRun) {
     SCOPED_TRACE("seed " + std::to_string(kSeed) + ", kill " + std::to_string(i) + ", after " +
                  std::to_string(delay.count()) + " us");
     // Another recipe each time.
-    Process run = job.Start(job.Flags({"train.steps=100000000", "checkpoint.every=0",
+    Process run = job.Start(job.Flags({"train.steps=100000000", "checkpoint.every=null",
                                        "optimizer.lr=0.0" + std::to_string(1 + i)}));
     if (i % 2 == 1) {  // Others are killed before there is anything.
       ASSERT_TRUE(Eventually([&] { return Holds(run.Out(), "\nstep ") || !run.Running(); }))
@@ -290,8 +290,8 @@ TEST(FailedStart, AKillBeforeTheFirstCheckpointLeavesNoRun) {
 
 TEST(FinishedRun, HoldsItsDirectoryWithoutACheckpoint) {
   Job job;
-  ASSERT_EQ(job.Train({"checkpoint.every=0"}).code, 0);
-  const Outcome again = job.Train({"checkpoint.every=0", "checkpoint.resume=none"});
+  ASSERT_EQ(job.Train({"checkpoint.every=null"}).code, 0);
+  const Outcome again = job.Train({"checkpoint.every=null", "checkpoint.resume=none"});
   EXPECT_EQ(again.code, 5) << again.Text();
   EXPECT_TRUE(Holds(again.err, "holds a run already")) << again.err;
 }

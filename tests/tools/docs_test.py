@@ -342,7 +342,7 @@ class Docs(unittest.TestCase):
                 "train: {steps: 5, micro_batch_size: 1, global_batch_size: 1}\n")
             flags = ["--config", recipe, "--set", f"run.dir={directory}/run"]
             # Without a checkpoint the second start begins anew, and sets the records aside.
-            for more in (["--set", "train.steps=2"],
+            for more in (["--set", "train.steps=2", "--set", "checkpoint.every=null"],
                          ["--set", "checkpoint.every=5", "--set", "log.trace_steps=[2]"]):
                 code, out = run(*flags, *more)
                 self.assertEqual(code, 0, out)

@@ -180,7 +180,7 @@ def make_tasks(args, directory):
             f"eval.every={max(1, args.steps // args.evaluations)}", f"eval.steps={len(tokens)}",
             f"data.train={{source: tokens, paths: [{directory / 'train.npy'}]}}",
             f"data.valid={{source: tokens, paths: [{directory / 'valid.npy'}]}}",
-            "data.shuffle=false", "eval.sample=null", "checkpoint.every=0", "log.every=1",
+            "data.shuffle=false", "eval.sample=null", "checkpoint.every=null", "log.every=1",
             "log.tensorboard=false", "log.trace_steps=[]"]
         recipe = bench.resolve(args.binary, RECIPE, settings)
         yield Task(own, args.binary, seed, settings, recipe, plain["model"])

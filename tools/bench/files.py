@@ -107,7 +107,7 @@ optimizer: {{groups: [{{match: "model.embed_tokens.*", frozen: true}}, {{match: 
 data: {{train: {{source: synthetic}}, valid: null, seq_len: 1}}
 train: {{steps: 1, micro_batch_size: 1, global_batch_size: 1}}
 schedule: {{name: constant}}
-checkpoint: {{every: 0}}
+checkpoint: {{every: null}}
 """
 
 

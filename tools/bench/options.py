@@ -108,7 +108,7 @@ class Setting(turns.Participant):
 
     def turn(self):
         steps = self.args.steps + 1
-        settings = [*self.settings, "run.threads=1", f"train.steps={steps}", "checkpoint.every=0",
+        settings = [*self.settings, "run.threads=1", f"train.steps={steps}", "checkpoint.every=null",
                     "log.tensorboard=false", f"run.dir={self.run_directory}"]
         if not any(s.startswith("log.trace_steps") for s in self.settings):
             settings.append("log.trace_steps=[]")

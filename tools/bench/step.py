@@ -142,7 +142,7 @@ class Bench:
                 f"model.init_from={self.initial}",
                 "data.train.source=tokens", f"data.train.paths=[{self.tokens}]",
                 "data.valid=null", "data.shuffle=false", "log.every=1", "log.trace_steps=[]",
-                "log.tensorboard=false", "eval.every=0", "checkpoint.every=0",
+                "log.tensorboard=false", "eval.every=0", "checkpoint.every=null",
                 "schedule.name=constant", "schedule.warmup_steps=0", *extra]
 
     def write_inputs(self):

@@ -159,7 +159,7 @@ def peers(kit):
                      "--dtype", "bfloat16")
             flags += settings([f"model.init_from={initial}", "data.train.source=tokens",
                                f"data.train.paths=[{initial}/tokens.npy]", "data.shuffle=false",
-                               "log.every=1", "log.tensorboard=false", "checkpoint.every=0"])
+                               "log.every=1", "log.tensorboard=false", "checkpoint.every=null"])
             return flags, resolved, initial
 
         for mode, options in (("eager", []), ("compile", ["--compile"])):

@@ -64,8 +64,9 @@ CheckpointMeta Checkpointer::Load(const std::string& from) {
 }
 
 bool Checkpointer::IsDue(int64_t step) const {
-  const int64_t every = recipe_.checkpoint.every;
-  return every > 0 && (step % every == 0 || step == recipe_.train.steps);
+  const std::optional<int64_t> every = recipe_.checkpoint.every;
+  if (!every) return false;
+  return step == recipe_.train.steps || (*every > 0 && step % *every == 0);
 }
 
 void Checkpointer::Save(const CheckpointMeta& meta, bool last) {

@@ -115,6 +115,12 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   }
 }
 
+void Recorder::NothingToDo(int64_t step) {
+  console_.Line("nothing to do: step " + std::to_string(step) +
+                " is the last. More steps: --set train.steps=" + std::to_string(2 * step) +
+                "; another run: --set run.name=...");
+}
+
 void Recorder::ProductsRefused(const std::vector<std::string>& products) {
   if (!provenance_ || products.empty()) return;
   for (const std::string& product : products) {

@@ -57,6 +57,9 @@ class Recorder {
   // Time counts from here, and steps and tokens from these.
   void StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens);
 
+  // To people: the run was complete at that step, and how to have more of it.
+  void NothingToDo(int64_t step);
+
   // After the first step: says so, and adds it to provenance.json.
   void ProductsRefused(const std::vector<std::string>& products);
 

@@ -232,7 +232,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.generate = recipe.eval.every > 0 && recipe.eval.sample.has_value();
   if (recipe.train.ema) options.ema = recipe.train.ema->decay;
   options.eval_ema = recipe.eval.ema;
-  options.snapshot = recipe.checkpoint.async && recipe.checkpoint.every > 0;
+  options.snapshot = recipe.checkpoint.async && recipe.checkpoint.every.value_or(0) > 0;
   const OptimizerRecipe& o = recipe.optimizer;
   options.optimizer.seed = recipe.run.seed;
   options.optimizer.kind = o.name;

@@ -281,7 +281,7 @@ class Trainer {
     recorder_.StartClock(throughput, step_, tokens_);
     const int64_t last = recipe_.train.steps;
     if (step_ >= last) {
-      recorder_.Line("nothing to do: step " + std::to_string(step_) + " is the last");
+      recorder_.NothingToDo(step_);
       return Finish("done", ExitCode::kDone);
     }
     while (step_ < last && !stopping_) {

@@ -128,6 +128,9 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
       if (auto& rate = recipe.model.*dropout.member; !rate) rate = 0;
     }
   }
+  if (recipe.fsdp.fake() && reader.places().count("checkpoint.every") == 0) {
+    recipe.checkpoint.every.reset();
+  }
   if (recipe.fsdp.buffers == FsdpOptions::Buffers::kCaching &&
       reader.places().count("fsdp.limiter") == 0) {
     recipe.fsdp.limiter = FsdpOptions::Limiter::kHost;

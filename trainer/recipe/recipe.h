@@ -226,7 +226,8 @@ struct ResumeRecipe {
 enum class AllowedChange { kRecords };
 
 struct CheckpointRecipe {
-  int64_t every = 0;      // Steps; 0: never, else also at the end.
+  // Steps, and at the end; 0: at the end alone; null: only where a signal asks for one.
+  std::optional<int64_t> every = 0;
   int64_t keep_last = 3;  // 0: all.
   bool async = true;
   ResumeRecipe resume;

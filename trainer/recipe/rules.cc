@@ -185,8 +185,9 @@ void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
   for (const auto& [key, fake] : {std::pair("fsdp.fake_all_gather", fsdp.fake_all_gather),
                                   std::pair("fsdp.fake_reduce", fsdp.fake_reduce)}) {
     const std::string why = std::string(" with ") + key + ", whose weights mean nothing";
-    rules.Require(!fake || every == 0, {"checkpoint.every", key},
-                  "checkpoint.every is " + std::to_string(every) + why + ": set it to 0");
+    rules.Require(
+        !fake || !every, {"checkpoint.every", key},
+        "checkpoint.every is " + std::to_string(every.value_or(0)) + why + ": set it to null");
     rules.Require(!fake || !resumes, {"checkpoint.resume", key},
                   "nothing can be resumed" + why + ": set checkpoint.resume to none");
   }

@@ -272,8 +272,9 @@ Type<FsdpOptions> FsdpType() {
 Type<CheckpointRecipe> CheckpointType() {
   using R = CheckpointRecipe;
   return Map<R>({
-      Key("every", &R::every, Integer(0),
-          "Steps between checkpoints, and one at the end. 0: none at all."),
+      Key("every", &R::every, Nullable(Integer(0)),
+          "Steps between checkpoints, and one at the end. 0: one at the end alone. null: none but "
+          "where a signal asks for one; so it is with fsdp.fake_* where it is not set."),
       Key("keep_last", &R::keep_last, Integer(0), "Newest checkpoints to keep. 0: all."),
       Key("async", &R::async, Boolean(),
           "Written from a copy while training goes on: more memory, less waiting."),

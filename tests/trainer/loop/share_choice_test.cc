@@ -145,7 +145,8 @@ TEST(AutomaticShare, ComesFromACheckpointWhereThereIsNoRecipe) {
 // Without a checkpoint there is nothing to go on with.
 TEST(AutomaticShare, OfAFailedStartIsForgotten) {
   const std::string run = UnusedPath("failed");
-  ASSERT_EQ(Train({Tiny(run, "0.25", {"checkpoint.every=0", "train.steps=1"})}, {}), Strings{"0 "});
+  ASSERT_EQ(Train({Tiny(run, "0.25", {"checkpoint.every=null", "train.steps=1"})}, {}),
+            Strings{"0 "});
   fs::remove(run + "/metrics.jsonl");  // Which says that it came to its end.
   const Strings end = Train({Tiny(run, "auto")}, {});
   EXPECT_NE(end[0].find("measured"), std::string::npos) << end[0];

@@ -103,6 +103,12 @@ log: {tensorboard: false, trace_steps: [1, 5], spike_z: 4}
             ResumeRecipe::Kind::kNone);
 }
 
+TEST(Recipe, SavesAtTheEndUnlessWeightsMeanNothing) {
+  EXPECT_EQ(Parse(kGood, {}).checkpoint.every, 0);
+  EXPECT_EQ(Parse(kGood, {"fsdp.fake_reduce=true"}).checkpoint.every, std::nullopt);
+  EXPECT_EQ(Parse(kGood, {"checkpoint.every=null"}).checkpoint.every, std::nullopt);
+}
+
 struct Case {
   const char* name;
   const char* text;  // Follows kGood, so its first line is 3.
@@ -209,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
          "`caching` there are none: set fsdp.limiter to `host`"},
         {"FakeGatherIsNotSaved", "fsdp: {fake_all_gather: true}\ncheckpoint: {every: 5}",
          "r.yaml:4:21: checkpoint.every: checkpoint.every is 5 with fsdp.fake_all_gather, whose "
-         "weights mean nothing: set it to 0"},
+         "weights mean nothing: set it to null"},
         {"FakeReduceIsNotResumed", "fsdp: {fake_reduce: true}\ncheckpoint: {resume: 5}",
          "r.yaml:4:22: checkpoint.resume: nothing can be resumed with fsdp.fake_reduce, whose "
          "weights mean nothing: set checkpoint.resume to none"},

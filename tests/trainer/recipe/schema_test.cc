@@ -405,7 +405,7 @@ void Reconcile(Json& recipe) {
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["buffers"] == "caching") fsdp["limiter"] = "host";
   const Json& resume = recipe["checkpoint"]["resume"];
-  if (recipe["checkpoint"]["every"] != 0 || (resume != "auto" && resume != "none")) {
+  if (!recipe["checkpoint"]["every"].is_null() || (resume != "auto" && resume != "none")) {
     fsdp["fake_all_gather"] = fsdp["fake_reduce"] = false;
   }
   if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
