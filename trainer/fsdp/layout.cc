@@ -69,6 +69,15 @@ int64_t Layout::NumParameters() const {
   return n;
 }
 
+int64_t Layout::NumTrained() const {
+  int64_t n = 0;
+  for (const FlatParameter& flat : flat_parameters) {
+    if (flat.frozen) continue;
+    for (const Placement& p : flat.parameters) n += p.size();
+  }
+  return n;
+}
+
 std::span<const int> Layout::TrainableFlatParameters(int unit) const {
   return {units[unit].flat_parameters.data(), static_cast<size_t>(units[unit].trainable)};
 }

@@ -88,6 +88,7 @@ struct Layout {
   std::vector<int> unit_of_segment;            // Parallel to the segments.
 
   int64_t NumParameters() const;  // Without padding.
+  int64_t NumTrained() const;     // Of those, the ones that are not frozen.
   // Indices of the unit's flat parameters that train; empty where everything in it is frozen.
   std::span<const int> TrainableFlatParameters(int unit) const;
   // Of a unit's flat parameters, one after the other: gathered, in `compute`; and the gradients of

@@ -16,6 +16,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/loop/run_words.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/chrome_trace.h"
 #include "trainer/ops/cpu/isa.h"
@@ -59,6 +60,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   planned_bytes_ = facts.planned_bytes;
   host_bytes_ = facts.host_bytes;
   disk_bytes_ = facts.disk_bytes;
+  speaks_ = facts.data->tokenizer != nullptr;
   if (!first()) return;
   const std::string started = UtcNow();
   const RunDirectory& directory = start.directory;
@@ -91,17 +93,18 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   if (!start.resume_from.empty()) RecordResume(start, step, facts);
   provenance_ = DescribeRun(started, facts);
   WriteProvenance(directory.provenance(), *provenance_);
-  console_.Line(recipe_.run.name + ": " + HumanCount(static_cast<double>(facts.parameters)) +
-                " parameters, " + std::to_string(job_.world) +
-                (job_.world == 1 ? " rank" : " ranks") + " x " + std::to_string(facts.threads) +
-                (facts.threads == 1 ? " thread, " : " threads, ") +
+  console_.Line(recipe_.run.name + ": " + WhatTrains(facts.trained, facts.parameters) + ", " +
+                std::to_string(job_.world) + (job_.world == 1 ? " rank" : " ranks") + " x " +
+                std::to_string(facts.threads) + (facts.threads == 1 ? " thread, " : " threads, ") +
                 HumanBytes(facts.planned_bytes) + " planned a rank, in " + directory.path);
   console_.Line(job_.place);
   if (!job_.device.note.empty()) console_.Line(job_.device.note);
   if (!facts.attention.empty()) console_.Line("attention: " + facts.attention);
   if (!facts.share.empty()) console_.Line(facts.share);
   for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
+  SayHowMuchData(*facts.data);
   SayWhatIsHeldOut(facts);
+  console_.Line(WhatIsSaved(recipe_.checkpoint));
   if (!start.resume_from.empty()) {
     console_.Line("resumed from " + start.resume_from + ", step " + std::to_string(step));
   }
@@ -171,6 +174,19 @@ void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts&
 }
 
 // Held out, but evaluated by nobody: said, because it is easily not meant.
+void Recorder::SayHowMuchData(const RunData& data) {
+  const Samples& samples = data.train->samples();
+  const std::vector<int64_t> counts =
+      samples.mixture().Counts(recipe_.train.steps * recipe_.train.global_batch_size);
+  std::vector<SourceUse> uses;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const auto source = static_cast<int64_t>(i);
+    if (recipe_.data.TrainSources()[i].source == SourceRecipe::Source::kSynthetic) continue;
+    uses.push_back({counts[i], samples.Windows(source)});
+  }
+  if (!uses.empty()) console_.Line("data: " + HowMuchData(uses, recipe_.data.seq_len));
+}
+
 void Recorder::SayWhatIsHeldOut(const RunFacts& facts) {
   const auto* held = std::get_if<HeldOut>(&facts.held_out);
   if (held == nullptr || recipe_.eval.every > 0) return;
@@ -200,7 +216,7 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
   p.seed = facts.seed;
   p.host = DescribeHost();
   std::vector<DataFile> said;  // Each once.
-  for (const auto* list : {&facts.data->train, &facts.data->valid}) {
+  for (const auto* list : {&facts.data->files.train, &facts.data->files.valid}) {
     for (const DataFile& file : *list) {
       if (std::find(said.begin(), said.end(), file) != said.end()) continue;
       said.push_back(file);
@@ -213,8 +229,9 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
 void Recorder::StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens) {
   clock_ = options.clock;
   meter_.emplace(options);
-  logged_step_ = step;
-  logged_tokens_ = tokens;
+  logged_step_ = first_step_ = step;
+  logged_tokens_ = first_tokens_ = tokens;
+  began_ = Now();
 }
 
 void Recorder::Write(const MetricsRecord& record) {
@@ -222,8 +239,14 @@ void Recorder::Write(const MetricsRecord& record) {
   metrics_->Write(record);
   if (tensorboard_) tensorboard_->Write(record);
   log_->RequireThere();
-  if (const auto* eval = std::get_if<EvalRecord>(&record)) console_.Eval(*eval);
-  if (const auto* saved = std::get_if<CheckpointRecord>(&record)) console_.Checkpoint(*saved);
+  if (const auto* eval = std::get_if<EvalRecord>(&record)) {
+    evaluations_[eval->name] = eval->loss;
+    console_.Eval(*eval);
+  }
+  if (const auto* saved = std::get_if<CheckpointRecord>(&record)) {
+    saved_ = saved->path;
+    console_.Checkpoint(*saved);
+  }
   if (const auto* sample = std::get_if<SampleRecord>(&record)) {
     console_.Line("sample: " + sample->prompt + sample->text);
   }
@@ -340,9 +363,29 @@ bool Recorder::LostItsReader() {
   return lost_reader_;
 }
 
+void Recorder::SayDone(int64_t step) {
+  std::string line = "done: " + std::to_string(step - first_step_) +
+                     (step - first_step_ == 1 ? " step, " : " steps, ") +
+                     HumanCount(static_cast<double>(logged_tokens_ - first_tokens_)) +
+                     " tokens in " + HumanDuration(Now() - began_);
+  for (const auto& [name, loss] : evaluations_) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.4f", loss);
+    line += ", eval " + name + (name.empty() ? "" : " ") + "loss " + text;
+  }
+  console_.Line(line);
+  // A launcher's path of the program is nobody's to type.
+  std::string program = job_.command_line.empty() ? "/" : job_.command_line.front();
+  if (program.starts_with("/")) program = "fsdp-train";
+  for (const std::string& next : WhatNext(program, directory_->path, saved_, speaks_)) {
+    console_.Line("next: " + next);
+  }
+}
+
 void Recorder::Finish(const char* reason, int64_t step) {
   Write(EndRecord{reason});
   Sync();
+  if (first() && step > first_step_ && std::string_view(reason) == "done") SayDone(step);
   log_->Info(std::string(reason) + " at step " + std::to_string(step));
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,10 +14,10 @@
 
 #include "trainer/core/file_prefix.h"
 #include "trainer/core/span.h"
-#include "trainer/data/data_files.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/run_directory.h"
+#include "trainer/loop/setup.h"
 #include "trainer/observe/console.h"
 #include "trainer/observe/log.h"
 #include "trainer/observe/metrics.h"
@@ -35,10 +36,11 @@ struct RunFacts {
   uint64_t seed = 0;  // Of the run as it began, as the next.
   ValidRecipe held_out;
   int64_t parameters = 0;     // Elements of the whole model.
+  int64_t trained = 0;        // Of the model, adapters included, those that are not frozen.
   int64_t planned_bytes = 0;  // Of a rank.
   int64_t host_bytes = 0;     // Likewise, in host memory.
   int64_t disk_bytes = 0;     // Likewise, spilled.
-  const DataFiles* data = nullptr;
+  const RunData* data = nullptr;
   std::string attention = {};  // Whose kernels, where there is a choice.
   std::string share = {};      // How fsdp.cpu_offload.optimizer_share: auto was resolved.
   std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
@@ -100,12 +102,14 @@ class Recorder {
   bool first() const { return job_.rank == 0; }
   void OpenFiles(int64_t step);
   void RecordResume(const RunStart& start, int64_t step, const RunFacts& facts);
+  void SayHowMuchData(const RunData& data);
   void SayWhatIsHeldOut(const RunFacts& facts);
   Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;
   void Add(const StepAccount& account);
   void NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value);
   void RecordEnd(const std::string& reason);
   MemoryPeaks TakeMemory();  // Since the last time.
+  void SayDone(int64_t step);
 
   const Recipe& recipe_;
   const Job& job_;
@@ -121,10 +125,15 @@ class Recorder {
   int64_t planned_bytes_ = 0, host_bytes_ = 0, disk_bytes_ = 0;
   std::optional<CachingStatistics> peaks_;  // Since the last record; empty where memory is planned.
   int64_t logged_step_ = 0, logged_tokens_ = 0;
-  TimeParts times_;                 // Sums since the last record.
-  SpikeWindow losses_, norms_;      // Of this start: what a checkpoint does not hold.
-  std::optional<double> last_end_;  // Of a training step, on the device's clock.
-  double elsewhere_ = 0;            // Seconds since then that went to no training step.
+  int64_t first_step_ = 0, first_tokens_ = 0;  // Of this start, and when it began.
+  double began_ = 0;
+  bool speaks_ = false;
+  std::map<std::string, double> evaluations_;  // The last loss of each set.
+  std::string saved_;                          // The last checkpoint of this start.
+  TimeParts times_;                            // Sums since the last record.
+  SpikeWindow losses_, norms_;                 // Of this start: what a checkpoint does not hold.
+  std::optional<double> last_end_;             // Of a training step, on the device's clock.
+  double elsewhere_ = 0;                       // Seconds since then that went to no training step.
   bool console_failed_ = false, lost_reader_ = false;
 };
 

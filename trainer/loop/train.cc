@@ -144,11 +144,11 @@ class Trainer {
       Resume();
     }
     evaluator_.emplace(recipe_, job_, VocabSize(shape_), seed_, data_, *session_, recorder_);
-    recorder_.Begin(start_, aside_, step_,
-                    {threads_, seed_, held_out_, NumParameters(shape_), plan_.planned(),
-                     plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice),
-                     plan_.memory.bytes(MemoryPlace::kDisk), &data_.files, attention_.name, share_,
-                     TakenOfTheGpu()});
+    recorder_.Begin(
+        start_, aside_, step_,
+        {threads_, seed_, held_out_, NumParameters(shape_), executor().layout().NumTrained(),
+         plan_.planned(), plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice),
+         plan_.memory.bytes(MemoryPlace::kDisk), &data_, attention_.name, share_, TakenOfTheGpu()});
     if (!transport_.note.empty()) recorder_.Line(transport_.note);
     watch_.End();
     stage_ = "the beginning of a step";

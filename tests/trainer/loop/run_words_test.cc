@@ -1,0 +1,48 @@
+#include "trainer/loop/run_words.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+TEST(RunWords, WhatTrains) {
+  EXPECT_EQ(WhatTrains(366'000, 366'000), "366k parameters");
+  EXPECT_EQ(WhatTrains(37'000, 1'600'000), "trains 37.0k of 1.60M parameters");
+}
+
+TEST(RunWords, WhatIsSaved) {
+  const auto saved = [](std::optional<int64_t> every, int64_t keep_last) {
+    CheckpointRecipe checkpoint;
+    checkpoint.every = every;
+    checkpoint.keep_last = keep_last;
+    return WhatIsSaved(checkpoint);
+  };
+  EXPECT_EQ(saved(std::nullopt, 3), "saves nothing, unless a signal asks for it");
+  EXPECT_EQ(saved(0, 3), "saves once, at the end");
+  EXPECT_EQ(saved(200, 3), "saves every 200 steps and at the end, and keeps the newest 3");
+  EXPECT_EQ(saved(200, 1), "saves every 200 steps and at the end, and keeps the newest");
+  EXPECT_EQ(saved(1, 0), "saves every step");
+}
+
+TEST(RunWords, HowMuchData) {
+  EXPECT_EQ(HowMuchData({{920, 1000}}, 64), "0.92 epochs of 64.0k tokens");
+  EXPECT_EQ(HowMuchData({{920, 1000}, {31, 10}}, 64),
+            "0.92 epochs of 64.0k tokens, 3.1 of 640");
+  EXPECT_EQ(HowMuchData({{2, 1000}}, 1), "0.002 epochs of 1.00k tokens");
+  EXPECT_EQ(HowMuchData({{12345, 1}}, 8), "12345 epochs of 8 tokens");
+}
+
+TEST(RunWords, WhatNext) {
+  EXPECT_EQ(WhatNext("fsdp-train", "runs/a", "runs/a/checkpoints/step_5", true),
+            (std::vector<std::string>{
+                "fsdp-train generate --checkpoint runs/a/checkpoints/step_5 --prompt TEXT",
+                "fsdp-train checkpoint export runs/a/checkpoints/step_5 --out DIR",
+                "fsdp-train report runs/a"}));
+  EXPECT_EQ(WhatNext("./f", "runs/a", "", true), std::vector<std::string>{"./f report runs/a"});
+}
+
+}  // namespace
+}  // namespace fsdp
