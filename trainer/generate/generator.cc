@@ -52,11 +52,7 @@ StoredModel OpenStoredModel(const std::string& path) {
   if (fs::exists(path + "/config.json") && !fs::exists(path + "/manifest.json")) {
     stored.directory = path;
     stored.shape = ReadInitialShape(path);
-    for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
-      if (stored.tokenizer.name.empty() && fs::exists(path + name)) {
-        stored.tokenizer.name = path + name;
-      }
-    }
+    stored.tokenizer = InitialTokenizer(path);
     stored.eos = ReadHfEos(path);
     weights = OpenInitialWeights(path);
   } else {

@@ -77,8 +77,9 @@ Type<ModelRecipe> ModelType() {
           "later file, it replaces the fields of earlier ones.")
           .Then(&ForgetShape),
       Key("init_from", &R::init_from, Nullable(Text()),
-          "A Hugging Face directory (config.json and *.safetensors) or a checkpoint to "
-          "take shape and weights from. Shape fields given beside it must agree with it."),
+          "A Hugging Face directory (config.json and *.safetensors), a run directory (its latest "
+          "checkpoint) or a checkpoint to take shape and weights from. Shape fields given beside "
+          "it must agree with it."),
       Key("lora", &R::lora, Nullable(LoraType()),
           "Low-rank adapters: all parameters of init_from are frozen, and the adapters train. "
           "null: none."),

@@ -10,6 +10,7 @@
 #include "models/make_model.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
 #include "trainer/nn/lora.h"
@@ -22,18 +23,30 @@
 namespace fsdp {
 namespace {
 
-bool IsCheckpoint(const std::string& directory) {
-  namespace fs = std::filesystem;
+namespace fs = std::filesystem;
+
+struct Weights {
+  std::string directory;
+  bool ours;  // A checkpoint; otherwise a Hugging Face directory.
+};
+
+Weights Find(const std::string& directory) {
   std::error_code ignored;
   if (!fs::is_directory(directory, ignored)) {
     throw CheckpointError("model.init_from: " + directory + " is not a directory");
   }
-  const bool ours = fs::exists(directory + "/manifest.json", ignored);
-  if (!ours && !fs::exists(directory + "/config.json", ignored)) {
-    throw CheckpointError("model.init_from: " + directory +
-                          " holds neither a config.json nor a manifest.json");
+  if (fs::exists(directory + "/manifest.json", ignored)) return {directory, true};
+  if (fs::exists(directory + "/config.json", ignored)) return {directory, false};
+  std::string no_run;
+  try {
+    return {ResolveCheckpoint(directory), true};
+  } catch (const CheckpointError& error) {
+    no_run = error.what();
   }
-  return ours;
+  throw CheckpointError("model.init_from: " + directory +
+                        " holds neither a config.json nor a manifest.json, nor a run to begin "
+                        "from: " +
+                        no_run);
 }
 
 // Of a checkpoint of ours, by any thread.
@@ -68,13 +81,33 @@ class OwnWeights {
 
 }  // namespace
 
+std::string FindInitialWeights(const std::string& directory) { return Find(directory).directory; }
+
 ModelShape ReadInitialShape(const std::string& directory) {
-  if (IsCheckpoint(directory)) return ShapeFromJson(ReadCheckpointMeta(directory).config);
-  return ReadHfConfig(directory).shape;
+  const Weights found = Find(directory);
+  if (found.ours) return ShapeFromJson(ReadCheckpointMeta(found.directory).config);
+  return ReadHfConfig(found.directory).shape;
 }
 
 std::vector<std::string> IgnoredKeys(const std::string& directory) {
-  return IsCheckpoint(directory) ? std::vector<std::string>() : ReadHfConfig(directory).ignored;
+  const Weights found = Find(directory);
+  return found.ours ? std::vector<std::string>() : ReadHfConfig(found.directory).ignored;
+}
+
+RunTokenizer InitialTokenizer(const std::string& directory) {
+  const Weights found = Find(directory);
+  if (found.ours) {
+    const std::string recipe = ReadCheckpointMeta(found.directory).recipe;
+    if (recipe.empty()) return {};  // It was imported.
+    return TokenizerOfRun(ParseRecipe({{found.directory + "/manifest.json, recipe", recipe}}));
+  }
+  std::error_code ignored;
+  for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
+    RunTokenizer tokenizer;
+    tokenizer.name = found.directory + name;
+    if (fs::exists(tokenizer.name, ignored)) return tokenizer;
+  }
+  return {};
 }
 
 std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
@@ -97,11 +130,10 @@ Executor::FillParameter OpenInitialWeights(std::unique_ptr<CheckpointReader> che
 }
 
 Executor::FillParameter OpenInitialWeights(const std::string& directory) {
-  if (IsCheckpoint(directory)) {
-    return OpenInitialWeights(std::make_unique<CheckpointReader>(directory));
-  }
-  const auto weights = std::make_shared<HfWeights>(directory);
-  weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(directory).shape)));
+  const Weights found = Find(directory);
+  if (found.ours) return OpenInitialWeights(std::make_unique<CheckpointReader>(found.directory));
+  const auto weights = std::make_shared<HfWeights>(found.directory);
+  weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(found.directory).shape)));
   return [weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
     weights->FillParameter(parameter, begin, values);
   };

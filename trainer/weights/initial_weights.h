@@ -1,4 +1,5 @@
-// model.init_from: a Hugging Face directory (config.json, *.safetensors) or one of our checkpoints.
+// model.init_from: a Hugging Face directory (config.json, *.safetensors), one of our checkpoints,
+// or a run directory, whose latest checkpoint is meant.
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
 
@@ -10,13 +11,20 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/nn/model.h"
+#include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
 
-// Both throw CheckpointError that names the directory and what is wrong with it.
+// All throw CheckpointError that names the directory and what is wrong with it.
+
+// The directory itself, or the latest checkpoint of a run directory.
+std::string FindInitialWeights(const std::string& directory);
 ModelShape ReadInitialShape(const std::string& directory);
 // Keys of a Hugging Face config.json that are not looked at; none of a checkpoint of ours.
 std::vector<std::string> IgnoredKeys(const std::string& directory);
+// The one that the weights were trained with: tokenizer.json or tokenizer.model in a Hugging Face
+// directory, that of the run of a checkpoint. Its name is empty where nobody says.
+RunTokenizer InitialTokenizer(const std::string& directory);
 // The model whose parameters a checkpoint of ours holds: with adapters where its run had them.
 std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 // Reads byte ranges when it is called, on any thread, so a rank holds no more than its shard. The

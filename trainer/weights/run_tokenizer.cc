@@ -5,12 +5,9 @@
 #include "trainer/core/errors.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/open_tokenizer.h"
-#include "trainer/data/token_manifest.h"
 
 namespace fsdp {
-namespace {
 
-// Beside the first of the source's files that there is, or in the directory that it names.
 std::optional<TokenManifest> ManifestOf(const SourceRecipe& source) {
   namespace fs = std::filesystem;
   try {
@@ -26,8 +23,6 @@ std::optional<TokenManifest> ManifestOf(const SourceRecipe& source) {
   }
   return std::nullopt;
 }
-
-}  // namespace
 
 RunTokenizer TokenizerOfRun(const Recipe& recipe) {
   RunTokenizer run;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "trainer/data/token_manifest.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/recipe/recipe.h"
 
@@ -18,6 +19,10 @@ struct RunTokenizer {
   std::optional<uint64_t> hash;  // Tokenizer::hash(), where the tokens' own files say it.
   std::optional<int32_t> eot;    // What ended documents, where that is not the tokenizer's to say.
 };
+
+// tokens.json beside the source's files, or in the directory that it names; empty where there is
+// none that can be read.
+std::optional<TokenManifest> ManifestOf(const SourceRecipe& source);
 
 // As the recipe names it, or else tokens.json beside the tokens of data.train, where that is there.
 RunTokenizer TokenizerOfRun(const Recipe& recipe);

@@ -2,18 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "models/make_model.h"
+#include "tests/testing/fresh_directory.h"
 #include "tests/testing/saved_checkpoint.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/whole_file.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 namespace {
 
+namespace fs = std::filesystem;
+using testing::FreshDirectory;
 using testing::SavedCheckpoint;
 
 // As an executor with several compute threads asks for them.
@@ -69,6 +75,32 @@ TEST(InitialWeights, AdaptersAreMerged) {
     }
   }
   EXPECT_EQ(changed, 2);
+}
+
+// Of a run directory the latest checkpoint, and the tokenizer of its run.
+TEST(InitialWeights, ARunDirectoryMeansItsLatestCheckpoint) {
+  const std::string text = FreshDirectory("text") + "/t.txt";
+  WriteWholeFile(text, std::string(200, 'a'));
+  const std::string checkpoint = SavedCheckpoint(
+      "run", {"data.train={source: text, paths: [" + text + "], tokenizer: bytes}"});
+  const std::string run = fs::path(checkpoint).parent_path().parent_path();
+  for (const std::string& directory : {run, run + "/checkpoints", checkpoint}) {
+    EXPECT_EQ(FindInitialWeights(directory), checkpoint);
+    EXPECT_EQ(ReadInitialShape(directory), ReadInitialShape(checkpoint));
+    EXPECT_EQ(IgnoredKeys(directory), std::vector<std::string>());
+    EXPECT_EQ(InitialTokenizer(directory).name, "bytes");
+    EXPECT_NO_THROW(OpenInitialWeights(directory));
+  }
+  const std::string empty = FreshDirectory("empty");
+  try {
+    FindInitialWeights(empty);
+    ADD_FAILURE() << "found";
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "model.init_from: " + empty +
+                  " holds neither a config.json nor a manifest.json, nor a run to begin from: " +
+                  empty + ": holds no manifest.json, and no checkpoint below it");
+  }
 }
 
 }  // namespace
