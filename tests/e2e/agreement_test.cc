@@ -67,7 +67,8 @@ TEST(Agreement, OnTheData) {
                 "[agree] start: data is ");
 }
 
-TEST(Agreement, OnTheSchedule) {
+// The same path on every host, but not the same model there.
+TEST(Agreement, OnTheShape) {
   Job job;
   const std::string fixtures = std::filesystem::absolute("tests/fixtures/gpt2");
   for (const auto& [host, model] : {std::pair("a", "odd_vocab"), std::pair("b", "odd_heads")}) {
@@ -83,7 +84,8 @@ TEST(Agreement, OnTheSchedule) {
                       "       seq_len: 4}\n"
                       "train: {micro_batch_size: 1, global_batch_size: 3}\n");
   ExpectRefused(job, {{}, {}, job.dir() / "a", "", recipe}, {{}, {}, job.dir() / "b", "", recipe},
-                2, "[agree] start: schedule is ");
+                2,
+                "[agree] start: recipe: model.hidden_size is \"30\" on rank 2, \"48\" on rank 0");
 }
 
 // The same program but for the name of the commit that it was built from.

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/told_once.h"
@@ -295,20 +296,27 @@ SetAside GoBack(const RunDirectory& directory, int64_t step) {
 
 void CheckRunDirectory(const Recipe& recipe, const DataFiles& data) { Look(recipe, data); }
 
+std::optional<RunToResume> FindRunToResume(const Recipe& recipe) {
+  try {
+    const std::string from = FindResume(recipe, {recipe.run.Directory()});
+    if (from.empty()) return std::nullopt;
+    const CheckpointMeta meta = ReadCheckpointMeta(from);
+    if (meta.recipe.empty()) return std::nullopt;  // It was imported.
+    return RunToResume{from, ParseRecipe({{from, meta.recipe}}), ShapeFromJson(meta.config)};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 Recipe WithDropoutsOfRun(const Recipe& recipe) {
   Recipe with = recipe;
   if (!recipe.model.init_from) return with;
-  try {
-    const std::string from = FindResume(recipe, {recipe.run.Directory()});
-    const std::string text = from.empty() ? "" : ReadCheckpointMeta(from).recipe;
-    if (text.empty()) return with;
-    const Recipe run = ParseRecipe({{from, text}});
-    for (const recipe::Dropout& dropout : recipe::Dropouts()) {
-      // Builds that did not know one trained without.
-      auto& rate = with.model.*dropout.member;
-      if (!rate) rate = (run.model.*dropout.member).value_or(0);
-    }
-  } catch (const Error&) {
+  const std::optional<RunToResume> run = FindRunToResume(recipe);
+  if (!run) return with;
+  for (const recipe::Dropout& dropout : recipe::Dropouts()) {
+    // Builds that did not know one trained without.
+    auto& rate = with.model.*dropout.member;
+    if (!rate) rate = (run->recipe.model.*dropout.member).value_or(0);
   }
   return with;
 }

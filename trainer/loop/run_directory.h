@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/comm/store.h"
 #include "trainer/data/data_files.h"
@@ -63,6 +64,15 @@ struct RunStart {
 // CheckpointError, `not a shared directory`, naming it and its host.
 RunStart OpenRunDirectory(const Recipe& recipe, const DataFiles& data, Store& store, int rank,
                           int world, std::chrono::milliseconds patience = RunLock::kPatience);
+
+// The run that a start goes on with, as its checkpoint has it: what it began with is not looked for
+// again. Empty where there is none, and where it cannot be read: OpenRunDirectory() says why.
+struct RunToResume {
+  std::string checkpoint;
+  Recipe recipe;
+  ModelShape shape;
+};
+std::optional<RunToResume> FindRunToResume(const Recipe& recipe);
 
 // The recipe, with the dropouts of the run that it goes on with where nobody has given any: they
 // are the run's, whatever init_from's files say by now or to this build. Reads the checkpoint's

@@ -20,6 +20,7 @@
 #include "trainer/data/token_file_source.h"
 #include "trainer/data/tokenize.h"
 #include "trainer/fsdp/keep_fp32.h"
+#include "trainer/loop/run_directory.h"
 #include "trainer/nn/lora.h"
 #include "trainer/recipe/load.h"
 #include "trainer/weights/initial_weights.h"
@@ -154,6 +155,16 @@ class Opener {
   RunData& data_;
 };
 
+// Of init_from's files; of a run that goes on, its own: those may have changed, or be gone.
+struct FoundShape {
+  ModelShape shape;
+  std::string where;
+};
+FoundShape FindShape(const Recipe& recipe) {
+  if (const auto run = FindRunToResume(recipe)) return {run->shape, run->checkpoint};
+  return {ReadInitialShape(*recipe.model.init_from), *recipe.model.init_from};
+}
+
 // For a hybrid strategy without a shard_size.
 int RanksOfEachHost(const Recipe& recipe, const HostPlacement& hosts) {
   if (hosts.SmallestHost() == hosts.LargestHost()) return hosts.LargestHost();
@@ -174,7 +185,8 @@ int ThreadsFor(const Recipe& recipe, int local_world) {
 
 ModelShape ShapeFor(const Recipe& recipe) {
   if (!recipe.model.init_from) return ShapeOf(recipe.model);
-  return ShapeOf(recipe, ReadInitialShape(*recipe.model.init_from));
+  const FoundShape found = FindShape(recipe);
+  return ShapeOf(recipe, found.shape, found.where);
 }
 
 std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {
@@ -191,12 +203,15 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   std::vector<ShapeConflict> mistakes;
   std::optional<ModelShape> shape;
   if (recipe.model.init_from) {
+    std::string where;
     try {
-      shape = ReadInitialShape(*recipe.model.init_from);
+      FoundShape found = FindShape(recipe);
+      shape = std::move(found.shape);
+      where = std::move(found.where);
     } catch (const Error&) {
       return {};  // No mistake of the recipe: the run says it, with an exit code of its own.
     }
-    mistakes = Disagreements(recipe, *shape);
+    mistakes = Disagreements(recipe, *shape, where);
   } else {
     shape = ShapeOf(recipe.model);  // Judged with the recipe.
   }

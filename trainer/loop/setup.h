@@ -24,8 +24,8 @@ namespace fsdp {
 // ranks of the host; at least 1.
 int ThreadsFor(const Recipe& recipe, int local_world);
 
-// Reads the files' shape where model.init_from names a directory. Throws ConfigError,
-// CheckpointError.
+// Under model.init_from it reads the shape: of the run's checkpoint where it goes on from one, else
+// of init_from's files. Throws ConfigError, CheckpointError.
 ModelShape ShapeFor(const Recipe& recipe);
 
 // The model, with what optimizer.groups says frozen. Throws ConfigError.

@@ -49,9 +49,9 @@ std::string Printed(float value) {
   return std::isnan(value) ? "nan" : std::to_string(value);  // A NaN's sign means nothing.
 }
 
-Recipe WithDropoutsToTrain(const Recipe& recipe) {
+Recipe AsTrained(const Recipe& recipe) {
   const Recipe with = WithDropoutsOfRun(recipe);
-  return WithDropouts(with, ShapeFor(with));
+  return WithShape(with, ShapeFor(with));
 }
 
 // Whatever the strategy: ranks that disagree about it all come here, and then find out.
@@ -63,7 +63,7 @@ HostPlacement HostsOf(const Job& job) {
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const Job& job, EarlyStopWatch& watch)
-      : recipe_(WithDropoutsToTrain(recipe)),
+      : recipe_(AsTrained(recipe)),
         job_(job),
         watch_(watch),
         gemm_(FindGemmLibrary(job.device.type)),

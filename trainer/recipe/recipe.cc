@@ -126,7 +126,7 @@ ModelShape ShapeOf(const ModelRecipe& model) {
   return shape;
 }
 
-Recipe WithDropouts(const Recipe& recipe, const ModelShape& shape) {
+Recipe WithShape(const Recipe& recipe, const ModelShape& shape) {
   Recipe with = recipe;
   for (const recipe::Dropout& dropout : recipe::Dropouts()) with.model.*dropout.member = 0;
   VisitDropouts(shape,
@@ -204,13 +204,13 @@ std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string
   return conflicts;
 }
 
-std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape& files) {
+std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape& files,
+                                         const std::string& where) {
   std::vector<ShapeConflict> conflicts;
   const ModelRecipe& model = recipe.model;
   const auto disagree = [&](const std::string& key, const std::string& ours,
                             const std::string& theirs) {
-    const std::string from = model.init_from.value_or("model.init_from");
-    conflicts.push_back({{key}, "the recipe says " + ours + ", " + from + " says " + theirs});
+    conflicts.push_back({{key}, "the recipe says " + ours + ", " + where + " says " + theirs});
   };
   if (model.family && Name(*model.family) != FamilyOf(files)) {
     disagree("model.family", std::string(Name(*model.family)), std::string(FamilyOf(files)));
@@ -229,9 +229,9 @@ std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape&
   return conflicts;
 }
 
-ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files) {
+ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files, const std::string& where) {
   std::string text;
-  for (const ShapeConflict& conflict : Disagreements(recipe, files)) {
+  for (const ShapeConflict& conflict : Disagreements(recipe, files, where)) {
     text += (text.empty() ? "" : "\n") + recipe.Mistake(conflict.keys, conflict.message);
   }
   if (!text.empty()) throw ConfigError(text);

@@ -325,8 +325,9 @@ constexpr std::string_view Name(E value) { return NamesOf(value)[static_cast<siz
 // The shape to build. Throws std::invalid_argument where a field is empty.
 ModelShape ShapeOf(const ModelRecipe& model);
 
-// The recipe with the dropouts that `shape` trains with, which is how a run records it.
-Recipe WithDropouts(const Recipe& recipe, const ModelShape& shape);
+// The recipe with the family, the shape and the dropouts that it trains with, which is how a run
+// records it.
+Recipe WithShape(const Recipe& recipe, const ModelShape& shape);
 
 // What cannot be trained: no model has this shape, the data does not fit it, or an op does not
 // compute it.
@@ -340,12 +341,13 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
 std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string_view family);
 
 // Under init_from, with the shape found there: a field of the recipe may only agree with it. The
-// conflicts name both values; those of the shape come with them.
-std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape& files);
+// conflicts name both values; those of the shape come with them. `where`: of messages, the files.
+std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape& files,
+                                         const std::string& where);
 
 // The shape to build under init_from, with the dropouts of the recipe in place of the files'.
 // Throws ConfigError with a line for each of Disagreements().
-ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files);
+ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files, const std::string& where);
 
 }  // namespace fsdp
 

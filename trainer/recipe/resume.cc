@@ -63,6 +63,12 @@ std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Reci
     recorded.model.family.reset();
     asked.model.family.reset();
   }
+  for (const recipe::ShapeField& field : recipe::ShapeFields()) {
+    if (field.IsGiven(recorded.model) && field.IsGiven(asked.model)) continue;
+    if (!recorded.model.init_from || !asked.model.init_from) continue;
+    field.Reset(recorded.model);
+    field.Reset(asked.model);
+  }
   std::vector<RecipeDifference> differences;
   Compare("", WriteRecipe(recorded), WriteRecipe(asked), differences);
   return differences;

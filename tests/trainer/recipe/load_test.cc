@@ -711,12 +711,12 @@ TEST(LoadRecipe, DropoutsAreTheRecipesOrTheFiles) {
   Gpt2Config files;
   files.residual_dropout = 0.5;
   files.attention_dropout = 0.25;
-  const auto shape = std::get<Gpt2Config>(ShapeOf(recipe, files));
+  const auto shape = std::get<Gpt2Config>(ShapeOf(recipe, files, "hf"));
   EXPECT_EQ(shape.embedding_dropout, 0.1);
   EXPECT_EQ(shape.residual_dropout, 0.5);
   EXPECT_EQ(shape.attention_dropout, 0);
   EXPECT_FALSE(recipe.model.residual_dropout);
-  const ModelRecipe recorded = WithDropouts(recipe, shape).model;
+  const ModelRecipe recorded = WithShape(recipe, shape).model;
   EXPECT_EQ(recorded.embedding_dropout, 0.1);
   EXPECT_EQ(recorded.residual_dropout, 0.5);
   EXPECT_EQ(recorded.attention_dropout, 0);
@@ -729,9 +729,11 @@ TEST(LoadRecipe, DropoutsAreTheRecipesOrTheFiles) {
       "data: {train: {paths: [x]}}\n");
   LlamaConfig theirs;
   theirs.attention_dropout = 0.25;
-  EXPECT_EQ(std::get<LlamaConfig>(ShapeOf(llama, theirs)).attention_dropout, 0.25);
-  EXPECT_EQ(WithDropouts(llama, theirs).model.attention_dropout, 0.25);
-  EXPECT_EQ(WithDropouts(llama, theirs).model.residual_dropout, 0);
+  EXPECT_EQ(std::get<LlamaConfig>(ShapeOf(llama, theirs, "hf")).attention_dropout, 0.25);
+  EXPECT_EQ(WithShape(llama, theirs).model.attention_dropout, 0.25);
+  EXPECT_EQ(WithShape(llama, theirs).model.residual_dropout, 0);
+  // With it the shape, so that the recipe says all that is trained.
+  EXPECT_EQ(ShapeOf(WithShape(llama, theirs).model), ModelShape(theirs));
 }
 
 // What an op does not compute is a mistake of the recipe, at the key that says so.
@@ -812,12 +814,13 @@ TEST(LoadRecipe, TheFamilyMayBeLeftToInitFrom) {
   const Recipe recipe = Parse("model: {init_from: hf, residual_dropout: 0.1}\n" + data);
   EXPECT_FALSE(recipe.model.family);
   const Gpt2Config gpt2;
-  EXPECT_EQ(FamilyOf(ShapeOf(recipe, gpt2)), "gpt2");
-  EXPECT_EQ(std::get<Gpt2Config>(ShapeOf(recipe, gpt2)).residual_dropout, 0.1);
+  EXPECT_EQ(FamilyOf(ShapeOf(recipe, gpt2, "hf")), "gpt2");
+  EXPECT_EQ(std::get<Gpt2Config>(ShapeOf(recipe, gpt2, "hf")).residual_dropout, 0.1);
   // A field of another family than the files' is a mistake nonetheless.
   for (const char* field : {"residual_dropout: 0.1", "layer_norm_epsilon: 1e-5"}) {
     try {
-      ShapeOf(Parse("model: {init_from: hf, " + std::string(field) + "}\n" + data), LlamaConfig());
+      ShapeOf(Parse("model: {init_from: hf, " + std::string(field) + "}\n" + data), LlamaConfig(),
+              "hf");
       ADD_FAILURE() << field;
     } catch (const ConfigError& error) {
       EXPECT_NE(std::string(error.what()).find("a `llama` has no "), std::string::npos);
@@ -875,7 +878,7 @@ TEST(LoadRecipe, FilesOfAnotherFamilyAreRefused) {
   const Recipe recipe =
       Parse("model: {family: llama, init_from: hf}\ndata: {train: {paths: [x]}}\n");
   try {
-    ShapeOf(recipe, Gpt2Config());
+    ShapeOf(recipe, Gpt2Config(), "hf");
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(), "r.yaml:1:17: model.family: the recipe says llama, hf says gpt2");
@@ -886,7 +889,7 @@ TEST(LoadRecipe, FilesOfAnotherFamilyAreRefused) {
       "model: {family: llama, init_from: hf, rope_scaling: {type: default}}\n"
       "data: {train: {paths: [x]}}\n");
   try {
-    ShapeOf(other, files);
+    ShapeOf(other, files, "hf");
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
@@ -901,13 +904,13 @@ TEST(LoadRecipe, FilesUnderInitFromDecideTheShape) {
   EXPECT_FALSE(recipe.model.num_hidden_layers);
   EXPECT_THROW(ShapeOf(recipe.model), std::invalid_argument);
   const Gpt2Config files{.hidden_size = 64, .num_hidden_layers = 2, .num_attention_heads = 2};
-  EXPECT_EQ(ShapeOf(recipe, files), ModelShape(files));
+  EXPECT_EQ(ShapeOf(recipe, files, "hf"), ModelShape(files));
   Gpt2Config other = files;
   other.hidden_size = 32;
   other.vocab_size = 100;
   other.max_position_embeddings = 16;
   try {
-    ShapeOf(recipe, other);
+    ShapeOf(recipe, other, "hf");
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_STREQ(

@@ -88,6 +88,22 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   EXPECT_NO_THROW(CheckResume(With({}), With({"train.steps=5"})));
 }
 
+// Builds recorded nothing of the shape that they had read: it is held against the recipe's anyway.
+TEST(ResumeDifferences, AShapeThatWasNotRecordedIsNoDifference) {
+  const auto from = [](const std::vector<std::string>& overrides) {
+    return ParseRecipe({{"r.yaml", "model: {init_from: m}\ndata: {train: {paths: [x]}}\n"}},
+                       overrides);
+  };
+  const Recipe open = from({}), filled = WithShape(open, Gpt2Config());
+  EXPECT_TRUE(ResumeDifferences(WithShape(open, Gpt2Config()), filled).empty());
+  Recipe old = open;  // It recorded the dropouts.
+  old.model.embedding_dropout = old.model.residual_dropout = old.model.attention_dropout = 0;
+  EXPECT_TRUE(ResumeDifferences(old, filled).empty());
+  const auto other = ResumeDifferences(filled, WithShape(open, Gpt2Config{.num_hidden_layers = 3}));
+  ASSERT_EQ(other.size(), 1u);
+  EXPECT_EQ(other[0].key, "model.num_hidden_layers");
+}
+
 // A change of one key is free where, and only where, the first column of the table says so.
 TEST(ResumeDifferences, AreAsDocsTrainingSays) {
   std::vector<std::string> free;
