@@ -63,8 +63,10 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
   }
   ModelShape shape = preset ? *preset : *DefaultShape(Name(*model.family));
   const std::string* tokenizer = TokenizerOf(data);
-  if (!preset && tokenizer != nullptr && *tokenizer == "bytes") {
-    std::visit([](auto& config) { config.vocab_size = 256; }, shape);
+  if (!preset) {
+    const bool bytes = tokenizer != nullptr && *tokenizer == "bytes";
+    const int64_t size = bytes ? 256 : VocabSize(shape);
+    std::visit([&](auto& config) { config.vocab_size = RoundedVocabulary(model, size); }, shape);
   }
   VisitFields(shape, [&](const char* name, auto& field) {
     const auto& given = recipe::MemberFor(model, name, field);

@@ -105,9 +105,13 @@ Type<ModelRecipe> ModelType() {
           "preset's, unless one of these is given beside it.")
           .Elsewhere({"head_size", "kv_channels"}),
       Key("vocab_size", &R::vocab_size, Nullable(Integer(1, kMaxVocabSize)),
-          "Tokens that the model knows. null: the preset's; without one 256 for text in "
-          "bytes, else gpt2: 50257, llama: 32000.")
+          "Tokens that the model knows. null: the preset's; without one as many as the tokenizer "
+          "of data has, 256 for bytes; where no file says it gpt2: 50257, llama: 32000.")
           .Elsewhere({"n_vocab"}),
+      Key("vocab_multiple", &R::vocab_multiple, Integer(1, kMaxVocabSize),
+          "A vocabulary that is taken from a tokenizer is rounded up to a multiple of this. One "
+          "that is given must be such a multiple.")
+          .Elsewhere({"pad_to_multiple_of", "make_vocab_size_divisible_by"}),
       Key("max_position_embeddings", &R::max_position_embeddings,
           Nullable(Integer(1, kMaxPositions)),
           "Longest sequence, in tokens. null: gpt2: 1024, llama: 4096.")

@@ -126,8 +126,17 @@ ModelShape ShapeOf(const ModelRecipe& model) {
   return shape;
 }
 
+int64_t RoundedVocabulary(const ModelRecipe& model, int64_t tokens) {
+  const int64_t multiple = model.vocab_multiple;
+  return (tokens + multiple - 1) / multiple * multiple;
+}
+
 Recipe WithShape(const Recipe& recipe, const ModelShape& shape) {
   Recipe with = recipe;
+  with.model.family = static_cast<ModelRecipe::Family>(shape.index());
+  VisitFields(shape, [&](const char* name, const auto& value) {
+    recipe::MemberFor(with.model, name, value) = value;
+  });
   for (const recipe::Dropout& dropout : recipe::Dropouts()) with.model.*dropout.member = 0;
   VisitDropouts(shape,
                 [&](const char* name, double rate) { recipe::DropoutOf(with.model, name) = rate; });
@@ -144,6 +153,13 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
     }
     keys.insert(keys.end(), {"model.hidden_size", "model.preset", "model.init_from"});
     conflicts.push_back({std::move(keys), mistake.message});
+  }
+  if (VocabSize(shape) % recipe.model.vocab_multiple != 0) {
+    conflicts.push_back(
+        {{"model.vocab_multiple", "model.vocab_size", "model.preset", "model.init_from"},
+         "model.vocab_multiple is " + std::to_string(recipe.model.vocab_multiple) +
+             ", which rounds up what a tokenizer decides, but the vocabulary is decided already: " +
+             std::to_string(VocabSize(shape)) + ", no multiple of it"});
   }
   const DataRecipe& data = recipe.data;
   if (conflicts.empty()) AddTooLarge(recipe, shape, conflicts);

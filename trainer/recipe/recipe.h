@@ -68,6 +68,7 @@ struct ModelRecipe {
   std::optional<int64_t> num_key_value_heads;
   std::optional<int64_t> head_dim;
   std::optional<int64_t> vocab_size;
+  int64_t vocab_multiple = 1;  // Divides vocab_size.
   std::optional<int64_t> max_position_embeddings;
   std::optional<double> layer_norm_epsilon;
   std::optional<double> rms_norm_eps;
@@ -327,6 +328,9 @@ ModelShape ShapeOf(const ModelRecipe& model);
 
 // The recipe with the family, the shape and the dropouts that it trains with, which is how a run
 // records it.
+// The vocabulary for a tokenizer of `tokens`: rounded up to a multiple of model.vocab_multiple.
+int64_t RoundedVocabulary(const ModelRecipe& model, int64_t tokens);
+
 Recipe WithShape(const Recipe& recipe, const ModelShape& shape);
 
 // What cannot be trained: no model has this shape, the data does not fit it, or an op does not

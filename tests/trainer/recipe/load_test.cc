@@ -834,6 +834,21 @@ TEST(LoadRecipe, TheFamilyMayBeLeftToInitFrom) {
   EXPECT_EQ(Parse(PrintRecipe(recipe)), recipe);
 }
 
+TEST(LoadRecipe, AVocabularyThatNobodyGivesIsAWholeMultiple) {
+  const auto vocabulary = [](const std::string& model, const std::string& source) {
+    return *Parse("model: {" + model + "}\ndata: {train: {" + source + "}}\n").model.vocab_size;
+  };
+  EXPECT_EQ(vocabulary("family: gpt2, vocab_multiple: 100", "paths: [x]"), 300);
+  EXPECT_EQ(vocabulary("family: gpt2, vocab_multiple: 64", "source: synthetic"), 50304);
+  EXPECT_EQ(vocabulary("family: gpt2, vocab_multiple: 64, vocab_size: 128", "source: synthetic"),
+            128);
+  for (const char* given : {"vocab_size: 1001", "preset: gpt2-124m"}) {
+    EXPECT_THROW(
+        vocabulary("family: gpt2, vocab_multiple: 64, " + std::string(given), "source: synthetic"),
+        ConfigError);
+  }
+}
+
 // In one go, each at its place, also where the recipe has mistakes of its own.
 TEST(LoadRecipe, ReportsWhatACheckFindsAmongItsOwnMistakes) {
   const auto check = [](const Recipe& recipe) {

@@ -349,6 +349,7 @@ void Reconcile(Json& recipe) {
                                                                   : model["hidden_size"];
   if (!model["preset"].is_null()) model["preset"] = llama ? "llama2-7b" : "gpt2-124m";
   model["vocab_size"] = 300;
+  model["vocab_multiple"] = model["vocab_multiple"].get<int64_t>() % 2 == 0 ? 25 : 60;
   model["max_position_embeddings"] = recipe["data"]["seq_len"];
   if (model["init_from"].is_null()) model["lora"] = nullptr;
   if (model["lora"].is_object() && model["lora"]["targets"].empty()) {
