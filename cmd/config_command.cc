@@ -102,10 +102,20 @@ void AddConfigCommand(CLI::App& app) {
     CheckInitialWeights(recipe);
     std::printf("ok\n");
     PrintSummary(recipe);
+    for (const std::string& line : recipe.notes) {
+      std::printf("note        %s\n", Printable(line).c_str());
+    }
     for (const std::string& line : Advice(recipe, 1)) std::printf("note        %s\n", line.c_str());
   });
   add("print", "Print the recipe as resolved, as YAML that reads back to the same",
-      [](const auto& flags) { std::fputs(PrintRecipe(LoadRecipe(flags)).c_str(), stdout); });
+      [](const auto& flags) {
+        const Recipe recipe = LoadRecipe(flags);
+        // What is read from stdout is the recipe alone.
+        for (const std::string& line : recipe.notes) {
+          std::fprintf(stderr, "note: %s\n", Printable(line).c_str());
+        }
+        std::fputs(PrintRecipe(recipe).c_str(), stdout);
+      });
   // A recipe changes nothing about these two; the flags are taken so that scripts need not care.
   add("schema", "Print a JSON Schema of recipes, for editors",
       [](const auto&) { std::fputs(RecipeJsonSchema().c_str(), stdout); });

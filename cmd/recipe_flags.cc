@@ -1,5 +1,6 @@
 #include "cmd/recipe_flags.h"
 
+#include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 
@@ -19,7 +20,7 @@ void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
 }
 
 Recipe LoadRecipe(const RecipeFlags& flags) {
-  return LoadRecipe(flags.files, flags.overrides, ModelMistakes);
+  return LoadRecipe(flags.files, flags.overrides, ModelMistakes, CompleteRecipe);
 }
 
 }  // namespace fsdp

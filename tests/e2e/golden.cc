@@ -254,7 +254,10 @@ std::string PutInputs(const TempDir& directory) {
 Strings Settings(const Strings& settings, const std::string& directory) {
   Strings filled;
   for (const std::string& setting : settings) {
-    filled.push_back(ReplaceAll(ReplaceAll(setting, "$DIR", directory), "$FIXTURES",
+    // Beside the fixtures' weights is no tokenizer.
+    const std::string bytes =
+        ReplaceAll(setting, "source: text,", "source: text, tokenizer: bytes,");
+    filled.push_back(ReplaceAll(ReplaceAll(bytes, "$DIR", directory), "$FIXTURES",
                                 fs::absolute("tests/fixtures").string()));
   }
   return filled;

@@ -159,6 +159,12 @@ GiveUp AskSignals(const StopSignal& signals) {
           left->rank};
 }
 
+std::string NotesOf(const Recipe& recipe) {
+  std::string lines;
+  for (const std::string& note : recipe.notes) lines += Printable(note) + "\n";
+  return lines;
+}
+
 void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restarts) {
   CheckWorld(recipe, world, local_world);
   if (recipe.run.device == RunRecipe::Device::kCuda && !FindGpus().built) {
@@ -225,7 +231,9 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
                            *model, resolved, options);
     const RunPlan plan =
         PlanRun(*model, options, environment.world_size, environment.local_world_size, target);
-    if (environment.rank == 0) std::cout << share << PlanToText(plan) << std::flush;
+    if (environment.rank == 0) {
+      std::cout << NotesOf(recipe) << share << PlanToText(plan) << std::flush;
+    }
     RequireFit(*model, options, plan, target);
     const bool here = recipe.run.device != RunRecipe::Device::kSim;
     if (here) TakeDisk(options.executor, plan.memory);  // And gives it back.
@@ -302,8 +310,9 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
       ResolveShareToPlan(DeviceToMeasure(recipe, hardware, target.device), world, local_world,
                          target, *model, resolved, options);
   const RunPlan plan = PlanRun(*model, options, world, local_world, target);
-  if (json) std::cerr << share;  // What is read from stdout is the plan alone.
-  std::cout << (json ? PlanToJson(plan) + "\n" : share + PlanToText(plan)) << std::flush;
+  const std::string beside = NotesOf(recipe) + share;
+  if (json) std::cerr << beside;  // What is read from stdout is the plan alone.
+  std::cout << (json ? PlanToJson(plan) + "\n" : beside + PlanToText(plan)) << std::flush;
   return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
 }
 

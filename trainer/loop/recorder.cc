@@ -15,6 +15,7 @@
 #include "trainer/comm/early_stop.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/loop/run_words.h"
 #include "trainer/observe/build_info.h"
@@ -101,6 +102,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   if (!job_.device.note.empty()) console_.Line(job_.device.note);
   if (!facts.attention.empty()) console_.Line("attention: " + facts.attention);
   if (!facts.share.empty()) console_.Line(facts.share);
+  for (const std::string& note : recipe_.notes) console_.Line(Printable(note));
   for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
   SayHowMuchData(*facts.data);
   SayWhatIsHeldOut(facts);

@@ -17,7 +17,9 @@ Section<SourceRecipe> SourceSection() {
       Key("tokenizer", &R::tokenizer, TokenizerName(),
           "bytes: a token for each byte of the files as they are. Otherwise a file is a document, "
           "in "
-          ".jsonl a line is. For tokens: what made them, where samples are to be shown."),
+          ".jsonl a line is. For tokens: what made them, where samples are to be shown. Left out "
+          "of "
+          "text with model.init_from: the one beside its weights."),
       Key("column", &R::column, Text(),
           "text: the field of .jsonl that holds a document. bytes does not read it."),
       Key("dtype", &R::dtype, Nullable(OneOf<R::RawDType>()),

@@ -82,7 +82,7 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
 }  // namespace
 
 Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::string>& overrides,
-                   const RecipeCheck& check) {
+                   const RecipeCheck& check, const RecipeCompletion& complete) {
   if (texts.empty()) throw ConfigError("no recipe: name a file with --config");
   std::vector<std::string> sources;
   for (const RecipeText& text : texts) sources.push_back(text.name);
@@ -124,6 +124,11 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
   for (const Layer& layer : layers) recipe::ReadRecipe(*layer.tree, reader, recipe);
   const bool family_is_null = !recipe.model.family && !recipe.model.init_from;
   FillFamily(recipe.model);
+  for (const auto& [key, place] : reader.places()) {
+    recipe.places[key] = ShowPlace(place, sources);
+  }
+  std::vector<ShapeConflict> incomplete;
+  if (complete) incomplete = complete(recipe);
   if (HasShape(recipe.model)) FillShape(recipe.model, recipe.data);
   if (!recipe.model.init_from) {
     for (const recipe::Dropout& dropout : recipe::Dropouts()) {
@@ -141,15 +146,13 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
   if (check) {
     for (const ShapeConflict& found : check(recipe)) AddMistake(reader, found.keys, found.message);
   }
+  for (const ShapeConflict& found : incomplete) AddMistake(reader, found.keys, found.message);
   if (!reader.mistakes().empty()) ThrowMistakes(reader.mistakes(), sources);
-  for (const auto& [key, place] : reader.places()) {
-    recipe.places[key] = ShowPlace(place, sources);
-  }
   return recipe;
 }
 
 Recipe LoadRecipe(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
-                  const RecipeCheck& check) {
+                  const RecipeCheck& check, const RecipeCompletion& complete) {
   std::vector<RecipeText> texts;
   std::string unreadable;
   for (const std::string& file : files) {
@@ -160,7 +163,7 @@ Recipe LoadRecipe(const std::vector<std::string>& files, const std::vector<std::
     texts.push_back(std::move(text));
   }
   if (!unreadable.empty()) throw ConfigError(unreadable);
-  return ParseRecipe(texts, overrides, check);
+  return ParseRecipe(texts, overrides, check, complete);
 }
 
 void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size) {

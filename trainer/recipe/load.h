@@ -17,11 +17,14 @@ namespace fsdp {
 // every mistake, in the order of files and lines:
 //   file:line:column: key: message          --set key=value: key: message
 // Nothing but the files themselves is looked at: no data, no device, no world. `check` may look
-// further, also at a recipe with mistakes, and what it finds is reported among them.
+// further, also at a recipe with mistakes, and what it finds is reported among them. So may
+// `complete`, which is called with what has been read, `places` included, before the defaults that
+// follow from other keys: what it fills in counts as given.
 using RecipeCheck = std::function<std::vector<ShapeConflict>(const Recipe& recipe)>;
+using RecipeCompletion = std::function<std::vector<ShapeConflict>(Recipe& recipe)>;
 Recipe LoadRecipe(const std::vector<std::string>& files,
                   const std::vector<std::string>& overrides = {},
-                  const RecipeCheck& check = nullptr);
+                  const RecipeCheck& check = nullptr, const RecipeCompletion& complete = nullptr);
 
 // The same for texts in memory; `name` stands for the file in messages.
 struct RecipeText {
@@ -30,7 +33,7 @@ struct RecipeText {
 };
 Recipe ParseRecipe(const std::vector<RecipeText>& texts,
                    const std::vector<std::string>& overrides = {},
-                   const RecipeCheck& check = nullptr);
+                   const RecipeCheck& check = nullptr, const RecipeCompletion& complete = nullptr);
 
 // What only the world can tell: fsdp.shard_size against it, and a rank's micro-batches. 1 <=
 // local_world_size <= world_size: the ranks of all hosts and of this one. Throws ConfigError.

@@ -262,6 +262,8 @@ struct Recipe {
   // Where each key that somebody wrote was written last: "file:line:column" or "--set key=value".
   // No part of what the run is, so == leaves it out.
   std::map<std::string, std::string> places;
+  // What was found in files and nobody wrote, a line each, for people. Nor is this part of ==.
+  std::vector<std::string> notes;
 
   // "place: key: message", or "key: message" for a key left at its default: for mistakes that show
   // only when the run starts.
@@ -326,11 +328,11 @@ constexpr std::string_view Name(E value) { return NamesOf(value)[static_cast<siz
 // The shape to build. Throws std::invalid_argument where a field is empty.
 ModelShape ShapeOf(const ModelRecipe& model);
 
-// The recipe with the family, the shape and the dropouts that it trains with, which is how a run
-// records it.
 // The vocabulary for a tokenizer of `tokens`: rounded up to a multiple of model.vocab_multiple.
 int64_t RoundedVocabulary(const ModelRecipe& model, int64_t tokens);
 
+// The recipe with the family, the shape and the dropouts that it trains with, which is how a run
+// records it.
 Recipe WithShape(const Recipe& recipe, const ModelShape& shape);
 
 // What cannot be trained: no model has this shape, the data does not fit it, or an op does not

@@ -1,0 +1,126 @@
+// Going on from weights that are there, as a user does it with the real binary.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char kWeights[] = "tests/fixtures/gpt2/one_head";  // Without a tokenizer.
+const char kTokenizer[] = "tests/fixtures/tokenizers/gpt2.json";
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// In place of the recipe's shape that of the weights.
+std::string From(const std::string& directory) {
+  return "model={hidden_size: null, num_hidden_layers: null, num_attention_heads: null, "
+         "vocab_size: null, max_position_embeddings: null, init_from: " +
+         directory + "}";
+}
+
+class FinetuneTest : public ::testing::Test {
+ protected:
+  FinetuneTest() {
+    std::string words;
+    for (int i = 0; i < 1000; ++i) words += "word " + std::to_string(i * i) + ". ";
+    text_ = job_.dir().Write("text.txt", words);
+  }
+
+  Strings Data(const std::string& tokenizer) const {
+    return {"data.train={source: text, paths: [" + text_ + "]" +
+                (tokenizer.empty() ? "" : ", tokenizer: " + tokenizer) + "}",
+            "data.valid=null", "data.cache=" + (job_.dir() / "cache")};
+  }
+  Outcome Train(const std::string& name, Strings settings, const std::string& tokenizer) {
+    job_.RunDir(name);
+    const Strings data = Data(tokenizer);
+    settings.insert(settings.end(), data.begin(), data.end());
+    settings.insert(settings.end(), {"checkpoint.every=2"});
+    return job_.Train(settings);
+  }
+  std::string LastLoss() const {
+    return OfKind(ReadMetrics(job_.run_dir()), "step").back()["loss"].dump();
+  }
+
+  Job job_;
+  std::string text_;
+};
+
+TEST_F(FinetuneTest, ARunBeginsFromAnothersLatestCheckpointWithItsTokenizer) {
+  const Outcome first = Train(
+      "first", {"model.vocab_size=null", "model.vocab_multiple=16", "train.steps=4"}, kTokenizer);
+  ASSERT_EQ(first.code, 0) << first.Text();
+  EXPECT_TRUE(Has(first.out, std::string("vocabulary: 1008 tokens, the 1001 of tokenizer ") +
+                                 kTokenizer + " rounded up to a multiple of 16\n"))
+      << first.out;
+  const std::string run = job_.run_dir(), checkpoint = run + "/checkpoints/step_4";
+
+  const Outcome tuned = Train("tuned", {From(run), "train.steps=2"}, "");
+  ASSERT_EQ(tuned.code, 0) << tuned.Text();
+  EXPECT_TRUE(
+      Has(tuned.out, "model.init_from: " + checkpoint + ", the latest checkpoint of " + run));
+  EXPECT_TRUE(
+      Has(tuned.out, std::string("tokenizer: ") + kTokenizer + ", that of model.init_from\n"));
+  const std::string recorded = ReadFile(job_.run_dir() + "/recipe.yaml");
+  for (const std::string& line :
+       {"  init_from: " + checkpoint + "\n", std::string("  hidden_size: 16\n"),
+        std::string("  vocab_size: 1008\n")}) {
+    EXPECT_TRUE(Has(recorded, line)) << line << recorded;
+  }
+  const std::string loss = LastLoss();
+  ASSERT_EQ(Train("same", {From(checkpoint), "train.steps=2"}, kTokenizer).code, 0);
+  EXPECT_EQ(LastLoss(), loss);
+
+  // Its own checkpoint says what it was made of, whatever has become of that.
+  fs::remove_all(run);
+  const Outcome on = Train("tuned", {From(run), "train.steps=3"}, "");
+  EXPECT_EQ(on.code, 0) << on.Text();
+  EXPECT_TRUE(Has(on.out, "resumed from ")) << on.out;
+  const Outcome other = Train("tuned", {From(run), "model.hidden_size=32", "train.steps=4"}, "");
+  EXPECT_EQ(other.code, 2) << other.Text();
+  EXPECT_TRUE(
+      Has(other.err, "the recipe says 32, " + job_.run_dir() + "/checkpoints/step_3 says 16"))
+      << other.err;
+}
+
+TEST_F(FinetuneTest, TextNeedsATokenizerWhereNoneIsBesideTheWeights) {
+  const Outcome refused = Train("refused", {From(kWeights)}, "");
+  EXPECT_EQ(refused.code, 2) << refused.Text();
+  EXPECT_TRUE(Has(refused.err, std::string("data.train.tokenizer: required: ") + kWeights +
+                                   " has no tokenizer beside its weights."))
+      << refused.err;
+  EXPECT_FALSE(Exists(job_.run_dir()));
+  EXPECT_EQ(Train("bytes", {From(kWeights), "train.steps=1"}, "bytes").code, 0);
+}
+
+// Where the tokenizer is on another machine; a run wants it.
+TEST_F(FinetuneTest, ATokenizerThatIsNotThereLeavesTheFamilysVocabulary) {
+  Strings settings = Data("elsewhere/tokenizer.json");
+  settings.insert(settings.end(), {"model.vocab_size=null", "model.vocab_multiple=64"});
+  const Strings flags = job_.Flags(settings);
+  const auto with = [&](Strings command) {
+    command.insert(command.end(), flags.begin(), flags.end());
+    return Call(command);
+  };
+  const std::string why = "vocabulary: 50304 tokens, gpt2's default: ";
+  const Outcome print = with({"config", "print"}), plan = with({"plan", "--world-size", "2"}),
+                json = with({"plan", "--json", "--world-size", "2"});
+  EXPECT_TRUE(Has(print.out, "  vocab_size: 50304\n")) << print.Text();
+  EXPECT_EQ(print.err.rfind("note: " + why, 0), 0u) << print.err;
+  EXPECT_EQ(plan.code, 0) << plan.Text();
+  EXPECT_EQ(plan.out.rfind(why, 0), 0u) << plan.out;
+  EXPECT_EQ(json.err.rfind(why, 0), 0u) << json.err;
+  EXPECT_NO_THROW(Json::parse(json.out));
+  const Outcome run = job_.Train(settings);
+  EXPECT_EQ(run.code, 4) << run.Text();
+}
+
+}  // namespace
+}  // namespace fsdp::e2e

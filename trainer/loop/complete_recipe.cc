@@ -1,0 +1,164 @@
+#include "trainer/loop/complete_recipe.h"
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "models/shape.h"
+#include "trainer/core/errors.h"
+#include "trainer/data/open_tokenizer.h"
+#include "trainer/data/token_manifest.h"
+#include "trainer/loop/run_directory.h"
+#include "trainer/weights/initial_weights.h"
+#include "trainer/weights/run_tokenizer.h"
+
+namespace fsdp {
+namespace {
+
+using Run = std::optional<RunToResume>;
+
+// Sources of data.train or data.valid, with their keys.
+template <typename Sources, typename Visit>
+void VisitSources(Sources& sources, const std::string& key, const Visit& visit) {
+  if (auto* one = std::get_if<SourceRecipe>(&sources)) visit(*one, key);
+  auto* list = std::get_if<std::vector<SourceRecipe>>(&sources);
+  for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
+    visit((*list)[i], key + "[" + std::to_string(i) + "]");
+  }
+}
+
+bool IsBelow(const std::string& path, const std::string& directory) {
+  namespace fs = std::filesystem;
+  const std::string inner = fs::absolute(path).lexically_normal();
+  const std::string outer = (fs::absolute(directory) / "").lexically_normal();
+  return inner.starts_with(outer);
+}
+
+// Throws CheckpointError.
+void PinInitialWeights(const Run& run, Recipe& recipe) {
+  std::string& from = *recipe.model.init_from;
+  if (run && run->recipe.model.init_from) {
+    // The run that it began with may have gone on since, or be gone.
+    if (IsBelow(*run->recipe.model.init_from, from)) from = *run->recipe.model.init_from;
+    return;
+  }
+  std::string found = FindInitialWeights(from);
+  if (found == from) return;
+  recipe.notes.push_back("model.init_from: " + found + ", the latest checkpoint of " + from);
+  from = std::move(found);
+}
+
+// Throws CheckpointError.
+std::vector<ShapeConflict> FillTokenizers(const Run& run, Recipe& recipe) {
+  std::vector<std::pair<SourceRecipe*, std::string>> open;
+  const auto visit = [&](SourceRecipe& source, const std::string& key) {
+    if (source.source != SourceRecipe::Source::kText) return;
+    if (recipe.places.count(key + ".tokenizer") == 0) open.emplace_back(&source, key);
+  };
+  VisitSources(recipe.data.train, "data.train", visit);
+  VisitSources(recipe.data.valid, "data.valid", visit);
+  if (open.empty()) return {};
+  const std::string& from = *recipe.model.init_from;
+  std::string name;
+  if (const std::string* recorded = run ? TokenizerOf(run->recipe.data) : nullptr) name = *recorded;
+  if (name.empty()) {
+    name = InitialTokenizer(from).name;
+    if (!name.empty()) recipe.notes.push_back("tokenizer: " + name + ", that of model.init_from");
+  }
+  std::vector<ShapeConflict> mistakes;
+  for (const auto& [source, key] : open) {
+    if (!name.empty()) {
+      source->tokenizer = name;
+    } else {
+      mistakes.push_back({{key + ".tokenizer"},
+                          "required: " + from +
+                              " has no tokenizer beside its weights. Name the tokenizer.json or "
+                              ".model that they were trained with, or `bytes`"});
+    }
+  }
+  return mistakes;
+}
+
+struct Vocabulary {
+  std::string name;  // Of the tokenizer.
+  int64_t size = 0;
+  uint64_t hash = 0;
+};
+
+// Of the sources that have a tokenizer or say which one made them. Throws DataError.
+std::vector<Vocabulary> VocabulariesOf(const DataRecipe& data) {
+  std::map<std::string, Vocabulary> opened;
+  std::vector<Vocabulary> all;
+  for (const KeyedSource& keyed : KeyedSources(data)) {
+    if (const std::string* name = TokenizerOf(*keyed.source)) {
+      if (opened.count(*name) == 0) {
+        const std::shared_ptr<const Tokenizer> tokenizer = OpenTokenizer(*name);
+        opened[*name] = {*name, tokenizer->vocab_size(), tokenizer->hash()};
+      }
+      all.push_back(opened[*name]);
+    } else if (keyed.source->source == SourceRecipe::Source::kTokens) {
+      const std::optional<TokenManifest> manifest = ManifestOf(*keyed.source);
+      if (manifest) {
+        all.push_back({manifest->tokenizer, manifest->vocab_size, manifest->tokenizer_hash});
+      }
+    }
+  }
+  return all;
+}
+
+void FillVocabulary(const Run& run, Recipe& recipe) {
+  ModelRecipe& model = recipe.model;
+  if (model.preset || model.init_from || model.vocab_size) return;
+  if (run) {
+    model.vocab_size = VocabSize(run->shape);
+    return;
+  }
+  std::vector<Vocabulary> all;
+  std::string unreadable;
+  try {
+    all = VocabulariesOf(recipe.data);
+  } catch (const DataError& error) {
+    unreadable = error.what();
+  }
+  if (!unreadable.empty()) {
+    const std::string family(Name(*model.family));
+    model.vocab_size = RoundedVocabulary(model, VocabSize(*DefaultShape(family)));
+    recipe.notes.push_back("vocabulary: " + std::to_string(*model.vocab_size) + " tokens, " +
+                           family + "'s default: " + unreadable);
+    return;
+  }
+  for (const Vocabulary& other : all) {
+    if (other.hash != all[0].hash || other.size != all[0].size) return;
+  }
+  if (all.empty()) return;
+  model.vocab_size = RoundedVocabulary(model, all[0].size);
+  std::string note = "vocabulary: " + std::to_string(*model.vocab_size) + " tokens, ";
+  if (*model.vocab_size == all[0].size) {
+    note += "as many as tokenizer " + all[0].name + " has";
+  } else {
+    note += "the " + std::to_string(all[0].size) + " of tokenizer " + all[0].name +
+            " rounded up to a multiple of " + std::to_string(model.vocab_multiple);
+  }
+  recipe.notes.push_back(std::move(note));
+}
+
+}  // namespace
+
+std::vector<ShapeConflict> CompleteRecipe(Recipe& recipe) {
+  const Run run = FindRunToResume(recipe);
+  std::vector<ShapeConflict> mistakes;
+  if (recipe.model.init_from) {
+    try {
+      PinInitialWeights(run, recipe);
+      mistakes = FillTokenizers(run, recipe);
+    } catch (const Error&) {  // No mistake of the recipe: the run says it.
+    }
+  }
+  FillVocabulary(run, recipe);
+  return mistakes;
+}
+
+}  // namespace fsdp

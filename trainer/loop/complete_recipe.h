@@ -1,0 +1,28 @@
+// Fills in what a recipe leaves to files: weights to begin with, the tokenizer beside them, and the
+// vocabulary of a tokenizer.
+// Tests: tests/trainer/loop/complete_recipe_test.cc
+#ifndef FSDP_TRAIN_TRAINER_LOOP_COMPLETE_RECIPE_H_
+#define FSDP_TRAIN_TRAINER_LOOP_COMPLETE_RECIPE_H_
+
+#include <vector>
+
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+// A RecipeCompletion (recipe/load.h). Nothing that somebody wrote is changed but one thing: a run
+// directory as model.init_from becomes its latest checkpoint, so all ranks begin with the same one.
+//
+//   tokenizer   under model.init_from, of text: the one beside the weights. A mistake where none
+//   is. vocab_size  without init_from and preset: the size of the sources' tokenizer, rounded up to
+//   a
+//               multiple of model.vocab_multiple. The family's default where the file cannot be
+//               read; where tokenizers disagree, or no source has one, it is left open.
+//
+// A run that goes on takes what its checkpoint says in place of all of these. Each finding becomes
+// one of `recipe.notes`. Where init_from cannot be read nothing is filled in: the run says why.
+std::vector<ShapeConflict> CompleteRecipe(Recipe& recipe);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_COMPLETE_RECIPE_H_
