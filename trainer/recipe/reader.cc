@@ -1,6 +1,7 @@
 #include "trainer/recipe/reader.h"
 
 #include "trainer/recipe/nearest.h"
+#include "trainer/recipe/peers.h"
 
 namespace fsdp::recipe {
 
@@ -45,10 +46,25 @@ void RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::string& p
     // The one key of that name in another section.
     if (const auto known = known_.find(entry.key); known != known_.end()) elsewhere = known->second;
   }
-  if (near.empty() && elsewhere.empty()) near = Nearest(entry.key, siblings);
+  const PeersWord* peers = nullptr;
+  if (near.empty() && elsewhere.empty()) peers = FindPeersWord(entry.key);
+  if (peers != nullptr) {
+    // In the section that it stands in, its name alone.
+    const std::string key(peers->key);
+    const bool sibling = !key.empty() && key.rfind('.') + 1 == prefix.size() &&
+                         key.compare(0, prefix.size(), prefix) == 0;
+    (sibling ? near : elsewhere) = sibling ? key.substr(prefix.size()) : key;
+  } else if (near.empty() && elsewhere.empty()) {
+    near = Nearest(entry.key, siblings);
+  }
   std::string message = "unknown key";
-  if (!near.empty() || !elsewhere.empty()) {
+  if (peers != nullptr && peers->key.empty()) {
+    message += "; " + std::string(peers->remark);
+  } else if (!near.empty() || !elsewhere.empty()) {
     message += DidYouMean(near.empty() ? elsewhere : near);
+    if (peers != nullptr && !peers->remark.empty()) {
+      message += " (" + std::string(peers->remark) + ")";
+    }
   } else {
     message += "; known here: " + Join(siblings, "and");
   }

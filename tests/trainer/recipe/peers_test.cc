@@ -1,0 +1,64 @@
+#include "trainer/recipe/peers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "trainer/core/errors.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/schema.h"
+
+namespace fsdp {
+namespace {
+
+using recipe::FindPeersWord;
+using recipe::KnownKeys;
+using recipe::PeersWord;
+using recipe::PeersWords;
+
+TEST(PeersWords, EachHasAKeyOfOursOrARemark) {
+  const std::vector<std::string> known = KnownKeys();
+  std::set<std::string> names;  // Last parts: a key of that name is found without a table.
+  for (const std::string& key : known) names.insert(key.substr(key.rfind('.') + 1));
+  std::set<std::string> words;
+  for (const PeersWord& peers : PeersWords()) {
+    EXPECT_TRUE(words.emplace(peers.word).second) << peers.word << " twice";
+    EXPECT_EQ(names.count(std::string(peers.word)), 0u) << peers.word;
+    if (peers.key.empty()) {
+      EXPECT_FALSE(peers.remark.empty()) << peers.word;
+    } else {
+      EXPECT_EQ(std::count(known.begin(), known.end(), peers.key), 1) << peers.key;
+    }
+  }
+  EXPECT_EQ(FindPeersWord("rank"), nullptr);
+}
+
+TEST(PeersWords, AreWhatAMistakeSuggests) {
+  const auto mistake = [](const std::string& setting) -> std::string {
+    try {
+      ParseRecipe({{"r.yaml", "model: {family: gpt2}\ndata: {train: {paths: [x]}}\n"}}, {setting});
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      return text.substr(text.find("unknown key"));
+    }
+    return "taken";
+  };
+  const std::string begin = "unknown key; did you mean ";
+  EXPECT_EQ(mistake("model={init_from: x, lora: {r: 8}}"), begin + "`rank`?");
+  EXPECT_EQ(mistake("model={init_from: x, lora: {lora_alpha: 8}}"), begin + "`alpha`?");
+  EXPECT_EQ(mistake("model={init_from: x, lora: {target_modules: [q_proj]}}"),
+            begin + "`targets`?");
+  EXPECT_EQ(mistake("model={init_from: x, lora: {lora_dropout: 0.1}}"),
+            "unknown key; adapters have no dropout here, as with PEFT's 0");
+  EXPECT_EQ(mistake("model.lora_r=8"), begin + "`model.lora.rank`?");
+  EXPECT_EQ(mistake("learning_rate=1"), begin + "`optimizer.lr`?");
+  EXPECT_EQ(mistake("model.model_name_or_path=x"),
+            begin + "`init_from`? (a directory, not a hub's name)");
+  EXPECT_EQ(mistake("train.learning_rate=1"), begin + "`optimizer.lr`?");
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,73 @@
+#include "trainer/recipe/peers.h"
+
+#include <algorithm>
+#include <array>
+
+namespace fsdp::recipe {
+
+std::span<const PeersWord> PeersWords() {
+  static constexpr auto words = std::to_array<PeersWord>({
+      // PEFT's LoraConfig.
+      {"r", "model.lora.rank", ""},
+      {"lora_r", "model.lora.rank", ""},
+      {"lora_rank", "model.lora.rank", ""},
+      {"lora_alpha", "model.lora.alpha", ""},
+      {"target_modules", "model.lora.targets", ""},
+      {"lora_target_modules", "model.lora.targets", ""},
+      {"lora_config", "model.lora", ""},
+      {"peft_config", "model.lora", ""},
+      {"lora_dropout", "", "adapters have no dropout here, as with PEFT's 0"},
+      {"bias", "", "biases are frozen with the weights, as with PEFT's `none`"},
+      {"use_rslora", "", "alpha / rank scales adapters here; alpha x sqrt(rank) gives rsLoRA's"},
+      {"use_dora", "", "there is no DoRA here"},
+      {"modules_to_save", "", "with model.lora adapters alone train"},
+      {"task_type", "", "every model is a causal language model"},
+      {"load_in_4bit", "",
+       "weights are not quantised; optimizer.groups and model.lora freeze them"},
+      {"load_in_8bit", "",
+       "weights are not quantised; optimizer.groups and model.lora freeze them"},
+      // Where from and where to.
+      {"model_name_or_path", "model.init_from", "a directory, not a hub's name"},
+      {"pretrained_model_name_or_path", "model.init_from", "a directory, not a hub's name"},
+      {"base_model", "model.init_from", "a directory, not a hub's name"},
+      {"tokenizer_name", "data.train.tokenizer", "a tokenizer.json or a SentencePiece .model"},
+      {"tokenizer_name_or_path", "data.train.tokenizer", "a tokenizer.json or a .model"},
+      {"train_file", "data.train.paths", ""},
+      {"train_files", "data.train.paths", ""},
+      {"validation_file", "data.valid.paths", ""},
+      {"max_seq_length", "data.seq_len", ""},
+      {"max_length", "data.seq_len", ""},
+      {"output_dir", "run.dir", ""},
+      {"resume_from_checkpoint", "checkpoint.resume", ""},
+      {"save_steps", "checkpoint.every", ""},
+      {"save_total_limit", "checkpoint.keep_last", ""},
+      {"logging_steps", "log.every", ""},
+      {"eval_steps", "eval.every", ""},
+      // How much and how.
+      {"num_train_epochs", "train.steps", ""},
+      {"max_steps", "train.steps", ""},
+      {"per_device_train_batch_size", "train.micro_batch_size", ""},
+      {"gradient_accumulation_steps", "train.global_batch_size", ""},
+      {"gradient_checkpointing", "train.activation_checkpointing", ""},
+      {"max_grad_norm", "train.grad_clip", ""},
+      {"learning_rate", "optimizer.lr", ""},
+      {"optim", "optimizer.name", ""},
+      {"adam_beta1", "optimizer.betas", ""},
+      {"adam_beta2", "optimizer.betas", ""},
+      {"adam_epsilon", "optimizer.eps", ""},
+      {"lr_scheduler_type", "schedule.name", ""},
+      {"warmup_ratio", "schedule.warmup_steps", ""},
+      {"bf16", "fsdp.mixed_precision.param_dtype", ""},
+      {"fp16", "fsdp.mixed_precision.param_dtype", ""},
+  });
+  return words;
+}
+
+const PeersWord* FindPeersWord(std::string_view word) {
+  const std::span<const PeersWord> words = PeersWords();
+  const auto found = std::find_if(words.begin(), words.end(),
+                                  [&](const PeersWord& known) { return known.word == word; });
+  return found == words.end() ? nullptr : &*found;
+}
+
+}  // namespace fsdp::recipe
