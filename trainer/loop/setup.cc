@@ -36,6 +36,14 @@ std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   return groups;
 }
 
+// `weight`: a name that one could match.
+std::string ExampleOfTargets(const std::string& target, std::string weight) {
+  if (target == "all-linear") return "`*` is all of them";
+  std::string text = "a name is " + weight;
+  weight.resize(weight.rfind('.'));
+  return text + ", and " + weight.substr(weight.rfind('.') + 1) + " means it in every layer";
+}
+
 // Gives the model its adapters, and freezes what optimizer.groups says.
 std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::unique_ptr<Model>& model) {
   std::vector<ShapeConflict> mistakes;
@@ -47,8 +55,8 @@ std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::unique_ptr<
       const std::string key = "model.lora.targets";
       mistakes.push_back({{key + "[" + std::to_string(*i) + "]", key},
                           "`" + options.targets[*i] +
-                              "` matches no weight of a linear layer in a block; a name is " +
-                              example});
+                              "` matches no weight of a linear layer in a block; " +
+                              ExampleOfTargets(options.targets[*i], example)});
       options.targets.erase(options.targets.begin() + static_cast<int64_t>(*i));
     }
     std::reverse(mistakes.begin(), mistakes.end());

@@ -12,16 +12,20 @@ namespace {
 
 constexpr std::string_view kSuffix = ".weight";
 
+std::string ModuleOf(const std::string& weight) {
+  return weight.ends_with(kSuffix) ? weight.substr(0, weight.size() - kSuffix.size()) : weight;
+}
+
 bool IsTarget(const std::string& name, const std::string& target) {
-  return fnmatch(target.c_str(), name.c_str(), 0) == 0;
+  const std::string module = ModuleOf(name);
+  return fnmatch(target.c_str(), name.c_str(), 0) == 0 || module == target ||
+         module.ends_with("." + target);
 }
 
 }  // namespace
 
 std::string LoraName(const std::string& weight, char part) {
-  std::string stem = weight;
-  if (stem.ends_with(kSuffix)) stem.resize(stem.size() - kSuffix.size());
-  return "base_model.model." + stem + ".lora_" + part + ".weight";
+  return "base_model.model." + ModuleOf(weight) + ".lora_" + part + ".weight";
 }
 
 std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::string>& targets,

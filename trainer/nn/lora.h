@@ -18,8 +18,9 @@ namespace fsdp {
 struct LoraOptions {
   int64_t rank = 8;
   double alpha = 16;
-  // Globs over the names of weights in blocks (those of the Hugging Face file); each slice that one
-  // of them matches has an adapter of its own.
+  // Which weights in blocks, by their names in the Hugging Face file: globs over these; or, as PEFT's
+  // target_modules, a module's name or its last parts (`q_proj`, `self_attn.q_proj`: of any layer).
+  // Each slice that one of them matches has an adapter of its own.
   std::vector<std::string> targets = {"*"};
 
   bool operator==(const LoraOptions&) const = default;

@@ -24,9 +24,9 @@ Type<LoraRecipe> LoraType() {
       Key("alpha", &R::alpha, Number({.above = 0, .at_most = std::numeric_limits<float>::max()}),
           "What adapters add is scaled by alpha / rank."),
       Key("targets", &R::targets, ListOf(Text()),
-          "Globs over the names that weights of linear layers in blocks have in Hugging Face "
-          "files: "
-          "those that have an adapter."),
+          "Which linear layers in blocks have an adapter, by their names in Hugging Face files: "
+          "their last parts, as PEFT's target_modules (`q_proj`, `self_attn.q_proj`: of any "
+          "layer), or globs over the whole names of their weights."),
   });
 }
 

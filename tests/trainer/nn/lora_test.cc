@@ -181,6 +181,23 @@ class Sliced final : public Model {
   std::vector<ModelSegment> segments_{{"embedding", false, {&wte_}}, {"h.0", true, {&qkv_}}};
 };
 
+// Two blocks with names of several parts.
+class Layers final : public Model {
+ public:
+  const std::vector<ModelSegment>& segments() const override { return segments_; }
+  void Loss(Tape&, const Batch&, float, View) const override {}
+  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  double FlopsPerToken(int64_t) const override { return 1; }
+  int64_t vocab_size() const override { return 8; }
+  int64_t max_positions() const override { return 8; }
+
+ private:
+  Parameter q_{"h.0.attn.q_proj.weight", Shape{4, 4}, Init{}, true};
+  Parameter cross_{"h.1.cross.q_proj.weight", Shape{4, 4}, Init{}, true};
+  Parameter mine_{"h.1.mlp.my_q_proj.weight", Shape{4, 4}, Init{}, true};
+  std::vector<ModelSegment> segments_{{"h.0", true, {&q_}}, {"h.1", true, {&cross_, &mine_}}};
+};
+
 TEST(Lora, SlicesHaveAdaptersOfTheirOwn) {
   const LoraModel model(std::make_unique<Sliced>(), {2, 8, {"q.*", "[v].weight"}});
   const std::vector<Parameter*>& parameters = model.segments()[1].parameters;
@@ -198,6 +215,10 @@ TEST(Lora, SlicesHaveAdaptersOfTheirOwn) {
   // What two targets match is adapted once.
   const LoraModel once(std::make_unique<Sliced>(), {2, 8, {"q.*", "[qv].weight"}});
   EXPECT_EQ(once.segments()[1].parameters[0]->adapters().size(), 2u);
+  // A module's name is as good, as with PEFT, and so are its last parts; not a part of one.
+  const LoraModel named(std::make_unique<Sliced>(), {2, 8, {"q", "v"}});
+  EXPECT_EQ(named.segments()[1].parameters[0]->adapters().size(), 2u);
+  EXPECT_EQ(named.segments()[1].parameters[0]->adapters()[1].a->name(), adapters[1].a->name());
   // 4 of the base's 6 a weight, all of attention's, 6 a weight of an adapter.
   EXPECT_DOUBLE_EQ(model.FlopsPerToken(10), 4.0 * 9 * 4 + 10 + 6.0 * (2 * 4 * 2 + 5 * 2 + 2 * 2));
 }
@@ -210,6 +231,33 @@ TEST(Lora, RefusesTargetsThatMatchNothing) {
   EXPECT_THROW(make({0, 1, {"*"}}), std::invalid_argument);
   EXPECT_THROW(make({4, 1, {"q*", "*q_proj*"}}), std::invalid_argument);
   EXPECT_THROW(make({4, 1, {"*wte*"}}), std::invalid_argument);  // Not a linear layer of a block.
+  EXPECT_THROW(make({4, 1, {"weight"}}), std::invalid_argument);
+}
+
+// As in peft/tuners/tuners_utils.py, check_target_module_exists: the whole name, or its end behind
+// a dot.
+TEST(Lora, TargetsAreTheLastPartsOfAModulesName) {
+  const auto adapted = [](const std::string& target) {
+    const LoraModel model(std::make_unique<Layers>(), {2, 8, {target}});
+    std::string names;
+    for (const ModelSegment& segment : model.segments()) {
+      for (const Parameter* parameter : segment.parameters) {
+        if (!parameter->adapters().empty()) names += parameter->name() + " ";
+      }
+    }
+    return names;
+  };
+  EXPECT_EQ(adapted("q_proj"), "h.0.attn.q_proj.weight h.1.cross.q_proj.weight ");
+  EXPECT_EQ(adapted("attn.q_proj"), "h.0.attn.q_proj.weight ");
+  EXPECT_EQ(adapted("h.1.cross.q_proj"), "h.1.cross.q_proj.weight ");
+  EXPECT_EQ(adapted("h.1.*"), "h.1.cross.q_proj.weight h.1.mlp.my_q_proj.weight ");
+  EXPECT_EQ(adapted("*"),
+            "h.0.attn.q_proj.weight h.1.cross.q_proj.weight h.1.mlp.my_q_proj.weight ");
+  for (const char* none : {"proj", "q_proj.weights", "attn", "h.0", "q_proj.bias"}) {
+    std::string example;
+    EXPECT_EQ(UnmatchedTargets(Layers(), {none}, &example), std::vector<size_t>{0}) << none;
+    EXPECT_EQ(example, "h.1.mlp.my_q_proj.weight");
+  }
 }
 
 }  // namespace
