@@ -225,8 +225,28 @@ std::optional<int64_t> ParseBytes(const std::string& text) {
 
 struct ExportFlags {
   std::string source, out, dtype = "fp32", max_shard_size = "5GB", tokenizer;
-  bool ema = false;
+  bool ema = false, adapters = false;
 };
+
+void WarnOf(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    std::fprintf(stderr, "warning: %s\n", Printable(warning).c_str());
+  }
+}
+
+void ExportAdaptersOf(const ExportFlags& flags, const HfExportOptions& how) {
+  AdaptersExported exported;
+  {
+    Progress progress("exported");
+    exported = ExportAdapters(HoldCheckpoint(flags.source), flags.out,
+                              {.dtype = how.dtype, .state = how.state}, std::ref(progress));
+  }
+  WarnOf(exported.warnings);
+  const auto& [weights, bytes] = exported.adapters;
+  std::printf("%s: %s in %s, adapters of %d %s\n", PrintableName(flags.out).c_str(),
+              HumanBytes(bytes).c_str(), flags.dtype.c_str(), weights,
+              weights == 1 ? "weight" : "weights");
+}
 
 void Export(const ExportFlags& flags) {
   HfExportOptions options;
@@ -240,15 +260,14 @@ void Export(const ExportFlags& flags) {
   }
   options.max_shard_bytes = *bytes;
   if (flags.ema) options.state = "ema";
+  if (flags.adapters) return ExportAdaptersOf(flags, options);
   CheckpointExported exported;
   {
     Progress progress("exported");
     exported = ExportCheckpoint(HoldCheckpoint(flags.source), flags.out, flags.tokenizer, options,
                                 std::ref(progress));
   }
-  for (const std::string& warning : exported.warnings) {
-    std::fprintf(stderr, "warning: %s\n", Printable(warning).c_str());
-  }
+  WarnOf(exported.warnings);
   std::printf("%s: %s in %s, %d %s\n", PrintableName(flags.out).c_str(),
               HumanBytes(exported.weights.bytes).c_str(), flags.dtype.c_str(),
               exported.weights.files, exported.weights.files == 1 ? "file" : "files");
@@ -327,13 +346,19 @@ void AddCheckpointCommand(CLI::App& app) {
     command->add_option("--dtype", flags->dtype, "Of the weights")
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
         ->capture_default_str();
-    command->add_option("--max-shard-size", flags->max_shard_size, "Of a file")
-        ->capture_default_str();
+    CLI::Option* const size =
+        command->add_option("--max-shard-size", flags->max_shard_size, "Of a file")
+            ->capture_default_str();
     command->add_flag("--ema", flags->ema, "The averaged weights (train.ema)");
+    CLI::Option* const adapters = command->add_flag(
+        "--adapters", flags->adapters,
+        "The adapters of a run with model.lora, not merged, as a directory that peft loads");
+    adapters->excludes(size);
     command
         ->add_option("--tokenizer", flags->tokenizer,
                      "bytes, a tokenizer.json or a SentencePiece model, in place of the run's own")
-        ->type_name("T");
+        ->type_name("T")
+        ->excludes(adapters);
     command->callback([=] { Export(*flags); });
   }
   {

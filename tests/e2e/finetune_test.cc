@@ -122,5 +122,43 @@ TEST_F(FinetuneTest, ATokenizerThatIsNotThereLeavesTheFamilysVocabulary) {
   EXPECT_EQ(run.code, 4) << run.Text();
 }
 
+TEST_F(FinetuneTest, AdaptersAreExportedForPeft) {
+  const auto from = [&](const std::string& targets) {
+    const std::string model = From(fs::absolute(kWeights));
+    return model.substr(0, model.size() - 1) + ", lora: {rank: 2, targets: [" + targets + "]}}";
+  };
+  const Outcome refused = Train("refused", {from("q_proj")}, "bytes");
+  EXPECT_EQ(refused.code, 2) << refused.Text();
+  EXPECT_TRUE(
+      Has(refused.err,
+          "`q_proj` matches no weight of a linear layer in a block; a name is transformer.h.0"
+          ".mlp.c_proj.weight, and c_proj means it in every layer"))
+      << refused.err;
+  EXPECT_TRUE(Has(Train("refused", {from("all-linear")}, "bytes").err, "; `*` is all of them"));
+  const Outcome tuned = Train("tuned", {from("c_attn"), "train.steps=2"}, "bytes");
+  ASSERT_EQ(tuned.code, 0) << tuned.Text();
+  const auto exported = [&](const Strings& more) {
+    Strings all = {"checkpoint", "export", job_.run_dir(), "--adapters"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Call(all);
+  };
+  const std::string out = job_.dir() / "adapters";
+  const Outcome done = exported({"--out", out, "--dtype", "bf16"});
+  EXPECT_EQ(done.code, 0) << done.Text();
+  EXPECT_EQ(done.err, "");
+  EXPECT_TRUE(Has(done.out, "in bf16, adapters of 1 weight\n")) << done.out;
+  const Json config = Json::parse(ReadFile(out + "/adapter_config.json"));
+  EXPECT_EQ(config["target_modules"], Json({"c_attn"}));
+  EXPECT_EQ(config["fan_in_fan_out"], true);  // GPT-2's weights are [in, out].
+  EXPECT_EQ(config["lora_alpha"].dump(), "16");
+  EXPECT_EQ(config["base_model_name_or_path"], fs::absolute(kWeights).string());
+  EXPECT_EQ(exported({"--out", out}).code, 5);  // It is there.
+  for (const Strings& other : {Strings{"--tokenizer", "bytes"}, {"--max-shard-size", "1MB"}}) {
+    Strings all = {"--out", job_.dir() / "other"};
+    all.insert(all.end(), other.begin(), other.end());
+    EXPECT_EQ(exported(all).code, 2);
+  }
+}
+
 }  // namespace
 }  // namespace fsdp::e2e

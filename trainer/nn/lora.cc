@@ -12,10 +12,6 @@ namespace {
 
 constexpr std::string_view kSuffix = ".weight";
 
-std::string ModuleOf(const std::string& weight) {
-  return weight.ends_with(kSuffix) ? weight.substr(0, weight.size() - kSuffix.size()) : weight;
-}
-
 bool IsTarget(const std::string& name, const std::string& target) {
   const std::string module = ModuleOf(name);
   return fnmatch(target.c_str(), name.c_str(), 0) == 0 || module == target ||
@@ -23,6 +19,10 @@ bool IsTarget(const std::string& name, const std::string& target) {
 }
 
 }  // namespace
+
+std::string ModuleOf(const std::string& weight) {
+  return weight.ends_with(kSuffix) ? weight.substr(0, weight.size() - kSuffix.size()) : weight;
+}
 
 std::string LoraName(const std::string& weight, char part) {
   return "base_model.model." + ModuleOf(weight) + ".lora_" + part + ".weight";

@@ -18,13 +18,16 @@ namespace fsdp {
 struct LoraOptions {
   int64_t rank = 8;
   double alpha = 16;
-  // Which weights in blocks, by their names in the Hugging Face file: globs over these; or, as PEFT's
-  // target_modules, a module's name or its last parts (`q_proj`, `self_attn.q_proj`: of any layer).
-  // Each slice that one of them matches has an adapter of its own.
+  // Which weights in blocks, by their names in the Hugging Face file: globs over these; or, as
+  // PEFT's target_modules, a module's name or its last parts (`q_proj`, `self_attn.q_proj`: of any
+  // layer). Each slice that one of them matches has an adapter of its own.
   std::vector<std::string> targets = {"*"};
 
   bool operator==(const LoraOptions&) const = default;
 };
+
+// A weight's name without .weight.
+std::string ModuleOf(const std::string& weight);
 
 // Names of an adapter's two parameters, as PEFT (github.com/huggingface/peft) writes them:
 // base_model.model.<the weight's name without .weight>.lora_A.weight, and lora_B.

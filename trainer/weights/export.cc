@@ -1,5 +1,6 @@
 #include "trainer/weights/export.h"
 
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/initial_weights.h"
 #include "trainer/weights/run_tokenizer.h"
 
@@ -58,6 +60,33 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
         "tokenizer_config.json says: look whether AutoTokenizer gives the ids of this one");
   }
   exported.weights = ExportHf(reader, shape, *model, out, options, progress);
+  return exported;
+}
+
+AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
+                                HfAdapterOptions options, const ByteProgress& progress) {
+  namespace fs = std::filesystem;
+  CheckpointReader reader(std::move(hold));
+  const std::string& checkpoint = reader.directory();
+  const std::string& text = reader.manifest().meta.recipe;
+  ModelRecipe model;
+  if (!text.empty()) model = ParseRecipe({{checkpoint + "/manifest.json, recipe", text}}).model;
+  if (!model.lora) {
+    throw CheckpointError(checkpoint +
+                          ": has no adapters: model.lora of its run is null. Without --adapters "
+                          "the weights are exported");
+  }
+  options.alpha = model.lora->alpha;
+  options.base = fs::absolute(*model.init_from).lexically_normal().string();
+  AdaptersExported exported;
+  exported.adapters = ExportHfAdapters(reader, *ModelOfCheckpoint(reader), out, options, progress);
+  std::error_code ignored;
+  if (!fs::exists(options.base + "/config.json", ignored)) {
+    exported.warnings.push_back(
+        options.base +
+        " is no Hugging Face directory: give peft one with these weights (`checkpoint export` "
+        "makes it of a checkpoint), and its path as base_model_name_or_path");
+  }
   return exported;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/weights/hf_adapters.h"
 #include "trainer/weights/hf_export.h"
 
 namespace fsdp {
@@ -23,6 +24,16 @@ struct CheckpointExported {
 CheckpointExported ExportCheckpoint(CheckpointHold checkpoint, const std::string& out,
                                     const std::string& tokenizer, HfExportOptions options,
                                     const ByteProgress& progress);
+
+struct AdaptersExported {
+  HfAdaptersExported adapters;
+  std::vector<std::string> warnings;
+};
+
+// ExportHfAdapters with the run's model.lora, beside the weights of its model.init_from. Throws
+// CheckpointError, also where the run had no adapters. Of `options`, `dtype` and `state` are read.
+AdaptersExported ExportAdapters(CheckpointHold checkpoint, const std::string& out,
+                                HfAdapterOptions options, const ByteProgress& progress);
 
 }  // namespace fsdp
 

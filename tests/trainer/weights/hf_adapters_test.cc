@@ -1,0 +1,111 @@
+// Adapters as PEFT has them. That peft loads them and computes our logits is for
+// tools/reference/export_adapters.py to show; here names, shapes and bits are held to its format.
+#include "trainer/weights/hf_adapters.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/testing/fresh_directory.h"
+#include "tests/testing/saved_checkpoint.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/whole_file.h"
+#include "trainer/weights/export.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::SavedCheckpoint;
+using testing::UnusedPath;
+using Json = nlohmann::json;
+using Strings = std::vector<std::string>;
+
+TEST(TargetModules, AreLastPartsWhereAllOfTheirNameAreAdapted) {
+  const Strings all = {"h.0.attn.c_attn", "h.0.attn.c_proj", "h.0.mlp.c_proj",
+                       "h.1.attn.c_attn", "h.1.attn.c_proj", "h.1.mlp.c_proj"};
+  EXPECT_EQ(TargetModules(all, all), (Strings{"c_attn", "c_proj"}));
+  EXPECT_EQ(TargetModules({"h.1.attn.c_attn", "h.0.attn.c_attn"}, all), Strings{"c_attn"});
+  // `c_proj` would be the MLP's, too.
+  EXPECT_EQ(TargetModules({"h.0.attn.c_attn", "h.0.attn.c_proj", "h.1.attn.c_proj"}, all),
+            (Strings{"h.0.attn.c_attn", "h.0.attn.c_proj", "h.1.attn.c_proj"}));
+}
+
+TEST(ExportAdapters, WritesWhatPeftReads) {
+  const std::string base = fs::path(SavedCheckpoint("base")).lexically_normal();
+  const std::string tuned = SavedCheckpoint(
+      "tuned", {"model.init_from=" + base,
+                "model.lora={rank: 3, alpha: 6.5, targets: ['*layers.1*q_"
+                "proj*', down_proj]}",
+                "train.ema={decay: 0.5}", "optimizer.lr=0.5", "schedule={name: constant}"});
+  for (const auto& [state, dtype] : {std::pair("master", DType::kFloat32),
+                                     {"ema", DType::kFloat32},
+                                     {"master", DType::kBFloat16}}) {
+    const std::string out = UnusedPath("adapters");
+    const AdaptersExported exported =
+        ExportAdapters(CheckpointHold(tuned), out, {.dtype = dtype, .state = state}, nullptr);
+    EXPECT_EQ(exported.adapters.weights, 3);
+    ASSERT_EQ(exported.warnings.size(), 1u);  // The base is a checkpoint of ours.
+    EXPECT_EQ(exported.warnings[0].rfind(base + " is no Hugging Face directory", 0), 0u);
+    EXPECT_EQ(std::distance(fs::directory_iterator(out), fs::directory_iterator()), 2);
+    EXPECT_EQ(Json::parse(ReadWholeFile(out + "/adapter_config.json")),
+              (Json{{"peft_type", "LORA"},
+                    {"task_type", "CAUSAL_LM"},
+                    {"base_model_name_or_path", base},
+                    {"revision", nullptr},
+                    {"inference_mode", true},
+                    {"r", 3},
+                    {"lora_alpha", 6.5},
+                    {"lora_dropout", 0.0},
+                    {"target_modules", {"down_proj", "model.layers.1.self_attn.q_proj"}},
+                    {"fan_in_fan_out", false},
+                    {"bias", "none"},
+                    {"modules_to_save", nullptr},
+                    {"init_lora_weights", true},
+                    {"use_rslora", false},
+                    {"use_dora", false}}));
+    const SafetensorsReader file(out + "/adapter_model.safetensors");
+    EXPECT_EQ(file.Metadata().at("format"), "pt");
+    CheckpointReader checkpoint(tuned);
+    int64_t bytes = 0;
+    int tensors = 0;
+    const auto expect = [&](const std::string& module, int64_t in, int64_t outs) {
+      for (const auto& [part, shape] : {std::pair('A', Shape{3, in}), {'B', Shape{outs, 3}}}) {
+        const std::string name = "base_model.model." + module + ".lora_" + part + ".weight";
+        const SafetensorsInfo& info = file.Info(name);
+        EXPECT_EQ(info.shape, (std::vector<int64_t>{shape[0], shape[1]})) << name;
+        EXPECT_EQ(info.type, ToSafetensorsType(dtype)) << name;
+        std::vector<float> want(static_cast<size_t>(shape.NumElements())), got(want.size());
+        checkpoint.Read(state, name, shape, 0, want);
+        file.ReadFloat(name, 0, got);
+        for (size_t i = 0; i < want.size(); ++i) {
+          EXPECT_NEAR(got[i], want[i], dtype == DType::kFloat32 ? 0 : std::abs(want[i]) / 256);
+        }
+        EXPECT_NE(want, std::vector<float>(want.size())) << name << " was never trained";
+        bytes += info.bytes();
+        ++tensors;
+      }
+    };
+    expect("model.layers.0.mlp.down_proj", 256, 32);
+    expect("model.layers.1.mlp.down_proj", 256, 32);
+    expect("model.layers.1.self_attn.q_proj", 32, 32);
+    EXPECT_EQ(file.Names().size(), static_cast<size_t>(tensors));
+    EXPECT_EQ(exported.adapters.bytes, bytes);
+    EXPECT_THROW(ExportAdapters(CheckpointHold(tuned), out, {}, nullptr), CheckpointError);
+  }
+  try {
+    ExportAdapters(CheckpointHold(base), UnusedPath("none"), {}, nullptr);
+    ADD_FAILURE() << "exported";
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              base +
+                  ": has no adapters: model.lora of its run is null. Without --adapters the "
+                  "weights are exported");
+  }
+}
+
+}  // namespace
+}  // namespace fsdp

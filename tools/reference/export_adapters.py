@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Exported adapters are PEFT's: peft loads them beside their base, and the logits are ours.
+
+    bazel build -c opt //cmd:fsdp-train //tools/reference:logits
+    python export_adapters.py
+
+For each fixture and choice of targets: trains adapters, exports them with --adapters in each dtype,
+lets peft load them, and compares the logits of a sequence with those that this program's model has
+(logits.cc), which merges. Both are float32 but for the adapters' dtype. Prints one line for each
+and exits with 1 where they differ by more than 2e-5 (fp32), 2e-3 (fp16) or 2e-2 (bf16) of the
+largest, or do not differ from the base's.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import peft
+import torch
+import transformers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = ROOT / "bazel-bin" / "cmd" / "fsdp-train"
+LOGITS = ROOT / "bazel-bin" / "tools" / "reference" / "logits"
+FIXTURES = ROOT / "tests" / "fixtures"
+CASES = [
+    ("gpt2/odd_heads", "[c_attn, mlp.c_proj]"),
+    ("gpt2/odd_heads", "['*']"),
+    ("gpt2/odd_heads", "['*h.1.*']"),
+    ("llama/llama_6_2", "[q_proj, v_proj]"),
+    ("llama/llama_6_2", "['*layers.0*down_proj*', k_proj]"),
+    ("llama/qwen2_8_1", "['*']"),
+    ("llama/qwen3_documents", "[o_proj, gate_proj, up_proj]"),
+    ("llama/mistral_dynamic", "[self_attn.q_proj]"),
+]
+LIMITS = {"fp32": 2e-5, "fp16": 2e-3, "bf16": 2e-2}
+TOKENS = list(range(3, 15))
+
+
+def run(*arguments):
+    result = subprocess.run([str(a) for a in arguments], capture_output=True)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(map(str, arguments))}\n{result.stderr.decode()}")
+    return result.stdout
+
+
+def logits_of(model):
+    with torch.no_grad():
+        return model(torch.tensor([TOKENS])).logits[0].float().numpy()
+
+
+def main():
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    wrong = 0
+    for number, (fixture, targets) in enumerate(CASES):
+        with tempfile.TemporaryDirectory() as name:
+            directory = pathlib.Path(name)
+            (directory / "recipe.yaml").write_text(
+                f"run: {{dir: {directory}/run, threads: 1}}\n"
+                f"model: {{init_from: {FIXTURES / fixture}, lora: {{rank: 3, alpha: 5.5, targets: "
+                f"{targets}}}}}\n"
+                "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+                "train: {steps: 20, micro_batch_size: 2, global_batch_size: 4}\n"
+                "optimizer: {lr: 2.0e-2}\nschedule: {name: constant}\ncheckpoint: {every: 20}\n")
+            run(BINARY, "--config", directory / "recipe.yaml")
+            ours = np.frombuffer(run(LOGITS, directory / "run" / "checkpoints" / "step_20", *TOKENS),
+                                 np.float32).reshape(len(TOKENS), -1)
+            for dtype, limit in LIMITS.items():
+                out = directory / dtype
+                run(BINARY, "checkpoint", "export", directory / "run", "--out", out, "--adapters",
+                    "--dtype", dtype)
+                base = transformers.AutoModelForCausalLM.from_pretrained(
+                    FIXTURES / fixture, dtype=torch.float32).eval()
+                before = logits_of(base)
+                model = peft.PeftModel.from_pretrained(base, out).eval()
+                theirs, largest = logits_of(model), np.abs(ours).max()
+                error, change = (np.abs(theirs - other).max() / largest for other in (ours, before))
+                good = error <= limit and change > 10 * limit
+                wrong += not good
+                print(f"{fixture} {targets} {dtype}: target_modules "
+                      f"{sorted(model.peft_config['default'].target_modules)}: error {error:.1e}, "
+                      f"adapters change {change:.1e}{'' if good else ': WRONG'}")
+                # As a user types it, from the directory alone.
+                if dtype == "fp32":
+                    auto = peft.AutoPeftModelForCausalLM.from_pretrained(out).eval()
+                    if np.abs(logits_of(auto) - theirs).max() > limit * largest:
+                        print(f"{fixture} {targets}: AutoPeftModelForCausalLM differs: WRONG")
+                        wrong += 1
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

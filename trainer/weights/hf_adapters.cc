@@ -1,0 +1,122 @@
+#include "trainer/weights/hf_adapters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "trainer/checkpoint/new_directory.h"
+#include "trainer/core/check.h"
+#include "trainer/core/whole_file.h"
+#include "trainer/nn/lora.h"
+#include "trainer/weights/hf_tensor_file.h"
+#include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/merged_weights.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string LastPart(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+struct Adapters {
+  std::vector<HfTensors::Tensor> tensors;
+  std::vector<std::string> adapted, all;  // Modules.
+  int64_t rank = 0;
+};
+
+// An adapter is of the slice that begins at its column of the output.
+const ParameterSlice& SliceOf(const Parameter& weight, const Adapter& adapter) {
+  for (const ParameterSlice& slice : weight.slices()) {
+    if (LoraName(slice.name, 'A') == adapter.a->name()) return slice;
+  }
+  FSDP_CHECK(false) << adapter.a->name() << " is of no slice of " << weight.name();
+}
+
+Adapters AdaptersOf(const Model& model) {
+  Adapters found;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* parameter : segment.parameters) {
+      if (!segment.is_block || parameter->shape().rank() != 2 || parameter->is_adapter()) continue;
+      for (const ParameterSlice& slice : parameter->slices()) {
+        found.all.push_back(ModuleOf(slice.name));
+      }
+      for (const Adapter& adapter : parameter->adapters()) {
+        found.adapted.push_back(ModuleOf(SliceOf(*parameter, adapter).name));
+        found.rank = adapter.a->shape()[0];
+        for (const Parameter* factor : {adapter.a, adapter.b}) {
+          found.tensors.push_back({factor, &factor->slices()[0]});
+        }
+      }
+    }
+  }
+  return found;
+}
+
+// As PEFT's LoraConfig; what is left out has its default there.
+std::string ConfigJson(const Adapters& adapters, const Model& model,
+                       const HfAdapterOptions& options) {
+  const bool whole = options.alpha == std::floor(options.alpha) && options.alpha < 1e15;
+  const Json alpha = whole ? Json(static_cast<int64_t>(options.alpha)) : Json(options.alpha);
+  return Json{{"peft_type", "LORA"},
+              {"task_type", "CAUSAL_LM"},
+              {"base_model_name_or_path", options.base},
+              {"revision", nullptr},
+              {"inference_mode", true},
+              {"r", adapters.rank},
+              {"lora_alpha", alpha},
+              {"lora_dropout", 0.0},
+              {"target_modules", TargetModules(adapters.adapted, adapters.all)},
+              {"fan_in_fan_out", model.linear_layout() == WeightLayout::kInOut},
+              {"bias", "none"},
+              {"modules_to_save", nullptr},
+              {"init_lora_weights", true},
+              {"use_rslora", false},
+              {"use_dora", false}}
+             .dump(2) +
+         "\n";
+}
+
+}  // namespace
+
+std::vector<std::string> TargetModules(const std::vector<std::string>& adapted,
+                                       const std::vector<std::string>& all) {
+  const std::set<std::string> have(adapted.begin(), adapted.end());
+  std::set<std::string> partial;  // Last parts of modules without an adapter.
+  for (const std::string& module : all) {
+    if (have.count(module) == 0) partial.insert(LastPart(module));
+  }
+  std::set<std::string> targets;
+  for (const std::string& module : have) {
+    const std::string last = LastPart(module);
+    targets.insert(partial.count(last) > 0 ? module : last);
+  }
+  return {targets.begin(), targets.end()};
+}
+
+HfAdaptersExported ExportHfAdapters(CheckpointReader& checkpoint, const Model& model,
+                                    const std::string& out, const HfAdapterOptions& options,
+                                    const ByteProgress& progress) {
+  const Adapters adapters = AdaptersOf(model);
+  FSDP_CHECK(!adapters.tensors.empty()) << "a model without adapters";
+  MergedWeights weights(checkpoint, model, options.state);
+  HfAdaptersExported exported;
+  exported.weights = static_cast<int>(adapters.adapted.size());
+  for (const HfTensors::Tensor& tensor : adapters.tensors) {
+    exported.bytes += tensor.slice->shape.NumElements() * SizeOf(options.dtype);
+  }
+  NewDirectory directory(out);
+  int64_t done = 0;
+  WriteHfTensors(directory.temporary() + "/adapter_model.safetensors", adapters.tensors,
+                 options.dtype, weights, [&](int64_t bytes) {
+                   done += bytes;
+                   if (progress) progress(done, exported.bytes);
+                 });
+  WriteWholeFile(directory.temporary() + "/adapter_config.json",
+                 ConfigJson(adapters, model, options));
+  directory.Publish();
+  return exported;
+}
+
+}  // namespace fsdp

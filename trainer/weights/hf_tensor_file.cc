@@ -1,0 +1,79 @@
+#include "trainer/weights/hf_tensor_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "trainer/checkpoint/finite.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/read_ahead.h"
+#include "trainer/core/view.h"
+#include "trainer/ops/cpu/convert.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kBlock = int64_t{1} << 20;  // Elements; two are held.
+constexpr int64_t kPiece = int64_t{1} << 16;  // Of a block: stays in the cache as it is converted.
+
+// As bytes of the dtype; `buffer` holds them where they are not those of `from`.
+std::span<const std::byte> Narrow(std::span<const float> from, DType dtype,
+                                  const std::string& tensor, std::vector<std::byte>& buffer) {
+  if (dtype == DType::kFloat32) return std::as_bytes(from);
+  const auto count = static_cast<int64_t>(from.size());
+  buffer.resize(static_cast<size_t>(count * SizeOf(dtype)));
+  const View to(buffer.data(), dtype, Shape{count});
+  if (dtype == DType::kBFloat16) {
+    Convert(from.data(), count, to.As<BFloat16>());
+  } else {
+    Convert(from.data(), count, to.As<Float16>());
+  }
+  if (!FirstNotFinite(to)) return buffer;
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::isfinite(from[i]) && std::isinf(FloatAt(to, i))) {
+      throw CheckpointError("'" + tensor + "' holds " + std::to_string(from[i]) +
+                            ", which is too large for the dtype it is to be exported in");
+    }
+  }
+  return buffer;  // What is not finite was not before.
+}
+
+}  // namespace
+
+void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> tensors,
+                    DType dtype, MergedWeights& weights,
+                    const std::function<void(int64_t bytes)>& wrote) {
+  const int64_t element_bytes = SizeOf(dtype);
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [parameter, slice] : tensors) {
+    SafetensorsEntry& entry = entries.emplace_back();
+    entry = {slice->name, ToSafetensorsType(dtype), {}};
+    for (int i = 0; i < slice->shape.rank(); ++i) entry.shape.push_back(slice->shape[i]);
+  }
+  SafetensorsWriter writer(path, entries, {{"format", "pt"}});
+  std::array<std::vector<float>, 2> blocks;
+  std::vector<std::byte> buffer;
+  for (const auto& [parameter, slice] : tensors) {
+    const auto read = [&, &p = *parameter, &tensor = *slice](int b, int64_t at, int64_t count) {
+      blocks[b].resize(static_cast<size_t>(count));
+      weights.Read(p, tensor.begin + at, blocks[b]);
+    };
+    const auto write = [&, &name = slice->name](int b, int64_t at, int64_t count) {
+      int64_t written = 0;
+      for (int64_t i = 0; i < count; i += kPiece) {
+        const auto piece = std::span<const float>(blocks[b]).subspan(
+            static_cast<size_t>(i), static_cast<size_t>(std::min(kPiece, count - i)));
+        const auto bytes = Narrow(piece, dtype, name, buffer);
+        writer.WriteBytes(name, (at + i) * element_bytes, bytes);
+        written += static_cast<int64_t>(bytes.size());
+      }
+      wrote(written);
+    };
+    ReadAhead(slice->shape.NumElements(), kBlock, read, write);
+  }
+  writer.Finish();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,27 @@
+// Tensors of a checkpoint as a safetensors file for others.
+// Tests: tests/trainer/weights/hf_export_test.cc
+#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSOR_FILE_H_
+#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSOR_FILE_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "trainer/core/dtype.h"
+#include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/merged_weights.h"
+
+namespace fsdp {
+
+// The file `path` of these tensors, each whole, in their order, in `dtype`: fp32, bf16 or fp16.
+// Values are rounded to nearest, even; one that the dtype does not hold is refused. `wrote` is
+// called with bytes of tensors as they are written. Holds 8 MiB of elements. Throws
+// CheckpointError.
+void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> tensors,
+                    DType dtype, MergedWeights& weights,
+                    const std::function<void(int64_t bytes)>& wrote);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSOR_FILE_H_
