@@ -268,11 +268,14 @@ void Recorder::Add(const StepAccount& account) {
   }
 }
 
-void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value) {
+void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value,
+                         double worth_saying) {
+  const double median = before.Median();
   const std::optional<double> z = before.Add(value);
   const double most = recipe_.log.spike_z;
   if (most == 0 || !z || *z <= most) return;
   Write(SpikeRecord{step, what, value, *z});
+  if (value <= worth_saying * median) return;
   char text[128];
   std::snprintf(text, sizeof(text), "step %lld: %s %.4g is %.3g deviations above its last steps",
                 static_cast<long long>(step), what, value, *z);
@@ -309,8 +312,8 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
     Write(record);
     console_.Step(record, steps, meter_->TimeLeft(left));
   }
-  NoteSpike(step, "loss", losses_, result.loss);
-  NoteSpike(step, "grad_norm", norms_, result.grad_norm);
+  NoteSpike(step, "loss", losses_, result.loss, /*worth_saying=*/0);
+  NoteSpike(step, "grad_norm", norms_, result.grad_norm, /*worth_saying=*/4);
   console_.Progress(step, steps, result.loss, meter_->TimeLeft(left));
 }
 

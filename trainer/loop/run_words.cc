@@ -20,8 +20,8 @@ std::string WhatIsSaved(const CheckpointRecipe& checkpoint) {
   if (!checkpoint.every) return "saves nothing, unless a signal asks for it";
   if (*checkpoint.every == 0) return "saves once, at the end";
   const std::string every = std::to_string(*checkpoint.every);
-  std::string words =
-      *checkpoint.every == 1 ? "saves every step" : "saves every " + every + " steps and at the end";
+  std::string words = *checkpoint.every == 1 ? "saves every step"
+                                             : "saves every " + every + " steps and at the end";
   if (checkpoint.keep_last > 0) {
     words += ", and keeps the newest";
     if (checkpoint.keep_last > 1) words += " " + std::to_string(checkpoint.keep_last);

@@ -24,8 +24,8 @@ struct SourceUse {
 // "0.92 epochs of 1.78M tokens", of several sources ", 3.1 of 12.3k" for each more.
 std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len);
 
-// What one types after a run that is done, a line each. `program` as it was typed; `checkpoint`: the
-// newest one's directory, empty where there is none; `speaks`: a tokenizer is known.
+// What one types after a run that is done, a line each. `program` as it was typed; `checkpoint`:
+// the newest one's directory, empty where there is none; `speaks`: a tokenizer is known.
 std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
                                   const std::string& checkpoint, bool speaks);
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <vector>
 
 namespace fsdp {
 namespace {
@@ -26,6 +28,14 @@ std::optional<double> SpikeWindow::Add(double value) {
   last_.push_back(value);
   if (last_.size() > kSteps) last_.pop_front();
   return deviations;
+}
+
+double SpikeWindow::Median() const {
+  if (last_.empty()) return 0;
+  std::vector<double> sorted(last_.begin(), last_.end());
+  const auto middle = sorted.begin() + static_cast<int64_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
 }
 
 }  // namespace fsdp

@@ -18,6 +18,8 @@ class SpikeWindow {
   // Nullopt where those are too few. A number that is not finite is none: a step like that has a
   // record of its own.
   std::optional<double> Add(double value);
+  // Of the numbers so far; 0 without any.
+  double Median() const;
 
  private:
   std::deque<double> last_;

@@ -29,8 +29,7 @@ TEST(RunWords, WhatIsSaved) {
 
 TEST(RunWords, HowMuchData) {
   EXPECT_EQ(HowMuchData({{920, 1000}}, 64), "0.92 epochs of 64.0k tokens");
-  EXPECT_EQ(HowMuchData({{920, 1000}, {31, 10}}, 64),
-            "0.92 epochs of 64.0k tokens, 3.1 of 640");
+  EXPECT_EQ(HowMuchData({{920, 1000}, {31, 10}}, 64), "0.92 epochs of 64.0k tokens, 3.1 of 640");
   EXPECT_EQ(HowMuchData({{2, 1000}}, 1), "0.002 epochs of 1.00k tokens");
   EXPECT_EQ(HowMuchData({{12345, 1}}, 8), "12345 epochs of 8 tokens");
 }

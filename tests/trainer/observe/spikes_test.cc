@@ -52,6 +52,14 @@ TEST(SpikeWindow, ASpikeIsPartOfTheStepsBefore) {
   EXPECT_LT(*window.Add(12), 6);
 }
 
+TEST(SpikeWindow, Median) {
+  EXPECT_EQ(SpikeWindow().Median(), 0);
+  SpikeWindow window;
+  for (const double value : {5, 1, 9, 3, 7}) window.Add(value);
+  EXPECT_EQ(window.Median(), 5);
+  EXPECT_EQ(After(129).Median(), 3);  // Of the last 128, half of them 1: the upper of the two.
+}
+
 TEST(SpikeWindow, NumbersThatAreNotFiniteAreNone) {
   SpikeWindow window = After(128);
   for (const double value :
