@@ -89,7 +89,8 @@ void AddTokenizeCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "tokenize",
       "Write the tokens of text files as shards for `source: tokens`. A file is a document, a\n"
-      ".jsonl one a line; .gz is taken. Stopped, the same command goes on where it stopped.");
+      ".jsonl one a line; .gz and .zst are decompressed. Stopped, the same command goes on where\n"
+      "it stopped.");
   const auto flags = std::make_shared<Flags>();
   command
       ->add_option("--tokenizer", flags->tokenizer,

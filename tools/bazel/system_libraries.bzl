@@ -26,6 +26,7 @@ def system_libraries():
     _library("cli11", "cli11")
     _library("nlohmann_json", "json")
     _library("zlib", "z", ["-lz"])
+    _library("zstd", "zstd", ["-lzstd"])
     _library("xxhash", "xxhash", ["-lxxhash"])
     _library("pcre2", "pcre2", ["-lpcre2-8"])
     _library("utf8proc", "utf8proc", ["-lutf8proc"])

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +15,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/unique_fd.h"
+#include "trainer/data/decompress.h"
 
 namespace fsdp {
 namespace {
@@ -39,8 +39,8 @@ FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
     Fail(path_, "is a directory: name its files, or a glob: " + path_ + "/*");
   if (!S_ISREG(info.st_mode)) Fail(path_, "is not a regular file");
   if (info.st_size == 0) Fail(path_, "is empty: take it out of data.*.paths, or fill it");
-  if (as == As::kContents && path_.ends_with(".gz")) {
-    Inflate();
+  if (as != As::kStored && IsCompressed(path_)) {
+    Inflate(as == As::kBegin ? kBeginBytes : std::string::npos);
   } else {
     Map();
   }
@@ -96,25 +96,9 @@ void FileContents::CheckIntact() const {
                   ": put it back as it was; a run then goes on from its last checkpoint");
 }
 
-void FileContents::Inflate() {
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(::gzopen(path_.c_str(), "rbe"), ::gzclose);
-  if (!file) Fail(path_, std::string("cannot be read: ") + std::strerror(errno));
-  ::gzbuffer(file.get(), 1 << 17);
-  constexpr size_t kChunk = 1 << 20;
-  size_t size = 0;
-  for (;;) {
-    inflated_.resize(size + kChunk);
-    const int n = ::gzread(file.get(), inflated_.data() + size, kChunk);
-    // zlib hands a file that is no gzip through as it is, and reports a cut-off one at its end.
-    if (::gzdirect(file.get())) Fail(path_, "is not in gzip format: rename it, or compress it");
-    int error = Z_OK;
-    const char* message = ::gzerror(file.get(), &error);
-    if (n < 0 || error != Z_OK) Fail(path_, std::string("is damaged or cut off: ") + message);
-    size += static_cast<size_t>(n);
-    if (n == 0) break;
-  }
-  if (size == 0) Fail(path_, "is empty when decompressed: take it out of data.*.paths");
-  inflated_.resize(size);
+void FileContents::Inflate(size_t most) {
+  inflated_ = Decompress(path_, most);
+  if (inflated_.empty()) Fail(path_, "is empty when decompressed: take it out of data.*.paths");
   inflated_.shrink_to_fit();
   bytes_ = inflated_;
 }

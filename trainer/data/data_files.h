@@ -18,12 +18,17 @@ namespace fsdp {
 // The contents of one file, read-only, for as long as this lives. A plain file is mapped: it costs
 // address space, and ranks of a host share its pages. If it becomes shorter meanwhile, what it lost
 // reads as zeros, so whoever has read asks CheckIntact() before it uses what it has. A name that
-// ends in .gz is decompressed into memory of this process.
+// ends in .gz or .zst is decompressed into memory of this process.
 class FileContents {
  public:
-  enum class As { kContents, kStored };  // kStored: a .gz is mapped as it is.
+  static constexpr size_t kBeginBytes = 64 << 10;
+  enum class As {
+    kContents,
+    kStored,  // A compressed file is mapped as it is.
+    kBegin    // A compressed file is decompressed as far as kBeginBytes.
+  };
   // Throws DataError that names the path and the cure: missing, unreadable, no regular file, empty,
-  // damaged or cut-off .gz.
+  // damaged or cut-off .gz or .zst.
   explicit FileContents(std::string path, As as = As::kContents);
   FileContents(FileContents&& other) noexcept;
   FileContents& operator=(FileContents&&) = delete;
@@ -39,11 +44,11 @@ class FileContents {
 
  private:
   void Map();
-  void Inflate();
+  void Inflate(size_t most);
 
   std::string path_;
   std::string_view bytes_;
-  std::string inflated_;  // Of a .gz; empty for a mapped file.
+  std::string inflated_;  // Of a compressed file; empty for a mapped file.
   bool mapped_ = false;
   dev_t device_ = 0;  // Of the mapped file, as the next.
   ino_t inode_ = 0;
@@ -58,7 +63,7 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths);
 // A file that a run reads, for the record and for ranks and later runs to compare.
 struct DataFile {
   std::string path;
-  int64_t bytes = 0;  // Of the contents as trained on: a .gz counts decompressed.
+  int64_t bytes = 0;  // Of the contents as trained on, decompressed.
   uint64_t hash = 0;  // As in DescribeFile().
   bool operator==(const DataFile&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/errors.h"
+#include "trainer/data/decompress.h"
 #include "trainer/data/unicode.h"
 
 namespace fsdp {
@@ -13,9 +14,7 @@ using Json = nlohmann::ordered_json;
 
 }  // namespace
 
-bool IsLines(const std::string& path) {
-  return path.ends_with(".jsonl") || path.ends_with(".jsonl.gz");
-}
+bool IsLines(const std::string& path) { return WithoutCompression(path).ends_with(".jsonl"); }
 
 std::optional<TextChunk> TextChunker::Next() {
   while (contents_ == nullptr || offset_ >= contents_->bytes().size()) {

@@ -201,7 +201,8 @@ uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
   for (const DataFile& input : inputs) {
     // Of its name, what decides how it is read.
     text += std::to_string(input.bytes) + " " + std::to_string(input.hash) +
-            (IsLines(input.path) ? " lines" : "") + (input.path.ends_with(".gz") ? " gz" : "");
+            (IsLines(input.path) ? " lines" : "") +
+            (IsCompressed(input.path) ? input.path.substr(input.path.rfind('.')) : "");
     struct stat info;
     if (input.bytes > kHashedWhole && ::stat(input.path.c_str(), &info) == 0) {
       text +=

@@ -1,9 +1,10 @@
 // From files of text to shards of tokens, on all cores.
 //
-// A file is one document; one whose name ends in .jsonl (or .jsonl.gz) is a document a line, the
-// text in one field of a JSON object. Documents come one after the other, in the order of the
-// files, each with the tokenizer's bos before it, where it has one, and the eot behind it. Empty
-// ones leave nothing, and text that is no UTF-8 is read as tokenizer.h says; both are counted.
+// A file is one document; one whose name ends in .jsonl (or .jsonl.gz, .jsonl.zst) is a document a
+// line, the text in one field of a JSON object. Documents come one after the other, in the order of
+// the files, each with the tokenizer's bos before it, where it has one, and the eot behind it.
+// Empty ones leave nothing, and text that is no UTF-8 is read as tokenizer.h says; both are
+// counted.
 //
 // The directory gets tokens_00000.bin, ... (llm.c's format: uint16, or uint32 for a vocabulary
 // above 65536), each but the last of shard_tokens tokens, and, when all is there, tokens.json. The
@@ -58,7 +59,7 @@ std::string Remarks(const TokenManifest& manifest);
 // that are too large to be hashed whole (DescribeFile), the time of their last change too.
 uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
                    const std::vector<DataFile>& inputs);
-// Path, size and hash of each file as it is stored: a .gz is not decompressed.
+// Path, size and hash of each file as it is stored: nothing is decompressed.
 std::vector<DataFile> DescribeInputs(const std::vector<std::string>& files);
 
 }  // namespace fsdp

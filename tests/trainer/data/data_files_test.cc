@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -59,6 +60,15 @@ class DataFilesTest : public ::testing::Test {
     const gzFile file = gzopen((dir_ / name).c_str(), mode);
     gzwrite(file, contents.data(), static_cast<unsigned>(contents.size()));
     gzclose(file);
+    return dir_ / name;
+  }
+
+  // Appends a frame.
+  std::string Zstd(const std::string& name, const std::string& contents) {
+    std::string frame(ZSTD_compressBound(contents.size()), '\0');
+    frame.resize(
+        ZSTD_compress(frame.data(), frame.size(), contents.data(), contents.size(), /*level=*/1));
+    std::ofstream(dir_ / name, std::ios::binary | std::ios::app) << frame;
     return dir_ / name;
   }
 
@@ -129,6 +139,42 @@ TEST_F(DataFilesTest, CutOffOrDamagedGzipIsRefused) {
   Zip("a.gz", text);
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(size / 2).put('\x5a');
   EXPECT_NE(ErrorOf(path).find("a.gz: is damaged or cut off: "), std::string::npos);
+}
+
+TEST_F(DataFilesTest, ZstandardIsDecompressedFramesAndAll) {
+  std::string text;
+  for (int i = 0; i < 400000; ++i) text += std::to_string(i) + " ";  // More than one chunk.
+  const FileContents file(Zstd("a.zst", text));
+  EXPECT_EQ(file.bytes(), text);
+  text.resize(1 << 20);  // A frame that fills a chunk.
+  Zstd("b.zst", text);
+  Write("skip", std::string("\x50\x2a\x4d\x18\3\0\0\0abc", 11));  // A frame without contents.
+  std::ofstream(dir_ / "b.zst", std::ios::binary | std::ios::app)
+      << std::ifstream(dir_ / "skip", std::ios::binary).rdbuf();
+  EXPECT_EQ(FileContents(Zstd("b.zst", "two")).bytes(), text + "two");
+  EXPECT_EQ(FileContents(dir_ / "b.zst", FileContents::As::kBegin).bytes(),
+            text.substr(0, FileContents::kBeginBytes));
+  EXPECT_EQ(FileContents(dir_ / "b.zst", FileContents::As::kStored).bytes().substr(0, 4),
+            "\x28\xb5\x2f\xfd");
+}
+
+TEST_F(DataFilesTest, CutOffOrDamagedZstandardIsRefused) {
+  std::string text;
+  for (int i = 0; i < 10000; ++i) text += std::to_string(i * 7919);
+  const std::string path = Zstd("a.zst", text);
+  const auto size = fs::file_size(path);
+  for (const auto keep : {size - 1, size / 2, uintmax_t{20}, uintmax_t{3}}) {
+    fs::resize_file(path, keep);
+    EXPECT_EQ(ErrorOf(path), "data: a.zst: is damaged or cut off: it ends inside a frame") << keep;
+  }
+  fs::remove(path);
+  Zstd("a.zst", text);
+  std::ofstream(path, std::ios::binary | std::ios::app) << "more";
+  EXPECT_EQ(ErrorOf(path), "data: a.zst: is damaged: Unknown frame descriptor");
+  EXPECT_EQ(ErrorOf(Write("b.zst", "not compressed")),
+            "data: b.zst: is not in Zstandard format: rename it, or compress it");
+  EXPECT_EQ(ErrorOf(Zstd("nothing.zst", "")),
+            "data: nothing.zst: is empty when decompressed: take it out of data.*.paths");
 }
 
 TEST_F(DataFilesTest, GlobsAreSortedByBytesInTheOrderOfTheList) {
