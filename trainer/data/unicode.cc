@@ -61,10 +61,13 @@ IllFormed CountIllFormed(std::string_view text, size_t begin, size_t end) {
     break;
   }
   while (at < end) {
-    at += AsciiPrefix(text.substr(at, end - at));
+    const size_t ascii = AsciiPrefix(text.substr(at, end - at));
+    at += ascii;
+    found.characters += static_cast<int64_t>(ascii);
     if (at == end) break;
     const Utf8Part part = FirstUtf8Part(text.substr(at));
     if (!part.well_formed && found.count++ == 0) found.first = at;
+    ++found.characters;
     at += part.bytes;
   }
   return found;

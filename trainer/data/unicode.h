@@ -18,7 +18,8 @@ std::string_view WellFormed(std::string_view text, std::string& buffer);
 // of it begins: the counts of stretches of a text add up to that of the text.
 struct IllFormed {
   int64_t count = 0;
-  size_t first = 0;  // Byte of `text`, where count > 0.
+  int64_t characters = 0;  // Well-formed ones, too: U+FFFD is one each.
+  size_t first = 0;        // Byte of `text`, where count > 0.
 };
 IllFormed CountIllFormed(std::string_view text, size_t begin, size_t end);
 
