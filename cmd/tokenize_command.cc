@@ -20,6 +20,7 @@ namespace {
 struct Flags {
   std::string tokenizer, out, column = "text";
   std::vector<std::string> files;
+  bool allow_invalid_text = false;
   int threads = 0;
   int64_t shard_tokens = 100'000'000;
   int64_t eot = -1;
@@ -65,6 +66,7 @@ void Run(const Flags& flags) {
   options.files = flags.files;
   options.directory = flags.out;
   options.column = flags.column;
+  options.allow_invalid_text = flags.allow_invalid_text;
   if (flags.eot >= 0) options.eot = static_cast<int32_t>(flags.eot);
   options.shard_tokens = flags.shard_tokens;
   options.threads = flags.threads;
@@ -107,7 +109,12 @@ void AddTokenizeCommand(CLI::App& app) {
   command->add_option("--threads", flags->threads, "0: all cores. The output does not depend on it")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
-  command->add_option("files", flags->files, "Files or globs")->required();
+  command->add_flag("--allow-invalid-text", flags->allow_invalid_text,
+                    "Go on where more than 0.1 % of a file's places are no UTF-8: read as U+FFFD");
+  command
+      ->add_option("files", flags->files,
+                   "Files, globs, or directories, which stand for their text files")
+      ->required();
   command->callback([flags] { Run(*flags); });
 }
 

@@ -436,8 +436,8 @@ TEST(Tokenizers, TokenizeSaysWhatItLeavesOut) {
   const TempDir dir;
   const std::string lines = dir.Write(
       "a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"\"}\n\n{\"text\": \"t\xe2\x82wo\xff\"}\n");
-  const Outcome outcome =
-      Call({"tokenize", "--tokenizer", kTokenizer, "--out", dir / "out", lines});
+  const Outcome outcome = Call(
+      {"tokenize", "--tokenizer", kTokenizer, "--out", dir / "out", "--allow-invalid-text", lines});
   ASSERT_EQ(outcome.code, 0) << outcome.Text();
   EXPECT_TRUE(Has(outcome.out, " tokens of 2 documents in 1 shards")) << outcome.out;
   EXPECT_TRUE(Has(outcome.out,

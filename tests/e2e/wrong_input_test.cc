@@ -114,11 +114,34 @@ TEST(Data, MissingEmptyShortOrADirectory) {
     return job.Train(
         {"model.vocab_size=256", "data.train.source=text", "data.train.paths=['" + path + "']"});
   };
-  ExpectRefused(job, with("/nonexistent/x"), 4, {"/nonexistent/x", "No such file", "data.*.paths"});
+  ExpectRefused(job, with("/nonexistent/x"), 4,
+                {"data.train.paths: /nonexistent/x: does not exist"});
   ExpectRefused(job, with(job.dir() / "x*"), 4, {job.dir() / "x*", "matches no file"});
   ExpectRefused(job, with(empty), 4, {empty, "empty"});
   ExpectRefused(job, with(brief), 4, {brief, "3 tokens", "17"});
-  ExpectRefused(job, with(job.dir().path()), 4, {job.dir().path(), "is a directory"});
+  std::filesystem::create_directory(job.dir() / "sub");
+  ExpectRefused(job, with(job.dir() / "sub"), 4,
+                {"data.train.paths: ", "is a directory without text files"});
+}
+
+TEST(Data, WhatIsNoTextIsRefusedWithItsFormatAndACure) {
+  Job job;
+  const auto with = [&](const std::string& path, const Strings& more = {}) {
+    Strings settings = {"model.vocab_size=256", "data.train={source: text, paths: " + path + "}"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return job.Train(settings);
+  };
+  const std::string text(1000, 'x');
+  const std::string parquet = job.dir().Write("a.txt", "PAR1\x15\x04" + text + "PAR1");
+  ExpectRefused(job, with(parquet), 4, {parquet + ": is Parquet, not text: ", "read_parquet"});
+  const std::string zero = job.dir().Write("b.txt", text + std::string(1, '\0'));
+  ExpectRefused(job, with(zero), 4, {zero + ": is no text (byte 1000 is zero): "});
+  const std::string latin = job.dir().Write("c.txt", text + "\xe9\xe9");
+  const std::string invalid = latin + ": 2 of 1002 places are no UTF-8, the first at byte 1000";
+  ExpectRefused(job, with(latin), 4, {invalid, "iconv", "data.allow_invalid_text: true"});
+  const Outcome allowed = with(latin, {"data.allow_invalid_text=true"});
+  EXPECT_EQ(allowed.code, 0) << allowed.Text();
+  ExpectContains(allowed.out, {"data.allow_invalid_text: " + invalid + ": kept as bytes"});
 }
 
 TEST(Data, MissingUnderLaunchExitsWithItsCode) {

@@ -9,7 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -24,16 +27,34 @@ namespace {
   throw DataError("data: " + path + ": " + what);
 }
 
+constexpr const char* kWhereItStarts =
+    " (a relative path starts at the working directory, not at the recipe)";
+constexpr std::string_view kTextNames[] = {".txt", ".text", ".md", ".jsonl", ".gz", ".zst"};
+
+std::string FromHome(const std::string& path, const std::string& where) {
+  if (path != "~" && !path.starts_with("~/")) return path;
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') {
+    throw DataError(where + ": " + path + ": ~ is $HOME, which is not set");
+  }
+  return home + path.substr(1);
+}
+
+// The last directory that a glob names without wildcards.
+bool DirectoryOfGlobIsThere(const std::string& path) {
+  const size_t slash = path.rfind('/', path.find_first_of("*?["));
+  struct stat info;
+  return slash == std::string::npos || ::stat(path.substr(0, slash + 1).c_str(), &info) == 0;
+}
+
 }  // namespace
 
 FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
   struct stat info;
   if (::stat(path_.c_str(), &info) != 0) {
     const int error = errno;
-    Fail(path_, std::string(std::strerror(error)) +
-                    (error == ENOENT ? ": check data.*.paths (a relative path starts at the "
-                                       "working directory, not at the recipe)"
-                                     : ""));
+    Fail(path_, error == ENOENT ? std::string("does not exist") + kWhereItStarts
+                                : std::string(std::strerror(error)));
   }
   if (S_ISDIR(info.st_mode))
     Fail(path_, "is a directory: name its files, or a glob: " + path_ + "/*");
@@ -103,12 +124,18 @@ void FileContents::Inflate(size_t most) {
   bytes_ = inflated_;
 }
 
-std::vector<std::string> ExpandPaths(std::span<const std::string> paths) {
-  if (paths.empty()) throw DataError("data: no paths: list files or globs in data.*.paths");
+std::vector<std::string> ExpandPaths(std::span<const std::string> paths, const std::string& where) {
+  if (paths.empty()) throw DataError(where + ": no paths: list files or globs in data.*.paths");
+  const auto fail = [&](const std::string& path, const std::string& what) {
+    throw DataError(where + ": " + path + ": " + what);
+  };
   std::vector<std::string> out;
-  for (const std::string& path : paths) {
+  for (const std::string& written : paths) {
+    const std::string path = FromHome(written, where);
     struct stat info;
-    if (path.find_first_of("*?[") == std::string::npos || ::stat(path.c_str(), &info) == 0) {
+    const bool there = ::stat(path.c_str(), &info) == 0;
+    if (there || path.find_first_of("*?[") == std::string::npos) {
+      if (!there && errno == ENOENT) fail(path, std::string("does not exist") + kWhereItStarts);
       out.push_back(path);
       continue;
     }
@@ -117,13 +144,48 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths) {
     const size_t first = out.size();
     if (result == 0) out.insert(out.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
     ::globfree(&found);
-    if (result == GLOB_NOMATCH) {
-      Fail(path,
-           "matches no file: check data.*.paths (a relative path starts at the working "
-           "directory, not at the recipe)");
-    }
-    if (result != 0) Fail(path, "its directories cannot be read");
+    const bool nowhere = result == GLOB_ABORTED && !DirectoryOfGlobIsThere(path);
+    if (result == GLOB_NOMATCH || nowhere)
+      fail(path, std::string("matches no file") + kWhereItStarts);
+    if (result != 0) fail(path, "its directories cannot be read");
     // Not glob's own order, which follows the user's locale: hosts could then disagree.
+    std::sort(out.begin() + static_cast<ptrdiff_t>(first), out.end());
+  }
+  return out;
+}
+
+bool IsTextName(std::string_view name) {
+  return std::any_of(std::begin(kTextNames), std::end(kTextNames),
+                     [&](std::string_view end) { return name.ends_with(end); });
+}
+
+std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
+                                         const std::string& where) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> out;
+  for (std::string& path : ExpandPaths(paths, where)) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) {
+      out.push_back(std::move(path));
+      continue;
+    }
+    const size_t first = out.size();
+    for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+      const std::string name = at->path().filename();
+      std::error_code unknown;
+      if (name[0] == '.' || !IsTextName(name) || !at->is_regular_file(unknown)) continue;
+      out.push_back(path + (path.ends_with('/') ? "" : "/") + name);
+    }
+    if (error) {
+      throw DataError(where + ": " + path +
+                      ": is a directory that cannot be read: " + error.message());
+    }
+    if (out.size() == first) {
+      std::string names;
+      for (const std::string_view end : kTextNames) names.append(" *").append(end);
+      throw DataError(where + ": " + path + ": is a directory without text files (" +
+                      names.substr(1) + "; its directories are not read): name others by a glob");
+    }
     std::sort(out.begin() + static_cast<ptrdiff_t>(first), out.end());
   }
   return out;

@@ -56,9 +56,17 @@ class FileContents {
 };
 
 // Paths in the order given; a glob (`*`, `?`, `[`) stands for its matches in byte order, unless a
-// file of that very name exists. A path named twice is read twice. Throws DataError for a glob
-// without matches and for an empty list; whether a path exists is left to FileContents.
-std::vector<std::string> ExpandPaths(std::span<const std::string> paths);
+// file of that very name exists. `~` at the beginning is $HOME, as in a shell. A path named twice
+// is read twice. Throws DataError, with `where` in front, for a path that does not exist, a glob
+// without matches and an empty list.
+std::vector<std::string> ExpandPaths(std::span<const std::string> paths,
+                                     const std::string& where = "data");
+// The same of text: a directory stands for those of its files, not of its directories', that
+// IsTextName(), in byte order; hidden ones are left out. DataError for one without such files.
+std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
+                                         const std::string& where = "data");
+// Ends in .txt, .text, .md, .jsonl, .gz or .zst.
+bool IsTextName(std::string_view name);
 
 // A file that a run reads, for the record and for ranks and later runs to compare.
 struct DataFile {

@@ -9,6 +9,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/data/token_file_source.h"
+#include "trainer/data/token_manifest.h"
 #include "trainer/data/whole_output.h"
 
 namespace fsdp {
@@ -128,6 +129,10 @@ std::shared_ptr<const TokenSource> OpenTextTokens(
       const std::string remarks = Remarks(Tokenize(*tokenizer, name, options));
       if (say && !remarks.empty()) say(Describe(inputs) + ": " + remarks);
     }
+  }
+  const auto kept = from_cache([&] { return ReadTokenManifest(options.directory); });
+  if (kept && !kept->too_invalid_utf8.empty() && !options.allow_invalid_text) {
+    throw DataError(kept->too_invalid_utf8);  // Another run allowed it.
   }
   return from_cache([&] { return std::make_shared<TokenisedText>(options.directory, inputs); });
 }

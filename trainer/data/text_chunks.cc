@@ -5,6 +5,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/data/decompress.h"
+#include "trainer/data/text_check.h"
 #include "trainer/data/unicode.h"
 
 namespace fsdp {
@@ -28,8 +29,12 @@ std::optional<TextChunk> TextChunker::Next() {
     if (offset_ > contents_->bytes().size()) {
       throw DataError("tokenize: " + paths_[file_] + ": is shorter than it was");
     }
+    CheckFormat(*contents_);
   }
   TextChunk chunk{contents_, file_, offset_, 0};
+  if (offset_ == 0) {
+    if (auto found = FindTooInvalid(*contents_)) chunk.too_invalid = std::move(found->refusal);
+  }
   const std::string_view rest = chunk.rest();
   size_t size = rest.size();
   if (bytes_ < size) {
@@ -48,6 +53,7 @@ EncodedText TextEncoder::Encode(const TextChunk& chunk) const {
   EncodedText out;
   const IllFormed invalid = CountIllFormed(chunk.contents->bytes(), chunk.begin, chunk.end);
   out.counts.invalid = invalid.count;
+  out.counts.too_invalid = chunk.too_invalid;
   if (invalid.count > 0) {
     out.counts.first_invalid = chunk.contents->path() + ", byte " + std::to_string(invalid.first);
   }

@@ -31,6 +31,7 @@ bool IsLines(const std::string& path);
 struct TextChunk {
   std::shared_ptr<const FileContents> contents;
   size_t file = 0, begin = 0, end = 0;
+  std::string too_invalid = {};  // TooInvalid::refusal (text_check.h) of a file, in its first.
 
   std::string_view rest() const { return contents->bytes().substr(begin); }
   bool is_last() const { return end == contents->bytes().size(); }
@@ -43,7 +44,7 @@ class TextChunker {
               size_t file, size_t offset)
       : tokenizer_(tokenizer), paths_(paths), bytes_(chunk_bytes), file_(file), offset_(offset) {}
 
-  std::optional<TextChunk> Next();  // Throws DataError.
+  std::optional<TextChunk> Next();  // Throws DataError, for what is no text, too (CheckFormat()).
 
  private:
   const Tokenizer& tokenizer_;
@@ -54,13 +55,14 @@ class TextChunker {
 
 struct TextCounts {
   int64_t documents = 0, empty = 0, invalid = 0;
-  std::string first_invalid;  // As in TokenManifest.
+  std::string first_invalid, too_invalid;  // As in TokenManifest.
 
   void operator+=(const TextCounts& more) {
     documents += more.documents;
     empty += more.empty;
     invalid += more.invalid;
     if (first_invalid.empty()) first_invalid = more.first_invalid;
+    if (too_invalid.empty()) too_invalid = more.too_invalid;
   }
 };
 

@@ -2,13 +2,22 @@
 
 #include <algorithm>
 
+#include "trainer/core/errors.h"
+#include "trainer/data/text_check.h"
+
 namespace fsdp {
 
-TextSource::TextSource(std::span<const std::string> paths) {
+TextSource::TextSource(std::span<const std::string> paths, bool allow_invalid) {
   starts_.push_back(0);
-  for (std::string& path : ExpandPaths(paths)) {
+  for (std::string& path : ExpandTextPaths(paths)) {
     files_.emplace_back(std::move(path));
+    CheckFormat(files_.back());
     starts_.push_back(starts_.back() + std::ssize(files_.back().bytes()));
+  }
+  for (const FileContents& file : files_) {
+    const auto found = FindTooInvalid(file, static_cast<size_t>(kHashedWhole));
+    if (found && !allow_invalid) throw DataError(found->refusal);
+    if (found && too_invalid_.empty()) too_invalid_ = found->what;
   }
 }
 

@@ -14,8 +14,9 @@ namespace fsdp {
 
 class TextSource : public TokenSource {
  public:
-  // Files and globs as in ExpandPaths. Throws DataError.
-  explicit TextSource(std::span<const std::string> paths);
+  // Files as in ExpandTextPaths. Throws DataError, also for what is no text and, but for
+  // `allow_invalid`, where a file's first GiB is TooInvalid (text_check.h).
+  explicit TextSource(std::span<const std::string> paths, bool allow_invalid = false);
 
   int64_t size() const override { return starts_.back(); }
   int32_t vocab_size() const override { return 256; }
@@ -24,11 +25,15 @@ class TextSource : public TokenSource {
   std::string Where(int64_t offset) const override;
   std::vector<DataFile> Files() const override;
 
+  // TooInvalid::what of the first file that is; empty where none is.
+  const std::string& too_invalid() const { return too_invalid_; }
+
  private:
   size_t FileOf(int64_t offset) const;
 
   std::vector<FileContents> files_;
   std::vector<int64_t> starts_;  // Of each file, and the end of the last.
+  std::string too_invalid_;
 };
 
 }  // namespace fsdp

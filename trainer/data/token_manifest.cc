@@ -87,6 +87,7 @@ TokenManifest Parse(const std::string& text) {
   }
   if (json.contains("invalid_utf8")) m.invalid_utf8 = Integer(json, "invalid_utf8", 0, kMax);
   if (json.contains("first_invalid_utf8")) m.first_invalid_utf8 = Text(json, "first_invalid_utf8");
+  if (json.contains("too_invalid_utf8")) m.too_invalid_utf8 = Text(json, "too_invalid_utf8");
   for (const Json& input : List(json, "inputs")) {
     m.inputs.push_back(
         {Text(input, "path"), Integer(input, "bytes", 0, kMax), Hash(input, "hash")});
@@ -122,6 +123,7 @@ std::string ToJson(const TokenManifest& m) {
                {"empty_documents", m.empty_documents},
                {"invalid_utf8", m.invalid_utf8}};
   if (m.invalid_utf8 > 0) json["first_invalid_utf8"] = m.first_invalid_utf8;
+  if (!m.too_invalid_utf8.empty()) json["too_invalid_utf8"] = m.too_invalid_utf8;
   json["inputs"] = Json::array();
   json["shards"] = Json::array();
   for (const DataFile& input : m.inputs) {

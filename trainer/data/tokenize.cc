@@ -17,6 +17,8 @@
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
+#include "trainer/data/decompress.h"
+#include "trainer/data/text_check.h"
 #include "trainer/data/text_chunks.h"
 #include "trainer/data/token_file.h"
 #include "trainer/data/whole_output.h"
@@ -113,6 +115,7 @@ std::string ToJson(const Progress& progress) {
                {"empty", progress.next.counts.empty},
                {"invalid", progress.next.counts.invalid},
                {"first_invalid", progress.next.counts.first_invalid},
+               {"too_invalid", progress.next.counts.too_invalid},
                {"shards", Json::array()}};
   for (const TokenManifest::Shard& shard : progress.shards) {
     json["shards"].push_back({{"file", shard.file},
@@ -135,7 +138,8 @@ std::optional<Progress> ReadProgress(const std::string& path) {
               json.at("offset").get<size_t>(),
               json.at("skip").get<int64_t>(),
               {json.at("documents").get<int64_t>(), json.at("empty").get<int64_t>(),
-               json.at("invalid").get<int64_t>(), json.at("first_invalid").get<std::string>()}};
+               json.at("invalid").get<int64_t>(), json.at("first_invalid").get<std::string>(),
+               json.at("too_invalid").get<std::string>()}};
     for (const Json& shard : json.at("shards")) {
       p.shards.push_back({shard.at("file").get<std::string>(), shard.at("tokens").get<int64_t>(),
                           std::stoull(shard.at("hash").get<std::string>())});
@@ -166,6 +170,10 @@ void CheckShards(const std::string& directory, TokenDType dtype,
   }
 }
 
+void RefuseTooInvalid(const std::string& message, const TokenizeOptions& options) {
+  if (!message.empty() && !options.allow_invalid_text) throw DataError(message);
+}
+
 }  // namespace
 
 std::string Remarks(const TokenManifest& manifest) {
@@ -187,7 +195,7 @@ std::string Remarks(const TokenManifest& manifest) {
 
 std::vector<DataFile> DescribeInputs(const std::vector<std::string>& files) {
   std::vector<DataFile> out;
-  for (const std::string& path : ExpandPaths(files)) {
+  for (const std::string& path : ExpandTextPaths(files)) {
     out.push_back(DescribeFile(FileContents(path, FileContents::As::kStored)));
   }
   return out;
@@ -196,8 +204,9 @@ std::vector<DataFile> DescribeInputs(const std::vector<std::string>& files) {
 uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
                    const std::vector<DataFile>& inputs) {
   const std::optional<int32_t> eot = options.eot ? options.eot : tokenizer.eot();
-  std::string text = std::to_string(tokenizer.hash()) + " " + std::to_string(eot.value_or(-1)) +
-                     " " + options.column + "\n";
+  // The number: builds that took anything for text have none.
+  std::string text = "1 " + std::to_string(tokenizer.hash()) + " " +
+                     std::to_string(eot.value_or(-1)) + " " + options.column + "\n";
   for (const DataFile& input : inputs) {
     // Of its name, what decides how it is read.
     text += std::to_string(input.bytes) + " " + std::to_string(input.hash) +
@@ -248,6 +257,7 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
                       ") or of other files, or with other options, or of an older build" + cure);
     }
     CheckShards(options.directory, dtype, done->shards);
+    RefuseTooInvalid(done->too_invalid_utf8, options);
     return *done;
   }
 
@@ -267,10 +277,12 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
     state = *before;
     report.resumed = true;
   }
+  CheckFormats(paths);  // Before hours are spent on those that come first.
 
   Shards shards(options.directory, dtype, options.shard_tokens, state.shards);
   for (const TokenManifest::Shard& shard : state.shards) report.tokens += shard.tokens;
   TextCounts counts = state.next.counts;
+  RefuseTooInvalid(counts.too_invalid, options);
   const TextEncoder encoder(tokenizer, eot, options.column);
   EncoderPool pool(encoder, options.threads > 0 ? options.threads : AvailableCores());
   TextChunker chunker(tokenizer, paths, static_cast<size_t>(options.chunk_bytes), state.next.file,
@@ -283,7 +295,9 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
     while (more && !pool.full()) {
       std::optional<TextChunk> next = chunker.Next();
       more = next.has_value();
-      if (next) pool.Push(std::move(*next));
+      if (!next) break;
+      RefuseTooInvalid(next->too_invalid, options);
+      pool.Push(std::move(*next));
     }
     if (pool.empty()) break;
     auto [chunk, encoded] = pool.Pop();
@@ -339,6 +353,7 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
   manifest.empty_documents = counts.empty;
   manifest.invalid_utf8 = counts.invalid;
   manifest.first_invalid_utf8 = counts.first_invalid;
+  manifest.too_invalid_utf8 = counts.too_invalid;
   manifest.tokens = report.tokens;
   manifest.inputs = inputs;
   manifest.shards = shards.done();

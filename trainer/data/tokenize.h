@@ -32,10 +32,11 @@ struct TokenizeProgress {
 };
 
 struct TokenizeOptions {
-  std::vector<std::string> files;  // As in ExpandPaths().
+  std::vector<std::string> files;  // As in ExpandTextPaths().
   std::string directory;
   std::string column = "text";                            // The field of .jsonl.
   std::optional<int32_t> eot;                             // Instead of the tokenizer's.
+  bool allow_invalid_text = false;                        // Files that are TooInvalid, too.
   int64_t shard_tokens = 100'000'000;                     // 1 to 2^31 - 1.
   int threads = 0;                                        // 0: the cores that this process may use.
   int64_t chunk_bytes = 1 << 20;                          // Text that one thread takes at once.
@@ -47,7 +48,8 @@ struct TokenizeOptions {
 // `name` is what the tokenizer was opened as, for the record. Goes on where an earlier call with
 // the same tokenizer, files, column, eot and shard_tokens was stopped, and does nothing where it
 // had finished. One process at a time: see FileLock. Throws DataError, also for a directory that
-// holds, or has begun to hold, other tokens, and where nothing remains of the text.
+// holds, or has begun to hold, other tokens, for what is no text (text_check.h), whether it has
+// been tokenised before or not, and where nothing remains of the text.
 TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
                        const TokenizeOptions& options);
 

@@ -124,12 +124,17 @@ class Opener {
   std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& recipe, const std::string& key,
                                                uint64_t seed) {
     const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    // For the key in what is said of a path that leads nowhere.
+    std::string where = recipe_.Mistake(key + ".paths", "");
+    where.resize(where.size() - 2);
     switch (recipe.source) {
       case SourceRecipe::Source::kText: {
-        if (recipe.tokenizer == "bytes") return std::make_shared<TextSource>(recipe.paths);
+        ExpandTextPaths(recipe.paths, where);
+        if (recipe.tokenizer == "bytes") return OpenBytes(recipe);
         TokenizeOptions options;
         options.files = recipe.paths;
         options.column = recipe.column;
+        options.allow_invalid_text = recipe_.data.allow_invalid_text;
         if (recipe.eot) options.eot = static_cast<int32_t>(*recipe.eot);
         options.stop = progress_.stop;
         options.silence_s = recipe_.run.timeout_s;
@@ -137,6 +142,7 @@ class Opener {
                               recipe.tokenizer, std::move(options), progress_.say);
       }
       case SourceRecipe::Source::kTokens: {
+        ExpandPaths(recipe.paths, where);
         std::optional<TokenDType> dtype;
         if (recipe.dtype) {
           dtype = *recipe.dtype == SourceRecipe::RawDType::kUint16 ? TokenDType::kUint16
@@ -155,6 +161,14 @@ class Opener {
     options.vocab_size = static_cast<int32_t>(VocabSize(shape_));
     options.seed = seed;
     return std::make_shared<SyntheticSource>(options);
+  }
+
+  std::shared_ptr<const TokenSource> OpenBytes(const SourceRecipe& recipe) {
+    auto source = std::make_shared<TextSource>(recipe.paths, recipe_.data.allow_invalid_text);
+    if (progress_.remark && !source->too_invalid().empty()) {
+      progress_.remark("data.allow_invalid_text: " + source->too_invalid() + ": kept as bytes");
+    }
+    return source;
   }
 
   const Recipe& recipe_;
@@ -295,6 +309,7 @@ OpenProgress ProgressFor(const Job& job) {
     progress.say = [&job](const std::string& line) {
       *job.console << Printable(line) << std::endl;
     };
+    if (job.rank == 0) progress.remark = progress.say;
   }
   progress.stop = job.stop_requested;
   return progress;

@@ -61,10 +61,12 @@ struct RunData {
 // run, of the one that it began with. Text that is not tokenised yet is: `progress` hears of it,
 // and ends it with Error(kStopped).
 struct OpenProgress {
-  std::function<void(const std::string&)> say;  // May be null.
-  std::function<bool()> stop;                   // May be null.
+  std::function<void(const std::string&)> say;     // May be null.
+  std::function<void(const std::string&)> remark;  // What all ranks see. May be null.
+  std::function<bool()> stop;                      // May be null.
 };
-// Says it on the job's console, whichever rank of the host tokenises, and ends with the job.
+// Says it on the job's console, whichever rank of the host tokenises, remarks of rank 0 alone, and
+// ends with the job.
 OpenProgress ProgressFor(const Job& job);
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress = {});

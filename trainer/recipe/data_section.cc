@@ -12,8 +12,11 @@ Section<SourceRecipe> SourceSection() {
           "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
           ".bin, .npy or raw). synthetic: tokens drawn from the seed over the model's vocabulary, "
           "without files."),
-      Key("paths", &R::paths, ListOf(Text()),
-          "Files or globs, in this order. At least one for text and tokens, none for synthetic."),
+      Key("paths", &R::paths, Paths(),
+          "Files or globs, in this order; one needs no list, and ~ at its beginning is $HOME. At "
+          "least one for text and tokens, none for synthetic. Of text a directory stands for its "
+          "files in .txt, .text, .md, .jsonl, .gz and .zst, by name, without those of its "
+          "directories."),
       Key("tokenizer", &R::tokenizer, TokenizerName(),
           "bytes: a token for each byte of the files as they are. Otherwise a file is a document, "
           "in "
@@ -68,6 +71,11 @@ Type<DataRecipe> DataType() {
           "Documents end at the end-of-text token: positions begin again behind it, attention does "
           "not look back across it, and the token behind it is nobody's target. false: a sequence "
           "is one text."),
+      Key("allow_invalid_text", &R::allow_invalid_text, Boolean(),
+          "Go on where more than 0.1 % of the places of a text file (its characters, as a reader "
+          "shows them) are no UTF-8: each of those is read as U+FFFD; the tokenizer bytes keeps "
+          "the "
+          "bytes. false: that is an error."),
       Key("allow_changed", &R::allow_changed, Boolean(),
           "Resume though the files of data.train are not those that the run was trained on; what "
           "differs is said and recorded. false: that is an error. Files of up to 1 GiB are "

@@ -34,6 +34,33 @@ class TokenizerType final : public TypeOf<std::string> {
   const Type<std::string> text_ = Text();
 };
 
+class PathsType final : public TypeOf<std::vector<std::string>> {
+ public:
+  Json Schema() const override { return {{"anyOf", {text_->Schema(), list_->Schema()}}}; }
+
+ private:
+  bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
+                 std::vector<std::string>& value) const override {
+    if (node.kind == YamlNode::Kind::kScalar) {
+      std::string read;
+      if (!text_.Read(node, key, reader, read)) return false;
+      value = {std::move(read)};
+      return true;
+    }
+    if (node.kind != YamlNode::Kind::kList) {
+      reader.Wrong(node, key, "a path or a list of paths");
+      return false;
+    }
+    return list_.Read(node, key, reader, value);
+  }
+  Json WriteValue(const std::vector<std::string>& value) const override {
+    return list_.Write(value);
+  }
+
+  const Type<std::string> text_ = Text();
+  const Type<std::vector<std::string>> list_ = ListOf(text_);
+};
+
 // A list of maps, at least one, each with a place of its own for messages. One with mistakes is a
 // list nonetheless: what else it lacks is to be found too.
 class SourceListType final : public TypeOf<Sources> {
@@ -257,6 +284,9 @@ class AutoOrShareType final : public TypeOf<std::optional<double>> {
 
 }  // namespace
 
+Type<std::vector<std::string>> Paths() {
+  return Type<std::vector<std::string>>(std::make_shared<PathsType>());
+}
 Type<std::string> TokenizerName() { return Type<std::string>(std::make_shared<TokenizerType>()); }
 Type<TrainRecipeSources> TrainSources(const Type<SourceRecipe>& one,
                                       const Type<SourceRecipe>& of_list) {

@@ -5,11 +5,15 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/recipe/recipe.h"
 #include "trainer/recipe/types.h"
 
 namespace fsdp::recipe {
+
+// data.*.paths: a list, or a text that stands for a list of it alone.
+Type<std::vector<std::string>> Paths();
 
 // data.*.tokenizer: `bytes` or a path.
 Type<std::string> TokenizerName();

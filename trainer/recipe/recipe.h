@@ -93,7 +93,7 @@ struct SourceRecipe {
   enum class RawDType { kUint16, kUint32 };
 
   Source source = Source::kText;
-  std::vector<std::string> paths;   // Files or globs; not empty for files, empty for synthetic.
+  std::vector<std::string> paths;   // ExpandPaths(); not empty for files, empty for synthetic.
   std::string tokenizer = "bytes";  // Or the path of a tokenizer.json or SentencePiece .model.
   std::string column = "text";      // Of .jsonl.
   std::optional<RawDType> dtype;    // kTokens: of files without a header.
@@ -121,6 +121,7 @@ struct DataRecipe {
   bool shuffle = true;
   std::optional<std::string> cache;  // CacheDirectory("tokens") where empty.
   bool documents = false;
+  bool allow_invalid_text = false;
   bool allow_changed = false;  // On a resume.
 
   std::span<const SourceRecipe> TrainSources() const;

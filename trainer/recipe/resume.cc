@@ -21,9 +21,9 @@ bool IsFree(const std::string& key) {
     if (key.starts_with(prefix)) return true;
   }
   return key == "data.valid" || key == "data.cache" || key == "data.allow_changed" ||
-         key == "train.steps" || key == "train.max_skipped_steps" ||
-         key == "train.activation_checkpointing" || key == "train.activation_offload" ||
-         key == "optimizer.state_dtype";
+         key == "data.allow_invalid_text" || key == "train.steps" ||
+         key == "train.max_skipped_steps" || key == "train.activation_checkpointing" ||
+         key == "train.activation_offload" || key == "optimizer.state_dtype";
 }
 
 // Goes down only where both are of one form: what takes the place of something else is named once,

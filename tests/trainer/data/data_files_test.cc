@@ -112,9 +112,10 @@ TEST_F(DataFilesTest, GzipIsDecompressedMembersAndAll) {
 }
 
 TEST_F(DataFilesTest, ErrorsNameThePathAndTheCure) {
-  EXPECT_EQ(ErrorOf(dir_ / "none.txt"),
-            "data: none.txt: No such file or directory: check data.*.paths (a relative path starts "
-            "at the working directory, not at the recipe)");
+  EXPECT_EQ(
+      ErrorOf(dir_ / "none.txt"),
+      "data: none.txt: does not exist (a relative path starts at the working directory, not at "
+      "the recipe)");
   EXPECT_EQ(ErrorOf(Write("empty.txt", "")),
             "data: empty.txt: is empty: take it out of data.*.paths, or fill it");
   fs::create_directory(dir_ / "sub");
@@ -193,7 +194,59 @@ TEST_F(DataFilesTest, GlobsAreSortedByBytesInTheOrderOfTheList) {
   EXPECT_EQ(expand({"[1].txt"}), (Names{"[1].txt"}));  // A file of that very name.
   EXPECT_EQ(expand({"a.txt", "a.txt"}), (Names{"a.txt", "a.txt"}));
   EXPECT_THROW(expand({"*.bin"}), DataError);
+  EXPECT_THROW(expand({"none.txt"}), DataError);
+  try {
+    expand({"none/*.txt"});
+    ADD_FAILURE();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("/none/*.txt: matches no file"), std::string::npos);
+  }
   EXPECT_THROW(expand({}), DataError);
+}
+
+TEST_F(DataFilesTest, ADirectoryOfTextIsItsTextFiles) {
+  for (const char* name : {"b.txt", "a.jsonl", "c.md", "d.text", "e.txt.gz", "f.zst", "g.bin",
+                           "README", ".hidden.txt"}) {
+    Write(name, "x");
+  }
+  const std::string inside = dir_ / "inside.txt";
+  fs::create_directory(inside);
+  const auto expand = [&](const std::string& path) {
+    std::vector<std::string> out;
+    for (const std::string& file : ExpandTextPaths(std::vector{path})) {
+      out.push_back(fs::relative(file, dir_));
+    }
+    return out;
+  };
+  const std::vector<std::string> all = {"a.jsonl", "b.txt", "c.md", "d.text", "e.txt.gz", "f.zst"};
+  EXPECT_EQ(expand(dir_), all);
+  EXPECT_EQ(expand(dir_.string() + "/"), all);
+  EXPECT_EQ(expand(dir_ / "g.bin"), std::vector<std::string>{"g.bin"});
+  try {
+    ExpandTextPaths(std::vector{inside}, "here");
+    ADD_FAILURE();
+  } catch (const DataError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "here: " + inside +
+                  ": is a directory without text files (*.txt *.text *.md *.jsonl *.gz *.zst; its "
+                  "directories are not read): name others by a glob");
+  }
+  Write("inside.txt/z.txt", "x");
+  EXPECT_EQ(expand(inside), std::vector<std::string>{"inside.txt/z.txt"});
+  EXPECT_EQ(ExpandPaths(std::vector{inside}), std::vector{inside});  // As of tokens.
+}
+
+TEST_F(DataFilesTest, ATildeIsHome) {
+  const char* const before = std::getenv("HOME");
+  const std::string home = before == nullptr ? "" : before;
+  ::setenv("HOME", dir_.c_str(), 1);
+  const std::string path = Write("a.txt", "x");
+  EXPECT_EQ(ExpandPaths(std::vector<std::string>{"~/a.txt", "~/*.txt"}), (std::vector{path, path}));
+  EXPECT_EQ(ExpandTextPaths(std::vector<std::string>{"~"}), std::vector{path});
+  EXPECT_THROW(ExpandPaths(std::vector<std::string>{"~a.txt"}), DataError);
+  ::unsetenv("HOME");
+  EXPECT_THROW(ExpandPaths(std::vector<std::string>{"~/a.txt"}), DataError);
+  if (before != nullptr) ::setenv("HOME", home.c_str(), 1);
 }
 
 TEST_F(DataFilesTest, HashesUpToAGibibyteWholeAndMoreHereAndThere) {

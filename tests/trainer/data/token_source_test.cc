@@ -60,9 +60,9 @@ void ExpectRangesAgree(const TokenSource& source) {
 
 TEST(TextSource, IsTheBytesOfItsFilesEndToEnd) {
   const std::vector<std::string> paths = {WriteFile("1.txt", "abc"), WriteFile("2.txt", "\xff"),
-                                          WriteFile("3.txt", std::string("\0z", 2))};
-  const TextSource source(paths);
-  EXPECT_EQ(ReadAll(source), (std::vector<int32_t>{'a', 'b', 'c', 255, 0, 'z'}));
+                                          WriteFile("3.txt", "\1z")};
+  const TextSource source(paths, /*allow_invalid=*/true);
+  EXPECT_EQ(ReadAll(source), (std::vector<int32_t>{'a', 'b', 'c', 255, 1, 'z'}));
   EXPECT_EQ(source.vocab_size(), 256);
   ExpectRangesAgree(source);
   EXPECT_EQ(source.Describe(), paths[0] + " and 2 more files");
@@ -75,6 +75,20 @@ TEST(TextSource, IsTheBytesOfItsFilesEndToEnd) {
   std::filesystem::resize_file(paths[2], 1);
   std::vector<int32_t> out(2);
   EXPECT_THROW(source.Read(4, out), DataError);
+}
+
+TEST(TextSource, RefusesWhatIsNoText) {
+  const std::string good = WriteFile("good.txt", "text"), latin = WriteFile("latin.txt", "\xe9\n");
+  const std::string zero = WriteFile("zero.txt", std::string("a\0", 2));
+  const auto open = [](const std::vector<std::string>& paths, bool allow) {
+    return MessageOf([&] { TextSource(paths, allow); });
+  };
+  EXPECT_EQ(open({good, latin}, false).find("data: " + latin + ": 1 of 2 places is no UTF-8"), 0u);
+  EXPECT_EQ(open({good, latin}, true), "no error");
+  EXPECT_EQ(TextSource(std::vector{good, latin}, true).too_invalid(),
+            latin + ": 1 of 2 places is no UTF-8, the first at byte 0");
+  EXPECT_EQ(TextSource(std::vector{good}).too_invalid(), "");
+  EXPECT_EQ(open({latin, zero}, true).find("data: " + zero + ": is no text (byte 1 is zero)"), 0u);
 }
 
 TEST(TextSource, QuickStartTextIsWhatItsReadmeSays) {
@@ -113,7 +127,7 @@ TEST(SplitSource, SidesAreDisjointAndComplete) {
 TEST(CheckTokens, NamesFileAndOffsetOfTheFirstTokenOutside) {
   const std::vector<std::string> paths = {WriteFile("ascii.txt", std::string(70000, 'a')),
                                           WriteFile("latin.txt", "bc\xe9\xff")};
-  const TextSource source(paths);
+  const TextSource source(paths, /*allow_invalid=*/true);
   EXPECT_EQ(MessageOf([&] { CheckTokens(source, 128); }),
             "data: " + paths[1] +
                 ", byte 2: token 233 is outside the vocabulary of 128 tokens: this data needs a "
@@ -121,7 +135,7 @@ TEST(CheckTokens, NamesFileAndOffsetOfTheFirstTokenOutside) {
   EXPECT_EQ(MessageOf([&] { CheckTokens(source, 97); }).find("data: " + paths[0] + ", byte 0: "),
             0u);
   EXPECT_EQ(MessageOf([&] { CheckTokens(source, 256); }), "no error");
-  const auto ascii = SliceSource(std::make_shared<TextSource>(paths), 0, 70002);
+  const auto ascii = SliceSource(std::make_shared<TextSource>(paths, true), 0, 70002);
   EXPECT_EQ(MessageOf([&] { CheckTokens(*ascii, 128); }), "no error");
 }
 

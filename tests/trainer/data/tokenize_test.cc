@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -53,6 +54,7 @@ class TokenizeTest : public ::testing::Test {
     for (size_t at = 0; at < 60'000; at += 300) {
       text += hard.substr(at, 300) + " and some plain words between them ";
     }
+    std::replace(text.begin(), text.end(), '\0', '\1');  // Files with zero bytes are no text.
     Write("a.txt", text);
     Write("b.txt", "a short one");
     std::string lines;
@@ -78,6 +80,7 @@ class TokenizeTest : public ::testing::Test {
     options.shard_tokens = 7000;
     options.chunk_bytes = 2000;
     options.threads = 2;
+    options.allow_invalid_text = true;  // Hard stretches.
     return options;
   }
 
@@ -432,6 +435,59 @@ TEST_F(TokenizeTest, CountsWhatItLeavesOutAndWhatIsNoUtf8) {
   }
 }
 
+// Whether it is tokenised now, has been in part, or is in the cache.
+TEST_F(TokenizeTest, RefusesWhatIsNoTextAtAnyTime) {
+  const auto tokenizer = OpenTokenizer("bytes");
+  TokenizeOptions options = Options("out");
+  options.files = {Write("good.txt", std::string(9000, 'a')), Write("latin.txt", "caf\xe9"),
+                   Write("last.txt", std::string(20000, 'b'))};
+  options.shard_tokens = 4000;
+  const std::string cache = dir_ / "cache";
+  const auto tokenize = [&](bool allow) {
+    options.allow_invalid_text = allow;
+    return ErrorOf([&] { Tokenize(*tokenizer, "t", options); });
+  };
+  const auto open = [&](bool allow) {
+    options.allow_invalid_text = allow;
+    return ErrorOf([&] { OpenTextTokens(cache, tokenizer, "t", options, nullptr); });
+  };
+  const std::string refusal = "data: latin.txt: 1 of 4 places is no UTF-8, the first at byte 3: ";
+  EXPECT_EQ(tokenize(false).substr(0, refusal.size()), refusal);
+  options.progress = [](const TokenizeProgress& p) {
+    if (p.share > 0.6) throw DataError("enough");
+  };
+  EXPECT_EQ(tokenize(true), "enough");
+  options.progress = nullptr;
+  ASSERT_TRUE(fs::exists(dir_ / "out" / "progress.json"));
+  EXPECT_EQ(tokenize(false).substr(0, refusal.size()), refusal);  // Not read a second time.
+  EXPECT_EQ(tokenize(true), "no error");
+  EXPECT_EQ(tokenize(false).substr(0, refusal.size()), refusal);
+  EXPECT_EQ(tokenize(true), "no error");
+  EXPECT_EQ(open(false).substr(0, refusal.size()), refusal);
+  EXPECT_EQ(open(true), "no error");
+  EXPECT_EQ(open(false).substr(0, refusal.size()), refusal);
+
+  // Before anything is written, whatever is allowed.
+  options.files.push_back(Write("zero.txt", std::string("a\0", 2)));
+  options.directory = dir_ / "none";
+  EXPECT_EQ(tokenize(true).find("data: zero.txt: is no text (byte 1 is zero)"), 0);
+  EXPECT_FALSE(fs::exists(dir_ / "none" / "tokens_00000.bin"));
+}
+
+TEST_F(TokenizeTest, ADirectoryIsItsTextFiles) {
+  const auto tokenizer = OpenTokenizer("bytes");
+  fs::create_directory(dir_ / "texts");
+  Write("texts/b.txt", "two");
+  Write("texts/a.jsonl", "{\"text\": \"one\"}\n");
+  Write("texts/tokens.bin", "x");
+  TokenizeOptions options = Options("out");
+  options.files = {dir_ / "texts"};
+  const TokenManifest manifest = Tokenize(*tokenizer, "bytes", options);
+  ASSERT_EQ(manifest.inputs.size(), 2u);
+  EXPECT_EQ(manifest.inputs[0].path, dir_ / "texts" / "a.jsonl");
+  EXPECT_EQ(manifest.tokens, 6);
+}
+
 TEST_F(TokenizeTest, AFileThatChangesMeanwhileIsNamed) {
   const auto tokenizer = OpenTokenizer(kFolder + "gpt2.json");
   const auto error = [&](double from_share, const std::function<void()>& change) {
@@ -531,7 +587,7 @@ TEST_F(TokenizeTest, ADamagedCacheSaysWhatToDelete) {
   std::ofstream(shard, std::ios::binary) << whole.substr(0, whole.size() / 2);
   expect("tokens_00001.bin: its header says");
   fs::remove(shard);
-  expect("tokens_00001.bin: No such file");
+  expect("tokens_00001.bin: does not exist");
   std::ofstream(cache + "/" + set + "/tokens.json") << "{";
   expect("tokens.json: no JSON");
   fs::remove_all(cache + "/" + set);

@@ -351,6 +351,14 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(data("train: {}"), "r.yaml:2:8: data.train: source `text` needs at least one path");
   EXPECT_EQ(data("train: {paths: []}"),
             "r.yaml:2:23: data.train.paths: source `text` needs at least one path");
+  EXPECT_EQ(data("train: {paths: x}"), "");
+  EXPECT_EQ(data("train: {paths: {a: b}}"),
+            "r.yaml:2:23: data.train.paths: want a path or a list of paths, got a map");
+  EXPECT_EQ(data("train: {paths: ~}"),  // YAML's null.
+            "r.yaml:2:23: data.train.paths: want a path or a list of paths, got null");
+  EXPECT_EQ(data("train: {paths: 3}"),
+            "r.yaml:2:23: data.train.paths: want text (in quotes, where it looks like something "
+            "else), got 3");
   EXPECT_EQ(data("train: {source: synthetic, paths: [x]}"),
             "r.yaml:2:42: data.train.paths: source `synthetic` has no files");
   EXPECT_EQ(data("train: {source: images, paths: [x]}"),
@@ -428,7 +436,7 @@ TEST(LoadRecipe, ListsOfSources) {
   const Recipe recipe = Parse(
       "model: {family: gpt2}\ndata:\n  train:\n  - {paths: [a, b], weight: 3}\n"
       "  - {source: tokens, paths: [c], dtype: uint16, eot: 9}\n"
-      "  valid:\n  - {paths: [v], name: 'in'}\n  - {paths: [w], name: out}\n");
+      "  valid:\n  - {paths: v, name: 'in'}\n  - {paths: [w], name: out}\n");
   ASSERT_EQ(recipe.data.TrainSources().size(), 2u);
   EXPECT_EQ(recipe.data.TrainSources()[0].weight, 3);
   EXPECT_EQ(recipe.data.TrainSources()[1].weight, 1);

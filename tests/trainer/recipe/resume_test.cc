@@ -31,7 +31,8 @@ TEST(ResumeDifferences, FreeKeysMayDiffer) {
   EXPECT_EQ(Differences({"run={name: x, dir: y, seed: 2, device: cpu, threads: 3, timeout_s: 5}",
                          "log={every: 2, trace_steps: [1]}", "checkpoint={every: 3, resume: 7}",
                          "eval={every: 4, sample: {prompt: p}}", "data.valid={paths: [v]}",
-                         "data.cache=c", "data.allow_changed=true", "train.steps=200",
+                         "data.cache=c", "data.allow_changed=true", "data.allow_invalid_text=true",
+                         "train.steps=200",
                          "fsdp={sharding_strategy: no_shard, reduce_buffers: 5, auto_wrap: "
                          "{policy: none}}"}),
             "");
