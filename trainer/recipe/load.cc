@@ -12,6 +12,7 @@
 #include "trainer/recipe/mistakes.h"
 #include "trainer/recipe/rules.h"
 #include "trainer/recipe/schema.h"
+#include "trainer/recipe/set_item.h"
 #include "trainer/recipe/shape_fields.h"
 
 namespace fsdp {
@@ -112,7 +113,20 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
     const std::string key = overrides[i].substr(0, equals);
     const auto value = ParseYaml(overrides[i].substr(equals + 1), source, false, reader.mistakes());
     readable &= value != nullptr;
-    if (value) layers.push_back({Nest(key, place, value), key == "model.preset"});
+    if (!value) continue;
+    if (key.find('[') == std::string::npos) {
+      layers.push_back({Nest(key, place, value), key == "model.preset"});
+      continue;
+    }
+    // A list replaces the list before it, so the whole of it is written anew.
+    std::vector<std::shared_ptr<const YamlNode>> trees;
+    for (const Layer& layer : layers) trees.push_back(layer.tree);
+    const recipe::SetItem set = recipe::SetInList(key, place, value, trees);
+    if (set.node) {
+      layers.push_back({Nest(set.list, place, set.node), false});
+    } else {
+      reader.Mistake(place, key, set.mistake);
+    }
   }
   // What cannot be read may hold any key, so nothing can be said about the whole.
   if (!readable) ThrowMistakes(reader.mistakes(), sources);

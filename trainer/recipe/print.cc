@@ -197,7 +197,8 @@ and is run, here with another rate, by
 What these keys do with each other is in [training.md](training.md).
 
 - Later files override earlier ones, then `--set` in order, its value read as YAML. Maps are merged
-  key by key; a list replaces the list before it. A section cannot be null.
+  key by key; a list replaces the list before it. A section cannot be null. `--set` goes into a list
+  that is there: `--set data.train[0].weight=3`; items count from 0.
 - An unknown key, a wrong type, a value out of range, a duplicate key or two settings that contradict
   each other is an error with exit code 2. All mistakes are listed at once, one a line, as
   `file:line:column: key: message` or `--set KEY=VALUE: key: message`; of more than 1,000 the first

@@ -464,6 +464,44 @@ TEST(LoadRecipe, ListsOfSources) {
   EXPECT_EQ(std::get<SourceRecipe>(valid.data.valid).eot, 3);
 }
 
+TEST(LoadRecipe, SetGoesIntoLists) {
+  const std::string list =
+      "model: {family: gpt2}\ndata: {train: [{paths: [x, y]}, {paths: [z], weight: 2}]}\n"
+      "optimizer: {groups: [{match: '*'}]}\n";
+  const Recipe recipe =
+      Parse(list, {"data.train[0].weight=3", "data.train[0].paths[1]=w", "data.train[1]={paths: q}",
+                   "optimizer.groups[0].lr_scale=0.5"});
+  ASSERT_EQ(recipe.data.TrainSources().size(), 2u);
+  EXPECT_EQ(recipe.data.TrainSources()[0].weight, 3);
+  EXPECT_EQ(recipe.data.TrainSources()[0].paths, (std::vector<std::string>{"x", "w"}));
+  EXPECT_EQ(recipe.data.TrainSources()[1].paths, std::vector<std::string>{"q"});
+  EXPECT_EQ(recipe.data.TrainSources()[1].weight, 1);  // The whole item is another.
+  EXPECT_EQ(recipe.optimizer.groups.at(0).lr_scale, 0.5);
+  EXPECT_EQ(recipe.optimizer.groups.at(0).match, "*");
+  EXPECT_EQ(recipe.places.at("data.train[0].weight"), "--set data.train[0].weight=3");
+  EXPECT_EQ(recipe.places.at("data.train[0]"), "r.yaml:2:16");
+
+  const auto mistakes = [&](const std::string& set) { return MistakesOf(list, {set}); };
+  const std::string count = "data.train[2].weight=1", what = "data.train[2].weight: ";
+  EXPECT_EQ(mistakes(count),
+            "--set " + count + ": " + what + "data.train is a list of 2, and items count from 0");
+  EXPECT_EQ(mistakes("data.train[0].wieght=1"),
+            "--set data.train[0].wieght=1: data.train[0].wieght: unknown key; did you mean "
+            "`weight`?");
+  EXPECT_EQ(mistakes("data.train[0].weight=-1"),
+            "--set data.train[0].weight=-1: data.train[0].weight: want a number above 0 and of at "
+            "most 1e+09, got -1");
+  EXPECT_EQ(mistakes("data[0]=1"), "--set data[0]=1: data[0]: data is no list");
+  EXPECT_EQ(mistakes("log.trace_steps[0]=1"),
+            "--set log.trace_steps[0]=1: log.trace_steps[0]: nothing before gives a list "
+            "`log.trace_steps`: give all of it");
+  for (const std::string key : {"data.train[]", "data.train[x]", "data.train[0", "data.train[0]x",
+                                "data.train[-1]", "data.train[0].", "[0]"}) {
+    EXPECT_EQ(mistakes(key + "=1"), "--set " + key + "=1: " + key +
+                                        ": want an item of a list as in data.train[0].weight");
+  }
+}
+
 TEST(LoadRecipe, NamesWhatIsRequired) {
   EXPECT_EQ(MistakesOf(""), "r.yaml:1:1: model.family: required\nr.yaml:1:1: data.train: required");
   EXPECT_EQ(MistakesOf("run: {}\nmodel: {}\ndata:\n  seq_len: 8\n"),
