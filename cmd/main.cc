@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cmd/bench_command.h"
+#include "cmd/cache_command.h"
 #include "cmd/checkpoint_command.h"
 #include "cmd/config_command.h"
 #include "cmd/devices_command.h"
@@ -174,6 +175,7 @@ int Main(int argc, char** argv) {
   AddGenerateCommand(app);
   AddReportCommand(app);
   AddTokenizeCommand(app);
+  AddCacheCommand(app);
 
   LaunchCommand launch;
   CLI::App* const launch_command =
