@@ -354,7 +354,8 @@ TEST(TrainLoader, TokenOutsideTheVocabularyNamesItsPlace) {
   const std::vector<std::string> paths = {path};
   LoaderOptions options = Options(1, 1, 1);
   options.vocab_size = 128;
-  const TrainLoader loader(std::make_shared<TextSource>(paths), options, /*shuffle=*/false, 0);
+  const TrainLoader loader(std::make_shared<TextSource>(paths, /*allow_invalid=*/true), options,
+                           /*shuffle=*/false, 0);
   HostBatch batch(1, kSeqLen);
   try {
     loader.MicroBatch(1, 0, 0, batch.Views());  // The target of its last token.
