@@ -34,6 +34,7 @@ struct Case {
   RankSum sum;
   int64_t offset = 0;  // Elements, of all tensors: 0 is aligned.
   bool in_place = false;
+  int64_t out_offset = 0;  // Of the result, and more than the others'.
 };
 
 void Check(const Case& c) {
@@ -42,7 +43,7 @@ void Check(const Case& c) {
   std::vector<Bytes> ranks;
   std::vector<const std::byte*> from;
   alignas(16) std::byte own[1 << 14], others[1 << 16], out[1 << 14];
-  const int64_t begin = c.offset * element, out_begin = c.offset * size;
+  const int64_t begin = c.offset * element, out_begin = (c.offset + c.out_offset) * size;
   std::memset(others, 0xff, sizeof(others));  // NaN, also in this rank's place.
   for (int r = 0; r < sum.size; ++r) ranks.push_back(Numbers(sum.dtype, sum.n, r));
   for (int r = 0; r < sum.size; ++r) {
@@ -77,6 +78,7 @@ TEST(SumInOrderCuda, HasTheBitsOfTheCpu) {
                 RankSum close = sum;
                 close.stride = n;
                 Check({close, offset});
+                Check({sum, offset, /*in_place=*/false, /*out_offset=*/1});
               }
             }
           }

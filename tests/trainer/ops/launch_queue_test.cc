@@ -64,9 +64,11 @@ TEST(GpuQueue, TheHostThatIsFarAheadHoldsUpNoWorkOfTheHost) {
   const Within limit(std::chrono::seconds(60), "5,000 kernels behind work of the host");
   std::atomic<int> launched{0}, tasks{0};
   stream->Enqueue(Priced("first", [&](ThreadPool&) {
-    while (launched < 100) std::this_thread::yield();
-    // By now the host has gone as far ahead as it is let.
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    // Until the host has gone as far ahead as it is let.
+    for (int before = -1; launched == 0 || (launched != before && launched < kKernels);) {
+      before = launched;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
     ++tasks;
   }));
   stream->Enqueue(Priced("second", [&](ThreadPool&) { ++tasks; }));
