@@ -13,9 +13,9 @@ namespace fsdp {
 // A RecipeCompletion (recipe/load.h). Nothing that somebody wrote is changed but one thing: a run
 // directory as model.init_from becomes its latest checkpoint, so all ranks begin with the same one.
 //
-//   tokenizer   under model.init_from, of text: the one beside the weights. A mistake where none
-//   is. vocab_size  without init_from and preset: the size of the sources' tokenizer, rounded up to
-//   a
+//   tokenizer   Under model.init_from, of text: the one beside the weights. A mistake where none
+//               is there.
+//   vocab_size  Without init_from and preset: the size of the sources' tokenizer, rounded up to a
 //               multiple of model.vocab_multiple. The family's default where the file cannot be
 //               read; where tokenizers disagree, or no source has one, it is left open.
 //

@@ -175,7 +175,6 @@ void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts&
   Write(record);
 }
 
-// Held out, but evaluated by nobody: said, because it is easily not meant.
 void Recorder::SayHowMuchData(const RunData& data) {
   const Samples& samples = data.train->samples();
   const std::vector<int64_t> counts =
@@ -189,6 +188,7 @@ void Recorder::SayHowMuchData(const RunData& data) {
   if (!uses.empty()) console_.Line("data: " + HowMuchData(uses, recipe_.data.seq_len));
 }
 
+// Held out, but evaluated by nobody: said, because it is easily not meant.
 void Recorder::SayWhatIsHeldOut(const RunFacts& facts) {
   const auto* held = std::get_if<HeldOut>(&facts.held_out);
   if (held == nullptr || recipe_.eval.every > 0) return;
@@ -270,12 +270,11 @@ void Recorder::Add(const StepAccount& account) {
 
 void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value,
                          double worth_saying) {
-  const double median = before.Median();
   const std::optional<double> z = before.Add(value);
   const double most = recipe_.log.spike_z;
   if (most == 0 || !z || *z <= most) return;
   Write(SpikeRecord{step, what, value, *z});
-  if (value <= worth_saying * median) return;
+  if (value <= worth_saying * before.Median()) return;
   char text[128];
   std::snprintf(text, sizeof(text), "step %lld: %s %.4g is %.3g deviations above its last steps",
                 static_cast<long long>(step), what, value, *z);

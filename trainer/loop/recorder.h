@@ -106,7 +106,7 @@ class Recorder {
   void SayWhatIsHeldOut(const RunFacts& facts);
   Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;
   void Add(const StepAccount& account);
-  // On the console where it is above `worth_saying` medians of the steps before.
+  // On the console where it is above `worth_saying` medians of the last steps.
   void NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value,
                  double worth_saying);
   void RecordEnd(const std::string& reason);
