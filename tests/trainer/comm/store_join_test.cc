@@ -306,6 +306,22 @@ TEST(StoreGiveUp, DoesNotWaitForARankThatIsGone) {
   }
 }
 
+// The job fails while the rank asks, and the answer is about one that has heard of it and left.
+TEST(StoreGiveUp, TheFirstReasonCounts) {
+  const int port = SomePort();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto late = begin + std::chrono::seconds(2);
+  const AskGiveUp ask = [&] {
+    if (std::chrono::steady_clock::now() < begin + std::chrono::milliseconds(500)) return GiveUp{};
+    std::this_thread::sleep_until(late);
+    return GiveUp{"rank 1 has left", 1};
+  };
+  EXPECT_EQ(ErrorOf([&] {
+              JoinTcpStore("localhost", port, 0, 2, /*timeout_s=*/1, {"s", 0}, ask);
+            }),
+            "rank 1 did not join the store within 1 s");
+}
+
 // Rank 0 names those that have not come; another, that rank 0 has not.
 TEST(StoreJoin, SaysWhomItWaitsFor) {
   const int port = SomePort();
