@@ -13,14 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As TokensKey() is written.
-bool IsKey(const std::string& name) {
-  return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-bool IsLocked(const std::string& directory) {
-  // A set without the file was never written by a run.
-  return fs::exists(directory + ".lock") && !FileLock(directory + ".lock").Try();
+// Of a name as TokensKey() is written, with the lock beside it that a run takes to write it: with
+// --dir the cache may be anybody's directory.
+bool IsSet(const fs::path& path) {
+  const std::string name = path.filename();
+  return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos &&
+         fs::is_directory(path) && fs::exists(path.string() + ".lock");
 }
 
 }  // namespace
@@ -29,7 +27,7 @@ std::vector<KeptTokens> ListKeptTokens(const std::string& cache) {
   std::vector<KeptTokens> all;
   std::error_code error;
   for (fs::directory_iterator at(cache, error), end; !error && at != end; at.increment(error)) {
-    if (!IsKey(at->path().filename()) || !at->is_directory()) continue;
+    if (!IsSet(at->path())) continue;
     KeptTokens kept;
     kept.directory = at->path();
     for (const auto& file : fs::directory_iterator(at->path(), error)) {
@@ -49,7 +47,7 @@ std::vector<KeptTokens> ListKeptTokens(const std::string& cache) {
       if (more > 0) kept.inputs = manifest->inputs[0].path;
       if (more > 1) kept.inputs += " and " + std::to_string(more - 1) + " more";
     }
-    kept.in_use = IsLocked(kept.directory);
+    kept.in_use = !FileLock(kept.directory + ".lock").Try();
     all.push_back(std::move(kept));
   }
   std::sort(all.begin(), all.end(),

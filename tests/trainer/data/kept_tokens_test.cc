@@ -30,6 +30,8 @@ TEST(KeptTokens, AreListedAndRemovedAndNothingElseIs) {
   const std::string half = cache + "/0123456789abcdef";
   fs::create_directory(half);
   std::ofstream(half + "/progress.json") << "{}";
+  std::ofstream(half + ".lock") << "";
+  fs::create_directory(cache + "/fedcba9876543210");  // No run has made it.
 
   std::vector<KeptTokens> all = ListKeptTokens(cache);
   ASSERT_EQ(all.size(), 2u);
@@ -50,6 +52,7 @@ TEST(KeptTokens, AreListedAndRemovedAndNothingElseIs) {
   for (const KeptTokens& kept : all) EXPECT_TRUE(RemoveKeptTokens(kept));
   EXPECT_TRUE(ListKeptTokens(cache).empty());
   EXPECT_TRUE(fs::exists(cache + "/mine"));
+  EXPECT_TRUE(fs::exists(cache + "/fedcba9876543210"));
   EXPECT_TRUE(fs::exists(cache + "/notes.txt"));
   std::vector<int32_t> read(4);
   source->Read(0, read);  // A run goes on.
