@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -17,13 +18,6 @@ namespace fs = std::filesystem;
 
 class TextCheckTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = fs::path(::testing::TempDir()) /
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-  }
-
   std::string Write(const std::string& name, const std::string& contents) {
     const std::string path = dir_ / name;
     if (name.ends_with(".gz")) {
@@ -43,7 +37,8 @@ class TextCheckTest : public ::testing::Test {
     return found->what.substr((dir_ / "a.txt: ").string().size());
   }
 
-  fs::path dir_;
+  const fs::path dir_ =
+      testing::FreshDirectory(::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 std::string MessageOf(const std::vector<std::string>& paths) {
