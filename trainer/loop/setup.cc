@@ -228,7 +228,7 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
     std::string where;
     try {
       FoundShape found = FindShape(recipe);
-      shape = std::move(found.shape);
+      shape = found.shape;
       where = std::move(found.where);
     } catch (const Error&) {
       return {};  // No mistake of the recipe: the run says it, with an exit code of its own.
