@@ -102,9 +102,9 @@ std::string Cure(const CLI::ParseError& error, std::string_view front,
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     for (size_t i = 1; i < words.size(); ++i) {
       const bool follows_its_flag = words[i - 1] == "--config" || words[i - 1] == "--set";
-      std::string meant =
-          follows_its_flag ? ""
-                           : MeantBy(words[i], launches ? "fsdp-train launch --" : "fsdp-train");
+      std::string meant = follows_its_flag
+                              ? ""
+                              : MeantBy(words[i], launches ? "fsdp-train launch --" : "fsdp-train");
       if (!meant.empty()) return meant;
     }
   }

@@ -99,8 +99,9 @@ class MetricsPage : public ::testing::Test {
     named.push_back("train.steps=12");
     Run("named", named, 0);  // Resumes.
     job_.dir().Write("text", std::string(3000, 'b'));
-    named.insert(named.end(), {"train.steps=14", "data.allow_changed=true"});
-    Run("named", named, 0);  // Resumes on other data.
+    named.insert(named.end(), {"train.steps=14", "data.allow_changed=true", "train.grad_clip=2",
+                               "checkpoint.allow_changed=[train.grad_clip]"});
+    Run("named", named, 0);  // Resumes on other data, with another recipe.
     const std::string other = job_.dir() / "other_records";
     std::filesystem::copy(job_.run_dir(), other, std::filesystem::copy_options::recursive);
     std::filesystem::remove(other + "/metrics.jsonl");

@@ -240,20 +240,26 @@ TEST(RunDirectory, ThatHoldsARunIsLeftAlone) {
   };
   const std::vector<std::string> names = job.dir().List();
   const std::string before = all_files();
-  const auto expect_refused = [&](const Strings& settings, int code, const Strings& parts) {
+  const auto expect_refused = [&](const Strings& settings, int code, const Strings& parts,
+                                  int lines) {
     for (const bool dry_run : {false, true}) {
       Strings flags = job.Flags(settings);
       if (dry_run) flags.push_back("--dry-run");
       const Outcome outcome = Call(flags);
       EXPECT_EQ(outcome.code, code) << outcome.Text();
-      EXPECT_EQ(Lines(outcome.err), 1) << outcome.err;
+      EXPECT_EQ(Lines(outcome.err), lines) << outcome.err;
       ExpectContains(outcome.err, parts);
       EXPECT_EQ(all_files(), before);
     }
   };
-  expect_refused({"checkpoint.resume=none"}, 5, {job.run_dir(), "holds a run"});
-  expect_refused({"optimizer.lr=0.5"}, 2, {"optimizer.lr", "0.01", "0.5"});
-  expect_refused({"model.hidden_size=32", "model.intermediate_size=64"}, 2, {"model.hidden_size"});
+  expect_refused({"checkpoint.resume=none"}, 5, {job.run_dir(), "holds a run"}, 1);
+  expect_refused({"optimizer.lr=0.5", "train.steps=99"}, 2,
+                 {"optimizer.lr", "0.01", "0.5", "checkpoint.allow_changed: [optimizer.lr]"}, 1);
+  expect_refused({"model.hidden_size=32", "train.steps=99"}, 2,
+                 {"model.hidden_size", "another run (run.name)"}, 2);
+  // It is complete, too.
+  expect_refused({"optimizer.lr=0.5"}, 2,
+                 {"optimizer.lr", "the run there is complete, at step", "another run.name"}, 2);
   // Free to change, so this one goes on.
   const Outcome longer = job.Train({"train.steps=12"});
   EXPECT_EQ(longer.code, 0) << longer.Text();

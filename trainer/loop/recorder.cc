@@ -152,7 +152,16 @@ void Recorder::OpenFiles(int64_t step) {
 }
 
 void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts& facts) {
-  ResumeRecord record{step, start.resume_from, start.data_changed, start.records_changed};
+  ResumeRecord record{step, start.resume_from, start.data_changed, start.recipe_changed,
+                      start.records_changed};
+  for (const std::string& change : start.recipe_changed) {
+    console_.Warning("recipe: " + Printable(change));
+  }
+  if (start.micro_batch_changed) {
+    console_.Line(
+        "train.micro_batch_size is not the checkpoint's: the same samples in the same "
+        "order, and sums that are rounded in other places");
+  }
   for (const std::string& change : start.valid_changed) {
     record.data_changed.push_back("data.valid: " + change);
   }

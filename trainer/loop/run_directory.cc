@@ -67,21 +67,14 @@ std::string FoundToResume(const Recipe& recipe) {
   }
 }
 
-// What metrics.jsonl tells of a run without a checkpoint.
-struct Recorded {
-  bool steps = false;  // There are some.
-  bool done = false;   // Its last record is that of a run that came to its end.
-};
-
-Recorded LookAtMetrics(const std::string& path) {
-  Recorded recorded;
+bool HasSteps(const std::string& metrics) {
+  bool steps = false;
   std::error_code error;
-  if (!fs::exists(path, error)) return recorded;
-  ReadRecordLines(path, [&](const RecordLine& line) {
-    if (line.text.starts_with(R"({"kind": "step")")) recorded.steps = true;
-    recorded.done = line.text == R"({"kind": "end", "reason": "done"})";
+  if (!fs::exists(metrics, error)) return steps;
+  ReadRecordLines(metrics, [&](const RecordLine& line) {
+    if (line.text.starts_with(R"({"kind": "step")")) steps = true;
   });
-  return recorded;
+  return steps;
 }
 
 // Of zeros that a hole pretends a block is copied.
@@ -115,7 +108,7 @@ std::string FreeAside(const RunDirectory& directory) {
 // See run_directory.h.
 bool HoldsARun(const RunDirectory& directory) {
   return !StepsIn(directory.checkpoints()).empty() ||
-         PathExists(directory.checkpoints() + "/latest") || LookAtMetrics(directory.metrics()).done;
+         PathExists(directory.checkpoints() + "/latest");
 }
 
 void CompareData(const Recipe& recipe, const CheckpointMeta& meta, const DataFiles& data,
@@ -170,8 +163,7 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
   start.directory.path = recipe.run.Directory();
   const RunDirectory& directory = start.directory;
   std::error_code error;
-  const bool held = HoldsARun(directory);
-  if (held && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
+  if (HoldsARun(directory) && recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kNone) {
     throw CheckpointError(directory.path +
                           " holds a run already: give this one another run.name or run.dir, or go "
                           "on with that one by checkpoint.resume: auto");
@@ -188,11 +180,19 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
                             " was imported: it holds weights alone, and no run to resume. Start "
                             "from it by model.init_from");
     }
-    CheckResume(ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}}), recipe);
+    const Recipe before =
+        ParseRecipe({{start.resume_from + "/manifest.json, recipe", meta.recipe}});
+    try {
+      start.recipe_changed = CheckResume(before, recipe, start.resume_from);
+    } catch (const ConfigError& error) {
+      if (meta.step < recipe.train.steps) throw;
+      throw ConfigError(error.what() + ("\n" + directory.path) +
+                        ": the run there is complete, at step " + std::to_string(meta.step) +
+                        "; another one needs another run.name");
+    }
+    start.micro_batch_changed = before.train.micro_batch_size != recipe.train.micro_batch_size;
     CompareData(recipe, meta, data, start);
     CompareRecords(recipe, meta, own, start);
-  } else if (held && fs::exists(directory.recipe(), error)) {
-    CheckResume(ReadRecipeOfRun(directory.recipe()), recipe);
   }
   return start;
 }
@@ -262,7 +262,7 @@ bool SeesMark(const std::string& directory, const std::string& mark) {
 }  // namespace
 
 std::string SetMetricsAside(const RunDirectory& directory) {
-  if (!LookAtMetrics(directory.metrics()).steps) return "";
+  if (!HasSteps(directory.metrics())) return "";
   const std::string aside = FreeAside(directory);
   std::error_code error;
   const auto rename = [&](const std::string& from, const std::string& to) {

@@ -40,15 +40,18 @@ struct RunStart {
   // Rank 0's alone: how the data is not that of the checkpoint, as data.allow_changed lets it be.
   std::vector<std::string> data_changed, valid_changed;
   bool data_unknown = false;  // The checkpoint does not say.
+  // Likewise: how the recipe is not the checkpoint's, as checkpoint.allow_changed lets it be.
+  std::vector<std::string> recipe_changed;
+  bool micro_batch_changed = false;  // So that sums are rounded in other places.
   // How metrics.jsonl is not what the checkpoint knows of it, as checkpoint.allow_changed lets it
   // be; or why that is not compared.
   std::string records_changed, records_unknown;
 };
 
-// A directory holds a run where it has a checkpoint, or metrics.jsonl says that a run came to its
-// end. What a start that failed leaves (logs, a recipe.yaml, records of steps after which nothing
-// was saved) holds none: the next start may have another recipe, and sets aside what it replaces. A
-// file that a run was writing when it was killed is removed.
+// A directory holds a run where it has a checkpoint. What a start leaves without one (logs, a
+// recipe.yaml, records of steps after which nothing was saved) holds none: the next start may have
+// another recipe, and sets aside what it replaces. A file that a run was writing when it was killed
+// is removed.
 //
 // Called by all ranks. Rank 0 decides, makes the directory and takes its lock; all see the same
 // answer, and of an error all have the code while rank 0 alone has the word (ToldByAnother). Before

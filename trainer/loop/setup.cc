@@ -283,11 +283,11 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   const int64_t steps = recipe.train.steps;
   options.lr.shape = s.name;
   options.lr.lr = o.lr;
-  options.lr.warmup_steps = s.warmup_steps;
+  options.lr.warmup_steps = std::min(s.warmup_steps, steps);
   options.lr.steps = steps;
   options.lr.min_lr_ratio = s.min_lr_ratio;
   options.lr.decay_steps =
-      s.decay_steps.value_or(std::min((steps + 9) / 10, steps - s.warmup_steps));
+      s.decay_steps.value_or(std::min((steps + 9) / 10, steps - options.lr.warmup_steps));
   options.lr.decay = s.decay;
   return options;
 }

@@ -41,11 +41,14 @@ JsonObject Object(const RunRecord& r) {
 JsonObject Object(const ResumeRecord& r) {
   JsonObject object;
   object.Add("kind", "resume").Add("step", r.step).Add("from", r.from);
-  if (!r.data_changed.empty()) {
-    std::vector<std::string> changes;
-    for (const std::string& change : r.data_changed) changes.push_back(JsonString(change));
-    object.AddRaw("data_changed", JsonArray(changes));
-  }
+  const auto add = [&](const char* key, const std::vector<std::string>& changes) {
+    if (changes.empty()) return;
+    std::vector<std::string> texts;
+    for (const std::string& change : changes) texts.push_back(JsonString(change));
+    object.AddRaw(key, JsonArray(texts));
+  };
+  add("data_changed", r.data_changed);
+  add("recipe_changed", r.recipe_changed);
   if (!r.records_changed.empty()) object.Add("records_changed", r.records_changed);
   return object;
 }

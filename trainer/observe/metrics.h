@@ -47,6 +47,8 @@ struct ResumeRecord {
   std::string from{};  // Directory of the checkpoint.
   // What of the data is not as the run knew it, a sentence each; left out of the file where empty.
   std::vector<std::string> data_changed{};
+  // Keys whose values are not the checkpoint's, "key: before -> now"; left out where empty.
+  std::vector<std::string> recipe_changed{};
   // How the records before this one are not those of the checkpoint; left out where empty.
   std::string records_changed{};
 };

@@ -257,6 +257,12 @@ std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {
             std::to_string(world_size) + " has at most " + std::to_string(most) +
             ": the rest of each micro-batch is computed for nothing"));
   }
+  if (const int64_t warmup = recipe.schedule.warmup_steps; warmup > train.steps) {
+    advice.push_back(
+        recipe.Mistake(std::vector<std::string>{"schedule.warmup_steps", "train.steps"},
+                       "a warm-up of " + std::to_string(warmup) + " steps, but the run has " +
+                           std::to_string(train.steps) + ": this start warms up over all of them"));
+  }
   for (const auto& [key, fake] : {std::pair("fsdp.fake_all_gather", recipe.fsdp.fake_all_gather),
                                   std::pair("fsdp.fake_reduce", recipe.fsdp.fake_reduce)}) {
     if (fake) advice.push_back(recipe.Mistake(key, "for measuring alone: the loss means nothing"));

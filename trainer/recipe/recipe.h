@@ -224,8 +224,20 @@ struct ResumeRecipe {
   bool operator==(const ResumeRecipe&) const = default;
 };
 
-// What a resume may find changed.
-enum class AllowedChange { kRecords };
+// What a resume may find changed: metrics.jsonl, or a key, or all keys of a section.
+enum class AllowedChange {
+  kEmbeddingDropout,
+  kResidualDropout,
+  kAttentionDropout,
+  kGradClip,
+  kEmaDecay,
+  kLr,
+  kBetas,
+  kEps,
+  kWeightDecay,
+  kSchedule,
+  kRecords
+};
 
 struct CheckpointRecipe {
   // Steps, and at the end; 0: at the end alone; null: only where a signal asks for one.
@@ -298,6 +310,12 @@ constexpr auto NamesOf(ScheduleRecipe::Kind) {
 }
 constexpr auto NamesOf(ScheduleRecipe::Decay) {
   return std::to_array<std::string_view>({"sqrt", "linear", "cosine"});
+}
+constexpr auto NamesOf(AllowedChange) {
+  return std::to_array<std::string_view>(
+      {"model.embedding_dropout", "model.residual_dropout", "model.attention_dropout",
+       "train.grad_clip", "train.ema.decay", "optimizer.lr", "optimizer.betas", "optimizer.eps",
+       "optimizer.weight_decay", "schedule", "records"});
 }
 constexpr auto NamesOf(Strategy) {
   return std::to_array<std::string_view>(

@@ -1,6 +1,7 @@
 #include "trainer/recipe/resume.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
@@ -22,8 +23,19 @@ bool IsFree(const std::string& key) {
   }
   return key == "data.valid" || key == "data.cache" || key == "data.allow_changed" ||
          key == "data.allow_invalid_text" || key == "train.steps" ||
-         key == "train.max_skipped_steps" || key == "train.activation_checkpointing" ||
-         key == "train.activation_offload" || key == "optimizer.state_dtype";
+         key == "train.micro_batch_size" || key == "train.max_skipped_steps" ||
+         key == "train.activation_checkpointing" || key == "train.activation_offload" ||
+         key == "optimizer.state_dtype";
+}
+
+// What checkpoint.allow_changed calls it; empty where it has no name for it.
+std::optional<AllowedChange> ChangeOf(const std::string& key) {
+  constexpr auto kNames = NamesOf(AllowedChange{});
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    const std::string name(kNames[i]);
+    if (key == name || key.starts_with(name + ".")) return static_cast<AllowedChange>(i);
+  }
+  return std::nullopt;
 }
 
 // Goes down only where both are of one form: what takes the place of something else is named once,
@@ -74,15 +86,30 @@ std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Reci
   return differences;
 }
 
-void CheckResume(const Recipe& before, const Recipe& now) {
+std::vector<std::string> CheckResume(const Recipe& before, const Recipe& now,
+                                     const std::string& from) {
+  std::vector<std::string> allowed;
   std::string text;
   for (const RecipeDifference& difference : ResumeDifferences(before, now)) {
+    const std::optional<AllowedChange> change = ChangeOf(difference.key);
+    if (change && now.checkpoint.Allows(*change)) {
+      allowed.push_back(difference.key + ": " + difference.before + " -> " + difference.now);
+      continue;
+    }
+    std::string cure = "Put it back, or begin another run (run.name)";
+    if (change) {
+      cure = "Put it back, or go on with it by checkpoint.allow_changed: [" +
+             std::string(Name(*change)) + "]";
+    } else if (!difference.key.starts_with("model.")) {
+      cure += " from these weights (model.init_from: " + from + ")";
+    }
     if (!text.empty()) text += "\n";
     text += now.Mistake(difference.key, "the run to resume has " + difference.before +
                                             ", the recipe has " + difference.now +
-                                            ": may not differ on a resume");
+                                            ": may not differ on a resume. " + cure);
   }
   if (!text.empty()) throw ConfigError(text);
+  return allowed;
 }
 
 std::vector<std::pair<std::string, std::string>> SharedSettings(const Recipe& recipe) {

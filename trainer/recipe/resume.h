@@ -15,12 +15,15 @@ struct RecipeDifference {
   std::string before, now;  // As one line of YAML; whole maps and lists where the forms differ.
 };
 
-// What differs and may not on a resume. Free are run.*, log.*, checkpoint.*, eval.*, fsdp.*,
-// data.valid, data.cache, data.allow_changed and train.steps. In the schema's order.
+// What differs and is not free on a resume, in the schema's order. Free are run.*, log.*,
+// checkpoint.*, eval.*, fsdp.* and the keys that IsFree() lists (resume.cc).
 std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now);
 
-// Throws ConfigError with a line for each difference that names both values.
-void CheckResume(const Recipe& before, const Recipe& now);
+// Those of them that now.checkpoint.allow_changed lets be, as "key: before -> now". Throws
+// ConfigError with a line for each of the others: both values, and what to do. `from`: the
+// checkpoint's directory.
+std::vector<std::string> CheckResume(const Recipe& before, const Recipe& now,
+                                     const std::string& from);
 
 // What ranks compare before the first step, as FlattenRecipe gives it: everything but run.threads
 // and run.dir, which hosts of one run may have to set differently.

@@ -219,10 +219,6 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   // data.train is required: what follows from its absence is not worth a second line.
   if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);
 
-  rules.Require(recipe.schedule.warmup_steps <= recipe.train.steps,
-                {"schedule.warmup_steps", "train.steps"},
-                "schedule.warmup_steps is " + std::to_string(recipe.schedule.warmup_steps) +
-                    ", but train.steps is " + std::to_string(recipe.train.steps));
   rules.Require(!model.lora || model.init_from, {"model.lora", "model.init_from"},
                 "model.lora adapts a model that is there: it needs model.init_from");
   rules.Require(!model.lora || !model.lora->targets.empty(), {"model.lora.targets", "model.lora"},

@@ -141,7 +141,8 @@ Type<ScheduleRecipe> ScheduleType() {
           "How the learning rate falls after the warm-up. cosine, linear: over all the steps left. "
           "wsd: it stays, and falls in the last decay_steps. constant: it does not fall."),
       Key("warmup_steps", &R::warmup_steps, Integer(0),
-          "Steps of linear rise to optimizer.lr; at most train.steps."),
+          "Steps of linear rise to optimizer.lr. Where train.steps is less, the rise takes all of "
+          "the run."),
       Key("min_lr_ratio", &R::min_lr_ratio, Number({.at_least = 0, .at_most = 1}),
           "Last learning rate, as a share of optimizer.lr. constant does not read it."),
       Key("decay_steps", &R::decay_steps, Nullable(Integer(1)),
@@ -283,11 +284,10 @@ Type<CheckpointRecipe> CheckpointType() {
           "none: from the start, in a run directory that holds no run. A step (or step_<n>): from "
           "that checkpoint; newer ones are set aside as step_<n>.aside, which count for nothing. "
           "A directory: from that checkpoint, or the newest of that run."),
-      Key("allow_changed", &R::allow_changed,
-          ListOf(OneOf<AllowedChange>({"records"}, {"optimizer.lr", "schedule"})),
+      Key("allow_changed", &R::allow_changed, ListOf(OneOf<AllowedChange>()),
           "What may be other than it was when the checkpoint was saved; how it differs is said and "
-          "recorded. records: metrics.jsonl, of which a checkpoint knows all that it held. What is "
-          "not in the list is an error."),
+          "recorded. records: metrics.jsonl, of which a checkpoint knows all that it held. The "
+          "others are keys, and schedule the whole section. What is not in the list is an error."),
   });
 }
 

@@ -55,6 +55,8 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
   EXPECT_EQ(
       ToJson(ResumeRecord{.step = 20, .from = "c", .data_changed = {"a.txt: \"x\"", "b"}}),
       R"({"kind": "resume", "step": 20, "from": "c", "data_changed": ["a.txt: \"x\"", "b"]})");
+  EXPECT_EQ(ToJson(ResumeRecord{.step = 2, .from = "c", .recipe_changed = {"a: 1 -> 2"}}),
+            R"({"kind": "resume", "step": 2, "from": "c", "recipe_changed": ["a: 1 -> 2"]})");
   StepRecord step{.step = 3,
                   .loss = 2.25,
                   .grad_norm = 0.1,

@@ -32,7 +32,7 @@ TEST(ResumeDifferences, FreeKeysMayDiffer) {
                          "log={every: 2, trace_steps: [1]}", "checkpoint={every: 3, resume: 7}",
                          "eval={every: 4, sample: {prompt: p}}", "data.valid={paths: [v]}",
                          "data.cache=c", "data.allow_changed=true", "data.allow_invalid_text=true",
-                         "train.steps=200",
+                         "train.steps=200", "train.micro_batch_size=3",
                          "fsdp={sharding_strategy: no_shard, reduce_buffers: 5, auto_wrap: "
                          "{policy: none}}"}),
             "");
@@ -41,12 +41,13 @@ TEST(ResumeDifferences, FreeKeysMayDiffer) {
 }
 
 TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
-  EXPECT_EQ(Differences({"optimizer.lr=1e-3", "data.train.paths=[x, z]", "model.hidden_size=384",
-                         "train.micro_batch_size=4", "schedule.name=constant", "data.seq_len=128"}),
-            "model.hidden_size 768 -> 384; model.intermediate_size 3072 -> 1536; "
-            "data.train.paths [x] -> [x, z]; data.seq_len 256 -> 128; "
-            "train.micro_batch_size 8 -> 4; optimizer.lr 3.0e-4 -> 0.001; "
-            "schedule.name cosine -> constant; ");
+  EXPECT_EQ(
+      Differences({"optimizer.lr=1e-3", "data.train.paths=[x, z]", "model.hidden_size=384",
+                   "train.global_batch_size=4", "schedule.name=constant", "data.seq_len=128"}),
+      "model.hidden_size 768 -> 384; model.intermediate_size 3072 -> 1536; "
+      "data.train.paths [x] -> [x, z]; data.seq_len 256 -> 128; "
+      "train.global_batch_size 32 -> 4; optimizer.lr 3.0e-4 -> 0.001; "
+      "schedule.name cosine -> constant; ");
   const auto mixed = [](const std::string& second) {
     return With({"data.train=[{paths: [x]}, " + second + "]"});
   };
@@ -77,16 +78,57 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   EXPECT_EQ(replaced[0].key, "data.train");
   EXPECT_EQ(replaced[0].now[0], '[');
   try {
-    CheckResume(With({}), With({"optimizer.lr=1", "train.grad_clip=2"}));
+    CheckResume(With({}), With({"model.hidden_size=1536", "optimizer.lr=1", "data.seq_len=2"}),
+                "c/step_4");
     FAIL() << "no error";
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(),
-                 "--set train.grad_clip=2: train.grad_clip: the run to resume has 1.0, the recipe "
-                 "has 2.0: may not differ on a resume\n"
-                 "--set optimizer.lr=1: optimizer.lr: the run to resume has 3.0e-4, the recipe has "
-                 "1.0: may not differ on a resume");
+    EXPECT_STREQ(
+        error.what(),
+        "--set model.hidden_size=1536: model.hidden_size: the run to resume has 768, the "
+        "recipe has 1536: may not differ on a resume. Put it back, or begin another run "
+        "(run.name)\n"
+        "model.intermediate_size: the run to resume has 3072, the recipe has 6144: may not "
+        "differ on a resume. Put it back, or begin another run (run.name)\n"
+        "--set data.seq_len=2: data.seq_len: the run to resume has 256, the recipe has 2: "
+        "may not differ on a resume. Put it back, or begin another run (run.name) from "
+        "these weights (model.init_from: c/step_4)\n"
+        "--set optimizer.lr=1: optimizer.lr: the run to resume has 3.0e-4, the recipe has "
+        "1.0: may not differ on a resume. Put it back, or go on with it by "
+        "checkpoint.allow_changed: [optimizer.lr]");
   }
-  EXPECT_NO_THROW(CheckResume(With({}), With({"train.steps=5"})));
+  EXPECT_TRUE(CheckResume(With({}), With({"train.steps=5"}), "c").empty());
+}
+
+// Each name lets through its own keys, and no other's.
+TEST(CheckResume, LetsThroughWhatItsNameAllows) {
+  const std::vector<std::pair<std::string, std::string>> changes = {
+      {"model.embedding_dropout", "model.embedding_dropout=0.5"},
+      {"model.residual_dropout", "model.residual_dropout=0.5"},
+      {"model.attention_dropout", "model.attention_dropout=0.5"},
+      {"train.grad_clip", "train.grad_clip=7"},
+      {"train.ema.decay", "train.ema={decay: 0.5}"},
+      {"optimizer.lr", "optimizer.lr=7"},
+      {"optimizer.betas", "optimizer.betas=[0.5, 0.5]"},
+      {"optimizer.eps", "optimizer.eps=7"},
+      {"optimizer.weight_decay", "optimizer.weight_decay=7"},
+      {"schedule", "schedule={name: wsd, warmup_steps: 3, decay_steps: 4, decay: linear}"}};
+  EXPECT_EQ(changes.size() + 1, NamesOf(AllowedChange{}).size());  // And records.
+  const std::string average = "train.ema={decay: 0.25}";
+  for (const auto& [name, change] : changes) {
+    for (const std::string_view allowed : NamesOf(AllowedChange{})) {
+      const Recipe now =
+          With({average, change, "checkpoint.allow_changed=[" + std::string(allowed) + "]"});
+      if (allowed == name) {
+        EXPECT_FALSE(CheckResume(With({average}), now, "c").empty()) << name;
+      } else {
+        EXPECT_THROW(CheckResume(With({average}), now, "c"), ConfigError) << name << allowed;
+      }
+    }
+  }
+  // State that the checkpoint has not got.
+  EXPECT_THROW(
+      CheckResume(With({}), With({average, "checkpoint.allow_changed=[train.ema.decay]"}), "c"),
+      ConfigError);
 }
 
 // Builds recorded nothing of the shape that they had read: it is held against the recipe's anyway.

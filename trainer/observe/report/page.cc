@@ -283,13 +283,18 @@ std::string Samples(const RunHistory& run) {
   return html;
 }
 
+std::string HowItBegan(const RunHistory::Start& start) {
+  if (start.resumed_from.empty()) return "from the beginning";
+  std::string html =
+      "resumed at step " + Grouped(start.resumed_step) + " from " + EscapeHtml(start.resumed_from);
+  for (const std::string& change : start.recipe_changed) html += "<br>" + EscapeHtml(change);
+  return html;
+}
+
 std::string Starts(const RunHistory& run) {
   std::string rows;
   for (const RunHistory::Start& start : run.starts) {
-    rows += "<tr><td>" + EscapeHtml(DateOf(start.started)) + "</td><td>" +
-            (start.resumed_from.empty() ? std::string("from the beginning")
-                                        : "resumed at step " + Grouped(start.resumed_step) +
-                                              " from " + EscapeHtml(start.resumed_from)) +
+    rows += "<tr><td>" + EscapeHtml(DateOf(start.started)) + "</td><td>" + HowItBegan(start) +
             "</td><td class=\"n\">" + Grouped(start.world_size) + " × " + Grouped(start.threads) +
             "</td><td>" + EscapeHtml(start.version + " " + start.git.substr(0, 12)) +
             "</td></tr>\n";

@@ -55,6 +55,18 @@ std::string Text(const json& record, const char* key) {
   return at->get<std::string>();
 }
 
+std::vector<std::string> Texts(const json& record, const char* key) {
+  std::vector<std::string> texts;
+  const auto at = record.find(key);
+  if (at == record.end()) return texts;
+  if (!at->is_array()) throw Broken();
+  for (const json& text : *at) {
+    if (!text.is_string()) throw Broken();
+    texts.push_back(text.get<std::string>());
+  }
+  return texts;
+}
+
 void Add(Series& series, double step, double value) {
   if (std::abs(value) < 1e300) series.Add(step, value);  // And no NaN.
 }
@@ -172,6 +184,7 @@ void AddRecord(RunHistory& run, std::string_view line, size_t buckets) {
     if (!run.starts.empty()) {
       run.starts.back().resumed_from = Text(record, "from");
       run.starts.back().resumed_step = step;
+      run.starts.back().recipe_changed = Texts(record, "recipe_changed");
     }
   } else if (kind == "checkpoint") {
     const int64_t step = Count(record, "step");

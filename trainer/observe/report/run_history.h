@@ -37,6 +37,7 @@ struct RunHistory {
     int64_t world_size = 0, threads = 0;
     std::string resumed_from{};  // Empty: from the beginning.
     int64_t resumed_step = 0;
+    std::vector<std::string> recipe_changed{};  // "optimizer.lr: 3.0e-4 -> 0.001".
   };
   struct Sample {
     int64_t step = 0;
