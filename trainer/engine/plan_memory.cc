@@ -50,7 +50,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
         Count(operation, ResourceOf(operation, stream.name()), *traffic);
       });
     }
-    session.Train(1, options.FullTargets(), {}, no_load);
+    if (options.train) session.Train(1, options.FullTargets(), {}, no_load);
     device.Observe(nullptr);
     if (traffic != nullptr) {
       for (const Communicator* c : communicators.all()) {
@@ -60,7 +60,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
       }
     }
     // Two steps are in the air at a time.
-    for (int step = 2; caches && step <= 4; ++step) {
+    for (int step = 2; caches && options.train && step <= 4; ++step) {
       session.Train(step, options.FullTargets(), {}, no_load);
     }
     if (options.eval) session.Eval(1, no_load);

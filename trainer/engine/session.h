@@ -25,6 +25,7 @@ struct SessionOptions {
   OptimizerOptions optimizer;
   LrSchedule lr;
   int64_t global_batch_size = 1;  // Sequences.
+  bool train = true;              // Otherwise Train() is not called, and the model is frozen.
   bool eval = true;               // Plans memory for it.
   bool generate = false;          // Likewise: a buffer for one row of logits.
   std::optional<double> ema;      // Decay of the averaged weights; none without.

@@ -1,5 +1,3 @@
-#include "trainer/loop/train.h"
-
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -14,33 +12,21 @@
 
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/comm/together.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/utf8.h"
-#include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_position.h"
-#include "trainer/fsdp/try_collectives.h"
-#include "trainer/loop/attention_choice.h"
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
-#include "trainer/loop/gpu_room.h"
-#include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/initialize.h"
-#include "trainer/loop/products.h"
+#include "trainer/loop/rank_session.h"
 #include "trainer/loop/recorder.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
-#include "trainer/loop/share_choice.h"
-#include "trainer/observe/build_info.h"
+#include "trainer/loop/train.h"
 #include "trainer/observe/peak_flops.h"
-#include "trainer/observe/provenance.h"
-#include "trainer/ops/cpu/isa.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
-#include "trainer/recipe/resume.h"
-#include "trainer/runtime/device_factory.h"
-#include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
 namespace {
@@ -54,36 +40,19 @@ Recipe AsTrained(const Recipe& recipe) {
   return WithShape(with, ShapeFor(with));
 }
 
-// Whatever the strategy: ranks that disagree about it all come here, and then find out.
-HostPlacement HostsOf(const Job& job) {
-  const bool ask = job.world > 1 && job.find_hosts != nullptr;
-  return ask ? job.find_hosts() : HostPlacement::InOrder(job.world, job.world);
-}
-
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const Job& job, EarlyStopWatch& watch)
-      : recipe_(AsTrained(recipe)),
-        job_(job),
+      : job_(job),
         watch_(watch),
-        gemm_(FindGemmLibrary(job.device.type)),
-        threads_(ThreadsFor(recipe, job.local_world)),
-        shape_(ShapeFor(recipe_)),
-        model_(BuildModel(recipe_, shape_)),
-        hosts_(HostsOf(job)),
-        gpus_(ExchangeGpus(job)),
-        target_(RoomToBegin(job.device, SharersOf(gpus_, job))),
-        attention_(AttentionOf(recipe_, shape_, job.device)),
-        options_(SessionOptionsFor(recipe, hosts_, threads_, attention_.backend)),
-        share_(ResolveShare(job, target_, *model_, recipe_, options_)),
-        mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())),
-        data_(OpenData(recipe, shape_, mesh_.data_size(), static_cast<uint64_t>(recipe.run.seed),
-                       recipe.data.valid, ProgressFor(job))),
+        rank_(AsTrained(recipe), job, /*trains=*/true),
+        recipe_(rank_.recipe()),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
-        plan_(PlanRun(*model_, options_, job.world, job.local_world, target_)),
         recorder_(recipe_, job) {
-    RequireFit(*model_, options_, plan_, target_);
+    data_ = OpenData(recipe, rank_.shape(), rank_.mesh().data_size(), seed_, held_out_,
+                     ProgressFor(job));
+    rank_.Plan();
   }
 
   ExitCode Run() {
@@ -93,9 +62,7 @@ class Trainer {
     } catch (const std::exception& error) {
       RunParts parts;
       parts.where = [this] { return Where(); };
-      parts.abort = [this](const std::string& why) {
-        if (link_) link_->Abort(why);
-      };
+      parts.abort = [this](const std::string& why) { rank_.Abort(why); };
       parts.give_up = [this](const std::exception& by) {
         return checkpointer_ ? checkpointer_->GiveUp(by) : nullptr;
       };
@@ -113,8 +80,9 @@ class Trainer {
   // Everything before the first step that involves other ranks or the disk.
   void Begin() {
     stage_ = "the agreement on recipe, schedule, build and data";
-    transport_ = FindGpuTransport(gpus_, job_);
-    AgreeOnEverything();
+    Labels labels = rank_.FindTransport();
+    labels.emplace_back("data", std::to_string(data_.Hash()));
+    Agree(*job_.store, "start", job_.rank, job_.world, labels);
     stage_ = "the run directory";
     start_ =
         OpenRunDirectory(recipe_, data_.files, *job_.store, job_.rank, job_.world,
@@ -122,79 +90,42 @@ class Trainer {
     RequireRealToResume();
     recorder_.OpenLog(start_.directory);
     stage_ = "the device";
-    const int cores = static_cast<int>(DescribeHost().cores);
-    device_ = CreateDevice(job_.device.type, {.spin = job_.local_world * threads_ <= cores,
-                                              .checker = job_.checker,
-                                              .gpu = job_.device.gpu});
+    rank_.OpenDevice();
     stage_ = "the choice of algorithms";
     ChooseAlgorithms();
     stage_ = "the connection of the ranks";
-    Connect();
+    rank_.Connect();
     stage_ = "the check of what is free";
-    PrepareAttention(recipe_, shape_, attention_.backend);
-    Remeasure();
-    Allocate();
-    session_.emplace(*device_, *allocator_, *model_, options_, *communicators_);
-    if (products_.library) executor().UseForProducts(*products_.library);
-    checkpointer_.emplace(recipe_, job_, start_.directory, *session_, recorder_);
+    rank_.Remeasure();
+    rank_.Allocate();
+    checkpointer_.emplace(recipe_, job_, start_.directory, session(), recorder_);
     stage_ = "the initial weights";
     if (start_.resume_from.empty()) {
-      InitializeWeights(recipe_, shape_, job_, seed_, *session_, recorder_);
+      InitializeWeights(recipe_, rank_.shape(), job_, seed_, session(), recorder_);
     } else {
       Resume();
     }
-    evaluator_.emplace(recipe_, job_, VocabSize(shape_), seed_, data_, *session_, recorder_);
+    evaluator_.emplace(recipe_, job_, VocabSize(rank_.shape()), seed_, data_, session(), recorder_);
+    const MemoryPlan& memory = rank_.plan().memory;
     recorder_.Begin(
         start_, aside_, step_,
-        {threads_, seed_, held_out_, NumParameters(shape_), executor().layout().NumTrained(),
-         plan_.planned(), plan_.memory.bytes() - plan_.memory.bytes(MemoryPlace::kDevice),
-         plan_.memory.bytes(MemoryPlace::kDisk), &data_, attention_.name, share_, TakenOfTheGpu()});
-    if (!transport_.note.empty()) recorder_.Line(transport_.note);
+        {rank_.threads(), seed_, held_out_, NumParameters(rank_.shape()),
+         executor().layout().NumTrained(), rank_.plan().planned(),
+         memory.bytes() - memory.bytes(MemoryPlace::kDevice), memory.bytes(MemoryPlace::kDisk),
+         &data_, rank_.attention(), rank_.share(), rank_.TakenOfTheGpu()});
+    if (!rank_.transport_note().empty()) recorder_.Line(rank_.transport_note());
     watch_.End();
     stage_ = "the beginning of a step";
   }
 
   // What this rank is in: of the streams, where they are in something, otherwise of the host.
   std::string Where() const {
-    if (std::string at = session_ ? session_->executor().Where() : ""; !at.empty()) return at;
+    if (std::string at = rank_.Where(); !at.empty()) return at;
     return stage_ + (step_ > 0 ? ", after step " + std::to_string(step_) : "");
   }
 
-  Executor& executor() { return session_->executor(); }
-
-  // Contexts, libraries and connections have by now what they take of a GPU: the rest is what there
-  // is. No rank allocates before all have looked.
-  void Remeasure() {
-    if (job_.device.type != DeviceType::kCuda) return;
-    const auto look = [this] {
-      target_ = RoomNow(job_.device, SharersOf(gpus_, job_));
-      plan_.device_available = target_.room;
-      plan_.device_outside = target_.outside;
-      RequireFit(*model_, options_, plan_, target_);
-      return std::string();
-    };
-    if (job_.world == 1) return (void)look();
-    Together(*job_.store, "train/free", job_.rank, job_.world, look);
-  }
-
-  std::optional<Provenance::GpuMemory> TakenOfTheGpu() const {
-    if (!target_.outside) return std::nullopt;
-    const int64_t now = *RoomNow(job_.device, SharersOf(gpus_, job_)).outside;
-    return Provenance::GpuMemory{*target_.outside, now - *target_.outside};
-  }
-
-  // Ranks whose state is to be spilled find the directory alike.
-  void Allocate() {
-    const auto allocate = [this] {
-      try {
-        allocator_ = MakeAllocator(*device_, options_.executor, plan_.memory, *job_.spill_disk);
-      } catch (const MemoryError& error) {
-        throw WithWhatItNeeds(error, *model_, options_, job_.device, job_.world, job_.local_world);
-      }
-    };
-    const bool spills = job_.world > 1 && plan_.memory.bytes(MemoryPlace::kDisk) > 0;
-    spills ? EveryRank(job_, "allocate", allocate) : allocate();
-  }
+  Session& session() { return rank_.session(); }
+  Executor& executor() { return rank_.executor(); }
 
   // Every rank has the same recipe and the same directory.
   void RequireRealToResume() {
@@ -208,39 +139,13 @@ class Trainer {
     throw ConfigError(error);
   }
 
-  void AgreeOnEverything() {
-    Labels labels;
-    for (const auto& [key, value] : SharedSettings(recipe_)) {
-      labels.emplace_back("recipe: " + key, value);
-    }
-    labels.insert(labels.end(),
-                  {{"schedule", std::to_string(plan_.schedule_hash)},
-                   {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
-                   {"device", Name(job_.device.type)},
-                   {"kernels", job_.device.type == DeviceType::kCpu ? IsaName() : "cuda"},
-                   {"cuBLASLt", GpuLibraryVersionText(gemm_.version)},
-                   {"NCCL", transport_.nccl ? VersionText(*transport_.nccl) : "none"},
-                   {"attention",
-                    attention_.backend == AttentionBackend::kOwn ? "own kernels" : attention_.name},
-                   {"data", std::to_string(data_.Hash())}});
-    Agree(*job_.store, "start", job_.rank, job_.world, labels);
-  }
-
   void ChooseAlgorithms() {
     ProductsOfRun run{.deterministic = recipe_.run.deterministic};
     if (run.deterministic && !start_.resume_from.empty()) {
       run.checkpoint = start_.resume_from;
       run.recorded = ReadCheckpointMeta(start_.resume_from).products;
     }
-    products_ = OpenProducts(gemm_, *device_, job_, *model_, options_, run,
-                             [this](std::string_view line) { recorder_.Line(Printable(line)); });
-  }
-
-  void Connect() {
-    communicators_.emplace(mesh_, options_.executor.communicators,
-                           ConnectOver(transport_, recipe_, job_, *device_));
-    TryCollectives(*device_, *model_, options_.executor, *communicators_);
-    if (job_.world > 1) link_.emplace(*job_.store, communicators_->all());
+    rank_.ChooseAlgorithms(run, [this](std::string_view line) { recorder_.Line(Printable(line)); });
   }
 
   void Resume() {
@@ -250,9 +155,9 @@ class Trainer {
     executor().MastersWritten();
     updates_ = meta.updates.value_or(meta.step);
     skipped_ = meta.skipped;
-    session_->optimizer().SetUpdates(executor().compute(), updates_);
-    session_->optimizer().SetSeed(meta.seed);
-    if (meta.scaler && options_.executor.mixed_precision.ScalesLoss()) {
+    session().optimizer().SetUpdates(executor().compute(), updates_);
+    session().optimizer().SetSeed(meta.seed);
+    if (meta.scaler && rank_.options().executor.mixed_precision.ScalesLoss()) {
       scaler_ = meta.scaler;
       executor().ResumeLossScaler({scaler_->scale, static_cast<float>(scaler_->good_steps)});
     }
@@ -267,17 +172,18 @@ class Trainer {
     // Samples and their order stay those that the run began with.
     held_out_ = ParseRecipe({{start_.resume_from, meta.recipe}}).data.valid;
     if (seed_ != static_cast<uint64_t>(recipe_.run.seed) || held_out_ != recipe_.data.valid) {
-      data_ = OpenData(recipe_, shape_, mesh_.data_size(), seed_, held_out_, ProgressFor(job_));
+      data_ = OpenData(recipe_, rank_.shape(), rank_.mesh().data_size(), seed_, held_out_,
+                       ProgressFor(job_));
     }
   }
 
   ExitCode Steps() {
     ThroughputOptions throughput;
-    throughput.clock = [this] { return device_->Now(); };
-    throughput.flops_per_token = model_->FlopsPerToken(recipe_.data.seq_len);
+    throughput.clock = [this] { return rank_.device().Now(); };
+    throughput.flops_per_token = rank_.model().FlopsPerToken(recipe_.data.seq_len);
     throughput.devices = job_.world;
     throughput.peak_flops =
-        PeakFlops(job_.device.name, options_.executor.mixed_precision.param_dtype);
+        PeakFlops(job_.device.name, rank_.options().executor.mixed_precision.param_dtype);
     recorder_.StartClock(throughput, step_, tokens_);
     const int64_t last = recipe_.train.steps;
     if (step_ >= last) {
@@ -328,8 +234,8 @@ class Trainer {
                        " steps are in the air; it stands at " + Where());
     }
     const int64_t targets = data_.train->TargetsOfStep(step);
-    session_->Train(step, targets, wishes, [this, step](int m, const Batch& batch) {
-      data_.train->MicroBatch(step, m, mesh_.data_coordinate(), batch);
+    session().Train(step, targets, wishes, [this, step](int m, const Batch& batch) {
+      data_.train->MicroBatch(step, m, rank_.mesh().data_coordinate(), batch);
     });
     pending_.push_back({step, executor().steps() - 1, targets});
     step_ = step;
@@ -342,9 +248,9 @@ class Trainer {
     const StepScalars result = executor().Result(pending.index);
     tokens_ += pending.targets;
     recorder_.Step(pending.step, result, executor().Account(pending.index), tokens_,
-                   options_.lr.At(pending.step));
-    if (pending.index == 0 && products_.library) {
-      recorder_.ProductsRefused(products_.library->Refusals());
+                   rank_.options().lr.At(pending.step));
+    if (const auto& products = rank_.products(); pending.index == 0 && products.library) {
+      recorder_.ProductsRefused(products.library->Refusals());
     }
     if (result.loss_scale > 0) {
       scaler_ = {result.scaler.scale, static_cast<int64_t>(result.scaler.good_steps)};
@@ -408,12 +314,12 @@ class Trainer {
     Recipe begun = recipe_;
     begun.run.seed = static_cast<int64_t>(seed_);
     begun.data.valid = held_out_;
-    CheckpointMeta meta{step_,      tokens_, seed_, PrintRecipe(begun), ShapeToJson(shape_),
+    CheckpointMeta meta{step_,      tokens_, seed_, PrintRecipe(begun), ShapeToJson(rank_.shape()),
                         data_.files};
     meta.updates = updates_;
     meta.skipped = skipped_;
     meta.scaler = scaler_;
-    if (products_.library) meta.products = ToJson(products_.algorithms);
+    if (rank_.products().library) meta.products = ToJson(rank_.products().algorithms);
     checkpointer_->Save(meta, /*last=*/stopping_ || step_ >= recipe_.train.steps);
     stage_ = "the beginning of a step";
   }
@@ -425,12 +331,12 @@ class Trainer {
   void StartTrace() {
     Drain();  // Or the time of the steps in the air would be counted as this one's.
     executor().Synchronize();
-    device_->StartTrace();
+    rank_.device().StartTrace();
   }
   void WriteTrace(int64_t step) {
     Drain();
     executor().Synchronize();
-    recorder_.WriteTrace(step, device_->TakeTrace(), [this](uint64_t tag) {
+    recorder_.WriteTrace(step, rank_.device().TakeTrace(), [this](uint64_t tag) {
       const StepPosition at = PositionOf(tag);
       return PartOf(at, executor().schedule(at.mode), executor().layout());
     });
@@ -444,36 +350,17 @@ class Trainer {
     return code;
   }
 
-  Recipe recipe_;
   const Job& job_;
   EarlyStopWatch& watch_;
-  const FoundGpuLibrary gemm_;
-  const int threads_;
-  const ModelShape shape_;
-  const std::unique_ptr<Model> model_;
-  const HostPlacement hosts_;
-  const std::vector<std::string> gpus_;
-  PlanTarget target_;
-  const FoundAttention attention_;
-  SessionOptions options_;
-  const std::string share_;  // How it was found, for people; it is in both.
-  const Mesh mesh_;
-  RunData data_;
+  RunData data_;  // Before what reads it.
+  RankSession rank_;
+  const Recipe& recipe_;  // rank_'s.
   // Of the run as it began: a resume does not change them.
   uint64_t seed_;
   ValidRecipe held_out_;
-  RunPlan plan_;
-  GpuTransport transport_;
   RunStart start_;  // Holds the run directory's lock for all that follow.
   SetAside aside_;  // Rank 0's.
   Recorder recorder_;
-  // In the order in which they must outlive one another.
-  std::unique_ptr<Device> device_;
-  RunProducts products_;
-  std::optional<MeshCommunicators> communicators_;
-  std::optional<FailureLink> link_;
-  std::unique_ptr<PhasedAllocator> allocator_;
-  std::optional<Session> session_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<Evaluator> evaluator_;
 
