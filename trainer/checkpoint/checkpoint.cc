@@ -189,13 +189,34 @@ void Publish(const std::string& checkpoints, const std::string& temporary, int64
   RemoveReplaced(checkpoints, old, step);
 }
 
-void RemoveOlder(const std::string& checkpoints, int64_t step, int64_t keep_last) {
-  if (keep_last <= 0) return;
+// The steps, `step` among them, of the `n` checkpoints with the lowest losses; of equals the
+// earlier.
+std::set<int64_t> BestOf(const std::string& checkpoints, const std::vector<int64_t>& steps,
+                         int64_t n) {
+  std::vector<std::pair<double, int64_t>> losses;
+  for (const int64_t step : steps) {
+    const std::optional<std::string> path = n > 0 ? CompleteStep(checkpoints, step) : std::nullopt;
+    if (!path) continue;
+    const auto& evaluation = ReadManifestAlone(*path).meta.evaluation;
+    if (evaluation && evaluation->loss) losses.emplace_back(*evaluation->loss, step);
+  }
+  std::sort(losses.begin(), losses.end());
+  std::set<int64_t> best;
+  for (const auto& [loss, step] : losses) {
+    if (std::ssize(best) < n) best.insert(step);
+  }
+  return best;
+}
+
+void RemoveOlder(const std::string& checkpoints, int64_t step, const KeptCheckpoints& keep) {
+  if (keep.last <= 0) return;
   int64_t kept = 1;  // `step` itself.
   try {
     const std::vector<int64_t> steps = StepsIn(checkpoints);
+    const std::set<int64_t> best = BestOf(checkpoints, steps, keep.best);
     for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
-      if (*it >= step || !IsPublished(checkpoints, *it) || ++kept <= keep_last) continue;
+      if (*it >= step || !IsPublished(checkpoints, *it) || ++kept <= keep.last) continue;
+      if (best.count(*it) > 0) continue;
       const std::string path = checkpoints + "/" + StepName(*it);
       for (const std::string& directory : {path, path + kSetAsideSuffix}) {
         if (PathExists(directory)) RemoveCheckpoint(directory, path + kTemporarySuffix);
@@ -231,7 +252,7 @@ std::vector<std::string> Part(Store& store, const std::string& key, const ShardP
 SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& layout,
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,
-                               int64_t keep_last) {
+                               const KeptCheckpoints& kept) {
   CheckArguments("SaveCheckpoint", layout, place, states);
   const double begin = Now();
   const std::string path = checkpoints + "/" + StepName(meta.step);
@@ -277,7 +298,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
           temporary);  // As a reader sees it: the manifest, and all files with their sizes.
       Publish(checkpoints, temporary, meta.step);
       WriteWholeFile(checkpoints + "/latest", StepName(meta.step));
-      RemoveOlder(checkpoints, meta.step, keep_last);
+      RemoveOlder(checkpoints, meta.step, kept);
       return std::to_string(manifest.DataBytes() + static_cast<int64_t>(text.size()));
     });
     return {path, std::stoll(bytes[0]), Now() - begin};

@@ -7,10 +7,10 @@
 // Saving: every rank writes into <checkpoints>/step_<n>.tmp, syncs, and reads back what it wrote;
 // when all have said so through the Store, rank 0 writes the manifest, syncs, sees that the files
 // are there as it says, renames the directory, syncs its parent, and then replaces `latest` by
-// rename. Only then are older ones beyond keep_last removed: by age alone, because the one that
-// was verified as written is the newest. A crash at any point leaves the last complete checkpoint
-// and `latest` as they were, and at most a step_<n>.tmp, which does not count and which the next
-// save removes.
+// rename. Only then are older ones removed that KeptCheckpoints does not keep: by age and recorded
+// loss alone, because the one that was verified as written is the newest. A crash at any point
+// leaves the last complete checkpoint and `latest` as they were, and at most a step_<n>.tmp, which
+// does not count and which the next save removes.
 //
 // A step that is there already is exchanged for the new one in one rename. Where the file system
 // cannot exchange, it is set aside as step_<n>.old first, which counts as long as there is no
@@ -59,11 +59,20 @@ struct SavedCheckpoint {
   double seconds = 0;  // From the call until it counted.
 };
 
+// Which checkpoints a save leaves in place.
+struct KeptCheckpoints {
+  // NOLINTNEXTLINE(google-explicit-constructor): the newest n is most callers' whole wish.
+  KeptCheckpoints(int64_t newest, int64_t lowest = 0) : last(newest), best(lowest) {}
+
+  int64_t last;  // The newest so many, this one among them; 0: all.
+  int64_t best;  // And so many with the lowest CheckpointMeta::Evaluation::loss.
+};
+
 // Called by all ranks with the same arguments but for their shards and meta.records, with all
 // device work done: blocks until the checkpoint counts. `attempt` makes the Store's keys of two
-// saves different: a number that is the same on all ranks and never used twice in a run. keep_last
-// 0 keeps all; what it removes are checkpoints of earlier steps, and of those only files of ours.
-// That removing one did not work is no error; one that a reader holds stays until the next save.
+// saves different: a number that is the same on all ranks and never used twice in a run. What
+// it removes are checkpoints of earlier steps, and of those only files of ours. That removing one
+// did not work is no error; one that a reader holds stays until the next save.
 //
 // Throws CheckpointError, if any rank failed (disk full, say), naming it, on that rank; the others
 // throw the same as ToldByAnother, as in together.h. What was complete before stays so, `latest` is
@@ -74,7 +83,7 @@ struct SavedCheckpoint {
 SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& layout,
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,
-                               int64_t keep_last);
+                               const KeptCheckpoints& kept);
 
 // The manifest without the data. Throws CheckpointError.
 CheckpointMeta ReadCheckpointMeta(const std::string& directory);

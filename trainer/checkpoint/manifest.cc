@@ -375,6 +375,13 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     if (!(value > 0) || !std::isfinite(value)) scale.Refuse("is no scale");
     meta.scaler = {value, scaler.At("good_steps").Integer(0, int64_t{1} << 24)};
   }
+  if (document.Has("evaluation")) {
+    const JsonValue evaluation = document.At("evaluation");
+    CheckpointMeta::Evaluation& e = meta.evaluation.emplace();
+    if (evaluation.Has("loss")) e.loss = evaluation.At("loss").Number();
+    e.best = evaluation.At("best").Number();
+    e.since_best = evaluation.At("since_best").Integer(0, meta.step);
+  }
   if (document.Has("products")) meta.products = document.At("products").Text();
   manifest.meta.recipe = document.At("recipe").Text();
   manifest.meta.config = document.At("config").Text();

@@ -6,8 +6,9 @@
 //    "step": 100, "tokens": 819200, "seed": 1337,
 //    "updates": 98, "skipped": 0,                steps that landed, and those that were paid for;
 //    "scaler": {"scale": 32768, "good_steps": 7},   older builds wrote none
-//    "recipe": "<YAML>", "config": "<JSON>",
-//    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
+//    "evaluation": {"loss": 2.5, "best": 2.25, "since_best": 1},   nor these; loss: not after every
+//    step "recipe": "<YAML>", "config": "<JSON>", "data": {"train": [{"path": "a.txt", "bytes":
+//    1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; older builds wrote none
 //    "records": {"bytes": 9000, "hash": "<16 hexadecimal digits>"},   what metrics.jsonl began with
 //                                                when it was saved: file_prefix.h; nor these
@@ -73,6 +74,14 @@ struct CheckpointMeta {
   };
   std::optional<Scaler> scaler{};  // Of the loss, for the next step; where one is in use.
   std::string products{};          // Of a run on a GPU: which algorithms multiply, as JSON.
+  // Of the validation sets; empty before the run's first evaluation.
+  struct Evaluation {
+    std::optional<double> loss;  // The mean of the sets after this very step; nats.
+    double best = 0;             // The lowest so far.
+    int64_t since_best = 0;      // Evaluations since, none of them lower.
+    bool operator==(const Evaluation&) const = default;
+  };
+  std::optional<Evaluation> evaluation{};
   // What the run directory's metrics.jsonl held when it was saved; empty where nobody knows (an
   // older build, an import, a reshard). Of rank 0's alone when it is saved.
   std::optional<FilePrefix> records{};

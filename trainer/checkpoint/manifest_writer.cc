@@ -121,6 +121,11 @@ std::string ManifestToText(const Manifest& manifest) {
     add("scaler", "{\"scale\": " + Dump(meta.scaler->scale) +
                       ", \"good_steps\": " + std::to_string(meta.scaler->good_steps) + "}");
   }
+  if (const auto& e = meta.evaluation) {
+    add("evaluation", std::string("{") + (e->loss ? "\"loss\": " + Dump(*e->loss) + ", " : "") +
+                          "\"best\": " + Dump(e->best) +
+                          ", \"since_best\": " + std::to_string(e->since_best) + "}");
+  }
   if (!meta.products.empty()) add("products", Dump(meta.products));
   add("recipe", Dump(meta.recipe));
   add("config", Dump(meta.config));

@@ -189,11 +189,15 @@ TEST(ManifestTest, KeepsWhatSkippedStepsLeave) {
   manifest.meta.updates = 3;
   manifest.meta.skipped = 2;
   manifest.meta.scaler = {.scale = 0.1f, .good_steps = 1999};
+  manifest.meta.evaluation = {.loss = 0.1, .best = 1.0 / 3, .since_best = 2};
   manifest.meta.products = "{\"library\": \"cuBLASLt\"}";
   const CheckpointMeta got = ParseManifest(ManifestToText(manifest), "").meta;
   EXPECT_EQ(got.updates, 3);
   EXPECT_EQ(got.skipped, 2);
   EXPECT_EQ(got.scaler, manifest.meta.scaler);
+  EXPECT_EQ(got.evaluation, manifest.meta.evaluation);
+  manifest.meta.evaluation->loss.reset();
+  EXPECT_EQ(ParseManifest(ManifestToText(manifest), "m").meta.evaluation, manifest.meta.evaluation);
   EXPECT_EQ(got.products, manifest.meta.products);
 
   const auto edited = [](const char* key, const char* value) {
