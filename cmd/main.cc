@@ -18,6 +18,7 @@
 #include "cmd/checkpoint_command.h"
 #include "cmd/config_command.h"
 #include "cmd/devices_command.h"
+#include "cmd/eval_command.h"
 #include "cmd/generate_command.h"
 #include "cmd/recipe_flags.h"
 #include "cmd/report_command.h"
@@ -85,13 +86,21 @@ Recipe LoadRecipe(const TrainingFlags& flags) {
 
 // The ranks' mistakes in flags, recipe and model, told once and not by each of them.
 void CheckLaunch(const LaunchCommand& launch) {
-  CLI::App app("the flags of a training run, after `launch ... --`");
+  const bool evaluates = !launch.argv.empty() && launch.argv[0] == "eval";
+  CLI::App app(evaluates ? "the flags of eval"
+                         : "the flags of a training run, after `launch ... --`");
   TrainingFlags flags;
-  AddTrainingFlags(app, flags);
+  EvaluationFlags evaluation;
+  evaluates ? AddEvaluationFlags(app, evaluation) : AddTrainingFlags(app, flags);
   std::vector<std::string> reversed(launch.argv.rbegin(), launch.argv.rend());  // As CLI11 wants.
+  if (evaluates) reversed.pop_back();
   app.parse(reversed);
   const LaunchOptions& options = launch.options;
-  CheckTraining(LoadRecipe(flags), options.nnodes * options.nproc_per_node, options.nproc_per_node,
+  if (evaluates && options.max_restarts > 0) {
+    throw ConfigError("launch: --max-restarts: an evaluation has nothing to go on from");
+  }
+  CheckTraining(evaluates ? PrepareEvaluation(evaluation).recipe : LoadRecipe(flags),
+                options.nnodes * options.nproc_per_node, options.nproc_per_node,
                 options.max_restarts);
 }
 
@@ -145,7 +154,7 @@ int Main(int argc, char** argv) {
   // launch, waits for the ranks. A training run is what has no sub-command's name in front.
   std::optional<StopSignal> signals;
   const std::string_view front = argc > 1 ? argv[1] : "";
-  if (front.starts_with("-")) signals.emplace();
+  if (front.starts_with("-") || front == "eval") signals.emplace();
   if (front == "launch") HoldStopSignals();
   if (!LimitsAreEnough()) return static_cast<int>(ExitCode::kRuntime);
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on the size of files is a full disk: writes say so.
@@ -172,6 +181,10 @@ int Main(int argc, char** argv) {
   AddBenchCommand(app);
   AddConfigCommand(app);
   AddCheckpointCommand(app);
+  EvaluationFlags evaluation;
+  CLI::App* const eval_command = app.add_subcommand(
+      "eval", "The loss of the validation sets under the weights of a checkpoint");
+  AddEvaluationFlags(*eval_command, evaluation);
   AddGenerateCommand(app);
   AddReportCommand(app);
   AddTokenizeCommand(app);
@@ -222,6 +235,11 @@ int Main(int argc, char** argv) {
     if (launch_command->parsed()) {
       CheckLaunch(launch);
       return Launch(launch.options, launch.argv);
+    }
+    if (eval_command->parsed()) {
+      if (!signals) signals.emplace();
+      code = EvaluateProcess(PrepareEvaluation(evaluation),
+                             std::vector<std::string>(argv, argv + argc), *signals);
     }
     if (plan_command->parsed()) {
       const int local_world = plan_local_world.value_or(plan_world);

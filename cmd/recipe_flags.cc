@@ -6,13 +6,14 @@
 
 namespace fsdp {
 
-void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
+void AddRecipeFlags(CLI::App& app, std::vector<std::string>& files,
+                    std::vector<std::string>& overrides) {
   // One value a flag: what follows it is not swallowed, and [1, 2] in a value stays whole.
-  app.add_option("--config", flags.files, "A recipe (YAML). Later files override earlier ones.")
+  app.add_option("--config", files, "A recipe (YAML). Later files override earlier ones.")
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->take_all();
-  app.add_option("--set", flags.overrides,
+  app.add_option("--set", overrides,
                  "Override one key, for example --set optimizer.lr=3e-4; the value is YAML.")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false)

@@ -16,7 +16,11 @@ struct RecipeFlags {
 };
 
 // --config FILE and --set KEY=VALUE, each any number of times.
-void AddRecipeFlags(CLI::App& app, RecipeFlags& flags);
+void AddRecipeFlags(CLI::App& app, std::vector<std::string>& files,
+                    std::vector<std::string>& overrides);
+inline void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
+  AddRecipeFlags(app, flags.files, flags.overrides);
+}
 
 // Throws ConfigError; where --config is missing, too.
 Recipe LoadRecipe(const RecipeFlags& flags);

@@ -60,7 +60,9 @@ CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command, std::function<
           },
           "Seconds for the other ranks to end by themselves after one has failed")
       ->default_str(std::to_string(options.grace.count() / 1000));
-  launch->add_option("flags", command->argv, "After `--`: the flags of a training run")
+  launch
+      ->add_option("flags", command->argv,
+                   "After `--`: the flags of a training run, or `eval` and its flags")
       ->type_name("");
   launch->allow_extras();
   // When launch's own part is read, not at the end: of a positional before the `--`, CLI11 would
@@ -72,7 +74,8 @@ CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command, std::function<
     for (const std::string& flag : launch->remaining()) {
       if (stray.empty() && flag != "--") stray = flag;
     }
-    if (stray.empty() && !command->argv.empty() && command->argv[0].rfind("-", 0) != 0) {
+    if (stray.empty() && !command->argv.empty() && command->argv[0] != "eval" &&
+        command->argv[0].rfind("-", 0) != 0) {
       stray = command->argv[0];
     }
     if (const std::string meant = MeantBy(stray, "fsdp-train launch --"); !meant.empty()) {

@@ -17,7 +17,7 @@ namespace fsdp {
 
 struct LaunchCommand {
   LaunchOptions options;
-  std::vector<std::string> argv;  // What follows `--`: the flags of a training run.
+  std::vector<std::string> argv;  // After `--`: a training run's flags, or `eval` and its own.
 };
 
 // Adds the sub-command, which fills `command`: it must live as long as `app`. Where launch was

@@ -48,33 +48,38 @@ bool Evaluator::IsDue(int64_t step) const {
   return !data_.valid.empty() && every > 0 && (step % every == 0 || step == recipe_.train.steps);
 }
 
-void Evaluator::Run(int64_t step) {
+double Evaluator::Run(int64_t step) {
   const double begin = recorder_.Pause();
+  double sum = 0;
   for (const RunData::Valid& valid : data_.valid) {
-    recorder_.Write(EvalRecord{step, Loss(*valid.loader), valid.name});
+    const double loss = EvalLoss(session_, *valid.loader);
+    sum += loss;
+    recorder_.Write(EvalRecord{step, loss, valid.name});
   }
   const double evaluated = recorder_.Now();
   if (session_.options().generate) RecordSample(step);
   recorder_.Continue({step, evaluated - begin, recorder_.Now() - evaluated, 0});
+  return sum / static_cast<double>(data_.valid.size());
 }
 
-// Mean over the targets of all its batches.
-double Evaluator::Loss(const EvalLoader& loader) {
-  const ExecutorOptions& e = session_.options().executor;
-  const Mesh& mesh = session_.executor().mesh();
+double EvalLoss(Session& session, const EvalLoader& loader,
+                const std::function<void(int64_t batch)>& progress) {
+  const ExecutorOptions& e = session.options().executor;
+  const Mesh& mesh = session.executor().mesh();
   const double wave = static_cast<double>(e.micro_batch_size * e.seq_len * mesh.data_size());
   double sum = 0;
   std::optional<int64_t> last;
   const auto take = [&] {
-    if (last) sum += static_cast<double>(session_.executor().Result(*last).loss) * wave;
+    if (last) sum += static_cast<double>(session.executor().Result(*last).loss) * wave;
   };
   for (int64_t b = 0; b < loader.Batches(); ++b) {
+    if (b > 0 && progress) progress(b);
     for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
-      session_.Eval(static_cast<float>(1 / wave), [&, b, m](int, const Batch& batch) {
+      session.Eval(static_cast<float>(1 / wave), [&, b, m](int, const Batch& batch) {
         loader.MicroBatch(b, m, mesh.data_coordinate(), batch);
       });
       take();
-      last = session_.executor().steps() - 1;
+      last = session.executor().steps() - 1;
     }
   }
   take();

@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_LOOP_EVALUATOR_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "trainer/data/loader.h"
 #include "trainer/engine/session.h"
@@ -14,6 +15,12 @@
 
 namespace fsdp {
 
+// The loss of a set: the mean over the targets of all its batches, in nats. Called of every rank,
+// which evaluate together; blocks. `progress`, which may be null, hears of every batch but the last
+// that it is done.
+double EvalLoss(Session& session, const EvalLoader& loader,
+                const std::function<void(int64_t batch)>& progress = nullptr);
+
 // Of every rank: they evaluate together, with the averaged weights where the session does.
 class Evaluator {
  public:
@@ -23,11 +30,11 @@ class Evaluator {
 
   // Whether eval.every asks for it after this training step.
   bool IsDue(int64_t step) const;
-  // Blocks until all is recorded, as of after `step`, whose result has been read.
-  void Run(int64_t step);
+  // Blocks until all is recorded, as of after `step`, whose result has been read. Returns the mean
+  // of the sets' losses.
+  double Run(int64_t step);
 
  private:
-  double Loss(const EvalLoader& loader);
   void RecordSample(int64_t step);
 
   const Recipe& recipe_;

@@ -186,6 +186,59 @@ void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restar
   }
 }
 
+// `work` as one rank of the job that the environment names.
+ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
+                   const std::vector<std::string>& command_line, StopSignal& signals,
+                   const std::function<ExitCode(const Job&)>& work) {
+  const auto stop_requested = [&] { return signals.stop_requested(); };
+  const ChosenDevice device = DeviceFor(recipe, environment);
+  std::unique_ptr<Store> store;
+  Job job;
+  job.rank = environment.rank;
+  job.world = environment.world_size;
+  job.local_world = environment.local_world_size;
+  job.device = device;
+  std::optional<HostPlacement> hosts;
+  job.find_hosts = [&] {
+    if (!hosts) hosts = FindHosts(*store, "job", job.rank, job.world);
+    return *hosts;
+  };
+  MeshCommunicators::Connect transport;
+  job.connect = [&](const std::string& name, const RankGroup& group) {
+    if (!transport) {
+      CommOptions options;
+      options.timeout_s = recipe.run.timeout_s;
+      options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
+      transport = Transport(*store, environment, job.find_hosts(), options);
+    }
+    return transport(name, group);
+  };
+  job.place = Describe(environment);
+  job.restart = environment.restart_count;
+  job.command_line = command_line;
+  job.stop_requested = stop_requested;
+  job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
+  job.take_report_request = [&] { return signals.TakeReportRequest(); };
+  job.console = &std::cout;
+  std::signal(SIGPIPE, SIG_IGN);  // Or a reader that leaves would take the run along.
+  job.reader_gone = ReaderGone;
+  if (environment.world_size == 1) {
+    store = std::make_unique<MemoryStore>(recipe.run.timeout_s);
+  } else {
+    std::optional<int> port;
+    if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
+    const int store_port = StorePort(environment, port);
+    store = JoinTcpStore(
+        environment.master_addr, store_port, environment.rank, environment.world_size,
+        recipe.run.timeout_s, AccessFor(environment), [&] { return AskSignals(signals); },
+        WhoIsMissing(environment, store_port));
+  }
+  job.store = store.get();
+  const ExitCode code = work(job);
+  store->Leave();
+  return code;
+}
+
 }  // namespace
 
 void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts) {
@@ -240,58 +293,31 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     return ExitCode::kDone;
   }
 
-  const auto stop_requested = [&] { return signals.stop_requested(); };
-  const ChosenDevice device = DeviceFor(recipe, environment);
-  std::unique_ptr<Store> store;
-  Job job;
-  job.rank = environment.rank;
-  job.world = environment.world_size;
-  job.local_world = environment.local_world_size;
-  job.device = device;
-  std::optional<HostPlacement> hosts;
-  job.find_hosts = [&] {
-    if (!hosts) hosts = FindHosts(*store, "job", job.rank, job.world);
-    return *hosts;
-  };
-  MeshCommunicators::Connect transport;
-  job.connect = [&](const std::string& name, const RankGroup& group) {
-    if (!transport) {
-      CommOptions options;
-      options.timeout_s = recipe.run.timeout_s;
-      options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
-      transport = Transport(*store, environment, job.find_hosts(), options);
-    }
-    return transport(name, group);
-  };
-  job.place = Describe(environment);
-  job.restart = environment.restart_count;
-  job.command_line = command_line;
-  job.stop_requested = stop_requested;
-  job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
-  job.take_report_request = [&] { return signals.TakeReportRequest(); };
-  job.console = &std::cout;
-  std::signal(SIGPIPE, SIG_IGN);  // Or a reader that leaves would take the run along.
-  job.reader_gone = ReaderGone;
   try {
-    if (environment.world_size == 1) {
-      store = std::make_unique<MemoryStore>(recipe.run.timeout_s);
-    } else {
-      std::optional<int> port;
-      if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
-      const int store_port = StorePort(environment, port);
-      store = JoinTcpStore(
-          environment.master_addr, store_port, environment.rank, environment.world_size,
-          recipe.run.timeout_s, AccessFor(environment), [&] { return AskSignals(signals); },
-          WhoIsMissing(environment, store_port));
-    }
-    job.store = store.get();
-    const ExitCode code = TrainRank(recipe, job);
-    store->Leave();
-    return code;
+    return RunAsRank(recipe, environment, command_line, signals,
+                     [&](const Job& job) { return TrainRank(recipe, job); });
   } catch (const EarlyStop& stop) {
     if (environment.rank == 0) {
       std::cout << stop.what() << ": " << Printable(GoesOnFrom(recipe)) << std::endl;
     }
+    return stop.code();
+  }
+}
+
+ExitCode EvaluateProcess(const Evaluation& evaluation, const std::vector<std::string>& command_line,
+                         StopSignal& signals) {
+  const RankEnvironment environment = ReadRankEnvironment();
+  CheckPlace(evaluation.recipe, environment.world_size, environment.local_world_size,
+             /*max_restarts=*/0);
+  if (evaluation.recipe.run.device == RunRecipe::Device::kSim) {
+    throw ConfigError(evaluation.recipe.Mistake(
+        "run.device", "sim computes no loss: set `auto`, `cpu` or `cuda`"));
+  }
+  try {
+    return RunAsRank(evaluation.recipe, environment, command_line, signals,
+                     [&](const Job& job) { return EvaluateRank(evaluation, job); });
+  } catch (const EarlyStop& stop) {
+    if (environment.rank == 0) std::cerr << "stopped by a signal before the end" << std::endl;
     return stop.code();
   }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/loop/evaluate.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
 
@@ -20,6 +21,10 @@ class StopSignal;
 // on the simulator, the plan printed, nothing allocated. Throws Error.
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
                       bool dry_run, StopSignal& signals);
+
+// One rank of a job that evaluates, until it is done or `signals` says otherwise. Throws Error.
+ExitCode EvaluateProcess(const Evaluation& evaluation, const std::vector<std::string>& command_line,
+                         StopSignal& signals);
 
 // The mistakes in recipe and model that a job of this size has, before it has ranks. Throws
 // ConfigError, CheckpointError.

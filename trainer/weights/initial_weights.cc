@@ -52,10 +52,12 @@ Weights Find(const std::string& directory) {
 // Of a checkpoint of ours, by any thread.
 class OwnWeights {
  public:
-  explicit OwnWeights(std::unique_ptr<CheckpointReader> reader)
+  // `merge`: the adapters, into what they adapt.
+  OwnWeights(std::unique_ptr<CheckpointReader> reader, const std::string& state, bool merge)
       : reader_(std::move(reader)),
         model_(ModelOfCheckpoint(*reader_)),
-        merged_(*reader_, *model_, "master") {
+        merge_(merge),
+        merged_(*reader_, *model_, state) {
     for (const ModelSegment& segment : model_->segments()) {
       for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
     }
@@ -68,16 +70,23 @@ class OwnWeights {
                             "' of shape " + parameter.shape().ToString());
     }
     const std::lock_guard lock(mutex_);  // The reader keeps one chunk.
-    merged_.Read(*it->second, begin, values);
+    merge_ ? merged_.Read(*it->second, begin, values)
+           : merged_.ReadPlain(*it->second, begin, values);
   }
 
  private:
   std::mutex mutex_;
   const std::unique_ptr<CheckpointReader> reader_;
   const std::unique_ptr<Model> model_;
+  const bool merge_;
   MergedWeights merged_;
   std::unordered_map<std::string, const Parameter*> parameters_;
 };
+
+Executor::FillParameter FillFrom(std::shared_ptr<OwnWeights> own) {
+  return [own = std::move(own)](const Parameter& parameter, int64_t begin,
+                                std::span<float> values) { own->Fill(parameter, begin, values); };
+}
 
 }  // namespace
 
@@ -123,10 +132,13 @@ std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
 }
 
 Executor::FillParameter OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint) {
-  const auto own = std::make_shared<OwnWeights>(std::move(checkpoint));
-  return [own](const Parameter& parameter, int64_t begin, std::span<float> values) {
-    own->Fill(parameter, begin, values);
-  };
+  return FillFrom(std::make_shared<OwnWeights>(std::move(checkpoint), "master", /*merge=*/true));
+}
+
+Executor::FillParameter OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint,
+                                          bool averaged) {
+  return FillFrom(std::make_shared<OwnWeights>(std::move(checkpoint), averaged ? "ema" : "master",
+                                               /*merge=*/false));
 }
 
 Executor::FillParameter OpenInitialWeights(const std::string& directory) {

@@ -31,6 +31,10 @@ std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 // adapters of a checkpoint are merged.
 Executor::FillParameter OpenInitialWeights(const std::string& directory);
 Executor::FillParameter OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint);
+// A checkpoint's as they are, adapters apart; the averaged ones where `averaged`. Reads as the
+// above. Throws CheckpointError where it holds none.
+Executor::FillParameter OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint,
+                                          bool averaged);
 // `read`, which throws CheckpointError where what it has read is not finite, naming the tensor.
 // `source` and `use` are the message's: "model.init_from: DIR", "trained".
 Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& source,

@@ -26,6 +26,8 @@ class MergedWeights {
   // its adapters add (nn/lora.h): alpha / rank times the product of B and A, in float64, rounded
   // once.
   void Read(const Parameter& parameter, int64_t begin, std::span<float> out);
+  // The same without them: adapters are parameters of their own.
+  void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
 
  private:
   struct Factors {
@@ -34,7 +36,6 @@ class MergedWeights {
     double scale = 0;
   };
 
-  void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
   void LoadAdapters(const Parameter& parameter);
 
   CheckpointReader& reader_;

@@ -1,0 +1,16 @@
+// fsdp-train eval.
+#ifndef FSDP_TRAIN_CMD_EVAL_COMMAND_H_
+#define FSDP_TRAIN_CMD_EVAL_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+
+#include "trainer/loop/evaluate.h"
+
+namespace fsdp {
+
+// The flags of `eval`, of its sub-command as of what `launch` starts.
+void AddEvaluationFlags(CLI::App& app, EvaluationFlags& flags);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_CMD_EVAL_COMMAND_H_

@@ -1,0 +1,189 @@
+// `fsdp-train eval`: the losses that a run recorded, from its checkpoint alone.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+const char kWeights[] = "tests/fixtures/gpt2/one_head";
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Outcome Eval(const Strings& flags, int world = 1) {
+  Strings arguments;
+  if (world > 1) arguments = {"launch", "--nproc-per-node", std::to_string(world), "--"};
+  arguments.insert(arguments.end(), {"eval"});
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return Call(arguments);
+}
+
+Json SetsOf(const Outcome& outcome) {
+  const size_t at = outcome.out.find('{');  // Behind a launcher's prefix.
+  if (outcome.code != 0 || at == std::string::npos) return Json();
+  return Json::parse(outcome.out.substr(at))["sets"];
+}
+
+// Two sets of text, evaluated at the end.
+Strings OnText(const Job& job) {
+  std::string words;
+  for (int i = 0; i < 900; ++i) words += "word " + std::to_string(i * i) + ". ";
+  const std::string one = job.dir().Write("one.txt", words),
+                    two = job.dir().Write("two.txt", words.substr(2000, 1900));
+  return {"model.vocab_size=256", "data.train={source: text, paths: [" + one + "]}",
+          "data.valid=[{name: one, paths: [" + one + "]}, {name: two, paths: [" + two + "]}]",
+          "eval={every: 10, steps: 3}"};
+}
+
+struct Case {
+  const char* name;
+  int world;
+  Strings settings;
+};
+
+class EvalOfARun : public ::testing::TestWithParam<Case> {};
+
+TEST_P(EvalOfARun, GivesItsOwnLossesBitForBit) {
+  Job job;
+  Strings settings = OnText(job);
+  settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
+  const int world = GetParam().world;
+  const Outcome run = world == 1 ? job.Train(settings) : job.Launch(world, settings);
+  ASSERT_EQ(run.code, 0) << run.Text();
+  std::map<std::string, Json> recorded;
+  for (const Json& eval : OfKind(ReadMetrics(job.run_dir()), "eval")) {
+    recorded[eval["name"]] = eval["loss"];
+  }
+  ASSERT_EQ(recorded.size(), 2u);
+  const std::vector<std::string> files = job.dir().List();
+  const Outcome outcome = Eval({"--checkpoint", job.run_dir(), "--json"}, world);
+  const Json sets = SetsOf(outcome);
+  ASSERT_EQ(sets.size(), 2u) << outcome.Text();
+  for (const Json& set : sets) {
+    EXPECT_EQ(set["loss"], recorded[set["name"]]) << outcome.Text();
+    EXPECT_EQ(set["perplexity"], std::exp(set["loss"].get<double>()));
+  }
+  EXPECT_EQ(job.dir().List(), files);  // It writes nothing.
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, EvalOfARun,
+    ::testing::Values(
+        Case{"OneRank", 1, {}}, Case{"ThreeRanks", 3, {"train.micro_batch_size=1"}},
+        Case{"Averaged", 2, {"train.ema={decay: 0.5}", "eval={every: 10, steps: 3, ema: true}"}},
+        Case{"BFloat16",
+             2,
+             {"fsdp.mixed_precision={param_dtype: bf16, grad_dtype: bf16, master_dtype: bf16, "
+              "keep_fp32: ['*ln_*']}"}},
+        Case{"Adapters",
+             1,
+             {std::string("model={hidden_size: null, num_hidden_layers: null, num_attention_heads: "
+                          "null, max_position_embeddings: null, vocab_size: null, init_from: ") +
+                  kWeights + ", lora: {rank: 2, targets: [c_attn]}}",
+              "data.train.tokenizer=bytes", "data.valid[0].tokenizer=bytes",
+              "data.valid[1].tokenizer=bytes", "optimizer.lr=0.5"}},
+        Case{"Offloaded",
+             2,
+             {"fsdp={sharding_strategy: hybrid_shard, shard_size: 1, buffers: caching, "
+              "cpu_offload: {params: true, optimizer: true}}",
+              "train.activation_checkpointing=full"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Eval, OfAllOfASetAndByAnotherRecipe) {
+  Job job;
+  ASSERT_EQ(job.Train(OnText(job)).code, 0);
+  const std::string latest = job.run_dir() + "/checkpoints/step_10";
+  const Json some = SetsOf(Eval({"--checkpoint", latest, "--json"})),
+             all = SetsOf(Eval({"--checkpoint", latest, "--json", "--full"}));
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(some[0]["tokens"], 3 * 4 * 16);
+  EXPECT_EQ(all[1]["tokens"], 1900 / 16 * 16 - (1900 % 16 == 0 ? 16 : 0));
+  EXPECT_GT(all[0]["tokens"], 5000);
+  // Ranks share the work, and the sum is rounded elsewhere.
+  const Json shared = SetsOf(Eval({"--checkpoint", latest, "--json", "--full"}, 3));
+  ASSERT_EQ(shared.size(), 2u);
+  EXPECT_EQ(shared[0]["tokens"], all[0]["tokens"]);
+  EXPECT_NEAR(shared[0]["loss"].get<double>(), all[0]["loss"].get<double>(), 1e-5);
+  // People's form, and a set that the run did not have.
+  const Outcome named = Eval({"--checkpoint", job.run_dir(), "--set",
+                              "data.valid={paths: [" + (job.dir() / "two.txt") + "]}"});
+  EXPECT_EQ(named.code, 0) << named.Text();
+  EXPECT_TRUE(Has(named.out, latest + ": step 10, ") && Has(named.out, "perplexity") &&
+              Has(named.out, "data.valid"))
+      << named.out;
+  // The recipe that it is given in place of its own.
+  Strings flags = {"--checkpoint", job.run_dir(), "--json", "--config", job.recipe()};
+  for (const std::string& setting : OnText(job)) flags.insert(flags.end(), {"--set", setting});
+  EXPECT_EQ(SetsOf(Eval(flags)), some);
+}
+
+TEST(Eval, OfAHuggingFaceDirectory) {
+  Job job;
+  const std::string text = job.dir().Write("text.txt", std::string(2000, 'a') + " b c d");
+  const std::string recipe =
+      job.dir().Write("eval.yaml", "model: {}\ndata: {train: {paths: [" + text +
+                                       "], tokenizer: bytes}, valid: {fraction: 0.5}, seq_len: 8}\n"
+                                       "train: {micro_batch_size: 2, global_batch_size: 4}\n");
+  const Outcome outcome = Eval({"--checkpoint", kWeights, "--config", recipe, "--json"});
+  const Json sets = SetsOf(outcome);
+  ASSERT_EQ(sets.size(), 1u) << outcome.Text();
+  // What a run evaluates that begins with these weights and learns nothing.
+  ASSERT_EQ(Call({"--config", recipe, "--set", std::string("model.init_from=") + kWeights, "--set",
+                  "train.steps=1", "--set", "optimizer.lr=0", "--set", "eval.every=1", "--set",
+                  "run.dir=" + job.run_dir()})
+                .code,
+            0);
+  EXPECT_EQ(sets[0]["loss"], OfKind(ReadMetrics(job.run_dir()), "eval").back()["loss"]);
+}
+
+TEST(Eval, RefusesWhatItCannotEvaluate) {
+  Job job;
+  const std::string recipe = job.recipe();
+  ASSERT_EQ(job.Train({"train.steps=2"}).code, 0);
+  const std::string checkpoint = job.run_dir() + "/checkpoints/step_2";
+  const struct {
+    Strings flags;
+    int code;
+    Strings parts;
+  } cases[] = {
+      {{"--checkpoint", job.run_dir()}, 2, {"data.valid", "nothing to evaluate", "--set"}},
+      {{"--checkpoint", job.dir() / "none"}, 5, {job.dir() / "none"}},
+      {{"--checkpoint", kWeights}, 2, {"give --config"}},
+      {{"--checkpoint", kWeights, "--config", recipe, "--set", "eval.ema=true", "--set",
+        "train.ema={decay: 0.5}", "--set", "data.valid={source: synthetic}", "--set",
+        "model={hidden_size: null, num_hidden_layers: null, num_attention_heads: null, "
+        "max_position_embeddings: null, vocab_size: null}"},
+       2,
+       {"eval.ema", "no averaged weights"}},
+      {{"--checkpoint", checkpoint, "--set", "data.valid={source: synthetic}", "--set",
+        "train.ema={decay: 0.5}", "--set", "eval.ema=true"},
+       5,
+       {checkpoint, "no state 'ema'"}},
+      {{"--checkpoint", checkpoint, "--set", "model.hidden_size=32", "--set",
+        "data.valid={source: synthetic}"},
+       2,
+       {"model.hidden_size"}},
+      {{"--checkpoint", checkpoint, "--set", "data.valid={source: synthetic}", "--set",
+        "run.device=sim"},
+       2,
+       {"run.device", "computes no loss"}},
+      {{"--checkpoint", checkpoint, "--sett", "x"}, 2, {"--sett"}},
+  };
+  for (const auto& c : cases) {
+    const Outcome outcome = Eval(c.flags);
+    EXPECT_EQ(outcome.code, c.code) << outcome.Text();
+    EXPECT_EQ(outcome.out, "") << outcome.Text();
+    for (const std::string& part : c.parts) EXPECT_TRUE(Has(outcome.err, part)) << outcome.Text();
+  }
+  const Outcome restarts = Call({"launch", "--nproc-per-node", "2", "--max-restarts", "1", "--",
+                                 "eval", "--checkpoint", checkpoint});
+  EXPECT_EQ(restarts.code, 2) << restarts.Text();
+  EXPECT_TRUE(Has(restarts.err, "--max-restarts")) << restarts.err;
+}
+
+}  // namespace
+}  // namespace fsdp::e2e

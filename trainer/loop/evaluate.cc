@@ -1,0 +1,260 @@
+#include "trainer/loop/evaluate.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <ostream>
+#include <utility>
+#include <variant>
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/comm/early_stop.h"
+#include "trainer/core/json.h"
+#include "trainer/core/read_file.h"
+#include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
+#include "trainer/loop/complete_recipe.h"
+#include "trainer/loop/evaluator.h"
+#include "trainer/loop/failure_protocol.h"
+#include "trainer/loop/rank_session.h"
+#include "trainer/loop/setup.h"
+#include "trainer/observe/metrics.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/yaml_text.h"
+#include "trainer/weights/initial_weights.h"
+
+namespace fsdp {
+namespace {
+
+bool IsHuggingFace(const std::string& path) {
+  return !PathExists(path + "/manifest.json") && PathExists(path + "/config.json");
+}
+
+std::string LoraText(const std::optional<LoraRecipe>& lora) {
+  if (!lora) return "null";
+  return recipe::YamlValue(
+      {{"rank", lora->rank}, {"alpha", lora->alpha}, {"targets", lora->targets}});
+}
+
+// No step is trained: what only training has is neither planned nor read.
+void EvaluateAlone(Recipe& recipe, bool full) {
+  recipe.train.activation_checkpointing = Recompute::kNone;
+  recipe.train.activation_offload = ActivationOffload::kNone;
+  recipe.train.ema.reset();
+  recipe.checkpoint.async = false;
+  recipe.checkpoint.every.reset();
+  recipe.eval.every = 1;
+  recipe.eval.ema = false;
+  recipe.eval.sample.reset();
+  if (full) recipe.eval.steps = std::numeric_limits<int32_t>::max();
+  FsdpOptions& fsdp = recipe.fsdp;
+  fsdp.cpu_offload.optimizer = false;
+  fsdp.cpu_offload.spill.reset();
+  fsdp.fake_all_gather = fsdp.fake_reduce = false;
+  // Averaged weights are fp32, and what a run gathers of them is rounded once.
+  fsdp.mixed_precision.master_dtype = DType::kFloat32;
+}
+
+class Evaluating {
+ public:
+  Evaluating(const Evaluation& evaluation, const Job& job)
+      : evaluation_(evaluation), job_(job), rank_(evaluation.recipe, job, /*trains=*/false) {
+    const Recipe& recipe = rank_.recipe();
+    data_ = OpenData(recipe, rank_.shape(), rank_.mesh().data_size(),
+                     static_cast<uint64_t>(recipe.run.seed), recipe.data.valid, Progress());
+    rank_.Plan();
+  }
+
+  ExitCode Run() {
+    try {
+      Begin();
+      Evaluate();
+      return ExitCode::kDone;
+    } catch (const std::exception& error) {
+      RunParts parts;
+      parts.where = [this] { return Where(); };
+      parts.abort = [this](const std::string& why) { rank_.Abort(why); };
+      parts.give_up = [](const std::exception&) { return nullptr; };
+      parts.record_stop = [] {};
+      parts.record_failure = [](const std::string&) {};
+      EndRun(job_, error, parts);
+    }
+  }
+
+ private:
+  // Where the output is read by a program, nothing else is in it.
+  OpenProgress Progress() const {
+    OpenProgress progress = ProgressFor(job_);
+    if (evaluation_.json) progress.say = progress.remark = nullptr;
+    return progress;
+  }
+
+  std::string Where() const {
+    std::string at = rank_.Where();
+    return at.empty() ? stage_ : at;
+  }
+
+  void Begin() {
+    stage_ = "the agreement on recipe, schedule, build and data";
+    Labels labels = rank_.FindTransport();
+    labels.emplace_back("data", std::to_string(data_.Hash()));
+    Agree(*job_.store, "start", job_.rank, job_.world, labels);
+    stage_ = "the device";
+    rank_.OpenDevice();
+    stage_ = "the choice of algorithms";
+    rank_.ChooseAlgorithms({.deterministic = rank_.recipe().run.deterministic},
+                           [](std::string_view) {});
+    stage_ = "the connection of the ranks";
+    rank_.Connect();
+    stage_ = "the check of what is free";
+    rank_.Remeasure();
+    rank_.Allocate();
+    stage_ = "the weights";
+    EveryRank(job_, "weights", [&] { ReadWeights(); });
+    stage_ = "the beginning of a batch";
+  }
+
+  void ReadWeights() {
+    const std::string& from = evaluation_.checkpoint;
+    Executor::FillParameter read =
+        evaluation_.ours
+            ? OpenStoredWeights(std::make_unique<CheckpointReader>(from), evaluation_.averaged)
+            : OpenInitialWeights(from);
+    rank_.executor().Initialize(RequireFinite(std::move(read), "--checkpoint: " + from, "told"));
+    rank_.executor().Synchronize();
+  }
+
+  void Evaluate() {
+    std::vector<std::string> sets;
+    std::string table;
+    for (const RunData::Valid& valid : data_.valid) {
+      EvalRecord record{.loss = EvalLoss(rank_.session(), *valid.loader,
+                                         [&](int64_t batch) { Tell(valid, batch); }),
+                        .name = valid.name};
+      Tell(valid, 0);
+      if (!std::isfinite(record.loss)) {
+        throw Error(ExitCode::kNotFinite, "the loss of " + NameOf(valid) + " is not finite");
+      }
+      const int64_t tokens = valid.loader->Targets();
+      sets.push_back(JsonObject()
+                         .Add("name", valid.name)
+                         .Add("loss", record.loss)
+                         .Add("perplexity", record.Perplexity())
+                         .Add("tokens", tokens)
+                         .Text());
+      char row[160];
+      std::snprintf(row, sizeof(row), "%-24s %10.4f %12.6g %10s\n", NameOf(valid).c_str(),
+                    record.loss, record.Perplexity().value_or(HUGE_VAL),
+                    HumanCount(static_cast<double>(tokens)).c_str());
+      table += row;
+    }
+    if (job_.rank != 0 || job_.console == nullptr) return;
+    std::optional<int64_t> step;
+    if (evaluation_.ours) step = ReadCheckpointMeta(evaluation_.checkpoint).step;
+    if (evaluation_.json) {
+      *job_.console << JsonObject()
+                           .Add("checkpoint", evaluation_.checkpoint)
+                           .Add("step", step)
+                           .Add("averaged", evaluation_.averaged)
+                           .Add("world_size", job_.world)
+                           .AddRaw("sets", JsonArray(sets))
+                           .Text()
+                    << std::endl;
+      return;
+    }
+    const int64_t parameters = NumParameters(rank_.shape());
+    *job_.console << Printable(evaluation_.checkpoint) << ": "
+                  << (step ? "step " + std::to_string(*step) + ", " : "")
+                  << HumanCount(static_cast<double>(parameters)) << " parameters"
+                  << (evaluation_.averaged ? ", averaged" : "") << "\n";
+    char head[160];
+    std::snprintf(head, sizeof(head), "%-24s %10s %12s %10s\n", "set", "loss", "perplexity",
+                  "tokens");
+    *job_.console << head << Printable(table) << std::flush;
+  }
+
+  static std::string NameOf(const RunData::Valid& valid) {
+    return valid.name.empty() ? "data.valid" : valid.name;
+  }
+
+  // On a terminal, how far it is; 0: takes the line away. Ends what is asked to stop.
+  void Tell(const RunData::Valid& valid, int64_t batch) const {
+    if (job_.stop_requested && job_.stop_requested()) throw EarlyStop();
+    if (job_.rank != 0 || job_.console == nullptr || isatty(STDERR_FILENO) == 0) return;
+    std::fputs("\r\x1b[K", stderr);
+    if (batch > 0) {
+      std::fprintf(stderr, "%s: %lld of %lld batches", Printable(NameOf(valid)).c_str(),
+                   static_cast<long long>(batch), static_cast<long long>(valid.loader->Batches()));
+    }
+    std::fflush(stderr);
+  }
+
+  const Evaluation& evaluation_;
+  const Job& job_;
+  RunData data_;  // Before what reads it.
+  RankSession rank_;
+  std::string stage_ = "the start";  // What the host is in, for messages.
+};
+
+}  // namespace
+
+Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
+  Evaluation evaluation;
+  evaluation.json = flags.json;
+  evaluation.ours = !IsHuggingFace(flags.checkpoint);
+  evaluation.checkpoint = flags.checkpoint;
+  std::vector<std::string> overrides = flags.overrides;
+  CheckpointMeta meta;
+  Recipe trained;
+  if (evaluation.ours) {
+    evaluation.checkpoint = ResolveCheckpoint(flags.checkpoint);
+    meta = ReadCheckpointMeta(evaluation.checkpoint);
+    const std::string name = evaluation.checkpoint + "/manifest.json, recipe";
+    if (!meta.recipe.empty()) trained = ParseRecipe({{name, meta.recipe}});
+  }
+  const std::string& from = evaluation.checkpoint;
+  for (const std::string& forced :
+       {"model.init_from=" + recipe::YamlValue(from), "model.lora=" + LoraText(trained.model.lora),
+        std::string("checkpoint.resume=none")}) {
+    overrides.push_back(forced);
+  }
+  if (!flags.config.empty()) {
+    evaluation.recipe = LoadRecipe(flags.config, overrides, ModelMistakes, CompleteRecipe);
+  } else if (!meta.recipe.empty()) {
+    evaluation.recipe = ParseRecipe({{from + "/manifest.json, recipe", meta.recipe}}, overrides,
+                                    ModelMistakes, CompleteRecipe);
+  } else {
+    throw ConfigError("eval: " + from + " does not say by which recipe: give --config");
+  }
+  Recipe& recipe = evaluation.recipe;
+  evaluation.averaged = recipe.eval.ema;
+  if (evaluation.averaged && !evaluation.ours) {
+    throw ConfigError(recipe.Mistake(
+        "eval.ema", from + " has no averaged weights: a Hugging Face directory has one set. Set "
+                           "it to false"));
+  }
+  if (std::holds_alternative<std::monostate>(recipe.data.valid)) {
+    throw ConfigError(recipe.Mistake(
+        "data.valid", "null, so there is nothing to evaluate: give --set data.valid=..."));
+  }
+  if (!meta.recipe.empty()) recipe.run.seed = static_cast<int64_t>(meta.seed);
+  EvaluateAlone(recipe, flags.full);
+  return evaluation;
+}
+
+ExitCode EvaluateRank(const Evaluation& evaluation, const Job& job) {
+  EarlyStopWatch watch(job);
+  return LiveAndTell(job, [&]() -> Life {
+    auto evaluating = std::make_shared<Evaluating>(evaluation, job);
+    return [evaluating] { return evaluating->Run(); };
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,42 @@
+// `fsdp-train eval`: the loss of the validation sets under weights that are there.
+// Tests: tests/e2e/eval_test.cc
+#ifndef FSDP_TRAIN_TRAINER_LOOP_EVALUATE_H_
+#define FSDP_TRAIN_TRAINER_LOOP_EVALUATE_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/core/errors.h"
+#include "trainer/loop/job.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+struct EvaluationFlags {
+  std::string checkpoint;  // A run's directory, a checkpoint's, or a Hugging Face one.
+  // Of the recipe to evaluate by. No file: the one that the checkpoint was trained by.
+  std::vector<std::string> config, overrides;
+  bool full = false;  // All of each set, in place of eval.steps batches.
+  bool json = false;
+};
+
+struct Evaluation {
+  Recipe recipe;           // Of a job that evaluates alone.
+  std::string checkpoint;  // The one that was meant: of a run, its newest.
+  bool ours = false;       // Not a Hugging Face directory.
+  bool averaged = false;   // Its averaged weights: eval.ema.
+  bool json = false;
+};
+
+// Reads the recipe, and from the checkpoint the model, its adapters among it, and the run's seed:
+// the sets are those that the run evaluated. Throws ConfigError, CheckpointError.
+Evaluation PrepareEvaluation(const EvaluationFlags& flags);
+
+// Evaluates on every rank of the job, and prints on rank 0's console. Nothing is written to any
+// disk. For one world and the run's own recipe the losses are those that the run recorded at that
+// step, bit for bit. Throws Error with an exit code.
+ExitCode EvaluateRank(const Evaluation& evaluation, const Job& job);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_EVALUATE_H_
