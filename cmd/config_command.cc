@@ -72,7 +72,10 @@ void PrintSummary(const Recipe& recipe) {
   }
   const TrainRecipe& train = recipe.train;
   const int64_t tokens = train.global_batch_size * recipe.data.seq_len;
-  std::printf("steps       %s of %s x %s = %s tokens\n", Grouped(train.steps).c_str(),
+  char epochs[32] = "";
+  std::snprintf(epochs, sizeof(epochs), "%g epochs of steps", train.epochs.value_or(0));
+  std::printf("steps       %s of %s x %s = %s tokens\n",
+              train.epochs ? epochs : Grouped(train.steps).c_str(),
               Grouped(train.global_batch_size).c_str(), Grouped(recipe.data.seq_len).c_str(),
               Grouped(tokens).c_str());
   std::printf("optimizer   %s, lr %g, %s after %s warm-up steps\n",

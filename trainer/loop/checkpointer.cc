@@ -69,6 +69,14 @@ bool Checkpointer::IsDue(int64_t step) const {
   return step == recipe_.train.steps || (*every > 0 && step % *every == 0);
 }
 
+bool Checkpointer::WantsByTime() {
+  const std::optional<double> minutes = recipe_.checkpoint.every_minutes;
+  const auto now = std::chrono::steady_clock::now();
+  if (!minutes || now - last_wish_ < std::chrono::duration<double>(60 * *minutes)) return false;
+  last_wish_ = now;
+  return true;
+}
+
 void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   executor().Synchronize();
   const double begin = recorder_.Pause();
@@ -78,9 +86,10 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   const auto save = [this, all, attempt = saves_++](const std::vector<ShardState>& state) {
     return SaveCheckpoint(directory_.checkpoints(), executor().layout(), PlaceOn(executor().mesh()),
                           ForCheckpoint(state, executor().spill()), all, *job_.store, attempt,
-                          recipe_.checkpoint.keep_last);
+                          {recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_best});
   };
   saved_step_ = meta.step;
+  last_wish_ = std::chrono::steady_clock::now();
   if (saver_ && !last) {
     const auto [snapshot, taken] = session_.TakeSnapshot();
     saver_->Start([save, &state = snapshot] { return save(state); }, RangesOf(snapshot), taken);

@@ -4,6 +4,7 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_CHECKPOINTER_H_
 #define FSDP_TRAIN_TRAINER_LOOP_CHECKPOINTER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -36,6 +37,9 @@ class Checkpointer {
 
   // Whether checkpoint.every asks for one after this training step.
   bool IsDue(int64_t step) const;
+  // Of a rank alone, whose clock says it: whether checkpoint.every_minutes asks for one. True once
+  // for each.
+  bool WantsByTime();
   // Saves what there is after step meta.step, which all streams have done and checked: nothing of a
   // step becomes durable before its events and the communicators have been. Waits for the save
   // before. `last`: no step follows, so that nothing is gained in the background; blocks until it
@@ -71,6 +75,7 @@ class Checkpointer {
   Session& session_;
   Recorder& recorder_;
   int64_t saves_ = 0, saved_step_ = -1;
+  std::chrono::steady_clock::time_point last_wish_ = std::chrono::steady_clock::now();
   std::optional<BackgroundSaver> saver_;  // Reads the session's snapshot.
 };
 

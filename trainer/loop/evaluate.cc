@@ -53,6 +53,8 @@ void EvaluateAlone(Recipe& recipe, bool full) {
   recipe.eval.every = 1;
   recipe.eval.ema = false;
   recipe.eval.sample.reset();
+  recipe.train.epochs.reset();
+  recipe.train.steps = 1;
   if (full) recipe.eval.steps = std::numeric_limits<int32_t>::max();
   FsdpOptions& fsdp = recipe.fsdp;
   fsdp.cpu_offload.optimizer = false;

@@ -270,7 +270,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     const ModelShape shape = ShapeFor(recipe);
     const RunData data = OpenData(recipe, shape, environment.world_size,
                                   static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
-    const Recipe run = WithDropoutsOfRun(recipe);
+    const Recipe run = WithSteps(WithDropoutsOfRun(recipe), data);
     CheckRunDirectory(WithShape(run, ShapeFor(run)), data.files);
     CheckInitialWeights(recipe);
     const std::unique_ptr<Model> model = BuildModel(recipe, shape);

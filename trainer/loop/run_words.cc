@@ -17,16 +17,30 @@ std::string WhatTrains(int64_t trained, int64_t parameters) {
 }
 
 std::string WhatIsSaved(const CheckpointRecipe& checkpoint) {
-  if (!checkpoint.every) return "saves nothing, unless a signal asks for it";
-  if (*checkpoint.every == 0) return "saves once, at the end";
-  const std::string every = std::to_string(*checkpoint.every);
-  std::string words = *checkpoint.every == 1 ? "saves every step"
-                                             : "saves every " + every + " steps and at the end";
+  std::string words;
+  if (checkpoint.every.value_or(0) > 0) {
+    const std::string steps = std::to_string(*checkpoint.every);
+    words = *checkpoint.every == 1 ? "every step" : "every " + steps + " steps";
+  }
+  if (checkpoint.every_minutes) {
+    char minutes[32];
+    std::snprintf(minutes, sizeof(minutes), "%g", *checkpoint.every_minutes);
+    words += (words.empty() ? "" : ", ") + (*checkpoint.every_minutes == 1
+                                                ? std::string("every minute")
+                                                : "every " + std::string(minutes) + " minutes");
+  }
+  if (words.empty()) {
+    return checkpoint.every ? "saves once, at the end"
+                            : "saves nothing, unless a signal asks for it";
+  }
+  if (checkpoint.every && *checkpoint.every != 1) words += " and at the end";
   if (checkpoint.keep_last > 0) {
     words += ", and keeps the newest";
     if (checkpoint.keep_last > 1) words += " " + std::to_string(checkpoint.keep_last);
+    if (checkpoint.keep_best == 1) words += " and the best";
+    if (checkpoint.keep_best > 1) words += " and the best " + std::to_string(checkpoint.keep_best);
   }
-  return words;
+  return "saves " + words;
 }
 
 std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len) {

@@ -1,6 +1,9 @@
 #include "trainer/loop/setup.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -269,7 +272,8 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.generate = recipe.eval.every > 0 && recipe.eval.sample.has_value();
   if (recipe.train.ema) options.ema = recipe.train.ema->decay;
   options.eval_ema = recipe.eval.ema;
-  options.snapshot = recipe.checkpoint.async && recipe.checkpoint.every.value_or(0) > 0;
+  options.snapshot = recipe.checkpoint.async &&
+                     (recipe.checkpoint.every.value_or(0) > 0 || recipe.checkpoint.every_minutes);
   const OptimizerRecipe& o = recipe.optimizer;
   options.optimizer.seed = recipe.run.seed;
   options.optimizer.kind = o.name;
@@ -290,6 +294,31 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
       s.decay_steps.value_or(std::min((steps + 9) / 10, steps - options.lr.warmup_steps));
   options.lr.decay = s.decay;
   return options;
+}
+
+Recipe WithSteps(const Recipe& recipe, const RunData& data) {
+  if (!recipe.train.epochs) return recipe;
+  const Samples& samples = data.train->samples();
+  double all = 0;
+  for (int64_t source = 0; source < std::ssize(recipe.data.TrainSources()); ++source) {
+    all += static_cast<double>(samples.Windows(source));
+  }
+  const auto batch = static_cast<double>(recipe.train.global_batch_size);
+  const double steps = std::ceil(*recipe.train.epochs * all / batch);
+  if (steps > std::numeric_limits<int32_t>::max()) {
+    throw ConfigError(recipe.Mistake(
+        "train.epochs",
+        "more than 2147483647 steps of " + std::to_string(recipe.train.global_batch_size) +
+            " of the " + std::to_string(static_cast<int64_t>(all)) + " samples that an epoch has"));
+  }
+  Recipe with = recipe;
+  with.train.steps = static_cast<int64_t>(steps);
+  with.train.epochs.reset();
+  char note[96];
+  std::snprintf(note, sizeof(note), "train.steps: %lld, which are train.epochs: %g",
+                static_cast<long long>(with.train.steps), *recipe.train.epochs);
+  with.notes.emplace_back(note);
+  return with;
 }
 
 uint64_t RunData::Hash() const {

@@ -71,6 +71,10 @@ OpenProgress ProgressFor(const Job& job);
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress = {});
 
+// The recipe, whose train.epochs has become a number of train.steps: of `data`, which is that of
+// the recipe. Unchanged without train.epochs. Throws ConfigError where that is no number of steps.
+Recipe WithSteps(const Recipe& recipe, const RunData& data);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_LOOP_SETUP_H_

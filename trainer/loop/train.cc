@@ -1,5 +1,8 @@
+#include "trainer/loop/train.h"
+
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -23,7 +26,6 @@
 #include "trainer/loop/recorder.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
-#include "trainer/loop/train.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -35,9 +37,16 @@ std::string Printed(float value) {
   return std::isnan(value) ? "nan" : std::to_string(value);  // A NaN's sign means nothing.
 }
 
-Recipe AsTrained(const Recipe& recipe) {
+Recipe AsTrained(const Recipe& recipe, const Job& job) {
   const Recipe with = WithDropoutsOfRun(recipe);
-  return WithShape(with, ShapeFor(with));
+  const ModelShape shape = ShapeFor(with);
+  if (!recipe.train.epochs) return WithShape(with, shape);
+  OpenProgress progress = ProgressFor(job);
+  progress.remark = nullptr;  // That is said when the data is opened for good.
+  const RunData data =
+      OpenData(recipe, shape, /*data_ranks=*/1, static_cast<uint64_t>(recipe.run.seed),
+               recipe.data.valid, progress);
+  return WithShape(WithSteps(with, data), shape);
 }
 
 class Trainer {
@@ -45,7 +54,7 @@ class Trainer {
   Trainer(const Recipe& recipe, const Job& job, EarlyStopWatch& watch)
       : job_(job),
         watch_(watch),
-        rank_(AsTrained(recipe), job, /*trains=*/true),
+        rank_(AsTrained(recipe, job), job, /*trains=*/true),
         recipe_(rank_.recipe()),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         held_out_(recipe.data.valid),
@@ -155,6 +164,7 @@ class Trainer {
     executor().MastersWritten();
     updates_ = meta.updates.value_or(meta.step);
     skipped_ = meta.skipped;
+    evaluation_ = meta.evaluation;
     session().optimizer().SetUpdates(executor().compute(), updates_);
     session().optimizer().SetSeed(meta.seed);
     if (meta.scaler && rank_.options().executor.mixed_precision.ScalesLoss()) {
@@ -190,7 +200,13 @@ class Trainer {
       recorder_.NothingToDo(step_);
       return Finish("done", ExitCode::kDone);
     }
-    while (step_ < last && !stopping_) {
+    if (NoBetter()) {
+      recorder_.Line(WhyNoBetter() +
+                     ". More of it: --set eval.stop_after=null; another run: --set "
+                     "run.name=...");
+      return Finish("done", ExitCode::kDone);
+    }
+    while (step_ < last && !stopping_ && !NoBetter()) {
       if (pending_.size() == 2) TakeResult();
       if (stopping_) break;
       checkpointer_->Poll();
@@ -202,14 +218,16 @@ class Trainer {
       if (traced) WriteTrace(step);
       if (evaluator_->IsDue(step)) {
         Drain();
-        evaluator_->Run(step);
+        TakeEvaluation(step, evaluator_->Run(step));
       }
       if (checkpointer_->IsDue(step)) Save();
     }
     Drain();
     checkpointer_->Finish();
-    const bool early = stopping_ && step_ < last;
-    if ((early || saving_) && checkpointer_->saved_step() != step_) Save();
+    const bool early = stopping_ && step_ < last && !NoBetter();
+    const bool saves =
+        recipe_.checkpoint.every.has_value() && NoBetter();  // As the last step would.
+    if ((early || saving_ || saves) && checkpointer_->saved_step() != step_) Save();
     if (early) {
       const std::string on = "the run can go on from " + start_.directory.checkpoints() + "/" +
                              StepName(checkpointer_->saved_step());
@@ -217,6 +235,7 @@ class Trainer {
                      (recipe_.fsdp.fake() ? "there is no checkpoint to go on from" : on));
       return Finish("stopped", ExitCode::kStopped);
     }
+    if (step_ < last) recorder_.Line(WhyNoBetter());
     if (checkpointer_->saved_step() != step_) checkpointer_->RequireFinite(step_);
     return Finish("done", ExitCode::kDone);
   }
@@ -227,7 +246,8 @@ class Trainer {
     // not know it at the same step: they stop together, and each then finds out why.
     wishes.stop = (job_.stop_requested && job_.stop_requested()) || checkpointer_->failed() ||
                   recorder_.LostItsReader();
-    wishes.save = job_.take_save_request && job_.take_save_request();
+    const bool asked = job_.take_save_request && job_.take_save_request();
+    wishes.save = (job_.rank == 0 && checkpointer_->WantsByTime()) || asked;
     if (job_.take_report_request && job_.take_report_request()) {
       recorder_.Report("rank " + std::to_string(job_.rank) + " is about to enqueue step " +
                        std::to_string(step) + ", " + std::to_string(pending_.size()) +
@@ -299,6 +319,32 @@ class Trainer {
                     "schedule.warmup_steps usually helps");
   }
 
+  void TakeEvaluation(int64_t step, double loss) {
+    evaluated_ = step;
+    if (evaluation_) evaluation_->loss.reset();
+    if (!std::isfinite(loss)) {
+      if (evaluation_) ++evaluation_->since_best;
+    } else if (!evaluation_ || loss < evaluation_->best) {
+      evaluation_ = {loss, loss, 0};
+    } else {
+      evaluation_->loss = loss;
+      ++evaluation_->since_best;
+    }
+  }
+
+  // Whether eval.stop_after ends the run: alike on all ranks, which have the same losses.
+  bool NoBetter() const {
+    const std::optional<int64_t> most = recipe_.eval.stop_after;
+    return most && evaluation_ && evaluation_->since_best >= *most;
+  }
+  std::string WhyNoBetter() const {
+    char best[32];
+    std::snprintf(best, sizeof(best), "%.4f", evaluation_->best);
+    return "step " + std::to_string(step_) + " is the last: the best evaluation, " + best +
+           ", was " + std::to_string(evaluation_->since_best) +
+           " evaluations ago (eval.stop_after)";
+  }
+
   void Drain() {
     while (!pending_.empty()) TakeResult();
   }
@@ -319,8 +365,10 @@ class Trainer {
     meta.updates = updates_;
     meta.skipped = skipped_;
     meta.scaler = scaler_;
+    meta.evaluation = evaluation_;
+    if (meta.evaluation && evaluated_ != step_) meta.evaluation->loss.reset();
     if (rank_.products().library) meta.products = ToJson(rank_.products().algorithms);
-    checkpointer_->Save(meta, /*last=*/stopping_ || step_ >= recipe_.train.steps);
+    checkpointer_->Save(meta, /*last=*/stopping_ || NoBetter() || step_ >= recipe_.train.steps);
     stage_ = "the beginning of a step";
   }
 
@@ -370,6 +418,8 @@ class Trainer {
   // Of those, too: what a checkpoint says beside.
   int64_t updates_ = 0, skipped_ = 0;
   std::optional<CheckpointMeta::Scaler> scaler_;
+  std::optional<CheckpointMeta::Evaluation> evaluation_;
+  int64_t evaluated_ = 0;  // The last step that was.
   std::deque<Pending> pending_;
   bool stopping_ = false, saving_ = false;
 };

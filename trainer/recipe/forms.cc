@@ -282,6 +282,24 @@ class AutoOrShareType final : public TypeOf<std::optional<double>> {
   const Type<double> share_ = Number({.at_least = 0, .at_most = 1});
 };
 
+class StepsOrNullType final : public TypeOf<int64_t> {
+ public:
+  Json Schema() const override { return {{"anyOf", {steps_->Schema(), {{"type", "null"}}}}}; }
+
+ private:
+  bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
+                 int64_t& value) const override {
+    if (node.kind != YamlNode::Kind::kNull) return steps_.Read(node, key, reader, value);
+    value = 0;
+    return true;
+  }
+  Json WriteValue(const int64_t& value) const override {
+    return value == 0 ? Json() : steps_.Write(value);
+  }
+
+  const Type<int64_t> steps_ = Integer(1);
+};
+
 }  // namespace
 
 Type<std::vector<std::string>> Paths() {
@@ -297,6 +315,7 @@ Type<ValidRecipe> ValidSources(const Type<HeldOut>& held_out, const Type<SourceR
   return Type<ValidRecipe>(std::make_shared<ValidSourcesType>(held_out, source, of_list));
 }
 Type<ResumeRecipe> Resume() { return Type<ResumeRecipe>(std::make_shared<ResumeType>()); }
+Type<int64_t> StepsOrNull() { return Type<int64_t>(std::make_shared<StepsOrNullType>()); }
 Type<std::optional<double>> AutoOrShare() {
   return Type<std::optional<double>>(std::make_shared<AutoOrShareType>());
 }

@@ -29,6 +29,9 @@ Type<ValidRecipe> ValidSources(const Type<HeldOut>& held_out, const Type<SourceR
 // checkpoint.resume: a word, a step or a directory.
 Type<ResumeRecipe> Resume();
 
+// train.steps: null, which is 0, or a number of at least 1.
+Type<int64_t> StepsOrNull();
+
 // fsdp.cpu_offload.optimizer_share: `auto`, which is empty, or a number from 0 to 1.
 Type<std::optional<double>> AutoOrShare();
 

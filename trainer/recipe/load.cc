@@ -149,6 +149,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
       if (auto& rate = recipe.model.*dropout.member; !rate) rate = 0;
     }
   }
+  if (recipe.train.epochs && reader.places().count("train.steps") == 0) recipe.train.steps = 0;
   if (recipe.fsdp.fake() && reader.places().count("checkpoint.every") == 0) {
     recipe.checkpoint.every.reset();
   }
@@ -257,7 +258,8 @@ std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {
             std::to_string(world_size) + " has at most " + std::to_string(most) +
             ": the rest of each micro-batch is computed for nothing"));
   }
-  if (const int64_t warmup = recipe.schedule.warmup_steps; warmup > train.steps) {
+  const int64_t warmup = recipe.schedule.warmup_steps;
+  if (train.steps > 0 && warmup > train.steps) {
     advice.push_back(
         recipe.Mistake(std::vector<std::string>{"schedule.warmup_steps", "train.steps"},
                        "a warm-up of " + std::to_string(warmup) + " steps, but the run has " +

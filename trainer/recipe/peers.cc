@@ -44,7 +44,7 @@ std::span<const PeersWord> PeersWords() {
       {"logging_steps", "log.every", ""},
       {"eval_steps", "eval.every", ""},
       // How much and how.
-      {"num_train_epochs", "train.steps", ""},
+      {"num_train_epochs", "train.epochs", ""},
       {"max_steps", "train.steps", ""},
       {"per_device_train_batch_size", "train.micro_batch_size", ""},
       {"gradient_accumulation_steps", "train.global_batch_size", ""},

@@ -148,7 +148,8 @@ struct EmaRecipe {
 };
 
 struct TrainRecipe {
-  int64_t steps = 100;
+  int64_t steps = 100;             // 0: open until the data is, by epochs.
+  std::optional<double> epochs;    // In place of steps.
   int64_t micro_batch_size = 8;    // Sequences per rank and forward pass.
   int64_t global_batch_size = 32;  // Sequences per optimizer step, over all ranks.
   double grad_clip = 1.0;          // 0: off.
@@ -173,6 +174,7 @@ struct EvalRecipe {
   int64_t steps = 20;
   std::optional<SampleRecipe> sample;
   bool ema = false;
+  std::optional<int64_t> stop_after;  // Evaluations without a better one.
 
   bool operator==(const EvalRecipe&) const = default;
 };
@@ -242,7 +244,9 @@ enum class AllowedChange {
 struct CheckpointRecipe {
   // Steps, and at the end; 0: at the end alone; null: only where a signal asks for one.
   std::optional<int64_t> every = 0;
+  std::optional<double> every_minutes;
   int64_t keep_last = 3;  // 0: all.
+  int64_t keep_best = 0;  // By evaluation loss, beside those.
   bool async = true;
   ResumeRecipe resume;
   std::vector<AllowedChange> allow_changed{};

@@ -22,7 +22,7 @@ bool IsFree(const std::string& key) {
     if (key.starts_with(prefix)) return true;
   }
   return key == "data.valid" || key == "data.cache" || key == "data.allow_changed" ||
-         key == "data.allow_invalid_text" || key == "train.steps" ||
+         key == "data.allow_invalid_text" || key == "train.steps" || key == "train.epochs" ||
          key == "train.micro_batch_size" || key == "train.max_skipped_steps" ||
          key == "train.activation_checkpointing" || key == "train.activation_offload" ||
          key == "optimizer.state_dtype";

@@ -188,6 +188,8 @@ void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
     rules.Require(
         !fake || !every, {"checkpoint.every", key},
         "checkpoint.every is " + std::to_string(every.value_or(0)) + why + ": set it to null");
+    rules.Require(!fake || !recipe.checkpoint.every_minutes, {"checkpoint.every_minutes", key},
+                  "saves" + why + ": set it to null");
     rules.Require(!fake || !resumes, {"checkpoint.resume", key},
                   "nothing can be resumed" + why + ": set checkpoint.resume to none");
   }
@@ -224,12 +226,20 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   rules.Require(!model.lora || !model.lora->targets.empty(), {"model.lora.targets", "model.lora"},
                 "no targets, so nothing to train");
 
+  const TrainRecipe& train = recipe.train;
+  rules.Require(!train.epochs || train.steps == 0, {"train.epochs", "train.steps"},
+                "train.epochs stands in place of train.steps, which is " +
+                    std::to_string(train.steps) + ": set that to null, or this one");
+  rules.Require(train.epochs || train.steps > 0, {"train.steps", "train.epochs"},
+                "train.steps is null, and so is train.epochs: how long is the run?");
+
   const bool wsd = recipe.schedule.name == ScheduleRecipe::Kind::kWsd;
   rules.Require(wsd || !recipe.schedule.decay_steps, {"schedule.decay_steps", "schedule.name"},
                 "schedule.decay_steps belongs to `wsd`, but schedule.name is `" +
                     std::string(Name(recipe.schedule.name)) + "`");
-  rules.Require(recipe.schedule.decay_steps.value_or(0) <=
-                    recipe.train.steps - std::min(recipe.schedule.warmup_steps, recipe.train.steps),
+  rules.Require(train.steps == 0 || recipe.schedule.decay_steps.value_or(0) <=
+                                        recipe.train.steps - std::min(recipe.schedule.warmup_steps,
+                                                                      recipe.train.steps),
                 {"schedule.decay_steps", "schedule.warmup_steps", "train.steps"},
                 "warm-up and decay are " + std::to_string(recipe.schedule.warmup_steps) + " + " +
                     std::to_string(recipe.schedule.decay_steps.value_or(0)) +
@@ -238,6 +248,14 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   rules.Require(recipe.eval.every == 0 || !std::holds_alternative<std::monostate>(data.valid),
                 {"eval.every", "data.valid"},
                 "eval.every is " + std::to_string(recipe.eval.every) + ", but data.valid is null");
+  rules.Require(!recipe.eval.stop_after || recipe.eval.every > 0, {"eval.stop_after", "eval.every"},
+                "eval.stop_after counts evaluations, but eval.every is 0");
+  rules.Require(recipe.checkpoint.keep_best == 0 || recipe.eval.every > 0,
+                {"checkpoint.keep_best", "eval.every"},
+                "checkpoint.keep_best goes by evaluations, but eval.every is 0");
+  rules.Require(recipe.checkpoint.keep_best == 0 || recipe.checkpoint.keep_last > 0,
+                {"checkpoint.keep_best", "checkpoint.keep_last"},
+                "checkpoint.keep_last is 0, which keeps all");
   rules.Require(!recipe.eval.sample || TokenizerOf(data) != nullptr,
                 {"eval.sample", "data.train.source", "data.train"},
                 "eval.sample is text, but data.train is not: no source of it has a tokenizer "

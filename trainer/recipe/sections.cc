@@ -62,10 +62,14 @@ Type<TrainRecipe> TrainType() {
           .Elsewhere({"beta", "momentum"}),
   });
   return Map<R>({
-      Key("steps", &R::steps, Integer(1),
-          "Optimizer steps of the whole run. An epoch is one for every global_batch_size x "
-          "data.seq_len tokens.")
-          .Elsewhere({"max_steps", "num_steps", "iterations", "epochs", "num_epochs"}),
+      Key("steps", &R::steps, StepsOrNull(),
+          "Optimizer steps of the whole run. null: as many as train.epochs takes.")
+          .Elsewhere({"max_steps", "num_steps", "iterations"}),
+      Key("epochs", &R::epochs, Nullable(Number({.above = 0, .at_most = 1e9})),
+          "In place of train.steps: passes over data.train, less what data.valid holds out; of "
+          "several sources over as many samples as they have together. Rounded up to whole steps, "
+          "of which the run records the number.")
+          .Elsewhere({"num_epochs"}),
       Key("micro_batch_size", &R::micro_batch_size, Integer(1),
           "Sequences per rank and forward pass.")
           .Elsewhere({"batch_size"}),
@@ -108,6 +112,10 @@ Type<EvalRecipe> EvalType() {
       Key("sample", &R::sample, Nullable(sample),
           "A continuation to sample from the model, to look at. null: none."),
       Key("ema", &R::ema, Boolean(), "Of the averaged weights, train.ema, in place of the last."),
+      Key("stop_after", &R::stop_after, Nullable(Integer(1)),
+          "Evaluations in a row none of which has a lower loss, the mean of the sets, than the "
+          "best before them: then the run is done. A resume counts on. null: it takes all its "
+          "steps."),
   });
 }
 
@@ -276,7 +284,14 @@ Type<CheckpointRecipe> CheckpointType() {
       Key("every", &R::every, Nullable(Integer(0)),
           "Steps between checkpoints, and one at the end. 0: one at the end alone. null: none but "
           "where a signal asks for one; so it is with fsdp.fake_* where it is not set."),
+      Key("every_minutes", &R::every_minutes, Nullable(Number({.above = 0, .at_most = 1e9})),
+          "Also one as often as so many minutes have passed since the last, or since the start. "
+          "null: none."),
       Key("keep_last", &R::keep_last, Integer(0), "Newest checkpoints to keep. 0: all."),
+      Key("keep_best", &R::keep_best, Integer(0),
+          "And so many of the lowest evaluation loss, which is the mean of the sets. Only one that "
+          "was evaluated after its own step has a loss: let checkpoint.every be a multiple of "
+          "eval.every."),
       Key("async", &R::async, Boolean(),
           "Written from a copy while training goes on: more memory, less waiting."),
       Key("resume", &R::resume, Resume(),

@@ -25,6 +25,20 @@ TEST(RunWords, WhatIsSaved) {
   EXPECT_EQ(saved(200, 3), "saves every 200 steps and at the end, and keeps the newest 3");
   EXPECT_EQ(saved(200, 1), "saves every 200 steps and at the end, and keeps the newest");
   EXPECT_EQ(saved(1, 0), "saves every step");
+  CheckpointRecipe checkpoint;
+  checkpoint.every_minutes = 30;
+  checkpoint.keep_best = 2;
+  EXPECT_EQ(WhatIsSaved(checkpoint),
+            "saves every 30 minutes and at the end, and keeps the newest 3 and the best 2");
+  checkpoint.every = 5;
+  checkpoint.every_minutes = 1;
+  checkpoint.keep_best = 1;
+  EXPECT_EQ(
+      WhatIsSaved(checkpoint),
+      "saves every 5 steps, every minute and at the end, and keeps the newest 3 and the best");
+  checkpoint.every.reset();
+  checkpoint.keep_last = 0;
+  EXPECT_EQ(WhatIsSaved(checkpoint), "saves every minute");
 }
 
 TEST(RunWords, HowMuchData) {

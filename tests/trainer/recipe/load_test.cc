@@ -153,8 +153,17 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:16: train.steps: want an integer of at least 1, got 1e3"},
         {"BooleanForInteger", "train: {steps: true}",
          "r.yaml:3:16: train.steps: want an integer of at least 1, got true"},
-        {"NullForInteger", "train: {steps: }",
-         "r.yaml:3:16: train.steps: want an integer of at least 1, got null"},
+        {"NullForInteger", "train: {micro_batch_size: }",
+         "r.yaml:3:27: train.micro_batch_size: want an integer of at least 1, got null"},
+        {"NoEnd", "train: {steps: }",
+         "r.yaml:3:16: train.steps: train.steps is null, and so is train.epochs: how long is the "
+         "run?"},
+        {"TwoEnds", "train: {steps: 5, epochs: 2}",
+         "r.yaml:3:27: train.epochs: train.epochs stands in place of train.steps, which is 5: set "
+         "that to null, or this one"},
+        {"FakeIsNotSavedByTheClock", "fsdp: {fake_reduce: true}\ncheckpoint: {every_minutes: 5}",
+         "r.yaml:4:29: checkpoint.every_minutes: saves with fsdp.fake_reduce, whose weights mean "
+         "nothing: set it to null"},
         {"ListForInteger", "train: {steps: [1, 2]}",
          "r.yaml:3:16: train.steps: want an integer of at least 1, got a list of 2"},
         {"GarbageAfterInteger", "train: {steps: 10k}",

@@ -389,6 +389,13 @@ void Reconcile(Json& recipe) {
   if (recipe["optimizer"]["eps"] < 1e-37) recipe["optimizer"]["eps"] = 1e-37;
   if (recipe["data"]["valid"].is_null()) recipe["eval"]["every"] = 0;
   if (recipe["train"]["ema"].is_null()) recipe["eval"]["ema"] = false;
+  Json& steps = recipe["train"]["steps"];
+  if (!steps.is_null()) recipe["train"]["epochs"] = nullptr;
+  if (steps.is_null() && recipe["train"]["epochs"].is_null()) steps = 7;
+  if (recipe["eval"]["every"] == 0) recipe["eval"]["stop_after"] = nullptr;
+  if (recipe["eval"]["every"] == 0 || recipe["checkpoint"]["keep_last"] == 0) {
+    recipe["checkpoint"]["keep_best"] = 0;
+  }
   if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
   Json& fsdp = recipe["fsdp"];
   Json& mixed = fsdp["mixed_precision"];
@@ -406,7 +413,8 @@ void Reconcile(Json& recipe) {
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["buffers"] == "caching") fsdp["limiter"] = "host";
   const Json& resume = recipe["checkpoint"]["resume"];
-  if (!recipe["checkpoint"]["every"].is_null() || (resume != "auto" && resume != "none")) {
+  if (!recipe["checkpoint"]["every"].is_null() ||
+      !recipe["checkpoint"]["every_minutes"].is_null() || (resume != "auto" && resume != "none")) {
     fsdp["fake_all_gather"] = fsdp["fake_reduce"] = false;
   }
   if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
@@ -414,7 +422,7 @@ void Reconcile(Json& recipe) {
   }
   recipe["schedule"]["warmup_steps"] = 1;
   Json& decay_steps = recipe["schedule"]["decay_steps"];
-  if (recipe["schedule"]["name"] != "wsd" || decay_steps >= recipe["train"]["steps"]) {
+  if (recipe["schedule"]["name"] != "wsd" || (!steps.is_null() && decay_steps >= steps)) {
     decay_steps = nullptr;
   }
   std::string& name = recipe["run"]["name"].get_ref<std::string&>();
