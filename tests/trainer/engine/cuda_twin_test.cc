@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
 #include <string>
 #include <tuple>
@@ -67,6 +68,13 @@ constexpr DType kDTypes[] = {DType::kBFloat16};
 constexpr int kWorlds[] = {1, 2, 3};
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 #endif
+
+// Each dtype with each world once over the two models, and all of it with
+// FSDP_TRAIN_TEST_EVERYTHING.
+bool IsLeftOut(bool qwen, DType dtype, int world) {
+  if (std::size(kWorlds) == 1 || std::getenv("FSDP_TRAIN_TEST_EVERYTHING") != nullptr) return false;
+  return (static_cast<int>(dtype) + world) % 3 != (qwen ? 1 : 0);
+}
 
 using Case = std::tuple<bool, DType, int>;
 
@@ -177,7 +185,7 @@ TEST(CudaTwinOverNccl, LearnsWhatRanksOnOneGpuLearn) {
     if (world == 1) continue;
     ResetEmulatedGpus({.count = world});
     for (const DType wire : kDTypes) {
-      if (wire == DType::kFloat16) continue;
+      if (wire == DType::kFloat16 || IsLeftOut(/*qwen=*/false, wire, world)) continue;
       TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, world);
       run.options.executor.mixed_precision.reduce_dtype = wire;
       run.device = DeviceType::kCuda;
@@ -203,10 +211,19 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
          std::to_string(world);
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, CudaTwinTest,
-                         ::testing::Combine(::testing::Bool(), ::testing::ValuesIn(kDTypes),
-                                            ::testing::ValuesIn(kWorlds)),
-                         CaseName);
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const bool qwen : {false, true}) {
+    for (const DType dtype : kDTypes) {
+      for (const int world : kWorlds) {
+        if (!IsLeftOut(qwen, dtype, world)) cases.emplace_back(qwen, dtype, world);
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, CudaTwinTest, ::testing::ValuesIn(Cases()), CaseName);
 
 }  // namespace
 }  // namespace fsdp::testing
