@@ -54,7 +54,7 @@ class FormatTest(unittest.TestCase):
         (self.root / "bin").mkdir()
         for name in ("python3", "git"):
             (self.root / "bin" / name).symlink_to(shutil.which(name))
-        there_is_none = (2, "tools/format: there is no clang-format 14: tools/setup installs it\n")
+        there_is_none = (2, "tools/format: there is no clang-format 14: tools/setup --tests installs it\n")
         self.assertEqual(self.format(path=str(self.root / "bin")), there_is_none)
         other = self.root / "bin/clang-format"
         other.write_text("#!/bin/sh\necho clang-format version 15.0.6\n")
