@@ -108,17 +108,40 @@ int64_t Deal::PlaceOf(int64_t micro_index, int64_t data_rank, int64_t row) const
 
 Samples::Samples(WeightedSources sources, const LoaderOptions& options, bool shuffle, uint64_t seed)
     : options_(options), sources_(std::move(sources)), mixture_(WeightsOf(sources_), seed) {
-  for (const WeightedSource& weighted : sources_) {
+  if (options.documents && !windows()) {
+    throw std::invalid_argument("[Samples] `documents` is of windows alone");
+  }
+  for (uint64_t k = 0; k < sources_.size(); ++k) {
+    const WeightedSource& weighted = sources_[k];
+    if ((weighted.source != nullptr) != windows() || (weighted.whole == nullptr) != windows()) {
+      throw std::invalid_argument("[Samples] windows want a TokenSource, whole samples theirs");
+    }
+    const uint64_t order = k == 0 ? seed : HashBytes("data.mixture.source", seed + k);
+    if (!windows()) {
+      packed_.emplace_back(*weighted.whole, options.seq_len, options.packing, shuffle, order);
+      continue;
+    }
     const TokenSource& source = *weighted.source;
     if (options.documents && !source.eot()) {
       throw std::invalid_argument("[Samples] documents, but no end-of-text token in " +
                                   source.Describe());
     }
-    const uint64_t k = indexes_.size();
-    indexes_.emplace_back(source.size(), options.seq_len, shuffle,
-                          k == 0 ? seed : HashBytes("data.mixture.source", seed + k),
-                          source.Describe());
+    indexes_.emplace_back(source.size(), options.seq_len, shuffle, order, source.Describe());
   }
+}
+
+int64_t Samples::Rows(int64_t source) const {
+  const auto k = static_cast<size_t>(source);
+  return windows() ? indexes_.at(k).Windows() : packed_.at(k).Rows();
+}
+
+int64_t Samples::Tokens(int64_t source) const {
+  return windows() ? Rows(source) * options_.seq_len
+                   : packed_.at(static_cast<size_t>(source)).Tokens();
+}
+
+int64_t Samples::WholeSamples(int64_t source) const {
+  return windows() ? 0 : sources_.at(static_cast<size_t>(source)).whole->size();
 }
 
 Samples::Place Samples::PlaceOf(int64_t sample) const {
@@ -126,20 +149,32 @@ Samples::Place Samples::PlaceOf(int64_t sample) const {
   return {place.source, indexes_[static_cast<size_t>(place.source)].TokenOffset(place.sample)};
 }
 
+struct Samples::RowViews {
+  std::span<int32_t> tokens, targets;
+  std::span<float> weights;
+  std::span<int32_t> positions;
+};
+
 void Samples::Fill(int64_t sample, int64_t row, const Batch& out) const {
   const size_t n = static_cast<size_t>(options_.seq_len);
   const int64_t begin = row * options_.seq_len;
-  const std::span tokens(out.tokens.As<int32_t>() + begin, n);
-  const std::span targets(out.targets.As<int32_t>() + begin, n);
-  const std::span weights(out.weights.As<float>() + begin, n);
-  const std::span positions(out.positions.As<int32_t>() + begin, n);
-  std::iota(positions.begin(), positions.end(), 0);
-  std::fill(weights.begin(), weights.end(), sample == kNoSample ? 0.0f : 1.0f);
-  if (sample == kNoSample) {
-    std::fill(tokens.begin(), tokens.end(), 0);
-    std::fill(targets.begin(), targets.end(), 0);
-    return;
+  const RowViews views = {{out.tokens.As<int32_t>() + begin, n},
+                          {out.targets.As<int32_t>() + begin, n},
+                          {out.weights.As<float>() + begin, n},
+                          {out.positions.As<int32_t>() + begin, n}};
+  if (sample != kNoSample) {
+    return windows() ? FillWindow(sample, views) : FillWhole(sample, views);
   }
+  std::iota(views.positions.begin(), views.positions.end(), 0);
+  std::fill(views.weights.begin(), views.weights.end(), 0.0f);
+  std::fill(views.tokens.begin(), views.tokens.end(), 0);
+  std::fill(views.targets.begin(), views.targets.end(), 0);
+}
+
+void Samples::FillWindow(int64_t sample, const RowViews& row) const {
+  const auto& [tokens, targets, weights, positions] = row;
+  std::iota(positions.begin(), positions.end(), 0);
+  std::fill(weights.begin(), weights.end(), 1.0f);
   const auto [which, offset] = PlaceOf(sample);
   const TokenSource& source = *sources_[static_cast<size_t>(which)].source;
   source.Read(offset, tokens);
@@ -154,8 +189,49 @@ void Samples::Fill(int64_t sample, int64_t row, const Batch& out) const {
   CheckRow({tokens, targets, weights, positions}, {options_.vocab_size}, std::cref(place));
 }
 
+void Samples::FillWhole(int64_t sample, const RowViews& row) const {
+  const auto [which, number] = mixture_(sample);
+  const SampleSource& source = *sources_[static_cast<size_t>(which)].whole;
+  const auto samples = packed_[static_cast<size_t>(which)].SamplesOf(number);
+  size_t at = 0;
+  for (const int32_t i : samples) {
+    const auto n = static_cast<size_t>(source.Length(i));
+    const auto tokens = row.tokens.subspan(at, n), targets = row.targets.subspan(at, n);
+    const auto positions = row.positions.subspan(at, n);
+    source.Read(i, tokens, row.weights.subspan(at, n));
+    std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
+    targets.back() = 0;
+    std::iota(positions.begin(), positions.end(), 0);
+    at += n;
+  }
+  std::fill(row.tokens.begin() + static_cast<int64_t>(at), row.tokens.end(), 0);
+  std::fill(row.targets.begin() + static_cast<int64_t>(at), row.targets.end(), 0);
+  std::fill(row.weights.begin() + static_cast<int64_t>(at), row.weights.end(), 0.0f);
+  std::fill(row.positions.begin() + static_cast<int64_t>(at), row.positions.end(), 0);
+  const auto place = [&, samples = samples](int64_t token) {
+    auto i = samples.begin();
+    for (; token >= source.Length(*i); ++i) token -= source.Length(*i);
+    TokenPlace there = source.PlaceOf(*i, token);
+    there.sample = "sample " + std::to_string(sample);
+    return there;
+  };
+  CheckRow({row.tokens, row.targets, row.weights, row.positions}, {options_.vocab_size},
+           std::cref(place));
+}
+
 int64_t Samples::Targets(int64_t begin, int64_t end) const {
-  int64_t targets = (end - begin) * options_.seq_len;
+  int64_t targets = 0;
+  if (!windows()) {
+    for (int64_t sample = begin; sample < end; ++sample) {
+      const auto [which, number] = mixture_(sample);
+      const SampleSource& source = *sources_[static_cast<size_t>(which)].whole;
+      for (const int32_t i : packed_[static_cast<size_t>(which)].SamplesOf(number)) {
+        targets += source.Targets(i);
+      }
+    }
+    return targets;
+  }
+  targets = (end - begin) * options_.seq_len;
   if (!options_.documents) return targets;
   for (int64_t sample = begin; sample < end; ++sample) {
     const auto [which, offset] = PlaceOf(sample);
@@ -192,8 +268,11 @@ int64_t TrainLoader::TargetsOfStep(int64_t step) const {
   const int64_t global = deal_.options().global_batch_size;
   const int64_t targets = samples_.Targets((step - 1) * global, step * global);
   if (targets == 0) {
-    throw DataError("data: all tokens of step " + std::to_string(step) +
-                    " end a document, so it has no targets: is data.*.eot right?");
+    const bool windows = deal_.options().packing == Packing::kWindows;
+    throw DataError("data: " +
+                    (windows ? "all tokens of step " + std::to_string(step) +
+                                   " end a document, so it has no targets: is data.*.eot right?"
+                             : "step " + std::to_string(step) + " has no token that is a target"));
   }
   return targets;
 }
@@ -203,15 +282,13 @@ EvalLoader::EvalLoader(WeightedSources sources, const LoaderOptions& options, in
   if (batches < 1) {
     throw std::invalid_argument("[EvalLoader] " + std::to_string(batches) + " batches, want >= 1");
   }
-  std::vector<int64_t> windows;
-  for (size_t k = 0; k < sources.size(); ++k) {
-    windows.push_back(samples_.Windows(static_cast<int64_t>(k)));
-  }
+  std::vector<int64_t> rows;
+  for (int64_t k = 0; k < std::ssize(sources); ++k) rows.push_back(samples_.Rows(k));
   constexpr int64_t kMost = int64_t{1} << 61;
   const int64_t global = options.global_batch_size;
-  count_ = samples_.mixture().Longest(windows, batches > kMost / global ? kMost : batches * global);
+  count_ = samples_.mixture().Longest(rows, batches > kMost / global ? kMost : batches * global);
   if (count_ < 1) {
-    throw DataError("data: " + sources[0].source->Describe() +
+    throw DataError("data: " + sources[0].Describe() +
                     ": too little for one sample of the mixture: give more data, a shorter "
                     "data.seq_len or another data.valid");
   }

@@ -9,6 +9,11 @@
 // is 0 again; so attention in which token i looks at tokens [i - positions[i], i] stays within the
 // document. The target of an eot, the first token of the next document, has weight 0: nothing
 // before it tells. A row begins at position 0 wherever in a document its window begins.
+//
+// With another `packing` than windows a sample is a row of PackedRows, and its whole samples lie
+// one behind the other, each from position 0 on. The target of a last token is 0, with weight 0.
+// Places behind the last one are tokens 0, targets 0, weights 0 and positions 0: each sees itself
+// alone.
 #ifndef FSDP_TRAIN_TRAINER_DATA_LOADER_H_
 #define FSDP_TRAIN_TRAINER_DATA_LOADER_H_
 
@@ -19,7 +24,10 @@
 
 #include "trainer/data/batch.h"
 #include "trainer/data/mixture.h"
+#include "trainer/data/packed_rows.h"
+#include "trainer/data/packing.h"
 #include "trainer/data/sample_index.h"
+#include "trainer/data/sample_source.h"
 #include "trainer/data/token_source.h"
 
 namespace fsdp {
@@ -30,12 +38,16 @@ struct LoaderOptions {
   int64_t micro_batch_size = 0;   // Rows of a Batch.
   int64_t data_ranks = 1;         // Data coordinates of the mesh, not the world size.
   int32_t vocab_size = 0;         // Of the model.
-  bool documents = false;         // Every source then has an eot().
+  bool documents = false;         // For windows only. Every source then has an eot().
+  Packing packing = Packing::kWindows;
 };
 
 struct WeightedSource {
-  std::shared_ptr<const TokenSource> source;
+  std::shared_ptr<const TokenSource> source;  // Windows; null with another packing.
   double weight = 1;
+  std::shared_ptr<const SampleSource> whole = nullptr;  // Every other packing.
+
+  std::string Describe() const { return source ? source->Describe() : whole->Describe(); }
 };
 using WeightedSources = std::vector<WeightedSource>;
 
@@ -58,14 +70,17 @@ class Deal {
   LoaderOptions options_;
 };
 
-// Samples of a mixture, in the order of a SampleIndex for each source; what both loaders fill rows
-// with.
+// Samples of a mixture, in the order of a SampleIndex or of PackedRows for each source; what both
+// loaders fill rows with.
 class Samples {
  public:
   // The first source's order is that of `seed` itself, the others' are unrelated to it.
   Samples(WeightedSources sources, const LoaderOptions& options, bool shuffle, uint64_t seed);
 
-  int64_t Windows(int64_t source) const { return indexes_.at(source).Windows(); }
+  // An epoch's rows, the tokens in them, and its whole samples; 0 with windows.
+  int64_t Rows(int64_t source) const;
+  int64_t Tokens(int64_t source) const;
+  int64_t WholeSamples(int64_t source) const;
   const Mixture& mixture() const { return mixture_; }
 
   struct Place {
@@ -73,19 +88,25 @@ class Samples {
     int64_t offset;  // Of the window's first token in that source.
     bool operator==(const Place&) const = default;
   };
-  Place PlaceOf(int64_t sample) const;
+  Place PlaceOf(int64_t sample) const;  // For windows only.
   // `sample` may be kNoSample.
   void Fill(int64_t sample, int64_t row, const Batch& out) const;
-  // Targets of weight 1 in samples [begin, end). Under `documents` it reads their inputs, so that
-  // every rank reads a whole global batch once: 0.5 ms for 512 x 1024 tokens of uint16 where they
-  // lie in the page cache (8 GB/s, one core of a 2-core Xeon virtual machine), and a stat(2) a row,
-  // 1 us each, that sees whether the file is whole.
+  // Targets of weight 1 in samples [begin, end). Whole samples know theirs. Under `documents` it
+  // reads the windows' inputs, so that every rank reads a whole global batch once: 0.5 ms for 512 x
+  // 1024 tokens of uint16 where they lie in the page cache (8 GB/s, one core of a 2-core Xeon
+  // virtual machine), and a stat(2) a row, 1 us each, that sees whether the file is whole.
   int64_t Targets(int64_t begin, int64_t end) const;
 
  private:
+  bool windows() const { return options_.packing == Packing::kWindows; }
+  struct RowViews;
+  void FillWindow(int64_t sample, const RowViews& row) const;
+  void FillWhole(int64_t sample, const RowViews& row) const;
+
   LoaderOptions options_;
   WeightedSources sources_;
-  std::vector<SampleIndex> indexes_;
+  std::vector<SampleIndex> indexes_;  // With windows.
+  std::vector<PackedRows> packed_;    // With every other packing.
   Mixture mixture_;
 };
 
@@ -106,8 +127,8 @@ class TrainLoader {
   // outside the vocabulary (CheckRow), std::invalid_argument for Views of another shape or dtype.
   void MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank, const Batch& out) const;
   // Targets of weight 1 in the step, over all ranks: T of design.md. A global batch is always full,
-  // so without `documents` this is T0 = global_batch_size * seq_len; with it, all ranks count the
-  // same batch: see Samples::Targets().
+  // so of windows without `documents` this is T0 = global_batch_size * seq_len; otherwise all ranks
+  // count the same batch: see Samples::Targets(). Throws DataError where there is none.
   int64_t TargetsOfStep(int64_t step) const;
 
   const Samples& samples() const { return samples_; }
@@ -119,8 +140,8 @@ class TrainLoader {
 };
 
 // The first batches * global_batch_size samples of a mixture, each source in the order of its
-// tokens, or as many as there are before one source has no window left: the same windows for every
-// number of ranks and every micro-batch size.
+// tokens, or as many as there are before one source has no row left: the same rows for every number
+// of ranks and every micro-batch size.
 class EvalLoader {
  public:
   // `batches` >= 1. Throws as TrainLoader does.

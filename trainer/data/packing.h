@@ -1,5 +1,5 @@
 // How the tokens of a source come into rows: the recipe's data.packing and data.too_long.
-// Tests: tests/trainer/data/packed_rows_test.cc
+// Tests: tests/trainer/data/whole_samples_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_PACKING_H_
 #define FSDP_TRAIN_TRAINER_DATA_PACKING_H_
 

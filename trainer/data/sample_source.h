@@ -1,6 +1,6 @@
 // Samples that stay whole: each is a stretch of tokens that lies in one row, beside others that it
 // does not see. Sources hold no position, so one may be read by many threads.
-// Tests: tests/trainer/data/packed_rows_test.cc
+// Tests: tests/trainer/data/whole_samples_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_SAMPLE_SOURCE_H_
 #define FSDP_TRAIN_TRAINER_DATA_SAMPLE_SOURCE_H_
 
