@@ -26,6 +26,7 @@ AttentionDims DimsOf(const Recipe& recipe, const ModelShape& shape) {
 // What cuDNN is not to be asked for: why, or nothing.
 std::string NotForCudnn(const Recipe& recipe, const ModelShape& shape) {
   if (recipe.data.documents) return "data.documents";
+  if (recipe.data.SeparatesDocuments()) return "data.packing";
   double rate = 0;
   VisitDropouts(shape, [&](const std::string& name, double dropout) {
     if (name == "attention_dropout") rate = dropout;

@@ -192,7 +192,8 @@ void Recorder::SayHowMuchData(const RunData& data) {
   for (size_t i = 0; i < counts.size(); ++i) {
     const auto source = static_cast<int64_t>(i);
     if (recipe_.data.TrainSources()[i].source == SourceRecipe::Source::kSynthetic) continue;
-    uses.push_back({counts[i], samples.Rows(source)});
+    uses.push_back(
+        {counts[i], samples.Rows(source), samples.Tokens(source), samples.WholeSamples(source)});
   }
   if (!uses.empty()) console_.Line("data: " + HowMuchData(uses, recipe_.data.seq_len));
 }

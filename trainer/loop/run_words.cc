@@ -1,5 +1,6 @@
 #include "trainer/loop/run_words.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include "trainer/core/units.h"
@@ -8,6 +9,11 @@ namespace fsdp {
 namespace {
 
 std::string Count(int64_t count) { return HumanCount(static_cast<double>(count)); }
+
+// "1 row", "1.23k rows".
+std::string Roughly(int64_t count, const std::string& noun) {
+  return Count(count) + " " + noun + (count == 1 ? "" : "s");
+}
 
 }  // namespace
 
@@ -47,13 +53,40 @@ std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len) 
   std::string words;
   for (const SourceUse& source : sources) {
     char epochs[32];
-    const double n = static_cast<double>(source.samples) / static_cast<double>(source.windows);
+    const double n = static_cast<double>(source.rows) / static_cast<double>(source.epoch);
     std::snprintf(epochs, sizeof(epochs), n < 999.5 ? "%.3g" : "%.0f", n);
     words += (words.empty() ? "" : ", ") + std::string(epochs) +
-             (words.empty() ? " epochs of " : " of ") + Count(source.windows * seq_len) +
+             (words.empty() ? " epochs of " : " of ") + Count(source.tokens) +
              (words.empty() ? " tokens" : "");
+    if (source.documents == 0) continue;
+    char full[32];
+    const double places = static_cast<double>(source.epoch) * static_cast<double>(seq_len);
+    std::snprintf(full, sizeof(full), "%.1f",
+                  std::floor(1000 * static_cast<double>(source.tokens) / places) / 10);
+    words += " in " + Roughly(source.documents, "document") + ", which fill " + full + " % of " +
+             Roughly(source.epoch, "row");
   }
   return words;
+}
+
+std::vector<std::string> WhatIsLeftOut(const std::string& source,
+                                       const DocumentSamples::Counts& counts,
+                                       const DataRecipe& data) {
+  std::vector<std::string> lines;
+  const std::string of = " of the " + Roughly(counts.documents, "document") + " of " + source;
+  if (counts.longer > 0) {
+    const bool cut = data.too_long == TooLong::kCut;
+    lines.push_back("data.too_long: " + std::to_string(counts.longer) + of +
+                    (counts.longer == 1 ? " is" : " are") + " longer than data.seq_len = " +
+                    std::to_string(data.seq_len) + ": " + (cut ? "cut" : "dropped") + ", " +
+                    Roughly(counts.lost_tokens, "token") + " less");
+  }
+  if (counts.single > 0) {
+    lines.push_back("data: " + std::to_string(counts.single) + of +
+                    (counts.single == 1 ? " has" : " have") +
+                    " one token, which predicts nothing: left out");
+  }
+  return lines;
 }
 
 std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,

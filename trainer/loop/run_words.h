@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/data/document_samples.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -18,11 +19,19 @@ std::string WhatIsSaved(const CheckpointRecipe& checkpoint);
 
 // A source of data.train over the whole run.
 struct SourceUse {
-  int64_t samples = 0;  // That the run reads.
-  int64_t windows = 0;  // Of an epoch.
+  int64_t rows = 0;   // That the run reads.
+  int64_t epoch = 0;  // Rows of an epoch, and the tokens in them.
+  int64_t tokens = 0;
+  int64_t documents = 0;  // Whole ones that share rows; 0: windows.
 };
-// "0.92 epochs of 1.78M tokens", of several sources ", 3.1 of 12.3k" for each more.
+// "0.92 epochs of 1.78M tokens", of several sources ", 3.1 of 12.3k" for each more. Whole
+// documents add " in 4.56k documents, which fill 98.7 % of 1.23k rows".
 std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len);
+
+// A line for each reason for which documents of a source are in no row, or not with all tokens.
+std::vector<std::string> WhatIsLeftOut(const std::string& source,
+                                       const DocumentSamples::Counts& counts,
+                                       const DataRecipe& data);
 
 // What one types after a run that is done, a line each. `program` as it was typed; `checkpoint`:
 // the newest one's directory, empty where there is none; `speaks`: a tokenizer is known.

@@ -16,6 +16,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/utf8.h"
+#include "trainer/data/document_samples.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_cache.h"
@@ -24,6 +25,7 @@
 #include "trainer/data/tokenize.h"
 #include "trainer/fsdp/keep_fp32.h"
 #include "trainer/loop/run_directory.h"
+#include "trainer/loop/run_words.h"
 #include "trainer/nn/lora.h"
 #include "trainer/recipe/load.h"
 #include "trainer/weights/initial_weights.h"
@@ -93,10 +95,11 @@ class Opener {
                                           uint64_t seed, std::vector<DataFile>& files) {
     std::shared_ptr<const TokenSource> source = OpenFiles(recipe, key, seed);
     if (recipe.eot) source = WithEot(std::move(source), static_cast<int32_t>(*recipe.eot));
-    if (recipe_.data.documents && !source->eot()) {
-      throw ConfigError(recipe_.Mistake(
-          key + ".eot", "data.documents needs an end-of-text token, and " + source->Describe() +
-                            " names none: give " + key + ".eot"));
+    const std::string wants = recipe_.data.WantsEot();
+    if (!wants.empty() && !source->eot()) {
+      throw ConfigError(recipe_.Mistake(key + ".eot", wants + " needs an end-of-text token, and " +
+                                                          source->Describe() +
+                                                          " names none: give " + key + ".eot"));
     }
     for (DataFile& file : source->Files()) files.push_back(std::move(file));
     if (recipe.source == SourceRecipe::Source::kText && recipe.tokenizer != "bytes") {
@@ -107,6 +110,16 @@ class Opener {
     }
     CheckTokens(*source, static_cast<int32_t>(VocabSize(shape_)));
     return source;
+  }
+
+  // Its documents, and in words what does not fit.
+  std::shared_ptr<const DocumentSamples> Whole(std::shared_ptr<const TokenSource> source) {
+    const DataRecipe& data = recipe_.data;
+    auto whole = std::make_shared<DocumentSamples>(source, data.seq_len, data.too_long);
+    for (const std::string& line : WhatIsLeftOut(source->Describe(), whole->counts(), data)) {
+      if (progress_.remark) progress_.remark(line);
+    }
+    return whole;
   }
 
  private:
@@ -255,7 +268,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.activation_offload = recipe.train.activation_offload;
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;
-  e.documents = recipe.data.documents;
+  e.documents = recipe.data.SeparatesDocuments();
   e.attention = attention;
   if (IsHybrid(e.sharding_strategy) && !e.shard_size) e.shard_size = RanksOfEachHost(recipe, hosts);
   CheckReshard(recipe, IsHybrid(e.sharding_strategy) ? *e.shard_size : hosts.size());
@@ -301,7 +314,7 @@ Recipe WithSteps(const Recipe& recipe, const RunData& data) {
   const Samples& samples = data.train->samples();
   double all = 0;
   for (int64_t source = 0; source < std::ssize(recipe.data.TrainSources()); ++source) {
-    all += static_cast<double>(samples.Windows(source));
+    all += static_cast<double>(samples.Rows(source));
   }
   const auto batch = static_cast<double>(recipe.train.global_batch_size);
   const double steps = std::ceil(*recipe.train.epochs * all / batch);
@@ -350,13 +363,15 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
   Opener opener(recipe, shape, progress, data);
   const auto* apart = std::get_if<HeldOut>(&held_out);          // Never trained on.
   const auto* last = std::get_if<HeldOut>(&recipe.data.valid);  // Evaluated.
+  const bool windows = recipe.data.packing == Packing::kWindows;
   WeightedSources train, tails;
   std::vector<std::pair<std::string, WeightedSources>> valid;
   for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
     if (keyed.list == "data.valid") {
       const auto source =
           opener.Open(*keyed.source, keyed.key, seed + 1 + valid.size(), data.files.valid);
-      valid.emplace_back(keyed.source->name, WeightedSources{{source}});
+      WeightedSource& all = valid.emplace_back(keyed.source->name, WeightedSources(1)).second[0];
+      windows ? void(all.source = source) : void(all.whole = opener.Whole(source));
       continue;
     }
     const double weight = keyed.source->weight;
@@ -364,8 +379,15 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
     const uint64_t salt = HashBytes("data.train.source", train.size());
     const auto all =
         opener.Open(*keyed.source, keyed.key, train.empty() ? seed : seed ^ salt, data.files.train);
-    train.push_back({apart ? SplitSource(all, apart->fraction).train : all, weight});
-    if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
+    if (windows) {
+      train.push_back({apart ? SplitSource(all, apart->fraction).train : all, weight});
+      if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
+      continue;
+    }
+    const std::shared_ptr<const DocumentSamples> whole = opener.Whole(all);
+    train.push_back({nullptr, weight, whole});
+    if (apart) train.back().whole = whole->HoldOut(apart->fraction).train;
+    if (last) tails.push_back({nullptr, weight, whole->HoldOut(last->fraction).valid});
   }
   if (last) valid.emplace_back("", std::move(tails));
 
@@ -376,6 +398,7 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
   options.data_ranks = data_ranks;
   options.vocab_size = static_cast<int32_t>(VocabSize(shape));
   options.documents = recipe.data.documents;
+  options.packing = recipe.data.packing;
   data.train = std::make_unique<TrainLoader>(std::move(train), options, recipe.data.shuffle, seed);
   if (recipe.eval.every == 0) return data;
   for (auto& [name, sources] : valid) {

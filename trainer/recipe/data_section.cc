@@ -50,7 +50,7 @@ Type<DataRecipe> DataType() {
   const auto held_out = Map<HeldOut>({
       Key("fraction", &HeldOut::fraction, Number({.above = 0, .below = 1}),
           "Share of the tokens of each source of data.train, at their end, that is never trained "
-          "on."),
+          "on. With data.packing `samples` or `none`: the documents that begin there."),
   });
   return Map<R>({
       Key("train", &R::train, TrainSources(source, Map(weighted)),
@@ -70,7 +70,16 @@ Type<DataRecipe> DataType() {
       Key("documents", &R::documents, Boolean(),
           "Documents end at the end-of-text token: positions begin again behind it, attention does "
           "not look back across it, and the token behind it is nobody's target. false: a sequence "
-          "is one text."),
+          "is one text. It belongs to packing `windows`: the others always do this."),
+      Key("packing", &R::packing, OneOf<Packing>(),
+          "windows: a sequence is seq_len tokens, wherever documents begin. samples: as many whole "
+          "documents as fit share a sequence, each with positions and attention of its own; what "
+          "is left of it counts for nothing. none: a sequence is one document. Both need an "
+          "end-of-text token."),
+      Key("too_long", &R::too_long, OneOf<TooLong>(),
+          "A document of more than seq_len tokens, with packing `samples` or `none`. error: the "
+          "run ends before it begins. cut: its first seq_len tokens. drop: it is left out. How "
+          "many were is said."),
       Key("allow_invalid_text", &R::allow_invalid_text, Boolean(),
           "Go on where more than 0.1 % of the places of a text file (its characters, as a reader "
           "shows them) are no UTF-8: each of those is read as U+FFFD; the tokenizer bytes keeps "

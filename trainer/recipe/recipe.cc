@@ -47,6 +47,11 @@ std::span<const SourceRecipe> DataRecipe::ValidSources() const {
   return {};
 }
 
+std::string DataRecipe::WantsEot() const {
+  if (packing == Packing::kWindows) return documents ? "data.documents" : "";
+  return "data.packing `" + std::string(Name(packing)) + "`";
+}
+
 std::vector<KeyedSource> KeyedSources(const DataRecipe& data) {
   std::vector<KeyedSource> all;
   const auto add = [&](std::span<const SourceRecipe> sources, bool is_list,

@@ -20,6 +20,7 @@
 #include "trainer/autograd/activation_offload.h"
 #include "trainer/autograd/recompute.h"
 #include "trainer/core/dtype.h"
+#include "trainer/data/packing.h"
 #include "trainer/fsdp/options.h"
 #include "trainer/optim/kind.h"
 #include "trainer/optim/lr_schedule.h"
@@ -120,12 +121,18 @@ struct DataRecipe {
   int64_t seq_len = 256;
   bool shuffle = true;
   std::optional<std::string> cache;  // CacheDirectory("tokens") where empty.
-  bool documents = false;
+  bool documents = false;            // With windows only.
+  Packing packing = Packing::kWindows;
+  TooLong too_long = TooLong::kError;  // With every other packing.
   bool allow_invalid_text = false;
   bool allow_changed = false;  // On a resume.
 
   std::span<const SourceRecipe> TrainSources() const;
   std::span<const SourceRecipe> ValidSources() const;  // Empty where valid has none of its own.
+  // A row may hold several documents, apart from each other.
+  bool SeparatesDocuments() const { return documents || packing != Packing::kWindows; }
+  // The key that asks for an end-of-text token, as it is named in messages; empty: none.
+  std::string WantsEot() const;
 
   bool operator==(const DataRecipe&) const = default;
 };
@@ -302,6 +309,8 @@ constexpr auto NamesOf(SourceRecipe::Source) {
 constexpr auto NamesOf(SourceRecipe::RawDType) {
   return std::to_array<std::string_view>({"uint16", "uint32"});
 }
+constexpr auto NamesOf(Packing) { return std::array{"windows", "samples", "none"}; }
+constexpr auto NamesOf(TooLong) { return std::array{"error", "cut", "drop"}; }
 constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host", "spill"}; }
 constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});

@@ -90,11 +90,23 @@ void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
   const std::string* tokenizer = TokenizerOf(*source);
   const bool has_none =
       source->source == Source::kSynthetic || (tokenizer != nullptr && *tokenizer == "bytes");
-  rules.Require(!recipe.data.documents || source->eot || !has_none,
-                {"data.documents", key + ".eot", key},
-                "data.documents needs an end-of-text token, and " +
+  const std::string wants = recipe.data.WantsEot();
+  rules.Require(wants.empty() || source->eot || !has_none,
+                {wants == "data.documents" ? wants : "data.packing", key + ".eot", key},
+                wants + " needs an end-of-text token, and " +
                     (source->source == Source::kSynthetic ? named : "tokenizer `bytes`") +
                     " has none: give " + key + ".eot");
+}
+
+void CheckPacking(Rules& rules, const DataRecipe& data) {
+  const bool windows = data.packing == Packing::kWindows;
+  const std::string packing = "data.packing is `" + std::string(Name(data.packing)) + "`";
+  rules.Require(windows || !data.documents, {"data.documents", "data.packing"},
+                "data.documents belongs to `windows`, but " + packing +
+                    ", which always keeps documents apart: leave data.documents out");
+  rules.Require(!windows || data.too_long == TooLong::kError, {"data.too_long", "data.packing"},
+                "data.too_long belongs to `samples` and `none`, but " + packing +
+                    ", which cuts documents anywhere: leave data.too_long out");
 }
 
 void CheckSources(Rules& rules, const Recipe& recipe) {
@@ -218,6 +230,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
     }
   }
 
+  CheckPacking(rules, data);
   // data.train is required: what follows from its absence is not worth a second line.
   if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);
 

@@ -42,10 +42,37 @@ TEST(RunWords, WhatIsSaved) {
 }
 
 TEST(RunWords, HowMuchData) {
-  EXPECT_EQ(HowMuchData({{920, 1000}}, 64), "0.92 epochs of 64.0k tokens");
-  EXPECT_EQ(HowMuchData({{920, 1000}, {31, 10}}, 64), "0.92 epochs of 64.0k tokens, 3.1 of 640");
-  EXPECT_EQ(HowMuchData({{2, 1000}}, 1), "0.002 epochs of 1.00k tokens");
-  EXPECT_EQ(HowMuchData({{12345, 1}}, 8), "12345 epochs of 8 tokens");
+  EXPECT_EQ(HowMuchData({{920, 1000, 64000}}, 64), "0.92 epochs of 64.0k tokens");
+  EXPECT_EQ(HowMuchData({{920, 1000, 64000}, {31, 10, 640}}, 64),
+            "0.92 epochs of 64.0k tokens, 3.1 of 640");
+  EXPECT_EQ(HowMuchData({{2, 1000, 1000}}, 1), "0.002 epochs of 1.00k tokens");
+  EXPECT_EQ(HowMuchData({{12345, 1, 8}}, 8), "12345 epochs of 8 tokens");
+  // Never rounded up to full.
+  EXPECT_EQ(HowMuchData({{2000, 1000, 63990, 4096}}, 64),
+            "2 epochs of 64.0k tokens in 4.10k documents, which fill 99.9 % of 1.00k rows");
+  EXPECT_EQ(HowMuchData({{1, 2, 100, 3}, {1, 1, 64, 1}}, 64),
+            "0.5 epochs of 100 tokens in 3 documents, which fill 78.1 % of 2 rows, 1 of 64 in 1 "
+            "document, which fill 100.0 % of 1 row");
+}
+
+TEST(RunWords, WhatIsLeftOut) {
+  DataRecipe data;
+  data.seq_len = 1024;
+  data.too_long = TooLong::kCut;
+  EXPECT_TRUE(WhatIsLeftOut("a", {.documents = 9}, data).empty());
+  EXPECT_EQ(WhatIsLeftOut("a", {10, 2, 1, 12}, data),
+            (std::vector<std::string>{
+                "data.too_long: 1 of the 10 documents of a is longer than data.seq_len = 1024: "
+                "cut, 12 tokens less",
+                "data: 2 of the 10 documents of a have one token, which predicts nothing: left "
+                "out"}));
+  data.too_long = TooLong::kDrop;
+  EXPECT_EQ(WhatIsLeftOut("a", {12'345, 1, 678, 1'234'567}, data),
+            (std::vector<std::string>{
+                "data.too_long: 678 of the 12.3k documents of a are longer than data.seq_len = "
+                "1024: dropped, 1.23M tokens less",
+                "data: 1 of the 12.3k documents of a has one token, which predicts nothing: left "
+                "out"}));
 }
 
 TEST(RunWords, WhatNext) {

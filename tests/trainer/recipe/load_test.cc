@@ -417,6 +417,35 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(data("train: {source: tokens, paths: [x]}, documents: true"), "");  // tokens.json may.
 }
 
+TEST(LoadRecipe, Packing) {
+  const auto data = [](const std::string& fields) {
+    return MistakesOf("model: {family: gpt2}\ndata: {" + fields + "}\n");
+  };
+  for (const std::string packing : {"samples", "none"}) {
+    EXPECT_EQ(data("train: {paths: [x], eot: 0}, too_long: drop, packing: " + packing), "");
+    EXPECT_EQ(data("train: {source: tokens, paths: [x]}, packing: " + packing), "");
+    EXPECT_EQ(data("train: {paths: [x]}, packing: " + packing),
+              "r.yaml:2:38: data.packing: data.packing `" + packing +
+                  "` needs an end-of-text token, and tokenizer `bytes` has none: give "
+                  "data.train.eot");
+    EXPECT_EQ(data("train: {source: synthetic}, packing: " + packing),
+              "r.yaml:2:45: data.packing: data.packing `" + packing +
+                  "` needs an end-of-text token, and source `synthetic` has none: give "
+                  "data.train.eot");
+    EXPECT_EQ(data("train: {paths: [x], eot: 0}, documents: true, packing: " + packing),
+              "r.yaml:2:48: data.documents: data.documents belongs to `windows`, but data.packing "
+              "is `" +
+                  packing + "`, which always keeps documents apart: leave data.documents out");
+  }
+  EXPECT_EQ(data("train: {paths: [x]}, packing: windows, too_long: error"), "");
+  EXPECT_EQ(data("train: {paths: [x]}, too_long: cut"),
+            "r.yaml:2:39: data.too_long: data.too_long belongs to `samples` and `none`, but "
+            "data.packing is `windows`, which cuts documents anywhere: leave data.too_long out");
+  EXPECT_EQ(data("train: {paths: [x]}, packing: sample"),
+            "r.yaml:2:38: data.packing: want `windows`, `samples` or `none`, got the text "
+            "`sample`; did you mean `samples`?");
+}
+
 TEST(LoadRecipe, ListsOfSources) {
   const auto data = [](const std::string& fields) {
     return MistakesOf("model: {family: gpt2}\ndata: {" + fields + "}\n");

@@ -68,6 +68,9 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   EXPECT_EQ(taken_away[0].now, "null");
   EXPECT_EQ(Differences({"data.documents=true", "data.train.eot=0"}),
             "data.train.eot null -> 0; data.documents false -> true; ");
+  EXPECT_EQ(Differences({"data={packing: samples, too_long: cut}", "data.train.eot=0"}),
+            "data.train.eot null -> 0; data.packing windows -> samples; data.too_long error -> "
+            "cut; ");
   // What takes the place of something of another form is named once, whole.
   EXPECT_EQ(Differences({"train.ema={decay: 0.5}"}), "train.ema null -> {decay: 0.5}; ");
   EXPECT_EQ(

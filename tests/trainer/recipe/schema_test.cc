@@ -360,6 +360,10 @@ void Reconcile(Json& recipe) {
   const Json tokenizer = (drawn.is_array() ? drawn[0] : drawn)["tokenizer"];
   bool text = false;
   int names = 0;
+  Json& data = recipe["data"];
+  const bool windows = data["packing"] == "windows";
+  if (windows) data["too_long"] = "error";
+  if (!windows) data["documents"] = false;
   const auto fit = [&](Json& source) {
     if (!source.is_object() || !source.contains("paths")) return;
     if (source["source"] == "synthetic") source["paths"] = Json::array();
@@ -367,7 +371,7 @@ void Reconcile(Json& recipe) {
     if (source["source"] != "tokens") source["dtype"] = nullptr;
     source["tokenizer"] = tokenizer;
     if (source.contains("weight") && source["weight"] < 1e-3) source["weight"] = 1.5;
-    if (!source["eot"].is_null() || recipe["data"]["documents"] == true) source["eot"] = 7;
+    if (!source["eot"].is_null() || data["documents"] == true || !windows) source["eot"] = 7;
     if (source.contains("name")) {
       source["name"] = source["name"].get<std::string>() + std::to_string(names++);
     }
