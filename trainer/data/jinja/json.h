@@ -1,0 +1,30 @@
+// JSON into values, and values into JSON as Python's json.dumps() writes it.
+// Tests: tests/trainer/data/jinja/jinja_template_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_JSON_H_
+#define FSDP_TRAIN_TRAINER_DATA_JINJA_JSON_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "trainer/data/jinja/value.h"
+
+namespace fsdp::jinja {
+
+// Throws Fault: an integer of more than 64 bits, a text that is no UTF-8, more than kMostDepth
+// levels.
+Value FromJson(const nlohmann::ordered_json& json);
+
+struct JsonFormat {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  bool lines = false;  // A line for each element, indented by `indent` a level.
+  std::string indent;
+  std::string between = ", ";
+  std::string colon = ": ";
+};
+// Throws Fault: what has no JSON.
+std::string ToJson(const Value& value, const JsonFormat& format, Budget& budget);
+
+}  // namespace fsdp::jinja
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_JINJA_JSON_H_
