@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -199,28 +198,6 @@ void Reshard(const ReshardFlags& flags) {
   }
   std::printf("%s: world %d, F %d, %s\n", PrintableName(saved.path).c_str(), flags.world, shards,
               HumanBytes(saved.bytes).c_str());
-}
-
-// "5GB" and its like: powers of 1000, or of 1024 with an i. Empty where it is none.
-std::optional<int64_t> ParseBytes(const std::string& text) {
-  size_t end = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &end);
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-  const std::string unit = text.substr(end);
-  constexpr std::string_view kUnits = "KMGT";
-  double scale = 1;
-  if (!unit.empty() && unit != "B") {
-    const size_t power = kUnits.find(unit[0]);
-    const std::string rest = unit.substr(1);
-    if (power == std::string_view::npos || (rest != "B" && rest != "iB")) return std::nullopt;
-    scale = std::pow(rest == "B" ? 1000.0 : 1024.0, static_cast<double>(power + 1));
-  }
-  if (!(value * scale >= 1 && value * scale < 1e18)) return std::nullopt;
-  return static_cast<int64_t>(value * scale);
 }
 
 struct ExportFlags {

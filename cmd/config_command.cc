@@ -7,6 +7,7 @@
 
 #include "cmd/recipe_flags.h"
 #include "models/shape.h"
+#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/loop/process.h"
 #include "trainer/recipe/load.h"
@@ -14,13 +15,6 @@
 
 namespace fsdp {
 namespace {
-
-// 1234567 as "1,234,567".
-std::string Grouped(int64_t value) {
-  std::string text = std::to_string(value);
-  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(at, ",");
-  return text;
-}
 
 std::string DescribeSource(const SourceRecipe& source) {
   if (source.source == SourceRecipe::Source::kSynthetic) return "synthetic tokens";

@@ -1,6 +1,8 @@
 #include "trainer/core/units.h"
 
 #include <array>
+#include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
@@ -56,6 +58,41 @@ std::string HumanDuration(double seconds) {
   if (whole < 3600) return two(whole / 60, 'm', whole % 60, 's');
   if (whole < 86400) return two(whole / 3600, 'h', whole / 60 % 60, 'm');
   return two(whole / 86400, 'd', whole / 3600 % 24, 'h');
+}
+
+std::string Grouped(int64_t value) {
+  std::string text = std::to_string(value);
+  const int first = value < 0 ? 1 : 0;
+  for (int at = static_cast<int>(text.size()) - 3; at > first; at -= 3) text.insert(at, ",");
+  return text;
+}
+
+std::optional<int64_t> ParseBytes(std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
+  if (error != std::errc()) return std::nullopt;
+  std::string unit;
+  for (const char* at = stop; at != end; ++at) {
+    if (*at == ' ' && unit.empty()) continue;
+    unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*at)));
+  }
+  constexpr std::string_view kPrefixes = "kmgt";
+  double scale = 1;
+  if (!unit.empty() && unit != "b") {
+    const size_t power = kPrefixes.find(unit[0]);
+    const std::string_view rest = std::string_view(unit).substr(1);
+    if (power == std::string_view::npos || (rest != "b" && rest != "ib")) return std::nullopt;
+    scale = std::pow(rest == "b" ? 1000.0 : 1024.0, static_cast<double>(power + 1));
+  }
+  const double bytes = value * scale;
+  if (!(bytes >= 1 && bytes < 0x1p63)) return std::nullopt;
+  return static_cast<int64_t>(bytes);
+}
+
+std::string Counted(int64_t count, std::string_view noun) {
+  std::string text = std::to_string(count);
+  return text.append(" ").append(noun).append(count == 1 ? "" : "s");
 }
 
 }  // namespace fsdp

@@ -3,13 +3,22 @@
 #define FSDP_TRAIN_TRAINER_CORE_UNITS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace fsdp {
 
 std::string HumanBytes(int64_t bytes);      // "512 B", "1.50 KiB", "23.4 GiB": powers of 1024.
 std::string HumanCount(double count);       // "950", "12.3k", "4.56M", "7.89B": powers of 1000.
 std::string HumanDuration(double seconds);  // "12.3 ms", "4.56 s", "3m05s", "2h07m", "3d04h".
+std::string Grouped(int64_t value);         // "1,234,567".
+// "1 step", "2 steps", "12345 steps". `noun`: singular, of those that take an s.
+std::string Counted(int64_t count, std::string_view noun);
+
+// "10GB" is 10^10 bytes and "1.5 GiB" 1.5 x 2^30, in letters of any size; without a unit, bytes.
+// What is left of a byte is dropped. Empty for what is no size, for less than a byte, and for 2^63.
+std::optional<int64_t> ParseBytes(std::string_view text);
 
 }  // namespace fsdp
 

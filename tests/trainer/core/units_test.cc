@@ -21,6 +21,36 @@ TEST(Units, Bytes) {
   EXPECT_EQ(HumanBytes(102350), "100 KiB");
 }
 
+TEST(Units, ThousandsApart) {
+  EXPECT_EQ(Grouped(0), "0");
+  EXPECT_EQ(Grouped(999), "999");
+  EXPECT_EQ(Grouped(1000), "1,000");
+  EXPECT_EQ(Grouped(1234567), "1,234,567");
+  EXPECT_EQ(Grouped(-123), "-123");
+  EXPECT_EQ(Grouped(-1234), "-1,234");
+}
+
+TEST(Units, OneIsSingular) {
+  EXPECT_EQ(Counted(0, "step"), "0 steps");
+  EXPECT_EQ(Counted(1, "step"), "1 step");
+  EXPECT_EQ(Counted(12345, "token"), "12345 tokens");
+}
+
+TEST(Units, BytesAreRead) {
+  EXPECT_EQ(ParseBytes("10GB"), 10'000'000'000);
+  EXPECT_EQ(ParseBytes("10 gb"), 10'000'000'000);
+  EXPECT_EQ(ParseBytes("512MiB"), 512 << 20);
+  EXPECT_EQ(ParseBytes("1.5GiB"), 3 * (int64_t{1} << 29));
+  EXPECT_EQ(ParseBytes("2kB"), 2000);
+  EXPECT_EQ(ParseBytes("1TiB"), int64_t{1} << 40);
+  EXPECT_EQ(ParseBytes("7"), 7);
+  EXPECT_EQ(ParseBytes("7.9 B"), 7);
+  for (const char* wrong : {"", "GB", "0GB", "0.9", "-1GB", "10G", "10GBs", "1e3", "10 G B", "nan",
+                            "inf", "0x10", "9000000TiB"}) {
+    EXPECT_EQ(ParseBytes(wrong), std::nullopt) << wrong;
+  }
+}
+
 TEST(Units, Counts) {
   EXPECT_EQ(HumanCount(0), "0");
   EXPECT_EQ(HumanCount(999), "999");

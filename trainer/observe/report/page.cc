@@ -24,17 +24,8 @@ std::string Format(const char* format, double value) {
   return buffer;
 }
 
-// 1234567 as "1,234,567".
-std::string Grouped(int64_t value) {
-  std::string text = std::to_string(value);
-  for (int at = static_cast<int>(text.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3) {
-    text.insert(static_cast<size_t>(at), ",");
-  }
-  return text;
-}
-
-// "runs" of 1 is "run".
-std::string Counted(int64_t count, const std::string& what) {
+// "1 run", "1,234 runs".
+std::string CountOf(int64_t count, const std::string& what) {
   return Grouped(count) + " " + what + (count == 1 ? "" : "s");
 }
 
@@ -109,7 +100,7 @@ std::vector<Fact> FactsOf(const RunHistory& run) {
       {"parameters", run.parameters > 0 ? HumanCount(static_cast<double>(run.parameters)) : "–"});
   if (!run.starts.empty()) {
     const RunHistory::Start& start = run.starts.back();
-    facts.push_back({"ranks", Grouped(start.world_size) + " × " + Counted(start.threads, "thread") +
+    facts.push_back({"ranks", Grouped(start.world_size) + " × " + CountOf(start.threads, "thread") +
                                   ", " + start.device});
     facts.push_back({"started", DateOf(run.starts.front().started)});
     if (run.num_starts > 1) facts.push_back({"started again", Times(run.num_starts - 1)});
@@ -264,7 +255,7 @@ std::string Traced(const TraceTimes& times) {
   for (const std::string& file : times.files) files += (files.empty() ? "" : ", ") + file;
   return "<p class=\"dim\">" + EscapeHtml(files) + ": " + HumanDuration(times.seconds) +
          " a step while traced; the " + std::to_string(std::min(kRows, times.operations.size())) +
-         " longest of " + Counted(static_cast<int64_t>(times.operations.size()), "operation") +
+         " longest of " + CountOf(static_cast<int64_t>(times.operations.size()), "operation") +
          ".</p><div class=\"scroll\"><table><thead><tr><th>operation</th><th>stream</th><th "
          "class=\"n\">time a step</th><th class=\"n\">of the step</th><th "
          "class=\"n\">calls</th></tr>"
@@ -304,11 +295,11 @@ std::string Starts(const RunHistory& run) {
       "threads</th><th>build</th></tr></thead><tbody>" +
       rows + "</tbody></table></div>\n";
   if (run.checkpoints.count() > 0) {
-    html += "<p>" + Counted(run.checkpoints.count(), "checkpoint") + ", the last at step " +
+    html += "<p>" + CountOf(run.checkpoints.count(), "checkpoint") + ", the last at step " +
             Grouped(static_cast<int64_t>(run.checkpoints.last().x)) + ".</p>\n";
   }
   if (run.num_incidents > 0) {
-    html += "<p>" + Counted(run.num_incidents, "incident") + ":</p><ul>";
+    html += "<p>" + CountOf(run.num_incidents, "incident") + ":</p><ul>";
     for (const RunHistory::Incident& incident : run.incidents) {
       html += "<li>step " + Grouped(incident.step) + ": " + EscapeHtml(incident.what) + "</li>";
     }
@@ -320,7 +311,7 @@ std::string Starts(const RunHistory& run) {
 std::string Notes(const RunHistory& run) {
   std::vector<std::string> notes;
   if (run.broken > 0) {
-    notes.push_back(Counted(run.broken, "broken line") + " of metrics.jsonl " +
+    notes.push_back(CountOf(run.broken, "broken line") + " of metrics.jsonl " +
                     (run.broken == 1 ? "is" : "are") + " left out.");
   }
   if (run.unfinished) notes.push_back("The last line of metrics.jsonl is unfinished and left out.");
@@ -407,8 +398,8 @@ std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view mad
     if (shown == 1) return text;
     const bool left_out = run.num_samples > static_cast<int64_t>(shown);
     return text + Folded(left_out ? "The first and the last " + std::to_string(shown - 1) + " of " +
-                                        Counted(run.num_samples, "sample")
-                                  : "All " + Counted(run.num_samples, "sample"),
+                                        CountOf(run.num_samples, "sample")
+                                  : "All " + CountOf(run.num_samples, "sample"),
                          Samples(run));
   });
   each("Starts and checkpoints", [&](size_t r) { return Starts(runs[r]); });
@@ -416,7 +407,7 @@ std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view mad
   const Table recipes = TableOf(runs.size(), [&](size_t r) { return runs[r].recipe; });
   const Table provenance = TableOf(runs.size(), [&](size_t r) { return runs[r].provenance; });
   html += "<h2>Recipe and provenance</h2>\n" +
-          Folded("recipe.yaml, " + Counted(static_cast<int64_t>(recipes.keys.size()), "key"),
+          Folded("recipe.yaml, " + CountOf(static_cast<int64_t>(recipes.keys.size()), "key"),
                  ToHtml(recipes, labels, Rows::kAllMarked)) +
           Folded("provenance.json", ToHtml(provenance, labels, Rows::kAllMarked));
   html += "<footer>" + EscapeHtml(made) +
