@@ -10,6 +10,7 @@
 #include "cmd/recipe_flags.h"
 #include "trainer/bench/step_floor.h"
 #include "trainer/core/json.h"
+#include "trainer/core/units.h"
 #include "trainer/engine/step_resource.h"
 #include "trainer/recipe/hardware.h"
 
@@ -116,8 +117,8 @@ void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
   }
   const double seconds = floor.Seconds(), more = floor.NeedlessSeconds();
   const auto launches = floor.AllLaunches();
-  std::printf("%lld kernels and %lld copies a step\n", static_cast<long long>(launches.kernels),
-              static_cast<long long>(launches.copies));
+  std::printf("%s and %lld cop%s a step\n", Counted(launches.kernels, "kernel").c_str(),
+              static_cast<long long>(launches.copies), launches.copies == 1 ? "y" : "ies");
   std::printf("no floor needs %.4g GB and %.4g ms of it: extra ones, and what is beside it\n",
               floor.NeedlessBytes() * 1e-9, more * 1e3);
   std::printf("at the floor %.4g tokens/s, with these %.4g\n", floor.tokens / seconds,

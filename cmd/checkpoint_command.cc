@@ -132,14 +132,14 @@ std::string VerifyOne(const CheckpointHold& hold) {
     std::printf("%s\n", PrintableName(ToString(damage)).c_str());
   }
   if (!report.damages.empty()) {
-    return directory + ": is damaged in " + std::to_string(report.damages.size()) +
-           (report.damages.size() == 1 ? " place" : " places");
+    return directory + ": is damaged in " + Counted(std::ssize(report.damages), "place");
   }
   if (report.gone) {
     return directory + ": was moved or removed while it was read: verify it where it is now";
   }
-  std::printf("%s: whole: %d files, %lld chunks, %s%s\n", PrintableName(directory).c_str(),
-              report.files, static_cast<long long>(report.chunks), HumanBytes(report.bytes).c_str(),
+  std::printf("%s: whole: %s, %s, %s%s\n", PrintableName(directory).c_str(),
+              Counted(report.files, "file").c_str(), Counted(report.chunks, "chunk").c_str(),
+              HumanBytes(report.bytes).c_str(),
               report.moved ? "; it was moved while it was read" : "");
   return "";
 }

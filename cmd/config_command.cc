@@ -45,9 +45,9 @@ void PrintSummary(const Recipe& recipe) {
   const std::string family(model.family ? Name(*model.family) : "its family");
   if (model.preset || !model.init_from) {
     const ModelShape shape = ShapeOf(model);
-    std::printf("model       %s, %lld layers x %lld, %lld heads, vocabulary %s: %s parameters\n",
-                family.c_str(), static_cast<long long>(NumLayers(shape)),
-                static_cast<long long>(HiddenSize(shape)), static_cast<long long>(NumHeads(shape)),
+    std::printf("model       %s, %s x %lld, %s, vocabulary %s: %s parameters\n", family.c_str(),
+                Counted(NumLayers(shape), "layer").c_str(),
+                static_cast<long long>(HiddenSize(shape)), Counted(NumHeads(shape), "head").c_str(),
                 Grouped(VocabSize(shape)).c_str(), Grouped(NumParameters(shape)).c_str());
   } else {
     std::printf("model       %s, shape and weights from %s\n", family.c_str(),
@@ -72,10 +72,10 @@ void PrintSummary(const Recipe& recipe) {
               train.epochs ? epochs : Grouped(train.steps).c_str(),
               Grouped(train.global_batch_size).c_str(), Grouped(recipe.data.seq_len).c_str(),
               Grouped(tokens).c_str());
-  std::printf("optimizer   %s, lr %g, %s after %s warm-up steps\n",
+  std::printf("optimizer   %s, lr %g, %s after %s\n",
               std::string(Name(recipe.optimizer.name)).c_str(), recipe.optimizer.lr,
               std::string(Name(recipe.schedule.name)).c_str(),
-              Grouped(recipe.schedule.warmup_steps).c_str());
+              Counted(recipe.schedule.warmup_steps, "warm-up step").c_str());
   std::printf("sharding    %s, wrapped by %s\n",
               std::string(Name(recipe.fsdp.sharding_strategy)).c_str(),
               std::string(Name(recipe.fsdp.auto_wrap.policy)).c_str());

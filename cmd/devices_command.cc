@@ -25,8 +25,8 @@ void PrintGpu(int number, const Gpu& gpu, const std::string& why_not) {
 
 void PrintDevices() {
   const HostInfo host = DescribeHost();
-  std::printf("cpu   %lld cores, %s, %s\n", static_cast<long long>(host.cores),
-              host.processor.c_str(), HumanBytes(host.memory).c_str());
+  std::printf("cpu   %s, %s, %s\n", Counted(host.cores, "core").c_str(), host.processor.c_str(),
+              HumanBytes(host.memory).c_str());
   const Gpus gpus = FindGpus();
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const int count = static_cast<int>(gpus.visible.size());

@@ -30,8 +30,8 @@ void AddReportCommand(CLI::App& app) {
       ->expected(1);
   command->callback([flags] {
     const WrittenReport report = WriteReport(flags->directories, flags->out);
-    std::printf("%s: %lld records, %s\n", PrintableName(report.path).c_str(),
-                static_cast<long long>(report.records), HumanBytes(report.bytes).c_str());
+    std::printf("%s: %s, %s\n", PrintableName(report.path).c_str(),
+                Counted(report.records, "record").c_str(), HumanBytes(report.bytes).c_str());
     if (report.broken > 0) {
       std::printf("%lld broken %s left out\n", static_cast<long long>(report.broken),
                   report.broken == 1 ? "line is" : "lines are");

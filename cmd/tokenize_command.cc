@@ -76,9 +76,10 @@ void Run(const Flags& flags) {
     options.progress = [&](const TokenizeProgress& p) { bar(p); };
     manifest = Tokenize(*OpenTokenizer(flags.tokenizer), flags.tokenizer, options);
   }
-  std::printf("%s: %lld tokens of %lld documents in %zu shards, end-of-text %s\n",
-              PrintableName(flags.out).c_str(), static_cast<long long>(manifest.tokens),
-              static_cast<long long>(manifest.documents), manifest.shards.size(),
+  std::printf("%s: %s of %s in %s, end-of-text %s\n", PrintableName(flags.out).c_str(),
+              Counted(manifest.tokens, "token").c_str(),
+              Counted(manifest.documents, "document").c_str(),
+              Counted(std::ssize(manifest.shards), "shard").c_str(),
               manifest.eot ? std::to_string(*manifest.eot).c_str() : "none");
   if (const std::string remarks = Remarks(manifest); !remarks.empty()) {
     std::printf("%s\n", Printable(remarks).c_str());

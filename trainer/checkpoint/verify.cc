@@ -20,6 +20,7 @@
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/unique_fd.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
@@ -179,8 +180,7 @@ VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
     }
     bool header_is_whole = status.st_size == file.bytes;
     if (!header_is_whole) {
-      damaged("has " + std::to_string(status.st_size) + " bytes, want " +
-              std::to_string(file.bytes));
+      damaged("has " + Counted(status.st_size, "byte") + ", want " + std::to_string(file.bytes));
     }
     const int64_t header_end = EndOfHeader(file);
     for (size_t chunk = 0; chunk < file.chunks.size(); ++chunk) {

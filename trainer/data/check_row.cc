@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
@@ -57,8 +58,7 @@ void CheckRow(const TokenRow& row, const RowLimits& limits, const PlaceOfToken& 
       if (token >= 0 && token < vocab) return;
       const TokenPlace found = place(static_cast<int64_t>(at));
       Refuse(found, "token " + std::to_string(token) + " is outside the vocabulary of " +
-                        std::to_string(vocab) + " tokens" +
-                        (found.cure.empty() ? "" : ": " + found.cure));
+                        Counted(vocab, "token") + (found.cure.empty() ? "" : ": " + found.cure));
     };
     for (size_t i = 0; i < row.tokens.size(); ++i) check(row.tokens[i], i);
     for (size_t i = 0; i < row.targets.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 #include "trainer/data/permutation.h"
 
 namespace fsdp {
@@ -17,10 +18,9 @@ SampleIndex::SampleIndex(int64_t num_tokens, int64_t seq_len, bool shuffle, uint
   }
   windows_ = (num_tokens - 1) / seq_len;
   if (num_tokens < 1 || windows_ < 1) {
-    throw DataError(
-        "data: " + std::string(what) + ": " + std::to_string(num_tokens) +
-        " tokens, but one sample takes data.seq_len + 1 = " + std::to_string(seq_len + 1) +
-        ": give more data, a shorter data.seq_len or another data.valid");
+    throw DataError("data: " + std::string(what) + ": " + Counted(num_tokens, "token") +
+                    ", but one sample takes data.seq_len + 1 = " + std::to_string(seq_len + 1) +
+                    ": give more data, a shorter data.seq_len or another data.valid");
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
@@ -155,7 +156,7 @@ TokenFile::TokenFile(FileContents contents, std::optional<TokenDType> raw)
     data_ = bytes.data();
     size_ = std::ssize(bytes) / SizeOf(dtype_);
     if (std::ssize(bytes) % SizeOf(dtype_) != 0) {
-      Fail(path(), "its " + std::to_string(bytes.size()) + " bytes are no whole number of " +
+      Fail(path(), "its size of " + Counted(std::ssize(bytes), "byte") + " is no whole number of " +
                        std::string(Name(dtype_)) + ": cut off, or data.*.dtype is wrong");
     }
   } else {
@@ -170,9 +171,9 @@ void TokenFile::CheckSize(int64_t bytes, int64_t tokens) {
   // Compared without a product, which a header of nonsense could make overflow.
   const int64_t held = bytes / SizeOf(dtype_), left = bytes % SizeOf(dtype_);
   if (held == tokens && left == 0) return;
-  Fail(path(), "its header says " + std::to_string(tokens) + " tokens of " +
-                   std::string(Name(dtype_)) + ", but " + std::to_string(bytes) +
-                   " bytes follow, which is " +
+  Fail(path(), "its header says " + Counted(tokens, "token") + " of " + std::string(Name(dtype_)) +
+                   ", but " + Counted(bytes, "byte") + (bytes == 1 ? " follows" : " follow") +
+                   ", which is " +
                    (held < tokens ? "too few: cut off, copy or write it again"
                                   : "too many: the file is damaged, write it again"));
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/recipe/mistakes.h"
 #include "trainer/recipe/rules.h"
@@ -194,11 +195,10 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
   if (micro_batches > kMaxScheduledRuns / segments) {
     throw ConfigError(recipe.Mistake(
         std::vector<std::string>{"train.global_batch_size", "train.micro_batch_size"},
-        "a step of " + std::to_string(train.global_batch_size) + " sequences is " +
+        "a step of " + Counted(train.global_batch_size, "sequence") + " is " +
             std::to_string(micro_batches) + " micro-batches of " +
-            std::to_string(train.micro_batch_size) + " on each of " + std::to_string(world_size) +
-            " ranks, and its schedule holds at most " +
-            std::to_string(kMaxScheduledRuns / segments) +
+            std::to_string(train.micro_batch_size) + " on each of " + Counted(world_size, "rank") +
+            ", and its schedule holds at most " + std::to_string(kMaxScheduledRuns / segments) +
             " of this model: raise "
             "train.micro_batch_size"));
   }
@@ -254,7 +254,7 @@ std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {
     advice.push_back(recipe.Mistake(
         std::vector<std::string>{"train.micro_batch_size", "train.global_batch_size"},
         "micro-batches of " + std::to_string(train.micro_batch_size) + ", but of the " +
-            std::to_string(train.global_batch_size) + " sequences of a step a rank of " +
+            Counted(train.global_batch_size, "sequence") + " of a step a rank of " +
             std::to_string(world_size) + " has at most " + std::to_string(most) +
             ": the rest of each micro-batch is computed for nothing"));
   }

@@ -133,8 +133,9 @@ TEST_F(TokenFileTest, EveryFlawNamesTheFileAndACure) {
   EXPECT_EQ(ErrorOf(data),
             "f: has neither an llm.c nor a NumPy header: say what raw tokens are with data.*.dtype "
             "(uint16 or uint32)");
-  EXPECT_EQ(ErrorOf(data.substr(1), TokenDType::kUint16),
-            "f: its 7 bytes are no whole number of uint16: cut off, or data.*.dtype is wrong");
+  EXPECT_EQ(
+      ErrorOf(data.substr(1), TokenDType::kUint16),
+      "f: its size of 7 bytes is no whole number of uint16: cut off, or data.*.dtype is wrong");
   EXPECT_EQ(ErrorOf(Llmc(20240520, 1, 4, data), TokenDType::kUint16),
             "f: has a header of llm.c, so it is not raw: leave data.*.dtype out");
   EXPECT_EQ(ErrorOf(Npy(NpyHeader("<u2", "(4,)"), data), TokenDType::kUint16),

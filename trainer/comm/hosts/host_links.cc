@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
@@ -172,8 +173,8 @@ std::vector<Socket> ConnectHosts(Store& store, int host, const Socket& listening
   while (missing > 0) {
     pollfd waits{listening.get(), POLLIN, 0};
     if (poll(&waits, 1, 100) <= 0) {
-      check(std::to_string(missing) + " hosts have not come to " + doors[host].address + " port " +
-            std::to_string(doors[host].port));
+      check(Counted(static_cast<int64_t>(missing), "host") + (missing == 1 ? " has" : " have") +
+            " not come to " + doors[host].address + " port " + std::to_string(doors[host].port));
       continue;
     }
     Socket socket(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
