@@ -385,7 +385,7 @@ TEST(Tokenizers, TextIsTokenisedOnceAndGivesTheRunOfItsTokens) {
   const Outcome made =
       Call({"tokenize", "--tokenizer", kTokenizer, "--out", out, "--shard-tokens", "500", text});
   ASSERT_EQ(made.code, 0) << made.Text();
-  EXPECT_NE(made.out.find(" tokens of 1 documents in "), std::string::npos) << made.out;
+  EXPECT_NE(made.out.find(" tokens of 1 document in "), std::string::npos) << made.out;
   const Outcome third = job.Launch(
       3, with("third", "{source: tokens, paths: [" + out + "], tokenizer: " + kTokenizer + "}"));
   ASSERT_EQ(third.code, 0) << third.Text();
@@ -439,7 +439,7 @@ TEST(Tokenizers, TokenizeSaysWhatItLeavesOut) {
   const Outcome outcome = Call(
       {"tokenize", "--tokenizer", kTokenizer, "--out", dir / "out", "--allow-invalid-text", lines});
   ASSERT_EQ(outcome.code, 0) << outcome.Text();
-  EXPECT_TRUE(Has(outcome.out, " tokens of 2 documents in 1 shards")) << outcome.out;
+  EXPECT_TRUE(Has(outcome.out, " tokens of 2 documents in 1 shard, ")) << outcome.out;
   EXPECT_TRUE(Has(outcome.out,
                   "1 empty document left out; 2 places that are no UTF-8, read as U+FFFD: the "
                   "first is " +

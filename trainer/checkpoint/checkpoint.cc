@@ -79,7 +79,7 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
           FlatHasState(flat, state.name) ? flat.shard_size / ElementsOfValue(state.grid) : 0;
       const View& shard = state.shards[u];
       if (!IsStateDType(shard.dtype) || shard.NumElements() != want) {
-        wrong("state '" + state.name + "', flat parameter " + flat.name + ": " +
+        wrong("state '" + state.name + "', unit " + flat.name + ": " +
               std::string(Name(shard.dtype)) + " of " + std::to_string(shard.NumElements()) +
               " values, want " + std::to_string(want) + " of fp32, bf16, fp16 or uint8");
       }

@@ -133,7 +133,7 @@ void CheckpointReader::ReadBlocks(const std::string& state, const FlatParameter&
   if (it == flats.end() || !std::equal(it->parameters.begin(), it->parameters.end(),
                                        flat.parameters.begin(), flat.parameters.end(), same)) {
     throw CheckpointError(directory() + ": state '" + state + "' has a value each " +
-                          std::to_string(kGridBlock) + " elements of flat parameter '" + flat.name +
+                          std::to_string(kGridBlock) + " elements of unit '" + flat.name +
                           "', which was laid out otherwise: keep fsdp.auto_wrap as it was");
   }
   if (!FlatHasState(*it, state)) {

@@ -77,7 +77,7 @@ std::string DescribeNotFinite(const std::string& state, const FlatParameter& fla
     return state + " of " + p.name + ": element " + std::to_string(element - p.offset) + " is " +
            NotFiniteName(value);
   }
-  return state + " of flat parameter " + flat.name + ": element " + std::to_string(element) +
+  return state + " of unit " + flat.name + ": element " + std::to_string(element) +
          ", between two parameters, is " + NotFiniteName(value);
 }
 

@@ -100,7 +100,7 @@ FlatParameter ParseFlatParameter(const JsonValue& node, int shards) {
   for (const Placement* p : order) {
     if (p->offset < reached) node.Refuse(Quote(p->name) + " lies on another parameter");
     reached = p->offset + p->size();
-    if (reached > flat.size) node.Refuse(Quote(p->name) + " ends behind its flat parameter");
+    if (reached > flat.size) node.Refuse(Quote(p->name) + " ends behind its unit");
   }
   return flat;
 }
@@ -153,7 +153,7 @@ StateFormat ParseFormat(const JsonValue& node, const std::string& name,
   const JsonValue dtypes = node.At("dtypes");
   for (const auto& [flat, dtype] : dtypes.Members()) {
     const auto it = without.find(flat);
-    if (it == without.end()) dtypes.Refuse("no flat parameter " + Quote(flat) + " has the state");
+    if (it == without.end()) dtypes.Refuse("no unit " + Quote(flat) + " has the state");
     state.dtypes[it->second] = ParseDType(dtype);
     without.erase(it);
   }
@@ -211,7 +211,7 @@ void CheckNames(const JsonValue& document, const std::vector<std::string>& names
     if (!states.insert(state).second) document.Refuse("two states " + Quote(state));
   }
   for (const FlatParameter& flat : flat_parameters) {
-    if (!flats.insert(flat.name).second) document.Refuse("two flat parameters " + Quote(flat.name));
+    if (!flats.insert(flat.name).second) document.Refuse("two units " + Quote(flat.name));
     for (const Placement& p : flat.parameters) {
       if (!parameters.insert(p.name).second) document.Refuse("two parameters " + Quote(p.name));
     }
@@ -254,8 +254,7 @@ void CheckSlices(const JsonValue& document, const Manifest& manifest) {
     }
     const auto it = value_bytes.find({slice.state, own ? slice.tensor : slice.flat});
     if (it == value_bytes.end()) {
-      document.Refuse(own ? "no tensor " + Quote(slice.tensor)
-                          : "no flat parameter " + Quote(slice.flat));
+      document.Refuse(own ? "no tensor " + Quote(slice.tensor) : "no unit " + Quote(slice.flat));
     }
     const int64_t value = ElementsOfValue(state->grid);
     if (slice.begin % value != 0 || slice.count % value != 0) {
@@ -299,8 +298,7 @@ void CheckCoverage(const JsonValue& document, const Manifest& manifest) {
     }
     if (state.grid == Grid::kTensor) continue;
     for (const FlatParameter& flat : manifest.flat_parameters) {
-      check(state.name, "flat parameter", flat.name,
-            FlatHasState(flat, state.name) ? flat.size : 0);
+      check(state.name, "unit", flat.name, FlatHasState(flat, state.name) ? flat.size : 0);
     }
   }
 }

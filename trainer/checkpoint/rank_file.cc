@@ -140,7 +140,7 @@ std::string RankFileWriter::DescribeNotFiniteValue(const Slice& slice, int64_t i
       return DescribeNotFinite(state.name, layout_.flat_parameters[slice.flat], slice.begin + index,
                                value);
     case Grid::kBlock:
-      return say("flat parameter " + layout_.flat_parameters[slice.flat].name, "block",
+      return say("unit " + layout_.flat_parameters[slice.flat].name, "block",
                  slice.begin / kGridBlock + index);
     case Grid::kTensor:
       return say(state.tensors[slice.tensor].name, "element", index);

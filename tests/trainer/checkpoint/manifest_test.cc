@@ -267,7 +267,7 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
          j["states"] = {"m", "m"};
        }},
       {"no state 'master'", [](Json& j) { j["states"] = {"m"}; }},
-      {"state 'v' do not hold flat parameter 'root'",
+      {"state 'v' do not hold unit 'root'",
        [](Json& j) {
          j["states"] = {"master", "m", "v"};
          j["formats"]["v"] = j["formats"]["m"];
@@ -277,28 +277,27 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
          j["states"] = {"master", "m", "v"};
        }},
       {"states: is not a list", [](Json& j) { j["states"] = "master"; }},
-      {"two flat parameters 'h.0'", [](Json& j) { j["units"][0]["name"] = "h.0"; }},
-      {"no flat parameter 'root'", [](Json& j) { j["units"][0]["name"] = "other"; }},
-      {"no flat parameter 'other'", [](Json& j) { j["files"][0]["slices"][0]["unit"] = "other"; }},
+      {"two units 'h.0'", [](Json& j) { j["units"][0]["name"] = "h.0"; }},
+      {"no unit 'root'", [](Json& j) { j["units"][0]["name"] = "other"; }},
+      {"no unit 'other'", [](Json& j) { j["files"][0]["slices"][0]["unit"] = "other"; }},
       {"units[0].name: is empty", [](Json& j) { j["units"][0]["name"] = ""; }},
-      {"do not hold flat parameter 'root' exactly once",
+      {"do not hold unit 'root' exactly once",
        [](Json& j) {
          j["units"][0]["frozen"] = true;
          j["formats"]["m"]["dtypes"].erase("root");
        }},
-      {"formats.'m'.dtypes: no flat parameter 'root' has the state",
+      {"formats.'m'.dtypes: no unit 'root' has the state",
        [](Json& j) { j["units"][0]["frozen"] = true; }},
       {"units[0].frozen: is neither", [](Json& j) { j["units"][0]["frozen"] = 1; }},
       {"size is not 2 times", [](Json& j) { j["units"][1]["shard_size"] = 128; }},
-      {"do not hold flat parameter 'h.0'",
+      {"do not hold unit 'h.0'",
        [](Json& j) {
          j["units"][1]["shard_size"] = 512;
          j["units"][1]["size"] = 1024;
        }},
       {"two parameters 'a'", [](Json& j) { j["units"][1]["parameters"][0]["name"] = "a"; }},
       {"'b' lies on another", [](Json& j) { j["units"][0]["parameters"][1]["offset"] = 69; }},
-      {"'c' ends behind its flat parameter",
-       [](Json& j) { j["units"][1]["parameters"][0]["offset"] = 213; }},
+      {"'c' ends behind its unit", [](Json& j) { j["units"][1]["parameters"][0]["offset"] = 213; }},
       {"offset: want",
        [](Json& j) { j["units"][1]["parameters"][0]["offset"] = int64_t{1} << 62; }},
       {"shape[0]: want", [](Json& j) { j["units"][1]["parameters"][0]["shape"] = {-1}; }},
@@ -374,7 +373,7 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
       {"formats.'m': has no dtypes", [](Json& j) { j["formats"]["m"].erase("dtypes"); }},
       {"formats.'m'.dtypes: has no 'h.0'",
        [](Json& j) { j["formats"]["m"]["dtypes"].erase("h.0"); }},
-      {"formats.'m'.dtypes: no flat parameter 'h.1' has the state",
+      {"formats.'m'.dtypes: no unit 'h.1' has the state",
        [](Json& j) { j["formats"]["m"]["dtypes"]["h.1"] = "fp32"; }},
       {"formats.'m'.dtypes.'h.0': is not a string",
        [](Json& j) { j["formats"]["m"]["dtypes"]["h.0"] = 4; }},
@@ -399,7 +398,7 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
        [&](Json& j) { slice(j, kMaster)["tensor"] = "a.rows"; }},
       {"begins or ends inside a block of 256", [&](Json& j) { slice(j, kScale)["begin"] = 64; }},
       {"begins or ends inside a block of 256", [&](Json& j) { slice(j, kScale)["count"] = 255; }},
-      {"state 'scale' do not hold flat parameter 'h.0' exactly once",
+      {"state 'scale' do not hold unit 'h.0' exactly once",
        [&](Json& j) { slice(j, kScale)["begin"] = 256; }},
       // Tensors of their own.
       {"tensors[0]: its owner 'x' is no parameter", [&](Json& j) { tensor(j, 0)["owner"] = "x"; }},

@@ -109,7 +109,7 @@ TEST(FirstNotFinite, IsNamed) {
   EXPECT_EQ(DescribeNotFinite("m", root, root.parameters[1].offset + 5, -INFINITY),
             "m of wpe: element 5 is -inf");
   EXPECT_EQ(DescribeNotFinite("m", root, root.size - 1, -NAN),
-            "m of flat parameter " + root.name + ": element " + std::to_string(root.size - 1) +
+            "m of unit " + root.name + ": element " + std::to_string(root.size - 1) +
                 ", between two parameters, is nan");
 }
 

@@ -93,9 +93,9 @@ std::string RankStates::Difference(uint64_t salt) const {
     for (size_t u = 0; u < want.size(); ++u) {
       for (size_t i = 0; i < want[u].size(); ++i) {
         if (std::memcmp(&want[u][i], &buffers_[s][u][i], sizeof(float)) == 0) continue;
-        return states_[s].name + ", flat parameter " + layout_.flat_parameters[u].name +
-               ", element " + std::to_string(i) + " of shard " + std::to_string(place_.shard) +
-               " is " + std::to_string(buffers_[s][u][i]) + ", want " + std::to_string(want[u][i]);
+        return states_[s].name + ", unit " + layout_.flat_parameters[u].name + ", element " +
+               std::to_string(i) + " of shard " + std::to_string(place_.shard) + " is " +
+               std::to_string(buffers_[s][u][i]) + ", want " + std::to_string(want[u][i]);
       }
     }
   }

@@ -398,7 +398,7 @@ TEST(StateFormatTest, NamesWhatDoesNotFit) {
                        "running"));
   // Blocks of another wrapping are of other elements.
   EXPECT_TRUE(Contains(LoadAll(2, path, AutoWrap::kNone),
-                       "has a value each 256 elements of flat parameter 'root', which was laid out "
+                       "has a value each 256 elements of unit 'root', which was laid out "
                        "otherwise: keep fsdp.auto_wrap as it was"));
 }
 
@@ -529,9 +529,8 @@ TEST(StateFormatTest, WhatIsNotFiniteIsNeverSaved) {
   } cases[] = {
       {"master of h.1.ln: element 2 is inf", [&](auto& s) { spoilt(s[0].shards[3], 2); }},
       {"h of h.1.ln: element 2 is inf", [&](auto& s) { spoilt(s[1].shards[3], 2); }},
-      {"scale of flat parameter h.1: block 1 is inf", [&](auto& s) { spoilt(s[3].shards[3], 1); }},
-      {"scale_16 of flat parameter h.1: block 1 is inf",
-       [&](auto& s) { spoilt(s[4].shards[3], 1); }},
+      {"scale of unit h.1: block 1 is inf", [&](auto& s) { spoilt(s[3].shards[3], 1); }},
+      {"scale_16 of unit h.1: block 1 is inf", [&](auto& s) { spoilt(s[4].shards[3], 1); }},
       {"factor of h.2.w/rows: element 7 is inf",
        [&](auto& s) { spoilt(s[6].tensors[2].value, 7); }},
   };
