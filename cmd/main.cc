@@ -27,6 +27,7 @@
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
+#include "trainer/engine/plan.h"
 #include "trainer/launch/environment.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/memory_limits.h"
@@ -216,6 +217,7 @@ int Main(int argc, char** argv) {
           "this one without it")
       ->type_name("FILE");
   plan_command->add_flag("--json", plan_json, "One JSON object");
+  plan_command->footer(PlanTerms());
 
   app.add_subcommand("models", "List the presets with their numbers of parameters")
       ->callback(PrintModels);

@@ -196,6 +196,14 @@ class Docs(unittest.TestCase):
         self.check(r"checkpoints of (\d\.\d) MiB",
                    f"{2 * plan['memory']['snapshot'] / 2**20:.1f}", "docs/benchmarks/cpu.md")
 
+    def test_words_of_a_plan_are_those_of_the_help(self):
+        page = self.pages["docs/fsdp.md"].split("### Words of a plan")[1].split("\n## ")[0]
+        rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", page, flags=re.M)[1:]
+        said = re.findall(r"^  (\S.{13})  ?(\S.*)$", run("plan", "--help")[1].split("memory of a rank")[1],
+                          flags=re.M)
+        self.assertGreaterEqual(len(said), 20)
+        self.assertEqual(rows, [(word.strip(), meaning) for word, meaning in said])
+
     def test_what_options_take(self):
         table = self.pages["docs/fsdp.md"].split("## Memory and traffic")[1]
         rows = re.findall(r"^\| `([^`]+)` ((?:\| \d+ )+)\|$", table, flags=re.M)

@@ -17,9 +17,19 @@ namespace fsdp {
 namespace {
 
 struct Cure {
-  const char* setting;
+  const char* setting;                         // `%` in it: the micro_batch_size that fits.
   std::function<bool(SessionOptions&)> apply;  // False: it is set already.
 };
+
+// Micro-batches of half as many samples, and of half of those, for as long as there is half of
+// one. As many of them as it takes: more than two need no more memory.
+std::vector<int64_t> HalvedMicroBatches(const SessionOptions& options) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = options.executor.micro_batch_size / 2; size > 0; size /= 2) {
+    sizes.push_back(size);
+  }
+  return sizes;
+}
 
 // Cheapest in speed first.
 const std::vector<Cure>& Cures() {
@@ -64,6 +74,7 @@ const std::vector<Cure>& Cures() {
          o.executor.recompute = Recompute::kSelective;
          return true;
        }},
+      {"train.micro_batch_size: %", [](SessionOptions&) { return true; }},
       {"train.activation_checkpointing: full",
        [](SessionOptions& o) {
          return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
@@ -80,17 +91,9 @@ const std::vector<Cure>& Cures() {
        }},
       {"fsdp.cpu_offload.optimizer: true",
        [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},
-      {"train.micro_batch_size: 1",
+      {"train.micro_batch_size: % and train.activation_checkpointing: full",
        [](SessionOptions& o) {
-         o.executor.micro_batches = 2;  // As many as it takes; more than two need no more memory.
-         return std::exchange(o.executor.micro_batch_size, 1) != 1;
-       }},
-      {"train.micro_batch_size: 1 and train.activation_checkpointing: full",
-       [](SessionOptions& o) {
-         o.executor.micro_batches = 2;
-         o.executor.micro_batch_size = 1;
-         o.executor.recompute = Recompute::kFull;
-         return true;
+         return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
        }},
       {"fsdp.cpu_offload: {optimizer: true, params: true}",
        [](SessionOptions& o) {
@@ -102,12 +105,15 @@ const std::vector<Cure>& Cures() {
          o.executor.cpu_offload.optimizer = true;
          return !std::exchange(o.executor.cpu_offload.spill, ".");
        }},
-      {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: 1 and "
+      {"fsdp.cpu_offload: {optimizer: true, params: true} and train.activation_checkpointing: full",
+       [](SessionOptions& o) {
+         o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
+         return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
+       }},
+      {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: % and "
        "train.activation_checkpointing: full",
        [](SessionOptions& o) {
          o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
-         o.executor.micro_batches = 2;
-         o.executor.micro_batch_size = 1;
          o.executor.recompute = Recompute::kFull;
          return true;
        }},
@@ -248,7 +254,9 @@ std::string PlanToText(const RunPlan& plan) {
     out << "  " << name << std::string(16 - std::string_view(name).size(), ' ') << HumanBytes(bytes)
         << "\n";
   };
-  out << "memory of each of " << plan.world << " ranks";
+  out << "memory of ";
+  if (plan.world == 1) out << "the rank";
+  if (plan.world > 1) out << "each of " << plan.world << " ranks";
   if (!plan.on_host()) out << " on " << Name(plan.device);
   if (plan.local_world < plan.world) out << ", " << plan.local_world << " to a host";
   out << "\n";
@@ -301,20 +309,71 @@ std::string PlanToText(const RunPlan& plan) {
   return out.str();
 }
 
+std::string PlanTerms() {
+  return R"(memory of a rank (1 KiB is 1024 B):
+  parameters      its shards: the master copy, and the one to compute with where dtypes differ
+  gradients       its shards of them
+  optimizer       its shards of the optimizer's state: moments, a moving average
+  unsharded       blocks gathered whole (units of fsdp.auto_wrap), and their gradients
+  secondary       what stays of a block after forward, with fsdp.reshard_after_forward
+  activations     what one micro-batch keeps for backward, and what its kernels work in
+  snapshot        the copy that checkpoint.async writes while training goes on
+  allocated       with fsdp.buffers: caching, the bytes in use at the peak
+  active          those, and what is freed but still waits for a stream
+  reserved        those, and what the allocator keeps for later: what the device has given
+  retries         how often a full device makes the allocator give its kept memory back
+  planned         the sum: nothing else is allocated while training
+  limit           run.memory_limit
+  outside         what is not planned: the program, its threads, libraries, connections
+  code            held back for code of kernels that is loaded later
+  free            what a rank gets of its GPU's memory
+  available       what a rank gets of its host's memory
+  on the disk     state that fsdp.cpu_offload.spill keeps in files
+  fits            whether planned and outside are no more than there is
+sent by a rank in a step:
+  all-gather      shards of parameters, to make blocks whole
+  reduce-scatter  gradients, summed over the ranks that share a copy
+  all-reduce      the same between copies, and the step's few scalars
+with fsdp.cpu_offload, in a step of a rank:
+  kernels         what is computed, recomputation included
+  to the host     gradients and activations that leave the device
+  to the device   parameters and activations that return
+  updates move    what the optimizer reads and writes of the host's memory
+  from the disk   spilled state, read ahead of its update
+  to the disk     the same, written behind it
+)";
+}
+
 void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan,
                 const PlanTarget& target, const MemoryLimits& limits) {
   if (plan.fits()) return;
   std::string message = "does not fit: " + Misfit(plan);
   bool any = false;
+  // Whether it fits with `changed`: then it is said.
+  const auto offer = [&](const SessionOptions& changed, const std::string& setting) {
+    const RunPlan other = PlanRun(model, changed, plan.world, plan.local_world, target, limits);
+    if (!other.fits()) return false;
+    message +=
+        std::string(any ? "\n  or " : "\nit fits with ") + setting + ": " +
+        HumanBytes(plan.fits_device() && plan.fits_limit() ? other.total() : other.planned());
+    any = true;
+    return true;
+  };
   for (const Cure& cure : Cures()) {
     SessionOptions changed = options;
     if (!cure.apply(changed)) continue;
-    const RunPlan other = PlanRun(model, changed, plan.world, plan.local_world, target, limits);
-    if (!other.fits()) continue;
-    message +=
-        std::string(any ? "\n  or " : "\nit fits with ") + cure.setting + ": " +
-        HumanBytes(plan.fits_device() && plan.fits_limit() ? other.total() : other.planned());
-    any = true;
+    std::string setting = cure.setting;
+    const size_t size_at = setting.find('%');
+    if (size_at == std::string::npos) {
+      offer(changed, setting);
+      continue;
+    }
+    for (const int64_t size : HalvedMicroBatches(options)) {
+      changed.executor.micro_batch_size = size;
+      changed.executor.micro_batches = 2;
+      std::string with = setting;
+      if (offer(changed, with.replace(size_at, 1, std::to_string(size)))) break;
+    }
   }
   if (!any) {
     message +=

@@ -73,6 +73,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
 
 std::string PlanToJson(const RunPlan& plan);  // What is not known yet is null.
 std::string PlanToText(const RunPlan& plan);
+std::string PlanTerms();  // The words of that text, a line each.
 
 // Throws MemoryError that says by how much it does not fit, with the cheapest cures first: each is
 // the same recipe with one setting changed, planned again.

@@ -27,6 +27,7 @@
 #include "trainer/launch/stop_signal.h"
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/gpu_room.h"
+#include "trainer/loop/plan_heading.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/share_choice.h"
@@ -285,7 +286,9 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     const RunPlan plan =
         PlanRun(*model, options, environment.world_size, environment.local_world_size, target);
     if (environment.rank == 0) {
-      std::cout << NotesOf(recipe) << share << PlanToText(plan) << std::flush;
+      std::cout << PlanHeading(recipe, shape, *model, environment.world_size,
+                               environment.local_world_size, target.device, std::nullopt)
+                << NotesOf(recipe) << share << PlanToText(plan) << std::flush;
     }
     RequireFit(*model, options, plan, target);
     const bool here = recipe.run.device != RunRecipe::Device::kSim;
@@ -337,9 +340,15 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
                          target, *model, resolved, options);
   const RunPlan plan = PlanRun(*model, options, world, local_world, target);
   const std::string beside = NotesOf(recipe) + share;
-  if (json) std::cerr << beside;  // What is read from stdout is the plan alone.
-  std::cout << (json ? PlanToJson(plan) + "\n" : beside + PlanToText(plan)) << std::flush;
-  return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
+  if (json) {  // What is read from stdout is the plan alone.
+    std::cerr << beside;
+    std::cout << PlanToJson(plan) << "\n" << std::flush;
+    return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
+  }
+  std::cout << PlanHeading(recipe, shape, *model, world, local_world, target.device, hardware)
+            << beside << PlanToText(plan) << std::flush;
+  RequireFit(*model, options, plan, target);
+  return ExitCode::kDone;
 }
 
 }  // namespace fsdp

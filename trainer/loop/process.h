@@ -36,7 +36,7 @@ void CheckTraining(const Recipe& recipe, int world, int local_world, int max_res
 void CheckInitialWeights(const Recipe& recipe);
 
 // `fsdp-train plan`: prints it, for hosts of `local_world` ranks like this one, or like `hardware`.
-// kMemory where it does not fit.
+// Where it does not fit, `json` returns kMemory; otherwise MemoryError says what would.
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
                      const std::optional<Hardware>& hardware, bool json);
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
@@ -549,6 +550,54 @@ TEST_F(PlanTest, CuresOffloadFromACachingAllocator) {
   } catch (const MemoryError& error) {
     EXPECT_THAT(error.what(), HasSubstr("fits with fsdp.cpu_offload.optimizer: true: "));
     EXPECT_THAT(error.what(), HasSubstr("or fsdp.cpu_offload: {optimizer: true, params: true}: "));
+  }
+}
+
+// Of three settings that between them print every line.
+TEST_F(PlanTest, EveryWordOfTheTextIsExplained) {
+  const std::string terms = PlanTerms();
+  const auto expect = [&](const PlanTarget& target) {
+    const RunPlan plan = PlanRun(*model_, options_, 2, 1, target, MemoryLimits(root_));
+    std::istringstream lines(PlanToText(plan));
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("  ")) continue;
+      const std::string word = line.substr(0, std::min(line.find("  ", 2), line.find(':')));
+      EXPECT_THAT(terms, HasSubstr("\n" + word + "  ")) << line;
+    }
+  };
+  options_.executor.memory_limit = int64_t{1} << 40;
+  options_.executor.reshard_after_forward = 2;
+  expect({});
+  options_.executor.reshard_after_forward.reset();
+  options_.executor.limiter = FsdpOptions::Limiter::kHost;
+  options_.executor.buffers = FsdpOptions::Buffers::kCaching;
+  expect({});
+  options_ = TinyRun::TinyOptions();
+  options_.executor.cpu_offload = {.optimizer = true, .spill = ::testing::TempDir()};
+  expect({.device = DeviceType::kCuda,
+          .room = MemoryRoom{int64_t{1} << 40, "a GPU"},
+          .outside = kMiB,
+          .code = kMiB});
+}
+
+TEST_F(PlanTest, HalvesMicroBatchesUntilTheyFit) {
+  options_.executor.micro_batch_size = 4;
+  options_.executor.micro_batches = 2;
+  const int64_t of_four = Plan().planned();
+  options_.executor.micro_batch_size = 16;
+  options_.executor.memory_limit = of_four;
+  try {
+    RequireFit(*model_, options_, Plan(), {}, MemoryLimits(root_));
+    FAIL() << "it fits";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(" train.micro_batch_size: 4: "));
+  }
+  options_.executor.memory_limit = of_four - 1;
+  try {
+    RequireFit(*model_, options_, Plan(), {}, MemoryLimits(root_));
+    FAIL() << "it fits";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(" train.micro_batch_size: 2: "));
   }
 }
 

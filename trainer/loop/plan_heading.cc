@@ -1,0 +1,44 @@
+#include "trainer/loop/plan_heading.h"
+
+#include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
+#include "trainer/observe/provenance.h"
+
+namespace fsdp {
+namespace {
+
+// Of the model as it is trained, with its adapters.
+std::string WhatTrains(const Model& model) {
+  int64_t all = 0, trained = 0;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      all += p->shape().NumElements();
+      if (p->trainable()) trained += p->shape().NumElements();
+    }
+  }
+  if (trained == all) return Grouped(all) + " parameters";
+  return "trains " + Grouped(trained) + " of " + Grouped(all) + " parameters";
+}
+
+std::string ThisMachine() {
+  const HostInfo host = DescribeHost();
+  return "this machine, " + Printable(host.name) + ": " + Printable(host.processor) + ", " +
+         Counted(host.cores, "core") + ", " + HumanBytes(host.memory);
+}
+
+}  // namespace
+
+std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Model& model,
+                        int world, int local_world, DeviceType device,
+                        const std::optional<Hardware>& hardware) {
+  const int64_t samples = recipe.train.global_batch_size, length = recipe.data.seq_len;
+  std::string text = std::string(FamilyOf(shape)) + ", " + Counted(NumLayers(shape), "layer") +
+                     " x " + std::to_string(HiddenSize(shape)) + ", " + WhatTrains(model) +
+                     ", in steps of " + Grouped(samples) + " x " + Grouped(length) + " = " +
+                     Grouped(samples * length) + " tokens\n";
+  text += "on " + std::string(Name(device)) + ", " + Counted(world, "rank");
+  if (local_world < world) text += ", " + std::to_string(local_world) + " to a host";
+  return text + ": " + (hardware ? PrintableName(hardware->name) : ThisMachine()) + "\n";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,26 @@
+// The two lines above a plan for people: which model in which steps, on which machine.
+// Tests: tests/trainer/loop/plan_heading_test.cc
+#ifndef FSDP_TRAIN_TRAINER_LOOP_PLAN_HEADING_H_
+#define FSDP_TRAIN_TRAINER_LOOP_PLAN_HEADING_H_
+
+#include <optional>
+#include <string>
+
+#include "models/shape.h"
+#include "trainer/nn/model.h"
+#include "trainer/recipe/hardware.h"
+#include "trainer/recipe/recipe.h"
+#include "trainer/runtime/device.h"
+
+namespace fsdp {
+
+// "gpt2, 12 layers x 768, 124,439,808 parameters, in steps of 512 x 1,024 = 524,288 tokens
+//  on cuda, 8 ranks, 4 to a host: an H100 with 80 GB", two lines, each ended. Where some parameters
+// are frozen the first line says how many train. Without `hardware` the machine is this one.
+std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Model& model,
+                        int world, int local_world, DeviceType device,
+                        const std::optional<Hardware>& hardware);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_PLAN_HEADING_H_
