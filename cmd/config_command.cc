@@ -10,6 +10,7 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/loop/process.h"
+#include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 
@@ -94,16 +95,20 @@ void AddConfigCommand(CLI::App& app) {
     AddRecipeFlags(*command, *flags);
     command->callback([flags, run] { run(*flags); });
   };
-  add("check", "Say ok and what the run would be, or list every mistake", [](const auto& flags) {
-    const Recipe recipe = LoadRecipe(flags);
-    CheckInitialWeights(recipe);
-    std::printf("ok\n");
-    PrintSummary(recipe);
-    for (const std::string& line : recipe.notes) {
-      std::printf("note        %s\n", Printable(line).c_str());
-    }
-    for (const std::string& line : Advice(recipe, 1)) std::printf("note        %s\n", line.c_str());
-  });
+  add("check",
+      "Say ok and what the run would be, or list every mistake; opens the files that it names",
+      [](const auto& flags) {
+        const Recipe recipe = LoadRecipe(flags);
+        CheckInitialWeights(recipe);
+        CheckData(recipe, ShapeFor(recipe));
+        std::printf("ok\n");
+        PrintSummary(recipe);
+        for (const std::string& line : recipe.notes) {
+          std::printf("note        %s\n", Printable(line).c_str());
+        }
+        for (const std::string& line : Advice(recipe, 1))
+          std::printf("note        %s\n", line.c_str());
+      });
   add("print", "Print the recipe as resolved, as YAML that reads back to the same",
       [](const auto& flags) {
         const Recipe recipe = LoadRecipe(flags);

@@ -42,7 +42,8 @@ std::string Write(const std::string& name, const std::string& text) {
 std::string Good() {
   return Write("good.yaml",
                "model: {family: gpt2, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: "
-               "1}\ndata: {train: {paths: [x]}}\n");
+               "1}\ndata: {train: {paths: [" +
+                   Write("x.txt", std::string(200, 'x')) + "]}}\n");
 }
 
 TEST(Cli, ConfigCheckSaysOk) {

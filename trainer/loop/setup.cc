@@ -20,6 +20,7 @@
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_cache.h"
+#include "trainer/data/text_check.h"
 #include "trainer/data/text_source.h"
 #include "trainer/data/token_file_source.h"
 #include "trainer/data/tokenize.h"
@@ -90,24 +91,13 @@ class Opener {
   Opener(const Recipe& recipe, const ModelShape& shape, const OpenProgress& progress, RunData& data)
       : recipe_(recipe), shape_(shape), progress_(progress), data_(data) {}
 
-  // Adds its files to `files`.
+  // Adds its files to `files`, which it reads for that; null: it does not.
   std::shared_ptr<const TokenSource> Open(const SourceRecipe& recipe, const std::string& key,
-                                          uint64_t seed, std::vector<DataFile>& files) {
+                                          uint64_t seed, std::vector<DataFile>* files) {
     std::shared_ptr<const TokenSource> source = OpenFiles(recipe, key, seed);
     if (recipe.eot) source = WithEot(std::move(source), static_cast<int32_t>(*recipe.eot));
-    const std::string wants = recipe_.data.WantsEot();
-    if (!wants.empty() && !source->eot()) {
-      throw ConfigError(recipe_.Mistake(key + ".eot", wants + " needs an end-of-text token, and " +
-                                                          source->Describe() +
-                                                          " names none: give " + key + ".eot"));
-    }
-    for (DataFile& file : source->Files()) files.push_back(std::move(file));
-    if (recipe.source == SourceRecipe::Source::kText && recipe.tokenizer != "bytes") {
-      // The same text in other tokens is other data.
-      DataFile file = DescribeFile(FileContents(recipe.tokenizer));
-      file.hash = data_.tokenizer->hash();
-      files.push_back(std::move(file));
-    }
+    RequireEot(source->eot().has_value(), key, source->Describe());
+    if (files != nullptr) Describe(recipe, *source, *files);
     CheckTokens(*source, static_cast<int32_t>(VocabSize(shape_)));
     return source;
   }
@@ -122,12 +112,57 @@ class Opener {
     return whole;
   }
 
+  // The same without its tokens, where they would have to be made first: then files and tokenizer
+  // are looked at alone.
+  void Check(const SourceRecipe& recipe, const std::string& key, uint64_t seed) {
+    if (recipe.source != SourceRecipe::Source::kText || recipe.tokenizer == "bytes") {
+      Open(recipe, key, seed, nullptr);
+      return;
+    }
+    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    const std::vector<std::string> files = ExpandTextPaths(recipe.paths, PathsOf(key));
+    CheckFormats(files);
+    RequireEot(recipe.eot || tokenizer->eot(), key, files[0]);
+  }
+
  private:
+  void Describe(const SourceRecipe& recipe, const TokenSource& source,
+                std::vector<DataFile>& files) const {
+    for (DataFile& file : source.Files()) files.push_back(std::move(file));
+    if (recipe.source != SourceRecipe::Source::kText || recipe.tokenizer == "bytes") return;
+    // The same text in other tokens is other data.
+    DataFile file = DescribeFile(FileContents(recipe.tokenizer));
+    file.hash = data_.tokenizer->hash();
+    files.push_back(std::move(file));
+  }
+
+  void RequireEot(bool has_one, const std::string& key, const std::string& what) const {
+    const std::string wants = recipe_.data.WantsEot();
+    if (wants.empty() || has_one) return;
+    throw ConfigError(recipe_.Mistake(
+        key + ".eot",
+        wants + " needs an end-of-text token, and " + what + " names none: give " + key + ".eot"));
+  }
+
+  // For the key in what is said of a path that leads nowhere.
+  std::string PathsOf(const std::string& key) const {
+    std::string where = recipe_.Mistake(key + ".paths", "");
+    where.resize(where.size() - 2);
+    return where;
+  }
+
   // One for the run: the recipe has seen to it that all sources name the same.
   std::shared_ptr<const Tokenizer> TokenizerFor(const SourceRecipe& recipe,
                                                 const std::string& key) {
     if (TokenizerOf(recipe) == nullptr) return nullptr;
-    if (!data_.tokenizer) data_.tokenizer = OpenTokenizer(recipe.tokenizer);
+    try {
+      if (!data_.tokenizer) data_.tokenizer = OpenTokenizer(recipe.tokenizer);
+    } catch (const DataError& error) {
+      std::string why = error.what();
+      if (const std::string twice = "tokenizer: "; why.starts_with(twice))
+        why.erase(0, twice.size());
+      throw DataError(recipe_.Mistake(key + ".tokenizer", why));
+    }
     const int64_t size = data_.tokenizer->vocab_size();
     if (const int64_t vocab = VocabSize(shape_); size > vocab) {
       throw ConfigError(recipe_.Mistake(
@@ -140,9 +175,7 @@ class Opener {
   std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& recipe, const std::string& key,
                                                uint64_t seed) {
     const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
-    // For the key in what is said of a path that leads nowhere.
-    std::string where = recipe_.Mistake(key + ".paths", "");
-    where.resize(where.size() - 2);
+    const std::string where = PathsOf(key);
     switch (recipe.source) {
       case SourceRecipe::Source::kText: {
         ExpandTextPaths(recipe.paths, where);
@@ -369,7 +402,7 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
   for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
     if (keyed.list == "data.valid") {
       const auto source =
-          opener.Open(*keyed.source, keyed.key, seed + 1 + valid.size(), data.files.valid);
+          opener.Open(*keyed.source, keyed.key, seed + 1 + valid.size(), &data.files.valid);
       WeightedSource& all = valid.emplace_back(keyed.source->name, WeightedSources(1)).second[0];
       windows ? void(all.source = source) : void(all.whole = opener.Whole(source));
       continue;
@@ -377,8 +410,8 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
     const double weight = keyed.source->weight;
     // Synthetic sources of one list are samples of one language, but not the same one.
     const uint64_t salt = HashBytes("data.train.source", train.size());
-    const auto all =
-        opener.Open(*keyed.source, keyed.key, train.empty() ? seed : seed ^ salt, data.files.train);
+    const auto all = opener.Open(*keyed.source, keyed.key, train.empty() ? seed : seed ^ salt,
+                                 &data.files.train);
     if (windows) {
       train.push_back({apart ? SplitSource(all, apart->fraction).train : all, weight});
       if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
@@ -406,6 +439,16 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
         {name, std::make_unique<EvalLoader>(std::move(sources), options, recipe.eval.steps)});
   }
   return data;
+}
+
+void CheckData(const Recipe& recipe, const ModelShape& shape) {
+  RunData data;
+  const OpenProgress silent;
+  Opener opener(recipe, shape, silent, data);
+  const auto seed = static_cast<uint64_t>(recipe.run.seed);
+  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
+    opener.Check(*keyed.source, keyed.key, seed);
+  }
 }
 
 }  // namespace fsdp

@@ -70,6 +70,9 @@ struct OpenProgress {
 OpenProgress ProgressFor(const Job& job);
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress = {});
+// Opens what OpenData() does, but tokenises nothing: of text that goes through a tokenizer the
+// files' formats are looked at, and the tokenizer. Throws as OpenData() does.
+void CheckData(const Recipe& recipe, const ModelShape& shape);
 
 // The recipe, whose train.epochs has become a number of train.steps: of `data`, which is that of
 // the recipe. Unchanged without train.epochs. Throws ConfigError where that is no number of steps.

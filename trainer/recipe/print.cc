@@ -206,9 +206,9 @@ What these keys do with each other is in [training.md](training.md).
 - Values are those of YAML 1.2: `true` and `false` alone are booleans, `3e-4` and `3.0e-4` are
   numbers, `1e3` is no integer. Text that looks like something else needs quotes (`name: "5"`).
   Anchors and aliases work; merge keys (`<<`), tags and several documents in a file are refused.
-- `fsdp-train config check` checks the recipe and opens model.init_from. `config print` shows the
-  recipe with everything filled in. `config schema` prints a JSON Schema: save it as
-  `recipe.schema.json` and begin a recipe with
+- `fsdp-train config check` checks the recipe and opens what it names: weights, tokenizers and data.
+  `config print` shows the recipe with everything filled in. `config schema` prints a JSON Schema:
+  save it as `recipe.schema.json` and begin a recipe with
   `# yaml-language-server: $schema=recipe.schema.json` to have an editor complete and check it.
 )";
   for (const auto& [name, section] : RecipeSchema()["properties"].items()) {
