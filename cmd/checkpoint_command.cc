@@ -19,6 +19,7 @@
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/weights/export.h"
@@ -59,7 +60,7 @@ class Progress {
   const std::string what_;
   const Clock::time_point begin_;
   Clock::time_point last_ = Clock::now();
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  const bool terminal_ = IsTerminal(STDERR_FILENO);
   bool shown_ = false;
 };
 

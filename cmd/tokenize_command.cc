@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/open_tokenizer.h"
@@ -56,7 +57,7 @@ class Bar {
         .count();
   }
 
-  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  const bool terminal_ = IsTerminal(STDERR_FILENO);
   double last_ = Seconds(), first_ = 0, first_share_ = -1;
   bool drawn_ = false;
 };

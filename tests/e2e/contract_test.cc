@@ -189,7 +189,7 @@ TEST(Worlds, AgreeWithOneRankWhateverTheStrategy) {
       EXPECT_NE(log.find("rank " + std::to_string(rank) + " of " + std::to_string(c.world)),
                 std::string::npos)
           << log;
-      EXPECT_NE(log.find("from torchrun"), std::string::npos) << log;
+      EXPECT_NE(log.find(", by fsdp-train launch"), std::string::npos) << log;
     }
   }
 }

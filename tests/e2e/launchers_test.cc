@@ -287,10 +287,7 @@ TEST(Logs, EveryRankHasOne) {
   for (int rank = 0; rank < 3; ++rank) {
     const std::string name = std::to_string(rank);
     const std::string log = ReadFile(job.run_dir() + "/logs/rank_" + name + ".log");
-    EXPECT_TRUE(Holds(log, "rank " + name + " of 3, local rank " + name +
-                               " of 3, from torchrun, "
-                               "process "))
-        << log;
+    EXPECT_TRUE(Holds(log, "rank " + name + " of 3, by fsdp-train launch, process ")) << log;
     EXPECT_TRUE(Holds(log, "done at step 10\n")) << log;
   }
   // Rank 0's has what its console got.

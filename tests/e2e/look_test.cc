@@ -333,12 +333,44 @@ TEST(Console, ALiveBarOnATerminal) {
   out = OnTerminal(job.Flags({"run.dir=" + job.RunDir("dumb")}), {{"TERM", "dumb"}});
   EXPECT_EQ(out.find('\r'), std::string::npos) << out;
   EXPECT_EQ(out.find('\033'), std::string::npos) << out;
-  // The ranks of a launcher write to pipes, whatever it writes to itself.
-  out = OnTerminal(job.LaunchArguments(2, {"run.dir=" + job.RunDir("launched")}),
-                   {{"TERM", "xterm"}, {"LC_ALL", "C.UTF-8"}});
+}
+
+// The ranks write to pipes, and the launcher to the terminal: rank 0's bar, below all lines.
+TEST(Console, ALiveBarOfALauncher) {
+  Job job;
+  const Variables terminal = {{"TERM", "xterm"}, {"LC_ALL", "C.UTF-8"}};
+  const std::string logs = job.dir() / "logs";
+  std::string out = OnTerminal(
+      job.LaunchArguments(2, {"run.dir=" + job.RunDir("launched")}, {"--log-dir", logs}), terminal);
+  EXPECT_NE(out.find("step 10/10  ▕\033[32m████"), std::string::npos) << out;
+  EXPECT_EQ(out.find("] step 10/10  ▕"), std::string::npos) << out;  // Without a rank.
+  EXPECT_NE(out.find("\r\033[K[0] step 10/10  loss "), std::string::npos) << out;
+  // Each is taken away before a line: only what is erased stands between two ends of lines.
+  for (size_t at = 0; (at = out.find("▕", at)) != std::string::npos; ++at) {
+    EXPECT_LT(out.find("\r\033[K", at), out.find('\n', at)) << out;
+  }
+  EXPECT_EQ(ReadFile(logs + "/rank_0.log").find('\r'), std::string::npos);
+  EXPECT_EQ(ReadFile(logs + "/rank_0.log").find("▕"), std::string::npos);
+
+  // Nor has a rank one whose launcher has none.
+  Variables dumb = terminal;
+  dumb["TERM"] = "dumb";
+  dumb["FSDP_TRAIN_TERMINAL"] = "/dev/tty";
+  out = OnTerminal(job.LaunchArguments(2, {"run.dir=" + job.RunDir("dumb")}), dumb);
   EXPECT_EQ(out.find('\r'), std::string::npos) << out;
   EXPECT_EQ(out.find('\033'), std::string::npos) << out;
-  EXPECT_NE(out.find("[0] step 10/10  loss "), std::string::npos) << out;
+}
+
+// Its ranks have terminals of its own making, whatever it writes to.
+TEST(Console, NoBarBelowMpirun) {
+  Job job;
+  const std::string out = OnTerminal(job.Flags(), {{"TERM", "xterm"},
+                                                   {"OMPI_COMM_WORLD_RANK", "0"},
+                                                   {"OMPI_COMM_WORLD_SIZE", "1"},
+                                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  EXPECT_EQ(out.find('\r'), std::string::npos) << out;
+  EXPECT_EQ(out.find('\033'), std::string::npos) << out;
 }
 
 }  // namespace

@@ -128,6 +128,9 @@ RankEnvironment FromTorchrun(const Getenv& get) {
   it.restart_count = variables.Integer("TORCHELASTIC_RESTART_COUNT", 0, kMaxInt, 0);
   it.max_restarts = variables.Integer("TORCHELASTIC_MAX_RESTARTS", 0, kMaxInt, 0);
   it.job_id = variables.Text("TORCHELASTIC_RUN_ID");
+  if (!it.job_id.empty() && variables.Text(kLaunchVariable) == it.job_id) {
+    it.source = "fsdp-train launch";
+  }
   return it;
 }
 
@@ -295,6 +298,13 @@ std::string Describe(const RankEnvironment& environment) {
   const std::string rank =
       "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.world_size);
   if (environment.source == "none") return rank + ", no launcher";
+  if (environment.source == "fsdp-train launch") {
+    if (environment.local_world_size == environment.world_size) {
+      return rank + ", by fsdp-train launch";
+    }
+    return Concat(rank, ", local rank ", environment.local_rank, " of ",
+                  environment.local_world_size, ", by fsdp-train launch");
+  }
   return Concat(rank, ", local rank ", environment.local_rank, " of ", environment.local_world_size,
                 ", from ", environment.source);
 }

@@ -2,7 +2,7 @@
 //
 // The first of these that is there, and `source` says which:
 //   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and what
-//             torchrun adds: TORCHELASTIC_*. Our own `launch` sets the same.
+//             torchrun adds: TORCHELASTIC_*. Our own `launch` sets the same, and says that it is.
 //   slurm     a task of an srun step: SLURM_PROCID and the SLURM_STEP_* of that step. A batch
 //             script has SLURM_PROCID=0 too, and an allocation's shell SLURM_NTASKS: neither is a
 //             rank.
@@ -27,12 +27,17 @@ struct RankEnvironment {
   int local_world_size = 1;
   std::string master_addr = "127.0.0.1";  // Where rank 0 is: name or address, without brackets.
   int master_port = 0;                    // 0: a world of one that needs none.
-  std::string source = "none";            // "torchrun", "slurm", "open mpi" or "none".
+  // "fsdp-train launch", "torchrun", "slurm", "open mpi" or "none".
+  std::string source = "none";
   bool agent_store = false;  // The launcher's own store listens on master_port: see StorePort.
   int restart_count = 0;     // How often this launch has started all ranks again so far ...
   int max_restarts = 0;      // ... and how often it may.
   std::string job_id;        // What the launcher calls the job; may be empty, need not be unique.
 };
+
+// What `launch` calls the start that a rank belongs to: TORCHELASTIC_RUN_ID once more, so that a
+// torchrun that is started below it is not taken for it.
+inline constexpr char kLaunchVariable[] = "FSDP_TRAIN_LAUNCH";
 
 // Of a job at most, however they are started: some memory goes by their number.
 inline constexpr int kMostRanks = 1 << 20;
@@ -50,7 +55,8 @@ RankEnvironment ReadRankEnvironment(const Getenv& get = [](const char* name) -> 
 // master_port, else, where a torchrun agent owns that, the one after it. 0: a world of one.
 int StorePort(const RankEnvironment& environment, std::optional<int> store_port);
 
-// For the log: "rank 1 of 4, local rank 1 of 4, from torchrun".
+// For the log: "rank 1 of 4, local rank 1 of 4, from torchrun"; "rank 1 of 4, by fsdp-train
+// launch", with the local rank where there are several hosts.
 std::string Describe(const RankEnvironment& environment);
 
 // The first host of a Slurm host list: "gpu[07-09,12]-ib[0-1],login" gives "gpu07-ib0".

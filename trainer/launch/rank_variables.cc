@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "trainer/core/terminal.h"
+#include "trainer/launch/environment.h"
 #include "trainer/launch/job_secret.h"
 
 namespace fsdp {
@@ -27,6 +29,9 @@ std::vector<std::string> EnvironmentOf(int local, const LaunchOptions& options,
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
       {"TORCHELASTIC_RUN_ID", variables.run_id},
   };
+  const bool shown = options.FirstRank() + local == 0;
+  ours.emplace_back(kTerminalVariable, shown ? variables.terminal : "");
+  ours.emplace_back(kLaunchVariable, variables.run_id);
   if (!variables.secret.empty()) ours.emplace_back(kSecretVariable, variables.secret);
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -15,7 +15,8 @@ struct RankVariables {
   Endpoint endpoint;  // Of the store.
   int restart = 0;
   std::string run_id;
-  std::string secret;  // Empty: the ranks have what this process has.
+  std::string secret;    // Empty: the ranks have what this process has.
+  std::string terminal;  // For rank 0: kTerminalVariable of core/terminal.h.
 };
 
 // "NAME=value" for rank `local` of this host: this process's environment, with torchrun's variables

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,9 +17,11 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/line_buffer.h"
+#include "trainer/core/terminal.h"
 #include "trainer/launch/exit_words.h"
 #include "trainer/launch/free_port.h"
 #include "trainer/launch/job_secret.h"
+#include "trainer/launch/launch_output.h"
 #include "trainer/launch/memory_limits.h"
 #include "trainer/launch/process_scope.h"
 #include "trainer/launch/rank_variables.h"
@@ -50,12 +51,6 @@ bool WriteAll(int fd, std::string_view text) {
     text.remove_prefix(static_cast<size_t>(written));
   }
   return true;
-}
-
-bool SameFile(int a, int b) {
-  struct stat first, second;
-  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
-         first.st_ino == second.st_ino;
 }
 
 class Supervisor {
@@ -107,14 +102,12 @@ class Supervisor {
   bool AnyRunning() const;
   bool AnyPipe() const;
   std::string RunningRanks() const;
-  void Say(const std::string& text) { errors_->Write("launch: " + text + "\n"); }
+  void Say(const std::string& text) { output_.Say(text); }
 
   const LaunchOptions& options_;
   const std::vector<std::string>& argv_;
   ProcessScope scope_;
-  Sink output_{STDOUT_FILENO};
-  Sink separate_errors_{STDERR_FILENO};
-  Sink* errors_;  // One queue where both are one file: else a line could come inside another.
+  LaunchOutput output_;
   std::vector<UniqueFd> logs_;
   std::string program_name_;
   std::string run_id_;
@@ -141,7 +134,6 @@ Supervisor::Supervisor(const LaunchOptions& options, const std::vector<std::stri
     : options_(options),
       argv_(argv),
       scope_(3 * static_cast<rlim_t>(options.nproc_per_node) + 64),
-      errors_(SameFile(STDOUT_FILENO, STDERR_FILENO) ? &output_ : &separate_errors_),
       run_id_(options.rdzv_id) {
   if (run_id_.empty() && options.nnodes > 1) run_id_ = "launch-" + options.rdzv_endpoint;
   if (run_id_.empty()) {
@@ -199,15 +191,14 @@ int Supervisor::Run() {
 // to stay.
 void Supervisor::EndOutput() {
   deadline_ = Clock::now() + options_.grace;
-  const auto waiting = [&] { return output_.bytes() + separate_errors_.bytes(); };
   do {
-    if (abandon_output_ || waiting() == 0) return;
+    if (abandon_output_ || output_.bytes() == 0) return;
     PollOnce();
   } while (Clock::now() < *deadline_);
-  if (waiting() == 0) return;
+  if (output_.bytes() == 0) return;
   Say("nobody has read the ranks' output for " + Seconds(options_.grace) +
-      " after their end: " + std::to_string(waiting()) + " bytes of it are dropped");
-  errors_->Drain();  // Where stderr has a reader.
+      " after their end: " + std::to_string(output_.bytes()) + " bytes of it are dropped");
+  output_.errors().Drain();  // Where stderr has a reader.
 }
 
 int Supervisor::RunOnce(int restart) {
@@ -227,7 +218,7 @@ int Supervisor::RunOnce(int restart) {
 
 void Supervisor::Start(int restart) {
   oom_kills_ = MemoryLimits(options_.memory_root).OutOfMemoryKills();
-  RankVariables variables = {{}, restart, run_id_, secret_};
+  RankVariables variables = {{}, restart, run_id_, secret_, output_.terminal()};
   if (options_.rdzv_endpoint.empty()) {
     auto port = std::make_unique<FreePort>();  // While the last one is held: never the same.
     free_port_ = std::move(port);
@@ -249,17 +240,18 @@ void Supervisor::Start(int restart) {
     it.prefix.append("[").append(std::to_string(it.rank)).append("] ");
     it.pid = process.pid;
     it.streams[0].pipe = std::move(process.output);
-    it.streams[0].sink = &output_;
+    it.streams[0].sink = &output_.output();
     it.streams[1].pipe = std::move(process.errors);
-    it.streams[1].sink = errors_;
+    it.streams[1].sink = &output_.errors();
   }
 }
 
 void Supervisor::PollOnce() {
+  output_.ShowBar();
   std::vector<pollfd> polled = {{scope_.signals(), POLLIN, 0}};
   std::vector<Sink*> sinks;
-  for (Sink* sink : {&output_, &separate_errors_}) {
-    if (sink->empty()) continue;
+  for (Sink* sink : {&output_.output(), &output_.errors()}) {
+    if (sink->empty() || (!sinks.empty() && sinks[0] == sink)) continue;
     polled.push_back({sink->fd(), POLLOUT, 0});
     sinks.push_back(sink);
   }
@@ -434,12 +426,15 @@ void Supervisor::Read(Rank& rank, Stream& stream) {
   }
   stream.pipe.Close();
   stream.lines.Flush([&](std::string_view text, bool) { Emit(rank, stream, text, true); });
+  if (rank.rank == 0 && &stream == &rank.streams[0]) output_.SetBar("");
 }
 
 void Supervisor::Emit(const Rank& rank, Stream& stream, std::string_view text, bool ended) {
-  stream.sink->Write(rank.prefix);
-  stream.sink->Write(text);
-  stream.sink->Write("\n");
+  const bool of_the_bar = rank.rank == 0 && &stream == &rank.streams[0];
+  if (of_the_bar && !output_.terminal().empty() && text.starts_with(kBarMark)) {
+    return output_.SetBar(text.substr(1));
+  }
+  output_.Line(*stream.sink, {rank.prefix, text});
   if (logs_.empty()) return;
   UniqueFd& log = logs_[static_cast<size_t>(rank.local)];
   if (!log.open()) return;

@@ -1,7 +1,6 @@
 #include "trainer/observe/console.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <cctype>
@@ -10,8 +9,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <memory>
 #include <vector>
 
+#include "trainer/core/terminal.h"
+#include "trainer/core/unique_fd.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 
@@ -50,23 +52,7 @@ std::string Repeat(std::string_view text, int64_t times) {
   return out;
 }
 
-int Columns(std::string_view utf8) {  // Of what we draw: a column for each character.
-  return static_cast<int>(std::count_if(utf8.begin(), utf8.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  }));
-}
-
-std::string Stripped(std::string_view text) {  // Without colours.
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\033') {
-      i = text.find('m', i);
-      continue;
-    }
-    out += text[i];
-  }
-  return out;
-}
+std::string AsBar(const std::string& bar) { return kBarMark + bar + "\n"; }
 
 constexpr size_t kTrendCells = 8;
 constexpr size_t kTrendLosses = 160;  // That the trend is made of.
@@ -77,15 +63,19 @@ constexpr double kDrawEvery_s = 0.1;
 ConsoleOptions DetectConsole(int fd, int rank) {
   ConsoleOptions options;
   options.enabled = rank == 0;
-  const char* term = std::getenv("TERM");
-  options.terminal = ::isatty(fd) == 1 && term != nullptr && std::string_view(term) != "dumb";
+  const char* launcher = std::getenv(kTerminalVariable);
+  options.launched = launcher != nullptr && *launcher != '\0';
+  options.terminal = options.launched || IsTerminal(fd);
   const char* no_color = std::getenv("NO_COLOR");
   options.colours = options.terminal && (no_color == nullptr || *no_color == '\0');
   options.utf8 = options.terminal && Utf8Locale();
-  options.width = [fd] {
-    winsize size{};
-    return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? int{size.ws_col} : 80;
-  };
+  if (options.launched) {
+    const auto terminal = std::make_shared<const UniqueFd>(
+        ::open(launcher, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+    options.width = [terminal] { return TerminalWidth(terminal->get()); };
+  } else {
+    options.width = [fd] { return TerminalWidth(fd); };
+  }
   options.clock = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
@@ -107,7 +97,7 @@ std::string FormatStep(const StepRecord& r, int64_t total_steps, double time_lef
 }
 
 Console::~Console() {
-  if (!bar_.empty()) out_ << Erase() << std::flush;
+  if (!bar_.empty()) out_ << (options_.launched ? AsBar("") : Erase()) << std::flush;
 }
 
 void Console::Step(const StepRecord& record, int64_t total_steps, double time_left_s) {
@@ -136,6 +126,7 @@ void Console::Warning(std::string_view text) {
 }
 
 void Console::Above(const std::function<void()>& write) {
+  if (options_.launched) return write();
   if (!bar_.empty()) out_ << Erase() << std::flush;
   write();
   if (bar_.empty()) return;
@@ -158,7 +149,7 @@ void Console::Progress(int64_t step, int64_t total_steps, double loss, double ti
   std::string bar = Bar();
   if (bar == bar_) return;
   // In one write: what another process writes comes before it or behind it.
-  out_ << Erase() + bar << std::flush;
+  out_ << (options_.launched ? AsBar(bar) : Erase() + bar) << std::flush;
   bar_ = std::move(bar);
 }
 
@@ -239,23 +230,16 @@ void Console::Print(Colour colour, std::string_view raw) {
   const std::string text = Printable(raw);  // Names and samples may hold anything.
   if (options_.copy) options_.copy(text);
   const char* const codes[] = {"", "\033[1m", "\033[32m", "\033[33m"};
-  const bool paint = options_.colours && colour != Colour::kNone;
+  const bool paint = options_.colours && !options_.launched && colour != Colour::kNone;
   std::string all = Erase();
   if (paint) all += codes[static_cast<int>(colour)];
   all += text;
   if (paint) all += "\033[0m";
   all += "\n";
-  if (!bar_.empty()) bar_ = Bar();
-  out_ << all + bar_ << std::flush;
+  if (!bar_.empty() && !options_.launched) all += bar_ = Bar();
+  out_ << all << std::flush;
 }
 
-std::string Console::Erase() const {
-  if (bar_.empty()) return "";
-  // A window that was made narrower has wrapped the bar: go up to where it begins.
-  const int columns = Columns(Stripped(bar_)), width = std::max(1, Width());
-  const int rows = (columns - 1) / width;
-  return "\r" + (rows > 0 ? "\033[" + std::to_string(rows) + "A" : "") +
-         (rows > 0 ? "\033[J" : "\033[K");
-}
+std::string Console::Erase() const { return options_.launched ? "" : EraseBar(bar_, Width()); }
 
 }  // namespace fsdp

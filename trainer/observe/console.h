@@ -16,6 +16,9 @@ namespace fsdp {
 struct ConsoleOptions {
   bool enabled = true;    // False on all ranks but one: nothing is printed.
   bool terminal = false;  // A bar, redrawn in place.
+  // The terminal is a launcher's, which keeps the bar below all lines: it is a line that begins
+  // with kBarMark (core/terminal.h). Lines have no colours then, for they go to its log files, too.
+  bool launched = false;
   bool colours = false;
   bool utf8 = false;             // The bar may be drawn with more than ASCII.
   std::function<int()> width{};  // Columns of the terminal now; null: 80.
@@ -25,10 +28,10 @@ struct ConsoleOptions {
   std::function<double()> clock{};
 };
 
-// For a file descriptor: terminal if it is one and TERM is not "dumb"; colours on a terminal unless
-// NO_COLOR is set and not empty (no-color.org); UTF-8 if that is the character set of LC_ALL,
-// LC_CTYPE or LANG, the first that is set. `width` asks the terminal each time, so that a changed
-// window needs no signal handler.
+// For a file descriptor: terminal as IsTerminal() says, or where `launch` has one; colours on a
+// terminal unless NO_COLOR is set and not empty (no-color.org); UTF-8 if that is the character set
+// of LC_ALL, LC_CTYPE or LANG, the first that is set. `width` asks the terminal each time, so that
+// a changed window needs no signal handler.
 ConsoleOptions DetectConsole(int fd, int rank);
 
 // "step  20/1000  loss 2.3456  |g| 0.812  lr 3.00e-04  123 ms  16.6k tok/s  MFU 41.2 %  1.20 GiB

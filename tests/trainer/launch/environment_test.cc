@@ -91,6 +91,21 @@ TEST(EnvironmentTest, Torchrun) {
   EXPECT_FALSE(it.agent_store);
 }
 
+TEST(EnvironmentTest, OurOwnLauncher) {
+  const Variables launch = {{"TORCHELASTIC_RUN_ID", "launch-1"}, {"FSDP_TRAIN_LAUNCH", "launch-1"}};
+  EXPECT_EQ(Describe(Read(With(kTorchrun, launch))),
+            "rank 5 of 8, local rank 1 of 4, by fsdp-train launch");
+  const Variables one_host = {{"RANK", "1"},
+                              {"WORLD_SIZE", "2"},
+                              {"LOCAL_RANK", "1"},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"MASTER_PORT", "29501"}};
+  EXPECT_EQ(Describe(Read(With(one_host, launch))), "rank 1 of 2, by fsdp-train launch");
+  // A torchrun below it.
+  const RankEnvironment it = Read(With(kTorchrun, {{"FSDP_TRAIN_LAUNCH", "launch-1"}}));
+  EXPECT_EQ(it.source, "torchrun");
+}
+
 TEST(EnvironmentTest, TorchrunOfOneNeedsNoAddress) {
   const RankEnvironment it =
       Read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}});

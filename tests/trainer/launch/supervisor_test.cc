@@ -191,8 +191,8 @@ TEST(SupervisorTest, RanksSeeTorchrunsEnvironment) {
   Launched it(kTwo, {"all:environment", "all:group", "all:stdin", "all:descriptors", "0:listen"},
               stale);
   EXPECT_EQ(it.Wait(), 0) << it.All();
-  EXPECT_EQ(it.Count("[0] rank 0 of 2, local rank 0 of 2, from torchrun, port "), 1) << it.All();
-  EXPECT_EQ(it.Count("[1] rank 1 of 2, local rank 1 of 2, from torchrun, port "), 1) << it.All();
+  EXPECT_EQ(it.Count("[0] rank 0 of 2, by fsdp-train launch, port "), 1) << it.All();
+  EXPECT_EQ(it.Count("[1] rank 1 of 2, by fsdp-train launch, port "), 1) << it.All();
   EXPECT_EQ(it.Count("at 127.0.0.1, restart 0 of 0\n"), 2) << it.All();
   EXPECT_EQ(it.Count("own group\n"), 2) << it.All();
   EXPECT_EQ(it.Count("] at its end\n"), 2) << it.All();
@@ -204,7 +204,7 @@ TEST(SupervisorTest, RanksSeeTorchrunsEnvironment) {
 TEST(SupervisorTest, OneRankIsTheDefault) {
   Launched it({}, {"all:environment"});
   EXPECT_EQ(it.Wait(), 0);
-  EXPECT_EQ(it.output().find("[0] rank 0 of 1, local rank 0 of 1, from torchrun"), 0u);
+  EXPECT_EQ(it.output().find("[0] rank 0 of 1, by fsdp-train launch"), 0u);
 }
 
 TEST(SupervisorTest, FlagsOfTheProgramItselfGoToTheRanks) {
@@ -225,8 +225,8 @@ TEST(SupervisorTest, RanksOfOneHostOfSeveral) {
               {"all:environment", "all:variable=GROUP_RANK", "all:variable=GROUP_WORLD_SIZE",
                "all:variable=TORCHELASTIC_RUN_ID"});
   EXPECT_EQ(it.Wait(), 0) << it.All();
-  EXPECT_EQ(it.Count("[2] rank 2 of 6, local rank 0 of 2, from torchrun, port 29876, "), 1);
-  EXPECT_EQ(it.Count("[3] rank 3 of 6, local rank 1 of 2, from torchrun, port 29876, "), 1);
+  EXPECT_EQ(it.Count("[2] rank 2 of 6, local rank 0 of 2, by fsdp-train launch, port 29876, "), 1);
+  EXPECT_EQ(it.Count("[3] rank 3 of 6, local rank 1 of 2, by fsdp-train launch, port 29876, "), 1);
   EXPECT_EQ(it.Count("at ::1,"), 2) << it.All();
   EXPECT_EQ(it.Count("GROUP_RANK=1\n"), 2) << it.All();
   EXPECT_EQ(it.Count("GROUP_WORLD_SIZE=3\n"), 2) << it.All();

@@ -380,6 +380,25 @@ TEST_F(ConsoleOnTerminal, AsciiInALocaleWithoutUtf8) {
   for (const char c : raw_) EXPECT_LT(static_cast<unsigned char>(c), 128);
 }
 
+// A launcher draws it: each bar is a line of its own, and nothing moves a cursor.
+TEST(Console, BelowALauncherTheBarIsAMarkedLine) {
+  ConsoleOptions options = Terminal(60);
+  options.launched = options.colours = true;
+  const std::string got = Printed(options, [](Console& console) {
+    console.Line("before");
+    console.Progress(1, 2, 3.5, -1);
+    console.Warning("between");
+    console.Above([] {});
+    console.Progress(2, 2, 3.5, -1);
+  });
+  const auto bar = [](int step, const std::string& cells) {
+    return "\rstep " + std::to_string(step) + "/2  [\033[32m" + cells + "]  loss 3.5000";
+  };
+  const std::string half = bar(1, std::string(17, '#') + "\033[0m" + std::string(17, '.'));
+  EXPECT_EQ(got.find("before\n" + half + "\nwarning: between\n\rstep 2/2 "), 0u) << got;
+  EXPECT_EQ(got.substr(got.size() - 3), "\n\r\n") << got;  // And away.
+}
+
 TEST(Console, ColoursEndWhereTheyBegan) {
   ConsoleOptions options = Terminal(80);
   options.colours = true;
