@@ -85,9 +85,9 @@ Recipe LoadRecipe(const TrainingFlags& flags) {
   return LoadRecipe(recipe);
 }
 
-// The ranks' mistakes in flags, recipe and model, told once and not by each of them.
-void CheckLaunch(const LaunchCommand& launch) {
-  const bool evaluates = !launch.argv.empty() && launch.argv[0] == "eval";
+// The ranks' mistakes in flags, recipe and model, told once and not by each of them. Returns what
+// the ranks will read.
+Recipe CheckLaunch(const LaunchCommand& launch, bool evaluates) {
   CLI::App app(evaluates ? "the flags of eval"
                          : "the flags of a training run, after `launch ... --`");
   TrainingFlags flags;
@@ -100,9 +100,10 @@ void CheckLaunch(const LaunchCommand& launch) {
   if (evaluates && options.max_restarts > 0) {
     throw ConfigError("launch: --max-restarts: an evaluation has nothing to go on from");
   }
-  CheckTraining(evaluates ? PrepareEvaluation(evaluation).recipe : LoadRecipe(flags),
-                options.nnodes * options.nproc_per_node, options.nproc_per_node,
+  Recipe recipe = evaluates ? PrepareEvaluation(evaluation).recipe : LoadRecipe(flags);
+  CheckTraining(recipe, options.nnodes * options.nproc_per_node, options.nproc_per_node,
                 options.max_restarts);
+  return recipe;
 }
 
 // What to type instead of what CLI11 does not take.
@@ -235,7 +236,9 @@ int Main(int argc, char** argv) {
       throw ConfigError("flags of a training run go without a sub-command, or after its name");
     }
     if (launch_command->parsed()) {
-      CheckLaunch(launch);
+      const bool evaluates = !launch.argv.empty() && launch.argv[0] == "eval";
+      const Recipe recipe = CheckLaunch(launch, evaluates);
+      if (!evaluates) launch.options.how_to_go_on = [&] { return HowToGoOn(recipe); };
       return Launch(launch.options, launch.argv);
     }
     if (eval_command->parsed()) {

@@ -69,6 +69,24 @@ TEST(KilledRank, EndsTheOthersWithItsName) {
   }
 }
 
+// The launcher's last line, whoever it was that died.
+TEST(KilledRank, LeavesARunThatSaysFromWhereItGoesOn) {
+  for (const char* every : {"20", "null"}) {
+    EndlessRun run(2, {"checkpoint.every=" + std::string(every)});
+    const std::string checkpoints = run.job.run_dir() + "/checkpoints/";
+    const bool saves = every != std::string("null");
+    ASSERT_TRUE(Eventually([&] { return !saves || Exists(checkpoints + "latest"); }));
+    ASSERT_EQ(kill(run.ranks.at(1), SIGKILL), 0);
+    const Outcome outcome = run.process->Wait();
+    const std::string last = outcome.err.substr(outcome.err.rfind("launch: "));
+    const std::string newest = ReadFile(checkpoints + "latest");
+    EXPECT_EQ(last, saves ? "launch: the run can go on from " + checkpoints +
+                                newest.substr(0, newest.find('\n')) + "\n"
+                          : "launch: there is no checkpoint to go on from\n")
+        << outcome.err;
+  }
+}
+
 // Each rank's own exit code: launch shows the first one's only.
 TEST(KilledRank, TheOthersExitWith6) {
   Job job;

@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_OPTIONS_H_
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,6 +31,10 @@ struct LaunchOptions {
   // A signal that comes again within this time is the same one.
   std::chrono::milliseconds repeat{5000};
   std::string program = "/proc/self/exe";  // What a rank runs: this very build, even if replaced.
+
+  // What is said at the end of a run that has failed and may be started again: where it goes on
+  // from. Null: nothing.
+  std::function<std::string()> how_to_go_on;
 
   std::string memory_root;  // MemoryLimits' root, for tests.
 };

@@ -183,6 +183,9 @@ int Supervisor::Run() {
     Say("restart " + std::to_string(restart + 1) + " of " + std::to_string(options_.max_restarts) +
         " after exit code " + std::to_string(code));
   }
+  if (failure_ && Restartable(code) && options_.how_to_go_on) {
+    if (const std::string how = options_.how_to_go_on(); !how.empty()) Say(how);
+  }
   EndOutput();
   return code;
 }

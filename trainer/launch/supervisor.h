@@ -23,6 +23,8 @@ namespace fsdp {
 // that would come again (2, 3, 4, 5, 7) or a signal to stop has come. Ranks of other hosts end with
 // 6 then, so that their launchers do the same; TORCHELASTIC_RESTART_COUNT keeps the starts apart.
 //
+// Behind a failure that another start may not meet again, options.how_to_go_on() is the last line.
+//
 // Of a rank that SIGKILL ended it says that the kernel was out of memory, where the kernel has
 // counted that in its control group since the start; elsewhere nobody knows who it was.
 //

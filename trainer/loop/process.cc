@@ -247,6 +247,18 @@ void CheckTraining(const Recipe& recipe, int world, int local_world, int max_res
   BuildModel(recipe, ShapeFor(recipe));
 }
 
+std::string HowToGoOn(const Recipe& recipe) {
+  Recipe newest = recipe;
+  newest.checkpoint.resume = {};
+  const bool automatic = recipe.checkpoint.resume.kind == ResumeRecipe::Kind::kAuto;
+  try {
+    if (!GoesOn(newest) || automatic) return Printable(GoesOnFrom(newest));
+    return Printable(GoesOnFrom(newest)) + ", with checkpoint.resume: auto";
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 void CheckInitialWeights(const Recipe& recipe) {
   if (!recipe.model.init_from || GoesOn(recipe)) return;
   ShapeFor(recipe);  // What it says of config.json comes first, as in a run.

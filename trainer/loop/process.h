@@ -30,6 +30,10 @@ ExitCode EvaluateProcess(const Evaluation& evaluation, const std::vector<std::st
 // ConfigError, CheckpointError.
 void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts);
 
+// "the run can go on from runs/a/checkpoints/step_10", or that there is no checkpoint to go on
+// from. Never throws: empty where the directory cannot be read.
+std::string HowToGoOn(const Recipe& recipe);
+
 // Opens model.init_from as a run does that begins with it, and reads headers alone: every weight is
 // there with its shape. Not where there is a checkpoint that the run would go on from. Throws
 // CheckpointError.
