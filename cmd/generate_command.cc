@@ -12,10 +12,12 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/read_file.h"
+#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/whole_vocabulary.h"
 #include "trainer/generate/generator.h"
+#include "trainer/generate/sliding_rows.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/weights/run_tokenizer.h"
 
@@ -173,6 +175,7 @@ void Run(const GenerateFlags& flags) {
                                                       : WantedDevice::kAuto;
   options.device = ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
   Generator generator(std::move(stored), options);
+  SlidingRows rows(generator);
 
   // One text is shown as it comes, several when they are whole.
   const bool live = prompts.size() == 1 && !flags.json;
@@ -187,10 +190,9 @@ void Run(const GenerateFlags& flags) {
     std::vector<std::vector<int32_t>> tokens;
     for (size_t p = first; p < end; ++p) tokens.push_back(prompts[p].tokens);
     how.first = first;
-    const std::vector<Continuation> all =
-        Generate(generator, tokens, how, [&](size_t, int32_t token) {
-          if (live) show(stream.Add(token));
-        });
+    const std::vector<Continuation> all = Generate(rows, tokens, how, [&](size_t, int32_t token) {
+      if (live) show(stream.Add(token));
+    });
     for (size_t i = 0; i < all.size() && !live; ++i) {
       const Prompt& prompt = prompts[first + i];
       const std::string text = tokenizer->Decode(all[i].tokens, /*first=*/false);
@@ -211,11 +213,13 @@ void Run(const GenerateFlags& flags) {
     if (live) {
       show(stream.Finish());
       std::printf("\n");
-      if (all[0].end == Continuation::End::kContext) {
-        std::fprintf(stderr, "generate: the model's %lld positions are full\n",
-                     static_cast<long long>(limit));
-      }
     }
+  }
+  if (rows.slid()) {
+    std::fprintf(stderr,
+                 "generate: the model has %s: tokens behind them were each computed from the last "
+                 "%lld alone\n",
+                 Counted(limit, "position").c_str(), static_cast<long long>(limit));
   }
 }
 
@@ -248,7 +252,9 @@ void AddGenerateCommand(CLI::App& app) {
       ->add_option("--tokenizer", flags->tokenizer,
                    "bytes, a tokenizer.json or a SentencePiece model, in place of the model's own")
       ->type_name("T");
-  command->add_option("--max-tokens", flags->max_tokens, "New tokens, at most")
+  command
+      ->add_option("--max-tokens", flags->max_tokens,
+                   "New tokens, at most; behind the model's positions its window slides")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
       ->capture_default_str();
   command

@@ -233,6 +233,31 @@ Outcome Generate(const Strings& arguments) {
   return Call(all);
 }
 
+// The model has 64 positions.
+TEST(HuggingFace, TextGoesOnBehindTheLastPosition) {
+  const Strings flags = {"--checkpoint", kFixture,       "--prompt-ids",  "1,2,3", "--max-tokens",
+                         "80",           "--ignore-eot", "--temperature", "0"};
+  Strings json = flags;
+  json.emplace_back("--json");
+  const Outcome outcome = Generate(json);
+  EXPECT_EQ(outcome.code, 0) << outcome.Text();
+  const Json text = Json::parse(outcome.out);
+  EXPECT_EQ(text["tokens"].size(), 80u);
+  EXPECT_EQ(text["end"], "length");
+  EXPECT_TRUE(Has(outcome.err, "the model has 64 positions: ")) << outcome.err;
+  // A token behind is the one that the last 64 before it give, as a prompt.
+  const auto id = [&](size_t at) {
+    return at < 3 ? static_cast<int>(at) + 1 : text["tokens"][at - 3].get<int>();
+  };
+  std::string last;
+  for (size_t at = 70 - 64; at < 70; ++at)
+    last += (last.empty() ? "" : ",") + std::to_string(id(at));
+  const Outcome next = Generate({"--checkpoint", kFixture, "--prompt-ids", last, "--max-tokens",
+                                 "1", "--ignore-eot", "--temperature", "0", "--json"});
+  EXPECT_EQ(Json::parse(next.out)["tokens"][0], id(70));
+  EXPECT_EQ(next.err, "");
+}
+
 TEST(HuggingFace, AnExportGeneratesAsTheRunDoes) {
   Job job;
   const std::string text = job.dir().Write("text.txt", std::string(3000, 'a') + "\n");
