@@ -127,7 +127,7 @@ TEST(Cli, DeviceIsARecipeKey) {
   EXPECT_EQ(result.code, 2);
   EXPECT_EQ(result.err,
             "--set run.device=gpu: run.device: want `auto`, `cpu`, `cuda` or `sim`, got the text "
-            "`gpu`; did you mean `cpu`?\n");
+            "`gpu`; did you mean `cuda`?\n");
 }
 
 TEST(Cli, AFullDiskIsAnError) {

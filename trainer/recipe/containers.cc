@@ -17,6 +17,8 @@ class NullableType final : public ValueType {
     Json schema = inner_->Schema();
     if (schema.contains("enum")) {
       schema["enum"].push_back(nullptr);
+    } else if (schema.contains("anyOf") && !is_map_) {
+      schema["anyOf"].push_back({{"type", "null"}});
     } else if (is_map_) {
       return {{"anyOf", {{{"type", "null"}}, schema}}};
     } else {

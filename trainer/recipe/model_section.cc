@@ -70,8 +70,8 @@ Type<ModelRecipe> ModelType() {
   using R = ModelRecipe;
   Section<R> section({
       Key("family", &R::family, Nullable(OneOf<R::Family>(Later({"t5", "vit", "regnet", "dhen"}))),
-          "The architecture. llama: also Mistral, Qwen2 and Qwen3. null: that of init_from; "
-          "required without one."),
+          "The architecture. llama: also Mistral, Qwen2 and Qwen3. null: that of preset or "
+          "init_from; required without either."),
       Key("preset", &R::preset, Nullable(PresetName()),
           "A published size: sets the fields below, and those beside it override it. Given in a "
           "later file, it replaces the fields of earlier ones.")
@@ -157,7 +157,7 @@ Type<ModelRecipe> ModelType() {
           "The same of attention's probabilities, behind the softmax.")
           .Elsewhere({"attn_pdrop"}),
   });
-  section.one_required = {"family", "init_from"};
+  section.one_required = {"family", "preset", "init_from"};
   return Map(section);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 namespace fsdp::recipe {
 
@@ -68,6 +69,38 @@ const PeersWord* FindPeersWord(std::string_view word) {
   const auto found = std::find_if(words.begin(), words.end(),
                                   [&](const PeersWord& known) { return known.word == word; });
   return found == words.end() ? nullptr : &*found;
+}
+
+std::span<const PeersValue> PeersValues() {
+  static constexpr auto values = std::to_array<PeersValue>({
+      {"run.device", "gpu", "cuda"},
+      {"run.device", "nvidia", "cuda"},
+      // transformers' model_types and their plain names.
+      {"model.family", "mistral", "llama"},
+      {"model.family", "qwen", "llama"},
+      {"model.family", "qwen2", "llama"},
+      {"model.family", "qwen2.5", "llama"},
+      {"model.family", "qwen3", "llama"},
+      {"model.family", "gpt", "gpt2"},
+      {"optimizer.name", "adam", "adamw"},
+      {"optimizer.name", "adamw_torch", "adamw"},
+      {"optimizer.name", "adamw_torch_fused", "adamw"},
+  });
+  return values;
+}
+
+std::string_view FindPeersValue(std::string_view key, std::string_view word) {
+  const auto same = [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  };
+  for (const PeersValue& value : PeersValues()) {
+    if (value.key == key &&
+        std::equal(word.begin(), word.end(), value.word.begin(), value.word.end(), same)) {
+      return value.ours;
+    }
+  }
+  return "";
 }
 
 }  // namespace fsdp::recipe

@@ -181,7 +181,7 @@ A run is described by one or more YAML files and by `--set KEY=VALUE` on the com
 model and something to train it on must be named; this saves and evaluates, too:
 
     run: {name: mine}
-    model: {family: gpt2, preset: gpt2-124m}
+    model: {preset: gpt2-124m}
     data:
       train: {source: text, paths: ["texts/*.txt"], tokenizer: gpt2/tokenizer.json}
       seq_len: 512

@@ -212,7 +212,8 @@ void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
 void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null) {
   Rules rules(reader);
   const bool family_written = reader.places().count("model.family") > 0;
-  rules.Require(recipe.model.init_from || family_written, {"model.family"}, "required");
+  rules.Require(recipe.model.init_from || recipe.model.preset || family_written, {"model.family"},
+                "required");
   rules.RequireKeys(RecipeSchema(), WriteRecipe(recipe), "");
 
   const std::string& name = recipe.run.name;

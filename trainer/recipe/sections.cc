@@ -43,8 +43,9 @@ Type<RunRecipe> RunType() {
           "them."),
       Key("timeout_s", &R::timeout_s, Number({.above = 0, .at_most = 1e9}),
           "Seconds of silence of a peer or collective after which the run ends, with exit code 6."),
-      Key("memory_limit", &R::memory_limit, Nullable(Integer(1, kAnyInteger)),
-          "Bytes of device memory that a rank may take; on the CPU, where that is one memory, host "
+      Key("memory_limit", &R::memory_limit, Nullable(Bytes()),
+          "Device memory that a rank may take, in bytes, or as in 10GB and 1.5GiB; on the CPU, "
+          "where that is one memory, host "
           "memory counts, too. A plan above it ends with exit code 3; "
           "with "
           "fsdp.buffers `caching` what is cached is freed first. null: what the machine gives."),

@@ -4,7 +4,9 @@
 #include <charconv>
 #include <cmath>
 
+#include "trainer/core/units.h"
 #include "trainer/recipe/nearest.h"
+#include "trainer/recipe/peers.h"
 #include "trainer/recipe/type_of.h"
 
 namespace fsdp::recipe {
@@ -85,6 +87,36 @@ class IntegerType final : public TypeOf<int64_t> {
   // An upper end that only says how many bits there are is named where it is the mistake.
   const bool bits_;
   const std::string want_;
+};
+
+class BytesType final : public TypeOf<int64_t> {
+ public:
+  Json Schema() const override {
+    const Json size = {{"type", "string"},
+                       {"pattern", "^[0-9]+(\\.[0-9]+)? *([KMGTkmgt][Ii]?)?[Bb]$"},
+                       {"examples", {"10GB", "1.5GiB", "512MiB"}}};
+    return {{"anyOf", {whole_.Schema(), size}}};
+  }
+
+ private:
+  bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
+                 int64_t& value) const override {
+    if (node.kind == YamlNode::Kind::kScalar &&
+        (!node.plain || ResolvePlain(node.text) == PlainType::kText)) {
+      if (const std::optional<int64_t> bytes = ParseBytes(node.text)) {
+        value = *bytes;
+        return true;
+      }
+    } else if (IsPlain(node, PlainType::kInteger)) {
+      const std::optional<int64_t> bytes = ReadInteger(node.text);
+      if (!bytes || *bytes > 0) return whole_.Read(node, key, reader, &value);
+    }
+    reader.Wrong(node, key, "bytes, at least 1, as in 10000000000, 10GB or 1.5GiB");
+    return false;
+  }
+  Json WriteValue(const int64_t& value) const override { return value; }
+
+  const IntegerType whole_{1, std::numeric_limits<int64_t>::max()};
 };
 
 class NumberType final : public TypeOf<double> {
@@ -232,8 +264,13 @@ struct Names {
       }
     }
     std::string message = "want " + want + ", got " + Describe(node);
-    const std::string near = scalar ? Nearest(node.text, names) : "";
-    if (!near.empty()) message += DidYouMean(near);
+    std::string near(scalar ? FindPeersValue(key, node.text) : "");
+    if (key == "model.family" && !near.empty()) {
+      message += ": " + Quoted(near) + " is what trains it";
+    } else {
+      if (near.empty() && scalar) near = Nearest(node.text, names);
+      if (!near.empty()) message += DidYouMean(near);
+    }
     reader.Mistake(node.place, key, message);
     return std::nullopt;
   }
@@ -284,6 +321,7 @@ AnyType::~AnyType() = default;
 Type<int64_t> Integer(int64_t min, int64_t max) {
   return Type<int64_t>(std::make_shared<IntegerType>(min, max));
 }
+Type<int64_t> Bytes() { return Type<int64_t>(std::make_shared<BytesType>()); }
 Type<double> Number(const Interval& interval) {
   return Type<double>(std::make_shared<NumberType>(interval));
 }

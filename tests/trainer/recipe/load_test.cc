@@ -229,7 +229,11 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:4:22: checkpoint.resume: nothing can be resumed with fsdp.fake_reduce, whose "
          "weights mean nothing: set checkpoint.resume to none"},
         {"LimitOfNothing", "run: {memory_limit: 0}",
-         "r.yaml:3:21: run.memory_limit: want an integer of at least 1, got 0"},
+         "r.yaml:3:21: run.memory_limit: want bytes, at least 1, as in 10000000000, 10GB or "
+         "1.5GiB, got 0"},
+        {"LimitOfAnotherUnit", "run: {memory_limit: 10 apples}",
+         "r.yaml:3:21: run.memory_limit: want bytes, at least 1, as in 10000000000, 10GB or "
+         "1.5GiB, got the text `10 apples`"},
         {"GradDtypeOfFp32", "fsdp: {mixed_precision: {grad_dtype: bf16}}",
          "r.yaml:3:38: fsdp.mixed_precision.grad_dtype: fsdp.mixed_precision.grad_dtype is `bf16`, "
          "but with param_dtype `fp32` it can be `fp32` alone"},
@@ -535,6 +539,36 @@ TEST(LoadRecipe, SetGoesIntoLists) {
                                 "data.train[-1]", "data.train[0].", "[0]"}) {
     EXPECT_EQ(mistakes(key + "=1"), "--set " + key + "=1: " + key +
                                         ": want an item of a list as in data.train[0].weight");
+  }
+}
+
+TEST(LoadRecipe, SizesHaveUnits) {
+  const auto limit = [](const std::string& text) {
+    const Recipe recipe = Parse(
+        "model: {family: gpt2}\ndata: {train: {paths: [x]}}\nrun: "
+        "{memory_limit: " +
+        text + "}\n");
+    EXPECT_NE(PrintRecipe(recipe).find(
+                  "  memory_limit: " + std::to_string(recipe.run.memory_limit.value_or(0)) + "\n"),
+              std::string::npos);
+    return recipe.run.memory_limit.value_or(0);
+  };
+  EXPECT_EQ(limit("123"), 123);
+  EXPECT_EQ(limit("9223372036854775807"), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(limit("10GB"), 10'000'000'000);
+  EXPECT_EQ(limit("10 gb"), 10'000'000'000);
+  EXPECT_EQ(limit("512MiB"), 512 << 20);
+  EXPECT_EQ(limit("1.5GiB"), 1'610'612'736);
+  EXPECT_EQ(limit("'2KB'"), 2000);
+  EXPECT_EQ(limit("7B"), 7);
+  for (const char* wrong : {"0GB", "0.1B", "-1GB", "GB", "10G", "1e3GB", "10GB5", "9TTB", "1e3",
+                            "9000000000TiB", "[10GB]", "''"}) {
+    EXPECT_NE(
+        MistakesOf("model: {family: gpt2}\ndata: {train: {paths: [x]}}\nrun: {memory_limit: " +
+                   std::string(wrong) + "}\n")
+            .find("run.memory_limit: want bytes, at least 1"),
+        std::string::npos)
+        << wrong;
   }
 }
 
@@ -911,8 +945,12 @@ TEST(LoadRecipe, TheFamilyMayBeLeftToInitFrom) {
   // A preset says it. Without files somebody has to.
   EXPECT_EQ(Name(*Parse("model: {init_from: hf, preset: llama3-8b}\n" + data).model.family),
             "llama");
-  EXPECT_EQ(MistakesOf("model: {preset: gpt2-124m}\n" + data),
-            "r.yaml:1:1: model.family: required");
+  for (const char* preset : {"gpt2-124m", "llama3.2-1b"}) {
+    const Recipe alone = Parse("model: {preset: " + std::string(preset) + "}\n" + data);
+    EXPECT_EQ(ShapeOf(alone.model), *FindModelPreset(preset));
+    EXPECT_EQ(Parse(PrintRecipe(alone)), alone);
+  }
+  EXPECT_EQ(MistakesOf("model: {preset: null}\n" + data), "r.yaml:1:1: model.family: required");
   EXPECT_EQ(Parse(PrintRecipe(recipe)), recipe);
 }
 

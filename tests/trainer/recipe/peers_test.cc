@@ -36,6 +36,26 @@ TEST(PeersWords, EachHasAKeyOfOursOrARemark) {
   EXPECT_EQ(FindPeersWord("rank"), nullptr);
 }
 
+TEST(PeersValues, AreWhatAMistakeSuggests) {
+  const auto mistake = [](const std::string& setting) -> std::string {
+    try {
+      ParseRecipe({{"r.yaml", "model: {family: gpt2}\ndata: {train: {paths: [x]}}\n"}}, {setting});
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      return text.substr(text.find(", got "));
+    }
+    return "taken";
+  };
+  for (const recipe::PeersValue& value : recipe::PeersValues()) {
+    const std::string key(value.key), ours(value.ours), word(value.word);
+    EXPECT_EQ(mistake(key + "=" + ours), "taken");
+    EXPECT_NE(mistake(key + "=" + word).find("`" + ours + "`"), std::string::npos) << word;
+  }
+  EXPECT_EQ(mistake("run.device=gpu"), ", got the text `gpu`; did you mean `cuda`?");
+  EXPECT_EQ(mistake("model.family=Qwen3"), ", got the text `Qwen3`: `llama` is what trains it");
+  EXPECT_EQ(mistake("model.family=lama"), ", got the text `lama`; did you mean `llama`?");
+}
+
 TEST(PeersWords, AreWhatAMistakeSuggests) {
   const auto mistake = [](const std::string& setting) -> std::string {
     try {

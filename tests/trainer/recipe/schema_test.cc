@@ -22,7 +22,8 @@ using recipe::WriteRecipe;
 
 // The part of JSON Schema (draft 2020-12) that the schema uses; any other keyword fails the test.
 bool Allows(const Json& schema, const Json& value) {
-  static const std::set<std::string> kWords = {"$schema", "title", "description", "default"};
+  static const std::set<std::string> kWords = {"$schema", "title", "description", "default",
+                                               "examples"};
   const auto is = [&](const std::string& type) {
     return (type == "null" && value.is_null()) || (type == "boolean" && value.is_boolean()) ||
            (type == "integer" && value.is_number_integer()) ||
@@ -112,7 +113,8 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_EQ(optimizer["properties"]["name"]["default"], "adamw");
   EXPECT_EQ(optimizer["properties"]["lr"]["default"], 3e-4);
   EXPECT_EQ(schema["properties"]["model"]["anyOf"],
-            Json::parse(R"([{"required": ["family"]}, {"required": ["init_from"]}])"));
+            Json::parse(R"([{"required": ["family"]}, {"required": ["preset"]},
+                            {"required": ["init_from"]}])"));
   EXPECT_TRUE(optimizer["properties"]["groups"]["items"]["properties"].contains("lr_scale"));
   // Nothing that this version refuses is listed.
   const std::string text = RecipeJsonSchema();
@@ -243,6 +245,9 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
                                                 : low + (high - low) * random.Uniform(n++);
       if (value >= low && value <= high && Allows(schema, value)) return value;
     }
+  }
+  if (schema.contains("examples")) {
+    return schema["examples"][random.Below(n++, schema["examples"].size())];
   }
   if (type == "string") {
     static const std::vector<std::string> kPieces = {"a",
@@ -455,6 +460,8 @@ TEST(Print, ReadsBackToTheSameRecipe) {
     // What was drawn is what was read ...
     SpellOutPaths(drawn);
     Json written = WriteRecipe(recipe);
+    Json& limit = drawn["run"]["memory_limit"];
+    if (limit.is_string()) limit = written["run"]["memory_limit"];  // In bytes.
     for (const auto& [key, value] : drawn["model"].items()) {
       if (value.is_null()) written["model"][key] = nullptr;  // Filled in.
     }
