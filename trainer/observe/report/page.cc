@@ -31,7 +31,7 @@ std::string CountOf(int64_t count, const std::string& what) {
 
 std::string Times(int64_t count) { return count == 1 ? "once" : Grouped(count) + " times"; }
 
-std::string Class(int colour) { return "c" + std::to_string(colour % 8); }
+std::string Class(int colour) { return "c" + std::to_string(colour % kColours); }
 
 // What tells the runs apart: names, or directories where names repeat.
 std::vector<std::string> Labels(const std::vector<RunHistory>& runs) {
@@ -66,12 +66,6 @@ std::string BestOf(const Series& series) {
   return Format("%.4f", best->y) + " at step " + Grouped(static_cast<int64_t>(best->x));
 }
 
-double WholeTime(const RunHistory& run) {
-  double seconds = run.step_seconds;
-  for (size_t i = kStepParts; i < kRunParts.size(); ++i) seconds += run.seconds[i];
-  return seconds;
-}
-
 // "2026-01-31 23:59 UTC" for "2026-01-31T23:59:59Z".
 std::string DateOf(const std::string& utc) {
   if (utc.size() != 20 || utc[10] != 'T' || utc[19] != 'Z') return utc;
@@ -95,7 +89,7 @@ std::vector<Fact> FactsOf(const RunHistory& run) {
   facts.push_back({"tokens", run.tokens > 0 ? HumanCount(run.tokens) : "–"});
   facts.push_back({"tokens a second, mean",
                    run.step_seconds > 0 ? HumanCount(run.step_tokens / run.step_seconds) : "–"});
-  facts.push_back({"time recorded", HumanDuration(WholeTime(run))});
+  facts.push_back({"time recorded", HumanDuration(run.WholeTime())});
   facts.push_back(
       {"parameters", run.parameters > 0 ? HumanCount(static_cast<double>(run.parameters)) : "–"});
   if (!run.starts.empty()) {
@@ -209,7 +203,7 @@ std::string Phases(const std::vector<RunHistory>& runs, const std::vector<std::s
   std::string bars, head, rows;
   std::vector<size_t> shown;
   for (size_t r = 0; r < runs.size(); ++r) {
-    if (runs[r].has_parts && WholeTime(runs[r]) > 0) shown.push_back(r);
+    if (runs[r].has_parts && runs[r].WholeTime() > 0) shown.push_back(r);
   }
   if (shown.empty()) return "";
   for (const size_t r : shown) {
@@ -373,8 +367,12 @@ std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view mad
 
   const RunPlots plots = PlotsOf(runs, labels);
   html +=
-      "<h2>Curves</h2>\n<p class=\"dim\">Over steps. Thinned where there are more points than "
-      "can be shown: every peak and every low is kept.</p>\n<div class=\"plots\">\n" +
+      "<h2>Curves</h2>\n<p class=\"dim\"><span id=\"over\">Over steps.</span> Thinned where there "
+      "are more points than can be shown: every peak and every low is kept.</p>\n<div id=\"axis\" "
+      "hidden>over <button type=\"button\" data-axis=\"step\" aria-pressed=\"true\">steps</button>"
+      "<button type=\"button\" data-axis=\"tokens\" aria-pressed=\"false\">tokens</button>"
+      "<button type=\"button\" data-axis=\"time\" aria-pressed=\"false\">time</button></div>\n"
+      "<div class=\"plots\">\n" +
       plots.Html() + "</div>\n" + Phases(runs, labels);
 
   const auto each = [&](const char* heading, const std::function<std::string(size_t)>& of) {

@@ -1,4 +1,4 @@
-// Hover, curves on and off, linear and logarithmic axes. Without it the page shows the same curves.
+// Hover, curves on and off, linear and logarithmic axes, curves over steps, tokens or time. Without it the page shows the same curves.
 "use strict";
 (() => {
   const SIZE = 1000;
@@ -70,6 +70,54 @@
     ? (y > 0 ? Math.log(y / axis.low) / Math.log(axis.high / axis.low) : NaN)
     : (y - axis.low) / (axis.high - axis.low);
 
+  const {plots: all, runs} = JSON.parse(document.getElementById("data").textContent);
+  // Where steps lie: `table` has what a run had at some of them, and nothing at step 0.
+  function place(table, step) {
+    const {x, y} = table;
+    if (x.length === 0) return NaN;
+    let i = 0, last = x.length - 1;
+    while (i < last) {
+      const middle = (i + last) >> 1;
+      if (x[middle] < step) i = middle + 1; else last = middle;
+    }
+    const x0 = i > 0 ? x[i - 1] : 0, y0 = i > 0 ? y[i - 1] : 0;
+    const share = x[i] > x0 ? Math.min(1, (step - x0) / (x[i] - x0)) : 1;
+    return y0 + share * (y[i] - y0);
+  }
+  const over = {axis: "step", unit: "", words: "Over steps."};
+  function choose(axis) {
+    const most = axis === "step" ? 0 : Math.max(...runs.map((r) => r[axis].y.at(-1) ?? 0));
+    const [scale, unit] = axis !== "time" ? [1, "tokens"]
+      : most > 7200 ? [3600, "hours"] : most > 120 ? [60, "minutes"] : [1, "seconds"];
+    Object.assign(over, {axis, unit, max: most > 0 ? most / scale : 1,
+      words: axis === "step" ? "Over steps." : axis === "tokens" ? "Over tokens."
+        : "Over the time that is recorded, in " + unit + "."});
+    for (const {data} of plots) {
+      for (const c of data.curves) {
+        c.at = axis === "step" ? c.x : c.x.map((step) => place(runs[c.run][axis], step) / scale);
+      }
+    }
+  }
+  const end = (plot) => over.axis === "step" ? plot.data.max : over.max;
+
+  function drawSteps(plot) {
+    const xs = plot.figure.querySelector(".xs");
+    xs.textContent = "";
+    for (const tick of ticks(0, end(plot), 4)) {
+      const span = document.createElement("span");
+      span.textContent = label(tick);
+      span.style.left = 100 * tick / end(plot) + "%";
+      xs.append(span);
+    }
+    for (const g of plot.figure.querySelectorAll("g[data-curve]")) {
+      const c = plot.data.curves[Number(g.dataset.curve)];
+      if (hasValues(c)) continue;
+      const foot = c.style === "marks" ? "V0" : "V955";
+      g.querySelector(".stroke").setAttribute("d", c.at.filter(Number.isFinite)
+        .map((x) => `M${(SIZE * x / end(plot)).toFixed(1)} ${SIZE}${foot}`).join(""));
+    }
+  }
+
   function draw(plot) {
     const {figure, data, hidden, log} = plot;
     const axis = plot.axis = axisOf(data.curves.filter((_, i) => !hidden.has(i)), log, data.from_zero);
@@ -91,8 +139,8 @@
       let line = "", dots = "", open = false;
       for (let k = 0; k < c.x.length; ++k) {
         const y = at(axis, c.y[k]);
-        if (!Number.isFinite(y)) { open = false; continue; }
-        const point = `${(SIZE * c.x[k] / data.max).toFixed(1)} ${(SIZE * (1 - y)).toFixed(1)}`;
+        if (!Number.isFinite(y) || !Number.isFinite(c.at[k])) { open = false; continue; }
+        const point = `${(SIZE * c.at[k] / end(plot)).toFixed(1)} ${(SIZE * (1 - y)).toFixed(1)}`;
         line += (open ? "L" : "M") + point;
         dots += "M" + point + "h0";
         open = true;
@@ -124,12 +172,13 @@
       const box = area.getBoundingClientRect();
       const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
       const shown = plot.data.curves.map((c, i) => ({c, i}))
-        .filter(({c, i}) => !plot.hidden.has(i) && hasValues(c) && c.x.length > 0)
-        .map(({c}) => ({c, k: nearest(c.x, share * plot.data.max)}));
+        .filter(({c, i}) => !plot.hidden.has(i) && hasValues(c) && Number.isFinite(c.at[0]))
+        .map(({c}) => ({c, k: nearest(c.at, share * end(plot))}));
       if (shown.length === 0) { cursor.hidden = true; return; }
-      const step = shown.map(({c, k}) => c.x[k])
-        .reduce((a, b) => Math.abs(b - share * plot.data.max) < Math.abs(a - share * plot.data.max) ? b : a);
-      tip.textContent = "step " + step;
+      const away = ({c, k}) => Math.abs(c.at[k] - share * end(plot));
+      const best = shown.reduce((a, b) => away(b) < away(a) ? b : a);
+      const step = best.c.x[best.k], here = best.c.at[best.k];
+      tip.textContent = "step " + step + (over.axis === "step" ? "" : ", " + exact(here) + " " + over.unit);
       for (const {c, k} of shown) {
         const row = document.createElement("div"), mark = document.createElement("i");
         const value = document.createElement("b");
@@ -141,9 +190,9 @@
         tip.append(row);
       }
       cursor.hidden = false;
-      cursor.style.left = 100 * step / plot.data.max + "%";
+      cursor.style.left = 100 * here / end(plot) + "%";
       // Right of the cursor, else left of it, else as far left as the area goes.
-      const x = box.width * step / plot.data.max, width = tip.offsetWidth;
+      const x = box.width * here / end(plot), width = tip.offsetWidth;
       const left = x + 8 + width <= box.width ? x + 8 : Math.max(0, x - 8 - width);
       tip.style.left = left - x + "px";
     };
@@ -152,7 +201,8 @@
     area.addEventListener("pointerleave", () => { cursor.hidden = true; });
   }
 
-  for (const data of JSON.parse(document.getElementById("data").textContent)) {
+  const plots = [];
+  for (const data of all) {
     const figure = document.getElementById(data.id);
     if (!figure) continue;
     const button = figure.querySelector(".log");
@@ -173,6 +223,20 @@
         draw(plot);
       });
     }
+    plots.push(plot);
     hover(plot);
+  }
+  choose("step");
+  const axis = document.getElementById("axis");
+  axis.hidden = false;
+  for (const button of axis.querySelectorAll("button")) {
+    const chosen = button.dataset.axis;
+    button.hidden = chosen !== "step" && runs.every((r) => !(r[chosen].y.at(-1) > 0));
+    button.addEventListener("click", () => {
+      choose(chosen);
+      document.getElementById("over").textContent = over.words;
+      for (const b of axis.querySelectorAll("button")) b.setAttribute("aria-pressed", b === button);
+      for (const plot of plots) { drawSteps(plot); draw(plot); }
+    });
   }
 })();

@@ -111,7 +111,9 @@ std::string DotsOf(const Curve& curve, const Axis& axis, double max_x) {
   return path;
 }
 
-std::string ColourClass(int colour) { return colour < 0 ? "ct" : "c" + std::to_string(colour % 8); }
+std::string ColourClass(int colour) {
+  return colour < 0 ? "ct" : "c" + std::to_string(colour % kColours);
+}
 
 }  // namespace
 
@@ -231,21 +233,33 @@ std::string PlotToHtml(const Plot& plot, double max_x) {
   return html + "</div></div></figure>\n";
 }
 
+namespace {
+
+JsonObject& AddPoints(JsonObject& object, const std::vector<Point>& points, const char* format_y) {
+  std::string x, y;
+  for (const Point& p : points) {
+    x += (x.empty() ? "" : ",") + Format("%.15g", p.x);
+    y += (y.empty() ? "" : ",") + Format(format_y, p.y);
+  }
+  return object.AddRaw("x", "[" + x + "]").AddRaw("y", "[" + y + "]");
+}
+
+}  // namespace
+
+std::string PointsToJson(const std::vector<Point>& points, const char* format_y) {
+  JsonObject object;
+  return AddPoints(object, points, format_y).Text();
+}
+
 std::string PlotToJson(const Plot& plot, double max_x) {
   std::vector<std::string> curves;
   for (const Curve& curve : plot.curves) {
-    std::string x, y;
-    for (const Point& p : curve.points) {
-      x += (x.empty() ? "" : ",") + Format("%.15g", p.x);
-      y += (y.empty() ? "" : ",") + Format("%.6g", p.y);
-    }
-    curves.push_back(JsonObject()
-                         .Add("name", Printable(curve.name))
-                         .Add("colour", ColourClass(curve.colour))
-                         .Add("style", Name(curve.style))
-                         .AddRaw("x", "[" + x + "]")
-                         .AddRaw("y", "[" + y + "]")
-                         .Text());
+    JsonObject object;
+    object.Add("name", Printable(curve.name))
+        .Add("colour", ColourClass(curve.colour))
+        .Add("style", Name(curve.style))
+        .Add("run", curve.run);
+    curves.push_back(AddPoints(object, curve.points, "%.6g").Text());
   }
   return EscapeScript(JsonObject()
                           .Add("id", plot.id)

@@ -11,6 +11,8 @@
 
 namespace fsdp {
 
+inline constexpr int kColours = 10;  // Of the page's palette.
+
 struct Curve {
   // kDots: and a line. Without use of y, at x: kMarks over the whole height, kTicks at the foot.
   enum class Style { kLine, kFaint, kDots, kMarks, kTicks };
@@ -19,6 +21,7 @@ struct Curve {
   int colour = 0;  // Of the page's palette; -1: of text.
   Style style = Style::kLine;
   std::vector<Point> points;
+  int run = 0;  // Whose steps x counts.
 };
 
 struct Plot {
@@ -44,9 +47,11 @@ bool BeginsLogarithmic(const Plot& plot);
 
 // A <figure>. x from 0 to `max_x` > 0. Curves' names are escaped here; empty without points.
 std::string PlotToHtml(const Plot& plot, double max_x);
-// {"id": .., "max": .., "from_zero": .., "curves": [{"name", "colour", "style", "x": [..], "y":
-// [..]}, ..]}; no '<' in it.
+// {"id": .., "max": .., "from_zero": .., "curves": [{"name", "colour", "style", "run", "x": [..],
+// "y": [..]}, ..]}; no '<' in it.
 std::string PlotToJson(const Plot& plot, double max_x);
+// {"x": [..], "y": [..]}
+std::string PointsToJson(const std::vector<Point>& points, const char* format_y = "%.6g");
 
 std::string EscapeHtml(std::string_view text);  // Any bytes; printable UTF-8 comes out.
 std::string EscapeScript(std::string json);     // JSON that may stand inside <script>.

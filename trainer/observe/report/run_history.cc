@@ -99,6 +99,8 @@ void AddStart(RunHistory& run, const json& record) {
   run.starts.push_back(std::move(start));
 }
 
+double LastY(const Series& series) { return series.empty() ? 0 : series.last().y; }
+
 void AddStep(RunHistory& run, const json& record) {
   const int64_t step = Count(record, "step");
   const auto x = static_cast<double>(step);
@@ -127,6 +129,7 @@ void AddStep(RunHistory& run, const json& record) {
   Add(run.tflops, x, rates[3]);
   Add(run.mfu, x, rates[4]);
   if (std::isfinite(rates[5])) run.tokens = rates[5];
+  Add(run.tokens_so_far, x, std::max(run.tokens, LastY(run.tokens_so_far)));
   Add(run.allocated, x, peaks[0]);
   Add(run.active, x, peaks[1]);
   Add(run.reserved, x, peaks[2]);
@@ -134,6 +137,7 @@ void AddStep(RunHistory& run, const json& record) {
     run.step_seconds += rates[1] * steps;
     run.step_tokens += rates[1] * steps * rates[2];
   }
+  Add(run.seconds_so_far, x, run.WholeTime());
   run.has_parts |= time.is_object();
   for (size_t i = 0; i < kStepParts; ++i) AddSeconds(run, kRunParts[i], parts[i] * steps);
   if (!std::isfinite(loss)) AddIncident(run, step, "loss not finite");
@@ -318,8 +322,16 @@ RunHistory::RunHistory(size_t buckets)
       allocated(buckets),
       active(buckets),
       reserved(buckets),
+      tokens_so_far(buckets),
+      seconds_so_far(buckets),
       checkpoints(64),
       resumes(64) {}
+
+double RunHistory::WholeTime() const {
+  double whole = step_seconds;
+  for (size_t i = kStepParts; i < kRunParts.size(); ++i) whole += seconds[i];
+  return whole;
+}
 
 FlatText FlattenYaml(const std::string& yaml) {
   FlatText out;

@@ -58,14 +58,18 @@ struct RunHistory {
 
   Series loss, grad_norm, lr, step_time, tokens_per_s, tflops, mfu;  // By step.
   Series allocated, active, reserved;                                // Bytes.
-  std::map<std::string, Series> evals;                               // By name; at most 32 names.
-  Series checkpoints, resumes;                                       // y = 0.
+  // By step: tokens and recorded seconds since the beginning. They never fall.
+  Series tokens_so_far, seconds_so_far;
+  std::map<std::string, Series> evals;  // By name; at most 32 names.
+  Series checkpoints, resumes;          // y = 0.
   int64_t last_step = 0;
   double tokens = 0;
   std::array<double, kRunParts.size()> seconds{};  // Sums over the whole run.
   bool has_parts = false;                          // Some step record has "time".
   double step_seconds = 0;                         // Sum of step_time_s over steps,
   double step_tokens = 0;                          // and of what tokens_per_s makes of it.
+
+  double WholeTime() const;  // All seconds that are recorded.
 
   std::vector<Sample> samples;  // The first and the last 7.
   int64_t num_samples = 0;

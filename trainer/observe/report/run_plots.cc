@@ -32,7 +32,16 @@ class Maker {
     Memory();
   }
 
-  RunPlots Take() { return {std::move(plots_), max_x_}; }
+  RunPlots Take() {
+    std::vector<std::string> axes;
+    for (const RunHistory& run : runs_) {
+      axes.push_back(JsonObject()
+                         .AddRaw("tokens", PointsToJson(run.tokens_so_far.Extremes(), "%.15g"))
+                         .AddRaw("time", PointsToJson(run.seconds_so_far.Extremes()))
+                         .Text());
+    }
+    return {std::move(plots_), max_x_, std::move(axes)};
+  }
 
  private:
   using Pick = std::function<const Series*(const RunHistory&)>;
@@ -49,13 +58,13 @@ class Maker {
     const std::vector<Point> smooth = series.Smoothed();
     if (smooth.empty()) {
       plot.curves.push_back({several() ? labels_[run] : name, colour, Style::kLine,
-                             Scaled(series.Extremes(), scale)});
+                             Scaled(series.Extremes(), scale), colour});
       return;
     }
     plot.curves.push_back({several() ? labels_[run] + ", " + name : name, colour, Style::kFaint,
-                           Scaled(series.Extremes(), scale)});
-    plot.curves.push_back(
-        {several() ? labels_[run] : "smoothed", colour, Style::kLine, Scaled(smooth, scale)});
+                           Scaled(series.Extremes(), scale), colour});
+    plot.curves.push_back({several() ? labels_[run] : "smoothed", colour, Style::kLine,
+                           Scaled(smooth, scale), colour});
   }
 
   void Loss() {
@@ -63,21 +72,26 @@ class Maker {
     for (size_t r = 0; r < runs_.size(); ++r) {
       AddSmoothed(plot, r, runs_[r].loss, "training", 1);
     }
-    int colour = 1;  // Of a single run's evaluations.
+    // A colour for each set of each run, behind those of the runs, while there are as many.
+    size_t sets = runs_.size();
+    for (const RunHistory& run : runs_) sets += run.evals.size();
+    auto colour = static_cast<int>(runs_.size());
     for (size_t r = 0; r < runs_.size(); ++r) {
+      const auto run = static_cast<int>(r);
       for (const auto& [name, series] : runs_[r].evals) {
         const std::string what = name.empty() ? "evaluation" : "evaluation of " + name;
         plot.curves.push_back({several() ? labels_[r] + ", " + what : what,
-                               several() ? static_cast<int>(r) : colour++, Style::kDots,
-                               series.Extremes()});
+                               several() && sets > kColours ? run : colour++, Style::kDots,
+                               series.Extremes(), run});
       }
     }
     for (size_t r = 0; r < runs_.size() && runs_.size() <= 3; ++r) {  // More are no help.
       const std::string prefix = several() ? labels_[r] + ", " : "";
-      const int mark = several() ? static_cast<int>(r) : -1;
+      const int run = static_cast<int>(r), mark = several() ? run : -1;
       plot.curves.push_back(
-          {prefix + "checkpoint", mark, Style::kTicks, runs_[r].checkpoints.Extremes()});
-      plot.curves.push_back({prefix + "resume", mark, Style::kMarks, runs_[r].resumes.Extremes()});
+          {prefix + "checkpoint", mark, Style::kTicks, runs_[r].checkpoints.Extremes(), run});
+      plot.curves.push_back(
+          {prefix + "resume", mark, Style::kMarks, runs_[r].resumes.Extremes(), run});
     }
     plots_.push_back(std::move(plot));
   }
@@ -90,8 +104,9 @@ class Maker {
       if (smoothed) {
         AddSmoothed(plot, r, series, "as recorded", scale);
       } else {
-        plot.curves.push_back({several() ? labels_[r] : title, static_cast<int>(r), Style::kLine,
-                               Scaled(series.Extremes(), scale)});
+        const auto run = static_cast<int>(r);
+        plot.curves.push_back({several() ? labels_[r] : title, run, Style::kLine,
+                               Scaled(series.Extremes(), scale), run});
       }
     }
     plots_.push_back(std::move(plot));
@@ -144,14 +159,14 @@ class Maker {
       };
       if (allocated == all && active == all) {
         plot.curves.push_back({several() ? labels_[r] : "allocated = active = reserved", colour,
-                               Style::kLine, Scaled(all, scale)});
+                               Style::kLine, Scaled(all, scale), colour});
         continue;
       }
-      plot.curves.push_back({named("reserved"), colour, Style::kFaint, Scaled(all, scale)});
+      plot.curves.push_back({named("reserved"), colour, Style::kFaint, Scaled(all, scale), colour});
       plot.curves.push_back(
-          {named("active"), several() ? colour : 1, Style::kLine, Scaled(active, scale)});
-      plot.curves.push_back(
-          {named("allocated"), several() ? colour : 2, Style::kLine, Scaled(allocated, scale)});
+          {named("active"), several() ? colour : 1, Style::kLine, Scaled(active, scale), colour});
+      plot.curves.push_back({named("allocated"), several() ? colour : 2, Style::kLine,
+                             Scaled(allocated, scale), colour});
     }
     plots_.push_back(std::move(plot));
   }
@@ -173,7 +188,7 @@ std::string RunPlots::Html() const {
 std::string RunPlots::Json() const {
   std::vector<std::string> all;
   for (const Plot& plot : plots) all.push_back(PlotToJson(plot, max_x));
-  return JsonArray(all);
+  return JsonObject().AddRaw("plots", JsonArray(all)).AddRaw("runs", JsonArray(axes)).Text();
 }
 
 RunPlots PlotsOf(const std::vector<RunHistory>& runs, const std::vector<std::string>& labels) {

@@ -13,10 +13,13 @@ namespace fsdp {
 
 struct RunPlots {
   std::vector<Plot> plots;
-  double max_x = 1;  // The last step of all runs.
+  double max_x = 1;               // The last step of all runs.
+  std::vector<std::string> axes;  // By run: where its steps lie by tokens and time, as JSON.
 
   std::string Html() const;
-  std::string Json() const;  // A list.
+  // {"plots": [..], "runs": [{"tokens": {"x", "y"}, "time": {"x", "y"}}, ..]}, x in steps and time
+  // in seconds.
+  std::string Json() const;
 };
 
 // `labels` tell the runs apart.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -64,10 +65,10 @@ void ExpectGoodHtml(const std::string& page) {
   }
 }
 
-nlohmann::json DataOf(const std::string& page) {
+nlohmann::json DataOf(const std::string& page, const char* part = "plots") {
   const std::string begin = "id=\"data\">";
   const size_t at = page.find(begin) + begin.size();
-  return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
+  return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at))[part];
 }
 
 std::string WholeRun(const std::string& name, const std::string& run_name) {
@@ -108,6 +109,16 @@ TEST(ReportPage, OneRun) {
   ASSERT_EQ(data[0]["id"], "loss");
   EXPECT_EQ(data[0]["curves"][0]["x"].size(), 50u);
   EXPECT_NEAR(data[0]["curves"][0]["y"][3].get<double>(), 3.0, 1e-5);
+  // Where its steps lie, by tokens and by time: half a second each, and the pause behind them.
+  const auto axes = DataOf(page, "runs");
+  ASSERT_EQ(axes.size(), 1u);
+  for (const char* axis : {"tokens", "time"}) {
+    EXPECT_NE(page.find("data-axis=\"" + std::string(axis) + "\""), std::string::npos);
+    EXPECT_EQ(axes[0][axis]["x"], data[0]["curves"][0]["x"]) << axis;
+    EXPECT_TRUE(std::is_sorted(axes[0][axis]["y"].begin(), axes[0][axis]["y"].end())) << axis;
+  }
+  EXPECT_EQ(axes[0]["tokens"]["y"].back(), Step(50).tokens);
+  EXPECT_EQ(axes[0]["time"]["y"].back(), 25);
 }
 
 TEST(ReportPage, SeveralRunsAndWhatTheyDifferIn) {
@@ -130,6 +141,13 @@ TEST(ReportPage, SeveralRunsAndWhatTheyDifferIn) {
   const auto data = DataOf(page);
   EXPECT_EQ(data[0]["curves"][0]["colour"], "c0");
   EXPECT_EQ(data[0]["curves"][2]["colour"], "c1");
+  EXPECT_EQ(data[0]["curves"][2]["run"], 1);
+  // A colour a set.
+  std::set<std::string> colours;
+  for (const auto& curve : data[0]["curves"]) {
+    if (curve["style"] == "dots") colours.insert(curve["colour"].get<std::string>());
+  }
+  EXPECT_EQ(colours, (std::set<std::string>{"c2", "c3"}));
 }
 
 TEST(ReportPage, ARunThatHasHardlyBegunOrWasKilled) {

@@ -144,6 +144,7 @@ TEST(Plot, JsonHoldsTheValues) {
   EXPECT_EQ(json["curves"][0]["x"], (nlohmann::json{0, 50, 100}));
   EXPECT_EQ(json["curves"][0]["y"], (nlohmann::json{4, 3, 2}));
   EXPECT_EQ(json["curves"][0]["colour"], "c0");
+  EXPECT_EQ(json["curves"][0]["run"], 0);
   EXPECT_EQ(json["curves"][1]["name"], "<b>&\\xff");
   EXPECT_EQ(json["curves"][1]["colour"], "ct");
   EXPECT_EQ(json["curves"][1]["style"], "marks");

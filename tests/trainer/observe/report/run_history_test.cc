@@ -62,6 +62,9 @@ TEST(ReadRun, HoldsWhatTheRecordsSay) {
   // Each step record stands for two steps of half a second.
   EXPECT_EQ(run.step_seconds, 3);
   EXPECT_EQ(run.step_tokens, 600);
+  EXPECT_EQ(run.tokens_so_far.Extremes(), (std::vector<Point>{{2, 200}, {4, 400}, {6, 600}}));
+  // The pauses behind a step lie before the next.
+  EXPECT_EQ(run.seconds_so_far.Extremes(), (std::vector<Point>{{2, 1}, {4, 2.75}, {6, 5.25}}));
   EXPECT_TRUE(run.has_parts);
   EXPECT_EQ(SecondsOf(run, "forward"), 6 * 0.125);
   EXPECT_EQ(SecondsOf(run, "backward"), 6 * 0.25);
