@@ -202,7 +202,7 @@ void Reshard(const ReshardFlags& flags) {
 }
 
 struct ExportFlags {
-  std::string source, out, dtype = "fp32", max_shard_size = "5GB", tokenizer;
+  std::string source, out, dtype, max_shard_size = "5GB", tokenizer;
   bool ema = false, adapters = false;
 };
 
@@ -221,16 +221,18 @@ void ExportAdaptersOf(const ExportFlags& flags, const HfExportOptions& how) {
   }
   WarnOf(exported.warnings);
   const auto& [weights, bytes] = exported.adapters;
-  std::printf("%s: %s in %s, adapters of %d %s\n", PrintableName(flags.out).c_str(),
-              HumanBytes(bytes).c_str(), flags.dtype.c_str(), weights,
-              weights == 1 ? "weight" : "weights");
+  std::printf("%s: %s in %s, adapters of %s\n", PrintableName(flags.out).c_str(),
+              HumanBytes(bytes).c_str(), std::string(Name(how.dtype)).c_str(),
+              Counted(weights, "weight").c_str());
 }
 
 void Export(const ExportFlags& flags) {
   HfExportOptions options;
-  options.dtype = flags.dtype == "bf16"   ? DType::kBFloat16
-                  : flags.dtype == "fp16" ? DType::kFloat16
-                                          : DType::kFloat32;
+  std::optional<DType> dtype;
+  if (flags.dtype == "bf16") dtype = DType::kBFloat16;
+  if (flags.dtype == "fp16") dtype = DType::kFloat16;
+  if (flags.dtype == "fp32") dtype = DType::kFloat32;
+  options.dtype = dtype.value_or(DType::kFloat32);
   const std::optional<int64_t> bytes = ParseBytes(flags.max_shard_size);
   if (!bytes) {
     throw ConfigError("--max-shard-size: `" + flags.max_shard_size +
@@ -242,13 +244,14 @@ void Export(const ExportFlags& flags) {
   CheckpointExported exported;
   {
     Progress progress("exported");
-    exported = ExportCheckpoint(HoldCheckpoint(flags.source), flags.out, flags.tokenizer, options,
-                                std::ref(progress));
+    exported = ExportCheckpoint(HoldCheckpoint(flags.source), flags.out, flags.tokenizer, dtype,
+                                options, std::ref(progress));
   }
   WarnOf(exported.warnings);
-  std::printf("%s: %s in %s, %d %s\n", PrintableName(flags.out).c_str(),
-              HumanBytes(exported.weights.bytes).c_str(), flags.dtype.c_str(),
-              exported.weights.files, exported.weights.files == 1 ? "file" : "files");
+  std::printf("%s: %s in %s%s, %s\n", PrintableName(flags.out).c_str(),
+              HumanBytes(exported.weights.bytes).c_str(), std::string(Name(exported.dtype)).c_str(),
+              exported.as_it_came ? " as model.init_from" : "",
+              Counted(exported.weights.files, "file").c_str());
 }
 
 struct ImportFlags {
@@ -321,9 +324,11 @@ void AddCheckpointCommand(CLI::App& app) {
     command->add_option("directory", flags->source, "A checkpoint; of a run directory, the latest")
         ->required();
     command->add_option("--out", flags->out, "The new directory; must not be there")->required();
-    command->add_option("--dtype", flags->dtype, "Of the weights")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
-        ->capture_default_str();
+    command
+        ->add_option("--dtype", flags->dtype,
+                     "Of the weights; without it the one that model.init_from's config.json names, "
+                     "and fp32 where there is none, or of adapters")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
     CLI::Option* const size =
         command->add_option("--max-shard-size", flags->max_shard_size, "Of a file")
             ->capture_default_str();

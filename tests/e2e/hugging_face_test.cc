@@ -233,6 +233,53 @@ Outcome Generate(const Strings& arguments) {
   return Call(all);
 }
 
+// As the model came, in what its config.json says, through a run of a run; or as one says.
+TEST(HuggingFace, AnExportKeepsTheDTypeOfTheModel) {
+  Job job;
+  const std::string model = job.dir() / "model";
+  fs::copy(kFixture, model);
+  Json config = Json::parse(ReadFile(model + "/config.json"));
+  const std::string first = job.RunDir("first");
+  const auto exported = [&](const Strings& more) {
+    const std::string out = job.dir() / "out";
+    Strings arguments = {"export", job.run_dir(), "--out", out};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = Checkpoint(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.Text();
+    const std::string dtype = Json::parse(ReadFile(out + "/config.json"))["torch_dtype"];
+    fs::remove_all(out);
+    return dtype + (Has(outcome.out, " as model.init_from") ? " kept" : "");
+  };
+  ASSERT_EQ(job.Train({From(model), "train.steps=1"}).code, 0);
+  config["dtype"] = "bfloat16";
+  job.dir().Write("model/config.json", config.dump());
+  EXPECT_EQ(exported({}), "bfloat16 kept");
+  EXPECT_EQ(exported({"--dtype", "fp32"}), "float32");
+  config.erase("dtype");
+  config["torch_dtype"] = "float16";
+  job.dir().Write("model/config.json", config.dump());
+  job.RunDir("second");
+  ASSERT_EQ(job.Train({From(first), "train.steps=1"}).code, 0);
+  EXPECT_EQ(exported({}), "float16 kept");
+  fs::remove_all(model);
+  EXPECT_EQ(exported({}), "float32");
+}
+
+TEST(HuggingFace, ANameOfTheHubSaysHowToDownload) {
+  Job job;
+  const Outcome hub = job.Train({From("meta-llama/Llama-3.2-1B")});
+  EXPECT_EQ(hub.code, 5) << hub.Text();
+  EXPECT_TRUE(Has(hub.err, "model.init_from: meta-llama/Llama-3.2-1B is not a directory; "))
+      << hub.err;
+  EXPECT_TRUE(Has(hub.err,
+                  "`hf download meta-llama/Llama-3.2-1B --local-dir DIR`, then "
+                  "model.init_from: DIR"))
+      << hub.err;
+  for (const std::string path : {"./a/b", "/a/b", "a/b/c", "tests/none"}) {
+    EXPECT_FALSE(Has(job.Train({From(path)}).err, "hf download")) << path;
+  }
+}
+
 // The model has 64 positions.
 TEST(HuggingFace, TextGoesOnBehindTheLastPosition) {
   const Strings flags = {"--checkpoint", kFixture,       "--prompt-ids",  "1,2,3", "--max-tokens",

@@ -2,13 +2,16 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "models/shape_json.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/weights/hf_config.h"
 #include "trainer/weights/initial_weights.h"
 #include "trainer/weights/run_tokenizer.h"
 
@@ -25,11 +28,28 @@ HfTokenizerFiles FilesOf(const RunTokenizer& run, const ModelShape& shape) {
   return ReadHfTokenizerFiles(run.name, run.eot, MaxPositions(shape));
 }
 
+// Of the Hugging Face directory that the run, or the run that it began with, took its weights from.
+std::optional<DType> DTypeOfOrigin(const std::string& recipe_text) {
+  constexpr int kMostRuns = 16;
+  std::string text = recipe_text;
+  try {
+    for (int i = 0; i < kMostRuns && !text.empty(); ++i) {
+      const Recipe recipe = ParseRecipe({{"the checkpoint's recipe", text}});
+      if (!recipe.model.init_from) return std::nullopt;
+      const std::string from = FindInitialWeights(*recipe.model.init_from);
+      if (const auto dtype = ReadHfDType(from)) return dtype;
+      text = ReadCheckpointMeta(from).recipe;
+    }
+  } catch (const Error&) {  // It is gone, or was moved.
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
-                                    const std::string& tokenizer, HfExportOptions options,
-                                    const ByteProgress& progress) {
+                                    const std::string& tokenizer, std::optional<DType> dtype,
+                                    HfExportOptions options, const ByteProgress& progress) {
   CheckpointReader reader(std::move(hold));
   const std::string& checkpoint = reader.directory();
   const CheckpointMeta& meta = reader.manifest().meta;
@@ -59,6 +79,9 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
         "transformers splits text for every qwen2 as Qwen2's own tokenizer does, whatever "
         "tokenizer_config.json says: look whether AutoTokenizer gives the ids of this one");
   }
+  const std::optional<DType> origin = dtype ? std::nullopt : DTypeOfOrigin(meta.recipe);
+  exported.as_it_came = origin.has_value();
+  exported.dtype = options.dtype = dtype.value_or(origin.value_or(DType::kFloat32));
   exported.weights = ExportHf(reader, shape, *model, out, options, progress);
   return exported;
 }

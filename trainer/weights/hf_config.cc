@@ -112,6 +112,22 @@ HfConfig ReadHfConfig(const std::string& directory) {
   return ParseHfConfig(ReadWholeFile(path), path);
 }
 
+std::optional<DType> ReadHfDType(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  const JsonValue json = Parse(ReadWholeFile(path), path);
+  for (const char* key : {"dtype", "torch_dtype"}) {  // Newer files have the first.
+    const auto value = json.Find(key);
+    if (!value || !value->IsText()) continue;
+    const std::string name = value->Text();
+    if (name == "float32") return DType::kFloat32;
+    if (name == "bfloat16") return DType::kBFloat16;
+    if (name == "float16") return DType::kFloat16;
+  }
+  return std::nullopt;
+}
+
 std::vector<int32_t> ReadHfEos(const std::string& directory) {
   const std::string path = directory + "/generation_config.json";
   std::error_code error;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/shape.h"
+#include "trainer/core/dtype.h"
 
 namespace fsdp {
 
@@ -32,6 +33,10 @@ HfConfig ReadHfConfig(const std::string& directory);  // Of its config.json.
 // generation_config.json says, or else its config.json. Empty where neither says. Throws
 // CheckpointError.
 std::vector<int32_t> ReadHfEos(const std::string& directory);
+
+// Of the weights in `directory`, by the dtype or torch_dtype of its config.json; empty where there
+// is no such file, or it names none of fp32, bf16 and fp16.
+std::optional<DType> ReadHfDType(const std::string& directory);
 
 // Tokens with a meaning, where there are such.
 struct HfTokenIds {

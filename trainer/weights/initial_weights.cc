@@ -1,8 +1,11 @@
 #include "trainer/weights/initial_weights.h"
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
@@ -30,10 +33,30 @@ struct Weights {
   bool ours;  // A checkpoint; otherwise a Hugging Face directory.
 };
 
+// Of what looks like a model of the Hugging Face Hub, `meta-llama/Llama-3.2-1B`.
+std::string HowToDownload(const std::string& name) {
+  const size_t slash = name.find('/');
+  const auto plain = [](std::string_view part) {
+    return !part.empty() && part[0] != '.' && part[0] != '~' &&
+           std::all_of(part.begin(), part.end(), [](char c) {
+             return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+           });
+  };
+  std::error_code ignored;
+  if (slash == std::string::npos || !plain(std::string_view(name).substr(0, slash)) ||
+      !plain(std::string_view(name).substr(slash + 1)) ||
+      fs::exists(name.substr(0, slash), ignored)) {
+    return "";
+  }
+  return "; a model of the Hugging Face Hub is downloaded first: `hf download " + name +
+         " --local-dir DIR`, then model.init_from: DIR";
+}
+
 Weights Find(const std::string& directory) {
   std::error_code ignored;
   if (!fs::is_directory(directory, ignored)) {
-    throw CheckpointError("model.init_from: " + directory + " is not a directory");
+    throw CheckpointError("model.init_from: " + directory + " is not a directory" +
+                          HowToDownload(directory));
   }
   if (fs::exists(directory + "/manifest.json", ignored)) return {directory, true};
   if (fs::exists(directory + "/config.json", ignored)) return {directory, false};
