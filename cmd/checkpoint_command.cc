@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +24,7 @@
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/loop/run_list.h"
 #include "trainer/weights/export.h"
 #include "trainer/weights/hf_import.h"
 
@@ -72,8 +75,59 @@ std::string WorldOf(const CheckpointEntry& entry) {
   return entry.world == 0 ? "-" : std::to_string(entry.world) + "/" + std::to_string(entry.shards);
 }
 
+std::string DateOf(double seconds_since_1970) {
+  const auto time = static_cast<std::time_t>(seconds_since_1970);
+  std::tm local{};
+  char text[32] = "";
+  if (localtime_r(&time, &local) != nullptr) {
+    std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &local);
+  }
+  return text;
+}
+
+// Where there are none of its own: runs.
+void ListRunsIn(const std::string& directory, const std::vector<RunEntry>& runs) {
+  int width = 4;
+  for (const RunEntry& run : runs) {
+    width = std::max(width, static_cast<int>(PrintableName(run.name).size()));
+  }
+  const auto step = [](const std::optional<int64_t>& number) {
+    return number ? std::to_string(*number) : "-";
+  };
+  std::printf("%-*s  %10s  %10s  %10s  %s\n", width, "run", "step", "loss", "checkpoint", "date");
+  for (const RunEntry& run : runs) {
+    char loss[32] = "-";
+    if (run.loss) std::snprintf(loss, sizeof(loss), "%.4f", *run.loss);
+    std::printf("%-*s  %10s  %10s  %10s  %s\n", width, PrintableName(run.name).c_str(),
+                step(run.step ? run.step : run.checkpoint).c_str(), loss,
+                step(run.checkpoint).c_str(), DateOf(run.modified).c_str());
+  }
+  std::printf("%s of %s; `checkpoint ls` of one lists its checkpoints\n",
+              Counted(std::ssize(runs), "run").c_str(), PrintableName(directory).c_str());
+}
+
+std::string RunsToJson(const std::vector<RunEntry>& runs) {
+  std::vector<std::string> list;
+  for (const RunEntry& run : runs) {
+    const auto step = [](const std::optional<int64_t>& number) {
+      return number ? std::to_string(*number) : "null";
+    };
+    list.push_back(JsonObject()
+                       .Add("name", run.name)
+                       .Add("path", run.path)
+                       .AddRaw("step", step(run.step))
+                       .AddRaw("loss", run.loss ? JsonNumber(*run.loss) : "null")
+                       .AddRaw("checkpoint", step(run.checkpoint))
+                       .Add("age_s", SecondsSince1970() - run.modified)
+                       .Text());
+  }
+  return JsonArray(list);
+}
+
 void List(const std::string& directory, bool json) {
   const std::vector<CheckpointEntry> entries = ListCheckpoints(directory);
+  std::vector<RunEntry> runs;
+  if (entries.empty()) runs = ListRuns(directory);
   const double now = SecondsSince1970();
   if (json) {
     std::vector<std::string> list;
@@ -91,9 +145,13 @@ void List(const std::string& directory, bool json) {
       }
       list.push_back(object.Add("bytes", e.bytes).Add("age_s", now - e.modified).Text());
     }
-    std::printf("%s\n", JsonObject().AddRaw("checkpoints", JsonArray(list)).Text().c_str());
+    JsonObject object;
+    object.AddRaw("checkpoints", JsonArray(list));
+    if (!runs.empty()) object.AddRaw("runs", RunsToJson(runs));
+    std::printf("%s\n", object.Text().c_str());
     return;
   }
+  if (!runs.empty()) return ListRunsIn(directory, runs);
   if (entries.empty()) {
     std::printf("no checkpoints in %s\n", PrintableName(directory).c_str());
     return;
@@ -284,10 +342,13 @@ void AddCheckpointCommand(CLI::App& app) {
 
   {
     CLI::App* command = checkpoint->add_subcommand(
-        "ls", "List the checkpoints of a run, complete or not, and which is the latest");
+        "ls",
+        "List the checkpoints of a run, complete or not, and which is the latest; or the runs of a "
+        "directory");
     const auto directory = std::make_shared<std::string>();
     const auto json = std::make_shared<bool>(false);
-    command->add_option("directory", *directory, "A run directory, or one of checkpoints")
+    command
+        ->add_option("directory", *directory, "A run directory, or one of checkpoints or of runs")
         ->required();
     command->add_flag("--json", *json, "One JSON object");
     command->callback([=] { List(*directory, *json); });

@@ -105,6 +105,7 @@ TEST(Cli, ListsWhatThereIs) {
   const Result help = Call("--help");
   EXPECT_EQ(help.code, 0);
   EXPECT_NE(help.out.find("75 stopped early"), std::string::npos);
+  EXPECT_NE(help.out.find("128 + n where signal n ended it"), std::string::npos);
 }
 
 TEST(Cli, UsageErrorsExitWith2) {

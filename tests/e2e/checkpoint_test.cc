@@ -204,6 +204,28 @@ TEST_F(CheckpointCommand, ARunThatGoesOnInAnotherPrecisionSaysSoOnce) {
   EXPECT_FALSE(Has(again.Text(), same)) << again.Text();
 }
 
+TEST_F(CheckpointCommand, LsOfADirectoryOfRunsListsThem) {
+  job_.RunDir("without");
+  ASSERT_EQ(job_.Train({"checkpoint.every=null", "train.steps=3"}).code, 0);
+  const Outcome list = Checkpoint({"ls", job_.dir().path()});
+  EXPECT_EQ(list.code, 0) << list.Text();
+  const Json all = Json::parse(Checkpoint({"ls", job_.dir().path(), "--json"}).out);
+  EXPECT_TRUE(all["checkpoints"].empty());
+  ASSERT_EQ(all["runs"].size(), 2u) << all;
+  const Json &run = all["runs"][0], &without = all["runs"][1];
+  EXPECT_EQ(run["name"], "run");
+  EXPECT_EQ(run["step"], 10);
+  EXPECT_EQ(run["checkpoint"], 10);
+  EXPECT_EQ(without["step"], 3);
+  EXPECT_TRUE(without["checkpoint"].is_null());
+  EXPECT_EQ(run["loss"], OfKind(ReadMetrics(job_.dir() / "run"), "step").back()["loss"]);
+  char loss[32];
+  std::snprintf(loss, sizeof(loss), "%.4f", run["loss"].get<double>());
+  EXPECT_TRUE(Has(list.out, "\nrun              10      " + std::string(loss) + "          10  20"))
+      << list.out;
+  EXPECT_TRUE(Has(list.out, "2 runs of ")) << list.out;
+}
+
 // A run that saves at every step and keeps one, and all that read a run, at any moment.
 TEST(Rotation, LeavesToReadersWhatTheyRead) {
   constexpr int kRounds = 12;
