@@ -103,7 +103,7 @@ class Opener {
   }
 
   // Its documents, and in words what does not fit.
-  std::shared_ptr<const DocumentSamples> Whole(std::shared_ptr<const TokenSource> source) {
+  std::shared_ptr<const DocumentSamples> Whole(const std::shared_ptr<const TokenSource>& source) {
     const DataRecipe& data = recipe_.data;
     auto whole = std::make_shared<DocumentSamples>(source, data.seq_len, data.too_long);
     for (const std::string& line : WhatIsLeftOut(source->Describe(), whole->counts(), data)) {
