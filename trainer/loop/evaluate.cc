@@ -18,6 +18,7 @@
 #include "trainer/comm/early_stop.h"
 #include "trainer/core/json.h"
 #include "trainer/core/read_file.h"
+#include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/loop/complete_recipe.h"
@@ -189,7 +190,7 @@ class Evaluating {
   // On a terminal, how far it is; 0: takes the line away. Ends what is asked to stop.
   void Tell(const RunData::Valid& valid, int64_t batch) const {
     if (job_.stop_requested && job_.stop_requested()) throw EarlyStop();
-    if (job_.rank != 0 || job_.console == nullptr || isatty(STDERR_FILENO) == 0) return;
+    if (job_.rank != 0 || job_.console == nullptr || !IsTerminal(STDERR_FILENO)) return;
     std::fputs("\r\x1b[K", stderr);
     if (batch > 0) {
       std::fprintf(stderr, "%s: %lld of %lld batches", Printable(NameOf(valid)).c_str(),
