@@ -11,7 +11,11 @@
 namespace fsdp {
 namespace {
 
-using std::string_view_literals::operator""sv;
+// With the zeros in it.
+template <size_t N>
+constexpr std::string_view Bytes(const char (&text)[N]) {
+  return {text, N - 1};
+}
 
 constexpr size_t kLookedAt = 64 << 10;  // Bytes.
 
@@ -70,7 +74,7 @@ constexpr Mark kMarks[] = {
     {"\x93NUMPY",
      {"a NumPy array", "", "", "source: tokens reads it, where it is an array of token ids"}},
     {"\x89HDF\r\n", {"HDF5", FSDP_BY_PANDAS("hdf"), ".jsonl"}},
-    {"SQLite format 3\0"sv,
+    {Bytes("SQLite format 3\0"),
      {"an SQLite database", "sqlite3 IN \"SELECT json_object('text', COLUMN) FROM TABLE\" > OUT",
       ".jsonl"}},
     {"%PDF-", {"PDF", "pdftotext IN OUT"}},
@@ -161,7 +165,9 @@ bool IsWideAscii(std::string_view begin, size_t zero) {
 
 // The name that iconv knows, or empty.
 std::string_view WideEncoding(std::string_view begin) {
-  if (begin.starts_with("\xff\xfe\0\0"sv) || begin.starts_with("\0\0\xfe\xff"sv)) return "UTF-32";
+  if (begin.starts_with(Bytes("\xff\xfe\0\0")) || begin.starts_with(Bytes("\0\0\xfe\xff"))) {
+    return "UTF-32";
+  }
   if (begin.starts_with("\xff\xfe") || begin.starts_with("\xfe\xff")) return "UTF-16";
   return IsWideAscii(begin, 1) ? "UTF-16LE" : IsWideAscii(begin, 0) ? "UTF-16BE" : "";
 }
