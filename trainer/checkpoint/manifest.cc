@@ -375,10 +375,11 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   }
   if (document.Has("evaluation")) {
     const JsonValue evaluation = document.At("evaluation");
-    CheckpointMeta::Evaluation& e = meta.evaluation.emplace();
+    CheckpointMeta::Evaluation e;
     if (evaluation.Has("loss")) e.loss = evaluation.At("loss").Number();
     e.best = evaluation.At("best").Number();
     e.since_best = evaluation.At("since_best").Integer(0, meta.step);
+    meta.evaluation = e;
   }
   if (document.Has("products")) meta.products = document.At("products").Text();
   manifest.meta.recipe = document.At("recipe").Text();
