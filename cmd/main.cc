@@ -174,9 +174,8 @@ int Main(int argc, char** argv) {
       "5 checkpoint or run directory, 6 a collective failed or timed out, "
       "7 loss or weights not finite,\n"
       "75 stopped early on a signal: the last line says from which checkpoint it can go on, if "
-      "any;\n128 + n where signal n ended it: after SIGKILL (137) Linux has ended what took too "
-      "much "
-      "memory.");
+      "any;\n128 + n where signal n ended it: after SIGKILL (137) Linux has ended what took "
+      "too much memory.");
   app.require_subcommand(0, 1);
 
   TrainingFlags flags;

@@ -6,9 +6,10 @@
 //    "step": 100, "tokens": 819200, "seed": 1337,
 //    "updates": 98, "skipped": 0,                steps that landed, and those that were paid for;
 //    "scaler": {"scale": 32768, "good_steps": 7},   older builds wrote none
-//    "evaluation": {"loss": 2.5, "best": 2.25, "since_best": 1},   nor these; loss: not after every
-//    step "recipe": "<YAML>", "config": "<JSON>", "data": {"train": [{"path": "a.txt", "bytes":
-//    1000, "hash": "<16 hexadecimal digits>"}, ...],
+//    "evaluation": {"loss": 2.5, "best": 2.25,   nor these; loss: where this step was evaluated
+//                   "since_best": 1},
+//    "recipe": "<YAML>", "config": "<JSON>",
+//    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; older builds wrote none
 //    "records": {"bytes": 9000, "hash": "<16 hexadecimal digits>"},   what metrics.jsonl began with
 //                                                when it was saved: file_prefix.h; nor these

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 
 #include "trainer/core/utf8.h"
@@ -340,13 +339,7 @@ class Lexer {
         Refuse("\\N{...} in a text is not among what chat templates use");
       } else if (c.value >= 0x80) {
         // Its own escape, of which the backslash has been taken.
-        char escape[16];
-        std::snprintf(escape, sizeof escape,
-                      c.value < 0x100     ? "\\x%02x"
-                      : c.value < 0x10000 ? "\\u%04x"
-                                          : "\\U%08x",
-                      c.value);
-        out += escape;
+        out += CodePointEscape(c.value);
         text.remove_prefix(c.bytes);
       } else {
         out += '\\';

@@ -400,6 +400,16 @@ std::string Replace(std::string_view text, std::string_view from, std::string_vi
   return out;
 }
 
+std::string CodePointEscape(uint32_t c) {
+  char escape[16];
+  std::snprintf(escape, sizeof escape,
+                c < 0x100     ? "\\x%02x"
+                : c < 0x10000 ? "\\u%04x"
+                              : "\\U%08x",
+                c);
+  return escape;
+}
+
 std::string Quoted(std::string_view text) {
   const bool both = text.find('\'') != std::string_view::npos;
   const char quote = both && text.find('"') == std::string_view::npos ? '"' : '\'';
@@ -418,13 +428,7 @@ std::string Quoted(std::string_view text) {
     } else if (IsPrintable(c.value)) {
       out += text.substr(0, c.bytes);
     } else {
-      char escape[16];
-      std::snprintf(escape, sizeof escape,
-                    c.value < 0x100     ? "\\x%02x"
-                    : c.value < 0x10000 ? "\\u%04x"
-                                        : "\\U%08x",
-                    c.value);
-      out += escape;
+      out += CodePointEscape(c.value);
     }
     text.remove_prefix(c.bytes);
   }

@@ -51,6 +51,8 @@ std::vector<std::string_view> RSplitAt(std::string_view text, std::string_view b
 // str.replace(); `most` < 0: all. An empty `from` stands between all characters.
 std::string Replace(std::string_view text, std::string_view from, std::string_view to,
                     int64_t most);
+// "\x41", "\u0041" or "\U00000041": the shortest of them that holds the code point.
+std::string CodePointEscape(uint32_t c);
 // repr() of a str, with its quotes.
 std::string Quoted(std::string_view text);
 
