@@ -109,16 +109,7 @@ class Evaluating {
     Labels labels = rank_.FindTransport();
     labels.emplace_back("data", std::to_string(data_.Hash()));
     Agree(*job_.store, "start", job_.rank, job_.world, labels);
-    stage_ = "the device";
-    rank_.OpenDevice();
-    stage_ = "the choice of algorithms";
-    rank_.ChooseAlgorithms({.deterministic = rank_.recipe().run.deterministic},
-                           [](std::string_view) {});
-    stage_ = "the connection of the ranks";
-    rank_.Connect();
-    stage_ = "the check of what is free";
-    rank_.Remeasure();
-    rank_.Allocate();
+    rank_.Open({.deterministic = rank_.recipe().run.deterministic}, [](std::string_view) {});
     stage_ = "the weights";
     EveryRank(job_, "weights", [&] { ReadWeights(); });
     stage_ = "the beginning of a batch";
@@ -159,8 +150,7 @@ class Evaluating {
       table += row;
     }
     if (job_.rank != 0 || job_.console == nullptr) return;
-    std::optional<int64_t> step;
-    if (evaluation_.ours) step = ReadCheckpointMeta(evaluation_.checkpoint).step;
+    const std::optional<int64_t>& step = evaluation_.step;
     if (evaluation_.json) {
       *job_.console << JsonObject()
                            .Add("checkpoint", evaluation_.checkpoint)
@@ -219,6 +209,7 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
   if (evaluation.ours) {
     evaluation.checkpoint = ResolveCheckpoint(flags.checkpoint);
     meta = ReadCheckpointMeta(evaluation.checkpoint);
+    evaluation.step = meta.step;
     const std::string name = evaluation.checkpoint + "/manifest.json, recipe";
     if (!meta.recipe.empty()) trained = ParseRecipe({{name, meta.recipe}});
   }

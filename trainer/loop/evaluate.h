@@ -3,6 +3,8 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_EVALUATE_H_
 #define FSDP_TRAIN_TRAINER_LOOP_EVALUATE_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,10 +23,11 @@ struct EvaluationFlags {
 };
 
 struct Evaluation {
-  Recipe recipe;           // Of a job that evaluates alone.
-  std::string checkpoint;  // The one that was meant: of a run, its newest.
-  bool ours = false;       // Not a Hugging Face directory.
-  bool averaged = false;   // Its averaged weights: eval.ema.
+  Recipe recipe;                               // Of a job that evaluates alone.
+  std::string checkpoint;                      // The one that was meant: of a run, its newest.
+  bool ours = false;                           // Not a Hugging Face directory.
+  std::optional<int64_t> step = std::nullopt;  // Of ours.
+  bool averaged = false;                       // Its averaged weights: eval.ema.
   bool json = false;
 };
 

@@ -76,16 +76,24 @@ Labels RankSession::FindTransport() {
   return labels;
 }
 
+void RankSession::Open(const ProductsOfRun& run, const std::function<void(std::string_view)>& say) {
+  opening_ = "the device";
+  OpenDevice();
+  opening_ = "the choice of algorithms";
+  products_ = OpenProducts(gemm_, *device_, job_, *model_, options_, run, say);
+  opening_ = "the connection of the ranks";
+  Connect();
+  opening_ = "the check of what is free";
+  Remeasure();
+  Allocate();
+  opening_.clear();
+}
+
 void RankSession::OpenDevice() {
   const int cores = static_cast<int>(DescribeHost().cores);
   device_ = CreateDevice(job_.device.type, {.spin = job_.local_world * threads_ <= cores,
                                             .checker = job_.checker,
                                             .gpu = job_.device.gpu});
-}
-
-void RankSession::ChooseAlgorithms(const ProductsOfRun& run,
-                                   const std::function<void(std::string_view)>& say) {
-  products_ = OpenProducts(gemm_, *device_, job_, *model_, options_, run, say);
 }
 
 void RankSession::Connect() {

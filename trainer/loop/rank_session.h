@@ -43,15 +43,9 @@ class RankSession {
 
   // Looks for the transport. What ranks have to agree about, recipe and schedule first.
   Labels FindTransport();
-  void OpenDevice();
-  // `run` as of OpenProducts(); `say` gets lines for people.
-  void ChooseAlgorithms(const ProductsOfRun& run, const std::function<void(std::string_view)>& say);
-  void Connect();
-  // Contexts, libraries and connections have by now what they take of a GPU: the rest is what there
-  // is. No rank allocates before all have looked. Throws MemoryError.
-  void Remeasure();
-  // Makes the session. Throws MemoryError, CheckpointError.
-  void Allocate();
+  // Device, algorithms, connections, memory and session. `run` as of OpenProducts(); `say` gets
+  // lines for people. Throws DeviceError, MemoryError, CheckpointError, and as Together() does.
+  void Open(const ProductsOfRun& run, const std::function<void(std::string_view)>& say);
 
   // With fsdp.cpu_offload.optimizer_share as a number.
   const Recipe& recipe() const { return recipe_; }
@@ -71,13 +65,20 @@ class RankSession {
   Device& device() { return *device_; }
   Session& session() { return *session_; }
   Executor& executor() { return session_->executor(); }
-  // What the streams are in, as Executor::Where(); empty where there is no session yet.
-  std::string Where() const { return session_ ? session_->executor().Where() : ""; }
+  // What the streams are in, as Executor::Where(), or what Open() is in; else empty.
+  std::string Where() const { return session_ ? session_->executor().Where() : opening_; }
   void Abort(const std::string& why) {
     if (link_) link_->Abort(why);
   }
 
  private:
+  void OpenDevice();
+  void Connect();
+  // Contexts, libraries and connections have by now what they take of a GPU: the rest is what there
+  // is. No rank allocates before all have looked.
+  void Remeasure();
+  void Allocate();
+
   Recipe recipe_;
   const Job& job_;
   const FoundGpuLibrary gemm_;
@@ -93,6 +94,7 @@ class RankSession {
   const Mesh mesh_;
   RunPlan plan_;
   GpuTransport transport_;
+  std::string opening_;
   // In the order in which they must outlive one another.
   std::unique_ptr<Device> device_;
   RunProducts products_;

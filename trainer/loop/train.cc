@@ -98,15 +98,7 @@ class Trainer {
                          job_.restart > 0 ? RunLock::kPatienceAfterRestart : RunLock::kPatience);
     RequireRealToResume();
     recorder_.OpenLog(start_.directory);
-    stage_ = "the device";
-    rank_.OpenDevice();
-    stage_ = "the choice of algorithms";
-    ChooseAlgorithms();
-    stage_ = "the connection of the ranks";
-    rank_.Connect();
-    stage_ = "the check of what is free";
-    rank_.Remeasure();
-    rank_.Allocate();
+    rank_.Open(Products(), [this](std::string_view line) { recorder_.Line(Printable(line)); });
     checkpointer_.emplace(recipe_, job_, start_.directory, session(), recorder_);
     stage_ = "the initial weights";
     if (start_.resume_from.empty()) {
@@ -148,13 +140,13 @@ class Trainer {
     throw ConfigError(error);
   }
 
-  void ChooseAlgorithms() {
+  ProductsOfRun Products() const {
     ProductsOfRun run{.deterministic = recipe_.run.deterministic};
     if (run.deterministic && !start_.resume_from.empty()) {
       run.checkpoint = start_.resume_from;
       run.recorded = ReadCheckpointMeta(start_.resume_from).products;
     }
-    rank_.ChooseAlgorithms(run, [this](std::string_view line) { recorder_.Line(Printable(line)); });
+    return run;
   }
 
   void Resume() {
