@@ -267,38 +267,61 @@ def sentencepiece_models():
 # --- What is written ---
 
 
+# Where a token begins inside a character or in the marks behind one, normal forms decide what of it
+# comes from where: all of that begins where the character does.
+MARKS = [(0x300, 0x36F), (0x610, 0x65F), (0x1160, 0x11FF), (0x20D0, 0x20FF), (0xFE00, 0xFE0F)]
+
+
+def bases(text):
+    """For each character of text the byte where it, or what it is a mark of, begins."""
+    out, at = [], 0
+    for i, c in enumerate(text):
+        mark = i > 0 and any(first <= ord(c) <= last for first, last in MARKS)
+        out.append(out[-1] if mark else at)
+        at += len(c.encode("utf-8"))
+    return out
+
+
 def results(folder):
-    """name -> ids of the hard text."""
+    """name -> ids of the hard text, and where they begin."""
     import sentencepiece
     import tokenizers
 
     text = hard_text(2, 1_000_000)
     decoded = text.decode("utf-8", "replace")
+    base = bases(decoded)
     out = {"text": {"bytes": len(text), "hash": f"{fnv(text):016x}"}}
     for path in sorted(folder.glob("*.json")):
         if path.name == "expected.json":
             continue
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        ids = tokenizer.encode(decoded, add_special_tokens=False).ids
-        back = tokenizer.decode(ids, skip_special_tokens=False)
-        out[path.name] = describe(ids, back)
+        encoded = tokenizer.encode(decoded, add_special_tokens=False)
+        back = tokenizer.decode(encoded.ids, skip_special_tokens=False)
+        begins = [base[begin] for begin, _ in encoded.offsets]
+        out[path.name] = describe(encoded.ids, begins, back)
     for path in sorted(folder.glob("*.model")):
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         ids = processor.encode(decoded)
-        out[path.name] = describe(ids, processor.decode(ids))
+        pieces = processor.encode(decoded, out_type="immutable_proto").pieces
+        assert ids == [piece.id for piece in pieces]
+        begins = [base[min(piece.begin, len(base) - 1)] for piece in pieces]
+        out[path.name] = describe(ids, begins, processor.decode(ids))
     return out
 
 
-def describe(ids, back):
-    # Of the first 1024 ids, then twice as many, ...: so that a difference has a place.
-    hashes, n = [], 1024
+def hashes(values):
+    # Of the first 1024, then twice as many, ...: so that a difference has a place.
+    out, n = [], 1024
     while True:
-        part = ids[:n]
-        hashes.append(f"{fnv(struct.pack(f'<{len(part)}i', *part)):016x}")
-        if n >= len(ids):
-            break
+        part = values[:n]
+        out.append(f"{fnv(struct.pack(f'<{len(part)}i', *part)):016x}")
+        if n >= len(values):
+            return out
         n *= 2
-    return {"ids": len(ids), "hashes": hashes, "first": ids[:64],
+
+
+def describe(ids, begins, back):
+    return {"ids": len(ids), "hashes": hashes(ids), "begins": hashes(begins), "first": ids[:64],
             "decoded": f"{fnv(back.encode('utf-8')):016x}"}
 
 

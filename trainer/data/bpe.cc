@@ -34,7 +34,12 @@ Bpe::Bpe(const BpeOptions& options) : options_(options) {
   options_.vocab.clear();
   options_.merges.clear();
   ids_.reserve(options.vocab.size());
-  for (const auto& [token, id] : options.vocab) ids_.emplace(token, id);
+  for (const auto& [token, id] : options.vocab) {
+    ids_.emplace(token, id);
+    if (id < 0) continue;
+    if (static_cast<size_t>(id) >= bytes_.size()) bytes_.resize(static_cast<size_t>(id) + 1);
+    bytes_[static_cast<size_t>(id)] = static_cast<int32_t>(token.size());
+  }
   const auto id_of = [&](const std::string& token) { return Find(token).value_or(-1); };
   byte_ids_.fill(-1);
   for (int byte = 0; byte < 256; ++byte) {
@@ -129,6 +134,46 @@ void Bpe::Units(std::string_view word, std::vector<int32_t>& ids) const {
     }
     for (const char c : character) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
     open = false;
+  }
+}
+
+size_t Bpe::UnitBytes(std::string_view word) const {
+  return options_.byte_level ? 1 : FirstCodePoint(word).bytes;
+}
+
+bool Bpe::IsKnown(std::string_view unit) const {
+  const auto has_byte = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] >= 0; };
+  if (options_.byte_level) return has_byte(unit[0]);
+  return Find(unit) || (options_.byte_fallback && std::all_of(unit.begin(), unit.end(), has_byte));
+}
+
+void Bpe::AppendBegins(std::string_view word, std::span<const int32_t> ids,
+                       std::vector<size_t>& begins) const {
+  if (ids.size() == 1) {
+    begins.push_back(0);
+    return;
+  }
+  const auto is_unknown = [&](size_t at) {
+    return at < word.size() && !IsKnown(word.substr(at, UnitBytes(word.substr(at))));
+  };
+  size_t at = 0;
+  for (const int32_t id : ids) {
+    // A byte of a character may stand alone.
+    if (options_.byte_fallback && at < word.size() &&
+        id == byte_ids_[static_cast<unsigned char>(word[at])]) {
+      begins.push_back(at++);
+      continue;
+    }
+    if (id == unk_ && is_unknown(at)) {
+      begins.push_back(at);
+      do {
+        at += UnitBytes(word.substr(at));
+      } while (options_.fuse_unk && is_unknown(at));
+      continue;
+    }
+    while (is_unknown(at)) at += UnitBytes(word.substr(at));  // It has left no id.
+    begins.push_back(at);
+    at += static_cast<size_t>(bytes_[static_cast<size_t>(id)]);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -66,6 +67,10 @@ class Bpe {
   // O(n log n) for a word of n units.
   void Encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
 
+  // Appends the byte of `word` where each of its ids, as Encode() gives them, begins.
+  void AppendBegins(std::string_view word, std::span<const int32_t> ids,
+                    std::vector<size_t>& begins) const;
+
   std::optional<int32_t> Find(std::string_view token) const;
 
  private:
@@ -80,7 +85,9 @@ class Bpe {
   }
   const Merge* FindMerge(int32_t left, int32_t right) const;
   void Units(std::string_view word, std::vector<int32_t>& ids) const;
-  void MergeShort(Scratch& scratch) const;  // In scratch.ids_.
+  size_t UnitBytes(std::string_view word) const;  // Of its first unit.
+  bool IsKnown(std::string_view unit) const;      // Is not for `unk`.
+  void MergeShort(Scratch& scratch) const;        // In scratch.ids_.
   void MergeLong(Scratch& scratch) const;
 
   BpeOptions options_;  // Without vocab and merges.
@@ -89,6 +96,7 @@ class Bpe {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> ids_;
+  std::vector<int32_t> bytes_;         // By id: of what it stands for.
   std::vector<Merge> merges_;          // Open addressing, a power of two, at most half full.
   std::array<int32_t, 256> byte_ids_;  // Of single bytes or <0xNN>; -1: none.
   std::array<int32_t, 128> ascii_ids_;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -12,6 +14,19 @@
 
 namespace fsdp {
 namespace {
+
+// A stretch of text that has been made from another.
+struct Stretch {
+  std::string_view text;
+  // What byte i of it comes from: byte begin + i where `from` is empty.
+  size_t begin = 0;
+  std::span<const size_t> from = {};
+
+  size_t From(size_t i) const { return from.empty() ? begin + i : from[i]; }
+  Stretch Part(size_t at, size_t bytes) const {
+    return {text.substr(at, bytes), begin + at, from.empty() ? from : from.subspan(at, bytes)};
+  }
+};
 
 class HfTokenizer : public Tokenizer {
  public:
@@ -47,7 +62,14 @@ class HfTokenizer : public Tokenizer {
   }
 
   bool EncodePart(std::string_view text, size_t end, bool first,
-                  std::vector<int32_t>& out) const override;
+                  std::vector<int32_t>& out) const override {
+    return EncodeTo(text, end, first, out, nullptr);
+  }
+  PlacedIds EncodePlaced(std::string_view text) const override {
+    PlacedIds out;
+    EncodeTo(text, text.size(), /*first=*/true, out.ids, &out.begins);
+    return out;
+  }
   size_t PartEnd(std::string_view text, size_t target) const override;
 
  private:
@@ -56,16 +78,27 @@ class HfTokenizer : public Tokenizer {
     Regex::Scratch regex;
     std::string head, tail, joined, normal, other;
     std::vector<int32_t>* out = nullptr;
+    std::vector<size_t>* begins = nullptr;  // Of ids; null: nobody asks.
+    std::vector<size_t> from;               // Of the normalised text.
+
+    void Add(int32_t id, const Stretch& text) {
+      out->push_back(id);
+      if (begins != nullptr) begins->push_back(text.From(0));
+    }
   };
   // What a part of a text is to the steps below: it ends at `limit`; a piece that reaches across
   // makes them return kAcross. Behind it they stop.
   enum class Outcome { kOn, kStop, kAcross };
 
-  // Normalised `text`: itself where nothing changes it, else in scratch.normal.
+  // `begins`, unless null: as in PlacedIds, for a whole text.
+  bool EncodeTo(std::string_view text, size_t end, bool first, std::vector<int32_t>& out,
+                std::vector<size_t>* begins) const;
+  // Normalised `text`: itself where nothing changes it, else in `to`. `from`, unless null: what
+  // each byte of `text` comes from, and then each of what it has become.
   std::string_view Normalize(std::string_view text, Regex::Scratch& regex, std::string& to,
-                             std::string& other) const;
-  Outcome EncodeText(std::string_view text, size_t limit, bool first, Scratch& scratch) const;
-  Outcome SplitFrom(size_t step, std::string_view piece, size_t limit, bool first,
+                             std::string& other, std::vector<size_t>* from = nullptr) const;
+  Outcome EncodeText(Stretch text, size_t limit, bool first, Scratch& scratch) const;
+  Outcome SplitFrom(size_t step, const Stretch& piece, size_t limit, bool first,
                     Scratch& scratch) const;
   template <typename Emit>
   Outcome Split(const HfSplitter& splitter, std::string_view piece, size_t limit, Scratch& scratch,
@@ -104,35 +137,54 @@ class HfTokenizer : public Tokenizer {
 };
 
 std::string_view HfTokenizer::Normalize(std::string_view text, Regex::Scratch& regex,
-                                        std::string& to, std::string& other) const {
+                                        std::string& to, std::string& other,
+                                        std::vector<size_t>* from) const {
+  std::vector<size_t> places;  // Of `other`: which bytes of `text`.
   for (const HfNormalizer& n : file_.normalizers) {
     if (text.empty()) break;
     // `text` may lie in `to`.
     other.clear();
+    places.clear();
+    const auto copy = [&](size_t begin, size_t end) {
+      other += text.substr(begin, end - begin);
+      for (size_t i = begin; from != nullptr && i < end; ++i) places.push_back(i);
+    };
+    const auto insert = [&](size_t at) {  // In place of what begins there.
+      other += n.content;
+      if (from != nullptr) places.insert(places.end(), n.content.size(), at);
+    };
     switch (n.kind) {
       case HfNormalizer::Kind::kForm:
-        AppendNormalized(text, n.form, other);
+        if (from != nullptr) {
+          AppendNormalized(text, n.form, other, places);
+        } else {
+          AppendNormalized(text, n.form, other);
+        }
         break;
       case HfNormalizer::Kind::kPrepend:
-        other += n.content;
-        other += text;
+        insert(0);
+        copy(0, text.size());
         break;
       case HfNormalizer::Kind::kReplace: {
-        size_t done = 0, from = 0;
+        size_t done = 0, at = 0;
         Regex::Match match;
-        while (from <= text.size() && n.regex->Find(text, from, regex, match)) {
+        while (at <= text.size() && n.regex->Find(text, at, regex, match)) {
           if (match.end == match.begin) {
             if (match.end == text.size()) break;
-            from = match.end + FirstCodePoint(text.substr(match.end)).bytes;
+            at = match.end + FirstCodePoint(text.substr(match.end)).bytes;
             continue;
           }
-          other += text.substr(done, match.begin - done);
-          other += n.content;
-          done = from = match.end;
+          copy(done, match.begin);
+          insert(match.begin);
+          done = at = match.end;
         }
-        other += text.substr(done);
+        copy(done, text.size());
         break;
       }
+    }
+    if (from != nullptr) {
+      for (size_t& place : places) place = (*from)[place];
+      std::swap(*from, places);
     }
     std::swap(to, other);
     text = to;
@@ -206,90 +258,105 @@ HfTokenizer::Outcome HfTokenizer::Split(const HfSplitter& splitter, std::string_
   return bounded(open->first, open->second);
 }
 
-HfTokenizer::Outcome HfTokenizer::SplitFrom(size_t step, std::string_view piece, size_t limit,
+HfTokenizer::Outcome HfTokenizer::SplitFrom(size_t step, const Stretch& piece, size_t limit,
                                             bool first, Scratch& scratch) const {
   if (step == file_.splitters.size()) {
-    if (piece.size() > limit) return Outcome::kAcross;
-    file_.bpe->Encode(piece, scratch.bpe, *scratch.out);
+    if (piece.text.size() > limit) return Outcome::kAcross;
+    const size_t before = scratch.out->size();
+    file_.bpe->Encode(piece.text, scratch.bpe, *scratch.out);
+    if (scratch.begins != nullptr) {
+      std::vector<size_t>& begins = *scratch.begins;
+      file_.bpe->AppendBegins(piece.text, std::span(*scratch.out).subspan(before), begins);
+      for (size_t i = before; i < begins.size(); ++i) begins[i] = piece.From(begins[i]);
+    }
     return Outcome::kOn;
   }
   const HfSplitter& splitter = file_.splitters[step];
-  const auto into = [&](std::string_view text, size_t its_limit) {
-    if (!splitter.regex) return SplitFrom(step + 1, text, its_limit, first, scratch);
-    return Split(splitter, text, its_limit, scratch, [&](size_t begin, size_t end) {
-      return SplitFrom(step + 1, text.substr(begin, end - begin), std::min(end, its_limit) - begin,
+  const auto into = [&](const Stretch& all, size_t its_limit) {
+    if (!splitter.regex) return SplitFrom(step + 1, all, its_limit, first, scratch);
+    return Split(splitter, all.text, its_limit, scratch, [&](size_t begin, size_t end) {
+      return SplitFrom(step + 1, all.Part(begin, end - begin), std::min(end, its_limit) - begin,
                        first && begin == 0, scratch);
     });
   };
-  switch (splitter.kind) {
-    case HfSplitter::Kind::kSplit:
-      return into(piece, limit);
-    case HfSplitter::Kind::kPrefixSpace: {
-      if (piece.starts_with(' ')) return into(piece, limit);
-      return into(" " + std::string(piece), limit + 1);
-    }
-    case HfSplitter::Kind::kMetaspace:
-      break;
-  }
+  if (splitter.kind == HfSplitter::Kind::kSplit) return into(piece, limit);
+  const bool prefix_space = splitter.kind == HfSplitter::Kind::kPrefixSpace;
+  if (prefix_space && piece.text.starts_with(' ')) return into(piece, limit);
   std::string text;
-  size_t its_limit = 0;
-  for (size_t i = 0; i < piece.size(); ++i) {
-    if (i == limit) its_limit = text.size();
-    if (piece[i] == ' ') {
-      text += splitter.replacement;
-    } else {
-      text += piece[i];
-    }
+  std::vector<size_t> from;
+  const auto add = [&](std::string_view bytes, size_t i) {  // That stand for byte i.
+    text += bytes;
+    if (scratch.begins != nullptr) from.insert(from.end(), bytes.size(), piece.From(i));
+  };
+  if (prefix_space) {
+    add(" ", 0);
+    text += piece.text;
+    for (size_t i = 0; !from.empty() && i < piece.text.size(); ++i) from.push_back(piece.From(i));
+    return into({text, 0, from}, limit + 1);
   }
-  if (limit == piece.size()) its_limit = text.size();
   const bool prepends = splitter.prepend == HfSplitter::Prepend::kAlways ||
                         (splitter.prepend == HfSplitter::Prepend::kFirst && first);
-  if (prepends && !text.starts_with(splitter.replacement)) {
-    text.insert(0, splitter.replacement);
-    its_limit += splitter.replacement.size();
+  // What begins with a space will begin with the replacement.
+  if (prepends && !piece.text.starts_with(' ') && !piece.text.starts_with(splitter.replacement)) {
+    add(splitter.replacement, 0);
   }
-  return into(text, its_limit);
+  size_t its_limit = 0;
+  for (size_t i = 0; i < piece.text.size(); ++i) {
+    if (i == limit) its_limit = text.size();
+    add(piece.text[i] == ' ' ? splitter.replacement : piece.text.substr(i, 1), i);
+  }
+  if (limit == piece.text.size()) its_limit = text.size();
+  return into({text, 0, from}, its_limit);
 }
 
 // `text` holds no added token that is found before normalising.
-HfTokenizer::Outcome HfTokenizer::EncodeText(std::string_view text, size_t limit, bool first,
+HfTokenizer::Outcome HfTokenizer::EncodeText(Stretch text, size_t limit, bool first,
                                              Scratch& scratch) const {
   if (!file_.normalizers.empty()) {
+    std::vector<size_t>* from = nullptr;
+    if (scratch.begins != nullptr) {
+      from = &scratch.from;
+      from->resize(text.text.size());
+      std::iota(from->begin(), from->end(), text.begin);
+    }
     // The two sides of the limit apart: so it is known where it has gone. A part ends where no
     // normal form joins characters.
     const std::string_view head =
-        Normalize(text.substr(0, limit), scratch.regex, scratch.normal, scratch.other);
+        Normalize(text.text.substr(0, limit), scratch.regex, scratch.normal, scratch.other, from);
     scratch.joined.assign(head);
     const size_t head_size = head.size();
-    if (limit < text.size()) {
-      scratch.joined += Normalize(text.substr(limit), scratch.regex, scratch.normal, scratch.other);
+    if (limit < text.text.size()) {
+      scratch.joined +=
+          Normalize(text.text.substr(limit), scratch.regex, scratch.normal, scratch.other);
     }
     limit = head_size;
-    text = scratch.joined;
+    text = {scratch.joined, 0, {}};
+    if (from != nullptr) text.from = *from;
   }
   Outcome outcome = Outcome::kOn;
   added_normalized_.Split(
-      text,
+      text.text,
       [&](size_t begin, size_t end) {
         if (begin >= limit) return false;
-        outcome = SplitFrom(0, text.substr(begin, end - begin), std::min(end, limit) - begin,
+        outcome = SplitFrom(0, text.Part(begin, end - begin), std::min(end, limit) - begin,
                             first && begin == 0, scratch);
         return outcome == Outcome::kOn;
       },
       [&](size_t begin, size_t end, int32_t id) {
         if (begin >= limit) return false;
         if (end > limit) outcome = Outcome::kAcross;
-        if (outcome == Outcome::kOn) scratch.out->push_back(id);
+        if (outcome == Outcome::kOn) scratch.Add(id, text.Part(begin, end - begin));
         return outcome == Outcome::kOn;
       });
   return outcome;
 }
 
-bool HfTokenizer::EncodePart(std::string_view text, size_t end, bool first,
-                             std::vector<int32_t>& out) const {
+bool HfTokenizer::EncodeTo(std::string_view text, size_t end, bool first, std::vector<int32_t>& out,
+                           std::vector<size_t>* begins) const {
   Lease lease(*this);
   Scratch& scratch = lease.get();
   scratch.out = &out;
+  scratch.begins = begins;
   std::string_view seen = WellFormed(text.substr(0, end), scratch.head);
   size_t limit = seen.size();
   if (end < text.size()) {
@@ -304,19 +371,20 @@ bool HfTokenizer::EncodePart(std::string_view text, size_t end, bool first,
       seen = scratch.head;
     }
   }
+  const Stretch all{seen};
   Outcome outcome = Outcome::kOn;
   added_.Split(
       seen,
       [&](size_t begin, size_t stop) {
         if (begin >= limit) return false;
-        outcome = EncodeText(seen.substr(begin, stop - begin), std::min(stop, limit) - begin,
+        outcome = EncodeText(all.Part(begin, stop - begin), std::min(stop, limit) - begin,
                              first && begin == 0, scratch);
         return outcome == Outcome::kOn;
       },
       [&](size_t begin, size_t stop, int32_t id) {
         if (begin >= limit) return false;
         if (stop > limit) outcome = Outcome::kAcross;
-        if (outcome == Outcome::kOn) out.push_back(id);
+        if (outcome == Outcome::kOn) scratch.Add(id, all.Part(begin, stop - begin));
         return outcome == Outcome::kOn;
       });
   return outcome != Outcome::kAcross;

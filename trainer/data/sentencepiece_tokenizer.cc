@@ -159,6 +159,16 @@ class SentencePiece : public Tokenizer {
     return true;
   }
 
+  PlacedIds EncodePlaced(std::string_view text) const override {
+    PlacedIds out;
+    const auto encoded = processor_.EncodeAsImmutableProto(text);
+    for (const auto& piece : encoded.pieces()) {
+      out.ids.push_back(static_cast<int32_t>(piece.id()));
+      out.begins.push_back(piece.begin());
+    }
+    return out;
+  }
+
   size_t PartEnd(std::string_view text, size_t target) const override {
     if (whole_) return text.size();
     for (size_t i = target; i < text.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -23,6 +24,13 @@ class Bytes : public Tokenizer {
                   std::vector<int32_t>& out) const override {
     for (const char byte : text.substr(0, end)) out.push_back(static_cast<unsigned char>(byte));
     return true;
+  }
+  PlacedIds EncodePlaced(std::string_view text) const override {
+    PlacedIds out;
+    EncodePart(text, text.size(), /*first=*/true, out.ids);
+    out.begins.resize(out.ids.size());
+    std::iota(out.begins.begin(), out.begins.end(), size_t{0});
+    return out;
   }
   size_t PartEnd(std::string_view text, size_t target) const override {
     return std::min(text.size(), target);

@@ -16,6 +16,11 @@ namespace fsdp {
 // EncodePart() looks at no more bytes than these behind the end of its part.
 inline constexpr size_t kLookAhead = 1 << 12;
 
+struct PlacedIds {
+  std::vector<int32_t> ids;
+  std::vector<size_t> begins;  // As many; none is before the one in front of it.
+};
+
 // Any number of threads may use one.
 class Tokenizer {
  public:
@@ -33,6 +38,9 @@ class Tokenizer {
   // then mean nothing. True for end == text.size().
   virtual bool EncodePart(std::string_view text, size_t end, bool first,
                           std::vector<int32_t>& out) const = 0;
+  // The ids of well-formed `text`, as Encode() gives them, and for each the byte where it begins:
+  // where its first character does, or inside one of which it is a later part.
+  virtual PlacedIds EncodePlaced(std::string_view text) const = 0;
   // Where a part that began at 0 may end, at `target` bytes or a little behind: a place that
   // EncodePart() will very likely accept. text.size() where the rest should stay whole.
   virtual size_t PartEnd(std::string_view text, size_t target) const = 0;

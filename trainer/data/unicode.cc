@@ -28,6 +28,26 @@ size_t AsciiPrefix(std::string_view text) {
   return i;
 }
 
+// Whether no form joins `c`, or a part of it, with what stands before: it begins with no mark, and
+// with no vowel or end of a Hangul syllable (Unicode 15, section 3.11 and table 3-12).
+bool BeginsAnew(uint32_t c) {
+  if (c < 0x80) return true;
+  std::array<utf8proc_int32_t, 32> parts;  // Enough: the longest, U+FDFA, has 18.
+  int boundary = 0;
+  utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts.data(), parts.size(),
+                          static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT),
+                          &boundary);
+  if (parts[0] >= 0x1160 && parts[0] <= 0x11ff) return false;
+  switch (utf8proc_category(parts[0])) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+      return false;
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 std::string_view WellFormed(std::string_view text, std::string& buffer) {
@@ -141,6 +161,20 @@ void AppendNormalized(std::string_view text, NormalForm form, std::string& out) 
   if (n == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   FSDP_CHECK_LE(0, n);  // Well-formed text has no other error.
   out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(n));
+}
+
+void AppendNormalized(std::string_view text, NormalForm form, std::string& out,
+                      std::vector<size_t>& from) {
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+    do {
+      end += FirstCodePoint(text.substr(end)).bytes;
+    } while (end < text.size() && !BeginsAnew(FirstCodePoint(text.substr(end)).value));
+    const std::string_view stretch = text.substr(begin, end - begin);
+    const size_t before = out.size();
+    AppendNormalized(stretch, form, out);
+    const bool same = std::string_view(out).substr(before) == stretch;
+    for (size_t i = 0; i < out.size() - before; ++i) from.push_back(begin + (same ? i : 0));
+  }
 }
 
 }  // namespace fsdp

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fsdp {
 
@@ -40,6 +41,10 @@ bool IsWordCharacter(uint32_t code_point);
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // Appends well-formed `text` in that form (Unicode 15, by utf8proc).
 void AppendNormalized(std::string_view text, NormalForm form, std::string& out);
+// The same, and appends for each byte the byte of `text` that it comes from: of characters that
+// the form changes, the first byte of the stretch that it changes as a whole, a base and its marks.
+void AppendNormalized(std::string_view text, NormalForm form, std::string& out,
+                      std::vector<size_t>& from);
 
 }  // namespace fsdp
 

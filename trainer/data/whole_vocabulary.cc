@@ -39,6 +39,10 @@ class Whole : public Tokenizer {
     if (!tokenizer_) throw DataError("tokenizer: there is none to make tokens of a text");
     return tokenizer_->EncodePart(text, end, first, out);
   }
+  PlacedIds EncodePlaced(std::string_view text) const override {
+    if (!tokenizer_) throw DataError("tokenizer: there is none to make tokens of a text");
+    return tokenizer_->EncodePlaced(text);
+  }
   size_t PartEnd(std::string_view text, size_t target) const override {
     return tokenizer_ ? tokenizer_->PartEnd(text, target) : text.size();
   }

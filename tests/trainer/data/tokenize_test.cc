@@ -534,6 +534,9 @@ class ChangesMeanwhile : public Tokenizer {
     if (text != before) throw DataError("the text has changed under its tokenizer");
     return bytes_->EncodePart(text, end, first, out);
   }
+  PlacedIds EncodePlaced(std::string_view text) const override {
+    return bytes_->EncodePlaced(text);
+  }
   size_t PartEnd(std::string_view text, size_t target) const override {
     return bytes_->PartEnd(text, target);
   }

@@ -47,6 +47,17 @@ nlohmann::json Expected() {
   return nlohmann::json::parse(file);
 }
 
+// Of the first 1024, then of twice as many, ...
+void ExpectHashes(const std::vector<int32_t>& values, const nlohmann::json& hashes) {
+  size_t n = 1024;
+  for (const std::string hash : hashes) {
+    const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                                 std::min(n, values.size()) * sizeof(int32_t));
+    ASSERT_EQ(Hex(Fnv(bytes)), hash) << "among the first " << n << ", not before half of them";
+    n *= 2;
+  }
+}
+
 TEST(HardText, IsThatOfTheReference) {
   const auto want = Expected()["text"];
   EXPECT_EQ(Text().size(), want["bytes"]);
@@ -63,14 +74,39 @@ TEST_P(TokenizerTest, IdsAreThoseOfTheLibrary) {
   const auto want = Expected()[GetParam()];
   EXPECT_EQ(std::vector<int32_t>(ids.begin(), ids.begin() + 64), want["first"]);
   EXPECT_EQ(ids.size(), want["ids"]);
-  size_t n = 1024;
-  for (const std::string hash : want["hashes"]) {
-    const std::string_view bytes(reinterpret_cast<const char*>(ids.data()),
-                                 std::min(n, ids.size()) * sizeof(int32_t));
-    ASSERT_EQ(Hex(Fnv(bytes)), hash) << "among the first " << n << " ids, not before half of them";
-    n *= 2;
-  }
+  ExpectHashes(ids, want["hashes"]);
   for (const int32_t id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer_->vocab_size());
+}
+
+// For each byte of well-formed `text` the one where its character, or what that is a mark of,
+// begins: as in tools/reference/tokenizer_fixtures.py.
+std::vector<int32_t> Bases(std::string_view text) {
+  const auto is_mark = [](uint32_t c) {
+    return (c >= 0x300 && c <= 0x36f) || (c >= 0x610 && c <= 0x65f) ||
+           (c >= 0x1160 && c <= 0x11ff) || (c >= 0x20d0 && c <= 0x20ff) ||
+           (c >= 0xfe00 && c <= 0xfe0f);
+  };
+  std::vector<int32_t> bases;
+  for (size_t at = 0, base = 0; at < text.size();) {
+    const CodePoint c = FirstCodePoint(text.substr(at));
+    if (at == 0 || !is_mark(c.value)) base = at;
+    bases.insert(bases.end(), c.bytes, static_cast<int32_t>(base));
+    at += c.bytes;
+  }
+  return bases;
+}
+
+TEST_P(TokenizerTest, BeginsAreThoseOfTheLibrary) {
+  std::string buffer;
+  const std::string_view text = WellFormed(Text(), buffer);
+  const std::vector<int32_t> bases = Bases(text);
+  const PlacedIds placed = tokenizer_->EncodePlaced(text);
+  EXPECT_EQ(placed.ids, tokenizer_->Encode(text));
+  ASSERT_EQ(placed.begins.size(), placed.ids.size());
+  EXPECT_TRUE(std::is_sorted(placed.begins.begin(), placed.begins.end()));
+  std::vector<int32_t> begins;
+  for (const size_t begin : placed.begins) begins.push_back(bases.at(begin));
+  ExpectHashes(begins, Expected()[GetParam()]["begins"]);
 }
 
 TEST_P(TokenizerTest, DecodesAsTheLibraryDoes) {
