@@ -191,6 +191,11 @@ std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
   return out;
 }
 
+std::string AndMoreFiles(const std::string& first, size_t files) {
+  if (files == 1) return first;
+  return first + " and " + std::to_string(files - 1) + (files == 2 ? " more file" : " more files");
+}
+
 DataFile DescribeFile(const FileContents& file) {
   constexpr size_t kStretch = 4096, kStretches = 256;
   const std::string_view contents = file.bytes();

@@ -68,6 +68,9 @@ std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
 // Ends in .txt, .text, .md, .jsonl, .gz or .zst.
 bool IsTextName(std::string_view name);
 
+// "a.txt", "a.txt and 1 more file": the first of so many.
+std::string AndMoreFiles(const std::string& first, size_t files);
+
 // A file that a run reads, for the record and for ranks and later runs to compare.
 struct DataFile {
   std::string path;

@@ -39,12 +39,7 @@ void TextSource::Read(int64_t offset, std::span<int32_t> out) const {
   }
 }
 
-std::string TextSource::Describe() const {
-  const size_t more = files_.size() - 1;
-  return files_[0].path() +
-         (more == 0 ? ""
-                    : " and " + std::to_string(more) + (more == 1 ? " more file" : " more files"));
-}
+std::string TextSource::Describe() const { return AndMoreFiles(files_[0].path(), files_.size()); }
 
 std::string TextSource::Where(int64_t offset) const {
   const size_t file = FileOf(offset);

@@ -138,10 +138,7 @@ int64_t TokenFileSource::Count(int64_t offset, int64_t count, int32_t token) con
 }
 
 std::string TokenFileSource::Describe() const {
-  const size_t more = files_.size() - 1;
-  return files_[0].path() +
-         (more == 0 ? ""
-                    : " and " + std::to_string(more) + (more == 1 ? " more file" : " more files"));
+  return AndMoreFiles(files_[0].path(), files_.size());
 }
 
 std::string TokenFileSource::Where(int64_t offset) const {
