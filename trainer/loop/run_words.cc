@@ -70,10 +70,10 @@ std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len) 
 }
 
 std::vector<std::string> WhatIsLeftOut(const std::string& source,
-                                       const DocumentSamples::Counts& counts,
+                                       const FittedSamples::Counts& counts,
                                        const DataRecipe& data) {
   std::vector<std::string> lines;
-  const std::string of = " of the " + Roughly(counts.documents, "document") + " of " + source;
+  const std::string of = " of the " + Roughly(counts.samples, counts.noun) + " of " + source;
   if (counts.longer > 0) {
     const bool cut = data.too_long == TooLong::kCut;
     lines.push_back("data.too_long: " + std::to_string(counts.longer) + of +
@@ -81,10 +81,12 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
                     std::to_string(data.seq_len) + ": " + (cut ? "cut" : "dropped") + ", " +
                     Roughly(counts.lost_tokens, "token") + " less");
   }
-  if (counts.single > 0) {
-    lines.push_back("data: " + std::to_string(counts.single) + of +
-                    (counts.single == 1 ? " has" : " have") +
-                    " one token, which predicts nothing: left out");
+  if (counts.untrained > 0) {
+    const bool documents = counts.noun == "document";
+    lines.push_back("data: " + std::to_string(counts.untrained) + of +
+                    (counts.untrained == 1 ? " has " : " have ") +
+                    (documents ? "one token, which predicts nothing" : "nothing to train on") +
+                    ": left out");
   }
   return lines;
 }

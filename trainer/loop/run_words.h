@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/document_samples.h"
+#include "trainer/data/fitted_samples.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -30,7 +30,7 @@ std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len);
 
 // A line for each reason for which documents of a source are in no row, or not with all tokens.
 std::vector<std::string> WhatIsLeftOut(const std::string& source,
-                                       const DocumentSamples::Counts& counts,
+                                       const FittedSamples::Counts& counts,
                                        const DataRecipe& data);
 
 // What one types after a run that is done, a line each. `program` as it was typed; `checkpoint`:

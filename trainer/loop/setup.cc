@@ -16,7 +16,8 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/document_samples.h"
+#include "trainer/data/document_store.h"
+#include "trainer/data/fitted_samples.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_cache.h"
@@ -103,9 +104,10 @@ class Opener {
   }
 
   // Its documents, and in words what does not fit.
-  std::shared_ptr<const DocumentSamples> Whole(const std::shared_ptr<const TokenSource>& source) {
+  std::shared_ptr<const FittedSamples> Whole(const std::shared_ptr<const TokenSource>& source) {
     const DataRecipe& data = recipe_.data;
-    auto whole = std::make_shared<DocumentSamples>(source, data.seq_len, data.too_long);
+    auto whole = std::make_shared<FittedSamples>(std::make_shared<DocumentStore>(source),
+                                                 data.seq_len, data.too_long);
     for (const std::string& line : WhatIsLeftOut(source->Describe(), whole->counts(), data)) {
       if (progress_.remark) progress_.remark(line);
     }
@@ -417,7 +419,7 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
       if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
       continue;
     }
-    const std::shared_ptr<const DocumentSamples> whole = opener.Whole(all);
+    const std::shared_ptr<const FittedSamples> whole = opener.Whole(all);
     train.push_back({nullptr, weight, whole});
     if (apart) train.back().whole = whole->HoldOut(apart->fraction).train;
     if (last) tails.push_back({nullptr, weight, whole->HoldOut(last->fraction).valid});

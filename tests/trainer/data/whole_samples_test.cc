@@ -17,7 +17,8 @@
 #include "tests/trainer/data/host_batch.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/data/document_samples.h"
+#include "trainer/data/document_store.h"
+#include "trainer/data/fitted_samples.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_source.h"
@@ -44,7 +45,8 @@ std::shared_ptr<const SampleSource> Documents(const std::string& text, int64_t s
   const std::string path = testing::FreshDirectory("whole") + "/a.txt";
   std::ofstream(path, std::ios::binary) << text;
   const auto source = std::make_shared<TextSource>(std::vector<std::string>{path});
-  return std::make_shared<DocumentSamples>(WithEot(source, '.'), seq_len, TooLong::kError);
+  return std::make_shared<FittedSamples>(std::make_shared<DocumentStore>(WithEot(source, '.')),
+                                         seq_len, TooLong::kError);
 }
 
 // They have 2 to 12 tokens and differ: the first two tell which it is.
@@ -204,7 +206,8 @@ TEST(WholeSamples, OfAMixtureShareRowsWithTheirOwn) {
   const auto source = [](uint64_t seed, int64_t tokens) {
     const auto made = std::make_shared<SyntheticSource>(
         SyntheticOptions{.vocab_size = 8, .num_tokens = tokens, .noise = 1, .seed = seed});
-    return std::make_shared<DocumentSamples>(WithEot(made, 3), kSeqLen, TooLong::kCut);
+    return std::make_shared<FittedSamples>(std::make_shared<DocumentStore>(WithEot(made, 3)),
+                                           kSeqLen, TooLong::kCut);
   };
   const WeightedSources sources = {{nullptr, 3, source(1, 900)}, {nullptr, 1, source(2, 200)}};
   const LoaderOptions options = Options(Packing::kSamples, 8, 3, 2);

@@ -16,7 +16,8 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/whole_file.h"
-#include "trainer/data/document_samples.h"
+#include "trainer/data/document_store.h"
+#include "trainer/data/fitted_samples.h"
 #include "trainer/data/packed_rows.h"
 #include "trainer/data/text_source.h"
 #include "trainer/loop/attention_choice.h"
@@ -118,7 +119,8 @@ std::string Joined(const Strings& documents) {
 
 int64_t RowsOf(const std::string& path, Packing packing) {
   const auto source = std::make_shared<TextSource>(Strings{path});
-  const DocumentSamples documents(WithEot(source, '.'), 16, TooLong::kError);
+  const FittedSamples documents(std::make_shared<DocumentStore>(WithEot(source, '.')), 16,
+                                TooLong::kError);
   return PackedRows(documents, 16, packing, false, 0).Rows();
 }
 

@@ -59,15 +59,15 @@ TEST(RunWords, WhatIsLeftOut) {
   DataRecipe data;
   data.seq_len = 1024;
   data.too_long = TooLong::kCut;
-  EXPECT_TRUE(WhatIsLeftOut("a", {.documents = 9}, data).empty());
-  EXPECT_EQ(WhatIsLeftOut("a", {10, 2, 1, 12}, data),
+  EXPECT_TRUE(WhatIsLeftOut("a", {.noun = "document", .samples = 9}, data).empty());
+  EXPECT_EQ(WhatIsLeftOut("a", {"document", 10, 2, 1, 12}, data),
             (std::vector<std::string>{
                 "data.too_long: 1 of the 10 documents of a is longer than data.seq_len = 1024: "
                 "cut, 12 tokens less",
                 "data: 2 of the 10 documents of a have one token, which predicts nothing: left "
                 "out"}));
   data.too_long = TooLong::kDrop;
-  EXPECT_EQ(WhatIsLeftOut("a", {12'345, 1, 678, 1'234'567}, data),
+  EXPECT_EQ(WhatIsLeftOut("a", {"document", 12'345, 1, 678, 1'234'567}, data),
             (std::vector<std::string>{
                 "data.too_long: 678 of the 12.3k documents of a are longer than data.seq_len = "
                 "1024: dropped, 1.23M tokens less",
