@@ -9,6 +9,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
 
 namespace fsdp {
@@ -238,9 +239,29 @@ class Rendering {
 
 }  // namespace
 
+Json ParseConversation(std::string_view json) {
+  constexpr int kMostDepth = 200;
+  bool too_deep = false;
+  Json parsed = Json::parse(
+      json,
+      [&](int depth, Json::parse_event_t, Json&) {
+        too_deep |= depth > kMostDepth;
+        return !too_deep;
+      },
+      /*allow_exceptions=*/false);
+  if (too_deep) throw DataError("is nested more than " + std::to_string(kMostDepth) + " deep");
+  if (parsed.is_discarded()) throw DataError("is no JSON");
+  return parsed;
+}
+
 ChatTemplate::ChatTemplate(const std::string& name, std::string_view source,
                            std::map<std::string, std::string> special_tokens)
-    : template_(name, source), special_tokens_(std::move(special_tokens)) {}
+    : template_(name, source),
+      special_tokens_(std::move(special_tokens)),
+      bytes_(std::ssize(source)),
+      hash_(HashBytes(source)) {
+  for (const auto& [token, text] : special_tokens_) hash_ = HashBytes(token + "=" + text, hash_);
+}
 
 ChatTemplate ChatTemplate::Open(const std::string& tokenizer, const std::string& file) {
   const bool bytes = tokenizer == "bytes";

@@ -14,20 +14,19 @@
 #include <vector>
 
 #include "trainer/data/jinja/template.h"
+#include "trainer/data/train_on.h"
 
 namespace fsdp {
-
-enum class TrainOn : uint8_t {
-  kAssistant,  // What the assistant says.
-  kLast,       // What it says last.
-  kAll,
-};
 
 struct ChatOptions {
   bool add_generation_prompt = false;
   TrainOn train_on = TrainOn::kAssistant;
   std::optional<JinjaDate> date;  // Today, to the template. None: it has no strftime_now.
 };
+
+// What ChatTemplate::Render() takes, from its JSON. Throws DataError: no JSON, nested more than 200
+// deep, which no conversation is.
+nlohmann::ordered_json ParseConversation(std::string_view json);
 
 struct ChatText {
   std::string text;
@@ -62,11 +61,15 @@ class ChatTemplate {
   ChatText Render(const nlohmann::ordered_json& line, const ChatOptions& options) const;
 
   const std::string& name() const { return template_.name(); }
+  int64_t bytes() const { return bytes_; }  // Of the source.
+  uint64_t hash() const { return hash_; }   // Of equal ones: equal texts.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
  private:
   JinjaTemplate template_;
   std::map<std::string, std::string> special_tokens_;
+  int64_t bytes_;
+  uint64_t hash_;
 };
 
 }  // namespace fsdp

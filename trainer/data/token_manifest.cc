@@ -94,7 +94,7 @@ TokenManifest Parse(const std::string& text) {
   }
   int64_t sum = 0;
   for (const Json& shard : List(json, "shards")) {
-    m.shards.push_back({Text(shard, "file"), Integer(shard, "tokens", 1, kMaxVocab)});
+    m.shards.push_back({Text(shard, "file"), Integer(shard, "tokens", 1, kMax)});
     if (shard.contains("hash")) m.shards.back().hash = Hash(shard, "hash");
     const std::string& file = m.shards.back().file;
     if (file.empty() || file.find('/') != std::string::npos) {

@@ -16,11 +16,9 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+#include "trainer/data/jinja/date.h"
 
-struct JinjaDate {
-  int year = 0, month = 1, day = 1;
-};
+namespace fsdp {
 
 struct JinjaOptions {
   std::optional<JinjaDate> date;         // strftime_now's; none: it is undefined.

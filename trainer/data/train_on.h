@@ -1,0 +1,17 @@
+// What of a conversation is trained on: the recipe's data.*.train_on.
+#ifndef FSDP_TRAIN_TRAINER_DATA_TRAIN_ON_H_
+#define FSDP_TRAIN_TRAINER_DATA_TRAIN_ON_H_
+
+#include <cstdint>
+
+namespace fsdp {
+
+enum class TrainOn : uint8_t {
+  kAssistant,  // What the assistant says.
+  kLast,       // What it says last.
+  kAll,
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_TRAIN_ON_H_
