@@ -22,7 +22,9 @@ std::string DescribeSource(const SourceRecipe& source) {
   std::string text;
   for (const std::string& path : source.paths) text += (text.empty() ? "" : ", ") + path;
   if (source.source == SourceRecipe::Source::kTokens) return "tokens from " + text;
-  return "text in " + source.tokenizer + " from " + text;
+  const std::string what =
+      source.IsWhole() ? std::string(NounOf(source)) + "s" : std::string("text");
+  return what + " in " + source.tokenizer + " from " + text;
 }
 
 void PrintSources(const char* label, const DataRecipe& data,

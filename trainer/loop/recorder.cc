@@ -17,7 +17,6 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/core/whole_file.h"
-#include "trainer/loop/run_words.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/chrome_trace.h"
 #include "trainer/ops/cpu/isa.h"
@@ -61,7 +60,11 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   planned_bytes_ = facts.planned_bytes;
   host_bytes_ = facts.host_bytes;
   disk_bytes_ = facts.disk_bytes;
-  speaks_ = facts.data->tokenizer != nullptr;
+  const std::span<const SourceRecipe> sources = recipe_.data.TrainSources();
+  const bool talks = std::any_of(sources.begin(), sources.end(), [](const SourceRecipe& source) {
+    return source.source == SourceRecipe::Source::kChat;
+  });
+  if (facts.data->tokenizer) speech_ = talks ? Speech::kChat : Speech::kText;
   if (!first()) return;
   const std::string started = UtcNow();
   const RunDirectory& directory = start.directory;
@@ -191,9 +194,10 @@ void Recorder::SayHowMuchData(const RunData& data) {
   std::vector<SourceUse> uses;
   for (size_t i = 0; i < counts.size(); ++i) {
     const auto source = static_cast<int64_t>(i);
-    if (recipe_.data.TrainSources()[i].source == SourceRecipe::Source::kSynthetic) continue;
-    uses.push_back(
-        {counts[i], samples.Rows(source), samples.Tokens(source), samples.WholeSamples(source)});
+    const SourceRecipe& recipe = recipe_.data.TrainSources()[i];
+    if (recipe.source == SourceRecipe::Source::kSynthetic) continue;
+    uses.push_back({counts[i], samples.Rows(source), samples.Tokens(source),
+                    samples.WholeSamples(source), std::string(NounOf(recipe))});
   }
   if (!uses.empty()) console_.Line("data: " + HowMuchData(uses, recipe_.data.seq_len));
 }
@@ -391,7 +395,7 @@ void Recorder::SayDone(int64_t step) {
   // A launcher's path of the program is nobody's to type.
   std::string program = job_.command_line.empty() ? "/" : job_.command_line.front();
   if (program.starts_with("/")) program = "fsdp-train";
-  for (const std::string& next : WhatNext(program, directory_->path, saved_, speaks_)) {
+  for (const std::string& next : WhatNext(program, directory_->path, saved_, speech_)) {
     console_.Line("next: " + next);
   }
 }

@@ -17,6 +17,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/run_directory.h"
+#include "trainer/loop/run_words.h"
 #include "trainer/loop/setup.h"
 #include "trainer/observe/console.h"
 #include "trainer/observe/log.h"
@@ -129,7 +130,7 @@ class Recorder {
   int64_t logged_step_ = 0, logged_tokens_ = 0;
   int64_t first_step_ = 0, first_tokens_ = 0;  // Of this start, and when it began.
   double began_ = 0;
-  bool speaks_ = false;
+  Speech speech_ = Speech::kNone;
   std::map<std::string, double> evaluations_;  // The last loss of each set.
   std::string saved_;                          // The last checkpoint of this start.
   TimeParts times_;                            // Sums since the last record.

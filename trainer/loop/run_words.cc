@@ -58,12 +58,12 @@ std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len) 
     words += (words.empty() ? "" : ", ") + std::string(epochs) +
              (words.empty() ? " epochs of " : " of ") + Count(source.tokens) +
              (words.empty() ? " tokens" : "");
-    if (source.documents == 0) continue;
+    if (source.samples == 0) continue;
     char full[32];
     const double places = static_cast<double>(source.epoch) * static_cast<double>(seq_len);
     std::snprintf(full, sizeof(full), "%.1f",
                   std::floor(1000 * static_cast<double>(source.tokens) / places) / 10);
-    words += " in " + Roughly(source.documents, "document") + ", which fill " + full + " % of " +
+    words += " in " + Roughly(source.samples, source.noun) + ", which fill " + full + " % of " +
              Roughly(source.epoch, "row");
   }
   return words;
@@ -92,10 +92,11 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
 }
 
 std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
-                                  const std::string& checkpoint, bool speaks) {
+                                  const std::string& checkpoint, Speech speech) {
   std::vector<std::string> lines;
-  if (!checkpoint.empty() && speaks) {
-    lines.push_back(program + " generate --checkpoint " + checkpoint + " --prompt TEXT");
+  if (!checkpoint.empty() && speech != Speech::kNone) {
+    lines.push_back(program + " generate --checkpoint " + checkpoint +
+                    (speech == Speech::kText ? " --prompt TEXT" : ""));
   }
   if (!checkpoint.empty()) {
     lines.push_back(program + " checkpoint export " + checkpoint + " --out DIR");

@@ -22,21 +22,22 @@ struct SourceUse {
   int64_t rows = 0;   // That the run reads.
   int64_t epoch = 0;  // Rows of an epoch, and the tokens in them.
   int64_t tokens = 0;
-  int64_t documents = 0;  // Whole ones that share rows; 0: windows.
+  int64_t samples = 0;            // Whole ones that share rows; 0: windows.
+  std::string noun = "document";  // What one of them is.
 };
 // "0.92 epochs of 1.78M tokens", of several sources ", 3.1 of 12.3k" for each more. Whole
-// documents add " in 4.56k documents, which fill 98.7 % of 1.23k rows".
+// samples add " in 4.56k documents, which fill 98.7 % of 1.23k rows".
 std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len);
 
-// A line for each reason for which documents of a source are in no row, or not with all tokens.
+// A line for each reason for which samples of a source are in no row, or not with all tokens.
 std::vector<std::string> WhatIsLeftOut(const std::string& source,
-                                       const FittedSamples::Counts& counts,
-                                       const DataRecipe& data);
+                                       const FittedSamples::Counts& counts, const DataRecipe& data);
 
 // What one types after a run that is done, a line each. `program` as it was typed; `checkpoint`:
-// the newest one's directory, empty where there is none; `speaks`: a tokenizer is known.
+// the newest one's directory, empty where there is none.
+enum class Speech { kNone, kText, kChat };  // No tokenizer is known; texts; conversations.
 std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
-                                  const std::string& checkpoint, bool speaks);
+                                  const std::string& checkpoint, Speech speech);
 
 }  // namespace fsdp
 

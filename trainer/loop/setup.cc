@@ -16,8 +16,11 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/utf8.h"
+#include "trainer/data/chat_template.h"
 #include "trainer/data/document_store.h"
 #include "trainer/data/fitted_samples.h"
+#include "trainer/data/jinja/date.h"
+#include "trainer/data/line_samples.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_cache.h"
@@ -97,18 +100,24 @@ class Opener {
                                           uint64_t seed, std::vector<DataFile>* files) {
     std::shared_ptr<const TokenSource> source = OpenFiles(recipe, key, seed);
     if (recipe.eot) source = WithEot(std::move(source), static_cast<int32_t>(*recipe.eot));
-    RequireEot(source->eot().has_value(), key, source->Describe());
+    RequireEot(source->eot().has_value(), recipe_.data.WantsEot(), key, source->Describe());
     if (files != nullptr) Describe(recipe, *source, *files);
     CheckTokens(*source, static_cast<int32_t>(VocabSize(shape_)));
     return source;
   }
 
-  // Its documents, and in words what does not fit.
-  std::shared_ptr<const FittedSamples> Whole(const std::shared_ptr<const TokenSource>& source) {
+  // Its samples that stay whole, and in words what does not fit.
+  std::shared_ptr<const FittedSamples> OpenWhole(const SourceRecipe& recipe, const std::string& key,
+                                                 uint64_t seed, std::vector<DataFile>& files) {
     const DataRecipe& data = recipe_.data;
-    auto whole = std::make_shared<FittedSamples>(std::make_shared<DocumentStore>(source),
-                                                 data.seq_len, data.too_long);
-    for (const std::string& line : WhatIsLeftOut(source->Describe(), whole->counts(), data)) {
+    std::shared_ptr<const SampleStore> store;
+    if (recipe.IsWhole()) {
+      store = OpenLines(recipe, key, files);
+    } else {
+      store = std::make_shared<DocumentStore>(Open(recipe, key, seed, &files));
+    }
+    auto whole = std::make_shared<FittedSamples>(store, data.seq_len, data.too_long);
+    for (const std::string& line : WhatIsLeftOut(store->Describe(), whole->counts(), data)) {
       if (progress_.remark) progress_.remark(line);
     }
     return whole;
@@ -117,6 +126,11 @@ class Opener {
   // The same without its tokens, where they would have to be made first: then files and tokenizer
   // are looked at alone.
   void Check(const SourceRecipe& recipe, const std::string& key, uint64_t seed) {
+    if (recipe.IsWhole()) {
+      EncoderFor(recipe, key);
+      CheckFormats(ExpandLinePaths(recipe.paths, PathsOf(key)));
+      return;
+    }
     if (recipe.source != SourceRecipe::Source::kText || recipe.tokenizer == "bytes") {
       Open(recipe, key, seed, nullptr);
       return;
@@ -124,22 +138,26 @@ class Opener {
     const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
     const std::vector<std::string> files = ExpandTextPaths(recipe.paths, PathsOf(key));
     CheckFormats(files);
-    RequireEot(recipe.eot || tokenizer->eot(), key, files[0]);
+    RequireEot(recipe.eot || tokenizer->eot(), recipe_.data.WantsEot(), key, files[0]);
   }
 
  private:
   void Describe(const SourceRecipe& recipe, const TokenSource& source,
                 std::vector<DataFile>& files) const {
     for (DataFile& file : source.Files()) files.push_back(std::move(file));
-    if (recipe.source != SourceRecipe::Source::kText || recipe.tokenizer == "bytes") return;
-    // The same text in other tokens is other data.
+    if (recipe.source == SourceRecipe::Source::kText) DescribeTokenizer(recipe, files);
+  }
+
+  // The same text in other tokens is other data.
+  void DescribeTokenizer(const SourceRecipe& recipe, std::vector<DataFile>& files) const {
+    if (recipe.tokenizer == "bytes") return;
     DataFile file = DescribeFile(FileContents(recipe.tokenizer));
     file.hash = data_.tokenizer->hash();
     files.push_back(std::move(file));
   }
 
-  void RequireEot(bool has_one, const std::string& key, const std::string& what) const {
-    const std::string wants = recipe_.data.WantsEot();
+  void RequireEot(bool has_one, const std::string& wants, const std::string& key,
+                  const std::string& what) const {
     if (wants.empty() || has_one) return;
     throw ConfigError(recipe_.Mistake(
         key + ".eot",
@@ -152,6 +170,48 @@ class Opener {
     where.resize(where.size() - 2);
     return where;
   }
+
+  struct Encoder {
+    std::shared_ptr<const LineEncoder> lines;
+    std::optional<DataFile> chat_template;
+  };
+  Encoder EncoderFor(const SourceRecipe& recipe, const std::string& key) {
+    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    if (recipe.source == SourceRecipe::Source::kPairs) {
+      const std::optional<int32_t> eot =
+          recipe.eot ? static_cast<int32_t>(*recipe.eot) : tokenizer->eot();
+      RequireEot(eot.has_value(), "source `pairs`", key, recipe.tokenizer);
+      return {Pairs(tokenizer, {recipe.prompt, recipe.completion}, *eot), std::nullopt};
+    }
+    ChatOptions options;
+    options.train_on = recipe.train_on;
+    if (recipe.date) options.date = ParseJinjaDate(*recipe.date);
+    try {
+      ChatTemplate chat = ChatTemplate::Open(recipe.tokenizer, recipe.chat_template.value_or(""));
+      const DataFile file{chat.name(), chat.bytes(), chat.hash()};
+      return {Conversations(tokenizer, std::move(chat), options), file};
+    } catch (const DataError& error) {
+      throw DataError(recipe_.Mistake(key + ".template", error.what()));
+    }
+  }
+
+  std::shared_ptr<const SampleFile> OpenLines(const SourceRecipe& recipe, const std::string& key,
+                                              std::vector<DataFile>& files) {
+    const Encoder encoder = EncoderFor(recipe, key);
+    ExpandLinePaths(recipe.paths, PathsOf(key));
+    LineOptions options;
+    options.files = recipe.paths;
+    options.tokenizer = recipe.tokenizer;
+    options.allow_invalid_text = recipe_.data.allow_invalid_text;
+    options.keep = {progress_.say, progress_.stop, recipe_.run.timeout_s};
+    auto samples = OpenLineSamples(TokenCache(), *encoder.lines, options);
+    for (const DataFile& file : samples->inputs()) files.push_back(file);
+    DescribeTokenizer(recipe, files);
+    if (encoder.chat_template) files.push_back(*encoder.chat_template);
+    return samples;
+  }
+
+  std::string TokenCache() const { return recipe_.data.cache.value_or(CacheDirectory("tokens")); }
 
   // One for the run: the recipe has seen to it that all sources name the same.
   std::shared_ptr<const Tokenizer> TokenizerFor(const SourceRecipe& recipe,
@@ -189,8 +249,8 @@ class Opener {
         if (recipe.eot) options.eot = static_cast<int32_t>(*recipe.eot);
         options.stop = progress_.stop;
         options.silence_s = recipe_.run.timeout_s;
-        return OpenTextTokens(recipe_.data.cache.value_or(CacheDirectory("tokens")), tokenizer,
-                              recipe.tokenizer, std::move(options), progress_.say);
+        return OpenTextTokens(TokenCache(), tokenizer, recipe.tokenizer, std::move(options),
+                              progress_.say);
       }
       case SourceRecipe::Source::kTokens: {
         ExpandPaths(recipe.paths, where);
@@ -206,6 +266,8 @@ class Opener {
         return tokens;
       }
       case SourceRecipe::Source::kSynthetic:
+      case SourceRecipe::Source::kChat:  // OpenLines().
+      case SourceRecipe::Source::kPairs:
         break;
     }
     SyntheticOptions options;
@@ -403,23 +465,27 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
   std::vector<std::pair<std::string, WeightedSources>> valid;
   for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
     if (keyed.list == "data.valid") {
-      const auto source =
-          opener.Open(*keyed.source, keyed.key, seed + 1 + valid.size(), &data.files.valid);
+      const uint64_t own = seed + 1 + valid.size();
       WeightedSource& all = valid.emplace_back(keyed.source->name, WeightedSources(1)).second[0];
-      windows ? void(all.source = source) : void(all.whole = opener.Whole(source));
+      if (windows) {
+        all.source = opener.Open(*keyed.source, keyed.key, own, &data.files.valid);
+      } else {
+        all.whole = opener.OpenWhole(*keyed.source, keyed.key, own, data.files.valid);
+      }
       continue;
     }
     const double weight = keyed.source->weight;
     // Synthetic sources of one list are samples of one language, but not the same one.
     const uint64_t salt = HashBytes("data.train.source", train.size());
-    const auto all = opener.Open(*keyed.source, keyed.key, train.empty() ? seed : seed ^ salt,
-                                 &data.files.train);
+    const uint64_t own = train.empty() ? seed : seed ^ salt;
     if (windows) {
+      const auto all = opener.Open(*keyed.source, keyed.key, own, &data.files.train);
       train.push_back({apart ? SplitSource(all, apart->fraction).train : all, weight});
       if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
       continue;
     }
-    const std::shared_ptr<const FittedSamples> whole = opener.Whole(all);
+    const std::shared_ptr<const FittedSamples> whole =
+        opener.OpenWhole(*keyed.source, keyed.key, own, data.files.train);
     train.push_back({nullptr, weight, whole});
     if (apart) train.back().whole = whole->HoldOut(apart->fraction).train;
     if (last) tails.push_back({nullptr, weight, whole->HoldOut(last->fraction).valid});

@@ -11,10 +11,12 @@ Section<SourceRecipe> SourceSection() {
       Key("source", &R::source, OneOf<R::Source>(Later({"images"})),
           "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
           ".bin, .npy or raw). synthetic: tokens drawn from the seed over the model's vocabulary, "
-          "without files."),
+          "without files. chat: .jsonl whose lines have `messages` with `role` and `content`, "
+          "through a chat template. pairs: .jsonl whose lines have two fields of text, what is "
+          "asked and what is to be learnt."),
       Key("paths", &R::paths, Paths(),
-          "Files or globs, in this order; one needs no list, and ~ at its beginning is $HOME. At "
-          "least one for text and tokens, none for synthetic. Of text a directory stands for its "
+          "Files or globs, in this order; one needs no list, and ~ at its beginning is $HOME. None "
+          "for synthetic, at least one for all else. Of text a directory stands for its "
           "files in .txt, .text, .md, .jsonl, .gz and .zst, by name, without those of its "
           "directories."),
       Key("tokenizer", &R::tokenizer, TokenizerName(),
@@ -30,6 +32,21 @@ Section<SourceRecipe> SourceSection() {
       Key("eot", &R::eot, Nullable(Integer(0)),
           "The token that ends every document. null: the tokenizer's, or that of the tokens.json "
           "beside the files, if there is one."),
+      Key("template", &R::chat_template, Nullable(Text()),
+          "chat: a file with the chat template, in the language of Jinja. null: the tokenizer's "
+          "own, chat_template.jinja beside it or in its tokenizer_config.json."),
+      Key("train_on", &R::train_on, OneOf<TrainOn>(),
+          "chat: what the loss counts. assistant: all that the assistant says, each end of turn "
+          "included; a message with `weight: 0` apart. last: what it says last. all: every token. "
+          "What it says is what the template's {% generation %} encloses, or else what the message "
+          "adds behind the generation prompt."),
+      Key("date", &R::date, Nullable(Text()),
+          "chat: the day, as 2026-11-26, that the template's strftime_now is told. null: it has no "
+          "strftime_now, and most templates then write a day of their own."),
+      Key("prompt", &R::prompt, Text(), "pairs: the field with what is asked. No loss counts it."),
+      Key("completion", &R::completion, Text(),
+          "pairs: the field with what is to be learnt. It goes on where the prompt ends, and "
+          "end-of-text follows it."),
   };
 }
 
@@ -73,11 +90,13 @@ Type<DataRecipe> DataType() {
           "is one text. It belongs to packing `windows`: the others always do this."),
       Key("packing", &R::packing, OneOf<Packing>(),
           "windows: a sequence is seq_len tokens, wherever documents begin. samples: as many whole "
-          "documents as fit share a sequence, each with positions and attention of its own; what "
-          "is left of it counts for nothing. none: a sequence is one document. Both need an "
-          "end-of-text token."),
+          "documents, conversations or pairs as fit share a sequence, each with positions and "
+          "attention of its own; what is left of it counts for nothing. none: a sequence is one of "
+          "them. Both need an end-of-text token, but for chat. Left out with chat or pairs: "
+          "samples."),
       Key("too_long", &R::too_long, OneOf<TooLong>(),
-          "A document of more than seq_len tokens, with packing `samples` or `none`. error: the "
+          "A document, conversation or pair of more than seq_len tokens, with packing `samples` or "
+          "`none`. error: the "
           "run ends before it begins. cut: its first seq_len tokens. drop: it is left out. How "
           "many were is said."),
       Key("allow_invalid_text", &R::allow_invalid_text, Boolean(),

@@ -151,6 +151,12 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
     }
   }
   if (recipe.train.epochs && reader.places().count("train.steps") == 0) recipe.train.steps = 0;
+  const std::vector<KeyedSource> sources_of_data = KeyedSources(recipe.data);
+  const auto is_whole = [](const KeyedSource& keyed) { return keyed.source->IsWhole(); };
+  if (reader.places().count("data.packing") == 0 &&
+      std::any_of(sources_of_data.begin(), sources_of_data.end(), is_whole)) {
+    recipe.data.packing = Packing::kSamples;
+  }
   if (recipe.fsdp.fake() && reader.places().count("checkpoint.every") == 0) {
     recipe.checkpoint.every.reset();
   }

@@ -67,9 +67,20 @@ std::vector<KeyedSource> KeyedSources(const DataRecipe& data) {
   return all;
 }
 
+std::string_view NounOf(const SourceRecipe& source) {
+  switch (source.source) {
+    case SourceRecipe::Source::kChat:
+      return "conversation";
+    case SourceRecipe::Source::kPairs:
+      return "pair";
+    default:
+      return "document";
+  }
+}
+
 const std::string* TokenizerOf(const SourceRecipe& source) {
   const bool known =
-      source.source == SourceRecipe::Source::kText ||
+      source.source == SourceRecipe::Source::kText || source.IsWhole() ||
       (source.source == SourceRecipe::Source::kTokens && source.tokenizer != "bytes");
   return known ? &source.tokenizer : nullptr;
 }

@@ -21,6 +21,7 @@
 #include "trainer/autograd/recompute.h"
 #include "trainer/core/dtype.h"
 #include "trainer/data/packing.h"
+#include "trainer/data/train_on.h"
 #include "trainer/fsdp/options.h"
 #include "trainer/optim/kind.h"
 #include "trainer/optim/lr_schedule.h"
@@ -90,7 +91,7 @@ struct ModelRecipe {
 };
 
 struct SourceRecipe {
-  enum class Source { kText, kTokens, kSynthetic };
+  enum class Source { kText, kTokens, kSynthetic, kChat, kPairs };
   enum class RawDType { kUint16, kUint32 };
 
   Source source = Source::kText;
@@ -99,8 +100,16 @@ struct SourceRecipe {
   std::string column = "text";      // Of .jsonl.
   std::optional<RawDType> dtype;    // kTokens: of files without a header.
   std::optional<int64_t> eot;       // Empty: the tokenizer's, or that of tokens.json.
-  double weight = 1;                // In a list of data.train.
-  std::string name;                 // In a list of data.valid: not empty, no two alike.
+  std::optional<std::string> chat_template;  // kChat: a file; empty: the tokenizer's own.
+  TrainOn train_on = TrainOn::kAssistant;    // kChat.
+  std::optional<std::string> date;           // kChat: ParseJinjaDate().
+  std::string prompt = "prompt";             // kPairs: fields of .jsonl.
+  std::string completion = "completion";
+  double weight = 1;  // In a list of data.train.
+  std::string name;   // In a list of data.valid: not empty, no two alike.
+
+  // Whether its lines are samples of their own, which windows would cut.
+  bool IsWhole() const { return source == Source::kChat || source == Source::kPairs; }
 
   bool operator==(const SourceRecipe&) const = default;
 };
@@ -145,6 +154,8 @@ struct KeyedSource {
 // Train's, then those that valid has of its own. Points into `data`.
 std::vector<KeyedSource> KeyedSources(const DataRecipe& data);
 
+// What one of the source's samples is, where they stay whole: "document".
+std::string_view NounOf(const SourceRecipe& source);
 // What turns the source's text into tokens; null where nobody says (tokens made elsewhere).
 const std::string* TokenizerOf(const SourceRecipe& source);
 const std::string* TokenizerOf(const DataRecipe& data);  // Of the first of train that has one.
@@ -304,12 +315,13 @@ constexpr auto NamesOf(RunRecipe::Device) {
 }
 constexpr auto NamesOf(ModelRecipe::Family) { return kFamilies; }
 constexpr auto NamesOf(SourceRecipe::Source) {
-  return std::to_array<std::string_view>({"text", "tokens", "synthetic"});
+  return std::to_array<std::string_view>({"text", "tokens", "synthetic", "chat", "pairs"});
 }
 constexpr auto NamesOf(SourceRecipe::RawDType) {
   return std::to_array<std::string_view>({"uint16", "uint32"});
 }
 constexpr auto NamesOf(Packing) { return std::array{"windows", "samples", "none"}; }
+constexpr auto NamesOf(TrainOn) { return std::array{"assistant", "last", "all"}; }
 constexpr auto NamesOf(TooLong) { return std::array{"error", "cut", "drop"}; }
 constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host", "spill"}; }
 constexpr auto NamesOf(Recompute) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/data/jinja/date.h"
 #include "trainer/data/mixture.h"
 #include "trainer/ops/adamw.h"
 #include "trainer/recipe/schema.h"
@@ -74,6 +75,31 @@ class Rules {
   RecipeReader& reader_;
 };
 
+// What belongs to conversations or to pairs.
+void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& source,
+                      const std::string& key) {
+  using Source = SourceRecipe::Source;
+  const std::string named = "source `" + std::string(Name(source.source)) + "`";
+  const SourceRecipe plain;
+  const auto belongs_to = [&](Source owner, const char* name, bool is_given) {
+    rules.Require(!is_given || source.source == owner, {key + "." + name, key + ".source"},
+                  "belongs to source `" + std::string(Name(owner)) + "`, not to " + named);
+  };
+  belongs_to(Source::kChat, "template", source.chat_template.has_value());
+  belongs_to(Source::kChat, "train_on", source.train_on != plain.train_on);
+  belongs_to(Source::kChat, "date", source.date.has_value());
+  belongs_to(Source::kPairs, "prompt", source.prompt != plain.prompt);
+  belongs_to(Source::kPairs, "completion", source.completion != plain.completion);
+  rules.Require(!source.date || ParseJinjaDate(*source.date), {key + ".date"},
+                "`" + source.date.value_or("") + "` is no day, such as 2026-11-26");
+  rules.Require(!source.eot || source.source != Source::kChat, {key + ".eot", key + ".source"},
+                "does not belong to source `chat`: its template writes what ends a conversation");
+  rules.Require(!source.IsWhole() || recipe.data.packing != Packing::kWindows,
+                {"data.packing", key + ".source"},
+                "data.packing `windows` cuts anywhere, but " + named +
+                    " is whole samples: give samples or none");
+}
+
 void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
   using Source = SourceRecipe::Source;
   const auto& [source, list, key] = keyed;
@@ -84,15 +110,21 @@ void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
   } else {
     rules.Require(!source->paths.empty(), keys, named + " needs at least one path");
   }
+  CheckWholeSource(rules, recipe, *source, key);
   rules.Require(!source->dtype || source->source == Source::kTokens,
                 {key + ".dtype", key + ".source"}, "belongs to source `tokens`, not to " + named);
   // Files of tokens may say it themselves, and a tokenizer's file does.
   const std::string* tokenizer = TokenizerOf(*source);
   const bool has_none =
       source->source == Source::kSynthetic || (tokenizer != nullptr && *tokenizer == "bytes");
-  const std::string wants = recipe.data.WantsEot();
+  const std::string wants = source->source == Source::kChat    ? ""
+                            : source->source == Source::kPairs ? "source `pairs`"
+                                                               : recipe.data.WantsEot();
   rules.Require(wants.empty() || source->eot || !has_none,
-                {wants == "data.documents" ? wants : "data.packing", key + ".eot", key},
+                {wants == "data.documents"          ? wants
+                 : source->source == Source::kPairs ? key + ".source"
+                                                    : "data.packing",
+                 key + ".eot", key},
                 wants + " needs an end-of-text token, and " +
                     (source->source == Source::kSynthetic ? named : "tokenizer `bytes`") +
                     " has none: give " + key + ".eot");

@@ -48,7 +48,7 @@ TEST(RunWords, HowMuchData) {
   EXPECT_EQ(HowMuchData({{2, 1000, 1000}}, 1), "0.002 epochs of 1.00k tokens");
   EXPECT_EQ(HowMuchData({{12345, 1, 8}}, 8), "12345 epochs of 8 tokens");
   // Never rounded up to full.
-  EXPECT_EQ(HowMuchData({{2000, 1000, 63990, 4096}}, 64),
+  EXPECT_EQ(HowMuchData({{2000, 1000, 63990, 4096, "document"}}, 64),
             "2 epochs of 64.0k tokens in 4.10k documents, which fill 99.9 % of 1.00k rows");
   EXPECT_EQ(HowMuchData({{1, 2, 100, 3}, {1, 1, 64, 1}}, 64),
             "0.5 epochs of 100 tokens in 3 documents, which fill 78.1 % of 2 rows, 1 of 64 in 1 "
@@ -76,12 +76,15 @@ TEST(RunWords, WhatIsLeftOut) {
 }
 
 TEST(RunWords, WhatNext) {
-  EXPECT_EQ(WhatNext("fsdp-train", "runs/a", "runs/a/checkpoints/step_5", true),
+  EXPECT_EQ(WhatNext("fsdp-train", "runs/a", "runs/a/checkpoints/step_5", Speech::kText),
             (std::vector<std::string>{
                 "fsdp-train generate --checkpoint runs/a/checkpoints/step_5 --prompt TEXT",
                 "fsdp-train checkpoint export runs/a/checkpoints/step_5 --out DIR",
                 "fsdp-train report runs/a"}));
-  EXPECT_EQ(WhatNext("./f", "runs/a", "", true), std::vector<std::string>{"./f report runs/a"});
+  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kChat)[0], "f generate --checkpoint c");
+  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kNone)[0], "f checkpoint export c --out DIR");
+  EXPECT_EQ(WhatNext("./f", "runs/a", "", Speech::kText),
+            std::vector<std::string>{"./f report runs/a"});
 }
 
 }  // namespace

@@ -373,8 +373,8 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(data("train: {source: synthetic, paths: [x]}"),
             "r.yaml:2:42: data.train.paths: source `synthetic` has no files");
   EXPECT_EQ(data("train: {source: images, paths: [x]}"),
-            "r.yaml:2:24: data.train.source: `images`: not in this version (want `text`, `tokens` "
-            "or `synthetic`)");
+            "r.yaml:2:24: data.train.source: `images`: not in this version (want `text`, `tokens`, "
+            "`synthetic`, `chat` or `pairs`)");
   EXPECT_EQ(data("train: {source: tokens}"),
             "r.yaml:2:24: data.train.source: source `tokens` needs at least one path");
   EXPECT_EQ(data("train: {paths: [x], dtype: uint16}"),
@@ -384,7 +384,7 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
       "r.yaml:2:49: data.train.eot: data.train.eot is 50257, outside the vocabulary of 50257");
   EXPECT_EQ(data("train: {paths: [x], weight: 1}"),
             "r.yaml:2:28: data.train.weight: unknown key; known here: source, paths, tokenizer, "
-            "column, dtype and eot");
+            "column, dtype, eot, template, train_on, date, prompt and completion");
   EXPECT_EQ(data("train: x"),
             "r.yaml:2:15: data.train: want a map, or a list of maps, got the text `x`");
   EXPECT_EQ(data("train: {paths: [x], tokenizer: gpt2/tokenizer.json}"), "");
@@ -450,6 +450,48 @@ TEST(LoadRecipe, Packing) {
             "`sample`; did you mean `samples`?");
 }
 
+TEST(LoadRecipe, ChatAndPairs) {
+  const auto data = [](const std::string& fields) {
+    return MistakesOf("model: {family: gpt2}\ndata: {" + fields + "}\n");
+  };
+  const auto packing = [](const std::string& fields) {
+    return ParseRecipe({{"r.yaml", "model: {family: gpt2}\ndata: {" + fields + "}\n"}})
+        .data.packing;
+  };
+  EXPECT_EQ(packing("train: {source: chat, paths: [x]}"), Packing::kSamples);
+  EXPECT_EQ(packing("train: {source: pairs, paths: [x], eot: 0}"), Packing::kSamples);
+  EXPECT_EQ(packing("train: {source: chat, paths: [x]}, packing: none"), Packing::kNone);
+  EXPECT_EQ(packing("train: {paths: [x], eot: 0}, valid: {source: chat, paths: [y]}"),
+            Packing::kSamples);
+  EXPECT_EQ(packing("train: {paths: [x]}"), Packing::kWindows);
+  EXPECT_EQ(data("train: {source: chat, paths: [x], template: t.jinja, train_on: last, "
+                 "date: 2024-02-29}"),
+            "");
+  EXPECT_EQ(data("train: {source: pairs, paths: [x], eot: 0, prompt: q, completion: a}"), "");
+  EXPECT_EQ(data("train: {source: chat, paths: [x]}, packing: windows"),
+            "r.yaml:2:52: data.packing: data.packing `windows` cuts anywhere, but source `chat` is "
+            "whole samples: give samples or none");
+  EXPECT_EQ(data("train: {source: pairs, paths: [x]}"),
+            "r.yaml:2:24: data.train.source: source `pairs` needs an end-of-text token, and "
+            "tokenizer `bytes` has none: give data.train.eot");
+  EXPECT_EQ(data("train: {source: chat, paths: [x], eot: 0}"),
+            "r.yaml:2:47: data.train.eot: does not belong to source `chat`: its template writes "
+            "what ends a conversation");
+  for (const std::string day : {"2023-02-29", "24-02-29", "2024-02-29 ", "2024-2-029", "today"}) {
+    EXPECT_EQ(data("train: {source: chat, paths: [x], date: '" + day + "'}"),
+              "r.yaml:2:48: data.train.date: `" + day + "` is no day, such as 2026-11-26");
+  }
+  EXPECT_EQ(data("train: {paths: [x], template: t, train_on: all, date: 2024-02-29, prompt: a, "
+                 "completion: b}"),
+            "r.yaml:2:38: data.train.template: belongs to source `chat`, not to source `text`\n"
+            "r.yaml:2:51: data.train.train_on: belongs to source `chat`, not to source `text`\n"
+            "r.yaml:2:62: data.train.date: belongs to source `chat`, not to source `text`\n"
+            "r.yaml:2:82: data.train.prompt: belongs to source `pairs`, not to source `text`\n"
+            "r.yaml:2:97: data.train.completion: belongs to source `pairs`, not to source `text`");
+  EXPECT_EQ(data("train: {source: chat}"),
+            "r.yaml:2:24: data.train.source: source `chat` needs at least one path");
+}
+
 TEST(LoadRecipe, ListsOfSources) {
   const auto data = [](const std::string& fields) {
     return MistakesOf("model: {family: gpt2}\ndata: {" + fields + "}\n");
@@ -462,7 +504,7 @@ TEST(LoadRecipe, ListsOfSources) {
             "r.yaml:2:41: data.train[1]: source `text` needs at least one path\n"
             "r.yaml:2:81: data.train[2].paths: source `synthetic` has no files\n"
             "r.yaml:2:100: data.train[3].name: unknown key; known here: source, paths, tokenizer, "
-            "column, dtype, eot and weight\n"
+            "column, dtype, eot, template, train_on, date, prompt, completion and weight\n"
             "r.yaml:2:110: data.train[4]: want a map, got 7");
   EXPECT_EQ(data("train: {paths: [x]}, valid: [{paths: [v]}, {paths: [w], name: a}, "
                  "{paths: [], name: a}]"),
@@ -664,7 +706,7 @@ TEST(LoadRecipe, OneMistakeHidesNoOther) {
             "r.yaml:2:37: data.seq_len: data.seq_len is 1025, but model.max_position_embeddings is "
             "1024\n"
             "r.yaml:2:63: data.valid.x: unknown key; known here: source, paths, tokenizer, column, "
-            "dtype and eot\n"
+            "dtype, eot, template, train_on, date, prompt and completion\n"
             "r.yaml:3:8: eval.sample.prompt: required\n"
             "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
 }

@@ -366,6 +366,16 @@ void Reconcile(Json& recipe) {
   bool text = false;
   int names = 0;
   Json& data = recipe["data"];
+  const auto is_whole = [](const Json& source) {
+    return source.is_object() &&
+           (source.value("source", "") == "chat" || source.value("source", "") == "pairs");
+  };
+  for (const char* part : {"train", "valid"}) {
+    const Json& sources = data[part];
+    const bool any = sources.is_array() ? std::any_of(sources.begin(), sources.end(), is_whole)
+                                        : is_whole(sources);
+    if (any && data["packing"] == "windows") data["packing"] = "samples";
+  }
   const bool windows = data["packing"] == "windows";
   if (windows) data["too_long"] = "error";
   if (!windows) data["documents"] = false;
@@ -377,6 +387,17 @@ void Reconcile(Json& recipe) {
     source["tokenizer"] = tokenizer;
     if (source.contains("weight") && source["weight"] < 1e-3) source["weight"] = 1.5;
     if (!source["eot"].is_null() || data["documents"] == true || !windows) source["eot"] = 7;
+    if (source["source"] == "chat") {
+      source["eot"] = nullptr;
+      if (!source["date"].is_null()) source["date"] = "2024-02-29";
+    } else {
+      source["template"] = source["date"] = nullptr;
+      source["train_on"] = "assistant";
+    }
+    if (source["source"] != "pairs") {
+      source["prompt"] = "prompt";
+      source["completion"] = "completion";
+    }
     if (source.contains("name")) {
       source["name"] = source["name"].get<std::string>() + std::to_string(names++);
     }
@@ -391,7 +412,8 @@ void Reconcile(Json& recipe) {
   }
   const Json& train = recipe["data"]["train"];
   for (const Json& source : train.is_array() ? train : Json::array({train})) {
-    text |= source["source"] == "text" || (source["source"] == "tokens" && tokenizer != "bytes");
+    text |= source["source"] == "text" || is_whole(source) ||
+            (source["source"] == "tokens" && tokenizer != "bytes");
   }
   if (!text) recipe["eval"]["sample"] = nullptr;
   if (recipe["train"]["micro_batch_size"] > 1000) recipe["train"]["micro_batch_size"] = 1000;
