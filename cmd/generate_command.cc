@@ -1,13 +1,20 @@
 #include "cmd/generate_command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cmd/generate_chat.h"
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
@@ -16,6 +23,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/whole_vocabulary.h"
+#include "trainer/generate/chat_format.h"
 #include "trainer/generate/generator.h"
 #include "trainer/generate/sliding_rows.h"
 #include "trainer/runtime/choose_device.h"
@@ -24,9 +32,12 @@
 namespace fsdp {
 namespace {
 
+// Tokens of a conversation on a terminal, at most: the cache has room for them from the start.
+constexpr int64_t kMostOfATalk = 8192;
+
 struct GenerateFlags {
-  std::string checkpoint, tokenizer;
-  std::vector<std::string> prompts, prompt_files, prompt_ids;
+  std::string checkpoint, tokenizer, chat_template;
+  std::vector<std::string> prompts, prompt_files, prompt_ids, messages;
   int64_t samples = 1, batch = 8, max_tokens = 200;
   Sampling sampling;
   uint64_t seed = 0;
@@ -38,6 +49,7 @@ struct GenerateFlags {
 struct Prompt {
   std::string text;
   std::vector<int32_t> tokens;
+  bool is_chat = false;  // The text is the template's, and no part of what is shown.
 };
 
 const char* Name(Continuation::End end) {
@@ -76,6 +88,15 @@ std::vector<int32_t> ParseIds(const std::string& text, int64_t vocab) {
   return ids;
 }
 
+void CheckVocabulary(const std::vector<int32_t>& tokens, int64_t vocab) {
+  for (const int32_t token : tokens) {
+    if (token < vocab) continue;
+    throw ConfigError("--tokenizer: token " + std::to_string(token) +
+                      " of the prompt is outside the model's vocabulary of " +
+                      std::to_string(vocab));
+  }
+}
+
 std::vector<int32_t> Encoded(const std::string& text, const Tokenizer& tokenizer, int64_t vocab) {
   std::vector<int32_t> tokens;
   if (tokenizer.bos()) tokens.push_back(*tokenizer.bos());
@@ -84,17 +105,43 @@ std::vector<int32_t> Encoded(const std::string& text, const Tokenizer& tokenizer
   if (tokens.empty()) {
     throw ConfigError("--prompt: is empty, and the tokenizer has no token to begin with");
   }
-  for (const int32_t token : tokens) {
-    if (token < vocab) continue;
-    throw ConfigError("--tokenizer: token " + std::to_string(token) +
-                      " of the prompt is outside the model's vocabulary of " +
-                      std::to_string(vocab));
-  }
+  CheckVocabulary(tokens, vocab);
   return tokens;
 }
 
-std::vector<Prompt> PromptsOf(const GenerateFlags& flags, const Tokenizer& tokenizer, int64_t vocab,
-                              int64_t positions) {
+// A template writes what a text begins with.
+std::vector<int32_t> EncodedChat(const std::string& text, const Tokenizer& tokenizer,
+                                 int64_t vocab) {
+  std::vector<int32_t> tokens = tokenizer.Encode(text);
+  if (tokens.empty()) throw ConfigError("--messages: the chat template makes nothing of them");
+  CheckVocabulary(tokens, vocab);
+  return tokens;
+}
+
+// A file of --messages, through the template.
+std::string PromptOfMessages(const std::string& file, const ChatFormat& format) {
+  const FileText read = ReadFileText(file, kMostTextBytes, ReadFrom::kPipeToo);
+  const std::string where = "--messages: " + file + ": ";
+  if (!read.why.empty()) throw ConfigError(where + read.why);
+  try {
+    nlohmann::ordered_json json = ParseConversation(read.text);
+    if (json.is_array()) json = {{"messages", json}};
+    return format.PromptOf(json);
+  } catch (const DataError& error) {
+    throw ConfigError(where + error.what());
+  }
+}
+
+JinjaDate Today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday};
+}
+
+// `format`: null where no messages are given.
+std::vector<Prompt> PromptsOf(const GenerateFlags& flags, const Tokenizer& tokenizer,
+                              const ChatFormat* format, int64_t vocab, int64_t positions) {
   std::vector<std::string> texts = flags.prompts;
   for (const std::string& file : flags.prompt_files) {
     FileText read = ReadFileText(file, kMostTextBytes, ReadFrom::kPipeToo);
@@ -116,6 +163,10 @@ std::vector<Prompt> PromptsOf(const GenerateFlags& flags, const Tokenizer& token
     const std::vector<int32_t> ids = ParseIds(list, vocab);
     add("--prompt-ids", {tokenizer.Decode(ids), ids});
   }
+  for (const std::string& file : flags.messages) {
+    const std::string text = PromptOfMessages(file, *format);
+    add("--messages", {text, EncodedChat(text, tokenizer, vocab), /*is_chat=*/true});
+  }
   return prompts;
 }
 
@@ -124,7 +175,8 @@ std::shared_ptr<const Tokenizer> TokenizerFor(const GenerateFlags& flags,
                                               const StoredModel& stored) {
   const auto size = static_cast<int32_t>(VocabSize(stored.shape));
   if (!flags.tokenizer.empty()) return WholeVocabulary(OpenTokenizer(flags.tokenizer), size);
-  const bool ids_alone = flags.prompts.empty() && flags.prompt_files.empty();
+  const bool ids_alone =
+      flags.prompts.empty() && flags.prompt_files.empty() && !flags.prompt_ids.empty();
   if (stored.tokenizer.name.empty()) {
     if (ids_alone) return WholeVocabulary(nullptr, size);
     throw ConfigError(stored.directory +
@@ -146,14 +198,34 @@ std::string IdList(const std::vector<int32_t>& ids) {
   return "[" + list + "]";
 }
 
+ChatFormat FormatFor(const GenerateFlags& flags, const StoredModel& stored,
+                     std::shared_ptr<const Tokenizer> tokenizer) {
+  const bool own = flags.tokenizer.empty();
+  std::string file = flags.chat_template;
+  if (file.empty() && own) file = stored.tokenizer.chat_template;
+  try {
+    ChatTemplate chat = ChatTemplate::Open(own ? stored.tokenizer.name : flags.tokenizer, file);
+    return {std::move(chat), std::move(tokenizer), Today()};
+  } catch (const DataError& error) {
+    throw DataError(std::string(error.what()) + "; --template names one");
+  }
+}
+
 void Run(const GenerateFlags& flags) {
-  if (flags.prompts.empty() && flags.prompt_files.empty() && flags.prompt_ids.empty()) {
-    throw ConfigError("generate: needs --prompt, --prompt-file or --prompt-ids");
+  const bool asks = !(flags.prompts.empty() && flags.prompt_files.empty() &&
+                      flags.prompt_ids.empty() && flags.messages.empty());
+  if (!asks && ::isatty(STDIN_FILENO) == 0) {
+    throw ConfigError(
+        "generate: needs --prompt, --prompt-file, --prompt-ids or --messages; only on a terminal "
+        "it talks without them");
   }
   StoredModel stored = OpenStoredModel(flags.checkpoint);
   const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(flags, stored);
   const int64_t vocab = VocabSize(stored.shape), limit = MaxPositions(stored.shape);
-  const std::vector<Prompt> prompts = PromptsOf(flags, *tokenizer, vocab, limit);
+  std::optional<ChatFormat> format;
+  if (!asks || !flags.messages.empty()) format = FormatFor(flags, stored, tokenizer);
+  const std::vector<Prompt> prompts =
+      PromptsOf(flags, *tokenizer, format ? &*format : nullptr, vocab, limit);
 
   GenerateOptions how;
   how.max_tokens = flags.max_tokens;
@@ -163,12 +235,18 @@ void Run(const GenerateFlags& flags) {
   if (!flags.ignore_eot) {
     how.eos = stored.eos;
     if (how.eos.empty() && tokenizer->eot()) how.eos.push_back(*tokenizer->eot());
+    if (format && format->end_token()) how.eos.push_back(*format->end_token());
   }
   size_t longest = 0;
   for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.tokens.size());
   GeneratorOptions options;
   options.rows = std::min<int64_t>(flags.batch, static_cast<int64_t>(prompts.size()));
   options.capacity = std::min(limit, static_cast<int64_t>(longest) + flags.max_tokens);
+  const int64_t talk = std::min(limit, kMostOfATalk);
+  if (!asks) {
+    options.rows = 1;
+    options.capacity = std::min(limit, talk + flags.max_tokens);
+  }
   options.threads = flags.threads > 0 ? flags.threads : AvailableCores();
   const WantedDevice wanted = flags.device == "cuda"  ? WantedDevice::kCuda
                               : flags.device == "cpu" ? WantedDevice::kCpu
@@ -176,26 +254,43 @@ void Run(const GenerateFlags& flags) {
   options.device = ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
   Generator generator(std::move(stored), options);
   SlidingRows rows(generator);
+  if (!asks) {
+    const auto encode = [&](const std::string& text) {
+      return EncodedChat(text, *tokenizer, vocab);
+    };
+    RunTalk({*tokenizer, *format, how, talk, flags.checkpoint, encode}, rows);
+    return;
+  }
 
   // One text is shown as it comes, several when they are whole.
   const bool live = prompts.size() == 1 && !flags.json;
-  TextStream stream(*tokenizer, /*first=*/false);
+  const auto stream_of = [&](const Prompt& prompt) {
+    const bool ends = prompt.is_chat && !flags.ignore_eot;
+    return AnswerStream(*tokenizer, ends ? format->end_text() : "");
+  };
   const auto show = [](const std::string& bytes) {
     std::fputs(Printable(bytes).c_str(), stdout);
     std::fflush(stdout);
   };
-  if (live) show(prompts[0].text);
+  if (live && !prompts[0].is_chat) show(prompts[0].text);
   for (size_t first = 0; first < prompts.size(); first += static_cast<size_t>(options.rows)) {
     const size_t end = std::min(prompts.size(), first + static_cast<size_t>(options.rows));
     std::vector<std::vector<int32_t>> tokens;
     for (size_t p = first; p < end; ++p) tokens.push_back(prompts[p].tokens);
     how.first = first;
-    const std::vector<Continuation> all = Generate(rows, tokens, how, [&](size_t, int32_t token) {
-      if (live) show(stream.Add(token));
-    });
+    std::vector<AnswerStream> streams;
+    for (size_t p = first; p < end; ++p) streams.push_back(stream_of(prompts[p]));
+    std::vector<std::string> texts(streams.size());
+    how.ends = [&](size_t p, std::span<const int32_t>) { return streams[p].ended(); };
+    const auto take = [&](size_t p, const std::string& text) {
+      live ? show(text) : void(texts[p] += text);
+    };
+    const std::vector<Continuation> all = Generate(
+        rows, tokens, how, [&](size_t p, int32_t token) { take(p, streams[p].Add(token)); });
+    for (size_t p = 0; p < streams.size(); ++p) take(p, streams[p].Finish());
     for (size_t i = 0; i < all.size() && !live; ++i) {
       const Prompt& prompt = prompts[first + i];
-      const std::string text = tokenizer->Decode(all[i].tokens, /*first=*/false);
+      const std::string& text = texts[i];
       if (flags.json) {
         std::printf("%s\n", JsonObject()
                                 .Add("prompt", prompt.text)
@@ -207,13 +302,11 @@ void Run(const GenerateFlags& flags) {
                                 .c_str());
       } else {
         std::printf("%s--- %zu of %zu\n%s%s\n", first + i == 0 ? "" : "\n", first + i + 1,
-                    prompts.size(), Printable(prompt.text).c_str(), Printable(text).c_str());
+                    prompts.size(), prompt.is_chat ? "" : Printable(prompt.text).c_str(),
+                    Printable(text).c_str());
       }
     }
-    if (live) {
-      show(stream.Finish());
-      std::printf("\n");
-    }
+    if (live) std::printf("\n");
   }
   if (rows.slid()) {
     std::fprintf(stderr,
@@ -227,8 +320,8 @@ void Run(const GenerateFlags& flags) {
 
 void AddGenerateCommand(CLI::App& app) {
   const auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* const command =
-      app.add_subcommand("generate", "Continue a text with a model from a checkpoint");
+  CLI::App* const command = app.add_subcommand(
+      "generate", "Continue a text with a model from a checkpoint, or talk to it");
   command
       ->add_option("--checkpoint", flags->checkpoint,
                    "A checkpoint, a run directory (its latest one) or a Hugging Face directory")
@@ -248,6 +341,17 @@ void AddGenerateCommand(CLI::App& app) {
       ->type_name("IDS")
       ->expected(1)
       ->take_all();
+  command
+      ->add_option("--messages", flags->messages,
+                   "A conversation to answer: JSON, a list of objects with role and content, or an "
+                   "object with such `messages`. Without any prompt and on a terminal it talks")
+      ->type_name("FILE")
+      ->expected(1)
+      ->take_all();
+  command
+      ->add_option("--template", flags->chat_template,
+                   "The chat template of conversations, in place of the model's own")
+      ->type_name("FILE");
   command
       ->add_option("--tokenizer", flags->tokenizer,
                    "bytes, a tokenizer.json or a SentencePiece model, in place of the model's own")

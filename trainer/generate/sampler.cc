@@ -110,6 +110,11 @@ std::vector<Continuation> Generate(
     }
     c.tokens.push_back(token);
     if (on_token) on_token(p, token);
+    if (options.ends && options.ends(p, c.tokens)) {
+      c.end = Continuation::End::kEndOfText;
+      done[p] = true;
+      return;
+    }
     const auto position = static_cast<int64_t>(prompts[p].size()) + i;
     if (i + 1 == options.max_tokens) {
       done[p] = true;

@@ -68,7 +68,8 @@ class SlidingWindow : public LogitsSource {
 
 // A continuation, and why it ended.
 struct Continuation {
-  std::vector<int32_t> tokens;  // New ones alone; without the end-of-text token.
+  // New ones alone; without the end-of-text token, but with what GenerateOptions::ends saw.
+  std::vector<int32_t> tokens;
   enum class End { kLength, kEndOfText, kContext } end = End::kLength;
 };
 
@@ -80,6 +81,8 @@ struct GenerateOptions {
   uint64_t first = 0;                    // Number of the first prompt there.
   int32_t vocab = 0;                     // Tokens that may come out: [0, vocab).
   std::vector<int32_t> eos;              // Each ends a continuation.
+  // Whether prompt p's continuation so far ends with its last token; may be null.
+  std::function<bool(size_t p, std::span<const int32_t> tokens)> ends = nullptr;
 };
 
 // Continues each prompt (at most the source's rows of them, each of 1 to capacity tokens). Token i

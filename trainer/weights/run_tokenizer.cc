@@ -34,6 +34,7 @@ RunTokenizer TokenizerOfRun(const Recipe& recipe) {
       run.name = manifest->tokenizer;
       run.hash = manifest->tokenizer_hash;
     }
+    if (run.chat_template.empty()) run.chat_template = source.chat_template.value_or("");
     if (!run.eot && source.eot) run.eot = static_cast<int32_t>(*source.eot);
     if (!run.eot && manifest) run.eot = manifest->eot;
   }

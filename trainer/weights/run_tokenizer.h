@@ -18,6 +18,7 @@ struct RunTokenizer {
   std::string name;              // For OpenTokenizer(); empty where nobody says.
   std::optional<uint64_t> hash;  // Tokenizer::hash(), where the tokens' own files say it.
   std::optional<int32_t> eot;    // What ended documents, where that is not the tokenizer's to say.
+  std::string chat_template;     // The file of a run that named one; else the tokenizer's own.
 };
 
 // tokens.json beside the source's files, or in the directory that it names; empty where there is
