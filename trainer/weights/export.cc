@@ -25,7 +25,7 @@ HfTokenizerFiles FilesOf(const RunTokenizer& run, const ModelShape& shape) {
     throw DataError("tokenizer: " + run.name + ": has " + std::to_string(size) +
                     " tokens, and the model knows " + std::to_string(VocabSize(shape)));
   }
-  return ReadHfTokenizerFiles(run.name, run.eot, MaxPositions(shape));
+  return ReadHfTokenizerFiles(run.name, run.eot, MaxPositions(shape), run.chat_template);
 }
 
 // Of the Hugging Face directory that the run, or the run that it began with, took its weights from.
@@ -63,7 +63,7 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   options.tokenizer.ids.eos = run.eot;
   const std::string cure = "; --tokenizer names one";
   if (!tokenizer.empty()) {
-    options.tokenizer = FilesOf({tokenizer, std::nullopt, run.eot}, shape);
+    options.tokenizer = FilesOf({tokenizer, std::nullopt, run.eot, run.chat_template}, shape);
   } else if (run.name.empty()) {
     exported.warnings.push_back("no tokenizer files: " + checkpoint + " names no tokenizer" + cure);
   } else {

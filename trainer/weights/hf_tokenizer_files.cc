@@ -104,7 +104,7 @@ std::optional<int32_t> TokenOf(const Json& config, const char* key, const Tokeni
 }  // namespace
 
 HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int32_t> eot,
-                                      int64_t positions) {
+                                      int64_t positions, const std::string& chat_template) {
   namespace fs = std::filesystem;
   HfTokenizerFiles out;
   const std::shared_ptr<const Tokenizer> tokenizer = OpenTokenizer(name);
@@ -127,6 +127,11 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
       if (!read.why.empty()) throw DataError("data: " + path + ": " + read.why);
       if (!read.text.empty()) out.contents[beside] = std::move(read.text);
     }
+  }
+  if (!chat_template.empty()) {  // Before any other, to transformers.
+    FileText read = ReadFileText(chat_template, kMostTextBytes);
+    if (!read.why.empty()) throw DataError("data: " + chat_template + ": " + read.why);
+    out.contents["chat_template.jinja"] = std::move(read.text);
   }
   Json config = Parsed(out.contents, kConfig);
   for (const Json& from : {config, Parsed(out.contents, "special_tokens_map.json")}) {

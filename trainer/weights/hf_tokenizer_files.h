@@ -22,10 +22,11 @@ struct HfTokenizerFiles {
 // what lies beside it under the names that transformers gives; `bytes` becomes a tokenizer.json of
 // 256 tokens. Where nobody says how transformers is to load it, a tokenizer_config.json does.
 // `eot`: what ended the documents of training, where that was not the tokenizer's own. `positions`:
-// the longest sequence, which tokenizer_config.json is made to name. Throws DataError where a file
+// the longest sequence, which tokenizer_config.json is made to name. `chat_template`: the file of
+// one that is not the tokenizer's own, or "". Throws DataError where a file
 // is gone or damaged.
 HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int32_t> eot,
-                                      int64_t positions);
+                                      int64_t positions, const std::string& chat_template = "");
 
 }  // namespace fsdp
 
