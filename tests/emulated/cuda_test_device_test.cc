@@ -165,7 +165,8 @@ TEST_P(CudaTestDeviceTest, WhatCudaSaysIsAnError) {
 }
 
 TEST_P(CudaTestDeviceDeathTest, HostReadsATensor) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // The emulated GPU has threads: fork() alone may hang.
+  GTEST_FLAG_SET(death_test_style,
+                 "threadsafe");  // The emulated GPU has threads: fork() alone may hang.
   const View x = Input({3}, {1, 2, 3}), y = Output({3});
   const auto crashed = [](int status) {  // By SIGSEGV, or by a sanitizer that met it first.
     return WIFSIGNALED(status) ? WTERMSIG(status) == SIGSEGV : WEXITSTATUS(status) != 0;
