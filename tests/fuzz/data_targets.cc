@@ -3,9 +3,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/core/errors.h"
@@ -13,6 +15,7 @@
 #include "trainer/data/token_file.h"
 #include "trainer/data/token_manifest.h"
 #include "trainer/data/tokenizer.h"
+#include "trainer/data/unicode.h"
 
 namespace fsdp {
 namespace {
@@ -39,6 +42,12 @@ int FuzzTokenizerJson(const uint8_t* data, size_t size) {
       Require(id >= 0 && id < tokenizer->vocab_size(), "an id outside the vocabulary");
     }
     tokenizer->Decode(ids);
+    std::string buffer;
+    const std::string_view whole = WellFormed(text, buffer);
+    const PlacedIds placed = tokenizer->EncodePlaced(whole);
+    Require(placed.ids == ids && placed.begins.size() == ids.size(), "other ids with their places");
+    Require(std::is_sorted(placed.begins.begin(), placed.begins.end()), "places out of order");
+    Require(ids.empty() || placed.begins.back() < whole.size(), "a place behind the text");
     for (const std::optional<int32_t> id : {tokenizer->bos(), tokenizer->eot()}) {
       Require(!id || (*id >= 0 && *id < tokenizer->vocab_size()), "an end outside it");
     }

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -14,12 +13,6 @@ namespace fsdp {
 namespace {
 
 using Strings = std::vector<std::string>;
-
-// FUZZ_INPUTS: how many, in place of the 100,000 that every change is tested with.
-int Inputs() {
-  const char* text = std::getenv("FUZZ_INPUTS");
-  return text ? std::atoi(text) : 100'000;
-}
 
 std::string Printable(const std::string& text) {
   std::string out;
@@ -35,7 +28,7 @@ std::string Printable(const std::string& text) {
 // Both outcomes must be common enough to mean something.
 void Fuzz(int (*target)(const uint8_t*, size_t), Mutator mutator) {
   int accepted = 0;
-  const int inputs = Inputs();
+  const int inputs = FuzzInputs(100'000);
   for (int i = 0; i < inputs; ++i) {
     const std::string text = mutator.Next();
     try {

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -14,12 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Strings = std::vector<std::string>;
-
-// FUZZ_INPUTS: how many, in place of those that every change is tested with.
-int Inputs(int standard) {
-  const char* text = std::getenv("FUZZ_INPUTS");
-  return text ? std::atoi(text) : standard;
-}
 
 const Strings kTemplates = {
     "{%- macro m(a, b=2) -%}<{{ a }}:{{ b | upper }}>{%- endmacro -%}\n"
@@ -174,7 +167,7 @@ void Fuzz(int inputs, Next next) {
 TEST(JinjaFuzz, ATemplate) {
   Mutator mutator(21, kTemplates, kWords, 2000);
   size_t n = 0;
-  Fuzz(Inputs(20'000), [&] {
+  Fuzz(FuzzInputs(20'000), [&] {
     const std::string source = mutator.Next();
     try {
       return Accepted(source, kConversations[n++ % 2]);
@@ -191,7 +184,7 @@ TEST(JinjaFuzz, AConversation) {
                    "\"assistant\"", "-1", "\\ud83d\\ude00", "\\u0000", "9223372036854775808"},
                   1000);
   size_t n = 0;
-  Fuzz(Inputs(10'000), [&] {
+  Fuzz(FuzzInputs(10'000), [&] {
     const std::string line = mutator.Next();
     if (!Json::accept(line)) return false;
     try {
