@@ -10,6 +10,7 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/loop/process.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"

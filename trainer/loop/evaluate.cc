@@ -25,6 +25,7 @@
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/loop/rank_session.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/recipe/load.h"

@@ -10,7 +10,7 @@
 #include "trainer/engine/session.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/recorder.h"
-#include "trainer/loop/setup.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {

@@ -28,6 +28,7 @@
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/gpu_room.h"
 #include "trainer/loop/plan_heading.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/share_choice.h"

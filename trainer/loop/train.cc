@@ -24,6 +24,7 @@
 #include "trainer/loop/initialize.h"
 #include "trainer/loop/rank_session.h"
 #include "trainer/loop/recorder.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/observe/peak_flops.h"

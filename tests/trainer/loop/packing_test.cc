@@ -21,6 +21,7 @@
 #include "trainer/data/packed_rows.h"
 #include "trainer/data/text_source.h"
 #include "trainer/loop/attention_choice.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"

@@ -1,0 +1,350 @@
+#include "trainer/loop/run_data.h"
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "trainer/core/cache_directory.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/core/utf8.h"
+#include "trainer/data/chat_template.h"
+#include "trainer/data/document_store.h"
+#include "trainer/data/fitted_samples.h"
+#include "trainer/data/jinja/date.h"
+#include "trainer/data/line_samples.h"
+#include "trainer/data/open_tokenizer.h"
+#include "trainer/data/synthetic_source.h"
+#include "trainer/data/text_cache.h"
+#include "trainer/data/text_check.h"
+#include "trainer/data/text_source.h"
+#include "trainer/data/token_file_source.h"
+#include "trainer/data/token_source.h"
+#include "trainer/data/tokenize.h"
+#include "trainer/loop/run_words.h"
+
+namespace fsdp {
+namespace {
+
+// Opens sources one after the other; keeps the list of their files, and their tokenizer.
+class Opener {
+ public:
+  Opener(const Recipe& recipe, const ModelShape& shape, const OpenProgress& progress, RunData& data)
+      : recipe_(recipe), shape_(shape), progress_(progress), data_(data) {}
+
+  // Adds its files to `files`, which it reads for that; null: it does not.
+  std::shared_ptr<const TokenSource> Open(const SourceRecipe& recipe, const std::string& key,
+                                          uint64_t seed, std::vector<DataFile>* files) {
+    std::shared_ptr<const TokenSource> source = OpenFiles(recipe, key, seed);
+    if (recipe.eot) source = WithEot(std::move(source), static_cast<int32_t>(*recipe.eot));
+    RequireEot(source->eot().has_value(), recipe_.data.WantsEot(), key, source->Describe());
+    if (files != nullptr) Describe(recipe, *source, *files);
+    CheckTokens(*source, static_cast<int32_t>(VocabSize(shape_)));
+    return source;
+  }
+
+  // Its samples that stay whole, and in words what does not fit.
+  std::shared_ptr<const FittedSamples> OpenWhole(const SourceRecipe& recipe, const std::string& key,
+                                                 uint64_t seed, std::vector<DataFile>& files) {
+    const DataRecipe& data = recipe_.data;
+    std::shared_ptr<const SampleStore> store;
+    if (recipe.IsWhole()) {
+      store = OpenLines(recipe, key, files);
+    } else {
+      store = std::make_shared<DocumentStore>(Open(recipe, key, seed, &files));
+    }
+    auto whole = std::make_shared<FittedSamples>(store, data.seq_len, data.too_long);
+    for (const std::string& line : WhatIsLeftOut(store->Describe(), whole->counts(), data)) {
+      if (progress_.remark) progress_.remark(line);
+    }
+    return whole;
+  }
+
+  // The same without its tokens, where they would have to be made first: then files and tokenizer
+  // are looked at alone.
+  void Check(const SourceRecipe& recipe, const std::string& key, uint64_t seed) {
+    if (recipe.IsWhole()) {
+      EncoderFor(recipe, key);
+      CheckFormats(ExpandLinePaths(recipe.paths, PathsOf(key)));
+      return;
+    }
+    if (recipe.source != SourceRecipe::Source::kText || recipe.tokenizer == "bytes") {
+      Open(recipe, key, seed, nullptr);
+      return;
+    }
+    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    const std::vector<std::string> files = ExpandTextPaths(recipe.paths, PathsOf(key));
+    CheckFormats(files);
+    RequireEot(recipe.eot || tokenizer->eot(), recipe_.data.WantsEot(), key, files[0]);
+  }
+
+ private:
+  void Describe(const SourceRecipe& recipe, const TokenSource& source,
+                std::vector<DataFile>& files) const {
+    for (DataFile& file : source.Files()) files.push_back(std::move(file));
+    if (recipe.source == SourceRecipe::Source::kText) DescribeTokenizer(recipe, files);
+  }
+
+  // The same text in other tokens is other data.
+  void DescribeTokenizer(const SourceRecipe& recipe, std::vector<DataFile>& files) const {
+    if (recipe.tokenizer == "bytes") return;
+    DataFile file = DescribeFile(FileContents(recipe.tokenizer));
+    file.hash = data_.tokenizer->hash();
+    files.push_back(std::move(file));
+  }
+
+  void RequireEot(bool has_one, const std::string& wants, const std::string& key,
+                  const std::string& what) const {
+    if (wants.empty() || has_one) return;
+    throw ConfigError(recipe_.Mistake(
+        key + ".eot",
+        wants + " needs an end-of-text token, and " + what + " names none: give " + key + ".eot"));
+  }
+
+  // For the key in what is said of a path that leads nowhere.
+  std::string PathsOf(const std::string& key) const {
+    std::string where = recipe_.Mistake(key + ".paths", "");
+    where.resize(where.size() - 2);
+    return where;
+  }
+
+  struct Encoder {
+    std::shared_ptr<const LineEncoder> lines;
+    std::optional<DataFile> chat_template;
+  };
+  Encoder EncoderFor(const SourceRecipe& recipe, const std::string& key) {
+    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    if (recipe.source == SourceRecipe::Source::kPairs) {
+      const std::optional<int32_t> eot =
+          recipe.eot ? static_cast<int32_t>(*recipe.eot) : tokenizer->eot();
+      RequireEot(eot.has_value(), "source `pairs`", key, recipe.tokenizer);
+      return {Pairs(tokenizer, {recipe.prompt, recipe.completion}, *eot), std::nullopt};
+    }
+    ChatOptions options;
+    options.train_on = recipe.train_on;
+    if (recipe.date) options.date = ParseJinjaDate(*recipe.date);
+    try {
+      ChatTemplate chat = ChatTemplate::Open(recipe.tokenizer, recipe.chat_template.value_or(""));
+      const DataFile file{chat.name(), chat.bytes(), chat.hash()};
+      return {Conversations(tokenizer, std::move(chat), options), file};
+    } catch (const DataError& error) {
+      throw DataError(recipe_.Mistake(key + ".template", error.what()));
+    }
+  }
+
+  std::shared_ptr<const SampleFile> OpenLines(const SourceRecipe& recipe, const std::string& key,
+                                              std::vector<DataFile>& files) {
+    const Encoder encoder = EncoderFor(recipe, key);
+    ExpandLinePaths(recipe.paths, PathsOf(key));
+    LineOptions options;
+    options.files = recipe.paths;
+    options.tokenizer = recipe.tokenizer;
+    options.allow_invalid_text = recipe_.data.allow_invalid_text;
+    options.keep = {progress_.say, progress_.stop, recipe_.run.timeout_s};
+    auto samples = OpenLineSamples(TokenCache(), *encoder.lines, options);
+    for (const DataFile& file : samples->inputs()) files.push_back(file);
+    DescribeTokenizer(recipe, files);
+    if (encoder.chat_template) files.push_back(*encoder.chat_template);
+    return samples;
+  }
+
+  std::string TokenCache() const { return recipe_.data.cache.value_or(CacheDirectory("tokens")); }
+
+  // One for the run: the recipe has seen to it that all sources name the same.
+  std::shared_ptr<const Tokenizer> TokenizerFor(const SourceRecipe& recipe,
+                                                const std::string& key) {
+    if (TokenizerOf(recipe) == nullptr) return nullptr;
+    try {
+      if (!data_.tokenizer) data_.tokenizer = OpenTokenizer(recipe.tokenizer);
+    } catch (const DataError& error) {
+      std::string why = error.what();
+      if (const std::string twice = "tokenizer: "; why.starts_with(twice))
+        why.erase(0, twice.size());
+      throw DataError(recipe_.Mistake(key + ".tokenizer", why));
+    }
+    const int64_t size = data_.tokenizer->vocab_size();
+    if (const int64_t vocab = VocabSize(shape_); size > vocab) {
+      throw ConfigError(recipe_.Mistake(
+          key + ".tokenizer", recipe.tokenizer + " has " + std::to_string(size) +
+                                  " tokens, but model.vocab_size is " + std::to_string(vocab)));
+    }
+    return data_.tokenizer;
+  }
+
+  std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& recipe, const std::string& key,
+                                               uint64_t seed) {
+    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    const std::string where = PathsOf(key);
+    switch (recipe.source) {
+      case SourceRecipe::Source::kText: {
+        ExpandTextPaths(recipe.paths, where);
+        if (recipe.tokenizer == "bytes") return OpenBytes(recipe);
+        TokenizeOptions options;
+        options.files = recipe.paths;
+        options.column = recipe.column;
+        options.allow_invalid_text = recipe_.data.allow_invalid_text;
+        if (recipe.eot) options.eot = static_cast<int32_t>(*recipe.eot);
+        options.stop = progress_.stop;
+        options.silence_s = recipe_.run.timeout_s;
+        return OpenTextTokens(TokenCache(), tokenizer, recipe.tokenizer, std::move(options),
+                              progress_.say);
+      }
+      case SourceRecipe::Source::kTokens: {
+        ExpandPaths(recipe.paths, where);
+        std::optional<TokenDType> dtype;
+        if (recipe.dtype) {
+          dtype = *recipe.dtype == SourceRecipe::RawDType::kUint16 ? TokenDType::kUint16
+                                                                   : TokenDType::kUint32;
+        }
+        const auto tokens = std::make_shared<TokenFileSource>(recipe.paths, dtype);
+        if (!tokens->eot() && tokenizer && tokenizer->eot()) {
+          return WithEot(tokens, *tokenizer->eot());
+        }
+        return tokens;
+      }
+      case SourceRecipe::Source::kSynthetic:
+      case SourceRecipe::Source::kChat:  // OpenLines().
+      case SourceRecipe::Source::kPairs:
+        break;
+    }
+    SyntheticOptions options;
+    options.vocab_size = static_cast<int32_t>(VocabSize(shape_));
+    options.seed = seed;
+    return std::make_shared<SyntheticSource>(options);
+  }
+
+  std::shared_ptr<const TokenSource> OpenBytes(const SourceRecipe& recipe) {
+    auto source = std::make_shared<TextSource>(recipe.paths, recipe_.data.allow_invalid_text);
+    if (progress_.remark && !source->too_invalid().empty()) {
+      progress_.remark("data.allow_invalid_text: " + source->too_invalid() + ": kept as bytes");
+    }
+    return source;
+  }
+
+  const Recipe& recipe_;
+  const ModelShape& shape_;
+  const OpenProgress& progress_;
+  RunData& data_;
+};
+
+}  // namespace
+
+Recipe WithSteps(const Recipe& recipe, const RunData& data) {
+  if (!recipe.train.epochs) return recipe;
+  const Samples& samples = data.train->samples();
+  double all = 0;
+  for (int64_t source = 0; source < std::ssize(recipe.data.TrainSources()); ++source) {
+    all += static_cast<double>(samples.Rows(source));
+  }
+  const auto batch = static_cast<double>(recipe.train.global_batch_size);
+  const double steps = std::ceil(*recipe.train.epochs * all / batch);
+  if (steps > std::numeric_limits<int32_t>::max()) {
+    throw ConfigError(recipe.Mistake(
+        "train.epochs",
+        "more than 2147483647 steps of " + std::to_string(recipe.train.global_batch_size) +
+            " of the " + std::to_string(static_cast<int64_t>(all)) + " samples that an epoch has"));
+  }
+  Recipe with = recipe;
+  with.train.steps = static_cast<int64_t>(steps);
+  with.train.epochs.reset();
+  char note[96];
+  std::snprintf(note, sizeof(note), "train.steps: %lld, which are train.epochs: %g",
+                static_cast<long long>(with.train.steps), *recipe.train.epochs);
+  with.notes.emplace_back(note);
+  return with;
+}
+
+uint64_t RunData::Hash() const {
+  std::string text;
+  for (const auto* list : {&files.train, &files.valid}) {
+    for (const DataFile& file : *list) {
+      text += std::to_string(file.bytes) + " " + std::to_string(file.hash) + "\n";
+    }
+    text += "\n";
+  }
+  return HashBytes(text);
+}
+
+OpenProgress ProgressFor(const Job& job) {
+  OpenProgress progress;
+  if (job.console != nullptr) {
+    progress.say = [&job](const std::string& line) {
+      *job.console << Printable(line) << std::endl;
+    };
+    if (job.rank == 0) progress.remark = progress.say;
+  }
+  progress.stop = job.stop_requested;
+  return progress;
+}
+
+RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
+                 const ValidRecipe& held_out, const OpenProgress& progress) {
+  RunData data;
+  Opener opener(recipe, shape, progress, data);
+  const auto* apart = std::get_if<HeldOut>(&held_out);          // Never trained on.
+  const auto* last = std::get_if<HeldOut>(&recipe.data.valid);  // Evaluated.
+  const bool windows = recipe.data.packing == Packing::kWindows;
+  WeightedSources train, tails;
+  std::vector<std::pair<std::string, WeightedSources>> valid;
+  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
+    if (keyed.list == "data.valid") {
+      const uint64_t own = seed + 1 + valid.size();
+      WeightedSource& all = valid.emplace_back(keyed.source->name, WeightedSources(1)).second[0];
+      if (windows) {
+        all.source = opener.Open(*keyed.source, keyed.key, own, &data.files.valid);
+      } else {
+        all.whole = opener.OpenWhole(*keyed.source, keyed.key, own, data.files.valid);
+      }
+      continue;
+    }
+    const double weight = keyed.source->weight;
+    // Synthetic sources of one list are samples of one language, but not the same one.
+    const uint64_t salt = HashBytes("data.train.source", train.size());
+    const uint64_t own = train.empty() ? seed : seed ^ salt;
+    if (windows) {
+      const auto all = opener.Open(*keyed.source, keyed.key, own, &data.files.train);
+      train.push_back({apart ? SplitSource(all, apart->fraction).train : all, weight});
+      if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
+      continue;
+    }
+    const std::shared_ptr<const FittedSamples> whole =
+        opener.OpenWhole(*keyed.source, keyed.key, own, data.files.train);
+    train.push_back({nullptr, weight, whole});
+    if (apart) train.back().whole = whole->HoldOut(apart->fraction).train;
+    if (last) tails.push_back({nullptr, weight, whole->HoldOut(last->fraction).valid});
+  }
+  if (last) valid.emplace_back("", std::move(tails));
+
+  LoaderOptions options;
+  options.seq_len = recipe.data.seq_len;
+  options.global_batch_size = recipe.train.global_batch_size;
+  options.micro_batch_size = recipe.train.micro_batch_size;
+  options.data_ranks = data_ranks;
+  options.vocab_size = static_cast<int32_t>(VocabSize(shape));
+  options.documents = recipe.data.documents;
+  options.packing = recipe.data.packing;
+  data.train = std::make_unique<TrainLoader>(std::move(train), options, recipe.data.shuffle, seed);
+  if (recipe.eval.every == 0) return data;
+  for (auto& [name, sources] : valid) {
+    data.valid.push_back(
+        {name, std::make_unique<EvalLoader>(std::move(sources), options, recipe.eval.steps)});
+  }
+  return data;
+}
+
+void CheckData(const Recipe& recipe, const ModelShape& shape) {
+  RunData data;
+  const OpenProgress silent;
+  Opener opener(recipe, shape, silent, data);
+  const auto seed = static_cast<uint64_t>(recipe.run.seed);
+  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
+    opener.Check(*keyed.source, keyed.key, seed);
+  }
+}
+
+}  // namespace fsdp
