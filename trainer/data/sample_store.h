@@ -1,5 +1,6 @@
 // Samples of any length, as files hold them: documents, conversations. Stores hold no position, so
 // one may be read by many threads.
+// Tests: tests/trainer/data/line_samples_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_SAMPLE_STORE_H_
 #define FSDP_TRAIN_TRAINER_DATA_SAMPLE_STORE_H_
 

@@ -1,4 +1,5 @@
 // What of a conversation is trained on: the recipe's data.*.train_on.
+// Tests: tests/trainer/data/chat_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TRAIN_ON_H_
 #define FSDP_TRAIN_TRAINER_DATA_TRAIN_ON_H_
 

@@ -1,4 +1,5 @@
 // A day, as templates see it.
+// Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_DATE_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_DATE_H_
 
