@@ -199,13 +199,13 @@ std::string IdList(const std::vector<int32_t>& ids) {
 }
 
 ChatFormat FormatFor(const GenerateFlags& flags, const StoredModel& stored,
-                     std::shared_ptr<const Tokenizer> tokenizer) {
+                     const Tokenizer& tokenizer) {
   const bool own = flags.tokenizer.empty();
   std::string file = flags.chat_template;
   if (file.empty() && own) file = stored.tokenizer.chat_template;
   try {
     ChatTemplate chat = ChatTemplate::Open(own ? stored.tokenizer.name : flags.tokenizer, file);
-    return {std::move(chat), std::move(tokenizer), Today()};
+    return {std::move(chat), tokenizer, Today()};
   } catch (const DataError& error) {
     throw DataError(std::string(error.what()) + "; --template names one");
   }
@@ -223,7 +223,7 @@ void Run(const GenerateFlags& flags) {
   const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(flags, stored);
   const int64_t vocab = VocabSize(stored.shape), limit = MaxPositions(stored.shape);
   std::optional<ChatFormat> format;
-  if (!asks || !flags.messages.empty()) format = FormatFor(flags, stored, tokenizer);
+  if (!asks || !flags.messages.empty()) format = FormatFor(flags, stored, *tokenizer);
   const std::vector<Prompt> prompts =
       PromptsOf(flags, *tokenizer, format ? &*format : nullptr, vocab, limit);
 

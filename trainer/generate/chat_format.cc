@@ -41,7 +41,7 @@ std::string BehindAnAnswer(const ChatTemplate& chat, const ChatOptions& options)
 
 }  // namespace
 
-ChatFormat::ChatFormat(ChatTemplate chat_template, std::shared_ptr<const Tokenizer> tokenizer,
+ChatFormat::ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer,
                        std::optional<JinjaDate> date)
     : template_(std::move(chat_template)) {
   options_.add_generation_prompt = true;
@@ -49,7 +49,7 @@ ChatFormat::ChatFormat(ChatTemplate chat_template, std::shared_ptr<const Tokeniz
   options_.date = date;
   end_text_ = BehindAnAnswer(template_, options_);
   if (end_text_.empty()) return;
-  const std::vector<int32_t> ids = tokenizer->Encode(end_text_);
+  const std::vector<int32_t> ids = tokenizer.Encode(end_text_);
   if (ids.size() != 1) return;
   end_token_ = ids[0];
   end_text_.clear();

@@ -4,7 +4,6 @@
 #define FSDP_TRAIN_TRAINER_GENERATE_CHAT_FORMAT_H_
 
 #include <cstdint>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -18,8 +17,7 @@ namespace fsdp {
 class ChatFormat {
  public:
   // `date`: today, to the template.
-  ChatFormat(ChatTemplate chat_template, std::shared_ptr<const Tokenizer> tokenizer,
-             std::optional<JinjaDate> date);
+  ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer, std::optional<JinjaDate> date);
 
   // The text that an answer to `conversation` follows, an object with `messages` as in
   // ChatTemplate::Render(). Throws DataError.

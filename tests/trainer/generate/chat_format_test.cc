@@ -19,7 +19,7 @@ constexpr const char* kTemplate =
     "{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
 ChatFormat Format(const std::string& source, const std::string& tokenizer) {
-  return {ChatTemplate("t", source, {}), OpenTokenizer(tokenizer), std::nullopt};
+  return {ChatTemplate("t", source, {}), *OpenTokenizer(tokenizer), std::nullopt};
 }
 const std::string kGpt2 = "tests/fixtures/tokenizers/gpt2.json";
 
