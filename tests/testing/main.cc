@@ -1,8 +1,10 @@
 // The main function of every test.
 //
-// AddressSanitizer's build is there for mistakes of memory, which the many cases of a suite with
-// parameters have in common. Where a suite has more than kWhole of them it runs one in two, chosen
-// by a hash of the name; so do the tests of whole processes (//tests/e2e).
+// The builds of AddressSanitizer and ThreadSanitizer are there for mistakes of memory and of order,
+// which the many cases of a suite with parameters have in common. Where a suite has more than
+// kWhole of them they run one in two, chosen by a hash of the name; so do the tests of whole
+// processes
+// (//tests/e2e).
 // FSDP_TRAIN_TEST_EVERYTHING or a filter of one's own runs what they say.
 //
 // With FSDP_TRAIN_TEST_EVERY_PATTERN a filter has to choose something with each of its patterns.
@@ -18,7 +20,7 @@
 
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kOneInTwo = true;
 #else
 constexpr bool kOneInTwo = false;
