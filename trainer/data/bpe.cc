@@ -172,7 +172,7 @@ void Bpe::AppendBegins(std::string_view word, std::span<const int32_t> ids,
       continue;
     }
     while (is_unknown(at)) at += UnitBytes(word.substr(at));  // It has left no id.
-    at = std::min(at, word.size() - 1);  // A file may give two texts one id.
+    at = std::min(at, word.size() - 1);                       // A file may give two texts one id.
     begins.push_back(at);
     at += static_cast<size_t>(bytes_[static_cast<size_t>(id)]);
   }
