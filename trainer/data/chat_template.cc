@@ -293,6 +293,14 @@ ChatTemplate ChatTemplate::Open(const std::string& tokenizer, const std::string&
                   ": give one of your own");
 }
 
+void RequireSpecialTokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
+  for (const auto& [name, token] : chat_template.special_tokens()) {
+    if (!tokenizer.IdOf(token) || tokenizer.Encode(token).size() == 1) continue;
+    throw DataError("the tokenizer does not find its " + name + " `" + token +
+                    "` in a text, as a SentencePiece model does not: give a tokenizer.json");
+  }
+}
+
 ChatText ChatTemplate::Render(const Json& line, const ChatOptions& options) const {
   return Rendering(template_, special_tokens_, line, options).Run();
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trainer/data/jinja/template.h"
+#include "trainer/data/tokenizer.h"
 #include "trainer/data/train_on.h"
 
 namespace fsdp {
@@ -71,6 +72,10 @@ class ChatTemplate {
   int64_t bytes_;
   uint64_t hash_;
 };
+
+// Throws DataError where `tokenizer` makes several tokens of one of the template's special ones, as
+// a SentencePiece model does, which does not look for them in a text.
+void RequireSpecialTokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template);
 
 }  // namespace fsdp
 

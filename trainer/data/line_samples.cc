@@ -249,11 +249,7 @@ TokenManifest Make(const LineEncoder& encoder, const LineOptions& options,
 std::shared_ptr<const LineEncoder> Conversations(std::shared_ptr<const Tokenizer> tokenizer,
                                                  ChatTemplate chat_template,
                                                  const ChatOptions& options) {
-  for (const auto& [name, token] : chat_template.special_tokens()) {
-    if (!tokenizer->IdOf(token) || tokenizer->Encode(token).size() == 1) continue;
-    throw DataError("the tokenizer does not find its " + name + " `" + token +
-                    "` in a text, as a SentencePiece model does not: give a tokenizer.json");
-  }
+  RequireSpecialTokens(*tokenizer, chat_template);
   return std::make_shared<ChatEncoder>(std::move(tokenizer), std::move(chat_template), options);
 }
 

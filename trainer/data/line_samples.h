@@ -38,8 +38,7 @@ class LineEncoder {
 };
 
 // An object with `messages`, as ChatTemplate::Render() takes it. The template writes what a
-// conversation begins and ends with. Throws DataError for a SentencePiece model: it does not find
-// special tokens in a text.
+// conversation begins and ends with. Throws as RequireSpecialTokens().
 std::shared_ptr<const LineEncoder> Conversations(std::shared_ptr<const Tokenizer> tokenizer,
                                                  ChatTemplate chat_template,
                                                  const ChatOptions& options);

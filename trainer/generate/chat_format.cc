@@ -44,6 +44,7 @@ std::string BehindAnAnswer(const ChatTemplate& chat, const ChatOptions& options)
 ChatFormat::ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer,
                        std::optional<JinjaDate> date)
     : template_(std::move(chat_template)) {
+  RequireSpecialTokens(tokenizer, template_);
   options_.add_generation_prompt = true;
   options_.train_on = TrainOn::kAll;
   options_.date = date;

@@ -16,7 +16,7 @@ namespace fsdp {
 
 class ChatFormat {
  public:
-  // `date`: today, to the template.
+  // `date`: today, to the template. Throws as RequireSpecialTokens().
   ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer, std::optional<JinjaDate> date);
 
   // The text that an answer to `conversation` follows, an object with `messages` as in

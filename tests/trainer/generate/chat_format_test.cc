@@ -50,6 +50,12 @@ TEST(ChatFormat, FindsWhereAnswersEnd) {
   }
 }
 
+TEST(ChatFormat, WantsSpecialTokensWhole) {
+  const auto tokenizer = OpenTokenizer("tests/fixtures/tokenizers/sp_bpe.model");
+  EXPECT_THROW(ChatFormat(ChatTemplate("t", kTemplate, {{"eos_token", "</s>"}}), *tokenizer, {}),
+               DataError);
+}
+
 std::string Streamed(const std::string& text, const std::string& end, std::string* finish) {
   const auto tokenizer = OpenTokenizer("bytes");
   AnswerStream stream(*tokenizer, end);
