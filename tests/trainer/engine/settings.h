@@ -93,12 +93,12 @@ inline std::vector<FsdpOptions::CpuOffload> Offloads() {
               .spill_ahead = 1}};
 }
 
-// Under AddressSanitizer, where the code counts and not the bits, one run in three; one in two
+// Under AddressSanitizer, where the code counts and not the bits, one run in three; one in four
 // under ThreadSanitizer, which takes a hundred times as long.
 #ifdef __SANITIZE_ADDRESS__
 constexpr size_t kRunsApart = 3;
 #elif defined(__SANITIZE_THREAD__)
-constexpr size_t kRunsApart = 2;
+constexpr size_t kRunsApart = 4;
 #else
 constexpr size_t kRunsApart = 1;
 #endif
