@@ -73,7 +73,7 @@ std::string AnswerStream::Add(int32_t id) {
     shown = held_.size() - back;
   }
   std::string out = held_.substr(0, shown);
-  held_.erase(0, ended_ ? held_.size() : shown);
+  held_.erase(0, shown);
   return out;
 }
 
