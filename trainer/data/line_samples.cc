@@ -138,7 +138,7 @@ class LineReader {
   // TooInvalid::refusal of the first of the files read so far that is; or "".
   const std::string& too_invalid() const { return too_invalid_; }
 
-  // Up to `bytes` of them or a little more; none at the end. Throws DataError.
+  // Up to `bytes` of them or a little more, without empty ones; none at the end. Throws DataError.
   std::vector<Line> Next(size_t bytes) {
     std::vector<Line> lines;
     for (size_t taken = 0; taken < bytes && (contents_ != nullptr || Open());) {
@@ -148,8 +148,8 @@ class LineReader {
       std::string text(rest.substr(0, end));
       ++number_;
       offset_ += std::min(end + 1, rest.size());
-      taken += end + 1;
       if (text.find_first_not_of(" \t\r") != std::string::npos) {
+        taken += text.size();
         lines.push_back({std::move(text), file_ - 1, number_});
       }
       if (offset_ == contents_->bytes().size()) {

@@ -218,6 +218,14 @@ TEST_F(LineSamples, ThreadsAndFilesChangeNothing) {
   EXPECT_EQ(both->Describe(), a + " and 1 more file");
 }
 
+TEST_F(LineSamples, EmptyLinesAreNoEnd) {
+  const std::string file =
+      Write("a.jsonl", Line({"a", "b"}) + std::string(9 << 20, '\n') + Line({"c", "d"}));
+  const auto samples = Open(*Chat(), {file});
+  EXPECT_EQ(Contents(*samples), (Strings{"user:a;assistant:[b;]", "user:c;assistant:[d;]"}));
+  EXPECT_EQ(samples->Where(1), file + ", line " + std::to_string((9 << 20) + 2));
+}
+
 TEST_F(LineSamples, AreMadeOnceForAllWhoAsk) {
   const std::string file = Write("a.jsonl", Line({"a", "b"}));
   std::vector<std::string> said;
