@@ -23,7 +23,7 @@ void Show(const std::string& text) {
 // Streams it to the terminal.
 std::string Answer(const Talk& talk, LogitsSource& model, const std::vector<int32_t>& prompt,
                    uint64_t number) {
-  AnswerStream stream(talk.tokenizer, talk.format.end_text());
+  AnswerStream stream(talk.tokenizer, talk.end_text);
   GenerateOptions how = talk.how;
   how.first = number;
   how.ends = [&](size_t, std::span<const int32_t>) { return stream.ended(); };

@@ -219,6 +219,13 @@ void Run(const GenerateFlags& flags) {
         "generate: needs --prompt, --prompt-file, --prompt-ids or --messages; only on a terminal "
         "it talks without them");
   }
+  if (!asks && (flags.json || flags.samples > 1)) {
+    throw ConfigError(std::string(flags.json ? "--json" : "--samples") +
+                      ": belongs to a prompt or to --messages: on a terminal it talks");
+  }
+  if (asks && flags.messages.empty() && !flags.chat_template.empty()) {
+    throw ConfigError("--template: belongs to --messages, or to talking on a terminal");
+  }
   StoredModel stored = OpenStoredModel(flags.checkpoint);
   const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(flags, stored);
   const int64_t vocab = VocabSize(stored.shape), limit = MaxPositions(stored.shape);
@@ -258,7 +265,9 @@ void Run(const GenerateFlags& flags) {
     const auto encode = [&](const std::string& text) {
       return EncodedChat(text, *tokenizer, vocab);
     };
-    RunTalk({*tokenizer, *format, how, talk, flags.checkpoint, encode}, rows);
+    RunTalk({*tokenizer, *format, flags.ignore_eot ? "" : format->end_text(), how, talk,
+             flags.checkpoint, encode},
+            rows);
     return;
   }
 

@@ -223,6 +223,15 @@ TEST_F(ChatTest, LearnsToAnswerAndToStop) {
   EXPECT_EQ(silent.code, 2) << silent.Text();
   EXPECT_TRUE(Has(silent.err, "only on a terminal it talks without them")) << silent.err;
 
+  EXPECT_TRUE(Has(OnATerminal({"generate", "--checkpoint", job_.run_dir(), "--json"}, {}),
+                  "--json: belongs to a prompt or to --messages"));
+  EXPECT_TRUE(Has(OnATerminal({"generate", "--checkpoint", job_.run_dir(), "--temperature", "0",
+                               "--ignore-eot", "--max-tokens", "40"},
+                              {"What says the cow?"}),
+                  "The cow says moo.</s>"));
+  EXPECT_TRUE(Has(generate({"--prompt", "a", "--template", template_}).err,
+                  "--template: belongs to --messages"));
+
   // What the run was told of goes with its weights.
   const std::string out = job_.dir() / "hf";
   const Outcome exported = Call({"checkpoint", "export", job_.run_dir(), "--out", out});
