@@ -6,6 +6,7 @@
 #include <optional>
 #include <ostream>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <variant>
 
@@ -208,9 +209,10 @@ class Opener {
         return tokens;
       }
       case SourceRecipe::Source::kSynthetic:
-      case SourceRecipe::Source::kChat:  // OpenLines().
-      case SourceRecipe::Source::kPairs:
         break;
+      case SourceRecipe::Source::kChat:
+      case SourceRecipe::Source::kPairs:
+        throw std::invalid_argument("[OpenFiles] of whole samples: OpenLines()");
     }
     SyntheticOptions options;
     options.vocab_size = static_cast<int32_t>(VocabSize(shape_));
