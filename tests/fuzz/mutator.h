@@ -15,7 +15,7 @@
 namespace fsdp {
 
 // FUZZ_INPUTS: how many, in place of those that every change is tested with: `standard`, and a
-// quarter under AddressSanitizer, where each takes thirty times as long, unless
+// quarter under AddressSanitizer, where each takes sixteen times as long, unless
 // FSDP_TRAIN_TEST_EVERYTHING.
 inline int FuzzInputs(int standard) {
   if (const char* text = std::getenv("FUZZ_INPUTS")) return std::atoi(text);

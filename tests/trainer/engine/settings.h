@@ -94,7 +94,7 @@ inline std::vector<FsdpOptions::CpuOffload> Offloads() {
 }
 
 // Under AddressSanitizer, where the code counts and not the bits, one run in three; one in four
-// under ThreadSanitizer, which takes a hundred times as long.
+// under ThreadSanitizer, which takes eight times as long.
 #ifdef __SANITIZE_ADDRESS__
 constexpr size_t kRunsApart = 3;
 #elif defined(__SANITIZE_THREAD__)
