@@ -14,13 +14,13 @@
 
 namespace fsdp {
 
-// FUZZ_INPUTS: how many, in place of those that every change is tested with: `standard`, and a
-// quarter under AddressSanitizer, where each takes sixteen times as long, unless
+// FUZZ_INPUTS: how many, in place of those that every change is tested with: `standard`, and an
+// eighth under AddressSanitizer, where each takes sixteen times as long, unless
 // FSDP_TRAIN_TEST_EVERYTHING.
 inline int FuzzInputs(int standard) {
   if (const char* text = std::getenv("FUZZ_INPUTS")) return std::atoi(text);
 #ifdef __SANITIZE_ADDRESS__
-  if (std::getenv("FSDP_TRAIN_TEST_EVERYTHING") == nullptr) return standard / 4;
+  if (std::getenv("FSDP_TRAIN_TEST_EVERYTHING") == nullptr) return standard / 8;
 #endif
   return standard;
 }
