@@ -12,7 +12,7 @@ namespace fsdp {
 class EmulatedKernel {
  public:
   // `pretty`: __PRETTY_FUNCTION__ of a template over the kernel alone. `source`: of its program
-  // text, "gelu_cuda" of any path to gelu_cuda.cc.
+  // text, "cast_cuda" of any path to cast_cuda.cc.
   EmulatedKernel(const char* pretty, const char* source, const void* function);
 
   const std::string& name() const { return name_; }

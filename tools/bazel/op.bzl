@@ -180,7 +180,7 @@ def gpu_op_tests(name, rules, emulated_rules):
     native.cc_test(
         name = name + "_emulated",
         size = "small",
-        args = ["--gtest_filter=*AdamW*:*Cast*:*Gelu*:*Rope*:*Sgd*:*StepParameters*"],
+        args = ["--gtest_filter=*Activation*:*AdamW*:*Cast*:*Rope*:*Sgd*:*StepParameters*"],
         visibility = ["//tests/tools:__pkg__"],
         deps = suites + emulated_rules + [
             "//tests/emulated:cuda_test_device",

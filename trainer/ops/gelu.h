@@ -2,22 +2,22 @@
 // GPT-2):
 //   u(x) = sqrt(2 / pi) (x + 0.044715 x^3)      y = x/2 (1 + tanh u) = x s, s = 1 / (1 + exp(-2u))
 //   dx = dy (s + 2 x s (1 - s) u'(x)),  u'(x) = sqrt(2 / pi) (1 + 3 * 0.044715 x^2)
-// Computed through exp(-2|u|), so the tail of negative x keeps its digits.
-// Tensors of one element count, any shape, fp32, bf16 or fp16, all of one dtype: computed in fp32,
-// rounded once. Backward needs x. Element by element: no result depends on how work is split.
+// Computed through exp(-2|u|), so the tail of negative x keeps its digits. Backward needs x. The
+// rest of the contract is in activations.h.
+// Tests: tests/trainer/ops/activations_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_GELU_H_
 #define FSDP_TRAIN_TRAINER_OPS_GELU_H_
 
-#include "trainer/runtime/stream.h"
+#include "trainer/ops/activations.h"
 
 namespace fsdp {
 
-inline constexpr double kGeluForwardFlops = 25, kGeluBackwardFlops = 35;  // An element.
-
-void GeluForward(Stream& stream, ConstView x, View y);  // y may be x.
-
-// Overwrites dx, which may be dy (or x) itself.
-void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx);
+inline void GeluForward(Stream& stream, ConstView x, View y) {
+  ActivationForward(stream, Activation::kGelu, x, y);
+}
+inline void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
+  ActivationBackward(stream, Activation::kGelu, x, dy, dx);
+}
 
 }  // namespace fsdp
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "trainer/ops/cpu/activation_elements.h"
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gelu_elements.h"
 #include "trainer/ops/cpu/gemm.h"
 
 namespace fsdp {
@@ -54,8 +54,9 @@ void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const ConstView& x
                       .added = residual ? residual->data : nullptr};
   if (u) {
     options.finish = [&](const GemmTile& tile) {
-      ForEachRow(tile, s.out,
-                 [&](int64_t begin, int64_t end) { GeluForwardElements(*u, begin, end, y); });
+      ForEachRow(tile, s.out, [&](int64_t begin, int64_t end) {
+        ActivationForwardElements(Activation::kGelu, *u, begin, end, y);
+      });
     };
   }
   Gemm(pool, s.rows, s.out, s.in, Factor(x, 0, s.in), Weight(s, w), Result(u ? *u : y, 0, s.out),
@@ -73,7 +74,7 @@ void LinearBackwardCpu(ThreadPool& pool, const LinearShape& s, const std::option
     if (u) {
       options.finish = [&](const GemmTile& tile) {
         ForEachRow(tile, s.in, [&](int64_t begin, int64_t end) {
-          GeluBackwardElements(*u, *dx, begin, end, *dx);
+          ActivationBackwardElements(Activation::kGelu, *u, *dx, begin, end, *dx);
         });
       };
     }

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/ops/cuda/gelu_cuda.h"
+#include "trainer/ops/cuda/activations_cuda.h"
 
 namespace fsdp {
 namespace {
@@ -351,10 +351,11 @@ bool CublasLt::Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, in
   if (!apart) return true;
   const View product(static_cast<std::byte*>(c.data), c.dtype, {m, n});
   if (epilogue.gelu != nullptr) {
-    GeluForwardCuda(stream, product, View(static_cast<std::byte*>(epilogue.gelu), c.dtype, {m, n}));
+    ActivationForwardCuda(stream, Activation::kGelu, product,
+                          View(static_cast<std::byte*>(epilogue.gelu), c.dtype, {m, n}));
   } else {
     const ConstView u(static_cast<const std::byte*>(epilogue.gelu_of), c.dtype, {m, n});
-    GeluBackwardCuda(stream, u, product, product);
+    ActivationBackwardCuda(stream, Activation::kGelu, u, product, product);
   }
   return true;
 }

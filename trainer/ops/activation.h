@@ -1,0 +1,16 @@
+// Tests: tests/trainer/ops/activations_test.cc
+#ifndef FSDP_TRAIN_TRAINER_OPS_ACTIVATION_H_
+#define FSDP_TRAIN_TRAINER_OPS_ACTIVATION_H_
+
+namespace fsdp {
+
+// Functions of one element: formulas in activations.h. Tables have a row for each, in this order.
+enum class Activation { kGelu };
+inline constexpr int kActivations = 1;
+
+// FLOPs an element, which products with GELU on their way count, too.
+inline constexpr double kGeluForwardFlops = 25, kGeluBackwardFlops = 35;
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ACTIVATION_H_

@@ -1,0 +1,62 @@
+#include "trainer/ops/activations.h"
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/cpu/activations_cpu.h"
+#include "trainer/ops/cuda/activations_cuda.h"
+
+namespace fsdp {
+namespace {
+
+struct Row {
+  const char *forward, *backward;        // The operations' names.
+  const char* saved;                     // The name of what backward reads.
+  double forward_flops, backward_flops;  // An element.
+};
+constexpr Row kRows[kActivations] = {
+    {"gelu_forward", "gelu_backward", "x", kGeluForwardFlops, kGeluBackwardFlops},
+};
+const Row& RowOf(Activation f) { return kRows[static_cast<int>(f)]; }
+
+}  // namespace
+
+void ActivationForward(Stream& stream, Activation f, ConstView x, View y) {
+  const Row& row = RowOf(f);
+  const Arguments args(row.forward);
+  const int64_t n = x.NumElements();
+  args.CheckDType("x", x.dtype, kFloatDTypes);
+  args.CheckElements("x", x, x.dtype, n);
+  args.CheckElements("y", y, x.dtype, n);
+  args.CheckSameOrDisjoint("y", y, "x", x);
+  const Cost cost{.flops = row.forward_flops * static_cast<double>(n),
+                  .bytes_read = static_cast<double>(x.bytes()),
+                  .bytes_written = static_cast<double>(y.bytes())};
+  stream.Enqueue({row.forward,
+                  {x},
+                  {y},
+                  {cost},
+                  {.cpu = OnCpu(ActivationForwardCpu, f, x, y),
+                   .cuda = OnCuda(ActivationForwardCuda, f, x, y)}});
+}
+
+void ActivationBackward(Stream& stream, Activation f, ConstView saved, ConstView dy, View dx) {
+  const Row& row = RowOf(f);
+  const Arguments args(row.backward);
+  const int64_t n = saved.NumElements();
+  args.CheckDType(row.saved, saved.dtype, kFloatDTypes);
+  args.CheckElements(row.saved, saved, saved.dtype, n);
+  args.CheckElements("dy", dy, saved.dtype, n);
+  args.CheckElements("dx", dx, saved.dtype, n);
+  args.CheckSameOrDisjoint("dx", dx, "dy", dy);
+  args.CheckSameOrDisjoint("dx", dx, row.saved, saved);
+  const Cost cost{.flops = row.backward_flops * static_cast<double>(n),
+                  .bytes_read = static_cast<double>(saved.bytes() + dy.bytes()),
+                  .bytes_written = static_cast<double>(dx.bytes())};
+  stream.Enqueue({row.backward,
+                  {saved, dy},
+                  {dx},
+                  {cost},
+                  {.cpu = OnCpu(ActivationBackwardCpu, f, saved, dy, dx),
+                   .cuda = OnCuda(ActivationBackwardCuda, f, saved, dy, dx)}});
+}
+
+}  // namespace fsdp

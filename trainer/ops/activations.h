@@ -1,0 +1,23 @@
+// Activations: y = f(x), element by element, and dx = dy f'(x). Backward reads `saved`: x or y, as
+// the row says.
+//   f       saved  formulas
+//   kGelu   x      gelu.h
+// Tensors of one element count, any shape, fp32, bf16 or fp16, all of one dtype: computed in fp32,
+// rounded once. Element by element: no result depends on how work is split. No workspace. Cost: the
+// tensors' bytes once, and FLOPs an element by the table in activations.cc.
+#ifndef FSDP_TRAIN_TRAINER_OPS_ACTIVATIONS_H_
+#define FSDP_TRAIN_TRAINER_OPS_ACTIVATIONS_H_
+
+#include "trainer/ops/activation.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+void ActivationForward(Stream& stream, Activation f, ConstView x, View y);  // y may be x.
+
+// Overwrites dx, which may be dy (or `saved`) itself.
+void ActivationBackward(Stream& stream, Activation f, ConstView saved, ConstView dy, View dx);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ACTIVATIONS_H_

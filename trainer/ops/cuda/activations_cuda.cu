@@ -1,0 +1,87 @@
+#include "trainer/ops/cuda/activations_cuda.h"
+#include "trainer/ops/cuda/elements.h"
+#include "trainer/ops/cuda/gelu_element.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Gelu {
+  __device__ static float Forward(float x) { return GeluOf(x); }
+  __device__ static float Backward(float x, float dy) { return GeluGradient(x, dy); }
+};
+
+// A pack for each thread.
+template <typename F, typename T>
+__global__ void __launch_bounds__(kThreads)
+    ActivationForwardElements(const T* x, int64_t n, bool packs, T* y) {
+  const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPack<T>;
+  if (first >= n) return;
+  Elements<T, kPack<T>> elements;
+  elements.Read(x + first, n - first, packs);
+  float results[kPack<T>];
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) results[i] = F::Forward(elements[i]);
+  elements.Set(results);
+  elements.Write(y + first, n - first, packs);
+}
+
+template <typename F, typename T>
+__global__ void __launch_bounds__(kThreads)
+    ActivationBackwardElements(const T* saved, const T* dy, int64_t n, bool packs, T* dx) {
+  const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPack<T>;
+  if (first >= n) return;
+  Elements<T, kPack<T>> at, gradient;
+  at.Read(saved + first, n - first, packs);
+  gradient.Read(dy + first, n - first, packs);
+  float results[kPack<T>];
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) results[i] = F::Backward(at[i], gradient[i]);
+  gradient.Set(results);
+  gradient.Write(dx + first, n - first, packs);
+}
+
+template <typename T>
+dim3 GridOf(int64_t n) {
+  return static_cast<unsigned>(CeilDiv(n, int64_t{kThreads} * kPack<T>));
+}
+
+// call(Is<F>(), Is<T>()) for the function and the type of elements.
+template <typename Call>
+void ForActivation(Activation f, DType dtype, const Call& call) {
+  ForFloat(dtype, [&](auto type) {
+    switch (f) {
+      case Activation::kGelu:
+        return call(Is<Gelu>(), type);
+    }
+  });
+}
+
+}  // namespace
+
+void ActivationForwardCuda(CudaStreamHandle stream, Activation f, const ConstView& x,
+                           const View& y) {
+  ForActivation(f, x.dtype, [&](auto function, auto type) {
+    using F = typename decltype(function)::type;
+    using T = typename decltype(type)::type;
+    const int64_t n = x.NumElements();
+    const bool packs = IsAligned(x.data) && IsAligned(y.data);
+    Launch<ActivationForwardElements<F, T>>(stream, GridOf<T>(n), kThreads, 0, x.As<T>(), n, packs,
+                                            y.As<T>());
+  });
+}
+
+void ActivationBackwardCuda(CudaStreamHandle stream, Activation f, const ConstView& saved,
+                            const ConstView& dy, const View& dx) {
+  ForActivation(f, saved.dtype, [&](auto function, auto type) {
+    using F = typename decltype(function)::type;
+    using T = typename decltype(type)::type;
+    const int64_t n = saved.NumElements();
+    const bool packs = IsAligned(saved.data) && IsAligned(dy.data) && IsAligned(dx.data);
+    Launch<ActivationBackwardElements<F, T>>(stream, GridOf<T>(n), kThreads, 0, saved.As<T>(),
+                                             dy.As<T>(), n, packs, dx.As<T>());
+  });
+}
+
+}  // namespace fsdp
