@@ -2,6 +2,12 @@
 // the row says.
 //   f       saved  formulas
 //   kGelu   x      gelu.h
+//   kRelu   y      y = max(x, 0)    dx = dy where y > 0, else 0
+//
+// ReLU is PyTorch's (torch.relu, threshold_backward in aten/src/ATen/native/Activation.cpp): a NaN
+// of x passes through, the slope at 0 is 0, and where y is NaN dx is dy. y alone is needed, which
+// whoever multiplies it keeps anyway.
+//
 // Tensors of one element count, any shape, fp32, bf16 or fp16, all of one dtype: computed in fp32,
 // rounded once. Element by element: no result depends on how work is split. No workspace. Cost: the
 // tensors' bytes once, and FLOPs an element by the table in activations.cc.

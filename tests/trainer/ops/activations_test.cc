@@ -20,6 +20,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double Itself(double x) { return x; }
 
+double Relu(double x) { return x <= 0 ? 0 : x; }
+// Where y is 0 the slope is 0, at x = 0, too.
+double AtOfRelu(double y) { return y <= 0 ? -1 : 1; }
+
 // A row of the table of activations, in float64.
 struct Function {
   Activation f;
@@ -47,6 +51,7 @@ struct Function {
 const Function kFunctions[] = {
     // u is up to 13 at -6, and exp(2u) turns its absolute error into a relative one.
     {Activation::kGelu, "gelu", "x", GeluOracle, Itself, -6, 2 * 13, NAN},
+    {Activation::kRelu, "relu", "y", Relu, AtOfRelu, 0, 1, 1},
 };
 
 class ActivationsTest : public OpTest {};
@@ -253,6 +258,12 @@ TEST_P(ActivationsTest, BitsDoNotDependOnThreads) {
         {y, dx});
     Clear();
   }
+}
+
+TEST_P(ActivationsTest, ReluHasNoSlopeAtZero) {
+  const View y = Input({3}, {0, -0.0, 1}), dy = Input({3}, {3, NAN, 3}), dx = Output({3});
+  Run([&](Stream& stream) { ActivationBackward(stream, Activation::kRelu, y, dy, dx); });
+  EXPECT_EQ(Get(dx), (Values{0, 0, 3}));
 }
 
 TEST_P(ActivationsTest, GeluIsARow) {

@@ -21,10 +21,22 @@ void GeluBackward(const float* x, const float* dy, int64_t n, float* dx) {
   }
 }
 
+// A NaN is not <= 0.
+void ReluForward(const float* x, int64_t n, float* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] <= 0.0f ? 0.0f : x[i];
+}
+
+void ReluBackward(const float* y, const float* dy, int64_t n, float* dx) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dx[i] = y[i] <= 0.0f ? 0.0f : dy[i];
+}
+
 }  // namespace
 
 const ActivationKernels FSDP_ISA(kActivations)[kActivations] = {
     {GeluForward, GeluBackward},
+    {ReluForward, ReluBackward},
 };
 
 }  // namespace fsdp

@@ -11,6 +11,11 @@ struct Gelu {
   __device__ static float Forward(float x) { return GeluOf(x); }
   __device__ static float Backward(float x, float dy) { return GeluGradient(x, dy); }
 };
+// A NaN is not <= 0.
+struct Relu {
+  __device__ static float Forward(float x) { return x <= 0.0f ? 0.0f : x; }
+  __device__ static float Backward(float y, float dy) { return y <= 0.0f ? 0.0f : dy; }
+};
 
 // A pack for each thread.
 template <typename F, typename T>
@@ -54,6 +59,8 @@ void ForActivation(Activation f, DType dtype, const Call& call) {
     switch (f) {
       case Activation::kGelu:
         return call(Is<Gelu>(), type);
+      case Activation::kRelu:
+        return call(Is<Relu>(), type);
     }
   });
 }
