@@ -24,6 +24,9 @@ double Relu(double x) { return x <= 0 ? 0 : x; }
 // Where y is 0 the slope is 0, at x = 0, too.
 double AtOfRelu(double y) { return y <= 0 ? -1 : 1; }
 
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double AtOfSigmoid(double y) { return std::log(y / (1 - y)); }
+
 // A row of the table of activations, in float64.
 struct Function {
   Activation f;
@@ -52,6 +55,7 @@ const Function kFunctions[] = {
     // u is up to 13 at -6, and exp(2u) turns its absolute error into a relative one.
     {Activation::kGelu, "gelu", "x", GeluOracle, Itself, -6, 2 * 13, NAN},
     {Activation::kRelu, "relu", "y", Relu, AtOfRelu, 0, 1, 1},
+    {Activation::kSigmoid, "sigmoid", "y", Sigmoid, AtOfSigmoid, -87, 1, NAN},
 };
 
 class ActivationsTest : public OpTest {};

@@ -2,6 +2,7 @@
 
 #include "trainer/ops/cpu/gelu_element.h"
 #include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/sigmoid_element.h"
 
 namespace fsdp {
 namespace {
@@ -32,11 +33,23 @@ void ReluBackward(const float* y, const float* dy, int64_t n, float* dx) {
   for (int64_t i = 0; i < n; ++i) dx[i] = y[i] <= 0.0f ? 0.0f : dy[i];
 }
 
+// A NaN passes through.
+void SigmoidForward(const float* x, int64_t n, float* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = SigmoidAt(x[i]).s;
+}
+
+void SigmoidBackward(const float* y, const float* dy, int64_t n, float* dx) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (y[i] * (1.0f - y[i]));
+}
+
 }  // namespace
 
 const ActivationKernels FSDP_ISA(kActivations)[kActivations] = {
     {GeluForward, GeluBackward},
     {ReluForward, ReluBackward},
+    {SigmoidForward, SigmoidBackward},
 };
 
 }  // namespace fsdp

@@ -1,24 +1,14 @@
 #include "trainer/ops/cpu/swiglu_cpu.h"
 
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/vector_math.h"
+#include "trainer/ops/cpu/sigmoid_element.h"
 
 namespace fsdp {
 namespace {
 
-struct Sigmoid {
-  float s, rest;  // 1 / (1 + exp(-g)), and what is missing to 1.
-};
-
-// A NaN passes through.
-inline Sigmoid At(float g) {
-  const float e = Exp(-__builtin_fabsf(g)), r = 1.0f / (1.0f + e);
-  return {g < 0.0f ? e * r : r, g < 0.0f ? r : e * r};
-}
-
 void Forward(const float* gate, const float* up, int64_t n, float* out) {
 #pragma omp simd
-  for (int64_t j = 0; j < n; ++j) out[j] = gate[j] * At(gate[j]).s * up[j];
+  for (int64_t j = 0; j < n; ++j) out[j] = gate[j] * SigmoidAt(gate[j]).s * up[j];
 }
 
 // dgate and dup may be gate and up.
@@ -27,7 +17,7 @@ void Backward(const float* gate, const float* up, const float* dy, int64_t n, fl
 #pragma omp simd
   for (int64_t j = 0; j < n; ++j) {
     const float g = gate[j], u = up[j];  // Read before they are written over.
-    const Sigmoid f = At(g);
+    const Sigmoid f = SigmoidAt(g);
     dgate[j] = dy[j] * u * f.s * (1.0f + g * f.rest);
     dup[j] = dy[j] * g * f.s;
   }

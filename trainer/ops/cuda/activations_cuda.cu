@@ -16,6 +16,11 @@ struct Relu {
   __device__ static float Forward(float x) { return x <= 0.0f ? 0.0f : x; }
   __device__ static float Backward(float y, float dy) { return y <= 0.0f ? 0.0f : dy; }
 };
+// exp(-x) may be infinite: s is 0 then. A NaN passes through.
+struct Sigmoid {
+  __device__ static float Forward(float x) { return 1.0f / (1.0f + expf(-x)); }
+  __device__ static float Backward(float y, float dy) { return dy * (y * (1.0f - y)); }
+};
 
 // A pack for each thread.
 template <typename F, typename T>
@@ -61,6 +66,8 @@ void ForActivation(Activation f, DType dtype, const Call& call) {
         return call(Is<Gelu>(), type);
       case Activation::kRelu:
         return call(Is<Relu>(), type);
+      case Activation::kSigmoid:
+        return call(Is<Sigmoid>(), type);
     }
   });
 }
