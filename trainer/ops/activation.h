@@ -5,8 +5,8 @@
 namespace fsdp {
 
 // Functions of one element: formulas in activations.h. Tables have a row for each, in this order.
-enum class Activation { kGelu, kRelu, kSigmoid };
-inline constexpr int kActivations = 3;
+enum class Activation { kGelu, kRelu, kSigmoid, kGeluExact };
+inline constexpr int kActivations = 4;
 
 // FLOPs an element, which products with GELU on their way count, too.
 inline constexpr double kGeluForwardFlops = 25, kGeluBackwardFlops = 35;

@@ -16,6 +16,7 @@ constexpr Row kRows[kActivations] = {
     {"gelu_forward", "gelu_backward", "x", kGeluForwardFlops, kGeluBackwardFlops},
     {"relu_forward", "relu_backward", "y", 1, 1},
     {"sigmoid_forward", "sigmoid_backward", "y", 18, 3},
+    {"gelu_exact_forward", "gelu_exact_backward", "x", 42, 46},
 };
 const Row& RowOf(Activation f) { return kRows[static_cast<int>(f)]; }
 

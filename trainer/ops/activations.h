@@ -1,9 +1,10 @@
 // Activations: y = f(x), element by element, and dx = dy f'(x). Backward reads `saved`: x or y, as
 // the row says.
-//   f         saved  formulas
-//   kGelu     x      gelu.h
-//   kRelu     y      y = max(x, 0)            dx = dy where y > 0, else 0
-//   kSigmoid  y      y = 1 / (1 + exp(-x))    dx = dy y (1 - y)
+//   f           saved  formulas
+//   kGelu       x      gelu.h
+//   kRelu       y      y = max(x, 0)            dx = dy where y > 0, else 0
+//   kSigmoid    y      y = 1 / (1 + exp(-x))    dx = dy y (1 - y)
+//   kGeluExact  x      y = x Phi(x)             dx = dy (Phi(x) + x phi(x))
 //
 // ReLU is PyTorch's (torch.relu, threshold_backward in aten/src/ATen/native/Activation.cpp): a NaN
 // of x passes through, the slope at 0 is 0, and where y is NaN dx is dy. y alone is needed, which
@@ -11,6 +12,11 @@
 //
 // The sigmoid is computed through exp(-|x|): nothing overflows, and small y keep their digits. Its
 // slope is that of the rounded y, as in PyTorch's sigmoid_backward: 0 where y is rounded to 1.
+//
+// Phi(x) = (1 + erf(x / sqrt 2)) / 2 and phi(x) = exp(-x^2 / 2) / sqrt(2 pi) are the standard
+// normal distribution and its density (Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2;
+// PyTorch's gelu without `approximate`). Phi is within 2^-21 of itself wherever it is
+// normal: normal_tail.h.
 //
 // Tensors of one element count, any shape, fp32, bf16 or fp16, all of one dtype: computed in fp32,
 // rounded once. Element by element: no result depends on how work is split. No workspace. Cost: the

@@ -27,6 +27,8 @@ double AtOfRelu(double y) { return y <= 0 ? -1 : 1; }
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double AtOfSigmoid(double y) { return std::log(y / (1 - y)); }
 
+double GeluExact(double x) { return x * std::erfc(-x * M_SQRT1_2) / 2; }
+
 // A row of the table of activations, in float64.
 struct Function {
   Activation f;
@@ -56,6 +58,7 @@ const Function kFunctions[] = {
     {Activation::kGelu, "gelu", "x", GeluOracle, Itself, -6, 2 * 13, NAN},
     {Activation::kRelu, "relu", "y", Relu, AtOfRelu, 0, 1, 1},
     {Activation::kSigmoid, "sigmoid", "y", Sigmoid, AtOfSigmoid, -87, 1, NAN},
+    {Activation::kGeluExact, "gelu_exact", "x", GeluExact, Itself, -12.875, 1, NAN},
 };
 
 class ActivationsTest : public OpTest {};

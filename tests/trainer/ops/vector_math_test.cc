@@ -84,5 +84,47 @@ TEST(Tanh, ErrorIsBelowTwoUlpOfOne) {
   EXPECT_TRUE(std::isnan(Tanh(NAN)));
 }
 
+TEST(Normal, ErrorIsBelowFourUlp) {
+  const std::vector<float> x = Floats(0, 16);
+  const std::vector<float> below = Vectorised([](float v) { return NormalAt(v).below; }, x);
+  const std::vector<float> density = Vectorised([](float v) { return NormalAt(v).density; }, x);
+  double worst_below = 0, worst_density = 0;
+  const auto look = [](float got, double want, double& worst) {
+    if (want < std::numeric_limits<float>::min()) {
+      ASSERT_LE(std::abs(got - want), 2 * std::numeric_limits<float>::min());
+    } else {
+      worst = std::max(worst, std::abs(got - want) / want);
+    }
+  };
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double v = x[i];
+    look(below[i], std::erfc(-v * M_SQRT1_2) / 2, worst_below);
+    look(density[i], std::exp(-v * v / 2) / std::sqrt(2 * M_PI), worst_density);
+  }
+  EXPECT_LT(worst_below, 0x1p-21);
+  EXPECT_LT(worst_density, 0x1p-21);
+  RecordProperty("worst_relative_error", std::to_string(worst_below * 1e9) + "e-9");
+}
+
+TEST(Normal, Ends) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(NormalAt(kInfinity).below, 1);
+  EXPECT_EQ(NormalAt(-kInfinity).below, 0);
+  EXPECT_EQ(NormalAt(-14.6f).below, 0);
+  EXPECT_NEAR(NormalAt(0).below, 0.5, 0x1p-23);
+  for (const float x : {-kInfinity, -20.0f, 20.0f, kInfinity}) EXPECT_EQ(NormalAt(x).density, 0);
+  EXPECT_TRUE(std::isnan(NormalAt(NAN).below));
+  EXPECT_TRUE(std::isnan(NormalAt(NAN).density));
+}
+
+TEST(Normal, ALoopsTailHasTheSameBits) {
+  const std::vector<float> x = Floats(0.25f, 0.2502f);
+  const std::vector<float> y = Vectorised([](float v) { return NormalAt(v).below; }, x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const std::vector<float> alone = Vectorised([](float v) { return NormalAt(v).below; }, {x[i]});
+    ASSERT_EQ(y[i], alone[0]) << x[i];
+  }
+}
+
 }  // namespace
 }  // namespace fsdp

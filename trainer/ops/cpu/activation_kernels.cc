@@ -44,12 +44,26 @@ void SigmoidBackward(const float* y, const float* dy, int64_t n, float* dx) {
   for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (y[i] * (1.0f - y[i]));
 }
 
+void GeluExactForward(const float* x, int64_t n, float* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * NormalAt(x[i]).below;
+}
+
+void GeluExactBackward(const float* x, const float* dy, int64_t n, float* dx) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const Normal f = NormalAt(x[i]);
+    dx[i] = dy[i] * __builtin_fmaf(x[i], f.density, f.below);
+  }
+}
+
 }  // namespace
 
 const ActivationKernels FSDP_ISA(kActivations)[kActivations] = {
     {GeluForward, GeluBackward},
     {ReluForward, ReluBackward},
     {SigmoidForward, SigmoidBackward},
+    {GeluExactForward, GeluExactBackward},
 };
 
 }  // namespace fsdp

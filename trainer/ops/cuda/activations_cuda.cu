@@ -1,6 +1,7 @@
 #include "trainer/ops/cuda/activations_cuda.h"
 #include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/gelu_element.h"
+#include "trainer/ops/cuda/normal.h"
 
 namespace fsdp {
 namespace {
@@ -20,6 +21,13 @@ struct Relu {
 struct Sigmoid {
   __device__ static float Forward(float x) { return 1.0f / (1.0f + expf(-x)); }
   __device__ static float Backward(float y, float dy) { return dy * (y * (1.0f - y)); }
+};
+struct GeluExact {
+  __device__ static float Forward(float x) { return x * NormalAt(x).below; }
+  __device__ static float Backward(float x, float dy) {
+    const Normal f = NormalAt(x);
+    return dy * __fmaf_rn(x, f.density, f.below);
+  }
 };
 
 // A pack for each thread.
@@ -68,6 +76,8 @@ void ForActivation(Activation f, DType dtype, const Call& call) {
         return call(Is<Relu>(), type);
       case Activation::kSigmoid:
         return call(Is<Sigmoid>(), type);
+      case Activation::kGeluExact:
+        return call(Is<GeluExact>(), type);
     }
   });
 }
