@@ -32,8 +32,8 @@ PLAIN = f"_ZN4fsdp{MODULE}PEPKij"
 
 # A kernel whose loop the page has, as `cuobjdump -sass` prints it: a loop that reads no packs, and one
 # of two packs of gate and two of up, so of 16 elements, in {moves} + 9 instructions.
-SWIGLU = ("_ZN4fsdp47_GLOBAL__N__5a51ec6e_14_swiglu_cuda_cu_da9b1a0c18SwigluForwardPacks"
-          "I13__nv_bfloat16EEvPKT_iiPS3_")
+SWIGLU = ("_ZN4fsdp47_GLOBAL__N__5a51ec6e_14_swiglu_cuda_cu_da9b1a0c17GatedForwardPacks"
+          "INS0_4SiluE13__nv_bfloat16EEvPKT0_iiPS4_")
 INSTRUCTION = """        /*{address:04x}*/                   {text} ;      /* 0x00000a00ff017b82 */
                                                                  /* 0x000fe20000000800 */
 """
@@ -135,21 +135,21 @@ esac""")
     def test_instructions_of_a_loop(self):
         self.dump(code=sass(moves=247))
         self.assertEqual(self.run_with("--write"), (0, "", ""))
-        self.assertIn("| swiglu_cuda.cu | `SwigluForwardPacks<bf16>` | all | sm_90a | 256 | 16 | 16.0 | 16 |\n",
+        self.assertIn("| swiglu_cuda.cu | `GatedForwardPacks<Silu, bf16>` | all | sm_90a | 256 | 16 | 16.0 | 16 |\n",
                       self.page.read_text())
         self.assertEqual(self.run_with("--check"), (0, "", ""))
         self.dump(code=sass(moves=248))
         self.run_with("--write")
         code, _, err = self.run_with("--check")
         self.assertEqual(code, 1)
-        self.assertIn("SwigluForwardPacks<bf16> takes 16.1 instructions an element for its all on sm_90a, "
+        self.assertIn("GatedForwardPacks<Silu, bf16> takes 16.1 instructions an element for its all on sm_90a, "
                       "want at most 16\n", err)
 
     def test_a_loop_that_is_not_there(self):
         self.dump(code=sass(moves=8, branch="CALL.REL"))
         code, _, err = self.run_with("--check")
         self.assertEqual(code, 1)
-        self.assertIn("SwigluForwardPacks<bf16> has 0 loops over packs on sm_90a", err)
+        self.assertIn("GatedForwardPacks<Silu, bf16> has 0 loops over packs on sm_90a", err)
 
     def test_another_toolkit_gives_other_numbers(self):
         self.run_with("--write")

@@ -1,9 +1,13 @@
-// SwiGLU (Shazeer 2020, arXiv:2002.05202) of a gate and a value from one product:
-//   y[i,j] = silu(g) u,  g = x[i,j],  u = x[i, inner + j],  silu(g) = g s,  s = 1 / (1 + exp(-g))
-//   dg = dy u s (1 + g (1 - s))      du = dy g s
+// Gated units (Shazeer 2020, arXiv:2002.05202, equation 6): a gate and a value from one product.
+//   y[i,j] = f(g) u,  g = x[i,j],  u = x[i, inner + j]      dg = dy u f'(g)      du = dy f(g)
+//
+// SwiGLU:  f = silu(g) = g s,  s = 1 / (1 + exp(-g))        f'(g) = s (1 + g (1 - s))
+// GEGLU:   f = gelu(g) in its tanh form (gelu.h): T5 v1.1's "gated-gelu", gelu_new(wi_0 x) wi_1 x
+//
 // x, dx: [rows, 2 inner], y, dy: [rows, inner]; fp32, bf16 or fp16, all of one dtype: computed in
-// fp32, through exp(-|g|), so that neither tail loses digits, and rounded once. Backward needs x.
-// Element by element: no result depends on the number of threads.
+// fp32, through exponentials of what is not positive on the CPU, so that neither tail loses digits,
+// and rounded once. Backward needs x. Element by element: no result depends on the number of
+// threads. No workspace.
 #ifndef FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 #define FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 
@@ -11,10 +15,12 @@
 
 namespace fsdp {
 
+// Backward overwrites dx, which may be x itself.
 void SwigluForward(Stream& stream, ConstView x, View y);  // 20 FLOPs an element of y.
+void SwigluBackward(Stream& stream, ConstView x, ConstView dy, View dx);  // 26 of dy.
 
-// Overwrites dx, which may be x itself. 26 FLOPs an element of dy.
-void SwigluBackward(Stream& stream, ConstView x, ConstView dy, View dx);
+void GatedGeluForward(Stream& stream, ConstView x, View y);  // 26 FLOPs an element of y.
+void GatedGeluBackward(Stream& stream, ConstView x, ConstView dy, View dx);  // 39 of dy.
 
 }  // namespace fsdp
 

@@ -1,3 +1,4 @@
+#include "trainer/ops/cuda/gelu_element.h"
 #include "trainer/ops/cuda/pieces_ahead.h"
 #include "trainer/ops/cuda/swiglu_cuda.h"
 
@@ -9,33 +10,55 @@ __device__ inline float Sigmoid(float g) {
   return __fdividef(1.0f, 1.0f + exp2f(-1.4426950408889634f * g));
 }
 
-template <typename T, int n>
+// The gradients of g and of the value u. Products begin with f(g) or its slope, which are 0 where g
+// is below all bounds.
+struct Gradients {
+  float gate, up;
+};
+
+struct Silu {
+  __device__ static float Of(float g, float u) { return g * Sigmoid(g) * u; }
+  // The slope is s (1 + g (1 - s)).
+  __device__ static Gradients Backward(float g, float u, float dy) {
+    const float s = Sigmoid(g), d = dy * s;
+    return {d * u * (1.0f + __fmaf_rn(-g, s, g)), d * g};
+  }
+};
+
+struct Gelu {
+  __device__ static float Of(float g, float u) { return GeluOf(g) * u; }
+  __device__ static Gradients Backward(float g, float u, float dy) {
+    const GeluSigmoid f = GeluSigmoidAt(g);
+    return {dy * __fmaf_rn(g, f.slope, f.s) * u, g * f.s * dy};
+  }
+};
+
+template <typename Gate, typename T, int n>
 __device__ inline void Forward(const Elements<T, n>& gate, const Elements<T, n>& up,
                                Elements<T, n>& y) {
   float values[n];
 #pragma unroll
-  for (int j = 0; j < n; ++j) values[j] = gate[j] * Sigmoid(gate[j]) * up[j];
+  for (int j = 0; j < n; ++j) values[j] = Gate::Of(gate[j], up[j]);
   y.Set(values);
 }
 
-template <typename T, int n>
+template <typename Gate, typename T, int n>
 __device__ inline void Backward(const Elements<T, n>& gate, const Elements<T, n>& up,
                                 const Elements<T, n>& dy, Elements<T, n>& dgate,
                                 Elements<T, n>& dup) {
   float gates[n], ups[n];
 #pragma unroll
   for (int j = 0; j < n; ++j) {
-    // s (1 + g (1 - s)): s first, which is 0 where g is beyond all bounds.
-    const float g = gate[j], s = Sigmoid(g), d = dy[j] * s;
-    gates[j] = d * up[j] * (1.0f + __fmaf_rn(-g, s, g));
-    ups[j] = d * g;
+    const Gradients d = Gate::Backward(gate[j], up[j], dy[j]);
+    gates[j] = d.gate;
+    ups[j] = d.up;
   }
   dgate.Set(gates);
   dup.Set(ups);
 }
 
-template <typename T>
-__global__ void SwigluForwardRows(const T* x, int64_t rows, int64_t inner, T* y) {
+template <typename Gate, typename T>
+__global__ void GatedForwardRows(const T* x, int64_t rows, int64_t inner, T* y) {
   constexpr int kPiece = kPack<T>;
   ForEachPiece(rows, CeilDiv(inner, kPiece), [&](int64_t row, int64_t piece) {
     const int64_t first = piece * kPiece, count = inner - first;
@@ -43,14 +66,14 @@ __global__ void SwigluForwardRows(const T* x, int64_t rows, int64_t inner, T* y)
     Elements<T, kPiece> gate, up, out;
     gate.Read(from, count, false);
     up.Read(from + inner, count, false);
-    Forward(gate, up, out);
+    Forward<Gate>(gate, up, out);
     out.Write(y + row * inner + first, count, false);
   });
 }
 
 // The same where rows are made of packs, `pieces` of them.
-template <typename T>
-__global__ void SwigluForwardPacks(const T* x, int rows, int pieces, T* y) {
+template <typename Gate, typename T>
+__global__ void GatedForwardPacks(const T* x, int rows, int pieces, T* y) {
   constexpr int kPiece = kPack<T>;
   using Piece = Elements<T, kPiece>;
   const PieceOfRows at(rows, pieces);
@@ -62,14 +85,14 @@ __global__ void SwigluForwardPacks(const T* x, int rows, int pieces, T* y) {
   };
   ForEachAhead(at.begin, at.end, at.step, read, [&](int row, int slot) {
     Piece out;
-    Forward(gate[slot], up[slot], out);
+    Forward<Gate>(gate[slot], up[slot], out);
     out.WritePack(y, row * pieces + at.piece);
   });
 }
 
 // dx may be x: a thread reads its pieces of a row before it writes them.
-template <typename T>
-__global__ void SwigluBackwardRows(const T* x, const T* dy, int64_t rows, int64_t inner, T* dx) {
+template <typename Gate, typename T>
+__global__ void GatedBackwardRows(const T* x, const T* dy, int64_t rows, int64_t inner, T* dx) {
   constexpr int kPiece = kPack<T>;
   ForEachPiece(rows, CeilDiv(inner, kPiece), [&](int64_t row, int64_t piece) {
     const int64_t first = piece * kPiece, count = inner - first;
@@ -78,14 +101,14 @@ __global__ void SwigluBackwardRows(const T* x, const T* dy, int64_t rows, int64_
     gate.Read(x + at, count, false);
     up.Read(x + at + inner, count, false);
     d.Read(dy + row * inner + first, count, false);
-    Backward(gate, up, d, dgate, dup);
+    Backward<Gate>(gate, up, d, dgate, dup);
     dgate.Write(dx + at, count, false);
     dup.Write(dx + at + inner, count, false);
   });
 }
 
-template <typename T>
-__global__ void SwigluBackwardPacks(const T* x, const T* dy, int rows, int pieces, T* dx) {
+template <typename Gate, typename T>
+__global__ void GatedBackwardPacks(const T* x, const T* dy, int rows, int pieces, T* dx) {
   constexpr int kPiece = kPack<T>;
   using Piece = Elements<T, kPiece>;
   const PieceOfRows at(rows, pieces);
@@ -99,45 +122,64 @@ __global__ void SwigluBackwardPacks(const T* x, const T* dy, int rows, int piece
   ForEachAhead(at.begin, at.end, at.step, read, [&](int row, int slot) {
     const int to = row * 2 * pieces + at.piece;
     Piece dgate, dup;
-    Backward(gate[slot], up[slot], d[slot], dgate, dup);
+    Backward<Gate>(gate[slot], up[slot], d[slot], dgate, dup);
     dgate.WritePack(dx, to);
     dup.WritePack(dx, to + pieces);
   });
 }
 
-}  // namespace
-
-void SwigluForwardCuda(CudaStreamHandle stream, const ConstView& x, const View& y) {
+template <typename Gate>
+void LaunchForward(CudaStreamHandle stream, const ConstView& x, const View& y) {
   ForFloat(x.dtype, [&](auto is) {
     using T = typename decltype(is)::type;
     const int64_t rows = y.shape[0], inner = y.shape[1], pieces = CeilDiv(inner, kPack<T>);
     if (InPacks(x.As<T>(), inner) && InPacks(y.As<T>(), inner) && FitsInt(rows, 2 * pieces)) {
       const RowGrid on = GridOfPieces(rows, pieces);
-      Launch<SwigluForwardPacks<T>>(stream, on.grid, on.block, 0, x.As<T>(), rows, pieces,
-                                    y.As<T>());
+      Launch<GatedForwardPacks<Gate, T>>(stream, on.grid, on.block, 0, x.As<T>(), rows, pieces,
+                                         y.As<T>());
     } else {
       const RowGrid on = GridOfRows(rows, pieces);
-      Launch<SwigluForwardRows<T>>(stream, on.grid, on.block, 0, x.As<T>(), rows, inner, y.As<T>());
+      Launch<GatedForwardRows<Gate, T>>(stream, on.grid, on.block, 0, x.As<T>(), rows, inner,
+                                        y.As<T>());
     }
   });
 }
 
-void SwigluBackwardCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& dy,
-                        const View& dx) {
+template <typename Gate>
+void LaunchBackward(CudaStreamHandle stream, const ConstView& x, const ConstView& dy,
+                    const View& dx) {
   ForFloat(x.dtype, [&](auto is) {
     using T = typename decltype(is)::type;
     const int64_t rows = dy.shape[0], inner = dy.shape[1], pieces = CeilDiv(inner, kPack<T>);
     if (InPacks(x.As<T>(), inner) && InPacks(dy.As<T>(), inner) && InPacks(dx.As<T>(), inner) &&
         FitsInt(rows, 2 * pieces)) {
       const RowGrid on = GridOfPieces(rows, pieces);
-      Launch<SwigluBackwardPacks<T>>(stream, on.grid, on.block, 0, x.As<T>(), dy.As<T>(), rows,
-                                     pieces, dx.As<T>());
+      Launch<GatedBackwardPacks<Gate, T>>(stream, on.grid, on.block, 0, x.As<T>(), dy.As<T>(), rows,
+                                          pieces, dx.As<T>());
     } else {
       const RowGrid on = GridOfRows(rows, pieces);
-      Launch<SwigluBackwardRows<T>>(stream, on.grid, on.block, 0, x.As<T>(), dy.As<T>(), rows,
-                                    inner, dx.As<T>());
+      Launch<GatedBackwardRows<Gate, T>>(stream, on.grid, on.block, 0, x.As<T>(), dy.As<T>(), rows,
+                                         inner, dx.As<T>());
     }
   });
+}
+
+}  // namespace
+
+void SwigluForwardCuda(CudaStreamHandle stream, const ConstView& x, const View& y) {
+  LaunchForward<Silu>(stream, x, y);
+}
+void SwigluBackwardCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& dy,
+                        const View& dx) {
+  LaunchBackward<Silu>(stream, x, dy, dx);
+}
+
+void GatedGeluForwardCuda(CudaStreamHandle stream, const ConstView& x, const View& y) {
+  LaunchForward<Gelu>(stream, x, y);
+}
+void GatedGeluBackwardCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& dy,
+                           const View& dx) {
+  LaunchBackward<Gelu>(stream, x, dy, dx);
 }
 
 }  // namespace fsdp

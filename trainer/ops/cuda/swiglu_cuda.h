@@ -10,6 +10,10 @@ namespace fsdp {
 [[gnu::weak]] void SwigluBackwardCuda(CudaStreamHandle stream, const ConstView& x,
                                       const ConstView& dy, const View& dx);
 
+[[gnu::weak]] void GatedGeluForwardCuda(CudaStreamHandle stream, const ConstView& x, const View& y);
+[[gnu::weak]] void GatedGeluBackwardCuda(CudaStreamHandle stream, const ConstView& x,
+                                         const ConstView& dy, const View& dx);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_SWIGLU_CUDA_H_
