@@ -1,18 +1,14 @@
 #include <algorithm>
-#include <cfloat>
 
-#include "trainer/ops/cuda/block_sum.h"
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/head_loss_cuda.h"
 #include "trainer/ops/cuda/launch.h"
+#include "trainer/ops/cuda/loss_terms.h"
 #include "trainer/ops/cuda/pieces_ahead.h"
+#include "trainer/ops/cuda/row_softmax.h"
 
 namespace fsdp {
 namespace {
-
-constexpr int kMostThreads = 512;
-
-constexpr float kLog2E = 1.4426950408889634f;
 
 struct LossRow {
   int vocab;
@@ -25,29 +21,6 @@ struct LossRow {
   bool with_gradient;
 };
 
-// A softmax so far, of powers of two: 2^shift is what they are counted in, `shift` kLog2E times the
-// maximum, rounded, and finite from the start: beside it a logit of minus infinity counts as
-// nothing. Where the maximum stays, what was added up is multiplied by exactly 1.
-struct RunningSum {
-  float max = -FLT_MAX, shift = -FLT_MAX, sum = 0;
-
-  // n logits more, the first `count` of `pack`.
-  template <typename T, int n>
-  __device__ void Add(const Elements<T, n>& pack, int count = n) {
-    const float before = shift;
-#pragma unroll
-    for (int e = 0; e < n; ++e) {
-      if (e < count) max = fmaxf(max, pack[e]);
-    }
-    shift = fmaxf(-FLT_MAX, __fmul_rn(max, kLog2E));
-    sum *= exp2f(before - shift);
-#pragma unroll
-    for (int e = 0; e < n; ++e) {
-      if (e < count) sum += exp2f(__fmaf_rn(pack[e], kLog2E, -shift));
-    }
-  }
-};
-
 // A row of logits, one a block: its term of the loss, and g in the logits' place. The maximum, and
 // the sum of e^(l - maximum) beside it, in one pass. What is behind the last whole pack is the work
 // of the thread whose turn it is.
@@ -55,8 +28,7 @@ template <typename T>
 __global__ void LossOfRows(T* logits, LossRow args) {
   constexpr int kWide = kPack<T>;
   using Piece = Elements<T, kWide>;
-  __shared__ float maxima[kMostThreads / kWarp];
-  __shared__ double sums[kMostThreads / kWarp];
+  __shared__ RowSoftmaxShared shared;
   const int64_t i = blockIdx.x;
   T* const row = logits + i * args.stride;
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
@@ -83,22 +55,17 @@ __global__ void LossOfRows(T* logits, LossRow args) {
     last.ReadPack(row, packs);
     mine.Add(last, tail);
   }
-  const float row_max = BlockMax(mine.max, maxima);
-  const float shift = fmaxf(-FLT_MAX, __fmul_rn(row_max, kLog2E));
-  const double row_sum = BlockSum(static_cast<double>(mine.sum * exp2f(mine.shift - shift)), sums);
-  if (thread == 0) {
-    args.terms[i] = weight * (log(row_sum) + (shift / static_cast<double>(kLog2E) - target_logit));
-  }
+  const RowSoftmax softmax = SoftmaxOfBlock(mine, shared);
+  if (thread == 0) args.terms[i] = weight * softmax.NegativeLog(target_logit);
   if (!args.with_gradient) return;
   // g = factor (e - [target] sum).
-  const float all = static_cast<float>(row_sum);
+  const float all = static_cast<float>(softmax.sum);
   const float gradient_scale = args.loss_scale == nullptr ? 1.0f : *args.loss_scale;
   const float factor = args.scale * weight / all * gradient_scale;
-  const auto power = [&](float logit) { return exp2f(__fmaf_rn(logit, kLog2E, -shift)); };
   const auto gradient = [&](Piece& pack) {
     float g[kWide];
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) g[e] = factor * power(pack[e]);
+    for (int e = 0; e < kWide; ++e) g[e] = factor * softmax.Power(pack[e]);
     pack.Set(g);
   };
   ForEachAhead(
@@ -115,19 +82,8 @@ __global__ void LossOfRows(T* logits, LossRow args) {
   }
   // By the thread that has written it.
   if (thread == target / kWide % threads) {
-    row[target] = FromFloat<T>(factor * (power(target_logit) - all));
+    row[target] = FromFloat<T>(factor * (softmax.Power(target_logit) - all));
   }
-}
-
-// loss += scale (the sum of all terms), by one block.
-constexpr int kTermThreads = 512;
-__global__ void AddTerms(const double* terms, int64_t rows, float scale, float* loss) {
-  __shared__ double sums[kTermThreads / kWarp];
-  double sum = 0;
-#pragma unroll 8
-  for (int64_t i = threadIdx.x; i < rows; i += kTermThreads) sum += terms[i];
-  sum = BlockSum(sum, sums);
-  if (threadIdx.x == 0) *loss += static_cast<float>(scale * sum);
 }
 
 // dw[i] += sums[i], a pack of dw a thread.
@@ -182,7 +138,7 @@ void HeadLossCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& 
     ForFloat(logits.dtype, [&](auto is) {
       using T = typename decltype(is)::type;
       const int64_t warps = CeilDiv(vocab, kPack<T> * kWarp);
-      const auto threads = std::min<int64_t>(kMostThreads, warps * kWarp);
+      const auto threads = std::min<int64_t>(kMostLossThreads, warps * kWarp);
       Launch<LossOfRows<T>>(stream, dim3(rows), dim3(threads), 0, logits.As<T>(), args);
     });
     if (!dx) continue;
@@ -203,8 +159,7 @@ void HeadLossCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& 
     };
     dw->dtype == DType::kBFloat16 ? add(dw->As<__nv_bfloat16>()) : add(dw->As<__half>());
   }
-  Launch<AddTerms>(stream, dim3(1), dim3(kTermThreads), 0, terms, all_rows, scale,
-                   loss.As<float>());
+  AddLossTerms(stream, terms, all_rows, scale, loss.As<float>());
 }
 
 }  // namespace fsdp
