@@ -83,6 +83,17 @@ void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& bat
 void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const Batch& batch,
                 int64_t column, View logits);
 
+// Each keeps its output alone for backward, which whoever multiplies it keeps, too: they are not
+// cheap to make again, because their inputs are kept for nobody.
+Var Relu(Tape& tape, const Var& x);
+Var Sigmoid(Tape& tape, const Var& x);
+
+Var GeluExact(Tape& tape, const Var& x);  // x Phi(x). Cheap to make again, as Gelu is.
+
+// x [rows, 2 * inner], a gate and a value -> gelu(gate) * value, [rows, inner], with Gelu's tanh.
+// Cheap to make again.
+Var GatedGelu(Tape& tape, const Var& x);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_NN_LAYERS_H_

@@ -1,0 +1,22 @@
+// Losses of logits as functions on the tape. On a tape that records they run in Backward(), where
+// they make the gradient in the same pass; otherwise at once.
+#ifndef FSDP_TRAIN_TRAINER_NN_CLASS_LOSSES_H_
+#define FSDP_TRAIN_TRAINER_NN_CLASS_LOSSES_H_
+
+#include "trainer/autograd/tape.h"
+#include "trainer/core/view.h"
+
+namespace fsdp {
+
+// loss[0] += scale * sum of weights x cross-entropy of logits [rows, classes]. `targets`, int32,
+// and `weights`, fp32, have `rows` elements, in any shape; they live until the tape has run.
+void ClassLoss(Tape& tape, const Var& logits, const View& targets, const View& weights, float scale,
+               View loss);
+
+// The same with the binary cross-entropy of logits [rows] or [rows, 1], and targets in fp32.
+void BinaryLoss(Tape& tape, const Var& logits, const View& targets, const View& weights,
+                float scale, View loss);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_NN_CLASS_LOSSES_H_
