@@ -11,11 +11,13 @@
 #include "trainer/bench/bench_library.h"
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/core/argsort.h"
+#include "trainer/ops/activations.h"
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/attention.h"
+#include "trainer/ops/binary_loss.h"
+#include "trainer/ops/class_loss.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
-#include "trainer/ops/gelu.h"
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/layer_norm.h"
 #include "trainer/ops/linear.h"
@@ -154,23 +156,63 @@ void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
 }
 
 void AddActivations(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
-  cases.push_back({"gelu, forward", [=](BenchTensors& t) -> Call {
-                     const View x = t.Values({rows, cols}), y = t.Values({rows, cols});
-                     return [=](Stream& s) { GeluForward(s, x, y); };
+  const std::pair<const char*, Activation> kFunctions[] = {{"gelu", Activation::kGelu},
+                                                           {"gelu_exact", Activation::kGeluExact},
+                                                           {"relu", Activation::kRelu},
+                                                           {"sigmoid", Activation::kSigmoid}};
+  for (const auto& [name, f] : kFunctions) {
+    cases.push_back({name + std::string(", forward"), [=, f = f](BenchTensors& t) -> Call {
+                       const View x = t.Values({rows, cols}), y = t.Values({rows, cols});
+                       return [=](Stream& s) { ActivationForward(s, f, x, y); };
+                     }});
+    cases.push_back({name + std::string(", backward"), [=, f = f](BenchTensors& t) -> Call {
+                       const View saved = t.Values({rows, cols}), dy = t.Values({rows, cols}),
+                                  dx = t.Values({rows, cols});
+                       return [=](Stream& s) { ActivationBackward(s, f, saved, dy, dx); };
+                     }});
+  }
+  struct Gated {
+    const char* name;
+    void (*forward)(Stream& stream, ConstView x, View y);
+    void (*backward)(Stream& stream, ConstView x, ConstView dy, View dx);
+  };
+  for (const Gated& gated : {Gated{"swiglu", SwigluForward, SwigluBackward},
+                             Gated{"geglu", GatedGeluForward, GatedGeluBackward}}) {
+    cases.push_back({gated.name + std::string(", forward"), [=](BenchTensors& t) -> Call {
+                       const View x = t.Values({rows, 2 * cols}), y = t.Values({rows, cols});
+                       return [=](Stream& s) { gated.forward(s, x, y); };
+                     }});
+    cases.push_back({gated.name + std::string(", backward"), [=](BenchTensors& t) -> Call {
+                       const View x = t.Values({rows, 2 * cols}), dy = t.Values({rows, cols}),
+                                  dx = t.Values({rows, 2 * cols});
+                       return [=](Stream& s) { gated.backward(s, x, dy, dx); };
+                     }});
+  }
+}
+
+// A classifier has a row for each sample.
+void AddClassLosses(std::vector<OpCase>& cases, int64_t rows, int64_t classes) {
+  cases.push_back({"class loss", [=](BenchTensors& t) -> Call {
+                     const View z = t.Values({rows, classes}), dz = t.Values({rows, classes}),
+                                weights = t.Constant({rows}, 1), loss = t.Constant({1}, 0);
+                     const View targets = t.Int({rows}, [=](int64_t i) {
+                       return static_cast<int32_t>(i * 7919 % classes);
+                     });
+                     const View workspace = t.Workspace(ClassLossWorkspaceBytes(rows));
+                     return [=](Stream& s) {
+                       ClassLossForwardBackward(s, z, targets, weights, 1e-3f, std::nullopt, loss,
+                                                dz, workspace);
+                     };
                    }});
-  cases.push_back({"gelu, backward", [=](BenchTensors& t) -> Call {
-                     const View x = t.Values({rows, cols}), dy = t.Values({rows, cols}),
-                                dx = t.Values({rows, cols});
-                     return [=](Stream& s) { GeluBackward(s, x, dy, dx); };
-                   }});
-  cases.push_back({"swiglu, forward", [=](BenchTensors& t) -> Call {
-                     const View x = t.Values({rows, 2 * cols}), y = t.Values({rows, cols});
-                     return [=](Stream& s) { SwigluForward(s, x, y); };
-                   }});
-  cases.push_back({"swiglu, backward", [=](BenchTensors& t) -> Call {
-                     const View x = t.Values({rows, 2 * cols}), dy = t.Values({rows, cols}),
-                                dx = t.Values({rows, 2 * cols});
-                     return [=](Stream& s) { SwigluBackward(s, x, dy, dx); };
+  cases.push_back({"binary loss", [=](BenchTensors& t) -> Call {
+                     const View z = t.Values({rows}), dz = t.Values({rows}),
+                                targets = t.Constant({rows}, 1), weights = t.Constant({rows}, 1),
+                                loss = t.Constant({1}, 0);
+                     const View workspace = t.Workspace(BinaryLossWorkspaceBytes(rows));
+                     return [=](Stream& s) {
+                       BinaryLossForwardBackward(s, z, targets, weights, 1e-3f, std::nullopt, loss,
+                                                 dz, workspace);
+                     };
                    }});
 }
 
@@ -283,6 +325,7 @@ std::vector<OpCase> Cases(const OpShapes& shapes, AttentionBackend attention) {
   AddAttention(cases, shapes, attention);
   AddNorms(cases, rows, hidden);
   AddActivations(cases, rows, inner);
+  AddClassLosses(cases, rows, hidden);
   AddEnds(cases, shapes);
   AddFlat(cases, rows, hidden, 4 * hidden * hidden + 2 * hidden * inner);
   return cases;

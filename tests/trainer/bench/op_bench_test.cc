@@ -25,7 +25,13 @@ TEST(OpBench, CostsAreWhatTheOpsState) {
   EXPECT_EQ(flops("layer_norm, forward"), 8 * rows * hidden);
   EXPECT_EQ(flops("rms_norm, backward"), 10 * rows * hidden);
   EXPECT_EQ(flops("gelu, backward"), 35 * rows * inner);
+  EXPECT_EQ(flops("relu, forward"), rows * inner);
+  EXPECT_EQ(flops("sigmoid, backward"), 3 * rows * inner);
+  EXPECT_EQ(flops("gelu_exact, forward"), 42 * rows * inner);
   EXPECT_EQ(flops("swiglu, forward"), 20 * rows * inner);
+  EXPECT_EQ(flops("geglu, backward"), 39 * rows * inner);
+  EXPECT_EQ(flops("class loss"), 4 * rows * hidden);
+  EXPECT_EQ(flops("binary loss"), 40 * rows);
   EXPECT_EQ(flops("head and loss"), 6 * rows * hidden * vocab + 4 * rows * vocab);
   const double block = 4 * hidden * hidden + 2 * hidden * inner;
   EXPECT_EQ(flops("adamw"), 16 * block);
