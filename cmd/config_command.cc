@@ -43,16 +43,23 @@ void PrintSources(const char* label, const DataRecipe& data,
   }
 }
 
+// ", 12 layers x 768, 12 heads, vocabulary 50,257" of a language model.
+std::string SizeOf(const ModelShape& shape) {
+  const std::optional<DecoderShape> decoder = shape.family().Decoder(shape);
+  if (!decoder) return "";
+  return ", " + Counted(decoder->num_layers, "layer") + " x " +
+         std::to_string(decoder->hidden_size) + ", " + Counted(decoder->num_heads, "head") +
+         ", vocabulary " + Grouped(decoder->vocab_size);
+}
+
 // What a person would check by eye before starting the run.
 void PrintSummary(const Recipe& recipe) {
   const ModelRecipe& model = recipe.model;
-  const std::string family(model.family ? Name(*model.family) : "its family");
+  const std::string family = model.family.value_or("its family");
   if (model.preset || !model.init_from) {
     const ModelShape shape = ShapeOf(model);
-    std::printf("model       %s, %s x %lld, %s, vocabulary %s: %s parameters\n", family.c_str(),
-                Counted(NumLayers(shape), "layer").c_str(),
-                static_cast<long long>(HiddenSize(shape)), Counted(NumHeads(shape), "head").c_str(),
-                Grouped(VocabSize(shape)).c_str(), Grouped(NumParameters(shape)).c_str());
+    std::printf("model       %s%s: %s parameters\n", family.c_str(), SizeOf(shape).c_str(),
+                Grouped(NumParameters(shape)).c_str());
   } else {
     std::printf("model       %s, shape and weights from %s\n", family.c_str(),
                 PrintableName(*model.init_from).c_str());

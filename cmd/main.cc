@@ -46,13 +46,13 @@ void PrintModels() {
   std::printf("%-16s %-7s %7s %7s %6s %11s %10s %14s\n", "preset", "family", "layers", "hidden",
               "heads", "vocabulary", "positions", "parameters");
   for (const ModelPreset& preset : ModelPresets()) {
-    const ModelShape& shape = preset.shape;
+    const DecoderShape shape = DecoderOf(preset.shape);
     std::printf("%-16s %-7s %7lld %7lld %6lld %11lld %10lld %14lld\n",
-                std::string(preset.name).c_str(), std::string(FamilyOf(shape)).c_str(),
-                static_cast<long long>(NumLayers(shape)), static_cast<long long>(HiddenSize(shape)),
-                static_cast<long long>(NumHeads(shape)), static_cast<long long>(VocabSize(shape)),
-                static_cast<long long>(MaxPositions(shape)),
-                static_cast<long long>(NumParameters(shape)));
+                std::string(preset.name).c_str(), std::string(FamilyOf(preset.shape)).c_str(),
+                static_cast<long long>(shape.num_layers), static_cast<long long>(shape.hidden_size),
+                static_cast<long long>(shape.num_heads), static_cast<long long>(shape.vocab_size),
+                static_cast<long long>(shape.max_positions),
+                static_cast<long long>(NumParameters(preset.shape)));
   }
 }
 

@@ -1,4 +1,4 @@
-// Tests: tests/models/llama/reference_test.cc
+// Tests: tests/models/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_MAKE_MODEL_H_
 #define FSDP_TRAIN_MODELS_MAKE_MODEL_H_
 

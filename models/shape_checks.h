@@ -1,10 +1,12 @@
-// What the families' Validate() have in common: bounds of fields, and mistakes in words.
-// Tests: tests/models/shape_test.cc
+// What families have in common where they judge a shape: bounds of fields, and mistakes in words.
+// Tests: tests/models/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_
 #define FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,14 +32,12 @@ class ShapeChecks {
   void Add(const std::string& field, const std::string& message) {
     mistakes_.push_back({field, message});
   }
-  // From 1 to `max`. True: it is.
-  bool Integer(const std::string& field, int64_t value, int64_t max);
-  // Of one head: from 1 to what the attention op computes. True: it is.
-  bool HeadDim(const std::string& field, int64_t value);
-  // Finite and of at least 0.
-  void AtLeastZero(const std::string& field, double value);
-  // At least 0 and below 1.
-  void Share(const std::string& field, double value);
+  // From 1 to `max`.
+  void Integer(const std::string& field, int64_t value, int64_t max);
+  // Of one head: from 1 to what the attention op computes.
+  void HeadDim(const std::string& field, int64_t value);
+  // Whether none of the fields has a mistake yet.
+  bool AreGood(std::initializer_list<std::string_view> fields) const;
 
   std::vector<ShapeMistake> Take() { return std::move(mistakes_); }
 

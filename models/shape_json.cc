@@ -1,6 +1,8 @@
 #include "models/shape_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "trainer/core/errors.h"
 
@@ -11,47 +13,69 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kWhat = "the checkpoint's model shape: ";
 
-template <typename T>
-Json Write(const T& value) {
-  return value;
-}
-template <typename T>
-Json Write(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-Json Write(const RopeScaling& scaling) {
-  Json json{{"type", NamesOf(scaling.type)[static_cast<size_t>(scaling.type)]}};
-  VisitFields(scaling, [&](const char* name, const auto& value) { json[name] = Write(value); });
+Json Write(const FieldMap& map, const MapRange& range) {
+  Json json = Json::object();
+  for (const FieldMember& member : range.members) {
+    const auto at = map.find(member.name);
+    json[member.name] = nullptr;
+    if (at != map.end()) std::visit([&](const auto& v) { json[member.name] = v; }, at->second);
+  }
   return json;
 }
 
-template <typename T>
-void Read(const Json& json, T& value) {
-  json.get_to(value);
+Json Write(const FieldValue& value, const Field& field) {
+  if (const auto* map = std::get_if<FieldMap>(&value)) {
+    return Write(*map, std::get<MapRange>(field.range));
+  }
+  return std::visit(
+      [](const auto& v) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, FieldMap>)
+          return {};
+        else
+          return v;
+      },
+      value);
 }
-template <typename T>
-void Read(const Json& json, std::optional<T>& value) {
-  value.reset();
-  if (!json.is_null()) value = json.get<T>();
+
+FieldScalar ReadMember(const Json& json, const FieldMember& member, const std::string& field) {
+  if (std::holds_alternative<IntegerRange>(member.range)) return json.get<int64_t>();
+  if (std::holds_alternative<RealRange>(member.range)) return json.get<double>();
+  if (std::holds_alternative<BooleanRange>(member.range)) return json.get<bool>();
+  const std::string name = json;
+  const std::vector<std::string>& names = std::get<NameRange>(member.range).names;
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    throw CheckpointError(kWhat + field + ": no " + member.name + " " + name);
+  }
+  return name;
 }
-void Read(const Json& json, RopeScaling& scaling) {
-  const std::string type = json.at("type");
-  constexpr auto kNames = NamesOf(RopeScaling::Type{});
-  size_t index = 0;
-  while (index < kNames.size() && kNames[index] != type) ++index;
-  if (index == kNames.size()) throw CheckpointError(kWhat + ("rope_scaling: no type " + type));
-  scaling.type = static_cast<RopeScaling::Type>(index);
-  VisitFields(scaling, [&](const char* name, auto& value) { Read(json.at(name), value); });
+
+// `value`: of the field's type.
+void Read(const Json& json, const Field& field, FieldValue& value) {
+  if (auto* map = std::get_if<FieldMap>(&value)) {
+    map->clear();
+    for (const FieldMember& member : std::get<MapRange>(field.range).members) {
+      const Json& given = json.at(member.name);
+      const bool is_name = std::holds_alternative<NameRange>(member.range);
+      if (!given.is_null() || is_name) (*map)[member.name] = ReadMember(given, member, field.name);
+    }
+    return;
+  }
+  std::visit(
+      [&](auto& v) {
+        if constexpr (!std::is_same_v<std::decay_t<decltype(v)>, FieldMap>) json.get_to(v);
+      },
+      value);
 }
 
 }  // namespace
 
 std::string ShapeToJson(const ModelShape& shape) {
   Json json{{"family", FamilyOf(shape)}};
-  VisitFields(shape, [&](const char* name, const auto& value) { json[name] = Write(value); });
-  VisitDropouts(shape, [&](const char* name, double rate) {
-    if (rate > 0) json[name] = rate;
-  });
+  for (const Field& field : shape.family().fields()) {
+    const FieldValue value = *shape.Find(field.name);
+    if (field.is_dropout && std::get<double>(value) == 0) continue;
+    json[field.name] = Write(value, field);
+  }
   return json.dump();
 }
 
@@ -63,8 +87,12 @@ ModelShape ShapeFromJson(const std::string& text) {
     const std::optional<ModelShape> known = DefaultShape(family);
     if (!known) throw CheckpointError(kWhat + ("no family " + family));
     shape = *known;
-    VisitFields(shape, [&](const char* name, auto& value) { Read(json.at(name), value); });
-    VisitDropouts(shape, [&](const char* name, double& rate) { rate = json.value(name, 0.0); });
+    for (const Field& field : shape.family().fields()) {
+      if (field.is_dropout && !json.contains(field.name)) continue;
+      FieldValue value = *shape.Find(field.name);
+      Read(json.at(field.name), field, value);
+      shape.Set(field.name, value);
+    }
   } catch (const Json::exception& error) {
     throw CheckpointError(kWhat + std::string(error.what()));
   }

@@ -1,5 +1,5 @@
 // A model's shape as a checkpoint keeps it: a JSON object of the recipe's names.
-//   {"family": "llama", "hidden_size": 4096, ..., "rope_scaling": {"type": "default", ...}, ...}
+//   {"family": "...", "hidden_size": 4096, ..., "rope_scaling": {"type": "default", ...}, ...}
 // and those of its dropouts that are not 0.
 // Tests: tests/models/shape_test.cc
 #ifndef FSDP_TRAIN_MODELS_SHAPE_JSON_H_

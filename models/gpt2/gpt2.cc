@@ -1,17 +1,14 @@
 #include "models/gpt2/gpt2.h"
 
 #include <cmath>
-#include <stdexcept>
 #include <string>
 
 #include "trainer/nn/flops.h"
 #include "trainer/nn/layers.h"
 
 namespace fsdp {
+
 Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
-  for (const ShapeMistake& mistake : Validate(config)) {
-    throw std::invalid_argument("[Gpt2] " + mistake.field + ": " + mistake.message);
-  }
   const int64_t c = config.hidden_size, inner = config.intermediate_size;
   // Section 2.3 of the paper: residual projections are scaled by 1 / sqrt(number of residual
   // layers), of which a block has two. Positions as Hugging Face's GPT2PreTrainedModel has them.

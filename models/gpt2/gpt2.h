@@ -14,7 +14,7 @@ namespace fsdp {
 
 class Gpt2 final : public Model {
  public:
-  // Throws std::invalid_argument for a config that Validate() complains about.
+  // Of a shape that the family's Validate() finds nothing wrong with.
   explicit Gpt2(const Gpt2Config& config);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }

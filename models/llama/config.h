@@ -2,23 +2,20 @@
 // and of its relatives: Mistral (arXiv:2310.06825, without sliding window), Qwen2
 // (arXiv:2407.10671: biases of q, k and v) and Qwen3 (arXiv:2505.09388: norms of q and k). Rotary
 // positions, pre-norm blocks with RMSNorm, SwiGLU, grouped-query attention.
+// Tests: tests/models/llama/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_LLAMA_CONFIG_H_
 #define FSDP_TRAIN_MODELS_LLAMA_CONFIG_H_
 
 #include <array>
 #include <concepts>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <span>
-#include <string>
 #include <string_view>
 #include <type_traits>
-#include <vector>
-
-#include "models/shape_checks.h"
 
 namespace fsdp {
+
+class ModelFamily;
 
 // How rotary frequencies are stretched for longer contexts: models/llama/rope.h has the formulas.
 struct RopeScaling {
@@ -100,53 +97,7 @@ struct LlamaConfig {
   }
 };
 
-template <typename Config, typename Visit>
-requires std::same_as<std::remove_const_t<Config>, LlamaConfig>
-void VisitFields(Config& config, const Visit& visit) {
-  visit("hidden_size", config.hidden_size);
-  visit("intermediate_size", config.intermediate_size);
-  visit("num_hidden_layers", config.num_hidden_layers);
-  visit("num_attention_heads", config.num_attention_heads);
-  visit("num_key_value_heads", config.num_key_value_heads);
-  visit("head_dim", config.head_dim);
-  visit("vocab_size", config.vocab_size);
-  visit("max_position_embeddings", config.max_position_embeddings);
-  visit("rms_norm_eps", config.rms_norm_eps);
-  visit("rope_theta", config.rope_theta);
-  visit("rope_scaling", config.rope_scaling);
-  visit("tie_word_embeddings", config.tie_word_embeddings);
-  visit("attention_bias", config.attention_bias);
-  visit("attention_output_bias", config.attention_output_bias);
-  visit("mlp_bias", config.mlp_bias);
-  visit("qk_norm", config.qk_norm);
-  visit("initializer_range", config.initializer_range);
-}
-
-// The same for the dropouts.
-template <typename Config, typename Visit>
-requires std::same_as<std::remove_const_t<Config>, LlamaConfig>
-void VisitDropouts(Config& config, const Visit& visit) {
-  visit("attention_dropout", config.attention_dropout);
-}
-
-// Fields that nobody has given follow those that somebody has.
-void FillDependent(LlamaConfig& config, const std::function<bool(std::string_view)>& given);
-
-// No field's upper bound lets this overflow.
-int64_t NumParameters(const LlamaConfig& config);
-
-// Empty where a model of this shape can be built.
-std::vector<ShapeMistake> Validate(const LlamaConfig& config);
-
-struct LlamaPreset {
-  std::string_view name;
-  LlamaConfig config;
-};
-
-// The published sizes, family by family, small to large, as config.json has them: of the base
-// model, and for Qwen3, whose largest has none, of the post-trained one. Parameters count a tied
-// embedding once, as the published checkpoints hold it.
-std::span<const LlamaPreset> LlamaPresets();
+const ModelFamily& FamilyOfConfig(const LlamaConfig& config);
 
 }  // namespace fsdp
 

@@ -1,7 +1,6 @@
 #include "models/llama/llama.h"
 
 #include <initializer_list>
-#include <stdexcept>
 #include <utility>
 
 #include "models/llama/rope.h"
@@ -16,9 +15,6 @@ constexpr WeightLayout kLayout = WeightLayout::kOutIn;
 }  // namespace
 
 Llama::Llama(const LlamaConfig& config) : config_(config) {
-  for (const ShapeMistake& mistake : Validate(config)) {
-    throw std::invalid_argument("[Llama] " + mistake.field + ": " + mistake.message);
-  }
   const bool tied = config.tie_word_embeddings;
   const int64_t vocab = config.vocab_size, hidden = config.hidden_size;
   embedding_ = NewMatrix("model.embed_tokens", {{"model.embed_tokens", vocab}}, hidden);

@@ -16,7 +16,7 @@ namespace fsdp {
 
 class Llama final : public Model {
  public:
-  // Throws std::invalid_argument for a config that Validate() complains about.
+  // Of a shape that the family's Validate() finds nothing wrong with.
   explicit Llama(const LlamaConfig& config);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <variant>
 
+#include "models/llama/config.h"
 #include "models/make_model.h"
 #include "models/shape.h"
 #include "tests/e2e/run_binary.h"
@@ -145,7 +146,7 @@ TEST(LargeCheckpoint, TakesLittleMemory) {
   const Directory dir;
   const std::string theirs = dir / "theirs", imported = dir / "imported";
   const std::string resharded = dir / "resharded", ours = dir / "ours";
-  LlamaConfig shape = std::get<LlamaConfig>(*FindModelPreset("llama3-70b"));
+  LlamaConfig shape = *FindModelPreset("llama3-70b")->As<LlamaConfig>();
   shape.num_hidden_layers = Layers();
   const auto elements = static_cast<double>(WriteSparse(theirs, shape));
   std::printf("%.1f GB of bf16 weights\n", elements * 2 / 1e9);

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "models/llama/config.h"
 #include "models/shape_json.h"
 #include "trainer/core/errors.h"
 
@@ -19,17 +20,18 @@ TEST(ModelShape, AsksTheFamily) {
   EXPECT_EQ(NumParameters(gpt2), 124439808);
   EXPECT_EQ(NumParameters(llama), 1235814400);
   EXPECT_EQ(VocabSize(llama), 128256);
-  EXPECT_EQ(HiddenSize(llama), 2048);
-  EXPECT_EQ(NumLayers(llama), 16);
-  EXPECT_EQ(NumHeads(llama), 32);
+  EXPECT_EQ(DecoderOf(llama).hidden_size, 2048);
+  EXPECT_EQ(DecoderOf(llama).num_layers, 16);
+  EXPECT_EQ(DecoderOf(llama).num_heads, 32);
+  EXPECT_EQ(DecoderOf(llama).num_key_value_heads, 8);
   EXPECT_EQ(MaxPositions(gpt2), 1024);
   EXPECT_EQ(MaxPositions(llama), 131072);
   EXPECT_EQ(FindModelPreset("gpt2"), nullptr);
   EXPECT_EQ(DefaultShape("t5"), std::nullopt);
-  for (const std::string_view family : kFamilies) {
-    ASSERT_TRUE(DefaultShape(family));
-    EXPECT_EQ(FamilyOf(*DefaultShape(family)), family);
-    EXPECT_TRUE(Validate(*DefaultShape(family)).empty());
+  for (const ModelFamily* family : Families()) {
+    EXPECT_EQ(FindFamily(family->name()), family);
+    EXPECT_EQ(FamilyOf(*DefaultShape(family->name())), family->name());
+    EXPECT_TRUE(Validate(*DefaultShape(family->name())).empty());
   }
 }
 

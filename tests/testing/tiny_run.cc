@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "models/gpt2/config.h"
+#include "models/llama/config.h"
 #include "models/make_model.h"
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "models/gpt2/config.h"
+#include "models/llama/config.h"
 #include "models/shape.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/traffic.h"

@@ -56,7 +56,32 @@ def includes_of_tests():
                 yield path.relative_to(ROOT / "tests"), pathlib.PurePath(included)
 
 
+def families():
+    """The list of models/BUILD.bazel."""
+    build = (ROOT / "models/BUILD.bazel").read_text()
+    listed = re.search(r"model_families\(.*?families = \[(.*?)\]", build, re.S)[1]
+    return re.findall(r'"(.+?)"', listed)
+
+
+# Formats that are called so by those who made them: token files of llm.c, tokenizer.json.
+NAMED_BY_A_FORMAT = {"trainer/data/token_file.cc", "trainer/data/hf_tokenizer_file.cc",
+                     "trainer/data/hf_tokenizer.h"}
+
+
 class Floors(unittest.TestCase):
+    def test_families_are_named_in_their_folders_alone(self):
+        self.assertGreater(len(families()), 1)
+        name = re.compile("|".join(families()), re.I)
+        for top in ("cmd", "models", "trainer"):
+            for path in sorted((ROOT / top).rglob("*")):
+                here = path.relative_to(ROOT)
+                if path.suffix not in (".h", ".cc", ".cu") or here.as_posix() in NAMED_BY_A_FORMAT:
+                    continue
+                if here.parts[0] == "models" and here.parts[1] in families():
+                    continue
+                with self.subTest(path=str(here)):
+                    self.assertIsNone(name.search(path.read_text()))
+
     def test_every_room_plants_mistakes_for_the_sanitizers(self):
         listed = (ROOT / "tests/sanitizers/BUILD.bazel").read_text()
         for room in floors():

@@ -28,16 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct CacheShape {
-  int64_t layers, heads, head_dim;
-};
-CacheShape CacheShapeOf(const Gpt2Config& c) {
-  return {c.num_hidden_layers, c.num_attention_heads, c.head_dim()};
-}
-CacheShape CacheShapeOf(const LlamaConfig& c) {
-  return {c.num_hidden_layers, c.num_key_value_heads, c.head_dim};
-}
-
 void FreezeAll(const Model& model) {
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) p->Freeze();
@@ -82,10 +72,9 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
                                 std::to_string(options.capacity) + " tokens, want 1 to " +
                                 std::to_string(model_->max_positions()));
   }
-  const CacheShape c =
-      std::visit([](const auto& shape) { return CacheShapeOf(shape); }, model.shape);
-  const Shape layer{options.rows, options.capacity, c.heads, c.head_dim};
-  const int64_t cache_bytes = 2 * c.layers * layer.NumElements() * SizeOf(DType::kFloat32);
+  const DecoderShape c = DecoderOf(model.shape);
+  const Shape layer{options.rows, options.capacity, c.num_key_value_heads, c.head_dim};
+  const int64_t cache_bytes = 2 * c.num_layers * layer.NumElements() * SizeOf(DType::kFloat32);
   const int64_t weight_bytes = NumParameters(model.shape) * SizeOf(DType::kFloat32);
   std::optional<MemoryRoom> available;
   if (options.device.type == DeviceType::kCuda) {
@@ -110,7 +99,7 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32);
   host_logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32,
                                       {MemoryKind::kActivations, MemoryPlace::kPinned});
-  for (int64_t i = 0; i < c.layers; ++i) {
+  for (int64_t i = 0; i < c.num_layers; ++i) {
     const View k = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
     const View v = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
     cache_.push_back({k.Reshape(layer), v.Reshape(layer)});

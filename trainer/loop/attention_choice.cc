@@ -8,30 +8,19 @@
 namespace fsdp {
 namespace {
 
-AttentionDims DimsOf(const Gpt2Config& c) {
-  return {0, 0, c.num_attention_heads, c.num_attention_heads, c.head_dim()};
-}
-AttentionDims DimsOf(const LlamaConfig& c) {
-  return {0, 0, c.num_attention_heads, c.num_key_value_heads, c.head_dim};
-}
-
 // Of training and of evaluation, which has micro-batches of the same size; a sample is one row.
 AttentionDims DimsOf(const Recipe& recipe, const ModelShape& shape) {
-  AttentionDims dims = std::visit([](const auto& config) { return DimsOf(config); }, shape);
-  dims.batch = recipe.train.micro_batch_size;
-  dims.seq = recipe.data.seq_len;
-  return dims;
+  const DecoderShape model = DecoderOf(shape);
+  return {recipe.train.micro_batch_size, recipe.data.seq_len, model.num_heads,
+          model.num_key_value_heads, model.head_dim};
 }
 
 // What cuDNN is not to be asked for: why, or nothing.
 std::string NotForCudnn(const Recipe& recipe, const ModelShape& shape) {
   if (recipe.data.documents) return "data.documents";
   if (recipe.data.SeparatesDocuments()) return "data.packing";
-  double rate = 0;
-  VisitDropouts(shape, [&](const std::string& name, double dropout) {
-    if (name == "attention_dropout") rate = dropout;
-  });
-  return rate > 0 ? "model.attention_dropout" : "";
+  const auto rate = shape.Find("attention_dropout");
+  return rate && std::get<double>(*rate) > 0 ? "model.attention_dropout" : "";
 }
 
 AttentionBackend Wanted(const Recipe& recipe) {

@@ -12,6 +12,7 @@
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/token_manifest.h"
 #include "trainer/loop/run_directory.h"
+#include "trainer/recipe/model_fields.h"
 #include "trainer/weights/initial_weights.h"
 #include "trainer/weights/run_tokenizer.h"
 
@@ -111,11 +112,11 @@ std::vector<Vocabulary> VocabulariesOf(const DataRecipe& data) {
 
 void FillVocabulary(const Run& run, Recipe& recipe) {
   ModelRecipe& model = recipe.model;
-  if (model.preset || model.init_from || model.vocab_size) return;
-  if (run) {
-    model.vocab_size = VocabSize(run->shape);
-    return;
-  }
+  if (model.preset || model.init_from || model.fields.contains(recipe::kVocabulary)) return;
+  const ModelFamily& family = *FindFamily(*model.family);
+  if (family.Find(recipe::kVocabulary) == nullptr) return;
+  const auto fill = [&](int64_t size) { model.fields[std::string(recipe::kVocabulary)] = size; };
+  if (run) return fill(VocabSize(run->shape));
   std::vector<Vocabulary> all;
   std::string unreadable;
   try {
@@ -124,19 +125,20 @@ void FillVocabulary(const Run& run, Recipe& recipe) {
     unreadable = error.what();
   }
   if (!unreadable.empty()) {
-    const std::string family(Name(*model.family));
-    model.vocab_size = RoundedVocabulary(model, VocabSize(*DefaultShape(family)));
-    recipe.notes.push_back("vocabulary: " + std::to_string(*model.vocab_size) + " tokens, " +
-                           family + "'s default: " + unreadable);
+    const int64_t size = RoundedVocabulary(model, VocabSize(family.Standard()));
+    fill(size);
+    recipe.notes.push_back("vocabulary: " + std::to_string(size) + " tokens, " +
+                           std::string(family.name()) + "'s default: " + unreadable);
     return;
   }
   for (const Vocabulary& other : all) {
     if (other.hash != all[0].hash || other.size != all[0].size) return;
   }
   if (all.empty()) return;
-  model.vocab_size = RoundedVocabulary(model, all[0].size);
-  std::string note = "vocabulary: " + std::to_string(*model.vocab_size) + " tokens, ";
-  if (*model.vocab_size == all[0].size) {
+  const int64_t size = RoundedVocabulary(model, all[0].size);
+  fill(size);
+  std::string note = "vocabulary: " + std::to_string(size) + " tokens, ";
+  if (size == all[0].size) {
     note += "as many as tokenizer " + all[0].name + " has";
   } else {
     note += "the " + std::to_string(all[0].size) + " of tokenizer " + all[0].name +

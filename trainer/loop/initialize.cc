@@ -17,13 +17,13 @@ void DescribeFiles(const Recipe& recipe, const ModelShape& shape, Recorder& reco
   const std::string& directory = *recipe.model.init_from;
   std::string keys, rates;
   for (const std::string& key : IgnoredKeys(directory)) keys += (keys.empty() ? "" : ", ") + key;
-  VisitDropouts(shape, [&](const char* name, double rate) {
-    const std::string key = std::string("model.") + name;
-    if (rate == 0 || recipe.places.count(key) > 0) return;
-    char text[32];
-    std::snprintf(text, sizeof(text), " %g", rate);
-    rates += (rates.empty() ? "" : ", ") + key + text;
-  });
+  for (const Field& field : shape.family().fields()) {
+    const std::string key = "model." + field.name;
+    if (!field.is_dropout || recipe.places.count(key) > 0) continue;
+    const FieldValue rate = *shape.Find(field.name);
+    if (std::get<double>(rate) == 0) continue;
+    rates += (rates.empty() ? "" : ", ") + key + " " + Show(rate, field);
+  }
   if (!rates.empty()) recorder.Line(Printable(directory + ": taken over: " + rates));
   if (!keys.empty()) recorder.Line(Printable(directory + "/config.json: not looked at: " + keys));
 }

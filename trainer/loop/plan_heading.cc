@@ -32,8 +32,9 @@ std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Mod
                         int world, int local_world, DeviceType device,
                         const std::optional<Hardware>& hardware) {
   const int64_t samples = recipe.train.global_batch_size, length = recipe.data.seq_len;
-  std::string text = std::string(FamilyOf(shape)) + ", " + Counted(NumLayers(shape), "layer") +
-                     " x " + std::to_string(HiddenSize(shape)) + ", " + WhatTrains(model) +
+  const DecoderShape size = DecoderOf(shape);
+  std::string text = std::string(FamilyOf(shape)) + ", " + Counted(size.num_layers, "layer") +
+                     " x " + std::to_string(size.hidden_size) + ", " + WhatTrains(model) +
                      ", in steps of " + Grouped(samples) + " x " + Grouped(length) + " = " +
                      Grouped(samples * length) + " tokens\n";
   text += "on " + std::string(Name(device)) + ", " + Counted(world, "rank");

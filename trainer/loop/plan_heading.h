@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// "gpt2, 12 layers x 768, 124,439,808 parameters, in steps of 512 x 1,024 = 524,288 tokens
+// "family, 12 layers x 768, 124,439,808 parameters, in steps of 512 x 1,024 = 524,288 tokens
 //  on cuda, 8 ranks, 4 to a host: an H100 with 80 GB", two lines, each ended. Where some parameters
 // are frozen the first line says how many train. Without `hardware` the machine is this one.
 std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Model& model,

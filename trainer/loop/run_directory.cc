@@ -25,8 +25,8 @@
 #include "trainer/observe/record_lines.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/resume.h"
-#include "trainer/recipe/shape_fields.h"
 
 namespace fsdp {
 namespace {
@@ -313,10 +313,11 @@ Recipe WithDropoutsOfRun(const Recipe& recipe) {
   if (!recipe.model.init_from) return with;
   const std::optional<RunToResume> run = FindRunToResume(recipe);
   if (!run) return with;
-  for (const recipe::Dropout& dropout : recipe::Dropouts()) {
-    // Builds that did not know one trained without.
-    auto& rate = with.model.*dropout.member;
-    if (!rate) rate = (run->recipe.model.*dropout.member).value_or(0);
+  Recipe recorded = run->recipe;
+  recipe::FillDropouts(recorded.model);  // Builds that did not know one trained without.
+  for (const recipe::ModelField& of : recipe::ModelFields()) {
+    const std::string& name = of.field.name;
+    if (of.field.is_dropout) with.model.fields.insert({name, recorded.model.fields.at(name)});
   }
   return with;
 }

@@ -89,18 +89,22 @@ struct AnyField {
 };
 
 template <typename T>
-struct Field : AnyField {
+struct KeyOf : AnyField {
   using AnyField::AnyField;
 
-  Field&& Required() && {
+  KeyOf&& Required() && {
     required = true;
     return std::move(*this);
   }
-  Field&& Elsewhere(std::initializer_list<const char*> names) && {
+  KeyOf&& Elsewhere(std::initializer_list<const char*> names) && {
     aliases.assign(names.begin(), names.end());
     return std::move(*this);
   }
-  Field&& Then(void (*f)(const YamlNode& node, T& object)) && {
+  KeyOf&& Elsewhere(const std::vector<std::string>& names) && {
+    aliases = names;
+    return std::move(*this);
+  }
+  KeyOf&& Then(void (*f)(const YamlNode& node, T& object)) && {
     then = [f](const YamlNode& node, void* object) { f(node, *static_cast<T*>(object)); };
     return std::move(*this);
   }
@@ -114,11 +118,11 @@ const T& DefaultOf() {
 }
 
 template <typename T, typename V>
-Field<T> Key(const char* name, V T::*member, const Type<V>& type, const char* description) {
+KeyOf<T> Key(const char* name, V T::*member, const Type<V>& type, const char* description) {
   const T& object = DefaultOf<T>();
   const auto* begin = reinterpret_cast<const std::byte*>(&object);
   const auto* at = reinterpret_cast<const std::byte*>(&(object.*member));
-  return Field<T>(name, description, type, static_cast<size_t>(at - begin));
+  return KeyOf<T>(name, description, type, static_cast<size_t>(at - begin));
 }
 
 // The keys of a map.
@@ -132,10 +136,10 @@ AnyType MapOf(AnySection section, const void* defaults);  // Which must stay.
 
 template <typename T>
 struct Section : AnySection {
-  Section(std::initializer_list<Field<T>> list) {
-    for (const Field<T>& field : list) Add(field);
+  Section(std::initializer_list<KeyOf<T>> list) {
+    for (const KeyOf<T>& field : list) Add(field);
   }
-  void Add(const Field<T>& field) { fields.push_back(field); }
+  void Add(const KeyOf<T>& field) { fields.push_back(field); }
 };
 
 template <typename T>

@@ -7,14 +7,15 @@
 #include <string_view>
 #include <utility>
 
+#include "models/make_model.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/recipe/mistakes.h"
+#include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/rules.h"
 #include "trainer/recipe/schema.h"
 #include "trainer/recipe/set_item.h"
-#include "trainer/recipe/shape_fields.h"
 
 namespace fsdp {
 namespace {
@@ -52,33 +53,30 @@ std::shared_ptr<const YamlNode> Nest(const std::string& dotted, const Place& pla
 void FillFamily(ModelRecipe& model) {
   if (model.family) return;
   if (model.preset) {
-    model.family = static_cast<ModelRecipe::Family>(FindModelPreset(*model.preset)->index());
+    model.family = FamilyOf(*FindModelPreset(*model.preset));
   } else if (!model.init_from) {
-    model.family = ModelRecipe::Family::kGpt2;
+    model.family = Families()[0]->name();
   }
 }
 
 void FillShape(ModelRecipe& model, const DataRecipe& data) {
+  const ModelFamily& family = *FindFamily(*model.family);
   const ModelShape* preset = model.preset ? FindModelPreset(*model.preset) : nullptr;
-  if (preset && FamilyOf(*preset) != Name(*model.family)) {
-    preset = nullptr;  // A mistake: CheckRules.
-  }
-  ModelShape shape = preset ? *preset : *DefaultShape(Name(*model.family));
+  if (preset && &preset->family() != &family) preset = nullptr;  // A mistake: CheckRules.
+  ModelShape shape = preset ? *preset : family.Standard();
   const std::string* tokenizer = TokenizerOf(data);
-  if (!preset) {
+  if (!preset && family.Find(recipe::kVocabulary) != nullptr) {
     const bool bytes = tokenizer != nullptr && *tokenizer == "bytes";
-    const int64_t size = bytes ? 256 : VocabSize(shape);
-    std::visit([&](auto& config) { config.vocab_size = RoundedVocabulary(model, size); }, shape);
+    shape.Set(recipe::kVocabulary, RoundedVocabulary(model, bytes ? 256 : VocabSize(shape)));
   }
-  VisitFields(shape, [&](const char* name, auto& field) {
-    const auto& given = recipe::MemberFor(model, name, field);
-    if (given) field = *given;
-  });
-  FillDependent(shape,
-                [&](std::string_view name) { return recipe::FindShapeField(name).IsGiven(model); });
-  VisitFields(shape, [&](const char* name, const auto& field) {
-    recipe::MemberFor(model, name, field) = field;
-  });
+  for (const Field& field : family.fields()) {
+    const auto given = model.fields.find(field.name);
+    if (given != model.fields.end()) shape.Set(field.name, given->second);
+  }
+  family.FillDependent(shape, [&](std::string_view name) { return model.fields.contains(name); });
+  for (const Field& field : family.fields()) {
+    if (!field.is_dropout) model.fields[field.name] = *shape.Find(field.name);
+  }
 }
 
 }  // namespace
@@ -145,11 +143,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
   std::vector<ShapeConflict> incomplete;
   if (complete) incomplete = complete(recipe);
   if (HasShape(recipe.model)) FillShape(recipe.model, recipe.data);
-  if (!recipe.model.init_from) {
-    for (const recipe::Dropout& dropout : recipe::Dropouts()) {
-      if (auto& rate = recipe.model.*dropout.member; !rate) rate = 0;
-    }
-  }
+  if (!recipe.model.init_from) recipe::FillDropouts(recipe.model);
   if (recipe.train.epochs && reader.places().count("train.steps") == 0) recipe.train.steps = 0;
   const std::vector<KeyedSource> sources_of_data = KeyedSources(recipe.data);
   const auto is_whole = [](const KeyedSource& keyed) { return keyed.source->IsWhole(); };
@@ -197,7 +191,9 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
   const TrainRecipe& train = recipe.train;
   const int64_t wave = train.micro_batch_size * world_size;
   const int64_t micro_batches = (train.global_batch_size + wave - 1) / wave;
-  const int64_t segments = recipe.model.num_hidden_layers.value_or(1) + 2;  // One at each end.
+  // Before the files of init_from are read: one block, and one at each end.
+  const int64_t segments =
+      HasShape(recipe.model) ? std::ssize(MakeModel(ShapeOf(recipe.model))->segments()) : 3;
   if (micro_batches > kMaxScheduledRuns / segments) {
     throw ConfigError(recipe.Mistake(
         std::vector<std::string>{"train.global_batch_size", "train.micro_batch_size"},

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <vector>
+
+#include "models/families.h"
 
 namespace fsdp::recipe {
 
@@ -80,20 +83,21 @@ const PeersWord* FindPeersWord(std::string_view word) {
 }
 
 std::span<const PeersValue> PeersValues() {
-  static constexpr auto values = std::to_array<PeersValue>({
-      {"run.device", "gpu", "cuda"},
-      {"run.device", "nvidia", "cuda"},
-      // transformers' model_types and their plain names.
-      {"model.family", "mistral", "llama"},
-      {"model.family", "qwen", "llama"},
-      {"model.family", "qwen2", "llama"},
-      {"model.family", "qwen2.5", "llama"},
-      {"model.family", "qwen3", "llama"},
-      {"model.family", "gpt", "gpt2"},
-      {"optimizer.name", "adam", "adamw"},
-      {"optimizer.name", "adamw_torch", "adamw"},
-      {"optimizer.name", "adamw_torch_fused", "adamw"},
-  });
+  static const std::vector<PeersValue> values = [] {
+    std::vector<PeersValue> all = {
+        {"run.device", "gpu", "cuda"},
+        {"run.device", "nvidia", "cuda"},
+        {"optimizer.name", "adam", "adamw"},
+        {"optimizer.name", "adamw_torch", "adamw"},
+        {"optimizer.name", "adamw_torch_fused", "adamw"},
+    };
+    for (const ModelFamily* family : Families()) {
+      for (const std::string_view name : family->kin()) {
+        all.push_back({"model.family", name, family->name()});
+      }
+    }
+    return all;
+  }();
   return values;
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "models/shape.h"
 #include "trainer/recipe/schema.h"
 #include "trainer/recipe/yaml_text.h"
 
@@ -181,9 +182,11 @@ A run is described by one or more YAML files and by `--set KEY=VALUE` on the com
 model and something to train it on must be named; this saves and evaluates, too:
 
     run: {name: mine}
-    model: {preset: gpt2-124m}
+    model: {preset: )" +
+                     std::string(ModelPresets()[0].name) +
+                     R"(}
     data:
-      train: {source: text, paths: ["texts/*.txt"], tokenizer: gpt2/tokenizer.json}
+      train: {source: text, paths: ["texts/*.txt"], tokenizer: its/tokenizer.json}
       seq_len: 512
     train: {steps: 2000, micro_batch_size: 4, global_batch_size: 32}
     eval: {every: 200}

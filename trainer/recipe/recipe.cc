@@ -1,14 +1,12 @@
 #include "trainer/recipe/recipe.h"
 
 #include <algorithm>
-#include <set>
-#include <sstream>
 #include <stdexcept>
 #include <tuple>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/view.h"
-#include "trainer/recipe/shape_fields.h"
+#include "trainer/recipe/model_fields.h"
 
 namespace fsdp {
 
@@ -95,30 +93,17 @@ const std::string* TokenizerOf(const DataRecipe& data) {
 namespace {
 
 void SetDropouts(const ModelRecipe& model, ModelShape& shape) {
-  VisitDropouts(shape, [&](const char* name, double& rate) {
-    if (const auto& given = recipe::DropoutOf(model, name)) rate = *given;
-  });
-}
-
-template <typename T>
-std::string Show(const T& value) {
-  std::ostringstream text;
-  text << std::boolalpha << value;
-  return text.str();
-}
-std::string Show(const RopeScaling& scaling) {
-  std::string text = "{type: " + std::string(Name(scaling.type));
-  VisitFields(scaling, [&](const char* name, const auto& value) {
-    if (value) text += std::string(", ") + name + ": " + Show(*value);
-  });
-  return text + "}";
+  for (const Field& field : shape.family().fields()) {
+    const auto given = model.fields.find(field.name);
+    if (field.is_dropout && given != model.fields.end()) shape.Set(field.name, given->second);
+  }
 }
 
 // No tensor has more than Shape::kMaxElements.
 void AddTooLarge(const Recipe& recipe, const ModelShape& shape,
                  std::vector<ShapeConflict>& conflicts) {
   const int64_t micro = recipe.train.micro_batch_size, seq = recipe.data.seq_len;
-  const int64_t row = WidestRow(shape);
+  const int64_t row = DecoderOf(shape).widest_row;
   if (micro > Shape::kMaxElements / row / seq) {
     conflicts.push_back({{"train.micro_batch_size", "data.seq_len", "model.hidden_size"},
                          "train.micro_batch_size x data.seq_len x " + std::to_string(row) +
@@ -132,12 +117,15 @@ void AddTooLarge(const Recipe& recipe, const ModelShape& shape,
 
 ModelShape ShapeOf(const ModelRecipe& model) {
   if (!model.family) throw std::invalid_argument("[ShapeOf] model.family is empty");
-  ModelShape shape = *DefaultShape(Name(*model.family));
-  VisitFields(shape, [&](const char* name, auto& field) {
-    const auto& given = recipe::MemberFor(model, name, field);
-    if (!given) throw std::invalid_argument(std::string("[ShapeOf] model.") + name + " is empty");
-    field = *given;
-  });
+  ModelShape shape = *DefaultShape(*model.family);
+  for (const Field& field : shape.family().fields()) {
+    if (field.is_dropout) continue;
+    const auto given = model.fields.find(field.name);
+    if (given == model.fields.end()) {
+      throw std::invalid_argument("[ShapeOf] model." + field.name + " is empty");
+    }
+    shape.Set(field.name, given->second);
+  }
   SetDropouts(model, shape);
   return shape;
 }
@@ -149,13 +137,13 @@ int64_t RoundedVocabulary(const ModelRecipe& model, int64_t tokens) {
 
 Recipe WithShape(const Recipe& recipe, const ModelShape& shape) {
   Recipe with = recipe;
-  with.model.family = static_cast<ModelRecipe::Family>(shape.index());
-  VisitFields(shape, [&](const char* name, const auto& value) {
-    recipe::MemberFor(with.model, name, value) = value;
-  });
-  for (const recipe::Dropout& dropout : recipe::Dropouts()) with.model.*dropout.member = 0;
-  VisitDropouts(shape,
-                [&](const char* name, double rate) { recipe::DropoutOf(with.model, name) = rate; });
+  with.model.family = FamilyOf(shape);
+  for (const recipe::ModelField& of : recipe::ModelFields()) {
+    if (of.field.is_dropout) with.model.fields[of.field.name] = 0.0;
+  }
+  for (const Field& field : shape.family().fields()) {
+    with.model.fields[field.name] = *shape.Find(field.name);
+  }
   return with;
 }
 
@@ -181,8 +169,7 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
   if (conflicts.empty()) AddTooLarge(recipe, shape, conflicts);
   const int64_t positions = MaxPositions(shape);
   if (data.seq_len > positions) {
-    const int64_t plain =
-        std::visit([](const auto& config) { return config.max_position_embeddings; }, shape);
+    const auto plain = std::get<int64_t>(*shape.Find("max_position_embeddings"));
     std::string message = "data.seq_len is " + std::to_string(data.seq_len) +
                           ", but model.max_position_embeddings is " + std::to_string(plain);
     if (positions != plain) {
@@ -219,19 +206,14 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
 std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string_view family) {
   std::vector<ShapeConflict> conflicts;
   const std::string a = "a `" + std::string(family) + "`";
-  std::set<std::string_view> known;
-  VisitFields(*DefaultShape(family), [&](const char* name, const auto&) { known.insert(name); });
-  for (const recipe::ShapeField& field : recipe::ShapeFields()) {
-    if (known.count(field.name) > 0 || !field.IsGiven(model)) continue;
-    conflicts.push_back(
-        {{"model." + std::string(field.name), "model.family"}, a + " has no such field"});
-  }
-  known.clear();
-  VisitDropouts(*DefaultShape(family), [&](const char* name, double) { known.insert(name); });
-  for (const recipe::Dropout& dropout : recipe::Dropouts()) {
-    if (known.count(dropout.name) > 0 || (model.*dropout.member).value_or(0) == 0) continue;
-    conflicts.push_back(
-        {{"model." + std::string(dropout.name), "model.family"}, a + " has no such dropout"});
+  const ModelFamily& known = *FindFamily(family);
+  for (const recipe::ModelField& of : recipe::ModelFields()) {
+    const std::string& name = of.field.name;
+    const auto given = model.fields.find(name);
+    if (given == model.fields.end() || known.Find(name) != nullptr) continue;
+    if (of.field.is_dropout && std::get<double>(given->second) == 0) continue;
+    conflicts.push_back({{"model." + name, "model.family"},
+                         a + " has no such " + (of.field.is_dropout ? "dropout" : "field")});
   }
   return conflicts;
 }
@@ -244,16 +226,17 @@ std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape&
                             const std::string& theirs) {
     conflicts.push_back({{key}, "the recipe says " + ours + ", " + where + " says " + theirs});
   };
-  if (model.family && Name(*model.family) != FamilyOf(files)) {
-    disagree("model.family", std::string(Name(*model.family)), std::string(FamilyOf(files)));
+  if (model.family && *model.family != FamilyOf(files)) {
+    disagree("model.family", *model.family, std::string(FamilyOf(files)));
   } else {
     if (!model.family) conflicts = FamilyConflicts(model, FamilyOf(files));
-    VisitFields(files, [&](const char* name, const auto& found) {
-      const auto& given = recipe::MemberFor(model, name, found);
-      if (given && *given != found) {
-        disagree(std::string("model.") + name, Show(*given), Show(found));
-      }
-    });
+    for (const Field& field : files.family().fields()) {
+      const auto given = model.fields.find(field.name);
+      if (field.is_dropout || given == model.fields.end()) continue;
+      const FieldValue found = *files.Find(field.name);
+      if (given->second == found) continue;
+      disagree("model." + field.name, Show(given->second, field), Show(found, field));
+    }
   }
   for (ShapeConflict& conflict : ShapeConflicts(recipe, files)) {
     conflicts.push_back(std::move(conflict));

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "models/field.h"
 #include "models/shape.h"
 #include "trainer/autograd/activation_offload.h"
 #include "trainer/autograd/recompute.h"
@@ -55,37 +56,22 @@ struct LoraRecipe {
 };
 
 struct ModelRecipe {
-  enum class Family { kGpt2, kLlama };
-
-  std::optional<Family> family;  // Empty only under init_from without preset.
+  std::optional<std::string> family;  // Empty only under init_from without preset.
   std::optional<std::string> preset;
   std::optional<std::string> init_from;
   std::optional<LoraRecipe> lora;  // Only with init_from.
-  // Fields that the family lacks are empty. The others are so only under init_from without preset:
-  // the files there decide. Otherwise LoadRecipe has filled them.
-  std::optional<int64_t> hidden_size;
-  std::optional<int64_t> intermediate_size;
-  std::optional<int64_t> num_hidden_layers;
-  std::optional<int64_t> num_attention_heads;
-  std::optional<int64_t> num_key_value_heads;
-  std::optional<int64_t> head_dim;
-  std::optional<int64_t> vocab_size;
-  int64_t vocab_multiple = 1;  // Divides vocab_size.
-  std::optional<int64_t> max_position_embeddings;
-  std::optional<double> layer_norm_epsilon;
-  std::optional<double> rms_norm_eps;
-  std::optional<double> rope_theta;
-  std::optional<RopeScaling> rope_scaling;
-  std::optional<bool> tie_word_embeddings;
-  std::optional<bool> attention_bias;
-  std::optional<bool> attention_output_bias;
-  std::optional<bool> mlp_bias;
-  std::optional<bool> qk_norm;
-  std::optional<double> initializer_range;
-  // While training; no part of the shape. Empty under init_from alone: what the files there say.
-  std::optional<double> embedding_dropout;
-  std::optional<double> residual_dropout;
-  std::optional<double> attention_dropout;
+  int64_t vocab_multiple = 1;      // Divides vocab_size.
+  // The family's fields (models/family.h) by name. Those of its shape are absent only under
+  // init_from without preset: the files there decide; otherwise LoadRecipe has filled them. Its
+  // dropouts are absent under init_from alone: what the files there say.
+  FieldValues fields;
+
+  // A field that is given; `T`: its type.
+  template <typename T>
+  std::optional<T> Get(std::string_view field) const {
+    const auto at = fields.find(field);
+    return at == fields.end() ? std::nullopt : std::optional<T>(std::get<T>(at->second));
+  }
 
   bool operator==(const ModelRecipe&) const = default;
 };
@@ -313,7 +299,6 @@ struct Recipe {
 constexpr auto NamesOf(RunRecipe::Device) {
   return std::to_array<std::string_view>({"auto", "cpu", "cuda", "sim"});
 }
-constexpr auto NamesOf(ModelRecipe::Family) { return kFamilies; }
 constexpr auto NamesOf(SourceRecipe::Source) {
   return std::to_array<std::string_view>({"text", "tokens", "synthetic", "chat", "pairs"});
 }

@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "trainer/core/errors.h"
+#include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/schema.h"
-#include "trainer/recipe/shape_fields.h"
 #include "trainer/recipe/yaml_text.h"
 
 namespace fsdp {
@@ -66,20 +66,21 @@ void Compare(const std::string& key, const Json& before, const Json& now,
 std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now) {
   // A run records the dropouts that it trains with; builds that did not know one trained without.
   Recipe recorded = before;
-  for (const recipe::Dropout& dropout : recipe::Dropouts()) {
-    if (auto& rate = recorded.model.*dropout.member; !rate) rate = 0;
-  }
+  recipe::FillDropouts(recorded.model);
   // Left out, it is that of init_from, whose shape is held against the recipe's anyway.
   Recipe asked = now;
   if (!recorded.model.family || !asked.model.family) {
     recorded.model.family.reset();
     asked.model.family.reset();
   }
-  for (const recipe::ShapeField& field : recipe::ShapeFields()) {
-    if (field.IsGiven(recorded.model) && field.IsGiven(asked.model)) continue;
-    if (!recorded.model.init_from || !asked.model.init_from) continue;
-    field.Reset(recorded.model);
-    field.Reset(asked.model);
+  if (recorded.model.init_from && asked.model.init_from) {
+    for (const recipe::ModelField& of : recipe::ModelFields()) {
+      const std::string& name = of.field.name;
+      if (of.field.is_dropout) continue;
+      if (recorded.model.fields.contains(name) && asked.model.fields.contains(name)) continue;
+      recorded.model.fields.erase(name);
+      asked.model.fields.erase(name);
+    }
   }
   std::vector<RecipeDifference> differences;
   Compare("", WriteRecipe(recorded), WriteRecipe(asked), differences);

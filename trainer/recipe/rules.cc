@@ -12,8 +12,8 @@
 #include "trainer/data/jinja/date.h"
 #include "trainer/data/mixture.h"
 #include "trainer/ops/adamw.h"
+#include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/schema.h"
-#include "trainer/recipe/shape_fields.h"
 
 namespace fsdp::recipe {
 namespace {
@@ -172,7 +172,7 @@ void CheckSources(Rules& rules, const Recipe& recipe) {
 
 // The preset and the fields are the family's.
 void CheckFamily(Rules& rules, const ModelRecipe& model) {
-  const std::string family(Name(*model.family));
+  const std::string& family = *model.family;
   if (model.preset) {
     const std::string of(FamilyOf(*FindModelPreset(*model.preset)));
     rules.Require(of == family, {"model.preset", "model.family"},

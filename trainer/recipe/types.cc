@@ -278,7 +278,7 @@ struct Names {
 
 class TextsType final : public TypeOf<std::string> {
  public:
-  explicit TextsType(std::vector<std::string> names) : names_{std::move(names), Later()} {}
+  explicit TextsType(Names names) : names_(std::move(names)) {}
 
   Json Schema() const override { return {{"enum", names_.names}}; }
 
@@ -330,9 +330,10 @@ Type<bool> OnlyFalse() { return Type<bool>(std::make_shared<BooleanType>(true));
 Type<std::string> Text() { return Type<std::string>(std::make_shared<TextType>()); }
 
 Later::Later(std::initializer_list<const char*> list) : names(list.begin(), list.end()) {}
+Later::Later(std::vector<std::string> list) : names(std::move(list)) {}
 
-Type<std::string> OneOfTexts(std::vector<std::string> names) {
-  return Type<std::string>(std::make_shared<TextsType>(std::move(names)));
+Type<std::string> OneOfTexts(std::vector<std::string> names, const Later& later) {
+  return Type<std::string>(std::make_shared<TextsType>(Names{std::move(names), later}));
 }
 
 AnyType OneOfNames(std::vector<std::string> names, const Later& later, const EnumOps& ops) {

@@ -56,6 +56,8 @@ class AnyType {
 template <typename V>
 class Type : public AnyType {
  public:
+  using Value = V;
+
   // Of types whose values are Vs.
   explicit Type(std::shared_ptr<const ValueType> type) : AnyType(std::move(type)) {}
   explicit Type(const AnyType& type) : AnyType(type) {}
@@ -90,11 +92,12 @@ Type<std::string> Text();  // Not empty.
 struct Later {
   Later() = default;
   Later(std::initializer_list<const char*> list);
+  explicit Later(std::vector<std::string> list);
 
   std::vector<std::string> names;
 };
 
-Type<std::string> OneOfTexts(std::vector<std::string> names);
+Type<std::string> OneOfTexts(std::vector<std::string> names, const Later& later = Later());
 
 // What a type does with an enum that it does not know.
 struct EnumOps {

@@ -1,16 +1,16 @@
 #include "trainer/weights/hf_config.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "models/families.h"
+#include "models/hf_object.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/whole_file.h"
-#include "trainer/weights/hf_gpt2.h"
-#include "trainer/weights/hf_llama.h"
-#include "trainer/weights/hf_object.h"
 
 namespace fsdp {
 namespace {
@@ -70,6 +70,24 @@ std::vector<int32_t> Ids(const std::optional<JsonValue>& value) {
   return ids;
 }
 
+const ModelFamily* FamilyOfType(std::string_view model_type) {
+  for (const ModelFamily* family : Families()) {
+    const auto types = family->hf_types();
+    if (std::find(types.begin(), types.end(), model_type) != types.end()) return family;
+  }
+  return nullptr;
+}
+
+std::string KnownTypes() {
+  std::string all;
+  for (const ModelFamily* family : Families()) {
+    for (const std::string_view type : family->hf_types()) {
+      all += (all.empty() ? "" : ", ") + std::string(type);
+    }
+  }
+  return all;
+}
+
 JsonValue Parse(std::string_view text, const std::string& path) {
   if (text.size() > kMaxBytes) {
     throw CheckpointError(path + ": has " + std::to_string(text.size()) + " bytes, the most is " +
@@ -86,15 +104,13 @@ HfConfig ParseHfConfig(std::string_view text, const std::string& path) {
   HfObject hf(Parse(text, path));
   HfConfig config;
   const std::string type = hf.Text("model_type").value_or("none");
-  if (type == "gpt2") {
-    config.shape = ReadHfGpt2(hf);
-  } else if (const auto llama = ReadHfLlama(type, hf)) {
-    config.shape = *llama;
-  } else {
+  const ModelFamily* const family = FamilyOfType(type);
+  if (family == nullptr) {
     const auto given = hf.Find("model_type");
     hf.Refuse("model_type", (given ? given->Show() : "\"none\"") +
-                                " is not in this version, only gpt2, llama, mistral, qwen2, qwen3");
+                                " is not in this version, only " + KnownTypes());
   }
+  config.shape = family->ReadHf(type, hf);
   for (const HfFeature& f : CommonFeatures()) hf.WantOneOf(f.key, f.harmless);
   for (const ShapeMistake& mistake : Validate(config.shape)) {
     hf.Refuse(mistake.field, mistake.message);
@@ -147,8 +163,7 @@ nlohmann::ordered_json OrNull(const std::optional<int32_t>& id) {
 }  // namespace
 
 std::string HfModelType(const ModelShape& shape) {
-  const auto* llama = std::get_if<LlamaConfig>(&shape);
-  return llama == nullptr ? "gpt2" : HfModelType(*llama);
+  return std::string(shape.family().HfType(shape));
 }
 
 std::string HfGenerationConfigToJson(const HfTokenIds& ids) {
@@ -160,9 +175,7 @@ std::string HfGenerationConfigToJson(const HfTokenIds& ids) {
 }
 
 std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype, const HfTokenIds& ids) {
-  nlohmann::ordered_json json = std::holds_alternative<Gpt2Config>(shape)
-                                    ? WriteHfGpt2(std::get<Gpt2Config>(shape))
-                                    : WriteHfLlama(std::get<LlamaConfig>(shape));
+  nlohmann::ordered_json json = shape.family().WriteHf(shape);
   // Null where there is none: absent, some families' defaults would be.
   json["bos_token_id"] = OrNull(ids.bos);
   json["eos_token_id"] = OrNull(ids.eos);

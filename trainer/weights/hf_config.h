@@ -22,8 +22,8 @@ struct HfConfig {
   std::vector<int32_t> eos;          // What ends a text.
 };
 
-// Refuses by name whatever this version would compute in another way: a model_type other than gpt2,
-// llama, mistral, qwen2 and qwen3, another activation, sliding windows in use, parts of heads that
+// Refuses by name whatever this version would compute in another way: a model_type that no family
+// reads, another activation, sliding windows in use, parts of heads that
 // are not rotated, experts, quantised weights, dropout where we have none, ... A null counts as
 // absent. Throws CheckpointError with `path` and the key.
 HfConfig ParseHfConfig(std::string_view text, const std::string& path);

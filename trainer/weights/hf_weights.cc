@@ -5,7 +5,7 @@
 #include <set>
 #include <string_view>
 
-#include "models/hf_names.h"
+#include "models/families.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/whole_file.h"
@@ -14,16 +14,17 @@ namespace fsdp {
 namespace {
 
 std::string WithoutTrunk(const std::string& name) {
-  for (const HfNames& family : kHfNames) {
-    if (name.starts_with(family.trunk)) return name.substr(family.trunk.size());
+  for (const ModelFamily* family : Families()) {
+    const std::string_view trunk = family->hf_names().trunk;
+    if (!trunk.empty() && name.starts_with(trunk)) return name.substr(trunk.size());
   }
   return name;
 }
 
 // What older files hold besides weights, and a tied head.
 bool IsOfNoUse(const std::string& name) {
-  for (const HfNames& family : kHfNames) {
-    for (const std::string_view end : family.unused) {
+  for (const ModelFamily* family : Families()) {
+    for (const std::string_view end : family->hf_names().unused) {
       if (name.ends_with(end)) return true;
     }
   }

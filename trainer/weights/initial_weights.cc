@@ -33,7 +33,7 @@ struct Weights {
   bool ours;  // A checkpoint; otherwise a Hugging Face directory.
 };
 
-// Of what looks like a model of the Hugging Face Hub, `meta-llama/Llama-3.2-1B`.
+// For what looks like a model of the Hugging Face Hub: `owner/name`.
 std::string HowToDownload(const std::string& name) {
   const size_t slash = name.find('/');
   const auto plain = [](std::string_view part) {

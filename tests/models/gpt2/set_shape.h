@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "models/gpt2/config.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp::testing {

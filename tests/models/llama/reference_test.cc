@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "models/llama/config.h"
 #include "tests/testing/precision.h"
 
 namespace fsdp::testing {

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "models/shape.h"
+
 namespace fsdp {
 namespace {
 
@@ -16,7 +18,7 @@ LlamaConfig Config(int64_t head_dim, double theta, int64_t positions, const Rope
   config.rope_theta = theta;
   config.max_position_embeddings = positions;
   config.rope_scaling = scaling;
-  EXPECT_TRUE(Validate(config).empty());
+  EXPECT_TRUE(Validate(ModelShape(config)).empty());
   return config;
 }
 

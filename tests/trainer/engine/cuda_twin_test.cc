@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/llama/config.h"
 #include "tests/emulated/cudart.h"
 #include "tests/testing/tiny_run.h"
 

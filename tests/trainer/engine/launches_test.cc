@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "models/gpt2/config.h"
+#include "models/llama/config.h"
 #include "models/make_model.h"
 #include "tests/emulated/profiler.h"
 #include "tests/testing/tiny_run.h"

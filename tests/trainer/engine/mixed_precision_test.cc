@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/llama/config.h"
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/fsdp/keep_fp32.h"

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "models/gpt2/config.h"
+#include "models/llama/config.h"
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/comm/hosts/hosts_communicator.h"

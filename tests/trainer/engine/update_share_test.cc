@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "models/gpt2/config.h"
 #include "models/make_model.h"
 #include "tests/emulated/cudart.h"
 #include "trainer/fsdp/model_layout.h"

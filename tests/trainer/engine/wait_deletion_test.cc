@@ -15,6 +15,8 @@
 #include <variant>
 #include <vector>
 
+#include "models/gpt2/config.h"
+#include "models/llama/config.h"
 #include "models/make_model.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/philox.h"

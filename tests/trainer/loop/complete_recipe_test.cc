@@ -86,7 +86,7 @@ TEST(CompleteRecipe, TheVocabularyIsTheTokenizersSize) {
   const auto vocabulary = [](const std::string& data, const std::string& model = "") {
     const Recipe recipe = Load("{family: gpt2" + model + "}", data);
     Strings found = recipe.notes;
-    found.insert(found.begin(), std::to_string(*recipe.model.vocab_size));
+    found.insert(found.begin(), std::to_string(*recipe.model.Get<int64_t>("vocab_size")));
     return found;
   };
   const std::string text = "{train: {paths: [x], tokenizer: " + kGpt2 + "}}";
@@ -123,14 +123,14 @@ TEST(CompleteRecipe, TokensSayWhoMadeThem) {
   manifest.shards = {{"a.bin", 1}};
   WriteWholeFile(tokens + "/" + kTokenManifest, ToJson(manifest));
   const std::string made = "{source: tokens, paths: [" + tokens + "]}";
-  EXPECT_EQ(Load("{family: llama}", "{train: " + made + "}").model.vocab_size, 700);
-  EXPECT_EQ(
-      Load("{family: llama}", "{train: [" + made + ", {source: synthetic}]}").model.vocab_size,
-      700);
+  EXPECT_EQ(Load("{family: llama}", "{train: " + made + "}").model.Get<int64_t>("vocab_size"), 700);
+  EXPECT_EQ(Load("{family: llama}", "{train: [" + made + ", {source: synthetic}]}")
+                .model.Get<int64_t>("vocab_size"),
+            700);
   // Two that are not the same one decide nothing.
   const Recipe two =
       Load("{family: llama}", "{train: [" + made + ", {paths: [x], tokenizer: " + kGpt2 + "}]}");
-  EXPECT_EQ(two.model.vocab_size, 32000);
+  EXPECT_EQ(two.model.Get<int64_t>("vocab_size"), 32000);
   EXPECT_EQ(two.notes, Strings{});
 }
 
@@ -167,7 +167,7 @@ TEST(CompleteRecipe, ARunThatGoesOnIsWhatItsCheckpointSays) {
   EXPECT_EQ(recipe.data.TrainSources()[0].tokenizer, tokenizer);
   EXPECT_EQ(recipe.notes, Strings{});
   const Recipe fresh = Load("{family: llama}", "{train: " + source + "}", there);
-  EXPECT_EQ(fresh.model.vocab_size, 1300);
+  EXPECT_EQ(fresh.model.Get<int64_t>("vocab_size"), 1300);
   EXPECT_EQ(fresh.notes, Strings{});
 }
 

@@ -8,6 +8,8 @@
 #include <functional>
 #include <utility>
 
+#include "models/gpt2/config.h"
+#include "models/llama/config.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
 
@@ -44,7 +46,7 @@ TEST(LoadRecipe, FillsInTheDefaults) {
   EXPECT_EQ(recipe.fsdp.sharding_strategy, Strategy::kFullShard);
   EXPECT_EQ(recipe.run.Directory(), "runs/run");
   EXPECT_EQ(std::get<HeldOut>(recipe.data.valid).fraction, 0.05);
-  const auto shape = std::get<Gpt2Config>(ShapeOf(recipe.model));
+  const auto shape = *ShapeOf(recipe.model).As<Gpt2Config>();
   EXPECT_EQ(shape.hidden_size, 64);
   EXPECT_EQ(shape.intermediate_size, 256);
   EXPECT_EQ(shape.num_hidden_layers, 12);
@@ -74,8 +76,8 @@ log: {tensorboard: false, trace_steps: [1, 5], spike_z: 4}
   EXPECT_EQ(recipe.run.device, RunRecipe::Device::kSim);
   EXPECT_EQ(recipe.run.timeout_s, 1.0);
   EXPECT_EQ(recipe.run.store_port, 29501);
-  EXPECT_EQ(recipe.model.hidden_size, 1024);
-  EXPECT_EQ(recipe.model.vocab_size, 300);
+  EXPECT_EQ(recipe.model.Get<int64_t>("hidden_size"), 1024);
+  EXPECT_EQ(recipe.model.Get<int64_t>("vocab_size"), 300);
   ASSERT_EQ(recipe.data.TrainSources().size(), 1u);
   EXPECT_EQ(recipe.data.TrainSources()[0].paths,
             (std::vector<std::string>{"a.txt", "b c.txt", "*.txt"}));
@@ -795,9 +797,9 @@ TEST(LoadRecipe, PresetsAndTheFieldsBesideThem) {
                         const std::vector<std::string>& overrides = {}) {
     std::vector<RecipeText> texts = {{"d", "data: {train: {paths: [x]}}\nmodel: {family: gpt2}\n"}};
     for (const std::string& model : models) texts.push_back({"m", "model: {" + model + "}"});
-    return std::get<Gpt2Config>(ShapeOf(ParseRecipe(texts, overrides).model));
+    return *ShapeOf(ParseRecipe(texts, overrides).model).As<Gpt2Config>();
   };
-  const auto medium = std::get<Gpt2Config>(*FindModelPreset("gpt2-350m"));
+  const auto medium = *FindModelPreset("gpt2-350m")->As<Gpt2Config>();
   EXPECT_EQ(shape({"preset: gpt2-350m"}), medium);
   Gpt2Config want = medium;
   want.hidden_size = 512, want.intermediate_size = 2048;
@@ -816,10 +818,10 @@ TEST(LoadRecipe, LlamaFieldsFollowOthers) {
     std::vector<RecipeText> texts = {
         {"d", "data: {train: {source: synthetic}, seq_len: 16}\nmodel: {family: llama}\n"}};
     for (const std::string& model : models) texts.push_back({"m", "model: {" + model + "}"});
-    return std::get<LlamaConfig>(ShapeOf(ParseRecipe(texts).model));
+    return *ShapeOf(ParseRecipe(texts).model).As<LlamaConfig>();
   };
   EXPECT_EQ(shape({}), LlamaConfig());
-  const auto preset = std::get<LlamaConfig>(*FindModelPreset("llama3.1-8b"));
+  const auto preset = *FindModelPreset("llama3.1-8b")->As<LlamaConfig>();
   EXPECT_EQ(shape({"preset: llama3.1-8b"}), preset);
   LlamaConfig want = preset;
   want.hidden_size = 512, want.intermediate_size = 1536, want.head_dim = 16;
@@ -869,27 +871,27 @@ TEST(LoadRecipe, DropoutsAreTheRecipesOrTheFiles) {
   Gpt2Config files;
   files.residual_dropout = 0.5;
   files.attention_dropout = 0.25;
-  const auto shape = std::get<Gpt2Config>(ShapeOf(recipe, files, "hf"));
+  const auto shape = *ShapeOf(recipe, files, "hf").As<Gpt2Config>();
   EXPECT_EQ(shape.embedding_dropout, 0.1);
   EXPECT_EQ(shape.residual_dropout, 0.5);
   EXPECT_EQ(shape.attention_dropout, 0);
-  EXPECT_FALSE(recipe.model.residual_dropout);
+  EXPECT_FALSE(recipe.model.fields.contains("residual_dropout"));
   const ModelRecipe recorded = WithShape(recipe, shape).model;
-  EXPECT_EQ(recorded.embedding_dropout, 0.1);
-  EXPECT_EQ(recorded.residual_dropout, 0.5);
-  EXPECT_EQ(recorded.attention_dropout, 0);
+  EXPECT_EQ(recorded.Get<double>("embedding_dropout"), 0.1);
+  EXPECT_EQ(recorded.Get<double>("residual_dropout"), 0.5);
+  EXPECT_EQ(recorded.Get<double>("attention_dropout"), 0);
   const ModelRecipe plain = Parse(kGood).model;
-  EXPECT_EQ(plain.attention_dropout, 0);
-  EXPECT_EQ(std::get<Gpt2Config>(ShapeOf(plain)).embedding_dropout, 0);
+  EXPECT_EQ(plain.Get<double>("attention_dropout"), 0);
+  EXPECT_EQ(ShapeOf(plain).As<Gpt2Config>()->embedding_dropout, 0);
 
   const Recipe llama = Parse(
       "model: {family: llama, init_from: hf}\n"
       "data: {train: {paths: [x]}}\n");
   LlamaConfig theirs;
   theirs.attention_dropout = 0.25;
-  EXPECT_EQ(std::get<LlamaConfig>(ShapeOf(llama, theirs, "hf")).attention_dropout, 0.25);
-  EXPECT_EQ(WithShape(llama, theirs).model.attention_dropout, 0.25);
-  EXPECT_EQ(WithShape(llama, theirs).model.residual_dropout, 0);
+  EXPECT_EQ(ShapeOf(llama, theirs, "hf").As<LlamaConfig>()->attention_dropout, 0.25);
+  EXPECT_EQ(WithShape(llama, theirs).model.Get<double>("attention_dropout"), 0.25);
+  EXPECT_EQ(WithShape(llama, theirs).model.Get<double>("residual_dropout"), 0);
   // With it the shape, so that the recipe says all that is trained.
   EXPECT_EQ(ShapeOf(WithShape(llama, theirs).model), ModelShape(theirs));
 }
@@ -973,7 +975,7 @@ TEST(LoadRecipe, TheFamilyMayBeLeftToInitFrom) {
   EXPECT_FALSE(recipe.model.family);
   const Gpt2Config gpt2;
   EXPECT_EQ(FamilyOf(ShapeOf(recipe, gpt2, "hf")), "gpt2");
-  EXPECT_EQ(std::get<Gpt2Config>(ShapeOf(recipe, gpt2, "hf")).residual_dropout, 0.1);
+  EXPECT_EQ(ShapeOf(recipe, gpt2, "hf").As<Gpt2Config>()->residual_dropout, 0.1);
   // A field of another family than the files' is a mistake nonetheless.
   for (const char* field : {"residual_dropout: 0.1", "layer_norm_epsilon: 1e-5"}) {
     try {
@@ -985,8 +987,7 @@ TEST(LoadRecipe, TheFamilyMayBeLeftToInitFrom) {
     }
   }
   // A preset says it. Without files somebody has to.
-  EXPECT_EQ(Name(*Parse("model: {init_from: hf, preset: llama3-8b}\n" + data).model.family),
-            "llama");
+  EXPECT_EQ(Parse("model: {init_from: hf, preset: llama3-8b}\n" + data).model.family, "llama");
   for (const char* preset : {"gpt2-124m", "llama3.2-1b"}) {
     const Recipe alone = Parse("model: {preset: " + std::string(preset) + "}\n" + data);
     EXPECT_EQ(ShapeOf(alone.model), *FindModelPreset(preset));
@@ -998,7 +999,8 @@ TEST(LoadRecipe, TheFamilyMayBeLeftToInitFrom) {
 
 TEST(LoadRecipe, AVocabularyThatNobodyGivesIsAWholeMultiple) {
   const auto vocabulary = [](const std::string& model, const std::string& source) {
-    return *Parse("model: {" + model + "}\ndata: {train: {" + source + "}}\n").model.vocab_size;
+    return *Parse("model: {" + model + "}\ndata: {train: {" + source + "}}\n")
+                .model.Get<int64_t>("vocab_size");
   };
   EXPECT_EQ(vocabulary("family: gpt2, vocab_multiple: 100", "paths: [x]"), 300);
   EXPECT_EQ(vocabulary("family: gpt2, vocab_multiple: 64", "source: synthetic"), 50304);
@@ -1086,7 +1088,7 @@ TEST(LoadRecipe, FilesOfAnotherFamilyAreRefused) {
 TEST(LoadRecipe, FilesUnderInitFromDecideTheShape) {
   const Recipe recipe =
       Parse("model: {family: gpt2, init_from: hf, hidden_size: 64}\ndata: {train: {paths: [x]}}\n");
-  EXPECT_FALSE(recipe.model.num_hidden_layers);
+  EXPECT_FALSE(recipe.model.fields.contains("num_hidden_layers"));
   EXPECT_THROW(ShapeOf(recipe.model), std::invalid_argument);
   const Gpt2Config files{.hidden_size = 64, .num_hidden_layers = 2, .num_attention_heads = 2};
   EXPECT_EQ(ShapeOf(recipe, files, "hf"), ModelShape(files));

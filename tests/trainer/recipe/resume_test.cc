@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/gpt2/config.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
 
@@ -143,7 +144,9 @@ TEST(ResumeDifferences, AShapeThatWasNotRecordedIsNoDifference) {
   const Recipe open = from({}), filled = WithShape(open, Gpt2Config());
   EXPECT_TRUE(ResumeDifferences(WithShape(open, Gpt2Config()), filled).empty());
   Recipe old = open;  // It recorded the dropouts.
-  old.model.embedding_dropout = old.model.residual_dropout = old.model.attention_dropout = 0;
+  for (const char* dropout : {"embedding_dropout", "residual_dropout", "attention_dropout"}) {
+    old.model.fields[dropout] = 0.0;
+  }
   EXPECT_TRUE(ResumeDifferences(old, filled).empty());
   const auto other = ResumeDifferences(filled, WithShape(open, Gpt2Config{.num_hidden_layers = 3}));
   ASSERT_EQ(other.size(), 1u);

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "models/gpt2/config.h"
+#include "models/llama/config.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -25,8 +27,8 @@ std::string ErrorOf(Call call) {
   return "";
 }
 
-const LlamaConfig& Llama(const HfConfig& config) { return std::get<LlamaConfig>(config.shape); }
-const Gpt2Config& Gpt2(const HfConfig& config) { return std::get<Gpt2Config>(config.shape); }
+const LlamaConfig& Llama(const HfConfig& config) { return *config.shape.As<LlamaConfig>(); }
+const Gpt2Config& Gpt2(const HfConfig& config) { return *config.shape.As<Gpt2Config>(); }
 
 // With `members` in place of those of the same names; null removes one.
 std::string With(const std::string& text, const Json& members) {

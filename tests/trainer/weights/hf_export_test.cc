@@ -12,6 +12,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "models/gpt2/config.h"
+#include "models/llama/config.h"
 #include "models/make_model.h"
 #include "models/shape_json.h"
 #include "tests/testing/fresh_directory.h"
@@ -387,7 +389,7 @@ TEST(ExportTest, OverwritesNothingAndRefusesAForeignModel) {
         nullptr);
     return ErrorOf([&] { Export(path, dir + "/out", {}, nullptr); });
   };
-  Gpt2Config one = std::get<Gpt2Config>(shape);
+  Gpt2Config one = *shape.As<Gpt2Config>();
   one.num_hidden_layers = 1;
   EXPECT_NE(with_config(ShapeToJson(one)).find("which a model of its shape does not have"),
             std::string::npos);

@@ -1,7 +1,7 @@
 // The object that a config.json is, key by key.
 // Tests: tests/trainer/weights/hf_config_test.cc
-#ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_OBJECT_H_
-#define FSDP_TRAIN_TRAINER_WEIGHTS_HF_OBJECT_H_
+#ifndef FSDP_TRAIN_MODELS_HF_OBJECT_H_
+#define FSDP_TRAIN_MODELS_HF_OBJECT_H_
 
 #include <cstdint>
 #include <optional>
@@ -79,4 +79,4 @@ class HfObject {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_WEIGHTS_HF_OBJECT_H_
+#endif  // FSDP_TRAIN_MODELS_HF_OBJECT_H_

@@ -1,16 +1,17 @@
-#include "models/llama/config.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <map>
 #include <string>
 
+#include "models/llama/config.h"
+#include "models/shape.h"
+
 namespace fsdp {
 namespace {
 
 // The element counts of the published files.
-TEST(LlamaConfig, PresetsHaveThePublishedNumbersOfParameters) {
+TEST(LlamaFamily, PresetsHaveThePublishedNumbersOfParameters) {
   const std::map<std::string_view, int64_t> published = {
       {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},
       {"llama2-70b", 68976648192},   {"llama3-8b", 8030261248},
@@ -26,14 +27,14 @@ TEST(LlamaConfig, PresetsHaveThePublishedNumbersOfParameters) {
       {"qwen3-32b", 32762123264},    {"mistral-7b-v0.3", 7248023552},
   };
   std::map<std::string_view, int64_t> ours;
-  for (const LlamaPreset& preset : LlamaPresets()) {
-    EXPECT_TRUE(ours.emplace(preset.name, NumParameters(preset.config)).second) << preset.name;
-    EXPECT_TRUE(Validate(preset.config).empty()) << preset.name;
+  for (const ModelPreset& preset : FindFamily("llama")->presets()) {
+    EXPECT_TRUE(ours.emplace(preset.name, NumParameters(preset.shape)).second) << preset.name;
+    EXPECT_TRUE(Validate(preset.shape).empty()) << preset.name;
   }
   EXPECT_EQ(ours, published);
 }
 
-TEST(LlamaConfig, FieldsFollowOthers) {
+TEST(LlamaFamily, FieldsFollowOthers) {
   const LlamaConfig small{.hidden_size = 96, .num_attention_heads = 6};
   EXPECT_EQ(small.intermediate_size, 256);
   EXPECT_EQ(small.num_key_value_heads, 6);
@@ -44,22 +45,29 @@ TEST(LlamaConfig, FieldsFollowOthers) {
   const auto given = [](const std::string& names) {
     return [names](std::string_view name) { return names.find(name) != std::string::npos; };
   };
-  LlamaConfig config = LlamaPresets()[3].config;  // 4096, 14336, 32 heads of 128, 8 groups.
-  FillDependent(config, given("vocab_size"));
-  EXPECT_EQ(config, LlamaPresets()[3].config);
+  // 4096, 14336, 32 heads of 128, 8 groups.
+  const LlamaConfig preset = *FindModelPreset("llama3-8b")->As<LlamaConfig>();
+  LlamaConfig config = preset;
+  const auto fill = [&](const std::string& names) {
+    ModelShape shape = config;
+    shape.family().FillDependent(shape, given(names));
+    config = *shape.As<LlamaConfig>();
+  };
+  fill("vocab_size");
+  EXPECT_EQ(config, preset);
   config.hidden_size = 1024;
-  FillDependent(config, given("hidden_size"));
+  fill("hidden_size");
   EXPECT_EQ(config.intermediate_size, 2816);
   EXPECT_EQ(config.head_dim, 32);
   EXPECT_EQ(config.num_key_value_heads, 8);
   config.num_attention_heads = 16;
-  FillDependent(config, given("hidden_size num_attention_heads intermediate_size"));
+  fill("hidden_size num_attention_heads intermediate_size");
   EXPECT_EQ(config.intermediate_size, 2816);
   EXPECT_EQ(config.head_dim, 64);
   EXPECT_EQ(config.num_key_value_heads, 16);
 }
 
-TEST(LlamaConfig, CountsEveryTensorOnce) {
+TEST(LlamaFamily, CountsEveryTensorOnce) {
   LlamaConfig config{.hidden_size = 3,
                      .intermediate_size = 5,
                      .num_hidden_layers = 2,
@@ -82,7 +90,7 @@ TEST(LlamaConfig, CountsEveryTensorOnce) {
   EXPECT_EQ(NumParameters(config), 7 * 3 + 2 * (block + q + 2 * kv + 3 + 5 + 5 + 3 + 12) + 3);
 }
 
-TEST(LlamaConfig, LargestShapeDoesNotOverflow) {
+TEST(LlamaFamily, LargestShapeDoesNotOverflow) {
   const LlamaConfig config{.hidden_size = kMaxHiddenSize,
                            .intermediate_size = kMaxIntermediateSize,
                            .num_hidden_layers = kMaxHiddenLayers,
@@ -104,7 +112,7 @@ std::string Fields(const LlamaConfig& config) {
   return fields;
 }
 
-TEST(LlamaConfig, NamesEveryMistake) {
+TEST(LlamaFamily, NamesEveryMistake) {
   EXPECT_EQ(Fields({.hidden_size = 0,
                     .intermediate_size = 0,
                     .num_hidden_layers = -1,
@@ -117,16 +125,17 @@ TEST(LlamaConfig, NamesEveryMistake) {
                     .rope_theta = 1,
                     .initializer_range = -1}),
             "hidden_size intermediate_size num_hidden_layers num_attention_heads "
-            "num_key_value_heads head_dim vocab_size max_position_embeddings rms_norm_eps "
-            "initializer_range rope_theta ");
+            "num_key_value_heads vocab_size max_position_embeddings rms_norm_eps rope_theta "
+            "initializer_range head_dim ");
   EXPECT_EQ(Fields({.num_attention_heads = 6, .num_key_value_heads = 4, .head_dim = 5}),
             "num_key_value_heads head_dim ");
   EXPECT_EQ(
-      Validate({.num_attention_heads = 6, .num_key_value_heads = 4, .head_dim = 8})[0].message,
+      Validate(LlamaConfig{.num_attention_heads = 6, .num_key_value_heads = 4, .head_dim = 8})[0]
+          .message,
       "4 key and value heads do not divide 6 heads");
 }
 
-TEST(LlamaConfig, EveryScalingHasItsOwnFields) {
+TEST(LlamaFamily, EveryScalingHasItsOwnFields) {
   using Type = RopeScaling::Type;
   const auto fields = [](const RopeScaling& scaling) {
     return Fields(LlamaConfig{.rope_scaling = scaling});
@@ -160,7 +169,7 @@ TEST(LlamaConfig, EveryScalingHasItsOwnFields) {
   EXPECT_EQ(fields(yarn), "rope_scaling.low_freq_factor rope_scaling.mscale ");
 }
 
-TEST(LlamaConfig, OnlyDynamicScalingStretchesTheLongestSequence) {
+TEST(LlamaFamily, OnlyDynamicScalingStretchesTheLongestSequence) {
   LlamaConfig config;
   EXPECT_EQ(config.max_positions(), 4096);
   config.rope_scaling = {.type = RopeScaling::Type::kLinear, .factor = 2.5};

@@ -1,32 +1,32 @@
-#include "models/gpt2/config.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "models/gpt2/config.h"
+#include "models/shape.h"
 
 namespace fsdp {
 namespace {
 
 // The element counts of the published files gpt2, gpt2-medium, gpt2-large and gpt2-xl.
-TEST(Gpt2Config, PresetsHaveThePublishedNumbersOfParameters) {
-  const auto count = [](const char* name) { return NumParameters(*FindGpt2Preset(name)); };
+TEST(Gpt2Family, PresetsHaveThePublishedNumbersOfParameters) {
+  const auto count = [](const char* name) { return NumParameters(*FindModelPreset(name)); };
   EXPECT_EQ(count("gpt2-124m"), 124439808);
   EXPECT_EQ(count("gpt2-350m"), 354823168);
   EXPECT_EQ(count("gpt2-774m"), 774030080);
   EXPECT_EQ(count("gpt2-1.5b"), 1557611200);
-  EXPECT_EQ(FindGpt2Preset("gpt2"), nullptr);
-  for (const Gpt2Preset& preset : Gpt2Presets()) {
-    EXPECT_TRUE(Validate(preset.config).empty()) << preset.name;
-    EXPECT_EQ(preset.config.head_dim(), 64) << preset.name;
+  for (const ModelPreset& preset : FindFamily("gpt2")->presets()) {
+    EXPECT_TRUE(Validate(preset.shape).empty()) << preset.name;
+    EXPECT_EQ(DecoderOf(preset.shape).head_dim, 64) << preset.name;
   }
 }
 
-TEST(Gpt2Config, IntermediateSizeFollowsHiddenSize) {
+TEST(Gpt2Family, IntermediateSizeFollowsHiddenSize) {
   EXPECT_EQ(Gpt2Config{.hidden_size = 24}.intermediate_size, 96);
   EXPECT_EQ((Gpt2Config{.hidden_size = 24, .intermediate_size = 50}.intermediate_size), 50);
 }
 
-TEST(Gpt2Config, CountsEveryTensorOnce) {
+TEST(Gpt2Family, CountsEveryTensorOnce) {
   const Gpt2Config config{.hidden_size = 3,
                           .intermediate_size = 5,
                           .num_hidden_layers = 2,
@@ -37,7 +37,7 @@ TEST(Gpt2Config, CountsEveryTensorOnce) {
   EXPECT_EQ(NumParameters(config), 7 * 3 + 4 * 3 + 2 * block + 2 * 3);
 }
 
-TEST(Gpt2Config, LargestShapeDoesNotOverflow) {
+TEST(Gpt2Family, LargestShapeDoesNotOverflow) {
   const Gpt2Config config{.hidden_size = kMaxHiddenSize,
                           .intermediate_size = kMaxIntermediateSize,
                           .num_hidden_layers = kMaxHiddenLayers,
@@ -51,7 +51,7 @@ TEST(Gpt2Config, LargestShapeDoesNotOverflow) {
   EXPECT_GT(static_cast<double>(NumParameters(config)), matrices);
 }
 
-TEST(Gpt2Config, HeadsAreNoWiderThanAttentionComputes) {
+TEST(Gpt2Family, HeadsAreNoWiderThanAttentionComputes) {
   Gpt2Config config{.hidden_size = 2 * kMaxHeadDim, .num_attention_heads = 2};
   EXPECT_TRUE(Validate(config).empty());
   config.num_attention_heads = 1;
@@ -59,7 +59,7 @@ TEST(Gpt2Config, HeadsAreNoWiderThanAttentionComputes) {
   EXPECT_EQ(Validate(config)[0].field, "num_attention_heads");
 }
 
-TEST(Gpt2Config, NamesEveryMistake) {
+TEST(Gpt2Family, NamesEveryMistake) {
   Gpt2Config config{.hidden_size = 100, .num_attention_heads = 3};
   ASSERT_EQ(Validate(config).size(), 1u);
   EXPECT_EQ(Validate(config)[0].field, "num_attention_heads");
@@ -76,7 +76,7 @@ TEST(Gpt2Config, NamesEveryMistake) {
   for (const ShapeMistake& mistake : Validate(config)) fields += mistake.field + " ";
   EXPECT_EQ(fields,
             "hidden_size intermediate_size num_hidden_layers num_attention_heads vocab_size "
-            "max_position_embeddings initializer_range layer_norm_epsilon ");
+            "max_position_embeddings layer_norm_epsilon initializer_range ");
 }
 
 }  // namespace

@@ -1,0 +1,141 @@
+// What the trainer asks of a family of models, whichever it is: its fields, its shapes, its files
+// and a model of each. A family is a folder here that defines `const ModelFamily& Family()` in a
+// namespace of the folder's name, and the folder's name in the list of models/BUILD.bazel.
+// Tests: tests/models/family_test.cc
+#ifndef FSDP_TRAIN_MODELS_FAMILY_H_
+#define FSDP_TRAIN_MODELS_FAMILY_H_
+
+#include <any>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/field.h"
+#include "models/hf_object.h"
+#include "models/shape_checks.h"
+
+namespace fsdp {
+
+class Model;
+class ModelFamily;
+
+// A struct of a family: ADL finds whose it is.
+template <typename Config>
+concept FamilyConfig = requires(const Config& config) {
+  { FamilyOfConfig(config) } -> std::same_as<const ModelFamily&>;
+};
+
+// The shape of a model of any family: what recipes name, checkpoints keep and MakeModel() builds,
+// and the dropouts that it is to be trained with. A value.
+class ModelShape {
+ public:
+  ModelShape() = default;  // Of no family: to be assigned to.
+  template <FamilyConfig Config>
+  ModelShape(const Config& config)  // NOLINT: a family's struct is one.
+      : family_(&FamilyOfConfig(config)), config_(config) {}
+
+  const ModelFamily& family() const { return *family_; }
+  // By a field's name; null: the family has no such field.
+  std::optional<FieldValue> Find(std::string_view field) const;
+  // Of a field of the family, in its type.
+  void Set(std::string_view field, const FieldValue& value);
+  // The family's own struct; null where it is another's.
+  template <typename Config>
+  const Config* As() const {
+    return std::any_cast<Config>(&config_);
+  }
+
+  bool operator==(const ModelShape& other) const;
+
+ private:
+  template <typename Config>
+  friend class TableFamily;
+
+  const ModelFamily* family_ = nullptr;
+  std::any config_;
+};
+
+struct ModelPreset {
+  std::string_view name;
+  ModelShape shape;
+};
+
+// What a causal language model has, by which caches, attention and data are made.
+struct DecoderShape {
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;  // Tokens that a sequence may have.
+  int64_t hidden_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0, num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t widest_row = 0;  // Elements of a token's largest activation.
+};
+
+// What Hugging Face's files have beside the names of a family's parameters.
+struct HfNames {
+  // What the family's class calls the model below its head: stands before names, or does not.
+  std::string_view trunk;
+  // How names of tensors end that older files hold besides weights.
+  std::vector<std::string_view> unused;
+};
+
+class ModelFamily {
+ public:
+  // Whether somebody has given a field.
+  using Given = std::function<bool(std::string_view field)>;
+
+  virtual ~ModelFamily() = default;
+
+  virtual std::string_view name() const = 0;  // In recipes: its folder's.
+  // What else it trains, for docs/recipe.md, "also Mistral, Qwen2 and Qwen3", or empty; and other
+  // names of all of them that somebody may give in its place.
+  virtual std::string_view relatives() const = 0;
+  virtual std::span<const std::string_view> kin() const = 0;
+  // Those of the shape, then its dropouts.
+  virtual std::span<const Field> fields() const = 0;
+  const Field* Find(std::string_view field) const;  // Null where it has no such field.
+
+  virtual ModelShape Standard() const = 0;  // Every field at its standard.
+  // Published sizes, small to large.
+  virtual std::span<const ModelPreset> presets() const = 0;
+  // Fields that nobody has given follow those that somebody has.
+  virtual void FillDependent(ModelShape& shape, const Given& given) const = 0;
+  // Empty where a model of this shape can be built.
+  virtual std::vector<ShapeMistake> Validate(const ModelShape& shape) const = 0;
+  // Throws std::invalid_argument for a shape that Validate() complains about.
+  virtual std::unique_ptr<Model> Make(const ModelShape& shape) const = 0;
+  // The same names of parameters, in the smallest shape that has them.
+  virtual ModelShape SmallestAlike(const ModelShape& shape) const = 0;
+  // Empty: it is no causal language model.
+  virtual std::optional<DecoderShape> Decoder(const ModelShape& shape) const = 0;
+
+  // Files of Hugging Face. Which values of "model_type" ReadHf() reads.
+  virtual std::span<const std::string_view> hf_types() const = 0;
+  virtual const HfNames& hf_names() const = 0;
+  // The shape that a config.json of one of these types says, dropouts included. Throws
+  // CheckpointError.
+  virtual ModelShape ReadHf(std::string_view model_type, HfObject& hf) const = 0;
+  // The keys of the config.json that says it, and its model_type. Both throw CheckpointError for a
+  // shape that no model there has.
+  virtual nlohmann::ordered_json WriteHf(const ModelShape& shape) const = 0;
+  virtual std::string_view HfType(const ModelShape& shape) const = 0;
+
+ private:
+  friend class ModelShape;
+
+  virtual FieldValue Get(const ModelShape& shape, size_t field) const = 0;
+  virtual void Set(ModelShape& shape, size_t field, const FieldValue& value) const = 0;
+  virtual bool AreEqual(const ModelShape& a, const ModelShape& b) const = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_FAMILY_H_

@@ -1,0 +1,77 @@
+// The fields of a model's shape, as a family declares them: each in one row, from which follow the
+// recipe's key, its documentation, the shape in a checkpoint and the key in config.json.
+// Tests: tests/models/family_test.cc
+#ifndef FSDP_TRAIN_MODELS_FIELD_H_
+#define FSDP_TRAIN_MODELS_FIELD_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace fsdp {
+
+// The members of a field that is a map, by name: those that are given.
+using FieldScalar = std::variant<int64_t, double, bool, std::string>;
+using FieldMap = std::map<std::string, FieldScalar, std::less<>>;
+
+using FieldValue =
+    std::variant<int64_t, double, bool, std::vector<int64_t>, std::vector<double>, FieldMap>;
+
+// Values by the names of their fields.
+using FieldValues = std::map<std::string, FieldValue, std::less<>>;
+
+// What a value may be. Lists: each of their elements.
+struct IntegerRange {
+  int64_t min = 1, max = 1;
+};
+struct RealRange {
+  std::optional<double> at_least = std::nullopt;
+  std::optional<double> above = std::nullopt;
+  std::optional<double> at_most = std::nullopt;
+  std::optional<double> below = std::nullopt;
+};
+struct BooleanRange {};
+// Of a map's member: one of these names. `later`: names that others know and we do not.
+struct NameRange {
+  std::vector<std::string> names;
+  std::vector<std::string> later = {};
+};
+
+// A member of a field that is a map: null where it is not given.
+struct FieldMember {
+  std::string name;
+  std::variant<IntegerRange, RealRange, BooleanRange, NameRange> range;
+  std::string text;  // For docs/recipe.md, with its full stop.
+  std::vector<std::string> elsewhere = {};
+};
+// The first member is a name that decides which others there are: it is always given.
+struct MapRange {
+  std::vector<FieldMember> members;
+  FieldMap standard;
+};
+
+struct Field {
+  std::string name;  // In recipes.
+  std::variant<IntegerRange, RealRange, BooleanRange, MapRange> range;
+  bool is_list = false;
+  std::string text;      // What it is, without a full stop: "Width of the residual stream".
+  std::string standard;  // What it is where nobody gives it: "768", or in words.
+  std::vector<std::string> elsewhere = {};  // Names in other programs, for hints.
+  // A dropout says how a model is trained, and is no part of its shape.
+  bool is_dropout = false;
+};
+
+// As a recipe shows it: "768", "[1, 2]", "{type: linear, factor: 8}" in the order of `range`.
+std::string Show(const FieldValue& value, const Field& field);
+
+// What is wrong with a value: "want an integer from 1 to 16, got 17"; empty: nothing. Maps are the
+// family's to judge.
+std::string WhyNot(const FieldValue& value, const Field& field);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_FIELD_H_

@@ -1,0 +1,184 @@
+#include "models/llama/hf_config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+// Otherwise the biases are those of the relative's standard.
+bool AttentionBiasIsAKey(const LlamaRelative& relative) {
+  return relative.model_type == "llama" || relative.model_type == "qwen3";
+}
+bool MlpBiasIsAKey(const LlamaRelative& relative) { return relative.model_type == "llama"; }
+
+// A window that no sequence fills is none.
+void CheckWindow(const LlamaRelative& relative, const LlamaConfig& config, HfObject& hf) {
+  const bool has_switch = relative.model_type.starts_with("qwen");
+  std::optional<int64_t> window = hf.Integer("sliding_window");
+  hf.Find("max_window_layers");
+  if (!window && relative.model_type == "mistral" && !hf.Holds("sliding_window")) window = 4096;
+  if (window && !has_switch && *window < config.max_position_embeddings) {
+    hf.Refuse("sliding_window", std::to_string(*window) +
+                                    " is not in this version, only null, or no fewer than "
+                                    "max_position_embeddings");
+  }
+  const auto layers = hf.Find("layer_types");
+  if (!layers) return;
+  for (const JsonValue& layer : layers->Elements()) {
+    if (!layer.Is("\"full_attention\"")) {
+      layers->Refuse(layer.Show() + " is not in this version, only \"full_attention\"");
+    }
+  }
+}
+
+// rope_theta and rope_scaling, or both as rope_parameters, which newer files have.
+void ReadRope(HfObject& hf, LlamaConfig& config) {
+  if (const auto theta = hf.Real("rope_theta")) config.rope_theta = *theta;
+  const char* key = hf.Holds("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const auto json = hf.Find(key);
+  hf.Find("rope_scaling");
+  if (!json) return;
+  if (!json->IsObject()) json->Refuse(json->Show() + " is not an object");
+  HfObject rope(*json);
+  if (const auto theta = rope.Real("rope_theta")) config.rope_theta = *theta;
+  rope.WantOneOf("partial_rotary_factor", {"1", "1.0"});
+  const char* type_key = rope.Find("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.Text(type_key).value_or("default");
+  rope.Find("type");
+  RopeScaling& scaling = config.rope_scaling;
+  const auto names = NamesOf(RopeScaling::Type());
+  const auto found = std::find(names.begin(), names.end(), type);
+  if (found == names.end()) {
+    rope.Refuse(type_key, rope.Find(type_key)->Show() + " is not in this version");
+  }
+  scaling.type = static_cast<RopeScaling::Type>(found - names.begin());
+  VisitFields(scaling, [&](const char* name, auto& field) {
+    using Field = std::decay_t<decltype(*field)>;
+    if constexpr (std::is_same_v<Field, bool>) {
+      field = rope.Boolean(name);
+    } else if constexpr (std::is_same_v<Field, int64_t>) {
+      field = rope.Integer(name);
+    } else {
+      field = rope.Real(name);
+    }
+  });
+  // transformers' own defaults.
+  const bool has_original =
+      scaling.type == RopeScaling::Type::kLlama3 || scaling.type == RopeScaling::Type::kYarn;
+  if (has_original && !scaling.original_max_position_embeddings) {
+    scaling.original_max_position_embeddings = config.max_position_embeddings;
+  }
+  if (scaling.type == RopeScaling::Type::kDefault) scaling = RopeScaling();
+  if (scaling.type == RopeScaling::Type::kDynamic) {
+    scaling.original_max_position_embeddings.reset();  // It goes by max_position_embeddings.
+  }
+  if (const auto unknown = rope.Unasked(); !unknown.empty()) {
+    rope.Refuse(unknown[0].first, "is not in this version");
+  }
+}
+
+}  // namespace
+
+std::vector<LlamaRelative> LlamaRelatives() {
+  LlamaConfig llama{.hidden_size = 4096,
+                    .intermediate_size = 11008,
+                    .num_hidden_layers = 32,
+                    .num_attention_heads = 32,
+                    .num_key_value_heads = 0,
+                    .head_dim = 0,
+                    .vocab_size = 32000,
+                    .max_position_embeddings = 2048,
+                    .rms_norm_eps = 1e-6,
+                    .rope_theta = 10000};
+  LlamaConfig mistral = llama;
+  mistral.intermediate_size = 14336;
+  mistral.max_position_embeddings = 131072;
+  mistral.num_key_value_heads = 8;
+  LlamaConfig qwen2 = llama;
+  qwen2.vocab_size = 151936;
+  qwen2.intermediate_size = 22016;
+  qwen2.max_position_embeddings = 32768;
+  qwen2.attention_bias = true;
+  qwen2.num_key_value_heads = 32;
+  LlamaConfig qwen3 = qwen2;
+  qwen3.attention_bias = false;
+  qwen3.qk_norm = true;
+  qwen3.head_dim = 128;
+  return {{"llama", "LlamaForCausalLM", llama},
+          {"mistral", "MistralForCausalLM", mistral},
+          {"qwen2", "Qwen2ForCausalLM", qwen2},
+          {"qwen3", "Qwen3ForCausalLM", qwen3}};
+}
+
+void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& config) {
+  // A null stands for the heads where an absent key may not.
+  const int64_t heads = config.num_attention_heads, groups = config.num_key_value_heads;
+  const bool follow = hf.Holds("num_key_value_heads") || groups == 0;
+  config.num_key_value_heads = hf.Integer("num_key_value_heads").value_or(follow ? heads : groups);
+  const int64_t quotient = LlamaConfig::HeadDim(config.hidden_size, config.num_attention_heads);
+  const bool given = hf.Holds("head_dim") || config.head_dim == 0;
+  config.head_dim = hf.Integer("head_dim").value_or(given ? quotient : config.head_dim);
+  config.tie_word_embeddings = hf.Boolean("tie_word_embeddings").value_or(false);
+  if (AttentionBiasIsAKey(relative)) {
+    config.attention_bias = hf.Boolean("attention_bias").value_or(false);
+    config.attention_output_bias = config.attention_bias;
+  } else {
+    hf.WantOneOf("attention_bias", {config.attention_bias ? "true" : "false"});
+  }
+  if (MlpBiasIsAKey(relative)) {
+    config.mlp_bias = hf.Boolean("mlp_bias").value_or(false);
+  } else {
+    hf.WantOneOf("mlp_bias", {"false"});
+  }
+  ReadRope(hf, config);
+  CheckWindow(relative, config, hf);
+}
+
+const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives,
+                                     const LlamaConfig& config) {
+  const auto refuse = [](const std::string& what) {
+    throw CheckpointError("no model of transformers has " + what + ": this one cannot be exported");
+  };
+  if (config.attention_output_bias && !config.attention_bias) {
+    refuse("attention_output_bias without attention_bias");
+  }
+  const bool qwen2 = config.attention_bias && !config.attention_output_bias;
+  if (config.qk_norm && qwen2) refuse("qk_norm and a bias of q, k and v alone");
+  if (config.mlp_bias && (config.qk_norm || qwen2)) {
+    refuse("mlp_bias with qk_norm or with a bias of q, k and v alone");
+  }
+  const std::string_view type = config.qk_norm ? "qwen3" : qwen2 ? "qwen2" : "llama";
+  return *std::find_if(relatives.begin(), relatives.end(),
+                       [&](const LlamaRelative& r) { return r.model_type == type; });
+}
+
+void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config,
+                      nlohmann::ordered_json& json) {
+  json["hidden_act"] = "silu";
+  json["num_key_value_heads"] = config.num_key_value_heads;
+  json["head_dim"] = config.head_dim;
+  json["tie_word_embeddings"] = config.tie_word_embeddings;
+  if (AttentionBiasIsAKey(relative)) json["attention_bias"] = config.attention_bias;
+  if (MlpBiasIsAKey(relative)) json["mlp_bias"] = config.mlp_bias;
+  // The keys that older versions read; newer ones take them over.
+  json["rope_theta"] = config.rope_theta;
+  nlohmann::ordered_json scaling;  // null.
+  if (config.rope_scaling.type != RopeScaling::Type::kDefault) {
+    const std::string type(
+        NamesOf(RopeScaling::Type())[static_cast<size_t>(config.rope_scaling.type)]);
+    scaling = {{"rope_type", type}, {"type", type}};
+    VisitFields(config.rope_scaling, [&](const char* name, const auto& field) {
+      if (field) scaling[name] = *field;
+    });
+  }
+  json["rope_scaling"] = scaling;
+}
+
+}  // namespace fsdp

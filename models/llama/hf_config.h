@@ -1,0 +1,29 @@
+// config.json of a Llama and its relatives in transformers: mistral, qwen2, qwen3.
+// Tests: tests/trainer/weights/hf_config_test.cc
+#ifndef FSDP_TRAIN_MODELS_LLAMA_HF_CONFIG_H_
+#define FSDP_TRAIN_MODELS_LLAMA_HF_CONFIG_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "models/llama/config.h"
+#include "models/table_family.h"
+
+namespace fsdp {
+
+using LlamaRelative = HfRelative<LlamaConfig>;
+
+// 0 in head_dim or num_key_value_heads: follows from the other fields.
+std::vector<LlamaRelative> LlamaRelatives();
+// The relative that has what this one has. Throws CheckpointError where none has.
+const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives,
+                                     const LlamaConfig& config);
+
+// What is no plain key. Throws CheckpointError.
+void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& config);
+void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config,
+                      nlohmann::ordered_json& json);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_LLAMA_HF_CONFIG_H_

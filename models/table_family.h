@@ -1,0 +1,253 @@
+// A family by its struct: a row for each field, and code for what no row can say.
+// Tests: tests/models/family_test.cc
+#ifndef FSDP_TRAIN_MODELS_TABLE_FAMILY_H_
+#define FSDP_TRAIN_MODELS_TABLE_FAMILY_H_
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/family.h"
+#include "trainer/core/check.h"
+#include "trainer/core/errors.h"
+#include "trainer/nn/model.h"
+
+namespace fsdp {
+
+// A field and its member.
+template <typename Config>
+struct FieldRow {
+  Field field;
+  std::function<FieldValue(const Config&)> get;
+  std::function<void(Config&, const FieldValue&)> set;
+  std::string hf_key = {};      // In config.json; empty: the family's code reads and writes it.
+  bool judged_by_code = false;  // By FamilyTable::validate, not by its range.
+};
+
+template <typename Config, typename T>
+FieldRow<Config> Row(const char* name, T Config::*member, decltype(Field::range) range,
+                     std::string text, std::string standard,
+                     std::vector<std::string> elsewhere = {}, std::string hf_key = {}) {
+  FieldRow<Config> row;
+  row.field = {
+      .name = name,
+      .range = std::move(range),
+      .is_list = std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<double>>,
+      .text = std::move(text),
+      .standard = std::move(standard),
+      .elsewhere = std::move(elsewhere)};
+  row.get = [member](const Config& config) -> FieldValue { return config.*member; };
+  row.set = [member](Config& config, const FieldValue& value) {
+    config.*member = std::get<T>(value);
+  };
+  row.hf_key = std::move(hf_key);
+  return row;
+}
+
+// The same of a member that is a struct: `to` and `from` a map.
+template <typename Config, typename T>
+FieldRow<Config> MapRow(const char* name, T Config::*member, MapRange range, std::string text,
+                        std::string standard, std::vector<std::string> elsewhere,
+                        FieldMap (*to)(const T&), T (*from)(const FieldMap&)) {
+  FieldRow<Config> row;
+  row.field = {.name = name,
+               .range = std::move(range),
+               .text = std::move(text),
+               .standard = std::move(standard),
+               .elsewhere = std::move(elsewhere)};
+  row.get = [member, to](const Config& config) -> FieldValue { return to(config.*member); };
+  row.set = [member, from](Config& config, const FieldValue& value) {
+    config.*member = from(std::get<FieldMap>(value));
+  };
+  return row;
+}
+
+template <typename Config>
+FieldRow<Config> DropoutRow(const char* name, double Config::*member, std::string text,
+                            std::vector<std::string> elsewhere = {}, std::string hf_key = {}) {
+  FieldRow<Config> row = Row(name, member, RealRange{.at_least = 0, .below = 1}, std::move(text),
+                             "0", std::move(elsewhere), std::move(hf_key));
+  row.field.is_dropout = true;
+  return row;
+}
+
+// A model of transformers that is one of the family.
+template <typename Config>
+struct HfRelative {
+  std::string_view model_type, architecture;
+  Config standard;  // Of keys that are absent.
+};
+
+template <typename Config>
+struct FamilyTable {
+  std::string_view name;
+  std::vector<FieldRow<Config>> rows;  // The dropouts' last.
+  std::function<std::unique_ptr<Model>(const Config&)> make;
+  std::string_view relatives = {};
+  std::vector<std::string_view> kin = {};
+  std::vector<std::pair<std::string_view, Config>> presets = {};
+  // What rows do not say; null: nothing. `validate` is told which fields are in their ranges.
+  void (*fill_dependent)(Config&, const ModelFamily::Given&) = nullptr;
+  void (*validate)(const Config&, ShapeChecks&) = nullptr;
+  void (*shrink)(Config&) = nullptr;
+  DecoderShape (*decoder)(const Config&) = nullptr;
+  // Files of Hugging Face; without relatives there are none.
+  std::vector<HfRelative<Config>> hf = {};
+  HfNames hf_names = {};
+  std::vector<HfFeature> hf_features = {};
+  // Behind and before the rows that have a key.
+  void (*read_hf)(const HfRelative<Config>&, HfObject&, Config&) = nullptr;
+  void (*write_hf)(const HfRelative<Config>&, const Config&, nlohmann::ordered_json&) = nullptr;
+  // Which of `hf` has such a shape: null: the first. Throws CheckpointError where none has.
+  const HfRelative<Config>& (*relative_of)(const std::vector<HfRelative<Config>>&,
+                                           const Config&) = nullptr;
+};
+
+template <typename Config>
+class TableFamily final : public ModelFamily {
+ public:
+  explicit TableFamily(FamilyTable<Config> table) : table_(std::move(table)) {
+    for (const FieldRow<Config>& row : table_.rows) fields_.push_back(row.field);
+    for (const auto& [name, config] : table_.presets) presets_.push_back({name, ShapeOf(config)});
+    for (const HfRelative<Config>& relative : table_.hf) hf_types_.push_back(relative.model_type);
+  }
+
+  std::string_view name() const override { return table_.name; }
+  std::string_view relatives() const override { return table_.relatives; }
+  std::span<const std::string_view> kin() const override { return table_.kin; }
+  std::span<const Field> fields() const override { return fields_; }
+  ModelShape Standard() const override { return ShapeOf(Config()); }
+  std::span<const ModelPreset> presets() const override { return presets_; }
+
+  void FillDependent(ModelShape& shape, const Given& given) const override {
+    if (table_.fill_dependent != nullptr) table_.fill_dependent(Of(shape), given);
+  }
+  std::vector<ShapeMistake> Validate(const ModelShape& shape) const override {
+    ShapeChecks checks;
+    for (const FieldRow<Config>& row : table_.rows) {
+      if (row.judged_by_code) continue;
+      const std::string why = WhyNot(row.get(Of(shape)), row.field);
+      if (!why.empty()) checks.Add(row.field.name, why);
+    }
+    if (table_.validate != nullptr) table_.validate(Of(shape), checks);
+    return checks.Take();
+  }
+  std::unique_ptr<Model> Make(const ModelShape& shape) const override {
+    for (const ShapeMistake& mistake : Validate(shape)) {
+      throw std::invalid_argument("[" + std::string(name()) + "] " + mistake.field + ": " +
+                                  mistake.message);
+    }
+    return table_.make(Of(shape));
+  }
+  ModelShape SmallestAlike(const ModelShape& shape) const override {
+    ModelShape small = shape;
+    if (table_.shrink != nullptr) table_.shrink(Of(small));
+    return small;
+  }
+  std::optional<DecoderShape> Decoder(const ModelShape& shape) const override {
+    if (table_.decoder == nullptr) return std::nullopt;
+    return table_.decoder(Of(shape));
+  }
+
+  std::span<const std::string_view> hf_types() const override { return hf_types_; }
+  const HfNames& hf_names() const override { return table_.hf_names; }
+  ModelShape ReadHf(std::string_view model_type, HfObject& hf) const override {
+    const auto relative =
+        std::find_if(table_.hf.begin(), table_.hf.end(),
+                     [&](const HfRelative<Config>& r) { return r.model_type == model_type; });
+    FSDP_CHECK(relative != table_.hf.end()) << model_type;
+    Config config = relative->standard;
+    for (const FieldRow<Config>& row : table_.rows) {
+      if (!row.hf_key.empty()) ReadKey(row, hf, config);
+    }
+    if (table_.read_hf != nullptr) table_.read_hf(*relative, hf, config);
+    for (const HfFeature& feature : table_.hf_features) {
+      hf.WantOneOf(feature.key, feature.harmless);
+    }
+    return ShapeOf(config);
+  }
+  nlohmann::ordered_json WriteHf(const ModelShape& shape) const override {
+    const HfRelative<Config>& relative = RelativeOf(shape);
+    nlohmann::ordered_json json = {{"architectures", {relative.architecture}},
+                                   {"model_type", relative.model_type}};
+    for (const FieldRow<Config>& row : table_.rows) {
+      if (row.hf_key.empty()) continue;
+      std::visit([&](const auto& value) { WriteKey(value, json[row.hf_key]); }, row.get(Of(shape)));
+    }
+    if (table_.write_hf != nullptr) table_.write_hf(relative, Of(shape), json);
+    return json;
+  }
+  std::string_view HfType(const ModelShape& shape) const override {
+    return RelativeOf(shape).model_type;
+  }
+
+ private:
+  static Config& Of(ModelShape& shape) { return *std::any_cast<Config>(&shape.config_); }
+  static const Config& Of(const ModelShape& shape) { return *shape.As<Config>(); }
+  // Not the constructor, which asks for the family while it is being made.
+  ModelShape ShapeOf(const Config& config) const {
+    ModelShape shape;
+    shape.family_ = this;
+    shape.config_ = config;
+    return shape;
+  }
+
+  const HfRelative<Config>& RelativeOf(const ModelShape& shape) const {
+    if (table_.hf.empty()) {
+      throw CheckpointError("no model of transformers is a `" + std::string(name()) +
+                            "`: this one cannot be exported");
+    }
+    return table_.relative_of == nullptr ? table_.hf[0] : table_.relative_of(table_.hf, Of(shape));
+  }
+
+  static void ReadKey(const FieldRow<Config>& row, HfObject& hf, Config& config) {
+    const auto json = hf.Find(row.hf_key);
+    if (!json) return;
+    FieldValue value = row.get(config);
+    const auto read = [](const JsonValue& from, auto& to) {
+      using T = std::decay_t<decltype(to)>;
+      if constexpr (std::is_same_v<T, int64_t>) to = from.Integer();
+      if constexpr (std::is_same_v<T, double>) to = from.Number();
+      if constexpr (std::is_same_v<T, bool>) to = from.Boolean();
+    };
+    std::visit(
+        [&](auto& to) {
+          if constexpr (requires { to.emplace_back(); }) {
+            to.clear();
+            for (const JsonValue& element : json->Elements()) read(element, to.emplace_back());
+          } else {
+            read(*json, to);
+          }
+        },
+        value);
+    row.set(config, value);
+  }
+  template <typename T>
+  static void WriteKey(const T& value, nlohmann::ordered_json& json) {
+    if constexpr (!std::is_same_v<T, FieldMap>) json = value;
+  }
+
+  FieldValue Get(const ModelShape& shape, size_t field) const override {
+    return table_.rows[field].get(Of(shape));
+  }
+  void Set(ModelShape& shape, size_t field, const FieldValue& value) const override {
+    table_.rows[field].set(Of(shape), value);
+  }
+  bool AreEqual(const ModelShape& a, const ModelShape& b) const override { return Of(a) == Of(b); }
+
+  const FamilyTable<Config> table_;
+  std::vector<Field> fields_;
+  std::vector<ModelPreset> presets_;
+  std::vector<std::string_view> hf_types_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_MODELS_TABLE_FAMILY_H_

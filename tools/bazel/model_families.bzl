@@ -1,0 +1,36 @@
+"""The list of model families, as a library that knows them all.
+
+A family is a package with a library of its own name, which defines `const ModelFamily& Family()` in
+a namespace of that name.
+"""
+
+load("//tools/bazel:cc.bzl", "cc_library")
+
+def model_families(name, families):
+    """`name`: of the library, which implements models/families.h.
+
+    Args:
+      name: the library's.
+      families: folders of this package, in the order in which they are to be listed.
+    """
+    lines = ["#include \"models/families.h\"", "", "namespace fsdp {"]
+    for family in families:
+        lines.append("namespace %s {" % family)
+        lines.append("const ModelFamily& Family();")
+        lines.append("}")
+    lines.append("std::span<const ModelFamily* const> Families() {")
+    lines.append("  static const ModelFamily* const all[] = {%s};" %
+                 ", ".join(["&%s::Family()" % family for family in families]))
+    lines += ["  return all;", "}", "}  // namespace fsdp"]
+    source = name + ".cc"
+    native.genrule(
+        name = name + "_source",
+        outs = [source],
+        cmd = "cat > $@ <<'END'\n" + "\n".join(lines) + "\nEND",
+    )
+    cc_library(
+        name = name,
+        srcs = [source],
+        hdrs = ["families.h"],
+        deps = [":family"] + ["//%s/%s" % (native.package_name(), family) for family in families],
+    )
