@@ -56,7 +56,8 @@ Parameter* Gpt2::New(const std::string& name, const Shape& shape, Init init) {
   return parameters_.back().get();
 }
 
-Var Gpt2::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, bool train) const {
+Var Gpt2::RunBlock(Tape& tape, const Var& x, const TokenBatch& batch, size_t layer,
+                   bool train) const {
   const Block& b = blocks_[layer];
   const auto eps = static_cast<float>(config_.layer_norm_epsilon);
   constexpr WeightLayout kLayout = WeightLayout::kInOut;
@@ -67,7 +68,7 @@ Var Gpt2::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, b
     if (!train || rate == 0) return LinearResidual(tape, branch, w, kLayout, bias, residual);
     const Var y = Linear(tape, branch, w, kLayout, bias);
     const uint32_t site = 1 + 2 * static_cast<uint32_t>(layer) + which;
-    return Residual(tape, residual, Dropout(tape, y, batch, site, rate));
+    return Residual(tape, residual, Dropout(tape, y, batch.sample_keys, site, rate));
   };
   Var a = LayerNorm(tape, x, *b.ln_1_w, *b.ln_1_b, eps);
   a = Linear(tape, a, *b.qkv_w, kLayout, b.qkv_b);
@@ -80,12 +81,12 @@ Var Gpt2::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, b
   return project(m, *b.proj_w, b.proj_b, middle, 1);
 }
 
-Var Gpt2::Hidden(Tape& tape, const Batch& batch) const {
+Var Gpt2::Hidden(Tape& tape, const TokenBatch& batch) const {
   const bool train = tape.recording();  // Also where a block's own tape does not record.
   Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     const Var sum = Embed(t, *wte_, *wpe_, batch);
     const double rate = config_.embedding_dropout;
-    return train && rate > 0 ? Dropout(t, sum, batch, /*site=*/0, rate) : sum;
+    return train && rate > 0 ? Dropout(t, sum, batch.sample_keys, /*site=*/0, rate) : sum;
   });
   for (size_t i = 0; i < blocks_.size(); ++i) {
     x = tape.Segment(static_cast<int>(i) + 1, x, /*recomputable=*/true,
@@ -102,21 +103,23 @@ double Gpt2::FlopsPerToken(int64_t seq) const {
 }
 
 void Gpt2::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
-  const Var x = Hidden(tape, batch);
+  const TokenBatch tokens(batch);
+  const Var x = Hidden(tape, tokens);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     const Var y =
         LayerNorm(t, in, *ln_f_w_, *ln_f_b_, static_cast<float>(config_.layer_norm_epsilon));
-    HeadLoss(t, y, *wte_, batch, scale, loss);
+    HeadLoss(t, y, *wte_, tokens, scale, loss);
     return Var{};
   });
 }
 
 void Gpt2::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const {
-  const Var x = Hidden(tape, batch);
+  const TokenBatch tokens(batch);
+  const Var x = Hidden(tape, tokens);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     const Var y =
         LayerNorm(t, in, *ln_f_w_, *ln_f_b_, static_cast<float>(config_.layer_norm_epsilon));
-    HeadLogits(t, y, *wte_, batch, column, logits);
+    HeadLogits(t, y, *wte_, tokens, column, logits);
     return Var{};
   });
 }

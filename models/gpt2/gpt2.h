@@ -8,21 +8,26 @@
 #include <vector>
 
 #include "models/gpt2/config.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {
 
-class Gpt2 final : public Model {
+class Gpt2 final : public Model, public NextToken {
  public:
   // Of a shape that the family's Validate() finds nothing wrong with.
   explicit Gpt2(const Gpt2Config& config);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }
+  BatchSpec Inputs(int64_t length) const override {
+    return TokenInputs(length, config_.vocab_size);
+  }
+  const NextToken* next_token() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
   double FlopsPerToken(int64_t seq) const override;
   WeightLayout linear_layout() const override { return WeightLayout::kInOut; }
-  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t outputs() const override { return config_.vocab_size; }
   int64_t max_positions() const override { return config_.max_position_embeddings; }
 
  private:
@@ -32,9 +37,9 @@ class Gpt2 final : public Model {
   };
 
   Parameter* New(const std::string& name, const Shape& shape, Init init);
-  Var Hidden(Tape& tape, const Batch& batch) const;  // Before the final norm.
+  Var Hidden(Tape& tape, const TokenBatch& batch) const;  // Before the final norm.
   // `train`: dropout acts.
-  Var RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, bool train) const;
+  Var RunBlock(Tape& tape, const Var& x, const TokenBatch& batch, size_t layer, bool train) const;
   int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }
 
   Gpt2Config config_;

@@ -97,7 +97,7 @@ Llama::Block Llama::NewBlock(const std::string& prefix) {
   return b;
 }
 
-Var Llama::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, bool train,
+Var Llama::RunBlock(Tape& tape, const Var& x, const TokenBatch& batch, size_t layer, bool train,
                     const TensorPtr& rope_table) const {
   const Block& b = blocks_[layer];
   const auto eps = static_cast<float>(config_.rms_norm_eps);
@@ -113,7 +113,7 @@ Var Llama::RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, 
   return LinearResidual(tape, m, *b.down_w, kLayout, b.down_b, middle);
 }
 
-Var Llama::Hidden(Tape& tape, const Batch& batch) const {
+Var Llama::Hidden(Tape& tape, const TokenBatch& batch) const {
   const bool train = tape.recording();  // Also where a block's own tape does not record.
   // With a cache, that of the longest sequence it can hold, so that all of it is rotated alike.
   const int64_t seq = tape.cache() ? tape.cache()->capacity() : batch.tokens.shape[1];
@@ -143,17 +143,19 @@ double Llama::FlopsPerToken(int64_t seq) const {
 }
 
 void Llama::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
-  const Var x = Hidden(tape, batch);
+  const TokenBatch tokens(batch);
+  const Var x = Hidden(tape, tokens);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
-    HeadLoss(t, FinalNorm(t, in), *head_, batch, scale, loss);
+    HeadLoss(t, FinalNorm(t, in), *head_, tokens, scale, loss);
     return Var{};
   });
 }
 
 void Llama::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const {
-  const Var x = Hidden(tape, batch);
+  const TokenBatch tokens(batch);
+  const Var x = Hidden(tape, tokens);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
-    HeadLogits(t, FinalNorm(t, in), *head_, batch, column, logits);
+    HeadLogits(t, FinalNorm(t, in), *head_, tokens, column, logits);
     return Var{};
   });
 }

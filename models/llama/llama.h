@@ -9,21 +9,26 @@
 #include <vector>
 
 #include "models/llama/config.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {
 
-class Llama final : public Model {
+class Llama final : public Model, public NextToken {
  public:
   // Of a shape that the family's Validate() finds nothing wrong with.
   explicit Llama(const LlamaConfig& config);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }
+  BatchSpec Inputs(int64_t length) const override {
+    return TokenInputs(length, config_.vocab_size);
+  }
+  const NextToken* next_token() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
   double FlopsPerToken(int64_t seq) const override;
-  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t outputs() const override { return config_.vocab_size; }
   int64_t max_positions() const override { return config_.max_positions(); }
 
  private:
@@ -45,9 +50,9 @@ class Llama final : public Model {
   Parameter* Add(std::unique_ptr<Parameter> parameter);
   Block NewBlock(const std::string& prefix);
 
-  Var Hidden(Tape& tape, const Batch& batch) const;  // Before the final norm.
+  Var Hidden(Tape& tape, const TokenBatch& batch) const;  // Before the final norm.
   // `train`: dropout acts.
-  Var RunBlock(Tape& tape, const Var& x, const Batch& batch, size_t layer, bool train,
+  Var RunBlock(Tape& tape, const Var& x, const TokenBatch& batch, size_t layer, bool train,
                const TensorPtr& rope_table) const;
   Var FinalNorm(Tape& tape, const Var& x) const;
   int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }

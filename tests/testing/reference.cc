@@ -58,7 +58,7 @@ TinyRun Reference::Run(int64_t global_batch_size, const std::string& positions) 
   TinyRun run;
   set_shape_(config_, run);
   run.options.global_batch_size = global_batch_size;
-  run.options.executor.seq_len = seq_len();
+  run.options.executor.sample_length = seq_len();
   run.options.executor.micro_batch_size = 2;
   run.initial = [this](const Parameter& p, int64_t begin, std::span<float> values) {
     for (const SlicePiece& piece : SlicePieces(p, begin, static_cast<int64_t>(values.size()))) {

@@ -12,6 +12,7 @@
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/core/philox.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/caching_buffers.h"
@@ -57,7 +58,7 @@ LlamaConfig TinyRun::TinyLlama() {
 SessionOptions TinyRun::TinyOptions() {
   SessionOptions options;
   options.global_batch_size = 6;
-  options.executor.seq_len = 11;
+  options.executor.sample_length = 11;
   options.executor.micro_batch_size = 2;
   options.executor.max_norm = 1;
   options.executor.poison = true;
@@ -181,7 +182,7 @@ class TinyRank {
       : run_(run),
         rank_(rank),
         rows_(run.options.executor.micro_batch_size),
-        seq_(run.options.executor.seq_len),
+        seq_(run.options.executor.sample_length),
         model_(ModelOf(run)),
         device_(CreateDevice(run.device,
                              {.checker = run.check ? std::make_shared<StreamChecker>() : nullptr,
@@ -298,7 +299,8 @@ class TinyRank {
     std::vector<float> logits;
     for (const auto& [sample, column] : run_.logits) {
       const std::span<const float> row =
-          session_.Logits(column, [this, sample = sample](int, const Batch& batch) {
+          session_.Logits(column, [this, sample = sample](int, const Batch& whole) {
+            const TokenBatch batch(whole);
             for (int64_t r = 0; r < rows_; ++r) FillRow(1, sample, r, batch);
           });
       logits.insert(logits.end(), row.begin(), row.end());
@@ -357,7 +359,7 @@ class TinyRank {
     run_.on_traffic(rank_.rank, step, session_.executor().Account(index).traffic);
   }
 
-  void FillRow(int64_t step, int64_t sample, int64_t row, const Batch& batch) const {
+  void FillRow(int64_t step, int64_t sample, int64_t row, const TokenBatch& batch) const {
     std::vector<int32_t> tokens(seq_ + 1, 0);
     std::vector<float> weights(seq_, 0);
     if (sample < run_.options.global_batch_size) run_.sample(step, sample, tokens, weights);
@@ -377,12 +379,14 @@ class TinyRank {
   }
 
   // Sample (micro_batch * world + rank) * rows + row of the step's global batch.
-  void Fill(int64_t step, int micro_batch, const Batch& batch) const {
+  void Fill(int64_t step, int micro_batch, const Batch& whole) const {
+    const TokenBatch batch(whole);
     for (int64_t row = 0; row < rows_; ++row) {
       FillRow(step,
               (micro_batch * rank_.size + communicators_.mesh().data_coordinate()) * rows_ + row,
               row, batch);
     }
+    OrderTokens(batch);
   }
 
   int64_t Targets(int64_t step) const {

@@ -13,6 +13,7 @@
 
 #include "models/make_model.h"
 #include "trainer/data/check_row.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -24,14 +25,15 @@ namespace {
 void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
   const std::unique_ptr<Model> model = MakeModel(ReadInitialShape(directory));
   SessionOptions options;
-  options.executor.seq_len = static_cast<int64_t>(tokens.size());
+  options.executor.sample_length = static_cast<int64_t>(tokens.size());
   options.generate = true;
   CpuDevice device;
   PlannedAllocator allocator(device, PlanMemory(*model, options, /*world=*/1));
   const MeshCommunicators alone(Mesh(0, 1, 1), /*queues=*/1, nullptr);
   Session session(device, allocator, *model, options, alone);
   session.executor().Initialize(OpenInitialWeights(directory));
-  const auto load = [&](int, const Batch& batch) {
+  const auto load = [&](int, const Batch& whole) {
+    const TokenBatch batch(whole);
     for (size_t i = 0; i < tokens.size(); ++i) {
       batch.tokens.As<int32_t>()[i] = tokens[i];
       batch.targets.As<int32_t>()[i] = 0;
@@ -39,10 +41,10 @@ void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
       batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i);
     }
     std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
-    CheckRow({.tokens = tokens}, {static_cast<int32_t>(model->vocab_size())},
+    CheckRow({.tokens = tokens}, {static_cast<int32_t>(model->next_token()->outputs())},
              [](int64_t token) { return TokenPlace{"argument " + std::to_string(token + 2)}; });
   };
-  for (int64_t column = 0; column < options.executor.seq_len; ++column) {
+  for (int64_t column = 0; column < options.executor.sample_length; ++column) {
     const std::span<const float> row = session.Logits(column, load);
     std::fwrite(row.data(), sizeof(float), row.size(), stdout);
   }

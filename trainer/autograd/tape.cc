@@ -47,6 +47,7 @@ Tape::Tape(const Tape& outer, bool record)
     : Tape(outer.stream_, outer.allocator_, outer.hooks_, record, Recompute::kNone,
            outer.activations_) {
   attention_ = outer.attention_;
+  documents_ = outer.documents_;
   loss_scale_ = outer.loss_scale_;
 }
 

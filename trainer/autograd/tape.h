@@ -75,9 +75,14 @@ class Tape {
   void Use(KvCache* cache) { cache_ = cache; }
   KvCache* cache() const { return cache_; }
 
-  // Whose kernels attention takes on CUDA, where it may choose.
-  void AttendWith(AttentionBackend backend) { attention_ = backend; }
+  // Whose kernels attention takes on CUDA, where it may choose; and whether rows may hold several
+  // documents, which attention keeps apart.
+  void AttendWith(AttentionBackend backend, bool documents) {
+    attention_ = backend;
+    documents_ = documents;
+  }
   AttentionBackend attention() const { return attention_; }
+  bool documents() const { return documents_; }
 
   // [1], fp32: what the gradients of the loss are multiplied by, where the loss is not.
   void ScaleGradients(const ConstView& scale) { loss_scale_ = scale; }
@@ -147,6 +152,7 @@ class Tape {
   const DType activations_;
   KvCache* cache_ = nullptr;
   AttentionBackend attention_ = AttentionBackend::kOwn;
+  bool documents_ = true;
   std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;
   std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.

@@ -35,7 +35,7 @@ void CheckKeys(const View& keys, const LoaderOptions& options) {
 }
 
 // The key of a place that is left over is 0: nobody draws for it.
-void FillKey(uint64_t seed, int64_t sample, int64_t row, const Batch& out) {
+void FillKey(uint64_t seed, int64_t sample, int64_t row, const TokenBatch& out) {
   const std::string_view bytes(reinterpret_cast<const char*>(&sample), sizeof(sample));
   const uint64_t key = sample == kNoSample ? 0 : HashBytes(bytes, seed);
   int32_t* words = out.sample_keys.As<int32_t>() + 2 * row;
@@ -43,7 +43,7 @@ void FillKey(uint64_t seed, int64_t sample, int64_t row, const Batch& out) {
   words[1] = static_cast<int32_t>(static_cast<uint32_t>(key >> 32));
 }
 
-void CheckBatchViews(const Batch& out, const LoaderOptions& options) {
+void CheckBatchViews(const TokenBatch& out, const LoaderOptions& options) {
   CheckView("tokens", out.tokens, DType::kInt32, options);
   CheckView("targets", out.targets, DType::kInt32, options);
   CheckView("weights", out.weights, DType::kFloat32, options);
@@ -155,7 +155,7 @@ struct Samples::RowViews {
   std::span<int32_t> positions;
 };
 
-void Samples::Fill(int64_t sample, int64_t row, const Batch& out) const {
+void Samples::Fill(int64_t sample, int64_t row, const TokenBatch& out) const {
   const size_t n = static_cast<size_t>(options_.seq_len);
   const int64_t begin = row * options_.seq_len;
   const RowViews views = {{out.tokens.As<int32_t>() + begin, n},
@@ -254,13 +254,15 @@ int64_t TrainLoader::SampleOf(int64_t step, int64_t micro_index, int64_t data_ra
 }
 
 void TrainLoader::MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank,
-                             const Batch& out) const {
+                             const Batch& to) const {
+  const TokenBatch out(to);
   CheckBatchViews(out, deal_.options());
   for (int64_t row = 0; row < deal_.options().micro_batch_size; ++row) {
     const int64_t sample = SampleOf(step, micro_index, data_rank, row);
     FillKey(seed_, sample, row, out);
     samples_.Fill(sample, row, out);
   }
+  OrderTokens(out);
 }
 
 int64_t TrainLoader::TargetsOfStep(int64_t step) const {
@@ -313,13 +315,15 @@ int64_t EvalLoader::SampleOf(int64_t batch, int64_t micro_index, int64_t data_ra
 }
 
 void EvalLoader::MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank,
-                            const Batch& out) const {
+                            const Batch& to) const {
+  const TokenBatch out(to);
   CheckBatchViews(out, deal_.options());
   for (int64_t row = 0; row < deal_.options().micro_batch_size; ++row) {
     const int64_t sample = SampleOf(batch, micro_index, data_rank, row);
     FillKey(/*seed=*/0, sample, row, out);
     samples_.Fill(sample, row, out);
   }
+  OrderTokens(out);
 }
 
 int64_t EvalLoader::TargetsOfBatch(int64_t batch) const {

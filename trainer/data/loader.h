@@ -22,12 +22,13 @@
 #include <span>
 #include <vector>
 
-#include "trainer/data/batch.h"
+#include "trainer/core/batch.h"
 #include "trainer/data/mixture.h"
 #include "trainer/data/packed_rows.h"
 #include "trainer/data/packing.h"
 #include "trainer/data/sample_index.h"
 #include "trainer/data/sample_source.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/data/token_source.h"
 
 namespace fsdp {
@@ -90,7 +91,7 @@ class Samples {
   };
   Place PlaceOf(int64_t sample) const;  // For windows only.
   // `sample` may be kNoSample.
-  void Fill(int64_t sample, int64_t row, const Batch& out) const;
+  void Fill(int64_t sample, int64_t row, const TokenBatch& out) const;
   // Targets of weight 1 in samples [begin, end). Whole samples know theirs. Under `documents` it
   // reads the windows' inputs, so that every rank reads a whole global batch once: 0.5 ms for 512 x
   // 1024 tokens of uint16 where they lie in the page cache (8 GB/s, one core of a 2-core Xeon

@@ -50,7 +50,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
         Count(operation, ResourceOf(operation, stream.name()), *traffic);
       });
     }
-    if (options.train) session.Train(1, options.FullTargets(), {}, no_load);
+    if (options.train) session.Train(1, session.FullTargets(), {}, no_load);
     device.Observe(nullptr);
     if (traffic != nullptr) {
       for (const Communicator* c : communicators.all()) {
@@ -61,7 +61,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
     }
     // Two steps are in the air at a time.
     for (int step = 2; caches && options.train && step <= 4; ++step) {
-      session.Train(step, options.FullTargets(), {}, no_load);
+      session.Train(step, session.FullTargets(), {}, no_load);
     }
     if (options.eval) session.Eval(1, no_load);
     if (options.generate) session.Logits(0, no_load);

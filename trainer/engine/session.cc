@@ -23,6 +23,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     : options_(options),
       device_(device),
       model_(model),
+      targets_(model.Inputs(options.executor.sample_length).targets),
       executor_(device, allocator, model, ForExecutor(options), communicators),
       optimizer_(CreateOptimizer(options.optimizer, executor_, model)) {
   state_.push_back({"master", {}});
@@ -47,8 +48,10 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     if (offloaded) host_snapshots_ = device.host().CreateStream("snapshot of host memory");
   }
   if (options.generate) {
-    logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32);
-    host_logits_ = executor_.NewBuffer(model.vocab_size(), DType::kFloat32,
+    const NextToken* const next = model.next_token();
+    FSDP_CHECK(next != nullptr) << "nothing can be generated from this model";
+    logits_ = executor_.NewBuffer(next->outputs(), DType::kFloat32);
+    host_logits_ = executor_.NewBuffer(next->outputs(), DType::kFloat32,
                                        {MemoryKind::kActivations, MemoryPlace::kPinned});
   }
 }
@@ -109,7 +112,7 @@ bool Session::IsOnHost(size_t flat) const {
 }
 
 void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
-  const double full = static_cast<double>(options_.FullTargets());
+  const double full = static_cast<double>(FullTargets());
   Executor::Step run;
   run.mode = Mode::kTrain;
   run.number = last_step_ = step;
@@ -151,21 +154,14 @@ std::span<const float> Session::Logits(int64_t column, Load load) {
   run.weights = EvalWeights();
   run.load = std::move(load);
   run.forward = [&](Tape& tape, const Batch& batch) {
-    const auto row = [](const View& view) {
-      const int64_t cols = view.shape[1];
-      return view.Reshape(Shape{view.NumElements()}).Slice(0, cols).Reshape(Shape{1, cols});
-    };
-    Batch one{row(batch.tokens), row(batch.targets), row(batch.weights), row(batch.positions),
-              row(batch.sample_keys)};
-    one.documents = batch.documents;
-    model_.Logits(tape, one, column, logits_);
+    model_.next_token()->Logits(tape, batch.First(1), column, logits_);
     Copy(tape.stream(), logits_, host_logits_);
   };
   executor_.Run(run);
   executor_.Result(executor_.steps() - 1);
   if (device_.type() == DeviceType::kSim) return {};
   if (device_.checker()) device_.checker()->OnHostAccess("logits", {host_logits_}, {});
-  return {host_logits_.As<float>(), static_cast<size_t>(model_.vocab_size())};
+  return {host_logits_.As<float>(), static_cast<size_t>(host_logits_.NumElements())};
 }
 
 void Session::InitializeEma() {

@@ -24,16 +24,13 @@ struct SessionOptions {
   ExecutorOptions executor;
   OptimizerOptions optimizer;
   LrSchedule lr;
-  int64_t global_batch_size = 1;  // Sequences.
+  int64_t global_batch_size = 1;  // Samples.
   bool train = true;              // Otherwise Train() is not called, and the model is frozen.
   bool eval = true;               // Plans memory for it.
-  bool generate = false;          // Likewise: a buffer for one row of logits.
+  bool generate = false;          // Likewise, of models with a NextToken: a row of its scores.
   std::optional<double> ema;      // Decay of the averaged weights; none without.
   bool eval_ema = false;          // Eval() and Logits() use those.
   bool snapshot = false;          // Likewise: a copy of what a checkpoint holds.
-
-  // T0: the targets of a full global batch.
-  int64_t FullTargets() const { return global_batch_size * executor.seq_len; }
 };
 
 class Session {
@@ -48,14 +45,18 @@ class Session {
   struct Wishes {
     bool stop = false, save = false;
   };
-  // Enqueues training step `step`, counted from 1, which has `targets` target tokens over all
-  // ranks.
+  // T0: the targets of a full global batch; and of a full micro-batch on all data ranks.
+  int64_t FullTargets() const { return options_.global_batch_size * targets_; }
+  int64_t WaveTargets() const {
+    return options_.executor.micro_batch_size * targets_ * executor_.mesh().data_size();
+  }
+  // Enqueues training step `step`, counted from 1, which has `targets` targets over all ranks.
   void Train(int64_t step, int64_t targets, Wishes wishes, Load load);
   // Enqueues the loss of one micro-batch a rank: Result().loss becomes the sum over ranks of
   // weights x cross-entropy, times `scale`.
   void Eval(float scale, Load load);
-  // Runs the model on row 0 of the batch that `load` fills; the logits of position `column`,
-  // [vocab], on the host until the next call; empty on the sim device. Blocks.
+  // Runs the model on row 0 of the batch that `load` fills; its NextToken's scores of position
+  // `column`, on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load);
 
   // The averaged weights become the master weights: once these have their initial values. Nothing
@@ -89,6 +90,7 @@ class Session {
   const SessionOptions options_;
   Device& device_;
   Model& model_;
+  const int64_t targets_;  // Of a sample.
   Executor executor_;
   std::unique_ptr<Optimizer> optimizer_;
   // Makes host_state_ and snapshot_.

@@ -16,7 +16,7 @@ void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceT
   device.Observe([&](const Operation& operation, const Stream& stream) {
     seen(operation, ResourceOf(operation, stream.name()));
   });
-  session.Train(1, options.FullTargets(), {}, [](int, const Batch&) {});
+  session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});
   device.Observe(nullptr);
 }
 

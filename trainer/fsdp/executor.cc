@@ -44,7 +44,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       shard_rank_(communicators.mesh().coordinate().shard),
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
-      memory_(allocator, layout_, schedules_[0], options, device.kernel_type()),
+      memory_(allocator, layout_, schedules_[0], model.Inputs(options.sample_length), options,
+              device.kernel_type()),
       flats_(layout_.flat_parameters.size()),
       copied_(layout_.units.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
@@ -312,7 +313,7 @@ void Executor::Run(const Step& step) {
     Tape tape(*streams_[0], allocator_, *this, train, options_.recompute,
               options_.mixed_precision.param_dtype);
     tape_ = &tape;
-    tape.AttendWith(options_.attention);
+    tape.AttendWith(options_.attention, options_.documents);
     if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));
     const Batch& batch = memory_.batches[m % 2].device;
     if (step.forward) {

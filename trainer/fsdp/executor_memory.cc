@@ -21,26 +21,10 @@ View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use) {
   return NewPersistent(allocator, bytes, use, DType::kUInt8);
 }
 
-Batch NewBatch(PhasedAllocator& allocator, const ExecutorOptions& options, MemoryPlace place,
+Batch NewBatch(PhasedAllocator& allocator, const BatchSpec& spec, int64_t rows, MemoryPlace place,
                View* bytes) {
-  const Shape shape{options.micro_batch_size, options.seq_len};
-  const Shape keys{options.micro_batch_size, 2};
-  const int64_t tokens = options.micro_batch_size * options.seq_len;
-  const auto carve = [&](std::byte* begin) {
-    Carver carver(begin);
-    const auto tensor = [&](DType dtype, const Shape& s) {
-      return carver.Take(s.NumElements(), dtype).Reshape(s);
-    };
-    Batch batch{tensor(DType::kInt32, shape),   tensor(DType::kInt32, shape),
-                tensor(DType::kFloat32, shape), tensor(DType::kInt32, shape),
-                tensor(DType::kInt32, keys),    tensor(DType::kInt32, Shape{tokens})};
-    batch.documents = options.documents;
-    return std::pair(batch, carver.end() - begin);
-  };
-  // Of the first only the distance counts.
-  *bytes = NewBytes(allocator, carve(reinterpret_cast<std::byte*>(uintptr_t{64})).second,
-                    {MemoryKind::kActivations, place});
-  return carve(bytes->data).first;
+  *bytes = NewBytes(allocator, BatchBytes(spec, rows), {MemoryKind::kActivations, place});
+  return CarveBatch(spec, rows, bytes->data);
 }
 
 }  // namespace
@@ -52,8 +36,8 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 }
 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
-                               const Schedule& train, const ExecutorOptions& options,
-                               DeviceType kernels)
+                               const Schedule& train, const BatchSpec& spec,
+                               const ExecutorOptions& options, DeviceType kernels)
     : caching(allocator.caching()),
       spilled(layout, options.spill_part),
       units(layout.units.size()) {
@@ -149,8 +133,9 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   replica_wire = wire_for(ActionKind::kAllReduce, &FlatParameter::shard_size,
                           [](const FlatParameter&) { return DType::kFloat32; });
   for (StagedBatch& batch : batches) {
-    batch.device = NewBatch(allocator, options, MemoryPlace::kDevice, &batch.device_bytes);
-    batch.host = NewBatch(allocator, options, MemoryPlace::kPinned, &batch.host_bytes);
+    const int64_t rows = options.micro_batch_size;
+    batch.device = NewBatch(allocator, spec, rows, MemoryPlace::kDevice, &batch.device_bytes);
+    batch.host = NewBatch(allocator, spec, rows, MemoryPlace::kPinned, &batch.host_bytes);
   }
   upload = persistent(std::min(largest_shard, kUploadElements), pinned, DType::kFloat32);
   scalars = persistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);

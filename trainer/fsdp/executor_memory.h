@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "trainer/data/batch.h"
+#include "trainer/core/batch.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
@@ -20,7 +20,7 @@ namespace fsdp {
 
 // The step's scalars, fp32, as they are on the device.
 struct StepScalars {
-  float loss = 0;         // Mean over target tokens, of this step alone.
+  float loss = 0;         // Mean over targets, of this step alone.
   float sum_squares = 0;  // Of the gradient, without its loss scale and before mean_scale.
   float stop = 0;         // Ranks that were asked to stop.
   float save = 0;         // Ranks that were asked for a checkpoint.
@@ -84,7 +84,7 @@ struct ExecutorMemory {
   // Begins phase kPersistent. `train`: of its slots an evaluation uses some. `kernels`: whose
   // workspaces are needed.
   ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
-                 const ExecutorOptions& options, DeviceType kernels);
+                 const BatchSpec& spec, const ExecutorOptions& options, DeviceType kernels);
 
   // Not null with `buffers: caching`: then there are no slots of device memory and nothing else of
   // it for units, but what they take while they are in use.

@@ -10,8 +10,8 @@
 
 #include "trainer/autograd/tape.h"
 #include "trainer/comm/traffic.h"
+#include "trainer/core/batch.h"
 #include "trainer/core/view.h"
-#include "trainer/data/batch.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/shard_update.h"
 #include "trainer/fsdp/step_times.h"

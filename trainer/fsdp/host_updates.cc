@@ -42,7 +42,7 @@ HostUpdates::HostUpdates(const ScheduleOptions& options, ActionList& list)
       parts_.push_back({u, part});
     }
   }
-  // Of a unit as most are: the largest, with the token table, may be a third of the model.
+  // Of a unit as most are: the largest, with a table in it, may be a third of the model.
   std::ranges::nth_element(sizes, sizes.begin() + std::ssize(sizes) / 2);
   const int64_t ahead = o_.cpu_offload.spill_ahead * sizes[sizes.size() / 2];
   ahead_ = static_cast<size_t>(ahead);

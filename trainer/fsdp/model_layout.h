@@ -29,8 +29,8 @@ struct ExecutorOptions : FsdpOptions {
   DTypeRule dtypes = nullptr;           // Null: what mixed_precision and state_dtype say.
   DType state_dtype = DType::kFloat32;  // Of the optimizer, but for what is kept in fp32.
 
-  int64_t micro_batch_size = 1;  // Rows of a micro-batch.
-  int64_t seq_len = 1;
+  int64_t micro_batch_size = 1;                         // Rows of a micro-batch.
+  int64_t sample_length = 1;                            // What Model::Inputs() is asked with.
   bool documents = true;                                // Rows of a batch may have several.
   AttentionBackend attention = AttentionBackend::kOwn;  // Of a CUDA device.
   int micro_batches = 1;                                // Of a training step.

@@ -15,6 +15,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/data/check_row.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/engine/host_memory.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
@@ -67,10 +68,11 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
       model_(std::move(model.model)),
       device_(CreateDevice(options.device.type, {.gpu = options.device.gpu})),
       allocator_(*device_) {
-  if (options.rows < 1 || options.capacity < 1 || options.capacity > model_->max_positions()) {
+  if (options.rows < 1 || options.capacity < 1 ||
+      options.capacity > model_->next_token()->max_positions()) {
     throw std::invalid_argument("[Generator] " + std::to_string(options.rows) + " rows of " +
                                 std::to_string(options.capacity) + " tokens, want 1 to " +
-                                std::to_string(model_->max_positions()));
+                                std::to_string(model_->next_token()->max_positions()));
   }
   const DecoderShape c = DecoderOf(model.shape);
   const Shape layer{options.rows, options.capacity, c.num_key_value_heads, c.head_dim};
@@ -93,7 +95,7 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   executor.sharding_strategy = Strategy::kNoShard;
   executor.auto_wrap.policy = AutoWrap::kNone;
   executor.micro_batch_size = options.rows;
-  executor.seq_len = options.capacity;
+  executor.sample_length = options.capacity;
   executor.threads = options.threads;
   executor_ = std::make_unique<Executor>(*device_, allocator_, *model_, executor, alone_);
   logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32);
@@ -130,7 +132,8 @@ std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
   const View host = host_logits_.Slice(0, rows * vocab_size());
   Executor::Step step;
   step.mode = Mode::kEval;
-  step.load = [&](int, const Batch& batch) {
+  step.load = [&](int, const Batch& whole) {
+    const TokenBatch batch(whole);
     std::copy(tokens.begin(), tokens.end(), batch.tokens.As<int32_t>());
     std::copy(positions.begin(), positions.end(), batch.positions.As<int32_t>());
     const RowLimits limits{static_cast<int32_t>(vocab_size()), options_.capacity};
@@ -148,9 +151,10 @@ std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
     const auto part = [&](const View& all) {
       return all.Reshape(Shape{all.NumElements()}).Slice(0, rows * n).Reshape(Shape{rows, n});
     };
-    Batch used{part(batch.tokens), part(batch.targets), part(batch.weights), part(batch.positions)};
+    Batch used;
+    for (const View& input : batch.inputs) used.inputs.push_back(part(input));
     used.sample_keys = batch.sample_keys;
-    model_->Logits(tape, used, n - 1, logits);
+    model_->next_token()->Logits(tape, used, n - 1, logits);
     Copy(tape.stream(), logits, host);
   };
   executor_->Run(step);

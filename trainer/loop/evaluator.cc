@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "trainer/data/check_row.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/generate/sampler.h"
 
 namespace fsdp {
 namespace {
 
 // Row 0: the tokens, then zeros, which causal attention never sees from where we look.
-void FillPrompt(std::span<const int32_t> tokens, int64_t vocab, const Batch& batch) {
+void FillPrompt(std::span<const int32_t> tokens, int64_t vocab, const Batch& whole) {
+  const TokenBatch batch(whole);
   const int64_t seq = batch.tokens.shape[1];
   for (int64_t i = 0; i < batch.tokens.NumElements(); ++i) {
     batch.tokens.As<int32_t>()[i] =
@@ -64,9 +66,8 @@ double Evaluator::Run(int64_t step) {
 
 double EvalLoss(Session& session, const EvalLoader& loader,
                 const std::function<void(int64_t batch)>& progress) {
-  const ExecutorOptions& e = session.options().executor;
   const Mesh& mesh = session.executor().mesh();
-  const double wave = static_cast<double>(e.micro_batch_size * e.seq_len * mesh.data_size());
+  const auto wave = static_cast<double>(session.WaveTargets());
   double sum = 0;
   std::optional<int64_t> last;
   const auto take = [&] {

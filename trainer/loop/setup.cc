@@ -142,7 +142,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.recompute = recipe.train.activation_checkpointing;
   e.activation_offload = recipe.train.activation_offload;
   e.micro_batch_size = recipe.train.micro_batch_size;
-  e.seq_len = recipe.data.seq_len;
+  e.sample_length = recipe.data.seq_len;
   e.documents = recipe.data.SeparatesDocuments();
   e.attention = attention;
   if (IsHybrid(e.sharding_strategy) && !e.shard_size) e.shard_size = RanksOfEachHost(recipe, hosts);

@@ -24,11 +24,11 @@ struct PackedHeads {
   AttentionDropout dropout;
   AttentionBackend backend = AttentionBackend::kOwn;
 
-  PackedHeads(const Tape& tape, const Var& x, const Batch& batch, const AttentionHeads& h,
+  PackedHeads(const Tape& tape, const Var& x, const TokenBatch& batch, const AttentionHeads& h,
               const ProbabilityDropout& drop)
       : heads(h.heads), kv_heads(h.kv_heads), dtype(x.dtype), positions(batch.positions) {
     // Others look at no documents, and drop otherwise.
-    if (!batch.documents && drop.rate == 0) backend = tape.attention();
+    if (!tape.documents() && drop.rate == 0) backend = tape.attention();
     if (drop.rate > 0) {
       dropout = {drop.rate, static_cast<uint32_t>(drop.layer), batch.sample_keys};
     }
@@ -89,8 +89,8 @@ Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs
 
 }  // namespace
 
-Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
-                    const ProbabilityDropout& dropout) {
+Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
+                    const AttentionHeads& heads, const ProbabilityDropout& dropout) {
   const PackedHeads p(tape, qkv, batch, heads, dropout);
   const auto inputs = [p, qkv = qkv.value] {
     const View all = qkv->Get().Reshape(p.qkv);
@@ -104,8 +104,9 @@ Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const Attent
   });
 }
 
-Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
-                    const Rotary& rotary, const ProbabilityDropout& dropout) {
+Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
+                    const AttentionHeads& heads, const Rotary& rotary,
+                    const ProbabilityDropout& dropout) {
   const PackedHeads p(tape, qkv, batch, heads, dropout);
   const auto rotate = [&tape, p, table = rotary.table](RopeDirection direction, const View& qk) {
     Rope(tape.stream(), table->view(), p.positions, direction, p.QK(qk));

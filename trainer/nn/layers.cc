@@ -35,7 +35,7 @@ TensorPtr OwnOrNew(Tape& tape, const TensorPtr& d, const Var& x) {
 }  // namespace
 
 Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_table,
-          const Batch& batch) {
+          const TokenBatch& batch) {
   const View tokens = Flat(batch.tokens), positions = Flat(batch.positions);
   const ConstView table = token_table.value();
   Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, tape.activations());
@@ -49,7 +49,7 @@ Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_ta
   return y;
 }
 
-Var Embed(Tape& tape, const Parameter& token_table, const Batch& batch) {
+Var Embed(Tape& tape, const Parameter& token_table, const TokenBatch& batch) {
   const View tokens = Flat(batch.tokens);
   const ConstView table = token_table.value();
   Var y = tape.NewVar(Shape{tokens.NumElements(), token_table.shape()[1]}, tape.activations());
@@ -266,10 +266,10 @@ Var Swiglu(Tape& tape, const Var& x) {
   return y;
 }
 
-Var Dropout(Tape& tape, const Var& x, const Batch& batch, uint32_t site, double rate) {
-  const int64_t rows = batch.tokens.shape[0];
+Var Dropout(Tape& tape, const Var& x, const View& sample_keys, uint32_t site, double rate) {
+  const int64_t rows = sample_keys.shape[0];
   const Shape samples{rows, x.shape.NumElements() / rows};
-  const View keys = batch.sample_keys;
+  const View keys = sample_keys;
   const auto drop = [&tape, samples, keys, site, rate](const View& from, const View& to) {
     Dropout(tape.stream(), from.Reshape(samples), keys, site, rate, to.Reshape(samples));
   };
@@ -297,8 +297,8 @@ Var Residual(Tape& tape, const Var& x, const Var& y) {
   return sum;
 }
 
-void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& batch, float scale,
-              View loss) {
+void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const TokenBatch& batch,
+              float scale, View loss) {
   const View targets = Flat(batch.targets), weights = Flat(batch.weights);
   const auto scratch_bytes = [&tape, &table, x] {
     return HeadLossWorkspaceBytes(x.shape[0], table.shape()[0], x.dtype, table.value().dtype,
@@ -324,7 +324,7 @@ void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& bat
   });
 }
 
-void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const Batch& batch,
+void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const TokenBatch& batch,
                 int64_t column, View logits) {
   const int64_t rows = batch.tokens.shape[0], seq = batch.tokens.shape[1];
   const int64_t hidden = x.shape[1], vocab = table.shape()[0];

@@ -5,6 +5,7 @@
 #define FSDP_TRAIN_TRAINER_NN_LAYERS_H_
 
 #include "trainer/autograd/tape.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/nn/model.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/linear.h"
@@ -13,9 +14,9 @@ namespace fsdp {
 
 // token_table[token] + position_table[position], [batch * seq, hidden].
 Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_table,
-          const Batch& batch);
+          const TokenBatch& batch);
 // token_table[token].
-Var Embed(Tape& tape, const Parameter& token_table, const Batch& batch);
+Var Embed(Tape& tape, const Parameter& token_table, const TokenBatch& batch);
 
 // Cheap to make again (Recompute::kSelective), as RmsNorm, Gelu and Swiglu are.
 Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter& bias, float eps);
@@ -51,8 +52,8 @@ struct ProbabilityDropout {
 };
 
 // qkv -> [batch * seq, heads * head_dim]. Cheap to make again, in memory if not in time.
-Var CausalAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
-                    const ProbabilityDropout& dropout = {});
+Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
+                    const AttentionHeads& heads, const ProbabilityDropout& dropout = {});
 
 // What is done to each head of q and k before attention.
 struct Rotary {
@@ -64,11 +65,13 @@ struct Rotary {
 
 // The same after norms and rotation. Without norms qkv is rotated in place: nobody else may use
 // it, and it is not cheap.
-Var RotaryAttention(Tape& tape, const Var& qkv, const Batch& batch, const AttentionHeads& heads,
-                    const Rotary& rotary, const ProbabilityDropout& dropout = {});
+Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
+                    const AttentionHeads& heads, const Rotary& rotary,
+                    const ProbabilityDropout& dropout = {});
 
-// In place: nobody else may use x, and it is not cheap. Rows of x are those of the batch.
-Var Dropout(Tape& tape, const Var& x, const Batch& batch, uint32_t site, double rate);
+// In place: nobody else may use x, and it is not cheap. Rows of x are those of the keys, which are
+// Batch::sample_keys, or as many for each of them.
+Var Dropout(Tape& tape, const Var& x, const View& sample_keys, uint32_t site, double rate);
 
 // x + y. Gradients of both are one tensor.
 Var Residual(Tape& tape, const Var& x, const Var& y);
@@ -76,11 +79,11 @@ Var Residual(Tape& tape, const Var& x, const Var& y);
 // loss[0] += scale * sum of weights x cross-entropy of x times the table's transpose. On a tape
 // that records it runs in Backward(), where it makes the gradients in the same pass over the
 // vocabulary.
-void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const Batch& batch, float scale,
-              View loss);
+void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const TokenBatch& batch,
+              float scale, View loss);
 
 // logits[r, :] = the table times x's row of (r, column). The tape must not record.
-void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const Batch& batch,
+void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const TokenBatch& batch,
                 int64_t column, View logits);
 
 // Each keeps its output alone for backward, which whoever multiplies it keeps, too: they are not

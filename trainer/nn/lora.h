@@ -48,13 +48,10 @@ class LoraModel final : public Model {
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override {
     base_->Loss(tape, batch, scale, loss);
   }
-  void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override {
-    base_->Logits(tape, batch, column, logits);
-  }
+  BatchSpec Inputs(int64_t length) const override { return base_->Inputs(length); }
+  const NextToken* next_token() const override { return base_->next_token(); }
   double FlopsPerToken(int64_t seq) const override;
   WeightLayout linear_layout() const override { return base_->linear_layout(); }
-  int64_t vocab_size() const override { return base_->vocab_size(); }
-  int64_t max_positions() const override { return base_->max_positions(); }
 
  private:
   void Adapt(Parameter& weight, const ParameterSlice& slice, const LoraOptions& options,

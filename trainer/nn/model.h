@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trainer/autograd/tape.h"
-#include "trainer/data/batch.h"
+#include "trainer/core/batch.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/linear.h"
 
@@ -26,18 +26,33 @@ struct ModelSegment {
   bool read_in_backward = true;
 };
 
+// What follows a sequence: of models that text is generated from.
+class NextToken {
+ public:
+  virtual ~NextToken() = default;
+
+  // Scores [rows, outputs()] of what may follow position `column` of each row. The tape must not
+  // record.
+  virtual void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const = 0;
+  virtual int64_t outputs() const = 0;        // The vocabulary's size.
+  virtual int64_t max_positions() const = 0;  // Of a sequence.
+};
+
 class Model {
  public:
   virtual ~Model() = default;
 
   virtual const std::vector<ModelSegment>& segments() const = 0;
 
-  // Adds scale * sum of weights x cross-entropy, in nats, to loss [1]. On a tape that records, the
-  // loss is there after Backward(), whose gradients are those of that sum.
+  // What it is fed. `length`: of a sample, where that is the data's to say (data.seq_len).
+  virtual BatchSpec Inputs(int64_t length) const = 0;
+
+  // Adds scale * the sum of the targets' losses, each times its weight, to loss [1]. On a tape that
+  // records, the loss is there after Backward(), whose gradients are those of that sum.
   virtual void Loss(Tape& tape, const Batch& batch, float scale, View loss) const = 0;
 
-  // Logits [rows, vocab] of one position (`column`) of each row. The tape must not record.
-  virtual void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const = 0;
+  // Null: nothing can be generated from it.
+  virtual const NextToken* next_token() const { return nullptr; }
 
   // Forward and backward of one token of a sequence of `seq` tokens, without recomputation: 6 for
   // each weight of a matrix (the head counts, tables that are only looked up do not), and attention
@@ -45,8 +60,6 @@ class Model {
   virtual double FlopsPerToken(int64_t seq) const = 0;
   // How the weights of all its linear layers lie.
   virtual WeightLayout linear_layout() const { return WeightLayout::kOutIn; }
-  virtual int64_t vocab_size() const = 0;
-  virtual int64_t max_positions() const = 0;
 };
 
 }  // namespace fsdp

@@ -136,7 +136,7 @@ TEST(Dropout, SitesAreForEver) {
     std::fill(weights.begin(), weights.end(), 1.0f);
   };
 
-  const int64_t seq = run.options.executor.seq_len, width = run.config.hidden_size;
+  const int64_t seq = run.options.executor.sample_length, width = run.config.hidden_size;
   const auto wte = [&](int64_t row, int64_t j) {
     return double{draw("transformer.wte.weight", row * width + j)};
   };

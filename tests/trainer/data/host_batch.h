@@ -6,30 +6,35 @@
 #include <cstdint>
 #include <vector>
 
-#include "trainer/data/batch.h"
+#include "trainer/core/batch.h"
+#include "trainer/data/token_batch.h"
 
 namespace fsdp::testing {
 
-// Memory for a Batch, poisoned: what is not written shows.
+// Memory for a batch of tokens, poisoned: what is not written shows.
 struct HostBatch {
   HostBatch(int64_t rows, int64_t cols)
       : tokens(rows * cols, -7),
         targets(rows * cols, -7),
         positions(rows * cols, -7),
+        order(rows * cols, -7),
         keys(rows * 2, -7),
         weights(rows * cols, NAN),
         shape{rows, cols} {}
 
   Batch Views() {
-    return {.tokens = {reinterpret_cast<std::byte*>(tokens.data()), DType::kInt32, shape},
-            .targets = {reinterpret_cast<std::byte*>(targets.data()), DType::kInt32, shape},
-            .weights = {reinterpret_cast<std::byte*>(weights.data()), DType::kFloat32, shape},
-            .positions = {reinterpret_cast<std::byte*>(positions.data()), DType::kInt32, shape},
-            .sample_keys = {reinterpret_cast<std::byte*>(keys.data()), DType::kInt32,
-                            Shape{shape[0], 2}}};
+    const auto view = [](auto& values, DType dtype, const Shape& of) {
+      return View(reinterpret_cast<std::byte*>(values.data()), dtype, of);
+    };
+    Batch batch;
+    batch.inputs = {view(tokens, DType::kInt32, shape), view(targets, DType::kInt32, shape),
+                    view(weights, DType::kFloat32, shape), view(positions, DType::kInt32, shape),
+                    view(order, DType::kInt32, shape)};
+    batch.sample_keys = view(keys, DType::kInt32, Shape{shape[0], 2});
+    return batch;
   }
 
-  std::vector<int32_t> tokens, targets, positions, keys;
+  std::vector<int32_t> tokens, targets, positions, order, keys;
   std::vector<float> weights;
   Shape shape;
 };

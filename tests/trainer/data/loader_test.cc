@@ -394,7 +394,7 @@ TEST(TrainLoader, RefusesWhatMakesNoSense) {
   EXPECT_THROW(loader.SampleOf(1, 0, 0, 2), std::invalid_argument);
   EXPECT_THROW(loader.TargetsOfStep(0), std::invalid_argument);
   Batch views = batch.Views();
-  views.weights.dtype = DType::kInt32;
+  views.inputs[2].dtype = DType::kInt32;
   EXPECT_THROW(loader.MicroBatch(1, 0, 0, views), std::invalid_argument);
   views = batch.Views();
   views.sample_keys.shape = Shape{2, 3};

@@ -321,7 +321,7 @@ TEST(Rounding, AnyBatchOnAnyWorld) {
 
 TEST(Rounding, SequencesOfOneToken) {
   TinyRun run;
-  run.options.executor.seq_len = 1;
+  run.options.executor.sample_length = 1;
   run.options.global_batch_size = 13;
   ExpectWorldsAgree(run, {2, 3});
 }
@@ -356,7 +356,7 @@ TEST(Rounding, ComputeThreads) {
   run.config.intermediate_size = 256;
   run.config.num_attention_heads = 4;
   run.config.max_position_embeddings = 48;
-  run.options.executor.seq_len = 48;
+  run.options.executor.sample_length = 48;
   Rounding rounding(run);
   for (const int threads : {2, 3}) {
     run.options.executor.threads = threads;

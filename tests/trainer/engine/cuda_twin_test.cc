@@ -42,7 +42,7 @@ TinyRun Twin(bool qwen, DType dtype, int world) {
   }
   run.options.global_batch_size = 2;
   run.options.executor.micro_batch_size = 1;
-  run.options.executor.seq_len = 32;
+  run.options.executor.sample_length = 32;
   run.options.executor.mixed_precision.param_dtype = dtype;
   run.steps = 10;
   run.world = world;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/testing/tiny_run.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -96,10 +97,8 @@ class Ones final : public Model {
     }
     if (tape.recording()) tape.Add(x.grad, tape.New(Shape{4}, DType::kFloat32));
   }
-  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
   double FlopsPerToken(int64_t) const override { return 1; }
-  int64_t vocab_size() const override { return 8; }
-  int64_t max_positions() const override { return 8; }
 
   BFloat16 Seen(int segment, int64_t i) const {
     return reinterpret_cast<const BFloat16*>(seen[segment].data())[i];
@@ -162,7 +161,7 @@ std::string TrainOnes(Rank& rank, Strategy strategy) {
   see("at the start");
   for (int64_t step = 1; step <= 2; ++step) {
     const float before = Host(executor.master(0)).As<float>()[0];
-    session.Train(step, options.FullTargets(), {}, load);
+    session.Train(step, session.FullTargets(), {}, load);
     see("after step " + std::to_string(step));
     Require(Host(executor.master(0)).As<float>()[0] < before - 0.3f, "nothing was learnt");
   }

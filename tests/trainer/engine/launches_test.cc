@@ -15,6 +15,7 @@
 #include "models/make_model.h"
 #include "tests/emulated/profiler.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/ops/cuda/cublaslt.h"
@@ -61,7 +62,7 @@ SessionOptions OptionsOf(const Case& c) {
   ExecutorOptions& e = options.executor;
   e.micro_batch_size = 2;
   e.micro_batches = 2;
-  e.seq_len = 16;
+  e.sample_length = 16;
   e.poison = false;
   e.documents = c.attention == AttentionBackend::kOwn;
   e.recompute = c.recompute;
@@ -105,7 +106,8 @@ std::vector<Launched> Stated(const Case& c) {
   return stated;
 }
 
-void FillBatch(const Batch& batch, int64_t vocab) {
+void FillBatch(const Batch& whole, int64_t vocab) {
+  const TokenBatch batch(whole);
   for (int64_t i = 0; i < batch.tokens.NumElements(); ++i) {
     batch.tokens.As<int32_t>()[i] = static_cast<int32_t>(i * 7 % vocab);
     batch.targets.As<int32_t>()[i] = static_cast<int32_t>(i * 5 % vocab);
@@ -115,6 +117,7 @@ void FillBatch(const Batch& batch, int64_t vocab) {
   for (int64_t i = 0; i < batch.sample_keys.NumElements(); ++i) {
     batch.sample_keys.As<int32_t>()[i] = static_cast<int32_t>(i);
   }
+  OrderTokens(batch);
 }
 
 std::vector<Launched> LaunchedOnTheDevice(const Case& c) {
@@ -141,7 +144,7 @@ std::vector<Launched> LaunchedOnTheDevice(const Case& c) {
   session.executor().Synchronize();
 
   ProfileEmulatedRanges();
-  session.Train(1, options.FullTargets(), {},
+  session.Train(1, session.FullTargets(), {},
                 [&](int, const Batch& batch) { FillBatch(batch, VocabSize(shape)); });
   std::vector<Launched> launched;
   for (const EmulatedRange& range : TakeEmulatedRanges()) {

@@ -30,7 +30,7 @@ TEST(Parked, ComputeThreads) {
   run.config.hidden_size = 48;
   run.config.intermediate_size = 200;
   run.config.max_position_embeddings = 40;
-  run.options.executor.seq_len = 40;
+  run.options.executor.sample_length = 40;
   run.options.executor.recompute = Recompute::kSelective;
   EXPECT_GT(Train(run).losses.at(0), 0);
 }

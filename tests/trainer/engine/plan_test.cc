@@ -280,7 +280,7 @@ TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
   options.eval = false;
   options.global_batch_size = 8;
   ExecutorOptions& o = options.executor;
-  o.seq_len = 1024;
+  o.sample_length = 1024;
   o.micro_batch_size = 2;
   o.micro_batches = 4;
   o.recompute = Recompute::kFull;
@@ -491,7 +491,7 @@ TEST_F(PlanTest, ACachingAllocatorKnowsOffload) {
       {{.params = true, .optimizer = true, .optimizer_share = 0.5, .spill = "."},
        ActivationOffload::kHost}};
   options_.snapshot = true;
-  options_.executor.seq_len = 16;
+  options_.executor.sample_length = 16;
   options_.executor.micro_batches = 2;
   options_.executor.mixed_precision.param_dtype = DType::kBFloat16;
   for (const int world : {1, 2}) {

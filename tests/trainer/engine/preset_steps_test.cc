@@ -64,7 +64,7 @@ SessionOptions OptionsOf(const Setting& setting, const ModelShape& shape) {
   ExecutorOptions& e = options.executor;
   e.micro_batch_size = 2;
   e.micro_batches = 2;
-  e.seq_len = std::min<int64_t>(MaxPositions(shape), 2048);
+  e.sample_length = std::min<int64_t>(MaxPositions(shape), 2048);
   e.max_norm = 1;
   options.global_batch_size = int64_t{4} * setting.world;
   options.generate = options.snapshot = true;
@@ -110,8 +110,8 @@ std::string LineOf(const ModelPreset& preset, const Setting& setting) {
   std::ostringstream line;
   line.precision(17);
   line << preset.name << " " << setting.name << " parameters " << NumParameters(preset.shape)
-       << " flops_per_token " << model->FlopsPerToken(options.executor.seq_len) << " operations "
-       << operations << " hash " << std::hex << hash.Taken().hash << std::dec;
+       << " flops_per_token " << model->FlopsPerToken(options.executor.sample_length)
+       << " operations " << operations << " hash " << std::hex << hash.Taken().hash << std::dec;
   const MemoryPlan plan =
       PlanMemory(*model, options, setting.world, /*traffic=*/nullptr, setting.kernels);
   constexpr std::array<const char*, kNumMemoryPlaces> kPlaces = {"device", "pinned", "host",

@@ -164,7 +164,7 @@ inline TinyRun Plain(TinyRun run) {
   ExecutorOptions& o = run.options.executor;
   o = TinyRun::TinyOptions().executor;
   o.micro_batch_size = given.micro_batch_size;
-  o.seq_len = given.seq_len;
+  o.sample_length = given.sample_length;
   o.max_norm = given.max_norm;
   o.threads = given.threads;
   o.auto_wrap = given.auto_wrap;

@@ -87,7 +87,7 @@ class Runner {
         meshes_{MeshFor(executor, world - 1, world), MeshFor(executor, 0, world)} {
     if (!FreezeParameters(*model_, groups).empty()) throw std::invalid_argument("groups");
     options_.executor = executor;
-    options_.executor.seq_len = 3;
+    options_.executor.sample_length = 3;
     options_.global_batch_size = world * executor.micro_batches;
     plan_ = PlanMemory(*model_, options_, world, /*traffic=*/nullptr, device_);
   }
@@ -147,7 +147,7 @@ class Runner {
     session.executor().ReplaceSchedule(mode, schedule);
     const auto load = [](int, const Batch&) {};
     const auto train = [&](int64_t step) {
-      session.Train(step, options_.FullTargets(), {}, load);
+      session.Train(step, session.FullTargets(), {}, load);
       if (step > 1) session.executor().Result(session.executor().steps() - 2);
     };
     train(1);
@@ -586,7 +586,7 @@ Drawn Draw(uint64_t seed) {
     config.qk_norm = coin();
     drawn.shape = config;
   }
-  const bool gpt2 = std::holds_alternative<Gpt2Config>(drawn.shape);
+  const bool gpt2 = FamilyOf(drawn.shape) == "gpt2";
   constexpr const char* kParts[2][4] = {{"*norm*", "*.layers.0.*", "*embed*", "*_proj*"},
                                         {"*.bias", "*.h.0.*", "*wpe*", "*ln_*"}};
   if (coin()) drawn.groups.push_back({kParts[gpt2][below(4)], {}, 1, true});

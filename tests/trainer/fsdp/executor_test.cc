@@ -12,6 +12,7 @@
 
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/errors.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -50,10 +51,8 @@ class Toy final : public Model {
     }
     tape.Add(x.grad, tape.New(Shape{4}, DType::kFloat32));
   }
-  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
   double FlopsPerToken(int64_t) const override { return 1; }
-  int64_t vocab_size() const override { return 8; }
-  int64_t max_positions() const override { return 8; }
   const Parameter& parameter(int segment) const { return *parameters_[segment]; }
 
   std::vector<int> order{0, 1, 2};
@@ -227,7 +226,7 @@ TEST_F(ExecutorOrder, ACopyHoldsNothingButUpdates) {
 TEST(Executor, BatchOfAFailedLoadHoldsNothing) {
   Toy model;
   ExecutorOptions options;
-  options.seq_len = 4;
+  options.sample_length = 4;
   CpuDevice device;
   const MeshCommunicators communicators(MeshFor(options, /*rank=*/0, /*world=*/1),
                                         options.communicators, ConnectSim);
@@ -236,7 +235,7 @@ TEST(Executor, BatchOfAFailedLoadHoldsNothing) {
   Executor::Step step;
   View tokens;
   step.load = [&](int, const Batch& host) {
-    tokens = host.tokens;
+    tokens = TokenBatch(host).tokens;
     std::fill_n(tokens.As<int32_t>(), tokens.NumElements(), 1 << 30);
     throw DataError("no such token");
   };

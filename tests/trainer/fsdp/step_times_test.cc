@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/runtime/sim/sim_device.h"
 
@@ -48,10 +49,8 @@ class Toy final : public Model {
     }
     tape.Add(x.grad, tape.New(Shape{4}, DType::kFloat32));
   }
-  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
   double FlopsPerToken(int64_t) const override { return 1; }
-  int64_t vocab_size() const override { return 8; }
-  int64_t max_positions() const override { return 8; }
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;
@@ -147,7 +146,7 @@ TEST(StepTimes, CommunicationIsWhatComputeWaitsFor) {
 TEST(StepTimes, DataIsWhatComputeWaitsFor) {
   ExecutorOptions options;
   options.micro_batch_size = 4;
-  options.seq_len = 8;
+  options.sample_length = 8;
   // Tokens, their order, targets, positions and weights, 4 bytes each, and the rows' keys, 8 bytes
   // each in a place of 64; written on the host, then read and written on their way to the device;
   // while compute clears seven scalars or so.

@@ -48,7 +48,7 @@ class GeneratorTest : public ::testing::TestWithParam<int> {
   ModelShape shape_ = run_.shape();
 
   std::vector<int32_t> Tokens(int64_t sample) const {
-    std::vector<int32_t> tokens(static_cast<size_t>(run_.options.executor.seq_len) + 1);
+    std::vector<int32_t> tokens(static_cast<size_t>(run_.options.executor.sample_length) + 1);
     std::vector<float> weights(tokens.size() - 1);
     testing::SampleOf(run_)(1, sample, tokens, weights);
     tokens.pop_back();

@@ -16,7 +16,7 @@ namespace {
 TinyRun OneStep() {
   TinyRun run;
   run.config.num_hidden_layers = 2;
-  run.options.executor.seq_len = 5;
+  run.options.executor.sample_length = 5;
   run.options.executor.max_norm = 0;
   run.options.global_batch_size = 2;
   run.options.lr.lr = 0;

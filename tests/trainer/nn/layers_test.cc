@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/testing/on_tape.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/runtime/sim/sim_device.h"
 
@@ -140,13 +141,10 @@ TEST(AttentionLayer, TakesCudnnForWholeRowsAlone) {
   const auto forward = [&](bool documents, double dropout, AttentionBackend backend) {
     workspaces.clear();
     Tape tape(*stream, allocator, journal, /*record=*/false, Recompute::kNone);
-    tape.AttendWith(backend);
-    Batch batch{.tokens = positions->view(),
-                .targets = {},
-                .weights = {},
-                .positions = positions->view(),
-                .sample_keys = keys->view()};
-    batch.documents = documents;
+    tape.AttendWith(backend, documents);
+    TokenBatch batch;
+    batch.tokens = batch.positions = positions->view();
+    batch.sample_keys = keys->view();
     CausalAttention(tape, Var(qkv, nullptr), batch, {4, 1}, {.rate = dropout});
     return workspaces;
   };

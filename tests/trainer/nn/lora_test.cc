@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "tests/testing/tiny_run.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/nn/initial_values.h"
 
 namespace fsdp {
@@ -170,10 +171,8 @@ class Sliced final : public Model {
  public:
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape&, const Batch&, float, View) const override {}
-  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
   double FlopsPerToken(int64_t seq) const override { return 6.0 * 9 * 4 + double(seq); }
-  int64_t vocab_size() const override { return 8; }
-  int64_t max_positions() const override { return 8; }
 
  private:
   Parameter wte_{"wte.weight", Shape{8, 4}, Init{}, true};
@@ -186,10 +185,8 @@ class Layers final : public Model {
  public:
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape&, const Batch&, float, View) const override {}
-  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
   double FlopsPerToken(int64_t) const override { return 1; }
-  int64_t vocab_size() const override { return 8; }
-  int64_t max_positions() const override { return 8; }
 
  private:
   Parameter q_{"h.0.attn.q_proj.weight", Shape{4, 4}, Init{}, true};

@@ -16,6 +16,7 @@
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/comm/mesh_communicators.h"
+#include "trainer/data/token_batch.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/ops/elementwise.h"
@@ -40,10 +41,8 @@ class SlicedModel final : public Model {
   void Loss(Tape& tape, const Batch&, float, View) const override {
     tape.Segment(0, {}, /*recomputable=*/false, [](Tape&, const Var&) { return Var{}; });
   }
-  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
   double FlopsPerToken(int64_t) const override { return 1; }
-  int64_t vocab_size() const override { return 8; }
-  int64_t max_positions() const override { return 8; }
 
  private:
   Parameter qkv_{"qkv", Shape{70, 11}, {{"q", 30}, {"k", 20, {}, true}, {"v", 20}}};

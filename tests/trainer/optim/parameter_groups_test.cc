@@ -4,6 +4,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/data/token_batch.h"
 
 namespace fsdp {
 namespace {
@@ -64,10 +65,8 @@ class QkvModel final : public Model {
  public:
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape&, const Batch&, float, View) const override {}
-  void Logits(Tape&, const Batch&, int64_t, View) const override {}
+  BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
   double FlopsPerToken(int64_t) const override { return 1; }
-  int64_t vocab_size() const override { return 8; }
-  int64_t max_positions() const override { return 8; }
   const Parameter& qkv() const { return qkv_; }
 
  private:

@@ -1,0 +1,40 @@
+// A batch of token sequences by the names that models of them declare.
+// Tests: tests/trainer/data/loader_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_TOKEN_BATCH_H_
+#define FSDP_TRAIN_TRAINER_DATA_TOKEN_BATCH_H_
+
+#include <cstdint>
+
+#include "trainer/core/batch.h"
+#include "trainer/core/view.h"
+
+namespace fsdp {
+
+// The inputs below for sequences of `length` tokens, each below `vocab_size`: every token has a
+// target.
+BatchSpec TokenInputs(int64_t length, int64_t vocab_size);
+
+// All [rows, length] but for the keys.
+struct TokenBatch {
+  TokenBatch() = default;
+  // Of TokenInputs(). Throws std::invalid_argument for another.
+  explicit TokenBatch(const Batch& batch);
+
+  View tokens;   // int32.
+  View targets;  // int32: the token after each token.
+  View weights;  // fp32: 1 for a target that counts; 0 in rows left over, and across documents.
+  // int32: of each token in its document, as far as it lies in the row: 0 at the row's begin, then
+  // one more from token to token, or 0 where another document begins. Attention stops there.
+  View positions;
+  // int32 [rows * length]: the places of the tokens by token, those of one token in their order.
+  // So a table's gradient is added up token by token, without atomics, on any number of threads.
+  View order = {};
+  View sample_keys = {};  // Batch's.
+};
+
+// Fills `order` where the tokens are there, in the host's memory.
+void OrderTokens(const TokenBatch& batch);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_TOKEN_BATCH_H_
