@@ -16,8 +16,7 @@
 namespace fsdp {
 namespace {
 
-void CheckView(const char* name, const View& view, DType dtype, const LoaderOptions& options) {
-  const Shape want = {options.micro_batch_size, options.seq_len};
+void CheckView(const char* name, const View& view, DType dtype, const Shape& want) {
   if (view.dtype != dtype || view.shape != want || view.data == nullptr) {
     throw std::invalid_argument("[MicroBatch] " + std::string(name) + " is " +
                                 std::string(Name(view.dtype)) + view.shape.ToString() + ", want " +
@@ -25,8 +24,8 @@ void CheckView(const char* name, const View& view, DType dtype, const LoaderOpti
   }
 }
 
-void CheckKeys(const View& keys, const LoaderOptions& options) {
-  const Shape want = {options.micro_batch_size, 2};
+void CheckKeys(const View& keys, int64_t rows) {
+  const Shape want = {rows, 2};
   if (keys.dtype != DType::kInt32 || keys.shape != want || keys.data == nullptr) {
     throw std::invalid_argument("[MicroBatch] sample_keys is " + std::string(Name(keys.dtype)) +
                                 keys.shape.ToString() + ", want int32" + want.ToString() +
@@ -35,20 +34,12 @@ void CheckKeys(const View& keys, const LoaderOptions& options) {
 }
 
 // The key of a place that is left over is 0: nobody draws for it.
-void FillKey(uint64_t seed, int64_t sample, int64_t row, const TokenBatch& out) {
+void FillKey(uint64_t seed, int64_t sample, int64_t row, const Batch& out) {
   const std::string_view bytes(reinterpret_cast<const char*>(&sample), sizeof(sample));
   const uint64_t key = sample == kNoSample ? 0 : HashBytes(bytes, seed);
   int32_t* words = out.sample_keys.As<int32_t>() + 2 * row;
   words[0] = static_cast<int32_t>(static_cast<uint32_t>(key));
   words[1] = static_cast<int32_t>(static_cast<uint32_t>(key >> 32));
-}
-
-void CheckBatchViews(const TokenBatch& out, const LoaderOptions& options) {
-  CheckView("tokens", out.tokens, DType::kInt32, options);
-  CheckView("targets", out.targets, DType::kInt32, options);
-  CheckView("weights", out.weights, DType::kFloat32, options);
-  CheckView("positions", out.positions, DType::kInt32, options);
-  CheckKeys(out.sample_keys, options);
 }
 
 // Restarts positions behind each eot and takes the weight off the target of each.
@@ -78,14 +69,12 @@ void CheckStep(int64_t step) {
 
 }  // namespace
 
-Deal::Deal(const LoaderOptions& options) : options_(options) {
-  if (options.seq_len < 1 || options.global_batch_size < 1 || options.micro_batch_size < 1 ||
-      options.data_ranks < 1 || options.vocab_size < 1) {
-    throw std::invalid_argument("[Deal] want all >= 1: seq_len " + std::to_string(options.seq_len) +
-                                ", global_batch_size " + std::to_string(options.global_batch_size) +
-                                ", micro_batch_size " + std::to_string(options.micro_batch_size) +
-                                ", data_ranks " + std::to_string(options.data_ranks) +
-                                ", vocab_size " + std::to_string(options.vocab_size));
+Deal::Deal(const DealOptions& options) : options_(options) {
+  if (options.global_batch_size < 1 || options.micro_batch_size < 1 || options.data_ranks < 1) {
+    throw std::invalid_argument("[Deal] want all >= 1: global_batch_size " +
+                                std::to_string(options.global_batch_size) + ", micro_batch_size " +
+                                std::to_string(options.micro_batch_size) + ", data_ranks " +
+                                std::to_string(options.data_ranks));
   }
 }
 
@@ -108,6 +97,11 @@ int64_t Deal::PlaceOf(int64_t micro_index, int64_t data_rank, int64_t row) const
 
 Samples::Samples(WeightedSources sources, const LoaderOptions& options, bool shuffle, uint64_t seed)
     : options_(options), sources_(std::move(sources)), mixture_(WeightsOf(sources_), seed) {
+  if (options.seq_len < 1 || options.vocab_size < 1) {
+    throw std::invalid_argument("[Samples] want both >= 1: seq_len " +
+                                std::to_string(options.seq_len) + ", vocab_size " +
+                                std::to_string(options.vocab_size));
+  }
   if (options.documents && !windows()) {
     throw std::invalid_argument("[Samples] `documents` is of windows alone");
   }
@@ -155,7 +149,19 @@ struct Samples::RowViews {
   std::span<int32_t> positions;
 };
 
-void Samples::Fill(int64_t sample, int64_t row, const TokenBatch& out) const {
+void Samples::CheckViews(const Batch& batch, int64_t rows) const {
+  const TokenBatch out(batch);
+  const Shape want = {rows, options_.seq_len};
+  CheckView("tokens", out.tokens, DType::kInt32, want);
+  CheckView("targets", out.targets, DType::kInt32, want);
+  CheckView("weights", out.weights, DType::kFloat32, want);
+  CheckView("positions", out.positions, DType::kInt32, want);
+}
+
+void Samples::Derive(const Batch& out) const { OrderTokens(TokenBatch(out)); }
+
+void Samples::Fill(int64_t sample, int64_t row, const Batch& batch) const {
+  const TokenBatch out(batch);
   const size_t n = static_cast<size_t>(options_.seq_len);
   const int64_t begin = row * options_.seq_len;
   const RowViews views = {{out.tokens.As<int32_t>() + begin, n},
@@ -241,9 +247,38 @@ int64_t Samples::Targets(int64_t begin, int64_t end) const {
   return targets;
 }
 
+std::string Samples::WhyNoTargets(const std::string& of) const {
+  return windows()
+             ? "all tokens of " + of + " end a document, so it has no targets: is data.*.eot right?"
+             : of + " has no token that is a target";
+}
+
+namespace {
+
+// All rows of a batch; `sample_of` a row.
+template <typename SampleOf>
+void FillBatch(const RowSource& source, int64_t rows, uint64_t seed, const SampleOf& sample_of,
+               const Batch& out) {
+  source.CheckViews(out, rows);
+  CheckKeys(out.sample_keys, rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t sample = sample_of(row);
+    FillKey(seed, sample, row, out);
+    source.Fill(sample, row, out);
+  }
+  source.Derive(out);
+}
+
+}  // namespace
+
+TrainLoader::TrainLoader(std::shared_ptr<const RowSource> rows, const DealOptions& options,
+                         uint64_t seed)
+    : deal_(options), rows_(std::move(rows)), seed_(seed) {}
+
 TrainLoader::TrainLoader(WeightedSources sources, const LoaderOptions& options, bool shuffle,
                          uint64_t seed)
-    : deal_(options), samples_(std::move(sources), options, shuffle, seed), seed_(seed) {}
+    : TrainLoader(std::make_shared<Samples>(std::move(sources), options, shuffle, seed),
+                  options.deal(), seed) {}
 
 int64_t TrainLoader::SampleOf(int64_t step, int64_t micro_index, int64_t data_rank,
                               int64_t row) const {
@@ -254,47 +289,43 @@ int64_t TrainLoader::SampleOf(int64_t step, int64_t micro_index, int64_t data_ra
 }
 
 void TrainLoader::MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank,
-                             const Batch& to) const {
-  const TokenBatch out(to);
-  CheckBatchViews(out, deal_.options());
-  for (int64_t row = 0; row < deal_.options().micro_batch_size; ++row) {
-    const int64_t sample = SampleOf(step, micro_index, data_rank, row);
-    FillKey(seed_, sample, row, out);
-    samples_.Fill(sample, row, out);
-  }
-  OrderTokens(out);
+                             const Batch& out) const {
+  const auto sample_of = [&](int64_t row) { return SampleOf(step, micro_index, data_rank, row); };
+  FillBatch(*rows_, deal_.options().micro_batch_size, seed_, sample_of, out);
 }
 
 int64_t TrainLoader::TargetsOfStep(int64_t step) const {
   CheckStep(step);
   const int64_t global = deal_.options().global_batch_size;
-  const int64_t targets = samples_.Targets((step - 1) * global, step * global);
+  const int64_t targets = rows_->Targets((step - 1) * global, step * global);
   if (targets == 0) {
-    const bool windows = deal_.options().packing == Packing::kWindows;
-    throw DataError("data: " +
-                    (windows ? "all tokens of step " + std::to_string(step) +
-                                   " end a document, so it has no targets: is data.*.eot right?"
-                             : "step " + std::to_string(step) + " has no token that is a target"));
+    throw DataError("data: " + rows_->WhyNoTargets("step " + std::to_string(step)));
   }
   return targets;
 }
 
-EvalLoader::EvalLoader(WeightedSources sources, const LoaderOptions& options, int64_t batches)
-    : deal_(options), samples_(sources, options, /*shuffle=*/false, /*seed=*/0) {
+EvalLoader::EvalLoader(std::shared_ptr<const RowSource> source, const DealOptions& options,
+                       int64_t batches)
+    : deal_(options), rows_(std::move(source)) {
   if (batches < 1) {
     throw std::invalid_argument("[EvalLoader] " + std::to_string(batches) + " batches, want >= 1");
   }
   std::vector<int64_t> rows;
-  for (int64_t k = 0; k < std::ssize(sources); ++k) rows.push_back(samples_.Rows(k));
+  for (int64_t k = 0; k < rows_->sources(); ++k) rows.push_back(rows_->Rows(k));
   constexpr int64_t kMost = int64_t{1} << 61;
   const int64_t global = options.global_batch_size;
-  count_ = samples_.mixture().Longest(rows, batches > kMost / global ? kMost : batches * global);
+  count_ = rows_->mixture().Longest(rows, batches > kMost / global ? kMost : batches * global);
   if (count_ < 1) {
-    throw DataError("data: " + sources[0].Describe() +
+    throw DataError("data: " + rows_->Describe() +
                     ": too little for one sample of the mixture: give more data, a shorter "
                     "data.seq_len or another data.valid");
   }
 }
+
+EvalLoader::EvalLoader(WeightedSources sources, const LoaderOptions& options, int64_t batches)
+    : EvalLoader(
+          std::make_shared<Samples>(std::move(sources), options, /*shuffle=*/false, /*seed=*/0),
+          options.deal(), batches) {}
 
 int64_t EvalLoader::Batches() const { return (count_ - 1) / deal_.options().global_batch_size + 1; }
 
@@ -315,21 +346,15 @@ int64_t EvalLoader::SampleOf(int64_t batch, int64_t micro_index, int64_t data_ra
 }
 
 void EvalLoader::MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank,
-                            const Batch& to) const {
-  const TokenBatch out(to);
-  CheckBatchViews(out, deal_.options());
-  for (int64_t row = 0; row < deal_.options().micro_batch_size; ++row) {
-    const int64_t sample = SampleOf(batch, micro_index, data_rank, row);
-    FillKey(/*seed=*/0, sample, row, out);
-    samples_.Fill(sample, row, out);
-  }
-  OrderTokens(out);
+                            const Batch& out) const {
+  const auto sample_of = [&](int64_t row) { return SampleOf(batch, micro_index, data_rank, row); };
+  FillBatch(*rows_, deal_.options().micro_batch_size, /*seed=*/0, sample_of, out);
 }
 
 int64_t EvalLoader::TargetsOfBatch(int64_t batch) const {
   CheckBatch(batch);
   const int64_t global = deal_.options().global_batch_size;
-  return samples_.Targets(batch * global, std::min(count_, (batch + 1) * global));
+  return rows_->Targets(batch * global, std::min(count_, (batch + 1) * global));
 }
 
 }  // namespace fsdp

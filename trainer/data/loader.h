@@ -1,14 +1,16 @@
 // From samples to batches. Both loaders are pure functions of their arguments: they hold no
-// position, are safe for any number of threads and allocate nothing while they fill.
+// position, are safe for any number of threads and allocate nothing while they fill. What a row
+// holds is its RowSource's to say.
 //
 // A global batch is dealt in order, micro-batch by micro-batch and rank by rank:
 //   place = (micro_index * data_ranks + data_rank) * micro_batch_size + row.
-// A place at or past the end of the batch is left over: a row of tokens 0, targets 0 and weights 0.
+// A place at or past the end of the batch is left over: a row of zeros, its weights among them.
 //
-// Under `documents`, a document ends at its source's end-of-text token, eot. The position after one
-// is 0 again; so attention in which token i looks at tokens [i - positions[i], i] stays within the
-// document. The target of an eot, the first token of the next document, has weight 0: nothing
-// before it tells. A row begins at position 0 wherever in a document its window begins.
+// Samples is the RowSource of token sequences. Under `documents`, a document ends at its source's
+// end-of-text token, eot. The position after one is 0 again; so attention in which token i looks at
+// tokens [i - positions[i], i] stays within the document. The target of an eot, the first token of
+// the next document, has weight 0: nothing before it tells. A row begins at position 0 wherever in
+// a document its window begins.
 //
 // With another `packing` than windows a sample is a row of PackedRows, and its whole samples lie
 // one behind the other, each from position 0 on. The target of a last token is 0, with weight 0.
@@ -26,6 +28,7 @@
 #include "trainer/data/mixture.h"
 #include "trainer/data/packed_rows.h"
 #include "trainer/data/packing.h"
+#include "trainer/data/row_source.h"
 #include "trainer/data/sample_index.h"
 #include "trainer/data/sample_source.h"
 #include "trainer/data/token_batch.h"
@@ -33,6 +36,13 @@
 
 namespace fsdp {
 
+struct DealOptions {
+  int64_t global_batch_size = 0;  // Samples of an optimizer step, over all ranks.
+  int64_t micro_batch_size = 0;   // Rows of a Batch.
+  int64_t data_ranks = 1;         // Data coordinates of the mesh, not the world size.
+};
+
+// Of token sequences.
 struct LoaderOptions {
   int64_t seq_len = 0;
   int64_t global_batch_size = 0;  // Samples of an optimizer step, over all ranks.
@@ -41,6 +51,8 @@ struct LoaderOptions {
   int32_t vocab_size = 0;         // Of the model.
   bool documents = false;         // For windows only. Every source then has an eot().
   Packing packing = Packing::kWindows;
+
+  DealOptions deal() const { return {global_batch_size, micro_batch_size, data_ranks}; }
 };
 
 struct WeightedSource {
@@ -52,12 +64,10 @@ struct WeightedSource {
 };
 using WeightedSources = std::vector<WeightedSource>;
 
-inline constexpr int64_t kNoSample = -1;
-
 // The deal above, without data.
 class Deal {
  public:
-  explicit Deal(const LoaderOptions& options);  // Throws std::invalid_argument.
+  explicit Deal(const DealOptions& options);  // Throws std::invalid_argument.
 
   // Of every rank: ceil(global_batch_size / (micro_batch_size * data_ranks)).
   int64_t MicroBatches() const;
@@ -65,24 +75,26 @@ class Deal {
   // argument out of range.
   int64_t PlaceOf(int64_t micro_index, int64_t data_rank, int64_t row) const;
 
-  const LoaderOptions& options() const { return options_; }
+  const DealOptions& options() const { return options_; }
 
  private:
-  LoaderOptions options_;
+  DealOptions options_;
 };
 
 // Samples of a mixture, in the order of a SampleIndex or of PackedRows for each source; what both
 // loaders fill rows with.
-class Samples {
+class Samples final : public RowSource {
  public:
   // The first source's order is that of `seed` itself, the others' are unrelated to it.
   Samples(WeightedSources sources, const LoaderOptions& options, bool shuffle, uint64_t seed);
 
-  // An epoch's rows, the tokens in them, and its whole samples; 0 with windows.
-  int64_t Rows(int64_t source) const;
+  int64_t sources() const override { return std::ssize(sources_); }
+  int64_t Rows(int64_t source) const override;
+  const Mixture& mixture() const override { return mixture_; }
+  std::string Describe() const override { return sources_[0].Describe(); }
+  // Of an epoch: the tokens in its rows, and its whole samples; 0 with windows.
   int64_t Tokens(int64_t source) const;
   int64_t WholeSamples(int64_t source) const;
-  const Mixture& mixture() const { return mixture_; }
 
   struct Place {
     int64_t source;
@@ -90,13 +102,16 @@ class Samples {
     bool operator==(const Place&) const = default;
   };
   Place PlaceOf(int64_t sample) const;  // For windows only.
-  // `sample` may be kNoSample.
-  void Fill(int64_t sample, int64_t row, const TokenBatch& out) const;
-  // Targets of weight 1 in samples [begin, end). Whole samples know theirs. Under `documents` it
+  // Tokens outside the vocabulary throw DataError with file, offset and sample (CheckRow).
+  void Fill(int64_t sample, int64_t row, const Batch& out) const override;
+  void CheckViews(const Batch& out, int64_t rows) const override;
+  void Derive(const Batch& out) const override;
+  // Whole samples know theirs. Under `documents` it
   // reads the windows' inputs, so that every rank reads a whole global batch once: 0.5 ms for 512 x
   // 1024 tokens of uint16 where they lie in the page cache (8 GB/s, one core of a 2-core Xeon
   // virtual machine), and a stat(2) a row, 1 us each, that sees whether the file is whole.
-  int64_t Targets(int64_t begin, int64_t end) const;
+  int64_t Targets(int64_t begin, int64_t end) const override;
+  std::string WhyNoTargets(const std::string& of) const override;
 
  private:
   bool windows() const { return options_.packing == Packing::kWindows; }
@@ -115,7 +130,9 @@ class Samples {
 // mixture, G = global_batch_size.
 class TrainLoader {
  public:
-  // Throws DataError for too little data, std::invalid_argument for options that make no sense.
+  // `seed`: of the samples' keys. Throws std::invalid_argument for options that make no sense.
+  TrainLoader(std::shared_ptr<const RowSource> rows, const DealOptions& options, uint64_t seed);
+  // Of token sequences. Throws DataError for too little data, too.
   TrainLoader(WeightedSources sources, const LoaderOptions& options, bool shuffle, uint64_t seed);
   TrainLoader(std::shared_ptr<const TokenSource> source, const LoaderOptions& options, bool shuffle,
               uint64_t seed)
@@ -124,19 +141,19 @@ class TrainLoader {
   int64_t MicroBatches() const { return deal_.MicroBatches(); }
   // The global sample in a row, or kNoSample.
   int64_t SampleOf(int64_t step, int64_t micro_index, int64_t data_rank, int64_t row) const;
-  // Fills `out`. May block on the disk. Throws DataError with file, offset and sample for a token
-  // outside the vocabulary (CheckRow), std::invalid_argument for Views of another shape or dtype.
+  // Fills `out`. May block on the disk. Throws DataError as the source does, std::invalid_argument
+  // for Views of another shape or dtype.
   void MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank, const Batch& out) const;
   // Targets of weight 1 in the step, over all ranks: T of design.md. A global batch is always full,
   // so of windows without `documents` this is T0 = global_batch_size * seq_len; otherwise all ranks
   // count the same batch: see Samples::Targets(). Throws DataError where there is none.
   int64_t TargetsOfStep(int64_t step) const;
 
-  const Samples& samples() const { return samples_; }
+  const RowSource& rows() const { return *rows_; }
 
  private:
   Deal deal_;
-  Samples samples_;
+  std::shared_ptr<const RowSource> rows_;
   uint64_t seed_;
 };
 
@@ -145,7 +162,8 @@ class TrainLoader {
 // of ranks and every micro-batch size.
 class EvalLoader {
  public:
-  // `batches` >= 1. Throws as TrainLoader does.
+  // `batches` >= 1. Throws as TrainLoader does, and DataError for less than a sample.
+  EvalLoader(std::shared_ptr<const RowSource> rows, const DealOptions& options, int64_t batches);
   EvalLoader(WeightedSources sources, const LoaderOptions& options, int64_t batches);
   EvalLoader(std::shared_ptr<const TokenSource> source, const LoaderOptions& options,
              int64_t batches)
@@ -157,13 +175,13 @@ class EvalLoader {
   int64_t SampleOf(int64_t batch, int64_t micro_index, int64_t data_rank, int64_t row) const;
   void MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank, const Batch& out) const;
   int64_t TargetsOfBatch(int64_t batch) const;  // Fewer than T0 in the last one, perhaps.
-  int64_t Targets() const { return samples_.Targets(0, count_); }  // Of all batches.
+  int64_t Targets() const { return rows_->Targets(0, count_); }  // Of all batches.
 
  private:
   void CheckBatch(int64_t batch) const;
 
   Deal deal_;
-  Samples samples_;
+  std::shared_ptr<const RowSource> rows_;
   int64_t count_;
 };
 

@@ -188,7 +188,8 @@ void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts&
 }
 
 void Recorder::SayHowMuchData(const RunData& data) {
-  const Samples& samples = data.train->samples();
+  if (data.samples == nullptr) return;
+  const Samples& samples = *data.samples;
   const std::vector<int64_t> counts =
       samples.mixture().Counts(recipe_.train.steps * recipe_.train.global_batch_size);
   std::vector<SourceUse> uses;

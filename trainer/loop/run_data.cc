@@ -238,7 +238,7 @@ class Opener {
 
 Recipe WithSteps(const Recipe& recipe, const RunData& data) {
   if (!recipe.train.epochs) return recipe;
-  const Samples& samples = data.train->samples();
+  const RowSource& samples = data.train->rows();
   double all = 0;
   for (int64_t source = 0; source < std::ssize(recipe.data.TrainSources()); ++source) {
     all += static_cast<double>(samples.Rows(source));
@@ -330,7 +330,9 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
   options.vocab_size = static_cast<int32_t>(VocabSize(shape));
   options.documents = recipe.data.documents;
   options.packing = recipe.data.packing;
-  data.train = std::make_unique<TrainLoader>(std::move(train), options, recipe.data.shuffle, seed);
+  data.samples =
+      std::make_shared<const Samples>(std::move(train), options, recipe.data.shuffle, seed);
+  data.train = std::make_unique<TrainLoader>(data.samples, options.deal(), seed);
   if (recipe.eval.every == 0) return data;
   for (auto& [name, sources] : valid) {
     data.valid.push_back(

@@ -26,6 +26,7 @@ struct RunData {
   };
 
   std::unique_ptr<TrainLoader> train;
+  std::shared_ptr<const Samples> samples;  // What it deals out, where those are tokens; else null.
   // Of samples: that of data.train. Null where nobody says, and then nothing is sampled.
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<Valid> valid;  // Empty: no evaluation.

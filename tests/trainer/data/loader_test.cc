@@ -97,7 +97,8 @@ TEST_P(DealTest, RanksTogetherHoldExactlyTheGlobalBatch) {
     int64_t sample = (step - 1) * global;
     for (const auto& [got, row] : rows) {
       EXPECT_EQ(got, sample);
-      EXPECT_EQ(row, WindowAt(*source, loader.samples().PlaceOf(sample).offset));
+      EXPECT_EQ(row, WindowAt(*source,
+                              dynamic_cast<const Samples&>(loader.rows()).PlaceOf(sample).offset));
       ++sample;
     }
   }
@@ -181,7 +182,7 @@ TEST(Mixtures, EachSourceHasEpochsOfItsOwn) {
   std::vector<std::vector<int64_t>> offsets(2);
   for (int64_t step = 1; step <= 20; ++step) {  // 160 samples: 120 and 40, give or take one.
     for (const auto& [sample, row] : Gather(loader, options, step)) {
-      const Samples::Place place = loader.samples().PlaceOf(sample);
+      const Samples::Place place = dynamic_cast<const Samples&>(loader.rows()).PlaceOf(sample);
       EXPECT_EQ(row, WindowAt(*sources[static_cast<size_t>(place.source)].source, place.offset));
       offsets[static_cast<size_t>(place.source)].push_back(place.offset);
     }
@@ -229,7 +230,7 @@ TEST(Mixtures, PlacesAreForEver) {
       {0, {1, 8}},  {1, {0, 18}}, {2, {0, 34}},   {3, {0, 30}},   {4, {1, 7}},     {5, {0, 2}},
       {6, {0, 22}}, {7, {0, 23}}, {1000, {1, 7}}, {1001, {0, 6}}, {1002, {0, 33}}, {1003, {0, 24}}};
   for (const auto& [sample, window] : window_of) {
-    const Samples::Place place = loader.samples().PlaceOf(sample);
+    const Samples::Place place = dynamic_cast<const Samples&>(loader.rows()).PlaceOf(sample);
     EXPECT_EQ(place.source, window.first) << sample;
     EXPECT_EQ(place.offset, window.second * kSeqLen) << sample;
   }

@@ -125,9 +125,9 @@ TEST(WholeSamples, LieBesideEachOther) {
   const auto documents = Documents("ab.c.defghijklm.nop.");
   const LoaderOptions options = Options(Packing::kSamples, 1, 1, 1);
   const TrainLoader loader(WeightedSources{{nullptr, 1, documents}}, options, false, 0);
-  EXPECT_EQ(loader.samples().Rows(0), 2);
-  EXPECT_EQ(loader.samples().Tokens(0), 20);
-  EXPECT_EQ(loader.samples().WholeSamples(0), 4);
+  EXPECT_EQ(dynamic_cast<const Samples&>(loader.rows()).Rows(0), 2);
+  EXPECT_EQ(dynamic_cast<const Samples&>(loader.rows()).Tokens(0), 20);
+  EXPECT_EQ(dynamic_cast<const Samples&>(loader.rows()).WholeSamples(0), 4);
   const Row full = Gather(loader, options, 1).at(0), row = Gather(loader, options, 2).at(1);
   EXPECT_EQ(row.Text(), std::string("ab.c.nop.\0\0\0", 12));
   EXPECT_EQ(row.targets, (std::vector<int32_t>{'b', '.', 0, '.', 0, 'o', 'p', '.', 0, 0, 0, 0}));
@@ -146,7 +146,7 @@ TEST_P(WholeDealTest, WorldsAndMicroBatchesChangeNothing) {
   const LoaderOptions alone = Options(packing, global, global, 1),
                       options = Options(packing, global, micro, ranks);
   const TrainLoader reference(sources, alone, true, 8);
-  const int64_t rows = reference.samples().Rows(0);
+  const int64_t rows = dynamic_cast<const Samples&>(reference.rows()).Rows(0);
   std::multiset<std::string> seen;
   for (int64_t step = 1; (step - 1) * global < 2 * rows; ++step) {
     // Each made anew, as in a run that is resumed here.
@@ -217,7 +217,7 @@ TEST(WholeSamples, OfAMixtureShareRowsWithTheirOwn) {
   for (int64_t k = 0; k < 2; ++k) {
     const PackedRows packed(*sources[k].whole, kSeqLen, Packing::kSamples, true,
                             k == 0 ? 8 : HashBytes("data.mixture.source", 9));
-    EXPECT_EQ(loader.samples().Rows(k), packed.Rows());
+    EXPECT_EQ(dynamic_cast<const Samples&>(loader.rows()).Rows(k), packed.Rows());
     for (int64_t i = 0; i < packed.Rows(); ++i) {
       std::vector<int32_t> tokens;
       for (const int32_t sample : packed.SamplesOf(i)) {
@@ -232,7 +232,7 @@ TEST(WholeSamples, OfAMixtureShareRowsWithTheirOwn) {
   }
   for (int64_t step = 1; step <= 20; ++step) {
     for (const auto& [sample, row] : Gather(loader, options, step)) {
-      const auto k = loader.samples().mixture()(sample).source;
+      const auto k = dynamic_cast<const Samples&>(loader.rows()).mixture()(sample).source;
       EXPECT_EQ(rows[k].count(row.tokens), 1u) << sample;
     }
   }

@@ -257,18 +257,18 @@ TEST(PackingTest, WhatIsHeldOutIsWholeDocuments) {
       Tiny(UnusedPath("held_run"), {"data={train: " + Source(path) + ", packing: samples}",
                                     "data.valid={fraction: 0.3}", "eval={every: 1, steps: 9}"});
   const RunData data = OpenData(recipe, ShapeFor(recipe), 1, 0, recipe.data.valid);
-  EXPECT_EQ(data.train->samples().WholeSamples(0), 7);
-  EXPECT_EQ(data.train->samples().Rows(0), 4);
+  EXPECT_EQ(data.samples->WholeSamples(0), 7);
+  EXPECT_EQ(data.samples->Rows(0), 4);
   EXPECT_EQ(data.valid.at(0).loader->Targets(), 3 * 5);
   // 0.25 of 60 would begin in the middle of the eighth.
   Recipe quarter = recipe;
   quarter.data.valid = HeldOut{0.25};
   const RunData less = OpenData(quarter, ShapeFor(recipe), 1, 0, quarter.data.valid);
-  EXPECT_EQ(less.train->samples().WholeSamples(0), 8);
+  EXPECT_EQ(less.samples->WholeSamples(0), 8);
   EXPECT_EQ(less.valid.at(0).loader->Targets(), 2 * 5);
   // A run that goes on holds out what it held out at first.
   const RunData resumed = OpenData(quarter, ShapeFor(recipe), 1, 0, recipe.data.valid);
-  EXPECT_EQ(resumed.train->samples().WholeSamples(0), 7);
+  EXPECT_EQ(resumed.samples->WholeSamples(0), 7);
   EXPECT_EQ(resumed.valid.at(0).loader->Targets(), 2 * 5);
 }
 

@@ -1,0 +1,42 @@
+// What loaders deal out: rows of whatever a model is fed. Pure functions of their arguments: safe
+// for any number of threads, and they allocate nothing while they fill.
+// Tests: tests/trainer/data/synthetic_rows_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_ROW_SOURCE_H_
+#define FSDP_TRAIN_TRAINER_DATA_ROW_SOURCE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "trainer/core/batch.h"
+#include "trainer/data/mixture.h"
+
+namespace fsdp {
+
+inline constexpr int64_t kNoSample = -1;
+
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+
+  // Whose samples the rows are, and the rows of an epoch of each.
+  virtual const Mixture& mixture() const = 0;
+  virtual int64_t sources() const = 0;
+  virtual int64_t Rows(int64_t source) const = 0;
+  virtual std::string Describe() const = 0;
+
+  // Throws std::invalid_argument for views of another shape or dtype than `rows` rows of it.
+  virtual void CheckViews(const Batch& out, int64_t rows) const = 0;
+  // Fills row `row` of all inputs that are not derived. kNoSample: with weights of 0. May block on
+  // the disk. Throws DataError.
+  virtual void Fill(int64_t sample, int64_t row, const Batch& out) const = 0;
+  // The derived inputs, once all rows are there.
+  virtual void Derive(const Batch&) const {}
+  // Targets of weight 1 in samples [begin, end).
+  virtual int64_t Targets(int64_t begin, int64_t end) const = 0;
+  // Of samples without any, a sentence's end: "all tokens of step 3 ...".
+  virtual std::string WhyNoTargets(const std::string& of) const = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_ROW_SOURCE_H_
