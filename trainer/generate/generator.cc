@@ -58,6 +58,10 @@ StoredModel OpenStoredModel(const std::string& path) {
     weights = OpenInitialWeights(std::move(reader));
   }
   stored.model = MakeModel(stored.shape);
+  if (stored.model->next_token() == nullptr) {
+    throw CheckpointError(stored.directory + ": nothing is generated from a `" +
+                          std::string(FamilyOf(stored.shape)) + "`");
+  }
   FreezeAll(*stored.model);
   stored.weights = RequireFinite(std::move(weights), stored.directory, "generated");
   return stored;

@@ -32,7 +32,7 @@ AttentionBackend Wanted(const Recipe& recipe) {
 
 FoundAttention AttentionOf(const Recipe& recipe, const ModelShape& shape,
                            const ChosenDevice& device) {
-  if (device.type != DeviceType::kCuda) return {};
+  if (device.type != DeviceType::kCuda || !shape.family().Decoder(shape)) return {};
   if (const std::string why = NotForCudnn(recipe, shape); !why.empty()) {
     return {AttentionBackend::kOwn, "own kernels (" + why + ")"};
   }
@@ -47,7 +47,8 @@ void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBa
 }
 
 AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device) {
-  const bool own = device != DeviceType::kCuda || !NotForCudnn(recipe, shape).empty();
+  const bool own = device != DeviceType::kCuda || !shape.family().Decoder(shape) ||
+                   !NotForCudnn(recipe, shape).empty();
   return own ? AttentionBackend::kOwn : Wanted(recipe);
 }
 

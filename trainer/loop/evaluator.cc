@@ -35,11 +35,10 @@ void FillPrompt(std::span<const int32_t> tokens, int64_t vocab, const Batch& who
 
 }  // namespace
 
-Evaluator::Evaluator(const Recipe& recipe, const Job& job, int64_t vocab, uint64_t seed,
-                     const RunData& data, Session& session, Recorder& recorder)
+Evaluator::Evaluator(const Recipe& recipe, const Job& job, uint64_t seed, const RunData& data,
+                     Session& session, Recorder& recorder)
     : recipe_(recipe),
       job_(job),
-      vocab_(vocab),
       seed_(seed),
       data_(data),
       session_(session),
@@ -96,12 +95,13 @@ void Evaluator::RecordSample(int64_t step) {
   options.seed = seed_;
   options.stream = "sample";
   options.first = static_cast<uint64_t>(step);
-  options.vocab = static_cast<int32_t>(std::min<int64_t>(vocab_, tokenizer.vocab_size()));
+  const int64_t vocab = session_.outputs();
+  options.vocab = static_cast<int32_t>(std::min<int64_t>(vocab, tokenizer.vocab_size()));
   const std::optional<int32_t> eot = tokenizer.eot();
   if (eot) options.eos = {*eot};
-  SlidingWindow model(recipe_.data.seq_len, vocab_, [&](std::span<const int32_t> tokens) {
-    const auto fill = [this, tokens](int, const Batch& batch) {
-      FillPrompt(tokens, vocab_, batch);
+  SlidingWindow model(recipe_.data.seq_len, vocab, [&](std::span<const int32_t> tokens) {
+    const auto fill = [tokens, vocab](int, const Batch& batch) {
+      FillPrompt(tokens, vocab, batch);
     };
     return session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill);
   });

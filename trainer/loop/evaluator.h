@@ -24,8 +24,8 @@ double EvalLoss(Session& session, const EvalLoader& loader,
 // Of every rank: they evaluate together, with the averaged weights where the session does.
 class Evaluator {
  public:
-  // References are kept. `vocab`: the model's; `seed`: of the draws of samples.
-  Evaluator(const Recipe& recipe, const Job& job, int64_t vocab, uint64_t seed, const RunData& data,
+  // References are kept. `seed`: of the draws of samples.
+  Evaluator(const Recipe& recipe, const Job& job, uint64_t seed, const RunData& data,
             Session& session, Recorder& recorder);
 
   // Whether eval.every asks for it after this training step.
@@ -39,7 +39,6 @@ class Evaluator {
 
   const Recipe& recipe_;
   const Job& job_;
-  const int64_t vocab_;
   const uint64_t seed_;
   const RunData& data_;
   Session& session_;

@@ -32,11 +32,16 @@ std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Mod
                         int world, int local_world, DeviceType device,
                         const std::optional<Hardware>& hardware) {
   const int64_t samples = recipe.train.global_batch_size, length = recipe.data.seq_len;
-  const DecoderShape size = DecoderOf(shape);
-  std::string text = std::string(FamilyOf(shape)) + ", " + Counted(size.num_layers, "layer") +
-                     " x " + std::to_string(size.hidden_size) + ", " + WhatTrains(model) +
-                     ", in steps of " + Grouped(samples) + " x " + Grouped(length) + " = " +
-                     Grouped(samples * length) + " tokens\n";
+  std::string text = std::string(FamilyOf(shape)) + ", ";
+  const std::optional<DecoderShape> decoder = shape.family().Decoder(shape);
+  if (decoder) {
+    text +=
+        Counted(decoder->num_layers, "layer") + " x " + std::to_string(decoder->hidden_size) + ", ";
+  }
+  text += WhatTrains(model) + ", in steps of " + Grouped(samples);
+  text += decoder        ? " x " + Grouped(length) + " = " + Grouped(samples * length) + " tokens\n"
+          : samples == 1 ? " sample\n"
+                         : " samples\n";
   text += "on " + std::string(Name(device)) + ", " + Counted(world, "rank");
   if (local_world < world) text += ", " + std::to_string(local_world) + " to a host";
   return text + ": " + (hardware ? PrintableName(hardware->name) : ThisMachine()) + "\n";

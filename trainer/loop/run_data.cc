@@ -1,5 +1,6 @@
 #include "trainer/loop/run_data.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "models/make_model.h"
 #include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -20,6 +22,7 @@
 #include "trainer/data/jinja/date.h"
 #include "trainer/data/line_samples.h"
 #include "trainer/data/open_tokenizer.h"
+#include "trainer/data/synthetic_rows.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_cache.h"
 #include "trainer/data/text_check.h"
@@ -284,8 +287,61 @@ OpenProgress ProgressFor(const Job& job) {
   return progress;
 }
 
+namespace {
+
+// Samples of an epoch: those that are trained on, and the others.
+struct EpochParts {
+  int64_t train = SyntheticRows::kEpoch;
+
+  explicit EpochParts(const HeldOut* apart) {
+    if (apart == nullptr) return;
+    const auto epoch = static_cast<double>(SyntheticRows::kEpoch);
+    train = std::clamp<int64_t>(std::llround(epoch * (1 - apart->fraction)), 1,
+                                SyntheticRows::kEpoch - 1);
+  }
+};
+
+// For a model that is fed no tokens, whose sources all are synthetic.
+RunData OpenDrawn(const Recipe& recipe, const BatchSpec& spec, int data_ranks, uint64_t seed,
+                  const ValidRecipe& held_out) {
+  using Source = SyntheticRows::Source;
+  const DealOptions deal{recipe.train.global_batch_size, recipe.train.micro_batch_size, data_ranks};
+  const EpochParts trained(std::get_if<HeldOut>(&held_out));
+  const auto* last = std::get_if<HeldOut>(&recipe.data.valid);
+  const EpochParts evaluated(last);
+  std::vector<Source> train, tails;
+  std::vector<std::pair<std::string, std::vector<Source>>> valid;
+  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
+    if (keyed.list == "data.valid") {
+      valid.push_back({keyed.source->name, {{.seed = seed + 1 + valid.size()}}});
+      continue;
+    }
+    const uint64_t own = train.empty() ? seed : seed ^ HashBytes("data.train.source", train.size());
+    const double weight = keyed.source->weight;
+    train.push_back({own, weight, 0, trained.train});
+    tails.push_back({own, weight, evaluated.train, SyntheticRows::kEpoch - evaluated.train});
+  }
+  if (last != nullptr) valid.emplace_back("", std::move(tails));
+  RunData data;
+  data.train = std::make_unique<TrainLoader>(
+      std::make_shared<const SyntheticRows>(spec, std::move(train), seed), deal, seed);
+  if (recipe.eval.every == 0) return data;
+  for (auto& [name, sources] : valid) {
+    auto rows = std::make_shared<const SyntheticRows>(spec, std::move(sources), /*seed=*/0);
+    data.valid.push_back(
+        {name, std::make_unique<EvalLoader>(std::move(rows), deal, recipe.eval.steps)});
+  }
+  return data;
+}
+
+}  // namespace
+
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress) {
+  if (!shape.family().Decoder(shape)) {
+    const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
+    return OpenDrawn(recipe, spec, data_ranks, seed, held_out);
+  }
   RunData data;
   Opener opener(recipe, shape, progress, data);
   const auto* apart = std::get_if<HeldOut>(&held_out);          // Never trained on.
@@ -342,6 +398,7 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
 }
 
 void CheckData(const Recipe& recipe, const ModelShape& shape) {
+  if (!shape.family().Decoder(shape)) return;
   RunData data;
   const OpenProgress silent;
   Opener opener(recipe, shape, silent, data);

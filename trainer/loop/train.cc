@@ -107,7 +107,7 @@ class Trainer {
     } else {
       Resume();
     }
-    evaluator_.emplace(recipe_, job_, VocabSize(rank_.shape()), seed_, data_, session(), recorder_);
+    evaluator_.emplace(recipe_, job_, seed_, data_, session(), recorder_);
     const MemoryPlan& memory = rank_.plan().memory;
     recorder_.Begin(
         start_, aside_, step_,

@@ -67,7 +67,8 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
   const std::string* tokenizer = TokenizerOf(data);
   if (!preset && family.Find(recipe::kVocabulary) != nullptr) {
     const bool bytes = tokenizer != nullptr && *tokenizer == "bytes";
-    shape.Set(recipe::kVocabulary, RoundedVocabulary(model, bytes ? 256 : VocabSize(shape)));
+    const auto standard = std::get<int64_t>(*shape.Find(recipe::kVocabulary));
+    shape.Set(recipe::kVocabulary, RoundedVocabulary(model, bytes ? 256 : standard));
   }
   for (const Field& field : family.fields()) {
     const auto given = model.fields.find(field.name);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "models/make_model.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/view.h"
 #include "trainer/recipe/model_fields.h"
@@ -100,16 +101,89 @@ void SetDropouts(const ModelRecipe& model, ModelShape& shape) {
 }
 
 // No tensor has more than Shape::kMaxElements.
-void AddTooLarge(const Recipe& recipe, const ModelShape& shape,
+void AddTooLarge(const Recipe& recipe, const DecoderShape& shape,
                  std::vector<ShapeConflict>& conflicts) {
   const int64_t micro = recipe.train.micro_batch_size, seq = recipe.data.seq_len;
-  const int64_t row = DecoderOf(shape).widest_row;
+  const int64_t row = shape.widest_row;
   if (micro > Shape::kMaxElements / row / seq) {
     conflicts.push_back({{"train.micro_batch_size", "data.seq_len", "model.hidden_size"},
                          "train.micro_batch_size x data.seq_len x " + std::to_string(row) +
                              " elements of a token are " + std::to_string(micro) + " x " +
                              std::to_string(seq) + " x " + std::to_string(row) +
                              ", more than addresses reach"});
+  }
+}
+
+// Sequences of the data against a language model.
+void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const DecoderShape& decoder,
+                      std::vector<ShapeConflict>& conflicts) {
+  const std::string vocabulary = std::to_string(decoder.vocab_size);
+  if (decoder.vocab_size % recipe.model.vocab_multiple != 0) {
+    conflicts.push_back(
+        {{"model.vocab_multiple", "model.vocab_size", "model.preset", "model.init_from"},
+         "model.vocab_multiple is " + std::to_string(recipe.model.vocab_multiple) +
+             ", which rounds up what a tokenizer decides, but the vocabulary is decided already: " +
+             vocabulary + ", no multiple of it"});
+  }
+  const DataRecipe& data = recipe.data;
+  if (conflicts.empty()) AddTooLarge(recipe, decoder, conflicts);
+  const int64_t positions = decoder.max_positions;
+  if (data.seq_len > positions) {
+    const auto plain = std::get<int64_t>(*shape.Find("max_position_embeddings"));
+    std::string message = "data.seq_len is " + std::to_string(data.seq_len) +
+                          ", but model.max_position_embeddings is " + std::to_string(plain);
+    if (positions != plain) {
+      message += ", which model.rope_scaling stretches to " + std::to_string(positions);
+    }
+    conflicts.push_back(
+        {{"data.seq_len", "model.max_position_embeddings", "model.preset", "model.init_from"},
+         message});
+  }
+  bool bytes = false;
+  for (const auto& [source, list, key] : KeyedSources(data)) {
+    const std::string* tokenizer = TokenizerOf(*source);
+    bytes |= tokenizer != nullptr && *tokenizer == "bytes";
+    if (source->source == SourceRecipe::Source::kSynthetic && decoder.vocab_size < 2) {
+      conflicts.push_back(
+          {{"model.vocab_size", "model.preset", "model.init_from", key},
+           "source `synthetic` draws from at least 2 tokens, got a vocabulary of " + vocabulary});
+    }
+    if (source->eot && *source->eot >= decoder.vocab_size) {
+      conflicts.push_back({{key + ".eot", "model.vocab_size", "model.preset", "model.init_from"},
+                           key + ".eot is " + std::to_string(*source->eot) +
+                               ", outside the vocabulary of " + vocabulary});
+    }
+  }
+  if (bytes && decoder.vocab_size < 256) {
+    conflicts.push_back(
+        {{"model.vocab_size", "model.preset", "model.init_from", "data.train", "data.valid"},
+         "text in bytes needs a vocabulary of at least 256, got " + vocabulary});
+  }
+}
+
+// The same against a model of anything else.
+void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
+                       std::vector<ShapeConflict>& conflicts) {
+  const std::string a = "a `" + std::string(FamilyOf(shape)) + "`";
+  std::string asks;
+  for (const BatchInput& input : MakeModel(shape)->Inputs(recipe.data.seq_len).inputs) {
+    if (input.role == BatchInput::Role::kWeight) continue;
+    asks += (asks.empty() ? "`" : ", `") + input.name + "`";
+  }
+  for (const auto& [source, list, key] : KeyedSources(recipe.data)) {
+    if (source->source == SourceRecipe::Source::kSynthetic) continue;
+    conflicts.push_back({{key + ".source", key, "model.family", "model.preset"},
+                         "`" + std::string(Name(source->source)) + "` gives tokens, but " + a +
+                             " asks for " + asks +
+                             ": `synthetic` draws whatever a model asks for"});
+  }
+  if (recipe.eval.sample) {
+    conflicts.push_back({{"eval.sample", "model.family", "model.preset"},
+                         "nothing is generated from " + a + ": set it to null"});
+  }
+  if (recipe.data.packing != Packing::kWindows) {
+    conflicts.push_back({{"data.packing", "model.family", "model.preset"},
+                         "packing is of token sequences, which " + a + " is not fed"});
   }
 }
 
@@ -158,47 +232,10 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
     keys.insert(keys.end(), {"model.hidden_size", "model.preset", "model.init_from"});
     conflicts.push_back({std::move(keys), mistake.message});
   }
-  if (VocabSize(shape) % recipe.model.vocab_multiple != 0) {
-    conflicts.push_back(
-        {{"model.vocab_multiple", "model.vocab_size", "model.preset", "model.init_from"},
-         "model.vocab_multiple is " + std::to_string(recipe.model.vocab_multiple) +
-             ", which rounds up what a tokenizer decides, but the vocabulary is decided already: " +
-             std::to_string(VocabSize(shape)) + ", no multiple of it"});
-  }
-  const DataRecipe& data = recipe.data;
-  if (conflicts.empty()) AddTooLarge(recipe, shape, conflicts);
-  const int64_t positions = MaxPositions(shape);
-  if (data.seq_len > positions) {
-    const auto plain = std::get<int64_t>(*shape.Find("max_position_embeddings"));
-    std::string message = "data.seq_len is " + std::to_string(data.seq_len) +
-                          ", but model.max_position_embeddings is " + std::to_string(plain);
-    if (positions != plain) {
-      message += ", which model.rope_scaling stretches to " + std::to_string(positions);
-    }
-    conflicts.push_back(
-        {{"data.seq_len", "model.max_position_embeddings", "model.preset", "model.init_from"},
-         message});
-  }
-  bool bytes = false;
-  for (const auto& [source, list, key] : KeyedSources(data)) {
-    const std::string* tokenizer = TokenizerOf(*source);
-    bytes |= tokenizer != nullptr && *tokenizer == "bytes";
-    if (source->source == SourceRecipe::Source::kSynthetic && VocabSize(shape) < 2) {
-      conflicts.push_back({{"model.vocab_size", "model.preset", "model.init_from", key},
-                           "source `synthetic` draws from at least 2 tokens, got a vocabulary of " +
-                               std::to_string(VocabSize(shape))});
-    }
-    if (source->eot && *source->eot >= VocabSize(shape)) {
-      conflicts.push_back({{key + ".eot", "model.vocab_size", "model.preset", "model.init_from"},
-                           key + ".eot is " + std::to_string(*source->eot) +
-                               ", outside the vocabulary of " + std::to_string(VocabSize(shape))});
-    }
-  }
-  if (bytes && VocabSize(shape) < 256) {
-    conflicts.push_back(
-        {{"model.vocab_size", "model.preset", "model.init_from", "data.train", "data.valid"},
-         "text in bytes needs a vocabulary of at least 256, got " +
-             std::to_string(VocabSize(shape))});
+  if (const std::optional<DecoderShape> decoder = shape.family().Decoder(shape)) {
+    AddTextConflicts(recipe, shape, *decoder, conflicts);
+  } else if (conflicts.empty()) {
+    AddOtherConflicts(recipe, shape, conflicts);
   }
   return conflicts;
 }

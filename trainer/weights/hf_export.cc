@@ -61,8 +61,9 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
                     const std::string& out, const HfExportOptions& options,
                     const ByteProgress& progress) {
   HfTokenIds ids = options.tokenizer.ids;
+  const std::optional<DecoderShape> decoder = shape.family().Decoder(shape);
   for (std::optional<int32_t>* id : {&ids.bos, &ids.eos, &ids.pad}) {
-    if (*id && **id >= VocabSize(shape)) id->reset();
+    if (!decoder || (*id && **id >= decoder->vocab_size)) id->reset();
   }
   const std::string config = HfConfigToJson(shape, TorchName(options.dtype), ids);
   const HfTensors tensors(model);
