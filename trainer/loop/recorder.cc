@@ -313,8 +313,13 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
     record.grad_norm = result.grad_norm;
     record.lr = lr;
     record.tokens = tokens;
+    record.samples = step * recipe_.train.global_batch_size;
     record.step_time_s = rates.step_time_s;
     record.tokens_per_s = rates.tokens_per_s;
+    if (rates.step_time_s > 0) {
+      record.samples_per_s =
+          static_cast<double>(recipe_.train.global_batch_size) / rates.step_time_s;
+    }
     record.tflops_per_device = rates.tflops_per_device;
     record.mfu = rates.mfu;
     if (result.loss_scale > 0) record.loss_scale = result.loss_scale;

@@ -58,6 +58,11 @@ constexpr size_t kTrendCells = 8;
 constexpr size_t kTrendLosses = 160;  // That the trend is made of.
 constexpr double kDrawEvery_s = 0.1;
 
+std::string Rate(const StepRecord& r) {
+  return IsOfSamples(r) ? HumanCount(r.samples_per_s) + " samples/s"
+                        : HumanCount(r.tokens_per_s) + " tok/s";
+}
+
 }  // namespace
 
 ConsoleOptions DetectConsole(int fd, int rank) {
@@ -89,7 +94,7 @@ std::string FormatStep(const StepRecord& r, int64_t total_steps, double time_lef
   line += "  |g| " + Number("%.3g", r.grad_norm);
   line += "  lr " + Number("%.2e", r.lr);
   line += "  " + HumanDuration(r.step_time_s);
-  line += "  " + HumanCount(r.tokens_per_s) + " tok/s";
+  line += "  " + Rate(r);
   if (r.mfu) line += "  MFU " + Number("%.1f", *r.mfu * 100) + " %";
   line += "  " + HumanBytes(std::max(r.memory.reserved, r.memory.allocated));
   if (time_left_s >= 0) line += "  " + HumanDuration(time_left_s) + " left";
@@ -101,7 +106,7 @@ Console::~Console() {
 }
 
 void Console::Step(const StepRecord& record, int64_t total_steps, double time_left_s) {
-  now_.tokens_per_s = record.tokens_per_s;
+  now_.rate = record.tokens_per_s > 0 ? Rate(record) : "";
   now_.memory = std::max(record.memory.reserved, record.memory.allocated);
   Print(Colour::kNone, FormatStep(record, total_steps, time_left_s));
 }
@@ -186,7 +191,7 @@ std::string Console::Bar() const {
   const std::string trend = Trend(now_.losses, options_.utf8);
   const std::string left = now_.time_left_s >= 0 ? HumanDuration(now_.time_left_s) + " left" : "";
   const std::string loss = "loss " + Number("%.4f", now_.losses.back());
-  const std::string rate = now_.tokens_per_s > 0 ? HumanCount(now_.tokens_per_s) + " tok/s" : "";
+  const std::string& rate = now_.rate;
   const std::string memory = now_.memory > 0 ? HumanBytes(now_.memory) : "";
 
   // What there is room for, the most wanted first; the bar takes between 10 and 40 of what is left.

@@ -81,7 +81,7 @@ class Console {
     int64_t step = 0, total = 0;
     double time_left_s = -1;
     std::deque<double> losses;
-    double tokens_per_s = 0;  // 0: none yet.
+    std::string rate{};  // 0: none yet.
     int64_t memory = 0;
   } now_;
 };

@@ -86,12 +86,14 @@ struct CommunicationBytes {
 };
 struct StepRecord {
   int64_t step = 0;      // From 1.
-  double loss = 0;       // Of that step alone: mean over its target tokens, nats.
+  double loss = 0;       // Of that step alone: mean over its targets, nats.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
-  int64_t tokens = 0;  // Target tokens since step 1.
+  int64_t tokens = 0;   // Targets since step 1.
+  int64_t samples = 0;  // Likewise.
   double step_time_s = 0;
   double tokens_per_s = 0;
+  double samples_per_s = 0;
   double tflops_per_device = 0;
   std::optional<double> mfu{};  // 0 to 1; absent where the device's peak is unknown.
   MemoryPeaks memory{};
@@ -99,6 +101,10 @@ struct StepRecord {
   CommunicationBytes communication{};  // Of that step alone.
   std::optional<double> loss_scale{};  // Of that step; left out where none is in use.
 };
+// People hear of samples where a sample has one target: then that is no token.
+inline bool IsOfSamples(const StepRecord& record) {
+  return record.samples > 0 && record.samples == record.tokens;
+}
 struct EvalRecord {
   int64_t step = 0;
   double loss = 0;

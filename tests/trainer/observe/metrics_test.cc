@@ -62,8 +62,10 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
                   .grad_norm = 0.1,
                   .lr = 3e-4,
                   .tokens = 24576,
+                  .samples = 24,
                   .step_time_s = 0.5,
                   .tokens_per_s = 16384,
+                  .samples_per_s = 16,
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
                   .memory = {1000, 2000, 3000, 400, 50, 4},
@@ -72,7 +74,8 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
   EXPECT_EQ(
       ToJson(step),
       R"({"kind": "step", "step": 3, "loss": 2.25, "grad_norm": 0.1, "lr": 3e-04, )"
-      R"("tokens": 24576, "step_time_s": 0.5, "tokens_per_s": 16384.0, )"
+      R"("tokens": 24576, "samples": 24, "step_time_s": 0.5, "tokens_per_s": 16384.0, )"
+      R"("samples_per_s": 16.0, )"
       R"("tflops_per_device": 0.0625, "mfu": 0.41, "memory": {"allocated_peak": 1000, )"
       R"("active_peak": 2000, "reserved_peak": 3000, "host": 400, "disk": 50, "alloc_retries": 4}, )"
       R"("time": {"data": 0.25, "forward": 0.5, )"

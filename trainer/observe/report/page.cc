@@ -86,8 +86,9 @@ std::vector<Fact> FactsOf(const RunHistory& run) {
   for (const auto& [name, series] : run.evals) {
     facts.push_back({name.empty() ? "best evaluation" : "best on " + name, BestOf(series)});
   }
-  facts.push_back({"tokens", run.tokens > 0 ? HumanCount(run.tokens) : "–"});
-  facts.push_back({"tokens a second, mean",
+  const std::string unit = run.of_samples ? "samples" : "tokens";
+  facts.push_back({unit, run.tokens > 0 ? HumanCount(run.tokens) : "–"});
+  facts.push_back({unit + " a second, mean",
                    run.step_seconds > 0 ? HumanCount(run.step_tokens / run.step_seconds) : "–"});
   facts.push_back({"time recorded", HumanDuration(run.WholeTime())});
   facts.push_back(

@@ -129,6 +129,7 @@ void AddStep(RunHistory& run, const json& record) {
   Add(run.tflops, x, rates[3]);
   Add(run.mfu, x, rates[4]);
   if (std::isfinite(rates[5])) run.tokens = rates[5];
+  run.of_samples = record.contains("samples") && record["samples"] == record["tokens"];
   Add(run.tokens_so_far, x, std::max(run.tokens, LastY(run.tokens_so_far)));
   Add(run.allocated, x, peaks[0]);
   Add(run.active, x, peaks[1]);

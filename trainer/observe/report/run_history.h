@@ -63,7 +63,8 @@ struct RunHistory {
   std::map<std::string, Series> evals;  // By name; at most 32 names.
   Series checkpoints, resumes;          // y = 0.
   int64_t last_step = 0;
-  double tokens = 0;
+  double tokens = 0;                               // Targets.
+  bool of_samples = false;                         // One of each sample.
   std::array<double, kRunParts.size()> seconds{};  // Sums over the whole run.
   bool has_parts = false;                          // Some step record has "time".
   double step_seconds = 0;                         // Sum of step_time_s over steps,
