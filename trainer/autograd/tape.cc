@@ -112,53 +112,97 @@ TensorPtr Tape::Take(const std::shared_ptr<TensorPtr>& grad) {
   return std::exchange(*grad, nullptr);
 }
 
-Var Tape::Segment(int index, const Var& input, bool recomputable, const Body& body) {
+std::vector<Var> Tape::Inside(std::span<const Var> inputs) {
+  std::vector<Var> inside(inputs.begin(), inputs.end());
+  for (Var& input : inside) input.grad = std::make_shared<TensorPtr>();
+  return inside;
+}
+
+Tape::Gradients Tape::GradientsOf(std::span<const Var> inputs) {
+  Gradients gradients;
+  for (const Var& input : inputs) gradients.push_back(input.grad);
+  return gradients;
+}
+
+void Tape::AddOutside(const Gradients& outside, const Gradients& inside) {
+  const bool alone = outside.size() == 1;
+  for (size_t i = 0; i < outside.size(); ++i) {
+    // Of several inputs the segment may leave some without a gradient.
+    if (outside[i] && (alone || *inside[i])) Add(outside[i], Take(inside[i]));
+  }
+}
+
+void Tape::KeepInputs(int segment, std::span<const Var> inputs, std::vector<Kept>& kept) {
+  for (const Var& input : inputs) {
+    const bool leaves = input.last_reader < 0 || input.last_reader == segment;
+    if (leaves) kept.push_back({input.value, nullptr});
+  }
+}
+
+Var Tape::Segment(int index, const Var& input, bool recomputable, const BodyOfOne& body) {
+  if (!input.value) {
+    return Segment(index, std::vector<Var>(), recomputable,
+                   [body](Tape& tape, std::span<const Var>) { return body(tape, Var()); });
+  }
+  return Segment(index, std::vector<Var>{input}, recomputable,
+                 [body](Tape& tape, std::span<const Var> inputs) { return body(tape, inputs[0]); });
+}
+
+Var Tape::Segment(int index, const std::vector<Var>& inputs, bool recomputable, const Body& body) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    FSDP_CHECK(inputs[i].value != nullptr)
+        << "input " << i << " of segment " << index << ": nobody has written it";
+    FSDP_CHECK(inputs[i].last_reader < 0 || index <= inputs[i].last_reader)
+        << "input " << i << " of segment " << index << " was to be read up to segment "
+        << inputs[i].last_reader;
+  }
   if (record_ && !hooks_.HasBackward(index)) {
     hooks_.Enter(index, Pass::kForward);
     Tape forward(*this, /*record=*/false);
-    Var output = body(forward, input);
+    Var output = body(forward, inputs);
     hooks_.Leave(index, Pass::kForward);
     return output;
   }
   if (record_ && recompute_ == Recompute::kFull && recomputable) {
     hooks_.Enter(index, Pass::kForward);
     Tape forward(*this, /*record=*/false);
-    Var output = body(forward, input);
-    if (input.value) kept_[index] = {{input.value, nullptr}};
+    Var output = body(forward, inputs);
+    if (!inputs.empty()) {
+      kept_[index].clear();
+      KeepInputs(index, inputs, kept_[index]);
+    }
     hooks_.Leave(index, Pass::kForward);
     output.grad = std::make_shared<TensorPtr>();
-    Push([this, index, input, output_grad = output.grad, body] {
+    Push([this, index, inputs, output_grad = output.grad, body] {
       hooks_.Enter(index, Pass::kRecompute);
       Tape again(*this, /*record=*/true);
-      Var inner = input;
-      inner.grad = std::make_shared<TensorPtr>();
+      const std::vector<Var> inside = Inside(inputs);
       {
-        const Var output = body(again, inner);
+        const Var output = body(again, inside);
         *output.grad = Take(output_grad);
       }
       hooks_.Leave(index, Pass::kRecompute);
       hooks_.Enter(index, Pass::kBackward);
       again.Backward();
       hooks_.Leave(index, Pass::kBackward);
-      if (input.grad) Add(input.grad, Take(inner.grad));
+      AddOutside(GradientsOf(inputs), GradientsOf(inside));
     });
     return output;
   }
 
   hooks_.Enter(index, Pass::kForward);
   recorded_.clear();
-  Var inner = input;
-  if (record_ && input.value) inner.grad = std::make_shared<TensorPtr>();
-  Push([this, index, outer = input.grad, inner = inner.grad] {
+  std::vector<Var> inside = record_ ? Inside(inputs) : inputs;
+  Push([this, index, outer = GradientsOf(inputs), inner = GradientsOf(inside)] {
     hooks_.Leave(index, Pass::kBackward);
-    if (outer) Add(outer, Take(inner));
+    AddOutside(outer, inner);
   });
-  Var output = body(*this, inner);
+  Var output = body(*this, inside);
   Push([this, index] { hooks_.Enter(index, Pass::kBackward); });
   DropCheap();
   if (record_) {
     std::erase_if(recorded_, [&](const Kept& kept) { return kept.saved.lock() == output.value; });
-    if (input.value) recorded_.push_back({input.value, nullptr});
+    KeepInputs(index, inputs, recorded_);
     kept_[index] = std::move(recorded_);
   }
   hooks_.Leave(index, Pass::kForward);
@@ -180,19 +224,20 @@ void Tape::DropFromDevice(int segment) {
   for (const Kept& kept : kept_[segment]) {
     if (!kept.host) continue;
     const SavedPtr saved = kept.saved.lock();
-    FSDP_CHECK(saved != nullptr && Owned(saved->tensor_))
-        << "somebody else holds what is offloaded";
+    if (!saved) continue;  // An input that nobody has saved.
+    FSDP_CHECK(Owned(saved->tensor_)) << "somebody else holds what is offloaded";
     saved->tensor_ = nullptr;
   }
 }
 
 void Tape::CopyToDevice(int segment, Stream& stream, const CopyTensor& copy) {
   for (const Kept& kept : std::exchange(kept_[segment], {})) {
-    if (!kept.host) continue;
+    const SavedPtr saved = kept.saved.lock();
+    if (!kept.host || !saved) continue;
     const View& host = kept.host->view();
     TensorPtr tensor = New(host.shape, host.dtype);
     copy(stream, host, tensor->view());
-    kept.saved.lock()->tensor_ = std::move(tensor);
+    saved->tensor_ = std::move(tensor);
   }
 }
 

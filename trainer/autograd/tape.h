@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -53,8 +54,16 @@ struct Var {
   // Where the value is gelu(u) and was made together with u: whoever multiplies it may add to the
   // gradient of u at once, in place of its own.
   std::shared_ptr<const Var> gelu_of = nullptr;
+  // The last segment that reads it, where several do; -1: one does. What is offloaded of it leaves
+  // with that segment, once, and returns before its backward.
+  int last_reader = -1;
 
   const View& view() const { return value->Get(); }
+  Var ReadUntil(int segment) const {
+    Var var = *this;
+    var.last_reader = segment;
+    return var;
+  }
 };
 
 class Tape {
@@ -110,11 +119,15 @@ class Tape {
   static bool Owned(const TensorPtr& tensor) { return tensor.use_count() == 1; }
 
   // For models. ---------------------------------------------------------------------------------
-  // Runs `body` as segment `index`. Gradients that reach `input` inside are summed first and then
-  // added outside, whether the segment is run again (`recomputable` under kFull) or not: so both
-  // ways give the same bits.
-  using Body = std::function<Var(Tape& tape, const Var& input)>;
-  Var Segment(int index, const Var& input, bool recomputable, const Body& body);
+  // Runs `body` as segment `index`. Gradients that reach an input inside are summed first and then
+  // added outside, input by input, whether the segment is run again (`recomputable` under kFull) or
+  // not: so both ways give the same bits. An input without a place for its gradient gets none.
+  // FSDP_CHECKs that somebody has written every input, and that what several segments read says so.
+  using Body = std::function<Var(Tape& tape, std::span<const Var> inputs)>;
+  Var Segment(int index, const std::vector<Var>& inputs, bool recomputable, const Body& body);
+  // The same of one input, or of none: an empty Var.
+  using BodyOfOne = std::function<Var(Tape& tape, const Var& input)>;
+  Var Segment(int index, const Var& input, bool recomputable, const BodyOfOne& body);
 
   // Runs all nodes, last first.
   void Backward();
@@ -141,6 +154,14 @@ class Tape {
 
   // Of a segment that is run for itself, without recomputation in it.
   Tape(const Tape& outer, bool record);
+
+  // The inputs with places of their own for their gradients; and what reached those, outside.
+  using Gradients = std::vector<std::shared_ptr<TensorPtr>>;
+  static std::vector<Var> Inside(std::span<const Var> inputs);
+  static Gradients GradientsOf(std::span<const Var> inputs);
+  void AddOutside(const Gradients& outside, const Gradients& inside);
+  // What of a segment's inputs leaves with it.
+  static void KeepInputs(int segment, std::span<const Var> inputs, std::vector<Kept>& kept);
 
   void DropCheap();
 

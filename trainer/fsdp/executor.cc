@@ -370,11 +370,13 @@ const Action& Executor::CurrentRun(int segment, Pass pass, const char* what) con
 void Executor::Enter(int segment, Pass pass) {
   const Action& action = CurrentRun(segment, pass, "entering");
   WaitFor(action);
+  if (layout_.reads_root[segment]) Bind(0, /*value=*/true, pass == Pass::kBackward);
   Bind(layout_.unit_of_segment[segment], /*value=*/true, pass == Pass::kBackward);
 }
 
 void Executor::Leave(int segment, Pass pass) {
   CurrentRun(segment, pass, "leaving");
+  if (layout_.reads_root[segment]) Bind(0, false, false);
   Bind(layout_.unit_of_segment[segment], false, false);
   Signal(cursor_++);
   AdvanceToRun();

@@ -11,19 +11,24 @@ int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 int64_t NumParameters(const SegmentShape& segment) {
   int64_t n = 0;
-  for (const ParameterShape& p : segment.parameters) n += p.shape.NumElements();
+  for (const ParameterShape& p : segment.parameters) n += p.shared ? 0 : p.shape.NumElements();
   return n;
 }
 
-// The unit of each segment: 0 is the root, the others count up in forward order.
+// The unit of each segment: 0 is the root, the others count up in forward order. What segments in
+// the middle share is there from the first segment to the last, and back: these are the root's.
 std::vector<int> Wrap(const std::vector<SegmentShape>& segments, const WrapPolicy& policy) {
   std::vector<int> unit(segments.size(), 0);
   int last = 0;
   int64_t gathered = 0;  // Parameters of unit `last`.
   bool open = false;     // Whether the next block joins unit `last`.
+  const bool shares = std::ranges::any_of(segments, [](const SegmentShape& segment) {
+    return std::ranges::any_of(segment.parameters, &ParameterShape::shared);
+  });
   for (size_t i = 0; i < segments.size(); ++i) {
     const bool block = segments[i].is_block, own = segments[i].own_unit;
-    if (!(block || own) || policy.policy == AutoWrap::kNone) {
+    const bool holds = shares && (i == 0 || i + 1 == segments.size());
+    if (!(block || own) || holds || policy.policy == AutoWrap::kNone) {
       open = false;
       continue;
     }
@@ -109,6 +114,7 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
   Layout layout;
   layout.shards = shards;
   layout.unit_of_segment = Wrap(segments, policy);
+  for (const SegmentShape& segment : segments) layout.reads_root.push_back(segment.reads_shared);
 
   struct Parts {
     std::string name;
@@ -125,7 +131,7 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
       if (!names.insert(p.name).second) {
         throw std::invalid_argument("[MakeLayout] parameter " + p.name + " occurs twice");
       }
-      Parts& of = parts[unit];
+      Parts& of = parts[p.shared ? 0 : unit];
       FlatParameter& flat =
           FlatFor(p.frozen ? of.frozen : of.trainable, of.name, p.frozen, p.dtypes);
       const int64_t offset = RoundUp(flat.size, kParameterAlignment);

@@ -41,17 +41,19 @@ struct ParameterShape {
   Shape shape;
   bool frozen = false;
   DTypes dtypes = {};
+  bool shared = false;  // Other segments read it, too: it is the root's.
 };
 
 // Stretches of a model's forward pass, in order: the embedding, the blocks, the head. The
-// parameters of a segment are those it alone uses; what two segments use (a tied embedding) is
-// listed in the first one that is neither a block nor a unit of its own, and so ends up in the
-// root.
+// parameters of a segment are those it alone uses; what two segments use is listed in one of them:
+// as shared, or (a tied embedding) in one that is neither a block nor a unit of its own, and so
+// ends up in the root.
 struct SegmentShape {
   std::string name;
   bool is_block = false;
   std::vector<ParameterShape> parameters;
-  bool own_unit = false;  // Not joined with others: an untied embedding or head.
+  bool own_unit = false;      // Not joined with others: an untied embedding or head.
+  bool reads_shared = false;  // What several segments share.
 };
 
 struct Placement {
@@ -86,6 +88,7 @@ struct Layout {
   std::vector<FlatParameter> flat_parameters;  // By unit.
   std::vector<Unit> units;                     // [0] is the root: all that no other unit holds.
   std::vector<int> unit_of_segment;            // Parallel to the segments.
+  std::vector<bool> reads_root;                // Likewise: it reads what several share.
 
   int64_t NumParameters() const;  // Without padding.
   int64_t NumTrained() const;     // Of those, the ones that are not frozen.

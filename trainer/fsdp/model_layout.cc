@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -14,8 +15,11 @@ namespace {
 int FirstTrainable(const Model& model) {
   const std::vector<ModelSegment>& segments = model.segments();
   const auto trains = [](const Parameter* p) { return p->trainable(); };
+  for (const ModelSegment& segment : segments) {  // Its gradient is whole with the first segment's.
+    if (std::ranges::any_of(segment.reads, trains)) return 0;
+  }
   const auto first = std::find_if(segments.begin(), segments.end() - 1, [&](const auto& segment) {
-    return std::any_of(segment.parameters.begin(), segment.parameters.end(), trains);
+    return std::ranges::any_of(segment.parameters, trains);
   });
   return static_cast<int>(first - segments.begin());
 }
@@ -66,12 +70,20 @@ DTypeRule DTypeRuleOf(const ExecutorOptions& options) {
 
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) {
   std::vector<SegmentShape> shapes;
+  std::set<const Parameter*> read_elsewhere;
+  for (const ModelSegment& segment : model.segments()) {
+    read_elsewhere.insert(segment.reads.begin(), segment.reads.end());
+  }
   for (const ModelSegment& segment : model.segments()) {
     shapes.push_back({segment.name, segment.is_block, {}, segment.own_unit});
     for (const Parameter* p : segment.parameters) {
-      shapes.back().parameters.push_back(
-          {p->name(), p->shape(), !p->trainable(), dtypes ? dtypes(*p) : DTypes()});
+      shapes.back().parameters.push_back({p->name(), p->shape(), !p->trainable(),
+                                          dtypes ? dtypes(*p) : DTypes(),
+                                          read_elsewhere.contains(p)});
     }
+    shapes.back().reads_shared =
+        !segment.reads.empty() ||
+        std::ranges::any_of(shapes.back().parameters, &ParameterShape::shared);
   }
   return shapes;
 }
@@ -129,9 +141,12 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
     }
   }
   schedule.backward_from = FirstTrainable(model);
+  const bool shares = std::ranges::any_of(
+      model.segments(), [](const ModelSegment& segment) { return !segment.reads.empty(); });
   for (const ModelSegment& segment : model.segments()) {
     const int s = static_cast<int>(schedule.recomputed.size());
-    if (!segment.read_in_backward) schedule.not_read_backward.insert(s);
+    const bool holds = s == 0 && shares;  // The root, for those behind it.
+    if (!segment.read_in_backward && !holds) schedule.not_read_backward.insert(s);
     schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
   }
   // Of blocks; what the last segments keep is needed again at once.

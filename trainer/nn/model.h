@@ -15,8 +15,8 @@
 namespace fsdp {
 
 // The segments are in forward order, each entered once in a forward pass. A parameter that several
-// segments use belongs to one that is neither a block nor a unit of its own, and is in memory in
-// all of them.
+// segments use is listed once: in one that is neither a block nor a unit of its own, or with
+// `reads` in the others. It is in memory in all of them.
 struct ModelSegment {
   std::string name;  // The common prefix of its parameters' names.
   bool is_block = false;
@@ -24,6 +24,7 @@ struct ModelSegment {
   bool own_unit = false;  // Where blocks are gathered and freed, it is too: an untied embedding.
   // Its backward reads its parameters. False: rows are looked up, gradients added.
   bool read_in_backward = true;
+  std::vector<Parameter*> reads = {};  // Of those that other segments list.
 };
 
 // What follows a sequence: of models that text is generated from.

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -151,7 +154,7 @@ TEST_P(TapeRecompute, SameBitsAndNothingKept) {
 TEST_P(TapeRecompute, SegmentsAttendAsTheTapeDoes) {
   const TensorPtr x = Random(kShape, "x");
   Tape tape(*stream_, allocator_, journal_, /*record=*/true, GetParam());
-  tape.AttendWith(AttentionBackend::kCudnn);
+  tape.AttendWith(AttentionBackend::kCudnn, /*documents=*/false);
   const View scale = Random(Shape{1}, "scale")->view();
   tape.ScaleGradients(scale);
   int runs = 0;
@@ -159,12 +162,86 @@ TEST_P(TapeRecompute, SegmentsAttendAsTheTapeDoes) {
                              [&](Tape& t, const Var& in) {
                                ++runs;
                                EXPECT_EQ(t.attention(), AttentionBackend::kCudnn);
+                               EXPECT_FALSE(t.documents());
                                EXPECT_EQ(t.loss_scale().value().data, scale.data);
                                return Gelu(t, in);
                              });
   *y.grad = Random(kShape, "dy");
   tape.Backward();
   EXPECT_EQ(runs, GetParam() == Recompute::kFull ? 2 : 1);
+}
+
+// (a, b) -> gelu(a) + b.
+Var TwoInputs(Tape& tape, std::span<const Var> in) { return Sum(tape, Gelu(tape, in[0]), in[1]); }
+
+// An encoder's output that every block reads, and a mask that nobody differentiates:
+//   e = gelu(x);  y1 = gelu(x) + e;  y2 = gelu(y1) + e;  y3 = gelu(e) + y2
+struct Shared {
+  std::vector<float> dx;
+  std::vector<float> y;
+};
+
+TEST_P(TapeRecompute, SeveralSegmentsReadOneValue) {
+  const TensorPtr x = Random(kShape, "x"), mask = Random(kShape, "mask");
+  const auto run = [&](Recompute recompute) {
+    Tape tape(*stream_, allocator_, journal_, /*record=*/true, recompute);
+    const Var input = Var(x, std::make_shared<TensorPtr>()).ReadUntil(1);
+    const Var no_gradient = Var(mask, nullptr).ReadUntil(3);
+    const Var e = tape.Segment(0, input, true, [](Tape& t, const Var& in) { return Gelu(t, in); })
+                      .ReadUntil(3);
+    const Var y1 = tape.Segment(1, {input, e, no_gradient}, true, TwoInputs);
+    const Var y2 = tape.Segment(2, {y1, e}, true, TwoInputs);
+    const Var y3 = tape.Segment(3, {e, y2, no_gradient}, true, TwoInputs);
+    Shared shared;
+    stream_->Synchronize();
+    shared.y.assign(y3.view().As<float>(), y3.view().As<float>() + y3.shape.NumElements());
+    *y3.grad = Random(kShape, "dy");
+    tape.Backward();
+    stream_->Synchronize();
+    shared.dx = Values(*input.grad);
+    return shared;
+  };
+  const Shared plain = run(Recompute::kNone), other = run(GetParam());
+  EXPECT_EQ(other.y, plain.y);
+  EXPECT_EQ(other.dx, plain.dx);
+
+  // By finite differences of the sum of y3 x dy, in float64.
+  const std::vector<float> at = Values(x), dy = Values(Random(kShape, "dy"));
+  const auto gelu = [](double v) {
+    return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+  };
+  const auto y3 = [&](double v) {
+    const double e = gelu(v), y1 = gelu(v) + e, y2 = gelu(y1) + e;
+    return gelu(e) + y2;
+  };
+  for (size_t i = 0; i < at.size(); ++i) {
+    constexpr double kStep = 1e-4;
+    const double slope = (y3(at[i] + kStep) - y3(at[i] - kStep)) / (2 * kStep);
+    EXPECT_NEAR(plain.y[i], y3(at[i]), 1e-5);
+    EXPECT_NEAR(plain.dx[i], slope * dy[i], 1e-4 * (1 + std::abs(dy[i]))) << i;
+  }
+}
+
+// What four segments read leaves the device once, with the last of them.
+TEST_P(TapeRecompute, WhatManyReadLeavesOnce) {
+  const TensorPtr x = Random(kShape, "x");
+  Tape tape(*stream_, allocator_, journal_, /*record=*/true, GetParam());
+  const Var e = tape.Segment(0, Var(x, std::make_shared<TensorPtr>()), true,
+                             [](Tape& t, const Var& in) { return Gelu(t, in); })
+                    .ReadUntil(3);
+  Var y =
+      tape.Segment(1, {e}, true, [](Tape& t, std::span<const Var> in) { return Gelu(t, in[0]); });
+  for (int s = 2; s <= 3; ++s) y = tape.Segment(s, {y, e}, true, TwoInputs);
+  std::vector<const std::byte*> left;
+  for (int s = 0; s <= 3; ++s) {
+    tape.CopyToHost(s, *stream_, MemoryPlace::kHost, [&](Stream& stream, ConstView from, View to) {
+      left.push_back(from.data);
+      Copy(stream, from, to);
+    });
+  }
+  EXPECT_EQ(std::count(left.begin(), left.end(), e.view().data), 1);
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(std::unique(left.begin(), left.end()), left.end());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TapeRecompute,
@@ -246,6 +323,19 @@ TEST_F(TapeDeathTest, AGradientThatNeverCame) {
   const Var x(Random(kShape, "x"), std::make_shared<TensorPtr>());
   Gelu(tape, x);
   EXPECT_DEATH(tape.Backward(), "no gradient has reached this value");
+}
+
+TEST_F(TapeDeathTest, AnInputThatNobodyHasWritten) {
+  Tape tape(*stream_, allocator_, journal_, true, Recompute::kNone);
+  const Var x(Random(kShape, "x"), std::make_shared<TensorPtr>());
+  EXPECT_DEATH(tape.Segment(2, {x, Var()}, true, TwoInputs),
+               "input 1 of segment 2: nobody has written it");
+}
+
+TEST_F(TapeDeathTest, AReaderBehindTheLast) {
+  Tape tape(*stream_, allocator_, journal_, true, Recompute::kNone);
+  const Var x = Var(Random(kShape, "x"), std::make_shared<TensorPtr>()).ReadUntil(1);
+  EXPECT_DEATH(tape.Segment(2, {x, x}, true, TwoInputs), "up to segment 1");
 }
 
 }  // namespace

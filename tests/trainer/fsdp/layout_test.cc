@@ -168,6 +168,23 @@ TEST(Layout, UnitsOfTheirOwn) {
   EXPECT_EQ(layout.flat_parameters[1].name, segments[0].name);
 }
 
+// A bias table that every block reads, listed in the first of them, whatever it is called.
+TEST(Layout, WhatSeveralSegmentsReadIsTheRoots) {
+  std::vector<SegmentShape> segments = ThreeBlocks();
+  segments[1].parameters.push_back({"h.0.table", Shape{5, 7}, false, {}, /*shared=*/true});
+  const Layout layout = MakeLayout(segments, {}, 2);
+  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
+  ASSERT_EQ(layout.flat_parameters.size(), 4u);
+  std::vector<std::string> root;
+  for (const Placement& p : layout.flat_parameters[0].parameters) root.push_back(p.name);
+  EXPECT_EQ(root, (std::vector<std::string>{"wte", "wpe", "h.0.table", "ln_f"}));
+  EXPECT_EQ(layout.flat_parameters[1].parameters.size(), 2u);
+  EXPECT_EQ(layout.flat_parameters[1].name, "h.0");
+  // No block is larger for it.
+  EXPECT_EQ(MakeLayout(segments, {AutoWrap::kSize, 7 * 21 + 21 + 1}, 1).unit_of_segment,
+            (std::vector<int>{0, 1, 1, 2, 0}));
+}
+
 TEST(Layout, RefusesWhatItCannotLayOut) {
   EXPECT_THROW(MakeLayout(ThreeBlocks(), {}, 0), std::invalid_argument);
   std::vector<SegmentShape> twice = ThreeBlocks();
