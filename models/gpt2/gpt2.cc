@@ -108,7 +108,7 @@ void Gpt2::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     const Var y =
         LayerNorm(t, in, *ln_f_w_, *ln_f_b_, static_cast<float>(config_.layer_norm_epsilon));
-    HeadLoss(t, y, *wte_, tokens, scale, loss);
+    HeadLoss(t, y, *wte_, tokens.targets, tokens.weights, scale, loss);
     return Var{};
   });
 }

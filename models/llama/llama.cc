@@ -146,7 +146,7 @@ void Llama::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
   const TokenBatch tokens(batch);
   const Var x = Hidden(tape, tokens);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
-    HeadLoss(t, FinalNorm(t, in), *head_, tokens, scale, loss);
+    HeadLoss(t, FinalNorm(t, in), *head_, tokens.targets, tokens.weights, scale, loss);
     return Var{};
   });
 }

@@ -220,7 +220,7 @@ class TinyRank {
 
  private:
   static std::unique_ptr<Model> ModelOf(const TinyRun& run) {
-    std::unique_ptr<Model> model = MakeModel(run.shape());
+    std::unique_ptr<Model> model = run.model ? run.model() : MakeModel(run.shape());
     if (run.lora) model = std::make_unique<LoraModel>(std::move(model), *run.lora);
     for (const GroupMistake& mistake : FreezeParameters(*model, run.options.optimizer.groups)) {
       throw std::invalid_argument(mistake.message);
@@ -380,6 +380,7 @@ class TinyRank {
 
   // Sample (micro_batch * world + rank) * rows + row of the step's global batch.
   void Fill(int64_t step, int micro_batch, const Batch& whole) const {
+    if (run_.rows) return FillRows(step, micro_batch, whole);
     const TokenBatch batch(whole);
     for (int64_t row = 0; row < rows_; ++row) {
       FillRow(step,
@@ -389,7 +390,23 @@ class TinyRank {
     OrderTokens(batch);
   }
 
+  void FillRows(int64_t step, int micro_batch, const Batch& batch) const {
+    const int64_t global = run_.options.global_batch_size;
+    for (int64_t row = 0; row < rows_; ++row) {
+      const int64_t place =
+          (micro_batch * rank_.size + communicators_.mesh().data_coordinate()) * rows_ + row;
+      const bool there = place < global;
+      run_.rows->Fill(there ? (step - 1) * global + place : kNoSample, row, batch);
+      int32_t* key = batch.sample_keys.As<int32_t>() + 2 * row;
+      key[0] = static_cast<int32_t>(step);
+      key[1] = static_cast<int32_t>(place);
+    }
+    run_.rows->Derive(batch);
+  }
+
   int64_t Targets(int64_t step) const {
+    const int64_t global = run_.options.global_batch_size;
+    if (run_.rows) return run_.rows->Targets((step - 1) * global, step * global);
     std::vector<int32_t> tokens(seq_ + 1);
     std::vector<float> weights(seq_);
     int64_t targets = 0;

@@ -1,4 +1,4 @@
-// A small GPT-2 or Llama trained by ranks that are threads or processes: the whole path from
+// A small model trained by ranks that are threads or processes: the whole path from
 // schedule to bits, in milliseconds.
 #ifndef FSDP_TRAIN_TESTS_TESTING_TINY_RUN_H_
 #define FSDP_TRAIN_TESTS_TESTING_TINY_RUN_H_
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,8 +18,10 @@
 #include "models/shape.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/traffic.h"
+#include "trainer/data/row_source.h"
 #include "trainer/engine/session.h"
 #include "trainer/nn/lora.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp::testing {
 
@@ -26,6 +29,9 @@ struct TinyRun {
   Gpt2Config config = TinyConfig();
   std::optional<LlamaConfig> llama = {};  // In place of `config`.
   std::optional<LoraOptions> lora = {};
+  // In place of both: another model, and the rows that it is fed, every one of which counts.
+  std::function<std::unique_ptr<Model>()> model = nullptr;
+  std::shared_ptr<const RowSource> rows = nullptr;
   SessionOptions options = TinyOptions();  // optimizer.groups: what they freeze is frozen.
   int world = 1;
   std::vector<int> ranks_by_position = {};  // As Mesh takes them.

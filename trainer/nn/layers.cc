@@ -5,6 +5,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/nn/layer_tools.h"
+#include "trainer/ops/cast.h"
 #include "trainer/ops/dropout.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
@@ -145,6 +146,11 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
                         const View& dy) {
   std::optional<View> db;
   if (bias) db = GradOf(*bias);
+  if (!x.grad && inner.empty()) {
+    LinearBackward(tape.stream(), x.view(), ValueOf(weight), layout, dy, std::nullopt,
+                   GradOf(weight), db);
+    return;
+  }
   TensorPtr dx = tape.New(x.shape, x.dtype);
   if (x.gelu_of && inner.empty()) {
     const Var& u = *x.gelu_of;
@@ -164,7 +170,7 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
                  dy, adapter.column, dx->view(), GradOf(*adapter.a), GradOf(*adapter.b),
                  workspace.view());
   }
-  tape.Add(x.grad, std::move(dx));
+  if (x.grad) tape.Add(x.grad, std::move(dx));
 }
 
 // From the gradient of gelu(x) to that of x.
@@ -297,9 +303,22 @@ Var Residual(Tape& tape, const Var& x, const Var& y) {
   return sum;
 }
 
-void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const TokenBatch& batch,
-              float scale, View loss) {
-  const View targets = Flat(batch.targets), weights = Flat(batch.weights);
+Var FromBatch(Tape& tape, const View& input) {
+  const int64_t rows = input.shape[0], all = input.NumElements();
+  Var x = tape.NewVar(Shape{rows, rows > 0 ? all / rows : 0}, tape.activations());
+  x.grad = nullptr;
+  const View from = Flat(input), to = Flat(x.view());
+  if (to.dtype == from.dtype) {
+    Copy(tape.stream(), from, to);
+  } else {
+    Cast(tape.stream(), from, to);
+  }
+  return x;
+}
+
+void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const View& of_targets,
+              const View& of_weights, float scale, View loss) {
+  const View targets = Flat(of_targets), weights = Flat(of_weights);
   const auto scratch_bytes = [&tape, &table, x] {
     return HeadLossWorkspaceBytes(x.shape[0], table.shape()[0], x.dtype, table.value().dtype,
                                   KernelsOf(tape));

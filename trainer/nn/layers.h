@@ -76,11 +76,15 @@ Var Dropout(Tape& tape, const Var& x, const View& sample_keys, uint32_t site, do
 // x + y. Gradients of both are one tensor.
 Var Residual(Tape& tape, const Var& x, const Var& y);
 
-// loss[0] += scale * sum of weights x cross-entropy of x times the table's transpose. On a tape
-// that records it runs in Backward(), where it makes the gradients in the same pass over the
-// vocabulary.
-void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const TokenBatch& batch,
-              float scale, View loss);
+// An input of a batch, fp32 [rows, ...], as [rows, elements of a sample] in the tape's dtype of
+// activations. It has no gradient, which Linear then does not compute; nobody else may read it.
+Var FromBatch(Tape& tape, const View& input);
+
+// loss[0] += scale * sum of weights x cross-entropy of x times the table's transpose. `targets`,
+// int32, and `weights`, fp32: as many as rows of x, in any shape. On a tape that records it runs in
+// Backward(), where it makes the gradients in the same pass over the table.
+void HeadLoss(Tape& tape, const Var& x, const Parameter& table, const View& targets,
+              const View& weights, float scale, View loss);
 
 // logits[r, :] = the table times x's row of (r, column). The tape must not record.
 void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const TokenBatch& batch,

@@ -1,0 +1,106 @@
+// A model that is no chain of equal blocks: float images, an encoder's output that four segments
+// read, a table that two of them multiply with, and units of very different size.
+#ifndef FSDP_TRAIN_TESTS_TESTING_TOY_GRAPH_H_
+#define FSDP_TRAIN_TESTS_TESTING_TOY_GRAPH_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/data/synthetic_rows.h"
+#include "trainer/nn/layers.h"
+#include "trainer/nn/model.h"
+
+namespace fsdp::testing {
+
+//   e  = image W0 + b0                       (stem)
+//   h1 = gelu(e T) Wn                        (h.0; T is h.2's, too)
+//   h2 = h1 + gelu(e Wu) Wd                  (h.1: Wu, Wd are 20 times as large as the others)
+//   h3 = h2 + gelu(h2 T) + e                 (h.2)
+//   loss = cross-entropy of norm(h3 + e) C^T (head)
+class ToyGraph final : public Model {
+ public:
+  static constexpr int64_t kWidth = 12, kInner = 252, kClasses = 7;
+
+  ToyGraph() {
+    const Init normal{0, 0.3f}, ones{1, 0}, zeros{0, 0};
+    stem_w_ = New("stem.weight", Shape{15, kWidth}, normal);
+    stem_b_ = New("stem.bias", Shape{kWidth}, zeros);
+    table_ = New("h.0.table", Shape{kWidth, kWidth}, normal);
+    narrow_ = New("h.0.narrow", Shape{kWidth, kWidth}, normal);
+    up_ = New("h.1.up", Shape{kWidth, kInner}, normal);
+    down_ = New("h.1.down", Shape{kInner, kWidth}, normal);
+    bias_ = New("h.2.bias", Shape{kWidth}, zeros);
+    norm_w_ = New("norm.weight", Shape{kWidth}, ones);
+    norm_b_ = New("norm.bias", Shape{kWidth}, zeros);
+    classes_ = New("classes", Shape{kClasses, kWidth}, normal);
+    segments_ = {{"stem", false, {stem_w_, stem_b_}, /*own_unit=*/true},
+                 {"h.0", true, {table_, narrow_}},
+                 {"h.1", true, {up_, down_}},
+                 {"h.2", true, {bias_}, /*own_unit=*/false, /*read_in_backward=*/true, {table_}},
+                 {"head", false, {norm_w_, norm_b_, classes_}}};
+  }
+
+  static BatchSpec Spec() {
+    using Role = BatchInput::Role;
+    return {.inputs = {{"image", DType::kFloat32, Shape{3, 5}},
+                       {"label", DType::kInt32, Shape{}, Role::kTarget, kClasses},
+                       {"weight", DType::kFloat32, Shape{}, Role::kWeight}},
+            .targets = 1};
+  }
+  static std::shared_ptr<const RowSource> Rows() {
+    return std::make_shared<SyntheticRows>(Spec(), std::vector<SyntheticRows::Source>{{.seed = 5}},
+                                           /*seed=*/0);
+  }
+
+  const std::vector<ModelSegment>& segments() const override { return segments_; }
+  BatchSpec Inputs(int64_t) const override { return Spec(); }
+  double FlopsPerToken(int64_t) const override { return 1; }
+  WeightLayout linear_layout() const override { return kLayout; }
+
+  void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override {
+    using Inputs = std::span<const Var>;
+    const View image = batch.inputs[0], label = batch.inputs[1], weight = batch.inputs[2];
+    const Var e = tape.Segment(0, {}, /*recomputable=*/false,
+                               [&](Tape& t, const Var&) {
+                                 return Linear(t, FromBatch(t, image), *stem_w_, kLayout, stem_b_);
+                               })
+                      .ReadUntil(4);
+    const Var h1 = tape.Segment(1, e, /*recomputable=*/true, [this](Tape& t, const Var& in) {
+      return Linear(t, Gelu(t, Linear(t, in, *table_, kLayout, nullptr)), *narrow_, kLayout,
+                    nullptr);
+    });
+    const Var h2 = tape.Segment(2, {h1, e}, /*recomputable=*/true, [this](Tape& t, Inputs in) {
+      const Var inner = LinearGelu(t, in[1], *up_, kLayout, nullptr);
+      return LinearResidual(t, inner, *down_, kLayout, nullptr, in[0]);
+    });
+    const Var h3 = tape.Segment(3, {e, h2}, /*recomputable=*/true, [this](Tape& t, Inputs in) {
+      const Var sum = Residual(t, in[1], Gelu(t, Linear(t, in[1], *table_, kLayout, bias_)));
+      return Residual(t, sum, in[0]);
+    });
+    tape.Segment(4, {h3, e}, /*recomputable=*/false, [&](Tape& t, Inputs in) {
+      const Var y = LayerNorm(t, Residual(t, in[0], in[1]), *norm_w_, *norm_b_, 1e-5f);
+      HeadLoss(t, y, *classes_, label, weight, scale, loss);
+      return Var{};
+    });
+  }
+
+ private:
+  static constexpr WeightLayout kLayout = WeightLayout::kInOut;
+
+  Parameter* New(const std::string& name, const Shape& shape, Init init) {
+    parameters_.push_back(
+        std::make_unique<Parameter>(name, shape, init, /*decay=*/shape.rank() == 2));
+    return parameters_.back().get();
+  }
+
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  Parameter *stem_w_, *stem_b_, *table_, *narrow_, *up_, *down_, *bias_;
+  Parameter *norm_w_, *norm_b_, *classes_;
+  std::vector<ModelSegment> segments_;
+};
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TESTING_TOY_GRAPH_H_
