@@ -3,7 +3,6 @@
 #include <cmath>
 #include <string>
 
-#include "trainer/nn/flops.h"
 #include "trainer/nn/layers.h"
 
 namespace fsdp {
@@ -95,11 +94,6 @@ Var Gpt2::Hidden(Tape& tape, const TokenBatch& batch) const {
                      });
   }
   return x;
-}
-
-double Gpt2::FlopsPerToken(int64_t seq) const {
-  return DecoderFlopsPerToken(segments_, Shape{config_.vocab_size, config_.hidden_size},
-                              config_.hidden_size, seq);
 }
 
 void Gpt2::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {

@@ -25,7 +25,6 @@ class Gpt2 final : public Model, public NextToken {
   const NextToken* next_token() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
-  double FlopsPerToken(int64_t seq) const override;
   WeightLayout linear_layout() const override { return WeightLayout::kInOut; }
   int64_t outputs() const override { return config_.vocab_size; }
   int64_t max_positions() const override { return config_.max_position_embeddings; }

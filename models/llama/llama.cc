@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "models/llama/rope.h"
-#include "trainer/nn/flops.h"
 #include "trainer/ops/rope.h"
 
 namespace fsdp {
@@ -135,11 +134,6 @@ Var Llama::Hidden(Tape& tape, const TokenBatch& batch) const {
 
 Var Llama::FinalNorm(Tape& tape, const Var& x) const {
   return RmsNorm(tape, x, *norm_, static_cast<float>(config_.rms_norm_eps));
-}
-
-double Llama::FlopsPerToken(int64_t seq) const {
-  return DecoderFlopsPerToken(segments_, Shape{config_.vocab_size, config_.hidden_size},
-                              config_.query_size(), seq);
 }
 
 void Llama::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {

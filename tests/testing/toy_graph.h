@@ -56,7 +56,6 @@ class ToyGraph final : public Model {
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   BatchSpec Inputs(int64_t) const override { return Spec(); }
-  double FlopsPerToken(int64_t) const override { return 1; }
   WeightLayout linear_layout() const override { return kLayout; }
 
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override {

@@ -45,10 +45,12 @@ StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels) {
   const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
   const SessionOptions options =
       SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1);
+  StepWork work;
   std::vector<std::string> groups;  // In the order of the forward pass.
   std::vector<std::vector<StepProduct>> products;
   ObserveStep(*model, options, world, kernels, [&](const Operation& operation, StepResource) {
     for (const KernelCost& kernel : operation.costs) {
+      if (kernel.kind == KernelKind::kAttention) work.attention_flops += kernel.model_flops;
       if (kernel.kind != KernelKind::kProduct) continue;
       const Product& p = kernel.product;
       const std::string group = GroupOf(operation.name, p, model->linear_layout());
@@ -61,14 +63,9 @@ StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels) {
                          p.adds, p.count, p.dtype});
     }
   });
-  StepWork work;
   for (const std::vector<StepProduct>& group : products) {
     work.products.insert(work.products.end(), group.begin(), group.end());
   }
-  const int64_t seq = recipe.data.seq_len;
-  const int64_t tokens = recipe.train.micro_batch_size * seq * options.executor.micro_batches;
-  work.attention_flops =
-      (model->FlopsPerToken(seq) - model->FlopsPerToken(0)) * static_cast<double>(tokens);
   return work;
 }
 

@@ -31,8 +31,8 @@ struct StepProduct {
 
 struct StepWork {
   std::vector<StepProduct> products;  // Of linear layers and of the head, equal ones as one.
-  // Of attention's products, below the diagonal, without recomputation: they are in tiles, inside
-  // another op, and cannot be timed as calls.
+  // Of attention's products, below the diagonal: they are in tiles, inside another op, and cannot
+  // be timed as calls.
   double attention_flops = 0;
 };
 

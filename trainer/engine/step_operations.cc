@@ -20,4 +20,17 @@ void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceT
   device.Observe(nullptr);
 }
 
+double FlopsPerSample(Model& model, int64_t length) {
+  SessionOptions options;
+  options.executor.sharding_strategy = Strategy::kNoShard;
+  options.executor.sample_length = length;
+  options.eval = false;
+  double flops = 0;
+  ObserveStep(model, options, /*world=*/1, DeviceType::kCpu,
+              [&](const Operation& operation, StepResource) {
+                for (const KernelCost& kernel : operation.costs) flops += kernel.model_flops;
+              });
+  return flops;
+}
+
 }  // namespace fsdp

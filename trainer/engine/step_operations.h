@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_
 
+#include <cstdint>
 #include <functional>
 
 #include "trainer/engine/session.h"
@@ -16,6 +17,11 @@ namespace fsdp {
 // each operation of the step, but not of what comes before it, and what it is spent on.
 void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
                  const std::function<void(const Operation&, StepResource)>& seen);
+
+// Forward and backward of one sample, as MFU counts them: the products of one pass on the simulated
+// device, nothing recomputed; of what is frozen, what its gradients would take is not done.
+// `length` as in Model::Inputs().
+double FlopsPerSample(Model& model, int64_t length);
 
 }  // namespace fsdp
 

@@ -1,6 +1,7 @@
 #include "trainer/loop/rank_session.h"
 
 #include "trainer/comm/together.h"
+#include "trainer/engine/step_operations.h"
 #include "trainer/fsdp/try_collectives.h"
 #include "trainer/loop/gpu_room.h"
 #include "trainer/loop/setup.h"
@@ -130,6 +131,11 @@ void RankSession::Allocate() {
   spills ? EveryRank(job_, "allocate", allocate) : allocate();
   session_.emplace(*device_, *allocator_, *model_, options_, *communicators_);
   if (products_.library) executor().UseForProducts(*products_.library);
+}
+
+double RankSession::FlopsPerTarget() const {
+  const int64_t length = options_.executor.sample_length;
+  return FlopsPerSample(*model_, length) / static_cast<double>(model_->Inputs(length).targets);
 }
 
 std::optional<Provenance::GpuMemory> RankSession::TakenOfTheGpu() const {

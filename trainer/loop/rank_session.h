@@ -53,6 +53,7 @@ class RankSession {
   const ModelShape& shape() const { return shape_; }
   const Model& model() const { return *model_; }
   const SessionOptions& options() const { return options_; }
+  double FlopsPerTarget() const;  // Of the model, as MFU counts.
   const Mesh& mesh() const { return mesh_; }
   const RunPlan& plan() const { return plan_; }
   const std::string& attention() const { return attention_.name; }

@@ -183,7 +183,7 @@ class Trainer {
   ExitCode Steps() {
     ThroughputOptions throughput;
     throughput.clock = [this] { return rank_.device().Now(); };
-    throughput.flops_per_token = rank_.model().FlopsPerToken(recipe_.data.seq_len);
+    throughput.flops_per_token = rank_.FlopsPerTarget();
     throughput.devices = job_.world;
     throughput.peak_flops =
         PeakFlops(job_.device.name, rank_.options().executor.mixed_precision.param_dtype);

@@ -90,12 +90,4 @@ void LoraModel::Adapt(Parameter& weight, const ParameterSlice& slice, const Lora
       {a, b, static_cast<float>(options.alpha / static_cast<double>(options.rank)), column});
 }
 
-// Of the base, the gradient of x alone is computed: 4 of the 6 for each weight of a matrix, which
-// is what it has at sequence length 0, and all of attention's.
-double LoraModel::FlopsPerToken(int64_t seq) const {
-  double adapters = 0;
-  for (const auto& p : adapters_) adapters += static_cast<double>(p->shape().NumElements());
-  return base_->FlopsPerToken(seq) - base_->FlopsPerToken(0) / 3 + 6 * adapters;
-}
-
 }  // namespace fsdp

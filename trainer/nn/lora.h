@@ -50,7 +50,6 @@ class LoraModel final : public Model {
   }
   BatchSpec Inputs(int64_t length) const override { return base_->Inputs(length); }
   const NextToken* next_token() const override { return base_->next_token(); }
-  double FlopsPerToken(int64_t seq) const override;
   WeightLayout linear_layout() const override { return base_->linear_layout(); }
 
  private:

@@ -55,10 +55,6 @@ class Model {
   // Null: nothing can be generated from it.
   virtual const NextToken* next_token() const { return nullptr; }
 
-  // Forward and backward of one token of a sequence of `seq` tokens, without recomputation: 6 for
-  // each weight of a matrix (the head counts, tables that are only looked up do not), and attention
-  // below the diagonal.
-  virtual double FlopsPerToken(int64_t seq) const = 0;
   // How the weights of all its linear layers lie.
   virtual WeightLayout linear_layout() const { return WeightLayout::kOutIn; }
 };

@@ -86,6 +86,12 @@ double CausalProduct(const AttentionDims& d) {
   return 0.5 * d.batch * d.heads * d.seq * (d.seq + 1) * d.head_dim;
 }
 
+// QK^T and PV as MFU counts them, of half a square (PaLM, arXiv:2204.02311, appendix B): 2 products
+// x 2 FLOPs; backward twice as many.
+double ModelFlops(const AttentionDims& d) {
+  return 2.0 * d.batch * d.heads * d.seq * d.seq * d.head_dim;
+}
+
 // Of the draws of dropout.
 double DropoutFlops(const AttentionDims& d, const AttentionInputs& in) {
   return in.dropout.rate > 0 ? 15 * 0.5 * d.batch * d.heads * d.seq * (d.seq + 1) : 0;
@@ -148,11 +154,12 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
   CudaKernel cuda = TakenByCudnn(in.backend, dims, dtype)
                         ? OnCuda(AttentionForwardCudnn, dims, in, out, lse, workspace)
                         : OnCuda(AttentionForwardCuda, dims, in, out, lse);
-  stream.Enqueue({kForward,
-                  std::move(reads),
-                  {out, lse, workspace},
-                  {{KernelKind::kAttention, cost, {.launches = out.NumElements() > 0}}},
-                  {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
+  stream.Enqueue(
+      {kForward,
+       std::move(reads),
+       {out, lse, workspace},
+       {{KernelKind::kAttention, cost, {.launches = out.NumElements() > 0}, ModelFlops(dims)}},
+       {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
 }
 
 void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
@@ -216,7 +223,7 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   stream.Enqueue({kBackward,
                   std::move(reads),
                   std::move(writes),
-                  {{KernelKind::kAttention, cost, gpu}},
+                  {{KernelKind::kAttention, cost, gpu, 2 * ModelFlops(dims)}},
                   {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
 }
 

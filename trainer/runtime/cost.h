@@ -62,19 +62,23 @@ struct KernelCost {
   Cost cost;        // All of it. What two kernels of an op read counts for the first.
   Product product;  // Of kProduct.
   OnGpu gpu;
+  // What MFU counts of it: products, without what is computed beside them.
+  double model_flops = 0;
 
   // One launch, and none where no bytes are moved.
   KernelCost(const Cost& c) : KernelCost(KernelKind::kMemory, c) {}  // NOLINT: a Cost is one.
   KernelCost(KernelKind k, const Cost& c)
       : KernelCost(k, c, OnGpu{.launches = c.bytes_read + c.bytes_written > 0}) {}
   KernelCost(const Cost& c, const OnGpu& g) : KernelCost(KernelKind::kMemory, c, g) {}
-  KernelCost(KernelKind k, const Cost& c, const OnGpu& g) : kind(k), cost(c), gpu(g) {}
+  KernelCost(KernelKind k, const Cost& c, const OnGpu& g, double model = 0)
+      : kind(k), cost(c), gpu(g), model_flops(model) {}
   // `rest`: the bytes, and the FLOPs beyond the product's.
   KernelCost(const Product& p, const Cost& rest, double extra_bytes = 0)
       : kind(KernelKind::kProduct),
         cost(rest),
         product(p),
-        gpu{p.m > 0 && p.n > 0 ? p.count : 0, extra_bytes} {
+        gpu{p.m > 0 && p.n > 0 ? p.count : 0, extra_bytes},
+        model_flops(p.flops()) {
     cost.flops += p.flops();
   }
 };

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "trainer/engine/step_operations.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 
@@ -57,12 +58,12 @@ TEST(StepProducts, OfGroupedQueriesAndAnUntiedHead) {
   EXPECT_EQ(work.attention_flops, 6 * tokens * (2 * 32 * 16));
 }
 
-// MFU counts a token's weights, the ops state their kernels: the two say the same.
 TEST(StepProducts, AreWhatMfuCounts) {
   for (const char* text : {kGpt2, kLlama}) {
     const Recipe recipe = Parse(text);
     const auto model = BuildModel(recipe, ShapeFor(recipe));
-    EXPECT_EQ(ProductFlops(StepWorkOf(recipe, 1)), model->FlopsPerToken(0) * 8 * 16);
+    const StepWork work = StepWorkOf(recipe, 1);
+    EXPECT_EQ(ProductFlops(work) + work.attention_flops, 8 * FlopsPerSample(*model, 16));
   }
 }
 

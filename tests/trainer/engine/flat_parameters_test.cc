@@ -98,7 +98,6 @@ class Ones final : public Model {
     if (tape.recording()) tape.Add(x.grad, tape.New(Shape{4}, DType::kFloat32));
   }
   BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
-  double FlopsPerToken(int64_t) const override { return 1; }
 
   BFloat16 Seen(int segment, int64_t i) const {
     return reinterpret_cast<const BFloat16*>(seen[segment].data())[i];

@@ -97,6 +97,7 @@ void Write(std::ostream& out, const Operation& operation, StepResource resource)
 std::string LineOf(const ModelPreset& preset, const Setting& setting) {
   const std::unique_ptr<Model> model = MakeModel(preset.shape);
   const SessionOptions options = OptionsOf(setting, preset.shape);
+  const int64_t length = options.executor.sample_length;
   std::ostringstream list;
   list.precision(17);
   int64_t operations = 0;
@@ -110,7 +111,7 @@ std::string LineOf(const ModelPreset& preset, const Setting& setting) {
   std::ostringstream line;
   line.precision(17);
   line << preset.name << " " << setting.name << " parameters " << NumParameters(preset.shape)
-       << " flops_per_token " << model->FlopsPerToken(options.executor.sample_length)
+       << " flops_per_token " << FlopsPerSample(*model, length) / static_cast<double>(length)
        << " operations " << operations << " hash " << std::hex << hash.Taken().hash << std::dec;
   const MemoryPlan plan =
       PlanMemory(*model, options, setting.world, /*traffic=*/nullptr, setting.kernels);

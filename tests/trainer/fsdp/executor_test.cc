@@ -52,7 +52,6 @@ class Toy final : public Model {
     tape.Add(x.grad, tape.New(Shape{4}, DType::kFloat32));
   }
   BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
-  double FlopsPerToken(int64_t) const override { return 1; }
   const Parameter& parameter(int segment) const { return *parameters_[segment]; }
 
   std::vector<int> order{0, 1, 2};

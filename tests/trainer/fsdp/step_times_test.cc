@@ -50,7 +50,6 @@ class Toy final : public Model {
     tape.Add(x.grad, tape.New(Shape{4}, DType::kFloat32));
   }
   BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
-  double FlopsPerToken(int64_t) const override { return 1; }
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;

@@ -13,6 +13,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/engine/plan.h"
+#include "trainer/engine/step_operations.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
@@ -106,8 +107,8 @@ std::string Outcome(const Recipe& recipe, testing::Rank& rank) {
     const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
     const SessionOptions options = SessionOptionsFor(recipe, HostPlacement({0}), 1);
     const RunPlan plan = PlanRun(*model, options, 1, 1);
-    const double flops = model->FlopsPerToken(recipe.data.seq_len) *
-                         static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
+    const double flops = FlopsPerSample(*model, recipe.data.seq_len) *
+                         static_cast<double>(recipe.train.global_batch_size);
     // What fits and would take minutes is known to fit.
     if (plan.fits() && (plan.memory.bytes() > (int64_t{200} << 20) || flops > 1e10))
       return "0 plan";

@@ -172,7 +172,6 @@ class Sliced final : public Model {
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape&, const Batch&, float, View) const override {}
   BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
-  double FlopsPerToken(int64_t seq) const override { return 6.0 * 9 * 4 + double(seq); }
 
  private:
   Parameter wte_{"wte.weight", Shape{8, 4}, Init{}, true};
@@ -186,7 +185,6 @@ class Layers final : public Model {
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape&, const Batch&, float, View) const override {}
   BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
-  double FlopsPerToken(int64_t) const override { return 1; }
 
  private:
   Parameter q_{"h.0.attn.q_proj.weight", Shape{4, 4}, Init{}, true};
@@ -216,8 +214,6 @@ TEST(Lora, SlicesHaveAdaptersOfTheirOwn) {
   const LoraModel named(std::make_unique<Sliced>(), {2, 8, {"q", "v"}});
   EXPECT_EQ(named.segments()[1].parameters[0]->adapters().size(), 2u);
   EXPECT_EQ(named.segments()[1].parameters[0]->adapters()[1].a->name(), adapters[1].a->name());
-  // 4 of the base's 6 a weight, all of attention's, 6 a weight of an adapter.
-  EXPECT_DOUBLE_EQ(model.FlopsPerToken(10), 4.0 * 9 * 4 + 10 + 6.0 * (2 * 4 * 2 + 5 * 2 + 2 * 2));
 }
 
 TEST(Lora, RefusesTargetsThatMatchNothing) {

@@ -42,7 +42,6 @@ class SlicedModel final : public Model {
     tape.Segment(0, {}, /*recomputable=*/false, [](Tape&, const Var&) { return Var{}; });
   }
   BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
-  double FlopsPerToken(int64_t) const override { return 1; }
 
  private:
   Parameter qkv_{"qkv", Shape{70, 11}, {{"q", 30}, {"k", 20, {}, true}, {"v", 20}}};

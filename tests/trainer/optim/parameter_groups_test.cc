@@ -66,7 +66,6 @@ class QkvModel final : public Model {
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape&, const Batch&, float, View) const override {}
   BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
-  double FlopsPerToken(int64_t) const override { return 1; }
   const Parameter& qkv() const { return qkv_; }
 
  private:
