@@ -58,6 +58,7 @@ class Session {
   // Runs the model on row 0 of the batch that `load` fills; its NextToken's scores of position
   // `column`, on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load);
+  bool has_perplexity() const { return model_.has_perplexity(); }
   int64_t outputs() const { return logits_.NumElements(); }  // Scores of a position.
 
   // The averaged weights become the master weights: once these have their initial values. Nothing

@@ -132,7 +132,8 @@ class Evaluating {
     for (const RunData::Valid& valid : data_.valid) {
       EvalRecord record{.loss = EvalLoss(rank_.session(), *valid.loader,
                                          [&](int64_t batch) { Tell(valid, batch); }),
-                        .name = valid.name};
+                        .name = valid.name,
+                        .has_perplexity = rank_.session().has_perplexity()};
       Tell(valid, 0);
       if (!std::isfinite(record.loss)) {
         throw Error(ExitCode::kNotFinite, "the loss of " + NameOf(valid) + " is not finite");
@@ -144,10 +145,13 @@ class Evaluating {
                          .Add("perplexity", record.Perplexity())
                          .Add("tokens", tokens)
                          .Text());
-      char row[160];
-      std::snprintf(row, sizeof(row), "%-24s %10.4f %12.6g %10s\n", NameOf(valid).c_str(),
-                    record.loss, record.Perplexity().value_or(HUGE_VAL),
-                    HumanCount(static_cast<double>(tokens)).c_str());
+      char perplexity[24] = "-", row[160];
+      if (record.has_perplexity) {
+        std::snprintf(perplexity, sizeof(perplexity), "%.6g",
+                      record.Perplexity().value_or(HUGE_VAL));
+      }
+      std::snprintf(row, sizeof(row), "%-24s %10.4f %12s %10s\n", NameOf(valid).c_str(),
+                    record.loss, perplexity, HumanCount(static_cast<double>(tokens)).c_str());
       table += row;
     }
     if (job_.rank != 0 || job_.console == nullptr) return;

@@ -55,7 +55,7 @@ double Evaluator::Run(int64_t step) {
   for (const RunData::Valid& valid : data_.valid) {
     const double loss = EvalLoss(session_, *valid.loader);
     sum += loss;
-    recorder_.Write(EvalRecord{step, loss, valid.name});
+    recorder_.Write(EvalRecord{step, loss, valid.name, session_.has_perplexity()});
   }
   const double evaluated = recorder_.Now();
   if (session_.options().generate) RecordSample(step);

@@ -52,6 +52,8 @@ class Model {
   // records, the loss is there after Backward(), whose gradients are those of that sum.
   virtual void Loss(Tape& tape, const Batch& batch, float scale, View loss) const = 0;
 
+  // Whether exp(loss) says something: the loss is the nats of one choice, such as a token's.
+  virtual bool has_perplexity() const { return false; }
   // Null: nothing can be generated from it.
   virtual const NextToken* next_token() const { return nullptr; }
 

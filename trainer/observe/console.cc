@@ -113,9 +113,10 @@ void Console::Step(const StepRecord& record, int64_t total_steps, double time_le
 
 void Console::Eval(const EvalRecord& record) {
   const std::string name = record.name.empty() ? "" : " of " + record.name;
-  Print(Colour::kGreen, "eval" + name + " at step " + std::to_string(record.step) + ": loss " +
-                            Number("%.4f", record.loss) + ", perplexity " +
-                            Number("%.4g", std::exp(record.loss)));
+  std::string line = "eval" + name + " at step " + std::to_string(record.step) + ": loss " +
+                     Number("%.4f", record.loss);
+  if (record.has_perplexity) line += ", perplexity " + Number("%.4g", std::exp(record.loss));
+  Print(Colour::kGreen, line);
 }
 
 void Console::Checkpoint(const CheckpointRecord& record) {

@@ -92,7 +92,9 @@ JsonObject Object(const StepRecord& r) {
 JsonObject Object(const EvalRecord& r) {
   JsonObject object = JsonObject().Add("kind", "eval").Add("step", r.step);
   if (!r.name.empty()) object.Add("name", r.name);
-  return object.Add("loss", r.loss).Add("perplexity", r.Perplexity());
+  object.Add("loss", r.loss);
+  if (r.has_perplexity) object.Add("perplexity", r.Perplexity());
+  return object;
 }
 
 JsonObject Object(const SampleRecord& r) {
@@ -180,6 +182,7 @@ MetricsKept Keep(const std::string& path, int64_t step,
 }  // namespace
 
 std::optional<double> EvalRecord::Perplexity() const {
+  if (!has_perplexity) return std::nullopt;
   const double perplexity = std::exp(loss);
   return std::isfinite(perplexity) ? std::optional(perplexity) : std::nullopt;
 }

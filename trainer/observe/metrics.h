@@ -108,7 +108,8 @@ inline bool IsOfSamples(const StepRecord& record) {
 struct EvalRecord {
   int64_t step = 0;
   double loss = 0;
-  std::string name{};  // Of the set, where there are several; else empty and not written.
+  std::string name{};          // Of the set, where there are several; else empty and not written.
+  bool has_perplexity = true;  // Else the model's loss has none (nn/model.h), and none is written.
 
   // exp(loss); empty where that is not finite: beside a loss that is not, or above 709 nats.
   std::optional<double> Perplexity() const;
