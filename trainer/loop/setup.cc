@@ -171,17 +171,22 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.optimizer.momentum = o.momentum;
   options.optimizer.weight_decay = o.weight_decay;
   options.optimizer.groups = GroupsOf(recipe);
+  options.lr = LrScheduleFor(recipe);
+  return options;
+}
+
+LrSchedule LrScheduleFor(const Recipe& recipe) {
   const ScheduleRecipe& s = recipe.schedule;
   const int64_t steps = recipe.train.steps;
-  options.lr.shape = s.name;
-  options.lr.lr = o.lr;
-  options.lr.warmup_steps = std::min(s.warmup_steps, steps);
-  options.lr.steps = steps;
-  options.lr.min_lr_ratio = s.min_lr_ratio;
-  options.lr.decay_steps =
-      s.decay_steps.value_or(std::min((steps + 9) / 10, steps - options.lr.warmup_steps));
-  options.lr.decay = s.decay;
-  return options;
+  LrSchedule lr;
+  lr.shape = s.name;
+  lr.lr = recipe.optimizer.lr;
+  lr.warmup_steps = std::min(s.warmup_steps, steps);
+  lr.steps = steps;
+  lr.min_lr_ratio = s.min_lr_ratio;
+  lr.decay_steps = s.decay_steps.value_or(std::min((steps + 9) / 10, steps - lr.warmup_steps));
+  lr.decay = s.decay;
+  return lr;
 }
 
 }  // namespace fsdp

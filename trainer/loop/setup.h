@@ -36,6 +36,9 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe);
 SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads,
                                  AttentionBackend attention = AttentionBackend::kOwn);
 
+// Of these options: for the recipe's number of steps.
+LrSchedule LrScheduleFor(const Recipe& recipe);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_LOOP_SETUP_H_
