@@ -135,8 +135,7 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   return mistakes;
 }
 
-SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads,
-                                 AttentionBackend attention) {
+SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads) {
   SessionOptions options;
   ExecutorOptions& e = options.executor = {recipe.fsdp};
   e.recompute = recipe.train.activation_checkpointing;
@@ -144,7 +143,6 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.seq_len = recipe.data.seq_len;
   e.documents = recipe.data.SeparatesDocuments();
-  e.attention = attention;
   if (IsHybrid(e.sharding_strategy) && !e.shard_size) e.shard_size = RanksOfEachHost(recipe, hosts);
   CheckReshard(recipe, IsHybrid(e.sharding_strategy) ? *e.shard_size : hosts.size());
   const int64_t wave =
