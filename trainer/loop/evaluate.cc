@@ -98,7 +98,7 @@ class Evaluating {
   void Begin() {
     stage_ = "the agreement on recipe, schedule, build and data";
     Agree(*job_.store, "start", job_.rank, job_.world, LabelsOf(rank_.run()));
-    rank_.Open({.deterministic = rank_.run().recipe.run.deterministic}, [](std::string_view) {});
+    rank_.Open({}, [](std::string_view) {});
     stage_ = "the weights";
     EveryRank(job_, "weights", [&] { ReadWeights(); });
     stage_ = "the beginning of a batch";

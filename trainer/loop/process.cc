@@ -191,6 +191,12 @@ std::string HeadingOf(const ResolvedRun& run, const std::optional<Hardware>& har
                      run.target.device, hardware);
 }
 
+// A line, ended; or nothing.
+std::string HowShareWasFound(const ResolvedRun& run) {
+  const std::string line = run.Of(ChoiceId::kShare).line;
+  return line.empty() ? "" : line + "\n";
+}
+
 // Checks what can be checked before a run begins. On the sim device no machine is asked.
 ExitCode DryRun(const Recipe& recipe, const RankEnvironment& environment) {
   const bool here = recipe.run.device != RunRecipe::Device::kSim;
@@ -200,7 +206,7 @@ ExitCode DryRun(const Recipe& recipe, const RankEnvironment& environment) {
   CheckRunDirectory(run.recipe, run.data->files);
   CheckInitialWeights(recipe);
   if (environment.rank == 0) {
-    std::cout << HeadingOf(run, std::nullopt) << NotesOf(recipe) << run.share
+    std::cout << HeadingOf(run, std::nullopt) << NotesOf(recipe) << HowShareWasFound(run)
               << PlanToText(run.plan) << std::flush;
   }
   RequireFit(run);
@@ -277,7 +283,7 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
                      const std::optional<Hardware>& hardware, bool json) {
   CheckWorld(recipe, world, local_world);
   const ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
-  const std::string beside = NotesOf(recipe) + run.share;
+  const std::string beside = NotesOf(recipe) + HowShareWasFound(run);
   if (json) {  // What is read from stdout is the plan alone.
     std::cerr << beside;
     std::cout << PlanToJson(run.plan) << "\n" << std::flush;

@@ -3,8 +3,10 @@
 #include "trainer/comm/together.h"
 #include "trainer/fsdp/try_collectives.h"
 #include "trainer/loop/attention_choice.h"
+#include "trainer/loop/choices.h"
 #include "trainer/loop/gpu_room.h"
 #include "trainer/loop/gpu_transport.h"
+#include "trainer/loop/products.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/runtime/device_factory.h"
 
@@ -12,12 +14,11 @@ namespace fsdp {
 
 RankSession::RankSession(ResolvedRun run, const Job& job) : run_(std::move(run)), job_(job) {}
 
-void RankSession::Open(const ProductsOfRun& products,
-                       const std::function<void(std::string_view)>& say) {
+void RankSession::Open(const Held& held, const std::function<void(std::string_view)>& say) {
   opening_ = "the device";
   OpenDevice();
   opening_ = "the choice of algorithms";
-  products_ = OpenProducts(run_.library, *device_, job_, *run_.model, run_.options, products, say);
+  OpenProducts(held, say);
   opening_ = "the connection of the ranks";
   Connect();
   opening_ = "the check of what is free";
@@ -33,9 +34,20 @@ void RankSession::OpenDevice() {
                                             .gpu = job_.device.gpu});
 }
 
+void RankSession::OpenProducts(const Held& held, const std::function<void(std::string_view)>& say) {
+  products_ = OpenGemmLibrary(run_.library, run_.recipe.run.deterministic);
+  Choosing choosing{run_};
+  choosing.device = device_.get();
+  choosing.products = products_.get();
+  choosing.checkpoint = held.checkpoint;
+  choosing.algorithms = held.algorithms;
+  choosing.say = say;
+  MakeAll(Choice::When::kOnTheDevice, choosing);
+}
+
 void RankSession::Connect() {
   communicators_.emplace(run_.mesh, run_.options.executor.communicators,
-                         ConnectOver(run_.transport, run_.recipe, job_, *device_));
+                         ConnectOver(run_, job_, *device_));
   TryCollectives(*device_, *run_.model, run_.options.executor, *communicators_);
   if (job_.world > 1) link_.emplace(*job_.store, communicators_->all());
 }
@@ -67,7 +79,7 @@ void RankSession::Allocate() {
   const bool spills = job_.world > 1 && run_.plan.memory.bytes(MemoryPlace::kDisk) > 0;
   spills ? EveryRank(job_, "allocate", allocate) : allocate();
   session_.emplace(*device_, *allocator_, *run_.model, options, *communicators_);
-  if (products_.library) executor().UseForProducts(*products_.library);
+  if (products_) executor().UseForProducts(*products_);
 }
 
 std::optional<Provenance::GpuMemory> RankSession::TakenOfTheGpu() const {

@@ -16,10 +16,10 @@
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/loop/job.h"
-#include "trainer/loop/products.h"
 #include "trainer/loop/resolved_run.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/ops/gemm_library.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -29,10 +29,14 @@ class RankSession {
   // `run`: of a place of this job, with data. Takes nothing and asks nobody. The reference is kept.
   RankSession(ResolvedRun run, const Job& job);
 
-  // Device, algorithms, connections, memory and session. All ranks call it; blocks. `products` as
-  // of OpenProducts(); `say` gets lines for people. Throws DeviceError, MemoryError,
-  // CheckpointError, and as Together() does.
-  void Open(const ProductsOfRun& products, const std::function<void(std::string_view)>& say);
+  // The choices that a checkpoint holds.
+  struct Held {
+    std::string checkpoint{};  // Its directory, for messages. Empty: the run goes on from none.
+    std::string algorithms{};  // ChoiceId::kAlgorithms.
+  };
+  // Device, algorithms, connections, memory and session. All ranks call it; blocks. `say` gets
+  // lines for people. Throws DeviceError, MemoryError, CheckpointError, and as Together() does.
+  void Open(const Held& held, const std::function<void(std::string_view)>& say);
 
   const ResolvedRun& run() const { return run_; }
   RunData& data() { return *run_.data; }
@@ -40,7 +44,7 @@ class RankSession {
   std::optional<Provenance::GpuMemory> TakenOfTheGpu() const;
 
   Device& device() { return *device_; }
-  const RunProducts& products() const { return products_; }
+  const GemmLibrary* products() const { return products_.get(); }  // Null on a CPU.
   Session& session() { return *session_; }
   Executor& executor() { return session_->executor(); }
   // What the streams are in, as Executor::Where(), or what Open() is in; else empty.
@@ -51,6 +55,7 @@ class RankSession {
 
  private:
   void OpenDevice();
+  void OpenProducts(const Held& held, const std::function<void(std::string_view)>& say);
   void Connect();
   // Contexts, libraries and connections have by now what they take of a GPU: the rest is what there
   // is. No rank allocates before all have looked.
@@ -62,7 +67,7 @@ class RankSession {
   std::string opening_;
   // In the order in which they must outlive one another.
   std::unique_ptr<Device> device_;
-  RunProducts products_;
+  std::unique_ptr<GemmLibrary> products_;
   std::optional<MeshCommunicators> communicators_;
   std::optional<FailureLink> link_;
   std::unique_ptr<PhasedAllocator> allocator_;

@@ -7,21 +7,38 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/shape.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh.h"
+#include "trainer/comm/nccl/nccl_communicator.h"
+#include "trainer/comm/store.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/session.h"
-#include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/nn/model.h"
-#include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
+
+// A run takes these by asking its machine (choice.h).
+enum class ChoiceId {
+  kLibrary,     // cuBLASLt, which multiplies on a GPU.
+  kTransport,   // The way of collectives: NCCL, or the host's memory.
+  kAttention,   // cuDNN, or kernels of our own.
+  kShare,       // fsdp.cpu_offload.optimizer_share.
+  kAlgorithms,  // The library's, for the step's products.
+};
+
+struct Chosen {
+  ChoiceId id = ChoiceId::kLibrary;
+  std::string value{};  // The text that the run's files hold. Empty: there was nothing to choose.
+  std::string line{};   // How it came about, for people. Empty: there is nothing to say.
+  Labels labels{};      // All ranks must have these alike: compared before the first step.
+};
 
 struct ResolvedRun {
   Place place;
@@ -37,14 +54,21 @@ struct ResolvedRun {
 
   // The machine was asked for these.
   PlanTarget target;
-  FoundGpuLibrary library = {};   // cuBLASLt, for a GPU.
-  int sharers = 1;                // Ranks that compute on this rank's GPU.
-  GpuTransport transport = {};    // What collectives go over.
-  FoundAttention attention = {};  // Whose kernels attention takes.
-  std::string share = {};         // How fsdp.cpu_offload.optimizer_share was found, for people.
+  int sharers = 1;                                    // Ranks that compute on this rank's GPU.
+  FoundGpuLibrary library = {};                       // cuBLASLt, for a GPU.
+  std::shared_ptr<const NcclLibrary> nccl = nullptr;  // Null: the host's memory.
+  std::vector<Chosen> chosen = {};                    // In the order of AllChoices().
 
   std::optional<RunData> data = std::nullopt;  // Empty where the place opens none.
   RunPlan plan;
+
+  // A choice that has not been made is empty.
+  Chosen Of(ChoiceId id) const {
+    for (const Chosen& one : chosen) {
+      if (one.id == id) return one;
+    }
+    return {.id = id};
+  }
 };
 
 }  // namespace fsdp

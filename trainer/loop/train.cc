@@ -84,7 +84,7 @@ class Trainer {
                          job_.restart > 0 ? RunLock::kPatienceAfterRestart : RunLock::kPatience);
     RequireRealToResume();
     recorder_.OpenLog(start_.directory);
-    rank_.Open(Products(), [this](std::string_view line) { recorder_.Line(Printable(line)); });
+    rank_.Open(HeldChoices(), [this](std::string_view line) { recorder_.Line(Printable(line)); });
     checkpointer_.emplace(recipe_, job_, start_.directory, session(), recorder_);
     stage_ = "the initial weights";
     if (start_.resume_from.empty()) {
@@ -94,13 +94,16 @@ class Trainer {
     }
     evaluator_.emplace(recipe_, job_, VocabSize(run_.shape), seed_, data_, session(), recorder_);
     const MemoryPlan& memory = run_.plan.memory;
+    const std::vector<std::string> chosen = {run_.Of(ChoiceId::kAttention).line,
+                                             run_.Of(ChoiceId::kShare).line};
     recorder_.Begin(
         start_, aside_, step_,
         {run_.threads, seed_, held_out_, NumParameters(run_.shape),
          executor().layout().NumTrained(), run_.plan.planned(),
          memory.bytes() - memory.bytes(MemoryPlace::kDevice), memory.bytes(MemoryPlace::kDisk),
-         &data_, run_.attention.name, run_.share, rank_.TakenOfTheGpu()});
-    if (!run_.transport.note.empty()) recorder_.Line(run_.transport.note);
+         &data_, run_.Of(ChoiceId::kAttention).value, chosen, rank_.TakenOfTheGpu()});
+    const std::string transport = run_.Of(ChoiceId::kTransport).line;
+    if (!transport.empty()) recorder_.Line(transport);
     watch_.End();
     stage_ = "the beginning of a step";
   }
@@ -126,13 +129,9 @@ class Trainer {
     throw ConfigError(error);
   }
 
-  ProductsOfRun Products() const {
-    ProductsOfRun run{.deterministic = recipe_.run.deterministic};
-    if (run.deterministic && !start_.resume_from.empty()) {
-      run.checkpoint = start_.resume_from;
-      run.recorded = ReadCheckpointMeta(start_.resume_from).products;
-    }
-    return run;
+  RankSession::Held HeldChoices() const {
+    if (!recipe_.run.deterministic || start_.resume_from.empty()) return {};
+    return {start_.resume_from, ReadCheckpointMeta(start_.resume_from).products};
   }
 
   void Resume() {
@@ -247,8 +246,8 @@ class Trainer {
     tokens_ += pending.targets;
     recorder_.Step(pending.step, result, executor().Account(pending.index), tokens_,
                    run_.options.lr.At(pending.step));
-    if (const auto& products = rank_.products(); pending.index == 0 && products.library) {
-      recorder_.ProductsRefused(products.library->Refusals());
+    if (const GemmLibrary* products = rank_.products(); pending.index == 0 && products != nullptr) {
+      recorder_.ProductsRefused(products->Refusals());
     }
     if (result.loss_scale > 0) {
       scaler_ = {result.scaler.scale, static_cast<int64_t>(result.scaler.good_steps)};
@@ -345,7 +344,7 @@ class Trainer {
     meta.scaler = scaler_;
     meta.evaluation = evaluation_;
     if (meta.evaluation && evaluated_ != step_) meta.evaluation->loss.reset();
-    if (rank_.products().library) meta.products = ToJson(rank_.products().algorithms);
+    meta.products = run_.Of(ChoiceId::kAlgorithms).value;
     checkpointer_->Save(meta, /*last=*/stopping_ || NoBetter() || step_ >= recipe_.train.steps);
     stage_ = "the beginning of a step";
   }

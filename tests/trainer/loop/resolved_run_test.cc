@@ -15,6 +15,7 @@
 #include "trainer/comm/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/loop/choices.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
@@ -159,7 +160,8 @@ TEST(ResolvedRun, HasAShareThatIsANumber) {
     const std::optional<double> share = run->recipe.fsdp.cpu_offload.optimizer_share;
     ASSERT_TRUE(share);
     EXPECT_EQ(run->options.executor.cpu_offload.optimizer_share, share);
-    EXPECT_NE(run->share.find("measured: the device updates "), std::string::npos);
+    EXPECT_NE(run->Of(ChoiceId::kShare).line.find("measured: the device updates "),
+              std::string::npos);
   }
 }
 
@@ -189,7 +191,9 @@ TEST(ResolvedRun, GoesOnWithWhatTheRunHas) {
   const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe});
   EXPECT_EQ(trained[0].recipe.fsdp.cpu_offload.optimizer_share, 0.25);
   EXPECT_EQ(trained[0].recipe.model.attention_dropout, 0.125);
-  EXPECT_NE(trained[1].share.find("which the run goes on with"), std::string::npos);
+  EXPECT_EQ(trained[0].Of(ChoiceId::kShare).value, "0.25");
+  EXPECT_NE(trained[1].Of(ChoiceId::kShare).line.find("which the run goes on with"),
+            std::string::npos);
   ExpectSame(trained[1], trained[0]);
   ExpectSame(ForADryRun(recipe, 2), trained[0]);
   ExpectSame(ToPlan(recipe, 2), trained[0]);
@@ -219,7 +223,7 @@ TEST(ResolvedRun, OfADescribedMachineAsksNothingHere) {
   const ResolvedRun planned = ToPlan(recipe, 4, machine);
   EXPECT_EQ(planned.target.device, DeviceType::kCuda);
   EXPECT_EQ(planned.options.executor.attention, AttentionBackend::kCudnn);
-  EXPECT_EQ(planned.attention.name, "");
+  EXPECT_EQ(planned.Of(ChoiceId::kAttention).value, "");
   EXPECT_LT(planned.plan.device_available->bytes, machine.memory);
   EXPECT_EQ(planned.plan.available->bytes, int64_t{4} << 30);  // Two ranks to a host.
   const ResolvedRun bench = Resolve(recipe, PlaceToBench(4, machine));
