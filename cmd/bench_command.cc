@@ -105,8 +105,8 @@ void RunGemm(const GemmFlags& flags) {
   const Recipe recipe = LoadRecipe(flags.recipe);
   const int threads = flags.threads > 0 ? flags.threads : ThreadsFor(recipe, /*local_world=*/1);
   const ChosenDevice device = DeviceOf(flags.device);
-  StepProductsBench bench(StepWorkOf(recipe, flags.world, device.type), threads, device.type,
-                          device.gpu, flags.own_kernels);
+  const ResolvedRun step = ResolveForProducts(recipe, flags.world, device.type);
+  StepProductsBench bench(StepWorkOf(step), threads, device.type, device.gpu, flags.own_kernels);
   const auto run = [&](int rounds) {
     std::vector<std::vector<double>> all;
     for (int i = 0; i < rounds; ++i) all.push_back(bench.Run());

@@ -12,6 +12,8 @@
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
 #include "trainer/engine/step_resource.h"
+#include "trainer/loop/place.h"
+#include "trainer/loop/resolve.h"
 #include "trainer/recipe/hardware.h"
 
 namespace fsdp {
@@ -127,7 +129,8 @@ void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
 
 void RunFloor(const FloorFlags& flags) {
   const Hardware hardware = ReadHardware(flags.hardware);
-  const StepFloor floor = FloorOf(LoadRecipe(flags.recipe), flags.world, hardware);
+  const ResolvedRun run = Resolve(LoadRecipe(flags.recipe), PlaceToBench(flags.world, hardware));
+  const StepFloor floor = FloorOf(run, hardware);
   if (flags.json) {
     std::printf("%s\n", FloorToJson(floor, hardware, flags.world).Text().c_str());
   } else {

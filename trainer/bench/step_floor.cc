@@ -2,17 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "trainer/bench/product_waves.h"
-#include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/engine/step_resource.h"
 #include "trainer/loop/attention_choice.h"
-#include "trainer/loop/setup.h"
 #include "trainer/ops/gemm_library.h"
 
 namespace fsdp {
@@ -142,15 +139,9 @@ double StepFloor::NeedlessSeconds() const {
   return seconds;
 }
 
-StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
-  const ModelShape shape = ShapeFor(recipe);
-  const std::unique_ptr<Model> model = BuildModel(recipe, shape);
-  const DeviceType kernels =
-      hardware.device == Hardware::Device::kCuda ? DeviceType::kCuda : DeviceType::kCpu;
-  const SessionOptions options =
-      SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1,
-                        AttentionToPlan(recipe, shape, kernels));
-  const int64_t head_dim = AttentionDimsOf(recipe, shape).head_dim;
+StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
+  const Recipe& recipe = run.recipe;
+  const int64_t head_dim = AttentionDimsOf(recipe, run.shape).head_dim;
   StepFloor floor;
   floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
   const auto part_of = [&](const std::string& op, StepResource resource) {
@@ -162,7 +153,8 @@ StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware) {
   };
   bool before_backward = true;
   ObserveStep(
-      *model, options, world, kernels, [&](const Operation& operation, StepResource resource) {
+      *run.model, run.options, run.place.world, run.target.device,
+      [&](const Operation& operation, StepResource resource) {
         if (resource != StepResource::kDevice) {
           FloorPart& part = *part_of(operation.name, resource);
           const double bytes = BytesThere(operation, resource);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "trainer/engine/step_resource.h"
+#include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/cost.h"
 
 namespace fsdp {
@@ -49,10 +49,11 @@ struct StepFloor {
   double NeedlessSeconds() const;
 };
 
-// Of rank 0 of `world`. Throws ConfigError where the file lacks a rate that the step needs, with
-// its key. A product or attention counts with the larger of FLOPs and bytes at their rates. On a
-// GPU products are cuBLASLt's, and attention is cuDNN's where it can be.
-StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& hardware);
+// The floor of rank 0; `run` is of that machine (PlaceToBench(), loop/place.h). Throws ConfigError
+// where the file lacks a rate that the step needs, with its key. A product or attention counts with
+// the larger of FLOPs and bytes at their rates. On a GPU products are cuBLASLt's, and attention is
+// cuDNN's where it can be.
+StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware);
 
 }  // namespace fsdp
 

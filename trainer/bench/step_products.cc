@@ -4,10 +4,9 @@
 #include <numeric>
 #include <utility>
 
-#include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/check.h"
 #include "trainer/engine/step_operations.h"
-#include "trainer/loop/setup.h"
+#include "trainer/loop/resolve.h"
 #include "trainer/ops/linear.h"
 #include "trainer/runtime/device_factory.h"
 
@@ -41,19 +40,23 @@ std::string GroupOf(const std::string& op, const Product& p, WeightLayout layout
 
 }  // namespace
 
-StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels) {
-  const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
-  const SessionOptions options =
-      SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1);
+ResolvedRun ResolveForProducts(Recipe recipe, int world, DeviceType kernels) {
+  std::optional<double>& share = recipe.fsdp.cpu_offload.optimizer_share;
+  share = share.value_or(0);
+  return Resolve(recipe, PlaceToBench(world, kernels));
+}
+
+StepWork StepWorkOf(const ResolvedRun& run) {
+  Model& model = *run.model;
   StepWork work;
   std::vector<std::string> groups;  // In the order of the forward pass.
   std::vector<std::vector<StepProduct>> products;
-  ObserveStep(*model, options, world, kernels, [&](const Operation& operation, StepResource) {
+  const auto see = [&](const Operation& operation, StepResource) {
     for (const KernelCost& kernel : operation.costs) {
       if (kernel.kind == KernelKind::kAttention) work.attention_flops += kernel.model_flops;
       if (kernel.kind != KernelKind::kProduct) continue;
       const Product& p = kernel.product;
-      const std::string group = GroupOf(operation.name, p, model->linear_layout());
+      const std::string group = GroupOf(operation.name, p, model.linear_layout());
       const auto at = std::find(groups.begin(), groups.end(), group) - groups.begin();
       if (at == static_cast<ptrdiff_t>(groups.size())) {
         groups.push_back(group);
@@ -62,7 +65,8 @@ StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels) {
       Add(products[at], {group + ", " + p.name, p.m, p.n, p.k, p.a_transposed, p.b_transposed,
                          p.adds, p.count, p.dtype});
     }
-  });
+  };
+  ObserveStep(model, run.options, run.place.world, run.target.device, see);
   for (const std::vector<StepProduct>& group : products) {
     work.products.insert(work.products.end(), group.begin(), group.end());
   }

@@ -11,6 +11,7 @@
 #include "trainer/bench/bench_library.h"
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/core/dtype.h"
+#include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
@@ -36,9 +37,12 @@ struct StepWork {
   double attention_flops = 0;
 };
 
-// Of rank 0 of `world`: what the ops of its step say that they multiply, where they have kernels
-// for this device.
-StepWork StepWorkOf(const Recipe& recipe, int world, DeviceType kernels = DeviceType::kCpu);
+// A run of `world` ranks that have kernels for `kernels`. Updates change no product, so
+// fsdp.cpu_offload.optimizer_share: auto is 0 here, and not measured. Throws as Resolve().
+ResolvedRun ResolveForProducts(Recipe recipe, int world, DeviceType kernels);
+
+// The products of rank 0, as the ops of its step state them.
+StepWork StepWorkOf(const ResolvedRun& run);
 
 // Runs the products, as ops for linear layers do, with operands of its own.
 class StepProductsBench {

@@ -162,7 +162,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   if (plan.device_outside) *plan.device_outside += connected;
   int threads = plan.memory.threads;
   if (plan.memory.bytes(MemoryPlace::kDisk) > 0) threads += SpillMemory::kThreads;
-  const OutsideMemory outside = OutsideOf(options.executor.threads, threads, groups, limits);
+  const OutsideMemory outside = OutsideOf(plan.memory.multiplying, threads, groups, limits);
   plan.outside = outside.bytes + SpillMemory::HostBytes(plan.memory.bytes(MemoryPlace::kDisk));
   plan.available =
       target.other_host ? target.host : AvailableMemory(limits, local_world, outside.addresses);

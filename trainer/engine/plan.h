@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "trainer/core/memory_limits.h"
 #include "trainer/engine/host_memory.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
-#include "trainer/launch/memory_limits.h"
 
 namespace fsdp {
 

@@ -69,6 +69,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
   }
   if (!caches) plan = recorder.Finish();
   plan.threads = device.threads();
+  plan.multiplying = device.multiplying();
   return plan;
 }
 

@@ -45,8 +45,9 @@ struct MemoryPlan {
   // kind it is known how much there was at most.
   std::optional<CachingStatistics> caching = {};
 
-  // CPU threads of the run's streams, whose stacks are in no place.
-  int threads = 0;
+  // CPU threads of the run's streams, whose stacks are in no place; and those of them that multiply
+  // matrices, whose packing memory (ops/cpu/gemm.h) is in none either.
+  int threads = 0, multiplying = 0;
 
   int64_t bytes() const;  // Of all places but the disk.
   int64_t bytes(MemoryPlace place) const { return arenas[static_cast<int>(place)]; }

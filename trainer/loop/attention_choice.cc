@@ -5,6 +5,9 @@
 #include <utility>
 #include <variant>
 
+#include "trainer/ops/cudnn/attention_cudnn.h"
+#include "trainer/runtime/choose_device.h"
+
 namespace fsdp {
 namespace {
 
@@ -28,16 +31,50 @@ AttentionBackend Wanted(const Recipe& recipe) {
                                   : AttentionBackend::kCudnn;
 }
 
-}  // namespace
-
-FoundAttention AttentionOf(const Recipe& recipe, const ModelShape& shape,
-                           const ChosenDevice& device) {
+// Asks this host.
+FoundAttention Find(const Recipe& recipe, const ModelShape& shape, const ChosenDevice& device) {
   if (device.type != DeviceType::kCuda || !shape.family().Decoder(shape)) return {};
   if (const std::string why = NotForCudnn(recipe, shape); !why.empty()) {
     return {AttentionBackend::kOwn, "own kernels (" + why + ")"};
   }
   return FindAttention(Wanted(recipe), device.gpu, DimsOf(recipe, shape),
                        recipe.fsdp.mixed_precision.param_dtype, recipe.eval.sample.has_value());
+}
+
+// Ranks compare what they have found: bits are those of one backend, and of one version.
+class Attention final : public Choice {
+ public:
+  ChoiceId id() const override { return ChoiceId::kAttention; }
+  bool meets() const override { return false; }
+
+  std::string Ask(Choosing& c) const override {
+    ResolvedRun& run = c.run;
+    AttentionBackend& backend = run.options.executor.attention;
+    if (!run.place.device) {
+      backend = AttentionToPlan(run.recipe, run.shape, run.target.device);
+      return "";
+    }
+    const FoundAttention found = Find(run.recipe, run.shape, *run.place.device);
+    backend = found.backend;
+    return found.name;
+  }
+
+  std::string Agree(const Choosing& c) const override { return c.answers[c.mine]; }
+
+  Chosen Record(const std::string& name, Choosing& c) const override {
+    const bool own = c.run.options.executor.attention == AttentionBackend::kOwn;
+    return {.id = id(),
+            .value = name,
+            .line = name.empty() ? "" : "attention: " + name,
+            .labels = {{"attention", own ? "own kernels" : name}}};
+  }
+};
+
+}  // namespace
+
+const Choice& AttentionChoice() {
+  static const Attention choice;
+  return choice;
 }
 
 void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBackend backend) {

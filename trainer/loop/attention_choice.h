@@ -4,21 +4,20 @@
 #define FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
 
 #include "models/shape.h"
+#include "trainer/loop/choice.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
 
-// On this host: looks for cuDNN, and has it make the plans of the recipe's shape.
-FoundAttention AttentionOf(const Recipe& recipe, const ModelShape& shape,
-                           const ChosenDevice& device);
+// ChoiceId::kAttention, into options.executor.attention. A rank with a GPU looks for cuDNN, and has
+// it make the plans of the recipe's shape; where no machine is asked it is AttentionToPlan().
+const Choice& AttentionChoice();
 
 // Has this thread's handle and plans made where attention is cuDNN's, so that a step makes none.
-// Takes memory of the GPU, behind AttentionOf(). Throws DeviceError.
+// Takes memory of the GPU, behind that choice. Throws DeviceError.
 void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBackend backend);
 
 // On a machine that is not here: cuDNN's wherever it could do it, as if it were there. Its

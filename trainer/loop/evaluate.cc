@@ -25,6 +25,8 @@
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/loop/rank_session.h"
+#include "trainer/loop/resolve.h"
+#include "trainer/loop/resolved_run.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/observe/metrics.h"
@@ -68,13 +70,8 @@ void EvaluateAlone(Recipe& recipe, bool full) {
 
 class Evaluating {
  public:
-  Evaluating(const Evaluation& evaluation, const Job& job)
-      : evaluation_(evaluation), job_(job), rank_(evaluation.recipe, job, /*trains=*/false) {
-    const Recipe& recipe = rank_.recipe();
-    data_ = OpenData(recipe, rank_.shape(), rank_.mesh().data_size(),
-                     static_cast<uint64_t>(recipe.run.seed), recipe.data.valid, Progress());
-    rank_.Plan();
-  }
+  Evaluating(const Evaluation& evaluation, ResolvedRun run, const Job& job)
+      : evaluation_(evaluation), job_(job), rank_(std::move(run), job) {}
 
   ExitCode Run() {
     try {
@@ -93,13 +90,6 @@ class Evaluating {
   }
 
  private:
-  // Where the output is read by a program, nothing else is in it.
-  OpenProgress Progress() const {
-    OpenProgress progress = ProgressFor(job_);
-    if (evaluation_.json) progress.say = progress.remark = nullptr;
-    return progress;
-  }
-
   std::string Where() const {
     std::string at = rank_.Where();
     return at.empty() ? stage_ : at;
@@ -107,10 +97,8 @@ class Evaluating {
 
   void Begin() {
     stage_ = "the agreement on recipe, schedule, build and data";
-    Labels labels = rank_.FindTransport();
-    labels.emplace_back("data", std::to_string(data_.Hash()));
-    Agree(*job_.store, "start", job_.rank, job_.world, labels);
-    rank_.Open({.deterministic = rank_.recipe().run.deterministic}, [](std::string_view) {});
+    Agree(*job_.store, "start", job_.rank, job_.world, LabelsOf(rank_.run()));
+    rank_.Open({}, [](std::string_view) {});
     stage_ = "the weights";
     EveryRank(job_, "weights", [&] { ReadWeights(); });
     stage_ = "the beginning of a batch";
@@ -129,7 +117,7 @@ class Evaluating {
   void Evaluate() {
     std::vector<std::string> sets;
     std::string table;
-    for (const RunData::Valid& valid : data_.valid) {
+    for (const RunData::Valid& valid : rank_.data().valid) {
       EvalRecord record{.loss = EvalLoss(rank_.session(), *valid.loader,
                                          [&](int64_t batch) { Tell(valid, batch); }),
                         .name = valid.name,
@@ -167,7 +155,7 @@ class Evaluating {
                     << std::endl;
       return;
     }
-    const int64_t parameters = NumParameters(rank_.shape());
+    const int64_t parameters = NumParameters(rank_.run().shape);
     *job_.console << Printable(evaluation_.checkpoint) << ": "
                   << (step ? "step " + std::to_string(*step) + ", " : "")
                   << HumanCount(static_cast<double>(parameters)) << " parameters"
@@ -196,7 +184,6 @@ class Evaluating {
 
   const Evaluation& evaluation_;
   const Job& job_;
-  RunData data_;  // Before what reads it.
   RankSession rank_;
   std::string stage_ = "the start";  // What the host is in, for messages.
 };
@@ -251,7 +238,10 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
 ExitCode EvaluateRank(const Evaluation& evaluation, const Job& job) {
   EarlyStopWatch watch(job);
   return LiveAndTell(job, [&]() -> Life {
-    auto evaluating = std::make_shared<Evaluating>(evaluation, job);
+    // Where the output is read by a program, nothing else is in it.
+    ResolvedRun run = Resolve(evaluation.recipe, PlaceToEvaluate(job, /*silent=*/evaluation.json));
+    RequireFit(run);
+    auto evaluating = std::make_shared<Evaluating>(evaluation, std::move(run), job);
     return [evaluating] { return evaluating->Run(); };
   });
 }

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <vector>
 
+#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
-#include "trainer/comm/store.h"
-#include "trainer/comm/together.h"
+#include "trainer/loop/gpu_room.h"
 
 namespace fsdp {
 namespace {
@@ -23,53 +24,80 @@ std::string Hex(const std::string& bytes) {
   return text;
 }
 
-}  // namespace
-
-std::vector<std::string> ExchangeGpus(const Job& job) {
-  const std::string mine = job.device.type == DeviceType::kCuda ? Hex(job.device.uuid) : kNone;
-  if (job.world == 1) return {mine};
-  return Exchange(*job.store, "train/gpus", job.rank, job.world, mine);
+// Ranks that disagree about what computes hear of it later.
+bool HaveGpus(const std::vector<std::string>& gpus) {
+  return std::find(gpus.begin(), gpus.end(), kNone) == gpus.end();
 }
 
-int SharersOf(const std::vector<std::string>& gpus, const Job& job) {
-  const std::string& mine = gpus[job.rank];
+bool AnyShare(const std::vector<std::string>& gpus) {
+  return std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size();
+}
+
+class Transport final : public Choice {
+ public:
+  ChoiceId id() const override { return ChoiceId::kTransport; }
+  bool meets() const override { return true; }
+
+  // A GPU's uuid.
+  std::string Tell(const Choosing& c) const override {
+    const std::optional<ChosenDevice>& device = c.run.place.device;
+    return device && device->type == DeviceType::kCuda ? Hex(device->uuid) : kNone;
+  }
+
+  bool Asks(const Choosing& c) const override {
+    return c.told.size() > 1 && HaveGpus(c.told) && !AnyShare(c.told);
+  }
+
+  std::string Ask(Choosing& c) const override {
+    c.run.nccl = FindNccl();
+    return VersionText(*c.run.nccl);
+  }
+
+  std::string Agree(const Choosing& c) const override { return c.answers[c.mine]; }
+
+  Chosen Record(const std::string& version, Choosing& c) const override {
+    c.run.sharers = SharersOf(c);
+    if (c.run.place.job != nullptr) c.run.target = RoomToBegin(*c.run.place.device, c.run.sharers);
+    Chosen chosen{.id = id(), .labels = {{"NCCL", version.empty() ? kNone : version}}};
+    if (!version.empty()) {
+      chosen.value = "NCCL " + version;
+      chosen.line = "collectives over " + chosen.value;
+    } else if (HaveGpus(c.told) && AnyShare(c.told)) {
+      chosen.line =
+          "ranks share a GPU, which NCCL refuses: all collectives go through the host's memory";
+    }
+    return chosen;
+  }
+};
+
+}  // namespace
+
+const Choice& TransportChoice() {
+  static const Transport choice;
+  return choice;
+}
+
+int SharersOf(const Choosing& choosing) {
+  const std::vector<std::string>& gpus = choosing.told;
+  const std::string& mine = gpus[choosing.mine];
   return mine == kNone ? 1 : static_cast<int>(std::count(gpus.begin(), gpus.end(), mine));
 }
 
-GpuTransport FindGpuTransport(const std::vector<std::string>& gpus, const Job& job) {
-  GpuTransport transport;
-  if (job.world == 1) return transport;
-  // Ranks that disagree hear of it later.
-  if (std::find(gpus.begin(), gpus.end(), kNone) != gpus.end()) return transport;
-  if (std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size()) {
-    transport.note =
-        "ranks share a GPU, which NCCL refuses: all collectives go through the host's memory";
-    return transport;
-  }
-  Together(*job.store, "train/nccl", job.rank, job.world, [&] {
-    transport.nccl = FindNccl();
-    return "";
-  });
-  transport.note = "collectives over NCCL " + VersionText(*transport.nccl);
-  return transport;
-}
-
-MeshCommunicators::Connect ConnectOver(const GpuTransport& transport, const Recipe& recipe,
-                                       const Job& job, Device& device) {
+MeshCommunicators::Connect ConnectOver(const ResolvedRun& run, const Job& job, Device& device) {
   if (job.world == 1 || device.type() != DeviceType::kCuda) return job.connect;
-  if (transport.nccl == nullptr) {
+  if (run.nccl == nullptr) {
     return [&job, &device](const std::string& name, const RankGroup& group) {
       return MakePinnedCommunicator(job.connect(name, group), device);
     };
   }
   NcclOptions options;
-  options.comm.timeout_s = recipe.run.timeout_s;
-  options.deterministic = recipe.run.deterministic;
-  options.into_fp32 = recipe.fsdp.mixed_precision.reduce_dtype != DType::kFloat32;
-  return [nccl = transport.nccl, options, &job, &device](const std::string& name,
-                                                         const RankGroup& group) {
-    return CreateNcclCommunicator(nccl, device, *job.store, name, group, options);
-  };
+  options.comm.timeout_s = run.recipe.run.timeout_s;
+  options.deterministic = run.recipe.run.deterministic;
+  options.into_fp32 = run.recipe.fsdp.mixed_precision.reduce_dtype != DType::kFloat32;
+  return
+      [nccl = run.nccl, options, &job, &device](const std::string& name, const RankGroup& group) {
+        return CreateNcclCommunicator(nccl, device, *job.store, name, group, options);
+      };
 }
 
 }  // namespace fsdp

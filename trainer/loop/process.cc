@@ -25,13 +25,12 @@
 #include "trainer/launch/exit_words.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/stop_signal.h"
-#include "trainer/loop/attention_choice.h"
-#include "trainer/loop/gpu_room.h"
+#include "trainer/loop/place.h"
 #include "trainer/loop/plan_heading.h"
-#include "trainer/loop/run_data.h"
+#include "trainer/loop/resolve.h"
+#include "trainer/loop/resolved_run.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
-#include "trainer/loop/share_choice.h"
 #include "trainer/loop/train.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/recipe/load.h"
@@ -59,65 +58,11 @@ int SpinsFor(int local_world, int threads) {
   return local_world * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
 }
 
-// A described machine has the last word on what computes.
-PlanTarget TargetOf(const Recipe& recipe, const std::optional<Hardware>& hardware,
-                    int local_world) {
-  PlanTarget target;
-  const bool cuda = hardware ? hardware->device == Hardware::Device::kCuda
-                             : recipe.run.device == RunRecipe::Device::kCuda;
-  target.device = cuda ? DeviceType::kCuda : DeviceType::kCpu;
-  if (cuda) target = RoomUnseen(target);  // Of described GPUs each rank has one.
-  if (!hardware) return target;
-  target.outside = hardware->outside;
-  if (hardware->memory) {
-    target.room = {*hardware->memory - hardware->outside.value_or(0),
-                   "memory of " + hardware->name};
-    if (cuda) target = LessCode(std::move(target), /*sharers=*/1);
-  }
-  target.other_host = true;
-  if (hardware->host_memory) {
-    target.host = {*hardware->host_memory / local_world, "host_memory of " + hardware->name};
-  }
-  return target;
-}
-
 ChosenDevice DeviceFor(const Recipe& recipe, const RankEnvironment& environment) {
   const WantedDevice wanted = recipe.run.device == RunRecipe::Device::kAuto   ? WantedDevice::kAuto
                               : recipe.run.device == RunRecipe::Device::kCuda ? WantedDevice::kCuda
                                                                               : WantedDevice::kCpu;
   return ChooseDevice(wanted, environment.local_rank, environment.local_world_size);
-}
-
-// What a dry run is held against, which takes no memory of a GPU, its context's neither: all of it.
-PlanTarget WholeDevice(const ChosenDevice& device) {
-  PlanTarget target{.device = device.type};
-  if (device.type == DeviceType::kCuda) {
-    target.room = {device.memory / device.sharers, "all memory of " + device.name};
-    target = LessCode(std::move(target), device.sharers);
-    if (device.sharers == 1) target = RoomUnseen(target);
-  }
-  return target;
-}
-
-// What a plan's rank would compute on, of this machine. Throws ConfigError where something is to be
-// measured on it that is not here.
-ChosenDevice DeviceToMeasure(const Recipe& recipe, const std::optional<Hardware>& hardware,
-                             DeviceType type) {
-  if (recipe.fsdp.cpu_offload.optimizer_share) return {};
-  const auto refuse = [&](const std::string& why) {
-    throw ConfigError(
-        recipe.Mistake("fsdp.cpu_offload.optimizer_share",
-                       "`auto` is measured, and " + why +
-                           ": give the number that a run there has found, or one to plan with"));
-  };
-  if (hardware) refuse(hardware->name + " is another machine");
-  if (type == DeviceType::kCpu) return {};
-  try {
-    return ChooseDevice(WantedDevice::kCuda, /*local_rank=*/0, /*local_world=*/1);
-  } catch (const Error& error) {
-    refuse(std::string("no GPU can be used here (") + error.what() + ")");
-  }
-  return {};
 }
 
 // Whether what reads our stdout has closed its end.
@@ -241,6 +186,34 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
   return code;
 }
 
+std::string HeadingOf(const ResolvedRun& run, const std::optional<Hardware>& hardware) {
+  return PlanHeading(run.recipe, run.shape, *run.model, run.place.world, run.place.local_world,
+                     run.target.device, hardware);
+}
+
+// A line, ended; or nothing.
+std::string HowShareWasFound(const ResolvedRun& run) {
+  const std::string line = run.Of(ChoiceId::kShare).line;
+  return line.empty() ? "" : line + "\n";
+}
+
+// Checks what can be checked before a run begins. On the sim device no machine is asked.
+ExitCode DryRun(const Recipe& recipe, const RankEnvironment& environment) {
+  const bool here = recipe.run.device != RunRecipe::Device::kSim;
+  const ResolvedRun run = Resolve(
+      recipe, PlaceOfDryRun(environment.rank, environment.world_size, environment.local_world_size,
+                            here ? DeviceFor(recipe, environment) : ChosenDevice()));
+  CheckRunDirectory(run.recipe, run.data->files);
+  CheckInitialWeights(recipe);
+  if (environment.rank == 0) {
+    std::cout << HeadingOf(run, std::nullopt) << NotesOf(recipe) << HowShareWasFound(run)
+              << PlanToText(run.plan) << std::flush;
+  }
+  RequireFit(run);
+  if (here) TakeDisk(run.options.executor, run.plan.memory);  // And gives it back.
+  return ExitCode::kDone;
+}
+
 }  // namespace
 
 void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts) {
@@ -274,39 +247,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   if (dry_run || recipe.run.device == RunRecipe::Device::kSim) {
     // There is nothing to save and nobody to tell: a stop ends it at once.
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
-    if (signals.stop_requested()) return ExitCode::kStopped;
-    PlanTarget target;
-    ChosenDevice device;
-    if (recipe.run.device != RunRecipe::Device::kSim) {
-      device = DeviceFor(recipe, environment);
-      target = WholeDevice(device);
-    }
-    const ModelShape shape = ShapeFor(recipe);
-    const RunData data = OpenData(recipe, shape, environment.world_size,
-                                  static_cast<uint64_t>(recipe.run.seed), recipe.data.valid);
-    const Recipe run = WithSteps(WithDropoutsOfRun(recipe), data);
-    CheckRunDirectory(WithShape(run, ShapeFor(run)), data.files);
-    CheckInitialWeights(recipe);
-    const std::unique_ptr<Model> model = BuildModel(recipe, shape);
-    SessionOptions options = SessionOptionsFor(
-        recipe, HostPlacement::InOrder(environment.world_size, environment.local_world_size),
-        ThreadsFor(recipe, environment.local_world_size),
-        AttentionOf(run, ShapeFor(run), device).backend);
-    Recipe resolved = recipe;
-    const std::string share =
-        ResolveShareToPlan(device, environment.world_size, environment.local_world_size, target,
-                           *model, resolved, options);
-    const RunPlan plan =
-        PlanRun(*model, options, environment.world_size, environment.local_world_size, target);
-    if (environment.rank == 0) {
-      std::cout << PlanHeading(recipe, shape, *model, environment.world_size,
-                               environment.local_world_size, target.device, std::nullopt)
-                << NotesOf(recipe) << share << PlanToText(plan) << std::flush;
-    }
-    RequireFit(*model, options, plan, target);
-    const bool here = recipe.run.device != RunRecipe::Device::kSim;
-    if (here) TakeDisk(options.executor, plan.memory);  // And gives it back.
-    return ExitCode::kDone;
+    return signals.stop_requested() ? ExitCode::kStopped : DryRun(recipe, environment);
   }
 
   try {
@@ -341,26 +282,15 @@ ExitCode EvaluateProcess(const Evaluation& evaluation, const std::vector<std::st
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
                      const std::optional<Hardware>& hardware, bool json) {
   CheckWorld(recipe, world, local_world);
-  const ModelShape shape = ShapeFor(recipe);
-  const std::unique_ptr<Model> model = BuildModel(recipe, shape);
-  const PlanTarget target = TargetOf(recipe, hardware, local_world);
-  SessionOptions options = SessionOptionsFor(recipe, HostPlacement::InOrder(world, local_world),
-                                             ThreadsFor(recipe, local_world),
-                                             AttentionToPlan(recipe, shape, target.device));
-  Recipe resolved = recipe;
-  const std::string share =
-      ResolveShareToPlan(DeviceToMeasure(recipe, hardware, target.device), world, local_world,
-                         target, *model, resolved, options);
-  const RunPlan plan = PlanRun(*model, options, world, local_world, target);
-  const std::string beside = NotesOf(recipe) + share;
+  const ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
+  const std::string beside = NotesOf(recipe) + HowShareWasFound(run);
   if (json) {  // What is read from stdout is the plan alone.
     std::cerr << beside;
-    std::cout << PlanToJson(plan) << "\n" << std::flush;
-    return plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
+    std::cout << PlanToJson(run.plan) << "\n" << std::flush;
+    return run.plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
   }
-  std::cout << PlanHeading(recipe, shape, *model, world, local_world, target.device, hardware)
-            << beside << PlanToText(plan) << std::flush;
-  RequireFit(*model, options, plan, target);
+  std::cout << HeadingOf(run, hardware) << beside << PlanToText(run.plan) << std::flush;
+  RequireFit(run);
   return ExitCode::kDone;
 }
 

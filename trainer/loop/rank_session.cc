@@ -1,87 +1,24 @@
 #include "trainer/loop/rank_session.h"
 
 #include "trainer/comm/together.h"
-#include "trainer/engine/step_operations.h"
 #include "trainer/fsdp/try_collectives.h"
+#include "trainer/loop/attention_choice.h"
+#include "trainer/loop/choices.h"
 #include "trainer/loop/gpu_room.h"
-#include "trainer/loop/setup.h"
-#include "trainer/loop/share_choice.h"
-#include "trainer/observe/build_info.h"
-#include "trainer/ops/cpu/isa.h"
-#include "trainer/recipe/resume.h"
+#include "trainer/loop/gpu_transport.h"
+#include "trainer/loop/products.h"
+#include "trainer/loop/resolve.h"
 #include "trainer/runtime/device_factory.h"
-#include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
-namespace {
 
-// Whatever the strategy: ranks that disagree about it all come here, and then find out.
-HostPlacement HostsOf(const Job& job) {
-  const bool ask = job.world > 1 && job.find_hosts != nullptr;
-  return ask ? job.find_hosts() : HostPlacement::InOrder(job.world, job.world);
-}
+RankSession::RankSession(ResolvedRun run, const Job& job) : run_(std::move(run)), job_(job) {}
 
-std::unique_ptr<Model> ModelFor(const Recipe& recipe, const ModelShape& shape, bool trains) {
-  std::unique_ptr<Model> model = BuildModel(recipe, shape);
-  if (trains) return model;
-  for (const ModelSegment& segment : model->segments()) {
-    for (Parameter* const parameter : segment.parameters) parameter->Freeze();
-  }
-  return model;
-}
-
-SessionOptions OptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads,
-                          AttentionBackend attention, bool trains) {
-  SessionOptions options = SessionOptionsFor(recipe, hosts, threads, attention);
-  options.train = trains;
-  return options;
-}
-
-}  // namespace
-
-RankSession::RankSession(const Recipe& recipe, const Job& job, bool trains)
-    : recipe_(recipe),
-      job_(job),
-      gemm_(FindGemmLibrary(job.device.type)),
-      threads_(ThreadsFor(recipe, job.local_world)),
-      shape_(ShapeFor(recipe_)),
-      model_(ModelFor(recipe_, shape_, trains)),
-      hosts_(HostsOf(job)),
-      gpus_(ExchangeGpus(job)),
-      target_(RoomToBegin(job.device, SharersOf(gpus_, job))),
-      attention_(AttentionOf(recipe_, shape_, job.device)),
-      options_(OptionsFor(recipe, hosts_, threads_, attention_.backend, trains)),
-      share_(ResolveShare(job, target_, *model_, recipe_, options_)),
-      mesh_(MeshFor(options_.executor, job.rank, job.world, hosts_.ByHost())) {}
-
-void RankSession::Plan() {
-  plan_ = PlanRun(*model_, options_, job_.world, job_.local_world, target_);
-  RequireFit(*model_, options_, plan_, target_);
-}
-
-Labels RankSession::FindTransport() {
-  transport_ = FindGpuTransport(gpus_, job_);
-  Labels labels;
-  for (const auto& [key, value] : SharedSettings(recipe_)) {
-    labels.emplace_back("recipe: " + key, value);
-  }
-  labels.insert(labels.end(),
-                {{"schedule", std::to_string(plan_.schedule_hash)},
-                 {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
-                 {"device", Name(job_.device.type)},
-                 {"kernels", job_.device.type == DeviceType::kCpu ? IsaName() : "cuda"},
-                 {"cuBLASLt", GpuLibraryVersionText(gemm_.version)},
-                 {"NCCL", transport_.nccl ? VersionText(*transport_.nccl) : "none"},
-                 {"attention",
-                  attention_.backend == AttentionBackend::kOwn ? "own kernels" : attention_.name}});
-  return labels;
-}
-
-void RankSession::Open(const ProductsOfRun& run, const std::function<void(std::string_view)>& say) {
+void RankSession::Open(const Held& held, const std::function<void(std::string_view)>& say) {
   opening_ = "the device";
   OpenDevice();
   opening_ = "the choice of algorithms";
-  products_ = OpenProducts(gemm_, *device_, job_, *model_, options_, run, say);
+  OpenProducts(held, say);
   opening_ = "the connection of the ranks";
   Connect();
   opening_ = "the check of what is free";
@@ -92,26 +29,37 @@ void RankSession::Open(const ProductsOfRun& run, const std::function<void(std::s
 
 void RankSession::OpenDevice() {
   const int cores = static_cast<int>(DescribeHost().cores);
-  device_ = CreateDevice(job_.device.type, {.spin = job_.local_world * threads_ <= cores,
+  device_ = CreateDevice(job_.device.type, {.spin = job_.local_world * run_.threads <= cores,
                                             .checker = job_.checker,
                                             .gpu = job_.device.gpu});
 }
 
+void RankSession::OpenProducts(const Held& held, const std::function<void(std::string_view)>& say) {
+  products_ = OpenGemmLibrary(run_.library, run_.recipe.run.deterministic);
+  Choosing choosing{run_};
+  choosing.device = device_.get();
+  choosing.products = products_.get();
+  choosing.checkpoint = held.checkpoint;
+  choosing.algorithms = held.algorithms;
+  choosing.say = say;
+  MakeAll(Choice::When::kOnTheDevice, choosing);
+}
+
 void RankSession::Connect() {
-  communicators_.emplace(mesh_, options_.executor.communicators,
-                         ConnectOver(transport_, recipe_, job_, *device_));
-  TryCollectives(*device_, *model_, options_.executor, *communicators_);
+  communicators_.emplace(run_.mesh, run_.options.executor.communicators,
+                         ConnectOver(run_, job_, *device_));
+  TryCollectives(*device_, *run_.model, run_.options.executor, *communicators_);
   if (job_.world > 1) link_.emplace(*job_.store, communicators_->all());
 }
 
 void RankSession::Remeasure() {
-  PrepareAttention(recipe_, shape_, attention_.backend);
+  PrepareAttention(run_.recipe, run_.shape, run_.options.executor.attention);
   if (job_.device.type != DeviceType::kCuda) return;
   const auto look = [this] {
-    target_ = RoomNow(job_.device, SharersOf(gpus_, job_));
-    plan_.device_available = target_.room;
-    plan_.device_outside = target_.outside;
-    RequireFit(*model_, options_, plan_, target_);
+    run_.target = RoomNow(job_.device, run_.sharers);
+    run_.plan.device_available = run_.target.room;
+    run_.plan.device_outside = run_.target.outside;
+    RequireFit(run_);
     return std::string();
   };
   if (job_.world == 1) return (void)look();
@@ -119,29 +67,25 @@ void RankSession::Remeasure() {
 }
 
 void RankSession::Allocate() {
-  const auto allocate = [this] {
+  const SessionOptions& options = run_.options;
+  const auto allocate = [&] {
     try {
-      allocator_ = MakeAllocator(*device_, options_.executor, plan_.memory, *job_.spill_disk);
+      allocator_ = MakeAllocator(*device_, options.executor, run_.plan.memory, *job_.spill_disk);
     } catch (const MemoryError& error) {
-      throw WithWhatItNeeds(error, *model_, options_, job_.device, job_.world, job_.local_world);
+      throw WithWhatItNeeds(error, *run_.model, options, job_.device, job_.world, job_.local_world);
     }
   };
   // Ranks whose state is to be spilled find the directory alike.
-  const bool spills = job_.world > 1 && plan_.memory.bytes(MemoryPlace::kDisk) > 0;
+  const bool spills = job_.world > 1 && run_.plan.memory.bytes(MemoryPlace::kDisk) > 0;
   spills ? EveryRank(job_, "allocate", allocate) : allocate();
-  session_.emplace(*device_, *allocator_, *model_, options_, *communicators_);
-  if (products_.library) executor().UseForProducts(*products_.library);
-}
-
-double RankSession::FlopsPerTarget() const {
-  const int64_t length = options_.executor.sample_length;
-  return FlopsPerSample(*model_, length) / static_cast<double>(model_->Inputs(length).targets);
+  session_.emplace(*device_, *allocator_, *run_.model, options, *communicators_);
+  if (products_) executor().UseForProducts(*products_);
 }
 
 std::optional<Provenance::GpuMemory> RankSession::TakenOfTheGpu() const {
-  if (!target_.outside) return std::nullopt;
-  const int64_t now = *RoomNow(job_.device, SharersOf(gpus_, job_)).outside;
-  return Provenance::GpuMemory{*target_.outside, now - *target_.outside};
+  if (!run_.target.outside) return std::nullopt;
+  const int64_t now = *RoomNow(job_.device, run_.sharers).outside;
+  return Provenance::GpuMemory{*run_.target.outside, now - *run_.target.outside};
 }
 
 }  // namespace fsdp

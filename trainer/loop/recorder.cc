@@ -103,8 +103,9 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                 HumanBytes(facts.planned_bytes) + " planned a rank, in " + directory.path);
   console_.Line(job_.place);
   if (!job_.device.note.empty()) console_.Line(job_.device.note);
-  if (!facts.attention.empty()) console_.Line("attention: " + facts.attention);
-  if (!facts.share.empty()) console_.Line(facts.share);
+  for (const std::string& line : facts.chosen) {
+    if (!line.empty()) console_.Line(line);
+  }
   for (const std::string& note : recipe_.notes) console_.Line(Printable(note));
   for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
   SayHowMuchData(*facts.data);

@@ -42,8 +42,8 @@ struct RunFacts {
   int64_t host_bytes = 0;     // Likewise, in host memory.
   int64_t disk_bytes = 0;     // Likewise, spilled.
   const RunData* data = nullptr;
-  std::string attention = {};  // Whose kernels, where there is a choice.
-  std::string share = {};      // How fsdp.cpu_offload.optimizer_share: auto was resolved.
+  std::string attention = {};            // Whose kernels, where there is a choice.
+  std::vector<std::string> chosen = {};  // How choices came about; empty ones are not said.
   std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
 };
 

@@ -135,8 +135,7 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   return mistakes;
 }
 
-SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads,
-                                 AttentionBackend attention) {
+SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads) {
   SessionOptions options;
   ExecutorOptions& e = options.executor = {recipe.fsdp};
   e.recompute = recipe.train.activation_checkpointing;
@@ -144,7 +143,6 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.sample_length = recipe.data.seq_len;
   e.documents = recipe.data.SeparatesDocuments();
-  e.attention = attention;
   if (IsHybrid(e.sharding_strategy) && !e.shard_size) e.shard_size = RanksOfEachHost(recipe, hosts);
   CheckReshard(recipe, IsHybrid(e.sharding_strategy) ? *e.shard_size : hosts.size());
   const int64_t wave =
@@ -171,17 +169,22 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.optimizer.momentum = o.momentum;
   options.optimizer.weight_decay = o.weight_decay;
   options.optimizer.groups = GroupsOf(recipe);
+  options.lr = LrScheduleFor(recipe);
+  return options;
+}
+
+LrSchedule LrScheduleFor(const Recipe& recipe) {
   const ScheduleRecipe& s = recipe.schedule;
   const int64_t steps = recipe.train.steps;
-  options.lr.shape = s.name;
-  options.lr.lr = o.lr;
-  options.lr.warmup_steps = std::min(s.warmup_steps, steps);
-  options.lr.steps = steps;
-  options.lr.min_lr_ratio = s.min_lr_ratio;
-  options.lr.decay_steps =
-      s.decay_steps.value_or(std::min((steps + 9) / 10, steps - options.lr.warmup_steps));
-  options.lr.decay = s.decay;
-  return options;
+  LrSchedule lr;
+  lr.shape = s.name;
+  lr.lr = recipe.optimizer.lr;
+  lr.warmup_steps = std::min(s.warmup_steps, steps);
+  lr.steps = steps;
+  lr.min_lr_ratio = s.min_lr_ratio;
+  lr.decay_steps = s.decay_steps.value_or(std::min((steps + 9) / 10, steps - lr.warmup_steps));
+  lr.decay = s.decay;
+  return lr;
 }
 
 }  // namespace fsdp

@@ -10,7 +10,6 @@
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/engine/session.h"
 #include "trainer/nn/model.h"
-#include "trainer/ops/attention_backend.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -32,9 +31,12 @@ std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape)
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe);
 
 // `hosts`: where the ranks of the job are, by which hybrid strategies shard unless the recipe says
-// otherwise. `attention`: of attention_choice.h. Throws ConfigError where they have unequally many.
-SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads,
-                                 AttentionBackend attention = AttentionBackend::kOwn);
+// otherwise. Attention is by kernels of our own until that is chosen. Throws ConfigError where
+// hosts have unequally many ranks.
+SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads);
+
+// Of these options: for the recipe's number of steps.
+LrSchedule LrScheduleFor(const Recipe& recipe);
 
 }  // namespace fsdp
 

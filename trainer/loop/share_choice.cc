@@ -1,17 +1,21 @@
 #include "trainer/loop/share_choice.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "trainer/comm/store.h"
-#include "trainer/comm/together.h"
+#include "trainer/core/errors.h"
 #include "trainer/core/units.h"
+#include "trainer/engine/plan.h"
 #include "trainer/engine/update_share.h"
 #include "trainer/loop/gpu_room.h"
 #include "trainer/loop/run_directory.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/device_factory.h"
 
 namespace fsdp {
@@ -39,19 +43,19 @@ PlanTarget WithRoomForLibraries(const PlanTarget& target) {
   return less;
 }
 
-Measured Measure(const std::function<UpdateRates(int64_t elements)>& rates, int world,
-                 int local_world, const PlanTarget& target, Model& model,
-                 const SessionOptions& options) {
-  const std::vector<int64_t> on_device = ElementsOnDevice(options.executor, model, world);
+Measured Measure(const std::function<UpdateRates(int64_t elements)>& rates,
+                 const ResolvedRun& run) {
+  const Place& place = run.place;
+  SessionOptions with = run.options;
+  const std::vector<int64_t> on_device = ElementsOnDevice(with.executor, *run.model, place.world);
   int64_t elements = on_device.back();
-  const PlanTarget room = WithRoomForLibraries(target);
+  const PlanTarget room = WithRoomForLibraries(run.target);
   // Of small ones that need not have room for all of a shard, which is what offload is for.
-  if (room.room) elements = std::min(elements, room.room->bytes / 4 / MeasuredBytes(options));
+  if (room.room) elements = std::min(elements, room.room->bytes / 4 / MeasuredBytes(with));
   Measured measured{.rates = rates(elements)};
-  SessionOptions with = options;
   measured.share = ChooseShare(measured.rates, on_device, [&](double share) {
     with.executor.cpu_offload.optimizer_share = share;
-    const RunPlan plan = PlanRun(model, with, world, local_world, room);
+    const RunPlan plan = PlanRun(*run.model, with, place.world, place.local_world, room);
     return plan.fits_limit() && plan.fits_device();
   });
   return measured;
@@ -70,69 +74,88 @@ std::string Line(double share, const std::string& why) {
   return std::string("fsdp.cpu_offload.optimizer_share: ") + text + ", " + why;
 }
 
-std::string MeasuredLine(double share, const UpdateRates& rates, int world) {
-  return Line(share, "measured: the device updates " + HumanCount(rates.device) +
-                         " elements a second, the host " + HumanCount(rates.host) +
-                         (world > 1 ? " (rank 0; the smallest of all ranks' shares)" : ""));
+// The device that updates are timed on. Throws ConfigError where it is not here.
+ChosenDevice DeviceToMeasure(const ResolvedRun& run) {
+  const Place& place = run.place;
+  if (place.device) return *place.device;
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigError(run.recipe.Mistake(
+        "fsdp.cpu_offload.optimizer_share",
+        "`auto` is measured, and " + why +
+            ": give the number that a run there has found, or one to plan with"));
+  };
+  if (!place.described.empty()) refuse(place.described + " is another machine");
+  if (run.target.device == DeviceType::kCpu) return {};
+  try {
+    return ChooseDevice(WantedDevice::kCuda, /*local_rank=*/0, /*local_world=*/1);
+  } catch (const Error& error) {
+    refuse(std::string("no GPU can be used here (") + error.what() + ")");
+  }
+  return {};
 }
 
-void Take(double share, Recipe& recipe, SessionOptions& options) {
-  recipe.fsdp.cpu_offload.optimizer_share = share;
-  options.executor.cpu_offload.optimizer_share = share;
-}
+class Share final : public Choice {
+ public:
+  ChoiceId id() const override { return ChoiceId::kShare; }
+  bool meets() const override { return true; }
+  bool Concerns(const Choosing& c) const override { return c.run.place.trains; }
+
+  // As rank 0 finds the run directory, which others may not see yet.
+  std::string Hold(const Choosing& c) const override {
+    if (!Wanted(c) || c.mine != 0) return "";
+    const std::optional<double> known = ShareOfRun(c.run.recipe);
+    return known ? Text(*known) : "";
+  }
+
+  std::string Tell(const Choosing& c) const override {
+    if (!Wanted(c)) return "";
+    return c.held.empty() ? kAuto : c.held;
+  }
+
+  bool Asks(const Choosing& c) const override {
+    return std::count(c.told.begin(), c.told.end(), kAuto) == std::ssize(c.told);
+  }
+
+  std::string Ask(Choosing& c) const override {
+    const Job* const job = c.run.place.job;
+    const auto rates = [&](int64_t elements) {
+      if (job != nullptr && job->update_rates) return job->update_rates();
+      return RatesOf(DeviceToMeasure(c.run), job != nullptr ? job->checker : nullptr, c.run.options,
+                     elements);
+    };
+    const Measured measured = Measure(rates, c.run);
+    c.how = "measured: the device updates " + HumanCount(measured.rates.device) +
+            " elements a second, the host " + HumanCount(measured.rates.host);
+    return Text(measured.share);
+  }
+
+  std::string Agree(const Choosing& c) const override {
+    if (std::find(c.told.begin(), c.told.end(), "") != c.told.end()) return "";
+    if (!Asks(c)) return c.told[0];
+    double share = 1;
+    for (const std::string& one : c.answers) share = std::min(share, std::stod(one));
+    return Text(share);
+  }
+
+  Chosen Record(const std::string& agreed, Choosing& c) const override {
+    if (agreed.empty()) return {.id = id()};
+    const double share = std::stod(agreed);
+    c.run.recipe.fsdp.cpu_offload.optimizer_share = share;
+    c.run.options.executor.cpu_offload.optimizer_share = share;
+    std::string how = c.how.empty() ? "which the run goes on with" : c.how;
+    if (!c.how.empty() && c.told.size() > 1) how += " (rank 0; the smallest of all ranks' shares)";
+    return {.id = id(), .value = agreed, .line = Line(share, how)};
+  }
+
+ private:
+  static bool Wanted(const Choosing& c) { return !c.run.recipe.fsdp.cpu_offload.optimizer_share; }
+};
 
 }  // namespace
 
-std::string ResolveShare(const Job& job, const PlanTarget& target, Model& model, Recipe& recipe,
-                         SessionOptions& options) {
-  const bool wanted = !recipe.fsdp.cpu_offload.optimizer_share;
-  // As rank 0 finds the run directory, which others may not see yet.
-  std::string mine = wanted ? kAuto : "";
-  if (wanted && job.rank == 0) {
-    if (const std::optional<double> known = ShareOfRun(recipe)) mine = Text(*known);
-  }
-  std::vector<std::string> all = {mine};
-  if (job.world > 1) {
-    all = Exchange(*job.store, "train/share", job.rank, job.world, mine);
-  }
-  if (std::find(all.begin(), all.end(), "") != all.end()) return "";
-  if (all[0] != kAuto) {
-    Take(std::stod(all[0]), recipe, options);
-    return Line(std::stod(all[0]), "which the run goes on with");
-  }
-  const auto rates = [&](int64_t elements) {
-    return job.update_rates ? job.update_rates()
-                            : RatesOf(job.device, job.checker, options, elements);
-  };
-  Measured measured;
-  const auto measure = [&] {
-    measured = Measure(rates, job.world, job.local_world, target, model, options);
-    return Text(measured.share);
-  };
-  double share = 1;
-  for (const std::string& one :
-       job.world == 1 ? std::vector<std::string>{measure()}
-                      : Together(*job.store, "train/shares", job.rank, job.world, measure)) {
-    share = std::min(share, std::stod(one));
-  }
-  Take(share, recipe, options);
-  return MeasuredLine(share, measured.rates, job.world);
-}
-
-std::string ResolveShareToPlan(const ChosenDevice& device, int world, int local_world,
-                               const PlanTarget& target, Model& model, Recipe& recipe,
-                               SessionOptions& options) {
-  if (recipe.fsdp.cpu_offload.optimizer_share) return "";
-  if (const std::optional<double> known = ShareOfRun(recipe)) {
-    Take(*known, recipe, options);
-    return Line(*known, "which the run goes on with") + "\n";
-  }
-  const auto rates = [&](int64_t elements) {
-    return RatesOf(device, /*checker=*/nullptr, options, elements);
-  };
-  const Measured measured = Measure(rates, world, local_world, target, model, options);
-  Take(measured.share, recipe, options);
-  return MeasuredLine(measured.share, measured.rates, /*world=*/1) + "\n";
+const Choice& ShareChoice() {
+  static const Share choice;
+  return choice;
 }
 
 }  // namespace fsdp

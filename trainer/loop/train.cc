@@ -17,6 +17,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/utf8.h"
+#include "trainer/engine/step_operations.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"
@@ -24,9 +25,10 @@
 #include "trainer/loop/initialize.h"
 #include "trainer/loop/rank_session.h"
 #include "trainer/loop/recorder.h"
+#include "trainer/loop/resolve.h"
+#include "trainer/loop/resolved_run.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
-#include "trainer/loop/setup.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -38,32 +40,18 @@ std::string Printed(float value) {
   return std::isnan(value) ? "nan" : std::to_string(value);  // A NaN's sign means nothing.
 }
 
-Recipe AsTrained(const Recipe& recipe, const Job& job) {
-  const Recipe with = WithDropoutsOfRun(recipe);
-  const ModelShape shape = ShapeFor(with);
-  if (!recipe.train.epochs) return WithShape(with, shape);
-  OpenProgress progress = ProgressFor(job);
-  progress.remark = nullptr;  // That is said when the data is opened for good.
-  const RunData data =
-      OpenData(recipe, shape, /*data_ranks=*/1, static_cast<uint64_t>(recipe.run.seed),
-               recipe.data.valid, progress);
-  return WithShape(WithSteps(with, data), shape);
-}
-
 class Trainer {
  public:
-  Trainer(const Recipe& recipe, const Job& job, EarlyStopWatch& watch)
+  Trainer(ResolvedRun run, const Job& job, EarlyStopWatch& watch)
       : job_(job),
         watch_(watch),
-        rank_(AsTrained(recipe, job), job, /*trains=*/true),
-        recipe_(rank_.recipe()),
-        seed_(static_cast<uint64_t>(recipe.run.seed)),
-        held_out_(recipe.data.valid),
-        recorder_(recipe_, job) {
-    data_ = OpenData(recipe, rank_.shape(), rank_.mesh().data_size(), seed_, held_out_,
-                     ProgressFor(job));
-    rank_.Plan();
-  }
+        rank_(std::move(run), job),
+        run_(rank_.run()),
+        recipe_(run_.recipe),
+        data_(rank_.data()),
+        seed_(static_cast<uint64_t>(recipe_.run.seed)),
+        held_out_(recipe_.data.valid),
+        recorder_(recipe_, job) {}
 
   ExitCode Run() {
     try {
@@ -90,32 +78,33 @@ class Trainer {
   // Everything before the first step that involves other ranks or the disk.
   void Begin() {
     stage_ = "the agreement on recipe, schedule, build and data";
-    Labels labels = rank_.FindTransport();
-    labels.emplace_back("data", std::to_string(data_.Hash()));
-    Agree(*job_.store, "start", job_.rank, job_.world, labels);
+    Agree(*job_.store, "start", job_.rank, job_.world, LabelsOf(run_));
     stage_ = "the run directory";
     start_ =
         OpenRunDirectory(recipe_, data_.files, *job_.store, job_.rank, job_.world,
                          job_.restart > 0 ? RunLock::kPatienceAfterRestart : RunLock::kPatience);
     RequireRealToResume();
     recorder_.OpenLog(start_.directory);
-    rank_.Open(Products(), [this](std::string_view line) { recorder_.Line(Printable(line)); });
+    rank_.Open(HeldChoices(), [this](std::string_view line) { recorder_.Line(Printable(line)); });
     checkpointer_.emplace(recipe_, job_, start_.directory, session(), recorder_);
     stage_ = "the initial weights";
     if (start_.resume_from.empty()) {
-      InitializeWeights(recipe_, rank_.shape(), job_, seed_, session(), recorder_);
+      InitializeWeights(recipe_, run_.shape, job_, seed_, session(), recorder_);
     } else {
       Resume();
     }
     evaluator_.emplace(recipe_, job_, seed_, data_, session(), recorder_);
-    const MemoryPlan& memory = rank_.plan().memory;
+    const MemoryPlan& memory = run_.plan.memory;
+    const std::vector<std::string> chosen = {run_.Of(ChoiceId::kAttention).line,
+                                             run_.Of(ChoiceId::kShare).line};
     recorder_.Begin(
         start_, aside_, step_,
-        {rank_.threads(), seed_, held_out_, NumParameters(rank_.shape()),
-         executor().layout().NumTrained(), rank_.plan().planned(),
+        {run_.threads, seed_, held_out_, NumParameters(run_.shape),
+         executor().layout().NumTrained(), run_.plan.planned(),
          memory.bytes() - memory.bytes(MemoryPlace::kDevice), memory.bytes(MemoryPlace::kDisk),
-         &data_, rank_.attention(), rank_.share(), rank_.TakenOfTheGpu()});
-    if (!rank_.transport_note().empty()) recorder_.Line(rank_.transport_note());
+         &data_, run_.Of(ChoiceId::kAttention).value, chosen, rank_.TakenOfTheGpu()});
+    const std::string transport = run_.Of(ChoiceId::kTransport).line;
+    if (!transport.empty()) recorder_.Line(transport);
     watch_.End();
     stage_ = "the beginning of a step";
   }
@@ -141,13 +130,9 @@ class Trainer {
     throw ConfigError(error);
   }
 
-  ProductsOfRun Products() const {
-    ProductsOfRun run{.deterministic = recipe_.run.deterministic};
-    if (run.deterministic && !start_.resume_from.empty()) {
-      run.checkpoint = start_.resume_from;
-      run.recorded = ReadCheckpointMeta(start_.resume_from).products;
-    }
-    return run;
+  RankSession::Held HeldChoices() const {
+    if (!recipe_.run.deterministic || start_.resume_from.empty()) return {};
+    return {start_.resume_from, ReadCheckpointMeta(start_.resume_from).products};
   }
 
   void Resume() {
@@ -160,7 +145,7 @@ class Trainer {
     evaluation_ = meta.evaluation;
     session().optimizer().SetUpdates(executor().compute(), updates_);
     session().optimizer().SetSeed(meta.seed);
-    if (meta.scaler && rank_.options().executor.mixed_precision.ScalesLoss()) {
+    if (meta.scaler && run_.options.executor.mixed_precision.ScalesLoss()) {
       scaler_ = meta.scaler;
       executor().ResumeLossScaler({scaler_->scale, static_cast<float>(scaler_->good_steps)});
     }
@@ -175,18 +160,24 @@ class Trainer {
     // Samples and their order stay those that the run began with.
     held_out_ = ParseRecipe({{start_.resume_from, meta.recipe}}).data.valid;
     if (seed_ != static_cast<uint64_t>(recipe_.run.seed) || held_out_ != recipe_.data.valid) {
-      data_ = OpenData(recipe_, rank_.shape(), rank_.mesh().data_size(), seed_, held_out_,
-                       ProgressFor(job_));
+      data_ =
+          OpenData(recipe_, run_.shape, run_.mesh.data_size(), seed_, held_out_, ProgressFor(job_));
     }
+  }
+
+  double FlopsPerTarget() const {
+    const int64_t length = run_.options.executor.sample_length;
+    return FlopsPerSample(*run_.model, length) /
+           static_cast<double>(run_.model->Inputs(length).targets);
   }
 
   ExitCode Steps() {
     ThroughputOptions throughput;
     throughput.clock = [this] { return rank_.device().Now(); };
-    throughput.flops_per_token = rank_.FlopsPerTarget();
+    throughput.flops_per_token = FlopsPerTarget();
     throughput.devices = job_.world;
     throughput.peak_flops =
-        PeakFlops(job_.device.name, rank_.options().executor.mixed_precision.param_dtype);
+        PeakFlops(job_.device.name, run_.options.executor.mixed_precision.param_dtype);
     recorder_.StartClock(throughput, step_, tokens_);
     const int64_t last = recipe_.train.steps;
     if (step_ >= last) {
@@ -248,7 +239,7 @@ class Trainer {
     }
     const int64_t targets = data_.train->TargetsOfStep(step);
     session().Train(step, targets, wishes, [this, step](int m, const Batch& batch) {
-      data_.train->MicroBatch(step, m, rank_.mesh().data_coordinate(), batch);
+      data_.train->MicroBatch(step, m, run_.mesh.data_coordinate(), batch);
     });
     pending_.push_back({step, executor().steps() - 1, targets});
     step_ = step;
@@ -261,9 +252,9 @@ class Trainer {
     const StepScalars result = executor().Result(pending.index);
     tokens_ += pending.targets;
     recorder_.Step(pending.step, result, executor().Account(pending.index), tokens_,
-                   rank_.options().lr.At(pending.step));
-    if (const auto& products = rank_.products(); pending.index == 0 && products.library) {
-      recorder_.ProductsRefused(products.library->Refusals());
+                   run_.options.lr.At(pending.step));
+    if (const GemmLibrary* products = rank_.products(); pending.index == 0 && products != nullptr) {
+      recorder_.ProductsRefused(products->Refusals());
     }
     if (result.loss_scale > 0) {
       scaler_ = {result.scaler.scale, static_cast<int64_t>(result.scaler.good_steps)};
@@ -353,14 +344,14 @@ class Trainer {
     Recipe begun = recipe_;
     begun.run.seed = static_cast<int64_t>(seed_);
     begun.data.valid = held_out_;
-    CheckpointMeta meta{step_,      tokens_, seed_, PrintRecipe(begun), ShapeToJson(rank_.shape()),
+    CheckpointMeta meta{step_,      tokens_, seed_, PrintRecipe(begun), ShapeToJson(run_.shape),
                         data_.files};
     meta.updates = updates_;
     meta.skipped = skipped_;
     meta.scaler = scaler_;
     meta.evaluation = evaluation_;
     if (meta.evaluation && evaluated_ != step_) meta.evaluation->loss.reset();
-    if (rank_.products().library) meta.products = ToJson(rank_.products().algorithms);
+    meta.products = run_.Of(ChoiceId::kAlgorithms).value;
     checkpointer_->Save(meta, /*last=*/stopping_ || NoBetter() || step_ >= recipe_.train.steps);
     stage_ = "the beginning of a step";
   }
@@ -393,9 +384,11 @@ class Trainer {
 
   const Job& job_;
   EarlyStopWatch& watch_;
-  RunData data_;  // Before what reads it.
   RankSession rank_;
-  const Recipe& recipe_;  // rank_'s.
+  // rank_'s.
+  const ResolvedRun& run_;
+  const Recipe& recipe_;
+  RunData& data_;
   // Of the run as it began: a resume does not change them.
   uint64_t seed_;
   ValidRecipe held_out_;
@@ -422,7 +415,9 @@ class Trainer {
 ExitCode TrainRank(const Recipe& recipe, const Job& job) {
   EarlyStopWatch watch(job);
   return LiveAndTell(job, [&]() -> Life {
-    auto trainer = std::make_shared<Trainer>(recipe, job, watch);
+    ResolvedRun run = Resolve(recipe, PlaceToTrain(job));
+    RequireFit(run);
+    auto trainer = std::make_shared<Trainer>(std::move(run), job, watch);
     return [trainer] { return trainer->Run(); };
   });
 }

@@ -10,6 +10,8 @@
 #include "trainer/engine/step_resource.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/loop/place.h"
+#include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/load.h"
@@ -42,6 +44,10 @@ Hardware Machine() {
   return machine;
 }
 
+StepFloor FloorOf(const Recipe& recipe, int world, const Hardware& machine) {
+  return FloorOf(Resolve(recipe, PlaceToBench(world, machine)), machine);
+}
+
 const FloorPart& Find(const StepFloor& floor, const std::string& op) {
   for (const FloorPart& part : floor.parts) {
     if (part.op == op) return part;
@@ -50,7 +56,7 @@ const FloorPart& Find(const StepFloor& floor, const std::string& op) {
 }
 
 TEST(StepFloor, ProductsTakeTheirFlops) {
-  const StepWork work = StepWorkOf(Parse(), /*world=*/1);
+  const StepWork work = StepWorkOf(ResolveForProducts(Parse(), /*world=*/1, DeviceType::kCpu));
   double flops = 0;
   for (const StepProduct& p : work.products) flops += p.flops();
   Hardware machine = Machine();

@@ -27,6 +27,10 @@ Recipe Parse(const std::string& text, const std::vector<std::string>& overrides 
   return ParseRecipe({{"test.yaml", text}}, overrides);
 }
 
+StepWork StepWorkOf(const Recipe& recipe, int world) {
+  return StepWorkOf(ResolveForProducts(recipe, world, DeviceType::kCpu));
+}
+
 double ProductFlops(const StepWork& work) {
   double flops = 0;
   for (const StepProduct& p : work.products) flops += p.flops();

@@ -95,10 +95,16 @@ TEST_F(PlanTest, CountsTheThreadsOfItsStreams) {
   }
 }
 
+// On a GPU the host multiplies nothing.
 TEST_F(PlanTest, CountsWhatEachThreadMultipliesIn) {
-  const int64_t one = Plan().outside;
-  options_.executor.threads = 3;
-  EXPECT_EQ(Plan().outside - one, 2 * (kGemmBytesPerThread + kMiB));
+  const auto outside = [&](DeviceType device) {
+    return PlanRun(*model_, options_, 1, 1, {.device = device}, MemoryLimits(root_)).outside;
+  };
+  const int64_t cpu = outside(DeviceType::kCpu), gpu = outside(DeviceType::kCuda);
+  EXPECT_EQ(cpu - gpu, options_.executor.threads * kGemmBytesPerThread);
+  options_.executor.threads += 2;
+  EXPECT_EQ(outside(DeviceType::kCpu) - cpu, 2 * (kGemmBytesPerThread + kMiB));
+  EXPECT_EQ(outside(DeviceType::kCuda) - gpu, 2 * kMiB);
 }
 
 // A communicator for each group of the mesh: replicas gather nothing.

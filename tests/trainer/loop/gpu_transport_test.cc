@@ -8,57 +8,109 @@
 #include <vector>
 
 #include "trainer/comm/memory_store.h"
+#include "trainer/loop/choices.h"
 
 namespace fsdp {
 namespace {
 
+using Words = std::vector<std::string>;
+
+// This rank's place of a job of so many, on a GPU with this uuid; empty: on the CPU.
+ResolvedRun Rank(const Job* job, int rank, int world, const std::string& uuid) {
+  ResolvedRun run;
+  run.place.job = job;
+  run.place.rank = rank;
+  run.place.world = world;
+  ChosenDevice& device = run.place.device.emplace();
+  device.sharers = 8;  // As one guesses who sees a single GPU.
+  if (!uuid.empty()) {
+    device.type = DeviceType::kCuda;
+    device.uuid = uuid;
+  }
+  return run;
+}
+
 struct Found {
   int sharers = 0;
-  GpuTransport transport;
+  bool asks = false;  // For NCCL.
 };
 
-// Ranks with these GPUs' uuids; empty: on the CPU.
-std::vector<Found> Find(const std::vector<std::string>& uuids) {
-  MemoryStore store(20);
-  std::vector<Found> found(uuids.size());
-  std::vector<std::thread> ranks;
-  for (size_t r = 0; r < uuids.size(); ++r) {
-    ranks.emplace_back([&, r] {
-      Job job;
-      job.rank = static_cast<int>(r);
-      job.world = job.local_world = static_cast<int>(uuids.size());
-      job.store = &store;
-      job.device.sharers = 8;  // As one guesses who sees a single GPU.
-      if (!uuids[r].empty()) {
-        job.device.type = DeviceType::kCuda;
-        job.device.uuid = uuids[r];
-      }
-      const std::vector<std::string> gpus = ExchangeGpus(job);
-      found[r].sharers = SharersOf(gpus, job);
-      if (found[r].sharers > 1 || uuids[r].empty()) {
-        found[r].transport = FindGpuTransport(gpus, job);
-      }
-    });
+// By rank, of ranks with these GPUs.
+std::vector<Found> Find(const Words& uuids) {
+  const int world = static_cast<int>(uuids.size());
+  const Job job;
+  Words told;
+  for (const std::string& uuid : uuids) {
+    ResolvedRun run = Rank(&job, 0, world, uuid);
+    Choosing choosing{run};
+    told.push_back(TransportChoice().Tell(choosing));
   }
-  for (std::thread& rank : ranks) rank.join();
+  std::vector<Found> found;
+  for (int r = 0; r < world; ++r) {
+    ResolvedRun run = Rank(&job, r, world, uuids[static_cast<size_t>(r)]);
+    Choosing choosing{run};
+    choosing.told = told;
+    choosing.mine = static_cast<size_t>(r);
+    found.push_back({SharersOf(choosing), TransportChoice().Asks(choosing)});
+  }
   return found;
 }
 
 TEST(GpuTransport, SharersHaveTheSameGpu) {
   const std::string a(16, 'a'), b(16, '\0');
-  for (const Found& rank : Find({a, b})) EXPECT_EQ(rank.sharers, 1);
+  for (const Found& rank : Find({a, b})) {
+    EXPECT_EQ(rank.sharers, 1);
+    EXPECT_TRUE(rank.asks);
+  }
   for (const Found& rank : Find({b, b})) {
     EXPECT_EQ(rank.sharers, 2);
-    EXPECT_EQ(rank.transport.nccl, nullptr);
-    EXPECT_NE(rank.transport.note.find("ranks share a GPU"), std::string::npos);
+    EXPECT_FALSE(rank.asks);
   }
+  EXPECT_EQ(Find({a, b, a})[1].sharers, 1);
+  EXPECT_FALSE(Find({a, b, a})[1].asks);
   EXPECT_EQ(Find({a})[0].sharers, 1);
+  EXPECT_FALSE(Find({a})[0].asks);
+  for (const Found& rank : Find({a, ""})) EXPECT_FALSE(rank.asks);
+}
+
+TEST(GpuTransport, SaysWhatCollectivesGoOver) {
+  ResolvedRun run = Rank(nullptr, 0, 2, std::string(16, 'a'));
+  Choosing choosing{run};
+  const auto record = [&](const Words& told, const Words& answers) {
+    choosing.told = told;
+    choosing.answers = answers;
+    return TransportChoice().Record(TransportChoice().Agree(choosing), choosing);
+  };
+  const Chosen shared = record({"aa", "aa"}, {"", ""});
+  EXPECT_NE(shared.line.find("ranks share a GPU"), std::string::npos) << shared.line;
+  EXPECT_EQ(shared.labels, (Labels{{"NCCL", "none"}}));
+  EXPECT_EQ(run.sharers, 2);
+  const Chosen nccl = record({"aa", "bb"}, {"2.28.9", "2.28.9"});
+  EXPECT_EQ(nccl.line, "collectives over NCCL 2.28.9");
+  EXPECT_EQ(nccl.value, "NCCL 2.28.9");
+  EXPECT_EQ(nccl.labels, (Labels{{"NCCL", "2.28.9"}}));
+  EXPECT_EQ(run.sharers, 1);
 }
 
 TEST(GpuTransport, RanksOnTheCpuShareNothing) {
-  for (const Found& rank : Find({"", "", ""})) {
-    EXPECT_EQ(rank.sharers, 1);
-    EXPECT_EQ(rank.transport.note, "");
+  MemoryStore store(20);
+  std::vector<ResolvedRun> runs(3);
+  std::vector<std::thread> ranks;
+  Job job;
+  job.store = &store;
+  for (int r = 0; r < 3; ++r) {
+    ranks.emplace_back([&, r] {
+      ResolvedRun& run = runs[static_cast<size_t>(r)] = Rank(&job, r, 3, "");
+      Choosing choosing{run};
+      Make(TransportChoice(), choosing);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const ResolvedRun& run : runs) {
+    EXPECT_EQ(run.sharers, 1);
+    EXPECT_EQ(run.nccl, nullptr);
+    EXPECT_EQ(run.Of(ChoiceId::kTransport).line, "");
+    EXPECT_EQ(run.Of(ChoiceId::kTransport).labels, (Labels{{"NCCL", "none"}}));
   }
 }
 

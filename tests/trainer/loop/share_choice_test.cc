@@ -18,6 +18,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/engine/update_share.h"
+#include "trainer/loop/choices.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
@@ -171,44 +172,59 @@ TEST(AutomaticShare, ThatCannotBeMeasuredIsEveryRanksError) {
   EXPECT_FALSE(fs::exists(run));
 }
 
+// The run as Resolve() has it before the share.
+ResolvedRun UpToTheShare(const Recipe& recipe, int world = 1) {
+  ResolvedRun run;
+  run.place.world = run.place.local_world = world;
+  run.recipe = recipe;
+  run.shape = ShapeFor(recipe);
+  run.model = BuildModel(recipe, run.shape);
+  run.options = SessionOptionsFor(recipe, HostPlacement::InOrder(world, world), /*threads=*/1);
+  return run;
+}
+
+// The line for people.
+std::string Choose(ResolvedRun& run) {
+  Choosing choosing{run};
+  Make(ShareChoice(), choosing);
+  return run.Of(ChoiceId::kShare).line;
+}
+
 // By the plan of a GPU that is not there: as many units as it has room for.
 TEST(AutomaticShare, LeavesWhatDoesNotFitOnTheHost) {
   const Recipe automatic = Tiny(UnusedPath("room"), "auto");
-  const ModelShape shape = ShapeFor(automatic);
-  const std::unique_ptr<Model> model = BuildModel(automatic, shape);
-  const SessionOptions options =
-      SessionOptionsFor(automatic, HostPlacement::InOrder(1, 1), /*threads=*/1);
+  const ResolvedRun before = UpToTheShare(automatic);
   const auto planned = [&](double share, const PlanTarget& target) {
-    SessionOptions with = options;
+    SessionOptions with = before.options;
     with.executor.cpu_offload.optimizer_share = share;
-    return PlanRun(*model, with, /*world=*/1, /*local_world=*/1, target);
+    return PlanRun(*before.model, with, /*world=*/1, /*local_world=*/1, target);
   };
   const PlanTarget gpu{.device = DeviceType::kCuda};
   const int64_t least = planned(0, gpu).planned(), most = planned(1, gpu).planned();
   ASSERT_LT(least, most);
+  Job job;
+  job.update_rates = [] { return UpdateRates{1e9, 1}; };
   const auto chosen = [&](int64_t bytes) {
-    PlanTarget target = gpu;
-    target.room = {bytes, "room"};
-    Job job;
-    job.update_rates = [] { return UpdateRates{1e9, 1}; };
-    Recipe recipe = automatic;
-    SessionOptions resolved = options;
-    ResolveShare(job, target, *model, recipe, resolved);
-    const double share = recipe.fsdp.cpu_offload.optimizer_share.value();
-    EXPECT_EQ(resolved.executor.cpu_offload.optimizer_share, share);
-    EXPECT_TRUE(share == 0 || planned(share, target).fits_device()) << bytes;
+    ResolvedRun run = UpToTheShare(automatic);
+    run.place.job = &job;
+    run.target = gpu;
+    run.target.room = {bytes, "room"};
+    Choose(run);
+    const double share = run.recipe.fsdp.cpu_offload.optimizer_share.value();
+    EXPECT_EQ(run.options.executor.cpu_offload.optimizer_share, share);
+    EXPECT_TRUE(share == 0 || planned(share, run.target).fits_device()) << bytes;
     return share;
   };
   EXPECT_EQ(chosen(2 * most), 1);
   EXPECT_EQ(chosen(least), 0);  // Libraries take some, too.
   EXPECT_EQ(chosen(least / 2), 0);
-  double before = 0;
+  double last = 0;
   for (int i = 0; i <= 8; ++i) {
     const double share = chosen(16 * (least + (most - least) * i / 8) / 15);
-    EXPECT_GE(share, before);
-    before = share;
+    EXPECT_GE(share, last);
+    last = share;
   }
-  EXPECT_EQ(before, 1);
+  EXPECT_EQ(last, 1);
   const double half = chosen(16 * (least + (most - least) / 2) / 15);
   EXPECT_GT(half, 0);
   EXPECT_LT(half, 1);
@@ -216,17 +232,42 @@ TEST(AutomaticShare, LeavesWhatDoesNotFitOnTheHost) {
 
 // Rates that are measured: there is no telling which.
 TEST(AutomaticShare, IsMeasured) {
-  const Recipe automatic = Tiny(UnusedPath("plan"), "auto");
-  const std::unique_ptr<Model> model = BuildModel(automatic, ShapeFor(automatic));
-  Recipe recipe = automatic;
-  SessionOptions options =
-      SessionOptionsFor(automatic, HostPlacement::InOrder(2, 2), /*threads=*/1);
-  const std::string line = ResolveShareToPlan({}, 2, 2, {}, *model, recipe, options);
+  ResolvedRun run = UpToTheShare(Tiny(UnusedPath("plan"), "auto"), /*world=*/2);
+  const std::string line = Choose(run);
   EXPECT_TRUE(line.starts_with("fsdp.cpu_offload.optimizer_share: ")) << line;
-  EXPECT_TRUE(line.ends_with("\n")) << line;
   EXPECT_NE(line.find("measured"), std::string::npos) << line;
-  EXPECT_TRUE(recipe.fsdp.cpu_offload.optimizer_share.has_value());
-  EXPECT_EQ(ResolveShareToPlan({}, 2, 2, {}, *model, recipe, options), "");
+  const std::optional<double> share = run.recipe.fsdp.cpu_offload.optimizer_share;
+  ASSERT_TRUE(share.has_value());
+  run.chosen.clear();
+  EXPECT_EQ(Choose(run), "");
+  EXPECT_EQ(run.recipe.fsdp.cpu_offload.optimizer_share, share);
+}
+
+// Nor can it be on a machine that is not here.
+TEST(AutomaticShare, OfAnotherMachineIsNotMeasured) {
+  const std::string unused = UnusedPath("described");
+  ResolvedRun run = UpToTheShare(Tiny(unused, "auto"));
+  run.place.described = "a machine";
+  try {
+    Choose(run);
+    ADD_FAILURE() << "measured";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("`auto` is measured, and a machine is another machine"),
+        std::string::npos)
+        << error.what();
+  }
+  // The run there has found one.
+  ASSERT_EQ(Train({Tiny(unused, "0.25")}, {}), Strings{"0 "});
+  EXPECT_NE(Choose(run).find(": 0.25, which the run goes on with"), std::string::npos);
+}
+
+// Who evaluates updates nothing.
+TEST(AutomaticShare, IsNoneOfWhoEvaluates) {
+  ResolvedRun run = UpToTheShare(Tiny(UnusedPath("evaluates"), "auto"));
+  run.place.trains = false;
+  EXPECT_EQ(Choose(run), "");
+  EXPECT_FALSE(run.recipe.fsdp.cpu_offload.optimizer_share.has_value());
 }
 
 }  // namespace

@@ -48,8 +48,11 @@ class SimEvent final : public Event {
 
 class SimStream final : public Stream {
  public:
-  SimStream(SimDevice& device, std::string name)
-      : Stream(device, std::move(name)), sim_(device), index_(device.streams_++) {
+  SimStream(SimDevice& device, std::string name, int threads)
+      : Stream(device, std::move(name)),
+        sim_(device),
+        index_(device.streams_++),
+        threads_(threads) {
     clock_.resize(index_ + 1);
   }
   ~SimStream() override {
@@ -69,6 +72,7 @@ class SimStream final : public Stream {
                           (cost.bytes_read + cost.bytes_written) * model.s_per_byte) +
                  cost.link_bytes * model.s_per_link_byte +
                  cost.link_messages * model.s_per_link_message;
+      if (kernel.kind == KernelKind::kProduct) CountProduct();
     }
     if (sim_.observer_) sim_.observer_(operation, *this);
     Advance(operation.name, begin, begin + seconds, BytesMoved(operation.costs));
@@ -83,6 +87,12 @@ class SimStream final : public Stream {
     Advance("wait", begin, std::max(begin, static_cast<const SimEvent&>(*event).time()), 0);
   }
 
+  void CountProduct() {
+    if (multiplies_ || sim_.plans_for_ != DeviceType::kCpu) return;
+    multiplies_ = true;
+    sim_.multiplying_ += threads_;
+  }
+
   void Advance(const char* what, double begin, double end, int64_t bytes) {
     tail_ = end;
     if (sim_.tracing_) sim_.spans_.push_back({what, name(), begin, end, tag(), bytes});
@@ -90,6 +100,8 @@ class SimStream final : public Stream {
 
   SimDevice& sim_;
   const size_t index_;
+  const int threads_;
+  bool multiplies_ = false;
   double tail_ = 0;    // When the work enqueued so far is done.
   VectorClock clock_;  // What it comes behind, its own events counted.
 };
@@ -104,7 +116,7 @@ SimDevice::SimDevice(SimModel model, std::shared_ptr<StreamChecker> checker, Dev
 
 std::unique_ptr<Stream> SimDevice::CreateStream(std::string name, int threads, StreamPriority) {
   threads_ += threads;
-  return std::make_unique<SimStream>(*this, std::move(name));
+  return std::make_unique<SimStream>(*this, std::move(name), threads);
 }
 
 void SimDevice::StartTrace() { tracing_ = true; }

@@ -49,6 +49,8 @@ class SimDevice final : public Device {
 
   // CPU threads that all streams so far have asked for.
   int threads() const { return threads_; }
+  // Those of the streams that have multiplied matrices by kernels of the CPU.
+  int multiplying() const { return multiplying_; }
   int64_t allocated_bytes() const { return allocated_; }  // Of device memory.
   int64_t peak_bytes() const { return peak_; }
 
@@ -67,7 +69,7 @@ class SimDevice final : public Device {
   const DeviceType plans_for_;
   std::shared_ptr<Host> host_ = std::make_shared<Host>();
   size_t streams_ = 0;
-  int threads_ = 0;
+  int threads_ = 0, multiplying_ = 0;
   uintptr_t next_;  // Address of the next allocation.
   int64_t allocated_ = 0, peak_ = 0;
   Observer observer_;

@@ -1,4 +1,4 @@
-#include "trainer/launch/memory_limits.h"
+#include "trainer/core/memory_limits.h"
 
 #include <malloc.h>
 #include <sys/resource.h>

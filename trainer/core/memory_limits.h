@@ -1,7 +1,7 @@
 // Who limits the memory of this process, and what is left of it: the host, every level of its
 // control groups (cgroup v1 and v2: Slurm, systemd and containers nest them), and ulimit.
-#ifndef FSDP_TRAIN_TRAINER_LAUNCH_MEMORY_LIMITS_H_
-#define FSDP_TRAIN_TRAINER_LAUNCH_MEMORY_LIMITS_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_MEMORY_LIMITS_H_
+#define FSDP_TRAIN_TRAINER_CORE_MEMORY_LIMITS_H_
 
 #include <cstdint>
 #include <optional>
@@ -63,4 +63,4 @@ void SpareAddressSpace();
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_LAUNCH_MEMORY_LIMITS_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_MEMORY_LIMITS_H_

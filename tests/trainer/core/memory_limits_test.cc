@@ -1,5 +1,5 @@
 // On made-up /proc and /sys trees, as Slurm, systemd, Docker and Kubernetes leave them.
-#include "trainer/launch/memory_limits.h"
+#include "trainer/core/memory_limits.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,252 @@
+// One recipe, by all who ask for its run: what they are handed is the same.
+#include "trainer/loop/resolved_run.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/fresh_directory.h"
+#include "tests/trainer/comm/ranks.h"
+#include "trainer/comm/memory_store.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/whole_file.h"
+#include "trainer/loop/choices.h"
+#include "trainer/loop/resolve.h"
+#include "trainer/loop/train.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/print.h"
+
+namespace fsdp {
+namespace {
+
+using testing::FreshDirectory;
+using testing::UnusedPath;
+using Strings = std::vector<std::string>;
+
+Recipe Tiny(const Strings& more = {}) {
+  Strings overrides = {"run.dir=" + UnusedPath("run")};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return ParseRecipe(
+      {
+          {"tiny",
+           "run: {threads: 2, timeout_s: 60}\n"
+           "model: {family: gpt2, hidden_size: 32, num_hidden_layers: 4,\n"
+           "        num_attention_heads: 2, vocab_size: 256,\n"
+           "        max_position_embeddings: 16}\n"
+           "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+           "train: {steps: 1, micro_batch_size: 2, global_batch_size: 8}\n"
+           "checkpoint: {every: 1}\n"},
+      },
+      overrides);
+}
+
+// Text of 1000 bytes, as tokens.
+Strings Text() {
+  const std::string file = FreshDirectory("text") + "/text.txt";
+  WriteWholeFile(file, std::string(1000, 'x'));
+  return {"data.train={source: text, paths: [" + file + "], tokenizer: bytes}"};
+}
+
+// By rank, of ranks that are threads on two hosts. `change` makes a rank's job another one.
+std::vector<ResolvedRun> ForTraining(const std::vector<Recipe>& recipes,
+                                     const std::function<void(Job&)>& change = nullptr) {
+  std::vector<ResolvedRun> runs(recipes.size());
+  const int world = static_cast<int>(recipes.size());
+  const auto resolve = [&](testing::Rank& rank) -> std::string {
+    Job job;
+    job.rank = rank.rank;
+    job.world = world;
+    job.local_world = (world + 1) / 2;
+    job.store = rank.store;
+    job.find_hosts = [&] { return HostPlacement::InOrder(world, job.local_world); };
+    if (change) change(job);
+    ResolvedRun run = Resolve(recipes[static_cast<size_t>(rank.rank)], PlaceToTrain(job));
+    run.place.job = nullptr;  // It is gone.
+    runs[static_cast<size_t>(rank.rank)] = std::move(run);
+    return "";
+  };
+  for (const testing::Outcome& outcome : testing::RunThreadRanks(world, resolve)) {
+    EXPECT_EQ(outcome.error, "");
+  }
+  return runs;
+}
+
+ResolvedRun ForADryRun(const Recipe& recipe, int world) {
+  return Resolve(recipe, PlaceOfDryRun(/*rank=*/0, world, (world + 1) / 2, ChosenDevice()));
+}
+
+ResolvedRun ToPlan(const Recipe& recipe, int world,
+                   const std::optional<Hardware>& hardware = std::nullopt) {
+  return Resolve(recipe, PlaceToPlan(recipe, world, (world + 1) / 2, hardware));
+}
+
+void ExpectSame(const ResolvedRun& run, const ResolvedRun& other) {
+  EXPECT_EQ(PrintRecipe(run.recipe), PrintRecipe(other.recipe));
+  EXPECT_EQ(run.shape, other.shape);
+  EXPECT_EQ(run.threads, other.threads);
+  EXPECT_EQ(run.hosts.ByHost(), other.hosts.ByHost());
+  EXPECT_EQ(run.mesh.shard_size(), other.mesh.shard_size());
+  EXPECT_EQ(run.target.device, other.target.device);
+  const SessionOptions &a = run.options, &b = other.options;
+  EXPECT_TRUE(static_cast<const FsdpOptions&>(a.executor) == b.executor);
+  EXPECT_EQ(a.executor.attention, b.executor.attention);
+  EXPECT_EQ(a.executor.recompute, b.executor.recompute);
+  EXPECT_EQ(a.executor.micro_batches, b.executor.micro_batches);
+  EXPECT_EQ(a.executor.threads, b.executor.threads);
+  EXPECT_EQ(a.lr.steps, b.lr.steps);
+  EXPECT_EQ(a.lr.At(1), b.lr.At(1));
+  EXPECT_EQ(a.snapshot, b.snapshot);
+  EXPECT_EQ(run.plan.schedule_hash, other.plan.schedule_hash);
+  EXPECT_EQ(run.plan.planned(), other.plan.planned());
+  EXPECT_EQ(run.plan.memory.bytes(), other.plan.memory.bytes());
+  EXPECT_EQ(run.plan.traffic.all_gather_bytes, other.plan.traffic.all_gather_bytes);
+}
+
+TEST(ResolvedRun, IsTheSameWhoeverAsks) {
+  for (const Strings& settings : std::vector<Strings>{
+           {},
+           {"fsdp.sharding_strategy=hybrid_shard", "train.activation_checkpointing=full"},
+           {"fsdp.cpu_offload={optimizer: true, optimizer_share: 0.5}", "checkpoint.async=true"},
+           {"fsdp={buffers: caching, limiter: host}"},
+           {"model.attention_dropout=0.5", "run.threads=1", "schedule.name=wsd"},
+       }) {
+    SCOPED_TRACE(settings.empty() ? "" : settings[0]);
+    const Recipe recipe = Tiny(settings);
+    const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe, recipe, recipe});
+    for (const ResolvedRun& rank : trained) ExpectSame(rank, trained[0]);
+    for (int r = 0; r < 4; ++r) EXPECT_EQ(trained[static_cast<size_t>(r)].mesh.world_rank(), r);
+    const ResolvedRun dry = ForADryRun(recipe, 4), planned = ToPlan(recipe, 4);
+    ExpectSame(dry, trained[0]);
+    ExpectSame(planned, trained[0]);
+    EXPECT_TRUE(dry.data && trained[0].data);
+    EXPECT_FALSE(planned.data);
+  }
+}
+
+// How many steps epochs are only who opens the data knows.
+TEST(ResolvedRun, HasTheStepsOfItsData) {
+  Strings settings = Text();
+  settings.insert(settings.end(), {"train={steps: null, epochs: 3}", "schedule.name=linear"});
+  const Recipe recipe = Tiny(settings);
+  const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe});
+  const double rows = std::floor((1000 - 1) / 16.0);  // A target behind each token.
+  const auto steps = static_cast<int64_t>(std::ceil(3 * rows / 8));
+  EXPECT_EQ(trained[0].recipe.train.steps, steps);
+  EXPECT_FALSE(trained[0].recipe.train.epochs);
+  EXPECT_EQ(trained[0].options.lr.steps, steps);
+  ExpectSame(trained[1], trained[0]);
+  ExpectSame(ForADryRun(recipe, 2), trained[0]);
+  EXPECT_EQ(trained[0].recipe.notes.size(), 1u);
+  const ResolvedRun planned = ToPlan(recipe, 2);
+  EXPECT_EQ(planned.recipe.train.epochs, 3);
+  EXPECT_EQ(planned.plan.planned(), trained[0].plan.planned());
+}
+
+// The smallest of what ranks measure; a dry run and a plan measure here.
+TEST(ResolvedRun, HasAShareThatIsANumber) {
+  const Recipe recipe = Tiny({"fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"});
+  const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe}, [](Job& job) {
+    const double device = job.rank == 0 ? 2 : 0.5;
+    job.update_rates = [device] { return UpdateRates{device, 1}; };
+  });
+  ExpectSame(trained[0], trained[1]);
+  const ResolvedRun dry = ForADryRun(recipe, 2), planned = ToPlan(recipe, 2);
+  for (const ResolvedRun* run : {&trained[0], &dry, &planned}) {
+    const std::optional<double> share = run->recipe.fsdp.cpu_offload.optimizer_share;
+    ASSERT_TRUE(share);
+    EXPECT_EQ(run->options.executor.cpu_offload.optimizer_share, share);
+    EXPECT_NE(run->Of(ChoiceId::kShare).line.find("measured: the device updates "),
+              std::string::npos);
+  }
+}
+
+// A run that goes on keeps its share, and dropouts that nobody has given, whoever asks.
+TEST(ResolvedRun, GoesOnWithWhatTheRunHas) {
+  const auto train = [](const Recipe& recipe) {
+    MemoryStore store(60);
+    Job job;
+    job.store = &store;
+    EXPECT_EQ(TrainRank(recipe, job), ExitCode::kDone);
+  };
+  const std::string weights = UnusedPath("weights"), run = UnusedPath("goes_on");
+  train(Tiny({"run.dir=" + weights}));
+  const Strings from = {"run.dir=" + run,
+                        "model={hidden_size: null, num_hidden_layers: null, "
+                        "num_attention_heads: null, vocab_size: null, "
+                        "max_position_embeddings: null, init_from: " +
+                            weights + "/checkpoints/step_1}"};
+  const auto with = [&](const std::string& share, const Strings& more) {
+    Strings settings = from;
+    settings.push_back("fsdp.cpu_offload={optimizer: true, optimizer_share: " + share + "}");
+    settings.insert(settings.end(), more.begin(), more.end());
+    return Tiny(settings);
+  };
+  train(with("0.25", {"model.attention_dropout=0.125"}));
+  const Recipe recipe = with("auto", {});
+  const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe});
+  EXPECT_EQ(trained[0].recipe.fsdp.cpu_offload.optimizer_share, 0.25);
+  EXPECT_EQ(trained[0].recipe.model.Get<double>("attention_dropout"), 0.125);
+  EXPECT_EQ(trained[0].Of(ChoiceId::kShare).value, "0.25");
+  EXPECT_NE(trained[1].Of(ChoiceId::kShare).line.find("which the run goes on with"),
+            std::string::npos);
+  ExpectSame(trained[1], trained[0]);
+  ExpectSame(ForADryRun(recipe, 2), trained[0]);
+  ExpectSame(ToPlan(recipe, 2), trained[0]);
+}
+
+TEST(ResolvedRun, HasNothingToTrainWhereItEvaluates) {
+  const Recipe recipe = Tiny();
+  Job job;
+  const ResolvedRun run = Resolve(recipe, PlaceToEvaluate(job, /*silent=*/true));
+  EXPECT_FALSE(run.options.train);
+  for (const ModelSegment& segment : run.model->segments()) {
+    for (const Parameter* p : segment.parameters) EXPECT_FALSE(p->trainable()) << p->name();
+  }
+  EXPECT_EQ(run.plan.bytes(MemoryKind::kGradients), 0);
+  constexpr int64_t kScalars = 256;  // At most, of a step.
+  EXPECT_LT(run.plan.bytes(MemoryKind::kOptimizer), kScalars);
+  EXPECT_GT(ToPlan(recipe, 1).plan.bytes(MemoryKind::kOptimizer), 100 * kScalars);
+}
+
+// A machine that a file describes is not asked. Its own memory is what a plan is held against.
+TEST(ResolvedRun, OfADescribedMachineAsksNothingHere) {
+  Hardware machine;
+  machine.name = "a GPU";
+  machine.memory = int64_t{16} << 30;
+  machine.host_memory = int64_t{8} << 30;
+  const Recipe recipe = Tiny();
+  const ResolvedRun planned = ToPlan(recipe, 4, machine);
+  EXPECT_EQ(planned.target.device, DeviceType::kCuda);
+  EXPECT_EQ(planned.options.executor.attention, AttentionBackend::kCudnn);
+  EXPECT_EQ(planned.Of(ChoiceId::kAttention).value, "");
+  EXPECT_LT(planned.plan.device_available->bytes, machine.memory);
+  EXPECT_EQ(planned.plan.available->bytes, int64_t{4} << 30);  // Two ranks to a host.
+  const ResolvedRun bench = Resolve(recipe, PlaceToBench(4, machine));
+  EXPECT_EQ(bench.threads, 1);
+  EXPECT_EQ(bench.target.device, DeviceType::kCuda);
+  EXPECT_EQ(bench.plan.schedule_hash, planned.plan.schedule_hash);
+  EXPECT_EQ(bench.plan.planned(), planned.plan.planned());
+  const Recipe automatic = Tiny({"fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"});
+  EXPECT_THROW(ToPlan(automatic, 4, machine), ConfigError);
+  EXPECT_THROW(Resolve(automatic, PlaceToBench(4, machine)), ConfigError);
+}
+
+TEST(ResolvedRun, NamesWhatRanksCompare) {
+  const std::vector<ResolvedRun> trained = ForTraining({Tiny(), Tiny()});
+  Strings names;
+  for (const auto& [name, value] : LabelsOf(trained[0])) {
+    if (!name.starts_with("recipe: ")) names.push_back(name);
+  }
+  EXPECT_EQ(names, (Strings{"schedule", "build", "device", "kernels", "cuBLASLt", "NCCL",
+                            "attention", "data"}));
+  EXPECT_EQ(LabelsOf(trained[0]), LabelsOf(trained[1]));
+  EXPECT_TRUE(LabelsOf(trained[0])[0].first.starts_with("recipe: "));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,86 @@
+#include "trainer/loop/place.h"
+
+#include <utility>
+
+#include "trainer/loop/gpu_room.h"
+
+namespace fsdp {
+namespace {
+
+DeviceType TypeOf(const Hardware& hardware) {
+  return hardware.device == Hardware::Device::kCuda ? DeviceType::kCuda : DeviceType::kCpu;
+}
+
+PlanTarget WholeDevice(const ChosenDevice& device) {
+  PlanTarget target{.device = device.type};
+  if (device.type == DeviceType::kCuda) {
+    target.room = {device.memory / device.sharers, "all memory of " + device.name};
+    target = LessCode(std::move(target), device.sharers);
+    if (device.sharers == 1) target = RoomUnseen(target);
+  }
+  return target;
+}
+
+// Each rank has a described GPU to itself.
+PlanTarget RoomOf(const Hardware& hardware, int local_world) {
+  PlanTarget target{.device = TypeOf(hardware)};
+  const bool cuda = target.device == DeviceType::kCuda;
+  if (cuda) target = RoomUnseen(target);
+  target.outside = hardware.outside;
+  if (hardware.memory) {
+    target.room = {*hardware.memory - hardware.outside.value_or(0), "memory of " + hardware.name};
+    if (cuda) target = LessCode(std::move(target), /*sharers=*/1);
+  }
+  target.other_host = true;
+  if (hardware.host_memory) {
+    target.host = {*hardware.host_memory / local_world, "host_memory of " + hardware.name};
+  }
+  return target;
+}
+
+}  // namespace
+
+Place PlaceToTrain(const Job& job) {
+  Place place{.rank = job.rank, .world = job.world, .local_world = job.local_world, .job = &job};
+  place.device = job.device;
+  place.data = ProgressFor(job);
+  return place;
+}
+
+Place PlaceToEvaluate(const Job& job, bool silent) {
+  Place place = PlaceToTrain(job);
+  place.trains = false;
+  if (silent) place.data->say = place.data->remark = nullptr;
+  return place;
+}
+
+Place PlaceOfDryRun(int rank, int world, int local_world, const ChosenDevice& device) {
+  Place place{.rank = rank, .world = world, .local_world = local_world, .device = device};
+  place.target = WholeDevice(device);
+  place.data.emplace();
+  return place;
+}
+
+Place PlaceToPlan(const Recipe& recipe, int world, int local_world,
+                  const std::optional<Hardware>& hardware) {
+  Place place{.world = world, .local_world = local_world};
+  if (hardware) {
+    place.described = hardware->name;
+    place.target = RoomOf(*hardware, local_world);
+  } else if (recipe.run.device == RunRecipe::Device::kCuda) {
+    place.target = RoomUnseen({.device = DeviceType::kCuda});
+  }
+  return place;
+}
+
+Place PlaceToBench(int world, DeviceType kernels) {
+  return {.world = world, .local_world = world, .target = {.device = kernels}, .threads = 1};
+}
+
+Place PlaceToBench(int world, const Hardware& hardware) {
+  Place place = PlaceToBench(world, TypeOf(hardware));
+  place.described = hardware.name;
+  return place;
+}
+
+}  // namespace fsdp
