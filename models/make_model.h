@@ -1,4 +1,4 @@
-// Tests: tests/models/family_test.cc
+// Tests: tests/trainer/engine/mixed_precision_test.cc
 #ifndef FSDP_TRAIN_MODELS_MAKE_MODEL_H_
 #define FSDP_TRAIN_MODELS_MAKE_MODEL_H_
 

@@ -1,5 +1,4 @@
 // What a training step enqueues, without running it.
-// Tests: tests/trainer/engine/launches_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_
 

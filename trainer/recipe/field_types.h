@@ -1,5 +1,5 @@
 // Types of a family's fields, which are entries of a map by name: absent is null.
-// Tests: tests/trainer/recipe/load_test.cc
+// Tests: tests/e2e/wrong_input_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_FIELD_TYPES_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_FIELD_TYPES_H_
 

@@ -9,7 +9,6 @@
 
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
-#include "trainer/engine/step_operations.h"
 
 namespace fsdp::testing {
 namespace {
@@ -79,14 +78,6 @@ TEST(Llama, RefusesAShapeWithMistakes) {
   LlamaConfig config = TinyRun::TinyLlama();
   config.num_key_value_heads = 4;
   EXPECT_THROW(MakeModel(config), std::invalid_argument);
-}
-
-// By hand for one block: 6 FLOPs for each weight of a matrix, and attention's two products.
-TEST(Llama, FlopsOfAToken) {
-  const LlamaConfig c = TinyRun::TinyLlama();
-  const double block = 24 * (60 + 30 + 30) + 60 * 24 + 3 * 24 * 40;
-  Llama model(c);
-  EXPECT_EQ(FlopsPerSample(model, 7), 7 * (6 * (2 * block + 101 * 24) + 6 * 2 * 60 * 7));
 }
 
 TinyRun RunOf(bool tied, bool norms) {
