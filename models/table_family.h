@@ -32,36 +32,35 @@ struct FieldRow {
 };
 
 template <typename Config, typename T>
-FieldRow<Config> Row(const char* name, T Config::*member, decltype(Field::range) range,
-                     std::string text, std::string standard,
-                     std::vector<std::string> elsewhere = {}, std::string hf_key = {}) {
+FieldRow<Config> Row(const char* name, T Config::*member, const decltype(Field::range)& range,
+                     const std::string& text, const std::string& standard,
+                     const std::vector<std::string>& elsewhere = {},
+                     const std::string& hf_key = {}) {
   FieldRow<Config> row;
   row.field = {
       .name = name,
-      .range = std::move(range),
+      .range = range,
       .is_list = std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<double>>,
-      .text = std::move(text),
-      .standard = std::move(standard),
-      .elsewhere = std::move(elsewhere)};
+      .text = text,
+      .standard = standard,
+      .elsewhere = elsewhere};
   row.get = [member](const Config& config) -> FieldValue { return config.*member; };
   row.set = [member](Config& config, const FieldValue& value) {
     config.*member = std::get<T>(value);
   };
-  row.hf_key = std::move(hf_key);
+  row.hf_key = hf_key;
   return row;
 }
 
 // The same of a member that is a struct: `to` and `from` a map.
 template <typename Config, typename T>
-FieldRow<Config> MapRow(const char* name, T Config::*member, MapRange range, std::string text,
-                        std::string standard, std::vector<std::string> elsewhere,
-                        FieldMap (*to)(const T&), T (*from)(const FieldMap&)) {
+FieldRow<Config> MapRow(const char* name, T Config::*member, const MapRange& range,
+                        const std::string& text, const std::string& standard,
+                        const std::vector<std::string>& elsewhere, FieldMap (*to)(const T&),
+                        T (*from)(const FieldMap&)) {
   FieldRow<Config> row;
-  row.field = {.name = name,
-               .range = std::move(range),
-               .text = std::move(text),
-               .standard = std::move(standard),
-               .elsewhere = std::move(elsewhere)};
+  row.field = {
+      .name = name, .range = range, .text = text, .standard = standard, .elsewhere = elsewhere};
   row.get = [member, to](const Config& config) -> FieldValue { return to(config.*member); };
   row.set = [member, from](Config& config, const FieldValue& value) {
     config.*member = from(std::get<FieldMap>(value));
@@ -70,10 +69,11 @@ FieldRow<Config> MapRow(const char* name, T Config::*member, MapRange range, std
 }
 
 template <typename Config>
-FieldRow<Config> DropoutRow(const char* name, double Config::*member, std::string text,
-                            std::vector<std::string> elsewhere = {}, std::string hf_key = {}) {
-  FieldRow<Config> row = Row(name, member, RealRange{.at_least = 0, .below = 1}, std::move(text),
-                             "0", std::move(elsewhere), std::move(hf_key));
+FieldRow<Config> DropoutRow(const char* name, double Config::*member, const std::string& text,
+                            const std::vector<std::string>& elsewhere = {},
+                            const std::string& hf_key = {}) {
+  FieldRow<Config> row =
+      Row(name, member, RealRange{.at_least = 0, .below = 1}, text, "0", elsewhere, hf_key);
   row.field.is_dropout = true;
   return row;
 }
