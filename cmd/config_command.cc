@@ -18,8 +18,17 @@
 namespace fsdp {
 namespace {
 
-std::string DescribeSource(const SourceRecipe& source) {
-  if (source.source == SourceRecipe::Source::kSynthetic) return "synthetic tokens";
+// Of a model that is read from a directory: whatever it says there is a language model.
+bool IsFedTokens(const ModelRecipe& model) {
+  if (!model.preset && model.init_from) return true;
+  const ModelShape shape = ShapeOf(model);
+  return shape.family().Decoder(shape).has_value();
+}
+
+std::string DescribeSource(const SourceRecipe& source, bool is_fed_tokens) {
+  if (source.source == SourceRecipe::Source::kSynthetic) {
+    return is_fed_tokens ? "synthetic tokens" : "synthetic samples";
+  }
   std::string text;
   for (const std::string& path : source.paths) text += (text.empty() ? "" : ", ") + path;
   if (source.source == SourceRecipe::Source::kTokens) return "tokens from " + text;
@@ -28,13 +37,12 @@ std::string DescribeSource(const SourceRecipe& source) {
   return what + " in " + source.tokenizer + " from " + text;
 }
 
-void PrintSources(const char* label, const DataRecipe& data,
-                  std::span<const SourceRecipe> sources) {
+void PrintSources(const char* label, const Recipe& recipe, std::span<const SourceRecipe> sources) {
   double sum = 0;
   for (const SourceRecipe& source : sources) sum += source.weight;
-  const bool mixed = sources.data() == data.TrainSources().data() && sources.size() > 1;
+  const bool mixed = sources.data() == recipe.data.TrainSources().data() && sources.size() > 1;
   for (const SourceRecipe& source : sources) {
-    std::string text = DescribeSource(source);
+    std::string text = DescribeSource(source, IsFedTokens(recipe.model));
     if (!source.name.empty()) text = source.name + ": " + text;
     std::printf("%-11s %s", label, PrintableName(text).c_str());
     if (mixed) std::printf(", %.3g %%", 100 * source.weight / sum);
@@ -64,14 +72,14 @@ void PrintSummary(const Recipe& recipe) {
     std::printf("model       %s, shape and weights from %s\n", family.c_str(),
                 PrintableName(*model.init_from).c_str());
   }
-  PrintSources("data", recipe.data, recipe.data.TrainSources());
+  PrintSources("data", recipe, recipe.data.TrainSources());
   if (const auto* share = std::get_if<HeldOut>(&recipe.data.valid)) {
     std::printf("validation  the last %g %% of it%s\n", 100 * share->fraction,
                 recipe.eval.every > 0 ? ""
                                       : ", held out and never evaluated (eval.every: 0); "
                                         "data.valid: null trains on it");
   } else if (!recipe.data.ValidSources().empty()) {
-    PrintSources("validation", recipe.data, recipe.data.ValidSources());
+    PrintSources("validation", recipe, recipe.data.ValidSources());
   } else {
     std::printf("validation  none\n");
   }
@@ -79,10 +87,12 @@ void PrintSummary(const Recipe& recipe) {
   const int64_t tokens = train.global_batch_size * recipe.data.seq_len;
   char epochs[32] = "";
   std::snprintf(epochs, sizeof(epochs), "%g epochs of steps", train.epochs.value_or(0));
-  std::printf("steps       %s of %s x %s = %s tokens\n",
-              train.epochs ? epochs : Grouped(train.steps).c_str(),
-              Grouped(train.global_batch_size).c_str(), Grouped(recipe.data.seq_len).c_str(),
-              Grouped(tokens).c_str());
+  const std::string each = IsFedTokens(recipe.model) ? Grouped(train.global_batch_size) + " x " +
+                                                           Grouped(recipe.data.seq_len) + " = " +
+                                                           Grouped(tokens) + " tokens"
+                                                     : Counted(train.global_batch_size, "sample");
+  std::printf("steps       %s of %s\n", train.epochs ? epochs : Grouped(train.steps).c_str(),
+              each.c_str());
   std::printf("optimizer   %s, lr %g, %s after %s\n",
               std::string(Name(recipe.optimizer.name)).c_str(), recipe.optimizer.lr,
               std::string(Name(recipe.schedule.name)).c_str(),

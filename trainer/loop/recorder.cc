@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "models/shape.h"
 #include "trainer/comm/early_stop.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
@@ -391,8 +392,9 @@ bool Recorder::LostItsReader() {
 void Recorder::SayDone(int64_t step) {
   std::string line = "done: " + std::to_string(step - first_step_) +
                      (step - first_step_ == 1 ? " step, " : " steps, ") +
-                     HumanCount(static_cast<double>(logged_tokens_ - first_tokens_)) +
-                     " tokens in " + HumanDuration(Now() - began_);
+                     HowMany((step - first_step_) * recipe_.train.global_batch_size,
+                             logged_tokens_ - first_tokens_) +
+                     " in " + HumanDuration(Now() - began_);
   for (const auto& [name, loss] : evaluations_) {
     char text[32];
     std::snprintf(text, sizeof(text), "%.4f", loss);
@@ -402,7 +404,9 @@ void Recorder::SayDone(int64_t step) {
   // A launcher's path of the program is nobody's to type.
   std::string program = job_.command_line.empty() ? "/" : job_.command_line.front();
   if (program.starts_with("/")) program = "fsdp-train";
-  for (const std::string& next : WhatNext(program, directory_->path, saved_, speech_)) {
+  const std::optional<std::string>& family = recipe_.model.family;
+  const bool exports = !family || !FindFamily(*family)->hf_types().empty();
+  for (const std::string& next : WhatNext(program, directory_->path, saved_, speech_, exports)) {
     console_.Line("next: " + next);
   }
 }

@@ -92,17 +92,21 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
 }
 
 std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
-                                  const std::string& checkpoint, Speech speech) {
+                                  const std::string& checkpoint, Speech speech, bool exports) {
   std::vector<std::string> lines;
   if (!checkpoint.empty() && speech != Speech::kNone) {
     lines.push_back(program + " generate --checkpoint " + checkpoint +
                     (speech == Speech::kText ? " --prompt TEXT" : ""));
   }
-  if (!checkpoint.empty()) {
+  if (!checkpoint.empty() && exports) {
     lines.push_back(program + " checkpoint export " + checkpoint + " --out DIR");
   }
   lines.push_back(program + " report " + run_directory);
   return lines;
+}
+
+std::string HowMany(int64_t samples, int64_t targets) {
+  return HumanCount(static_cast<double>(targets)) + (targets == samples ? " samples" : " tokens");
 }
 
 }  // namespace fsdp

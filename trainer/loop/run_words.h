@@ -34,10 +34,13 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
                                        const FittedSamples::Counts& counts, const DataRecipe& data);
 
 // What one types after a run that is done, a line each. `program` as it was typed; `checkpoint`:
-// the newest one's directory, empty where there is none.
+// the newest one's directory, empty where there is none. `exports`: Hugging Face has such models.
 enum class Speech { kNone, kText, kChat };  // No tokenizer is known; texts; conversations.
 std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
-                                  const std::string& checkpoint, Speech speech);
+                                  const std::string& checkpoint, Speech speech, bool exports);
+
+// "12.3k tokens"; "48 samples" where each has one target, which is no token.
+std::string HowMany(int64_t samples, int64_t targets);
 
 }  // namespace fsdp
 

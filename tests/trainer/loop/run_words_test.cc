@@ -76,15 +76,21 @@ TEST(RunWords, WhatIsLeftOut) {
 }
 
 TEST(RunWords, WhatNext) {
-  EXPECT_EQ(WhatNext("fsdp-train", "runs/a", "runs/a/checkpoints/step_5", Speech::kText),
+  EXPECT_EQ(WhatNext("fsdp-train", "runs/a", "runs/a/checkpoints/step_5", Speech::kText, true),
             (std::vector<std::string>{
                 "fsdp-train generate --checkpoint runs/a/checkpoints/step_5 --prompt TEXT",
                 "fsdp-train checkpoint export runs/a/checkpoints/step_5 --out DIR",
                 "fsdp-train report runs/a"}));
-  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kChat)[0], "f generate --checkpoint c");
-  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kNone)[0], "f checkpoint export c --out DIR");
-  EXPECT_EQ(WhatNext("./f", "runs/a", "", Speech::kText),
+  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kChat, true)[0], "f generate --checkpoint c");
+  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kNone, true)[0], "f checkpoint export c --out DIR");
+  EXPECT_EQ(WhatNext("./f", "runs/a", "", Speech::kText, true),
             std::vector<std::string>{"./f report runs/a"});
+  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kNone, false), std::vector<std::string>{"f report r"});
+}
+
+TEST(RunWords, HowMany) {
+  EXPECT_EQ(HowMany(48, 12'288), "12.3k tokens");
+  EXPECT_EQ(HowMany(48, 48), "48 samples");
 }
 
 }  // namespace
