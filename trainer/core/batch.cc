@@ -9,19 +9,27 @@
 namespace fsdp {
 namespace {
 
-Shape OfRows(int64_t rows, const Shape& sample) {
+// [rows, dims `from` and on].
+Shape OfRows(int64_t rows, const Shape& shape, int from) {
   std::vector<int64_t> dims = {rows};
-  for (int i = 0; i < sample.rank(); ++i) dims.push_back(sample[i]);
+  for (int i = from; i < shape.rank(); ++i) dims.push_back(shape[i]);
   return Shape(dims);
 }
 
 // The first `rows` of a tensor of rows.
 View FirstRows(const View& view, int64_t rows) {
-  std::vector<int64_t> dims = {rows};
-  for (int i = 1; i < view.shape.rank(); ++i) dims.push_back(view.shape[i]);
-  const Shape shape(dims);
+  const Shape shape = OfRows(rows, view.shape, 1);
   return view.Reshape(Shape{view.NumElements()}).Slice(0, shape.NumElements()).Reshape(shape);
 }
+
+// The inputs, then the keys.
+template <typename Visit>
+void ForEachTensor(const BatchSpec& spec, int64_t rows, const Visit& visit) {
+  for (const BatchInput& input : spec.inputs) visit(input.dtype, OfRows(rows, input.sample, 0));
+  visit(DType::kInt32, Shape{rows, 2});
+}
+
+int64_t Padded(const View& view) { return (view.bytes() + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -41,25 +49,20 @@ Batch Batch::First(int64_t rows) const {
 
 Batch CarveBatch(const BatchSpec& spec, int64_t rows, std::byte* begin) {
   Batch batch;
-  const auto take = [&](DType dtype, const Shape& shape) {
-    const View view(begin, dtype, shape);
-    begin += (view.bytes() + 63) / 64 * 64;
-    return view;
-  };
-  for (const BatchInput& input : spec.inputs) {
-    batch.inputs.push_back(take(input.dtype, OfRows(rows, input.sample)));
-  }
-  batch.sample_keys = take(DType::kInt32, Shape{rows, 2});
+  ForEachTensor(spec, rows, [&](DType dtype, const Shape& shape) {
+    batch.inputs.emplace_back(begin, dtype, shape);
+    begin += Padded(batch.inputs.back());
+  });
+  batch.sample_keys = batch.inputs.back();
+  batch.inputs.pop_back();
   return batch;
 }
 
 int64_t BatchBytes(const BatchSpec& spec, int64_t rows) {
   int64_t bytes = 0;
-  const auto add = [&](DType dtype, const Shape& shape) {
-    bytes += (View(nullptr, dtype, shape).bytes() + 63) / 64 * 64;
-  };
-  for (const BatchInput& input : spec.inputs) add(input.dtype, OfRows(rows, input.sample));
-  add(DType::kInt32, Shape{rows, 2});
+  ForEachTensor(spec, rows, [&](DType dtype, const Shape& shape) {
+    bytes += Padded(View(nullptr, dtype, shape));
+  });
   return bytes;
 }
 
