@@ -43,29 +43,38 @@ Var CheapVar(Tape& tape, const Var& x, const Shape& shape, const Forward& forwar
   return y;
 }
 
+// The same of f, whose backward reads x.
+Var FromInput(Tape& tape, Activation f, const Var& x) {
+  Var y = CheapVar(tape, x, x.shape, [f](Stream& stream, const View& from, const View& to) {
+    ActivationForward(stream, f, from, to);
+  });
+  PushBackward(tape, f, x.value, x.grad, y.grad);
+  return y;
+}
+
+// The same of a gate and a value in one tensor.
+template <typename Forward, typename Backward>
+Var Gated(Tape& tape, const Var& x, const Forward& forward, const Backward& backward) {
+  Var y = CheapVar(tape, x, Shape{x.shape[0], x.shape[1] / 2}, forward);
+  tape.Push([&tape, x, backward, grad = y.grad] {
+    const TensorPtr dy = Tape::Take(grad);
+    TensorPtr dx = tape.New(x.shape, x.dtype);
+    backward(tape.stream(), x.view(), dy->view(), dx->view());
+    tape.Add(x.grad, std::move(dx));
+  });
+  return y;
+}
+
 }  // namespace
 
 Var Relu(Tape& tape, const Var& x) { return FromOutput(tape, Activation::kRelu, x); }
 Var Sigmoid(Tape& tape, const Var& x) { return FromOutput(tape, Activation::kSigmoid, x); }
+Var Gelu(Tape& tape, const Var& x) { return FromInput(tape, Activation::kGelu, x); }
+Var GeluExact(Tape& tape, const Var& x) { return FromInput(tape, Activation::kGeluExact, x); }
 
-Var GeluExact(Tape& tape, const Var& x) {
-  constexpr Activation kF = Activation::kGeluExact;
-  Var y = CheapVar(tape, x, x.shape, [](Stream& stream, const View& from, const View& to) {
-    ActivationForward(stream, kF, from, to);
-  });
-  PushBackward(tape, kF, x.value, x.grad, y.grad);
-  return y;
-}
-
+Var Swiglu(Tape& tape, const Var& x) { return Gated(tape, x, SwigluForward, SwigluBackward); }
 Var GatedGelu(Tape& tape, const Var& x) {
-  Var y = CheapVar(tape, x, Shape{x.shape[0], x.shape[1] / 2}, GatedGeluForward);
-  tape.Push([&tape, x, grad = y.grad] {
-    const TensorPtr dy = Tape::Take(grad);
-    TensorPtr dx = tape.New(x.shape, x.dtype);
-    GatedGeluBackward(tape.stream(), x.view(), dy->view(), dx->view());
-    tape.Add(x.grad, std::move(dx));
-  });
-  return y;
+  return Gated(tape, x, GatedGeluForward, GatedGeluBackward);
 }
 
 }  // namespace fsdp

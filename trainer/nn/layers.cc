@@ -14,7 +14,6 @@
 #include "trainer/ops/layer_norm.h"
 #include "trainer/ops/lora.h"
 #include "trainer/ops/rms_norm.h"
-#include "trainer/ops/swiglu.h"
 
 namespace fsdp {
 namespace {
@@ -217,17 +216,6 @@ Var LinearResidual(Tape& tape, const Var& x, const Parameter& weight, WeightLayo
   return y;
 }
 
-Var Gelu(Tape& tape, const Var& x) {
-  Var y = tape.NewVar(x.shape, x.dtype);
-  const auto forward = [&tape, x = x.value](View out) {
-    GeluForward(tape.stream(), x->Get(), out);
-  };
-  forward(y.view());
-  tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
-  tape.Push([&tape, x, grad = y.grad] { AddGeluGradient(tape, x, grad); });
-  return y;
-}
-
 Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
                const Parameter* bias) {
   const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
@@ -252,22 +240,6 @@ Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout l
     if (*grad) AddGeluGradient(tape, u, grad);  // From those who did not see to u themselves.
     const TensorPtr du = Tape::Take(u.grad);
     AddLinearGradients(tape, x, weight, layout, bias, inner, du->view());
-  });
-  return y;
-}
-
-Var Swiglu(Tape& tape, const Var& x) {
-  Var y = tape.NewVar(Shape{x.shape[0], x.shape[1] / 2}, x.dtype);
-  const auto forward = [&tape, x = x.value](View out) {
-    SwigluForward(tape.stream(), x->Get(), out);
-  };
-  forward(y.view());
-  tape.Cheap({y.value}, [forward](const std::vector<View>& out) { forward(out[0]); });
-  tape.Push([&tape, x, grad = y.grad] {
-    const TensorPtr dy = Tape::Take(grad);
-    TensorPtr dx = tape.New(x.shape, x.dtype);
-    SwigluBackward(tape.stream(), x.view(), dy->view(), dx->view());
-    tape.Add(x.grad, std::move(dx));
   });
   return y;
 }
