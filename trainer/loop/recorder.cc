@@ -304,7 +304,8 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
   Add(account);
   const int64_t steps = recipe_.train.steps, left = steps - step;
   if (step % recipe_.log.every == 0 || left == 0) {
-    const ThroughputMeter::Rates rates = meter_->Take(step - logged_step_, tokens - logged_tokens_);
+    const ThroughputMeter::Rates rates =
+        meter_->Take(step - logged_step_, tokens - logged_tokens_, account.times.end);
     StepRecord record;
     record.time = times_ / static_cast<double>(step - logged_step_);
     times_ = {};

@@ -1,5 +1,6 @@
 #include "trainer/observe/throughput.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -29,14 +30,13 @@ void ThroughputMeter::Continue() {
   since_ = options_.clock();
 }
 
-ThroughputMeter::Rates ThroughputMeter::Take(int64_t steps, int64_t tokens) {
+ThroughputMeter::Rates ThroughputMeter::Take(int64_t steps, int64_t tokens, double end) {
   if (steps < 1 || tokens < 0) {
     throw std::invalid_argument("[ThroughputMeter::Take] " + std::to_string(steps) + " steps, " +
                                 std::to_string(tokens) + " tokens");
   }
-  const double now = options_.clock();
-  const double elapsed = before_ + (running_ ? now - since_ : 0);
-  since_ = now;
+  const double elapsed = before_ + (running_ ? std::max(end - since_, 0.0) : 0);
+  since_ = std::max(since_, end);
   before_ = 0;
 
   Rates rates;

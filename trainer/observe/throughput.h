@@ -30,8 +30,10 @@ class ThroughputMeter {
     std::optional<double> mfu;  // flops / peak; absent where the peak is unknown.
   };
   // `steps` >= 1 steps ended since the last Take (or the start), over all ranks with `tokens`
-  // target tokens. Rates are 0 if the clock has not moved.
-  Rates Take(int64_t steps, int64_t tokens);
+  // target tokens, the last of them at `end` on the clock: a device ends a step while the host
+  // enqueues the next ones, and the host may read several at once. Rates are 0 if no time lies
+  // between.
+  Rates Take(int64_t steps, int64_t tokens, double end);
 
   // For that many steps more, from a running mean of the time of a step that forgets with 1/8 a
   // Take; the first Take, which warms caches up, counts only until there is a second. -1 before
@@ -40,7 +42,7 @@ class ThroughputMeter {
 
  private:
   ThroughputOptions options_;
-  double since_;       // Clock at the last Take or Continue.
+  double since_;       // The last Take's end, or the clock at the last Continue.
   double before_ = 0;  // Counted before the last Pause.
   bool running_ = true;
   int64_t takes_ = 0;
