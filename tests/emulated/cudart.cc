@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -65,6 +66,9 @@ struct Machine {
   // function is called.
   std::deque<Connection> connections[kMostGpus];
   std::atomic<int64_t> most_queued{0};
+
+  std::mutex of_streams;  // Guards what follows.
+  std::set<CUstream_st*> streams;
 };
 
 Machine::Machine() {
@@ -204,11 +208,18 @@ struct CUevent_st {
 };
 
 struct CUstream_st {
-  CUstream_st(int g, unsigned f, int p) : gpu(g), flags(f), priority(p), connection(Connect(g)) {}
+  CUstream_st(int g, unsigned f, int p) : gpu(g), flags(f), priority(p), connection(Connect(g)) {
+    const std::lock_guard all(TheMachine().of_streams);
+    TheMachine().streams.insert(this);
+  }
   ~CUstream_st() {
     {
       const std::lock_guard driver(TheMachine().driver[gpu]);
       --connection.streams;
+    }
+    {
+      const std::lock_guard all(TheMachine().of_streams);
+      TheMachine().streams.erase(this);
     }
     {
       std::lock_guard lock(mutex);
@@ -322,6 +333,25 @@ struct CUstream_st {
 };
 
 namespace {
+
+// Until none of the GPU's streams has work.
+void WaitForStreams(int gpu) {
+  const auto busy = [gpu] {
+    const std::lock_guard all(TheMachine().of_streams);
+    const auto& streams = TheMachine().streams;
+    return std::any_of(streams.begin(), streams.end(), [gpu](const CUstream_st* stream) {
+      return stream->gpu == gpu && stream->pending.load() > 0;
+    });
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  while (busy() && !Faulted()) {
+    if (std::chrono::steady_clock::now() - begin > kFullFor) {
+      std::fprintf(stderr, "cudaFree waits for work that waits for the thread that frees\n");
+      std::abort();
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
 
 cudaError_t Push(cudaStream_t stream, std::function<void()> work, bool waits = false) {
   if (stream == nullptr) {
@@ -614,6 +644,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 // What is freed behind a fault is gone: a program that ends leaks nothing.
 cudaError_t cudaFree(void* data) {
   const cudaError_t error = Begin("cudaFree");
+  WaitForStreams(current_device);
   Machine& machine = TheMachine();
   std::lock_guard lock(machine.mutex);
   const auto at = machine.allocations.find(data);
