@@ -174,13 +174,11 @@ TEST_F(CublasLtRulesTest, TakesWhatProductsAreMadeOf) {
   }
 }
 
-// "Must be divisible by 8 and be no less than the number of rows in the output matrix."
-TEST_F(CublasLtRulesTest, RefusesStridesOfAnAux) {
+// "Must be divisible by 8 and be no less than the number of rows in the output matrix." On an H100
+// 13.1 has algorithms for 65 and 68, too; nobody asked what they compute.
+TEST_F(CublasLtRulesTest, RefusesAnAuxOfTooFewRows) {
   if (!Open()) GTEST_SKIP() << "no handle without a GPU";
-  for (const int64_t ld : {68, 65, 56}) {
-    EXPECT_TRUE(Algorithms({.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS, .aux_ld = ld}).empty())
-        << ld;
-  }
+  EXPECT_TRUE(Algorithms({.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS, .aux_ld = 56}).empty());
 }
 
 TEST_F(CublasLtRulesTest, RefusesFactorsThatDoNotMeet) {
