@@ -66,7 +66,7 @@ def steps(options):
     with tempfile.TemporaryDirectory() as scratch:
         begin = [] if "OTHER" in os.environ else [f"model.init_from={initial}"]
         train(initial.parent / "stand_in.yaml", f"{scratch}/run", *begin, "data.train.source=tokens",
-              f"data.train.paths=[{initial}/tokens.npy]", "data.shuffle=false", "optimizer.lr=3.0e-3",
+              f"data.train.paths=[{initial}/tokens.npy]", "data.shuffle=false", "optimizer.lr=3.0e-4",
               f"train.steps={int(compared) + int(counted)}", "checkpoint.every=null", "log.every=1",
               f"train.micro_batch_size={recipe['micro_batch_size']}", "run.seed=5",
               f"train.global_batch_size={recipe['global_batch_size']}",

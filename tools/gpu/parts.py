@@ -47,16 +47,18 @@ MOST_BAD = 8  # Tests of a suite that fail alone: then the others are not tried.
 
 
 def apart(got, want):
-    """The largest difference of two runs, relative to the second; of norms a tenth of it."""
+    """The largest differences of two runs, of losses and of norms, relative to the second's."""
     numbers = [number for step in got for number in step]
     if len(got) != len(want) or not all(number and math.isfinite(number) for number in numbers):
-        return math.inf
-    return max(max(abs(a[0] - b[0]) / b[0], abs(a[1] - b[1]) / b[1] / 10) for a, b in zip(got, want))
+        return math.inf, math.inf
+    return tuple(max(abs(a[i] - b[i]) / b[i] for a, b in zip(got, want)) for i in (0, 1))
 
 
-def within(difference, limit, of):
-    return row(difference <= limit, f"losses within {difference:.1e} of {of}, limit {limit:.0e}",
-               difference=difference)
+def within(differences, limit, of):
+    loss, norm = differences
+    return row(loss <= limit and norm <= 10 * limit,
+               f"losses within {loss:.1e} of {of}, norms {norm:.1e}, limits {limit:.0e} and "
+               f"{10 * limit:.0e}", loss=loss, norm=norm)
 
 
 def devices(kit):
@@ -290,7 +292,12 @@ def sanitized(kit, found, tool, *command, fine=()):
     said = [line for line in lines if "SUMMARY:" in line]
     if len(said) == 1 and said[0].startswith(CLEAN[tool]) and not ended:
         return row(True, said[0])
-    return row(False, "; ".join((said or ["the tool has said no summary"]) + ended))
+    first = [line for line in lines if re.match("Error: |Warning: |Invalid ", line)][:1]
+    return row(False, "; ".join((said or ["the tool has said no summary"]) + first + ended))
+
+
+# Under racecheck cuBLASLt's kernels of these fault on an H100 (13.1): the tests of ops look at ours.
+WITHOUT_RACECHECK = ("bf16", "fp16")
 
 
 def sanitizer(kit):
@@ -298,6 +305,8 @@ def sanitizer(kit):
     found = the_sanitizer(kit)
     for tool in ("memcheck", "racecheck"):
         for precision, formats in PRECISIONS.items():
+            if tool == "racecheck" and precision in WITHOUT_RACECHECK:
+                continue
             def make(tool=tool, formats=formats):
                 if found is None:
                     no_sanitizer()
