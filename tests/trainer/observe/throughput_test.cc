@@ -58,7 +58,8 @@ TEST_F(ThroughputTest, StepsTakeUntilTheirEndWheneverTheyAreRead) {
   now_ += 5;
   meter.Continue();
   now_ += 10;
-  EXPECT_EQ(meter.Take(1, 1, began + 44).step_time_s, 8 + 9);  // What was idle before the pause counts.
+  EXPECT_EQ(meter.Take(1, 1, began + 44).step_time_s,
+            8 + 9);  // What was idle before the pause counts.
 }
 
 TEST_F(ThroughputTest, TimeLeftForgetsTheFirstAndFollowsTheRest) {
