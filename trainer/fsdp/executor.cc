@@ -44,8 +44,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       shard_rank_(communicators.mesh().coordinate().shard),
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
-      memory_(allocator, layout_, schedules_[0], model.Inputs(options.sample_length), options,
-              device.kernel_type()),
+      memory_(allocator, layout_, schedules_[0], schedules_[1], model.Inputs(options.sample_length),
+              options, device.kernel_type()),
       flats_(layout_.flat_parameters.size()),
       copied_(layout_.units.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
@@ -100,6 +100,7 @@ void Executor::UseForProducts(GemmLibrary& library) {
 }
 
 void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {
+  memory_.PlaceSlots(mode, schedule, layout_);
   schedules_[static_cast<int>(mode)] = std::move(schedule);
 }
 

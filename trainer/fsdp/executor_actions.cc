@@ -124,8 +124,7 @@ View Executor::CoefficientOf(int flat) const {
 }
 
 void Executor::BindGradients(const Action& action) {
-  Carver slot(action.slot >= 0 ? memory_.gradient_slots[action.slot]
-                               : memory_.units[action.unit].gradient);
+  Carver slot(memory_.GradientAt(action, cursor_));
   for (const int f : layout_.TrainableFlatParameters(action.unit)) {
     const FlatParameter& flat = layout_.flat_parameters[f];
     if (!sharded() && PlaceOf(f) == MemoryPlace::kDevice) continue;
@@ -228,7 +227,7 @@ void Executor::Execute(const Action& action) {
       if (caching() && action.part <= 0) {
         memory_.units[u].value = caching()->Take(layout_.GatheredBytes(u), action.stream);
       }
-      Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
+      Carver slot(memory_.GatheredAt(action, step_->mode, cursor_));
       const int own = sharded() ? shard_rank_ : 0;
       const auto part = [&](int f, const ShardPart& p) {
         FetchShard(
@@ -249,7 +248,7 @@ void Executor::Execute(const Action& action) {
       if (caching() && sharded() && !fetched) {
         memory_.units[u].value = caching()->Take(layout_.GatheredBytes(u), action.stream);
       }
-      Carver slot(action.slot >= 0 ? memory_.gather_slots[action.slot] : memory_.units[u].value);
+      Carver slot(memory_.GatheredAt(action, step_->mode, cursor_));
       for (const int f : layout_.units[u].flat_parameters) {
         const FlatParameter& flat = layout_.flat_parameters[f];
         if (sharded()) flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);

@@ -36,9 +36,11 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 }
 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
-                               const Schedule& train, const BatchSpec& spec,
+                               const Schedule& train, const Schedule& eval, const BatchSpec& spec,
                                const ExecutorOptions& options, DeviceType kernels)
     : caching(allocator.caching()),
+      gather_places{PlacesOfGathers(train, layout), PlacesOfGathers(eval, layout)},
+      gradient_places(PlacesOfGradients(train, layout)),
       spilled(layout, options.spill_part),
       units(layout.units.size()) {
   FSDP_CHECK_EQ(caching != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
@@ -48,12 +50,9 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   const auto bytes = [&](int64_t n, MemoryUse use) { return NewBytes(allocator, n, use); };
   const MemoryUse pinned{MemoryKind::kActivations, MemoryPlace::kPinned};
   allocator.Begin(Phase::kPersistent);
-  for (int i = 0; i < train.gather_slots; ++i) {
-    gather_slots.push_back(bytes(layout.MaxGatheredBytes(), MemoryKind::kUnsharded));
-  }
-  for (int i = 0; i < train.gradient_slots; ++i) {
-    gradient_slots.push_back(bytes(layout.MaxGradientBytes(), MemoryKind::kUnsharded));
-  }
+  gather_slots =
+      bytes(std::max(gather_places[0].bytes, gather_places[1].bytes), MemoryKind::kUnsharded);
+  gradient_slots = bytes(gradient_places.bytes, MemoryKind::kUnsharded);
   const ScheduleOptions& scheduled = train.options;
   for (int i = 0; i < train.shard_slots; ++i) {
     shard_slots.push_back(
@@ -169,6 +168,25 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
         kAlignment - reinterpret_cast<uintptr_t>(gemm_workspace.data) % kAlignment;
     gemm_workspace.shape = Shape{kGemmWorkspaceBytes};
   }
+}
+
+void ExecutorMemory::PlaceSlots(Mode mode, const Schedule& schedule, const Layout& layout) {
+  SlotPlaces& gathers = gather_places[static_cast<int>(mode)];
+  gathers = PlacesOfGathers(schedule, layout);
+  FSDP_CHECK_LE(gathers.bytes, gather_slots.bytes());
+  if (mode == Mode::kEval) return;
+  gradient_places = PlacesOfGradients(schedule, layout);
+  FSDP_CHECK_LE(gradient_places.bytes, gradient_slots.bytes());
+}
+
+std::byte* ExecutorMemory::GatheredAt(const Action& action, Mode mode, size_t index) const {
+  if (action.slot < 0) return units[action.unit].value.data;
+  return gather_slots.data + gather_places[static_cast<int>(mode)].offsets[index];
+}
+
+std::byte* ExecutorMemory::GradientAt(const Action& action, size_t index) const {
+  if (action.slot < 0) return units[action.unit].gradient.data;
+  return gradient_slots.data + gradient_places.offsets[index];
 }
 
 }  // namespace fsdp

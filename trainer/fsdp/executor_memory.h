@@ -13,6 +13,7 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/offload.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/slot_places.h"
 #include "trainer/fsdp/spilled_shards.h"
 #include "trainer/ops/loss_scaler.h"
 
@@ -81,17 +82,27 @@ struct ExecutorMemory {
     View shard;            // Likewise, of the gradient, on its way to host memory.
   };
 
-  // Begins phase kPersistent. `train`: of its slots an evaluation uses some. `kernels`: whose
-  // workspaces are needed.
+  // Begins phase kPersistent. `eval`: uses slots of `train`. `kernels`: whose workspaces are
+  // needed.
   ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
-                 const BatchSpec& spec, const ExecutorOptions& options, DeviceType kernels);
+                 const Schedule& eval, const BatchSpec& spec, const ExecutorOptions& options,
+                 DeviceType kernels);
+
+  // Of a schedule that takes the place of this mode's, with the same slots.
+  void PlaceSlots(Mode mode, const Schedule& schedule, const Layout& layout);
+
+  // Where the unit of a schedule's action `index` lies: in a slot, or in memory of its own.
+  std::byte* GatheredAt(const Action& action, Mode mode, size_t index) const;
+  std::byte* GradientAt(const Action& action, size_t index) const;
 
   // Not null with `buffers: caching`: then there are no slots of device memory and nothing else of
   // it for units, but what they take while they are in use.
   CachingBuffers* caching = nullptr;
-  std::vector<View> gather_slots, gradient_slots, shard_slots;  // Bytes.
-  std::vector<View> update_slots;                               // Likewise, pinned.
-  std::vector<ShardMemory> places;                              // By flat parameter.
+  View gather_slots, gradient_slots;             // Bytes: of all of them.
+  SlotPlaces gather_places[2], gradient_places;  // There. Of gathers by Mode.
+  std::vector<View> shard_slots;                 // Bytes.
+  std::vector<View> update_slots;                // Likewise, pinned.
+  std::vector<ShardMemory> places;               // By flat parameter.
   SpilledShards spilled;
   std::vector<View> masters, compute_shards, gradients;  // Likewise; see Executor.
   // Of sums over replicas that are rounded to fp16; a power of two (loss_scale.h).

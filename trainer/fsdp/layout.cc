@@ -95,18 +95,6 @@ int64_t Layout::GradientBytes(int unit) const {
   return Bytes(*this, TrainableFlatParameters(unit), &DTypes::grad);
 }
 
-int64_t Layout::MaxGatheredBytes() const {
-  int64_t most = 0;
-  for (int u = 1; u < static_cast<int>(units.size()); ++u) most = std::max(most, GatheredBytes(u));
-  return most;
-}
-
-int64_t Layout::MaxGradientBytes() const {
-  int64_t most = 0;
-  for (int u = 1; u < static_cast<int>(units.size()); ++u) most = std::max(most, GradientBytes(u));
-  return most;
-}
-
 Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy, int shards) {
   if (shards < 1) {
     throw std::invalid_argument("[MakeLayout] " + std::to_string(shards) + " shards, want >= 1");

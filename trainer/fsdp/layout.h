@@ -98,9 +98,6 @@ struct Layout {
   // those that train, in `grad`.
   int64_t GatheredBytes(int unit) const;
   int64_t GradientBytes(int unit) const;
-  // The largest of the units other than the root; 0 without any.
-  int64_t MaxGatheredBytes() const;
-  int64_t MaxGradientBytes() const;
 };
 
 // Throws std::invalid_argument for shards < 1 or a name that occurs twice.

@@ -161,8 +161,8 @@ struct Action {
 
 struct Schedule {
   ScheduleOptions options;
-  int gather_slots = 0;    // Of Layout::MaxGatheredBytes() each; 0 where each unit has its own.
-  int gradient_slots = 0;  // Likewise, of MaxGradientBytes().
+  int gather_slots = 0;    // 0: each unit has its own. slot_places.h says how large they are.
+  int gradient_slots = 0;  // Likewise.
   int shard_slots = 0;     // Of a unit's gradient shards.
   int update_slots = 0;    // Of a unit's shards, as they are computed with.
   int spill_slots = 0;     // Of a part of what is spilled.

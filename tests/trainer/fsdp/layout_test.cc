@@ -118,8 +118,6 @@ TEST(Layout, FrozenParametersAreFlatParametersOfTheirOwn) {
   EXPECT_EQ(layout.GatheredBytes(1), 4 * (trains + frozen));
   EXPECT_EQ(layout.GradientBytes(1), 4 * trains);
   EXPECT_EQ(layout.GradientBytes(2), 0);
-  EXPECT_EQ(layout.MaxGatheredBytes(), layout.GatheredBytes(1));
-  EXPECT_EQ(layout.MaxGradientBytes(), 4 * trains);
   EXPECT_EQ(layout.NumParameters(), MakeLayout(ThreeBlocks(), {}, 3).NumParameters());
 }
 
@@ -148,7 +146,6 @@ TEST(Layout, EachChoiceOfDTypesIsAFlatParameter) {
   EXPECT_EQ(b.parameters[0].offset, 0);
   EXPECT_EQ(layout.GatheredBytes(1), 2 * w.size + 4 * b.size);
   EXPECT_EQ(layout.GradientBytes(1), 2 * w.size + 4 * b.size);
-  EXPECT_EQ(layout.MaxGatheredBytes(), std::max(layout.GatheredBytes(1), layout.GatheredBytes(2)));
 }
 
 // An untied embedding and head: neither in the root nor joined with blocks.
