@@ -258,7 +258,7 @@ void AddOps(CLI::App& bench) {
   shape("--batch", shapes.batch, "Sequences");
   shape("--seq", shapes.seq, "Tokens of a sequence");
   shape("--hidden", shapes.hidden, "Width of the residual stream");
-  shape("--intermediate", shapes.intermediate, "Width inside the MLP");
+  shape("--intermediate", shapes.intermediate, "Width of a block's feed-forward layer");
   shape("--heads", shapes.heads, "Attention heads");
   shape("--vocab", shapes.vocab, "Vocabulary");
   command->add_option("--device", flags->device, "auto: a GPU if one can be used")

@@ -18,13 +18,6 @@
 namespace fsdp {
 namespace {
 
-// Of a model that is read from a directory: whatever it says there is a language model.
-bool IsFedTokens(const ModelRecipe& model) {
-  if (!model.preset && model.init_from) return true;
-  const ModelShape shape = ShapeOf(model);
-  return shape.family().Decoder(shape).has_value();
-}
-
 std::string DescribeSource(const SourceRecipe& source, bool is_fed_tokens) {
   if (source.source == SourceRecipe::Source::kSynthetic) {
     return is_fed_tokens ? "synthetic tokens" : "synthetic samples";
@@ -37,12 +30,13 @@ std::string DescribeSource(const SourceRecipe& source, bool is_fed_tokens) {
   return what + " in " + source.tokenizer + " from " + text;
 }
 
-void PrintSources(const char* label, const Recipe& recipe, std::span<const SourceRecipe> sources) {
+void PrintSources(const char* label, const Recipe& recipe, std::span<const SourceRecipe> sources,
+                  bool is_fed_tokens) {
   double sum = 0;
   for (const SourceRecipe& source : sources) sum += source.weight;
   const bool mixed = sources.data() == recipe.data.TrainSources().data() && sources.size() > 1;
   for (const SourceRecipe& source : sources) {
-    std::string text = DescribeSource(source, IsFedTokens(recipe.model));
+    std::string text = DescribeSource(source, is_fed_tokens);
     if (!source.name.empty()) text = source.name + ": " + text;
     std::printf("%-11s %s", label, PrintableName(text).c_str());
     if (mixed) std::printf(", %.3g %%", 100 * source.weight / sum);
@@ -60,26 +54,26 @@ std::string SizeOf(const ModelShape& shape) {
          ", vocabulary " + Grouped(decoder->vocab_size);
 }
 
-// What a person would check by eye before starting the run.
-void PrintSummary(const Recipe& recipe) {
+// What a person would check by eye before starting the run of a model of this shape.
+void PrintSummary(const Recipe& recipe, const ModelShape& shape) {
+  const bool is_fed_tokens = shape.family().Decoder(shape).has_value();
   const ModelRecipe& model = recipe.model;
   const std::string family = model.family.value_or("its family");
   if (model.preset || !model.init_from) {
-    const ModelShape shape = ShapeOf(model);
     std::printf("model       %s%s: %s parameters\n", family.c_str(), SizeOf(shape).c_str(),
                 Grouped(NumParameters(shape)).c_str());
   } else {
     std::printf("model       %s, shape and weights from %s\n", family.c_str(),
                 PrintableName(*model.init_from).c_str());
   }
-  PrintSources("data", recipe, recipe.data.TrainSources());
+  PrintSources("data", recipe, recipe.data.TrainSources(), is_fed_tokens);
   if (const auto* share = std::get_if<HeldOut>(&recipe.data.valid)) {
     std::printf("validation  the last %g %% of it%s\n", 100 * share->fraction,
                 recipe.eval.every > 0 ? ""
                                       : ", held out and never evaluated (eval.every: 0); "
                                         "data.valid: null trains on it");
   } else if (!recipe.data.ValidSources().empty()) {
-    PrintSources("validation", recipe, recipe.data.ValidSources());
+    PrintSources("validation", recipe, recipe.data.ValidSources(), is_fed_tokens);
   } else {
     std::printf("validation  none\n");
   }
@@ -87,10 +81,10 @@ void PrintSummary(const Recipe& recipe) {
   const int64_t tokens = train.global_batch_size * recipe.data.seq_len;
   char epochs[32] = "";
   std::snprintf(epochs, sizeof(epochs), "%g epochs of steps", train.epochs.value_or(0));
-  const std::string each = IsFedTokens(recipe.model) ? Grouped(train.global_batch_size) + " x " +
-                                                           Grouped(recipe.data.seq_len) + " = " +
-                                                           Grouped(tokens) + " tokens"
-                                                     : Counted(train.global_batch_size, "sample");
+  const std::string each = is_fed_tokens ? Grouped(train.global_batch_size) + " x " +
+                                               Grouped(recipe.data.seq_len) + " = " +
+                                               Grouped(tokens) + " tokens"
+                                         : Counted(train.global_batch_size, "sample");
   std::printf("steps       %s of %s\n", train.epochs ? epochs : Grouped(train.steps).c_str(),
               each.c_str());
   std::printf("optimizer   %s, lr %g, %s after %s\n",
@@ -122,7 +116,7 @@ void AddConfigCommand(CLI::App& app) {
         CheckInitialWeights(recipe);
         CheckData(recipe, ShapeFor(recipe));
         std::printf("ok\n");
-        PrintSummary(recipe);
+        PrintSummary(recipe, ShapeFor(recipe));
         for (const std::string& line : recipe.notes) {
           std::printf("note        %s\n", Printable(line).c_str());
         }

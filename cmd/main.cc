@@ -46,12 +46,15 @@ void PrintModels() {
   std::printf("%-16s %-7s %7s %7s %6s %11s %10s %14s\n", "preset", "family", "layers", "hidden",
               "heads", "vocabulary", "positions", "parameters");
   for (const ModelPreset& preset : ModelPresets()) {
-    const DecoderShape shape = DecoderOf(preset.shape);
-    std::printf("%-16s %-7s %7lld %7lld %6lld %11lld %10lld %14lld\n",
-                std::string(preset.name).c_str(), std::string(FamilyOf(preset.shape)).c_str(),
-                static_cast<long long>(shape.num_layers), static_cast<long long>(shape.hidden_size),
-                static_cast<long long>(shape.num_heads), static_cast<long long>(shape.vocab_size),
-                static_cast<long long>(shape.max_positions),
+    const std::optional<DecoderShape> shape = preset.shape.family().Decoder(preset.shape);
+    const auto text = [&](int64_t DecoderShape::*field) {
+      return shape ? std::to_string((*shape).*field) : "-";
+    };
+    std::printf("%-16s %-7s %7s %7s %6s %11s %10s %14lld\n", std::string(preset.name).c_str(),
+                std::string(FamilyOf(preset.shape)).c_str(),
+                text(&DecoderShape::num_layers).c_str(), text(&DecoderShape::hidden_size).c_str(),
+                text(&DecoderShape::num_heads).c_str(), text(&DecoderShape::vocab_size).c_str(),
+                text(&DecoderShape::max_positions).c_str(),
                 static_cast<long long>(NumParameters(preset.shape)));
   }
 }

@@ -50,7 +50,7 @@ def without_code(page):
 def commands(page):
     """What a page tells to type: lines of fenced and indented code, and code within lines."""
     page = page.replace("\\\n", " ")
-    fenced = re.findall(r"```\w*\n(.*?)```", page, flags=re.S)
+    fenced = re.findall(r"^```[^\n]*\n(.*?)^```", page, flags=re.S | re.M)
     lines = "\n".join(fenced).splitlines()
     lines += [line[4:] for line in page.splitlines() if line.startswith("    ")]
     rest = re.sub(r"```.*?```", "", page, flags=re.S)

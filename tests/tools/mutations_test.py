@@ -50,7 +50,8 @@ class Mutations(unittest.TestCase):
         self.write("tests/trainer/fsdp/x_test.cc", "")
         self.write("docs/design.md", "")
         (self.root / "tools").mkdir()
-        shutil.copy(PROGRAM, self.root / "tools/mutations")
+        for file in (PROGRAM, PROGRAM.parent / "tree_copy.py"):
+            shutil.copy(file, self.root / "tools")
         self.git("init", "-q")
         self.commit()
 

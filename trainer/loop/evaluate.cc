@@ -117,6 +117,8 @@ class Evaluating {
   void Evaluate() {
     std::vector<std::string> sets;
     std::string table;
+    const ResolvedRun& run = rank_.run();
+    const bool of_samples = run.model->Inputs(run.options.executor.sample_length).targets == 1;
     for (const RunData::Valid& valid : rank_.data().valid) {
       EvalRecord record{.loss = EvalLoss(rank_.session(), *valid.loader,
                                          [&](int64_t batch) { Tell(valid, batch); }),
@@ -162,7 +164,7 @@ class Evaluating {
                   << (evaluation_.averaged ? ", averaged" : "") << "\n";
     char head[160];
     std::snprintf(head, sizeof(head), "%-24s %10s %12s %10s\n", "set", "loss", "perplexity",
-                  "tokens");
+                  of_samples ? "samples" : "tokens");
     *job_.console << head << Printable(table) << std::flush;
   }
 

@@ -10,10 +10,10 @@ Section<SourceRecipe> SourceSection() {
   return {
       Key("source", &R::source, OneOf<R::Source>(Later({"images"})),
           "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
-          ".bin, .npy or raw). synthetic: tokens drawn from the seed over the model's vocabulary, "
-          "without files. chat: .jsonl whose lines have `messages` with `role` and `content`, "
-          "through a chat template. pairs: .jsonl whose lines have two fields of text, what is "
-          "asked and what is to be learnt."),
+          ".bin, .npy or raw). synthetic: whatever the model asks for, tokens or not, drawn from "
+          "the seed, without files. chat: .jsonl whose lines have `messages` with `role` and "
+          "`content`, through a chat template. pairs: .jsonl whose lines have two fields of text, "
+          "what is asked and what is to be learnt."),
       Key("paths", &R::paths, Paths(),
           "Files or globs, in this order; one needs no list, and ~ at its beginning is $HOME. None "
           "for synthetic, at least one for all else. Of text a directory stands for its "

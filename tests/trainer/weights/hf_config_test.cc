@@ -323,6 +323,7 @@ TEST(HfConfigTest, KnowsWhatEndsAText) {
 
 TEST(HfConfigTest, WritesWhatItReads) {
   for (const ModelPreset& preset : ModelPresets()) {
+    if (preset.shape.family().hf_types().empty()) continue;
     const std::string text = HfConfigToJson(preset.shape, "bfloat16");
     const HfConfig config = Parse(text);
     EXPECT_EQ(config.shape, preset.shape) << preset.name << "\n" << text;

@@ -371,8 +371,10 @@ std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view mad
       "<h2>Curves</h2>\n<p class=\"dim\"><span id=\"over\">Over steps.</span> Thinned where there "
       "are more points than can be shown: every peak and every low is kept.</p>\n<div id=\"axis\" "
       "hidden>over <button type=\"button\" data-axis=\"step\" aria-pressed=\"true\">steps</button>"
-      "<button type=\"button\" data-axis=\"tokens\" aria-pressed=\"false\">tokens</button>"
-      "<button type=\"button\" data-axis=\"time\" aria-pressed=\"false\">time</button></div>\n"
+      "<button type=\"button\" data-axis=\"tokens\" aria-pressed=\"false\">" +
+      plots.targets +
+      "</button><button type=\"button\" data-axis=\"time\" "
+      "aria-pressed=\"false\">time</button></div>\n"
       "<div class=\"plots\">\n" +
       plots.Html() + "</div>\n" + Phases(runs, labels);
 

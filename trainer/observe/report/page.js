@@ -1,4 +1,4 @@
-// Hover, curves on and off, linear and logarithmic axes, curves over steps, tokens or time. Without it the page shows the same curves.
+// Hover, curves on and off, linear and logarithmic axes, curves over steps, tokens (or samples) or time. Without it the page shows the same curves.
 "use strict";
 (() => {
   const SIZE = 1000;
@@ -70,7 +70,7 @@
     ? (y > 0 ? Math.log(y / axis.low) / Math.log(axis.high / axis.low) : NaN)
     : (y - axis.low) / (axis.high - axis.low);
 
-  const {plots: all, runs} = JSON.parse(document.getElementById("data").textContent);
+  const {plots: all, runs, targets} = JSON.parse(document.getElementById("data").textContent);
   // Where steps lie: `table` has what a run had at some of them, and nothing at step 0.
   function place(table, step) {
     const {x, y} = table;
@@ -87,10 +87,10 @@
   const over = {axis: "step", unit: "", words: "Over steps."};
   function choose(axis) {
     const most = axis === "step" ? 0 : Math.max(...runs.map((r) => r[axis].y.at(-1) ?? 0));
-    const [scale, unit] = axis !== "time" ? [1, "tokens"]
+    const [scale, unit] = axis !== "time" ? [1, targets]
       : most > 7200 ? [3600, "hours"] : most > 120 ? [60, "minutes"] : [1, "seconds"];
     Object.assign(over, {axis, unit, max: most > 0 ? most / scale : 1,
-      words: axis === "step" ? "Over steps." : axis === "tokens" ? "Over tokens."
+      words: axis === "step" ? "Over steps." : axis === "tokens" ? "Over " + targets + "."
         : "Over the time that is recorded, in " + unit + "."});
     for (const {data} of plots) {
       for (const c of data.curves) {

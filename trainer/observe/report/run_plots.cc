@@ -15,9 +15,13 @@ class Maker {
  public:
   Maker(const std::vector<RunHistory>& runs, const std::vector<std::string>& labels)
       : runs_(runs), labels_(labels) {
+    bool tokens = false, samples = false;
     for (const RunHistory& run : runs) {
       max_x_ = std::max(max_x_, static_cast<double>(run.last_step));
+      (run.of_samples ? samples : tokens) = true;
     }
+    target_ = !samples ? "token" : tokens ? "token or sample" : "sample";
+    targets_ = !samples ? "tokens" : tokens ? "tokens or samples" : "samples";
     Loss();
     Simple(
         "lr", "Learning rate", "", [](const RunHistory& r) { return &r.lr; }, 1, false);
@@ -25,7 +29,7 @@ class Maker {
         "grad_norm", "Gradient norm", "before clipping",
         [](const RunHistory& r) { return &r.grad_norm; }, 1, true);
     Simple(
-        "tokens_per_s", "Throughput", "tokens a second",
+        "tokens_per_s", "Throughput", targets_ + " a second",
         [](const RunHistory& r) { return &r.tokens_per_s; }, 1, true);
     StepTime();
     Compute();
@@ -40,7 +44,7 @@ class Maker {
                          .AddRaw("time", PointsToJson(run.seconds_so_far.Extremes()))
                          .Text());
     }
-    return {std::move(plots_), max_x_, std::move(axes)};
+    return {std::move(plots_), max_x_, std::move(axes), targets_};
   }
 
  private:
@@ -68,7 +72,7 @@ class Maker {
   }
 
   void Loss() {
-    Plot plot{"loss", "Loss", "nats a token", {}, true, /*from_zero=*/false};
+    Plot plot{"loss", "Loss", "nats a " + target_, {}, true, /*from_zero=*/false};
     for (size_t r = 0; r < runs_.size(); ++r) {
       AddSmoothed(plot, r, runs_[r].loss, "training", 1);
     }
@@ -174,6 +178,7 @@ class Maker {
   const std::vector<RunHistory>& runs_;
   const std::vector<std::string>& labels_;
   double max_x_ = 1;
+  std::string target_, targets_;
   std::vector<Plot> plots_;
 };
 
@@ -188,7 +193,11 @@ std::string RunPlots::Html() const {
 std::string RunPlots::Json() const {
   std::vector<std::string> all;
   for (const Plot& plot : plots) all.push_back(PlotToJson(plot, max_x));
-  return JsonObject().AddRaw("plots", JsonArray(all)).AddRaw("runs", JsonArray(axes)).Text();
+  return JsonObject()
+      .AddRaw("plots", JsonArray(all))
+      .AddRaw("runs", JsonArray(axes))
+      .Add("targets", targets)
+      .Text();
 }
 
 RunPlots PlotsOf(const std::vector<RunHistory>& runs, const std::vector<std::string>& labels) {

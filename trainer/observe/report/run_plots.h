@@ -15,10 +15,11 @@ struct RunPlots {
   std::vector<Plot> plots;
   double max_x = 1;               // The last step of all runs.
   std::vector<std::string> axes;  // By run: where its steps lie by tokens and time, as JSON.
+  std::string targets;            // "tokens", "samples" or both: what "tokens" above counts.
 
   std::string Html() const;
-  // {"plots": [..], "runs": [{"tokens": {"x", "y"}, "time": {"x", "y"}}, ..]}, x in steps and time
-  // in seconds.
+  // {"plots": [..], "runs": [{"tokens": {"x", "y"}, "time": {"x", "y"}}, ..], "targets": ".."}, x
+  // in steps and time in seconds.
   std::string Json() const;
 };
 

@@ -150,6 +150,36 @@ TEST(ReportPage, SeveralRunsAndWhatTheyDifferIn) {
   EXPECT_EQ(colours, (std::set<std::string>{"c2", "c3"}));
 }
 
+TEST(ReportPage, CountsSamplesWhereASampleHasOneTarget) {
+  const auto directory = [](const std::string& name, int64_t targets) {
+    std::string path = FreshDirectory(name), lines = Lines({RunOf(name, 3)});
+    for (int64_t step = 1; step <= 3; ++step) {
+      StepRecord record = Step(step);
+      record.samples = record.tokens / targets;
+      lines += Lines({record});
+    }
+    Put(path + "/metrics.jsonl", lines);
+    return path;
+  };
+  const std::string texts = directory("texts", 10), images = directory("images", 1);
+  const auto page = [](const std::vector<std::string>& runs) {
+    std::vector<RunHistory> read;
+    for (const std::string& run : runs) read.push_back(ReadRun(run, 20));
+    return ReportPage(read, "");
+  };
+  const auto expect = [&](const std::vector<std::string>& runs, const std::string& target,
+                          const std::string& targets) {
+    const std::string html = page(runs);
+    EXPECT_EQ(DataOf(html, "targets"), targets);  // What the script calls the axis.
+    EXPECT_EQ(Count(html, ">" + targets + "</button>"), 1) << targets;
+    EXPECT_EQ(Count(html, ">nats a " + target + "</span>"), 1) << target;
+    EXPECT_EQ(Count(html, ">" + targets + " a second</span>"), 1) << targets;
+  };
+  expect({texts}, "token", "tokens");
+  expect({images}, "sample", "samples");
+  expect({texts, images}, "token or sample", "tokens or samples");
+}
+
 TEST(ReportPage, ARunThatHasHardlyBegunOrWasKilled) {
   const std::string directory = FreshDirectory("young");
   Put(directory + "/metrics.jsonl", "");
