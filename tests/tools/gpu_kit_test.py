@@ -280,6 +280,26 @@ class KitTest(unittest.TestCase):
         self.assertEqual(code, 1, out)
         self.assertEqual([one["status"] for one in self.rows()["devices"]], ["FAILED"])
 
+    def test_tests_that_hang_say_where(self):
+        stuck = self.wrapper('[[ "$*" != *=Gpu/StreamSuite* ]] || {\n'
+                             "trap 'echo \"tests(+0x1a2b) [0x1]\" >&2; exit 143' TERM\n"
+                             f'echo one; {self.hangs(250).replace("exec sleep 1000", "sleep 1000 & wait")}}}\n'
+                             f'exec {TESTS} "$@"\n', "tests")
+        code, out = self.run_kit("runtime", tests=stuck)
+        self.assertEqual(code, 1, out)
+        self.assertIn("took longer than 240 s: one; it stood at +0x1a2b",
+                      [one["text"] for one in self.rows()["runtime"]])
+
+    def test_sigterm_ends_tests_with_a_stack(self):
+        process = subprocess.Popen([TESTS, "--gtest_filter=*Cast*", "--gtest_repeat=-1"], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertTrue(process.stdout.readline())
+        process.stdout.close()
+        process.terminate()
+        self.assertRegex(process.stderr.read(), r"gpu_op_tests_emulated\(\+0x\w+\)")
+        process.stderr.close()
+        self.assertEqual(process.wait(), 128 + signal.SIGTERM)
+
     def test_nothing_outlives_its_row(self):
         keeps = self.wrapper(f'setsid bash -c "echo \\$\\$ >>{self.directory}/pids; exec sleep 1000" &\n'
                              f'until [ -s {self.directory}/pids ]; do sleep 0.01; done\n'

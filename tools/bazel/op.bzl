@@ -174,6 +174,7 @@ def gpu_op_tests(name, rules, emulated_rules):
         target_compatible_with = if_cuda([], ["//tools/bazel:incompatible"]),
         deps = suites + rules + [
             "//tests/testing:cuda_test_device",
+            "//tests/testing:stack_on_term",
             "@googletest//:gtest_main",
         ],
     )
@@ -185,6 +186,7 @@ def gpu_op_tests(name, rules, emulated_rules):
         deps = suites + emulated_rules + [
             "//tests/emulated:cuda_test_device",
             "//tests/emulated:kernels",
+            "//tests/testing:stack_on_term",
             "@googletest//:gtest_main",
         ],
     )

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -155,20 +156,30 @@ class Kit:
         try:
             out, err = process.communicate(text, timeout=max(end - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            end_marked(self.scratch)
-            said = ""
-            try:
-                said = process.communicate(timeout=LAST_WORDS_S)[0].strip()
-            except subprocess.TimeoutExpired:
-                pass  # The driver may keep what has been killed.
+            out, err = self.end(process)
             if end == self.deadline:
                 raise OutOfTime from None
-            raise TooLong(f"took longer than {self.row_seconds:.0f} s" +
-                          (f": {said.splitlines()[-1]}" if said else "")) from None
+            said = f": {out.splitlines()[-1]}" if out else ""
+            at = re.findall(re.escape(os.path.basename(str(command[0]))) + r"\((\+0x\w+)\)", err)
+            stood = f"; it stood at {' '.join(at)}" if at else ""
+            raise TooLong(f"took longer than {self.row_seconds:.0f} s{said}{stood}") from None
         if process.returncode != 0:
             raise Ended(process.returncode, out, err)
         return out
+
+    def end(self, process):
+        """Ends it and all that it has started. Its last words: tests say on SIGTERM where they stand."""
+        words = None
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            words = process.communicate(timeout=LAST_WORDS_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        end_marked(self.scratch)
+        if words is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # The driver may keep it.
+                words = process.communicate(timeout=LAST_WORDS_S)
+        return [text.strip() for text in words or ("", "")]
 
     @contextlib.contextmanager
     def sm_clock(self):

@@ -1,0 +1,26 @@
+// A program that SIGTERM ends says first where the thread stands that the signal met: of the kit's
+// tests, which may hang on a machine without a debugger, usually the main one. Addresses are those
+// of the program that was built: addr2line -e bazel-bin/... names them.
+// Tests: tests/tools/gpu_kit_test.py
+#include <execinfo.h>
+#include <unistd.h>
+
+#include <csignal>
+
+namespace {
+
+constexpr int kMostFrames = 64;
+
+void SayWhereItStands(int signal) {
+  void* frames[kMostFrames];
+  backtrace_symbols_fd(frames, backtrace(frames, kMostFrames), STDERR_FILENO);
+  _exit(128 + signal);
+}
+
+[[maybe_unused]] const bool installed = [] {
+  void* frame = nullptr;
+  (void)backtrace(&frame, 1);  // Loads what it needs, which the handler must not.
+  return std::signal(SIGTERM, SayWhereItStands) != SIG_ERR;
+}();
+
+}  // namespace
