@@ -1,6 +1,7 @@
 #include "trainer/ops/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,10 @@ AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
   if (in.dropout.rate > 0) {
     args.Check("dropout.keys", in.dropout.keys, DType::kInt32, {s[0], 2});
     args.Require(in.backend == AttentionBackend::kOwn, "dropout, which only our own kernels have");
+  }
+  if (in.scale) {
+    args.Require(*in.scale > 0 && std::isfinite(*in.scale), "scale, want a positive number");
+    args.Require(in.backend == AttentionBackend::kOwn, "scale, which only our own kernels have");
   }
   return {.batch = s[0],
           .seq = s[1],

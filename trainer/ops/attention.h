@@ -3,10 +3,11 @@
 // tiles of queries and keys with a running maximum and sum, so that no [seq, seq] matrix ever
 // exists (Dao 2023, arXiv:2307.08691, algorithms 1 and 2). For each sample and each head h of q,
 // with k and v of head h / (heads of q / heads of k), all [seq, head_dim]:
-//   s[i,j] = q[i] . k[j] / sqrt(head_dim), start(i) <= j <= i
+//   s[i,j] = scale q[i] . k[j], start(i) <= j <= i
 //   lse[i] = log sum_j exp(s[i,j])     p[i,j] = exp(s[i,j] - lse[i])     out[i] = sum_j p[i,j] v[j]
-// start(i) = i - positions[i]: where i's document begins in the row. With dropout, which acts on
-// the probabilities as GPT-2 has it, p[i,j] in out is p[i,j] m[i,j], where of sample b
+// scale is in.scale, or 1 / sqrt(head_dim). start(i) = i - positions[i]: where i's document begins
+// in the row. With dropout, which acts on the probabilities as GPT-2 has it, p[i,j] in out is
+// p[i,j] m[i,j], where of sample b
 //   m[i,j] = 1 / (1 - rate) where Philox({j / 4, i, site, 1 + h}, key[b])[j % 4] >= rate 2^32,
 // else 0 (trainer/core/philox.h); lse is as without. So no bit of m depends on ranks, micro-batches
 // or recomputation. The last word of the counter is never 0: these numbers are none of Dropout()'s.
@@ -65,7 +66,7 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
 
 //   dp[i,j] = m[i,j] dout[i] . v[j]     ds[i,j] = p[i,j] (dp[i,j] - dout[i] . out[i])
 //   dv[j] = sum m[i,j] p[i,j] dout[i]
-//   dq[i] = sum_j ds[i,j] k[j] / sqrt(head_dim)     dk[j] = sum ds[i,j] q[i] / sqrt(head_dim)
+//   dq[i] = scale sum_j ds[i,j] k[j]     dk[j] = scale sum ds[i,j] q[i]
 // where the sums for dk and dv are over i and over the heads of the group, in order. Overwrites the
 // gradients, which are apart from each other and from all else; other heads of their tensors are
 // left alone. 5 batch heads seq (seq + 1) head_dim FLOPs, a fifth of them for p a second time, and

@@ -3,8 +3,10 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 
+#include <cmath>
 #include <compare>
 #include <cstdint>
+#include <optional>
 
 #include "trainer/core/view.h"
 #include "trainer/ops/attention_backend.h"
@@ -37,6 +39,12 @@ struct AttentionInputs {
   AttentionDropout dropout = {};
   // Any but kOwn where each row is one document: cuDNN looks at no positions. Of attention.h alone.
   AttentionBackend backend = AttentionBackend::kOwn;
+  // What follows: of attention.h alone.
+  std::optional<float> scale = {};  // Of q . k, > 0. Not given: 1 / sqrt(head_dim).
+
+  float Scale() const {
+    return scale ? *scale : 1 / std::sqrt(static_cast<float>(q.tensor.shape[3]));
+  }
 };
 
 template <typename Visit>

@@ -128,6 +128,12 @@ TEST_P(AttentionCachedTest, RefusesWrongArguments) {
   }
   ExpectRefused(call(d, v, wide, View(v.data, DType::kUInt8, {128})),
                 "cache_v and workspace overlap");
+  const auto with = [&](const auto& change) {
+    AttentionInputs in = Inputs(d, qkv, positions);
+    change(in);
+    return [=](Stream& s) { AttentionCached(s, in, k, v, wide, workspace); };
+  };
+  ExpectRefused(with([](AttentionInputs& in) { in.scale = 1; }), "scale, which is");
   EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, kernel_type()),
                std::invalid_argument);
   ExpectDTypesRefused("attention_cached", [&](Stream& s) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -64,6 +65,7 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
                            .out_stride = stride,
                            .seq = c.seq,
                            .head_dim = c.head_dim,
+                           .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
                            .drops = c.rate > 0};
     head.drop = {.threshold = static_cast<uint32_t>(c.rate * 0x1p32),
                  .scale = static_cast<float>(1 / (1 - c.rate)),

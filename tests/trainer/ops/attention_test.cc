@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "tests/testing/harness.h"
 #include "trainer/core/errors.h"
@@ -24,7 +25,9 @@ struct Case {
   Place place = Place::kPacked;
   double rate = 0;  // Of dropout.
   AttentionBackend backend = AttentionBackend::kOwn;
+  std::optional<float> scale = {};
 
+  double Scale() const { return scale ? *scale : 1 / std::sqrt(head_dim); }
   // Of the samples, two words each.
   std::vector<double> Keys() const {
     std::vector<double> keys;
@@ -60,6 +63,10 @@ Case ByCudnn(Case c, AttentionBackend backend = AttentionBackend::kCudnn) {
   c.backend = backend;
   return c;
 }
+Case Scaled(Case c, float scale) {
+  c.scale = scale;
+  return c;
+}
 
 // Odd everything; groups, documents that begin at, before and after a tile's border. On the CPU
 // around a tile of 48 and its blocks of 6 and 16; on CUDA around tiles of 16 to 128 rows and of 64,
@@ -85,6 +92,8 @@ const std::vector<Case>& Cases(DeviceType device) {
       {1, 97, 3, 3, 64, {}, Place::kPacked, 0.1},
       {1, 53, 6, 2, 10, {}, Place::kApart, 0.5},
       {2, 150, 4, 2, 9, {48, 1, 47, 30}, Place::kPacked, 0.3},
+      Scaled({1, 53, 6, 2, 10}, 1),
+      Scaled({1, 97, 2, 2, 64, {50, 30}, Place::kApart, 0.2}, 0.0625),
   };
   static const std::vector<Case> cuda = {
       {1, 1, 1, 1, 1},
@@ -103,6 +112,8 @@ const std::vector<Case>& Cases(DeviceType device) {
       {1, 70, 2, 1, 80, {40, 10}, Place::kApart, 0.2},
       {1, 17, 1, 1, 256},
       {1, 66, 2, 1, 250, {40, 20}, Place::kPacked, 0.2},
+      Scaled({1, 70, 2, 1, 10}, 1),
+      Scaled({1, 33, 2, 2, 64, {30, 20}, Place::kApart, 0.2}, 0.0625),
       // Its tensors begin at multiples of 16 bytes; here all end at a page.
       ByCudnn({4, 1, 1, 1, 8}),
       ByCudnn({2, 37, 6, 2, 40}),
@@ -192,7 +203,7 @@ struct Oracle {
           const int64_t start = i - static_cast<int64_t>(positions[b * c.seq + i]);
           double top = -HUGE_VAL, sum = 0;
           for (int64_t j = start; j <= i; ++j) {
-            p[j] = DotOf(&in.q[Q(b, i, h)], &in.k[K(b, j, h)]) / std::sqrt(c.head_dim);
+            p[j] = c.Scale() * DotOf(&in.q[Q(b, i, h)], &in.k[K(b, j, h)]);
             top = std::max(top, p[j]);
           }
           for (int64_t j = start; j <= i; ++j) sum += std::exp(p[j] - top);
@@ -212,7 +223,7 @@ struct Oracle {
       t->k.assign(in.k.size(), 0);
       t->v.assign(in.v.size(), 0);
     }
-    const double scale = 1 / std::sqrt(c.head_dim);
+    const double scale = c.Scale();
     ForEach([&](int64_t b, int64_t h, int64_t i, int64_t start, const std::vector<double>& p) {
       const double* dy = dout.data() + Q(b, i, h);
       const double dot = DotOf(dy, out.data() + Q(b, i, h));
@@ -336,6 +347,7 @@ class AttentionTest : public OpTest {
       in.dropout = {c.rate, kSite, Input({c.batch, 2}, c.Keys(), DType::kInt32)};
     }
     in.backend = c.backend;
+    in.scale = c.scale;
     return in;
   }
   void ExpectGradients(const Case& c) {
@@ -790,6 +802,15 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   ExpectRefused(forward(wrong, out, lse), "dropout, which only our own kernels have");
   wrong.dropout.rate = 1;
   ExpectRefused(forward(wrong, out, lse), "dropout.rate is not in [0, 1)");
+
+  wrong = good;
+  for (const float scale : {0.0f, -1.0f, HUGE_VALF, std::nanf("")}) {
+    wrong.scale = scale;
+    ExpectRefused(forward(wrong, out, lse), "scale, want a positive number");
+  }
+  wrong.scale = 1;
+  wrong.backend = AttentionBackend::kCudnn;
+  ExpectRefused(forward(wrong, out, lse), "scale, which only our own kernels have");
 
   const View dqkv = Output({1, 4, 8, 8}), dout = Output(c.Q());
   const auto backward = [&](const View& dout, const AttentionGradients& g) {

@@ -208,8 +208,7 @@ void ForwardBf16(const AttentionHeadBf16& head, bool first, float* memory, Eleme
     Starts(head, query, start);
     for (int64_t key = start[0] / kTile * kTile; key <= query; key += kTile) {
       const Tile tile = TileAt(head, query, key);
-      Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st,
-                                    Scale(head));
+      Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st, head.scale);
       Mask(tile, st);
       MaskDocuments(tile, start, key, st);
       RunningSoftmax(tile, ld, st, maximum, sum, o);
@@ -265,8 +264,7 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
     Starts(head, query, start);
     for (int64_t key = start[0] / kTile * kTile; key <= query; key += kTile) {
       const Tile tile = TileAt(head, query, key);
-      Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st,
-                                    Scale(head));
+      Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st, head.scale);
       Mask(tile, st);
       MaskDocuments(tile, start, key, st);
       Scores<Factor, Sums::kStored>(tile, {v_rows + key * steps, steps}, dout_t, steps, dst);
@@ -286,12 +284,12 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
       add(dst, q_pairs, dk_sum);
     }
     for (int64_t i = 0; i < queries; ++i) {
-      StoreRow(dq_sum + i * ld, Scale(head), dim, dq.data + (query + i) * dq.stride);
+      StoreRow(dq_sum + i * ld, head.scale, dim, dq.data + (query + i) * dq.stride);
     }
   }
   if (!last) return;
   for (int64_t j = 0; j < head.seq; ++j) {
-    StoreRow(dk_sum + j * ld, Scale(head), dim, dk.data + j * dk.stride);
+    StoreRow(dk_sum + j * ld, head.scale, dim, dk.data + j * dk.stride);
     StoreRow(dv_sum + j * ld, 1, dim, dv.data + j * dv.stride);
   }
 }

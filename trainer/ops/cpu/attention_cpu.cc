@@ -54,6 +54,7 @@ BasicAttentionHead<T> HeadOf(const AttentionDims& dims, const AttentionInputs& i
           .out_stride = out_stride,
           .seq = dims.seq,
           .head_dim = dims.head_dim,
+          .scale = in.Scale(),
           .drops = drops,
           .drop = drop};
 }

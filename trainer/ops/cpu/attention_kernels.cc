@@ -50,8 +50,7 @@ void ForwardHead(const AttentionHead& head, float* out, float* lse) {
   const int64_t ld = Ld(head);
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = Min(kTile, head.seq - query);
-    Load(head.q + query * head.q_stride, head.q_stride, queries, head.head_dim, Scale(head), ld,
-         kv);
+    Load(head.q + query * head.q_stride, head.q_stride, queries, head.head_dim, head.scale, ld, kv);
     Transpose(kv, queries, head.head_dim, ld, qt);
     // Not -infinity: a tile may hold nothing for a query, and then this is subtracted from itself.
     Fill(maximum, maximum + kTile, -__FLT_MAX__);
@@ -105,7 +104,7 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
   const int64_t ld = Ld(head), dim = head.head_dim;
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = Min(kTile, head.seq - query);
-    Load(head.q + query * head.q_stride, head.q_stride, queries, dim, Scale(head), ld, q);
+    Load(head.q + query * head.q_stride, head.q_stride, queries, dim, head.scale, ld, q);
     Transpose(q, queries, dim, ld, qt);
     Load(dout + query * head.out_stride, head.out_stride, queries, dim, 1.0f, ld, dout_rows);
     Transpose(dout_rows, queries, dim, ld, dout_t);
@@ -147,7 +146,7 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
         Store(sum, ld, tile.keys, dim, 1.0f, add, dk.data, dk.stride);
       }
     }
-    Store(dq, ld, queries, dim, Scale(head), false, dq_out.data + query * dq_out.stride,
+    Store(dq, ld, queries, dim, head.scale, false, dq_out.data + query * dq_out.stride,
           dq_out.stride);
   }
 }

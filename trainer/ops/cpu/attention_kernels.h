@@ -30,6 +30,7 @@ struct BasicAttentionHead {
   const int32_t* positions;  // [seq]
   int64_t q_stride, k_stride, v_stride, out_stride;
   int64_t seq, head_dim;
+  float scale;  // Of q . k.
   bool drops = false;
   ProbabilityDraws drop = {};
 };

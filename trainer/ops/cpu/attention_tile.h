@@ -208,11 +208,6 @@ int64_t Ld(const BasicAttentionHead<T>& head) {
 }
 
 template <typename T>
-float Scale(const BasicAttentionHead<T>& head) {
-  return 1.0f / __builtin_sqrtf(static_cast<float>(head.head_dim));
-}
-
-template <typename T>
 Tile TileAt(const BasicAttentionHead<T>& head, int64_t query, int64_t key) {
   return {Min(kTile, head.seq - key), Min(kTile, head.seq - query), query == key};
 }

@@ -18,7 +18,7 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 
 struct AttentionCall {
   int batch, seq, heads, group;
-  float scale;  // 1 / sqrt(head_dim)
+  float scale;  // Of q . k.
   const int32_t* positions;
   bool drops;
   AttentionDraws draws;  // Without head and key.
@@ -56,7 +56,7 @@ inline AttentionCall AttentionCallOf(const AttentionDims& dims, const AttentionI
                      .seq = static_cast<int>(dims.seq),
                      .heads = static_cast<int>(dims.heads),
                      .group = static_cast<int>(dims.group()),
-                     .scale = 1 / std::sqrt(static_cast<float>(dims.head_dim)),
+                     .scale = in.Scale(),
                      .positions = in.positions.As<int32_t>(),
                      .drops = in.dropout.rate > 0,
                      .draws = {},
