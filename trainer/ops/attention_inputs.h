@@ -18,6 +18,7 @@ inline constexpr int64_t kMaxHeadDim = 256;
 
 struct AttentionDims {
   int64_t batch, seq, heads, kv_heads, head_dim;
+  int64_t keys = seq;
 
   int64_t group() const { return heads / kv_heads; }
   auto operator<=>(const AttentionDims&) const = default;
@@ -33,15 +34,23 @@ struct AttentionDropout {
   ConstView keys = {};  // int32 [batch, 2], low word first (Batch); not looked at without a rate.
 };
 
+enum class AttentionMask {
+  kCausal,  // Query i sees keys up to key i: there are as many of these as queries.
+  kFull,    // All keys, of any number.
+};
+
 struct AttentionInputs {
   ConstHeads q, k, v;
   ConstView positions;
   AttentionDropout dropout = {};
   // Any but kOwn where each row is one document: cuDNN looks at no positions. Of attention.h alone.
   AttentionBackend backend = AttentionBackend::kOwn;
-  // What follows: of attention.h alone.
+  // What follows: of attention.h and our own kernels alone.
+  AttentionMask mask = AttentionMask::kCausal;
   std::optional<float> scale = {};  // Of q . k, > 0. Not given: 1 / sqrt(head_dim).
 
+  // A full mask has positions only where there are documents.
+  bool HasPositions() const { return positions.shape.rank() > 0; }
   float Scale() const {
     return scale ? *scale : 1 / std::sqrt(static_cast<float>(q.tensor.shape[3]));
   }

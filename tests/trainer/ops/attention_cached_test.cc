@@ -134,6 +134,7 @@ TEST_P(AttentionCachedTest, RefusesWrongArguments) {
     return [=](Stream& s) { AttentionCached(s, in, k, v, wide, workspace); };
   };
   ExpectRefused(with([](AttentionInputs& in) { in.scale = 1; }), "scale, which is");
+  ExpectRefused(with([](AttentionInputs& in) { in.mask = AttentionMask::kFull; }), "a full mask");
   EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, kernel_type()),
                std::invalid_argument);
   ExpectDTypesRefused("attention_cached", [&](Stream& s) {

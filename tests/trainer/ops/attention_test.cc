@@ -15,9 +15,9 @@
 namespace fsdp {
 namespace {
 
-// Where q, k and v lie: in one tensor, as the models have them, or q and k apart from v, between
-// heads of others.
-enum class Place { kPacked, kApart };
+// Where q, k and v lie: in one tensor, as the models have them, or q and k apart from v, or q apart
+// from k and v, between heads of others.
+enum class Place { kPacked, kApart, kCross };
 
 struct Case {
   int64_t batch, seq, heads, kv_heads, head_dim;
@@ -26,7 +26,10 @@ struct Case {
   double rate = 0;  // Of dropout.
   AttentionBackend backend = AttentionBackend::kOwn;
   std::optional<float> scale = {};
+  AttentionMask mask = AttentionMask::kCausal;
+  int64_t keys = seq;
 
+  bool causal() const { return mask == AttentionMask::kCausal; }
   double Scale() const { return scale ? *scale : 1 / std::sqrt(head_dim); }
   // Of the samples, two words each.
   std::vector<double> Keys() const {
@@ -37,12 +40,12 @@ struct Case {
     return keys;
   }
   AttentionDims Dims() const {
-    return {batch, seq, heads, std::max<int64_t>(1, kv_heads), head_dim};
+    return {batch, seq, heads, std::max<int64_t>(1, kv_heads), head_dim, keys};
   }
   Shape Q() const { return {batch, seq, heads, head_dim}; }
-  Shape K() const { return {batch, seq, kv_heads, head_dim}; }
+  Shape K() const { return {batch, keys, kv_heads, head_dim}; }
   Shape Lse() const { return {batch, heads, seq}; }
-  int64_t Terms() const { return (seq + head_dim) * Dims().group(); }
+  int64_t Terms() const { return (std::max(seq, keys) + head_dim) * Dims().group(); }
   std::vector<double> Positions() const {
     std::vector<double> positions;
     for (int64_t b = 0; b < batch; ++b) {
@@ -62,6 +65,15 @@ struct Case {
 Case ByCudnn(Case c, AttentionBackend backend = AttentionBackend::kCudnn) {
   c.backend = backend;
   return c;
+}
+Case Full(Case c) {
+  c.mask = AttentionMask::kFull;
+  return c;
+}
+Case Cross(Case c, int64_t keys) {
+  c.keys = keys;
+  c.place = Place::kCross;
+  return Full(c);
 }
 Case Scaled(Case c, float scale) {
   c.scale = scale;
@@ -92,6 +104,18 @@ const std::vector<Case>& Cases(DeviceType device) {
       {1, 97, 3, 3, 64, {}, Place::kPacked, 0.1},
       {1, 53, 6, 2, 10, {}, Place::kApart, 0.5},
       {2, 150, 4, 2, 9, {48, 1, 47, 30}, Place::kPacked, 0.3},
+      Full({1, 1, 1, 1, 1}),
+      Full({2, 37, 3, 3, 21}),
+      Full({1, 97, 6, 2, 64}),
+      Full({2, 150, 4, 2, 9, {48, 1, 47, 30}, Place::kApart, 0.3}),
+      Full({1, 130, 1, 1, 8, {120, 3}}),
+      Cross({2, 37, 4, 2, 12, {}, Place::kCross, 0.2}, 53),
+      Cross({1, 100, 2, 1, 16}, 49),
+      Cross({2, 49, 2, 2, 5}, 1),
+      Cross({1, 1, 3, 1, 256}, 130),
+      Cross({1, 60, 2, 1, 33}, 48),
+      Cross({1, 5, 2, 1, 8}, 0),
+      Cross({1, 0, 2, 1, 8}, 5),
       Scaled({1, 53, 6, 2, 10}, 1),
       Scaled({1, 97, 2, 2, 64, {50, 30}, Place::kApart, 0.2}, 0.0625),
   };
@@ -112,6 +136,18 @@ const std::vector<Case>& Cases(DeviceType device) {
       {1, 70, 2, 1, 80, {40, 10}, Place::kApart, 0.2},
       {1, 17, 1, 1, 256},
       {1, 66, 2, 1, 250, {40, 20}, Place::kPacked, 0.2},
+      Full({1, 1, 1, 1, 1}),
+      Full({1, 66, 2, 1, 21}),
+      Full({2, 130, 2, 1, 9, {64, 1, 47, 30}, Place::kApart, 0.3}),
+      Full({1, 130, 1, 1, 8, {120, 3}}),
+      Cross({2, 37, 4, 2, 12, {}, Place::kCross, 0.2}, 53),
+      Cross({1, 130, 2, 1, 16}, 33),
+      Cross({2, 33, 1, 1, 5}, 1),
+      Cross({1, 1, 2, 1, 24}, 130),
+      Cross({1, 5, 2, 1, 8}, 0),
+      Cross({1, 0, 2, 1, 8}, 5),
+      Cross({1, 20, 2, 1, 100}, 40),
+      Cross({1, 33, 2, 1, 200}, 18),
       Scaled({1, 70, 2, 1, 10}, 1),
       Scaled({1, 33, 2, 2, 64, {30, 20}, Place::kApart, 0.2}, 0.0625),
       // Its tensors begin at multiples of 16 bytes; here all end at a page.
@@ -157,8 +193,8 @@ struct Oracle {
         out(c.Q().NumElements()),
         lse(c.Lse().NumElements()),
         out_of_rounded(out.size()) {
-    ForEach([&](int64_t b, int64_t h, int64_t i, int64_t start, const std::vector<double>& p) {
-      for (int64_t j = start; j <= i; ++j) {
+    ForEach([&](int64_t b, int64_t h, int64_t i, const std::vector<double>& p) {
+      for (int64_t j = 0; j < c.keys; ++j) {
         for (int64_t d = 0; d < c.head_dim; ++d) {
           const double term = Drop(b, h, i, j) * p[j] * in.v[K(b, j, h) + d];
           out[Q(b, i, h) + d] += term;
@@ -173,7 +209,15 @@ struct Oracle {
   }
   // Of the head that query head h attends to.
   int64_t K(int64_t b, int64_t i, int64_t h) const {
-    return ((b * c.seq + i) * c.kv_heads + h / (c.heads / c.kv_heads)) * c.head_dim;
+    return ((b * c.keys + i) * c.kv_heads + h / (c.heads / c.kv_heads)) * c.head_dim;
+  }
+  bool Sees(int64_t b, int64_t i, int64_t j) const {
+    if (c.causal() && j > i) return false;
+    if (c.documents.empty()) return true;
+    const auto start = [&](int64_t at) {
+      return at - static_cast<int64_t>(positions[b * c.seq + at]);
+    };
+    return start(i) == start(j);
   }
   // What a probability is multiplied by.
   double Drop(int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -193,24 +237,28 @@ struct Oracle {
     return sum;
   }
 
-  // Calls body with the probabilities of each query; sets lse.
+  // Calls body with the probabilities of each query, 0 of what it does not see; sets lse.
   template <typename Body>
   void ForEach(const Body& body) {
-    std::vector<double> p(c.seq);
+    std::vector<double> p(c.keys);
     for (int64_t b = 0; b < c.batch; ++b) {
       for (int64_t h = 0; h < c.heads; ++h) {
         for (int64_t i = 0; i < c.seq; ++i) {
-          const int64_t start = i - static_cast<int64_t>(positions[b * c.seq + i]);
           double top = -HUGE_VAL, sum = 0;
-          for (int64_t j = start; j <= i; ++j) {
+          for (int64_t j = 0; j < c.keys; ++j) {
+            p[j] = -HUGE_VAL;
+            if (!Sees(b, i, j)) continue;
             p[j] = c.Scale() * DotOf(&in.q[Q(b, i, h)], &in.k[K(b, j, h)]);
             top = std::max(top, p[j]);
           }
-          for (int64_t j = start; j <= i; ++j) sum += std::exp(p[j] - top);
-          const double log_sum = top + std::log(sum);
-          for (int64_t j = start; j <= i; ++j) p[j] = std::exp(p[j] - log_sum);
+          double log_sum = 0;
+          if (top > -HUGE_VAL) {
+            for (int64_t j = 0; j < c.keys; ++j) sum += std::exp(p[j] - top);
+            log_sum = top + std::log(sum);
+          }
+          for (int64_t j = 0; j < c.keys; ++j) p[j] = std::exp(p[j] - log_sum);
           lse[(b * c.heads + h) * c.seq + i] = log_sum;
-          body(b, h, i, start, p);
+          body(b, h, i, p);
         }
       }
     }
@@ -224,10 +272,10 @@ struct Oracle {
       t->v.assign(in.v.size(), 0);
     }
     const double scale = c.Scale();
-    ForEach([&](int64_t b, int64_t h, int64_t i, int64_t start, const std::vector<double>& p) {
+    ForEach([&](int64_t b, int64_t h, int64_t i, const std::vector<double>& p) {
       const double* dy = dout.data() + Q(b, i, h);
       const double dot = DotOf(dy, out.data() + Q(b, i, h));
-      for (int64_t j = start; j <= i; ++j) {
+      for (int64_t j = 0; j < c.keys; ++j) {
         const double m = Drop(b, h, i, j);
         const double ds = scale * p[j] * (m * DotOf(dy, &in.v[K(b, j, h)]) - dot);
         for (int64_t d = 0; d < c.head_dim; ++d) {
@@ -248,7 +296,8 @@ struct Oracle {
 std::string Name(const Case& c) {
   return c.Q().ToString() + " and " + std::to_string(c.kv_heads) + ", " +
          std::to_string(c.documents.size()) + " documents, dropout " + std::to_string(c.rate) +
-         ", backend " + std::to_string(static_cast<int>(c.backend));
+         ", backend " + std::to_string(static_cast<int>(c.backend)) +
+         (c.causal() ? "" : ", " + std::to_string(c.keys) + " keys");
 }
 
 // q, k and v on the device, wherever the case puts them.
@@ -295,9 +344,13 @@ class AttentionTest : public OpTest {
 
   // Heads that nobody asked for hold `other`.
   Placed Place(const Case& c, double other) {
-    const auto tensor = [&](int64_t heads) {
-      return Accumulated({c.batch, c.seq, heads, c.head_dim}, other);
+    const auto tensor = [&](int64_t heads, std::optional<int64_t> rows = {}) {
+      return Accumulated({c.batch, rows.value_or(c.seq), heads, c.head_dim}, other);
     };
+    if (c.place == Place::kCross) {
+      const View q = tensor(c.heads + 1), kv = tensor(2 * c.kv_heads + 1, c.keys);
+      return {{q, 1, c.heads}, {kv, 0, c.kv_heads}, {kv, c.kv_heads + 1, c.kv_heads}};
+    }
     if (c.place == Place::kPacked) {
       const View all = tensor(c.heads + 2 * c.kv_heads);
       return {
@@ -342,7 +395,11 @@ class AttentionTest : public OpTest {
     SetHeads(p.q, tensors.q);
     SetHeads(p.k, tensors.k);
     SetHeads(p.v, tensors.v);
-    AttentionInputs in{p.q, p.k, p.v, Input({c.batch, c.seq}, c.Positions(), DType::kInt32)};
+    AttentionInputs in{p.q, p.k, p.v, {}};
+    if (c.causal() || !c.documents.empty()) {
+      in.positions = Input({c.batch, c.seq}, c.Positions(), DType::kInt32);
+    }
+    in.mask = c.mask;
     if (c.rate > 0) {
       in.dropout = {c.rate, kSite, Input({c.batch, 2}, c.Keys(), DType::kInt32)};
     }
@@ -388,8 +445,9 @@ TEST_P(AttentionTest, ForwardMatchesOracle) {
     const Tensors tensors = RandomTensors(c, random);
     const Oracle want(c, tensors);
     const auto out = Forward(Inputs(c, tensors), c);
-    ExpectNear(out, want.out, want.out_of_rounded, Tolerance(dtype(), c.seq + c.head_dim), Name(c));
-    EXPECT_TRUE(AllNear(lse_, want.lse, Tolerance(kF32, c.seq + c.head_dim))) << Name(c);
+    const int64_t terms = std::max(c.seq, c.keys) + c.head_dim;
+    ExpectNear(out, want.out, want.out_of_rounded, Tolerance(dtype(), terms), Name(c));
+    EXPECT_TRUE(AllNear(lse_, want.lse, Tolerance(kF32, terms))) << Name(c);
     Clear();
   }
 }
@@ -565,8 +623,10 @@ TEST_P(AttentionHalfTest, BackwardRoundsGradientsOfScores) {
 }
 
 TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
-  for (const double rate : {0.0, 0.3}) {
-    const Case c{2, 7, 4, 2, 3, {3, 2}, Place::kPacked, rate};
+  const Case documents{2, 7, 4, 2, 3, {3, 2}};
+  Case dropped = documents;
+  dropped.rate = 0.3;
+  for (const Case& c : {documents, dropped, Full(documents), Cross({2, 7, 4, 2, 3}, 5)}) {
     Random random(3, dtype());
     const Tensors tensors = RandomTensors(c, random);
     const auto gradient = random.Vector(c.Q().NumElements());
@@ -761,6 +821,38 @@ TEST_P(AttentionTest, NothingToAttendTo) {
   }
 }
 
+// FLOPs and bytes follow from mask and shapes; documents do not count.
+TEST_P(AttentionTest, CostsWhatTheMaskLeaves) {
+  struct Want {
+    Case c;
+    double pairs;
+  };
+  const Want wants[] = {{{2, 9, 4, 2, 8, {4}}, 8 * 45},
+                        {Full({2, 9, 4, 2, 8, {4}}), 8 * 81},
+                        {Cross({2, 9, 4, 2, 8}, 13), 8 * 117}};
+  for (const auto& [c, pairs] : wants) {
+    const AttentionInputs in = Inputs(
+        c, {std::vector<double>(c.Q().NumElements()), std::vector<double>(c.K().NumElements()),
+            std::vector<double>(c.K().NumElements())});
+    const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
+    const auto bytes = [](const Shape& shape, DType dtype) {
+      return static_cast<double>(shape.NumElements() * SizeOf(dtype));
+    };
+    const double q = bytes(c.Q(), dtype()), k = bytes(c.K(), dtype());
+    const double rows = bytes(c.Lse(), kF32), positions = in.HasPositions() ? 4 * 2 * 9 : 0;
+    Run([&](Stream& s) { AttentionForward(s, in, out, lse, workspace); });
+    EXPECT_EQ(cost().flops, 4 * 8 * pairs) << Name(c);
+    EXPECT_EQ(cost().bytes_read, q + 2 * k + positions) << Name(c);
+    EXPECT_EQ(cost().bytes_written, q + rows) << Name(c);
+    const Placed d = Place(c, 0);
+    Run([&](Stream& s) { AttentionBackward(s, in, out, lse, out, {d.q, d.k, d.v}, workspace); });
+    EXPECT_EQ(cost().flops, 10 * 8 * pairs) << Name(c);
+    EXPECT_EQ(cost().bytes_read, q + 2 * k + positions + 2 * q + rows) << Name(c);
+    EXPECT_EQ(cost().bytes_written, q + 2 * k) << Name(c);
+    Clear();
+  }
+}
+
 TEST_P(AttentionTest, RefusesWrongArguments) {
   const Case c{1, 4, 4, 2, 8};
   const View qkv = Output({1, 4, 8, 8}), out = Output(c.Q()), lse = Output(c.Lse(), kF32);
@@ -802,6 +894,19 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   ExpectRefused(forward(wrong, out, lse), "dropout, which only our own kernels have");
   wrong.dropout.rate = 1;
   ExpectRefused(forward(wrong, out, lse), "dropout.rate is not in [0, 1)");
+
+  wrong = good;
+  wrong.mask = AttentionMask::kFull;
+  wrong.backend = AttentionBackend::kCudnn;
+  ExpectRefused(forward(wrong, out, lse), "a full mask, which only our own kernels have");
+  wrong.backend = AttentionBackend::kOwn;
+  wrong.k = Heads(Output({1, 3, 2, 8}), 0, 2);
+  ExpectRefused(forward(wrong, out, lse), "k is $T [1, 3, 2, 8]");  // Documents are of both.
+  wrong.positions = {};
+  ExpectRefused(forward(wrong, out, lse), "v is $T [1, 4, 8, 8]");
+  wrong.mask = AttentionMask::kCausal;
+  wrong.k = good.k;
+  ExpectRefused(forward(wrong, out, lse), "positions is");
 
   wrong = good;
   for (const float scale : {0.0f, -1.0f, HUGE_VALF, std::nanf("")}) {

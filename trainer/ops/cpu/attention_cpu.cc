@@ -1,5 +1,6 @@
 #include "trainer/ops/cpu/attention_cpu.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -47,13 +48,15 @@ BasicAttentionHead<T> HeadOf(const AttentionDims& dims, const AttentionInputs& i
   return {.q = rows.q.data,
           .k = rows.k.data,
           .v = rows.v.data,
-          .positions = in.positions.As<int32_t>() + sample * dims.seq,
+          .positions = in.HasPositions() ? in.positions.As<int32_t>() + sample * dims.seq : nullptr,
           .q_stride = rows.q.stride,
           .k_stride = rows.k.stride,
           .v_stride = rows.v.stride,
           .out_stride = out_stride,
           .seq = dims.seq,
+          .keys = dims.keys,
           .head_dim = dims.head_dim,
+          .causal = in.mask == AttentionMask::kCausal,
           .scale = in.Scale(),
           .drops = drops,
           .drop = drop};
@@ -85,7 +88,7 @@ void ForwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionInp
                  const Heads& out, float* lse) {
   const AttentionKernelsBf16& kernels = KernelsBf16();
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers memory(DType::kBFloat16, 1, kernels.forward_memory(dims.seq, dims.head_dim));
+    RowBuffers memory(DType::kBFloat16, 1, kernels.forward_memory(dims.keys, dims.head_dim));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
       const HeadRows<uint16_t> to = RowsBf16(out, sample, h);
@@ -102,7 +105,7 @@ void BackwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionIn
   const AttentionKernelsBf16& kernels = KernelsBf16();
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers memory(DType::kBFloat16, 1, kernels.backward_memory(dims.seq, dims.head_dim));
+    RowBuffers memory(DType::kBFloat16, 1, kernels.backward_memory(dims.keys, dims.head_dim));
     for (int64_t i = begin * dims.group(); i < end * dims.group(); ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
       const HeadRows<const uint16_t> o = RowsBf16(out, sample, h), d = RowsBf16(dout, sample, h);
@@ -124,12 +127,12 @@ void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const Atte
     return ForwardBf16(pool, dims, in, out, lse.As<float>());
   }
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers buffers(out_view.dtype, 4, dims.seq * dims.head_dim);
+    RowBuffers buffers(out_view.dtype, 4, std::max(dims.seq, dims.keys) * dims.head_dim);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
       const QkvRows<float> rows{ReadHead(in.q, sample, h, dims.seq, buffers[0]),
-                                ReadHead(in.k, sample, kv_head, dims.seq, buffers[1]),
-                                ReadHead(in.v, sample, kv_head, dims.seq, buffers[2])};
+                                ReadHead(in.k, sample, kv_head, dims.keys, buffers[1]),
+                                ReadHead(in.v, sample, kv_head, dims.keys, buffers[2])};
       const HeadRows<float> to = HeadToWrite(out, sample, h, buffers[3]);
       Kernels().forward(HeadOf(dims, in, sample, h, rows, to.stride), to.data,
                         lse.As<float>() + LseOffset(dims, sample, h));
@@ -147,11 +150,11 @@ void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const Att
   }
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers buffers(out_view.dtype, 8, dims.seq * dims.head_dim);
+    RowBuffers buffers(out_view.dtype, 8, std::max(dims.seq, dims.keys) * dims.head_dim);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / groups, kv_head = i % groups;
-      const HeadRows<const float> k = ReadHead(in.k, sample, kv_head, dims.seq, buffers[0]);
-      const HeadRows<const float> v = ReadHead(in.v, sample, kv_head, dims.seq, buffers[1]);
+      const HeadRows<const float> k = ReadHead(in.k, sample, kv_head, dims.keys, buffers[0]);
+      const HeadRows<const float> v = ReadHead(in.v, sample, kv_head, dims.keys, buffers[1]);
       const HeadRows<float> dk = HeadToWrite(gradients.k, sample, kv_head, buffers[2]);
       const HeadRows<float> dv = HeadToWrite(gradients.v, sample, kv_head, buffers[3]);
       for (int64_t g = 0; g < dims.group(); ++g) {
@@ -165,8 +168,8 @@ void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const Att
                            dv);
         WriteHead(dq, dims.seq, gradients.q, sample, h);
       }
-      WriteHead(dk, dims.seq, gradients.k, sample, kv_head);
-      WriteHead(dv, dims.seq, gradients.v, sample, kv_head);
+      WriteHead(dk, dims.keys, gradients.k, sample, kv_head);
+      WriteHead(dv, dims.keys, gradients.v, sample, kv_head);
     }
   });
 }

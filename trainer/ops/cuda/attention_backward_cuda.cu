@@ -90,7 +90,7 @@ struct ScoreGradient {
   }
 };
 
-template <typename T, int D>
+template <typename T, int D, AttentionKind kind>
 __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
     AttentionDqKernel(BackwardArgs<T> args) {
   using Tiles = BackwardTiles<T, D>;
@@ -99,6 +99,8 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
   const AttentionPlace at(call.batch, call.heads);
   const int block_query = (static_cast<int>(CeilDiv(call.seq, kQueries)) - 1 - at.tile) * kQueries;
   const int end = min(block_query + kQueries, call.seq);
+  const AttentionKeys<kind> keys(call, at.sample, block_query, end, kKeys);
+  const AttentionSees<kind> sees(call, at.sample);
   const HeadRowsCuda<const T> k = args.k.Rows(at.sample, at.head / call.group);
   const HeadRowsCuda<const T> v = args.v.Rows(at.sample, at.head / call.group);
   const AttentionDraws draws = call.DrawsOf(at.sample, at.head);
@@ -111,14 +113,13 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
     LoadTile<D, kKeys>(kv_tiles + (2 * half + 1) * kElements, v, key);
     CommitCopies();
   };
-  const int first_key = call.Start(at.sample, block_query) / kKeys * kKeys;
   LoadTile<D, kQueries>(q_tile, args.q.Rows(at.sample, at.head), block_query);
   LoadTile<D, kQueries>(dout_tile, args.dout.Rows(at.sample, at.head), block_query);
-  load(first_key, 0);
+  load(keys.begin, 0);
 
   const int query = block_query + Warp() * 16;
   const int row_offset = Warp() * 16 * kLd<T, D>;
-  const int last_start = call.Start(at.sample, end - 1);
+  const int last_start = call.StartOf<kind>(at.sample, end - 1);
   int start[2];
   float lse[2], dot[2];
 #pragma unroll
@@ -126,23 +127,24 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
     const int row = query + RowOf(0, 2 * r);
     const bool inside = row < call.seq;
     const int64_t i = call.RowOfQueries(at.sample, at.head) + row;
-    start[r] = inside ? call.Start(at.sample, row) : 0;
+    start[r] = inside ? call.StartOf<kind>(at.sample, row) : 0;
     lse[r] = inside ? args.lse[i] * kLog2E : 0.0f;
     dot[r] = inside ? args.dot[i] : 0.0f;
   }
   Fragments<1, D / 8> dq = {};
   const float factor = call.scale * kLog2E;
   int half = 0;
-  for (int key = first_key; key < end; key += kKeys, half ^= 1) {
+  for (int key = keys.begin; key < keys.end; key += kKeys, half ^= 1) {
     WaitForCopies<0>();
     __syncthreads();
-    if (key + kKeys < end) load(key + kKeys, half ^ 1);
-    if (key >= query + 16) continue;
+    if (key + kKeys < keys.end) load(key + kKeys, half ^ 1);
+    if (call.Causal<kind>() && key >= query + 16) continue;
     const T* const k_tile = kv_tiles + 2 * half * kElements;
     Fragments<1, kKeys / 8> p = {}, ds = {};
     AddDots<D>(q_tile + row_offset, k_tile, p);
     AddDots<D>(dout_tile + row_offset, k_tile + kElements, ds);
-    const ScoreGradient gradient{factor, key + kKeys > query + 1 || last_start > key};
+    const ScoreGradient gradient{
+        factor, kind == AttentionKind::kAny || key + kKeys > query + 1 || last_start > key};
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) {
       float kept[4] = {1, 1, 1, 1};
@@ -150,13 +152,15 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int j = key + ColumnOf(n, e);
-        gradient(j <= query + RowOf(0, e) && j >= start[e / 2], lse[e / 2], dot[e / 2], kept[e],
+        gradient(sees(query + RowOf(0, e), start[e / 2], j), lse[e / 2], dot[e / 2], kept[e],
                  p[0][n][e], ds[0][n][e]);
       }
     }
     AddRows<D>(ds, k_tile, dq);
   }
   const float scale[1][2] = {{call.scale, call.scale}};
+  // Without a key no step has waited for q.
+  if constexpr (kind == AttentionKind::kAny) WaitForCopies<0>();
   __syncthreads();
   RoundInto<D>(q_tile + row_offset, dq, scale);
   __syncthreads();
@@ -164,7 +168,7 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
 }
 
 // dk and dv, over the queries of all heads of the group.
-template <typename T, int D>
+template <typename T, int D, AttentionKind kind>
 __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
     AttentionDkvKernel(BackwardArgs<T> args) {
   using Tiles = BackwardTiles<T, D>;
@@ -173,7 +177,8 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
   const AttentionCall& call = args.call;
   const AttentionPlace at(call.batch, call.heads / call.group);
   const int block_key = at.tile * kKeys;  // The first keys are seen most.
-  const int last_key = min(block_key + kKeys, call.seq) - 1;
+  const AttentionSees<kind> sees(call, at.sample);
+  const int last_key = min(block_key + kKeys, sees.seen) - 1;
 
   T* const k_tile = DynamicShared<T>();
   T* const v_tile = k_tile + Tiles::kOwnElements;
@@ -182,16 +187,21 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
   float* const dot_of = lse_of + 2 * kQueries;
   int* const start_of = reinterpret_cast<int*>(dot_of + 2 * kQueries);
 
-  // Steps of a head: up to the last queries whose document began by these keys. Documents begin
-  // in ascending order.
-  int steps = 0;
-  for (int found = kWarp; found == kWarp; steps += found) {
-    const int64_t q = block_key + (static_cast<int64_t>(steps) + Lane()) * kQueries;
-    found = WarpSum(q < call.seq && call.Start(at.sample, static_cast<int>(q)) <= last_key ? 1 : 0);
+  int block_query = block_key;
+  if constexpr (kind == AttentionKind::kAny) {
+    if (!call.causal) {
+      block_query = last_key < block_key ? 0 : call.StartOf<kind>(at.sample, block_key);
+      block_query = block_query / kQueries * kQueries;
+    }
   }
+  // Steps of a head: up to the last queries whose document began by these keys.
+  const int steps =
+      kind == AttentionKind::kAny && last_key < block_key
+          ? 0
+          : call.StepsBegunBy<kind>(at.sample, last_key, block_query, call.seq, kQueries);
   const int first_head = at.head * call.group;
   const auto load = [&](int step, int half) {
-    const int head = first_head + step / steps, query = block_key + step % steps * kQueries;
+    const int head = first_head + step / steps, query = block_query + step % steps * kQueries;
     T* const q_tile = q_tiles + 2 * half * kElements;
     LoadTile<D, kQueries>(q_tile, args.q.Rows(at.sample, head), query);
     LoadTile<D, kQueries>(q_tile + kElements, args.dout.Rows(at.sample, head), query);
@@ -203,12 +213,16 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
       const int64_t i = call.RowOfQueries(at.sample, head) + row;
       lse_of[to] = inside ? args.lse[i] * kLog2E : 0.0f;
       dot_of[to] = inside ? args.dot[i] : 0.0f;
-      start_of[to] = inside ? call.Start(at.sample, row) : INT_MAX;  // Sees nothing.
+      start_of[to] = inside ? call.StartOf<kind>(at.sample, row) : INT_MAX;  // Sees nothing.
     }
   };
   LoadTile<D, kKeys>(k_tile, args.k.Rows(at.sample, at.head), block_key);
   LoadTile<D, kKeys>(v_tile, args.v.Rows(at.sample, at.head), block_key);
-  load(0, 0);
+  if (kind == AttentionKind::kCausal || steps > 0) {
+    load(0, 0);
+  } else {
+    CommitCopies();
+  }
 
   const int key_warp = Warp() % (kKeys / 16), column = Warp() / (kKeys / 16) * kColumns;
   const int key = block_key + key_warp * 16;  // The warp's first.
@@ -220,8 +234,8 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
     WaitForCopies<0>();
     __syncthreads();
     if (step + 1 < steps * call.group) load(step + 1, half ^ 1);
-    const int query = block_key + step % steps * kQueries;
-    if (query + kQueries <= key) continue;  // All before the warp's keys.
+    const int query = block_query + step % steps * kQueries;
+    if (call.Causal<kind>() && query + kQueries <= key) continue;  // All before the warp's keys.
     const AttentionDraws draws = call.DrawsOf(at.sample, first_head + step / steps);
     const float* const lse = lse_of + half * kQueries;
     const float* const dot = dot_of + half * kQueries;
@@ -231,7 +245,8 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
     Fragments<1, kQueries / 8> p = {}, ds = {};
     AddDots<D>(k_tile + row_offset, q_tile, p);
     AddDots<D>(v_tile + row_offset, dout_tile, ds);
-    const ScoreGradient gradient{factor, query < key + 15 || start[kQueries - 1] > key};
+    const ScoreGradient gradient{
+        factor, kind == AttentionKind::kAny || query < key + 15 || start[kQueries - 1] > key};
 #pragma unroll
     for (int n = 0; n < kQueries / 8; ++n) {
       float kept[4] = {1, 1, 1, 1};
@@ -239,13 +254,15 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int i = ColumnOf(n, e), j = key + RowOf(0, e);
-        gradient(j <= query + i && j >= start[i], lse[i], dot[i], kept[e], p[0][n][e], ds[0][n][e]);
+        gradient(sees(query + i, start[i], j), lse[i], dot[i], kept[e], p[0][n][e], ds[0][n][e]);
       }
     }
     AddRows<D>(p, dout_tile + column, dv);
     AddRows<D>(ds, q_tile + column, dk);
   }
   const float scale[1][2] = {{call.scale, call.scale}}, one[1][2] = {{1, 1}};
+  // Without a query no step has waited for k and v.
+  if constexpr (kind == AttentionKind::kAny) WaitForCopies<0>();
   __syncthreads();
   RoundInto<D>(k_tile + row_offset + column, dk, scale);
   RoundInto<D>(v_tile + row_offset + column, dv, one);
@@ -261,7 +278,7 @@ void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
                            const ConstView& dout, const AttentionGradients& gradients,
                            const View& workspace) {
   if (dims.heads == 0) return;
-  ForAttentionTiles(out.dtype, dims.head_dim, [&](auto is, auto columns) {
+  ForAttentionTiles(out.dtype, dims.head_dim, in, [&](auto is, auto columns, auto kind) {
     using T = typename decltype(is)::type;
     constexpr int D = decltype(columns)::value;
     using Tiles = BackwardTiles<T, D>;
@@ -280,10 +297,12 @@ void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
     Launch<AttentionDotKernel<T>>(
         stream, dim3(static_cast<unsigned>(CeilDiv(rows, kDotThreads / kDotLanes))),
         dim3(kDotThreads), 0, args.call, HeadsOf<T>(out), args.dout, dot);
-    Launch<AttentionDkvKernel<T, D>>(stream, AttentionGrid(dims, dims.kv_heads, Tiles::kOwn),
-                                     dim3(Tiles::kKeyThreads), Tiles::kKeyBytes, args);
-    Launch<AttentionDqKernel<T, D>>(stream, AttentionGrid(dims, dims.heads, Tiles::kOwn),
-                                    dim3(Tiles::kQueryThreads), Tiles::kTileBytes, args);
+    Launch<AttentionDkvKernel<T, D, kind>>(
+        stream, AttentionGrid(dims, dims.kv_heads, dims.keys, Tiles::kOwn),
+        dim3(Tiles::kKeyThreads), Tiles::kKeyBytes, args);
+    Launch<AttentionDqKernel<T, D, kind>>(stream,
+                                          AttentionGrid(dims, dims.heads, dims.seq, Tiles::kOwn),
+                                          dim3(Tiles::kQueryThreads), Tiles::kTileBytes, args);
   });
 }
 

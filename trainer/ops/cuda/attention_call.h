@@ -9,6 +9,8 @@
 
 #include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/cuda/attention_draws.h"
+#include "trainer/ops/cuda/attention_tile.h"
+#include "trainer/ops/cuda/block_sum.h"
 #include "trainer/ops/cuda/launch.h"
 
 namespace fsdp {
@@ -16,23 +18,57 @@ namespace fsdp {
 // exp(x) is exp2(x log2(e)), which GPUs have an instruction for.
 inline constexpr float kLog2E = 1.4426950408889634f;
 
+// Kernels are made twice: for kCausal, which models are trained with most, and for all that there
+// is.
+enum class AttentionKind { kCausal, kAny };
+
 struct AttentionCall {
-  int batch, seq, heads, group;
-  float scale;  // Of q . k.
-  const int32_t* positions;
+  int batch, seq, keys, heads, group;
+  bool causal;
+  float scale;               // Of q . k.
+  const int32_t* positions;  // Of kAny null where each row is one document.
   bool drops;
   AttentionDraws draws;  // Without head and key.
-  const int32_t* keys;
+  const int32_t* draw_keys;
 
   __device__ int Start(int sample, int query) const {
     return query - positions[static_cast<int64_t>(sample) * seq + query];
+  }
+  template <AttentionKind kind>
+  __device__ bool Causal() const {
+    return kind == AttentionKind::kCausal || causal;
+  }
+  template <AttentionKind kind>
+  __device__ int StartOf(int sample, int query) const {
+    return kind == AttentionKind::kCausal || positions != nullptr ? Start(sample, query) : 0;
+  }
+  // How many keys of a sample may be seen.
+  template <AttentionKind kind>
+  __device__ int Seen(int) const {
+    return kind == AttentionKind::kCausal ? seq : keys;
+  }
+  // Do queries not see what lies behind their document?
+  template <AttentionKind kind>
+  __device__ bool HasEnds() const {
+    return kind == AttentionKind::kAny && !causal && positions != nullptr;
+  }
+  // The number of rows begin, begin + step, ... before `end` whose document begins at `row` or
+  // before. Documents begin in ascending order. Of whole warps.
+  template <AttentionKind kind>
+  __device__ int StepsBegunBy(int sample, int row, int begin, int end, int step) const {
+    int steps = 0;
+    for (int found = kWarp; found == kWarp; steps += found) {
+      const int64_t at = begin + (static_cast<int64_t>(steps) + Lane()) * step;
+      found = WarpSum(at < end && StartOf<kind>(sample, static_cast<int>(at)) <= row ? 1 : 0);
+    }
+    return steps;
   }
   __device__ AttentionDraws DrawsOf(int sample, int head) const {
     AttentionDraws of = draws;
     if (!drops) return of;
     of.head = static_cast<uint32_t>(head);
-    of.key[0] = static_cast<uint32_t>(keys[2 * static_cast<int64_t>(sample)]);
-    of.key[1] = static_cast<uint32_t>(keys[2 * static_cast<int64_t>(sample) + 1]);
+    of.key[0] = static_cast<uint32_t>(draw_keys[2 * static_cast<int64_t>(sample)]);
+    of.key[1] = static_cast<uint32_t>(draw_keys[2 * static_cast<int64_t>(sample) + 1]);
     return of;
   }
   // Of lse and dout . out.
@@ -54,34 +90,79 @@ struct AttentionPlace {
 inline AttentionCall AttentionCallOf(const AttentionDims& dims, const AttentionInputs& in) {
   AttentionCall call{.batch = static_cast<int>(dims.batch),
                      .seq = static_cast<int>(dims.seq),
+                     .keys = static_cast<int>(dims.keys),
                      .heads = static_cast<int>(dims.heads),
                      .group = static_cast<int>(dims.group()),
+                     .causal = in.mask == AttentionMask::kCausal,
                      .scale = in.Scale(),
-                     .positions = in.positions.As<int32_t>(),
+                     .positions = in.HasPositions() ? in.positions.As<int32_t>() : nullptr,
                      .drops = in.dropout.rate > 0,
                      .draws = {},
-                     .keys = nullptr};
+                     .draw_keys = nullptr};
   if (call.drops) {
     call.draws.threshold = static_cast<uint32_t>(std::ldexp(in.dropout.rate, 32));
     call.draws.scale = static_cast<float>(1 / (1 - in.dropout.rate));
     call.draws.site = in.dropout.site;
-    call.keys = in.dropout.keys.As<int32_t>();
+    call.draw_keys = in.dropout.keys.As<int32_t>();
   }
   return call;
 }
 
-// f(Is<T>(), columns) for columns of tiles that hold head_dim elements.
+// The keys that a block's queries, [query, query_end), see between them: from a multiple of `step`
+// on. Of whole warps.
+template <AttentionKind kind>
+struct AttentionKeys {
+  int begin, end;
+
+  __device__ AttentionKeys(const AttentionCall& call, int sample, int query, int query_end,
+                           int step)
+      : begin(call.StartOf<kind>(sample, query) / step * step), end(query_end) {
+    if constexpr (kind == AttentionKind::kAny) {
+      const int seen = call.Seen<kind>(sample);
+      if (!call.causal) end = seen;
+      if (call.HasEnds<kind>()) {
+        end = begin + step * call.StepsBegunBy<kind>(sample, query_end - 1, begin, seen, step);
+      }
+      end = min(end, seen);
+    }
+  }
+};
+
+// Does a query see a key? `start` is that of its document.
+template <AttentionKind kind>
+struct AttentionSees {
+  const AttentionCall& call;
+  int sample, seen;
+  __device__ AttentionSees(const AttentionCall& call, int sample)
+      : call(call), sample(sample), seen(call.Seen<kind>(sample)) {}
+  __device__ bool operator()(int query, int start, int key) const {
+    if constexpr (kind == AttentionKind::kCausal) return key <= query && key >= start;
+    return key >= start && key < seen && (!call.causal || key <= query) &&
+           (!call.HasEnds<kind>() || call.Start(sample, key) <= query);
+  }
+};
+
+// f(Is<T>(), columns, kind) for columns of tiles that hold head_dim elements.
 template <typename Function>
-void ForAttentionTiles(DType dtype, int64_t head_dim, const Function& f) {
+void ForAttentionTiles(DType dtype, int64_t head_dim, const AttentionInputs& in,
+                       const Function& f) {
+  const auto of_kind = [&](auto is, auto columns) {
+    using Kind = AttentionKind;
+    if (in.mask == AttentionMask::kCausal) {
+      return f(is, columns, std::integral_constant<Kind, Kind::kCausal>());
+    }
+    return f(is, columns, std::integral_constant<Kind, Kind::kAny>());
+  };
   ForFloat(dtype, [&](auto is) {
-    if (head_dim <= 64) return f(is, std::integral_constant<int, 64>());
-    if (head_dim <= 128) return f(is, std::integral_constant<int, 128>());
-    return f(is, std::integral_constant<int, 256>());
+    if (head_dim <= 64) return of_kind(is, std::integral_constant<int, 64>());
+    if (head_dim <= 128) return of_kind(is, std::integral_constant<int, 128>());
+    return of_kind(is, std::integral_constant<int, 256>());
   });
 }
 
-inline dim3 AttentionGrid(const AttentionDims& dims, int64_t heads, int64_t rows) {
-  return dim3(static_cast<unsigned>(CeilDiv(dims.seq, rows) * dims.batch * heads));
+// Of tiles of `rows` of all that each head has.
+inline dim3 AttentionGrid(const AttentionDims& dims, int64_t heads, int64_t all, int64_t rows) {
+  return dim3(static_cast<unsigned>(CeilDiv(all, rows) * dims.batch * heads));
 }
 
 }  // namespace fsdp
