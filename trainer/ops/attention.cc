@@ -36,6 +36,10 @@ AttentionDims CheckInputs(const Arguments& args, const AttentionInputs& in) {
   if (causal || in.HasPositions()) {
     args.Check("positions", in.positions, DType::kInt32, {s[0], s[1]});
   }
+  if (in.HasLengths()) {
+    args.Check("lengths", in.lengths, DType::kInt32, {s[0]});
+    args.Require(in.backend == AttentionBackend::kOwn, "lengths, which only our own kernels have");
+  }
   if (!causal) {
     args.Require(in.backend == AttentionBackend::kOwn,
                  "a full mask, which only our own kernels have");
@@ -64,6 +68,7 @@ constexpr const char* kBackward = "attention_backward";
 void AddReads(const AttentionInputs& in, std::vector<Range>& reads) {
   if (in.HasPositions()) reads.push_back(in.positions);
   if (in.dropout.rate > 0) reads.push_back(in.dropout.keys);
+  if (in.HasLengths()) reads.push_back(in.lengths);
 }
 
 // Tensors, each once, however many of q, k and v lie in it.
@@ -83,7 +88,8 @@ std::vector<Range> Tensors(const std::vector<AnyHeads>& all) {
 double OtherBytes(const AttentionInputs& in) {
   const int64_t positions = in.HasPositions() ? in.positions.bytes() : 0;
   const int64_t keys = in.dropout.rate > 0 ? in.dropout.keys.bytes() : 0;
-  return static_cast<double>(positions + keys);
+  const int64_t lengths = in.HasLengths() ? in.lengths.bytes() : 0;
+  return static_cast<double>(positions + keys + lengths);
 }
 
 // Of q, k and v, or of their gradients.
@@ -98,7 +104,7 @@ double Bytes(const AttentionDims& d, const AnyHeads& q, const AnyHeads& k, const
   return bytes;
 }
 
-// Of queries with keys that they see, all heads; documents do not count.
+// Of queries with keys that they see, all heads; documents and lengths do not count.
 double Pairs(const AttentionDims& d, AttentionMask mask) {
   if (mask == AttentionMask::kFull) return 1.0 * d.batch * d.heads * d.seq * d.keys;
   return 0.5 * d.batch * d.heads * d.seq * (d.seq + 1);
@@ -171,6 +177,10 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
     args.CheckDisjoint("out", out, "dropout.keys", in.dropout.keys);
     args.CheckDisjoint("lse", lse, "dropout.keys", in.dropout.keys);
   }
+  if (in.HasLengths()) {
+    args.CheckDisjoint("out", out, "lengths", in.lengths);
+    args.CheckDisjoint("lse", lse, "lengths", in.lengths);
+  }
   const Cost cost{.flops = 2 * 2 * OneProduct(dims, in.mask) + DropoutFlops(dims, in),
                   .bytes_read = Bytes(dims, in.q, in.k, in.v) + OtherBytes(in),
                   .bytes_written = static_cast<double>(out.bytes() + lse.bytes())};
@@ -230,6 +240,7 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
     if (in.dropout.rate > 0) {
       args.CheckDisjoint(g.name, g.heads.tensor, "dropout.keys", in.dropout.keys);
     }
+    if (in.HasLengths()) args.CheckDisjoint(g.name, g.heads.tensor, "lengths", in.lengths);
   }
   const double dout_bytes = static_cast<double>(dout.bytes());
   const OnGpu gpu = BackwardOnGpu(

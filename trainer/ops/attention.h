@@ -11,7 +11,9 @@
 //   kCausal  Query i sees keys start(i) to i; keys = seq.
 //   kFull    Query i sees all keys of its document; keys = seq. Without positions: all keys, of any
 //            number.
-// A query that sees no key has out = 0, lse = 0 and no gradients.
+// With in.lengths, int32 [batch], in [0, keys], query i of sample b sees none of the keys from
+// lengths[b] on, whatever they hold; their gradients are 0. A query that sees no key has out = 0,
+// lse = 0 and no gradients.
 //
 // With dropout, which acts on the probabilities as GPT-2 has it, p[i,j] in out is p[i,j] m[i,j],
 // where of sample b
@@ -37,8 +39,8 @@
 //
 // Bits: on the CPU none depends on the number of threads or the instruction set: one thread
 // computes a sample's head from beginning to end, in backward all of a group one after the other.
-// On CUDA dtype, shapes, mask and positions alone decide about the order of sums; that of the 16
-// terms which tensor cores add at once is theirs. Tiles that no query sees are left out.
+// On CUDA dtype, shapes, mask, positions and lengths alone decide about the order of sums; that of
+// the 16 terms which tensor cores add at once is theirs. Tiles that no query sees are left out.
 //
 // With in.backend a CUDA device has cuDNN's kernels for the calls that they are for: none but
 // causal ones of whole rows with the default scale and no dropout. There the order of sums is
@@ -71,7 +73,8 @@ int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, 
                                         AttentionBackend backend = AttentionBackend::kOwn);
 
 // 4 head_dim FLOPs for each of the batch heads seq (seq + 1) / 2 probabilities under a causal mask:
-// what lies above the diagonal does not count, what lies outside a document does. Under a full one
+// what lies above the diagonal does not count, what lies outside a document or behind a
+// length does. Under a full one
 // they are batch heads seq keys. With dropout 15 for each probability more.
 void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse,
                       View workspace);

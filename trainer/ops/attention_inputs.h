@@ -47,8 +47,11 @@ struct AttentionInputs {
   AttentionBackend backend = AttentionBackend::kOwn;
   // What follows: of attention.h and our own kernels alone.
   AttentionMask mask = AttentionMask::kCausal;
+  ConstView lengths =
+      {};  // int32 [batch], or left out: how many keys of a sample there are to see.
   std::optional<float> scale = {};  // Of q . k, > 0. Not given: 1 / sqrt(head_dim).
 
+  bool HasLengths() const { return lengths.shape.rank() > 0; }
   // A full mask has positions only where there are documents.
   bool HasPositions() const { return positions.shape.rank() > 0; }
   float Scale() const {
@@ -61,6 +64,7 @@ void ForEachAddress(AttentionInputs& in, const Visit& visit) {
   for (ConstHeads* heads : {&in.q, &in.k, &in.v}) visit(heads->tensor);
   visit(in.positions);
   visit(in.dropout.keys);
+  visit(in.lengths);
 }
 
 struct AttentionGradients {

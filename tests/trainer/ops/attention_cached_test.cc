@@ -134,6 +134,8 @@ TEST_P(AttentionCachedTest, RefusesWrongArguments) {
     return [=](Stream& s) { AttentionCached(s, in, k, v, wide, workspace); };
   };
   ExpectRefused(with([](AttentionInputs& in) { in.scale = 1; }), "scale, which is");
+  const View lengths = Output({2}, DType::kInt32);
+  ExpectRefused(with([&](AttentionInputs& in) { in.lengths = lengths; }), "lengths, which");
   ExpectRefused(with([](AttentionInputs& in) { in.mask = AttentionMask::kFull; }), "a full mask");
   EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, kernel_type()),
                std::invalid_argument);

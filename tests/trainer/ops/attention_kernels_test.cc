@@ -23,13 +23,15 @@ struct Case {
   double rate = 0;       // Of dropout.
   int64_t keys = 0;      // Under a full mask; 0: a causal one.
 
+  int64_t unseen = 0;  // Of the keys, the last ones.
+
   int64_t Keys() const { return keys > 0 ? keys : seq; }
 };
 
 std::string Name(const Case& c) {
   return std::to_string(c.seq) + " x " + std::to_string(c.head_dim) + ", documents of " +
          std::to_string(c.document) + ", dropout " + std::to_string(c.rate) + ", keys " +
-         std::to_string(c.keys);
+         std::to_string(c.keys) + " less " + std::to_string(c.unseen);
 }
 
 std::vector<uint16_t> RandomBf16(Random& random, int64_t n) {
@@ -70,6 +72,7 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
                            .out_stride = stride,
                            .seq = c.seq,
                            .keys = c.Keys(),
+                           .seen = c.Keys() - c.unseen,
                            .head_dim = c.head_dim,
                            .causal = c.keys == 0,
                            .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
@@ -100,9 +103,10 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
 TEST(AttentionKernels, EveryInstructionSetGivesTheSameBits) {
   if (!UseAvx512()) GTEST_SKIP() << "this processor has no AVX-512";
   FlushSubnormals();
-  std::vector<Case> cases = {{131, 64, 50},        {131, 40, 1},         {100, 64, 0, 0.2},
-                             {75, 33, 30, 0.5},    {61, 40, 0, 0.2, 99}, {99, 16, 0, 0, 50},
-                             {131, 33, 50, 0, 131}};
+  std::vector<Case> cases = {{131, 64, 50},         {131, 40, 1},           {100, 64, 0, 0.2},
+                             {75, 33, 30, 0.5},     {61, 40, 0, 0.2, 99},   {99, 16, 0, 0, 50},
+                             {131, 33, 50, 0, 131}, {61, 40, 0, 0, 99, 40}, {131, 33, 0, 0, 0, 60},
+                             {61, 40, 0, 0, 99, 99}};
   for (const int64_t seq : {1, 2, 5, 31, 47, 48, 49, 97, 150}) {
     for (const int64_t dim : {1, 2, 15, 16, 37, 64, 80, 255, 256}) cases.push_back({seq, dim});
   }

@@ -28,6 +28,7 @@ struct Case {
   std::optional<float> scale = {};
   AttentionMask mask = AttentionMask::kCausal;
   int64_t keys = seq;
+  std::vector<int64_t> lengths = {};  // Of the samples; empty: none.
 
   bool causal() const { return mask == AttentionMask::kCausal; }
   double Scale() const { return scale ? *scale : 1 / std::sqrt(head_dim); }
@@ -75,6 +76,10 @@ Case Cross(Case c, int64_t keys) {
   c.place = Place::kCross;
   return Full(c);
 }
+Case Up(std::vector<int64_t> to, Case c) {
+  c.lengths = std::move(to);
+  return c;
+}
 Case Scaled(Case c, float scale) {
   c.scale = scale;
   return c;
@@ -116,6 +121,11 @@ const std::vector<Case>& Cases(DeviceType device) {
       Cross({1, 60, 2, 1, 33}, 48),
       Cross({1, 5, 2, 1, 8}, 0),
       Cross({1, 0, 2, 1, 8}, 5),
+      Up({0, 1, 33, 37}, Full({4, 37, 3, 3, 21})),
+      Up({48, 96, 0, 100}, Cross({4, 50, 2, 1, 16, {}, Place::kCross, 0.2}, 100)),
+      Up({0, 49, 130}, {3, 130, 4, 2, 33}),
+      Up({48, 97}, {2, 97, 2, 2, 64, {50, 30}, Place::kApart}),
+      Up({90, 3}, Full({2, 130, 2, 1, 8, {60, 1, 40}})),
       Scaled({1, 53, 6, 2, 10}, 1),
       Scaled({1, 97, 2, 2, 64, {50, 30}, Place::kApart, 0.2}, 0.0625),
   };
@@ -148,6 +158,12 @@ const std::vector<Case>& Cases(DeviceType device) {
       Cross({1, 0, 2, 1, 8}, 5),
       Cross({1, 20, 2, 1, 100}, 40),
       Cross({1, 33, 2, 1, 200}, 18),
+      Up({0, 1, 33, 37}, Full({4, 37, 2, 2, 21})),
+      Up({64, 0, 100}, Cross({3, 20, 2, 1, 16, {}, Place::kCross, 0.2}, 100)),
+      Up({0, 66, 70}, {3, 70, 2, 1, 8}),
+      Up({48, 66}, {2, 66, 2, 2, 64, {50, 30}, Place::kApart}),
+      Up({90, 3}, Full({2, 130, 2, 1, 8, {60, 1, 40}})),
+      Up({17}, {1, 33, 1, 1, 72}),
       Scaled({1, 70, 2, 1, 10}, 1),
       Scaled({1, 33, 2, 2, 64, {30, 20}, Place::kApart, 0.2}, 0.0625),
       // Its tensors begin at multiples of 16 bytes; here all end at a page.
@@ -213,6 +229,7 @@ struct Oracle {
   }
   bool Sees(int64_t b, int64_t i, int64_t j) const {
     if (c.causal() && j > i) return false;
+    if (!c.lengths.empty() && j >= c.lengths[b]) return false;
     if (c.documents.empty()) return true;
     const auto start = [&](int64_t at) {
       return at - static_cast<int64_t>(positions[b * c.seq + at]);
@@ -297,7 +314,8 @@ std::string Name(const Case& c) {
   return c.Q().ToString() + " and " + std::to_string(c.kv_heads) + ", " +
          std::to_string(c.documents.size()) + " documents, dropout " + std::to_string(c.rate) +
          ", backend " + std::to_string(static_cast<int>(c.backend)) +
-         (c.causal() ? "" : ", " + std::to_string(c.keys) + " keys");
+         (c.causal() ? "" : ", " + std::to_string(c.keys) + " keys") +
+         (c.lengths.empty() ? "" : ", lengths");
 }
 
 // q, k and v on the device, wherever the case puts them.
@@ -400,6 +418,9 @@ class AttentionTest : public OpTest {
       in.positions = Input({c.batch, c.seq}, c.Positions(), DType::kInt32);
     }
     in.mask = c.mask;
+    if (!c.lengths.empty()) {
+      in.lengths = Input({c.batch}, {c.lengths.begin(), c.lengths.end()}, DType::kInt32);
+    }
     if (c.rate > 0) {
       in.dropout = {c.rate, kSite, Input({c.batch, 2}, c.Keys(), DType::kInt32)};
     }
@@ -626,7 +647,8 @@ TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
   const Case documents{2, 7, 4, 2, 3, {3, 2}};
   Case dropped = documents;
   dropped.rate = 0.3;
-  for (const Case& c : {documents, dropped, Full(documents), Cross({2, 7, 4, 2, 3}, 5)}) {
+  for (const Case& c : {documents, dropped, Full(documents), Cross({2, 7, 4, 2, 3}, 5),
+                        Up({0, 3}, Cross({2, 7, 4, 2, 3}, 5)), Up({2, 6}, documents)}) {
     Random random(3, dtype());
     const Tensors tensors = RandomTensors(c, random);
     const auto gradient = random.Vector(c.Q().NumElements());
@@ -821,6 +843,42 @@ TEST_P(AttentionTest, NothingToAttendTo) {
   }
 }
 
+// Nobody looks at keys from a length on, nor at their values; a row without keys is zero in all
+// that it gives.
+TEST_P(AttentionTest, LengthsHideWhatIsBehind) {
+  for (Case c :
+       {Up({0, 70, 19}, Cross({3, 20, 2, 1, 16}, 70)), Up({0, 70, 19}, {3, 70, 2, 1, 16})}) {
+    Random random(15, dtype());
+    const Tensors tensors = RandomTensors(c, random);
+    Tensors hidden = tensors;
+    const int64_t row = c.kv_heads * c.head_dim;
+    for (int64_t b = 0; b < c.batch; ++b) {
+      for (int64_t i = c.lengths[b] * row; i < c.keys * row; ++i) {
+        for (auto* part : {&hidden.k, &hidden.v}) (*part)[b * c.keys * row + i] = std::nan("");
+      }
+    }
+    const auto gradient = random.Vector(c.Q().NumElements());
+    const auto run = [&](const Tensors& t) {
+      const AttentionInputs in = Inputs(c, t);
+      const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse(), kF32);
+      const View workspace = WorkspaceOf(c);
+      const Placed d = Place(c, 3);
+      Run([&](Stream& stream) {
+        AttentionForward(stream, in, out, lse, workspace);
+        AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
+      });
+      return std::vector{Get(out), Get(lse), GetHeads(d.q), GetHeads(d.k), GetHeads(d.v)};
+    };
+    const auto got = run(hidden);
+    EXPECT_EQ(got, run(tensors));
+    for (const auto& part : got) {
+      const auto end = part.begin() + static_cast<int64_t>(part.size()) / c.batch;
+      EXPECT_EQ(std::count(part.begin(), end, 0.0), end - part.begin());
+    }
+    Clear();
+  }
+}
+
 // FLOPs and bytes follow from mask and shapes; documents do not count.
 TEST_P(AttentionTest, CostsWhatTheMaskLeaves) {
   struct Want {
@@ -907,6 +965,16 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   wrong.mask = AttentionMask::kCausal;
   wrong.k = good.k;
   ExpectRefused(forward(wrong, out, lse), "positions is");
+
+  wrong = good;
+  wrong.lengths = Output({2}, DType::kInt32);
+  ExpectRefused(forward(wrong, out, lse), "lengths is int32 [2]");
+  wrong.lengths = Output({1}, DType::kInt32);
+  wrong.backend = AttentionBackend::kCudnn;
+  ExpectRefused(forward(wrong, out, lse), "lengths, which only our own kernels have");
+  wrong.backend = AttentionBackend::kOwn;
+  wrong.lengths = View(lse.data, DType::kInt32, {1});
+  ExpectRefused(forward(wrong, out, lse), "lse and lengths overlap");
 
   wrong = good;
   for (const float scale : {0.0f, -1.0f, HUGE_VALF, std::nanf("")}) {

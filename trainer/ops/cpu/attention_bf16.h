@@ -193,8 +193,8 @@ void ForwardBf16(const AttentionHeadBf16& head, bool first, float* memory, Eleme
   auto* const k_rows = reinterpret_cast<typename Factor::Step*>(memory);
   auto* const v_pairs = k_rows + RowSteps<Factor>(head.keys, dim);
   if (first) {
-    PackRows<Factor>(head.k, head.k_stride, head.keys, dim, k_rows);
-    PackPairs<Factor>(head.v, head.v_stride, head.keys, dim, ld, v_pairs);
+    PackRows<Factor>(head.k, head.k_stride, head.seen, dim, k_rows);
+    PackPairs<Factor>(head.v, head.v_stride, head.seen, dim, ld, v_pairs);
   }
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = Min(kTile, head.seq - query);
@@ -237,9 +237,9 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
   auto* const v_rows = k_rows + RowSteps<Factor>(head.keys, dim);
   auto* const k_pairs = v_rows + RowSteps<Factor>(head.keys, dim);
   if (first) {
-    PackRows<Factor>(head.k, head.k_stride, head.keys, dim, k_rows);
-    PackRows<Factor>(head.v, head.v_stride, head.keys, dim, v_rows);
-    PackPairs<Factor>(head.k, head.k_stride, head.keys, dim, ld, k_pairs);
+    PackRows<Factor>(head.k, head.k_stride, head.seen, dim, k_rows);
+    PackRows<Factor>(head.v, head.v_stride, head.seen, dim, v_rows);
+    PackPairs<Factor>(head.k, head.k_stride, head.seen, dim, ld, k_pairs);
     if (!head.causal) Fill(dk_sum, dk_sum + 2 * SumFloats(head.keys, dim), 0.0f);
   }
   for (int64_t query = 0; query < head.seq; query += kTile) {
@@ -285,6 +285,9 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
     }
   }
   if (!last) return;
+  // Blocks of rows reach beyond the last that is seen.
+  Fill(dk_sum + head.seen * ld, dk_sum + head.keys * ld, 0.0f);
+  Fill(dv_sum + head.seen * ld, dv_sum + head.keys * ld, 0.0f);
   for (int64_t j = 0; j < head.keys; ++j) {
     StoreRow(dk_sum + j * ld, head.scale, dim, dk.data + j * dk.stride);
     StoreRow(dv_sum + j * ld, 1, dim, dv.data + j * dv.stride);

@@ -55,6 +55,9 @@ BasicAttentionHead<T> HeadOf(const AttentionDims& dims, const AttentionInputs& i
           .out_stride = out_stride,
           .seq = dims.seq,
           .keys = dims.keys,
+          .seen = in.HasLengths()
+                      ? std::clamp<int64_t>(in.lengths.As<int32_t>()[sample], 0, dims.keys)
+                      : dims.keys,
           .head_dim = dims.head_dim,
           .causal = in.mask == AttentionMask::kCausal,
           .scale = in.Scale(),

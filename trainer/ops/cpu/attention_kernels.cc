@@ -92,8 +92,8 @@ void Store(const float* from, int64_t ld, int64_t rows, int64_t head_dim, float 
   }
 }
 
-void Clear(const HeadRows<float>& to, int64_t rows, int64_t head_dim) {
-  for (int64_t r = 0; r < rows; ++r) {
+void Clear(const HeadRows<float>& to, int64_t begin, int64_t end, int64_t head_dim) {
+  for (int64_t r = begin; r < end; ++r) {
     Fill(to.data + r * to.stride, to.data + r * to.stride + head_dim, 0.0f);
   }
 }
@@ -105,9 +105,11 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
   alignas(64) Square st, dst;
   alignas(64) Lanes lse_lanes, dot_lanes;
   const int64_t ld = Ld(head), dim = head.head_dim;
-  if (first && !head.causal) {
-    Clear(dk_out, head.keys, dim);
-    Clear(dv_out, head.keys, dim);
+  if (first) {
+    // What the diagonal does not store to.
+    const int64_t begin = head.causal ? head.seen : 0;
+    Clear(dk_out, begin, head.keys, dim);
+    Clear(dv_out, begin, head.keys, dim);
   }
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = Min(kTile, head.seq - query);

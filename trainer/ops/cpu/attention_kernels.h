@@ -29,7 +29,7 @@ struct BasicAttentionHead {
   const T *q, *k, *v;
   const int32_t* positions;  // [seq]; null: one document.
   int64_t q_stride, k_stride, v_stride, out_stride;
-  int64_t seq, keys, head_dim;
+  int64_t seq, keys, seen, head_dim;  // seen <= keys: so many of them are there to be seen.
   bool causal;
   float scale;  // Of q . k.
   bool drops = false;

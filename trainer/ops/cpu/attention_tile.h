@@ -220,7 +220,7 @@ int64_t Ld(const BasicAttentionHead<T>& head) {
 
 template <typename T>
 Tile TileAt(const BasicAttentionHead<T>& head, int64_t query, int64_t key) {
-  return {Min(kTile, head.keys - key), Min(kTile, head.seq - query), head.causal && query == key};
+  return {Min(kTile, head.seen - key), Min(kTile, head.seq - query), head.causal && query == key};
 }
 
 // Where the documents of a tile's queries begin.
@@ -246,15 +246,15 @@ struct Span {
     Starts(head, query, starts);
     begin = starts[0] / kTile * kTile;
     if (head.causal) {
-      end = Min(query + kTile, head.keys);
+      end = Min(query + kTile, head.seen);
       return;
     }
-    end = head.keys;
+    int64_t at = head.keys;
     if (head.positions != nullptr) {
-      end = query + queries;
-      while (end < head.keys && head.positions[end] != 0) ++end;
+      at = query + queries;
+      while (at < head.keys && head.positions[at] != 0) ++at;
     }
-    int64_t at = end;
+    end = Min(at, head.seen);
     for (int64_t i = queries - 1; i >= 0; --i) {
       ends[i] = at;
       if (head.positions != nullptr && head.positions[query + i] == 0) at = query + i;
@@ -304,13 +304,13 @@ void RunningSoftmax(const Tile& tile, int64_t ld, float* st, float* maximum, flo
 // By what the sums of query q of the tile are multiplied, and its lse. One that sees no key has 0.
 template <typename T>
 float Inverse(const BasicAttentionHead<T>& head, const Span& span, int64_t q, const float* sum) {
-  return span.starts[q] < head.keys ? 1.0f / sum[q] : 0.0f;
+  return span.starts[q] < head.seen ? 1.0f / sum[q] : 0.0f;
 }
 
 template <typename T>
 float LogSum(const BasicAttentionHead<T>& head, const Span& span, int64_t q, const float* maximum,
              const float* sum) {
-  return span.starts[q] < head.keys ? maximum[q] + __builtin_logf(sum[q]) : 0.0f;
+  return span.starts[q] < head.seen ? maximum[q] + __builtin_logf(sum[q]) : 0.0f;
 }
 
 // words[r][i] = Philox({key / 4, query + i, site, 1 + head}, draws.key)[r]: trainer/core/philox.cc

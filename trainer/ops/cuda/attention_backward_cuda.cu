@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
   const int end = min(block_query + kQueries, call.seq);
   const AttentionKeys<kind> keys(call, at.sample, block_query, end, kKeys);
   const AttentionSees<kind> sees(call, at.sample);
-  const HeadRowsCuda<const T> k = args.k.Rows(at.sample, at.head / call.group);
-  const HeadRowsCuda<const T> v = args.v.Rows(at.sample, at.head / call.group);
+  const HeadRowsCuda<const T> k = SeenRows<kind>(call, args.k, at.sample, at.head / call.group);
+  const HeadRowsCuda<const T> v = SeenRows<kind>(call, args.v, at.sample, at.head / call.group);
   const AttentionDraws draws = call.DrawsOf(at.sample, at.head);
 
   T* const q_tile = DynamicShared<T>();

@@ -27,6 +27,7 @@ struct AttentionCall {
   bool causal;
   float scale;               // Of q . k.
   const int32_t* positions;  // Of kAny null where each row is one document.
+  const int32_t* lengths;    // Null: all keys are there to be seen.
   bool drops;
   AttentionDraws draws;  // Without head and key.
   const int32_t* draw_keys;
@@ -44,8 +45,9 @@ struct AttentionCall {
   }
   // How many keys of a sample may be seen.
   template <AttentionKind kind>
-  __device__ int Seen(int) const {
-    return kind == AttentionKind::kCausal ? seq : keys;
+  __device__ int Seen(int sample) const {
+    if constexpr (kind == AttentionKind::kCausal) return seq;
+    return lengths == nullptr ? keys : max(0, min(lengths[sample], keys));
   }
   // Do queries not see what lies behind their document?
   template <AttentionKind kind>
@@ -96,6 +98,7 @@ inline AttentionCall AttentionCallOf(const AttentionDims& dims, const AttentionI
                      .causal = in.mask == AttentionMask::kCausal,
                      .scale = in.Scale(),
                      .positions = in.HasPositions() ? in.positions.As<int32_t>() : nullptr,
+                     .lengths = in.HasLengths() ? in.lengths.As<int32_t>() : nullptr,
                      .drops = in.dropout.rate > 0,
                      .draws = {},
                      .draw_keys = nullptr};
@@ -128,6 +131,16 @@ struct AttentionKeys {
   }
 };
 
+// A head's rows of k or v of which the first are there to be seen: tiles have zeros for others, of
+// which nobody then knows what they hold.
+template <AttentionKind kind, typename T>
+__device__ HeadRowsCuda<const T> SeenRows(const AttentionCall& call,
+                                          const HeadsCuda<const T>& heads, int sample, int head) {
+  HeadRowsCuda<const T> rows = heads.Rows(sample, head);
+  if constexpr (kind == AttentionKind::kAny) rows.rows = call.Seen<kind>(sample);
+  return rows;
+}
+
 // Does a query see a key? `start` is that of its document.
 template <AttentionKind kind>
 struct AttentionSees {
@@ -148,7 +161,7 @@ void ForAttentionTiles(DType dtype, int64_t head_dim, const AttentionInputs& in,
                        const Function& f) {
   const auto of_kind = [&](auto is, auto columns) {
     using Kind = AttentionKind;
-    if (in.mask == AttentionMask::kCausal) {
+    if (in.mask == AttentionMask::kCausal && !in.HasLengths()) {
       return f(is, columns, std::integral_constant<Kind, Kind::kCausal>());
     }
     return f(is, columns, std::integral_constant<Kind, Kind::kAny>());
