@@ -3,9 +3,11 @@
 // over tiles of queries and keys with a running maximum and sum, so that no [seq, keys] matrix ever
 // exists (Dao 2023, arXiv:2307.08691, algorithms 1 and 2). For each sample and each head h of q,
 // [seq, head_dim], with k and v of head h / (heads of q / heads of k), [keys, head_dim]:
-//   s[i,j] = scale q[i] . k[j] where query i sees key j
+//   s[i,j] = scale q[i] . k[j] + bias(h, j - i) where query i sees key j
 //   lse[i] = log sum_j exp(s[i,j])     p[i,j] = exp(s[i,j] - lse[i])     out[i] = sum_j p[i,j] v[j]
-// scale is in.scale, or 1 / sqrt(head_dim).
+// scale is in.scale, or 1 / sqrt(head_dim). bias(h, x) = table[h, buckets[x + seq - 1]] of in.bias,
+// or 0: what T5 has of relative positions (Raffel et al. 2020, arXiv:1910.10683, section 2.1), or
+// any other function of the distance.
 //
 // Masks: query i begins its document at start(i) = i - positions[i].
 //   kCausal  Query i sees keys start(i) to i; keys = seq.
@@ -27,7 +29,8 @@
 // All of these are fp32, bf16 or fp16, of one dtype; lse: [batch, heads of q, seq], fp32. head_dim
 // <= 256; batch, seq and keys may be anything. positions: int32 [batch, seq], 0 at a row's begin,
 // and from there one more from token to token or 0 again: whoever loads a batch has seen to it
-// (data/check_row.h).
+// (data/check_row.h). table: [heads of q, buckets], of the dtype of q. buckets: int32 [seq + keys -
+// 1], each in [0, number of buckets): whoever makes them sees to it.
 //
 // Rounding: all is computed in fp32, and each result is rounded once; backward reads `out` as it
 // was rounded. Only what a product of two bf16 reads of m, p and ds is rounded to bf16: forward m
@@ -60,7 +63,9 @@
 namespace fsdp {
 
 // Bytes of the workspaces for q of this dtype on this device (never kSim). CUDA needs one in
-// backward alone, for dout . out: 4 batch heads seq. A CPU needs none: what it makes of a tile of
+// backward alone, for dout . out: 4 batch heads seq; with a bias 4 batch heads (seq + keys - 1)
+// more, for its gradient by distance. A CPU needs one with a bias alone: 4 heads (seq + keys - 1),
+// the bias by distance, and in backward batch times that more. What it makes of a tile of
 // queries, dout . out among it, it makes once and uses up at once, in up to 9 tiles of 48 x
 // head_dim floats on the stack of a compute thread; dk and dv of fp32 add up in place. For bf16 and
 // fp16 a compute thread has memory outside the plan and keeps it: for bf16 k and v as products read
@@ -73,19 +78,22 @@ int64_t AttentionBackwardWorkspaceBytes(const AttentionDims& dims, DType dtype, 
                                         AttentionBackend backend = AttentionBackend::kOwn);
 
 // 4 head_dim FLOPs for each of the batch heads seq (seq + 1) / 2 probabilities under a causal mask:
-// what lies above the diagonal does not count, what lies outside a document or behind a
-// length does. Under a full one
-// they are batch heads seq keys. With dropout 15 for each probability more.
+// what lies above the diagonal does not count, what lies outside a document or behind a length
+// does. Under a full one they are batch heads seq keys. With dropout 15 for each probability more,
+// with a bias 1.
 void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View lse,
                       View workspace);
 
 //   dp[i,j] = m[i,j] dout[i] . v[j]     ds[i,j] = p[i,j] (dp[i,j] - dout[i] . out[i])
 //   dv[j] = sum m[i,j] p[i,j] dout[i]
 //   dq[i] = scale sum_j ds[i,j] k[j]     dk[j] = scale sum ds[i,j] q[i]
-// where the sums for dk and dv are over i and over the heads of the group, in order. Overwrites the
+//   dtable[h,u] = sum over samples, and i and j with buckets[j - i + seq - 1] = u, of ds[i,j]
+// where the sums for dk and dv are over i and over the heads of the group, in order. On the CPU
+// those for dtable are over i and j by distance, then over samples, then over distances; on CUDA
+// over samples and distances last. dtable is computed where it is asked for alone. Overwrites the
 // gradients, which are apart from each other and from all else; other heads of their tensors are
 // left alone. 10 head_dim FLOPs for each probability, a fifth of them for p a second time, and with
-// dropout again 15. `in` has the dropout that forward had.
+// dropout again 15; with a bias 1, and 1 more for dtable. `in` has the dropout that forward had.
 void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out, ConstView lse,
                        ConstView dout, const AttentionGradients& gradients, View workspace);
 

@@ -32,6 +32,7 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   args.Require(in.dropout.rate == 0, "dropout.rate, want 0: nothing is trained over a cache");
   args.Require(in.mask == AttentionMask::kCausal, "a full mask, which a cache has not");
   args.Require(!in.HasLengths(), "lengths, which a cache has not");
+  args.Require(!in.HasBias(), "a bias, which a cache has not");
   args.Require(!in.scale, "scale, which is 1 / sqrt(head_dim) over a cache");
   args.CheckRank("cache_k", cache_k, dtype, 4);
   const Shape& q = in.q.tensor.shape;

@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 
+#include <algorithm>
 #include <cmath>
 #include <compare>
 #include <cstdint>
@@ -19,8 +20,11 @@ inline constexpr int64_t kMaxHeadDim = 256;
 struct AttentionDims {
   int64_t batch, seq, heads, kv_heads, head_dim;
   int64_t keys = seq;
+  bool bias = false;  // Is one added to the scores?
 
   int64_t group() const { return heads / kv_heads; }
+  // From keys to queries: distance j - i is number j - i + seq - 1.
+  int64_t distances() const { return std::max<int64_t>(0, seq + keys - 1); }
   auto operator<=>(const AttentionDims&) const = default;
 };
 
@@ -32,6 +36,13 @@ struct AttentionDropout {
   double rate = 0;      // In [0, 1). 0: none, and the bits of none.
   uint32_t site = 0;    // Tells the places of a model apart.
   ConstView keys = {};  // int32 [batch, 2], low word first (Batch); not looked at without a rate.
+};
+
+// Added to the scores by head and distance: table[h, buckets[j - i + seq - 1]]. Neither knows more
+// of the other than that a bucket is a column of the table.
+struct AttentionBias {
+  ConstView table = {};    // [heads of q, buckets], of the dtype of q. Left out: none is added.
+  ConstView buckets = {};  // int32 [seq + keys - 1].
 };
 
 enum class AttentionMask {
@@ -49,8 +60,10 @@ struct AttentionInputs {
   AttentionMask mask = AttentionMask::kCausal;
   ConstView lengths =
       {};  // int32 [batch], or left out: how many keys of a sample there are to see.
+  AttentionBias bias = {};
   std::optional<float> scale = {};  // Of q . k, > 0. Not given: 1 / sqrt(head_dim).
 
+  bool HasBias() const { return bias.table.shape.rank() > 0; }
   bool HasLengths() const { return lengths.shape.rank() > 0; }
   // A full mask has positions only where there are documents.
   bool HasPositions() const { return positions.shape.rank() > 0; }
@@ -65,15 +78,21 @@ void ForEachAddress(AttentionInputs& in, const Visit& visit) {
   visit(in.positions);
   visit(in.dropout.keys);
   visit(in.lengths);
+  visit(in.bias.table);
+  visit(in.bias.buckets);
 }
 
 struct AttentionGradients {
   Heads q, k, v;
+  View bias = {};  // As the table. Left out: nobody wants it.
+
+  bool HasBias() const { return bias.shape.rank() > 0; }
 };
 
 template <typename Visit>
 void ForEachAddress(AttentionGradients& gradients, const Visit& visit) {
   for (Heads* heads : {&gradients.q, &gradients.k, &gradients.v}) visit(heads->tensor);
+  visit(gradients.bias);
 }
 
 }  // namespace fsdp

@@ -49,8 +49,9 @@ TEST(Addresses, OfAStructAreAllFound) {
   EXPECT_EQ(Addresses(q), std::vector<uintptr_t>{1});
   AttentionInputs in{q, k, v, At(4), {.keys = At(5)}};
   in.lengths = At(6);
-  EXPECT_EQ(Addresses(in), (std::vector<uintptr_t>{1, 2, 3, 4, 5, 6}));
-  EXPECT_EQ(Addresses(AttentionGradients{q, k, v}), (std::vector<uintptr_t>{1, 2, 3}));
+  in.bias = {At(7), At(8)};
+  EXPECT_EQ(Addresses(in), (std::vector<uintptr_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(Addresses(AttentionGradients{q, k, v, At(4)}), (std::vector<uintptr_t>{1, 2, 3, 4}));
 }
 
 }  // namespace

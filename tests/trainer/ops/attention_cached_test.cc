@@ -136,6 +136,8 @@ TEST_P(AttentionCachedTest, RefusesWrongArguments) {
   ExpectRefused(with([](AttentionInputs& in) { in.scale = 1; }), "scale, which is");
   const View lengths = Output({2}, DType::kInt32);
   ExpectRefused(with([&](AttentionInputs& in) { in.lengths = lengths; }), "lengths, which");
+  const View table = Output({5, 1}), buckets = Output({5}, DType::kInt32);
+  ExpectRefused(with([&](AttentionInputs& in) { in.bias = {table, buckets}; }), "a bias, which");
   ExpectRefused(with([](AttentionInputs& in) { in.mask = AttentionMask::kFull; }), "a full mask");
   EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, kernel_type()),
                std::invalid_argument);

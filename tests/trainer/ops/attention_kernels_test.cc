@@ -56,7 +56,8 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
     positions.push_back(static_cast<int32_t>(c.document > 0 ? i % c.document : i));
   }
   std::vector<uint16_t> out(kHeads * size), dq(kHeads * size), dk(key_size), dv(key_size);
-  std::vector<float> lse(kHeads * c.seq);
+  std::vector<float> lse(kHeads * c.seq), bias, bias_sums(kHeads * (c.seq + c.Keys() - 1));
+  for (size_t i = 0; i < bias_sums.size(); ++i) bias.push_back(static_cast<float>(i % 7) / 5);
   // Nobody may look at what is there before.
   const auto memory = [](int64_t floats) { return std::vector<float>(floats, __builtin_nanf("")); };
   std::vector<float> forward = memory(kernels.forward_memory(c.Keys(), c.head_dim));
@@ -82,6 +83,10 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
                  .site = 3,
                  .head = static_cast<uint32_t>(h),
                  .key = {7, 9}};
+    if (c.keys > 0) {
+      head.bias = bias.data() + h * (c.seq + c.Keys() - 1);
+      head.bias_sums = bias_sums.data() + h * (c.seq + c.Keys() - 1);
+    }
     return head;
   };
   for (int64_t h = 0; h < kHeads; ++h) {
@@ -94,6 +99,7 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
                      {dq.data() + h * c.head_dim, stride}, {dk.data(), c.head_dim},
                      {dv.data(), c.head_dim});
   }
+  lse.insert(lse.end(), bias_sums.begin(), bias_sums.end());
   std::vector<uint16_t> all(2 * lse.size());
   std::memcpy(all.data(), lse.data(), lse.size() * sizeof(float));
   for (const auto* part : {&out, &dq, &dk, &dv}) all.insert(all.end(), part->begin(), part->end());

@@ -208,6 +208,7 @@ void ForwardBf16(const AttentionHeadBf16& head, bool first, float* memory, Eleme
     for (int64_t key = span.begin; key < span.end; key += kTile) {
       const Tile tile = TileAt(head, query, key);
       Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st, head.scale);
+      AddBias(head, tile, query, key, st);
       MaskAll(head, span, tile, key, st);
       RunningSoftmax(tile, ld, st, maximum, sum, o);
       Drop(head, tile, query, key, st);
@@ -236,6 +237,7 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
   auto* const k_rows = reinterpret_cast<typename Factor::Step*>(dv_sum + SumFloats(head.keys, dim));
   auto* const v_rows = k_rows + RowSteps<Factor>(head.keys, dim);
   auto* const k_pairs = v_rows + RowSteps<Factor>(head.keys, dim);
+  ClearBiasSums(head);
   if (first) {
     PackRows<Factor>(head.k, head.k_stride, head.seen, dim, k_rows);
     PackRows<Factor>(head.v, head.v_stride, head.seen, dim, v_rows);
@@ -263,9 +265,11 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
     for (int64_t key = span.begin; key < span.end; key += kTile) {
       const Tile tile = TileAt(head, query, key);
       Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st, head.scale);
+      AddBias(head, tile, query, key, st);
       MaskAll(head, span, tile, key, st);
       Scores<Factor, Sums::kStored>(tile, {v_rows + key * steps, steps}, dout_t, steps, dst);
       ScoreGradients(head, tile, query, key, lse_lanes, dot_lanes, st, dst);
+      SumBias(head, tile, query, key, dst);
       PackByKeys<Factor>(tile, dst, weights);
       AddOverKeys<Factor>(tile, weights, {k_pairs + Factor::Steps(key) * ld, ld}, ld, dq_sum);
       // Under a causal mask the diagonal is the first that a tile of keys meets.

@@ -61,6 +61,7 @@ void ForwardHead(const AttentionHead& head, float* out, float* lse) {
       const Rows<Floats> k =
           InPlaceOr(head, head.k + key * head.k_stride, head.k_stride, tile.keys, kv);
       Scores<Floats, Sums::kStored>(tile, k, qt, head.head_dim, st);
+      AddBias(head, tile, query, key, st);
       MaskAll(head, span, tile, key, st);
       RunningSoftmax(tile, ld, st, maximum, sum, o);
       Drop(head, tile, query, key, st);
@@ -105,6 +106,7 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
   alignas(64) Square st, dst;
   alignas(64) Lanes lse_lanes, dot_lanes;
   const int64_t ld = Ld(head), dim = head.head_dim;
+  ClearBiasSums(head);
   if (first) {
     // What the diagonal does not store to.
     const int64_t begin = head.causal ? head.seen : 0;
@@ -135,11 +137,13 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
       const bool add = !tile.diagonal || !first;
       Load(head.k + key * head.k_stride, head.k_stride, tile.keys, dim, 1.0f, ld, k);
       Scores<Floats, Sums::kStored>(tile, {k, ld}, qt, dim, st);
+      AddBias(head, tile, query, key, st);
       MaskAll(head, span, tile, key, st);
       const Rows<Floats> v =
           InPlaceOr(head, head.v + key * head.v_stride, head.v_stride, tile.keys, v_copy);
       Scores<Floats, Sums::kStored>(tile, v, dout_t, dim, dst);
       ScoreGradients(head, tile, query, key, lse_lanes, dot_lanes, st, dst);
+      SumBias(head, tile, query, key, dst);
       AddOverKeys<Floats>(tile, dst, {k, ld}, ld, dq);
       const HeadRows<float> dv{dv_out.data + key * dv_out.stride, dv_out.stride};
       const HeadRows<float> dk{dk_out.data + key * dk_out.stride, dk_out.stride};

@@ -34,6 +34,10 @@ struct BasicAttentionHead {
   float scale;  // Of q . k.
   bool drops = false;
   ProbabilityDraws drop = {};
+  // Of query i and key j at i - j + keys - 1: what is added to the score, or null; and in backward
+  // the sums of ds, overwritten, or null.
+  const float* bias = nullptr;
+  float* bias_sums = nullptr;
 };
 
 using AttentionHead = BasicAttentionHead<float>;

@@ -262,6 +262,38 @@ struct Span {
   }
 };
 
+// The scores' bias, and the sums for its gradient: lanes of queries beyond the last have none.
+template <typename T>
+void AddBias(const BasicAttentionHead<T>& head, const Tile& tile, int64_t query, int64_t key,
+             float* st) {
+  if (head.bias == nullptr) return;
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    const float* const bias = head.bias + query - (key + j) + head.keys - 1;
+    float* const row = st + j * kTile;
+#pragma omp simd
+    for (int64_t q = tile.FirstLane(j); q < tile.queries; ++q) row[q] += bias[q];
+  }
+}
+
+template <typename T>
+void SumBias(const BasicAttentionHead<T>& head, const Tile& tile, int64_t query, int64_t key,
+             const float* dst) {
+  if (head.bias_sums == nullptr) return;
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    float* const sums = head.bias_sums + query - (key + j) + head.keys - 1;
+    const float* const row = dst + j * kTile;
+#pragma omp simd
+    for (int64_t q = tile.FirstLane(j); q < tile.queries; ++q) sums[q] += row[q];
+  }
+}
+
+template <typename T>
+void ClearBiasSums(const BasicAttentionHead<T>& head) {
+  if (head.bias_sums != nullptr) {
+    Fill(head.bias_sums, head.bias_sums + head.seq + head.keys - 1, 0.0f);
+  }
+}
+
 // Scores of keys that their queries do not see become -infinity.
 template <typename T>
 void MaskAll(const BasicAttentionHead<T>& head, const Span& span, const Tile& tile, int64_t key,

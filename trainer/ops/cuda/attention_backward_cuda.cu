@@ -1,6 +1,7 @@
 // Formulas: attention.h. dk and dv of a tile of keys are added up by one block, over the queries of
 // all heads of the group, and dq of a tile of queries by another one, over the keys: p and ds are
-// made twice, so that no two blocks add to the same, and no sum waits in memory. The next tiles are
+// made twice, so that no two blocks add to the same, and no sum waits in memory. The gradient of a
+// bias is added up by distance first, then by bucket. The next tiles are
 // on their way while a block computes.
 #include <climits>
 #include <cmath>
@@ -36,6 +37,9 @@ struct BackwardArgs {
   HeadsCuda<const T> q, k, v, dout;
   const float *lse, *dot;  // dot: dout . out.
   HeadsCuda<T> dq, dk, dv;
+  BiasCuda<T> bias;
+  float* bias_sums;  // [batch, heads, distances]: sums of ds.
+  T* dbias;          // [heads, buckets]
 };
 
 // dot[b, h, i] = dout . out of [b, i, h]. Eight lanes a row.
@@ -132,6 +136,7 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
     dot[r] = inside ? args.dot[i] : 0.0f;
   }
   Fragments<1, D / 8> dq = {};
+  const bool biased = kind == AttentionKind::kAny && args.bias.table != nullptr;
   const float factor = call.scale * kLog2E;
   int half = 0;
   for (int key = keys.begin; key < keys.end; key += kKeys, half ^= 1) {
@@ -151,9 +156,10 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
       if (call.drops) DrawQueriesByKeys(draws, query, key + 8 * n, kept);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int j = key + ColumnOf(n, e);
-        gradient(sees(query + RowOf(0, e), start[e / 2], j), lse[e / 2], dot[e / 2], kept[e],
-                 p[0][n][e], ds[0][n][e]);
+        const int i = query + RowOf(0, e), j = key + ColumnOf(n, e);
+        const float bias = biased ? args.bias.At(at.head, i, j) : 0.0f;
+        gradient(sees(i, start[e / 2], j), lse[e / 2] - bias, dot[e / 2], kept[e], p[0][n][e],
+                 ds[0][n][e]);
       }
     }
     AddRows<D>(ds, k_tile, dq);
@@ -228,6 +234,7 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
   const int key = block_key + key_warp * 16;  // The warp's first.
   const int row_offset = key_warp * 16 * kLd<T, D>;
   Fragments<1, kColumns / 8> dk = {}, dv = {};
+  const bool biased = kind == AttentionKind::kAny && args.bias.table != nullptr;
   const float factor = call.scale * kLog2E;
   int half = 0;
   for (int step = 0; step < steps * call.group; ++step, half ^= 1) {
@@ -236,7 +243,8 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
     if (step + 1 < steps * call.group) load(step + 1, half ^ 1);
     const int query = block_query + step % steps * kQueries;
     if (call.Causal<kind>() && query + kQueries <= key) continue;  // All before the warp's keys.
-    const AttentionDraws draws = call.DrawsOf(at.sample, first_head + step / steps);
+    const int head = first_head + step / steps;
+    const AttentionDraws draws = call.DrawsOf(at.sample, head);
     const float* const lse = lse_of + half * kQueries;
     const float* const dot = dot_of + half * kQueries;
     const int* const start = start_of + half * kQueries;
@@ -254,7 +262,9 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int i = ColumnOf(n, e), j = key + RowOf(0, e);
-        gradient(sees(query + i, start[i], j), lse[i], dot[i], kept[e], p[0][n][e], ds[0][n][e]);
+        const float bias = biased ? args.bias.At(head, query + i, j) : 0.0f;
+        gradient(sees(query + i, start[i], j), lse[i] - bias, dot[i], kept[e], p[0][n][e],
+                 ds[0][n][e]);
       }
     }
     AddRows<D>(p, dout_tile + column, dv);
@@ -269,6 +279,130 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
   __syncthreads();
   StoreTile<D, kKeys>(k_tile, args.dk.Rows(at.sample, at.head), block_key);
   StoreTile<D, kKeys>(v_tile, args.dv.Rows(at.sample, at.head), block_key);
+}
+
+// Sums of ds by distance j - i, of one sample's head: a block has kDistances of them, from number
+// `first` on, each warp those of its queries, and each lane the distances that it adds up. ds is
+// made once more, for those of a tile's keys that lie as far from some of its queries.
+constexpr int kDistances = 128;
+
+template <typename T, int D>
+__global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
+    AttentionDistancesKernel(BackwardArgs<T> args) {
+  constexpr AttentionKind kind = AttentionKind::kAny;
+  using Tiles = BackwardTiles<T, D>;
+  constexpr int kQueries = Tiles::kOwn, kKeys = Tiles::kOther, kElements = Tiles::kElements;
+  constexpr int kWarps = Tiles::kQueryThreads / kWarp, kPerLane = kDistances / kWarp;
+  constexpr int kDsLd = kKeys + 1;
+  const AttentionCall& call = args.call;
+  const AttentionPlace at(call.batch, call.heads);
+  const AttentionSees<kind> sees(call, at.sample);
+  const HeadRowsCuda<const T> k = SeenRows<kind>(call, args.k, at.sample, at.head / call.group);
+  const HeadRowsCuda<const T> v = SeenRows<kind>(call, args.v, at.sample, at.head / call.group);
+  const AttentionDraws draws = call.DrawsOf(at.sample, at.head);
+
+  T* const q_tile = DynamicShared<T>();
+  T* const dout_tile = q_tile + Tiles::kOwnElements;
+  T* const k_tile = dout_tile + Tiles::kOwnElements;
+  T* const v_tile = k_tile + kElements;
+  // Where other kernels have the next step's k and v.
+  static_assert(kWarps * 16 * kDsLd * sizeof(float) <= 2 * kElements * sizeof(T));
+  static_assert(kWarps * kDistances * sizeof(float) <= 2 * kElements * sizeof(T));
+  float* const all_ds = reinterpret_cast<float*>(v_tile + kElements);
+  float* const warp_ds = all_ds + Warp() * 16 * kDsLd;
+
+  const int first = at.tile * kDistances;
+  const int row_offset = Warp() * 16 * kLd<T, D>;
+  float sums[kPerLane] = {};
+  for (int block_query = 0; block_query < call.seq; block_query += kQueries) {
+    const int end = min(block_query + kQueries, call.seq);
+    const AttentionKeys<kind> keys(call, at.sample, block_query, end, kKeys);
+    // Key j is as far as number j - i + seq - 1 from query i.
+    const int shift = block_query - call.seq + 1;
+    const int begin_key = max(keys.begin, (first + shift) / 8 * 8);  // Draws want a multiple of 8.
+    const int end_key = min(keys.end, first + kDistances + shift + kQueries - 1);
+    if (begin_key >= end_key) continue;
+    __syncthreads();  // The last queries are done with.
+    LoadTile<D, kQueries>(q_tile, args.q.Rows(at.sample, at.head), block_query);
+    LoadTile<D, kQueries>(dout_tile, args.dout.Rows(at.sample, at.head), block_query);
+    const int query = block_query + Warp() * 16;
+    int start[2];
+    float lse[2], dot[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = query + RowOf(0, 2 * r);
+      const bool inside = row < call.seq;
+      const int64_t i = call.RowOfQueries(at.sample, at.head) + row;
+      start[r] = inside ? call.StartOf<kind>(at.sample, row) : INT_MAX;  // Sees nothing.
+      lse[r] = inside ? args.lse[i] * kLog2E : 0.0f;
+      dot[r] = inside ? args.dot[i] : 0.0f;
+    }
+    for (int key = begin_key; key < end_key; key += kKeys) {
+      __syncthreads();  // So are the last keys.
+      LoadTile<D, kKeys>(k_tile, k, key);
+      LoadTile<D, kKeys>(v_tile, v, key);
+      CommitCopies();
+      WaitForCopies<0>();
+      __syncthreads();
+      Fragments<1, kKeys / 8> p = {}, ds = {};
+      AddDots<D>(q_tile + row_offset, k_tile, p);
+      AddDots<D>(dout_tile + row_offset, v_tile, ds);
+      const ScoreGradient gradient{call.scale * kLog2E, true};
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        float kept[4] = {1, 1, 1, 1};
+        if (call.drops) DrawQueriesByKeys(draws, query, key + 8 * n, kept);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int i = query + RowOf(0, e), j = key + ColumnOf(n, e);
+          gradient(sees(i, start[e / 2], j), lse[e / 2] - args.bias.At(at.head, i, j), dot[e / 2],
+                   kept[e], p[0][n][e], ds[0][n][e]);
+          warp_ds[RowOf(0, e) * kDsLd + ColumnOf(n, e)] = ds[0][n][e];
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int d = 0; d < kPerLane; ++d) {
+        const int column = first + d * kWarp + Lane() + query - call.seq + 1 - key;
+        for (int row = max(0, -column); row < min(16, kKeys - column); ++row) {
+          sums[d] += warp_ds[row * kDsLd + column + row];
+        }
+      }
+      __syncwarp();
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int d = 0; d < kPerLane; ++d) all_ds[Warp() * kDistances + d * kWarp + Lane()] = sums[d];
+  __syncthreads();
+  const int64_t row = static_cast<int64_t>(at.sample) * call.heads + at.head;
+  for (int d = static_cast<int>(threadIdx.x); d < kDistances; d += Tiles::kQueryThreads) {
+    if (first + d >= args.bias.distances) break;
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += all_ds[w * kDistances + d];
+    args.bias_sums[row * args.bias.distances + first + d] = sum;
+  }
+}
+
+// dbias of a block's head and bucket.
+constexpr int kBucketThreads = 128;
+
+template <typename T>
+__global__ void __launch_bounds__(kBucketThreads) AttentionBucketsKernel(BackwardArgs<T> args) {
+  __shared__ float shared[kBucketThreads / kWarp];
+  const BiasCuda<T>& bias = args.bias;
+  const int head = static_cast<int>(blockIdx.x) / bias.columns;
+  const int bucket = static_cast<int>(blockIdx.x) % bias.columns;
+  float sum = 0;
+  for (int d = static_cast<int>(threadIdx.x); d < bias.distances; d += kBucketThreads) {
+    if (bias.buckets[d] != bucket) continue;
+    for (int b = 0; b < args.call.batch; ++b) {
+      const int64_t row = static_cast<int64_t>(b) * args.call.heads + head;
+      sum += args.bias_sums[row * bias.distances + d];
+    }
+  }
+  sum = BlockSum(sum, shared);
+  if (threadIdx.x == 0) args.dbias[blockIdx.x] = FromFloat<T>(sum);
 }
 
 }  // namespace
@@ -292,7 +426,10 @@ void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
                                dot,
                                HeadsOf<T>(gradients.q),
                                HeadsOf<T>(gradients.k),
-                               HeadsOf<T>(gradients.v)};
+                               HeadsOf<T>(gradients.v),
+                               BiasOf<T>(dims, in.bias),
+                               dot + dims.batch * dims.heads * dims.seq,
+                               reinterpret_cast<T*>(gradients.bias.data)};
     const int64_t rows = dims.batch * dims.seq * dims.heads;
     Launch<AttentionDotKernel<T>>(
         stream, dim3(static_cast<unsigned>(CeilDiv(rows, kDotThreads / kDotLanes))),
@@ -303,6 +440,13 @@ void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
     Launch<AttentionDqKernel<T, D, kind>>(stream,
                                           AttentionGrid(dims, dims.heads, dims.seq, Tiles::kOwn),
                                           dim3(Tiles::kQueryThreads), Tiles::kTileBytes, args);
+    if (!gradients.HasBias()) return;
+    Launch<AttentionDistancesKernel<T, D>>(
+        stream, AttentionGrid(dims, dims.heads, dims.distances(), kDistances),
+        dim3(Tiles::kQueryThreads), Tiles::kTileBytes, args);
+    Launch<AttentionBucketsKernel<T>>(stream,
+                                      dim3(static_cast<unsigned>(gradients.bias.NumElements())),
+                                      dim3(kBucketThreads), 0, args);
   });
 }
 

@@ -79,6 +79,28 @@ struct AttentionCall {
   }
 };
 
+// Added to scores, in powers of two. Of kAny alone.
+template <typename T>
+struct BiasCuda {
+  const T* table;  // Null: none.
+  const int32_t* buckets;
+  int columns, seq, distances;
+
+  // Of any rows of tiles: those beyond the last have some bias, which nobody looks at.
+  __device__ float At(int head, int query, int key) const {
+    const int distance = max(0, min(key - query + seq - 1, distances - 1));
+    return kLog2E * ToFloat(table[static_cast<int64_t>(head) * columns + buckets[distance]]);
+  }
+};
+
+template <typename T>
+BiasCuda<T> BiasOf(const AttentionDims& dims, const AttentionBias& bias) {
+  if (!dims.bias) return {};
+  return {reinterpret_cast<const T*>(bias.table.data), bias.buckets.As<int32_t>(),
+          static_cast<int>(bias.table.shape[1]), static_cast<int>(dims.seq),
+          static_cast<int>(dims.distances())};
+}
+
 // Which tile, sample and head (of `heads`) is the block's: heads of samples one after the other,
 // then the next tile.
 struct AttentionPlace {
@@ -161,7 +183,7 @@ void ForAttentionTiles(DType dtype, int64_t head_dim, const AttentionInputs& in,
                        const Function& f) {
   const auto of_kind = [&](auto is, auto columns) {
     using Kind = AttentionKind;
-    if (in.mask == AttentionMask::kCausal && !in.HasLengths()) {
+    if (in.mask == AttentionMask::kCausal && !in.HasLengths() && !in.HasBias()) {
       return f(is, columns, std::integral_constant<Kind, Kind::kCausal>());
     }
     return f(is, columns, std::integral_constant<Kind, Kind::kAny>());

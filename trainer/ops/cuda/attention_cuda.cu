@@ -28,6 +28,7 @@ struct ForwardArgs {
   HeadsCuda<const T> q, k, v;
   HeadsCuda<T> out;
   float* lse;
+  BiasCuda<T> bias;
 };
 
 // The elements of `scores` whose key the query does not see become -infinity.
@@ -42,6 +43,23 @@ __device__ void Mask(const AttentionSees<kind>& sees, int query, int key, const 
       for (int e = 0; e < 4; ++e) {
         const int j = key + ColumnOf(n, e);
         if (!sees(query + RowOf(m, e), start[m][e / 2], j)) scores[m][n][e] = -INFINITY;
+      }
+    }
+  }
+}
+
+// scores becomes factor scores + bias.
+template <typename T, int M, int N>
+__device__ void AddBias(const BiasCuda<T>& bias, float factor, int head, int query, int key,
+                        Fragments<M, N>& scores) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        scores[m][n][e] = __fmaf_rn(scores[m][n][e], factor,
+                                    bias.At(head, query + RowOf(m, e), key + ColumnOf(n, e)));
       }
     }
   }
@@ -138,7 +156,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, D>::kThreads)
     }
   }
   Fragments<M, D / 8> out = {};
-  const float factor = call.scale * kLog2E;
+  const bool biased = kind == AttentionKind::kAny && args.bias.table != nullptr;
+  const float factor = biased ? 1.0f : call.scale * kLog2E;
   int half = 0;
   for (int key = keys.begin; key < keys.end; key += kKeys, half ^= 1) {
     WaitForCopies<0>();
@@ -148,6 +167,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, D>::kThreads)
     if (call.Causal<kind>() && key >= query + 16 * M) continue;
     Fragments<M, kKeys / 8> p = {};
     AddDots<D>(q_rows, kv_tiles + 2 * half * kElements, p);
+    if (biased) AddBias(args.bias, call.scale * kLog2E, at.head, query, key, p);
     if (MasksSome(sees, query, last_start, key, kKeys)) Mask(sees, query, key, start, p);
     RunningSoftmax(factor, p, top, sum, out);
     if (call.drops) {
@@ -200,7 +220,8 @@ void AttentionForwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
     constexpr int D = decltype(columns)::value;
     using Tiles = ForwardTiles<T, D>;
     const ForwardArgs<T> args{AttentionCallOf(dims, in), HeadsOf<T>(in.q), HeadsOf<T>(in.k),
-                              HeadsOf<T>(in.v),          HeadsOf<T>(out),  lse.As<float>()};
+                              HeadsOf<T>(in.v),          HeadsOf<T>(out),  lse.As<float>(),
+                              BiasOf<T>(dims, in.bias)};
     Launch<AttentionForwardKernel<T, D, kind>>(
         stream, AttentionGrid(dims, dims.heads, dims.seq, Tiles::kQueries), dim3(Tiles::kThreads),
         Tiles::kBytes, args);
