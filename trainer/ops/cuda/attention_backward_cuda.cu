@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
 constexpr int kDistances = 128;
 
 template <typename T, int D>
-__global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
+__global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads, 1)
     AttentionDistancesKernel(BackwardArgs<T> args) {
   constexpr AttentionKind kind = AttentionKind::kAny;
   using Tiles = BackwardTiles<T, D>;
