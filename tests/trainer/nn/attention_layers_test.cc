@@ -50,7 +50,8 @@ class AttentionLayers : public testing::OnTape {
     }
     tape.Backward();
     stream_->Synchronize();
-    for (const Var& var : vars) results.gradients.push_back(var.grad ? Values(*var.grad) : Floats());
+    for (const Var& var : vars)
+      results.gradients.push_back(var.grad ? Values(*var.grad) : Floats());
     return results;
   }
   TensorPtr Ints(const Shape& shape, const std::vector<int32_t>& values) {
@@ -91,9 +92,8 @@ TEST_F(AttentionLayers, CausalIsCausal) {
   TokenBatch batch;
   batch.tokens = batch.positions = positions->view();
   batch.sample_keys = keys->view();
-  const Attending attending{.mask = AttentionMask::kCausal,
-                            .positions = positions->view(),
-                            .sample_keys = keys->view()};
+  const Attending attending{
+      .mask = AttentionMask::kCausal, .positions = positions->view(), .sample_keys = keys->view()};
   for (const double rate : {0.0, 0.3}) {
     const ProbabilityDropout dropout{rate, 3};
     const Results want = Run({Qkv()}, [&](Tape& tape, std::span<const Var> in) {
@@ -109,8 +109,7 @@ TEST_F(AttentionLayers, CausalIsCausal) {
 TEST_F(AttentionLayers, CrossIsSelfWithAsManyKeys) {
   const TensorPtr lengths = Ints({kSamples}, {4, 0}), buckets = BucketsOf(kSeq, kSeq);
   const auto attending = [&](const Var& bias) {
-    return Attending{
-        .lengths = lengths->view(), .scale = 1.0f, .bias = bias, .buckets = buckets};
+    return Attending{.lengths = lengths->view(), .scale = 1.0f, .bias = bias, .buckets = buckets};
   };
   const int64_t rows = kSamples * kSeq, q = kHeads.heads * kDim, kv = 2 * kHeads.kv_heads * kDim;
   const Tape::Body self = [&](Tape& tape, std::span<const Var> in) {

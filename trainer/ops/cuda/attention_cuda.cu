@@ -4,6 +4,7 @@
 
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/attention_cuda.h"
+#include "trainer/ops/cuda/attention_mask.h"
 #include "trainer/ops/cuda/attention_products.h"
 #include "trainer/ops/cuda/attention_tile.h"
 #include "trainer/ops/cuda/heads_cuda.h"
