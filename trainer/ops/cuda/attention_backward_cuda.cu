@@ -96,7 +96,7 @@ struct ScoreGradient {
 };
 
 template <typename T, int D, AttentionKind kind>
-__global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
+__global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads, kAttentionBlocks<kind>)
     AttentionDqKernel(BackwardArgs<T> args) {
   using Tiles = BackwardTiles<T, D>;
   constexpr int kQueries = Tiles::kOwn, kKeys = Tiles::kOther, kElements = Tiles::kElements;

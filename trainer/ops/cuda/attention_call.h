@@ -22,6 +22,11 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 // no more, and for all that there is.
 enum class AttentionKind { kCausal, kAny };
 
+// At least so many blocks a multiprocessor, so that nvcc does not spill for more of them; 0: as it
+// will.
+template <AttentionKind kind>
+inline constexpr int kAttentionBlocks = kind == AttentionKind::kAny ? 1 : 0;
+
 struct AttentionCall {
   int batch, seq, keys, heads, group;
   bool causal;

@@ -12,11 +12,13 @@
 namespace fsdp {
 namespace {
 
-template <typename T, int D>
+template <typename T, int D, AttentionKind kind>
 struct ForwardTiles {
   static constexpr int kRowBytes = D * static_cast<int>(sizeof(T));
   static constexpr int kThreads = 128;
-  static constexpr int kM = kRowBytes <= 256 ? 2 : 1;
+  // 32 queries' sums leave no registers for a mask and a bias.
+  static constexpr bool kFew = kind == AttentionKind::kAny && sizeof(T) == 2;
+  static constexpr int kM = kRowBytes <= 256 && !kFew ? 2 : 1;
   static constexpr int kQueries = kThreads / kWarp * 16 * kM;
   static constexpr int kKeys = kRowBytes <= 128 ? 64 : kRowBytes <= 512 ? 32 : 16;
   static constexpr int kElements = kKeys * kLd<T, D>;  // Of a tile of k or v.
@@ -115,9 +117,9 @@ __device__ void RunningSoftmax(float factor, Fragments<M, N>& scores, float (&to
 }
 
 template <typename T, int D, AttentionKind kind>
-__global__ void __launch_bounds__(ForwardTiles<T, D>::kThreads)
+__global__ void __launch_bounds__(ForwardTiles<T, D, kind>::kThreads, kAttentionBlocks<kind>)
     AttentionForwardKernel(ForwardArgs<T> args) {
-  using Tiles = ForwardTiles<T, D>;
+  using Tiles = ForwardTiles<T, D, kind>;
   constexpr int M = Tiles::kM, kKeys = Tiles::kKeys, kElements = Tiles::kElements;
   const AttentionCall& call = args.call;
   const AttentionPlace at(call.batch, call.heads);
@@ -219,7 +221,7 @@ void AttentionForwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
   ForAttentionTiles(out.dtype, dims.head_dim, in, [&](auto is, auto columns, auto kind) {
     using T = typename decltype(is)::type;
     constexpr int D = decltype(columns)::value;
-    using Tiles = ForwardTiles<T, D>;
+    using Tiles = ForwardTiles<T, D, kind>;
     const ForwardArgs<T> args{AttentionCallOf(dims, in), HeadsOf<T>(in.q), HeadsOf<T>(in.k),
                               HeadsOf<T>(in.v),          HeadsOf<T>(out),  lse.As<float>(),
                               BiasOf<T>(dims, in.bias)};
