@@ -38,8 +38,8 @@ struct AttentionDropout {
   ConstView keys = {};  // int32 [batch, 2], low word first (Batch); not looked at without a rate.
 };
 
-// Added to the scores by head and distance: table[h, buckets[j - i + seq - 1]]. Neither knows more
-// of the other than that a bucket is a column of the table.
+// Added to the score of query i and key j in head h: table[h, buckets[j - i + seq - 1]]. Which
+// bucket a distance belongs to is the caller's to say.
 struct AttentionBias {
   ConstView table = {};    // [heads of q, buckets], of the dtype of q. Left out: none is added.
   ConstView buckets = {};  // int32 [seq + keys - 1].
@@ -58,8 +58,7 @@ struct AttentionInputs {
   AttentionBackend backend = AttentionBackend::kOwn;
   // What follows: of attention.h and our own kernels alone.
   AttentionMask mask = AttentionMask::kCausal;
-  ConstView lengths =
-      {};  // int32 [batch], or left out: how many keys of a sample there are to see.
+  ConstView lengths = {};  // int32 [batch], in [0, keys]. Left out: all keys are there to be seen.
   AttentionBias bias = {};
   std::optional<float> scale = {};  // Of q . k, > 0. Not given: 1 / sqrt(head_dim).
 
