@@ -1,4 +1,4 @@
-// Tests: tests/trainer/nn/layers_test.cc
+// Tests: tests/trainer/nn/attention_layers_test.cc
 #include <functional>
 #include <memory>
 #include <utility>
@@ -18,7 +18,7 @@ namespace {
 // Where heads lie in qkv [batch, seq, heads + 2 kv_heads, head_dim], and the shapes beside it.
 struct PackedHeads {
   int64_t heads, kv_heads;
-  Shape qkv, qk, out, lse;
+  Shape qkv, qk, out;
   DType dtype;  // Of all but lse.
   View positions;
   AttentionDropout dropout;
@@ -37,9 +37,7 @@ struct PackedHeads {
     qkv = Shape{rows, seq, all, head_dim};
     qk = Shape{rows, seq, heads + kv_heads, head_dim};
     out = Shape{rows, seq, heads, head_dim};
-    lse = Shape{rows, heads, seq};
   }
-  AttentionDims Dims() const { return {out[0], out[1], heads, kv_heads, out[3]}; }
   // `tensor` has the heads of q, k and perhaps v.
   Heads Q(const View& tensor) const { return {tensor, 0, heads}; }
   Heads K(const View& tensor) const { return {tensor, heads, kv_heads}; }
@@ -50,41 +48,114 @@ struct PackedHeads {
   }
 };
 
+// Of one call of attention.
+struct Call {
+  AttentionDims dims;
+  DType dtype;  // Of all but lse.
+  AttentionBackend backend;
+
+  Shape out() const { return {dims.batch, dims.seq, dims.heads, dims.head_dim}; }
+  Shape lse() const { return {dims.batch, dims.heads, dims.seq}; }
+};
+
 // Attention of what `inputs` gives when it is run, whose gradients `backward` takes over: called
 // with attention's own backward, to be run on gradients' places.
 using AttentionBackwardOf = std::function<void(const AttentionGradients&)>;
-Var Attend(Tape& tape, const PackedHeads& p, const std::function<AttentionInputs()>& inputs,
+Var Attend(Tape& tape, const Call& call, const std::function<AttentionInputs()>& inputs,
            const std::function<void(const AttentionBackwardOf&)>& backward) {
-  Var y = tape.NewVar(Shape{p.out[0] * p.out[1], p.out[2] * p.out[3]}, p.dtype);
+  const AttentionDims& d = call.dims;
+  Var y = tape.NewVar(Shape{d.batch * d.seq, d.heads * d.head_dim}, call.dtype);
   if (KvCache* const cache = tape.cache()) {
     FSDP_CHECK(!tape.recording()) << "a cache has no backward";
     const KvCache::Layer& layer = cache->Next();
-    const AttentionCachedDims dims{p.out[0],   p.out[1], p.heads,
-                                   p.kv_heads, p.out[3], cache->capacity()};
-    const Workspace workspace(tape, AttentionCachedWorkspaceBytes(dims, p.dtype, KernelsOf(tape)));
-    AttentionCached(tape.stream(), inputs(), layer.k, layer.v, y.view().Reshape(p.out),
+    const AttentionCachedDims dims{d.batch,    d.seq,      d.heads,
+                                   d.kv_heads, d.head_dim, cache->capacity()};
+    const Workspace workspace(tape,
+                              AttentionCachedWorkspaceBytes(dims, call.dtype, KernelsOf(tape)));
+    AttentionCached(tape.stream(), inputs(), layer.k, layer.v, y.view().Reshape(call.out()),
                     workspace.view());
     return y;
   }
-  const auto lse = tape.NewSaved(p.lse, DType::kFloat32);
-  const auto forward = [&tape, p, inputs](const View& out, const View& lse) {
+  const auto lse = tape.NewSaved(call.lse(), DType::kFloat32);
+  const auto forward = [&tape, call, inputs](const View& out, const View& lse) {
     const Workspace workspace(
-        tape, AttentionForwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape), p.backend));
-    AttentionForward(tape.stream(), inputs(), out.Reshape(p.out), lse, workspace.view());
+        tape, AttentionForwardWorkspaceBytes(call.dims, call.dtype, KernelsOf(tape), call.backend));
+    AttentionForward(tape.stream(), inputs(), out.Reshape(call.out()), lse, workspace.view());
   };
   forward(y.view(), lse->Get());
   tape.Cheap({y.value, lse}, [forward](const std::vector<View>& out) { forward(out[0], out[1]); });
-  tape.Push([&tape, p, inputs, backward, out = y.value, lse, grad = y.grad] {
+  tape.Push([&tape, call, inputs, backward, out = y.value, lse, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
     backward([&](const AttentionGradients& gradients) {
       const View y = out->Get();  // Before lse: it may make both again.
-      const Workspace workspace(
-          tape, AttentionBackwardWorkspaceBytes(p.Dims(), p.dtype, KernelsOf(tape), p.backend));
-      AttentionBackward(tape.stream(), inputs(), y.Reshape(p.out), lse->Get(),
-                        dy->view().Reshape(p.out), gradients, workspace.view());
+      const Workspace workspace(tape, AttentionBackwardWorkspaceBytes(
+                                          call.dims, call.dtype, KernelsOf(tape), call.backend));
+      AttentionBackward(tape.stream(), inputs(), y.Reshape(call.out()), lse->Get(),
+                        dy->view().Reshape(call.out()), gradients, workspace.view());
     });
   });
   return y;
+}
+
+Call CallOf(const PackedHeads& p) {
+  return {{p.out[0], p.out[1], p.heads, p.kv_heads, p.out[3]}, p.dtype, p.backend};
+}
+
+// What `attending` adds to the inputs of a call.
+class Addition {
+ public:
+  Addition(const Tape& tape, int64_t rows, const Attending& attending,
+           const ProbabilityDropout& dropout)
+      : rows_(rows), attending_(attending) {
+    FSDP_CHECK(tape.cache() == nullptr) << "a cache is of causal attention alone";
+    if (dropout.rate > 0) {
+      dropout_ = {dropout.rate, static_cast<uint32_t>(dropout.layer), attending.sample_keys};
+    }
+  }
+
+  Call CallOf(const Heads& q, const Heads& k) const {
+    const Shape &from = q.tensor.shape, &to = k.tensor.shape;
+    return {{.batch = rows_,
+             .seq = from[1],
+             .heads = q.count,
+             .kv_heads = k.count,
+             .head_dim = from[3],
+             .keys = to[1],
+             .bias = HasBias()},
+            q.tensor.dtype,
+            AttentionBackend::kOwn};
+  }
+  AttentionInputs Inputs(const Heads& q, const Heads& k, const Heads& v) const {
+    AttentionInputs in{q, k, v, attending_.positions, dropout_};
+    in.mask = attending_.mask;
+    in.lengths = attending_.lengths;
+    in.scale = attending_.scale;
+    if (HasBias()) in.bias = {attending_.bias.value->Get(), attending_.buckets->view()};
+    return in;
+  }
+  // Runs attention's backward, which gives the bias its gradient, too.
+  void Backward(Tape& tape, const AttentionBackwardOf& attention, const Heads& dq, const Heads& dk,
+                const Heads& dv) const {
+    AttentionGradients gradients{dq, dk, dv};
+    if (!HasBias() || attending_.bias.grad == nullptr) return attention(gradients);
+    TensorPtr dbias = tape.New(attending_.bias.shape, attending_.bias.dtype);
+    gradients.bias = dbias->view();
+    attention(gradients);
+    tape.Add(attending_.bias.grad, std::move(dbias));
+  }
+
+ private:
+  bool HasBias() const { return attending_.bias.value != nullptr; }
+
+  int64_t rows_;
+  Attending attending_;
+  AttentionDropout dropout_;
+};
+
+// Heads [first, first + count) of all that a value of `rows` samples has.
+Heads HeadsIn(const View& value, int64_t rows, int64_t all, int64_t first, int64_t count) {
+  const Shape& s = value.shape;
+  return {value.Reshape(Shape{rows, s[0] / rows, all, s[1] / all}), first, count};
 }
 
 }  // namespace
@@ -96,12 +167,63 @@ Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
     const View all = qkv->Get().Reshape(p.qkv);
     return p.Inputs(all, all);
   };
-  return Attend(tape, p, inputs, [&tape, p, qkv](const AttentionBackwardOf& attention) {
+  return Attend(tape, CallOf(p), inputs, [&tape, p, qkv](const AttentionBackwardOf& attention) {
     TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
     const View all = dqkv->view().Reshape(p.qkv);
     attention({p.Q(all), p.K(all), p.V(all)});
     tape.Add(qkv.grad, std::move(dqkv));
   });
+}
+
+Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads& h,
+                  const Attending& attending, const ProbabilityDropout& dropout) {
+  const Addition more(tape, rows, attending, dropout);
+  struct Packed {
+    Heads q, k, v;
+  };
+  const auto packed = [rows, h](const View& value) {
+    const int64_t all = h.heads + 2 * h.kv_heads;
+    return Packed{HeadsIn(value, rows, all, 0, h.heads),
+                  HeadsIn(value, rows, all, h.heads, h.kv_heads),
+                  HeadsIn(value, rows, all, h.heads + h.kv_heads, h.kv_heads)};
+  };
+  const Packed now = packed(qkv.view());
+  const auto inputs = [more, packed, qkv = qkv.value] {
+    const Packed p = packed(qkv->Get());
+    return more.Inputs(p.q, p.k, p.v);
+  };
+  return Attend(tape, more.CallOf(now.q, now.k), inputs,
+                [&tape, more, packed, qkv](const AttentionBackwardOf& attention) {
+                  TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
+                  const Packed d = packed(dqkv->view());
+                  more.Backward(tape, attention, d.q, d.k, d.v);
+                  tape.Add(qkv.grad, std::move(dqkv));
+                });
+}
+
+Var CrossAttention(Tape& tape, const Var& q, const Var& kv, int64_t rows, const AttentionHeads& h,
+                   const Attending& attending, const ProbabilityDropout& dropout) {
+  const Addition more(tape, rows, attending, dropout);
+  const auto q_of = [rows, h](const View& value) {
+    return HeadsIn(value, rows, h.heads, 0, h.heads);
+  };
+  const auto k_of = [rows, h](const View& value) {
+    return HeadsIn(value, rows, 2 * h.kv_heads, 0, h.kv_heads);
+  };
+  const auto v_of = [rows, h](const View& value) {
+    return HeadsIn(value, rows, 2 * h.kv_heads, h.kv_heads, h.kv_heads);
+  };
+  const auto inputs = [more, q_of, k_of, v_of, q = q.value, kv = kv.value] {
+    return more.Inputs(q_of(q->Get()), k_of(kv->Get()), v_of(kv->Get()));
+  };
+  return Attend(tape, more.CallOf(q_of(q.view()), k_of(kv.view())), inputs,
+                [&tape, more, q_of, k_of, v_of, q, kv](const AttentionBackwardOf& attention) {
+                  TensorPtr dq = tape.New(q.shape, q.dtype), dkv = tape.New(kv.shape, kv.dtype);
+                  more.Backward(tape, attention, q_of(dq->view()), k_of(dkv->view()),
+                                v_of(dkv->view()));
+                  if (q.grad != nullptr) tape.Add(q.grad, std::move(dq));
+                  if (kv.grad != nullptr) tape.Add(kv.grad, std::move(dkv));
+                });
 }
 
 Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
@@ -117,13 +239,14 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
       const View all = qkv->Get().Reshape(p.qkv);
       return p.Inputs(all, all);
     };
-    return Attend(tape, p, inputs, [&tape, p, qkv, rotate](const AttentionBackwardOf& attention) {
-      TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
-      const View all = dqkv->view().Reshape(p.qkv);
-      attention({p.Q(all), p.K(all), p.V(all)});
-      rotate(RopeDirection::kBackward, all);
-      tape.Add(qkv.grad, std::move(dqkv));
-    });
+    return Attend(tape, CallOf(p), inputs,
+                  [&tape, p, qkv, rotate](const AttentionBackwardOf& attention) {
+                    TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
+                    const View all = dqkv->view().Reshape(p.qkv);
+                    attention({p.Q(all), p.K(all), p.V(all)});
+                    rotate(RopeDirection::kBackward, all);
+                    tape.Add(qkv.grad, std::move(dqkv));
+                  });
   }
 
   const auto& [table, q_norm, k_norm, eps] = rotary;
@@ -142,7 +265,7 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
   const auto inputs = [p, qk, qkv = qkv.value] {
     return p.Inputs(qk->Get(), qkv->Get().Reshape(p.qkv));
   };
-  return Attend(tape, p, inputs,
+  return Attend(tape, CallOf(p), inputs,
                 [&tape, p, qkv, rotate, q_norm = q_norm, k_norm = k_norm, q_r,
                  k_r](const AttentionBackwardOf& attention) {
                   const TensorPtr dqk = tape.New(p.qk, p.dtype);

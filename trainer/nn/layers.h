@@ -4,10 +4,13 @@
 #ifndef FSDP_TRAIN_TRAINER_NN_LAYERS_H_
 #define FSDP_TRAIN_TRAINER_NN_LAYERS_H_
 
+#include <optional>
+
 #include "trainer/autograd/tape.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/nn/model.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/linear.h"
 
 namespace fsdp {
@@ -54,6 +57,28 @@ struct ProbabilityDropout {
 // qkv -> [batch * seq, heads * head_dim]. Cheap to make again, in memory if not in time.
 Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
                     const AttentionHeads& heads, const ProbabilityDropout& dropout = {});
+
+// What queries see and what is added to their scores (attention.h). Left out: nothing.
+struct Attending {
+  AttentionMask mask = AttentionMask::kFull;
+  View positions = {};              // int32 [rows, seq]: each row is made of documents.
+  View lengths = {};                // int32 [rows]: keys from there on are not seen.
+  std::optional<float> scale = {};  // 1 / sqrt(head_dim).
+  Var bias = {};                    // [heads, buckets]; its gradient is added up by who has it.
+  TensorPtr buckets = nullptr;      // int32 [seq + keys - 1], of the distances from query to key.
+  View sample_keys = {};            // Batch's, with a dropout.
+};
+
+// qkv of `rows` samples -> [rows * seq, heads * head_dim]. Cheap to make again, in memory if not in
+// time. By our own kernels; none over a cache.
+Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads& heads,
+                  const Attending& attending, const ProbabilityDropout& dropout = {});
+
+// The same of q [rows * seq, heads * head_dim] and kv [rows * keys, 2 * kv_heads * head_dim], the
+// heads of k, then those of v: of an encoder's output.
+Var CrossAttention(Tape& tape, const Var& q, const Var& kv, int64_t rows,
+                   const AttentionHeads& heads, const Attending& attending,
+                   const ProbabilityDropout& dropout = {});
 
 // What is done to each head of q and k before attention.
 struct Rotary {

@@ -30,6 +30,10 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   CheckHeads(args, "k", in.k, dtype);
   CheckHeads(args, "v", in.v, dtype);
   args.Require(in.dropout.rate == 0, "dropout.rate, want 0: nothing is trained over a cache");
+  args.Require(in.mask == AttentionMask::kCausal, "a full mask, which a cache has not");
+  args.Require(!in.HasLengths(), "lengths, which a cache has not");
+  args.Require(!in.HasBias(), "a bias, which a cache has not");
+  args.Require(!in.scale, "scale, which is 1 / sqrt(head_dim) over a cache");
   args.CheckRank("cache_k", cache_k, dtype, 4);
   const Shape& q = in.q.tensor.shape;
   const AttentionCachedDims shape{q[0], q[1], in.q.count, in.k.count, q[3], cache_k.shape[1]};

@@ -15,6 +15,8 @@
 // sample's group from beginning to end: no bit depends on their number. Beside bf16 and fp16 it
 // holds the group's cache and a head's queries as floats meanwhile, memory that it keeps, outside
 // the plan. On CUDA a query's position and head_dim alone decide about the order of sums.
+// The inputs' q, k, v and positions are all that is looked at; dropout, another mask, lengths, a
+// bias and a scale are refused.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_CACHED_H_
 

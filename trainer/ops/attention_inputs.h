@@ -3,8 +3,11 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 
+#include <algorithm>
+#include <cmath>
 #include <compare>
 #include <cstdint>
+#include <optional>
 
 #include "trainer/core/view.h"
 #include "trainer/ops/attention_backend.h"
@@ -16,8 +19,12 @@ inline constexpr int64_t kMaxHeadDim = 256;
 
 struct AttentionDims {
   int64_t batch, seq, heads, kv_heads, head_dim;
+  int64_t keys = seq;
+  bool bias = false;  // Is one added to the scores?
 
   int64_t group() const { return heads / kv_heads; }
+  // From keys to queries: distance j - i is number j - i + seq - 1.
+  int64_t distances() const { return std::max<int64_t>(0, seq + keys - 1); }
   auto operator<=>(const AttentionDims&) const = default;
 };
 
@@ -31,12 +38,37 @@ struct AttentionDropout {
   ConstView keys = {};  // int32 [batch, 2], low word first (Batch); not looked at without a rate.
 };
 
+// Added to the score of query i and key j in head h: table[h, buckets[j - i + seq - 1]]. Which
+// bucket a distance belongs to is the caller's to say.
+struct AttentionBias {
+  ConstView table = {};    // [heads of q, buckets], of the dtype of q. Left out: none is added.
+  ConstView buckets = {};  // int32 [seq + keys - 1].
+};
+
+enum class AttentionMask {
+  kCausal,  // Query i sees keys up to key i: there are as many of these as queries.
+  kFull,    // All keys, of any number.
+};
+
 struct AttentionInputs {
   ConstHeads q, k, v;
   ConstView positions;
   AttentionDropout dropout = {};
   // Any but kOwn where each row is one document: cuDNN looks at no positions. Of attention.h alone.
   AttentionBackend backend = AttentionBackend::kOwn;
+  // What follows: of attention.h and our own kernels alone.
+  AttentionMask mask = AttentionMask::kCausal;
+  ConstView lengths = {};  // int32 [batch], in [0, keys]. Left out: all keys are there to be seen.
+  AttentionBias bias = {};
+  std::optional<float> scale = {};  // Of q . k, > 0. Not given: 1 / sqrt(head_dim).
+
+  bool HasBias() const { return bias.table.shape.rank() > 0; }
+  bool HasLengths() const { return lengths.shape.rank() > 0; }
+  // A full mask has positions only where there are documents.
+  bool HasPositions() const { return positions.shape.rank() > 0; }
+  float Scale() const {
+    return scale ? *scale : 1 / std::sqrt(static_cast<float>(q.tensor.shape[3]));
+  }
 };
 
 template <typename Visit>
@@ -44,15 +76,22 @@ void ForEachAddress(AttentionInputs& in, const Visit& visit) {
   for (ConstHeads* heads : {&in.q, &in.k, &in.v}) visit(heads->tensor);
   visit(in.positions);
   visit(in.dropout.keys);
+  visit(in.lengths);
+  visit(in.bias.table);
+  visit(in.bias.buckets);
 }
 
 struct AttentionGradients {
   Heads q, k, v;
+  View bias = {};  // As the table. Left out: nobody wants it.
+
+  bool HasBias() const { return bias.shape.rank() > 0; }
 };
 
 template <typename Visit>
 void ForEachAddress(AttentionGradients& gradients, const Visit& visit) {
   for (Heads* heads : {&gradients.q, &gradients.k, &gradients.v}) visit(heads->tensor);
+  visit(gradients.bias);
 }
 
 }  // namespace fsdp

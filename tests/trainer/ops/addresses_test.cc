@@ -47,9 +47,11 @@ TEST(Addresses, OfAStructAreAllFound) {
   EXPECT_EQ(Addresses(call), (std::vector<uintptr_t>{1, 2}));
   const Heads q(At(1), 0, 1), k(At(2), 0, 1), v(At(3), 0, 1);
   EXPECT_EQ(Addresses(q), std::vector<uintptr_t>{1});
-  EXPECT_EQ(Addresses(AttentionInputs{q, k, v, At(4), {.keys = At(5)}}),
-            (std::vector<uintptr_t>{1, 2, 3, 4, 5}));
-  EXPECT_EQ(Addresses(AttentionGradients{q, k, v}), (std::vector<uintptr_t>{1, 2, 3}));
+  AttentionInputs in{q, k, v, At(4), {.keys = At(5)}};
+  in.lengths = At(6);
+  in.bias = {At(7), At(8)};
+  EXPECT_EQ(Addresses(in), (std::vector<uintptr_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(Addresses(AttentionGradients{q, k, v, At(4)}), (std::vector<uintptr_t>{1, 2, 3, 4}));
 }
 
 }  // namespace

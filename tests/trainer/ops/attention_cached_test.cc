@@ -128,6 +128,17 @@ TEST_P(AttentionCachedTest, RefusesWrongArguments) {
   }
   ExpectRefused(call(d, v, wide, View(v.data, DType::kUInt8, {128})),
                 "cache_v and workspace overlap");
+  const auto with = [&](const auto& change) {
+    AttentionInputs in = Inputs(d, qkv, positions);
+    change(in);
+    return [=](Stream& s) { AttentionCached(s, in, k, v, wide, workspace); };
+  };
+  ExpectRefused(with([](AttentionInputs& in) { in.scale = 1; }), "scale, which is");
+  const View lengths = Output({2}, DType::kInt32);
+  ExpectRefused(with([&](AttentionInputs& in) { in.lengths = lengths; }), "lengths, which");
+  const View table = Output({5, 1}), buckets = Output({5}, DType::kInt32);
+  ExpectRefused(with([&](AttentionInputs& in) { in.bias = {table, buckets}; }), "a bias, which");
+  ExpectRefused(with([](AttentionInputs& in) { in.mask = AttentionMask::kFull; }), "a full mask");
   EXPECT_THROW(AttentionCachedWorkspaceBytes({}, DType::kInt32, kernel_type()),
                std::invalid_argument);
   ExpectDTypesRefused("attention_cached", [&](Stream& s) {

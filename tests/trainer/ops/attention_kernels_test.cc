@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -20,11 +21,17 @@ struct Case {
   int64_t seq, head_dim;
   int64_t document = 0;  // Tokens of each; 0: one.
   double rate = 0;       // Of dropout.
+  int64_t keys = 0;      // Under a full mask; 0: a causal one.
+
+  int64_t unseen = 0;  // Of the keys, the last ones.
+
+  int64_t Keys() const { return keys > 0 ? keys : seq; }
 };
 
 std::string Name(const Case& c) {
   return std::to_string(c.seq) + " x " + std::to_string(c.head_dim) + ", documents of " +
-         std::to_string(c.document) + ", dropout " + std::to_string(c.rate);
+         std::to_string(c.document) + ", dropout " + std::to_string(c.rate) + ", keys " +
+         std::to_string(c.keys) + " less " + std::to_string(c.unseen);
 }
 
 std::vector<uint16_t> RandomBf16(Random& random, int64_t n) {
@@ -40,36 +47,46 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
   constexpr int64_t kHeads = 2;
   Random random(5, DType::kFloat32);
   const int64_t size = c.seq * c.head_dim, stride = kHeads * c.head_dim;
-  const std::vector<uint16_t> q = RandomBf16(random, kHeads * size), k = RandomBf16(random, size),
-                              v = RandomBf16(random, size),
+  const int64_t key_size = c.Keys() * c.head_dim;
+  const std::vector<uint16_t> q = RandomBf16(random, kHeads * size),
+                              k = RandomBf16(random, key_size), v = RandomBf16(random, key_size),
                               dout = RandomBf16(random, kHeads * size);
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < c.seq; ++i) {
     positions.push_back(static_cast<int32_t>(c.document > 0 ? i % c.document : i));
   }
-  std::vector<uint16_t> out(kHeads * size), dq(kHeads * size), dk(size), dv(size);
-  std::vector<float> lse(kHeads * c.seq);
+  std::vector<uint16_t> out(kHeads * size), dq(kHeads * size), dk(key_size), dv(key_size);
+  std::vector<float> lse(kHeads * c.seq), bias, bias_sums(kHeads * (c.seq + c.Keys() - 1));
+  for (size_t i = 0; i < bias_sums.size(); ++i) bias.push_back(static_cast<float>(i % 7) / 5);
   // Nobody may look at what is there before.
   const auto memory = [](int64_t floats) { return std::vector<float>(floats, __builtin_nanf("")); };
-  std::vector<float> forward = memory(kernels.forward_memory(c.seq, c.head_dim));
-  std::vector<float> backward = memory(kernels.backward_memory(c.seq, c.head_dim));
+  std::vector<float> forward = memory(kernels.forward_memory(c.Keys(), c.head_dim));
+  std::vector<float> backward = memory(kernels.backward_memory(c.Keys(), c.head_dim));
   const auto head = [&](int64_t h) {
     AttentionHeadBf16 head{.q = q.data() + h * c.head_dim,
                            .k = k.data(),
                            .v = v.data(),
-                           .positions = positions.data(),
+                           .positions = c.keys > 0 && c.document == 0 ? nullptr : positions.data(),
                            .q_stride = stride,
                            .k_stride = c.head_dim,
                            .v_stride = c.head_dim,
                            .out_stride = stride,
                            .seq = c.seq,
+                           .keys = c.Keys(),
+                           .seen = c.Keys() - c.unseen,
                            .head_dim = c.head_dim,
+                           .causal = c.keys == 0,
+                           .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
                            .drops = c.rate > 0};
     head.drop = {.threshold = static_cast<uint32_t>(c.rate * 0x1p32),
                  .scale = static_cast<float>(1 / (1 - c.rate)),
                  .site = 3,
                  .head = static_cast<uint32_t>(h),
                  .key = {7, 9}};
+    if (c.keys > 0) {
+      head.bias = bias.data() + h * (c.seq + c.Keys() - 1);
+      head.bias_sums = bias_sums.data() + h * (c.seq + c.Keys() - 1);
+    }
     return head;
   };
   for (int64_t h = 0; h < kHeads; ++h) {
@@ -82,6 +99,7 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
                      {dq.data() + h * c.head_dim, stride}, {dk.data(), c.head_dim},
                      {dv.data(), c.head_dim});
   }
+  lse.insert(lse.end(), bias_sums.begin(), bias_sums.end());
   std::vector<uint16_t> all(2 * lse.size());
   std::memcpy(all.data(), lse.data(), lse.size() * sizeof(float));
   for (const auto* part : {&out, &dq, &dk, &dv}) all.insert(all.end(), part->begin(), part->end());
@@ -91,7 +109,10 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
 TEST(AttentionKernels, EveryInstructionSetGivesTheSameBits) {
   if (!UseAvx512()) GTEST_SKIP() << "this processor has no AVX-512";
   FlushSubnormals();
-  std::vector<Case> cases = {{131, 64, 50}, {131, 40, 1}, {100, 64, 0, 0.2}, {75, 33, 30, 0.5}};
+  std::vector<Case> cases = {{131, 64, 50},         {131, 40, 1},           {100, 64, 0, 0.2},
+                             {75, 33, 30, 0.5},     {61, 40, 0, 0.2, 99},   {99, 16, 0, 0, 50},
+                             {131, 33, 50, 0, 131}, {61, 40, 0, 0, 99, 40}, {131, 33, 0, 0, 0, 60},
+                             {61, 40, 0, 0, 99, 99}};
   for (const int64_t seq : {1, 2, 5, 31, 47, 48, 49, 97, 150}) {
     for (const int64_t dim : {1, 2, 15, 16, 37, 64, 80, 255, 256}) cases.push_back({seq, dim});
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "tests/testing/harness.h"
 #include "trainer/core/errors.h"
@@ -14,9 +15,9 @@
 namespace fsdp {
 namespace {
 
-// Where q, k and v lie: in one tensor, as the models have them, or q and k apart from v, between
-// heads of others.
-enum class Place { kPacked, kApart };
+// Where q, k and v lie: in one tensor, as the models have them, or q and k apart from v, or q apart
+// from k and v, between heads of others.
+enum class Place { kPacked, kApart, kCross };
 
 struct Case {
   int64_t batch, seq, heads, kv_heads, head_dim;
@@ -24,7 +25,14 @@ struct Case {
   Place place = Place::kPacked;
   double rate = 0;  // Of dropout.
   AttentionBackend backend = AttentionBackend::kOwn;
+  std::optional<float> scale = {};
+  AttentionMask mask = AttentionMask::kCausal;
+  int64_t keys = seq;
+  std::vector<int64_t> lengths = {};  // Of the samples; empty: none.
+  int64_t buckets = 0;                // Of the bias; 0: none.
 
+  bool causal() const { return mask == AttentionMask::kCausal; }
+  double Scale() const { return scale ? *scale : 1 / std::sqrt(head_dim); }
   // Of the samples, two words each.
   std::vector<double> Keys() const {
     std::vector<double> keys;
@@ -34,12 +42,21 @@ struct Case {
     return keys;
   }
   AttentionDims Dims() const {
-    return {batch, seq, heads, std::max<int64_t>(1, kv_heads), head_dim};
+    return {batch, seq, heads, std::max<int64_t>(1, kv_heads), head_dim, keys, buckets > 0};
   }
   Shape Q() const { return {batch, seq, heads, head_dim}; }
-  Shape K() const { return {batch, seq, kv_heads, head_dim}; }
+  Shape K() const { return {batch, keys, kv_heads, head_dim}; }
+  Shape Bias() const { return {heads, buckets}; }
+  // One after the other comes again, and of many some never.
+  std::vector<double> Buckets() const {
+    std::vector<double> of;
+    for (int64_t d = 0; buckets > 0 && d < Dims().distances(); ++d) {
+      of.push_back(static_cast<double>((d * d / 3 + d) % buckets));
+    }
+    return of;
+  }
   Shape Lse() const { return {batch, heads, seq}; }
-  int64_t Terms() const { return (seq + head_dim) * Dims().group(); }
+  int64_t Terms() const { return (std::max(seq, keys) + head_dim) * Dims().group(); }
   std::vector<double> Positions() const {
     std::vector<double> positions;
     for (int64_t b = 0; b < batch; ++b) {
@@ -58,6 +75,27 @@ struct Case {
 };
 Case ByCudnn(Case c, AttentionBackend backend = AttentionBackend::kCudnn) {
   c.backend = backend;
+  return c;
+}
+Case Full(Case c) {
+  c.mask = AttentionMask::kFull;
+  return c;
+}
+Case Cross(Case c, int64_t keys) {
+  c.keys = keys;
+  c.place = Place::kCross;
+  return Full(c);
+}
+Case Biased(int64_t buckets, Case c) {
+  c.buckets = buckets;
+  return c;
+}
+Case Up(std::vector<int64_t> to, Case c) {
+  c.lengths = std::move(to);
+  return c;
+}
+Case Scaled(Case c, float scale) {
+  c.scale = scale;
   return c;
 }
 
@@ -85,6 +123,35 @@ const std::vector<Case>& Cases(DeviceType device) {
       {1, 97, 3, 3, 64, {}, Place::kPacked, 0.1},
       {1, 53, 6, 2, 10, {}, Place::kApart, 0.5},
       {2, 150, 4, 2, 9, {48, 1, 47, 30}, Place::kPacked, 0.3},
+      Full({1, 1, 1, 1, 1}),
+      Full({2, 37, 3, 3, 21}),
+      Full({1, 97, 4, 2, 20}),
+      Full({1, 150, 2, 1, 9, {48, 1, 47, 30}, Place::kApart, 0.3}),
+      Full({1, 130, 1, 1, 8, {120, 3}}),
+      Cross({2, 37, 4, 2, 12, {}, Place::kCross, 0.2}, 53),
+      Cross({1, 100, 2, 1, 16}, 49),
+      Cross({2, 49, 2, 2, 5}, 1),
+      Cross({1, 1, 1, 1, 256}, 130),
+      Cross({1, 60, 2, 1, 33}, 48),
+      Cross({1, 5, 2, 1, 8}, 0),
+      Cross({1, 0, 2, 1, 8}, 5),
+      Up({0, 1, 33, 37}, Full({4, 37, 3, 3, 21})),
+      Up({48, 96, 0, 100}, Cross({4, 50, 1, 1, 16, {}, Place::kCross, 0.2}, 100)),
+      Up({0, 49, 100}, {3, 100, 2, 1, 7}),
+      Up({48, 97}, {2, 97, 1, 1, 16, {50, 30}, Place::kApart}),
+      Up({90, 3}, Full({2, 130, 1, 1, 8, {60, 1, 40}})),
+      Biased(7, {2, 37, 3, 3, 21}),
+      Biased(1, Full({1, 1, 1, 1, 1})),
+      Biased(150, Full({1, 97, 2, 1, 20})),
+      Biased(32, Cross({2, 50, 2, 1, 16, {}, Place::kCross, 0.2}, 100)),
+      Biased(9, Up({48, 0, 100}, Cross({3, 60, 1, 1, 9}, 100))),
+      Biased(40, Full({1, 150, 1, 1, 9, {48, 1, 47, 30}, Place::kApart, 0.3})),
+      Biased(32, {1, 60, 1, 1, 256, {50, 3}}),
+      Biased(3, Cross({1, 5, 2, 1, 8}, 0)),
+      Biased(3, Cross({1, 0, 2, 1, 8}, 5)),
+      Scaled(Biased(32, {2, 53, 6, 2, 10}), 1),
+      Scaled({1, 53, 6, 2, 10}, 1),
+      Scaled({1, 97, 2, 2, 64, {50, 30}, Place::kApart, 0.2}, 0.0625),
   };
   static const std::vector<Case> cuda = {
       {1, 1, 1, 1, 1},
@@ -103,6 +170,36 @@ const std::vector<Case>& Cases(DeviceType device) {
       {1, 70, 2, 1, 80, {40, 10}, Place::kApart, 0.2},
       {1, 17, 1, 1, 256},
       {1, 66, 2, 1, 250, {40, 20}, Place::kPacked, 0.2},
+      Full({1, 1, 1, 1, 1}),
+      Full({1, 66, 2, 1, 21}),
+      Full({1, 130, 1, 1, 9, {64, 1, 47, 30}, Place::kApart, 0.3}),
+      Cross({2, 37, 2, 1, 12, {}, Place::kCross, 0.2}, 53),
+      Cross({1, 130, 1, 1, 16}, 33),
+      Cross({2, 33, 1, 1, 5}, 1),
+      Cross({1, 1, 2, 1, 24}, 130),
+      Cross({1, 5, 2, 1, 8}, 0),
+      Cross({1, 0, 2, 1, 8}, 5),
+      Cross({1, 20, 1, 1, 100}, 40),
+      Cross({1, 33, 1, 1, 200}, 18),
+      Up({0, 33, 37}, Full({3, 37, 1, 1, 21})),
+      Up({64, 0, 100}, Cross({3, 20, 1, 1, 16, {}, Place::kCross, 0.2}, 100)),
+      Up({0, 66, 70}, {3, 70, 1, 1, 8}),
+      Up({48}, {1, 66, 1, 1, 16, {50, 30}, Place::kApart}),
+      Up({90}, Full({1, 130, 1, 1, 8, {60, 1, 40}})),
+      Up({17}, {1, 33, 1, 1, 72}),
+      Biased(7, {2, 37, 2, 2, 21}),
+      Biased(1, Full({1, 1, 1, 1, 1})),
+      Biased(150, Full({1, 97, 1, 1, 64})),
+      Biased(32, Cross({1, 20, 2, 1, 16, {}, Place::kCross, 0.2}, 150)),
+      Biased(9, Up({0, 60}, Cross({2, 130, 1, 1, 9}, 66))),
+      Biased(40, Full({1, 70, 1, 1, 9, {47, 1, 30}, Place::kApart, 0.3})),
+      Biased(3, Cross({1, 5, 2, 1, 8}, 0)),
+      Biased(3, Cross({1, 0, 2, 1, 8}, 5)),
+      Biased(32, {1, 40, 1, 1, 128}),
+      Biased(32, {1, 40, 1, 1, 250, {30, 10}, Place::kPacked, 0.2}),
+      Scaled(Biased(32, {2, 33, 4, 2, 10}), 1),
+      Scaled({1, 70, 2, 1, 10}, 1),
+      Scaled({1, 33, 2, 2, 64, {30, 20}, Place::kApart, 0.2}, 0.0625),
       // Its tensors begin at multiples of 16 bytes; here all end at a page.
       ByCudnn({4, 1, 1, 1, 8}),
       ByCudnn({2, 37, 6, 2, 40}),
@@ -118,7 +215,7 @@ const std::vector<Case>& Cases(DeviceType device) {
 constexpr uint32_t kSite = 5;
 
 struct Tensors {
-  std::vector<double> q, k, v;
+  std::vector<double> q, k, v, bias = {};
 };
 
 Tensors RandomTensors(const Case& c, Random& random) {
@@ -126,6 +223,7 @@ Tensors RandomTensors(const Case& c, Random& random) {
   t.q = random.Vector(c.Q().NumElements());
   t.k = random.Vector(c.K().NumElements());
   t.v = random.Vector(c.K().NumElements());
+  t.bias = random.Vector(c.Bias().NumElements());
   return t;
 }
 
@@ -133,7 +231,7 @@ Tensors RandomTensors(const Case& c, Random& random) {
 struct Oracle {
   Case c;
   Tensors in;
-  std::vector<double> positions, out, lse;
+  std::vector<double> positions, buckets, keys, out, lse;
   // The sums of what is rounded before a product reads it, times what it is multiplied by, all
   // positive: by how much out and the gradients would move were each rounded off by its own size.
   std::vector<double> out_of_rounded;
@@ -143,11 +241,14 @@ struct Oracle {
       : c(dims),
         in(tensors),
         positions(c.Positions()),
+        buckets(c.Buckets()),
+        keys(c.Keys()),
         out(c.Q().NumElements()),
         lse(c.Lse().NumElements()),
         out_of_rounded(out.size()) {
-    ForEach([&](int64_t b, int64_t h, int64_t i, int64_t start, const std::vector<double>& p) {
-      for (int64_t j = start; j <= i; ++j) {
+    ForEach([&](int64_t b, int64_t h, int64_t i, const std::vector<double>& p) {
+      for (int64_t j = 0; j < c.keys; ++j) {
+        if (p[j] == 0) continue;
         for (int64_t d = 0; d < c.head_dim; ++d) {
           const double term = Drop(b, h, i, j) * p[j] * in.v[K(b, j, h) + d];
           out[Q(b, i, h) + d] += term;
@@ -162,12 +263,23 @@ struct Oracle {
   }
   // Of the head that query head h attends to.
   int64_t K(int64_t b, int64_t i, int64_t h) const {
-    return ((b * c.seq + i) * c.kv_heads + h / (c.heads / c.kv_heads)) * c.head_dim;
+    return ((b * c.keys + i) * c.kv_heads + h / (c.heads / c.kv_heads)) * c.head_dim;
+  }
+  int64_t BiasAt(int64_t h, int64_t i, int64_t j) const {
+    return h * c.buckets + static_cast<int64_t>(buckets[j - i + c.seq - 1]);
+  }
+  bool Sees(int64_t b, int64_t i, int64_t j) const {
+    if (c.causal() && j > i) return false;
+    if (!c.lengths.empty() && j >= c.lengths[b]) return false;
+    if (c.documents.empty()) return true;
+    const auto start = [&](int64_t at) {
+      return at - static_cast<int64_t>(positions[b * c.seq + at]);
+    };
+    return start(i) == start(j);
   }
   // What a probability is multiplied by.
   double Drop(int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (c.rate == 0) return 1;
-    const std::vector<double> keys = c.Keys();
     const auto word = [](double value) {
       return static_cast<uint32_t>(static_cast<int32_t>(value));
     };
@@ -182,24 +294,29 @@ struct Oracle {
     return sum;
   }
 
-  // Calls body with the probabilities of each query; sets lse.
+  // Calls body with the probabilities of each query, 0 of what it does not see; sets lse.
   template <typename Body>
   void ForEach(const Body& body) {
-    std::vector<double> p(c.seq);
+    std::vector<double> p(c.keys);
     for (int64_t b = 0; b < c.batch; ++b) {
       for (int64_t h = 0; h < c.heads; ++h) {
         for (int64_t i = 0; i < c.seq; ++i) {
-          const int64_t start = i - static_cast<int64_t>(positions[b * c.seq + i]);
           double top = -HUGE_VAL, sum = 0;
-          for (int64_t j = start; j <= i; ++j) {
-            p[j] = DotOf(&in.q[Q(b, i, h)], &in.k[K(b, j, h)]) / std::sqrt(c.head_dim);
+          for (int64_t j = 0; j < c.keys; ++j) {
+            p[j] = -HUGE_VAL;
+            if (!Sees(b, i, j)) continue;
+            p[j] = c.Scale() * DotOf(&in.q[Q(b, i, h)], &in.k[K(b, j, h)]);
+            if (c.buckets > 0) p[j] += in.bias[BiasAt(h, i, j)];
             top = std::max(top, p[j]);
           }
-          for (int64_t j = start; j <= i; ++j) sum += std::exp(p[j] - top);
-          const double log_sum = top + std::log(sum);
-          for (int64_t j = start; j <= i; ++j) p[j] = std::exp(p[j] - log_sum);
+          double log_sum = 0;
+          if (top > -HUGE_VAL) {
+            for (int64_t j = 0; j < c.keys; ++j) sum += std::exp(p[j] - top);
+            log_sum = top + std::log(sum);
+          }
+          for (int64_t j = 0; j < c.keys; ++j) p[j] = std::exp(p[j] - log_sum);
           lse[(b * c.heads + h) * c.seq + i] = log_sum;
-          body(b, h, i, start, p);
+          body(b, h, i, p);
         }
       }
     }
@@ -211,14 +328,18 @@ struct Oracle {
       t->q.assign(in.q.size(), 0);
       t->k.assign(in.k.size(), 0);
       t->v.assign(in.v.size(), 0);
+      t->bias.assign(in.bias.size(), 0);
     }
-    const double scale = 1 / std::sqrt(c.head_dim);
-    ForEach([&](int64_t b, int64_t h, int64_t i, int64_t start, const std::vector<double>& p) {
+    const double scale = c.Scale();
+    ForEach([&](int64_t b, int64_t h, int64_t i, const std::vector<double>& p) {
       const double* dy = dout.data() + Q(b, i, h);
       const double dot = DotOf(dy, out.data() + Q(b, i, h));
-      for (int64_t j = start; j <= i; ++j) {
+      for (int64_t j = 0; j < c.keys; ++j) {
+        if (p[j] == 0) continue;
         const double m = Drop(b, h, i, j);
-        const double ds = scale * p[j] * (m * DotOf(dy, &in.v[K(b, j, h)]) - dot);
+        const double of_score = p[j] * (m * DotOf(dy, &in.v[K(b, j, h)]) - dot);
+        const double ds = scale * of_score;
+        if (c.buckets > 0) g.bias[BiasAt(h, i, j)] += of_score;
         for (int64_t d = 0; d < c.head_dim; ++d) {
           const auto add = [&](std::vector<double> Tensors::*part, int64_t at, double term) {
             (g.*part)[at + d] += term;
@@ -237,7 +358,9 @@ struct Oracle {
 std::string Name(const Case& c) {
   return c.Q().ToString() + " and " + std::to_string(c.kv_heads) + ", " +
          std::to_string(c.documents.size()) + " documents, dropout " + std::to_string(c.rate) +
-         ", backend " + std::to_string(static_cast<int>(c.backend));
+         ", backend " + std::to_string(static_cast<int>(c.backend)) +
+         (c.causal() ? "" : ", " + std::to_string(c.keys) + " keys") +
+         (c.lengths.empty() ? "" : ", lengths") + ", " + std::to_string(c.buckets) + " buckets";
 }
 
 // q, k and v on the device, wherever the case puts them.
@@ -284,9 +407,13 @@ class AttentionTest : public OpTest {
 
   // Heads that nobody asked for hold `other`.
   Placed Place(const Case& c, double other) {
-    const auto tensor = [&](int64_t heads) {
-      return Accumulated({c.batch, c.seq, heads, c.head_dim}, other);
+    const auto tensor = [&](int64_t heads, std::optional<int64_t> rows = {}) {
+      return Accumulated({c.batch, rows.value_or(c.seq), heads, c.head_dim}, other);
     };
+    if (c.place == Place::kCross) {
+      const View q = tensor(c.heads + 1), kv = tensor(2 * c.kv_heads + 1, c.keys);
+      return {{q, 1, c.heads}, {kv, 0, c.kv_heads}, {kv, c.kv_heads + 1, c.kv_heads}};
+    }
     if (c.place == Place::kPacked) {
       const View all = tensor(c.heads + 2 * c.kv_heads);
       return {
@@ -326,16 +453,31 @@ class AttentionTest : public OpTest {
     }
     return sum;
   }
+  View BiasGradient(const Case& c) { return c.buckets > 0 ? Output(c.Bias()) : View(); }
+  // That a column of its gradient is the sum of, at most, and of each.
+  static int64_t BiasTerms(const Case& c) { return c.batch * c.seq * c.keys + c.head_dim; }
   AttentionInputs Inputs(const Case& c, const Tensors& tensors) {
     const Placed p = Place(c, 0.5);
     SetHeads(p.q, tensors.q);
     SetHeads(p.k, tensors.k);
     SetHeads(p.v, tensors.v);
-    AttentionInputs in{p.q, p.k, p.v, Input({c.batch, c.seq}, c.Positions(), DType::kInt32)};
+    AttentionInputs in{p.q, p.k, p.v, {}};
+    if (c.causal() || !c.documents.empty()) {
+      in.positions = Input({c.batch, c.seq}, c.Positions(), DType::kInt32);
+    }
+    in.mask = c.mask;
+    if (c.buckets > 0) {
+      in.bias = {Input(c.Bias(), tensors.bias),
+                 Input({c.Dims().distances()}, c.Buckets(), DType::kInt32)};
+    }
+    if (!c.lengths.empty()) {
+      in.lengths = Input({c.batch}, {c.lengths.begin(), c.lengths.end()}, DType::kInt32);
+    }
     if (c.rate > 0) {
       in.dropout = {c.rate, kSite, Input({c.batch, 2}, c.Keys(), DType::kInt32)};
     }
     in.backend = c.backend;
+    in.scale = c.scale;
     return in;
   }
   void ExpectGradients(const Case& c) {
@@ -348,9 +490,10 @@ class AttentionTest : public OpTest {
     const View dout = Input(c.Q(), gradient), workspace = WorkspaceOf(c);
     const View out = Input(c.Q(), oracle.out), lse = Input(c.Lse(), oracle.lse, kF32);
     const Placed d = Place(c, 3);
+    const View dbias = BiasGradient(c);
     const double others = Others(d);
     Run([&](Stream& stream) {
-      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
+      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v, dbias}, workspace);
     });
     const Tensors want = oracle.Backward(gradient);
     const double tolerance = Tolerance(dtype(), 2 * c.Terms());
@@ -364,6 +507,9 @@ class AttentionTest : public OpTest {
     ExpectNear(GetHeads(d.q), want.q, rounded.q, tolerance, "dq " + Name(c));
     ExpectNear(GetHeads(d.k), want.k, rounded.k, tolerance, "dk " + Name(c));
     ExpectNear(GetHeads(d.v), want.v, rounded.v, tolerance, "dv " + Name(c));
+    if (c.buckets > 0) {
+      EXPECT_TRUE(AllNear(Get(dbias), want.bias, Tolerance(dtype(), BiasTerms(c)))) << Name(c);
+    }
     EXPECT_NEAR(Others(d), others, 1e-6) << Name(c);
     Clear();
   }
@@ -376,8 +522,9 @@ TEST_P(AttentionTest, ForwardMatchesOracle) {
     const Tensors tensors = RandomTensors(c, random);
     const Oracle want(c, tensors);
     const auto out = Forward(Inputs(c, tensors), c);
-    ExpectNear(out, want.out, want.out_of_rounded, Tolerance(dtype(), c.seq + c.head_dim), Name(c));
-    EXPECT_TRUE(AllNear(lse_, want.lse, Tolerance(kF32, c.seq + c.head_dim))) << Name(c);
+    const int64_t terms = std::max(c.seq, c.keys) + c.head_dim;
+    ExpectNear(out, want.out, want.out_of_rounded, Tolerance(dtype(), terms), Name(c));
+    EXPECT_TRUE(AllNear(lse_, want.lse, Tolerance(kF32, terms))) << Name(c);
     Clear();
   }
 }
@@ -553,8 +700,12 @@ TEST_P(AttentionHalfTest, BackwardRoundsGradientsOfScores) {
 }
 
 TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
-  for (const double rate : {0.0, 0.3}) {
-    const Case c{2, 7, 4, 2, 3, {3, 2}, Place::kPacked, rate};
+  const Case documents{2, 7, 4, 2, 3, {3, 2}};
+  Case dropped = documents;
+  dropped.rate = 0.3;
+  for (const Case& c : {documents, dropped, Full(documents), Cross({2, 7, 4, 2, 3}, 5),
+                        Up({0, 3}, Cross({2, 7, 4, 2, 3}, 5)), Up({2, 6}, documents),
+                        Biased(4, dropped), Biased(4, Up({0, 3}, Cross({2, 7, 4, 2, 3}, 5)))}) {
     Random random(3, dtype());
     const Tensors tensors = RandomTensors(c, random);
     const auto gradient = random.Vector(c.Q().NumElements());
@@ -567,23 +718,29 @@ TEST_P(AttentionTest, GradientMatchesFiniteDifferences) {
           },
           tensors.*part);
     };
-    const Tensors want{numeric(&Tensors::q), numeric(&Tensors::k), numeric(&Tensors::v)};
+    const Tensors want{numeric(&Tensors::q), numeric(&Tensors::k), numeric(&Tensors::v),
+                       numeric(&Tensors::bias)};
     const Tensors own = Oracle(c, tensors).Backward(gradient);
     EXPECT_TRUE(AllNear(own.q, want.q, 1e-8)) << "the oracle's own backward";
     EXPECT_TRUE(AllNear(own.k, want.k, 1e-8));
     EXPECT_TRUE(AllNear(own.v, want.v, 1e-8));
+    EXPECT_TRUE(AllNear(own.bias, want.bias, 1e-8));
     const AttentionInputs in = Inputs(c, tensors);
     const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse(), kF32);
     const View workspace = WorkspaceOf(c);
     const Placed d = Place(c, 0);
+    const View dbias = BiasGradient(c);
     Run([&](Stream& stream) {
       AttentionForward(stream, in, out, lse, workspace);
-      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
+      AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v, dbias}, workspace);
     });
     const double tolerance = Tolerance(dtype(), 2 * c.Terms());
     EXPECT_TRUE(AllNear(GetHeads(d.q), want.q, tolerance));
     EXPECT_TRUE(AllNear(GetHeads(d.k), want.k, tolerance));
     EXPECT_TRUE(AllNear(GetHeads(d.v), want.v, tolerance));
+    if (c.buckets > 0) {
+      EXPECT_TRUE(AllNear(Get(dbias), want.bias, Tolerance(dtype(), BiasTerms(c))));
+    }
     Clear();
   }
 }
@@ -749,6 +906,101 @@ TEST_P(AttentionTest, NothingToAttendTo) {
   }
 }
 
+// Nobody looks at keys from a length on, nor at their values; a row without keys is zero in all
+// that it gives.
+TEST_P(AttentionTest, LengthsHideWhatIsBehind) {
+  for (Case c :
+       {Up({0, 70, 19}, Cross({3, 20, 2, 1, 16}, 70)), Up({0, 70, 19}, {3, 70, 2, 1, 16})}) {
+    Random random(15, dtype());
+    const Tensors tensors = RandomTensors(c, random);
+    Tensors hidden = tensors;
+    const int64_t row = c.kv_heads * c.head_dim;
+    for (int64_t b = 0; b < c.batch; ++b) {
+      for (int64_t i = c.lengths[b] * row; i < c.keys * row; ++i) {
+        for (auto* part : {&hidden.k, &hidden.v}) (*part)[b * c.keys * row + i] = std::nan("");
+      }
+    }
+    const auto gradient = random.Vector(c.Q().NumElements());
+    const auto run = [&](const Tensors& t) {
+      const AttentionInputs in = Inputs(c, t);
+      const View dout = Input(c.Q(), gradient), out = Output(c.Q()), lse = Output(c.Lse(), kF32);
+      const View workspace = WorkspaceOf(c);
+      const Placed d = Place(c, 3);
+      Run([&](Stream& stream) {
+        AttentionForward(stream, in, out, lse, workspace);
+        AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
+      });
+      return std::vector{Get(out), Get(lse), GetHeads(d.q), GetHeads(d.k), GetHeads(d.v)};
+    };
+    const auto got = run(hidden);
+    EXPECT_EQ(got, run(tensors));
+    for (const auto& part : got) {
+      const auto end = part.begin() + static_cast<int64_t>(part.size()) / c.batch;
+      EXPECT_EQ(std::count(part.begin(), end, 0.0), end - part.begin());
+    }
+    Clear();
+  }
+}
+
+// By head and distance, never by query and key.
+TEST_P(AttentionTest, WorkspaceOfABiasIsLinear) {
+  const AttentionDims dims = Biased(3, Cross({2, 1000, 4, 2, 64}, 500)).Dims();
+  const int64_t distances = 4 * 4 * 1499;
+  const bool cpu = kernel_type() == DeviceType::kCpu;
+  EXPECT_EQ(AttentionForwardWorkspaceBytes(dims, dtype(), kernel_type()), cpu ? distances : 0);
+  EXPECT_EQ(AttentionBackwardWorkspaceBytes(dims, dtype(), kernel_type()),
+            cpu ? 3 * distances : 4 * 2 * 4 * 1000 + 2 * distances);
+}
+
+// FLOPs and bytes follow from mask and shapes; documents do not count.
+TEST_P(AttentionTest, CostsWhatTheMaskLeaves) {
+  struct Want {
+    Case c;
+    double pairs;
+  };
+  const Want wants[] = {{{2, 9, 4, 2, 8, {4}}, 8 * 45},
+                        {Full({2, 9, 4, 2, 8, {4}}), 8 * 81},
+                        {Cross({2, 9, 4, 2, 8}, 13), 8 * 117},
+                        {Biased(3, Up({4, 5}, Cross({2, 9, 4, 2, 8}, 13))), 8 * 117}};
+  for (const auto& [c, pairs] : wants) {
+    const AttentionInputs in = Inputs(
+        c, {std::vector<double>(c.Q().NumElements()), std::vector<double>(c.K().NumElements()),
+            std::vector<double>(c.K().NumElements()), std::vector<double>(c.Bias().NumElements())});
+    const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
+    const auto bytes = [](const Shape& shape, DType dtype) {
+      return static_cast<double>(shape.NumElements() * SizeOf(dtype));
+    };
+    const double q = bytes(c.Q(), dtype()), k = bytes(c.K(), dtype());
+    const double rows = bytes(c.Lse(), kF32), table = bytes(c.Bias(), dtype());
+    const bool biased = c.buckets > 0;
+    const double more = (in.HasPositions() ? 4 * 2 * 9 : 0) + (in.HasLengths() ? 4 * 2 : 0) +
+                        (biased ? 4 * (9 + 13 - 1) + table : 0);
+    Run([&](Stream& s) { AttentionForward(s, in, out, lse, workspace); });
+    EXPECT_EQ(cost().flops, (4 * 8 + (biased ? 1 : 0)) * pairs) << Name(c);
+    EXPECT_EQ(cost().bytes_read, q + 2 * k + more) << Name(c);
+    EXPECT_EQ(cost().bytes_written, q + rows) << Name(c);
+    const Placed d = Place(c, 0);
+    const View dbias = BiasGradient(c);
+    const auto backward = [&](const View& dbias) {
+      Run([&](Stream& s) {
+        AttentionBackward(s, in, out, lse, out, {d.q, d.k, d.v, dbias}, workspace);
+      });
+    };
+    backward({});
+    EXPECT_EQ(cost().flops, (10 * 8 + (biased ? 1 : 0)) * pairs) << Name(c);
+    EXPECT_EQ(cost().bytes_read, q + 2 * k + more + 2 * q + rows) << Name(c);
+    EXPECT_EQ(cost().bytes_written, q + 2 * k) << Name(c);
+    EXPECT_EQ(costs()[0].gpu.launches, 3) << Name(c);
+    if (biased) {
+      backward(dbias);
+      EXPECT_EQ(cost().flops, (10 * 8 + 2) * pairs) << Name(c);
+      EXPECT_EQ(cost().bytes_written, q + 2 * k + table) << Name(c);
+      EXPECT_EQ(costs()[0].gpu.launches, 5) << Name(c);
+    }
+    Clear();
+  }
+}
+
 TEST_P(AttentionTest, RefusesWrongArguments) {
   const Case c{1, 4, 4, 2, 8};
   const View qkv = Output({1, 4, 8, 8}), out = Output(c.Q()), lse = Output(c.Lse(), kF32);
@@ -791,12 +1043,69 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   wrong.dropout.rate = 1;
   ExpectRefused(forward(wrong, out, lse), "dropout.rate is not in [0, 1)");
 
+  wrong = good;
+  wrong.mask = AttentionMask::kFull;
+  wrong.backend = AttentionBackend::kCudnn;
+  ExpectRefused(forward(wrong, out, lse), "a full mask, which only our own kernels have");
+  wrong.backend = AttentionBackend::kOwn;
+  wrong.k = Heads(Output({1, 3, 2, 8}), 0, 2);
+  ExpectRefused(forward(wrong, out, lse), "k is $T [1, 3, 2, 8]");  // Documents are of both.
+  wrong.positions = {};
+  ExpectRefused(forward(wrong, out, lse), "v is $T [1, 4, 8, 8]");
+  wrong.mask = AttentionMask::kCausal;
+  wrong.k = good.k;
+  ExpectRefused(forward(wrong, out, lse), "positions is");
+
+  wrong = good;
+  wrong.lengths = Output({2}, DType::kInt32);
+  ExpectRefused(forward(wrong, out, lse), "lengths is int32 [2]");
+  wrong.lengths = Output({1}, DType::kInt32);
+  wrong.backend = AttentionBackend::kCudnn;
+  ExpectRefused(forward(wrong, out, lse), "lengths, which only our own kernels have");
+  wrong.backend = AttentionBackend::kOwn;
+  wrong.lengths = View(lse.data, DType::kInt32, {1});
+  ExpectRefused(forward(wrong, out, lse), "lse and lengths overlap");
+
+  wrong = good;
+  wrong.bias = {Output({3, 5}), Output({7}, DType::kInt32)};
+  ExpectRefused(forward(wrong, out, lse), "bias.table is $T [3, 5]");
+  wrong.bias.table = Output({4, 5}, OtherHalf());
+  ExpectRefused(forward(wrong, out, lse), "bias.table is");
+  wrong.bias = {Output({4, 5}), Output({8}, DType::kInt32)};
+  ExpectRefused(forward(wrong, out, lse), "bias.buckets is int32 [8]");
+  wrong.bias.buckets = Output({7}, DType::kInt32);
+  const AttentionInputs biased = wrong;
+  wrong.backend = AttentionBackend::kCudnn;
+  ExpectRefused(forward(wrong, out, lse), "a bias, which only our own kernels have");
+
+  wrong = good;
+  for (const float scale : {0.0f, -1.0f, HUGE_VALF, std::nanf("")}) {
+    wrong.scale = scale;
+    ExpectRefused(forward(wrong, out, lse), "scale, want a positive number");
+  }
+  wrong.scale = 1;
+  wrong.backend = AttentionBackend::kCudnn;
+  ExpectRefused(forward(wrong, out, lse), "scale, which only our own kernels have");
+
   const View dqkv = Output({1, 4, 8, 8}), dout = Output(c.Q());
   const auto backward = [&](const View& dout, const AttentionGradients& g) {
     return [=](Stream& s) { AttentionBackward(s, good, out, lse, dout, g, workspace); };
   };
   const AttentionGradients gradients{{dqkv, 0, 4}, {dqkv, 4, 2}, {dqkv, 6, 2}};
   ExpectRefused(backward(qkv, gradients), "[attention_backward] dout is");
+  AttentionGradients with_bias = gradients;
+  with_bias.bias = Output({4, 5});
+  ExpectRefused(backward(dout, with_bias), "dbias, of no bias");
+  const View enough = WorkspaceOf(Biased(5, c));
+  const auto backward_biased = [&](const View& dbias, const View& workspace) {
+    AttentionGradients g = gradients;
+    g.bias = dbias;
+    return [=](Stream& s) { AttentionBackward(s, biased, out, lse, dout, g, workspace); };
+  };
+  ExpectRefused(backward_biased(Output({4, 4}), enough), "dbias is $T [4, 4]");
+  ExpectRefused(backward_biased(dout.Slice(0, 20).Reshape({4, 5}), enough),
+                "dbias and dout overlap");
+  ExpectRefused(backward_biased(with_bias.bias, workspace), "workspace has");
   ExpectRefused(backward(dout, {{qkv, 0, 4}, {dqkv, 4, 2}, {dqkv, 6, 2}}), "dq and q overlap");
   ExpectRefused(backward(dout, {{dqkv, 0, 4}, {dqkv, 3, 2}, {dqkv, 6, 2}}), "dk and dq overlap");
   ExpectRefused(backward(dout, {{dqkv, 0, 4}, {dqkv, 4, 1}, {dqkv, 6, 2}}),
@@ -829,19 +1138,25 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
 
 TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
   const bool cpu = kernel_type() == DeviceType::kCpu;
-  const Case c = cpu ? Case{2, 70, 6, 3, 20, {31, 39}, Place::kPacked, 0.2}
-                     : Case{1, 66, 2, 1, 20, {31, 30}, Place::kPacked, 0.2};
-  Random random(7, dtype());
-  const AttentionInputs in = Inputs(c, RandomTensors(c, random));
-  const View dout = Input(c.Q(), random.Vector(c.Q().NumElements()));
-  const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
-  const Placed d = Place(c, 0);
-  ExpectSameBits(
-      [&](Stream& stream) {
-        AttentionForward(stream, in, out, lse, workspace);
-        AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
-      },
-      {out, lse, d.q.tensor});
+  const Case causal = cpu ? Case{2, 70, 6, 3, 20, {31, 39}, Place::kPacked, 0.2}
+                          : Case{1, 66, 2, 1, 20, {31, 30}, Place::kPacked, 0.2};
+  for (const Case& c : {causal, Biased(9, Up({60, 0}, Cross({2, 30, 2, 1, 20}, 70)))}) {
+    Random random(7, dtype());
+    const AttentionInputs in = Inputs(c, RandomTensors(c, random));
+    const View dout = Input(c.Q(), random.Vector(c.Q().NumElements()));
+    const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
+    const Placed d = Place(c, 0);
+    const View dbias = BiasGradient(c);
+    std::vector<View> results = {out, lse, d.q.tensor, d.k.tensor};
+    if (c.buckets > 0) results.push_back(dbias);
+    ExpectSameBits(
+        [&](Stream& stream) {
+          AttentionForward(stream, in, out, lse, workspace);
+          AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v, dbias}, workspace);
+        },
+        results);
+    Clear();
+  }
 }
 
 }  // namespace

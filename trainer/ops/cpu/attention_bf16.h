@@ -156,29 +156,29 @@ using StepTile = typename Factor::Step[kTile * kAttentionMaxHeadDim];
 
 // A head's rows of k or v as the left factor of scores, or in pairs of rows.
 template <typename Factor>
-int64_t RowSteps(int64_t seq, int64_t head_dim) {
-  return RoundUp(seq, kRows) * Factor::Steps(head_dim);
+int64_t RowSteps(int64_t keys, int64_t head_dim) {
+  return RoundUp(keys, kRows) * Factor::Steps(head_dim);
 }
 
 template <typename Factor>
-int64_t PairSteps(int64_t seq, int64_t head_dim) {
-  return Factor::Steps(seq) * RoundUp(head_dim, kUnit);
+int64_t PairSteps(int64_t keys, int64_t head_dim) {
+  return Factor::Steps(keys) * RoundUp(head_dim, kUnit);
 }
 
 // Of dk or dv.
-int64_t SumFloats(int64_t seq, int64_t head_dim) {
-  return RoundUp(seq, kRows) * RoundUp(head_dim, kUnit);
+int64_t SumFloats(int64_t keys, int64_t head_dim) {
+  return RoundUp(keys, kRows) * RoundUp(head_dim, kUnit);
 }
 
 template <typename Factor>
-int64_t ForwardMemory(int64_t seq, int64_t head_dim) {
-  return RowSteps<Factor>(seq, head_dim) + PairSteps<Factor>(seq, head_dim);
+int64_t ForwardMemory(int64_t keys, int64_t head_dim) {
+  return RowSteps<Factor>(keys, head_dim) + PairSteps<Factor>(keys, head_dim);
 }
 
 template <typename Factor>
-int64_t BackwardMemory(int64_t seq, int64_t head_dim) {
-  return 2 * RowSteps<Factor>(seq, head_dim) + PairSteps<Factor>(seq, head_dim) +
-         2 * SumFloats(seq, head_dim);
+int64_t BackwardMemory(int64_t keys, int64_t head_dim) {
+  return 2 * RowSteps<Factor>(keys, head_dim) + PairSteps<Factor>(keys, head_dim) +
+         2 * SumFloats(keys, head_dim);
 }
 
 template <typename Factor>
@@ -189,13 +189,12 @@ void ForwardBf16(const AttentionHeadBf16& head, bool first, float* memory, Eleme
   alignas(64) Square st;
   alignas(64) typename Factor::Step p[kTile * kTile];
   alignas(64) Lanes maximum, sum;
-  int64_t start[kTile];
   const int64_t ld = Ld(head), dim = head.head_dim, steps = Factor::Steps(dim);
   auto* const k_rows = reinterpret_cast<typename Factor::Step*>(memory);
-  auto* const v_pairs = k_rows + RowSteps<Factor>(head.seq, dim);
+  auto* const v_pairs = k_rows + RowSteps<Factor>(head.keys, dim);
   if (first) {
-    PackRows<Factor>(head.k, head.k_stride, head.seq, dim, k_rows);
-    PackPairs<Factor>(head.v, head.v_stride, head.seq, dim, ld, v_pairs);
+    PackRows<Factor>(head.k, head.k_stride, head.seen, dim, k_rows);
+    PackPairs<Factor>(head.v, head.v_stride, head.seen, dim, ld, v_pairs);
   }
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = Min(kTile, head.seq - query);
@@ -205,21 +204,20 @@ void ForwardBf16(const AttentionHeadBf16& head, bool first, float* memory, Eleme
     Fill(maximum, maximum + kTile, -__FLT_MAX__);
     Fill(sum, sum + kTile, 0.0f);
     Fill(o, o + kTile * ld, 0.0f);
-    Starts(head, query, start);
-    for (int64_t key = start[0] / kTile * kTile; key <= query; key += kTile) {
+    const Span span(head, query);
+    for (int64_t key = span.begin; key < span.end; key += kTile) {
       const Tile tile = TileAt(head, query, key);
-      Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st,
-                                    Scale(head));
-      Mask(tile, st);
-      MaskDocuments(tile, start, key, st);
+      Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st, head.scale);
+      AddBias(head, tile, query, key, st);
+      MaskAll(head, span, tile, key, st);
       RunningSoftmax(tile, ld, st, maximum, sum, o);
       Drop(head, tile, query, key, st);
       PackByKeys<Factor>(tile, st, p);
       AddOverKeys<Factor>(tile, p, {v_pairs + Factor::Steps(key) * ld, ld}, ld, o);
     }
     for (int64_t q = 0; q < queries; ++q) {
-      StoreRow(o + q * ld, 1.0f / sum[q], dim, out + (query + q) * head.out_stride);
-      lse[query + q] = maximum[q] + __builtin_logf(sum[q]);
+      StoreRow(o + q * ld, Inverse(head, span, q, sum), dim, out + (query + q) * head.out_stride);
+      lse[query + q] = LogSum(head, span, q, maximum, sum);
     }
   }
 }
@@ -233,17 +231,18 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
   alignas(64) Square st, dst;
   alignas(64) typename Factor::Step weights[kTile * kTile];
   alignas(64) Lanes lse_lanes, dot_lanes;
-  int64_t start[kTile];
   const int64_t ld = Ld(head), dim = head.head_dim, steps = Factor::Steps(dim);
   float* const dk_sum = memory;
-  float* const dv_sum = dk_sum + SumFloats(head.seq, dim);
-  auto* const k_rows = reinterpret_cast<typename Factor::Step*>(dv_sum + SumFloats(head.seq, dim));
-  auto* const v_rows = k_rows + RowSteps<Factor>(head.seq, dim);
-  auto* const k_pairs = v_rows + RowSteps<Factor>(head.seq, dim);
+  float* const dv_sum = dk_sum + SumFloats(head.keys, dim);
+  auto* const k_rows = reinterpret_cast<typename Factor::Step*>(dv_sum + SumFloats(head.keys, dim));
+  auto* const v_rows = k_rows + RowSteps<Factor>(head.keys, dim);
+  auto* const k_pairs = v_rows + RowSteps<Factor>(head.keys, dim);
+  ClearBiasSums(head);
   if (first) {
-    PackRows<Factor>(head.k, head.k_stride, head.seq, dim, k_rows);
-    PackRows<Factor>(head.v, head.v_stride, head.seq, dim, v_rows);
-    PackPairs<Factor>(head.k, head.k_stride, head.seq, dim, ld, k_pairs);
+    PackRows<Factor>(head.k, head.k_stride, head.seen, dim, k_rows);
+    PackRows<Factor>(head.v, head.v_stride, head.seen, dim, v_rows);
+    PackPairs<Factor>(head.k, head.k_stride, head.seen, dim, ld, k_pairs);
+    if (!head.causal) Fill(dk_sum, dk_sum + 2 * SumFloats(head.keys, dim), 0.0f);
   }
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = Min(kTile, head.seq - query);
@@ -262,18 +261,18 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
       lse_lanes[i] = lse[query + i];
     }
     Fill(dq_sum, dq_sum + kTile * ld, 0.0f);
-    Starts(head, query, start);
-    for (int64_t key = start[0] / kTile * kTile; key <= query; key += kTile) {
+    const Span span(head, query);
+    for (int64_t key = span.begin; key < span.end; key += kTile) {
       const Tile tile = TileAt(head, query, key);
-      Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st,
-                                    Scale(head));
-      Mask(tile, st);
-      MaskDocuments(tile, start, key, st);
+      Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st, head.scale);
+      AddBias(head, tile, query, key, st);
+      MaskAll(head, span, tile, key, st);
       Scores<Factor, Sums::kStored>(tile, {v_rows + key * steps, steps}, dout_t, steps, dst);
       ScoreGradients(head, tile, query, key, lse_lanes, dot_lanes, st, dst);
+      SumBias(head, tile, query, key, dst);
       PackByKeys<Factor>(tile, dst, weights);
       AddOverKeys<Factor>(tile, weights, {k_pairs + Factor::Steps(key) * ld, ld}, ld, dq_sum);
-      // The diagonal is the first that a tile of keys meets.
+      // Under a causal mask the diagonal is the first that a tile of keys meets.
       const auto add = [&](float* by_query, const typename Factor::Step* pairs, float* to) {
         PackByQueries<Factor>(tile, by_query, weights);
         if (tile.diagonal && first) {
@@ -286,12 +285,15 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
       add(dst, q_pairs, dk_sum);
     }
     for (int64_t i = 0; i < queries; ++i) {
-      StoreRow(dq_sum + i * ld, Scale(head), dim, dq.data + (query + i) * dq.stride);
+      StoreRow(dq_sum + i * ld, head.scale, dim, dq.data + (query + i) * dq.stride);
     }
   }
   if (!last) return;
-  for (int64_t j = 0; j < head.seq; ++j) {
-    StoreRow(dk_sum + j * ld, Scale(head), dim, dk.data + j * dk.stride);
+  // Blocks of rows reach beyond the last that is seen.
+  Fill(dk_sum + head.seen * ld, dk_sum + head.keys * ld, 0.0f);
+  Fill(dv_sum + head.seen * ld, dv_sum + head.keys * ld, 0.0f);
+  for (int64_t j = 0; j < head.keys; ++j) {
+    StoreRow(dk_sum + j * ld, head.scale, dim, dk.data + j * dk.stride);
     StoreRow(dv_sum + j * ld, 1, dim, dv.data + j * dv.stride);
   }
 }

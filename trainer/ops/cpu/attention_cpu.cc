@@ -1,9 +1,11 @@
 #include "trainer/ops/cpu/attention_cpu.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
 #include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/gemm_pairs.h"
 #include "trainer/ops/cpu/head_rows.h"
 #include "trainer/ops/cpu/isa.h"
@@ -34,9 +36,70 @@ struct QkvRows {
   HeadRows<const T> q, k, v;
 };
 
+// A head's row of the bias, and of a sample's sums for its gradient, as kernels want them. All is
+// left out that there is no place for.
+struct BiasRows {
+  const AttentionDims& dims;
+  float* bias = nullptr;  // [heads, distances]
+  float* sums = nullptr;  // [batch, heads, distances]
+
+  BiasRows(const AttentionDims& d, const View& workspace, bool gradient) : dims(d) {
+    if (!dims.bias) return;
+    bias = workspace.As<float>();
+    if (gradient) sums = bias + dims.heads * dims.distances();
+  }
+  float* BiasOf(int64_t head) const {
+    return bias == nullptr ? nullptr : bias + head * dims.distances();
+  }
+  float* SumsOf(int64_t sample, int64_t head) const {
+    return sums == nullptr ? nullptr : sums + (sample * dims.heads + head) * dims.distances();
+  }
+  // The last distance comes first: it is that of query 0 and the last key.
+  void Spread(ThreadPool& pool, const AttentionBias& from) const {
+    if (bias == nullptr) return;
+    const int32_t* const buckets = from.buckets.As<int32_t>();
+    const int64_t columns = from.table.shape[1], n = dims.distances();
+    pool.ParallelFor(dims.heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t h = begin; h < end; ++h) {
+        float* const to = BiasOf(h);
+        for (int64_t i = 0; i < n; ++i) {
+          float one;
+          to[n - 1 - i] = *ReadFloats(from.table, h * columns + buckets[i], 1, &one);
+        }
+      }
+    });
+  }
+  // Adds up samples in order, then the distances of each bucket, the last one first.
+  void Gather(ThreadPool& pool, const ConstView& bucket_view, const View& to) const {
+    if (sums == nullptr) return;
+    const int32_t* const buckets = bucket_view.As<int32_t>();
+    const int64_t columns = to.shape[1], n = dims.distances();
+    pool.ParallelFor(dims.heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t h = begin; h < end; ++h) {
+        float* const all = BiasOf(h);  // Nobody needs it any more.
+        std::fill_n(all, n, 0.0f);
+        for (int64_t b = 0; b < dims.batch; ++b) {
+          const float* const of_sample = SumsOf(b, h);
+          for (int64_t i = 0; i < n; ++i) all[i] += of_sample[i];
+        }
+        for (int64_t u = 0; u < columns; ++u) {
+          float sum = 0;
+          for (int64_t i = 0; i < n; ++i) {
+            if (buckets[n - 1 - i] == u) sum += all[i];
+          }
+          float one;
+          *FloatsToWrite(to, h * columns + u, &one) = sum;
+          WriteFloats(&one, 1, to, h * columns + u);
+        }
+      }
+    });
+  }
+};
+
 template <typename T>
 BasicAttentionHead<T> HeadOf(const AttentionDims& dims, const AttentionInputs& in, int64_t sample,
-                             int64_t head, const QkvRows<T>& rows, int64_t out_stride) {
+                             int64_t head, const QkvRows<T>& rows, int64_t out_stride,
+                             const BiasRows& bias) {
   const bool drops = in.dropout.rate > 0;
   ProbabilityDraws drop = Draws(in.dropout);
   if (drops) {
@@ -47,15 +110,23 @@ BasicAttentionHead<T> HeadOf(const AttentionDims& dims, const AttentionInputs& i
   return {.q = rows.q.data,
           .k = rows.k.data,
           .v = rows.v.data,
-          .positions = in.positions.As<int32_t>() + sample * dims.seq,
+          .positions = in.HasPositions() ? in.positions.As<int32_t>() + sample * dims.seq : nullptr,
           .q_stride = rows.q.stride,
           .k_stride = rows.k.stride,
           .v_stride = rows.v.stride,
           .out_stride = out_stride,
           .seq = dims.seq,
+          .keys = dims.keys,
+          .seen = in.HasLengths()
+                      ? std::clamp<int64_t>(in.lengths.As<int32_t>()[sample], 0, dims.keys)
+                      : dims.keys,
           .head_dim = dims.head_dim,
+          .causal = in.mask == AttentionMask::kCausal,
+          .scale = in.Scale(),
           .drops = drops,
-          .drop = drop};
+          .drop = drop,
+          .bias = bias.BiasOf(head),
+          .bias_sums = bias.SumsOf(sample, head)};
 }
 
 template <typename AnyView>
@@ -81,14 +152,14 @@ QkvRows<uint16_t> QkvBf16(const AttentionInputs& in, int64_t sample, int64_t hea
 }
 
 void ForwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
-                 const Heads& out, float* lse) {
+                 const BiasRows& bias, const Heads& out, float* lse) {
   const AttentionKernelsBf16& kernels = KernelsBf16();
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers memory(DType::kBFloat16, 1, kernels.forward_memory(dims.seq, dims.head_dim));
+    RowBuffers memory(DType::kBFloat16, 1, kernels.forward_memory(dims.keys, dims.head_dim));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
       const HeadRows<uint16_t> to = RowsBf16(out, sample, h);
-      kernels.forward(HeadOf(dims, in, sample, h, QkvBf16(in, sample, h, kv_head), to.stride),
+      kernels.forward(HeadOf(dims, in, sample, h, QkvBf16(in, sample, h, kv_head), to.stride, bias),
                       i == begin || h % dims.group() == 0, memory[0], to.data,
                       lse + LseOffset(dims, sample, h));
     }
@@ -96,16 +167,16 @@ void ForwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionInp
 }
 
 void BackwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
-                  const ConstHeads& out, const float* lse, const ConstHeads& dout,
-                  const AttentionGradients& gradients) {
+                  const BiasRows& bias, const ConstHeads& out, const float* lse,
+                  const ConstHeads& dout, const AttentionGradients& gradients) {
   const AttentionKernelsBf16& kernels = KernelsBf16();
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers memory(DType::kBFloat16, 1, kernels.backward_memory(dims.seq, dims.head_dim));
+    RowBuffers memory(DType::kBFloat16, 1, kernels.backward_memory(dims.keys, dims.head_dim));
     for (int64_t i = begin * dims.group(); i < end * dims.group(); ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
       const HeadRows<const uint16_t> o = RowsBf16(out, sample, h), d = RowsBf16(dout, sample, h);
-      kernels.backward(HeadOf(dims, in, sample, h, QkvBf16(in, sample, h, kv_head), o.stride),
+      kernels.backward(HeadOf(dims, in, sample, h, QkvBf16(in, sample, h, kv_head), o.stride, bias),
                        h % dims.group() == 0, (h + 1) % dims.group() == 0, memory[0], o.data,
                        lse + LseOffset(dims, sample, h), d.data, RowsBf16(gradients.q, sample, h),
                        RowsBf16(gradients.k, sample, kv_head),
@@ -114,43 +185,16 @@ void BackwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionIn
   });
 }
 
-}  // namespace
-
-void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
-                         const View& out_view, const View& lse) {
-  const Heads out = AllHeads(dims, out_view);
-  if (out_view.dtype == DType::kBFloat16) {
-    return ForwardBf16(pool, dims, in, out, lse.As<float>());
-  }
-  pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers buffers(out_view.dtype, 4, dims.seq * dims.head_dim);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
-      const QkvRows<float> rows{ReadHead(in.q, sample, h, dims.seq, buffers[0]),
-                                ReadHead(in.k, sample, kv_head, dims.seq, buffers[1]),
-                                ReadHead(in.v, sample, kv_head, dims.seq, buffers[2])};
-      const HeadRows<float> to = HeadToWrite(out, sample, h, buffers[3]);
-      Kernels().forward(HeadOf(dims, in, sample, h, rows, to.stride), to.data,
-                        lse.As<float>() + LseOffset(dims, sample, h));
-      WriteHead(to, dims.seq, out, sample, h);
-    }
-  });
-}
-
-void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
-                          const ConstView& out_view, const ConstView& lse,
-                          const ConstView& dout_view, const AttentionGradients& gradients) {
-  const ConstHeads out = AllHeads(dims, out_view), dout = AllHeads(dims, dout_view);
-  if (out_view.dtype == DType::kBFloat16) {
-    return BackwardBf16(pool, dims, in, out, lse.As<float>(), dout, gradients);
-  }
+void BackwardFloats(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                    const BiasRows& bias, const ConstHeads& out, const float* lse,
+                    const ConstHeads& dout, const AttentionGradients& gradients) {
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers buffers(out_view.dtype, 8, dims.seq * dims.head_dim);
+    RowBuffers buffers(out.tensor.dtype, 8, std::max(dims.seq, dims.keys) * dims.head_dim);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / groups, kv_head = i % groups;
-      const HeadRows<const float> k = ReadHead(in.k, sample, kv_head, dims.seq, buffers[0]);
-      const HeadRows<const float> v = ReadHead(in.v, sample, kv_head, dims.seq, buffers[1]);
+      const HeadRows<const float> k = ReadHead(in.k, sample, kv_head, dims.keys, buffers[0]);
+      const HeadRows<const float> v = ReadHead(in.v, sample, kv_head, dims.keys, buffers[1]);
       const HeadRows<float> dk = HeadToWrite(gradients.k, sample, kv_head, buffers[2]);
       const HeadRows<float> dv = HeadToWrite(gradients.v, sample, kv_head, buffers[3]);
       for (int64_t g = 0; g < dims.group(); ++g) {
@@ -159,15 +203,50 @@ void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const Att
         const HeadRows<const float> o = ReadHead(out, sample, h, dims.seq, buffers[5]);
         const HeadRows<const float> d = ReadHead(dout, sample, h, dims.seq, buffers[6]);
         const HeadRows<float> dq = HeadToWrite(gradients.q, sample, h, buffers[7]);
-        Kernels().backward(HeadOf(dims, in, sample, h, rows, o.stride), o.data,
-                           lse.As<float>() + LseOffset(dims, sample, h), d.data, g == 0, dq, dk,
-                           dv);
+        Kernels().backward(HeadOf(dims, in, sample, h, rows, o.stride, bias), o.data,
+                           lse + LseOffset(dims, sample, h), d.data, g == 0, dq, dk, dv);
         WriteHead(dq, dims.seq, gradients.q, sample, h);
       }
-      WriteHead(dk, dims.seq, gradients.k, sample, kv_head);
-      WriteHead(dv, dims.seq, gradients.v, sample, kv_head);
+      WriteHead(dk, dims.keys, gradients.k, sample, kv_head);
+      WriteHead(dv, dims.keys, gradients.v, sample, kv_head);
     }
   });
+}
+
+}  // namespace
+
+void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                         const View& out_view, const View& lse, const View& workspace) {
+  const BiasRows bias(dims, workspace, false);
+  bias.Spread(pool, in.bias);
+  const Heads out = AllHeads(dims, out_view);
+  if (out_view.dtype == DType::kBFloat16) {
+    return ForwardBf16(pool, dims, in, bias, out, lse.As<float>());
+  }
+  pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
+    RowBuffers buffers(out_view.dtype, 4, std::max(dims.seq, dims.keys) * dims.head_dim);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
+      const QkvRows<float> rows{ReadHead(in.q, sample, h, dims.seq, buffers[0]),
+                                ReadHead(in.k, sample, kv_head, dims.keys, buffers[1]),
+                                ReadHead(in.v, sample, kv_head, dims.keys, buffers[2])};
+      const HeadRows<float> to = HeadToWrite(out, sample, h, buffers[3]);
+      Kernels().forward(HeadOf(dims, in, sample, h, rows, to.stride, bias), to.data,
+                        lse.As<float>() + LseOffset(dims, sample, h));
+      WriteHead(to, dims.seq, out, sample, h);
+    }
+  });
+}
+
+void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
+                          const ConstView& out, const ConstView& lse, const ConstView& dout,
+                          const AttentionGradients& gradients, const View& workspace) {
+  const BiasRows bias(dims, workspace, gradients.HasBias());
+  bias.Spread(pool, in.bias);
+  const auto backward = out.dtype == DType::kBFloat16 ? BackwardBf16 : BackwardFloats;
+  backward(pool, dims, in, bias, AllHeads(dims, out), lse.As<float>(), AllHeads(dims, dout),
+           gradients);
+  bias.Gather(pool, in.bias.buckets, gradients.bias);
 }
 
 }  // namespace fsdp

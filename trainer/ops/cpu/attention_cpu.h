@@ -9,10 +9,10 @@
 namespace fsdp {
 
 void AttentionForwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
-                         const View& out, const View& lse);
+                         const View& out, const View& lse, const View& workspace);
 void AttentionBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
                           const ConstView& out, const ConstView& lse, const ConstView& dout,
-                          const AttentionGradients& gradients);
+                          const AttentionGradients& gradients, const View& workspace);
 
 }  // namespace fsdp
 

@@ -46,36 +46,34 @@ void ForwardHead(const AttentionHead& head, float* out, float* lse) {
   alignas(64) Matrix qt, kv, o;
   alignas(64) Square st;
   alignas(64) Lanes maximum, sum;
-  int64_t start[kTile];
   const int64_t ld = Ld(head);
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = Min(kTile, head.seq - query);
-    Load(head.q + query * head.q_stride, head.q_stride, queries, head.head_dim, Scale(head), ld,
-         kv);
+    Load(head.q + query * head.q_stride, head.q_stride, queries, head.head_dim, head.scale, ld, kv);
     Transpose(kv, queries, head.head_dim, ld, qt);
     // Not -infinity: a tile may hold nothing for a query, and then this is subtracted from itself.
     Fill(maximum, maximum + kTile, -__FLT_MAX__);
     Fill(sum, sum + kTile, 0.0f);
     Fill(o, o + kTile * ld, 0.0f);
-    Starts(head, query, start);
-    for (int64_t key = start[0] / kTile * kTile; key <= query; key += kTile) {
+    const Span span(head, query);
+    for (int64_t key = span.begin; key < span.end; key += kTile) {
       const Tile tile = TileAt(head, query, key);
       const Rows<Floats> k =
           InPlaceOr(head, head.k + key * head.k_stride, head.k_stride, tile.keys, kv);
       Scores<Floats, Sums::kStored>(tile, k, qt, head.head_dim, st);
-      Mask(tile, st);
-      MaskDocuments(tile, start, key, st);
+      AddBias(head, tile, query, key, st);
+      MaskAll(head, span, tile, key, st);
       RunningSoftmax(tile, ld, st, maximum, sum, o);
       Drop(head, tile, query, key, st);
       Load(head.v + key * head.v_stride, head.v_stride, tile.keys, head.head_dim, 1.0f, ld, kv);
       AddOverKeys<Floats>(tile, st, {kv, ld}, ld, o);
     }
     for (int64_t q = 0; q < queries; ++q) {
-      const float scale = 1.0f / sum[q];
+      const float scale = Inverse(head, span, q, sum);
       float* row = out + (query + q) * head.out_stride;
 #pragma omp simd
       for (int64_t d = 0; d < head.head_dim; ++d) row[d] = scale * o[q * ld + d];
-      lse[query + q] = maximum[q] + __builtin_logf(sum[q]);
+      lse[query + q] = LogSum(head, span, q, maximum, sum);
     }
   }
 }
@@ -95,17 +93,29 @@ void Store(const float* from, int64_t ld, int64_t rows, int64_t head_dim, float 
   }
 }
 
+void Clear(const HeadRows<float>& to, int64_t begin, int64_t end, int64_t head_dim) {
+  for (int64_t r = begin; r < end; ++r) {
+    Fill(to.data + r * to.stride, to.data + r * to.stride + head_dim, 0.0f);
+  }
+}
+
 void BackwardHead(const AttentionHead& head, const float* out, const float* lse, const float* dout,
                   bool first, HeadRows<float> dq_out, HeadRows<float> dk_out,
                   HeadRows<float> dv_out) {
   alignas(64) Matrix q, qt, dout_rows, dout_t, k, v_copy, dq, sum;
   alignas(64) Square st, dst;
   alignas(64) Lanes lse_lanes, dot_lanes;
-  int64_t start[kTile];
   const int64_t ld = Ld(head), dim = head.head_dim;
+  ClearBiasSums(head);
+  if (first) {
+    // What the diagonal does not store to.
+    const int64_t begin = head.causal ? head.seen : 0;
+    Clear(dk_out, begin, head.keys, dim);
+    Clear(dv_out, begin, head.keys, dim);
+  }
   for (int64_t query = 0; query < head.seq; query += kTile) {
     const int64_t queries = Min(kTile, head.seq - query);
-    Load(head.q + query * head.q_stride, head.q_stride, queries, dim, Scale(head), ld, q);
+    Load(head.q + query * head.q_stride, head.q_stride, queries, dim, head.scale, ld, q);
     Transpose(q, queries, dim, ld, qt);
     Load(dout + query * head.out_stride, head.out_stride, queries, dim, 1.0f, ld, dout_rows);
     Transpose(dout_rows, queries, dim, ld, dout_t);
@@ -120,19 +130,20 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
       lse_lanes[i] = lse[query + i];
     }
     Fill(dq, dq + kTile * ld, 0.0f);
-    Starts(head, query, start);
-    for (int64_t key = start[0] / kTile * kTile; key <= query; key += kTile) {
+    const Span span(head, query);
+    for (int64_t key = span.begin; key < span.end; key += kTile) {
       const Tile tile = TileAt(head, query, key);
-      // The diagonal is the first that a tile of keys meets.
+      // Under a causal mask the diagonal is the first that a tile of keys meets.
       const bool add = !tile.diagonal || !first;
       Load(head.k + key * head.k_stride, head.k_stride, tile.keys, dim, 1.0f, ld, k);
       Scores<Floats, Sums::kStored>(tile, {k, ld}, qt, dim, st);
-      Mask(tile, st);
-      MaskDocuments(tile, start, key, st);
+      AddBias(head, tile, query, key, st);
+      MaskAll(head, span, tile, key, st);
       const Rows<Floats> v =
           InPlaceOr(head, head.v + key * head.v_stride, head.v_stride, tile.keys, v_copy);
       Scores<Floats, Sums::kStored>(tile, v, dout_t, dim, dst);
       ScoreGradients(head, tile, query, key, lse_lanes, dot_lanes, st, dst);
+      SumBias(head, tile, query, key, dst);
       AddOverKeys<Floats>(tile, dst, {k, ld}, ld, dq);
       const HeadRows<float> dv{dv_out.data + key * dv_out.stride, dv_out.stride};
       const HeadRows<float> dk{dk_out.data + key * dk_out.stride, dk_out.stride};
@@ -147,7 +158,7 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
         Store(sum, ld, tile.keys, dim, 1.0f, add, dk.data, dk.stride);
       }
     }
-    Store(dq, ld, queries, dim, Scale(head), false, dq_out.data + query * dq_out.stride,
+    Store(dq, ld, queries, dim, head.scale, false, dq_out.data + query * dq_out.stride,
           dq_out.stride);
   }
 }

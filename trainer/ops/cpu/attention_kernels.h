@@ -27,11 +27,17 @@ struct ProbabilityDraws {
 template <typename T>
 struct BasicAttentionHead {
   const T *q, *k, *v;
-  const int32_t* positions;  // [seq]
+  const int32_t* positions;  // [seq]; null: one document.
   int64_t q_stride, k_stride, v_stride, out_stride;
-  int64_t seq, head_dim;
+  int64_t seq, keys, seen, head_dim;  // seen <= keys: so many of them are there to be seen.
+  bool causal;
+  float scale;  // Of q . k.
   bool drops = false;
   ProbabilityDraws drop = {};
+  // Of query i and key j at i - j + keys - 1: what is added to the score, or null; and in backward
+  // the sums of ds, overwritten, or null.
+  const float* bias = nullptr;
+  float* bias_sums = nullptr;
 };
 
 using AttentionHead = BasicAttentionHead<float>;
@@ -53,8 +59,8 @@ extern const AttentionKernels kAttentionAvx2, kAttentionAvx512;
 struct AttentionKernelsBf16 {
   // Floats of memory that a head takes: what is made of k and v once for the heads of a group, and
   // in backward the sums for dk and dv.
-  int64_t (*forward_memory)(int64_t seq, int64_t head_dim);
-  int64_t (*backward_memory)(int64_t seq, int64_t head_dim);
+  int64_t (*forward_memory)(int64_t keys, int64_t head_dim);
+  int64_t (*backward_memory)(int64_t keys, int64_t head_dim);
   // `first`: memory holds nothing of the head's k and v yet.
   void (*forward)(const AttentionHeadBf16& head, bool first, float* memory, uint16_t* out,
                   float* lse);

@@ -190,6 +190,17 @@ void MaskDocuments(const Tile& tile, const int64_t* start, int64_t key, float* s
   }
 }
 
+// The same where key j lies behind the document of query q, under a full mask. `end` is where the
+// queries' documents end: in ascending order.
+void MaskEnds(const Tile& tile, const int64_t* end, int64_t key, float* st) {
+  if (tile.queries == 0 || end[0] >= key + tile.keys) return;
+  int64_t lane = 0;  // The first whose document ends behind key j.
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    while (lane < tile.queries && end[lane] <= key + j) ++lane;
+    Fill(st + j * kTile, st + j * kTile + lane, -__builtin_inff());
+  }
+}
+
 // to[d][r] = from[r][d] of a tile's rows; lanes after the last row are zero.
 template <typename Step>
 void Transpose(const Step* from, int64_t rows, int64_t cols, int64_t ld, Step* to) {
@@ -208,21 +219,88 @@ int64_t Ld(const BasicAttentionHead<T>& head) {
 }
 
 template <typename T>
-float Scale(const BasicAttentionHead<T>& head) {
-  return 1.0f / __builtin_sqrtf(static_cast<float>(head.head_dim));
-}
-
-template <typename T>
 Tile TileAt(const BasicAttentionHead<T>& head, int64_t query, int64_t key) {
-  return {Min(kTile, head.seq - key), Min(kTile, head.seq - query), query == key};
+  return {Min(kTile, head.seen - key), Min(kTile, head.seq - query), head.causal && query == key};
 }
 
 // Where the documents of a tile's queries begin.
 template <typename T>
 void Starts(const BasicAttentionHead<T>& head, int64_t query, int64_t* start) {
   for (int64_t i = query; i < Min(head.seq, query + kTile); ++i) {
+    if (head.positions == nullptr) {
+      start[i - query] = 0;
+      continue;
+    }
     start[i - query] = i - head.positions[i];
   }
+}
+
+// What a tile of queries sees: keys in [begin, end), and of those each query its own.
+struct Span {
+  int64_t begin, end;
+  int64_t starts[kTile], ends[kTile];  // `ends` under a full mask alone.
+
+  template <typename T>
+  Span(const BasicAttentionHead<T>& head, int64_t query) {
+    const int64_t queries = Min(kTile, head.seq - query);
+    Starts(head, query, starts);
+    begin = starts[0] / kTile * kTile;
+    if (head.causal) {
+      end = Min(query + kTile, head.seen);
+      return;
+    }
+    int64_t at = head.keys;
+    if (head.positions != nullptr) {
+      at = query + queries;
+      while (at < head.keys && head.positions[at] != 0) ++at;
+    }
+    end = Min(at, head.seen);
+    for (int64_t i = queries - 1; i >= 0; --i) {
+      ends[i] = at;
+      if (head.positions != nullptr && head.positions[query + i] == 0) at = query + i;
+    }
+  }
+};
+
+// The scores' bias, and the sums for its gradient: lanes of queries beyond the last have none.
+template <typename T>
+void AddBias(const BasicAttentionHead<T>& head, const Tile& tile, int64_t query, int64_t key,
+             float* st) {
+  if (head.bias == nullptr) return;
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    const float* const bias = head.bias + query - (key + j) + head.keys - 1;
+    float* const row = st + j * kTile;
+#pragma omp simd
+    for (int64_t q = tile.FirstLane(j); q < tile.queries; ++q) row[q] += bias[q];
+  }
+}
+
+template <typename T>
+void SumBias(const BasicAttentionHead<T>& head, const Tile& tile, int64_t query, int64_t key,
+             const float* dst) {
+  if (head.bias_sums == nullptr) return;
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    float* const sums = head.bias_sums + query - (key + j) + head.keys - 1;
+    const float* const row = dst + j * kTile;
+#pragma omp simd
+    for (int64_t q = tile.FirstLane(j); q < tile.queries; ++q) sums[q] += row[q];
+  }
+}
+
+template <typename T>
+void ClearBiasSums(const BasicAttentionHead<T>& head) {
+  if (head.bias_sums != nullptr) {
+    Fill(head.bias_sums, head.bias_sums + head.seq + head.keys - 1, 0.0f);
+  }
+}
+
+// Scores of keys that their queries do not see become -infinity.
+template <typename T>
+void MaskAll(const BasicAttentionHead<T>& head, const Span& span, const Tile& tile, int64_t key,
+             float* st) {
+  Mask(tile, st);
+  MaskDocuments(tile, span.starts, key, st);
+  if (!head.causal) MaskEnds(tile, span.ends, key, st);
 }
 
 // st becomes exp(st - maximum); o, maximum and sum are brought to the new maximum.
@@ -253,6 +331,18 @@ void RunningSoftmax(const Tile& tile, int64_t ld, float* st, float* maximum, flo
 #pragma omp simd
     for (int64_t d = 0; d < ld; ++d) o[q * ld + d] *= before[q];
   }
+}
+
+// By what the sums of query q of the tile are multiplied, and its lse. One that sees no key has 0.
+template <typename T>
+float Inverse(const BasicAttentionHead<T>& head, const Span& span, int64_t q, const float* sum) {
+  return span.starts[q] < head.seen ? 1.0f / sum[q] : 0.0f;
+}
+
+template <typename T>
+float LogSum(const BasicAttentionHead<T>& head, const Span& span, int64_t q, const float* maximum,
+             const float* sum) {
+  return span.starts[q] < head.seen ? maximum[q] + __builtin_logf(sum[q]) : 0.0f;
 }
 
 // words[r][i] = Philox({key / 4, query + i, site, 1 + head}, draws.key)[r]: trainer/core/philox.cc

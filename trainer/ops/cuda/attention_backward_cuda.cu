@@ -1,12 +1,14 @@
 // Formulas: attention.h. dk and dv of a tile of keys are added up by one block, over the queries of
 // all heads of the group, and dq of a tile of queries by another one, over the keys: p and ds are
-// made twice, so that no two blocks add to the same, and no sum waits in memory. The next tiles are
+// made twice, so that no two blocks add to the same, and no sum waits in memory. The gradient of a
+// bias is added up by distance first, then by bucket. The next tiles are
 // on their way while a block computes.
 #include <climits>
 #include <cmath>
 
 #include "trainer/ops/cuda/attention_backward_cuda.h"
 #include "trainer/ops/cuda/attention_call.h"
+#include "trainer/ops/cuda/attention_mask.h"
 #include "trainer/ops/cuda/attention_products.h"
 #include "trainer/ops/cuda/attention_tile.h"
 #include "trainer/ops/cuda/block_sum.h"
@@ -36,6 +38,9 @@ struct BackwardArgs {
   HeadsCuda<const T> q, k, v, dout;
   const float *lse, *dot;  // dot: dout . out.
   HeadsCuda<T> dq, dk, dv;
+  BiasCuda<T> bias;
+  float* bias_sums;  // [batch, heads, distances]: sums of ds.
+  T* dbias;          // [heads, buckets]
 };
 
 // dot[b, h, i] = dout . out of [b, i, h]. Eight lanes a row.
@@ -90,8 +95,8 @@ struct ScoreGradient {
   }
 };
 
-template <typename T, int D>
-__global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
+template <typename T, int D, AttentionKind kind>
+__global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads, kAttentionBlocks<kind>)
     AttentionDqKernel(BackwardArgs<T> args) {
   using Tiles = BackwardTiles<T, D>;
   constexpr int kQueries = Tiles::kOwn, kKeys = Tiles::kOther, kElements = Tiles::kElements;
@@ -99,8 +104,10 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
   const AttentionPlace at(call.batch, call.heads);
   const int block_query = (static_cast<int>(CeilDiv(call.seq, kQueries)) - 1 - at.tile) * kQueries;
   const int end = min(block_query + kQueries, call.seq);
-  const HeadRowsCuda<const T> k = args.k.Rows(at.sample, at.head / call.group);
-  const HeadRowsCuda<const T> v = args.v.Rows(at.sample, at.head / call.group);
+  const AttentionKeys<kind> keys(call, at.sample, block_query, end, kKeys);
+  const AttentionSees<kind> sees(call, at.sample);
+  const HeadRowsCuda<const T> k = SeenRows<kind>(call, args.k, at.sample, at.head / call.group);
+  const HeadRowsCuda<const T> v = SeenRows<kind>(call, args.v, at.sample, at.head / call.group);
   const AttentionDraws draws = call.DrawsOf(at.sample, at.head);
 
   T* const q_tile = DynamicShared<T>();
@@ -111,14 +118,13 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
     LoadTile<D, kKeys>(kv_tiles + (2 * half + 1) * kElements, v, key);
     CommitCopies();
   };
-  const int first_key = call.Start(at.sample, block_query) / kKeys * kKeys;
   LoadTile<D, kQueries>(q_tile, args.q.Rows(at.sample, at.head), block_query);
   LoadTile<D, kQueries>(dout_tile, args.dout.Rows(at.sample, at.head), block_query);
-  load(first_key, 0);
+  load(keys.begin, 0);
 
   const int query = block_query + Warp() * 16;
   const int row_offset = Warp() * 16 * kLd<T, D>;
-  const int last_start = call.Start(at.sample, end - 1);
+  const int last_start = call.StartOf<kind>(at.sample, end - 1);
   int start[2];
   float lse[2], dot[2];
 #pragma unroll
@@ -126,37 +132,42 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
     const int row = query + RowOf(0, 2 * r);
     const bool inside = row < call.seq;
     const int64_t i = call.RowOfQueries(at.sample, at.head) + row;
-    start[r] = inside ? call.Start(at.sample, row) : 0;
+    start[r] = inside ? call.StartOf<kind>(at.sample, row) : 0;
     lse[r] = inside ? args.lse[i] * kLog2E : 0.0f;
     dot[r] = inside ? args.dot[i] : 0.0f;
   }
   Fragments<1, D / 8> dq = {};
+  const bool biased = kind == AttentionKind::kAny && args.bias.table != nullptr;
   const float factor = call.scale * kLog2E;
   int half = 0;
-  for (int key = first_key; key < end; key += kKeys, half ^= 1) {
+  for (int key = keys.begin; key < keys.end; key += kKeys, half ^= 1) {
     WaitForCopies<0>();
     __syncthreads();
-    if (key + kKeys < end) load(key + kKeys, half ^ 1);
-    if (key >= query + 16) continue;
+    if (key + kKeys < keys.end) load(key + kKeys, half ^ 1);
+    if (call.Causal<kind>() && key >= query + 16) continue;
     const T* const k_tile = kv_tiles + 2 * half * kElements;
     Fragments<1, kKeys / 8> p = {}, ds = {};
     AddDots<D>(q_tile + row_offset, k_tile, p);
     AddDots<D>(dout_tile + row_offset, k_tile + kElements, ds);
-    const ScoreGradient gradient{factor, key + kKeys > query + 1 || last_start > key};
+    const ScoreGradient gradient{
+        factor, kind == AttentionKind::kAny || key + kKeys > query + 1 || last_start > key};
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) {
       float kept[4] = {1, 1, 1, 1};
       if (call.drops) DrawQueriesByKeys(draws, query, key + 8 * n, kept);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int j = key + ColumnOf(n, e);
-        gradient(j <= query + RowOf(0, e) && j >= start[e / 2], lse[e / 2], dot[e / 2], kept[e],
-                 p[0][n][e], ds[0][n][e]);
+        const int i = query + RowOf(0, e), j = key + ColumnOf(n, e);
+        const float bias = biased ? args.bias.At(at.head, i, j) : 0.0f;
+        gradient(sees(i, start[e / 2], j), lse[e / 2] - bias, dot[e / 2], kept[e], p[0][n][e],
+                 ds[0][n][e]);
       }
     }
     AddRows<D>(ds, k_tile, dq);
   }
   const float scale[1][2] = {{call.scale, call.scale}};
+  // Without a key no step has waited for q.
+  if constexpr (kind == AttentionKind::kAny) WaitForCopies<0>();
   __syncthreads();
   RoundInto<D>(q_tile + row_offset, dq, scale);
   __syncthreads();
@@ -164,7 +175,7 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads)
 }
 
 // dk and dv, over the queries of all heads of the group.
-template <typename T, int D>
+template <typename T, int D, AttentionKind kind>
 __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
     AttentionDkvKernel(BackwardArgs<T> args) {
   using Tiles = BackwardTiles<T, D>;
@@ -173,7 +184,8 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
   const AttentionCall& call = args.call;
   const AttentionPlace at(call.batch, call.heads / call.group);
   const int block_key = at.tile * kKeys;  // The first keys are seen most.
-  const int last_key = min(block_key + kKeys, call.seq) - 1;
+  const AttentionSees<kind> sees(call, at.sample);
+  const int last_key = min(block_key + kKeys, sees.seen) - 1;
 
   T* const k_tile = DynamicShared<T>();
   T* const v_tile = k_tile + Tiles::kOwnElements;
@@ -182,16 +194,21 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
   float* const dot_of = lse_of + 2 * kQueries;
   int* const start_of = reinterpret_cast<int*>(dot_of + 2 * kQueries);
 
-  // Steps of a head: up to the last queries whose document began by these keys. Documents begin
-  // in ascending order.
-  int steps = 0;
-  for (int found = kWarp; found == kWarp; steps += found) {
-    const int64_t q = block_key + (static_cast<int64_t>(steps) + Lane()) * kQueries;
-    found = WarpSum(q < call.seq && call.Start(at.sample, static_cast<int>(q)) <= last_key ? 1 : 0);
+  int block_query = block_key;
+  if constexpr (kind == AttentionKind::kAny) {
+    if (!call.causal) {
+      block_query = last_key < block_key ? 0 : call.StartOf<kind>(at.sample, block_key);
+      block_query = block_query / kQueries * kQueries;
+    }
   }
+  // Steps of a head: up to the last queries whose document began by these keys.
+  const int steps =
+      kind == AttentionKind::kAny && last_key < block_key
+          ? 0
+          : call.StepsBegunBy<kind>(at.sample, last_key, block_query, call.seq, kQueries);
   const int first_head = at.head * call.group;
   const auto load = [&](int step, int half) {
-    const int head = first_head + step / steps, query = block_key + step % steps * kQueries;
+    const int head = first_head + step / steps, query = block_query + step % steps * kQueries;
     T* const q_tile = q_tiles + 2 * half * kElements;
     LoadTile<D, kQueries>(q_tile, args.q.Rows(at.sample, head), query);
     LoadTile<D, kQueries>(q_tile + kElements, args.dout.Rows(at.sample, head), query);
@@ -203,26 +220,32 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
       const int64_t i = call.RowOfQueries(at.sample, head) + row;
       lse_of[to] = inside ? args.lse[i] * kLog2E : 0.0f;
       dot_of[to] = inside ? args.dot[i] : 0.0f;
-      start_of[to] = inside ? call.Start(at.sample, row) : INT_MAX;  // Sees nothing.
+      start_of[to] = inside ? call.StartOf<kind>(at.sample, row) : INT_MAX;  // Sees nothing.
     }
   };
   LoadTile<D, kKeys>(k_tile, args.k.Rows(at.sample, at.head), block_key);
   LoadTile<D, kKeys>(v_tile, args.v.Rows(at.sample, at.head), block_key);
-  load(0, 0);
+  if (kind == AttentionKind::kCausal || steps > 0) {
+    load(0, 0);
+  } else {
+    CommitCopies();
+  }
 
   const int key_warp = Warp() % (kKeys / 16), column = Warp() / (kKeys / 16) * kColumns;
   const int key = block_key + key_warp * 16;  // The warp's first.
   const int row_offset = key_warp * 16 * kLd<T, D>;
   Fragments<1, kColumns / 8> dk = {}, dv = {};
+  const bool biased = kind == AttentionKind::kAny && args.bias.table != nullptr;
   const float factor = call.scale * kLog2E;
   int half = 0;
   for (int step = 0; step < steps * call.group; ++step, half ^= 1) {
     WaitForCopies<0>();
     __syncthreads();
     if (step + 1 < steps * call.group) load(step + 1, half ^ 1);
-    const int query = block_key + step % steps * kQueries;
-    if (query + kQueries <= key) continue;  // All before the warp's keys.
-    const AttentionDraws draws = call.DrawsOf(at.sample, first_head + step / steps);
+    const int query = block_query + step % steps * kQueries;
+    if (call.Causal<kind>() && query + kQueries <= key) continue;  // All before the warp's keys.
+    const int head = first_head + step / steps;
+    const AttentionDraws draws = call.DrawsOf(at.sample, head);
     const float* const lse = lse_of + half * kQueries;
     const float* const dot = dot_of + half * kQueries;
     const int* const start = start_of + half * kQueries;
@@ -231,7 +254,8 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
     Fragments<1, kQueries / 8> p = {}, ds = {};
     AddDots<D>(k_tile + row_offset, q_tile, p);
     AddDots<D>(v_tile + row_offset, dout_tile, ds);
-    const ScoreGradient gradient{factor, query < key + 15 || start[kQueries - 1] > key};
+    const ScoreGradient gradient{
+        factor, kind == AttentionKind::kAny || query < key + 15 || start[kQueries - 1] > key};
 #pragma unroll
     for (int n = 0; n < kQueries / 8; ++n) {
       float kept[4] = {1, 1, 1, 1};
@@ -239,19 +263,147 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int i = ColumnOf(n, e), j = key + RowOf(0, e);
-        gradient(j <= query + i && j >= start[i], lse[i], dot[i], kept[e], p[0][n][e], ds[0][n][e]);
+        const float bias = biased ? args.bias.At(head, query + i, j) : 0.0f;
+        gradient(sees(query + i, start[i], j), lse[i] - bias, dot[i], kept[e], p[0][n][e],
+                 ds[0][n][e]);
       }
     }
     AddRows<D>(p, dout_tile + column, dv);
     AddRows<D>(ds, q_tile + column, dk);
   }
   const float scale[1][2] = {{call.scale, call.scale}}, one[1][2] = {{1, 1}};
+  // Without a query no step has waited for k and v.
+  if constexpr (kind == AttentionKind::kAny) WaitForCopies<0>();
   __syncthreads();
   RoundInto<D>(k_tile + row_offset + column, dk, scale);
   RoundInto<D>(v_tile + row_offset + column, dv, one);
   __syncthreads();
   StoreTile<D, kKeys>(k_tile, args.dk.Rows(at.sample, at.head), block_key);
   StoreTile<D, kKeys>(v_tile, args.dv.Rows(at.sample, at.head), block_key);
+}
+
+// Sums of ds by distance j - i, of one sample's head: a block has kDistances of them, from number
+// `first` on, each warp those of its queries, and each lane the distances that it adds up. ds is
+// made once more, for those of a tile's keys that lie as far from some of its queries.
+constexpr int kDistances = 128;
+
+template <typename T, int D>
+__global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads, 1)
+    AttentionDistancesKernel(BackwardArgs<T> args) {
+  constexpr AttentionKind kind = AttentionKind::kAny;
+  using Tiles = BackwardTiles<T, D>;
+  constexpr int kQueries = Tiles::kOwn, kKeys = Tiles::kOther, kElements = Tiles::kElements;
+  constexpr int kWarps = Tiles::kQueryThreads / kWarp, kPerLane = kDistances / kWarp;
+  constexpr int kDsLd = kKeys + 1;
+  const AttentionCall& call = args.call;
+  const AttentionPlace at(call.batch, call.heads);
+  const AttentionSees<kind> sees(call, at.sample);
+  const HeadRowsCuda<const T> k = SeenRows<kind>(call, args.k, at.sample, at.head / call.group);
+  const HeadRowsCuda<const T> v = SeenRows<kind>(call, args.v, at.sample, at.head / call.group);
+  const AttentionDraws draws = call.DrawsOf(at.sample, at.head);
+
+  T* const q_tile = DynamicShared<T>();
+  T* const dout_tile = q_tile + Tiles::kOwnElements;
+  T* const k_tile = dout_tile + Tiles::kOwnElements;
+  T* const v_tile = k_tile + kElements;
+  // Where other kernels have the next step's k and v.
+  static_assert(kWarps * 16 * kDsLd * sizeof(float) <= 2 * kElements * sizeof(T));
+  static_assert(kWarps * kDistances * sizeof(float) <= 2 * kElements * sizeof(T));
+  float* const all_ds = reinterpret_cast<float*>(v_tile + kElements);
+  float* const warp_ds = all_ds + Warp() * 16 * kDsLd;
+
+  const int first = at.tile * kDistances;
+  const int row_offset = Warp() * 16 * kLd<T, D>;
+  float sums[kPerLane] = {};
+  for (int block_query = 0; block_query < call.seq; block_query += kQueries) {
+    const int end = min(block_query + kQueries, call.seq);
+    const AttentionKeys<kind> keys(call, at.sample, block_query, end, kKeys);
+    // Key j is as far as number j - i + seq - 1 from query i.
+    const int shift = block_query - call.seq + 1;
+    const int begin_key = max(keys.begin, (first + shift) / 8 * 8);  // Draws want a multiple of 8.
+    const int end_key = min(keys.end, first + kDistances + shift + kQueries - 1);
+    if (begin_key >= end_key) continue;
+    __syncthreads();  // The last queries are done with.
+    LoadTile<D, kQueries>(q_tile, args.q.Rows(at.sample, at.head), block_query);
+    LoadTile<D, kQueries>(dout_tile, args.dout.Rows(at.sample, at.head), block_query);
+    const int query = block_query + Warp() * 16;
+    int start[2];
+    float lse[2], dot[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = query + RowOf(0, 2 * r);
+      const bool inside = row < call.seq;
+      const int64_t i = call.RowOfQueries(at.sample, at.head) + row;
+      start[r] = inside ? call.StartOf<kind>(at.sample, row) : INT_MAX;  // Sees nothing.
+      lse[r] = inside ? args.lse[i] * kLog2E : 0.0f;
+      dot[r] = inside ? args.dot[i] : 0.0f;
+    }
+    for (int key = begin_key; key < end_key; key += kKeys) {
+      __syncthreads();  // So are the last keys.
+      LoadTile<D, kKeys>(k_tile, k, key);
+      LoadTile<D, kKeys>(v_tile, v, key);
+      CommitCopies();
+      WaitForCopies<0>();
+      __syncthreads();
+      Fragments<1, kKeys / 8> p = {}, ds = {};
+      AddDots<D>(q_tile + row_offset, k_tile, p);
+      AddDots<D>(dout_tile + row_offset, v_tile, ds);
+      const ScoreGradient gradient{call.scale * kLog2E, true};
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        float kept[4] = {1, 1, 1, 1};
+        if (call.drops) DrawQueriesByKeys(draws, query, key + 8 * n, kept);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int i = query + RowOf(0, e), j = key + ColumnOf(n, e);
+          gradient(sees(i, start[e / 2], j), lse[e / 2] - args.bias.At(at.head, i, j), dot[e / 2],
+                   kept[e], p[0][n][e], ds[0][n][e]);
+          warp_ds[RowOf(0, e) * kDsLd + ColumnOf(n, e)] = ds[0][n][e];
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int d = 0; d < kPerLane; ++d) {
+        const int column = first + d * kWarp + Lane() + query - call.seq + 1 - key;
+        for (int row = max(0, -column); row < min(16, kKeys - column); ++row) {
+          sums[d] += warp_ds[row * kDsLd + column + row];
+        }
+      }
+      __syncwarp();
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int d = 0; d < kPerLane; ++d) all_ds[Warp() * kDistances + d * kWarp + Lane()] = sums[d];
+  __syncthreads();
+  const int64_t row = static_cast<int64_t>(at.sample) * call.heads + at.head;
+  for (int d = static_cast<int>(threadIdx.x); d < kDistances; d += Tiles::kQueryThreads) {
+    if (first + d >= args.bias.distances) break;
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += all_ds[w * kDistances + d];
+    args.bias_sums[row * args.bias.distances + first + d] = sum;
+  }
+}
+
+// dbias of a block's head and bucket.
+constexpr int kBucketThreads = 128;
+
+template <typename T>
+__global__ void __launch_bounds__(kBucketThreads) AttentionBucketsKernel(BackwardArgs<T> args) {
+  __shared__ float shared[kBucketThreads / kWarp];
+  const BiasCuda<T>& bias = args.bias;
+  const int head = static_cast<int>(blockIdx.x) / bias.columns;
+  const int bucket = static_cast<int>(blockIdx.x) % bias.columns;
+  float sum = 0;
+  for (int d = static_cast<int>(threadIdx.x); d < bias.distances; d += kBucketThreads) {
+    if (bias.buckets[d] != bucket) continue;
+    for (int b = 0; b < args.call.batch; ++b) {
+      const int64_t row = static_cast<int64_t>(b) * args.call.heads + head;
+      sum += args.bias_sums[row * bias.distances + d];
+    }
+  }
+  sum = BlockSum(sum, shared);
+  if (threadIdx.x == 0) args.dbias[blockIdx.x] = FromFloat<T>(sum);
 }
 
 }  // namespace
@@ -261,7 +413,7 @@ void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
                            const ConstView& dout, const AttentionGradients& gradients,
                            const View& workspace) {
   if (dims.heads == 0) return;
-  ForAttentionTiles(out.dtype, dims.head_dim, [&](auto is, auto columns) {
+  ForAttentionTiles(out.dtype, dims.head_dim, in, [&](auto is, auto columns, auto kind) {
     using T = typename decltype(is)::type;
     constexpr int D = decltype(columns)::value;
     using Tiles = BackwardTiles<T, D>;
@@ -275,15 +427,27 @@ void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
                                dot,
                                HeadsOf<T>(gradients.q),
                                HeadsOf<T>(gradients.k),
-                               HeadsOf<T>(gradients.v)};
+                               HeadsOf<T>(gradients.v),
+                               BiasOf<T>(dims, in.bias),
+                               dot + dims.batch * dims.heads * dims.seq,
+                               reinterpret_cast<T*>(gradients.bias.data)};
     const int64_t rows = dims.batch * dims.seq * dims.heads;
     Launch<AttentionDotKernel<T>>(
         stream, dim3(static_cast<unsigned>(CeilDiv(rows, kDotThreads / kDotLanes))),
         dim3(kDotThreads), 0, args.call, HeadsOf<T>(out), args.dout, dot);
-    Launch<AttentionDkvKernel<T, D>>(stream, AttentionGrid(dims, dims.kv_heads, Tiles::kOwn),
-                                     dim3(Tiles::kKeyThreads), Tiles::kKeyBytes, args);
-    Launch<AttentionDqKernel<T, D>>(stream, AttentionGrid(dims, dims.heads, Tiles::kOwn),
-                                    dim3(Tiles::kQueryThreads), Tiles::kTileBytes, args);
+    Launch<AttentionDkvKernel<T, D, kind>>(
+        stream, AttentionGrid(dims, dims.kv_heads, dims.keys, Tiles::kOwn),
+        dim3(Tiles::kKeyThreads), Tiles::kKeyBytes, args);
+    Launch<AttentionDqKernel<T, D, kind>>(stream,
+                                          AttentionGrid(dims, dims.heads, dims.seq, Tiles::kOwn),
+                                          dim3(Tiles::kQueryThreads), Tiles::kTileBytes, args);
+    if (!gradients.HasBias()) return;
+    Launch<AttentionDistancesKernel<T, D>>(
+        stream, AttentionGrid(dims, dims.heads, dims.distances(), kDistances),
+        dim3(Tiles::kQueryThreads), Tiles::kTileBytes, args);
+    Launch<AttentionBucketsKernel<T>>(stream,
+                                      dim3(static_cast<unsigned>(gradients.bias.NumElements())),
+                                      dim3(kBucketThreads), 0, args);
   });
 }
 

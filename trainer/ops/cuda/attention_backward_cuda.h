@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// workspace: dout . out, [batch, heads, seq] floats.
+// workspace: dout . out, [batch, heads, seq] floats; with a bias [batch, heads, distances] more.
 [[gnu::weak]] void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
                                          const AttentionInputs& in, const ConstView& out,
                                          const ConstView& lse, const ConstView& dout,

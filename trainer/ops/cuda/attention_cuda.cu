@@ -4,6 +4,7 @@
 
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/attention_cuda.h"
+#include "trainer/ops/cuda/attention_mask.h"
 #include "trainer/ops/cuda/attention_products.h"
 #include "trainer/ops/cuda/attention_tile.h"
 #include "trainer/ops/cuda/heads_cuda.h"
@@ -11,11 +12,13 @@
 namespace fsdp {
 namespace {
 
-template <typename T, int D>
+template <typename T, int D, AttentionKind kind>
 struct ForwardTiles {
   static constexpr int kRowBytes = D * static_cast<int>(sizeof(T));
   static constexpr int kThreads = 128;
-  static constexpr int kM = kRowBytes <= 256 ? 2 : 1;
+  // 32 queries' sums leave no registers for a mask and a bias.
+  static constexpr bool kFew = kind == AttentionKind::kAny && sizeof(T) == 2;
+  static constexpr int kM = kRowBytes <= 256 && !kFew ? 2 : 1;
   static constexpr int kQueries = kThreads / kWarp * 16 * kM;
   static constexpr int kKeys = kRowBytes <= 128 ? 64 : kRowBytes <= 512 ? 32 : 16;
   static constexpr int kElements = kKeys * kLd<T, D>;  // Of a tile of k or v.
@@ -28,11 +31,13 @@ struct ForwardArgs {
   HeadsCuda<const T> q, k, v;
   HeadsCuda<T> out;
   float* lse;
+  BiasCuda<T> bias;
 };
 
 // The elements of `scores` whose key the query does not see become -infinity.
-template <int M, int N>
-__device__ void Mask(int query, int key, const int (&start)[M][2], Fragments<M, N>& scores) {
+template <AttentionKind kind, int M, int N>
+__device__ void Mask(const AttentionSees<kind>& sees, int query, int key, const int (&start)[M][2],
+                     Fragments<M, N>& scores) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -40,10 +45,37 @@ __device__ void Mask(int query, int key, const int (&start)[M][2], Fragments<M, 
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int j = key + ColumnOf(n, e);
-        if (j > query + RowOf(m, e) || j < start[m][e / 2]) scores[m][n][e] = -INFINITY;
+        if (!sees(query + RowOf(m, e), start[m][e / 2], j)) scores[m][n][e] = -INFINITY;
       }
     }
   }
+}
+
+// scores becomes factor scores + bias.
+template <typename T, int M, int N>
+__device__ void AddBias(const BiasCuda<T>& bias, float factor, int head, int query, int key,
+                        Fragments<M, N>& scores) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        scores[m][n][e] = __fmaf_rn(scores[m][n][e], factor,
+                                    bias.At(head, query + RowOf(m, e), key + ColumnOf(n, e)));
+      }
+    }
+  }
+}
+
+// Does some query of the warp's not see some of `n` keys?
+template <AttentionKind kind>
+__device__ bool MasksSome(const AttentionSees<kind>& sees, int query, int last_start, int key,
+                          int n) {
+  const AttentionCall& call = sees.call;
+  const bool causal = call.Causal<kind>();
+  if ((causal && key + n > query + 1) || last_start > key) return true;
+  return kind == AttentionKind::kAny && (key + n > sees.seen || call.HasEnds<kind>());
 }
 
 // scores becomes exp(scale (scores - top)), top the maximum so far, and what has been added up
@@ -84,19 +116,21 @@ __device__ void RunningSoftmax(float factor, Fragments<M, N>& scores, float (&to
   }
 }
 
-template <typename T, int D>
-__global__ void __launch_bounds__(ForwardTiles<T, D>::kThreads)
+template <typename T, int D, AttentionKind kind>
+__global__ void __launch_bounds__(ForwardTiles<T, D, kind>::kThreads, kAttentionBlocks<kind>)
     AttentionForwardKernel(ForwardArgs<T> args) {
-  using Tiles = ForwardTiles<T, D>;
+  using Tiles = ForwardTiles<T, D, kind>;
   constexpr int M = Tiles::kM, kKeys = Tiles::kKeys, kElements = Tiles::kElements;
   const AttentionCall& call = args.call;
   const AttentionPlace at(call.batch, call.heads);
   // The last queries see most keys: they begin first.
   const int block_query =
       (static_cast<int>(CeilDiv(call.seq, Tiles::kQueries)) - 1 - at.tile) * Tiles::kQueries;
-  const int end = min(block_query + Tiles::kQueries, call.seq);  // Of its queries, and so of keys.
-  const HeadRowsCuda<const T> k = args.k.Rows(at.sample, at.head / call.group);
-  const HeadRowsCuda<const T> v = args.v.Rows(at.sample, at.head / call.group);
+  const int end = min(block_query + Tiles::kQueries, call.seq);  // Of its queries.
+  const AttentionKeys<kind> keys(call, at.sample, block_query, end, kKeys);
+  const AttentionSees<kind> sees(call, at.sample);
+  const HeadRowsCuda<const T> k = SeenRows<kind>(call, args.k, at.sample, at.head / call.group);
+  const HeadRowsCuda<const T> v = SeenRows<kind>(call, args.v, at.sample, at.head / call.group);
   const AttentionDraws draws = call.DrawsOf(at.sample, at.head);
 
   T* const q_tile = DynamicShared<T>();
@@ -106,13 +140,12 @@ __global__ void __launch_bounds__(ForwardTiles<T, D>::kThreads)
     LoadTile<D, kKeys>(kv_tiles + (2 * half + 1) * kElements, v, key);
     CommitCopies();
   };
-  const int first_key = call.Start(at.sample, block_query) / kKeys * kKeys;
   LoadTile<D, Tiles::kQueries>(q_tile, args.q.Rows(at.sample, at.head), block_query);
-  load(first_key, 0);
+  load(keys.begin, 0);
 
   const int query = block_query + Warp() * 16 * M;  // The warp's first.
   T* const q_rows = q_tile + Warp() * 16 * M * kLd<T, D>;
-  const int last_start = call.Start(at.sample, end - 1);
+  const int last_start = call.StartOf<kind>(at.sample, end - 1);
   int start[M][2];
   float top[M][2], sum[M][2];
 #pragma unroll
@@ -120,22 +153,25 @@ __global__ void __launch_bounds__(ForwardTiles<T, D>::kThreads)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = query + RowOf(m, 2 * r);
-      start[m][r] = row < call.seq ? call.Start(at.sample, row) : 0;
+      start[m][r] = row < call.seq ? call.StartOf<kind>(at.sample, row) : 0;
       top[m][r] = -INFINITY;
       sum[m][r] = 0;
     }
   }
   Fragments<M, D / 8> out = {};
-  const float factor = call.scale * kLog2E;
+  const bool biased = kind == AttentionKind::kAny && args.bias.table != nullptr;
+  const float factor = biased ? 1.0f : call.scale * kLog2E;
   int half = 0;
-  for (int key = first_key; key < end; key += kKeys, half ^= 1) {
+  for (int key = keys.begin; key < keys.end; key += kKeys, half ^= 1) {
     WaitForCopies<0>();
     __syncthreads();
-    if (key + kKeys < end) load(key + kKeys, half ^ 1);
-    if (key >= query + 16 * M) continue;  // Behind all of the warp's queries.
+    if (key + kKeys < keys.end) load(key + kKeys, half ^ 1);
+    // Behind all of the warp's queries.
+    if (call.Causal<kind>() && key >= query + 16 * M) continue;
     Fragments<M, kKeys / 8> p = {};
     AddDots<D>(q_rows, kv_tiles + 2 * half * kElements, p);
-    if (key + kKeys > query + 1 || last_start > key) Mask(query, key, start, p);
+    if (biased) AddBias(args.bias, call.scale * kLog2E, at.head, query, key, p);
+    if (MasksSome(sees, query, last_start, key, kKeys)) Mask(sees, query, key, start, p);
     RunningSoftmax(factor, p, top, sum, out);
     if (call.drops) {
 #pragma unroll
@@ -160,14 +196,18 @@ __global__ void __launch_bounds__(ForwardTiles<T, D>::kThreads)
       float all = sum[m][r];
       all += __shfl_xor_sync(kAllLanes, all, 1);
       all += __shfl_xor_sync(kAllLanes, all, 2);
-      inverse[m][r] = 1.0f / all;
+      // One that sees no key has zeros.
+      const bool none = kind == AttentionKind::kAny && start[m][r] >= sees.seen;
+      inverse[m][r] = none ? 0.0f : 1.0f / all;
       const int row = query + RowOf(m, 2 * r);
       if (Lane() % 4 == 0 && row < call.seq) {
         args.lse[call.RowOfQueries(at.sample, at.head) + row] =
-            (__fmul_rn(top[m][r], factor) + log2f(all)) * 0.6931471805599453f;
+            none ? 0.0f : (__fmul_rn(top[m][r], factor) + log2f(all)) * 0.6931471805599453f;
       }
     }
   }
+  // Without a key no step has waited for q.
+  if constexpr (kind == AttentionKind::kAny) WaitForCopies<0>();
   __syncthreads();
   RoundInto<D>(q_rows, out, inverse);
   __syncthreads();
@@ -178,14 +218,16 @@ __global__ void __launch_bounds__(ForwardTiles<T, D>::kThreads)
 
 void AttentionForwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
                           const AttentionInputs& in, const View& out, const View& lse) {
-  ForAttentionTiles(out.dtype, dims.head_dim, [&](auto is, auto columns) {
+  ForAttentionTiles(out.dtype, dims.head_dim, in, [&](auto is, auto columns, auto kind) {
     using T = typename decltype(is)::type;
     constexpr int D = decltype(columns)::value;
-    using Tiles = ForwardTiles<T, D>;
+    using Tiles = ForwardTiles<T, D, kind>;
     const ForwardArgs<T> args{AttentionCallOf(dims, in), HeadsOf<T>(in.q), HeadsOf<T>(in.k),
-                              HeadsOf<T>(in.v),          HeadsOf<T>(out),  lse.As<float>()};
-    Launch<AttentionForwardKernel<T, D>>(stream, AttentionGrid(dims, dims.heads, Tiles::kQueries),
-                                         dim3(Tiles::kThreads), Tiles::kBytes, args);
+                              HeadsOf<T>(in.v),          HeadsOf<T>(out),  lse.As<float>(),
+                              BiasOf<T>(dims, in.bias)};
+    Launch<AttentionForwardKernel<T, D, kind>>(
+        stream, AttentionGrid(dims, dims.heads, dims.seq, Tiles::kQueries), dim3(Tiles::kThreads),
+        Tiles::kBytes, args);
   });
 }
 

@@ -1,0 +1,189 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/numeric.h"
+#include "tests/testing/on_tape.h"
+#include "trainer/autograd/kv_cache.h"
+#include "trainer/data/token_batch.h"
+#include "trainer/nn/layers.h"
+#include "trainer/ops/attention_backend.h"
+#include "trainer/runtime/sim/sim_device.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kSamples = 2, kSeq = 5, kKeys = 7, kDim = 3, kBuckets = 4;
+constexpr AttentionHeads kHeads{4, 2};
+using Floats = std::vector<float>;
+
+class AttentionLayers : public testing::OnTape {
+ protected:
+  // What a body makes of its inputs, whose result gets `dy`, and their gradients: empty of those
+  // without a place.
+  struct Results {
+    Floats y;
+    std::vector<Floats> gradients;
+    bool operator==(const Results&) const = default;
+  };
+  Results Run(const std::vector<TensorPtr>& inputs, const Tape::Body& body,
+              Recompute recompute = Recompute::kNone, size_t places = 9) {
+    Tape tape(*stream_, allocator_, journal_, /*record=*/true, recompute);
+    std::vector<Var> vars;
+    for (const TensorPtr& input : inputs) {
+      vars.emplace_back(input, vars.size() < places ? std::make_shared<TensorPtr>() : nullptr);
+    }
+    Results results;
+    {
+      const Var y = tape.Segment(0, vars, /*recomputable=*/true, body);
+      const View view = y.view();
+      stream_->Synchronize();
+      results.y.resize(view.NumElements());
+      std::memcpy(results.y.data(), view.data, view.bytes());
+      *y.grad = Random(y.shape, "dy");
+    }
+    tape.Backward();
+    stream_->Synchronize();
+    for (const Var& var : vars)
+      results.gradients.push_back(var.grad ? Values(*var.grad) : Floats());
+    return results;
+  }
+  TensorPtr Ints(const Shape& shape, const std::vector<int32_t>& values) {
+    auto tensor = std::make_shared<Tensor>(allocator_, DType::kInt32, shape);
+    std::memcpy(tensor->view().data, values.data(), tensor->view().bytes());
+    return tensor;
+  }
+  TensorPtr BucketsOf(int64_t seq, int64_t keys) {
+    std::vector<int32_t> of;
+    for (int64_t d = 0; d < seq + keys - 1; ++d) of.push_back(static_cast<int32_t>(d % kBuckets));
+    return Ints({seq + keys - 1}, of);
+  }
+  TensorPtr Table() { return Random({kHeads.heads, kBuckets}, "table"); }
+  TensorPtr Qkv() {
+    return Random({kSamples * kSeq, (kHeads.heads + 2 * kHeads.kv_heads) * kDim}, "qkv");
+  }
+  // Columns [begin, begin + n) of each of `rows` rows.
+  static Floats Columns(const Floats& all, int64_t rows, int64_t begin, int64_t n) {
+    Floats part;
+    const int64_t width = static_cast<int64_t>(all.size()) / rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto at = all.begin() + row * width + begin;
+      part.insert(part.end(), at, at + n);
+    }
+    return part;
+  }
+  TensorPtr TensorOf(const Floats& values, int64_t rows) {
+    const Shape shape{rows, static_cast<int64_t>(values.size()) / rows};
+    auto tensor = std::make_shared<Tensor>(allocator_, DType::kFloat32, shape);
+    std::memcpy(tensor->view().data, values.data(), tensor->view().bytes());
+    return tensor;
+  }
+};
+
+TEST_F(AttentionLayers, CausalIsCausal) {
+  const TensorPtr positions = Ints({kSamples, kSeq}, {0, 1, 2, 0, 1, 0, 1, 2, 3, 4});
+  const TensorPtr keys = Ints({kSamples, 2}, {1, 2, 3, 4});
+  TokenBatch batch;
+  batch.tokens = batch.positions = positions->view();
+  batch.sample_keys = keys->view();
+  const Attending attending{
+      .mask = AttentionMask::kCausal, .positions = positions->view(), .sample_keys = keys->view()};
+  for (const double rate : {0.0, 0.3}) {
+    const ProbabilityDropout dropout{rate, 3};
+    const Results want = Run({Qkv()}, [&](Tape& tape, std::span<const Var> in) {
+      return CausalAttention(tape, in[0], batch, kHeads, dropout);
+    });
+    EXPECT_EQ(want, Run({Qkv()}, [&](Tape& tape, std::span<const Var> in) {
+                return SelfAttention(tape, in[0], kSamples, kHeads, attending, dropout);
+              }));
+  }
+}
+
+// Whether q, k and v lie together or not, and however much is made again.
+TEST_F(AttentionLayers, CrossIsSelfWithAsManyKeys) {
+  const TensorPtr lengths = Ints({kSamples}, {4, 0}), buckets = BucketsOf(kSeq, kSeq);
+  const auto attending = [&](const Var& bias) {
+    return Attending{.lengths = lengths->view(), .scale = 1.0f, .bias = bias, .buckets = buckets};
+  };
+  const int64_t rows = kSamples * kSeq, q = kHeads.heads * kDim, kv = 2 * kHeads.kv_heads * kDim;
+  const Tape::Body self = [&](Tape& tape, std::span<const Var> in) {
+    return SelfAttention(tape, in[0], kSamples, kHeads, attending(in[1]));
+  };
+  const Results want = Run({Qkv(), Table()}, self);
+  const Floats all = Values(Qkv()), dqkv = want.gradients[0];
+  const std::vector<TensorPtr> apart = {TensorOf(Columns(all, rows, 0, q), rows),
+                                        TensorOf(Columns(all, rows, q, kv), rows), Table()};
+  const Results of_cross{
+      want.y, {Columns(dqkv, rows, 0, q), Columns(dqkv, rows, q, kv), want.gradients[1]}};
+  const Tape::Body cross = [&](Tape& tape, std::span<const Var> in) {
+    return CrossAttention(tape, in[0], in[1], kSamples, kHeads, attending(in[2]));
+  };
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    EXPECT_EQ(Run({Qkv(), Table()}, self, recompute), want);
+    EXPECT_EQ(Run(apart, cross, recompute), of_cross);
+  }
+  // What has no place for its gradient leaves the others theirs.
+  const Results alone = Run(apart, cross, Recompute::kNone, /*places=*/1);
+  EXPECT_EQ(alone.gradients, (std::vector<Floats>{of_cross.gradients[0], {}, {}}));
+}
+
+// Two layers read one encoder's output, and one bias.
+TEST_F(AttentionLayers, GradientsAreWhatDifferencesSay) {
+  const TensorPtr lengths = Ints({kSamples}, {6, 3}), buckets = BucketsOf(kSeq, kKeys);
+  const Tape::Body body = [&](Tape& tape, std::span<const Var> in) {
+    const Attending attending{
+        .lengths = lengths->view(), .scale = 0.5f, .bias = in[2], .buckets = buckets};
+    const Var once = CrossAttention(tape, in[0], in[1], kSamples, kHeads, attending);
+    return CrossAttention(tape, once, in[1], kSamples, kHeads, attending);
+  };
+  const std::vector<TensorPtr> inputs = {
+      Random({kSamples * kSeq, kHeads.heads * kDim}, "q"),
+      Random({kSamples * kKeys, 2 * kHeads.kv_heads * kDim}, "kv"), Table()};
+  const Results got = Run(inputs, body);
+  const Floats dy = Values(Random({kSamples * kSeq, kHeads.heads * kDim}, "dy"));
+  const std::vector<double> weights(dy.begin(), dy.end());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Floats values = Values(inputs[i]), of_tape = got.gradients[i];
+    const auto loss = [&](const std::vector<double>& moved) {
+      std::vector<TensorPtr> at = inputs;
+      at[i] = TensorOf({moved.begin(), moved.end()}, inputs[i]->view().shape[0]);
+      const Floats y = Run(at, body).y;
+      return Dot(weights, {y.begin(), y.end()});
+    };
+    // The loss is fp32: 1e-6 of it over h, and h^2.
+    const auto want = NumericGradient(loss, {values.begin(), values.end()}, /*h=*/2e-2);
+    EXPECT_TRUE(AllNear({of_tape.begin(), of_tape.end()}, want, 5e-3)) << "input " << i;
+  }
+}
+
+// Whatever the tape would take for causal attention of whole rows.
+TEST(AttentionLayer, TakesOurOwnKernelsForOtherMasks) {
+  SimDevice device({}, nullptr, DeviceType::kCuda);
+  std::vector<int64_t> workspaces;
+  device.Observe([&](const Operation& operation, const Stream&) {
+    workspaces.push_back(operation.writes.back().bytes);
+  });
+  const std::unique_ptr<Stream> stream = device.CreateStream("compute");
+  testing::CountingAllocator allocator;
+  testing::Journal journal;
+  const auto tensor = [&](const Shape& shape) {
+    return Var(std::make_shared<Tensor>(allocator, DType::kBFloat16, shape), nullptr);
+  };
+  Tape tape(*stream, allocator, journal, /*record=*/false, Recompute::kNone);
+  tape.AttendWith(AttentionBackend::kCudnn, /*documents=*/false);
+  SelfAttention(tape, tensor({10, 6 * 16}), 2, {4, 1}, {});
+  CrossAttention(tape, tensor({10, 4 * 16}), tensor({14, 2 * 16}), 2, {4, 1}, {});
+  EXPECT_EQ(workspaces, (std::vector<int64_t>{0, 0}));
+  KvCache cache(8, {});
+  tape.Use(&cache);
+  EXPECT_DEATH(SelfAttention(tape, tensor({10, 6 * 16}), 2, {4, 1}, {}), "a cache is of causal");
+}
+
+}  // namespace
+}  // namespace fsdp

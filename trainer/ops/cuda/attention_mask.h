@@ -1,0 +1,58 @@
+// Which keys the queries of a call see.
+// Tests: tests/trainer/ops/attention_test.cc
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_MASK_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_MASK_H_
+
+#include "trainer/ops/cuda/attention_call.h"
+#include "trainer/ops/cuda/heads_cuda.h"
+#include "trainer/ops/cuda/launch.h"
+
+namespace fsdp {
+
+// The keys that a block's queries, [query, query_end), see between them: from a multiple of `step`
+// on. Of whole warps.
+template <AttentionKind kind>
+struct AttentionKeys {
+  int begin, end;
+
+  __device__ AttentionKeys(const AttentionCall& call, int sample, int query, int query_end,
+                           int step)
+      : begin(call.StartOf<kind>(sample, query) / step * step), end(query_end) {
+    if constexpr (kind == AttentionKind::kAny) {
+      const int seen = call.Seen<kind>(sample);
+      if (!call.causal) end = seen;
+      if (call.HasEnds<kind>()) {
+        end = begin + step * call.StepsBegunBy<kind>(sample, query_end - 1, begin, seen, step);
+      }
+      end = min(end, seen);
+    }
+  }
+};
+
+// A head's rows of k or v of which the first are there to be seen: tiles have zeros for others, of
+// which nobody then knows what they hold.
+template <AttentionKind kind, typename T>
+__device__ HeadRowsCuda<const T> SeenRows(const AttentionCall& call,
+                                          const HeadsCuda<const T>& heads, int sample, int head) {
+  HeadRowsCuda<const T> rows = heads.Rows(sample, head);
+  if constexpr (kind == AttentionKind::kAny) rows.rows = call.Seen<kind>(sample);
+  return rows;
+}
+
+// Does a query see a key? `start` is that of its document.
+template <AttentionKind kind>
+struct AttentionSees {
+  const AttentionCall& call;
+  int sample, seen;
+  __device__ AttentionSees(const AttentionCall& call, int sample)
+      : call(call), sample(sample), seen(call.Seen<kind>(sample)) {}
+  __device__ bool operator()(int query, int start, int key) const {
+    if constexpr (kind == AttentionKind::kCausal) return key <= query && key >= start;
+    return key >= start && key < seen && (!call.causal || key <= query) &&
+           (!call.HasEnds<kind>() || call.Start(sample, key) <= query);
+  }
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_MASK_H_
