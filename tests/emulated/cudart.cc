@@ -321,6 +321,7 @@ struct CUstream_st {
   };
 
   const int gpu;
+  const std::thread::id maker = std::this_thread::get_id();
   const unsigned flags;
   const int priority;
   Connection& connection;
@@ -334,13 +335,15 @@ struct CUstream_st {
 
 namespace {
 
-// Until none of the GPU's streams has work.
+// Until none of the GPU's streams has work that this thread has made: ranks that share a GPU are
+// processes, with contexts of their own, and threads in tests.
 void WaitForStreams(int gpu) {
   const auto busy = [gpu] {
     const std::lock_guard all(TheMachine().of_streams);
     const auto& streams = TheMachine().streams;
     return std::any_of(streams.begin(), streams.end(), [gpu](const CUstream_st* stream) {
-      return stream->gpu == gpu && stream->pending.load() > 0;
+      return stream->gpu == gpu && stream->maker == std::this_thread::get_id() &&
+             stream->pending.load() > 0;
     });
   };
   const auto begin = std::chrono::steady_clock::now();
