@@ -18,19 +18,6 @@ struct Take {
   std::vector<size_t> actions;
 };
 
-SlotPlaces EqualSlots(const Schedule& schedule, const std::vector<Take>& takes, int slots) {
-  SlotPlaces places{0, std::vector<int64_t>(schedule.actions.size(), -1)};
-  int64_t largest = 0;
-  for (const Take& take : takes) largest = std::max(largest, take.bytes);
-  for (const Take& take : takes) {
-    for (const size_t a : take.actions) {
-      places.offsets[a] = schedule.actions[a].slot * largest;
-    }
-  }
-  places.bytes = slots * largest;
-  return places;
-}
-
 SlotPlaces Place(const Schedule& schedule, const std::vector<Take>& takes, int slots, bool wraps) {
   SlotPlaces places{0, std::vector<int64_t>(schedule.actions.size(), -1)};
   std::vector<int64_t> bytes, offsets;
@@ -186,11 +173,15 @@ SlotPlaces PlacesOfGathers(const Schedule& schedule, const Layout& layout) {
     if (action.kind == ActionKind::kFree) take = -1;
   }
   // What is frozen waits for no update. Where two streams fill the slots as well, one may be ahead
-  // of what the other has waited for, where a step begins.
+  // of what the other has waited for, where a step begins: only slots of one size are safe then.
   const ScheduleOptions& o = schedule.options;
   const bool wraps = !o.frozen_units.empty() || !o.frozen_cast_units.empty();
-  return wraps && fetched && gathered ? EqualSlots(schedule, takes, schedule.gather_slots)
-                                      : Place(schedule, takes, schedule.gather_slots, wraps);
+  if (wraps && fetched && gathered) {
+    int64_t largest = 0;
+    for (const Take& take : takes) largest = std::max(largest, take.bytes);
+    for (Take& take : takes) take.bytes = largest;
+  }
+  return Place(schedule, takes, schedule.gather_slots, wraps);
 }
 
 SlotPlaces PlacesOfGradients(const Schedule& schedule, const Layout& layout) {

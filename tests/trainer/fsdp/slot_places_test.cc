@@ -125,6 +125,36 @@ TEST(SlotPlaces, RegNet9BTakesItsLargestBlockOnce) {
   EXPECT_NEAR(static_cast<double>(PlaceInTurn(takes, 2, false, offsets)) / 4e9, 2.25, 0.01);
 }
 
+// Forward fetches from host memory, backward gathers a secondary copy. What is frozen begins a step
+// without a wait for the one before, on either stream.
+TEST(SlotPlaces, TwoStreamsWithFrozenUnitsHaveSlotsOfOneSize) {
+  const Layout layout = MakeLayout({{"embed", false, {{"wte", Shape{101, 7}}}},
+                                    {"h.0", true, {{"h.0.w", Shape{7, 64}}}},
+                                    {"h.1", true, {{"h.1.w", Shape{7, 128}}}},
+                                    {"h.2", true, {{"h.2.w", Shape{7, 256}}}}},
+                                   {}, 4);
+  const auto bytes = [&](bool fetches, bool frozen) {
+    ScheduleOptions o;
+    o.sharding_strategy = Strategy::kFullShard;
+    o.shards = 4;
+    o.unit_of_segment = layout.unit_of_segment;
+    o.recomputed.assign(4, false);
+    if (frozen) o.frozen_units = {1};
+    if (fetches) {
+      o.secondary = 2;
+      o.fetched_units = {1, 2, 3};
+      o.host_units = {2, 3};
+    }
+    return PlacesOfGathers(MakeSchedule(o), layout).bytes;
+  };
+  const int64_t equal = 2 * layout.GatheredBytes(3);
+  const int64_t neighbours = layout.GatheredBytes(2) + layout.GatheredBytes(3);
+  EXPECT_EQ(bytes(false, false), neighbours);
+  EXPECT_EQ(bytes(false, true), neighbours);
+  EXPECT_EQ(bytes(true, false), neighbours);
+  EXPECT_EQ(bytes(true, true), equal);
+}
+
 TEST(SlotPlaces, ManyTakesAreQuick) {
   Takes takes;
   for (int i = 0; i < 100'000; ++i) takes.push_back(64 * (1 + i % 1000));
