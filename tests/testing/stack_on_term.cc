@@ -1,7 +1,6 @@
-// A program that SIGTERM ends says first where the thread stands that the signal met: of the kit's
-// tests, which may hang on a machine without a debugger, usually the main one. Addresses are those
-// of the program that was built: addr2line -e bazel-bin/... names them.
-// Tests: tests/tools/gpu_kit_test.py
+// A program that SIGTERM ends says first where its main thread stands: the kit's tests may hang on
+// a machine without a debugger. Addresses are those of the program that was built: addr2line -e
+// bazel-bin/... names them. Tests: tests/tools/gpu_kit_test.py
 #include <execinfo.h>
 #include <unistd.h>
 
@@ -12,6 +11,10 @@ namespace {
 constexpr int kMostFrames = 64;
 
 void SayWhereItStands(int signal) {
+  if (gettid() != getpid()) {  // Another thread has met it.
+    (void)tgkill(getpid(), getpid(), signal);
+    return;
+  }
   void* frames[kMostFrames];
   backtrace_symbols_fd(frames, backtrace(frames, kMostFrames), STDERR_FILENO);
   _exit(128 + signal);
