@@ -1,0 +1,18 @@
+#ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_RUNNING_STATISTICS_CUDA_H_
+#define FSDP_TRAIN_TRAINER_OPS_CUDA_RUNNING_STATISTICS_CUDA_H_
+
+#include "trainer/core/view.h"
+#include "trainer/runtime/cuda_stream.h"
+
+namespace fsdp {
+
+[[gnu::weak]] void UpdateRunningMeanCuda(CudaStreamHandle stream, const ConstView& x,
+                                         const ConstView& weights, float momentum,
+                                         const View& running);
+[[gnu::weak]] void CountBatchCuda(CudaStreamHandle stream, const View& count);
+[[gnu::weak]] void TakeUnlessNaNCuda(CudaStreamHandle stream, const ConstView& coefficient,
+                                     float divisor, const ConstView& from, const View& to);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_RUNNING_STATISTICS_CUDA_H_
