@@ -40,12 +40,15 @@ Tape::Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool recor
       allocator_(allocator),
       hooks_(hooks),
       record_(record),
+      training_(record),
       recompute_(recompute),
       activations_(activations) {}
 
-Tape::Tape(const Tape& outer, bool record)
+Tape::Tape(const Tape& outer, bool record, bool again)
     : Tape(outer.stream_, outer.allocator_, outer.hooks_, record, Recompute::kNone,
            outer.activations_) {
+  training_ = outer.training_;
+  again_ = again;
   attention_ = outer.attention_;
   documents_ = outer.documents_;
   loss_scale_ = outer.loss_scale_;
@@ -158,14 +161,14 @@ Var Tape::Segment(int index, const std::vector<Var>& inputs, bool recomputable, 
   }
   if (record_ && !hooks_.HasBackward(index)) {
     hooks_.Enter(index, Pass::kForward);
-    Tape forward(*this, /*record=*/false);
+    Tape forward(*this, /*record=*/false, /*again=*/false);
     Var output = body(forward, inputs);
     hooks_.Leave(index, Pass::kForward);
     return output;
   }
   if (record_ && recompute_ == Recompute::kFull && recomputable) {
     hooks_.Enter(index, Pass::kForward);
-    Tape forward(*this, /*record=*/false);
+    Tape forward(*this, /*record=*/false, /*again=*/false);
     Var output = body(forward, inputs);
     if (!inputs.empty()) {
       kept_[index].clear();
@@ -175,7 +178,7 @@ Var Tape::Segment(int index, const std::vector<Var>& inputs, bool recomputable, 
     output.grad = std::make_shared<TensorPtr>();
     Push([this, index, inputs, output_grad = output.grad, body] {
       hooks_.Enter(index, Pass::kRecompute);
-      Tape again(*this, /*record=*/true);
+      Tape again(*this, /*record=*/true, /*again=*/true);
       const std::vector<Var> inside = Inside(inputs);
       {
         const Var output = body(again, inside);

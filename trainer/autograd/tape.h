@@ -68,8 +68,9 @@ struct Var {
 
 class Tape {
  public:
-  // Without `record`, nothing is saved and Backward() has nothing to do: evaluation. `activations`:
-  // the dtype of what a model's first layer makes, and so of all that follows from it.
+  // Without `record`, nothing is saved and Backward() has nothing to do: evaluation; with it, it is
+  // a training step's. `activations`: the dtype of what a model's first layer makes, and so of all
+  // that follows from it.
   Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool record, Recompute recompute,
        DType activations = DType::kFloat32);
   Tape(const Tape&) = delete;
@@ -77,6 +78,10 @@ class Tape {
 
   Stream& stream() const { return stream_; }
   bool recording() const { return record_; }
+  // Whether it is a training step's, whose layers take a batch's own statistics; and whether they
+  // add those to the running ones: in forward, not where a segment is run again.
+  bool training() const { return training_; }
+  bool writes_buffers() const { return training_ && !again_; }
   DType activations() const { return activations_; }
 
   // For generation, on a tape that does not record: attention sees the tokens of the cache, too,
@@ -152,8 +157,8 @@ class Tape {
     TensorPtr host;
   };
 
-  // Of a segment that is run for itself, without recomputation in it.
-  Tape(const Tape& outer, bool record);
+  // Of a segment that is run for itself, without recomputation in it. `again`: after its forward.
+  Tape(const Tape& outer, bool record, bool again);
 
   // The inputs with places of their own for their gradients; and what reached those, outside.
   using Gradients = std::vector<std::shared_ptr<TensorPtr>>;
@@ -169,6 +174,7 @@ class Tape {
   Allocator& allocator_;
   SegmentHooks& hooks_;
   const bool record_;
+  bool training_, again_ = false;
   const Recompute recompute_;
   const DType activations_;
   KvCache* cache_ = nullptr;

@@ -9,6 +9,7 @@
 
 #include "trainer/autograd/tape.h"
 #include "trainer/core/batch.h"
+#include "trainer/nn/buffer.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/linear.h"
 
@@ -25,6 +26,7 @@ struct ModelSegment {
   // Its backward reads its parameters. False: rows are looked up, gradients added.
   bool read_in_backward = true;
   std::vector<Parameter*> reads = {};  // Of those that other segments list.
+  std::vector<ModelBuffer*> buffers = {};
 };
 
 // What follows a sequence: of models that text is generated from.
@@ -60,6 +62,15 @@ class Model {
   // How the weights of all its linear layers lie.
   virtual WeightLayout linear_layout() const { return WeightLayout::kOutIn; }
 };
+
+// In the order of its segments.
+inline std::vector<ModelBuffer*> BuffersOf(const Model& model) {
+  std::vector<ModelBuffer*> buffers;
+  for (const ModelSegment& segment : model.segments()) {
+    buffers.insert(buffers.end(), segment.buffers.begin(), segment.buffers.end());
+  }
+  return buffers;
+}
 
 }  // namespace fsdp
 

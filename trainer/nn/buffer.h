@@ -1,0 +1,54 @@
+// What a model keeps of the batches that it has been trained on: running statistics, a count.
+// Every rank holds all of it. A buffer has no gradient, no optimizer state and no average of its
+// own, and is no parameter: it counts in no number of them.
+//
+// Forward writes it once a micro-batch of a training step, and neither a recompute nor an
+// evaluation does. When the step ends, statistics become their mean over all ranks; a step that
+// changes no weights (a loss or a gradient that is not finite) changes no buffer. So all ranks hold
+// one value between steps, which is what evaluations read and checkpoints hold.
+// Tests: tests/trainer/nn/buffer_test.cc
+#ifndef FSDP_TRAIN_TRAINER_NN_BUFFER_H_
+#define FSDP_TRAIN_TRAINER_NN_BUFFER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "trainer/autograd/tape.h"
+#include "trainer/core/view.h"
+
+namespace fsdp {
+
+class ModelBuffer {
+ public:
+  // A statistic, fp32, or a count, int64, which forward writes alike on every rank: counts are not
+  // averaged. `initial`: of every element, before the first step. Throws std::invalid_argument for
+  // another dtype, or a buffer without elements.
+  ModelBuffer(std::string name, const Shape& shape, DType dtype, double initial);
+  ModelBuffer(const ModelBuffer&) = delete;
+  ModelBuffer& operator=(const ModelBuffer&) = delete;
+
+  const std::string& name() const { return name_; }  // As in the Hugging Face file.
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  double initial() const { return initial_; }
+
+  // For evaluation. FSDP_CHECKs that the tape is not a training step's: its recompute would see
+  // another value than its forward has seen.
+  ConstView Read(const Tape& tape) const;
+  // FSDP_CHECKs tape.writes_buffers().
+  View Write(const Tape& tape) const;
+
+  // For the executor, before each step.
+  void Bind(const View& value);
+
+ private:
+  const std::string name_;
+  const Shape shape_;
+  const DType dtype_;
+  const double initial_;
+  View value_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_NN_BUFFER_H_
