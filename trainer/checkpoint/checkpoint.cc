@@ -78,7 +78,7 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
       const int64_t want =
           FlatHasState(flat, state.name) ? flat.shard_size / ElementsOfValue(state.grid) : 0;
       const View& shard = state.shards[u];
-      if (!IsStateDType(shard.dtype) || shard.NumElements() != want) {
+      if (!IsStateDType(shard.dtype, state.grid) || shard.NumElements() != want) {
         wrong("state '" + state.name + "', unit " + flat.name + ": " +
               std::string(Name(shard.dtype)) + " of " + std::to_string(shard.NumElements()) +
               " values, want " + std::to_string(want) + " of fp32, bf16, fp16 or uint8");
@@ -86,8 +86,8 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
     }
     std::set<std::string> tensors;
     for (const CheckpointState::Tensor& t : state.tensors) {
-      if (t.name.empty() || !tensors.insert(t.name).second || !IsStateDType(t.value.dtype) ||
-          t.value.NumElements() == 0) {
+      if (t.name.empty() || !tensors.insert(t.name).second ||
+          !IsStateDType(t.value.dtype, state.grid) || t.value.NumElements() == 0) {
         wrong("state '" + state.name + "': tensor '" + t.name + "' has no name of its own, is " +
               "empty, or of dtype " + std::string(Name(t.value.dtype)));
       }

@@ -87,11 +87,15 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
 }  // namespace
 
 SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& checkpoint,
-                                const ReadElements& read, const ByteProgress& progress) {
+                                const ReadElements& read, const ByteProgress& progress,
+                                const ReadBuffer& read_buffer) {
   Manifest manifest;
   manifest.meta = checkpoint.meta;
   manifest.world = checkpoint.world;
   manifest.states = ElementStates(checkpoint.states, checkpoint.layout.flat_parameters.size());
+  if (!checkpoint.buffers.empty()) {
+    manifest.states.push_back({kBuffersState, Grid::kTensor, {}, checkpoint.buffers});
+  }
   const ReadView read_view = [&](const std::string& state, const Placement& parameter,
                                  int64_t begin, View values) {
     read(state, parameter, begin, {values.As<float>(), static_cast<size_t>(values.NumElements())});
@@ -99,6 +103,7 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
   return Write(
       out, std::move(manifest), checkpoint.layout,
       [&](const RankFileWriter::Slice& slice, int64_t at, View values) {
+        if (slice.tensor >= 0) return read_buffer(checkpoint.buffers[slice.tensor], at, values);
         ReadFlatParameter(checkpoint.layout.flat_parameters[slice.flat],
                           checkpoint.states[slice.state], slice.begin + at, values, read_view);
       },

@@ -21,12 +21,15 @@ struct WholeCheckpoint {
   Layout layout;
   int world = 1;
   std::vector<std::string> states;  // Each of fp32 per element.
+  std::vector<OwnTensor> buffers = {};
 };
 
 // Fills `out` with elements [begin, begin + out.size()) of a parameter's state. One call at a time,
 // on any thread.
 using ReadElements = std::function<void(const std::string& state, const Placement& parameter,
                                         int64_t begin, std::span<float> out)>;
+// The same of a buffer, in its dtype. May be null where there are none.
+using ReadBuffer = std::function<void(const OwnTensor& buffer, int64_t begin, const View& out)>;
 // How far a long job is: bytes, of all there are. Called often, from the thread that works.
 using ByteProgress = std::function<void(int64_t done, int64_t total)>;
 
@@ -38,7 +41,8 @@ using ByteProgress = std::function<void(int64_t done, int64_t total)>;
 // nothing of it is then left. What a dead process left unfinished (new_directory.h) is replaced.
 // std::invalid_argument for a world that is no multiple of F.
 SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& checkpoint,
-                                const ReadElements& read, const ByteProgress& progress);
+                                const ReadElements& read, const ByteProgress& progress,
+                                const ReadBuffer& read_buffer = nullptr);
 
 // The same parameters at the same offsets, in `shards` shards.
 Layout Relayout(const std::vector<FlatParameter>& flats, int shards);

@@ -109,4 +109,12 @@ std::string DescribeNotFinite(const Parameter& parameter, int64_t begin,
          NotFiniteName(values[*first]);
 }
 
+std::string DescribeNotFinite(const std::string& tensor, int64_t begin, ConstView values) {
+  const std::optional<size_t> first = FirstNotFinite(values);
+  if (!first) return "";
+  const auto index = static_cast<int64_t>(*first);
+  return tensor + ": element " + std::to_string(begin + index) + " is " +
+         NotFiniteName(FloatAt(values, index));
+}
+
 }  // namespace fsdp

@@ -42,6 +42,9 @@ std::string DescribeNotFinite(const std::string& state, const FlatParameter& fla
 std::string DescribeNotFinite(const Parameter& parameter, int64_t begin,
                               std::span<const float> values);
 
+// The same of a whole tensor's, such as a buffer's: "bn.running_mean: element 17 is nan".
+std::string DescribeNotFinite(const std::string& tensor, int64_t begin, ConstView values);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_CHECKPOINT_FINITE_H_

@@ -105,8 +105,8 @@ FlatParameter ParseFlatParameter(const JsonValue& node, int shards) {
   return flat;
 }
 
-DType ParseDType(const JsonValue& node) {
-  const std::optional<DType> dtype = FindStateDType(node.Text());
+DType ParseDType(const JsonValue& node, Grid grid) {
+  const std::optional<DType> dtype = FindStateDType(node.Text(), grid);
   if (!dtype) node.Refuse("no dtype of states is called " + Quote(node.Text()));
   return *dtype;
 }
@@ -115,7 +115,7 @@ OwnTensor ParseOwnTensor(const JsonValue& node) {
   OwnTensor tensor;
   tensor.name = PlainName(node.At("name"));
   if (node.Has("owner")) tensor.owner = PlainName(node.At("owner"));
-  tensor.dtype = ParseDType(node.At("dtype"));
+  tensor.dtype = ParseDType(node.At("dtype"), Grid::kTensor);
   tensor.shape = ParseShape(node);
   if (tensor.shape.NumElements() == 0) node.Refuse("has no elements");
   return tensor;
@@ -154,7 +154,7 @@ StateFormat ParseFormat(const JsonValue& node, const std::string& name,
   for (const auto& [flat, dtype] : dtypes.Members()) {
     const auto it = without.find(flat);
     if (it == without.end()) dtypes.Refuse("no unit " + Quote(flat) + " has the state");
-    state.dtypes[it->second] = ParseDType(dtype);
+    state.dtypes[it->second] = ParseDType(dtype, state.grid);
     without.erase(it);
   }
   if (!without.empty()) dtypes.Refuse("has no " + Quote(without.begin()->first));

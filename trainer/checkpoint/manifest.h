@@ -37,7 +37,8 @@
 // <state>/<tensor>/<dtype>. A frozen flat parameter has no state but its parameters, "master". A
 // tensor without an owner belongs to the whole model.
 //
-// Version 1 had no formats and no bytes: every state was one of fp32 per element.
+// Version 1 had no formats and no bytes: every state was one of fp32 per element. Version 3 is
+// written where the model has buffers: they are the tensors of the state "buffers", fp32 or int64.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 
@@ -117,7 +118,9 @@ struct Manifest {
 
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kManifestFormat[] = "fsdp-train checkpoint";
-inline constexpr int64_t kManifestVersion = 2;  // That is written; those before are read.
+// The newest that is read. Written is the oldest one that says all there is: 3 where there are
+// buffers, otherwise 2.
+inline constexpr int64_t kManifestVersion = 3;
 // Around the checksum of what follows, which stands first.
 inline constexpr std::string_view kManifestBeforeChecksum = "{\"checksum\": \"",
                                   kManifestAfterChecksum = "\",\n";

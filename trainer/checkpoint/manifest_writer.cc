@@ -109,7 +109,7 @@ std::string ManifestToText(const Manifest& manifest) {
     rest.append(rest.empty() ? "\"" : ",\n\"").append(key).append("\": ").append(value);
   };
   add("format", Dump(kManifestFormat));
-  add("version", std::to_string(kManifestVersion));
+  add("version", std::to_string(manifest.FindState(kBuffersState) ? kManifestVersion : 2));
   add("world", std::to_string(manifest.world));
   add("shards", std::to_string(manifest.shards));
   add("step", std::to_string(meta.step));

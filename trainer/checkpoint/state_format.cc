@@ -25,12 +25,13 @@ std::optional<Grid> FindGrid(std::string_view name) {
 
 int64_t ElementsOfValue(Grid grid) { return grid == Grid::kBlock ? kGridBlock : 1; }
 
-bool IsStateDType(DType dtype) { return FindStateDType(Name(dtype)).has_value(); }
+bool IsStateDType(DType dtype, Grid grid) { return FindStateDType(Name(dtype), grid).has_value(); }
 
-std::optional<DType> FindStateDType(std::string_view name) {
+std::optional<DType> FindStateDType(std::string_view name, Grid grid) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kUInt8}) {
     if (Name(dtype) == name) return dtype;
   }
+  if (grid == Grid::kTensor && name == Name(DType::kInt64)) return DType::kInt64;
   return std::nullopt;
 }
 

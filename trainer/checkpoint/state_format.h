@@ -29,9 +29,12 @@ std::optional<Grid> FindGrid(std::string_view name);
 
 int64_t ElementsOfValue(Grid grid);  // Of a flat parameter; of a tensor of its own.
 
-// What state is kept in: fp32, bf16, fp16, uint8.
-bool IsStateDType(DType dtype);
-std::optional<DType> FindStateDType(std::string_view name);
+// What state is kept in: fp32, bf16, fp16, uint8; tensors of their own int64, too.
+bool IsStateDType(DType dtype, Grid grid);
+std::optional<DType> FindStateDType(std::string_view name, Grid grid);
+
+// The state, of kTensor, whose tensors are the model's buffers, by their names, without an owner.
+inline constexpr char kBuffersState[] = "buffers";
 
 // A tensor of no flat parameter. It has one value in the whole job, so it means the same at any
 // world: what ranks hold apart (statistics of their own batches) they make one before a save.

@@ -247,8 +247,8 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
     std::function<void(Json&)> edit;
   } cases[] = {
       {"format", [](Json& j) { j["format"] = "other"; }},
-      {"version 3, this build reads up to 2: use the build that wrote it, or a newer one",
-       [](Json& j) { j["version"] = 3; }},
+      {"version 4, this build reads up to 3: use the build that wrote it, or a newer one",
+       [](Json& j) { j["version"] = 4; }},
       {"version: want an integer", [](Json& j) { j["version"] = 0; }},
       {"version: want an integer", [](Json& j) { j["version"] = true; }},
       {"has no step", [](Json& j) { j.erase("step"); }},
@@ -369,7 +369,10 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
        [](Json& j) { j["formats"]["m"]["grid"] = "row"; }},
       {"formats.'m'.dtypes.'h.0': no dtype of states is called 'fp8'",
        [](Json& j) { j["formats"]["m"]["dtypes"]["h.0"] = "fp8"; }},
-      {"no dtype of states is called 'int64'", [&](Json& j) { tensor(j, 0)["dtype"] = "int64"; }},
+      {"no dtype of states is called 'int32'", [&](Json& j) { tensor(j, 0)["dtype"] = "int32"; }},
+      {"has 40 bytes, want 80", [&](Json& j) { tensor(j, 0)["dtype"] = "int64"; }},
+      {"no dtype of states is called 'int64'",
+       [](Json& j) { j["formats"]["master"]["dtypes"]["root"] = "int64"; }},
       {"formats.'m': has no dtypes", [](Json& j) { j["formats"]["m"].erase("dtypes"); }},
       {"formats.'m'.dtypes: has no 'h.0'",
        [](Json& j) { j["formats"]["m"]["dtypes"].erase("h.0"); }},

@@ -71,15 +71,20 @@ std::vector<StateFormat> Formats(const Layout& layout) {
                      {"h.2.w/codes", "h.2.w", kU8, Shape{3, 5}},
                      {"h.2.b", "h.2.b", kF16, Shape{2}},    // Rank 1's, of two.
                      {"h.0.w", "h.0.w", kF32, Shape{}}}});  // The scale of a frozen weight.
-  states.push_back({"running", Grid::kTensor, {}, {{"mean", "", kF32, Shape{23}}}});
+  states.push_back({kBuffersState,
+                    Grid::kTensor,
+                    {},
+                    {{"mean", "", kF32, Shape{23}}, {"count", "", DType::kInt64, Shape{}}}});
   return states;
 }
 
 // Bits of value `index`; never NaN or infinite.
-uint32_t BitsOf(const std::string& name, int64_t index, DType dtype, uint64_t salt) {
+uint64_t BitsOf(const std::string& name, int64_t index, DType dtype, uint64_t salt) {
   const uint64_t hash = HashBytes(name, salt) + static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15;
   const auto bits = static_cast<uint32_t>(hash >> 32);
   switch (dtype) {
+    case DType::kInt64:
+      return hash;
     case kF32:
       return bits & 0xff7fffffu;
     case kBF16:
@@ -91,7 +96,7 @@ uint32_t BitsOf(const std::string& name, int64_t index, DType dtype, uint64_t sa
   }
 }
 
-void Put(std::vector<std::byte>& values, int64_t at, DType dtype, uint32_t bits) {
+void Put(std::vector<std::byte>& values, int64_t at, DType dtype, uint64_t bits) {
   std::memcpy(values.data() + at * SizeOf(dtype), &bits, static_cast<size_t>(SizeOf(dtype)));
 }
 
@@ -293,11 +298,12 @@ TEST(StateFormatTest, TensorsSayTheirDType) {
   is(first, "factor/wte.rows/fp32", SafetensorsType::kF32, {37});
   is(first, "factor/h.2.w/codes/uint8", SafetensorsType::kU8, {3, 5});
   is(first, "factor/h.0.w/fp32", SafetensorsType::kF32, {});
-  is(first, "running/mean/fp32", SafetensorsType::kF32, {23});
+  is(first, "buffers/mean/fp32", SafetensorsType::kF32, {23});
+  is(first, "buffers/count/int64", SafetensorsType::kI64, {});
   is(second, "factor/h.2.b/fp16", SafetensorsType::kF16, {2});
   EXPECT_FALSE(first.Contains("factor/h.2.b/fp16"));
   for (const std::string& name : second.Names()) {
-    EXPECT_FALSE(name.starts_with("factor/wte") || name.starts_with("running")) << name;
+    EXPECT_FALSE(name.starts_with("factor/wte") || name.starts_with("buffers")) << name;
   }
 }
 
@@ -316,8 +322,8 @@ TEST(StateFormatTest, TensorsAreHeldWhereTheyAreNeeded) {
   ASSERT_EQ(SaveAll(2, 2, dir, forget(false)), Strings(2));
   EXPECT_EQ(LoadAll(2, dir + "/step_1"), "");
   for (const std::string& error : SaveAll(2, 2, dir + "/lost", forget(true))) {
-    EXPECT_TRUE(Contains(
-        error, "rank 0 does not hold tensor 'wte.rows' of state 'factor', which it has to"))
+    EXPECT_TRUE(
+        Contains(error, "rank 0 does not hold tensor 'count' of state 'buffers', which it has to"))
         << error;
   }
 }
@@ -331,7 +337,7 @@ TEST(StateFormatTest, WidensWhatIsNarrow) {
     std::vector<float> values(kCount);
     reader.Read(state, "h.2.w", Shape{24, 71}, kBegin, values);
     for (int64_t i = 0; i < kCount; ++i) {
-      const uint32_t bits = BitsOf(state + "/h.2.w", kBegin + i, dtype, 1);
+      const auto bits = static_cast<uint32_t>(BitsOf(state + "/h.2.w", kBegin + i, dtype, 1));
       const float want = FloatAt({reinterpret_cast<const std::byte*>(&bits), dtype, Shape{1}}, 0);
       ASSERT_EQ(std::memcmp(&values[i], &want, sizeof(want)), 0) << state << ", " << i;
     }
@@ -395,7 +401,7 @@ TEST(StateFormatTest, NamesWhatDoesNotFit) {
                          if (state.name == "zero") state.name = "none";
                        }),
                        "has no state 'none'; it has master, h, m, scale, scale_16, zero, factor, "
-                       "running"));
+                       "buffers"));
   // Blocks of another wrapping are of other elements.
   EXPECT_TRUE(Contains(LoadAll(2, path, AutoWrap::kNone),
                        "has a value each 256 elements of unit 'root', which was laid out "
@@ -413,13 +419,14 @@ TEST(StateFormatTest, RefusesCallersMistakes) {
   };
   constexpr size_t kScale = 3, kFactor = 6;
   refuses(0, [](CheckpointState& s) { s.shards[0].dtype = DType::kInt32; });
+  refuses(0, [](CheckpointState& s) { s.shards[0].dtype = DType::kInt64; });
   refuses(0, [](CheckpointState& s) { s.grid = Grid::kBlock; });
   refuses(kScale, [](CheckpointState& s) { s.grid = Grid::kElement; });
   refuses(kScale, [](CheckpointState& s) { s.grid = Grid::kTensor; });
   refuses(kScale, [&](CheckpointState& s) { s.tensors = part.states()[kFactor].tensors; });
   refuses(kFactor, [](CheckpointState& s) { s.tensors[1].name = s.tensors[0].name; });
   refuses(kFactor, [](CheckpointState& s) { s.tensors[1].value.shape = Shape{0}; });
-  refuses(kFactor, [](CheckpointState& s) { s.tensors[1].value.dtype = DType::kInt64; });
+  refuses(kFactor, [](CheckpointState& s) { s.tensors[1].value.dtype = DType::kInt32; });
 }
 
 // The checkpoint's files in chunks of 4096 bytes, under a manifest that fits them.
