@@ -345,8 +345,8 @@ TEST(Console, ALiveBarOfALauncher) {
   EXPECT_NE(out.find("step 10/10  ▕\033[32m████"), std::string::npos) << out;
   EXPECT_EQ(out.find("] step 10/10  ▕"), std::string::npos) << out;  // Without a rank.
   EXPECT_NE(out.find("[0] step 10/10  loss "), std::string::npos) << out;
-  // Each is taken away before a line: only what is erased stands between two ends of lines. Lines that
-  // the launcher reads together follow one another without a bar.
+  // Each is taken away before a line: only what is erased stands between two ends of lines. Lines
+  // that the launcher reads together follow one another without a bar.
   for (size_t at = 0; (at = out.find("▕", at)) != std::string::npos; ++at) {
     EXPECT_LT(out.find("\r\033[K", at), out.find('\n', at)) << out;
   }
