@@ -352,6 +352,10 @@ class TinyRank {
     for (const ShardState& state : session_.optimizer().state()) {
       Collect("state/" + state.name + "/", [&](int unit) { return state.shards[unit]; });
     }
+    const ModelBuffers& buffers = executor.buffers();
+    for (size_t i = 0; i < buffers.values().size(); ++i) {
+      report_.Add("buffer/" + buffers.buffers()[i]->name(), Floats(buffers.values()[i]));
+    }
   }
 
   void SayTraffic(int64_t step, int64_t index) {
@@ -434,6 +438,7 @@ class TinyRank {
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = host.dtype == DType::kBFloat16  ? static_cast<float>(host.As<BFloat16>()[i])
                   : host.dtype == DType::kFloat16 ? static_cast<float>(host.As<Float16>()[i])
+                  : host.dtype == DType::kInt64   ? static_cast<float>(host.As<int64_t>()[i])
                                                   : host.As<float>()[i];
     }
     return values;
@@ -528,6 +533,7 @@ std::string FirstDifference(const TinyResult& a, const TinyResult& b) {
   tensors("gradient ", a.gradients, b.gradients);
   tensors("parameter ", a.parameters, b.parameters);
   tensors("state ", a.state, b.state);
+  tensors("buffer ", a.buffers, b.buffers);
   for (const std::string& difference : found) {
     if (!difference.empty()) return difference;
   }
@@ -568,6 +574,7 @@ TinyResult Train(const TinyRun& given) {
   result.parameters = all.WithPrefix("parameter/");
   result.gradients = all.WithPrefix("gradient/");
   result.state = all.WithPrefix("state/");
+  result.buffers = all.WithPrefix("buffer/");
   return result;
 }
 

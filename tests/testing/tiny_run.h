@@ -89,6 +89,7 @@ struct TinyResult {
   Tensors parameters;  // After the last step.
   Tensors gradients;   // Of the last step, mean over its targets.
   Tensors state;       // Of the optimizer, after the last step: "m/<parameter>", ...
+  Tensors buffers;     // Of the model, after the evaluation behind the last step.
 };
 
 // Bytes that the plan has for activations: of what a micro-batch keeps, above all.

@@ -1,5 +1,5 @@
 // A model that is no chain of equal blocks: float images, an encoder's output that four segments
-// read, a table that two of them multiply with, and units of very different size.
+// read, a table that two of them multiply with, units of very different size, and running means.
 #ifndef FSDP_TRAIN_TESTS_TESTING_TOY_GRAPH_H_
 #define FSDP_TRAIN_TESTS_TESTING_TOY_GRAPH_H_
 
@@ -11,6 +11,9 @@
 #include "trainer/data/synthetic_rows.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/cast.h"
+#include "trainer/ops/elementwise.h"
+#include "trainer/ops/running_statistics.h"
 
 namespace fsdp::testing {
 
@@ -19,9 +22,11 @@ namespace fsdp::testing {
 //   h2 = h1 + gelu(e Wu) Wd                  (h.1: Wu, Wd are 20 times as large as the others)
 //   h3 = h2 + gelu(h2 T) + e                 (h.2)
 //   loss = cross-entropy of norm(h3 + e) C^T (head)
+// In evaluations the stem is fed the image less its running mean, and h.2 the same of h2.
 class ToyGraph final : public Model {
  public:
   static constexpr int64_t kWidth = 12, kInner = 252, kClasses = 7;
+  static constexpr float kMomentum = 0.25f;
 
   ToyGraph() {
     const Init normal{0, 0.3f}, ones{1, 0}, zeros{0, 0};
@@ -40,6 +45,8 @@ class ToyGraph final : public Model {
                  {"h.1", true, {up_, down_}},
                  {"h.2", true, {bias_}, /*own_unit=*/false, /*read_in_backward=*/true, {table_}},
                  {"head", false, {norm_w_, norm_b_, classes_}}};
+    segments_[0].buffers = {&stem_mean_, &stem_count_};
+    segments_[3].buffers = {&block_mean_};
   }
 
   static BatchSpec Spec() {
@@ -63,7 +70,10 @@ class ToyGraph final : public Model {
     const View image = batch.inputs[0], label = batch.inputs[1], weight = batch.inputs[2];
     const Var e = tape.Segment(0, {}, /*recomputable=*/false,
                                [&](Tape& t, const Var&) {
-                                 return Linear(t, FromBatch(t, image), *stem_w_, kLayout, stem_b_);
+                                 const Var x = Centred(t, FromBatch(t, image), weight, stem_mean_);
+                                 if (t.writes_buffers())
+                                   CountBatch(t.stream(), stem_count_.Write(t));
+                                 return Linear(t, x, *stem_w_, kLayout, stem_b_);
                                })
                       .ReadUntil(4);
     const Var h1 = tape.Segment(1, e, /*recomputable=*/true, [this](Tape& t, const Var& in) {
@@ -74,8 +84,9 @@ class ToyGraph final : public Model {
       const Var inner = LinearGelu(t, in[1], *up_, kLayout, nullptr);
       return LinearResidual(t, inner, *down_, kLayout, nullptr, in[0]);
     });
-    const Var h3 = tape.Segment(3, {e, h2}, /*recomputable=*/true, [this](Tape& t, Inputs in) {
-      const Var sum = Residual(t, in[1], Gelu(t, Linear(t, in[1], *table_, kLayout, bias_)));
+    const Var h3 = tape.Segment(3, {e, h2}, /*recomputable=*/true, [&](Tape& t, Inputs in) {
+      const Var x = Centred(t, in[1], weight, block_mean_);
+      const Var sum = Residual(t, x, Gelu(t, Linear(t, x, *table_, kLayout, bias_)));
       return Residual(t, sum, in[0]);
     });
     tape.Segment(4, {h3, e}, /*recomputable=*/false, [&](Tape& t, Inputs in) {
@@ -88,6 +99,31 @@ class ToyGraph final : public Model {
  private:
   static constexpr WeightLayout kLayout = WeightLayout::kInOut;
 
+  // x [rows, columns] itself in training, which adds its mean to the running one; otherwise x less
+  // that.
+  static Var Centred(Tape& t, const Var& x, ConstView weight, ModelBuffer& mean) {
+    if (t.writes_buffers()) {
+      UpdateRunningMean(t.stream(), x.view(), weight, kMomentum, mean.Write(t));
+    }
+    if (t.training()) return x;
+    const int64_t columns = x.shape[1];
+    const TensorPtr less = t.New(Shape{columns}, DType::kFloat32);
+    const TensorPtr cast = t.New(Shape{columns}, x.dtype);
+    Copy(t.stream(), mean.Read(t), less->view());
+    Scale(t.stream(), -1, less->view());
+    if (x.dtype == DType::kFloat32) {
+      Copy(t.stream(), less->view(), cast->view());
+    } else {
+      Cast(t.stream(), less->view(), cast->view());
+    }
+    Var y = t.NewVar(x.shape, x.dtype);
+    Copy(t.stream(), x.view(), y.view());
+    for (int64_t row = 0; row < x.shape[0]; ++row) {
+      Accumulate(t.stream(), cast->view(), y.view().Slice(row * columns, columns));
+    }
+    return y;
+  }
+
   Parameter* New(const std::string& name, const Shape& shape, Init init) {
     parameters_.push_back(
         std::make_unique<Parameter>(name, shape, init, /*decay=*/shape.rank() == 2));
@@ -97,6 +133,9 @@ class ToyGraph final : public Model {
   std::vector<std::unique_ptr<Parameter>> parameters_;
   Parameter *stem_w_, *stem_b_, *table_, *narrow_, *up_, *down_, *bias_;
   Parameter *norm_w_, *norm_b_, *classes_;
+  mutable ModelBuffer stem_mean_{"stem.running_mean", Shape{15}, DType::kFloat32, 0.5};
+  mutable ModelBuffer stem_count_{"stem.num_batches_tracked", Shape{}, DType::kInt64, 0};
+  mutable ModelBuffer block_mean_{"h.2.running_mean", Shape{kWidth}, DType::kFloat32, 0};
   std::vector<ModelSegment> segments_;
 };
 

@@ -10,6 +10,14 @@
 namespace fsdp {
 namespace {
 
+void CopyBuffers(Stream& stream, const std::vector<BufferState>& from,
+                 const std::vector<BufferState>& to) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    const View &source = from[i].value, &copy = to[i].value;
+    if (HostAddress(source.data) != HostAddress(copy.data)) Copy(stream, source, copy);
+  }
+}
+
 ExecutorOptions ForExecutor(const SessionOptions& options) {
   ExecutorOptions executor = options.executor;
   executor.averages = options.eval_ema;
@@ -38,6 +46,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
   executor_.TakeSpillSlots();
   PlaceOnHost();
+  PlaceBuffersOnHost();
   NameSpilled();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
@@ -81,6 +90,27 @@ void Session::PlaceOnHost() {
       shard = executor_.NewBuffer(shard.NumElements(), shard.dtype, {MemoryKind::kSnapshot, place});
     }
   }
+}
+
+void Session::PlaceBuffersOnHost() {
+  const ModelBuffers& buffers = executor_.buffers();
+  for (size_t i = 0; i < buffers.values().size(); ++i) {
+    buffers_.push_back({buffers.buffers()[i]->name(), buffers.values()[i]});
+  }
+  const auto copies = [this](bool in_place) {
+    std::vector<BufferState> on_host = buffers_;
+    for (auto& [name, value] : on_host) {
+      const View copy = in_place
+                            ? *device_.OnHost(value)
+                            : executor_.NewBuffer(value.NumElements(), value.dtype,
+                                                  {MemoryKind::kSnapshot, MemoryPlace::kPinned});
+      value = copy.Reshape(value.shape);
+    }
+    return on_host;
+  };
+  const bool shared = device_.type() == DeviceType::kCpu;
+  host_buffers_ = copies(shared);
+  buffers_snapshot_ = options_.snapshot && shared ? copies(false) : host_buffers_;
 }
 
 void Session::NameSpilled() const {
@@ -202,10 +232,12 @@ void Session::CopyOnCompute(const std::vector<ShardState>& from, const std::vect
 
 void Session::ToHost() {
   CopyOnCompute(state_, host_state_, !std::exchange(frozen_on_host_, true));
+  CopyBuffers(executor_.compute(), buffers_, host_buffers_);
 }
 
 void Session::ToDevice() {
   CopyOnCompute(host_state_, state_, /*frozen=*/true);
+  CopyBuffers(executor_.compute(), host_buffers_, buffers_);
   frozen_on_host_ = true;
 }
 
@@ -215,6 +247,8 @@ Session::Snapshot Session::TakeSnapshot() {
   executor_.WaitUntilLanded(*snapshots_);
   if (host_snapshots_) executor_.WaitUntilLanded(of_host);
   const bool frozen = !std::exchange(frozen_on_host_, true);
+  CopyBuffers(*snapshots_, buffers_, buffers_snapshot_);
+  if (!buffers_.empty()) executor_.buffers().Hold(snapshots_->Record());
   std::set<int> copied;  // In the order of the updates that wait.
   for (const int u : executor_.layout().unit_of_segment) {
     if (!copied.insert(u).second) continue;
@@ -225,7 +259,7 @@ Session::Snapshot Session::TakeSnapshot() {
     executor_.HoldUpdate(u, (on_host ? of_host : *snapshots_).Record());
   }
   if (host_snapshots_) snapshots_->Wait(of_host.Record());
-  return {snapshot_, snapshots_->Record()};
+  return {snapshot_, buffers_snapshot_, snapshots_->Record()};
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trainer/comm/mesh_communicators.h"
@@ -31,6 +32,12 @@ struct SessionOptions {
   std::optional<double> ema;      // Decay of the averaged weights; none without.
   bool eval_ema = false;          // Eval() and Logits() use those.
   bool snapshot = false;          // Likewise: a copy of what a checkpoint holds.
+};
+
+// A buffer of the model.
+struct BufferState {
+  std::string name;
+  View value;
 };
 
 class Session {
@@ -65,11 +72,13 @@ class Session {
   // without options().ema.
   void InitializeEma();
 
-  // What a checkpoint holds of this rank: master weights ("master"), the optimizer's state, and the
-  // averaged weights ("ema"). As the host may touch it, between steps that are done: in place where
-  // it shares the device's memory, elsewhere as ToHost() and the host have left it. What is spilled
-  // is on the disk, here and in a snapshot (Executor::spilled()).
+  // What a checkpoint holds of this rank: master weights ("master"), the optimizer's state, the
+  // averaged weights ("ema"), and the model's buffers, which all ranks hold alike. As the host may
+  // touch it, between steps that are done: in place where it shares the device's memory, elsewhere
+  // as ToHost() and the host have left it. What is spilled is on the disk, here and in a snapshot
+  // (Executor::spilled()).
   const std::vector<ShardState>& state() const { return host_state_; }
+  const std::vector<BufferState>& buffers() const { return host_buffers_; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
   // where that is the same memory. What is frozen never changes: it goes to the host once.
   void ToHost();
@@ -79,6 +88,7 @@ class Session {
   // next, or the next ToHost() where state() is a copy already.
   struct Snapshot {
     const std::vector<ShardState>& state;
+    const std::vector<BufferState>& buffers;
     EventPtr taken;
   };
   Snapshot TakeSnapshot();
@@ -95,8 +105,9 @@ class Session {
   const int64_t targets_;  // Of a sample.
   Executor executor_;
   std::unique_ptr<Optimizer> optimizer_;
-  // Makes host_state_ and snapshot_.
+  // Make host_state_ and snapshot_, and the same of buffers.
   void PlaceOnHost();
+  void PlaceBuffersOnHost();
   void NameSpilled() const;          // For messages of a disk.
   bool IsOnHost(size_t flat) const;  // Its master and state need not be copied for the host.
   // A unit's: on one stream what lies on the device, on the other what lies elsewhere.
@@ -108,6 +119,7 @@ class Session {
 
   std::vector<View> ema_;
   std::vector<ShardState> state_, host_state_, snapshot_;
+  std::vector<BufferState> buffers_, host_buffers_, buffers_snapshot_;
   bool frozen_on_host_ = false;  // In host_state_.
   // For options().snapshot; of what lies in host memory, if anything does.
   std::unique_ptr<Stream> snapshots_, host_snapshots_;

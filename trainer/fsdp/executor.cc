@@ -44,8 +44,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       shard_rank_(communicators.mesh().coordinate().shard),
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
-      memory_(allocator, layout_, schedules_[0], schedules_[1], model.Inputs(options.sample_length),
-              options, device.kernel_type()),
+      memory_(allocator, layout_, schedules_[0], schedules_[1], model, options,
+              device.kernel_type()),
       flats_(layout_.flat_parameters.size()),
       copied_(layout_.units.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
@@ -137,7 +137,7 @@ std::vector<View> Executor::NewShards(MemoryKind kind, DType dtype) {
   return shards;
 }
 
-void Executor::Initialize(const FillParameter& fill) {
+void Executor::Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer) {
   for (int f = 0; f < static_cast<int>(flats_.size()); ++f) {
     for (const ShardPart& shard_part : spilled().PartsOf(f)) {
       const View master = spilled().In(0, shard_part, memory_.masters[f]);
@@ -161,6 +161,7 @@ void Executor::Initialize(const FillParameter& fill) {
     }
   }
   MastersWritten();
+  buffers().Initialize(compute(), memory_.upload, fill_buffer);
 }
 
 void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
@@ -304,6 +305,7 @@ void Executor::Run(const Step& step) {
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
   if (!sharded()) BindShards();
+  buffers().Bind(step.mode);
   const bool train = step.mode == Mode::kTrain;
   follows_training_ = std::exchange(trained_, false) && train;
   if (!follows_training_) JoinOthers();
@@ -431,6 +433,7 @@ void Executor::WaitFor(const Action& action) {
 Stream& Executor::compute() {
   trained_ = false;
   for (EventPtr& copied : copied_) streams_[0]->Wait(std::exchange(copied, nullptr));
+  buffers().WaitForCopies(*streams_[0]);
   JoinOthers();
   return *streams_[0];
 }

@@ -18,6 +18,7 @@
 #include "trainer/fsdp/executor_step.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/offload.h"
 #include "trainer/fsdp/schedule.h"
@@ -72,6 +73,7 @@ class Executor final : public SegmentHooks {
   const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
   const View& gradient(int flat) const { return memory_.gradients[flat]; }
   float gradient_divisor(int flat) const { return memory_.divided[flat] ? memory_.divisor : 1; }
+  ModelBuffers& buffers() { return memory_.buffers; }
   // Another one of each flat parameter that trains, in the dtype of its `as` or in this one, in the
   // place of its state: persistent memory, zero.
   std::vector<View> NewShards(MemoryKind kind, DType DTypes::*as);
@@ -79,22 +81,20 @@ class Executor final : public SegmentHooks {
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 
-  // Fills this rank's elements of every parameter: `fill(parameter, begin, values)` gives elements
-  // [begin, begin + values.size()) of it, in the host's memory. Runs on the compute stream, on its
-  // threads; returns when enqueued. Padding becomes zero.
+  // Enqueues initial values, of this rank's elements and of the buffers: `fill(parameter, begin,
+  // values)` gives elements [begin, begin + values.size()), in the host's memory, on threads of the
+  // compute stream. Padding becomes zero.
   using FillParameter = std::function<void(const Parameter&, int64_t begin, std::span<float>)>;
-  void Initialize(const FillParameter& fill);
-  // Who writes master weights in another way says so, before the next step: enqueues the compute
-  // copies, where there are any.
+  void Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer = nullptr);
+  // For who writes master weights in another way, before a step: enqueues their compute copies.
   void MastersWritten();
-  void ResumeLossScaler(
-      const LossScalerState& state);  // Enqueues what it, if in use, goes on from.
+  // Enqueues what it, if in use, goes on from.
+  void ResumeLossScaler(const LossScalerState& state);
 
   using Step = ExecutorStep;
   // Enqueues a whole step. First waits, and for nothing else, until the step before the last one is
   // done; its scalars are then to be had from Result().
   void Run(const Step& step);
-
   int64_t steps() const { return steps_; }  // Enqueued so far.
   // The scalars of step `index` (0-based, in order of Run()). Blocks until it is done; throws what
   // failed it. Only the last two steps have one.

@@ -204,6 +204,7 @@ void Executor::Execute(const Action& action) {
         Copy(stream, scalar(kLossScale), scalar(kDividedLossScale));
         Scale(stream, 1 / memory_.divisor, scalar(kDividedLossScale));
       }
+      if (step_->mode == Mode::kTrain) buffers().Begin(stream);
       break;
     case ActionKind::kLoad: {
       const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot];
@@ -364,14 +365,17 @@ void Executor::Execute(const Action& action) {
       }
       break;
     }
-    case ActionKind::kReduceScalars:
+    case ActionKind::kReduceScalars: {
       // Replicas hold the same squares: they count once.
       if (communicators_.mesh().coordinate().replicate > 0) {
         Fill(stream, 0, scalar(kSumSquares));
       }
+      const View scalars = memory_.scalars.Slice(0, scales_loss() ? kFound + 1 : kFound);
       communicators_.Over(Group::kWorld)
-          ->AllReduce(stream, memory_.scalars.Slice(0, scales_loss() ? kFound + 1 : kFound));
+          ->AllReduce(stream,
+                      step_->mode == Mode::kTrain ? buffers().WithStatistics(scalars) : scalars);
       break;
+    }
     case ActionKind::kClip: {
       std::optional<LossScaling> scaling;
       if (scales_loss()) scaling = {memory_.scaler.Slice(0, 1), scalar(kFound)};
@@ -385,6 +389,7 @@ void Executor::Execute(const Action& action) {
         UpdateLossScaler(stream, options_.mixed_precision.scaler, scalar(kFound), memory_.scaler);
         Copy(stream, memory_.scaler, memory_.scalars.Slice(kScaler, kLossScalerFloats));
       }
+      buffers().Take(stream, scalar(kCoefficient), mesh().world_size());
       if (step_->begin_update) {
         step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
       }

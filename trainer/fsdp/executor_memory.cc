@@ -36,13 +36,14 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 }
 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
-                               const Schedule& train, const Schedule& eval, const BatchSpec& spec,
+                               const Schedule& train, const Schedule& eval, const Model& model,
                                const ExecutorOptions& options, DeviceType kernels)
     : caching(allocator.caching()),
       gather_places{PlacesOfGathers(train, layout), PlacesOfGathers(eval, layout)},
       gradient_places(PlacesOfGradients(train, layout)),
       spilled(layout, options.spill_part),
-      units(layout.units.size()) {
+      units(layout.units.size()),
+      buffers(model) {
   FSDP_CHECK_EQ(caching != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
   const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
     return NewPersistent(allocator, elements, use, dtype);
@@ -131,13 +132,14 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                   [](const FlatParameter& flat) { return flat.dtypes.grad; });
   replica_wire = wire_for(ActionKind::kAllReduce, &FlatParameter::shard_size,
                           [](const FlatParameter&) { return DType::kFloat32; });
+  const BatchSpec spec = model.Inputs(options.sample_length);
   for (StagedBatch& batch : batches) {
     const int64_t rows = options.micro_batch_size;
     batch.device = NewBatch(allocator, spec, rows, MemoryPlace::kDevice, &batch.device_bytes);
     batch.host = NewBatch(allocator, spec, rows, MemoryPlace::kPinned, &batch.host_bytes);
   }
   upload = persistent(std::min(largest_shard, kUploadElements), pinned, DType::kFloat32);
-  scalars = persistent(kNumScalars, MemoryKind::kActivations, DType::kFloat32);
+  scalars = buffers.Place(allocator, kNumScalars);
   for (View& report : reports) report = persistent(kNumScalars, pinned, DType::kFloat32);
   inputs = bytes(sizeof(StepInputs), MemoryKind::kActivations);
   for (View& input : staged_inputs) input = bytes(sizeof(StepInputs), pinned);

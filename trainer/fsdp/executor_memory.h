@@ -8,8 +8,10 @@
 
 #include "trainer/core/batch.h"
 #include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/carver.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/offload.h"
 #include "trainer/fsdp/schedule.h"
@@ -52,22 +54,6 @@ enum Scalar {
   kScaler
 };
 
-// Takes views from bytes, one behind the other, each at a multiple of 64.
-class Carver {
- public:
-  explicit Carver(std::byte* begin) : next_(begin) {}
-  explicit Carver(const View& bytes) : next_(bytes.data) {}
-  std::byte* end() const { return next_; }
-  View Take(int64_t elements, DType dtype) {
-    const View view(next_, dtype, Shape{elements});
-    next_ += (view.bytes() + 63) / 64 * 64;
-    return view;
-  }
-
- private:
-  std::byte* next_;
-};
-
 // An empty view where there are no elements.
 View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, DType dtype);
 
@@ -85,7 +71,7 @@ struct ExecutorMemory {
   // Begins phase kPersistent. `eval`: uses slots of `train`. `kernels`: whose workspaces are
   // needed.
   ExecutorMemory(PhasedAllocator& allocator, const Layout& layout, const Schedule& train,
-                 const Schedule& eval, const BatchSpec& spec, const ExecutorOptions& options,
+                 const Schedule& eval, const Model& model, const ExecutorOptions& options,
                  DeviceType kernels);
 
   // Of a schedule that takes the place of this mode's, with the same slots.
@@ -120,7 +106,8 @@ struct ExecutorMemory {
   View wire;                     // Bytes: a gradient as it travels, where that is another dtype.
   View replica_wire;             // Likewise, a shard on its way between replicas.
   StagedBatch batches[2];
-  View upload;                    // Host memory: of initial values, what is on its way.
+  View upload;  // Host memory: of initial values, what is on its way.
+  ModelBuffers buffers;
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
   View leaving, coming;           // Pinned, bytes: of activations between device and disk.

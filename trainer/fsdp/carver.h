@@ -1,0 +1,30 @@
+// Tests: tests/trainer/fsdp/executor_test.cc
+#ifndef FSDP_TRAIN_TRAINER_FSDP_CARVER_H_
+#define FSDP_TRAIN_TRAINER_FSDP_CARVER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trainer/core/view.h"
+
+namespace fsdp {
+
+// Takes views from bytes, one behind the other, each at a multiple of 64.
+class Carver {
+ public:
+  explicit Carver(std::byte* begin) : next_(begin) {}
+  explicit Carver(const View& bytes) : next_(bytes.data) {}
+  std::byte* end() const { return next_; }
+  View Take(int64_t elements, DType dtype) {
+    const View view(next_, dtype, Shape{elements});
+    next_ += (view.bytes() + 63) / 64 * 64;
+    return view;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_CARVER_H_

@@ -1,0 +1,65 @@
+// A model's buffers on one rank (nn/buffer.h): their values between steps, and a copy that forward
+// writes. A training step begins with the copy and takes it over at its end, so what an evaluation
+// or a save reads is never half a step's, and a step that changes no weights changes no buffer.
+// Tests: tests/trainer/engine/buffers_test.cc
+#ifndef FSDP_TRAIN_TRAINER_FSDP_MODEL_BUFFERS_H_
+#define FSDP_TRAIN_TRAINER_FSDP_MODEL_BUFFERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/schedule.h"
+#include "trainer/nn/model.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+class ModelBuffers {
+ public:
+  // Gives elements [begin, begin + n) of a buffer, in the host's memory, of its dtype.
+  using Fill = std::function<void(const ModelBuffer&, int64_t begin, const View& values)>;
+
+  // Throws std::invalid_argument where two of the model's tensors have one name.
+  explicit ModelBuffers(const Model& model);
+
+  // Takes device memory, and with it as many fp32 as the step's scalars are: they lie right behind
+  // the statistics that forward writes, so one sum over ranks takes both.
+  View Place(PhasedAllocator& allocator, int64_t scalars);
+
+  // In the order of the model's segments; the values each of its buffer's shape.
+  const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
+  const std::vector<View>& values() const { return values_.parts; }
+
+  // By way of `upload`, host memory. `fill` may be null: each has its initial value.
+  void Initialize(Stream& stream, const View& upload, const Fill& fill) const;
+
+  // Of a step, in this order; the last three of a training step's alone. All enqueue, on `stream`.
+  void Bind(Mode mode) const;
+  void Begin(Stream& stream) const;
+  View WithStatistics(const View& scalars) const;  // The scalars, with what lies before them.
+  // `coefficient` as in TakeUnlessNaN() (ops/running_statistics.h); statistics are sums of `ranks`.
+  void Take(Stream& stream, const ConstView& coefficient, int ranks);
+
+  // Whoever copies values() on a stream of its own: the next Take() waits for it, as does what
+  // calls WaitForCopies().
+  void Hold(const EventPtr& copied) { copied_ = copied; }
+  void WaitForCopies(Stream& stream);
+
+ private:
+  // Those of a dtype side by side, each at a multiple of 64 bytes.
+  struct Values {
+    View statistics, counts;  // fp32, int64. Without data: there are none.
+    std::vector<View> parts;
+  };
+  void Carve(Values& values) const;
+
+  const std::vector<ModelBuffer*> buffers_;
+  Values values_, written_;
+  EventPtr copied_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_MODEL_BUFFERS_H_
