@@ -31,7 +31,8 @@ void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
   PlannedAllocator allocator(device, PlanMemory(*model, options, /*world=*/1));
   const MeshCommunicators alone(Mesh(0, 1, 1), /*queues=*/1, nullptr);
   Session session(device, allocator, *model, options, alone);
-  session.executor().Initialize(OpenInitialWeights(directory));
+  const WeightSource read = OpenInitialWeights(directory);
+  session.executor().Initialize(read.parameters, read.buffers);
   const auto load = [&](int, const Batch& whole) {
     const TokenBatch batch(whole);
     for (size_t i = 0; i < tokens.size(); ++i) {

@@ -39,7 +39,7 @@ void FreezeAll(const Model& model) {
 
 StoredModel OpenStoredModel(const std::string& path) {
   StoredModel stored;
-  Executor::FillParameter weights;
+  WeightSource weights;
   if (fs::exists(path + "/config.json") && !fs::exists(path + "/manifest.json")) {
     stored.directory = path;
     stored.shape = ReadInitialShape(path);
@@ -110,7 +110,7 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
     const View v = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
     cache_.push_back({k.Reshape(layer), v.Reshape(layer)});
   }
-  executor_->Initialize(model.weights);
+  executor_->Initialize(model.weights.parameters, model.weights.buffers);
   executor_->Synchronize();
 }
 

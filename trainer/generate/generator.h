@@ -18,6 +18,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/device.h"
+#include "trainer/weights/initial_weights.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
@@ -26,10 +27,10 @@ namespace fsdp {
 struct StoredModel {
   std::string directory;
   ModelShape shape;
-  std::unique_ptr<Model> model;     // All of it frozen; a checkpoint's adapters are merged.
-  Executor::FillParameter weights;  // Reads them.
-  RunTokenizer tokenizer;           // Its name is empty where the files name none.
-  std::vector<int32_t> eos;         // What ends a text; empty where that is the tokenizer's to say.
+  std::unique_ptr<Model> model;  // All of it frozen; a checkpoint's adapters are merged.
+  WeightSource weights;          // Reads them.
+  RunTokenizer tokenizer;        // Its name is empty where the files name none.
+  std::vector<int32_t> eos;      // What ends a text; empty where that is the tokenizer's to say.
 };
 
 // `path`: a Hugging Face directory, one of our checkpoints, or a run directory, whose latest

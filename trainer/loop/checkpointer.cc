@@ -15,21 +15,29 @@ namespace fsdp {
 namespace {
 
 std::vector<CheckpointState> ForCheckpoint(const std::vector<ShardState>& state,
+                                           const std::vector<BufferState>& buffers,
                                            SpillMemory* spill) {
   std::vector<CheckpointState> states;
   for (const ShardState& s : state) {
     states.push_back({.name = s.name, .shards = s.shards, .spill = spill});
   }
+  if (buffers.empty()) return states;
+  CheckpointState& own = states.emplace_back();
+  own.name = kBuffersState;
+  own.grid = Grid::kTensor;
+  for (const auto& [name, value] : buffers) own.tensors.push_back({name, "", value});
   return states;
 }
 
-std::vector<Range> RangesOf(const std::vector<ShardState>& state) {
+std::vector<Range> RangesOf(const std::vector<ShardState>& state,
+                            const std::vector<BufferState>& buffers) {
   std::vector<Range> ranges;
   for (const ShardState& s : state) {
     for (const View& shard : s.shards) {
       if (shard.NumElements() > 0) ranges.emplace_back(shard);
     }
   }
+  for (const auto& [name, value] : buffers) ranges.emplace_back(value);
   return ranges;
 }
 
@@ -44,9 +52,10 @@ Checkpointer::Checkpointer(const Recipe& recipe, const Job& job, const RunDirect
 CheckpointMeta Checkpointer::Load(const std::string& from) {
   const std::vector<ShardState>& state = session_.state();
   try {
-    DeclareHostUse("load", {}, RangesOf(state));
-    LoadedCheckpoint loaded = LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()),
-                                             ForCheckpoint(state, executor().spill()));
+    DeclareHostUse("load", {}, RangesOf(state, session_.buffers()));
+    LoadedCheckpoint loaded =
+        LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()),
+                       ForCheckpoint(state, session_.buffers(), executor().spill()));
     if (const std::string wrong = NotFinite(); !wrong.empty()) {
       throw CheckpointError(from + ": " + wrong + ": not finite, so no run can go on from it");
     }
@@ -83,19 +92,21 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   Finish();
   CheckpointMeta all = meta;
   all.records = recorder_.Sync();
-  const auto save = [this, all, attempt = saves_++](const std::vector<ShardState>& state) {
+  const auto save = [this, all, attempt = saves_++](const std::vector<ShardState>& state,
+                                                    const std::vector<BufferState>& buffers) {
     return SaveCheckpoint(directory_.checkpoints(), executor().layout(), PlaceOn(executor().mesh()),
-                          ForCheckpoint(state, executor().spill()), all, *job_.store, attempt,
-                          {recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_best});
+                          ForCheckpoint(state, buffers, executor().spill()), all, *job_.store,
+                          attempt, {recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_best});
   };
   saved_step_ = meta.step;
   last_wish_ = std::chrono::steady_clock::now();
   if (saver_ && !last) {
-    const auto [snapshot, taken] = session_.TakeSnapshot();
-    saver_->Start([save, &state = snapshot] { return save(state); }, RangesOf(snapshot), taken);
+    const auto [snapshot, buffers, taken] = session_.TakeSnapshot();
+    saver_->Start([save, &state = snapshot, &buffers = buffers] { return save(state, buffers); },
+                  RangesOf(snapshot, buffers), taken);
   } else {
     FetchState("save");
-    RecordSaved(save(session_.state()));
+    RecordSaved(save(session_.state(), session_.buffers()));
   }
   recorder_.Continue({.step = meta.step, .checkpoint = recorder_.Now() - begin});
 }
@@ -135,7 +146,8 @@ void Checkpointer::RequireFinite(int64_t step) {
   });
 }
 
-// Of this rank's shards, the first element that is NaN or infinite, in words; or empty.
+// Of this rank's shards and of the buffers, the first element that is NaN or infinite, in words; or
+// empty.
 std::string Checkpointer::NotFinite() {
   const Layout& layout = executor().layout();
   for (const ShardState& s : session_.state()) {
@@ -146,6 +158,10 @@ std::string Checkpointer::NotFinite() {
       if (!wrong.empty()) return wrong;
     }
   }
+  for (const auto& [name, value] : session_.buffers()) {
+    const std::string wrong = DescribeNotFinite(name, 0, value);
+    if (!wrong.empty()) return wrong;
+  }
   return "";
 }
 
@@ -153,7 +169,7 @@ std::string Checkpointer::NotFinite() {
 void Checkpointer::FetchState(const char* name) {
   session_.ToHost();
   executor().Synchronize();
-  DeclareHostUse(name, RangesOf(session_.state()), {});
+  DeclareHostUse(name, RangesOf(session_.state(), session_.buffers()), {});
 }
 
 // To the stream checker: what the host itself reads and writes of the device's memory.

@@ -106,11 +106,12 @@ class Evaluating {
 
   void ReadWeights() {
     const std::string& from = evaluation_.checkpoint;
-    Executor::FillParameter read =
+    WeightSource opened =
         evaluation_.ours
             ? OpenStoredWeights(std::make_unique<CheckpointReader>(from), evaluation_.averaged)
             : OpenInitialWeights(from);
-    rank_.executor().Initialize(RequireFinite(std::move(read), "--checkpoint: " + from, "told"));
+    const WeightSource read = RequireFinite(std::move(opened), "--checkpoint: " + from, "told");
+    rank_.executor().Initialize(read.parameters, read.buffers);
     rank_.executor().Synchronize();
   }
 

@@ -40,11 +40,13 @@ void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job&
     DescribeFiles(recipe, shape, recorder);
     const std::string& from = *recipe.model.init_from;
     EveryRank(job, "initial weights", [&] {
-      executor.Initialize([draw, read = RequireFinite(OpenInitialWeights(from),
-                                                      "model.init_from: " + from, "trained")](
-                              const Parameter& p, int64_t begin, std::span<float> values) {
-        p.is_adapter() ? draw(p, begin, values) : read(p, begin, values);
-      });
+      const WeightSource read =
+          RequireFinite(OpenInitialWeights(from), "model.init_from: " + from, "trained");
+      const auto fill = [draw, stored = read.parameters](const Parameter& p, int64_t begin,
+                                                         std::span<float> values) {
+        p.is_adapter() ? draw(p, begin, values) : stored(p, begin, values);
+      };
+      executor.Initialize(fill, read.buffers);
       executor.Synchronize();
     });
   } else {

@@ -33,11 +33,11 @@ std::string_view TorchName(DType dtype) {
 }
 
 // Whole tensors in order, as many as fit a file, at least one.
-std::vector<Tensors> Shards(const Tensors& tensors, int64_t element_bytes, int64_t max_bytes) {
+std::vector<Tensors> Shards(const Tensors& tensors, DType dtype, int64_t max_bytes) {
   std::vector<Tensors> shards;
   int64_t filled = 0;
   for (const HfTensors::Tensor& tensor : tensors) {
-    const int64_t bytes = tensor.slice->shape.NumElements() * element_bytes;
+    const int64_t bytes = tensor.bytes(dtype);
     if (shards.empty() || (filled > 0 && bytes > max_bytes - filled)) {
       shards.emplace_back();
       filled = 0;
@@ -68,21 +68,20 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
   const std::string config = HfConfigToJson(shape, TorchName(options.dtype), ids);
   const HfTensors tensors(model);
   MergedWeights weights(checkpoint, model, options.state);
-  const int64_t element_bytes = SizeOf(options.dtype);
   const std::vector<Tensors> shards =
-      Shards(tensors.tensors(), element_bytes, options.max_shard_bytes);
+      Shards(tensors.tensors(), options.dtype, options.max_shard_bytes);
 
   HfExported exported;
   exported.files = static_cast<int>(shards.size());
-  for (const auto& tensor : tensors.tensors()) {
-    exported.bytes += tensor.slice->shape.NumElements() * element_bytes;
+  for (const HfTensors::Tensor& tensor : tensors.tensors()) {
+    exported.bytes += tensor.bytes(options.dtype);
   }
   NewDirectory directory(out);
   std::map<std::string, std::string> file_of;
   int64_t done = 0;
   for (size_t s = 0; s < shards.size(); ++s) {
     const std::string file = ShardName(s, shards.size());
-    for (const auto& [parameter, slice] : shards[s]) file_of[slice->name] = file;
+    for (const HfTensors::Tensor& tensor : shards[s]) file_of[tensor.name()] = file;
     WriteHfTensors(directory.temporary() + "/" + file, shards[s], options.dtype, weights,
                    [&](int64_t bytes) {
                      done += bytes;

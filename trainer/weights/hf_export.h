@@ -17,7 +17,7 @@
 namespace fsdp {
 
 struct HfExportOptions {
-  DType dtype = DType::kFloat32;            // Of all tensors: fp32, bf16 or fp16.
+  DType dtype = DType::kFloat32;            // Of all weights: fp32, bf16 or fp16.
   int64_t max_shard_bytes = 5'000'000'000;  // Of the tensors in a file; one is never split.
   std::string state = "master";             // "ema": the averaged weights.
   HfTokenizerFiles tokenizer = {};          // Empty: none; ids outside the vocabulary are left out.

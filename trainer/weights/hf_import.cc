@@ -1,5 +1,6 @@
 #include "trainer/weights/hf_import.h"
 
+#include <map>
 #include <memory>
 
 #include "models/make_model.h"
@@ -24,19 +25,28 @@ HfImported ImportHf(const std::string& directory, const std::string& out,
   checkpoint.meta.config = ShapeToJson(config.shape);
   checkpoint.layout = MakeLayout(ShapesOf(*model), WrapPolicy(), /*shards=*/1);
   checkpoint.states = {"master"};
+  std::map<std::string, const ModelBuffer*> buffers;
+  for (const ModelBuffer* buffer : BuffersOf(*model)) {
+    checkpoint.buffers.push_back({buffer->name(), "", buffer->dtype(), buffer->shape()});
+    buffers[buffer->name()] = buffer;
+  }
+  const auto refuse = [&](const std::string& wrong) {
+    if (wrong.empty() || allow_nonfinite) return;
+    throw CheckpointError(directory + ": " + wrong +
+                          ": not finite. --allow-nonfinite takes it as it is, to look at: nothing "
+                          "can be trained from it");
+  };
   const auto read = [&](const std::string&, const Placement& placement, int64_t begin,
                         std::span<float> values) {
     const Parameter& parameter = *tensors.Find(placement.name);
     weights.FillParameter(parameter, begin, values);
-    if (allow_nonfinite) return;
-    if (const std::string wrong = DescribeNotFinite(parameter, begin, values); !wrong.empty()) {
-      throw CheckpointError(
-          directory + ": " + wrong +
-          ": not finite. --allow-nonfinite takes it as it is, to look at: nothing "
-          "can be trained from it");
-    }
+    refuse(DescribeNotFinite(parameter, begin, values));
   };
-  return {WriteCheckpoint(out, checkpoint, read, progress), config.ignored};
+  const auto read_buffer = [&](const OwnTensor& tensor, int64_t begin, const View& values) {
+    weights.FillBuffer(*buffers.at(tensor.name), begin, values);
+    refuse(DescribeNotFinite(tensor.name, begin, values));
+  };
+  return {WriteCheckpoint(out, checkpoint, read, progress, read_buffer), config.ignored};
 }
 
 }  // namespace fsdp

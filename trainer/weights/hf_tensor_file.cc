@@ -40,6 +40,17 @@ std::span<const std::byte> Narrow(std::span<const float> from, DType dtype,
   return buffer;  // What is not finite was not before.
 }
 
+void WriteBuffer(const ModelBuffer& buffer, MergedWeights& weights, SafetensorsWriter& writer) {
+  std::vector<std::byte> bytes;
+  const int64_t n = buffer.shape().NumElements(), size = SizeOf(buffer.dtype());
+  for (int64_t at = 0; at < n; at += kPiece) {
+    bytes.resize(static_cast<size_t>(std::min(kPiece, n - at) * size));
+    const View piece(bytes.data(), buffer.dtype(), Shape{std::min(kPiece, n - at)});
+    weights.ReadBuffer(buffer, at, piece);
+    writer.WriteBytes(buffer.name(), at * size, bytes);
+  }
+}
+
 }  // namespace
 
 void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> tensors,
@@ -47,15 +58,20 @@ void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> 
                     const std::function<void(int64_t bytes)>& wrote) {
   const int64_t element_bytes = SizeOf(dtype);
   std::vector<SafetensorsEntry> entries;
-  for (const auto& [parameter, slice] : tensors) {
+  for (const HfTensors::Tensor& tensor : tensors) {
     SafetensorsEntry& entry = entries.emplace_back();
-    entry = {slice->name, ToSafetensorsType(dtype), {}};
-    for (int i = 0; i < slice->shape.rank(); ++i) entry.shape.push_back(slice->shape[i]);
+    entry = {tensor.name(), ToSafetensorsType(tensor.dtype(dtype)), {}};
+    for (int i = 0; i < tensor.shape().rank(); ++i) entry.shape.push_back(tensor.shape()[i]);
   }
   SafetensorsWriter writer(path, entries, {{"format", "pt"}});
   std::array<std::vector<float>, 2> blocks;
   std::vector<std::byte> buffer;
-  for (const auto& [parameter, slice] : tensors) {
+  for (const auto& [parameter, slice, model_buffer] : tensors) {
+    if (model_buffer != nullptr) {
+      WriteBuffer(*model_buffer, weights, writer);
+      wrote(model_buffer->shape().NumElements() * SizeOf(model_buffer->dtype()));
+      continue;
+    }
     const auto read = [&, &p = *parameter, &tensor = *slice](int b, int64_t at, int64_t count) {
       blocks[b].resize(static_cast<size_t>(count));
       weights.Read(p, tensor.begin + at, blocks[b]);

@@ -14,10 +14,10 @@
 
 namespace fsdp {
 
-// The file `path` of these tensors, each whole, in their order, in `dtype`: fp32, bf16 or fp16.
-// Values are rounded to nearest, even; one that the dtype does not hold is refused. `wrote` is
-// called with bytes of tensors as they are written. Holds 8 MiB of elements. Throws
-// CheckpointError.
+// The file `path` of these tensors, each whole, in their order, in `dtype`: fp32, bf16 or fp16;
+// buffers in their own. Values are rounded to nearest, even; one that the dtype does not hold is
+// refused. `wrote` is called with bytes of tensors as they are written. Holds 8 MiB of elements.
+// Throws CheckpointError.
 void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> tensors,
                     DType dtype, MergedWeights& weights,
                     const std::function<void(int64_t bytes)>& wrote);

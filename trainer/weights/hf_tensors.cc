@@ -11,6 +11,9 @@ HfTensors::HfTensors(const Model& model) {
         tensors_.push_back({parameter, &slice});
       }
     }
+    for (const ModelBuffer* buffer : segment.buffers) {
+      tensors_.push_back({.buffer = buffer});
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
 
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,12 +12,21 @@
 
 namespace fsdp {
 
-// In forward order. Adapters are no tensors of their own there. Refers to the model.
+// In forward order, a segment's buffers behind its parameters. Adapters are no tensors of their own
+// there. Refers to the model.
 class HfTensors {
  public:
+  // Either a parameter's slice or a buffer.
   struct Tensor {
     const Parameter* parameter = nullptr;
-    const ParameterSlice* slice = nullptr;  // Its name and shape are the tensor's.
+    const ParameterSlice* slice = nullptr;
+    const ModelBuffer* buffer = nullptr;
+
+    const std::string& name() const { return buffer ? buffer->name() : slice->name; }
+    const Shape& shape() const { return buffer ? buffer->shape() : slice->shape; }
+    // In a file of weights of `weights`: a buffer keeps its own.
+    DType dtype(DType weights) const { return buffer ? buffer->dtype() : weights; }
+    int64_t bytes(DType weights) const { return shape().NumElements() * SizeOf(dtype(weights)); }
   };
 
   explicit HfTensors(const Model& model);

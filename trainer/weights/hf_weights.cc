@@ -105,10 +105,14 @@ const HfWeights::Tensor& HfWeights::Find(const std::string& tensor, const Shape&
 
 void HfWeights::RequireAll(const HfTensors& tensors) const {
   std::set<std::string> wanted;
-  for (const auto& [parameter, slice] : tensors.tensors()) {
-    const Tensor& tensor = Find(slice->name, slice->shape);
-    tensor.file->ReadFloat(tensor.name, 0, {});  // Refuses a dtype that cannot be read.
-    wanted.insert(WithoutTrunk(slice->name));
+  for (const HfTensors::Tensor& want : tensors.tensors()) {
+    if (want.buffer != nullptr) {
+      FillBuffer(*want.buffer, 0, View(nullptr, want.buffer->dtype(), Shape{0}));
+    } else {
+      const Tensor& tensor = Find(want.name(), want.shape());
+      tensor.file->ReadFloat(tensor.name, 0, {});  // Refuses a dtype that cannot be read.
+    }
+    wanted.insert(WithoutTrunk(want.name()));
   }
   std::string left;  // The first by name: the same one every time.
   for (const auto& [name, tensor] : tensors_) {
@@ -125,6 +129,20 @@ void HfWeights::Fill(const std::string& tensor, const Shape& shape, int64_t begi
                      std::span<float> out) const {
   const auto& [file, name] = Find(tensor, shape);
   file->ReadFloat(name, begin, out);
+}
+
+void HfWeights::FillBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) const {
+  const auto& [file, name] = Find(buffer.name(), buffer.shape());
+  if (buffer.dtype() == DType::kFloat32) {
+    file->ReadFloat(name, begin, {out.As<float>(), static_cast<size_t>(out.NumElements())});
+    return;
+  }
+  if (const SafetensorsType type = file->Info(name).type; type != SafetensorsType::kI64) {
+    throw CheckpointError(file->path() + ": buffer '" + buffer.name() + "' is " +
+                          std::string(Name(type)) + ", want I64");
+  }
+  file->ReadBytes(name, begin * SizeOf(buffer.dtype()),
+                  {out.data, static_cast<size_t>(out.bytes())});
 }
 
 void HfWeights::FillParameter(const Parameter& parameter, int64_t begin,

@@ -38,6 +38,8 @@ class HfWeights {
             std::span<float> out) const;
   // The same of a parameter, slice by slice.
   void FillParameter(const Parameter& parameter, int64_t begin, std::span<float> out) const;
+  // Of a buffer, in its own dtype: a count is I64 in the file.
+  void FillBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) const;
 
  private:
   struct Tensor {

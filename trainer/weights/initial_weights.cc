@@ -97,6 +97,11 @@ class OwnWeights {
            : merged_.ReadPlain(*it->second, begin, values);
   }
 
+  void Fill(const ModelBuffer& buffer, int64_t begin, const View& values) {
+    const std::lock_guard lock(mutex_);
+    merged_.ReadBuffer(buffer, begin, values);
+  }
+
  private:
   std::mutex mutex_;
   const std::unique_ptr<CheckpointReader> reader_;
@@ -106,9 +111,13 @@ class OwnWeights {
   std::unordered_map<std::string, const Parameter*> parameters_;
 };
 
-Executor::FillParameter FillFrom(std::shared_ptr<OwnWeights> own) {
-  return [own = std::move(own)](const Parameter& parameter, int64_t begin,
-                                std::span<float> values) { own->Fill(parameter, begin, values); };
+WeightSource FillFrom(const std::shared_ptr<OwnWeights>& own) {
+  return {[own](const Parameter& parameter, int64_t begin, std::span<float> values) {
+            own->Fill(parameter, begin, values);
+          },
+          [own](const ModelBuffer& buffer, int64_t begin, const View& values) {
+            own->Fill(buffer, begin, values);
+          }};
 }
 
 }  // namespace
@@ -154,36 +163,44 @@ std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
   return model;
 }
 
-Executor::FillParameter OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint) {
+WeightSource OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint) {
   return FillFrom(std::make_shared<OwnWeights>(std::move(checkpoint), "master", /*merge=*/true));
 }
 
-Executor::FillParameter OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint,
-                                          bool averaged) {
+WeightSource OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint, bool averaged) {
   return FillFrom(std::make_shared<OwnWeights>(std::move(checkpoint), averaged ? "ema" : "master",
                                                /*merge=*/false));
 }
 
-Executor::FillParameter OpenInitialWeights(const std::string& directory) {
+WeightSource OpenInitialWeights(const std::string& directory) {
   const Weights found = Find(directory);
   if (found.ours) return OpenInitialWeights(std::make_unique<CheckpointReader>(found.directory));
   const auto weights = std::make_shared<HfWeights>(found.directory);
   weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(found.directory).shape)));
-  return [weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
-    weights->FillParameter(parameter, begin, values);
-  };
+  return {[weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
+            weights->FillParameter(parameter, begin, values);
+          },
+          [weights](const ModelBuffer& buffer, int64_t begin, const View& values) {
+            weights->FillBuffer(buffer, begin, values);
+          }};
 }
 
-Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& source,
-                                      const std::string& use) {
-  return [read = std::move(read), source, use](const Parameter& parameter, int64_t begin,
-                                               std::span<float> values) {
-    read(parameter, begin, values);
-    if (const std::string wrong = DescribeNotFinite(parameter, begin, values); !wrong.empty()) {
-      throw CheckpointError(source + ": " + wrong + ": not finite, so nothing can be " + use +
-                            " from it");
-    }
+WeightSource RequireFinite(WeightSource read, const std::string& source, const std::string& use) {
+  const auto require = [source, use](const std::string& wrong) {
+    if (wrong.empty()) return;
+    throw CheckpointError(source + ": " + wrong + ": not finite, so nothing can be " + use +
+                          " from it");
   };
+  return {[read = std::move(read.parameters), require](const Parameter& parameter, int64_t begin,
+                                                       std::span<float> values) {
+            read(parameter, begin, values);
+            require(DescribeNotFinite(parameter, begin, values));
+          },
+          [read = std::move(read.buffers), require](const ModelBuffer& buffer, int64_t begin,
+                                                    const View& values) {
+            read(buffer, begin, values);
+            require(DescribeNotFinite(buffer.name(), begin, values));
+          }};
 }
 
 }  // namespace fsdp

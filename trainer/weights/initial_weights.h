@@ -27,18 +27,21 @@ std::vector<std::string> IgnoredKeys(const std::string& directory);
 RunTokenizer InitialTokenizer(const std::string& directory);
 // The model whose parameters a checkpoint of ours holds: with adapters where its run had them.
 std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
-// Reads byte ranges when it is called, on any thread, so a rank holds no more than its shard. The
-// adapters of a checkpoint are merged.
-Executor::FillParameter OpenInitialWeights(const std::string& directory);
-Executor::FillParameter OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint);
+// What Executor::Initialize() takes. Both read byte ranges when they are called, on any thread, so
+// a rank holds no more than its shard.
+struct WeightSource {
+  Executor::FillParameter parameters;
+  ModelBuffers::Fill buffers;
+};
+// The adapters of a checkpoint are merged.
+WeightSource OpenInitialWeights(const std::string& directory);
+WeightSource OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint);
 // A checkpoint's as they are, adapters apart; the averaged ones where `averaged`. Reads as the
 // above. Throws CheckpointError where it holds none.
-Executor::FillParameter OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint,
-                                          bool averaged);
+WeightSource OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint, bool averaged);
 // `read`, which throws CheckpointError where what it has read is not finite, naming the tensor.
 // `source` and `use` are the message's: "model.init_from: DIR", "trained".
-Executor::FillParameter RequireFinite(Executor::FillParameter read, const std::string& source,
-                                      const std::string& use);
+WeightSource RequireFinite(WeightSource read, const std::string& source, const std::string& use);
 
 }  // namespace fsdp
 

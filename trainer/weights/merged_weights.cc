@@ -33,6 +33,22 @@ MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::
       }
     }
   }
+  for (const ModelBuffer* buffer : BuffersOf(model)) {
+    names.insert(buffer->name());
+    ReadBuffer(*buffer, 0, View(nullptr, buffer->dtype(), Shape{0}));
+  }
+  const StateFormat* buffers = reader.manifest().FindState(kBuffersState);
+  for (const OwnTensor& tensor : buffers ? buffers->tensors : std::vector<OwnTensor>()) {
+    if (names.count(tensor.name) == 0) {
+      throw CheckpointError(reader.directory() + ": holds buffer '" + tensor.name +
+                            "', which a model of its shape does not have");
+    }
+  }
+}
+
+void MergedWeights::ReadBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) {
+  reader_.ReadTensor(kBuffersState, {buffer.name(), "", buffer.dtype(), buffer.shape()}, begin,
+                     out);
 }
 
 void MergedWeights::ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out) {

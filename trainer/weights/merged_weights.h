@@ -19,7 +19,7 @@ class MergedWeights {
  public:
   // `state`: "master", or "ema" for the averaged weights, which frozen parameters do not have:
   // those are the same as ever. Throws CheckpointError where the checkpoint has no such state, or
-  // its parameters are not those of the model.
+  // its parameters or buffers are not those of the model.
   MergedWeights(CheckpointReader& reader, const Model& model, std::string state);
 
   // Fills `out` with elements [begin, begin + out.size()) of the parameter, to which is added what
@@ -28,6 +28,8 @@ class MergedWeights {
   void Read(const Parameter& parameter, int64_t begin, std::span<float> out);
   // The same without them: adapters are parameters of their own.
   void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
+  // Elements [begin, begin + n) of a buffer, in its dtype: whatever the state, there is one value.
+  void ReadBuffer(const ModelBuffer& buffer, int64_t begin, const View& out);
 
  private:
   struct Factors {

@@ -29,7 +29,7 @@ StoredModel Stored(const ModelShape& shape) {
   for (const ModelSegment& segment : stored.model->segments()) {
     for (Parameter* p : segment.parameters) p->Freeze();
   }
-  stored.weights = Weights;
+  stored.weights.parameters = Weights;
   return stored;
 }
 

@@ -23,7 +23,7 @@ StoredModel Stored(const ModelShape& shape) {
   for (const ModelSegment& segment : stored.model->segments()) {
     for (Parameter* p : segment.parameters) p->Freeze();
   }
-  stored.weights = [](const Parameter& p, int64_t begin, std::span<float> values) {
+  stored.weights.parameters = [](const Parameter& p, int64_t begin, std::span<float> values) {
     FillInitial(p, 5, begin, values);
     for (float& value : values) value *= p.shape().rank() == 2 ? 8.0f : 1.0f;
   };
