@@ -23,7 +23,8 @@ ConstView ModelBuffer::Read(const Tape& tape) const {
 }
 
 View ModelBuffer::Write(const Tape& tape) const {
-  FSDP_CHECK(tape.writes_buffers()) << name_ << " is written outside the forward of a training step";
+  FSDP_CHECK(tape.writes_buffers())
+      << name_ << " is written outside the forward of a training step";
   FSDP_CHECK(value_.data != nullptr) << name_ << " is written outside a step";
   return value_;
 }

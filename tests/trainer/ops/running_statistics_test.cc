@@ -16,8 +16,8 @@ class RunningMeanTest : public OpTest {};
 FSDP_INSTANTIATE_OP_TEST(RunningMeanTest, kF32, kBF16, kF16);
 
 TEST_P(RunningMeanTest, MovesTowardsTheMeanOfRowsThatCount) {
-  for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
-           {1, 1}, {5, 3}, {9, 31}, {17, 257}, {64, 600}}) {
+  for (const auto& [rows, columns] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 3}, {9, 31}, {17, 257}, {64, 600}}) {
     SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(columns));
     const RandomStream random(7, "rows", static_cast<uint64_t>(rows));
     std::vector<double> values, weights, before;

@@ -168,7 +168,9 @@ TEST(HfBuffersTest, ADirectoryHasThoseOfTheModel) {
             std::string::npos);
   EXPECT_NE(error([&](auto& all) { entry(all, kMean)->type = SafetensorsType::kI64; }).find("I64"),
             std::string::npos);
-  EXPECT_NE(error([&](auto& all) { entry(all, kMean)->shape = {5, 3}; }).find("has shape [5, 3]"),
+  EXPECT_NE(error([&](auto& all) {
+              entry(all, kMean)->shape = {5, 3};
+            }).find("has shape [5, 3]"),
             std::string::npos);
 }
 

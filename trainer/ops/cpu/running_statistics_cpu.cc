@@ -12,8 +12,7 @@ void UpdateRunningMeanCpu(ThreadPool& pool, const ConstView& x, const ConstView&
                           float momentum, const View& running) {
   const int64_t rows = x.shape[0], columns = x.shape[1];
   const float* weight = weights.As<float>();
-  const auto counted =
-      rows - std::count(weight, weight + rows, 0.0f);
+  const auto counted = rows - std::count(weight, weight + rows, 0.0f);
   if (counted == 0) return;
   constexpr int64_t kChunk = 256;  // Columns at a time.
   pool.ParallelFor((columns + kChunk - 1) / kChunk, 1, [&](int64_t first, int64_t last) {

@@ -71,10 +71,10 @@ void UpdateRunningMeanCuda(CudaStreamHandle stream, const ConstView& x, const Co
   const int64_t rows = x.shape[0], columns = x.shape[1];
   ForFloat(x.dtype, [&](auto is) {
     using T = typename decltype(is)::type;
-    Launch<UpdateRunningMeanKernel<T>>(
-        stream, static_cast<unsigned>(CeilDiv(columns, kWarp)), dim3(kWarp, kRowsAtOnce), 0,
-        reinterpret_cast<const T*>(x.data), weights.As<float>(), rows, columns, momentum,
-        running.As<float>());
+    Launch<UpdateRunningMeanKernel<T>>(stream, static_cast<unsigned>(CeilDiv(columns, kWarp)),
+                                       dim3(kWarp, kRowsAtOnce), 0,
+                                       reinterpret_cast<const T*>(x.data), weights.As<float>(),
+                                       rows, columns, momentum, running.As<float>());
   });
 }
 
