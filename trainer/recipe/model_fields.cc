@@ -112,6 +112,19 @@ const std::vector<ModelField>& ModelFields() {
   return fields;
 }
 
+std::vector<std::string> AllowedChanges() {
+  std::vector<std::string> changes;
+  for (const ModelField& of : ModelFields()) {
+    if (of.field.is_dropout) changes.push_back("model." + of.field.name);
+  }
+  for (const char* change :
+       {"train.grad_clip", "train.ema.decay", "optimizer.lr", "optimizer.betas", "optimizer.eps",
+        "optimizer.weight_decay", "schedule", "records"}) {
+    changes.emplace_back(change);
+  }
+  return changes;
+}
+
 void FillDropouts(ModelRecipe& model) {
   for (const ModelField& of : ModelFields()) {
     if (of.field.is_dropout) model.fields.try_emplace(of.field.name, 0.0);

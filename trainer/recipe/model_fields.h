@@ -25,6 +25,10 @@ struct ModelField {
 // field's type.
 const std::vector<ModelField>& ModelFields();
 
+// What a resume may find changed, as checkpoint.allow_changed calls it: keys, the dropouts of all
+// families first; `schedule`, a section with all its keys; and `records`, which is metrics.jsonl.
+std::vector<std::string> AllowedChanges();
+
 // Gives dropouts that nobody has given 0.
 void FillDropouts(ModelRecipe& model);
 

@@ -31,7 +31,7 @@ bool Recipe::operator==(const Recipe& other) const {
   return parts(*this) == parts(other);
 }
 
-bool CheckpointRecipe::Allows(AllowedChange change) const {
+bool CheckpointRecipe::Allows(std::string_view change) const {
   return std::find(allow_changed.begin(), allow_changed.end(), change) != allow_changed.end();
 }
 

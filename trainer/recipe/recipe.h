@@ -230,21 +230,6 @@ struct ResumeRecipe {
   bool operator==(const ResumeRecipe&) const = default;
 };
 
-// What a resume may find changed: metrics.jsonl, or a key, or all keys of a section.
-enum class AllowedChange {
-  kEmbeddingDropout,
-  kResidualDropout,
-  kAttentionDropout,
-  kGradClip,
-  kEmaDecay,
-  kLr,
-  kBetas,
-  kEps,
-  kWeightDecay,
-  kSchedule,
-  kRecords
-};
-
 struct CheckpointRecipe {
   // Steps, and at the end; 0: at the end alone; null: only where a signal asks for one.
   std::optional<int64_t> every = 0;
@@ -253,9 +238,9 @@ struct CheckpointRecipe {
   int64_t keep_best = 0;  // By evaluation loss, beside those.
   bool async = true;
   ResumeRecipe resume;
-  std::vector<AllowedChange> allow_changed{};
+  std::vector<std::string> allow_changed{};  // Of AllowedChanges() (model_fields.h).
 
-  bool Allows(AllowedChange change) const;
+  bool Allows(std::string_view change) const;
   bool operator==(const CheckpointRecipe&) const = default;
 };
 
@@ -320,12 +305,6 @@ constexpr auto NamesOf(ScheduleRecipe::Kind) {
 }
 constexpr auto NamesOf(ScheduleRecipe::Decay) {
   return std::to_array<std::string_view>({"sqrt", "linear", "cosine"});
-}
-constexpr auto NamesOf(AllowedChange) {
-  return std::to_array<std::string_view>(
-      {"model.embedding_dropout", "model.residual_dropout", "model.attention_dropout",
-       "train.grad_clip", "train.ema.decay", "optimizer.lr", "optimizer.betas", "optimizer.eps",
-       "optimizer.weight_decay", "schedule", "records"});
 }
 constexpr auto NamesOf(Strategy) {
   return std::to_array<std::string_view>(

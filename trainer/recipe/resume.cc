@@ -1,7 +1,6 @@
 #include "trainer/recipe/resume.h"
 
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/model_fields.h"
@@ -29,13 +28,11 @@ bool IsFree(const std::string& key) {
 }
 
 // What checkpoint.allow_changed calls it; empty where it has no name for it.
-std::optional<AllowedChange> ChangeOf(const std::string& key) {
-  constexpr auto kNames = NamesOf(AllowedChange{});
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    const std::string name(kNames[i]);
-    if (key == name || key.starts_with(name + ".")) return static_cast<AllowedChange>(i);
+std::string ChangeOf(const std::string& key) {
+  for (const std::string& change : recipe::AllowedChanges()) {
+    if (key == change || key.starts_with(change + ".")) return change;
   }
-  return std::nullopt;
+  return "";
 }
 
 // Goes down only where both are of one form: what takes the place of something else is named once,
@@ -92,15 +89,14 @@ std::vector<std::string> CheckResume(const Recipe& before, const Recipe& now,
   std::vector<std::string> allowed;
   std::string text;
   for (const RecipeDifference& difference : ResumeDifferences(before, now)) {
-    const std::optional<AllowedChange> change = ChangeOf(difference.key);
-    if (change && now.checkpoint.Allows(*change)) {
+    const std::string change = ChangeOf(difference.key);
+    if (now.checkpoint.Allows(change)) {
       allowed.push_back(difference.key + ": " + difference.before + " -> " + difference.now);
       continue;
     }
     std::string cure = "Put it back, or begin another run (run.name)";
-    if (change) {
-      cure = "Put it back, or go on with it by checkpoint.allow_changed: [" +
-             std::string(Name(*change)) + "]";
+    if (!change.empty()) {
+      cure = "Put it back, or go on with it by checkpoint.allow_changed: [" + change + "]";
     } else if (!difference.key.starts_with("model.")) {
       cure += " from these weights (model.init_from: " + from + ")";
     }

@@ -1,6 +1,7 @@
 #include "trainer/recipe/sections.h"
 
 #include "trainer/recipe/forms.h"
+#include "trainer/recipe/model_fields.h"
 
 namespace fsdp::recipe {
 namespace {
@@ -300,7 +301,7 @@ Type<CheckpointRecipe> CheckpointType() {
           "none: from the start, in a run directory that holds no run. A step (or step_<n>): from "
           "that checkpoint; newer ones are set aside as step_<n>.aside, which count for nothing. "
           "A directory: from that checkpoint, or the newest of that run."),
-      Key("allow_changed", &R::allow_changed, ListOf(OneOf<AllowedChange>()),
+      Key("allow_changed", &R::allow_changed, ListOf(OneOfTexts(AllowedChanges())),
           "What may be other than it was when the checkpoint was saved; how it differs is said and "
           "recorded. records: metrics.jsonl, of which a checkpoint knows all that it held. The "
           "others are keys, and schedule the whole section. What is not in the list is an error."),

@@ -10,6 +10,7 @@
 #include "models/gpt2/config.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/model_fields.h"
 
 namespace fsdp {
 namespace {
@@ -116,12 +117,11 @@ TEST(CheckResume, LetsThroughWhatItsNameAllows) {
       {"optimizer.eps", "optimizer.eps=7"},
       {"optimizer.weight_decay", "optimizer.weight_decay=7"},
       {"schedule", "schedule={name: wsd, warmup_steps: 3, decay_steps: 4, decay: linear}"}};
-  EXPECT_EQ(changes.size() + 1, NamesOf(AllowedChange{}).size());  // And records.
+  EXPECT_EQ(changes.size() + 1, recipe::AllowedChanges().size());  // And records.
   const std::string average = "train.ema={decay: 0.25}";
   for (const auto& [name, change] : changes) {
-    for (const std::string_view allowed : NamesOf(AllowedChange{})) {
-      const Recipe now =
-          With({average, change, "checkpoint.allow_changed=[" + std::string(allowed) + "]"});
+    for (const std::string& allowed : recipe::AllowedChanges()) {
+      const Recipe now = With({average, change, "checkpoint.allow_changed=[" + allowed + "]"});
       if (allowed == name) {
         EXPECT_FALSE(CheckResume(With({average}), now, "c").empty()) << name;
       } else {
