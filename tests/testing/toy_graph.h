@@ -17,6 +17,33 @@
 
 namespace fsdp::testing {
 
+inline constexpr float kCentredMomentum = 0.25f;
+
+// x [rows, columns] itself in training, which adds its mean to the running one; otherwise x less
+// that.
+inline Var Centred(Tape& t, const Var& x, ConstView weight, ModelBuffer& mean) {
+  if (t.writes_buffers()) {
+    UpdateRunningMean(t.stream(), x.view(), weight, kCentredMomentum, mean.Write(t));
+  }
+  if (t.training()) return x;
+  const int64_t columns = x.shape[1];
+  const TensorPtr less = t.New(Shape{columns}, DType::kFloat32);
+  const TensorPtr cast = t.New(Shape{columns}, x.dtype);
+  Copy(t.stream(), mean.Read(t), less->view());
+  Scale(t.stream(), -1, less->view());
+  if (x.dtype == DType::kFloat32) {
+    Copy(t.stream(), less->view(), cast->view());
+  } else {
+    Cast(t.stream(), less->view(), cast->view());
+  }
+  Var y = t.NewVar(x.shape, x.dtype);
+  Copy(t.stream(), x.view(), y.view());
+  for (int64_t row = 0; row < x.shape[0]; ++row) {
+    Accumulate(t.stream(), cast->view(), y.view().Slice(row * columns, columns));
+  }
+  return y;
+}
+
 //   e  = image W0 + b0                       (stem)
 //   h1 = gelu(e T) Wn                        (h.0; T is h.2's, too)
 //   h2 = h1 + gelu(e Wu) Wd                  (h.1: Wu, Wd are 20 times as large as the others)
@@ -26,7 +53,6 @@ namespace fsdp::testing {
 class ToyGraph final : public Model {
  public:
   static constexpr int64_t kWidth = 12, kInner = 252, kClasses = 7;
-  static constexpr float kMomentum = 0.25f;
 
   ToyGraph() {
     const Init normal{0, 0.3f}, ones{1, 0}, zeros{0, 0};
@@ -98,31 +124,6 @@ class ToyGraph final : public Model {
 
  private:
   static constexpr WeightLayout kLayout = WeightLayout::kInOut;
-
-  // x [rows, columns] itself in training, which adds its mean to the running one; otherwise x less
-  // that.
-  static Var Centred(Tape& t, const Var& x, ConstView weight, ModelBuffer& mean) {
-    if (t.writes_buffers()) {
-      UpdateRunningMean(t.stream(), x.view(), weight, kMomentum, mean.Write(t));
-    }
-    if (t.training()) return x;
-    const int64_t columns = x.shape[1];
-    const TensorPtr less = t.New(Shape{columns}, DType::kFloat32);
-    const TensorPtr cast = t.New(Shape{columns}, x.dtype);
-    Copy(t.stream(), mean.Read(t), less->view());
-    Scale(t.stream(), -1, less->view());
-    if (x.dtype == DType::kFloat32) {
-      Copy(t.stream(), less->view(), cast->view());
-    } else {
-      Cast(t.stream(), less->view(), cast->view());
-    }
-    Var y = t.NewVar(x.shape, x.dtype);
-    Copy(t.stream(), x.view(), y.view());
-    for (int64_t row = 0; row < x.shape[0]; ++row) {
-      Accumulate(t.stream(), cast->view(), y.view().Slice(row * columns, columns));
-    }
-    return y;
-  }
 
   Parameter* New(const std::string& name, const Shape& shape, Init init) {
     parameters_.push_back(

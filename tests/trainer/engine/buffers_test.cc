@@ -64,7 +64,7 @@ std::vector<double> MeanOfImages(const TinyRun& run) {
           double of_batch = 0;
           for (const auto& image : images) of_batch += image[i];
           of_batch /= static_cast<double>(images.size());
-          own[i] += double{ToyGraph::kMomentum} * (of_batch - own[i]);
+          own[i] += double{kCentredMomentum} * (of_batch - own[i]);
         }
       }
       for (size_t i = 0; i < own.size(); ++i) sum[i] += own[i];

@@ -1,11 +1,13 @@
 // Promise 1 of docs/design.md, section 5, on a model that is no chain of equal blocks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "tests/testing/random_graph.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/toy_graph.h"
 #include "tests/trainer/engine/settings.h"
@@ -29,6 +31,24 @@ TEST(Graph, PairwiseSettingsChangeNoBit) {
     EXPECT_EQ(FirstDifference(Train(run), baseline->second), "");
   }
   EXPECT_GT(plain.size(), 10u / kRunsApart);
+}
+
+// Graphs of segments with one to four inputs, each under two settings of the above.
+TEST(Graph, NoneOfAnyShapeChangesABit) {
+  const std::vector<TinyRun> settings = PairwiseRuns();
+  constexpr uint64_t kGraphs = 16 / kRunsApart;
+  size_t next = 0, most_segments = 0;
+  for (uint64_t seed = 1; seed <= kGraphs; ++seed) {
+    for (int i = 0; i < 2; ++i) {
+      TinyRun run = settings[(next += 7) % settings.size()];
+      run.model = [seed] { return std::make_unique<RandomGraph>(seed); };
+      run.rows = ToyGraph::Rows();
+      SCOPED_TRACE("graph " + std::to_string(seed) + ", " + Describe(run));
+      EXPECT_EQ(FirstDifference(Train(run), Train(Plain(run))), "");
+    }
+    most_segments = std::max(most_segments, RandomGraph(seed).segments().size());
+  }
+  EXPECT_GT(most_segments, 7u);
 }
 
 TEST(Graph, WorldsAgreeWithOneRank) {
