@@ -84,6 +84,7 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
                       View workspace) {
   const Arguments args(kForward);
   const AttentionDims dims = CheckAttention(args, in);
+  args.Require(in.backend != AttentionBackend::kMath, "math, which has ops of its own");
   const DType dtype = in.q.tensor.dtype;
   args.Check("out", out, dtype, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});
@@ -114,6 +115,7 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
                        ConstView dout, const AttentionGradients& gradients, View workspace) {
   const Arguments args(kBackward);
   const AttentionDims dims = CheckAttention(args, in);
+  args.Require(in.backend != AttentionBackend::kMath, "math, which has ops of its own");
   const DType dtype = in.q.tensor.dtype;
   args.Check("out", out, dtype, {dims.batch, dims.seq, dims.heads, dims.head_dim});
   args.Check("lse", lse, DType::kFloat32, {dims.batch, dims.heads, dims.seq});

@@ -55,7 +55,7 @@ AttentionDims CheckAttention(const Arguments& args, const AttentionInputs& in) {
   if (causal || in.HasPositions()) {
     args.Check("positions", in.positions, DType::kInt32, {s[0], s[1]});
   }
-  const bool ours = in.backend == AttentionBackend::kOwn;
+  const bool ours = in.backend == AttentionBackend::kOwn || in.backend == AttentionBackend::kMath;
   if (in.HasLengths()) {
     args.Check("lengths", in.lengths, DType::kInt32, {s[0]});
     args.Require(ours, "lengths, which only our own kernels have");

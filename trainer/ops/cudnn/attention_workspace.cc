@@ -17,7 +17,7 @@ int64_t ScoreBytes(const AttentionDims& d) {
 }  // namespace
 
 bool TakenByCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype) {
-  if (backend == AttentionBackend::kOwn) return false;
+  if (backend == AttentionBackend::kOwn || backend == AttentionBackend::kMath) return false;
   if (dtype != DType::kBFloat16 && dtype != DType::kFloat16) return false;
   if (dims.head_dim % 8 != 0 || dims.head_dim > 128) return false;
   if (dims.batch == 0 || dims.seq == 0 || dims.heads == 0) return false;
