@@ -58,7 +58,16 @@ struct ProbabilityDropout {
 Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
                     const AttentionHeads& heads, const ProbabilityDropout& dropout = {});
 
-// What queries see and what is added to their scores (attention.h). Left out: nothing.
+// Mixes the heads behind the softmax and normalises over them (attention_math.h): of a tape that
+// attends by AttentionBackend::kMath. All three or none.
+struct MixedHeads {
+  const Parameter* matrix = nullptr;  // [heads, heads]
+  const Parameter* weight = nullptr;  // [heads], as the bias.
+  const Parameter* bias = nullptr;
+  float eps = 0;
+};
+
+// What queries see and what is done to their scores (attention.h). Left out: nothing.
 struct Attending {
   AttentionMask mask = AttentionMask::kFull;
   View positions = {};              // int32 [rows, seq]: each row is made of documents.
@@ -67,10 +76,12 @@ struct Attending {
   Var bias = {};                    // [heads, buckets]; its gradient is added up by who has it.
   TensorPtr buckets = nullptr;      // int32 [seq + keys - 1], of the distances from query to key.
   View sample_keys = {};            // Batch's, with a dropout.
+  MixedHeads mixed = {};
 };
 
 // qkv of `rows` samples -> [rows * seq, heads * head_dim]. Cheap to make again, in memory if not in
-// time. By our own kernels; none over a cache.
+// time. By our own kernels; none over a cache. Here and elsewhere a tape that attends by
+// AttentionBackend::kMath keeps the probabilities, and they are as cheap.
 Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads& heads,
                   const Attending& attending, const ProbabilityDropout& dropout = {});
 

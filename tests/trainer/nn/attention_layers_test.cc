@@ -13,6 +13,7 @@
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/nn/layers.h"
+#include "trainer/nn/parameter.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/runtime/sim/sim_device.h"
 
@@ -35,6 +36,7 @@ class AttentionLayers : public testing::OnTape {
   Results Run(const std::vector<TensorPtr>& inputs, const Tape::Body& body,
               Recompute recompute = Recompute::kNone, size_t places = 9) {
     Tape tape(*stream_, allocator_, journal_, /*record=*/true, recompute);
+    tape.AttendWith(attention_, /*documents=*/true);
     std::vector<Var> vars;
     for (const TensorPtr& input : inputs) {
       vars.emplace_back(input, vars.size() < places ? std::make_shared<TensorPtr>() : nullptr);
@@ -53,6 +55,19 @@ class AttentionLayers : public testing::OnTape {
     for (const Var& var : vars)
       results.gradients.push_back(var.grad ? Values(*var.grad) : Floats());
     return results;
+  }
+  AttentionBackend attention_ = AttentionBackend::kOwn;  // Of the tape.
+
+  // Of two ways to add up the same.
+  static void ExpectNear(const Results& got, const Results& want) {
+    const auto near = [](const Floats& a, const Floats& b) {
+      return AllNear({a.begin(), a.end()}, {b.begin(), b.end()}, 1e-5);
+    };
+    EXPECT_TRUE(near(got.y, want.y));
+    ASSERT_EQ(got.gradients.size(), want.gradients.size());
+    for (size_t i = 0; i < want.gradients.size(); ++i) {
+      EXPECT_TRUE(near(got.gradients[i], want.gradients[i])) << "input " << i;
+    }
   }
   TensorPtr Ints(const Shape& shape, const std::vector<int32_t>& values) {
     auto tensor = std::make_shared<Tensor>(allocator_, DType::kInt32, shape);
@@ -131,6 +146,118 @@ TEST_F(AttentionLayers, CrossIsSelfWithAsManyKeys) {
   // What has no place for its gradient leaves the others theirs.
   const Results alone = Run(apart, cross, Recompute::kNone, /*places=*/1);
   EXPECT_EQ(alone.gradients, (std::vector<Floats>{of_cross.gradients[0], {}, {}}));
+}
+
+// To rounding, of all that attends, and the same bits however much is made again.
+TEST_F(AttentionLayers, MathIsAttentionInTiles) {
+  const TensorPtr positions = Ints({kSamples, kSeq}, {0, 1, 2, 0, 1, 0, 1, 2, 3, 4});
+  const TensorPtr keys = Ints({kSamples, 2}, {1, 2, 3, 4}), lengths = Ints({kSamples}, {4, 0});
+  const TensorPtr buckets = BucketsOf(kSeq, kSeq), more = BucketsOf(kSeq, kKeys);
+  TokenBatch batch;
+  batch.tokens = batch.positions = positions->view();
+  batch.sample_keys = keys->view();
+  const TensorPtr rope = Random({kSeq, 2, 2}, "rope");
+  const TensorPtr wide = Random({kSamples * kSeq, (kHeads.heads + 2 * kHeads.kv_heads) * 4}, "w");
+  const TensorPtr q = Random({kSamples * kSeq, kHeads.heads * kDim}, "q");
+  const TensorPtr kv = Random({kSamples * kKeys, 2 * kHeads.kv_heads * kDim}, "kv");
+  for (const double rate : {0.0, 0.3}) {
+    const ProbabilityDropout dropout{rate, 3};
+    const std::vector<std::pair<std::vector<TensorPtr>, Tape::Body>> calls = {
+        {{Qkv()},
+         [&](Tape& tape, std::span<const Var> in) {
+           return CausalAttention(tape, in[0], batch, kHeads, dropout);
+         }},
+        {{wide},
+         [&](Tape& tape, std::span<const Var> in) {
+           const Var copy = Residual(tape, in[0], in[0]);  // It is rotated in place.
+           return RotaryAttention(tape, copy, batch, kHeads, {rope}, dropout);
+         }},
+        {{Qkv(), Table()},
+         [&](Tape& tape, std::span<const Var> in) {
+           const Attending attending{.lengths = lengths->view(),
+                                     .scale = 1.0f,
+                                     .bias = in[1],
+                                     .buckets = buckets,
+                                     .sample_keys = keys->view()};
+           return SelfAttention(tape, in[0], kSamples, kHeads, attending, dropout);
+         }},
+        {{q, kv, Table()}, [&](Tape& tape, std::span<const Var> in) {
+           const Attending attending{.bias = in[2], .buckets = more, .sample_keys = keys->view()};
+           return CrossAttention(tape, in[0], in[1], kSamples, kHeads, attending, dropout);
+         }}};
+    for (const auto& [inputs, body] : calls) {
+      attention_ = AttentionBackend::kOwn;
+      const Results tiles = Run(inputs, body);
+      attention_ = AttentionBackend::kMath;
+      const Results math = Run(inputs, body);
+      ExpectNear(math, tiles);
+      EXPECT_NE(math, tiles);  // It took the other kernels.
+      for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+        EXPECT_EQ(Run(inputs, body, recompute), math);
+      }
+    }
+  }
+}
+
+// A parameter as a test binds it.
+struct Bound {
+  Bound(const TensorPtr& value, bool trainable)
+      : value(value),
+        grad(static_cast<size_t>(value->view().NumElements())),
+        parameter("p", value->view().shape, {}, true) {
+    if (!trainable) parameter.Freeze();
+    parameter.Bind(value->view(), View(reinterpret_cast<std::byte*>(grad.data()), DType::kFloat32,
+                                       value->view().shape));
+  }
+  TensorPtr value;
+  Floats grad;
+  Parameter parameter;
+};
+
+// Heads that are mixed: the gradients of what they are made of, and of the parameters.
+TEST_F(AttentionLayers, MixedHeadsHaveGradients) {
+  attention_ = AttentionBackend::kMath;
+  const int64_t heads = kHeads.heads;
+  std::vector<TensorPtr> values = {Qkv(), Random({heads, heads}, "matrix"),
+                                   Random({heads}, "weight"), Random({heads}, "bias")};
+  const auto run = [&](const std::vector<TensorPtr>& at, Recompute recompute, bool trainable) {
+    Bound matrix(at[1], trainable), weight(at[2], true), bias(at[3], trainable);
+    Results results = Run(
+        {at[0]},
+        [&](Tape& tape, std::span<const Var> in) {
+          const Attending attending{
+              .mixed = {&matrix.parameter, &weight.parameter, &bias.parameter, 0.1f}};
+          return SelfAttention(tape, in[0], kSamples, kHeads, attending);
+        },
+        recompute);
+    results.gradients.insert(results.gradients.end(), {matrix.grad, weight.grad, bias.grad});
+    return results;
+  };
+  const Results got = run(values, Recompute::kNone, true);
+  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+    EXPECT_EQ(run(values, recompute, true), got);
+  }
+  const Results frozen = run(values, Recompute::kNone, false);
+  EXPECT_EQ(frozen.gradients[0], got.gradients[0]);
+  EXPECT_EQ(frozen.gradients[1], Floats(static_cast<size_t>(heads * heads)));
+  EXPECT_EQ(frozen.gradients[2], got.gradients[2]);
+  const Floats dy = Values(Random({kSamples * kSeq, heads * kDim}, "dy"));
+  const std::vector<double> weights(dy.begin(), dy.end());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Floats value = Values(values[i]), of_tape = got.gradients[i];
+    const auto loss = [&](const std::vector<double>& moved) {
+      std::vector<TensorPtr> at = values;
+      at[i] = std::make_shared<Tensor>(allocator_, DType::kFloat32, values[i]->view().shape);
+      const Floats floats(moved.begin(), moved.end());
+      std::memcpy(at[i]->view().data, floats.data(), at[i]->view().bytes());
+      const Floats y = run(at, Recompute::kNone, true).y;
+      return Dot(weights, {y.begin(), y.end()});
+    };
+    const auto want = NumericGradient(loss, {value.begin(), value.end()}, /*h=*/1e-2);
+    EXPECT_TRUE(AllNear({of_tape.begin(), of_tape.end()}, want, 5e-3)) << "input " << i;
+  }
+  attention_ = AttentionBackend::kOwn;
+  EXPECT_DEATH(run(values, Recompute::kNone, true), "tiles have no probabilities to mix");
 }
 
 // Two layers read one encoder's output, and one bias.
