@@ -118,6 +118,7 @@ TEST(Gradient, OfLlamaIsWhatDifferencesSay) {
 TEST(Gradient, OfMathIsWhatDifferencesSay) {
   TinyRun run = OneStep();
   run.llama = TinyRun::TinyLlama();
+  run.llama->num_hidden_layers = 1;
   run.llama->attention_dropout = 0.25;
   run.options.executor.attention = AttentionBackend::kMath;
   ExpectGradientOfDifferences(run);
