@@ -10,6 +10,7 @@
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_cached.h"
 #include "trainer/ops/attention_math.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/ops/head_mixing.h"
 #include "trainer/ops/rms_norm.h"
 #include "trainer/ops/rope.h"
@@ -157,7 +158,6 @@ class Addition {
            const ProbabilityDropout& dropout)
       : rows_(rows), attending_(attending) {
     if (tape.attention() == AttentionBackend::kMath) backend_ = AttentionBackend::kMath;
-    FSDP_CHECK(tape.cache() == nullptr) << "a cache is of causal attention alone";
     if (dropout.rate > 0) {
       dropout_ = {dropout.rate, static_cast<uint32_t>(dropout.layer), attending.sample_keys};
     }
@@ -228,6 +228,8 @@ Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
 
 Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads& h,
                   const Attending& attending, const ProbabilityDropout& dropout) {
+  FSDP_CHECK(tape.cache() == nullptr || attending.mask == AttentionMask::kCausal)
+      << "a cache is of causal attention alone";
   const Addition more(tape, rows, attending, dropout);
   struct Packed {
     Heads q, k, v;
@@ -256,6 +258,7 @@ Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads
 
 Var CrossAttention(Tape& tape, const Var& q, const Var& kv, int64_t rows, const AttentionHeads& h,
                    const Attending& attending, const ProbabilityDropout& dropout) {
+  FSDP_CHECK(tape.cache() == nullptr) << "a cache keeps what a function makes";
   const Addition more(tape, rows, attending, dropout);
   const auto q_of = [rows, h](const View& value) {
     return HeadsIn(value, rows, h.heads, 0, h.heads);
@@ -278,6 +281,32 @@ Var CrossAttention(Tape& tape, const Var& q, const Var& kv, int64_t rows, const 
         if (kv.grad != nullptr) tape.Add(kv.grad, std::move(dkv));
       },
       attending.mixed);
+}
+
+Var CrossAttention(Tape& tape, const Var& q, const std::function<Var()>& kv, int64_t rows,
+                   const AttentionHeads& h, const Attending& attending,
+                   const ProbabilityDropout& dropout) {
+  KvCache* const cache = tape.cache();
+  if (cache == nullptr) return CrossAttention(tape, q, kv(), rows, h, attending, dropout);
+  FSDP_CHECK(!tape.recording()) << "a cache has no backward";
+  KvCache::Encoded& encoded = cache->NextEncoded();
+  if (!encoded.filled) {
+    const Var made = kv();
+    Copy(tape.stream(), made.view(), encoded.kv);
+    encoded.filled = true;
+  }
+  const Heads of_q = HeadsIn(q.view(), rows, h.heads, 0, h.heads);
+  const Heads k = HeadsIn(encoded.kv, rows, 2 * h.kv_heads, 0, h.kv_heads);
+  const Heads v = HeadsIn(encoded.kv, rows, 2 * h.kv_heads, h.kv_heads, h.kv_heads);
+  const Addition more(tape, rows, attending, dropout);
+  const Call call = more.CallOf(of_q, k);
+  const AttentionDims& d = call.dims;
+  const AttentionCachedDims dims{d.batch, d.seq, d.heads, d.kv_heads, d.head_dim, d.keys};
+  Var y = tape.NewVar(Shape{d.batch * d.seq, d.heads * d.head_dim}, call.dtype);
+  const Workspace workspace(tape, AttentionCachedWorkspaceBytes(dims, call.dtype, KernelsOf(tape)));
+  AttentionCached(tape.stream(), more.Inputs(of_q, k, v), {}, {}, y.view().Reshape(call.out()),
+                  workspace.view());
+  return y;
 }
 
 Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,

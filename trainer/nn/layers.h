@@ -4,6 +4,7 @@
 #ifndef FSDP_TRAIN_TRAINER_NN_LAYERS_H_
 #define FSDP_TRAIN_TRAINER_NN_LAYERS_H_
 
+#include <functional>
 #include <optional>
 
 #include "trainer/autograd/tape.h"
@@ -80,7 +81,8 @@ struct Attending {
 };
 
 // qkv of `rows` samples -> [rows * seq, heads * head_dim]. Cheap to make again, in memory if not in
-// time. By our own kernels; none over a cache. Here and elsewhere a tape that attends by
+// time. By our own kernels; over a cache under a causal mask, where buckets are those of
+// attention_cached.h. Here and elsewhere a tape that attends by
 // AttentionBackend::kMath keeps the probabilities, and they are as cheap.
 Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads& heads,
                   const Attending& attending, const ProbabilityDropout& dropout = {});
@@ -88,6 +90,14 @@ Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads
 // The same of q [rows * seq, heads * head_dim] and kv [rows * keys, 2 * kv_heads * head_dim], the
 // heads of k, then those of v: of an encoder's output.
 Var CrossAttention(Tape& tape, const Var& q, const Var& kv, int64_t rows,
+                   const AttentionHeads& heads, const Attending& attending,
+                   const ProbabilityDropout& dropout = {});
+
+// The same of keys and values that a decoder need not compute anew: over a cache the pass that
+// finds none there calls `kv` and keeps the result (KvCache::Encoded); others see it alone. With a
+// bias attending.positions, int32 [rows, seq], are then those of the queries, which are the new
+// tokens, and its buckets are attention_cached.h's. Without a cache it is the above.
+Var CrossAttention(Tape& tape, const Var& q, const std::function<Var()>& kv, int64_t rows,
                    const AttentionHeads& heads, const Attending& attending,
                    const ProbabilityDropout& dropout = {});
 

@@ -289,6 +289,88 @@ TEST_F(AttentionLayers, GradientsAreWhatDifferencesSay) {
   }
 }
 
+// A decoder token by token, over a cache of its own tokens and one of an encoder's output, which is
+// computed once: the rows of the pass over all tokens.
+TEST_F(AttentionLayers, DecodingTokenByTokenGivesTheRowsOfTheWhole) {
+  constexpr int64_t kCapacity = kSeq + 2;
+  const int64_t width = kHeads.heads * kDim, rows = kSamples * kSeq;
+  const TensorPtr lengths = Ints({kSamples}, {6, 3});
+  const TensorPtr kv = Random({kSamples * kKeys, 2 * kHeads.kv_heads * kDim}, "kv");
+  // Of a distance the same, however many positions there are.
+  const auto buckets = [&](int64_t positions, int64_t keys) {
+    std::vector<int32_t> of;
+    for (int64_t x = 1 - positions; x < keys; ++x) {
+      of.push_back(static_cast<int32_t>((x + 3 * kBuckets) % kBuckets));
+    }
+    return Ints({positions + keys - 1}, of);
+  };
+  const auto table = [&] { return Var(Table(), nullptr); };
+  // Two layers: over its own tokens, then over the encoder's.
+  const auto decode = [&](Tape& tape, const Var& qkv, const View& positions, const TensorPtr& own,
+                          const TensorPtr& across, const std::function<Var()>& of_encoder) {
+    const bool cached = tape.cache() != nullptr;
+    const Var y = SelfAttention(tape, qkv, kSamples, kHeads,
+                                {.mask = AttentionMask::kCausal,
+                                 .positions = positions,
+                                 .scale = 1.0f,
+                                 .bias = table(),
+                                 .buckets = own});
+    return CrossAttention(tape, y, of_encoder, kSamples, kHeads,
+                          {.positions = cached ? positions : View(),
+                           .lengths = lengths->view(),
+                           .bias = table(),
+                           .buckets = across});
+  };
+  std::vector<int32_t> at;
+  for (int64_t i = 0; i < rows; ++i) at.push_back(static_cast<int32_t>(i % kSeq));
+  const auto tape_of = [&] {
+    return std::make_unique<Tape>(*stream_, allocator_, journal_, /*record=*/false,
+                                  Recompute::kNone);
+  };
+  const Floats qkv = Values(Qkv());
+  const TensorPtr positions = Ints({kSamples, kSeq}, at);
+  const auto whole = tape_of();
+  const Var want = decode(*whole, Var(Qkv(), nullptr), positions->view(), buckets(kSeq, kSeq),
+                          buckets(kSeq, kKeys), [&] { return Var(kv, nullptr); });
+  stream_->Synchronize();
+  const Shape shape = want.shape;
+  const float* const all = want.view().As<float>();
+
+  const Shape cache_shape{kSamples, kCapacity, kHeads.kv_heads, kDim};
+  const TensorPtr k = Random(cache_shape, "k"), v = Random(cache_shape, "v");  // Nobody looks.
+  const TensorPtr encoded = Random(kv->view().shape, "encoded");
+  KvCache cache(kCapacity, {{k->view(), v->view()}}, {{encoded->view()}});
+  int encodings = 0;
+  for (int64_t token = 0; token < kSeq; ++token) {
+    Floats one;
+    const auto columns = static_cast<int64_t>(qkv.size()) / rows;
+    for (int64_t b = 0; b < kSamples; ++b) {
+      const auto begin = qkv.begin() + (b * kSeq + token) * columns;
+      one.insert(one.end(), begin, begin + columns);
+    }
+    const TensorPtr now =
+        Ints({kSamples, 1}, std::vector<int32_t>(kSamples, static_cast<int32_t>(token)));
+    const auto tape = tape_of();
+    tape->Use(&cache);
+    cache.Begin();
+    const Var got = decode(*tape, Var(TensorOf(one, kSamples), nullptr), now->view(),
+                           buckets(kCapacity, kCapacity), buckets(kSeq, kKeys), [&] {
+                             ++encodings;
+                             return Var(kv, nullptr);
+                           });
+    stream_->Synchronize();
+    for (int64_t b = 0; b < kSamples; ++b) {
+      for (int64_t i = 0; i < width; ++i) {
+        EXPECT_NEAR(got.view().As<float>()[b * width + i], all[(b * kSeq + token) * width + i],
+                    1e-5)
+            << "token " << token;
+      }
+    }
+  }
+  EXPECT_EQ(encodings, 1);
+  EXPECT_EQ(shape, (Shape{rows, width}));
+}
+
 // Whatever the tape would take for causal attention of whole rows.
 TEST(AttentionLayer, TakesOurOwnKernelsForOtherMasks) {
   SimDevice device({}, nullptr, DeviceType::kCuda);
