@@ -385,6 +385,11 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads, 1)
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kBucketThreads) AttentionBucketsKernel(BackwardArgs<T> args) {
+  SumBucket(args.bias, args.bias_sums, args.call.batch, args.call.heads, args.dbias);
+}
+
 }  // namespace
 
 void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
@@ -424,7 +429,9 @@ void AttentionBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
     Launch<AttentionDistancesKernel<T, D>>(
         stream, AttentionGrid(dims, dims.heads, dims.distances(), kDistances),
         dim3(Tiles::kQueryThreads), Tiles::kTileBytes, args);
-    LaunchAttentionBuckets<T>(stream, args.bias, args.bias_sums, dims, args.dbias);
+    Launch<AttentionBucketsKernel<T>>(stream,
+                                      dim3(static_cast<unsigned>(gradients.bias.NumElements())),
+                                      dim3(kBucketThreads), 0, args);
   });
 }
 

@@ -15,8 +15,8 @@ inline constexpr int kBucketThreads = 128;
 
 // dbias of a block's head and bucket. sums: [batch, heads, distances].
 template <typename T>
-__global__ void __launch_bounds__(kBucketThreads)
-    AttentionBucketsKernel(BiasCuda<T> bias, const float* sums, int batch, int heads, T* dbias) {
+__device__ inline void SumBucket(const BiasCuda<T>& bias, const float* sums, int batch, int heads,
+                                 T* dbias) {
   __shared__ float shared[kBucketThreads / kWarp];
   const int head = static_cast<int>(blockIdx.x) / bias.columns;
   const int bucket = static_cast<int>(blockIdx.x) % bias.columns;
@@ -30,14 +30,6 @@ __global__ void __launch_bounds__(kBucketThreads)
   }
   sum = BlockSum(sum, shared);
   if (threadIdx.x == 0) dbias[blockIdx.x] = FromFloat<T>(sum);
-}
-
-template <typename T>
-void LaunchAttentionBuckets(CudaStreamHandle stream, const BiasCuda<T>& bias, const float* sums,
-                            const AttentionDims& dims, T* dbias) {
-  Launch<AttentionBucketsKernel<T>>(
-      stream, dim3(static_cast<unsigned>(dims.heads * bias.columns)), dim3(kBucketThreads), 0, bias,
-      sums, static_cast<int>(dims.batch), static_cast<int>(dims.heads), dbias);
 }
 
 }  // namespace fsdp

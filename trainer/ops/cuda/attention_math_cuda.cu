@@ -265,6 +265,12 @@ __global__ void __launch_bounds__(kSumThreads)
   sums[(static_cast<int64_t>(at.sample) * call.heads + at.head) * distances + distance] = sum;
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kBucketThreads)
+    AttentionMathBucketsKernel(AttentionCall call, BiasCuda<T> bias, const float* sums, T* dbias) {
+  SumBucket(bias, sums, call.batch, call.heads, dbias);
+}
+
 // The kernels of one call.
 template <typename T>
 struct MathCuda {
@@ -351,8 +357,9 @@ void AttentionMathBackwardCuda(CudaStreamHandle stream, const AttentionDims& dim
     Launch<AttentionDistanceSumsKernel<T>>(
         stream, AttentionGrid(dims, dims.heads, dims.distances(), kSumThreads), dim3(kSumThreads),
         0, math.call, made, static_cast<int>(dims.distances()), sums);
-    LaunchAttentionBuckets<T>(stream, BiasOf<T>(dims, in.bias), sums, dims,
-                              reinterpret_cast<T*>(gradients.bias.data));
+    Launch<AttentionMathBucketsKernel<T>>(
+        stream, dim3(static_cast<unsigned>(gradients.bias.NumElements())), dim3(kBucketThreads), 0,
+        math.call, BiasOf<T>(dims, in.bias), sums, reinterpret_cast<T*>(gradients.bias.data));
   });
 }
 
