@@ -60,8 +60,8 @@ AttentionDims CheckAttention(const Arguments& args, const AttentionInputs& in) {
     args.Check("lengths", in.lengths, DType::kInt32, {s[0]});
     args.Require(ours, "lengths, which only our own kernels have");
   }
-  if (!causal) {
-    args.Require(ours, "a full mask, which only our own kernels have");
+  if (!causal && in.HasPositions()) {
+    args.Require(ours, "documents under a full mask, which only our own kernels have");
   }
   args.Require(in.dropout.rate >= 0 && in.dropout.rate < 1, "dropout.rate is not in [0, 1)");
   if (in.dropout.rate > 0) {
@@ -70,7 +70,6 @@ AttentionDims CheckAttention(const Arguments& args, const AttentionInputs& in) {
   }
   if (in.scale) {
     args.Require(*in.scale > 0 && std::isfinite(*in.scale), "scale, want a positive number");
-    args.Require(ours, "scale, which only our own kernels have");
   }
   const AttentionDims dims{.batch = s[0],
                            .seq = s[1],
