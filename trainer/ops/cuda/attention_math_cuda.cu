@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // y[j] = scale sum of weights[i,j] x[i] over the queries i of all heads of the group.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     AttentionQuerySumsKernel(AttentionCall call, ScoresCuda<const T> weights, HeadsCuda<const T> x,
                              float scale, HeadsCuda<T> y) {
   using Weights = ScoresTile<T, kStep, kTile>;

@@ -141,7 +141,7 @@ constexpr int kSumsOfThread = static_cast<int>(kMaxMixedHeads * kMaxMixedHeads) 
 static_assert(kMaxMixedHeads <= kThreads);
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     HeadMixingBackwardKernel(MixingArgs<T> args, ScoresCuda<T> dw, float* sums) {
   const AttentionCall& call = args.call;
   const MixingShared shared = LoadMatrix(args);
