@@ -124,6 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"bf16_llama_averaged", 1,
              OnText({"train.ema={decay: 0.9}", "eval.ema=true", "model.family=llama",
                      "fsdp.mixed_precision={param_dtype: bf16, keep_fp32: ['*norm*']}"})},
+        Case{"math", 2, {"train.attention=math", "model.attention_dropout=0.1"}},
         Case{"two_threads", 1, {"run.threads=2", "train.micro_batch_size=6"}},
         Case{"evaluation", 2, OnText({"train.ema={decay: 0.9}", "eval.ema=true"})},
         Case{"checkpoints", 2, OnText({"checkpoint={every: 3, keep_last: 1}"})},

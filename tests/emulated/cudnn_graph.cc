@@ -18,9 +18,11 @@ using cudnn::PointwiseMode;
 using cudnn::ReduceTensorOp;
 using Index = std::array<int64_t, 4>;
 
-constexpr const char* kForward =
-    "matmul mul index index ge select max sub exp sum log add div matmul ";
-const std::string kBackwardBegin = "mul sum mul matmul mul sub index index ge select exp reshape ";
+// With a causal mask or without.
+const std::string kMasks[] = {"index index ge select ", ""};
+const std::string kForwardBegin = "matmul mul ",
+                  kForwardEnd = "max sub exp sum log add div matmul ";
+const std::string kBackwardBegin = "mul sum mul matmul mul sub ", kBackwardExp = "exp reshape ";
 const std::string kBackwardMiddle = "matmul sub mul mul reshape ";
 
 std::string NameOf(const CudnnOperation& o) {
@@ -46,10 +48,14 @@ std::string Names(const CudnnGraph& graph) {
 }
 
 bool IsAttention(const std::string& names) {
-  if (names == kForward) return true;
-  for (const std::string sum : {"matmul ", "matmul sum "}) {
-    for (const char* end : {"reshape matmul ", "reshape matmul copy "}) {
-      if (names == kBackwardBegin + sum + kBackwardMiddle + sum + end) return true;
+  for (const std::string& mask : kMasks) {
+    if (names == kForwardBegin + mask + kForwardEnd) return true;
+    for (const std::string sum : {"matmul ", "matmul sum "}) {
+      for (const char* end : {"reshape matmul ", "reshape matmul copy "}) {
+        if (names == kBackwardBegin + mask + kBackwardExp + sum + kBackwardMiddle + sum + end) {
+          return true;
+        }
+      }
     }
   }
   return false;
@@ -188,16 +194,22 @@ std::string CudnnGraph::Refusal() const {
   return "";
 }
 
-int64_t CudnnGraph::Length() const { return tensors.at(operations[backward() ? 3 : 0].y).dims[2]; }
+const CudnnTensor& CudnnGraph::Scores() const {
+  return tensors.at(operations[backward() ? 3 : 0].y);
+}
+
+bool CudnnGraph::backward() const {
+  return operations[0].type == DescriptorType::kOperationPointwise;
+}
 
 std::string CudnnGraph::RefusalOf(int version) const {
   if (version == 91000 || version == 91001) return "known bugs of 9.10.0 and 9.10.1";
-  if (backward() && Length() == 1) return "s_q = s_kv = 1";
+  if (backward() && Scores().dims[2] * Scores().dims[3] == 1) return "s_q = s_kv = 1";
   return "";
 }
 
 bool CudnnGraph::IsWrongIn(int version) const {
-  return backward() && version <= 91500 && Length() % 128 != 0;
+  return backward() && version <= 91500 && Scores().dims[3] % 128 != 0;
 }
 
 void CudnnGraph::Spoil(const std::map<int64_t, void*>& memory) const {
@@ -227,9 +239,8 @@ int64_t CudnnGraph::WorkspaceBytes() const {
   }
   bytes += (sums + 255) / 256 * 256;
   if (deterministic()) {
-    const CudnnTensor& scores = tensors.at(operations[3].y);
-    const int64_t seq = (scores.dims[2] + 63) / 64 * 64;
-    bytes += 2 * scores.dims[0] * scores.dims[1] * seq * seq;
+    const auto tiles = [&](size_t d) { return (Scores().dims[d] + 63) / 64 * 64; };
+    bytes += 2 * Scores().dims[0] * Scores().dims[1] * tiles(2) * tiles(3);
   }
   return bytes;
 }

@@ -38,8 +38,8 @@ struct CudnnGraph {
   std::map<int64_t, CudnnTensor> tensors;
   std::vector<CudnnOperation> operations;
 
-  // Causal attention, forward or backward, as cuDNN knows it, on an emulated GPU; otherwise why
-  // not.
+  // Attention, causal or full, forward or backward, as cuDNN knows it, on an emulated GPU;
+  // otherwise why not.
   std::string Refusal() const;
   // The same of a version, as gpu_libraries.h counts, by cudnn-frontend 3929da2
   // (include/cudnn_frontend/node/): 9.10.0 and 9.10.1 are refused (sdpa_support_surface.h:201 and
@@ -48,8 +48,8 @@ struct CudnnGraph {
   // Backward up to 9.15.0 reads what is not there where the length is no multiple of 128 and there
   // is no padding mask: line 1190 adds one for them.
   bool IsWrongIn(int version) const;
-  int64_t Length() const;
-  bool backward() const { return operations.size() > 14; }
+  const CudnnTensor& Scores() const;
+  bool backward() const;
   bool deterministic() const;
   int64_t WorkspaceBytes() const;
 

@@ -1,4 +1,5 @@
-// What attention has seen of a sequence: keys and values of each layer (generation).
+// What attention has seen of a sequence: keys and values of each layer (generation); and what its
+// layers make of an encoder's output.
 // Tests: tests/trainer/autograd/tape_test.cc
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_KV_CACHE_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_KV_CACHE_H_
@@ -17,23 +18,33 @@ class KvCache {
   struct Layer {
     View k, v;  // [rows, capacity, heads of k, head_dim], fp32.
   };
+  // The heads of k, then those of v, of keys of their own number: made by one pass for all.
+  struct Encoded {
+    View kv;              // [rows x keys, 2 heads of k x head_dim], fp32.
+    bool filled = false;  // It holds them: a pass before has made them.
+  };
 
   // `capacity`: tokens of a row, those of the prompt included. Views are borrowed.
-  KvCache(int64_t capacity, std::vector<Layer> layers)
-      : capacity_(capacity), layers_(std::move(layers)) {}
+  KvCache(int64_t capacity, std::vector<Layer> layers, std::vector<Encoded> encoded = {})
+      : capacity_(capacity), layers_(std::move(layers)), encoded_(std::move(encoded)) {}
 
   int64_t capacity() const { return capacity_; }
 
-  void Begin() { next_ = 0; }  // Before each forward pass.
+  void Begin() { next_ = next_encoded_ = 0; }  // Before each forward pass.
   const Layer& Next() {
     FSDP_CHECK_LT(next_, layers_.size());
     return layers_[next_++];
+  }
+  Encoded& NextEncoded() {
+    FSDP_CHECK_LT(next_encoded_, encoded_.size());
+    return encoded_[next_encoded_++];
   }
 
  private:
   int64_t capacity_;
   std::vector<Layer> layers_;
-  size_t next_ = 0;
+  std::vector<Encoded> encoded_;
+  size_t next_ = 0, next_encoded_ = 0;
 };
 
 }  // namespace fsdp

@@ -68,6 +68,12 @@ const std::vector<Cure>& Cures() {
          return std::exchange(o.executor.gradient_accumulation, Accumulation::kSharded) !=
                 Accumulation::kSharded;
        }},
+      {"train.attention: flash",
+       [](SessionOptions& o) {
+         if (o.executor.attention != AttentionBackend::kMath) return false;
+         o.executor.attention = AttentionBackend::kOwn;
+         return true;
+       }},
       {"train.activation_checkpointing: selective",
        [](SessionOptions& o) {
          if (o.executor.recompute != Recompute::kNone) return false;

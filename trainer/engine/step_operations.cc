@@ -24,6 +24,8 @@ double FlopsPerSample(Model& model, int64_t length) {
   SessionOptions options;
   options.executor.sharding_strategy = Strategy::kNoShard;
   options.executor.sample_length = length;
+  // MFU counts the same of both ways of attention, and every model can take this one.
+  options.executor.attention = AttentionBackend::kMath;
   options.eval = false;
   double flops = 0;
   ObserveStep(model, options, /*world=*/1, DeviceType::kCpu,

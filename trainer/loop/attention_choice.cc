@@ -26,6 +26,10 @@ std::string NotForCudnn(const Recipe& recipe, const ModelShape& shape) {
   return rate && std::get<double>(*rate) > 0 ? "model.attention_dropout" : "";
 }
 
+bool IsMath(const Recipe& recipe) {
+  return recipe.train.attention == TrainRecipe::Attention::kMath;
+}
+
 AttentionBackend Wanted(const Recipe& recipe) {
   return recipe.run.deterministic ? AttentionBackend::kCudnnDeterministic
                                   : AttentionBackend::kCudnn;
@@ -33,6 +37,7 @@ AttentionBackend Wanted(const Recipe& recipe) {
 
 // Asks this host.
 FoundAttention Find(const Recipe& recipe, const ModelShape& shape, const ChosenDevice& device) {
+  if (IsMath(recipe)) return {AttentionBackend::kMath, "own kernels (train.attention: math)"};
   if (device.type != DeviceType::kCuda || !shape.family().Decoder(shape)) return {};
   if (const std::string why = NotForCudnn(recipe, shape); !why.empty()) {
     return {AttentionBackend::kOwn, "own kernels (" + why + ")"};
@@ -78,12 +83,13 @@ const Choice& AttentionChoice() {
 }
 
 void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBackend backend) {
-  if (backend == AttentionBackend::kOwn) return;
+  if (backend == AttentionBackend::kOwn || backend == AttentionBackend::kMath) return;
   PrepareAttentionCudnn(backend, DimsOf(recipe, shape), recipe.fsdp.mixed_precision.param_dtype,
                         recipe.eval.sample.has_value());
 }
 
 AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device) {
+  if (IsMath(recipe)) return AttentionBackend::kMath;
   const bool own = device != DeviceType::kCuda || !shape.family().Decoder(shape) ||
                    !NotForCudnn(recipe, shape).empty();
   return own ? AttentionBackend::kOwn : Wanted(recipe);

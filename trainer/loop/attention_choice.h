@@ -12,8 +12,9 @@
 
 namespace fsdp {
 
-// ChoiceId::kAttention, into options.executor.attention. A rank with a GPU looks for cuDNN, and has
-// it make the plans of the recipe's shape; where no machine is asked it is AttentionToPlan().
+// ChoiceId::kAttention, into options.executor.attention. train.attention: math is asked of nobody.
+// A rank with a GPU looks for cuDNN, and has it make the plans of the recipe's shape; where no
+// machine is asked it is AttentionToPlan().
 const Choice& AttentionChoice();
 
 // Has this thread's handle and plans made where attention is cuDNN's, so that a step makes none.

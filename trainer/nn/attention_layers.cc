@@ -9,6 +9,9 @@
 #include "trainer/ops/attention.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_cached.h"
+#include "trainer/ops/attention_math.h"
+#include "trainer/ops/elementwise.h"
+#include "trainer/ops/head_mixing.h"
 #include "trainer/ops/rms_norm.h"
 #include "trainer/ops/rope.h"
 
@@ -27,8 +30,9 @@ struct PackedHeads {
   PackedHeads(const Tape& tape, const Var& x, const TokenBatch& batch, const AttentionHeads& h,
               const ProbabilityDropout& drop)
       : heads(h.heads), kv_heads(h.kv_heads), dtype(x.dtype), positions(batch.positions) {
-    // Others look at no documents, and drop otherwise.
+    // cuDNN looks at no documents, and drops otherwise.
     if (!tape.documents() && drop.rate == 0) backend = tape.attention();
+    if (tape.attention() == AttentionBackend::kMath) backend = AttentionBackend::kMath;
     if (drop.rate > 0) {
       dropout = {drop.rate, static_cast<uint32_t>(drop.layer), batch.sample_keys};
     }
@@ -56,13 +60,55 @@ struct Call {
 
   Shape out() const { return {dims.batch, dims.seq, dims.heads, dims.head_dim}; }
   Shape lse() const { return {dims.batch, dims.heads, dims.seq}; }
+  Shape scores() const { return {dims.batch, dims.heads, dims.seq, dims.keys}; }
 };
 
 // Attention of what `inputs` gives when it is run, whose gradients `backward` takes over: called
 // with attention's own backward, to be run on gradients' places.
 using AttentionBackwardOf = std::function<void(const AttentionGradients&)>;
-Var Attend(Tape& tape, const Call& call, const std::function<AttentionInputs()>& inputs,
-           const std::function<void(const AttentionBackwardOf&)>& backward) {
+using Inputs = std::function<AttentionInputs()>;
+using Backward = std::function<void(const AttentionBackwardOf&)>;
+
+HeadMixing MixingOf(const MixedHeads& mixed) {
+  if (mixed.matrix == nullptr) return {};
+  return {mixed.matrix->value(), mixed.weight->value(), mixed.bias->value(), mixed.eps};
+}
+
+// Attention into y, that keeps its probabilities, and the weights where they are others.
+Var AttendMath(Tape& tape, const Call& call, const Var& y, const Inputs& inputs,
+               const Backward& backward, const MixedHeads& mixed) {
+  const bool mixes = mixed.matrix != nullptr;
+  const SavedPtr p = tape.NewSaved(call.scores(), call.dtype);
+  const SavedPtr w = AttentionHasWeights(inputs().dropout, MixingOf(mixed))
+                         ? tape.NewSaved(call.scores(), call.dtype)
+                         : nullptr;
+  const auto forward = [&tape, call, inputs, mixed](const View& out, const View& p, const View& w) {
+    AttentionMathForward(tape.stream(), inputs(), MixingOf(mixed), p, w, out.Reshape(call.out()));
+  };
+  forward(y.view(), p->Get(), w ? w->Get() : View());
+  std::vector<SavedPtr> cheap = {y.value, p};
+  if (w) cheap.push_back(w);
+  tape.Cheap(cheap, [forward](const std::vector<View>& out) {
+    forward(out[0], out[1], out.size() > 2 ? out[2] : View());
+  });
+  tape.Push([&tape, call, inputs, backward, mixed, mixes, p, w, grad = y.grad] {
+    const TensorPtr dy = Tape::Take(grad);
+    backward([&](const AttentionGradients& gradients) {
+      const View probabilities = p->Get();  // It may make the weights, too.
+      const View weights = w ? w->Get() : View();
+      HeadMixingGradients of_mixing;
+      if (mixes) of_mixing = {GradOf(*mixed.matrix), GradOf(*mixed.weight), GradOf(*mixed.bias)};
+      const Workspace workspace(
+          tape, AttentionMathBackwardWorkspaceBytes(call.dims, call.dtype, KernelsOf(tape), mixes));
+      AttentionMathBackward(tape.stream(), inputs(), MixingOf(mixed), probabilities, weights,
+                            dy->view().Reshape(call.out()), gradients, of_mixing, workspace.view());
+    });
+  });
+  return y;
+}
+
+Var Attend(Tape& tape, const Call& call, const Inputs& inputs, const Backward& backward,
+           const MixedHeads& mixed = {}) {
   const AttentionDims& d = call.dims;
   Var y = tape.NewVar(Shape{d.batch * d.seq, d.heads * d.head_dim}, call.dtype);
   if (KvCache* const cache = tape.cache()) {
@@ -76,6 +122,10 @@ Var Attend(Tape& tape, const Call& call, const std::function<AttentionInputs()>&
                     workspace.view());
     return y;
   }
+  if (call.backend == AttentionBackend::kMath) {
+    return AttendMath(tape, call, y, inputs, backward, mixed);
+  }
+  FSDP_CHECK(mixed.matrix == nullptr) << "tiles have no probabilities to mix";
   const auto lse = tape.NewSaved(call.lse(), DType::kFloat32);
   const auto forward = [&tape, call, inputs](const View& out, const View& lse) {
     const Workspace workspace(
@@ -107,7 +157,7 @@ class Addition {
   Addition(const Tape& tape, int64_t rows, const Attending& attending,
            const ProbabilityDropout& dropout)
       : rows_(rows), attending_(attending) {
-    FSDP_CHECK(tape.cache() == nullptr) << "a cache is of causal attention alone";
+    if (tape.attention() == AttentionBackend::kMath) backend_ = AttentionBackend::kMath;
     if (dropout.rate > 0) {
       dropout_ = {dropout.rate, static_cast<uint32_t>(dropout.layer), attending.sample_keys};
     }
@@ -123,10 +173,10 @@ class Addition {
              .keys = to[1],
              .bias = HasBias()},
             q.tensor.dtype,
-            AttentionBackend::kOwn};
+            backend_};
   }
   AttentionInputs Inputs(const Heads& q, const Heads& k, const Heads& v) const {
-    AttentionInputs in{q, k, v, attending_.positions, dropout_};
+    AttentionInputs in{q, k, v, attending_.positions, dropout_, backend_};
     in.mask = attending_.mask;
     in.lengths = attending_.lengths;
     in.scale = attending_.scale;
@@ -150,6 +200,7 @@ class Addition {
   int64_t rows_;
   Attending attending_;
   AttentionDropout dropout_;
+  AttentionBackend backend_ = AttentionBackend::kOwn;
 };
 
 // Heads [first, first + count) of all that a value of `rows` samples has.
@@ -177,6 +228,8 @@ Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
 
 Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads& h,
                   const Attending& attending, const ProbabilityDropout& dropout) {
+  FSDP_CHECK(tape.cache() == nullptr || attending.mask == AttentionMask::kCausal)
+      << "a cache is of causal attention alone";
   const Addition more(tape, rows, attending, dropout);
   struct Packed {
     Heads q, k, v;
@@ -192,17 +245,20 @@ Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads
     const Packed p = packed(qkv->Get());
     return more.Inputs(p.q, p.k, p.v);
   };
-  return Attend(tape, more.CallOf(now.q, now.k), inputs,
-                [&tape, more, packed, qkv](const AttentionBackwardOf& attention) {
-                  TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
-                  const Packed d = packed(dqkv->view());
-                  more.Backward(tape, attention, d.q, d.k, d.v);
-                  tape.Add(qkv.grad, std::move(dqkv));
-                });
+  return Attend(
+      tape, more.CallOf(now.q, now.k), inputs,
+      [&tape, more, packed, qkv](const AttentionBackwardOf& attention) {
+        TensorPtr dqkv = tape.New(qkv.shape, qkv.dtype);
+        const Packed d = packed(dqkv->view());
+        more.Backward(tape, attention, d.q, d.k, d.v);
+        tape.Add(qkv.grad, std::move(dqkv));
+      },
+      attending.mixed);
 }
 
 Var CrossAttention(Tape& tape, const Var& q, const Var& kv, int64_t rows, const AttentionHeads& h,
                    const Attending& attending, const ProbabilityDropout& dropout) {
+  FSDP_CHECK(tape.cache() == nullptr) << "a cache keeps what a function makes";
   const Addition more(tape, rows, attending, dropout);
   const auto q_of = [rows, h](const View& value) {
     return HeadsIn(value, rows, h.heads, 0, h.heads);
@@ -216,14 +272,41 @@ Var CrossAttention(Tape& tape, const Var& q, const Var& kv, int64_t rows, const 
   const auto inputs = [more, q_of, k_of, v_of, q = q.value, kv = kv.value] {
     return more.Inputs(q_of(q->Get()), k_of(kv->Get()), v_of(kv->Get()));
   };
-  return Attend(tape, more.CallOf(q_of(q.view()), k_of(kv.view())), inputs,
-                [&tape, more, q_of, k_of, v_of, q, kv](const AttentionBackwardOf& attention) {
-                  TensorPtr dq = tape.New(q.shape, q.dtype), dkv = tape.New(kv.shape, kv.dtype);
-                  more.Backward(tape, attention, q_of(dq->view()), k_of(dkv->view()),
-                                v_of(dkv->view()));
-                  if (q.grad != nullptr) tape.Add(q.grad, std::move(dq));
-                  if (kv.grad != nullptr) tape.Add(kv.grad, std::move(dkv));
-                });
+  return Attend(
+      tape, more.CallOf(q_of(q.view()), k_of(kv.view())), inputs,
+      [&tape, more, q_of, k_of, v_of, q, kv](const AttentionBackwardOf& attention) {
+        TensorPtr dq = tape.New(q.shape, q.dtype), dkv = tape.New(kv.shape, kv.dtype);
+        more.Backward(tape, attention, q_of(dq->view()), k_of(dkv->view()), v_of(dkv->view()));
+        if (q.grad != nullptr) tape.Add(q.grad, std::move(dq));
+        if (kv.grad != nullptr) tape.Add(kv.grad, std::move(dkv));
+      },
+      attending.mixed);
+}
+
+Var CrossAttention(Tape& tape, const Var& q, const std::function<Var()>& kv, int64_t rows,
+                   const AttentionHeads& h, const Attending& attending,
+                   const ProbabilityDropout& dropout) {
+  KvCache* const cache = tape.cache();
+  if (cache == nullptr) return CrossAttention(tape, q, kv(), rows, h, attending, dropout);
+  FSDP_CHECK(!tape.recording()) << "a cache has no backward";
+  KvCache::Encoded& encoded = cache->NextEncoded();
+  if (!encoded.filled) {
+    const Var made = kv();
+    Copy(tape.stream(), made.view(), encoded.kv);
+    encoded.filled = true;
+  }
+  const Heads of_q = HeadsIn(q.view(), rows, h.heads, 0, h.heads);
+  const Heads k = HeadsIn(encoded.kv, rows, 2 * h.kv_heads, 0, h.kv_heads);
+  const Heads v = HeadsIn(encoded.kv, rows, 2 * h.kv_heads, h.kv_heads, h.kv_heads);
+  const Addition more(tape, rows, attending, dropout);
+  const Call call = more.CallOf(of_q, k);
+  const AttentionDims& d = call.dims;
+  const AttentionCachedDims dims{d.batch, d.seq, d.heads, d.kv_heads, d.head_dim, d.keys};
+  Var y = tape.NewVar(Shape{d.batch * d.seq, d.heads * d.head_dim}, call.dtype);
+  const Workspace workspace(tape, AttentionCachedWorkspaceBytes(dims, call.dtype, KernelsOf(tape)));
+  AttentionCached(tape.stream(), more.Inputs(of_q, k, v), {}, {}, y.view().Reshape(call.out()),
+                  workspace.view());
+  return y;
 }
 
 Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,

@@ -4,6 +4,7 @@
 #ifndef FSDP_TRAIN_TRAINER_NN_LAYERS_H_
 #define FSDP_TRAIN_TRAINER_NN_LAYERS_H_
 
+#include <functional>
 #include <optional>
 
 #include "trainer/autograd/tape.h"
@@ -58,7 +59,16 @@ struct ProbabilityDropout {
 Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
                     const AttentionHeads& heads, const ProbabilityDropout& dropout = {});
 
-// What queries see and what is added to their scores (attention.h). Left out: nothing.
+// Mixes the heads behind the softmax and normalises over them (attention_math.h): of a tape that
+// attends by AttentionBackend::kMath. All three or none.
+struct MixedHeads {
+  const Parameter* matrix = nullptr;  // [heads, heads]
+  const Parameter* weight = nullptr;  // [heads], as the bias.
+  const Parameter* bias = nullptr;
+  float eps = 0;
+};
+
+// What queries see and what is done to their scores (attention.h). Left out: nothing.
 struct Attending {
   AttentionMask mask = AttentionMask::kFull;
   View positions = {};              // int32 [rows, seq]: each row is made of documents.
@@ -67,16 +77,27 @@ struct Attending {
   Var bias = {};                    // [heads, buckets]; its gradient is added up by who has it.
   TensorPtr buckets = nullptr;      // int32 [seq + keys - 1], of the distances from query to key.
   View sample_keys = {};            // Batch's, with a dropout.
+  MixedHeads mixed = {};
 };
 
 // qkv of `rows` samples -> [rows * seq, heads * head_dim]. Cheap to make again, in memory if not in
-// time. By our own kernels; none over a cache.
+// time. By our own kernels; over a cache under a causal mask, where buckets are those of
+// attention_cached.h. Here and elsewhere a tape that attends by
+// AttentionBackend::kMath keeps the probabilities, and they are as cheap.
 Var SelfAttention(Tape& tape, const Var& qkv, int64_t rows, const AttentionHeads& heads,
                   const Attending& attending, const ProbabilityDropout& dropout = {});
 
 // The same of q [rows * seq, heads * head_dim] and kv [rows * keys, 2 * kv_heads * head_dim], the
 // heads of k, then those of v: of an encoder's output.
 Var CrossAttention(Tape& tape, const Var& q, const Var& kv, int64_t rows,
+                   const AttentionHeads& heads, const Attending& attending,
+                   const ProbabilityDropout& dropout = {});
+
+// The same of keys and values that a decoder need not compute anew: over a cache the pass that
+// finds none there calls `kv` and keeps the result (KvCache::Encoded); others see it alone. With a
+// bias attending.positions, int32 [rows, seq], are then those of the queries, which are the new
+// tokens, and its buckets are attention_cached.h's. Without a cache it is the above.
+Var CrossAttention(Tape& tape, const Var& q, const std::function<Var()>& kv, int64_t rows,
                    const AttentionHeads& heads, const Attending& attending,
                    const ProbabilityDropout& dropout = {});
 

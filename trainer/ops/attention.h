@@ -45,11 +45,13 @@
 // On CUDA dtype, shapes, mask, positions and lengths alone decide about the order of sums; that of
 // the 16 terms which tensor cores add at once is theirs. Tiles that no query sees are left out.
 //
-// With in.backend a CUDA device has cuDNN's kernels for the calls that they are for: none but
-// causal ones of whole rows with the default scale and no dropout. There the order of sums is
-// cuDNN's, and what products read is rounded as said above, but p and not m exp(s - max); dk and dv
-// of each head of q are rounded before a group's are added up. Backward needs q, k, v, out and lse.
-// With dropout there is nothing more to save: m is drawn again.
+// With in.backend a CUDA device has cuDNN's kernels for the calls that they are for: causal ones of
+// whole rows, and full ones over keys of any number, with any scale, without lengths, a bias and
+// dropout. No GPU has run the full ones yet, nor another scale than the default: a fake of cuDNN
+// has, and the real one makes plans of them. There the order of sums is cuDNN's, and what products
+// read is rounded as said above, but p and not m exp(s - max); dk and dv of each head of q are
+// rounded before a group's are added up. Backward needs q, k, v, out and lse. With dropout there is
+// nothing more to save: m is drawn again.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_H_
 

@@ -1,4 +1,5 @@
-// Whose kernels attention takes on CUDA: what a run decides once, before its memory is planned.
+// Whose kernels attention takes: what a run decides once, before its memory is planned. On a CPU
+// all but kMath are kOwn.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_BACKEND_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_BACKEND_H_
@@ -14,6 +15,8 @@ enum class AttentionBackend {
   kCudnnDeterministic,
   // Forward alone, where this cuDNN's backward is not to be had: backward is our own.
   kCudnnForward,
+  // Our own that keep the probabilities (attention_math.h), on a CPU as well.
+  kMath,
 };
 
 }  // namespace fsdp

@@ -1,8 +1,10 @@
 #include "trainer/ops/attention_cached.h"
 
+#include <cmath>
 #include <utility>
 
 #include "trainer/ops/arguments.h"
+#include "trainer/ops/attention_checks.h"
 #include "trainer/ops/cpu/attention_cached_cpu.h"
 #include "trainer/ops/cuda/attention_cached_cuda.h"
 
@@ -30,35 +32,61 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   CheckHeads(args, "k", in.k, dtype);
   CheckHeads(args, "v", in.v, dtype);
   args.Require(in.dropout.rate == 0, "dropout.rate, want 0: nothing is trained over a cache");
-  args.Require(in.mask == AttentionMask::kCausal, "a full mask, which a cache has not");
-  args.Require(!in.HasLengths(), "lengths, which a cache has not");
-  args.Require(!in.HasBias(), "a bias, which a cache has not");
-  args.Require(!in.scale, "scale, which is 1 / sqrt(head_dim) over a cache");
-  args.CheckRank("cache_k", cache_k, dtype, 4);
+  const bool causal = in.mask == AttentionMask::kCausal;
+  args.Require(!causal || !in.HasLengths(), "lengths, which a cache of its own tokens has not");
+  if (in.scale) {
+    args.Require(*in.scale > 0 && std::isfinite(*in.scale), "scale, want a positive number");
+  }
+  if (causal) {
+    args.CheckRank("cache_k", cache_k, dtype, 4);
+  } else {
+    args.Require(cache_k.data == nullptr && cache_v.data == nullptr,
+                 "a cache, where all keys are there");
+  }
   const Shape& q = in.q.tensor.shape;
-  const AttentionCachedDims shape{q[0], q[1], in.q.count, in.k.count, q[3], cache_k.shape[1]};
+  const AttentionCachedDims shape{q[0],       q[1], in.q.count,
+                                  in.k.count, q[3], (causal ? cache_k : in.k.tensor).shape[1]};
   for (const auto& [name, heads] : {std::pair("k", in.k), std::pair("v", in.v)}) {
     const Shape& other = heads.tensor.shape;
-    if (other[0] != shape.batch || other[1] != shape.n || other[3] != shape.head_dim ||
-        heads.count != shape.kv_heads) {
+    if (other[0] != shape.batch || other[1] != (causal ? shape.n : shape.capacity) ||
+        other[3] != shape.head_dim || heads.count != shape.kv_heads) {
       args.Fail(std::string(name) + " is " + std::to_string(heads.count) + " heads of " +
                 other.ToString() + ", q of " + q.ToString());
     }
   }
   args.Require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
                "the heads of k, want a divisor of those of q");
-  const Shape cache{shape.batch, shape.capacity, shape.kv_heads, shape.head_dim};
-  args.Check("cache_k", cache_k, dtype, cache);
-  args.Check("cache_v", cache_v, dtype, cache);
-  args.Check("positions", in.positions, DType::kInt32, {shape.batch, shape.n});
+  args.Require(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim, "head_dim, want in [1, 256]");
   args.Check("out", out, dtype, {shape.batch, shape.n, shape.heads, shape.head_dim});
-  const std::pair<const char*, View> results[] = {
-      {"cache_k", cache_k}, {"cache_v", cache_v}, {"out", out}, {"workspace", workspace}};
+  NamedViews read = {{"q", in.q.tensor}, {"k", in.k.tensor}, {"v", in.v.tensor}};
+  NamedViews results = {{"out", out}, {"workspace", workspace}};
+  if (causal) {
+    const Shape cache{shape.batch, shape.capacity, shape.kv_heads, shape.head_dim};
+    args.Check("cache_k", cache_k, dtype, cache);
+    args.Check("cache_v", cache_v, dtype, cache);
+    results.insert(results.begin(), {{"cache_k", cache_k}, {"cache_v", cache_v}});
+  }
+  if (causal || in.HasBias()) {
+    args.Check("positions", in.positions, DType::kInt32, {shape.batch, shape.n});
+    read.emplace_back("positions", in.positions);
+  } else {
+    args.Require(!in.HasPositions(), "positions, which a full mask has with a bias alone");
+  }
+  if (in.HasLengths()) {
+    args.Check("lengths", in.lengths, DType::kInt32, {shape.batch});
+    read.emplace_back("lengths", in.lengths);
+  }
+  if (in.HasBias()) {
+    args.CheckRank("bias.table", in.bias.table, dtype, 2);
+    args.Check("bias.table", in.bias.table, dtype, {shape.heads, in.bias.table.shape[1]});
+    args.CheckRank("bias.buckets", in.bias.buckets, DType::kInt32, 1);
+    args.Require(in.bias.buckets.shape[0] >= shape.capacity,
+                 "bias.buckets, want one for each key and position");
+    read.emplace_back("bias.table", in.bias.table);
+    read.emplace_back("bias.buckets", in.bias.buckets);
+  }
   for (const auto& [name, result] : results) {
-    args.CheckDisjoint(name, result, "q", in.q.tensor);
-    args.CheckDisjoint(name, result, "k", in.k.tensor);
-    args.CheckDisjoint(name, result, "v", in.v.tensor);
-    args.CheckDisjoint(name, result, "positions", in.positions);
+    for (const auto& [of, view] : read) args.CheckDisjoint(name, result, of, view);
     for (const auto& [other_name, other] : results) {
       if (other_name == name) break;
       args.CheckDisjoint(other_name, other, name, result);
@@ -67,17 +95,24 @@ void AttentionCached(Stream& stream, const AttentionInputs& in, View cache_k, Vi
   args.CheckWorkspace(workspace,
                       AttentionCachedWorkspaceBytes(shape, dtype, stream.device().kernel_type()));
 
-  const double out_bytes = static_cast<double>(out.bytes());
+  const auto out_bytes = static_cast<double>(out.bytes());
+  const double keys =
+      2.0 * shape.batch * shape.capacity * shape.kv_heads * shape.head_dim * SizeOf(dtype);
+  const double bias =
+      in.HasBias() ? static_cast<double>(in.bias.table.bytes() + in.bias.buckets.bytes()) : 0;
   const Cost cost{.flops = 4 * static_cast<double>(out.NumElements() * shape.capacity),
-                  .bytes_read = 2 * out_bytes + static_cast<double>(2 * cache_k.bytes()),
-                  .bytes_written = 2 * out_bytes};
-  const OnGpu gpu{.launches = out.NumElements() > 0 ? 2 : 0};  // Remember, then attend.
-  stream.Enqueue({kOp,
-                  {in.q.tensor, in.k.tensor, in.v.tensor, in.positions},
-                  {cache_k, cache_v, out, workspace},
-                  {{KernelKind::kAttention, cost, gpu}},
-                  {.cpu = OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out, workspace),
-                   .cuda = OnCuda(AttentionCachedCuda, shape, in, cache_k, cache_v, out)}});
+                  .bytes_read = (causal ? 2 : 1) * out_bytes + keys + bias,
+                  .bytes_written = (causal ? 2 : 1) * out_bytes};
+  const OnGpu gpu{.launches = out.NumElements() > 0 ? (causal ? 2 : 1) : 0};  // Remember, attend.
+  Operation operation{kOp, {in.q.tensor, in.k.tensor, in.v.tensor}, {}, {}};
+  for (size_t i = 3; i < read.size(); ++i) operation.reads.push_back(read[i].second);
+  if (causal) operation.writes = {cache_k, cache_v};
+  operation.writes.insert(operation.writes.end(), {out, workspace});
+  operation.costs = {{KernelKind::kAttention, cost, gpu}};
+  operation.kernels = {
+      .cpu = OnCpu(AttentionCachedCpu, shape, in, cache_k, cache_v, out, workspace),
+      .cuda = OnCuda(AttentionCachedCuda, shape, in, cache_k, cache_v, out)};
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace fsdp

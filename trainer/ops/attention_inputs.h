@@ -56,7 +56,7 @@ struct AttentionInputs {
   AttentionDropout dropout = {};
   // Any but kOwn where each row is one document: cuDNN looks at no positions. Of attention.h alone.
   AttentionBackend backend = AttentionBackend::kOwn;
-  // What follows: of attention.h and our own kernels alone.
+  // What follows: of our own kernels alone, but for a full mask and a scale.
   AttentionMask mask = AttentionMask::kCausal;
   ConstView lengths = {};  // int32 [batch], in [0, keys]. Left out: all keys are there to be seen.
   AttentionBias bias = {};

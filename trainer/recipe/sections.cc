@@ -82,6 +82,12 @@ Type<TrainRecipe> TrainType() {
       Key("grad_clip", &R::grad_clip, Number({.at_least = 0, .fp32 = true}),
           "Largest norm of all gradients together. 0: no clipping.")
           .Elsewhere({"max_grad_norm", "clip_grad_norm", "max_norm"}),
+      Key("attention", &R::attention, OneOf<R::Attention>(),
+          "flash: attention in tiles, whose memory grows with the length of a row. math: as "
+          "frameworks computed it before; the probabilities of all queries and keys, [heads, T, "
+          "T], "
+          "are made and kept for backward.")
+          .Elsewhere({"attn_implementation"}),
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<Recompute>(),
           "What backward computes again instead of keeping it. selective: norms, activations and "
           "attention. full: all but the inputs of the blocks."),

@@ -68,6 +68,9 @@ TEST(StepProducts, AreWhatMfuCounts) {
     const auto model = BuildModel(recipe, ShapeFor(recipe));
     const StepWork work = StepWorkOf(recipe, 1);
     EXPECT_EQ(ProductFlops(work) + work.attention_flops, 8 * FlopsPerSample(*model, 16));
+    const StepWork math = StepWorkOf(Parse(text, {"train.attention=math"}), 1);
+    EXPECT_EQ(math.attention_flops, work.attention_flops);
+    EXPECT_EQ(ProductFlops(math), ProductFlops(work));
   }
 }
 

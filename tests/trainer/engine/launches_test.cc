@@ -187,6 +187,7 @@ std::vector<Case> Cases() {
                      .attention = AttentionBackend::kCudnnDeterministic});
     cases.push_back(
         {.name = model + "_cudnn", .qwen = qwen, .attention = AttentionBackend::kCudnn});
+    cases.push_back({.name = model + "_math", .qwen = qwen, .attention = AttentionBackend::kMath});
     cases.push_back({.name = model + "_all_bf16", .qwen = qwen, .change = [](SessionOptions& o) {
                        FsdpOptions::MixedPrecision& p = o.executor.mixed_precision;
                        p.grad_dtype = p.reduce_dtype = p.master_dtype = DType::kBFloat16;

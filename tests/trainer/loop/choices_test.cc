@@ -142,7 +142,8 @@ TEST(AttentionChoice, IsNotAskedOfAMachineThatIsNotHere) {
   for (const auto& [settings, backend] : std::vector<std::pair<Words, AttentionBackend>>{
            {{}, AttentionBackend::kCudnn},
            {{"run.deterministic=true"}, AttentionBackend::kCudnnDeterministic},
-           {{"model.attention_dropout=0.5"}, AttentionBackend::kOwn}}) {
+           {{"model.attention_dropout=0.5"}, AttentionBackend::kOwn},
+           {{"train.attention=math"}, AttentionBackend::kMath}}) {
     ResolvedRun run = OnTheCpu(Tiny(settings));
     run.place.device.reset();
     run.target.device = DeviceType::kCuda;
@@ -151,6 +152,22 @@ TEST(AttentionChoice, IsNotAskedOfAMachineThatIsNotHere) {
     EXPECT_EQ(run.options.executor.attention, backend);
     EXPECT_EQ(run.Of(ChoiceId::kAttention).value, "");
   }
+}
+
+// Math is our own kernels' on every machine, and never cuDNN's.
+TEST(AttentionChoice, IsMathWhereTheRecipeSaysSo) {
+  ResolvedRun run = OnTheCpu(Tiny({"train.attention=math"}));
+  Choosing choosing{run};
+  Make(AttentionChoice(), choosing);
+  EXPECT_EQ(run.options.executor.attention, AttentionBackend::kMath);
+  const std::string name = "own kernels (train.attention: math)";
+  EXPECT_EQ(run.Of(ChoiceId::kAttention).value, name);
+  EXPECT_EQ(run.Of(ChoiceId::kAttention).line, "attention: " + name);
+  EXPECT_EQ(run.Of(ChoiceId::kAttention).labels, (Labels{{"attention", name}}));
+  for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
+    EXPECT_EQ(AttentionToPlan(run.recipe, run.shape, device), AttentionBackend::kMath);
+  }
+  PrepareAttention(run.recipe, run.shape, AttentionBackend::kMath);  // Looks for no cuDNN.
 }
 
 // The name that a rank has found goes into files and to people, and is compared.

@@ -97,6 +97,7 @@ std::vector<NumericKey> Keys() {
   keys.push_back({"optimizer.name", {"sgd"}});
   keys.push_back({"fsdp.sharding_strategy", {"no_shard", "shard_grad_op"}});
   keys.push_back({"train.activation_checkpointing", {"selective", "full"}});
+  keys.push_back({"train.attention", {"math"}});
   return keys;
 }
 

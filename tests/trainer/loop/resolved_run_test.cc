@@ -114,6 +114,7 @@ TEST(ResolvedRun, IsTheSameWhoeverAsks) {
            {"fsdp.cpu_offload={optimizer: true, optimizer_share: 0.5}", "checkpoint.async=true"},
            {"fsdp={buffers: caching, limiter: host}"},
            {"model.attention_dropout=0.5", "run.threads=1", "schedule.name=wsd"},
+           {"train.attention=math", "run.deterministic=true"},
        }) {
     SCOPED_TRACE(settings.empty() ? "" : settings[0]);
     const Recipe recipe = Tiny(settings);

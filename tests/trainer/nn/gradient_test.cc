@@ -114,18 +114,35 @@ TEST(Gradient, OfLlamaIsWhatDifferencesSay) {
   ExpectGradientOfDifferences(run);
 }
 
+// By attention that keeps its probabilities, in groups of heads.
+TEST(Gradient, OfMathIsWhatDifferencesSay) {
+  TinyRun run = OneStep();
+  run.llama = TinyRun::TinyLlama();
+  run.llama->num_hidden_layers = 1;
+  run.llama->attention_dropout = 0.25;
+  run.options.executor.attention = AttentionBackend::kMath;
+  ExpectGradientOfDifferences(run);
+}
+
 TEST(Recomputation, OneBlockGivesTheSameBits) {
-  TinyRun run;
-  run.config.num_hidden_layers = 1;
-  const TinyResult none = Train(run);
-  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
-    run.options.executor.recompute = recompute;
-    EXPECT_EQ(FirstDifference(Train(run), none), "");
+  for (const AttentionBackend attention : {AttentionBackend::kOwn, AttentionBackend::kMath}) {
+    TinyRun run;
+    run.config.num_hidden_layers = 1;
+    run.config.attention_dropout = attention == AttentionBackend::kMath ? 0.2 : 0;
+    run.options.executor.attention = attention;
+    const TinyResult none = Train(run);
+    for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+      run.options.executor.recompute = recompute;
+      EXPECT_EQ(FirstDifference(Train(run), none), "");
+    }
   }
 }
 
-int64_t ActivationBytes(int64_t layers, Recompute recompute) {
+int64_t ActivationBytes(int64_t layers, Recompute recompute,
+                        AttentionBackend attention = AttentionBackend::kOwn, double rate = 0) {
   TinyRun run;
+  run.options.executor.attention = attention;
+  run.config.attention_dropout = rate;
   run.world = 2;
   run.config.num_hidden_layers = layers;
   run.options.executor.recompute = recompute;
@@ -160,6 +177,25 @@ TEST(Recomputation, KeepsWhatItSays) {
   EXPECT_EQ(layer(Recompute::kSelective), floats({r * c, r * c, r * 3 * c, r * f, r, r, r, r}));
   EXPECT_EQ(layer(Recompute::kNone), floats({r * c, r * c, r * 3 * c, r * f, r, r, r, r, r * c,
                                              r * c, r * c, r * f, r * heads}));
+}
+
+// In place of the log-sum-exp of a query the probabilities of all keys, and with dropout what is
+// left of them; selective makes both again.
+TEST(Recomputation, MathKeepsProbabilities) {
+  const auto more = [](Recompute recompute, double rate) {
+    const auto layer = [&](AttentionBackend attention) {
+      return ActivationBytes(9, recompute, attention, rate) -
+             ActivationBytes(8, recompute, attention, rate);
+    };
+    return layer(AttentionBackend::kMath) - layer(AttentionBackend::kOwn);
+  };
+  const auto bytes = [](int64_t floats) { return (4 * floats + 63) / 64 * 64; };
+  constexpr int64_t samples = 2, seq = 11, heads = 3;
+  const int64_t scores = bytes(samples * heads * seq * seq), lse = bytes(samples * heads * seq);
+  EXPECT_EQ(more(Recompute::kNone, 0), scores - lse);
+  EXPECT_EQ(more(Recompute::kNone, 0.1), 2 * scores - lse);
+  EXPECT_EQ(more(Recompute::kSelective, 0.1), 0);
+  EXPECT_EQ(more(Recompute::kFull, 0.1), 0);
 }
 
 }  // namespace

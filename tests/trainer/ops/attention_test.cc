@@ -208,6 +208,12 @@ const std::vector<Case>& Cases(DeviceType device) {
       ByCudnn({1, 33, 4, 2, 20}),  // None of its shapes.
       ByCudnn({2, 37, 6, 2, 40, {}, Place::kApart}, AttentionBackend::kCudnnDeterministic),
       ByCudnn({1, 20, 2, 2, 128}, AttentionBackend::kCudnnDeterministic),
+      ByCudnn(Scaled({1, 20, 2, 1, 16}, 1)),
+      ByCudnn(Full({2, 37, 6, 2, 40})),
+      ByCudnn(Scaled(Cross({1, 34, 4, 2, 16}, 21), 0.5)),
+      ByCudnn(Cross({2, 20, 2, 2, 24}, 37), AttentionBackend::kCudnnDeterministic),
+      ByCudnn(Cross({2, 5, 2, 1, 8}, 1)),
+      ByCudnn(Cross({1, 5, 2, 1, 8}, 0)),  // All is.
   };
   return device == DeviceType::kCpu ? cpu : cuda;
 }
@@ -1046,7 +1052,7 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
   wrong = good;
   wrong.mask = AttentionMask::kFull;
   wrong.backend = AttentionBackend::kCudnn;
-  ExpectRefused(forward(wrong, out, lse), "a full mask, which only our own kernels have");
+  ExpectRefused(forward(wrong, out, lse), "documents under a full mask, which only our own");
   wrong.backend = AttentionBackend::kOwn;
   wrong.k = Heads(Output({1, 3, 2, 8}), 0, 2);
   ExpectRefused(forward(wrong, out, lse), "k is $T [1, 3, 2, 8]");  // Documents are of both.
@@ -1083,9 +1089,6 @@ TEST_P(AttentionTest, RefusesWrongArguments) {
     wrong.scale = scale;
     ExpectRefused(forward(wrong, out, lse), "scale, want a positive number");
   }
-  wrong.scale = 1;
-  wrong.backend = AttentionBackend::kCudnn;
-  ExpectRefused(forward(wrong, out, lse), "scale, which only our own kernels have");
 
   const View dqkv = Output({1, 4, 8, 8}), dout = Output(c.Q());
   const auto backward = [&](const View& dout, const AttentionGradients& g) {

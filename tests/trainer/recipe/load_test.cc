@@ -62,7 +62,7 @@ data:
   train: {source: text, paths: [a.txt, 'b c.txt', "*.txt"], tokenizer: bytes}
   valid: {source: text, paths: [v.txt]}
   shuffle: False
-train: {activation_checkpointing: selective, grad_clip: 0}
+train: {activation_checkpointing: selective, attention: math, grad_clip: 0}
 eval: {every: 10, sample: {prompt: "Once\n", max_tokens: 7}}
 optimizer: {name: sgd, lr: 1e-1, momentum: .9, betas: [0, 0.5]}
 schedule: {name: constant, warmup_steps: 3}
@@ -84,6 +84,7 @@ log: {tensorboard: false, trace_steps: [1, 5], spike_z: 4}
   EXPECT_EQ(std::get<SourceRecipe>(recipe.data.valid).paths, std::vector<std::string>{"v.txt"});
   EXPECT_FALSE(recipe.data.shuffle);
   EXPECT_EQ(recipe.train.activation_checkpointing, Recompute::kSelective);
+  EXPECT_EQ(recipe.train.attention, TrainRecipe::Attention::kMath);
   EXPECT_EQ(recipe.train.grad_clip, 0);
   ASSERT_TRUE(recipe.eval.sample);
   EXPECT_EQ(recipe.eval.sample->prompt, "Once\n");

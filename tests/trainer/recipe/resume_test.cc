@@ -183,6 +183,7 @@ TEST(ResumeDifferences, AreAsDocsTrainingSays) {
                                    "data.cache=/c",
                                    "data.allow_changed=true",
                                    "train.activation_checkpointing=full",
+                                   "train.attention=math",
                                    "data.valid.fraction=0.5",
                                    "data.valid=null",
                                    "train.steps=7",

@@ -17,12 +17,20 @@ float Dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
+// What is added to a query's scores: table[buckets[j]] to that of key j. Null: nothing.
+struct BiasRow {
+  const float* table = nullptr;
+  const int32_t* buckets = nullptr;
+};
+
 // One query over `count` keys and values.
 void AttendOne(const float* q, const HeadRows<const float>& k, const HeadRows<const float>& v,
-               int64_t count, int64_t head_dim, float scale, float* scores, float* out) {
+               int64_t count, int64_t head_dim, float scale, const BiasRow& bias, float* scores,
+               float* out) {
   float max = -INFINITY;
   for (int64_t j = 0; j < count; ++j) {
     scores[j] = scale * Dot(q, k.data + j * k.stride, head_dim);
+    if (bias.table != nullptr) scores[j] += bias.table[bias.buckets[j]];
     max = std::max(max, scores[j]);
   }
   float sum = 0;
@@ -32,6 +40,7 @@ void AttendOne(const float* q, const HeadRows<const float>& k, const HeadRows<co
     sum += scores[j];
   }
   std::fill_n(out, head_dim, 0.0f);
+  if (count == 0) return;
   const float normalise = 1 / sum;
   for (int64_t j = 0; j < count; ++j) {
     const float p = scores[j] * normalise;
@@ -58,28 +67,46 @@ void Remember(const AttentionCachedDims& s, const ConstHeads& x, int64_t sample,
 void AttentionCachedCpu(ThreadPool& pool, const AttentionCachedDims& s, const AttentionInputs& in,
                         const View& cache_k, const View& cache_v, const View& out_view,
                         const View& workspace) {
-  const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
+  const bool causal = in.mask == AttentionMask::kCausal;
   const int64_t group = s.heads / s.kv_heads;
-  const Heads all_keys(cache_k, 0, s.kv_heads), all_values(cache_v, 0, s.kv_heads);
+  const Heads cached_keys(cache_k, 0, s.kv_heads), cached_values(cache_v, 0, s.kv_heads);
+  const ConstHeads all_keys = causal ? ConstHeads(cached_keys) : in.k;
+  const ConstHeads all_values = causal ? ConstHeads(cached_values) : in.v;
   const Heads out(out_view, 0, s.heads);
+  const int64_t columns = in.HasBias() ? in.bias.table.shape[1] : 0;
   pool.ParallelFor(s.batch * s.kv_heads, 1, [&](int64_t begin, int64_t end) {
     RowBuffers cached(out_view.dtype, 2, s.capacity * s.head_dim);
     RowBuffers rows(out_view.dtype, 2, s.n * s.head_dim);
+    RowBuffers table(out_view.dtype, 1, columns);
     for (int64_t task = begin; task < end; ++task) {
       float* const scores = workspace.As<float>() + task * ScoresOfAGroup(s);
       const int64_t b = task / s.kv_heads, head = task % s.kv_heads;
-      const int32_t* const positions = in.positions.As<int32_t>() + b * s.n;
-      Remember(s, in.k, b, head, positions, all_keys);
-      Remember(s, in.v, b, head, positions, all_values);
-      const int64_t count = s.n == 0 ? 0 : 1 + *std::max_element(positions, positions + s.n);
+      const int32_t* const positions =
+          in.HasPositions() ? in.positions.As<int32_t>() + b * s.n : nullptr;
+      int64_t count = s.capacity;  // Keys that some query sees.
+      if (causal) {
+        Remember(s, in.k, b, head, positions, cached_keys);
+        Remember(s, in.v, b, head, positions, cached_values);
+        count = s.n == 0 ? 0 : 1 + *std::max_element(positions, positions + s.n);
+      } else if (in.HasLengths()) {
+        count = std::clamp<int64_t>(in.lengths.As<int32_t>()[b], 0, s.capacity);
+      }
       const HeadRows<const float> keys = ReadHead(all_keys, b, head, count, cached[0]);
       const HeadRows<const float> values = ReadHead(all_values, b, head, count, cached[1]);
       for (int64_t h = head * group; h < (head + 1) * group; ++h) {
         const HeadRows<const float> q = ReadHead(in.q, b, h, s.n, rows[0]);
         const HeadRows<float> to = HeadToWrite(out, b, h, rows[1]);
+        BiasRow bias;
+        if (in.HasBias()) {
+          bias.table = ReadFloats(in.bias.table, h * columns, columns, table[0]);
+        }
         for (int64_t t = 0; t < s.n; ++t) {
-          AttendOne(q.data + t * q.stride, keys, values, positions[t] + 1, s.head_dim, scale,
-                    scores, to.data + t * to.stride);
+          if (in.HasBias()) {
+            const int64_t of_positions = in.bias.buckets.shape[0] - s.capacity + 1;
+            bias.buckets = in.bias.buckets.As<int32_t>() + of_positions - 1 - positions[t];
+          }
+          AttendOne(q.data + t * q.stride, keys, values, causal ? positions[t] + 1 : count,
+                    s.head_dim, in.Scale(), bias, scores, to.data + t * to.stride);
         }
         WriteHead(to, s.n, out, b, h);
       }

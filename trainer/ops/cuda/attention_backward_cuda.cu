@@ -7,11 +7,11 @@
 #include <cmath>
 
 #include "trainer/ops/cuda/attention_backward_cuda.h"
+#include "trainer/ops/cuda/attention_buckets.h"
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/attention_mask.h"
 #include "trainer/ops/cuda/attention_products.h"
 #include "trainer/ops/cuda/attention_tile.h"
-#include "trainer/ops/cuda/block_sum.h"
 #include "trainer/ops/cuda/heads_cuda.h"
 
 namespace fsdp {
@@ -385,25 +385,9 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kQueryThreads, 1)
   }
 }
 
-// dbias of a block's head and bucket.
-constexpr int kBucketThreads = 128;
-
 template <typename T>
 __global__ void __launch_bounds__(kBucketThreads) AttentionBucketsKernel(BackwardArgs<T> args) {
-  __shared__ float shared[kBucketThreads / kWarp];
-  const BiasCuda<T>& bias = args.bias;
-  const int head = static_cast<int>(blockIdx.x) / bias.columns;
-  const int bucket = static_cast<int>(blockIdx.x) % bias.columns;
-  float sum = 0;
-  for (int d = static_cast<int>(threadIdx.x); d < bias.distances; d += kBucketThreads) {
-    if (bias.buckets[d] != bucket) continue;
-    for (int b = 0; b < args.call.batch; ++b) {
-      const int64_t row = static_cast<int64_t>(b) * args.call.heads + head;
-      sum += args.bias_sums[row * bias.distances + d];
-    }
-  }
-  sum = BlockSum(sum, shared);
-  if (threadIdx.x == 0) args.dbias[blockIdx.x] = FromFloat<T>(sum);
+  SumBucket(args.bias, args.bias_sums, args.call.batch, args.call.heads, args.dbias);
 }
 
 }  // namespace

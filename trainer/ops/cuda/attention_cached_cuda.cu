@@ -76,13 +76,31 @@ struct Partial {
   }
 };
 
+constexpr float kLog2OfE = 1.4426950408889634f;
+
 template <typename T>
 struct CachedArgs {
-  HeadsCuda<const T> q, k, v;  // k and v: the cache.
-  const int32_t* positions;
+  HeadsCuda<const T> q, k, v;  // k and v: the cache, or all that there are.
+  const int32_t* positions;    // Of kFull null without a bias.
+  const int32_t* lengths;      // Null: all keys are there to be seen.
+  bool causal;
+  const T* table;  // Of the bias. Null: none.
+  const int32_t* buckets;
+  int columns, of_positions;
   T* out;
   int heads, group;
-  float factor;  // log2(e) / sqrt(head_dim)
+  float factor;  // log2(e) scale
+
+  // The last key that a token of a sample sees; -1: none.
+  __device__ int Last(int64_t sample, int64_t token) const {
+    if (causal) return positions[token];
+    return (lengths == nullptr ? k.rows : max(0, min(lengths[sample], k.rows))) - 1;
+  }
+  // In powers of two.
+  __device__ float Bias(int head, int64_t token, int key) const {
+    const int distance = key - positions[token] + of_positions - 1;
+    return kLog2OfE * ToFloat(table[static_cast<int64_t>(head) * columns + buckets[distance]]);
+  }
 };
 
 template <typename T>
@@ -97,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) AttentionCachedKernel(CachedArgs<T> 
   const HeadRowsCuda<const T> q = args.q.Rows(sample, head);
   const HeadRowsCuda<const T> k = args.k.Rows(sample, head / args.group);
   const HeadRowsCuda<const T> v = args.v.Rows(sample, head / args.group);
-  const int last = args.positions[token];
+  const int last = args.Last(sample, token);
   float query[S][kPack<T>], out[S][kPack<T>] = {};
 #pragma unroll
   for (int s = 0; s < S; ++s) {
@@ -124,6 +142,7 @@ __global__ void __launch_bounds__(kThreads) AttentionCachedKernel(CachedArgs<T> 
     }
     if (!sees) continue;
     score *= args.factor;
+    if (args.table != nullptr) score += args.Bias(head, token, key);
     const float top = fmaxf(softmax.top, score), before = Partial::Scale(softmax.top, top);
     const float p = Partial::Scale(score, top);
     softmax = {top, softmax.sum * before + p};
@@ -176,7 +195,7 @@ __global__ void __launch_bounds__(kThreads) AttentionCachedKernel(CachedArgs<T> 
     float all = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) all += scale[w] * warp_out[w][d];
-    args.out[int64_t{blockIdx.x} * head_dim + d] = FromFloat<T>(all / sum);
+    args.out[int64_t{blockIdx.x} * head_dim + d] = FromFloat<T>(last < 0 ? 0.0f : all / sum);
   }
 }
 
@@ -187,26 +206,44 @@ void AttentionCachedCuda(CudaStreamHandle stream, const AttentionCachedDims& dim
                          const View& out) {
   ForFloat(out.dtype, [&](auto is) {
     using T = typename decltype(is)::type;
-    const auto* const positions = in.positions.As<int32_t>();
-    const RememberArgs<T> remember{
-        HeadsOf<T>(in.k),
-        HeadsOf<T>(in.v),
-        HeadsOf<T>(cache_k),
-        HeadsOf<T>(cache_v),
-        positions,
-        static_cast<int>(dims.kv_heads),
-        dims.batch * dims.n * 2 * dims.kv_heads * CeilDiv(dims.head_dim, kPack<T>)};
-    Launch<AttentionRememberKernel<T>>(
-        stream, dim3(static_cast<unsigned>(CeilDiv(remember.count, kThreads))), dim3(kThreads), 0,
-        remember);
-    const CachedArgs<T> args{HeadsOf<T>(in.q),
-                             HeadsOf<T>(ConstView(cache_k)),
-                             HeadsOf<T>(ConstView(cache_v)),
-                             positions,
-                             out.As<T>(),
-                             static_cast<int>(dims.heads),
-                             static_cast<int>(dims.heads / dims.kv_heads),
-                             1.4426950408889634f / std::sqrt(static_cast<float>(dims.head_dim))};
+    const bool causal = in.mask == AttentionMask::kCausal;
+    const auto* const positions = in.HasPositions() ? in.positions.As<int32_t>() : nullptr;
+    if (causal) {
+      const RememberArgs<T> remember{
+          HeadsOf<T>(in.k),
+          HeadsOf<T>(in.v),
+          HeadsOf<T>(cache_k),
+          HeadsOf<T>(cache_v),
+          positions,
+          static_cast<int>(dims.kv_heads),
+          dims.batch * dims.n * 2 * dims.kv_heads * CeilDiv(dims.head_dim, kPack<T>)};
+      Launch<AttentionRememberKernel<T>>(
+          stream, dim3(static_cast<unsigned>(CeilDiv(remember.count, kThreads))), dim3(kThreads), 0,
+          remember);
+    }
+    const AttentionBias& bias = in.bias;
+    CachedArgs<T> args{.q = HeadsOf<T>(in.q),
+                       .k = causal ? HeadsOf<T>(ConstView(cache_k)) : HeadsOf<T>(in.k),
+                       .v = causal ? HeadsOf<T>(ConstView(cache_v)) : HeadsOf<T>(in.v),
+                       .positions = positions,
+                       .lengths = in.HasLengths() ? in.lengths.As<int32_t>() : nullptr,
+                       .causal = causal,
+                       .table = nullptr,
+                       .buckets = nullptr,
+                       .columns = 0,
+                       .of_positions = 0,
+                       .out = out.As<T>(),
+                       .heads = static_cast<int>(dims.heads),
+                       .group = static_cast<int>(dims.heads / dims.kv_heads),
+                       .factor = in.scale
+                                     ? kLog2OfE * *in.scale
+                                     : kLog2OfE / std::sqrt(static_cast<float>(dims.head_dim))};
+    if (in.HasBias()) {
+      args.table = reinterpret_cast<const T*>(bias.table.data);
+      args.buckets = bias.buckets.As<int32_t>();
+      args.columns = static_cast<int>(bias.table.shape[1]);
+      args.of_positions = static_cast<int>(bias.buckets.shape[0] - dims.capacity + 1);
+    }
     Launch<AttentionCachedKernel<T>>(stream,
                                      dim3(static_cast<unsigned>(dims.batch * dims.n * dims.heads)),
                                      dim3(kThreads), 0, args);

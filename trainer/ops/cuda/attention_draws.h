@@ -26,6 +26,15 @@ struct AttentionDraws {
   __device__ float Factor(uint32_t word) const { return word >= threshold ? scale : 0.0f; }
 };
 
+// Of one query, and the four keys from `key` on, a multiple of 4.
+__device__ inline void DrawFourKeys(const AttentionDraws& draws, int query, int key,
+                                    float (&m)[4]) {
+  uint32_t w[4];
+  draws.Draw(key, query, w);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) m[e] = draws.Factor(w[e]);
+}
+
 // Of 16 queries from `query` on, in rows, and 8 keys from `keys` on, a multiple of 8, in columns.
 __device__ inline void DrawQueriesByKeys(const AttentionDraws& draws, int query, int keys,
                                          float (&m)[4]) {

@@ -38,11 +38,11 @@ class Cudnn {
   }
 
   void Run(CudaStreamHandle stream, const AttentionProblem& problem,
-           const AttentionPlan::Operands& operands, std::byte* workspace) {
+           const AttentionPlan::Operands& operands, float scale, std::byte* workspace) {
     const AttentionPlan& plan = PlanFor(problem);
     Check(api_, api_.set_stream(handle_, stream), "cudnnSetStream");
     stream.WillPut(kOperationsOfALibraryCall);
-    plan.Execute(handle_, operands, workspace);
+    plan.Execute(handle_, operands, scale, workspace);
   }
 
   const AttentionPlan& PlanFor(const AttentionProblem& problem) {
@@ -68,6 +68,7 @@ const std::byte* Begin(const ConstHeads& heads) {
 AttentionProblem ForwardProblem(const AttentionDims& dims, const AttentionInputs& in) {
   return {.dtype = in.q.tensor.dtype,
           .dims = dims,
+          .mask = in.mask,
           .q_stride = in.q.stride(),
           .k_stride = in.k.stride(),
           .v_stride = in.v.stride()};
@@ -113,7 +114,7 @@ void AttentionForwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
                              {cudnn::kV, Begin(in.v)},
                              {cudnn::kOut, out.data},
                              {cudnn::kLse, lse.data}},
-                            workspace.data);
+                            in.Scale(), workspace.data);
 }
 
 void AttentionBackwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
@@ -135,7 +136,7 @@ void AttentionBackwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
       {cudnn::kDq, Begin(gradients.q)}, {cudnn::kDk, Begin(gradients.k)},
       {cudnn::kDv, Begin(gradients.v)}, {cudnn::kRowDots, row_dots}};
   if (!problem.deterministic) operands.emplace_back(cudnn::kDqSums, row_dots + parts.row_dots);
-  Cudnn::OfThisThread().Run(stream, problem, operands, workspace.data);
+  Cudnn::OfThisThread().Run(stream, problem, operands, in.Scale(), workspace.data);
 }
 
 void PrepareAttentionCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype,

@@ -1,7 +1,6 @@
 #include "trainer/ops/cudnn/attention_plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "trainer/core/errors.h"
@@ -20,6 +19,7 @@ int64_t PlannedBytes(const AttentionProblem& p) {
 std::string NameOf(const AttentionProblem& p) {
   return std::string("cuDNN: attention ") + (p.backward ? "backward" : "forward") + " of " +
          std::to_string(p.dims.batch) + " x " + std::to_string(p.dims.seq) + " tokens, " +
+         (p.mask == AttentionMask::kFull ? std::to_string(p.dims.keys) + " keys, " : "") +
          std::to_string(p.dims.heads) + ":" + std::to_string(p.dims.kv_heads) + " x " +
          std::to_string(p.dims.head_dim);
 }
@@ -74,7 +74,7 @@ AttentionPlan::AttentionPlan(const Api& api, const Descriptor& gpu, const Attent
       planned_bytes_(PlannedBytes(problem)),
       operations_(AttentionGraph(api, problem)),
       graph_(operations_.Finish()),
-      scale_(1 / std::sqrt(static_cast<float>(problem.dims.head_dim))),
+      masked_(problem.mask == AttentionMask::kCausal),
       negative_infinity_(-std::numeric_limits<float>::infinity()) {
   for (const HeurMode mode : {HeurMode::kA, HeurMode::kFallback}) {
     for (const Descriptor& config : Configs(api, gpu, graph_, mode)) {
@@ -120,7 +120,8 @@ bool AttentionPlan::Take(const Descriptor& gpu, const Descriptor& config) {
   }
 }
 
-void AttentionPlan::Execute(Handle handle, const Operands& operands, std::byte* workspace) const {
+void AttentionPlan::Execute(Handle handle, const Operands& operands, float scale,
+                            std::byte* workspace) const {
   std::vector<int64_t> ids;
   std::vector<const void*> addresses;
   for (const auto& [id, address] : operands) {
@@ -131,8 +132,8 @@ void AttentionPlan::Execute(Handle handle, const Operands& operands, std::byte* 
     ids.push_back(id);
     addresses.push_back(&scalar);
   };
-  add(kScale, scale_);
-  add(kNegativeInfinity, negative_infinity_);
+  add(kScale, scale);
+  if (masked_) add(kNegativeInfinity, negative_infinity_);
   if (backward_) add(kOne, one_);
   Descriptor pack(api_, DescriptorType::kVariantPack, "variant pack");
   const auto n = static_cast<int64_t>(ids.size());

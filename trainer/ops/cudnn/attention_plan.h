@@ -27,10 +27,10 @@ class AttentionPlan {
   AttentionPlan(const Api& api, const Descriptor& gpu, const AttentionProblem& problem);
 
   // Enqueues it on the handle's stream, on what the ids of AttentionTensor stand for: all that the
-  // graph has in memory, at multiples of 16 bytes. `workspace`: workspace_bytes().
-  // Throws DeviceError.
+  // graph has in memory, at multiples of 16 bytes. `scale`: of q . k. `workspace`:
+  // workspace_bytes(). Throws DeviceError.
   using Operands = std::vector<std::pair<AttentionTensor, const std::byte*>>;
-  void Execute(Handle handle, const Operands& operands, std::byte* workspace) const;
+  void Execute(Handle handle, const Operands& operands, float scale, std::byte* workspace) const;
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   int64_t engine() const { return engine_; }  // cuDNN's number of it.
@@ -46,7 +46,8 @@ class AttentionPlan {
   std::vector<Descriptor> plan_;  // One.
   int64_t workspace_bytes_ = 0, engine_ = -1;
   std::string refusals_;
-  float scale_, negative_infinity_, one_ = 1;
+  const bool masked_;
+  float negative_infinity_, one_ = 1;
 };
 
 }  // namespace fsdp::cudnn

@@ -10,17 +10,17 @@ int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // The gradients of all scores, in tiles of 64 x 64.
 int64_t ScoreBytes(const AttentionDims& d) {
-  const int64_t seq = RoundUp(d.seq, 64);
-  return d.batch * d.heads * seq * seq * kElementBytes;
+  return d.batch * d.heads * RoundUp(d.seq, 64) * RoundUp(d.keys, 64) * kElementBytes;
 }
 
 }  // namespace
 
 bool TakenByCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype) {
-  if (backend == AttentionBackend::kOwn) return false;
+  if (backend == AttentionBackend::kOwn || backend == AttentionBackend::kMath) return false;
   if (dtype != DType::kBFloat16 && dtype != DType::kFloat16) return false;
   if (dims.head_dim % 8 != 0 || dims.head_dim > 128) return false;
-  if (dims.batch == 0 || dims.seq == 0 || dims.heads == 0) return false;
+  if (dims.batch == 0 || dims.seq == 0 || dims.heads == 0 || dims.keys == 0) return false;
+  if (dims.bias) return false;
   return backend != AttentionBackend::kCudnnDeterministic || ScoreBytes(dims) <= int64_t{1} << 30;
 }
 
@@ -34,7 +34,8 @@ CudnnWorkspace CudnnForwardWorkspace(const AttentionDims&) { return {.plan = kBl
 CudnnWorkspace CudnnBackwardWorkspace(const AttentionDims& d, bool deterministic) {
   const int64_t rows = d.batch * d.heads * d.seq;
   CudnnWorkspace w{.plan = kBlock};
-  if (d.group() > 1) w.plan += RoundUp(2 * rows * d.head_dim * kElementBytes, kBlock);
+  const int64_t key_rows = d.batch * d.heads * d.keys;
+  if (d.group() > 1) w.plan += RoundUp(2 * key_rows * d.head_dim * kElementBytes, kBlock);
   if (deterministic) w.plan += ScoreBytes(d);
   w.row_dots = RoundUp(rows * static_cast<int64_t>(sizeof(float)), kBlock);
   if (!deterministic) {

@@ -29,7 +29,8 @@ class AttentionPlanTest : public ::testing::Test {
   }
 
   // Both plans of a shape, with q, k and v in one tensor, as models have them, or each in its own.
-  void ExpectPlans(const AttentionDims& dims, DType dtype, bool deterministic, bool packed = true) {
+  void ExpectPlans(const AttentionDims& dims, DType dtype, bool deterministic, bool packed = true,
+                   AttentionMask mask = AttentionMask::kCausal) {
     std::ifstream file("tests/trainer/ops/cudnn/h100.json");
     const Descriptor gpu = DevicePropertiesOf(
         *api_, std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()));
@@ -38,6 +39,7 @@ class AttentionPlanTest : public ::testing::Test {
     const int64_t k = packed ? all : dims.kv_heads * dims.head_dim;
     AttentionProblem problem{.dtype = dtype,
                              .dims = dims,
+                             .mask = mask,
                              .q_stride = q,
                              .k_stride = k,
                              .v_stride = k,
@@ -59,9 +61,10 @@ class AttentionPlanTest : public ::testing::Test {
   }
 
   static void Say(const char* what, const AttentionProblem& p, const AttentionPlan& plan) {
-    std::cout << Name(p.dtype) << " " << p.dims.batch << " x " << p.dims.seq << ", " << p.dims.heads
-              << ":" << p.dims.kv_heads << " x " << p.dims.head_dim << ": " << what << " engine "
-              << plan.engine() << ", " << plan.workspace_bytes() << " bytes" << std::endl;
+    std::cout << Name(p.dtype) << " " << p.dims.batch << " x " << p.dims.seq << " over "
+              << p.dims.keys << ", " << p.dims.heads << ":" << p.dims.kv_heads << " x "
+              << p.dims.head_dim << ": " << what << " engine " << plan.engine() << ", "
+              << plan.workspace_bytes() << " bytes" << std::endl;
   }
 
   const Api* api_ = nullptr;
@@ -88,6 +91,21 @@ TEST_F(AttentionPlanTest, OddShapes) {
                                     {1, 1000, 3, 3, 128}}) {
     ASSERT_TRUE(TakenByCudnn(AttentionBackend::kCudnnDeterministic, dims, DType::kFloat16));
     ExpectPlans(dims, DType::kBFloat16, dims.seq == 17, dims.head_dim != 40);
+  }
+}
+
+// All keys, of the number of the queries or of another.
+TEST_F(AttentionPlanTest, FullMasks) {
+  for (const AttentionDims& dims : {AttentionDims{8, 197, 12, 12, 64},
+                                    {4, 128, 16, 16, 64, 512},
+                                    {2, 130, 6, 2, 40, 37},
+                                    {1, 1, 8, 8, 64, 512},
+                                    {2, 5, 2, 1, 8, 1},
+                                    {2, 33, 5, 1, 128, 1000}}) {
+    for (const bool deterministic : {false, true}) {
+      ExpectPlans(dims, DType::kBFloat16, deterministic, dims.keys == dims.seq,
+                  AttentionMask::kFull);
+    }
   }
 }
 

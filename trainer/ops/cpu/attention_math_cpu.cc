@@ -1,0 +1,229 @@
+#include "trainer/ops/cpu/attention_math_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "trainer/ops/cpu/attention_rows.h"
+#include "trainer/ops/cpu/floats.h"
+#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/head_mixing_cpu.h"
+#include "trainer/ops/cpu/head_rows.h"
+#include "trainer/ops/cpu/vector_math.h"
+
+namespace fsdp {
+namespace {
+
+// Rows [0, seq) of [batch, heads, seq, keys].
+int64_t ScoresOf(const AttentionDims& d, int64_t sample, int64_t head) {
+  return (sample * d.heads + head) * d.seq * d.keys;
+}
+
+template <typename AnyView>
+BasicHeads<AnyView> AllHeads(const AttentionDims& dims, const AnyView& out) {
+  return {out, 0, dims.heads};
+}
+
+GemmOperand RowsOf(const ConstHeads& heads, int64_t sample, int64_t head, bool transposed = false) {
+  return Factor(heads.tensor, HeadBegin(heads, sample, head), heads.stride(), transposed);
+}
+
+void Zero(const View& x, int64_t begin, int64_t n) {
+  const int64_t size = SizeOf(x.dtype);
+  std::memset(x.data + begin * size, 0, static_cast<size_t>(n * size));
+}
+
+template <typename Body>
+void ForEachHead(const AttentionDims& d, const Body& body) {
+  for (int64_t b = 0; b < d.batch; ++b) {
+    for (int64_t h = 0; h < d.heads; ++h) body(b, h);
+  }
+}
+
+// scores[i,j] = scale a[i] . b[j] of all keys that there are to be seen.
+void DotProducts(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
+                 const ConstHeads& a, const ConstHeads& b, float scale, const View& scores) {
+  ForEachHead(d, [&](int64_t sample, int64_t h) {
+    Gemm(pool, d.seq, KeysOf(d, in, sample), d.head_dim, RowsOf(a, sample, h),
+         RowsOf(b, sample, h / d.group(), /*transposed=*/true),
+         Result(scores, ScoresOf(d, sample, h), d.keys), {.alpha = scale});
+  });
+}
+
+// y[i] = scale sum_j weights[i,j] x[j].
+void SumsOverKeys(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
+                  const ConstView& weights, const ConstHeads& x, float scale, const Heads& y) {
+  ForEachHead(d, [&](int64_t sample, int64_t h) {
+    const int64_t keys = KeysOf(d, in, sample), begin = HeadBegin(y, sample, h);
+    for (int64_t i = 0; keys == 0 && i < d.seq; ++i)
+      Zero(y.tensor, begin + i * y.stride(), d.head_dim);
+    if (keys == 0) return;
+    Gemm(pool, d.seq, d.head_dim, keys, Factor(weights, ScoresOf(d, sample, h), d.keys),
+         RowsOf(x, sample, h / d.group()), Result(y.tensor, begin, y.stride()), {.alpha = scale});
+  });
+}
+
+// y[j] = scale sum of weights[i,j] x[i] over the queries i of all heads of the group.
+void SumsOverQueries(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
+                     const ConstView& weights, const ConstHeads& x, float scale, const Heads& y) {
+  if (d.heads == 0) return;
+  RowBuffers buffer(y.tensor.dtype, 1, d.keys * d.head_dim);
+  for (int64_t b = 0; b < d.batch; ++b) {
+    const int64_t keys = d.seq > 0 ? KeysOf(d, in, b) : 0;
+    for (int64_t kv_head = 0; kv_head < d.kv_heads; ++kv_head) {
+      const HeadRows<float> to = HeadToWrite(y, b, kv_head, buffer[0]);
+      for (int64_t g = 0; g < d.group(); ++g) {
+        const int64_t h = kv_head * d.group() + g;
+        Gemm(pool, keys, d.head_dim, d.seq, Transposed(weights, ScoresOf(d, b, h), d.keys),
+             RowsOf(x, b, h), {to.data, to.stride}, {.alpha = scale, .beta = g == 0 ? 0.0f : 1.0f});
+      }
+      for (int64_t j = keys; j < d.keys; ++j)
+        std::fill_n(to.data + j * to.stride, d.head_dim, 0.0f);
+      WriteHead(to, d.keys, y, b, kv_head);
+    }
+  }
+}
+
+// Calls body(sample, head, query, where its row begins in [batch, heads, seq, keys]).
+template <typename Body>
+void ForEachRow(ThreadPool& pool, const AttentionDims& d, const Body& body) {
+  pool.ParallelFor(d.batch * d.heads * d.seq, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      body(row / d.seq / d.heads, row / d.seq % d.heads, row % d.seq, row * d.keys);
+    }
+  });
+}
+
+void AddBias(const AttentionDims& d, const AttentionBias& bias, int64_t head, int64_t query,
+             const SeenKeys& seen, float* scores) {
+  const int64_t columns = bias.table.shape[1];
+  RowBuffers buffer(bias.table.dtype, 1, columns);
+  const float* const table = ReadFloats(bias.table, head * columns, columns, buffer[0]);
+  const int32_t* const buckets = bias.buckets.As<int32_t>() + seen.begin - query + d.seq - 1;
+  for (int64_t j = 0; j < seen.size(); ++j) scores[j] += table[buckets[j]];
+}
+
+void Softmax(float* x, int64_t n) {
+  float max = -INFINITY;
+  for (int64_t j = 0; j < n; ++j) max = std::max(max, x[j]);
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < n; ++j) {
+    x[j] = Exp(x[j] - max);
+    sum += x[j];
+  }
+  const float factor = 1 / sum;
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) x[j] *= factor;
+}
+
+// What is not seen of a row is zero.
+void ZeroOthers(const View& x, int64_t row, int64_t keys, const SeenKeys& seen) {
+  Zero(x, row, seen.begin);
+  Zero(x, row + seen.end, keys - seen.end);
+}
+
+// Scores become probabilities. `dropped`: m p goes here, or null.
+void SoftmaxRows(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
+                 const View& scores, const View* dropped) {
+  ForEachRow(pool, d, [&](int64_t b, int64_t h, int64_t i, int64_t row) {
+    const SeenKeys seen(d, in, b, i);
+    const int64_t n = seen.size(), at = row + seen.begin;
+    RowBuffers buffers(scores.dtype, 1, d.keys);
+    float* const x = FloatsToChange(scores, at, n, buffers[0]);
+    if (d.bias) AddBias(d, in.bias, h, i, seen, x);
+    Softmax(x, n);
+    WriteFloats(x, n, scores, at);
+    ZeroOthers(scores, row, d.keys, seen);
+    if (dropped == nullptr) return;
+    float* const y = FloatsToWrite(*dropped, at, buffers[0]);
+    std::copy_n(ReadFloats(scores, at, n, buffers[0]), n, y);  // As they were rounded.
+    DrawnRow(in.dropout, b, h, i).Drop(seen.begin, n, y);
+    WriteFloats(y, n, *dropped, at);
+    ZeroOthers(*dropped, row, d.keys, seen);
+  });
+}
+
+// dp, or dw where it `drops`, becomes ds.
+void SoftmaxBackwardRows(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
+                         const ConstView& probabilities, bool drops, const View& ds) {
+  ForEachRow(pool, d, [&](int64_t b, int64_t h, int64_t i, int64_t row) {
+    const SeenKeys seen(d, in, b, i);
+    const int64_t n = seen.size(), at = row + seen.begin;
+    RowBuffers buffers(ds.dtype, 2, d.keys);
+    const float* const p = ReadFloats(probabilities, at, n, buffers[0]);
+    float* const dp = FloatsToChange(ds, at, n, buffers[1]);
+    if (drops) DrawnRow(in.dropout, b, h, i).Drop(seen.begin, n, dp);
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t j = 0; j < n; ++j) dot += p[j] * dp[j];
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) dp[j] = p[j] * (dp[j] - dot);
+    WriteFloats(dp, n, ds, at);
+    ZeroOthers(ds, row, d.keys, seen);
+  });
+}
+
+// Adds up queries in order, then samples, then the distances of each bucket.
+void BiasGradient(ThreadPool& pool, const AttentionDims& d, const ConstView& bucket_view,
+                  const ConstView& ds, float* sums, const View& to) {
+  const int32_t* const buckets = bucket_view.As<int32_t>();
+  const int64_t columns = to.shape[1], n = d.distances();
+  pool.ParallelFor(d.heads, 1, [&](int64_t begin, int64_t end) {
+    RowBuffers buffers(ds.dtype, 1, std::max(d.keys, columns));
+    for (int64_t h = begin; h < end; ++h) {
+      float* const all = sums + h * d.batch * n;
+      std::fill_n(all, d.batch * n, 0.0f);
+      for (int64_t b = 0; b < d.batch; ++b) {
+        for (int64_t i = 0; i < d.seq; ++i) {
+          const float* const row =
+              ReadFloats(ds, ScoresOf(d, b, h) + i * d.keys, d.keys, buffers[0]);
+          float* const by_distance = all + b * n + d.seq - 1 - i;
+          for (int64_t j = 0; j < d.keys; ++j) by_distance[j] += row[j];
+        }
+        for (int64_t x = 0; b > 0 && x < n; ++x) all[x] += all[b * n + x];
+      }
+      float* const table = FloatsToWrite(to, h * columns, buffers[0]);
+      std::fill_n(table, columns, 0.0f);
+      for (int64_t x = 0; x < n; ++x) table[buckets[x]] += all[x];
+      WriteFloats(table, columns, to, h * columns);
+    }
+  });
+}
+
+}  // namespace
+
+void AttentionMathForwardCpu(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
+                             const HeadMixing& mixing, const View& probabilities,
+                             const View& weights, const View& out) {
+  const bool mixes = mixing.Mixes(), apart = mixes || in.dropout.rate > 0;
+  DotProducts(pool, d, in, in.q, in.k, in.Scale(), probabilities);
+  SoftmaxRows(pool, d, in, probabilities, apart && !mixes ? &weights : nullptr);
+  if (mixes) MixHeadsCpu(pool, d, in, mixing, probabilities, weights);
+  SumsOverKeys(pool, d, in, apart ? weights : probabilities, in.v, 1, AllHeads(d, out));
+}
+
+void AttentionMathBackwardCpu(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
+                              const HeadMixing& mixing, const ConstView& probabilities,
+                              const ConstView& weights, const ConstView& dout,
+                              const AttentionGradients& gradients,
+                              const HeadMixingGradients& mixing_gradients,
+                              const AttentionMathWorkspace& workspace) {
+  const bool mixes = mixing.Mixes(), apart = mixes || in.dropout.rate > 0;
+  const ConstHeads dy = AllHeads(d, dout);
+  const View& ds = workspace.ds;
+  DotProducts(pool, d, in, dy, in.v, 1, ds);
+  if (mixes) {
+    MixHeadsBackwardCpu(pool, d, in, mixing, probabilities, ds, workspace.mixing_sums.As<float>(),
+                        mixing_gradients);
+  }
+  SoftmaxBackwardRows(pool, d, in, probabilities, in.dropout.rate > 0 && !mixes, ds);
+  SumsOverKeys(pool, d, in, ds, in.k, in.Scale(), gradients.q);
+  SumsOverQueries(pool, d, in, ds, in.q, in.Scale(), gradients.k);
+  SumsOverQueries(pool, d, in, apart ? weights : probabilities, dy, 1, gradients.v);
+  if (gradients.HasBias()) {
+    BiasGradient(pool, d, in.bias.buckets, ds, workspace.bias_sums.As<float>(), gradients.bias);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,79 @@
+// A query's keys, and what of them dropout keeps: for kernels that have whole rows of scores.
+// Tests: tests/trainer/ops/attention_math_test.cc
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ROWS_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ROWS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "trainer/core/philox.h"
+#include "trainer/ops/attention_inputs.h"
+
+namespace fsdp {
+
+// How many keys of a sample there are to be seen.
+inline int64_t KeysOf(const AttentionDims& dims, const AttentionInputs& in, int64_t sample) {
+  if (!in.HasLengths()) return dims.keys;
+  return std::clamp<int64_t>(in.lengths.As<int32_t>()[sample], 0, dims.keys);
+}
+
+// The keys that a query sees.
+struct SeenKeys {
+  int64_t begin = 0, end = 0;
+
+  int64_t size() const { return end - begin; }
+  SeenKeys(const AttentionDims& dims, const AttentionInputs& in, int64_t sample, int64_t query) {
+    end = in.mask == AttentionMask::kCausal ? query + 1 : dims.keys;
+    if (in.HasPositions()) {
+      const int32_t* const positions = in.positions.As<int32_t>() + sample * dims.seq;
+      begin = query - positions[query];
+      if (in.mask == AttentionMask::kFull) {
+        for (end = query + 1; end < dims.seq && positions[end] > 0;) ++end;
+      }
+    }
+    end = std::min(end, KeysOf(dims, in, sample));
+    begin = std::min(begin, end);
+  }
+};
+
+// m of one query: of a key after the other.
+class DrawnRow {
+ public:
+  DrawnRow(const AttentionDropout& dropout, int64_t sample, int64_t head, int64_t query)
+      : drops_(dropout.rate > 0) {
+    if (!drops_) return;
+    threshold_ = static_cast<uint32_t>(std::ldexp(dropout.rate, 32));
+    scale_ = static_cast<float>(1 / (1 - dropout.rate));
+    counter_ = {0, static_cast<uint32_t>(query), dropout.site, 1 + static_cast<uint32_t>(head)};
+    const int32_t* const keys = dropout.keys.As<int32_t>() + 2 * sample;
+    key_ = {static_cast<uint32_t>(keys[0]), static_cast<uint32_t>(keys[1])};
+  }
+
+  // x[j] *= m[key + j], j < n.
+  void Drop(int64_t key, int64_t n, float* x) const {
+    if (!drops_) return;
+    PhiloxCounter words{};
+    for (int64_t j = 0; j < n; ++j) {
+      if (j == 0 || (key + j) % 4 == 0) words = Words((key + j) / 4);
+      x[j] *= words[(key + j) % 4] >= threshold_ ? scale_ : 0.0f;
+    }
+  }
+
+ private:
+  PhiloxCounter Words(int64_t four) const {
+    PhiloxCounter counter = counter_;
+    counter[0] = static_cast<uint32_t>(four);
+    return Philox(counter, key_);
+  }
+
+  bool drops_;
+  uint32_t threshold_ = 0;
+  float scale_ = 1;
+  PhiloxCounter counter_{};
+  PhiloxKey key_{};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ROWS_H_
