@@ -22,7 +22,7 @@ class Gpt2 final : public Model, public NextToken {
   BatchSpec Inputs(int64_t length) const override {
     return TokenInputs(length, config_.vocab_size);
   }
-  bool has_perplexity() const override { return true; }
+  const EvalMetric* eval_metric() const override { return &kPerplexity; }
   const NextToken* next_token() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;

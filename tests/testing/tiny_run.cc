@@ -334,15 +334,17 @@ class TinyRank {
     report_.Add("grad_norm", norms);
     report_.Add("loss_scale", scales);
 
-    double loss = 0;
+    double loss = 0, second_sum = 0;
     const int64_t wave = rows_ * rank_.size;
     const auto scale = static_cast<float>(1.0 / static_cast<double>(Targets(run_.eval_step)));
     for (int m = 0; m * wave < run_.options.global_batch_size; ++m) {
       session_.Eval(scale, [this, m](int, const Batch& batch) { Fill(run_.eval_step, m, batch); });
-      loss += executor.Result(executor.steps() - 1).loss;
+      const StepScalars scalars = executor.Result(executor.steps() - 1);
+      loss += scalars.loss;
+      second_sum += scalars.second_sum();
       SayTraffic(0, executor.steps() - 1);
     }
-    report_.Add("eval", {static_cast<float>(loss)});
+    report_.Add("eval", {static_cast<float>(loss), static_cast<float>(second_sum)});
 
     executor.Synchronize();
     Collect("parameter/", [&](int unit) { return executor.master(unit); });
@@ -519,9 +521,12 @@ std::string FirstDifference(const TinyResult& a, const TinyResult& b) {
     return "";
   };
   std::vector<std::string> found{
-      compare("loss", a.losses, b.losses), compare("grad_norm", a.grad_norms, b.grad_norms),
+      compare("loss", a.losses, b.losses),
+      compare("grad_norm", a.grad_norms, b.grad_norms),
       compare("loss_scale", a.loss_scales, b.loss_scales),
-      compare("eval_loss", {a.eval_loss}, {b.eval_loss}), compare("logits", a.logits, b.logits)};
+      compare("eval_loss", {a.eval_loss}, {b.eval_loss}),
+      compare("eval_second_sum", {a.eval_second_sum}, {b.eval_second_sum}),
+      compare("logits", a.logits, b.logits)};
   const auto tensors = [&](const std::string& kind, const Tensors& x, const Tensors& y) {
     if (x.size() != y.size()) found.push_back(kind + ": another number");
     for (const auto& [name, values] : x) {
@@ -569,6 +574,7 @@ TinyResult Train(const TinyRun& given) {
   result.grad_norms = all.Values("grad_norm");
   result.loss_scales = all.Values("loss_scale");
   result.eval_loss = all.Values("eval").at(0);
+  result.eval_second_sum = all.Values("eval").at(1);
   result.logits = all.Values("logits");
   result.initial = all.WithPrefix("initial/");
   result.parameters = all.WithPrefix("parameter/");

@@ -83,6 +83,7 @@ struct TinyResult {
   std::vector<float> losses, grad_norms;  // By step.
   std::vector<float> loss_scales;         // Likewise; empty where none are in use.
   float eval_loss = 0;
+  float eval_second_sum = 0;  // Of the model's eval_metric(), over the evaluation's samples.
   std::vector<float> logits;  // [logits.size(), vocab].
   // Whole, by the names of slices:
   Tensors initial;     // Parameters before the first step.

@@ -171,6 +171,7 @@ void Session::Eval(float scale, Load load) {
   run.mode = Mode::kEval;
   run.number = last_step_;
   run.target_scale = scale;
+  run.second_sum = eval_metric() != nullptr && eval_metric()->has_sum;
   run.weights = EvalWeights();
   run.load = std::move(load);
   executor_.Run(run);

@@ -60,12 +60,12 @@ class Session {
   // Enqueues training step `step`, counted from 1, which has `targets` targets over all ranks.
   void Train(int64_t step, int64_t targets, Wishes wishes, Load load);
   // Enqueues the loss of one micro-batch a rank: Result().loss becomes the sum over ranks of
-  // weights x cross-entropy, times `scale`.
+  // weights x cross-entropy, times `scale`; second_sum() that of eval_metric(), not scaled.
   void Eval(float scale, Load load);
   // Runs the model on row 0 of the batch that `load` fills; its NextToken's scores of position
   // `column`, on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load);
-  bool has_perplexity() const { return model_.has_perplexity(); }
+  const EvalMetric* eval_metric() const { return model_.eval_metric(); }
   int64_t outputs() const { return logits_.NumElements(); }  // Scores of a position.
 
   // The averaged weights become the master weights: once these have their initial values. Nothing

@@ -322,7 +322,9 @@ void Executor::Run(const Step& step) {
     if (step.forward) {
       step.forward(tape, batch);
     } else {
-      model_.Loss(tape, batch, step.target_scale, scalar(kLoss));
+      static_assert(kSumSquares == kLoss + 1);
+      model_.Loss(tape, batch, step.target_scale,
+                  memory_.scalars.Slice(kLoss, step.second_sum ? 2 : 1));
     }
     tape.Backward();
   }

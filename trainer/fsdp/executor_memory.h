@@ -35,6 +35,9 @@ struct StepScalars {
   float loss_scale = 0;           // Of this step; 0: none is in use.
   float divided_loss_scale = 0;
   LossScalerState scaler;  // After it.
+
+  // Of an evaluation, which has no gradient: that of nn/eval_metric.h, if there is one.
+  float second_sum() const { return sum_squares; }
 };
 inline constexpr int kNumScalars = sizeof(StepScalars) / sizeof(float);
 

@@ -39,6 +39,8 @@ struct ExecutorStep {
   // kEval: shards to gather in place of the master weights', as NewShards() made them, cast on
   // the way where another dtype is computed with. Null: those.
   const std::vector<View>* weights = nullptr;
+  // kEval: the model adds the second sum of its eval_metric(), where training has squares.
+  bool second_sum = false;
   // kEval: what to run on the micro-batch instead of the loss (memory phase kGenerate).
   std::function<void(Tape& tape, const Batch& batch)> forward;
 };

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -120,29 +121,26 @@ class Evaluating {
     std::string table;
     const ResolvedRun& run = rank_.run();
     const bool of_samples = run.model->Inputs(run.options.executor.sample_length).targets == 1;
+    const EvalMetric* const metric = rank_.session().eval_metric();
+    const std::string heading = metric != nullptr ? metric->name : "";
+    const int width = heading.empty() ? 0 : std::max(12, static_cast<int>(heading.size()) + 1);
     for (const RunData::Valid& valid : rank_.data().valid) {
-      EvalRecord record{.loss = EvalLoss(rank_.session(), *valid.loader,
-                                         [&](int64_t batch) { Tell(valid, batch); }),
-                        .name = valid.name,
-                        .has_perplexity = rank_.session().has_perplexity()};
+      const EvalMeans means =
+          MeansOf(rank_.session(), *valid.loader, [&](int64_t batch) { Tell(valid, batch); });
+      const EvalRecord record{
+          .loss = means.loss, .name = valid.name, .metric = metric, .mean = means.second};
       Tell(valid, 0);
       if (!std::isfinite(record.loss)) {
         throw Error(ExitCode::kNotFinite, "the loss of " + NameOf(valid) + " is not finite");
       }
       const int64_t tokens = valid.loader->Targets();
-      sets.push_back(JsonObject()
-                         .Add("name", valid.name)
-                         .Add("loss", record.loss)
-                         .Add("perplexity", record.Perplexity())
-                         .Add("tokens", tokens)
-                         .Text());
-      char perplexity[24] = "-", row[160];
-      if (record.has_perplexity) {
-        std::snprintf(perplexity, sizeof(perplexity), "%.6g",
-                      record.Perplexity().value_or(HUGE_VAL));
-      }
-      std::snprintf(row, sizeof(row), "%-24s %10.4f %12s %10s\n", NameOf(valid).c_str(),
-                    record.loss, perplexity, HumanCount(static_cast<double>(tokens)).c_str());
+      JsonObject set = JsonObject().Add("name", valid.name).Add("loss", record.loss);
+      if (metric != nullptr) set.Add(metric->name, record.Value());
+      sets.push_back(set.Add("tokens", tokens).Text());
+      char row[160];
+      std::snprintf(row, sizeof(row), "%-24s %10.4f %*s %10s\n", NameOf(valid).c_str(), record.loss,
+                    width, TextOfValue(record).c_str(),
+                    HumanCount(static_cast<double>(tokens)).c_str());
       table += row;
     }
     if (job_.rank != 0 || job_.console == nullptr) return;
@@ -164,9 +162,17 @@ class Evaluating {
                   << HumanCount(static_cast<double>(parameters)) << " parameters"
                   << (evaluation_.averaged ? ", averaged" : "") << "\n";
     char head[160];
-    std::snprintf(head, sizeof(head), "%-24s %10s %12s %10s\n", "set", "loss", "perplexity",
-                  of_samples ? "samples" : "tokens");
+    std::snprintf(head, sizeof(head), "%-24s %10s %*s %10s\n", "set", "loss", width,
+                  heading.c_str(), of_samples ? "samples" : "tokens");
     *job_.console << head << Printable(table) << std::flush;
+  }
+
+  static std::string TextOfValue(const EvalRecord& record) {
+    if (record.metric == nullptr) return "";
+    const std::optional<double> value = record.Value();
+    char text[24] = "-";
+    if (value) std::snprintf(text, sizeof(text), "%.6g", *value);
+    return text;
   }
 
   static std::string NameOf(const RunData::Valid& valid) {

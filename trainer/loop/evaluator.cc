@@ -53,9 +53,9 @@ double Evaluator::Run(int64_t step) {
   const double begin = recorder_.Pause();
   double sum = 0;
   for (const RunData::Valid& valid : data_.valid) {
-    const double loss = EvalLoss(session_, *valid.loader);
-    sum += loss;
-    recorder_.Write(EvalRecord{step, loss, valid.name, session_.has_perplexity()});
+    const EvalMeans means = MeansOf(session_, *valid.loader);
+    sum += means.loss;
+    recorder_.Write(EvalRecord{step, means.loss, valid.name, session_.eval_metric(), means.second});
   }
   const double evaluated = recorder_.Now();
   if (session_.options().generate) RecordSample(step);
@@ -63,14 +63,17 @@ double Evaluator::Run(int64_t step) {
   return sum / static_cast<double>(data_.valid.size());
 }
 
-double EvalLoss(Session& session, const EvalLoader& loader,
-                const std::function<void(int64_t batch)>& progress) {
+EvalMeans MeansOf(Session& session, const EvalLoader& loader,
+                  const std::function<void(int64_t batch)>& progress) {
   const Mesh& mesh = session.executor().mesh();
   const auto wave = static_cast<double>(session.WaveTargets());
-  double sum = 0;
+  EvalMeans sums;
   std::optional<int64_t> last;
   const auto take = [&] {
-    if (last) sum += static_cast<double>(session.executor().Result(*last).loss) * wave;
+    if (!last) return;
+    const StepScalars scalars = session.executor().Result(*last);
+    sums.loss += static_cast<double>(scalars.loss) * wave;
+    sums.second += static_cast<double>(scalars.second_sum());
   };
   for (int64_t b = 0; b < loader.Batches(); ++b) {
     if (b > 0 && progress) progress(b);
@@ -83,7 +86,8 @@ double EvalLoss(Session& session, const EvalLoader& loader,
     }
   }
   take();
-  return sum / static_cast<double>(loader.Targets());
+  const auto targets = static_cast<double>(loader.Targets());
+  return {sums.loss / targets, sums.second / targets};
 }
 
 void Evaluator::RecordSample(int64_t step) {

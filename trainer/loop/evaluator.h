@@ -1,5 +1,5 @@
 // The loss of the validation sets while a run trains, and a sample of what the model says.
-// Tests: tests/trainer/loop/train_test.cc
+// Tests: tests/trainer/loop/evaluator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_EVALUATOR_H_
 #define FSDP_TRAIN_TRAINER_LOOP_EVALUATOR_H_
 
@@ -15,11 +15,15 @@
 
 namespace fsdp {
 
-// The loss of a set: the mean over the targets of all its batches, in nats. Called of every rank,
-// which evaluate together; blocks. `progress`, which may be null, hears of every batch but the last
-// that it is done.
-double EvalLoss(Session& session, const EvalLoader& loader,
-                const std::function<void(int64_t batch)>& progress = nullptr);
+// Means over the targets of all batches of a set.
+struct EvalMeans {
+  double loss = 0;    // Nats.
+  double second = 0;  // Of the second sum of the session's eval_metric(), if it has one.
+};
+// Called of every rank, which evaluate together; blocks. `progress`, which may be null, hears of
+// every batch but the last that it is done.
+EvalMeans MeansOf(Session& session, const EvalLoader& loader,
+                  const std::function<void(int64_t batch)>& progress = nullptr);
 
 // Of every rank: they evaluate together, with the averaged weights where the session does.
 class Evaluator {

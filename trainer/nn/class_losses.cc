@@ -18,16 +18,29 @@ struct LossOps {
   void (*forward_backward)(Stream& stream, ConstView z, ConstView targets, ConstView weights,
                            float scale, const std::optional<ConstView>& loss_scale, View loss,
                            View dz, View workspace);
+  void (*second_sum)(Stream& stream, ConstView z, ConstView targets, ConstView weights, View sum,
+                     View workspace);
   int64_t (*workspace_bytes)(int64_t rows);
 };
+
+void SumOfLabels(Stream& stream, ConstView, ConstView targets, ConstView weights, View sum,
+                 View workspace) {
+  SumOfTargets(stream, targets, weights, sum, workspace);
+}
 
 // `shape`: that of the logits for the ops, rows first.
 void Loss(Tape& tape, const LossOps& ops, const Var& logits, const Shape& shape,
           const View& targets, const View& weights, float scale, const View& loss) {
   if (!tape.recording()) {
     const Workspace workspace(tape, ops.workspace_bytes(shape[0]));
-    ops.forward(tape.stream(), logits.view().Reshape(shape), Flat(targets), Flat(weights), scale,
-                loss, workspace.view());
+    const View z = logits.view().Reshape(shape);
+    const bool two = loss.NumElements() == 2;
+    ops.forward(tape.stream(), z, Flat(targets), Flat(weights), scale,
+                two ? loss.Slice(0, 1) : loss, workspace.view());
+    if (two) {
+      ops.second_sum(tape.stream(), z, Flat(targets), Flat(weights), loss.Slice(1, 1),
+                     workspace.view());
+    }
     return;
   }
   tape.Push(
@@ -44,14 +57,16 @@ void Loss(Tape& tape, const LossOps& ops, const Var& logits, const Shape& shape,
 
 void ClassLoss(Tape& tape, const Var& logits, const View& targets, const View& weights, float scale,
                View loss) {
-  Loss(tape, {ClassLossForward, ClassLossForwardBackward, ClassLossWorkspaceBytes}, logits,
-       logits.shape, targets, weights, scale, loss);
+  constexpr LossOps kOps{ClassLossForward, ClassLossForwardBackward, CountCorrectClasses,
+                         ClassLossWorkspaceBytes};
+  Loss(tape, kOps, logits, logits.shape, targets, weights, scale, loss);
 }
 
 void BinaryLoss(Tape& tape, const Var& logits, const View& targets, const View& weights,
                 float scale, View loss) {
-  Loss(tape, {BinaryLossForward, BinaryLossForwardBackward, BinaryLossWorkspaceBytes}, logits,
-       Shape{logits.shape.NumElements()}, targets, weights, scale, loss);
+  constexpr LossOps kOps{BinaryLossForward, BinaryLossForwardBackward, SumOfLabels,
+                         BinaryLossWorkspaceBytes};
+  Loss(tape, kOps, logits, Shape{logits.shape.NumElements()}, targets, weights, scale, loss);
 }
 
 }  // namespace fsdp

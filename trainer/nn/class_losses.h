@@ -9,11 +9,14 @@
 namespace fsdp {
 
 // loss[0] += scale * sum of weights x cross-entropy of logits [rows, classes]. `targets`, int32,
-// and `weights`, fp32, have `rows` elements, in any shape; they live until the tape has run.
+// and `weights`, fp32, have `rows` elements, in any shape; they live until the tape has run. On a
+// tape that does not record, loss may be [2], of kAccuracy (eval_metric.h): loss[1] += sum of
+// weights of rows whose target has the highest logit.
 void ClassLoss(Tape& tape, const Var& logits, const View& targets, const View& weights, float scale,
                View loss);
 
-// The same with the binary cross-entropy of logits [rows] or [rows, 1], and targets in fp32.
+// The same with the binary cross-entropy of logits [rows] or [rows, 1], and targets in fp32. Of
+// kNormalizedEntropy: loss[1] += sum of weights x targets.
 void BinaryLoss(Tape& tape, const Var& logits, const View& targets, const View& weights,
                 float scale, View loss);
 

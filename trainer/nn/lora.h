@@ -49,7 +49,7 @@ class LoraModel final : public Model {
     base_->Loss(tape, batch, scale, loss);
   }
   BatchSpec Inputs(int64_t length) const override { return base_->Inputs(length); }
-  bool has_perplexity() const override { return base_->has_perplexity(); }
+  const EvalMetric* eval_metric() const override { return base_->eval_metric(); }
   const NextToken* next_token() const override { return base_->next_token(); }
   WeightLayout linear_layout() const override { return base_->linear_layout(); }
 

@@ -10,6 +10,7 @@
 #include "trainer/autograd/tape.h"
 #include "trainer/core/batch.h"
 #include "trainer/nn/buffer.h"
+#include "trainer/nn/eval_metric.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/linear.h"
 
@@ -51,11 +52,13 @@ class Model {
   virtual BatchSpec Inputs(int64_t length) const = 0;
 
   // Adds scale * the sum of the targets' losses, each times its weight, to loss [1]. On a tape that
-  // records, the loss is there after Backward(), whose gradients are those of that sum.
+  // records, the loss is there after Backward(), whose gradients are those of that sum. In an
+  // evaluation of an eval_metric() with a second sum, loss is [2]: that sum, not times scale, is
+  // added to loss[1].
   virtual void Loss(Tape& tape, const Batch& batch, float scale, View loss) const = 0;
 
-  // Whether exp(loss) says something: the loss is the nats of one choice, such as a token's.
-  virtual bool has_perplexity() const { return false; }
+  // What an evaluation tells beside the loss. Null: nothing.
+  virtual const EvalMetric* eval_metric() const { return nullptr; }
   // Null: nothing can be generated from it.
   virtual const NextToken* next_token() const { return nullptr; }
 

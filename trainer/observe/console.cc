@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "trainer/core/terminal.h"
@@ -115,7 +116,9 @@ void Console::Eval(const EvalRecord& record) {
   const std::string name = record.name.empty() ? "" : " of " + record.name;
   std::string line = "eval" + name + " at step " + std::to_string(record.step) + ": loss " +
                      Number("%.4f", record.loss);
-  if (record.has_perplexity) line += ", perplexity " + Number("%.4g", std::exp(record.loss));
+  if (const std::optional<double> value = record.Value()) {
+    line += ", " + std::string(record.metric->name) + " " + Number("%.4g", *value);
+  }
   Print(Colour::kGreen, line);
 }
 

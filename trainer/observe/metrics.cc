@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -93,7 +92,7 @@ JsonObject Object(const EvalRecord& r) {
   JsonObject object = JsonObject().Add("kind", "eval").Add("step", r.step);
   if (!r.name.empty()) object.Add("name", r.name);
   object.Add("loss", r.loss);
-  if (r.has_perplexity) object.Add("perplexity", r.Perplexity());
+  if (r.metric != nullptr) object.Add(r.metric->name, r.Value());
   return object;
 }
 
@@ -181,10 +180,8 @@ MetricsKept Keep(const std::string& path, int64_t step,
 
 }  // namespace
 
-std::optional<double> EvalRecord::Perplexity() const {
-  if (!has_perplexity) return std::nullopt;
-  const double perplexity = std::exp(loss);
-  return std::isfinite(perplexity) ? std::optional(perplexity) : std::nullopt;
+std::optional<double> EvalRecord::Value() const {
+  return metric != nullptr ? metric->value(loss, mean) : std::nullopt;
 }
 
 TimeParts& TimeParts::operator+=(const TimeParts& more) {

@@ -14,6 +14,7 @@
 
 #include "trainer/core/append_file.h"
 #include "trainer/core/file_prefix.h"
+#include "trainer/nn/eval_metric.h"
 
 namespace fsdp {
 
@@ -108,11 +109,12 @@ inline bool IsOfSamples(const StepRecord& record) {
 struct EvalRecord {
   int64_t step = 0;
   double loss = 0;
-  std::string name{};          // Of the set, where there are several; else empty and not written.
-  bool has_perplexity = true;  // Else the model's loss has none (nn/model.h), and none is written.
+  std::string name{};  // Of the set, where there are several; else empty and not written.
+  const EvalMetric* metric = &kPerplexity;  // What is written beside the loss. Null: nothing.
+  double mean = 0;                          // Of the metric's second sum, over targets.
 
-  // exp(loss); empty where that is not finite: beside a loss that is not, or above 709 nats.
-  std::optional<double> Perplexity() const;
+  // Empty without a metric, or where it has none. Null in the file where it is not finite.
+  std::optional<double> Value() const;
 };
 struct SampleRecord {
   int64_t step = 0;

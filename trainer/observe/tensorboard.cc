@@ -273,10 +273,10 @@ void Add(Summary& summary, const StepRecord& r) {
 void Add(Summary& summary, const EvalRecord& r) {
   const std::string set = r.name.empty() ? "eval/" : "eval/" + r.name + "/";
   summary.Scalar(set + "loss", r.loss);
-  const std::optional<double> perplexity = r.Perplexity();
-  // A scalar is a float: one above 3.4e38, from 89 nats on, would be shown as infinite.
-  if (perplexity && *perplexity <= std::numeric_limits<float>::max()) {
-    summary.Scalar(set + "perplexity", *perplexity);
+  const std::optional<double> value = r.Value();
+  // A scalar is a float: a perplexity above 3.4e38, from 89 nats on, would be shown as infinite.
+  if (value && *value <= std::numeric_limits<float>::max()) {
+    summary.Scalar(set + r.metric->name, *value);
   }
 }
 void Add(Summary& summary, const SampleRecord& r) {

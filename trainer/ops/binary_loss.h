@@ -40,7 +40,11 @@ void BinaryLossForwardBackward(Stream& stream, ConstView z, ConstView targets, C
                                float scale, const std::optional<ConstView>& loss_scale, View loss,
                                View dz, View workspace);
 
-// Bytes of `workspace` for both, on every device: the groups' sums in float64. It starts at a
+// sum[0] += sum_r weights[r] targets[r], without the rows of weight zero. Operands as above; sum:
+// [1], fp32. Adds in float64 and rounds once: a count of ones is exact up to 2^24. 2 FLOPs a row.
+void SumOfTargets(Stream& stream, ConstView targets, ConstView weights, View sum, View workspace);
+
+// Bytes of `workspace` for all three, on every device: the groups' sums in float64. It starts at a
 // multiple of 8.
 int64_t BinaryLossWorkspaceBytes(int64_t rows);
 

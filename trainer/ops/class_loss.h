@@ -40,8 +40,16 @@ void ClassLossForwardBackward(Stream& stream, ConstView z, ConstView targets, Co
                               float scale, const std::optional<ConstView>& loss_scale, View loss,
                               View dz, View workspace);
 
-// Bytes of `workspace` for both, on every device: the rows' terms of the loss in float64. It starts
-// at a multiple of 8.
+// correct[0] += sum of weights[r] over the rows whose first highest logit is the target's:
+//   z[r, v] < z[r, targets[r]] for v < targets[r],   z[r, v] <= z[r, targets[r]] for all v
+// So of equal logits the lowest class counts, as in numpy.argmax, and a row with a NaN is never
+// correct. Operands as above; correct: [1], fp32. Adds in float64 and rounds once: a count is exact
+// up to 2^24. 2 FLOPs a logit.
+void CountCorrectClasses(Stream& stream, ConstView z, ConstView targets, ConstView weights,
+                         View correct, View workspace);
+
+// Bytes of `workspace` for all three, on every device: the rows' terms in float64. It starts at a
+// multiple of 8.
 int64_t ClassLossWorkspaceBytes(int64_t rows);
 
 }  // namespace fsdp

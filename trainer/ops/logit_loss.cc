@@ -11,7 +11,7 @@ Operation LogitLossOperation(const LogitLossForm& form, const LogitLoss& l) {
   const int64_t rows = l.z.shape[0];
   args.Check("targets", l.targets, form.targets, {rows});
   args.Check("weights", l.weights, DType::kFloat32, {rows});
-  args.Check("loss", l.loss, DType::kFloat32, {1});
+  args.Check(form.sum, l.loss, DType::kFloat32, {1});
   args.CheckWorkspace(l.workspace, form.workspace_bytes);
   args.Require(reinterpret_cast<uintptr_t>(l.workspace.data) % alignof(double) == 0,
                "workspace does not start at a multiple of 8");
@@ -28,16 +28,16 @@ Operation LogitLossOperation(const LogitLossForm& form, const LogitLoss& l) {
     args.CheckDisjoint(name, result, "weights", l.weights);
     if (l.loss_scale) args.CheckDisjoint(name, result, "loss_scale", *l.loss_scale);
   };
-  check_result("loss", l.loss);
+  check_result(form.sum, l.loss);
   check_result("workspace", l.workspace);
-  args.CheckDisjoint("loss", l.loss, "z", l.z);
+  args.CheckDisjoint(form.sum, l.loss, "z", l.z);
   args.CheckDisjoint("workspace", l.workspace, "z", l.z);
-  args.CheckDisjoint("workspace", l.workspace, "loss", l.loss);
+  args.CheckDisjoint("workspace", l.workspace, form.sum, l.loss);
   if (l.dz) {
     args.Check("dz", *l.dz, l.z.dtype, l.z.shape);
     check_result("dz", *l.dz);
     args.CheckSameOrDisjoint("dz", *l.dz, "z", l.z);
-    args.CheckDisjoint("dz", *l.dz, "loss", l.loss);
+    args.CheckDisjoint("dz", *l.dz, form.sum, l.loss);
     args.CheckDisjoint("dz", *l.dz, "workspace", l.workspace);
     operation.writes.push_back(*l.dz);
   }

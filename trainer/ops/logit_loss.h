@@ -12,7 +12,8 @@
 
 namespace fsdp {
 
-// The operands: z and dz of one dtype and shape, weights [rows] and loss [1], fp32.
+// The operands: z and dz of one dtype and shape, weights [rows] and loss [1], fp32. A count of
+// correct classes has its sum in place of the loss.
 struct LogitLoss {
   ConstView z, targets, weights;
   float scale = 1;
@@ -35,11 +36,12 @@ void ForEachAddress(LogitLoss& loss, const Visit& visit) {
 // One of these losses.
 struct LogitLossForm {
   const char* name;
-  int rank;                 // The rank of z, whose first dimension are the rows.
-  DType targets;            // [rows].
-  int64_t workspace_bytes;  // Written once and read once.
-  double flops;             // A logit.
-  bool reads_again;         // z, for its gradient.
+  int rank = 2;                   // The rank of z, whose first dimension are the rows.
+  DType targets = DType::kInt32;  // [rows].
+  int64_t workspace_bytes = 0;    // Written once and read once.
+  double flops = 0;               // A logit.
+  bool reads_again = true;        // z, for its gradient.
+  const char* sum = "loss";       // What the header calls LogitLoss::loss.
 };
 
 // The operation, without its kernels: one of the rows, and one of the sum. Throws

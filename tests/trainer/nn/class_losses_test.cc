@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "tests/testing/numeric.h"
@@ -34,6 +35,23 @@ double ClassOracle(const Doubles& z) {
   return loss;
 }
 
+// kNormalizedEntropy's, and kAccuracy's below.
+double LabelOracle(const Doubles&) {
+  double sum = 0;
+  for (int64_t r = 0; r < kRows; ++r) sum += kWeights[r] * kBinaryTargets[r];
+  return sum;
+}
+
+double CorrectOracle(const Doubles& z) {
+  double correct = 0;
+  for (int64_t r = 0; r < kRows; ++r) {
+    const auto row = z.begin() + r * kClasses;
+    const auto highest = std::max_element(row, row + kClasses) - row;
+    if (kWeights[r] != 0 && highest == kClassTargets[r]) correct += kWeights[r];
+  }
+  return correct;
+}
+
 double BinaryOracle(const Doubles& z) {
   double loss = 0;
   for (int64_t r = 0; r < kRows; ++r) {
@@ -49,14 +67,15 @@ struct LossLayer {
   void (*layer)(Tape& tape, const Var& logits, const View& targets, const View& weights,
                 float scale, View loss);
   double (*oracle)(const Doubles& z);
+  double (*second)(const Doubles& z);
   Shape logits;
   DType target_dtype;
   Doubles targets;
 };
 const LossLayer kLosses[] = {
-    {ClassLoss, ClassOracle, Shape{kRows, kClasses}, DType::kInt32, kClassTargets},
-    {BinaryLoss, BinaryOracle, Shape{kRows, 1}, DType::kFloat32, kBinaryTargets},
-    {BinaryLoss, BinaryOracle, Shape{kRows}, DType::kFloat32, kBinaryTargets},
+    {ClassLoss, ClassOracle, CorrectOracle, Shape{kRows, kClasses}, DType::kInt32, kClassTargets},
+    {BinaryLoss, BinaryOracle, LabelOracle, Shape{kRows, 1}, DType::kFloat32, kBinaryTargets},
+    {BinaryLoss, BinaryOracle, LabelOracle, Shape{kRows}, DType::kFloat32, kBinaryTargets},
 };
 
 class ClassLosses : public testing::OnTape {
@@ -126,6 +145,32 @@ TEST_F(ClassLosses, RunOnce) {
     EXPECT_EQ(alone.forward, with.loss);
     EXPECT_EQ(alone.loss, with.loss);
     EXPECT_NE(with.loss, kBefore);
+  }
+}
+
+// The loss has the bits that it has alone.
+TEST_F(ClassLosses, AddASecondSumInEvaluations) {
+  for (const LossLayer& layer : kLosses) {
+    SCOPED_TRACE(layer.logits.ToString());
+    const TensorPtr z = Random(layer.logits, "z");
+    const std::vector<float> floats = Values(z);
+    const double want = layer.second({floats.begin(), floats.end()});
+    EXPECT_GT(want, 0);
+    const TensorPtr targets = From(layer.targets, Shape{kRows}, layer.target_dtype);
+    const TensorPtr weights = From(kWeights, Shape{kRows}, DType::kFloat32);
+    const auto run = [&](bool record) {
+      Tape tape(*stream_, allocator_, journal_, record, Recompute::kNone);
+      const TensorPtr loss = From({kBefore, 2}, Shape{2}, DType::kFloat32);
+      const Var logits(z, record ? std::make_shared<TensorPtr>() : nullptr);
+      layer.layer(tape, logits, targets->view(), weights->view(), kScale, loss->view());
+      tape.Backward();
+      stream_->Synchronize();
+      return Values(loss);
+    };
+    const std::vector<float> got = run(/*record=*/false);
+    EXPECT_EQ(got[0], Run(layer, z, /*record=*/false).loss);
+    EXPECT_EQ(got[1], 2 + static_cast<float>(want));
+    EXPECT_THROW(run(/*record=*/true), std::invalid_argument);
   }
 }
 

@@ -172,6 +172,7 @@ class Sliced final : public Model {
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape&, const Batch&, float, View) const override {}
   BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
+  const EvalMetric* eval_metric() const override { return &kAccuracy; }
 
  private:
   Parameter wte_{"wte.weight", Shape{8, 4}, Init{}, true};
@@ -198,6 +199,7 @@ TEST(Lora, SlicesHaveAdaptersOfTheirOwn) {
   const std::vector<Parameter*>& parameters = model.segments()[1].parameters;
   ASSERT_EQ(parameters.size(), 5u);
   EXPECT_FALSE(parameters[0]->trainable());
+  EXPECT_EQ(model.eval_metric(), &kAccuracy);
   const std::vector<Adapter>& adapters = parameters[0]->adapters();
   ASSERT_EQ(adapters.size(), 2u);
   EXPECT_EQ(adapters[0].column, 0);

@@ -154,12 +154,18 @@ TEST(Console, PlainLinesWhereThereIsNoTerminal) {
     console.Progress(1, 10, 2, 5);
     console.Step(kStep, 20, -1);
     console.Eval({.step = 20, .loss = 1.5});
+    console.Eval({.step = 20, .loss = 1.5, .metric = &kAccuracy, .mean = 0.75});
+    console.Eval({.step = 20, .loss = 1.5, .metric = &kNormalizedEntropy, .mean = 1});
+    console.Eval({.step = 20, .loss = 1.5, .metric = nullptr});
     console.Checkpoint({.step = 20, .path = "c/step_20", .seconds = 0.5, .bytes = 2048});
     console.Warning("slow disk");
     console.Line("a\nb");
   });
   EXPECT_EQ(got, FormatStep(kStep, 20, -1) +
                      "\neval at step 20: loss 1.5000, perplexity 4.482\n"
+                     "eval at step 20: loss 1.5000, accuracy 0.75\n"
+                     "eval at step 20: loss 1.5000\n"
+                     "eval at step 20: loss 1.5000\n"
                      "checkpoint at step 20: c/step_20, 2.00 KiB in 500 ms\n"
                      "warning: slow disk\n"
                      "a\nb\n");

@@ -96,6 +96,16 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
             R"({"kind": "eval", "step": 3, "loss": 710.0, "perplexity": null})");
   EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = NAN}),
             R"({"kind": "eval", "step": 3, "loss": null, "perplexity": null})");
+  const auto with = [](const EvalMetric* metric, double mean) {
+    return ToJson(EvalRecord{.step = 3, .loss = 0.5, .metric = metric, .mean = mean});
+  };
+  EXPECT_EQ(with(nullptr, 0), R"({"kind": "eval", "step": 3, "loss": 0.5})");
+  EXPECT_EQ(with(&kAccuracy, 0.75),
+            R"({"kind": "eval", "step": 3, "loss": 0.5, "accuracy": 0.75})");
+  EXPECT_EQ(nlohmann::json::parse(with(&kNormalizedEntropy, 0.5))["normalized_entropy"],
+            0.5 / std::log(2));
+  EXPECT_EQ(with(&kNormalizedEntropy, 1),
+            R"({"kind": "eval", "step": 3, "loss": 0.5, "normalized_entropy": null})");
   EXPECT_EQ(ToJson(SampleRecord{.step = 3, .prompt = "a: ", .text = "\"b\"\n\x1b\xff"}),
             "{\"kind\": \"sample\", \"step\": 3, \"prompt\": \"a: \", "
             "\"text\": \"\\\"b\\\"\\n\\u001b\uFFFD\"}");

@@ -120,6 +120,18 @@ TEST(TensorBoard, PerplexityThatIsNotFiniteIsNoScalar) {
             (Values{{1, static_cast<float>(std::exp(88.0))}}));
 }
 
+TEST(TensorBoard, AnEvaluationHasTheModelsMetric) {
+  const std::string directory = FreshDirectory("metric");
+  TensorBoardWriter writer(directory, 0);
+  writer.Write(EvalRecord{.step = 1, .loss = 2, .metric = &kAccuracy, .mean = 0.75});
+  writer.Write(EvalRecord{.step = 2, .loss = 2, .metric = &kNormalizedEntropy, .mean = 1});
+  writer.Write(EvalRecord{.step = 3, .loss = 2, .metric = nullptr});
+  EXPECT_EQ(ReadScalar(directory, "eval/loss").size(), 3u);
+  EXPECT_EQ(ReadScalar(directory, "eval/accuracy"), (Values{{1, 0.75f}}));
+  EXPECT_EQ(ReadScalar(directory, "eval/normalized_entropy"), Values());
+  EXPECT_EQ(ReadScalar(directory, "eval/perplexity"), Values());
+}
+
 // As TensorBoard reads it: by name. Three starts within a second.
 TEST(TensorBoard, LaterFilesHaveLaterNames) {
   const std::string directory = FreshDirectory("names");

@@ -202,6 +202,27 @@ TEST_P(BinaryLossTest, BitsDoNotDependOnThreads) {
       {loss_, dz_});
 }
 
+TEST_P(BinaryLossTest, SumsTargets) {
+  for (const int64_t rows : {0, 1, 7, 255, 256, 257, 1003}) {
+    SCOPED_TRACE(rows);
+    Problem p = MakeProblem(dtype(), rows + 2, rows, 1);
+    const auto expect_sum = [&](double relative) {
+      double want = 0;
+      for (int64_t i = 0; i < rows; ++i) {
+        if (p.weights[i] != 0) want += p.weights[i] * p.targets[i];
+      }
+      Upload(p);
+      Run([&](Stream& s) { SumOfTargets(s, targets_, weights_, loss_, workspace_); });
+      EXPECT_NEAR(Get(loss_)[0] - kBefore, want, relative * std::max(1.0, want));
+      EXPECT_EQ(cost().flops, 2.0 * static_cast<double>(rows));
+    };
+    expect_sum(Tolerance(kF32, 1));
+    for (double& weight : p.weights) weight = weight != 0;
+    for (double& target : p.targets) target = target > 0.5;
+    expect_sum(0);
+  }
+}
+
 TEST_P(BinaryLossTest, RefusesWrongArguments) {
   Upload(MakeProblem(dtype(), 11, 300, 1));
   const auto refused = [&](View z, View targets, View loss, View dz, View workspace,
@@ -218,6 +239,20 @@ TEST_P(BinaryLossTest, RefusesWrongArguments) {
   refused(z_, targets_, loss_, dz_.Slice(0, 299), workspace_, "dz is $T [299], want $T [300]");
   refused(z_, targets_, loss_, dz_, workspace_.Slice(0, 8), "workspace has 8 bytes, want >= 16");
   refused(z_, targets_, targets_.Slice(0, 1), dz_, workspace_, "loss and targets overlap");
+  const auto no_sum = [&](View targets, View weights, View sum, View workspace,
+                          const std::string& message) {
+    ExpectRefused([=](Stream& s) { SumOfTargets(s, targets, weights, sum, workspace); },
+                  "[sum_of_targets] " + message);
+  };
+  no_sum(targets_.Reshape({300, 1}), weights_, loss_, workspace_, "targets is fp32 [300, 1]");
+  no_sum(targets_, weights_.Slice(0, 7), loss_, workspace_, "weights is fp32 [7], want fp32 [300]");
+  no_sum(targets_, weights_, weights_, workspace_, "sum is fp32 [300], want fp32 [1]");
+  no_sum(targets_, weights_, weights_.Slice(0, 1), workspace_, "sum and weights overlap");
+  no_sum(targets_, weights_, loss_, workspace_.Slice(0, 8), "workspace has 8 bytes, want >= 16");
+  ExpectDTypesRefused("sum_of_targets", [&](Stream& s) {
+    const View targets = Output({4}, kF32), weights = Output({4}, kF32), sum = Output({1}, kF32);
+    SumOfTargets(s, targets, weights, sum, workspace_);
+  });
   const auto call = [&](Stream& s, bool gradients) {
     const View z = Output({4}), targets = Output({4}, kF32), weights = Output({4}, kF32);
     const View loss = Output({1}, kF32);

@@ -56,6 +56,22 @@ Results Oracle(const Problem& p) {
   return out;
 }
 
+double CorrectOracle(const Problem& p) {
+  double correct = 0;
+  for (int64_t i = 0; i < p.rows; ++i) {
+    if (p.weights[i] == 0) continue;
+    const double* const z = p.z.data() + i * p.classes;
+    bool has_nan = false;
+    int64_t first = 0;
+    for (int64_t v = 0; v < p.classes; ++v) {
+      has_nan |= std::isnan(z[v]);
+      if (z[v] > z[first]) first = v;
+    }
+    if (!has_nan && first == static_cast<int64_t>(p.targets[i])) correct += p.weights[i];
+  }
+  return correct;
+}
+
 class ClassLossTest : public OpTest {
  protected:
   static constexpr double kBefore = 0.5;
@@ -84,6 +100,11 @@ class ClassLossTest : public OpTest {
       ClassLossForwardBackward(s, z_, targets_, weights_, p.scale, scale, loss_, dz_, workspace_);
     });
     return {Get(loss_)[0] - kBefore, Get(dz_)};
+  }
+  double Correct(const Problem& p) {
+    Upload(p);
+    Run([&](Stream& s) { CountCorrectClasses(s, z_, targets_, weights_, loss_, workspace_); });
+    return Get(loss_)[0] - kBefore;
   }
   void ExpectNear(const Results& got, const Results& want, const Problem& p) const {
     EXPECT_TRUE(AllNear({got.loss}, {want.loss}, Tolerance(kF32, p.classes)));
@@ -208,6 +229,58 @@ TEST_P(ClassLossTest, InfinityAndNaN) {
   }
 }
 
+// In every other row the target's logit is raised to the highest, or beyond all others.
+TEST_P(ClassLossTest, CountsCorrectClasses) {
+  for (Problem p : {MakeProblem(dtype(), 2, 0, 5, 1), MakeProblem(dtype(), 4, 5, 1, 1),
+                    MakeProblem(dtype(), 5, 37, 2, 1), MakeProblem(dtype(), 7, 29, 131, 1),
+                    MakeProblem(dtype(), 12, 40, 64, 1), MakeProblem(dtype(), 8, 7, 9001, 1)}) {
+    SCOPED_TRACE(std::to_string(p.rows) + " x " + std::to_string(p.classes));
+    for (int64_t i = 0; i < p.rows; i += 2) {
+      if (p.weights[i] == 0) continue;
+      const auto row = p.z.begin() + i * p.classes;
+      row[static_cast<int64_t>(p.targets[i])] =
+          i % 4 == 0 ? 5 : *std::max_element(row, row + p.classes);
+    }
+    const double want = CorrectOracle(p);
+    EXPECT_NEAR(Correct(p), want, Tolerance(kF32, 1) * std::max(1.0, want));
+    EXPECT_EQ(cost().flops, 2.0 * static_cast<double>(p.rows * p.classes));
+    for (double& weight : p.weights) weight = weight != 0;
+    EXPECT_EQ(Correct(p), CorrectOracle(p));
+  }
+}
+
+TEST_P(ClassLossTest, TheLowestOfEqualClassesCounts) {
+  for (const int64_t classes : {2, 9, 1000}) {
+    for (const int64_t target : {int64_t{0}, int64_t{1}, classes / 2, classes - 1}) {
+      SCOPED_TRACE(std::to_string(target) + " of " + std::to_string(classes));
+      Problem p{1, classes, 1, Values(classes, -1), {static_cast<double>(target)}, {1}};
+      const auto correct = [&](int64_t equal) {
+        p.z.assign(classes, -1);
+        p.z[target] = p.z[equal] = 2;
+        return Correct(p);
+      };
+      EXPECT_EQ(correct(target), 1);
+      for (const int64_t other : {int64_t{0}, target - 1, target + 1, classes - 1}) {
+        if (other < 0 || other == target || other >= classes) continue;
+        EXPECT_EQ(correct(other), other > target) << other;
+      }
+      p.z.assign(classes, -kInfinity);
+      EXPECT_EQ(Correct(p), target == 0);
+    }
+  }
+}
+
+TEST_P(ClassLossTest, ARowWithANaNIsNotCorrect) {
+  for (const int64_t classes : {3, 600}) {
+    for (const int64_t nan : {int64_t{0}, int64_t{1}, classes - 1}) {
+      Problem p{2, classes, 1, Values(2 * classes, 0), {1, 1}, {1, 0.5}};
+      p.z[1] = p.z[classes + 1] = 2;
+      p.z[nan] = NAN;
+      EXPECT_EQ(Correct(p), 0.5) << nan;
+    }
+  }
+}
+
 TEST_P(ClassLossTest, TensorsBeginAnywhere) {
   const Problem p = MakeProblem(dtype(), 9, 3, 40, 1);
   const int64_t n = p.rows * p.classes;
@@ -272,6 +345,19 @@ TEST_P(ClassLossTest, RefusesWrongArguments) {
   const View half = Output({4, 5}, OtherHalf());
   refused(z_, targets_, weights_, loss_, half, workspace_,
           "dz is " + std::string(Name(half.dtype)) + " [4, 5], want $T [4, 5]");
+  ExpectRefused(
+      [&](Stream& s) { CountCorrectClasses(s, z_, targets_, weights_, weights_, workspace_); },
+      "[count_correct_classes] correct is fp32 [4], want fp32 [1]");
+  ExpectRefused(
+      [&](Stream& s) {
+        CountCorrectClasses(s, z_, targets_, weights_, first, workspace_.Slice(0, 24));
+      },
+      "[count_correct_classes] workspace has 24 bytes, ");
+  ExpectDTypesRefused("count_correct_classes", [&](Stream& s) {
+    const View z = Output({4, 5}), targets = Output({4}, DType::kInt32);
+    const View weights = Output({4}, kF32), correct = Output({1}, kF32);
+    CountCorrectClasses(s, z, targets, weights, correct, workspace_);
+  });
   const auto call = [&](Stream& s, bool gradients) {
     const View z = Output({4, 5}), targets = Output({4}, DType::kInt32);
     const View weights = Output({4}, kF32), loss = Output({1}, kF32);

@@ -25,6 +25,12 @@ void Gradients(const float* z, const float* t, const float* factors, int64_t n, 
   }
 }
 
+double Total(const double* sums, int64_t groups) {
+  double total = 0;
+  for (int64_t group = 0; group < groups; ++group) total += sums[group];
+  return total;
+}
+
 }  // namespace
 
 void BinaryLossCpu(ThreadPool& pool, const LogitLoss& loss) {
@@ -53,9 +59,24 @@ void BinaryLossCpu(ThreadPool& pool, const LogitLoss& loss) {
       WriteFloats(to, n, *loss.dz, first);
     }
   });
-  double total = 0;
-  for (int64_t group = 0; group < groups; ++group) total += sums[group];
-  *loss.loss.As<float>() += static_cast<float>(loss.scale * total);
+  *loss.loss.As<float>() += static_cast<float>(loss.scale * Total(sums, groups));
+}
+
+void SumOfTargetsCpu(ThreadPool& pool, const ConstView& targets, const ConstView& weights,
+                     const View& sum, const View& workspace) {
+  const int64_t rows = targets.shape[0], groups = LossGroups(rows);
+  const float *const target = targets.As<float>(), *const weight = weights.As<float>();
+  double* const sums = workspace.As<double>();
+  pool.ParallelFor(groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t group = begin; group < end; ++group) {
+      const int64_t first = group * kLossGroup;
+      sums[group] = 0;
+      for (int64_t i = first; i < std::min(first + kLossGroup, rows); ++i) {
+        if (weight[i] != 0) sums[group] += static_cast<double>(weight[i]) * target[i];
+      }
+    }
+  });
+  *sum.As<float>() += static_cast<float>(Total(sums, groups));
 }
 
 }  // namespace fsdp

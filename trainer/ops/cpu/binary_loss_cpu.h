@@ -7,6 +7,8 @@
 namespace fsdp {
 
 void BinaryLossCpu(ThreadPool& pool, const LogitLoss& loss);
+void SumOfTargetsCpu(ThreadPool& pool, const ConstView& targets, const ConstView& weights,
+                     const View& sum, const View& workspace);
 
 }  // namespace fsdp
 

@@ -18,6 +18,24 @@ void Scale(float factor, int64_t n, float* values) {
   for (int64_t i = 0; i < n; ++i) values[i] *= factor;
 }
 
+// Comparisons with a NaN do not hold.
+bool IsFirstHighest(const float* z, int64_t classes, int64_t target) {
+  const float highest = z[target];
+  int64_t others = 0;
+#pragma omp simd reduction(+ : others)
+  for (int64_t v = 0; v < target; ++v) others += z[v] < highest ? 0 : 1;
+#pragma omp simd reduction(+ : others)
+  for (int64_t v = target; v < classes; ++v) others += z[v] <= highest ? 0 : 1;
+  return others == 0;
+}
+
+void AddTerms(const LogitLoss& loss) {
+  const double* const terms = loss.workspace.As<double>();
+  double total = 0;
+  for (int64_t i = 0; i < loss.z.shape[0]; ++i) total += terms[i];
+  *loss.loss.As<float>() += static_cast<float>(loss.scale * total);
+}
+
 }  // namespace
 
 void ClassLossCpu(ThreadPool& pool, const LogitLoss& loss) {
@@ -59,9 +77,25 @@ void ClassLossCpu(ThreadPool& pool, const LogitLoss& loss) {
       WriteFloats(e, classes, *dz, at);
     }
   });
-  double total = 0;
-  for (int64_t i = 0; i < rows; ++i) total += terms[i];
-  *loss.loss.As<float>() += static_cast<float>(loss.scale * total);
+  AddTerms(loss);
+}
+
+void CountCorrectClassesCpu(ThreadPool& pool, const LogitLoss& count) {
+  const ConstView& z = count.z;
+  const int32_t* const targets = count.targets.As<int32_t>();
+  const float* const weights = count.weights.As<float>();
+  const int64_t rows = z.shape[0], classes = z.shape[1];
+  double* const terms = count.workspace.As<double>();
+  pool.ParallelFor(rows, std::max<int64_t>(1, kGrain / classes), [&](int64_t begin, int64_t end) {
+    RowBuffers buffer(z.dtype, 1, classes);
+    for (int64_t i = begin; i < end; ++i) {
+      terms[i] = 0;
+      if (weights[i] == 0) continue;
+      const float* const row = ReadFloats(z, i * classes, classes, buffer[0]);
+      if (IsFirstHighest(row, classes, targets[i])) terms[i] = weights[i];
+    }
+  });
+  AddTerms(count);
 }
 
 }  // namespace fsdp

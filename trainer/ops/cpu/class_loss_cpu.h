@@ -7,6 +7,7 @@
 namespace fsdp {
 
 void ClassLossCpu(ThreadPool& pool, const LogitLoss& loss);
+void CountCorrectClassesCpu(ThreadPool& pool, const LogitLoss& count);
 
 }  // namespace fsdp
 

@@ -45,7 +45,26 @@ __global__ void __launch_bounds__(kLossGroup) BinaryLossOfRows(BinaryLossArgs<T>
   if (threadIdx.x == 0) args.sums[blockIdx.x] = sum;
 }
 
+__global__ void __launch_bounds__(kLossGroup)
+    SumTargetsOfRows(const float* targets, const float* weights, int64_t rows, double* sums) {
+  __shared__ double of_warps[kLossGroup / kWarp];
+  const int64_t i = int64_t{blockIdx.x} * kLossGroup + threadIdx.x;
+  const float weight = i < rows ? weights[i] : 0.0f;
+  const double term = weight == 0 ? 0 : static_cast<double>(weight) * targets[i];
+  const double sum = BlockSum(term, of_warps);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
 }  // namespace
+
+void SumOfTargetsCuda(CudaStreamHandle stream, const ConstView& targets, const ConstView& weights,
+                      const View& sum, const View& workspace) {
+  const int64_t rows = targets.shape[0], groups = LossGroups(rows);
+  double* const sums = workspace.As<double>();
+  Launch<SumTargetsOfRows>(stream, dim3(groups), dim3(kLossGroup), 0, targets.As<float>(),
+                           weights.As<float>(), rows, sums);
+  AddLossTerms(stream, sums, groups, 1, sum.As<float>());
+}
 
 void BinaryLossCuda(CudaStreamHandle stream, const LogitLoss& loss) {
   const int64_t rows = loss.z.shape[0], groups = LossGroups(rows);

@@ -7,6 +7,9 @@
 namespace fsdp {
 
 [[gnu::weak]] void BinaryLossCuda(CudaStreamHandle stream, const LogitLoss& loss);
+[[gnu::weak]] void SumOfTargetsCuda(CudaStreamHandle stream, const ConstView& targets,
+                                    const ConstView& weights, const View& sum,
+                                    const View& workspace);
 
 }  // namespace fsdp
 

@@ -7,6 +7,7 @@
 namespace fsdp {
 
 [[gnu::weak]] void ClassLossCuda(CudaStreamHandle stream, const LogitLoss& loss);
+[[gnu::weak]] void CountCorrectClassesCuda(CudaStreamHandle stream, const LogitLoss& count);
 
 }  // namespace fsdp
 
