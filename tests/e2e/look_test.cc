@@ -251,6 +251,20 @@ TEST(Report, WritesToWhatIsThereAndReplacesFilesAlone) {
     EXPECT_TRUE(S_ISLNK(status.st_mode)) << link;
   }
 
+  // A run's own files, under whatever name, are no place for it.
+  ASSERT_EQ(::symlink("metrics.jsonl", (dir / "records").c_str()), 0);
+  ASSERT_EQ(::mkdir((dir / "checkpoints").c_str(), 0777), 0);
+  for (const char* own : {"metrics.jsonl", "records", "recipe.yaml", "checkpoints/latest"}) {
+    const Outcome refused = report(dir / own);
+    EXPECT_EQ(refused.code, 5) << own;
+    EXPECT_NE(refused.err.find("is the run's own, not a page"), std::string::npos) << refused.err;
+  }
+  EXPECT_EQ(ReadFile(dir / "metrics.jsonl"), "");
+  ASSERT_EQ(::mkfifo((dir / "report.html").c_str(), 0666), 0);
+  const Outcome unread = Call({"report", dir.path()});
+  EXPECT_EQ(unread.code, 5);
+  EXPECT_NE(unread.err.find("report.html: is a pipe, not a file"), std::string::npos) << unread.err;
+
   std::string read;
   std::thread reader([&] { read = ReadFile(dir / "pipe"); });
   EXPECT_EQ(report(dir / "pipe").code, 0);

@@ -1,7 +1,10 @@
 #include "trainer/observe/report/report.h"
 
+#include <filesystem>
 #include <stdexcept>
+#include <system_error>
 
+#include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
@@ -9,6 +12,25 @@
 #include "trainer/observe/report/run_history.h"
 
 namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The page must not take the place of what it is made of, and of what a run goes on from.
+void RefuseFilesOfRuns(const std::string& out, const std::vector<std::string>& directories) {
+  std::error_code ignored;
+  const fs::path page = fs::weakly_canonical(out, ignored);
+  for (const std::string& directory : directories) {
+    const fs::path run = fs::weakly_canonical(directory, ignored);
+    const fs::path inside = page.lexically_relative(run);
+    for (const char* name : {"metrics.jsonl", "recipe.yaml", "provenance.json", "checkpoints"}) {
+      if (inside.empty() || *inside.begin() != name) continue;
+      throw CheckpointError(out + ": is the run's own, not a page: give another name");
+    }
+  }
+}
+
+}  // namespace
 
 WrittenReport WriteReport(const std::vector<std::string>& directories, std::string out) {
   if (directories.empty()) throw std::invalid_argument("[WriteReport] want a run directory");
@@ -19,10 +41,12 @@ WrittenReport WriteReport(const std::vector<std::string>& directories, std::stri
     report.records += runs.back().records;
     report.broken += runs.back().broken + (runs.back().unfinished ? 1 : 0);
   }
+  const WriteTo to = out.empty() ? WriteTo::kFile : WriteTo::kPipeToo;
   report.path = out.empty() ? directories[0] + "/report.html" : std::move(out);
+  RefuseFilesOfRuns(report.path, directories);
   const std::string page = ReportPage(runs, "fsdp-train " + std::string(BuildVersion()) + " (" +
                                                 std::string(BuildGitHash()) + "), " + UtcNow());
-  WriteWholeFile(report.path, page, WriteTo::kPipeToo);
+  WriteWholeFile(report.path, page, to);
   report.bytes = static_cast<int64_t>(page.size());
   return report;
 }
