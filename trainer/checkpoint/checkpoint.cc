@@ -366,6 +366,17 @@ void CheckContents(CheckpointReader& reader, const Layout& layout,
   }
 }
 
+void CheckNoMoreBuffers(const CheckpointReader& reader,
+                        const std::vector<CheckpointState>& states) {
+  const StateFormat* const there = reader.manifest().FindState(kBuffersState);
+  const bool asked = std::any_of(states.begin(), states.end(), [](const CheckpointState& state) {
+    return state.name == kBuffersState;
+  });
+  if (there == nullptr || asked || there->tensors.empty()) return;
+  throw CheckpointError(reader.directory() + ": holds buffer '" + there->tensors[0].name +
+                        "', which the model does not have");
+}
+
 void Clear(View values) { std::fill_n(values.data, values.bytes(), std::byte{0}); }
 
 // The values of a rank's shard from `begin` on.
@@ -400,6 +411,7 @@ LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layo
   CheckArguments("LoadCheckpoint", layout, place, states);
   CheckpointReader reader(directory);
   CheckContents(reader, layout, states);
+  CheckNoMoreBuffers(reader, states);
   std::unique_ptr<SpillBlock> spill_block;
   for (const CheckpointState& state : states) {
     for (size_t u = 0; u < state.shards.size(); ++u) {

@@ -96,8 +96,8 @@ struct LoadedCheckpoint {
 // Fills this rank's shards from a checkpoint of any world size, F and wrapping: by parameter name,
 // shape and element, in byte ranges; what has a value a block, only of the same wrapping. Padding
 // becomes zero bytes; where dtypes are not the file's, values are converted as conversion.h says.
-// States of the checkpoint that are not asked for are left alone; its parameters, and a state's
-// tensors of their own, must be those that are. Checks the manifest, the
+// States of the checkpoint that are not asked for are left alone, but for buffers; its parameters,
+// and a state's tensors of their own, must be those that are. Checks the manifest, the
 // sizes of all files, and the checksum of every chunk it reads, so that a damaged element is never
 // used. Files that the manifest does not name are ignored. Throws CheckpointError that names what
 // is missing, damaged or too much: a file, a state, a parameter, or one of another shape; or the

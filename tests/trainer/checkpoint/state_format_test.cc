@@ -389,6 +389,12 @@ TEST(StateFormatTest, NamesWhatDoesNotFit) {
     });
   };
   EXPECT_EQ(error([](CheckpointState&) {}), "");
+  EXPECT_TRUE(Contains(LoadAll(3, path, AutoWrap::kTransformerBlock,
+                               [](int, std::vector<CheckpointState>& states) {
+                                 ASSERT_EQ(states.back().name, kBuffersState);
+                                 states.pop_back();
+                               }),
+                       "holds buffer 'mean', which the model does not have"));
   EXPECT_TRUE(Contains(of_factor([](auto& tensors) { tensors[0].name = "other"; }),
                        "state 'factor' has no tensor 'other'"));
   EXPECT_TRUE(Contains(of_factor([](auto& tensors) { tensors.pop_back(); }),
