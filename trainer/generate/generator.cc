@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "models/make_model.h"
@@ -40,7 +41,8 @@ void FreezeAll(const Model& model) {
 StoredModel OpenStoredModel(const std::string& path) {
   StoredModel stored;
   WeightSource weights;
-  if (fs::exists(path + "/config.json") && !fs::exists(path + "/manifest.json")) {
+  std::error_code ignored;  // A loop of links, say: whoever opens the file says so.
+  if (fs::exists(path + "/config.json", ignored) && !fs::exists(path + "/manifest.json", ignored)) {
     stored.directory = path;
     stored.shape = ReadInitialShape(path);
     stored.tokenizer = InitialTokenizer(path);
