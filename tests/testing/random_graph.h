@@ -47,11 +47,12 @@ class RandomGraph final : public Model {
     const View image = batch.inputs[0], label = batch.inputs[1], weight = batch.inputs[2];
     std::vector<Var> values;
     for (int index = 0; index < static_cast<int>(nodes_.size()); ++index) {
-      const Node& node = nodes_[index];
+      const Node& node = nodes_[index];  // Outlives Loss(), as bodies do.
       std::vector<Var> inputs;
       for (const int input : node.inputs) inputs.push_back(values[input]);
       const bool head = index + 1 == static_cast<int>(nodes_.size());
-      const auto body = [&, head](Tape& t, std::span<const Var> in) {
+      const auto body = [this, &node, head, image, label, weight, scale, loss](
+                            Tape& t, std::span<const Var> in) {
         if (in.empty()) return Linear(t, FromBatch(t, image), Of(0, 0), kLayout, nullptr);
         Var sum = in[0];
         for (size_t i = 1; i < in.size(); ++i) sum = Residual(t, sum, in[i]);

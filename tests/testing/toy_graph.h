@@ -110,11 +110,12 @@ class ToyGraph final : public Model {
       const Var inner = LinearGelu(t, in[1], *up_, kLayout, nullptr);
       return LinearResidual(t, inner, *down_, kLayout, nullptr, in[0]);
     });
-    const Var h3 = tape.Segment(3, {e, h2}, /*recomputable=*/true, [&](Tape& t, Inputs in) {
-      const Var x = Centred(t, in[1], weight, block_mean_);
-      const Var sum = Residual(t, x, Gelu(t, Linear(t, x, *table_, kLayout, bias_)));
-      return Residual(t, sum, in[0]);
-    });
+    const Var h3 =
+        tape.Segment(3, {e, h2}, /*recomputable=*/true, [this, weight](Tape& t, Inputs in) {
+          const Var x = Centred(t, in[1], weight, block_mean_);
+          const Var sum = Residual(t, x, Gelu(t, Linear(t, x, *table_, kLayout, bias_)));
+          return Residual(t, sum, in[0]);
+        });
     tape.Segment(4, {h3, e}, /*recomputable=*/false, [&](Tape& t, Inputs in) {
       const Var y = LayerNorm(t, Residual(t, in[0], in[1]), *norm_w_, *norm_b_, 1e-5f);
       HeadLoss(t, y, *classes_, label, weight, scale, loss);
