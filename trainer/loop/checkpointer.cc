@@ -159,7 +159,7 @@ std::string Checkpointer::NotFinite() {
     }
   }
   for (const auto& [name, value] : session_.buffers()) {
-    const std::string wrong = DescribeNotFinite(name, 0, value);
+    std::string wrong = DescribeNotFinite(name, 0, value);
     if (!wrong.empty()) return wrong;
   }
   return "";
