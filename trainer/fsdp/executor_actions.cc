@@ -366,9 +366,9 @@ void Executor::Execute(const Action& action) {
       break;
     }
     case ActionKind::kReduceScalars: {
-      // Replicas hold the same squares: they count once. They have samples of their own.
-      if (communicators_.mesh().coordinate().replicate > 0) {
-        if (!step_->second_sum) Fill(stream, 0, scalar(kSumSquares));
+      // Replicas hold the same squares, which count once, and samples of their own.
+      if (communicators_.mesh().coordinate().replicate > 0 && !step_->second_sum) {
+        Fill(stream, 0, scalar(kSumSquares));
       }
       const View scalars = memory_.scalars.Slice(0, scales_loss() ? kFound + 1 : kFound);
       communicators_.Over(Group::kWorld)
