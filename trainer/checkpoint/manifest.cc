@@ -381,6 +381,7 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     e.since_best = evaluation.At("since_best").Integer(0, meta.step);
     meta.evaluation = e;
   }
+  if (document.Has("evaluate_first")) meta.evaluate_first = document.At("evaluate_first").Boolean();
   if (document.Has("products")) meta.products = document.At("products").Text();
   manifest.meta.recipe = document.At("recipe").Text();
   manifest.meta.config = document.At("config").Text();

@@ -8,6 +8,7 @@
 //    "scaler": {"scale": 32768, "good_steps": 7},   older builds wrote none
 //    "evaluation": {"loss": 2.5, "best": 2.25,   nor these; loss: where this step was evaluated
 //                   "since_best": 1},
+//    "evaluate_first": true,                     where a stop cut the evaluation of this step short
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; older builds wrote none
@@ -84,6 +85,7 @@ struct CheckpointMeta {
     bool operator==(const Evaluation&) const = default;
   };
   std::optional<Evaluation> evaluation{};
+  bool evaluate_first = false;  // A stop has cut short the one of this step: a resume makes it.
   // What the run directory's metrics.jsonl held when it was saved; empty where nobody knows (an
   // older build, an import, a reshard). Of rank 0's alone when it is saved.
   std::optional<FilePrefix> records{};

@@ -126,6 +126,7 @@ std::string ManifestToText(const Manifest& manifest) {
                           "\"best\": " + Dump(e->best) +
                           ", \"since_best\": " + std::to_string(e->since_best) + "}");
   }
+  if (meta.evaluate_first) add("evaluate_first", "true");
   if (!meta.products.empty()) add("products", Dump(meta.products));
   add("recipe", Dump(meta.recipe));
   add("config", Dump(meta.config));

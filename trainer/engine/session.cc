@@ -166,22 +166,24 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
   executor_.Run(run);
 }
 
-void Session::Eval(float scale, Load load) {
+void Session::Eval(float scale, Load load, bool stop) {
   Executor::Step run;
   run.mode = Mode::kEval;
   run.number = last_step_;
   run.target_scale = scale;
   run.second_sum = eval_metric() != nullptr && eval_metric()->has_sum;
+  run.stop = stop ? 1.0f : 0.0f;
   run.weights = EvalWeights();
   run.load = std::move(load);
   executor_.Run(run);
 }
 
-std::span<const float> Session::Logits(int64_t column, Load load) {
+std::span<const float> Session::Logits(int64_t column, Load load, bool stop) {
   FSDP_CHECK(options_.generate);
   Executor::Step run;
   run.mode = Mode::kEval;
   run.number = last_step_;
+  run.stop = stop ? 1.0f : 0.0f;
   run.weights = EvalWeights();
   run.load = std::move(load);
   run.forward = [&](Tape& tape, const Batch& batch) {

@@ -60,11 +60,12 @@ class Session {
   // Enqueues training step `step`, counted from 1, which has `targets` targets over all ranks.
   void Train(int64_t step, int64_t targets, Wishes wishes, Load load);
   // Enqueues the loss of one micro-batch a rank: Result().loss becomes the sum over ranks of
-  // weights x cross-entropy, times `scale`; second_sum() that of eval_metric(), not scaled.
-  void Eval(float scale, Load load);
+  // weights x cross-entropy, times `scale`; second_sum() that of eval_metric(), not scaled; `stop`
+  // is this rank's wish, as in Train().
+  void Eval(float scale, Load load, bool stop = false);
   // Runs the model on row 0 of the batch that `load` fills; its NextToken's scores of position
   // `column`, on the host until the next call; empty on the sim device. Blocks.
-  std::span<const float> Logits(int64_t column, Load load);
+  std::span<const float> Logits(int64_t column, Load load, bool stop = false);
   const EvalMetric* eval_metric() const { return model_.eval_metric(); }
   int64_t outputs() const { return logits_.NumElements(); }  // Scores of a position.
 

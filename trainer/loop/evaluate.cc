@@ -125,8 +125,8 @@ class Evaluating {
     const std::string heading = metric != nullptr ? metric->name : "";
     const int width = heading.empty() ? 0 : std::max(12, static_cast<int>(heading.size()) + 1);
     for (const RunData::Valid& valid : rank_.data().valid) {
-      const EvalMeans means =
-          MeansOf(rank_.session(), *valid.loader, [&](int64_t batch) { Tell(valid, batch); });
+      const EvalMeans means = *MeansOf(rank_.session(), *valid.loader, /*stop=*/nullptr,
+                                       [&](int64_t batch) { Tell(valid, batch); });
       const EvalRecord record{
           .loss = means.loss, .name = valid.name, .metric = metric, .mean = means.second};
       Tell(valid, 0);

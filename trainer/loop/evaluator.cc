@@ -49,48 +49,62 @@ bool Evaluator::IsDue(int64_t step) const {
   return !data_.valid.empty() && every > 0 && (step % every == 0 || step == recipe_.train.steps);
 }
 
-double Evaluator::Run(int64_t step) {
+std::optional<double> Evaluator::Run(int64_t step, const StopWish& stop) {
   const double begin = recorder_.Pause();
-  double sum = 0;
+  double sum = 0, evaluated = begin;
+  std::vector<EvalRecord> records;
+  const auto go_on = [&](bool whole) -> std::optional<double> {
+    recorder_.Continue({step, evaluated - begin, recorder_.Now() - evaluated, 0});
+    if (!whole) return std::nullopt;
+    return sum / static_cast<double>(data_.valid.size());
+  };
   for (const RunData::Valid& valid : data_.valid) {
-    const EvalMeans means = MeansOf(session_, *valid.loader);
-    sum += means.loss;
-    recorder_.Write(EvalRecord{step, means.loss, valid.name, session_.eval_metric(), means.second});
+    const std::optional<EvalMeans> means = MeansOf(session_, *valid.loader, stop);
+    evaluated = recorder_.Now();
+    if (!means) return go_on(false);
+    sum += means->loss;
+    records.push_back({step, means->loss, valid.name, session_.eval_metric(), means->second});
   }
-  const double evaluated = recorder_.Now();
-  if (session_.options().generate) RecordSample(step);
-  recorder_.Continue({step, evaluated - begin, recorder_.Now() - evaluated, 0});
-  return sum / static_cast<double>(data_.valid.size());
+  std::optional<std::vector<SampleRecord>> samples(std::in_place);
+  if (session_.options().generate) samples = Draw(step, stop);
+  if (!samples) return go_on(false);
+  for (const EvalRecord& record : records) recorder_.Write(record);
+  for (const SampleRecord& record : *samples) recorder_.Write(record);
+  return go_on(true);
 }
 
-EvalMeans MeansOf(Session& session, const EvalLoader& loader,
-                  const std::function<void(int64_t batch)>& progress) {
+std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, const StopWish& stop,
+                                 const std::function<void(int64_t batch)>& progress) {
   const Mesh& mesh = session.executor().mesh();
   const auto wave = static_cast<double>(session.WaveTargets());
   EvalMeans sums;
+  bool stopped = false;
   std::optional<int64_t> last;
   const auto take = [&] {
     if (!last) return;
     const StepScalars scalars = session.executor().Result(*last);
     sums.loss += static_cast<double>(scalars.loss) * wave;
     sums.second += static_cast<double>(scalars.second_sum());
+    stopped = scalars.stop > 0;
   };
   for (int64_t b = 0; b < loader.Batches(); ++b) {
     if (b > 0 && progress) progress(b);
     for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
-      session.Eval(static_cast<float>(1 / wave), [&, b, m](int, const Batch& batch) {
+      const auto load = [&, b, m](int, const Batch& batch) {
         loader.MicroBatch(b, m, mesh.data_coordinate(), batch);
-      });
+      };
+      session.Eval(static_cast<float>(1 / wave), load, stop && stop());
       take();
+      if (stopped) return std::nullopt;
       last = session.executor().steps() - 1;
     }
   }
   take();
   const auto targets = static_cast<double>(loader.Targets());
-  return {sums.loss / targets, sums.second / targets};
+  return EvalMeans{sums.loss / targets, sums.second / targets};
 }
 
-void Evaluator::RecordSample(int64_t step) {
+std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const StopWish& stop) {
   const SampleRecipe& sample = *recipe_.eval.sample;
   const Tokenizer& tokenizer = *data_.tokenizer;
   GenerateOptions options;
@@ -103,20 +117,27 @@ void Evaluator::RecordSample(int64_t step) {
   options.vocab = static_cast<int32_t>(std::min<int64_t>(vocab, tokenizer.vocab_size()));
   const std::optional<int32_t> eot = tokenizer.eot();
   if (eot) options.eos = {*eot};
+  bool stopped = false;
+  options.ends = [&](size_t, std::span<const int32_t>) { return stopped; };
   SlidingWindow model(recipe_.data.seq_len, vocab, [&](std::span<const int32_t> tokens) {
     const auto fill = [tokens, vocab](int, const Batch& batch) {
       FillPrompt(tokens, vocab, batch);
     };
-    return session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill);
+    const auto logits =
+        session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill, stop && stop());
+    stopped = session_.executor().Result(session_.executor().steps() - 1).stop > 0;
+    return logits;
   });
   std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
   if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
-  if (prompt.empty()) return;  // Nothing but what the tokenizer takes away.
+  if (prompt.empty())
+    return std::vector<SampleRecord>{};  // Nothing but what the tokenizer takes away.
   const Continuation c = Generate(model, {std::move(prompt)}, options)[0];
+  if (stopped) return std::nullopt;
   std::string text;
   for (const int32_t id : c.tokens) text += tokenizer.Piece(id);
   if (c.end == Continuation::End::kEndOfText) text += tokenizer.Piece(*eot);
-  recorder_.Write(SampleRecord{step, sample.prompt, text});
+  return std::vector{SampleRecord{step, sample.prompt, text}};
 }
 
 }  // namespace fsdp

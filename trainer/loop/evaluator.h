@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <vector>
 
 #include "trainer/data/loader.h"
 #include "trainer/engine/session.h"
@@ -20,10 +22,13 @@ struct EvalMeans {
   double loss = 0;    // Nats.
   double second = 0;  // Of the second sum of the session's eval_metric(), if it has one.
 };
-// Called of every rank, which evaluate together; blocks. `progress`, which may be null, hears of
-// every batch but the last that it is done.
-EvalMeans MeansOf(Session& session, const EvalLoader& loader,
-                  const std::function<void(int64_t batch)>& progress = nullptr);
+// Whether this rank wants to stop: asked before every micro-batch.
+using StopWish = std::function<bool()>;
+// Called of every rank, which evaluate together; blocks. Empty, on all of them, where one wanted to
+// stop, at most two micro-batches later. `progress` hears of every batch but the last that it is
+// done. Both functions may be null.
+std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, const StopWish& stop,
+                                 const std::function<void(int64_t batch)>& progress = nullptr);
 
 // Of every rank: they evaluate together, with the averaged weights where the session does.
 class Evaluator {
@@ -35,11 +40,12 @@ class Evaluator {
   // Whether eval.every asks for it after this training step.
   bool IsDue(int64_t step) const;
   // Blocks until all is recorded, as of after `step`, whose result has been read. Returns the mean
-  // of the sets' losses.
-  double Run(int64_t step);
+  // of the sets' losses. Empty where a rank wanted to stop: then no loss and no sample is recorded.
+  std::optional<double> Run(int64_t step, const StopWish& stop);
 
  private:
-  void RecordSample(int64_t step);
+  // One sample; none where the prompt has no tokens. Empty where a rank wanted to stop.
+  std::optional<std::vector<SampleRecord>> Draw(int64_t step, const StopWish& stop);
 
   const Recipe& recipe_;
   const Job& job_;

@@ -143,6 +143,7 @@ class Trainer {
     updates_ = meta.updates.value_or(meta.step);
     skipped_ = meta.skipped;
     evaluation_ = meta.evaluation;
+    evaluate_first_ = meta.evaluate_first;
     session().optimizer().SetUpdates(executor().compute(), updates_);
     session().optimizer().SetSeed(meta.seed);
     if (meta.scaler && run_.options.executor.mixed_precision.ScalesLoss()) {
@@ -180,7 +181,8 @@ class Trainer {
         PeakFlops(job_.device.name, run_.options.executor.mixed_precision.param_dtype);
     recorder_.StartClock(throughput, step_, tokens_);
     const int64_t last = recipe_.train.steps;
-    if (step_ >= last) {
+    if (evaluate_first_) TakeUpEvaluation();
+    if (step_ >= last && !stopping_) {
       recorder_.NothingToDo(step_);
       return Finish("done", ExitCode::kDone);
     }
@@ -202,13 +204,14 @@ class Trainer {
       if (traced) WriteTrace(step);
       if (evaluator_->IsDue(step)) {
         Drain();
-        TakeEvaluation(step, evaluator_->Run(step));
+        Evaluate(step);
+        if (stopping_) break;
       }
       if (checkpointer_->IsDue(step)) Save();
     }
     Drain();
     checkpointer_->Finish();
-    const bool early = stopping_ && step_ < last && !NoBetter();
+    const bool early = stopping_ && (step_ < last || evaluate_first_) && !NoBetter();
     const bool saves =
         recipe_.checkpoint.every.has_value() && NoBetter();  // As the last step would.
     if ((early || saving_ || saves) && checkpointer_->saved_step() != step_) Save();
@@ -224,12 +227,16 @@ class Trainer {
     return Finish("done", ExitCode::kDone);
   }
 
+  // A save that failed fails on all ranks (where a device has failed the run ends), but they need
+  // not know it at the same step: they stop together, and each then finds out why.
+  bool WantsToStop() {
+    return (job_.stop_requested && job_.stop_requested()) || checkpointer_->failed() ||
+           recorder_.LostItsReader();
+  }
+
   void IssueStep(int64_t step) {
     Session::Wishes wishes;
-    // A save that failed fails on all ranks (where a device has failed the run ends), but they need
-    // not know it at the same step: they stop together, and each then finds out why.
-    wishes.stop = (job_.stop_requested && job_.stop_requested()) || checkpointer_->failed() ||
-                  recorder_.LostItsReader();
+    wishes.stop = WantsToStop();
     const bool asked = job_.take_save_request && job_.take_save_request();
     wishes.save = (job_.rank == 0 && checkpointer_->WantsByTime()) || asked;
     if (job_.take_report_request && job_.take_report_request()) {
@@ -303,6 +310,24 @@ class Trainer {
                     "schedule.warmup_steps usually helps");
   }
 
+  // Where a rank wants to stop, before or in it, no rank goes on with it.
+  void Evaluate(int64_t step) {
+    stage_ = "the evaluation of step " + std::to_string(step);
+    std::optional<double> loss;
+    if (!stopping_) loss = evaluator_->Run(step, [this] { return WantsToStop(); });
+    stage_ = "the beginning of a step";
+    evaluate_first_ = !loss;
+    stopping_ = stopping_ || !loss;
+    if (loss) TakeEvaluation(step, *loss);
+  }
+  // The one that a stop has cut short. Its loss is the checkpoint's as well.
+  void TakeUpEvaluation() {
+    evaluate_first_ = evaluator_->IsDue(step_);
+    if (!evaluate_first_) return;
+    Evaluate(step_);
+    if (!evaluate_first_) Save();
+  }
+
   void TakeEvaluation(int64_t step, double loss) {
     evaluated_ = step;
     if (evaluation_) evaluation_->loss.reset();
@@ -351,6 +376,7 @@ class Trainer {
     meta.scaler = scaler_;
     meta.evaluation = evaluation_;
     if (meta.evaluation && evaluated_ != step_) meta.evaluation->loss.reset();
+    meta.evaluate_first = evaluate_first_;
     meta.products = run_.Of(ChoiceId::kAlgorithms).value;
     checkpointer_->Save(meta, /*last=*/stopping_ || NoBetter() || step_ >= recipe_.train.steps);
     stage_ = "the beginning of a step";
@@ -408,6 +434,7 @@ class Trainer {
   int64_t evaluated_ = 0;  // The last step that was.
   std::deque<Pending> pending_;
   bool stopping_ = false, saving_ = false;
+  bool evaluate_first_ = false;  // That of step_ has been cut short.
 };
 
 }  // namespace

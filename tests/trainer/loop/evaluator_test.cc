@@ -44,7 +44,7 @@ EvalMeans MeansOfImages(bool clicks, const EvalMetric* metric, int64_t batches) 
   session.executor().Synchronize();
   const EvalLoader loader(std::make_shared<testing::LabelledImages>(clicks),
                           {.global_batch_size = 10, .micro_batch_size = 4}, batches);
-  return MeansOf(session, loader);
+  return *MeansOf(session, loader, /*stop=*/nullptr);
 }
 
 TEST(Evaluator, MeansAreOverAllBatches) {

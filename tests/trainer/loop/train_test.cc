@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -49,7 +50,7 @@ Recipe Tiny(const std::string& directory, const Strings& more = {}) {
 
 // The exit code of each rank and what it said, "0 " where it is done. All uses of memory are
 // checked, the host's and the saver's, too.
-Strings Train(int world, const Recipe& recipe) {
+Strings Train(int world, const Recipe& recipe, const std::function<void(Job&)>& change = {}) {
   Strings ends;
   for (const testing::Outcome& outcome :
        testing::RunProcessRanks(world, [&](testing::Rank& rank) -> std::string {
@@ -62,6 +63,7 @@ Strings Train(int world, const Recipe& recipe) {
          job.connect = [&](const std::string& name, const RankGroup& group) {
            return rank.join_group(name, group, {.timeout_s = recipe.run.timeout_s});
          };
+         if (change) change(job);
          try {
            return std::to_string(static_cast<int>(TrainRank(recipe, job))) + " ";
          } catch (const Error& error) {
@@ -473,6 +475,69 @@ TEST(EmaTest, FollowsTheWeightsFromTheFirstOnes) {
         moved = std::max(moved, std::abs(ema[i] - master[i]));
       }
       EXPECT_GT(moved, 1e-3f);
+    }
+  }
+}
+
+// Rank 1 is asked to stop at its k-th look: before each step, each micro-batch of an evaluation (4
+// of them) and each token of a sample (3). The evaluation that is cut short leaves nothing behind,
+// and the resume makes it.
+TEST(StopTest, CutsAnEvaluationShortAndAResumeMakesIt) {
+  const std::string text = UnusedPath("text");
+  std::ofstream(text) << std::string(1000, 'a') + std::string(1000, 'b');
+  const auto recipe = [&](const std::string& run, bool samples) {
+    Strings more = {"data={train: {source: text, paths: [" + text + "]}, valid: {fraction: 0.2}}",
+                    "model.vocab_size=256", "train.steps=4", "eval={every: 2, steps: 2}",
+                    "checkpoint={every: 2, keep_last: 0}"};
+    if (samples) more.push_back("eval.sample={prompt: a, max_tokens: 3}");
+    return Tiny(run, more);
+  };
+  const auto told = [](const std::string& run) {
+    Strings told;
+    for (const char* kind : {"step", "eval", "sample"}) {
+      for (const auto& r : Records(run, kind)) {
+        told.push_back(std::string(kind) + r["step"].dump() +
+                       r[r.contains("loss") ? "loss" : "text"].dump());
+      }
+    }
+    return told;
+  };
+  const std::string undisturbed = UnusedPath("undisturbed");
+  ASSERT_EQ(Train(2, recipe(undisturbed, true)), Strings(2, "0 "));
+  struct Case {
+    bool samples;
+    int k;
+    int64_t step;
+  };
+  for (const auto& [samples, k, step] :
+       {Case{true, 2, 2}, Case{true, 3, 2}, Case{true, 6, 2}, Case{true, 8, 2}, Case{true, 12, 4},
+        Case{true, 17, 4}, Case{false, 3, 2}, Case{false, 10, 4}}) {
+    Strings want = told(undisturbed);
+    ASSERT_EQ(want.size(), 4u + 2u + 2u);
+    if (!samples) want.resize(4u + 2u);
+    const std::string run = UnusedPath("stopped");
+    const auto stop = [k = k](Job& job) {
+      if (job.rank != 1) return;
+      const auto looks = std::make_shared<int>(0);  // From step 1 on, which asks for reports, too.
+      job.stop_requested = [looks, k] { return *looks > 0 && ++*looks >= k; };
+      job.take_report_request = [looks] {
+        *looks = std::max(*looks, 1);
+        return false;
+      };
+    };
+    EXPECT_EQ(Train(2, recipe(run, samples), stop), Strings(2, "75 ")) << k;
+    const std::string at = run + "/checkpoints/step_" + std::to_string(step);
+    EXPECT_TRUE(ReadCheckpointMeta(at).evaluate_first) << k;
+    EXPECT_EQ(Records(run, "step").size(), static_cast<size_t>(step)) << k;
+    EXPECT_EQ(Records(run, "eval").size(), static_cast<size_t>(step / 2 - 1)) << k;
+
+    EXPECT_EQ(Train(2, recipe(run, samples)), Strings(2, "0 ")) << k;
+    EXPECT_EQ(told(run), want) << samples << " " << k;
+    for (const int64_t s : {2, 4}) {  // checkpoint.keep_best looks at all of them.
+      const std::string name = "/checkpoints/step_" + std::to_string(s);
+      const CheckpointMeta meta = ReadCheckpointMeta(run + name);
+      EXPECT_FALSE(meta.evaluate_first) << k;
+      EXPECT_EQ(meta.evaluation, ReadCheckpointMeta(undisturbed + name).evaluation) << k;
     }
   }
 }
