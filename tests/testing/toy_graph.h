@@ -54,14 +54,15 @@ class ToyGraph final : public Model {
  public:
   static constexpr int64_t kWidth = 12, kInner = 252, kClasses = 7;
 
-  ToyGraph() {
+  // `inner`: columns inside h.1.
+  explicit ToyGraph(int64_t inner = kInner) {
     const Init normal{0, 0.3f}, ones{1, 0}, zeros{0, 0};
     stem_w_ = New("stem.weight", Shape{15, kWidth}, normal);
     stem_b_ = New("stem.bias", Shape{kWidth}, zeros);
     table_ = New("h.0.table", Shape{kWidth, kWidth}, normal);
     narrow_ = New("h.0.narrow", Shape{kWidth, kWidth}, normal);
-    up_ = New("h.1.up", Shape{kWidth, kInner}, normal);
-    down_ = New("h.1.down", Shape{kInner, kWidth}, normal);
+    up_ = New("h.1.up", Shape{kWidth, inner}, normal);
+    down_ = New("h.1.down", Shape{inner, kWidth}, normal);
     bias_ = New("h.2.bias", Shape{kWidth}, zeros);
     norm_w_ = New("norm.weight", Shape{kWidth}, ones);
     norm_b_ = New("norm.bias", Shape{kWidth}, zeros);
