@@ -6,6 +6,13 @@ a namespace of that name.
 
 load("//tools/bazel:cc.bzl", "cc_library")
 
+def _linked_impl(ctx):
+    context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).linking_context
+    return [CcInfo(linking_context = context)]
+
+# What is linked with `deps` and sees none of their headers: a new family compiles nothing anew.
+_linked = rule(implementation = _linked_impl, attrs = {"deps": attr.label_list(providers = [CcInfo])})
+
 def model_families(name, families):
     """`name`: of the library, which implements models/families.h.
 
@@ -28,9 +35,13 @@ def model_families(name, families):
         outs = [source],
         cmd = "cat > $@ <<'END'\n" + "\n".join(lines) + "\nEND",
     )
+    _linked(
+        name = name + "_linked",
+        deps = ["//%s/%s" % (native.package_name(), family) for family in families],
+    )
     cc_library(
         name = name,
         srcs = [source],
         hdrs = ["families.h"],
-        deps = [":family"] + ["//%s/%s" % (native.package_name(), family) for family in families],
+        deps = [":family", ":%s_linked" % name],
     )
