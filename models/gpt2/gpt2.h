@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-class Gpt2 final : public Model, public NextToken {
+class Gpt2 final : public Model, public Autoregressive {
  public:
   // Of a shape that the family's Validate() finds nothing wrong with.
   explicit Gpt2(const Gpt2Config& config);
@@ -23,7 +23,7 @@ class Gpt2 final : public Model, public NextToken {
     return TokenInputs(length, config_.vocab_size);
   }
   const EvalMetric* eval_metric() const override { return &kPerplexity; }
-  const NextToken* next_token() const override { return this; }
+  const Autoregressive* autoregressive() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
   WeightLayout linear_layout() const override { return WeightLayout::kInOut; }

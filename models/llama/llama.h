@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-class Llama final : public Model, public NextToken {
+class Llama final : public Model, public Autoregressive {
  public:
   // Of a shape that the family's Validate() finds nothing wrong with.
   explicit Llama(const LlamaConfig& config);
@@ -25,7 +25,7 @@ class Llama final : public Model, public NextToken {
     return TokenInputs(length, config_.vocab_size);
   }
   const EvalMetric* eval_metric() const override { return &kPerplexity; }
-  const NextToken* next_token() const override { return this; }
+  const Autoregressive* autoregressive() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
   int64_t outputs() const override { return config_.vocab_size; }

@@ -82,6 +82,18 @@ class Floors(unittest.TestCase):
                 with self.subTest(path=str(here)):
                     self.assertIsNone(name.search(path.read_text()))
 
+    def test_the_runtime_knows_no_text(self):
+        """What a batch is made of is the model's to say; the words left are those of formats."""
+        formats = re.compile(r'"tokens(_per_s)?"|\btokens = 0;  // Target tokens seen|meta\.tokens\b')
+        found = []
+        for room in ("fsdp", "engine", "autograd", "checkpoint"):
+            paths = [p for p in (ROOT / "trainer" / room).rglob("*") if p.suffix in (".cc", ".h")]
+            self.assertGreater(len(paths), 5)
+            for path in paths:
+                found += [f"{path.name}: {line}" for line in path.read_text().splitlines()
+                          if re.search("vocab|token|seq_len", formats.sub("", line), re.I)]
+        self.assertEqual(found, [])
+
     def test_every_room_plants_mistakes_for_the_sanitizers(self):
         listed = (ROOT / "tests/sanitizers/BUILD.bazel").read_text()
         for room in floors():

@@ -42,7 +42,7 @@ void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
       batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i);
     }
     std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
-    CheckRow({.tokens = tokens}, {static_cast<int32_t>(model->next_token()->outputs())},
+    CheckRow({.tokens = tokens}, {static_cast<int32_t>(model->autoregressive()->outputs())},
              [](int64_t token) { return TokenPlace{"argument " + std::to_string(token + 2)}; });
   };
   for (int64_t column = 0; column < options.executor.sample_length; ++column) {

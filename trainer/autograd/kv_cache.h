@@ -24,7 +24,7 @@ class KvCache {
     bool filled = false;  // It holds them: a pass before has made them.
   };
 
-  // `capacity`: tokens of a row, those of the prompt included. Views are borrowed.
+  // `capacity`: positions of a row, those of the prompt included. Views are borrowed.
   KvCache(int64_t capacity, std::vector<Layer> layers, std::vector<Encoded> encoded = {})
       : capacity_(capacity), layers_(std::move(layers)), encoded_(std::move(encoded)) {}
 

@@ -84,8 +84,8 @@ class Tape {
   bool writes_buffers() const { return training_ && !again_; }
   DType activations() const { return activations_; }
 
-  // For generation, on a tape that does not record: attention sees the tokens of the cache, too,
-  // and puts those of the batch into it, at their positions.
+  // For generation, on a tape that does not record: attention sees what the cache has, too, and
+  // puts what the batch has into it, at its positions.
   void Use(KvCache* cache) { cache_ = cache; }
   KvCache* cache() const { return cache_; }
 

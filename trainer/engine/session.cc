@@ -57,7 +57,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     if (offloaded) host_snapshots_ = device.host().CreateStream("snapshot of host memory");
   }
   if (options.generate) {
-    const NextToken* const next = model.next_token();
+    const Autoregressive* const next = model.autoregressive();
     FSDP_CHECK(next != nullptr) << "nothing can be generated from this model";
     logits_ = executor_.NewBuffer(next->outputs(), DType::kFloat32);
     host_logits_ = executor_.NewBuffer(next->outputs(), DType::kFloat32,
@@ -187,7 +187,7 @@ std::span<const float> Session::Logits(int64_t column, Load load, bool stop) {
   run.weights = EvalWeights();
   run.load = std::move(load);
   run.forward = [&](Tape& tape, const Batch& batch) {
-    model_.next_token()->Logits(tape, batch.First(1), column, logits_);
+    model_.autoregressive()->Logits(tape, batch.First(1), column, logits_);
     Copy(tape.stream(), logits_, host_logits_);
   };
   executor_.Run(run);

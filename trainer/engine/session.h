@@ -28,7 +28,7 @@ struct SessionOptions {
   int64_t global_batch_size = 1;  // Samples.
   bool train = true;              // Otherwise Train() is not called, and the model is frozen.
   bool eval = true;               // Plans memory for it.
-  bool generate = false;          // Likewise, of models with a NextToken: a row of its scores.
+  bool generate = false;          // Likewise, of an Autoregressive model: a row of its scores.
   std::optional<double> ema;      // Decay of the averaged weights; none without.
   bool eval_ema = false;          // Eval() and Logits() use those.
   bool snapshot = false;          // Likewise: a copy of what a checkpoint holds.
@@ -63,7 +63,7 @@ class Session {
   // weights x cross-entropy, times `scale`; second_sum() that of eval_metric(), not scaled; `stop`
   // is this rank's wish, as in Train().
   void Eval(float scale, Load load, bool stop = false);
-  // Runs the model on row 0 of the batch that `load` fills; its NextToken's scores of position
+  // Runs the model on row 0 of the batch that `load` fills; its Autoregressive scores of position
   // `column`, on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load, bool stop = false);
   const EvalMetric* eval_metric() const { return model_.eval_metric(); }

@@ -60,7 +60,7 @@ StoredModel OpenStoredModel(const std::string& path) {
     weights = OpenInitialWeights(std::move(reader));
   }
   stored.model = MakeModel(stored.shape);
-  if (stored.model->next_token() == nullptr) {
+  if (stored.model->autoregressive() == nullptr) {
     throw CheckpointError(stored.directory + ": nothing is generated from a `" +
                           std::string(FamilyOf(stored.shape)) + "`");
   }
@@ -75,10 +75,10 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
       device_(CreateDevice(options.device.type, {.gpu = options.device.gpu})),
       allocator_(*device_) {
   if (options.rows < 1 || options.capacity < 1 ||
-      options.capacity > model_->next_token()->max_positions()) {
+      options.capacity > model_->autoregressive()->max_positions()) {
     throw std::invalid_argument("[Generator] " + std::to_string(options.rows) + " rows of " +
                                 std::to_string(options.capacity) + " tokens, want 1 to " +
-                                std::to_string(model_->next_token()->max_positions()));
+                                std::to_string(model_->autoregressive()->max_positions()));
   }
   const DecoderShape c = DecoderOf(model.shape);
   const Shape layer{options.rows, options.capacity, c.num_key_value_heads, c.head_dim};
@@ -160,7 +160,7 @@ std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
     Batch used;
     for (const View& input : batch.inputs) used.inputs.push_back(part(input));
     used.sample_keys = batch.sample_keys;
-    model_->next_token()->Logits(tape, used, n - 1, logits);
+    model_->autoregressive()->Logits(tape, used, n - 1, logits);
     Copy(tape.stream(), logits, host);
   };
   executor_->Run(step);

@@ -52,7 +52,7 @@ class Generator : public LogitsSource {
   Generator(StoredModel model, const GeneratorOptions& options);
 
   int64_t rows() const override { return options_.rows; }
-  int64_t vocab_size() const override { return model_->next_token()->outputs(); }
+  int64_t vocab_size() const override { return model_->autoregressive()->outputs(); }
   int64_t capacity() const override { return options_.capacity; }
 
   // Both block. Throw Error(kNotFinite) for logits that are not, DataError for a token outside the

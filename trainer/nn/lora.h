@@ -50,7 +50,7 @@ class LoraModel final : public Model {
   }
   BatchSpec Inputs(int64_t length) const override { return base_->Inputs(length); }
   const EvalMetric* eval_metric() const override { return base_->eval_metric(); }
-  const NextToken* next_token() const override { return base_->next_token(); }
+  const Autoregressive* autoregressive() const override { return base_->autoregressive(); }
   WeightLayout linear_layout() const override { return base_->linear_layout(); }
 
  private:

@@ -30,10 +30,10 @@ struct ModelSegment {
   std::vector<ModelBuffer*> buffers = {};
 };
 
-// What follows a sequence: of models that text is generated from.
-class NextToken {
+// What follows a sequence: of models that text is generated from, one element after the other.
+class Autoregressive {
  public:
-  virtual ~NextToken() = default;
+  virtual ~Autoregressive() = default;
 
   // Scores [rows, outputs()] of what may follow position `column` of each row. The tape must not
   // record.
@@ -60,7 +60,7 @@ class Model {
   // What an evaluation tells beside the loss. Null: nothing.
   virtual const EvalMetric* eval_metric() const { return nullptr; }
   // Null: nothing can be generated from it.
-  virtual const NextToken* next_token() const { return nullptr; }
+  virtual const Autoregressive* autoregressive() const { return nullptr; }
 
   // How the weights of all its linear layers lie.
   virtual WeightLayout linear_layout() const { return WeightLayout::kOutIn; }
