@@ -14,6 +14,7 @@
 #include "trainer/ops/activations.h"
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/attention.h"
+#include "trainer/ops/attention_math.h"
 #include "trainer/ops/binary_loss.h"
 #include "trainer/ops/class_loss.h"
 #include "trainer/ops/elementwise.h"
@@ -116,6 +117,49 @@ void AddAttention(std::vector<OpCase>& cases, const OpShapes& shapes, AttentionB
                      const Heads queries_and_keys(qkv, 0, 2 * heads);
                      return [=](Stream& s) {
                        Rope(s, table, at, RopeDirection::kForward, queries_and_keys);
+                     };
+                   }});
+}
+
+// With the probabilities in memory; `mixes`: and the heads mixed behind the softmax.
+void AddMathAttention(std::vector<OpCase>& cases, const OpShapes& shapes, bool mixes) {
+  const std::string name = mixes ? "attention by math, heads mixed" : "attention by math";
+  const AttentionDims dims = DimsOf(shapes);
+  const int64_t batch = shapes.batch, seq = shapes.seq, heads = shapes.heads;
+  const Shape qkv_shape{batch, seq, 3 * heads, dims.head_dim},
+      out_shape{batch, seq, heads, dims.head_dim}, pairs{batch, heads, seq, seq};
+  const auto inputs = [=](BenchTensors& t) {
+    const View qkv = t.Values(qkv_shape);
+    const auto part = [&](int64_t p) { return Heads(qkv, p * heads, heads); };
+    return AttentionInputs{
+        part(0), part(1), part(2), {}, {}, AttentionBackend::kMath, AttentionMask::kFull};
+  };
+  const auto mixing = [=](BenchTensors& t) -> HeadMixing {
+    if (!mixes) return {};
+    return {t.Float({heads, heads}), t.Float({heads}), t.Float({heads}), 1e-5f};
+  };
+  cases.push_back({name + ", forward", [=](BenchTensors& t) -> Call {
+                     const AttentionInputs in = inputs(t);
+                     const HeadMixing mixed = mixing(t);
+                     const View p = t.Values(pairs), w = mixes ? t.Values(pairs) : View{},
+                                out = t.Values(out_shape);
+                     return [=](Stream& s) { AttentionMathForward(s, in, mixed, p, w, out); };
+                   }});
+  cases.push_back({name + ", backward", [=](BenchTensors& t) -> Call {
+                     const AttentionInputs in = inputs(t);
+                     const HeadMixing mixed = mixing(t);
+                     const View p = t.Values(pairs), w = mixes ? t.Values(pairs) : View{},
+                                dout = t.Values(out_shape), dqkv = t.Values(qkv_shape);
+                     const auto part = [&](int64_t i) { return Heads(dqkv, i * heads, heads); };
+                     const AttentionGradients gradients{part(0), part(1), part(2)};
+                     HeadMixingGradients of_mixing;
+                     if (mixes)
+                       of_mixing = {t.Float({heads, heads}), t.Float({heads}), t.Float({heads})};
+                     const View workspace = t.Workspace(AttentionMathBackwardWorkspaceBytes(
+                         dims, t.dtype(), t.kernel_type(), mixes));
+                     return [=](Stream& s) {
+                       AttentionMathBackward(s, in, mixed, p, w, dout, gradients, of_mixing,
+                                             workspace);
                      };
                    }});
 }
@@ -323,6 +367,8 @@ std::vector<OpCase> Cases(const OpShapes& shapes, AttentionBackend attention) {
   AddLinear(cases, "linear down", rows, inner, hidden);
   AddFused(cases, rows, hidden, inner);
   AddAttention(cases, shapes, attention);
+  AddMathAttention(cases, shapes, /*mixes=*/false);
+  if (shapes.heads <= kMaxMixedHeads) AddMathAttention(cases, shapes, /*mixes=*/true);
   AddNorms(cases, rows, hidden);
   AddActivations(cases, rows, inner);
   AddClassLosses(cases, rows, hidden);

@@ -22,6 +22,11 @@ TEST(OpBench, CostsAreWhatTheOpsState) {
             2 * rows * hidden * inner + 2 * rows * hidden);
   EXPECT_EQ(flops("attention, forward"), 2 * 2 * 2 * 5 * 6 * 6);
   EXPECT_EQ(flops("attention, backward"), 5 * 2 * 2 * 5 * 6 * 6);
+  const double pairs = 2 * 2 * 5 * 5;  // Two heads of 6.
+  EXPECT_EQ(flops("attention by math, forward"), pairs * (4 * 6 + 5));
+  EXPECT_EQ(flops("attention by math, backward"), pairs * (8 * 6 + 5));
+  EXPECT_EQ(flops("attention by math, heads mixed, forward"), pairs * (4 * 6 + 5 + 2 * 2 + 8));
+  EXPECT_EQ(flops("attention by math, heads mixed, backward"), pairs * (8 * 6 + 5 + 6 * 2 + 20));
   EXPECT_EQ(flops("layer_norm, forward"), 8 * rows * hidden);
   EXPECT_EQ(flops("rms_norm, backward"), 10 * rows * hidden);
   EXPECT_EQ(flops("gelu, backward"), 35 * rows * inner);
