@@ -187,7 +187,7 @@ std::string OpToJson(const OpTime& op, const OpLimits& limits) {
 void PrintOp(const OpTime& op, const OpLimits& limits) {
   const bool bound_by_flops =
       op.cost.flops / limits.flops_per_s > op.cost.bytes / limits.bytes_per_s;
-  std::printf("%-24s %10.3f ms %8.1f GFLOP/s %7.1f GB/s  %6.1f %% of %s\n", op.name.c_str(),
+  std::printf("%-40s %10.3f ms %8.1f GFLOP/s %7.1f GB/s  %6.1f %% of %s\n", op.name.c_str(),
               op.seconds * 1e3, op.cost.flops / op.seconds * 1e-9,
               op.cost.bytes / op.seconds * 1e-9, limits.Seconds(op.cost) / op.seconds * 100,
               bound_by_flops ? "products" : "copies");
